@@ -31,11 +31,13 @@ struct StreamRef {
   Stream& stream;
 };
 
+/// An event and its device.
 struct EventRef {
   Device& device;
   std::unique_ptr<Event> event;
 };
 
+/// A graph and its device.
 struct GraphRef {
   Device& device;
   std::unique_ptr<Graph> graph;

@@ -22,12 +22,14 @@ struct Place {
 /// Returns the shortest digits that identify `x`. Powers of two above 2^52 become "2^53" etc.
 std::string number_text(double x);
 
+/// Throws an error with this code for an argument.
 DS_COLD void refuse(ErrorCode code, Place place, const std::string& expected,
                     const std::string& got, const std::string& hint = "");
 /// Throws DS_ARGUMENT. It names `got` by its value if it is a number, otherwise by its type.
 DS_COLD void refuse_value(Addon& addon, Place place, const std::string& expected, napi_value got);
 /// Throws DS_RELEASED. Any whole number may have been a handle, except 0, which means no object.
 DS_COLD void refuse_handle(Place place, const char* noun, double got, const char* hint);
+/// Throws DS_ARGUMENT with the bounds of a whole number.
 DS_COLD void refuse_whole(Place place, int64_t min, int64_t max, int64_t step, double got);
 
 // --- numbers ----------------------------------------------------------------------------------
@@ -265,6 +267,7 @@ struct Kind<DoublesObject> {
 /// Returns the address of a range of a buffer. Throws DS_BOUNDS if the range exceeds the buffer.
 char* range_of(const Buffer& buffer, size_t offset, size_t bytes, Place place);
 
+/// Throws DS_DEVICE with the names of both devices.
 DS_COLD void refuse_device(const Device& device, const StreamRef& stream, Place place);
 /// Throws DS_DEVICE unless both belong to the same device. A back end casts events, streams and
 /// graphs to its own classes without a check.

@@ -17,6 +17,7 @@
 
 namespace ds::addon {
 
+/// An entry with its function and its names: see the specialization.
 template <auto F, const char* const* kNames>
 struct Entry;
 

@@ -7,6 +7,7 @@
 
 namespace ds::addon {
 
+/// Converts to any type, for braces_take().
 struct AnyField {
   template <class T>
   operator T() const;

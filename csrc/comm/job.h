@@ -12,6 +12,7 @@
 
 namespace ds::comm {
 
+/// The job of one rank. The destructor of its watchdog reports to the store that the rank leaves.
 class Job {
  public:
   struct Member {

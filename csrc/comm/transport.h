@@ -19,6 +19,7 @@ struct Transfer {
   bool sending;
 };
 
+/// The connections of a rank to the other ranks of a group.
 class Transport {
  public:
   virtual ~Transport() = default;

@@ -5,6 +5,7 @@
 
 namespace ds::comm {
 
+/// Wakes a thread that polls get() along with other descriptors.
 class Wakeup {
  public:
   /// Throws DS_COMM if the process has no more descriptors.

@@ -10,6 +10,7 @@ namespace ds {
 // All operations round to nearest even. On the GPU, intrinsics prevent the compiler from
 // contracting a * b + c. On the CPU, -ffp-contract=off does.
 
+/// Returns a * b + c, rounded once.
 DS_HOST_DEVICE float fma_rn(float a, float b, float c) {
 #ifdef __CUDA_ARCH__
   return __fmaf_rn(a, b, c);

@@ -23,6 +23,7 @@ constexpr uint32_t kHighNan = 0x7fffu;
 
 DS_HOST_DEVICE bool is_nan_bits(uint32_t bits) { return (bits & 0x7fffffffu) > 0x7f800000u; }
 
+/// Returns the bits of the bf16 weight: rounded to nearest even, or kHighNan.
 DS_HOST_DEVICE uint32_t high_of_master(uint32_t bits) {
   const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
   return is_nan_bits(bits) ? kHighNan : rounded;
@@ -36,6 +37,7 @@ DS_HOST_DEVICE uint32_t low_of_master(uint32_t bits) {
 /// Returns `tie`. The result for a NaN is undefined, and join_master() ignores it.
 DS_HOST_DEVICE bool is_master_tie(uint32_t bits) { return (bits & 0x1ffffu) == 0x8000u; }
 
+/// Splits the bits of a master weight.
 DS_HOST_DEVICE MasterHalves split_master(uint32_t bits) {
   return {static_cast<uint16_t>(high_of_master(bits)), static_cast<uint16_t>(low_of_master(bits)),
           is_master_tie(bits)};
@@ -52,6 +54,7 @@ DS_HOST_DEVICE uint32_t join_master(uint16_t high, uint16_t low) {
 /// The value that a set `tie` adds to the f32 bits (not for NaN).
 constexpr uint32_t kTieStep = 0x10000u;
 
+/// Returns the bits of a master weight.
 DS_HOST_DEVICE uint32_t join_master(const MasterHalves& x) {
   const uint32_t joined = join_master(x.high, x.low);
   return x.tie && x.high != kHighNan ? joined + kTieStep : joined;

@@ -12,6 +12,7 @@
 
 namespace ds {
 
+/// A block of four random words.
 struct Philox4 {
   uint32_t v[4];
 };

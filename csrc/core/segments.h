@@ -34,6 +34,7 @@ DS_HOST_DEVICE int64_t slot_count(int64_t n, int64_t segments) {
   return n / kSegmentChunk + segments;
 }
 
+/// Returns the number of chunks of a segment.
 DS_HOST_DEVICE int64_t chunk_count(const int64_t* starts, int64_t segment) {
   return (starts[segment + 1] - starts[segment] + kSegmentChunk - 1) / kSegmentChunk;
 }

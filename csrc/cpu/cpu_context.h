@@ -42,14 +42,17 @@ struct Compute<bool> {
 template <class T>
 using compute_t = typename Compute<T>::type;
 
+/// The context of an op body: the pool on which it runs.
 struct CpuContext {
   ThreadPool& pool;
 };
 
+/// Calls f with the CPU's type of a floating dtype. Throws DS_DTYPE for other dtypes.
 template <class F>
 void for_floating(const char* op, DType t, F&& f) {
   dispatch_floating<CpuTypes>(op, t, f);
 }
+/// Calls f with the CPU's type of any dtype.
 template <class F>
 void for_all(const char* op, DType t, F&& f) {
   dispatch_all<CpuTypes>(op, t, f);

@@ -27,6 +27,7 @@ inline V load_vector(const void* p) {
   return v;
 }
 
+/// Loads eight values as f32.
 inline Floats load_floats(const float* p) { return load_vector<Floats>(p); }
 
 inline Floats load_floats(const bf16* p) {

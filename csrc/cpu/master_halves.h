@@ -81,6 +81,7 @@ inline void join_masters(const uint16_t* high, const uint16_t* low, const uint8_
 /// Number of floats tested for ties at once. One in 512 such rows has a tie.
 constexpr int64_t kTieRow = 256;
 
+/// Returns true if any of n masters has a tie.
 inline bool has_ties(const uint8_t* ties, int64_t n) {
   const uint8_t* const end = ties + (n + 7) / 8;
   return std::any_of(ties, end, [](uint8_t byte) { return byte != 0; });

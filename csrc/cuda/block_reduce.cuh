@@ -45,6 +45,7 @@ __device__ __forceinline__ T warp_reduce(T x, Combine combine) {
   return x;
 }
 
+/// Returns the sum of x over a warp: see warp_reduce.
 template <class T>
 __device__ __forceinline__ T warp_sum(T x) {
   return warp_reduce(x, Add{});
@@ -66,6 +67,7 @@ __device__ __forceinline__ T block_reduce(T x, Combine combine) {
   return total;
 }
 
+/// Returns the sum of x over a block: see block_reduce.
 template <class T>
 __device__ __forceinline__ T block_sum(T x) {
   return block_reduce(x, Add{});

@@ -66,9 +66,11 @@ using Desc = struct DescStruct*;
 using Layout = struct LayoutStruct*;
 using Preference = struct PreferenceStruct*;
 
+/// An algorithm. Its content is opaque.
 struct Algorithm {
   uint64_t data[8];
 };
+/// A proposed algorithm, with the workspace that it needs.
 struct Heuristic {
   Algorithm algorithm;
   size_t workspace_bytes;

@@ -20,10 +20,12 @@ struct CudaTypes {
   static constexpr bool has_f64 = false;
 };
 
+/// Calls f with the GPU's type of a floating dtype. Throws DS_DTYPE for other dtypes.
 template <class F>
 void for_floating(const char* op, DType t, F&& f) {
   dispatch_floating<CudaTypes>(op, t, f);
 }
+/// Calls f with the GPU's type of any dtype that it supports.
 template <class F>
 void for_all(const char* op, DType t, F&& f) {
   dispatch_all<CudaTypes>(op, t, f);

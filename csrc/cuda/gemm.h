@@ -70,8 +70,7 @@ uint8_t alignment_of(const void* p);
 /// 2. The first call times the proposals on its operands (gemm_timing.h) and keeps the fastest for
 ///    the life of the process. It prefers the first proposal unless another is 1 % faster. Later
 ///    processes may read the choice (gemm_choices.h). Small problems take the first proposal.
-/// 3. Timing may select different algorithms, which round differently, in different processes.
-/// After
+/// 3. Timing may select different algorithms, which round differently, in different processes. With
 ///    CudaDevice::set_deterministic_algorithms, all problems take the first proposal, which depends
 ///    only on the problem, the GPU model and the library's version. The workspace has a fixed size
 ///    and alignments are limited as above, so separate processes give the same bits.

@@ -71,6 +71,7 @@ __device__ __forceinline__ void publish_barriers() {
 __device__ __forceinline__ void named_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
+/// Arrives at a hardware barrier without waiting for it.
 __device__ __forceinline__ void named_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
@@ -120,6 +121,7 @@ __device__ __forceinline__ void release_stage(SharedBarrier& empty) {
 
 constexpr uint64_t kEvictFirst = 0x12F0000000000000, kEvictLast = 0x14F0000000000000;
 
+/// Prefetches a tensor map, so that the first copy does not wait for it.
 __device__ __forceinline__ void prefetch_map(const TensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
@@ -143,6 +145,7 @@ __device__ __forceinline__ void store_box(const void* from, const TensorMap& map
       "l"(&map), "r"(column), "r"(row), "r"(head), "r"(batch)
       : "memory");
 }
+/// Closes the group of this thread's stores by TMA.
 __device__ __forceinline__ void commit_stores() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
@@ -166,12 +169,14 @@ __device__ __forceinline__ void stmatrix_x4(void* row, uint32_t a, uint32_t b, u
 
 // ---- registers ----------------------------------------------------------------------------------
 
+/// Reduces the registers of each thread of this warpgroup to kCount.
 template <int kCount>
 __device__ __forceinline__ void give_registers() {
 #if DS_HOPPER_BODY
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
 #endif
 }
+/// Raises the registers of each thread of this warpgroup to kCount. Waits until they are free.
 template <int kCount>
 __device__ __forceinline__ void take_registers() {
 #if DS_HOPPER_BODY
@@ -193,9 +198,11 @@ __device__ __forceinline__ uint64_t tile_descriptor(const void* tile, int leadin
          static_cast<uint64_t>(leading >> 4) << 16 | uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
 }
 
+/// Orders earlier accesses of accumulators and operands in registers before the next wgmma.
 __device__ __forceinline__ void wgmma_fence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
+/// Closes the group of wgmma instructions issued so far.
 __device__ __forceinline__ void wgmma_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }

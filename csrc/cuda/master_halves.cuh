@@ -73,6 +73,7 @@ __device__ __forceinline__ void split_eight(const Halves& h, const Vector<float,
   h.ties[at / 8] = static_cast<uint8_t>(ties);
 }
 
+/// Returns true if load_eight() may use wide loads at multiples of 8.
 inline bool aligned_for_eight(const Halves& h) {
   return aligned_for<kEight>(h.high) && aligned_for<kEight>(h.low);
 }

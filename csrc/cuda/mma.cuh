@@ -7,6 +7,7 @@
 
 namespace ds::cuda {
 
+/// Returns the 32-bit address of shared memory that PTX instructions take.
 __device__ __forceinline__ uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
@@ -65,6 +66,7 @@ __device__ __forceinline__ void cp_async_16(void* shared, const void* global, bo
                : "r"(shared_address(shared)), "l"(global), "r"(valid ? 16 : 0)
                : "memory");
 }
+/// Closes the group of this thread's asynchronous copies.
 __device__ __forceinline__ void cp_async_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }

@@ -22,6 +22,7 @@ enum class Op : int32_t { sum = 0, product = 1, maximum = 2, minimum = 3, averag
 
 using Comm = struct CommStruct*;
 
+/// Identifies a new communicator. Its content is opaque.
 struct UniqueId {
   char internal[128];
 };

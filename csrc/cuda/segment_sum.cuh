@@ -30,6 +30,7 @@ __device__ __forceinline__ SegmentPacket<T> load_segment(const T* p, int64_t val
   return out;
 }
 
+/// Stores up to 4 elements at `p`: those before `valid`. `whole` allows a wide store.
 template <class T>
 __device__ __forceinline__ void store_segment(T* p, const SegmentPacket<T>& x, int64_t valid,
                                               bool whole) {

@@ -65,6 +65,7 @@ struct Walk {
   }
 };
 
+/// Returns true if all operands step evenly from dim `inner` to dim `outer`.
 template <int kOperands>
 bool mergeable(const Walk<kOperands>& w, int inner, int outer) {
   for (int o = 0; o < kOperands; ++o)

@@ -7,6 +7,7 @@
 
 namespace ds::cuda {
 
+/// N consecutive elements, aligned to their size, at most to 16 bytes.
 template <class T, int N>
 struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) Vector {
   T v[N];
@@ -52,6 +53,7 @@ __device__ __forceinline__ Vector<T, N> load_vector(const T* p) {
   return out;
 }
 
+/// Stores N elements, aligned as for load_vector().
 template <class T, int N>
 __device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& x) {
   using W = word_of<T, N>;
@@ -71,6 +73,7 @@ __device__ __forceinline__ Vector<T, N> load_streaming(const T* p) {
   return out;
 }
 
+/// Like store_vector(), with a hint that the line will not be read again soon.
 template <class T, int N>
 __device__ __forceinline__ void store_streaming(T* p, const Vector<T, N>& x) {
   using W = word_of<T, N>;
@@ -92,6 +95,7 @@ constexpr bool is_integer = std::is_integral_v<T>;
 template <class T>
 using compute_t = std::conditional_t<is_integer<T>, int64_t, float>;
 
+/// Converts an element to its compute type.
 template <class T>
 __device__ __forceinline__ compute_t<T> widen(T x) {
   if constexpr (is_integer<T>) return static_cast<int64_t>(x);

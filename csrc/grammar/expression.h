@@ -21,6 +21,7 @@ constexpr ExprId kEmpty = 0;    // matches no text
 constexpr ExprId kEpsilon = 1;  // matches the empty text
 constexpr int32_t kUnbounded = -1;
 
+/// The kinds of expressions, with the meanings of a, b and c.
 enum class Kind : uint8_t {
   empty,
   epsilon,
@@ -34,6 +35,7 @@ enum class Kind : uint8_t {
   ref,      // rule a in the same frame
 };
 
+/// An expression. Its operands have smaller ids.
 struct Expr {
   Kind kind;
   bool nullable;   // matches the empty text; false for calls

@@ -1,4 +1,4 @@
-// Sums of narrow elements in f32 on the GPU, over cuda/map.cuh.
+// Adds 16-bit or f32 elements to an f32 sum on the GPU, by cuda/map.cuh.
 #include "accumulate.h"
 
 #include "../core/exact_math.h"

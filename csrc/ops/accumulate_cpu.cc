@@ -1,4 +1,4 @@
-// Sums of narrow elements in f32 on the CPU, over cpu/map.h.
+// Adds 16-bit or f32 elements to an f32 sum on the CPU, by cpu/map.h.
 #include "accumulate.h"
 
 #include "../cpu/map.h"

@@ -1,5 +1,5 @@
-// Activations with a parameter on the GPU: functors for cuda/map.cuh. Their branches on the
-// function are uniform.
+// Activations with a parameter on the GPU: functors for cuda/map.cuh. All threads take the same
+// branch on the function.
 #include "activation.h"
 
 #include "../cuda/map.cuh"

@@ -1,5 +1,5 @@
-// Adafactor on the GPU: one warp per row, one thread per column of a group of rows, one block per
-// chunk for the rest.
+// Adafactor on the GPU: a warp per row, a thread per column of a group of rows, and a block per
+// chunk for the other sums.
 #include "adafactor.h"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ __device__ __forceinline__ double gradient_square(const G* grad, int64_t i, floa
   return g * g;
 }
 
-/// The chunk of this block of n elements in one segment.
+/// Returns the chunk of this block, of n elements in one segment.
 __device__ __forceinline__ SegmentChunk own_chunk(int64_t n) {
   const int64_t begin = int64_t{blockIdx.x} * kSegmentChunk;
   const int64_t end = begin + kSegmentChunk;
@@ -44,7 +44,8 @@ __global__ void __launch_bounds__(kSegmentThreads)
   if (threadIdx.x == 0) partials[blockIdx.x] = sum;
 }
 
-/// sums[k] is the sum of the n elements' partials. Each chunk has gridDim.x partials.
+/// Writes sums[k], the sum of partials over the chunks of n elements. Each chunk has gridDim.x
+/// partials.
 __global__ void __launch_bounds__(kSegmentThreads)
     total_kernel(const double* partials, const float* control, int64_t n, double* sums) {
   const int64_t starts[] = {0, n};
@@ -54,7 +55,7 @@ __global__ void __launch_bounds__(kSegmentThreads)
   if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
-/// One warp per row; see cpu::sum_of for the order.
+/// Sums rows, one warp per row, in the order of cpu::sum_of.
 template <class G>
 __global__ void __launch_bounds__(kThreads)
     row_kernel(const G* grad, const float* control, MatrixPart part, int64_t n, double* rows) {
@@ -72,7 +73,7 @@ __global__ void __launch_bounds__(kThreads)
   if (lane == 0) rows[row] = sum;
 }
 
-/// partials[group * columns + column] is the sum over the rows of a group, in their order.
+/// Writes partials[group * columns + column], the sum over the rows of a group in order.
 template <class G>
 __global__ void __launch_bounds__(kThreads)
     column_kernel(const G* grad, const float* control, MatrixPart part, int64_t n, RowGroups groups,
@@ -94,7 +95,7 @@ __global__ void __launch_bounds__(kThreads)
   partials[item] = sum;
 }
 
-/// One thread per column of a matrix: the sum over its groups that are here, in their order.
+/// Sums a column of a matrix over its groups in this range, in order. One thread per column.
 __global__ void __launch_bounds__(kThreads)
     column_total_kernel(const double* partials, const float* control, MatrixPart part,
                         RowGroups groups, double* columns) {
@@ -110,7 +111,7 @@ __global__ void __launch_bounds__(kThreads)
   columns[item] = sum;
 }
 
-/// Pointers of AdafactorFactors, along rows or along columns.
+/// Pointers of AdafactorFactors for rows or columns.
 struct Moments {
   const double* sums;
   float *moment, *factor;
@@ -119,7 +120,8 @@ struct Moments {
   MatrixPart part;
 };
 
-/// One block per matrix: its rows' moments, their mean, their factors.
+/// Updates the moments of a matrix's rows and computes their mean and factors. One block per
+/// matrix.
 __global__ void __launch_bounds__(kSegmentThreads) row_factor_kernel(Moments s) {
   if (s.control[1] == 0) return;
   const int64_t rows = s.part.rows / s.part.matrices, first = int64_t{blockIdx.x} * rows;
@@ -144,17 +146,17 @@ __global__ void __launch_bounds__(kThreads) column_factor_kernel(Moments s) {
   s.factor[i] = adafactor_factor(moment, 1.0);
 }
 
-/// Source of a direction: factors of rows and columns, or a moment of each element.
+/// What a direction is computed from: factors of rows and columns, or a moment per element.
 struct Factors {
   const float *row, *column, *v;
   MatrixPart part;
 };
 
-/// Directions of elements from `at` on; one thread reads them in order.
+/// Computes directions of elements from `first` on, which one thread reads in order.
 struct Directions {
   const Factors& factors;
   const int64_t first;
-  MatrixPlace start;  // of element `first`
+  MatrixPlace start;  // row and column of element `first`
 
   __device__ __forceinline__ Directions(const Factors& given, int64_t begin)
       : factors(given), first(begin), start{0, 0} {
@@ -211,7 +213,7 @@ __global__ void __launch_bounds__(kSegmentThreads)
     for (int i = 0; i < kSegmentWidth; ++i) {
       const float g = mul_rn(to_float(grads.v[i]), factor);
       moments.v[i] = adafactor_moment(decay, g, moments.v[i]);
-      // Elements past the end are zeros: a zero gradient gives a zero direction.
+      // Elements beyond the end are 0, and a zero gradient gives a zero direction.
       parameter.add(i, p.v[i]);
       direction.add(i, adafactor_direction(g, moments.v[i]));
     }

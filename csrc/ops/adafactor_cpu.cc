@@ -1,5 +1,5 @@
-// Adafactor on the CPU: rows and columns in one pass over groups of rows, the rest in chunks, with
-// denormals flushed.
+// Adafactor on the CPU: sums rows and columns in one pass over groups of rows, the rest in chunks.
+// Denormals are flushed to zero.
 #include "adafactor.h"
 
 #include <algorithm>
@@ -15,12 +15,11 @@ namespace {
 
 constexpr int64_t kGrain = 8;  // chunks per task
 
-// Functions with f32 arithmetic must not be inlined: the arithmetic must stay inside the scope of
-// FlushDenormals.
+// Marks functions with f32 arithmetic. They must not be inlined, so that their arithmetic stays
+// inside the scope of FlushDenormals.
 #define DS_APART __attribute__((noinline))
 
-/// Runs body(begin, end, &partial) on every chunk of n elements, then sums the partials of kSums
-/// sums.
+/// Runs body(begin, end, &partial) on each chunk of n elements and adds the partials of kSums sums.
 template <int kSums, class Body>
 void sum_chunks(int64_t n, double* sums, CpuContext& ctx, Body body) {
   const int64_t starts[] = {0, n};
@@ -34,7 +33,7 @@ void sum_chunks(int64_t n, double* sums, CpuContext& ctx, Body body) {
   for (int k = 0; k < kSums; ++k) sums[k] = segment_sum(partials.data() + k, kSums, starts, 0);
 }
 
-/// The accumulators of one chunk, see core/segments.h.
+/// The accumulators of a chunk, see core/segments.h.
 struct Squares {
   alignas(64) double a[kSegmentBlock] = {};
 
@@ -43,14 +42,14 @@ struct Squares {
   }
 };
 
-/// g of elements [at, at + count).
+/// Writes g for elements [at, at + count).
 template <class G>
 DS_APART void gradient(const View& grad, float factor, int64_t at, int64_t count, float* g) {
   widen(grad.as<G>() + at, g, count);
   for (int64_t i = 0; i < count; ++i) g[i] *= factor;
 }
 
-/// v and, in place of g, the directions.
+/// Updates v, and overwrites g with the directions.
 DS_APART void to_directions(const AdafactorDecay& decay, float* __restrict v, float* __restrict g,
                             int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
@@ -69,7 +68,7 @@ DS_APART void apply(const AdafactorStep& step, const float* __restrict direction
     p[i] = adafactor_applied(step, p[i], direction[i], m ? m + i : nullptr);
 }
 
-/// Row sums and the columns' sums of one group of rows.
+/// Writes the row sums and the partial column sums of a group of rows.
 template <class G>
 void sum_group(const AdafactorSums& op, int64_t group, const RowGroups& groups, double* columns,
                std::vector<float>& g) {
@@ -212,7 +211,8 @@ void run(const AdafactorMoment& op, CpuContext& ctx) {
 
 namespace {
 
-/// Elements [begin, end). Reads gradients before it writes weights, which may use the same memory.
+/// Updates elements [begin, end). Reads gradients before it writes weights, which may be the same
+/// memory.
 template <class G, class W>
 void apply_chunk(const AdafactorApply& op, const AdafactorStep& step, int64_t begin, int64_t end) {
   const FlushDenormals flush;

@@ -1,10 +1,10 @@
-// AdamW on the GPU, for every storage of its state. AdamWRule::update (adamw_rule.h) updates one
-// parameter in f32 registers. The storages differ in the way a thread loads and stores them:
+// AdamW on the GPU, for all storages of its state. AdamWRule::update (adamw_rule.h) updates a
+// parameter in f32 registers. The storages differ in how a thread loads and stores them:
 //
-//     op            master       moments         a thread takes
+//     op            master       moments         parameters of a thread
 //     AdamW         f32          f32             4 neighbours, by the kernel of update_range.cuh
 //     AdamW         f32          bf16            4 neighbours
-//     AdamWHalves   two halves   f32 or bf16     8 neighbours and their byte of ties
+//     AdamWHalves   split        f32 or bf16     8 neighbours and their byte of tie bits
 //     AdamW8bit     f32          8-bit codes     8 of the 256 parameters of a scale
 //
 // Each kernel reads and writes every operand once.
@@ -26,8 +26,8 @@ namespace {
 // -------------------------------------------------------------------------------------------------
 // bf16 moments
 
-/// f32, f16 or bf16. All threads of a launch take the same branch, so one kernel serves every pair
-/// of dtypes.
+/// An f32, f16 or bf16 array. All threads of a launch take the same branch, so one kernel serves
+/// all pairs of dtypes.
 struct Floats {
   void* data;
   DType dtype;
@@ -75,7 +75,8 @@ struct Floats {
   }
 };
 
-/// `weight.data` is null if the model computes with the f32 master.
+/// Operands of a range with bf16 moments. `weight.data` is null if the model computes with the f32
+/// master.
 struct NarrowRange {
   AdamWRule rule;
   float* master;
@@ -133,12 +134,12 @@ void run_narrow(const AdamW& op, CudaContext& ctx) {
 }
 
 // -------------------------------------------------------------------------------------------------
-// The master in halves
+// Split masters
 
 constexpr const char* kHalves = "adamw_halves";
-constexpr int kHalvesBlocks = 4;  // per multiprocessor
+constexpr int kHalvesBlocks = 4;  // per SM
 
-/// `M` is the storage type of the moments: float, or the bits of bf16.
+/// Operands of a range with split masters. M is the storage of moments: float, or bits of bf16.
 template <class G, class M>
 struct HalvesRange {
   AdamWRule rule;
@@ -198,9 +199,9 @@ void run_halves(const AdamWHalves& op, CudaContext& ctx) {
 }
 
 // -------------------------------------------------------------------------------------------------
-// 8-bit moments: one warp per block of 256 parameters with one scale
+// 8-bit moments: a warp per block of 256 parameters, which share a scale
 
-constexpr int kWarps = kUpdateThreads / kWarp, kCodedBlocks = 16;  // per block; per multiprocessor
+constexpr int kWarps = kUpdateThreads / kWarp, kCodedBlocks = 16;  // per block; per SM
 constexpr int kEach = kCodeBlock / kWarp;                          // elements of a lane
 
 __device__ const DynamicCode kSigned = dynamic_code(true), kUnsigned = dynamic_code(false);
@@ -217,7 +218,7 @@ struct CodedRange {
   int64_t n;
 };
 
-/// Rounds the warp's block to codes and returns its largest magnitude.
+/// Rounds the warp's block to codes. Returns its largest magnitude.
 __device__ __forceinline__ float round_to_codes(const DynamicCode& code, const float (&x)[kEach],
                                                 uint8_t* codes, int64_t valid, int lane) {
   float size = 0;

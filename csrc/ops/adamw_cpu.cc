@@ -1,5 +1,6 @@
-// AdamW on the CPU, for every storage of its state: f32 or bf16 moments, the master in halves, and
-// 8-bit moments. A block of parameters is widened, updated by the loop of AdamWRule, and rounded.
+// AdamW on the CPU, for all storages of its state: f32 or bf16 moments, split masters, and 8-bit
+// moments. Each block of parameters is converted to f32, updated by the loop of AdamWRule, and
+// rounded.
 #include <algorithm>
 
 #include "../cpu/master_halves.h"
@@ -15,7 +16,7 @@ namespace {
 // -------------------------------------------------------------------------------------------------
 // bf16 moments
 
-/// The dtype of gradients or weights, once per block.
+/// Calls f with the type of gradients or weights, once per block.
 template <class F>
 void for_narrow(DType dtype, F&& f) {
   for_floating(AdamWRule::kName, dtype, [&]<class T>(TypeTag<T>) {
@@ -43,11 +44,10 @@ void update_narrow(const AdamW& op, const AdamWRule& rule, int64_t begin, int64_
 }
 
 // -------------------------------------------------------------------------------------------------
-// The master in halves. Rows without ties are joined, updated and split in registers, other rows in
-// cache.
+// Split masters. Rows without ties are joined, updated and split in registers, other rows in cache.
 
-/// Updates a row of masters without ties. Returns nonzero if an updated master has a tie. `p`
-/// holds the updated masters. Compiled for two instruction sets and not inlined, as UpdateLoop.
+/// Updates a row of masters without ties and writes the new masters to `p`. Returns nonzero if one
+/// of them has a tie. Compiled for two instruction sets and not inlined, like UpdateLoop.
 #define DS_UPDATE_HALVES(name)                                                                  \
   uint32_t name(const AdamWRule& shared, float factor, const float* __restrict grad, int64_t n, \
                 uint16_t* __restrict high, uint16_t* __restrict low, float* __restrict m,       \
@@ -108,14 +108,15 @@ void update_halves(const AdamWHalves& op, const AdamWRule& rule, int64_t begin, 
 constexpr DynamicCode kSigned = dynamic_code(true), kUnsigned = dynamic_code(false);
 constexpr int64_t kCodedGrain = 64;  // blocks per task
 
-// These functions must not be inlined: the arithmetic must stay inside the scope of FlushDenormals.
+// These functions must not be inlined, so that their arithmetic stays inside the scope of
+// FlushDenormals.
 
 __attribute__((noinline)) void widen_codes(const DynamicCode& code, const uint8_t* codes,
                                            float scale, float* __restrict x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) x[i] = code.value[codes[i]] * scale;
 }
 
-/// Returns the new scale; NaN if a value is NaN.
+/// Rounds a block to codes. Returns the new scale, or NaN if a value is NaN.
 __attribute__((noinline)) float round_to_codes(const DynamicCode& code, const float* __restrict x,
                                                uint8_t* codes, int64_t n) {
   float scale = 0;

@@ -1,4 +1,4 @@
-// AdamWSpeculate on the GPU: one parameter per thread and step, plain loads and stores.
+// AdamWSpeculate on the GPU: a thread handles one parameter at a time, by plain loads and stores.
 #include "adamw_speculate.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace {
 constexpr const char* kOp = "adamw_speculate";
 constexpr int kThreads = 256, kBlocksPerSm = 8;
 
-/// One update of one parameter with one gradient; `grad` is null if the gradient is absent.
+/// One step's update of a parameter. `grad` is null if the gradient is absent.
 template <class G>
 struct Step {
   const G* grad;
@@ -27,7 +27,7 @@ Step<G> step_of(const View& grad, const View& control, const AdamWScalars& scala
   return {grad.as<G>(), control.as<float>(), AdamWRule::of(scalars)};
 }
 
-/// f32, or bf16 where `narrow`: all threads take the same one.
+/// The moments, f32 or (if `narrow`) bf16. All threads take the same branch.
 struct Moments {
   void *m, *v;
   bool narrow;
@@ -42,7 +42,7 @@ struct Moments {
     to_v = narrow ? float_of_bf16(static_cast<uint16_t*>(v)[i]) : static_cast<float*>(v)[i];
   }
 
-  /// Runs after an update of the master `p`: stores the moments, then reads them back as rounded.
+  /// Stores the moments after an update of the master `p`, then reads them back as rounded.
   __device__ __forceinline__ void store(int64_t i, float p, float& new_m, float& new_v) const {
     if (!narrow) {
       static_cast<float*>(m)[i] = new_m;
@@ -57,7 +57,7 @@ struct Moments {
   }
 };
 
-/// weight may be previous.grad: each thread reads an element before it writes it.
+/// `weight` may be `previous.grad`, because each thread reads an element before it writes it.
 template <class G, class W>
 __global__ void __launch_bounds__(kThreads)
     speculate_kernel(float* master, Moments moments, Step<G> previous, Step<G> next, W* weight,

@@ -1,4 +1,4 @@
-// AdamWSpeculate on the CPU: commit and speculation of one block while it is in cache.
+// AdamWSpeculate on the CPU: commits and speculates on a block while it is in cache.
 #include "adamw_speculate.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr const char* kOp = "adamw_speculate";
 
-/// One update with one gradient; `grad` is null if the gradient is absent or skipped.
+/// One step's update. `grad` is null if the gradient is absent or the step is skipped.
 template <class G>
 struct Step {
   Step(const View& gradient, const View& control, const AdamWScalars& scalars) {

@@ -1,5 +1,5 @@
-// Low-rank updates of several adapters on the GPU: tensor cores for 16-bit types, else plain loops.
-// Sums are in a fixed order.
+// Low-rank updates by several adapters on the GPU: tensor cores for 16-bit dtypes, otherwise plain
+// loops. Sums are in a fixed order.
 #include "adapter_rows.h"
 
 #include <algorithm>
@@ -14,13 +14,13 @@ static_assert(kAdapterTile == kAdapterRows);
 
 constexpr int kShrinkWarps = 8, kShrinkColumns = 2;
 constexpr int kExpandWarps = 4, kExpandUnits = 2;
-constexpr int kExpandWaves = 4;  // blocks per multiprocessor
+constexpr int kExpandWaves = 4;  // blocks per SM
 constexpr int kExpandWidth = kExpandWarps * kExpandUnits * kExpandUnit;
 
 constexpr int kPlainThreads = 256;
 
-/// Bytes of the next weight that are fetched: what memory gives while the kernels before its
-/// product run. Each row's part is a multiple of kNextStep.
+/// Bytes of the next weight that are prefetched: as many as memory delivers while the kernels
+/// before its product run. The part of a row is a multiple of kNextStep.
 constexpr int64_t kNextBytes = int64_t{16} << 20, kNextStep = 128;
 
 bool aligned_to_16(const View& v) {
@@ -28,7 +28,7 @@ bool aligned_to_16(const View& v) {
   return reinterpret_cast<uintptr_t>(v.data) % 16 == 0 && row % 16 == 0;
 }
 
-/// A warp sums each element of h.
+/// A warp computes an element of h.
 template <class T>
 __global__ void __launch_bounds__(kPlainThreads)
     plain_shrink_kernel(const ShrinkArguments<T> args) {
@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(kPlainThreads)
   }
 }
 
-/// A thread sums one column of all entries of a tile.
+/// A thread computes one column for all entries of a tile.
 template <class T>
 __global__ void __launch_bounds__(kPlainThreads)
     plain_expand_kernel(const ExpandArguments<T> args) {
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kPlainThreads)
 }
 static_assert(kPlainThreads == kExpandWidth, "both expand kernels have the same grid");
 
-/// A thread computes one column of all entries of a tile.
+/// A thread computes one column for all entries of a tile.
 template <class T>
 __global__ void __launch_bounds__(kPlainThreads)
     plain_sum_kernel(const SumArguments<T> args, int64_t columns, bool gated) {
@@ -122,9 +122,10 @@ unsigned pieces(int64_t size, int64_t piece) {
   return static_cast<unsigned>((size + piece - 1) / piece);
 }
 
-/// Blocks that divide k. It depends on k only, because the order of the sums does.
+/// Returns the number of blocks that share the sums over k. It depends only on k, because it
+/// determines the order of the sums.
 int shrink_parts(int64_t k, const CudaContext& ctx) {
-  if (ctx.code.architecture < 90) return 1;  // without clusters
+  if (ctx.code.architecture < 90) return 1;  // code without clusters
   return k >= 2048 ? kMostParts : k >= 1024 ? 4 : k >= 512 ? 2 : 1;
 }
 

@@ -1,8 +1,8 @@
-// Kernels of low-rank updates on tensor cores, for 16-bit types. A thread block computes a tile of
-// rows, which have the same adapter. Sums are in an order that depends on the sizes of the layer
-// only, so a row has the same bits in every batch.
+// Kernels of low-rank updates on tensor cores, for 16-bit dtypes. A thread block handles a tile of
+// rows with the same adapter. The order of a sum depends only on the sizes of the layer, so a row
+// has the same bits in every batch.
 //
-// In a recorded step the lists and factors are inputs: the kernels read them before the previous
+// In a recorded step, lists and factors do not change, so the kernels read them before the previous
 // kernel has ended.
 #pragma once
 
@@ -14,11 +14,11 @@
 
 namespace ds::cuda {
 
-constexpr int kAdapterRows = 16;  // of a tile
+constexpr int kAdapterRows = 16;  // rows of a tile
 constexpr int kAdapterLayers = 3;
-constexpr int kMostParts = 8;  // blocks of a cluster
+constexpr int kMostParts = 8;  // largest number of blocks of a cluster
 
-/// The lists of both ops.
+/// The lists of AdapterShrink and AdapterExpand.
 struct AdapterLists {
   const int *rows, *tiles;
   int entries, count, adapters;  // count: rows of x or out
@@ -33,7 +33,7 @@ struct ShrinkArguments {
   T* h;
   int64_t k;
   int most;
-  int parts;     // blocks of a cluster; each sums a part of k
+  int parts;     // blocks of a cluster, each of which sums a part of k
   bool settled;  // lists and factors may be read before the previous kernel has ended
 };
 
@@ -45,13 +45,13 @@ struct ExpandArguments {
   const int* ranks[kAdapterLayers];
   T* out[kAdapterLayers];
   int64_t stride[kAdapterLayers], m[kAdapterLayers];
-  int turns[kAdapterLayers], all_turns;  // along the columns
+  int turns[kAdapterLayers], all_turns;  // turns along the columns, per layer and in all
   int most, layers;
   bool packets;  // 8 elements of out may be read and written at once
   bool settled;
 };
 
-/// A tile; count is 0 if it is empty or invalid. `least` is the least valid adapter.
+/// A tile. `count` is 0 if it is empty or invalid. `least` is the smallest valid adapter.
 struct AdapterTile {
   int adapter, first, count;
 
@@ -64,7 +64,7 @@ struct AdapterTile {
                        count <= kAdapterRows && first <= lists.entries - count;
     if (!valid) count = 0;
   }
-  /// Returns the row of entry `i`, or -1.
+  /// Returns the row of entry `i`, or -1 if there is none.
   __device__ int row(const AdapterLists& lists, int i) const {
     if (i >= count) return -1;
     const int row = lists.rows[first + i];
@@ -76,8 +76,8 @@ __device__ __forceinline__ int valid_rank(int rank, int most) {
   return rank < 0 || rank > most ? 0 : rank;
 }
 
-/// Ends a block without work. The first block waits for the previous kernel, so that a later kernel
-/// cannot pass it.
+/// Ends a block without work. The first block still waits for the previous kernel, so that a later
+/// kernel cannot overtake that one.
 __device__ __forceinline__ void end_without_work() {
   if (blockIdx.x + blockIdx.y + blockIdx.z == 0) await_previous();
 }
@@ -86,7 +86,7 @@ __device__ __forceinline__ void prefetch(const void* p) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
-/// Prefetches multiples of 16 bytes, at a multiple of 16 (code for compute capability 9.0 or
+/// Prefetches `bytes` at `p` to L2, both multiples of 16 (in code for compute capability 9.0 or
 /// newer).
 __device__ __forceinline__ void prefetch_range(const void* p, int bytes) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -94,9 +94,9 @@ __device__ __forceinline__ void prefetch_range(const void* p, int bytes) {
 #endif
 }
 
-/// h of 16 entries and 8 kColumns ranks of a layer. The blocks of a cluster divide k, then their
-/// warps, in steps of 32. Each thread loads 8 elements of its rows at once. The order of k within a
-/// step differs from memory, equally for x and a.
+/// Computes h of 16 entries and 8 kColumns ranks of a layer. The blocks of a cluster share k, then
+/// their warps do, in steps of 32. A thread loads 8 elements of each of its rows at once. Within a
+/// step, x and a have the same order of k, which is not the order in memory.
 template <class T, int kColumns, int kWarps>
 __global__ void __launch_bounds__(kWarps* kWarp)
     shrink_kernel(const __grid_constant__ ShrinkArguments<T> args) {
@@ -158,12 +158,12 @@ __global__ void __launch_bounds__(kWarps* kWarp)
     total[at] = sum;
   }
   if (args.parts > 1) cluster_barrier();
-  // Element i of a lane is column 2 quad + i % 2 of row group + 8 (i / 2).
+  // Element i of a lane belongs to column 2 quad + i % 2 and row group + 8 (i / 2).
   for (int at = static_cast<int>(threadIdx.x); part == 0 && at < kSums; at += kWarps * kWarp) {
     const int n = at / (4 * kWarp), i = at / kWarp % 4, l = at % kWarp;
     const int entry = l / 4 + 8 * (i / 2), j = column + n * 8 + l % 4 * 2 + i % 2;
     if (entry >= tile.count || j >= args.most) continue;
-    // All loads are on their way before the first addition.
+    // Issues all loads before the first addition.
     float others[kMostParts];
 #pragma unroll
     for (int p = 1; p < kMostParts; ++p)
@@ -175,14 +175,14 @@ __global__ void __launch_bounds__(kWarps* kWarp)
     args.h[(int64_t{layer} * args.lists.entries + tile.first + entry) * args.most + j] =
         from_float<T>(j < rank ? sum : 0.f);
   }
-  if (args.parts > 1) cluster_barrier();  // The first block has read all totals.
+  if (args.parts > 1) cluster_barrier();  // until the first block has read all totals
 }
 
-/// Columns of an ExpandUnit. Element 2 n + e of a lane's 8 columns is column 2 quad + e of the
-/// n-th product of 8 columns, so that a lane reads and writes 8 neighbouring elements of out.
+/// Columns of a unit. Element 2 n + e of a lane's 8 columns is column 2 quad + e of the n-th
+/// product of 8 columns, so that a lane reads and writes 8 consecutive elements of out.
 constexpr int kExpandUnit = 32;
 
-/// Columns of a layer in turn of a warp, and where it finds its factors.
+/// The columns of a layer in a warp's turn, and their factors.
 template <class T>
 struct ExpandPlace {
   int layer, rank, left;  // left: columns from the lane's first one to the end
@@ -190,9 +190,9 @@ struct ExpandPlace {
   const T* b;
 };
 
-/// Adds the updates of 16 entries to out. A turn of a block is kWarps * kUnits * kExpandUnit
-/// columns of a layer; the blocks of a tile divide the turns. A block loads the factors and outputs
-/// of its next turn before it stores those of this one.
+/// Adds the updates of 16 entries to out. A block's turn has kWarps * kUnits * kExpandUnit columns
+/// of a layer. The blocks of a tile share the turns. A block loads the factors and outputs of its
+/// next turn before it stores this one.
 template <class T, int kUnits, int kWarps>
 __global__ void __launch_bounds__(kWarps* kWarp)
     expand_kernel(const __grid_constant__ ExpandArguments<T> args) {

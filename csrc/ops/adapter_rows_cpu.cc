@@ -1,4 +1,4 @@
-// Low-rank updates of several adapters on the CPU: one dot product per element, in a fixed order.
+// Low-rank updates by several adapters on the CPU: a dot product per element, in a fixed order.
 #include "adapter_rows.h"
 
 #include <algorithm>
@@ -16,8 +16,8 @@ struct Entry {
   int64_t index, row, adapter;
 };
 
-/// Returns the entries of all tiles; `with_none`: also entries without an adapter. Throws DS_INDEX
-/// before anything is written.
+/// Returns the entries of all tiles, with `with_none` also those without an adapter. Throws
+/// DS_INDEX before anything is written.
 std::vector<Entry> entries_of(const char* op, const View& rows, const View& tiles, int64_t count,
                               int64_t adapters, bool with_none = false) {
   std::vector<Entry> found;
@@ -47,7 +47,7 @@ void require_ranks(const char* op, const View& ranks, int64_t most) {
   }
 }
 
-/// Runs `body` for each entry, several entries at a time on threads. `cost`: products of an entry.
+/// Runs `body` for each entry on the thread pool. `cost` is the number of products per entry.
 template <class F>
 void for_each_entry(CpuContext& ctx, const std::vector<Entry>& entries, int64_t cost, F body) {
   constexpr int64_t kProducts = 1 << 16;

@@ -1,4 +1,4 @@
-// Kernel that adds the low-rank updates of a joint product on tensor cores, for 16-bit types. See
+// Adds the low-rank updates of a joint product on tensor cores, for 16-bit dtypes. See
 // adapter_rows.cuh.
 #pragma once
 
@@ -7,9 +7,9 @@
 
 namespace ds::cuda {
 
-constexpr int kSumBlocks = 4;  // of sum_kernel on a multiprocessor
+constexpr int kSumBlocks = 4;  // blocks of sum_kernel per SM
 
-/// AdapterSum as its kernels see it.
+/// Arguments of the kernels of AdapterSum.
 template <class T>
 struct SumArguments {
   AdapterLists lists;
@@ -19,22 +19,22 @@ struct SumArguments {
   T* out;
   int64_t wide_stride, out_stride;
   int inner;                                     // first column of h
-  int first[kAdapterLayers], m[kAdapterLayers];  // columns of the layers' outputs
-  int turns[kAdapterLayers], all_turns;          // along the columns
+  int first[kAdapterLayers], m[kAdapterLayers];  // first output column and width of each layer
+  int turns[kAdapterLayers], all_turns;          // turns along the columns, per layer and in all
   int most, layers;
   bool in_place;  // out is a part of wide
   bool settled;
-  const char* next;  // rows of next_stride bytes; next_bytes of each are fetched to the L2 cache
+  const char* next;  // rows of next_stride bytes; next_bytes of each are prefetched
   int64_t next_stride;
   int next_rows, next_bytes;
 
-  /// h of an adapter and a layer in row 0.
+  /// Returns h of an adapter and a layer, in row 0.
   __device__ const T* inner_of(int layer, int adapter) const {
     return wide + inner + (int64_t{layer} * lists.adapters + adapter) * most;
   }
 };
 
-/// Fetches this block's share of the next product's weight. Meanwhile little else is read.
+/// Prefetches this block's part of the next product's weight, while memory is almost idle.
 template <class T>
 __device__ __forceinline__ void prefetch_next(const SumArguments<T>& args) {
   const int block = static_cast<int>(blockIdx.y * gridDim.x + blockIdx.x);
@@ -44,21 +44,22 @@ __device__ __forceinline__ void prefetch_next(const SumArguments<T>& args) {
     prefetch_range(args.next + row * args.next_stride, args.next_bytes);
 }
 
-/// Columns of a unit. A lane has 8 neighbouring columns of it, or half of them.
+/// Columns of a unit. A lane has 8 consecutive columns of it, or half of them.
 constexpr int kSumUnit = 64;
-/// In a tile of at most this many rows, half of a product's rows would be empty. Two lanes then
-/// divide the columns of one.
+/// In a tile of at most this many rows, half of the rows of a product would be empty. So two lanes
+/// share the columns of one.
 constexpr int kFewRows = 4;
 
-/// A unit of a layer in turn of a warp.
+/// A unit of a layer in a warp's turn.
 struct SumUnit {
   int layer, rank, column;
 };
 
-/// AdapterSum of a tile. The factors are the left operand of the products, [16 columns, 16 ranks],
-/// and 8 rows of h the right one; two products of a unit's columns add 16 rows. A turn of a warp is
-/// two units: neighbours of one layer, or the same columns of gate and up. `kFew`: the tile has at
-/// most kFewRows rows. The products then have each row twice, and a lane takes half of its columns.
+/// Computes AdapterSum for a tile. The left operand of a product has factors [16 columns, 16
+/// ranks], the right operand 8 rows of h. Two products of a unit's columns give 16 rows. A warp's
+/// turn has two units: consecutive units of a layer, or the same columns of gate and up. With kFew,
+/// the tile has at most kFewRows rows: each row occurs twice in the products, and a lane takes half
+/// of its columns.
 template <class T, bool kGated, bool kFew, int kWarps>
 __device__ __forceinline__ void sum_tile(const SumArguments<T>& args, const AdapterTile& tile) {
   constexpr int kUnits = 2, kTurn = kGated ? kSumUnit : kUnits * kSumUnit;
@@ -91,11 +92,11 @@ __device__ __forceinline__ void sum_tile(const SumArguments<T>& args, const Adap
     p.column = (turn * kWarps + warp) * kTurn + (kGated ? 0 : u * kSumUnit);
     return p;
   };
-  // Whether the lane has columns: m is a multiple of 8.
+  // Returns true if the lane has columns of the unit. m is a multiple of 8.
   const auto has_columns = [&](const SumUnit& p) { return p.column + own < args.m[p.layer]; };
   const auto row_of = [&](int pass, int e) { return kFew || pass == 0 ? rows[0][e] : rows[1][e]; };
   const auto load_factor = [&](const SumUnit& p, uint2(&w)[8], int j) {
-    // The first load does not wait for the rank: b is finite beyond it, and h is 0.
+    // The first load need not know the rank: beyond it, b is finite and h is 0.
     const bool here = has_columns(p) && !none && (j == 0 || j < p.rank);
     const int64_t column = int64_t{tile.adapter} * args.m[p.layer] + p.column + own;
     const T* const b = args.b[p.layer] + column * args.most + quad * 4 + j;
@@ -173,7 +174,7 @@ __device__ __forceinline__ void sum_tile(const SumArguments<T>& args, const Adap
     const bool more = turn < args.all_turns;
     if (!more) prefetch_next(args);
     SumUnit next[kUnits];
-    Vector<T, kWidth> after[kUnits][2];  // Without registers for more rows.
+    Vector<T, kWidth> after[kUnits][2];  // no registers for more rows
 #pragma unroll
     for (int u = 0; u < kUnits; ++u) {
       next[u] = now[u];
@@ -183,7 +184,7 @@ __device__ __forceinline__ void sum_tile(const SumArguments<T>& args, const Adap
       if (deep || passes > 1 || next[u].layer != now[u].layer) load_inner(next[u], h[u], pass, 0);
       if (kFew) load_old(next[u], after[u], pass);
     }
-    // Column c of the lane, in row e.
+    // Returns the updated output of the lane's column c in row e.
     const auto update = [&](int u, int e, int c) {
       const float(&low)[4] = acc[u][c / 2];
       const int i = c % 2 * 2 + e;
@@ -229,8 +230,8 @@ __device__ __forceinline__ void sum_tile(const SumArguments<T>& args, const Adap
   }
 }
 
-/// AdapterSum. A block loads its next turn before it stores this one, and prefetches the factors of
-/// all its turns before the product has ended.
+/// Computes AdapterSum. A block loads its next turn before it stores this one. It prefetches the
+/// factors of all its turns before the joint product has ended.
 template <class T, bool kGated, int kWarps>
 __global__ void __launch_bounds__(kWarps* kWarp, kSumBlocks)
     sum_kernel(const __grid_constant__ SumArguments<T> args) {

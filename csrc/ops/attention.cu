@@ -11,10 +11,10 @@
 namespace ds::cuda {
 namespace {
 
-constexpr int64_t kMaxRows = int64_t{1} << 30;  // row numbers are int32, with room for a tile
-constexpr int64_t kTurnBytes = 16 << 20;        // keys and values that may share the L2 cache
+constexpr int64_t kMaxRows = int64_t{1} << 30;  // row indices are int32, with room for a tile
+constexpr int64_t kTurnBytes = 16 << 20;        // keys and values that fit the L2 cache together
 
-/// Sizes of one call. Throws DS_SHAPE if they exceed the kernels' index range.
+/// Returns the sizes of a call. Throws DS_SHAPE if they exceed the index range of the kernels.
 template <class Op>
 AttentionSizes checked_sizes(const char* op, const Op& x) {
   const int64_t B = x.q.shape[0], H = x.q.shape[1], T = x.q.shape[2], D = x.q.shape[3];
@@ -39,7 +39,7 @@ AttentionSizes checked_sizes(const char* op, const Op& x) {
   return sizes;
 }
 
-/// A mask [B, H, T, S], or a key mask [B, S], which repeats for heads and queries.
+/// Returns a mask [B, H, T, S], or a key mask [B, S] that is repeated for heads and queries.
 MaskView mask_view(const View& mask, DType operand) {
   if (!mask) return {};
   const MaskKind kind = mask.dtype == DType::boolean ? MaskKind::flags
@@ -49,8 +49,8 @@ MaskView mask_view(const View& mask, DType operand) {
   return {mask.data, kind, mask.strides[0], mask.strides[1], mask.strides[2], mask.strides[3]};
 }
 
-/// Selects the kernels of a call. A window can hide all keys from causal queries before the first
-/// key.
+/// Returns the filters that the kernels of a call need. A window can hide all keys from causal
+/// queries that precede the first key.
 template <class Op>
 Hiding hiding_of(const Op& x, const AttentionSizes& sizes) {
   if (x.mask || x.key_mask || x.layout || x.dropout.p > 0) return Hiding::elements;
@@ -60,7 +60,7 @@ Hiding hiding_of(const Op& x, const AttentionSizes& sizes) {
   return windowed || emptied || x.key_lengths || x.query_documents ? Hiding::tiles : Hiding::causal;
 }
 
-/// Allocates the copies of documents [B, tokens].
+/// Allocates copies of documents [B, tokens].
 DocumentSide document_side(const View& documents, CudaContext& ctx) {
   if (!documents) return {};
   const int64_t padded =
@@ -79,7 +79,8 @@ DocumentCopy document_copy(const View& documents, int absent, const DocumentSide
           to};
 }
 
-/// Copies the documents and their spans. Later kernels on the stream use the spans to skip tiles.
+/// Copies the documents and computes their spans, which later kernels on the stream use to skip
+/// tiles.
 template <class Op>
 void read_documents(const char* op, const Op& x, ScoreFilter& filter, CudaContext& ctx) {
   if (!x.query_documents) return;
@@ -112,7 +113,7 @@ ScoreFilter filter_of(const char* op, const Op& x, const AttentionSizes& sizes, 
   return filter;
 }
 
-/// Launch grids are one-dimensional; 16 rows is the smallest tile of any kernel.
+/// Throws DS_SHAPE for too many blocks. Grids are one-dimensional; the smallest tile has 16 rows.
 void check_grid(const char* op, const AttentionSizes& sizes) {
   const double rows = std::max(sizes.rows, sizes.keys);
   const double blocks = (rows / 16 + 1) * sizes.heads * sizes.batches;
@@ -130,8 +131,8 @@ HeadsView<T> heads_view(const View& v) {
   return {v.as<T>(), v.strides[0], v.strides[1], v.strides[2], vectors};
 }
 
-/// The kernels on mma.sync take head dims up to 128 and rely on a positive scale for the running
-/// maximum.
+/// Returns true if the mma.sync kernels support the sizes: head dims up to 128, and a positive
+/// scale, which the running maximum needs.
 template <class T>
 bool tensor_cores_serve(const AttentionSizes& sizes) {
   return sizeof(T) == 2 && sizes.d <= 128 && sizes.scale > 0.f;
@@ -161,8 +162,8 @@ void run_backward(const BackwardArguments<T>& args, CudaContext& ctx) {
 
 }  // namespace
 
-/// Scratch: about 4 bytes per token with a document. Throws DS_SHAPE, or DS_DTYPE unless f32, f16
-/// or bf16.
+/// Uses about 4 bytes of scratch per token with documents. Throws DS_SHAPE, and DS_DTYPE unless the
+/// dtype is f32, f16 or bf16.
 void run(const Attention& x, CudaContext& ctx) {
   const char* op = "attention";
   const AttentionSizes sizes = checked_sizes(op, x);
@@ -182,8 +183,7 @@ void run(const Attention& x, CudaContext& ctx) {
   });
 }
 
-/// Scratch: the forward's, and 8 bytes per query row of each head. Throws the errors of the
-/// forward.
+/// Uses the forward's scratch and 8 bytes per query row and head. Throws the errors of the forward.
 void run(const AttentionBackward& x, CudaContext& ctx) {
   const char* op = "attention_backward";
   const AttentionSizes sizes = checked_sizes(op, x);

@@ -1,12 +1,12 @@
-// FlashAttention-2 backward on mma.sync, deterministic: one kernel for dk and dv, one for dq.
+// FlashAttention-2 backward on mma.sync, deterministic, by one kernel for dk and dv and one for dq.
 //
-// A single kernel per key block needs five products, but it must add dq across thread blocks.
-// Atomics are not deterministic. An ordered sum costs an f32 copy of dq, waits, and a pass of P and
-// dS through shared memory. Two kernels need seven products. Each sum stays in one warp's registers
-// in a fixed order. P and dS stay there too: the accumulators of one product are the left operand
-// of the next. In cycles of tensor cores and shared memory the two extra products cost less than
-// that traffic at D <= 64, and about as much at D = 128. Source: Dao 2023 (FlashAttention-2),
-// algorithm 2, split in two.
+// A single kernel per key block needs five products, but must add dq across thread blocks. Atomics
+// are not deterministic. An ordered sum costs an f32 copy of dq, waits, and a pass of P and dS
+// through shared memory. Two kernels need seven products, but each sum stays in the registers of
+// one warp, in a fixed order. P and dS stay in registers too: the accumulators of one product are
+// the left operand of the next. At D <= 64 the two extra products cost fewer cycles of tensor cores
+// and shared memory than that traffic, at D = 128 about as many. Source: Dao 2023
+// (FlashAttention-2), algorithm 2, split in two.
 #pragma once
 
 #include "../cuda/vector.cuh"
@@ -14,13 +14,13 @@
 
 namespace ds::cuda {
 
-/// Statistics of a query row. Rows after the last, and rows that see no key, have {infinity, 0}:
-/// their probabilities are exactly 0.
+/// Statistics of a query row. Rows beyond the last, and rows that see no key, have {infinity, 0},
+/// so that their probabilities are exactly 0.
 struct RowStatistics {
   float lse_log2;  // lse log2(e)
   float delta;     // sum(out * dout)
 };
-constexpr int kStatisticsPadding = 128;  // rows of a head's statistics are padded to a multiple
+constexpr int kStatisticsPadding = 128;  // the rows of a head are padded to a multiple of this
 
 inline __host__ __device__ int64_t padded_rows(int rows) {
   return (static_cast<int64_t>(rows) + kStatisticsPadding - 1) / kStatisticsPadding *
@@ -43,7 +43,8 @@ struct BackwardArguments {
 
 constexpr int kStatisticsThreads = 256, kStatisticsRows = kStatisticsThreads / 8;
 
-/// Eight lanes per row, kStatisticsRows rows of one head per thread block, padding included.
+/// Computes the statistics of kStatisticsRows rows of a head per block, padding included, by eight
+/// lanes per row.
 template <class T>
 __global__ void __launch_bounds__(kStatisticsThreads)
     attention_statistics_kernel(const __grid_constant__ BackwardArguments<T> args) {

@@ -1,4 +1,4 @@
-// Bands of keys around each query, documents and lengths. Kernels skip hidden tiles and test
+// Bands of keys around each query, documents and lengths. Kernels skip hidden tiles and test single
 // elements only in tiles at an edge.
 #pragma once
 
@@ -6,15 +6,15 @@
 
 namespace ds::cuda {
 
-/// Sizes of one row of a batch that sees only its first `keys` keys. Query t sees keys s with t +
-/// offset() - before <= s <= t + offset() + after.
+/// Sizes of a row of the batch that sees only its first `keys` keys. Query t sees the keys s with t
+/// + offset() - before <= s <= t + offset() + after.
 struct BandSizes : AttentionSizes {
   int all_keys, before, after;
 
   __device__ int offset() const { return all_keys - rows; }
 };
 
-/// Returns the first key that query `row` sees, or a negative number.
+/// Returns the first key that query `row` sees. May be negative.
 __device__ __forceinline__ int first_key(const BandSizes& sizes, int row) {
   return row + sizes.offset() - sizes.before;
 }
@@ -22,7 +22,7 @@ __device__ __forceinline__ int last_key(const BandSizes& sizes, int row) {
   return min(sizes.keys - 1, row + sizes.offset() + sizes.after);
 }
 
-/// Windows, documents and lengths. A query may see no key at all.
+/// Windows, documents and lengths. A query may see no key.
 template <class T>
 struct Visibility<T, Hiding::tiles> {
   BandSizes sizes;
@@ -100,8 +100,8 @@ struct Visibility<T, Hiding::tiles> {
   __device__ float factor(int, int) const { return 1.f; }
 
  private:
-  /// The tiles of `side` from `begin` to the tile of token `end` - 1 that meet kBlock tokens of
-  /// `other`.
+  /// Returns the tiles of `side`, from `begin` to the tile of token `end` - 1, that may share a
+  /// document with kBlock tokens of `other`.
   template <int kTile, int kBlock>
   __device__ MetTiles<kTile> tiles(const DocumentSide& side, const DocumentSide& other, int first,
                                    int begin, int end) const {
@@ -113,7 +113,7 @@ struct Visibility<T, Hiding::tiles> {
     return met;
   }
 
-  /// Hides keys of other documents than the query's. Rows are queries, or keys when kByKey.
+  /// Hides keys of other documents. Rows are queries, or keys if kByKey.
   template <bool kByKey, int kTiles, int kColumns>
   __device__ __forceinline__ void hide_strangers(float (&scores)[kTiles][kColumns][4], int row,
                                                  int column) const {
@@ -137,7 +137,7 @@ struct Visibility<T, Hiding::tiles> {
     }
   }
 
-  /// Hides elements outside the band or past the length. Rows are queries, or keys if kByKey.
+  /// Hides elements outside of the band or beyond the length. Rows are queries, or keys if kByKey.
   template <bool kByKey, int kTiles, int kColumns>
   __device__ __forceinline__ void hide_outside(float (&scores)[kTiles][kColumns][4], int row,
                                                int column) const {

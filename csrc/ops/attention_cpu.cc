@@ -1,4 +1,4 @@
-// Attention on the CPU in blocks of queries and keys: the products are small OpenBLAS calls, the
+// Attention on the CPU in blocks of queries and keys. Products are small OpenBLAS calls; the
 // softmax between them runs on a block of scores that stays in cache.
 #include "attention.h"
 
@@ -15,7 +15,7 @@
 namespace ds::cpu {
 namespace {
 
-constexpr int64_t kQueries = 64, kKeys = 128;  // one block of scores: 32 KiB of f32
+constexpr int64_t kQueries = 64, kKeys = 128;  // a block of scores: 32 KiB of f32
 
 /// The sizes of one call.
 struct Sizes {
@@ -27,7 +27,7 @@ Sizes sizes_of(const Op& op) {
   return {op.q.shape[0], op.q.shape[1], op.k.shape[1], op.q.shape[2], op.k.shape[2], op.q.shape[3]};
 }
 
-/// One head of a [B, H, T, D] view.
+/// A head of a [B, H, T, D] view.
 template <class T>
 struct Head {
   T* data;
@@ -40,7 +40,8 @@ struct Head {
 
   T* row(int64_t i) const { return data + i * ld; }
 
-  /// Rows from `first` for OpenBLAS: in place if OpenBLAS can read them, else widened into `panel`.
+  /// Returns the rows from `first` on for OpenBLAS: the view itself if OpenBLAS can read it,
+  /// otherwise a copy in `panel` in the compute type.
   Matrix<compute_t<T>> block(int64_t first, int64_t rows, compute_t<T>* panel) const {
     if constexpr (std::is_same_v<T, compute_t<T>>) {
       if (ld >= std::max<int64_t>(1, width) && ld <= std::numeric_limits<int>::max())
@@ -55,7 +56,7 @@ struct Head {
   }
 };
 
-/// Scratch of one thread for a block of queries.
+/// Scratch of a thread for a block of queries.
 template <class C>
 struct ForwardScratch {
   std::vector<C> q, k, v, scores, sum;
@@ -69,8 +70,8 @@ struct ForwardScratch {
         sum(q.size()) {}
 };
 
-/// Replaces the first `seen` scores of row i by exp(score - largest) and the rest by 0. Rescales
-/// the row's sum so far to the new maximum.
+/// Replaces the first `seen` scores of row i by exp(score - largest) and the others by 0. Rescales
+/// the row's earlier sums to the new maximum.
 template <class C>
 void online_softmax(ForwardScratch<C>& x, int64_t i, int64_t seen, int64_t keys, int64_t d) {
   C* const scores = x.scores.data() + i * kKeys;
@@ -87,7 +88,7 @@ void online_softmax(ForwardScratch<C>& x, int64_t i, int64_t seen, int64_t keys,
     for (int64_t j = 0; j < d; ++j) sum[j] *= correction;
 }
 
-/// Drops some of the weights of n keys from `key` on.
+/// Applies dropout to the weights of n keys from `key` on.
 template <class C, class Filter>
 void drop(const Filter& filter, C* weights, int64_t query, int64_t key, int64_t n) {
   if (!filter.drops()) return;
@@ -132,7 +133,7 @@ void forward_block(const Attention& op, const Sizes& s, int64_t b, int64_t h, in
   out.store(first, rows, x.sum.data());
 }
 
-/// Scratch of one thread for the gradients of one key head; dq belongs to one query head.
+/// Scratch of a thread for the gradients of a key head. dq belongs to one query head.
 template <class C>
 struct BackwardScratch {
   std::vector<C> dq, dk, dv, delta;
@@ -152,7 +153,7 @@ struct BackwardScratch {
         dscores(scores.size()) {}
 };
 
-/// delta[t] = sum(out[t] * dout[t]).
+/// Writes delta[t] = sum(out[t] * dout[t]).
 template <class T>
 void row_products(const Head<T>& out, const Head<T>& dout, int64_t rows,
                   BackwardScratch<compute_t<T>>& x) {
@@ -167,9 +168,9 @@ void row_products(const Head<T>& out, const Head<T>& dout, int64_t rows,
   }
 }
 
-/// From scores s and dp = dout v^T of one row: p = exp(s - lse), ds = p (dp - delta); 0 if unseen.
-/// A row that sees no key has lse -infinity and gets 0 everywhere. With dropout, the caller has
-/// dropped dp already and drops p later.
+/// Computes p = exp(s - lse) and ds = p (dp - delta) of a row from the scores s and dp = dout v^T,
+/// and 0 for hidden keys. A row that sees no key has lse = -infinity and becomes 0. With dropout,
+/// the caller has applied it to dp before and applies it to p afterwards.
 template <class C>
 void score_gradient(C* scores, C* dscores, int64_t seen, int64_t keys, C lse, C delta) {
   if (lse == -std::numeric_limits<C>::infinity()) seen = 0;
@@ -182,7 +183,7 @@ void score_gradient(C* scores, C* dscores, int64_t seen, int64_t keys, C lse, C 
   std::fill(dscores + seen, dscores + keys, C(0));
 }
 
-/// Adds the contributions of one query head to dk and dv and writes its dq.
+/// Adds the contributions of a query head to dk and dv, and writes its dq.
 template <class T>
 void backward_head(const AttentionBackward& op, const Sizes& s, int64_t b, int64_t h,
                    BackwardScratch<compute_t<T>>& x) {

@@ -1,23 +1,22 @@
-// The kernel that copies documents into the layout of the attention kernels
-// (attention_documents.cuh).
+// Copies documents into the layout of the attention kernels (attention_documents.cuh).
 #pragma once
 
 #include "attention_documents.cuh"
 
 namespace ds::cuda {
 
-/// One side's operand, [B, rows] i32, and the destination of its copy.
+/// The documents of the queries or of the keys, [B, rows] i32, and where they are copied to.
 struct DocumentCopy {
   const int* from;
   int64_t batch_stride, row_stride;
   int rows;
-  int absent;  // the id of padding; no token of the other side has it
+  int absent;  // the id of padding, which no token of the other side has
   DocumentSide to;
 };
 
 constexpr int kDocumentThreads = 256;
 
-/// A warp makes one span of kSpan tokens, of the queries or of the keys.
+/// Copies kSpan tokens of the queries or of the keys per warp and computes their span.
 __global__ void __launch_bounds__(kDocumentThreads)
     attention_documents_kernel(const __grid_constant__ DocumentCopy queries,
                                const __grid_constant__ DocumentCopy keys, int64_t batches) {

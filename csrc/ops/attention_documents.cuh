@@ -1,6 +1,5 @@
 // Documents in the layout of the attention kernels: ids padded to whole tiles, and the span of each
-// 32 ids. Each call builds both in one pass over the ids. Kernels skip or accept whole tiles by the
-// spans.
+// 32 ids. Each call computes both in one pass. Kernels use the spans to skip or accept whole tiles.
 #pragma once
 
 #include <climits>
@@ -9,14 +8,14 @@
 
 namespace ds::cuda {
 
-constexpr int kSpan = 32;              // tokens that one span is of
-constexpr int kDocumentPadding = 128;  // rows of ids are padded to a multiple: the largest tile
+constexpr int kSpan = 32;              // tokens of a span
+constexpr int kDocumentPadding = 128;  // rows of ids are padded to it, the largest tile
 
-/// The least and greatest document of a range of tokens. Padding belongs to no document, and a span
-/// with padding never counts as one document. Tokens after the last are ignored.
+/// The smallest and largest document of a range of tokens. Padding belongs to no document: a span
+/// with padding never counts as a single document. Tokens beyond the last are ignored.
 using DocumentSpan = int2;
 
-/// The documents of the queries, or of the keys, of a batch; scratch of one call.
+/// The documents of the queries or of the keys of a batch, in scratch memory.
 struct DocumentSide {
   int* ids;             // [B, padded]; null without documents
   DocumentSpan* spans;  // [B, padded / kSpan]
@@ -30,18 +29,18 @@ struct DocumentSide {
   }
 };
 
-/// Returns whether the two ranges may share a document.
+/// Returns true if the two ranges may share a document.
 __device__ __forceinline__ bool meet(DocumentSpan a, DocumentSpan b) {
   return a.x <= b.y && b.x <= a.y;
 }
 
-/// Returns whether all tokens of both ranges belong to one document.
+/// Returns true if all tokens of both ranges belong to one document.
 __device__ __forceinline__ bool are_one(DocumentSpan a, DocumentSpan b) {
   return a.x == a.y && b.x == b.y && a.x == b.x;
 }
 
-/// Returns the span of kCount tokens from `first`, a multiple of kCount. Below kSpan tokens it is
-/// the span of the surrounding kSpan tokens.
+/// Returns the span of kCount tokens from `first`, a multiple of kCount. If kCount is below kSpan,
+/// it is the span of the surrounding kSpan tokens.
 template <int kCount>
 __device__ __forceinline__ DocumentSpan span_of(const DocumentSpan* spans, int first) {
   const DocumentSpan* const from = spans + first / kSpan;
@@ -54,8 +53,8 @@ __device__ __forceinline__ DocumentSpan span_of(const DocumentSpan* spans, int f
   return all;
 }
 
-/// Tiles of keys up to `end`, one per step. start() is the first tile, or `end`; at() is the tile
-/// of a step. Within a step, call look_ahead() first, then after(), which returns the next tile,
+/// Iterates over tiles of keys before `end`. start() returns the first tile, or `end`; at() returns
+/// the tile of a step. In each step, call look_ahead(), then after(), which returns the next tile,
 /// then go_on().
 struct FirstTiles {
   static constexpr int begin = 0;
@@ -68,8 +67,8 @@ struct FirstTiles {
   __device__ void go_on() const {}
 };
 
-/// Tiles of queries from `begin` to before `end`, head by head. turn() moves `tile` to the next
-/// tile. After the last tile it moves to the first one and returns true.
+/// Iterates over tiles of queries from `begin` to `end`, for each head. turn() moves `tile` to the
+/// next tile. After the last tile, it moves to the first one and returns true.
 struct LastTiles {
   static constexpr bool every = true;
   int begin, end;
@@ -83,13 +82,13 @@ struct LastTiles {
   }
 };
 
-/// Every tile.
+/// A layout that accepts all tiles.
 struct AnyTile {
   __device__ bool meets(int) const { return true; }
 };
 
-/// FirstTiles and LastTiles over the tiles of kTile tokens in [begin, end) that may share a
-/// document with `block` and that `layout` meets. Without documents only `layout` counts. A warp
+/// Like FirstTiles and LastTiles, over the tiles of kTile tokens in [begin, end) that may share a
+/// document with `block` and that `layout` accepts. Without documents, only `layout` counts. A warp
 /// tests 32 tiles at a time, so all its threads must call.
 template <int kTile, class Layout = AnyTile>
 struct MetTiles {
@@ -99,7 +98,7 @@ struct MetTiles {
   int begin, end;
   Layout layout = {};
   int first = 0, current = 0, upcoming = 0;
-  unsigned word = 0;  // bits of the tiles from `first` on that are left
+  unsigned word = 0;  // bits of the remaining tiles from `first` on
 
   __device__ int start() {
     first = begin - 32;
@@ -117,7 +116,7 @@ struct MetTiles {
     return true;
   }
 
-  /// How many there are.
+  /// Returns the number of tiles.
   __device__ int count() const {
     int total = 0;
     for (int tile = begin; tile < end; tile += 32) total += __popc(met(tile));

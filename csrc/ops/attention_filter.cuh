@@ -1,5 +1,5 @@
-// Filters between queries and keys. Every attention kernel has causality. Bands, documents,
-// layouts, masks and dropout cost time only in kernels compiled for them.
+// Filters between queries and keys. All attention kernels support causality. Bands, documents,
+// layouts, masks and dropout cost time only in kernels that are compiled for them.
 #pragma once
 
 #include "attention.h"
@@ -12,13 +12,13 @@ namespace ds::cuda {
 ///
 ///     causal     causality
 ///     tiles      also windows, documents and lengths, which hide whole tiles
-///     elements   also layouts (tiles of one head), masks and dropout (single elements)
+///     elements   also layouts (which hide tiles of one head), masks and dropout (single elements)
 enum class Hiding : int { causal, tiles, elements };
 
-/// Dtype of a mask's elements: `operand` is the type of q.
+/// Dtype of a mask. `operand` is the dtype of q.
 enum class MaskKind : int { none, flags, f32, operand };
 
-/// One mask as [B, H, T, S]; strides in elements, 0 where it repeats.
+/// A mask as [B, H, T, S]. Strides are in elements, 0 in repeated dims.
 struct MaskView {
   const void* data;
   MaskKind kind;
@@ -34,18 +34,18 @@ constexpr int kMasks = 2;
 
 /// All filters except causality.
 struct ScoreFilter {
-  MaskView masks[kMasks];  // of scores, and of keys
+  MaskView masks[kMasks];  // one for scores, one for keys
   const int* key_lengths;  // [B] or null
   AttentionDropout dropout;
   float kept;         // 1 / (1 - p)
-  Hiding hiding;      // which kernels are needed
+  Hiding hiding;      // the kernels that are needed
   int before, after;  // as in AttentionBand
   DocumentSide queries, keys;
   BlockLayout layout;
 };
 
-/// Sets scores of keys after a row's last visible key to -infinity. `row` is the warp's first
-/// query, `first_key` the key of column 0.
+/// Sets scores beyond a row's last visible key to -infinity. `row` is the warp's first query,
+/// `first_key` the key of column 0.
 template <int kTiles, int kColumns>
 __device__ __forceinline__ void mask_scores(float (&scores)[kTiles][kColumns][4],
                                             const AttentionSizes& sizes, int row, int first_key) {
@@ -63,8 +63,8 @@ __device__ __forceinline__ void mask_scores(float (&scores)[kTiles][kColumns][4]
     }
 }
 
-/// Sets scores of queries that do not see a key to -infinity. Rows are keys, columns queries; `key`
-/// and `query` belong to row 0 and column 0.
+/// Sets scores of queries that do not see a key to -infinity. Rows are keys, columns are queries;
+/// `key` and `query` are those of row 0 and column 0.
 template <int kTiles, int kColumns>
 __device__ __forceinline__ void mask_by_key(float (&scores)[kTiles][kColumns][4],
                                             const AttentionSizes& sizes, int key, int query) {
@@ -82,16 +82,15 @@ __device__ __forceinline__ void mask_by_key(float (&scores)[kTiles][kColumns][4]
     }
 }
 
-/// The keys that the queries of one head see, and the weights that dropout keeps.
+/// Which keys the queries of a head see, and which weights dropout keeps.
 /// 1. key_tiles() and row_tiles() return the tiles to load.
-/// 2. hidden() returns whether the whole part of a warp is hidden in a tile. mixed() returns
-/// whether
-///    the part may hold queries and keys of different documents.
-/// 3. hide_by_query() and hide_by_key() take a warp's unscaled scores and set hidden ones to
-///    -infinity. A caller that knows mixed() passes it.
-/// 4. score() returns one score in powers of 2.
-/// 5. drop() calls f(m, n, e, factor) with the dropout factor of each weight of this thread, 0 or 1
-///    / (1 - p). It does nothing without dropout. factor() returns the factor of one weight.
+/// 2. hidden() returns true if all scores of a warp in a tile are hidden. mixed() returns true if
+///    they may belong to different documents.
+/// 3. hide_by_query() and hide_by_key() set hidden scores of a warp, which are not yet scaled, to
+///    -infinity. A caller that has called mixed() passes the result.
+/// 4. score() returns a score as a power of 2.
+/// 5. drop() calls f(m, n, e, factor) with the dropout factor, 0 or 1 / (1 - p), of each weight of
+///    this thread, or does nothing without dropout. factor() returns the factor of one weight.
 template <class T, Hiding kHiding>
 struct Visibility;
 
@@ -104,12 +103,12 @@ struct Visibility<T, Hiding::causal> {
 
   __device__ void go_to(int) {}
 
-  /// Tiles of kKeys keys for the kRows queries from `row` on.
+  /// Returns the tiles of kKeys keys for the kRows queries from `row` on.
   template <int kRows, int kKeys>
   __device__ FirstTiles key_tiles(int row) const {
     return {key_blocks<kKeys>(sizes, min(row + kRows, sizes.rows))};
   }
-  /// Tiles of kRows queries for the kKeys keys from `key` on.
+  /// Returns the tiles of kRows queries for the kKeys keys from `key` on.
   template <int kRows, int kKeys>
   __device__ LastTiles row_tiles(int key) const {
     return {sizes.causal ? max(0, key - sizes.offset()) / kRows : 0,

@@ -1,4 +1,4 @@
-// The forward of attention on mma.sync.
+// Launches the forward of attention on mma.sync.
 #include "attention_forward.cuh"
 
 #include "attention_kinds.cuh"
@@ -9,7 +9,7 @@ namespace {
 template <int kD, bool kFiltered>
 using Forward = ForwardShape<kD, 128, (kFiltered ? 32 : 64), 4, 2, (kD <= 64)>;
 
-/// At D = 128 and this many queries, 256 queries per thread block are 8 % faster if they fit.
+/// At D = 128 and this many queries, 256 queries per thread block are 8 % faster, if they fit.
 using LongForward = ForwardShape<128, 256, 64, 8, 1, false>;
 constexpr int kLongRows = 2048;
 

@@ -1,10 +1,11 @@
-// FlashAttention-2 forward on mma.sync: one thread block per (head, query block), keys streamed.
+// FlashAttention-2 forward on mma.sync: one thread block per (head, query block), streaming keys.
 //
 // Each warp owns kTiles x 16 query rows from the first score to the stored output. So the softmax
-// needs no exchange between warps, and the probabilities pass from the first product to the second
-// in registers. Keys and values arrive by cp.async in two stages, with one barrier per key block.
-// With two row tiles per warp, each key fragment read from shared memory feeds two mma; with one,
-// shared memory bandwidth would be the limit. Source: Dao 2023 (FlashAttention-2), algorithm 1.
+// needs no exchange between warps, and probabilities stay in registers from the first product to
+// the second. Keys and values arrive by cp.async in two stages, with one barrier per key block.
+// With two row tiles per warp, each key fragment read from shared memory serves two mma. With one,
+// the bandwidth of shared memory would limit the kernel. Source: Dao 2023 (FlashAttention-2),
+// algorithm 1.
 #pragma once
 
 #include "attention_masks.cuh"
@@ -20,8 +21,8 @@ struct ForwardArguments {
   ScoreFilter filter;
 };
 
-/// Tile sizes of one kernel: queries per thread block, keys per stage, warps, thread blocks per SM.
-/// kQueryInRegisters keeps the query fragments in registers instead of re-reading them from shared
+/// Tile sizes of a kernel: queries per thread block, keys per stage, warps, and thread blocks per
+/// SM. With kQueryInRegisters, query fragments stay in registers. Otherwise each use reads shared
 /// memory.
 template <int kHeadDim, int kQueryRows, int kKeyRows, int kWarpCount, int kBlocksPerSm,
           bool kQueryInRegisters>
@@ -35,7 +36,7 @@ struct ForwardShape {
   static_assert(tiles * 16 * kWarpCount == kQueryRows && kKeyRows % 16 == 0);
 };
 
-/// out and lse of one warp's rows; rows without any key give 0 and -infinity.
+/// Writes out and lse of a warp's rows. A row that sees no key gets 0 and -infinity.
 template <class T, class Shape, class State>
 __device__ __forceinline__ void finish_rows(State& state, const ForwardArguments<T>& args,
                                             const Work& work, int row, T* staging) {
@@ -120,7 +121,7 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
   finish_rows<T, Shape>(state, args, work, row, query_tile + warp_row * kD);
 }
 
-/// Launches one shape. T is __nv_bfloat16 or __half; d <= Shape::head_dim.
+/// Launches a shape. T is __nv_bfloat16 or __half; d <= Shape::head_dim.
 template <class T, class Shape, Hiding kHiding>
 void launch_attention_forward(const ForwardArguments<T>& args, cudaStream_t stream) {
   const char* op = "attention";

@@ -1,4 +1,4 @@
-// Selects the attention kernels on wgmma and TMA for operands that suit them.
+// Selects the attention kernels on wgmma and TMA if the operands allow it.
 #include "attention_hopper.cuh"
 
 namespace ds::cuda {
@@ -6,7 +6,7 @@ namespace {
 
 constexpr int kHopperHeadDim = 256;
 
-/// Whether the tensor maps can describe an operand of `rows` rows.
+/// Returns true if tensor maps can describe an operand of `rows` rows.
 template <class T>
 bool suits_tensor_map(const HeadsView<T>& view, const AttentionSizes& sizes, int heads, int rows) {
   const auto strided = [](int64_t size, int64_t stride) { return size < 2 || stride > 0; };
@@ -23,7 +23,8 @@ bool suits_keys(const HeadsView<T>& view, const AttentionSizes& sizes) {
   return suits_tensor_map(view, sizes, sizes.key_heads, sizes.keys);
 }
 
-/// Forward and backward need code of target 90a, and a positive scale for the running maximum.
+/// Returns true if the GPU runs code for 90a and the scale is positive, as the running maximum
+/// needs.
 bool hopper_takes(const AttentionSizes& sizes, const CudaContext& ctx) {
   return ctx.code.hopper && sizes.d <= kHopperHeadDim && sizes.scale > 0.f;
 }
@@ -50,7 +51,7 @@ template <class T>
 bool run_hopper_backward(const BackwardArguments<T>& args, CudaContext& ctx) {
   const AttentionSizes& sizes = args.sizes;
   if (!hopper_takes(sizes, ctx)) return false;
-  if (sizes.d <= 32) return false;  // the kernels of D 32 on mma.sync are as fast
+  if (sizes.d <= 32) return false;  // for D = 32, the mma.sync kernels are as fast
   if (!suits_queries(args.q, sizes) || !suits_queries(args.dout, sizes) ||
       !suits_keys(args.k, sizes) || !suits_keys(args.v, sizes))
     return false;

@@ -6,16 +6,16 @@
 
 namespace ds::cuda {
 
-/// Runs the forward on wgmma if this GPU has code for it and the operands suit TMA. Returns false,
-/// without a launch, if not. T is __nv_bfloat16 or __half.
+/// Runs the forward on wgmma. Returns false, without a launch, if the GPU has no code for it or the
+/// operands do not allow TMA. T is __nv_bfloat16 or __half.
 template <class T>
 bool run_hopper_forward(const ForwardArguments<T>& args, CudaContext& ctx);
 
-/// The same for dq, dk and dv, after the row statistics.
+/// Like run_hopper_forward() for dq, dk and dv. Call it after the row statistics are computed.
 template <class T>
 bool run_hopper_backward(const BackwardArguments<T>& args, CudaContext& ctx);
 
-/// The launches for one Hiding; false if this GPU has no code for them.
+/// Launch the kernels for one Hiding. Return false if this GPU has no code for them.
 template <class T, Hiding kHiding>
 bool launch_hopper_forward(const ForwardArguments<T>& args, CudaContext& ctx);
 template <class T, Hiding kHiding>

@@ -1,10 +1,11 @@
-// FlashAttention backward on wgmma and TMA, deterministic: one kernel for dk and dv, one for dq.
+// FlashAttention backward on wgmma and TMA, deterministic, by one kernel for dk and dv and one for
+// dq (see attention_backward.cuh).
 //
 // A consumer owns 64 keys (or queries) from the first product to the stored gradients. So each sum
 // stays in the registers of one warpgroup, in a fixed order. The other operands stream through
 // shared memory. P and dS stay in registers: the accumulators of one product are the left operand
-// of the next. The products with P and dS of one tile run while the scores of the next tile are
-// issued. attention_backward.cuh explains the two kernels.
+// of the next. The products with P and dS of a tile run while the scores of the next tile are
+// issued.
 #pragma once
 
 #include <type_traits>
@@ -16,17 +17,17 @@ namespace ds::cuda {
 
 template <class T>
 struct HopperBackwardArguments {
-  TensorMap own[2], stream[2];  // keys and values, queries and douts; or the reverse
+  TensorMap own[2], stream[2];  // keys and values, queries and douts, or the reverse
   BackwardArguments<T> call;
   unsigned* counter;  // 0 before and after the launch
 };
 
-/// The sums of a consumer. Two consumers of a split kernel own the same keys: one sums dk, the
+/// The sums of a consumer. In a split kernel, two consumers own the same keys: one sums dk, the
 /// other dv, and both compute the scores.
 enum class HopperRole : int { first, second, both };
 
-/// Tile sizes of one kernel: 64 rows of its own a consumer, kTileRows streamed rows a stage.
-/// With kSplit the consumers own the same 64 rows; see HopperRole.
+/// Tile sizes of a kernel: 64 owned rows per consumer, kTileRows streamed rows per stage. With
+/// kSplit, both consumers own the same 64 rows: see HopperRole.
 template <int kHeadDim, int kConsumerCount, int kTileRows, int kStageCount,
           int kProducerRegisters = kConsumerCount == 2 ? 24 : 32, bool kSplit = false>
 struct HopperBackwardShape {
@@ -40,8 +41,8 @@ struct HopperBackwardShape {
   static_assert(!kSplit || kConsumerCount == 2);
 };
 
-/// Whether the producer copies the documents' ids for the consumers, as in the forward. Above D 64
-/// it gains nothing: the consumers read global memory.
+/// True if the producer copies the ids of documents for the consumers, as in the forward. Above D =
+/// 64 the consumers read global memory, which is as fast.
 template <class Shape, Hiding kHiding>
 constexpr bool hands_over_ids = kHiding == Hiding::tiles && Shape::head_dim <= 64;
 
@@ -50,7 +51,7 @@ struct HopperBackwardMemory {
   static constexpr int kPanels = panels_of<Shape::head_dim>;
   T own[2][kPanels][Shape::rows][kPanel];
   T stream[Shape::stages][2][kPanels][Shape::tile][kPanel];
-  T staging[Shape::consumers * 4][kWarpRows * kPanel];  // a warp's rows
+  T staging[Shape::consumers * 4][kWarpRows * kPanel];  // rows of a warp
   RowStatistics statistics[kByKey ? Shape::stages : 1]
                           [kByKey ? Shape::tile : 1];  // of streamed queries
   SharedBarrier own_full, own_empty, full[Shape::stages], empty[Shape::stages];
@@ -64,8 +65,8 @@ template <class T, class Shape, bool kByKey>
 constexpr size_t hopper_backward_bytes =
     sizeof(HopperBackwardMemory<T, Shape, kByKey>) + kHopperAlignment;
 
-/// Hands units of work to the consumers and copies their tiles; one warp. With kByKey the block
-/// owns keys and the stream has the queries of each head of the group, else the reverse.
+/// Distributes units of work to the consumers and copies their tiles, by one warp. With kByKey, the
+/// block owns keys and streams the queries of each head of the group; otherwise the reverse.
 template <class T, class Shape, Hiding kHiding, bool kByKey>
 __device__ __forceinline__ void hopper_backward_produce(
     const HopperBackwardArguments<T>& args, HopperBackwardMemory<T, Shape, kByKey>& memory) {
@@ -164,7 +165,7 @@ __device__ __forceinline__ void hopper_backward_produce(
   }
 }
 
-/// One consumer warpgroup.
+/// A consumer warpgroup.
 template <class T, class Shape, Hiding kHiding, bool kByKey, HopperRole kRole>
 struct HopperBackwardConsumer {
   static constexpr int kD = Shape::head_dim, kTile = Shape::tile;
@@ -175,19 +176,19 @@ struct HopperBackwardConsumer {
   using Memory = HopperBackwardMemory<T, Shape, kByKey>;
   const BackwardArguments<T>& args;
   Memory& memory;
-  int group;  // which consumer
+  int group;  // index of this consumer
   RingPlace<Shape::stages> place;
   float first[kFirst ? kD / 8 : 1][4];    // dq or dk, before the scale
   float second[kSecond ? kD / 8 : 1][4];  // dv
 
-  /// Of the block's own rows, the first one of this consumer.
+  /// Returns the first row of this consumer among the block's owned rows.
   __device__ __forceinline__ int first_own() const { return Shape::split ? 0 : 64 * group; }
-  /// And of this warp.
+  /// Returns the first row of this warp among the block's owned rows.
   __device__ __forceinline__ int warp_own() const {
     return first_own() + static_cast<int>(threadIdx.x / 32 % 4) * kWarpRows;
   }
 
-  /// acc = own[which] stream[which]^T, in flight.
+  /// Starts acc = own[which] stream[which]^T.
   __device__ __forceinline__ void issue_rows(float (&acc)[kTile / 8][4], int which,
                                              int stage) const {
     hold(acc);
@@ -201,7 +202,7 @@ struct HopperBackwardConsumer {
     const int lane = threadIdx.x % 32, own_row = work.row + first_own();
     const int row = work.row + warp_own();
     Visibility<T, kHiding> seen(args.sizes, args.filter, work.batch, work.head);
-    float lse_log2[2], delta[2];  // of own queries
+    float lse_log2[2], delta[2];  // of owned queries
     if constexpr (!kByKey) {
       const RowStatistics* const of_head = args.statistics_of(work.batch, work.head);
 #pragma unroll
@@ -214,7 +215,7 @@ struct HopperBackwardConsumer {
     }
     float scores[1][kTile / 8][4], dp[1][kFirst ? kTile / 8 : 1][4];
     uint32_t left[kTile / 16][4], left_p[kSecond ? kTile / 16 : 1][4];
-    int held = -1;  // the stage that products in flight read
+    int held = -1;  // the stage that running products read
 #pragma unroll 1
     for (int step = 0; step < work.steps; ++step) {
       const int stage = place.stage;
@@ -244,8 +245,8 @@ struct HopperBackwardConsumer {
         }
       }
       issue_rows(scores[0], 0, stage);
-      // The products of the tile before have ended by the time of this one, and the wait frees
-      // their left operands. Without it ptxas lacks registers and waits after every product.
+      // The products of the previous tile have ended by now, and this wait frees their left
+      // operands. Without it, ptxas runs out of registers and waits after each product.
       wgmma_wait<1>();
       if (held >= 0) release_stage(memory.empty[held]);
       held = stage;
@@ -325,7 +326,7 @@ struct HopperBackwardConsumer {
     if (held >= 0) release_stage(memory.empty[held]);
   }
 
-  /// Writes one gradient of this warp's rows. Keys behind a length get 0.
+  /// Writes one gradient of this warp's rows. Keys beyond a length get 0.
   template <int kColumns>
   __device__ __forceinline__ void store(const float (&acc)[kColumns][4], float factor,
                                         const HopperWork& work, const HeadsView<T>& view,
@@ -375,7 +376,7 @@ struct HopperBackwardConsumer {
   }
 };
 
-/// Without a body the launch bound is 1 thread, which hopper_serves() tests.
+/// Without a body, the launch bound is 1 thread, which hopper_serves() tests.
 template <class T, class Shape, Hiding kHiding, bool kByKey>
 __global__ void __launch_bounds__(DS_HOPPER_BODY ? Shape::threads : 1, 1)
     hopper_attention_backward_kernel(const __grid_constant__ HopperBackwardArguments<T> args) {

@@ -1,4 +1,4 @@
-// The attention kernels on wgmma and TMA without filters.
+// Compiles the attention kernels on wgmma and TMA without filters.
 #include "attention_hopper_launch.cuh"
 
 namespace ds::cuda {

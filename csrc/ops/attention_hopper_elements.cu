@@ -1,4 +1,4 @@
-// The attention kernels on wgmma and TMA with layouts, masks and dropout.
+// Compiles the attention kernels on wgmma and TMA with layouts, masks and dropout.
 #include "attention_hopper_launch.cuh"
 
 namespace ds::cuda {

@@ -1,11 +1,11 @@
 // FlashAttention-3 forward on wgmma and TMA: one producer warp and two or three consumer
 // warpgroups.
 //
-// A thread block lives for the whole launch and takes (head, query block) by (head, query block)
-// from a counter, longest first. The producer copies queries, keys and values into shared memory;
-// each consumer owns 64 query rows from the first score to the stored output. A consumer issues the
-// scores of the next key block before the product P V of this one, so the tensor cores work during
-// its softmax. Consumers take turns to issue, so that one multiplies while another exponentiates.
+// A thread block runs for the whole launch and takes units of work (head, query block) from a
+// counter, longest first. The producer copies queries, keys and values into shared memory. Each
+// consumer owns 64 query rows from the first score to the stored output. It issues the scores of
+// the next key block before the product P V of this one, so that the tensor cores work during its
+// softmax. Consumers take turns to issue, so that one multiplies while another exponentiates.
 // Source: Shah et al. 2024 (FlashAttention-3), algorithms 1 and 2.
 #pragma once
 
@@ -16,14 +16,14 @@ namespace ds::cuda {
 
 template <class T>
 struct HopperForwardArguments {
-  TensorMap q, k, v;  // boxes of Shape::rows, and twice of Shape::keys rows
+  TensorMap q, k, v;  // boxes of Shape::rows rows, and twice of Shape::keys rows
   ForwardArguments<T> call;
   unsigned* counter;  // 0 before and after the launch
 };
 
-/// Tile sizes of one kernel: 64 queries a consumer, keys a stage, stages of keys and of values.
-/// With kInTurns the consumers issue their products in turns. With two stages of queries the next
-/// unit's queries arrive during the present one; with one, the output is staged in their place.
+/// Tile sizes of a kernel: 64 queries per consumer, keys per stage, and stages of keys and values.
+/// With kInTurns, consumers issue their products in turns. With two stages of queries, the queries
+/// of the next unit arrive during this one. With one stage, the output is staged in their place.
 template <int kHeadDim, int kConsumerCount, int kKeyRows, int kStageCount, bool kInTurns,
           int kProducerRegisters = kConsumerCount == 2 ? 24 : 32, int kQueryStages = 2>
 struct HopperForwardShape {
@@ -37,16 +37,16 @@ struct HopperForwardShape {
   static constexpr bool in_turns = kInTurns, staged_in_queries = kQueryStages == 1;
 };
 
-/// Shared memory of one thread block.
+/// Shared memory of a thread block.
 template <class T, class Shape>
 struct HopperForwardMemory : HopperStages<T, Shape, HopperWork> {
   HopperTile tile[Shape::stages];  // with filters
-  // With documents; a warp reads key_ids after it has released the keys, so a second turn has
-  // slots of its own.
+  // With documents. A warp reads key_ids after it has released the keys, so there are slots for two
+  // turns.
   alignas(16) int row_ids[Shape::query_stages][Shape::rows];
   alignas(16) int key_ids[2 * Shape::stages][Shape::keys];
 
-  /// The ids of the keys in a stage.
+  /// Returns the ids of the keys in a stage.
   __device__ __forceinline__ int* key_ids_of(const RingPlace<Shape::stages>& at) {
     return key_ids[at.stage + (at.parity ? Shape::stages : 0)];
   }
@@ -54,7 +54,7 @@ struct HopperForwardMemory : HopperStages<T, Shape, HopperWork> {
 template <class T, class Shape>
 constexpr size_t hopper_forward_bytes = sizeof(HopperForwardMemory<T, Shape>) + kHopperAlignment;
 
-/// Copies queries, keys and values of each unit of work; one warp.
+/// Copies the queries, keys and values of each unit of work, by one warp.
 template <class T, class Shape, Hiding kHiding>
 __device__ __forceinline__ void hopper_forward_produce(const HopperForwardArguments<T>& args,
                                                        HopperForwardMemory<T, Shape>& memory) {
@@ -123,12 +123,13 @@ __device__ __forceinline__ void hopper_forward_produce(const HopperForwardArgume
   memory.end_launch(turn);
 }
 
-/// The running softmax of a thread's two rows, apart from its output, which may be in flight.
+/// The running softmax of a thread's two rows. Their output is separate, because it may be in
+/// flight.
 struct HopperSoftmax {
   float max[2] = {-INFINITY, -INFINITY}, sum[2] = {0.f, 0.f};  // sum: of this thread's columns
 
-  /// Raises the maxima if a row of `scores` requires it. Returns whether the warp must rescale its
-  /// output by `factor`. Threads compare their own columns; they exchange maxima only if one lags.
+  /// Raises the maxima to those of `scores`. Returns true if the warp must rescale its output by
+  /// `factor`. Threads compare their own columns and exchange maxima only if one must be raised.
   template <int kColumns>
   __device__ __forceinline__ bool raise_max(const float (&scores)[kColumns][4], float scale_log2,
                                             float (&factor)[2]) {
@@ -155,7 +156,7 @@ struct HopperSoftmax {
     return true;
   }
 
-  /// scores = exp(scale (scores - max)), added to the sums.
+  /// Replaces scores by exp(scale (scores - max)) and adds them to the sums.
   template <int kColumns>
   __device__ __forceinline__ void exponentiate(float (&scores)[kColumns][4], float scale_log2) {
 #pragma unroll
@@ -172,7 +173,7 @@ struct HopperSoftmax {
   }
 };
 
-/// One consumer warpgroup.
+/// A consumer warpgroup.
 template <class T, class Shape, Hiding kHiding>
 struct HopperForwardConsumer : HopperQueryConsumer<Shape, HopperForwardMemory<T, Shape>> {
   using Base = HopperQueryConsumer<Shape, HopperForwardMemory<T, Shape>>;
@@ -182,7 +183,7 @@ struct HopperForwardConsumer : HopperQueryConsumer<Shape, HopperForwardMemory<T,
   using Seen = Visibility<T, kHiding>;
   const ForwardArguments<T>& args;
 
-  /// out += p v of the block of keys from `key` on, in flight.
+  /// Starts out += p v for the block of keys from `key` on.
   __device__ __forceinline__ void issue_out(const uint32_t (&p)[kKeys / 16][4], const Seen& seen,
                                             int stage, int key) {
     if constexpr (kFiltered) {
@@ -192,7 +193,7 @@ struct HopperForwardConsumer : HopperQueryConsumer<Shape, HopperForwardMemory<T,
     Base::issue_out(p, stage);
   }
 
-  /// Waits for a block of keys.
+  /// Waits for a block of keys and returns its tile.
   __device__ __forceinline__ HopperTile await_keys(const RingPlace<Shape::stages>& at, int step,
                                                    int mine) const {
     memory.keys_full[at.stage].wait(at.parity);
@@ -200,7 +201,7 @@ struct HopperForwardConsumer : HopperQueryConsumer<Shape, HopperForwardMemory<T,
     else return {step * kKeys, step + 1 == mine ? HopperTile::kLast : 0};
   }
 
-  /// scores -> probabilities. Returns whether `out` must be rescaled.
+  /// Turns scores into probabilities. Returns true if `out` must be rescaled.
   __device__ __forceinline__ bool weigh(float (&scores)[1][kKeys / 8][4], HopperSoftmax& softmax,
                                         const Seen& seen, int row, const HopperTile& tile,
                                         const RingPlace<Shape::stages>& at, float (&factor)[2]) {
@@ -221,8 +222,8 @@ struct HopperForwardConsumer : HopperQueryConsumer<Shape, HopperForwardMemory<T,
     return raised;
   }
 
-  /// One unit of work. `mine`: how many blocks of keys this consumer's rows need, from the first
-  /// on.
+  /// Processes a unit of work. `mine` is the number of key blocks that this consumer's rows need,
+  /// from the first on.
   __device__ __forceinline__ void attend(const HopperWork& work, HopperSoftmax& softmax, int mine) {
     const int warp = threadIdx.x / 32 % 4;
     const int row = work.row + 64 * group + warp * kWarpRows;
@@ -233,7 +234,7 @@ struct HopperForwardConsumer : HopperQueryConsumer<Shape, HopperForwardMemory<T,
     float factor[2];
     bool queries_held = !Shape::staged_in_queries, last = mine == 0;
     int step = 0;
-    while (!last) {  // a run of blocks that this consumer sees
+    while (!last) {  // a run of key blocks that this consumer sees
       HopperTile tile = await_keys(place, step, mine);
       last = tile.last();
       if (hidden(tile)) {
@@ -294,7 +295,7 @@ struct HopperForwardConsumer : HopperQueryConsumer<Shape, HopperForwardMemory<T,
     }
   }
 
-  /// out and lse of one unit of work; rows without any key give 0 and -infinity.
+  /// Writes out and lse of a unit of work. A row that sees no key gets 0 and -infinity.
   __device__ __forceinline__ void finish(const HopperWork& work, const HopperSoftmax& softmax) {
     const AttentionSizes& sizes = args.sizes;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
@@ -342,7 +343,7 @@ struct HopperForwardConsumer : HopperQueryConsumer<Shape, HopperForwardMemory<T,
   }
 };
 
-/// Without a body the launch bound is 1 thread, which hopper_serves() tests.
+/// Without a body, the launch bound is 1 thread, which hopper_serves() tests.
 template <class T, class Shape, Hiding kHiding>
 __global__ void __launch_bounds__(DS_HOPPER_BODY ? Shape::threads : 1, 1)
     hopper_attention_forward_kernel(const __grid_constant__ HopperForwardArguments<T> args) {

@@ -1,4 +1,4 @@
-// Launches of the attention kernels on wgmma and TMA. Each Hiding is compiled in a file of its own.
+// Launches the attention kernels on wgmma and TMA. Each Hiding is compiled in a file of its own.
 #pragma once
 
 #include <atomic>
@@ -10,7 +10,7 @@
 
 namespace ds::cuda {
 
-constexpr int64_t kHopperTurnBytes = 32 << 20;  // keys and values that may share the L2 cache
+constexpr int64_t kHopperTurnBytes = 32 << 20;  // keys and values that fit the L2 cache together
 
 template <class T>
 TensorMap hopper_map(const HeadsView<T>& view, const AttentionSizes& sizes, int heads, int rows,
@@ -21,13 +21,13 @@ TensorMap hopper_map(const HeadsView<T>& view, const AttentionSizes& sizes, int 
                            box_rows);
 }
 
-/// Returns whether the current GPU has a body of the kernel, and allows that body its shared
-/// memory. Code for other architectures than 90a has an empty body with a launch bound of 1 thread.
+/// Returns true if the current GPU has a body of the kernel, and allows it its shared memory. Code
+/// for other architectures than 90a has an empty body and a launch bound of 1 thread.
 template <class Shape, Hiding kHiding, size_t kBytes, bool kByKey = false, class Kernel>
 bool hopper_serves(Kernel* kernel, const char* op) {
   static_assert(kBytes <= 227 * 1024, "the shared memory of a thread block");
   constexpr int kDevices = 64;
-  static std::atomic<signed char> known[kDevices];  // 0: unknown; one array for each kernel
+  static std::atomic<signed char> known[kDevices];  // by device, 0: unknown; an array per kernel
   int device = 0;
   DS_CUDA(cudaGetDevice(&device), op);
   if (device >= kDevices) return false;
@@ -43,10 +43,11 @@ bool hopper_serves(Kernel* kernel, const char* op) {
   return known[device] == 1;
 }
 
-// The fastest measured on one H200, causal: at D 64 T 1024 and 16384, at D 128 T 2048 and 8192.
-// Filters need blocks of 128 queries and more registers for the producer's list of tiles. At D 64
-// their tiles have 64 rows: the fastest at T 1024 with 16 documents or a window of 128. Kernels
-// that hide single elements take 64 keys at a time, in registers without spills.
+// The fastest shapes measured on an H200, causal: at D = 64 with T = 1024 and 16384, at D = 128
+// with T = 2048 and 8192. With filters, blocks have 128 queries, and the producer needs more
+// registers for its list of tiles. At D = 64 these tiles have 64 rows, the fastest at T = 1024 with
+// 16 documents or a window of 128. Kernels that hide single elements take 64 keys at a time, so
+// that no register spills.
 template <int kD, Hiding kHiding>
 struct HopperShapes {
   using Forward = HopperForwardShape<kD, 2, (kD > 64 ? 128 : 64), (kD > 64 ? 2 : 4), true, 40>;
@@ -71,7 +72,7 @@ struct HopperShapes<64, Hiding::causal> {
   using Keys = HopperBackwardShape<64, 2, 64, 4>;
   using Queries = HopperBackwardShape<64, 3, 64, 3>;
 };
-// At D 256 the registers hold one gradient of 64 keys: see HopperRole.
+// At D = 256 the registers hold one gradient of 64 keys: see HopperRole.
 template <>
 struct HopperShapes<256, Hiding::causal> {
   using Forward = HopperForwardShape<256, 2, 64, 2, true, 24, 1>;
@@ -91,7 +92,7 @@ struct HopperShapes<256, Hiding::elements> {
   using Queries = HopperBackwardShape<256, 2, 32, 2, 40>;
 };
 
-/// Calls f with the smallest head dim of a kernel that holds `d`, as a constant. Only the kernels
+/// Calls f with the smallest head dim of a kernel that is at least `d`, as a constant. Only kernels
 /// without filters have shapes for 80 and 96.
 template <Hiding kHiding, class F>
 bool with_hopper_dim(int d, F&& f) {
@@ -134,7 +135,7 @@ bool launch_hopper_forward(const ForwardArguments<T>& args, CudaContext& ctx) {
   });
 }
 
-/// Launches the kernel of dk and dv, or with kByKey false the one of dq.
+/// Launches the kernel of dk and dv, or of dq if not kByKey.
 template <class T, class Shape, Hiding kHiding, bool kByKey>
 void launch_hopper_gradient(BackwardArguments<T> args, CudaContext& ctx) {
   const char* op = "attention_backward";

@@ -1,4 +1,4 @@
-// What the forward kernels on wgmma share: stages of queries, keys and values in shared memory, and
+// Shared by the forward kernels on wgmma: stages of queries, keys and values in shared memory, and
 // the turns and sums of a consumer.
 #pragma once
 
@@ -6,22 +6,22 @@
 
 namespace ds::cuda {
 
-/// The stages of one thread block: buffers that the producer fills and consumer warps read. The
-/// "full" barrier of a stage counts the bytes that have come. A consumer warp arrives at "empty"
-/// when it needs the stage no more. `Unit` describes a unit of work; steps -1 ends the launch.
+/// The stages of a thread block: buffers that the producer fills and consumer warps read. The
+/// "full" barrier of a stage counts bytes that have arrived. A consumer warp arrives at "empty"
+/// when it no longer needs the stage. `Unit` describes a unit of work; -1 steps end the launch.
 template <class T, class Shape, class Unit>
 struct HopperStages {
   static constexpr int kPanels = panels_of<Shape::head_dim>;
   T queries[Shape::query_stages][kPanels][Shape::rows][kPanel];
   T keys[Shape::stages][kPanels][Shape::keys][kPanel];
   T values[Shape::stages][kPanels][Shape::keys][kPanel];
-  T out[Shape::consumers * 4][Shape::staged_in_queries ? 1 : kWarpRows * kPanel];  // a warp's rows
+  T out[Shape::consumers * 4][Shape::staged_in_queries ? 1 : kWarpRows * kPanel];  // rows of a warp
   SharedBarrier queries_full[Shape::query_stages], queries_empty[Shape::query_stages];
   SharedBarrier keys_full[Shape::stages], keys_empty[Shape::stages];
   SharedBarrier values_full[Shape::stages], values_empty[Shape::stages];
   Unit work[Shape::query_stages];
 
-  /// One thread calls, before all threads of the block meet.
+  /// Called by one thread before the first barrier of the block.
   __device__ __forceinline__ void start_barriers() {
     constexpr int warps = 4 * Shape::consumers;
     for (int stage = 0; stage < Shape::query_stages; ++stage) {
@@ -37,9 +37,9 @@ struct HopperStages {
     publish_barriers();
   }
 
-  /// Ends the launch after the last unit; the producer's warp calls.
-  /// compute-sanitizer's racecheck reports this write beside the consumers' reads of `work`. They
-  /// are in order: a warp's lanes read, meet, and one lane arrives at `queries_empty` for all.
+  /// Ends the launch after the last unit. Called by the producer's warp. compute-sanitizer's
+  /// racecheck reports a race of this write with the consumers' reads of `work`. There is none: the
+  /// lanes of a warp read, meet at a barrier, and then one lane arrives at `queries_empty`.
   __device__ __forceinline__ void end_launch(const RingPlace<Shape::query_stages>& turn) {
     queries_empty[turn.stage].wait(turn.parity ^ 1);
     if (threadIdx.x % 32 != 0) return;
@@ -48,18 +48,18 @@ struct HopperStages {
   }
 };
 
-/// The state of a consumer warpgroup: its places in the stages, and the sums of its 64 rows.
+/// State of a consumer warpgroup: its positions in the stages, and the sums of its 64 rows.
 template <class Shape, class Memory>
 struct HopperQueryConsumer {
   static constexpr int kD = Shape::head_dim, kKeys = Shape::keys;
   Memory& memory;
-  int group;  // which consumer
+  int group;  // index of this consumer
   RingPlace<Shape::stages> place;
   RingPlace<Shape::query_stages> turn;
   float out[kD / 8][4];
 
-  // Barrier kTurnBarrier + g is group g's turn to issue. Each group takes one turn for each block
-  // of keys after the first, needed or not, so that the turns of all groups agree.
+  // Barrier kTurnBarrier + g is group g's turn to issue. A group takes one turn per key block after
+  // the first, even if it needs none, so that the turns of all groups agree.
   __device__ __forceinline__ void await_turn() const {
     if constexpr (Shape::in_turns) named_sync(kTurnBarrier + group, 2 * kWarpgroup);
   }
@@ -68,13 +68,13 @@ struct HopperQueryConsumer {
       named_arrive(kTurnBarrier + (group + 1 == Shape::consumers ? 0 : group + 1), 2 * kWarpgroup);
   }
 
-  /// scores = q k^T of a stage, in flight.
+  /// Starts scores = q k^T for a stage.
   __device__ __forceinline__ void issue_scores(float (&scores)[kKeys / 8][4], int stage) const {
     hold(scores);
     issue_by_rows<kD>(scores, memory.queries[turn.stage], 64 * group, memory.keys[stage]);
     hold(scores);
   }
-  /// out += p v of a stage, in flight.
+  /// Starts out += p v for a stage.
   __device__ __forceinline__ void issue_out(const uint32_t (&p)[kKeys / 16][4], int stage) {
     hold(out);
     issue_by_columns<kD>(out, p, memory.values[stage]);
@@ -93,7 +93,7 @@ struct HopperQueryConsumer {
       for (int e = 0; e < 4; ++e) out[n][e] *= factor[e / 2];
   }
 
-  /// Takes part in a step without a use for its block: waits for keys and values, and frees them.
+  /// Takes part in a step whose keys are not needed: waits for keys and values and releases them.
   __device__ __forceinline__ void pass(int step) {
     if (step > 0) {
       await_turn();
@@ -106,7 +106,7 @@ struct HopperQueryConsumer {
     place.advance();
   }
 
-  /// Calls unit(work) for each unit that the producer hands over.
+  /// Calls unit(work) for each unit of the producer.
   template <class F>
   __device__ __forceinline__ void for_each_unit(F&& unit) {
     if (Shape::in_turns && group == 0) named_arrive(kTurnBarrier, 2 * kWarpgroup);

@@ -1,8 +1,8 @@
-// Parts that the attention kernels on wgmma and TMA share: units of work, tiles and stores.
+// Shared by the attention kernels on wgmma and TMA: units of work, tiles and stores.
 //
-// A tile of kRows rows of kD columns is stored as panels of [kRows][64] elements in the 128-byte
-// swizzle, and zeros fill the last panel. D 80 and 96 need two panels; products read the first kD
-// columns only.
+// A tile of kRows rows and kD columns is stored as panels of [kRows][64] elements in the 128-byte
+// swizzle. Zeros fill the last panel. D = 80 and 96 need two panels, but products read only the
+// first kD columns.
 #pragma once
 
 #include "../cuda/hopper.cuh"
@@ -13,21 +13,21 @@ namespace ds::cuda {
 constexpr int kPanel = 64;     // columns of a panel
 constexpr int kWarpRows = 16;  // accumulator rows of a warp
 
-/// How many panels hold kD columns.
+/// Number of panels for kD columns.
 template <int kD>
 constexpr int panels_of = (kD + kPanel - 1) / kPanel;
 
-/// Barriers of the hardware; __syncthreads is 0.
+/// Hardware barriers; __syncthreads() uses 0.
 enum HopperBarrier : int { kTurnBarrier = 1, kGroupBarrier = 4, kAllBarrier = 7 };
 
-/// Registers of a consumer's thread: the launch gives 168 (two consumers) or 128 to every thread,
-/// and the producer keeps kProducerRegisters.
+/// Registers of a consumer's thread. The launch gives 168 (two consumers) or 128 to each thread;
+/// the producer keeps kProducerRegisters.
 template <int kConsumerCount, int kProducerRegisters>
 constexpr int hopper_consumer_registers =
     ((kConsumerCount == 2 ? 504 : 512) - kProducerRegisters) / kConsumerCount / 8 * 8;
 
 /// Runs produce() in the first warp and consume(g) in warpgroup g + 1, with the registers of each
-/// role. All threads of the block have met since the barriers started.
+/// role. Call it after a barrier of the block that follows the initialization of the barriers.
 template <class Shape, class Produce, class Consume>
 __device__ __forceinline__ void run_hopper_roles(Produce&& produce, Consume&& consume) {
   const int warpgroup = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / kWarpgroup), 0);
@@ -40,16 +40,16 @@ __device__ __forceinline__ void run_hopper_roles(Produce&& produce, Consume&& co
   }
 }
 
-/// One unit of work, which the producer hands to the consumers.
+/// A unit of work, which the producer passes to the consumers.
 struct HopperWork {
   int batch, head;
-  int row;    // the first; negative where the block begins before row 0
-  int steps;  // tiles; in a filtered forward only whether there are any; -1 ends the launch
+  int row;    // first row; negative if the block begins before row 0
+  int steps;  // tiles (if filtered: whether there are any); -1 ends the launch
 };
 
-/// The first row of query block `block`, 0 being the last one. Without filters, blocks end with the
-/// last row: then a short block has the first rows, which see the fewest keys. Filters need blocks
-/// that start at a multiple of their rows.
+/// Returns the first row of query block `block`, where 0 is the last block. Without filters, blocks
+/// are aligned to the last row, so that a short block has the first rows, which see the fewest
+/// keys. Filters need blocks that start at a multiple of their rows.
 template <class Shape, Hiding kHiding>
 __device__ __forceinline__ int hopper_block_row(const AttentionSizes& sizes, int blocks,
                                                 int block) {
@@ -57,10 +57,10 @@ __device__ __forceinline__ int hopper_block_row(const AttentionSizes& sizes, int
   else return (blocks - 1 - block) * Shape::rows;
 }
 
-/// A streamed tile, as the producer hands it to the consumers of a filtered kernel. The producer
-/// reads the documents' spans, so that the consumers wait for no global memory.
+/// A streamed tile, which the producer passes to the consumers of a filtered kernel. The producer
+/// reads the spans of documents, so that consumers do not wait for global memory.
 struct HopperTile {
-  int first;       // row
+  int first;       // first row
   unsigned flags;  // kLast, and kHidden and kMixed of each block of 64 rows
 
   static constexpr unsigned kLast = 1u << 31, kHidden = 1, kMixed = 2, kAnyMixed = 0x2AAAAAAA;
@@ -69,7 +69,7 @@ struct HopperTile {
   __device__ __forceinline__ bool mixed(int group) const { return flags >> 2 * group & kMixed; }
 };
 
-/// The flags of kTile rows from `tile` on, against kRows rows of the block from `own` on.
+/// Returns the flags of kTile rows from `tile` on, for kRows rows of the block from `own` on.
 template <int kRows, int kTile, bool kByKey, class Seen>
 __device__ __forceinline__ unsigned hopper_flags(const Seen& seen, int own, int tile) {
   unsigned flags = 0;
@@ -89,7 +89,7 @@ __device__ __forceinline__ unsigned hopper_flags(const Seen& seen, int own, int 
   return flags;
 }
 
-/// Copies one tile by TMA; one thread calls.
+/// Copies a tile by TMA. One thread calls it.
 template <class T, int kPanels, int kRows>
 __device__ __forceinline__ void load_panels(T (&tile)[kPanels][kRows][kPanel], const TensorMap& map,
                                             SharedBarrier& full, uint64_t hint, int row, int head,
@@ -99,7 +99,7 @@ __device__ __forceinline__ void load_panels(T (&tile)[kPanels][kRows][kPanel], c
     load_box(tile[panel], map, full, hint, panel * kPanel, row, head, batch);
 }
 
-/// Copies `bytes` consecutive bytes to shared memory; a multiple of 16, like both addresses.
+/// Copies `bytes` to shared memory. Addresses and `bytes` are multiples of 16.
 __device__ __forceinline__ void load_bytes(void* to, const void* from, uint32_t bytes,
                                            SharedBarrier& bar) {
   asm volatile(
@@ -109,9 +109,9 @@ __device__ __forceinline__ void load_bytes(void* to, const void* from, uint32_t 
       : "memory");
 }
 
-/// Hides columns of other documents than the row's. The ids of the warp's 16 rows and of the
-/// columns are in shared memory, where the producer copies them: no consumer waits for global
-/// memory between its products.
+/// Hides columns of other documents than the row's. The producer has copied the ids of the warp's
+/// 16 rows and of the columns to shared memory, so that no consumer waits for global memory between
+/// products.
 template <int kColumns>
 __device__ __forceinline__ void hide_strangers(float (&scores)[kColumns][4], const int* rows,
                                                const int* columns) {
@@ -126,9 +126,9 @@ __device__ __forceinline__ void hide_strangers(float (&scores)[kColumns][4], con
   }
 }
 
-/// Zeroes the rows of a tile from `kept` on; the threads of one warpgroup call. TMA copies the rows
-/// behind a length too, and a NaN there would reach the sums as 0 x NaN. Each consumer zeroes the
-/// rows itself before it reads the tile, so consumers need not wait for each other.
+/// Zeroes the rows of a tile from `kept` on, by the threads of a warpgroup. TMA also copies rows
+/// beyond a length, and a NaN there would reach the sums as 0 x NaN. Each consumer zeroes the rows
+/// before it reads the tile, so that consumers need not wait for each other.
 template <class T, int kPanels, int kRows>
 __device__ __forceinline__ void zero_rows(T (&tile)[kPanels][kRows][kPanel], int kept, int group) {
   constexpr int kChunks = kPanel / 8;
@@ -141,9 +141,9 @@ __device__ __forceinline__ void zero_rows(T (&tile)[kPanels][kRows][kPanel], int
   named_sync(kGroupBarrier + group, kWarpgroup);
 }
 
-/// acc = a b^T over kD columns, in flight; a is 64 rows of a tile from `a_row` on, b a whole tile.
-/// Do not keep `a` in registers across tiles: ptxas 13.0 then gives the registers of `a` to the
-/// left operand of the next product at D 64.
+/// Starts acc = a b^T over kD columns. a is 64 rows of a tile from `a_row` on, b a whole tile. Do
+/// not keep `a` in registers across tiles: at D = 64, ptxas 13.0 then gives its registers to the
+/// left operand of the next product.
 template <int kD, class T, int kPanels, int kARows, int kBRows>
 __device__ __forceinline__ void issue_by_rows(float (&acc)[kBRows / 8][4],
                                               const T (&a)[kPanels][kARows][kPanel], int a_row,
@@ -159,7 +159,7 @@ __device__ __forceinline__ void issue_by_rows(float (&acc)[kBRows / 8][4],
   wgmma_commit();
 }
 
-/// acc += left b over the rows of b, in flight.
+/// Starts acc += left b over the rows of b.
 template <int kD, class T, int kPanels, int kBRows>
 __device__ __forceinline__ void issue_by_columns(float (&acc)[kD / 8][4],
                                                  const uint32_t (&left)[kBRows / 16][4],
@@ -183,14 +183,14 @@ __device__ __forceinline__ void pack_left(uint32_t (&left)[kRows / 16][4],
   }
 }
 
-/// The factors of a thread's two rows; a factor of 0 stores 0, whatever the accumulators hold.
+/// Factors of a thread's two rows. A factor of 0 stores 0, even if the accumulator is not finite.
 struct RowFactors {
   float of[2];
 };
 
-/// Rounds one warp's accumulators times `factors` and writes the rows from `skipped` to before
-/// `rows` of d elements, panel by panel. staging(panel) is shared memory for 16 rows of a panel
-/// that only this warp uses.
+/// Rounds a warp's accumulators times `factors` and writes rows [skipped, rows) of d elements,
+/// panel by panel. staging(panel) is shared memory for 16 rows of a panel, which only this warp
+/// uses.
 template <class T, int kD, class Staging>
 __device__ __forceinline__ void store_panels(const float (&acc)[kD / 8][4], RowFactors factors,
                                              Staging&& staging, const HeadsView<T>& view, T* target,

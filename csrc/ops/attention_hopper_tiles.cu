@@ -1,4 +1,4 @@
-// The attention kernels on wgmma and TMA with windows, documents and lengths.
+// Compiles the attention kernels on wgmma and TMA with windows, documents and lengths.
 #include "attention_hopper_launch.cuh"
 
 namespace ds::cuda {

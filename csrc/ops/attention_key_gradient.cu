@@ -1,4 +1,4 @@
-// The gradients of keys and values of attention on mma.sync.
+// Launches the kernels of dk and dv on mma.sync.
 #include "attention_key_gradient.cuh"
 
 #include "attention_kinds.cuh"

@@ -1,4 +1,4 @@
-// The dk and dv kernel of the attention backward: one thread block per (key head, key block).
+// The kernel of dk and dv on mma.sync: one thread block per (key head, key block).
 #pragma once
 
 #include <type_traits>
@@ -7,8 +7,9 @@
 
 namespace ds::cuda {
 
-/// Tiles of the dk/dv kernel: kKeyRows keys per thread block, kQueryRows queries per stage,
-/// processed kChunkRows at a time. Keys and values are left operands, kept in registers or re-read.
+/// Tile sizes: kKeyRows keys per thread block, kQueryRows queries per stage, processed kChunkRows
+/// at a time. Keys and values are left operands, in registers or read from shared memory at each
+/// use.
 template <int kHeadDim, int kKeyRows, int kQueryRows, int kWarpCount, int kBlocksPerSm,
           int kChunkRows, bool kKeysInRegisters, bool kValuesInRegisters>
 struct KeyGradientShape {
@@ -24,19 +25,19 @@ struct KeyGradientShape {
   static_assert(kStatisticsPadding % kQueryRows == 0 && kChunkRows % 16 == 0);
 };
 
-/// Queries, douts and row statistics that one key block needs, streamed through two stages. The
-/// order is head by head of the group, and within a head the tiles of rows that see a key.
+/// Streams the queries, douts and row statistics that a key block needs through two stages: head by
+/// head of the group, and within a head the tiles of rows that see a key.
 template <class T, class Shape, class Tiles>
 struct QueryStream {
   static constexpr int kD = Shape::head_dim, kRows = Shape::rows;
   const BackwardArguments<T>& args;
   T* stages;                  // queries, douts, queries, douts
-  RowStatistics* statistics;  // one block a stage
+  RowStatistics* statistics;  // one block per stage
   int batch, first_head;
   Tiles tiles;
-  int count = tiles.count();                      // of one head
+  int count = tiles.count();                      // per head
   int next_head = 0, next_block = tiles.start();  // the block that load() copies next
-  int loaded = 0;  // the first row of the block that load() copied last
+  int loaded = 0;                                 // first row of the block that load() copied last
 
   __device__ int steps() const { return count * args.sizes.group(); }
   __device__ int head_of(int step) const { return first_head + step / count; }
@@ -44,7 +45,7 @@ struct QueryStream {
   __device__ T* douts(int step) const { return queries(step) + kRows * kD; }
   __device__ RowStatistics* statistics_of(int step) const { return statistics + step % 2 * kRows; }
 
-  /// Starts copying the next block into the stage of `step`; the caller commits.
+  /// Starts the copy of the next block into the stage of `step`. The caller commits it.
   __device__ __forceinline__ void load(int step) {
     static_assert(Shape::threads >= kRows / 2);
     const int head = first_head + next_head, row = next_block * kRows;
@@ -58,12 +59,12 @@ struct QueryStream {
     loaded = row;
     if (tiles.turn(next_block)) ++next_head;
   }
-  /// Returns the first row of step 0, which load() has copied.
+  /// Returns the first row of step 0, after load().
   __device__ int first_row() const {
     if constexpr (Tiles::every) return tiles.begin * kRows;
     else return loaded;
   }
-  /// Returns the first row of the step after that of `row`; load() has copied it.
+  /// Returns the first row of the step after that of `row`, after load().
   __device__ int row_after(int row) const {
     if constexpr (!Tiles::every) return loaded;
     row += kRows;
@@ -71,7 +72,7 @@ struct QueryStream {
   }
 };
 
-/// Scores become probabilities P; dp, which holds v dout^T - delta, becomes dS = P (dp - delta).
+/// Turns scores into probabilities P, and dp, which holds v dout^T - delta, into dS = P dp.
 template <int kTiles, int kColumns>
 __device__ __forceinline__ void probabilities_by_key(float (&scores)[kTiles][kColumns][4],
                                                      float (&dp)[kTiles][kColumns][4],
@@ -90,7 +91,7 @@ __device__ __forceinline__ void probabilities_by_key(float (&scores)[kTiles][kCo
   }
 }
 
-/// Starts dp at -delta of each column's query.
+/// Initializes dp with -delta of each column's query.
 template <int kTiles, int kColumns>
 __device__ __forceinline__ void start_at_minus_delta(float (&dp)[kTiles][kColumns][4],
                                                      const RowStatistics* statistics) {
@@ -104,7 +105,7 @@ __device__ __forceinline__ void start_at_minus_delta(float (&dp)[kTiles][kColumn
   }
 }
 
-/// One warp's keys and values, and the gradients that it accumulates.
+/// A warp's keys and values, and the gradients that it accumulates.
 template <class T, class Shape, Hiding kHiding>
 struct KeyGradient {
   static constexpr int kD = Shape::head_dim, kTiles = Shape::tiles, kChunk = Shape::chunk;
@@ -112,7 +113,7 @@ struct KeyGradient {
   RowFragments<T, kTiles, kD, Shape::values_in_registers> values;
   float dk[kTiles][kD / 8][4] = {}, dv[kTiles][kD / 8][4] = {};  // dk: before the scale
 
-  /// Adds kChunk queries from `query` on; the warp's first key is `key`.
+  /// Adds kChunk queries from `query` on. The warp's first key is `key`.
   __device__ __forceinline__ void add(const T* queries, const T* douts,
                                       const RowStatistics* statistics,
                                       const Visibility<T, kHiding>& seen, int key, int query) {
@@ -135,8 +136,7 @@ struct KeyGradient {
     multiply_by_columns<T, kD>(dk, left, queries);
   }
 
-  /// Writes both gradients of the keys from `key` on; `staging` is the rows of a tile that this
-  /// warp owns.
+  /// Writes both gradients of the keys from `key` on. `staging` is the warp's own rows of a tile.
   __device__ __forceinline__ void store(const BackwardArguments<T>& args, const Work& work, int key,
                                         T* staging) const {
     const AttentionSizes& sizes = args.sizes;
@@ -148,7 +148,7 @@ struct KeyGradient {
   }
 };
 
-/// dk and dv of one key block: every query of every head of the group that sees it, in order.
+/// Computes dk and dv of a key block from all queries of the group's heads that see it, in order.
 template <class T, class Shape, Hiding kHiding>
 __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
     attention_key_gradient_kernel(const __grid_constant__ BackwardArguments<T> args) {
@@ -210,7 +210,7 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
   gradient.store(args, work, key, key_tile + warp_key * kD);
 }
 
-/// Launches one shape. A turn has as many key heads as other kernels have query heads.
+/// Launches a shape. A turn has as many key heads as other kernels have query heads.
 template <class T, class Shape, Hiding kHiding>
 void launch_attention_key_gradient(BackwardArguments<T> args, cudaStream_t stream) {
   const char* op = "attention_backward";

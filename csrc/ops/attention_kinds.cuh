@@ -1,5 +1,5 @@
-// Attention kernels for mma.sync and for plain arithmetic. Each kind has its own file, because
-// together they were the longest compilation of the library.
+// Attention kernels on mma.sync and in plain arithmetic. Each kind has a file of its own, because
+// together they took the longest to compile.
 #pragma once
 
 #include <type_traits>
@@ -10,25 +10,26 @@
 
 namespace ds::cuda {
 
-constexpr int kPlainHeadDim = 256;  // most that the kernels without tensor cores take
+constexpr int kPlainHeadDim = 256;  // largest head dim of the kernels without tensor cores
 
-/// On mma.sync, for head dims up to 128 and a positive scale. T is __nv_bfloat16 or __half.
+/// The forward on mma.sync, for head dims up to 128 and a positive scale. T is __nv_bfloat16 or
+/// __half.
 template <class T>
 void run_attention_forward(const ForwardArguments<T>& args, cudaStream_t stream);
 
-/// dk and dv, after the row statistics.
+/// dk and dv on mma.sync, after the row statistics.
 template <class T>
 void run_attention_key_gradient(const BackwardArguments<T>& args, cudaStream_t stream);
 
-/// dq, after the row statistics.
+/// dq on mma.sync, after the row statistics.
 template <class T>
 void run_attention_query_gradient(const BackwardArguments<T>& args, cudaStream_t stream);
 
-/// Without tensor cores, for any scale. T is float, __nv_bfloat16 or __half.
+/// The forward without tensor cores, for any scale. T is float, __nv_bfloat16 or __half.
 template <class T>
 void run_attention_plain(const ForwardArguments<T>& args, cudaStream_t stream);
 
-/// dq, dk and dv, after the row statistics.
+/// dq, dk and dv without tensor cores, after the row statistics.
 template <class T>
 void run_attention_plain_backward(const BackwardArguments<T>& args, cudaStream_t stream);
 
@@ -42,10 +43,10 @@ void with_hiding(Hiding hiding, F&& f) {
   }
 }
 
-/// Calls f with the smallest head dim of the kernels on mma.sync that holds d. The tile sizes by
-/// head dim are the fastest measured on one H200 (causal, T 1024 at D 64 and 4096 at D 128) that
-/// fit the 99 KiB of shared memory of the smaller devices. Kernels that hide scores have smaller
-/// tiles where they run out of registers.
+/// Calls f with the smallest head dim of the mma.sync kernels that is at least d. The tile sizes by
+/// head dim are the fastest measured on an H200 (causal, T = 1024 at D = 64 and 4096 at D = 128)
+/// that fit the 99 KiB of shared memory of smaller devices. Kernels that hide scores have smaller
+/// tiles if they would run out of registers.
 template <class F>
 void with_head_dim(int d, F&& f) {
   if (d <= 32) return f(std::integral_constant<int, 32>{});

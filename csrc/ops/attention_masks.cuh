@@ -1,11 +1,11 @@
-// Block layouts, masks and dropout for the attention kernels compiled with Hiding::elements.
+// Block layouts, masks and dropout for kernels compiled with Hiding::elements.
 #pragma once
 
 #include "attention_band.cuh"
 
 namespace ds::cuda {
 
-/// Returns the addend of a mask's element; -infinity hides.
+/// Returns what an element of a mask adds to a score; -infinity hides the key.
 __device__ __forceinline__ float mask_bias(uint8_t flag) { return flag ? 0.f : -INFINITY; }
 __device__ __forceinline__ float mask_bias(float number) {
   return number < static_cast<float>(kHidingNumber) ? -INFINITY : number;
@@ -15,7 +15,7 @@ __device__ __forceinline__ float mask_bias(__nv_bfloat16 number) {
   return mask_bias(to_float(number));
 }
 
-/// Tiles of keys that the layout of one head lets kRows queries from `row` on see.
+/// The tiles of keys that kRows queries from `row` on see by the layout of a head.
 template <int kRows, int kKeys>
 struct LaidKeys {
   BlockLayout layout;
@@ -24,8 +24,8 @@ struct LaidKeys {
   __device__ bool meets(int key) const { return layout.meet(head, row, kRows, key, kKeys); }
 };
 
-/// Tiles of queries that see at least one of kKeys keys from `key` on, in at least one of `heads`
-/// heads.
+/// The tiles of queries that see at least one of kKeys keys from `key` on, in at least one of
+/// `heads` heads.
 template <int kRows, int kKeys>
 struct LaidRows {
   BlockLayout layout;
@@ -38,7 +38,7 @@ struct LaidRows {
   }
 };
 
-/// With all of it.
+/// All filters.
 template <class T>
 struct Visibility<T, Hiding::elements> : Visibility<T, Hiding::tiles> {
   using Tiles = Visibility<T, Hiding::tiles>;
@@ -50,7 +50,7 @@ struct Visibility<T, Hiding::elements> : Visibility<T, Hiding::tiles> {
   __device__ Visibility(const AttentionSizes& all, const ScoreFilter& filter, int batch, int head)
       : Tiles(all, filter, batch, head), head(head) {}
 
-  /// Moves to another query head of the same row of the batch.
+  /// Continues with another query head of the same row of the batch.
   __device__ void go_to(int query_head) { head = query_head; }
 
   template <int kRows, int kKeys>
@@ -58,7 +58,7 @@ struct Visibility<T, Hiding::elements> : Visibility<T, Hiding::tiles> {
     const auto band = Tiles::template key_tiles<kRows, kKeys>(row);
     return {band.spans, band.block, band.begin, band.end, {filter.layout, head, row}};
   }
-  /// For this head and the next heads that share its keys.
+  /// Returns the tiles for this head and the next heads that share its keys.
   template <int kRows, int kKeys>
   __device__ MetTiles<kRows, LaidRows<kRows, kKeys>> row_tiles(int key) const {
     const auto band = Tiles::template row_tiles<kRows, kKeys>(key);
@@ -139,8 +139,8 @@ struct Visibility<T, Hiding::elements> : Visibility<T, Hiding::tiles> {
     return weight_draw(filter.dropout, batch, head, sizes.heads, sizes.rows, sizes.all_keys);
   }
 
-  /// Hides keys of blocks that the query's block does not see; 16 x 16 scores share one block. Rows
-  /// are queries, or keys when kByKey.
+  /// Hides keys of blocks that the query's block does not see. 16 x 16 scores belong to one block.
+  /// Rows are queries, or keys if kByKey.
   template <bool kByKey, int kTiles, int kColumns>
   __device__ __forceinline__ void hide_blocks(float (&scores)[kTiles][kColumns][4], int row,
                                               int column) const {
@@ -169,7 +169,7 @@ struct Visibility<T, Hiding::elements> : Visibility<T, Hiding::tiles> {
     }
   }
 
-  /// Adds one mask to a warp's scores. Rows are queries, or keys when kByKey.
+  /// Adds a mask to a warp's scores. Rows are queries, or keys if kByKey.
   template <bool kByKey, class E, int kTiles, int kColumns>
   __device__ __forceinline__ void add(float (&scores)[kTiles][kColumns][4], const MaskView& mask,
                                       int row, int column) const {

@@ -1,4 +1,4 @@
-// Attention without tensor cores: the forward and all gradients.
+// Launches attention without tensor cores: the forward and all gradients.
 #include "attention_plain.cuh"
 
 #include "attention_kinds.cuh"
@@ -6,7 +6,7 @@
 namespace ds::cuda {
 namespace {
 
-// The gradients of keys take the most.
+// The gradients of keys need the most shared memory.
 static_assert(PlainTiles<32>::shared_bytes(6, 2, 64) <= kSharedMemoryOfAll);
 static_assert(PlainTiles<16>::shared_bytes(6, 2, kPlainHeadDim) <= kSharedMemoryOfAll);
 

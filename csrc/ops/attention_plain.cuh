@@ -1,4 +1,4 @@
-// Attention without tensor cores: any floating dtype, D up to 256, any scale. Serves f32 tensors.
+// Attention without tensor cores, for any floating dtype, D up to 256 and any scale. Used for f32.
 #pragma once
 
 #include "attention_backward.cuh"
@@ -6,8 +6,8 @@
 
 namespace ds::cuda {
 
-/// kTile queries against kTile keys at a time, eight threads a row; everything in shared memory in
-/// f32, rows one element longer than D against bank conflicts.
+/// Processes kTile queries by kTile keys at a time, eight threads per row, in f32 in shared memory.
+/// Rows are one element longer than D to avoid bank conflicts.
 template <int kTile>
 struct PlainTiles {
   static constexpr int threads = kTile * 8, stride = kTile + 1;
@@ -15,7 +15,7 @@ struct PlainTiles {
     return sizeof(float) * kTile * (static_cast<size_t>(operands) * (d + 1) + squares * stride);
   }
 
-  /// tile[i] = row i of `source` as f32, zeros from `rows` on; ends in a barrier.
+  /// Loads row i of `source` to tile[i] as f32, with zeros from `rows` on. Ends with a barrier.
   template <class T>
   static __device__ void load(float* tile, const HeadsView<T>& view, const T* source, int rows,
                               int d) {
@@ -29,7 +29,7 @@ struct PlainTiles {
     for (int i = 0; i < d; ++i) sum = fmaf(a[i], b[i], sum);
     return sum;
   }
-  /// sum[r] += sum_j weight[r, j] b[j] for this thread's row r, or weight[j, r] when kTransposed.
+  /// Adds sum_j weight[r, j] b[j] (weight[j, r] if kTransposed) to `sum`, for this thread's row r.
   template <bool kTransposed>
   static __device__ void accumulate(float* sum, const float* weight, const float* b, int d) {
     const int row = threadIdx.x / 8;
@@ -57,7 +57,7 @@ struct PlainTiles {
 
 extern __shared__ __align__(128) float attention_plain_shared[];
 
-/// One thread block per (head, kTile queries); rows keep a running maximum and sum.
+/// The forward: one thread block per (head, kTile queries). Rows keep a running maximum and sum.
 template <class T, int kTile, Hiding kHiding>
 __global__ void attention_plain_kernel(const __grid_constant__ ForwardArguments<T> args) {
   using Tiles = PlainTiles<kTile>;
@@ -111,7 +111,8 @@ __global__ void attention_plain_kernel(const __grid_constant__ ForwardArguments<
              row] = sum == 0.f ? -INFINITY : max * 0.6931471805599453f + logf(sum);
 }
 
-/// P and dS of query tile x key tile into shared squares [query, key]; masked entries are 0.
+/// Writes P and dS of a query tile and a key tile to shared memory [query, key]. Hidden entries are
+/// 0.
 template <int kTile, class Seen>
 __device__ void plain_score_gradient(float* p, float* ds, const float* const (&tiles)[4],
                                      const Seen& seen, RowStatistics of_row, int row,

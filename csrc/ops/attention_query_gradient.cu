@@ -1,4 +1,4 @@
-// The gradient of queries of attention on mma.sync.
+// Launches the kernels of dq on mma.sync.
 #include "attention_query_gradient.cuh"
 
 #include "attention_kinds.cuh"

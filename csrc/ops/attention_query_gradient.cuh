@@ -1,11 +1,11 @@
-// The dq kernel of the attention backward: one thread block per (head, query block).
+// The kernel of dq on mma.sync: one thread block per (head, query block).
 #pragma once
 
 #include "attention_backward.cuh"
 
 namespace ds::cuda {
 
-/// Tiles of the dq kernel: kQueryRows queries per thread block, kKeyRows keys per stage.
+/// Tile sizes: kQueryRows queries per thread block, kKeyRows keys per stage.
 template <int kHeadDim, int kQueryRows, int kKeyRows, int kWarpCount, int kBlocksPerSm,
           int kChunkKeys, bool kInRegisters>
 struct QueryGradientShape {
@@ -18,7 +18,7 @@ struct QueryGradientShape {
   static_assert(kChunkKeys % 16 == 0);
 };
 
-/// One warp's queries and douts, and the dq that it accumulates (before the scale).
+/// A warp's queries and douts, and the dq that it accumulates, before the scale.
 template <class T, class Shape, Hiding kHiding>
 struct QueryGradient {
   static constexpr int kD = Shape::head_dim, kTiles = Shape::tiles, kChunk = Shape::chunk;
@@ -26,7 +26,7 @@ struct QueryGradient {
   float lse_log2[kTiles][2], delta[kTiles][2];
   float dq[kTiles][kD / 8][4] = {};
 
-  /// Reads the statistics of the 16 kTiles rows from `row` on.
+  /// Loads the statistics of the 16 kTiles rows from `row` on.
   __device__ __forceinline__ void read_statistics(const RowStatistics* of_head, int row, int rows) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -39,7 +39,7 @@ struct QueryGradient {
       }
   }
 
-  /// Adds kChunk keys from `first_key` on; the warp's first query is `row`.
+  /// Adds kChunk keys from `first_key` on. The warp's first query is `row`.
   __device__ __forceinline__ void add(const T* keys, const T* values,
                                       const Visibility<T, kHiding>& seen, int row, int first_key) {
     float scores[kTiles][kChunk / 8][4] = {}, dp[kTiles][kChunk / 8][4];
@@ -70,7 +70,7 @@ struct QueryGradient {
   }
 };
 
-/// dq of one query block: every key it sees, in order.
+/// Computes dq of a query block from all keys that it sees, in order.
 template <class T, class Shape, Hiding kHiding>
 __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
     attention_query_gradient_kernel(const __grid_constant__ BackwardArguments<T> args) {
@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
                                     sizes.d);
 }
 
-/// Launches one shape.
+/// Launches a shape.
 template <class T, class Shape, Hiding kHiding>
 void launch_attention_query_gradient(const BackwardArguments<T>& args, cudaStream_t stream) {
   const char* op = "attention_backward";

@@ -1,5 +1,5 @@
-// Parts that the tensor-core attention kernels share: operands, the order of work, tile loads and
-// stores.
+// Shared by the attention kernels on tensor cores: operands, the order of work, and loads and
+// stores of tiles.
 #pragma once
 
 #include <algorithm>
@@ -8,25 +8,26 @@
 
 namespace ds::cuda {
 
-/// One [B, H, rows, D] operand with last stride 1; strides in elements.
+/// An operand [B, H, rows, D] with last stride 1. Strides are in elements.
 template <class T>
 struct HeadsView {
   T* data;
   int64_t batch_stride, head_stride, row_stride;
-  bool vectors;  // every row starts on a 16-byte border and D is a multiple of 8
+  bool vectors;  // rows are 16-byte aligned and D is a multiple of 8
 
   __device__ T* at(int batch, int head, int64_t row) const {
     return data + batch * batch_stride + head * head_stride + row * row_stride;
   }
 };
 
-/// The sizes of one attention. Query t sees keys s < keys, and s <= t + offset() when `causal`.
+/// The sizes of a call. Query t sees the keys s < keys, with `causal` only those with s <= t +
+/// offset().
 struct AttentionSizes {
   int batches, heads, key_heads;
   int rows, keys, d;
   bool causal;
   float scale;        // positive
-  float scale_log2;   // scale log2(e): scores become exponents of 2
+  float scale_log2;   // scale log2(e): scores are exponents of 2
   int heads_in_turn;  // see Work
 
   __host__ __device__ int offset() const { return keys - rows; }
@@ -34,18 +35,17 @@ struct AttentionSizes {
 };
 
 /// Divides `heads` into the fewest equal turns of at most `fitting` heads, or of one head if none
-/// fits. A short last turn would
-/// start long tiles when few others are left to overlap with them (measured: 8 of 200 heads cost 11
-/// %).
+/// fits. A short last turn would start long tiles when few others are left to overlap with them.
+/// (Measured: 8 of 200 heads cost 11 %.)
 inline int heads_in_even_turns(int64_t heads, int64_t fitting) {
   const int64_t most = std::max<int64_t>(1, fitting);
   const int64_t turns = std::max<int64_t>(1, (heads + most - 1) / most);
   return static_cast<int>(std::max<int64_t>(1, (heads + turns - 1) / turns));
 }
 
-/// The (batch, head, block) of a thread block. A turn has `heads_in_turn` heads, as many as fit in
-/// L2 together. Within a turn, block 0 of every head comes first. If a caller numbers blocks from
-/// the longest to the shortest, a turn ends with the short ones.
+/// The batch, head and block of a thread block. A turn has `heads_in_turn` heads, as many as fit
+/// the L2 cache together. Within a turn, block 0 of all heads comes first. If blocks are numbered
+/// from the longest to the shortest, a turn ends with the short ones.
 struct Work {
   int batch, head, block;
 
@@ -62,8 +62,9 @@ struct Work {
   }
 };
 
-/// Starts copying `rows` rows of d elements into a swizzled tile of kRows x kD, zeros elsewhere.
-/// The caller commits and waits. Unaligned rows are copied by element, before the return.
+/// Starts the copy of `rows` rows of d elements into a swizzled tile kRows x kD, with zeros
+/// elsewhere. The caller commits and waits. Unaligned rows are copied element by element before it
+/// returns.
 template <int kRows, int kD, int kThreads, class T>
 __device__ __forceinline__ void load_tile(T* tile, const HeadsView<T>& view, const T* source,
                                           int rows, int d) {
@@ -85,9 +86,8 @@ __device__ __forceinline__ void load_tile(T* tile, const HeadsView<T>& view, con
   }
 }
 
-/// Rounds one warp's accumulators times `factor` and writes the rows from `skipped` to before
-/// `rows` of d elements. `staging` is shared memory for 16 kTiles rows of kD that only this warp
-/// uses.
+/// Rounds a warp's accumulators times `factor` and writes rows [skipped, rows) of d elements.
+/// `staging` is shared memory for 16 kTiles rows of kD, which only this warp uses.
 template <class T, int kTiles, int kD>
 __device__ __forceinline__ void store_rows(const float (&acc)[kTiles][kD / 8][4], float factor,
                                            T* staging, const HeadsView<T>& view, T* target,
@@ -120,7 +120,7 @@ __device__ __forceinline__ void store_rows(const float (&acc)[kTiles][kD / 8][4]
   __syncwarp();
 }
 
-/// The last key that query `row` sees.
+/// Returns the last key that query `row` sees.
 __device__ __forceinline__ int last_key(const AttentionSizes& sizes, int row) {
   return sizes.causal ? min(sizes.keys - 1, row + sizes.offset()) : sizes.keys - 1;
 }
@@ -132,7 +132,7 @@ __device__ __forceinline__ int key_blocks(const AttentionSizes& sizes, int end_r
   return (keys + kKeys - 1) / kKeys;
 }
 
-/// The keys and values of one head, streamed through two stages of kKeys rows of shared memory.
+/// Streams the keys and values of a head through two stages of kKeys rows in shared memory.
 template <class T, int kKeys, int kD, int kThreads>
 struct KeyStream {
   static constexpr int elements = 4 * kKeys * kD;
@@ -145,7 +145,7 @@ struct KeyStream {
   __device__ T* keys(int step) const { return stages + step % 2 * 2 * kKeys * kD; }
   __device__ T* values(int step) const { return keys(step) + kKeys * kD; }
 
-  /// Starts copying a block into the stage of `step`; the caller commits.
+  /// Starts the copy of a block into the stage of `step`. The caller commits it.
   __device__ __forceinline__ void load(int block, int step) const {
     const int first = block * kKeys, here = sizes.keys - first;
     load_tile<kKeys, kD, kThreads>(keys(step), k, k.at(batch, key_head, first), here, sizes.d);

@@ -1,5 +1,5 @@
-// Copy on the GPU: memcpy if both sides are contiguous, tiles through shared memory for transposes,
-// and the element-wise kernel for other copies.
+// Copy on the GPU: memcpy if both sides are contiguous, tiles in shared memory for transposes, and
+// otherwise the element-wise kernel.
 #include "copy.h"
 
 #include "../cuda/map.cuh"
@@ -19,7 +19,7 @@ struct Cast {
   }
 };
 
-/// Moves words of any dtype, so one kernel serves all dtypes of a size.
+/// Copies words. One kernel serves all dtypes of the same size.
 template <class W>
 struct Move {
   static constexpr bool accumulate = false;
@@ -30,7 +30,7 @@ struct Move {
 };
 
 // -------------------------------------------------------------------------------------------------
-// Transposes: rows is the dim along which `in` is dense, cols the one along which `out` is.
+// Transposes: `in` is dense along the dim `rows`, `out` along the dim `cols`.
 
 struct Transposition {
   uint32_t rows, cols, row_tiles, col_tiles;

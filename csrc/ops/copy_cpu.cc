@@ -1,4 +1,4 @@
-// Copy on the CPU: memory copies if both sides are dense, tiles for transposes, casts in blocks.
+// Copy on the CPU: memory copies if both sides are dense, tiles for transposes, blocks for casts.
 #include "copy.h"
 
 #include "../cpu/map.h"
@@ -7,7 +7,7 @@ namespace ds::cpu {
 namespace {
 
 constexpr const char* kOp = "copy";
-constexpr int64_t kTile = 16;  // elements; both sides of a tile stay in the L1 cache
+constexpr int64_t kTile = 16;  // elements; both sides of a tile fit the L1 cache
 
 /// Returns the dim along which `in` is dense and `out` is not, or 0.
 int transposed_dim(const Walk<2>& walk) {
@@ -17,7 +17,7 @@ int transposed_dim(const Walk<2>& walk) {
   return 0;
 }
 
-/// Walks over tiles of dims 0 and `dim`, so that the cache lines of both sides are used whole.
+/// Copies tiles of the dims 0 and `dim`, so that both sides use their cache lines completely.
 template <class W>
 void transpose(W* out, const W* in, const Walk<2>& walk, int dim, CpuContext& ctx) {
   const int64_t cols = walk.shape[0], rows = walk.shape[dim];
@@ -46,7 +46,7 @@ void transpose(W* out, const W* in, const Walk<2>& walk, int dim, CpuContext& ct
                         });
 }
 
-/// Moves words of the element's size; the dtype does not matter.
+/// Copies words of the element's size, for any dtype.
 template <class W>
 void move(const Copy& op, const Walk<2>& walk, CpuContext& ctx) {
   W* const out = op.out.as<W>();

@@ -1,4 +1,4 @@
-// Cross-entropy on the GPU: a block per row. Forward and backward each read the logits once.
+// Cross-entropy on the GPU, a block per row. Forward and backward read the logits once.
 #include "cross_entropy.h"
 
 #include "../cuda/block_reduce.cuh"
@@ -10,40 +10,40 @@ namespace {
 constexpr int kThreads = 512, kUnroll = 4;
 constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
-/// 2^x in one instruction; results below 2^-126 become 0.
+/// Returns 2^x by one instruction. Results below 2^-126 become 0.
 __device__ __forceinline__ float power_of_two(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 
-/// A running maximum and the sum of e^(x - max) so far.
+/// A running maximum, and the sum of e^(x - max).
 struct OnlineSum {
   float max = -INFINITY, sum = 0;
 
-  /// Rescales to a maximum that covers `other`.
+  /// Raises the maximum to at least `other` and rescales the sum.
   __device__ __forceinline__ void raise(float other) {
     if (!(other > max)) return;
     sum *= power_of_two((max - other) * kLog2e);
     max = other;
   }
-  /// Returns the shift by the present maximum that add() takes. Without a maximum, every x is -inf
-  /// or NaN.
+  /// Returns the shift that add() takes. It is 0 while there is no maximum, because all x were
+  /// -infinity or NaN.
   __device__ __forceinline__ float shift() const { return max == -INFINITY ? 0.0f : -max * kLog2e; }
   __device__ __forceinline__ void add(float x, float shift) {
     sum += power_of_two(fmaf(x, kLog2e, shift));
   }
 };
 
-/// Extra statistics of a loss without options: only the sum of exponentials is needed.
+/// No statistics besides the sum of exponentials, for a loss without options.
 struct NothingElse {
   __device__ __forceinline__ void add(float) {}
   __device__ __forceinline__ bool may_be_beaten(float) const { return false; }
   __device__ __forceinline__ void compare(float, int64_t) {}
 };
 
-/// Extra statistics for smoothing and accuracy: the sum of the logits, and whether another class
-/// beats the target. A larger logit beats it anywhere, an equal logit at a smaller column.
+/// Statistics for smoothing and accuracy: the sum of the logits, and whether another class beats
+/// the target. A larger logit beats it; an equal one does so at a smaller column.
 struct Whole {
   float own;
   int64_t label;
@@ -51,8 +51,8 @@ struct Whole {
   bool is_beaten = false;
 
   __device__ __forceinline__ void add(float x) { sum += x; }
-  /// Returns whether any of several logits may change the result; `largest` is the largest of them.
-  /// Rarely true.
+  /// Returns true if one of several logits with maximum `largest` may change the result. Rarely
+  /// true.
   __device__ __forceinline__ bool may_be_beaten(float largest) const {
     return !is_beaten && largest >= own;
   }
@@ -61,14 +61,14 @@ struct Whole {
   }
 };
 
-/// Elements of a row before the first 16-byte boundary, at most `columns`.
+/// Returns the number of elements before the first 16-byte boundary, at most `columns`.
 template <class T>
 __device__ __forceinline__ int64_t unaligned_head(const T* row, int64_t columns) {
   const int64_t head = (16 - reinterpret_cast<uintptr_t>(row) % 16) % 16 / sizeof(T);
   return head < columns ? head : columns;
 }
 
-/// Returns the thread's part of the row's sum of exponentials; `rest` receives each of its logits.
+/// Returns the sum of exponentials of the thread's logits in a row. Passes each logit to `rest`.
 template <class T, class Rest>
 __device__ __forceinline__ OnlineSum row_sum(const T* row, int64_t columns, Rest& rest) {
   constexpr int N = kPacket<T>;
@@ -117,7 +117,7 @@ __device__ __forceinline__ OnlineSum row_sum(const T* row, int64_t columns, Rest
   return online;
 }
 
-/// log sum exp of the row, in thread 0.
+/// Returns the log-sum-exp of the row in thread 0.
 template <class T, class Rest>
 __device__ __forceinline__ float log_sum_exp(const T* row, int64_t columns, Rest& rest) {
   OnlineSum online = row_sum(row, columns, rest);
@@ -127,7 +127,7 @@ __device__ __forceinline__ float log_sum_exp(const T* row, int64_t columns, Rest
   return max + log2f(total) * kLn2;
 }
 
-/// CrossEntropy as the kernels see it.
+/// Arguments of the CrossEntropy kernels.
 template <class T, class I>
 struct Loss {
   const T* logits;
@@ -138,7 +138,7 @@ struct Loss {
   int64_t columns, row_stride, ignore_index;
   int64_t first, classes;
 
-  /// Returns whether `label` is a class, and whether this rank has its column.
+  /// Returns true if `label` is a class. is_here() returns true if this rank has its column.
   __device__ __forceinline__ bool is_class(int64_t label) const {
     return label >= 0 && label < classes;
   }
@@ -147,8 +147,8 @@ struct Loss {
   }
 };
 
-/// Rows run from the last to the first: the previous GEMM has just written the last rows, so they
-/// are in L2.
+/// Rows run from the last to the first, because the GEMM before has just written the last rows to
+/// L2.
 template <class T, class I>
 __global__ void __launch_bounds__(kThreads) cross_entropy_kernel(Loss<T, I> op) {
   const int64_t n = gridDim.x - 1 - blockIdx.x, label = op.target[n];
@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_kernel(Loss<T, I> op) 
   op.losses[n] = op.is_class(label) ? value - own : NAN;
 }
 
-/// With smoothing, or with `correct`.
+/// The forward with smoothing, or with `correct`.
 template <class T, class I>
 __global__ void __launch_bounds__(kThreads) cross_entropy_whole_kernel(Loss<T, I> op) {
   const int64_t n = gridDim.x - 1 - blockIdx.x, label = op.target[n];
@@ -190,14 +190,14 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_whole_kernel(Loss<T, I
   if (op.correct) op.correct[n] = is_here && value == value && !is_beaten;
 }
 
-/// CrossEntropyBackward as the kernel sees it; out may be logits itself.
+/// Arguments of the backward kernel. `out` may be `logits`.
 template <class T, class I>
 struct Gradient {
   const T* logits;
   const I* target;
   const float *lse, *scale;
   T* out;
-  float own, even;  // the target's probability at the label, and at the other classes
+  float own, even;  // the target's probability at the label, and elsewhere
   int64_t columns, row_stride, out_stride, ignore_index;
   int64_t first, classes;
 };

@@ -1,4 +1,4 @@
-// Cross-entropy on the CPU: rows in parallel, each read twice in blocks that stay in cache.
+// Cross-entropy on the CPU: rows in parallel. Each row is read twice, in blocks that stay in cache.
 #include "cross_entropy.h"
 
 #include <algorithm>
@@ -18,11 +18,11 @@ int64_t rows_per_task(int64_t width) {
   return std::max<int64_t>(1, kGrainElements / std::max<int64_t>(1, width));
 }
 
-/// A row that is not counted; no column has this number.
+/// The column of rows that are not counted. No column has this number.
 constexpr int64_t kIgnored = std::numeric_limits<int64_t>::min();
 
-/// Returns the column of a row's target. It lies outside the columns if another rank has it;
-/// kIgnored if not counted.
+/// Returns the column of a row's target. It is outside of the columns if another rank has it, and
+/// kIgnored if the row is not counted.
 template <class I, class Op>
 int64_t column_of(const char* name, const Op& op, int64_t row) {
   const int64_t t = static_cast<int64_t>(op.target.template as<I>()[row]);
@@ -37,12 +37,12 @@ int64_t column_of(const char* name, const Op& op, int64_t row) {
 template <class C>
 struct RowFacts {
   C largest = -std::numeric_limits<C>::infinity();
-  double sum = 0;          // of all logits, when `whole`
-  bool is_beaten = false;  // whether another class beats the target, if `whole`
+  double sum = 0;          // of all logits, if `whole`
+  bool is_beaten = false;  // another class beats the target, if `whole`
 };
 
-/// Returns the largest of n logits. With `whole` it also collects the other facts, for the target's
-/// column `t` with the logit `own`.
+/// Returns the largest of n logits. If `whole`, also computes the other members, for the target's
+/// column `t` with logit `own`.
 template <class T, class C>
 RowFacts<C> facts_of(const T* x, int64_t n, int64_t t, C own, bool whole) {
   C block[kBlock];
@@ -59,7 +59,7 @@ RowFacts<C> facts_of(const T* x, int64_t n, int64_t t, C own, bool whole) {
   return facts;
 }
 
-/// Returns log(sum(exp(x))) of n logits with maximum `largest`; block sums are added in f64.
+/// Returns log(sum(exp(x))) of n logits with maximum `largest`. Sums of blocks are added in f64.
 template <class T>
 compute_t<T> log_sum_exp(const T* x, int64_t n, compute_t<T> largest) {
   using C = compute_t<T>;

@@ -1,4 +1,5 @@
-// Dropout on the GPU: each thread draws the Philox blocks of its elements, the CPU's mask exactly.
+// Dropout on the GPU: each thread draws the Philox blocks of its elements. The mask equals the
+// CPU's.
 #include "dropout.h"
 
 #include "../core/exact_math.h"
@@ -9,7 +10,7 @@ namespace {
 
 constexpr int kWords = 4, kThreads = 256;
 
-/// Dropout's parameters for the kernel.
+/// Parameters of the kernel.
 struct Draw {
   uint64_t seed, offset;
   int64_t sample, rank, ranks;
@@ -18,7 +19,7 @@ struct Draw {
   bool accumulate;
 };
 
-/// The words of the elements first .. first + 3. With kBlocks they are one Philox block, because
+/// Returns the words of elements first to first + 3. With kBlocks they are a Philox block, because
 /// samples and rows of a part are multiples of 4.
 template <bool kBlocks>
 __device__ __forceinline__ Philox4 words_of(const Draw& d, int64_t first) {
@@ -37,7 +38,7 @@ __device__ __forceinline__ Philox4 words_of(const Draw& d, int64_t first) {
   return words;
 }
 
-/// The elements of one thread: 16 bytes, so one or two Philox blocks.
+/// Processes 16 bytes per thread, which need one or two Philox blocks.
 template <class T, bool kVectors, bool kBlocks>
 __global__ void __launch_bounds__(kThreads)
     dropout_kernel(const T* in, T* out, int64_t n, Draw draw) {

@@ -1,4 +1,4 @@
-// Dropout on the CPU: one Philox block per four elements, the GPU's mask exactly.
+// Dropout on the CPU: a Philox block per four elements. The mask equals the GPU's.
 #include "dropout.h"
 
 #include "../cpu/map.h"
@@ -6,7 +6,7 @@
 namespace ds::cpu {
 namespace {
 
-/// keep[i] = 1 or 0 for n elements from index `place` of the stream on.
+/// Writes keep[i], 1 or 0, for n elements from index `place` of the stream on.
 void draw(const Dropout& op, int64_t place, int64_t n, uint8_t* keep) {
   const float p = static_cast<float>(op.p);
   for (int64_t i = 0; i < n;) {
@@ -17,7 +17,7 @@ void draw(const Dropout& op, int64_t place, int64_t n, uint8_t* keep) {
   }
 }
 
-/// keep[i] = 1 or 0 for the elements first .. first + n - 1, by contiguous runs of the stream.
+/// Writes keep[i], 1 or 0, for n elements from `first` on, in contiguous runs of the stream.
 void draw_mask(const Dropout& op, int64_t first, int64_t n, uint8_t* keep) {
   const Part part = part_of(op);
   for (int64_t i = 0; i < n;) {

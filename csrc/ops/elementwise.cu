@@ -1,4 +1,4 @@
-// Element-wise arithmetic, comparison, selection and activations on the GPU: functors over
+// Element-wise arithmetic, comparison, selection and activations on the GPU: functors for
 // cuda/map.cuh.
 #include "elementwise.h"
 
@@ -9,8 +9,8 @@
 namespace ds::cuda {
 namespace {
 
-/// Returns the value that an op writes: the result, plus the old contents when it accumulates,
-/// rounded once.
+/// Returns the value that an op writes: the result, plus the old element if it accumulates, rounded
+/// once.
 template <class T, class C>
 __device__ __forceinline__ T settle(bool accumulate, T old, C value) {
   return narrow<T>(accumulate ? widen(old) + value : value);
@@ -39,11 +39,11 @@ struct UnaryGradient {
   }
 };
 
-/// Rarely used functions share one kernel, which keeps the library small.
+/// True for functions that are rarely used. They share a kernel, which keeps the library small.
 constexpr bool is_seldom(UnaryOp op) { return op > UnaryOp::gelu_erf; }
 constexpr int kSeldomWidth = 2;
 
-/// Calls f with the constant that `op` is.
+/// Calls f with `op` as a constant.
 template <class F>
 __device__ __forceinline__ void choose_seldom(UnaryOp op, F f) {
   const auto is = [&]<UnaryOp kOp>(std::integral_constant<UnaryOp, kOp> kind) {
@@ -82,7 +82,8 @@ struct SeldomGradient {
   }
 };
 
-/// The op is selected per item, not per element: a uniform branch that memory traffic hides.
+/// Selects the op per item instead of per element: all threads take the same branch, which memory
+/// traffic hides.
 template <class T>
 struct Arithmetic {
   bool accumulate;
@@ -167,7 +168,7 @@ struct Affine {
   }
 };
 
-/// Works on words of the element's size, because selection never interprets them.
+/// Selects words of the element's size, because it does not interpret them.
 template <class W>
 struct Select {
   static constexpr bool accumulate = false;

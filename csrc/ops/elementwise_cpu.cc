@@ -11,7 +11,7 @@ namespace {
   throw Error("DS_ARGUMENT", name, expected, text("op ", op));
 }
 
-/// Integer division truncates; the smallest integer over -1 wraps around.
+/// Integer division truncates. The smallest integer divided by -1 wraps around.
 int64_t divide(int64_t a, int64_t b) {
   if (b == 0) {
     throw Error("DS_ARGUMENT", "binary", "a divisor that is not 0", "integer division by 0",
@@ -29,13 +29,14 @@ C subtract(C a, C b) {
   else return a - b;
 }
 
-// Functions of one type for all dtypes: those with one compute type share their loops.
+// These functions have the same type for all dtypes, so that dtypes with one compute type share
+// loops.
 constexpr std::false_type kOverwrite{};
 constexpr auto add = [](auto a, auto b) { return wrapping_add(a, b); };
 constexpr auto sub = [](auto a, auto b) { return subtract(a, b); };
 constexpr auto mul = [](auto a, auto b) { return wrapping_multiply(a, b); };
 constexpr auto div = [](auto a, auto b) { return divide(a, b); };
-// A NaN on either side is the result.
+// If either side is NaN, the result is NaN.
 constexpr auto maximum = [](auto a, auto b) { return (a > b) | (a != a) ? a : b; };
 constexpr auto minimum = [](auto a, auto b) { return (a < b) | (a != a) ? a : b; };
 constexpr auto pow = [](auto a, auto b) { return std::pow(a, b); };
@@ -97,7 +98,7 @@ void comparison(const Compare& op, CpuContext& ctx) {
   unknown("compare", "a comparison", static_cast<int32_t>(op.op));
 }
 
-/// Moves words of the element's size, because selection never interprets them.
+/// Selects words of the element's size, because it does not interpret them.
 template <class W>
 void select(const Where& op, CpuContext& ctx) {
   const View* const views[4] = {&op.out, &op.condition, &op.a, &op.b};

@@ -1,4 +1,4 @@
-// Embedding lookup on the GPU. The gradient uses a stable sort and ordered sums, without atomics.
+// Embedding lookup on the GPU. The gradient uses a stable sort and ordered sums instead of atomics.
 #include "embedding.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kMaxThreads = 256;
 
-/// Returns the result of a bad index: NaN if the dtype has one, else 0.
+/// Returns the result of an invalid index: NaN if the dtype has it, otherwise 0.
 template <class T>
 __device__ __forceinline__ T missing() {
   if constexpr (std::is_integral_v<T>) return T{0};
@@ -38,10 +38,10 @@ __global__ void __launch_bounds__(kMaxThreads)
 }
 
 // -------------------------------------------------------------------------------------------------
-// Backward. Positions are sorted by index, stably, so that each index is one segment in ascending
-// order. Blocks take tiles of kTile sorted positions. The block of a tile finishes the segments
-// inside it. A segment that crosses tiles leaves an f32 fragment per tile, and a second kernel adds
-// the fragments in order.
+// Backward. Positions are stably sorted by index, so that each index is a segment in ascending
+// order. Blocks take tiles of kTile sorted positions. A block finishes the segments inside its
+// tile. A segment that crosses tiles leaves an f32 fragment per tile, and a second kernel adds the
+// fragments in order.
 
 constexpr uint32_t kTile = 64;
 constexpr int kLookAhead = 8;
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(256) sort_keys_kernel(const I* index, uint32_t
   const uint32_t i = blockIdx.x * 256 + threadIdx.x;
   if (i >= n) return;
   const int64_t v = index[i];
-  keys[i] = v < 0 || v >= rows ? rows : static_cast<uint32_t>(v);  // bad indices sort last
+  keys[i] = v < 0 || v >= rows ? rows : static_cast<uint32_t>(v);  // invalid indices sort last
   positions[i] = i;
 }
 
@@ -80,7 +80,8 @@ __device__ __forceinline__ void write_row(const Segments<T>& s, uint32_t key, in
   store_vector(at, out);
 }
 
-/// Which of a tile's two fragments a segment leaves: the first when it began in an earlier tile.
+/// Returns the fragment for a segment that crosses tiles: the tile's first if it began in an
+/// earlier tile.
 template <int N, class T>
 __device__ __forceinline__ float* fragment(const Segments<T>& s, uint32_t tile, bool began_here,
                                            int64_t column) {
@@ -95,7 +96,7 @@ __global__ void __launch_bounds__(kMaxThreads) sum_tiles_kernel(Segments<T> s) {
     keys[i] = s.keys[first + i];
     positions[i] = s.positions[first + i];
   }
-  // A key beyond every other marks the end of the list.
+  // A key that is larger than all others marks the end of the list.
   if (threadIdx.x == 0) keys[count] = first + count < s.n ? s.keys[first + count] : 0xffffffffu;
   __syncthreads();
   const int64_t column = (int64_t{blockIdx.y} * blockDim.x + threadIdx.x) * N;
@@ -128,8 +129,8 @@ __global__ void __launch_bounds__(kMaxThreads) sum_tiles_kernel(Segments<T> s) {
   }
 }
 
-/// For the tile where a border-crossing segment begins: adds its last fragment and the first
-/// fragments of the next tiles, in order.
+/// For a tile in which a segment begins that crosses its end: adds the tile's last fragment and the
+/// first fragments of the next tiles, in order.
 template <int N, class T>
 __global__ void __launch_bounds__(kMaxThreads) join_tiles_kernel(Segments<T> s) {
   const uint32_t tile = blockIdx.x, first = tile * kTile, next = first + kTile;
@@ -137,7 +138,7 @@ __global__ void __launch_bounds__(kMaxThreads) join_tiles_kernel(Segments<T> s) 
   const uint32_t key = s.keys[next - 1];
   if (s.keys[next] != key) return;                                            // ends at the border
   if (s.keys[first] == key && first > 0 && s.keys[first - 1] == key) return;  // began earlier
-  uint32_t end = next + 1, beyond = s.n;  // the segment's end, by bisection of the sorted keys
+  uint32_t end = next + 1, beyond = s.n;  // end of the segment, by bisection of the sorted keys
   while (end < beyond) {
     const uint32_t middle = end + (beyond - end) / 2;
     if (s.keys[middle] == key) end = middle + 1;
@@ -166,7 +167,7 @@ __global__ void __launch_bounds__(kMaxThreads) join_tiles_kernel(Segments<T> s) 
   write_row<N>(s, key, column, sum);
 }
 
-/// The sorted keys and positions, in scratch.
+/// Sorts the positions by key into scratch memory.
 template <class T>
 void sort_positions(const char* op, const View& index, Segments<T>& s, CudaContext& ctx) {
   SortedPairs pairs(op, s.n, ctx);
@@ -181,7 +182,7 @@ void sort_positions(const char* op, const View& index, Segments<T>& s, CudaConte
   s.positions = pairs.positions;
 }
 
-/// Threads of a block for rows of `items` vectors: whole warps, at most kMaxThreads.
+/// Returns the threads of a block for rows of `items` vectors: whole warps, at most kMaxThreads.
 unsigned threads_for(int64_t items) {
   return static_cast<unsigned>(std::min<int64_t>(kMaxThreads, (items + 31) / 32 * 32));
 }

@@ -13,8 +13,8 @@ int64_t row_grain(int64_t columns) {
   return std::max<int64_t>(1, kElementGrain / std::max<int64_t>(columns, 1));
 }
 
-/// The positions of every index value v, ascending, in positions[starts[v]] to before
-/// positions[starts[v + 1]].
+/// The positions of each index v in ascending order: positions[starts[v]] to positions[starts[v +
+/// 1] - 1].
 struct Occurrences {
   std::vector<int64_t> starts, positions;
 };
@@ -26,7 +26,7 @@ Occurrences occurrences(const char* name, const View& index, int64_t rows) {
   Occurrences result;
   result.starts.assign(static_cast<size_t>(rows) + 2, 0);
   result.positions.resize(static_cast<size_t>(n));
-  // Counts are stored two entries later, so filling the positions turns them into the starts.
+  // Counts are stored two entries later, so that filling the positions turns them into the starts.
   for (int64_t i = 0; i < n; ++i) {
     require_index(name, values[i], rows, "the table's rows");
     ++result.starts[static_cast<size_t>(values[i]) + 2];
@@ -37,7 +37,8 @@ Occurrences occurrences(const char* name, const View& index, int64_t rows) {
   return result;
 }
 
-/// dweight's rows [begin, end): each the sum of the rows of dout at its occurrences, rounded once.
+/// Computes rows [begin, end) of dweight: the sum of the rows of dout at its positions, rounded
+/// once.
 template <class T>
 void sum_rows(const EmbeddingBackward& op, const Occurrences& where, int64_t begin, int64_t end) {
   using C = compute_t<T>;

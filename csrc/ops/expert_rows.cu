@@ -1,4 +1,4 @@
-// Rows sorted by expert on the GPU: a stable counting sort in two passes, and sums token by token.
+// Rows sorted by expert on the GPU: a stable counting sort in two passes, and sums per token.
 #include "expert_rows.h"
 
 #include "../cuda/block_reduce.cuh"
@@ -8,14 +8,14 @@ namespace ds::cuda {
 namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / kWarp;
-constexpr int kChunk = kThreads;  // choices of one block
+constexpr int kChunk = kThreads;  // choices of a block
 constexpr int kMost = static_cast<int>(kMostExperts);
 
-/// GroupRows as the kernels see it.
+/// Arguments of the GroupRows kernels.
 struct Choices {
   const int32_t* ids;
   int32_t *offsets, *rows, *places;
-  int32_t* counts;  // [chunks, groups]; null for one chunk
+  int32_t* counts;  // [chunks, groups]; null if there is one chunk
   int64_t first, count;
   int groups, k;
 
@@ -27,8 +27,8 @@ struct Choices {
   }
 };
 
-/// Counts the choices of this block by warp and group, and the earlier choices of the same group in
-/// the warp. The first lane with a group writes its count.
+/// Counts this block's choices per warp and group. Returns the number of earlier choices of the
+/// same group in the warp. The first lane of a group writes its count.
 __device__ __forceinline__ int count_chunk(int (&by_warp)[kWarps][kMost], int groups, int group) {
   for (int i = threadIdx.x; i < kWarps * groups; i += kThreads) by_warp[i / groups][i % groups] = 0;
   __syncthreads();
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kThreads) count_kernel(Choices c) {
 
 __global__ void __launch_bounds__(kThreads) place_kernel(Choices c) {
   __shared__ int by_warp[kWarps][kMost];
-  __shared__ int start[kMost + 1];  // of each group; then of each group in this chunk
+  __shared__ int start[kMost + 1];  // start of each group, then of its choices in this chunk
   const int64_t i = int64_t{blockIdx.x} * kChunk + threadIdx.x;
   const int group = c.group(i);
   const int before = count_chunk(by_warp, c.groups, group);
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(kThreads) place_kernel(Choices c) {
   if (row >= 0) c.rows[row] = static_cast<int32_t>(i / c.k);
 }
 
-/// A thread per kWidth neighbours of a token.
+/// A thread computes kWidth consecutive elements of a token.
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kThreads)
     combine_kernel(const T* y, const int32_t* places, const float* weights, T* out, int64_t items,
@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(kThreads)
   store_vector(out + token * width + at, result);
 }
 
-/// A block per choice.
+/// A block computes the gradients of a choice.
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kThreads)
     combine_backward_kernel(const T* y, const int32_t* places, const float* weights, const T* dout,
@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) dweights[choice] = slope;
 }
 
-/// Calls body(width) with the widest packet that rows of `width` elements and all `pointers` allow.
+/// Calls body(width) with the widest packet that rows of `width` elements and all pointers allow.
 template <class T, class Body, class... Pointers>
 void in_packets(int64_t width, Body&& body, const Pointers*... pointers) {
   const bool wide = width % kPacket<T> == 0 && (aligned_for<kPacket<T>>(pointers) && ...);

@@ -1,4 +1,4 @@
-// Rows sorted by expert on the CPU: a counting sort, and sums token by token.
+// Rows sorted by expert on the CPU: a counting sort, and sums per token.
 #include "expert_rows.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace ds::cpu {
 namespace {
 
-/// Throws DS_INDEX before anything is written.
+/// Checks the places. Throws DS_INDEX before anything is written.
 void require_places(const char* op, const View& places, int64_t rows) {
   const int32_t* const place = places.as<int32_t>();
   for (int64_t i = 0; i < places.numel(); ++i)

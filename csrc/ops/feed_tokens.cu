@@ -1,4 +1,4 @@
-// The next tokens on the GPU, a thread each.
+// FeedTokens on the GPU, a thread per token.
 #include "feed_tokens.h"
 
 #include "../cuda/dependent_launch.cuh"

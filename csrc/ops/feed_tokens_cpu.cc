@@ -1,4 +1,4 @@
-// The next tokens on the CPU, one after the other.
+// FeedTokens on the CPU.
 #include "feed_tokens.h"
 
 #include <algorithm>

@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(256) arange_kernel(T* out, int64_t n, double s
 }  // namespace
 
 void run(const Fill& op, CudaContext& ctx) {
-  if (op.out.dtype == DType::f64) {  // stored and summed on the GPU, never computed with
+  if (op.out.dtype == DType::f64) {  // f64 is only stored here; GPU ops do not compute with it
     View bits = op.out;
     bits.dtype = DType::i64;
     const Constant<int64_t> value{std::bit_cast<int64_t>(op.value)};

@@ -1,4 +1,4 @@
-// FP8 on the GPU: tiles of 128 x 128 are cast and transposed; cuBLASLt multiplies the codes.
+// FP8 on the GPU: kernels cast and transpose tiles of 128 x 128; cuBLASLt multiplies codes.
 #include "fp8.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace ds::cuda {
 namespace {
 
-/// Squares beyond the last have no tile: their scales are pads.
+/// Writes the scales of padding squares, which have no tile.
 __global__ void pad_squares_kernel(float* scale, int64_t rows, int64_t columns, int64_t pitch,
                                    float value) {
   const int64_t pads = pitch - columns;
@@ -39,7 +39,7 @@ void of_scaling(Fp8Scaling scaling, F&& f) {
 constexpr const char* kQuantize = "fp8_quantize";
 constexpr const char* kMatmul = "fp8_matmul";
 
-constexpr size_t kStaticBytes = 8 * 1024;  // the most static shared memory of a kernel
+constexpr size_t kStaticBytes = 8 * 1024;  // largest static shared memory of a kernel
 
 /// Allows a kernel `bytes` of dynamic shared memory.
 void allow(const void* kernel, size_t bytes) {
@@ -67,7 +67,7 @@ void measure(const Fp8Quantize& op, Fp8Source<T>& in, CudaContext& ctx) {
                                                                                        in.of_rows);
   } else {
     const int64_t span = 32 * kPacket<T>, spans = (in.columns + span - 1) / span;
-    // Few blocks a column: each has an atomic operation for each of its columns.
+    // Few blocks per column, because a block has an atomic operation for each of its columns.
     const int64_t each = (in.rows * spans + most - 1) / most;
     const int64_t rows_each = (each + kFp8RowStep - 1) / kFp8RowStep * kFp8RowStep;
     const auto blocks = static_cast<unsigned>((in.rows + rows_each - 1) / rows_each * spans);
@@ -80,7 +80,8 @@ void measure(const Fp8Quantize& op, Fp8Source<T>& in, CudaContext& ctx) {
   DS_CUDA_LAUNCHED(kQuantize);
 }
 
-/// Returns false if the op needs columns, or a row is too long for the registers of a block.
+/// Casts rows in one pass. Returns false if the op needs columns, or a row exceeds the registers of
+/// a block.
 template <class T>
 bool cast_rows(const Fp8Quantize& op, const Fp8Source<T>& in, const Fp8Codes& to,
                CudaContext& ctx) {
@@ -108,7 +109,7 @@ void pad_squares(const View& scale, int64_t squares, Fp8Format format, CudaConte
   DS_CUDA_LAUNCHED(kQuantize);
 }
 
-/// One thread an element: for sizes and devices that the library does not multiply.
+/// The product for sizes and devices that cuBLASLt does not support, a thread per element.
 template <class T>
 struct PlainProduct {
   const uint8_t *a, *b;
@@ -121,7 +122,7 @@ struct PlainProduct {
   bool accumulate;
 };
 
-/// Which scale elements [128 g, 128 (g + 1)) of a row have.
+/// Returns the index of the scale of elements [128 g, 128 (g + 1)) of a row.
 __device__ int64_t scale_at(Fp8Scaling scaling, int64_t row, int64_t g, int64_t rows, int64_t k) {
   if (scaling == Fp8Scaling::tensor) return 0;
   if (scaling == Fp8Scaling::row) return row;
@@ -165,15 +166,15 @@ GemmCodes codes_of(Fp8Format format) {
   return format == Fp8Format::e4m3 ? GemmCodes::e4m3 : GemmCodes::e5m2;
 }
 
-/// Returns false for products that cuBLASLt does not compute.
+/// Returns false, without a launch, for products that cuBLASLt does not support.
 bool run_library(const Fp8Matmul& op, CudaContext& ctx) {
   const int64_t m = op.out.shape[0], n = op.out.shape[1], k = op.a.shape[1];
   const bool blocks = op.a_scaling >= Fp8Scaling::group;
   if (ctx.device.compute_capability() < (op.a_scaling == Fp8Scaling::tensor ? 89 : 90))
     return false;
-  // The library's rules: whole packets of outputs, and of rows with a scale for each group.
+  // Limits of cuBLASLt: whole packets of outputs, and of rows if each group has a scale.
   if (n % 16 != 0 || (blocks && m % 8 != 0)) return false;
-  // The library adds a bias in bf16 to an f32 result, and multiplies no e5m2 by e5m2.
+  // cuBLASLt adds a bias in bf16 to an f32 result, and does not multiply e5m2 by e5m2.
   if (op.bias && op.out.dtype == DType::f32) return false;
   if (op.a_format == Fp8Format::e5m2 && op.b_format == Fp8Format::e5m2) return false;
   constexpr size_t kVectorScales = 120900;
@@ -200,7 +201,7 @@ bool run_library(const Fp8Matmul& op, CudaContext& ctx) {
   p.b_codes = codes_of(op.b_format);
   p.a_scaling = mode_of(op.a_scaling);
   p.b_scaling = mode_of(op.b_scaling);
-  // With a scale for each 128 codes the library sums them apart, and has no fast accumulation.
+  // If each 128 codes have a scale, cuBLASLt sums them separately and has no fast accumulation.
   p.fast_accumulation = op.fast && !blocks;
   const GemmOperands operands{.a = op.a.data,
                               .b = op.b.data,

@@ -1,22 +1,22 @@
-// Kernels of the cast to codes of FP8: magnitudes of a matrix, and casts of its rows and columns.
+// Kernels that cast to FP8 codes: magnitudes of a matrix, and casts of its rows and columns.
 #pragma once
 
 #include "fp8_tile.cuh"
 
 namespace ds::cuda {
 
-/// Where codes and scales go; null pointers are skipped.
+/// Where codes and scales are written. Null pointers are skipped.
 struct Fp8Codes {
   uint8_t* out;
   uint8_t* transposed;
   float* scale;
   float* transposed_scale;
-  int64_t pitch, transposed_pitch;              // of rows of codes
-  int64_t scale_pitch, transposed_scale_pitch;  // of groups or squares
+  int64_t pitch, transposed_pitch;              // between rows of codes
+  int64_t scale_pitch, transposed_scale_pitch;  // between groups or squares
 };
 
-/// Magnitudes of Fp8Scaling::tensor, if rows follow each other. The grid reads from the end, which
-/// the producer wrote last: that part is still in the L2 cache.
+/// Computes the largest magnitude for Fp8Scaling::tensor, if rows are contiguous. The grid starts
+/// at the end, which the producer wrote last and which is still in the L2 cache.
 template <class T>
 __global__ void __launch_bounds__(kFp8Threads)
     fp8_largest_kernel(const T* data, int64_t n, uint32_t* largest) {
@@ -46,9 +46,9 @@ constexpr int kFp8Warps = kFp8Threads / 32;
 constexpr int kFp8RowsInFlight = 4;
 constexpr int kFp8RowStep = kFp8Warps * kFp8RowsInFlight;
 
-/// Magnitudes of rows (in.of_rows), of columns (in.of_columns), or with kOne of the matrix
-/// (in.of_rows). A block has 32 packets of `rows` rows; a warp reads whole packets of a row.
-/// kFull: all blocks are whole, and rows consist of packets.
+/// Computes the largest magnitudes of rows (in.of_rows) or columns (in.of_columns), or with kOne of
+/// the matrix (in.of_rows). A block has `rows` rows of 32 packets. kFull: all blocks are full and
+/// rows consist of packets.
 template <class T, bool kOne, bool kFull>
 __global__ void __launch_bounds__(kFp8Threads)
     fp8_largest_lines_kernel(Fp8Source<T> in, int64_t rows) {
@@ -116,7 +116,7 @@ __device__ __forceinline__ void store_codes(uint8_t* at, const Vector<T, kPacket
   else *reinterpret_cast<uint32_t*>(at) = codes[0];
 }
 
-/// Rows with Fp8Scaling::row in one pass: a block keeps a row in registers.
+/// Casts rows with Fp8Scaling::row in one pass: a block keeps a row in registers.
 template <class T, Fp8Format kFormat, int kPackets>
 __global__ void __launch_bounds__(kFp8RowThreads) fp8_rows_kernel(Fp8Source<T> in, Fp8Codes to) {
   constexpr int kWidth = kPacket<T>;
@@ -138,12 +138,13 @@ __global__ void __launch_bounds__(kFp8RowThreads) fp8_rows_kernel(Fp8Source<T> i
   }
 }
 
-/// Bytes of dynamic shared memory of fp8_cast_kernel with columns: a tile, and its columns' codes.
+/// Bytes of dynamic shared memory of fp8_cast_kernel with columns: a tile, and the codes of its
+/// columns.
 template <class T>
 constexpr int kFp8CastBytes = kFp8Tile * kFp8Tile * (static_cast<int>(sizeof(T)) + 1);
 
-/// Rows, columns or both of tiles of 128 x 128. Fp8Scaling::tensor and row read their magnitudes.
-/// kFull: all tiles are whole, and rows consist of packets.
+/// Casts rows, columns or both, in tiles of 128 x 128. Fp8Scaling::tensor and row read precomputed
+/// magnitudes. kFull: all tiles are full and rows consist of packets.
 template <class T, Fp8Format kFormat, Fp8Scaling kScaling, bool kFull>
 __global__ void __launch_bounds__(kFp8Threads, kFull && sizeof(T) == 2 ? 3 : 2)
     fp8_cast_kernel(Fp8Source<T> in, Fp8Codes to) {
@@ -178,7 +179,7 @@ __global__ void __launch_bounds__(kFp8Threads, kFull && sizeof(T) == 2 ? 3 : 2)
       }
     }
     if constexpr (kScaling == Fp8Scaling::row) {
-      // Each thread divides for one row or column.
+      // Each thread divides once, for a row or a column.
       const int at = static_cast<int>(threadIdx.x) % kFp8Tile;
       const bool of_rows = threadIdx.x < kFp8Tile;
       const int64_t line = (of_rows ? row : column) + at;
@@ -195,7 +196,7 @@ __global__ void __launch_bounds__(kFp8Threads, kFull && sizeof(T) == 2 ? 3 : 2)
       const int64_t c = column + part.across;
       float of_group = 0.0f;
       if constexpr (kScaling == Fp8Scaling::group) {
-        // The threads of a row hold packets of kPackets rows; each divides for one of them.
+        // The threads of a row hold packets of kPackets rows. Each divides for one of them.
         const int mine = static_cast<int>(threadIdx.x) % Part::kAcross % Part::kPackets;
         uint32_t bits = 0;
 #pragma unroll
@@ -279,7 +280,7 @@ __global__ void __launch_bounds__(kFp8Threads, kFull && sizeof(T) == 2 ? 3 : 2)
           make_uint4(codes[j][0], codes[j][1], codes[j][2], codes[j][3]);
   }
   __syncthreads();
-  // Eight threads write a column's 128 codes: whole lines.
+  // Eight threads write the 128 codes of a column, which are whole cache lines.
   const int chunk = static_cast<int>(threadIdx.x) % kFp8Chunks;
   const int64_t from = row + chunk * 16;
   if (!kFull && from >= to.transposed_pitch) return;

@@ -1,4 +1,4 @@
-// FP8 on the CPU: codes by the rounding of the format, products of dequantized matrices in f32.
+// FP8 on the CPU: codes are rounded as the format requires; products use dequantized f32 matrices.
 #include "fp8.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ void run(const Matmul& op, CpuContext& ctx);
 
 namespace {
 
-/// The matrix to quantize: `in`, or its transpose.
+/// The matrix to quantize: `in` or its transpose.
 template <class T>
 struct Source {
   const T* data;
@@ -31,7 +31,7 @@ struct Source {
   }
 };
 
-/// Codes and scales of rows [begin, end), where begin is a multiple of kFp8Group. `of_tensor` is
+/// Writes codes and scales of rows [begin, end); begin is a multiple of kFp8Group. `of_tensor` is
 /// the multiplier of Fp8Scaling::tensor.
 template <Fp8Format kFormat, class T>
 void quantize_rows(const Source<T>& in, Fp8Scaling scaling, float of_tensor, int64_t begin,
@@ -73,7 +73,7 @@ void quantize_rows(const Source<T>& in, Fp8Scaling scaling, float of_tensor, int
 template <Fp8Format kFormat, class T>
 void quantize(const Source<T>& in, Fp8Scaling scaling, float of_tensor, const View& codes,
               const View& scale, CpuContext& ctx) {
-  // Pads of scales get the value of an empty group.
+  // Padding scales get the value of an empty group.
   if (scaling >= Fp8Scaling::group) {
     std::fill_n(scale.as<float>(), scale.numel(),
                 fp8_scale_of(fp8_multiplier(0, kFormat, scaling)));
@@ -87,7 +87,7 @@ void quantize(const Source<T>& in, Fp8Scaling scaling, float of_tensor, const Vi
   });
 }
 
-/// The f32 values of codes [rows, columns].
+/// Returns the f32 values of codes [rows, columns].
 std::vector<float> values_of(const View& codes, const View& scale, Fp8Format format,
                              Fp8Scaling scaling, CpuContext& ctx) {
   float table[256];

@@ -1,4 +1,4 @@
-// A tile of 128 x 128 elements in registers, by rows and by columns, and the cast to codes of FP8.
+// A tile of 128 x 128 elements in registers, by rows and by columns, and its cast to FP8 codes.
 #pragma once
 
 #include "../cuda/vector.cuh"
@@ -7,11 +7,11 @@
 namespace ds::cuda {
 
 constexpr int kFp8Tile = static_cast<int>(kFp8Group), kFp8Threads = 256, kFp8Quarter = kFp8Tile / 4;
-/// Packets of 16 codes in 128.
+/// Packets of 16 codes in a group of 128.
 constexpr int kFp8Chunks = kFp8Tile / 16;
 constexpr int kFp8RowThreads = 512;
 
-/// Two neighbouring codes; x comes first in memory.
+/// Returns two codes; x is first in memory.
 template <Fp8Format kFormat>
 __device__ __forceinline__ uint32_t two_codes(float x, float y) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
@@ -31,8 +31,8 @@ __device__ __forceinline__ uint32_t four_codes(const float (&x)[4], float by) {
          two_codes<kFormat>(mul_rn(x[2], by), mul_rn(x[3], by)) << 16;
 }
 
-/// Magnitudes of a packet as four words, of one or two elements each. Their order is that of
-/// integers; NaN is above infinity.
+/// Magnitudes of a packet as four words of one or two elements. They are ordered like integers,
+/// with NaN above infinity.
 template <class T>
 struct Fp8Magnitudes {
   static constexpr bool kPairs = sizeof(T) == 2;
@@ -50,7 +50,7 @@ struct Fp8Magnitudes {
     if constexpr (kPairs) return __vmaxu2(a, b);
     else return max(a, b);
   }
-  /// Returns the largest word of `word` over kLanes neighbouring threads of a warp.
+  /// Returns the largest `word` of kLanes consecutive threads of a warp.
   template <int kLanes>
   static __device__ __forceinline__ uint32_t largest_of(uint32_t word) {
 #pragma unroll
@@ -79,7 +79,7 @@ struct Fp8Magnitudes {
   }
 };
 
-/// Returns the largest of `bits` over the block, to each thread. Call it once a kernel.
+/// Returns the largest `bits` of the block to all threads. Call it at most once per kernel.
 __device__ __forceinline__ uint32_t largest_of_block(uint32_t bits) {
   __shared__ uint32_t largest[32];
   bits = __reduce_max_sync(0xffffffffu, bits);
@@ -89,17 +89,17 @@ __device__ __forceinline__ uint32_t largest_of_block(uint32_t bits) {
   return __reduce_max_sync(0xffffffffu, lane * 32 < blockDim.x ? largest[lane] : 0);
 }
 
-/// The matrix, and the magnitudes of whole rows and columns, or of all of it.
+/// The matrix, and the magnitudes of whole rows and columns, or of the matrix.
 template <class T>
 struct Fp8Source {
   const T* data;
   int64_t rows, columns, row_stride;
   int64_t tiles_across;
   bool in_packets;       // rows consist of aligned packets
-  uint32_t* of_rows;     // [rows]; with Fp8Scaling::tensor [1]
+  uint32_t* of_rows;     // [rows]; [1] for Fp8Scaling::tensor
   uint32_t* of_columns;  // [columns]
 
-  /// Elements outside the matrix are 0. kFull: there are none, and rows consist of packets.
+  /// Returns a packet. Elements outside of the matrix are 0. With kFull there are none.
   template <bool kFull = false>
   __device__ __forceinline__ Vector<T, kPacket<T>> packet(int64_t row, int64_t column) const {
     constexpr int kWidth = kPacket<T>;
@@ -114,13 +114,13 @@ struct Fp8Source {
   }
 };
 
-/// The place of 16 codes of a column in shared memory. Neighbouring threads that hold every second
-/// column, or the parts of a column, use different banks.
+/// Returns the position of 16 codes of a column in shared memory. Consecutive threads, which hold
+/// every second column or parts of a column, use different banks.
 __device__ __forceinline__ int staged(int column, int chunk) {
   return column * kFp8Chunks + (chunk ^ (column / 2 % kFp8Chunks));
 }
 
-/// The thread's packets of a tile: packet i is at row `down + i * kDown`, column `across`.
+/// The packets of a thread in a tile. Packet i is at row `down + i * kDown`, column `across`.
 template <class T>
 struct Fp8TilePart {
   static constexpr int kWidth = kPacket<T>, kAcross = kFp8Tile / kWidth,
@@ -143,7 +143,7 @@ struct Fp8TilePart {
   }
 };
 
-/// Two neighbouring columns in a quarter of the rows of a tile in shared memory.
+/// Two consecutive columns in a quarter of the rows of a tile in shared memory.
 template <class T>
 struct Fp8ColumnPair {
   int column, quarter;

@@ -1,7 +1,7 @@
-// The gated delta rule on the GPU. Each block keeps 16 lines of a head's state [D, E] in registers
-// and runs over the tokens. Columns are independent in the forward, and in the gradient of v. Rows
-// are independent in the gradients of q and k, once the gradient of v is known. So no block waits
-// for another one.
+// The gated delta rule on the GPU. Each block keeps 16 lines (rows or columns) of a head's state
+// [D, E] in registers and iterates over tokens. In the forward and the gradient of v, columns are
+// independent. In the gradients of q and k, rows are, once the gradient of v is known. So no block
+// waits for another.
 #include "gated_delta.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ constexpr int kLanes = 8;                  // threads of a line
 constexpr int kLines = kThreads / kLanes;  // lines of a block
 constexpr int kMost = 256;                 // largest D and E
 
-/// Which recurrence runs, and what its lines and vectors are:
+/// The recurrences, with their lines and vectors:
 ///
 ///   forward   columns; k, q: missing = v - S'k, out = S'q
 ///   values    columns, backwards; k, q: w = beta X'k, where X is the gradient of the state
@@ -24,7 +24,7 @@ constexpr int kMost = 256;                 // largest D and E
 ///   writes    rows, backwards; w, dout, missing: y = X missing
 enum class Pass { forward, values, reads, writes };
 
-/// Rows [.., heads, width] of elements, with the strides of rows, heads and batches.
+/// An operand [.., heads, width] with its strides of rows, heads and batches.
 template <class T>
 struct Rows {
   T* data;
@@ -42,14 +42,14 @@ struct Delta {
   float *missing, *w, *dq, *read, *y;
   const float *decay, *beta;  // [B, T, H]
   const int* documents;       // [B, T], or null
-  // Of packed sequences; null for rows of a batch.
+  // For packed sequences. Null for rows of a batch.
   const int *starts, *lengths, *slots;
   float* pool;
   int64_t slot_count, rows;
   int t, heads, group, d, e, lines, slices;
 };
 
-/// Tokens of a block's sequence.
+/// The tokens of a block's sequence.
 struct Span {
   int64_t batch, first, count;
   int slot;
@@ -66,19 +66,20 @@ __device__ Span span_of(const Delta<T>& a, int sequence) {
   return {0, first, count, slot, slot >= 0 && a.lengths[sequence] > count};
 }
 
-/// Sum over the threads of a line; all get it.
+/// Returns the sum over the threads of a line, to all of them.
 __device__ __forceinline__ float line_sum(float x) {
 #pragma unroll
   for (int mask = kLanes / 2; mask > 0; mask /= 2) x += __shfl_xor_sync(0xffffffffu, x, mask);
   return x;
 }
 
-/// Position of register r in its line: threads of a line read neighbouring packets of four.
+/// Returns the position of register r in its line. The threads of a line read consecutive packets
+/// of four.
 __device__ __forceinline__ int depth_of(int r, int lane) {
   return (r / 4) * (4 * kLanes) + lane * 4 + r % 4;
 }
 
-/// N registers of a staged row.
+/// Loads N registers of a row in shared memory.
 template <int N>
 __device__ __forceinline__ void load_row(const float* row, int lane, float (&out)[N]) {
 #pragma unroll
@@ -124,13 +125,13 @@ __global__ void __launch_bounds__(kThreads) delta_kernel(Delta<T> a) {
     }
   }
 
-  // Row of a token in tensors [B, T, H].
+  // Returns the row of a token in tensors [B, T, H].
   const auto place = [&](int64_t t) {
     return ((span.batch * a.t + span.first + t) * a.heads + head);
   };
   for (int64_t done = 0; done < span.count; done += kTokens) {
     const int count = static_cast<int>(min(int64_t{kTokens}, span.count - done));
-    // Backwards, stage row i holds token span.count - 1 - done - i.
+    // Backwards, row i of the stage holds token span.count - 1 - done - i.
     const auto token = [&](int i) { return kBackwards ? span.count - 1 - done - i : done + i; };
     __syncthreads();
     for (int i = threadIdx.x; i < count * kDepth; i += kThreads) {
@@ -252,7 +253,7 @@ __global__ void __launch_bounds__(kThreads) delta_kernel(Delta<T> a) {
   }
 }
 
-/// Sums of a value head's gradients: dbeta = k.y, and the decay's own part of its gradient.
+/// Computes dbeta = k.y and each token's own part of ddecay, for a value head.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     delta_dots_kernel(Delta<T> a, float* ddecay, float* dbeta, int64_t count) {
@@ -278,8 +279,8 @@ __global__ void __launch_bounds__(kThreads)
   ddecay[at] = asked - a.beta[at] * written;
 }
 
-/// ddecay = sums over this and later tokens of the document; 0 at its first token. A warp per row
-/// of the batch and head.
+/// Sums ddecay over this and later tokens of the document. It is 0 at the first token. A warp
+/// handles a row of the batch and a head.
 __global__ void __launch_bounds__(kThreads)
     delta_decay_kernel(float* ddecay, const int* documents, int64_t batches, int t, int heads) {
   const int64_t line = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / 32;
@@ -294,7 +295,7 @@ __global__ void __launch_bounds__(kThreads)
     float* const place = ddecay + (b * t + at) * heads + head;
     double sum = inside ? static_cast<double>(*place) : 0.0;
     const bool is_first = inside && (at == 0 || (own && own[at] != own[at - 1]));
-    // A sum ends behind the first token of a document, which is at a higher lane.
+    // A sum ends after the first token of a document, which is at a higher lane.
     int stops = inside && own && at + 1 < t && own[at] != own[at + 1];
     if (lane == 0 && !stops) sum += carry;
 #pragma unroll
@@ -310,7 +311,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// dq and dk of key heads: sums over their value heads.
+/// Sums dq and dk of key heads over their value heads.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     delta_keys_kernel(Delta<T> a, T* dq, T* dk, int64_t count) {

@@ -1,4 +1,4 @@
-// The gated delta rule on the CPU: one value head of one row or sequence at a time, token by token.
+// The gated delta rule on the CPU, token by token, for each value head of a row or sequence.
 #include "gated_delta.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace ds::cpu {
 namespace {
 
-/// Consecutive tokens of one value head. Heads lie `stride` elements apart from token to token.
+/// Consecutive tokens of a value head. `stride` is the distance between tokens, in elements.
 template <class T>
 struct Tokens {
   const T* data;
@@ -19,7 +19,7 @@ struct Tokens {
   const T* at(int64_t t) const { return data + t * stride; }
 };
 
-/// [.., T, heads, width] from token `first` on, of head `head`.
+/// Returns the tokens of head `head` in [.., T, heads, width], from token `first` on.
 template <class T>
 Tokens<T> tokens_of(const View& x, int64_t batch, int64_t first, int64_t head) {
   const int token = x.ndim - 3;
@@ -28,7 +28,7 @@ Tokens<T> tokens_of(const View& x, int64_t batch, int64_t first, int64_t head) {
           x.strides[token]};
 }
 
-/// Computes one head of one sequence.
+/// Computes a head of a sequence.
 template <class T>
 struct Sequence {
   using C = compute_t<T>;
@@ -37,12 +37,12 @@ struct Sequence {
   const int32_t* documents;  // of its tokens, or null
   int64_t count, d, e;
 
-  /// Whether the state starts again at token t.
+  /// Returns true if the state is reset at token t.
   bool starts(int64_t t) const { return t == 0 || (documents && documents[t] != documents[t - 1]); }
   C factor(int64_t t) const { return std::exp(*decay.at(t)); }
 };
 
-/// Rows of one sequence, widened.
+/// Rows of a sequence in the compute type.
 template <class C>
 struct Row {
   std::vector<C> values;
@@ -54,13 +54,13 @@ struct Row {
   }
 };
 
-/// x = factor x
+/// Multiplies x by `factor`.
 template <class C>
 void scale(C* x, C factor, int64_t n) {
   for (int64_t i = 0; i < n; ++i) x[i] *= factor;
 }
 
-/// out = state' row: [D, E] by [D].
+/// Computes out = state' row, with state [D, E] and row [D].
 template <class C>
 void read(const C* state, const C* row, C* out, int64_t d, int64_t e) {
   std::fill_n(out, e, C(0));
@@ -72,7 +72,7 @@ void read(const C* state, const C* row, C* out, int64_t d, int64_t e) {
   }
 }
 
-/// out = state row: [D, E] by [E].
+/// Computes out = state row, with state [D, E] and row [E].
 template <class C>
 void read_rows(const C* state, const C* row, C* out, int64_t d, int64_t e) {
   for (int64_t i = 0; i < d; ++i) {
@@ -81,7 +81,7 @@ void read_rows(const C* state, const C* row, C* out, int64_t d, int64_t e) {
   }
 }
 
-/// state += left right'
+/// Adds sign left right' to the state.
 template <class C>
 void write(C* state, const C* left, const C* right, C sign, int64_t d, int64_t e) {
   for (int64_t i = 0; i < d; ++i) {
@@ -92,7 +92,7 @@ void write(C* state, const C* left, const C* right, C sign, int64_t d, int64_t e
   }
 }
 
-/// Runs the recurrence from `state`, which is current; `each` gets the token, v - S'k and S'q.
+/// Runs the recurrence on `state`. Calls `each` with the token, v - S'k and S'q.
 template <class T, class F>
 void forward(const Sequence<T>& s, compute_t<T>* state, bool keeps, F each) {
   using C = compute_t<T>;
@@ -132,8 +132,8 @@ Sequence<T> row_of(const View& q, const View& k, const View& v, const View& deca
           v.shape[3]};
 }
 
-/// Gradients of one head: of its queries and keys, [T, D] each, to be summed over the heads that
-/// share a key head.
+/// Computes the gradients of a head. Those of queries and keys, [T, D], are later summed over the
+/// heads that share a key head.
 template <class T>
 void backward(const GatedDeltaBackward& op, int64_t batch, int64_t head, compute_t<T>* dq,
               compute_t<T>* dk) {
@@ -142,7 +142,7 @@ void backward(const GatedDeltaBackward& op, int64_t batch, int64_t head, compute
   const int64_t n = s.count, d = s.d, e = s.e, h = op.v.shape[2];
   const auto tokens = [&](int64_t width) { return std::vector<C>(static_cast<size_t>(n * width)); };
   std::vector<C> state(static_cast<size_t>(d * e)), missing = tokens(e), w = tokens(e);
-  std::vector<C> writes = tokens(d);  // of k u', before the factor beta
+  std::vector<C> writes = tokens(d);  // k u' before the factor beta
   forward<T>(s, state.data(), false,
              [&](int64_t t, const C* m, const C*) { std::copy_n(m, e, missing.data() + t * e); });
   const Tokens<T> dout = tokens_of<T>(op.dout, batch, 0, head);

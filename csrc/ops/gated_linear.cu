@@ -1,5 +1,5 @@
-// GatedLinear and QuantizedGatedLinear on the GPU: one kernel for one row, else the product and
-// then the gate.
+// GatedLinear and QuantizedGatedLinear on the GPU: one kernel for a single row, otherwise the
+// product and then the gate.
 #include "gated_linear.h"
 
 #include "matmul.h"
@@ -15,7 +15,7 @@ void run(const Swiglu& op, CudaContext& ctx);
 
 namespace {
 
-/// `product` fills [rows, 2 hidden].
+/// Runs `product`, which fills [rows, 2 hidden], then the gate.
 template <class Product>
 void in_two_steps(const View& out, CudaContext& ctx, const Product& product) {
   const GatedColumns columns(

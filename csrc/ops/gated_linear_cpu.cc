@@ -15,7 +15,7 @@ void run(const Swiglu& op, CpuContext& ctx);
 
 namespace {
 
-/// `product` fills [rows, 2 hidden].
+/// Runs `product`, which fills [rows, 2 hidden], then the gate.
 template <class Product>
 void gate(const View& out, CpuContext& ctx, const Product& product) {
   if (out.numel() == 0) return;

@@ -1,4 +1,4 @@
-// Gather along one dim on the GPU.
+// Gather along a dim on the GPU.
 #include "gather.h"
 
 #include "../cuda/strided.cuh"
@@ -8,12 +8,12 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// The line of `size` elements along the gathered dim that an item reads.
+/// The line of `size` elements along the gathered dim, from which an item reads.
 struct Line {
   int64_t size, stride;
 };
 
-/// Operands: out, index, in (with the gathered dim's stride set to 0).
+/// Operands are out, index and in, with stride 0 along the gathered dim of `in`.
 template <class T, class I>
 __global__ void __launch_bounds__(kThreads)
     gather_kernel(Steps<3> steps, T* out, const I* index, const T* in, Line line) {

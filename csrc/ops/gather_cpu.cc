@@ -1,4 +1,4 @@
-// Gather along one dim on the CPU, line by line.
+// Gather along a dim on the CPU, line by line.
 #include "gather.h"
 
 #include "../cpu/index_check.h"

@@ -1,5 +1,5 @@
-// Gradient norm and clipping on the GPU: a two-phase sum of squares, then one thread computes the
-// control values.
+// Gradient norm and clipping on the GPU: a sum of squares in two kernels, then one thread computes
+// the control values.
 #include "gradient_control.h"
 
 #include <algorithm>
@@ -12,7 +12,8 @@ namespace {
 
 constexpr int kThreads = 512, kBlocksPerSm = 4, kUnroll = 4;
 
-/// Squares of one packet, added pairwise in f32: one f64 addition per packet keeps up with memory.
+/// Returns the squares of a packet, added pairwise in f32. So one f64 addition per packet keeps up
+/// with memory.
 template <int N, class T>
 __device__ __forceinline__ float packet_squares(const Vector<T, N>& x) {
   float y[N];

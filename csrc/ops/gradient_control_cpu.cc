@@ -1,4 +1,4 @@
-// Sum of squares and the clip factor on the CPU, in f64 with a fixed order.
+// Sum of squares and clipping factor on the CPU, in f64 in a fixed order.
 #include "gradient_control.h"
 
 #include <algorithm>

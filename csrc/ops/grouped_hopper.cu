@@ -25,7 +25,7 @@ void launch(const char* op, const Product<T>& p, CudaContext& ctx) {
 
 template <class T, Form kForm>
 bool run_hopper_product(const char* op, const Product<T>& p, CudaContext& ctx) {
-  // Products by columns gather nothing: they are gradients of sorted rows.
+  // Products by columns do not gather rows: they are gradients of sorted rows.
   if (!ctx.code.hopper || p.m == 0 || (p.rows && kForm == Form::rows_by_columns)) return false;
   if (p.rows) launch<T, kForm, kForm != Form::rows_by_columns>(op, p, ctx);
   else launch<T, kForm, false>(op, p, ctx);

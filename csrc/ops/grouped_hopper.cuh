@@ -1,9 +1,9 @@
-// Products of ragged groups on wgmma and TMA: one producer warpgroup and two consumer warpgroups.
+// Grouped products on wgmma and TMA: one producer warpgroup and two consumer warpgroups.
 //
-// A thread block lives for the whole launch and takes tile by tile from a counter. The producer
-// finds each tile from the offsets on the device and copies both operands into shared memory, by
-// TMA or, for gathered rows, by cp.async. Each consumer owns 64 rows of the tile; it skips the
-// products of rows behind the end of a group. Source: NVIDIA CUTLASS's warp-specialized kernels.
+// A thread block runs for the whole launch and takes tiles from a counter. The producer finds a
+// tile from the offsets on the device. It copies both operands into shared memory, by TMA or, for
+// gathered rows, by cp.async. Each consumer owns 64 rows of the tile and skips products of rows
+// beyond the end of the group. Source: the warp-specialized kernels of NVIDIA CUTLASS.
 #pragma once
 
 #include "../cuda/hopper.cuh"
@@ -11,6 +11,7 @@
 
 namespace ds::cuda {
 
+/// Arguments of the kernel.
 template <class T>
 struct HopperProduct {
   TensorMap a, b;  // the map of a gathered operand is unused
@@ -18,8 +19,8 @@ struct HopperProduct {
   unsigned* counter;  // 0 before and after the launch
 };
 
-/// Tiles of 128 rows x kColumns. A walk through the tiles of a group takes `row_block` tiles of
-/// rows at each step across, so that the tiles in flight share their operands in the L2 cache.
+/// Tiles of 128 rows by kColumns. The tiles of a group are visited in columns of `row_block` tiles,
+/// so that tiles in flight share operands in the L2 cache.
 template <int kColumns, int kStages>
 struct HopperProductShape {
   static constexpr int rows = 128, columns = kColumns, depth = 64, stages = kStages;
@@ -28,22 +29,22 @@ struct HopperProductShape {
   static constexpr int panels = kColumns / 64, row_block = 16;
 };
 
-/// One tile, which the producer hands to the consumers.
+/// A tile, which the producer passes to the consumers.
 struct HopperTileWork {
   int group;
   int row, end;       // rows of out
   int column;         // of out
-  int begin, length;  // rows of the group; used by the weight gradient
+  int begin, length;  // rows of the group, for the weight gradient
   int steps;          // of kDepth along the summed dim; -1 ends the launch
 };
 
-/// Shared memory of one thread block. Tiles with the summed dim along columns are [rows][64];
-/// others are panels of [64][64].
+/// Shared memory of a thread block. If the summed dim runs along columns, a tile is [rows][64].
+/// Otherwise it is panels of [64][64].
 template <class T, class S>
 struct HopperProductMemory {
   T a[S::stages][S::consumers][64][64];
   T b[S::stages][S::panels][64][64];
-  T out[S::consumers * 4][16 * 64];  // 16 rows of each warp
+  T out[S::consumers * 4][16 * 64];  // 16 rows per warp
   SharedBarrier full[S::stages], empty[S::stages];
   SharedBarrier work_full[2], work_empty[2];
   HopperTileWork work[2];
@@ -51,7 +52,7 @@ struct HopperProductMemory {
 template <class T, class S>
 constexpr size_t hopper_product_bytes = sizeof(HopperProductMemory<T, S>) + 1024;
 
-/// The producer warpgroup. Without kGather only its first warp works.
+/// The producer warpgroup. Without kGather, only its first warp works.
 template <class T, Form kForm, class S, bool kGather>
 struct HopperProducer {
   static constexpr bool kGradient = kForm == Form::columns_by_columns;
@@ -65,7 +66,7 @@ struct HopperProducer {
     return static_cast<int>((size + piece - 1) / piece);
   }
 
-  /// How many tiles of rows there are; a warp computes this together.
+  /// Returns the number of tiles of rows. All lanes of a warp compute it together.
   __device__ __forceinline__ int count_tiles() const {
     int sum = 0;
     for (int g = lane; g <= p.groups; g += 32) {
@@ -78,7 +79,7 @@ struct HopperProducer {
     return sum;
   }
 
-  /// The tile number `index` of a group of `down` x `across` tiles.
+  /// Position of a tile in a group of `down` x `across` tiles.
   struct Place {
     int down, across;
   };
@@ -123,11 +124,11 @@ struct HopperProducer {
     }
   }
 
-  /// Bytes that TMA copies in one step.
+  /// Bytes that TMA copies in a step.
   static constexpr uint32_t kBulkBytes = (kGather && !kGradient ? 0 : S::rows * kDepth * 2) +
                                          (kGather && kGradient ? 0 : S::columns * kDepth * 2);
 
-  /// One thread calls.
+  /// Starts the copies by TMA of a step. One thread calls it.
   __device__ __forceinline__ void copy_bulk(const HopperTileWork& work, int stage, int from) const {
     SharedBarrier& full = memory.full[stage];
     full.arrive_expecting(kBulkBytes);
@@ -156,7 +157,7 @@ struct HopperProducer {
     }
   }
 
-  /// Rows of `a` that this thread gathers: row threadIdx.x / 8 + 16 i of the tile.
+  /// Finds the rows of `a` that this thread gathers: threadIdx.x / 8 + 16 i of the tile.
   static constexpr int kRowsOfThread = S::rows / 16;
   __device__ __forceinline__ void find_rows(int (&source)[kRowsOfThread],
                                             const HopperTileWork& work) const {
@@ -179,7 +180,7 @@ struct HopperProducer {
     }
   }
 
-  /// The row that lane i of this warp reads for the gathered right operand: row warp + 4 i.
+  /// Returns the row that lane i of this warp reads for the gathered right operand: warp + 4 i.
   __device__ __forceinline__ int right_row(const HopperTileWork& work, int from) const {
     const int row = from + warp + 4 * (lane % 16);
     return row < work.length ? static_cast<int>(source_row(p, work.begin + row)) : -1;
@@ -260,7 +261,7 @@ struct HopperProducer {
   }
 };
 
-/// One consumer warpgroup.
+/// A consumer warpgroup.
 template <class T, Form kForm, class S>
 struct HopperProductConsumer {
   static constexpr bool kGradient = kForm == Form::columns_by_columns;
@@ -268,11 +269,11 @@ struct HopperProductConsumer {
   const HopperProduct<T>& args;
   HopperProductMemory<T, S>& memory;
   const Product<T>& p;
-  int group;  // which consumer
+  int group;  // index of this consumer
   float acc[kN / 8][4];
 
-  /// Zeroes the rows of the next group in the tiles of the last step: own rows of a, all of b. The
-  /// other consumer may read b already, so this writes zeros behind `kept` only, as it does.
+  /// Zeroes rows of the next group in the tiles of the last step: its own rows of a, and all of b.
+  /// The other consumer may already read b, but both write zeros only beyond `kept`.
   __device__ __forceinline__ void zero_behind(int kept, int stage) const {
     const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
     for (int i = kept * 8 + thread; i < 64 * 8; i += kWarpgroup) {
@@ -285,7 +286,7 @@ struct HopperProductConsumer {
     named_sync(1 + group, kWarpgroup);
   }
 
-  /// acc += the product of a stage, in flight.
+  /// Starts acc += the product of a stage.
   __device__ __forceinline__ void issue(int stage) {
     const auto& a = memory.a[stage];
     const auto& b = memory.b[stage];
@@ -308,7 +309,7 @@ struct HopperProductConsumer {
     T* const out = kGradient ? p.out + work.group * p.n * p.k : p.out;
     T* const staging = memory.out[4 * group + warp];
     const bool add = kGradient && p.accumulate;
-    const auto each_chunk = [&](int panel, auto&& body) {  // 16 bytes of global and of staged rows
+    const auto each_chunk = [&](int panel, auto&& body) {  // 16 bytes of global and staged rows
 #pragma unroll
       for (int i = lane; i < 16 * 8; i += 32) {
         const int r = i / 8, chunk = i % 8;
@@ -397,7 +398,7 @@ struct HopperProductConsumer {
   }
 };
 
-/// Without a body the launch bound is 1 thread.
+/// Without a body, the launch bound is 1 thread.
 template <class T, Form kForm, class S, bool kGather>
 __global__ void __launch_bounds__(DS_HOPPER_BODY ? S::threads : 1, 1)
     hopper_product_kernel(const __grid_constant__ HopperProduct<T> args) {
@@ -431,7 +432,7 @@ __global__ void __launch_bounds__(DS_HOPPER_BODY ? S::threads : 1, 1)
 #endif
 }
 
-/// The tensor maps of one product.
+/// Returns the kernel's arguments with the tensor maps of a product.
 template <class T, Form kForm, class S, bool kGather>
 HopperProduct<T> hopper_product(const char* op, const Product<T>& p, unsigned* counter) {
   constexpr bool kGradient = kForm == Form::columns_by_columns;

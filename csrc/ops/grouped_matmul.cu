@@ -1,5 +1,5 @@
-// Products of ragged groups on the GPU in one launch. The grid depends on shapes only, so the host
-// never needs the lengths of the groups. 16-bit types use tensor cores, others plain tiles.
+// Grouped products on the GPU in one launch. The grid depends only on shapes, so the host does not
+// need the sizes of groups. 16-bit dtypes use tensor cores, others plain tiles.
 #include "grouped_matmul.h"
 
 #include "../cuda/block_reduce.cuh"
@@ -13,7 +13,7 @@ namespace ds::cuda {
 namespace {
 
 /// Sizes of a tensor-core block: kWarpRows x kWarpColumns warps, each with 16 kTiles x 8 kColumns
-/// of the result. kDepth is the step along the summed dim, with kStages steps in flight.
+/// results. kStages steps of kDepth along the summed dim are in flight.
 template <int kWarpRows_, int kWarpColumns_, int kTiles_, int kColumns_, int kStages_>
 struct Shape {
   static constexpr int kWarpRows = kWarpRows_, kWarpColumns = kWarpColumns_;
@@ -25,10 +25,10 @@ struct Shape {
   static constexpr size_t kBytes = size_t{2} * kStages * kStageElements;
 };
 using Wide = Shape<4, 2, 2, 8, 3>;  // 128 x 128: training and long prompts
-using Flat = Shape<1, 4, 1, 2, 4>;  // 16 x 64: a few rows per expert, bound by memory
+using Flat = Shape<1, 4, 1, 2, 4>;  // 16 x 64: few rows per expert, limited by memory
 
-/// Copies [kLines, kLength] to shared memory. Line i starts at source(i); null gives zeros. Each
-/// line has `length` valid elements.
+/// Copies [kLines, kLength] to shared memory. Line i starts at source(i) and has `length` valid
+/// elements. A null line becomes zeros.
 template <class T, int kLines, int kLength, int kThreads, class Source>
 __device__ __forceinline__ void copy_tile(T* shared, const T* somewhere, int64_t length,
                                           Source source) {
@@ -43,7 +43,8 @@ __device__ __forceinline__ void copy_tile(T* shared, const T* somewhere, int64_t
   }
 }
 
-/// acc += a^T b, both kDepth rows in shared memory: a of kHeight columns from `row`, b of kWidth.
+/// Computes acc += a^T b. Both have kDepth rows in shared memory; a has kHeight columns from `row`
+/// on, b has kWidth.
 template <class T, class S>
 __device__ __forceinline__ void multiply_columns(float (&acc)[S::kTiles][S::kColumns][4],
                                                  const T* a, const T* b, int row, int column) {
@@ -69,7 +70,7 @@ __device__ __forceinline__ void multiply_columns(float (&acc)[S::kTiles][S::kCol
   }
 }
 
-/// acc += a b, a of kDepth columns, b of kDepth rows and kWidth columns.
+/// Computes acc += a b. a has kDepth columns; b has kDepth rows and kWidth columns.
 template <class T, class S>
 __device__ __forceinline__ void multiply_rows_by_columns(
     float (&acc)[S::kTiles][S::kColumns][4], const RowFragments<T, S::kTiles, S::kDepth, false>& a,
@@ -94,15 +95,15 @@ __device__ __forceinline__ void multiply_rows_by_columns(
   }
 }
 
-/// The work of a block: rows of out (columns_by_columns: columns of dout) from `row`, columns from
-/// `column`, over `depth` elements (rows) of the summed dim.
+/// The work of a block: rows of out from `row` on (columns of dout for columns_by_columns), columns
+/// from `column` on, over `depth` elements of the summed dim.
 template <class T, Form kForm, class S>
 struct Block {
   const Product<T>& p;
   Tile tile;
   int64_t row, column, depth;
 
-  /// Step number `step` of both operands to a stage of shared memory.
+  /// Copies step `step` of both operands to a stage of shared memory.
   __device__ __forceinline__ void load(T* a, int64_t step) const {
     T* const b = a + S::kHeight * S::kDepth;
     const int64_t from = step * S::kDepth;
@@ -213,7 +214,7 @@ __global__ void __launch_bounds__(S::kThreads) tensor_core_kernel(Product<T> p) 
 
 constexpr int kSide = 64, kPlainDepth = 16, kPlainThreads = 256, kPer = 4;
 
-/// Any dtype, size and alignment: 64 x 64 of the result per block, 4 x 4 per thread.
+/// The kernel for any dtype, size and alignment: 64 x 64 results per block, 4 x 4 per thread.
 template <class T, Form kForm>
 __global__ void __launch_bounds__(kPlainThreads) plain_kernel(Product<T> p) {
   __shared__ float left[kPlainDepth][kSide + 1], right[kPlainDepth][kSide + 1];
@@ -247,7 +248,7 @@ __global__ void __launch_bounds__(kPlainThreads) plain_kernel(Product<T> p) {
     const T* const weight = p.b + tile.group * p.n * p.k;
     return to_float(kForm == Form::rows_by_rows ? weight[c * p.k + d] : weight[d * p.n + c]);
   };
-  // Neighbouring threads read neighbouring elements, along the summed dim or across it.
+  // Consecutive threads read consecutive elements, along the summed dim or across it.
   constexpr bool kAcrossLeft = kGradient, kAcrossRight = kForm != Form::rows_by_rows;
   const int y = threadIdx.x / (kSide / kPer), x = threadIdx.x % (kSide / kPer);
   float acc[kPer][kPer] = {};
@@ -285,8 +286,8 @@ unsigned pieces(int64_t size, int64_t piece) {
   return static_cast<unsigned>((size + piece - 1) / piece);
 }
 
-/// The grid: columns, then tiles of rows, or rows and groups of the gradient. The GPU takes at most
-/// 65535 tiles.
+/// Returns the grid: columns, then tiles of rows, or for the gradient rows and groups. The GPU
+/// allows at most 65535 tiles.
 template <class T, Form kForm>
 dim3 grid_of(const char* op, const Product<T>& p, int64_t height, int64_t width) {
   constexpr bool kGradient = kForm == Form::columns_by_columns;

@@ -1,4 +1,4 @@
-// Products of ragged groups on the CPU: gathered rows, and one plain product per group.
+// Grouped products on the CPU: gathers rows, then runs a plain product per group.
 #include "grouped_matmul.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ void run(const Matmul& op, CpuContext& ctx);
 
 namespace {
 
-/// [rows, columns] at `data`.
+/// Returns a view [rows, columns] at `data`.
 View matrix_of(const View& like, void* data, int64_t rows, int64_t columns) {
   View v;
   v.data = data;
@@ -37,7 +37,7 @@ char* group_at(const View& v, int64_t group) {
   return v.as<char>() + group * elements * static_cast<int64_t>(size_of(v.dtype));
 }
 
-/// Throws DS_INDEX before anything is written.
+/// Checks groups and rows. Throws DS_INDEX before anything is written.
 void require_groups(const char* op, const View& x, const OptionalView& rows, const View& offsets,
                     int64_t count) {
   const int32_t* const at = offsets.as<int32_t>();
@@ -51,7 +51,8 @@ void require_groups(const char* op, const View& x, const OptionalView& rows, con
     if (rows.as<int32_t>()[r] != -1) require_index(op, rows.as<int32_t>()[r], x.shape[0], "x");
 }
 
-/// Rows first .. first + count of the sorted x, gathered if they are not contiguous.
+/// Returns rows first to first + count of the sorted x, copied to `gathered` unless they are
+/// contiguous.
 View rows_of(const View& x, const OptionalView& rows, int64_t first, int64_t count,
              std::vector<char>& gathered) {
   const int64_t width = x.shape[1];

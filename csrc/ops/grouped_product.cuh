@@ -1,4 +1,4 @@
-// Products of ragged groups as the kernels see them: operands, and the tiles that cut the rows.
+// Arguments of the grouped product kernels: operands, and tiles of rows.
 #pragma once
 
 #include <cstdint>
@@ -16,34 +16,33 @@ enum class Form {
   columns_by_columns,  // out[n, k] = a[:, n] . b[:, k], summed over the rows of a group
 };
 
-/// Both ops as the kernels see them.
+/// Arguments of both ops.
 template <class T>
 struct Product {
   const T *a, *b;
   T* out;
   const int32_t *rows, *offsets;  // rows: of a, or of b in columns_by_columns; may be null
-  int64_t gathered;               // rows that there are where `rows` points
+  int64_t gathered;               // number of rows that `rows` may refer to
   int groups;
-  int64_t m, n, k;  // m: rows of out, or inner ones of a group; n, k: columns
+  int64_t m, n, k;  // m: rows of out, or summed rows of a group; n, k: columns
   bool accumulate;
 };
 
-/// Rows of out that a block makes.
+/// Rows of out that a block computes.
 struct Tile {
-  int group;  // `groups` for rows behind the last one
+  int group;  // `groups` for rows beyond the last group
   int64_t begin, end;
 };
 
-/// A group of rows that tile number `index` belongs to, where each tile of rows counts `across`
-/// times.
+/// The group of rows of tile number `index`, if each tile of rows counts `across` times.
 struct FoundGroup {
-  int group;           // `groups` for rows behind the last one
+  int group;           // `groups` for rows beyond the last group
   int64_t begin, end;  // its rows
-  int64_t index;       // number of the tile within the group
+  int64_t index;       // index of the tile in the group
 };
 
-/// Finds tile number `index`, where the rows of each group are cut into tiles of `height`; a group
-/// without rows has no tile. Each warp computes this without other warps.
+/// Finds the group of tile number `index`. The rows of each group are divided into tiles of
+/// `height`; an empty group has no tile. Each warp computes it on its own.
 template <class T>
 __device__ __forceinline__ bool find_group(const Product<T>& p, int64_t index, int height,
                                            int64_t across, FoundGroup& found_group) {
@@ -80,7 +79,7 @@ __device__ __forceinline__ bool find_group(const Product<T>& p, int64_t index, i
   return false;
 }
 
-/// The rows of tile number `index`.
+/// Finds the rows of tile number `index`.
 template <class T>
 __device__ __forceinline__ bool find_tile(const Product<T>& p, int64_t index, int height,
                                           Tile& tile) {
@@ -92,14 +91,14 @@ __device__ __forceinline__ bool find_tile(const Product<T>& p, int64_t index, in
   return true;
 }
 
-/// Upper bound of the number of tiles: each group and the rows after the last group may end in a
-/// partial tile.
+/// Returns an upper bound of the number of tiles: each group, and the rows beyond the last group,
+/// may end with a partial tile.
 inline int64_t most_tiles(int64_t rows, int64_t groups, int64_t height) {
   const int64_t partial = rows < groups + 1 ? rows : groups + 1;
   return rows / height + partial;
 }
 
-/// The row of a gathered operand, or -1 for zeros.
+/// Returns the row of a gathered operand, or -1 for zeros.
 template <class T>
 __device__ __forceinline__ int64_t source_row(const Product<T>& p, int64_t row) {
   if (!p.rows) return row;

@@ -1,13 +1,13 @@
-// The product of one row with 8- or 4-bit codes in integer arithmetic on tensor cores. Codes are
-// operands as stored, because converting codes to weights takes as long as reading them.
+// The product of one row with 8- or 4-bit codes, in integer arithmetic on tensor cores. Codes are
+// used as stored, because converting them to weights takes as long as reading them.
 //
-// A number of x is three signed 8-bit digits, scaled by the largest magnitude of its segment, so
-// products and sums are exact.
-// 1. The left operand of mma is 16 by 32 bytes: 8 neighbouring segments of two outputs. A lane
-//    reads 16 bytes of each output, a warp 512 bytes.
+// A number of x is split into three signed 8-bit digits, scaled by the largest magnitude of its
+// segment. So products and sums are exact.
+// 1. The left operand of mma is 16 by 32 bytes: 8 consecutive segments of two outputs. A lane reads
+//    16 bytes of each output, a warp 512 bytes.
 // 2. The columns of the right operand are one digit of the same segments of x.
-// 3. The result is the diagonal, one value per segment. The other seven eighths of the products are
-//    unused. They cost less time than reading the outputs in shorter pieces.
+// 3. The result is the diagonal, a value per segment. The other seven eighths of the products are
+//    unused, which costs less time than reading the outputs in shorter pieces.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 
 namespace ds::cuda {
 
-/// out [outputs] = x [inputs] by weights + bias; of gates, [outputs / 2]: see OneRow.
+/// Computes out [outputs] = x [inputs] by weights + bias, or gated out [outputs / 2]: see OneRow.
 template <class T>
 struct IntegerRow {
   CodeMatrix codes;   // without zero points, scales of type T
@@ -29,19 +29,19 @@ struct IntegerRow {
 
 constexpr int kDigits = 3;
 constexpr int kPieceBytes = 512;  // bytes of an output's codes that a warp reads, in 8 segments
-constexpr int kRoundPairs = 32;   // pairs of outputs with sums that fit in shared memory
+constexpr int kRoundPairs = 32;   // pairs of outputs for which shared memory holds sums
 
-/// Shape of a kernel's blocks: one warp per piece of an output, or one per two pieces.
+/// Shape of a kernel's blocks: a warp per piece of an output, or per two pieces.
 template <bool kGated, int kPieces, int kAhead, int kMostWarps, int kBlocksPerSm>
 struct IntegerShape {
   static constexpr bool gated = kGated;
-  static constexpr int pieces = kPieces;  // of an output, a warp
-  static constexpr int ahead = kAhead;    // pairs of outputs on their way
+  static constexpr int pieces = kPieces;  // pieces of an output per warp
+  static constexpr int ahead = kAhead;    // pairs of outputs in flight
   static constexpr int most_warps = kMostWarps, blocks_per_sm = kBlocksPerSm;
 };
 
-/// Returns 16 * (code - middle code) of the four 4-bit codes in the upper halves of bytes. One
-/// instruction, which the compiler does not find: see raised_nibbles.
+/// Returns 16 * (code - middle code) of the four 4-bit codes in the upper halves of bytes, by one
+/// instruction that the compiler does not find: see raised_nibbles.
 __device__ __forceinline__ uint32_t upper_nibbles(uint32_t word) {
   uint32_t bytes;
   asm("lop3.b32 %0, %1, %2, %3, 0x6a;"  // (word & mask) ^ middle
@@ -50,8 +50,8 @@ __device__ __forceinline__ uint32_t upper_nibbles(uint32_t word) {
   return bytes;
 }
 
-/// For 8 numbers, q + 128 (1 + 2^8 + 2^16), where q is the number times `inverse` as an integer.
-/// Its bytes are the digits plus 128.
+/// Computes q + 128 (1 + 2^8 + 2^16) for 8 numbers, where q is the number times `inverse`, as an
+/// integer. The bytes are the digits plus 128.
 template <class T>
 __device__ __forceinline__ void raise_digits(uint32_t (&raised)[8], const uint4& packet,
                                              float inverse) {
@@ -72,8 +72,8 @@ struct RowDigits {
   float factor;  // scale of sums of the lowest digit; NaN if the segment has a number that is not
                  // finite
 
-  /// Numbers past the end are 0. All lanes of a segment take part. For magnitudes below 2^-105 the
-  /// lowest digit is 2^-127 or more.
+  /// Loads the digits. Numbers beyond the end are 0. All lanes of a segment must call it. If
+  /// magnitudes are below 2^-105, the lowest digit is at least 2^-127.
   __device__ __forceinline__ void load(const T* x, int k, int inputs) {
     uint4 packets[products];
     uint32_t most = 0;
@@ -96,14 +96,13 @@ struct RowDigits {
     const int exponent = max(static_cast<int>(bits >> 23), 22);
     factor = exponent == 255 ? NAN : __uint_as_float(static_cast<uint32_t>(exponent - 21) << 23);
     const auto inverse = static_cast<uint32_t>(275 - min(exponent, 254)) << 23;
-    if (kBits == 4) factor *= 0.0625f;  // See upper_nibbles.
+    if (kBits == 4) factor *= 0.0625f;  // see upper_nibbles
 #pragma unroll
     for (int i = 0; i < products; ++i) put(i, packets[i], __uint_as_float(inverse));
   }
 
  private:
-  /// Packs four numbers into a register: neighbours for 8 bits, the even or the odd ones for 4
-  /// bits.
+  /// Packs four numbers into a register: consecutive ones for 8 bits, even or odd ones for 4 bits.
   __device__ __forceinline__ void put(int i, const uint4& packet, float inverse) {
     constexpr uint32_t kMiddles = 0x80808080u;
     constexpr int kStep = kBits == 4 ? 2 : 1;
@@ -126,9 +125,9 @@ struct RowDigits {
 template <int kBits, bool kGrouped, class T>
 struct PairCodes {
   uint4 codes[2];
-  T scales[2];  // of the segment, if an output has several
+  T scales[2];  // of the segment, if an output has several scales
 
-  /// Adds the sums of a segment. Only lanes for which diagonal_lane() is true hold them.
+  /// Adds the sums of a segment. Only lanes with diagonal_lane() have them.
   __device__ __forceinline__ void add_to(float (&sums)[2], const RowDigits<kBits, T>& x) const {
     int c[kDigits][4] = {};
 #pragma unroll
@@ -138,7 +137,7 @@ struct PairCodes {
 #pragma unroll
       for (int d = 0; d < kDigits; ++d) mma_16x8x32(c[d], left, x.pairs[d][i][0], x.pairs[d][i][1]);
     }
-    const bool odd = threadIdx.x / 4 % 2;  // of the segment: the second of a lane's two columns
+    const bool odd = threadIdx.x / 4 % 2;  // the segment is the second of a lane's two columns
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const auto digit = [&](int d) { return odd ? c[d][2 * r + 1] : c[d][2 * r]; };
@@ -149,7 +148,8 @@ struct PairCodes {
   }
 
  private:
-  /// Left operand of product i: rows are segments of the first output, then of the second.
+  /// Returns the left operand of product i: rows are segments of the first output, then of the
+  /// second.
   __device__ __forceinline__ void bytes_of(uint32_t (&left)[4], int i) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -163,18 +163,19 @@ struct PairCodes {
   }
 };
 
+/// Returns true if this lane holds elements of the diagonal of a result.
 __device__ __forceinline__ bool diagonal_lane() {
   const int lane = threadIdx.x % 32;
   return lane % 4 == lane / 8;
 }
 
-/// Returns output r of a pair: a gate and its up projection, or two neighbours.
+/// Returns output r of a pair: a gate and its up projection, or two consecutive outputs.
 template <bool kGated>
 __device__ __forceinline__ int output_of_pair(int outputs, int pair, int r) {
   return kGated ? pair + r * (outputs / 2) : min(2 * pair + r, outputs - 1);
 }
 
-/// Where a warp's codes lie.
+/// Reads a warp's codes.
 template <class Shape, int kBits, bool kGrouped, class T>
 class IntegerCodes {
  public:
@@ -208,7 +209,7 @@ class IntegerCodes {
   const int end_;
 };
 
-/// Adds the sums of segments for the pairs from `from` on, and writes outputs; 8 threads per
+/// Adds the sums of segments for the pairs from `from` on and writes outputs, by 8 threads per
 /// output.
 template <class Shape, bool kGrouped, class T>
 __device__ __forceinline__ void finish_pairs(const IntegerRow<T>& a, const float* sums, int from,
@@ -220,15 +221,15 @@ __device__ __forceinline__ void finish_pairs(const IntegerRow<T>& a, const float
     for (int j = lead; j < segments; j += 8) sum += sums[row * (segments + 1) + j];
 #pragma unroll
     for (int d = 1; d < 8; d *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, d);
-    // An explicit fma: the kernels with and without gates give the same bits.
+    // An explicit fma, so that kernels with and without gates give the same bits.
     return fmaf(sum, kGrouped ? 1.f : to_float(static_cast<const T*>(a.codes.scale)[of]),
                 a.bias ? to_float(a.bias[of]) : 0.f);
   };
   const int count = (until - from) * (Shape::gated ? 1 : 2);
   const int each = static_cast<int>(blockDim.x) / 8;
   for (int first = 0; first < count; first += each) {
-    // Threads past the last output compute the last one again, because the shuffles need all lanes.
-    // Their results are not stored.
+    // Threads beyond the last output compute it again, because shuffles need all lanes. They do not
+    // store.
     const int own = first + static_cast<int>(threadIdx.x) / 8, i = min(own, count - 1);
     const int n = Shape::gated ? from + i : min(2 * from + i, outputs - 1);
     T value;
@@ -239,8 +240,8 @@ __device__ __forceinline__ void finish_pairs(const IntegerRow<T>& a, const float
   }
 }
 
-/// One block per resident slot, each with an equal number of pairs of outputs, so no wave has a
-/// tail. The point where the next kernel may begin is the fastest one for a layer of Llama 8B:
+/// As many blocks as run at once, each with an equal number of pairs of outputs, so that no wave
+/// has a tail. The next kernel may start at the point that is fastest for a layer of Llama 8B:
 ///
 ///     gates          at once: the next product can load its codes
 ///     other, 4 bits  when the sums are complete
@@ -292,7 +293,7 @@ __global__ void __launch_bounds__(32 * Shape::most_warps, Shape::blocks_per_sm)
   }
 }
 
-/// Pieces of an output that there may be.
+/// Largest number of pieces of an output.
 template <int kBits>
 constexpr int64_t kMostPieces = kBits == 4 ? 28 : 56;
 
@@ -311,10 +312,10 @@ void launch_integer_shape(const char* name, const IntegerRow<T>& a, CudaContext&
                 integer_row_kernel<Shape, kBits, kGrouped, T>, a);
 }
 
-/// Up to kMostPieces pieces; one scale per output, or one per 2^n segments.
+/// Launches a row with up to kMostPieces pieces, and one scale per output or per 2^n segments.
 template <int kBits, bool kGrouped, bool kGated, class T>
 void launch_integer_row(const char* name, const IntegerRow<T>& a, CudaContext& ctx) {
-  // Many pairs of short rows: more registers keep more loads in flight.
+  // For many pairs of short rows, more registers keep more loads in flight.
   using Short = std::conditional_t<
       kBits == 8, IntegerShape<kGated, 1, 2, 8, 4>,
       std::conditional_t<kGated, IntegerShape<true, 1, 4, 4, 5>, IntegerShape<false, 1, 2, 4, 6>>>;

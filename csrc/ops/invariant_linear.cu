@@ -1,6 +1,6 @@
 // The batch-invariant linear layer on the GPU. An element of out is one chain of tensor-core
-// products, 16 inputs at a time from the first to the last, in a register of one thread. Tiles of
-// all sizes have this chain, so the choice of a tile by M changes no bits. f32 has one tile size.
+// products, 16 inputs at a time in order, in a register of one thread. All tile sizes have this
+// chain, so selecting a tile by M changes no bit. f32 has one tile size.
 #include "invariant_linear.h"
 
 #include <algorithm>
@@ -15,16 +15,16 @@ namespace {
 
 template <class T>
 struct Arguments {
-  const T *x, *weight, *bias;  // bias: null without one
+  const T *x, *weight, *bias;  // bias: null if absent
   T* out;
   int64_t x_stride, weight_stride, out_stride;
   int64_t m, n, k;
-  bool x_packets, weight_packets;  // rows may be read 16 bytes at a time
-  bool out_pairs;                  // pairs of elements may be written together
+  bool x_packets, weight_packets;  // rows may be read by 16 bytes
+  bool out_pairs;                  // pairs of elements may be written at once
 };
 
-/// Sizes of a thread block: kWarpRows x kWarpColumns warps, each with 16 kTiles x 8 kColumns of the
-/// result; kStages steps of 64 inputs are in flight.
+/// Sizes of a thread block: kWarpRows x kWarpColumns warps, each with 16 kTiles x 8 kColumns
+/// results. kStages steps of 64 inputs are in flight.
 template <int kWarpRows_, int kWarpColumns_, int kTiles_, int kColumns_, int kStages_>
 struct Shape {
   static constexpr int kWarpRows = kWarpRows_, kWarpColumns = kWarpColumns_;
@@ -37,10 +37,10 @@ struct Shape {
 };
 using Wide = Shape<4, 2, 2, 8, 3>;    // 128 x 128: training and long prompts
 using Middle = Shape<4, 1, 1, 4, 4>;  // 64 x 32: steps of many sequences
-using Flat = Shape<1, 4, 1, 2, 6>;    // 16 x 64: steps of few sequences, bound by memory
+using Flat = Shape<1, 4, 1, 2, 6>;    // 16 x 64: steps of few sequences, limited by memory
 
-/// Copies kLines rows of kDepth elements to shared memory; zeros past `lines` rows or `length`
-/// elements.
+/// Copies kLines rows of kDepth elements to shared memory, with zeros beyond `lines` rows and
+/// `length` elements.
 template <class T, int kLines, int kDepth, int kThreads>
 __device__ __forceinline__ void copy_rows(T* shared, const T* from, int64_t stride, int64_t lines,
                                           int64_t length, bool packets) {
@@ -123,8 +123,8 @@ __global__ void __launch_bounds__(S::kThreads) tensor_core_kernel(Arguments<T> a
 
 constexpr int kSide = 64, kPlainDepth = 16, kPlainThreads = 256, kPer = 4;
 
-/// f32: 64 x 64 of the result per block, 4 x 4 per thread; the products of an element are added in
-/// the order of the inputs.
+/// The f32 kernel: 64 x 64 results per block, 4 x 4 per thread. The products of an element are
+/// added in the order of the inputs.
 template <class T>
 __global__ void __launch_bounds__(kPlainThreads) plain_kernel(Arguments<T> a) {
   __shared__ float left[kPlainDepth][kSide + 1], right[kPlainDepth][kSide + 1];
@@ -167,7 +167,7 @@ constexpr const char* kOp = "invariant_linear";
 
 int64_t tiles(int64_t size, int64_t piece) { return (size + piece - 1) / piece; }
 
-/// The grid: tiles of rows, so that blocks which read the same weights run together.
+/// Returns the grid: tiles of rows first, so that blocks that read the same weights run together.
 dim3 grid_of(int64_t m, int64_t n, int64_t height, int64_t width) {
   const int64_t down = tiles(m, height), across = tiles(n, width);
   if (across > 65535) throw Error("DS_LIMIT", kOp, "at most 65535 tiles of columns", text(across));

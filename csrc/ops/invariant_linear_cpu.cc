@@ -1,5 +1,5 @@
-// The batch-invariant linear layer on the CPU. It computes dot products of eight rows at a time.
-// The order of their sums depends on K only.
+// The batch-invariant linear layer on the CPU: dot products of eight rows at a time. The order of a
+// sum depends only on K.
 #include "invariant_linear.h"
 
 #include <algorithm>
@@ -11,14 +11,14 @@
 namespace ds::cpu {
 namespace {
 
-constexpr int64_t kGrainFlops = 1 << 20;  // below this, waking a thread costs more than it gains
+constexpr int64_t kGrainFlops = 1 << 20;  // with less work, waking a thread does not pay
 
-/// One block of rows and the columns that a task makes of it.
+/// The rows and columns of a task.
 struct Tile {
   int64_t row, rows, column, columns;
 };
 
-/// Adds the bias to `sums`, rows `step` apart, and rounds once.
+/// Adds the bias to `sums`, with rows `step` apart, and rounds once.
 template <class T>
 void finish(const InvariantLinear& op, const Tile& t, compute_t<T>* sums, int64_t step) {
   compute_t<T> bias[kFewRowsOutputs];
@@ -31,8 +31,8 @@ void finish(const InvariantLinear& op, const Tile& t, compute_t<T>* sums, int64_
   }
 }
 
-/// Calls tile(t) for all tiles. Tiles of the same columns are neighbours, so their weights stay in
-/// the cache.
+/// Calls tile(t) for all tiles. Tiles of the same columns are consecutive, so that weights stay in
+/// cache.
 template <class F>
 void for_each_tile(const InvariantLinear& op, CpuContext& ctx, const F& tile) {
   const int64_t m = op.out.shape[0], n = op.out.shape[1], k = op.x.shape[1];

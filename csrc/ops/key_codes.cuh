@@ -1,4 +1,4 @@
-// Elements of a key-value pool: T, or codes of FP8 (e4m3).
+// Elements of a key-value pool: values of type T, or FP8 codes (e4m3).
 #pragma once
 
 #include "../cuda/vector.cuh"
@@ -6,22 +6,25 @@
 
 namespace ds::cuda {
 
-/// Whether the elements P of a pool are codes of values T.
+/// True if the elements P of a pool are codes of values T.
 template <class T, class P>
 constexpr bool kIsCoded = !std::is_same_v<T, P>;
 
+/// Converts a value to an element of a pool.
 template <class T, class P>
 __device__ __forceinline__ P to_pool(T x) {
   if constexpr (kIsCoded<T, P>) return fp8_code<Fp8Format::e4m3>(to_float(x));
   else return x;
 }
 
+/// Converts an element of a pool to its value.
 template <class T, class P>
 __device__ __forceinline__ T from_pool(P x) {
   if constexpr (kIsCoded<T, P>) return from_float<T>(fp8_value(x, Fp8Format::e4m3));
   else return x;
 }
 
+/// Stores N values as elements of a pool.
 template <class P, int N, class T>
 __device__ __forceinline__ void store_to_pool(P* to, const Vector<T, N>& x) {
   Vector<P, N> out;
@@ -30,7 +33,7 @@ __device__ __forceinline__ void store_to_pool(P* to, const Vector<T, N>& x) {
   store_vector(to, out);
 }
 
-/// The values of 8 codes. T holds every value of a code exactly.
+/// Returns the values of 8 codes, which T represents exactly.
 template <class T>
 __device__ __forceinline__ Vector<T, 8> values_of(uint2 codes) {
   Vector<T, 8> out;
@@ -60,14 +63,14 @@ __device__ __forceinline__ Vector<T, 8> values_of(uint2 codes) {
   return out;
 }
 
-/// Eight elements of a pool, aligned to their size.
+/// Loads eight elements of a pool, aligned to their size.
 template <class T, class P>
 __device__ __forceinline__ Vector<T, 8> load_from_pool(const P* p) {
   if constexpr (kIsCoded<T, P>) return values_of<T>(*reinterpret_cast<const uint2*>(p));
   else return load_vector<8>(p);
 }
 
-/// Calls `run` with a null pointer of the pool's element type, for values T.
+/// Calls `run` with a null pointer to the pool's element type.
 template <class T, class Run>
 void for_pool(const View& pool, Run run) {
   if (pool.dtype == DType::u8) run(static_cast<uint8_t*>(nullptr));

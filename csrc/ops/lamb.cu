@@ -1,4 +1,4 @@
-// LAMB on the GPU: three launches for a whole range, one block per chunk of a parameter.
+// LAMB on the GPU: three launches for a range, one block per chunk of a parameter.
 #include "lamb.h"
 
 #include "../cuda/segment_sum.cuh"
@@ -7,7 +7,7 @@
 namespace ds::cuda {
 namespace {
 
-/// Pointers of one range; `weight` is null if the model computes with the f32 master.
+/// Operands of a range. `weight` is null if the model computes with the f32 master.
 template <class G, class W>
 struct Range {
   float *master, *m, *v;
@@ -19,8 +19,8 @@ struct Range {
   LambConstants constants;
 };
 
-/// partials[2 * slot] receives the sum of squares of the parameters, partials[2 * slot + 1] of the
-/// direction.
+/// Updates the moments. Writes the sums of squares of parameters to partials[2 * slot], of the
+/// direction to partials[2 * slot + 1].
 template <class G>
 __global__ void __launch_bounds__(kSegmentThreads)
     moments_kernel(Range<G, float> s, double* partials) {
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kSegmentThreads)
 #pragma unroll
     for (int i = 0; i < kSegmentWidth; ++i) {
       lamb_moments(s.constants, factor, to_float(grad.v[i]), m.v[i], v.v[i]);
-      // Elements past the end are zeros: they give a direction of zero.
+      // Elements beyond the end are 0, which gives a direction of 0.
       parameter.add(i, p.v[i]);
       direction.add(i, lamb_direction(s.constants, p.v[i], m.v[i], v.v[i]));
     }
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kSegmentThreads)
   partials[2 * int64_t{blockIdx.x} + 1] = direction_squares;
 }
 
-/// One block per parameter.
+/// Adds the sums of a parameter's chunks. One block per parameter.
 __global__ void __launch_bounds__(kSegmentThreads)
     sums_kernel(const double* partials, const int64_t* starts, const float* control, double* sums) {
   const bool skipped = control[1] == 0;
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kSegmentThreads)
   sums[2 * int64_t{blockIdx.x} + 1] = direction;
 }
 
-/// One thread per parameter.
+/// Computes coefficients. One thread per parameter.
 __global__ void __launch_bounds__(kSegmentThreads)
     coefficient_kernel(const double* sums, const float* control, double least, double most,
                        float* coefficients, int64_t parameters) {

@@ -1,4 +1,4 @@
-// LAMB on the CPU: one pass per half, over chunks of parameters, with denormals flushed.
+// LAMB on the CPU: a pass per half, over chunks of parameters, with denormals flushed to zero.
 #include "lamb.h"
 
 #include <algorithm>
@@ -33,8 +33,8 @@ constexpr int64_t kGrain = 8;  // slots per task
     const LambConstants c = constants;                                                     \
     for (int64_t i = 0; i < n; ++i) p[i] = lamb_applied(c, coefficient, p[i], m[i], v[i]); \
   }
-// The same loops for two instruction sets: wider vectors change the speed, not the bits. They must
-// not be inlined: the arithmetic must stay inside the scope of FlushDenormals.
+// The same loops for two instruction sets. Wider vectors change the speed, not the bits. They must
+// not be inlined, so that the arithmetic stays inside the scope of FlushDenormals.
 __attribute__((noinline)) void moments_block DS_MOMENTS_BLOCK
     __attribute__((noinline)) void apply_block DS_APPLY_BLOCK
 #if defined(__x86_64__)
@@ -63,7 +63,7 @@ const Blocks& blocks() {
   return chosen;
 }
 
-/// Updates the moments of one chunk and writes its two sums of squares to `sums`.
+/// Updates the moments of a chunk and writes its two sums of squares.
 template <class G>
 void moments_chunk(const LambMoments& op, const LambConstants& c, const SegmentChunk& chunk,
                    double* sums) {

@@ -1,4 +1,4 @@
-// Sums over rows of logits on the GPU: a block per row, which reads the logits once.
+// Sums over rows of logits on the GPU. A block per row reads the logits once.
 #include "logit_sums.h"
 
 #include "../cuda/block_reduce.cuh"
@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kThreads = 512;
 
-/// LogitSums as the kernel sees it.
+/// Arguments of the kernel.
 template <class T, class I>
 struct Rows {
   const T* logits;

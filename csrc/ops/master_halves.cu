@@ -1,5 +1,4 @@
-// JoinMaster and SplitMaster on the GPU: eight weights, and their byte of ties, per thread and
-// step.
+// JoinMaster and SplitMaster on the GPU: eight weights and their byte of tie bits per thread.
 #include "master_halves.h"
 
 #include <algorithm>

@@ -8,7 +8,7 @@ namespace ds::cpu {
 namespace {
 
 constexpr int64_t kGrain =
-    1 << 15;  // floats per task, a multiple of 8: a byte of ties belongs to one task
+    1 << 15;  // floats of a task, a multiple of 8: a task owns its bytes of ties
 
 }  // namespace
 

@@ -1,5 +1,5 @@
-// Matmul on the GPU: cuBLASLt with a fused epilogue, or a plain product and a finishing kernel. One
-// row has its own kernel.
+// Matmul on the GPU: cuBLASLt with a fused epilogue, or a plain product and a kernel that finishes
+// it. A single row has a kernel of its own.
 #include "matmul.h"
 
 #include <algorithm>
@@ -20,12 +20,12 @@ namespace {
 
 constexpr const char* kOp = "matmul";
 
-/// Operands of the finishing kernel, which completes out from a product without an epilogue.
+/// Arguments of the kernel that completes `out` from a product without an epilogue.
 template <class T>
 struct Finish {
-  const float* product;  // [total_rows, columns] contiguous; null: zeros
+  const float* product;  // [total_rows, columns] contiguous; null means zeros
   const T* bias;         // [columns] or null
-  T* aux;                // laid out as out, or null
+  T* aux;                // with the layout of out, or null
   T* out;
   int64_t total_rows, rows, columns;  // total_rows = batch * rows
   int64_t row_stride, batch_stride;   // of out and aux
@@ -73,12 +73,12 @@ void finish(const Matmul& op, const GemmProblem& p, const float* product, CudaCo
 
 int64_t batch_stride(const View& v) { return v.ndim == 3 && v.shape[0] > 1 ? v.strides[0] : 0; }
 
-/// Returns the stride between rows; for a single row, its length.
+/// Returns the stride between rows, or the length of a single row.
 int64_t row_stride(const View& v) { return v.size(-2) > 1 ? v.strides[v.ndim - 2] : v.size(-1); }
 
-/// Shapes, strides and dtypes of the op; alignments and the epilogue are set by run_fused.
+/// Returns shapes, strides and dtypes of the op. run_fused() sets alignments and the epilogue.
 GemmProblem problem_of(const Matmul& op) {
-  for_floating(kOp, op.a.dtype, [](auto) {});  // f64 is the CPU's.
+  for_floating(kOp, op.a.dtype, [](auto) {});  // only the CPU has f64
   GemmProblem p{};
   p.rows = op.a.size(op.trans_a ? -1 : -2);
   p.inner = op.a.size(op.trans_a ? -2 : -1);
@@ -94,8 +94,8 @@ GemmProblem problem_of(const Matmul& op) {
   return p;
 }
 
-/// Returns v, or a contiguous copy if its rows overlap (broadcast or sliding windows): cuBLASLt
-/// rejects such rows.
+/// Returns v, or a contiguous copy if its rows overlap (broadcast or sliding windows), which
+/// cuBLASLt rejects.
 View with_separate_rows(const View& v, CudaContext& ctx) {
   if (row_stride(v) >= v.size(-1)) return v;
   View packed = v;
@@ -109,7 +109,7 @@ View with_separate_rows(const View& v, CudaContext& ctx) {
   return packed;
 }
 
-/// Treats a batch of consecutive matrices that share b as one tall product.
+/// Converts a batch of consecutive matrices with the same b to one tall product.
 void merge_batch(GemmProblem& p) {
   const bool tall = p.batch > 1 && !p.trans_a && p.b_batch_stride == 0 &&
                     p.a_batch_stride == p.rows * p.a_row_stride &&
@@ -130,7 +130,8 @@ lt::Epilogue epilogue_of(const Matmul& op) {
   }
 }
 
-/// cuBLASLt's rules for aux: 16-byte alignment, row and batch strides of whole groups of 8.
+/// Returns true if cuBLASLt can fuse aux: it needs 16-byte alignment, and row and batch strides
+/// that are multiples of 8.
 bool aux_can_be_fused(const Matmul& op, const GemmProblem& p) {
   return !op.aux || (alignment_of(op.aux.data) == 16 && p.out_row_stride % 8 == 0 &&
                      p.out_batch_stride % 8 == 0);
@@ -145,8 +146,8 @@ bool run_fused(const Matmul& op, GemmProblem p, GemmOperands operands, CudaConte
   return ctx.device.gemm().run(p, operands, ctx.stream);
 }
 
-/// Computes one 16-bit row by the transpose of b, with no epilogue except a bias. Returns false for
-/// other problems, or if the operands do not allow 16-byte packets.
+/// Computes a single 16-bit row by the transpose of b, optionally with a bias. Returns false,
+/// without a launch, for other problems and unaligned operands.
 bool run_one_row(const Matmul& op, const GemmProblem& p, const GemmOperands& of, CudaContext& ctx) {
   const bool plain = p.rows == 1 && p.batch == 1 && !p.trans_a && p.trans_b && !p.accumulate &&
                      op.epilogue == MatmulEpilogue::none && !op.aux && p.dtype == p.out_dtype;
@@ -171,8 +172,8 @@ bool run_one_row(const Matmul& op, const GemmProblem& p, const GemmOperands& of,
   return true;
 }
 
-/// Writes the product in f32 to scratch; finish_kernel does the rest. The result is still rounded
-/// once.
+/// Writes the product in f32 to scratch memory; finish_kernel completes it. The result is still
+/// rounded once.
 void run_in_two_steps(const Matmul& op, const GemmProblem& p, GemmOperands operands,
                       CudaContext& ctx) {
   GemmProblem plain = p;

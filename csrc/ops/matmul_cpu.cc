@@ -1,5 +1,5 @@
-// Matrix products on the CPU. Output tiles run in parallel: an OpenBLAS call, or dot products for a
-// few rows, and then the epilogue.
+// Matrix products on the CPU. Output tiles run in parallel: an OpenBLAS call (dot products for a
+// few rows), then the epilogue.
 #include "matmul.h"
 
 #include <algorithm>
@@ -15,14 +15,15 @@ namespace ds::cpu {
 namespace {
 
 constexpr const char* kOp = "matmul";
-constexpr int64_t kInlineFlops = 1 << 20;  // below this, waking a thread costs more than it gains
+constexpr int64_t kInlineFlops = 1 << 20;  // with less work, waking a thread does not pay
 constexpr int64_t kTileFlops = 1 << 23;
 constexpr int64_t kTileSide = 512, kTileSideMin = 64, kTargetTiles = 32;
 constexpr int64_t kManyWeights = 1 << 16;
 constexpr int64_t kInnerBlock = 512;  // columns of a and rows of b converted at a time
-// Longer f32 sums are cut into pieces that are added in f64, because one long sum accumulates
-// rounding errors. OpenBLAS splits some sums again, by processor and shape. Dot products keep eight
-// partial sums, so their limit is higher. OpenBLAS keeps fewer partial sums of a row on Arm.
+// Longer f32 sums are split into pieces that are added in f64, because a long sum accumulates
+// rounding errors. OpenBLAS may split sums further, depending on processor and shape. Dot products
+// keep eight partial sums, so their limit is higher. On Arm, OpenBLAS keeps fewer partial sums per
+// row.
 #ifdef __aarch64__
 constexpr int64_t kPiece = 1 << 9;
 #else
@@ -31,7 +32,7 @@ constexpr int64_t kPiece = 1 << 11;
 constexpr int64_t kLongest = 1 << 14;
 constexpr int64_t kFewRowsLongest = 1 << 16, kFewRowsPiece = 1 << 14;
 
-/// The sizes of one call; `batch` is 1 for plain matrices.
+/// The sizes of a call. `batch` is 1 for plain matrices.
 struct Sizes {
   int64_t batch, m, n, k;
 };
@@ -44,7 +45,7 @@ Sizes sizes_of(const Matmul& op) {
 int64_t batch_stride(const View& v) { return v.ndim == 3 ? v.strides[0] : 0; }
 int64_t row_stride(const View& v) { return v.strides[v.ndim - 2]; }
 
-/// Elements of storage type T, read as `rows` x `cols` after transposition.
+/// An operand with elements of type T, `rows` x `cols` after transposition.
 template <class T>
 struct Operand {
   const T* data;
@@ -55,7 +56,8 @@ struct Operand {
     return transposed ? data + col * ld + row : data + row * ld + col;
   }
 
-  /// Whether OpenBLAS can read it in place: a broadcast or huge row stride needs a copy.
+  /// Returns true if OpenBLAS can read it in place. Broadcast and very large row strides need a
+  /// copy.
   bool direct(int64_t rows, int64_t cols) const {
     const int64_t length = transposed ? rows : cols;
     return std::is_same_v<T, compute_t<T>> && ld >= std::max<int64_t>(1, length) &&
@@ -66,7 +68,7 @@ struct Operand {
     return {reinterpret_cast<const compute_t<T>*>(at(row, col)), ld, transposed};
   }
 
-  /// Copies the block at (row, col) into `panel` in the compute type and in the same orientation.
+  /// Copies the block at (row, col) to `panel` in the compute type, in the same orientation.
   Matrix<compute_t<T>> widened(int64_t row, int64_t col, int64_t rows, int64_t cols,
                                compute_t<T>* panel) const {
     const int64_t lines = transposed ? cols : rows, length = transposed ? rows : cols;
@@ -86,7 +88,7 @@ struct Tile {
   int64_t batch, row, col, rows, cols;
 };
 
-/// Tile sizes, which depend on the shape only: halved until there is work for many threads.
+/// Tile sizes. They depend only on the shape, and are halved until there is work for many threads.
 struct Tiling {
   int64_t rows, cols;
 
@@ -138,8 +140,8 @@ class Product {
   const Matmul& op_;
   const Sizes s_;
 
-  /// Returns whether reading the weights [n, k] for a few rows is most of the work. OpenBLAS would
-  /// need an f32 copy of them.
+  /// Returns true if reading the weights [n, k] takes most of the time, because there are few rows.
+  /// OpenBLAS would need an f32 copy of the weights.
   bool reads_most() const {
     return s_.batch == 1 && s_.m <= kFewRows && s_.n * s_.k >= kManyWeights && !op_.trans_a &&
            op_.trans_b;
@@ -183,7 +185,8 @@ class Product {
     return v.as<O>() + t.batch * batch_stride(v) + t.row * row_stride(v) + t.col;
   }
 
-  /// OpenBLAS writes to the output directly if it has the compute type, else to the scratch.
+  /// Computes a tile. OpenBLAS writes to the output if it has the compute type, otherwise to
+  /// scratch memory.
   void run_tile(const Tile& t, std::vector<C>& scratch) const {
     const int64_t ld = row_stride(op_.out);
     const bool in_place =
@@ -199,13 +202,13 @@ class Product {
     }
   }
 
-  /// c (+)= the tile's product.
+  /// Computes c (+)= the product of the tile.
   void multiply(const Tile& t, C* c, int64_t ldc, bool add, std::vector<C>& scratch) const {
     if (std::is_same_v<C, float> && s_.k > kLongest) multiply_pieces(t, c, ldc, add, scratch);
     else multiply_inner(t, {0, s_.k}, c, ldc, add, scratch);
   }
 
-  /// multiply_inner with sums in f64 over pieces of the inner dim.
+  /// Like multiply_inner(), with f64 sums over pieces of the inner dim.
   void multiply_pieces(const Tile& t, C* c, int64_t ldc, bool add, std::vector<C>& scratch) const {
     std::vector<C> piece(static_cast<size_t>(t.rows * t.cols));
     std::vector<double> sums(piece.size(), 0.0);
@@ -226,8 +229,8 @@ class Product {
     int64_t begin, end;
   };
 
-  /// c (+)= the product over a range of the inner dim. Panels of a and b are converted if OpenBLAS
-  /// cannot read them in place.
+  /// Computes c (+)= the product over a range of the inner dim. Converts panels of a and b that
+  /// OpenBLAS cannot read in place.
   void multiply_inner(const Tile& t, Inner inner, C* c, int64_t ldc, bool add,
                       std::vector<C>& scratch) const {
     const int64_t length = inner.end - inner.begin;

@@ -1,4 +1,4 @@
-// AdamW's moments in the registers of a GPU thread, for any storage dtype.
+// AdamW's moments in the registers of a GPU thread, for both storage dtypes.
 #pragma once
 
 #include "../core/bf16_moments.h"
@@ -6,7 +6,7 @@
 
 namespace ds::cuda {
 
-/// Of bf16, the bits.
+/// Converts moments stored as bits of bf16 to f32.
 template <int N>
 __device__ __forceinline__ Vector<float, N> widen_moment(const Vector<uint16_t, N>& kept) {
   Vector<float, N> out;
@@ -20,7 +20,7 @@ __device__ __forceinline__ Vector<float, N> widen_moment(const Vector<float, N>&
   return kept;
 }
 
-/// Stores m and v in bf16 after an update of the masters `p`.
+/// Rounds m and v to bf16 after an update of the masters `p`.
 template <int N>
 struct RoundedMoments {
   Vector<uint16_t, N> m, v;

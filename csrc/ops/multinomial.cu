@@ -1,5 +1,5 @@
-// Draws of categories on the GPU, bit-identical to the CPU: weights and keys are exact, sums are of
-// integers.
+// Draws categories on the GPU, with the same bits as on the CPU: weights and keys are exact, and
+// sums are of integers.
 #include "multinomial.h"
 
 #include "../cuda/block_reduce.cuh"
@@ -25,8 +25,8 @@ struct Stream {
   }
 };
 
-/// A block per row: writes integers in proportion to its values. All are 0 if a value is not a
-/// valid probability.
+/// Writes integers proportional to a row's values, or zeros if one of them is not a valid
+/// probability. A block per row.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     weights_kernel(const T* in, int64_t* weights, int64_t columns) {
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kThreads)
     weights[first + c] = bad ? 0 : weight_of(to_float(in[first + c]), largest);
 }
 
-/// A thread per draw: finds the first category with a running sum above the draw.
+/// Finds the first category with a running sum above the draw. A thread per draw.
 __global__ void __launch_bounds__(kThreads)
     draw_kernel(const int64_t* sums, int64_t* index, int64_t columns, int64_t draws, int64_t n,
                 Stream stream) {
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kThreads)
   index[at] = low;
 }
 
-/// Keys of the race, four elements per thread; NaN for an invalid probability.
+/// Writes the keys of the race, four elements per thread. An invalid probability gives NaN.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     race_kernel(const T* in, float* keys, int64_t n, Stream stream) {
@@ -95,7 +95,7 @@ unsigned blocks_for(int64_t items) {
   return static_cast<unsigned>((items + kThreads - 1) / kThreads);
 }
 
-/// [rows, columns], contiguous.
+/// Returns a contiguous view [rows, columns].
 View matrix_of(void* data, DType dtype, int64_t rows, int64_t columns) {
   return {data, dtype, 2, {rows, columns}, {columns, 1}};
 }

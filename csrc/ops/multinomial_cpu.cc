@@ -1,4 +1,4 @@
-// Draws of categories on the CPU, row by row.
+// Draws categories on the CPU, row by row.
 #include "multinomial.h"
 
 #include <numeric>

@@ -1,5 +1,5 @@
-// Muon's element-wise parts on the GPU: one block per chunk for the norms, one thread per element
-// after them.
+// Muon's element-wise passes on the GPU: a block per chunk for the norms, a thread per element
+// afterwards.
 #include "muon.h"
 
 #include <algorithm>
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kSegmentThreads)
   if (threadIdx.x == 0) partials[blockIdx.x] = sum;
 }
 
-/// One block per parameter.
+/// Adds the sums of a parameter's chunks. One block per parameter.
 __global__ void __launch_bounds__(kSegmentThreads)
     sums_kernel(const double* partials, const int64_t* starts, const float* control, double* sums) {
   const double sum = control[1] == 0 ? 0 : segment_sum(partials, 1, starts, blockIdx.x);

@@ -1,4 +1,4 @@
-// Muon's element-wise parts on the CPU, over chunks and blocks, with denormals flushed.
+// Muon's element-wise passes on the CPU, in chunks and blocks, with denormals flushed to zero.
 #include "muon.h"
 
 #include <algorithm>
@@ -16,7 +16,8 @@ namespace {
 constexpr int64_t kSlotGrain = 8;
 constexpr int64_t kGrain = 32 * kSegmentBlock;  // elements per task
 
-// These functions must not be inlined: the arithmetic must stay inside the scope of FlushDenormals.
+// These functions must not be inlined, so that their arithmetic stays inside the scope of
+// FlushDenormals.
 __attribute__((noinline)) void momentum_block(const MuonConstants& constants, float factor,
                                               const float* __restrict grad,
                                               float* __restrict momentum,

@@ -1,4 +1,4 @@
-// MXFP4 weights on the GPU: selects the kernel of the experts of a few tokens; dequantization.
+// MXFP4 weights on the GPU: dequantization, and the choice of the kernel for experts.
 #include "mxfp4.h"
 
 #include <algorithm>
@@ -11,10 +11,10 @@ namespace ds::cuda {
 namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / kWarp;
-/// Weights of a word, which one thread dequantizes.
+/// Weights of a word, which a thread dequantizes.
 constexpr int kCodes = 8;
 
-/// kVectors: codes may be read by words, and out takes packets of eight.
+/// kVectors: codes may be read by words, and out written by packets of eight.
 template <class T, bool kVectors>
 __global__ void __launch_bounds__(kThreads)
     dequantize_kernel(const uint8_t* codes, const uint8_t* scales, T* out, int64_t words) {
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// The operands of one kind of matrix for any dtype.
+/// Arguments of the plain kernel, for any dtype.
 template <class T>
 struct PlainRows {
   const uint8_t *codes, *scales;
@@ -50,7 +50,8 @@ struct PlainRows {
   bool alternate;
 };
 
-/// Lane's part of x [inputs] times row `row` of all matrices; the same sum in every lane.
+/// Returns x [inputs] times row `row` of all matrices, summed over the lanes of the warp, to all
+/// lanes.
 template <class T>
 __device__ float plain_product(const PlainRows<T>& a, int64_t row, const T* x) {
   const uint8_t* const codes = a.codes + row * a.inputs / 2;
@@ -65,7 +66,7 @@ __device__ float plain_product(const PlainRows<T>& a, int64_t row, const T* x) {
   return a.bias ? sum + to_float(a.bias[row]) : sum;
 }
 
-/// A warp per output of up (gated) or down projections. An expert that does not exist gives 0.
+/// Computes an output of the gated up or the down projections per warp. An invalid expert gives 0.
 template <class T, bool kDown>
 __global__ void __launch_bounds__(kThreads) plain_kernel(PlainRows<T> a) {
   const int64_t item = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
@@ -99,7 +100,7 @@ void launch_plain(const char* name, const PlainRows<T>& a, CudaContext& ctx) {
   DS_CUDA_LAUNCHED(name);
 }
 
-/// Any dtype, number of choices and alignment.
+/// Runs the plain kernels, for any dtype, number of choices and alignment.
 template <class T>
 void run_plain(const Mxfp4Experts& op, CudaContext& ctx) {
   constexpr const char* kOp = "mxfp4_experts";

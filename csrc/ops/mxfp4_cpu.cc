@@ -1,4 +1,4 @@
-// MXFP4 weights on the CPU: rows of weights become f32 before their products.
+// MXFP4 weights on the CPU: converts rows of weights to f32 before their products.
 #include "mxfp4.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace ds::cpu {
 namespace {
 
-/// n weights, a multiple of 32.
+/// Converts n weights to f32. n is a multiple of 32.
 void decode(const uint8_t* codes, const uint8_t* scales, int64_t n, float* out) {
   for (int64_t b = 0; b < n / kMxfp4Block; ++b) {
     const uint32_t scale = scales[b];
@@ -23,7 +23,7 @@ void decode(const uint8_t* codes, const uint8_t* scales, int64_t n, float* out) 
   }
 }
 
-/// The matrices [experts, outputs, inputs] of an op's operands.
+/// The matrices [experts, outputs, inputs] of an op.
 template <class T>
 struct Matrices {
   const View& codes;
@@ -31,7 +31,7 @@ struct Matrices {
   const OptionalView& bias;
   int64_t outputs, inputs;
 
-  /// x [inputs] times row `output` of an expert, plus its bias. `row` is scratch.
+  /// Returns x [inputs] times row `output` of an expert, plus its bias. `row` is scratch memory.
   float product(int64_t expert, int64_t output, const float* x, std::vector<float>& row) const {
     const int64_t at = expert * outputs + output;
     row.resize(static_cast<size_t>(inputs));

@@ -1,13 +1,13 @@
-// The experts of a few tokens in MXFP4 at memory bandwidth, in integer arithmetic on tensor cores.
-// A code becomes a byte by two table look-ups. Weights in 16-bit floats take twice the instructions
-// and longer than reading the codes.
+// The MXFP4 experts of a few tokens at memory bandwidth, in integer arithmetic on tensor cores. Two
+// table look-ups turn a code into a byte. Converting codes to 16-bit floats would take twice the
+// instructions, and longer than reading the codes.
 //
-// 1. A number of x is two signed 8-bit digits, scaled by the largest magnitude of its run of 32.
-//    The error is at most 2^-14 of that magnitude.
+// 1. A number of x is split into two signed 8-bit digits, scaled by the largest magnitude of its
+//    run of 32. The error is at most 2^-14 of that magnitude.
 // 2. The left operand of mma has 16 rows of weights by 32 bytes. Four lanes share a row; lane t has
 //    run t of a step of 128 inputs.
-// 3. Column 4 d + t of the right operand is digit d of run t, zeros for the other runs. So a result
-//    belongs to one scale of the weights and one scale of x.
+// 3. Column 4 d + t of the right operand is digit d of run t, with zeros for the other runs. So a
+//    result belongs to one scale of the weights and one scale of x.
 #pragma once
 
 #include "../cuda/mma.cuh"
@@ -18,20 +18,21 @@
 
 namespace ds::cuda {
 
+/// Returns four of the eight bytes of `low` and `high`, one for each nibble of `selector`.
 __device__ __forceinline__ uint32_t chosen_bytes(uint32_t low, uint32_t high, uint32_t selector) {
   uint32_t bytes;
   asm("prmt.b32 %0, %1, %2, %3;" : "=r"(bytes) : "r"(low), "r"(high), "r"(selector));
   return bytes;
 }
 
-/// The bytes of the lowest four codes of a word. A set sign selects the sign of a table's byte,
-/// which is 0: so one look-up gives the byte and the other 0.
+/// Returns the bytes of the lowest four codes of a word. If the sign of a code is set, the look-up
+/// selects the sign of a table's byte, which is 0. So one look-up returns the byte and the other 0.
 __device__ __forceinline__ uint32_t mx_bytes(uint32_t word) {
   return chosen_bytes(0x43424140u, 0x4c484644u, word) |
          chosen_bytes(0x3d3e3f40u, 0x34383a3cu, word ^ 0x88888888u);
 }
 
-/// The left operand of product i of 4: packet r has the codes of a lane's run of its row r.
+/// Returns the left operand of product i of 4. Packet r has the codes of a lane's run of its row r.
 __device__ __forceinline__ void mx_left(uint32_t (&bytes)[4], const uint4 (&codes)[2], int i) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
@@ -48,7 +49,8 @@ __device__ __forceinline__ void mx_multiply(int (&c)[4], const uint4 (&codes)[2]
   mma_16x8x32(c, left, b0, b1);
 }
 
-/// 2^(scale - 128) as bf16, or 0 for scales below 2, of the lower or upper two bytes of a word.
+/// Returns 2^(scale - 128) as bf16, or 0 for scales below 2, for the lower or upper two bytes of a
+/// word.
 template <int kHalf>
 __device__ __forceinline__ uint32_t mx_factors(uint32_t word) {
   const uint32_t pair = chosen_bytes(word, 0, kHalf == 0 ? 0x4140u : 0x4342u);
@@ -56,16 +58,16 @@ __device__ __forceinline__ uint32_t mx_factors(uint32_t word) {
 }
 
 /// Factors of the weights of a lane's two rows, in shared memory. kPairs: rows have an even number
-/// of runs, so that two factors are a word.
+/// of runs, so that two factors form a word.
 template <bool kPairs>
 class MxFactors {
  public:
-  /// `first` and `second`: rows of `factors` [.., runs].
+  /// `first` and `second` are rows of `factors` [.., runs].
   __device__ MxFactors(const uint16_t* factors, int runs, int first, int second) {
     const int column = static_cast<int>(threadIdx.x) % 2 * 2;
     rows_[0] = factors + first * runs + column, rows_[1] = factors + second * runs + column;
   }
-  /// Of the two columns of row r.
+  /// Returns the factors of the two columns of row r.
   __device__ __forceinline__ float2 of(int r, int step) const {
     const uint16_t* const at = rows_[r] + step * kMxRuns;
     if constexpr (kPairs) {
@@ -79,11 +81,11 @@ class MxFactors {
   const uint16_t* rows_[2];
 };
 
-/// This lane's view of the digits of one x in shared memory: its column of the right operand, and
-/// the factors of its two columns of the result.
+/// A lane's part of the digits of an x in shared memory: its column of the right operand, and the
+/// factors of its two columns of the result.
 class MxColumns {
  public:
-  /// `zeros`: kMxZeros bytes of zeros.
+  /// `zeros` are kMxZeros bytes of zeros.
   __device__ MxColumns(const MxInputs& x, const uint8_t* zeros) {
     const int lane = threadIdx.x % 32, column = lane / 4, digit = column / 4;
     const bool own = column % 4 == lane % 4;
@@ -113,7 +115,7 @@ __device__ __forceinline__ void add_columns(float& sum, int c0, int c1, float2 x
   sum = fmaf((__int_as_float(c1) - 12582912.f) * x.y, weights.y, sum);
 }
 
-/// Both rows of a lane have the same x.
+/// Adds a step if both rows of a lane have the same x.
 template <bool kPairs>
 __device__ __forceinline__ void add_step(float (&sums)[2], const uint4 (&codes)[2],
                                          const MxFactors<kPairs>& rows, const MxColumns& x,
@@ -131,7 +133,7 @@ __device__ __forceinline__ void add_step(float (&sums)[2], const uint4 (&codes)[
   add_columns(sums[1], c[2], c[3], factors, rows.of(1, step));
 }
 
-/// The two rows of a lane have an x each.
+/// Adds a step if each row of a lane has its own x.
 template <bool kPairs>
 __device__ __forceinline__ void add_step(float (&sums)[2], const uint4 (&codes)[2],
                                          const MxFactors<kPairs>& rows, const MxColumns& first,

@@ -1,8 +1,8 @@
-// The kernels of mxfp4_digits.cuh's products: gated up projections, and down projections of the
-// chosen experts with their sum.
+// Kernels for the MXFP4 experts, with the products of mxfp4_digits.cuh: gated up projections, and
+// the weighted sum of down projections of the chosen experts.
 //
-// An SM has one block of each kernel. Codes are copied to shared memory, where every lane reads
-// back its own copies only. Arithmetic takes longer than reading: with the codes in the L2 cache,
+// An SM runs one block of each kernel. Codes are copied to shared memory, from which each lane
+// reads only its own copies. Arithmetic takes longer than reading: with the codes in the L2 cache,
 // up projections of 35 MB still take 11.5 of 14.5 us on an H200.
 #pragma once
 
@@ -13,16 +13,16 @@
 
 namespace ds::cuda {
 
-/// The products of one kind of matrix: see Mxfp4Experts.
+/// Arguments of the up or the down projections: see Mxfp4Experts.
 struct MxExperts {
   using T = __nv_bfloat16;
   const uint8_t *codes, *scales;  // [experts, outputs, inputs / 2] and [.., inputs / 32]
   const T* bias;                  // [experts, outputs], or null
   const int32_t* ids;             // [tokens, choices]
-  const float* weights;           // [tokens, choices], of down projections
-  const T* x;                     // [tokens, inputs], of up projections
-  uint8_t* inner;                 // MxInputs of each choice of each token: hidden channels
-  T* out;                         // [tokens, outputs], of down projections
+  const float* weights;           // [tokens, choices], for down projections
+  const T* x;                     // [tokens, inputs], for up projections
+  uint8_t* inner;                 // hidden channels, as MxInputs of each token and choice
+  T* out;                         // [tokens, outputs], for down projections
   int experts, outputs, inputs, choices;
   float limit;
   bool alternate;
@@ -36,21 +36,23 @@ struct MxExperts {
 /// Warps of a group.
 constexpr int kMxGroupWarps = 4;
 
-/// Groups of a block; slots of two steps that a warp has in flight.
+/// Groups of a block, and slots of two steps that a warp has in flight.
 template <int kGroups, int kSlots, int kBlocksPerSm>
 struct MxShape {
   static constexpr int groups = kGroups, slots = kSlots, blocks_per_sm = kBlocksPerSm;
   static constexpr int warps = kMxGroupWarps * kGroups, threads = 32 * warps;
 };
 
-/// Outputs of a warp's tile of 16 rows; bytes of a slot.
+/// Outputs of a warp's tile of 16 rows, and bytes of a slot.
 constexpr int kMxRowsOfTile = 8, kMxSlotBytes = kMxStepsOfSlot * 2 * 32 * 16;
 
-/// Codes of a warp's 16 rows on their way to shared memory. Only slots `first` to `end` are read.
+/// Copies the codes of a warp's 16 rows to shared memory, some slots ahead, for slots `first` to
+/// `end`.
 template <int kSlots>
 class MxPipe {
  public:
-  /// `ring`: kSlots * kMxSlotBytes of this warp. `rows`: first codes of this lane's two rows.
+  /// `ring` has kSlots * kMxSlotBytes for this warp. `rows` are the first codes of this lane's two
+  /// rows.
   __device__ __forceinline__ MxPipe(uint8_t* ring, const uint8_t* const (&rows)[2], int runs,
                                     int first, int end)
       : ring_(shared_address(ring) + threadIdx.x % 32 * 16), end_(end), first_(first) {
@@ -83,7 +85,7 @@ class MxPipe {
   }
 
  private:
-  /// Slots follow each other.
+  /// Starts the copy of slot `slot`. Slots must be consecutive.
   __device__ __forceinline__ void fetch(int u, int slot) {
 #pragma unroll
     for (int i = 0; i < kMxStepsOfSlot * 2; ++i)
@@ -103,8 +105,8 @@ class MxPipe {
   const uint8_t* rows_[2];
 };
 
-/// The scales of 8 rows that follow each other, as factors of type bf16: see mx_factors. A warp's
-/// lanes have 8 scales at a time.
+/// The scales of 8 consecutive rows as bf16 factors: see mx_factors. The lanes of a warp have 8
+/// scales at a time.
 template <int kEach>
 class MxScales {
  public:
@@ -138,25 +140,25 @@ class MxScales {
 /// Packets of 8 rows of up to 3,072 inputs that a lane loads ahead.
 constexpr int kMxScalesAhead = 3;
 
-/// Factors of 16 rows, and zeros past them for the last step.
+/// Returns the bytes of the factors of 16 rows, with zeros behind them for the last step.
 __host__ __device__ inline int mx_factor_bytes(int inputs) {
   return 2 * (2 * kMxRowsOfTile * (inputs / kMxRun) + kMxRunsOfSlot);
 }
 
-/// Bytes of a block's shared memory: zeros, the numbers of `rows` rows of x, factors of `tiles`
-/// tiles, slots.
+/// Returns the shared memory of a block in bytes: zeros, the digits of `rows` rows of x, the
+/// factors of `tiles` tiles, and the slots.
 template <class Shape>
 size_t mx_shared_bytes(int inputs, int rows, int tiles) {
   return kMxZeros + size_t{1} * rows * MxInputs::bytes(mx_runs(inputs)) +
          size_t{1} * tiles * mx_factor_bytes(inputs) + Shape::warps * Shape::slots * kMxSlotBytes;
 }
 
-/// The warps of group `group` of a block wait for each other.
+/// Waits for the warps of group `group` of the block.
 __device__ __forceinline__ void mx_group_barrier(int group) {
   asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(32 * kMxGroupWarps) : "memory");
 }
 
-/// Writes a run as digits: a warp has a number a lane.
+/// Writes a run as digits. Each lane of a warp has a number.
 __device__ __forceinline__ void write_mx_run(const MxInputs& to, int run, float value) {
   const int lane = threadIdx.x % 32;
   const uint32_t largest = __reduce_max_sync(0xffffffffu, __float_as_uint(value) & 0x7fffffffu);
@@ -170,7 +172,7 @@ __device__ __forceinline__ void write_mx_run(const MxInputs& to, int run, float 
   if (lane == 0) scale.put(to, run, highs, lows);
 }
 
-/// Zeros from run `past` on.
+/// Writes zeros from run `past` on.
 __device__ __forceinline__ void clear_mx_runs(const MxInputs& to, int past) {
   const int lane = threadIdx.x % 32;
   for (; past < to.runs; ++past) {
@@ -181,8 +183,8 @@ __device__ __forceinline__ void clear_mx_runs(const MxInputs& to, int past) {
   }
 }
 
-/// A group computes 32 hidden channels of one choice, 8 a warp, and writes them as digits. Groups
-/// of a block have channels that lie gridDim.x times 32 apart.
+/// Computes 32 hidden channels of a choice per group, 8 per warp, and writes them as digits. The
+/// channels of a block's groups are gridDim.x times 32 apart.
 template <class Shape, bool kPairs>
 __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
     mx_up_kernel(const __grid_constant__ MxExperts a) {
@@ -210,9 +212,9 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
   const int expert = a.ids[token * a.choices + choice];
   MxInputPacket packet(a.x + token * a.inputs, a.inputs);
   const bool known = a.has(expert);
-  const int n = run * kMxRun + tile * kMxRowsOfTile;  // the tile's first channel
+  const int n = run * kMxRun + tile * kMxRowsOfTile;  // first channel of the tile
   const int64_t base = int64_t{known ? expert : 0} * a.outputs;
-  // Row g of half r of the tile: rows of alternating halves follow each other.
+  // Returns row g of half r of the tile. If halves alternate, their rows are consecutive.
   const auto row = [&](int r, int g) {
     return base + (a.alternate ? 2 * (n + g) + r : r * hidden + n + g);
   };
@@ -260,7 +262,8 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
   if (run + 1 == inner_runs) clear_mx_runs(to, run + 1);
 }
 
-/// A group computes 8 outputs of a token: its warps have pairs of choices and parts of the inputs.
+/// Computes 8 outputs of a token per group. Its warps share pairs of choices and parts of the
+/// inputs.
 template <class Shape, int kPairsOfChoices, bool kPairs>
 __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
     mx_down_kernel(const __grid_constant__ MxExperts a) {
@@ -285,7 +288,7 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
       after + Shape::groups * kPairsOfChoices * factor_bytes + warp * Shape::slots * kMxSlotBytes;
   if (threadIdx.x < kMxZeros / 16) mx_shared[threadIdx.x] = uint4{0, 0, 0, 0};
   if (lane < kMxRunsOfSlot) factors[2 * kMxRowsOfTile * own_runs + lane] = 0;
-  // The kernel before the previous one wrote ids and weights.
+  // The kernel before the previous one wrote ids and weights, so they are complete.
   const int32_t* const ids = a.ids + token * a.choices;
   int expert[2];
 #pragma unroll
@@ -303,7 +306,7 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
     if (kParts == 1 || part == r)
       MxScales<kMxScalesAhead>(a.scales + row(r, 0) * own_runs, own_runs)
           .store(factors + r * kMxRowsOfTile * own_runs);
-  // Each thread of the first warp has one choice's weight of one output, and its bias.
+  // Each thread of the first warp has the weight of a choice for an output, and its bias.
   const int own = lane % kMxRowsOfTile;
   float weight[2] = {}, biases = 0.f;
   bool known[2] = {};
@@ -360,13 +363,14 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
     a.out[token * a.outputs + n + own] = from_float<MxExperts::T>(sum);
 }
 
-/// Inputs for which 32-bit offsets suffice.
+/// The largest number of inputs for 32-bit offsets.
 constexpr int64_t kMostMxInputs = 1 << 20;
 
-/// Factors may be read two at a time if every row has an even number.
+/// Returns true if each row has an even number of factors, which may then be read in pairs.
 inline bool has_factor_pairs(const MxExperts& a) { return a.inputs / kMxRun % 2 == 0; }
 
-/// Blocks of `groups` items each, as many as there are processors for few items.
+/// Returns the number of blocks of `groups` items each: at least one per SM, if there are enough
+/// items.
 inline unsigned mx_blocks(int items, int groups, int tokens, const CudaContext& ctx) {
   const int few = (items + groups - 1) / groups;
   return static_cast<unsigned>(
@@ -396,14 +400,15 @@ void launch_mx_down_shape(const MxExperts& a, int tokens, CudaContext& ctx) {
                 a);
 }
 
-/// Large blocks have an SM's whole work of one token; small ones fit more inputs.
+/// A large block has all work of an SM for a token. A small one allows more inputs.
 using MxLargeUp = MxShape<3, 3, 2>;
 using MxLargeDown = MxShape<3, 4, 1>;
 using MxSmall = MxShape<1, 2, 4>;
 
 inline int mx_pairs_of(int choices) { return choices <= 2 ? 1 : choices <= 4 ? 2 : 4; }
 
-/// Shared memory of a block of up or down projections.
+/// Returns the shared memory of a block of up projections. mx_down_bytes() returns that of down
+/// projections.
 template <class Shape>
 size_t mx_up_bytes(int channels) {
   return mx_shared_bytes<Shape>(channels, 1, 4 * Shape::groups);
@@ -416,7 +421,7 @@ inline size_t mx_most_bytes(const CudaContext& ctx) {
   return ctx.code.architecture == 90 ? 226 * 1024 : kSharedMemoryOfAll;
 }
 
-/// Whether the kernels take the sizes.
+/// Returns true if the kernels support the sizes.
 inline bool has_mx_shape(int channels, int hidden, int choices, const CudaContext& ctx) {
   return std::max(mx_up_bytes<MxSmall>(channels), mx_down_bytes<MxSmall>(hidden, choices)) <=
          mx_most_bytes(ctx);

@@ -7,22 +7,23 @@
 
 namespace ds::cuda {
 
-/// Inputs of a run and of a step, runs of a step, and bytes of a run's digits: 32 high, 32 low.
+/// Inputs of a run and of a step, runs of a step, and bytes of the digits of a run: 32 high, 32
+/// low.
 constexpr int kMxRun = 32, kMxRuns = 4, kMxStep = kMxRun * kMxRuns, kMxDigits = 64;
-/// Steps and runs that a warp fetches at a time.
+/// Steps and runs that a warp copies at a time.
 constexpr int kMxStepsOfSlot = 2, kMxRunsOfSlot = kMxStepsOfSlot * kMxRuns;
-/// Bytes of zeros in shared memory, before the numbers of x.
+/// Bytes of zeros in shared memory, before the digits of x.
 constexpr int kMxZeros = 128;
-/// Codes become 64 + twice their value.
+/// Codes become 64 plus twice their value.
 constexpr int kMxMiddle = 64;
-/// Bits of the float 1.5 * 2^23: an integer below 2^22 added to them is the float plus the integer.
+/// Bits of the float 1.5 * 2^23. Adding an integer below 2^22 to the bits adds it to the float.
 constexpr uint32_t kMxRounder = 0x4b400000u;
 
-/// Numbers of one row of x by steps, in shared or global memory.
+/// The digits of a row of x by steps, in shared or global memory.
 struct MxInputs {
   uint8_t* digits;  // [runs, 64]
   float* factors;   // [2, runs]: factor of a sum of products with the high or low digits
-  int* starts;      // [2, runs]: where such a sum starts, so that it ends at kMxRounder plus sum
+  int* starts;      // [2, runs]: start of such a sum, so that it ends at kMxRounder plus sum
   int runs;         // a multiple of kMxRunsOfSlot
 
   static __host__ __device__ __forceinline__ int bytes(int runs) { return runs * (kMxDigits + 16); }
@@ -38,8 +39,8 @@ __host__ __device__ inline int mx_runs(int inputs) {
   return (inputs + kEach - 1) / kEach * kMxRunsOfSlot;
 }
 
-/// The exponent of a run, from the bits of its largest magnitude: numbers become integers below
-/// 2^14.
+/// The exponent of a run, from the bits of its largest magnitude. It scales numbers to integers
+/// below 2^14.
 struct MxScale {
   float inverse, factor;  // factor is NaN if a number is not finite
 
@@ -48,11 +49,11 @@ struct MxScale {
     factor = exponent == 255 ? NAN : __uint_as_float(static_cast<uint32_t>(exponent - 13) << 23);
     inverse = __uint_as_float(static_cast<uint32_t>(267 - min(exponent, 254)) << 23);
   }
-  /// The integer plus 128: its bytes are the low digit plus 128, and the high digit.
+  /// Returns the integer plus 128. Its bytes are the low digit plus 128, and the high digit.
   __device__ __forceinline__ uint32_t raised(float x) const {
     return __float_as_uint(fmaf(x, inverse, 12582912.f)) + (0x80u - kMxRounder);
   }
-  /// Writes the factors and starts of a run from the sums of its digits.
+  /// Writes the factors and starts of a run, from the sums of its digits.
   __device__ __forceinline__ void put(const MxInputs& to, int run, int high, int low) const {
     to.factors[run] = 256.f * factor, to.factors[to.runs + run] = factor;
     to.starts[run] = static_cast<int>(kMxRounder) - kMxMiddle * high;
@@ -60,7 +61,7 @@ struct MxScale {
   }
 };
 
-/// A thread's first 8 numbers of x [inputs] for write_mx_inputs, on their way from memory.
+/// The first 8 numbers of x [inputs] of a thread, loaded early for write_mx_inputs().
 struct MxInputPacket {
   uint4 packet{0, 0, 0, 0};
   __device__ __forceinline__ MxInputPacket(const __nv_bfloat16* x, int inputs) {
@@ -69,8 +70,8 @@ struct MxInputPacket {
   }
 };
 
-/// Writes all runs of x [inputs] as digits, zeros past the end. All threads of a block take part,
-/// in groups of four.
+/// Writes all runs of x [inputs] as digits, with zeros beyond the end. All threads of the block
+/// call it and work in groups of four.
 __device__ __forceinline__ void write_mx_inputs(const MxInputs& to, const __nv_bfloat16* x,
                                                 int inputs, const MxInputPacket& own) {
   for (int first = 0; first < to.runs * 4; first += static_cast<int>(blockDim.x)) {

@@ -1,4 +1,4 @@
-// NF4 on the GPU. A warp per block of values finds its scale; threads dequantize packets of codes.
+// NF4 on the GPU: a warp per block of values finds its scale; threads dequantize packets of codes.
 #include "nf4.h"
 
 #include "../cuda/block_reduce.cuh"
@@ -10,12 +10,12 @@ namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / kWarp;
 
-/// The larger one; NaN does not count.
+/// Returns the larger value. Ignores NaN.
 struct Larger {
   __device__ __forceinline__ float operator()(float a, float b) const { return a > b ? a : b; }
 };
 
-/// Returns the largest magnitude of x[0, count) to every lane of the warp.
+/// Returns the largest magnitude of x[0, count) to all lanes of the warp.
 template <class T>
 __device__ __forceinline__ float largest(const T* x, int64_t count) {
   float max = 0.0f;
@@ -60,10 +60,11 @@ __global__ void __launch_bounds__(kThreads)
     out[from + i] = nearest_of_256(code, mul_rn(in[from + i], inverse));
 }
 
-/// A divisor; powers of two are shifts, since a 64-bit division takes longer than a block's values.
+/// Divides by `by`. Powers of two are shifts, because a 64-bit division takes longer than the
+/// values of a block.
 struct Divisor {
   int64_t by;
-  int shift;  // log2 of it, or -1
+  int shift;  // log2 of `by`, or -1
 
   explicit Divisor(int64_t n) : by(n), shift(0) {
     while (int64_t{1} << shift < n) ++shift;
@@ -75,8 +76,8 @@ struct Divisor {
 };
 
 struct Scales {
-  const float* absmax;         // where scales are f32
-  const uint8_t* bytes;        // where they are not; then also
+  const float* absmax;         // if scales are f32
+  const uint8_t* bytes;        // if scales are u8; then also:
   const float *code, *nested;  // the 256 codes, and the scales of nested blocks
   const float* offset;
   Divisor block, nested_block;
@@ -88,10 +89,10 @@ struct Scales {
   }
 };
 
-constexpr int kPackets = 4;  // of a thread: their loads are in flight together
+constexpr int kPackets = 4;  // packets of a thread, with all loads in flight at once
 
-/// A thread writes kPackets packets of N values. A packet lies in one block of scales: N is 1, or
-/// even and a divisor of `block`.
+/// Writes kPackets packets of N values per thread. All values of a packet have one scale: N is 1,
+/// or an even divisor of `block`.
 template <int N, class T>
 __global__ void __launch_bounds__(kThreads)
     nf4_dequantize_kernel(const uint8_t* packed, const float* codes, T* out, int64_t n,

@@ -12,7 +12,7 @@ namespace {
 
 int64_t block_grain(int64_t block) { return std::max<int64_t>(1, kElementGrain / block); }
 
-/// The largest magnitude; NaN does not count.
+/// Returns the largest magnitude. Ignores NaN.
 float largest(const float* x, int64_t n) {
   float max = 0.0f;
   for (int64_t i = 0; i < n; ++i) max = std::fabs(x[i]) > max ? std::fabs(x[i]) : max;
@@ -35,7 +35,7 @@ void run(const Nf4Quantize& op, CpuContext& ctx) {
     using T = typename decltype(tag)::type;
     ctx.pool.parallel_for(
         blocks_of(n, op.block), block_grain(op.block), [&](int64_t begin, int64_t end) {
-          // After an odd last element, the last half byte is the code of 0.
+          // If the count is odd, the last half byte is the code of 0.
           std::vector<float> x(static_cast<size_t>(op.block));
           for (int64_t b = begin; b < end; ++b) {
             const int64_t from = b * op.block, count = std::min(op.block, n - from);

@@ -1,4 +1,4 @@
-// LayerNorm and RMSNorm on the GPU: selects the kernels.
+// Launches the kernels of LayerNorm and RMSNorm.
 #include "norm.h"
 
 #include "norm_backward.cuh"

@@ -1,5 +1,5 @@
-// Backward of LayerNorm and RMSNorm on the GPU. Blocks are persistent and their threads own
-// columns, so weight gradients stay in registers over all rows. Rows arrive through shared memory.
+// Backward of LayerNorm and RMSNorm on the GPU. Blocks are persistent and threads own columns, so
+// that weight gradients stay in registers over all rows. Rows arrive through shared memory.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,8 @@
 
 namespace ds::cuda {
 
-/// The backward's operands; null if absent. With w' = dout * weight and x' = (s - mean) * rstd,
+/// Arguments of the backward; absent ones are null. With w' = dout * weight and x' = (s - mean) *
+/// rstd,
 ///     dx = dsum + rstd * (w' - mean(w') - x' * mean(w' x')),
 ///     dweight = sum dout x', dbias = sum dout.
 template <class T>
@@ -23,17 +24,18 @@ struct NormBackward {
   int64_t n, c;
 };
 
-/// How many weight gradients there are: of the weight, and of LayerNorm's bias.
+/// Number of weight gradients: of the weight, and of LayerNorm's bias.
 template <bool kCentered>
 constexpr int kParts = kCentered ? 2 : 1;
 
-/// Waits for the threads of one group of warps only. `id` is 1 to 15.
+/// Waits for the threads of a group of warps. `id` is 1 to 15.
 __device__ __forceinline__ void group_barrier(int id, int threads) {
   if (threads == kWarp) __syncwarp();
   else asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-/// Two sums over a warp in six steps: lanes 0 to 15 receive that of x, the others that of y.
+/// Returns two sums over a warp in six steps: lanes 0 to 15 receive the sum of x, the others that
+/// of y.
 __device__ __forceinline__ float warp_sum_pair(float x, float y) {
   const bool upper = threadIdx.x % kWarp >= kWarp / 2;
   float sum = upper ? y : x;
@@ -44,7 +46,7 @@ __device__ __forceinline__ float warp_sum_pair(float x, float y) {
   return sum;
 }
 
-/// Widens a packet. Elements of 16 bits are widened in pairs, one instruction each.
+/// Converts a packet to f32. 16-bit elements are converted in pairs, by one instruction each.
 template <class T, int N>
 __device__ __forceinline__ void widen_packet(const Vector<T, N>& x, float (&out)[N]) {
   if constexpr (std::is_same_v<T, __nv_bfloat16>) {
@@ -74,15 +76,15 @@ __device__ __forceinline__ Vector<T, N> narrow_packet(const float (&x)[N]) {
   return out;
 }
 
-/// One thread's packets of s, dout and dsum for kStages rows, in shared memory. Each thread copies
-/// only its own packets, so no barrier is needed.
+/// A thread's packets of s, dout and dsum for kStages rows, in shared memory. Each thread copies
+/// only its own packets, so that no barrier is needed.
 template <class T, int kStages, int kPackets>
 struct PacketRing {
   static constexpr int N = kPacket<T>, kOperands = 3;
-  static constexpr int kBytes = kStages * kOperands * kPackets * 16;  // for one thread
+  static constexpr int kBytes = kStages * kOperands * kPackets * 16;  // per thread
 
   Vector<T, N>* mine;
-  int threads;  // of the block
+  int threads;  // threads of the block
 
   __device__ __forceinline__ Vector<T, N>* slot(int stage, int operand, int packet) const {
     return mine + ((stage * kOperands + operand) * kPackets + packet) * threads;
@@ -97,8 +99,8 @@ struct PacketRing {
 
 extern __shared__ __align__(16) unsigned char norm_shared[];
 
-/// Adds the groups' weight gradients, in order, to the block's partials. All threads must call, and
-/// the rings are free to reuse. A thread's packets are `apart` columns apart.
+/// Adds the weight gradients of the groups, in order, to the block's partials. All threads must
+/// call it. Afterwards the rings may be reused. Packets of a thread are `apart` columns apart.
 template <int kRows, int N, int kPackets, class T>
 __device__ __forceinline__ void write_partials(const NormBackward<T>& b, int64_t column, int apart,
                                                const float (&dweight)[kPackets][N],
@@ -134,13 +136,13 @@ __device__ __forceinline__ void write_partials(const NormBackward<T>& b, int64_t
 }
 
 /// Slots for the sums of the warps of a block. A group has a multiple of four slots, which its
-/// threads read in pairs; slots without a warp stay 0.
+/// threads read in pairs. Slots without a warp stay 0.
 constexpr int kQuad = 4, kSumSlots = 128;
 
-/// Each group of threads (blockDim.x, whole warps) processes rows. Thread t owns packets t, t +
-/// blockDim.x, ... of every row. blockDim.y groups share a block, which limits the number of
-/// partial weight gradients. With kReread a thread reads a row's packets again after the sums, and
-/// saves the registers that would hold them: more groups fit.
+/// Each group of blockDim.x threads (whole warps) processes rows. Thread t owns packets t, t +
+/// blockDim.x, ... of each row. blockDim.y groups share a block, which limits the number of partial
+/// weight gradients. With kReread, a thread reads a row's packets again after the sums instead of
+/// keeping them in registers, so that more groups fit.
 template <class T, bool kCentered, int kStages, int kPackets, int kMaxThreads, bool kReread>
 __global__ void __launch_bounds__(kMaxThreads, 1) norm_backward_rows(NormBackward<T> b) {
   constexpr int N = kPacket<T>;
@@ -151,7 +153,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) norm_backward_rows(NormBackwar
   const int quads = (warps + kQuad - 1) / kQuad, lane = threadIdx.x % kWarp;
   const int slot0 = group * quads * kQuad, slot = slot0 + threadIdx.x / kWarp;
   const int64_t column = int64_t{threadIdx.x} * N, step = int64_t{gridDim.x} * groups;
-  const int apart = blockDim.x * N;  // columns from one packet of a thread to its next
+  const int apart = blockDim.x * N;  // columns between a thread's packets
   const float inverse_c = 1.0f / static_cast<float>(b.c);
   const PacketRing<T, kStages, kPackets> ring = {
       reinterpret_cast<Vector<T, N>*>(norm_shared) + thread, threads};
@@ -162,7 +164,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) norm_backward_rows(NormBackwar
 #pragma unroll
   for (int p = 0; p < kPackets; ++p) active[p] = column + p * apart < b.c;
   __syncthreads();
-  // The last rows, fewer than groups, go to all blocks.
+  // The last rows, fewer than groups, are distributed over all blocks.
   int64_t row = int64_t{group} * gridDim.x + blockIdx.x;
   const auto fetch = [&](int64_t r, int stage) {
 #pragma unroll
@@ -249,8 +251,8 @@ __global__ void __launch_bounds__(kMaxThreads, 1) norm_backward_rows(NormBackwar
   if (b.partials) write_partials<kParts<kCentered>>(b, column, apart, dweight, dbias);
 }
 
-/// dx of one row per block, for rows that the persistent kernel rejects (odd, unaligned or very
-/// long).
+/// Computes dx of a row per block, for rows that the persistent kernel does not support (odd,
+/// unaligned or very long).
 template <class T, bool kCentered>
 __global__ void __launch_bounds__(256) norm_backward_any(NormBackward<T> b) {
   const int64_t row = blockIdx.x, base = row * b.c;
@@ -271,7 +273,7 @@ __global__ void __launch_bounds__(256) norm_backward_any(NormBackward<T> b) {
   }
 }
 
-/// Weight gradients for the same rows: a thread per column, a range of rows per blockIdx.y.
+/// Computes weight gradients for such rows: a thread per column, a range of rows per blockIdx.y.
 template <class T, bool kCentered>
 __global__ void __launch_bounds__(256) norm_backward_any_weight(NormBackward<T> b) {
   const int64_t column = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
@@ -290,8 +292,8 @@ __global__ void __launch_bounds__(256) norm_backward_any_weight(NormBackward<T> 
   if (kCentered) out[b.c + column] = dbias;
 }
 
-/// Returns the dynamic shared memory that a block may use: the limit minus the kernels' static
-/// memory.
+/// Returns the dynamic shared memory that a block may use: the limit minus the static memory of the
+/// kernels.
 inline int64_t most_shared_memory(const char* op) {
   int device = 0, bytes = 0;
   DS_CUDA(cudaGetDevice(&device), op);
@@ -299,12 +301,12 @@ inline int64_t most_shared_memory(const char* op) {
   return bytes - 2048 - 1024;
 }
 
-/// Launches the persistent kernel with kPackets packets a thread; one block fills an SM. Uses as
-/// many groups of threads as fit one block. Returns the number of blocks, or 0 if no group fits.
-/// Each block leaves one partial weight gradient.
+/// Launches the persistent kernel with kPackets packets per thread. A block fills an SM, with as
+/// many groups of threads as fit. Returns the number of blocks, which is that of partial weight
+/// gradients, or 0 if no group fits.
 template <bool kCentered, int kStages, int kPackets, int kMaxThreads, bool kReread, class T>
 int64_t launch_backward_rows(const char* op, NormBackward<T>& b, bool weights, CudaContext& ctx) {
-  constexpr int kColumns = kWarp * kPackets * kPacket<T>;  // of a warp
+  constexpr int kColumns = kWarp * kPackets * kPacket<T>;  // columns of a warp
   const int64_t warps = (b.c + kColumns - 1) / kColumns, threads = warps * kWarp;
   const int64_t bytes = threads * PacketRing<T, kStages, kPackets>::kBytes;
   const int64_t quads = (warps + kQuad - 1) / kQuad;
@@ -312,7 +314,7 @@ int64_t launch_backward_rows(const char* op, NormBackward<T>& b, bool weights, C
       {kMaxThreads / threads, most_shared_memory(op) / bytes, kSumSlots / (quads * kQuad)});
   if (fitting == 0) return 0;
   const int64_t barriers = threads == kWarp ? kWarp : 15;
-  const int64_t rows = (b.n + ctx.sm_count - 1) / ctx.sm_count;  // for each SM
+  const int64_t rows = (b.n + ctx.sm_count - 1) / ctx.sm_count;  // rows of an SM
   const int64_t groups = std::min({fitting, barriers, rows});
   const int64_t blocks = std::min<int64_t>((b.n + groups - 1) / groups, ctx.sm_count);
   const dim3 block(static_cast<unsigned>(threads), static_cast<unsigned>(groups));
@@ -328,7 +330,7 @@ int64_t launch_backward_rows(const char* op, NormBackward<T>& b, bool weights, C
   return blocks;
 }
 
-/// The same for rows of any length and alignment.
+/// Like launch_backward_rows(), for rows of any length and alignment.
 template <bool kCentered, class T>
 int64_t launch_backward_any(const char* op, NormBackward<T>& b, bool weights, CudaContext& ctx) {
   if (b.dx) {
@@ -344,13 +346,12 @@ int64_t launch_backward_any(const char* op, NormBackward<T>& b, bool weights, Cu
   return splits;
 }
 
-/// Rows up to this number of packets have one packet a thread. Longer rows have two: half as many
-/// warps then wait for each other at the end of a row. For RMSNorm, rows that leave no room for a
-/// second group read their packets again. Measured on one H200.
+/// Rows of up to kShortRow packets have one packet per thread. Longer rows have two, so that half
+/// as many warps wait for each other at the end of a row. For RMSNorm, if a second group would not
+/// fit, threads read packets again. Measured on an H200.
 constexpr int64_t kShortRow = 256, kTwoGroups = 512, kTwoPackets = 768;
 
-/// Fills dx and b.partials; returns the number of partial weight gradients, 0 without weight
-/// gradients.
+/// Fills dx and b.partials. Returns the number of partial weight gradients, or 0 without them.
 template <bool kCentered, class T>
 int64_t launch_backward(const char* op, NormBackward<T>& b, bool weights, CudaContext& ctx) {
   constexpr int N = kPacket<T>;

@@ -1,4 +1,4 @@
-// LayerNorm and RMSNorm on the CPU: one row at a time in the compute type, rows in parallel.
+// LayerNorm and RMSNorm on the CPU: rows in parallel, in the compute type.
 #include "norm.h"
 
 #include <algorithm>
@@ -11,16 +11,16 @@ namespace ds::cpu {
 namespace {
 
 constexpr int64_t kGrainElements = 1 << 14;  // elements per task
-constexpr int64_t kMaxPartials = 64;         // row chunks with their own column sums
+constexpr int64_t kMaxPartials = 64;         // chunks of rows, each with its own column sums
 
-/// Both forwards: RMSNorm is the case without mean and bias.
+/// Both forwards. RMSNorm has no mean and no bias.
 struct Forward {
   const char* op;
   View x, residual, weight, bias, sum, out, mean, rstd;
   double eps;
 };
 
-/// Both backwards; `mean` and `dbias` are absent for RMSNorm.
+/// Both backwards. `mean` and `dbias` are absent for RMSNorm.
 struct Backward {
   const char* op;
   View s, weight, mean, rstd, dout, dsum, dx, dweight, dbias;
@@ -31,7 +31,7 @@ int64_t rows_per_task(int64_t width) {
   return std::max<int64_t>(1, kGrainElements / std::max<int64_t>(1, width));
 }
 
-/// s = x + residual, rounded to T (stored if `sum` is given), in the compute type.
+/// Computes s = x + residual, rounded to T, in the compute type. Stores it if `sum` is present.
 template <class T>
 void load_sum(const Forward& f, int64_t row, int64_t width, compute_t<T>* s, compute_t<T>* other) {
   widen(f.x.as<T>() + row * width, s, width);
@@ -53,7 +53,7 @@ void forward_rows(const Forward& f, int64_t begin, int64_t end) {
   C* const s = scratch.data();
   C* const other = s + width;
   C* const weight = other + width;
-  C* const bias = weight + width;  // stays zero when absent
+  C* const bias = weight + width;  // stays 0 if absent
   widen(f.weight.as<T>(), weight, width);
   if (f.bias) widen(f.bias.as<T>(), bias, width);
   for (int64_t row = begin; row < end; ++row) {
@@ -81,8 +81,8 @@ void forward(const Forward& f, CpuContext& ctx) {
   });
 }
 
-/// With n = (s - mean) rstd and g = dout weight: dx = rstd (g - mean(g) - n mean(g n)) + dsum,
-/// without mean(g) for RMSNorm. Adds dout n and dout to the column sums if they are given.
+/// With n = (s - mean) rstd and g = dout weight, computes dx = rstd (g - mean(g) - n mean(g n)) +
+/// dsum, without mean(g) for RMSNorm. Adds dout n and dout to the column sums if present.
 template <class T>
 void backward_rows(const Backward& b, int64_t begin, int64_t end, compute_t<T>* dweight,
                    compute_t<T>* dbias) {
@@ -92,7 +92,7 @@ void backward_rows(const Backward& b, int64_t begin, int64_t end, compute_t<T>* 
   C* const n = scratch.data();
   C* const dout = n + width;
   C* const weight = dout + width;
-  C* const dsum = weight + width;  // stays zero when absent
+  C* const dsum = weight + width;  // stays 0 if absent
   widen(b.weight.as<T>(), weight, width);
   for (int64_t row = begin; row < end; ++row) {
     const C mean = b.mean ? b.mean.as<C>()[row] : C(0), rstd = b.rstd.as<C>()[row];
@@ -114,7 +114,7 @@ void backward_rows(const Backward& b, int64_t begin, int64_t end, compute_t<T>* 
   }
 }
 
-/// Adds the chunks' column sums in chunk order and rounds once.
+/// Adds the column sums of the chunks in order and rounds once.
 template <class T>
 void combine(const View& out, const compute_t<T>* partials, int64_t chunks, int64_t stride,
              bool accumulate) {

@@ -10,7 +10,7 @@
 
 namespace ds::cuda {
 
-/// The forward's operands; null if absent. mean is null for RMSNorm.
+/// Arguments of the forward; absent ones are null. RMSNorm has no mean.
 template <class T>
 struct NormForward {
   const T *x, *residual, *weight, *bias;
@@ -21,7 +21,7 @@ struct NormForward {
   bool settled;  // weight may be read before the previous kernel has ended
 };
 
-/// x + residual, rounded to T.
+/// Returns x + residual, rounded to T.
 template <class T, int N>
 __device__ __forceinline__ Vector<T, N> sum_of(const Vector<T, N>& x,
                                                const Vector<T, N>& residual) {
@@ -31,21 +31,21 @@ __device__ __forceinline__ Vector<T, N> sum_of(const Vector<T, N>& x,
   return s;
 }
 
-/// Returns s of one packet: x, plus residual if present.
+/// Returns s of a packet: x, plus the residual if present.
 template <int N, class T>
 __device__ __forceinline__ Vector<T, N> add_residual(const NormForward<T>& f, int64_t at) {
   const Vector<T, N> x = load_streaming<N>(f.x + at);
   return f.residual ? sum_of(x, load_streaming<N>(f.residual + at)) : x;
 }
 
-/// Statistics that normalize a row.
+/// Statistics of a row.
 struct Statistics {
   float mean, rstd;
 };
 
-/// Writes a packet of out; `w` is the weight of its columns. Multiply-adds call fmaf, here and in
-/// the statistics. Otherwise the compiler would fuse them in one kernel and, across a branch, not
-/// in another.
+/// Writes a packet of out; `w` is the weight of its columns. Multiply-adds call fmaf explicitly,
+/// here and in the statistics: otherwise the compiler would fuse them in one kernel but not in
+/// another.
 template <int N, class T>
 __device__ __forceinline__ void write_normalized(const NormForward<T>& f, int64_t row,
                                                  int64_t column, const Vector<T, N>& s,
@@ -60,8 +60,8 @@ __device__ __forceinline__ void write_normalized(const NormForward<T>& f, int64_
   store_vector(f.out + row * f.c + column, y);
 }
 
-/// Statistics from the sums of the deviations from a rounded mean, and of their squares (see
-/// norm.h).
+/// Returns the statistics from the sums of the deviations from a rounded mean and of their squares
+/// (see norm.h).
 template <bool kCentered>
 __device__ __forceinline__ Statistics statistics_of(float mean, float error, float squares, float c,
                                                     float eps) {
@@ -70,10 +70,11 @@ __device__ __forceinline__ Statistics statistics_of(float mean, float error, flo
   return {kCentered ? mean + error : 0.0f, 1.0f / sqrtf(variance + eps)};
 }
 
-/// 16 bytes in packed registers. Unpacked elements, and floats that the compiler widens once for
+/// 16 bytes in packed registers. Separate elements, or floats that the compiler converts once for
 /// all passes, would take a register each.
 using Packed = Vector<uint32_t, 4>;
 
+/// Unpacks the elements of a packet.
 template <class T>
 __device__ __forceinline__ Vector<T, kPacket<T>> elements_of(Packed x) {
 #pragma unroll
@@ -89,8 +90,7 @@ __device__ __forceinline__ Packed load_packed(const T* p) {
   return load_streaming<4>(reinterpret_cast<const uint32_t*>(p));
 }
 
-/// A warp's rows of at most kPackets * 32 packets each stay in registers; the warp prefetches its
-/// next row.
+/// A warp's row of at most kPackets * 32 packets, in registers. The warp prefetches its next row.
 template <class T, int kPackets>
 struct PacketRow {
   Packed x[kPackets], residual[kPackets];
@@ -120,8 +120,8 @@ constexpr int kForwardBlocks = kPackets <= 4    ? 6
                                : kPackets <= 10 ? 3
                                                 : 2;
 
-/// Sums of a packet. A lane adds the sums of its packets in their order, so the bits of a row do
-/// not depend on the kernel.
+/// Returns the sum of a packet. A lane adds the sums of its packets in order, so that the bits of a
+/// row do not depend on the kernel.
 template <class T>
 __device__ __forceinline__ float total_of(const Packed& packet) {
   const Vector<T, kPacket<T>> x = elements_of<T>(packet);
@@ -130,7 +130,7 @@ __device__ __forceinline__ float total_of(const Packed& packet) {
   for (int i = 0; i < kPacket<T>; ++i) total += to_float(x.v[i]);
   return total;
 }
-/// The sums of the deviations from `rounded` and of their squares.
+/// Returns the sums of the deviations from `rounded` and of their squares.
 template <class T>
 __device__ __forceinline__ float2 deviations_of(const Packed& packet, float rounded) {
   const Vector<T, kPacket<T>> x = elements_of<T>(packet);
@@ -144,7 +144,7 @@ __device__ __forceinline__ float2 deviations_of(const Packed& packet, float roun
   return sums;
 }
 
-/// A warp takes every (warps of the grid)-th row.
+/// A warp computes every (warps of the grid)-th row.
 template <class T, int kPackets, bool kCentered>
 __global__ void __launch_bounds__(kForwardThreads, kForwardBlocks<kPackets>)
     norm_forward_warp(NormForward<T> f) {
@@ -195,8 +195,8 @@ __global__ void __launch_bounds__(kForwardThreads, kForwardBlocks<kPackets>)
 
 constexpr int kRowWarps = 8;
 
-/// One block per row, for few rows: its warps share the packets. Then every warp adds the sums of
-/// all packets as the warp of norm_forward_warp does.
+/// Computes a row per block, for few rows. Its warps share the packets, then each warp adds the
+/// sums of all packets in the order of norm_forward_warp.
 template <class T, int kPackets, bool kCentered>
 __global__ void __launch_bounds__(kRowWarps* kWarp) norm_forward_shared(NormForward<T> f) {
   let_next_begin();
@@ -261,7 +261,7 @@ __global__ void __launch_bounds__(kRowWarps* kWarp) norm_forward_shared(NormForw
   f.rstd[row] = found.rstd;
 }
 
-/// One block per row of any length; each of the three passes recomputes s.
+/// Computes a row of any length per block. Each of three passes recomputes s.
 template <class T, int N, bool kCentered>
 __global__ void __launch_bounds__(256) norm_forward_block(NormForward<T> f) {
   let_next_begin();
@@ -300,11 +300,11 @@ __global__ void __launch_bounds__(256) norm_forward_block(NormForward<T> f) {
   }
 }
 
-/// As many blocks as run at once.
+/// Launches as many blocks as run at once.
 template <int kPackets, bool kCentered, class T>
 void launch_forward_warp(const char* op, const NormForward<T>& f, CudaContext& ctx) {
   constexpr int64_t kWarps = kForwardThreads / kWarp;
-  // For a long row and few rows, one warp per row is slow and leaves most processors idle.
+  // With few long rows, a warp per row would be slow and leave most SMs idle.
   if constexpr (kPackets > 4) {
     const Launch rows{op, dim3(static_cast<unsigned>(f.n)), dim3(kRowWarps * kWarp), ctx.stream};
     if (f.n <= ctx.sm_count)

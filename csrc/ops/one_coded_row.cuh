@@ -1,4 +1,4 @@
-// Selects the kernel that multiplies one row with codes of 8 or 4 bits, if any.
+// Selects the kernel that multiplies one row by 8- or 4-bit codes, if there is one.
 #pragma once
 
 #include "integer_row.cuh"
@@ -6,15 +6,15 @@
 
 namespace ds::cuda {
 
-/// Returns whether integer_row_kernel accepts these codes: segments have one scale each.
+/// Returns true if integer_row_kernel supports these codes: each segment has one scale.
 template <int kBits>
 bool has_scaled_segments(const CodeMatrix& w) {
   constexpr int kShift = kBits == 4 ? 7 : 6;  // log2 of a segment's inputs
   return w.words * 4 <= kMostPieces<kBits> * kPieceBytes && (w.groups == 1 || w.shift >= kShift);
 }
 
-/// Returns whether a kernel of this file accepts the op: one row, symmetric codes, scales of x's
-/// dtype, one per output or per 2^n inputs. `Op` is QuantizedLinear or has its operands.
+/// Returns true if a kernel supports the op: one row, symmetric codes, and scales of x's dtype, one
+/// per output or per 2^n inputs. `Op` is QuantizedLinear or has its operands.
 template <int kBits, class T, class Op>
 bool is_one_coded_row(const Op& op, const CodeMatrix& w) {
   if (op.x.shape[0] != 1 || op.zero || op.scale.dtype != op.x.dtype) return false;

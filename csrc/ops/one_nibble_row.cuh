@@ -1,10 +1,10 @@
-// The product of one row with 4-bit codes, in 16-bit floats on tensor cores. It serves small groups
-// and rows that do not fit integer_row.cuh. Codes go from memory to registers only; skinny.cuh, for
-// several rows, needs shared memory.
+// The product of one row with 4-bit codes, in 16-bit floats on tensor cores, for small groups and
+// rows that do not fit integer_row.cuh. Codes go from memory to registers directly. (skinny.cuh,
+// for several rows, needs shared memory.)
 //
 // mma takes 16 outputs by 16 inputs on the left and 8 columns on the right. All 8 columns are the
-// same row: the seven unused columns cost less than scalar multiplications. The conversion of codes
-// to weights is the bottleneck, so it has few instructions.
+// same row: the seven unused columns cost less than scalar multiplications. Converting codes to
+// weights is the bottleneck, so it has few instructions.
 #pragma once
 
 #include "../cuda/shared_memory.h"
@@ -13,7 +13,7 @@
 
 namespace ds::cuda {
 
-/// out [outputs] = x [inputs] by weights + bias; of gates, [outputs / 2]: see OneRow.
+/// Computes out [outputs] = x [inputs] by weights + bias, or gated out [outputs / 2]: see OneRow.
 template <class T>
 struct OneNibbleRow {
   CodedWeights<T, 4, ScaleTime::weight> weights;  // no zero points, scales of T
@@ -22,7 +22,7 @@ struct OneNibbleRow {
   bool settled;  // codes may be read before the previous kernel has ended
 };
 
-/// A block has 16 outputs. kWarps warps split the inputs into steps, and each has kAhead steps in
+/// A block has 16 outputs. Its kWarps warps split the inputs into steps, each with kAhead steps in
 /// flight.
 template <bool kGated, int kWarps, int kAhead, int kBlocksPerSm>
 struct NibbleShape {
@@ -31,12 +31,12 @@ struct NibbleShape {
   static constexpr int blocks_per_sm = kBlocksPerSm;
 };
 
-constexpr int kNibbleOutputs = 16;                    // of a block
+constexpr int kNibbleOutputs = 16;                    // outputs of a block
 constexpr int kNibbleRun = 32, kNibbleSpan = 4 * 32;  // inputs of a lane's packet, and of a step
-/// Elements between runs of x in shared memory: the runs of 4 lanes lie in different banks.
+/// Elements between runs of x in shared memory. The runs of 4 lanes are in different banks.
 constexpr int kNibblePitch = kNibbleRun + 8;
 
-/// Returns output r of this block, gates first, or an index past the end.
+/// Returns output r of this block, gates first, or an index beyond the end.
 template <bool kGated>
 __device__ __forceinline__ int nibble_output(int outputs, int r) {
   const int block = static_cast<int>(blockIdx.x);
@@ -46,15 +46,14 @@ __device__ __forceinline__ int nibble_output(int outputs, int r) {
   return pair < half ? pair + r / kPairs * half : outputs;
 }
 
-/// The packets of a lane's two outputs for one step. Four lanes share two outputs; lane t has run
-/// t.
+/// The packets of a lane's two outputs for a step. Four lanes share two outputs; lane t has run t.
 template <class T>
 struct NibblePackets {
   using Weights = CodedWeights<T, 4, ScaleTime::weight>;
   uint4 codes[2];
   T scales[2];
 
-  /// Adds the products with `x` to the sums. `x` is this lane's run in the order of right().
+  /// Adds the products with `x`, this lane's run in the order of right(), to the sums.
   __device__ __forceinline__ void add_to(float (&sums)[2], const T* x) const {
     float here[4] = {};
 #pragma unroll
@@ -75,17 +74,17 @@ struct NibblePackets {
   }
 };
 
-/// Where a lane's packets lie.
+/// Reads a lane's packets.
 template <bool kGated, class T>
 class NibbleRows {
  public:
-  /// `last`: the first run of x past the warp's runs.
+  /// `last` is the first run of x after the warp's runs.
   __device__ NibbleRows(const CodeMatrix& w, int last)
       : shift_(w.groups == 1 ? 31 : w.shift), last_(last) {
     const int outputs = static_cast<int>(w.outputs);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      // Lanes past the last output read it again; their sums are not stored.
+      // Lanes beyond the last output read it again. Their sums are not stored.
       const int64_t own =
           min(nibble_output<kGated>(outputs, r * 8 + threadIdx.x % 32 / 4), outputs - 1);
       codes_[r] = reinterpret_cast<const uint4*>(w.packed + own * w.words);
@@ -109,7 +108,7 @@ class NibbleRows {
 };
 
 /// Writes the warp's part of x, steps `first` to `end`, to shared memory in the order of the right
-/// operand. Positions past the inputs are zeros, which cancel the padding codes.
+/// operand. Positions beyond the inputs are 0, which cancels padding codes.
 template <class Weights, class T>
 __device__ __forceinline__ void order_inputs(T* to, const T* x, int inputs, int first, int end) {
   const int lane = threadIdx.x % 32;
@@ -124,7 +123,7 @@ __device__ __forceinline__ void order_inputs(T* to, const T* x, int inputs, int 
   __syncwarp();
 }
 
-/// Adds the partial sums of the warps and writes the outputs of the block.
+/// Adds the partial sums of the warps and writes the block's outputs.
 template <class Shape, class T>
 __device__ __forceinline__ void finish_row(const OneNibbleRow<T>& a,
                                            const float (&partial)[Shape::warps][kNibbleOutputs]) {
@@ -144,7 +143,7 @@ __device__ __forceinline__ void finish_row(const OneNibbleRow<T>& a,
   else a.out[n] = from_float<T>(total(r, n));
 }
 
-/// The next kernel does not begin early: see one_row_kernel.
+/// The next kernel must not start early: see one_row_kernel.
 template <class Shape, class T>
 __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
     one_nibble_row_kernel(const __grid_constant__ OneNibbleRow<T> a) {
@@ -179,7 +178,7 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
   finish_row<Shape>(a, partial);
 }
 
-/// Inputs that shared memory has room for.
+/// The largest number of inputs for which shared memory has room.
 constexpr int64_t kMostNibbleInputs = 32768;
 
 template <class Shape, class T>
@@ -194,13 +193,14 @@ void launch_nibble_shape(const char* name, const OneNibbleRow<T>& a, CudaContext
                 one_nibble_row_kernel<Shape, T>, a);
 }
 
-/// Groups must be 2^n packets, or one group per output.
+/// Returns true if one_nibble_row_kernel supports the codes. A group must be 2^n packets, or the
+/// whole row.
 inline bool takes_nibble_row(const CodeMatrix& w) {
   return w.inputs <= kMostNibbleInputs && (w.groups == 1 || w.shift >= 5);
 }
 
-/// With many outputs, blocks have few warps and start and end less often. With few outputs, they
-/// have enough warps for every processor.
+/// With many outputs, blocks have few warps, so that blocks start and end less often. With few
+/// outputs, blocks have enough warps to use all SMs.
 template <bool kGated, class T>
 void launch_one_nibble_row(const char* name, const OneNibbleRow<T>& a, CudaContext& ctx) {
   if (a.weights.matrix.outputs >= int64_t{8} * kNibbleOutputs * ctx.sm_count)

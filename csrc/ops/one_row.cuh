@@ -1,5 +1,5 @@
-// The product of one row with a matrix of 16-bit weights at memory bandwidth: a decoding step of a
-// single sequence. cuBLASLt was measured 6 to 20 % slower at the sizes of Llama 8B.
+// The product of one row with a matrix of 16-bit weights, at memory bandwidth, for decoding a
+// single sequence. cuBLASLt is 6 to 20 % slower at the sizes of Llama 8B.
 #pragma once
 
 #include "../cuda/block_reduce.cuh"
@@ -9,28 +9,28 @@
 
 namespace ds::cuda {
 
-/// silu(gate) * up, of both rounded to T.
+/// Returns silu(gate) * up, with both rounded to T first.
 template <class T>
 __device__ __forceinline__ T gated(float gate, float up) {
   const float x = to_float(from_float<T>(gate));
   return from_float<T>(unary_value<UnaryOp::silu>(x) * to_float(from_float<T>(up)));
 }
 
-/// out [outputs] = weights [outputs, inputs] x [inputs] + bias. With gates, out [outputs / 2]: the
-/// lower half are gates of the upper half.
+/// Computes out [outputs] = weights [outputs, inputs] x [inputs] + bias. With gates, out is
+/// [outputs / 2]: the lower half of the outputs gates the upper half.
 template <class T>
 struct OneRow {
   const T *weights, *x, *bias;  // bias may be null
   T* out;
-  int64_t outputs, stride;  // stride: of a row of weights, a multiple of 8
+  int64_t outputs, stride;  // stride: between rows of weights, a multiple of 8
   int inputs;               // a multiple of 8
   bool settled;             // weights may be read before the previous kernel has ended
 };
 
 constexpr int kOneRowWarps = 8, kOneRowOutputs = 4;
 
-/// Loads 16 bytes that are read once and does not allocate them in the L1 cache, which stays free
-/// for shared data.
+/// Loads 16 bytes that are read once. It does not put them into the L1 cache, which stays free for
+/// shared data.
 __device__ __forceinline__ uint4 load_once_16(const void* p) {
   uint4 x;
   asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -39,8 +39,8 @@ __device__ __forceinline__ uint4 load_once_16(const void* p) {
   return x;
 }
 
-/// Returns output r of the `each` outputs of a unit of work, or an index past the end. In pairs the
-/// lower outputs come first.
+/// Returns output r of the `each` outputs of a unit of work, or an index beyond the end. With
+/// gates, the lower half comes first.
 template <bool kGated>
 __device__ __forceinline__ int64_t one_row_output(int64_t outputs, int64_t unit, int r, int each) {
   if constexpr (!kGated) return unit * each + r;
@@ -48,7 +48,7 @@ __device__ __forceinline__ int64_t one_row_output(int64_t outputs, int64_t unit,
   return pair < half ? pair + r / (each / 2) * half : outputs;
 }
 
-/// The packets of a block's outputs that a thread multiplies at a time.
+/// The packets of a block's outputs that a thread multiplies at once.
 template <bool kGated, class T>
 struct OneRowPackets {
   static constexpr int kN = kPacket<T>, kEach = kOneRowWarps * kWarp * kN;
@@ -75,9 +75,9 @@ struct OneRowPackets {
   }
 };
 
-/// One block per kOneRowOutputs outputs; its threads split the inputs. The next kernel does not
-/// begin early: its waiting blocks would take the place of blocks of this kernel. A layer of Llama
-/// 8B takes 118 us, with let_next_begin() 120 us.
+/// Computes kOneRowOutputs outputs per block. Its threads share the inputs. The next kernel must
+/// not start early, because its waiting blocks would take the place of blocks of this kernel: a
+/// layer of Llama 8B takes 118 us, with let_next_begin() 120 us.
 template <bool kGated, class T>
 __global__ void __launch_bounds__(kOneRowWarps* kWarp, 3)
     one_row_kernel(const __grid_constant__ OneRow<T> a) {
@@ -115,11 +115,11 @@ __global__ void __launch_bounds__(kOneRowWarps* kWarp, 3)
   else a.out[n] = from_float<T>(total(r, n));
 }
 
-/// Packets of a lane of warp_row_kernel that are on their way at a time.
+/// Packets that a lane of warp_row_kernel has in flight.
 constexpr int kWarpRowAhead = 6;
 
-/// A warp has a whole output. For lengths that leave most threads of one_row_kernel without a
-/// packet in its last round, such as 2,880.
+/// Computes an output per warp. Used for lengths, such as 2,880, with which most threads of
+/// one_row_kernel would have no packet in its last round.
 template <class T>
 __global__ void __launch_bounds__(kOneRowWarps* kWarp)
     warp_row_kernel(const __grid_constant__ OneRow<T> a) {
@@ -157,7 +157,7 @@ __global__ void __launch_bounds__(kOneRowWarps* kWarp)
     a.out[n] = from_float<T>(a.bias ? sum + to_float(a.bias[n]) : sum);
 }
 
-/// Returns false for lengths that one_row_kernel takes in as little time.
+/// Returns false, without a launch, for lengths with which one_row_kernel is as fast.
 template <class T>
 bool launch_warp_row(const char* op, const OneRow<T>& a, CudaContext& ctx) {
   constexpr int kEach = OneRowPackets<false, T>::kEach, kMost = 16 * 1024;
@@ -170,7 +170,7 @@ bool launch_warp_row(const char* op, const OneRow<T>& a, CudaContext& ctx) {
   return true;
 }
 
-/// weights, x and rows of weights are aligned to 16 bytes.
+/// Launches the kernel. weights, x and each row of weights must be 16-byte aligned.
 template <bool kGated, class T>
 void launch_one_row(const char* op, const OneRow<T>& a, CudaContext& ctx) {
   const auto blocks = static_cast<unsigned>((a.outputs + kOneRowOutputs - 1) / kOneRowOutputs);

@@ -1,4 +1,4 @@
-// 1-bit Adam's element-wise parts on the GPU, each in one pass over the range.
+// 1-bit Adam's element-wise ops on the GPU, each in one pass over the range.
 #include "onebit.h"
 
 #include <algorithm>

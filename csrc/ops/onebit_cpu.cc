@@ -1,4 +1,4 @@
-// 1-bit Adam's element-wise parts on the CPU, with denormals flushed.
+// 1-bit Adam's element-wise ops on the CPU, with denormals flushed to zero.
 #include "onebit.h"
 
 #include <algorithm>
@@ -8,7 +8,8 @@
 namespace ds::cpu {
 namespace {
 
-// These functions must not be inlined: the arithmetic must stay inside the scope of FlushDenormals.
+// These functions must not be inlined, so that their arithmetic stays inside the scope of
+// FlushDenormals.
 
 __attribute__((noinline)) void moment_block(float beta1, float one_minus_beta1, float factor,
                                             const float* __restrict grad, const float* __restrict m,

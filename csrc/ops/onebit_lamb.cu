@@ -1,4 +1,4 @@
-// 1-bit LAMB on the GPU: one block per chunk of a parameter, then one per parameter.
+// 1-bit LAMB on the GPU: a block per chunk of a parameter, then a block per parameter.
 #include "../cuda/segment_sum.cuh"
 #include "onebit_lamb_rule.h"
 
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kSegmentThreads)
   sums[3 * parameter + 2] = largest;
 }
 
-/// One thread per parameter.
+/// Averages coefficients. One thread per parameter.
 __global__ void __launch_bounds__(kSegmentThreads)
     average_kernel(const float* coefficients, float* frozen, const float* control, float beta,
                    float one_minus_beta, int64_t parameters) {

@@ -1,4 +1,4 @@
-// 1-bit LAMB on the CPU: one pass over chunks of parameters, with denormals flushed.
+// 1-bit LAMB on the CPU, in one pass over chunks of parameters, with denormals flushed to zero.
 #include <algorithm>
 #include <vector>
 
@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kGrain = 8;  // slots per task
 
-/// Not inlined: the arithmetic must stay inside the scope of FlushDenormals.
+/// Must not be inlined, so that the arithmetic stays inside the scope of FlushDenormals.
 __attribute__((noinline)) void moments_block(const OneBitLambConstants& constants,
                                              const float* __restrict p,
                                              const float* __restrict payload,

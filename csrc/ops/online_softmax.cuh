@@ -1,4 +1,4 @@
-// The running softmax of attention on tensor cores, in the register layout of mma's accumulators.
+// The running softmax of attention on tensor cores, in the register layout of mma accumulators.
 // Source: Dao 2023 (FlashAttention-2), algorithm 1.
 #pragma once
 
@@ -6,12 +6,13 @@
 
 namespace ds::cuda {
 
-/// A maximum may lag by this many powers of two before the accumulators are rescaled. The result is
-/// the same up to rounding. After the first key blocks, rescaling is rare.
+/// A maximum may be exceeded by this many powers of two before accumulators are rescaled. The
+/// result is the same up to rounding. After the first key blocks, rescaling is rare.
 constexpr float kMaxLag = 8.f;
 
-/// One warp's running softmax: thread rows are lane / 4 and lane / 4 + 8 of each tile. With
-/// kMayBeEmpty a row may begin with hidden keys; its maximum stays -infinity until it sees a key.
+/// The running softmax of a warp. A thread has the rows lane / 4 and lane / 4 + 8 of each tile.
+/// With kMayBeEmpty, a row may begin with hidden keys. Its maximum stays -infinity until it sees a
+/// key.
 template <int kTiles, int kD, bool kMayBeEmpty>
 struct OnlineSoftmax {
   float out[kTiles][kD / 8][4] = {};
@@ -22,8 +23,8 @@ struct OnlineSoftmax {
     for (int m = 0; m < kTiles; ++m) max[m][0] = max[m][1] = -INFINITY;
   }
 
-  /// Raises the maxima if a row of `scores` requires it, and rescales the sums. With kByRow, only
-  /// maxima of rows that require it change: the bits of a row do not depend on other rows.
+  /// Raises the maxima to those of `scores` if needed, and rescales the sums. With kByRow, only the
+  /// maxima of rows that need it change, so that the bits of a row do not depend on other rows.
   template <bool kByRow = false, int kColumns>
   __device__ __forceinline__ void update_max(const float (&scores)[kTiles][kColumns][4],
                                              float scale_log2) {
@@ -60,7 +61,7 @@ struct OnlineSoftmax {
       }
   }
 
-  /// scores = exp(scale (scores - max)), added to the sums.
+  /// Replaces scores by exp(scale (scores - max)) and adds them to the sums.
   template <int kColumns>
   __device__ __forceinline__ void exponentiate(float (&scores)[kTiles][kColumns][4],
                                                float scale_log2) {

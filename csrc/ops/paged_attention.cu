@@ -1,5 +1,5 @@
-// Paged attention on the GPU: selects the kernel and the number of splits of a call. Also the
-// store.
+// Paged attention on the GPU: selects the kernel and the number of splits. Also stores keys and
+// values.
 #include "paged_attention.h"
 
 #include <algorithm>
@@ -14,24 +14,25 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kMaxHead = 256;      // 32 lanes of 8 channels
-constexpr int kMaxTileHead = 128;  // of the kernels on tensor cores
+constexpr int kMaxTileHead = 128;  // for the kernels on tensor cores
 constexpr int64_t kMostSplits = 128;
 
 /// Properties of a kernel that determine the number of splits.
 struct PagedKernel {
-  int rows;  // of queries, of one thread block
+  int rows;  // query rows of a thread block
   int threads;
   size_t shared_bytes;
-  int64_t fewest_keys;  // of a part
+  int64_t fewest_keys;  // fewest keys of a split
   bool clusters;        // a cluster of blocks can reduce its splits
 };
 
-/// Keys per split above which the splits take longer than the launch of the reduction.
+/// If a split has more keys, it takes longer than the launch of the reduction.
 constexpr int64_t kLongSplit = 256;
 
-/// If blocks are fewer than processors, several blocks split the keys of a sequence. Their partial
-/// results are reduced afterwards: by the cluster of blocks itself for up to kMostClustered splits,
-/// else by a second kernel. The number of splits depends on values that the host has.
+/// Launches a kernel. If there are fewer blocks than SMs, several blocks split the keys of a
+/// sequence. Their partial results are then reduced: for up to kMostClustered splits by the cluster
+/// of these blocks, otherwise by a second kernel. The number of splits depends only on values known
+/// to the host.
 template <class T, class P, class Kernel>
 void launch(Kernel* kernel, const PagedKernel& shape, PagedArguments<T, P> a,
             const PagedAttention& op, CudaContext& ctx) {
@@ -47,7 +48,7 @@ void launch(Kernel* kernel, const PagedKernel& shape, PagedArguments<T, P> a,
       static_cast<int>(std::max<int64_t>(1, std::min<int64_t>({wanted, possible, kMostSplits})));
   if (shape.clusters && ctx.code.architecture >= 90 && a.splits > 1 &&
       context <= kMostClustered * kLongSplit) {
-    int blocks = 2;  // of a cluster: a power of 2
+    int blocks = 2;  // blocks of a cluster, a power of 2
     while (blocks < std::min(a.splits, kMostClustered)) blocks *= 2;
     a.splits = blocks;
     a.clustered = true;
@@ -81,7 +82,7 @@ void launch_plain(const PagedArguments<T, P>& a, const PagedAttention& op, CudaC
 
 template <int kRows, class T, class P>
 void launch_for_head(const PagedArguments<T, P>& a, const PagedAttention& op, CudaContext& ctx) {
-  if constexpr (sizeof(T) == 4) {  // Of 16-bit types, only wide heads use this kernel.
+  if constexpr (sizeof(T) == 4) {  // of 16-bit dtypes, only wide heads use this kernel
     if (a.d <= 4 * kPart) return launch_plain<4, kRows>(a, op, ctx);
     if (a.d <= 8 * kPart) return launch_plain<8, kRows>(a, op, ctx);
     if (a.d <= 16 * kPart) return launch_plain<16, kRows>(a, op, ctx);
@@ -98,8 +99,8 @@ void launch_tiles(int64_t fewest_keys, const PagedArguments<T, P>& a, const Page
          op, ctx);
 }
 
-/// Rows of single tokens split their keys over warps. Short prompts have tiles of 64 rows, which
-/// keep more processors busy.
+/// Selects the tiles. Single tokens split their keys over warps. Short prompts have tiles of 64
+/// rows, which use more SMs.
 template <int kD, class T, class P>
 void launch_tiles_of(const PagedArguments<T, P>& a, const PagedAttention& op, CudaContext& ctx) {
   if (op.invariant) return launch_tiles<PagedShape<kD, 4, 1, 1, 2, true>>(512, a, op, ctx);
@@ -121,7 +122,7 @@ bool rows_divide(const View& v, int64_t n) {
   return (v.shape[0] < 2 || v.strides[0] % n == 0) && (v.shape[1] < 2 || v.strides[1] % n == 0);
 }
 
-/// Returns whether rows of 16-bit elements can be read 16 bytes at a time.
+/// Returns true if rows of 16-bit elements can be read by 16 bytes.
 template <class T>
 bool rows_take_packets(const View& v) {
   return aligned_for<kPart>(v.as<T>()) && rows_divide(v, kPart);
@@ -175,7 +176,7 @@ struct StoreArguments {
   int heads, block, d;
 };
 
-/// Item i is packet i % (D / N) of head i / (D / N) % heads of a token. N divides D.
+/// Stores item i: packet i % (D / N) of head i / (D / N) % heads of a token. N divides D.
 template <int N, class T, class P>
 __global__ void __launch_bounds__(kThreads) paged_store_kernel(StoreArguments<T, P> a) {
   const int64_t item = int64_t{blockIdx.x} * kThreads + threadIdx.x;
@@ -224,8 +225,8 @@ void run(const PagedStore& op, CudaContext& ctx) {
   });
 }
 
-/// Scratch: for each split of the keys, D + 2 floats per row of queries. Only calls with few rows
-/// have several splits. Throws DS_SHAPE for heads above 256 channels.
+/// Uses scratch for D + 2 floats per query row and split of the keys. Only calls with few rows have
+/// several splits. Throws DS_SHAPE for heads above 256 channels.
 void run(const PagedAttention& op, CudaContext& ctx) {
   constexpr const char* kOp = "paged_attention";
   if (op.out.numel() == 0) return;

@@ -1,6 +1,6 @@
-// Paged attention on the CPU, one query and its group of heads at a time, or in invariant calls a
-// block of queries. Sums follow the order of the tokens, so neither the blocks nor other sequences
-// change the result.
+// Paged attention on the CPU, for one query and group of heads at a time, or for a block of queries
+// if invariant. Sums follow the order of tokens, so the result does not depend on blocks or other
+// sequences.
 #include "paged_attention.h"
 
 #include <algorithm>
@@ -19,20 +19,21 @@
 namespace ds::cpu {
 namespace {
 
-/// Addresses of the rows of a pool.
+/// Computes addresses of the rows of a pool.
 struct PoolRows {
   int64_t blocks, heads, block, d;
 
   explicit PoolRows(const View& pool)
       : blocks(pool.shape[0]), heads(pool.shape[2]), block(pool.shape[3]), d(pool.shape[4]) {}
 
-  /// The first element of `row` of block b, among the keys (0) or values (1) of a head.
+  /// Returns the index of the first element of `row` in block b, among the keys (0) or values (1)
+  /// of a head.
   int64_t at(int64_t b, int64_t which, int64_t head, int64_t row) const {
     return (((b * 2 + which) * heads + head) * block + row) * d;
   }
 };
 
-/// One query: its sequence, and the range of tokens that it sees.
+/// A query: its sequence, and the range of tokens that it sees.
 struct Query {
   int32_t sequence;
   int64_t first, end;
@@ -43,7 +44,7 @@ void require(bool holds, const char* expected, int64_t got, int64_t sequence) {
   throw Error("DS_INDEX", "paged_attention", text(expected, " in sequence ", sequence), text(got));
 }
 
-/// Checks the indices and lists the queries.
+/// Checks the indices and returns the queries. Throws DS_INDEX.
 std::vector<Query> queries_of(const PagedAttention& op) {
   const int64_t rows = op.q.shape[0], most = op.tables.shape[1] * op.pool.shape[3];
   const auto *starts = op.starts.as<int32_t>(), *lengths = op.lengths.as<int32_t>();
@@ -69,7 +70,7 @@ std::vector<Query> queries_of(const PagedAttention& op) {
   return out;
 }
 
-/// The keys or values of a sequence in one head, row by row, in the compute type.
+/// The keys or values of a sequence in a head, row by row, in the compute type.
 template <class T>
 class SequenceRows {
  public:
@@ -81,7 +82,7 @@ class SequenceRows {
         table_(op.tables.as<int32_t>() + sequence * op.tables.strides[0]),
         wide_(std::is_same_v<T, compute_t<T>> && !is_coded() ? 0 : static_cast<size_t>(rows_.d)) {}
 
-  /// Valid until the next call.
+  /// Returns the row of a token, valid until the next call.
   const compute_t<T>* row(int64_t token) {
     const int64_t at = rows_.at(table_[token / rows_.block], which_, head_, token % rows_.block);
     if (is_coded()) {
@@ -108,21 +109,21 @@ class SequenceRows {
   std::vector<compute_t<T>> wide_;
 };
 
-/// Scratch of one thread for a query: its group of heads, their scores and their sums.
+/// Scratch of a thread for a query: its group of heads, their scores and their sums.
 template <class C>
 struct Scratch {
   std::vector<C> q, scores, sum;
 };
 
-/// The logit of a head's sink; minus infinity without sinks.
+/// Returns the logit of a head's sink, or -infinity if there are no sinks.
 template <class T>
 compute_t<T> sink_of(const PagedAttention& op, int64_t head) {
   using C = compute_t<T>;
   return op.sinks ? static_cast<C>(op.sinks.as<T>()[head]) : -std::numeric_limits<C>::infinity();
 }
 
-/// Turns scores [keys] into weights that add up to 1 with the weight of `sink`. Returns the
-/// log-sum-exp of the scores.
+/// Turns scores [keys] into weights that add up to 1 together with the weight of `sink`. Returns
+/// the log-sum-exp of the scores.
 template <class C>
 C softmax(C* scores, int64_t keys, C sink) {
   const C largest = max_of(scores, keys);
@@ -178,7 +179,7 @@ void attend(const PagedAttention& op, const Query& query, int64_t n, int64_t hea
 
 constexpr int64_t kQueryBlock = 16, kKeyBlock = 64;
 
-/// Neighbouring queries of one sequence: rows from `begin` to `end`.
+/// Consecutive queries of a sequence: rows `begin` to `end`.
 struct QueryBlock {
   int64_t begin, end;
 };
@@ -195,8 +196,8 @@ std::vector<QueryBlock> blocks_of(const std::vector<Query>& queries) {
   return out;
 }
 
-/// Scratch of one thread for a block of queries. Rows of `values` and `sum` are padded with zeros
-/// to whole groups of kSumWidth.
+/// Scratch of a thread for a block of queries. Rows of `values` and `sum` are padded with zeros to
+/// a multiple of kSumWidth.
 template <class C>
 struct BlockScratch {
   std::vector<C> q, scores, sum, keys, values;  // keys: [D, kKeyBlock]; values: [kKeyBlock, D]
@@ -204,7 +205,7 @@ struct BlockScratch {
 
 constexpr int64_t kSumWidth = 4 * kFloats;
 
-/// out[j] = sum of q[i] keys[i, j] over i, in the order of i.
+/// Writes out[j] = sum of q[i] keys[i, j] over i, in the order of i.
 inline void multiply_keys(const float* q, const float* keys, int64_t d, float* out) {
   Floats sums[kKeyBlock / kFloats] = {};
   for (int64_t i = 0; i < d; ++i) {
@@ -221,7 +222,7 @@ inline void multiply_keys(const double* q, const double* keys, int64_t d, double
     for (int64_t j = 0; j < kKeyBlock; ++j) out[j] += q[i] * keys[i * kKeyBlock + j];
 }
 
-/// sum[c] += weights[j] values[j, c] for count rows of `width` elements, in the order of j.
+/// Adds weights[j] values[j, c] to sum[c], for `count` rows of `width` elements, in the order of j.
 inline void add_values(const float* weights, const float* values, int64_t count, int64_t width,
                        float* sum) {
   for (int64_t c = 0; c < width; c += kSumWidth) {
@@ -242,8 +243,9 @@ inline void add_values(const double* weights, const double* values, int64_t coun
     for (int64_t c = 0; c < width; ++c) sum[c] += weights[j] * values[j * width + c];
 }
 
-/// Attends with a block of queries and their group of heads. A product adds in the order of the
-/// channels, a result in the order of the tokens: the bits of a query depend on its position only.
+/// Computes the attention of a block of queries and their group of heads. A score is summed in the
+/// order of channels, an output in the order of tokens, so that the bits of a query depend only on
+/// its position.
 template <class T>
 void attend_block(const PagedAttention& op, const std::vector<Query>& queries,
                   const QueryBlock& block, int64_t head, BlockScratch<compute_t<T>>& x) {
@@ -345,7 +347,7 @@ void run(const PagedStore& op, CpuContext& ctx) {
   });
 }
 
-/// Scratch: a score for each key that a query sees, for the heads of a group.
+/// Uses scratch for a score per key that a query sees, for the heads of a group.
 void run(const PagedAttention& op, CpuContext& ctx) {
   const std::vector<Query> queries = queries_of(op);
   if (op.out.numel() == 0) return;

@@ -1,4 +1,4 @@
-// Selects the kernel of paged attention on wgmma and TMA for prompts that suit it.
+// Selects the kernel of paged attention on wgmma and TMA for prompts with which it is faster.
 #include "paged_hopper.cuh"
 
 #include <algorithm>
@@ -14,18 +14,19 @@ struct PagedHopperShape : HopperForwardShape<kD, 2, 128, 2, true> {};
 template <>
 struct PagedHopperShape<256> : HopperForwardShape<256, 2, 64, 2, true, 24, 1> {};
 
-constexpr int kMostGroup = 64;  // heads of one key head: half of a tile of rows
+constexpr int kMostGroup = 64;  // heads per key head: half of a tile of rows
 
-/// Whether this kernel is faster. Measured on one H200 at D 128: 32 units after 8k keys and 8
-/// tokens of 16 sequences are, a prompt of 64 tokens is not. Above D 128 the other kernel has no
-/// tensor cores.
+/// Returns true if this kernel is faster. Measured on an H200 at D = 128: with 32 units after 8k
+/// keys, and with 8 tokens of 16 sequences, it is; with a prompt of 64 tokens it is not. Above D =
+/// 128 the other kernel does not use tensor cores.
 bool suits_rows(const PagedAttention& op, int group, int64_t units, const CudaContext& ctx) {
   const int64_t rows = op.q.shape[0] * group, sequences = op.tables.shape[0];
   if (op.q.shape[2] > 128) return rows >= 16 * sequences;
   return 6 * units >= ctx.sm_count && rows >= 32 * sequences;
 }
 
-/// Rows of keys that one copy moves into a tile of `keys` rows, or 0 if blocks do not fit the tile.
+/// Returns the rows of keys that a copy moves into a tile of `keys` rows, or 0 if blocks do not fit
+/// the tile.
 int piece_of(int block, int keys) {
   if (block % 8 != 0) return 0;
   if (block <= keys) return keys % block == 0 ? block : 0;

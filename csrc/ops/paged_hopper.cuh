@@ -7,8 +7,8 @@
 
 namespace ds::cuda {
 
-/// Runs paged attention on wgmma if this GPU has code for it, the operands suit TMA, and there are
-/// enough queries. Returns false, without a launch, if not. T is __nv_bfloat16 or __half.
+/// Runs paged attention on wgmma. Returns false, without a launch, if this GPU has no code for it,
+/// the operands do not allow TMA, or there are too few queries. T is __nv_bfloat16 or __half.
 template <class T>
 bool run_paged_hopper(const PagedArguments<T>& a, const PagedAttention& op, CudaContext& ctx);
 

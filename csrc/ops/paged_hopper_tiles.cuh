@@ -1,9 +1,10 @@
-// Paged attention of prompts on wgmma and TMA: one producer warp and two consumer warpgroups.
+// Paged attention of prompts on wgmma and TMA: one producer warp and two consumer warpgroups, as in
+// attention_hopper_forward.cuh.
 //
-// The design is that of attention_hopper_forward.cuh. A tile of rows holds the query heads of one
-// key head, token by token, as in paged_tiles.cuh, so keys are read once for all of them. TMA
-// copies the blocks of a sequence one after the other into a tile of keys. A lane of the producer
-// copies each block: it reads the block's number from the table one tile ahead.
+// A tile of rows has the query heads of a key head, token by token, as in paged_tiles.cuh, so that
+// keys are read once for all of them. TMA copies the blocks of a sequence one by one into a tile of
+// keys. Each lane of the producer copies a block, with its number read from the table one tile
+// ahead.
 #pragma once
 
 #include "attention_hopper_forward.cuh"
@@ -11,29 +12,30 @@
 
 namespace ds::cuda {
 
+/// Arguments of the kernel.
 template <class T>
 struct PagedHopperArguments {
   TensorMap q;     // boxes of `tile_tokens` tokens and the heads of a group
-  TensorMap pool;  // boxes of `piece` rows; batch 2 b holds the keys of block b, 2 b + 1 its values
+  TensorMap pool;  // boxes of `piece` rows; batch 2 b: keys of block b, 2 b + 1: its values
   PagedArguments<T> call;
   unsigned* counter;  // 0 before and after the launch
-  unsigned units;     // at least the number of tiles of rows, times key heads
+  unsigned units;     // at least the tiles of rows times the key heads
   int tile_tokens;    // tokens of a tile of rows
-  int piece;          // rows of keys that one copy moves
+  int piece;          // rows of keys per copy
 };
 
-/// A tile of rows of one sequence and key head, and the tiles of keys that it sees. Rows are
-/// numbered as in QueryTile.
+/// A tile of rows of a sequence and key head, and the tiles of keys that it sees. Rows are numbered
+/// as in QueryTile.
 struct PagedHopperWork {
   int sequence, head;
-  int first_row, rows;  // the first row, and the number of rows of the sequence
-  int first_token;      // of the sequence, in q
+  int first_row, rows;  // first row, and number of rows of the sequence
+  int first_token;      // first token of the sequence in q
   int before, length;   // tokens before the first query, and in all
-  int first_key;        // of the first tile
+  int first_key;        // first key of the first tile
   int steps;            // tiles of keys; -1 ends the launch
 };
 
-/// Shared memory of one thread block.
+/// Shared memory of a thread block.
 template <class T, class Shape>
 struct PagedHopperMemory : HopperStages<T, Shape, PagedHopperWork> {
   unsigned missing[Shape::stages];  // bit i: piece i of the keys has no block
@@ -41,8 +43,8 @@ struct PagedHopperMemory : HopperStages<T, Shape, PagedHopperWork> {
 template <class T, class Shape>
 constexpr size_t paged_hopper_bytes = sizeof(PagedHopperMemory<T, Shape>) + kHopperAlignment;
 
-/// The unit of work `index`; all lanes of a warp call. Tiles of one sequence follow each other, the
-/// last rows first. An index past the last tile gives a unit without rows.
+/// Returns unit `index` of work. All lanes of a warp call it. Tiles of a sequence are consecutive,
+/// the last rows first. An index beyond the last tile returns a unit without rows.
 template <int kKeys, class T>
 __device__ __forceinline__ PagedHopperWork find_paged_work(const PagedHopperArguments<T>& args,
                                                            unsigned index) {
@@ -59,7 +61,7 @@ __device__ __forceinline__ PagedHopperWork find_paged_work(const PagedHopperArgu
       if (begin < 0 || begin + count > a.tokens) count = 0;
     }
     const int tiles = max(0, count + args.tile_tokens - 1) / args.tile_tokens;
-    int end = tiles;  // of the sequence's tiles, counted from `first`
+    int end = tiles;  // end of the sequence's tiles, counted from `first`
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
       const int other = __shfl_up_sync(0xffffffffu, end, step);
@@ -90,7 +92,7 @@ __device__ __forceinline__ PagedHopperWork find_paged_work(const PagedHopperArgu
   return work;
 }
 
-/// Copies queries, keys and values of each unit of work; one warp.
+/// Copies queries, keys and values of each unit of work, by one warp.
 template <class T, class Shape>
 __device__ __forceinline__ void paged_hopper_produce(const PagedHopperArguments<T>& args,
                                                      PagedHopperMemory<T, Shape>& memory) {
@@ -121,7 +123,7 @@ __device__ __forceinline__ void paged_hopper_produce(const PagedHopperArguments<
       turn.advance();
     }
     const int* const table = a.rows.tables + work.sequence * a.rows.table_stride;
-    // A piece that has no block reads zeros: there is no block of this number.
+    // Returns the block of a piece. If it has none, -1 makes TMA read zeros.
     const auto block_of = [&](int key) {
       if (own >= kKeys || key >= work.length) return -1;
       const int b = table[key / a.rows.block];
@@ -158,24 +160,24 @@ __device__ __forceinline__ void paged_hopper_produce(const PagedHopperArguments<
   memory.end_launch(turn);
 }
 
-/// One consumer warpgroup.
+/// A consumer warpgroup.
 template <class T, class Shape>
 struct PagedHopperConsumer : HopperQueryConsumer<Shape, PagedHopperMemory<T, Shape>> {
   using Base = HopperQueryConsumer<Shape, PagedHopperMemory<T, Shape>>;
   using Base::await_turn, Base::end_turn, Base::issue_scores, Base::pass, Base::rescale;
   using Base::group, Base::kD, Base::kKeys, Base::memory, Base::out, Base::place, Base::turn;
   const PagedHopperArguments<T>& args;
-  int begin[2], end[2];       // keys that this thread's rows see
-  int most_begin, least_end;  // of the warp's rows
+  int begin[2], end[2];       // range of keys that this thread's rows see
+  int most_begin, least_end;  // over the rows of the warp
 
-  /// out += p v of the tile of keys from `key` on, in flight. Values behind the sequence are stale.
+  /// Starts out += p v for the tile of keys from `key` on. First zeroes values beyond the sequence.
   __device__ __forceinline__ void issue_out(const uint32_t (&p)[kKeys / 16][4],
                                             const PagedHopperWork& work, int key) {
     if (key + kKeys > work.length) zero_rows(memory.values[place.stage], work.length - key, group);
     Base::issue_out(p, place.stage);
   }
 
-  /// Keys that query `row` of the sequence sees end here.
+  /// Returns the end of the keys that query `row` of the sequence sees.
   __device__ __forceinline__ int end_of(const PagedHopperWork& work, int row) const {
     return work.before + min(row, work.rows - 1) / args.call.group + 1;
   }
@@ -193,7 +195,7 @@ struct PagedHopperConsumer : HopperQueryConsumer<Shape, PagedHopperMemory<T, Sha
     most_begin = begin_of(end_of(work, row + kWarpRows - 1));
   }
 
-  /// scores -> probabilities. Returns whether `out` must be rescaled.
+  /// Turns scores into probabilities. Returns true if `out` must be rescaled.
   __device__ __forceinline__ bool weigh(float (&scores)[kKeys / 8][4], HopperSoftmax& softmax,
                                         int key, unsigned missing, float (&factor)[2]) {
     const int column = threadIdx.x % 4 * 2;
@@ -218,7 +220,8 @@ struct PagedHopperConsumer : HopperQueryConsumer<Shape, PagedHopperMemory<T, Sha
     return raised;
   }
 
-  /// One unit of work. `mine`: how many tiles of keys this consumer's rows need, from the first on.
+  /// Processes a unit of work. `mine` is the number of key tiles that this consumer's rows need,
+  /// from the first on.
   __device__ __forceinline__ void attend(const PagedHopperWork& work, HopperSoftmax& softmax,
                                          int mine) {
     float scores[kKeys / 8][4];
@@ -271,7 +274,7 @@ struct PagedHopperConsumer : HopperQueryConsumer<Shape, PagedHopperMemory<T, Sha
     for (int step = mine; step < work.steps; ++step) pass(step);
   }
 
-  /// Writes the rows of one unit of work; rows without any key give 0.
+  /// Writes the rows of a unit of work. A row that sees no key gets 0.
   __device__ __forceinline__ void finish(const PagedHopperWork& work,
                                          const HopperSoftmax& softmax) {
     const PagedArguments<T>& a = args.call;

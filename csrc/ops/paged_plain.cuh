@@ -1,5 +1,5 @@
 // Paged attention without tensor cores, for f32, wide heads and unaligned tensors. A group of lanes
-// reads a key once for several rows of queries.
+// reads a key once for several query rows.
 #pragma once
 
 #include "paged_rows.cuh"
@@ -7,7 +7,7 @@
 namespace ds::cuda {
 
 constexpr int kPlainThreads = 128;
-constexpr int kPart = 8;  // elements of a head that one lane has
+constexpr int kPart = 8;  // elements of a head per lane
 
 template <class T, class P>
 __device__ Vector<T, kPart> load_part(const P* row, int at, int d, bool vectors) {
@@ -22,7 +22,7 @@ __device__ Vector<T, kPart> load_part(const P* row, int at, int d, bool vectors)
   return x;
 }
 
-/// Partial results of a group of lanes for each row; each of its lanes holds kPart channels.
+/// Partial results of a group of lanes for each row. Each lane has kPart channels.
 template <int kRows>
 struct PartialRows {
   float sum[kRows][kPart], largest[kRows], total[kRows];
@@ -37,7 +37,7 @@ struct PartialRows {
     }
   }
 
-  /// Adds kKeys keys with these scores. Scores of minus infinity are hidden.
+  /// Adds kKeys keys with these scores. A score of -infinity hides its key.
   template <int kKeys, class T>
   __device__ void add(const float (&scores)[kKeys][kRows],
                       const Vector<T, kPart> (&values)[kKeys]) {
@@ -63,7 +63,7 @@ struct PartialRows {
   }
 };
 
-/// Reads the keys from `begin` to `stop`, kKeys at a time for each group of lanes.
+/// Processes the keys from `begin` to `stop`, kKeys at a time per group of lanes.
 template <int kLanes, int kRows, int kKeys, class T, class P>
 __device__ void read_keys(const PagedArguments<T, P>& a, const QueryTile& tile, int begin, int stop,
                           PartialRows<kRows>& partial) {
@@ -109,7 +109,7 @@ __device__ void read_keys(const PagedArguments<T, P>& a, const QueryTile& tile, 
   }
 }
 
-/// Passes the rows of the groups of lanes to write_merged.
+/// Writes the rows of the groups of lanes by write_merged().
 template <int kLanes, int kRows, class T, class P>
 __device__ void write_rows(const PagedArguments<T, P>& a, const QueryTile& tile,
                            const PartialRows<kRows>& partial) {
@@ -135,7 +135,8 @@ __global__ void __launch_bounds__(kPlainThreads)
   const QueryTile tile(a, kRows);
   if (tile.first_row >= tile.rows) return;
   constexpr int kKeys = kRows > 4 ? 2 : 4, kAtOnce = kPlainThreads / kLanes * kKeys;
-  // From a multiple of the keys at once, a key's group of lanes depends on its position only.
+  // Starts at a multiple of the keys processed at once, so that a key's group of lanes depends only
+  // on its position.
   const int begun = tile.begin(0, a.window), first = begun - (a.invariant ? begun % kAtOnce : 0);
   const int span = max(0, tile.end(kRows - 1) - first);
   const int each = (span + a.splits - 1) / a.splits;

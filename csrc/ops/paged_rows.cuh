@@ -1,5 +1,5 @@
-// Parts that the kernels of paged attention share: addresses of keys, the rows of queries of a
-// thread block, and the reduction of partial softmax rows.
+// Shared by the kernels of paged attention: addresses of keys, the query rows of a thread block,
+// and the reduction of partial softmax rows.
 #pragma once
 
 #include "../cuda/cluster.cuh"
@@ -17,7 +17,7 @@ struct PagedRows {
   int64_t table_stride, blocks;
   int key_heads, block, shift, most, d;  // shift: log2 of block, or -1
 
-  /// Returns the key of `token` in a head; its value lies `value_offset()` elements later.
+  /// Returns the key of `token` in a head. Its value is `value_offset()` elements behind it.
   __device__ __forceinline__ const P* key(int sequence, int head, int token) const {
     const int place = shift >= 0 ? token >> shift : token / block;
     const int64_t b = tables[sequence * table_stride + place];
@@ -27,6 +27,7 @@ struct PagedRows {
   __device__ __forceinline__ int64_t value_offset() const { return int64_t{key_heads} * block * d; }
 };
 
+/// Arguments of the kernels of paged attention.
 template <class T, class P = T>
 struct PagedArguments {
   PagedRows<P> rows;
@@ -36,29 +37,28 @@ struct PagedArguments {
   int64_t q_token, q_head, out_token, out_head;
   int tokens, sequences, heads, group, d, window, splits;
   float scale_log2;
-  bool vectors;      // rows of the pool may be read 16 bytes at a time
-  bool row_vectors;  // rows of q and out may be read and written 16 bytes at a time
-  bool clustered;    // the splits of a tile are a cluster of blocks, which reduces them
+  bool vectors;      // rows of the pool may be read by 16 bytes
+  bool row_vectors;  // rows of q and out may be accessed by 16 bytes
+  bool clustered;    // a cluster of blocks has the splits of a tile and reduces them
   bool invariant;    // see PagedAttention
   bool settled;      // lists and older keys may be read before the previous kernel has ended
-  int64_t total;     // rows of queries: tokens times heads
-  float* sums;       // [splits, total, D], if there are several splits
+  int64_t total;     // query rows: tokens times heads
+  float* sums;       // [splits, total, D] with several splits
   float* lse;        // [tokens, heads], or null
   const T* sinks;    // [heads], or null
   float2* marks;  // [splits, total]: the largest score in powers of 2, the sum of weights relative
                   // to it
 };
 
-/// The weight of a head's sink relative to a score of `base`, in powers of 2.
+/// Returns the weight of a head's sink relative to a score of `base`, in powers of 2.
 template <class T, class P>
 __device__ __forceinline__ float sink_weight(const PagedArguments<T, P>& a, int64_t head,
                                              float base) {
   return a.sinks ? exp2f(to_float(a.sinks[head]) * 1.4426950408889634f - base) : 0.f;
 }
 
-/// The rows of queries of a thread block. All belong to one sequence and key head. Row i is query i
-/// / group in head i % group of the head's group. Blocks of the last rows, which see the most keys,
-/// come first.
+/// The query rows of a thread block, all of one sequence and key head. Row i is query i / group in
+/// head i % group of the group. Blocks of the last rows, which see the most keys, come first.
 struct QueryTile {
   int sequence, head, split, first_token, first_row, rows, group, length, count;
 
@@ -79,20 +79,20 @@ struct QueryTile {
     rows = first_token < 0 || first_token + count > a.tokens ? 0 : count * group;
     length = min(a.lengths[sequence], a.rows.most * a.rows.block);
   }
-  /// Returns row `r` of the tile, or the last row past the end.
+  /// Returns row `r` of the tile, or the last row if r is beyond it.
   __device__ int row(int r) const { return min(first_row + r, rows - 1); }
   __device__ int token(int r) const { return first_token + row(r) / group; }
   __device__ int query_head(int r) const { return head * group + row(r) % group; }
-  /// The tokens that it sees end here.
+  /// Returns the end of the tokens that row r sees.
   __device__ int end(int r) const { return length == 0 ? 0 : length - count + row(r) / group + 1; }
   __device__ int begin(int r, int window) const { return window > 0 ? max(0, end(r) - window) : 0; }
 };
 
 constexpr int kMostClustered = 8;
 
-/// Reduces and writes rows that the blocks of a cluster share. Each block has `sums` [rows, width]
-/// relative to the largest scores in `marks` [rows] in its shared memory. The caller may reuse this
-/// memory after the call.
+/// Reduces and writes rows that the blocks of a cluster share. In its shared memory, each block has
+/// `sums` [rows, width] relative to the largest scores in `marks` [rows]. The caller may reuse this
+/// memory afterwards.
 template <int kRows, int kThreads, class T, class P>
 __device__ __forceinline__ void write_clustered(const PagedArguments<T, P>& a,
                                                 const QueryTile& tile, const float* sums, int width,
@@ -127,15 +127,16 @@ __device__ __forceinline__ void write_clustered(const PagedArguments<T, P>& a,
   cluster_barrier();
 }
 
-/// From the largest score in powers of 2 and the sum of weights relative to it.
+/// Returns the log-sum-exp from the largest score in powers of 2 and the sum of weights relative to
+/// it.
 __device__ __forceinline__ float log_sum_exp_of(float top, float total) {
   return total == 0.f ? -INFINITY : (top + log2f(total)) * 0.6931471805599453f;
 }
 
-/// Reduces kParts partial results of kRows rows in a thread block, and writes the rows, or this
+/// Reduces kParts partial results of kRows rows in a thread block and writes the rows, or this
 /// split's part of them. `sums` [kParts, kRows, width] is relative to the largest scores in `marks`
-/// [kParts + 1, kRows]. Both are in shared memory; the last row of marks is scratch. With kClusters
-/// the splits may be a cluster.
+/// [kParts + 1, kRows]. Both are in shared memory; the last row of `marks` is scratch. With
+/// kClusters, the splits may be a cluster.
 template <int kParts, int kRows, int kThreads, bool kClusters, class T, class P>
 __device__ __forceinline__ void write_merged(const PagedArguments<T, P>& a, const QueryTile& tile,
                                              float* sums, int width, float2* marks) {
@@ -154,7 +155,7 @@ __device__ __forceinline__ void write_merged(const PagedArguments<T, P>& a, cons
       total = fmaf(mark.y, factor, total);
       sum = fmaf(sums[(g * kRows + r) * width + c], factor, sum);
     }
-    if (kClusters && a.clustered) {  // No other thread reads this element of the first part.
+    if (kClusters && a.clustered) {  // no other thread reads this element of the first part
       sums[i] = sum;
       if (c == 0) marks[kParts * kRows + r] = make_float2(top, total);
       continue;
@@ -177,7 +178,7 @@ __device__ __forceinline__ void write_merged(const PagedArguments<T, P>& a, cons
 
 constexpr int kCombineThreads = 128;
 
-/// A warp per row: reduces its splits' sums after scaling them to the largest score of all. Splits
+/// Reduces the sums of a row's splits, scaled to their largest score, by a warp per row. Splits
 /// without a key have no sums.
 template <class T, class P>
 __global__ void __launch_bounds__(kCombineThreads)

@@ -1,9 +1,9 @@
-// Paged attention on tensor cores. A thread block has a tile of query rows of a group of heads, and
+// Paged attention on tensor cores. A thread block has a tile of query rows of a group of heads and
 // streams tiles of 64 keys from the blocks of its sequence.
 //
-// Prompts have tiles of 64 or 128 rows. A warp owns 16 or 32 rows and sees all keys, as in
-// attention_forward.cuh. Single tokens have only the rows of one group of heads: every warp has all
-// rows and a quarter of each tile of keys. The partial results of the warps are reduced at the end.
+// For prompts, a tile has 64 or 128 rows; a warp owns 16 or 32 rows and sees all keys, as in
+// attention_forward.cuh. For single tokens, a tile has the rows of a group of heads; each warp has
+// all rows and a quarter of each tile of keys, and their partial results are reduced at the end.
 #pragma once
 
 #include "attention_tile.cuh"
@@ -14,27 +14,27 @@ namespace ds::cuda {
 
 constexpr int kKeyTile = 64;
 
-/// Tile sizes of one kernel. Either warps split the rows, with a number of row tiles of 16 each, or
-/// they split the keys of all rows. kBlocksPerSm is the number of thread blocks per SM. With
-/// kInvariant, the bits of a row do not depend on the other rows of its tile.
+/// Tile sizes of a kernel. Warps split either the rows, with kTiles row tiles of 16 each, or the
+/// keys of all rows. There are kBlocksPerSm thread blocks per SM. With kInvariant, the bits of a
+/// row do not depend on the other rows of its tile.
 template <int kHeadDim, int kRowWarps, int kTiles, int kKeyWarps, int kBlocksPerSm,
           bool kInvariant = false>
 struct PagedShape {
   static constexpr bool invariant = kInvariant;
   static constexpr int head_dim = kHeadDim, tiles = kTiles, key_warps = kKeyWarps;
   static constexpr int rows = 16 * kTiles * kRowWarps,
-                       keys = kKeyTile / kKeyWarps;  // keys: a warp's
+                       keys = kKeyTile / kKeyWarps;  // keys: of a warp
   static constexpr int threads = 32 * kRowWarps * kKeyWarps, blocks_per_sm = kBlocksPerSm;
   static constexpr bool query_in_registers = kTiles * kHeadDim <= 128;
   static constexpr size_t shared_bytes = 2 * kHeadDim * (rows + 4 * kKeyTile);
   static constexpr int merge_width =
-      kHeadDim + 4;  // floats; rows of a quarter warp in different banks
+      kHeadDim + 4;  // floats; rows of a quarter warp are in different banks
   static_assert(kRowWarps == 1 || kKeyWarps == 1);
   static_assert((kKeyWarps * (merge_width + 2) + 2) * rows * 4 <= 2 * kHeadDim * 4 * kKeyTile ||
                 kKeyWarps == 1);
 };
 
-/// cp_async_16 of eight elements.
+/// Copies eight elements asynchronously, as cp_async_16 does.
 template <class P>
 __device__ __forceinline__ void cp_async_8_of(void* shared, const P* global, bool valid) {
   if constexpr (sizeof(P) == 2) cp_async_16(shared, global, valid);
@@ -45,8 +45,8 @@ __device__ __forceinline__ void cp_async_8_of(void* shared, const P* global, boo
                  : "memory");
 }
 
-/// Starts copying a tile of keys and values. Rows without a block get NaN keys and zero values;
-/// rows past `end` are 0. Codes go to the first half of the place of their values.
+/// Starts the copy of a tile of keys and values. Rows without a block get NaN keys and zero values;
+/// rows beyond `end` are 0. Codes are copied to the first half of the space of their values.
 template <class Shape, class T, class P>
 __device__ __forceinline__ void load_keys(const PagedArguments<T, P>& a, const QueryTile& tile,
                                           int first_key, int end, T* keys) {
@@ -83,7 +83,7 @@ __device__ __forceinline__ void load_keys(const PagedArguments<T, P>& a, const Q
   }
 }
 
-/// Replaces the codes of a tile by their values. Each thread has copied the codes itself.
+/// Replaces the codes of a tile by their values. Each thread converts the codes that it has copied.
 template <class Shape, class T>
 __device__ __forceinline__ void decode_keys(T* keys) {
   constexpr int kD = Shape::head_dim, chunks = kD / 8, rows_at_once = Shape::threads / chunks;
@@ -97,7 +97,7 @@ __device__ __forceinline__ void decode_keys(T* keys) {
   }
 }
 
-/// Starts copying the rows of queries; missing rows are zeros.
+/// Starts the copy of query rows. Missing rows are 0.
 template <class Shape, class T, class P>
 __device__ __forceinline__ void load_queries(const PagedArguments<T, P>& a, const QueryTile& tile,
                                              T* to) {
@@ -120,7 +120,7 @@ __device__ __forceinline__ void load_queries(const PagedArguments<T, P>& a, cons
 /// The range of keys that each row of a warp sees. Both ends grow with the row.
 template <int kTiles>
 struct SeenKeys {
-  int begin[kTiles][2], end[kTiles][2];  // of this thread's rows
+  int begin[kTiles][2], end[kTiles][2];  // for this thread's rows
   int least_begin, most_begin, least_end, most_end;
 
   template <class T, class P>
@@ -155,8 +155,8 @@ struct SeenKeys {
   }
 };
 
-/// Writes one warp's rows, or this split's part of them. `staging` is shared memory for 16 kTiles
-/// rows of kD that only this warp uses.
+/// Writes a warp's rows, or this split's part of them. `staging` is shared memory for 16 kTiles
+/// rows of kD, which only this warp uses.
 template <int kD, int kTiles, class T, class P, class State>
 __device__ __forceinline__ void write_warp_rows(const PagedArguments<T, P>& a,
                                                 const QueryTile& tile, int warp_row, State& state,
@@ -210,7 +210,7 @@ __device__ __forceinline__ void write_warp_rows(const PagedArguments<T, P>& a,
   }
 }
 
-/// write_rows for warps that have seen different keys of the same 16 rows.
+/// Like write_warp_rows(), for warps that have processed different keys of the same 16 rows.
 template <class Shape, class T, class P, class State>
 __device__ __forceinline__ void write_shared_rows(const PagedArguments<T, P>& a,
                                                   const QueryTile& tile, int warp, State& state,
@@ -244,7 +244,7 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
 
   const QueryTile tile(a, Shape::rows);
   if (tile.first_row >= tile.rows) return await_previous();
-  // Only the last instructions read sinks, which no earlier kernel has brought to the cache.
+  // Only the last instructions read sinks, which no earlier kernel has brought into the cache.
   if (a.sinks && threadIdx.x == 0)
     asm volatile("prefetch.global.L2 [%0];" ::"l"(a.sinks + tile.head * a.group));
   const int end = tile.end(Shape::rows - 1), first_tile = tile.begin(0, a.window) / kKeyTile;
@@ -255,8 +255,8 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
   const int warp = threadIdx.x / 32, warp_row = Shape::key_warps > 1 ? 0 : warp * 16 * kTiles;
   const int warp_key = Shape::key_warps > 1 ? warp * kKeys : 0;
 
-  // Tiles in flight. Tiles of older keys than this step's may be loaded before the previous kernel
-  // ends.
+  // Tiles in flight. Tiles with only older keys than this step's may be loaded before the previous
+  // kernel has ended.
   constexpr int kAhead = Shape::key_warps > 1 ? 2 : 1;
 #pragma unroll 1
   for (int i = 0; i < 2 * kAhead; ++i) {
@@ -264,7 +264,7 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
     const int step = i % kAhead, key = first_key + step * kKeyTile;
     if (i == kAhead) {
       if (a.settled) await_previous();
-      let_next_begin();  // An earlier call makes a layer of Llama 8B with codes 1 us slower.
+      let_next_begin();  // if called earlier, a layer of Llama 8B with codes takes 1 us more
       load_queries<Shape>(a, tile, query_tile);
     }
     const bool early = kAhead > 1 && a.settled && key + kKeyTile <= tile.length - tile.count;

@@ -1,4 +1,4 @@
-// 8- and 4-bit codes as operands of tensor cores: a packet of 16 bytes becomes weights in
+// 8- and 4-bit codes as operands of tensor cores: converts packets of 16 bytes to weights in
 // registers.
 #pragma once
 
@@ -9,14 +9,14 @@
 
 namespace ds::cuda {
 
-/// The code matrix of an op's operands.
+/// The code matrix of an op.
 struct CodeMatrix {
   const uint32_t* packed;  // [outputs, words]
   const void* scale;       // [outputs, groups]
   DType dtype;             // of scale
-  const uint8_t* zero;     // as scale, or null
+  const uint8_t* zero;     // like scale, or null
   int64_t outputs, inputs, words, groups, group;
-  int shift;  // log2 of group, or -1
+  int shift;  // log2 of the group size, or -1
 
   __device__ __forceinline__ int64_t at(int64_t row, int64_t k) const {
     if (groups == 1) return row;
@@ -34,7 +34,7 @@ struct CodeMatrix {
   }
 };
 
-/// Builds the matrix of an op with the fields packed, scale, zero and group.
+/// Returns the matrix of an op with the fields packed, scale, zero and group.
 template <class Op>
 CodeMatrix codes_of(const Op& op, int64_t outputs, int64_t inputs) {
   const bool shifts = op.group > 0 && (op.group & (op.group - 1)) == 0;
@@ -50,9 +50,9 @@ CodeMatrix codes_of(const Op& op, int64_t outputs, int64_t inputs) {
           shifts ? __builtin_ctzll(static_cast<uint64_t>(op.group)) : -1};
 }
 
-constexpr int64_t kMostInputs = int64_t{1} << 30;  // numbers of inputs are int32 on tensor cores
+constexpr int64_t kMostInputs = int64_t{1} << 30;  // on tensor cores, indices of inputs are int32
 
-/// Returns whether skinny_kernel can read the operands in packets that each have one scale.
+/// Returns true if skinny_kernel can read the operands in packets with a single scale each.
 template <class T, class Op>
 bool takes_packets(const Op& op, const CodeMatrix& w) {
   const int64_t run = 128 / op.bits;
@@ -61,25 +61,25 @@ bool takes_packets(const Op& op, const CodeMatrix& w) {
          aligned_for<8>(op.x.template as<T>());
 }
 
-/// Returns whether codes may be read before the previous kernel has ended.
+/// Returns true if codes may be read before the previous kernel has ended.
 template <class Op>
 bool codes_are_settled(const Op& op, const CudaContext& ctx) {
   return is_settled(ctx, op.packed.data) && is_settled(ctx, op.scale.data) &&
          (!op.zero || is_settled(ctx, op.zero.data));
 }
 
-/// 2^23 + the code in a byte of a word.
+/// Returns 2^23 plus the code in a byte of a word.
 __device__ __forceinline__ float code_as_float(uint32_t word, int byte) {
   return __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7440 | byte));
 }
 
-/// The offset that the lowest four bits of a 16-bit float's mantissa add to, in units of the last
-/// place.
+/// The power of two at which the last mantissa bit of T counts 1, so that its lowest four bits can
+/// hold a code.
 template <class T>
 constexpr float kNibbleBase = std::is_same_v<T, __half> ? 1024.f : 128.f;
 
-/// Converts the codes in the lowest four bits of both halves of a word to T, each plus kNibbleBase.
-/// One instruction, which the compiler does not find: both masks cannot be part of it.
+/// Converts the codes in the lowest four bits of both halves of a word to T, each plus kNibbleBase,
+/// by one instruction that the compiler does not find.
 template <class T>
 __device__ __forceinline__ uint32_t raised_nibbles(uint32_t word) {
   uint32_t pair;
@@ -89,14 +89,14 @@ __device__ __forceinline__ uint32_t raised_nibbles(uint32_t word) {
   return pair;
 }
 
-/// The point where the scale is multiplied in.
+/// When products are multiplied by the scale.
 enum class ScaleTime {
-  weight,   // with each weight, which is rounded: groups of a packet or more
-  packets,  // with the sum of 4 packets: their inputs share a group
-  row,      // with the sum of a row: the row is one group
+  weight,   // each weight, which is then rounded: groups of a packet or more
+  packets,  // the sum of 4 packets, which share a group
+  row,      // the sum of a row with one group
 };
 
-/// Returns the latest ScaleTime that these groups allow, if it is exact for them.
+/// The latest exact ScaleTime for these groups.
 template <int kBits>
 constexpr ScaleTime kLateTime = kBits == 4 ? ScaleTime::packets : ScaleTime::row;
 template <int kBits>
@@ -118,7 +118,7 @@ struct CodedWeights {
   __device__ const void* packet(int64_t output, int k) const {
     return matrix.packed + output * matrix.words + k / (32 / kBits);
   }
-  /// If the scale multiplies sums of 4 packets, their inputs share one.
+  /// If the scale multiplies sums of 4 packets, their inputs share it.
   __device__ Step step_of(int64_t output, int k) const {
     const int64_t at = matrix.at(output, scales_steps ? k / (4 * run) * (4 * run) : k);
     return {kTime == ScaleTime::row ? 1.f : matrix.scale_at(at), matrix.zero_at<kBits>(at)};
@@ -128,7 +128,7 @@ struct CodedWeights {
     return kTime == ScaleTime::row ? matrix.scale_at(output) : 1.f;
   }
 
-  /// With 8 bits the pairs are inputs (2 p, 2 p + 1); with 4 they are (p, p + 4).
+  /// With 8 bits, pairs are the inputs (2 p, 2 p + 1); with 4 bits (p, p + 4).
   __device__ __forceinline__ static void left(uint32_t (&pairs)[4], const uint4& packet, int i,
                                               const Step& step) {
     const uint32_t words[4] = {packet.x, packet.y, packet.z, packet.w};

@@ -1,5 +1,5 @@
-// 8- and 4-bit weights on the GPU. Up to 32 rows of x use codes that become weights in registers,
-// on tensor cores if x has 16 bits. More rows use weights that are dequantized once.
+// 8- and 4-bit weights on the GPU. For up to 32 rows of x, codes are converted to weights in
+// registers, on tensor cores if x has 16 bits. For more rows, weights are dequantized once.
 #include "quantized_linear.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr const char* kOp = "quantized_linear";
 constexpr int kThreads = 256, kWarps = kThreads / kWarp;
-/// Above this number of rows of x, weights are dequantized once instead of in every block.
+/// With more rows of x, weights are dequantized once instead of in each block.
 constexpr int kFewRows = kSkinnyRows;
 constexpr unsigned kMostColumnBlocks = 1024;
 
@@ -26,7 +26,7 @@ unsigned blocks_for(int64_t items, int64_t each) {
   return static_cast<unsigned>((items + each - 1) / each);
 }
 
-/// A warp per group computes its scale; then each lane packs a word.
+/// Computes the scale of a group per warp. Then each lane packs a word.
 template <class T, class S>
 __global__ void __launch_bounds__(kThreads)
     quantize_kernel(const T* in, uint32_t* packed, S* scale, int64_t outputs, int64_t inputs,
@@ -54,8 +54,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// A row of blocks per row of weights, a thread per word. With kVectors, rows of out consist of
-/// aligned packets, one per word.
+/// Dequantizes a row of weights per row of blocks, a word per thread. With kVectors, rows of out
+/// consist of aligned packets, one per word.
 template <class T, int kBits, bool kVectors>
 __global__ void __launch_bounds__(kThreads) dequantize_kernel(CodeMatrix w, T* out) {
   constexpr int kCodes = 32 / kBits;
@@ -96,10 +96,10 @@ void dequantize(const CodeMatrix& w, int64_t bits, T* out, CudaContext& ctx) {
   DS_CUDA_LAUNCHED("dequantize_weights");
 }
 
-/// Rows of x that a warp of the plain kernel multiplies with the weights in its registers.
+/// Rows of x that a warp of plain_kernel multiplies by the weights in its registers.
 constexpr int kTogether = 8;
 
-/// Any shape and dtype: a warp per output, a word per lane.
+/// The kernel for any shape and dtype: a warp per output, a word per lane.
 template <class T, int kBits>
 __global__ void __launch_bounds__(kThreads)
     plain_kernel(CodeMatrix w, const T* x, const T* bias, T* out, int64_t rows) {
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Adds the bias and rounds, once.
+/// Adds the bias and rounds once.
 template <class T>
 struct FinishLinear {
   const T* bias;  // [outputs] or null
@@ -173,7 +173,7 @@ void few_rows(const QuantizedLinear& op, const CodeMatrix& w, CudaContext& ctx) 
   DS_CUDA_LAUNCHED(kOp);
 }
 
-/// W in x's dtype, then one product.
+/// Dequantizes W to x's dtype, then runs one product.
 template <class T>
 void many_rows(const QuantizedLinear& op, const CodeMatrix& w, CudaContext& ctx) {
   T* const values = ctx.scratch_of<T>(static_cast<size_t>(w.outputs * w.inputs));

@@ -1,5 +1,5 @@
-// 8- and 4-bit weights on the CPU. A few rows use weights that become f32 in registers, more rows
-// use tiles that OpenBLAS multiplies.
+// 8- and 4-bit weights on the CPU. For a few rows, weights are converted to f32 in registers. For
+// more rows, OpenBLAS multiplies tiles of converted weights.
 #include "quantized_linear.h"
 
 #include <algorithm>
@@ -14,10 +14,10 @@
 namespace ds::cpu {
 namespace {
 
-/// Outputs, and inputs of them, that become f32 at a time: 64 KiB.
+/// Outputs and inputs of a tile that is converted to f32: 64 KiB.
 constexpr int64_t kTile = 32, kDepth = 512;
 
-/// The matrix [outputs, inputs] of an op's operands.
+/// The weights [outputs, inputs] of an op.
 struct Weights {
   const View& packed;
   const View& scale;
@@ -36,7 +36,7 @@ struct Weights {
 
   float zero_at(int64_t at) const { return zero ? zero.as<uint8_t>()[at] : middle_code(bits); }
 
-  /// Weights [from, from + count) of a row; `from` is a multiple of 8.
+  /// Writes weights [from, from + count) of a row. `from` is a multiple of 8.
   void values(int64_t row, int64_t from, int64_t count, float* out) const {
     const int64_t row_bytes = packed.shape[1] * 4;
     const uint8_t* const codes = packed.as<uint8_t>() + row * row_bytes;
@@ -60,13 +60,13 @@ struct Weights {
   }
 };
 
-/// The same for FewRows: `run` inputs share a scale and a zero point.
+/// The weights for FewRows. `run` inputs share a scale and a zero point.
 template <int kBits>
 struct CodedRows {
   const Weights& weights;
   int64_t run;
 
-  using Codes = int32_t __attribute__((vector_size(32)));  // one instruction makes them f32
+  using Codes = int32_t __attribute__((vector_size(32)));  // one instruction converts them to f32
 
   struct Row {
     const uint8_t* codes;
@@ -79,7 +79,7 @@ struct CodedRows {
       return (__builtin_convertvector((Codes)words, Floats) - zero) * step;
     }
 
-    /// A word has eight codes of 4 bits, but only four of 8 bits.
+    /// A word has eight 4-bit codes, but only four 8-bit codes.
     Floats tail(int64_t k, int64_t count) const {
       uint8_t left[kFloats] = {};
       std::memcpy(left, codes + k * kBits / 8, static_cast<size_t>((count * kBits + 7) / 8));
@@ -94,7 +94,7 @@ struct CodedRows {
   }
 };
 
-/// Code i of words with `bits` bits a code.
+/// Returns code i of words with `bits` bits per code.
 uint32_t code_at(const uint32_t* words, int64_t i, int64_t bits) {
   const int64_t codes = 32 / bits;
   return words[i / codes] >> (i % codes * bits) & ((1u << bits) - 1);
@@ -118,7 +118,7 @@ void quantize_group(const T* x, int64_t count, const QuantizeWeights& op, S& sca
   }
 }
 
-/// Adds the bias to the sums of some outputs, kTile apart from row to row, and rounds them once.
+/// Adds the bias to the sums of some outputs, with rows kTile apart, and rounds once.
 template <class T>
 void finish(const QuantizedLinear& op, int64_t first, int64_t columns, float* sums) {
   float bias[kTile] = {};

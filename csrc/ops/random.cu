@@ -1,4 +1,4 @@
-// Uniform and normal random tensors on the GPU: a thread per four elements, the CPU's bits.
+// Uniform and normal random tensors on the GPU, a thread per four elements, with the CPU's bits.
 #include "random.h"
 
 #include "../core/random_math.h"
@@ -29,7 +29,7 @@ struct Normal {
   }
 };
 
-/// kBlocks: a thread's elements are one Philox block.
+/// kBlocks: the elements of a thread are a Philox block.
 template <bool kBlocks, class T, class Distribution>
 __global__ void __launch_bounds__(kThreads)
     random_kernel(T* out, int64_t n, Part part, Distribution distribution, uint64_t seed,

@@ -1,4 +1,4 @@
-// Uniform and normal random tensors on the CPU, one Philox block per four elements.
+// Uniform and normal random tensors on the CPU, a Philox block per four elements.
 #include "random.h"
 
 #include "../core/random_math.h"
@@ -11,13 +11,13 @@ struct Four {
   float v[4];
 };
 
-/// The words of the op's block `block`.
+/// Returns the words of block `block` of the op's stream.
 template <class Op>
 Philox4 words_of(const Op& op, uint64_t block) {
   return philox(static_cast<uint64_t>(op.seed), static_cast<uint64_t>(op.offset), block);
 }
 
-/// The element with index 4 b + j becomes value(b).v[j].
+/// Writes value(b).v[j] to the element with index 4 b + j.
 template <class Op, class F>
 void generate(const char* name, const Op& op, CpuContext& ctx, F value) {
   const Part part = part_of(op);

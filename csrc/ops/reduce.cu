@@ -1,6 +1,6 @@
 // Reductions on the GPU in a fixed order. Lanes run along kept columns or along reduced rows,
-// depending on which is dense in memory. Long reductions are split over blocks, and a second pass
-// joins the results. Sums of dense 16-bit columns have their own kernels.
+// depending on which are dense in memory. Long reductions are split over blocks, and a second pass
+// combines the results. Sums of dense 16-bit columns have kernels of their own.
 #include "reduce.h"
 
 #include <algorithm>
@@ -23,13 +23,13 @@ struct Multiply {
 struct Plan {
   Steps<2> kept;     // operands: in, out
   Steps<1> reduced;  // operand: in
-  uint32_t splits;   // parts of the reduced items, one block each
+  uint32_t splits;   // parts of the reduced items, a block each
 };
 
 template <class T>
 struct Result {
   T* out;
-  compute_t<T>* partials;  // [splits, kept], or null if there is one part
+  compute_t<T>* partials;  // [splits, kept], or null with one part
   bool mean, accumulate;
 };
 
@@ -41,7 +41,7 @@ __device__ __forceinline__ A identity() {
   else return std::is_same_v<Combine, Max> ? -INFINITY : INFINITY;
 }
 
-/// Running result of one thread, which combines one value after the other.
+/// The result of a thread, which combines values one by one.
 template <class T, class Combine>
 struct Running {
   using A = compute_t<T>;
@@ -50,9 +50,9 @@ struct Running {
   __device__ __forceinline__ A result() const { return total; }
 };
 
-/// Long f32 sums track their rounding errors (TwoSum of Knuth, as in Kahan's and Neumaier's
-/// summation). The errors of equal values are equal and would accumulate. f16 and bf16 need no
-/// correction: their result is rounded to fewer digits.
+/// Long f32 sums track their rounding errors (Knuth's TwoSum, as in the summations of Kahan and
+/// Neumaier), because the errors of equal values are equal and would accumulate. f16 and bf16
+/// results are rounded to fewer digits and need no correction.
 template <>
 struct Running<float, Add> {
   float total = 0, lost = 0;
@@ -61,7 +61,7 @@ struct Running<float, Add> {
     lost = __fadd_rn(lost, __fadd_rn(__fsub_rn(total, __fsub_rn(next, took)), __fsub_rn(x, took)));
     total = next;
   }
-  /// The tracked error of an infinite sum is NaN and is ignored.
+  /// If the sum is infinite, its tracked error is NaN and is ignored.
   __device__ __forceinline__ float result() const { return isfinite(lost) ? total + lost : total; }
 };
 
@@ -93,8 +93,7 @@ __device__ __forceinline__ void part_of(const Plan& plan, uint32_t& first, uint3
 }
 
 // -------------------------------------------------------------------------------------------------
-// Columns: 32 lanes hold neighbouring columns (N of them each), 8 rows of threads share the
-// reduction.
+// Columns: each of 32 lanes has N consecutive columns; 8 rows of threads share the reduction.
 
 constexpr int kLanes = 32, kRows = 8, kUnroll = 4;
 
@@ -140,7 +139,7 @@ __global__ void __launch_bounds__(kLanes* kRows)
   }
 }
 
-/// One block per kept item: threads stride over its reduced items.
+/// Reduces a kept item per block. Its threads stride over the reduced items.
 template <class T, class Combine>
 __global__ void __launch_bounds__(256)
     reduce_rows_kernel(const T* in, Result<T> result, Plan plan) {
@@ -166,8 +165,8 @@ __global__ void __launch_bounds__(256)
   if (threadIdx.x == 0) settle(plan, result, item, total);
 }
 
-/// Second pass: thread row y joins parts y, y + 32, ... of each kept item; then the 32 are joined
-/// in order.
+/// Rows of threads of the second pass. Row y combines parts y, y + 32, ... of each kept item. Then
+/// the 32 results are combined in order.
 constexpr int kPartRows = 32;
 
 template <class T, class Combine>
@@ -194,7 +193,7 @@ __global__ void __launch_bounds__(kLanes* kPartRows)
 // -------------------------------------------------------------------------------------------------
 // Planning and launching
 
-/// Kept dims as a walk of (in, out), reduced dims as a walk of in; innermost dims first, merged.
+/// Kept dims as a walk of (in, out), reduced dims as a walk of in: innermost dims first, merged.
 struct Dims {
   Walk<2> kept;
   Walk<1> reduced;
@@ -212,13 +211,13 @@ Dims split_dims(const Reduce& op) {
   return dims;
 }
 
-/// Returns a number of parts that fills the machine; each part has at least `least` reduced items.
+/// Returns a number of parts that fills the GPU. Each part has at least `least` reduced items.
 uint32_t choose_splits(const CudaContext& ctx, int64_t blocks, int64_t reduced, int64_t least) {
   const int64_t wanted = (int64_t{ctx.sm_count} * 6 + blocks - 1) / blocks;
   return static_cast<uint32_t>(std::clamp<int64_t>(std::min(wanted, reduced / least), 1, 4096));
 }
 
-/// Returns whether lanes may load N neighbouring kept columns at once.
+/// Returns true if lanes may load N consecutive kept columns at once.
 template <class T>
 bool packed_columns(const Dims& dims, const T* in, int N) {
   bool packed = dims.kept.ndim == 1 && dims.kept.strides[0][0] == 1 &&
@@ -228,7 +227,8 @@ bool packed_columns(const Dims& dims, const T* in, int N) {
   return packed;
 }
 
-/// Sums many rows of 16-bit elements (bias gradients). Returns false if the layout does not fit.
+/// Sums many rows of 16-bit elements (bias gradients). Returns false, without a launch, if the
+/// layout does not fit.
 template <class T>
 bool sum_dense_columns(const Reduce& op, const Dims& dims, CudaContext& ctx) {
   constexpr int64_t kLeastRows = 256;
@@ -301,7 +301,7 @@ void run(const Reduce& op, CudaContext& ctx) {
 
 namespace {
 
-/// A candidate; NaN beats every number, and of equals the first wins.
+/// A candidate for the maximum. NaN beats every number; of equal values, the first wins.
 template <class A>
 struct Best {
   A value;
@@ -328,7 +328,8 @@ __device__ __forceinline__ Best<A> best_of_warp(Best<A> best) {
   return best;
 }
 
-/// kPerRow threads per row: a warp, or a block of 1024 for the row of a vocabulary.
+/// Finds the maximum of a row by kPerRow threads: a warp, or a block of 1024 for a row of a
+/// vocabulary.
 template <int kPerRow, class T>
 __global__ void __launch_bounds__(kPerRow > 256 ? kPerRow : 256)
     argmax_kernel(const T* in, int64_t* out, Steps<1> rows, int64_t columns, int64_t stride) {

@@ -1,4 +1,4 @@
-// Reductions on the CPU: fixed parts of the kept and the reduced dims, combined in a fixed order.
+// Reductions on the CPU: fixed parts of the kept and reduced dims, combined in a fixed order.
 #include "reduce.h"
 
 #include <vector>
@@ -10,8 +10,7 @@ namespace {
 
 constexpr const char* kOp = "reduce";
 
-/// f32 sums accumulate in f64: the rounding errors of a long f32 sum of equal values would
-/// accumulate.
+/// f32 sums accumulate in f64, because rounding errors of equal values would accumulate in f32.
 template <class C>
 struct Sum {
   using Total = std::conditional_t<std::is_same_v<C, float>, double, C>;
@@ -19,7 +18,7 @@ struct Sum {
   Total operator()(Total a, Total b) const { return wrapping_add(a, b); }
 };
 
-/// The same for products.
+/// f32 products accumulate in f64, too.
 template <class C>
 struct Product {
   using Total = std::conditional_t<std::is_same_v<C, float>, double, C>;
@@ -27,7 +26,7 @@ struct Product {
   Total operator()(Total a, Total b) const { return wrapping_multiply(a, b); }
 };
 
-/// A NaN on either side is the result.
+/// If either side is NaN, the result is NaN.
 template <class C>
 struct Max {
   using Total = C;
@@ -46,11 +45,11 @@ struct Min {
   C operator()(C a, C b) const { return (a < b) | (a != a) ? a : b; }
 };
 
-/// The iteration space, cut into a grid of tasks that depends on the shapes only.
+/// The iteration space, divided into a grid of tasks that depends only on shapes.
 struct Plan {
   Walk<2> kept;     // operands: in, out
   Walk<1> reduced;  // operand: in
-  bool columns;     // kept elements are dense in memory: accumulate neighbouring ones together
+  bool columns;     // kept elements are dense in memory: accumulate consecutive ones together
   int64_t kept_step, reduced_step, kept_tasks, reduced_tasks;
 };
 
@@ -76,8 +75,8 @@ Plan plan_reduction(const Reduce& op) {
   return plan;
 }
 
-/// Combines n values in independent lanes, which the compiler vectorizes. The order depends on n
-/// only.
+/// Combines n values in independent lanes, which the compiler vectorizes. The order depends only on
+/// n.
 template <class C, class Combine>
 typename Combine::Total combine_all(const C* values, int64_t n, Combine combine) {
   using Total = typename Combine::Total;
@@ -100,8 +99,8 @@ struct Range {
   int64_t begin, end;
 };
 
-/// partial[k - kept.begin] = reduction of `reduced` for every kept item k, neighbouring items
-/// together.
+/// Writes partial[k - kept.begin], the reduction of `reduced` for each kept item k, processing
+/// consecutive items together.
 template <class T, class Combine>
 void reduce_columns(const T* in, const Plan& plan, Range kept, Range reduced,
                     typename Combine::Total* partial) {
@@ -123,7 +122,7 @@ void reduce_columns(const T* in, const Plan& plan, Range kept, Range reduced,
   });
 }
 
-/// The same, one kept item after the other.
+/// Like reduce_columns(), one kept item after the other.
 template <class T, class Combine>
 void reduce_rows(const T* in, const Plan& plan, Range kept, Range reduced,
                  typename Combine::Total* partial) {
@@ -149,7 +148,7 @@ void reduce_rows(const T* in, const Plan& plan, Range kept, Range reduced,
   });
 }
 
-/// Joins the partial results of each kept item in order and stores them.
+/// Combines the partial results of each kept item in order and stores them.
 template <class T, class Combine>
 void finish(const Reduce& op, const Plan& plan, std::vector<typename Combine::Total>& partials,
             CpuContext& ctx) {
@@ -198,7 +197,7 @@ void reduce(const Reduce& op, CpuContext& ctx) {
   finish<T, Combine>(op, plan, partials, ctx);
 }
 
-/// The index of the first maximum of n elements; the first NaN counts as the maximum.
+/// Returns the index of the first maximum of n elements. The first NaN counts as the maximum.
 template <class T>
 int64_t arg_max(const T* in, int64_t stride, int64_t n) {
   int64_t best = 0;

@@ -1,4 +1,5 @@
-// Rotary position embedding on the GPU: a thread per packet of pairs, both halves in registers.
+// Rotary position embedding on the GPU: a thread per packet of pairs, with both halves in
+// registers.
 #include "rope.h"
 
 #include <algorithm>
@@ -22,7 +23,7 @@ struct Rotation {
   float direction;  // -1 for the inverse
 };
 
-/// Item i is packet i % (half / N) of head row i / (half / N). N divides half.
+/// Rotates item i: packet i % (half / N) of head row i / (half / N). N divides half.
 template <int N, class T>
 __global__ void __launch_bounds__(kThreads) rope_kernel(Rotation<T> r) {
   const int64_t item = int64_t{blockIdx.x} * kThreads + threadIdx.x;

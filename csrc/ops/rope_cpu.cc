@@ -1,4 +1,4 @@
-// Rotary position embedding on the CPU, one head row at a time.
+// Rotary position embedding on the CPU, a head row at a time.
 #include "rope.h"
 
 #include <vector>
@@ -11,7 +11,7 @@ namespace {
 
 constexpr const char* kOp = "rope";
 
-/// Rotates x, of 2 * half values, in place.
+/// Rotates the 2 * half values of x in place.
 template <class C>
 void rotate(C* x, const C* cos, const C* sin, C direction, int64_t half) {
 #pragma GCC ivdep

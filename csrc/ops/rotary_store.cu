@@ -1,4 +1,4 @@
-// Rotation and storage of a step's heads on the GPU: a warp for each head of each token.
+// RotaryStore on the GPU: a warp per head of each token.
 #include "rotary_store.h"
 
 #include "../cuda/dependent_launch.cuh"
@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kThreads = 128, kWarpSize = 32, kWarps = kThreads / kWarpSize;
 
-/// Heads of one kind: the start of row (token, head).
+/// Heads of queries, keys or values. Returns the start of row (token, head).
 template <class T>
 struct HeadRows {
   T* data;
@@ -27,7 +27,7 @@ struct RotaryArguments {
   HeadRows<T> out;
   const float *cos, *sin;
   const int *positions, *slots;
-  const T *q_norm, *k_norm;  // null if heads are not normalised
+  const T *q_norm, *k_norm;  // null if heads are not normalized
   P* pool;
   int64_t rows, angles, places;  // heads of all tokens, rows of the table, slots of the pool
   int heads, key_heads, block, d;
@@ -40,7 +40,7 @@ __device__ __forceinline__ float rounded(float x) {
   return to_float(from_float<T>(x));
 }
 
-/// Returns 1 / sqrt(mean of the squares of a head) to all lanes.
+/// Returns 1 / sqrt(mean of the squares of a head + eps) to all lanes.
 template <int N, class T>
 __device__ float inverse_norm(const T* in, int d, float eps) {
   float squares = 0.f;
@@ -55,7 +55,7 @@ __device__ float inverse_norm(const T* in, int d, float eps) {
   return 1.0f / sqrtf(squares / static_cast<float>(d) + eps);
 }
 
-/// Angles of N neighbouring channels.
+/// Angles of N consecutive channels.
 template <int N>
 struct Angles {
   float cos[N], sin[N];
@@ -73,8 +73,8 @@ struct Angles {
   }
 };
 
-/// Writes a head, normalized if `norm` is present, rotated by the angles of `position`: `angles` of
-/// this lane's first channels.
+/// Writes a head, normalized if `norm` is present and rotated by the angles of `position`. `angles`
+/// are those of this lane's first channels.
 template <int N, class T, class P, class Out>
 __device__ void turn(const RotaryArguments<T, P>& a, const T* in, const T* norm, int position,
                      Angles<N> angles, Out* out) {
@@ -105,7 +105,7 @@ __device__ void copy_head(const T* in, P* out, int d) {
     store_to_pool(out + c, load_vector<N>(in + c));
 }
 
-/// Row r is head r % (H + 2 Hk) of a token: its queries, then its keys, then its values. N divides
+/// Processes row r, head r % (H + 2 Hk) of a token: its queries, then keys, then values. N divides
 /// D / 2.
 template <int N, class T, class P>
 __global__ void __launch_bounds__(kThreads)

@@ -1,4 +1,4 @@
-// Rotation and storage of a step's heads on the CPU, a head of a token at a time.
+// RotaryStore on the CPU, a head of a token at a time.
 #include "rotary_store.h"
 
 #include <algorithm>
@@ -24,7 +24,7 @@ void check_numbers(const RotaryStore& op) {
   }
 }
 
-/// x as RmsNorm makes it, rounded to T.
+/// Normalizes x as RmsNorm does, rounded to T.
 template <class T>
 void normalise(compute_t<T>* x, T* rounded, const View& norm, int64_t d, double eps) {
   using C = compute_t<T>;
@@ -50,7 +50,7 @@ struct Heads {
     return v.as<T>() + n * v.strides[0] + head * v.strides[1];
   }
 
-  /// A head of queries or keys, normalized and rotated.
+  /// Normalizes and rotates a head of queries or keys.
   void turn(const View& from, const View& norm, int64_t n, int64_t head, T* to) {
     widen(row(from, n, head), x.data(), d);
     if (norm) normalise<T>(x.data(), rounded.data(), norm, d, op.eps);
@@ -64,7 +64,8 @@ struct Heads {
     narrow(x.data(), to, d);
   }
 
-  /// The first element of the key of a slot; its value is `values` elements later.
+  /// Returns the index of the first element of a slot's key. Its value is `values` elements behind
+  /// it.
   int64_t key(int32_t slot, int64_t head) const {
     const int64_t block = op.pool.shape[3], heads = op.pool.shape[2];
     return ((slot / block * 2 * heads + head) * block + slot % block) * d;

@@ -1,4 +1,4 @@
-// Routing on the GPU: a warp per token keeps its logits in registers.
+// Routing on the GPU: a warp per token, with its logits in registers.
 #include "route.h"
 
 #include "../cuda/block_reduce.cuh"
@@ -15,7 +15,8 @@ unsigned blocks_for_tokens(int64_t tokens) {
   return static_cast<unsigned>((tokens + kWarps - 1) / kWarps);
 }
 
-/// Expert i * 32 + lane is value i of a lane. Values past the last expert are -infinity.
+/// Loads logits. Value i of a lane belongs to expert i * 32 + lane. Values beyond the last expert
+/// are -infinity.
 template <class T, int kPerLane>
 __device__ __forceinline__ void load_logits(float (&x)[kPerLane], const T* logits, int experts) {
 #pragma unroll
@@ -25,12 +26,12 @@ __device__ __forceinline__ void load_logits(float (&x)[kPerLane], const T* logit
   }
 }
 
-/// Replaces x by e^(x - max); returns the sum. NaN propagates.
+/// Replaces x by e^(x - max) and returns the sum. NaN propagates.
 template <int kPerLane>
 __device__ __forceinline__ float exponentials(float (&x)[kPerLane], int experts) {
   float max = -INFINITY;
 #pragma unroll
-  for (int i = 0; i < kPerLane; ++i) max = fmaxf(max, x[i]);  // fmaxf leaves NaN out
+  for (int i = 0; i < kPerLane; ++i) max = fmaxf(max, x[i]);  // fmaxf ignores NaN
   max = warp_reduce(max, Max{});
   float sum = 0.0f;
 #pragma unroll
@@ -42,7 +43,7 @@ __device__ __forceinline__ float exponentials(float (&x)[kPerLane], int experts)
   return warp_sum(sum);
 }
 
-/// Returns, to all lanes, the value of an expert. The index of a register must be a compile-time
+/// Returns the value of an expert to all lanes. The index of a register must be a compile-time
 /// constant.
 template <int kPerLane>
 __device__ __forceinline__ float value_of(const float (&x)[kPerLane], int expert) {
@@ -53,7 +54,7 @@ __device__ __forceinline__ float value_of(const float (&x)[kPerLane], int expert
   return __shfl_sync(0xffffffffu, mine, expert % kWarp);
 }
 
-/// A warp writes the choice of one token. A lane has kPerLane logits: few in models with few
+/// Chooses the experts of a token, by a warp. A lane has kPerLane logits: few in models with few
 /// experts, whose decoding steps wait for them.
 template <class T, int kPerLane>
 __device__ __forceinline__ void choose_experts(const T* logits, int32_t* ids, float* weights,
@@ -64,7 +65,7 @@ __device__ __forceinline__ void choose_experts(const T* logits, int32_t* ids, fl
 #pragma unroll
   for (int i = 0; i < kPerLane; ++i) e[i] = key[i];
   const float sum = exponentials(e, experts);
-  uint32_t left = 0;  // bit i: the lane's value i exists and is not chosen yet
+  uint32_t left = 0;  // bit i: value i of the lane exists and is not chosen yet
 #pragma unroll
   for (int i = 0; i < kPerLane; ++i) {
     if (i * kWarp + lane < experts) left |= 1u << i;
@@ -104,7 +105,7 @@ __device__ __forceinline__ void choose_experts(const T* logits, int32_t* ids, fl
   for (int j = 0; j < k; ++j) weights[j] /= among;
 }
 
-/// choose_experts for at most one logit a lane.
+/// Like choose_experts(), for at most one logit per lane.
 template <class T>
 __device__ __forceinline__ void choose_of_lanes(const T* logits, int32_t* ids, float* weights,
                                                 int experts, int k, bool normalize) {
@@ -113,7 +114,7 @@ __device__ __forceinline__ void choose_of_lanes(const T* logits, int32_t* ids, f
   load_logits(x, logits, experts);
   e[0] = x[0];
   const float sum = exponentials(e, experts);
-  // Ascending with the logit, and never 0. -0 becomes 0.
+  // A key that ascends with the logit and is never 0. -0 becomes 0.
   const uint32_t bits = __float_as_uint(x[0] != x[0] ? INFINITY : x[0] + 0.0f);
   const uint32_t key = bits >> 31 ? ~bits : bits | 0x80000000u;
   bool left = lane < experts;
@@ -132,7 +133,7 @@ __device__ __forceinline__ void choose_of_lanes(const T* logits, int32_t* ids, f
   weights[lane] = own / (normalize ? among : sum);
 }
 
-/// One warp per token.
+/// Routes a token per warp.
 template <class T, int kPerLane>
 __global__ void __launch_bounds__(kThreads)
     route_kernel(const T* logits, int32_t* ids, float* weights, int64_t tokens, int experts, int k,
@@ -145,7 +146,7 @@ __global__ void __launch_bounds__(kThreads)
                               experts, k, normalize);
 }
 
-/// The operands of RouteTopK with x.
+/// Arguments of RouteTopK with x.
 template <class T>
 struct TokenRoutes {
   const T *x, *weight, *bias;  // bias may be null
@@ -158,13 +159,13 @@ struct TokenRoutes {
   bool settled;  // weight may be read before the previous kernel has ended
 };
 
-/// Packets of a lane that are on their way at a time.
+/// Packets that a lane has in flight.
 constexpr int kRoutePackets = 12;
 
 /// Packets of an expert's weights, and their product with x.
 template <class T>
 struct RoutePackets {
-  static constexpr int kN = kPacket<T>, kEach = kRoutePackets * kWarp * kN;  // channels of a turn
+  static constexpr int kN = kPacket<T>, kEach = kRoutePackets * kWarp * kN;  // channels of a round
   uint4 packets[kRoutePackets];
 
   __device__ __forceinline__ void load(const TokenRoutes<T>& a, int expert, int64_t from, int end) {
@@ -177,7 +178,7 @@ struct RoutePackets {
     }
   }
   __device__ __forceinline__ float times(const T* x, int64_t from, int64_t channels) const {
-    Vector<T, kN> right[kRoutePackets];  // all on their way at a time
+    Vector<T, kN> right[kRoutePackets];  // all in flight at once
 #pragma unroll
     for (int i = 0; i < kRoutePackets; ++i) {
       const int64_t at = from + (i * kWarp + threadIdx.x % kWarp) * kN;
@@ -195,7 +196,7 @@ struct RoutePackets {
   }
 };
 
-/// Stores a value in the shared memory of the first block of the cluster.
+/// Writes a value to the shared memory of the first block of the cluster.
 template <class T>
 __device__ __forceinline__ void store_in_first_block(T* shared, T value) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -205,7 +206,7 @@ __device__ __forceinline__ void store_in_first_block(T* shared, T value) {
 #endif
 }
 
-/// The two halves of a barrier of all threads of a cluster.
+/// The two halves of a barrier for all threads of a cluster.
 template <int kCluster>
 __device__ __forceinline__ void cluster_arrive() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -219,7 +220,7 @@ __device__ __forceinline__ void cluster_wait() {
 #endif
 }
 
-/// A cluster of kCluster blocks for each token: each block has a part of the experts. The first
+/// Routes a token per cluster of kCluster blocks. Each block has a part of the experts. The first
 /// block chooses.
 template <class T, int kCluster, int kPerLane>
 __global__ void __launch_bounds__(kThreads)
@@ -243,7 +244,7 @@ __global__ void __launch_bounds__(kThreads)
   await_previous();
   let_next_begin();
   if (!a.settled) load();
-  cluster_wait<kCluster>();  // All blocks of the cluster have begun.
+  cluster_wait<kCluster>();  // until all blocks of the cluster have started
   for (int expert = first + warp; expert < end; expert += kWarps) {
     float sum = 0.0f;
     if (a.vectors) {

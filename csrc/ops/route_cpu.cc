@@ -1,4 +1,4 @@
-// Routing on the CPU, one token at a time.
+// Routing on the CPU, a token at a time.
 #include "route.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 namespace ds::cpu {
 namespace {
 
-/// Softmax numerators e^(x - max) of all experts for one token, and their sum.
+/// The terms e^(x - max) of a token's experts, and their sum.
 template <class C>
 struct Exponentials {
   std::vector<C> values;
@@ -119,7 +119,7 @@ void backward(const RouteTopKBackward& op, CpuContext& ctx) {
       }
       for (int64_t j = 0; j < k; ++j)
         inner += dweights[j] * (e.values[static_cast<size_t>(ids[j])] / whole);
-      // The experts in the softmax: all of them, or the chosen ones.
+      // Adds the part of the softmax's sum, over all experts or the chosen ones.
       for (size_t i = 0; i < slope.size(); ++i)
         slope[i] = op.normalize ? C(0) : -(e.values[i] / whole) * inner;
       for (int64_t j = 0; j < k; ++j) {

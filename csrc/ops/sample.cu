@@ -1,5 +1,5 @@
-// The next token of each sequence on the GPU: a block per row. Radix selection over counts and
-// integer weights narrows the candidates, so no order of summation matters.
+// SampleTokens on the GPU, a block per row. Radix selection over counts and integer weights narrows
+// the candidates, so the order of sums does not matter.
 #include "sample.h"
 
 #include "../cuda/cluster.cuh"
@@ -11,10 +11,10 @@
 namespace ds::cuda {
 namespace {
 
-/// Blocks of a cluster that look for the best score of a row together, if rows are few.
+/// Blocks of a cluster that search for the best score of a row together, if there are few rows.
 constexpr uint32_t kCluster = 8;
 
-/// Returns whether a slot has banned sequences.
+/// Returns true if a slot has banned sequences.
 template <class T>
 __device__ bool has_bans(const Problem<T>& p, int32_t slot) {
   if (p.ban_rows == 0) return false;
@@ -24,7 +24,7 @@ __device__ bool has_bans(const Problem<T>& p, int32_t slot) {
   return __syncthreads_or(any);
 }
 
-/// Step 5. Returns whether any token was excluded.
+/// Step 5. Returns true if a token was excluded.
 template <class T>
 __device__ bool ban(const Problem<T>& p, int32_t slot, const SampleRules& rules, float* y) {
   const int32_t* const recent = p.recent + slot * kSampleRecent;
@@ -40,7 +40,7 @@ __device__ bool ban(const Problem<T>& p, int32_t slot, const SampleRules& rules,
   return __syncthreads_or(any);
 }
 
-/// The rank of the best of y.
+/// Returns the rank of the best of y.
 __device__ uint64_t best_of(const float* y, uint32_t columns) {
   uint64_t best = 0;
   for (uint32_t c = threadIdx.x; c < columns; c += kThreads) {
@@ -59,8 +59,8 @@ struct List {
   uint32_t count;
 };
 
-/// Keeps the candidates up to `last`. Writes them to `list` if they fit, else in place. They fit if
-/// there are at most `at_most` candidates.
+/// Keeps the candidates up to `last`. Writes them to `list` if at most `at_most` candidates fit
+/// there, otherwise in place.
 __device__ Candidates keep(const Candidates& from, float* y, const Boundary& last, List& list,
                            uint32_t at_most) {
   uint32_t kept = 0;
@@ -84,7 +84,7 @@ __device__ Candidates keep(const Candidates& from, float* y, const Boundary& las
   return fits ? Candidates{list.y, list.columns, kept} : from;
 }
 
-/// Step 8: the last candidate that stays.
+/// Step 8: returns the last candidate that is kept.
 __device__ Boundary nucleus(const Candidates& from, uint64_t* bins, float top_p) {
   uint64_t total = 0;
   for (uint32_t i = threadIdx.x; i < from.count; i += kThreads) total += sample_weight(from.y[i]);
@@ -128,15 +128,15 @@ __device__ uint64_t race(const Candidates& from, const Boundary& last, const Sam
   return block_reduce(best, Max{});
 }
 
-/// Above the key of a draw: the same steps with fast logarithms, and room for their errors.
+/// Returns an upper bound of the key of a draw, by fast logarithms with a margin for their errors.
 __device__ __forceinline__ float bound_of_key(float y, uint32_t word) {
   const float u = fmaf(static_cast<float>(word), 0x1p-32f, 0x1p-33f);
   const float e = u < 0x1p-7f ? fmaf(0.5f * u, u, u) : -__logf(fmaxf(1.0f - u, 0x1p-24f));
   return y - __logf(e) + 1e-3f;
 }
 
-/// The race of all candidates of a row, with y = (score - most) / temperature. It computes the
-/// exact key only where a bound of the key reaches the thread's best key.
+/// Runs the race of all candidates of a row, with y = (score - most) / temperature. It computes an
+/// exact key only if its bound reaches the thread's best key.
 template <bool kMasked, class T>
 __device__ uint64_t race_row(const RowScores<T>& scores, float most) {
   const SampleRules& rules = scores.rules;
@@ -163,7 +163,7 @@ __device__ uint64_t race_row(const RowScores<T>& scores, float most) {
   return block_reduce(best, Max{});
 }
 
-/// Steps 7 to 9 and the draw from y, after a barrier.
+/// Steps 7 to 9 and the draw from y. Starts with a barrier.
 __device__ int32_t draw(float* y, uint32_t columns, uint32_t pitch, const SampleRules& rules) {
   __shared__ uint64_t bins[kBins];
   __shared__ List list;
@@ -182,7 +182,7 @@ __device__ int32_t draw(float* y, uint32_t columns, uint32_t pitch, const Sample
   return static_cast<int32_t>(column_in(race(left, last, rules)));
 }
 
-/// The token of a slot without banned sequences.
+/// Returns the token of a slot without banned sequences.
 template <class T>
 __device__ int32_t choose_freely(const Problem<T>& p, const RowScores<T>& scores, uint64_t best,
                                  float* y) {
@@ -198,7 +198,8 @@ __device__ int32_t choose_freely(const Problem<T>& p, const RowScores<T>& scores
   return draw(y, p.columns, p.pitch, rules);
 }
 
-/// `best`: the rank of the best score, or 0 if a score is NaN or +infinity.
+/// Returns the token of a slot. `best` is the rank of the best score, or 0 if a score is NaN or
+/// +infinity.
 template <class T>
 __device__ int32_t choose(const Problem<T>& p, int32_t slot, const RowScores<T>& scores,
                           uint64_t best) {
@@ -238,7 +239,7 @@ __device__ void write_logprobs(const Problem<T>& p, int32_t token) {
   out[0] = sub_rn(to_float(row[token]), out[1]);
 }
 
-/// The slot's sequence has one token more.
+/// Appends the token to the slot's sequence.
 template <class T>
 __device__ void append(const Problem<T>& p, int32_t slot, int32_t token) {
   int32_t* const numbers = p.numbers + slot * kSampleNumbers;
@@ -272,11 +273,11 @@ __device__ __forceinline__ uint64_t best_of_cluster(uint64_t own) {
   return bad ? 0 : best;
 }
 
-/// With kClusters, p.cluster is kCluster: the blocks of a row look for its best score together, and
-/// the first block does the rest.
+/// Samples a token per row. With kClusters, p.cluster is kCluster: the blocks of a row search for
+/// its best score together, and the first block does the rest.
 template <class T, bool kClusters>
 __global__ void __launch_bounds__(kThreads) sample_kernel(Problem<T> p) {
-  if constexpr (kClusters) cluster_barrier();  // All blocks have begun.
+  if constexpr (kClusters) cluster_barrier();  // until all blocks have started
   await_previous();
   const int32_t slot = p.slots[p.index()];
   const bool known = slot >= 0 && slot < p.slot_count;
@@ -304,7 +305,7 @@ __global__ void __launch_bounds__(kThreads) sample_kernel(Problem<T> p) {
     token = choose(p, slot, scores, best);
   }
   if (p.logprobs) write_logprobs(p, token);
-  // All threads have read the slot's rules before the slot changes.
+  // All threads must have read the slot's parameters before the slot changes.
   __syncthreads();
   if (threadIdx.x != 0) return;
   p.tokens[p.index()] = token;

@@ -1,4 +1,4 @@
-// Samples the next token of each sequence on the CPU, row by row with a sort: the oracle.
+// SampleTokens on the CPU, row by row with a sort. Tests compare the GPU with it.
 #include "sample.h"
 
 #include <algorithm>
@@ -21,8 +21,8 @@ using Scores = std::vector<float>;
 
 int64_t argmax(const Scores& x) { return std::max_element(x.begin(), x.end()) - x.begin(); }
 
-/// Returns a slot's row of `table`, or null if the slot has none. Throws DS_INDEX for a row outside
-/// the table.
+/// Returns the row of `table` for a slot, or null if the slot has none. Throws DS_INDEX for a row
+/// outside of the table.
 template <class T>
 T* row_of(const OptionalView& table, int32_t row, const char* what) {
   if (!table || row < 0) return nullptr;
@@ -71,7 +71,7 @@ int32_t draw(Scores& y, const SampleRules& rules) {
   return static_cast<int32_t>(argmax(y));
 }
 
-/// The scores after steps 1 to 5.
+/// Returns the scores after steps 1 to 5.
 Scores processed(const SampleTokens& op, int32_t slot, Scores x, const SampleRules& rules) {
   const int32_t* const numbers = op.numbers.as<int32_t>() + slot * kSampleNumbers;
   const auto* counts = row_of<const int32_t>(op.counts, numbers[kCountsRow], "rows of counts");
@@ -90,7 +90,7 @@ Scores processed(const SampleTokens& op, int32_t slot, Scores x, const SampleRul
     const int32_t last = ban[kBanTokens + ban[kBanLength] - 1];
     require_index(kOp, last, static_cast<int64_t>(x.size()), "the vocabulary");
     float& score = x[static_cast<size_t>(last)];
-    // NaN and +infinity stay, so that the row is rejected.
+    // NaN and +infinity are kept, so that the row is rejected.
     score = score < std::numeric_limits<float>::infinity() ? kOut : score;
   }
   return x;
@@ -119,7 +119,7 @@ void write_logprobs(const Scores& scores, int32_t token, float* out) {
   out[0] = sub_rn(scores[static_cast<size_t>(token)], out[1]);
 }
 
-/// The slot's sequence has one token more.
+/// Appends the token to the slot's sequence.
 void append(const SampleTokens& op, int32_t slot, int32_t token) {
   int32_t* const numbers = op.numbers.as<int32_t>() + slot * kSampleNumbers;
   op.recent.as<int32_t>()[slot * kSampleRecent + numbers[kPosition] % kSampleRecent] = token;

@@ -1,5 +1,5 @@
 // Reads rows of scores with their masks, biases and counts on the GPU, and finds the best score of
-// a row or of a part of it.
+// a row or a part of it.
 #pragma once
 
 #include "../cuda/vector.cuh"
@@ -9,13 +9,14 @@
 namespace ds::cuda {
 namespace {
 
+/// Arguments of the kernel: the operands of SampleTokens.
 template <class T>
 struct Problem {
   const T* scores;
   int64_t row_stride;
   const int32_t* slots;
   int32_t* tokens;
-  float* logprobs;  // null: not requested
+  float* logprobs;  // null if not requested
   const float* settings;
   int32_t *numbers, *recent;
   int32_t* counts;  // counts, bias and masks are null if no slot has a row
@@ -24,26 +25,26 @@ struct Problem {
   float* staged;  // [S, pitch]
   int64_t count_rows, bias_rows, mask_rows, ban_rows, ban_width, slot_count;
   uint32_t columns, pitch, mask_words;  // pitch is a multiple of 4
-  uint32_t cluster;                     // blocks of a row
+  uint32_t cluster;                     // blocks per row
 
   __device__ __forceinline__ int64_t index() const { return blockIdx.x / cluster; }
   __device__ __forceinline__ const T* row() const { return scores + index() * row_stride; }
 };
 
-/// Returns a slot's row of a table, or null if it has none.
+/// Returns the row of a table for a slot, or null if it has none.
 template <class T>
 __device__ __forceinline__ T* row_of(T* table, int32_t row, int64_t rows, uint32_t columns) {
   return table && row >= 0 && row < rows ? table + int64_t{row} * columns : nullptr;
 }
 
-/// Mask bits of the N columns from `c` on, a multiple of N. N divides 32.
+/// Returns the mask bits of the N columns from `c` on, a multiple of N. N divides 32.
 template <uint32_t N>
 __device__ __forceinline__ uint32_t bits_of_packet(const int32_t* mask, uint32_t c) {
   return static_cast<uint32_t>(mask[c / 32]) >> c % 32 & ((1u << N) - 1);
 }
 
-/// Calls `each` with the columns of a row and their values, in packets if the row is aligned. With
-/// kMasked it leaves out columns that the mask excludes.
+/// Calls `each` with the columns and values of a row, in packets if the row is aligned. With
+/// kMasked, it skips columns that the mask excludes.
 template <bool kMasked, class T, class Each>
 __device__ __forceinline__ void each_element(const T* row, const int32_t* mask, uint32_t columns,
                                              Each each) {
@@ -63,8 +64,8 @@ __device__ __forceinline__ void each_element(const T* row, const int32_t* mask, 
 }
 
 /// Returns the rank of the best score that the mask allows, or 0 if any score is NaN or +infinity.
-/// Greedy decoding reads the row once, and looks for columns only in packets with a new best score.
-/// The block is number `part` of `parts` blocks of the row.
+/// Reads the row once and determines columns only in packets with a new best score. The block
+/// processes part `part` of `parts`.
 template <bool kMasked, class T>
 __device__ uint64_t best_of_row(const T* row, const int32_t* mask, uint32_t columns, uint32_t part,
                                 uint32_t parts) {
@@ -105,7 +106,7 @@ __device__ uint64_t best_of_row(const T* row, const int32_t* mask, uint32_t colu
   return __syncthreads_or(bad) ? 0 : best;
 }
 
-/// Steps 1 to 4 and the mask, of a slot's scores.
+/// The scores of a slot after steps 1 to 4, and their mask.
 template <class T>
 struct RowScores {
   const T* row;
@@ -123,7 +124,7 @@ struct RowScores {
         rules(rules),
         columns(p.columns) {}
 
-  /// True if nothing but the mask changes the scores of the model.
+  /// Returns true if only the mask changes the model's scores.
   __device__ __forceinline__ bool unchanged() const { return !counts && !bias; }
   __device__ __forceinline__ float score(uint32_t c, float x) const {
     if (bias) x = add_rn(x, bias[c]);
@@ -136,7 +137,7 @@ struct RowScores {
   __device__ __forceinline__ void visit(Each each) const {
     each_element<false>(row, mask, columns, [&](uint32_t c, float x) { each(c, score(c, x)); });
   }
-  /// Calls `each` with the columns that the mask allows, and their scores.
+  /// Calls `each` with the columns that the mask allows and their scores.
   template <bool kMasked, class Each>
   __device__ __forceinline__ void visit_allowed(Each each) const {
     each_element<kMasked>(row, mask, columns, [&](uint32_t c, float x) {
@@ -147,7 +148,7 @@ struct RowScores {
   }
 };
 
-/// The rank of the best unchanged score of a part of a row: see best_of_row.
+/// Returns the rank of the best unchanged score of a part of a row: see best_of_row.
 template <class T>
 __device__ uint64_t best_of_part(const RowScores<T>& scores, uint32_t part, uint32_t parts) {
   return scores.mask ? best_of_row<true>(scores.row, scores.mask, scores.columns, part, parts)

@@ -1,5 +1,5 @@
-// Radix selection of candidates by value, for the sampler: over counts and integer weights, so no
-// order of summation matters.
+// Radix selection of candidates by value, for the sampler. It uses counts and integer weights, so
+// the order of sums does not matter.
 #pragma once
 
 #include "../cuda/block_reduce.cuh"
@@ -13,7 +13,7 @@ constexpr float kOut = -INFINITY;
 // -------------------------------------------------------------------------------------------------
 // Orders
 
-/// Unsigned numbers in the order of floats without NaN; -0 is 0.
+/// Returns an unsigned number that is ordered like floats without NaN. -0 is 0.
 __device__ __forceinline__ uint32_t ascending_key(float x) {
   const uint32_t bits = x == 0.0f ? 0u : __float_as_uint(x);
   return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
@@ -23,7 +23,7 @@ __device__ __forceinline__ float value_of(uint32_t ascending) {
   return __uint_as_float(ascending & 0x80000000u ? ascending & 0x7fffffffu : ~ascending);
 }
 
-/// A 64-bit rank: a larger value ranks higher, then a lower column.
+/// Returns a 64-bit rank: larger for larger values, then for lower columns.
 __device__ __forceinline__ uint64_t ranked(float x, uint32_t column) {
   return uint64_t{ascending_key(x)} << 32 | ~column;
 }
@@ -32,10 +32,10 @@ __device__ __forceinline__ uint32_t column_in(uint64_t rank) {
   return ~static_cast<uint32_t>(rank);
 }
 
-/// The last candidate to keep, by descending value, then descending column.
+/// The last candidate to keep, in descending order of values, then of columns.
 struct Boundary {
   uint32_t key = 0;     // ascending
-  uint32_t column = 0;  // among equal keys, this column and larger ones stay
+  uint32_t column = 0;  // among equal keys, this column and larger ones are kept
 
   __device__ __forceinline__ bool keeps(float y, uint32_t c) const {
     const uint32_t k = ascending_key(y);
@@ -48,14 +48,14 @@ struct Boundary {
 
 constexpr int kDigit = 11, kBins = 1 << kDigit;
 
-/// Result of a bin search: the bin, the remaining weight wanted in it, and its total weight.
+/// The result of find_bin(): the bin, the weight still wanted in it, and its total weight.
 struct Found {
   uint64_t wanted, inside;
   uint32_t bin;
 };
 
-/// Finds the bin that holds the `wanted`-th unit of weight, counted from bin 0. Starts and ends
-/// with a barrier.
+/// Finds the bin with the `wanted`-th unit of weight, counted from bin 0. Starts and ends with a
+/// barrier.
 __device__ inline Found find_bin(const uint64_t* bins, uint64_t wanted) {
   __shared__ uint64_t sums[kThreads / 32];
   __shared__ Found answer;
@@ -89,23 +89,23 @@ __device__ __forceinline__ void add_weight(uint64_t* bin, uint64_t weight) {
   atomicAdd(reinterpret_cast<unsigned long long*>(bin), static_cast<unsigned long long>(weight));
 }
 
-/// Bins of 1/64 from the largest value, 0, downwards. Near the top the bits of a float are coarse,
-/// and these bins spread values more evenly. They keep the order of the keys.
+/// Returns a bin of width 1/64, from the largest value, 0, downwards. Near 0, these bins spread
+/// values more evenly than the bits of a float, and keep the order of keys.
 __device__ __forceinline__ uint32_t coarse_bin(float y) {
   const float at = mul_rn(-y, 64.0f);
   return at < kBins - 1 ? static_cast<uint32_t>(at) : kBins - 1;
 }
 
-/// The candidates of a row: y [count], and their columns; null columns are the indices.
+/// The candidates of a row: y [count], and their columns, which are the indices if null.
 struct Candidates {
   const float* y;
-  const uint32_t* columns;  // null if y lies by column
+  const uint32_t* columns;  // null if y is indexed by column
   uint32_t count;
 
   __device__ __forceinline__ uint32_t column(uint32_t i) const { return columns ? columns[i] : i; }
 };
 
-/// One pass of a selection: adds the weight of each candidate for which `holds` is true to the bin
+/// A pass of a selection: adds the weight of each candidate for which `holds` is true to bin
 /// `digit`.
 template <class Weight, class Holds, class Digit>
 __device__ __forceinline__ Found pass(const Candidates& from, uint64_t* bins, uint64_t wanted,
@@ -122,9 +122,9 @@ __device__ __forceinline__ Found pass(const Candidates& from, uint64_t* bins, ui
   return find_bin(bins, wanted);
 }
 
-/// Returns the candidate that holds the `wanted`-th unit of weight, counted from the largest value.
-/// `wanted` is at most the sum of weights. Without `by_column` the boundary includes all candidates
-/// with an equal value.
+/// Returns the candidate with the `wanted`-th unit of weight, counted from the largest value.
+/// `wanted` is at most the sum of weights. Without `by_column`, the boundary includes all
+/// candidates with an equal value.
 template <class Weight>
 __device__ Boundary select(const Candidates& from, uint64_t* bins, uint64_t wanted, bool by_column,
                            Weight weight) {
@@ -133,7 +133,7 @@ __device__ Boundary select(const Candidates& from, uint64_t* bins, uint64_t want
       [](uint32_t, float y) { return coarse_bin(y); });
   const uint32_t coarse = found.bin;
   Boundary last;
-  // The key's bits from the highest on: larger keys have lower bins.
+  // Bits of the key from the highest on. Larger keys have lower bins.
   uint32_t known = 0, mask = 0;
   for (int left = 32; left > 0;) {
     const int taken = min(kDigit, left), shift = left - taken;

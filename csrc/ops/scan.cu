@@ -1,7 +1,7 @@
-// Running sums and products on the GPU. Lines are cut into parts. A first pass scans the totals of
-// parts, so that a few long lines also fill the machine. A warp takes a part of a line that is
-// dense in memory; a thread takes a part of a line with a stride. The borders of parts depend on
-// the shapes only.
+// Running sums and products on the GPU. Lines are divided into parts, and a first pass scans the
+// totals of parts, so that a few long lines also fill the GPU. A warp processes a part of a line
+// that is dense in memory, a thread a part of a strided line. The borders of parts depend only on
+// shapes.
 #include "scan.h"
 
 #include <algorithm>
@@ -12,13 +12,13 @@ namespace ds::cuda {
 namespace {
 
 constexpr int kThreads = 256, kWarp = 32, kWarps = kThreads / kWarp;
-constexpr int kItems = 4;  // neighbours that a lane takes at once
+constexpr int kItems = 4;  // consecutive elements that a lane loads at once
 constexpr int kTile = kWarp * kItems;
 
-/// The cut of a line: part p of line l is elements [p length, (p + 1) length).
+/// The division of a line: part p is elements [p length, (p + 1) length).
 struct Parts {
   int64_t n;       // elements of a line
-  int64_t length;  // of a part
+  int64_t length;  // elements of a part
   uint32_t lines, count;
 };
 
@@ -64,13 +64,13 @@ __device__ __forceinline__ Affine from_lane(Affine x, int lane) {
   return {from_lane(x.a, lane), from_lane(x.b, lane)};
 }
 
-/// A dim of an operand, walked from its end with `reverse`.
+/// A dim of an operand, iterated from its end if `reverse`.
 struct Dim {
   int64_t first, step;
   __device__ __forceinline__ int64_t at(int64_t j) const { return first + j * step; }
 };
 
-/// in to out, as Scan has it. Operands: out, in.
+/// The running result of Scan. Operands: out, in.
 template <class T, class Rule>
 struct Running : Rule {
   using State = typename Rule::State;
@@ -89,7 +89,7 @@ struct Running : Rule {
   }
 };
 
-/// Storage of the products before each element of a line.
+/// Where the products before each element of a line are stored.
 struct Before {
   float* data;
   int64_t line_stride, stride;
@@ -98,7 +98,7 @@ struct Before {
   }
 };
 
-/// before[i] = in[0] .. in[i - 1]. Operands: dx, in, dout.
+/// Computes before[i] = in[0] .. in[i - 1]. Operands: dx, in, dout.
 template <class T>
 struct ProductsBefore : Product<T> {
   static constexpr int operands = 3;
@@ -116,7 +116,7 @@ struct ProductsBefore : Product<T> {
   }
 };
 
-/// dx[i] = before[i] S[i] with S[i] = dout[i] + in[i + 1] S[i + 1]; j counts from the end.
+/// Computes dx[i] = before[i] S[i] with S[i] = dout[i] + in[i + 1] S[i + 1]. j counts from the end.
 template <class T>
 struct Gradient : Recurrence {
   static constexpr int operands = 3;
@@ -142,7 +142,7 @@ struct Gradient : Recurrence {
 // Kernels. Totals are [lines, parts]. scan_totals_kernel replaces each total by the scan of the
 // totals before it.
 
-/// The scan so far, or empty: combining with an empty carry returns the other value.
+/// The scan so far, or empty. Combined with an empty carry, the other value is unchanged.
 template <class F>
 struct Carry {
   typename F::State state;
@@ -153,7 +153,7 @@ struct Carry {
   }
 };
 
-/// The scan of one State per lane; lanes from `count` on are ignored.
+/// Scans a State per lane. Lanes from `count` on are ignored.
 template <class F>
 __device__ __forceinline__ typename F::State scan_lanes(typename F::State x) {
   const int lane = threadIdx.x % kWarp;
@@ -165,7 +165,8 @@ __device__ __forceinline__ typename F::State scan_lanes(typename F::State x) {
   return x;
 }
 
-/// A warp per part of a line: with kTotals it writes the part's total, else every element.
+/// Scans a part of a line per warp. With kTotals it writes the part's total, otherwise each
+/// element.
 template <bool kTotals, class F>
 __global__ void __launch_bounds__(kThreads)
     scan_dense_kernel(F f, Steps<F::operands> lines, Parts parts, typename F::State* totals) {
@@ -190,7 +191,7 @@ __global__ void __launch_bounds__(kThreads)
       x[u] = f.load(at, line, first + u);
       own = u == 0 ? x[u] : F::combine(own, x[u]);
     }
-    // Lanes past the end come last and have no state; their results are not read.
+    // Lanes beyond the end have no state. They come last, so no lane reads their results.
     const State upto = scan_lanes<F>(own);
     const State below = from_lane_below(upto, 1);
     if constexpr (!kTotals) {
@@ -209,7 +210,7 @@ __global__ void __launch_bounds__(kThreads)
   if (kTotals && lane == 0) totals[warp] = carry.state;
 }
 
-/// A thread per part of a line, neighbouring threads on neighbouring lines.
+/// Scans a part of a line per thread. Consecutive threads have consecutive lines.
 template <bool kTotals, class F>
 __global__ void __launch_bounds__(kThreads)
     scan_across_kernel(F f, Steps<F::operands> lines, Parts parts, typename F::State* totals) {
@@ -229,7 +230,7 @@ __global__ void __launch_bounds__(kThreads)
   if (kTotals) *total = carry.state;
 }
 
-/// A warp per line: replaces each total by the scan of the totals before it.
+/// Replaces each total by the scan of the totals before it, a line per warp.
 template <class F>
 __global__ void __launch_bounds__(kThreads)
     scan_totals_kernel(Parts parts, typename F::State* totals) {
@@ -243,7 +244,7 @@ __global__ void __launch_bounds__(kThreads)
     if (tile + lane < parts.count) own = row[tile + lane];
     const typename F::State upto = scan_lanes<F>(own);
     const typename F::State below = from_lane_below(upto, 1);
-    // The first of all is never read.
+    // The first result of a line is never read.
     if (tile + lane < parts.count) row[tile + lane] = lane > 0 ? carry.before(below) : carry.state;
     carry = {carry.before(from_lane(upto, min(kWarp, parts.count - tile) - 1)), true};
   }
@@ -257,12 +258,12 @@ template <int kOperands>
 struct Plan {
   Steps<kOperands> lines;
   Parts parts;
-  bool dense;  // neighbours of a line are neighbours in memory
+  bool dense;  // elements of a line are consecutive in memory
 };
 
 constexpr int64_t kMostParts = 1024;
 
-/// Operand `lead` decides whether lines are dense.
+/// Plans lines. They are dense if those of operand `lead` are.
 template <int kOperands>
 Plan<kOperands> plan_lines(const char* name, const View (&operands)[kOperands], int64_t dim,
                            int lead) {
@@ -285,8 +286,8 @@ Plan<kOperands> plan_lines(const char* name, const View (&operands)[kOperands], 
                std::llabs(operands[lead].strides[d]) >= std::llabs(operands[lead].strides[dim]));
   constexpr int64_t kLeastDense = kWarp, kDensePart = 16 * kTile, kAcrossPart = 64;
   plan.dense = densest && n > kLeastDense;
-  // Parts of a dense line are long enough to hide the pass over their totals. Strided lines are cut
-  // only if the lines give too few threads.
+  // Parts of a dense line are long enough to hide the pass over their totals. Strided lines are
+  // divided only if there are too few threads otherwise.
   const int64_t wanted = plan.dense ? n / kDensePart : std::min(n / kAcrossPart, (1 << 16) / lines);
   const int64_t count = std::clamp<int64_t>(wanted, 1, kMostParts);
   const int64_t unit = plan.dense ? kTile : 1;

@@ -1,4 +1,4 @@
-// Running sums and products on the CPU, one line after the other.
+// Running sums and products on the CPU, line by line.
 #include "scan.h"
 
 #include <vector>
@@ -9,11 +9,11 @@
 namespace ds::cpu {
 namespace {
 
-/// f32 is accumulated in f64, as in Reduce.
+/// Like Reduce, f32 accumulates in f64.
 template <class T>
 using Total = std::conditional_t<std::is_same_v<compute_t<T>, float>, double, compute_t<T>>;
 
-/// place = value, or the old contents plus value.
+/// Writes `value`, or adds it to the old element if `accumulate`.
 template <class T>
 void settle(T& place, bool accumulate, Total<T> value) {
   if (accumulate)
@@ -47,7 +47,7 @@ void cumprod_backward(const CumprodBackward& op, CpuContext& ctx) {
     return static_cast<Total<T>>(static_cast<compute_t<T>>(element(v, at, i)));
   };
   for_each_line<3>(ctx, {op.dx, op.in, op.dout}, op.dim, [&](const int64_t(&at)[3]) {
-    std::vector<Total<T>> before(static_cast<size_t>(n), 1);  // the product of all in front
+    std::vector<Total<T>> before(static_cast<size_t>(n), 1);  // product of all previous elements
     for (int64_t i = 1; i < n; ++i)
       before[static_cast<size_t>(i)] =
           before[static_cast<size_t>(i - 1)] * value(op.in, at[1], i - 1);

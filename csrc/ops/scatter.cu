@@ -1,5 +1,5 @@
-// Scatter and its sum on the GPU without atomics, with the same bits in every run. Short lines
-// compare their indices, long lines use a stable sort of the destinations.
+// Scatter and ScatterAdd on the GPU without atomics, with the same bits in every run. Short lines
+// compare their indices; long lines use a stable sort of the destinations.
 #include "scatter.h"
 
 #include <algorithm>
@@ -12,15 +12,14 @@ namespace ds::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kShortLine = 32;  // up to this length, indices are compared with one another
-constexpr int64_t kMostSorted = 1 << 24;    // entries of one sort, unless a line has more
-constexpr uint32_t kNowhere = 0xffffffffu;  // the key of a bad index, larger than every destination
-constexpr uint32_t kRun = 32;               // entries of a destination that one thread adds
+constexpr int64_t kShortLine = 32;          // up to this length, indices are compared pairwise
+constexpr int64_t kMostSorted = 1 << 24;    // entries per sort, unless a line has more
+constexpr uint32_t kNowhere = 0xffffffffu;  // key of an invalid index, above all destinations
+constexpr uint32_t kRun = 32;               // entries of a destination that a thread adds
 constexpr uint32_t kOwned =
-    kThreads * kRun;  // entries of a block, which adds the longer runs that begin among them
+    kThreads * kRun;  // entries of a block, which adds the longer runs that begin in them
 
-/// The lines of out, src and index along the dim, with `count` entries and `size` destinations
-/// each.
+/// The lines of out, src and index along the dim. Each has `count` entries and `size` destinations.
 struct Lines {
   Steps<3> steps;
   int64_t count, size, index_stride;
@@ -33,8 +32,8 @@ struct Problem : Lines {
   int64_t out_stride, src_stride;
 };
 
-/// Numbers the entries within the group of lines that are sorted together. Neighbours in memory
-/// have neighbouring numbers, and the numbers of one line ascend with j.
+/// Numbers the entries of a group of lines that are sorted together. Consecutive entries in memory
+/// have consecutive numbers; the numbers of a line ascend with j.
 struct Numbering {
   uint32_t first, lines;
   uint32_t count;
@@ -57,7 +56,7 @@ __device__ __forceinline__ void add_to(T* place, compute_t<T> sum) {
 // -------------------------------------------------------------------------------------------------
 // Short lines: a thread per entry.
 
-/// The first entry of a destination adds all of its entries in order; with `store` the last one
+/// The first entry of a destination adds all its entries in order. With `store`, the last one
 /// writes.
 template <bool kStore, class T, class I>
 __global__ void __launch_bounds__(kThreads) short_lines_kernel(Problem<T> p, const I* index) {
@@ -130,7 +129,7 @@ __device__ __forceinline__ T* place_of(const Problem<T>& p, const Sorted& s, uin
   return p.out + at[0] + (key - line * p.size) * p.out_stride;
 }
 
-/// The last entry of each place writes.
+/// The last entry of each destination writes.
 template <class T>
 __global__ void __launch_bounds__(kThreads) store_kernel(Problem<T> p, Sorted s) {
   const uint32_t i = blockIdx.x * kThreads + threadIdx.x;
@@ -140,7 +139,8 @@ __global__ void __launch_bounds__(kThreads) store_kernel(Problem<T> p, Sorted s)
   *place_of(p, s, key) = *source_of(p, s, i);
 }
 
-/// A thread per entry: the first entry of a destination adds a run of at most kRun.
+/// The first entry of a destination adds its run, if that has at most kRun entries. A thread per
+/// entry.
 template <class T>
 __global__ void __launch_bounds__(kThreads) add_short_runs_kernel(Problem<T> p, Sorted s) {
   const uint32_t i = blockIdx.x * kThreads + threadIdx.x;
@@ -152,8 +152,8 @@ __global__ void __launch_bounds__(kThreads) add_short_runs_kernel(Problem<T> p, 
   add_to(place_of(p, s, key), sum);
 }
 
-/// A block adds the longer runs that begin among its kOwned entries, one after the other. At most
-/// one such run begins among the kRun entries that a thread scans.
+/// A block adds, one by one, the longer runs that begin in its kOwned entries. At most one of them
+/// begins in the kRun entries that a thread scans.
 template <class T>
 __global__ void __launch_bounds__(kThreads) add_long_runs_kernel(Problem<T> p, Sorted s) {
   __shared__ uint32_t begins[kThreads];
@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(kThreads) add_long_runs_kernel(Problem<T> p, S
     const uint32_t begin = begins[thread];
     if (begin == s.n) continue;
     const uint32_t key = s.keys[begin];
-    uint32_t end = begin + kRun + 1, beyond = s.n;  // the run's end, by bisection
+    uint32_t end = begin + kRun + 1, beyond = s.n;  // end of the run, by bisection
     while (end < beyond) {
       const uint32_t middle = end + (beyond - end) / 2;
       if (s.keys[middle] == key) end = middle + 1;
@@ -189,7 +189,7 @@ unsigned blocks_for(int64_t items, int64_t per_block = kThreads) {
   return static_cast<unsigned>((items + per_block - 1) / per_block);
 }
 
-/// Sorts the lines' entries in groups of about kMostSorted and calls body(group).
+/// Sorts the entries of lines in groups of about kMostSorted and calls body(group).
 template <class T, class I, class Body>
 void for_each_group(const char* op, const Problem<T>& p, const I* index, CudaContext& ctx,
                     Body&& body) {
@@ -208,8 +208,8 @@ void for_each_group(const char* op, const Problem<T>& p, const I* index, CudaCon
     places_kernel<<<blocks_for(n), kThreads, 0, ctx.stream>>>(p, index, numbering, n, pairs.keys,
                                                               pairs.positions);
     DS_CUDA_LAUNCHED(op);
-    // A bad index has the largest key for any number of bits: the bits hold one value more than
-    // there are destinations.
+    // An invalid index has the largest key, whatever the number of bits, which hold one value more
+    // than there are destinations.
     pairs.sort(n, bits_for(static_cast<uint64_t>(lines * p.size)));
     body(Sorted{pairs.keys, pairs.positions, n, numbering});
   }
@@ -229,7 +229,7 @@ void write_long_lines(const char* op, const Problem<T>& p, const I* index, CudaC
   });
 }
 
-/// The walk over lines of out, src and index along `dim`.
+/// Returns the walk over lines of out, src and index along `dim`.
 Walk<3> plan_lines(const char* name, const View (&operands)[3], int64_t dim) {
   View first[3];
   const View* views[3];

@@ -1,4 +1,4 @@
-// Scatter and its sum on the CPU, line by line in ascending order.
+// Scatter and ScatterAdd on the CPU, line by line in ascending order.
 #include "scatter.h"
 
 #include <type_traits>
@@ -11,7 +11,7 @@
 namespace ds::cpu {
 namespace {
 
-/// Operand offsets of a line: out, src, index.
+/// Offsets of a line in the operands out, src and index.
 using LineAt = const int64_t (&)[3];
 
 template <class W, class I>
@@ -27,7 +27,7 @@ void scatter(const Scatter& op, CpuContext& ctx) {
   });
 }
 
-/// Floating sums are in f64: thousands of elements may meet at one place.
+/// Floating sums are f64, because thousands of elements may have the same destination.
 template <class T>
 using Sum = std::conditional_t<std::is_floating_point_v<compute_t<T>>, double, compute_t<T>>;
 

@@ -9,7 +9,7 @@ namespace ds::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kRun = 16;  // tokens of a thread
+constexpr int kRun = 16;  // tokens per thread
 constexpr int kWarp = 32;
 
 template <class T>
@@ -23,7 +23,7 @@ struct Conv {
   int taps;
 };
 
-/// Number of taps before the newest that token t's document has: at most taps - 1.
+/// Returns the number of earlier tokens in token t's document, at most taps - 1.
 __device__ __forceinline__ int earlier_of(const int* documents, int64_t t, int taps) {
   int count = 0;
   while (count < taps - 1 && t - count > 0 &&
@@ -32,7 +32,7 @@ __device__ __forceinline__ int earlier_of(const int* documents, int64_t t, int t
   return count;
 }
 
-/// The sum of token t, without SiLU.
+/// Returns the sum of token t before SiLU.
 template <class T>
 __device__ float sum_at(const T* x, int64_t stride, const float (&w)[kMostTaps], int taps,
                         int64_t t, int earlier) {
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kThreads) conv_kernel(Conv<T> a) {
   }
 }
 
-/// The gradient of token t's sum.
+/// Returns the gradient of token t's sum.
 template <class T>
 __device__ float slope_at(const Conv<T>& a, const T* x, const T* dout, const float (&w)[kMostTaps],
                           int64_t t, int earlier) {
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kThreads) conv_inputs_kernel(Conv<T> a) {
   load_taps(a.weight, channel, a.taps, w);
 #pragma unroll
   for (int j = 0; j < kMostTaps; ++j) grads[j] = 0.0f;
-  // grads[i] is the gradient of x[t - i]. Later tokens of the next run add to this run's inputs.
+  // grads[i] is the gradient of x[t - i]. Tokens of the next run also add to this run's inputs.
   for (int64_t t = first; t < min(end + a.taps - 1, a.t + a.taps - 1); ++t) {
 #pragma unroll
     for (int j = kMostTaps - 1; j > 0; --j) grads[j] = grads[j - 1];
@@ -116,7 +116,8 @@ __global__ void __launch_bounds__(kThreads) conv_inputs_kernel(Conv<T> a) {
   }
 }
 
-/// A block per 32 channels: its warps share the tokens, and add their sums in order.
+/// Computes the gradients of 32 channels' weights per block. Its warps share the tokens and add
+/// their sums in order.
 template <class T>
 __global__ void __launch_bounds__(kThreads) conv_weights_kernel(Conv<T> a) {
   constexpr int kWarps = kThreads / kWarp;
@@ -161,7 +162,7 @@ struct ConvStep {
   int taps;
 };
 
-/// A thread per channel of a sequence. The pool is written after its inputs were read.
+/// Processes a channel of a sequence per thread. Writes the pool after it has read its inputs.
 template <class T>
 __global__ void __launch_bounds__(kThreads) conv_step_kernel(ConvStep<T> a) {
   const int64_t channel = int64_t{blockIdx.x} * kThreads + threadIdx.x;
@@ -171,7 +172,7 @@ __global__ void __launch_bounds__(kThreads) conv_step_kernel(ConvStep<T> a) {
   if (first < 0 || count <= 0 || first + count > a.rows) return;
   const int slot = a.slots[s] < a.slot_count ? a.slots[s] : -1, held = a.taps - 1;
   T* const kept = slot < 0 ? nullptr : a.pool + int64_t{slot} * held * a.channels + channel;
-  float w[kMostTaps], last[kMostTaps];  // last[i]: the input i tokens ago
+  float w[kMostTaps], last[kMostTaps];  // last[i]: the input i tokens before
   load_taps(a.weight, channel, a.taps, w);
 #pragma unroll
   for (int i = 0; i < kMostTaps; ++i)
@@ -182,7 +183,7 @@ __global__ void __launch_bounds__(kThreads) conv_step_kernel(ConvStep<T> a) {
     for (int i = kMostTaps - 1; i > 0; --i) last[i] = last[i - 1];
     last[0] = to_float(a.x[(first + t) * a.stride + channel]);
     float sum = 0.0f;
-    // From the oldest input on, as the other kernels.
+    // Starts with the oldest input, like the other kernels.
 #pragma unroll
     for (int i = kMostTaps - 1; i >= 0; --i) {
 #pragma unroll
@@ -212,7 +213,7 @@ Conv<T> conv_of(const View& x, const View& weight, const View& documents) {
   return a;
 }
 
-/// Blocks of channels, and of runs of tokens. Throws for more runs than a grid has.
+/// Returns the grid: blocks of channels, and of runs of tokens. Throws if there are too many runs.
 template <class T>
 dim3 grid_of(const char* op, const Conv<T>& a) {
   const int64_t runs = a.batches * ((a.t + kRun - 1) / kRun);

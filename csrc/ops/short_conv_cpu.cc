@@ -1,4 +1,4 @@
-// The short causal convolution on the CPU, one token's channels at a time.
+// The short causal convolution on the CPU, the channels of a token at a time.
 #include "short_conv.h"
 
 #include <algorithm>
@@ -11,14 +11,14 @@
 namespace ds::cpu {
 namespace {
 
-/// Rows [T, C] of one text, and the first token of each token's document.
+/// Rows [T, C] of a sequence, and the first token of each token's document.
 template <class T>
 struct Text {
   const T* x;
   int64_t stride, count, channels, taps;
   const int32_t* documents;
 
-  /// Whether token `from` is at or before t, in t's document.
+  /// Returns true if token `from` is in t's document and not after t.
   bool sees(int64_t t, int64_t from) const {
     if (from < 0) return false;
     if (!documents) return true;
@@ -28,7 +28,7 @@ struct Text {
   }
 };
 
-/// weight [C, K] as [K, C] in the compute type.
+/// Returns weight [C, K] as [K, C] in the compute type.
 template <class T>
 std::vector<compute_t<T>> taps_of(const View& weight) {
   const int64_t c = weight.shape[0], k = weight.shape[1];
@@ -48,7 +48,7 @@ Text<T> text_of(const View& x, const View& weight, const View& documents, int64_
           documents ? documents.as<int32_t>() + batch * x.shape[1] : nullptr};
 }
 
-/// sums = the convolution at token t.
+/// Writes the convolution at token t to `sums`.
 template <class T, class C>
 void convolve(const Text<T>& text, const std::vector<C>& weight, int64_t t, C* sums, C* row) {
   const int64_t c = text.channels;
@@ -62,7 +62,7 @@ void convolve(const Text<T>& text, const std::vector<C>& weight, int64_t t, C* s
   }
 }
 
-/// Gradients of a text: dx is complete, dweight [K, C] is added to.
+/// Computes the gradients of a sequence: writes dx and adds to dweight [K, C].
 template <class T, class C>
 void backward(const Text<T>& text, const std::vector<C>& weight, const T* dout, int64_t stride,
               T* dx, std::vector<C>& dweight) {
@@ -151,7 +151,7 @@ void run(const ShortConvStep& op, CpuContext& ctx) {
       for (int64_t s = begin; s < end; ++s) {
         const int64_t first = starts[s] - starts[0], count = starts[s + 1] - starts[s];
         T* const kept = slots[s] < 0 ? nullptr : op.pool.as<T>() + slots[s] * held * c;
-        // The earlier inputs and the new ones.
+        // The earlier inputs, then the new ones.
         std::vector<T> all(static_cast<size_t>((held + count) * c), T(0.0f));
         if (kept && lengths[s] > count) std::copy_n(kept, held * c, all.data());
         for (int64_t t = 0; t < count; ++t)

@@ -1,4 +1,4 @@
-// Sign packing on the GPU: one block per chunk for the levels, then one thread per byte of bits.
+// Sign compression on the GPU: a block per chunk for the levels, then a thread per byte of bits.
 #include <algorithm>
 
 #include "../cuda/segment_sum.cuh"
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kSegmentThreads)
   }
 }
 
-/// One block per segment, in a loop over the grid.
+/// Computes the levels of a segment per block, in a loop over the grid.
 template <SignLevels kKind>
 __global__ void __launch_bounds__(kSegmentThreads)
     levels_kernel(const double* partials, const int64_t* starts, const int64_t* counts,
@@ -55,12 +55,12 @@ __global__ void __launch_bounds__(kSegmentThreads)
   }
 }
 
-/// Walks over the segments of one byte's elements.
+/// Walks over the segments of the elements of a byte.
 struct SegmentWalk {
   const int64_t *starts, *counts;
   int64_t segments, segment;
 
-  /// For the bytes of this block from `first` on; the thread's elements begin at `at`.
+  /// For the bytes of this block from `first` on. The thread's elements begin at `at`.
   __device__ __forceinline__ SegmentWalk(const int64_t* starts, const int64_t* counts,
                                          int64_t segments, int64_t first, int64_t at)
       : starts(starts), counts(counts), segments(segments) {
@@ -69,7 +69,7 @@ struct SegmentWalk {
     if (threadIdx.x == 0) of_block = segment_at(starts, 0, segments, first);
     __syncthreads();
     segment = of_block;
-    // Short rows: many segments begin inside a block, so steps double.
+    // With short segments, many begin inside a block, so steps double.
     while (segment + 1 < segments && starts[segment + 1] <= at) {
       int64_t stride = 1;
       while (segment + 2 * stride < segments && starts[segment + 2 * stride] <= at) stride *= 2;
@@ -77,7 +77,7 @@ struct SegmentWalk {
     }
   }
 
-  /// Returns the segment of element `at`; -1 between segments. Elements must not descend from call
+  /// Returns the segment of element `at`, or -1 between segments. `at` must not decrease from call
   /// to call.
   __device__ __forceinline__ int64_t of(int64_t at) {
     while (segment + 1 < segments && starts[segment + 1] <= at) ++segment;

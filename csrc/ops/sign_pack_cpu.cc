@@ -1,5 +1,5 @@
-// Sign packing on the CPU: sums over chunks, then runs of elements of one segment, with denormals
-// flushed.
+// Sign compression on the CPU: sums over chunks, then runs of elements of a segment, with denormals
+// flushed to zero.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -15,8 +15,7 @@ namespace {
 constexpr int64_t kSlotGrain = 8;        // chunks per task
 constexpr int64_t kByteGrain = 1 << 12;  // bytes of bits per task
 
-/// chunk_sum() of accumulators of which only the first `count` elements are set; the others would
-/// add zeros.
+/// Like chunk_sum(), if only the first `count` accumulators are set. The others would add zeros.
 double used_sum(const double* a, int64_t count) {
   constexpr int64_t kOfWarp = kSegmentWarp * kSegmentWidth;
   double total = 0;
@@ -45,7 +44,7 @@ __attribute__((noinline)) void measure_block(const float* __restrict value,
   }
 }
 
-/// The sums over one chunk, to `sums`.
+/// Writes the sums over a chunk to `sums`.
 template <SignLevels kKind>
 void measure_chunk(const float* value, const float* error, const SegmentChunk& chunk,
                    double* sums) {
@@ -61,7 +60,7 @@ void measure_chunk(const float* value, const float* error, const SegmentChunk& c
   for (int s = 0; s < kSums; ++s) sums[s] = used_sum(a[s], count);
 }
 
-/// Calls body(segment, begin, end) for the runs of elements of one segment in bytes [first, last).
+/// Calls body(segment, begin, end) for the runs of elements of a segment in bytes [first, last).
 template <class Body>
 void for_runs(const View& starts_view, const View& counts_view, int64_t n, int64_t first,
               int64_t last, const Body& body) {
@@ -77,7 +76,7 @@ void for_runs(const View& starts_view, const View& counts_view, int64_t n, int64
   }
 }
 
-/// Eight bytes of 0 or 1 as one byte, the first in its highest bit.
+/// Packs eight bytes of 0 or 1 into a byte, the first in its highest bit.
 uint8_t packed(const uint8_t* ones) {
   uint64_t word;
   std::memcpy(&word, ones, sizeof word);
@@ -85,7 +84,8 @@ uint8_t packed(const uint8_t* ones) {
   return static_cast<uint8_t>(word * 0x8040201008040201 >> 56);
 }
 
-/// Computes the errors of n elements of one segment, and 1 for each that is not negative.
+/// Computes the errors of n elements of a segment. Writes 1 to `ones` for each that is not
+/// negative.
 __attribute__((noinline)) void round_block(const float* __restrict value, float* __restrict error,
                                            float low, float high, uint8_t* __restrict ones,
                                            int64_t n) {
@@ -97,12 +97,12 @@ __attribute__((noinline)) void round_block(const float* __restrict value, float*
   }
 }
 
-/// Writes bits and errors of elements [begin, end) of one segment; the bits must be 0 before.
+/// Writes bits and errors of elements [begin, end) of a segment. The bits must be 0 before.
 void pack_run(const float* value, float* error, const float* levels, uint8_t* bits, int64_t begin,
               int64_t end) {
   alignas(64) uint8_t ones[kSegmentBlock + 8];
   for (int64_t at = begin; at < end;) {
-    // The first block ends where a byte does.
+    // The first block ends at the end of a byte.
     const int64_t count = std::min(end - at, kSegmentBlock - at % 8);
     const int64_t lead = at % 8, whole = (lead + count + 7) / 8;
     std::fill_n(ones, lead, uint8_t{0});
@@ -138,14 +138,14 @@ void find_levels(const SignCompress& op, CpuContext& ctx) {
   }
 }
 
-/// Eight elements' levels, the first from the highest bit.
+/// Writes the levels of eight elements, the first from the highest bit.
 inline void unpack(uint32_t bits, uint32_t low, uint32_t either, float* out) {
   uint32_t chosen[8];
   for (int j = 0; j < 8; ++j) chosen[j] = low ^ (either & (0 - (bits >> (7 - j) & 1)));
   std::memcpy(out, chosen, sizeof chosen);
 }
 
-/// out = or += the levels of `bytes` whole bytes.
+/// Writes or adds the levels of `bytes` whole bytes.
 __attribute__((noinline)) void add_bytes(const uint8_t* __restrict bits, const float* levels,
                                          float* __restrict out, int64_t bytes, bool first) {
   const uint32_t low = bits_of(levels[0]), either = low ^ bits_of(levels[1]);
@@ -156,7 +156,7 @@ __attribute__((noinline)) void add_bytes(const uint8_t* __restrict bits, const f
   }
 }
 
-/// add_bytes for elements [begin, end), which need not be whole bytes.
+/// Like add_bytes(), for elements [begin, end), which may begin or end inside a byte.
 void add_run(const uint8_t* bits, const float* levels, float* out, int64_t begin, int64_t end,
              bool first) {
   const auto one = [&](int64_t i) {
@@ -170,14 +170,14 @@ void add_run(const uint8_t* bits, const float* levels, float* out, int64_t begin
   for (i += 8 * bytes; i < end; ++i) one(i);
 }
 
-/// out = the mean over ranks of elements [begin, end) of one segment.
+/// Writes the mean over ranks of elements [begin, end) of a segment.
 __attribute__((noinline)) void average_run(const SignAverage& op, int64_t segment, int64_t begin,
                                            int64_t end) {
   const int64_t ranks = op.bits.size(0);
   const float inverse = static_cast<float>(1.0 / static_cast<double>(ranks));
   float* const out = op.out.as<float>();
   for (int64_t at = begin; at < end;) {
-    // Blocks that stay in cache while the ranks are added.
+    // Blocks stay in cache while ranks are added.
     const int64_t stop = std::min(end, (at / kSegmentBlock + 1) * kSegmentBlock);
     for (int64_t rank = 0; rank < ranks; ++rank)
       add_run(op.bits.as<uint8_t>() + rank * op.bits.strides[0],

@@ -1,4 +1,4 @@
-// Softmax and log-softmax on the GPU: a warp per short row, a block per long one.
+// Softmax and log-softmax on the GPU: a warp per short row, a block per long row.
 #include "softmax.h"
 
 #include "../cuda/block_reduce.cuh"
@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kThreads = 256, kShortRow = 1024;
 
-/// Reduces over the kGroup threads that share a row: a warp or the whole block.
+/// Reduces over the kGroup threads of a row: a warp or the whole block.
 template <int kGroup, class Combine>
 __device__ __forceinline__ float group_reduce(float x, Combine combine) {
   if constexpr (kGroup == kWarp) return warp_reduce(x, combine);
@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// [..., C] as rows of C.
+/// [..., C] as rows of C elements.
 struct Rows {
   int64_t rows, columns;
   explicit Rows(const View& v) : columns(v.ndim > 0 ? v.size(-1) : 1) {

@@ -9,7 +9,7 @@
 namespace ds::cpu {
 namespace {
 
-/// Calls row(begin, end) for ranges of the rows of v, each of about one element-wise chunk.
+/// Calls row(begin, end) for ranges of rows with about kElementGrain elements.
 template <class F>
 void for_each_rows(CpuContext& ctx, const View& v, F&& rows) {
   const int64_t n = v.numel(), columns = v.size(-1);
@@ -17,7 +17,7 @@ void for_each_rows(CpuContext& ctx, const View& v, F&& rows) {
     ctx.pool.parallel_for(n / columns, std::max<int64_t>(1, kElementGrain / columns), rows);
 }
 
-/// y = softmax(x) or log_softmax(x) of one row; y may be x.
+/// Computes y = softmax(x) or log_softmax(x) of a row. y may be x.
 template <class C>
 void softmax_row(const C* x, C* y, int64_t n, bool log) {
   const C max = max_of(x, n);

@@ -1,6 +1,6 @@
 // The first elements of each row in sorted order on the GPU. Short rows use a bitonic network in
-// shared memory. A small top-k of a long row uses radix selection and that network. Other calls use
-// a stable radix sort.
+// shared memory. A small top-k of a long row uses radix selection and then that network. All other
+// calls use a stable radix sort.
 #include "sort.h"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ using key_t = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
 template <class T>
 constexpr int kKeyBits = static_cast<int>(sizeof(T) * 8);
 
-/// The bits of a floating number, sign first.
+/// Return the bits of a floating number, sign first.
 __device__ __forceinline__ uint32_t bits_in_key(float x) { return __float_as_uint(x); }
 __device__ __forceinline__ uint32_t bits_in_key(__half x) { return __half_as_ushort(x); }
 __device__ __forceinline__ uint32_t bits_in_key(__nv_bfloat16 x) { return __bfloat16_as_ushort(x); }
@@ -46,7 +46,7 @@ __device__ __forceinline__ key_t<T> key_of(T x, bool descending) {
   return descending ? key ^ all : key;
 }
 
-/// An element and its column. No two places of a row are equal, so any sort is stable.
+/// An element and its column. Places of a row are never equal, so that every sort is stable.
 template <class Key>
 struct Place {
   Key key;
@@ -58,12 +58,12 @@ __device__ __forceinline__ bool precedes(const Place<Key>& a, const Place<Key>& 
   return a.key != b.key ? a.key < b.key : a.column < b.column;
 }
 
-/// The rows of `in`, and the destination of their first `places`.
+/// The rows of `in`, and where their first `places` are written.
 template <class T>
 struct Problem {
   Steps<1> rows;
   const T* in;
-  T* values;  // null if the caller needs positions only
+  T* values;  // null if only positions are needed
   int64_t* index;
   int64_t stride;
   uint32_t columns, places;
@@ -97,8 +97,8 @@ __device__ __forceinline__ void swap_if(Place<Key>* items, uint32_t i, uint32_t 
   }
 }
 
-/// Sorts each run of `size` of `count` items (powers of two) in shared memory. All threads of the
-/// block must call.
+/// Sorts each run of `size` of `count` items in shared memory. Both are powers of two. All threads
+/// of the block must call it.
 template <class Key>
 __device__ void sort_runs(Place<Key>* items, uint32_t count, uint32_t size) {
   for (uint32_t width = 2; width <= size; width *= 2)
@@ -114,7 +114,7 @@ __device__ void sort_runs(Place<Key>* items, uint32_t count, uint32_t size) {
 
 constexpr uint32_t kMostInBlock = 2048;  // elements that a block sorts at once
 
-/// A block sorts as many rows as fit, each padded to `size`, a power of two.
+/// Sorts as many rows per block as fit, each padded to `size`, a power of two.
 template <class T>
 __global__ void __launch_bounds__(512) sort_short_rows_kernel(Problem<T> p, uint32_t size) {
   using Key = key_t<T>;
@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(512) sort_short_rows_kernel(Problem<T> p, uint
 constexpr int kDigit = 11, kBins = 1 << kDigit, kSelectThreads = 1024;
 constexpr uint32_t kMostSelected = 1024;
 
-/// Known bits of the last place: the bits under the masks.
+/// The known bits of the last place that is kept: those under the masks.
 template <class Key>
 struct Known {
   Place<Key> bits, mask;
@@ -147,15 +147,15 @@ struct Known {
   __device__ __forceinline__ bool holds(const Place<Key>& x) const {
     return (x.key & mask.key) == bits.key && (x.column & mask.column) == bits.column;
   }
-  /// Returns whether x is before the known bits or matches them.
+  /// Returns true if x is before the known bits or matches them.
   __device__ __forceinline__ bool reaches(const Place<Key>& x) const {
     const Key key = x.key & mask.key;
     return key != bits.key ? key < bits.key : (x.column & mask.column) <= bits.column;
   }
 };
 
-/// Returns the bin that holds the `wanted`-th of the counted items. `wanted` becomes its rank in
-/// the bin, and `inside` the number of items in the bin. Ends with a barrier.
+/// Returns the bin with the `wanted`-th of the counted items. Sets `wanted` to its rank in the bin
+/// and `inside` to the number of items in the bin. Ends with a barrier.
 __device__ __forceinline__ uint32_t find_bin(const uint32_t* bins, uint32_t& wanted,
                                              uint32_t& inside) {
   __shared__ uint32_t sums[kSelectThreads / 32], answer[3];
@@ -198,7 +198,8 @@ __global__ void __launch_bounds__(kSelectThreads) select_kernel(Problem<T> p, in
   const T* const row = p.row(number);
   Known<Key> last = {};
   uint32_t wanted = p.places, inside = p.columns;
-  // The key's bits from the highest on, then the column's, until all remaining items are needed.
+  // Takes bits of the key from the highest on, then of the column, until all remaining items are
+  // needed.
   for (int left = kKeyBits<T> + column_bits; left > 0 && inside > wanted;) {
     const bool in_key = left > column_bits;
     const int rest = in_key ? left - column_bits : left, taken = min(kDigit, rest);
@@ -228,7 +229,7 @@ __global__ void __launch_bounds__(kSelectThreads) select_kernel(Problem<T> p, in
   for (uint32_t i = threadIdx.x; i < kMostSelected; i += kSelectThreads)
     items[i] = {static_cast<Key>(~Key{0}), ~0u};
   __syncthreads();
-  // The order of the writes does not matter, because a sort follows.
+  // The order of writes does not matter, because a sort follows.
 #pragma unroll 4
   for (uint32_t c = threadIdx.x; c < p.columns; c += kSelectThreads) {
     const Place<Key> x = p.place(row, c);
@@ -244,11 +245,11 @@ __global__ void __launch_bounds__(kSelectThreads) select_kernel(Problem<T> p, in
 // -------------------------------------------------------------------------------------------------
 // The radix sort of whole long rows, several at once: by the words of the keys, then by row.
 
-constexpr int64_t kMostSorted = 1 << 24;  // elements of one sort, unless a row has more
+constexpr int64_t kMostSorted = 1 << 24;  // elements per sort, unless a row has more
 
 enum class Word { low, high, row };
 
-/// Extracts the word of each element for the next pass; the first pass also numbers the elements.
+/// Extracts the word of each element for the next pass. The first pass also numbers the elements.
 template <class T>
 __global__ void __launch_bounds__(256)
     words_kernel(Problem<T> p, uint32_t first_row, uint32_t n, Word word, bool number,
@@ -339,7 +340,7 @@ void run(const Sort& op, CudaContext& ctx) {
     p.descending = op.descending;
     sort(p, ctx);
   };
-  // Truth values are bytes that are 0 or 1.
+  // Booleans are bytes that are 0 or 1.
   if (op.in.dtype == DType::boolean) return with(TypeTag<uint8_t>{});
   for_all(kOp, op.in.dtype, [&](auto tag) {
     if constexpr (!std::is_same_v<typename decltype(tag)::type, bool>) with(tag);

@@ -9,7 +9,7 @@
 namespace ds::cpu {
 namespace {
 
-/// Returns whether a comes before b; NaN is the greatest.
+/// Returns true if a comes before b. NaN is the largest value.
 template <class C>
 bool precedes(C a, C b, bool descending) {
   if (descending) std::swap(a, b);
@@ -25,7 +25,7 @@ struct Rows {
   const int64_t columns = op.in.size(-1), stride = op.in.strides[op.in.ndim - 1];
   const int64_t places = op.index.size(-1);
 
-  /// Sorts the row that begins at `from` into row `row` of the outputs.
+  /// Sorts the row at `from` into row `row` of the outputs.
   void sort(const T* from, int64_t row, std::vector<C>& keys, std::vector<int64_t>& order) const {
     for (int64_t i = 0; i < columns; ++i)
       keys[static_cast<size_t>(i)] = static_cast<C>(from[i * stride]);
@@ -47,7 +47,7 @@ struct Rows {
 template <class T>
 void sort_rows(const Sort& op, CpuContext& ctx) {
   const Rows<T> rows{op};
-  View numbers = op.index, first = op.in;  // one element of each row
+  View numbers = op.index, first = op.in;  // one element per row
   numbers.shape[op.in.ndim - 1] = first.shape[op.in.ndim - 1] = 1;
   const View* const views[2] = {&numbers, &first};
   const Walk<2> walk = plan_walk(views);

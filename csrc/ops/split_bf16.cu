@@ -1,4 +1,4 @@
-// f32 matrices as sums of two bf16 matrices on the GPU: one thread an element, for small matrices.
+// SplitBf16 on the GPU: a thread per element, for small matrices.
 #include "split_bf16.h"
 
 #include "../cuda/cuda_context.h"
@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// SplitBf16 as the kernel sees it; strides are of rows.
+/// Arguments of the kernel. Strides are those of rows.
 struct Split {
   const float* in;
   __nv_bfloat16 *high, *again, *low;

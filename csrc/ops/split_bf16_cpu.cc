@@ -1,4 +1,4 @@
-// f32 matrices as sums of two bf16 matrices on the CPU: rows in parallel.
+// SplitBf16 on the CPU, rows in parallel.
 #include "split_bf16.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Llama's gate on the GPU: forward and backward each pass over the operands once, for any strides.
+// SwiGLU on the GPU: forward and backward pass over the operands once, for any strides.
 #include "swiglu.h"
 
 #include "../cuda/dependent_launch.cuh"
@@ -10,16 +10,16 @@ namespace {
 
 constexpr int kThreads = 256;
 
-constexpr int kItems = 2;  // items of a thread; both are loaded before one is stored
+constexpr int kItems = 2;  // items of a thread; both are loaded before either is stored
 
-/// Swiglu as the kernel sees it.
+/// Arguments of the forward.
 template <class T>
 struct Gated {
   T* out;
   const T *gate, *up;
 };
 
-/// Items of kWidth neighbours. In an inference step, matrix products precede and follow.
+/// Processes items of kWidth elements. In an inference step, matrix products precede and follow it.
 template <int kWidth, class T>
 __global__ void __launch_bounds__(kThreads) swiglu_kernel(Steps<3> steps, Gated<T> s) {
   let_next_begin();
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kThreads) swiglu_kernel(Steps<3> steps, Gated<
   }
 }
 
-/// SwigluBackward as the kernel sees it.
+/// Arguments of the backward.
 template <class T>
 struct Slopes {
   T *dgate, *dup;
@@ -54,7 +54,8 @@ struct Slopes {
   bool accumulate_gate, accumulate_up;
 };
 
-/// An item of kWidth neighbours per thread: three 16-byte packets in flight keep memory busy.
+/// Processes an item of kWidth elements per thread. Three 16-byte packets in flight keep memory
+/// busy.
 template <int kWidth, class T>
 __global__ void __launch_bounds__(kThreads) swiglu_backward_kernel(Steps<5> steps, Slopes<T> s) {
   const uint32_t item = blockIdx.x * kThreads + threadIdx.x;

@@ -1,4 +1,4 @@
-// Llama's gate on the CPU, in blocks that are widened and rounded once.
+// SwiGLU on the CPU, in blocks that are converted to the compute type and rounded once.
 #include "swiglu.h"
 
 #include "../cpu/map.h"
@@ -7,7 +7,7 @@
 namespace ds::cpu {
 namespace {
 
-/// Writes or adds to n elements of a gradient.
+/// Writes or adds n elements of a gradient.
 template <class T, class C>
 void settle(C* values, T* out, int64_t stride, int64_t n, bool accumulate) {
   if (accumulate) {

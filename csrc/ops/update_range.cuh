@@ -1,5 +1,4 @@
-// One update of an element-wise optimizer rule on the GPU: one pass over the range at memory
-// bandwidth.
+// Runs an element-wise optimizer rule on the GPU, in one pass over the range at memory bandwidth.
 #pragma once
 
 #include <algorithm>
@@ -12,12 +11,12 @@ namespace ds::cuda {
 
 constexpr int kUpdateThreads = 256, kUpdateWidth = 4;
 
-/// Blocks per multiprocessor: fewer if a thread has more operands in flight.
+/// Blocks per SM: fewer if a thread has more operands in flight.
 template <class Rule>
 constexpr int kUpdateBlocks = std::min(8, 12 / (1 + Rule::kStates));
 
-/// `values` are the master weights and the rule's states; `weight` is null if the model computes
-/// with the f32 master.
+/// Arguments of the kernel. `values` are the master weights and the rule's states. `weight` is null
+/// if the model computes with the f32 master.
 template <class Rule, class G, class W>
 struct UpdateRange {
   Rule rule;
@@ -28,7 +27,7 @@ struct UpdateRange {
   int64_t n;
 };
 
-/// N neighbouring parameters; every operand is loaded before the first is used.
+/// Updates N consecutive parameters. All operands are loaded before the first is used.
 template <int N, class Rule, class G, class W, size_t... I>
 __device__ __forceinline__ void update_vector(const UpdateRange<Rule, G, W>& r, float factor,
                                               int64_t at, std::index_sequence<I...>) {
@@ -44,7 +43,7 @@ __device__ __forceinline__ void update_vector(const UpdateRange<Rule, G, W>& r, 
   if (r.weight) store_streaming(r.weight + at, weight);
 }
 
-/// A skipped step: the weights are the rounded master.
+/// Writes the weights of a skipped step: the rounded masters.
 template <int N, class Rule, class G, class W>
 __device__ __forceinline__ void round_vector(const UpdateRange<Rule, G, W>& r, int64_t at) {
   const Vector<float, N> p = load_streaming<N>(r.values[0] + at);
@@ -93,8 +92,7 @@ void launch_update(const Rule& rule, const Op& op, const UpdateStates<Rule>& sta
   DS_CUDA_LAUNCHED(Rule::kName);
 }
 
-/// Runs `rule` over the range of `op`, see UpdateRule. The file that calls it is compiled with
-/// -ftz=true.
+/// Runs `rule` over the range of `op`, see UpdateRule. The calling file is compiled with -ftz=true.
 template <UpdateRule Rule, class Op>
 void update_range(const Rule& rule, const Op& op, const UpdateStates<Rule>& states,
                   CudaContext& ctx) {

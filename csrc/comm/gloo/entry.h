@@ -12,6 +12,7 @@ constexpr int kGlooInterface = 2;
 
 #define DS_GLOO_EXPORT extern "C" __attribute__((visibility("default")))
 
+/// Returns kGlooInterface of the library. Compare it before any other call.
 DS_GLOO_EXPORT int ds_gloo_interface();
 /// Opens a transport that the caller owns. `connections` has a connected socket per rank of the
 /// group, which Gloo duplicates. The socket of `rank`, the caller, is not used. Throws DS_COMM and
