@@ -130,7 +130,7 @@ function parseJson(json: Uint8Array, file: string): Record<string, unknown> {
   } catch (cause) {
     throw damagedError(file, 'a JSON header', errorMessage(cause));
   }
-  throw damagedError(file, 'a JSON object as header', 'other JSON');
+  throw damagedError(file, 'a JSON object as header', 'another JSON value');
 }
 
 function checkMetadata(value: unknown, file: string): void {

@@ -273,7 +273,7 @@ function parseJson(text: string, location: string): JsonObject {
   } catch (cause) {
     throw damagedError(location, 'JSON', errorMessage(cause).slice(0, 200));
   }
-  throw damagedError(location, 'a JSON object', 'other JSON');
+  throw damagedError(location, 'a JSON object', 'another JSON value');
 }
 
 function digest(body: string): string {

@@ -243,7 +243,7 @@ function parseObject(text: string, path: string): JsonObject {
     throw damagedError(path, 'JSON', errorMessage(cause).slice(0, 200));
   }
   if (isObject<JsonObject>(value)) return value;
-  throw damagedError(path, 'a JSON object', 'other JSON');
+  throw damagedError(path, 'a JSON object', 'another JSON value');
 }
 
 /** The names of the files in an index. */

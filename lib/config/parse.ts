@@ -125,12 +125,12 @@ function syntaxRemarks(
   if (swallowing[0] !== undefined) {
     const keys = shortList(root.members.map(({ key }) => key));
     const at = swallowing.length > 1 ? `${swallowing.length} comments hold` : 'a comment holds';
-    const text = `${at} the rest of a line, with keys. The keys that were read: ${keys}. Break the line after a comment.`;
+    const text = `${at} the rest of a line, including keys. The keys that were read: ${keys}. Start a new line after each comment.`;
     remarks.push({ location: lines.at(swallowing[0]), text });
   }
   if (withoutComma[0]) {
     const list = withoutComma.map(({ key, offset }) => `${key} (${lineColumn(lines.at(offset))})`);
-    const text = `commas are missing after ${shortList(list)}. The file is read; JSON needs them.`;
+    const text = `commas are missing after ${shortList(list)}. The file is accepted; other readers of JSON need them.`;
     remarks.push({ location: lines.at(withoutComma[0].offset), text });
   }
   return remarks;

@@ -82,7 +82,7 @@ const warmupOutlastsTotal = ({ scheduler }: ResolvedValues): Advice | null => {
 /** Inputs are cast only for fp16 weights, as in DeepSpeed. */
 const castWithoutFp16 = ({ fp16 }: ResolvedValues): Advice | null => {
   if (!fp16.auto_cast || fp16.enabled) return null;
-  const text = 'acts with fp16.enabled, which is false: inputs of forward stay as they are.';
+  const text = 'has no effect because fp16.enabled is false: inputs of forward are not converted.';
   return { path: ['fp16', 'auto_cast'], text, because: 'fp16.enabled' };
 };
 

@@ -115,7 +115,7 @@ const firstOfMetrics = ofMetrics.map((advice) => (config: ResolvedValues): Advic
 function samplesNothing(config: ResolvedValues): Advice | null {
   const { data_efficiency: section } = config;
   if (!section?.enabled || !section.data_sampling?.enabled || curriculumIn(config)) return null;
-  const text = 'is on and samples nothing: curriculum_learning in it is off.';
+  const text = 'has no effect: its section curriculum_learning is off.';
   return { path: SECTION, text };
 }
 

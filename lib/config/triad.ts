@@ -82,7 +82,7 @@ function mismatch(given: Partial<Triad>, triad: Triad, worldSize: number): DsErr
     expected: 'train_micro_batch_size_per_gpu x gradient_accumulation_steps x world size',
     got: `${total} != ${micro} x ${steps} x ${worldSize}`,
     hint: determined
-      ? `With these two it is ${unit}: set it so, or leave one of the three keys out.`
+      ? `With these two it is ${unit}: set it to this value, or remove one of the three keys.`
       : `It must be a multiple of ${unit}: ${nearest} would fit.`,
   });
 }

@@ -95,7 +95,7 @@ export function indexedWeights(
 ): ListedFile[] {
   const files = new Map(listed.map((file) => [file.path, file]));
   const names = namesInIndex(snapshot);
-  if (names === null) throw damagedError(name, `a "weight_map" in ${INDEX}`, 'something else');
+  if (names === null) throw damagedError(name, `a "weight_map" in ${INDEX}`, 'other contents');
   const whole = files.get(WHOLE);
   if (whole && !names.includes(WHOLE)) return [whole];
   return names.map((path) => {

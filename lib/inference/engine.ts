@@ -156,7 +156,12 @@ export class InferenceEngine {
     const { adapters } = this.parts;
     if (adapters) return adapters;
     const hint = 'Set maxAdapters in the options of initInference().';
-    throw argumentError(`InferenceEngine.${call}`, 'an engine with adapters', 'one without', hint);
+    throw argumentError(
+      `InferenceEngine.${call}`,
+      'an engine with adapters',
+      'an engine without adapters',
+      hint,
+    );
   }
 
   /**

@@ -45,7 +45,7 @@ export function bindRanks(
   const tool = bindingTool(env);
   const unlike = shares.some((share) => cpusOf(share).length < allowed.length);
   if (!tool && unlike) {
-    notice('Neither taskset nor numactl was found: ranks are not bound to cores.');
+    notice('Ranks are not bound to cores: neither taskset nor numactl is installed.');
   }
   return shares.map((share) => {
     const list = cpusOf(share);

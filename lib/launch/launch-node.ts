@@ -21,7 +21,9 @@ export async function launchNode(nodeRank: number): Promise<number> {
   };
   const write = (text: string) => void process.stdout.write(text);
   process.stdout.on('error', () => {});
-  const reaper = new Reaper(job.grace, (reason) => notice(`no reaper: ${reason}`));
+  const reaper = new Reaper(job.grace, (reason) =>
+    notice(`ranks may stay if the launcher is killed: ${reason}`),
+  );
   try {
     const sink = new EventSink(write);
     const ranks = startRanks(job, nodeRank, { env: process.env, reaper, sink, notice });

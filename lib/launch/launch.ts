@@ -81,7 +81,9 @@ export function plannedJob(
 /** Runs `plan` to its end; signals to this process are passed on to it. */
 export async function runJob(plan: LaunchJob, output: JobOutput): Promise<Outcome> {
   const { grace } = plan.job;
-  const reaper = new Reaper(grace, (reason) => output.notice(`no reaper: ${reason}`));
+  const reaper = new Reaper(grace, (reason) =>
+    output.notice(`ranks may stay if the launcher is killed: ${reason}`),
+  );
   const sink = new MergedOutput(output.write, { worldSize: ranksSeen(plan) });
   const cleanups: (() => void)[] = [];
   try {

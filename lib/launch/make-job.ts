@@ -41,7 +41,7 @@ export async function makeJob(
   const { here, remote } = await distribute(selection, options);
   const { masterAddr, masterPort } = await meetingPoint(selection, here, options);
   const variables = fileVariables(around.env, undefined, (file, names) =>
-    around.notice(`variables from ${file}: ${names.join(', ')}.`),
+    around.notice(`ranks get the variables of ${file}: ${names.join(', ')}.`),
   );
   const forwarded = remote.length > 0 ? forwardedVariables(around.env) : {};
   const { enable_each_rank_log: logs, bind_cores_to_rank: bind, bind_core_list } = options;

@@ -54,7 +54,7 @@ async function thisMachine(
     const hint = `${found.message} For the CPU use --num_procs.`.trim();
     refuse('--num_gpus', 'GPUs that can be used', 'none', hint);
   }
-  notice('No GPU was found: one process on the CPU (--num_procs starts more).');
+  notice('No GPU was found, so one process starts on the CPU. Use --num_procs for more.');
   return { nodes: here(['0']), device: 'cpu' };
 }
 

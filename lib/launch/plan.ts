@@ -147,11 +147,11 @@ function adaptersOf({ lora, qlora, loraTargets, tp, pp }: PlanFlags): PlannedAda
   const refusedError = (op: string, expected: string, got: string) =>
     new DsError({ code: 'DS_ARGUMENT', op: `plan ${op}`, expected, got });
   if (lora !== undefined && qlora !== undefined)
-    throw refusedError('--qlora', '--lora or --qlora', 'both');
+    throw refusedError('--qlora', 'either --lora or --qlora', 'both');
   const rank = qlora ?? lora;
   if (rank === undefined) {
     if (loraTargets === undefined) return null;
-    throw refusedError('--lora-targets', '--lora or --qlora with it', 'neither');
+    throw refusedError('--lora-targets', '--lora or --qlora together with it', 'neither');
   }
   if (tp > 1 || pp > 1)
     throw refusedError(

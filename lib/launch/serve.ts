@@ -146,7 +146,7 @@ export async function serveHere(folder: string | null, flags: ServeFlags): Promi
   if (given.ui) console.log(`chat at ${server.url}/`);
   if (apiKeys.length === 0 && !isLoopback(host)) {
     console.error(
-      `ds: every client that reaches ${host} may send requests: set ${KEY} or --api-key-file.`,
+      `ds: every client that reaches ${host} may send requests. To require a key, set ${KEY} or --api-key-file.`,
     );
   }
   try {
@@ -158,7 +158,7 @@ export async function serveHere(folder: string | null, flags: ServeFlags): Promi
       timer = await endFailed(server, cause, stopped);
     } else {
       console.log(
-        `${cause}: ${server.admission.running} requests are under way; another ends at once`,
+        `${cause}: ${server.admission.running} requests are in progress; a second signal ends them at once`,
       );
     }
   } finally {

@@ -35,7 +35,7 @@ export async function watchCommand(dirs: readonly string[], flags: WatchFlags): 
   const server = await (port === undefined ? start(USUAL_PORT).catch(() => start(0)) : start(port));
   console.log(`watch ${dirs.join(', ')} at ${server.url}`);
   if (!isLoopback(host)) {
-    console.error('ds: the page is not encrypted; an ssh tunnel to 127.0.0.1 is.');
+    console.error('ds: the page is not encrypted. Use an ssh tunnel to 127.0.0.1 for encryption.');
   }
   await waitForSignal();
   await server.close();

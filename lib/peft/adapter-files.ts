@@ -69,7 +69,7 @@ export async function saveAdapter(
   const config = configOf('saveAdapter', model);
   if ([...lorasOf(model).values()].some((layer) => layer instanceof LoraSum)) {
     const hint = 'Call peft.saveAdapters(), which writes a folder for each.';
-    throw argumentError('saveAdapter', 'one active adapter', 'several', hint);
+    throw argumentError('saveAdapter', 'one active adapter', 'several active adapters', hint);
   }
   model.stateDict(); // Waits for transfers of an engine.
   const copies: Tensor[] = [];
@@ -120,7 +120,7 @@ function warnOfOthers(model: Module, saved: readonly Saved[], dir: string): void
   );
   if (others.length === 0) return;
   const names = formatNames(others.map(([name]) => name));
-  const text = `saveAdapter ${dir}: the files are without ${names}, which is trained as well. Name its module in modulesToSave of peft.addLora(); engine.saveCheckpoint() has its values.`;
+  const text = `saveAdapter ${dir}: the files do not contain ${names}, which is also trained. List its module in modulesToSave of peft.addLora(), or use engine.saveCheckpoint().`;
   process.emitWarning(text, { type: 'DsWarning', code: 'DS_CHECKPOINT' });
 }
 

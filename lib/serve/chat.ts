@@ -77,8 +77,8 @@ function requireTokenizer(engine: ServedEngine): Tokenizer {
     code: 'DS_ARGUMENT',
     op: 'chat',
     expected: 'a model with a tokenizer',
-    got: 'one without',
-    hint: 'Name the folder of its tokenizer by --tokenizer, or put tokenizer.json into its own.',
+    got: 'a model without a tokenizer',
+    hint: 'Pass --tokenizer FOLDER, or copy tokenizer.json into the folder of the model.',
   });
 }
 

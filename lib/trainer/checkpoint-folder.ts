@@ -185,7 +185,7 @@ export async function findBest(
     if (world.rank !== 0) return null;
     const sibling = join(dirname(path), basename(recorded));
     for (const text of [sibling, recorded]) if (await isWhole(text)) return text;
-    const text = `${recorded}, the best checkpoint so far, is gone: the run does not end with it.`;
+    const text = `${recorded}, the best checkpoint so far, is missing: the run ends with its last weights.`;
     process.emitWarning(text, { type: 'DsWarning', code: 'DS_CHECKPOINT' });
     return null;
   });
@@ -255,7 +255,7 @@ async function removeFolder(path: string): Promise<void> {
     }
     if (await removeOwn(path, (name) => name === LATEST || isSavedFile(name))) return;
     const left = await readdir(path);
-    const text = `${path} stays: save.keep does not delete ${left.slice(0, 3).join(', ')}, which no checkpoint has.`;
+    const text = `${path} was kept: save.keep does not delete ${left.slice(0, 3).join(', ')}, which does not belong to a checkpoint.`;
     process.emitWarning(text, { type: 'DsWarning', code: 'DS_CHECKPOINT' });
   });
 }

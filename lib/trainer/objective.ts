@@ -41,7 +41,7 @@ export function objectiveOf<Batch>(
     const given = Object.entries({ loss, count, classWeights }).find(([, value]) => value);
     if (!given && labelSmoothing === 0) return method.objectiveOf(model);
     const [name] = given ?? ['labelSmoothing'];
-    throw argumentError(`Trainer ${name}`, `no such option with ${method.name}()`, 'a value');
+    throw argumentError(`Trainer ${name}`, `no ${name} with ${method.name}()`, 'a value');
   }
   if (loss) {
     if (labelSmoothing === 0) return new OwnObjective(loss, count ?? countedIn);

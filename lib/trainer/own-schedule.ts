@@ -253,7 +253,7 @@ export function readSchedule(given: Schedule, op = 'Trainer schedule'): Report {
   const [foreign] = said.filter(([name]) => !(OWN[type] as readonly string[]).includes(name));
   if (foreign) throw foreignOption(type, foreign[0], OWN[type]);
   if (own.minLr !== undefined && own.minLrRate !== undefined) {
-    throw argumentError(op, 'one of minLr and minLrRate', 'both');
+    throw argumentError(op, 'either minLr or minLrRate', 'both');
   }
   return { ...NEUTRAL, ...DEFAULTS[type], ...Object.fromEntries(said), type };
 }

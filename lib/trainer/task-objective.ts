@@ -36,7 +36,7 @@ export class TaskObjective<Batch> implements Objective<Batch> {
   ) {
     if (model.task === 'embedding') {
       const hint = 'Give `loss`, for example a contrastive loss of nn.models.';
-      throw argumentError('Trainer model', 'a model with a loss', 'one of embeddings', hint);
+      throw argumentError('Trainer model', 'a model with a loss', 'a model for embeddings', hint);
     }
     this.weights = options.classWeights && weightsOf(options.classWeights, model.labels);
   }

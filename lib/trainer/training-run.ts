@@ -21,8 +21,8 @@ export class TrainingRun implements AsyncIterable<TrainerEvent>, PromiseLike<End
       throw new DsError({
         code: 'DS_ARGUMENT',
         op: 'Trainer train',
-        expected: 'one iteration of a run',
-        got: 'another one',
+        expected: 'one iteration of each run',
+        got: 'a second iteration',
         hint: 'Call train() again.',
       });
     }

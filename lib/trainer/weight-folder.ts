@@ -131,7 +131,7 @@ const unnamed = new WeakSet<Module>();
 function warnOfNoBase(module: Module, dir: string): void {
   if (namesItsBase(module) || unnamed.has(module)) return;
   unnamed.add(module);
-  const text = `${dir} holds only the adapters, and its file names no base model, because the model was not loaded from a folder. Save its weights before peft.addLora(), and give their folder as baseModelNameOrPath.`;
+  const text = `${dir} holds only the adapters, and its file names no base model, because the model was not loaded from a folder. Save its weights before peft.addLora(), and pass their folder as baseModelNameOrPath.`;
   process.emitWarning(text, { type: 'DsWarning', code: 'DS_CHECKPOINT' });
 }
 

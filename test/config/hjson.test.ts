@@ -205,7 +205,7 @@ describe('oddities', () => {
     expect(notices.map(({ location: place, text: message }) => [place?.line, message])).toEqual([
       [
         2,
-        'commas are missing after train_batch_size (2:1), enabled (3:11), fp16 (3:1). The file is read; JSON needs them.',
+        'commas are missing after train_batch_size (2:1), enabled (3:11), fp16 (3:1). The file is accepted; other readers of JSON need them.',
       ],
     ]);
   });

@@ -166,7 +166,7 @@ test.each<[what: string, config: DsConfig, wanted: RegExp[]]>([
   [
     'a section that samples nothing',
     samplingConfig({}),
-    [/data_sampling is on and samples nothing: curriculum_learning in it is off/],
+    [/data_sampling has no effect: its section curriculum_learning is off/],
   ],
   [
     'a seed that nobody reads',

@@ -310,7 +310,8 @@ describe('"auto" that a Trainer fills', () => {
       expect(errors).toEqual([]);
       return notices.filter(({ kind }) => kind === 'advice').map(({ path, text }) => [path, text]);
     };
-    const text = 'acts with fp16.enabled, which is false: inputs of forward stay as they are.';
+    const text =
+      'has no effect because fp16.enabled is false: inputs of forward are not converted.';
     expect(adviceOf('auto')).toEqual([]);
     expect(adviceOf(true)).toEqual([]);
     expect(adviceOf(false)).toEqual([['fp16.auto_cast', text]]);

@@ -30,7 +30,7 @@ function bind(request: { bind?: boolean; coreList?: string }, ranks: number, too
 test('without a tool ranks stay unbound, with one notice', () => {
   const { bindings, notices } = bind({ coreList: first }, 1, []);
   expect(bindings).toEqual([{ prefix: [], threads: 1 }]);
-  const text = 'Neither taskset nor numactl was found: ranks are not bound to cores.';
+  const text = 'Ranks are not bound to cores: neither taskset nor numactl is installed.';
   expect(notices).toEqual(isPart ? [text] : []);
 });
 

@@ -97,7 +97,9 @@ describe('ranks', () => {
     expect(Number(one.env.MASTER_PORT)).toBeGreaterThanOrEqual(20_000);
     expect(existsSync(join(dir, 'executed'))).toBe(false);
     expect(outcome.stderr).toContain('2 ranks on 1 cores: ranks are not bound to cores.');
-    expect(outcome.stderr).toMatch(/^ds: variables from .*\.deepspeed_env: FROM_FILE\.$/m);
+    expect(outcome.stderr).toMatch(
+      /^ds: ranks get the variables of .*\.deepspeed_env: FROM_FILE\.$/m,
+    );
   });
 
   test('are bound to cores of their own', async () => {

@@ -137,7 +137,7 @@ test('8-bit weights of bitsandbytes are read', async () => {
 });
 
 test.each<[string, Record<string, unknown> | null, Record<string, Stored>, RegExp]>([
-  ['no scale', FP8, {}, /weight_scale_inv: expected a scale, got no such tensor/],
+  ['no scale', FP8, {}, /weight_scale_inv: expected a tensor with scales, got no such tensor/],
   [
     'scales of other sizes',
     FP8,

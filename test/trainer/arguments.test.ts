@@ -348,12 +348,18 @@ describe('as options of a Trainer', () => {
     ['--streaming --group_by_length', /group_by_length: expected no --streaming/],
     ['--streaming --dataloader_num_workers 2', /got 2\. Use --dataset_num_proc for the threads/],
     ['--streaming --dataloader_drop_last false', /expected true, or no --streaming/],
-    ['--eval_steps 2', /--eval_steps: expected --eval_data FILE as well, got none/],
+    [
+      '--eval_steps 2',
+      /--eval_steps: expected --eval_data FILE together with it, got no --eval_data/,
+    ],
     [
       '--eval_data e --eval_on_start --eval_strategy no',
       /--eval_on_start: expected an --eval_strategy other than "no"/,
     ],
-    ['--eval_on_start --eval_steps 2', /--eval_on_start: expected --eval_data FILE as well/],
+    [
+      '--eval_on_start --eval_steps 2',
+      /--eval_on_start: expected --eval_data FILE together with it/,
+    ],
     ['--eval_strategy steps', /--eval_data FILE as well/],
     ['--logging_strategy sometimes', /"no", "steps" or "epoch"/],
     ['--lr_scheduler_kwargs {"timescale":3}', /--lr_scheduler_kwargs timescale: expected min_lr/],
@@ -367,7 +373,10 @@ describe('as options of a Trainer', () => {
     ],
     ['--lr_scheduler_kwargs {"lr_end":0,"min_lr":1}', /kwargs min_lr: expected one value/],
     ['--early_stopping_threshold 1', /--early_stopping_patience as well/],
-    ['--load_best_model_at_end', /--load_best_model_at_end: expected --eval_data FILE as well/],
+    [
+      '--load_best_model_at_end',
+      /--load_best_model_at_end: expected --eval_data FILE together with it/,
+    ],
     [
       '--eval_data e --eval_strategy no --save_strategy best',
       /--save_strategy best: .*--eval_strat/,
@@ -406,7 +415,7 @@ describe('as options of rows', () => {
     ['--packing_strategy wrapped', /bfd, bfd_split, got "wrapped"/],
     [
       '--assistant_only_loss --completion_only_loss',
-      /expected no --completion_only_loss, got both/,
+      /expected either --assistant_only_loss or --completion_only_loss, got both/,
     ],
   ])('%s is refused', async (line, message) => {
     await expect(rows(line)).rejects.toThrow(message);

@@ -95,7 +95,7 @@ test('one run at a time, each iterated once; leaving it keeps the position', asy
     await expect(one.train()).rejects.toThrow('one run at a time');
     break;
   }
-  expect(() => run[Symbol.asyncIterator]()).toThrow('one iteration of a run');
+  expect(() => run[Symbol.asyncIterator]()).toThrow('one iteration of each run');
   expect((await one.state()).step).toBe(3);
   const whole = tinyModel();
   await trainer({ model: whole }).train();

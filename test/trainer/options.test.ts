@@ -35,7 +35,7 @@ const wrong: readonly Bad[] = [
     '"linear": expected minLr, minLrRate, got "cycles"',
   ],
   [{ schedule: { type: 'constant', minLr: 1 } }, 'expected no options, got "minLr"'],
-  [{ schedule: { type: 'cosine', minLr: 0, minLrRate: 0.1 } }, 'one of minLr and minLrRate, got'],
+  [{ schedule: { type: 'cosine', minLr: 0, minLrRate: 0.1 } }, 'either minLr or minLrRate, got'],
   [
     { schedule: { type: 'cosine', minLrRate: 1.5 } },
     'schedule minLrRate: expected a finite number',

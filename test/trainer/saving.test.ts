@@ -223,7 +223,7 @@ test('keeps the newest checkpoints and the best; never deletes other files', asy
   expect(end.best).toEqual({ metric: 5, step: 4, checkpoint: join(dir, 'checkpoint-4') });
   expect(checkpoints()).toEqual(['checkpoint-4', 'checkpoint-6', 'checkpoint-10']);
   expect(readdirSync(join(dir, 'checkpoint-6'))).toEqual(['notes.txt']);
-  const stays = expect.stringContaining('stays: save.keep does not delete notes.txt');
+  const stays = expect.stringContaining('was kept: save.keep does not delete notes.txt');
   expect(warning).toHaveBeenCalledWith(stays, expect.anything());
   warning.mockRestore();
   // At the end the model has the weights of the best checkpoint.

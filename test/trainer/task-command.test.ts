@@ -90,7 +90,7 @@ test('rows of another task are refused with their line', async () => {
 });
 
 test.each([
-  [{ task: 'sequence-classification', packing: true }, /--packing: expected no --task/],
+  [{ task: 'sequence-classification', packing: true }, /--packing: expected either --task/],
   [{ task: 'embedding' }, /--task: expected a task of rows with labels/],
   [{ task: 'ner' }, /--task task: expected "sequence-classification"/],
 ])('%j is refused', (more, message) => {

@@ -148,7 +148,8 @@ class Reader {
   }
 
   private list(depth: number): readonly GgufValue[] {
-    if (depth >= MAX_DEPTH) throw this.damagedError(`lists in at most ${MAX_DEPTH} levels`, 'more');
+    if (depth >= MAX_DEPTH)
+      throw this.damagedError(`lists in at most ${MAX_DEPTH} levels`, 'more levels');
     const type = this.u32();
     const count = this.size64();
     const smallest = SIZES[type];

@@ -134,7 +134,11 @@ export class StringNodes {
   otherNames(known: readonly string[], matched: readonly Node[], others: readonly Node[]): Node {
     const { to } = this;
     if (this.marker !== null && matched.length + others.length > 0) {
-      throw argumentError('format schema', 'no patternProperties in calls with bare names', 'one');
+      throw argumentError(
+        'format schema',
+        'no patternProperties in calls with bare names',
+        'patternProperties',
+      );
     }
     const excluded = [...others, ...(known.length > 0 ? [this.names(known)] : [])];
     const letters = to.bytes([48, 57], [65, 90], [95, 95], [97, 122]);

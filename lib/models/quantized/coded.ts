@@ -89,7 +89,8 @@ export async function besideCoded(
     const base = codes.slice(0, -'weight'.length);
     const { names, factor } = SCALES[code];
     const name = names.map((name) => base + name).find((text) => files.tensors.has(text));
-    if (name === undefined) throw damagedError(files, base + names[0], 'a scale', 'no such tensor');
+    if (name === undefined)
+      throw damagedError(files, base + names[0], 'a tensor with scales', 'no such tensor');
     const size = leading(shape, 2);
     const scales = await scalesOf(files, name, size, () => blockOf(config));
     const values = { ...scales, codes, size, factor, table: code === 'I8' ? I8 : E4M3 };

@@ -51,7 +51,7 @@ export function taskIn(args: CheckedArguments): LabelledTask | null {
     throw argumentError('--task', 'a task of rows with labels', JSON.stringify(given), hint);
   }
   const odd = OF_TEXTS.find((name) => args[name] !== undefined && args[name] !== false);
-  if (odd) throw argumentError(`--${odd}`, 'no --task with labels', 'both');
+  if (odd) throw argumentError(`--${odd}`, `either --task with labels or --${odd}`, 'both');
   return task;
 }
 

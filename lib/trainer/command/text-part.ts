@@ -52,7 +52,11 @@ export function textPart(
 function lossOf(args: TrainArguments): TextOptions['loss'] {
   const { completion_only_loss: completion, assistant_only_loss: assistant = false } = args;
   if (assistant && completion) {
-    throw argumentError('--assistant_only_loss', 'no --completion_only_loss', 'both');
+    throw argumentError(
+      '--assistant_only_loss',
+      'either --assistant_only_loss or --completion_only_loss',
+      'both',
+    );
   }
   if (assistant) return 'assistant';
   if (completion === undefined) return undefined;

@@ -194,7 +194,8 @@ function bestOf(args: TrainArguments): CheckpointOptions['best'] {
   if (argument === null) return undefined;
   const { save_strategy: saves, eval_strategy: evaluates, validation_file: files } = args;
   if (saves === 'no' && argument === METRIC) return undefined; // It would only mark a checkpoint.
-  if (files === undefined) throw argumentError(argument, '--eval_data FILE as well', 'none');
+  if (files === undefined)
+    throw argumentError(argument, '--eval_data FILE together with it', 'no --eval_data');
   if (evaluates === 'no')
     throw argumentError(argument, 'an --eval_strategy other than "no"', '"no"');
   if (saves === 'no') throw argumentError(argument, 'a --save_strategy other than "no"', '"no"');
@@ -230,7 +231,11 @@ function earlyStopOf(args: TrainArguments): TrainerOptions['earlyStop'] {
   const { patience, threshold } = fromArguments(STOPPING, args);
   if (patience !== undefined) return { patience, threshold };
   if (threshold === undefined) return undefined;
-  throw argumentError('--early_stopping_threshold', '--early_stopping_patience as well', 'none');
+  throw argumentError(
+    '--early_stopping_threshold',
+    '--early_stopping_patience together with it',
+    'no --early_stopping_patience',
+  );
 }
 
 function reportOf({ report_to: given, save_strategy: strategy }: TrainArguments) {
@@ -263,7 +268,11 @@ function evaluationOf(args: TrainArguments): Evaluation | null {
   if (files === undefined) {
     const argument = strategy === undefined ? argumentForEvaluation(args) : '--eval_strategy';
     if (argument === null || strategy === 'no') return null;
-    throw argumentError(argument, '--eval_data FILE as well', JSON.stringify(strategy) ?? 'none');
+    throw argumentError(
+      argument,
+      '--eval_data FILE together with it',
+      JSON.stringify(strategy) ?? 'none',
+    );
   }
   const isBySteps = strategy === 'steps' && steps === undefined;
   const every = everyOf('eval', strategy, isBySteps ? (args.logging_steps ?? 10) : steps);

@@ -135,7 +135,7 @@ export function dpo(given: DpoOptions = {}): TrainingMethod {
   const settings = readDeclared('dpo', given, DPO);
   const { loss, weights, labelSmoothing, useWeighting, fAlphaDivergenceCoef: alpha } = settings;
   if (settings.syncRefModel && !settings.reference) {
-    throw valueError('dpo syncRefModel', 'true beside `reference`', true);
+    throw valueError('dpo syncRefModel', 'the option `reference` with it', true);
   }
   if (alpha === 1) throw valueError('dpo fAlphaDivergenceCoef', 'a number other than 1', alpha);
   const sorting = loss.find((name) => name === 'aot' || name === 'aot_unpaired');

@@ -58,7 +58,7 @@ export class PolicyObjective<Batch> implements Objective<Batch> {
 
   shortened(): Batch {
     const expected = `no curriculum_learning with ${this.settings.method}()`;
-    throw argumentError('Trainer method', expected, 'a section');
+    throw argumentError('Trainer method', expected, 'a curriculum_learning section');
   }
 
   counted(given: Batch): MicroBatch<Batch> {
@@ -103,7 +103,12 @@ export class PolicyObjective<Batch> implements Objective<Batch> {
 
   outputs(): Tensor {
     const hint = 'Generate with engine.module.generate().';
-    throw argumentError('Trainer predict', `no ${this.settings.method}()`, 'one', hint);
+    throw argumentError(
+      'Trainer predict',
+      `a Trainer without ${this.settings.method}()`,
+      'a Trainer with it',
+      hint,
+    );
   }
 
   private metricsOf(

@@ -29,5 +29,9 @@ export function requireExact(method: string, config: ResolvedConfig): void {
   };
   const odd = Object.entries(sections).find(([, acts]) => acts);
   if (odd)
-    throw argumentError(`${method} exactRollouts`, `no ${odd[0]} in the configuration`, 'one');
+    throw argumentError(
+      `${method} exactRollouts`,
+      `a configuration without ${odd[0]}`,
+      `a configuration with ${odd[0]}`,
+    );
 }
