@@ -70,15 +70,15 @@ export async function adaptersBench(options: Options): Promise<object> {
   const rounds = Number(options.rounds ?? 3);
   const [home, type] = [findDevice(device), DTYPES[dtype as keyof typeof DTYPES]];
   seed(1);
-  const made = benchModel({ model, ...(options.layers && { layers: options.layers }) }, 4096);
-  made.to(home, type);
+  const result = benchModel({ model, ...(options.layers && { layers: options.layers }) }, 4096);
+  result.to(home, type);
   const dir = mkdtempSync(join(tmpdir(), 'ds-bench-adapters-'));
   try {
-    await save(made, dir, { r, dtype: type, device: home });
+    await save(result, dir, { r, dtype: type, device: home });
     const begun = performance.now();
     const names = Array.from({ length: count }, (_, i) => [`a${i}`, dir] as const);
     const engine = await initInference(
-      made,
+      result,
       {
         device,
         max_out_tokens: prompt + tokens,

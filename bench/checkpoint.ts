@@ -28,15 +28,15 @@ export async function checkpointBench(options: Options): Promise<object> {
   const isModel = ({ name }: Shard) => !name.includes('.');
   const dir = mkdtempSync(join(options.dir ?? tmpdir(), 'ds-checkpoint-bench-'));
   const times: Record<string, number[]> = {};
-  const time = async (what: string, body: () => Promise<unknown>) => {
+  const time = async (label: string, body: () => Promise<unknown>) => {
     const begin = performance.now();
     await body();
-    times[what] ??= [];
-    times[what].push(performance.now() - begin);
+    times[label] ??= [];
+    times[label].push(performance.now() - begin);
   };
   try {
     const model = shards.filter(isModel);
-    const optimizer = shards.filter((one) => !isModel(one));
+    const optimizer = shards.filter((shard) => !isModel(shard));
     for (let round = 0; round < rounds; ++round) {
       await time('save', () => save(dir, model, optimizer));
       let checkpoint!: Checkpoint;

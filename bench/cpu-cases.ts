@@ -46,7 +46,7 @@ const both = (op: string, shape: number[]): Case[] =>
   );
 
 const forward = (op: string, shape: number[]): Case[] =>
-  both(op, shape).filter((one) => !one.backward);
+  both(op, shape).filter((item) => !item.backward);
 
 /** By the names that --only takes. Products with sizes that no vector divides are among them. */
 export const groups: Readonly<Record<string, readonly Case[]>> = {
@@ -165,7 +165,7 @@ async function continuingCase({ dtype, shape, bits }: Case): Promise<Prepared> {
   );
   const asked = { maxNewTokens: count as number, temperature: 0, ignoreEos: true };
   const call = (): Promise<unknown> =>
-    Promise.all(prompts.map((one) => engine.generate({ prompt: one, ...asked })));
+    Promise.all(prompts.map((prompt) => engine.generate({ prompt: prompt, ...asked })));
   return { call, end: () => engine.destroy() };
 }
 
@@ -196,7 +196,7 @@ function functional({ op, shape, dtype, backward }: Case): [(...x: Tensor[]) => 
     case 'layerNorm':
       return [layerNorm as never, [x(), make(second), make(second)]];
     case 'gelu':
-      return [((one: Tensor) => gelu(one, 'tanh')) as never, [x()]];
+      return [((tensor: Tensor) => gelu(tensor, 'tanh')) as never, [x()]];
     case 'attention':
       return [
         ((...qkv: [Tensor, Tensor, Tensor]) => attention(...qkv, { causal: true })) as never,
@@ -210,19 +210,20 @@ function functional({ op, shape, dtype, backward }: Case): [(...x: Tensor[]) => 
 }
 
 /** The case, ready to be called again and again. */
-export async function prepareCase(one: Case): Promise<Prepared> {
-  if (one.op === 'train') return trainingCase(one.shape as Record<string, number>);
-  if (one.op === 'decode') return continuingCase(one);
-  if (one.op === 'adamw') return adamw((one.shape as number[])[0] as number);
-  const [compute, inputs] = functional(one);
+export async function prepareCase(item: Case): Promise<Prepared> {
+  if (item.op === 'train') return trainingCase(item.shape as Record<string, number>);
+  if (item.op === 'decode') return continuingCase(item);
+  if (item.op === 'adamw') return adamw((item.shape as number[])[0] as number);
+  const [compute, inputs] = functional(item);
   const owned = [...inputs];
   const end = async (): Promise<void> => {
     for (const tensor of owned) tensor.dispose();
   };
-  if (!one.backward) return { call: () => noGrad(() => scope(() => void compute(...inputs))), end };
+  if (!item.backward)
+    return { call: () => noGrad(() => scope(() => void compute(...inputs))), end };
   const grad = random(
     noGrad(() => scope(() => [...compute(...inputs).shape])),
-    one.dtype,
+    item.dtype,
   );
   owned.push(grad);
   const call = (): void => {

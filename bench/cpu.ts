@@ -15,8 +15,8 @@ interface Times {
 }
 
 /** Calls a case again and again, for so many seconds. */
-async function own(one: Case, seconds: number): Promise<Times> {
-  const { call, end } = await prepareCase(one);
+async function own(item: Case, seconds: number): Promise<Times> {
+  const { call, end } = await prepareCase(item);
   await call();
   const [begin, before] = [performance.now(), process.cpuUsage()];
   let calls = 0;
@@ -50,8 +50,8 @@ class Peer {
     return new Peer(child, lines, peer);
   }
 
-  async measure(one: Case, seconds: number): Promise<Times> {
-    this.child.stdin?.write(`${JSON.stringify({ ...one, seconds })}\n`);
+  async measure(item: Case, seconds: number): Promise<Times> {
+    this.child.stdin?.write(`${JSON.stringify({ ...item, seconds })}\n`);
     return JSON.parse(await answer(this.lines)) as Times;
   }
 
@@ -78,18 +78,23 @@ function group(name: string): readonly Case[] {
 const roundTo4 = (x: number): number => Number(x.toPrecision(4));
 
 /** The median of each side; the ratio is the median over pairs, above 1 if our side is slower. */
-async function row(one: Case, peer: Peer | null, rounds: number, seconds: number): Promise<object> {
+async function row(
+  item: Case,
+  peer: Peer | null,
+  rounds: number,
+  seconds: number,
+): Promise<object> {
   const [ours, theirs]: [Times[], Times[]] = [[], []];
   for (let round = 0; round < rounds; ++round) {
-    ours.push(await own(one, seconds));
-    if (peer && !one.bits) theirs.push(await peer.measure(one, seconds));
+    ours.push(await own(item, seconds));
+    if (peer && !item.bits) theirs.push(await peer.measure(item, seconds));
   }
   const middle = (times: Times[], which: keyof Times): number =>
     roundTo4(median(times.map((time) => time[which])));
   const ratio = (which: keyof Times): number =>
     roundTo4(median(theirs.map((time, i) => (ours[i] as Times)[which] / time[which])));
   return {
-    ...one,
+    ...item,
     wall_ms: middle(ours, 'wall'),
     cpu_ms: middle(ours, 'cpu'),
     ...(theirs.length > 0 && {

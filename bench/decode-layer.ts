@@ -155,9 +155,12 @@ function microseconds(layers: readonly Layer[], skip: string, device: Device): n
 export function layerRows(device: Device, rows: number, bits: Bits): object {
   const on = activations(rows, device);
   const layers = Array.from({ length: LAYERS }, () => layer(rows, bits, on, device));
-  const whole = microseconds(layers, '', device);
+  const fullValue = microseconds(layers, '', device);
   const names = Object.keys(layers[0] as Layer);
   const round = (x: number): number => Number(x.toFixed(2));
-  const shorter = names.map((name) => [name, round(whole - microseconds(layers, name, device))]);
-  return { rows, bits, us: round(whole), shorter_without: Object.fromEntries(shorter) };
+  const shorter = names.map((name) => [
+    name,
+    round(fullValue - microseconds(layers, name, device)),
+  ]);
+  return { rows, bits, us: round(fullValue), shorter_without: Object.fromEntries(shorter) };
 }

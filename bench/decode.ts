@@ -222,7 +222,8 @@ export async function decodeBench(options: Options): Promise<object> {
     if (options.profile) {
       const texts = prompts(batch, prompt, model.vocabSize, REPEATS + 2);
       const [, own_ms] = await hostProfile(() => once(engine, texts, { count, temperature }));
-      for (const one of own_ms) console.log(one.ms.toFixed(1).padStart(8), one.function);
+      for (const ownTime of own_ms)
+        console.log(ownTime.ms.toFixed(1).padStart(8), ownTime.function);
       rows.push({ batch, own_ms });
     }
   }

@@ -16,9 +16,9 @@ export async function dpoBench(options: Options): Promise<object> {
   const reference = lora === undefined ? seededModel(named, seq) : undefined;
   const train = datasetOf((steps + warmUp) * batch, (row): PairSample => {
     const [chosen, rejected] = [2 * row, 2 * row + 1].map((side) => {
-      const own = tokensOf(side, seq, model.vocabSize);
-      own.set(tokensOf(row, prompt, model.vocabSize));
-      return own;
+      const localValues = tokensOf(side, seq, model.vocabSize);
+      localValues.set(tokensOf(row, prompt, model.vocabSize));
+      return localValues;
     }) as [Int32Array, Int32Array];
     return { chosen, rejected, prompt, reference: null, margin: null };
   });

@@ -186,10 +186,10 @@ export const fewRows: Readonly<Record<string, (device: Device) => object[]>> = {
 function overAll<T>(
   device: Device,
   cases: readonly T[],
-  measure: (device: Device, queue: Queue, one: T) => object[],
+  measure: (device: Device, queue: Queue, item: T) => object[],
 ): object[] {
   return scope(() => {
     const queue = new Queue(device);
-    return cases.flatMap((one) => scope(() => measure(device, queue, one)));
+    return cases.flatMap((item) => scope(() => measure(device, queue, item)));
   });
 }

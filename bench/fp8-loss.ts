@@ -72,7 +72,7 @@ interface Run {
 
 /** body() with the products of all layers in the dtype of the weights. */
 function withoutFp8<T>(model: Module, body: () => T): T {
-  const layers = [...model.modules()].filter((one) => one instanceof nn.Linear);
+  const layers = [...model.modules()].filter((module) => module instanceof nn.Linear);
   const recipes = layers.map(({ fp8 }) => fp8);
   for (const layer of layers) layer.fp8 = null;
   try {

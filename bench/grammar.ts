@@ -73,8 +73,8 @@ export async function grammarBench({ steps = '400' }: Options): Promise<object> 
   let begin = performance.now();
   const trie = await TokenTrie.build(tokens);
   const trieMs = performance.now() - begin;
-  const closers = ['"', '}', ']'].map((one) =>
-    tokens.findIndex((token) => Buffer.from(token).toString() === one),
+  const closers = ['"', '}', ']'].map((text) =>
+    tokens.findIndex((token) => Buffer.from(token).toString() === text),
   );
   const words = new Int32Array(trie.words);
   const all: number[] = [];
@@ -85,24 +85,24 @@ export async function grammarBench({ steps = '400' }: Options): Promise<object> 
     const rules = compileRules(schema ? { kind: 'schema', schema } : { kind: 'jsonObject' });
     const grammar = await NativeGrammar.build(trie, rules);
     const compileMs = performance.now() - begin;
-    const own: number[] = [];
+    const localValues: number[] = [];
     let state = 1;
     const random = (): number => {
       state = (Math.imul(state, 1103515245) + 12345) & 0x7fffffff;
       return state / 2 ** 31;
     };
-    while (own.length < Number(steps)) {
+    while (localValues.length < Number(steps)) {
       const matcher = new Matcher(grammar, [end]);
-      for (let step = 0; step < 200 && own.length < Number(steps); ++step) {
+      for (let step = 0; step < 200 && localValues.length < Number(steps); ++step) {
         const from = process.hrtime.bigint();
         matcher.fill(words);
-        own.push(Number(process.hrtime.bigint() - from) / 1000);
+        localValues.push(Number(process.hrtime.bigint() - from) / 1000);
         const token = matcher.isComplete ? end : drawToken(words, random, closers);
         if (token === end || !matcher.accept(token)) break;
       }
       matcher.dispose();
     }
-    const [first = 0, ...rest] = own;
+    const [first = 0, ...rest] = localValues;
     firsts.push(first);
     all.push(...rest);
     kinds[name] = { ...summary(rest), first_us: round(first), compile_ms: round(compileMs) };

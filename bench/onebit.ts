@@ -204,8 +204,8 @@ async function timeOf({ world }: Distributed, options: Options, steps: number): 
     await engineOf({ type: 'OneBitAdam', params: { lr: 1e-4, freeze_step: 2 } }),
   ];
   const [first] = engines as [Engine];
-  const given = { shape: [1, seq], device: first.device };
-  const tokens = Tensor.from(new Int32Array(seq).fill(7), given);
+  const input = { shape: [1, seq], device: first.device };
+  const tokens = Tensor.from(new Int32Array(seq).fill(7), input);
   const times = engines.map((): number[] => []);
   const update = (engine: Engine): void => {
     engine.backward(engine.forward<Tensor>(tokens, tokens));

@@ -108,7 +108,7 @@ export async function parallelismBench(options: Options): Promise<object | null>
   const { device } = world;
   seed(1);
   const model = new models.GPT2(SIZES);
-  const whole = model.numParameters();
+  const fullValue = model.numParameters();
   const layers = await mesh.axis('tp');
   const { sequence: sequenceParallel } = way;
   if (way.tp > 1) parallel.parallelize(model, layers, null, { sequenceParallel });
@@ -144,7 +144,7 @@ export async function parallelismBench(options: Options): Promise<object | null>
   const isFirst = job.rank === 0;
   await job.destroy();
   if (!isFirst) return null;
-  const row = { ...way, params: whole, statesMib, peakMib, sentMib };
+  const row = { ...way, params: fullValue, statesMib, peakMib, sentMib };
   console.log(JSON.stringify(row));
   return row;
 }

@@ -118,8 +118,8 @@ async function ktoRun(start: number, steps: number, pairs: PairSample[], held: P
       logs.push(roundAll({ step: event.step, loss: event.loss, ...event.metrics }));
     if (event.type === 'evaluate') judged.push(roundAll({ step: event.step, ...event.metrics }));
   }
-  const rewards = (await trainer.predict(datasetOf(answersOf(held)) as never)).map((one) =>
-    Number(one[0]),
+  const rewards = (await trainer.predict(datasetOf(answersOf(held)) as never)).map((item) =>
+    Number(item[0]),
   );
   await trainer.destroy();
   const right = held.filter((_, i) => (rewards[2 * i] as number) > (rewards[2 * i + 1] as number));

@@ -130,14 +130,14 @@ export async function rewardsBench({ steps = '200', seeds = SEEDS, only }: Optio
   const names = only ? only.split(',') : Object.keys(methods);
   const curves: Record<string, Record<string, Learned>> = {};
   for (const name of names) {
-    const own: Record<string, Learned> = {};
+    const settings: Record<string, Learned> = {};
     for (const start of seeds.split(',').map(Number)) {
       const learned = await learn(name, { steps: Number(steps), start });
-      own[start] = learned;
+      settings[start] = learned;
       const [before, after] = [learned.rewards[0], learned.rewards.at(-1)];
       console.error(`${name}, seed ${start}: ${before} to ${after}, ${learned.seconds} s`);
     }
-    curves[name] = own;
+    curves[name] = settings;
   }
   return { task: 'sums modulo 5, 10 prompts', steps: Number(steps), curves };
 }

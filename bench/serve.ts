@@ -45,9 +45,9 @@ export async function serveBench(options: Options): Promise<object> {
   const length = Number(options.prompt ?? 128);
   const tokens = Number(options.tokens ?? 128);
   const temperature = Number(options.temperature ?? 1);
-  const made = benchModel({ ...options, model }, length + tokens);
+  const result = benchModel({ ...options, model }, length + tokens);
   // Weights of half the size go to the device.
-  made.to(findDevice(device), DTYPES[dtype as keyof typeof DTYPES]);
+  result.to(findDevice(device), DTYPES[dtype as keyof typeof DTYPES]);
   const shares = options.format?.split(',').map(Number) ?? null;
   const config = {
     device,
@@ -56,7 +56,7 @@ export async function serveBench(options: Options): Promise<object> {
     enable_cuda_graph: 'auto' as const, // As `ds serve` does.
   };
   const engine = await initInference(
-    made,
+    result,
     config,
     shares ? { tokenizer: benchTokenizer() } : undefined,
   );
@@ -70,20 +70,20 @@ export async function serveBench(options: Options): Promise<object> {
     promptsOf(clients, length, engine.module.vocabSize);
   for (const { clients, formats } of cases) {
     // Records the steps of this size.
-    const own = { tokens: Math.min(tokens, 16), temperature, formats };
-    await engineAlone(engine, prompts(clients), own);
+    const settings = { tokens: Math.min(tokens, 16), temperature, formats };
+    await engineAlone(engine, prompts(clients), settings);
   }
-  const found = cases.map((one) => ({ ...one, rounds: [] as Partial<Round>[] }));
+  const found = cases.map((item) => ({ ...item, rounds: [] as Partial<Round>[] }));
   // Cases take turns, so that a change of the clock rate meets all of them.
   for (let i = 0; i < Number(options.rounds ?? 5); ++i) {
     for (const { clients, formats, rounds } of found) {
       // Prompts differ between rounds, so the prefix cache has no hits.
-      const own = prompts(clients);
+      const localRows = prompts(clients);
       const all = clients * tokens;
       const round: Partial<Round> = {
-        engine: await engineAlone(engine, own, { tokens, temperature, formats }),
+        engine: await engineAlone(engine, localRows, { tokens, temperature, formats }),
       };
-      if (server) round.http = all / (await throughHttp(server.url, own.reverse(), tokens));
+      if (server) round.http = all / (await throughHttp(server.url, localRows.reverse(), tokens));
       rounds.push(round);
       console.log(JSON.stringify({ clients, formats, ...round }));
     }

@@ -26,9 +26,9 @@ const [TOKEN, WRONG] = [1, 2];
 
 /** Steps to impose, by name. */
 function casesOf({ steps, accept }: Options): Record<string, Steps> {
-  const named = accept?.split(',').map((one): [string, Steps] => {
-    const [accepted = 0, proposed = 0] = one.split('/').map(Number);
-    return [one, [[proposed, accepted]]];
+  const named = accept?.split(',').map((text): [string, Steps] => {
+    const [accepted = 0, proposed = 0] = text.split('/').map(Number);
+    return [text, [[proposed, accepted]]];
   });
   const file = steps ?? (named ? null : 'bench/results/speculation-copy.json');
   const read = file && (JSON.parse(readFileSync(file, 'utf8')).result.steps as Steps);
@@ -60,8 +60,8 @@ function impose(steps: Steps, prompt: number): void {
   };
   DraftModel.prototype.fill = async function (sequences, draw) {
     await drafted.call(this, sequences, draw);
-    for (const one of sequences) {
-      one.proposals = proposalsAt(one.tokens.length, one.proposals.length);
+    for (const sequence of sequences) {
+      sequence.proposals = proposalsAt(sequence.tokens.length, sequence.proposals.length);
     }
   };
 }

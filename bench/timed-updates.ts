@@ -31,7 +31,7 @@ interface Timed {
 }
 
 export async function timedUpdates(
-  given: Partial<TrainerOptions>,
+  options: Partial<TrainerOptions>,
   { steps, warmUp, place }: { steps: number; warmUp: number; place: string },
 ): Promise<Timed> {
   const device = findDevice(place);
@@ -44,7 +44,7 @@ export async function timedUpdates(
     log: { every: 1 },
     progress: false,
     stopSignals: [],
-    ...given,
+    ...options,
   } as TrainerOptions);
   let begin = Number.NaN;
   let until = Number.NaN;

@@ -79,7 +79,7 @@ function diskOf(state: OptimizerState, weights: readonly WeightShard[]): object 
   const bytes = { state: state.bytes.disk, weights: places.reduce((a, b) => a + b, 0) };
   if (bytes.state + bytes.weights === 0) return null;
   const placements = state.shares.map((share) => share.state.placement);
-  const nvme = placements.find((one) => one instanceof NvmeState);
+  const nvme = placements.find((placement) => placement instanceof NvmeState);
   return {
     state_gib: bytes.state / 2 ** 30,
     weights_gib: bytes.weights / 2 ** 30,

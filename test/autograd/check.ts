@@ -120,12 +120,12 @@ function evaluate(check: GradientCheck, setting: Setting, mode: Mode): Outcome {
       const inputs =
         mode === 'shared' ? passed.map((x) => (x.requiresGrad ? x.mul(1) : x)) : passed;
       const outputs = outputsOf(check, inputs);
-      const wanted = outputs.filter((out, i) => out.gradFn && !check.dropped?.includes(i));
-      const seeds = outputs.map(seedOf).filter((_, i) => wanted.includes(outputs[i] as Tensor));
+      const expected = outputs.filter((out, i) => out.gradFn && !check.dropped?.includes(i));
+      const seeds = outputs.map(seedOf).filter((_, i) => expected.includes(outputs[i] as Tensor));
       const extra = inputs
         .filter((x) => mode === 'shared' && x.requiresGrad)
         .map((x) => x.square().sum());
-      backward([...wanted, ...extra], seeds);
+      backward([...expected, ...extra], seeds);
       return outputs;
     };
     const outputs = once().map((out) => out.toArray());
@@ -179,13 +179,13 @@ export function assertClose(
   actual: readonly number[],
   expected: readonly number[],
   tolerance: number,
-  what: string,
+  label: string,
 ): void {
-  assert.equal(actual.length, expected.length, `${what}: length`);
+  assert.equal(actual.length, expected.length, `${label}: length`);
   const largest = expected.reduce((max, x) => Math.max(max, Math.abs(x)), 1e-3);
   expected.forEach((value, i) => {
     const error = Math.abs((actual[i] as number) - value) / largest;
-    assert.ok(error <= tolerance, `${what}: element ${i} is ${actual[i]}, expected ${value}`);
+    assert.ok(error <= tolerance, `${label}: element ${i} is ${actual[i]}, expected ${value}`);
   });
 }
 
@@ -198,9 +198,9 @@ function gradientAlone(check: GradientCheck, setting: Setting, only: number): nu
       const passed = asPassed(check, leaves);
       return outputsOf(check, check.rereads ? passed : passed.map((x) => x.mul(1)));
     });
-    const wanted = outputs.filter((out, i) => out.gradFn && !check.dropped?.includes(i));
-    const seeds = outputs.map(seedOf).filter((_, i) => wanted.includes(outputs[i] as Tensor));
-    backward(wanted, seeds);
+    const expected = outputs.filter((out, i) => out.gradFn && !check.dropped?.includes(i));
+    const seeds = outputs.map(seedOf).filter((_, i) => expected.includes(outputs[i] as Tensor));
+    backward(expected, seeds);
     const leaf = leaves[only] as Tensor;
     const values = leaf.grad?.toArray() ?? new Array<number>(leaf.numel).fill(0);
     leaf.grad?.release();
@@ -222,16 +222,16 @@ function compareModes(
       const base = expected[i];
       assert.equal(gradient === null, base === null || base === undefined);
       if (!gradient || !base) return;
-      const wanted = base.map((g, k) => {
+      const expectedValues = base.map((g, k) => {
         if (mode === 'twice') return 2 * g;
         return mode === 'shared' ? g + 2 * (stored[i]?.[k] as number) : g;
       });
-      assertClose(gradient, wanted, tolerance, `input ${i}, ${mode}`);
+      assertClose(gradient, expectedValues, tolerance, `input ${i}, ${mode}`);
     });
   }
-  expected.forEach((wanted, i) => {
-    if (!wanted) return;
-    assertClose(gradientAlone(check, setting, i), wanted, tolerance, `input ${i}, alone`);
+  expected.forEach((expected, i) => {
+    if (!expected) return;
+    assertClose(gradientAlone(check, setting, i), expected, tolerance, `input ${i}, alone`);
   });
 }
 

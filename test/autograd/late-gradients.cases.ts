@@ -61,10 +61,10 @@ function watchedInput(x: Tensor): { again: Tensor; events: string[] } {
     {
       begin: (input: Tensor): (() => Tensor) => {
         events.push('begun');
-        const made = input.mul(2);
+        const tensor = input.mul(2);
         return () => {
           events.push('awaited');
-          return made;
+          return tensor;
         };
       },
     },
@@ -121,17 +121,17 @@ export const cases: Case[] = [
       for (const x of inputs) scope(() => loss(at, x).backward());
       const waiting = inputs.map((x) =>
         scope(() => {
-          const own = new LateGradients();
+          const localLateGradients = new LateGradients();
           const value = loss(late, x);
-          leavingLate(own, () => backward(value));
-          return own;
+          leavingLate(localLateGradients, () => backward(value));
+          return localLateGradients;
         }),
       );
       // The bias has come with the backward; the products have not.
       assert.deepEqual(calls, ['bias', 'bias']);
       assert.equal(late.first.grad, null);
       assert.equal(late.second.grad, null);
-      for (const own of waiting) own.run();
+      for (const localLateGradients of waiting) localLateGradients.run();
       assert.deepEqual(calls.slice(2).sort(), ['first', 'first', 'second', 'second']);
       assert.deepEqual(gradients(late), gradients(at));
       release(at, []);
@@ -146,13 +146,13 @@ export const cases: Case[] = [
       const [at, late] = [weightsOn(device), weightsOn(device)];
       const [x, other] = micros(device) as [Tensor, Tensor];
       scope(() => loss(at, x).backward());
-      const own = new LateGradients();
+      const localLateGradients = new LateGradients();
       scope(() => {
         const value = checkpoint((input) => loss(late, input), x);
-        leavingLate(own, () => backward(value));
+        leavingLate(localLateGradients, () => backward(value));
       });
       assert.deepEqual(gradients(late), gradients(at));
-      own.run();
+      localLateGradients.run();
       assert.deepEqual(gradients(late), gradients(at));
       release(at, []);
       release(late, [x, other]);
@@ -165,11 +165,11 @@ export const cases: Case[] = [
       const before = liveTensors();
       const weights = weightsOn(device);
       const [x, other] = micros(device) as [Tensor, Tensor];
-      const own = new LateGradients();
-      scope(() => leavingLate(own, () => loss(weights, x).backward()));
+      const localLateGradients = new LateGradients();
+      scope(() => leavingLate(localLateGradients, () => loss(weights, x).backward()));
       assert.ok(liveTensors() > before + 5);
-      own.drop();
-      own.run();
+      localLateGradients.drop();
+      localLateGradients.run();
       assert.equal(weights.first.grad, null);
       release(weights, [x, other]);
       assert.equal(liveTensors(), before);

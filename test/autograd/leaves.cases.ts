@@ -103,11 +103,11 @@ export const cases: Case[] = [
       leaf.backward();
       assert.deepEqual(gradientOf(leaf), [9]);
       const wide = leafOf([1, 1], device);
-      const told: Tensor[] = [];
-      wide.onGradReady = (each) => told.push(each);
+      const reported: Tensor[] = [];
+      wide.onGradReady = (each) => reported.push(each);
       backward([wide.mul(3).sum(), wide], [null, Tensor.from([10, 20], { device })]);
       assert.deepEqual(gradientOf(wide), [13, 23]);
-      assert.deepEqual(told, [wide]);
+      assert.deepEqual(reported, [wide]);
       const middle = wide.mul(2);
       backward([middle.square().sum(), middle], [null, ones([2], { device })]);
       assert.deepEqual(gradientOf(wide), [13 + 8 + 2, 23 + 8 + 2]);
@@ -122,8 +122,8 @@ export const cases: Case[] = [
         y.backward(seed([1, 2], 'f32')),
       );
       expectError('DS_DTYPE', /got \[2\] f64.*\.to\('f32'\)/, () => y.backward(seed([2], 'f64')));
-      const one = seed([2], 'f32');
-      expectError('DS_ARGUMENT', /at most 1 seeds/, () => backward(y, [one, one]));
+      const tensor = seed([2], 'f32');
+      expectError('DS_ARGUMENT', /at most 1 seeds/, () => backward(y, [tensor, tensor]));
       expectError('DS_ARGUMENT', /its seed, got an array \[2\]/, () =>
         backward(y, [2 as unknown as Tensor]),
       );
@@ -136,7 +136,7 @@ export const cases: Case[] = [
         expectError('DS_DEVICE', /on cpu/, () => y.backward(ones([2])));
       }
       assert.equal(x.grad, null);
-      y.backward(one);
+      y.backward(tensor);
       assert.deepEqual(gradientOf(x), [2, 4]);
     });
   }),

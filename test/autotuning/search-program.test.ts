@@ -12,7 +12,7 @@ beforeEach(() => {
 });
 afterEach(() => rmSync(dir, { recursive: true, force: true }));
 
-const search = (...given: [file: object, options?: Searched]) => searchIn(dir, ...given);
+const search = (...items: [file: object, options?: Searched]) => searchIn(dir, ...items);
 
 describe('lists of sections', () => {
   const offload_optimizer = [{ device: 'none' }, { device: 'cpu' }];
@@ -48,7 +48,7 @@ describe('the program', () => {
     const args = ['--per-device-train-batch-size=4', '--out', 'x'];
     const known = { train_micro_batch_size_per_gpu: '--per_device_train_batch_size' };
     const { tried } = await search({ ...file, autotuning }, { args, known });
-    expect(tried.map((one) => one.args.slice(2))).toEqual([
+    expect(tried.map((item) => item.args.slice(2))).toEqual([
       ['--per-device-train-batch-size=8', '--out', 'x', '--steps', '1'],
       ['--per-device-train-batch-size=4', '--out', 'x', '--steps', '1'],
     ]);
@@ -83,8 +83,8 @@ describe('the program', () => {
 
   test('must have an argument for ds_config.json', async () => {
     const jobs = { slots: 1, nodes: 1, isRemote: false, run: jest.fn(), command: () => '' };
-    const given = { args: ['--deepspeed', '--out', 'x'], known: {}, jobs, say: () => {} };
-    await expect(autotune(given)).rejects.toMatchObject({ op: '--autotuning' });
+    const options = { args: ['--deepspeed', '--out', 'x'], known: {}, jobs, say: () => {} };
+    await expect(autotune(options)).rejects.toMatchObject({ op: '--autotuning' });
     expect(jobs.run).not.toHaveBeenCalled();
   });
 });

@@ -12,7 +12,7 @@ beforeEach(() => {
 });
 afterEach(() => rmSync(dir, { recursive: true, force: true }));
 
-const search = (...given: [file: object, options?: Searched]) => searchIn(dir, ...given);
+const search = (...items: [file: object, options?: Searched]) => searchIn(dir, ...items);
 
 describe('candidates', () => {
   test('are the largest micro-batches of each stage that fit by the plan', async () => {
@@ -130,14 +130,14 @@ describe('candidates', () => {
 
   test('use the activations of the profiled forward for an unknown model', async () => {
     const info = { ...infoOf(2, 44 * GIB), knowsActivations: false };
-    const own = { ...info, sizes: { ...GPT2, activations: { ...GPT2.activations, kept: 0 } } };
+    const settings = { ...info, sizes: { ...GPT2, activations: { ...GPT2.activations, kept: 0 } } };
     const file = { ...BF16, zero_optimization: { stage: 3 } };
     expect(
-      (await search(file, { info: { ...own, activation_mem_per_gpu: 5 * GIB } })).names,
+      (await search(file, { info: { ...settings, activation_mem_per_gpu: 5 * GIB } })).names,
     ).toEqual(['z3_gas1_tmbspg4', 'z3_gas1_tmbspg2', 'z3_gas1_tmbspg1']);
-    expect((await search(file, { info: { ...own, activation_mem_per_gpu: null } })).names).toEqual([
-      'z3_gas1_tmbspg1',
-    ]);
+    expect(
+      (await search(file, { info: { ...settings, activation_mem_per_gpu: null } })).names,
+    ).toEqual(['z3_gas1_tmbspg1']);
   });
 
   test.each([
@@ -171,8 +171,11 @@ describe('candidates', () => {
     const path = join(dir, 'ds_config.json');
     writeFileSync(path, JSON.stringify({ ...BF16, autotuning }));
     const jobs = { slots: 1, nodes: 1, isRemote: false, run: jest.fn(), command: () => '' };
-    const given = { args: ['--deepspeed', path], known: {}, jobs, say: () => {} };
-    await expect(autotune(given)).rejects.toMatchObject({ code: 'DS_CONFIG', path: 'autotuning' });
+    const options = { args: ['--deepspeed', path], known: {}, jobs, say: () => {} };
+    await expect(autotune(options)).rejects.toMatchObject({
+      code: 'DS_CONFIG',
+      path: 'autotuning',
+    });
   });
 
   test('the error names the key of a file that cannot train', async () => {
@@ -274,13 +277,13 @@ describe('the search', () => {
   });
 
   test('refuses a folder with other files, and keeps other files in its own folder', async () => {
-    const own = [
+    const localTexts = [
       ['results', 'z1_gas1_tmbspg8', 'exp.json'],
       ['results', 'notes', 'exp.json'],
       ['results', 'summary.txt'],
       ['exps', 'z1_gas1_tmbspg8.json'],
     ].map((names) => join(dir, ...names));
-    for (const file of own) {
+    for (const file of localTexts) {
       mkdirSync(dirname(file), { recursive: true });
       writeFileSync(file, 'mine');
       const free = file.includes('exps') ? 'exps' : 'results';

@@ -36,7 +36,7 @@ async function inStages(engine: PipelineEngine): Promise<void> {
   for (let step = 0; step < 6; ++step) {
     const { tokens, targets } = tinyBatch(step, engine.device, engine.trainMicroBatchSizePerGpu());
     const loss = await engine.trainBatch([[tokens, targets] as const].values());
-    for (const one of [tokens, targets, loss]) one.dispose();
+    for (const tensor of [tokens, targets, loss]) tensor.dispose();
   }
   engine.destroy();
 }

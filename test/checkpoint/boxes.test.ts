@@ -59,10 +59,10 @@ function refusal(message: RegExp) {
  * order.
  */
 function valuesIn(shape: readonly number[], range: BoxRange, first = 0): number[] {
-  const whole = wholeBox(shape);
+  const fullBox = wholeBox(shape);
   return boxesOf(range).flatMap((box) =>
     elementsOf(all(box)).map(
-      (place) => first + positionIn(whole, place === '' ? [] : place.split(',').map(Number)),
+      (place) => first + positionIn(fullBox, place === '' ? [] : place.split(',').map(Number)),
     ),
   );
 }
@@ -97,12 +97,12 @@ async function save(ranks: readonly (readonly Shard[])[], tag = 't'): Promise<un
     const content = contentOf(ranks[world.rank] as Shard[], world.rank);
     return saveCheckpoint({ dir, tag, saveLatest: true }, content, world);
   });
-  return results.map((one) => (one.status === 'rejected' ? one.reason : null));
+  return results.map((result) => (result.status === 'rejected' ? result.reason : null));
 }
 
-async function read(checkpoint: Checkpoint, one: Cut, range: BoxRange): Promise<number[]> {
-  const into = Tensor.empty([range.numel], one.dtype, cpu()).keep();
-  await checkpoint.read('model', one.name, { box: range.box, from: range.from }, into);
+async function read(checkpoint: Checkpoint, cut: Cut, range: BoxRange): Promise<number[]> {
+  const into = Tensor.empty([range.numel], cut.dtype, cpu()).keep();
+  await checkpoint.read('model', cut.name, { box: range.box, from: range.from }, into);
   const values = into.toArray() as number[];
   into.dispose();
   return values;
@@ -136,10 +136,10 @@ test('saved in any parts by 1 to 4 ranks: any part of any tensor is read from th
     const { tensors, shards } = randomCuts(random, 12, 1 + (round % 4));
     expect(await save(shards)).toEqual(shards.map(() => null));
     const checkpoint = await Checkpoint.open(dir);
-    for (const one of tensors) {
+    for (const cut of tensors) {
       for (let k = 0; k < 8; ++k) {
-        const range = k === 0 ? all(wholeBox(one.shape)) : randomRange(random, one.shape);
-        expect(await read(checkpoint, one, range)).toEqual(valuesIn(one.shape, range, one.first));
+        const range = k === 0 ? all(wholeBox(cut.shape)) : randomRange(random, cut.shape);
+        expect(await read(checkpoint, cut, range)).toEqual(valuesIn(cut.shape, range, cut.first));
       }
     }
     await checkpoint.close();
@@ -171,9 +171,9 @@ describe('a layer that is', () => {
     const halves = [columns(w.shape, 0, 6), columns(w.shape, 6, 12)];
     expect(await save(halves.map((box) => [shardOf(w, all(box))]))).toEqual([null, null]);
     const checkpoint = await Checkpoint.open(dir);
-    const whole = all(wholeBox(w.shape));
+    const fullBoxRange = all(wholeBox(w.shape));
     const thirds = [0, 4, 8].map((from) => all(columns(w.shape, from, from + 4)));
-    for (const range of [whole, ...thirds, all(rows(w.shape, 1, 3))]) {
+    for (const range of [fullBoxRange, ...thirds, all(rows(w.shape, 1, 3))]) {
       expect(await read(checkpoint, w, range)).toEqual(valuesIn(w.shape, range));
     }
     await checkpoint.close();
@@ -195,18 +195,18 @@ describe('a layer that is', () => {
     const qkv = tensor('qkv', [3 * heads, inner]);
     const bias = tensor('bias', [3 * heads], 500);
     /** The boxes of rank r of n: its heads of q, of k and of v. */
-    const share = (one: Cut, r: number, n: number): BoxRange[] =>
+    const share = (cut: Cut, r: number, n: number): BoxRange[] =>
       [0, 1, 2].map((third) => {
         const from = third * heads + (r * heads) / n;
-        return all(rows(one.shape, from, from + heads / n));
+        return all(rows(cut.shape, from, from + heads / n));
       });
     const ranks = [0, 1, 2].flatMap((r) =>
       [0, 1].map((zero) =>
-        [qkv, bias].flatMap((one) =>
-          share(one, r, 3).map((range) => {
+        [qkv, bias].flatMap((cut) =>
+          share(cut, r, 3).map((range) => {
             const half = Math.ceil(range.numel / 2);
             const from = zero * half;
-            return shardOf(one, { ...range, from, numel: Math.min(half, range.numel - from) });
+            return shardOf(cut, { ...range, from, numel: Math.min(half, range.numel - from) });
           }),
         ),
       ),
@@ -215,10 +215,10 @@ describe('a layer that is', () => {
     const checkpoint = await Checkpoint.open(dir);
     for (const n of [1, 2, 4]) {
       for (let r = 0; r < n; ++r) {
-        for (const one of [qkv, bias]) {
-          for (const range of share(one, r, n)) {
-            const expected = valuesIn(one.shape, range, one.first);
-            expect(await read(checkpoint, one, range)).toEqual(expected);
+        for (const cut of [qkv, bias]) {
+          for (const range of share(cut, r, n)) {
+            const expected = valuesIn(cut.shape, range, cut.first);
+            expect(await read(checkpoint, cut, range)).toEqual(expected);
           }
         }
       }
@@ -229,7 +229,7 @@ describe('a layer that is', () => {
   test('a tensor of one rank joins the catalog of all ranks', async () => {
     const [a, b, c] = [tensor('a', [3]), tensor('b', [2, 2], 50), tensor('c', [4, 4], 90)];
     const half = (from: number) => shardOf(c, all(columns(c.shape, from, from + 2)));
-    const whole = (one: Cut) => shardOf(one, all(wholeBox(one.shape)));
+    const whole = (cut: Cut) => shardOf(cut, all(wholeBox(cut.shape)));
     const ranks = [[whole(a), half(0)], [half(2)], [whole(b)]];
     expect(await save(ranks)).toEqual([null, null, null]);
     const checkpoint = await Checkpoint.open(dir);
@@ -304,8 +304,8 @@ test('partial rows are read in pieces of 32 MiB', async () => {
   const shape = [2100, 4096];
   const numbers = new Float32Array(numel(shape));
   for (let i = 0; i < numbers.length; ++i) numbers[i] = i;
-  const whole = Tensor.from(numbers, { shape });
-  expect(await save([[{ name: 'w', shape, tensor: whole.keep() }]])).toEqual([null]);
+  const fullTensor = Tensor.from(numbers, { shape });
+  expect(await save([[{ name: 'w', shape, tensor: fullTensor.keep() }]])).toEqual([null]);
   const checkpoint = await Checkpoint.open(dir);
   const box: Box = { offset: [1, 1000], shape: [2098, 2500] };
   const into = Tensor.empty(box.shape, 'f32', cpu()).keep();
@@ -325,7 +325,7 @@ test('partial rows are read in pieces of 32 MiB', async () => {
   await checkpoint.read('model', 'w', { box: { offset: [7, 0], shape: [100, 4096] } }, rows);
   expect([pinned.mock.calls.length, reads.mock.calls.length]).toEqual([0, 1]);
   await checkpoint.close();
-  for (const one of [into, rows, whole]) one.dispose();
+  for (const tensor of [into, rows, fullTensor]) tensor.dispose();
 });
 
 function manifestOf(): JsonObject {

@@ -95,9 +95,9 @@ class CutModel extends nn.Module {
   }
 
   override forward(target: Tensor): Tensor {
-    const trained = this.parameters().filter((one) => one.requiresGrad);
-    const losses = trained.map((one) => one.sub(target).square().mean().to('f32'));
-    return losses.reduce((sum, one) => sum.add(one));
+    const trained = this.parameters().filter((parameter) => parameter.requiresGrad);
+    const losses = trained.map((parameter) => parameter.sub(target).square().mean().to('f32'));
+    return losses.reduce((sum, tensor) => sum.add(tensor));
   }
 }
 
@@ -221,8 +221,8 @@ test.each([
 ])(
   'a checkpoint of the whole, loaded by %d shares x %d ranks at stage %d, saved by them, and whole again',
   async (ranks, zeros, stage) => {
-    const whole = await engineOf(WHOLE, 1, 3);
-    await save([whole], 'whole');
+    const fullEngine = await engineOf(WHOLE, 1, 3);
+    await save([fullEngine], 'whole');
     const values = await valuesOf(dir, 'whole');
     const places = placesOf(ranks, zeros, stage);
     const engines: Engine[] = [];
@@ -235,16 +235,16 @@ test.each([
 
     const again = await engineOf(WHOLE, 9, 2);
     await load([again], 'cut');
-    expect(train(again, 3)).toEqual(train(whole, 3));
-    for (const engine of [whole, again, ...engines]) engine.destroy();
+    expect(train(again, 3)).toEqual(train(fullEngine, 3));
+    for (const engine of [fullEngine, again, ...engines]) engine.destroy();
   },
 );
 
 test('from two ranks to three, in the order of the packed projection', async () => {
-  const whole = await engineOf(WHOLE, 1, 2);
-  await save([whole], 'whole');
+  const fullEngine = await engineOf(WHOLE, 1, 2);
+  await save([fullEngine], 'whole');
   const values = await valuesOf(dir, 'whole');
-  const engines: Engine[] = [whole];
+  const engines: Engine[] = [fullEngine];
   for (const ranks of [2, 3]) {
     const shares: Engine[] = [];
     for (let rank = 0; rank < ranks; ++rank) {
@@ -260,8 +260,8 @@ test('from two ranks to three, in the order of the packed projection', async () 
 });
 
 test('two ranks write one file of weights together', async () => {
-  const whole = await engineOf(WHOLE, 1, 2);
-  await save([whole], 'whole');
+  const fullEngine = await engineOf(WHOLE, 1, 2);
+  await save([fullEngine], 'whole');
   const engines: Engine[] = [];
   for (const rank of [0, 1]) {
     const share = { rank, ranks: 2 };
@@ -272,8 +272,8 @@ test('two ranks write one file of weights together', async () => {
   const catalog = new Map(all.filter(([name]) => /qkv|out|common/.test(name)));
   await onEach(engines, async (engine, world) => {
     const shards = weightShards(engine, () => true);
-    const wanted = shards.filter(({ name }) => catalog.has(name));
-    await writeTogether({ dir, file: 'w.safetensors' }, catalog, wanted, world);
+    const expected = shards.filter(({ name }) => catalog.has(name));
+    await writeTogether({ dir, file: 'w.safetensors' }, catalog, expected, world);
     releaseShards(shards);
   });
   const files = await WeightFiles.open(join(dir, 'w.safetensors'));
@@ -284,7 +284,7 @@ test('two ranks write one file of weights together', async () => {
     read.release();
   }
   await files.close();
-  for (const engine of [whole, ...engines]) engine.destroy();
+  for (const engine of [fullEngine, ...engines]) engine.destroy();
 });
 
 test('the thread of an asynchronous save receives boxes', async () => {
@@ -311,8 +311,8 @@ test('the thread of an asynchronous save receives boxes', async () => {
 });
 
 test('all ranks refuse a tensor of the checkpoint that no rank has', async () => {
-  const whole = await engineOf(WHOLE, 1, 1);
-  await save([whole], 'whole');
+  const fullEngine = await engineOf(WHOLE, 1, 1);
+  await save([fullEngine], 'whole');
   const engines: Engine[] = [];
   for (const from of [0, 1]) engines.push(await engineOf({ rank: 1, ranks: 2 }, from));
   await expect(load(engines, 'whole')).rejects.toThrow(/3 more, "first\.norm\.weight" among them/);
@@ -322,7 +322,7 @@ test('all ranks refuse a tensor of the checkpoint that no rank has', async () =>
   for (const one of results) {
     expect(one).toMatchObject({ status: 'rejected', reason: { code: 'DS_CHECKPOINT' } });
   }
-  for (const engine of [whole, ...engines]) engine.destroy();
+  for (const engine of [fullEngine, ...engines]) engine.destroy();
 });
 
 test.each<[string, Region, RegExp]>([

@@ -70,8 +70,8 @@ async function boxesOfRows(device: Device): Promise<void> {
     for (const dtype of ['f32', 'bf16', 'i64'] as const) {
       const shape = [70, 3, 50];
       const numbers = Float64Array.from({ length: 70 * 3 * 50 }, (_, i) => i % 251);
-      const whole = Tensor.from(numbers, { shape, dtype, device }).keep();
-      const content = contentOf([{ name: 'w', shape, tensor: whole }], []);
+      const fullTensor = Tensor.from(numbers, { shape, dtype, device }).keep();
+      const content = contentOf([{ name: 'w', shape, tensor: fullTensor }], []);
       await save(dir, 't', content);
       const checkpoint = await Checkpoint.open(dir);
       const box = { offset: [1, 1, 7], shape: [68, 2, 31] };
@@ -87,7 +87,7 @@ async function boxesOfRows(device: Device): Promise<void> {
       }
       assert.deepEqual(around.toArray(), expected, dtype);
       await checkpoint.close();
-      for (const tensor of [into, around, whole]) tensor.dispose();
+      for (const tensor of [into, around, fullTensor]) tensor.dispose();
     }
   });
 }

@@ -64,24 +64,24 @@ function order(): string[] {
 function requireSynced(steps: readonly string[], folder: string, rename: string): void {
   const renamed = steps.indexOf(rename);
   expect([rename, renamed]).not.toEqual([rename, -1]);
-  const written = steps.filter((one) => one.startsWith(`write ${folder}/`));
+  const written = steps.filter((step) => step.startsWith(`write ${folder}/`));
   expect(written.length).toBeGreaterThan(0);
   for (const write of written) {
     const last = steps.lastIndexOf(write);
     const synced = steps.indexOf(write.replace('write', 'sync'), last);
     expect([write, last < synced && synced < renamed]).toEqual([write, true]);
   }
-  const whole = steps.lastIndexOf(`sync ${folder}`, renamed);
+  const fullValue = steps.lastIndexOf(`sync ${folder}`, renamed);
   const lastWrite = Math.max(...written.map((write) => steps.lastIndexOf(write)));
-  expect([`sync ${folder}`, lastWrite < whole]).toEqual([`sync ${folder}`, true]);
+  expect([`sync ${folder}`, lastWrite < fullValue]).toEqual([`sync ${folder}`, true]);
 }
 
 test('a checkpoint is synced in order: files, folder, name, and then latest', async () => {
   await save(dir, 't', content(1));
   const steps = order();
   const rename = 'rename .tmp-t t';
-  expect(steps.filter((one) => one === 'write .tmp-t/manifest.json')).toHaveLength(1);
-  expect(steps.filter((one) => /write .*safetensors/.test(one)).length).toBeGreaterThan(1);
+  expect(steps.filter((step) => step === 'write .tmp-t/manifest.json')).toHaveLength(1);
+  expect(steps.filter((step) => /write .*safetensors/.test(step)).length).toBeGreaterThan(1);
   requireSynced(steps, '.tmp-t', rename);
   const at = (text: string, from = 0) => {
     const found = steps.indexOf(text, from);
@@ -107,7 +107,7 @@ test('a replaced file is synced before and after its rename', async () => {
   await replaceFile(path, 'new');
   const steps = order();
   const [write, sync, rename] = ['write', 'sync', 'rename'].map((kind) =>
-    steps.findIndex((one) => one.startsWith(kind)),
+    steps.findIndex((step) => step.startsWith(kind)),
   ) as [number, number, number];
   expect(steps).toEqual([steps[write], steps[sync], steps[rename], ...steps.slice(3)]);
   expect(steps[write]?.split(' ')[1]).toBe(steps[sync]?.split(' ')[1]);

@@ -49,7 +49,7 @@ test('a missing folder and an unreadable one give different errors', async () =>
 async function leftClaim(change: (statement: Record<string, unknown>) => void): Promise<string> {
   const draft = await begin(dir, 'export');
   await draft.claim.leave();
-  const name = readdirSync(dir).find((one) => /^\.save-[0-9a-f]{32}$/.test(one)) as string;
+  const name = readdirSync(dir).find((text) => /^\.save-[0-9a-f]{32}$/.test(text)) as string;
   const statement = JSON.parse(readFileSync(join(dir, name), 'utf8'));
   change(statement);
   writeFileSync(join(dir, name), JSON.stringify(statement));
@@ -58,8 +58,8 @@ async function leftClaim(change: (statement: Record<string, unknown>) => void): 
 
 test.each<[string, (statement: Record<string, unknown>) => void, boolean]>([
   ['of this boot goes', () => {}, false],
-  ['of another boot stays', (one) => Object.assign(one, { boot: 'another' }), true],
-  ['without a lock stays', (one) => Object.assign(one, { locked: false }), true],
+  ['of another boot stays', (item) => Object.assign(item, { boot: 'another' }), true],
+  ['without a lock stays', (item) => Object.assign(item, { locked: false }), true],
 ])('on a network file system a free claim %s', async (_, change, stays) => {
   const NFS = 0x6969;
   const { statfs } = jest.requireActual('node:fs/promises');

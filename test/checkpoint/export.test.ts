@@ -91,10 +91,10 @@ test("Hugging Face's layout: config.json, names, transposed projections, exact v
   const tensors = await tensorsOf(join(out, 'model.safetensors'));
   expect([...tensors.keys()]).toEqual([...engine.module.namedParameters()].map(([name]) => name));
   for (const [name, tensor] of tensors) {
-    const own = exact(name);
-    const [m = 0, n = 0] = own.shape;
-    expect(tensor.shape).toEqual(isConv1d(name) ? [n, m] : own.shape);
-    const values = own.toArray();
+    const localTensor = exact(name);
+    const [m = 0, n = 0] = localTensor.shape;
+    expect(tensor.shape).toEqual(isConv1d(name) ? [n, m] : localTensor.shape);
+    const values = localTensor.toArray();
     const expected = isConv1d(name)
       ? Array.from({ length: m * n }, (_, i) => values[(i % m) * n + Math.floor(i / m)])
       : values;
@@ -314,7 +314,7 @@ describe('what GPT2.fromPretrained takes and refuses', () => {
     await rewrite();
     const source = { name, dtype: values.dtype, shape: values.shape, values };
     await writeSafetensors(join(out, 'rest.safetensors'), [source]);
-    const names = Array.from(tensors.keys(), (one) => [one, 'model.safetensors']);
+    const names = Array.from(tensors.keys(), (text) => [text, 'model.safetensors']);
     const map = { ...Object.fromEntries(names), [name]: 'rest.safetensors' };
     writeFileSync(join(out, 'model.safetensors.index.json'), JSON.stringify({ weight_map: map }));
     expect((await GPT2.fromPretrained(out)).parameters()).not.toHaveLength(0);

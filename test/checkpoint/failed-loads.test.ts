@@ -114,9 +114,9 @@ function corrupt(folder: string): string {
         .replace(/(?<=: ?)(\d+|true|"\w+")/, pick(['-1', '"x"', '1e300', 'null', '{}'])),
     );
   } else {
-    const what = changeTensor(pick(tensors));
+    const label = changeTensor(pick(tensors));
     if (below(2)) reseal(folder);
-    return what;
+    return label;
   }
   return `${['truncated', 'missing', 'swapped', 'flipped', 'edited'][kind]} ${path.slice(folder.length + 1)}`;
 }
@@ -126,7 +126,7 @@ function corrupt(folder: string): string {
  * unchanged after each.
  */
 async function failures<State>(
-  whole: string,
+  fullText: string,
   load: (folder: string) => Promise<unknown>,
   { stateOf, back }: { stateOf: () => State; back: () => Promise<unknown> },
 ): Promise<number> {
@@ -134,16 +134,16 @@ async function failures<State>(
   let before = stateOf();
   for (let i = 0; i < CASES; ++i) {
     const folder = join(root, `case-${i}`);
-    cpSync(whole, folder, { recursive: true });
-    const what = corrupt(folder);
+    cpSync(fullText, folder, { recursive: true });
+    const label = corrupt(folder);
     try {
       await load(folder);
       await back();
       before = stateOf();
     } catch (error) {
-      if (!(error instanceof DsError)) throw new Error(`${what}: ${(error as Error).stack}`);
+      if (!(error instanceof DsError)) throw new Error(`${label}: ${(error as Error).stack}`);
       count++;
-      expect([what, stateOf()]).toEqual([what, before]);
+      expect([label, stateOf()]).toEqual([label, before]);
     }
     rmSync(folder, { recursive: true });
   }

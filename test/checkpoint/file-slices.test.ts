@@ -20,10 +20,10 @@ const whole = (): Tensor =>
   );
 
 test('slices are parts of one tensor, which is freed with the last slice', async () => {
-  let made: Tensor | undefined;
+  let tensor: Tensor | undefined;
   const values = async (): Promise<Tensor> => {
-    made = whole();
-    return made;
+    tensor = whole();
+    return tensor;
   };
   const source: TensorSource = { name: 'experts', dtype: 'f32', shape: [2, 4, 3], values };
   const before = cpu().memory.inUse;

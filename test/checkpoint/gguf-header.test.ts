@@ -49,7 +49,7 @@ test('tensors may be listed in any order, with the last dimension first', () => 
     ['last', [4, 2], 32],
     ['first', [8], 0],
   ]);
-  expect(tensors.map((one) => read(one)[0])).toEqual([8, 0]);
+  expect(tensors.map((tensor) => read(tensor)[0])).toEqual([8, 0]);
 });
 
 test('refuses an alignment that is not a power of 2 up to 2^20', () => {
@@ -77,11 +77,11 @@ test('a tensor is read in chunks, with an offset that a model adds', async () =>
       })),
     );
     const [entry] = opened.entries;
-    const whole = Tensor.empty([count], 'f32', cpu());
-    if (entry) await opened.readInto(entry, whole);
-    const found = whole.toArray() as number[];
+    const fullTensor = Tensor.empty([count], 'f32', cpu());
+    if (entry) await opened.readInto(entry, fullTensor);
+    const found = fullTensor.toArray() as number[];
     expect(found.findIndex((value, i) => value !== i + (add ?? 0))).toBe(-1);
-    whole.release();
+    fullTensor.release();
     await opened.close();
   }
   rmSync(folder, { recursive: true });

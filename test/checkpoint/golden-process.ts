@@ -24,7 +24,7 @@ export type GoldenReport = Record<string, { next: Continuation; clientState: unk
 async function main({ what, dir, ranks }: GoldenJob): Promise<void> {
   const world = await initDistributed({ device: 'cpu' });
   const report: GoldenReport = {};
-  for (const kind of KINDS.filter((one) => one.ranks === ranks)) {
+  for (const kind of KINDS.filter((kind) => kind.ranks === ranks)) {
     const training = await goldenEngine(kind, what === 'record' ? 1234 : 99);
     const { engine } = training;
     const folder = join(dir, kind.name);

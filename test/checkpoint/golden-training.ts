@@ -183,7 +183,7 @@ export async function trainGolden(
     engine.step();
     losses.push(loss.item());
     rates.push(engine.optimizer.groups[0]?.lr as number);
-    for (const one of [tokens, targets, sample]) one.dispose();
+    for (const tensor of [tokens, targets, sample]) tensor.dispose();
   }
   await batches.return?.(undefined);
   engine.synchronize();

@@ -83,7 +83,7 @@ describe.each(FORMATS)('checkpoints of %s', (format) => {
       const job: GoldenJob = { what: 'resume', dir, ranks };
       const results = await runRanks('../checkpoint/golden-process', ranks, { job });
       for (const [rank, report] of reportsOf<GoldenReport>(results).entries()) {
-        for (const kind of KINDS.filter((one) => one.ranks === ranks)) {
+        for (const kind of KINDS.filter((kind) => kind.ranks === ranks)) {
           const { next, clientState } = report[kind.name] as GoldenReport[string];
           expect(clientState).toEqual(CLIENT_STATE);
           requireAlike(next, expected[kind.name]?.[rank] as Continuation, kind);

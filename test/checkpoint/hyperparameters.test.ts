@@ -36,7 +36,7 @@ function train(engine: Engine, metrics?: number): void {
 
 const weightsOf = (engine: Engine): unknown => {
   engine.synchronize();
-  return Array.from(engine.module.parameters(), (one) => one.toArray());
+  return Array.from(engine.module.parameters(), (parameter) => parameter.toArray());
 };
 const decayOf = (engine: Engine): number =>
   (engine.optimizer.groups[0] as unknown as { weightDecay: number }).weightDecay;

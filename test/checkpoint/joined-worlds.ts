@@ -19,9 +19,9 @@ export function joinedWorlds(size: number): CheckpointWorld[] {
     const all = new Promise<JsonValue[]>((resolve) => {
       done = resolve;
     });
-    const made = { said: new Array<JsonValue>(size), missing: size, done, all };
-    rounds[number] = made;
-    return made;
+    const result = { said: new Array<JsonValue>(size), missing: size, done, all };
+    rounds[number] = result;
+    return result;
   };
   return Array.from({ length: size }, (_, rank) => {
     let number = 0;
@@ -33,8 +33,8 @@ export function joinedWorlds(size: number): CheckpointWorld[] {
         round.said[rank] = JSON.parse(JSON.stringify([label, value]));
         if (--round.missing === 0) round.done(round.said);
         return round.all.then((all) =>
-          all.map((one) => {
-            const [other, message] = one as [string, JsonValue];
+          all.map((item) => {
+            const [other, message] = item as [string, JsonValue];
             if (other !== label) throw new Error(`${label} meets ${other}`);
             return message;
           }),

@@ -70,8 +70,8 @@ test('long rows of a part are read separately, short rows with the elements betw
     const into = vector(4 * columns);
     const box: Box = { offset: [0, 8], shape: [4, columns] };
     const stored = { box: wholeBox([4, 2 ** 16]), from: 0, numel: 2 ** 18 };
-    const wanted = { box, from: 0, numel: 4 * columns };
-    await readPart(file, { entry: entry!, range: stored }, wanted, into);
+    const expected = { box, from: 0, numel: 4 * columns };
+    await readPart(file, { entry: entry!, range: stored }, expected, into);
     const values = into.toArray() as number[];
     expect([values[0], values[columns], values.at(-1)]).toEqual([
       8,

@@ -134,10 +134,10 @@ test.each(BOTH)('GPT2.fromPretrained: a model, or none (%j)', async (mode) => {
   const path = join(root, 'folder');
   await consolidate(join(root, 'theirs'), path, { format: 'hf' });
   const { fromPretrained } = nn.models.GPT2;
-  const whole = valuesOf(await fromPretrained(path));
+  const fullRows = valuesOf(await fromPretrained(path));
   const places = await everyFault(
     CALLS,
-    async () => expect(valuesOf(await fromPretrained(path))).toEqual(whole),
+    async () => expect(valuesOf(await fromPretrained(path))).toEqual(fullRows),
     async (fault) => requirePlace(fault),
     mode,
   );
@@ -150,17 +150,17 @@ const valuesOf = (model: nn.Module) =>
 test.each(BOTH)('consolidate writes a complete folder, or none (%j)', async (mode) => {
   const source = await sorterEngine(1, 3);
   await source.saveCheckpoint(join(root, 'theirs'));
-  const whole = join(root, 'whole');
-  await consolidate(join(root, 'theirs'), whole);
-  const bytes = await files.readFile(join(whole, 'model.safetensors'));
+  const fullText = join(root, 'whole');
+  await consolidate(join(root, 'theirs'), fullText);
+  const bytes = await files.readFile(join(fullText, 'model.safetensors'));
   const out = join(root, 'out');
   const places = await everyFault(
     CALLS,
     () => consolidate(join(root, 'theirs'), out),
     async (fault) => {
       requirePlace(fault);
-      const made = await files.readFile(join(out, 'model.safetensors')).catch(() => null);
-      expect([fault.place, made]).toEqual([fault.place, fault.error ? null : bytes]);
+      const result = await files.readFile(join(out, 'model.safetensors')).catch(() => null);
+      expect([fault.place, result]).toEqual([fault.place, fault.error ? null : bytes]);
       await files.rm(out, { recursive: true, force: true });
     },
     mode,

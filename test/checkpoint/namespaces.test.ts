@@ -97,7 +97,7 @@ const name = `${2 * rounds} savers in two PID namespaces: none incomplete, none 
       }
       const last = start({ dir, who: 'last', saves: 2 });
       expect([await last.end, last.errors()]).toEqual([0, '']);
-      expect(readdirSync(dir).filter((one) => one.startsWith('.'))).toEqual([]);
+      expect(readdirSync(dir).filter((text) => text.startsWith('.'))).toEqual([]);
     } finally {
       rmSync(dir, { recursive: true, force: true });
     }

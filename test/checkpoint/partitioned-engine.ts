@@ -40,8 +40,10 @@ export async function tinyEngine(from: number, steps: number): Promise<Engine> {
  */
 export function partitionEngine(engine: Engine, place: Place): Engine {
   const { parts } = engine;
-  const whole = new Map(parts.stage.partitions.map((partition) => [partition.unit, partition]));
-  const partitions = Array.from(whole.keys(), (unit) => cut(unit, place));
+  const fullEntries = new Map(
+    parts.stage.partitions.map((partition) => [partition.unit, partition]),
+  );
+  const partitions = Array.from(fullEntries.keys(), (unit) => cut(unit, place));
   const stage = {
     shardsWeights: place.stage === 3,
     partitions,
@@ -53,7 +55,7 @@ export function partitionEngine(engine: Engine, place: Place): Engine {
     lend(partition: Partition, fragment, name: string): LentState {
       const offset = fragment.offset + partition.range.offset;
       return parts.state.lend(
-        whole.get(partition.unit) as Partition,
+        fullEntries.get(partition.unit) as Partition,
         { ...fragment, offset },
         name,
       );
@@ -63,7 +65,7 @@ export function partitionEngine(engine: Engine, place: Place): Engine {
     synchronize() {},
     rankErrors: () => [],
     refresh({ unit }: Partition) {
-      parts.state.refresh(whole.get(unit) as Partition);
+      parts.state.refresh(fullEntries.get(unit) as Partition);
     },
   } as Partial<OptimizerState> as OptimizerState;
   const group = { rank: place.rank, size: place.size };
@@ -78,8 +80,8 @@ function cut(unit: Unit, { stage, rank, size }: Place): Partition {
   const border = (n: number): number => Math.floor((numel * n) / size);
   const share: Range = { offset: border(rank), numel: border(rank + 1) - border(rank) };
   if (stage > 0) return new Partition(unit, share, new MemoryStore(sliceFlat(unit.weights, share)));
-  const whole = new MemoryStore(unit.weights.retain());
-  return new Partition(unit, { offset: 0, numel }, whole, share);
+  const fullMemoryStore = new MemoryStore(unit.weights.retain());
+  return new Partition(unit, { offset: 0, numel }, fullMemoryStore, share);
 }
 
 /**

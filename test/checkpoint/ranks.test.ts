@@ -59,9 +59,9 @@ test.each([0, 1, 3])(
       const weights = names.filter((name) => /model/.test(name));
       const ranks = Array.from({ length: size }, (_, rank) => `zero_pp_rank_${rank}_mp_rank_00`);
       expect(state).toEqual(ranks.map((rank) => `${rank}_optim_states.safetensors`));
-      const one = ['mp_rank_00_model_states.safetensors'];
+      const texts = ['mp_rank_00_model_states.safetensors'];
       const each = ranks.map((rank) => `${rank}_model_states.safetensors`);
-      expect(weights).toEqual(stage === 3 ? each : one);
+      expect(weights).toEqual(stage === 3 ? each : texts);
       return state.map(
         (name) => statSync(join(dir, tag, name)).size - headerBytes(join(dir, tag, name)),
       );
@@ -148,8 +148,8 @@ describe('disagreement', () => {
     expect(readdirSync(dir)).toEqual([]);
   });
 
-  test.each(['save', 'beside'] as const)('one rank calls %s while another loads', async (what) => {
-    const own = (rank: number) => ({ what: rank === 0 ? what : ('load' as const) });
+  test.each(['save', 'beside'] as const)('one rank calls %s while another loads', async (kind) => {
+    const own = (rank: number) => ({ what: rank === 0 ? kind : ('load' as const) });
     const errors = await run(2, 1, { what: 'save', dir, tag: 't' }, own);
     for (const error of errors)
       expect(error).toEqual(refusal(/same call on every rank/, 'DS_COMM'));
@@ -157,10 +157,10 @@ describe('disagreement', () => {
 
   test.each(['save', 'beside', 'load', 'export'] as const)(
     'one rank has destroyed its engine: %s learns of it before time is up',
-    async (what) => {
+    async (kind) => {
       const own = (rank: number) =>
         rank === 1 ? { what: 'calls' as const, calls: [] } : { timeout: 6000 };
-      const errors = await run(3, 1, { what, dir, tag: 't' }, own);
+      const errors = await run(3, 1, { what: kind, dir, tag: 't' }, own);
       expect(errors[1]).toBeNull();
       for (const rank of [0, 2]) {
         expect(errors[rank]).toEqual(

@@ -243,7 +243,7 @@ test('a bf16 checkpoint continues in fp32 from its master weights, and back', as
   const { engine: again } = await start(3, { bf16: true });
   await engine.saveCheckpoint(dir, { tag: 'wide' });
   await again.loadCheckpoint(dir, { tag: 'wide' });
-  for (const one of [first, again]) train(one, 2);
+  for (const engine of [first, again]) train(engine, 2);
   expect(weights(again)).toEqual(weights(first));
 });
 
@@ -256,7 +256,7 @@ test('a checkpoint without loss scaling continues in fp16 at the initial scale, 
   const { engine: again } = await start(3, { bf16: true });
   await engine.saveCheckpoint(dir, { tag: 'half' });
   await again.loadCheckpoint(dir, { tag: 'half' });
-  for (const one of [first, again]) train(one, 2);
+  for (const engine of [first, again]) train(engine, 2);
   expect(weights(again)).toEqual(weights(first));
 });
 

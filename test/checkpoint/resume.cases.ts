@@ -42,8 +42,8 @@ async function resumeAnywhere(device: Device, precision: Precision, offload: boo
   const dir = mkdtempSync(join(tmpdir(), 'ds-resume-'));
   try {
     const common = { precision, offload, dir };
-    const whole: Leg = { ...common, stage: 3, from: 0, to: END, saveAt: SAVED };
-    const [unbroken] = (await runOn(device, 4, [whole])) as [Report[]];
+    const fullLeg: Leg = { ...common, stage: 3, from: 0, to: END, saveAt: SAVED };
+    const [unbroken] = (await runOn(device, 4, [fullLeg])) as [Report[]];
     const [expected] = unbroken as [Report];
     const resumeLeg = (stage: Leg['stage']): Leg => ({ ...common, stage, from: SAVED, to: END });
     for (const ranks of [1, 2, 3, 4]) {
@@ -67,12 +67,12 @@ async function resumeElastically(device: Device) {
   const dir = mkdtempSync(join(tmpdir(), 'ds-resume-'));
   try {
     const common = { precision: 'fp32' as const, offload: false, dir, stage: 1 as const };
-    const whole: Leg = { ...common, elastic: true, from: 0, to: 8, saveAt: 2 };
-    const [[expected]] = (await runOn(device, 2, [whole])) as [[Report]];
-    const [[plain]] = (await runOn(device, 2, [{ ...whole, elastic: false }])) as [[Report]];
+    const fullLeg: Leg = { ...common, elastic: true, from: 0, to: 8, saveAt: 2 };
+    const [[expected]] = (await runOn(device, 2, [fullLeg])) as [[Report]];
+    const [[plain]] = (await runOn(device, 2, [{ ...fullLeg, elastic: false }])) as [[Report]];
     assert.deepEqual(expected, plain);
     for (const ranks of [1, 3]) {
-      const [[report]] = (await runOn(device, ranks, [{ ...whole, from: 2 }])) as [[Report]];
+      const [[report]] = (await runOn(device, ranks, [{ ...fullLeg, from: 2 }])) as [[Report]];
       assert.ok(distance(report, expected) < BOUND, `${ranks} ranks`);
     }
   } finally {
@@ -125,8 +125,8 @@ async function movesDeclared(device: Device, optimizer: Leg['optimizer']) {
   const dir = mkdtempSync(join(tmpdir(), 'ds-resume-'));
   try {
     const common = { precision: 'bf16' as const, offload: false, dir, optimizer, to: 4 };
-    const whole: Leg = { ...common, stage: 3, from: 0, saveAt: 2 };
-    const [[expected]] = (await runOn(device, 3, [whole])) as [[Report]];
+    const fullLeg: Leg = { ...common, stage: 3, from: 0, saveAt: 2 };
+    const [[expected]] = (await runOn(device, 3, [fullLeg])) as [[Report]];
     // Stages 0 and 1 sum micro-batches before ranks, so their gradient sums differ.
     const homes = [{}, { offload: true }, { offload: true, nvme: dir }];
     const alike = homes.map((home): Leg => ({ ...common, stage: 2, from: 2, ...home }));
@@ -162,8 +162,8 @@ async function resumeWhole(device: Device, type: 'Lamb' | 'Muon' | 'Adafactor') 
     const optimizer =
       type === 'Adafactor' ? { type, params } : { type, params: { ...params, eps: 1e-8 } };
     const common = { precision: 'fp32' as const, offload: false, dir, optimizer, to: 6 };
-    const whole: Leg = { ...common, stage: 3, from: 0, saveAt: 2 };
-    const [[expected]] = (await runOn(device, 3, [whole])) as [[Report]];
+    const fullLeg: Leg = { ...common, stage: 3, from: 0, saveAt: 2 };
+    const [[expected]] = (await runOn(device, 3, [fullLeg])) as [[Report]];
     const resumeLeg = (stage: Leg['stage'], home: Partial<Leg> = {}): Leg => ({
       ...common,
       stage,

@@ -23,9 +23,9 @@ export interface SaveJob {
 
 /** Every element of checkpoint number `n` is n, so that a mixture of two is visible. */
 function contentOf({ rank, size, kilobytes }: SaveJob, n: number): CheckpointContent<LocalShard> {
-  const whole = kilobytes * 256;
-  const info = { dtype: 'f32' as const, shape: [whole] };
-  const share = whole / size;
+  const fullValue = kilobytes * 256;
+  const info = { dtype: 'f32' as const, shape: [fullValue] };
+  const share = fullValue / size;
   const part = (name: string): LocalShard => {
     const tensor = Tensor.from(new Float32Array(share).fill(n)).keep();
     return { name, shape: info.shape, from: rank * share, tensor };

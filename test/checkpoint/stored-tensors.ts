@@ -26,14 +26,14 @@ export function storedTensors(folder: string): Record<string, string> {
   });
   const tensors: Record<string, string> = {};
   const sections = [manifest.model, manifest.optimizer] as Record<string, Stored>[];
-  for (const [name, { shape, parts }] of sections.flatMap((one) => Object.entries(one))) {
-    const whole = shape.reduce((a, b) => a * b, 1);
+  for (const [name, { shape, parts }] of sections.flatMap((item) => Object.entries(item))) {
+    const fullValue = shape.reduce((a, b) => a * b, 1);
     let all = Buffer.alloc(0);
     for (const [file, from, count] of parts) {
       const { header, data } = files[file];
-      const entry = header[count === whole ? name : `${name}[${from}:${from + count}]`];
+      const entry = header[count === fullValue ? name : `${name}[${from}:${from + count}]`];
       const [start, end] = entry.data_offsets;
-      if (all.length === 0) all = Buffer.alloc(whole * (BYTES[entry.dtype] as number));
+      if (all.length === 0) all = Buffer.alloc(fullValue * (BYTES[entry.dtype] as number));
       data.copy(all, from * (BYTES[entry.dtype] as number), start, end);
     }
     tensors[name] = all.toString('base64');

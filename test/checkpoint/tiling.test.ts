@@ -76,11 +76,11 @@ test('tiles that no straight cut divides are accepted', () => {
 });
 
 test('a part in addition to the whole tensor is a duplicate', () => {
-  const whole = wholeBox([4, 4]);
+  const fullBox = wholeBox([4, 4]);
   const corner = { offset: [2, 2], shape: [2, 2] };
   for (const boxes of [
-    [whole, corner],
-    [corner, whole],
+    [fullBox, corner],
+    [corner, fullBox],
   ]) {
     expect(check([4, 4], boxes.map(all))).toBe('flawed');
   }

@@ -20,7 +20,7 @@ test('every rank gets the results of all, by rank', async () => {
 });
 
 test('a failed rank keeps its own error, and the other ranks get the message', async () => {
-  const own = new DsError({
+  const localError = new DsError({
     code: 'DS_IO',
     op: 'disk',
     expected: 'room',
@@ -29,7 +29,7 @@ test('a failed rank keeps its own error, and the other ranks get the message', a
   });
   const reports = await onRanks(2, (world) =>
     onAllRanks(world, 'writing', async () => {
-      if (world.rank === 1) throw own;
+      if (world.rank === 1) throw localError;
       return null;
     }),
   );
@@ -39,7 +39,7 @@ test('a failed rank keeps its own error, and the other ranks get the message', a
       status: 'rejected',
       reason: expect.objectContaining({ ...reported, got: 'none', hint: 'Go.' }),
     },
-    { status: 'rejected', reason: own },
+    { status: 'rejected', reason: localError },
   ]);
 });
 

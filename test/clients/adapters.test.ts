@@ -68,11 +68,11 @@ test('adapters are models of the client', async () => {
 });
 
 test('chats of the base and of adapters at one time equal chats one by one', async () => {
-  const wanted = ['base', ...names];
+  const expected = ['base', ...names];
   const alone: string[] = [];
-  for (const model of wanted) alone.push(await chat(model));
+  for (const model of expected) alone.push(await chat(model));
   expect(new Set(alone).size).toBe(3);
-  const together = await Promise.all([...wanted, ...wanted].map(chat));
+  const together = await Promise.all([...expected, ...expected].map(chat));
   expect(together).toEqual([...alone, ...alone]);
 });
 

@@ -20,8 +20,8 @@ const models: Record<string, () => Any> = {
   responses: () => createOpenAI({ baseURL: place.url, apiKey: 'key' })(MODEL),
   chat: () => createOpenAI({ baseURL: place.url, apiKey: 'key' }).chat(MODEL),
   compatible: () => {
-    const own = { name: 'ds', baseURL: place.url, apiKey: 'key', includeUsage: true };
-    return createOpenAICompatible(own)(MODEL);
+    const settings = { name: 'ds', baseURL: place.url, apiKey: 'key', includeUsage: true };
+    return createOpenAICompatible(settings)(MODEL);
   },
 };
 const add = tool({
@@ -74,9 +74,9 @@ describe.each(Object.keys(models))('%s', (name) => {
       stopWhen: stepCountIs(3),
     });
     const types = (await all<Any>(fullStream)).map(({ type }) => type);
-    expect(types.filter((one) => one === 'tool-call')).toHaveLength(2);
+    expect(types.filter((type) => type === 'tool-call')).toHaveLength(2);
     expect(types).not.toContain('error');
-    expect((await steps).map((one: Any) => one.finishReason)).toEqual(['tool-calls', 'stop']);
+    expect((await steps).map((item: Any) => item.finishReason)).toEqual(['tool-calls', 'stop']);
     expect(engine.lastPrompt.match(/<tool_response>3<\/tool_response>/g)).toHaveLength(2);
   });
 

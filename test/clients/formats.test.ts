@@ -99,9 +99,9 @@ describe('ai', () => {
       maxRetries: 0,
       toolChoice: 'required',
     });
-    expect(toolCalls.map((one: Any) => [one.toolName, one.invalid ?? false])).toEqual([
-      ['report', false],
-    ]);
+    expect(
+      toolCalls.map((toolCall: Any) => [toolCall.toolName, toolCall.invalid ?? false]),
+    ).toEqual([['report', false]]);
     expect(Weather.safeParse(toolCalls[0].input).success).toBe(true);
   });
 });

@@ -39,7 +39,7 @@ describe.each([false, true])('useResponsesApi: %s', (useResponsesApi) => {
     const bound = model().bindTools([add]);
     const asked = await bound.invoke([question]);
     expect(asked.tool_calls).toMatchObject([{ name: 'add', args: { a: 1, b: 2 } }]);
-    const results = await Promise.all(asked.tool_calls.map((one: Any) => add.invoke(one)));
+    const results = await Promise.all(asked.tool_calls.map((item: Any) => add.invoke(item)));
     expect(results[0]).toBeInstanceOf(ToolMessage);
     expect((await bound.invoke([question, asked, ...results])).text).toBe('It is 3.');
     expect(engine.lastPrompt).toContain('<tool_response>3</tool_response>');
@@ -49,13 +49,13 @@ describe.each([false, true])('useResponsesApi: %s', (useResponsesApi) => {
     says(`${SUM}${SUM}`, 'It is 3.');
     const bound = model().bindTools([add]);
     const chunks = await all<Any>(await bound.stream([question]));
-    const asked = chunks.reduce((sum, one) => sum.concat(one));
+    const asked = chunks.reduce((sum, item) => sum.concat(item));
     expect(asked).toBeInstanceOf(AIMessageChunk);
     expect(asked.tool_calls.map(({ args }: Any) => args)).toEqual([
       { a: 1, b: 2 },
       { a: 1, b: 2 },
     ]);
-    const results = await Promise.all(asked.tool_calls.map((one: Any) => add.invoke(one)));
+    const results = await Promise.all(asked.tool_calls.map((item: Any) => add.invoke(item)));
     expect((await bound.invoke([question, asked, ...results])).text).toBe('It is 3.');
   });
 

@@ -48,7 +48,7 @@ describe('chats', () => {
       finish_reason: 'tool_calls',
       message: { content: 'Text.' },
     });
-    const parsed = choices[0].message.tool_calls.map((one: Any) => one.function.parsed_arguments);
+    const parsed = choices[0].message.tool_calls.map((item: Any) => item.function.parsed_arguments);
     expect(parsed).toEqual([
       { a: 1, b: 2 },
       { a: 1, b: 2 },
@@ -59,12 +59,12 @@ describe('chats', () => {
     says(SUM, 'It is 3.');
     const add = ({ a, b }: { a: number; b: number }) => String(a + b);
     const runnable = { name: 'add', description: 'Adds', parameters, function: add };
-    const own = { ...runnable, parse: JSON.parse };
+    const settings = { ...runnable, parse: JSON.parse };
     const runner = client.chat.completions.runTools({
       model,
       messages,
       stream,
-      tools: [{ type: 'function', function: own }],
+      tools: [{ type: 'function', function: settings }],
     });
     expect(await runner.finalContent()).toBe('It is 3.');
     expect(engine.lastPrompt).toContain('<tool_response>3</tool_response>');
@@ -93,14 +93,14 @@ describe('chats', () => {
 describe('responses', () => {
   test('a complete answer, and its stored response', async () => {
     says('It is 3.');
-    const made = await client.responses.create({ model, input: 'What?', instructions: 'Short.' });
-    expect(made.output_text).toBe('It is 3.');
-    expect(made).toMatchObject({ object: 'response', status: 'completed', error: null });
-    expect(made.usage).toMatchObject({ input_tokens: expect.any(Number), output_tokens: 7 });
+    const result = await client.responses.create({ model, input: 'What?', instructions: 'Short.' });
+    expect(result.output_text).toBe('It is 3.');
+    expect(result).toMatchObject({ object: 'response', status: 'completed', error: null });
+    expect(result.usage).toMatchObject({ input_tokens: expect.any(Number), output_tokens: 7 });
     expect(engine.lastPrompt).toContain('system\nShort.');
-    expect((await client.responses.retrieve(made.id)).output_text).toBe('It is 3.');
-    await client.responses.delete(made.id);
-    await expect(client.responses.retrieve(made.id)).rejects.toMatchObject({ status: 404 });
+    expect((await client.responses.retrieve(result.id)).output_text).toBe('It is 3.');
+    await client.responses.delete(result.id);
+    await expect(client.responses.retrieve(result.id)).rejects.toMatchObject({ status: 404 });
   });
 
   test('the events of reasoning, text and calls, in order', async () => {

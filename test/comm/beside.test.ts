@@ -7,10 +7,10 @@ import { cpu } from '../../lib/runtime/device.js';
 import { Event, Stream } from '../../lib/runtime/stream.js';
 
 /** The waits that `body` enqueues, as "A after the work so far of B". */
-function waitsOf(own: Stream, body: () => void): string[] {
+function waitsOf(localStream: Stream, body: () => void): string[] {
   const lines: string[] = [];
   const marked = new Map<Event, Stream>();
-  const name = (stream?: Stream): string => (stream === own ? 'own' : 'compute');
+  const name = (stream?: Stream): string => (stream === localStream ? 'own' : 'compute');
   jest.spyOn(Event.prototype, 'record').mockImplementation(function (this: Event, stream) {
     marked.set(this, stream);
     return this;
@@ -25,12 +25,15 @@ function waitsOf(own: Stream, body: () => void): string[] {
 
 test('the parallel stream waits for compute; compute waits only on request', () => {
   const beside = new SideStream(cpu(), 'world');
-  const own = beside.follow();
-  expect(own).not.toBe(cpu().compute);
-  expect(own.name).toBe('exchanges of world');
-  expect(beside.lead()).toBe(own);
-  expect(waitsOf(own, () => beside.follow())).toEqual(['own after compute']);
-  expect(waitsOf(own, () => beside.lead())).toEqual(['own after compute', 'compute after own']);
+  const localStream = beside.follow();
+  expect(localStream).not.toBe(cpu().compute);
+  expect(localStream.name).toBe('exchanges of world');
+  expect(beside.lead()).toBe(localStream);
+  expect(waitsOf(localStream, () => beside.follow())).toEqual(['own after compute']);
+  expect(waitsOf(localStream, () => beside.lead())).toEqual([
+    'own after compute',
+    'compute after own',
+  ]);
   beside.dispose();
 });
 

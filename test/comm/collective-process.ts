@@ -67,15 +67,15 @@ function make(
 function check(name: string, got: Tensor, expected: (i: number) => number, close = false): void {
   checks++;
   const values = Float64Array.from({ length: got.numel }, (_, i) => expected(i));
-  const wanted = Tensor.from(values, { dtype: got.dtype, device: got.device });
+  const expectedTensor = Tensor.from(values, { dtype: got.dtype, device: got.device });
   const a = got.toArray();
-  const b = wanted.toArray();
+  const b = expectedTensor.toArray();
   const wrong = a.findIndex((x, i) => {
     const y = b[i] as number;
     return close ? Math.abs(x - y) > 2 ** -7 * Math.max(1, Math.abs(y)) : !Object.is(x, y);
   });
   if (wrong >= 0) failures.push(`${name}: element ${wrong} is ${a[wrong]}, not ${b[wrong]}`);
-  wanted.dispose();
+  expectedTensor.dispose();
   got.dispose();
 }
 
@@ -123,18 +123,18 @@ function movements({ group, dtype, size }: Trial): void {
   const of = (rank: number) => (i: number) => element(rank, i, null, dtype);
 
   const gathered = make(group, dtype, size * n, () => POISON);
-  const own = make(group, dtype, size, of(group.rank));
-  group.allGather(gathered, own).wait();
+  const localTensor = make(group, dtype, size, of(group.rank));
+  group.allGather(gathered, localTensor).wait();
   check(`allGather ${name}`, gathered, (i) => of(Math.floor(i / size))(i % size));
-  own.dispose();
+  localTensor.dispose();
 
-  const whole = make(group, dtype, size * n, (i) => {
+  const fullTensor = make(group, dtype, size * n, (i) => {
     return Math.floor(i / size) === group.rank ? of(group.rank)(i % size) : POISON;
   });
-  const slot = whole.alias([size], [1], group.rank * size);
-  group.allGather(whole, slot).wait();
+  const slot = fullTensor.alias([size], [1], group.rank * size);
+  group.allGather(fullTensor, slot).wait();
   slot.dispose();
-  check(`allGather in place ${name}`, whole, (i) => of(Math.floor(i / size))(i % size));
+  check(`allGather in place ${name}`, fullTensor, (i) => of(Math.floor(i / size))(i % size));
 
   const sent = make(group, dtype, size, of(group.rank));
   group.broadcast(sent, 1 % n).wait();
@@ -167,13 +167,13 @@ function inRows({ group, dtype, size }: Trial, rows: number): void {
   const everyone = Array.from({ length: n }, (_, rank) => rank);
   const row = (i: number, of: number) => Math.floor(i / of);
 
-  const own = make(group, dtype, rows * size, (i) => of(group.rank, i));
-  const whole = make(group, dtype, rows * size * n, () => POISON);
-  group.allGather(whole, own, { rows }).wait();
-  check(`allGather in ${name}`, whole, (i) => {
+  const localTensor = make(group, dtype, rows * size, (i) => of(group.rank, i));
+  const fullTensor = make(group, dtype, rows * size * n, () => POISON);
+  group.allGather(fullTensor, localTensor, { rows }).wait();
+  check(`allGather in ${name}`, fullTensor, (i) => {
     return of(row(i % (size * n), size), row(i, size * n) * size + (i % size));
   });
-  check(`allGather in ${name}: the input`, own, (i) => of(group.rank, i));
+  check(`allGather in ${name}: the input`, localTensor, (i) => of(group.rank, i));
 
   const input = make(group, dtype, rows * size * n, (i) => of(group.rank, i));
   const part = make(group, dtype, rows * size, () => POISON);
@@ -190,15 +190,15 @@ function inRows({ group, dtype, size }: Trial, rows: number): void {
 
 /** Invalid row counts throw before the exchange. */
 function refusedRows(group: ProcessGroup): void {
-  const own = make(group, 'f32', 6, () => 0);
-  const whole = make(group, 'f32', 6 * group.size, () => 0);
-  const slot = whole.alias([6], [1], 6 * group.rank);
+  const localTensor = make(group, 'f32', 6, () => 0);
+  const fullTensor = make(group, 'f32', 6 * group.size, () => 0);
+  const slot = fullTensor.alias([6], [1], 6 * group.rank);
   const calls: [string, () => unknown][] = [
-    ['DS_SHAPE', () => group.allGather(whole, own, { rows: 4 })],
-    ['DS_SHAPE', () => group.reduceScatter(own, whole, { rows: 0 })],
-    ['DS_SHAPE', () => group.reduceScatter(own, whole, { rows: 1.5 })],
-    ['DS_ARGUMENT', () => group.allGather(whole, slot, { rows: 2 })],
-    ['DS_ARGUMENT', () => group.reduceScatter(slot, whole, { rows: 3 })],
+    ['DS_SHAPE', () => group.allGather(fullTensor, localTensor, { rows: 4 })],
+    ['DS_SHAPE', () => group.reduceScatter(localTensor, fullTensor, { rows: 0 })],
+    ['DS_SHAPE', () => group.reduceScatter(localTensor, fullTensor, { rows: 1.5 })],
+    ['DS_ARGUMENT', () => group.allGather(fullTensor, slot, { rows: 2 })],
+    ['DS_ARGUMENT', () => group.reduceScatter(slot, fullTensor, { rows: 3 })],
   ];
   for (const [code, call] of calls) {
     let got = 'nothing';
@@ -209,7 +209,7 @@ function refusedRows(group: ProcessGroup): void {
     }
     if (got !== code) failures.push(`${call}: ${got}, not ${code}`);
   }
-  for (const each of [slot, whole, own]) each.dispose();
+  for (const each of [slot, fullTensor, localTensor]) each.dispose();
 }
 
 /**
@@ -253,7 +253,7 @@ function exchange(group: ProcessGroup, into: Tensor, from: Tensor): Work {
   return group.recv(into, peer);
 }
 
-function expectCode(what: string, code: string, body: () => unknown): void {
+function expectCode(label: string, code: string, body: () => unknown): void {
   let got = 'nothing';
   try {
     body();
@@ -261,7 +261,7 @@ function expectCode(what: string, code: string, body: () => unknown): void {
     got = String((error as { code?: string }).code);
   }
   checks++;
-  if (got !== code) failures.push(`${what}: ${got}, not ${code}`);
+  if (got !== code) failures.push(`${label}: ${got}, not ${code}`);
 }
 
 /** Several collectives in flight, with waits later and out of order. */
@@ -288,9 +288,9 @@ function checkOrder(group: ProcessGroup): void {
     for (let r = 1; r < group.size; ++r) sum = Math.fround(sum + value(r)(i));
     return sum;
   };
-  const whole = make(group, 'f32', size, value(group.rank));
-  group.allReduce(whole).wait();
-  check('a sum in the order of the ranks', whole, fold);
+  const fullTensor = make(group, 'f32', size, value(group.rank));
+  group.allReduce(fullTensor).wait();
+  check('a sum in the order of the ranks', fullTensor, fold);
   const cut = make(group, 'f32', size, value(group.rank));
   for (let begin = 0; begin < size; begin += 1000) {
     const part = cut.alias([Math.min(1000, size - begin)], [1], begin);

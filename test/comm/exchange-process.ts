@@ -76,8 +76,8 @@ async function main(): Promise<void> {
     const exchange = new CompressedExchange(world, device, { layout, levels, purpose: levels });
     const simulation = new ExchangeSimulation(numel, size, pieces, levels);
     for (let round = 0; round < ROUNDS; ++round) {
-      const own = vectorOf(rank, round, numel);
-      const vector = Tensor.from(own, { device });
+      const localValues = vectorOf(rank, round, numel);
+      const vector = Tensor.from(localValues, { device });
       const logger = new CommsLogger();
       world.logger = logger;
       // A skipped step does not change the errors.

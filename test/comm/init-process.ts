@@ -4,10 +4,10 @@ import type { DsError } from '../../lib/errors.js';
 import { gate } from './gate.js';
 
 async function main(options: InitOptions[]): Promise<void> {
-  const own = options[Number(process.env.RANK)] ?? {};
+  const localInitOptions = options[Number(process.env.RANK)] ?? {};
   await gate();
   try {
-    const first = initDistributed({ device: 'cpu', timeout: 0.5, ...own });
+    const first = initDistributed({ device: 'cpu', timeout: 0.5, ...localInitOptions });
     const [job, meanwhile] = await Promise.all([first, initDistributed()]);
     const same = meanwhile === job && (await initDistributed()) === job;
     const flat = { mesh: { dp: job.worldSize } };

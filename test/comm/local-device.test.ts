@@ -14,6 +14,6 @@ test.each([
   ['cuda', 1, 2, 'cuda:1'],
   // Without a GPU the request stays 'cuda', so that opening the device throws.
   ['cuda', 1, 0, 'cuda'],
-] as const)('%s of local rank %i that sees %i GPUs is %s', (wanted, localRank, visible, name) => {
-  expect(localDevice(wanted, localRank, visible)).toBe(name);
+] as const)('%s of local rank %i that sees %i GPUs is %s', (expected, localRank, visible, name) => {
+  expect(localDevice(expected, localRank, visible)).toBe(name);
 });

@@ -24,7 +24,7 @@ test('ranks, coordinates and groups of random shapes', () => {
     const shape = MeshShape.over(all.length, sizes);
     expect(shape.ranks).toBe(all.length);
     for (const axes of subsets) {
-      const given = below(2) ? axes.toReversed() : axes;
+      const input = below(2) ? axes.toReversed() : axes;
       const fixed = AXES.filter((axis) => !axes.includes(axis));
       const isFellow = (a: PerAxis, b: PerAxis) => fixed.every((axis) => a[axis] === b[axis]);
       const groups = new Set<string>();
@@ -32,12 +32,12 @@ test('ranks, coordinates and groups of random shapes', () => {
         expect(shape.coordinates(rank)).toEqual(place);
         expect(shape.rankAt(place)).toBe(rank);
         const along = all.flatMap((other, i) => (isFellow(place, other) ? [i] : []));
-        expect(shape.ranksAlong(rank, ...given)).toEqual(along);
-        expect(shape.indexAlong(rank, ...given)).toBe(along.indexOf(rank));
-        expect(shape.size(...given)).toBe(along.length);
+        expect(shape.ranksAlong(rank, ...input)).toEqual(along);
+        expect(shape.indexAlong(rank, ...input)).toBe(along.indexOf(rank));
+        expect(shape.size(...input)).toBe(along.length);
         groups.add(along.join());
       }
-      expect(shape.groups(...given).map(String)).toEqual([...groups]);
+      expect(shape.groups(...input).map(String)).toEqual([...groups]);
     }
   }
 });

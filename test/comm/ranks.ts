@@ -43,7 +43,7 @@ function isFree(port: number): Promise<boolean> {
 async function environmentsOf(
   count: number,
   gate: string,
-  own: Record<string, string> = {},
+  options: Record<string, string> = {},
 ): Promise<NodeJS.ProcessEnv[]> {
   const port = await freePort();
   const secret = randomBytes(16).toString('hex');
@@ -58,7 +58,7 @@ async function environmentsOf(
     DS_NUM_THREADS: '1',
     DS_TEST_GATE: gate,
     DS_TEST_RANKS: String(count),
-    ...own,
+    ...options,
   }));
 }
 
@@ -83,9 +83,13 @@ function startRanks(
   environments: readonly NodeJS.ProcessEnv[],
   options: RankOptions,
 ): Promise<RankResult[]> {
-  const own = [process.execPath, ...commandFor(program), JSON.stringify(options.job ?? null)];
+  const localTexts = [
+    process.execPath,
+    ...commandFor(program),
+    JSON.stringify(options.job ?? null),
+  ];
   const children = environments.map((env, rank) => {
-    const [command, ...words] = [...(options.wrapper?.(rank) ?? []), ...own];
+    const [command, ...words] = [...(options.wrapper?.(rank) ?? []), ...localTexts];
     return spawn(command as string, words, { env, stdio: ['ignore', 'pipe', 'pipe'] });
   });
   options.started?.(children);

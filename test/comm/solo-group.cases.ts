@@ -38,7 +38,7 @@ function readsInput(device: Device, body: (late: Late) => void): void {
   other.synchronize();
   const different = held(() => read.eq(input).logicalNot().sum());
   assert.equal(different.item(), 0);
-  for (const one of [input, output, from, to, read, different]) one.release();
+  for (const tensor of [input, output, from, to, read, different]) tensor.release();
   for (const one of [ready, other]) one.dispose();
 }
 

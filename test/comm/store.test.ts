@@ -31,8 +31,8 @@ beforeEach(() => {
 });
 afterEach(() => server.stop());
 
-const joinRank = (rank: number, given = secret, timeout = MINUTE) =>
-  Job.join({ store: { host, port: server.port, secret: given }, rank, worldSize: 2, timeout });
+const joinRank = (rank: number, text = secret, timeout = MINUTE) =>
+  Job.join({ store: { host, port: server.port, secret: text }, rank, worldSize: 2, timeout });
 
 async function withJobs(body: (a: Job, b: Job) => Promise<void>): Promise<void> {
   const [a, b] = await Promise.all([joinRank(0), joinRank(1)]);
@@ -123,8 +123,8 @@ async function failureOf(job: Job): Promise<never> {
 function watchdogTicks(): number {
   const tasks = readdirSync('/proc/self/task').map((id) => `/proc/self/task/${id}`);
   const stats = tasks.map((task) => readFileSync(`${task}/stat`, 'utf8'));
-  const own = stats.filter((stat) => stat.includes('(ds-watchdog)'));
-  const ticks = own.flatMap((stat) => stat.split(') ')[1]?.split(' ').slice(11, 13) ?? []);
+  const localTexts = stats.filter((stat) => stat.includes('(ds-watchdog)'));
+  const ticks = localTexts.flatMap((stat) => stat.split(') ')[1]?.split(' ').slice(11, 13) ?? []);
   return ticks.reduce((sum, each) => sum + Number(each), 0);
 }
 
@@ -136,8 +136,8 @@ test('a frozen store fails after the timeout of the job', () =>
     await Promise.all([job?.set('a', '1'), patient?.set('b', '1')]);
     serving.kill('SIGSTOP');
     // The process may answer until the signal arrives.
-    const ask = async (one?: Job) => {
-      while (true) await one?.set('a', '2');
+    const ask = async (job?: Job) => {
+      while (true) await job?.set('a', '2');
     };
     // A job with a longer timeout gives up a silent store after half a minute.
     const lost = ask(patient).catch(() => 'the patient one');
@@ -202,9 +202,9 @@ test('a job that is suspended longer than the silence limit continues', () =>
     const nextOutput = async () => String((await once(rank.stdout as Readable, 'data'))[0]);
     try {
       expect(await nextOutput()).toBe('joined\n');
-      for (const one of [serving, rank]) one.kill('SIGSTOP');
+      for (const childProcess of [serving, rank]) childProcess.kill('SIGSTOP');
       await new Promise((r) => setTimeout(r, SILENCE + 1000));
-      for (const one of [serving, rank]) one.kill('SIGCONT');
+      for (const childProcess of [serving, rank]) childProcess.kill('SIGCONT');
       await new Promise((r) => setTimeout(r, 1000));
       rank.stdin?.write('ask');
       expect(await nextOutput()).toBe('well\n');

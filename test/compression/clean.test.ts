@@ -55,14 +55,14 @@ test('a trained model computes the same without compression, under the original 
 
 test('weights end at target_bits', () => {
   seed(4);
-  const own = new nn.Linear(6, 4);
-  const weight = own.weight.toArray();
+  const localLayer = new nn.Linear(6, 4);
+  const weight = localLayer.weight.toArray();
   const section = of('weight_quantization', {}, { params: { start_bits: 8, target_bits: 3 } });
-  const model = initCompression(new nn.Sequential(own), configOf(section));
+  const model = initCompression(new nn.Sequential(localLayer), configOf(section));
   redundancyClean(model, configOf(section));
-  expect(model.children()).toEqual([own]);
+  expect(model.children()).toEqual([localLayer]);
   const step = (2 * Math.max(...weight.map(Math.abs))) / 8;
-  const codes = own.weight.toArray().map((value) => value / step);
+  const codes = localLayer.weight.toArray().map((value) => value / step);
   for (const [i, code] of codes.entries()) {
     expect(code).toBeCloseTo(
       Math.min(3, Math.max(-4, Math.round((weight[i] as number) / step))),
@@ -147,8 +147,8 @@ class Attention extends nn.Module {
   readonly out = new nn.Linear(6, 6);
 
   override forward(input: Tensor): Tensor {
-    const heads = (one: nn.Linear): Tensor => {
-      const y = one.call(input);
+    const heads = (layer: nn.Linear): Tensor => {
+      const y = layer.call(input);
       return y.reshape(y.size(0), y.size(1), y.size(2) / 2, 2).transpose(1, 2);
     };
     const scores = heads(this.query).matmul(heads(this.key).transpose(-2, -1));
@@ -358,21 +358,21 @@ test('a layer with two masks is refused', () => {
 
 test('inputs have a range for each token, gradients pass, and they stay quantized', () => {
   seed(4);
-  const own = new nn.Linear(6, 4);
+  const localLayer = new nn.Linear(6, 4);
   const section = of('activation_quantization', {}, { params: { bits: 4 } });
-  const model = initCompression(new nn.Sequential(own), configOf(section));
+  const model = initCompression(new nn.Sequential(localLayer), configOf(section));
   const rounded = Array.from({ length: 4 }, (_, row) => {
     const values = x.toArray().slice(6 * row, 6 * row + 6);
     const step = (2 * Math.max(...values.map(Math.abs))) / 16;
     return values.map((value) => Math.min(7, Math.max(-8, Math.round(value / step))) * step);
   });
-  const expected = outputs(own, Tensor.from(rounded.flat(), { shape: [2, 2, 6] }));
+  const expected = outputs(localLayer, Tensor.from(rounded.flat(), { shape: [2, 2, 6] }));
   closely(outputs(model, x), expected);
   const input = x.clone();
   input.requiresGrad = true;
   (model.call(input) as Tensor).sum().backward();
   const columns = Array.from({ length: 6 }, (_, k) =>
-    [0, 1, 2, 3].reduce((sum, o) => sum + (own.weight.toArray()[6 * o + k] as number), 0),
+    [0, 1, 2, 3].reduce((sum, o) => sum + (localLayer.weight.toArray()[6 * o + k] as number), 0),
   );
   closely(
     input.grad?.toArray() ?? [],

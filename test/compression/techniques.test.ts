@@ -150,9 +150,9 @@ test('pruning keeps the largest weights, and the first of equal ones', () => {
 /** A linear layer [4, 6] in a list, compressed by `section`. */
 function layer(section: Section): { module: nn.Module; own: nn.Linear } {
   seed(11);
-  const own = new nn.Linear(6, 4);
-  const module = initCompression(new nn.Sequential(own), configOf(section));
-  return { module, own };
+  const localLayer = new nn.Linear(6, 4);
+  const module = initCompression(new nn.Sequential(localLayer), configOf(section));
+  return { module, own: localLayer };
 }
 
 const x = Tensor.from(
@@ -169,7 +169,7 @@ function reference(weight: number[], bias: number[]) {
   const y = [0, 1, 2].map((i) =>
     bias.map((b, o) =>
       Array.from({ length: 6 }, (_, k) => at(i, k) * (weight[6 * o + k] as number)).reduce(
-        (sum, one) => sum + one,
+        (sum, value) => sum + value,
         b,
       ),
     ),
@@ -200,7 +200,7 @@ interface Expected {
 /** Compares forward and backward of `module` with the expected values. */
 function check(
   module: nn.Module,
-  own: nn.Linear,
+  localLayer: nn.Linear,
   { weight, bias, mask, rows = () => 1 }: Expected,
 ): { dW: number[] } {
   const { y, dW, db } = reference(weight, bias);
@@ -208,11 +208,11 @@ function check(
   closely(out.toArray(), y);
   out.square().sum().mul(0.5).backward();
   closely(
-    own.weight.grad?.toArray(),
+    localLayer.weight.grad?.toArray(),
     dW.map((value, i) => value * mask(i)),
   );
   closely(
-    own.bias?.grad?.toArray(),
+    localLayer.bias?.grad?.toArray(),
     db.map((value, o) => value * rows(o)),
   );
   return { dW };

@@ -66,14 +66,14 @@ async function trainCompressed(section: Section, device: Device, more: object): 
 }
 
 /** One rounding that falls to the other side on one device moves a weight by Adam's step. */
-function assertAlike(got: Run, wanted: Run): void {
-  assertClose(got.losses, wanted.losses, 1e-3, 'losses');
-  const names = Object.keys(wanted.values);
+function assertAlike(got: Run, expected: Run): void {
+  assertClose(got.losses, expected.losses, 1e-3, 'losses');
+  const names = Object.keys(expected.values);
   assert.deepEqual(Object.keys(got.values), names);
   const all = (run: Run) => names.flatMap((name) => run.values[name] as number[]);
-  const [some, others] = [all(got), all(wanted)];
+  const [some, others] = [all(got), all(expected)];
   const off = some.map((value, i) => Math.abs(value - (others[i] as number)));
-  const mean = off.reduce((sum, one) => sum + one, 0) / off.length;
+  const mean = off.reduce((sum, value) => sum + value, 0) / off.length;
   assert.ok(mean < 1e-4, `parameters and buffers differ by ${mean} in the mean`);
 }
 
@@ -131,9 +131,9 @@ async function ranksTrainAsOne(device: Device): Promise<void> {
     assert.deepEqual(first.losses[stage], first.losses[0], `losses of stage ${stage}`);
     assert.deepEqual(first.values[stage], first.values[0], `values of stage ${stage}`);
   }
-  const one = await compressModel(everything, {}, device);
-  assertClose(first.losses[0] as number[], train(one, 6), 1e-5, 'one rank');
-  one.destroy();
+  const engine = await compressModel(everything, {}, device);
+  assertClose(first.losses[0] as number[], train(engine, 6), 1e-5, 'one rank');
+  engine.destroy();
 }
 
 function roundsAlike(device: Device): void {
@@ -163,7 +163,7 @@ async function cleans(device: Device): Promise<void> {
     redundancyClean(model, configOf(section));
     assertClose(outputs(), before, 1e-6, 'outputs');
   });
-  for (const one of model.parameters()) one.dispose();
+  for (const parameter of model.parameters()) parameter.dispose();
 }
 
 export const cases: Case[] = [

@@ -136,8 +136,9 @@ test.each(files)('$repository resolves as in the table', ({ keys, refused }) => 
   if (refused) return;
   const filled = table(training, worldSize, keys['zero_optimization.stage']);
   for (const [path, value] of Object.entries(keys)) {
-    const wanted = value === 'auto' ? filled[path] : value;
-    const expected = typeof value === 'string' && value !== 'auto' ? String(wanted) : wanted;
+    const expectedValue = value === 'auto' ? filled[path] : value;
+    const expected =
+      typeof value === 'string' && value !== 'auto' ? String(expectedValue) : expectedValue;
     const got = at(config, path);
     expect([path, typeof expected === 'string' ? String(got) : got]).toEqual([path, expected]);
   }

@@ -10,8 +10,8 @@ const refusal = (config: object, more: object = {}) =>
 
 test('torch_autocast does not affect a precision that was already enabled', () => {
   const autocast = { torch_autocast: { enabled: true, dtype: 'bfloat16' } };
-  const made = check({ ...autocast }).origins?.['bf16.enabled'];
-  expect(made).toEqual({ from: 'derived', of: 'torch_autocast.dtype' });
+  const result = check({ ...autocast }).origins?.['bf16.enabled'];
+  expect(result).toEqual({ from: 'derived', of: 'torch_autocast.dtype' });
   const written = check({ ...autocast, bf16: { enabled: true } }).origins?.['bf16.enabled'];
   expect(written).not.toMatchObject({ from: 'derived' });
 });

@@ -74,7 +74,7 @@ function tryBatch({
   let multiple = 1;
   while (micros.some((micro) => multiple % micro !== 0)) ++multiple;
   let best = { batch: 0, ranks: [] as number[] };
-  for (const base of [...micros, multiple].filter((one) => one <= maxGpus)) {
+  for (const base of [...micros, multiple].filter((value) => value <= maxGpus)) {
     const batch = base * Math.max(...records.filter((n) => n * base <= maxGpus));
     const ranks: number[] = [];
     for (let count = least; count <= largest; ++count) {
@@ -113,8 +113,8 @@ test('equals an exhaustive search', () => {
       const triad = elasticTriad({ ...defaults, ...section }, i + 1);
       return 'path' in triad ? null : triad.train_batch_size;
     });
-    const wanted = batches.map((_, i) => (best.ranks.includes(i + 1) ? best.batch : null));
-    expect({ section, batches }).toEqual({ section, batches: wanted });
+    const expected = batches.map((_, i) => (best.ranks.includes(i + 1) ? best.batch : null));
+    expect({ section, batches }).toEqual({ section, batches: expected });
   }
 });
 

@@ -184,7 +184,7 @@ describe('oddities', () => {
   test('the error at the end of the file points to the comment that contains the rest', () => {
     const line = full
       .split('\n')
-      .filter((one) => !one.startsWith('//'))
+      .filter((text) => !text.startsWith('//'))
       .join(' ');
     const { errors } = noticesOf(line);
     expect(errors.map(({ message }) => message)).toEqual([

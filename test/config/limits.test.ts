@@ -69,8 +69,8 @@ test.each<[object]>([
 
 describe('elasticity', () => {
   const elastic = (section: object, worldSize = 4) => {
-    const own = { enabled: true, micro_batch_sizes: [2, 4], min_gpus: 1, max_gpus: 8 };
-    const elasticity = { max_train_batch_size: 64, version: 0.1, ...own, ...section };
+    const settings = { enabled: true, micro_batch_sizes: [2, 4], min_gpus: 1, max_gpus: 8 };
+    const elasticity = { max_train_batch_size: 64, version: 0.1, ...settings, ...section };
     return checkConfig({ elasticity } as DsConfig, { worldSize }).errors.map(
       ({ message }) => message,
     );

@@ -61,7 +61,7 @@ test('a section with the value "auto" sets "auto" for its keys', () => {
   expect(all).toContain('2 cpu 0.25 none');
   expect(all).toContain('3 cpu 1 cpu');
   // Offloaded weights require fully offloaded state, and stage 0 has nothing to offload.
-  expect(all.filter((one) => /^0 cpu|cpu 0.* cpu$|^3 none 1 cpu/.test(one))).toEqual([]);
+  expect(all.filter((text) => /^0 cpu|cpu 0.* cpu$|^3 none 1 cpu/.test(text))).toEqual([]);
 });
 
 test('the plan considers a disk only if nvme_path is given', () => {
@@ -84,11 +84,11 @@ test('the plan may turn off open settings of offloaded state, but keeps given on
 
 test('other keys exclude choices of the plan', () => {
   const summed: DsConfig = { gradient_allreduce_op: 'sum' };
-  expect(states({ stage: 'auto' }, summed).map((one) => one[0])).toEqual(['0', '1', '2']);
+  expect(states({ stage: 'auto' }, summed).map((state) => state[0])).toEqual(['0', '1', '2']);
   const oneBit: DsConfig = { optimizer: { type: 'OneBitAdam', params: { lr: 1e-3 } } };
   expect(states({ stage: 'auto', offload_optimizer: 'auto' }, oneBit)).toEqual(['0 none 1 none']);
   expect(
-    states({ stage: 'auto', offload_optimizer: { device: 'cpu' } }).map((one) => one[0]),
+    states({ stage: 'auto', offload_optimizer: { device: 'cpu' } }).map((state) => state[0]),
   ).toEqual(['1', '2', '3']);
   expect(() => ways({ stage: 'auto', offload_optimizer: { device: 'nvme' } })).toThrow(
     expect.objectContaining({ op: 'zero_optimization.offload_optimizer.nvme_path' }),

@@ -187,10 +187,10 @@ test.each([
 
 test('null batch sizes count as absent', () => {
   const nothing = { train_batch_size: null, gradient_accumulation_steps: null };
-  const given = { ...MICRO, ...nothing };
+  const options = { ...MICRO, ...nothing };
   const training = { perDeviceBatchSize: 2, accumulationSteps: 3 };
   for (const [auto, steps] of [[{}, 1] as const, [{ training, mustMatch: true }, 3] as const]) {
-    expect(resolveConfig(given, { worldSize: 2, auto })).toMatchObject({
+    expect(resolveConfig(options, { worldSize: 2, auto })).toMatchObject({
       train_batch_size: 4 * steps,
       gradient_accumulation_steps: steps,
     });

@@ -51,8 +51,8 @@ test.each<[config: object, expected: string]>([
   [{ enabled: true, recipe: 'rowwise' }, 'false with "rowwise"'],
   [{ enabled: true, stage: 2 }, 'false at stage 2'],
   [{ enabled: true, zero_quantized_weights: true }, 'false with zero_quantized_weights'],
-])('gathers in FP8 with %j are refused', (given, expected) => {
-  const { enabled = false, recipe = 'tensorwise', ...more } = given as Record<string, never>;
+])('gathers in FP8 with %j are refused', (options, expected) => {
+  const { enabled = false, recipe = 'tensorwise', ...more } = options as Record<string, never>;
   const of = (fp8: object, section: object) =>
     violations(values({ bf16: { enabled: true }, fp8, ...zero({ stage: 3, ...section }) }));
   const [found] = of({ enabled, recipe, all_gather: true }, more);

@@ -399,10 +399,10 @@ test.each([
     { total_curriculum_step: 30, difficulty_step: 8, root_degree: 2, max_step: [3] },
     [/schedule_config is that of "fixed_linear", which does not read root_degree, max_step/],
   ],
-])('a curriculum with %j and %j is advised on', (section, schedule, wanted) => {
+])('a curriculum with %j and %j is advised on', (section, schedule, expected) => {
   const config = { ...BASE, ...curriculum(section, schedule) } as DsConfig;
   const { notices } = resolveConfig(config, { worldSize: 1 });
-  expect(notices).toEqual(wanted.map((one) => expect.stringMatching(one)));
+  expect(notices).toEqual(expected.map((pattern) => expect.stringMatching(pattern)));
 });
 
 test.each([

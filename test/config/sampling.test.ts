@@ -184,7 +184,7 @@ test.each<[what: string, config: DsConfig, wanted: RegExp[]]>([
     samplingConfig({ enabled: false, curriculum_learning: { enabled: true } }),
     [],
   ],
-])('%s: notices', (_, config, wanted) => {
+])('%s: notices', (_, config, expected) => {
   const { notices } = resolveConfig(config, { worldSize: 1 });
-  expect(notices).toEqual(wanted.map((one) => expect.stringMatching(one)));
+  expect(notices).toEqual(expected.map((pattern) => expect.stringMatching(pattern)));
 });

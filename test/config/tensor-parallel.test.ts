@@ -45,7 +45,7 @@ test.each<[object, RegExp]>([
 ])('%j is a notice', (section, text) => {
   const { errors, notices } = check({ autotp_size: 2, ...section });
   expect(errors).toEqual([]);
-  expect(notices.map((one) => `${one.path} ${one.text}`).join('\n')).toMatch(text);
+  expect(notices.map((notice) => `${notice.path} ${notice.text}`).join('\n')).toMatch(text);
 });
 
 const specs = (...list: object[]) => ({ autotp_size: 2, partition_config: { layer_specs: list } });
@@ -78,15 +78,15 @@ test.each<[object, RegExp]>([
 });
 
 test('rules of partition_config', () => {
-  const given = [
+  const items = [
     { patterns: ['.*\\.qkv\\.weight$'], shape: [3, -1] },
     { patterns: ['.*\\.o\\.weight$'], partition_type: 'row', partition_dim: 1 },
     { patterns: ['.*'], partition_type: 'skip' },
   ];
-  const { errors, config } = check({ autotp_size: 2, partition_config: { layer_specs: given } });
+  const { errors, config } = check({ autotp_size: 2, partition_config: { layer_specs: items } });
   expect(errors).toEqual([]);
   expect(config?.tensor_parallel.partition_config?.use_default_specs).toBe(true);
-  const [packed, row, skip] = partitionSpecs(given);
+  const [packed, row, skip] = partitionSpecs(items);
   expect(packed).toMatchObject({ type: 'column', parts: 3 });
   expect(packed?.patterns[0]?.test('h.0.qkv.weight')).toBe(true);
   expect(row).toMatchObject({ type: 'row', parts: 1 });

@@ -35,8 +35,8 @@ test.each<[Given, number, Required<Given>]>([
   [[_, 8, 2], 2, [32, 8, 2]],
   [[16, 2, 8], 1, [16, 2, 8]],
   [[7, _, _], 1, [7, 7, 1]],
-])('%j on %d ranks', (given, worldSize, expected) => {
-  expect(triad(given, worldSize)).toEqual(expected);
+])('%j on %d ranks', (values, worldSize, expected) => {
+  expect(triad(values, worldSize)).toEqual(expected);
 });
 
 test.each<[Given, number, RegExp]>([
@@ -48,8 +48,8 @@ test.each<[Given, number, RegExp]>([
   [[1, _, 4], 2, /1 != 0 \(derived\) x 4 x 2.*multiple of 8: 8 would fit/],
   [[_, _, 4], 1, /got gradient_accumulation_steps alone/],
   [[_, _, _], 1, /got neither/],
-])('%j on %d ranks is refused', (given, worldSize, message) => {
-  expect(() => triad(given, worldSize)).toThrow(message);
+])('%j on %d ranks is refused', (values, worldSize, message) => {
+  expect(() => triad(values, worldSize)).toThrow(message);
 });
 
 test('a mismatch is an error at its key', () => {
@@ -71,8 +71,8 @@ test('every pair that determines a triple gives it back, for many triples', () =
           gradient_accumulation_steps: steps,
         };
         for (const missing of Object.keys(full) as (keyof Triad)[]) {
-          const given = { ...full, [missing]: undefined };
-          expect(resolveTriad(given, worldSize)).toEqual(full);
+          const options = { ...full, [missing]: undefined };
+          expect(resolveTriad(options, worldSize)).toEqual(full);
         }
       }
     }

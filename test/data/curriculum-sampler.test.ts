@@ -116,8 +116,8 @@ test('a sample must be within the difficulty of every metric, each with its own 
   }
   expect(sampler.difficulties(5)).toEqual({ growing: 6, parity: 1, alone: 8 });
   expect(new Set(batches.slice(10).flat()).size).toBe(40);
-  const whole = makeSampler({ metrics: { alone } });
-  expect(sort(whole)).toEqual(Array.from({ length: 40 }, (_, i) => i));
+  const fullSampler = makeSampler({ metrics: { alone } });
+  expect(sort(fullSampler)).toEqual(Array.from({ length: 40 }, (_, i) => i));
 });
 
 test.each([1, 2, 3])(
@@ -187,12 +187,12 @@ test('two ranks draw as one, positions can be restored, and the seed changes the
   const two = [0, 1].map((rank) => makeSampler({ seed: 5, rank, worldSize: 2 }));
   for (const epoch of [0, 1, 2]) {
     for (const sampler of [one, ...two]) sampler.setEpoch(epoch);
-    const whole = [...one];
+    const fullValues = [...one];
     const halves = two.map((sampler) => [...sampler]);
     expect(halves.map(({ length }) => length)).toEqual([20, 20]);
-    expect(whole).toEqual(whole.map((_, i) => halves[i % 2]?.[i >> 1]));
+    expect(fullValues).toEqual(fullValues.map((_, i) => halves[i % 2]?.[i >> 1]));
     for (const served of [0, 4, 8, 20, 40]) {
-      expect([...one.order(served)]).toEqual(whole.slice(served));
+      expect([...one.order(served)]).toEqual(fullValues.slice(served));
     }
     expect(batchesOf(makeSampler({ seed: 6 }), 3)).not.toEqual(
       batchesOf(makeSampler({ seed: 5 }), 3),

@@ -65,8 +65,8 @@ describe('DataLoader', () => {
   test('any position resumes with the next sample', async () => {
     const options = { batchSize: 3, seed: 11, collate: asList };
     const all: number[][] = [];
-    const whole = new RepeatingLoader(new DataLoader(numbers(8), options));
-    for (let i = 0; i < 12; ++i) all.push(whole.next().value);
+    const fullLoader = new RepeatingLoader(new DataLoader(numbers(8), options));
+    for (let i = 0; i < 12; ++i) all.push(fullLoader.next().value);
     for (let cut = 0; cut < 9; ++cut) {
       const first = new DataLoader(numbers(8), options);
       const batches = new RepeatingLoader(first);
@@ -262,7 +262,7 @@ test('tensors are stacked', () => {
 
 describe('for await runs the event loop between two batches', () => {
   const options = { batchSize: 1, collate: asList };
-  const own = {
+  const settings = {
     *[Symbol.iterator](): Generator<number> {},
     async *[Symbol.asyncIterator](): AsyncGenerator<number> {
       yield* [1, 2, 3, 4, 5, 6];
@@ -272,7 +272,7 @@ describe('for await runs the event loop between two batches', () => {
   test.each<[string, () => AsyncIterable<unknown>]>([
     ['DataLoader', () => new DataLoader(numbers(6), options)],
     ['RepeatingLoader', () => new RepeatingLoader(new DataLoader(numbers(3), options))],
-    ['RepeatingLoader of a loader of the program', () => new RepeatingLoader(own)],
+    ['RepeatingLoader of a loader of the program', () => new RepeatingLoader(settings)],
   ])('%s', async (_, loader) => {
     const order: string[] = [];
     let batches = 0;
@@ -345,8 +345,8 @@ test('setEpoch() moves the loader and its sampler to the start of an epoch', () 
 
 test('an iteration left after the last batch continues with the next epoch', () => {
   const options = { batchSize: 2, seed: 3, collate: asList };
-  const whole = new DataLoader(numbers(4), options);
-  const epochs = [0, 1].map(() => [...whole]);
+  const fullDataLoader = new DataLoader(numbers(4), options);
+  const epochs = [0, 1].map(() => [...fullDataLoader]);
   const loader = new DataLoader(numbers(4), options);
   let left = 2;
   for (const _ of loader) if (--left === 0) break;

@@ -25,9 +25,14 @@ test('epochs and seeds differ, ranks share one order, and positions can be resto
   expect(order({}, 1)).not.toEqual(order({}));
   expect(order({ seed: 4 })).not.toEqual(order({}));
   const ranks = [0, 1].map((rank) => order({ rank, worldSize: 2 }));
-  const whole = order({});
+  const fullValues = order({});
   expect(ranks.map(({ length }) => length)).toEqual([102, 102]);
-  expect(whole.slice(0, 4)).toEqual([ranks[0]?.[0], ranks[1]?.[0], ranks[0]?.[1], ranks[1]?.[1]]);
+  expect(fullValues.slice(0, 4)).toEqual([
+    ranks[0]?.[0],
+    ranks[1]?.[0],
+    ranks[0]?.[1],
+    ranks[1]?.[1],
+  ]);
   const sampler = new LengthGroupedSampler(lengths, { batchSize: 4, seed: 9 });
   sampler.loadStateDict({ epoch: 1, seed: 3 });
   expect([...sampler.order(200)]).toEqual(order({}, 1).slice(200));
@@ -36,8 +41,8 @@ test('epochs and seeds differ, ranks share one order, and positions can be resto
 test('small sets are one group a batch; wrong arguments are refused', () => {
   const few = new LengthGroupedSampler([1, 3, 2], { batchSize: 8 });
   expect([...few].map((i) => [1, 3, 2][i])).toEqual([3, 2, 1]);
-  const makeSampler = (given: unknown, options: object) => () =>
-    new LengthGroupedSampler(given as number[], options as never);
+  const makeSampler = (input: unknown, options: object) => () =>
+    new LengthGroupedSampler(input as number[], options as never);
   expect(makeSampler(7, { batchSize: 1 })).toThrow('a list of the lengths of all samples, got 7');
   expect(makeSampler([1], { batchSize: 0 })).toThrow('batchSize');
   expect(makeSampler([1], { batch: 1 })).toThrow('"batch"');

@@ -71,8 +71,11 @@ function train(engine: Engine, loader: Iterable<Tensor>, steps = Number.POSITIVE
 test.each([0, 3])(
   'a run that resumes in the middle of an epoch sees the same samples, %d workers',
   async (n) => {
-    const whole = await start(20, n);
-    const expected = [train(whole.engine, whole.loader), train(whole.engine, whole.loader)];
+    const fullResult = await start(20, n);
+    const expected = [
+      train(fullResult.engine, fullResult.loader),
+      train(fullResult.engine, fullResult.loader),
+    ];
     const first = await start(20, n);
     const before = train(first.engine, first.loader, 4);
     await first.engine.saveCheckpoint(dir);

@@ -151,21 +151,21 @@ describe('an index is refused', () => {
       /v\.idx, list 1: expected one number, got 2\. Pass an index_to_metric/,
     ],
   ])('%s', async (_, samples, metrics, message) => {
-    const given = files(samples, metrics);
-    const error = await refusal(() => pool(given, 5));
+    const options = files(samples, metrics);
+    const error = await refusal(() => pool(options, 5));
     expect(error.code).toBe('DS_DATA');
     expect(error.message).toMatch(message);
   });
 
   test('if it is missing, truncated, or has too large numbers', async () => {
-    const given = files(SAMPLES);
-    const missing = { ...given, indexToMetricPath: at('none') };
+    const options = files(SAMPLES);
+    const missing = { ...options, indexToMetricPath: at('none') };
     expect((await refusal(() => pool(missing, 5))).message).toMatch(/none\.bin.*ENOENT/);
     writeFileSync(at('v.bin'), Buffer.alloc(17));
-    expect((await refusal(() => pool(given, 5))).message).toMatch(/24 \(i64\) bytes, got 17/);
+    expect((await refusal(() => pool(options, 5))).message).toMatch(/24 \(i64\) bytes, got 17/);
     const wide = Buffer.alloc(24);
     wide.writeBigInt64LE(2n ** 60n, 8);
     writeFileSync(at('v.bin'), wide);
-    expect((await refusal(() => pool(given, 5))).message).toMatch(/v\.bin, number 1: .* 53 bits/);
+    expect((await refusal(() => pool(options, 5))).message).toMatch(/v\.bin, number 1: .* 53 bits/);
   });
 });

@@ -73,9 +73,9 @@ test('unsigned integers of 64 bits are i64', () => {
 
 test.each([[5], [[1, 2]], [(function* () {})()]])(
   'initialize() names trainingData: %p',
-  (given) => {
+  (input) => {
     const config: DsConfig = { train_batch_size: 1, optimizer: { type: 'AdamW', params: {} } };
-    const trainingData = given as never;
+    const trainingData = input as never;
     return expect(
       initialize({ model: new nn.Linear(1, 1), config, trainingData }),
     ).rejects.toMatchObject({

@@ -76,11 +76,11 @@ test('ranks get disjoint parts of all samples except padding, for any size', () 
     const ranks = ranksOf(samples, worldSize, { seed: round, dropLast });
     for (const sampler of ranks) sampler.setEpoch(round);
     const all = ranks.flatMap((sampler) => [...sampler]);
-    const whole = [...shuffledOrder(samples, round, round)];
+    const fullValues = [...shuffledOrder(samples, round, round)];
     const dealt = range(all.length).map(
       (i) => ranks[i % worldSize]?.order(0)[Math.floor(i / worldSize)],
     );
-    const padded = range(all.length).map((i) => whole[i % samples]);
+    const padded = range(all.length).map((i) => fullValues[i % samples]);
     expect(dealt).toEqual(padded);
     if (!dropLast) expect(new Set(all).size).toBe(samples);
     else expect(new Set(all).size).toBe(all.length);
@@ -95,10 +95,10 @@ test('from any position, another world size draws exactly the remaining samples'
     const served = from * Math.floor(random() * (samples / from));
     const to = 1 + Math.floor(random() * 6);
     const rest = ranksOf(samples, to, { seed: 1 }).flatMap((s) => [...s.order(served)]);
-    const whole = [...shuffledOrder(samples, 1, 0)];
-    const expected = whole.slice(served);
+    const fullValues = [...shuffledOrder(samples, 1, 0)];
+    const expected = fullValues.slice(served);
     const padding = Math.ceil(expected.length / to) * to - expected.length;
-    expect(sort(rest)).toEqual(sort([...expected, ...whole.slice(0, padding)]));
+    expect(sort(rest)).toEqual(sort([...expected, ...fullValues.slice(0, padding)]));
   }
 });
 
@@ -162,12 +162,14 @@ test('ranks share the draws of a WeightedRandomSampler, and go on at another wor
   const weights = [5, 1, 1, 2, 2, 9, 1];
   const make = (rank: number, worldSize: number) =>
     new WeightedRandomSampler(weights, { samples: 12, seed: 8, rank, worldSize });
-  const whole = [...make(0, 1)];
+  const fullValues = [...make(0, 1)];
   const dealt = [0, 1, 2].map((rank) => [...make(rank, 3)]);
   expect(dealt.map((ownIndices) => ownIndices.length)).toEqual([4, 4, 4]);
-  expect(whole.map((_, i) => dealt[i % 3]![Math.floor(i / 3)])).toEqual(whole);
+  expect(fullValues.map((_, i) => dealt[i % 3]![Math.floor(i / 3)])).toEqual(fullValues);
   const rest = [0, 1].map((rank) => [...make(rank, 2).order(6)]);
-  expect(whole.slice(6).map((_, i) => rest[i % 2]![Math.floor(i / 2)])).toEqual(whole.slice(6));
+  expect(fullValues.slice(6).map((_, i) => rest[i % 2]![Math.floor(i / 2)])).toEqual(
+    fullValues.slice(6),
+  );
   const resumed = make(0, 1);
   resumed.loadStateDict({ ...make(0, 3).stateDict(), epoch: 2 });
   expect(resumed.epoch).toBe(2);

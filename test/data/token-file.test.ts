@@ -291,10 +291,10 @@ describe("Megatron's indexed datasets", () => {
   test('a damaged index gives tokens or a DsError', () => {
     const tokens = randomTokens(count, 1000);
     write({ code: 8, lengths }, 'u16', tokens);
-    const whole = indexBytes({ code: 8, lengths }, 2);
+    const fullBytes = indexBytes({ code: 8, lengths }, 2);
     let refused = 0;
     for (let round = 0; round < 3000; ++round) {
-      const damaged = Buffer.from(whole);
+      const damaged = Buffer.from(fullBytes);
       for (let hit = 0; hit <= round % 3; ++hit) {
         damaged[Math.floor(random() * damaged.length)] = Math.floor(random() * 256);
       }

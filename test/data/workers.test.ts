@@ -137,8 +137,8 @@ describe('positions', () => {
   test.each([0, 3])('any position resumes there, %d workers', async (numWorkers) => {
     const make = (seed: number) =>
       loaderOf(dataset('numbers', 8), { batchSize: 3, seed, collate: asList, numWorkers });
-    const whole = new RepeatingLoader(make(11));
-    const all = Array.from({ length: 9 }, () => whole.next().value);
+    const fullLoader = new RepeatingLoader(make(11));
+    const all = Array.from({ length: 9 }, () => fullLoader.next().value);
     for (const cut of [1, 2, 3, 4]) {
       const first = make(11);
       const before = new RepeatingLoader(first);
@@ -149,7 +149,7 @@ describe('positions', () => {
       for (let i = cut; i < 9; ++i) expect(rest.next().value).toEqual(all[i]);
       await Promise.all([first.close(), second.close()]);
     }
-    await whole.loader[Symbol.asyncIterator]().return?.(undefined);
+    await fullLoader.loader[Symbol.asyncIterator]().return?.(undefined);
   });
 
   test('a state that is loaded during an iteration is followed by its next batch', () => {

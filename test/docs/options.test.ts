@@ -39,8 +39,10 @@ test.each([
   ['limit of a request', flagRows(REQUEST_LIMITS)],
   ['limit of the server', flagRows(SERVER_LIMITS)],
 ])('docs/serving.md has the declared options: %s', (heading, rows) => {
-  const own = tableRows(page('serving.md'), heading).filter((row) => !row.includes('--no-graphs'));
-  expect(own).toEqual(rows);
+  const localTexts = tableRows(page('serving.md'), heading).filter(
+    (row) => !row.includes('--no-graphs'),
+  );
+  expect(localTexts).toEqual(rows);
 });
 
 test('docs/chat.md has the declared options', () => {
@@ -50,8 +52,8 @@ test('docs/chat.md has the declared options', () => {
 
 test('docs/launcher.md has the declared options', () => {
   const rows = Object.values(LAUNCH).flatMap((declared) => flagRows(declared));
-  const own = tableRows(page('launcher.md'), 'option');
-  expect(own.filter((row) => !row.includes('--no-bind_cores_to_rank'))).toEqual(rows);
+  const localTexts = tableRows(page('launcher.md'), 'option');
+  expect(localTexts.filter((row) => !row.includes('--no-bind_cores_to_rank'))).toEqual(rows);
 });
 
 test.each([
@@ -77,7 +79,7 @@ function* defaultsIn(file: string): Generator<[name: string, comment: string, va
     ts.forEachChild(node, (child) => void pending.push(child));
     if (!ts.isPropertyAssignment(node) || !ts.isCallExpression(node.initializer)) continue;
     const about = node.initializer.arguments.find(ts.isObjectLiteralExpression);
-    const member = about?.properties.find((one) => one.name?.getText() === 'default');
+    const member = about?.properties.find((property) => property.name?.getText() === 'default');
     if (!member || !ts.isPropertyAssignment(member)) continue;
     const comment = ts.getJSDocCommentsAndTags(node)[0]?.getText() ?? '';
     const stated = /Default: (\S+?)[,;.]?(\s|$)/.exec(comment)?.[1] ?? '';

@@ -52,8 +52,8 @@ function omissions(steps: readonly Step[], names: Names): string[] {
     const texts = filesOf(file, names).map(read);
     if (texts.length === 0) return [`${filled(file, names)} is missing`];
     const words = Array.from(what.matchAll(/`([^`]*<\w+>[^`]*)`/g), ([, word = '']) => word);
-    const wanted = words.map((word) => filled(word, names));
-    return wanted
+    const expected = words.map((word) => filled(word, names));
+    return expected
       .filter((word) => !texts.some((text) => text.includes(word)))
       .map((word) => `${filled(file, names)}: no ${word}`);
   });
@@ -254,13 +254,13 @@ export const shiftRows = (x: Tensor): Tensor => add(x, 1);
     expect(spawnSync('node', ['scripts/gen-config.mjs', '--check'], { cwd: copy }).status).toBe(1);
     run('node', 'scripts/gen-config.mjs');
     run('node', 'scripts/gen-config.mjs', '--check');
-    for (const made of [
+    for (const result of [
       'types/config.generated.d.ts',
       'ds_config.schema.json',
       'docs/configuration.md',
     ]) {
-      expect(written(made)).toContain('eager_rounding');
-      expect(read('CONTRIBUTING.md')).toContain(`\`${made}\``);
+      expect(written(result)).toContain('eager_rounding');
+      expect(read('CONTRIBUTING.md')).toContain(`\`${result}\``);
     }
   });
 });

@@ -38,7 +38,7 @@ interface Surface {
 function exportedBy(module: ts.Symbol, checker: ts.TypeChecker): Set<ts.Symbol> {
   const targets = checker.getExportsOfModule(module).map((symbol) => targetOf(symbol, checker));
   const inner = targets.filter(({ flags }) => flags & ts.SymbolFlags.ValueModule);
-  return new Set([...targets, ...inner.flatMap((one) => [...exportedBy(one, checker)])]);
+  return new Set([...targets, ...inner.flatMap((symbol) => [...exportedBy(symbol, checker)])]);
 }
 
 const targetOf = (symbol: ts.Symbol, checker: ts.TypeChecker): ts.Symbol =>
@@ -87,14 +87,14 @@ function membersOf(owner: ts.Symbol, path: string, all: Surface): Entry[] {
   const { checker, exported } = all;
   const statics = owner.flags & ts.SymbolFlags.Class ? owner.exports : undefined;
   const members = [...(owner.members?.values() ?? []), ...(statics?.values() ?? [])];
-  const own = members
+  const localEntries = members
     .filter(isPublicMember)
     .map((member) => entryOf(`${path}.${member.name}`, member, checker, true));
   const bases = owner.flags & ts.SymbolFlags.Class ? basesOf(owner, checker) : [];
   const hidden = bases.filter((base) => !exported.has(base));
-  const names = new Set(own.map((entry) => entry.path));
+  const names = new Set(localEntries.map((entry) => entry.path));
   const inherited = hidden.flatMap((base) => membersOf(base, path, all));
-  return [...own, ...inherited.filter((entry) => !names.has(entry.path))];
+  return [...localEntries, ...inherited.filter((entry) => !names.has(entry.path))];
 }
 
 /** The base classes that this package declares. */

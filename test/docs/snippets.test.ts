@@ -36,12 +36,12 @@ function namedInGuide(): Snippet {
   const ours = text.matchAll(/^\| [^|]*\| ([^|]*)\|/gm);
   const name = /\b(?:engine|optim|data|comm|checkpointing|zero|nn|job)\.[\w.]*\w/g;
   const names = new Set(Array.from(ours, ([, cell = '']) => cell.match(name) ?? []).flat());
-  const given = [
+  const input = [
     "import { checkpointing, comm, data, type Engine, nn, optim, zero } from '@ds/native';",
     'declare const engine: Engine;',
     'declare const job: comm.Distributed;\n',
   ].join('\n');
-  return { page, line: 1, language: 'ts', given, code: [...names].join(';\n') };
+  return { page, line: 1, language: 'ts', given: input, code: [...names].join(';\n') };
 }
 
 test('the documentation has code', () => {
@@ -72,7 +72,7 @@ test.each(find('json').map(({ page, line, code: text }) => [`${page}:${line}`, t
   (_, text) => {
     const config: DsConfig = JSON.parse(text);
     const given = Object.keys(config).some((key) => /^(train_|elasticity$)/.test(key));
-    const whole = given ? config : { ...config, train_batch_size: 8 };
-    resolveConfig(whole, { worldSize: 1, strict: true });
+    const fullConfig = given ? config : { ...config, train_batch_size: 8 };
+    resolveConfig(fullConfig, { worldSize: 1, strict: true });
   },
 );

@@ -253,8 +253,8 @@ export const cases: Case[] = [
       await expectError('DS_ARGUMENT', /length and get.*an array of 3/, () =>
         initialize({ model, config, device, trainingData: samples as data.Dataset<number> }),
       );
-      const expectNamed = (given: object) =>
-        new data.DataLoader({ length: 3, get: (i) => i }, given as { batchSize: number });
+      const expectNamed = (options: object) =>
+        new data.DataLoader({ length: 3, get: (i) => i }, options as { batchSize: number });
       assert.equal(expectNamed({ batch_size: 3 }).batchSize, 3);
       await expectError('DS_ARGUMENT', /"batchsize".*Did you mean "batchSize"/, () =>
         expectNamed({ batchsize: 3 }),

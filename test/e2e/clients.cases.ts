@@ -96,7 +96,7 @@ const equalGroupsEqualOne =
         offload_optimizer: { device: offload, super_offload: superOffload },
       },
     };
-    const whole = await run(device, () => ({}), config);
+    const fullRun = await run(device, () => ({}), config);
     const split = await run(
       device,
       (model) => ({
@@ -106,8 +106,8 @@ const equalGroupsEqualOne =
       }),
       config,
     );
-    assert.deepEqual(split.after, whole.after);
-    for (const { engine } of [whole, split]) engine.destroy();
+    assert.deepEqual(split.after, fullRun.after);
+    for (const { engine } of [fullRun, split]) engine.destroy();
   };
 
 async function parametersOutsideAreFrozen(device: Device): Promise<void> {
@@ -129,12 +129,16 @@ async function clientOptimizersEqualTheFiles(device: Device): Promise<void> {
     (model) => ({ optimizer: new optim.AdamW(model.parameters(), ADAMW) }),
     { optimizer: { type: 'AdamW', params: { lr: 1 } } },
   );
-  const made = await run(device, () => ({ optimizer: (p) => new optim.AdamW(p as never, ADAMW) }), {
-    optimizer: null,
-  });
+  const result = await run(
+    device,
+    () => ({ optimizer: (p) => new optim.AdamW(p as never, ADAMW) }),
+    {
+      optimizer: null,
+    },
+  );
   assert.deepEqual(object.after, expected.after);
-  assert.deepEqual(made.after, expected.after);
-  for (const { engine } of [expected, object, made]) engine.destroy();
+  assert.deepEqual(result.after, expected.after);
+  for (const { engine } of [expected, object, result]) engine.destroy();
 }
 
 async function clientSchedules(device: Device): Promise<void> {
@@ -147,8 +151,8 @@ async function clientSchedules(device: Device): Promise<void> {
       return 0.5 ** appliedSteps;
     }
   }
-  const own = await run(device, () => ({ lrScheduler: new Halving() }));
-  assert.deepEqual(own.engine.getLr(), [0.5 ** STEPS]);
+  const localRun = await run(device, () => ({ lrScheduler: new Halving() }));
+  assert.deepEqual(localRun.engine.getLr(), [0.5 ** STEPS]);
   const apart = await run(device, (model) => ({
     ...decayGroups(model),
     lrScheduler: ({ groups }) =>
@@ -159,7 +163,7 @@ async function clientSchedules(device: Device): Promise<void> {
     run(device, (model) => ({ ...decayGroups(model), lrScheduler: () => [schedule] })),
     /one for each of 2 groups/,
   );
-  for (const { engine } of [object, own, apart]) engine.destroy();
+  for (const { engine } of [object, localRun, apart]) engine.destroy();
 }
 
 /** Without a schedule, the caller may set the rate of a group at any time. */
@@ -206,7 +210,7 @@ async function wrongSchedules(device: Device): Promise<void> {
     /new optim\.LambdaLr\(\{/,
   );
   const linear = ({ lr }: { lr: number }) => new optim.LinearLr({ baseLr: lr, steps: 10 });
-  const wrapOptimizer = (one: optim.Optimizer) => new optim.LrScheduler(one, linear);
+  const wrapOptimizer = (optimizer: optim.Optimizer) => new optim.LrScheduler(optimizer, linear);
   const lrScheduler = wrapOptimizer as unknown as Clients['lrScheduler'];
   await assert.rejects(
     run(device, () => ({ lrScheduler })),

@@ -104,8 +104,8 @@ async function stepErrors(
   const after = values(engine, 'master');
   const norm = engine.getGlobalGradNorm() as number;
   engine.destroy();
-  const wanted = before.map((p, i) => p - RATE * (exact[i] as number));
-  return { norm: Math.abs(norm / Math.hypot(...exact) - 1), masters: distance(after, wanted) };
+  const expected = before.map((p, i) => p - RATE * (exact[i] as number));
+  return { norm: Math.abs(norm / Math.hypot(...exact) - 1), masters: distance(after, expected) };
 }
 
 /**

@@ -207,7 +207,7 @@ const frozen: Case = {
         for (const section of [{ stage: 1 } as const, onDisk(nvme)]) {
           const engine = await frozenEngine(section, device);
           const losses = trainTiny(engine, 0, 3);
-          const still = engine.module.parameters().find((one) => !one.requiresGrad);
+          const still = engine.module.parameters().find((parameter) => !parameter.requiresGrad);
           zero.GatheredParameters(still as nn.Parameter, { modifierRank: 0 }, () =>
             nn.init.constant(0.02)(still as nn.Parameter),
           );

@@ -187,10 +187,10 @@ test('the tokenizer of GPT-2 is written completely, and replaces no files', () =
     writeGpt2Tokenizer(folder: string, options: { maxLength: number }): void;
   };
   const files = ['tokenizer.json', 'tokenizer_config.json'] as const;
-  const write = (name: string, own: Record<string, string>): (string | null)[] => {
+  const write = (name: string, options: Record<string, string>): (string | null)[] => {
     const into = join(folder, name);
     mkdirSync(into);
-    for (const [file, text] of Object.entries(own)) writeFileSync(join(into, file), text);
+    for (const [file, text] of Object.entries(options)) writeFileSync(join(into, file), text);
     writeGpt2Tokenizer(into, { maxLength: 64 });
     expect(readdirSync(into).filter((file) => file.endsWith('.part'))).toEqual([]);
     return files.map((file) => {

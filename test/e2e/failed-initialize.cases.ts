@@ -218,19 +218,19 @@ async function releases(
   await inFolder(async (place) => {
     await quiet();
     const before = heldResources(device);
-    const own = new Closing();
+    const localClosing = new Closing();
     const model = freshModel();
     model.breaks = breaks ?? null;
     const attempt = initialize({
       model,
       device,
-      monitors: [own],
+      monitors: [localClosing],
       config: { ...BASE, ...watchConfig(place), ...config },
       ...options?.(model),
     });
     await assert.rejects(attempt, message);
     assert.equal(openBelow(place.folder), '');
-    assert.equal(own.closed, 0, "the caller's monitor stays open");
+    assert.equal(localClosing.closed, 0, "the caller's monitor stays open");
     model.breaks = null;
     assert.deepEqual(await train(model, device), expected);
     assert.deepEqual(heldResources(device), before);

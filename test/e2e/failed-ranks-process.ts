@@ -46,7 +46,9 @@ async function main({ device: kind, config, fails }: FailedJob): Promise<void> {
     engine.backward(engine.forward<Tensor>(x));
     engine.step();
   }
-  const values = engine.withFullWeights(() => model.parameters().map((one) => one.toArray()));
+  const values = engine.withFullWeights(() =>
+    model.parameters().map((parameter) => parameter.toArray()),
+  );
   engine.destroy();
   const again = initialize({ model, config, distributed: job });
   const afterwards = await again.then(

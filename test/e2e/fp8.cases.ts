@@ -61,11 +61,11 @@ function resumes(device: Device): void {
   const dirs = [0, 1].map(() => mkdtempSync(join(tmpdir(), 'ds-fp8-')));
   try {
     const job = { device: device.name, options: tiny('rowwise', { dropout: 0.1 }) };
-    const whole = trainInProcess({ ...job, dir: dirs[0] as string, from: 0, to: 10 });
+    const fullTrainReport = trainInProcess({ ...job, dir: dirs[0] as string, from: 0, to: 10 });
     const first = trainInProcess({ ...job, dir: dirs[1] as string, from: 0, to: 5 });
     const second = trainInProcess({ ...job, dir: dirs[1] as string, from: 5, to: 10 });
-    assert.deepEqual([...first.losses, ...second.losses], whole.losses);
-    assert.deepEqual(second.weights, whole.weights);
+    assert.deepEqual([...first.losses, ...second.losses], fullTrainReport.losses);
+    assert.deepEqual(second.weights, fullTrainReport.weights);
   } finally {
     for (const dir of dirs) rmSync(dir, { recursive: true, force: true });
   }
@@ -88,9 +88,9 @@ async function stagesAgree(recipe: Fp8Recipe, device: Device): Promise<void> {
 /** Layers that are split over ranks train as whole ones do, but for the scales of their parts. */
 async function splitLayersAgree(recipe: Fp8Recipe, device: Device): Promise<void> {
   const { losses } = await onRanks({ recipe, stages: [0], tensorParallel: 2 }, device);
-  const whole = await train(tiny(recipe), device, 8);
+  const fullResult = await train(tiny(recipe), device, 8);
   for (const [i, loss] of (losses[0] as number[]).entries()) {
-    const expected = whole.losses[i] as number;
+    const expected = fullResult.losses[i] as number;
     assert.ok(Math.abs(loss - expected) < 0.02 * expected, `step ${i}: ${loss}, not ${expected}`);
   }
 }

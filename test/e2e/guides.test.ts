@@ -273,7 +273,8 @@ test.each(mistakes)('the troubleshooting page quotes the message of: %s', async 
 
 /** Writes a GPT-2 of two small blocks in the format of Hugging Face. */
 async function writeFolder(out: string): Promise<void> {
-  for (const made of [out, join(folder, 'made')]) rmSync(made, { recursive: true, force: true });
+  for (const result of [out, join(folder, 'made')])
+    rmSync(result, { recursive: true, force: true });
   const sizes = { vocabSize: 50257, maxSeq: 64, layers: 2, heads: 2, channels: 16 };
   const { engine } = await initialize({
     model: new nn.models.GPT2(sizes),

@@ -24,10 +24,10 @@ let examples: string;
 beforeAll(() => {
   folder = mkdtempSync(join(tmpdir(), 'ds-installed-'));
   const modules = join(folder, 'node_modules');
-  const own = join(modules, '@ds', 'native');
-  examples = join(own, 'examples');
+  const localText = join(modules, '@ds', 'native');
+  examples = join(localText, 'examples');
   const parts = ['package.json', 'dist', 'docs', 'examples', 'build/Release/ds_native.node'];
-  for (const part of parts) cpSync(join(root, part), join(own, part), { recursive: true });
+  for (const part of parts) cpSync(join(root, part), join(localText, part), { recursive: true });
   for (const name of Object.keys(dependencies)) {
     mkdirSync(dirname(join(modules, name)), { recursive: true });
     symlinkSync(join(root, 'node_modules', name), join(modules, name));
@@ -60,8 +60,10 @@ test('examples read the package, Node and each other', () => {
     const text = readFileSync(join(examples, name), 'utf8');
     const found = text.matchAll(/(?:require(?:\.resolve)?\(|from |import\()\s*'([^']+)'/g);
     return Array.from(found, ([, wanted = '']) => wanted)
-      .filter((wanted) => !/^(node:|\.\/|@ds\/native$)/.test(wanted) && !optional.test(wanted))
-      .map((wanted) => `${name}: ${wanted}`);
+      .filter(
+        (expected) => !/^(node:|\.\/|@ds\/native$)/.test(expected) && !optional.test(expected),
+      )
+      .map((expected) => `${name}: ${expected}`);
   });
   expect(foreign).toEqual([]);
 });

@@ -106,7 +106,7 @@ const UNCHECKED = [
 
 const TAKES_ANY = new Set([...WITHOUT_ARGUMENTS, ...UNCHECKED]);
 
-type Call = (...given: readonly unknown[]) => unknown;
+type Call = (...items: readonly unknown[]) => unknown;
 
 const at = (path: string): unknown =>
   path.split('.').reduce<unknown>((owner, name) => (owner as Record<string, unknown>)?.[name], ds);
@@ -123,11 +123,11 @@ const classes = callable.filter((path) => isClass(at(path) as Call));
 const MISTAKES: readonly (readonly unknown[])[] = [[], [{}], [null], ['x'], [3], [[]]];
 
 /** The error of a call, or null if the call succeeds. */
-async function errorOf(path: string, given: readonly unknown[]): Promise<Error | null> {
+async function errorOf(path: string, items: readonly unknown[]): Promise<Error | null> {
   try {
     const called = at(path) as Call;
-    if (isClass(called)) Reflect.construct(called, given);
-    else await called(...given);
+    if (isClass(called)) Reflect.construct(called, items);
+    else await called(...items);
     return null;
   } catch (error) {
     return error as Error;
@@ -151,11 +151,11 @@ test.each([...functions, ...classes].filter((path) => !spared.has(path)))(
   '%s refuses wrong arguments with a DsError',
   async (path) => {
     let refused = 0;
-    for (const given of MISTAKES) {
-      const error = await errorOf(path, given);
+    for (const items of MISTAKES) {
+      const error = await errorOf(path, items);
       if (error) ++refused;
       if (error && !(error instanceof ds.DsError))
-        throw new Error(`${path}(${JSON.stringify(given).slice(1, -1)})`, { cause: error });
+        throw new Error(`${path}(${JSON.stringify(items).slice(1, -1)})`, { cause: error });
     }
     // Fails if no call was refused, because then the test has checked nothing.
     expect([path, refused > 0]).toEqual([path, !TAKES_ANY.has(path)]);

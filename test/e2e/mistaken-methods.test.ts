@@ -184,26 +184,26 @@ const states: readonly Mistake[] = [
     new data.DistributedSampler(4, { rank: 0, worldSize: 1 }),
     new data.DataLoader(samples, { batchSize: 2 }),
     new data.IterableLoader({ iterate: () => [1, 2] }, { batchSize: 2 }),
-  ].map((one: Untyped): Mistake => {
-    const { name: kind } = one.constructor;
+  ].map((item: Untyped): Mistake => {
+    const { name: kind } = item.constructor;
     const name = `${kind.endsWith('Sampler') ? 'Sampler' : kind}.loadStateDict`;
     return [
       `${kind}.loadStateDict()`,
-      () => one.loadStateDict(undefined),
+      () => item.loadStateDict(undefined),
       `${name}: expected ${state}`,
     ];
   }),
 ];
 
 /** Iterates a loader over a dataset with an iterate() that yields `given`. */
-const serveGiven = (given: unknown) => () => [
-  ...new data.IterableLoader({ iterate: () => given }, { batchSize: 2 }),
+const serveGiven = (options: unknown) => () => [
+  ...new data.IterableLoader({ iterate: () => options }, { batchSize: 2 }),
 ];
 const iterated: readonly Mistake[] = [
   ...[undefined, null, 5, {}, { [Symbol.iterator]: 5 }].map(
-    (given): Mistake => [
-      `iterate() that gives ${String(given)}`,
-      serveGiven(given),
+    (input): Mistake => [
+      `iterate() that gives ${String(input)}`,
+      serveGiven(input),
       'IterableLoader, sample 0 of epoch 0: expected iterate() to give samples in turn',
     ],
   ),

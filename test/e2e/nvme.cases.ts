@@ -78,13 +78,13 @@ export function runOf(engine: Engine, steps: number, norms: number[] = []): Run 
   return { ...run, skipped: engine.skippedSteps };
 }
 
-export function assertSame(run: Run, expected: Run, what: string): void {
-  assert.deepEqual(run.losses, expected.losses, what);
+export function assertSame(run: Run, expected: Run, label: string): void {
+  assert.deepEqual(run.losses, expected.losses, label);
   for (const kind of ['weights', 'state'] as const) {
     for (const [name, bits] of run[kind])
-      assert.equal(bits, expected[kind].get(name), `${what}: ${name}`);
+      assert.equal(bits, expected[kind].get(name), `${label}: ${name}`);
   }
-  assert.equal(run.skipped, expected.skipped, what);
+  assert.equal(run.skipped, expected.skipped, label);
 }
 
 const equalCase = (label: string, options: Options, steps = 12): Case => ({

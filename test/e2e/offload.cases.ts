@@ -76,7 +76,7 @@ async function groupedEngine(options: TinyOptions, device: Device): Promise<Engi
   const config = { ...tinyConfig(options), scheduler: null };
   const isMatrix = ({ shape }: Tensor): boolean => shape.length > 1;
   const optimizer = new optim.AdamW([
-    { params: model.parameters().filter((one) => !isMatrix(one)), lr: 1e-3 },
+    { params: model.parameters().filter((parameter) => !isMatrix(parameter)), lr: 1e-3 },
     { params: model.parameters().filter(isMatrix), lr: 3e-3, weightDecay: 0.1 },
   ]);
   return (await initialize({ model, config, device, optimizer })).engine;
@@ -224,7 +224,7 @@ const splitMasters = (place: string, gradients: 'bf16' | 'fp32'): Case => ({
     const { options, bytes } = splitPlaces[place] as SplitPlace;
     const dir = mkdtempSync(join(tmpdir(), 'ds-split-'));
     try {
-      const whole = await tinyEngine({ ...common, offload: false }, device);
+      const fullEngine = await tinyEngine({ ...common, offload: false }, device);
       const split = await tinyEngine({ ...common, ...options, offload: true }, device);
       const { stage, state } = split.parts;
       const elements = stage.partitions.reduce((sum, { numel }) => sum + numel, 0);
@@ -232,24 +232,24 @@ const splitMasters = (place: string, gradients: 'bf16' | 'fp32'): Case => ({
       const tables = 64 * 1024;
       const limit = (bytes + ofGradient) * elements + tables;
       assert.ok(state.bytes.host < limit, `${state.bytes.host / elements}`);
-      assert.deepEqual(masterBits(split), masterBits(whole));
-      assert.deepEqual(trainTiny(split, 0, 8), trainTiny(whole, 0, 8));
-      assert.deepEqual(masterBits(split), masterBits(whole));
+      assert.deepEqual(masterBits(split), masterBits(fullEngine));
+      assert.deepEqual(trainTiny(split, 0, 8), trainTiny(fullEngine, 0, 8));
+      assert.deepEqual(masterBits(split), masterBits(fullEngine));
       await split.saveCheckpoint(join(dir, 'split'));
-      await whole.saveCheckpoint(join(dir, 'whole'));
-      const expected = trainTiny(whole, 8, 12);
+      await fullEngine.saveCheckpoint(join(dir, 'whole'));
+      const expected = trainTiny(fullEngine, 8, 12);
       // Both engines train on, or train on other data, before they load the other one's state.
       trainTiny(split, 0, 1);
       await split.loadCheckpoint(join(dir, 'whole'));
-      await whole.loadCheckpoint(join(dir, 'split'));
-      assert.deepEqual(masterBits(split), masterBits(whole));
+      await fullEngine.loadCheckpoint(join(dir, 'split'));
+      assert.deepEqual(masterBits(split), masterBits(fullEngine));
       assert.deepEqual(trainTiny(split, 8, 12), expected);
-      assert.deepEqual(trainTiny(whole, 8, 12), expected);
-      for (const engine of [whole, split]) setMasters(engine);
-      assert.deepEqual(masterBits(split), masterBits(whole));
-      assert.deepEqual(trainTiny(split, 12, 16), trainTiny(whole, 12, 16));
-      assert.deepEqual(weightBits(split), weightBits(whole));
-      whole.destroy();
+      assert.deepEqual(trainTiny(fullEngine, 8, 12), expected);
+      for (const engine of [fullEngine, split]) setMasters(engine);
+      assert.deepEqual(masterBits(split), masterBits(fullEngine));
+      assert.deepEqual(trainTiny(split, 12, 16), trainTiny(fullEngine, 12, 16));
+      assert.deepEqual(weightBits(split), weightBits(fullEngine));
+      fullEngine.destroy();
       split.destroy();
     } finally {
       rmSync(dir, { recursive: true });

@@ -311,8 +311,8 @@ test('Muon: groups that are split by rule keep fields of the user too', () => {
   const model = linear();
   const groups = optim.makeMuonGroups(model.namedParameters());
   const named = groups.map((group: object, index: number) => ({ ...group, name: `g${index}` }));
-  const made = new optim.Muon(named).groups;
-  expect(made.map(({ name }: { name: string }) => name)).toEqual(['g0', 'g1']);
+  const result = new optim.Muon(named).groups;
+  expect(result.map(({ name }: { name: string }) => name)).toEqual(['g0', 'g1']);
 });
 
 test.each([
@@ -357,7 +357,7 @@ test.each([
   [{ strict: 'no' }, 'initialize strict: expected true or false, got "no".'],
 ])('initialize() with a wrong client: %#', async (wrong, message) => {
   const config = { train_micro_batch_size_per_gpu: 1, optimizer: { type: 'SGD' } };
-  const made = ds.initialize({ model: linear(), device: 'cpu', config, ...wrong });
-  await expect(made).rejects.toMatchObject({ code: 'DS_ARGUMENT' });
-  await expect(made).rejects.toThrow(message);
+  const result = ds.initialize({ model: linear(), device: 'cpu', config, ...wrong });
+  await expect(result).rejects.toMatchObject({ code: 'DS_ARGUMENT' });
+  await expect(result).rejects.toThrow(message);
 });

@@ -51,13 +51,13 @@ const shares: Case = {
   name: 'partial offload: the first units in forward order stay on the device, at most 1 - ratio of all elements',
   async run(device) {
     const options = { precision: 'bf16', speculative: true } as const;
-    const whole = await tinyEngine({ ...options, offload: true }, device);
-    const { partitions } = whole.parts.stage;
+    const fullEngine = await tinyEngine({ ...options, offload: true }, device);
+    const { partitions } = fullEngine.parts.stage;
     const sizes = partitions.map(({ numel }) => numel);
     const total = sizes.reduce((sum, numel) => sum + numel, 0);
-    assert.deepEqual(statesOf(whole), [onHost]);
-    const host = whole.parts.state.bytes.host / total;
-    whole.destroy();
+    assert.deepEqual(statesOf(fullEngine), [onHost]);
+    const host = fullEngine.parts.state.bytes.host / total;
+    fullEngine.destroy();
     let first = 0;
     for (const numel of [...sizes, 0]) {
       // Enough for the units so far and one element.

@@ -25,11 +25,11 @@ function resumeEqualsOneRun(device: Device, options: TinyOptions): void {
   const dirs = [0, 1].map(() => mkdtempSync(join(tmpdir(), 'ds-resume-')));
   try {
     const job = { device: device.name, options };
-    const whole = trainInProcess({ ...job, dir: dirs[0] as string, from: 0, to: 20 });
+    const fullTrainReport = trainInProcess({ ...job, dir: dirs[0] as string, from: 0, to: 20 });
     const first = trainInProcess({ ...job, dir: dirs[1] as string, from: 0, to: 10 });
     const second = trainInProcess({ ...job, dir: dirs[1] as string, from: 10, to: 20 });
-    assert.deepEqual([...first.losses, ...second.losses], whole.losses);
-    assert.deepEqual(second.weights, whole.weights);
+    assert.deepEqual([...first.losses, ...second.losses], fullTrainReport.losses);
+    assert.deepEqual(second.weights, fullTrainReport.weights);
   } finally {
     for (const dir of dirs) rmSync(dir, { recursive: true, force: true });
   }

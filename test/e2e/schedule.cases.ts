@@ -177,8 +177,8 @@ async function noticesOf(
 }
 
 async function unusedRatesAreTold(device: Device): Promise<void> {
-  const own = { warmup_max_lr: 1e-3, warmup_num_steps: 2 };
-  const [reported, ...others] = await noticesOf({ type: 'WarmupLR', params: own }, device);
+  const settings = { warmup_max_lr: 1e-3, warmup_num_steps: 2 };
+  const [reported, ...others] = await noticesOf({ type: 'WarmupLR', params: settings }, device);
   assert.match(
     reported ?? '',
     /^scheduler\.params\.warmup_max_lr is 0\.001 for all parameter groups/,
@@ -188,7 +188,7 @@ async function unusedRatesAreTold(device: Device): Promise<void> {
     /0\.00001, have no effect with WarmupLR.*Write a list with one value per group/,
   );
   assert.deepEqual(others, []);
-  const decay = { ...own, total_num_steps: 9 };
+  const decay = { ...settings, total_num_steps: 9 };
   assert.match(
     (await noticesOf({ type: 'WarmupDecayLR', params: decay }, device))[0] ?? '',
     /Decay/,
@@ -196,7 +196,7 @@ async function unusedRatesAreTold(device: Device): Promise<void> {
   const heard: DsConfig['scheduler'][] = [
     // The maximum comes from the rates of the groups.
     { type: 'WarmupLR', params: { warmup_num_steps: 2 } },
-    { type: 'WarmupLR', params: { ...own, warmup_max_lr: [1e-3, 1e-5] } },
+    { type: 'WarmupLR', params: { ...settings, warmup_max_lr: [1e-3, 1e-5] } },
     { type: 'WarmupCosineLR', params: { total_num_steps: 9, warmup_num_steps: 2 } },
   ];
   for (const scheduler of heard) assert.deepEqual(await noticesOf(scheduler, device), []);

@@ -235,7 +235,7 @@ const betweenBackwardAndStep = (weights: Weights): Case => ({
       }
       const [plain, engine] = engines as [Engine, Engine];
       assertSame(engine, plain);
-      for (const one of engines) one.destroy();
+      for (const engine of engines) engine.destroy();
     }),
 });
 

@@ -10,7 +10,7 @@ import {
 } from '../../lib/index.js';
 import { closest } from '../../lib/runtime/suggestion.js';
 
-type Call = (...given: unknown[]) => unknown;
+type Call = (...items: unknown[]) => unknown;
 
 const gpt2 = (): nn.models.GPT2 =>
   new nn.models.GPT2({ vocabSize: 8, maxSeq: 4, layers: 1, heads: 2, channels: 8 });

@@ -11,10 +11,10 @@ async function main(): Promise<void> {
     options: Trained;
   };
   const job = await initDistributed(device === 'cpu' ? { device } : {});
-  const own = findDevice(job.world.device.name);
-  const plain = await trainAndContinue(options, own, false);
+  const localDevice = findDevice(job.world.device.name);
+  const plain = await trainAndContinue(options, localDevice, false);
   // Only rank 1 generates: no rank waits for another one.
-  deepStrictEqual(await trainAndContinue(options, own, job.rank === 1), plain);
+  deepStrictEqual(await trainAndContinue(options, localDevice, job.rank === 1), plain);
   await job.destroy();
   console.log(JSON.stringify(true));
 }

@@ -59,7 +59,7 @@ export async function trainAndContinue(
     if (writer && step === 2) await continues(writer, model);
     engine.backward(loss);
     engine.step();
-    for (const one of [tokens, targets]) one.dispose();
+    for (const tensor of [tokens, targets]) tensor.dispose();
   }
   if (writer) await continues(writer, model);
   await writer?.destroy();

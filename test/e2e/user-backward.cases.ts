@@ -153,7 +153,7 @@ async function jointEqualsOneModel(device: Device, accumulation: number): Promis
     (await initialize({ model, config: jointConfig(accumulation), device })).engine;
   const [left, right] = await Promise.all(towers().map(make));
   const engines = [left, right] as [Engine, Engine];
-  const whole = await make(new Pair(...towers()));
+  const fullEngine = await make(new Pair(...towers()));
   for (let index = 0; index < STEPS * accumulation; ++index) {
     const x = batchOf(index, device);
     scope(() => {
@@ -161,16 +161,16 @@ async function jointEqualsOneModel(device: Device, accumulation: number): Promis
       jointLoss(a, b).backward();
       engines.map((engine) => engine.backwardEpilogue());
       for (const engine of engines) engine.step();
-      const [c, d] = whole.forward<[Tensor, Tensor]>(x);
-      whole.backward(jointLoss(c, d));
-      whole.step();
+      const [c, d] = fullEngine.forward<[Tensor, Tensor]>(x);
+      fullEngine.backward(jointLoss(c, d));
+      fullEngine.step();
     });
     x.dispose();
   }
   const apart = engines.flatMap((engine) => [...weightBits(engine).values()]);
-  assert.deepEqual(apart, [...weightBits(whole).values()]);
+  assert.deepEqual(apart, [...weightBits(fullEngine).values()]);
   assert.notDeepEqual(apart.slice(0, 2), apart.slice(4, 6));
-  for (const engine of [...engines, whole]) engine.destroy();
+  for (const engine of [...engines, fullEngine]) engine.destroy();
 }
 
 /** A loss throws if it gives no gradient to this engine. */

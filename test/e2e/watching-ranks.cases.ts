@@ -33,7 +33,7 @@ async function watch(
   const line = (rank: number, text: string): void => void lines[rank]?.push(text);
   const results = await runRanks('../e2e/watching-process', 2, { job, line });
   const reports = reportsOf<WatchedReport>(results);
-  for (const own of lines) own.pop();
+  for (const localTexts of lines) localTexts.pop();
   return { reports, lines } satisfies Watched;
 }
 
@@ -144,8 +144,11 @@ async function lossOfAllRanks(device: Device): Promise<void> {
   const reported = (lines[0] as string[]).map((line) => Number(/ loss=([\d.]+)/.exec(line)?.[1]));
   assert.equal(reported.length, STEPS);
   reported.forEach((loss, i) => {
-    const wanted = expected[i] as number;
-    assert.ok(Math.abs(loss - wanted) < 1e-4 * wanted, `${loss}, expected ${wanted}`);
+    const expectedValue = expected[i] as number;
+    assert.ok(
+      Math.abs(loss - expectedValue) < 1e-4 * expectedValue,
+      `${loss}, expected ${expectedValue}`,
+    );
   });
 }
 

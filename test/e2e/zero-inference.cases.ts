@@ -58,7 +58,7 @@ function largest(model: nn.models.Llama): number {
   const of = (module: nn.Module): number =>
     module.parameters().reduce((sum, { numel }) => sum + numel, 0);
   const blocks = model.model.layers.map(of);
-  const root = of(model) - blocks.reduce((sum, one) => sum + one, 0);
+  const root = of(model) - blocks.reduce((sum, value) => sum + value, 0);
   return Math.ceil(1.2 * Math.max(...blocks, root));
 }
 
@@ -87,7 +87,7 @@ function isHere(engine: Engine): (unit: WeightUnit) => boolean {
 const streams: Case = {
   name: 'ZeRO-Inference: forward and generate are those of the whole model, with one block beside that in use on the device',
   async run(device) {
-    const whole = makeModel().to(device);
+    const fullModel = makeModel().to(device);
     const engine = await streamingEngine(device);
     const model = engine.module as nn.models.Llama;
     const here = isHere(engine);
@@ -101,12 +101,12 @@ const streams: Case = {
         if (next) ahead.push(here(next));
       }),
     );
-    const expected = whole.call(tokensOn(device)) as Tensor;
+    const expected = fullModel.call(tokensOn(device)) as Tensor;
     for (let pass = 0; pass < 2; ++pass) {
       const logits = engine.forward<Tensor>(tokensOn(device));
       same(device, logits, expected);
     }
-    assert.deepEqual(model.generate(prompt, greedy), whole.generate(prompt, greedy));
+    assert.deepEqual(model.generate(prompt, greedy), fullModel.generate(prompt, greedy));
     // The embedding's unit is in use while the blocks run.
     assert.ok(Math.max(...peaks) <= 3, `${Math.max(...peaks)} units at a time`);
     assert.deepEqual(ahead.slice(0, 3), [false, false, false]);
@@ -117,7 +117,7 @@ const streams: Case = {
     for (const remove of removers) remove();
     expected.dispose();
     engine.destroy();
-    for (const parameter of whole.parameters()) parameter.dispose();
+    for (const parameter of fullModel.parameters()) parameter.dispose();
   },
 };
 
@@ -126,7 +126,7 @@ const quantized: Case[] = bits.map((num_bits) => ({
   name: `ZeRO-Inference: weights of ${num_bits} bits lie and move in that form`,
   async run(device) {
     const group_size = 16;
-    const whole = nn
+    const fullModel = nn
       .quantizeModel(makeModel(), { bits: num_bits, groupSize: group_size })
       .to(device);
     const plain = await streamingEngine(device);
@@ -142,29 +142,29 @@ const quantized: Case[] = bits.map((num_bits) => ({
     const share = bytesOf(engine) / before;
     assert.ok(share < num_bits / 32 + 0.11, `${share} of the bytes`);
     const got = engine.forward<Tensor>(tokensOn(device));
-    const expected = whole.call(tokensOn(device)) as Tensor;
+    const expected = fullModel.call(tokensOn(device)) as Tensor;
     same(device, got, expected);
     const text = (engine.module as nn.models.Llama).generate(prompt, greedy);
-    assert.deepEqual(text, whole.generate(prompt, greedy));
+    assert.deepEqual(text, fullModel.generate(prompt, greedy));
     expected.dispose();
     engine.destroy();
-    for (const parameter of whole.parameters()) parameter.dispose();
+    for (const parameter of fullModel.parameters()) parameter.dispose();
   },
 }));
 
 const many: Case = {
   name: 'ZeRO-Inference: initInference continues many texts over weights that come and go',
   async run(device) {
-    const whole = makeModel().to(device);
+    const fullModel = makeModel().to(device);
     const engine = await streamingEngine(device);
     const model = engine.module as nn.models.Llama;
     const writer = await initInference(model, { max_out_tokens: 32 });
     const ask = { maxNewTokens: 7, temperature: 0, ignoreEos: true };
     const texts = await writer.generateBatch(
-      [prompt, [7], [2, 6]].map((one) => ({ ...ask, prompt: one })),
+      [prompt, [7], [2, 6]].map((row) => ({ ...ask, prompt: row })),
     );
     for (const [i, one] of [prompt, [7], [2, 6]].entries()) {
-      assert.deepEqual([...one, ...(texts[i]?.[0]?.tokens ?? [])], whole.generate(one, greedy));
+      assert.deepEqual([...one, ...(texts[i]?.[0]?.tokens ?? [])], fullModel.generate(one, greedy));
     }
     await assert.rejects(
       initInference(model, { dtype: 'bf16' }),
@@ -173,7 +173,7 @@ const many: Case = {
     await writer.destroy();
     assert.equal(engine.forward<Tensor>(tokensOn(device)).shape[2], 53);
     engine.destroy();
-    for (const parameter of whole.parameters()) parameter.dispose();
+    for (const parameter of fullModel.parameters()) parameter.dispose();
   },
 };
 
@@ -181,19 +181,19 @@ const fromDisk: Case = {
   name: 'ZeRO-Inference: weights come from a disk',
   async run(device) {
     const nvme_path = mkdtempSync(join(tmpdir(), 'ds-streamed-'));
-    const whole = makeModel().to(device);
+    const fullModel = makeModel().to(device);
     const engine = await streamingEngine(device, {
       zero_optimization: { stage: 3, offload_param: { device: 'nvme', nvme_path } },
     });
-    const expected = whole.call(tokensOn(device)) as Tensor;
+    const expected = fullModel.call(tokensOn(device)) as Tensor;
     for (let pass = 0; pass < 3; ++pass) {
       same(device, engine.forward<Tensor>(tokensOn(device)), expected);
     }
     const model = engine.module as nn.models.Llama;
-    assert.deepEqual(model.generate(prompt, greedy), whole.generate(prompt, greedy));
+    assert.deepEqual(model.generate(prompt, greedy), fullModel.generate(prompt, greedy));
     expected.dispose();
     engine.destroy();
-    for (const parameter of whole.parameters()) parameter.dispose();
+    for (const parameter of fullModel.parameters()) parameter.dispose();
     rmSync(nvme_path, { recursive: true });
   },
 };

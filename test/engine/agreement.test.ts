@@ -77,8 +77,8 @@ function disagreement(
 ): Promise<(DsError | null)[]> {
   const size = ranks.length;
   const jobs = jobsOf(size, mesh);
-  const calls = ranks.map(async (given, rank) => {
-    const { model = new nn.Linear(2, 3), lr = 0.5, first = () => true } = given;
+  const calls = ranks.map(async (input, rank) => {
+    const { model = new nn.Linear(2, 3), lr = 0.5, first = () => true } = input;
     const named = [...model.namedParameters()];
     const groups = [true, false].map((isFirst) => ({
       params: named.flatMap(([name, one]) => (first(name) === isFirst ? [one] : [])),
@@ -88,11 +88,11 @@ function disagreement(
       { lr },
     );
     const config = resolveConfig(
-      { train_micro_batch_size_per_gpu: 1, ...given.config },
+      { train_micro_batch_size_per_gpu: 1, ...input.config },
       { worldSize: size },
     );
-    seed(given.seed ?? 1);
-    const planned = given.planned ? ({ keys: given.planned } as never) : null;
+    seed(input.seed ?? 1);
+    const planned = input.planned ? ({ keys: input.planned } as never) : null;
     const asked = { module: model, config, optimizer, schedules: { name: 'none' } };
     return requireAgreement({ job: jobs[rank] as never, planned }, asked as never, isCut);
   });
@@ -175,7 +175,7 @@ test.each<[what: string, other: Rank, error: object]>([
 
 test('the error on all ranks names the first two that differ', async () => {
   const errors = await disagreement([{}, {}, { lr: 0.25 }, { lr: 0.125 }]);
-  expect(new Set(errors.map((one) => one?.got))).toEqual(new Set(['0.25 on rank 2']));
+  expect(new Set(errors.map((error) => error?.got))).toEqual(new Set(['0.25 on rank 2']));
 });
 
 test('lists further differences, four of them by name', async () => {
@@ -232,8 +232,8 @@ test('before the model changes, only the configuration is compared', async () =>
   const agreementOf = (configs: DsConfig[]) =>
     Promise.all(
       jobsOf(configs.length).map((job, rank) => {
-        const given = { train_micro_batch_size_per_gpu: 1, ...configs[rank] };
-        const config = resolveConfig(given, { worldSize: configs.length });
+        const options = { train_micro_batch_size_per_gpu: 1, ...configs[rank] };
+        const config = resolveConfig(options, { worldSize: configs.length });
         return requireSameConfig(job as never, config).then(
           () => null,
           (error: DsError) => [error.code, error.op, error.got],

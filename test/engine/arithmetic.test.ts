@@ -30,7 +30,7 @@ test('columns of stages: adjacent columns of one stage are merged', () => {
 
 test.each([0, 1])('columns of interleaved stages are in the order of layers: rank %j', (rank) => {
   const parameters = Array.from({ length: 4 }, () => ({}));
-  const layers = parameters.map((one) => ({ modules: [{ parameters: () => [one] }] }));
+  const layers = parameters.map((parameter) => ({ modules: [{ parameters: () => [parameter] }] }));
   const ownStages = [rank, rank + 2];
   const units = ownStages.map((layer) => ({ parameters: [{ parameter: parameters[layer] }] }));
   const rows = [
@@ -77,9 +77,12 @@ describe('ranges that a rank counts in the norm', () => {
   }
   const ranges = (
     sizes: readonly number[],
-    own: readonly number[],
+    localValues: readonly number[],
     counted = { offset: 0, numel: sizes.reduce((a, b) => a + b, 0) },
-  ) => countedRanges(partition(sizes, counted), (one) => own.includes(one as never));
+  ) =>
+    countedRanges(partition(sizes, counted), (parameter) =>
+      localValues.includes(parameter as never),
+    );
 
   test('counts all memory', () => {
     expect(ranges([3, 4], [0, 1])).toEqual([{ offset: 0, numel: 7 }]);

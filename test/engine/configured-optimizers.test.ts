@@ -29,9 +29,9 @@ test('there are optimizers', () => {
 });
 
 test.each(types)('%s is built', (type) => {
-  const made = optimizerOf(type);
-  expect(made.groups.flatMap(({ params }) => params)).toHaveLength(2);
-  for (const { lr } of made.groups) expect(lr).toBe(0.01);
+  const optimizer = optimizerOf(type);
+  expect(optimizer.groups.flatMap(({ params }) => params)).toHaveLength(2);
+  for (const { lr } of optimizer.groups) expect(lr).toBe(0.01);
 });
 
 test('params have the names of options', () => {
@@ -260,8 +260,8 @@ describe('settings of a schedule without effect', () => {
     expect(notices(warmup(0.5), { rank: 1 })).toEqual([]);
     expect(notices(warmup(0.5), { lrs: [0.1, 0.1] })).toEqual([]);
     expect(notices(warmup([0.5, 0.25]))).toEqual([]);
-    const own = new optim.WarmupLr({ maxLr: 0.5, warmupSteps: 4 });
-    expect(notices(warmup(0.5), { own })).toEqual([]);
+    const localWarmupLr = new optim.WarmupLr({ maxLr: 0.5, warmupSteps: 4 });
+    expect(notices(warmup(0.5), { own: localWarmupLr })).toEqual([]);
     const cycle = (cycle_momentum: boolean) => ({
       type: 'OneCycle',
       params: { cycle_min_lr: 0.1, cycle_max_lr: 0.6, cycle_momentum },
@@ -271,8 +271,8 @@ describe('settings of a schedule without effect', () => {
       type: 'WarmupDecayLR',
       params: { total_num_steps: 9, warmup_max_lr: 0.8, warmup_num_steps: 2 },
     };
-    const keys = [cycle(false), range, decay].map((one) => {
-      const [notice = '', ...others] = notices(one);
+    const keys = [cycle(false), range, decay].map((item) => {
+      const [notice = '', ...others] = notices(item);
       expect(others).toEqual([]);
       return /^scheduler\.params\.(\S+) is (\S+) for all .* have no effect with (\S+)\./
         .exec(notice)

@@ -225,8 +225,8 @@ test('a pipeline trains on the first tokens, and is judged on all', async () => 
     [undefined, cut],
   ] as const) {
     const more = { pipeline: { stages: 1 }, gradient_accumulation_steps: 2 } as const;
-    const given = { ...config(curriculum), ...more };
-    const { engine } = await initialize({ model: gpt2(), config: given, device: 'cpu' });
+    const options = { ...config(curriculum), ...more };
+    const { engine } = await initialize({ model: gpt2(), config: options, device: 'cpu' });
     open.push(engine);
     const batches = (length: (step: number) => number) =>
       (function* () {

@@ -121,8 +121,8 @@ test('equals a custom sampler with the seed of the section', async () => {
 test.each([3, 4, 10, 13])(
   'a run that is resumed after %i micro-batches sees the same',
   async (stop) => {
-    const whole = await start();
-    const expected = [...train(whole), ...train(whole), ...train(whole)];
+    const fullResult = await start();
+    const expected = [...train(fullResult), ...train(fullResult), ...train(fullResult)];
     const first = await start();
     const before = [
       ...train(first, Math.min(stop, 10)),
@@ -150,9 +150,9 @@ test('ranks that have read other files are refused, and named', async () => {
     return new data.CurriculumSampler(LENGTH, { metrics: { all, ease: metric }, batchSize: 6 });
   };
   const compareMetrics = (...lasts: number[]) =>
-    requireSameMetrics(samplerWith(1), async (own) => {
-      expect(own).toEqual(samplerWith(1).digests());
-      return [own, ...lasts.map((last) => samplerWith(last).digests())];
+    requireSameMetrics(samplerWith(1), async (options) => {
+      expect(options).toEqual(samplerWith(1).digests());
+      return [options, ...lasts.map((last) => samplerWith(last).digests())];
     });
   await compareMetrics(1, 1);
   const error = await refusal(() => compareMetrics(1, 2));

@@ -27,9 +27,9 @@ const FAST = { fileSystem: 'ext4', direct: true };
 
 /** Opens both stores with a disk, and returns their options and the warnings. */
 function openStores({ disk = FAST, folder = join(dir, 'a', 'b'), aio = {}, section = {} }: Given) {
-  for (const made of [DiskWeights, NvmeState]) {
-    jest.mocked(made as new () => object).mockReset();
-    jest.mocked(made as new () => object).mockImplementation(() => ({ disk }));
+  for (const result of [DiskWeights, NvmeState]) {
+    jest.mocked(result as new () => object).mockReset();
+    jest.mocked(result as new () => object).mockImplementation(() => ({ disk }));
   }
   const offload = { device: 'nvme', nvme_path: folder, ...section };
   const config = resolveConfig(

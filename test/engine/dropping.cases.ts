@@ -87,7 +87,7 @@ async function trainLosses(run: Run, device: Device, zero_optimization: object):
     );
     engine.synchronize();
     const weights = engine.withFullWeights(() =>
-      engine.module.parameters().flatMap((one) => Array.from(one.to('f32').toArray())),
+      engine.module.parameters().flatMap((parameter) => Array.from(parameter.to('f32').toArray())),
     );
     return [...losses, ...weights];
   } finally {
@@ -97,8 +97,8 @@ async function trainLosses(run: Run, device: Device, zero_optimization: object):
 
 async function trainsAlike(run: Run, device: Device): Promise<void> {
   const first = await trainLosses(run, device, { stage: 0 });
-  const whole = await trainLosses({ ...run, section: {} }, device, { stage: 0 });
-  assert.notDeepEqual(first, whole, 'nothing was dropped');
+  const fullValues = await trainLosses({ ...run, section: {} }, device, { stage: 0 });
+  assert.notDeepEqual(first, fullValues, 'nothing was dropped');
   for (const [name, place] of Object.entries(places))
     assert.deepEqual(await trainLosses(run, device, place), first, name);
   if (device.kind === 'cpu') return;

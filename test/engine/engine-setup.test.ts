@@ -95,9 +95,9 @@ describe('weight_quantization.quantized_initialization', () => {
     quantizeWeights({ module, config } as never, optimizer as never);
     return module
       .modules()
-      .flatMap((one) =>
-        one instanceof nn.QuantizedLinear
-          ? [[one.weight_packed.shape, one.weight_scale.shape].join(' ')]
+      .flatMap((module) =>
+        module instanceof nn.QuantizedLinear
+          ? [[module.weight_packed.shape, module.weight_scale.shape].join(' ')]
           : [],
       );
   };
@@ -121,7 +121,7 @@ describe('weight_quantization.quantized_initialization', () => {
 });
 
 describe('sequence_parallel_size', () => {
-  const setupFor = (more: DsConfig, given: object = {}, mesh: MeshOptions = { sp: 2 }) => {
+  const setupFor = (more: DsConfig, options: object = {}, mesh: MeshOptions = { sp: 2 }) => {
     const job = jobOf(2, mesh);
     const module = { shareSequence() {} };
     const decisions = {
@@ -129,7 +129,7 @@ describe('sequence_parallel_size', () => {
       config: configOf(more, 2),
       optimizer: adam(),
       plan: null,
-      ...given,
+      ...options,
     };
     return requireSequence(decisions as never, job);
   };
@@ -236,8 +236,8 @@ describe('tensor_parallel', () => {
     // A rule comes before the plan.
     const skip = ['up.weight', 'down.bias'].map((pattern) => rule(pattern, 'skip'));
     expect(await shapesOf(new PlannedMlp(), { layer_specs: skip })).toEqual(WHOLE);
-    const own = { use_default_specs: false, layer_specs: [rule('up', 'skip')] };
-    expect(await shapesOf(new PlannedMlp(), own)).toEqual(WHOLE);
+    const settings = { use_default_specs: false, layer_specs: [rule('up', 'skip')] };
+    expect(await shapesOf(new PlannedMlp(), settings)).toEqual(WHOLE);
     const packed = [rule('up', 'column', { shape: [2, -1] }), both[1]];
     const module = new Mlp();
     expect(await shapesOf(module, { layer_specs: packed })).toEqual(PARTS);
@@ -249,11 +249,11 @@ describe('tensor_parallel', () => {
   });
 
   test('a part of a layer is one only among several ranks of its axis', () => {
-    const whole = linear();
+    const fullLayer = linear();
     const part = linear();
     part.weight.partOf({ whole: [64, 16], boxes: [{ offset: [32, 0], shape: [32, 16] }] });
     const isCut = (module: nn.Module, tp: number) => isCutOver(jobOf(tp, { tp }), module);
-    expect([isCut(part, 2), isCut(part, 1), isCut(whole, 2)]).toEqual([true, false, false]);
+    expect([isCut(part, 2), isCut(part, 1), isCut(fullLayer, 2)]).toEqual([true, false, false]);
   });
 
   test('a model without plan and rules, and a rule without a layer, are refused', async () => {
@@ -262,11 +262,11 @@ describe('tensor_parallel', () => {
       op: 'tensor_parallel.autotp_size',
       got: 'a Mlp',
     });
-    const own = {
+    const settings = {
       use_default_specs: false,
       layer_specs: [rule('up', 'skip'), rule('bias', 'row')],
     };
-    expect(await refusal(() => shapesOf(new PlannedMlp(), own))).toMatchObject({
+    expect(await refusal(() => shapesOf(new PlannedMlp(), settings))).toMatchObject({
       op: 'tensor_parallel.partition_config.layer_specs.1',
       got: 'bias',
       hint: 'Examples of names: up.weight, up.bias, down.weight.',

@@ -64,8 +64,10 @@ test.each<[DsConfig['fp8'], nn.Module, RegExp]>([
 });
 
 test('needs bf16', () => {
-  const given = { train_batch_size: 1, fp8: { enabled: true } };
-  expect(() => resolveConfig(given, { worldSize: 1 })).toThrow(/fp8.enabled.*false without bf16/s);
+  const options = { train_batch_size: 1, fp8: { enabled: true } };
+  expect(() => resolveConfig(options, { worldSize: 1 })).toThrow(
+    /fp8.enabled.*false without bf16/s,
+  );
 });
 
 const gpu = (name: string, capability: string) =>

@@ -103,7 +103,7 @@ test.each<[string, (net: Net) => void]>([
   const engine = await engineOf(net);
   const seen = followUnits(engine);
   expect(seen.filter((line) => /^(loss|end)/.test(line))).toEqual(['loss: ', 'end: ']);
-  const at = (what: string) => seen.find((line) => line.startsWith(what))?.split(': ')[1] ?? '';
+  const at = (label: string) => seen.find((line) => line.startsWith(label))?.split(': ')[1] ?? '';
   // The hook of the test runs after that of the engine, which has released the unit.
   expect(at('forward blocks.0')).not.toContain('blocks.1');
   expect(at('backward blocks.1')).toContain('blocks.1');
@@ -292,11 +292,11 @@ test('an error of the body comes before one of the exchange; both leave weights 
   const call = (body: () => unknown) => () =>
     zero.GatheredParameters(net.inner.weight, { modifierRank: 0 }, body);
   expect(call(() => 1)).toThrow(lost);
-  const own = new Error('a body of mine');
+  const localError = new Error('a body of mine');
   const failBody = () => {
-    throw own;
+    throw localError;
   };
-  expect(call(failBody)).toThrow(own);
+  expect(call(failBody)).toThrow(localError);
   expect(reduce).toHaveBeenCalledTimes(2);
   expect(present(engine)).toEqual([]);
   reduce.mockRestore();
@@ -321,7 +321,9 @@ test('each written parameter comes once from the rank that modifies, unless no r
     },
     broadcast: {
       value: ({ buffer, offset }: Tensor, root: number) => {
-        const found = all.findIndex((one) => one.buffer === buffer && one.offset === offset);
+        const found = all.findIndex(
+          (parameter) => parameter.buffer === buffer && parameter.offset === offset,
+        );
         sent.push([found as never, root]);
         return { wait() {} };
       },
@@ -330,7 +332,7 @@ test('each written parameter comes once from the rank that modifies, unless no r
   Object.assign(ranks, { world });
   zero.GatheredParameters(all, { modifierRank: 0 }, () => {
     noGrad(() => {
-      for (const one of all.slice(0, 2)) one.fill_(5);
+      for (const parameter of all.slice(0, 2)) parameter.fill_(5);
     });
   });
   Object.assign(ranks, { world: Object.getPrototypeOf(world) });

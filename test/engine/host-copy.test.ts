@@ -70,17 +70,17 @@ const COUNT = 2 ** 22 + 2 ** 16;
 
 test('state outside host memory is copied part by part, in flat order', () => {
   const values = new Float32Array(COUNT).map((_, i) => i);
-  const whole = held(() => Tensor.from(values));
+  const fullTensor = held(() => Tensor.from(values));
   const borrowed: number[][] = [];
   let waits = 0;
   const remote = {
     dtype: 'f32',
-    numel: whole.numel,
-    bytes: whole.bytes,
+    numel: fullTensor.numel,
+    bytes: fullTensor.bytes,
     grain: 64,
     borrow(first: number, numel: number) {
       borrowed.push([first, numel]);
-      const tensor = held(() => whole.alias([numel], [1], first));
+      const tensor = held(() => fullTensor.alias([numel], [1], first));
       return { tensor, wait: () => void waits++ };
     },
   };
@@ -96,5 +96,5 @@ test('state outside host memory is copied part by part, in flat order', () => {
   expect(borrowed.reduce((sum, [, numel]) => sum + (numel as number), 0)).toBe(COUNT);
   copies[0]?.tensor.release();
   copy.dispose();
-  whole.release();
+  fullTensor.release();
 });

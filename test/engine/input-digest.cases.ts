@@ -113,7 +113,7 @@ function outlines(device: Device): void {
   scope(() => {
     const lists = Array.from({ length: 40 }, (_, i) => [zeros([i], { device })]);
     const found = digests(device, ...lists).map(([, outline]) => outline);
-    assert.ok(found.every((one) => Number.isInteger(one) && one > 0 && one < 2 ** 24));
+    assert.ok(found.every((value) => Number.isInteger(value) && value > 0 && value < 2 ** 24));
     assert.equal(new Set(found).size, 40);
   });
 }

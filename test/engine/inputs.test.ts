@@ -38,7 +38,7 @@ test('casts reach tensors in lists and plain objects, and leave the rest', () =>
     ]) as [[Tensor, [Tensor], string], { a: Tensor; b: { c: [Tensor, number] } }, ...unknown[]];
     expect([list[0].dtype, list[1][0].dtype, list[2]]).toEqual(['f16', 'f16', 'text']);
     expect([object.a.dtype, object.b.c[0].dtype, object.b.c[1]]).toEqual(['f16', 'f16', 3]);
-    expect(rest.map((one, i) => one === [tokens, map, null, 7][i])).toEqual([
+    expect(rest.map((item, i) => item === [tokens, map, null, 7][i])).toEqual([
       true,
       true,
       true,
@@ -49,8 +49,8 @@ test('casts reach tensors in lists and plain objects, and leave the rest', () =>
 });
 
 test('the inputs that a method makes are a list', () => {
-  const made = [1, 2];
-  expect(requireInputs('curriculum', made)).toBe(made);
+  const result = [1, 2];
+  expect(requireInputs('curriculum', result)).toBe(result);
   expect(thrownBy(() => requireInputs('curriculum', { 0: 1 }))).toMatchObject({
     code: 'DS_ARGUMENT',
     op: 'curriculum()',

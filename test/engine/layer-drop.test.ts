@@ -43,8 +43,8 @@ afterEach(() => {
   for (const engine of open.splice(0)) engine.destroy();
 });
 
-async function engineOf(model: nn.Module, given = config(1)): Promise<Engine> {
-  const { engine } = await initialize({ model, config: given, device: 'cpu' });
+async function engineOf(model: nn.Module, input = config(1)): Promise<Engine> {
+  const { engine } = await initialize({ model, config: input, device: 'cpu' });
   open.push(engine);
   return engine;
 }
@@ -90,8 +90,8 @@ describe('the schedule', () => {
     const drops = Array.from({ length: 4000 }, (_, i) =>
       layerDropAt(1000 + i, { theta: 0.2, gamma: 1 }).factors(LAYERS),
     );
-    const wanted = [0.8, 0.6, 0.4, 0.2];
-    wanted.forEach((p, layer) => {
+    const expected = [0.8, 0.6, 0.4, 0.2];
+    expected.forEach((p, layer) => {
       const kept = drops.filter((factors) => factors[layer] !== 0);
       for (const factors of kept) expect(factors[layer]).toBeCloseTo(1 / p, 12);
       expect(Math.abs(kept.length / drops.length - p)).toBeLessThan(0.03);
@@ -143,7 +143,9 @@ describe.each(families)('%s', (_, build) => {
       loss.backward();
       return [
         loss.item(),
-        ...model.parameters().map((one) => (one.grad ? [...one.grad.toArray()] : null)),
+        ...model
+          .parameters()
+          .map((parameter) => (parameter.grad ? [...parameter.grad.toArray()] : null)),
       ];
     });
     expect(losses[0]).toEqual(losses[1]);
@@ -172,7 +174,7 @@ test('an engine trains as with explicit factors, and evaluates with all layers',
   for (let step = 0; step < 6; ++step) {
     const { pldTheta, factors } = layerDropAt(step, { theta: 0.3, gamma: 1 });
     expect(engine.pldTheta).toBe(pldTheta);
-    left += factors(LAYERS).filter((one) => one === 0).length;
+    left += factors(LAYERS).filter((factor) => factor === 0).length;
     seed(step);
     const [loss] = train(engine, 1);
     seed(step);

@@ -148,10 +148,10 @@ describe('the first forward of a model', () => {
    * Runs one forward that keeps a tensor; returns the written file, and the ends of the process.
    */
   function describeModel(
-    given: { rank?: number; world?: object; isPipeline?: boolean; shape?: number[] } = {},
+    options: { rank?: number; world?: object; isPipeline?: boolean; shape?: number[] } = {},
   ) {
-    const { rank = 0, isPipeline = false, shape = [2, 5] } = given;
-    const { world = { rank, size: 1 } } = given;
+    const { rank = 0, isPipeline = false, shape = [2, 5] } = options;
+    const { world = { rank, size: 1 } } = options;
     const ends: unknown[] = [];
     jest
       .spyOn(process, 'exit')
@@ -258,13 +258,13 @@ describe('the description of a model for autotuning', () => {
   ): Promise<Record<string, unknown> | null> {
     const model_info = { profile };
     const autotuning = { enabled, model_info, model_info_path: path };
-    const given = { train_batch_size: 1, autotuning } as never;
-    const config = resolveConfig(given, { worldSize: 1 });
+    const input = { train_batch_size: 1, autotuning } as never;
+    const config = resolveConfig(input, { worldSize: 1 });
     const mesh = new Mesh(MeshShape.over(1), { rank: 0, size: 1 } as never, null as never);
     const job = { rank, worldSize: 1, world: { device: cpu() }, mesh } as never;
-    const whole = wholeModel({ module, config, job, planned: null } as never);
+    const fullModel = wholeModel({ module, config, job, planned: null } as never);
     rmSync(path, { force: true });
-    await describeModel(job, { module, config, optimizer } as never, whole);
+    await describeModel(job, { module, config, optimizer } as never, fullModel);
     return existsSync(path) ? JSON.parse(readFileSync(path, 'utf8')) : null;
   }
 

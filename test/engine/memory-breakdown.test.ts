@@ -40,8 +40,8 @@ describe('memory by owner', () => {
       lines.push(String(text));
       return true;
     });
-    const given = owners('cuda');
-    const timer = new MemoryBreakdown(untimed, given as never);
+    const options = owners('cuda');
+    const timer = new MemoryBreakdown(untimed, options as never);
     expect([timer.time('forward', () => 5), timer.time('reduce', () => 6)]).toEqual([5, 6]);
     timer.time('step', () => {});
     expect(lines.map((line) => line.split(' | ')[0])).toEqual([
@@ -53,6 +53,6 @@ describe('memory by owner', () => {
     ]);
     expect(lines[1]).toMatch(/ \| cuda:0: 100\.0 MiB, peak 200\.0 MiB \| weights: 0\.0 MiB \| /);
     expect(lines[1]?.endsWith('\n')).toBe(true);
-    expect(given.device.resetPeaks).toHaveBeenCalledTimes(5);
+    expect(options.device.resetPeaks).toHaveBeenCalledTimes(5);
   });
 });

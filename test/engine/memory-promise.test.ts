@@ -94,12 +94,12 @@ describe('bytes that a run needs for certain', () => {
 
   test('masters in halves: what restores them from bf16 weights, and whole ones of others', () => {
     const zero = { stage: 1, offload_optimizer: { device: 'cpu' } };
-    const given = { zero_optimization: zero } as DsConfig;
-    const { bytes, n } = countBytes(given, 1, tinyModel(), optim.AdamW);
+    const config = { zero_optimization: zero } as DsConfig;
+    const { bytes, n } = countBytes(config, 1, tinyModel(), optim.AdamW);
     expect(bytes.host).toEqual({ weights: 0, [PARKED]: 2 * n, [STATE]: (8 + 2 + 1 / 8) * n });
     const module = tinyModel();
     for (const parameter of module.parameters()) parameter.fixedDtype = 'f32';
-    expect(countBytes(given, 1, module, optim.AdamW).bytes.host[STATE]).toBe(12 * n);
+    expect(countBytes(config, 1, module, optim.AdamW).bytes.host[STATE]).toBe(12 * n);
   });
 
   test('a ratio: at least that fraction on either side, for any assignment of units', () => {
@@ -182,13 +182,13 @@ test('memory that the allocator of the CPU keeps is free for the next engine', (
   const module = tinyModel();
   const config = resolveConfig(tinyConfig({ precision: 'fp32', offload: false }), { worldSize: 1 });
   const optimizer = new optim.AdamW(module.parameters(), { lr: 1e-3 });
-  const given = { module, config, optimizer, shards: 1 };
+  const options = { module, config, optimizer, shards: 1 };
   const device = cpu();
   const block = Tensor.empty([2 * MIB], 'f32', cpu()).keep();
   device.trim();
-  const before = claimOf(given, device).returned;
+  const before = claimOf(options, device).returned;
   block.dispose();
-  expect(claimOf(given, device).returned - before).toBe(8 * MIB);
+  expect(claimOf(options, device).returned - before).toBe(8 * MIB);
 });
 
 test.each([
@@ -205,8 +205,8 @@ test.each([
   const disk = { type: 0, bsize: 4096, blocks: 100, bfree: 90, bavail: 80, files: 1, ffree: 1 };
   jest.mocked(statfsSync).mockReturnValueOnce(disk);
   const getuid = jest.spyOn(process, 'getuid' as never).mockReturnValue(user as never);
-  const given = { module, config, optimizer, shards: 1 };
-  const { disks } = claimOf(given, cpu());
+  const options = { module, config, optimizer, shards: 1 };
+  const { disks } = claimOf(options, cpu());
   getuid.mockRestore();
   expect(disks['/fast']?.free).toBe(blocks * 4096);
 });
@@ -261,7 +261,7 @@ test.each(measured)('a run takes at least the certain bytes: %s', async (_, opti
 });
 
 /** A rank that needs 10 MiB of each. */
-function claim(more: Partial<Claim['host']>, own: Partial<Claim> = {}): Claim {
+function claim(more: Partial<Claim['host']>, localOptions: Partial<Claim> = {}): Claim {
   return {
     needs: {
       device: { weights: 10 * MIB },
@@ -272,7 +272,7 @@ function claim(more: Partial<Claim['host']>, own: Partial<Claim> = {}): Claim {
     device: { name: 'cuda:0', isHost: false, limit: 10 * MIB },
     disks: { '/fast': { disk: '1', free: 100 * MIB } },
     speculated: null,
-    ...own,
+    ...localOptions,
     host: {
       machine: 'a',
       total: 100 * MIB,
@@ -361,8 +361,8 @@ describe('updates that may be speculative', () => {
   const claimsOf = (offload: object, precision: 'bf16' | 'fp32' = 'bf16') => {
     const module = tinyModel();
     const zero = { stage: 2, offload_optimizer: { device: 'cpu', ...offload } };
-    const given = { ...tinyConfig({ precision, offload: false }), zero_optimization: zero };
-    const config = resolveConfig(given as DsConfig, { worldSize: 1 });
+    const options = { ...tinyConfig({ precision, offload: false }), zero_optimization: zero };
+    const config = resolveConfig(options as DsConfig, { worldSize: 1 });
     const optimizer = new optim.AdamW(module.parameters(), { lr: 1e-3 });
     const counts = { module, config, optimizer, shards: 1 };
     return { n: module.numParameters(), ...claimOf(counts, gpu), given: counts };
@@ -481,8 +481,12 @@ test.each([
   'the error of too little host memory with %j suggests settings that need less',
   (state, words) => {
     const zero_optimization = { stage: 2, offload_optimizer: state } as const;
-    const given = { train_batch_size: 1, optimizer: { type: 'AdamW' }, zero_optimization } as const;
-    const config = resolveConfig(given, { worldSize: 1 });
+    const options = {
+      train_batch_size: 1,
+      optimizer: { type: 'AdamW' },
+      zero_optimization,
+    } as const;
+    const config = resolveConfig(options, { worldSize: 1 });
     expect(settings('host', config).join('\n')).toMatch(words);
   },
 );

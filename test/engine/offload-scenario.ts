@@ -58,8 +58,12 @@ export async function trainOffloaded(
   job?: Distributed,
 ): Promise<OffloadReport> {
   seed(3);
-  const given = { model: new Net(), config: config as never, ...(job ? { distributed: job } : {}) };
-  const { engine } = await initialize(job ? given : { ...given, device: 'cpu' });
+  const source = {
+    model: new Net(),
+    config: config as never,
+    ...(job ? { distributed: job } : {}),
+  };
+  const { engine } = await initialize(job ? source : { ...source, device: 'cpu' });
   const report: OffloadReport = { bits: '', losses: [], moved: [], freed: [], taken: [] };
   const inUse = (): number => engine.device.memory.inUse;
   const away = (body: () => void): void => {
@@ -101,9 +105,9 @@ function bitsOf(engine: Engine): string {
   const states = ['fp32', 'exp_avg', 'exp_avg_sq'];
   for (const [name, parameter] of engine.module.namedParameters()) {
     for (const state of states) {
-      const whole = zero.safeGetFullOptimizerState(parameter as nn.Parameter, state);
-      if (whole) hash.update(`${name} ${state} ${whole.toArray()}`);
-      whole?.dispose();
+      const fullTensor = zero.safeGetFullOptimizerState(parameter as nn.Parameter, state);
+      if (fullTensor) hash.update(`${name} ${state} ${fullTensor.toArray()}`);
+      fullTensor?.dispose();
     }
     engine.withFullWeights(() => hash.update(`${name} ${parameter.to('f32').toArray()}`));
   }

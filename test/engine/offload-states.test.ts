@@ -141,12 +141,12 @@ test('rollouts move states away while they generate', async () => {
   engine.backward(engine.forward<Tensor>(ids, targets));
   const request = { prompt: [1, 5, 9], maxNewTokens: 4, temperature: 0, ignoreEos: true };
   const plain = rolloutsOf(engine);
-  const wanted = (await plain.generate([request]))[0]?.[0]?.tokens;
+  const expected = (await plain.generate([request]))[0]?.[0]?.tokens;
   await plain.destroy();
   const rollouts = rolloutsOf(engine, { offload: ['optim_states'] });
   const pending = rollouts.generate([request]);
   expect(await errorOf(() => engine.step())).toMatch(/^DS_RELEASED/);
-  expect((await pending)[0]?.[0]?.tokens).toEqual(wanted);
+  expect((await pending)[0]?.[0]?.tokens).toEqual(expected);
   engine.step();
   expect(await errorOf(() => rolloutsOf(engine, { offload: ['lp_params'] as never }))).toMatch(
     /^DS_ARGUMENT rolloutsOf offload/,

@@ -21,7 +21,7 @@ const MICROS = 2;
 let engine: PipelineEngine;
 beforeAll(async () => {
   seed(5);
-  const made = await initialize({
+  const initializedPipeline = await initialize({
     model: new PipelineModule({
       layers: [new nn.Linear(3, 4), new nn.Linear(4, 1)],
       lossFn: (out: Tensor, y: Tensor) => out.sub(y).square().mean(),
@@ -34,7 +34,7 @@ beforeAll(async () => {
     },
     device: cpu(),
   });
-  engine = made.engine as PipelineEngine;
+  engine = initializedPipeline.engine as PipelineEngine;
 });
 afterAll(() => engine.destroy());
 
@@ -53,7 +53,7 @@ async function evaluateItems(items: readonly unknown[]): Promise<number> {
 function lossOf(value: number): number {
   return scope(() => {
     const [first, second] = [...engine.module.modules()].filter(
-      (one) => one instanceof nn.Linear,
+      (module) => module instanceof nn.Linear,
     ) as [nn.Linear, nn.Linear];
     const out = second.call(first.call(inputs()));
     return out.sub(labels(value)).square().mean().item() as number;
@@ -98,8 +98,8 @@ test.each<[what: string, given: unknown, error: object]>([
   ['a list', [], { code: 'DS_ARGUMENT', expected: 'an iterator of micro-batches' }],
   ['a next() without a result', { next: () => 5 }, { code: 'DS_ARGUMENT', got: '5' }],
   ['a next() with null', { next: () => null }, { code: 'DS_ARGUMENT', got: 'null' }],
-])('%s is no iterator', async (_, given, error) => {
-  const found = await refusal(() => engine.evalBatch(given as never));
+])('%s is no iterator', async (_, options, error) => {
+  const found = await refusal(() => engine.evalBatch(options as never));
   expect(found).toMatchObject({ op: 'engine.evalBatch', ...error });
 });
 
@@ -221,8 +221,9 @@ describe('the mean loss of an evaluation over ranks', () => {
     const { meanLoss } = engine as unknown as {
       meanLoss(losses: Tensor | null, micros: number): Promise<Tensor>;
     };
-    const own = losses === null ? null : Tensor.from(losses as never, { dtype: 'f32' }).keep();
-    const mean = await meanLoss.call(self, own, 3);
+    const localTensor =
+      losses === null ? null : Tensor.from(losses as never, { dtype: 'f32' }).keep();
+    const mean = await meanLoss.call(self, localTensor, 3);
     sent.push(mean.item());
     mean.dispose();
     return sent;
@@ -288,7 +289,7 @@ describe('the shapes of batches on other ranks', () => {
     ] as never,
   ];
 
-  const own = new Error('sizes that do not fit');
+  const localError = new Error('sizes that do not fit');
 
   test('explain an error of this rank, after a moment, by what differs', async () => {
     const { ranks } = shapesOf(4, { pp: 2 });
@@ -301,7 +302,7 @@ describe('the shapes of batches on other ranks', () => {
       return now;
     });
     try {
-      const found = await ranks[2]?.explain(own, 7);
+      const found = await ranks[2]?.explain(localError, 7);
       expect(found).toMatchObject({
         code: 'DS_COMM',
         op: 'engine.step',
@@ -310,7 +311,7 @@ describe('the shapes of batches on other ranks', () => {
         hint: expect.stringContaining('may pass null'),
       });
       // Ranks 1 and 3 read equal batches.
-      expect(await ranks[1]?.explain(own, 7)).toBe(own);
+      expect(await ranks[1]?.explain(localError, 7)).toBe(localError);
     } finally {
       clock.mockRestore();
     }
@@ -319,9 +320,9 @@ describe('the shapes of batches on other ranks', () => {
   test('explain nothing for a lost rank, or without both batches', async () => {
     const { ranks } = shapesOf(2, { pp: 2 });
     await ranks[0]?.report(batch(2));
-    expect(await ranks[1]?.explain(own, 1)).toBe(own);
+    expect(await ranks[1]?.explain(localError, 1)).toBe(localError);
     // Rank 1 has not reported.
-    expect(await ranks[0]?.explain(own, 1)).toBe(own);
+    expect(await ranks[0]?.explain(localError, 1)).toBe(localError);
     await ranks[1]?.report(batch(3));
     expect(await ranks[0]?.explain(lost, 1)).toBe(lost);
   });
@@ -330,12 +331,12 @@ describe('the shapes of batches on other ranks', () => {
     const { ranks } = shapesOf(2, { pp: 2 });
     await ranks[0]?.report(batch(2, 'inputs'));
     await ranks[1]?.report(batch(3, 'labels'));
-    expect(await ranks[0]?.explain(own, 1)).toBe(own);
+    expect(await ranks[0]?.explain(localError, 1)).toBe(localError);
   });
 
   test('are written when they change', async () => {
     const { ranks, writes } = shapesOf(2, { pp: 2 });
-    const report = (given: PipelineBatch[]) => ranks[1]?.report(given);
+    const report = (rows: PipelineBatch[]) => ranks[1]?.report(rows);
     await report([]);
     expect(writes).toEqual([]);
     for (const rows of [2, 2, 3, 3, 2]) await report(batch(rows));

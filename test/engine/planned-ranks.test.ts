@@ -5,8 +5,8 @@ import type { PlannedJob, PlannedRank, PlannedReport } from './planned-ranks-pro
 
 const MIB = 2 ** 20;
 const zero = { stage: 'auto', offload_optimizer: 'auto', offload_param: 'auto' } as const;
-const rank = (mebibytes: number, own: PlannedRank['zero'] = zero): PlannedRank => ({
-  zero: own,
+const rank = (mebibytes: number, localZeroConfig: PlannedRank['zero'] = zero): PlannedRank => ({
+  zero: localZeroConfig,
   cap: mebibytes * MIB,
 });
 

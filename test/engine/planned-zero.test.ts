@@ -48,12 +48,12 @@ async function onGpu(
   const gpu = { kind: 'cuda', name: 'cuda:0', memory, info: { name: `NVIDIA ${card}` } };
   const mesh = { size: (axis: string) => (axis === 'dp' ? shards : 1) };
   const job = { world: { device: gpu }, worldSize: 1, rank: 0, mesh } as never;
-  const given = {
+  const options = {
     train_micro_batch_size_per_gpu: 4,
     bf16: { enabled: true },
     zero_optimization: AUTO,
   };
-  const ways = plannedConfigs({ ...given, ...more } as DsConfig, { worldSize: 1 });
+  const ways = plannedConfigs({ ...options, ...more } as DsConfig, { worldSize: 1 });
   if (!ways) throw new Error('nothing is left to the plan');
   const adamW = new optim.AdamW(module.parameters(), { lr: 1e-3 });
   const optimizer = Object.assign(adamW, own);
@@ -82,8 +82,12 @@ async function updatesOnGpu(device: number, host: number, offload: object = {}, 
     offload_param: { device: 'cpu' },
     offload_optimizer: { device: 'cpu', ...offload },
   };
-  const given = { train_micro_batch_size_per_gpu: 10, bf16: { enabled: true }, zero_optimization };
-  const config = resolveConfig({ ...given, ...more } as DsConfig, { worldSize: 1 });
+  const options = {
+    train_micro_batch_size_per_gpu: 10,
+    bf16: { enabled: true },
+    zero_optimization,
+  };
+  const config = resolveConfig({ ...options, ...more } as DsConfig, { worldSize: 1 });
   const optimizer = new optim.AdamW(module.parameters(), {
     lr: 1e-3,
     fp32OptimizerStates: false,
@@ -178,14 +182,14 @@ describe('for a GPU', () => {
   });
 
   test('an optimizer for whole parameters is sharded only if the stage is given', async () => {
-    const own = { needsWholeParameters: () => true };
+    const settings = { needsWholeParameters: () => true };
     const offload = { offload_optimizer: 'auto' } as const;
-    const free = await onGpu(40, 128, {}, { shards: 4, own });
+    const free = await onGpu(40, 128, {}, { shards: 4, own: settings });
     expect(free.zero).toMatchObject({ stage: 0 });
     const sharing = await onGpu(40, 128, {}, { shards: 4 });
     expect((sharing.zero as { stage: number }).stage).toBeGreaterThan(0);
     const zero_optimization = { stage: 2, ...offload };
-    const written = await onGpu(60, 128, { zero_optimization }, { shards: 4, own });
+    const written = await onGpu(60, 128, { zero_optimization }, { shards: 4, own: settings });
     expect(written.zero).toMatchObject({ stage: 2, offload_optimizer: { device: 'none' } });
   });
 
@@ -193,8 +197,13 @@ describe('for a GPU', () => {
     const resident = { stage: 'auto', offload_optimizer: { device: 'none' } } as const;
     const free = await onGpu(40, 128, { zero_optimization: resident }, { shards: 4 });
     expect((free.zero as { stage: number }).stage).toBeGreaterThan(0);
-    const own = { passOf() {} };
-    const exchanging = await onGpu(40, 128, { zero_optimization: resident }, { shards: 4, own });
+    const settings = { passOf() {} };
+    const exchanging = await onGpu(
+      40,
+      128,
+      { zero_optimization: resident },
+      { shards: 4, own: settings },
+    );
     expect(exchanging.zero).toMatchObject({ stage: 0 });
   });
 

@@ -36,8 +36,8 @@ function engineOf({ rank = 1, size = 2, isReplica = false, errors = [], ...given
   } as never;
 }
 
-const error = (one: object, name: string, from: number, values: number[]) => ({
-  entry: one,
+const error = (item: object, name: string, from: number, values: number[]) => ({
+  entry: item,
   name,
   from,
   tensor: held(() => Tensor.from(values, { dtype: 'f32' })),
@@ -101,24 +101,24 @@ function checkpointOf(saved: Record<string, number[][]>) {
     const row = key.endsWith('worker_error') ? (box.offset[0] as number) : 0;
     const values = (saved[key]?.[row] ?? []).slice(from, from + into.numel);
     expect([section, values.length]).toEqual(['optimizer', into.numel]);
-    const given = held(() => Tensor.from(values));
-    noGrad(() => into.copy_(given));
-    given.release();
+    const tensor = held(() => Tensor.from(values));
+    noGrad(() => into.copy_(tensor));
+    tensor.release();
   };
   return { tensors: () => new Map(infos as never), read } as never;
 }
 
-async function readBack(given: Given, saved: Record<string, number[][]>, wanted = true) {
+async function readBack(options: Given, saved: Record<string, number[][]>, expected = true) {
   const kept = [
     error(weight, 'worker_error', 0, [9, 9, 9, 9, 9, 9]),
     error(weight, 'server_error', 3, [9, 9, 9]),
     error(empty, 'worker_error', 0, []),
   ];
   // The functions release their references.
-  const own = kept.map(({ tensor }) => tensor.retain());
-  await readErrors(engineOf({ ...given, errors: kept }), checkpointOf(saved), wanted);
-  const values = own.map((tensor) => tensor.toArray());
-  for (const tensor of own) tensor.release();
+  const localTensors = kept.map(({ tensor }) => tensor.retain());
+  await readErrors(engineOf({ ...options, errors: kept }), checkpointOf(saved), expected);
+  const values = localTensors.map((tensor) => tensor.toArray());
+  for (const tensor of localTensors) tensor.release();
   return values;
 }
 

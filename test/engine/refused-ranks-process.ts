@@ -16,12 +16,12 @@ export interface RefusedJob {
 async function main({ attempts }: RefusedJob): Promise<void> {
   const job = await initDistributed({ device: 'cpu', timeout: 0.3 });
   const reports: string[] = [];
-  for (const own of attempts) {
+  for (const localItems of attempts) {
     seed(1);
     const config = {
       train_micro_batch_size_per_gpu: 1,
       optimizer: { type: 'AdamW', params: {} },
-      ...own[job.rank],
+      ...localItems[job.rank],
     } as DsConfig;
     try {
       const { engine } = await initialize({ model: new nn.Linear(4, 4), config });

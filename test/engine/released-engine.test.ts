@@ -62,7 +62,7 @@ const models: [string, 0 | 1 | 3, boolean][] = [
 test.each(models)('%s: stage %d', async (_, stage, isFrozen) => {
   const model = tinyModel();
   const parameters = [...model.parameters()];
-  if (isFrozen) for (const one of parameters.slice(0, 3)) one.requireGrad(false);
+  if (isFrozen) for (const parameter of parameters.slice(0, 3)) parameter.requireGrad(false);
   expect(await isCollected(await releaseEngine(model, stage))).toBe(true);
   // It is the caller's again.
   const next = await train(model, stage);

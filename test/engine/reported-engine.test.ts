@@ -251,7 +251,7 @@ test('zeroGrad() of its optimizer ends with the engine', async () => {
   open.length = 0;
   expect(Object.hasOwn(optimizer, 'zeroGrad')).toBe(false);
   for (const call of ['forward', 'backward', 'step', 'trace', 'watch', 'offloadStates'] as const) {
-    expect(thrownBy(() => (engine[call] as (one: unknown) => unknown)(undefined)).code).toBe(
+    expect(thrownBy(() => (engine[call] as (item: unknown) => unknown)(undefined)).code).toBe(
       'DS_AUTOGRAD',
     );
   }

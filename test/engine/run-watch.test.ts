@@ -66,8 +66,8 @@ test.each<[name: string, call: (watch: RunWatch) => void]>([
   ['watch.notice', (watch) => watch.notice(5 as never)],
 ])('%s refuses another type, on every rank', (name, call) => {
   const { watch, events } = openWatch();
-  for (const one of [watch, new RunWatch('dir', null, null)])
-    expect(thrownBy(() => call(one))).toMatchObject({ code: 'DS_ARGUMENT', op: name });
+  for (const runWatch of [watch, new RunWatch('dir', null, null)])
+    expect(thrownBy(() => call(runWatch))).toMatchObject({ code: 'DS_ARGUMENT', op: name });
   expect(events).toEqual([]);
 });
 
@@ -101,9 +101,9 @@ describe('the run of an engine', () => {
       parts: {
         watch: {
           share: () => void calls.push('share'),
-          add: (one: StepObserver) => {
-            observers.add(one);
-            return () => void observers.delete(one);
+          add: (stepObserver: StepObserver) => {
+            observers.add(stepObserver);
+            return () => void observers.delete(stepObserver);
           },
           reportTimes: () => void calls.push('times'),
         },

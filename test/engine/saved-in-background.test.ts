@@ -327,9 +327,9 @@ test('a job has each memory once, plain data, and the place of every tensor in i
 
 test('a failure of a thread is the same error, and one of another library has a code', () => {
   const facts = { op: 'write', expected: 'space', got: 'none', hint: 'Free some.' };
-  const own = new DsError({ code: 'DS_IO', ...facts });
-  expect(failureOf(own)).toEqual({ code: 'DS_IO', ...facts });
-  expect(errorOf(failureOf(own))).toMatchObject({ code: 'DS_IO', ...facts });
+  const localError = new DsError({ code: 'DS_IO', ...facts });
+  expect(failureOf(localError)).toEqual({ code: 'DS_IO', ...facts });
+  expect(errorOf(failureOf(localError))).toMatchObject({ code: 'DS_IO', ...facts });
   const other = failureOf(new Error('a fault'));
   expect(other).toMatchObject({ code: null, op: 'saveCheckpoint', expected: 'success', hint: '' });
   expect(other.got).toMatch(/^Error: a fault\n/);

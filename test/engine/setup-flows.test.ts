@@ -32,7 +32,7 @@ describe('the flows of gradients and weights', () => {
   const alone = { rank: 0, size: 1, ranks: [0] };
 
   /** The flows of one record of ranks, and how gradients are summed: the outermost wire first. */
-  function flowsOf(more: DsConfig, given: { record?: object; options?: object } = {}) {
+  function flowsOf(more: DsConfig, input: { record?: object; options?: object } = {}) {
     const record = {
       name: '',
       group: several,
@@ -41,12 +41,12 @@ describe('the flows of gradients and weights', () => {
       secondary: null,
       source: several,
       spansStages: false,
-      ...given.record,
+      ...input.record,
     };
     const config = configOf(more, 2);
     const stages = buildStages(config, { trained: [], frozen: [] }, cpu(), {
       groups: new ZeroGroups(record as never, []),
-      ...given.options,
+      ...input.options,
     });
     const [{ gradients, weights }] = (
       stages as unknown as { stages: [{ gradients: GradientFlow; weights: object }] }
@@ -181,16 +181,16 @@ describe('the stages of a pipeline', () => {
     ['zero-bubble', 'zero-bubble', 1],
     ['interleaved', 'interleaved', 2],
   ])('follow the schedule %s', (schedule, name, perRank) => {
-    const own = [...layers(), new nn.Linear(8, 8)];
+    const localLayers = [...layers(), new nn.Linear(8, 8)];
     const pipeline = { schedule, ...(perRank > 1 ? { stages_per_rank: perRank } : {}) };
-    const plan = planOf(modelOf({ layers: own }), { pipeline } as never);
+    const plan = planOf(modelOf({ layers: localLayers }), { pipeline } as never);
     expect(plan?.schedule.name).toMatch(new RegExp(`^${name}`));
     expect(plan?.schedule.stagesPerRank).toBe(perRank);
   });
 
   test('are divided by the method of the model or of the configuration, not by two', () => {
-    const of = (own: string | undefined, partition?: string) =>
-      planOf(modelOf(own === undefined ? {} : { partitionMethod: own }), {
+    const of = (localText: string | undefined, partition?: string) =>
+      planOf(modelOf(localText === undefined ? {} : { partitionMethod: localText }), {
         pipeline: { stages: 2, ...(partition === undefined ? {} : { partition }) },
       } as never);
     for (const [own, partition] of [
@@ -217,8 +217,8 @@ describe('the stages of a pipeline', () => {
     ] as const) {
       expect(seeds(own, given)).not.toBeNull();
     }
-    const optionsOf = (pipeline: object, own: object = {}) => {
-      const plan = planOf(modelOf(own), { pipeline: { stages: 2, ...pipeline } } as never);
+    const optionsOf = (pipeline: object, options: object = {}) => {
+      const plan = planOf(modelOf(options), { pipeline: { stages: 2, ...pipeline } } as never);
       return (plan?.pipeline as unknown as { options: object } | undefined)?.options;
     };
     expect(optionsOf({})).not.toHaveProperty('seedLayers');
@@ -272,9 +272,9 @@ describe('the stages of a pipeline', () => {
     weights: (all: nn.Linear[]) => void,
     optimizer: (params: nn.Parameter[]) => object = adam,
   ) {
-    const own = layers();
-    weights(own);
-    const module = modelOf({ layers: own, partitionMethod: 'uniform' });
+    const localLayers = layers();
+    weights(localLayers);
+    const module = modelOf({ layers: localLayers, partitionMethod: 'uniform' });
     const stage = { rank, ranks: 2 };
     const pipeline = new Pipeline(module, stage, 1, { partitionMethod: 'uniform' });
     const opened: number[][] = [];
@@ -291,9 +291,9 @@ describe('the stages of a pipeline', () => {
       },
     };
     const plan = { pipeline, schedule: planOf(modelOf())?.schedule, dynamicShape: false };
-    const given = { plan, optimizer: optimizer([...module.parameters()]) };
+    const options = { plan, optimizer: optimizer([...module.parameters()]) };
     try {
-      const pipe = await openPipeline(job as never, given as never);
+      const pipe = await openPipeline(job as never, options as never);
       const ties = pipe?.ties.map(({ group: { group: _, source: __, ...group }, parameters }) => ({
         ...group,
         parameters: parameters.length,
@@ -405,7 +405,7 @@ describe('the units of a model', () => {
     const outline = (units: typeof built.trained | typeof built.frozen): unknown[] =>
       units.map(({ name, parameters, dtype, gradient }) => [
         name,
-        parameters.map((one) => one.name).join(' '),
+        parameters.map((parameter) => parameter.name).join(' '),
         dtype,
         gradient?.dtype ?? null,
       ]);
@@ -459,7 +459,7 @@ describe('the units of a model', () => {
     const { trained, undo } = unitsOf(net, { groups: [{ params: [net.head.weight] }] });
     expect(trained).toEqual([['root', 'head.weight', 'bf16', 'f32']]);
     expect(net.parameters().map(({ requiresGrad }) => requiresGrad)).toEqual(
-      net.parameters().map((one) => one === net.head.weight),
+      net.parameters().map((parameter) => parameter === net.head.weight),
     );
     undo.release();
     expect(net.parameters().every(({ requiresGrad }) => requiresGrad)).toBe(true);
@@ -475,11 +475,11 @@ describe('the units of a model', () => {
     const net = new Net();
     const tie = { name: 'tied by stages 0, 1', group: { size: 1 }, spansStages: true };
     const expert = { name: 'group 1', group: { size: 1 }, spansStages: false };
-    const own = [
+    const localItems = [
       { group: tie, parameters: [net.head.weight] },
       { group: expert, parameters: [net.h[1]?.fc.weight] },
     ];
-    expect(unitsOf(net, { own }).trained.map((unit) => (unit as string[])[0])).toEqual([
+    expect(unitsOf(net, { own: localItems }).trained.map((unit) => (unit as string[])[0])).toEqual([
       'tied by stages 0, 1',
       'root',
       'h.0',

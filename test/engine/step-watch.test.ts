@@ -73,8 +73,8 @@ class Timer implements PhaseTimer {
 /** An observer, and the events that it got. */
 function observer(name: string, log: string[]): StepObserver {
   return {
-    stepFinished: (one) => void log.push(`${name} step ${one.step}`),
-    stepTimed: (one) => void log.push(`${name} times ${one.step}`),
+    stepFinished: (finishedStep) => void log.push(`${name} step ${finishedStep.step}`),
+    stepTimed: (timedStep) => void log.push(`${name} times ${timedStep.step}`),
     flush: async () => void log.push(`${name} flush`),
     close: () => void log.push(`${name} close`),
   };
@@ -169,16 +169,16 @@ const configOf = (more: DsConfig) =>
 function eventsOf(more: DsConfig, report: FinishedStep) {
   const events: monitor.MonitorEvent[] = [];
   const calls: string[] = [];
-  const own = {
+  const settings = {
     enabled: true,
-    write: (given: readonly monitor.MonitorEvent[]) => void events.push(...given),
+    write: (monitorEvents: readonly monitor.MonitorEvent[]) => void events.push(...monitorEvents),
     flush: async () => void calls.push('flush'),
     close: () => void calls.push('close'),
   };
-  const observers = buildObservers(configOf(more), [own as never], new ReleaseStack());
+  const observers = buildObservers(configOf(more), [settings as never], new ReleaseStack());
   capturePrints(() => {
-    for (const one of observers) one.stepFinished?.(report);
-    for (const one of observers) one.stepTimed?.(timedStep(1));
+    for (const stepObserver of observers) stepObserver.stepFinished?.(report);
+    for (const stepObserver of observers) stepObserver.stepTimed?.(timedStep(1));
   });
   return { events, observers, calls };
 }
@@ -200,8 +200,8 @@ test('monitors get the names of DeepSpeed over samples', async () => {
       step: 4,
     })),
   ]);
-  for (const one of observers) await one.flush?.();
-  for (const one of observers) one.close?.();
+  for (const stepObserver of observers) await stepObserver.flush?.();
+  for (const stepObserver of observers) stepObserver.close?.();
   expect(calls).toEqual(['flush', 'close']);
 });
 
@@ -223,8 +223,9 @@ test('lines are printed as the configuration asks', () => {
     const observers = buildObservers(configOf(more), [], new ReleaseStack());
     return capturePrints(() => {
       for (const n of [1, 2, 3]) {
-        for (const one of observers) one.stepFinished?.(step({ step: n, samples: 4 * n }));
-        for (const one of observers) one.stepTimed?.(timedStep(n));
+        for (const stepObserver of observers)
+          stepObserver.stepFinished?.(step({ step: n, samples: 4 * n }));
+        for (const stepObserver of observers) stepObserver.stepTimed?.(timedStep(n));
       }
     });
   };
@@ -242,7 +243,7 @@ test('monitors of the configuration write into their folder, and are closed with
   const opened = new ReleaseStack();
   const csv = { enabled: true, output_path: dir, job_name: 'job' };
   const observers = buildObservers(configOf({ csv_monitor: csv }), [], opened);
-  for (const one of observers) one.stepFinished?.(step());
+  for (const stepObserver of observers) stepObserver.stepFinished?.(step());
   opened.release();
   const files = readdirSync(join(dir, 'job')).sort();
   expect(files.some((name) => /loss/.test(name))).toBe(true);

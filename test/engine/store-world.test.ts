@@ -150,7 +150,7 @@ function pair() {
 }
 
 const exchangeAll = (worlds: readonly StoreWorld[], label: string, value: unknown) =>
-  Promise.all(worlds.map((one) => one.exchange(label, value as never)));
+  Promise.all(worlds.map((world) => world.exchange(label, value as never)));
 
 test('a value of several chunks and of any characters arrives, and leaves no key', async () => {
   const { values, worlds } = pair();
@@ -178,7 +178,7 @@ test('many rounds of calls leave the keys of the last one', async () => {
 
 test('parallel worlds do not disturb each other', async () => {
   const { worlds } = pair();
-  const beside = worlds.map((one) => one.beside());
+  const beside = worlds.map((world) => world.beside());
   const [inner, outer] = await Promise.all([
     exchangeAll(beside, 'inner', 1),
     exchangeAll(worlds, 'outer', 2),
@@ -208,7 +208,7 @@ test('a rank that ends its engine tells the others, after its last call', async 
       new Promise((resolve) => {
         answer = resolve;
       }),
-    announce: async (...given: unknown[]) => void announced.push(given),
+    announce: async (...items: unknown[]) => void announced.push(items),
   });
   const idle = new Checkpointer({} as never, world);
   idle.close();
@@ -236,7 +236,7 @@ test('a thread can replace its rank after a check of the job', async () => {
     store(() => false),
     { offer: () => 42 },
   );
-  const own = new StoreWorld(shared, {
+  const localStoreWorld = new StoreWorld(shared, {
     rank: 1,
     size: 2,
     name: 'test',
@@ -244,7 +244,7 @@ test('a thread can replace its rank after a check of the job', async () => {
     hint: 'Do this.',
     check: () => {},
   });
-  const seat = own.beside().seat();
+  const seat = localStoreWorld.beside().seat();
   expect(seat).toEqual({
     offer: 42,
     rank: 1,
@@ -283,7 +283,7 @@ test('an announcement is the message of an exchange', async () => {
 test('ranks that arrive in time are not replaced', async () => {
   const { worlds } = pair();
   const messages: string[] = [];
-  for (const one of worlds) one.standBy((text) => messages.push(text));
+  for (const storeWorld of worlds) storeWorld.standBy((text) => messages.push(text));
   for (let i = 0; i < 3; ++i) await exchangeAll(worlds, BEGIN_SAVE, i);
   await exchangeAll(worlds, 'inner', 1);
   expect(messages).toEqual([]);

@@ -63,8 +63,8 @@ afterEach(() => {
   for (const engine of open.splice(0)) engine.destroy();
 });
 
-async function engineOf(given: DsConfig = config(), model: nn.Module = gpt2()): Promise<Engine> {
-  const { engine } = await initialize({ model, config: given, device: 'cpu' });
+async function engineOf(input: DsConfig = config(), model: nn.Module = gpt2()): Promise<Engine> {
+  const { engine } = await initialize({ model, config: input, device: 'cpu' });
   open.push(engine);
   return engine;
 }
@@ -134,8 +134,8 @@ describe.each(families)('%s', (_, build) => {
     seed(9);
     const logits = model.call(tokens, null, { documents, layerTokens });
     logits.mul(weights).sum().backward();
-    const got = model.parameters().map((one) => Array.from(one.grad?.toArray() ?? []));
-    for (const one of model.parameters()) one.grad = null;
+    const got = model.parameters().map((parameter) => Array.from(parameter.grad?.toArray() ?? []));
+    for (const parameter of model.parameters()) parameter.grad = null;
 
     seed(9);
     const draw = { rows: ROWS, tokens: TOKENS, draws: 1, chosen: 4 };
@@ -145,11 +145,11 @@ describe.each(families)('%s', (_, build) => {
     const inside = model.call(some(tokens), null, places);
     const outside = model.call(tokens, null, { documents, layerFactors: [0] });
     const index = chosen.reshape([ROWS, 4, 1]).expand([ROWS, 4, VOCABULARY]).contiguous();
-    const wanted = outside.scatter(1, index, inside);
-    expectClose(logits, wanted);
-    wanted.mul(weights).sum().backward();
-    model.parameters().forEach((one, i) => {
-      expectNear(got[i] as number[], Array.from(one.grad?.toArray() ?? []), 2e-4);
+    const expected = outside.scatter(1, index, inside);
+    expectClose(logits, expected);
+    expected.mul(weights).sum().backward();
+    model.parameters().forEach((parameter, i) => {
+      expectNear(got[i] as number[], Array.from(parameter.grad?.toArray() ?? []), 2e-4);
     });
   });
 
@@ -171,7 +171,10 @@ describe.each(families)('%s', (_, build) => {
       const inputs = { layerTokens: { layers: [0, 2], reserved: 3 }, layerFactors: [1, 0, 2] };
       const loss = model.call(tokens, targets, inputs);
       loss.backward();
-      return [loss.item(), ...model.parameters().map((one) => [...(one.grad?.toArray() ?? [])])];
+      return [
+        loss.item(),
+        ...model.parameters().map((parameter) => [...(parameter.grad?.toArray() ?? [])]),
+      ];
     });
     expect(runs[0]).toEqual(runs[1]);
   });
@@ -198,14 +201,14 @@ describe.each(families)('%s', (_, build) => {
   });
 });
 
-function expectNear(got: number[], wanted: number[], tolerance: number): void {
-  expect(got.length).toBe(wanted.length);
-  const off = Math.max(0, ...got.map((value, i) => Math.abs(value - (wanted[i] as number))));
+function expectNear(got: number[], expected: number[], tolerance: number): void {
+  expect(got.length).toBe(expected.length);
+  const off = Math.max(0, ...got.map((value, i) => Math.abs(value - (expected[i] as number))));
   expect(off).toBeLessThan(tolerance);
 }
 
-function expectClose(got: Tensor, wanted: Tensor): void {
-  expectNear(Array.from(got.toArray(), Number), Array.from(wanted.toArray(), Number), 1e-5);
+function expectClose(got: Tensor, expected: Tensor): void {
+  expectNear(Array.from(got.toArray(), Number), Array.from(expected.toArray(), Number), 1e-5);
 }
 
 test('a window of neighbours is refused', async () => {
@@ -329,10 +332,10 @@ describe('the section', () => {
     await engineOf(config(ltd({ total_layer_num: total })));
     const reported = spy.mock.calls.map(([text]) => String(text));
     spy.mockRestore();
-    const own = reported.filter((text) =>
+    const localTexts = reported.filter((text) =>
       text.includes('total_layer_num is 8, and the model has 4'),
     );
-    expect([reported.length, own.length]).toEqual([notices, notices]);
+    expect([reported.length, localTexts.length]).toEqual([notices, notices]);
   });
 
   test.each<[string, object, object]>([

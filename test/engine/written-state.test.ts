@@ -37,7 +37,7 @@ describe.each([1, 2, 3] as const)('stage %j', (stage) => {
     zero.safeSetFullGrad(parameter, value);
     expect(takeValues(zero.safeGetFullGrad, parameter)).toEqual(numbers(value));
     engine.step();
-    for (const one of [tokens, targets, value]) one.dispose();
+    for (const tensor of [tokens, targets, value]) tensor.dispose();
   });
 
   test('a master is set, and forwards compute with its weights', () => {
@@ -54,13 +54,13 @@ describe.each([1, 2, 3] as const)('stage %j', (stage) => {
       (name) => [...engine.module.namedParameters()].find(([one]) => one.endsWith(name))?.[1],
     ) as [Parameter, Parameter];
     const other = fillTensor(set, 1);
-    const own = new Array<number>(written.numel).fill(3);
+    const localValues = new Array<number>(written.numel).fill(3);
     zero.GatheredParameters(engine, { modifierRank: 0 }, () => {
       noGrad(() => written.fill_(3));
       zero.safeSetFullFp32Param(set, other);
-      expect([numbers(written), numbers(set)]).toEqual([own, numbers(other)]);
+      expect([numbers(written), numbers(set)]).toEqual([localValues, numbers(other)]);
     });
-    expect(takeValues(zero.safeGetFullFp32Param, written)).toEqual(own);
+    expect(takeValues(zero.safeGetFullFp32Param, written)).toEqual(localValues);
     expect(takeValues(zero.safeGetFullFp32Param, set)).toEqual(numbers(other));
     other.dispose();
   });
@@ -102,8 +102,8 @@ test('a gradient is that of the whole step, before clipping and without the loss
   // Both micro-batches are equal, so their mean is the gradient of one of them.
   const alone = await tinyEngine({ ...options, accumulation: 1 }, cpu());
   alone.backward(alone.forward<Tensor>(tokens, targets));
-  const one = takeValues(zero.safeGetFullGrad, alone.module.parameters()[4] as Parameter);
-  for (const [i, value] of one.entries()) expect(grad[i]).toBeCloseTo(value, 6);
+  const values = takeValues(zero.safeGetFullGrad, alone.module.parameters()[4] as Parameter);
+  for (const [i, value] of values.entries()) expect(grad[i]).toBeCloseTo(value, 6);
   const norm = engine.getGlobalGradNorm() as number;
   const larger = Tensor.from(
     grad.map((value) => value * 1000),
@@ -123,12 +123,12 @@ test('shapes, names and owners are checked', async () => {
   const parameter = engine.module.parameters()[4] as Parameter;
   const wrong = Tensor.from([1, 2, 3]).keep();
   const other = new nn.Linear(2, 2).weight;
-  const setters: [string, (one: Parameter, value: Tensor) => void][] = [
+  const setters: [string, (parameter: Parameter, value: Tensor) => void][] = [
     ['safeSetFullGrad', zero.safeSetFullGrad],
     ['safeSetFullFp32Param', zero.safeSetFullFp32Param],
     [
       'safeSetFullOptimizerState',
-      (one, value) => zero.safeSetFullOptimizerState(one, value, 'exp_avg'),
+      (parameter, value) => zero.safeSetFullOptimizerState(parameter, value, 'exp_avg'),
     ],
   ];
   for (const [op, set] of setters) {

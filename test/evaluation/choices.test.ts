@@ -100,8 +100,8 @@ test('an empty context becomes EOS, or BOS; addBos puts BOS before every context
   );
   expect(found[0]?.logLikelihood).toBeCloseTo(after(1001), 4);
   const before = encode('A');
-  const wanted = sumOf([1001, ...before], encode('A rank').slice(before.length));
-  expect(found[1]?.logLikelihood).toBeCloseTo(wanted.logLikelihood, 4);
+  const expected = sumOf([1001, ...before], encode('A rank').slice(before.length));
+  expect(found[1]?.logLikelihood).toBeCloseTo(expected.logLikelihood, 4);
 });
 
 test('a too long context is cut from the left', async () => {
@@ -113,11 +113,11 @@ test('a too long context is cut from the left', async () => {
   expect(one?.cut).toBe(before.length + targets.length - kept.length);
   // The model reads MAX_SEQ tokens; the last one is only predicted.
   const logs = logProbabilities(model, kept.slice(0, -1));
-  const wanted = targets.reduce((sum, target, i) => {
+  const expected = targets.reduce((sum, target, i) => {
     const row = logs[kept.length - targets.length + i - 1] as number[];
     return sum + (row[target] as number);
   }, 0);
-  expect(one?.logLikelihood).toBeCloseTo(wanted, 4);
+  expect(one?.logLikelihood).toBeCloseTo(expected, 4);
 });
 
 /** Whether the model prefers each choice, and per character, by sums over the logits. */
@@ -148,12 +148,12 @@ const QUESTIONS = [
 test.each([' ', '\n'])('accuracy counts the likeliest choice, delimiter %j', async (delimiter) => {
   const files = writeRows('questions.jsonl', QUESTIONS);
   const found = await evaluation.evaluateChoices(model, { files, delimiter, batchSize: 2 });
-  const wanted = QUESTIONS.map(({ context, prompt, choices }) =>
+  const expected = QUESTIONS.map(({ context, prompt, choices }) =>
     prefers((context ?? prompt) as string, choices, delimiter),
   );
   const correct = [[1], [0], [0, 1]];
   for (const [i, answer] of found.answers.entries()) {
-    const { scores, choice, normalizedChoice } = wanted[i] as ReturnType<typeof prefers>;
+    const { scores, choice, normalizedChoice } = expected[i] as ReturnType<typeof prefers>;
     expect([answer.choice, answer.normalizedChoice]).toEqual([choice, normalizedChoice]);
     expect(answer.correct).toEqual(correct[i]);
     for (const [c, one] of answer.logLikelihoods.entries()) {
@@ -161,7 +161,7 @@ test.each([' ', '\n'])('accuracy counts the likeliest choice, delimiter %j', asy
     }
   }
   const share = (pick: 'choice' | 'normalizedChoice') =>
-    wanted.filter((one, i) => correct[i]?.includes(one[pick])).length / wanted.length;
+    expected.filter((item, i) => correct[i]?.includes(item[pick])).length / expected.length;
   const { accuracy, normalizedAccuracy, questions } = found;
   expect([accuracy, normalizedAccuracy, questions]).toEqual([
     share('choice'),

@@ -22,7 +22,7 @@ beforeAll(async () => {
 afterAll(() => rmSync(dir, { recursive: true }));
 
 /** Sums over the rows, as documents of their own, of at most `length` tokens. */
-async function reference(one: nn.models.CausalLM, length: number) {
+async function reference(model: nn.models.CausalLM, length: number) {
   const data = await text.TextDataset.open({
     files,
     tokenizer: TOKENIZER,
@@ -33,7 +33,7 @@ async function reference(one: nn.models.CausalLM, length: number) {
   const sums = { loss: 0, correct: 0, tokens: 0 };
   for (let i = 0; i < data.length; ++i) {
     const { ids } = data.get(i);
-    const logs = logProbabilities(one, [...ids]);
+    const logs = logProbabilities(model, [...ids]);
     for (let t = 1; t < ids.length; ++t) {
       const row = logs[t - 1] as number[];
       sums.loss -= row[ids[t] as number] as number;
@@ -49,19 +49,19 @@ test.each([{}, { packing: true }, { batchSize: 2 }, { batchSize: 1, packing: tru
   'equals the sums over the logits: %j',
   async (how) => {
     const found = await evaluation.evaluate(model, { files, ...quiet, ...how });
-    const wanted = await reference(model, 24);
-    expect(found.loss).toBeCloseTo(wanted.loss, 5);
+    const expected = await reference(model, 24);
+    expect(found.loss).toBeCloseTo(expected.loss, 5);
     expect(found.perplexity).toBe(Math.exp(found.loss));
-    expect([found.accuracy, found.tokens]).toEqual([wanted.accuracy, wanted.tokens]);
+    expect([found.accuracy, found.tokens]).toEqual([expected.accuracy, expected.tokens]);
     expect([found.rows, found.cutRows]).toEqual([3, 0]);
   },
 );
 
 test('rows that are longer than a sample are cut and counted', async () => {
   const found = await evaluation.evaluate(model, { files, ...quiet, length: 5 });
-  const wanted = await reference(model, 5);
-  expect(found.loss).toBeCloseTo(wanted.loss, 5);
-  expect([found.tokens, found.cutRows > 0]).toEqual([wanted.tokens, true]);
+  const expected = await reference(model, 5);
+  expect(found.loss).toBeCloseTo(expected.loss, 5);
+  expect([found.tokens, found.cutRows > 0]).toEqual([expected.tokens, true]);
 });
 
 test('only completions count in rows with prompts', async () => {
@@ -75,9 +75,9 @@ test('only completions count in rows with prompts', async () => {
 test('the loss of routers does not count', async () => {
   const sizes = { layers: 1, heads: 2, kvHeads: 1, channels: 16, maxSeq: 24, hidden: 32 };
   const moe = { experts: 4, perToken: 2 };
-  const one = new nn.models.Mixtral({ vocabSize: 1007, ...sizes, moe, routerAuxLossCoef: 10 });
-  const found = await evaluation.evaluate(one, { files, tokenizer: TOKENIZER, ...quiet });
-  expect(found.loss).toBeCloseTo((await reference(one, 24)).loss, 5);
+  const mixtral = new nn.models.Mixtral({ vocabSize: 1007, ...sizes, moe, routerAuxLossCoef: 10 });
+  const found = await evaluation.evaluate(mixtral, { files, tokenizer: TOKENIZER, ...quiet });
+  expect(found.loss).toBeCloseTo((await reference(mixtral, 24)).loss, 5);
 });
 
 test('quantized layers and adapters take part', async () => {
@@ -104,24 +104,32 @@ test.each<[how: object, message: RegExp]>([
   [{ length: 25 }, /length: expected at most 24/],
   [{ batchSize: 0 }, /batchSize: expected/],
   [{ lenght: 4 }, /length/],
-])('refuses the options %j', async (how, message) => {
+])('refuses the options %j', async (options, message) => {
   const { code, message: text } = await refusal(() =>
-    evaluation.evaluate(model, { files, ...quiet, ...how }),
+    evaluation.evaluate(model, { files, ...quiet, ...options }),
   );
   expect([code, text]).toEqual(['DS_ARGUMENT', expect.stringMatching(message)]);
 });
 
 test('refuses other models, and a model of an engine', async () => {
-  const refusalFor = async (one: unknown, how: object = {}): Promise<string> => {
+  const refusalFor = async (item: unknown, options: object = {}): Promise<string> => {
     const run = () =>
-      evaluation.evaluate(one as nn.models.CausalLM, { files, ...quiet, length: 8, ...how });
+      evaluation.evaluate(item as nn.models.CausalLM, { files, ...quiet, length: 8, ...options });
     return (await refusal(run)).message;
   };
   expect(await refusalFor(folder)).toMatch(/evaluate model: expected a causal language model/);
-  const own = new nn.models.GPT2({ vocabSize: 64, maxSeq: 16, layers: 1, heads: 1, channels: 8 });
-  expect(await refusalFor(own)).toMatch(/tokenizer: expected a tokenizer, got a model without a/);
+  const localModel = new nn.models.GPT2({
+    vocabSize: 64,
+    maxSeq: 16,
+    layers: 1,
+    heads: 1,
+    channels: 8,
+  });
+  expect(await refusalFor(localModel)).toMatch(
+    /tokenizer: expected a tokenizer, got a model without a/,
+  );
   const config = { train_batch_size: 1, optimizer: { type: 'AdamW' } } as const;
-  const { engine } = await initialize({ model: own, config, device: 'cpu' });
-  expect(await refusalFor(own, { tokenizer: TOKENIZER })).toMatch(/Trainer\.evaluate\(\)/);
+  const { engine } = await initialize({ model: localModel, config, device: 'cpu' });
+  expect(await refusalFor(localModel, { tokenizer: TOKENIZER })).toMatch(/Trainer\.evaluate\(\)/);
   engine.destroy();
 });

@@ -45,16 +45,16 @@ async function compare(model: Model, dir: string, limit: number): Promise<void> 
   writeFileSync(files, WORDS.map((words) => JSON.stringify({ text: words })).join('\n'));
   const tokenizer = text.Tokenizer.fromPretrained(TOKENIZER);
   const encode = (words: string) => [...tokenizer.encode(words, { addSpecialTokens: false })];
-  const how = { files, tokenizer, length: 24, threads: 0 };
-  const data = await text.TextDataset.open({ ...how, packing: false });
+  const options = { files, tokenizer, length: 24, threads: 0 };
+  const data = await text.TextDataset.open({ ...options, packing: false });
   const rows = Array.from({ length: data.length }, (_, i) => [...data.get(i).ids]);
   const losses = rows.flatMap((ids) => {
     const logs = logProbabilities(model, ids);
     return ids.slice(1).map((id, t) => -(logs[t]?.[id] as number));
   });
-  const mean = losses.reduce((sum, one) => sum + one, 0) / losses.length;
+  const mean = losses.reduce((sum, value) => sum + value, 0) / losses.length;
   for (const packing of [false, true]) {
-    const { loss, tokens } = await evaluation.evaluate(model, { ...how, packing });
+    const { loss, tokens } = await evaluation.evaluate(model, { ...options, packing });
     assert.equal(tokens, losses.length);
     assert.ok(Math.abs(loss / mean - 1) < limit, `${loss} and ${mean}`);
   }
@@ -63,11 +63,11 @@ async function compare(model: Model, dir: string, limit: number): Promise<void> 
     const before = encode(context);
     const ids = encode(context + continuation);
     const logs = logProbabilities(model, ids);
-    const wanted = ids
+    const expected = ids
       .slice(before.length)
       .reduce((sum, id, t) => sum + (logs[before.length + t - 1]?.[id] as number), 0);
     const { logLikelihood } = found[i] as evaluation.Likelihood;
-    assert.ok(Math.abs(logLikelihood / wanted - 1) < limit, `${logLikelihood} and ${wanted}`);
+    assert.ok(Math.abs(logLikelihood / expected - 1) < limit, `${logLikelihood} and ${expected}`);
   }
 }
 

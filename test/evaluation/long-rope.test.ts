@@ -25,16 +25,16 @@ test('short rows keep their angles next to long rows', async () => {
   const one = model();
   const texts = ['A rank', 'Gradients are summed over all ranks, and divided.', 'B'];
   const pairs = texts.map((text): [string, string] => ['The', ` ${text}`]);
-  const how = { tokenizer: TOKENIZER };
-  const alone = await evaluation.logLikelihoods(one, pairs, { ...how, batchSize: 1 });
-  const together = await evaluation.logLikelihoods(one, pairs, { ...how, batchSize: 8 });
+  const options = { tokenizer: TOKENIZER };
+  const alone = await evaluation.logLikelihoods(one, pairs, { ...options, batchSize: 1 });
+  const together = await evaluation.logLikelihoods(one, pairs, { ...options, batchSize: 8 });
   alone.forEach(({ logLikelihood }, i) => {
     expect(together[i]?.logLikelihood).toBeCloseTo(logLikelihood, 5);
   });
 
   const files = join(dir, 'rows.jsonl');
   writeFileSync(files, texts.map((text) => JSON.stringify({ text })).join('\n'));
-  const rows = { ...how, files, length: 32, threads: 0 };
+  const rows = { ...options, files, length: 32, threads: 0 };
   const [first, second] = [
     await evaluation.evaluate(one, { ...rows, batchSize: 1 }),
     await evaluation.evaluate(one, { ...rows, batchSize: 8 }),

@@ -34,8 +34,8 @@ export function logProbabilities(model: nn.models.CausalLM, ids: readonly number
   return ids.map((_, t) => {
     const logits = rows.slice(t * width, (t + 1) * width);
     const largest = Math.max(...logits);
-    const sum = logits.reduce((total, one) => total + Math.exp(one - largest), 0);
-    return logits.map((one) => one - largest - Math.log(sum));
+    const sum = logits.reduce((total, value) => total + Math.exp(value - largest), 0);
+    return logits.map((logit) => logit - largest - Math.log(sum));
   });
 }
 

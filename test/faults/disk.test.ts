@@ -143,12 +143,12 @@ describe('weights on a disk', () => {
 
 test.each(['optimizer state', 'weights'] as const)(
   'a disk without room for %s is an error before training',
-  async (what) => {
-    const { losses, error } = outcomeOf(await run(`full-${what}`, { what }, 'allocate-full'));
+  async (kind) => {
+    const { losses, error } = outcomeOf(await run(`full-${kind}`, { what: kind }, 'allocate-full'));
     expect(losses).toEqual([]);
     expect(error).toMatchObject({
       code: 'DS_IO',
-      op: expect.stringMatching(`preallocate .*${what} of rank 0`),
+      op: expect.stringMatching(`preallocate .*${kind} of rank 0`),
       expected: expect.stringMatching(/GB: .*parameters/),
       got: expect.stringMatching(/free on/),
     });

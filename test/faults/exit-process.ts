@@ -47,10 +47,10 @@ function swap(folder: string, buffer: Buffer): void {
 }
 
 function worker(): Promise<Worker> {
-  const made = new Worker(join(__dirname, 'terminate-worker.mjs'), {
+  const result = new Worker(join(__dirname, 'terminate-worker.mjs'), {
     workerData: { addon: addonPath(), asynchronous: true },
   });
-  return new Promise((resolve) => made.once('message', () => resolve(made)));
+  return new Promise((resolve) => result.once('message', () => resolve(result)));
 }
 
 async function main({ ending, engine, root, milliseconds }: ExitJob): Promise<void> {

@@ -26,15 +26,15 @@ test(
       const results = await runRanks('../faults/exit-process', RANKS, { job });
       rmSync(root, { recursive: true, force: true });
       for (const { code, signal, report, stderr } of results) {
-        const how = { ...job, code, signal, report, stderr };
+        const options = { ...job, code, signal, report, stderr };
         // If two ranks end at different times, one may get the error that the other is gone.
         const isOwn = ending === 'signal' && signal === 'SIGTERM';
         const isCalm = isOwn || code === 0 || code === 3;
         // The error may come even before its own work has started.
         const isLate = code === 3 && /^DsError: .*\b(ended|left)\b/.test(stderr);
         const words = /terminate called|Assertion|FATAL/.test(stderr);
-        expect({ ...how, isCalm, words }).toEqual({
-          ...how,
+        expect({ ...options, isCalm, words }).toEqual({
+          ...options,
           report: isLate ? report : 'under way',
           isCalm: true,
           words: false,

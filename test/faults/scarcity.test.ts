@@ -39,8 +39,8 @@ function reportWhere(engine: FileEngineName, shim: string, refused: Record<strin
 }
 
 const calm = (report: readonly unknown[]) => ({ signal: null, stderr: '', report });
-const none = (place: string, wanted: string): unknown =>
-  expect.stringMatching(new RegExp(`^DS_LIMIT ${place}: expected ${wanted}, got none: `));
+const none = (place: string, expected: string): unknown =>
+  expect.stringMatching(new RegExp(`^DS_LIMIT ${place}: expected ${expected}, got none: `));
 const noEngine = none('file engine', 'a thread that reads and writes files');
 const noChecker = none('swap file', 'a thread that checks blocks');
 const noTask = none('addon', 'a thread for work beside JavaScript');
@@ -77,7 +77,7 @@ test('a rank without threads reports the error, and no rank dies', async () => {
     outcomes.push(own as string);
   }
   const unlike = outcomes.filter(
-    (one) => !/^(ended$|DS_LIMIT .* expected a thread .* none: )/.test(one),
+    (outcome) => !/^(ended$|DS_LIMIT .* expected a thread .* none: )/.test(outcome),
   );
   expect(unlike).toEqual([]);
   expect(outcomes.join('\n')).toContain('a thread that moves data between ranks');

@@ -48,5 +48,5 @@ export interface Outcome {
 export const checkpointsOf = ({ folder }: Pick<Training, 'folder'>) => join(folder, 'checkpoints');
 
 /** Path of a rank's file: its pid as "pid", its outcome as "end". */
-export const noteOf = ({ folder, name }: Training, rank: number, what: 'pid' | 'end') =>
-  join(folder, `${name}.${what}${rank}`);
+export const noteOf = ({ folder, name }: Training, rank: number, kind: 'pid' | 'end') =>
+  join(folder, `${name}.${kind}${rank}`);

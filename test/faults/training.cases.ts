@@ -18,7 +18,7 @@ const FOREVER = 100_000;
 const TIMEOUT = { cpu: 0.1, cuda: 0.2 };
 
 /** `wanted` on the CPU. On GPUs two ranks, because their sums do not depend on the order. */
-const ranksOn = ({ kind }: Device, wanted: number): number => (kind === 'cpu' ? wanted : 2);
+const ranksOn = ({ kind }: Device, expected: number): number => (kind === 'cpu' ? expected : 2);
 
 async function withTrainings<R>(
   device: Device,
@@ -122,7 +122,7 @@ async function stallsAreNamed(device: Device): Promise<void> {
   }
   const limit = new RegExp(`within ${timeout * 60} s`);
   const absent = [limit, /rank 1 did not arrive \(its last was collective \d+, \w+/];
-  const place = (what: string) => new RegExp(`${what}, collective \\d+ of world`);
+  const place = (label: string) => new RegExp(`${label}, collective \\d+ of world`);
   requireTold(stopped, 1, [place('allGather f32 x \\d+ \\(weights of root\\)'), ...absent]);
   const gradient = 'reduceScatter sum f32 x \\d+ \\(gradient of transformer\\.h\\.1\\)';
   requireTold(looping, 1, [place(gradient), ...absent]);

@@ -80,7 +80,7 @@ async function consolidateCheckpoint(): Promise<void> {
 }
 
 async function main(): Promise<void> {
-  for (const name of readdirSync(MODELS).filter((one) => one !== 'ropes')) await saveModel(name);
+  for (const name of readdirSync(MODELS).filter((text) => text !== 'ropes')) await saveModel(name);
   await saveAdapter('llama', { r: 4, loraAlpha: 16, targetModules: 'all-linear' });
   await saveAdapter('qwen3', { r: 6, useRslora: true, targetModules: ['q_proj', 'down_proj'] });
   await saveAdapter('gpt2', { r: 4, loraAlpha: 8, bias: 'all' });

@@ -63,8 +63,8 @@ const ids = async (model: nn.models.CausalLM): Promise<readonly number[] | undef
 
 test('fromPretrained() downloads a model; the tokenizer and the engine then use the cache', async () => {
   const model = await nn.models.fromPretrained(MODEL);
-  const own = await nn.models.fromPretrained(join(dir, 'model'));
-  expect(await ids(model)).toEqual(await ids(own));
+  const localModel = await nn.models.fromPretrained(join(dir, 'model'));
+  expect(await ids(model)).toEqual(await ids(localModel));
   const tokenizer = text.Tokenizer.fromPretrained(MODEL);
   expect(tokenizer.vocabSize).toBeGreaterThan(1000);
   const before = test_.server.fileRequests().length;

@@ -91,13 +91,13 @@ test('progress is a bar on a terminal, lines elsewhere, and absent without a dow
   expect(written).toEqual([]);
   for (const isTTY of [true, false]) {
     written.length = 0;
-    const one = bar(isTTY);
-    one.expect(2_000_000_000);
+    const downloadProgress = bar(isTTY);
+    downloadProgress.expect(2_000_000_000);
     for (let i = 0; i < 41; ++i) {
-      one.arrived(25_000_000);
+      downloadProgress.arrived(25_000_000);
       now += 500;
     }
-    one.finish(true);
+    downloadProgress.finish(true);
     expect(written[0]).toBe('Qwen/Qwen3-0.6B: downloading 2.00 GB\n');
     const drawn = written.filter((text) => text.includes('%'));
     expect(drawn.length).toBe(isTTY ? 40 : 2);

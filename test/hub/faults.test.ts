@@ -26,7 +26,11 @@ test('the token is sent to the hub, never to its CDN', async () => {
   expect(isWhole(folder)).toBe(true);
   const { received } = hub.server;
   const tokens = (host: string) =>
-    new Set(received.filter((one) => one.host === host).map((one) => one.authorization));
+    new Set(
+      received
+        .filter((received) => received.host === host)
+        .map((received) => received.authorization),
+    );
   expect(tokens('hub')).toEqual(new Set(['Bearer hf_reader']));
   expect(tokens('cdn')).toEqual(new Set([null]));
 });
@@ -141,10 +145,10 @@ test('wrong bytes of an earlier process fail the checksum, and are fetched again
 test('a server that sends other bytes than it listed', async () => {
   hub.server.add(NAME, tiny(WEIGHTS));
   hub.server.edit = (entries) =>
-    entries.map((one) =>
-      one.path === 'model.safetensors'
-        ? { ...one, lfs: { oid: '0'.repeat(64), size: WEIGHTS.length } }
-        : one,
+    entries.map((entry) =>
+      entry.path === 'model.safetensors'
+        ? { ...entry, lfs: { oid: '0'.repeat(64), size: WEIGHTS.length } }
+        : entry,
     );
   const error = await refusal(() => pullWith(hub.settings(), NAME, {}));
   expect(error.message).toMatch(/SHA-256 0{64}, got [0-9a-f]{64}, twice/);
@@ -227,8 +231,8 @@ test.each([
 test.each<[string, (entries: Record<string, unknown>[]) => unknown]>([
   ['no list', () => ({ a: 1 })],
   ['no objects', () => [1]],
-  ['a hash that is a path', (all) => all.map((one) => ({ ...one, oid: '../../x' }))],
-  ['a negative size', (all) => all.map((one) => ({ ...one, size: -1, lfs: undefined }))],
+  ['a hash that is a path', (all) => all.map((item) => ({ ...item, oid: '../../x' }))],
+  ['a negative size', (all) => all.map((item) => ({ ...item, size: -1, lfs: undefined }))],
   ['too many entries', (all) => Array(60_000).fill(all[0])],
 ])('refuses a listing with %s', async (_name, edit) => {
   hub.server.add(NAME, tiny());

@@ -46,10 +46,16 @@ export function hubTest(): HubTest {
   });
   beforeEach(() => {
     cache = mkdtempSync(join(tmpdir(), 'hub-'));
-    const own = server as HubServer;
-    own.repositories.clear();
-    own.received.length = 0;
-    Object.assign(own, { fault: null, edit: null, page: 1000, sendsRanges: true, chunk: 0 });
+    const localHubServer = server as HubServer;
+    localHubServer.repositories.clear();
+    localHubServer.received.length = 0;
+    Object.assign(localHubServer, {
+      fault: null,
+      edit: null,
+      page: 1000,
+      sendsRanges: true,
+      chunk: 0,
+    });
   });
   afterEach(() => rmSync(cache, { recursive: true, force: true }));
   afterAll(() => server?.stop());

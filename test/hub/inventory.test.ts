@@ -8,19 +8,19 @@ import { sha256 } from '../support/hub-server.js';
 import { refusal } from '../support/refusal.js';
 import { hubTest, NAME, noise, tiny } from './hub-support.js';
 
-const own = hubTest();
+const localHubTest = hubTest();
 const WEIGHTS = noise(50_000);
-const blobs = (): string => join(own.cache, 'models--org--tiny', 'blobs');
+const blobs = (): string => join(localHubTest.cache, 'models--org--tiny', 'blobs');
 beforeEach(() => {
-  process.env.HF_HUB_CACHE = own.cache;
+  process.env.HF_HUB_CACHE = localHubTest.cache;
 });
 
 test('sizes count shared files once, and unfinished downloads separately', async () => {
   expect(await hub.models()).toEqual([]);
-  const first = own.server.add(NAME, tiny(WEIGHTS));
-  await pullWith(own.settings(), NAME, {});
-  const second = own.server.add(NAME, { ...tiny(WEIGHTS), 'config.json': '{"b":1}' });
-  await pullWith(own.settings(), NAME, {});
+  const first = localHubTest.server.add(NAME, tiny(WEIGHTS));
+  await pullWith(localHubTest.settings(), NAME, {});
+  const second = localHubTest.server.add(NAME, { ...tiny(WEIGHTS), 'config.json': '{"b":1}' });
+  await pullWith(localHubTest.settings(), NAME, {});
   writeFileSync(join(blobs(), `${'0'.repeat(64)}.parts.incomplete`), Buffer.alloc(4096, 1));
   const [model] = await hub.models();
   expect(model).toMatchObject({ name: NAME, unfinished: 4096 });
@@ -40,7 +40,7 @@ test('sizes count shared files once, and unfinished downloads separately', async
 });
 
 test('files without links count too', async () => {
-  const snapshot = join(own.cache, 'models--a--b', 'snapshots', 'ab'.repeat(20));
+  const snapshot = join(localHubTest.cache, 'models--a--b', 'snapshots', 'ab'.repeat(20));
   mkdirSync(snapshot, { recursive: true });
   writeFileSync(join(snapshot, 'config.json'), '12345');
   expect(await hub.models()).toMatchObject([{ name: 'a/b', bytes: 5 }]);
@@ -49,7 +49,7 @@ test('files without links count too', async () => {
 test('files without links have a date, and removing their revision frees them', async () => {
   const before = Date.now() - 10_000;
   for (const commit of ['ab', 'cd']) {
-    const snapshot = join(own.cache, 'models--a--b', 'snapshots', commit.repeat(20));
+    const snapshot = join(localHubTest.cache, 'models--a--b', 'snapshots', commit.repeat(20));
     mkdirSync(snapshot, { recursive: true });
     writeFileSync(join(snapshot, 'config.json'), commit.repeat(50));
   }
@@ -60,14 +60,14 @@ test('files without links have a date, and removing their revision frees them', 
 });
 
 test('a model under download is not removed', async () => {
-  own.server.add(NAME, tiny(WEIGHTS));
-  await pullWith(own.settings(), NAME, {});
-  const path = join(own.cache, '.locks', 'models--org--tiny', `${sha256(WEIGHTS)}.lock`);
+  localHubTest.server.add(NAME, tiny(WEIGHTS));
+  await pullWith(localHubTest.settings(), NAME, {});
+  const path = join(localHubTest.cache, '.locks', 'models--org--tiny', `${sha256(WEIGHTS)}.lock`);
   const { signal } = new AbortController();
   const release = await takeLock(path, { signal, progress: async () => 0, begun: () => {} });
   expect((await refusal(() => hub.remove(NAME))).message).toMatch(/that no process downloads/);
   await release?.();
   expect(await hub.remove(NAME)).toBeGreaterThan(50_000);
-  expect(existsSync(join(own.cache, 'models--org--tiny'))).toBe(false);
+  expect(existsSync(join(localHubTest.cache, 'models--org--tiny'))).toBe(false);
   expect((await refusal(() => hub.remove('../x'))).code).toBe('DS_ARGUMENT');
 });

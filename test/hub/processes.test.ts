@@ -78,7 +78,7 @@ test('after a kill at 20 random points, the next call resumes and leaves no part
     const names = await Promise.resolve()
       .then(() => readdirSync(blobs()))
       .catch(() => []);
-    for (const name of names.filter((one) => /^[0-9a-f]{64}$/.test(one))) {
+    for (const name of names.filter((name) => /^[0-9a-f]{64}$/.test(name))) {
       expect(readFileSync(join(blobs(), name)).equals(WEIGHTS)).toBe(true);
     }
     // A process that has ended first gets an empty cache as its successor.

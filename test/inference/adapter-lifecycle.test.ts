@@ -119,8 +119,8 @@ test('rows without an adapter keep their bits in a batch with adapters', async (
       prompt: prompt.map((token) => (token + i) % 30),
       ...(adapter && { adapter }),
     }));
-    const own = { ...request, cacheSalt: `bits ${adapter}` };
-    const [adapted] = await engine.generateBatch([own, ...others]);
+    const settings = { ...request, cacheSalt: `bits ${adapter}` };
+    const [adapted] = await engine.generateBatch([settings, ...others]);
     return adapted![0]!.logprobs;
   };
   const alone = await logprobs(null);
@@ -132,9 +132,13 @@ test('logprobs of a prompt use the adapter', async () => {
   const model = await peft.loadAdapter(tinyLlama(), places.one!);
   peft.merge(model);
   const merged = await initInference(model, config);
-  const expected = merged.promptLogprobs(prompt).map((one) => one?.logprob ?? 0);
+  const expected = merged
+    .promptLogprobs(prompt)
+    .map((promptLogprob) => promptLogprob?.logprob ?? 0);
   await merged.destroy();
-  const found = engine.promptLogprobs(prompt, 0, 'one').map((one) => one?.logprob ?? 0);
+  const found = engine
+    .promptLogprobs(prompt, 0, 'one')
+    .map((promptLogprob) => promptLogprob?.logprob ?? 0);
   for (const [i, value] of found.entries()) expect(value).toBeCloseTo(expected[i]!, 4);
   expect(engine.promptLogprobs(prompt)[5]!.logprob).not.toBeCloseTo(expected[5]!, 2);
 });
@@ -224,8 +228,8 @@ test.each([
 ])('the kernels of $what', async ({ names, max, kinds }) => {
   places.query ??= await save('query', { r: 2, targetModules: ['q_proj'] });
   const adapters = Object.fromEntries(names.map((name) => [name, places[name] as string]));
-  const own = { adapters, ...(max && { maxAdapters: max }) };
-  const other = await initInference(tinyLlama(), config, own);
+  const settings = { adapters, ...(max && { maxAdapters: max }) };
+  const other = await initInference(tinyLlama(), config, settings);
   const seen = new Set<string>();
   observeKernels((op) => {
     const name = opNames[op] as string;
@@ -243,8 +247,8 @@ test.each([
 
 test('an adapter of smaller rank leaves nothing of the one before it in its slot', async () => {
   const { one, large } = places as { one: string; large: string };
-  const given = { adapters: { large }, maxAdapterRank: 48 };
-  const other = await initInference(tinyLlama(), config, given);
+  const options = { adapters: { large }, maxAdapterRank: 48 };
+  const other = await initInference(tinyLlama(), config, options);
   other.unloadAdapter('large');
   await other.loadAdapter('one', one);
   const [found] = await other.generate({ ...ask, adapter: 'one' });

@@ -49,10 +49,10 @@ test('an adapter is served on the model that it was trained on', async () => {
   const model = peft.addLora(tinyLlama(), strong);
   stir(model);
   peft.merge(model);
-  const wanted = await text(peft.unload(model));
-  expect(wanted).not.toEqual(await text(base));
-  expect(await text(adapter)).toEqual(wanted);
-  expect(await text(folderNaming('beside', '../base'))).toEqual(wanted);
+  const expected = await text(peft.unload(model));
+  expect(expected).not.toEqual(await text(base));
+  expect(await text(adapter)).toEqual(expected);
+  expect(await text(folderNaming('beside', '../base'))).toEqual(expected);
   expect(await text(adapter, { quant: { weight: { num_bits: 8 } } })).toHaveLength(6);
 });
 

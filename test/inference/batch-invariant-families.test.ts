@@ -44,9 +44,9 @@ test.each(readdirSync(folder))('%s', async (name) => {
       logprobs: 0,
       ignoreEos: true,
     }));
-    const made = (await engine.generateBatch(requests)).map(([one]) => one as Generation);
+    const result = (await engine.generateBatch(requests)).map(([one]) => one as Generation);
     const prompts = requests.map(({ prompt }) => prompt);
-    expect(recordedOf(made)).toEqual(scoresOf(model, prompts, made));
+    expect(recordedOf(result)).toEqual(scoresOf(model, prompts, result));
     await engine.destroy();
   }
   exact++;

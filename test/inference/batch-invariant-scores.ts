@@ -9,18 +9,18 @@ import { cpu, type Device } from '../../lib/runtime/device.js';
 export function scoresOf(
   model: CausalLM,
   prompts: readonly number[][],
-  made: readonly Generation[],
+  result: readonly Generation[],
   device: Device = cpu(),
 ) {
-  const rows = made.map(({ tokens }, i) => [...(prompts[i] ?? []), ...tokens]);
+  const rows = result.map(({ tokens }, i) => [...(prompts[i] ?? []), ...tokens]);
   const width = Math.max(...rows.map((row) => row.length));
   const shape = [rows.length, width];
   const ids = new Int32Array(rows.length * width);
   const targets = new Int32Array(rows.length * width).fill(-100);
-  const firsts = rows.map((row, i) => i * width + row.length - (made[i]?.tokens.length ?? 0) - 1);
+  const firsts = rows.map((row, i) => i * width + row.length - (result[i]?.tokens.length ?? 0) - 1);
   rows.forEach((row, i) => {
     ids.set(row, i * width);
-    targets.set(made[i]?.tokens ?? [], firsts[i]);
+    targets.set(result[i]?.tokens ?? [], firsts[i]);
   });
   const logs = model.forward(
     Tensor.from(ids, { shape, device }),
@@ -30,9 +30,9 @@ export function scoresOf(
     },
   );
   const all = logs.toArray() as number[];
-  return firsts.map((first, i) => all.slice(first, first + (made[i]?.tokens.length ?? 0)));
+  return firsts.map((first, i) => all.slice(first, first + (result[i]?.tokens.length ?? 0)));
 }
 
 /** Log-probabilities that the sampler recorded. */
-export const recordedOf = (made: readonly Generation[]): number[][] =>
-  made.map(({ logprobs }) => (logprobs ?? []).map(({ logprob }) => logprob));
+export const recordedOf = (result: readonly Generation[]): number[][] =>
+  result.map(({ logprobs }) => (logprobs ?? []).map(({ logprob }) => logprob));

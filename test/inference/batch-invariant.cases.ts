@@ -37,11 +37,11 @@ async function compare(make: () => CausalLM, device: Device, dtype: 'f32' | 'bf1
     kv_cache: { block_size: 16, blocks: 60 },
   });
   try {
-    const made = (await engine.generateBatch(requests)).flatMap(([one]) => one ?? []);
+    const result = (await engine.generateBatch(requests)).flatMap(([one]) => one ?? []);
     const prompts = requests.map(({ prompt }) => prompt as number[]);
-    assert.equal(made.length, requests.length);
-    const scores = noGrad(() => scope(() => scoresOf(model, prompts, made, device)));
-    assert.deepEqual(recordedOf(made), scores);
+    assert.equal(result.length, requests.length);
+    const scores = noGrad(() => scope(() => scoresOf(model, prompts, result, device)));
+    assert.deepEqual(recordedOf(result), scores);
   } finally {
     await engine.destroy();
     for (const parameter of model.parameters()) parameter.dispose();

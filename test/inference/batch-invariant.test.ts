@@ -40,9 +40,9 @@ async function compare(
     ...config,
   });
   const requests = requestsOf(n);
-  const made = (await engine.generateBatch(requests)).map(([one]) => one as Generation);
+  const result = (await engine.generateBatch(requests)).map(([one]) => one as Generation);
   const prompts = requests.map(({ prompt }) => prompt as number[]);
-  expect(recordedOf(made)).toEqual(scoresOf(model, prompts, made));
+  expect(recordedOf(result)).toEqual(scoresOf(model, prompts, result));
   const stats = engine.stats();
   await engine.destroy();
   return stats;
@@ -73,10 +73,10 @@ test('temperatures of requests do not change raw log-probabilities', async () =>
   seed(1);
   const model = (models.GPT2 as () => CausalLM)();
   const engine = await initInference(model, { device: 'cpu', batch_invariant: true });
-  const requests = requestsOf(5).map((one, i) => ({ ...one, temperature: i / 4 }));
-  const made = (await engine.generateBatch(requests)).map(([one]) => one as Generation);
+  const requests = requestsOf(5).map((request, i) => ({ ...request, temperature: i / 4 }));
+  const result = (await engine.generateBatch(requests)).map(([one]) => one as Generation);
   const prompts = requests.map(({ prompt }) => prompt as number[]);
-  expect(recordedOf(made)).toEqual(scoresOf(model, prompts, made));
+  expect(recordedOf(result)).toEqual(scoresOf(model, prompts, result));
   await engine.destroy();
 });
 

@@ -37,12 +37,12 @@ export const cases: Case[] = golden.searches.map(({ family, options, ...search }
     model.eval();
     try {
       const { newTokens: maxNewTokens } = golden;
-      const given = { numBeams: 1, ...options, maxNewTokens, stopTokens };
+      const input = { numBeams: 1, ...options, maxNewTokens, stopTokens };
       // The first forward creates the caches of the model.
       await beamSearch(model, prompt, { numBeams: 1, maxNewTokens: 1 });
       await quiet();
       const before = liveTensors();
-      const found = await beamSearch(model, prompt, given);
+      const found = await beamSearch(model, prompt, input);
       await quiet();
       assert.equal(liveTensors(), before);
       assert.deepEqual(

@@ -7,8 +7,8 @@ import { HERMES, ScriptedEngine } from '../serve/scripted-engine.js';
 const { z } = require('zod') as typeof import('zod');
 const THINKS = `${HERMES}{# <think></think> #}`;
 const question = { role: 'user', content: 'What is 1 + 2?' };
-const call = (name: string, own: object): string =>
-  `<tool_call>\n${JSON.stringify({ name, arguments: own })}\n</tool_call>`;
+const call = (name: string, options: object): string =>
+  `<tool_call>\n${JSON.stringify({ name, arguments: options })}\n</tool_call>`;
 const add = {
   name: 'add',
   description: 'Adds',
@@ -50,7 +50,7 @@ test('chat() runs a call, returns its result and gets an answer; a zod schema fi
   ]);
   expect(engine.lastPrompt).toContain('<think>I add.</think>Let me see.<tool_call>{"name": "add"');
   expect(engine.lastPrompt).toContain('<tool_response>3</tool_response>');
-  expect(events.map(({ type }) => type).filter((one, i, all) => one !== all[i - 1])).toEqual([
+  expect(events.map(({ type }) => type).filter((item, i, all) => item !== all[i - 1])).toEqual([
     'reasoning',
     'content',
     'call',

@@ -13,9 +13,12 @@ import { requestsOf, run } from './draft-runs.js';
 
 const sizes = { vocabSize: 61, maxSeq: 160, layers: 6, heads: 4, channels: 32, kvHeads: 2 };
 
-function llama(own: number, given: { layers?: number; maxSeq?: number; vocabSize?: number } = {}) {
-  seed(own);
-  return new Llama({ ...sizes, hidden: 48, ropeTheta: 1e4, eps: 1e-5, ...given });
+function llama(
+  localValue: number,
+  options: { layers?: number; maxSeq?: number; vocabSize?: number } = {},
+) {
+  seed(localValue);
+  return new Llama({ ...sizes, hidden: 48, ropeTheta: 1e4, eps: 1e-5, ...options });
 }
 
 /** A model of 6 layers, of which only the first one changes the hidden states. */

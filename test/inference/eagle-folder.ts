@@ -13,11 +13,11 @@ type Shape = readonly number[];
 
 /** The weights of scripts/record-eagle3.py. */
 export function formula(name: string, shape: Shape): Float32Array {
-  const count = shape.reduce((all, one) => all * one, 1);
-  const own = [...name].reduce((sum, letter) => sum + letter.charCodeAt(0), 0);
+  const count = shape.reduce((all, value) => all * value, 1);
+  const localValue = [...name].reduce((sum, letter) => sum + letter.charCodeAt(0), 0);
   const columns = shape.at(-1) as number;
   return Float32Array.from({ length: count }, (_, i) => {
-    const value = Math.sin(i * 0.7 + 1.3 * own);
+    const value = Math.sin(i * 0.7 + 1.3 * localValue);
     return shape.length === 1 ? 1 + 0.1 * value : value / Math.sqrt(columns);
   });
 }
@@ -69,9 +69,10 @@ export interface HeadOptions {
 }
 
 /** Writes the folder of a head, as SafeAILab publishes them. */
-export async function writeHead(dir: string, given: HeadOptions = {}): Promise<string> {
-  const { kvHeads = 2, targets = null, config = {}, rename = (name: string) => name } = given;
-  const { valuesOf = (name: string, shape: Shape) => formula(`eagle.${name}`, shape) } = given;
+export async function writeHead(dir: string, headOptions: HeadOptions = {}): Promise<string> {
+  const { kvHeads = 2, targets = null, config = {}, rename = (name: string) => name } = headOptions;
+  const { valuesOf = (name: string, shape: Shape) => formula(`eagle.${name}`, shape) } =
+    headOptions;
   const { channels, heads, hidden, vocabSize } = SIZES;
   mkdirSync(dir, { recursive: true });
   const all = {
@@ -93,7 +94,7 @@ export async function writeHead(dir: string, given: HeadOptions = {}): Promise<s
   };
   writeFileSync(join(dir, 'config.json'), JSON.stringify(all));
   const shapes = shapesOf(kvHeads, targets?.length ?? vocabSize);
-  const made = scope(() =>
+  const result = scope(() =>
     Object.entries(shapes).map(([name, shape]) => ({
       name: rename(name),
       shape,
@@ -120,7 +121,7 @@ export async function writeHead(dir: string, given: HeadOptions = {}): Promise<s
       },
     ];
   });
-  const sources = [...made, ...tables];
+  const sources = [...result, ...tables];
   await writeSafetensors(join(dir, 'model.safetensors'), sources);
   for (const { values } of sources) values.dispose();
   return dir;

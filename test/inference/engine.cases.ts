@@ -137,13 +137,13 @@ interface Habits {
 }
 
 /** Blocks for little more than one text: the engine must preempt the newest ones. */
-async function preempts(family: string, given: Habits, device: Device): Promise<void> {
-  const cache = { block_size: 16, blocks: 8, prefix_caching: given.shares };
+async function preempts(family: string, habits: Habits, device: Device): Promise<void> {
+  const cache = { block_size: 16, blocks: 8, prefix_caching: habits.shares };
   const config = {
     device: device.name,
     kv_cache: cache,
     max_out_tokens: limitOf(family),
-    async_scheduling: given.ahead,
+    async_scheduling: habits.ahead,
   };
   await withEngine(family, config, async (engine, texts) => {
     await continueTogether(engine, texts);
@@ -165,7 +165,7 @@ async function findsPrefixes(family: string, ahead: boolean, device: Device): Pr
       const maxNewTokens = text.prompt.length + text.tokens.length - prompt.length;
       return engine.generate({ prompt, maxNewTokens, cacheSalt, n, ...greedy });
     };
-    const whole = [...text.prompt, ...text.tokens];
+    const fullValues = [...text.prompt, ...text.tokens];
     for (const [length, salt, cached] of [
       [37, 'a', 0] as const,
       [37, 'a', 32] as const,
@@ -173,8 +173,8 @@ async function findsPrefixes(family: string, ahead: boolean, device: Device): Pr
       [48, 'a', 32] as const,
       [55, 'a', 48] as const,
     ]) {
-      const [one] = await ask(whole.slice(0, length), salt);
-      assert.deepEqual(one?.tokens, whole.slice(length));
+      const [one] = await ask(fullValues.slice(0, length), salt);
+      assert.deepEqual(one?.tokens, fullValues.slice(length));
       assert.deepEqual([one?.cachedTokens, one?.promptTokens], [cached, length]);
     }
     const several = await ask(text.prompt, 'c', 3);
@@ -192,14 +192,14 @@ async function equalsForward(family: string, device: Device): Promise<void> {
   const tokens = [...text.prompt, ...text.tokens];
   const sizes = { ...model.pagedShape(), blockSize: 16 };
   const cache = new PagedCache(sizes, 12, 1);
-  const whole = noGrad(() =>
+  const fullValues = noGrad(() =>
     scope(() => {
       const all = Tensor.from(Int32Array.from(tokens), { shape: [1, tokens.length], device });
       return model.call(all).contiguous().toArray();
     }),
   );
-  const width = whole.length / tokens.length;
-  const largest = Math.max(...whole.map(Math.abs));
+  const width = fullValues.length / tokens.length;
+  const largest = Math.max(...fullValues.map(Math.abs));
   const sequence = new Sequence(tokens, tokens.length);
   sequence.blocks = [7, 2, 9, 0, 11, 4, 5, 3].slice(0, Math.ceil(tokens.length / 16));
   for (let first = 0, piece = 1; first < tokens.length; first += piece, piece = (piece % 3) + 1) {
@@ -222,7 +222,7 @@ async function equalsForward(family: string, device: Device): Promise<void> {
     );
     const last = (first + count - 1) * width;
     scores.forEach((value, i) => {
-      const error = Math.abs(value - (whole[last + i] as number));
+      const error = Math.abs(value - (fullValues[last + i] as number));
       assert.ok(error <= 1e-5 * largest, `token ${first + count - 1}: off by ${error}`);
     });
   }

@@ -63,7 +63,7 @@ test('without reasoning the text has the format at once', async () => {
 });
 
 test('pieces of several answers are parsed separately, at every cut', async () => {
-  const whole = 'a <b> thought</think>\n\nyes';
+  const fullText = 'a <b> thought</think>\n\nyes';
   const form = {
     family: null,
     tools: [],
@@ -71,8 +71,8 @@ test('pieces of several answers are parsed separately, at every cut', async () =
     reasoning: { begin: '<think>', end: '</think>' },
   };
   const reading = { form, promptEnd: '<think>\n' };
-  for (let at = 0; at <= whole.length; ++at) {
-    const parts = [whole.slice(0, at), whole.slice(at)];
+  for (let at = 0; at <= fullText.length; ++at) {
+    const parts = [fullText.slice(0, at), fullText.slice(at)];
     const pieces = parts.flatMap((part, i) =>
       [0, 1].map((index) => {
         const finishReason = i === 1 ? ('stop' as const) : null;
@@ -84,9 +84,9 @@ test('pieces of several answers are parsed separately, at every cut', async () =
     }
     const found = ['', ''];
     const thoughts = ['', ''];
-    for await (const one of separateReasoning(all(), { reading })) {
-      found[one.index] += one.text;
-      thoughts[one.index] += one.reasoning ?? '';
+    for await (const generationPiece of separateReasoning(all(), { reading })) {
+      found[generationPiece.index] += generationPiece.text;
+      thoughts[generationPiece.index] += generationPiece.reasoning ?? '';
     }
     expect([found, thoughts]).toEqual([
       ['yes', 'yes'],

@@ -30,9 +30,9 @@ const promptOf = (i: number, round: number): number[] =>
   Array.from({ length: 50 }, (_, at) => (at < 49 ? (11 * i + 3 * at) % 80 : round));
 
 /** Tokens and logprobs of all texts in `rounds`, and the counters of the engine. */
-async function run(make: () => Llama | GPT2, given: InferenceConfig, isMixed: boolean) {
+async function run(make: () => Llama | GPT2, inferenceConfig: InferenceConfig, isMixed: boolean) {
   seed(5);
-  const engine = await initInference(make(), { max_out_tokens: MAX, ...given });
+  const engine = await initInference(make(), { max_out_tokens: MAX, ...inferenceConfig });
   const answers: unknown[] = [];
   try {
     for (let round = 0; round < 3; ++round) {

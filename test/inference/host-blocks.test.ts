@@ -57,10 +57,10 @@ class Memory implements BlockCopies {
   }
 }
 
-function schedulerOf(slots: number, given: Partial<SchedulerLimits> = {}) {
-  const own = { ...limits, ...given };
-  const memory = new Memory(own, slots);
-  const scheduler = new Scheduler(own, new HostBlocks(slots, memory));
+function schedulerOf(slots: number, options: Partial<SchedulerLimits> = {}) {
+  const settings = { ...limits, ...options };
+  const memory = new Memory(settings, slots);
+  const scheduler = new Scheduler(settings, new HostBlocks(slots, memory));
   const run = (tokens: number[], salt = ''): number | null => {
     const sequence = new Sequence(tokens, tokens.length + 2, salt);
     scheduler.submit(sequence);

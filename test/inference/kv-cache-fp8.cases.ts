@@ -64,7 +64,7 @@ const TEXTS: readonly Texts[] = [
 function compare(dtype: Narrow, texts: Texts, invariant: boolean, device: Device): void {
   const { lengths, counts, block, width } = texts;
   const { heads, keyHeads } = SIZES;
-  const tokens = lengths.reduce((sum, one) => sum + one);
+  const tokens = lengths.reduce((sum, value) => sum + value);
   const maxBlocks = Math.ceil(Math.max(...lengths) / block);
   const tables = lengths.map((_, s) =>
     Array.from({ length: maxBlocks }, (_, b) => maxBlocks * s + b),
@@ -78,7 +78,7 @@ function compare(dtype: Narrow, texts: Texts, invariant: boolean, device: Device
   ) as [Tensor, Tensor];
   const small = k.mul(0.005);
   const roundTensor = (x: Tensor): Tensor => {
-    const values = Float32Array.from(x.toArray(), (one) => decodeCode(codeOf(one)));
+    const values = Float32Array.from(x.toArray(), (value) => decodeCode(codeOf(value)));
     return cast(Tensor.from(values, { shape: x.shape, device }), dtype);
   };
   const codes = Tensor.empty(shape, 'u8', device).fill_(0);
@@ -87,7 +87,7 @@ function compare(dtype: Narrow, texts: Texts, invariant: boolean, device: Device
   kernels.pagedStore({ k: small, v, slots: places, pool: codes });
   kernels.pagedStore({ k: roundTensor(small), v: roundTensor(v), slots: places, pool: plain });
   assert.deepEqual(codes.toArray().map(decodeCode), plain.toArray());
-  const queries = counts.reduce((sum, one) => sum + one);
+  const queries = counts.reduce((sum, value) => sum + value);
   const q = drawTensor([queries, heads, width], dtype, device, 2);
   const starts = [0, counts[0]!, queries];
   const [fromCodes, fromValues] = [codes, plain].map((pool) => {
@@ -186,8 +186,8 @@ async function cachedLogprobs(engine: InferenceEngine, text: readonly number[]):
   const requests = places.map((i) => {
     return { prompt: text.slice(0, i), allowedTokens: [text[i]!], maxNewTokens: 1, logprobs: 0 };
   });
-  const made = await engine.generateBatch(requests);
-  return made.map(([one]) => one!.logprobs![0]!.logprob);
+  const result = await engine.generateBatch(requests);
+  return result.map(([one]) => one!.logprobs![0]!.logprob);
 }
 
 /** The logprobs of a text differ little, and the same memory keeps more tokens. */
@@ -200,23 +200,23 @@ async function engine(make: () => CausalLM, device: Device): Promise<void> {
       enable_cuda_graph: 'auto',
       kv_cache: { dtype, memory: 2 ** 20, block_size: 16 },
     };
-    const made = await initInference(make(), config);
+    const engine = await initInference(make(), config);
     const prompt = Array.from({ length: 150 }, (_, i) => (i * i) % 67);
-    const logprobs = await cachedLogprobs(made, prompt);
-    const [text] = await made.generate({ prompt, temperature: 0, maxNewTokens: 20 });
-    const { blocks, blocksUsed } = made.stats();
+    const logprobs = await cachedLogprobs(engine, prompt);
+    const [text] = await engine.generate({ prompt, temperature: 0, maxNewTokens: 20 });
+    const { blocks, blocksUsed } = engine.stats();
     assert.equal(blocksUsed, 0);
     results.push({
       blocks,
       logprobs,
       tokens: text!.tokens,
     });
-    await made.destroy();
+    await engine.destroy();
   }
   const [plain, coded] = results as [(typeof results)[0], (typeof results)[0]];
   assert.equal(coded.blocks, 2 * plain.blocks);
   assert.equal(coded.tokens.length, 20);
-  const differences = coded.logprobs.map((one, i) => Math.abs(one - plain.logprobs[i]!));
+  const differences = coded.logprobs.map((logprob, i) => Math.abs(logprob - plain.logprobs[i]!));
   const largest = Math.max(...differences);
   assert.ok(largest > 0 && largest < 0.2, `logprobs differ by ${largest}`);
 }

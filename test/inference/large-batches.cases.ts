@@ -84,10 +84,10 @@ async function equal(count: number, device: Device): Promise<void> {
   try {
     const adapters: Record<string, string> = {};
     for (const [i, r] of [3, 16, 5].entries()) {
-      const made = model(2 + i);
-      addLora(made, { r, loraAlpha: 2 * r, targetModules: 'all-linear', initLoraWeights: false });
+      const result = model(2 + i);
+      addLora(result, { r, loraAlpha: 2 * r, targetModules: 'all-linear', initLoraWeights: false });
       const folder = join(root, String(i));
-      await saveAdapter(made, folder);
+      await saveAdapter(result, folder);
       adapters[`a${i}`] = folder;
     }
     const few = await tokensOf(adapters, { device, sequences: 24, count });

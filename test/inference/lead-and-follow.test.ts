@@ -59,7 +59,7 @@ test('a follower computes steps, and ends with the first rank', async () => {
   };
   const computed: unknown[] = [];
   const dispose = jest.fn();
-  const runner = { compute: (given: unknown) => computed.push(given), dispose };
+  const runner = { compute: (options: unknown) => computed.push(options), dispose };
   const line = { next, close: () => {} } as unknown as StepLine;
   const follow = new FollowerGenerator(1, line, runner as unknown as StepRunner);
   await follow.follow();
@@ -97,7 +97,7 @@ describe('a request of a following rank', () => {
   async function outcome({ pieces }: Submitted): Promise<unknown> {
     const got: GenerationPiece[] = [];
     const all = (async () => {
-      for await (const one of pieces) got.push(one);
+      for await (const generationPiece of pieces) got.push(generationPiece);
       return got;
     })();
     const never = new Promise((resolve) => setTimeout(resolve, 200, null));

@@ -78,7 +78,7 @@ async function folder(): Promise<string> {
 }
 
 const expertsOf = (model: nn.models.CausalLM): Mxfp4Experts[] =>
-  [...model.modules()].filter((one) => one instanceof Mxfp4Experts);
+  [...model.modules()].filter((module) => module instanceof Mxfp4Experts);
 
 /** A short prompt, and one of more tokens than read codes. */
 const PROMPTS = [[1, 2, 3], Array.from({ length: 50 }, (_, i) => (i * 7 + 1) % 95)];

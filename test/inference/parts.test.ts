@@ -18,20 +18,20 @@ async function text(model: nn.models.CausalLM | string, config: inference.Infere
 
 test.each(['gpt2', 'llama-tied', 'qwen3'])('a list of whole tensors fills a %s', async (family) => {
   const home = join(models, family);
-  const wanted = await text(home, { dtype: 'fp32' });
+  const expected = await text(home, { dtype: 'fp32' });
   const checkpoint = { type: 'ds_model', checkpoints: ['model.safetensors'], version: 1 };
-  const given = { checkpoint, base_dir: home, dtype: 'fp32' } as const;
-  expect(await text(home, given)).toEqual(wanted);
-  expect(await text(nn.models.fromConfig(home), given)).toEqual(wanted);
+  const options = { checkpoint, base_dir: home, dtype: 'fp32' } as const;
+  expect(await text(home, options)).toEqual(expected);
+  expect(await text(nn.models.fromConfig(home), options)).toEqual(expected);
 });
 
 test('one process writes a checkpoint and reads it', async () => {
   const saved = join(folder, 'saved');
   seed(4);
   const model = new nn.models.GPT2({ vocabSize: 31, maxSeq: 32, layers: 1, heads: 2, channels: 8 });
-  const wanted = await text(model, { save_mp_checkpoint_path: saved });
+  const expected = await text(model, { save_mp_checkpoint_path: saved });
   const checkpoint = join(saved, 'ds_inference_config.json');
-  expect(await text(saved, { checkpoint })).toEqual(wanted);
+  expect(await text(saved, { checkpoint })).toEqual(expected);
   expect(JSON.parse(readFileSync(checkpoint, 'utf8'))).toMatchObject({
     type: 'ds_model',
     tp_size: 1,
@@ -72,8 +72,8 @@ test.each([
   ],
 ])('the list %j is refused', async (checkpoint, message) => {
   const home = join(models, 'llama');
-  const given = { checkpoint, base_dir: home } as inference.InferenceConfig;
-  await expect(text(home, given)).rejects.toThrow(message);
+  const inferenceConfig = { checkpoint, base_dir: home } as inference.InferenceConfig;
+  await expect(text(home, inferenceConfig)).rejects.toThrow(message);
 });
 
 test('refuses a file without a tensor, one with another shape, and a missing file', async () => {

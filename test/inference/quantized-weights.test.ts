@@ -21,8 +21,8 @@ function model(): nn.models.Llama {
   return new nn.models.Llama({ ...SIZES, initializerRange: 0.4 });
 }
 
-async function tokensOf(given: nn.models.CausalLM, config: InferenceConfig): Promise<unknown> {
-  const engine = await initInference(given, { device: 'cpu', ...config });
+async function tokensOf(model: nn.models.CausalLM, config: InferenceConfig): Promise<unknown> {
+  const engine = await initInference(model, { device: 'cpu', ...config });
   const [text] = await engine.generate({ prompt: [1, 2, 3], maxNewTokens: 16, temperature: 0 });
   await engine.destroy();
   return text?.tokens;
@@ -37,24 +37,24 @@ test.each<[InferenceConfig, nn.QuantizeModelOptions]>([
     { bits: 4, groupSize: 32 },
   ],
 ])('%j is quantizeModel(%j)', async (config, options) => {
-  const own = nn.quantizeModel(model(), options);
-  const given = model();
-  expect(await tokensOf(given, config)).toEqual(await tokensOf(own, {}));
-  const packed = [...given.namedModules()].filter(([, one]) => one instanceof nn.QuantizedLinear);
+  const localModel = nn.quantizeModel(model(), options);
+  const input = model();
+  expect(await tokensOf(input, config)).toEqual(await tokensOf(localModel, {}));
+  const packed = [...input.namedModules()].filter(([, one]) => one instanceof nn.QuantizedLinear);
   expect(packed).toHaveLength(14);
 });
 
 test('an engine joins projections of one input, and computes what the model computes', async () => {
-  const own = nn.quantizeModel(model(), { bits: 4, groupSize: 32 });
-  const alone = own.generate([1, 2, 3], { maxNewTokens: 16, temperature: 0 });
-  expect(await tokensOf(own, {})).toEqual(alone.slice(-16));
+  const localModel = nn.quantizeModel(model(), { bits: 4, groupSize: 32 });
+  const alone = localModel.generate([1, 2, 3], { maxNewTokens: 16, temperature: 0 });
+  expect(await tokensOf(localModel, {})).toEqual(alone.slice(-16));
   const together = (...layers: nn.Module[]): void => {
     for (const part of ['weight_packed', 'weight_scale'] as const) {
       const places = layers.map((layer) => (layer as nn.QuantizedLinear)[part].buffer);
       expect(new Set(places).size).toBe(1);
     }
   };
-  for (const { self_attn, mlp } of own.model.layers) {
+  for (const { self_attn, mlp } of localModel.model.layers) {
     const attention = self_attn as nn.models.RotaryAttention;
     together(attention.q_proj, attention.k_proj, attention.v_proj);
     together((mlp as nn.SwiGLU).gate_proj, (mlp as nn.SwiGLU).up_proj);
@@ -67,9 +67,9 @@ const families = [nn.models.Llama, nn.models.Phi3].flatMap((Family) =>
 
 test.each(families)('a step of a %s of %j bits has eight ops a block', async (_, bits, Family) => {
   seed(5);
-  const given = new Family({ ...SIZES, initializerRange: 0.4 });
-  if (bits) nn.quantizeModel(given, { bits, head: 8, ...(bits === 4 && { groupSize: 32 }) });
-  const { total, by_name } = await opsOfStep(given);
+  const input = new Family({ ...SIZES, initializerRange: 0.4 });
+  if (bits) nn.quantizeModel(input, { bits, head: 8, ...(bits === 4 && { groupSize: 32 }) });
+  const { total, by_name } = await opsOfStep(input);
   // Ops of a block: norm, q k v, rotary and store, attention, out, norm, gate and up, down.
   const [product, gate] = bits
     ? ['QuantizedLinear', 'QuantizedGatedLinear']
@@ -92,11 +92,11 @@ test('packed 4-bit projections are computed in place, saved and loaded', async (
     seed(5);
     return new nn.models.Phi3({ ...SIZES, partialRotaryFactor: 0.75, initializerRange: 0.4 });
   };
-  const own = nn.quantizeModel(make(), { bits: 4, groupSize: 32 });
-  const alone = own.generate([1, 2, 3], { maxNewTokens: 16, temperature: 0 });
+  const localPhi3 = nn.quantizeModel(make(), { bits: 4, groupSize: 32 });
+  const alone = localPhi3.generate([1, 2, 3], { maxNewTokens: 16, temperature: 0 });
   const dir = mkdtempSync(join(tmpdir(), 'ds-packed-'));
   try {
-    await own.save(dir);
+    await localPhi3.save(dir);
     const read = await nn.models.fromPretrained(dir);
     expect(
       [...read.namedModules()]
@@ -109,7 +109,7 @@ test('packed 4-bit projections are computed in place, saved and loaded', async (
         ),
       ),
     );
-    for (const one of [own, read]) expect(await tokensOf(one, {})).toEqual(alone.slice(-16));
+    for (const one of [localPhi3, read]) expect(await tokensOf(one, {})).toEqual(alone.slice(-16));
   } finally {
     rmSync(dir, { recursive: true });
   }

@@ -64,14 +64,14 @@ async function equal(device: Device): Promise<void> {
   try {
     const adapters: Record<string, string> = {};
     for (const [i, r] of [16, 5, 64].entries()) {
-      const made = model(2 + i);
-      addLora(made, { r, loraAlpha: 2 * r, targetModules: 'all-linear', initLoraWeights: false });
+      const result = model(2 + i);
+      addLora(result, { r, loraAlpha: 2 * r, targetModules: 'all-linear', initLoraWeights: false });
       adapters[`a${i}`] = join(root, String(i));
-      await saveAdapter(made, join(root, String(i)));
+      await saveAdapter(result, join(root, String(i)));
     }
     const direct = await texts(device, adapters, false);
     const recorded = await texts(device, adapters, true);
-    const tokens = (all: Generation[]): unknown => all.map((one) => one.tokens);
+    const tokens = (all: Generation[]): unknown => all.map((generation) => generation.tokens);
     assert.deepEqual(tokens(recorded), tokens(direct));
     const numbers = (all: Generation[]): number[] =>
       all.flatMap(({ logprobs }) => logprobs?.map(({ logprob }) => logprob) ?? []);

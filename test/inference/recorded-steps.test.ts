@@ -119,12 +119,12 @@ test('steps of an EAGLE-3 head', async () => {
   const valuesOf = perfectWeights(model, null);
   await writeHead(dir, { kvHeads: 4, valuesOf, config: { norm_before_residual: true } });
   const speculative = { method: 'eagle3' as const, model: dir, num_speculative_tokens: 4 };
-  const own = requests.map((request) => ({
+  const localItems = requests.map((request) => ({
     ...request,
     prompt: (request.prompt as number[]).map((token) => token % SIZES.vocabSize),
   }));
-  const direct = await texts(model, { requests: own }, { enable_cuda_graph: false });
-  const run = { requests: own, config: { speculative } };
+  const direct = await texts(model, { requests: localItems }, { enable_cuda_graph: false });
+  const run = { requests: localItems, config: { speculative } };
   expect(await texts(model, run, { enable_cuda_graph: true })).toEqual(direct);
   // The head's steps are recorded too.
   expect(launches).toBeGreaterThan(60);
@@ -133,20 +133,20 @@ test('steps of an EAGLE-3 head', async () => {
 test('steps with several adapters, rows without one, and padding rows', async () => {
   const adapters: Record<string, string> = {};
   for (const [i, r] of [3, 16].entries()) {
-    const made = tiny(2 + i);
-    addLora(made, { r, loraAlpha: 8 * r, targetModules: 'all-linear', initLoraWeights: false });
+    const model = tiny(2 + i);
+    addLora(model, { r, loraAlpha: 8 * r, targetModules: 'all-linear', initLoraWeights: false });
     adapters[`a${i}`] = join(root, `a${i}`);
-    await saveAdapter(made, join(root, `a${i}`));
+    await saveAdapter(model, join(root, `a${i}`));
   }
   const names = [...Object.keys(adapters), undefined];
-  const own = Array.from({ length: 11 }, (_, i) => ({
+  const localItems = Array.from({ length: 11 }, (_, i) => ({
     prompt: [i, 3, 2 * i, 1],
     maxNewTokens: 4 + i,
     ignoreEos: true,
     temperature: 0,
     ...(names[i % 3] !== undefined && { adapter: names[i % 3] as string }),
   }));
-  const run = { requests: own, adapters };
+  const run = { requests: localItems, adapters };
   const direct = await texts(tiny(1), run, { enable_cuda_graph: false });
   const recorded = { isAlone: false, enable_cuda_graph: true };
   expect(await texts(tiny(1), run, recorded)).toEqual(direct);

@@ -75,24 +75,24 @@ function step(sampler: Sampler, slots: readonly number[], scores: readonly numbe
  * Tests counts of draws against probabilities: probability 0 is never drawn, the rest by
  * chi-square.
  */
-function checkDraws(drawn: readonly number[], chances: readonly number[], what: string): void {
+function checkDraws(drawn: readonly number[], chances: readonly number[], label: string): void {
   const counts = chances.map(() => 0);
   for (const token of drawn) counts[token]! += 1;
   let [statistic, bins, rare, rareExpected] = [0, 0, 0, 0];
   chances.forEach((chance, token) => {
     const expected = chance * drawn.length;
     const count = counts[token]!;
-    if (chance === 0) assert.equal(count, 0, `${what}: token ${token} has no chance`);
+    if (chance === 0) assert.equal(count, 0, `${label}: token ${token} has no chance`);
     else if (expected < 5) [rare, rareExpected] = [rare + count, rareExpected + expected];
     else [statistic, bins] = [statistic + (count - expected) ** 2 / expected, bins + 1];
   });
   assert.ok(
     Math.abs(rare - rareExpected) <= 5 * Math.sqrt(rareExpected) + 3,
-    `${what}: ${rare} rare`,
+    `${label}: ${rare} rare`,
   );
   // Five standard deviations above the mean of the distribution.
   const freedom = Math.max(1, bins - 1);
-  assert.ok(statistic < freedom + 5 * Math.sqrt(2 * freedom), `${what}: chi-square ${statistic}`);
+  assert.ok(statistic < freedom + 5 * Math.sqrt(2 * freedom), `${label}: chi-square ${statistic}`);
 }
 
 const DRAWS = 3000;
@@ -167,7 +167,7 @@ const sequences: readonly Case[] = [
     assert.notDeepEqual(run(sampler, 8, [], 12), alone);
   }),
   samplerCase('a sequence that comes back goes on as if it had stayed', [33, 4], (sampler) => {
-    const given = {
+    const options = {
       ...rules,
       badWords: [
         [3, 4],
@@ -176,7 +176,7 @@ const sequences: readonly Case[] = [
       frequencyPenalty: 0.5,
       minTokens: 9,
     };
-    const sampling = new SequenceSampling('generate', given, sampler);
+    const sampling = new SequenceSampling('generate', options, sampler);
     const state = { ends: [5, 6] };
     sampler.enter(0, [4, 5], sampling, state);
     const stayed = run(sampler, 0, [], 14);

@@ -45,7 +45,7 @@ test.each([
 });
 
 test("names of transformers' are taken", () => {
-  const given = { top_k: 3, repetition_penalty: 1.2, do_sample: false } as object;
-  const { rules } = new SequenceSampling('generate', given, { vocabSize: 8 });
+  const options = { top_k: 3, repetition_penalty: 1.2, do_sample: false } as object;
+  const { rules } = new SequenceSampling('generate', options, { vocabSize: 8 });
   expect(rules).toMatchObject({ topK: 3, repetitionPenalty: 1.2, temperature: 0 });
 });

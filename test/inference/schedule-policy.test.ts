@@ -13,11 +13,11 @@ const room: SchedulerLimits = {
   policy: FAIR,
 };
 
-let made = 0;
+let result = 0;
 
 /** A sequence with a prompt that no other one has. */
 function sequenceOf(prompt: number, tokens: number, turn: Partial<SequenceTurn> = {}): Sequence {
-  const words = Array.from({ length: prompt }, (_, i) => (i === 0 ? ++made : i));
+  const words = Array.from({ length: prompt }, (_, i) => (i === 0 ? ++result : i));
   return new Sequence(words, prompt + tokens, '', -1, turn);
 }
 
@@ -49,7 +49,7 @@ function stepsUntilDone(scheduler: Scheduler, sequence: Sequence, maxSteps = 10_
 }
 
 function submitAll(scheduler: Scheduler, sequences: readonly Sequence[]): Sequence[] {
-  for (const one of sequences) scheduler.submit(one);
+  for (const sequence of sequences) scheduler.submit(sequence);
   return [...sequences];
 }
 

@@ -148,9 +148,9 @@ test.each([
   ['nothing shared', { blocks: 9, tokens: 7, sequences: 5, sharesPrefixes: false }],
   ['blocks of one token', { blocks: 33, blockSize: 1 }],
   ['clients', { blocks: 9, tokens: 7, sequences: 3 }],
-])('no block is lost in 10,000 random submits and aborts: %s', (name, given) => {
+])('no block is lost in 10,000 random submits and aborts: %s', (name, input) => {
   const random = draws(name.length);
-  const scheduler = new Scheduler({ ...limits, ...given });
+  const scheduler = new Scheduler({ ...limits, ...input });
   const memory = new Memory(scheduler.limits);
   const room = Math.min(32, scheduler.limits.blocks * scheduler.limits.blockSize);
   let live: Sequence[] = [];

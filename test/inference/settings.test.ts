@@ -39,11 +39,11 @@ describe('host memory for evicted prefixes', () => {
   const blockOf = 2 * 2 * 2 * 64 * 128 * 2;
   const hostBlocks = (
     config: Parameters<typeof resolveInferenceConfig>[0],
-    given: object = {},
+    options: object = {},
     draft: CacheSizes | null = null,
   ) => {
-    const own = { ...sizes, ...given } as unknown as CacheSizes;
-    return deriveLimits(resolveInferenceConfig(config), own, 64, draft).hostBlocks;
+    const localCacheSizes = { ...sizes, ...options } as unknown as CacheSizes;
+    return deriveLimits(resolveInferenceConfig(config), localCacheSizes, 64, draft).hostBlocks;
   };
 
   it('holds as many blocks as fit', () => {

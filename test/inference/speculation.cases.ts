@@ -54,7 +54,11 @@ interface Run {
   readonly stats: InferenceStats;
 }
 
-async function run(device: Device, config: InferenceConfig, given = requests): Promise<Run> {
+async function run(
+  device: Device,
+  config: InferenceConfig,
+  generateRequests = requests,
+): Promise<Run> {
   const model = tiny();
   const engine = await initInference(model, {
     device: device.name,
@@ -62,7 +66,7 @@ async function run(device: Device, config: InferenceConfig, given = requests): P
     kv_cache: { block_size: 16 },
     ...config,
   });
-  const found = (await engine.generateBatch(given)).flat();
+  const found = (await engine.generateBatch(generateRequests)).flat();
   const stats = engine.stats();
   assert.deepEqual([stats.running, stats.waiting, stats.blocksUsed], [0, 0, 0]);
   await engine.destroy();
@@ -70,22 +74,22 @@ async function run(device: Device, config: InferenceConfig, given = requests): P
   return { found, stats };
 }
 
-function alike(given: Run, expected: Run): void {
+function alike(run: Run, expected: Run): void {
   const plain = ({ found }: Run): object[] =>
     found.map(({ tokens, finishReason, promptTokens, logprobs }) => ({
       tokens,
       finishReason,
       promptTokens,
-      own: logprobs?.map(({ token, top }) => [token, top.map((one) => one.token)]),
+      own: logprobs?.map(({ token, top }) => [token, top.map((item) => item.token)]),
     }));
-  assert.deepEqual(plain(given), plain(expected));
+  assert.deepEqual(plain(run), plain(expected));
   const numbers = ({ found }: Run): number[] =>
     found.flatMap(({ logprobs }) => logprobs?.map(({ logprob }) => logprob) ?? []);
-  const wanted = numbers(expected);
-  for (const [i, value] of numbers(given).entries()) {
-    assert.ok(Math.abs(value - (wanted[i] as number)) < 1e-4, `logprob ${i} is ${value}`);
+  const expectedValues = numbers(expected);
+  for (const [i, value] of numbers(run).entries()) {
+    assert.ok(Math.abs(value - (expectedValues[i] as number)) < 1e-4, `logprob ${i} is ${value}`);
   }
-  assert.equal(given.stats.generatedTokens, expected.stats.generatedTokens);
+  assert.equal(run.stats.generatedTokens, expected.stats.generatedTokens);
 }
 
 const small = { block_size: 16, blocks: 8 };
@@ -93,9 +97,9 @@ const speculative = { prompt_lookup_min: 1 };
 
 async function equalTexts(device: Device): Promise<void> {
   const expected = await run(device, {});
-  const given = await run(device, { speculative });
-  alike(given, expected);
-  const { proposedTokens, acceptedTokens } = given.stats;
+  const input = await run(device, { speculative });
+  alike(input, expected);
+  const { proposedTokens, acceptedTokens } = input.stats;
   assert.ok(acceptedTokens > 30 && acceptedTokens < proposedTokens, String(acceptedTokens));
   const alone = await run(device, { speculative }, requests.slice(0, 1));
   assert.deepEqual(alone.found, expected.found.slice(0, 1));
@@ -105,24 +109,24 @@ async function equalTexts(device: Device): Promise<void> {
 
 async function checkPreempted(device: Device): Promise<void> {
   const expected = await run(device, { kv_cache: small });
-  const given = await run(device, { kv_cache: small, speculative, max_ragged_batch_size: 20 });
-  alike(given, expected);
-  assert.ok(given.stats.preemptions > 0 && given.stats.acceptedTokens > 0);
+  const input = await run(device, { kv_cache: small, speculative, max_ragged_batch_size: 20 });
+  alike(input, expected);
+  assert.ok(input.stats.preemptions > 0 && input.stats.acceptedTokens > 0);
 }
 
 async function underLoad(device: Device): Promise<void> {
-  const given = await run(device, { speculative: { ...speculative, disable_by_batch_size: 1 } });
-  alike(given, await run(device, {}));
+  const input = await run(device, { speculative: { ...speculative, disable_by_batch_size: 1 } });
+  alike(input, await run(device, {}));
   // Only the last sequence runs alone.
-  const { proposedTokens, generatedTokens } = given.stats;
+  const { proposedTokens, generatedTokens } = input.stats;
   assert.ok(proposedTokens < generatedTokens / 8, `${proposedTokens} of ${generatedTokens}`);
 }
 
 /** A sequence alone runs in recorded steps, also while it verifies proposals. */
 async function recorded(device: Device): Promise<void> {
   for (const request of requests.slice(0, 4)) {
-    const given = await run(device, { speculative, enable_cuda_graph: true }, [request]);
-    alike(given, await run(device, {}, [request]));
+    const input = await run(device, { speculative, enable_cuda_graph: true }, [request]);
+    alike(input, await run(device, {}, [request]));
   }
 }
 
@@ -134,11 +138,11 @@ const AFTER = [
 ];
 
 /** Draws two tokens with `proposal` for the first one. Row 1 counts only if row 0 equals it. */
-function twoTokens(sampler: Sampler, own: number, proposal: number): number[] {
+function twoTokens(sampler: Sampler, localValue: number, proposal: number): number[] {
   const { device } = sampler;
   const scores = (...rows: number[][]): Tensor =>
     Tensor.from(Float32Array.from(rows.flat()), { shape: [rows.length, 3], device });
-  sampler.enter(0, [0], { seed: own });
+  sampler.enter(0, [0], { seed: localValue });
   sampler.follow(0, [0], 1, [proposal]);
   const rows = scores(AFTER[0] as number[], AFTER[proposal] as number[]);
   const [first, second] = sampler.sample(rows, [0, 0], null, [0, 1]).tokens.toArray() as number[];
@@ -157,13 +161,13 @@ function distributions(device: Device): void {
   const sampler = new Sampler(3, device, 1, {}, 2);
   const softmax = (x: number[]): number[] => {
     const all = x.map(Math.exp);
-    return all.map((one) => one / all.reduce((a, b) => a + b));
+    return all.map((value) => value / all.reduce((a, b) => a + b));
   };
   const draws = 3000;
   for (const proposal of [0, 1, 2]) {
     const counts = new Array<number>(9).fill(0);
-    for (let own = 0; own < draws; ++own) {
-      const [a, b] = scope(() => twoTokens(sampler, own, proposal)) as [number, number];
+    for (let localValue = 0; localValue < draws; ++localValue) {
+      const [a, b] = scope(() => twoTokens(sampler, localValue, proposal)) as [number, number];
       counts[3 * a + b]! += 1;
     }
     const [first, ...rows] = [AFTER[0] as number[], ...AFTER].map(softmax);

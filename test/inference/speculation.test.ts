@@ -96,10 +96,10 @@ test('proposals take spare blocks and budget only, and preempt no sequence', () 
     sharesPrefixes: false,
   });
   const [a, b] = [new Sequence([1, 2, 3], 12), new Sequence([4, 5, 6], 12)];
-  for (const one of [a, b]) scheduler.submit(one);
+  for (const sequence of [a, b]) scheduler.submit(sequence);
   scheduler.commit(scheduler.plan());
-  for (const one of [a, b]) one.learn(7);
-  for (const one of [a, b]) one.proposals = [1, 2, 3, 4, 5, 6];
+  for (const sequence of [a, b]) sequence.learn(7);
+  for (const sequence of [a, b]) sequence.proposals = [1, 2, 3, 4, 5, 6];
   const slices = scheduler.plan();
   expect(slices.map(({ count }) => count)).toEqual([1, 1]);
   expect(a.proposals).toEqual([]);

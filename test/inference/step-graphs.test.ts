@@ -14,9 +14,9 @@ const MOST = 52;
 /** Instead of recording, runs the function again. Reports the fate of each step, by its number. */
 function recorder(fail: (count: number) => (Error & { isLate?: boolean }) | null = () => null) {
   const reported: string[] = [];
-  let made = 0;
+  let result = 0;
   const record: Recorder = (_device, body, onRun) => {
-    const id = made++;
+    const id = result++;
     const error = fail(id);
     if (error && !error.isLate) throw error;
     body();
@@ -83,7 +83,7 @@ test('a graph is recorded once per shape, and the least recently used one is dro
   expect(reported.slice(MOST + 4)).toEqual(['drop 3', `record ${MOST + 2}`]);
   graphs.dispose();
   expect(graphs.count).toBe(0);
-  expect(reported.filter((one) => one.startsWith('drop'))).toHaveLength(MOST + 3);
+  expect(reported.filter((text) => text.startsWith('drop'))).toHaveLength(MOST + 3);
 });
 
 test.each(['before it has run', 'late'])('too little memory for a graph, %s', async (when) => {
@@ -100,7 +100,7 @@ test.each(['before it has run', 'late'])('too little memory for a graph, %s', as
   });
   expect(warnings).toHaveLength(1);
   expect(warnings[0]).toMatch(/at most 5 recorded steps/);
-  expect(reported.filter((one) => one.startsWith('drop'))).toHaveLength(9);
+  expect(reported.filter((text) => text.startsWith('drop'))).toHaveLength(9);
   expect(graphs.count).toBe(2);
   for (const [i, [rows, width]] of forms.slice(20, 30).entries()) step(graphs, rows, width, i);
   expect(graphs.count).toBe(5);
@@ -162,8 +162,8 @@ test.each([
   { proposals: 0, count: 3, expected: { decoding: null, alone: { ends: 1 } } },
   { proposals: 40, count: 41, expected: { decoding: null, alone: null } },
   { proposals: 0, count: 1, left: 1, expected: { decoding: null, alone: null } },
-])('a step of one sequence with $proposals proposals and $count tokens', (given) => {
-  const { proposals, count, left = 0, expected } = given;
+])('a step of one sequence with $proposals proposals and $count tokens', (input) => {
+  const { proposals, count, left = 0, expected } = input;
   const sequence = {
     extent: 70 + count + left,
     adapter: -1,

@@ -70,17 +70,17 @@ async function texts(
     ...config,
     kv_cache: { block_size: 16, blocks: 30 },
   });
-  const whole = await engine.generateBatch(mixedRequests());
+  const fullRows = await engine.generateBatch(mixedRequests());
   const waves = await Promise.all(mixedRequests().map((request) => engine.generate(request)));
   const { running, waiting, blocksUsed, steps } = engine.stats();
   assert.deepEqual([running, waiting, blocksUsed], [0, 0, 0]);
   assert.ok(steps > 0);
   await engine.destroy();
-  return [...whole, ...waves];
+  return [...fullRows, ...waves];
 }
 
 /** Logprobs differ in the last bits between batch sizes. */
-function alike(given: Generation[][], expected: Generation[][]): void {
+function alike(rows: Generation[][], expected: Generation[][]): void {
   const plain = (all: Generation[][]): object[] =>
     all.flat().map(({ tokens, text, finishReason, logprobs }) => ({
       tokens,
@@ -88,12 +88,12 @@ function alike(given: Generation[][], expected: Generation[][]): void {
       finishReason,
       likely: logprobs?.map(({ top }) => top.length),
     }));
-  assert.deepEqual(plain(given), plain(expected));
+  assert.deepEqual(plain(rows), plain(expected));
   const numbers = (all: Generation[][]): number[] =>
     all.flat().flatMap(({ logprobs }) => logprobs?.map(({ logprob }) => logprob) ?? []);
-  const wanted = numbers(expected);
-  numbers(given).forEach((value, i) => {
-    assert.ok(Math.abs(value - (wanted[i] as number)) < 1e-4, `logprob ${i} is ${value}`);
+  const expectedValues = numbers(expected);
+  numbers(rows).forEach((value, i) => {
+    assert.ok(Math.abs(value - (expectedValues[i] as number)) < 1e-4, `logprob ${i} is ${value}`);
   });
 }
 

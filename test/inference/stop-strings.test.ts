@@ -57,7 +57,7 @@ test('any split of the text gives the same result', () => {
     const letters = (n: number) => Array.from({ length: n }, () => 'ab'[below(2)]).join('');
     const stops = Array.from({ length: 1 + below(3) }, () => letters(2 + below(4)));
     const text = letters(20);
-    const whole = run(stops, [text]);
+    const fullResult = run(stops, [text]);
     const pieces: string[] = [];
     for (let at = 0; at < text.length; ) {
       const size = 1 + below(4);
@@ -65,13 +65,14 @@ test('any split of the text gives the same result', () => {
       at += size;
     }
     const cut = run(stops, pieces);
-    expect(cut.texts.join('') + cut.rest).toBe(whole.texts.join('') + whole.rest);
-    expect(cut.stop).toBe(whole.stop);
+    expect(cut.texts.join('') + cut.rest).toBe(fullResult.texts.join('') + fullResult.rest);
+    expect(cut.stop).toBe(fullResult.stop);
     const ends = stops
-      .filter((one) => text.includes(one))
-      .map((one) => text.indexOf(one) + one.length);
-    const joined = whole.texts.join('') + whole.rest;
-    const length = whole.stop === null ? text.length : Math.min(...ends) - whole.stop.length;
+      .filter((stop) => text.includes(stop))
+      .map((stop) => text.indexOf(stop) + stop.length);
+    const joined = fullResult.texts.join('') + fullResult.rest;
+    const length =
+      fullResult.stop === null ? text.length : Math.min(...ends) - fullResult.stop.length;
     expect(joined).toBe(text.slice(0, length));
   }
 });
@@ -92,7 +93,7 @@ test('characters are emitted whole, and stop strings are found in text, not in t
   expect(pushed.filter((piece) => piece !== '')).toEqual(['a', '😀', 'ßé']);
   const tail = [...Buffer.from('ß!x')].map((byte) => stream.push(byte));
   expect(tail.map(({ stop }) => stop)).toEqual([null, null, 'ß!', null]);
-  expect(tail.map((one) => one.text).join('')).toBe('');
+  expect(tail.map((stoppedText) => stoppedText.text).join('')).toBe('');
   expect(stream.end()).toEqual({ text: '', stop: null });
 });
 

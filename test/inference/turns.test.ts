@@ -50,9 +50,9 @@ test.each([
     const long = { ...ask, ...rules, maxNewTokens: 200 };
     const [alone] = await engine.generate(long);
     const ends: string[] = [];
-    const noteTurn = (name: string) => (made: readonly inference.Generation[]) => {
+    const noteTurn = (name: string) => (result: readonly inference.Generation[]) => {
       ends.push(name);
-      return made[0]?.tokens;
+      return result[0]?.tokens;
     };
     const many = [0, 1].map(() =>
       engine.generate({ ...long, client: 'many' }).then(noteTurn('many')),

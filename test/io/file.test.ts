@@ -69,15 +69,15 @@ describe.each(engines)('%s', (name) => {
     const head = new TextEncoder().encode('head');
     const range = (offset: number, count: number) => ({ buffer, offset, bytes: count });
     const ranges = [range(5, 3), range(0, 0), range(100, bytes.length - 100)];
-    const whole = await writeFile(path, { offset: 0, head, ranges });
+    const fullValue = await writeFile(path, { offset: 0, head, ranges });
     const expected = Buffer.concat([head, bytes.subarray(5, 8), bytes.subarray(100)]);
     expect(Buffer.compare(readFileSync(path), expected)).toBe(0);
-    expect(await checksumFile(path)).toBe(whole);
+    expect(await checksumFile(path)).toBe(fullValue);
 
     const first = await writeFile(path, { offset: 0, head, ranges: ranges.slice(0, 1) });
     const rest = { offset: 7, ranges: ranges.slice(1), crc: first };
-    expect(await writeFile(path, rest)).toBe(whole);
-    expect(await checksumFile(path)).toBe(whole);
+    expect(await writeFile(path, rest)).toBe(fullValue);
+    expect(await checksumFile(path)).toBe(fullValue);
     await syncPath(path);
     await syncPath(dir);
 

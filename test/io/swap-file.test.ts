@@ -115,10 +115,10 @@ test('transfers beyond the end of the file are refused', () => {
 test('a transfer keeps its memory after the buffer is released', () => {
   const file = open();
   for (let i = 0; i < 50; ++i) {
-    const own = DeviceBuffer.allocatePinned(cpu(), SLOT);
-    own.write(0, pattern(i));
-    file.write(0, { buffer: own, offset: 0, bytes: SLOT }, compute);
-    own.release();
+    const localBytes = DeviceBuffer.allocatePinned(cpu(), SLOT);
+    localBytes.write(0, pattern(i));
+    file.write(0, { buffer: localBytes, offset: 0, bytes: SLOT }, compute);
+    localBytes.release();
     // The allocator reuses free memory: the write would store these bytes.
     const next = DeviceBuffer.allocatePinned(cpu(), SLOT);
     next.write(0, new Uint8Array(SLOT));

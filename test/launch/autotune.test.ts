@@ -33,13 +33,13 @@ afterEach(() => {
   rmSync(dir, { recursive: true });
 });
 
-const options = (given: object): LaunchOptions =>
+const options = (options: object): LaunchOptions =>
   ({
     bind_cores_to_rank: true,
     launcher: 'ssh',
     grace_period: 30,
     autotuning: 'tune',
-    ...given,
+    ...options,
   }) as LaunchOptions;
 
 const program = { name: 'train.js', args: ['--deepspeed', 'a b.json'], node: [] };
@@ -47,13 +47,13 @@ const program = { name: 'train.js', args: ['--deepspeed', 'a b.json'], node: [] 
 /** The jobs object that the command gives a search, while `body` uses it. */
 async function withJobs(
   body: (jobs: Jobs) => Promise<object>,
-  given: object = {},
+  input: object = {},
 ): Promise<number> {
   const none = { isInterrupted: false, file: 'x', args: ['--best'] };
   jest
     .mocked(autotune)
     .mockImplementation(async ({ jobs }) => ({ ...none, ...(await body(jobs)) }) as never);
-  return autotuneCommand(options(given), program);
+  return autotuneCommand(options(input), program);
 }
 
 test('a job has ended when its last line is in its file', async () => {

@@ -188,8 +188,8 @@ describe('ds validate', () => {
       train_micro_batch_size_per_gpu: 'auto',
       optimizer: { params: { lr: 'auto', betas: 'auto' } },
     });
-    const given = 'learning_rate=1e-5,per-device-train-batch-size=4,adam_beta2=0.95';
-    const filled = ds(['validate', path, '--auto', given]);
+    const text = 'learning_rate=1e-5,per-device-train-batch-size=4,adam_beta2=0.95';
+    const filled = ds(['validate', path, '--auto', text]);
     expect(filled).toMatchObject({ status: 0, stderr: `${path}: valid\n` });
     expect(JSON.parse(filled.stdout)).toMatchObject({
       train_batch_size: 4,

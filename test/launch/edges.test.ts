@@ -6,7 +6,7 @@ import type { PlanFlags } from '../../lib/launch/plan-options.js';
 import { rankEnvironment } from '../../lib/launch/rank-environment.js';
 import { CHAT_SAMPLING } from '../../lib/serve/chat-options.js';
 
-const flags = (own: Partial<PlanFlags>): PlanFlags =>
+const flags = (localOptions: Partial<PlanFlags>): PlanFlags =>
   ({
     model: '124M',
     gpu: 'H200',
@@ -16,15 +16,15 @@ const flags = (own: Partial<PlanFlags>): PlanFlags =>
     gpus: 1,
     nodes: 1,
     json: true,
-    ...own,
+    ...localOptions,
   }) as PlanFlags;
 
 test('adapters are planned on unquantized layers, and on 4-bit weights only on request', () => {
-  const refusalOf = (own: Partial<PlanFlags>) => () => plan(flags(own));
+  const refusalOf = (localOptions: Partial<PlanFlags>) => () => plan(flags(localOptions));
   expect(refusalOf({ lora: 8, tp: 2 })).toThrow(/--tp 1 and --pp 1: adapters are not cut/);
   expect(refusalOf({ lora: 8, pp: 2 })).toThrow(/got --tp 1 --pp 2/);
   expect(refusalOf({ lora: 8, qlora: 8 })).toThrow(/--lora or --qlora/);
-  const weightsOf = (own: Partial<PlanFlags>): string => plan(flags(own)).output;
+  const weightsOf = (localOptions: Partial<PlanFlags>): string => plan(flags(localOptions)).output;
   expect(weightsOf({ lora: 8 })).not.toBe(weightsOf({ qlora: 8 }));
 });
 

@@ -46,8 +46,8 @@ test('flags override the file of --config, which overrides the defaults', () => 
     enable_cuda_graph: false,
     max_out_tokens: 7,
   });
-  const given = { device: 'cpu', dtype: 'bf16', context: 9, tp: 2, seed: 0, tokenizer: 't' };
-  expect(engineOptions({ graphs: false, config, ...given })).toEqual({
+  const options = { device: 'cpu', dtype: 'bf16', context: 9, tp: 2, seed: 0, tokenizer: 't' };
+  expect(engineOptions({ graphs: false, config, ...options })).toEqual({
     config: {
       device: 'cpu',
       dtype: 'bf16',

@@ -83,9 +83,9 @@ test('ds eval reads an adapter and a quantized folder', async () => {
   stir(adapted);
   const adapter = join(dir, 'adapter');
   await peft.saveAdapter(adapted, adapter);
-  const wanted = await evaluation.evaluate(adapted, { files: data, threads: 0 });
+  const expected = await evaluation.evaluate(adapted, { files: data, threads: 0 });
   for (const words of [[model, '--adapter', adapter], [adapter]]) {
-    expect(results(...words, '--data', data).data.loss).toBe(wanted.loss);
+    expect(results(...words, '--data', data).data.loss).toBe(expected.loss);
   }
   const twice = ds(adapter, '--adapter', adapter, '--data', data);
   expect([twice.status, twice.stderr]).toEqual([

@@ -16,9 +16,9 @@ const around = {
   probe: async () => ({ deviceCount: 0, message: '' }) as GpuProbe,
   notice: () => {},
 };
-const make = (given: Partial<LaunchOptions>) =>
+const make = (options: Partial<LaunchOptions>) =>
   makeJob(
-    { launcher: 'ssh', ...given } as LaunchOptions,
+    { launcher: 'ssh', ...options } as LaunchOptions,
     { file: 'a.js', args: [] } as unknown as Program,
     around,
   );

@@ -26,14 +26,14 @@ afterAll(() => rmSync(dir, { recursive: true }));
 const probe = async (): Promise<GpuProbe> =>
   ({ library: '', deviceCount: 0, message: 'no driver' }) as GpuProbe;
 
-const options = (given: Partial<LaunchOptions>): LaunchOptions =>
-  ({ hostfile, launcher: 'ssh', ...given }) as LaunchOptions;
+const options = (options: Partial<LaunchOptions>): LaunchOptions =>
+  ({ hostfile, launcher: 'ssh', ...options }) as LaunchOptions;
 
-const select = (given: Partial<LaunchOptions>) =>
-  selectNodes(options(given), { env: {}, probe, notice: () => {} });
+const select = (input: Partial<LaunchOptions>) =>
+  selectNodes(options(input), { env: {}, probe, notice: () => {} });
 
-const formatOptions = async (given: Partial<LaunchOptions>): Promise<string> =>
-  (await select(given)).nodes.map(({ host, slots }) => `${host}:${slots}`).join(' ');
+const formatOptions = async (options: Partial<LaunchOptions>): Promise<string> =>
+  (await select(options)).nodes.map(({ host, slots }) => `${host}:${slots}`).join(' ');
 
 test.each<[Partial<LaunchOptions>, string]>([
   [{}, 'a:0,1,2,3 b:0,1,2 c:0,1,2'],
@@ -45,16 +45,16 @@ test.each<[Partial<LaunchOptions>, string]>([
   [{ num_nodes: 2, num_gpus: 2 }, 'a:0,1 b:0,1'],
   [{ include: 'b@a:1,3' }, 'a:1,3 b:0,1,2'],
   [{ exclude: 'b@a:1,3' }, 'a:0,2 c:0,1,2'],
-])('%j uses %s', async (given, expected) => {
-  expect(await formatOptions(given)).toBe(expected);
+])('%j uses %s', async (options, expected) => {
+  expect(await formatOptions(options)).toBe(expected);
 });
 
 test.each<[Partial<LaunchOptions>, string]>([
   [{ num_gpus: 4 }, '--num_gpus: expected at most the 3 slots of b, got 4'],
   [{ num_procs: 4 }, '--num_procs: expected at most the 3 slots of b, got 4'],
   [{ num_nodes: 4 }, '--num_nodes: expected at most the 3 hosts of the hostfile, got 4'],
-])('%j is refused', async (given, message) => {
-  await expect(select(given)).rejects.toThrow(message);
+])('%j is refused', async (options, message) => {
+  await expect(select(options)).rejects.toThrow(message);
 });
 
 test('the hostfile names the device: GPUs, or the CPU with --num_procs', async () => {
@@ -89,17 +89,17 @@ describe('without a hostfile', () => {
       device: 'gpu',
       listed: false,
     });
-    const one = await selectNodes(options({ ...none, num_gpus: 1 }), around);
-    expect(one.nodes).toEqual([{ host: 'localhost', slots: ['0'] }]);
+    const selection = await selectNodes(options({ ...none, num_gpus: 1 }), around);
+    expect(selection.nodes).toEqual([{ host: 'localhost', slots: ['0'] }]);
     await expect(select({ ...none, num_gpus: 1 })).rejects.toThrow(
       /--num_gpus: expected GPUs that can be used, got none.*no driver For the CPU use --num_procs/,
     );
   });
 
   test('several nodes need a rank of this one', async () => {
-    const given = { ...none, num_procs: 1, num_nodes: 2 };
-    await expect(select(given)).rejects.toThrow('--num_nodes: expected a --hostfile');
-    expect((await select({ ...given, node_rank: 0 })).nodes).toHaveLength(2);
+    const options = { ...none, num_procs: 1, num_nodes: 2 };
+    await expect(select(options)).rejects.toThrow('--num_nodes: expected a --hostfile');
+    expect((await select({ ...options, node_rank: 0 })).nodes).toHaveLength(2);
     expect((await select({ ...none, num_procs: 1, num_nodes: 1 })).nodes).toHaveLength(1);
   });
 });
@@ -168,13 +168,13 @@ describe('options that exclude each other', () => {
       { node_rank: 0, launcher_args: '-v' },
       '--node_rank: expected either --node_rank or --launcher_args',
     ],
-  ])('%j', (given, message) => {
-    expect(() => requireConsistent(options(given))).toThrow(message);
+  ])('%j', (input, message) => {
+    expect(() => requireConsistent(options(input))).toThrow(message);
   });
 
   test('one of them suffices, and an empty string counts as absent', () => {
     const alone = [{ include: 'a' }, { exclude: 'a' }, { num_gpus: 2 }, { node_rank: 1 }];
-    for (const given of alone) expect(() => requireConsistent(options(given))).not.toThrow();
+    for (const input of alone) expect(() => requireConsistent(options(input))).not.toThrow();
     const empty = { include: '', exclude: '', num_gpus: 2, num_nodes: 2 };
     expect(() => requireConsistent(options(empty))).not.toThrow();
   });

@@ -13,7 +13,7 @@ const model = join(folder, 'tiny');
 afterAll(() => rmSync(folder, { recursive: true }));
 
 beforeAll(async () => {
-  const made = fromConfig({
+  const result = fromConfig({
     model_type: 'llama',
     vocab_size: 1007,
     hidden_size: 32,
@@ -26,7 +26,7 @@ beforeAll(async () => {
     rope_theta: 500,
     hidden_act: 'silu',
   });
-  await made.save(model);
+  await result.save(model);
   for (const name of readdirSync(TOKENIZER)) copyFileSync(join(TOKENIZER, name), join(model, name));
 });
 

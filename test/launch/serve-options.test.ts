@@ -11,7 +11,7 @@ const page = readFileSync(join(packageRoot(), 'docs', 'serving.md'), 'utf8');
 const [, table = ''] = /^## Options\n(.*?)^\*\*Stop/ms.exec(page) ?? [];
 const program = new Command();
 addServeCommands(program, 'Models', async (run) => void (await run()));
-const serve = program.commands.find((one) => one.name() === 'serve') as Command;
+const serve = program.commands.find((command) => command.name() === 'serve') as Command;
 
 test('the page lists every option, and no other', () => {
   const documented = new Set(Array.from(table.matchAll(/`(--[\w-]+)/g), ([, name]) => name));

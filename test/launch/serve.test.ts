@@ -52,12 +52,19 @@ afterEach(() => {
 });
 
 /** Serves until SIGTERM. */
-async function serveWith(given: Partial<ServeFlags> & Record<string, unknown>) {
+async function serveWith(options: Partial<ServeFlags> & Record<string, unknown>) {
   const errors: string[] = [];
   const lines: string[] = [];
   jest.spyOn(console, 'error').mockImplementation((text) => void errors.push(text));
   jest.spyOn(console, 'log').mockImplementation((text) => void lines.push(text));
-  const flags = { host: '127.0.0.1', port: 0, tokenizerThreads: 1, tp: 1, graphs: true, ...given };
+  const flags = {
+    host: '127.0.0.1',
+    port: 0,
+    tokenizerThreads: 1,
+    tp: 1,
+    graphs: true,
+    ...options,
+  };
   const ended = serveHere(join(dir, 'tiny'), flags as ServeFlags);
   // It listens for signals before it waits for anything.
   process.emit('SIGTERM', 'SIGTERM');

@@ -22,13 +22,13 @@ function member(who: string, stays = false) {
   const end = (exit: Partial<Exit>): void =>
     settle({ code: null, signal: null, who, lastLines: [], ...exit });
   const by = (signal: NodeJS.Signals): void => end({ signal });
-  const made: JobProcess = {
+  const jobProcess: JobProcess = {
     exited,
     failing,
     stop: (signal) => (stays ? undefined : by(signal)),
     kill: () => by('SIGKILL'),
   };
-  return { made, end };
+  return { made: jobProcess, end };
 }
 
 async function failureOf(

@@ -30,12 +30,12 @@ function answers(make: () => nn.models.CausalLM, device: Device): void {
     [9, 2, 36, 0],
   ];
   const tokens = rows(text, device);
-  const whole = noGrad(() => model.call(tokens));
-  assert.deepEqual(whole.shape, [2, 4, 37]);
+  const fullTensor = noGrad(() => model.call(tokens));
+  assert.deepEqual(fullTensor.shape, [2, 4, 37]);
   const caches = model.caches(2, 4);
   noGrad(() => model.next(tokens.narrow(1, 0, 3), caches));
   const last = noGrad(() => model.next(tokens.narrow(1, 3, 1), caches));
-  const expected = whole.narrow(1, 3, 1).contiguous().toArray();
+  const expected = fullTensor.narrow(1, 3, 1).contiguous().toArray();
   last
     .contiguous()
     .toArray()

@@ -120,10 +120,10 @@ test.each<
   ],
 ])('FP8 with %s', async (name, config, more, scaleAt) => {
   const values = await valuesOf(await folderWith(name, config, more));
-  const wanted = Array.from(CODES, (code, i) =>
+  const expected = Array.from(CODES, (code, i) =>
     Math.fround(e4m3(code) * scaleAt(Math.floor(i / COLUMNS), i % COLUMNS)),
   );
-  expect(values).toEqual(wanted);
+  expect(values).toEqual(expected);
 });
 
 test('8-bit weights of bitsandbytes are read', async () => {

@@ -25,16 +25,16 @@ const lengthOf = (row: Float32Array): number => Math.hypot(...row);
 
 test('texts keep their order, in batches of any size', () => {
   const model = modelOf();
-  const whole = model.embed(TEXTS, { tokenizer });
+  const fullRows = model.embed(TEXTS, { tokenizer });
   const small = model.embed(TEXTS, { tokenizer, batchSize: 1 });
-  whole.forEach((row, i) => {
+  fullRows.forEach((row, i) => {
     row.forEach((value, c) => {
       expect(value).toBeCloseTo(small[i]?.[c] as number, 5);
     });
   });
   expect(model.embed([], { tokenizer })).toEqual([]);
   const prompted = model.embed(['dog'], { tokenizer, prompt: 'the ' });
-  expect(prompted[0]?.[0]).toBeCloseTo(whole[1]?.[0] as number, 5);
+  expect(prompted[0]?.[0]).toBeCloseTo(fullRows[1]?.[0] as number, 5);
   expect(() => model.embed(TEXTS)).toThrow(/embed: expected `tokenizer`/);
 });
 
@@ -106,16 +106,16 @@ test('contrastive losses follow their formulas', () => {
   const cosine = (x: number[], y: number[]) => dot(x, y) / Math.hypot(...x) / Math.hypot(...y);
   const losses = a.map((x, i) => {
     const scores = b.map((y) => Math.exp(20 * cosine(x, y)));
-    return -Math.log((scores[i] as number) / scores.reduce((sum, one) => sum + one, 0));
+    return -Math.log((scores[i] as number) / scores.reduce((sum, value) => sum + value, 0));
   });
   const [A, B, C] = [a, b, c].map(rowsOf) as [Tensor, Tensor, Tensor];
-  const mean = (values: number[]) => values.reduce((sum, one) => sum + one, 0) / values.length;
+  const mean = (values: number[]) => values.reduce((sum, value) => sum + value, 0) / values.length;
   const { multipleNegativesRanking, cosineLoss, tripletLoss } = nn.models;
   noGrad(() => {
     expect(multipleNegativesRanking(A, B).item()).toBeCloseTo(mean(losses), 4);
     const labels = Tensor.from(Float32Array.of(0.3, 0.9));
-    const wanted = mean(a.map((x, i) => (cosine(x, b[i] as number[]) - [0.3, 0.9][i]!) ** 2));
-    expect(cosineLoss(A, B, labels).item()).toBeCloseTo(wanted, 5);
+    const expected = mean(a.map((x, i) => (cosine(x, b[i] as number[]) - [0.3, 0.9][i]!) ** 2));
+    expect(cosineLoss(A, B, labels).item()).toBeCloseTo(expected, 5);
     const distance = (x: number[], y: number[]) => Math.hypot(...x.map((v, i) => v - y[i]!));
     const triplets = a.map((x, i) => Math.max(0, distance(x, b[i]!) - distance(x, c[i]!) + 5));
     expect(tripletLoss(A, B, C).item()).toBeCloseTo(mean(triplets), 4);

@@ -296,15 +296,15 @@ describe('keys of GPT-2', () => {
 
   test('initializer_range is the deviation of its first weights, and saved again', async () => {
     const shape = { n_layer: 2, n_head: 2, n_embd: 64, vocab_size: 97, n_positions: 64 };
-    const made = fromConfig({ model_type: 'gpt2', ...shape, initializer_range: 0.08 });
-    for (const [name, parameter] of made.namedParameters()) {
+    const model = fromConfig({ model_type: 'gpt2', ...shape, initializer_range: 0.08 });
+    for (const [name, parameter] of model.namedParameters()) {
       if (parameter.ndim < 2) continue;
       const values = parameter.toArray();
       const deviation = Math.sqrt(values.reduce((sum, x) => sum + x * x, 0) / values.length);
       const expected = name.endsWith('c_proj.weight') ? 0.08 / Math.sqrt(2 * 2) : 0.08;
       expect([name, Math.abs(deviation / expected - 1) < 0.1]).toEqual([name, true]);
     }
-    expect(made.describe().config).toMatchObject({ initializer_range: 0.08 });
+    expect(model.describe().config).toMatchObject({ initializer_range: 0.08 });
     expect(tiny().describe().config).toMatchObject({ initializer_range: 0.02 });
     expect(() => tiny({ initializerRange: -1 })).toThrow(/GPT2 initializerRange/);
     await expect(
@@ -440,19 +440,19 @@ describe('a model from a configuration without weights', () => {
     const home = await write(from, { eos_token_id: [2, 5] });
     const config = JSON.parse(readFileSync(join(home, 'config.json'), 'utf8'));
     for (const source of [config, home, join(home, 'config.json')]) {
-      const made = fromConfig(source, { activationCheckpointing: true }) as nn.models.Qwen3;
-      expect(made).toBeInstanceOf(Qwen3);
-      expect(made.config).toEqual({ ...from.config, activationCheckpointing: true });
-      expect(made.parameters().some(({ isMaterialized }) => isMaterialized)).toBe(false);
-      expect(made.describe().config).toMatchObject({ eos_token_id: [2, 5] });
-      const ups = made.model.layers.flatMap(({ mlp }) =>
+      const qwen3 = fromConfig(source, { activationCheckpointing: true }) as nn.models.Qwen3;
+      expect(qwen3).toBeInstanceOf(Qwen3);
+      expect(qwen3.config).toEqual({ ...from.config, activationCheckpointing: true });
+      expect(qwen3.parameters().some(({ isMaterialized }) => isMaterialized)).toBe(false);
+      expect(qwen3.describe().config).toMatchObject({ eos_token_id: [2, 5] });
+      const ups = qwen3.model.layers.flatMap(({ mlp }) =>
         (mlp as nn.SwiGLU).up_proj.weight.toArray(),
       );
       const deviation = Math.sqrt(ups.reduce((sum, x) => sum + x * x, 0) / ups.length);
       expect(Math.abs(deviation / 0.05 - 1)).toBeLessThan(0.1);
-      expect(made.model.norm.weight.toArray()).toEqual(Array(16).fill(1));
+      expect(qwen3.model.norm.weight.toArray()).toEqual(Array(16).fill(1));
       const [padding, other] = [4, 5].map((token) =>
-        made.model.embed_tokens.weight.select(0, token).toArray(),
+        qwen3.model.embed_tokens.weight.select(0, token).toArray(),
       );
       expect(padding).toEqual(Array(16).fill(0));
       expect(other).not.toContain(0);

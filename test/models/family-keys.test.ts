@@ -21,8 +21,8 @@ const configOf = (family: string): Record<string, unknown> =>
 /** The configuration of a family with changed keys; undefined removes a key. */
 function withKeys(family: string, more: object = {}): nn.models.RotaryLM {
   const all = Object.entries({ ...configOf(family), ...more });
-  const given = Object.fromEntries(all.filter(([, value]) => value !== undefined));
-  return fromConfig(given as never) as nn.models.RotaryLM;
+  const options = Object.fromEntries(all.filter(([, value]) => value !== undefined));
+  return fromConfig(options as never) as nn.models.RotaryLM;
 }
 
 const refusal = (message: RegExp, code = 'DS_CHECKPOINT') =>
@@ -70,8 +70,10 @@ describe('defaults of absent keys', () => {
       num_kv_heads: undefined,
       num_ln_in_parallel_attn: undefined,
     };
-    const one = withKeys('falcon', older);
-    expect([one.config.kvHeads, one.describe().config.num_ln_in_parallel_attn]).toEqual([1, 1]);
+    const rotaryLM = withKeys('falcon', older);
+    expect([rotaryLM.config.kvHeads, rotaryLM.describe().config.num_ln_in_parallel_attn]).toEqual([
+      1, 1,
+    ]);
     expect(withKeys('falcon', { ...older, multi_query: false }).config.kvHeads).toBe(4);
     const named = nn.models.layoutOf(withKeys('deepseek-v3')).nameOf;
     expect(named('model.layers.2.mlp.gate.weight')).toBe(null);
@@ -283,8 +285,8 @@ describe('the text part of a multimodal folder', () => {
     writeFileSync(join(dir, 'config.json'), JSON.stringify(config));
     const [model, plain] = [await fromPretrained(dir), await fromPretrained(folderOf('gemma3'))];
     const tokens = Tensor.from(Int32Array.of(5, 6, 7, 8), { shape: [1, 4] });
-    const [got, wanted] = [model, plain].map((one) =>
-      noGrad(() => one.call(tokens).contiguous().toArray()),
+    const [got, wanted] = [model, plain].map((model) =>
+      noGrad(() => model.call(tokens).contiguous().toArray()),
     );
     expect(got).toEqual(wanted);
     expect(model.describe().config).toMatchObject({ model_type: 'gemma3_text' });
@@ -318,9 +320,9 @@ describe('the text part of a multimodal folder', () => {
     };
     writeFileSync(join(dir, 'config.json'), JSON.stringify(config));
     const model = await fromPretrained(dir);
-    const own = new Map(plain.namedParameters());
+    const localEntries = new Map(plain.namedParameters());
     for (const [name, parameter] of model.namedParameters()) {
-      expect([name, parameter.toArray()]).toEqual([name, own.get(name)?.toArray()]);
+      expect([name, parameter.toArray()]).toEqual([name, localEntries.get(name)?.toArray()]);
     }
     // transformers ignores norm_topk_prob there.
     expect(model.describe().config).toMatchObject({
@@ -337,7 +339,7 @@ describe('the text part of a multimodal folder', () => {
     const stored = required(decoded?.get(name)?.(new OpenWeights(files)));
     const part = Tensor.empty([100], 'f32', cpu());
     stored.read(part, 33);
-    expect(part.toArray()).toEqual(required(own.get(name)).toArray().slice(33, 133));
+    expect(part.toArray()).toEqual(required(localEntries.get(name)).toArray().slice(33, 133));
     stored.done();
     for (const parameter of [...model.parameters(), ...plain.parameters()]) parameter.dispose();
   });
@@ -345,6 +347,6 @@ describe('the text part of a multimodal folder', () => {
 
 test('every family has golden values of both kinds', () => {
   // The angles of Phi-3 change with the length of a text, in another way than in transformers.
-  const wanted = FAMILIES.filter((family) => !family.startsWith('phi3'));
-  expect(Object.keys(greedyTexts())).toEqual(expect.arrayContaining(wanted));
+  const expected = FAMILIES.filter((family) => !family.startsWith('phi3'));
+  expect(Object.keys(greedyTexts())).toEqual(expect.arrayContaining(expected));
 });

@@ -106,8 +106,8 @@ test('the error of adapters in a model file names the call that reads them', asy
   });
   const other = peft.addLora(nn.models.fromConfig(broken));
   await nn.loadWeights(other, broken, { format: 'native' });
-  const values = (one: nn.Module) =>
-    Object.entries(one.stateDict()).map(([name, tensor]) => [name, tensor.toArray()]);
+  const values = (model: nn.Module) =>
+    Object.entries(model.stateDict()).map(([name, tensor]) => [name, tensor.toArray()]);
   expect(values(other)).toEqual(values(model));
 });
 

@@ -328,8 +328,8 @@ test.each([
   [['model', 'x.gguf', { type: 'constructor' }], /saveGguf type/],
   [['model', 'x.gguf', { tokenizer: 5 }], /saveGguf tokenizer: expected a string/],
   [['model', 'x.gguf', { kind: 'F16' }], /kind/],
-])('wrong arguments are refused: %j', async (given, message) => {
-  const [first, ...rest] = given as unknown[];
+])('wrong arguments are refused: %j', async (input, message) => {
+  const [first, ...rest] = input as unknown[];
   const model = first === 'model' ? await changeTensor('qwen3') : first;
   const error = await refusal(() => Reflect.apply(nn.saveGguf, null, [model, ...rest]));
   expect([error.code, error.message]).toEqual(['DS_ARGUMENT', expect.stringMatching(message)]);

@@ -31,11 +31,11 @@ async function engineOf(model: nn.models.TaskModel, more: Partial<DsConfig> = {}
 }
 
 function outputsOf(model: nn.models.TaskModel, row: HeadRow): number[] {
-  const given = inputsOf(headGolden(row).inputs, cpu());
-  const out = noGrad(() => model.call(...given).contiguous());
+  const tensors = inputsOf(headGolden(row).inputs, cpu());
+  const out = noGrad(() => model.call(...tensors).contiguous());
   const values = out.toArray();
   out.dispose();
-  releaseInputs(given);
+  releaseInputs(tensors);
   return values;
 }
 
@@ -122,12 +122,12 @@ describe('two ranks train every head like one rank', () => {
     const results = await runRanks('../models/head-matrix-process', 2, { job, environment });
     const reports = reportsOf<HeadMatrixReport>(results);
     for (const row of MATRIX) {
-      const wanted = await baseline(row);
+      const expected = await baseline(row);
       for (const report of reports) {
         const losses = report[row.name] ?? 'nothing';
         expect(`${row.name}: ${typeof losses === 'string' ? losses : ''}`).toBe(`${row.name}: `);
         (losses as number[]).forEach((loss, i) => {
-          expect(Math.abs(loss - (wanted[i] as number))).toBeLessThan(2e-5);
+          expect(Math.abs(loss - (expected[i] as number))).toBeLessThan(2e-5);
         });
       }
     }

@@ -105,12 +105,12 @@ export function stepsOfHead(engine: Engine, row: HeadRow, from = 0, to = 3): num
   return headGolden(row)
     .batches.slice(from, to)
     .map((lists) => {
-      const given = inputsOf(lists, cpu());
-      const loss = engine.forward<Tensor>(...given);
+      const tensors = inputsOf(lists, cpu());
+      const loss = engine.forward<Tensor>(...tensors);
       const value = loss.item();
       engine.backward(loss);
       engine.step();
-      releaseInputs(given);
+      releaseInputs(tensors);
       return value;
     });
 }

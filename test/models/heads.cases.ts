@@ -45,7 +45,7 @@ function outputsOf(model: Model, lists: Lists, device: Device): number[] {
   const isByToken = out.ndim === 3;
   out.dispose();
   releaseInputs([ids, inputs]);
-  return values.map((one, i) => (isByToken && mask[Math.floor(i / width)] === 0 ? 0 : one));
+  return values.map((value, i) => (isByToken && mask[Math.floor(i / width)] === 0 ? 0 : value));
 }
 
 async function agrees(row: HeadRow, device: Device): Promise<void> {
@@ -64,15 +64,15 @@ async function agrees(row: HeadRow, device: Device): Promise<void> {
   }
   if (row.task === 'embedding') await pools(model, golden.inputs, read, device);
   if (golden.labels && !readsPadding(row, 'loss')) {
-    const given = inputsOf({ ...golden.inputs, ...golden.labels }, device);
-    const loss = model.call(...given);
+    const tensors = inputsOf({ ...golden.inputs, ...golden.labels }, device);
+    const loss = model.call(...tensors);
     isClose('loss', [loss.item()], [golden.loss as number], 1e-5);
-    const halved = model.call(given[0], { ...given[1], loss: { divisor: 2 } });
+    const halved = model.call(tensors[0], { ...tensors[1], loss: { divisor: 2 } });
     assert.ok(halved.item() > 0);
     loss.backward();
     await gradients(model, files);
     for (const tensor of [loss, halved]) tensor.dispose();
-    releaseInputs(given);
+    releaseInputs(tensors);
   }
   for (const [problem, { labels, loss }] of Object.entries(golden.problems ?? {})) {
     const [ids, inputs] = inputsOf(golden.inputs, device);
@@ -80,15 +80,15 @@ async function agrees(row: HeadRow, device: Device): Promise<void> {
     const values = isWhole ? Int32Array.from(labels as number[]) : Float32Array.from(labels.flat());
     const shape = isWhole ? [values.length] : [labels.length, 3];
     const targets = Tensor.from(values, { shape, device });
-    const own = await nn.models.fromPretrained(row.dir, {
+    const localTaskModel = await nn.models.fromPretrained(row.dir, {
       task: row.task,
       problemType: problem as nn.models.ProblemType,
     });
-    const found = noGrad(() => own.to(device).call(ids, { ...inputs, labels: targets }));
+    const found = noGrad(() => localTaskModel.to(device).call(ids, { ...inputs, labels: targets }));
     isClose(problem, [found.item()], [loss], 1e-5);
     for (const tensor of [found, targets]) tensor.dispose();
     releaseInputs([ids, inputs]);
-    release(own);
+    release(localTaskModel);
   }
   release(model);
   await files.close();
@@ -98,9 +98,9 @@ async function agrees(row: HeadRow, device: Device): Promise<void> {
  * Whether a recorded value depends on the output at padding that sees no token in its window: there
  * transformers' eager attention takes the mean of all values, and its other kernels do not.
  */
-const readsPadding = ({ name }: HeadRow, what: 'left' | 'loss'): boolean =>
+const readsPadding = ({ name }: HeadRow, kind: 'left' | 'loss'): boolean =>
   name ===
-  (what === 'left' ? 'modernbert sequence-classification' : 'modernbert question-answering');
+  (kind === 'left' ? 'modernbert sequence-classification' : 'modernbert question-answering');
 
 /** Where transformers recorded them: of other tasks the heads alone differ. */
 async function gradients(model: Model, files: WeightFiles): Promise<void> {
@@ -108,12 +108,14 @@ async function gradients(model: Model, files: WeightFiles): Promise<void> {
   const transposed = new Set(model.describe().transposed);
   for (const [parameter, { grad }] of model.namedParameters()) {
     const names = [parameter, 'lm_head.decoder.weight'].map((name) => `gradient.${name}`);
-    const wanted = await files.read(names.find((name) => files.tensors.has(name)) as string);
-    const own = grad as Tensor;
-    const laidOut = transposed.has(parameter) ? own.transpose(0, 1).contiguous() : own;
-    isClose(parameter, laidOut.toArray(), wanted.toArray(), 1e-4);
-    if (laidOut !== own) laidOut.dispose();
-    wanted.release();
+    const expected = await files.read(names.find((name) => files.tensors.has(name)) as string);
+    const localTensor = grad as Tensor;
+    const laidOut = transposed.has(parameter)
+      ? localTensor.transpose(0, 1).contiguous()
+      : localTensor;
+    isClose(parameter, laidOut.toArray(), expected.toArray(), 1e-4);
+    if (laidOut !== localTensor) laidOut.dispose();
+    expected.release();
   }
 }
 
@@ -142,7 +144,7 @@ async function pools(
  */
 function unshiftLogits({ task }: HeadRow, values: readonly number[]): number[] {
   if (task !== 'question-answering') return [...values];
-  return values.map((one, i) => (one === 0 ? 0 : one - (values[i % 2] as number)));
+  return values.map((value, i) => (value === 0 ? 0 : value - (values[i % 2] as number)));
 }
 
 /** Three updates, and the outputs after them. */
@@ -160,12 +162,12 @@ async function trains(row: HeadRow, device: Device): Promise<void> {
     device,
   });
   const found = batches.map((lists) => {
-    const given = inputsOf(lists, device);
-    const loss = engine.forward<Tensor>(...given);
+    const tensors = inputsOf(lists, device);
+    const loss = engine.forward<Tensor>(...tensors);
     const value = loss.item();
     engine.backward(loss);
     engine.step();
-    releaseInputs(given);
+    releaseInputs(tensors);
     return value;
   });
   isClose('losses', found, losses, 1e-5);

@@ -68,7 +68,7 @@ test('a multimodal folder with unread projections of shared layers', async () =>
   const model = await nn.models.fromPretrained(home);
   const plain = await nn.models.fromPretrained(folderOf('gemma4'));
   expect(logitsOf(model, [5, 6, 7, 8])).toEqual(logitsOf(plain, [5, 6, 7, 8]));
-  for (const one of [...model.parameters(), ...plain.parameters()]) one.dispose();
+  for (const parameter of [...model.parameters(), ...plain.parameters()]) parameter.dispose();
 });
 
 test('heads of 258 channels attend as the kernel of the CPU does', () => {
@@ -80,12 +80,12 @@ test('heads of 258 channels attend as the kernel of the CPU does', () => {
       );
     const [q, k, v] = [draw(4, 3), draw(2, 7), draw(1, 14).reshape([1, 2, 7, 258])];
     for (const window of [null, 2]) {
-      const how = { scale: 0.07, window };
-      const got = cappedAttention(q, k, v, { ...how, cap: null }).toArray();
-      const wanted = attention(q, k, v, { ...how, causal: true })
+      const options = { scale: 0.07, window };
+      const got = cappedAttention(q, k, v, { ...options, cap: null }).toArray();
+      const expected = attention(q, k, v, { ...options, causal: true })
         .contiguous()
         .toArray();
-      for (const [i, value] of got.entries()) expect(value).toBeCloseTo(wanted[i] as number, 12);
+      for (const [i, value] of got.entries()) expect(value).toBeCloseTo(expected[i] as number, 12);
     }
   });
 });
@@ -99,16 +99,16 @@ test('an engine computes wide and shared keys like a full forward', async () => 
     initializerRange: 0.3,
   });
   const prompt = [4, 9, 17, 30, 8, 5, 21];
-  const wanted = [...prompt];
+  const expected = [...prompt];
   for (let i = 0; i < 12; ++i) {
-    const last = logitsOf(model, wanted).slice(-SIZES.vocabSize);
-    wanted.push(last.indexOf(Math.max(...last)));
+    const last = logitsOf(model, expected).slice(-SIZES.vocabSize);
+    expected.push(last.indexOf(Math.max(...last)));
   }
-  expect(model.generate(prompt, { maxNewTokens: 12, temperature: 0 })).toEqual(wanted);
+  expect(model.generate(prompt, { maxNewTokens: 12, temperature: 0 })).toEqual(expected);
   const engine = await initInference(model, { device: 'cpu', max_ragged_batch_size: 4 });
   const greedy = { temperature: 0, ignoreEos: true, maxNewTokens: 12 } as const;
   const [text] = await engine.generate({ prompt, ...greedy });
-  expect([...prompt, ...(text?.tokens ?? [])]).toEqual(wanted);
+  expect([...prompt, ...(text?.tokens ?? [])]).toEqual(expected);
   await engine.destroy();
 });
 

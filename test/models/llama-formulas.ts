@@ -64,7 +64,7 @@ function headAt(x: Rows, from: number, sizes: Sizes, turned: boolean): Rows {
 
 function attention(x: Rows, weights: Weights, prefix: string, sizes: Sizes): Rows {
   const { heads, kvHeads, headDim } = sizes;
-  const [q, k, v] = ['q', 'k', 'v'].map((one) => linear(x, weights, `${prefix}.${one}_proj`)) as [
+  const [q, k, v] = ['q', 'k', 'v'].map((text) => linear(x, weights, `${prefix}.${text}_proj`)) as [
     Rows,
     Rows,
     Rows,

@@ -130,11 +130,11 @@ function parity(variant: Variant, device: Device): void {
     const along = (grad as Tensor)
       .toArray()
       .reduce((sum, g, i) => sum + g * (direction[i] as number), 0);
-    const wanted = derivative(weights, name, direction, sizes);
-    const difference = Math.abs(along - wanted);
+    const expected = derivative(weights, name, direction, sizes);
+    const difference = Math.abs(along - expected);
     assert.ok(
-      difference <= 2e-4 * Math.max(Math.abs(wanted), 0.05),
-      `${name}: ${along}, not ${wanted}`,
+      difference <= 2e-4 * Math.max(Math.abs(expected), 0.05),
+      `${name}: ${along}, not ${expected}`,
     );
   }
 }

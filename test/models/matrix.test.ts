@@ -65,11 +65,11 @@ async function baseline(family: string): Promise<number[]> {
   return losses;
 }
 
-function expectNear(got: readonly number[], wanted: readonly number[], bound: number): void {
-  expect(got.length).toBe(wanted.length);
+function expectNear(got: readonly number[], expected: readonly number[], bound: number): void {
+  expect(got.length).toBe(expected.length);
   got.forEach((value, i) => {
-    expect(Math.abs(value - (wanted[i] as number))).toBeLessThanOrEqual(
-      bound * Math.max(1, Math.abs(wanted[i] as number)),
+    expect(Math.abs(value - (expected[i] as number))).toBeLessThanOrEqual(
+      bound * Math.max(1, Math.abs(expected[i] as number)),
     );
   });
 }
@@ -177,7 +177,7 @@ describe('two ranks train families with every trait like one rank', () => {
     const results = await runRanks('../models/matrix-process', 2, { job, environment });
     const reports = reportsOf<MatrixReport>(results);
     for (const family of SPLIT_FAMILIES) {
-      const wanted = await baseline(family);
+      const expected = await baseline(family);
       for (const report of reports) {
         const losses = report[family] ?? 'nothing';
         const { sp, tp } = job.mesh;
@@ -187,7 +187,7 @@ describe('two ranks train families with every trait like one rank', () => {
           continue;
         }
         expect(`${family}: ${typeof losses === 'string' ? losses : ''}`).toBe(`${family}: `);
-        expectNear(losses as number[], wanted, 1e-5);
+        expectNear(losses as number[], expected, 1e-5);
       }
     }
   });

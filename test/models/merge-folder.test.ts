@@ -52,11 +52,11 @@ test.each<[name: string, make: () => Made, options: object]>([
   const { base, adapter, model, out } = await folders(name, make, options);
   const files = await mergeFolder({ base, adapter }, out);
   const merged = await nn.models.fromPretrained(out);
-  const wanted = logits(model, cpu());
+  const expected = logits(model, cpu());
   logits(merged, cpu()).forEach((value, i) => {
-    expect(value).toBeCloseTo(wanted[i] as number, 4);
+    expect(value).toBeCloseTo(expected[i] as number, 4);
   });
-  expect(logits(await nn.models.fromPretrained(base), cpu())).not.toEqual(wanted);
+  expect(logits(await nn.models.fromPretrained(base), cpu())).not.toEqual(expected);
   expect(files.map((file) => file.slice(out.length + 1)).sort()).toEqual(readdirSync(out).sort());
   for (const file of ['tokenizer.json', 'tokenizer_config.json', 'chat_template.jinja']) {
     expect(readFileSync(join(out, file))).toEqual(readFileSync(join(base, file)));

@@ -59,9 +59,9 @@ describe.each(['mixtral', 'qwen2-moe'])('%s', (family) => {
     engine.destroy();
     await consolidate(join(dir, 'checkpoint'), join(dir, 'hf'));
     expect(await contents(join(dir, 'hf'))).toEqual(before);
-    const own = await fromPretrained(join(dir, 'checkpoint'));
+    const localModel = await fromPretrained(join(dir, 'checkpoint'));
     const tokens = Tensor.from(Int32Array.of(3, 9, 27, 11, 30), { shape: [1, 5] });
-    const [a, b] = [model, own].map((one) => noGrad(() => one.call(tokens).toArray()));
+    const [a, b] = [model, localModel].map((model) => noGrad(() => model.call(tokens).toArray()));
     expect(a).toEqual(b);
     await consolidate(join(dir, 'checkpoint'), join(dir, 'native'), { format: 'native' });
     expect(Object.keys(await contents(join(dir, 'native')))).toContain(
@@ -99,14 +99,14 @@ describe.each(['mixtral', 'qwen2-moe'])('%s', (family) => {
     const out = Tensor.empty([3 * 9 * 5 - 4], 'f32', cpu());
     stored?.read(out, 4, box);
     const cut = out.toArray();
-    const whole = parameter.toArray();
-    expect(parts.flat()).toEqual(whole);
+    const fullValues = parameter.toArray();
+    expect(parts.flat()).toEqual(fullValues);
     const [, height, width] = parameter.shape as [number, number, number];
-    const wanted = Array.from({ length: 3 * 9 * 5 }, (_, i) => {
+    const expected = Array.from({ length: 3 * 9 * 5 }, (_, i) => {
       const [e, r, c] = [Math.floor(i / 45), Math.floor((i % 45) / 5), i % 5];
-      return whole[((e + 1) * height + r + 3) * width + c + 2];
+      return fullValues[((e + 1) * height + r + 3) * width + c + 2];
     });
-    expect(cut).toEqual(wanted.slice(4));
+    expect(cut).toEqual(expected.slice(4));
   });
 });
 
@@ -127,9 +127,9 @@ test('the router loss is k for equal loads, and is part of the loss', () => {
       shape: [2, 12],
     },
   );
-  const lossOf = (routerAuxLossCoef: number, given: object = {}): number => {
+  const lossOf = (routerAuxLossCoef: number, options: object = {}): number => {
     seed(2);
-    const model = new Mixtral({ ...sizes, routerAuxLossCoef, ...given });
+    const model = new Mixtral({ ...sizes, routerAuxLossCoef, ...options });
     // Logits of 0 everywhere: every probability is 1 / 5, and the choices are always the first two.
     const routers = model.model.layers.map(({ mlp }) => (mlp as nn.SparseMixture).gate);
     noGrad(() => routers.forEach(({ weight }) => void weight.fill_(0)));

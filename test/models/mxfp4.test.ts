@@ -83,7 +83,7 @@ test.each(['f32', 'bf16'] as const)('values in %s equal those of transformers', 
 
 test('ranges of elements are read separately, and a saved folder has plain values', async () => {
   const dir = await folderWith('ranges');
-  const whole = weightOf(await nn.models.fromPretrained(dir)).toArray();
+  const fullValues = weightOf(await nn.models.fromPretrained(dir)).toArray();
   const model = await nn.models.fromPretrained(dir);
   for (const [from, count] of [
     [0, 3],
@@ -92,12 +92,12 @@ test('ranges of elements are read separately, and a saved folder has plain value
   ] as const) {
     const out = Tensors.empty([count], 'f32', cpu()).keep();
     weightOf(model).writeInitial(out, from);
-    expect(out.toArray()).toEqual(whole.slice(from, from + count));
+    expect(out.toArray()).toEqual(fullValues.slice(from, from + count));
     out.dispose();
   }
   await model.save(join(home, 'plain'));
   const back = await nn.models.fromPretrained(join(home, 'plain'));
-  expect(weightOf(back).toArray()).toEqual(whole);
+  expect(weightOf(back).toArray()).toEqual(fullValues);
   expect(back.describe().config.quantization_config).toBeUndefined();
 });
 

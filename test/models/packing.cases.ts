@@ -98,9 +98,11 @@ function packs(make: (more: object) => nn.models.CausalLM, device: Device): void
     loss.backward();
     assert.ok(Math.abs(loss.item() - total) <= 1e-6 * total, `${loss.item()}, not ${total}`);
     gradientsOf(model).forEach(([name, gradient], i) => {
-      const wanted = expected[i]?.[1] as number[];
-      const largest = Math.max(...wanted.map(Math.abs));
-      const worst = Math.max(...gradient.map((g, j) => Math.abs(g - (wanted[j] as number))));
+      const expectedValues = expected[i]?.[1] as number[];
+      const largest = Math.max(...expectedValues.map(Math.abs));
+      const worst = Math.max(
+        ...gradient.map((g, j) => Math.abs(g - (expectedValues[j] as number))),
+      );
       assert.ok(worst <= bound * largest, `${name}: off by ${worst} of ${largest}`);
     });
   }

@@ -196,9 +196,9 @@ function build({ config }: Pick<Variant, 'config'>, device: Device): nn.models.P
 function parity(variant: Variant, device: Device): void {
   const model = build(variant, device);
   const weights = valuesOf(model);
-  const formulas = (length: number, given: Weights = weights) => {
+  const formulas = (length: number, input: Weights = weights) => {
     const sizes: Sizes = { ...model.config, ...variant.rule(length) };
-    return logitsOf(tokens.slice(0, length), unpackWeights(given, model), sizes);
+    return logitsOf(tokens.slice(0, length), unpackWeights(input, model), sizes);
   };
   const { logits, loss, gradients } = computeOutputs(model, device);
   [short, long].forEach((length, i) => {
@@ -212,10 +212,10 @@ function parity(variant: Variant, device: Device): void {
       const moved = values.map((value, i) => value + step * (direction[i] as number));
       return lossOf(formulas(long, new Map(weights).set(name, moved)), targets);
     };
-    const wanted = (at(1e-5) - at(-1e-5)) / 2e-5;
+    const expected = (at(1e-5) - at(-1e-5)) / 2e-5;
     const along = gradient.reduce((sum, g, i) => sum + g * (direction[i] as number), 0);
-    const bound = 2e-4 * Math.max(Math.abs(wanted), 0.05);
-    assert.ok(Math.abs(along - wanted) <= bound, `${name}: ${along}, not ${wanted}`);
+    const bound = 2e-4 * Math.max(Math.abs(expected), 0.05);
+    assert.ok(Math.abs(along - expected) <= bound, `${name}: ${along}, not ${expected}`);
   }
 }
 

@@ -148,12 +148,12 @@ function requireLoss(model: nn.models.CausalLM, device: Device): void {
     scope(() => {
       const tokens = Tensor.from(ids, { shape: [2, 6], device });
       const rows = model.call(tokens).to('f32').reshape([12, 64]);
-      const wanted = rows
+      const expected = rows
         .logSoftmax(-1)
         .gather(1, tokens.reshape([12, 1]).to('i64'))
         .mean()
         .mul(-1);
-      return [model.call(tokens, tokens).item(), wanted.item()];
+      return [model.call(tokens, tokens).item(), expected.item()];
     }),
   ) as [number, number];
   assert.ok(Math.abs(loss - expected) < 1e-5, `${loss}, not ${expected}`);
@@ -223,70 +223,84 @@ async function adapts(device: Device): Promise<void> {
 }
 
 const MISTAKES: readonly [string, (quantization: Record<string, unknown>) => object, RegExp][] = [
-  ['gptq', (given) => ({ ...given, bits: 3 }), /bits: expected 4 or 8, got 3.*4 and 8 bits only/s],
-  ['gptq', (given) => ({ ...given, bits: 2 }), /bits: expected 4 or 8, got 2/],
   [
     'gptq',
-    (given) => ({ ...given, checkpoint_format: 'marlin' }),
+    (options) => ({ ...options, bits: 3 }),
+    /bits: expected 4 or 8, got 3.*4 and 8 bits only/s,
+  ],
+  ['gptq', (options) => ({ ...options, bits: 2 }), /bits: expected 4 or 8, got 2/],
+  [
+    'gptq',
+    (options) => ({ ...options, checkpoint_format: 'marlin' }),
     /checkpoint_format.*got "marlin".*kernel-specific/s,
   ],
-  ['gptq', (given) => ({ ...given, is_marlin_format: true }), /is_marlin_format: expected false/],
-  ['gptq', (given) => ({ ...given, dynamic: { '+:q_proj': { bits: 8 } } }), /dynamic/],
   [
     'gptq',
-    (given) => ({ ...given, group_size: 64 }),
+    (options) => ({ ...options, is_marlin_format: true }),
+    /is_marlin_format: expected false/,
+  ],
+  ['gptq', (options) => ({ ...options, dynamic: { '+:q_proj': { bits: 8 } } }), /dynamic/],
+  [
+    'gptq',
+    (options) => ({ ...options, group_size: 64 }),
     /scales: expected \[2, 64\] floating, got \[3, 64\] f16/,
   ],
   [
     'gptq-act-order',
-    (given) => ({ ...given, group_size: 16.5 }),
+    (options) => ({ ...options, group_size: 16.5 }),
     /group_size: expected -1, or a multiple of 8/,
   ],
-  ['gptq-act-order', (given) => ({ ...given, group_size: -1 }), /scales: expected \[1, /],
+  ['gptq-act-order', (options) => ({ ...options, group_size: -1 }), /scales: expected \[1, /],
   ['gptq', () => ({ quant_method: 'fp8' }), /quant_method: .*got "fp8"/],
-  ['awq', (given) => ({ ...given, version: 'gemv' }), /version: expected "gemm".*got "gemv"/],
-  ['awq', (given) => ({ ...given, version: 'exllama' }), /version: expected "gemm".*got "exllama"/],
+  ['awq', (options) => ({ ...options, version: 'gemv' }), /version: expected "gemm".*got "gemv"/],
+  [
+    'awq',
+    (options) => ({ ...options, version: 'exllama' }),
+    /version: expected "gemm".*got "exllama"/,
+  ],
   [
     'pack-quantized',
-    (given) => ({ ...given, format: 'float-quantized' }),
+    (options) => ({ ...options, format: 'float-quantized' }),
     /format: .*got "float-quantized"/,
   ],
   [
     'pack-quantized',
-    (given) => ({ ...given, kv_cache_scheme: { num_bits: 8 } }),
+    (options) => ({ ...options, kv_cache_scheme: { num_bits: 8 } }),
     /kv_cache_scheme: expected nothing/,
   ],
   [
     'pack-quantized',
-    (given) => withWeights(given, { type: 'float' }),
+    (options) => withWeights(options, { type: 'float' }),
     /type: expected "int", got "float".*FP8/s,
   ],
   [
     'pack-quantized',
-    (given) => withWeights(given, { strategy: 'block' }),
+    (options) => withWeights(options, { strategy: 'block' }),
     /strategy: expected "group" or "channel"/,
   ],
   [
     'pack-quantized',
-    (given) => withGroup(given, { input_activations: { num_bits: 8 } }),
+    (options) => withGroup(options, { input_activations: { num_bits: 8 } }),
     /input_activations: expected nothing.*Quantized activations/s,
   ],
   [
     'pack-quantized',
-    (given) => withGroup(given, { targets: ['re:.*mlp'] }),
+    (options) => withGroup(options, { targets: ['re:.*mlp'] }),
     /a group for model\.layers\.0\.self_attn/,
   ],
 ];
 
 type Groups = { config_groups: { group_0: { weights: object } } };
 
-function withGroup(given: object, more: object): object {
-  const { group_0 } = (given as Groups).config_groups;
-  return { ...given, config_groups: { group_0: { ...group_0, ...more } } };
+function withGroup(options: object, more: object): object {
+  const { group_0 } = (options as Groups).config_groups;
+  return { ...options, config_groups: { group_0: { ...group_0, ...more } } };
 }
 
-const withWeights = (given: object, more: object): object =>
-  withGroup(given, { weights: { ...(given as Groups).config_groups.group_0.weights, ...more } });
+const withWeights = (options: object, more: object): object =>
+  withGroup(options, {
+    weights: { ...(options as Groups).config_groups.group_0.weights, ...more },
+  });
 
 /** Settings that need another computation throw with the reason. */
 async function refuses(): Promise<void> {
@@ -314,7 +328,8 @@ async function withBias(dir: string, name: string, value: number): Promise<strin
   }
   await files.close();
   const [path] = packedLayers(await nn.models.fromPretrained(place))[0] as [string, nn.Module];
-  const of = (end: string) => sources.find((one) => one.name === `${path}.${end}`)?.shape ?? [];
+  const of = (end: string) =>
+    sources.find((source) => source.name === `${path}.${end}`)?.shape ?? [];
   const width = of('scales')[1] as number;
   const values = Tensor.from(new Float32Array(width).fill(value)).to('f16');
   sources.push({ name: `${path}.bias`, dtype: 'f16', shape: [width], values });

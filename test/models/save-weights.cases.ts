@@ -76,12 +76,12 @@ const file = inFolder(async (folder, device) => {
 
 const folders = inFolder(async (folder, device) => {
   const model = makeModel(() => new nn.models.GPT2(small), device, 4);
-  const whole = await nn.saveWeights(model, join(folder, 'hf'));
+  const fullTexts = await nn.saveWeights(model, join(folder, 'hf'));
   assert.deepEqual([...readdirSync(join(folder, 'hf'))].sort(), [
     'config.json',
     'model.safetensors',
   ]);
-  assert.ok(whole.includes(join(folder, 'hf/config.json')));
+  assert.ok(fullTexts.includes(join(folder, 'hf/config.json')));
   const config = JSON.parse(readFileSync(join(folder, 'hf/config.json'), 'utf8'));
   assert.deepEqual([config.model_type, config.torch_dtype], ['gpt2', 'float32']);
   const again = await nn.models.GPT2.fromPretrained(join(folder, 'hf'));

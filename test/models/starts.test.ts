@@ -15,6 +15,6 @@ test.each<[string, () => nn.Module]>([
   const matrices = make()
     .parameters()
     .filter(({ ndim }) => ndim > 1);
-  const signs = matrices.map((one) => one.toArray().slice(0, 16).map(Math.sign).join());
+  const signs = matrices.map((matrix) => matrix.toArray().slice(0, 16).map(Math.sign).join());
   expect(new Set(signs).size).toBe(signs.length);
 });

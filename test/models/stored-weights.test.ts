@@ -62,7 +62,7 @@ describe('the dtype', () => {
     const model = tiny();
     const read = await fromPretrained(await saveModel(model, { dtype }));
     const own = dtype.replace('fp', 'f') as 'bf16' | 'f16' | 'f32';
-    expect(new Set(read.parameters().map((one) => one.dtype))).toEqual(new Set([own]));
+    expect(new Set(read.parameters().map((parameter) => parameter.dtype))).toEqual(new Set([own]));
     expect(valuesOf(read)).toEqual(valuesOf(model.to(own)));
     expect(read.parameters()[0]?.dtype).toBe(own);
   });
@@ -72,8 +72,8 @@ describe('the dtype', () => {
     const home = await saveModel(model, { dtype: 'bf16' });
     const read = await fromPretrained(home, { dtype: 'f32' });
     expect(valuesOf(read)).toEqual(valuesOf(model.to('bf16').to('f32')));
-    const logits = (one: nn.models.CausalLM) =>
-      noGrad(() => one.call(row()).contiguous().toArray());
+    const logits = (model: nn.models.CausalLM) =>
+      noGrad(() => model.call(row()).contiguous().toArray());
     expect(logits(read)).toEqual(logits(model));
     await expect(fromPretrained(home, { dtype: 'i32' as never })).rejects.toThrow(
       expect.objectContaining({ code: 'DS_ARGUMENT', message: expect.stringMatching(/"bf16"/) }),
@@ -85,7 +85,9 @@ describe('the dtype', () => {
     model.model.norm.weight.moveTo(model.model.norm.weight.device, 'bf16');
     const home = await saveModel(model);
     const read = await fromPretrained(home);
-    expect(new Set(read.parameters().map((one) => one.dtype))).toEqual(new Set(['f32']));
+    expect(new Set(read.parameters().map((parameter) => parameter.dtype))).toEqual(
+      new Set(['f32']),
+    );
   });
 
   test('values beyond f16 are refused during the read', async () => {

@@ -107,9 +107,9 @@ const close = (found: readonly number[], expected: readonly number[]): void => {
 
 describe.each(Object.entries(SIZES).slice(1))('token log-probabilities in %s', (_, claimed) => {
   test.each([false, true])('have the gradients of one part (entropies: %s)', (entropies) => {
-    const whole = gradients(VOCABULARY, entropies);
+    const fullRows = gradients(VOCABULARY, entropies);
     gradients(claimed, entropies).forEach((values, i) => {
-      close(values, whole[i] ?? []);
+      close(values, fullRows[i] ?? []);
     });
   });
 

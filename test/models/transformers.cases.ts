@@ -165,18 +165,22 @@ async function agrees(name: string, device: Device): Promise<void> {
   for (const [parameter, { grad, requiresGrad }] of model.namedParameters()) {
     if (!requiresGrad) continue;
     const names = [inMemory(inFiles(model, parameter), name), parameter];
-    const recorded = names.map((one) => `gradient.${one}`).find((one) => files.tensors.has(one));
-    const wanted = await read(recorded ?? `gradient.${parameter}`);
-    const own = grad as Tensor;
-    const laidOut = transposed.has(parameter) ? own.transpose(0, 1).contiguous() : own;
+    const recorded = names
+      .map((name) => `gradient.${name}`)
+      .find((text) => files.tensors.has(text));
+    const expected = await read(recorded ?? `gradient.${parameter}`);
+    const localTensor = grad as Tensor;
+    const laidOut = transposed.has(parameter)
+      ? localTensor.transpose(0, 1).contiguous()
+      : localTensor;
     if (isTable && parameter.endsWith('k_proj.bias')) {
       // A softmax ignores what all keys share, so without rotation this gradient is 0.
-      isClose(parameter, [...laidOut.toArray(), 1], [...wanted.toArray(), 1], 1e-7);
+      isClose(parameter, [...laidOut.toArray(), 1], [...expected.toArray(), 1], 1e-7);
     } else {
-      isClose(parameter, laidOut.toArray(), wanted.toArray(), gradientBound(name, device));
+      isClose(parameter, laidOut.toArray(), expected.toArray(), gradientBound(name, device));
     }
-    if (laidOut !== own) laidOut.dispose();
-    wanted.release();
+    if (laidOut !== localTensor) laidOut.dispose();
+    expected.release();
   }
   for (const tensor of [ids, targets, logits, loss, ...model.parameters()]) tensor.dispose();
   expected.release();
@@ -212,16 +216,16 @@ async function stands(name: string, device: Device): Promise<void> {
   const ofFirstRow = ids.flatMap((row, i) => row.map(() => (i === 0 ? 1 : 0)));
   await agree('shifted', { positions: rowsOf(places, device) }, ofFirstRow);
   const packed = [
-    rowsOf([documents.flatMap((one) => one.ids)], device),
+    rowsOf([documents.flatMap((document) => document.ids)], device),
     rowsOf([documents.flatMap(({ labels }) => [...labels.slice(1), IGNORED])], device),
-    rowsOf([documents.flatMap((one, i) => one.ids.map(() => i))], device),
+    rowsOf([documents.flatMap((document, i) => document.ids.map(() => i))], device),
   ] as const;
   const report = new LossReport(device);
   const loss = model.call(packed[0], packed[1], {
     documents: packed[2],
     loss: { divisor: 1, report },
   });
-  const total = documents.reduce((sum, one) => sum + one.sum, 0);
+  const total = documents.reduce((sum, item) => sum + item.sum, 0);
   isClose('packed', [loss.item()], [total], 1e-6);
   assert.equal(
     report.read().counted,

@@ -71,10 +71,10 @@ test('a file truncated in its last record is readable up to this record', () => 
   const kept = readFileSync(monitor.path);
   monitor.write([{ name: LOSS, value: 2, step: 16 }]);
   monitor.close();
-  const whole = readFileSync(monitor.path);
-  expect(readEvents(whole).map(({ step }) => step)).toEqual([0, 8, 16]);
-  for (let length = kept.length; length < whole.length; ++length) {
-    expect(readEvents(whole.subarray(0, length)).map(({ step }) => step)).toEqual([0, 8]);
+  const fullBytes = readFileSync(monitor.path);
+  expect(readEvents(fullBytes).map(({ step }) => step)).toEqual([0, 8, 16]);
+  for (let length = kept.length; length < fullBytes.length; ++length) {
+    expect(readEvents(fullBytes.subarray(0, length)).map(({ step }) => step)).toEqual([0, 8]);
   }
 });
 

@@ -145,9 +145,9 @@ test('a failed host call is reported once', () => {
 test('the argument block lives as long as the addon writes there', async () => {
   // Created and read in separate jobs: deref() keeps its target alive until the job ends.
   const held = (() => {
-    const given = new Float64Array(512);
-    call('setArguments', given);
-    return new WeakRef(given);
+    const values = new Float64Array(512);
+    call('setArguments', values);
+    return new WeakRef(values);
   })();
   const whenCollected = async (turns: number): Promise<boolean> => {
     for (let i = 0; i < turns; ++i) {

@@ -38,7 +38,7 @@ test('operands are optional in the type', () => {
 
 const withOperands = opNames.map((op) => {
   const all = opCases.filter((matrixCase) => matrixCase.op === op && !matrixCase.skip?.(cpu()));
-  return [op, all.find((one) => one.operands().length > 0)] as const;
+  return [op, all.find((matrixCase) => matrixCase.operands().length > 0)] as const;
 });
 
 test.each(withOperands)('%s is refused without an operand that it needs', (op, matrixCase) => {

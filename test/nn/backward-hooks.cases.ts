@@ -59,18 +59,18 @@ class Named extends nn.Module {
 
 const seen = hookCase('gradients of inputs and outputs, in PyTorch’s order', (device) => {
   const { layer, x } = makeLayer(device);
-  const told: unknown[] = [];
+  const reported: unknown[] = [];
   layer.registerFullBackwardHook((module, gradInput, gradOutput) => {
     assert.equal(module, layer);
-    told.push(['full', toValues(gradInput), toValues(gradOutput), layer.weight.grad !== null]);
+    reported.push(['full', toValues(gradInput), toValues(gradOutput), layer.weight.grad !== null]);
   });
   layer.registerFullBackwardPreHook(
-    (_, gradOutput) => void told.push(['pre', toValues(gradOutput)]),
+    (_, gradOutput) => void reported.push(['pre', toValues(gradOutput)]),
   );
-  const given = Tensor.from([1, 0, 0, 2], { shape: [2, 2], device });
-  layer.call(x).mul(given).sum().backward();
+  const tensor = Tensor.from([1, 0, 0, 2], { shape: [2, 2], device });
+  layer.call(x).mul(tensor).sum().backward();
   const gradOutput = [[1, 0, 0, 2]];
-  assert.deepEqual(told, [
+  assert.deepEqual(reported, [
     ['pre', gradOutput],
     ['full', [[1, 2, 3, 8, 10, 12]], gradOutput, true],
   ]);
@@ -80,10 +80,12 @@ const seen = hookCase('gradients of inputs and outputs, in PyTorch’s order', (
 });
 
 const places = hookCase('places of inputs and outputs; one tensor passed twice', (device) => {
-  const told: unknown[] = [];
+  const reported: unknown[] = [];
   const pair = new Pair();
   pair.registerFullBackwardHook((_, gradInput, gradOutput) => {
-    told.push([gradInput, gradOutput].map((grads) => grads.map((grad) => grad?.item() ?? null)));
+    reported.push(
+      [gradInput, gradOutput].map((grads) => grads.map((grad) => grad?.item() ?? null)),
+    );
   });
   const [a, b] = [3, 5].map((value) => Tensor.from([value], { device }).requireGrad());
   const [first, , second] = pair.call(a as Tensor, 2, b as Tensor);
@@ -96,7 +98,7 @@ const places = hookCase('places of inputs and outputs; one tensor passed twice',
     .call(a as Tensor, 2, (b as Tensor).detach())[0]
     .sum()
     .backward();
-  assert.deepEqual(told, [
+  assert.deepEqual(reported, [
     [
       [52, null, 30],
       [1, null, 10],
@@ -170,13 +172,13 @@ const without = hookCase(
 
 const replayed = hookCase('once where the module is computed again', (device) => {
   const { layer, x } = makeLayer(device);
-  const told: unknown[] = [];
-  layer.registerFullBackwardHook((_, gradInput) => void told.push(toValues(gradInput)));
+  const reported: unknown[] = [];
+  layer.registerFullBackwardHook((_, gradInput) => void reported.push(toValues(gradInput)));
   checkpoint((y: Tensor) => layer.call(y), x)
     .sum()
     .backward();
-  assert.equal(told.length, 1);
-  assertClose((told[0] as number[][])[0] as number[], [5, 7, 9, 5, 7, 9], 1e-6, 'gradient');
+  assert.equal(reported.length, 1);
+  assertClose((reported[0] as number[][])[0] as number[], [5, 7, 9, 5, 7, 9], 1e-6, 'gradient');
   layer.zeroGrad();
 });
 

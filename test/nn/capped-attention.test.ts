@@ -37,15 +37,16 @@ function referenceOf(
           if (!isNear || !isSame) return 0;
           let sum = 0;
           for (let d = 0; d < D; ++d) {
-            const own = (q as Float64Array)[((b * H + h) * T + t) * D + d] as number;
-            sum += own * ((k as Float64Array)[((b * Hk + g) * S + s) * D + d] as number);
+            const localValue = (q as Float64Array)[((b * H + h) * T + t) * D + d] as number;
+            sum += localValue * ((k as Float64Array)[((b * Hk + g) * S + s) * D + d] as number);
           }
           return Math.exp(cap * Math.tanh((scale * sum) / cap));
         });
-        const total = weights.reduce((sum, one) => sum + one, 0);
+        const total = weights.reduce((sum, value) => sum + value, 0);
         for (let d = 0; d < D; ++d) {
           const sum = weights.reduce(
-            (all, one, s) => all + one * ((v as Float64Array)[((b * Hk + g) * S + s) * D + d] ?? 0),
+            (all, value, s) =>
+              all + value * ((v as Float64Array)[((b * Hk + g) * S + s) * D + d] ?? 0),
             0,
           );
           out.push(sum / total);
@@ -76,8 +77,8 @@ test.each<[string, { T: number; S: number }, Seen]>([
     drawValues(B * Hk * length.S * D, 2),
     drawValues(B * Hk * length.S * D, 3),
   ];
-  const [q, k, v] = values.map((one, i) =>
-    Tensor.from(one, {
+  const [q, k, v] = values.map((value, i) =>
+    Tensor.from(value, {
       shape: [B, i === 0 ? H : Hk, i === 0 ? length.T : length.S, D],
       dtype: 'f64',
     }),
@@ -86,9 +87,9 @@ test.each<[string, { T: number; S: number }, Seen]>([
     seen.documents && Tensor.from(Int32Array.from(seen.documents.flat()), { shape: [B, length.S] });
   const options = { scale, cap, window: seen.window, documents };
   const out = noGrad(() => cappedAttention(q, k, v, options));
-  const wanted = referenceOf(values, length, seen);
+  const expected = referenceOf(values, length, seen);
   const got = out.contiguous().toArray();
-  for (const [i, value] of got.entries()) expect(value).toBeCloseTo(wanted[i] as number, 12);
+  for (const [i, value] of got.entries()) expect(value).toBeCloseTo(expected[i] as number, 12);
 });
 
 test('sparse patterns are refused', () => {
@@ -117,9 +118,11 @@ test.each(['f32', 'bf16'] as const)(
       let [sum, wanted] = [0, 0];
       const got = out.to('f32').toArray();
       for (let row = 0; row < rows; ++row) {
-        const own = inputs.slice(row * channels, (row + 1) * channels);
-        const root = Math.sqrt(own.reduce((all, value) => all + value * value, 0) / channels);
-        own.forEach((value, i) => {
+        const localValues = inputs.slice(row * channels, (row + 1) * channels);
+        const root = Math.sqrt(
+          localValues.reduce((all, value) => all + value * value, 0) / channels,
+        );
+        localValues.forEach((value, i) => {
           wanted += (value / root) * (1 + w);
           sum += got[row * channels + i] as number;
         });

@@ -10,10 +10,13 @@ type Box = nn.Box;
 const box = (offset: number[], shape: number[]): Box => ({ offset, shape });
 
 /** The same elements of a whole matrix. */
-function pickBoxes(whole: nn.Parameter, boxes: readonly Box[]): number[] {
+function pickBoxes(fullParameter: nn.Parameter, boxes: readonly Box[]): number[] {
   return boxes.flatMap(({ offset, shape }) =>
     shape
-      .reduce<Tensor>((from, size, d) => from.narrow(d, offset[d] as number, size), whole.detach())
+      .reduce<Tensor>(
+        (from, size, d) => from.narrow(d, offset[d] as number, size),
+        fullParameter.detach(),
+      )
       .contiguous()
       .toArray(),
   );
@@ -51,18 +54,18 @@ const initializers: [string, () => nn.Initializer, boolean][] = [
 describe.each(initializers)('%s', (_name, make, makesParts) => {
   test.each(cuts)('by %s', (_cut, boxes) => {
     seed(11);
-    const whole = new nn.Parameter([12, 7], make());
+    const fullParameter = new nn.Parameter([12, 7], make());
     seed(11);
     const initial = make();
-    const made: number[] = [];
+    const result: number[] = [];
     const countingInitial: nn.Initializer = (out) => {
-      made.push(out.numel);
+      result.push(out.numel);
       initial(out);
     };
     if (initial.part) countingInitial.part = (out, at) => initial.part?.(out, at);
     const part = new nn.Parameter([12, 7], countingInitial).cutTo(boxes);
-    expect(part.toArray()).toEqual(pickBoxes(whole, boxes));
-    expect(made).toEqual(makesParts ? [] : [84]);
+    expect(part.toArray()).toEqual(pickBoxes(fullParameter, boxes));
+    expect(result).toEqual(makesParts ? [] : [84]);
     expect([part.isCut, part.region.whole, part.isMaterialized]).toEqual([true, [12, 7], true]);
   });
 });
@@ -76,8 +79,11 @@ test('a cut along one dim has its shape there; several boxes lie side by side', 
     [12, 3],
     [6, 7],
   ]);
-  const whole = new nn.Parameter([12, 7], nn.init.zeros);
-  expect([whole.isCut, whole.cutTo([box([0, 0], [12, 7])]).isCut]).toEqual([false, false]);
+  const fullParameter = new nn.Parameter([12, 7], nn.init.zeros);
+  expect([fullParameter.isCut, fullParameter.cutTo([box([0, 0], [12, 7])]).isCut]).toEqual([
+    false,
+    false,
+  ]);
 });
 
 test('existing values are kept', () => {
@@ -91,13 +97,13 @@ test('existing values are kept', () => {
 test('an initializer of a cut parameter uses the shape of the whole tensor', () => {
   const boxes = cuts[1]?.[1] as Box[];
   seed(8);
-  const whole = new nn.Parameter([12, 7], nn.init.normal(1));
+  const fullParameter = new nn.Parameter([12, 7], nn.init.normal(1));
   for (const materialized of [false, true]) {
     const part = new nn.Parameter([12, 7], nn.init.zeros).cutTo(boxes);
     if (materialized) part.toArray();
     seed(8);
     part.initialize(nn.init.normal(1));
-    expect(part.toArray()).toEqual(pickBoxes(whole, boxes));
+    expect(part.toArray()).toEqual(pickBoxes(fullParameter, boxes));
   }
 });
 
@@ -107,9 +113,9 @@ test('only the rank with the padding row of a table zeroes it', () => {
     const { weight } = new nn.Embedding(12, 7, { paddingIdx: 4 });
     return (boxes ? weight.cutTo(boxes) : weight).toArray();
   };
-  const whole = table(null);
-  expect(table([box([3, 0], [5, 7])])).toEqual(whole.slice(21, 56));
-  expect(table([box([5, 0], [7, 7])])).toEqual(whole.slice(35));
+  const fullValues = table(null);
+  expect(table([box([3, 0], [5, 7])])).toEqual(fullValues.slice(21, 56));
+  expect(table([box([5, 0], [7, 7])])).toEqual(fullValues.slice(35));
 });
 
 test('boxes that have no common shape are refused', () => {
@@ -131,9 +137,9 @@ describe('values in files', () => {
   test('loadWeights fills the parts of a cut model; saveWeights refuses one', async () => {
     const make = () => new nn.Sequential(new nn.Linear(7, 12), new nn.Linear(12, 7));
     seed(4);
-    const whole = make();
+    const fullSequential = make();
     const file = join(dir, 'whole.safetensors');
-    await nn.saveWeights(whole, file);
+    await nn.saveWeights(fullSequential, file);
     for (const isUsed of [false, true]) {
       const part = make();
       const [first, second] = [...part] as [nn.Linear, nn.Linear];
@@ -142,7 +148,7 @@ describe('values in files', () => {
       second.weight.cutTo([box([0, 3], [7, 5])]);
       if (isUsed) for (const parameter of part.parameters()) parameter.toArray();
       await nn.loadWeights(part, file);
-      const expected = new Map(whole.namedParameters());
+      const expected = new Map(fullSequential.namedParameters());
       for (const [name, parameter] of part.namedParameters()) {
         const of = expected.get(name) as nn.Parameter;
         expect(parameter.toArray()).toEqual(pickBoxes(of, parameter.region.boxes));
@@ -171,10 +177,10 @@ describe('values in files', () => {
       'transformer.h.0.attn.c_proj.weight': [box([0, 8], [16, 8])],
       'transformer.wpe.weight': [box([0, 5], [8, 3])],
     };
-    const own = new Map(part?.namedParameters());
+    const localEntries = new Map(part?.namedParameters());
     for (const [name, parameter] of whole?.namedParameters() ?? []) {
       const boxes = cutsOf[name];
-      const other = own.get(name) as nn.Parameter;
+      const other = localEntries.get(name) as nn.Parameter;
       expect(other.stored).not.toBeNull();
       if (boxes) expect(other.cutTo(boxes).stored).not.toBeNull();
       expect([name, other.dtype, other.toArray()]).toEqual([

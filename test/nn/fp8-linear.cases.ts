@@ -40,9 +40,9 @@ async function rounds(device: Device): Promise<void> {
     const layer = new nn.Linear(150, 11).to(device, dtype);
     noGrad(() => layer.weight.narrow(0, 3, 1).mul_(1e-5));
     const before = numbers(layer.weight);
-    const made = Fp8Linear.from(layer);
-    const scales = numbers(made.weight_scale);
-    numbers(made.values('f32')).forEach((after, i) => {
+    const fp8Linear = Fp8Linear.from(layer);
+    const scales = numbers(fp8Linear.weight_scale);
+    numbers(fp8Linear.values('f32')).forEach((after, i) => {
       const value = before[i] as number;
       const scale = scales[Math.floor(i / 150)] as number;
       const most = Math.max(Math.abs(value) / 16, scale / 1024) * 1.0001;
@@ -58,8 +58,8 @@ async function multiplies(device: Device): Promise<void> {
     for (const inputs of [64, 40]) {
       seed(5);
       const plain = new nn.Linear(inputs, 48).to(device, dtype);
-      const made = Fp8Linear.from(plain);
-      const weight = numbers(made.values('f32'));
+      const fp8Linear = Fp8Linear.from(plain);
+      const weight = numbers(fp8Linear.values('f32'));
       const bias = numbers(plain.bias as nn.Parameter);
       for (const shape of [[3, inputs], [2, 3, inputs], [200, inputs], [0, inputs], [inputs]]) {
         const x = drawn(shape, dtype, device);
@@ -71,7 +71,7 @@ async function multiplies(device: Device): Promise<void> {
             sum += (rows[row * inputs + k] as number) * (weight[output * inputs + k] as number);
           return sum;
         });
-        const got = made.call(x);
+        const got = fp8Linear.call(x);
         assert.deepEqual(got.shape, [...shape.slice(0, -1), 48]);
         assert.equal(got.dtype, dtype);
         const wrong = distance(numbers(got), expected);
@@ -84,14 +84,14 @@ async function multiplies(device: Device): Promise<void> {
 /** The gradient of x is that of the dequantized weight; the weight has none. */
 async function flows(device: Device): Promise<void> {
   seed(6);
-  const made = Fp8Linear.from(new nn.LinearGelu(32, 48).to(device));
-  const weight = made.values('f32');
+  const fp8Linear = Fp8Linear.from(new nn.LinearGelu(32, 48).to(device));
+  const weight = fp8Linear.values('f32');
   const [x, dout] = [drawn([3, 32], 'f32', device), drawn([3, 48], 'f32', device)];
-  made.project(x.requireGrad()).mul(dout).sum().backward();
+  fp8Linear.project(x.requireGrad()).mul(dout).sum().backward();
   const expected = noGrad(() => dout.matmul(weight));
   assert.ok(distance(numbers(x.grad as Tensor), numbers(expected)) < 1e-4);
-  assert.ok(made.hasGelu);
-  assert.equal(made.weight_codes.grad, null);
+  assert.ok(fp8Linear.hasGelu);
+  assert.equal(fp8Linear.weight_codes.grad, null);
 }
 
 /** One product of several layers has the values of separate ones. */
@@ -126,8 +126,8 @@ async function joins(device: Device): Promise<void> {
 
 async function refuses(device: Device): Promise<void> {
   const layer = new nn.Linear(16, 4).to(device);
-  const made = Fp8Linear.from(layer);
-  assert.throws(() => made.call(drawn([2, 15], 'f32', device)), /\[\.\., 16\], got \[2, 15\]/);
+  const fp8Linear = Fp8Linear.from(layer);
+  assert.throws(() => fp8Linear.call(drawn([2, 15], 'f32', device)), /\[\.\., 16\], got \[2, 15\]/);
   noGrad(() => layer.weight.narrow(0, 0, 1).fill_(Number.NaN));
   assert.throws(() => Fp8Linear.from(layer), /finite numbers/);
 }

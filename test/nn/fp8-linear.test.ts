@@ -17,7 +17,7 @@ const tokens = (): Tensor => Tensor.from(Int32Array.of(1, 5, 9, 2), { shape: [1,
 test('a model in FP8 computes nearly the same, and its head stays', () => {
   const [plain, coded] = [made(), made()];
   expect(nn.quantizeModel(coded, { bits: 8, format: 'e4m3' })).toBe(coded);
-  const kinds = [...coded.modules()].filter((one) => one instanceof nn.Fp8Linear);
+  const kinds = [...coded.modules()].filter((module) => module instanceof nn.Fp8Linear);
   expect(kinds).toHaveLength(2 * 4);
   const [a, b] = [plain, coded].map((model) =>
     noGrad(() => scope(() => (model.call(tokens()) as Tensor).to('f32').toArray())),

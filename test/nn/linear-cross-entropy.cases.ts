@@ -62,9 +62,9 @@ function expectedOf({ x, weight }: Leaves, { labelSmoothing: s = 0 }: Options) {
   let [sum, counted, correct] = [0, 0, 0];
   targetsOf.forEach((target, row) => {
     if (target === -100) return;
-    const own = inputs.slice(row * CHANNELS, (row + 1) * CHANNELS);
+    const localValues = inputs.slice(row * CHANNELS, (row + 1) * CHANNELS);
     const logits = Array.from({ length: CLASSES }, (_, v) =>
-      own.reduce((dot, value, c) => dot + value * (table[v * CHANNELS + c] as number), 0),
+      localValues.reduce((dot, value, c) => dot + value * (table[v * CHANNELS + c] as number), 0),
     );
     const largest = Math.max(...logits);
     const lse = largest + Math.log(logits.reduce((total, l) => total + Math.exp(l - largest), 0));
@@ -99,9 +99,9 @@ const values = (Object.keys(tolerances) as (keyof typeof tolerances)[]).flatMap(
   [true, false].map((isTrained) =>
     headCase(`${dtype}, ${isTrained ? 'trained' : 'frozen'} weight: all ways agree`, (device) => {
       for (const [i, way] of ways.entries()) {
-        const own = leaves(device, dtype, isTrained);
+        const localLeaves = leaves(device, dtype, isTrained);
         const labelSmoothing = i % 2 === 0 ? 0 : 0.15;
-        const { sum, counted, dx } = expectedOf(own, { labelSmoothing });
+        const { sum, counted, dx } = expectedOf(localLeaves, { labelSmoothing });
         const divisors = [
           [{}, counted],
           [{ divisor: 7 }, 7],
@@ -110,16 +110,21 @@ const values = (Object.keys(tolerances) as (keyof typeof tolerances)[]).flatMap(
         ] as const;
         for (const [options, divisor] of divisors) {
           const all = { ...way, labelSmoothing, ...options };
-          const loss = ops.linearCrossEntropy(own.x, own.weight, own.target, all);
+          const loss = ops.linearCrossEntropy(
+            localLeaves.x,
+            localLeaves.weight,
+            localLeaves.target,
+            all,
+          );
           assert.equal(loss.dtype, 'f32');
           const tolerance = tolerances[dtype];
           assertClose([loss.item()], [sum / divisor], tolerance, JSON.stringify(all));
           loss.backward();
-          const gradient = own.x.grad?.toArray() ?? [];
+          const gradient = localLeaves.x.grad?.toArray() ?? [];
           const scaled = dx.map((value) => value / divisor);
           assertClose(gradient, scaled, tolerance, `gradient, ${JSON.stringify(all)}`);
-          assert.equal(own.weight.grad !== null, isTrained);
-          for (const leaf of [own.x, own.weight]) {
+          assert.equal(localLeaves.weight.grad !== null, isTrained);
+          for (const leaf of [localLeaves.x, localLeaves.weight]) {
             leaf.grad?.release();
             leaf.grad = null;
           }
@@ -180,10 +185,10 @@ const early: Case[] = (['f32', 'bf16', 'f16'] as const).map((dtype) =>
       for (const times of [1, 2]) {
         const again = { recompute: true, ...(chunkRows && { chunkRows }) };
         const expected = gradientsOf(device, dtype, { recompute: false }, { times });
-        const made = gradientsOf(device, dtype, again, { times });
+        const result = gradientsOf(device, dtype, again, { times });
         expected.forEach((list, i) => {
           const name = `${['x', 'weight'][i]}, chunks of ${chunkRows}, ${times} passes`;
-          assertClose(made[i] as number[], list, 2 * tolerances[dtype], name);
+          assertClose(result[i] as number[], list, 2 * tolerances[dtype], name);
         });
       }
     }
@@ -208,24 +213,34 @@ const early: Case[] = (['f32', 'bf16', 'f16'] as const).map((dtype) =>
 const counting: Case[] = [
   headCase('a report counts without a change of one bit', (device) => {
     const report = new ops.LossReport(device);
-    const own = leaves(device, 'f32', true);
-    const { counted, correct } = expectedOf(own, {});
+    const localLeaves = leaves(device, 'f32', true);
+    const { counted, correct } = expectedOf(localLeaves, {});
     let calls = 0;
     for (const way of ways) {
-      const plain = ops.linearCrossEntropy(own.x, own.weight, own.target, way);
-      const told = ops.linearCrossEntropy(own.x, own.weight, own.target, { ...way, report });
-      assert.equal(told.item(), plain.item());
+      const plain = ops.linearCrossEntropy(
+        localLeaves.x,
+        localLeaves.weight,
+        localLeaves.target,
+        way,
+      );
+      const reported = ops.linearCrossEntropy(
+        localLeaves.x,
+        localLeaves.weight,
+        localLeaves.target,
+        { ...way, report },
+      );
+      assert.equal(reported.item(), plain.item());
       calls += 1;
       const numbers = report.read();
       assert.deepEqual([numbers.counted, numbers.correct], [calls * counted, calls * correct]);
       assert.equal(numbers.accuracy, correct / counted);
     }
-    const logits = ops.linear(own.x, own.weight);
-    ops.crossEntropy(logits, own.target, { report, divisor: 5, labelSmoothing: 0.1 });
+    const logits = ops.linear(localLeaves.x, localLeaves.weight);
+    ops.crossEntropy(logits, localLeaves.target, { report, divisor: 5, labelSmoothing: 0.1 });
     assert.equal(report.read().counted, (calls + 1) * counted);
     report.reset();
     assert.deepEqual(
-      [report.counted, report.correct].flatMap((one) => one.toArray()),
+      [report.counted, report.correct].flatMap((tensor) => tensor.toArray()),
       [0, 0],
     );
     assert.ok(Number.isNaN(report.read().accuracy));
@@ -233,13 +248,13 @@ const counting: Case[] = [
   }),
   headCase('what a checkpoint computes again is not counted again', (device) => {
     const report = new ops.LossReport(device);
-    const own = leaves(device, 'f32', true);
+    const localLeaves = leaves(device, 'f32', true);
     const loss = checkpoint(
-      (x: Tensor) => ops.linearCrossEntropy(x, own.weight, own.target, { report }),
-      own.x,
+      (x: Tensor) => ops.linearCrossEntropy(x, localLeaves.weight, localLeaves.target, { report }),
+      localLeaves.x,
     );
     loss.backward();
-    assert.equal(report.read().counted, expectedOf(own, {}).counted);
+    assert.equal(report.read().counted, expectedOf(localLeaves, {}).counted);
     report.dispose();
   }),
   headCase('of equal logits the first is the choice', (device) => {
@@ -252,17 +267,20 @@ const counting: Case[] = [
   headCase('no row that counts: a loss of 0, gradients of 0, and it is told', (device) => {
     const empty = ops.zeros([1], { device });
     for (const way of ways) {
-      const own = leaves(device, 'f32', true);
-      const target = indices(new Array(ROWS).fill(-100), [ROWS], own.x);
+      const localLeaves = leaves(device, 'f32', true);
+      const target = indices(new Array(ROWS).fill(-100), [ROWS], localLeaves.x);
       for (const options of [{}, { divisor: ops.zeros([], { device }) }]) {
         empty.zero_();
         const before = ops.countEmptyMeans(empty);
-        const loss = ops.linearCrossEntropy(own.x, own.weight, target, { ...way, ...options });
+        const loss = ops.linearCrossEntropy(localLeaves.x, localLeaves.weight, target, {
+          ...way,
+          ...options,
+        });
         ops.countEmptyMeans(before);
         assert.deepEqual([loss.item(), empty.item()], [0, 1], JSON.stringify(way));
         loss.backward();
-        assert.deepEqual(new Set(own.x.grad?.toArray()), new Set([0]));
-        assert.deepEqual(new Set(own.weight.grad?.toArray()), new Set([0]));
+        assert.deepEqual(new Set(localLeaves.x.grad?.toArray()), new Set([0]));
+        assert.deepEqual(new Set(localLeaves.weight.grad?.toArray()), new Set([0]));
       }
     }
   }),
@@ -271,13 +289,16 @@ const counting: Case[] = [
 const gradients: Case[] = [
   headCase('as a part of a joint loss under loss scaling', (device) => {
     for (const isTrained of [true, false]) {
-      const own = leaves(device, 'f32', isTrained);
+      const localLeaves = leaves(device, 'f32', isTrained);
       const recompute = true;
-      const loss = ops.linearCrossEntropy(own.x, own.weight, own.target, { recompute, divisor: 4 });
-      loss.mul(0.5).add(own.x.square().sum()).mul(1024).backward();
-      const { dx } = expectedOf(own, {});
+      const loss = ops.linearCrossEntropy(localLeaves.x, localLeaves.weight, localLeaves.target, {
+        recompute,
+        divisor: 4,
+      });
+      loss.mul(0.5).add(localLeaves.x.square().sum()).mul(1024).backward();
+      const { dx } = expectedOf(localLeaves, {});
       const expected = dx.map((value, i) => 1024 * (value / 8 + 2 * (xs[i] as number)));
-      assertClose(own.x.grad?.toArray() ?? [], expected, 1e-5, `trained ${isTrained}`);
+      assertClose(localLeaves.x.grad?.toArray() ?? [], expected, 1e-5, `trained ${isTrained}`);
     }
   }),
   headCase('a vocabulary that needs no padding, and x of three dims', (device) => {
@@ -288,7 +309,7 @@ const gradients: Case[] = [
       const target = indices([5, 127, -100, 0, 64, 5], [2, 3], x);
       const loss = ops.linearCrossEntropy(x, weight, target, options);
       loss.backward();
-      return [loss, x.grad, weight.grad].map((one) => one?.toArray() ?? []);
+      return [loss, x.grad, weight.grad].map((tensor) => tensor?.toArray() ?? []);
     };
     const kept = gradientsOf({}, true);
     for (const way of ways) {
@@ -369,8 +390,8 @@ const rules: Case[] = [
     refuses('DS_ARGUMENT', /accuracy/, loss({ accuracy: true }));
     const logits = ops.linear(x, weight);
     const report = new ops.LossReport(device);
-    const one = ops.ones([CLASSES], { device });
-    for (const options of [{ reduction: 'none' as const }, { weight: one }]) {
+    const tensor = ops.ones([CLASSES], { device });
+    for (const options of [{ reduction: 'none' as const }, { weight: tensor }]) {
       refuses('DS_ARGUMENT', /no class weights/, () =>
         ops.crossEntropy(logits, target, { ...options, report }),
       );

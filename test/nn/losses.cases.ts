@@ -97,8 +97,10 @@ function rowLosses(logs: readonly number[], { targets, weights, smoothing }: Row
   const losses = targets.map((target, row) => {
     if (target === -100) return 0;
     divisor += weights[target] as number;
-    const own = logs.slice(row * CLASSES, (row + 1) * CLASSES).map((v, c) => -v * weights[c]!);
-    return (1 - smoothing) * own[target]! + (smoothing / CLASSES) * total(own);
+    const localValues = logs
+      .slice(row * CLASSES, (row + 1) * CLASSES)
+      .map((v, c) => -v * weights[c]!);
+    return (1 - smoothing) * localValues[target]! + (smoothing / CLASSES) * total(localValues);
   });
   return { losses, divisor };
 }
@@ -205,7 +207,7 @@ const corners: Case[] = [
   }),
   lossCase('of two floating dtypes are those of the wider one', (device) => {
     const values = draw('wider', 12, -2, 2);
-    const wanted = draw('wider target', 12, 0, 1);
+    const expected = draw('wider target', 12, 0, 1);
     for (const [a, b, wide] of [
       ['f16', 'f32', 'f32'],
       ['f32', 'bf16', 'f32'],
@@ -215,7 +217,7 @@ const corners: Case[] = [
       if (wide === 'f64' && device.kind !== 'cpu') continue; // f64 exists on the CPU only.
       for (const [name, loss] of Object.entries(LOSSES)) {
         const x = Tensor.from(values, { device }).to(a).detach().requireGrad();
-        const t = Tensor.from(wanted, { device }).to(b);
+        const t = Tensor.from(expected, { device }).to(b);
         const wider = x.detach().to(wide).requireGrad();
         const [own, other] = [loss(x, t), loss(wider, t.to(wide))];
         assert.equal(own.dtype, wide, name);

@@ -170,7 +170,7 @@ export const cases: Case[] = [
     const plain = layer.call(x).toArray();
     const removers = [
       layer.registerForwardPreHook((_, [given]) => (given as Tensor).mul(2)),
-      layer.registerForwardPreHook((_, given) => [(given[0] as Tensor).mul(5)]),
+      layer.registerForwardPreHook((_, items) => [(items[0] as Tensor).mul(5)]),
       layer.registerForwardHook((_, __, output) => (output as Tensor).add(1)),
       layer.registerForwardHook((_, inputs, output) => {
         assert.deepEqual((inputs[0] as Tensor).toArray(), [10, 20]);
@@ -178,9 +178,9 @@ export const cases: Case[] = [
       }),
     ];
     const out = layer.call(x);
-    const wanted = plain.map((value) => (value * 10 + 1) * 3);
+    const expected = plain.map((value) => (value * 10 + 1) * 3);
     out.toArray().forEach((value, i) => {
-      assert.ok(Math.abs(value - (wanted[i] as number)) < 1e-4);
+      assert.ok(Math.abs(value - (expected[i] as number)) < 1e-4);
     });
     out.sum().backward();
     const columns = [0, 1].map((i) => 30 * [0, 1].reduce((sum, o) => sum + at(layer, o, i), 0));
@@ -192,7 +192,7 @@ export const cases: Case[] = [
     let shapes: unknown;
     const noting = [
       layer.registerForwardPreHook(
-        (_, given) => (shapes = given.map((one) => (one as Tensor).shape)),
+        (_, items) => (shapes = items.map((item) => (item as Tensor).shape)),
       ),
       layer.registerForwardHook((_, __, output) => (shapes = [shapes, (output as Tensor).shape])),
     ];

@@ -38,12 +38,12 @@ async function rounds(device: Device): Promise<void> {
       seed(4);
       const layer = new nn.Linear(150, 11).to(device, dtype);
       const before = toF64(layer.weight);
-      const made = QuantizedLinear.from(layer, { bits, groupSize });
-      const after = toF64(made.values('f32'));
-      const steps = toF64(made.weight_scale);
-      const groups = made.weight_scale.size(1);
+      const quantizedLinear = QuantizedLinear.from(layer, { bits, groupSize });
+      const after = toF64(quantizedLinear.values('f32'));
+      const steps = toF64(quantizedLinear.weight_scale);
+      const groups = quantizedLinear.weight_scale.size(1);
       assert.equal(groups, Math.ceil(150 / (groupSize ?? 150)));
-      assert.equal(made.weight_scale.dtype, dtype);
+      assert.equal(quantizedLinear.weight_scale.dtype, dtype);
       before.forEach((value, i) => {
         const group = Math.floor((i % 150) / (groupSize ?? 150));
         const step = steps[Math.floor(i / 150) * groups + group] as number;
@@ -56,15 +56,15 @@ async function rounds(device: Device): Promise<void> {
 }
 
 /** Another order of inputs: permutes the columns of the layer and the inputs. */
-function reorderColumns(made: nn.QuantizedLinear, device: Device): nn.QuantizedLinear {
-  const { bits, groupSize, shape, hasGelu } = made;
+function reorderColumns(quantizedLinear: nn.QuantizedLinear, device: Device): nn.QuantizedLinear {
+  const { bits, groupSize, shape, hasGelu } = quantizedLinear;
   const inputs = shape[1] as number;
   const layer = new QuantizedLinear({
     bits,
     groupSize,
     shape,
     hasGelu,
-    scaleDType: made.weight_scale.dtype,
+    scaleDType: quantizedLinear.weight_scale.dtype,
     hasZeros: true,
     isReordered: true,
   }).to(device);
@@ -72,7 +72,7 @@ function reorderColumns(made: nn.QuantizedLinear, device: Device): nn.QuantizedL
   noGrad(() =>
     scope(() => {
       (layer.weight_order as nn.Parameter).copy_(Tensor.from(order, { device }));
-      layer.setValues(made.values('f32'));
+      layer.setValues(quantizedLinear.values('f32'));
     }),
   );
   return layer;
@@ -84,16 +84,16 @@ async function multiplies(device: Device): Promise<void> {
     for (const bits of [8, 4] as const) {
       seed(5);
       const plain = new nn.LinearGelu(64, 37).to(device, dtype);
-      const made = QuantizedLinear.from(plain, { bits, groupSize: 32 });
-      assert.ok(made.hasGelu);
-      const other = reorderColumns(made, device);
-      const width = distance(toF64(made.values('f32')), toF64(other.values('f32')));
+      const quantizedLinear = QuantizedLinear.from(plain, { bits, groupSize: 32 });
+      assert.ok(quantizedLinear.hasGelu);
+      const other = reorderColumns(quantizedLinear, device);
+      const width = distance(toF64(quantizedLinear.values('f32')), toF64(other.values('f32')));
       assert.ok(width < 0.02, `the same weights but for rounding: ${width}`);
-      noGrad(() => plain.weight.copy_(made.values(dtype)));
+      noGrad(() => plain.weight.copy_(quantizedLinear.values(dtype)));
       for (const shape of [[3, 64], [2, 3, 64], [40, 64], [0, 64], [64]]) {
         const x = drawTensor(shape, dtype, device);
         const expected = toF64(plain.call(x));
-        const got = made.call(x);
+        const got = quantizedLinear.call(x);
         assert.deepEqual(got.shape, [...shape.slice(0, -1), 37]);
         assert.equal(got.dtype, dtype);
         assert.ok(distance(toF64(got), expected) < TOLERANCE[dtype], `${dtype} [${shape}]`);
@@ -110,19 +110,19 @@ async function multiplies(device: Device): Promise<void> {
 async function flows(device: Device): Promise<void> {
   seed(6);
   const plain = new nn.LinearGelu(24, 40).to(device);
-  const made = QuantizedLinear.from(plain, { bits: 4, groupSize: 8 });
+  const quantizedLinear = QuantizedLinear.from(plain, { bits: 4, groupSize: 8 });
   const copy = new nn.LinearGelu(24, 40).to(device);
   noGrad(() => {
-    copy.weight.copy_(made.values('f32'));
+    copy.weight.copy_(quantizedLinear.values('f32'));
     (copy.bias as nn.Parameter).copy_(plain.bias as nn.Parameter);
   });
   const [x, same] = [drawTensor([3, 24], 'f32', device), drawTensor([3, 24], 'f32', device)];
-  made.call(x.requireGrad()).square().sum().backward();
+  quantizedLinear.call(x.requireGrad()).square().sum().backward();
   copy.call(same.requireGrad()).square().sum().backward();
   assert.ok(distance(toF64(x.grad as Tensor), toF64(same.grad as Tensor)) < 1e-5);
-  const [bias, other] = [made.bias as nn.Parameter, copy.bias as nn.Parameter];
+  const [bias, other] = [quantizedLinear.bias as nn.Parameter, copy.bias as nn.Parameter];
   assert.ok(distance(toF64(bias.grad as Tensor), toF64(other.grad as Tensor)) < 1e-5);
-  for (const parameter of [made.weight_packed, made.weight_scale]) {
+  for (const parameter of [quantizedLinear.weight_packed, quantizedLinear.weight_scale]) {
     assert.equal(parameter.grad, null);
     assert.throws(() => parameter.requireGrad(), /a quantized weight.*addLora/s);
   }
@@ -140,14 +140,14 @@ function layersOf(kind: LayerKind, widths: readonly number[], dtype: DType, devi
     const plain = new nn.Linear(160, outputs, { bias }).to(device, dtype);
     const sizes = { bits, groupSize, shape: [outputs, 160], scaleDType: dtype };
     const layout = { ...sizes, hasGelu: false, hasZeros, isReordered: false };
-    const made = new QuantizedLinear(layout, plain.bias).to(device, dtype);
+    const quantizedLinear = new QuantizedLinear(layout, plain.bias).to(device, dtype);
     noGrad(() =>
       scope(() => {
-        made.setValues(plain.weight.to('f32'));
-        made.weight_zero_point?.fill_(3);
+        quantizedLinear.setValues(plain.weight.to('f32'));
+        quantizedLinear.weight_zero_point?.fill_(3);
       }),
     );
-    return made;
+    return quantizedLinear;
   });
 }
 
@@ -189,10 +189,10 @@ async function joins(device: Device): Promise<void> {
         assert.equal(new Set(all.map(({ buffer }) => buffer)).size, 1);
         all.forEach((got, l) => {
           const alone = each[l] as Tensor;
-          const what = `${dtype} ${kind.bits} bits [${shape}], layer ${l} of ${widths}`;
+          const label = `${dtype} ${kind.bits} bits [${shape}], layer ${l} of ${widths}`;
           const isExact = device.kind === 'cpu' ? isWhole : shape[0] !== 40;
-          if (isExact) assert.deepEqual(allOf(got), allOf(alone), what);
-          else assert.ok(distance(toF64(got), toF64(alone)) <= TOLERANCE[dtype], what);
+          if (isExact) assert.deepEqual(allOf(got), allOf(alone), label);
+          else assert.ok(distance(toF64(got), toF64(alone)) <= TOLERANCE[dtype], label);
         });
       }
     }
@@ -202,9 +202,9 @@ async function joins(device: Device): Promise<void> {
 /** Layers of different kinds, or with other inputs, are not joined. */
 async function staysApart(device: Device): Promise<void> {
   const packLayer = (
-    given: nn.QuantizedOptions,
+    quantizedOptions: nn.QuantizedOptions,
     layer = new nn.Linear(32, 8),
-  ): nn.QuantizedLinear => QuantizedLinear.from(layer.to(device), given);
+  ): nn.QuantizedLinear => QuantizedLinear.from(layer.to(device), quantizedOptions);
   const four = () => packLayer({ bits: 4, groupSize: 16 });
   const pairs: nn.Module[][] = [
     [four(), packLayer({ bits: 8 })],
@@ -234,8 +234,11 @@ async function refuses(device: Device): Promise<void> {
   assert.throws(from({ bits: 3 }), /bits: expected 8 or 4, got 3/);
   assert.throws(from({ bits: 4, groupSize: 12 }), /groupSize: expected a multiple of 8, or null/);
   assert.throws(from({ bits: 4, group: 8 }), /group/);
-  const made = QuantizedLinear.from(layer, { bits: 8 });
-  assert.throws(() => made.call(drawTensor([2, 15], 'f32', device)), /\[\.\., 16\], got \[2, 15\]/);
+  const quantizedLinear = QuantizedLinear.from(layer, { bits: 8 });
+  assert.throws(
+    () => quantizedLinear.call(drawTensor([2, 15], 'f32', device)),
+    /\[\.\., 16\], got \[2, 15\]/,
+  );
   noGrad(() => layer.weight.narrow(0, 0, 1).fill_(Number.NaN));
   assert.throws(from({ bits: 4 }), /finite numbers/);
 }

@@ -47,22 +47,22 @@ const patterns: readonly SparsityOptions[] = [
 ];
 
 /** The output, and the gradients of queries, keys and values. */
-function results(given: readonly Tensor[], call: (...parts: Tensor[]) => Tensor): Tensor[] {
-  const [q, k, v, dout] = given.map((x) => x.detach()) as [Tensor, Tensor, Tensor, Tensor];
+function results(tensors: readonly Tensor[], call: (...parts: Tensor[]) => Tensor): Tensor[] {
+  const [q, k, v, dout] = tensors.map((x) => x.detach()) as [Tensor, Tensor, Tensor, Tensor];
   const leaves = [q, k, v].map((x) => x.requireGrad());
   const out = call(...leaves);
   out.mul(dout).sum().backward();
   return [out, ...leaves.map((x) => x.grad as Tensor)];
 }
 
-function near(got: Tensor, expected: Tensor, tolerance: number, what: string): void {
+function near(got: Tensor, expected: Tensor, tolerance: number, label: string): void {
   const values = expected.contiguous().toArray();
   got
     .contiguous()
     .toArray()
     .forEach((x, i) => {
       const away = Math.abs(x - (values[i] as number));
-      assert.ok(away <= tolerance, `${what}[${i}]: ${x}, expected ${values[i]}`);
+      assert.ok(away <= tolerance, `${label}[${i}]: ${x}, expected ${values[i]}`);
     });
 }
 
@@ -70,18 +70,18 @@ const asDense = sparseCase(
   'all patterns are dense attention under their masks, T 203',
   (device) => {
     const [T, H] = [203, 4];
-    const given = ['q', 'k', 'v', 'dout'].map((name) => draw(name, [2, H, T, 16], device));
+    const tensors = ['q', 'k', 'v', 'dout'].map((name) => draw(name, [2, H, T, 16], device));
     for (const options of patterns) {
       const layer = new SparseSelfAttention({ ...options, maxTokens: 256 });
       const mask = layer.sparsity.layout(H, T)?.mask(T, T, device) ?? null;
       for (const causal of [false, true]) {
-        const parts = results(given, (q, k, v) =>
+        const parts = results(tensors, (q, k, v) =>
           layer.call(q as Tensor, k as Tensor, v as Tensor, { causal }),
         );
-        const whole = results(given, (q, k, v) =>
+        const fullTensors = results(tensors, (q, k, v) =>
           attention(q as Tensor, k as Tensor, v as Tensor, { causal, mask }),
         );
-        whole.forEach((expected, i) => {
+        fullTensors.forEach((expected, i) => {
           near(parts[i] as Tensor, expected, 2e-5, `${options.mode} ${i}`);
         });
       }

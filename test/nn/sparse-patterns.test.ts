@@ -29,9 +29,9 @@ function rowsOf(layout: BlockLayout): string[][] {
   );
 }
 
-const titled = cases.map((one) => [
-  `${one.mode} ${one.blocks} ${JSON.stringify(one.options)}`,
-  one,
+const titled = cases.map((recorded) => [
+  `${recorded.mode} ${recorded.blocks} ${JSON.stringify(recorded.options)}`,
+  recorded,
 ]);
 
 test("every layout is that of DeepSpeed's classes, or refused as there", () => {
@@ -56,11 +56,13 @@ test("every layout is that of DeepSpeed's classes, or refused as there", () => {
 
 test('a shorter text has the corner of the layout of the longest, its last block short', () => {
   const sparsity = readSparsity({ mode: 'fixed', numLocalBlocks: 5, maxTokens: 16 * 33 });
-  const whole = rowsOf(sparseLayout(sparsity, 1, 16 * 33))[0] as string[];
+  const fullTexts = rowsOf(sparseLayout(sparsity, 1, 16 * 33))[0] as string[];
   const part = rowsOf(sparseLayout(sparsity, 1, 16 * 12 + 1))[0] as string[];
   expect(part).toHaveLength(13);
   const corner = (1n << 13n) - 1n;
-  expect(part).toEqual(whole.slice(0, 13).map((row) => (BigInt(`0x${row}`) & corner).toString(16)));
+  expect(part).toEqual(
+    fullTexts.slice(0, 13).map((row) => (BigInt(`0x${row}`) & corner).toString(16)),
+  );
 });
 
 const bits = (row: string): number => BigInt(`0x${row}`).toString(2).replace(/0/g, '').length;

@@ -160,7 +160,7 @@ function moments(engine: Engine): Map<string, Float32Array> {
     const bytes = buffer.slice(byteOffset, byteOffset + length);
     const isNarrow = engine.config.bf16.bf16_optimizer_states;
     const words = isNarrow
-      ? Uint32Array.from(new Uint16Array(bytes), (one) => one << 16)
+      ? Uint32Array.from(new Uint16Array(bytes), (value) => value << 16)
       : new Uint32Array(bytes);
     found.set(name, new Float32Array(words.buffer));
   }

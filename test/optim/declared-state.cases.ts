@@ -30,8 +30,8 @@ interface Expected {
 const rms = (x: readonly number[]): number => sqrt(x.reduce((sum, y) => sum + y * y, 0) / x.length);
 
 /** Directions of a parameter with two dims or more, as matrices of its last two. */
-function factorMoments(one: Expected, g: readonly number[], decay: number): number[] {
-  const [rows, columns] = one.shape.slice(-2) as [number, number];
+function factorMoments(expected: Expected, g: readonly number[], decay: number): number[] {
+  const [rows, columns] = expected.shape.slice(-2) as [number, number];
   const size = rows * columns;
   const mean = (values: number[]): number => values.reduce((a, b) => a + b, 0) / values.length;
   const moveAverage = (old: number[], next: number[]): number[] =>
@@ -40,33 +40,33 @@ function factorMoments(one: Expected, g: readonly number[], decay: number): numb
   const of = (m: number, r: number, c: number): number => squares[m * size + r * columns + c]!;
   const range = (n: number): number[] => Array.from({ length: n }, (_, i) => i);
   const matrices = range(g.length / size);
-  one.row = moveAverage(
-    one.row,
+  expected.row = moveAverage(
+    expected.row,
     matrices.flatMap((m) => range(rows).map((r) => mean(range(columns).map((c) => of(m, r, c))))),
   );
-  one.column = moveAverage(
-    one.column,
+  expected.column = moveAverage(
+    expected.column,
     matrices.flatMap((m) => range(columns).map((c) => mean(range(rows).map((r) => of(m, r, c))))),
   );
-  const means = matrices.map((m) => mean(one.row.slice(m * rows, (m + 1) * rows)));
+  const means = matrices.map((m) => mean(expected.row.slice(m * rows, (m + 1) * rows)));
   return g.map((x, i) => {
     const [m, r, c] = [Math.floor(i / size), Math.floor(i / columns), i % columns];
-    return x / sqrt((one.row[r]! / means[m]!) * one.column[m * columns + c]!);
+    return x / sqrt((expected.row[r]! / means[m]!) * expected.column[m * columns + c]!);
   });
 }
 
 /** One update by the relative step with warm-up, in plain f64. */
-function expectedStep(one: Expected, g: readonly number[], t: number): void {
+function expectedStep(expected: Expected, g: readonly number[], t: number): void {
   const decay = 1 - t ** -0.8;
   let u: number[];
-  if (one.shape.length > 1) u = factorMoments(one, g, decay);
+  if (expected.shape.length > 1) u = factorMoments(expected, g, decay);
   else {
-    one.v = g.map((x, i) => decay * (one.v[i] ?? 0) + (1 - decay) * (x * x + EPS[0]));
-    u = g.map((x, i) => x / sqrt(one.v[i]!));
+    expected.v = g.map((x, i) => decay * (expected.v[i] ?? 0) + (1 - decay) * (x * x + EPS[0]));
+    u = g.map((x, i) => x / sqrt(expected.v[i]!));
   }
-  const rate = 1e3 * min(1e-6 * t, 1 / sqrt(t)) * max(EPS[1], rms(one.p));
+  const rate = 1e3 * min(1e-6 * t, 1 / sqrt(t)) * max(EPS[1], rms(expected.p));
   const step = rate / max(1, rms(u));
-  one.p = one.p.map((x, i) => x - rate * 0.1 * x - step * u[i]!);
+  expected.p = expected.p.map((x, i) => x - rate * 0.1 * x - step * u[i]!);
 }
 
 /**

@@ -75,17 +75,23 @@ const norm = (x: readonly number[]): number =>
   sqrt(x.reduce((sum, value) => sum + value * value, 0));
 
 /** One update of the formula in plain f64, with DeepSpeed's correction. */
-function lambStep(one: Expected, grad: readonly number[], group: optim.LambGroup, t: number): void {
+function lambStep(
+  expected: Expected,
+  grad: readonly number[],
+  group: optim.LambGroup,
+  t: number,
+): void {
   const { lr, betas, eps, weightDecay, minCoeff, maxCoeff } = group;
   const [c1, c2] = [1 - betas[0] ** t, 1 - betas[1] ** t];
   const u = grad.map((g, i) => {
-    one.m[i] = betas[0] * one.m[i]! + (1 - betas[0]) * g;
-    one.v[i] = betas[1] * one.v[i]! + (1 - betas[1]) * g * g;
-    return one.m[i]! / (sqrt(one.v[i]!) + eps) + weightDecay * one.p[i]!;
+    expected.m[i] = betas[0] * expected.m[i]! + (1 - betas[0]) * g;
+    expected.v[i] = betas[1] * expected.v[i]! + (1 - betas[1]) * g * g;
+    return expected.m[i]! / (sqrt(expected.v[i]!) + eps) + weightDecay * expected.p[i]!;
   });
-  const [w, length] = [norm(one.p), norm(u)];
-  one.ratio = w === 0 || length === 0 ? 1 : max(minCoeff, min(maxCoeff, w / length));
-  for (let i = 0; i < u.length; ++i) one.p[i]! -= ((lr * sqrt(c2)) / c1) * one.ratio * u[i]!;
+  const [w, length] = [norm(expected.p), norm(u)];
+  expected.ratio = w === 0 || length === 0 ? 1 : max(minCoeff, min(maxCoeff, w / length));
+  for (let i = 0; i < u.length; ++i)
+    expected.p[i]! -= ((lr * sqrt(c2)) / c1) * expected.ratio * u[i]!;
 }
 
 /** The gradients of one micro-batch by name, after their backward and before the step. */
@@ -154,15 +160,15 @@ async function resumes(device: Device): Promise<void> {
   device.setDeterministic(true);
   const dir = mkdtempSync(join(tmpdir(), 'ds-lamb-'));
   try {
-    const whole = await lambEngine({ precision: 'bf16' }, device);
-    const losses = trainTiny(whole, 0, 5);
-    await whole.saveCheckpoint(dir);
-    losses.push(...trainTiny(whole, 5, 10));
+    const fullEngine = await lambEngine({ precision: 'bf16' }, device);
+    const losses = trainTiny(fullEngine, 0, 5);
+    await fullEngine.saveCheckpoint(dir);
+    losses.push(...trainTiny(fullEngine, 5, 10));
     const second = await lambEngine({ precision: 'bf16' }, device);
     await second.loadCheckpoint(dir);
     assert.deepEqual(trainTiny(second, 5, 10), losses.slice(5));
-    assert.deepEqual(weightBits(second), weightBits(whole));
-    for (const engine of [whole, second]) engine.destroy();
+    assert.deepEqual(weightBits(second), weightBits(fullEngine));
+    for (const engine of [fullEngine, second]) engine.destroy();
   } finally {
     rmSync(dir, { recursive: true, force: true });
   }
@@ -290,15 +296,15 @@ async function muonResumes(device: Device): Promise<void> {
   const dir = mkdtempSync(join(tmpdir(), 'ds-muon-'));
   try {
     const make = () => muonEngine({ precision: 'bf16' }, 'gram', device);
-    const whole = await make();
-    trainTiny(whole, 0, 5);
-    await whole.saveCheckpoint(dir);
-    const losses = trainTiny(whole, 5, 10);
+    const fullEngine = await make();
+    trainTiny(fullEngine, 0, 5);
+    await fullEngine.saveCheckpoint(dir);
+    const losses = trainTiny(fullEngine, 5, 10);
     const second = await make();
     await second.loadCheckpoint(dir);
     assert.deepEqual(trainTiny(second, 5, 10), losses);
-    assert.deepEqual(weightBits(second), weightBits(whole));
-    for (const engine of [whole, second]) engine.destroy();
+    assert.deepEqual(weightBits(second), weightBits(fullEngine));
+    for (const engine of [fullEngine, second]) engine.destroy();
   } finally {
     rmSync(dir, { recursive: true, force: true });
   }

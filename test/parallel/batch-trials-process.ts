@@ -46,19 +46,19 @@ function batchOf(engine: Engine, trial: Trial, micro: number, use: Use): [Tensor
     step === trial.step &&
     micro === trial.micro &&
     (trial.what === 'evaluated') === (use === 'eval');
-  const what = isChanged ? trial.what : 'none';
+  const kind = isChanged ? trial.what : 'none';
   const all = [3, 5].map((salt) => {
     const one = (_: unknown, i: number) => (index * 31 + i * 17 + salt) % vocabSize;
     return Int32Array.from({ length: ROWS * maxSeq }, one);
   });
   const place = trial.place % (ROWS * maxSeq);
-  const changed = what === 'targets' ? all[1] : what === 'tokens' ? all[0] : null;
-  const both = what === 'evaluated' ? all[trial.place % 2] : changed;
+  const changed = kind === 'targets' ? all[1] : kind === 'tokens' ? all[0] : null;
+  const both = kind === 'evaluated' ? all[trial.place % 2] : changed;
   if (both) both[place] = ((both[place] as number) + 1) % vocabSize;
-  const rows = what === 'shape' ? 1 : ROWS;
+  const rows = kind === 'shape' ? 1 : ROWS;
   return all.map((values) => {
     const ordered =
-      what === 'order'
+      kind === 'order'
         ? Int32Array.of(...values.slice(maxSeq), ...values.slice(0, maxSeq))
         : values;
     const shape = [rows, maxSeq];

@@ -15,9 +15,9 @@ async function faultsOf(trials: Trial[], ranks: number): Promise<string[]> {
   const results = await runRanks('../parallel/batch-trials-process', ranks, { job, environment });
   const reports = reportsOf<string[]>(results);
   return trials.flatMap((trial, i) => {
-    const own = reports.map((report) => String(report[i]));
-    const fault = faultOf(trial, own);
-    return fault ? [`${fault}: ${JSON.stringify(trial)}\n  ${own.join('\n  ')}`] : [];
+    const localTexts = reports.map((report) => String(report[i]));
+    const fault = faultOf(trial, localTexts);
+    return fault ? [`${fault}: ${JSON.stringify(trial)}\n  ${localTexts.join('\n  ')}`] : [];
   });
 }
 

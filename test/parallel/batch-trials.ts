@@ -76,10 +76,11 @@ export function othersOf(trial: Trial, ranks: number): number[] {
   const { rank, what, mesh, isCut } = trial;
   const shape = MeshShape.over(ranks, mesh);
   const last = shape.sizes.pp - 1;
-  const reads = (one: number): boolean => !isCut || [0, last].includes(shape.coordinates(one).pp);
+  const reads = (value: number): boolean =>
+    !isCut || [0, last].includes(shape.coordinates(value).pp);
   // A replica may be evaluated on one rank only.
   if (what === 'none' || (what === 'evaluated' && !isCut) || !reads(rank)) return [];
-  return shape.ranksAlong(rank, ...MODEL).filter((one) => one !== rank && reads(one));
+  return shape.ranksAlong(rank, ...MODEL).filter((value) => value !== rank && reads(value));
 }
 
 /** The fault in the ranks' reports of a trial; null without a fault. */

@@ -48,7 +48,7 @@ export async function everywhere(
       const { ranks, mesh, stage, zero } = place;
       const legs: Leg[] = [{ model, stage, zero, micros, steps: 4, save: dir(place) }];
       const reports = await run(device, ranks, { mesh, legs });
-      saved.push(reports.map((one) => one[0] as LegReport));
+      saved.push(reports.map((report) => report[0] as LegReport));
     }
     const values = await Promise.all(places.map((place) => valuesOf(dir(place))));
     // A save with an element in two files, or in no file, is refused.

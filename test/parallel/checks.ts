@@ -17,55 +17,59 @@ export class Checks {
   count = 0;
 
   /** Equal bits, except for the sign of 0. */
-  same(what: string, got: readonly number[], wanted: readonly number[]): void {
+  same(label: string, got: readonly number[], expected: readonly number[]): void {
     this.count++;
-    const at = wanted.findIndex((value, i) => got[i] !== value);
-    if (got.length === wanted.length && at < 0) return;
-    this.failures.push(`${what}: element ${at} of ${wanted.length}: ${got[at]}, not ${wanted[at]}`);
+    const at = expected.findIndex((value, i) => got[i] !== value);
+    if (got.length === expected.length && at < 0) return;
+    this.failures.push(
+      `${label}: element ${at} of ${expected.length}: ${got[at]}, not ${expected[at]}`,
+    );
   }
 
   /**
-   * Within rtol 1e-5 and 1e-6 of the largest of `all` (default: `wanted`); 10 times that on a GPU.
+   * Within rtol 1e-5 and 1e-6 of the largest of `all` (default: `expected`); 10 times that on a GPU.
    */
   near(
-    what: string,
+    label: string,
     got: readonly number[],
-    wanted: readonly number[],
-    all: readonly number[] = wanted,
+    expected: readonly number[],
+    all: readonly number[] = expected,
   ): void {
     this.count++;
     const largest = all.reduce((a, b) => Math.max(a, Math.abs(b)), 0);
     const wide = home.kind === 'cpu' ? 1 : 10;
     const isNear = (value: number, i: number): boolean =>
       Math.abs((got[i] ?? Number.NaN) - value) <= wide * (1e-5 * Math.abs(value) + 1e-6 * largest);
-    const at = wanted.findIndex((value, i) => !isNear(value, i));
-    if (got.length === wanted.length && at < 0) return;
-    const text = `${got[at]}, not ${wanted[at]} (of ${wanted.length}, largest ${largest})`;
-    this.failures.push(`${what}: element ${at} of ${got.length}: ${text}`);
+    const at = expected.findIndex((value, i) => !isNear(value, i));
+    if (got.length === expected.length && at < 0) return;
+    const text = `${got[at]}, not ${expected[at]} (of ${expected.length}, largest ${largest})`;
+    this.failures.push(`${label}: element ${at} of ${got.length}: ${text}`);
   }
 
   /** The call throws a message that contains all of these words. */
-  throws(what: string, body: () => unknown, ...words: readonly string[]): void {
+  throws(label: string, body: () => unknown, ...words: readonly string[]): void {
     this.count++;
     try {
       body();
     } catch (error) {
       const text = `${(error as { code?: string }).code}: ${(error as Error).message}`;
       const missing = words.find((word) => !text.includes(word));
-      if (missing !== undefined) this.failures.push(`${what}: "${text}" without ${missing}`);
+      if (missing !== undefined) this.failures.push(`${label}: "${text}" without ${missing}`);
       return;
     }
-    this.failures.push(`${what}: nothing thrown`);
+    this.failures.push(`${label}: nothing thrown`);
   }
 }
 
-const boxOf = (whole: Tensor, { offset, shape }: nn.Box): Tensor =>
-  shape.reduce<Tensor>((from, size, d) => from.narrow(d, offset[d] as number, size), whole);
+const boxOf = (fullTensor: Tensor, { offset, shape }: nn.Box): Tensor =>
+  shape.reduce<Tensor>((from, size, d) => from.narrow(d, offset[d] as number, size), fullTensor);
 
 /** The elements of a whole tensor that belong to `parameter`. */
-export function partOf(whole: Tensor, { region }: nn.Parameter): number[] {
+export function partOf(fullTensor: Tensor, { region }: nn.Parameter): number[] {
   return noGrad(() =>
-    scope(() => region.boxes.flatMap((box) => boxOf(whole.detach(), box).contiguous().toArray())),
+    scope(() =>
+      region.boxes.flatMap((box) => boxOf(fullTensor.detach(), box).contiguous().toArray()),
+    ),
   );
 }
 
@@ -90,10 +94,10 @@ export function tokens(shape: readonly number[], classes: number, from = 0): Ten
 export function compareGradients(
   checks: Checks,
   name: string,
-  whole: nn.Module,
+  fullModel: nn.Module,
   part: nn.Module,
 ): void {
-  const expected = new Map(whole.namedParameters());
+  const expected = new Map(fullModel.namedParameters());
   checks.same(`${name} names`, [[...part.namedParameters()].length], [expected.size]);
   for (const [path, parameter] of part.namedParameters()) {
     const of = expected.get(path);
@@ -101,8 +105,13 @@ export function compareGradients(
       checks.failures.push(`${name}: ${path} without a gradient`);
       continue;
     }
-    const wanted = partOf(of.grad, parameter);
-    checks.near(`${name} gradient of ${path}`, parameter.grad.toArray(), wanted, of.grad.toArray());
+    const expectedValues = partOf(of.grad, parameter);
+    checks.near(
+      `${name} gradient of ${path}`,
+      parameter.grad.toArray(),
+      expectedValues,
+      of.grad.toArray(),
+    );
   }
 }
 
@@ -110,10 +119,10 @@ export function compareGradients(
 export function compareWeights(
   checks: Checks,
   name: string,
-  whole: nn.Module,
+  fullModel: nn.Module,
   part: nn.Module,
 ): void {
-  const expected = new Map(whole.namedParameters());
+  const expected = new Map(fullModel.namedParameters());
   for (const [path, parameter] of part.namedParameters()) {
     const of = expected.get(path) as nn.Parameter;
     checks.same(`${name} ${path}`, parameter.toArray(), partOf(of, parameter));

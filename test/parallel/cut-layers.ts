@@ -27,10 +27,10 @@ function partOf(region: Region, shape: readonly number[], init: nn.Initializer):
   const cut: nn.Initializer = (out) =>
     noGrad(() =>
       scope(() => {
-        const whole = Tensor.empty(region.whole, 'f32', out.device);
-        init(whole);
+        const fullTensor = Tensor.empty(region.whole, 'f32', out.device);
+        init(fullTensor);
         const parts = region.boxes.map(({ offset, shape: sizes }) =>
-          offset.reduce((x, from, d) => x.narrow(d, from, sizes[d] as number), whole),
+          offset.reduce((x, from, d) => x.narrow(d, from, sizes[d] as number), fullTensor),
         );
         const dim = parts.length > 1 ? 0 : undefined;
         const all = dim === undefined ? (parts[0] as Tensor) : cat(parts, dim);

@@ -155,13 +155,13 @@ async function build(leg: Leg, job: Distributed): Promise<Engine> {
 }
 
 /** Declares a wrong tensor, or a wrong place in it. */
-function spoil(parameter: nn.Parameter, what: 'place' | 'shape'): void {
+function spoil(parameter: nn.Parameter, kind: 'place' | 'shape'): void {
   const { whole, boxes } = parameter.region;
   const [box] = boxes;
   if (!box) return;
   const [rows = 0, columns = 0] = whole;
   const shape = [rows, box.shape[1] as number];
-  if (what === 'shape') parameter.partOf({ whole: [rows, columns + 1], boxes });
+  if (kind === 'shape') parameter.partOf({ whole: [rows, columns + 1], boxes });
   else parameter.partOf({ whole, boxes: [{ offset: [0, 1], shape }] });
 }
 
@@ -193,7 +193,7 @@ async function step(engine: Engine, leg: Leg): Promise<number> {
     }
     return loss;
   } finally {
-    for (const tensors of batches) for (const one of Object.values(tensors)) one.dispose();
+    for (const tensors of batches) for (const tensor of Object.values(tensors)) tensor.dispose();
   }
 }
 
@@ -215,7 +215,8 @@ async function train(leg: Leg, job: Distributed): Promise<LegReport> {
     while (!isOver() && engine.globalSteps < steps) {
       if (leg.dies === job.rank && engine.globalSteps === 1) process.exit(3);
       const isSpoilt = leg.overflow === job.rank && engine.globalSteps === 1;
-      for (const one of engine.module.modules()) if (one instanceof Gated) one.overflows = isSpoilt;
+      for (const model of engine.module.modules())
+        if (model instanceof Gated) model.overflows = isSpoilt;
       report.losses.push(await step(engine, leg));
       report.norms.push(engine.getGlobalGradNorm());
       if (leg.stops === job.rank && engine.globalSteps === 2) process.kill(process.pid, 'SIGTERM');

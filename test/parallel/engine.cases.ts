@@ -13,17 +13,20 @@ export async function run(
   ranks: number,
   job: Omit<EngineJob, 'device'>,
 ): Promise<LegReport[][]> {
-  const whole: EngineJob = { device: device.kind, ...job };
+  const fullEngineJob: EngineJob = { device: device.kind, ...job };
   // If only one rank throws, the others must not wait for ten minutes.
   const environment = { DEEPSPEED_TIMEOUT: '2' };
-  const results = await runRanks('../parallel/engine-process', ranks, { job: whole, environment });
+  const results = await runRanks('../parallel/engine-process', ranks, {
+    job: fullEngineJob,
+    environment,
+  });
   return reportsOf<LegReport[]>(results);
 }
 
 /** Joins the ranks' parts to whole parameters; ranks with the same part must have the same bits. */
 export function wholeOf(held: readonly Record<string, Held>[]): Map<string, Float64Array> {
   const found = new Map<string, Float64Array>();
-  for (const [name, { region, values }] of held.flatMap((one) => Object.entries(one))) {
+  for (const [name, { region, values }] of held.flatMap((item) => Object.entries(item))) {
     const all = found.get(name) ?? new Float64Array(numel(region.whole)).fill(Number.NaN);
     found.set(name, all);
     let from = 0;
@@ -62,22 +65,24 @@ interface Bounds {
  */
 export function requireEqual(
   shape: MeshShape,
-  own: readonly LegReport[],
+  localReports: readonly LegReport[],
   alone: readonly LegReport[],
   { place, tolerance, norms: ofNorms = tolerance, weights: drift }: Bounds & { place: string },
 ): void {
-  const same = <K extends keyof LegReport>(key: K): LegReport[K][] => own.map((one) => one[key]);
-  for (const norms of same('norms')) assert.deepEqual(norms, own[0]?.norms, `${place}: norms`);
+  const same = <K extends keyof LegReport>(key: K): LegReport[K][] =>
+    localReports.map((report) => report[key]);
+  for (const norms of same('norms'))
+    assert.deepEqual(norms, localReports[0]?.norms, `${place}: norms`);
   const initial = wholeOf(same('initial'));
-  const before = wholeOf(alone.slice(0, 1).map((one) => one.initial));
+  const before = wholeOf(alone.slice(0, 1).map((report) => report.initial));
   assert.deepEqual([...initial.keys()].sort(), [...before.keys()].sort(), place);
   for (const [name, values] of before) assert.deepEqual(initial.get(name), values, name);
-  for (const [rank, { losses, norms, skipped }] of own.entries()) {
+  for (const [rank, { losses, norms, skipped }] of localReports.entries()) {
     const expected = alone[shape.coordinates(rank).dp] as LegReport;
     // A pipeline reports the mean over the data ranks.
     const reporters = shape.sizes.pp > 1 ? alone : [expected];
     losses.forEach((loss, i) => {
-      const sum = reporters.reduce((total, one) => total + (one.losses[i] as number), 0);
+      const sum = reporters.reduce((total, report) => total + (report.losses[i] as number), 0);
       requireNear(loss, sum / reporters.length, tolerance, `${place}, loss ${i} of ${rank}`);
     });
     norms.forEach((norm, i) => {
@@ -87,7 +92,7 @@ export function requireEqual(
     assert.equal(losses.length, expected.losses.length, place);
   }
   const weights = wholeOf(same('weights'));
-  const expected = wholeOf(alone.slice(0, 1).map((one) => one.weights));
+  const expected = wholeOf(alone.slice(0, 1).map((report) => report.weights));
   const together = distance(joinValues(weights), joinValues(expected));
   assert.ok(together <= drift, `${place}, all weights: ${together}`);
   for (const [name, values] of expected) {
@@ -108,21 +113,21 @@ export interface Comparison {
   tolerance?: number;
 }
 
-export async function equal(device: Device, wanted: Comparison): Promise<void> {
-  const { mesh, ranks, legs, tolerance = 1e-5 } = wanted;
+export async function equal(device: Device, expected: Comparison): Promise<void> {
+  const { mesh, ranks, legs, tolerance = 1e-5 } = expected;
   const shape = MeshShape.over(ranks, mesh);
   const alone = await run(device, shape.sizes.dp, { mesh: {}, legs });
-  const own = await run(device, ranks, { mesh, legs });
+  const localRows = await run(device, ranks, { mesh, legs });
   for (const [i, leg] of legs.entries()) {
     const place = JSON.stringify(leg);
-    const of = (reports: LegReport[][]) => reports.map((one) => one[i] as LegReport);
-    for (const { error } of [...of(own), ...of(alone)]) assert.equal(error, undefined, place);
+    const of = (reports: LegReport[][]) => reports.map((report) => report[i] as LegReport);
+    for (const { error } of [...of(localRows), ...of(alone)]) assert.equal(error, undefined, place);
     const isNarrow = leg.precision === 'bf16' || leg.precision === 'fp16';
     // Each rank rounds its part of a sum to 16 bits: norms of so few elements differ by a few
     // percent.
     const narrow: Bounds = { tolerance: 1e-2, norms: 0.1, weights: 0.2 };
     const within = isNarrow ? narrow : { tolerance, weights: tolerance };
-    requireEqual(shape, of(own), of(alone), { place, ...within });
+    requireEqual(shape, of(localRows), of(alone), { place, ...within });
   }
 }
 
@@ -134,12 +139,12 @@ async function checkSkipped(device: Device): Promise<void> {
   );
   const reports = await run(device, 4, { mesh: { tp: 2 }, legs });
   for (const [i, leg] of legs.entries()) {
-    const own = reports.map((one) => one[i] as LegReport);
-    for (const one of own) {
-      assert.equal(one.skipped, 1, JSON.stringify(leg));
-      assert.deepEqual(one.norms, own[0]?.norms, JSON.stringify(leg));
+    const localReports = reports.map((report) => report[i] as LegReport);
+    for (const report of localReports) {
+      assert.equal(report.skipped, 1, JSON.stringify(leg));
+      assert.deepEqual(report.norms, localReports[0]?.norms, JSON.stringify(leg));
     }
-    wholeOf(own.map(({ weights }) => weights));
+    wholeOf(localReports.map(({ weights }) => weights));
   }
 }
 

@@ -78,7 +78,7 @@ async function step(engine: Engine): Promise<void> {
     engine.backward(engine.forward(inputs, labels));
     engine.step();
   } finally {
-    for (const one of [inputs, labels]) one.dispose();
+    for (const tensor of [inputs, labels]) tensor.dispose();
   }
 }
 

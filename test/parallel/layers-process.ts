@@ -38,9 +38,9 @@ function collectives(group: ProcessGroup): void {
   const total = (size * (size + 1)) / 2;
   for (const shape of [[2, 7, 3], [1, 5], [4], [2, 12, 3], [3, 9, 12]]) {
     const x = numbers(shape).requireGrad();
-    const made = x.mul(1);
-    const y = parallel.copyToGroup(made, group);
-    checks.same('copyToGroup twice', [Number(y === parallel.copyToGroup(made, group))], [1]);
+    const tensor = x.mul(1);
+    const y = parallel.copyToGroup(tensor, group);
+    checks.same('copyToGroup twice', [Number(y === parallel.copyToGroup(tensor, group))], [1]);
     y.mul(rank + 1)
       .add(y)
       .sum()
@@ -48,8 +48,8 @@ function collectives(group: ProcessGroup): void {
     checks.near('copyToGroup gradient', gradOf(x), new Array(x.numel).fill(total + size));
     const z = numbers(shape).requireGrad();
     const sum = parallel.sumOverGroup(z.mul(rank + 1), group);
-    const wanted = z.toArray().map((value) => value * total);
-    checks.near('sumOverGroup', sum.toArray(), wanted);
+    const expected = z.toArray().map((value) => value * total);
+    checks.near('sumOverGroup', sum.toArray(), expected);
     sum.sum().backward();
     checks.near('sumOverGroup gradient', gradOf(z), new Array(z.numel).fill(rank + 1));
     for (const dim of shape.keys()) along(group, shape, dim);
@@ -73,10 +73,10 @@ function summedProducts(group: ProcessGroup): void {
       const added = bias?.clone().requireGrad() ?? null;
       const sum = sumOfLinear(part, own, added, group);
       const [wholeX, wholeWeight] = [x.requireGrad(), weight.requireGrad()];
-      const whole = linear(wholeX, wholeWeight, bias?.requireGrad() ?? null);
-      checks.near(title, sum.toArray(), whole.toArray());
-      const factor = numbers(whole.shape, 3);
-      for (const out of [sum, whole]) out.mul(factor).sum().backward();
+      const fullTensor = linear(wholeX, wholeWeight, bias?.requireGrad() ?? null);
+      checks.near(title, sum.toArray(), fullTensor.toArray());
+      const factor = numbers(fullTensor.shape, 3);
+      for (const out of [sum, fullTensor]) out.mul(factor).sum().backward();
       const partGrad = (of: Tensor): number[] =>
         (of.grad as Tensor).narrow(-1, rank * 3, 3).toArray();
       checks.near(`${title}: gradient of x`, gradOf(part), partGrad(wholeX));
@@ -95,13 +95,13 @@ function along(group: ProcessGroup, shape: readonly number[], dim: number): void
   const title = `[${shape}] along ${dim}`;
   const length = shape[dim] as number;
   if (length < size) return;
-  const whole = numbers(shape).requireGrad();
-  const part = parallel.scatterToGroup(whole, group, dim);
+  const fullTensor = numbers(shape).requireGrad();
+  const part = parallel.scatterToGroup(fullTensor, group, dim);
   const again = parallel.gatherFromGroup(part, group, dim, length);
-  checks.same(`${title} gathered`, again.toArray(), whole.toArray());
+  checks.same(`${title} gathered`, again.toArray(), fullTensor.toArray());
   const factor = numbers(shape, 3);
   again.mul(factor).sum().backward();
-  checks.same(`${title} gradient`, gradOf(whole), factor.toArray());
+  checks.same(`${title} gradient`, gradOf(fullTensor), factor.toArray());
   const other = numbers(shape).requireGrad();
   const reduced = parallel.sumToParts(other.mul(rank + 1), group, dim);
   const total = (size * (size + 1)) / 2;
@@ -112,8 +112,8 @@ function along(group: ProcessGroup, shape: readonly number[], dim: number): void
     .mul(rank + 1)
     .sum()
     .backward();
-  const wanted = factor.toArray().map((value) => value * total * (rank + 1));
-  checks.near(`${title} gradient of both`, gradOf(other), wanted);
+  const expected = factor.toArray().map((value) => value * total * (rank + 1));
+  checks.near(`${title} gradient of both`, gradOf(other), expected);
 }
 
 /**
@@ -136,9 +136,9 @@ function watchGathers(
     note(options?.stream);
     return allReduce.call(group, x, options);
   };
-  group.reduceScatter = (part, whole, options) => {
+  group.reduceScatter = (part, fullView, options) => {
     note(options?.stream);
-    return reduceScatter.call(group, part, whole, options);
+    return reduceScatter.call(group, part, fullView, options);
   };
   try {
     body();
@@ -177,15 +177,15 @@ function overlapOfParts(group: ProcessGroup): void {
   const { size, rank } = group;
   for (const length of [2 * size, 2 * size + 1]) {
     const layer = new nn.Linear(3, 4).to(group.device);
-    const own = Math.floor(length / size) + (rank < length % size ? 1 : 0);
-    const leaf = numbers([2, own, 3]).requireGrad();
-    const whole = parallel.gatherForGroup(leaf.mul(1), group, 1, length);
-    const loss = layer.call(whole).sum();
+    const localValue = Math.floor(length / size) + (rank < length % size ? 1 : 0);
+    const leaf = numbers([2, localValue, 3]).requireGrad();
+    const fullTensor = parallel.gatherForGroup(leaf.mul(1), group, 1, length);
+    const loss = layer.call(fullTensor).sum();
     const seen = watchGathers(group, [layer.weight], () => loss.backward());
     checks.same(`sums by parts of ${length}`, seen.flat(), [0]);
     const columns = layer.weight.sum(0).mul(size).toArray();
-    const wanted = Array.from({ length: 2 * own }, () => columns).flat();
-    checks.near(`gradient of ${length} parts`, gradOf(leaf), wanted);
+    const expected = Array.from({ length: 2 * localValue }, () => columns).flat();
+    checks.near(`gradient of ${length} parts`, gradOf(leaf), expected);
   }
 }
 
@@ -219,16 +219,16 @@ function compare(
     return [out.toArray(), x.requiresGrad ? gradOf(x) : []];
   };
   seed(7);
-  const whole = make().to(group.device);
-  const wanted = run(whole);
+  const fullModel = make().to(group.device);
+  const expected = run(fullModel);
   seed(7);
   const part = parallel.parallelize(make(), group, { layers }).to(group.device);
-  compareWeights(checks, name, whole, part);
+  compareWeights(checks, name, fullModel, part);
   run(part).forEach((values, i) => {
-    checks.near(`${name} ${i ? 'gradient of x' : 'output'}`, values, wanted[i] as number[]);
+    checks.near(`${name} ${i ? 'gradient of x' : 'output'}`, values, expected[i] as number[]);
   });
   parallel.sumPartialGradients(part, group);
-  compareGradients(checks, name, whole, part);
+  compareGradients(checks, name, fullModel, part);
   compareOwners(checks, name, part, group);
 }
 
@@ -274,7 +274,7 @@ function losses(group: ProcessGroup): void {
       const [whole, part] = [1, 2].map(() => headOf(channels, classes, fillNumbers)) as [
         ...[nn.Linear, nn.Linear],
       ];
-      for (const one of [whole, part]) one.weight.requireGrad(trained);
+      for (const layer of [whole, part]) layer.weight.requireGrad(trained);
       const head = new parallel.VocabularyHead(part, group).to(group.device);
       whole.to(group.device);
       const [x, y] = [1, 1].map((from) => numbers([2, 5, channels], from).requireGrad()) as [
@@ -304,13 +304,13 @@ function losses(group: ProcessGroup): void {
 function ties(group: ProcessGroup, classes: number): void {
   const rows = 10;
   const flat: nn.Initializer = (out) => out.fill_(1);
-  const whole = headOf(2, classes, flat).to(group.device);
+  const fullLayer = headOf(2, classes, flat).to(group.device);
   const head = new parallel.VocabularyHead(headOf(2, classes, flat), group).to(group.device);
   for (const target of [0, 5, classes - 1]) {
     const [wanted, got] = [new LossReport(group.device), new LossReport(group.device)];
     const x = numbers([rows, 2]);
     const all = tokens([rows], 1).add(target);
-    linearCrossEntropy(x, whole.weight, all, { report: wanted });
+    linearCrossEntropy(x, fullLayer.weight, all, { report: wanted });
     head.lossOf(x, all, { report: got });
     checks.same(`ties at ${target}`, countsOf(got), countsOf(wanted));
     checks.same(`ties at ${target}, first`, countsOf(got), [rows, target === 0 ? rows : 0]);

@@ -81,14 +81,14 @@ function sequence(
   group: ProcessGroup,
   name: string,
   make: () => nn.models.CausalLM,
-  whole: nn.models.CausalLM,
+  fullModel: nn.models.CausalLM,
 ): number {
   seed(7);
-  const how = { sequenceParallel: true };
-  const part = parallel.parallelize(make(), group, null, how).to(group.device);
+  const options = { sequenceParallel: true };
+  const part = parallel.parallelize(make(), group, null, options).to(group.device);
   const loss = trainOnce(part, new LossReport(group.device)).item();
   parallel.sumPartialGradients(part, group);
-  compareGradients(checks, `${name}, tokens apart:`, whole, part);
+  compareGradients(checks, `${name}, tokens apart:`, fullModel, part);
   if (part instanceof GPT2) {
     const x = numbers([1, 12, 20]).requireGrad();
     const alone = () => part.transformer.h[1]?.call(x, null);
@@ -101,28 +101,28 @@ function sequence(
 
 function train(group: ProcessGroup, name: string, make: () => nn.models.CausalLM): void {
   seed(7);
-  const whole = make().to(group.device);
+  const fullModel = make().to(group.device);
   seed(7);
   const part = parallel.parallelize(make(), group).to(group.device);
   const [wanted, got] = [new LossReport(group.device), new LossReport(group.device)];
-  compareWeights(checks, name, whole, part);
+  compareWeights(checks, name, fullModel, part);
   compareOwners(checks, name, part, group);
-  const expected = trainOnce(whole, wanted).item();
+  const expected = trainOnce(fullModel, wanted).item();
   const first = trainOnce(part, got).item();
   checks.near(`${name} loss`, [first], [expected]);
-  const apart = sequence(group, name, make, whole);
+  const apart = sequence(group, name, make, fullModel);
   // Sums over more than two ranks have an order, which NCCL chooses per collective.
   const compared = group.device.kind === 'cpu' || group.size <= 2 ? 'same' : 'near';
   checks[compared](`${name} loss, tokens apart`, [apart], [first]);
   const countsOf = (report: LossReport): number[] => [report.read().counted, report.read().correct];
   checks.same(`${name} counts`, countsOf(got), countsOf(wanted));
   parallel.sumPartialGradients(part, group);
-  compareGradients(checks, name, whole, part);
+  compareGradients(checks, name, fullModel, part);
   part.eval();
-  whole.eval();
+  fullModel.eval();
   const prompt = [3, 1, 4];
   const options = { maxNewTokens: 7, temperature: 0, seed: 1 };
-  checks.same(`${name} text`, part.generate(prompt, options), whole.generate(prompt, options));
+  checks.same(`${name} text`, part.generate(prompt, options), fullModel.generate(prompt, options));
 }
 
 /** Sparse block layouts that differ per head, in training and with a cache. */
@@ -143,11 +143,11 @@ function sparse(group: ProcessGroup): void {
   };
   for (const [name, make] of Object.entries(makers)) {
     seed(7);
-    const whole = make().to(group.device);
+    const fullModel = make().to(group.device);
     seed(7);
     const part = parallel.parallelize(make(), group).to(group.device);
     const x = tokens([2, 70], 37);
-    const losses = [whole, part].map((model) => {
+    const losses = [fullModel, part].map((model) => {
       nn.sparsify(model, options);
       const loss = model.call(x, x) as Tensor;
       loss.backward();
@@ -155,9 +155,9 @@ function sparse(group: ProcessGroup): void {
     });
     checks.near(`${name} loss`, losses.slice(1), losses.slice(0, 1));
     parallel.sumPartialGradients(part, group);
-    compareGradients(checks, name, whole, part);
+    compareGradients(checks, name, fullModel, part);
     const prompt = Array.from({ length: 40 }, (_, i) => (i * 11) % 37);
-    const [wanted, got] = [whole, part].map((model) =>
+    const [wanted, got] = [fullModel, part].map((model) =>
       model.eval().generate(prompt, { maxNewTokens: 20, temperature: 0, seed: 1 }),
     );
     checks.same(`${name} text`, got as number[], wanted as number[]);
@@ -173,13 +173,13 @@ function checkRefusals(group: ProcessGroup): void {
 
 /** Each rank loads its part of the files, which equals the part of the whole model. */
 async function load(group: ProcessGroup, folder: string): Promise<void> {
-  const whole = await nn.models.fromPretrained(folder);
+  const fullModel = await nn.models.fromPretrained(folder);
   const part = parallel.parallelize(await nn.models.fromPretrained(folder), group);
   scope(() => {
     for (const [path, parameter] of part.namedParameters()) {
       checks.same(`${folder} ${path} stays in its file`, [Number(!!parameter.stored)], [1]);
     }
-    compareWeights(checks, folder, whole, part);
+    compareWeights(checks, folder, fullModel, part);
   });
 }
 

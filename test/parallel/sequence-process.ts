@@ -66,17 +66,22 @@ function documents(): Tensor {
 }
 
 /** Compares gradients of whole samples with the sum over the ranks. */
-function compareSums(group: ProcessGroup, name: string, whole: nn.Module, part: nn.Module): void {
-  const expected = new Map(whole.namedParameters());
+function compareSums(
+  group: ProcessGroup,
+  name: string,
+  fullModel: nn.Module,
+  part: nn.Module,
+): void {
+  const expected = new Map(fullModel.namedParameters());
   for (const [path, { grad }] of part.namedParameters()) {
-    const wanted = expected.get(path)?.grad;
-    if (!grad || !wanted) {
+    const expectedTensor = expected.get(path)?.grad;
+    if (!grad || !expectedTensor) {
       checks.failures.push(`${name}: ${path} without a gradient`);
       continue;
     }
     const sum = grad.clone();
     group.allReduce(sum).wait();
-    checks.near(`${name} gradient of ${path}`, sum.toArray(), wanted.toArray());
+    checks.near(`${name} gradient of ${path}`, sum.toArray(), expectedTensor.toArray());
   }
 }
 
@@ -105,8 +110,8 @@ function compare(group: ProcessGroup, name: string, make: () => nn.models.Causal
 }
 
 /** A custom loss over all logits, on every rank. */
-function ownLoss(group: ProcessGroup, name: string, whole: nn.Module, part: nn.Module): void {
-  const losses = [whole, part].map((model) => {
+function ownLoss(group: ProcessGroup, name: string, fullModel: nn.Module, part: nn.Module): void {
+  const losses = [fullModel, part].map((model) => {
     model.zeroGrad();
     seed(5);
     const logits = model.call(tokens([2, TOKENS], 37, 3)) as Tensor;
@@ -115,17 +120,17 @@ function ownLoss(group: ProcessGroup, name: string, whole: nn.Module, part: nn.M
     return loss.item();
   });
   checks.near(`${name} loss of logits`, losses.slice(1), losses.slice(0, 1));
-  compareSums(group, `${name}, logits`, whole, part);
+  compareSums(group, `${name}, logits`, fullModel, part);
 }
 
 /** Uneven token counts, with and without gradients, and sampling, which needs no other rank. */
-function apart(name: string, whole: nn.models.CausalLM, part: nn.models.CausalLM): void {
+function apart(name: string, fullModel: nn.models.CausalLM, part: nn.models.CausalLM): void {
   const odd = tokens([1, 11], 37);
   checks.throws(`${name}, odd tokens`, () => part.call(odd, odd), 'DS_SHAPE', 'a multiple of');
-  for (const model of [whole, part]) model.eval();
+  for (const model of [fullModel, part]) model.eval();
   for (const length of [11, TOKENS]) {
     const x = tokens([1, length], 37);
-    const [wanted, got] = noGrad(() => [whole, part].map((model) => model.call(x) as Tensor));
+    const [wanted, got] = noGrad(() => [fullModel, part].map((model) => model.call(x) as Tensor));
     checks.near(
       `${name}, ${length} tokens`,
       got?.toArray().flat(2) as number[],
@@ -136,7 +141,7 @@ function apart(name: string, whole: nn.models.CausalLM, part: nn.models.CausalLM
   checks.same(
     `${name} text`,
     part.generate([3, 1, 4], options),
-    whole.generate([3, 1, 4], options),
+    fullModel.generate([3, 1, 4], options),
   );
 }
 

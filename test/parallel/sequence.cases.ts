@@ -27,7 +27,7 @@ async function checkRefusals(device: Device): Promise<void> {
   const legs = REFUSED.map(([leg]) => leg);
   const reports = await run(device, 2, { mesh: { sp: 2 }, legs });
   for (const [i, [, message]] of REFUSED.entries()) {
-    for (const own of reports) assert.match(String(own[i]?.error), message);
+    for (const localReports of reports) assert.match(String(localReports[i]?.error), message);
   }
 }
 

@@ -21,7 +21,7 @@ async function writeAdapter(model: nn.Module, options: peft.LoraOptions): Promis
 }
 
 const nowhere = { layers_to_transform: null, layers_pattern: null };
-const whole = ['model.layers.1.self_attn.q_proj', 'model.layers.1.self_attn.v_proj'];
+const fullTexts = ['model.layers.1.self_attn.q_proj', 'model.layers.1.self_attn.v_proj'];
 
 test.each<[peft.LoraOptions, object]>([
   [
@@ -33,16 +33,16 @@ test.each<[peft.LoraOptions, object]>([
   ],
   [
     { targetModules: '.*[qv]_proj', layersToTransform: [1], layersPattern: 'layers' },
-    { target_modules: whole, ...nowhere },
+    { target_modules: fullTexts, ...nowhere },
   ],
   [{ targetModules: '.*[qv]_proj' }, { target_modules: '.*[qv]_proj', ...nowhere }],
   [
     { layersToTransform: 1 },
     { target_modules: ['q_proj', 'v_proj'], layers_to_transform: [1], layers_pattern: null },
   ],
-])('PEFT can read the saved adapter of %j', async (options, wanted) => {
+])('PEFT can read the saved adapter of %j', async (options, expected) => {
   const model = tinyLlama();
-  expect(await writeAdapter(model, options)).toEqual(wanted);
+  expect(await writeAdapter(model, options)).toEqual(expected);
   const other = await peft.loadAdapter(tinyLlama(), dir);
   expect([...peft.lorasOf(other).keys()]).toEqual([...peft.lorasOf(model).keys()]);
 });
@@ -73,16 +73,20 @@ async function rewrite(change: (tensors: Map<string, Tensor>) => void): Promise<
     tensors.set(name, Tensor.from(values, { shape: entry.shape }));
   }
   change(tensors);
-  const own: Record<string, object> = {};
+  const settings: Record<string, object> = {};
   const parts: Uint8Array[] = [];
   let at = 0;
   for (const [name, tensor] of tensors) {
     const { buffer } = tensor.toRaw();
-    own[name] = { dtype: 'F32', shape: tensor.shape, data_offsets: [at, at + buffer.byteLength] };
+    settings[name] = {
+      dtype: 'F32',
+      shape: tensor.shape,
+      data_offsets: [at, at + buffer.byteLength],
+    };
     at += buffer.byteLength;
     parts.push(new Uint8Array(buffer as ArrayBuffer));
   }
-  const text = Buffer.from(JSON.stringify(own));
+  const text = Buffer.from(JSON.stringify(settings));
   const length = Buffer.alloc(8);
   length.writeBigUInt64LE(BigInt(text.length));
   writeFileSync(path, Buffer.concat([length, text, ...parts]));
@@ -135,7 +139,7 @@ test.each(['lm_head', 'wte'])('ensure_weight_tying writes %s and its twin', asyn
     expect(names).toContain(`base_model.model.${one}.weight`);
   }
   const other = await peft.loadAdapter(tinyGpt2(9), dir);
-  const [got, expected] = [other, model].map((one) => one.transformer.wte.weight.toArray());
+  const [got, expected] = [other, model].map((model) => model.transformer.wte.weight.toArray());
   expect(got).toEqual(expected);
   writeFileSync(path, JSON.stringify({ ...config, ensure_weight_tying: false }));
   await expect(peft.loadAdapter(tinyGpt2(9), dir)).rejects.toThrow(/set ensureWeightTying/);
@@ -145,13 +149,13 @@ test('a table and its head may be longer than a string can be', async () => {
   const model = peft.addLora(tinyGpt2(), { modulesToSave: ['wte', 'lm_head'] });
   await peft.saveAdapter(model, dir);
   const longest = 4096;
-  const given = Buffer.prototype.toString;
+  const input = Buffer.prototype.toString;
   const limited = jest.spyOn(Buffer.prototype, 'toString').mockImplementation(function (
     this: Buffer,
     ...args
   ) {
     if (args[0] === 'latin1' && this.length > longest) throw new Error('ERR_STRING_TOO_LONG');
-    return given.apply(this, args);
+    return input.apply(this, args);
   });
   try {
     expect(model.transformer.wte.weight.numel * 4).toBeGreaterThan(longest);

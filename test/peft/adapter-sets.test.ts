@@ -64,8 +64,8 @@ test('one adapter is active at a time, and the others keep their values', () => 
   const model = pair();
   expect(peft.adapterNames(model)).toEqual(['one', 'two']);
   expect(peft.activeAdapters(model)).toEqual(['one']);
-  const one = outputs(model);
-  near(one, mergeSets({ one: 1 }));
+  const values = outputs(model);
+  near(values, mergeSets({ one: 1 }));
   peft.setAdapter(model, 'two');
   const names = [...model.namedParameters()].map(([name]) => name);
   expect(names.filter((name) => name.includes('lora_A'))).toHaveLength(4);
@@ -73,7 +73,7 @@ test('one adapter is active at a time, and the others keep their values', () => 
   const trained = model.parameters().filter(({ requiresGrad }) => requiresGrad);
   expect(trained).toHaveLength(8);
   peft.setAdapter(model, 'one');
-  expect(outputs(model)).toEqual(one);
+  expect(outputs(model)).toEqual(values);
   const base = peft.withoutAdapters(model, () => outputs(model));
   expect(base).toEqual(outputs(tinyLlama()));
 });
@@ -136,7 +136,7 @@ test('"linear" weighs A and B by the roots of the factors, as PEFT does', () => 
   const factors = (name: string) => {
     peft.setAdapter(model, name);
     const layer = [...peft.lorasOf(model)].find(([path]) => path.endsWith('0.self_attn.q_proj'));
-    return layer![1].factors.map((one) => one.toArray());
+    return layer![1].factors.map((factor) => factor.toArray());
   };
   const [one, two] = [factors('one'), factors('two')];
   peft.addWeightedAdapter(model, { one: 0.5, two: -2 }, 'mix');

@@ -62,7 +62,7 @@ async function asInF64(device: Device): Promise<void> {
     nn.init.ones(out);
     out.add_(Tensor.from(wave(OUTPUTS, 0.4).map((x) => x / 2)).to(device));
   });
-  const [a, b] = layer.factors.map((one) => at(one.toArray(), one.size(1))) as [At, At];
+  const [a, b] = layer.factors.map((factor) => at(factor.toArray(), factor.size(1))) as [At, At];
   const m = layer.lora_magnitude_vector.toArray();
   const update = times(RANK, b, a);
   const whole: At = (i, j) => w(i, j) + FACTOR * update(i, j);
@@ -99,8 +99,8 @@ async function dropsAsLora(device: Device): Promise<void> {
     void model.proj.weight.buffer;
     peft.addLora(model, { ...DORA, useDora, loraDropout: 0.5, targetModules: ['proj'] });
     const { factors } = model.proj as unknown as peft.LoraLinear;
-    factors.forEach((one, i) => {
-      one.initialize((out) => {
+    factors.forEach((factor, i) => {
+      factor.initialize((out) => {
         nn.init.zeros(out);
         out.add_(Tensor.from(wave(out.numel, i), { shape: out.shape }).to(device).mul(1e-4));
       });
@@ -126,8 +126,8 @@ async function stagesOfALife(device: Device): Promise<void> {
     peft.addLora(model, { ...DORA, targetModules });
     assert.ok(largest(logits(model, device), plain) < 1e-5);
     const names = [...model.namedParameters()].map(([name]) => name);
-    const own = names.filter((name) => name.endsWith('.lora_magnitude_vector'));
-    assert.equal(own.length, 3 * 2 + 1);
+    const localTexts = names.filter((name) => name.endsWith('.lora_magnitude_vector'));
+    assert.equal(localTexts.length, 3 * 2 + 1);
     stir(model);
     grow(model);
     const adapted = logits(model, device);
@@ -237,15 +237,15 @@ async function losses(device: Device, zero_optimization: Zero): Promise<number[]
 }
 
 async function underEngines(device: Device): Promise<void> {
-  const whole = await losses(device, { stage: 0 });
-  assert.ok((whole[3] as number) < (whole[0] as number), whole.join(' '));
+  const fullValues = await losses(device, { stage: 0 });
+  assert.ok((fullValues[3] as number) < (fullValues[0] as number), fullValues.join(' '));
   const away = {
     stage: 3,
     offload_param: { device: 'cpu' },
     stage3_max_reuse_distance: 0,
   } as const;
   const from = await losses(device, { ...away, stage3_param_persistence_threshold: 0 });
-  assert.deepEqual(from, whole);
+  assert.deepEqual(from, fullValues);
 }
 
 export const cases: Case[] = [

@@ -47,14 +47,17 @@ for (const [name, base] of Object.entries(bases)) {
     const parameters = new Map(model.namedParameters());
     const gradients = [...golden.keys()].filter((key) => key.startsWith('grad.'));
     for (const key of gradients) {
-      const own = key
+      const localText = key
         .replace('grad.base_model.model.', '')
         .replace('.modules_to_save.default', '')
         .replace(/\.base_layer(?!\.lora_)/, '')
         .replace('.lora_magnitude_vector.default.weight', '.lora_magnitude_vector')
         .replace(/\.default(?=\.|$)/, '');
-      const grad = parameters.get(own)?.grad as Tensor;
-      expect([own, largest(grad.toArray(), valuesOf(golden, key)) < 1e-4]).toEqual([own, true]);
+      const grad = parameters.get(localText)?.grad as Tensor;
+      expect([localText, largest(grad.toArray(), valuesOf(golden, key)) < 1e-4]).toEqual([
+        localText,
+        true,
+      ]);
     }
     expect(gradients.length).toBe(
       model.parameters().filter(({ requiresGrad }) => requiresGrad).length,

@@ -26,7 +26,7 @@ function tinyMoe(): nn.models.Qwen3Moe {
 }
 
 const lorasOf = (model: nn.Module): peft.LoraExperts[] =>
-  [...peft.lorasOf(model).values()].filter((one) => one instanceof peft.LoraExperts);
+  [...peft.lorasOf(model).values()].filter((value) => value instanceof peft.LoraExperts);
 
 test('adapters of both matrices have the names of PEFT, and change nothing at first', () => {
   const model = tinyMoe();
@@ -63,8 +63,8 @@ test.each(['qwen3-moe', 'gpt-oss'])('%s: files as PEFT writes them', async (name
   try {
     await peft.saveAdapter(model, dir);
     const [saved, reference] = await Promise.all(
-      [dir, join(golden, name, 'adapter')].map(async (one) => {
-        const files = await WeightFiles.open(join(one, 'adapter_model.safetensors'));
+      [dir, join(golden, name, 'adapter')].map(async (text) => {
+        const files = await WeightFiles.open(join(text, 'adapter_model.safetensors'));
         const names = [...files.tensors.keys()].sort();
         const found = await Promise.all(names.map(async (key) => bitsOf(await files.read(key))));
         await files.close();

@@ -37,7 +37,7 @@ function besideHooks(device: Device, isPacked: boolean): void {
     y.square().sum().backward();
     const leaves = [x, ...layer.factors];
     const values = [y.toArray(), ...leaves.map(({ grad }) => (grad as Tensor).toArray())];
-    for (const one of leaves) one.grad = null;
+    for (const tensor of leaves) tensor.grad = null;
     return values;
   };
   const plain = run();
@@ -58,7 +58,7 @@ function besideHooks(device: Device, isPacked: boolean): void {
 function inReplays(device: Device, isPacked: boolean): void {
   const [model] = withLora(device, isPacked);
   const x = randn([5, 64], { device }).keep().requireGrad();
-  const y = checkpoint((given: Tensor) => model.call(given) as Tensor, x);
+  const y = checkpoint((tensor: Tensor) => model.call(tensor) as Tensor, x);
   const counts = countOps(() => y.sum().backward());
   assert.equal(counts.Matmul, 1 + 5);
   assert.equal(counts.Nf4Dequantize, isPacked ? 1 : undefined);
@@ -73,8 +73,8 @@ function wide(device: Device, isReplayed: boolean): void {
     const dz = randn([2, 37, 48], { device }).to('bf16');
     const leaves = [x, down.requireGrad(), up.requireGrad()];
     const base = randn([2, 37, 48], { device }).to('bf16');
-    const run = (given: Tensor): Tensor =>
-      addWideLinearInto(base.clone(), wideLinear(given, down).mul(2), up);
+    const run = (tensor: Tensor): Tensor =>
+      addWideLinearInto(base.clone(), wideLinear(tensor, down).mul(2), up);
     const y = isReplayed ? checkpoint(run, x) : run(x);
     y.backward(dz);
     const got = [y, ...leaves.map(({ grad }) => grad as Tensor)];
@@ -87,8 +87,8 @@ function wide(device: Device, isReplayed: boolean): void {
       return [sum, ofInner.matmul(down), ofDown, grads.transpose(0, 1).matmul(inner)];
     });
     for (const [i, tensor] of got.entries()) {
-      const [values, wanted] = [tensor, expected[i] as Tensor].map((one) =>
-        cast(one, 'f32').toArray().flat(9),
+      const [values, wanted] = [tensor, expected[i] as Tensor].map((tensor) =>
+        cast(tensor, 'f32').toArray().flat(9),
       ) as [number[], number[]];
       const top = Math.max(...wanted.map(Math.abs));
       // cuBLASLt may round the product to bf16 before it adds, so a bf16 result has two roundings.

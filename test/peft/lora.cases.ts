@@ -34,8 +34,8 @@ function matrixOf(tensor: Tensor): Matrix {
   return Array.from({ length: rows }, (_, i) => values.slice(i * columns, (i + 1) * columns));
 }
 
-function near(name: string, got: Tensor | null, wanted: Matrix): void {
-  const error = largest((got as Tensor).toArray(), wanted.flat());
+function near(name: string, got: Tensor | null, expected: Matrix): void {
+  const error = largest((got as Tensor).toArray(), expected.flat());
   assert.ok(error < 2e-6, `${name} is off by ${error}`);
 }
 
@@ -63,14 +63,14 @@ async function asInF64(device: Device, options: peft.LoraOptions, s: number): Pr
   const [xs, dys] = [fillMatrix(ROWS, INPUTS, 0.3), fillMatrix(ROWS, OUTPUTS, 2.1)];
   const x = Tensor.from(xs, { device }).requireGrad();
   const y = model.call(x);
-  const whole = sum(w, scaleMatrix(times(b, a), s));
+  const fullRows = sum(w, scaleMatrix(times(b, a), s));
   near(
     'y',
     y,
-    times(xs, transposeMatrix(whole)).map((row) => row.map((v, j) => v + (bias[j] as number))),
+    times(xs, transposeMatrix(fullRows)).map((row) => row.map((v, j) => v + (bias[j] as number))),
   );
   y.backward(Tensor.from(dys, { device }));
-  near('dx', x.grad, times(dys, whole));
+  near('dx', x.grad, times(dys, fullRows));
   near('dA', layer.lora_A.weight.grad, scaleMatrix(times(transposeMatrix(times(dys, b)), xs), s));
   near(
     'dB',
@@ -97,11 +97,11 @@ async function embeddings(device: Device): Promise<void> {
   stir(model);
   const layer = model.table as unknown as peft.LoraEmbedding;
   const [a, b] = layer.factors.map(matrixOf) as [Matrix, Matrix];
-  const whole = sum(table, scaleMatrix(transposeMatrix(times(b, a)), 3));
+  const fullRows = sum(table, scaleMatrix(transposeMatrix(times(b, a)), 3));
   near(
     'rows',
     model.call(index),
-    [5, 0, 5].map((row) => whole[row] as number[]),
+    [5, 0, 5].map((row) => fullRows[row] as number[]),
   );
   model.call(index).sum().backward();
   assert.deepEqual(layer.lora_embedding_A.grad?.shape, [2, 6]);
@@ -109,7 +109,7 @@ async function embeddings(device: Device): Promise<void> {
   near(
     'merged',
     model.call(index),
-    [5, 0, 5].map((row) => whole[row] as number[]),
+    [5, 0, 5].map((row) => fullRows[row] as number[]),
   );
 }
 
@@ -125,11 +125,11 @@ async function checkPadding(device: Device): Promise<void> {
   stir(on(device, model));
   const layer = model.table as unknown as peft.LoraEmbedding;
   const out = model.call(Tensor.from(Int32Array.from([2, 5, 2, 0]), { device }));
-  const whole = layer.base.weight.to('f32').add(layer.update());
+  const fullTensor = layer.base.weight.to('f32').add(layer.update());
   near(
     'rows',
     out,
-    [2, 5, 2, 0].map((row) => matrixOf(whole)[row] as number[]),
+    [2, 5, 2, 0].map((row) => matrixOf(fullTensor)[row] as number[]),
   );
   out.sum().backward();
   const grad = matrixOf(layer.lora_embedding_A.grad as Tensor);
@@ -146,9 +146,9 @@ async function stagesOfALife(device: Device, model: nn.models.CausalLM): Promise
   const names = [...model.namedParameters()].map(([name]) => name);
   const plain = logits(model, device);
   peft.addLora(model, { r: 4, loraAlpha: 16, targetModules: 'all-linear' });
-  const own = [...model.namedParameters()].map(([name]) => name);
+  const localTexts = [...model.namedParameters()].map(([name]) => name);
   assert.deepEqual(
-    own.filter((name) => !name.includes('lora_')),
+    localTexts.filter((name) => !name.includes('lora_')),
     names,
   );
   // On a GPU, a separate matmul rounds differently than one with a fused sum.
@@ -236,12 +236,12 @@ async function nothingOverMerged(device: Device): Promise<void> {
     const weights = Object.keys(tinyLlama().stateDict());
     const names = await exportHeader('merged.safetensors');
     assert.deepEqual(
-      names.filter((one) => one.includes('lora_')),
+      names.filter((name) => name.includes('lora_')),
       [],
     );
-    assert.ok(weights.every((one) => names.includes(one) || one.includes('lm_head')));
+    assert.ok(weights.every((weight) => names.includes(weight) || weight.includes('lm_head')));
     inEngine(() => peft.unmerge(trained));
-    assert.ok((await exportHeader('beside.safetensors')).some((one) => one.includes('lora_')));
+    assert.ok((await exportHeader('beside.safetensors')).some((text) => text.includes('lora_')));
     await engine.loadCheckpoint(dir);
     engine.destroy();
   } finally {
@@ -275,8 +275,8 @@ async function files(device: Device): Promise<void> {
     const other = on(device, tinyGpt2(5));
     await peft.loadAdapter(other, dir, { isTrainable: true });
     assert.deepEqual(logits(other, device), logits(model, device));
-    const trainedNames = (one: nn.Module) =>
-      [...one.namedParameters()]
+    const trainedNames = (model: nn.Module) =>
+      [...model.namedParameters()]
         .filter(([, { requiresGrad }]) => requiresGrad)
         .map(([name]) => name);
     assert.deepEqual(trainedNames(other), trainedNames(model));
@@ -310,8 +310,8 @@ async function dtypes(device: Device): Promise<void> {
     out.to('f32').square().mean().backward();
     for (const [name, parameter] of model.namedParameters()) {
       assert.equal(parameter.grad !== null, name.includes('lora_'), name);
-      const wanted = name.includes('lora_') && autocastAdapterDtype ? 'f32' : 'bf16';
-      assert.equal(parameter.dtype, wanted, name);
+      const expected = name.includes('lora_') && autocastAdapterDtype ? 'f32' : 'bf16';
+      assert.equal(parameter.dtype, expected, name);
     }
   }
 }
@@ -322,7 +322,7 @@ async function dtypes(device: Device): Promise<void> {
 async function keepsNoInput(device: Device): Promise<void> {
   const width = 4096;
   for (const [layer, isFrozen] of [true, false].flatMap((frozen) =>
-    [new nn.Linear(width, 8), new nn.LinearGelu(width, 8)].map((one) => [one, frozen] as const),
+    [new nn.Linear(width, 8), new nn.LinearGelu(width, 8)].map((layer) => [layer, frozen] as const),
   )) {
     on(device, layer).requiresGrad_(!isFrozen);
     const start = Tensor.from(new Float32Array(64 * width), { shape: [64, width], device });
@@ -370,14 +370,14 @@ async function savedTables(device: Device): Promise<void> {
     const path = join(dir, 'adapter_model.safetensors');
     const tensors = await nn.loadWeights(new Tables(), path, { strict: false });
     assert.equal(tensors.unexpected.length, 2);
-    const whole = new Whole(model);
-    await nn.saveWeights(whole, path);
+    const fullSize = new Whole(model);
+    await nn.saveWeights(fullSize, path);
     const other = await peft.loadAdapter(on(device, tinyLlama(9)), dir);
     for (const [name, table] of [...other.namedParameters()].filter(([one]) =>
       /embed_tokens|head/.test(one),
     )) {
-      const wanted = model.stateDict()[name] as Tensor;
-      assert.deepEqual(table.toArray(), wanted.toArray(), name);
+      const expected = model.stateDict()[name] as Tensor;
+      assert.deepEqual(table.toArray(), expected.toArray(), name);
     }
   } finally {
     rmSync(dir, { recursive: true, force: true });

@@ -77,7 +77,7 @@ test('about 4.5 bits a weight, as for linear layers', () => {
   const model = peft.quantize(tinyMoe(), { experts: true });
   const bytes = packedOf(model).reduce((sum, [, { stored }]) => sum + stored.numel, 0);
   const weights = packedOf(model).reduce(
-    (sum, [, { shape }]) => sum + shape.reduce((all, one) => all * one, 1),
+    (sum, [, { shape }]) => sum + shape.reduce((all, value) => all * value, 1),
     0,
   );
   expect(bytes).toBe(weights / 2);

@@ -30,9 +30,9 @@ test.each([true, false])(
     });
     const files = await WeightFiles.open(folder);
     const first = 'model.layers.0.self_attn.q_proj.weight';
-    const own = [...files.tensors.keys()].filter((name) => name.startsWith(first)).sort();
+    const localTexts = [...files.tensors.keys()].filter((name) => name.startsWith(first)).sort();
     const nested = doubleQuant ? ['.nested_absmax', '.nested_quant_map'] : [];
-    expect(own).toEqual(
+    expect(localTexts).toEqual(
       ['', '.absmax', ...nested, '.quant_map', '.quant_state.bitsandbytes__nf4'].map(
         (end) => first + end,
       ),
@@ -95,9 +95,9 @@ test('routers and experts, which stay whole, are named as the files name them', 
   expect(await skippedModules(qwen)).toEqual([...namesOf('mlp'), 'lm_head']);
 });
 
-test.each([null, 4, 'nf4', []])('quantize() refuses invalid options: %j', (given) => {
+test.each([null, 4, 'nf4', []])('quantize() refuses invalid options: %j', (input) => {
   const error = { code: 'DS_ARGUMENT', op: 'quantize' };
-  expect(() => peft.quantize(tinyLlama(), given as never)).toThrow(expect.objectContaining(error));
+  expect(() => peft.quantize(tinyLlama(), input as never)).toThrow(expect.objectContaining(error));
 });
 
 test('other 4-bit formats are refused', async () => {

@@ -99,19 +99,21 @@ async function quantizes(device: Device): Promise<void> {
     [333, 32],
   ] as const) {
     const values = drawValues(count, count);
-    const wanted = inBlocks(values, block, nf4Of);
+    const expected = inBlocks(values, block, nf4Of);
     const bytes = Tensor.from(new Uint8Array(Math.ceil(count / 2)).fill(0xee), { device });
     const absmax = f32(new Array(Math.ceil(count / block)).fill(Number.NaN), device);
     const code = f32(NF4_CODE, device);
     kernels.nf4Quantize({ in: f32(values, device), code, packed: bytes, absmax, block });
-    assert.deepEqual(bytes.toArray(), packCodes(wanted.codes), `${count} values`);
-    assert.deepEqual(absmax.toArray(), wanted.scales);
+    assert.deepEqual(bytes.toArray(), packCodes(expected.codes), `${count} values`);
+    assert.deepEqual(absmax.toArray(), expected.scales);
     for (const dtype of ['f32', 'bf16', 'f16'] as const) {
       const out = full([count], Number.NaN, { dtype, device });
       const plain = { nestedCode: null, nestedAbsmax: null, offset: null, nestedBlock: 256 };
       kernels.nf4Dequantize({ packed: bytes, code, absmax, out, block, ...plain });
-      const back = wanted.codes.map((one, i) =>
-        fround(fround(NF4_CODE[one] as number) * (wanted.scales[Math.floor(i / block)] as number)),
+      const back = expected.codes.map((code, i) =>
+        fround(
+          fround(NF4_CODE[code] as number) * (expected.scales[Math.floor(i / block)] as number),
+        ),
       );
       assert.equal(bitsOf(out), bitsOf(f32(back, device).to(dtype)), `${count} as ${dtype}`);
     }
@@ -125,16 +127,16 @@ async function nests(device: Device): Promise<void> {
   seed(8);
   const layer = on(device, new nn.Linear(130, 300));
   const weights = layer.weight.toArray();
-  const made = peft.NF4Linear.from(layer);
+  const nf4Linear = peft.NF4Linear.from(layer);
   const { codes, scales } = inBlocks(weights, 64, nf4Of);
-  assert.deepEqual(made.weight.toArray(), packCodes(codes));
-  const offset = (made.nested_offset as nn.Parameter).toArray()[0] as number;
+  assert.deepEqual(nf4Linear.weight.toArray(), packCodes(codes));
+  const offset = (nf4Linear.nested_offset as nn.Parameter).toArray()[0] as number;
   const mean = scales.reduce((a, b) => a + b, 0) / scales.length;
   assert.ok(Math.abs(offset / mean - 1) < 1e-6);
   const left = scales.map((scale) => fround(scale - offset));
   const nested = inBlocks(left, 256, byteOf);
-  assert.deepEqual(made.absmax.toArray(), nested.codes);
-  assert.deepEqual((made.nested_absmax as nn.Parameter).toArray(), nested.scales);
+  assert.deepEqual(nf4Linear.absmax.toArray(), nested.codes);
+  assert.deepEqual((nf4Linear.nested_absmax as nn.Parameter).toArray(), nested.scales);
   const restored = nested.codes.map((byte, i) =>
     fround(
       fround((DYNAMIC_CODE[byte] as number) * (nested.scales[Math.floor(i / 256)] as number)) +
@@ -144,7 +146,7 @@ async function nests(device: Device): Promise<void> {
   const back = codes.map((code, i) =>
     fround(fround(NF4_CODE[code] as number) * (restored[Math.floor(i / 64)] as number)),
   );
-  assert.deepEqual(made.values('f32').toArray(), back);
+  assert.deepEqual(nf4Linear.values('f32').toArray(), back);
   assert.ok(largest(back, weights) < 0.02);
 }
 
@@ -157,16 +159,16 @@ async function computes(device: Device): Promise<void> {
     for (const dtype of ['f32', 'bf16'] as DType[]) {
       seed(9);
       const layer = on(device, new nn.LinearGelu(24, 40));
-      const made = peft.NF4Linear.from(layer, { doubleQuant, blockSize: 32 });
-      const whole = made.values('f32').toArray();
+      const nf4Linear = peft.NF4Linear.from(layer, { doubleQuant, blockSize: 32 });
+      const fullValues = nf4Linear.values('f32').toArray();
       layer.weight.initialize(
-        (out) => void out.copy_(Tensor.from(whole, { shape: out.shape, device })),
+        (out) => void out.copy_(Tensor.from(fullValues, { shape: out.shape, device })),
       );
       layer.to(dtype);
       const values = f32(drawValues(72, 4), device).reshape([3, 24]).to(dtype).keep();
       const [x, same] = [values.clone().requireGrad(), values.clone().requireGrad()];
-      made.to(dtype);
-      const [y, expected] = [made.call(x), layer.call(same)];
+      nf4Linear.to(dtype);
+      const [y, expected] = [nf4Linear.call(x), layer.call(same)];
       // On a GPU, GELU is fused into the matmul of the linear layer, which rounds differently.
       const exact = device.kind === 'cpu' ? 1e-6 : 1e-5;
       const bound = dtype === 'f32' ? exact : 0.05;
@@ -178,8 +180,8 @@ async function computes(device: Device): Promise<void> {
         number[],
       ];
       assert.ok(largest(...grads) < (dtype === 'f32' ? 1e-5 : 0.3));
-      assert.equal(made.weight.dtype, 'u8');
-      assert.equal(made.weight.requiresGrad, false);
+      assert.equal(nf4Linear.weight.dtype, 'u8');
+      assert.equal(nf4Linear.weight.requiresGrad, false);
     }
   }
 }
@@ -209,21 +211,21 @@ async function models(device: Device): Promise<void> {
 async function refuses(device: Device): Promise<void> {
   const layer = on(device, new nn.Linear(4, 4));
   assert.throws(() => peft.NF4Linear.from(layer, { blockSize: 7 }), /blockSize: expected an even/);
-  const made = peft.NF4Linear.from(layer);
-  assert.throws(() => made.weight.requireGrad(), /part of a quantized weight/);
+  const nf4Linear = peft.NF4Linear.from(layer);
+  assert.throws(() => nf4Linear.weight.requireGrad(), /part of a quantized weight/);
   assert.throws(() => peft.quantize(new nn.Dropout(0.5)), /linear layers/);
   for (const skipModules of ['lm_head', null, [1], ['']] as unknown as string[][]) {
-    const given = { skipModules };
+    const options = { skipModules };
     const message = /skipModules: expected a list of names, got/;
-    assert.throws(() => peft.quantize(tinyLlama(), given), message);
-    assert.throws(() => nn.quantizeModel(tinyLlama(), { bits: 8, ...given }), message);
+    assert.throws(() => peft.quantize(tinyLlama(), options), message);
+    assert.throws(() => nn.quantizeModel(tinyLlama(), { bits: 8, ...options }), message);
   }
-  const whole = peft.quantize(tinyLlama());
+  const fullModel = peft.quantize(tinyLlama());
   assert.throws(
-    () => peft.addLora(whole, { modulesToSave: ['mlp'] }),
+    () => peft.addLora(fullModel, { modulesToSave: ['mlp'] }),
     /modulesToSave: expected modules without quantized .*, got model\.layers\.0\.mlp\.gate_proj\.weight, a/,
   );
-  assert.equal(peft.lorasOf(whole).size, 0);
+  assert.equal(peft.lorasOf(fullModel).size, 0);
   const adapted = peft.addLora(on(device, tinyLlama()));
   assert.throws(() => peft.quantize(adapted), /Quantize first/);
   const [code, absmax] = [f32(NF4_CODE, device), f32([1], device)];
@@ -241,19 +243,19 @@ async function refusesNonFinite(device: Device): Promise<void> {
   for (const odd of [Number.NaN, Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY]) {
     const spoilt = on(device, new nn.Linear(6, 3));
     const values = Array.from({ length: 18 }, (_, i) => (i === 7 ? odd : i - 9));
-    const wanted = Tensor.from(values, { shape: [3, 6], device });
-    noGrad(() => scope(() => void spoilt.weight.copy_(wanted)));
+    const expected = Tensor.from(values, { shape: [3, 6], device });
+    noGrad(() => scope(() => void spoilt.weight.copy_(expected)));
     const message = /finite numbers, got inf or NaN in a weight \[3, 6\]/;
     const refused = { code: 'DS_NONFINITE', message };
     assert.throws(() => peft.NF4Linear.from(spoilt), refused);
     assert.throws(() => peft.quantize(new nn.Sequential(spoilt)), refused);
   }
-  const made = peft.NF4Linear.from(on(device, new nn.Linear(4, 4)));
-  const before = scope(() => made.values('f32').toArray());
+  const nf4Linear = peft.NF4Linear.from(on(device, new nn.Linear(4, 4)));
+  const before = scope(() => nf4Linear.values('f32').toArray());
   const spoilt = full([4, 4], Number.NaN, { device });
-  assert.throws(() => made.setValues(spoilt), { code: 'DS_NONFINITE' });
+  assert.throws(() => nf4Linear.setValues(spoilt), { code: 'DS_NONFINITE' });
   assert.deepEqual(
-    scope(() => made.values('f32').toArray()),
+    scope(() => nf4Linear.values('f32').toArray()),
     before,
   );
 }

@@ -130,14 +130,14 @@ test.each<peft.LoraOptions>([
     const named = [...model.namedParameters()].filter(([name]) => /lora_[AB]\.weight$/.test(name));
     const values = named.map(([, parameter]) => parameter.toArray());
     return values
-      .filter((one) => one.some((x) => x !== 0))
-      .map((one) => one.slice(0, 64).map(Math.sign).join());
+      .filter((value) => value.some((x) => x !== 0))
+      .map((value) => value.slice(0, 64).map(Math.sign).join());
   };
   const first = starts(5);
   expect(new Set(first).size).toBe(options.initLoraWeights === false ? 28 : 14);
   expect(first).toHaveLength(new Set(first).size);
   expect(starts(5)).toEqual(first);
-  expect(starts(6).some((one) => first.includes(one))).toBe(false);
+  expect(starts(6).some((start) => first.includes(start))).toBe(false);
 });
 
 test('only named parts are trained, biases and whole modules included', () => {
@@ -241,7 +241,8 @@ test('adapters return when a promise ends or rejects', async () => {
 
 test('adapters return after the last of several bodies, in any order', async () => {
   const model = peft.addLora(tinyLlama());
-  const areEnabled = (): boolean => [...peft.lorasOf(model).values()].every((one) => one.isEnabled);
+  const areEnabled = (): boolean =>
+    [...peft.lorasOf(model).values()].every((value) => value.isEnabled);
   const ends: (() => void)[] = [];
   const wait = (): Promise<void> => new Promise((end) => ends.push(end));
   const [first, second] = [peft.withoutAdapters(model, wait), peft.withoutAdapters(model, wait)];

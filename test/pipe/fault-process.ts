@@ -142,8 +142,8 @@ async function main(fault: Fault): Promise<void> {
   try {
     const { engine } = await initialize({ model, config: configOf(fault) });
     if (fault.kind === 'forward') engine.forward();
-    const given = batches(fault, isMine);
-    const data = fault.kind === 'no iterator' && isMine ? ([given] as never) : given;
+    const options = batches(fault, isMine);
+    const data = fault.kind === 'no iterator' && isMine ? ([options] as never) : options;
     if (fault.kind === 'evaluates alone' && isMine) engine.eval();
     if (fault.kind === 'throws in evaluation') await engine.evalBatch(data);
     if (fault.kind === 'evaluates first' && isMine) await engine.evalBatch(data);

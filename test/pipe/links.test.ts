@@ -53,7 +53,7 @@ async function firstStage(): Promise<Links> {
     world: { device: cpu() },
     mesh: { shape: { ranksAlong: () => ranks, others: () => [] }, place: () => 0 },
     newGroup: async () => group(),
-    nextName: (what: string) => what,
+    nextName: (label: string) => label,
   } as unknown as Distributed;
   return Links.open(job, lower(ONE_F_ONE_B, 2, 2), false);
 }

@@ -54,7 +54,9 @@ const batch = (i: number): [Tensor, Tensor] => [
 
 const weightsOf = (engine: Engine): number[] => {
   engine.synchronize();
-  return Array.from(engine.module.parameters()).flatMap((one) => one.toArray() as number[]);
+  return Array.from(engine.module.parameters()).flatMap(
+    (parameter) => parameter.toArray() as number[],
+  );
 };
 
 interface Run {

@@ -182,25 +182,28 @@ test('a failed batch leaves no state, and can be passed again', async () => {
     seed(3);
     const { engine } = await initialize({ model: model(), config, device: 'cpu' });
     let asked = 0;
-    const given = {
+    const options = {
       next: () => {
         asked++;
         return { value: [x, y], done: false } as const;
       },
     };
-    const found = [(await engine.trainBatch(given)).item()];
+    const found = [(await engine.trainBatch(options)).item()];
     if (fails) {
       good = 2;
-      await expect(engine.trainBatch(given)).rejects.toThrow('labels of no kind');
+      await expect(engine.trainBatch(options)).rejects.toThrow('labels of no kind');
       good = Number.POSITIVE_INFINITY;
       expect(asked).toBe(6);
     }
-    found.push((await engine.trainBatch(given)).item(), (await engine.trainBatch(given)).item());
+    found.push(
+      (await engine.trainBatch(options)).item(),
+      (await engine.trainBatch(options)).item(),
+    );
     engine.destroy();
     return found;
   };
-  const whole = await losses(false);
+  const fullValues = await losses(false);
   const before = liveTensors();
-  expect(await losses(true)).toEqual(whole);
+  expect(await losses(true)).toEqual(fullValues);
   expect(liveTensors()).toBeLessThanOrEqual(before + 8); // The model's parameters and the losses.
 });

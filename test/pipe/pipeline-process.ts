@@ -148,10 +148,10 @@ const sizes = { vocabSize: VOCABULARY, maxSeq: 16, layers: 4, heads: 4, channels
 
 /** The rotary ones are untied, so that each parameter belongs to one stage. */
 function languageModel({ model: name, inputsOnly = false }: Leg) {
-  const own = { ...sizes, activationCheckpointing: inputsOnly };
+  const settings = { ...sizes, activationCheckpointing: inputsOnly };
   const { GPT2, Llama, Phi3, Qwen3 } = nn.models;
-  if (name === 'gpt2') return new GPT2({ ...own, dropout: 0.1 });
-  const rotary = { ...own, hidden: 2 * CHANNELS, kvHeads: 2 };
+  if (name === 'gpt2') return new GPT2({ ...settings, dropout: 0.1 });
+  const rotary = { ...settings, hidden: 2 * CHANNELS, kvHeads: 2 };
   if (name === 'phi3') return new Phi3({ ...rotary, partialRotaryFactor: 0.5 });
   return name === 'llama' ? new Llama(rotary) : new Qwen3({ ...rotary, headDim: 16 });
 }

@@ -10,8 +10,8 @@ import type { Case } from '../support/case.js';
 import type { Leg, LegReport, PipelineJob } from './pipeline-process.js';
 
 async function run(device: Device, ranks: number, job: Omit<PipelineJob, 'device'>) {
-  const whole: PipelineJob = { device: device.kind, ...job };
-  const results = await runRanks('../pipe/pipeline-process', ranks, { job: whole });
+  const fullPipelineJob: PipelineJob = { device: device.kind, ...job };
+  const results = await runRanks('../pipe/pipeline-process', ranks, { job: fullPipelineJob });
   return reportsOf<LegReport[]>(results);
 }
 
@@ -36,15 +36,15 @@ const legs: Leg[] = [
 async function equal(
   device: Device,
   { pp, dp, copies = 1 }: { pp: number; dp: number; copies?: number },
-  wanted: Leg[],
+  expectedLegs: Leg[],
 ): Promise<void> {
-  const alone = await run(device, dp, { pp: 1, legs: wanted });
-  const all = await run(device, pp * dp * copies, { pp, tp: copies, legs: wanted });
+  const alone = await run(device, dp, { pp: 1, legs: expectedLegs });
+  const all = await run(device, pp * dp * copies, { pp, tp: copies, legs: expectedLegs });
   all.forEach((report, rank) => {
     assert.deepEqual(report, all[rank - (rank % copies)], `rank ${rank}`);
   });
   const staged = all.filter((_, rank) => rank % copies === 0);
-  for (const [i, leg] of wanted.entries()) {
+  for (const [i, leg] of expectedLegs.entries()) {
     const place = JSON.stringify(leg);
     for (let d = 0; d < dp; ++d) {
       const expected = alone[d]?.[i] as LegReport;
@@ -79,15 +79,15 @@ const toleranceOf = (name: string): number => (name.endsWith('c_attn.bias') ? 1e
 async function near(
   device: Device,
   { pp, dp, shared }: { pp: number; dp: number; shared?: string },
-  wanted: Leg[] = [
+  expectedLegs: Leg[] = [
     { schedule: '1f1b', micros: 3, stage: 0, precision: 'fp32', tied: true },
     { schedule: 'interleaved', micros: 4, stage: 1, precision: 'fp32', tied: true },
     { schedule: '1f1b', micros: 2, stage: 1, precision: 'fp32', tied: true, offload: true },
   ],
 ): Promise<void> {
-  const alone = await run(device, dp, { pp: 1, legs: wanted });
-  const staged = await run(device, pp * dp, { pp, legs: wanted });
-  for (const [i, leg] of wanted.entries()) {
+  const alone = await run(device, dp, { pp: 1, legs: expectedLegs });
+  const staged = await run(device, pp * dp, { pp, legs: expectedLegs });
+  for (const [i, leg] of expectedLegs.entries()) {
     const expected = alone[0]?.[i] as LegReport;
     const first = staged[0]?.[i] as LegReport;
     const last = staged[(pp - 1) * dp]?.[i] as LegReport;

@@ -69,18 +69,20 @@ describe.each(rows)('$schedule.name', ({ schedule, idle, live, costs = work }) =
       lower(schedule, p, m).forEach((list, rank) => {
         for (let turn = 0; turn < schedule.stagesPerRank; ++turn) {
           const stage = turn * p + rank;
-          const own = list.filter((action) => action.stage === stage);
+          const localItems = list.filter((action) => action.stage === stage);
           const kinds = (names: string) =>
-            own.filter((action): action is Work => isWork(action) && names.includes(action.kind));
+            localItems.filter(
+              (action): action is Work => isWork(action) && names.includes(action.kind),
+            );
           const inOrder = Array.from({ length: m }, (_, i) => i);
           expect(kinds('F').map(({ micro }) => micro)).toEqual(inOrder);
           if (schedule === INFERENCE) continue;
           expect(kinds('BI').map(({ micro }) => micro)).toEqual(inOrder);
           expect(kinds('BW').map(({ micro }) => micro)).toEqual(inOrder);
-          const last = own.findLastIndex(({ kind }) => kind === 'B' || kind === 'W');
-          const reduce = own.findIndex(({ kind }) => kind === 'reduce');
+          const last = localItems.findLastIndex(({ kind }) => kind === 'B' || kind === 'W');
+          const reduce = localItems.findIndex(({ kind }) => kind === 'reduce');
           expect(reduce).toBeGreaterThan(last);
-          expect(own.filter(({ kind }) => kind === 'reduce')).toHaveLength(1);
+          expect(localItems.filter(({ kind }) => kind === 'reduce')).toHaveLength(1);
         }
       });
     }

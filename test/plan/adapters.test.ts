@@ -59,10 +59,10 @@ test.each([
   const predicted = resident?.device.total as number;
   // Memory of earlier models must be freed before the peak is measured.
   await quiet(() => cpu().memory.inUse);
-  const made = model
+  const count = model
     .parameters()
-    .reduce((sum, one) => sum + (one.isMaterialized ? one.bytes : 0), 0);
-  const beside = cpu().memory.inUse - made;
+    .reduce((sum, parameter) => sum + (parameter.isMaterialized ? parameter.bytes : 0), 0);
+  const beside = cpu().memory.inUse - count;
   const peak = (await peakOf(model)) - beside;
   expect([kind, Math.abs(predicted / peak - 1) < 0.08]).toEqual([kind, true]);
 });

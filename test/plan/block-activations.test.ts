@@ -29,8 +29,8 @@ const shape = {
 };
 
 class SmallMixtral extends nn.models.Mixtral {
-  constructor(given: Omit<nn.models.MixtralConfig, 'moe'>) {
-    super({ ...given, moe: { experts: 6, perToken: 2, hidden: 192 } });
+  constructor(options: Omit<nn.models.MixtralConfig, 'moe'>) {
+    super({ ...options, moe: { experts: 6, perToken: 2, hidden: 192 } });
   }
 }
 /** Every second layer is a gated delta net. */
@@ -43,18 +43,18 @@ const deltaOf = (layers: number): nn.models.Qwen35Config['delta'] => ({
   layers: Array.from({ length: layers }, (_, i) => i % 2 === 0),
 });
 class SmallQwen35 extends nn.models.Qwen35 {
-  constructor(given: Omit<nn.models.Qwen35Config, 'delta'>) {
-    super({ ...given, delta: deltaOf(given.layers) });
+  constructor(options: Omit<nn.models.Qwen35Config, 'delta'>) {
+    super({ ...options, delta: deltaOf(options.layers) });
   }
 }
 class SmallQwen3Next extends nn.models.Qwen3Next {
-  constructor(given: Omit<nn.models.Qwen3NextConfig, 'delta' | 'moe'>) {
+  constructor(options: Omit<nn.models.Qwen3NextConfig, 'delta' | 'moe'>) {
     const moe = { experts: 6, perToken: 2, hidden: 192, sharedHidden: 96 };
-    super({ ...given, moe, delta: deltaOf(given.layers) });
+    super({ ...options, moe, delta: deltaOf(options.layers) });
   }
 }
 type Small = new (
-  given: typeof shape & { maxSeq: number; layers: number; activationCheckpointing: boolean },
+  options: typeof shape & { maxSeq: number; layers: number; activationCheckpointing: boolean },
 ) => nn.models.RotaryLM;
 
 const byDeclaration = [

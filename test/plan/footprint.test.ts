@@ -2,12 +2,12 @@
 import { footprintOf, mastersOf, type StateChoice } from '../../lib/plan/footprint.js';
 
 const bytes = { weight: 2, gradient: 2, state: 8 };
-const choice = (given: Partial<StateChoice>): StateChoice => ({
+const choice = (options: Partial<StateChoice>): StateChoice => ({
   placement: 'host',
   masters: 'f32',
   weights: 'device',
   speculates: false,
-  ...given,
+  ...options,
 });
 
 test('upper halves that leave host memory need two slots, of bounded tiles', () => {

@@ -60,7 +60,7 @@ test('measurements update moments in their dtype', async () => {
     updated.mockClear();
     measureRates(cpu(), { elements: 8, passes: 1, moments });
     const [{ master, m, v }] = updated.mock.calls[0] as [AdamWSpeculateArgs];
-    expect([master, m, v].map((one) => (one as Tensor).dtype)).toEqual(['f32', dtype, dtype]);
+    expect([master, m, v].map((view) => (view as Tensor).dtype)).toEqual(['f32', dtype, dtype]);
   }
 });
 
@@ -94,13 +94,13 @@ describe('gradients that stay from backward to the update', () => {
    * For one of two ranks, on a GPU with spare memory of twice its part of a bf16 gradient. The
    * weights are there or come later.
    */
-  function shareWhere(given: {
+  function shareWhere(options: {
     gradDtype: 'bf16' | 'f32';
     shardsGradients: boolean;
     hasWeights?: boolean;
     own?: Partial<Setup>;
   }): number {
-    const { gradDtype, shardsGradients, hasWeights = false, own = {} } = given;
+    const { gradDtype, shardsGradients, hasWeights = false, own = {} } = options;
     (ratesOf as jest.Mock).mockReturnValueOnce({ host: 1, link: 1e6 });
     const inUse = hasWeights ? 4 * numel : 0;
     const bytes = { weights: inUse, gradients: 0 };
@@ -126,16 +126,20 @@ describe('gradients that stay from backward to the update', () => {
   });
 
   test('take more beside upper halves of masters, and weights, where these stay, too', () => {
-    const shareKept = (own: Partial<Setup>) =>
-      shareWhere({ gradDtype: 'bf16', shardsGradients: true, own: { speculates: true, ...own } });
+    const shareKept = (localOptions: Partial<Setup>) =>
+      shareWhere({
+        gradDtype: 'bf16',
+        shardsGradients: true,
+        own: { speculates: true, ...localOptions },
+      });
     expect(shareKept({ canSplit: false })).toBe(0.125);
     expect(shareKept({})).toBeCloseTo((0.125 * 4) / 6);
     expect(shareKept({ weights: 'cpu' })).toBeCloseTo((0.125 * 4) / 8);
   });
 
   test('have the memory beside weights, which are counted once', () => {
-    const given = { gradDtype: 'f32', shardsGradients: true } as const;
-    expect(shareWhere({ ...given, hasWeights: true })).toBe(shareWhere(given));
+    const options = { gradDtype: 'f32', shardsGradients: true } as const;
+    expect(shareWhere({ ...options, hasWeights: true })).toBe(shareWhere(options));
   });
 
   test('are whole units if backward keeps them', () => {

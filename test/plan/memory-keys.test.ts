@@ -126,7 +126,7 @@ beforeAll(async () => {
   measured = results[0]?.report as number[];
 });
 
-test.each(runs.map((one, i) => [one.name, i] as const))('%s', (_, i) => {
+test.each(runs.map((run, i) => [run.name, i] as const))('%s', (_, i) => {
   const [got, predicted] = [measured[i] as number, planRun(runs[i] as Run)];
   expect(Math.abs(predicted / got - 1)).toBeLessThan(0.02);
 });
@@ -144,7 +144,7 @@ test.each([
   ['nothing gathered ahead', 'zero_hpz_partition_size'],
   ['nothing gathered ahead', 'zero_quantized_gradients'],
 ])('from "%s" to "%s" both move', (from, to) => {
-  const [a, b] = [from, to].map((name) => runs.findIndex((one) => one.name === name)) as [
+  const [a, b] = [from, to].map((name) => runs.findIndex((run) => run.name === name)) as [
     number,
     number,
   ];

@@ -102,7 +102,7 @@ async function measureRun(run: Run, device: Device): Promise<{ got: Bytes; predi
   const plan = memoryOf(sizes, setup);
   const { optimizer: state, buffers } = plan.host;
   engine.destroy();
-  for (const one of [tokens, ...model.parameters()]) one.dispose();
+  for (const tensor of [tokens, ...model.parameters()]) tensor.dispose();
   checkpointing.reset();
   const predicted = { device: total(plan.device), host: state + buffers, disk: plan.disk };
   return { got, predicted };
@@ -133,7 +133,7 @@ async function check(row: Row, device: Device): Promise<void> {
     }
   }
   const moves = PLACES.map((place) => to.got[place] - from.got[place]);
-  const moved = moves.reduce((sum, one) => sum + Math.abs(one), 0);
+  const moved = moves.reduce((sum, value) => sum + Math.abs(value), 0);
   assert.ok(moved > CHANGE * (from.got.device + from.got.host), `${row.key} moves nothing: ${log}`);
   PLACES.forEach((place, i) => {
     const off = Math.abs(to.predicted[place] - from.predicted[place] - required(moves[i]));
@@ -250,8 +250,8 @@ const rows: readonly Row[] = [
   ),
 ];
 
-export const cases: Case[] = rows.map((one) => ({
-  name: `the plan moves with ${one.key}`,
-  run: (device) => check(one, device),
-  skip: ({ kind }) => (kind === 'cpu' || one.onGpu ? null : 'measured on the CPU'),
+export const cases: Case[] = rows.map((row) => ({
+  name: `the plan moves with ${row.key}`,
+  run: (device) => check(row, device),
+  skip: ({ kind }) => (kind === 'cpu' || row.onGpu ? null : 'measured on the CPU'),
 }));

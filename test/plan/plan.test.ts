@@ -17,7 +17,7 @@ import {
 const GIB = 2 ** 30;
 const sizes = sizesOf(new nn.models.GPT2(nn.models.GPT2.config('1558M')));
 
-const request = (given: Partial<PlanRequest>): PlanRequest => ({
+const request = (options: Partial<PlanRequest>): PlanRequest => ({
   sizes,
   batch: 8,
   seq: 1024,
@@ -29,7 +29,7 @@ const request = (given: Partial<PlanRequest>): PlanRequest => ({
   diskMemory: 0,
   max: { tensor: 1, stages: 1 },
   cluster: { nodes: 1, devicesPerNode: 1, coresPerNode: 16, nodeLink: 50e9 },
-  ...given,
+  ...options,
 });
 
 test('more memory means less offload and recomputation', () => {
@@ -49,20 +49,20 @@ test('more memory means less offload and recomputation', () => {
 
 test('host memory limits all ranks of a machine together', () => {
   const cluster = { nodes: 1, devicesPerNode: 2, coresPerNode: 32, nodeLink: 50e9 };
-  const given = request({ deviceMemory: 8 * GIB, cluster });
-  expect(makePlan(given).best).not.toBeNull();
-  expect(makePlan({ ...given, hostMemory: 8 * GIB }).best).toBeNull();
+  const planRequest = request({ deviceMemory: 8 * GIB, cluster });
+  expect(makePlan(planRequest).best).not.toBeNull();
+  expect(makePlan({ ...planRequest, hostMemory: 8 * GIB }).best).toBeNull();
 });
 
 test('candidates that fit come first, and the best configuration is valid', () => {
   for (const ranks of [1, 2, 8]) {
     const cluster = { nodes: 1, devicesPerNode: ranks, coresPerNode: 32, nodeLink: 50e9 };
     const { candidates } = makePlan(request({ deviceMemory: 8 * GIB, cluster }));
-    const fits = candidates.map((one) => one.fits);
+    const fits = candidates.map((candidate) => candidate.fits);
     expect(fits).toEqual([...fits].sort((a, b) => Number(b) - Number(a)));
-    for (const one of candidates) {
-      const { errors } = checkConfig(configOf(one), { worldSize: ranks });
-      expect([configOf(one), errors]).toEqual([configOf(one), []]);
+    for (const candidate of candidates) {
+      const { errors } = checkConfig(configOf(candidate), { worldSize: ranks });
+      expect([configOf(candidate), errors]).toEqual([configOf(candidate), []]);
     }
   }
 });
@@ -100,16 +100,20 @@ test('state that the device updates costs it two gradients, upper halves and two
 
 test('after the step decision masters are in halves: 3.9 bytes a parameter less of the host, and a longer step', () => {
   const model = new nn.models.GPT2(nn.models.GPT2.config('10B'));
-  const given = request({ sizes: sizesOf(model), batch: 10, deviceMemory: 32 * GIB });
-  expect(makePlan(given).best?.setup).toMatchObject({ speculates: false, stage: 2, ratio: 1 });
-  const { candidates } = makePlan({ ...given, hostMemory: 252 * GIB });
+  const planRequest = request({ sizes: sizesOf(model), batch: 10, deviceMemory: 32 * GIB });
+  expect(makePlan(planRequest).best?.setup).toMatchObject({
+    speculates: false,
+    stage: 2,
+    ratio: 1,
+  });
+  const { candidates } = makePlan({ ...planRequest, hostMemory: 252 * GIB });
   const of = (speculates: boolean) =>
     candidates.find(
       ({ setup }) => setup.ratio === 1 && !setup.gpuShare && setup.speculates === speculates,
     ) as (typeof candidates)[0];
   const [tried, after] = [of(true), of(false)];
-  const { parameters } = given.sizes;
-  const slots = 2 * 2 * largestTile(given.sizes, 2 ** 26);
+  const { parameters } = planRequest.sizes;
+  const slots = 2 * 2 * largestTile(planRequest.sizes, 2 ** 26);
   expect(after.memory.host.optimizer).toBeCloseTo((8 + 2 + 1 / 8) * parameters, -1);
   expect(after.memory.host.buffers).toBeCloseTo(2 * parameters + slots, -1);
   expect(tried.memory.host.optimizer + tried.memory.host.buffers).toBeCloseTo(16 * parameters, -1);
@@ -139,11 +143,11 @@ test.each([
 );
 
 test('state on a disk: 12 bytes a parameter there, a gradient and slots in memory', () => {
-  const given = request({ deviceMemory: 16 * GIB, hostMemory: 8 * GIB, batch: 1 });
-  expect(makePlan(given).best).toBeNull();
+  const planRequest = request({ deviceMemory: 16 * GIB, hostMemory: 8 * GIB, batch: 1 });
+  expect(makePlan(planRequest).best).toBeNull();
   const { parameters, root, block } = sizes;
-  const made = makePlan({ ...given, diskMemory: 20e9 });
-  const best = made.best as (typeof made.candidates)[0];
+  const plan = makePlan({ ...planRequest, diskMemory: 20e9 });
+  const best = plan.best as (typeof plan.candidates)[0];
   expect(best?.setup).toMatchObject({ optimizer: 'nvme', ranks: 1 });
   expect(best?.disk).toBe(12 * parameters);
   expect(best?.memory.device.optimizer).toBe(0);
@@ -151,9 +155,9 @@ test('state on a disk: 12 bytes a parameter there, a gradient and slots in memor
   const slots = 4 * 12 * Math.max(root, block);
   expect([optimizer, buffers]).toEqual([0, 2 * parameters + slots]);
   expect(best?.time.update).toBeCloseTo((12 * parameters) / 2e9, 6);
-  const faster = makePlan({ ...given, diskMemory: 20e9, rates: { ...H200, disk: 4e9 } }).best;
+  const faster = makePlan({ ...planRequest, diskMemory: 20e9, rates: { ...H200, disk: 4e9 } }).best;
   expect(faster?.time.update).toBeCloseTo((12 * parameters) / 4e9, 6);
-  expect(makePlan({ ...given, diskMemory: 18e9 }).best).toBeNull();
+  expect(makePlan({ ...planRequest, diskMemory: 18e9 }).best).toBeNull();
   const config = configOf(best);
   expect(config.zero_optimization).toMatchObject({
     offload_optimizer: { device: 'nvme', nvme_path: '/nvme' },
@@ -188,13 +192,13 @@ describe('ranks that share a model', () => {
   test('every candidate has all ranks, the whole batch and a valid configuration', () => {
     const ways = new Set(candidates.map(({ setup }) => `${setup.tensor} x ${setup.stages}`));
     expect([...ways].sort()).toEqual(['1 x 1', '1 x 2', '1 x 4', '2 x 1', '2 x 2']);
-    for (const one of candidates) {
-      const { tensor, stages, ranks, microBatch, accumulation, stage } = one.setup;
+    for (const candidate of candidates) {
+      const { tensor, stages, ranks, microBatch, accumulation, stage } = candidate.setup;
       expect(tensor * stages * ranks).toBe(4);
       expect(ranks * microBatch * accumulation).toBe(8);
       if (stages > 1) expect(stage).toBeLessThan(2);
-      const { errors } = checkConfig(configOf(one), { worldSize: ranks });
-      expect([configOf(one), errors]).toEqual([configOf(one), []]);
+      const { errors } = checkConfig(configOf(candidate), { worldSize: ranks });
+      expect([configOf(candidate), errors]).toEqual([configOf(candidate), []]);
     }
     expect(configOf(of(2, 2))).toMatchObject({
       tensor_parallel: { autotp_size: 2 },
@@ -203,7 +207,7 @@ describe('ranks that share a model', () => {
   });
 
   test('two ranks per layer hold half of weights, gradients, state and logits', () => {
-    const [whole, half] = [of(1, 1), of(2, 1)].map((one) => one.memory.device) as [
+    const [whole, half] = [of(1, 1), of(2, 1)].map((candidate) => candidate.memory.device) as [
       (typeof candidates)[0]['memory']['device'],
       (typeof candidates)[0]['memory']['device'],
     ];
@@ -220,10 +224,10 @@ describe('ranks that share a model', () => {
 
   test('stages: embedding and their blocks, a micro-batch under way for each, and idle ones', () => {
     const { root, block, layers, parameters } = sizes;
-    const one = of(1, 4);
-    expect(one.memory.device.weights).toBe(2 * (root + (layers / 4) * block));
-    expect(one.memory.device.optimizer).toBe(12 * (root + (layers / 4) * block));
-    expect(one.memory.device.weights).toBeGreaterThan((2 * parameters) / 4);
+    const candidate = of(1, 4);
+    expect(candidate.memory.device.weights).toBe(2 * (root + (layers / 4) * block));
+    expect(candidate.memory.device.optimizer).toBe(12 * (root + (layers / 4) * block));
+    expect(candidate.memory.device.weights).toBeGreaterThan((2 * parameters) / 4);
     // 8 micro-batches and 3 more, of a quarter of the blocks each.
     const [few, many] = [of(1, 4, 8), of(1, 4, 1)].map(({ time }) => time.compute);
     expect(of(1, 4, 8).setup.accumulation).toBe(1);
@@ -238,8 +242,8 @@ test('a slow link between machines prefers candidates with little exchange', () 
   const cluster = { nodes: 4, devicesPerNode: 8, coresPerNode: 128, nodeLink: 5e9 };
   const slow = makePlan(request({ cluster }));
   const fast = makePlan(request({ cluster: { ...cluster, nodeLink: 400e9 } }));
-  const of = (made: typeof slow, stage: number) =>
-    made.candidates.find(({ setup }) => setup.stage === stage && setup.microBatch === 1)?.time
+  const of = (plan: typeof slow, stage: number) =>
+    plan.candidates.find(({ setup }) => setup.stage === stage && setup.microBatch === 1)?.time
       .exposed as number;
   expect(of(slow, 3)).toBeGreaterThan(of(slow, 1));
   expect(of(slow, 1)).toBeGreaterThan(2 * of(fast, 1));
@@ -248,34 +252,34 @@ test('a slow link between machines prefers candidates with little exchange', () 
 test.each([
   [{ batch: 0 }, /^plan batch: expected a positive whole number, got 0/],
   [{ seq: 2048 }, /^plan seq: expected at most the model's 1024, got 2048/],
-])('%o is refused', (given, message) => {
-  expect(() => makePlan(request(given))).toThrow(message);
+])('%o is refused', (input, message) => {
+  expect(() => makePlan(request(input))).toThrow(message);
 });
 
 test('ds plan prints the ways, the bytes of the best and its configuration', () => {
   const flags = { model: '124M', batch: 4, gpuMemory: 24 * GIB, hostMemory: 64 * GIB };
   const sharing = { tp: 1, pp: 1, nvmeRate: 2 };
   const machine = { gpus: 2, nodes: 1, cores: 16, link: 50 };
-  const given = { ...flags, ...sharing, ...machine, precision: 'bf16' } as const;
-  const { fits, output } = plan(given);
+  const options = { ...flags, ...sharing, ...machine, precision: 'bf16' } as const;
+  const { fits, output } = plan(options);
   expect(fits).toBe(true);
   expect(output).toMatch(/^ +GPU +host +step +tokens\/s +way\nbest/);
   expect(output).toMatch(/Best: stage \d.*\nEach GPU: weights .* GiB, gradients/);
   expect(output).toMatch(
     /0\.124e9 parameters; 1 x 2 GPUs of 24\.0 GiB, 64\.0 GiB of memory and 16 cores/,
   );
-  const json = JSON.parse(plan({ ...given, json: true }).output);
+  const json = JSON.parse(plan({ ...options, json: true }).output);
   expect(json.candidates).toContainEqual(json.best);
-  const none = plan({ ...given, gpuMemory: GIB / 4 });
+  const none = plan({ ...options, gpuMemory: GIB / 4 });
   expect([none.fits, none.output]).toEqual([false, expect.stringContaining('Nothing fits.')]);
 });
 
 test('if nothing fits, ds plan prints the missing memory of the nearest candidate', () => {
   const sharing = { tp: 1, pp: 1, nvmeRate: 2 };
   const machine = { gpus: 1, nodes: 1, cores: 16, link: 50, hostMemory: 128 * GIB };
-  const given = { ...sharing, ...machine, model: '40B', batch: 1, precision: 'bf16' } as const;
+  const options = { ...sharing, ...machine, model: '40B', batch: 1, precision: 'bf16' } as const;
   const lackMessage = (nvmeSpace: number, gpuMemory = 139) =>
-    plan({ ...given, nvmeSpace: nvmeSpace * GIB, gpuMemory: gpuMemory * GIB }).output;
+    plan({ ...options, nvmeSpace: nvmeSpace * GIB, gpuMemory: gpuMemory * GIB }).output;
   const small = lackMessage(64);
   expect(small).toMatch(/^ +GPU +host +disk +step +tokens\/s +way\ntoo much/);
   expect(small).toMatch(
@@ -370,8 +374,8 @@ const flags = {
 test('adapters are planned: trained parameters and frozen weights', () => {
   const before = cpu().memory.inUse;
   const ways = [{}, { lora: 16 }, { qlora: true as const, loraTargets: 'all-linear' }].map(
-    (one) => {
-      const { output } = plan({ ...flags, ...one, json: true });
+    (item) => {
+      const { output } = plan({ ...flags, ...item, json: true });
       return JSON.parse(output).best;
     },
   );
@@ -399,9 +403,9 @@ test('4-bit weights of an unbuilt model take the bytes of a built one', () => {
       heads: 4,
       hidden: 56,
     });
-  const made = sizesOf(peft.addLora(peft.quantize(make()), { r: 4 }));
+  const modelSizes = sizesOf(peft.addLora(peft.quantize(make()), { r: 4 }));
   const counted = sizesOf(peft.addLora(quantizeUnmade(make()), { r: 4 }));
-  expect(counted).toEqual(made);
+  expect(counted).toEqual(modelSizes);
   // Matmuls read all weights, in any format.
   expect(counted.packed.count).toBe(2 * (4 * 32 * 32 + 3 * 32 * 56));
   expect(counted.unpacked).toBe(32 * 56);
@@ -414,6 +418,6 @@ test.each([
   [{ lora: 8, tp: 2 }, 'adapters are not cut'],
   [{ loraTargets: 'all-linear' }, '--lora or --qlora with it'],
   [{ lora: 8, loraTargets: 'nothing' }, 'nothing'],
-])('%j of a plan is refused', (given, message) => {
-  expect(() => plan({ ...flags, ...given })).toThrow(message);
+])('%j of a plan is refused', (input, message) => {
+  expect(() => plan({ ...flags, ...input })).toThrow(message);
 });

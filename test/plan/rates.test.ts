@@ -6,7 +6,7 @@ import { H200, plainSetup, ratesNamed, ratesOf, sizesOf, stepTime } from '../../
 import { readPage } from '../docs/snippets.js';
 
 const of = (key: string) => {
-  const gpu = GPUS.find((one) => one.key === key);
+  const gpu = GPUS.find((gpu) => gpu.key === key);
   if (!gpu) throw new Error(`no ${key}`);
   return ratesOf(gpu);
 };

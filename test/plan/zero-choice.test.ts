@@ -34,7 +34,7 @@ function ways(ranks: number): CandidateSetup<Partial<Setup>>[] {
   const share = plannedGpuShare({ ...common, optimizer: 'cpu' }, H200, at(ranks));
   const all: Partial<Setup>[] = [
     { stage: 3, optimizer: 'cpu', weights: 'cpu', speculates: false },
-    ...onHost.flatMap((one) => [one, { ...one, gpuShare: share }]),
+    ...onHost.flatMap((item) => [item, { ...item, gpuShare: share }]),
     ...stages.map((stage) => ({ stage })),
     { stage: 0 },
   ];
@@ -49,7 +49,7 @@ function choose(ranks: number, room: Partial<typeof ROOM>, more: Partial<Weights
   return chooseWay(ways(ranks), { ...common, cluster: at(ranks), room: rooms, ...more });
 }
 
-const chooseConfig = (...given: Parameters<typeof choose>) => choose(...given).best?.config;
+const chooseConfig = (...values: Parameters<typeof choose>) => choose(...values).best?.config;
 
 describe('on one device', () => {
   test('nothing is offloaded if everything fits', () => {

@@ -261,7 +261,8 @@ function exceptionsOutside(device: Device): void {
   assert.equal(root.calls, 1);
   assert.deepEqual(root.work, alone.work);
   for (const name of ['first', 'second'] as const) {
-    const of = (whole: profiler.ModuleProfile) => whole.children.find((one) => one.name === name);
+    const of = (fullModuleProfile: profiler.ModuleProfile) =>
+      fullModuleProfile.children.find((moduleProfile) => moduleProfile.name === name);
     assert.deepEqual(of(root)?.work, of(alone)?.work, name);
   }
   const all = [root, ...root.children];

@@ -44,7 +44,7 @@ export function readTrace(file: string): TraceEvent[] {
 
 /** The line that names a lane. */
 export function laneNamed(events: readonly TraceEvent[], name: string): TraceEvent {
-  const found = events.find((one) => one.name === 'thread_name' && one.args?.name === name);
+  const found = events.find((event) => event.name === 'thread_name' && event.args?.name === name);
   assert.ok(found, `no lane called ${name}`);
   return found;
 }
@@ -52,7 +52,8 @@ export function laneNamed(events: readonly TraceEvent[], name: string): TraceEve
 /** The spans of all lanes with this name, or this name and a number. */
 export function spansIn(events: readonly TraceEvent[], name: string): TraceEvent[] {
   const lanes = events.filter(
-    (one) => one.name === 'thread_name' && String(one.args?.name).replace(/ \d+$/, '') === name,
+    (event) =>
+      event.name === 'thread_name' && String(event.args?.name).replace(/ \d+$/, '') === name,
   );
   return events.filter(
     ({ ph, pid, tid }) => ph === 'X' && lanes.some((lane) => lane.pid === pid && lane.tid === tid),

@@ -52,9 +52,9 @@ async function phases(device: Device): Promise<void> {
         ['step 2', 'step 3'],
       );
       for (const step of steps) {
-        const own = spans.filter((span) => span.cat === 'phase' && inside(span, step));
+        const localTraceEvents = spans.filter((span) => span.cat === 'phase' && inside(span, step));
         assert.deepEqual(
-          own.map(({ name }) => name),
+          localTraceEvents.map(({ name }) => name),
           ['forward', 'backward', 'forward', 'backward', 'step'],
         );
       }
@@ -142,14 +142,14 @@ async function checkUnfinished(device: Device): Promise<void> {
   });
 }
 
-function refusal(engine: Engine, ...given: unknown[]): DsError {
+function refusal(engine: Engine, ...items: unknown[]): DsError {
   try {
-    (engine.trace as (...words: unknown[]) => string).apply(engine, given);
+    (engine.trace as (...words: unknown[]) => string).apply(engine, items);
   } catch (error) {
     if (error instanceof DsError) return error;
     throw error;
   }
-  throw new assert.AssertionError({ message: `accepted ${JSON.stringify(given)}` });
+  throw new assert.AssertionError({ message: `accepted ${JSON.stringify(items)}` });
 }
 
 async function refusals(device: Device): Promise<void> {

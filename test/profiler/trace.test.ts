@@ -36,9 +36,9 @@ describe('a trace that ends otherwise', () => {
   test('captured work is not reported', () => {
     const { beginCapture, endCapture } = addon;
     Object.assign(addon, { beginCapture: () => {}, endCapture: () => 1 });
-    const told: string[] = [];
+    const reported: string[] = [];
     const enqueued: profiler.WorkWatcher['enqueued'] = ({ name }, enqueue) => {
-      told.push(name);
+      reported.push(name);
       enqueue();
     };
     const stop = watchWork({ enqueued, waited: (_, wait) => wait() });
@@ -46,11 +46,11 @@ describe('a trace that ends otherwise', () => {
     addon.beginCapture(0);
     tensor.fill_(1);
     expect(addon.endCapture(0, true)).toBe(1);
-    expect(told).toEqual([]);
+    expect(reported).toEqual([]);
     tensor.fill_(2);
     stop();
     Object.assign(addon, { beginCapture, endCapture });
-    expect(told).toEqual(['Fill']);
+    expect(reported).toEqual(['Fill']);
     tensor.dispose();
   });
 

@@ -70,5 +70,7 @@ export function cut(random: Random, range: BoxRange, depth: number): BoxRange[] 
       offset: box.offset.map((n, i) => (i === d ? n + low : n)),
       shape: box.shape.map((n, i) => (i === d ? high - low : n)),
     });
-  return [part(0, border), part(border, size)].flatMap((one) => cut(random, one, depth - 1));
+  return [part(0, border), part(border, size)].flatMap((boxRange) =>
+    cut(random, boxRange, depth - 1),
+  );
 }

@@ -50,11 +50,11 @@ function copies(device: Device, stream: Stream, sizes: readonly number[]): void 
       there.read(0, arrived, stream);
       back.read(0, returned, stream);
       const part = (sent as Uint8Array).subarray(from, from + bytes);
-      const what = `${bytes} bytes from ${from} to ${to}`;
+      const label = `${bytes} bytes from ${from} to ${to}`;
       // Large arrays are compared as bytes: element by element takes seconds.
       const same = (a: Uint8Array, b: Uint8Array): boolean => Buffer.compare(a, b) === 0;
-      assert.ok(same(arrived, expectedBytes(before as Uint8Array, part, to)), what);
-      assert.ok(same(returned, expectedBytes(after as Uint8Array, part, from)), what);
+      assert.ok(same(arrived, expectedBytes(before as Uint8Array, part, to)), label);
+      assert.ok(same(returned, expectedBytes(after as Uint8Array, part, from)), label);
     }
     for (const memory of [there, host, back]) memory.release();
   }

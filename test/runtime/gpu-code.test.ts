@@ -46,7 +46,7 @@ function container(architectures: string[]): Buffer {
 function library(name: string, containers: string[][]): string {
   const names = Buffer.from('\0.shstrtab\0.nv_fatbin\0');
   const padding = Buffer.alloc(8);
-  const code = Buffer.concat(containers.flatMap((one) => [container(one), padding]));
+  const code = Buffer.concat(containers.flatMap((row) => [container(row), padding]));
   const head = Buffer.alloc(64);
   head.write('\x7fELF\x02\x01', 'latin1');
   head.writeBigUInt64LE(BigInt(64 + names.length + code.length), 0x28);

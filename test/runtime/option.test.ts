@@ -78,13 +78,17 @@ test.each<[object, string]>([
   [{ rate: 1 }, 'Did you mean "lr"?'],
   [{ save_total_limit: 1 }, 'Did you mean "save.keep"?'],
   [{ outputDir: 'd' }, 'Did you mean "save.dir"?'],
-])('%j is refused', (given, message) => {
-  expect(() => readDeclared('Trainer', given, TRAIN)).toThrow(message);
+])('%j is refused', (options, message) => {
+  expect(() => readDeclared('Trainer', options, TRAIN)).toThrow(message);
 });
 
 test('a default is shown as it is typed; help of a command has no Markdown', () => {
   const { lr, order, topP }: Declared = TRAIN;
-  expect([lr, order, topP].map((one) => defaultText(one!))).toEqual(['5e-5', '"random"', null]);
+  expect([lr, order, topP].map((option) => defaultText(option!))).toEqual([
+    '5e-5',
+    '"random"',
+    null,
+  ]);
   expect(plainText('a [schedule](#schedules), `"linear"`')).toBe('a schedule, "linear"');
 });
 
@@ -106,8 +110,8 @@ test('members of an options type keep the comments of their declarations', () =>
   const options = { strict: true, types: [], module: ts.ModuleKind.NodeNext };
   const program = ts.createProgram([file], options, host);
   const checker = program.getTypeChecker();
-  const own = program.getSourceFile(file)!.statements.find(ts.isInterfaceDeclaration)!;
-  const member = checker.getTypeAtLocation(own).getProperty('lr')!;
+  const localDeclaration = program.getSourceFile(file)!.statements.find(ts.isInterfaceDeclaration)!;
+  const member = checker.getTypeAtLocation(localDeclaration).getProperty('lr')!;
   expect(ts.displayPartsToString(member.getDocumentationComment(checker))).toBe(
     'The rate of learning.',
   );

@@ -29,7 +29,7 @@ function optionsIn(source: string): string[] {
   const taken = [
     ...source.matchAll(/\{([^{}]*)\}: Options\b/g),
     ...source.matchAll(/const \{([^{}]*)\} = options\b/g),
-  ].flatMap(([, names = '']) => names.split(',').map((one) => one.split(/[:=]/)[0] as string));
+  ].flatMap(([, names = '']) => names.split(',').map((text) => text.split(/[:=]/)[0] as string));
   const numbers = [...source.matchAll(/= numbers\('(\w+)'/g)].map(([, name = '']) => name);
   const all = [...plain.map(([, name, quoted]) => name ?? quoted ?? ''), ...taken, ...numbers];
   return all.map((name) => name.trim().replaceAll("'", '')).filter((name) => name !== '');

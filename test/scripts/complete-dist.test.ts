@@ -81,8 +81,8 @@ test('a require reads only the entry points of sections', () => {
 test('an import reads the files of its names and of their base classes', () => {
   const tensor = ['tensor/add.js', 'tensor/index.js', 'tensor/plus.js'];
   const stars = ['stars/index.js', 'stars/star.js'];
-  const own = ['area.js', 'index.js', 'parent.js', 'run.js', 'shapes/index.js'];
-  expect(printedValue(SAY_READ, IMPORT)).toEqual([...own, ...stars, ...tensor]);
+  const localTexts = ['area.js', 'index.js', 'parent.js', 'run.js', 'shapes/index.js'];
+  expect(printedValue(SAY_READ, IMPORT)).toEqual([...localTexts, ...stars, ...tensor]);
 });
 
 test.each([REQUIRE, IMPORT])(

@@ -85,7 +85,11 @@ function mutate(...args: string[]): string {
 
 /** What a mutant changes, with its result; sorted, since jobs end in any order. */
 const formatResults = (results: Result[]): string[] =>
-  results.map((one) => `${one.place} ${one.original} -> ${one.replacement}: ${one.verdict}`).sort();
+  results
+    .map(
+      (result) => `${result.place} ${result.original} -> ${result.replacement}: ${result.verdict}`,
+    )
+    .sort();
 
 test('two jobs try each mutant once, and a later call continues', () => {
   const printed = mutate('--jobs', '2');

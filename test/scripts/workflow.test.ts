@@ -40,8 +40,8 @@ const stepsOf = ({ steps }: Job) => steps.flatMap(({ run }) => (run === undefine
 
 /** Jobs that upload an artifact with such a name. */
 const jobsUploading = (name: RegExp) =>
-  Object.keys(workflow.jobs).filter((one) =>
-    job(one).steps.some(
+  Object.keys(workflow.jobs).filter((key) =>
+    job(key).steps.some(
       (step) =>
         step.uses?.startsWith('actions/upload-artifact@') && name.test(`${step.with?.name}`),
     ),
@@ -118,7 +118,7 @@ const tarballs = names.map((name) => `ds-native${name}-${version}.tgz`);
 function release(files: string[], tag: string) {
   const work = mkdtempSync(join(folder, 'release-'));
   const bin = join(work, 'bin');
-  for (const made of [bin, join(work, 'packages')]) mkdirSync(made);
+  for (const result of [bin, join(work, 'packages')]) mkdirSync(result);
   for (const file of files) writeFileSync(join(work, 'packages', file), '');
   writeFileSync(join(bin, 'npm'), `#!/bin/sh\necho "$*" >>'${work}/calls'\n`);
   chmodSync(join(bin, 'npm'), 0o755);

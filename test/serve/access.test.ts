@@ -17,7 +17,7 @@ test.each([
   [null, /got null/],
 ])('the key %j is refused', async (key, message) => {
   const apiKeys = ['good', key] as string[];
-  const error = await serve(new FakeEngine(tokenizer), { port: 0, apiKeys }).catch((one) => one);
+  const error = await serve(new FakeEngine(tokenizer), { port: 0, apiKeys }).catch((item) => item);
   expect(error).toMatchObject({ code: 'DS_ARGUMENT', op: 'serve apiKeys[1]' });
   expect(error.message).toMatch(message);
   if (typeof key === 'string' && key.length > 1) expect(error.message).not.toContain(key);
@@ -54,7 +54,7 @@ test('every key of visible ASCII characters is accepted', async () => {
   );
 });
 
-const own = ['localhost', 'LOCALHOST:8000', '127.0.0.1', '127.1.2.3:80', '[::1]', '[::1]:1'];
+const localTexts = ['localhost', 'LOCALHOST:8000', '127.0.0.1', '127.1.2.3:80', '[::1]', '[::1]:1'];
 const foreign = [
   ...['evil.example', 'evil.example:8000', '127.0.0.1.evil.example', '127.evil.example'],
   ...['localhost.evil.example', '128.0.0.1', '127.0.0.256', '127.0.0', '[::2]', '0.0.0.0', 'a'],
@@ -79,7 +79,7 @@ function statusOf(url: string, host: string, path: string): Promise<number> {
 
 test('a local server without a key answers only local host names', () =>
   withServer(async (url) => {
-    for (const host of own)
+    for (const host of localTexts)
       expect([host, await statusOf(url, host, '/health')]).toEqual([host, 200]);
     for (const path of paths) {
       const named = foreign.map(async (host) => [host, await statusOf(url, host, path)]);

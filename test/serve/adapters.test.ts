@@ -65,13 +65,18 @@ test('the model of a request names the base or an adapter', async () => {
 
 test('adapters are in the list of models, with their base', async () => {
   const { json } = await ask(`${server.url}/v1/models`, { headers });
-  const rows = json.data.map((one: Record<string, unknown>) => [one.id, one.root, one.parent]);
+  const rows = json.data.map((item: Record<string, unknown>) => [item.id, item.root, item.parent]);
   expect(rows).toEqual([
     ['base', 'base', null],
     ['sql', 'base', 'base'],
   ]);
-  const one = await ask(`${server.url}/v1/models/sql`, { headers });
-  expect(one.json).toMatchObject({ id: 'sql', object: 'model', parent: 'base', max_model_len: 32 });
+  const reply = await ask(`${server.url}/v1/models/sql`, { headers });
+  expect(reply.json).toMatchObject({
+    id: 'sql',
+    object: 'model',
+    parent: 'base',
+    max_model_len: 32,
+  });
   expect((await ask(`${server.url}/v1/models/law`, { headers })).status).toBe(404);
 });
 

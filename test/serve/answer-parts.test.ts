@@ -155,9 +155,9 @@ describe('errors', () => {
 
   test('of the request and of shortages keep their message; others go to the log', () => {
     const reported: unknown[] = [];
-    const of = (thrown: unknown) => ApiError.from(thrown, (one) => reported.push(one));
-    const own = new ApiError(404, 'm', { param: 'p', code: 'c' });
-    expect(of(own)).toBe(own);
+    const of = (thrown: unknown) => ApiError.from(thrown, (item) => reported.push(item));
+    const localApiError = new ApiError(404, 'm', { param: 'p', code: 'c' });
+    expect(of(localApiError)).toBe(localApiError);
     const ds = (code: string) =>
       new DsError({ code: code as never, op: 'o', expected: 'e', got: 'g' });
     for (const code of ['DS_ARGUMENT', 'DS_DATA', 'DS_INDEX', 'DS_LIMIT']) {

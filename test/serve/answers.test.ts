@@ -86,10 +86,12 @@ test('the parts of a streamed completion add up to the whole', () =>
     const { events, isDone } = eventsOf(text);
     expect(isDone).toBe(true);
     for (const index of [0, 1]) {
-      const own = events.flatMap(({ choices }) => choices).filter((one) => one.index === index);
-      expect(own.map((one) => one.text).join('')).toBe(textOf(HELLO, index, 40));
-      expect(own.at(-1).finish_reason).toBe('length');
-      expect(own.slice(0, -1).every((one) => one.finish_reason === null)).toBe(true);
+      const localItems = events
+        .flatMap(({ choices }) => choices)
+        .filter((item) => item.index === index);
+      expect(localItems.map((item) => item.text).join('')).toBe(textOf(HELLO, index, 40));
+      expect(localItems.at(-1).finish_reason).toBe('length');
+      expect(localItems.slice(0, -1).every((item) => item.finish_reason === null)).toBe(true);
     }
     expect(new Set(events.map(({ id }) => id)).size).toBe(1);
     expect(events.every((event) => !('usage' in event))).toBe(true);
@@ -140,8 +142,10 @@ test('logprobs of both formats, with the raw bytes of tokens', () =>
     expect(json.choices[0].logprobs.content).toHaveLength(2);
     expect(entry).toMatchObject({ logprob: -0.5, top_logprobs: [{}, { logprob: -1.5 }] });
     for (const { token, bytes } of [entry, ...entry.top_logprobs]) {
-      const own = Buffer.from(bytes);
-      expect(token).toBe(isUtf8(own) ? own.toString() : `bytes:\\x${own.toString('hex')}`);
+      const localBytes = Buffer.from(bytes);
+      expect(token).toBe(
+        isUtf8(localBytes) ? localBytes.toString() : `bytes:\\x${localBytes.toString('hex')}`,
+      );
     }
     const plain = { prompt: [5, 6], max_tokens: 3, logprobs: 1 };
     const { logprobs, text } = (await ask(`${url}/v1/completions`, { body: plain })).json
@@ -158,11 +162,11 @@ test('logprobs of both formats, with the raw bytes of tokens', () =>
 /** Samples the given tokens; another token is the likeliest. */
 class SayingEngine extends FakeEngine {
   constructor(
-    own: Tokenizer,
+    localTokenizer: Tokenizer,
     private readonly sampled: readonly number[],
     private readonly likeliest: number,
   ) {
-    super(own);
+    super(localTokenizer);
   }
 
   override async *stream(): AsyncGenerator<ServedPiece> {
@@ -179,7 +183,7 @@ test('logprobs of a tokenizer that marks spaces: spellings, places and the sampl
     join(packageRoot(), 'test/golden/transformers/tokenizers/llama2'),
   );
   const ids = ['▁the', '</s>', '<0xF0>', '<0x9F>', '<0x98>', '<0x80>', '▁model', '<0x20>'];
-  const sampled = ids.map((one) => llama.tokenToId(one) as number);
+  const sampled = ids.map((text) => llama.tokenToId(text) as number);
   const likeliest = llama.tokenToId('▁') as number;
   await withServer(
     async (url) => {
@@ -231,8 +235,8 @@ test('tokens of a head that is larger than the vocabulary have logprobs, and no 
       const [entry] = response.json.choices[0].logprobs.content;
       expect(entry).toMatchObject({ token: 'token_id:1100', logprob: -0.5, bytes: [] });
       const echoed = { prompt: [40, 1100, 41], max_tokens: 1, echo: true };
-      const whole = await ask(`${url}/v1/completions`, { body: echoed });
-      expect(whole.json.choices[0].text).toBe(tokenizer.decode([40, 41]));
+      const fullReply = await ask(`${url}/v1/completions`, { body: echoed });
+      expect(fullReply.json.choices[0].text).toBe(tokenizer.decode([40, 41]));
     },
     {},
     engine,
@@ -263,7 +267,7 @@ test('a chat starts a new message, unless it continues the last one', () =>
       await ask(`${url}/v1/chat/completions`, { body });
     }
     await ask(`${url}/v1/completions`, { body: { prompt: 'Hello', max_tokens: 1 } });
-    expect(engine.requests.map((one) => one.beginsText ?? false)).toEqual([
+    expect(engine.requests.map((request) => request.beginsText ?? false)).toEqual([
       true,
       true,
       false,
@@ -317,9 +321,9 @@ test('a streamed token has the offset of the whole answer, though its text is he
       const { events } = eventsOf(streamed.text);
       const parts = events.flatMap(({ choices }) => choices);
       for (const { index, text, logprobs } of json.choices) {
-        const own = parts.filter((part) => part.index === index);
-        expect(own.map((part) => part.text).join('')).toBe(text);
-        const offsets = own.flatMap((part) => part.logprobs.text_offset);
+        const localItems = parts.filter((part) => part.index === index);
+        expect(localItems.map((part) => part.text).join('')).toBe(text);
+        const offsets = localItems.flatMap((part) => part.logprobs.text_offset);
         expect(offsets).toEqual(logprobs.text_offset);
       }
     },

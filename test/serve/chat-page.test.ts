@@ -37,7 +37,7 @@ test('the policy forbids inline scripts, other hosts, frames and markup from tex
   withServer(async (url) => {
     const { headers, text } = await ask(`${url}/`);
     const policy = String(headers['content-security-policy']);
-    const directives = Object.fromEntries(policy.split('; ').map((one) => one.split(/ (.*)/)));
+    const directives = Object.fromEntries(policy.split('; ').map((text) => text.split(/ (.*)/)));
     expect(directives).toMatchObject({
       'default-src': "'none'",
       'script-src': "'self'",

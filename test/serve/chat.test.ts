@@ -80,10 +80,10 @@ test('a prompt may fill the context but for one token, and a longer line is sent
   }
   // An exchange that leaves room for one token is kept.
   const answer = textOf(promptOf('a'), 0, 8);
-  const whole = promptOf('a', answer, 'b');
-  const engine = new FakeEngine(tokenizer, whole.length + 1);
+  const fullValues = promptOf('a', answer, 'b');
+  const engine = new FakeEngine(tokenizer, fullValues.length + 1);
   await talk(engine, 'a\nb\n');
-  expect(engine.requests[1]?.prompt).toEqual(whole);
+  expect(engine.requests[1]?.prompt).toEqual(fullValues);
 });
 
 test('a model without a chat template continues lines', async () => {
@@ -92,7 +92,7 @@ test('a model without a chat template continues lines', async () => {
   const engine = new FakeEngine(plain);
   const printed = await talk(engine, 'Hello\nHello\n');
   const prompt = Array.from(tokenizer.encode('Hello'));
-  expect(engine.requests.map((one) => one.prompt)).toEqual([prompt, prompt]);
+  expect(engine.requests.map((request) => request.prompt)).toEqual([prompt, prompt]);
   expect(printed).toMatch(/^This model has no chat template: it continues each line separately/);
   expect(printed.endsWith(`${textOf(prompt, 0, 8)}\n`.repeat(2))).toBe(true);
 });

@@ -56,7 +56,7 @@ export function eventsOf(text: string): { events: any[]; isDone: boolean } {
   const blocks = text.split('\n\n').filter((block) => block !== '' && !block.startsWith(':'));
   const data = blocks.map((block) => block.replace(/^data: /, ''));
   const isDone = data.at(-1) === '[DONE]';
-  return { events: data.slice(0, isDone ? -1 : undefined).map((one) => JSON.parse(one)), isDone };
+  return { events: data.slice(0, isDone ? -1 : undefined).map((text) => JSON.parse(text)), isDone };
 }
 
 /** Runs `body` against a server of a fake engine, which it leaves without work. */

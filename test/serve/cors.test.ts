@@ -39,9 +39,9 @@ test('a page of the origin may send a key, and receives error details', () =>
       const body = { prompt: 'a', max_tokens: 2, stream: true };
       const streamed = await ask(`${url}/v1/completions`, { body, headers: key });
       expect(streamed.text).toContain('[DONE]');
-      for (const one of [first, refused, streamed]) {
-        expect(one.headers['access-control-allow-origin']).toBe(ORIGIN);
-        expect(one.headers.vary).toBe('Origin');
+      for (const reply of [first, refused, streamed]) {
+        expect(reply.headers['access-control-allow-origin']).toBe(ORIGIN);
+        expect(reply.headers.vary).toBe('Origin');
       }
     },
     { cors: ORIGIN, apiKeys: ['one'] },

@@ -36,12 +36,14 @@ function expectedOf(tokens: readonly number[]): number[][] {
   const logits = engine.call(ids);
   const values = logits.toArray();
   const width = logits.size(2);
-  for (const one of [ids, logits]) one.dispose();
+  for (const tensor of [ids, logits]) tensor.dispose();
   return tokens.map((_, row) => {
-    const own = values.slice(row * width, (row + 1) * width);
-    const largest = Math.max(...own);
-    const sum = largest + Math.log(own.reduce((total, one) => total + Math.exp(one - largest), 0));
-    return own.map((one) => one - sum);
+    const localValues = values.slice(row * width, (row + 1) * width);
+    const largest = Math.max(...localValues);
+    const sum =
+      largest +
+      Math.log(localValues.reduce((total, value) => total + Math.exp(value - largest), 0));
+    return localValues.map((value) => value - sum);
   });
 }
 

@@ -30,8 +30,8 @@ import { FakeEngine, tokenizer } from './fake-engine.js';
 const asker = { client: 'a', connection: {}, signal: new AbortController().signal };
 
 test('a request without tools gives the template none', async () => {
-  const given: object[] = [];
-  const chat = (_: unknown, options: object) => void given.push(options);
+  const items: object[] = [];
+  const chat = (_: unknown, options: object) => void items.push(options);
   const served = { canChat: true, reader: { knowsTools: true, encodeChat: chat } } as never;
   const tools = [{ type: 'function', function: { name: 'f' } }];
   const messages = [{ role: 'user', content: 'a' }];
@@ -40,8 +40,8 @@ test('a request without tools gives the template none', async () => {
     await readPrompt(new RequestFields({ messages, ...more }), served).prompt(asker as never);
   }
   const usual = { addGenerationPrompt: true, continueFinalMessage: false, variables: {} };
-  expect(given).toEqual([usual, usual, usual, { ...usual, tools }]);
-  expect(given.map((options) => 'tools' in options)).toEqual([false, false, false, true]);
+  expect(items).toEqual([usual, usual, usual, { ...usual, tools }]);
+  expect(items.map((options) => 'tools' in options)).toEqual([false, false, false, true]);
 });
 
 test('limits have defaults, and none of them may be 0', () => {
@@ -145,7 +145,7 @@ describe('an encoder', () => {
       call: (ids: Tensor, { mask, types }: { mask: Tensor; types: Tensor }) => {
         calls.push([...ids.shape]);
         const [rows = 0, length = 0] = ids.shape;
-        const [real, kinds] = [mask, types].map((one) => one.to('f32').toArray().flat());
+        const [real, kinds] = [mask, types].map((tensor) => tensor.to('f32').toArray().flat());
         const sums = Array.from({ length: rows }, (__, b) =>
           [real, kinds].map((all) =>
             (all as number[]).slice(b * length, (b + 1) * length).reduce((x, y) => x + y, 0),
@@ -182,8 +182,8 @@ describe('an encoder', () => {
     expect(engine.encoder.task).toBe('ranking');
     const { scores, tokens } = await engine.encoder.rank('ab', ['c', 'defg']);
     const sigmoid = (x: number) => 1 / (1 + Math.exp(-x));
-    expect(scores.map((one) => one.toFixed(6))).toEqual(
-      [3, 6].map((one) => sigmoid(one).toFixed(6)),
+    expect(scores.map((score) => score.toFixed(6))).toEqual(
+      [3, 6].map((value) => sigmoid(value).toFixed(6)),
     );
     expect(tokens).toBe(9);
   });
@@ -306,7 +306,7 @@ describe('the last bytes of an answer', () => {
   });
   afterEach(() => jest.useRealTimers());
 
-  const prototype = InferenceServer.prototype as unknown as { limitFinalWrite(one: object): void };
+  const prototype = InferenceServer.prototype as unknown as { limitFinalWrite(item: object): void };
   function limitedResponse(more: object = {}) {
     const response = Object.assign(new EventEmitter(), {
       destroyed: false,

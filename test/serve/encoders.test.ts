@@ -126,12 +126,14 @@ test('a ranking', async () => {
   await withEncoder(dir, async (url) => {
     const body = { model: 'tiny', query: 'Which animal barks?', documents: TEXTS };
     const { json } = await ask(`${url}/rerank`, { body });
-    const scores = json.results.map((one: { relevance_score: number }) => one.relevance_score);
+    const scores = json.results.map(
+      (result: { relevance_score: number }) => result.relevance_score,
+    );
     expect(scores).toEqual([...scores].sort((a, b) => b - a));
-    expect(scores.every((one: number) => one > 0 && one < 1)).toBe(true);
+    expect(scores.every((score: number) => score > 0 && score < 1)).toBe(true);
     for (const { index, document } of json.results) expect(document.text).toBe(TEXTS[index]);
-    const one = await ask(`${url}/rerank`, { body: { ...body, top_n: 1 } });
-    expect(one.json.results).toEqual(json.results.slice(0, 1));
+    const reply = await ask(`${url}/rerank`, { body: { ...body, top_n: 1 } });
+    expect(reply.json.results).toEqual(json.results.slice(0, 1));
     // A document alone has the same score: padding does not count.
     const alone = await ask(`${url}/rerank`, { body: { ...body, documents: TEXTS.slice(1, 2) } });
     const same = json.results.find(({ index }: { index: number }) => index === 1);

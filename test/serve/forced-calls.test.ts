@@ -93,7 +93,7 @@ test('a named function, whole and streamed: the reason is stop', async () => {
   const { text } = await chat({ tool_choice, seed: 3, stream: true });
   const { events } = eventsOf(text);
   const toolCalls = events.flatMap(({ choices }) => choices[0].delta.tool_calls ?? []);
-  const joined = toolCalls.map((one) => one.function.arguments).join('');
+  const joined = toolCalls.map((toolCall) => toolCall.function.arguments).join('');
   expect(joined).toBe(message.tool_calls[0].function.arguments);
   expect(events.at(-1).choices[0].finish_reason).toBe('stop');
 });

@@ -50,10 +50,10 @@ test('answers of chats and completions have the format', async () => {
       [{ grammar: 'root ::= [0-9] root?' }, /^\d+$/],
     ];
     for (const [structured_outputs, expected] of formats) {
-      const made = await ask(`${url}/v1/completions`, {
+      const reply = await ask(`${url}/v1/completions`, {
         body: { prompt: 'Hello', ...sampled, structured_outputs },
       });
-      expect(made.json.choices[0].text).toMatch(expected);
+      expect(reply.json.choices[0].text).toMatch(expected);
     }
   } finally {
     await server.kill();

@@ -42,7 +42,7 @@ function answerTo(kept: Kept, stream = true): Answer {
 
 const usage = { promptTokens: 1, completionTokens: 1, cachedTokens: 0 };
 const part = { text: 'a', tokens: null, logprobs: null, finishReason: null, offset: 0 };
-const comments = ({ written }: Kept): string[] => written.filter((one) => one.startsWith(':'));
+const comments = ({ written }: Kept): string[] => written.filter((text) => text.startsWith(':'));
 
 test('a comment is sent after every 15 s without an event, from the start', () => {
   const kept = new Kept();
@@ -78,11 +78,11 @@ test('slow readers and complete answers get no comments', () => {
   const slow = new Kept();
   answerTo(slow).part(0, part);
   slow.writableLength = 100;
-  const whole = new Kept();
-  const answer = answerTo(whole, false);
+  const keptRows = new Kept();
+  const answer = answerTo(keptRows, false);
   jest.advanceTimersByTime(60_000);
-  expect([comments(slow), whole.written]).toEqual([[], []]);
+  expect([comments(slow), keptRows.written]).toEqual([[], []]);
   answer.end(usage);
-  expect(whole.status).toBe(200);
+  expect(keptRows.status).toBe(200);
   expect(jest.getTimerCount()).toBeLessThan(2);
 });

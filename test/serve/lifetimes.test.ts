@@ -150,9 +150,9 @@ test('a disconnect frees the thread that tokenizes the prompt', () =>
   withServer(
     async (url, _, server) => {
       const gone = [1, 2].map(() => open(`${url}/tokenize`, { body: endless }));
-      for (const one of gone) one.on('error', () => {});
+      for (const clientRequest of gone) clientRequest.on('error', () => {});
       await until(() => server.lives.size === 2);
-      for (const one of gone) one.destroy();
+      for (const clientRequest of gone) clientRequest.destroy();
       const body = { messages: [{ role: 'user', content: 'Hello' }], max_tokens: 2 };
       expect((await ask(`${url}/v1/chat/completions`, { body })).status).toBe(200);
       await until(() => server.lives.size + server.admission.running === 0);
@@ -306,8 +306,8 @@ test.each(failures)(
           expect(reply.json.error.message).toMatch(words);
         }
         engine.failAt = { place: 12, error };
-        const whole = await ask(url + PATH, { body: { prompt: [prompt, prompt] } });
-        expect(whole.status).toBe(status);
+        const fullReply = await ask(url + PATH, { body: { prompt: [prompt, prompt] } });
+        expect(fullReply.status).toBe(status);
         const streamed = { prompt, stream: true };
         const { text, status: begun } = await ask(url + PATH, { body: streamed });
         const { events, isDone } = eventsOf(text);
@@ -317,7 +317,7 @@ test.each(failures)(
       },
       { report: (failure) => reported.push(failure) },
     );
-    expect(reported.filter((one) => one !== error)).toEqual([]);
+    expect(reported.filter((item) => item !== error)).toEqual([]);
     expect(reported.length > 0).toBe(status === 500);
   },
 );

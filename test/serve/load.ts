@@ -74,8 +74,8 @@ function faultOfPlain({ kind, status, text }: Outcome, i: number, tokens: number
     const isWhole = isDone && events.at(-1)?.choices[0]?.finish_reason === 'length';
     return isWhole ? null : `a stream without its end: ${text.slice(-300)}`;
   }
-  const made = JSON.parse(text).usage.completion_tokens;
-  return made === tokens ? null : `expected ${tokens} tokens, got ${made}`;
+  const result = JSON.parse(text).usage.completion_tokens;
+  return result === tokens ? null : `expected ${tokens} tokens, got ${result}`;
 }
 
 /** The fault of an answer to SCHEMA or TOOLS. */

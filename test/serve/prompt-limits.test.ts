@@ -47,11 +47,11 @@ test('two long prompts do not delay the chat of another client', () =>
     async (url, _, server) => {
       const endless = { prompt: ' '.repeat(4e6) };
       const long = [1, 2].map(() => open(`${url}/tokenize`, { body: endless }));
-      for (const one of long) one.on('error', () => {});
+      for (const clientRequest of long) clientRequest.on('error', () => {});
       await until(() => server.lives.size === 2);
       expect((await ask(url + CHAT, { body: good })).status).toBe(200);
       expect(server.lives.size).toBe(2);
-      for (const one of long) one.destroy();
+      for (const clientRequest of long) clientRequest.destroy();
       await until(() => server.lives.size === 0);
     },
     { limits: { promptCharacters: 4e6, promptSeconds: 1000 } },

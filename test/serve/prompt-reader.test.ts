@@ -105,16 +105,16 @@ describe('prompts for a thread', () => {
     ['{{ m.rethinking }}', { role: 'system' }],
   ])('with the template %s, a message is %j', async (template, read) => {
     const { prompts, questions } = readerAnswering(two, { templateText: () => template });
-    const given = { role: 'developer', content: 'a', reasoning_content: 'b' };
+    const input = { role: 'developer', content: 'a', reasoning_content: 'b' };
     await prompts.encodeChat(
-      untyped([given, { role: 'user', content: 'c' }]),
+      untyped([input, { role: 'user', content: 'c' }]),
       options,
       asker as never,
     );
     expect(questions).toEqual([
       {
         messages: [
-          { ...given, ...read },
+          { ...input, ...read },
           { role: 'user', content: 'c' },
         ],
         options,
@@ -137,8 +137,8 @@ describe('prompts for a thread', () => {
       folder: '/models/one',
       templateText: (name: string) => (name === 'tool_use' ? tools : usual),
     };
-    const how = { threads: 1, max: 3, characters: 9, seconds: 1, chatTemplate };
-    expect(new PromptReader(plain as never, how).knowsTools).toBe(knows);
+    const options = { threads: 1, max: 3, characters: 9, seconds: 1, chatTemplate };
+    expect(new PromptReader(plain as never, options).knowsTools).toBe(knows);
   });
 
   test.each<[answer: PromptAnswer, param: string, words: RegExp]>([
@@ -169,8 +169,8 @@ describe('prompts for a thread', () => {
       reasoning_content: 'r'.repeat(count),
       tool_calls: calls,
     });
-    const chat = (one: object) =>
-      readerAnswering(two).prompts.encodeChat(untyped([one]), options, asker as never);
+    const chat = (item: object) =>
+      readerAnswering(two).prompts.encodeChat(untyped([item]), options, asker as never);
     await chat(message('a'.repeat(10), 1990 - length));
     await chat(message(null, 2000 - length));
     for (const one of [message('a'.repeat(10), 1991 - length), { content: 'a'.repeat(2001) }]) {
@@ -187,8 +187,8 @@ describe('prompts for a thread', () => {
   });
 
   test('keep the folder of the tokenizer out of errors', async () => {
-    const given = { op: '/models/one, tokens', expected: 'a /models/one', got: '/models/one' };
-    const error = new DsError({ code: 'DS_DATA', ...given, hint: 'See /models/one.' });
+    const options = { op: '/models/one, tokens', expected: 'a /models/one', got: '/models/one' };
+    const error = new DsError({ code: 'DS_DATA', ...options, hint: 'See /models/one.' });
     const { prompts } = readerAnswering(error, { hasPatterns: true });
     await expect(prompts.encode('a', asker as never)).rejects.toMatchObject({
       code: 'DS_DATA',

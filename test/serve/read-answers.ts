@@ -88,8 +88,8 @@ function parseJson(text: string): any {
 function faultOfError(json: any): boolean {
   if (json?.status === 'loading' || json?.status === 'stopping') return false;
   const { message, type, param, code } = json?.error ?? {};
-  const isText = (one: unknown): boolean => typeof one === 'string' && one !== '';
-  const isNone = (one: unknown): boolean => one === null || isText(one);
+  const isText = (item: unknown): boolean => typeof item === 'string' && item !== '';
+  const isNone = (item: unknown): boolean => item === null || isText(item);
   return !(isText(message) && isText(type) && isNone(param) && isNone(code));
 }
 
@@ -120,10 +120,10 @@ function isWhole({ text, message, finish_reason: reason }: any): boolean {
 }
 
 function faultOfStream(body: string): string | null {
-  const blocks = body.split('\n\n').filter((one) => one !== '' && !one.startsWith(':'));
+  const blocks = body.split('\n\n').filter((text) => text !== '' && !text.startsWith(':'));
   const last = blocks.at(-1)?.replace(/^data: /, '') ?? '';
-  const events = blocks.slice(0, -1).map((one) => parseJson(one.replace(/^data: /, '')));
-  const isGood = events.every((one) => Array.isArray(one?.choices));
+  const events = blocks.slice(0, -1).map((block) => parseJson(block.replace(/^data: /, '')));
+  const isGood = events.every((event) => Array.isArray(event?.choices));
   const isEnded = last === '[DONE]' || !faultOfError(parseJson(last));
   return isGood && isEnded ? null : `an odd stream: ${body.slice(-300)}`;
 }

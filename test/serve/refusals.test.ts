@@ -265,8 +265,8 @@ test('tools that the template does not read are refused', async () => {
   await odd.stop();
 });
 
-const known = (what: string): string =>
-  `{% for m in messages %}{% if ${what} %}{{ m.role }}: {{ m.content|trim }}{% endif %}{% endfor %}`;
+const known = (label: string): string =>
+  `{% for m in messages %}{% if ${label} %}{{ m.role }}: {{ m.content|trim }}{% endif %}{% endfor %}`;
 
 /** A template, messages, and the message that it drops; null if it drops no message. */
 test.each<[string, string, readonly object[], number | null]>([
@@ -440,8 +440,8 @@ test.each([
   [{ limits: { anwers: 1 } }, 'Did you mean "answers"'],
   [{ host: 5 }, 'serve host'],
 ])('serve(engine, %j) is refused', async (options, words) => {
-  const given = { port: 0, ...options } as ServeOptions;
-  await expect(serve(engine, given)).rejects.toThrow(words);
+  const serveOptions = { port: 0, ...options } as ServeOptions;
+  await expect(serve(engine, serveOptions)).rejects.toThrow(words);
 });
 
 test('an invalid port is refused', async () => {

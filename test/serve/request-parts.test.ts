@@ -86,7 +86,11 @@ describe('messages', () => {
     ],
   ])('%j is read', (message, read) => expect(one(message)).toEqual(read));
 
-  const withCall = (own: unknown) => ({ role: 'assistant', content: '', tool_calls: [own] });
+  const withCall = (options: unknown) => ({
+    role: 'assistant',
+    content: '',
+    tool_calls: [options],
+  });
   const deep = (levels: number): object => (levels === 0 ? {} : { a: deep(levels - 1) });
 
   test.each<[message: unknown, param: string]>([
@@ -201,15 +205,19 @@ describe('functions', () => {
     const family = { isWhole: false, idLength: 9, argumentsKey: 'arguments' };
     const forms = (more: object = {}) =>
       ({ family, reasoning: null, visibleTokens: () => [5], ...more }) as never;
-    const plan = (own: object, values: object) => callPlan(forms(own), read(values));
+    const plan = (options: object, values: object) => callPlan(forms(options), read(values));
     expect(plan({}, {})).toBeNull();
     expect(plan({ family: null }, { tools })).toBeNull();
     expect(plan({ family: { ...family, isWhole: true } }, {})?.form.family?.isWhole).toBe(true);
     expect(plan({ reasoning: 'r' }, {})).toMatchObject({ form: { family: null, reasoning: 'r' } });
-    const whole = plan({}, { tools });
-    expect(whole).toMatchObject({ visibleTokens: [5], callReason: 'tool_calls', format: null });
-    expect(whole?.form).not.toHaveProperty('maxCalls');
-    expect(whole?.nextId()).toMatch(/^[A-Za-z0-9]{9}$/);
+    const fullCallPlan = plan({}, { tools });
+    expect(fullCallPlan).toMatchObject({
+      visibleTokens: [5],
+      callReason: 'tool_calls',
+      format: null,
+    });
+    expect(fullCallPlan?.form).not.toHaveProperty('maxCalls');
+    expect(fullCallPlan?.nextId()).toMatch(/^[A-Za-z0-9]{9}$/);
     expect(plan({}, { tools, parallel_tool_calls: false })?.form.maxCalls).toBe(1);
     const forced = plan({ family: null }, { tools, tool_choice: 'required' });
     expect(forced?.nextId()).toMatch(/^call_[0-9a-f]{32}$/);

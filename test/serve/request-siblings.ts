@@ -165,19 +165,23 @@ export class Siblings {
   }
 
   private damageText(text: string, what: string[]): Buffer {
-    const whole = Buffer.from(text);
-    if (this.chance(0.75)) return whole;
-    const at = this.below(whole.length);
+    const fullBytes = Buffer.from(text);
+    if (this.chance(0.75)) return fullBytes;
+    const at = this.below(fullBytes.length);
     const ways: readonly (readonly [string, () => Buffer])[] = [
-      ['cut', () => whole.subarray(0, at)],
+      ['cut', () => fullBytes.subarray(0, at)],
       [
         'a byte',
         () =>
-          Buffer.concat([whole.subarray(0, at), Buffer.of(this.below(256)), whole.subarray(at)]),
+          Buffer.concat([
+            fullBytes.subarray(0, at),
+            Buffer.of(this.below(256)),
+            fullBytes.subarray(at),
+          ]),
       ],
-      ['invalid UTF-8', () => Buffer.concat([whole, Buffer.of(0xc3)])],
-      ['a BOM', () => Buffer.concat([Buffer.of(0xef, 0xbb, 0xbf), whole])],
-      ['more behind', () => Buffer.concat([whole, whole])],
+      ['invalid UTF-8', () => Buffer.concat([fullBytes, Buffer.of(0xc3)])],
+      ['a BOM', () => Buffer.concat([Buffer.of(0xef, 0xbb, 0xbf), fullBytes])],
+      ['more behind', () => Buffer.concat([fullBytes, fullBytes])],
       ['deep lists', () => Buffer.from('['.repeat(20_000))],
       ['deep objects', () => Buffer.from(`{"prompt":${'{"a":'.repeat(5000)}1${'}'.repeat(5001)}`)],
       ['a huge number', () => Buffer.from(text.replace(/\d+/, '1e999'))],

@@ -227,9 +227,9 @@ describe('stored responses', () => {
     // A response that never fits drops nothing.
     store.add(storedResponse('e', null, [item('x'.repeat(2 * size('a')))]));
     expect(['c', 'd', 'e'].map((id) => has(store, id))).toEqual([true, true, false]);
-    const whole = new ResponseStore(100, size('a'));
-    whole.add(storedResponse('a'));
-    expect(has(whole, 'a')).toBe(true);
+    const fullResponseStore = new ResponseStore(100, size('a'));
+    fullResponseStore.add(storedResponse('a'));
+    expect(has(fullResponseStore, 'a')).toBe(true);
   });
 
   test('are 4,096 and 64 MiB by default', () => {

@@ -62,7 +62,7 @@ describe('an answer', () => {
       overflow: () => {},
       delivery: { stream, includeUsage: false, tokenIds: false },
     };
-    const answer = new ResponseAnswer(setup, head, (...one) => kept.push(one));
+    const answer = new ResponseAnswer(setup, head, (...row) => kept.push(row));
     return { answer, sent, kept };
   }
 
@@ -174,13 +174,13 @@ describe('an answer', () => {
       [3, { type: 'message' }],
     ]);
     const [rs, msg, fc] = of('output_item.added').map(({ item }) => item.id);
-    const own = { item_id: rs, output_index: 0, summary_index: 0 };
+    const settings = { item_id: rs, output_index: 0, summary_index: 0 };
     expect(of('reasoning_summary_part.added')).toMatchObject([
-      { ...own, part: { type: 'summary_text', text: '' } },
+      { ...settings, part: { type: 'summary_text', text: '' } },
     ]);
-    expect(of('reasoning_summary_text.delta')).toMatchObject([{ ...own, delta: 'R' }]);
-    expect(of('reasoning_summary_text.done')).toMatchObject([{ ...own, text: 'R' }]);
-    expect(of('reasoning_summary_part.done')).toMatchObject([{ ...own, part: { text: 'R' } }]);
+    expect(of('reasoning_summary_text.delta')).toMatchObject([{ ...settings, delta: 'R' }]);
+    expect(of('reasoning_summary_text.done')).toMatchObject([{ ...settings, text: 'R' }]);
+    expect(of('reasoning_summary_part.done')).toMatchObject([{ ...settings, part: { text: 'R' } }]);
     const text = { item_id: msg, output_index: 1, content_index: 0 };
     expect(of('content_part.added')[0]).toMatchObject({ ...text, part: { type: 'output_text' } });
     expect(of('output_text.delta')[0]).toMatchObject({ ...text, delta: 'T', logprobs: [] });
@@ -273,18 +273,18 @@ describe('over HTTP', () => {
     engine.answers.push('One.');
     const { json } = await send({ input: 'x', instructions: 'Short.' });
     expect(engine.lastPrompt).toContain('system\nShort.');
-    const own = `${url}/${json.id}`;
-    expect((await ask(own, withKey())).json).toEqual(json);
+    const localText = `${url}/${json.id}`;
+    expect((await ask(localText, withKey())).json).toEqual(json);
     for (const method of ['GET', 'DELETE']) {
-      expect((await ask(own, { ...withKey('two'), method })).status).toBe(404);
+      expect((await ask(localText, { ...withKey('two'), method })).status).toBe(404);
     }
-    const deleted = await ask(own, { ...withKey(), method: 'DELETE' });
+    const deleted = await ask(localText, { ...withKey(), method: 'DELETE' });
     expect([deleted.status, deleted.json]).toEqual([
       200,
       { id: json.id, object: 'response', deleted: true },
     ]);
-    expect((await ask(own, withKey())).status).toBe(404);
-    const other = await ask(own, { ...withKey(), method: 'POST', body: {} });
+    expect((await ask(localText, withKey())).status).toBe(404);
+    const other = await ask(localText, { ...withKey(), method: 'POST', body: {} });
     expect([other.status, other.headers.allow]).toEqual([405, 'GET, DELETE']);
   });
 
@@ -321,7 +321,7 @@ describe('over HTTP', () => {
       user: null,
     };
     expect((await send({ input: 'x' })).json).toMatchObject(defaults);
-    const given = {
+    const options = {
       instructions: 'i',
       max_output_tokens: 9,
       metadata: { a: 'b' },
@@ -336,8 +336,8 @@ describe('over HTTP', () => {
       truncation: 'disabled',
       user: 'me',
     };
-    const { json } = await send({ input: 'x', ...given });
-    expect(json).toMatchObject(given);
+    const { json } = await send({ input: 'x', ...options });
+    expect(json).toMatchObject(options);
     expect((await ask(`${url}/${json.id}`, withKey())).status).toBe(404);
     expect(json).toMatchObject({ object: 'response', id: expect.stringMatching(/^resp_\w{32}$/) });
     expect(Math.abs(json.created_at - Date.now() / 1000)).toBeLessThan(600);
@@ -385,8 +385,8 @@ describe('over HTTP', () => {
     [{ odd: 1 }, 'odd', /unknown parameter/],
     [{ input: [{ role: 'robot', content: 'a' }] }, 'input[0].role', /input\[0\]\.role/],
   ])('%j is refused', async (fields, param, words) => {
-    const given = 'input' in fields || Object.keys(fields).length === 0 ? {} : { input: 'x' };
-    const { status, json } = await send({ ...given, ...fields });
+    const input = 'input' in fields || Object.keys(fields).length === 0 ? {} : { input: 'x' };
+    const { status, json } = await send({ ...input, ...fields });
     expect([status, json.error.param]).toEqual([400, param]);
     expect(json.error.message).toMatch(words);
   });

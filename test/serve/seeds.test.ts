@@ -10,11 +10,11 @@ import { tinyLlama } from '../peft/models.js';
 const folder = mkdtempSync(join(tmpdir(), 'ds-seeds-'));
 afterAll(() => rmSync(folder, { recursive: true }));
 
-/** The first answer of a process that starts with `given`. */
-async function sampleWith(given: { seed?: number }): Promise<readonly number[] | undefined> {
+/** The first answer of a process that starts with `options`. */
+async function sampleWith(options: { seed?: number }): Promise<readonly number[] | undefined> {
   seed(0); // As a process does.
   const config = { device: 'cpu' };
-  const engine = await openEngine(folder, { config, ...given });
+  const engine = await openEngine(folder, { config, ...options });
   const [one] = await engine.generate({ prompt: [3, 1, 4], ignoreEos: true });
   await engine.destroy();
   return one?.tokens;

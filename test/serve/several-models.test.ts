@@ -58,8 +58,8 @@ async function withPool(
   body: (url: string) => Promise<void>,
   options: ServeOptions = {},
 ): Promise<void> {
-  const own = { chatTemplate: TEMPLATE, port: 0, tokenizerThreads: 1, report: () => {} };
-  const server = await servePool(pool, { ...own, ...options });
+  const settings = { chatTemplate: TEMPLATE, port: 0, tokenizerThreads: 1, report: () => {} };
+  const server = await servePool(pool, { ...settings, ...options });
   try {
     await body(server.url);
   } finally {
@@ -171,8 +171,10 @@ test('a stream keeps its model loaded; a disconnect allows its unload', () =>
     const other = ask(`${url}/v1/chat/completions`, { body: chat('two') });
     answer.destroy();
     expect((await other).status).toBe(200);
-    const whole = await ask(`${url}/v1/chat/completions`, { body: chat('one', { stream: true }) });
-    expect(eventsOf(whole.text).isDone).toBe(true);
+    const fullReply = await ask(`${url}/v1/chat/completions`, {
+      body: chat('one', { stream: true }),
+    });
+    expect(eventsOf(fullReply.text).isDone).toBe(true);
   }));
 
 test('a model that does not load answers 503 with the reason, and others are served', () => {

@@ -82,7 +82,7 @@ test('in a stream, the id and name of a call are sent once, in their own delta',
   const calls = deltas.flatMap((delta) => delta.tool_calls ?? []);
   expect(calls.every(({ index }: { index: number }) => index === 0 || index === 1)).toBe(true);
   for (const index of [0, 1]) {
-    const [first, ...rest] = calls.filter((one) => one.index === index);
+    const [first, ...rest] = calls.filter((call) => call.index === index);
     expect(first).toEqual({
       index,
       id: expect.any(String),
@@ -93,7 +93,7 @@ test('in a stream, the id and name of a call are sent once, in their own delta',
       expect(Object.keys(one)).toEqual(['index', 'function']);
       expect(Object.keys(one.function)).toEqual(['arguments']);
     }
-    expect(rest.map((one) => one.function.arguments).join('')).toBe('{"a": 1, "b": 2}');
+    expect(rest.map((item) => item.function.arguments).join('')).toBe('{"a": 1, "b": 2}');
     expect(rest.length).toBeGreaterThan(1);
   }
   const joinDeltas = (key: string): string => deltas.map((delta) => delta[key] ?? '').join('');
@@ -101,7 +101,7 @@ test('in a stream, the id and name of a call are sent once, in their own delta',
     ['Text.', 'Hm.', 'Hm.'],
   );
   const reasons = events.map(({ choices }) => choices[0].finish_reason);
-  expect(reasons.filter((one) => one !== null)).toEqual(['tool_calls']);
+  expect(reasons.filter((reason) => reason !== null)).toEqual(['tool_calls']);
   expect(reasons.at(-1)).toBe('tool_calls');
 });
 

@@ -16,7 +16,7 @@ test(`${REQUESTS} random requests get documented answers`, async () => {
     port: 0,
     model: 'tiny',
     apiKeys: ['key'],
-    report: (one) => reported.push(one),
+    report: (item) => reported.push(item),
     limits: { bodyBytes: 200_000, bodySeconds: 4, headSeconds: 2 },
   });
   let left = REQUESTS;

@@ -90,8 +90,8 @@ async function tryGood(
       usage?: { completion_tokens: number };
       error?: object;
     };
-    const made = usage?.completion_tokens;
-    if (made !== 4) fault(`the good client: ${answer.status} ${JSON.stringify(error ?? usage)}`);
+    const count = usage?.completion_tokens;
+    if (count !== 4) fault(`the good client: ${answer.status} ${JSON.stringify(error ?? usage)}`);
     else counts.goodAnswers++;
   } catch (error) {
     fault(`the good client: ${(error as Error).message} ${String((error as Error).cause ?? '')}`);

@@ -8,10 +8,10 @@ test.each([
   ['/v1/completions', body],
   ['/v1/chat/completions', { messages: [{ role: 'user', content: 'a' }], max_tokens: 2 }],
   ['/v1/responses', { input: 'a', max_output_tokens: 2 }],
-])('%s passes the priority to the engine', (path, given) =>
+])('%s passes the priority to the engine', (path, input) =>
   withServer(
     async (url, engine) => {
-      const { status } = await ask(url + path, { body: { ...given, priority: -7 } });
+      const { status } = await ask(url + path, { body: { ...input, priority: -7 } });
       expect(status).toBe(200);
       expect(engine.requests[0]).toMatchObject({ priority: -7 });
       expect(engine.requests[0]).not.toHaveProperty('client');

@@ -27,5 +27,5 @@ test.each(caseFiles())('%s.cases.ts runs in jest', (path) => {
   const names = readdirSync(folder).filter((name) => name.endsWith('.test.ts'));
   const text = names.map((name) => readFileSync(join(folder, name), 'utf8')).join('\n');
   const imports = [`./${basename(path)}.cases.js`, `./${basename(path)}/index.js`];
-  expect(imports.some((one) => text.includes(`from '${one}'`))).toBe(true);
+  expect(imports.some((item) => text.includes(`from '${item}'`))).toBe(true);
 });

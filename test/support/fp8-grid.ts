@@ -90,13 +90,13 @@ export function quantizeGrid(
   each((r, c, scale) => {
     largest[scale] = max(largest[scale] as number, abs(at(r, c)));
   });
-  const by = largest.map((one) => multiplierOf(one, kind));
+  const by = largest.map((value) => multiplierOf(value, kind));
   const pitch = roundUp(columns, 16);
   const codes = new Float64Array(rows * pitch);
   each((r, c, scale) => {
     codes[r * pitch + c] = codeOf(fround(at(r, c) * (by[scale] as number)), format);
   });
-  return { codes, scales: by.map((one) => fround(1 / one)) };
+  return { codes, scales: by.map((value) => fround(1 / value)) };
 }
 
 /** The values [rows, columns] of the codes of a matrix. */

@@ -97,9 +97,9 @@ export class HubServer {
   }
 
   async stop(): Promise<void> {
-    for (const one of [this.hub, this.cdn]) {
-      one.closeAllConnections();
-      await new Promise((resolve) => one.close(resolve));
+    for (const server of [this.hub, this.cdn]) {
+      server.closeAllConnections();
+      await new Promise((resolve) => server.close(resolve));
     }
   }
 
@@ -123,7 +123,9 @@ export class HubServer {
       received.status = response.statusCode;
     });
     response.on('error', () => {});
-    const count = this.received.filter((one) => one.host === host && one.path === path).length;
+    const count = this.received.filter(
+      (received) => received.host === host && received.path === path,
+    ).length;
     if (await this.fault?.({ host, path, count }, response, request)) return;
     if (host === 'cdn') return this.sendFile(path.replace(/^\/cdn\//, ''), request, response);
     const api = API.exec(path);
@@ -213,7 +215,7 @@ export class HubServer {
   private sendFile(path: string, request: IncomingMessage, response: ServerResponse): void {
     const hash = path.split('/')[0] as string;
     const all = [...this.repositories.values()].flatMap(({ files }) => [...files.values()]);
-    const bytes = all.find((one) => sha256(one) === hash);
+    const bytes = all.find((bytes) => sha256(bytes) === hash);
     if (bytes) this.sendBytes(bytes, hash, request, response);
     else refuse(response, [404, 'EntryNotFound', '']);
   }
@@ -225,9 +227,9 @@ export class HubServer {
     response: ServerResponse,
   ): void {
     response.setHeader('ETag', `"${etag}"`);
-    const wanted = headers['if-range'] === undefined || headers['if-range'] === `"${etag}"`;
+    const expected = headers['if-range'] === undefined || headers['if-range'] === `"${etag}"`;
     const [, from, to] = /^bytes=(\d+)-(\d*)$/.exec(headers.range ?? '') ?? [];
-    if (from === undefined || !wanted || !this.sendsRanges) {
+    if (from === undefined || !expected || !this.sendsRanges) {
       response.writeHead(200, { 'Content-Length': bytes.length });
       this.write(bytes, response);
       return;

@@ -7,10 +7,10 @@ declare global {
 }
 
 function firstSeed(): number {
-  const given = process.env.DS_TEST_SEED;
-  if (given === undefined) return randomInt(2 ** 31);
-  if (/^\d+$/.test(given)) return Number(given);
-  throw new Error(`DS_TEST_SEED: expected a whole number, got ${JSON.stringify(given)}`);
+  const text = process.env.DS_TEST_SEED;
+  if (text === undefined) return randomInt(2 ** 31);
+  if (/^\d+$/.test(text)) return Number(text);
+  throw new Error(`DS_TEST_SEED: expected a whole number, got ${JSON.stringify(text)}`);
 }
 
 /** Numbers in [0, 1), determined by the seed (mulberry32). */

@@ -9,7 +9,7 @@ import { packageRoot } from '../../lib/runtime/package-root.js';
 import type { Addon } from '../../types/addon.generated.js';
 import { type Bytes, HOST, isWithin, overlap, StreamOrder } from './stream-order.js';
 
-const own = require(addonCandidates()[0] as string) as Addon;
+const localAddon = require(addonCandidates()[0] as string) as Addon;
 const order = new StreamOrder();
 
 /** Number of queries until an event reports that it is complete. */
@@ -96,7 +96,7 @@ function operandsOf(op: Op): Operand[] {
 
 function contents({ buffer, from, to }: Bytes, stream: number): Buffer {
   const out = Buffer.alloc(to - from);
-  own.read(buffer, from, out, stream);
+  localAddon.read(buffer, from, out, stream);
   return out;
 }
 
@@ -105,28 +105,31 @@ function runWatched(number: number, stream: number, run: () => void): void {
   const op = ops.get(number) as Op;
   const operands = operandsOf(op);
   // If two operands overlap, the written one cannot be determined.
-  const isAlone = (one: Operand): boolean =>
-    operands.every((other) => other === one || !overlap(one, other));
+  const isAlone = (operand: Operand): boolean =>
+    operands.every((other) => other === operand || !overlap(operand, other));
   const unknown = operands.filter(
-    (one) => !op.written.has(one.word) && (op.looks.get(one.word) ?? 0) < LOOKS && isAlone(one),
+    (operand) =>
+      !op.written.has(operand.word) &&
+      (op.looks.get(operand.word) ?? 0) < LOOKS &&
+      isAlone(operand),
   );
-  const before = unknown.map((one) => contents(one, stream));
+  const before = unknown.map((operand) => contents(operand, stream));
   run();
-  unknown.forEach((one, i) => {
-    if (!contents(one, stream).equals(before[i] as Buffer)) op.written.add(one.word);
-    op.looks.set(one.word, (op.looks.get(one.word) ?? 0) + 1);
+  unknown.forEach((operand, i) => {
+    if (!contents(operand, stream).equals(before[i] as Buffer)) op.written.add(operand.word);
+    op.looks.set(operand.word, (op.looks.get(operand.word) ?? 0) + 1);
   });
   order.begin(stream);
   for (const { word, ...bytes } of operands) {
-    const what = `${op.name}, ${op.words[word]?.name},`;
-    check(order.use(stream, bytes, op.written.has(word), { what }));
+    const label = `${op.name}, ${op.words[word]?.name},`;
+    check(order.use(stream, bytes, op.written.has(word), { what: label }));
   }
 }
 
 /** One separate use by `stream`. */
-function uses(stream: number, bytes: Bytes, writes: boolean, what: string): void {
+function uses(stream: number, bytes: Bytes, writes: boolean, label: string): void {
   order.begin(stream);
-  check(order.use(stream, bytes, writes, { what }));
+  check(order.use(stream, bytes, writes, { what: label }));
 }
 
 const range = (buffer: number, from: number, bytes: number): Bytes => ({
@@ -161,9 +164,11 @@ function moverOf(place: string): number {
 
 /** `actor` waits for the transfers of `file` that touch these bytes. */
 function followTransfers(actor: number, file: number, ...touched: readonly Bytes[]): void {
-  for (const one of transfers) {
-    const isTouched = touched.some((bytes) => overlap(bytes, one.memory) || overlap(bytes, one.at));
-    if (one.file === file && isTouched) order.follow(actor, one.actor);
+  for (const transfer of transfers) {
+    const isTouched = touched.some(
+      (bytes) => overlap(bytes, transfer.memory) || overlap(bytes, transfer.at),
+    );
+    if (transfer.file === file && isTouched) order.follow(actor, transfer.actor);
   }
 }
 
@@ -201,26 +206,26 @@ function noteLanding(group: number, ticket: number, actor: number): void {
 }
 
 const watchedCalls: Partial<Addon> = {
-  setArguments(given) {
-    block = given;
-    own.setArguments(given);
+  setArguments(values) {
+    block = values;
+    localAddon.setArguments(values);
   },
   open(number) {
-    const stream = own.open(number);
+    const stream = localAddon.open(number);
     order.name(stream, 'compute');
     streams.add(stream);
     return stream;
   },
   run() {
     const [stream, op] = [block[block.length - 2] as number, block[block.length - 1] as number];
-    runWatched(op, stream, own.run);
+    runWatched(op, stream, localAddon.run);
   },
   runOnHost(op, stream) {
-    runWatched(op, stream, () => own.runOnHost(op, stream));
+    runWatched(op, stream, () => localAddon.runOnHost(op, stream));
   },
   allocate() {
     const [stream, bytes] = [block[block.length - 2] as number, block[block.length - 1] as number];
-    own.allocate();
+    localAddon.allocate();
     const buffer = block[block.length - 2] as number;
     owners.set(buffer, stream);
     // The memory is free since the last work of the stream: any stream that waited for that may use
@@ -228,20 +233,20 @@ const watchedCalls: Partial<Addon> = {
     check(order.use(stream, range(buffer, 0, bytes), true, { what: 'the allocation' }));
   },
   allocatePinned(number, bytes) {
-    const buffer = own.allocatePinned(number, bytes);
+    const buffer = localAddon.allocatePinned(number, bytes);
     uses(HOST, range(buffer, 0, bytes), true, 'the allocation');
     return buffer;
   },
   release(buffer) {
     const owner = owners.get(buffer);
     owners.delete(buffer);
-    own.release(buffer);
+    localAddon.release(buffer);
     if (owner === undefined) return;
     order.begin(owner);
     check(order.free(owner, buffer, owner, 'the release'));
   },
   releaseOn(buffer, stream) {
-    own.releaseOn(buffer, stream);
+    localAddon.releaseOn(buffer, stream);
     const owner = owners.get(buffer) as number;
     owners.delete(buffer);
     order.begin(stream);
@@ -249,32 +254,32 @@ const watchedCalls: Partial<Addon> = {
   },
   copy(...call) {
     const [to, toOffset, from, fromOffset, bytes, stream] = call;
-    own.copy(...call);
+    localAddon.copy(...call);
     order.begin(stream);
     check(order.use(stream, range(from, fromOffset, bytes), false, { what: 'a copy' }));
     check(order.use(stream, range(to, toOffset, bytes), true, { what: 'a copy' }));
   },
   read(buffer, offset, target, stream) {
-    own.read(buffer, offset, target, stream);
+    localAddon.read(buffer, offset, target, stream);
     uses(stream, range(buffer, offset, target.byteLength), false, 'read()');
     order.follow(HOST, stream);
   },
   write(buffer, offset, source, stream) {
-    own.write(buffer, offset, source, stream);
+    localAddon.write(buffer, offset, source, stream);
     uses(stream, range(buffer, offset, source.byteLength), true, 'write()');
     order.follow(HOST, stream);
   },
   record(event, stream) {
-    own.record(event, stream);
+    localAddon.record(event, stream);
     order.record(event, stream);
     asked.delete(event);
   },
   wait(stream, event) {
-    own.wait(stream, event);
+    localAddon.wait(stream, event);
     order.wait(stream, event);
   },
   done(event) {
-    own.done(event);
+    localAddon.done(event);
     if (order.hasPassed(event)) return true;
     const times = (asked.get(event) ?? 0) + 1;
     asked.set(event, times);
@@ -283,54 +288,55 @@ const watchedCalls: Partial<Addon> = {
     return true;
   },
   synchronizeEvent(event) {
-    own.synchronizeEvent(event);
+    localAddon.synchronizeEvent(event);
     order.wait(HOST, event);
   },
   synchronizeStream(stream) {
-    own.synchronizeStream(stream);
+    localAddon.synchronizeStream(stream);
     order.follow(HOST, stream);
   },
   synchronizeDevice(number) {
-    own.synchronizeDevice(number);
+    localAddon.synchronizeDevice(number);
     waitForAll();
   },
   createStream(number, urgency) {
-    const stream = own.createStream(number, urgency);
+    const stream = localAddon.createStream(number, urgency);
     streams.add(stream);
     return stream;
   },
   releaseStream(stream) {
-    own.releaseStream(stream);
+    localAddon.releaseStream(stream);
     waitForAll();
     streams.delete(stream);
     order.end(stream);
   },
   releaseEvent(event) {
-    own.releaseEvent(event);
+    localAddon.releaseEvent(event);
     order.forget(event);
     asked.delete(event);
   },
   startSwap(...call) {
     const [file, writes, offset, buffer, bufferOffset, bytes, stream] = call;
-    own.startSwap(...call);
+    localAddon.startSwap(...call);
     order.begin(stream);
     const actor = moverOf(`${file} ${buffer} ${bufferOffset}`);
     const memory = range(buffer, bufferOffset, bytes);
     const at = range(-file, offset, bytes);
     order.follow(actor, stream);
     followTransfers(actor, file, memory, at);
-    const isGone = (one: Transfer): boolean => one.file === file && isWithin(one.memory, memory);
-    transfers = transfers.filter((one) => !isGone(one));
+    const isGone = (transfer: Transfer): boolean =>
+      transfer.file === file && isWithin(transfer.memory, memory);
+    transfers = transfers.filter((transfer) => !isGone(transfer));
     transfers.push({ actor, file, memory, at });
     order.name(actor, writes ? 'a write to a disk' : 'a read from a disk');
     uses(actor, memory, !writes, 'a transfer');
   },
   waitSwap(file, buffer, bufferOffset, bytes, stream) {
-    own.waitSwap(file, buffer, bufferOffset, bytes, stream);
+    localAddon.waitSwap(file, buffer, bufferOffset, bytes, stream);
     followTransfers(stream, file, range(buffer, bufferOffset, bytes));
   },
   async openGroup(job, deviceStream, name, ranks, rank) {
-    const group = await own.openGroup(job, deviceStream, name, ranks, rank);
+    const group = await localAddon.openGroup(job, deviceStream, name, ranks, rank);
     groups.set(group, { size: ranks.length, ends: new Map() });
     return group;
   },
@@ -338,31 +344,31 @@ const watchedCalls: Partial<Addon> = {
     const [kind, , dtype, count, , input, inputAt, output, outputAt, rows] = Array.from(
       block.slice(0, 10),
     ) as Ten;
-    const ticket = own.startCollective(group, stream, purpose, label);
+    const ticket = localAddon.startCollective(group, stream, purpose, label);
     const { size, ends } = groups.get(group) as Group;
     // On a GPU it runs in the order of its stream.
     order.begin(stream);
-    const how = { what: purpose || label, holds: true };
+    const options = { what: purpose || label, holds: true };
     const width = dtypeSizes[dtypes[dtype] as DType];
     const [inSlots, outSlots] = SLOTS[kind] as readonly [boolean, boolean];
     const part = (buffer: number, at: number, isAll: boolean): Bytes =>
       range(buffer, at * width, count * rows * width * (isAll ? size : 1));
-    if (input) check(order.use(stream, part(input, inputAt, inSlots), false, how));
-    if (output) check(order.use(stream, part(output, outputAt, outSlots), true, how));
+    if (input) check(order.use(stream, part(input, inputAt, inSlots), false, options));
+    if (output) check(order.use(stream, part(output, outputAt, outSlots), true, options));
     order.record(--lastEnd, stream);
     ends.set(ticket, lastEnd);
     return ticket;
   },
   waitCollective(group, ticket, stream) {
-    own.waitCollective(group, ticket, stream);
+    localAddon.waitCollective(group, ticket, stream);
     noteLanding(group, ticket, stream);
   },
   synchronizeCollective(group, ticket) {
-    own.synchronizeCollective(group, ticket);
+    localAddon.synchronizeCollective(group, ticket);
     noteLanding(group, ticket, HOST);
   },
   collectiveDone(group, ticket) {
-    const isDone = own.collectiveDone(group, ticket);
+    const isDone = localAddon.collectiveDone(group, ticket);
     if (isDone) noteLanding(group, ticket, HOST);
     return isDone;
   },
@@ -375,12 +381,12 @@ const watchedCalls: Partial<Addon> = {
       ];
       ofTheHost(range(buffer, from, bytes), false, `a write to ${path}`);
     }
-    return own.writeFile(path, offset, head, segments, crc);
+    return localAddon.writeFile(path, offset, head, segments, crc);
   },
   readFile(...call) {
     const [, path, , bytes, buffer, bufferOffset] = call;
     ofTheHost(range(buffer, bufferOffset, bytes), true, `a read from ${path}`);
-    return own.readFile(...call);
+    return localAddon.readFile(...call);
   },
 };
 
@@ -388,8 +394,8 @@ const watchedCalls: Partial<Addon> = {
  * A host access to pinned memory. On the CPU, tensors are host memory too; on a GPU, they are
  * copied.
  */
-function ofTheHost(bytes: Bytes, writes: boolean, what: string): void {
-  if (!owners.has(bytes.buffer)) uses(HOST, bytes, writes, what);
+function ofTheHost(bytes: Bytes, writes: boolean, label: string): void {
+  if (!owners.has(bytes.buffer)) uses(HOST, bytes, writes, label);
 }
 
-module.exports = { ...own, ...watchedCalls };
+module.exports = { ...localAddon, ...watchedCalls };

@@ -71,10 +71,10 @@ test('memory is given back after what other streams do with it', () => {
   const order = writtenOrder();
   order.begin(B);
   expect(order.free(B, some.buffer, B, 'the release')).toMatch(/the release of stream 8/);
-  const own = writtenOrder();
-  own.begin(B);
+  const localStreamOrder = writtenOrder();
+  localStreamOrder.begin(B);
   // The buffer is allocated again in the order of A, which has read it by then.
-  expect(own.free(B, some.buffer, A, 'the release')).toBeNull();
+  expect(localStreamOrder.free(B, some.buffer, A, 'the release')).toBeNull();
 });
 
 /** Runs a program in a process on the CPU, with the checker. */
@@ -111,8 +111,8 @@ test.each([
   ['tried weights replace weights that backward still reads', 'frozen'],
 ])(
   '%s: in order',
-  (_, what) => {
-    const { status, output } = runWatched('../zero/waits-process', what);
+  (_, label) => {
+    const { status, output } = runWatched('../zero/waits-process', label);
     expect([status, output]).toEqual([0, 'no race\n']);
   },
   120_000,

@@ -79,7 +79,7 @@ export class StreamOrder {
    * Frees the buffer in the order of `actor`. It is allocated again in the order of `owner`, which
    * may then use it. Returns the race, or null.
    */
-  free(actor: number, buffer: number, owner: number, what: string): string | null {
+  free(actor: number, buffer: number, owner: number, label: string): string | null {
     const all = this.uses.get(buffer) ?? [];
     this.uses.delete(buffer);
     const clock = this.clockOf(actor);
@@ -88,7 +88,7 @@ export class StreamOrder {
     );
     const whole = { buffer, from: 0, to: Number.POSITIVE_INFINITY };
     return late
-      ? this.raceOf(late, { ...whole, writes: true, actor, at: 0, what, holds: false })
+      ? this.raceOf(late, { ...whole, writes: true, actor, at: 0, what: label, holds: false })
       : null;
   }
 

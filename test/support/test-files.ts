@@ -17,9 +17,9 @@ const isStale = (path: string): boolean =>
  * alphabetical order.
  */
 export function testFiles(folder: string, ending = ''): string[] {
-  const whole = `${ending}${extname(__filename)}`;
+  const fullText = `${ending}${extname(__filename)}`;
   return (readdirSync(folder, { recursive: true }) as string[])
-    .filter((name) => name.endsWith(whole) && !name.endsWith('.d.ts'))
+    .filter((name) => name.endsWith(fullText) && !name.endsWith('.d.ts'))
     .map((name) => join(folder, name.slice(0, -extname(__filename).length)))
     .filter((path) => !isStale(path))
     .sort();

@@ -16,10 +16,10 @@ function constantRows(device: Device): void {
       scope(() => {
         const row = new Float32Array(3 * width).fill(value);
         const x = Tensor.from(row, { device }).reshape([3, width]);
-        const one = Tensor.from(new Float32Array(width).fill(1), { device });
+        const tensor = Tensor.from(new Float32Array(width).fill(1), { device });
         const zero = Tensor.from(new Float32Array(width), { device });
         const worst = max(
-          ...Array.from(layerNorm(x, one, zero, EPS).toArray(), (y) => abs(Number(y))),
+          ...Array.from(layerNorm(x, tensor, zero, EPS).toArray(), (y) => abs(Number(y))),
         );
         const ulp = 2 ** -23 * abs(fround(value));
         assert.ok(worst <= (0.5 * ulp) / sqrt(EPS), `${value} x ${width}: ${worst}`);
@@ -36,9 +36,9 @@ function shiftedRows(device: Device): void {
       const mean = row.reduce((a, b) => a + b, 0) / width;
       const deviation = sqrt(row.reduce((a, b) => a + (b - mean) ** 2, 0) / width + EPS);
       const x = Tensor.from(row, { device }).reshape([1, width]);
-      const one = Tensor.from(new Float32Array(width).fill(1), { device });
+      const tensor = Tensor.from(new Float32Array(width).fill(1), { device });
       const zero = Tensor.from(new Float32Array(width), { device });
-      const got = layerNorm(x, one, zero, EPS).toArray();
+      const got = layerNorm(x, tensor, zero, EPS).toArray();
       // The stored mean is rounded to f32: half an ulp of 1000, over the deviation.
       const limit = 2 ** -14 / deviation + 4e-6;
       row.forEach((value, j) => {

@@ -21,9 +21,9 @@ test.each(['bf16', 'f16'] as const)(
       const [x, weights] = [values(8, 0), values(3, 1)];
       const product = (rows: number): number[][] => {
         const out = Tensor.empty([rows, 3], 'f32', cpu());
-        const how = { bias: null, aux: null, epilogue: 'none', accumulate: false } as const;
+        const options = { bias: null, aux: null, epilogue: 'none', accumulate: false } as const;
         const a = x.narrow(0, 0, rows);
-        kernels.matmul({ ...how, a, b: weights, out, transA: false, transB: true });
+        kernels.matmul({ ...options, a, b: weights, out, transA: false, transB: true });
         return out.toList() as number[][];
       };
       const all = product(8);

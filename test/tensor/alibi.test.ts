@@ -8,9 +8,9 @@ const SLOPES = [0.5, 0.25, 0.1];
 const values = (shape: number[], salt: number): Tensor => {
   const count = shape.reduce((a, b) => a * b, 1);
   const list = Float64Array.from({ length: count }, (_, i) => Math.sin(i * 1.7 + salt));
-  const made = Tensor.from(list, { shape, dtype: 'f64' });
-  made.requiresGrad = true;
-  return made;
+  const tensor = Tensor.from(list, { shape, dtype: 'f64' });
+  tensor.requiresGrad = true;
+  return tensor;
 };
 
 const inputs = (): [Tensor, Tensor, Tensor] => [
@@ -31,23 +31,25 @@ function biasWith(more: (t: number, s: number) => number): Tensor {
 
 /** The result, and the gradients of q, k and v. */
 function resultsOf(options: Parameters<typeof attention>[3]): number[][] {
-  const given = inputs();
-  const out = attention(...given, options);
+  const tensors = inputs();
+  const out = attention(...tensors, options);
   out.mul(out).sum().backward();
-  return [out, ...given.map(({ grad }) => grad as Tensor)].map((one) => one.contiguous().toArray());
+  return [out, ...tensors.map(({ grad }) => grad as Tensor)].map((tensor) =>
+    tensor.contiguous().toArray(),
+  );
 }
 
-function expectNear(got: number[][], wanted: number[][]): void {
+function expectNear(got: number[][], expected: number[][]): void {
   got.forEach((list, i) => {
     list.forEach((value, j) => {
-      expect(value).toBeCloseTo((wanted[i] as number[])[j] as number, 10);
+      expect(value).toBeCloseTo((expected[i] as number[])[j] as number, 10);
     });
   });
 }
 
 test('the bias is a slope times the distance', () => {
-  const wanted = resultsOf({ causal: true, mask: biasWith(() => 0) });
-  expectNear(resultsOf({ causal: true, alibiSlopes: slopesOf(SLOPES) }), wanted);
+  const expected = resultsOf({ causal: true, mask: biasWith(() => 0) });
+  expectNear(resultsOf({ causal: true, alibiSlopes: slopesOf(SLOPES) }), expected);
 });
 
 test('a mask of numbers is added to the bias', () => {
@@ -68,8 +70,10 @@ test('a mask of truth values hides keys', () => {
 });
 
 test('slopes of other heads are refused', () => {
-  const given = inputs();
-  const { code, message } = thrownBy(() => attention(...given, { alibiSlopes: slopesOf([1, 2]) }));
+  const tensors = inputs();
+  const { code, message } = thrownBy(() =>
+    attention(...tensors, { alibiSlopes: slopesOf([1, 2]) }),
+  );
   expect([code, message]).toEqual([
     'DS_SHAPE',
     expect.stringMatching(/alibiSlopes \[3\], a slope of each head/),

@@ -47,9 +47,9 @@ export const cases: Case[] = [
   argumentCase('tensors with too few dims are refused by the op that reads them', (device) => {
     const row = ops.zeros([2], { device });
     refuses(/^attention: expected q \[B/, ({ attention }) => attention?.(row, row, row));
-    const one = ops.zeros([], { device });
+    const tensor = ops.zeros([], { device });
     const target = ops.zeros([], { device, dtype: 'i64' });
-    refuses(/^gather: expected a dim/, ({ nllLoss }) => nllLoss?.(one, target));
+    refuses(/^gather: expected a dim/, ({ nllLoss }) => nllLoss?.(tensor, target));
   }),
   argumentCase('a fraction beside an integer tensor is not truncated', (device) => {
     const x = whole([1, 2, -3], device);
@@ -137,7 +137,7 @@ export const cases: Case[] = [
     expectTensor(y.sum(untyped), 'f32', [3, 12], [2, 1]);
     refuses(/"axis".*Did you mean "dims"/, ({ sum }) => sum?.(y, { axis: 1 }));
     refuses(/"dims" once/, ({ sum }) => sum?.(y, { dims: 1, dim: 1 }));
-    const surplus = y as unknown as { sum(...given: unknown[]): unknown };
+    const surplus = y as unknown as { sum(...items: unknown[]): unknown };
     refuses(/sum: expected at most 1 argument, got 2: 1, true.*keepDim/, () =>
       surplus.sum(1, true),
     );
@@ -158,10 +158,10 @@ export const cases: Case[] = [
     refuses(/expand.*\[2\.5, 7\]/, ({ expand }) => expand?.(x.reshape([1, 7]), [2.5, 7]));
     refuses(/sum.*a dim in \[-1, 1\), got 0\.5/, ({ sum }) => sum?.(x, 0.5));
     for (const name of ['zeros', 'ones', 'randn', 'uniform']) {
-      refuses(new RegExp(`${name}.*\\[2, -3\\]`), (made) => made[name]?.([2, -3]));
-      refuses(new RegExp(`${name}.*\\[1\\.5\\].*Math\\.floor`), (made) => made[name]?.([1.5]));
-      refuses(new RegExp(`${name}.*\\[NaN\\]`), (made) => made[name]?.([Number.NaN]));
-      refuses(new RegExp(`${name}: .*got 2\\..*\\[2\\]`), (made) => made[name]?.(2));
+      refuses(new RegExp(`${name}.*\\[2, -3\\]`), (result) => result[name]?.([2, -3]));
+      refuses(new RegExp(`${name}.*\\[1\\.5\\].*Math\\.floor`), (result) => result[name]?.([1.5]));
+      refuses(new RegExp(`${name}.*\\[NaN\\]`), (result) => result[name]?.([Number.NaN]));
+      refuses(new RegExp(`${name}: .*got 2\\..*\\[2\\]`), (result) => result[name]?.(2));
     }
     refuses(/arange count.*got -2/, ({ arange }) => arange?.(-2));
     refuses(/arange.*object of options.*got 10/, ({ arange }) => arange?.(0, 10));

@@ -43,7 +43,7 @@ test.each([[null], [3]])('values and gradients with the window %p', (window) => 
   expected.mul(weight).sum().backward();
   const pairs = [
     [out, expected],
-    ...[q, k, v, z].map((one, i) => [one.grad, [q2, k2, v2, z2][i]?.grad]),
+    ...[q, k, v, z].map((tensor, i) => [tensor.grad, [q2, k2, v2, z2][i]?.grad]),
   ];
   for (const [got, wanted] of pairs as [Tensor, Tensor][]) {
     const [a, b] = [got.contiguous().toArray(), wanted.contiguous().toArray()];

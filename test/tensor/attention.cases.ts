@@ -53,8 +53,8 @@ const forms = attentionCase('a repeated mask is the one that is written out', (d
     const numbers = draw(`mask ${shape}`, shape, device);
     for (const mask of [numbers, numbers.gt(-0.4), numbers.to('f16')]) {
       for (const causal of [false, true]) {
-        const whole = results(device, { mask: repeatMask(mask), causal });
-        assert.deepEqual(results(device, { mask, causal }), whole, `[${shape}] ${mask.dtype}`);
+        const fullRows = results(device, { mask: repeatMask(mask), causal });
+        assert.deepEqual(results(device, { mask, causal }), fullRows, `[${shape}] ${mask.dtype}`);
       }
     }
   }

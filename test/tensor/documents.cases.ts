@@ -25,12 +25,12 @@ function integers(rows: readonly (readonly number[])[], device: Device, dtype: D
 }
 
 /** Within `tolerance` of the largest expected value, or of 1. */
-function near(got: number[], expected: number[], tolerance: number, what: string): void {
-  assert.equal(got.length, expected.length, what);
+function near(got: number[], expected: number[], tolerance: number, label: string): void {
+  assert.equal(got.length, expected.length, label);
   const largest = expected.reduce((top, x) => Math.max(top, Math.abs(x)), 1);
   got.forEach((x, i) => {
     const away = Math.abs(x - (expected[i] as number));
-    assert.ok(away <= tolerance * largest, `${what}[${i}]: ${x}, expected ${expected[i]}`);
+    assert.ok(away <= tolerance * largest, `${label}[${i}]: ${x}, expected ${expected[i]}`);
   });
 }
 
@@ -47,8 +47,8 @@ function operands(B: number, T: number, S: number, device: Device): Tensor[] {
 }
 
 /** The output and the gradients of queries, keys and values. */
-function results(given: readonly Tensor[], options: AttentionOptions): Tensor[] {
-  const [q, k, v, dout] = given.map((x) => x.detach()) as [Tensor, Tensor, Tensor, Tensor];
+function results(tensors: readonly Tensor[], options: AttentionOptions): Tensor[] {
+  const [q, k, v, dout] = tensors.map((x) => x.detach()) as [Tensor, Tensor, Tensor, Tensor];
   const leaves = [q, k, v].map((x) => x.requireGrad()) as [Tensor, Tensor, Tensor];
   const out = attention(...leaves, options);
   out.mul(dout).sum().backward();
@@ -64,17 +64,17 @@ function numberDocuments(pad = 0): number[] {
 }
 
 const packed = documentCase('a packed row is its documents apart, to 1e-6 at T 777', (device) => {
-  const given = operands(1, 777, 777, device);
+  const tensors = operands(1, 777, 777, device);
   const names = ['out', 'dq', 'dk', 'dv'];
   for (const window of [null, 50, 129]) {
     const options = { causal: true, window };
     const documents = integers([numberDocuments()], device);
-    const whole = results(given, { ...options, documents });
+    const fullTensors = results(tensors, { ...options, documents });
     let at = 0;
     for (const length of lengths) {
-      const parts = given.map((x) => x.narrow(2, at, length));
+      const parts = tensors.map((x) => x.narrow(2, at, length));
       results(parts, options).forEach((expected, i) => {
-        const got = (whole[i] as Tensor).narrow(2, at, length).contiguous().toArray();
+        const got = (fullTensors[i] as Tensor).narrow(2, at, length).contiguous().toArray();
         near(got, expected.contiguous().toArray(), 1e-6, `${names[i]} of ${length} at ${at}`);
       });
       at += length;
@@ -84,16 +84,16 @@ const packed = documentCase('a packed row is its documents apart, to 1e-6 at T 7
 
 const padded = documentCase('padding on either side changes nothing and gets nothing', (device) => {
   const pad = 37;
-  const given = operands(2, 777 + pad, 777 + pad, device);
+  const tensors = operands(2, 777 + pad, 777 + pad, device);
   const rows = [numberDocuments(pad), [...numberDocuments(), ...new Array<number>(pad).fill(-5)]];
-  const got = results(given, { causal: true, documents: integers(rows, device) });
+  const got = results(tensors, { causal: true, documents: integers(rows, device) });
   for (const [row, first] of [
     [0, pad],
     [1, 0],
   ] as const) {
     const inside = (x: Tensor): Tensor => x.narrow(0, row, 1).narrow(2, first, 777);
     const documents = integers([numberDocuments()], device);
-    const expected = results(given.map(inside), { causal: true, documents });
+    const expected = results(tensors.map(inside), { causal: true, documents });
     got.forEach((x, i) => {
       const values = inside(x).contiguous().toArray();
       near(values, (expected[i] as Tensor).contiguous().toArray(), 1e-6, `${i} of row ${row}`);
@@ -112,7 +112,7 @@ const asMasks = documentCase('documents and windows are masks, also beside a cac
     [9, 40],
     [40, 21],
   ] as const) {
-    const given = operands(2, T, S, device);
+    const tensors = operands(2, T, S, device);
     const rows = (n: number) =>
       [0, 1].map((b) => Array.from({ length: n }, (_, i) => ((i + b) % 11 === 0 ? -1 : i % 3)));
     const [queries, keys] = [rows(T), rows(S)];
@@ -127,13 +127,13 @@ const asMasks = documentCase('documents and windows are masks, also beside a cac
           Array.from({ length: T * S }, (_, i) => isSeen(b, Math.floor(i / S), i % S)),
         );
         const mask = Tensor.from(flags, { shape: [2, 1, T, S], device });
-        const expected = results(given, { causal, mask });
+        const expected = results(tensors, { causal, mask });
         const pair = { queries: integers(queries, device), keys: integers(keys, device, 'i64') };
         const forms = T === S ? [pair, integers(keys, device, 'i64')] : [pair];
         for (const documents of forms) {
-          results(given, { causal, window, documents }).forEach((x, i) => {
-            const what = `${i} of ${T} by ${S}, window ${window}, causal ${causal}`;
-            near(x.toArray(), (expected[i] as Tensor).toArray(), 2e-6, what);
+          results(tensors, { causal, window, documents }).forEach((x, i) => {
+            const label = `${i} of ${T} by ${S}, window ${window}, causal ${causal}`;
+            near(x.toArray(), (expected[i] as Tensor).toArray(), 2e-6, label);
           });
         }
       }
@@ -143,7 +143,7 @@ const asMasks = documentCase('documents and windows are masks, also beside a cac
 
 const skipped = documentCase('tiles that are hidden as a whole are not computed', (device) => {
   const T = 512;
-  const given = operands(1, T, T, device);
+  const tensors = operands(1, T, T, device);
   const half = (x: Tensor): Tensor => x.narrow(2, T / 2, T / 2);
   const spoilt = (x: Tensor, until: number): Tensor => {
     const first = Tensor.from(
@@ -154,7 +154,7 @@ const skipped = documentCase('tiles that are hidden as a whole are not computed'
   };
   const documents = integers([Array.from({ length: T }, (_, t) => Number(t >= T / 2))], device);
   for (const dtype of ['f32', 'bf16'] as const) {
-    const typed = given.map((x) => x.to(dtype));
+    const typed = tensors.map((x) => x.to(dtype));
     for (const causal of [true, false]) {
       const apart = results(typed.map(half), { causal });
       const got = results(
@@ -217,7 +217,7 @@ const positions = documentCase('positions restart with documents, and rope follo
     numberDocuments(),
     [...new Array<number>(77).fill(-1), ...new Array<number>(700).fill(4)],
   ];
-  const made = documentPositions(integers(rows, device));
+  const tensor = documentPositions(integers(rows, device));
   const expected = rows.flatMap((row) => {
     let begin = 0;
     return row.map((document, t) => {
@@ -225,8 +225,8 @@ const positions = documentCase('positions restart with documents, and rope follo
       return t - begin;
     });
   });
-  assert.equal(made.dtype, 'i32');
-  assert.deepEqual(Array.from(made.toArray(), Number), expected);
+  assert.equal(tensor.dtype, 'i32');
+  assert.deepEqual(Array.from(tensor.toArray(), Number), expected);
   const wide = documentPositions(integers(rows, device, 'i64'));
   assert.deepEqual(Array.from(wide.toArray(), Number), expected);
   for (const n of [0, 1]) {
@@ -237,7 +237,7 @@ const positions = documentCase('positions restart with documents, and rope follo
   const [cos, sin] = table(900, device);
   const leaf = draw('x', [2, 777, 3, D], device).requireGrad();
   const dout = draw('dout', [2, 777, 3, D], device);
-  const out = rope(leaf, cos, sin, made);
+  const out = rope(leaf, cos, sin, tensor);
   out.mul(dout).sum().backward();
   let at = 0;
   for (const length of lengths) {

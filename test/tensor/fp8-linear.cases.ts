@@ -48,21 +48,21 @@ function productOf(a: Float64Array, b: Float64Array, k: number): Float64Array {
   return out;
 }
 
-function requireClose(what: string, got: Tensor, expected: Float64Array, tolerance: number): void {
+function requireClose(label: string, got: Tensor, expected: Float64Array, tolerance: number): void {
   const values = got.to('f32').toArray().flat(9) as number[];
   const scale = expected.reduce((largest, x) => Math.max(largest, Math.abs(x)), 0);
   values.forEach((x, i) => {
     const error = Math.abs(x - (expected[i] as number));
-    assert.ok(error <= tolerance * scale, `${what}[${i}]: ${x}, expected ${expected[i]}`);
+    assert.ok(error <= tolerance * scale, `${label}[${i}]: ${x}, expected ${expected[i]}`);
   });
 }
 
 function gradients(recipe: Fp8Recipe, rows: number, device: Device): void {
   seed(7);
   const make = (shape: number[]): Tensor => {
-    const made = randn(shape, { dtype: 'bf16', device });
-    made.requiresGrad = true;
-    return made;
+    const tensor = randn(shape, { dtype: 'bf16', device });
+    tensor.requiresGrad = true;
+    return tensor;
   };
   scope(() => {
     const [x, weight, bias] = [make([rows, INPUTS]), make([OUTPUTS, INPUTS]), make([OUTPUTS])];
@@ -105,9 +105,9 @@ function bitsOfThree(recipe: Fp8Recipe, device: Device, isShared: boolean): unkn
   seed(9);
   return scope(() => {
     const make = (shape: number[]): Tensor => {
-      const made = randn(shape, { dtype: 'bf16', device });
-      made.requiresGrad = true;
-      return made;
+      const tensor = randn(shape, { dtype: 'bf16', device });
+      tensor.requiresGrad = true;
+      return tensor;
     };
     const [x, a, b, c] = [
       make([40, INPUTS]),
@@ -124,10 +124,10 @@ function bitsOfThree(recipe: Fp8Recipe, device: Device, isShared: boolean): unkn
     const during = device.memory.inUse;
     outs
       .map((out) => out.mul(out).sum())
-      .reduce((sum, one) => sum.add(one))
+      .reduce((sum, tensor) => sum.add(tensor))
       .backward();
-    const grads = [x, a, b, c].map((one) => one.grad as Tensor);
-    return [during, ...[...outs, ...grads].map((one) => one.toArray())];
+    const grads = [x, a, b, c].map((tensor) => tensor.grad as Tensor);
+    return [during, ...[...outs, ...grads].map((tensor) => tensor.toArray())];
   });
 }
 
@@ -175,7 +175,7 @@ function keptInput(recipe: Fp8Recipe, device: Device): void {
         assert.ok(x.isDisposed);
       }
       out.mul(out).sum().backward();
-      return [source, weight].map((one) => (one.grad as Tensor).toArray());
+      return [source, weight].map((tensor) => (tensor.grad as Tensor).toArray());
     });
   };
   const expected = gradient(false, false);

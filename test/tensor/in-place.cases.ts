@@ -155,9 +155,9 @@ export const cases: Case[] = [
     factor.zero_();
     unread.backward();
     assert.deepEqual(leaf.grad?.toArray(), [8, 10]);
-    const own = leaf.square().sum();
+    const localTensor = leaf.square().sum();
     ops.noGrad(() => leaf.zero_());
-    refuses('DS_AUTOGRAD', /square.*changed in place/, () => own.backward());
+    refuses('DS_AUTOGRAD', /square.*changed in place/, () => localTensor.backward());
     const segment = ops.checkpoint((x: ops.Tensor, y: ops.Tensor) => x.mul(y).sum(), leaf, factor);
     factor.add_(1);
     refuses('DS_AUTOGRAD', /checkpoint.*changed in place/, () => segment.backward());

@@ -9,12 +9,12 @@ const [TOKENS, WINDOW, LAST] = [33_000, 16, 100];
 
 /** Output and gradients of the last rows, with the gradient 1 of these rows. */
 function lastOf(inputs: readonly Tensor[]): number[][] {
-  const [q, k, v] = inputs.map((one) => one.detach().requireGrad()) as [Tensor, Tensor, Tensor];
+  const [q, k, v] = inputs.map((input) => input.detach().requireGrad()) as [Tensor, Tensor, Tensor];
   const last = (of: Tensor): Tensor => of.narrow(2, of.size(2) - LAST, LAST);
   const out = attention(q, k, v, { causal: true, window: WINDOW });
   last(out).sum().backward();
-  return [out, q.grad, k.grad, v.grad].map((one) =>
-    last(one as Tensor)
+  return [out, q.grad, k.grad, v.grad].map((tensor) =>
+    last(tensor as Tensor)
       .to('f32')
       .toArray(),
   );
@@ -28,7 +28,7 @@ function inWindow(device: Device): void {
   const inputs = [draw(4), draw(1), draw(1)];
   const kept = LAST + WINDOW;
   const got = lastOf(inputs);
-  const expected = lastOf(inputs.map((one) => one.narrow(2, TOKENS - kept, kept).contiguous()));
+  const expected = lastOf(inputs.map((input) => input.narrow(2, TOKENS - kept, kept).contiguous()));
   for (const [i, values] of expected.entries()) {
     const top = Math.max(...values.map(Math.abs));
     for (const [j, value] of values.entries())

@@ -225,8 +225,8 @@ const draws: Case[] = [
         every,
       );
     assert.deepEqual([...ops.ones([3], { device }).multinomial(2).shape], [2]);
-    const one = ops.ones([1], { device });
-    expectTensor(one.multinomial(4, { replacement: true }), 'i64', [0, 0, 0, 0]);
+    const tensor = ops.ones([1], { device });
+    expectTensor(tensor.multinomial(4, { replacement: true }), 'i64', [0, 0, 0, 0]);
     const x = ops.ones([2, 3], { device });
     refuses('DS_ARGUMENT', /at most 3 draws without replacement, got 4/, () => x.multinomial(4));
     refuses('DS_ARGUMENT', /"with"/, () => x.multinomial(1, { with: true } as never));

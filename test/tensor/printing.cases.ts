@@ -135,10 +135,10 @@ export const cases: Case[] = [
     assert.deepEqual(back.toList(), x.toList());
     assert.equal(Tensor.from(7, { device }).toList(), 7);
     assert.deepEqual(ops.zeros([2, 0], { device }).toList(), [[], []]);
-    const one = Tensor.from([2.5], { device });
-    assert.equal(Number(one), 2.5);
-    assert.equal((one as unknown as number) * 2, 5);
-    assert.ok((one as unknown as number) < 3);
+    const tensor = Tensor.from([2.5], { device });
+    assert.equal(Number(tensor), 2.5);
+    assert.equal((tensor as unknown as number) * 2, 5);
+    assert.ok((tensor as unknown as number) < 3);
     assert.throws(
       () => Number(x),
       (error: unknown) =>

@@ -64,10 +64,15 @@ export const cases: Case[] = [
   composedCase('einsum with dots, without output, and refused', (device) => {
     const a = ops.randn([2, 3, 5], { device });
     const b = ops.randn([5, 7], { device });
-    const wanted = a.matmul(b).toArray();
-    assertClose(ops.einsum('...ij,jk->...ik', a, b).toArray(), wanted, 1e-6, 'dots');
-    assertClose(ops.einsum('bij,jk', [a, b]).toArray(), wanted, 1e-6, 'no output');
-    assertClose(ops.einsum(' ... i j , ... j k -> ... i k ', a, b).toArray(), wanted, 1e-6, 'both');
+    const expected = a.matmul(b).toArray();
+    assertClose(ops.einsum('...ij,jk->...ik', a, b).toArray(), expected, 1e-6, 'dots');
+    assertClose(ops.einsum('bij,jk', [a, b]).toArray(), expected, 1e-6, 'no output');
+    assertClose(
+      ops.einsum(' ... i j , ... j k -> ... i k ', a, b).toArray(),
+      expected,
+      1e-6,
+      'both',
+    );
     assert.deepEqual([...ops.einsum('ba', b).shape], [7, 5]);
     const same = ops.einsum('ij->ij', b);
     assert.ok(same.buffer !== b.buffer);

@@ -40,16 +40,16 @@ function inputsOn(device: Device, dtype: FloatDType): Inputs {
 }
 
 function requireNear(
-  what: string,
+  label: string,
   found: readonly number[],
   there: readonly (number | null)[],
   by: number,
 ): void {
-  assert.equal(found.length, there.length, what);
+  assert.equal(found.length, there.length, label);
   for (const [i, value] of found.entries()) {
     const expected = there[i] ?? Number.NaN;
     const isClose = Math.abs(value - expected) <= by * (1 + Math.abs(expected));
-    assert.ok(isClose, `${what}, element ${i}: ${value} is not ${expected}`);
+    assert.ok(isClose, `${label}, element ${i}: ${value} is not ${expected}`);
   }
 }
 

@@ -35,10 +35,10 @@ function expectedSums(logits: readonly number[][]) {
   return sums;
 }
 
-function expectSums(report: TokenReport, wanted: ReturnType<typeof expectedSums>): void {
-  expect(report.read()).toMatchObject({ counted: wanted.counted, correct: wanted.correct });
-  expect(report.entropy.item()).toBeCloseTo(wanted.entropy, 3);
-  expect(report.logits.item()).toBeCloseTo(wanted.logits, 3);
+function expectSums(report: TokenReport, expected: ReturnType<typeof expectedSums>): void {
+  expect(report.read()).toMatchObject({ counted: expected.counted, correct: expected.correct });
+  expect(report.entropy.item()).toBeCloseTo(expected.entropy, 3);
+  expect(report.logits.item()).toBeCloseTo(expected.logits, 3);
 }
 
 test.each([

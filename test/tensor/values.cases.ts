@@ -119,9 +119,9 @@ export const cases: Case[] = [
     expectTensor(countingTensor(device, 2, 1).mul(row), [2, 3], [0, 0, 0, 10, 20, 30]);
     expectTensor(ops.gt(row, 15), [3], [0, 1, 1]);
     expectTensor(ops.where(ops.eq(row, 20), row, -1), [3], [-1, 20, -1]);
-    const whole = Tensor.from(Int32Array.from([7, -7]), { device });
-    expectTensor(whole.div(2), [2], [3.5, -3.5]);
-    expectTensor(whole.add(1), [2], [8, -6]);
+    const fullTensor = Tensor.from(Int32Array.from([7, -7]), { device });
+    expectTensor(fullTensor.div(2), [2], [3.5, -3.5]);
+    expectTensor(fullTensor.add(1), [2], [8, -6]);
   }),
   valueCase('matmul over a broadcast batch', (device) => {
     const a = countingTensor(device, 2, 1, 1, 2);
@@ -174,8 +174,8 @@ export const cases: Case[] = [
     async run(device) {
       for (const dtype of dtypes) {
         if (dtype === 'f64' && device.kind !== 'cpu') continue; // It exists on the CPU only.
-        const given = dtype === 'bool' ? 1 : isFloating(dtype) ? 0.1 : 7;
-        const x = Tensor.from([given, 0], { dtype, device });
+        const input = dtype === 'bool' ? 1 : isFloating(dtype) ? 0.1 : 7;
+        const x = Tensor.from([input, 0], { dtype, device });
         assert.deepEqual(await x.read(), x.toArray(), dtype);
         x.dispose();
       }

@@ -24,9 +24,9 @@ function encodeTable(table: Readonly<Record<string, string>>): string {
       node = next;
     }
     node.value = place;
-    const own = Buffer.from(`${becomes}\0`);
-    texts.push(own);
-    place += own.length;
+    const localBytes = Buffer.from(`${becomes}\0`);
+    texts.push(localBytes);
+    place += localBytes.length;
   }
   const words = wordsOf(root);
   const head = Buffer.from(Uint32Array.from([4 * words.length, ...words]).buffer);
@@ -42,8 +42,8 @@ function wordsOf(root: Node): number[] {
     const isFree = (label: number): boolean => words[base ^ label] === undefined;
     while (bases.has(base) || !labels.every(isFree)) base++;
     bases.add(base);
-    const own = (words[at] as number) | ((at ^ base) << 10);
-    words[at] = (node.value === null ? own : own | 0x100) >>> 0;
+    const localValue = (words[at] as number) | ((at ^ base) << 10);
+    words[at] = (node.value === null ? localValue : localValue | 0x100) >>> 0;
     if (node.value !== null) words[base] = (node.value | 0x8000_0000) >>> 0;
     for (const label of node.children.keys()) words[base ^ label] = label;
     for (const [label, child] of node.children) place(child, base ^ label);
@@ -69,13 +69,13 @@ const TABLE = {
 /** A text as a tokenizer of single characters with this normalizer spells it. */
 function normalize(input: string, normalizer: object): string {
   const codes = Array.from({ length: 0x3100 }, (_, code) => String.fromCharCode(code));
-  const vocab = Object.fromEntries([...codes, '～', '👩', '<unk>'].map((one, id) => [one, id]));
+  const vocab = Object.fromEntries([...codes, '～', '👩', '<unk>'].map((text, id) => [text, id]));
   const none = { pre_tokenizer: null, post_processor: null, decoder: null };
   const model = { type: 'BPE', vocab, merges: [], unk_token: '<unk>' };
-  const made = text.Tokenizer.fromPretrained(
+  const tokenizer = text.Tokenizer.fromPretrained(
     folderOf({ added_tokens: [], normalizer, ...none, model }),
   );
-  return [...made.encode(input)].map((id) => made.idToToken(id)).join('');
+  return [...tokenizer.encode(input)].map((id) => tokenizer.idToToken(id)).join('');
 }
 
 test.each([

@@ -14,10 +14,10 @@ function coreOf(parts: object): CoreTokenizer {
 }
 
 /** A tokenizer with the added token "ab", of which its normalizer leaves nothing. */
-function emptyToken(own: object): object {
+function emptyToken(options: object): object {
   const flags = { single_word: false, lstrip: false, rstrip: false, normalized: true };
   return {
-    added_tokens: [{ id: 9, content: 'ab', ...flags, special: false, ...own }],
+    added_tokens: [{ id: 9, content: 'ab', ...flags, special: false, ...options }],
     normalizer: { type: 'Replace', pattern: { Regex: '[a-c]+' }, content: '' },
   };
 }
@@ -28,8 +28,8 @@ test.each<[string, object, string, number[]]>([
   ['is white space with lstrip', { lstrip: true }, '<> ', [1, 2, 9]],
   ['is not found inside a word with single_word', { single_word: true }, '<>x', [1, 0]],
   ['keeps surrogates together', {}, '<\u{1f600}', [1, 0]],
-])('an added token that is normalized to nothing %s', (_, own, text, ids) =>
-  expect(coreOf(emptyToken(own)).encode(text)).toEqual(ids),
+])('an added token that is normalized to nothing %s', (_, options, text, ids) =>
+  expect(coreOf(emptyToken(options)).encode(text)).toEqual(ids),
 );
 
 const first = { type: 'Metaspace', replacement: '▁', prepend_scheme: 'first', split: false };

@@ -40,7 +40,7 @@ const wordLevel = (words: readonly string[]): object => ({
   vocab: Object.fromEntries(words.map((word, id) => [word, id])),
   unk_token: '<unk>',
 });
-const bpe = (own: object): object => ({
+const bpe = (options: object): object => ({
   type: 'BPE',
   dropout: null,
   unk_token: null,
@@ -48,10 +48,10 @@ const bpe = (own: object): object => ({
   end_of_word_suffix: null,
   fuse_unk: false,
   byte_fallback: false,
-  ...own,
+  ...options,
 });
-const addedTokens = (own: object): object[] => [
-  { id: 9, content: '<m>', single_word: false, lstrip: false, rstrip: false, ...own },
+const addedTokens = (options: object): object[] => [
+  { id: 9, content: '<m>', single_word: false, lstrip: false, rstrip: false, ...options },
 ];
 const metaspace = { type: 'Metaspace', replacement: '▁', prepend_scheme: 'always', split: true };
 

@@ -133,10 +133,10 @@ test('packing loses and doubles nothing', async () => {
       documents.push(inside.map((t) => `${ids[t]}:${labels[t]}`).join());
     }
   }
-  const whole = apart.map(({ ids, learned }) =>
+  const fullTexts = apart.map(({ ids, learned }) =>
     ids.map((id, t) => `${id}:${learned[t] ?? -100}`).join(),
   );
-  expect(documents.sort()).toEqual(whole.sort());
+  expect(documents.sort()).toEqual(fullTexts.sort());
   expect(packed.report).toMatchObject({ rows: 40, tokens: apart.flatMap(({ ids }) => ids).length });
   expect(packed.length).toBeLessThan(1.2 * Math.ceil((packed.report?.tokens as number) / 64));
 });
@@ -186,9 +186,9 @@ const TOKEN_LISTS = [
  */
 function parquet(name: string, columns: string, options: object = {}): string {
   const path = join(folder, name);
-  const given = JSON.stringify({ filename: path, ...options });
+  const text = JSON.stringify({ filename: path, ...options });
   const script = `import('hyparquet-writer').then(({ parquetWriteFile }) =>
-    parquetWriteFile({ ...${given}, columnData: ${columns} }))`;
+    parquetWriteFile({ ...${text}, columnData: ${columns} }))`;
   execFileSync(process.execPath, ['-e', script], { cwd: join(__dirname, '..', '..') });
   return path;
 }
@@ -320,31 +320,31 @@ describe('a stream', () => {
   }
 
   test('serves every row once per epoch, each epoch in another order', async () => {
-    const one = await stream();
-    const first = await serveBatches(one);
-    const second = await serveBatches(one);
-    expect(one.epoch).toBe(2);
+    const textStream = await stream();
+    const first = await serveBatches(textStream);
+    const second = await serveBatches(textStream);
+    expect(textStream.epoch).toBe(2);
     const tokens = (batches: string[]): number[] =>
       batches.flatMap((batch) => batch.split(',').map(Number)).sort((a, b) => a - b);
     const pad = qwen.padId as number;
     const keptTokens = (batches: string[]): number[] => tokens(batches).filter((id) => id !== pad);
     expect(keptTokens(first).join()).toBe(keptTokens(second).join());
     expect(first).not.toEqual(second);
-    expect(one.report).toMatchObject({ rows: 2 * 95, unlearned: 0 });
-    const whole = rows.flatMap(({ text: line }) =>
+    expect(textStream.report).toMatchObject({ rows: 2 * 95, unlearned: 0 });
+    const fullValues = rows.flatMap(({ text: line }) =>
       [...qwen.encode(line), qwen.eosId as number].slice(0, 32),
     );
-    expect(keptTokens(first).join()).toBe(whole.sort((a, b) => a - b).join());
+    expect(keptTokens(first).join()).toBe(fullValues.sort((a, b) => a - b).join());
     expect(await serveBatches(await stream({ threads: 2 }))).toEqual(first);
   });
 
   test.each([1, 4, 11])('continues after %d batches with the next one', async (count) => {
-    const whole = await serveBatches(await stream({ batchSize: 2 }));
+    const fullTexts = await serveBatches(await stream({ batchSize: 2 }));
     const stopped = await stream({ batchSize: 2 });
     const before = await serveBatches(stopped, count);
     const resumed = await stream({ batchSize: 2 });
     resumed.loadStateDict(JSON.parse(JSON.stringify(stopped.stateDict())));
-    expect([...before, ...(await serveBatches(resumed))]).toEqual(whole);
+    expect([...before, ...(await serveBatches(resumed))]).toEqual(fullTexts);
   });
 
   test('two ranks divide the samples of one, also from a saved position', async () => {
@@ -362,18 +362,18 @@ describe('a stream', () => {
   });
 
   test('a running iteration continues at a loaded state', async () => {
-    const whole = await serveBatches(await stream());
-    const one = await stream();
+    const fullTexts = await serveBatches(await stream());
+    const textStream = await stream();
     const seen: string[] = [];
     let state: JsonObject | null = null;
-    for await (const batch of one) {
+    for await (const batch of textStream) {
       seen.push(Array.from(batch.ids.toArray(), Number).join());
       for (const tensor of Object.values(batch)) tensor.dispose();
-      if (seen.length === 2) state = one.stateDict();
-      if (seen.length === 4) one.loadStateDict(state as JsonObject);
+      if (seen.length === 2) state = textStream.stateDict();
+      if (seen.length === 4) textStream.loadStateDict(state as JsonObject);
     }
-    expect(seen).toEqual([...whole.slice(0, 4), ...whole.slice(2)]);
-    expect(one.epoch).toBe(1);
+    expect(seen).toEqual([...fullTexts.slice(0, 4), ...fullTexts.slice(2)]);
+    expect(textStream.epoch).toBe(1);
   });
 
   test('refuses a position of other data, and data that fill no batch', async () => {

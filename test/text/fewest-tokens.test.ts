@@ -48,20 +48,20 @@ test('uses the longest token', () => {
   });
   let next = 256;
   const alphabet = letters.map((letter) => letter ?? String.fromCodePoint(next++));
-  const given = {
+  const options = {
     tokenizer: { model: { type: 'BPE' }, pre_tokenizer: { type: 'ByteLevel' } },
     config: {},
     vocab: [...alphabet, 'aaaa'],
     added: [],
   };
-  expect(fewestTokens(given)?.('a'.repeat(9))).toBe(3);
-  expect(fewestTokens(given)?.('é'.repeat(9))).toBe(5);
+  expect(fewestTokens(options)?.('a'.repeat(9))).toBe(3);
+  expect(fewestTokens(options)?.('é'.repeat(9))).toBe(5);
   const others = [
-    { ...given, vocab: alphabet.slice(1) },
-    { ...given, config: { remove_space: true } },
-    { ...given, tokenizer: { ...given.tokenizer, normalizer: { type: 'Lowercase' } } },
-    { ...given, tokenizer: { ...given.tokenizer, model: { type: 'Unigram' } } },
-    { ...given, tokenizer: { ...given.tokenizer, pre_tokenizer: { type: 'Whitespace' } } },
+    { ...options, vocab: alphabet.slice(1) },
+    { ...options, config: { remove_space: true } },
+    { ...options, tokenizer: { ...options.tokenizer, normalizer: { type: 'Lowercase' } } },
+    { ...options, tokenizer: { ...options.tokenizer, model: { type: 'Unigram' } } },
+    { ...options, tokenizer: { ...options.tokenizer, pre_tokenizer: { type: 'Whitespace' } } },
   ];
   for (const other of others) expect(fewestTokens(other)).toBeNull();
 });

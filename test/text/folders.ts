@@ -9,12 +9,12 @@ import { DsError } from '../../lib/errors.js';
 // biome-ignore lint/suspicious/noExplicitAny: the content of a JSON file, whatever it is.
 export type Edit = (tokenizer: any) => unknown;
 
-const made: string[] = [];
+const result: string[] = [];
 
 /** An empty folder, until removeFolders(). */
 export function emptyFolder(): string {
   const path = mkdtempSync(join(tmpdir(), 'ds-text-'));
-  made.push(path);
+  result.push(path);
   return path;
 }
 
@@ -27,7 +27,7 @@ export function folderOf(tokenizer: object): string {
 
 /** Removes the folders of this file. */
 export function removeFolders(): void {
-  for (const path of made) rmSync(path, { recursive: true, force: true });
+  for (const path of result) rmSync(path, { recursive: true, force: true });
 }
 
 /** A copy of a tokenizer's folder, its files edited. */

@@ -19,8 +19,8 @@ function jsonl(name: string, rows: readonly object[]): string {
 
 /** The tokens of each row of a file, without padding. */
 async function tokens(files: string, options: object = {}): Promise<number[][]> {
-  const own = { files, tokenizer: qwen, length: 256, threads: 0, packing: false, ...options };
-  const dataset = await text.TextDataset.open(own);
+  const settings = { files, tokenizer: qwen, length: 256, threads: 0, packing: false, ...options };
+  const dataset = await text.TextDataset.open(settings);
   return Array.from({ length: dataset.length }, (_, i) => [...dataset.get(i).ids]);
 }
 
@@ -86,8 +86,8 @@ test('tools may be JSON, and other keys of a row reach the template', async () =
   const template = '{{ messages[0].content }}{% if short %} briefly{% endif %}';
   const { path: tokenizer, write } = folderWith(join(TOKENIZERS, 'qwen2'), {});
   write('chat_template.jinja', template);
-  const told = jsonl('told.jsonl', [{ messages, chat_template_kwargs: { short: true } }]);
-  const [own] = await tokens(told, { tokenizer });
+  const reported = jsonl('told.jsonl', [{ messages, chat_template_kwargs: { short: true } }]);
+  const [own] = await tokens(reported, { tokenizer });
   expect(qwen.decode(own as number[])).toBe('Weather? briefly');
 });
 

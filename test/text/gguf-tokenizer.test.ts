@@ -81,10 +81,10 @@ test('Gemma 4 has merges of characters, which do not cross lines', async () => {
   for (const text of ['The engine |\n| reads\n\n  12 files;\n', '\n', 'naïve 你好 🙂', ' a']) {
     const parts = text.match(/[^\n]+|\n+/g) ?? [];
     const none = { addSpecialTokens: false };
-    const wanted = parts.flatMap((part) => [...lines.encode(part, none)]);
-    expect([...got.encode(text, none)]).toEqual(wanted);
-    expect([...got.encode(text)]).toEqual([got.bosId, ...wanted]);
-    expect(got.decode(wanted)).toBe(text);
+    const expected = parts.flatMap((part) => [...lines.encode(part, none)]);
+    expect([...got.encode(text, none)]).toEqual(expected);
+    expect([...got.encode(text)]).toEqual([got.bosId, ...expected]);
+    expect(got.decode(expected)).toBe(text);
   }
 });
 

@@ -85,11 +85,14 @@ test('Zstandard frames of the reference compressor are read', () => {
   ) as { text: { words: string[]; count: number }; frames: Record<string, string> };
   const { words, count } = text;
   const pick = (i: number): string => words[(i * i + (i >> 3)) % words.length] as string;
-  const whole = Buffer.from(Array.from({ length: count }, (_, i) => pick(i)).join(' '));
+  const fullBytes = Buffer.from(Array.from({ length: count }, (_, i) => pick(i)).join(' '));
   for (const [level, base64] of Object.entries(frames)) {
     const frame = Buffer.from(base64, 'base64');
-    expect([level, Buffer.compare(decodeZstd(frame, whole.length), whole)]).toEqual([level, 0]);
-    for (const size of [whole.length - 1, whole.length + 1]) {
+    expect([level, Buffer.compare(decodeZstd(frame, fullBytes.length), fullBytes)]).toEqual([
+      level,
+      0,
+    ]);
+    for (const size of [fullBytes.length - 1, fullBytes.length + 1]) {
       expect(() => decodeZstd(frame, size)).toThrow(/^zstd: /);
     }
   }

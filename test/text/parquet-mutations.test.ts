@@ -109,9 +109,9 @@ test.each([
   ['brotli', CODEC.brotli, brotliCompressSync],
 ])('numbers behind levels in a page of %s', async (_name, codec, compress) => {
   const numbers = BigInt64Array.of(7n, -1n, 2n ** 40n);
-  const whole = Buffer.concat([run(3, 1), Buffer.from(numbers.buffer)]);
-  const more = { type: INT64, repetition: OPTIONAL, values: 3, whole: whole.length };
-  writeFileSync(path, smallFile({ ...more, page: compress(whole), codec }));
+  const fullBytes = Buffer.concat([run(3, 1), Buffer.from(numbers.buffer)]);
+  const more = { type: INT64, repetition: OPTIONAL, values: 3, whole: fullBytes.length };
+  writeFileSync(path, smallFile({ ...more, page: compress(fullBytes), codec }));
   expect(await parquetRows(path, 0, 3)).toEqual(Array.from(numbers, (text) => ({ text })));
 });
 
@@ -147,8 +147,8 @@ const pick = <T>(values: readonly T[]): T => values[below(values.length)] as T;
 const SIZES = [0, 1, 2, 7, 100, 2 ** 20, 2 ** 24, 2 ** 31 - 1, 2 ** 31, 2 ** 40, -1];
 
 /** A file that a mutation made. */
-function mutate(whole: readonly Buffer[]): Buffer {
-  const bytes = Buffer.from(pick(whole));
+function mutate(fullRows: readonly Buffer[]): Buffer {
+  const bytes = Buffer.from(pick(fullRows));
   const kind = below(6);
   if (kind === 0) return bytes.subarray(0, below(bytes.length));
   if (kind === 1) return smallFile(randomSmall());
@@ -211,12 +211,12 @@ async function outcome(bytes: Buffer): Promise<'refused' | 'read'> {
 }
 
 test('random mutations', async () => {
-  const whole = sources();
-  for (const bytes of whole) expect(await outcome(bytes)).toBe('read');
+  const fullRows = sources();
+  for (const bytes of fullRows) expect(await outcome(bytes)).toBe('read');
   const counts = { read: 0, refused: 0 };
   const until = Date.now() + 1000 * Number(process.env.DS_FUZZ_SECONDS ?? 0);
   for (let i = 0; i < 300 || Date.now() < until; ++i) {
-    const bytes = mutate(whole);
+    const bytes = mutate(fullRows);
     const before = process.resourceUsage().maxRSS * 1024;
     const started = process.cpuUsage();
     try {

@@ -8,7 +8,7 @@ import { packageRoot } from '../../lib/runtime/package-root.js';
 import { refusal } from '../support/refusal.js';
 
 const folder = mkdtempSync(join(tmpdir(), 'ds-pages-'));
-const whole = join(folder, 'whole.parquet');
+const fullText = join(folder, 'whole.parquet');
 const tokenizer = text.Tokenizer.fromPretrained(join(packageRoot(), 'examples', 'tokenizer'));
 /** A column of many small pages. */
 const many = join(folder, 'many.parquet');
@@ -19,13 +19,13 @@ let first = 0;
 
 /** Writer and reader are ES modules: another process runs them. */
 beforeAll(() => {
-  const options = JSON.stringify({ filename: whole, codec: 'UNCOMPRESSED' });
+  const options = JSON.stringify({ filename: fullText, codec: 'UNCOMPRESSED' });
   const script = `(async () => {
     const { parquetWriteFile } = await import('hyparquet-writer');
     const data = Array.from({ length: 200 }, (_, i) => 'row ' + (i % 7));
     parquetWriteFile({ ...${options}, columnData: [{ name: 'text', type: 'STRING', data }] });
     const { asyncBufferFromFile, parquetMetadataAsync } = await import('hyparquet');
-    const { row_groups } = await parquetMetadataAsync(await asyncBufferFromFile('${whole}'));
+    const { row_groups } = await parquetMetadataAsync(await asyncBufferFromFile('${fullText}'));
     console.log(Number(row_groups[0].columns[0].meta_data.data_page_offset));
     const long = Array.from({ length: 20000 }, (_, i) => 'row ' + i);
     const columnData = [{ name: 'text', type: 'STRING', data: long, encoding: 'PLAIN' }];
@@ -53,7 +53,7 @@ const open = (path: string, threads: number) =>
   text.TextDataset.open({ files: path, tokenizer, length: 64, threads, timeoutMs: 60_000 });
 
 test('an undamaged file is read', async () => {
-  const { report } = await open(whole, 0);
+  const { report } = await open(fullText, 0);
   expect(report?.rows).toBe(200);
 });
 
@@ -88,7 +88,7 @@ test.each<[string, (bytes: Uint8Array) => void]>([
   ['has a negative size', (bytes) => negateByte(bytes, 2)],
   ['has a negative number of values', (bytes) => negateByte(bytes, 3)],
 ])('a page whose header %s', async (name, damage) => {
-  const bytes = readFileSync(whole);
+  const bytes = readFileSync(fullText);
   damage(bytes);
   const path = join(folder, `${name}.parquet`);
   writeFileSync(path, bytes);

@@ -7,7 +7,9 @@ afterAll(removeFolders);
 /** Of a tokenizer that has the words as tokens, and else single letters. */
 function tokenizerOf(words: readonly string[], parts: object, model: object = {}): text.Tokenizer {
   const letters = [...new Set(words.flatMap((word) => Array.from(word)))];
-  const vocab = Object.fromEntries([...new Set([...letters, ...words])].map((one, i) => [one, i]));
+  const vocab = Object.fromEntries(
+    [...new Set([...letters, ...words])].map((text, i) => [text, i]),
+  );
   const bpe = { type: 'BPE', vocab, merges: [], ignore_merges: true, ...model };
   const empty = { normalizer: null, pre_tokenizer: null, post_processor: null, decoder: null };
   return text.Tokenizer.fromPretrained(
@@ -85,11 +87,11 @@ test('a Metaspace of before prepend_scheme may put no mark before a text', () =>
 });
 
 test('unknown pieces within a word are joined; those of separate words are not', () => {
-  const own = { unk_token: '<unk>', fuse_unk: true };
+  const settings = { unk_token: '<unk>', fuse_unk: true };
   const split = { type: 'WhitespaceSplit' };
-  const of = tokenizerOf(['a', '<unk>'], { pre_tokenizer: split }, own);
+  const of = tokenizerOf(['a', '<unk>'], { pre_tokenizer: split }, settings);
   expect(spellParts(of, 'xya xx yy a')).toBe('<unk>|a|<unk>|<unk>|a');
-  const vocab = ['<unk>', 'a'].map((one, i) => [one, -i]);
+  const vocab = ['<unk>', 'a'].map((text, i) => [text, -i]);
   const unigram = { type: 'Unigram', vocab, unk_id: 0, merges: undefined };
   expect(spellParts(tokenizerOf([], { pre_tokenizer: split }, unigram), 'xx yya')).toBe(
     '<unk>|<unk>|a',
@@ -108,8 +110,8 @@ test('Metaspace removes the leading space that it added', () => {
 });
 
 test('Unigram falls back to byte tokens', () => {
-  const bytes = [0xf0, 0x9f, 0x98, 0x80].map((one) => `<0x${one.toString(16).toUpperCase()}>`);
-  const vocab = ['<unk>', ...bytes, '▁', 'a', '▁a'].map((one, i) => [one, -i]);
+  const bytes = [0xf0, 0x9f, 0x98, 0x80].map((value) => `<0x${value.toString(16).toUpperCase()}>`);
+  const vocab = ['<unk>', ...bytes, '▁', 'a', '▁a'].map((text, i) => [text, -i]);
   const parts = {
     added_tokens: [{ id: 0, content: '<unk>', special: true }],
     pre_tokenizer: { type: 'Metaspace', replacement: '▁', prepend_scheme: 'always' },

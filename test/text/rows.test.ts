@@ -43,14 +43,14 @@ test('a line longer than the parts of its file is read once, and copied once', a
   const parts = await partsOf([path], false);
   let copied = 0;
   const concat = jest.spyOn(Buffer, 'concat').mockImplementation((list) => {
-    const whole = Buffer.allocUnsafe(list.reduce((sum, { length }) => sum + length, 0));
-    copied += whole.length;
+    const fullBytes = Buffer.allocUnsafe(list.reduce((sum, { length }) => sum + length, 0));
+    copied += fullBytes.length;
     let at = 0;
-    for (const one of list) {
-      whole.set(one, at);
-      at += one.length;
+    for (const bytes of list) {
+      fullBytes.set(bytes, at);
+      at += bytes.length;
     }
-    return whole;
+    return fullBytes;
   });
   const reads = jest.spyOn(fs, 'readSync');
   try {

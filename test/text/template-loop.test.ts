@@ -1,8 +1,8 @@
 // The variable "loop" as an iterable, as jinja2 has it: it takes items from the loop.
 import { Template } from '../../lib/text/template/template.js';
 
-const render = (template: string, given: object = {}): string =>
-  new Template(template).render({ ...given }).text;
+const render = (template: string, options: object = {}): string =>
+  new Template(template).render({ ...options }).text;
 
 test.each<[string, string, string]>([
   [

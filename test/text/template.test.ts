@@ -37,9 +37,13 @@ test('there are as many cases as were recorded', () => {
 });
 
 test.each(GROUPS)('%s equal those of jinja2, including errors', (group) => {
-  const own = cases.filter((one) => one.group === group);
-  const found = own.map(({ template }) => ({ group, template, ...outcome(template, given) }));
-  expect(found).toEqual(own);
+  const localCases = cases.filter((item) => item.group === group);
+  const found = localCases.map(({ template }) => ({
+    group,
+    template,
+    ...outcome(template, given),
+  }));
+  expect(found).toEqual(localCases);
 });
 
 test.each([

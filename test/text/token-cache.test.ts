@@ -36,24 +36,24 @@ test('a cache with a link, a pipe or wrong counts is ignored', async () => {
   const cache = join(folder, 'planted');
   const all = contents(await open(cache));
   const [name] = readdirSync(cache) as [string];
-  const own = join(cache, name);
-  const good = readFileSync(own);
+  const localText = join(cache, name);
+  const good = readFileSync(localText);
   const again = async (): Promise<void> => {
     expect(contents(await open(cache))).toEqual(all);
-    expect(readFileSync(own).equals(good)).toBe(true);
+    expect(readFileSync(localText).equals(good)).toBe(true);
     expect(readdirSync(cache)).toEqual([name]);
   };
   const target = join(folder, 'target');
   for (const content of ['mine', good]) {
     writeFileSync(target, content);
-    rmSync(own);
-    symlinkSync(target, own);
+    rmSync(localText);
+    symlinkSync(target, localText);
     await again();
     expect(readFileSync(target).equals(Buffer.from(content))).toBe(true);
-    expect(lstatSync(own).isFile()).toBe(true);
+    expect(lstatSync(localText).isFile()).toBe(true);
   }
-  rmSync(own);
-  execFileSync('mkfifo', [own]);
+  rmSync(localText);
+  execFileSync('mkfifo', [localText]);
   await again();
   // Digests that fit, of counts that do not: row by row of the head, and a file that is cut.
   for (let word = 0; word < 7; ++word) {
@@ -61,14 +61,14 @@ test('a cache with a link, a pipe or wrong counts is ignored', async () => {
       const content = Buffer.from(good.subarray(32));
       content.writeInt32LE(wrong, 4 * word);
       const digest = createHash('sha256').update(content).digest();
-      writeFileSync(own, Buffer.concat([digest, content]));
+      writeFileSync(localText, Buffer.concat([digest, content]));
       await again();
     }
   }
   for (const end of [0, 31, 40, good.length - 1, good.length - 4]) {
     const content = good.subarray(32, end);
     const digest = createHash('sha256').update(content).digest();
-    writeFileSync(own, Buffer.concat([digest, content]).subarray(0, end));
+    writeFileSync(localText, Buffer.concat([digest, content]).subarray(0, end));
     await again();
   }
 });

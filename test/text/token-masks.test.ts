@@ -14,8 +14,8 @@ afterAll(removeFolders);
 async function learnedIds(rows: readonly object[], loss?: text.LossKind) {
   const files = join(folder, 'masked.jsonl');
   writeFileSync(files, rows.map((row) => JSON.stringify(row)).join('\n'));
-  const how = { files, tokenizer, length: 64, threads: 0, packing: false };
-  const dataset = await text.TextDataset.open({ ...how, ...(loss && { loss }) });
+  const options = { files, tokenizer, length: 64, threads: 0, packing: false };
+  const dataset = await text.TextDataset.open({ ...options, ...(loss && { loss }) });
   return Array.from({ length: dataset.length }, (_, i) =>
     Array.from(dataset.get(i).labels, (label) => (label === -100 ? null : label)),
   );
@@ -25,14 +25,14 @@ test.each([
   [undefined, [null, null, 7, 8], [null, null, null, 8], [null, null, 7, null]],
   ['completion', [null, null, 7, 8], [null, null, null, 8], [null, null, 7, null]],
   ['all', [null, 6, 7, 8], [null, null, null, 8], [null, null, 7, 8]],
-] as const)('masks select the learned tokens, with the loss %s', async (loss, ...wanted) => {
+] as const)('masks select the learned tokens, with the loss %s', async (loss, ...expected) => {
   const ids = { input_ids: [5, 6, 7, 8] };
   const rows = [
     { ...ids, completion_mask: [0, 0, 1, 1] },
     { ...ids, completion_mask: [0, 1, 1, 1], assistant_masks: [0, 0, 0, 1] },
     { ...ids, completion_mask: [1, 1, 1, 0], labels: [5, -100, 7, 8] },
   ];
-  expect(await learnedIds(rows, loss)).toEqual(wanted);
+  expect(await learnedIds(rows, loss)).toEqual(expected);
 });
 
 test("with assistant_masks, only the assistant's tokens are learned", async () => {

@@ -18,9 +18,9 @@ function rowsOf(tensor: Tensor): number[][] {
 
 test('padding_side and truncation_side of the files are the defaults', () => {
   const makeTokenizer = (config: object, edit?: Edit): text.Tokenizer => {
-    const own = { pad_token: '<|eot_id|>', ...config };
+    const settings = { pad_token: '<|eot_id|>', ...config };
     return text.Tokenizer.fromPretrained(
-      folderWith(join(GOLDEN, 'llama3'), { config: own, edit }).path,
+      folderWith(join(GOLDEN, 'llama3'), { config: settings, edit }).path,
     );
   };
   const inside: Edit = (t) =>

@@ -45,9 +45,9 @@ test('the rules are the ones that these ids were recorded by', () => {
     characters.slice(from).map((__, i) => characters.slice(from, from + i + 1).join('')),
   );
   const tokens = [...new Set(['<unk>', ...letters, ...pieces])];
-  const vocab = Object.fromEntries(tokens.map((one, id) => [one, id]));
-  const own = { unk_token: '<unk>', ignore_merges: true };
-  const model = { type: 'BPE', vocab, merges: [], ...own };
+  const vocab = Object.fromEntries(tokens.map((token, id) => [token, id]));
+  const settings = { unk_token: '<unk>', ignore_merges: true };
+  const model = { type: 'BPE', vocab, merges: [], ...settings };
   const none = { normalizer: null, pre_tokenizer: null, post_processor: null, decoder: null };
   const { Tokenizer } = jest.requireActual('../../lib/text/tokenizer.js');
   const ids = STEPS.map((step) => {

@@ -42,9 +42,9 @@ describe.each(KINDS)('%s', (kind) => {
     expect(STRINGS.length).toBe(2000);
     const wrong = STRINGS.filter((string, i) => {
       const bare = tokenizer(kind).encode(string, { addSpecialTokens: false }).join();
-      const whole = tokenizer(kind).encode(string).join();
+      const fullText = tokenizer(kind).encode(string).join();
       const expected = ids[i] as number[];
-      return bare !== expected.join() || whole !== [...prefix, ...expected].join();
+      return bare !== expected.join() || fullText !== [...prefix, ...expected].join();
     });
     expect(wrong).toEqual([]);
   });
@@ -52,9 +52,9 @@ describe.each(KINDS)('%s', (kind) => {
   test('their ids decode to the same text, with and without special tokens', () => {
     const { prefix, ids, decoded, decodedSkipping } = golden(kind);
     const wrong = STRINGS.filter((string, i) => {
-      const whole = [...prefix, ...(ids[i] as number[])];
-      const skipping = tokenizer(kind).decode(whole, { skipSpecialTokens: true });
-      const isSame = tokenizer(kind).decode(whole) === (decoded[i] ?? string);
+      const fullValues = [...prefix, ...(ids[i] as number[])];
+      const skipping = tokenizer(kind).decode(fullValues, { skipSpecialTokens: true });
+      const isSame = tokenizer(kind).decode(fullValues) === (decoded[i] ?? string);
       return !isSame || skipping !== (decodedSkipping[i] ?? string);
     });
     expect(wrong).toEqual([]);
@@ -66,26 +66,26 @@ describe.each(KINDS)('%s', (kind) => {
       const stream = tokenizer(kind).decodeStream();
       const pieces = (ids[i] as number[]).map((id) => stream.push(id));
       const decoded = pieces.join('');
-      const whole = decodedSkipping[i] ?? string;
-      const isCut = !whole.includes('\uFFFD') && decoded.includes('\uFFFD');
+      const fullText = decodedSkipping[i] ?? string;
+      const isCut = !fullText.includes('\uFFFD') && decoded.includes('\uFFFD');
       const isHalf = pieces.some((piece) => /[\uD800-\uDFFF]/u.test(piece));
-      return isCut || isHalf || decoded + stream.end() !== whole;
+      return isCut || isHalf || decoded + stream.end() !== fullText;
     });
     expect(wrong).toEqual([]);
   });
 
   test('a stream after the start of a text emits the rest, for any split', () => {
     const { ids } = golden(kind);
-    const own = tokenizer(kind);
+    const localTokenizer = tokenizer(kind);
     const cut = [2, 3, 5].flatMap((part) =>
       (ids as number[][]).map((all) => [all, Math.ceil(all.length / part)] as const),
     );
     const wrong = cut.filter(([all, at]) => {
       const [before, whole] = [all.slice(0, at), all].map((some) =>
-        own.decode(some, { skipSpecialTokens: true }),
+        localTokenizer.decode(some, { skipSpecialTokens: true }),
       ) as [string, string];
       if (before.endsWith('\uFFFD')) return false; // A character is cut.
-      const stream = own.decodeStream({ after: all.slice(0, at) });
+      const stream = localTokenizer.decodeStream({ after: all.slice(0, at) });
       const decoded = all.slice(at).map((id) => stream.push(id));
       return decoded.join('') + stream.end() !== whole.slice(before.length);
     });

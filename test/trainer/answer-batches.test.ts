@@ -79,10 +79,10 @@ function sumsOf(model: nn.models.CausalLM, ids: Tensor, targets: readonly number
     for (let t = 0; t < length; ++t) {
       const target = targets[row * length + t] as number;
       if (target === IGNORED) continue;
-      const own = logits.slice((row * length + t) * V, (row * length + t + 1) * V);
-      const largest = Math.max(...own);
-      const total = own.reduce((all, x) => all + Math.exp(x - largest), 0);
-      sum += (own[target] as number) - largest - Math.log(total);
+      const localValues = logits.slice((row * length + t) * V, (row * length + t + 1) * V);
+      const largest = Math.max(...localValues);
+      const total = localValues.reduce((all, x) => all + Math.exp(x - largest), 0);
+      sum += (localValues[target] as number) - largest - Math.log(total);
     }
     return sum;
   });
@@ -113,7 +113,7 @@ const PAIRS: Readonly<Record<string, readonly [TrainingMethod, (sums: Sums) => n
     }),
     ({ own, reference, counts }) => {
       const P = own.length / 2;
-      const x = own.map((one, i) => one - (reference[i] as number));
+      const x = own.map((value, i) => value - (reference[i] as number));
       const tokens = (i: number): number => Math.max(1, counts[i] as number);
       const pairs = Array.from({ length: P }, (_, i) => {
         const [w, l] = [x[i] as number, x[i + P] as number];
@@ -129,7 +129,7 @@ const PAIRS: Readonly<Record<string, readonly [TrainingMethod, (sums: Sums) => n
     cpo({ beta: 2, loss: 'simpo', cpoAlpha: 0 }),
     ({ own, counts }) => {
       const P = own.length / 2;
-      const a = own.map((one, i) => one / Math.max(1, counts[i] as number));
+      const a = own.map((value, i) => value / Math.max(1, counts[i] as number));
       const pairs = a.slice(0, P).map((w, i) => 2 * (w - (a[i + P] as number)) - 0.5);
       return mean(pairs.map((x) => -Math.log(sigmoid(x))));
     },
@@ -138,8 +138,8 @@ const PAIRS: Readonly<Record<string, readonly [TrainingMethod, (sums: Sums) => n
     orpo({ beta: 0.2 }),
     ({ own, counts, whole, wholeCounts }) => {
       const P = own.length / 2;
-      const odds = own.map((one, i) => {
-        const a = Math.min(one / Math.max(1, counts[i] as number), -1e-6);
+      const odds = own.map((value, i) => {
+        const a = Math.min(value / Math.max(1, counts[i] as number), -1e-6);
         return a - Math.log(-Math.expm1(a));
       });
       const pairs = odds.slice(0, P).map((w, i) => w - (odds[i + P] as number));
@@ -153,15 +153,17 @@ const PAIRS: Readonly<Record<string, readonly [TrainingMethod, (sums: Sums) => n
 /** Whole chosen rows: the prompt and the answer of rows with an answer. */
 function wholeOf(model: nn.models.CausalLM, { ids }: Batch, rows: readonly Row[]) {
   const chosen = rows.slice(0, rows.length / 2);
-  const own = values(ids).slice(0, chosen.length * T);
-  const targets = own.map((_, i) => {
+  const localValues = values(ids).slice(0, chosen.length * T);
+  const targets = localValues.map((_, i) => {
     const [left, prompt, answer] = chosen[Math.floor(i / T)] as Row;
     // The loss knows the end of a prompt by its answer; padding at the left belongs to the prompt.
-    return answer > 0 && i % T < left + prompt + answer - 1 ? (own[i + 1] as number) : IGNORED;
+    return answer > 0 && i % T < left + prompt + answer - 1
+      ? (localValues[i + 1] as number)
+      : IGNORED;
   });
-  const half = Tensor.from(Int32Array.from(own), { shape: [chosen.length, T] });
+  const half = Tensor.from(Int32Array.from(localValues), { shape: [chosen.length, T] });
   const counts = chosen.map(
-    (_, row) => targets.slice(row * T, (row + 1) * T).filter((one) => one !== IGNORED).length,
+    (_, row) => targets.slice(row * T, (row + 1) * T).filter((target) => target !== IGNORED).length,
   );
   return { whole: sumsOf(model, half, targets), wholeCounts: counts };
 }
@@ -207,12 +209,12 @@ test('kto with mismatched rows', () => {
   const forward: Forward = (...inputs) => model.call(...(inputs as [Tensor]));
   const objective = method.objectiveOf<typeof batch>(model);
   const x = ({ ids: tokens, targets: wanted }: { ids: Tensor; targets: Tensor }): number[] => {
-    const [a, b] = [model, modelOf(4)].map((one) => sumsOf(one, tokens, values(wanted)));
-    return (a as number[]).map((one, i) => one - (b?.[i] as number));
+    const [a, b] = [model, modelOf(4)].map((model) => sumsOf(model, tokens, values(wanted)));
+    return (a as number[]).map((value, i) => value - (b?.[i] as number));
   };
   const z = Math.max(0, mean(x(other)));
-  const expected = x(own).map((one, i) =>
-    i === 1 ? 1 - sigmoid(0.2 * (z - one)) : 1.5 * (1 - sigmoid(0.2 * (one - z))),
+  const expected = x(own).map((value, i) =>
+    i === 1 ? 1 - sigmoid(0.2 * (z - value)) : 1.5 * (1 - sigmoid(0.2 * (value - z))),
   );
   const loss = objective.mean(forward, objective.counted(batch)).item();
   expect(Math.abs(loss - mean(expected))).toBeLessThan(2e-6);
@@ -229,7 +231,7 @@ test('several micro-batches have the loss and the gradient of one', () => {
   const pairs = rows.map(([w, l]) => batchOf([w as Row, l as Row]));
   const joinRows = (name: 'ids' | 'targets' | 'answered'): Tensor => {
     const all = [0, 1].flatMap((side) =>
-      pairs.flatMap((one) => values(one[name].narrow(0, side, 1))),
+      pairs.flatMap((pair) => values(pair[name].narrow(0, side, 1))),
     );
     const typed = name === 'answered' ? Float32Array.from(all) : Int32Array.from(all);
     return Tensor.from(typed, name === 'answered' ? {} : { shape: [2 * pairs.length, T] });
@@ -240,9 +242,9 @@ test('several micro-batches have the loss and the gradient of one', () => {
       const model = modelOf(3);
       const forward: Forward = (...inputs) => model.call(...(inputs as [Tensor]));
       const objective = method.objectiveOf<Batch>(model);
-      const micros: MicroBatch<Batch>[] = batches.map((one) => objective.counted({ ...one }));
-      const sum = (what: 'counted' | 'further'): number =>
-        micros.reduce((all, micro) => all + (micro[what] ?? 0), 0);
+      const micros: MicroBatch<Batch>[] = batches.map((batch) => objective.counted({ ...batch }));
+      const sum = (kind: 'counted' | 'further'): number =>
+        micros.reduce((all, micro) => all + (micro[kind] ?? 0), 0);
       const losses = micros.map((micro) => {
         const loss = objective.shared(forward, micro, sum('counted'), null, sum('further'));
         loss.backward();

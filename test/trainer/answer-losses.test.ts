@@ -55,30 +55,30 @@ const KTO = {
 const CPO = { beta: 0.1, labelSmoothing: 0, cpoAlpha: 0, simpoGamma: 0.5, alpha: 0 };
 
 /** The loss of a case from the sums of rows [4]: two chosen, then two rejected answers. */
-function lossOf(name: string, own: Tensor, dtype: Wide): Tensor {
+function lossOf(name: string, localTensor: Tensor, dtype: Wide): Tensor {
   const tensor = (values: number[]): Tensor => Tensor.from(values, { dtype });
   const [method, rest = ''] = name.split('.');
   const [loss] = rest.split(' ');
   if (method === 'kto') {
     const number = (key: string, other: number): number =>
       Number(new RegExp(`${key}=([\\d.]+)`).exec(name)?.[1] ?? other);
-    const x = own.sub(tensor(rowsOf(golden.reference)));
+    const x = localTensor.sub(tensor(rowsOf(golden.reference)));
     const sums = { x, desirable: tensor([1, 1, 0, 0]), z: tensor([number('kl', 0)]).reshape([]) };
     const weights = { desirableWeight: number('wd', 1), undesirableWeight: number('wu', 1) };
     return ktoLoss(sums, { ...KTO, ...weights }).mean();
   }
-  const means = own.div(tensor(counts));
+  const means = localTensor.div(tensor(counts));
   if (method === 'orpo') {
     const ratio = logOddsRatio(...halves(means));
     return ratio.sigmoid().log().mul(-0.1).mean();
   }
-  const [chosen, rejected] = halves(loss === 'simpo' || loss === 'ipo' ? means : own);
+  const [chosen, rejected] = halves(loss === 'simpo' || loss === 'ipo' ? means : localTensor);
   return cpoLoss({ chosen, rejected }, { ...CPO, loss: loss as 'simpo' }).mean();
 }
 
-function expectClose(got: readonly number[], wanted: readonly number[], tolerance: number): void {
-  const largest = Math.max(1, ...wanted.map(Math.abs));
-  const off = wanted.map((one, i) => Math.abs((got[i] as number) - one) / largest);
+function expectClose(got: readonly number[], expected: readonly number[], tolerance: number): void {
+  const largest = Math.max(1, ...expected.map(Math.abs));
+  const off = expected.map((value, i) => Math.abs((got[i] as number) - value) / largest);
   expect(Math.max(...off)).toBeLessThan(tolerance);
 }
 
@@ -88,12 +88,12 @@ const names = Object.keys(golden.others);
 test.each(names.flatMap((name) => [[name, 'f64'] as const, [name, 'f32'] as const]))(
   '%s in %s',
   (name, dtype) => {
-    const own = leaf(rowsOf(golden.policy), dtype);
-    const loss = lossOf(name, own, dtype);
+    const localTensor = leaf(rowsOf(golden.policy), dtype);
+    const loss = lossOf(name, localTensor, dtype);
     const expected = golden.others[name] as Case;
     expectClose([loss.item()], [expected.loss], TOLERANCE[dtype]);
     loss.backward();
-    const gradient = (own.grad as Tensor).toArray() as number[];
+    const gradient = (localTensor.grad as Tensor).toArray() as number[];
     // All tokens of a row have the gradient of its sum.
     const byToken = golden.counts.flatMap((count, row) =>
       Array.from({ length: count }, () => gradient[ORDER.indexOf(row)] as number),
@@ -110,17 +110,17 @@ test.each(['f64', 'f32'] as const)('reward models in %s', (dtype) => {
     ['loss center=0.01', 0.01, null, 'dscores center=0.01'],
   ] as const;
   for (const [name, center, margins, gradient] of each) {
-    const own = leaf(
+    const localTensor = leaf(
       ORDER.map((row) => scores[row] as number),
       dtype,
     );
-    const [chosen, rejected] = halves(own);
+    const [chosen, rejected] = halves(localTensor);
     const parts = { chosen, rejected, margins: margins && Tensor.from([...margins], { dtype }) };
     const loss = rewardLoss(parts, { centerRewardsCoefficient: center }).mean();
     expectClose([loss.item()], [wanted[name]], TOLERANCE[dtype]);
     if (!gradient) continue;
     loss.backward();
-    const got = (own.grad as Tensor).toArray() as number[];
+    const got = (localTensor.grad as Tensor).toArray() as number[];
     const byRow = [0, 1, 2, 3].map((row) => got[ORDER.indexOf(row)] as number);
     expectClose(byRow, wanted[gradient], TOLERANCE[dtype]);
   }
@@ -131,13 +131,16 @@ test.each(
 )('distillation with beta %s in %s', (beta, dtype) => {
   const { V, student, teacher, cases } = golden.gkd;
   const N = student.length / V;
-  const own = leaf(student, dtype);
+  const localTensor = leaf(student, dtype);
   const other = Tensor.from([...teacher], { dtype }).reshape([N, V]);
   const options = { beta: Number(beta), lossTemperature: 0.9 };
-  const loss = gkdLoss(own.reshape([N, V]), other, options).mean();
+  const loss = gkdLoss(localTensor.reshape([N, V]), other, options).mean();
   const expected = cases[beta] as Golden['gkd']['cases'][string];
   expectClose([loss.item()], [expected.loss], TOLERANCE[dtype]);
   loss.backward();
-  const got = ((own.grad as Tensor).toArray() as number[]).slice(0, expected.dlogits.length);
+  const got = ((localTensor.grad as Tensor).toArray() as number[]).slice(
+    0,
+    expected.dlogits.length,
+  );
   expectClose(got, expected.dlogits, TOLERANCE[dtype]);
 });

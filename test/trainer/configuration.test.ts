@@ -27,7 +27,7 @@ test('values of the file win, "auto" is filled, and differences from options are
     bf16: { enabled: 'auto' },
   } as const;
   const options = { model: tinyModel(), train: samples(20), device: 'cpu', progress: false };
-  const own = noteTrainer(
+  const localTrainer = noteTrainer(
     new Trainer({
       ...options,
       deepspeed,
@@ -36,7 +36,7 @@ test('values of the file win, "auto" is filled, and differences from options are
       stopSignals: [],
     }),
   );
-  const { config } = await own.engine();
+  const { config } = await localTrainer.engine();
   expect(config).toMatchObject({
     train_batch_size: 5,
     gradient_clipping: 0.5,
@@ -117,8 +117,8 @@ test('minLrRate is a share of the learning rate in the configuration', async () 
   const deepspeed = { train_micro_batch_size_per_gpu: 'auto', optimizer } as Options['deepspeed'];
   const schedule = { type: 'cosine_with_min_lr', minLrRate: 0.1 } as const;
   const { lrScheduler } = await tinyTrainer({ deepspeed, schedule, lr: undefined }).engine();
-  const own = lrScheduler.schedules[0] as unknown as OwnSchedule;
-  expect(own.lr(1e6)).toBeCloseTo(1e-4, 12);
+  const localOwnSchedule = lrScheduler.schedules[0] as unknown as OwnSchedule;
+  expect(localOwnSchedule.lr(1e6)).toBeCloseTo(1e-4, 12);
 });
 
 test('an optimizer by name is used if the file has none', async () => {

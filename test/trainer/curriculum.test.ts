@@ -59,7 +59,7 @@ const source = (make: (step: number) => Batch): BatchSource<Batch> => ({
 
 const open: Trainer<never, Batch>[] = [];
 afterEach(async () => {
-  for (const one of open.splice(0)) await one.destroy();
+  for (const trainer of open.splice(0)) await trainer.destroy();
 });
 
 async function trainBatches(

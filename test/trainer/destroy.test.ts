@@ -18,13 +18,13 @@ function trainer(options: Options): Trainer<Window> {
   });
 }
 
-/** Whether signal handlers are removed and the engine is gone after the end of `one`. */
-async function isAllFreed(one: Trainer<Window>): Promise<boolean> {
+/** Whether signal handlers are removed and the engine is gone after the end of `trainer`. */
+async function isAllFreed(trainer: Trainer<Window>): Promise<boolean> {
   const before = process.listenerCount('SIGUSR2');
-  await one.train().then(undefined, () => {});
+  await trainer.train().then(undefined, () => {});
   expect(process.listenerCount('SIGUSR2')).toBe(before + 1);
-  const engine = await one.engine();
-  await one.destroy().catch(() => {});
+  const engine = await trainer.engine();
+  await trainer.destroy().catch(() => {});
   expect(() => engine.step()).toThrow('destroy');
   return process.listenerCount('SIGUSR2') === before;
 }

@@ -39,8 +39,8 @@ const rows = Array.from({ length: 64 }, (_, i) => {
   return { prompt: `The ${WORDS[(i * 5) % 6]} is`, chosen: ` ${good}`, rejected: ` ${bad}` };
 });
 
-const pairsOf = (given: readonly object[] = rows, length = 32) =>
-  text.PairDataset.open({ tokenizer, rows: given as Record<string, unknown>[], length });
+const pairsOf = (items: readonly object[] = rows, length = 32) =>
+  text.PairDataset.open({ tokenizer, rows: items as Record<string, unknown>[], length });
 
 async function batchOf(count: number): Promise<PairBatch> {
   const pairs = await pairsOf();
@@ -65,10 +65,10 @@ test('sums by row equal log-softmax, gradients too', async () => {
   expected.mul(weights).sum().backward();
   const others = new Map(other.namedParameters());
   for (const [name, { grad }] of one.namedParameters()) {
-    const wanted = (required(others.get(name)).grad as Tensor).toArray() as number[];
-    const largest = Math.max(...wanted.map(Math.abs), 1e-3);
+    const expected = (required(others.get(name)).grad as Tensor).toArray() as number[];
+    const largest = Math.max(...expected.map(Math.abs), 1e-3);
     for (const [i, value] of ((grad as Tensor).toArray() as number[]).entries()) {
-      expect(Math.abs(value - (wanted[i] as number)) / largest).toBeLessThan(1e-4);
+      expect(Math.abs(value - (expected[i] as number)) / largest).toBeLessThan(1e-4);
     }
   }
 });

@@ -61,18 +61,20 @@ function drawNoise(x: Tensor): number[][] {
 }
 
 test('an element gets the same noise on one rank and on several', () => {
-  const whole = drawNoise(Tensor.empty([4, 6, 5], 'f32', Tensor.from([0]).device));
+  const fullRows = drawNoise(Tensor.empty([4, 6, 5], 'f32', Tensor.from([0]).device));
   const { device } = Tensor.from([0]);
   for (const rank of [0, 1]) {
     const share = { samples: 2, rank, ranks: 2 };
-    const own = sharingSamples(share, () => drawNoise(Tensor.empty([2, 6, 5], 'f32', device)));
-    expect(own).toEqual([0, 1].map((i) => whole[i * 2 + rank]));
+    const localRows = sharingSamples(share, () =>
+      drawNoise(Tensor.empty([2, 6, 5], 'f32', device)),
+    );
+    expect(localRows).toEqual([0, 1].map((i) => fullRows[i * 2 + rank]));
     for (const first of [0, 3]) {
       const tokens = { first, count: 3, whole: 6 };
       const part = sharingTokens(tokens, () =>
         sharingSamples(share, () => drawNoise(Tensor.empty([2, 3, 5], 'f32', device))),
       );
-      expect(part).toEqual(own.map((row) => row.slice(first * 5, (first + 3) * 5)));
+      expect(part).toEqual(localRows.map((row) => row.slice(first * 5, (first + 3) * 5)));
     }
   }
 });
@@ -106,8 +108,8 @@ test('a Trainer adds noise only to training batches', async () => {
 });
 
 test.each([-1, Number.NaN, '5'])('an alpha of %p is refused', (neftuneNoiseAlpha) => {
-  const given = { model: tinyModel(), neftuneNoiseAlpha: neftuneNoiseAlpha as number };
-  expect(() => new Trainer(given)).toThrow(/Trainer neftuneNoiseAlpha: expected/);
+  const options = { model: tinyModel(), neftuneNoiseAlpha: neftuneNoiseAlpha as number };
+  expect(() => new Trainer(options)).toThrow(/Trainer neftuneNoiseAlpha: expected/);
 });
 
 test('a model that is no language model is refused', () => {

@@ -48,10 +48,10 @@ test.each([
     [0, 0, 0, 0, 1, 1, 2, 2, 3, 3],
     [0, 1, 1, 1, 1],
   ],
-])('generations are sampled with %s', async (_, options, accumulation, wanted, stale) => {
+])('generations are sampled with %s', async (_, options, accumulation, expected, stale) => {
   const { steps, method } = recordRun(options);
   const all = await events({ method, maxSteps: 5, accumulation, lr: 1e-2 });
-  expect(steps).toEqual(wanted);
+  expect(steps).toEqual(expected);
   expect(staleness(all)).toEqual(stale);
 });
 
@@ -100,7 +100,7 @@ test('samples use the same weights, and the ratio is against the sampler', async
   const still = await run(0, 1e-12);
   expect((await run(2, 1e-12)).texts).toEqual(still.texts);
   const { metrics } = await run(2, 1e-2);
-  expect(metrics.map((one) => one['sampling/sampling_logp_difference/max'])).toEqual(
+  expect(metrics.map((metric) => metric['sampling/sampling_logp_difference/max'])).toEqual(
     metrics.map(() => 0),
   );
   expect(metrics[0]?.['policy/logp_difference/max']).toBeLessThan(1e-5);
@@ -210,11 +210,11 @@ describe('a run that stops', () => {
     [3, { maxStaleness: 1, stepsPerGeneration: 2, iterations: 2 }],
     [4, {}],
   ])('resumes to equal results: after update %d with %j', async (stopAt, options) => {
-    const whole = await run(options, null);
+    const fullResult = await run(options, null);
     const first = await run(options, stopAt);
     const rest = await run(options, null, true);
     expect(first.logs.length).toBeLessThan(9);
-    expect([...first.logs, ...rest.logs]).toEqual(whole.logs);
-    expect(rest.weights).toEqual(whole.weights);
+    expect([...first.logs, ...rest.logs]).toEqual(fullResult.logs);
+    expect(rest.weights).toEqual(fullResult.weights);
   });
 });

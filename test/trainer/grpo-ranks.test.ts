@@ -28,17 +28,17 @@ const run = (
   method: more,
 });
 
-function assertClose(got: RolloutReport, wanted: RolloutReport, tolerance = 2e-6): void {
+function assertClose(got: RolloutReport, expected: RolloutReport, tolerance = 2e-6): void {
   expect(got.error).toBeNull();
   got.losses.forEach((loss, i) => {
-    expect(Math.abs(loss - (wanted.losses[i] as number))).toBeLessThan(tolerance);
+    expect(Math.abs(loss - (expected.losses[i] as number))).toBeLessThan(tolerance);
   });
-  expect(got.rewards.map((one) => one?.toFixed(6))).toEqual(
-    wanted.rewards.map((one) => one?.toFixed(6)),
+  expect(got.rewards.map((reward) => reward?.toFixed(6))).toEqual(
+    expected.rewards.map((reward) => reward?.toFixed(6)),
   );
-  for (const [name, values] of Object.entries(wanted.weights ?? {})) {
-    const own = got.weights?.[name] as number[];
-    const off = Math.max(...values.map((value, i) => Math.abs(value - (own[i] as number))));
+  for (const [name, values] of Object.entries(expected.weights ?? {})) {
+    const localValues = got.weights?.[name] as number[];
+    const off = Math.max(...values.map((value, i) => Math.abs(value - (localValues[i] as number))));
     expect([name, off < 50 * tolerance]).toEqual([name, true]);
   }
 }

@@ -58,13 +58,13 @@ async function run(options: Partial<TrainerOptions>, stopAt = -1, resume = false
 }
 
 test('order, seeds and waiting rollouts continue after a stop in a rollout', async () => {
-  const whole = await run({});
+  const fullResult = await run({});
   const save = { dir, every: 100 };
   const first = await run({ save }, 1);
   expect(first.events.at(-1)).toMatchObject({ type: 'end', reason: 'stopped', step: 5 });
   const rest = await run({ save }, -1, true);
-  expect([...first.logs, ...rest.logs]).toEqual(whole.logs);
-  expect(rest.weights).toEqual(whole.weights);
+  expect([...first.logs, ...rest.logs]).toEqual(fullResult.logs);
+  expect(rest.weights).toEqual(fullResult.weights);
   // The second generation served steps 5 to 8: nothing was sampled again.
   expect(rest.events.filter(({ type }) => type === 'rollout')).toEqual([]);
 });

@@ -30,7 +30,8 @@ test('completions continue after results, up to toolTurns calls', async () => {
   expect(metrics['sampling/sampling_logp_difference/max']).toBeLessThan(1e-4);
   expect(metrics['completions/max_length']).toBeLessThanOrEqual(10);
   const rollout = all.find(({ type }) => type === 'rollout');
-  const texts = rollout?.type === 'rollout' ? rollout.samples.map((one) => one.completion) : [];
+  const texts =
+    rollout?.type === 'rollout' ? rollout.samples.map((sample) => sample.completion) : [];
   expect(texts.some((text) => text.includes(' a rank'))).toBe(true);
 });
 
@@ -44,7 +45,8 @@ test('a result without room is dropped', async () => {
   const long = Array.from({ length: 20 }, () => ' rank').join('');
   const all = await events({ method: methodOf(() => long), maxSteps: 1 });
   const rollout = all.find(({ type }) => type === 'rollout');
-  const texts = rollout?.type === 'rollout' ? rollout.samples.map((one) => one.completion) : [];
+  const texts =
+    rollout?.type === 'rollout' ? rollout.samples.map((sample) => sample.completion) : [];
   expect(texts.some((text) => text.includes(long))).toBe(false);
 });
 

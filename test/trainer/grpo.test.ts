@@ -43,7 +43,11 @@ test("logs have TRL's names, and events have samples with rewards", async () => 
   expect(first?.metrics['sampling/sampling_logp_difference/max']).toBeLessThan(1e-5);
   const rollout = all.find((event) => event.type === 'rollout');
   expect(rollout?.samples.length).toBe(8);
-  const mean = (rollout?.samples ?? []).reduce((sum, one) => sum + (one.rewards.even ?? 0), 0) / 8;
+  const mean =
+    (rollout?.samples ?? []).reduce(
+      (sum, rolloutSample) => sum + (rolloutSample.rewards.even ?? 0),
+      0,
+    ) / 8;
   expect(rollout?.reward).toBeCloseTo(mean, 10);
   expect(rollout?.samples[0]?.prompt).toMatch(/^The /);
 });
@@ -62,15 +66,15 @@ test('the ratio is 1 in the first update of a generation, and moves in later one
 test('adapters learn beside the model, which is the reference', async () => {
   const makeAdapted = () => peft.addLora(policyModel(), { r: 4 });
   const options = { rewards: even, generations: 4, sampling, beta: 0.1 };
-  const own = await events({ model: makeAdapted(), method: grpo(options), lr: 1e-2 });
+  const localItems = await events({ model: makeAdapted(), method: grpo(options), lr: 1e-2 });
   const second = await events({
     model: makeAdapted(),
     method: grpo({ ...options, reference: policyModel() }),
     lr: 1e-2,
   });
-  const of = (all: typeof own) => logsOf(all).map(({ loss, metrics }) => [loss, metrics.kl]);
-  expect(of(second)).toEqual(of(own));
-  const [first, ...rest] = of(own).map(([, kl]) => kl as number);
+  const of = (all: typeof localItems) => logsOf(all).map(({ loss, metrics }) => [loss, metrics.kl]);
+  expect(of(second)).toEqual(of(localItems));
+  const [first, ...rest] = of(localItems).map(([, kl]) => kl as number);
   expect(first).toBeCloseTo(0, 6);
   expect(rest.at(-1)).toBeGreaterThan(1e-5);
 });

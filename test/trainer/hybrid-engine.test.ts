@@ -22,8 +22,8 @@ test.each([false, true])(
   'generates between updates, release_inference_cache %s',
   async (release) => {
     const model = policyModel();
-    const given = config({ release_inference_cache: release });
-    const { engine } = await initialize({ model, config: given, device: 'cpu' });
+    const options = config({ release_inference_cache: release });
+    const { engine } = await initialize({ model, config: options, device: 'cpu' });
     expect(engine).toBeInstanceOf(HybridEngine);
     const tokensOf = async (): Promise<readonly number[] | undefined> =>
       (await engine.generate([request]))[0]?.[0]?.tokens;
@@ -53,8 +53,8 @@ test.each([false, true])(
 test('a kept cache needs more memory between generations than a released one', async () => {
   const uses: number[] = [];
   for (const release of [false, true]) {
-    const given = config({ release_inference_cache: release, max_out_tokens: 64 });
-    const { engine } = await initialize({ model: policyModel(), config: given, device: 'cpu' });
+    const options = config({ release_inference_cache: release, max_out_tokens: 64 });
+    const { engine } = await initialize({ model: policyModel(), config: options, device: 'cpu' });
     const before = engine.device.memory.inUse;
     await engine.generate([request]);
     uses.push(engine.device.memory.inUse - before);
@@ -64,8 +64,8 @@ test('a kept cache needs more memory between generations than a released one', a
 });
 
 test('texts need a tokenizer, and max_out_tokens limits prompt and completion', async () => {
-  const given = config({ max_out_tokens: 8 });
-  const { engine } = await initialize({ model: policyModel(), config: given, device: 'cpu' });
+  const options = config({ max_out_tokens: 8 });
+  const { engine } = await initialize({ model: policyModel(), config: options, device: 'cpu' });
   engine.tokenizer = tokenizer;
   const [[one] = []] = await engine.generate([{ prompt: 'The', maxNewTokens: 2, temperature: 0 }]);
   expect(typeof one?.text).toBe('string');

@@ -56,9 +56,9 @@ test.each(LEFT)(
       save: { dir: join(dir, folder), every: 3, best: 'score', weights: false },
     });
     const [whole, left] = [trainer(options('whole')), trainer(options('left'))];
-    const heard = [whole, left].map((one) => {
+    const heard = [whole, left].map((trainer) => {
       const events: string[] = [];
-      one.on('any', ({ type, step }) => void events.push(`${type} ${step}`));
+      trainer.on('any', ({ type, step }) => void events.push(`${type} ${step}`));
       return events;
     }) as [string[], string[]];
     await whole.train();
@@ -69,7 +69,8 @@ test.each(LEFT)(
     }
     expect(isLeft).toBe(true);
     await left.train();
-    const others = (events: string[]): string[] => events.filter((one) => !one.startsWith('begin'));
+    const others = (events: string[]): string[] =>
+      events.filter((event) => !event.startsWith('begin'));
     expect(others(heard[1])).toEqual(others(heard[0]));
     const [a, b] = [await whole.engine(), await left.engine()];
     expect(weightsOf(b.module)).toEqual(weightsOf(a.module));
@@ -79,12 +80,12 @@ test.each(LEFT)(
 
 test('an abandoned run that resumes from its checkpoint reports no later update', async () => {
   const options: Options = { save: { dir, every: 3 } };
-  const whole = trainer({});
-  await whole.train();
+  const fullTrainer = trainer({});
+  await fullTrainer.train();
   const one = trainer(options);
   for await (const { type, step } of one.train()) if (type === 'step' && step === 5) break;
   await one.train({ resume: true });
-  expect((await one.state()).history).toEqual((await whole.state()).history);
+  expect((await one.state()).history).toEqual((await fullTrainer.state()).history);
 });
 
 test('one run at a time, each iterated once; leaving it keeps the position', async () => {
@@ -97,10 +98,10 @@ test('one run at a time, each iterated once; leaving it keeps the position', asy
   }
   expect(() => run[Symbol.asyncIterator]()).toThrow('one iteration of each run');
   expect((await one.state()).step).toBe(3);
-  const whole = tinyModel();
-  await trainer({ model: whole }).train();
+  const fullModel = tinyModel();
+  await trainer({ model: fullModel }).train();
   expect(await one.train()).toMatchObject({ step: 10, reason: 'done' });
-  expect(weightsOf((await one.engine()).module)).toEqual(weightsOf(whole));
+  expect(weightsOf((await one.engine()).module)).toEqual(weightsOf(fullModel));
   await one.destroy();
   await expect(one.evaluate(samples(1))).rejects.toThrow('a call before destroy()');
 });

@@ -25,7 +25,9 @@ async function order(micro: number, accumulation: number, worldSize: number): Pr
     for await (const batch of data) seen.push(...(batch as { toArray(): number[] }).toArray());
     ranks.push(seen);
   }
-  return (ranks[0] as number[]).flatMap((_, i) => ranks.map((own) => own[i] as number));
+  return (ranks[0] as number[]).flatMap((_, i) =>
+    ranks.map((localValues) => localValues[i] as number),
+  );
 }
 
 /** Sizes of the groups with falling lengths; the first sample may be swapped. */

@@ -67,7 +67,7 @@ test('tokens exclude padding', async () => {
   };
   const train = { length: lengths.length, get: row };
   const logs: LogEvent[] = [];
-  const one = new Trainer({
+  const trainer = new Trainer({
     model: tinyModel(),
     train,
     batchSize: 2,
@@ -79,11 +79,11 @@ test('tokens exclude padding', async () => {
     stopSignals: [],
     callbacks: [{ log: (event) => void logs.push(event) }],
   });
-  await one.train();
+  await trainer.train();
   expect(logs.map(({ tokens }) => tokens)).toEqual([3 + 7, 3 + 7 + 5 + 4]);
-  const state = await one.state();
+  const state = await trainer.state();
   expect(state.tokens).toBe(3 + 7 + 5 + 4);
-  await one.destroy();
+  await trainer.destroy();
 });
 
 // For samples [B, T] a mask [B, 1, T, T] sets which tokens see which, often as zeros and -inf.
@@ -93,7 +93,7 @@ test('a mask of another shape does not count as padding', async () => {
     const values = Int32Array.from(rows.flatMap((row) => [...row]));
     return Tensor.from(values, { shape: [rows.length, SEQ], dtype: 'i32' });
   };
-  const one = new Trainer({
+  const trainer = new Trainer({
     model: tinyModel(),
     train: samples(4),
     batchSize: 2,
@@ -113,9 +113,9 @@ test('a mask of another shape does not count as padding', async () => {
     },
     callbacks: [{ log: (event) => void logs.push(event) }],
   });
-  await one.train();
+  await trainer.train();
   expect(logs.map(({ tokens }) => tokens)).toEqual([2 * SEQ, 4 * SEQ]);
-  await one.destroy();
+  await trainer.destroy();
 });
 
 test('the speed excludes evaluations and checkpoints', async () => {
@@ -126,7 +126,7 @@ test('the speed excludes evaluations and checkpoints', async () => {
   const clock = jest.spyOn(performance, 'now').mockImplementation(() => now);
   const dir = mkdtempSync(join(tmpdir(), 'ds-speed-'));
   const logs: LogEvent[] = [];
-  const one = new Trainer({
+  const trainer = new Trainer({
     model: tinyModel(),
     train: samples(8),
     batchSize: 2,
@@ -153,9 +153,9 @@ test('the speed excludes evaluations and checkpoints', async () => {
       },
     ],
   });
-  await one.train();
+  await trainer.train();
   clock.mockRestore();
-  await one.destroy();
+  await trainer.destroy();
   rmSync(dir, { recursive: true });
   // Half a second for each update, of 2 rows.
   expect(logs.map(({ tokensPerSecond }) => tokensPerSecond)).toEqual(Array(4).fill(2 * SEQ * 2));

@@ -10,10 +10,10 @@ const numberValues = (values: readonly number[]): Record<string, number> =>
 
 function expectClose(
   got: Record<string, number>,
-  wanted: Record<string, number>,
+  expected: Record<string, number>,
   place: string,
 ): void {
-  for (const [name, value] of Object.entries(wanted)) {
+  for (const [name, value] of Object.entries(expected)) {
     const off = Math.abs((got[name] as number) - value);
     expect([place, name, off]).toEqual([place, name, expect.any(Number)]);
     expect(off).toBeLessThan(2e-4 * Math.max(1, Math.abs(value)));

@@ -79,9 +79,9 @@ test('gkd: the divergence from a teacher shrinks', async () => {
   for (const beta of [0, 0.5, 1]) {
     await expectLearns(gkd({ teacher: modelOf(9), beta, lmbda: 0 }), train);
   }
-  const own = modelOf();
+  const localModel = modelOf();
   const same = await refusal(() =>
-    trainAnswers({ model: own, train, method: gkd({ teacher: own, lmbda: 0 }) }),
+    trainAnswers({ model: localModel, train, method: gkd({ teacher: localModel, lmbda: 0 }) }),
   );
   expect(same.message).toMatch(/gkd teacher: expected a model other than the trained model/);
 });

@@ -217,9 +217,9 @@ const curves: readonly [ConstructorParameters<typeof OwnSchedule>[0], number[]][
 ];
 
 test.each(curves)('the rate of %j is that of transformers', (schedule, factors) => {
-  const own = new OwnSchedule(schedule, span);
+  const localOwnSchedule = new OwnSchedule(schedule, span);
   at.forEach((step, i) => {
-    expect(own.lr(step)).toBeCloseTo(factors[i] as number, 6);
+    expect(localOwnSchedule.lr(step)).toBeCloseTo(factors[i] as number, 6);
   });
 });
 
@@ -239,6 +239,6 @@ test('a lowest rate above the rate of a group is refused; that of polynomial may
 });
 
 test.each(curves)('a rate of 0 stays 0 along %j', (schedule) => {
-  const own = new OwnSchedule(schedule, { ...span, lr: 0 });
-  expect(at.map((step) => own.lr(step))).toEqual(at.map(() => 0));
+  const localOwnSchedule = new OwnSchedule(schedule, { ...span, lr: 0 });
+  expect(at.map((step) => localOwnSchedule.lr(step))).toEqual(at.map(() => 0));
 });

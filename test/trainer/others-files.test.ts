@@ -22,7 +22,7 @@ beforeEach(() => {
   dir = mkdtempSync(join(tmpdir(), 'ds-others-'));
 });
 afterEach(async () => {
-  for (const one of open.splice(0)) await one.destroy();
+  for (const trainer of open.splice(0)) await trainer.destroy();
   rmSync(dir, { recursive: true, force: true });
 });
 

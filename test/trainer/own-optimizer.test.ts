@@ -11,7 +11,7 @@ function decays(model: nn.Module): Record<number, string[]> {
   return Object.fromEntries(
     groups.map(({ params, weightDecay }) => [
       weightDecay as number,
-      Array.from(params, (one) => names.get(one as nn.Parameter) as string).sort(),
+      Array.from(params, (tensor) => names.get(tensor as nn.Parameter) as string).sort(),
     ]),
   );
 }

@@ -50,8 +50,8 @@ function read(name: string) {
 
 test.each(Object.keys(golden.cases))('%s', (name) => {
   const { loss, sft, ...options } = read(name);
-  const own = f64(rowsOf(golden.policy)).requireGrad();
-  const [chosen, rejected] = halves(own);
+  const localTensor = f64(rowsOf(golden.policy)).requireGrad();
+  const [chosen, rejected] = halves(localTensor);
   const [chosenReference, rejectedReference] = halves(f64(rowsOf(golden.reference)));
   const counts = ORDER.map((row) => golden.counts[row] as number);
   const [chosenTokens, rejectedTokens] = halves(f64(counts));
@@ -68,7 +68,7 @@ test.each(Object.keys(golden.cases))('%s', (name) => {
   const expected = golden.cases[name] as Golden['cases'][string];
   expect(Math.abs(total.item() / expected.loss - 1)).toBeLessThan(1e-8);
   total.backward();
-  const gradient = (own.grad as Tensor).toArray() as number[];
+  const gradient = (localTensor.grad as Tensor).toArray() as number[];
   // All tokens of a row have the gradient of its sum.
   const byToken = golden.counts.flatMap((count, row) =>
     Array.from({ length: count }, () => gradient[ORDER.indexOf(row)] as number),

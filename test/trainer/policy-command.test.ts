@@ -37,10 +37,10 @@ const COMMON =
   'train --model model --data prompts.jsonl --device cpu --disable_tqdm --max_steps 2 --lr 1e-3 --logging_steps 1 --max_completion_length 4 --num_generations 4 --per_device_train_batch_size 4';
 
 test('functions of a file and built-in ones are summed with weights', async () => {
-  const own = '--reward_funcs ./own.mjs ./own.mjs#brief accuracy_reward';
+  const localText = '--reward_funcs ./own.mjs ./own.mjs#brief accuracy_reward';
   const how = '--reward_weights 1 0.5 2 --loss_type dr_grpo --temperature 0.9 --epsilon_high 0.3';
   const { code, stdout, stderr } = await ds(
-    `${COMMON} --method grpo --output out ${own} ${how} --scale_rewards none --max_staleness 1`,
+    `${COMMON} --method grpo --output out ${localText} ${how} --scale_rewards none --max_staleness 1`,
   );
   expect([code, stderr.match(/Error|failed/)]).toEqual([0, null]);
   expect(stdout).toMatch(/^learns from prompts\.jsonl: 24 prompts$/m);
@@ -76,6 +76,6 @@ test.each([
   [{ num_generations: 4 }, /--num_generations: expected --method grpo or rloo, got sft/],
   [{ method: 'dpo', reward_funcs: ['a'] }, /--reward_funcs: expected --method grpo or rloo/],
   [{ method: 'rloo', loss_type: ['grpo'] }, /--loss_type: expected --method dpo or .* grpo/],
-])('arguments that exclude each other: %j', (given, message) => {
-  expect(() => methodIn({ ...args, ...given })).toThrow(message);
+])('arguments that exclude each other: %j', (input, message) => {
+  expect(() => methodIn({ ...args, ...input })).toThrow(message);
 });

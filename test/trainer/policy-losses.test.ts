@@ -167,7 +167,7 @@ test.each([
 test('a completion without a score is left out', () => {
   const { rewards, ...expected } = recorded.unscorable;
   const { advantages, totals } = advantagesOf(
-    rewards.map((one) => [one]),
+    rewards.map((reward) => [reward]),
     { ...usual, weights: [1], generations: 4, scale: 'group' },
   );
   expect(totals[2]).toBeNull();

@@ -49,9 +49,9 @@ function valuesOf(sums: DeviceSums): Record<string, number> {
   return found;
 }
 
-function expectAll(found: Record<string, number>, wanted: Record<string, number>): void {
-  expect(Object.keys(found).sort()).toEqual(Object.keys(wanted).sort());
-  for (const [name, value] of Object.entries(wanted)) {
+function expectAll(found: Record<string, number>, expected: Record<string, number>): void {
+  expect(Object.keys(found).sort()).toEqual(Object.keys(expected).sort());
+  for (const [name, value] of Object.entries(expected)) {
     expect([name, found[name]]).toEqual([name, expect.closeTo(value, 5)]);
   }
 }
@@ -109,7 +109,7 @@ test.each([
     'sampling/sampling_logp_difference/mean': (0.2 + 0.1 + 0.05 + 0.3) / 5,
     'sampling/sampling_logp_difference/max': 0.3,
     [`${name}/min`]: Math.min(...factors),
-    [`${name}/mean`]: factors.reduce((sum, one) => sum + one, 0) / factors.length,
+    [`${name}/mean`]: factors.reduce((sum, value) => sum + value, 0) / factors.length,
     [`${name}/max`]: Math.max(...factors),
   });
 });

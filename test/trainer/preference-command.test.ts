@@ -83,8 +83,8 @@ test.each([
   [{ ref_model_name_or_path: 'd' }, /--ref_model_name_or_path: expected --method dpo or kto/],
   [{ method: 'reward', beta: 0.2 }, /--beta: expected .*got reward/],
   [{ method: 'orpo', simpo_gamma: 1 }, /--simpo_gamma: expected --method cpo, got orpo/],
-])('arguments that exclude each other: %j', (given, message) => {
-  expect(() => methodIn({ ...args, ...given })).toThrow(message);
+])('arguments that exclude each other: %j', (input, message) => {
+  expect(() => methodIn({ ...args, ...input })).toThrow(message);
 });
 
 test("SFT's names of its loss change nothing", () => {

@@ -49,8 +49,10 @@ const numbers = (event: TrainerEvent): string => {
 async function train(run: RanksRun, { world, rank, worldSize: ranks }: Distributed) {
   let evaluations = 0;
   const nextScore = () => {
-    const own = run.scores?.[Math.min(evaluations++, run.scores.length - 1)]?.[rank] as number;
-    return { score: { sum: own, count: 1 } };
+    const localValue = run.scores?.[Math.min(evaluations++, run.scores.length - 1)]?.[
+      rank
+    ] as number;
+    return { score: { sum: localValue, count: 1 } };
   };
   const judged = run.judged ? { data: samples(run.judged, 300, run.tokens), every: 1 } : undefined;
   const trainer = new Trainer<Window>({

@@ -37,21 +37,21 @@ function alike(reports: readonly RanksReport[][], run: number): RanksReport {
 
 function assertClose(
   got: Partial<RanksReport>,
-  wanted: Partial<RanksReport>,
+  expected: Partial<RanksReport>,
   tolerance: number,
   place: string,
 ): void {
-  for (const [name, values] of Object.entries(wanted.weights ?? {})) {
+  for (const [name, values] of Object.entries(expected.weights ?? {})) {
     values.forEach((value, i) => {
       const off = Math.abs((got.weights?.[name]?.[i] as number) - value);
       assert.ok(off <= tolerance, `${place}: ${name}[${i}] is off by ${off}`);
     });
   }
-  for (const [name, value] of Object.entries(wanted.metrics ?? {})) {
+  for (const [name, value] of Object.entries(expected.metrics ?? {})) {
     const off = Math.abs((got.metrics?.[name] as number) - value);
     assert.ok(off <= tolerance, `${place}: ${name} is off by ${off}`);
   }
-  assert.deepEqual(got.predictions, wanted.predictions, place);
+  assert.deepEqual(got.predictions, expected.predictions, place);
 }
 
 /**
@@ -249,14 +249,14 @@ async function stoppedAlike(device: Device, more: JsonObject = {}): Promise<void
       deepspeed: { zero_optimization: { stage: 3 }, ...more },
     });
     const run: Run = { train: 24, dropout: 0.1 };
-    const whole = { ...run, options: options('whole') } as RanksRun;
+    const fullRanksRun = { ...run, options: options('whole') } as RanksRun;
     const signalled = {
       ...run,
       options: options('signal'),
       stop: { step, by: 'SIGTERM' },
     } as RanksRun;
     const aborted = { ...run, options: options('abort'), stop: { step, by: 'abort' } } as RanksRun;
-    const first = await runOn(device, 2, [whole, aborted, signalled]);
+    const first = await runOn(device, 2, [fullRanksRun, aborted, signalled]);
     const [unbroken, ...stopped] = [0, 1, 2].map((i) => alike(first, i)) as [
       RanksReport,
       ...RanksReport[],

@@ -79,8 +79,8 @@ test('syncRefModel mixes the weights of model and reference', async () => {
   new Reference('dpo', model, reference).follow({ steps: 1, alpha: 0.6 });
   const [own, old] = [new Map(model.namedParameters()), new Map(before.namedParameters())];
   for (const [name, mixed] of reference.namedParameters()) {
-    const wanted = (own.get(name) as Tensor).mul(0.6).add((old.get(name) as Tensor).mul(0.4));
-    expect(mixed.sub(wanted).abs().max().item()).toBeLessThan(1e-6);
+    const expected = (own.get(name) as Tensor).mul(0.6).add((old.get(name) as Tensor).mul(0.4));
+    expect(mixed.sub(expected).abs().max().item()).toBeLessThan(1e-6);
   }
   const method = { syncRefModel: true, refModelSyncSteps: 1, refModelMixupAlpha: 1 };
   // The reference equals the model before each update.

@@ -60,7 +60,7 @@ test('a text with a token that the model does not have is refused before it trai
 
 test('tokens of a padded head beyond the tokenizer have no text', () => {
   const ids = [tokenizer.vocabSize, ...tokenizer.encode('well'), 2 ** 31 - 1];
-  const generate = (given: number[]): number[] => [...given, ...ids, tokenizer.eosId as number];
+  const generate = (values: number[]): number[] => [...values, ...ids, tokenizer.eosId as number];
   const model = { maxSeq: 64, generate } as unknown as CausalLM;
   expect(continueText(model, tokenizer, { text: 'a', ids: [1] }, 9)).toBe('well');
 });

@@ -73,10 +73,10 @@ async function trainWindows(options: Partial<TrainerOptions<Window>>, resume = f
 }
 
 test('updates use samples within their difficulty, also after a resume', async () => {
-  const whole = await trainWindows({});
-  expect(whole.last).toBe(12);
+  const fullResult = await trainWindows({});
+  expect(fullResult.last).toBe(12);
   // The first sample shows whether rows need padding.
-  const batches = whole.asked.slice(1);
+  const batches = fullResult.asked.slice(1);
   expect(batches).toHaveLength(2 * LENGTH);
   const limits = [1, 1, 3, 3, 3, 4, 4, 4, 4, 4, 4, 4];
   for (const [i, sample] of batches.entries()) {
@@ -86,7 +86,7 @@ test('updates use samples within their difficulty, also after a resume', async (
   await trainWindows({ save, maxSteps: 5 });
   const rest = await trainWindows({ save }, true);
   expect(rest.asked.slice(1)).toEqual(batches.slice(20));
-  expect(rest.weights).toEqual(whole.weights);
+  expect(rest.weights).toEqual(fullResult.weights);
 });
 
 test.each<[string, Partial<TrainerOptions<Window>>, RegExp]>([

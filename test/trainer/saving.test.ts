@@ -64,8 +64,8 @@ const judged = samples(2, 70);
 test.each([1, 3, 6, 9])(
   'stopped at step %i and resumed is never stopped, to the bit',
   async (at) => {
-    const whole = trainer({ accumulation: 1 });
-    await whole.train();
+    const fullTrainer = trainer({ accumulation: 1 });
+    await fullTrainer.train();
     const abort = new AbortController();
     const first = trainer({ save: { dir, every: 1000 } });
     first.on('step', ({ step }) => {
@@ -84,10 +84,10 @@ test.each([1, 3, 6, 9])(
       resumedFrom: checkpoint,
     });
     expect(events.at(-1)).toMatchObject({ reason: 'done', step: 10, epoch: 2 });
-    const [resumedEngine, expectedEngine] = [await second.engine(), await whole.engine()];
+    const [resumedEngine, expectedEngine] = [await second.engine(), await fullTrainer.engine()];
     expect(weightsOf(resumedEngine.module)).toEqual(weightsOf(expectedEngine.module));
     const { log_history: history } = stateOf('checkpoint-10');
-    const { history: unbroken } = await whole.state();
+    const { history: unbroken } = await fullTrainer.state();
     expect(history).toEqual(unbroken);
   },
 );
@@ -101,8 +101,8 @@ const EVALUATED: readonly [string, number, Options['eval']][] = [
 
 test.each(EVALUATED)('the evaluation %s is made by the resumed run', async (_, at, evaluation) => {
   const options: Options = { eval: evaluation };
-  const whole = trainer({ ...options, save: { dir: join(dir, 'whole'), best: 'loss' } });
-  const unbroken = await whole.train();
+  const fullTrainer = trainer({ ...options, save: { dir: join(dir, 'whole'), best: 'loss' } });
+  const unbroken = await fullTrainer.train();
   const abort = new AbortController();
   const save = { dir, every: 1000, best: 'loss' };
   const first = trainer({ ...options, save });
@@ -112,8 +112,8 @@ test.each(EVALUATED)('the evaluation %s is made by the resumed run', async (_, a
   expect(await first.train({ signal: abort.signal })).toMatchObject({ step: at });
   const second = trainer({ ...options, save });
   const end = await second.train({ resume: true });
-  expect((await second.state()).history).toEqual((await whole.state()).history);
-  const [resumedEngine, expectedEngine] = [await second.engine(), await whole.engine()];
+  expect((await second.state()).history).toEqual((await fullTrainer.state()).history);
+  const [resumedEngine, expectedEngine] = [await second.engine(), await fullTrainer.engine()];
   expect(weightsOf(resumedEngine.module)).toEqual(weightsOf(expectedEngine.module));
   const { step, metric } = unbroken.best as { step: number; metric: number };
   expect(end.best).toEqual({ step, metric, checkpoint: join(dir, `checkpoint-${step}`) });
@@ -121,8 +121,8 @@ test.each(EVALUATED)('the evaluation %s is made by the resumed run', async (_, a
 
 test('an evaluation after the checkpoint of its step is repeated after a crash', async () => {
   const options: Options = { eval: { data: judged }, save: { dir, every: 5 } };
-  const whole = trainer({ ...options, save: { dir: join(dir, 'whole'), every: 5 } });
-  await whole.train();
+  const fullTrainer = trainer({ ...options, save: { dir: join(dir, 'whole'), every: 5 } });
+  await fullTrainer.train();
   // As after a crash: the checkpoint of the epoch's last update exists, the evaluation does not.
   for await (const event of trainer(options).train()) if (event.type === 'save') break;
   const second = trainer(options);
@@ -130,7 +130,7 @@ test('an evaluation after the checkpoint of its step is repeated after a crash',
   second.on('evaluate', ({ step }) => void steps.push(step));
   await second.train({ resume: true });
   expect(steps).toEqual([5, 10]);
-  expect((await second.state()).history).toEqual((await whole.state()).history);
+  expect((await second.state()).history).toEqual((await fullTrainer.state()).history);
 });
 
 test('an evaluated checkpoint is not evaluated again', async () => {
@@ -167,8 +167,8 @@ test.each(
   'a run %j of batches of %i goes on with batches of %i at step %i to the end of its epochs',
   async (options, before, after, at, left) => {
     const common: Options = { ...options, train: samples(12), save: { dir, every: at } };
-    const whole = trainer({ ...common, batchSize: before, save: undefined });
-    await whole.train();
+    const fullTrainer = trainer({ ...common, batchSize: before, save: undefined });
+    await fullTrainer.train();
     const first = trainer({ ...common, batchSize: before });
     for await (const event of first.train()) if (event.type === 'save') break;
     const second = trainer({ ...common, batchSize: after });
@@ -176,13 +176,13 @@ test.each(
     second.on('log', ({ lr }) => void rates.push(lr));
     const end = await second.train({ resume: true });
     expect(end).toMatchObject({ reason: 'done', step: at + left, epoch: 2 });
-    expect((await second.state()).tokens).toBe((await whole.state()).tokens);
+    expect((await second.state()).tokens).toBe((await fullTrainer.state()).tokens);
     // Each rate is that of its position in a run with only this batch size.
     const alone = trainer({ ...common, batchSize: after, save: undefined });
-    const wanted: number[] = [];
-    alone.on('log', ({ lr }) => void wanted.push(lr));
+    const expected: number[] = [];
+    alone.on('log', ({ lr }) => void expected.push(lr));
     await alone.train();
-    expect(rates).toEqual(wanted.slice(-left));
+    expect(rates).toEqual(expected.slice(-left));
   },
 );
 
@@ -342,7 +342,7 @@ test('trainer_state.json has the fields of transformers', async () => {
     },
   });
   expect(state.total_flos).toBeGreaterThan(0);
-  const kinds = state.log_history.map((one: object) => Object.keys(one).sort().join());
+  const kinds = state.log_history.map((item: object) => Object.keys(item).sort().join());
   expect(kinds).toEqual([
     'epoch,grad_norm,learning_rate,loss,num_tokens,step',
     'epoch,eval_loss,eval_score,step',

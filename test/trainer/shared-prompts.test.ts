@@ -66,11 +66,11 @@ test('an idle rank samples prompts of a slow one, with all options', async () =>
         const one = { tokens: [1], logprobs: [0], mask: null, calls: 0, isTruncated: false };
         return Array.from({ length: 2 }, (): Sampled => ({ ...one, content }));
       });
-  const own = [[1, 2, 3, 4].map(requestOf), []];
+  const localRows = [[1, 2, 3, 4].map(requestOf), []];
   for (const phase of [0, 1]) {
     const found = await Promise.all(
       ranks.map((rank, i) =>
-        rank.sample(own[i] as GenerateRequest[], {
+        rank.sample(localRows[i] as GenerateRequest[], {
           phase: phaseOf(i),
           lanes: 1,
           sampling: { maxNewTokens: 3, logprobs: 0 },

@@ -78,7 +78,7 @@ test('a method logs its metrics: in events, history, and reports', async () => {
     expect(metrics['logps/chosen']).toBeLessThan(0);
   }
   expect(logs[1]?.metrics['rewards/accuracies']).toBe(1);
-  expect(history.filter((one) => 'rewards/margins' in one).length).toBe(2);
+  expect(history.filter((item) => 'rewards/margins' in item).length).toBe(2);
   const files = readdirSync(join(dir, 'runs'), { recursive: true }).map(String);
   const margins = files.find((name) => name.endsWith('margins.csv')) as string;
   const lines = readFileSync(join(dir, 'runs', margins), 'utf8')

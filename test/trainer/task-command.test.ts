@@ -31,8 +31,8 @@ beforeAll(async () => {
   await model.save(join(dir, 'bert'));
   cpSync(join(dir, 'tokenizer'), join(dir, 'bert'), { recursive: true });
   const rows = [
-    ...GOOD.map((one) => ({ text: one, label: 'good' })),
-    ...BAD.map((one) => ({ text: one, label: 'bad' })),
+    ...GOOD.map((text) => ({ text: text, label: 'good' })),
+    ...BAD.map((text) => ({ text: text, label: 'bad' })),
   ];
   writeFileSync(join(dir, 'rows.jsonl'), rows.map((row) => JSON.stringify(row)).join('\n'));
 });

@@ -37,8 +37,8 @@ function modelOf(options: Options): nn.models.TaskModel {
 const GOOD = ['great film', 'a good plot', 'happy acting', 'the film was very good'];
 const BAD = ['awful film', 'a bad plot', 'unhappy acting', 'the film was very bad'];
 const rows = [
-  ...GOOD.map((one) => ({ text: one, label: 'good' })),
-  ...BAD.map((one) => ({ text: one, label: 'bad' })),
+  ...GOOD.map((text) => ({ text: text, label: 'good' })),
+  ...BAD.map((text) => ({ text: text, label: 'bad' })),
 ];
 
 async function trainTask(

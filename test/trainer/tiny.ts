@@ -45,9 +45,9 @@ export function weightsOf(module: nn.Module): Record<string, number[]> {
 const open: Trainer<Window>[] = [];
 
 /** Registers a Trainer for destroyTrainers(). */
-export function noteTrainer(one: Trainer<Window>): Trainer<Window> {
-  open.push(one);
-  return one;
+export function noteTrainer(trainer: Trainer<Window>): Trainer<Window> {
+  open.push(trainer);
+  return trainer;
 }
 
 /** Ten samples in batches of two, with a log of each update; registered for destroyTrainers(). */
@@ -68,5 +68,5 @@ export function tinyTrainer(options: Partial<TrainerOptions<Window>>): Trainer<W
 
 /** Call after each test. */
 export async function destroyTrainers(): Promise<void> {
-  for (const one of open.splice(0)) await one.destroy();
+  for (const trainer of open.splice(0)) await trainer.destroy();
 }

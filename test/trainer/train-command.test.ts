@@ -115,21 +115,24 @@ test.each([
   ['--save_strategy no', 'no checkpoint to continue from'],
   ['--save_only_model', 'no checkpoint to continue from'],
   ['--save_steps 100000', '--resume_from_checkpoint continues'],
-])('a signal ends training; with %s, %s', async (words, what) => {
+])('a signal ends training; with %s, %s', async (words, label) => {
   const line = `train ${COMMON} --output signal --device cpu --max_steps 100000 --logging_steps 1 --disable_tqdm ${words}`;
   const run = new Run([...DS, ...line.split(' ')], dir, { DS_NUM_THREADS: '1' });
   await run.whenPrinted('step 1: loss');
   run.signalGroup('SIGINT');
   const { stdout } = await run.finished;
-  expect(stdout).toMatch(new RegExp(`^step \\d+: stopped; ${what}$`, 'm'));
+  expect(stdout).toMatch(new RegExp(`^step \\d+: stopped; ${label}$`, 'm'));
   rmSync(join(dir, 'signal'), { recursive: true, force: true });
 });
 
 test('a search leaves nothing of its experiments in the folder of the run', async () => {
   const autotuning = { enabled: true, start_step: 0, end_step: 1, num_tuning_micro_batch_sizes: 1 };
   const limits = { max_train_micro_batch_size_per_gpu: 4 };
-  const own = { train_micro_batch_size_per_gpu: 'auto', autotuning: { ...autotuning, ...limits } };
-  const config = file('tuned.json', JSON.stringify(own));
+  const settings = {
+    train_micro_batch_size_per_gpu: 'auto',
+    autotuning: { ...autotuning, ...limits },
+  };
+  const config = file('tuned.json', JSON.stringify(settings));
   const writing =
     '--save_steps 1 --eval_data rows.jsonl --eval_on_start --eval_steps 1 --report_to csv --logging_steps 1';
   const line = `--autotuning tune --num_procs 1 train ${COMMON} --deepspeed ${config} --output tuned --device cpu ${writing}`;
@@ -391,10 +394,9 @@ test('non-finite weights are a failure, and skipped updates are reported', async
 
 test('an error on one rank also ends the others, without a launcher', async () => {
   const at = (name: string): string => join(dir, name);
-  const own = `--model ${at('model')} --data ${at('rows.jsonl')} --dataset_num_proc 0 --max_length 64`;
-  const words = `${own} --per_device_train_batch_size 4 --output /proc/none --device cpu`.split(
-    ' ',
-  );
+  const localText = `--model ${at('model')} --data ${at('rows.jsonl')} --dataset_num_proc 0 --max_length 64`;
+  const words =
+    `${localText} --per_device_train_batch_size 4 --output /proc/none --device cpu`.split(' ');
   const ranks = await runRanks('../trainer/train-process', 2, { job: words });
   const reason = 'mkdir /proc/none: expected success, got ENOENT';
   expect(ranks.map(({ report }) => report)).toEqual([
@@ -404,8 +406,8 @@ test('an error on one rank also ends the others, without a launcher', async () =
 });
 
 test('the error of a rank that does not join the preparation names it, with the fix', async () => {
-  const own = `--model ${join(dir, 'model')} --data ${join(dir, 'rows.jsonl')}`;
-  const words = `${own} --dataset_num_proc 0 --output ${join(dir, 'alone')} --device cpu`;
+  const localText = `--model ${join(dir, 'model')} --data ${join(dir, 'rows.jsonl')}`;
+  const words = `${localText} --dataset_num_proc 0 --output ${join(dir, 'alone')} --device cpu`;
   const environment = { DEEPSPEED_TIMEOUT: '0.2', DS_TEST_ABSENT: '1' };
   const job = { job: words.split(' '), environment };
   const [first] = await runRanks('../trainer/train-process', 2, job);

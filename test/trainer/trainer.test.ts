@@ -184,11 +184,11 @@ test('the evaluation loss is the mean over targets, for any batches', async () =
   });
   const means: number[] = [];
   for (const batchSize of [1, 3, 7]) {
-    const one = once({ eval: { data: judged, batchSize, metrics } });
-    const { loss, rows } = await one.evaluate();
+    const trainer = once({ eval: { data: judged, batchSize, metrics } });
+    const { loss, rows } = await trainer.evaluate();
     expect(rows).toBeCloseTo(7 / Math.ceil(7 / batchSize), 12);
     // The evaluation starts at the first sample again.
-    expect(await one.evaluate()).toEqual({ loss, rows });
+    expect(await trainer.evaluate()).toEqual({ loss, rows });
     means.push(loss);
   }
   expect(means[1]).toBeCloseTo(means[0] as number, 6);
@@ -271,10 +271,10 @@ test('another kind of model uses its own loss, with batches weighted by samples'
 });
 
 test('predictions of a language model are its next tokens, a row for each sample in order', async () => {
-  const one = once();
+  const trainer = once();
   const judged = samples(5, 20);
-  const rows = await one.predict(judged);
-  const { module } = await one.engine();
+  const rows = await trainer.predict(judged);
+  const { module } = await trainer.engine();
   const by = rows.map((row) => [...row].map(Number));
   const alone = Array.from({ length: 5 }, (_, i) => {
     const { tokens } = judged.get(i) as Window;
@@ -312,7 +312,7 @@ test('rows of text: packed with their documents, or padded each for itself', asy
     [packed, 3],
   ] as const) {
     const model = tinyModel();
-    const one = new Trainer({
+    const trainer = new Trainer({
       model,
       train: datasetOf(list),
       batchSize,
@@ -322,8 +322,8 @@ test('rows of text: packed with their documents, or padded each for itself', asy
       data: { sampling: 'group_by_length' },
       stopSignals: [],
     });
-    await one.train();
-    await one.destroy();
+    await trainer.train();
+    await trainer.destroy();
     weights.push(weightsOf(model));
   }
   const [apart, together] = weights as [Record<string, number[]>, Record<string, number[]>];
@@ -352,38 +352,53 @@ test('an iterable dataset trains like a dataset with indices', async () => {
 const misuses: readonly [
   string,
   Options,
-  (one: Trainer<Window>) => PromiseLike<unknown>,
+  (trainer: Trainer<Window>) => PromiseLike<unknown>,
   string,
 ][] = [
-  ['no data', { train: undefined }, (one) => one.train(), 'Trainer train: expected `train` data'],
-  ['nothing to judge', {}, (one) => one.evaluate(), 'Trainer evaluate: expected data'],
-  ['another event', {}, async (one) => one.on('lgo' as never, () => {}), 'begin, step, log'],
-  ['a wrong signal', {}, async (one) => one.train({ signal: {} as never }), 'an AbortSignal'],
-  ['a wrong option', {}, async (one) => one.train({ resme: true } as never), '"resume"'],
+  [
+    'no data',
+    { train: undefined },
+    (trainer) => trainer.train(),
+    'Trainer train: expected `train` data',
+  ],
+  ['nothing to judge', {}, (trainer) => trainer.evaluate(), 'Trainer evaluate: expected data'],
+  [
+    'another event',
+    {},
+    async (trainer) => trainer.on('lgo' as never, () => {}),
+    'begin, step, log',
+  ],
+  [
+    'a wrong signal',
+    {},
+    async (trainer) => trainer.train({ signal: {} as never }),
+    'an AbortSignal',
+  ],
+  ['a wrong option', {}, async (trainer) => trainer.train({ resme: true } as never), '"resume"'],
   [
     'no loss',
     { model: new nn.Linear(1, 1) as never },
-    (one) => one.train(),
+    (trainer) => trainer.train(),
     'another model with a `loss`',
   ],
   [
     'samples of another kind',
     { train: { length: 1, get: () => ({ x: Int32Array.of(1) }) } as never },
-    (one) => one.train(),
+    (trainer) => trainer.train(),
     'Trainer batch: expected batches { ids, labels, ... } or { tokens, targets } of tensors',
   ],
   ...([{ sampling: 'sequential' }, { workers: 2 }] as const).map(
     (own): (typeof misuses)[number] => [
       `batches beside ${JSON.stringify(own)}`,
       { train: async () => (async function* () {})(), maxSteps: 1, data: own },
-      (one) => one.train(),
+      (trainer) => trainer.train(),
       'expected a dataset with length and get(index), got batches. Pass such a dataset, or remove the option',
     ],
   ),
   ...['labels', 'targets'].map((name): (typeof misuses)[number] => [
     `samples of arrays, with ${name}`,
     { train: { length: 1, get: () => ({ tokens: [1, 2, 3], [name]: [2, 3, 4] }) } as never },
-    (one) => one.train(),
+    (trainer) => trainer.train(),
     `got an object { tokens, ${name} }. Give samples of Int32Array`,
   ]),
   [
@@ -391,7 +406,7 @@ const misuses: readonly [
     {
       train: { length: 1, get: () => ({ tokens: [1, 2], targets: Int32Array.of(2, 3) }) } as never,
     },
-    (one) => one.train(),
+    (trainer) => trainer.train(),
     'got an object { tokens, targets }. Give samples of Int32Array',
   ],
   ...[
@@ -400,30 +415,30 @@ const misuses: readonly [
   ].map(([lengths, message]): (typeof misuses)[number] => [
     `lengths ${lengths}`,
     { data: { sampling: 'group_by_length', lengths: lengths as number[] } },
-    (one) => one.train(),
+    (trainer) => trainer.train(),
     message as string,
   ]),
   ...[Promise.resolve({}), undefined, null, 3, []].map((metrics): (typeof misuses)[number] => [
     `metrics that are ${Object.prototype.toString.call(metrics)}`,
     { eval: { data: samples(2), metrics: () => metrics as never } },
-    (one) => one.evaluate(),
+    (trainer) => trainer.evaluate(),
     'Trainer eval.metrics: expected an object of sums, { name: { sum, count } }, got',
   ]),
   [
     'an error of a listener',
     { callbacks: [{ step: () => Promise.reject(new Error('heard')) }] },
-    (one) => one.train(),
+    (trainer) => trainer.train(),
     'heard',
   ],
   [
     'a checkpoint that is none',
     {},
-    (one) => one.train({ resume: '/nowhere' }),
+    (trainer) => trainer.train({ resume: '/nowhere' }),
     'expected a checkpoint-<step> folder of a Trainer, got nothing of this name',
   ],
 ];
 
 test.each(misuses)('%s is refused with one line', async (_, options, use, message) => {
-  const one = once(options);
-  await expect((async () => use(one))()).rejects.toThrow(message);
+  const trainer = once(options);
+  await expect((async () => use(trainer))()).rejects.toThrow(message);
 });

@@ -58,9 +58,9 @@ test.each(Object.keys(METHODS))('%s', async (name) => {
     found.push({ loss: event.loss, grad_norm: event.gradNorm, ...event.metrics });
   }
   await trainer.destroy();
-  const wanted = golden[name] as Record<string, number>[];
-  expect(found.length).toBe(wanted.length);
-  for (const [i, numbers] of wanted.entries()) {
+  const expected = golden[name] as Record<string, number>[];
+  expect(found.length).toBe(expected.length);
+  for (const [i, numbers] of expected.entries()) {
     for (const [key, value] of Object.entries(numbers)) {
       // TRL without the weight of a next-token loss reports 0 for it.
       if (key === 'nll_loss' && value === 0) continue;

@@ -94,7 +94,7 @@ test('the program of docs/watching.md runs as it is written', async () => {
   const names = ['initialize', 'model', 'batches', 'config', 'dir', 'console'];
   const AsyncFunction = (async () => {}).constructor as FunctionConstructor;
   const log = jest.fn();
-  const batches = [1, 2, 3].map((one) => Tensor.from([[one, one, one]]));
+  const batches = [1, 2, 3].map((value) => Tensor.from([[value, value, value]]));
   const own: typeof initialize = ((options: object) =>
     initialize({ ...options, device: 'cpu' } as never)) as never;
   const program = new AsyncFunction(...names, body);

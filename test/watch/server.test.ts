@@ -129,9 +129,9 @@ const PARAMETERS = [
 const HOSTILE: [string, string, readonly number[]][] = [
   ...PATHS.map((path): [string, string, number[]] => [path, request(path, owner), [404, 400]]),
   ...API.flatMap((route) =>
-    TOKENS.map((one): [string, string, number[]] => [
-      `${route} with token ${one.slice(0, 12)}`,
-      request(route, { authorization: `Bearer ${one}` }),
+    TOKENS.map((text): [string, string, number[]] => [
+      `${route} with token ${text.slice(0, 12)}`,
+      request(route, { authorization: `Bearer ${text}` }),
       [401],
     ]),
   ),

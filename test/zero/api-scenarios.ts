@@ -62,8 +62,11 @@ function expectFirstMoment(engine: Engine): void {
   parameters.forEach((parameter, i) => {
     const moment = state('exp_avg')(parameter) as Tensor;
     moment.toArray().forEach((value, j) => {
-      const wanted = factor * (grads[i]?.[j] as number);
-      assert.ok(Math.abs(value - wanted) <= 1e-4 * Math.abs(wanted) + 1e-9, `${value}, ${wanted}`);
+      const expected = factor * (grads[i]?.[j] as number);
+      assert.ok(
+        Math.abs(value - expected) <= 1e-4 * Math.abs(expected) + 1e-9,
+        `${value}, ${expected}`,
+      );
     });
     moment.dispose();
   });
@@ -153,7 +156,7 @@ function gatherParameters(engine: Engine): number[] {
   const names = [...engine.module.namedParameters()].map(([name]) => name);
   const before = mastersOf(engine);
   const chosen = [names[1], names[4]] as string[];
-  const given = Object.fromEntries(
+  const options = Object.fromEntries(
     chosen.map((name) => {
       const parameter = engine.module.stateDict()[name] as Tensor;
       return [name, pattern(parameter, engine.device, 0.25)];
@@ -162,7 +165,7 @@ function gatherParameters(engine: Engine): number[] {
   zero.GatheredParameters(engine, { modifierRank: engine.worldSize - 1 }, () => {
     assert.ok(engine.module.parameters().every((parameter) => parameter.toArray().length > 0));
     const isModifier = engine.globalRank === engine.worldSize - 1;
-    if (isModifier) engine.module.loadStateDict(given, { strict: false });
+    if (isModifier) engine.module.loadStateDict(options, { strict: false });
     // The body may run forwards, which keep everything in place.
     engine.eval();
     forward(engine, 8);
@@ -170,20 +173,20 @@ function gatherParameters(engine: Engine): number[] {
     assert.ok(engine.module.parameters().every((parameter) => parameter.toArray().length > 0));
   });
   mastersOf(engine).forEach((text, i) => {
-    const value = given[names[i] as string];
+    const value = options[names[i] as string];
     const rounded = value && scope(() => value.to('bf16').to('f32').toArray().join());
     assert.equal(text, rounded ?? before[i], names[i]);
   });
-  for (const value of Object.values(given)) value.dispose();
+  for (const value of Object.values(options)) value.dispose();
   const first = engine.module.parameters()[0] as nn.Parameter;
   const held = zero.GatheredParameters(first, {}, () => first.toArray().length);
   assert.throws(() => engine.module.loadStateDict({}, { strict: true }), /DS_|values/);
   const all = engine.module.parameters();
-  const whole = zero.GatheredParameters(engine.module, {}, () =>
+  const fullValues = zero.GatheredParameters(engine.module, {}, () =>
     all.map((p) => p.toArray().length),
   );
   assert.deepEqual(
-    whole,
+    fullValues,
     all.map(({ numel }) => numel),
   );
   settingInside(engine, first);
@@ -237,8 +240,8 @@ function settingBeside(engine: Engine): void {
     engine.module.loadStateDict({ [`${name}.${first}`]: value }, { strict: false });
     zero.safeSetFullFp32Param(set, exact);
   });
-  const wanted = pattern(written, engine.device, 0.5);
-  const rounded = scope(() => wanted.to(written.dtype).to('f32').toArray().join());
+  const expected = pattern(written, engine.device, 0.5);
+  const rounded = scope(() => expected.to(written.dtype).to('f32').toArray().join());
   for (const [parameter, text] of [
     [written, rounded],
     [set, exact.toArray().join()],
@@ -247,7 +250,7 @@ function settingBeside(engine: Engine): void {
     assert.equal(master.toArray().join(), text);
     master.dispose();
   }
-  for (const one of [value, exact, wanted]) one.dispose();
+  for (const tensor of [value, exact, expected]) tensor.dispose();
 }
 
 /**
@@ -267,8 +270,8 @@ function failInside(engine: Engine): number[] {
     const value = pattern(parameters[index] as nn.Parameter, engine.device, 0.25);
     const act = (): string =>
       zero.GatheredParameters(engine, { modifierRank: root }, () => {
-        const given = { [names[index] as string]: value };
-        engine.module.loadStateDict(given, { strict: false });
+        const options = { [names[index] as string]: value };
+        engine.module.loadStateDict(options, { strict: false });
         if (throws) throw new Error('a body of mine');
         return 'done';
       });
@@ -310,8 +313,8 @@ function synchronizeOften(engine: Engine): number[] {
         seen = bitsIn(Object.values(module.stateDict()));
       }
     }
-    const whole = engine.withFullWeights(() => bitsIn(module.parameters()));
-    return [seen ?? whole, whole];
+    const fullValue = engine.withFullWeights(() => bitsIn(module.parameters()));
+    return [seen ?? fullValue, fullValue];
   });
 }
 

@@ -36,9 +36,9 @@ test.each([8, 4] as const)('messages in %i bits keep to their own words', (bits)
   factors.forEach((factor, index) => {
     const out = values(0);
     codes.read(messages, index, out, device.compute);
-    const wanted = values(factor).toArray() as number[];
+    const expected = values(factor).toArray() as number[];
     const largest = Math.abs(factor) * (numel - 61);
-    const error = (out.toArray() as number[]).map((value, i) => Math.abs(value - wanted[i]!));
+    const error = (out.toArray() as number[]).map((value, i) => Math.abs(value - expected[i]!));
     // Half a step of the largest block's scale.
     expect(Math.max(...error)).toBeLessThanOrEqual((largest / (2 ** bits - 1)) * 1.001);
   });
@@ -87,8 +87,8 @@ describe('two ranks with the same values', () => {
     } as unknown as Collectives;
     return { group, calls };
   }
-  const near = (found: number[], wanted: number[], step: number): void => {
-    const error = found.map((value, i) => Math.abs(value - (wanted[i] as number)));
+  const near = (found: number[], expected: number[], step: number): void => {
+    const error = found.map((value, i) => Math.abs(value - (expected[i] as number)));
     expect(Math.max(...error)).toBeLessThanOrEqual(step);
   };
   const list = (factor: number) => values(factor).toArray() as number[];
@@ -100,8 +100,8 @@ describe('two ranks with the same values', () => {
     const { group, calls } = twins();
     const unit = { dtype: 'f32', device } as never;
     const store = storage.create(unit, numel);
-    const given = values(1);
-    store.store(given, device.compute);
+    const tensor = values(1);
+    store.store(tensor, device.compute);
     device.compute.synchronize();
     const flat = held(() => Tensor.empty([2 * numel], 'f32', device));
     const before = liveTensors();
@@ -122,8 +122,8 @@ describe('two ranks with the same values', () => {
     );
     const flat = held(() => Tensor.empty([2 * numel], 'i32', device));
     gatherCodes(store, flat, group, at).wait(device.compute);
-    const wanted = Array.from({ length: numel }, (_, i) => 1000 * i);
-    expect(flat.toArray()).toEqual([...wanted, ...wanted]);
+    const expected = Array.from({ length: numel }, (_, i) => 1000 * i);
+    expect(flat.toArray()).toEqual([...expected, ...expected]);
     expect(calls).toEqual([`gather ${numel}`]);
     store.dispose();
   });
@@ -139,8 +139,8 @@ describe('two ranks with the same values', () => {
     expect(calls).toEqual([`exchange ${2 * new BlockCodes(4, numel).words}`]);
     expect(liveTensors()).toBe(before);
     near(shard.toArray() as number[], list(4), (4 * (numel - 60)) / 14);
-    const whole = held(() => Tensor.empty([4], 'i32', device));
-    expect(wire.reduceScatter(shard, whole, at)).toBe('inner scatter');
+    const fullTensor = held(() => Tensor.empty([4], 'i32', device));
+    expect(wire.reduceScatter(shard, fullTensor, at)).toBe('inner scatter');
     expect(wire.allReduce(full, at)).toBe('inner');
   });
 

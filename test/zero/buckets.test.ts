@@ -95,7 +95,13 @@ describe('a unit', () => {
       return { name, parameter, group: 0 };
     });
     const options = { dtype, device: cpu() };
-    const unit = new Unit('u', module, parameters, options, (one) => new UnitGradient(one, sum));
+    const unit = new Unit(
+      'u',
+      module,
+      parameters,
+      options,
+      (weightUnit) => new UnitGradient(weightUnit, sum),
+    );
     return { unit, parameters };
   }
 

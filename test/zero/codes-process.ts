@@ -70,11 +70,11 @@ const BF16 = (x: number): number => {
   return new Float32Array(Uint32Array.of(rounded).buffer)[0] as number;
 };
 
-function compare(what: string, got: Tensor, want: ArrayLike<number>): void {
+function compare(label: string, got: Tensor, want: ArrayLike<number>): void {
   const values = got.to('f32').toArray() as number[];
   compared += values.length;
   const wrong = values.findIndex((x, i) => !Object.is(x + 0, (want[i] as number) + 0));
-  if (wrong >= 0) failures.push(`${what}[${wrong}] is ${values[wrong]}, not ${want[wrong]}`);
+  if (wrong >= 0) failures.push(`${label}[${wrong}] is ${values[wrong]}, not ${want[wrong]}`);
 }
 
 async function main(): Promise<void> {
@@ -91,13 +91,13 @@ async function main(): Promise<void> {
     const round = (values: Float32Array): Float32Array =>
       dtype === 'f32' ? values : values.map(BF16);
     const upload = (values: Float32Array): Tensor => Tensor.from(values, { device }).to(dtype);
-    const place = (what: string) => `${what} in ${dtype}, rank ${rank} of ${size}`;
+    const place = (label: string) => `${label} in ${dtype}, rank ${rank} of ${size}`;
 
     world.logger = logger;
     const flat = Tensor.empty([size * numel], dtype, device).fill_(7);
-    const own = round(valuesOf(rank, numel, 1));
-    gatherCodes(new MemoryStore(upload(own)), flat, world, at('weights')).wait(compute);
-    const all = ranks.flatMap((one) => [...round(encode(round(valuesOf(one, numel, 1)), 8))]);
+    const localValues = round(valuesOf(rank, numel, 1));
+    gatherCodes(new MemoryStore(upload(localValues)), flat, world, at('weights')).wait(compute);
+    const all = ranks.flatMap((rank) => [...round(encode(round(valuesOf(rank, numel, 1)), 8))]);
     compare(place('weights'), flat, all);
 
     for (const salt of [1, 2]) {
@@ -126,7 +126,7 @@ async function main(): Promise<void> {
     logger
       .totals()
       .filter(({ kind: one }) => one === of)
-      .map((one) => one.bytes);
+      .map((total) => total.bytes);
   const words = (bits: 8 | 4): number => new BlockCodes(bits, numel).words * 4;
   const report: CodesReport = {
     failures,

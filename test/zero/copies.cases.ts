@@ -33,7 +33,7 @@ async function train(device: Device, ranks: number, settings: Setting[]): Promis
   const job: TrainJob = { device: device.kind, settings, weights: true };
   const reports = reportsOf<Trained[]>(await runRanks('../zero/train-process', ranks, { job }));
   for (const [i, { name }] of settings.entries()) {
-    const hashes = new Set(reports.map((one) => one[i]?.hash));
+    const hashes = new Set(reports.map((report) => report[i]?.hash));
     assert.equal(hashes.size, 1, `${name}: ranks have different weights`);
   }
   return reports;

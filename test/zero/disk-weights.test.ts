@@ -68,9 +68,9 @@ describe('a file of weights', () => {
     );
     expect(weights.slotBytes).toBe(3 * 4096);
     for (const [i, store] of stores.entries()) {
-      const given = values(1000 * i);
-      store.store(given, device.compute);
-      given.release();
+      const tensor = values(1000 * i);
+      store.store(tensor, device.compute);
+      tensor.release();
     }
     const out = values(0);
     const readOf = (i: number): unknown => {
@@ -111,9 +111,9 @@ describe('a file of weights', () => {
   test('reads the announced units before their use', () => {
     const { weights, kept, stores } = openWeights(['a', 'b', 'c'], { slots: 4, slotNumel: 256 });
     for (const store of stores) {
-      const given = values(1);
-      store.store(given, device.compute);
-      given.release();
+      const tensor = values(1);
+      store.store(tensor, device.compute);
+      tensor.release();
     }
     const read = jest.spyOn(SwapFile.prototype, 'read');
     const write = jest.spyOn(SwapFile.prototype, 'write');
@@ -123,9 +123,9 @@ describe('a file of weights', () => {
     expect(read).not.toHaveBeenCalled();
     const few = openWeights(['a', 'b', 'c', 'd'], { slots: 2, slotNumel: 256 });
     for (const store of few.stores) {
-      const given = values(1);
-      store.store(given, device.compute);
-      given.release();
+      const tensor = values(1);
+      store.store(tensor, device.compute);
+      tensor.release();
     }
     expect(write).toHaveBeenCalledTimes(4);
     // Once for the slot: the stream does not wait for the write.

@@ -36,7 +36,7 @@ class ExactNet extends nn.Module {
 
   override forward(x: Tensor): Tensor {
     const samples = x.size(0);
-    const through = (given: Tensor): Tensor => dropout(given, 0.5).mul(this.first);
+    const through = (tensor: Tensor): Tensor => dropout(tensor, 0.5).mul(this.first);
     const hidden = checkpoint(through, x);
     const rows = hidden.reshape([samples * ROWS, WIDTH]);
     const out = dropout(rows, 0.5).mul(this.second);

@@ -41,8 +41,8 @@ async function ranksDrawAsOne(device: Device): Promise<void> {
   }
 }
 
-function assertClose(one: DroppedOut, several: DroppedOut, place: string): void {
-  const { worst, mean } = distances(one, several);
+function assertClose(droppedOut: DroppedOut, several: DroppedOut, place: string): void {
+  const { worst, mean } = distances(droppedOut, several);
   assert.ok(worst < 1e-4 && mean < 1e-5, `${place}: worst ${worst}, mean ${mean}`);
 }
 

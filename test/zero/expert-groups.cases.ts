@@ -5,10 +5,10 @@ import { reportsOf, runRanks } from '../comm/ranks.js';
 import type { Case } from '../support/case.js';
 import { configOf, Experts, engineOf, STAGES, type Trained, train } from './expert-groups.js';
 
-const near = (a: readonly number[], b: readonly number[], what: string): void => {
+const near = (a: readonly number[], b: readonly number[], label: string): void => {
   assert.equal(a.length, b.length);
   for (const [i, value] of a.entries()) {
-    assert.ok(Math.abs(value - (b[i] as number)) < 1e-6, `${what}: ${value} is not ${b[i]}`);
+    assert.ok(Math.abs(value - (b[i] as number)) < 1e-6, `${label}: ${value} is not ${b[i]}`);
   }
 };
 
@@ -21,18 +21,18 @@ async function asOnOneRank(device: Device): Promise<void> {
   const results = await runRanks('../zero/expert-groups-process', 2, { job });
   const [first, second] = reportsOf<Trained[]>(results) as [Trained[], Trained[]];
   const engine = await engineOf(new Experts([0, 1]), configOf(0, 1));
-  const one = train(engine);
+  const trained = train(engine);
   engine.destroy();
   for (const stage of STAGES) {
     const [a, b] = [first[stage], second[stage]] as [Trained, Trained];
     assert.deepEqual([a.dense, a.norms], [b.dense, b.norms], `dense layer at stage ${stage}`);
-    near(a.dense, one.dense, `dense layer at stage ${stage}`);
+    near(a.dense, trained.dense, `dense layer at stage ${stage}`);
     near(
       [a, b].flatMap(({ experts }) => experts.flat()),
-      one.experts.flat(),
+      trained.experts.flat(),
       `experts at ${stage}`,
     );
-    near(a.norms, one.norms, `norms at stage ${stage}`);
+    near(a.norms, trained.norms, `norms at stage ${stage}`);
     assert.deepEqual([a.dense, a.experts], [first[0]?.dense, first[0]?.experts]);
     assert.deepEqual(b.experts, second[0]?.experts);
   }

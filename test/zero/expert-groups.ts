@@ -48,12 +48,12 @@ export class Experts extends nn.Module {
       const y = (this.experts[i] as nn.Linear).call(this.dense.call(x).relu());
       return y.mul(y).mean();
     });
-    const sum = losses.reduce((all, one) => all.add(one));
+    const sum = losses.reduce((all, tensor) => all.add(tensor));
     return sum.div(losses.length);
   }
 
   get ownParameters(): Tensor[] {
-    return this.experts.flatMap((one) => one.parameters());
+    return this.experts.flatMap((expert) => expert.parameters());
   }
 }
 
@@ -67,18 +67,18 @@ const samplesOf = (rank: number, step: number): Tensor => {
 export async function engineOf(
   model: Experts,
   config: DsConfig,
-  own: object = {},
+  options: object = {},
 ): Promise<Engine> {
   const groups = [
     { params: model.dense.parameters() },
-    { params: model.ownParameters, weightDecay: 0.1, ...own },
+    { params: model.ownParameters, weightDecay: 0.1, ...options },
   ];
   const optimizer = new optim.AdamW(groups, { lr: 0.01 });
   return (await initialize({ model, config, optimizer })).engine;
 }
 
 const valuesOf = (module: nn.Module): number[] =>
-  module.parameters().flatMap((one) => (one.toArray() as number[]).flat(2));
+  module.parameters().flatMap((parameter) => (parameter.toArray() as number[]).flat(2));
 
 /** Trains with the samples of the model's ranks. */
 export function train(engine: Engine): Trained {

@@ -132,7 +132,7 @@ test('weights that are gathered as codes have the codes of the whole weights', (
   }
   // A byte an element, a row of 64 and a scale a piece, and the biases of the last rank.
   expect(sent).toBeLessThan(1.25 * (numel / RANKS));
-  for (const one of [...flats, values]) one.release();
+  for (const tensor of [...flats, values]) tensor.release();
   expect(liveTensors()).toBe(before);
 });
 
@@ -145,7 +145,7 @@ test('a magnitude that is not finite makes the whole weight NaN, and no other', 
   const count = shape.reduce((all, n) => all * n, 1);
   expect(got.slice(offset, offset + count).every(Number.isNaN)).toBe(true);
   expect(got.filter(Number.isNaN)).toHaveLength(count);
-  for (const one of [...flats, values]) one.release();
+  for (const tensor of [...flats, values]) tensor.release();
 });
 
 test('a unit without FP8 weights is gathered as it is', () => {
@@ -153,5 +153,5 @@ test('a unit without FP8 weights is gathered as it is', () => {
   const { flats, sent } = gatherCodes(unit, values, () => false);
   expect(sent).toBe(numel);
   expect((flats[0] as Tensor).toRaw()).toEqual(values.toRaw());
-  for (const one of [...flats, values]) one.release();
+  for (const tensor of [...flats, values]) tensor.release();
 });

@@ -47,10 +47,10 @@ async function savesAndLoads({ dir, one }: FrozenJob): Promise<FrozenReport> {
   engine.destroy();
   for (const setting of [comingAndGoing, offloaded, { stage: 0 as const }]) {
     const other = await frozenEngine(2, setting);
-    const own = fingerprint(other, false);
+    const localText = fingerprint(other, false);
     for (const tag of ['part', 'beside']) {
       await other.loadCheckpoint(dir, { tag });
-      assert.deepEqual(both(other), [all[0], own], `${tag} left something else`);
+      assert.deepEqual(both(other), [all[0], localText], `${tag} left something else`);
     }
     await other.loadCheckpoint(dir, { tag: 'one' });
     assert.deepEqual(both(other), one);

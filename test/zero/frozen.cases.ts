@@ -18,9 +18,9 @@ async function onOtherWorlds(device: Device): Promise<void> {
     const zero = { ...comingAndGoing, offload_param: { device: 'cpu' as const } };
     const engine = await frozenEngine(7, zero, { device });
     train(engine, 1);
-    const one: [string, string] = [fingerprint(engine, true), fingerprint(engine, false)];
+    const texts: [string, string] = [fingerprint(engine, true), fingerprint(engine, false)];
     await engine.saveCheckpoint(dir, { tag: 'one' });
-    const job: FrozenJob = { device: device.kind, dir, one };
+    const job: FrozenJob = { device: device.kind, dir, one: texts };
     const results = await runRanks('../zero/frozen-process', 2, { job });
     const [report] = reportsOf<FrozenReport>(results) as [FrozenReport];
     await engine.loadCheckpoint(dir, { tag: 'all' });
@@ -34,8 +34,8 @@ async function onOtherWorlds(device: Device): Promise<void> {
 
 async function exportedWhole(dir: string): Promise<void> {
   const model = new Net({ block: () => new AdaptedBlock() });
-  const whole = await nn.loadWeights(model, join(dir, 'whole'));
-  assert.deepEqual(whole, { missing: [], unexpected: [] });
+  const fullLoadedWeights = await nn.loadWeights(model, join(dir, 'whole'));
+  assert.deepEqual(fullLoadedWeights, { missing: [], unexpected: [] });
   const { missing } = await nn.loadWeights(model, join(dir, 'part'), { strict: false });
   const trained = [...model.namedParameters()].filter(([name]) => /narrow|widen/.test(name));
   assert.equal(missing.length, model.parameters().length - trained.length);

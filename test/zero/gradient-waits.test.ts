@@ -13,8 +13,8 @@ test.each([
   trainTiny(engine, 0, 2);
   const [share] = engine.parts.state.shares;
   const state = share?.state as ShardState;
-  const updated = engine.parts.stage.partitions.flatMap((one) =>
-    state.partOf(one).tiles.map((tile) => tile.updated),
+  const updated = engine.parts.stage.partitions.flatMap((partition) =>
+    state.partOf(partition).tiles.map((tile) => tile.updated),
   );
   expect(updated.every((event) => event instanceof Event)).toBe(true);
   const waits = jest.spyOn(Stream.prototype, 'wait');

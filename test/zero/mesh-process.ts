@@ -72,17 +72,17 @@ const dataset = { length: 64, get: (index: number): number => index };
 
 async function build(
   stage: number,
-  own: Misfit | null,
+  options: Misfit | null,
 ): Promise<{ engine: Engine; samples: number[] }> {
-  seed(own?.seed ?? 1234);
+  seed(options?.seed ?? 1234);
   const base = tinyConfig({
     precision: 'bf16',
     offload: false,
     clip: 0.5,
-    lr: own?.lr ?? 3e-3,
+    lr: options?.lr ?? 3e-3,
     zero: { stage: stage as 0 },
   });
-  const model = tinyModel({ dropout: 0.1, model: { layers: own?.layers ?? 2 } });
+  const model = tinyModel({ dropout: 0.1, model: { layers: options?.layers ?? 2 } });
   const config = { ...base, seed: undefined, steps_per_print: 1 };
   // Every rank starts with the value of the first rank.
   const [parameter] = model.parameters();
@@ -150,11 +150,11 @@ function changedBy(culprit: number, engine: Engine): string {
 async function gather(job: Distributed, axes: readonly Axis[]): Promise<number[]> {
   const group = await job.mesh.axis(...axes);
   const device = group.device;
-  const own = Tensor.from([job.rank], { device }).keep();
+  const localTensor = Tensor.from([job.rank], { device }).keep();
   const all = Tensor.from(new Float32Array(group.size), { device }).keep();
-  group.allGather(all, own).wait();
+  group.allGather(all, localTensor).wait();
   const ranks = all.toArray() as number[];
-  for (const tensor of [own, all]) tensor.dispose();
+  for (const tensor of [localTensor, all]) tensor.dispose();
   if (group.rank !== job.mesh.place(...axes)) throw new Error(`place ${group.rank} in ${ranks}`);
   return ranks;
 }
@@ -175,12 +175,12 @@ async function refusal(misfit: Misfit, rank: number): Promise<string | null> {
   }
 }
 
-async function main(given: MeshJob): Promise<void> {
-  const { device, mesh, axes, legs, misfits } = given;
+async function main(meshJob: MeshJob): Promise<void> {
+  const { device, mesh, axes, legs, misfits } = meshJob;
   const job = await initDistributed({ mesh, ...(device === 'cpu' ? { device } : {}) });
   job.world.device.setDeterministic(true);
   const gathered: number[][] = [];
-  for (const one of axes) gathered.push(await gather(job, one));
+  for (const items of axes) gathered.push(await gather(job, items));
   const reports: LegReport[] = [];
   for (const leg of legs) {
     const dir = join(leg.dir, `stage${leg.stage}`);

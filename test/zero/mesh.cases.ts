@@ -25,7 +25,7 @@ async function runMesh(device: Device, ranks: number, wishes: Wishes): Promise<R
   const line = (rank: number, text: string): void => void lines[rank]?.push(text);
   const results = await runRanks('../zero/mesh-process', ranks, { job, line });
   const reports = reportsOf<MeshReport>(results);
-  for (const own of lines) own.pop();
+  for (const localTexts of lines) localTexts.pop();
   return { reports, lines };
 }
 
@@ -94,8 +94,8 @@ const STEPS = 4;
 const LATER = 9;
 
 /** Each rank equals its data rank: at the start, after a resume, and in its files. */
-async function equalToData(device: Device, wanted: Comparison): Promise<void> {
-  const { data, ranks, mesh, stages } = wanted;
+async function equalToData(device: Device, expectedComparison: Comparison): Promise<void> {
+  const { data, ranks, mesh, stages } = expectedComparison;
   const root = mkdtempSync(join(tmpdir(), 'ds-mesh-'));
   const dir = (name: string): string => join(root, name);
   const legs = (name: string, from: string | null = null): MeshLeg[] =>
@@ -151,7 +151,7 @@ function requireSamePrints({ lines }: Ran, alone: Ran): void {
   const [prints, ...others] = alone.lines.map(timeless);
   assert.ok(prints && prints.length > 0);
   assert.deepEqual(timeless(lines[0]).slice(0, prints.length), prints);
-  for (const own of [...others, ...lines.slice(1)]) assert.deepEqual(own, []);
+  for (const localTexts of [...others, ...lines.slice(1)]) assert.deepEqual(localTexts, []);
 }
 
 /** All ranks ended after the same step, before the last one, and have the culprit's change. */

@@ -204,10 +204,10 @@ async function againstFormula(name: Name, together: boolean, report: OneBitRepor
   const row = rowOf(engine, together);
   const rule = ruleOf(name, row);
   for (let t = 1; t <= STEPS; ++t) {
-    const own = SHAPES.map((shape, k) =>
+    const localTensors = SHAPES.map((shape, k) =>
       Tensor.from(valuesOf(t, k, engine.globalRank), { shape, device: engine.device }).keep(),
     );
-    engine.backward(engine.forward<Tensor>(...own));
+    engine.backward(engine.forward<Tensor>(...localTensors));
     engine.step();
     const grads = Array.from({ length: row.ranks }, (_, rank) => {
       const grad = new Float64Array(row.initial.length);
@@ -216,7 +216,7 @@ async function againstFormula(name: Name, together: boolean, report: OneBitRepor
       return grad;
     });
     rule.step(t, grads);
-    for (const one of own) one.dispose();
+    for (const tensor of localTensors) tensor.dispose();
   }
   engine.synchronize();
   const want = rule.p[engine.globalRank]!;
@@ -227,12 +227,12 @@ async function againstFormula(name: Name, together: boolean, report: OneBitRepor
   report.distances[`${name} ${together ? 'in one' : 'by unit'}`] = Math.max(...worst);
   if (rule instanceof ZeroOneAdamRule) report.kinds = rule.kinds;
   if (rule instanceof OneBitLambRule) {
-    const own = (
+    const localEntries = (
       engine.optimizer as unknown as { getLambCoeffs(): Map<string, number> }
     ).getLambCoeffs();
-    const errors = [...own].map(([parameter, ratio]) => {
-      const wanted = rule.coefficients[index.get(parameter)!]!;
-      return Math.abs(ratio - wanted) / wanted;
+    const errors = [...localEntries].map(([parameter, ratio]) => {
+      const expected = rule.coefficients[index.get(parameter)!]!;
+      return Math.abs(ratio - expected) / expected;
     });
     report.ratios = Math.max(...errors);
   }

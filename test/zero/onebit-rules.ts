@@ -67,8 +67,10 @@ abstract class Rule {
   protected exchange(values: readonly Vector[]): Vector {
     const out = new Float64Array(this.n);
     this.row.buckets.forEach(({ start, numel }, i) => {
-      const own = values.map((one) => Float32Array.from(one.subarray(start, start + numel)));
-      out.set(this.exchanges[i]!.average(own), start);
+      const localRows = values.map((value) =>
+        Float32Array.from(value.subarray(start, start + numel)),
+      );
+      out.set(this.exchanges[i]!.average(localRows), start);
     });
     return out;
   }
@@ -101,7 +103,9 @@ abstract class Rule {
   }
 
   private segments(start: number, numel: number): Piece[] {
-    const inside = this.row.places.filter((one) => one.start >= start && one.start < start + numel);
+    const inside = this.row.places.filter(
+      (place) => place.start >= start && place.start < start + numel,
+    );
     return inside
       .flatMap((place) => this.piecesOf(place))
       .map((piece) => ({ start: piece.start - start, numel: piece.numel }));
@@ -121,8 +125,8 @@ export class OneBitAdamRule extends Rule {
     if (t <= this.freeze) this.moments(m, this.mean(grads));
     else {
       if (t === this.freeze + 1) this.reset();
-      const own = grads.map((grad) => m.map((x, i) => BETA1 * x + (1 - BETA1) * grad[i]!));
-      const agreed = this.exchange(own);
+      const localRows = grads.map((grad) => m.map((x, i) => BETA1 * x + (1 - BETA1) * grad[i]!));
+      const agreed = this.exchange(localRows);
       m.set(agreed.map((x, i) => (this.v[i] === 0 ? 0 : x)));
     }
     this.adam(p, m);
@@ -269,9 +273,9 @@ export class OneBitLambRule extends Rule {
   }
 
   private compress(p: Vector, m: Vector, grads: readonly Vector[]): void {
-    const own = grads.map((grad) => m.map((x, i) => BETA1 * x + (1 - BETA1) * grad[i]!));
+    const localRows = grads.map((grad) => m.map((x, i) => BETA1 * x + (1 - BETA1) * grad[i]!));
     const before = m.slice();
-    m.set(this.exchange(own).map((x, i) => (this.v[i] === 0 ? 0 : x)));
+    m.set(this.exchange(localRows).map((x, i) => (this.v[i] === 0 ? 0 : x)));
     this.row.places.forEach((place, k) => {
       const { factorMin, factorMax, threshold } = this.settings;
       let factor = 0;

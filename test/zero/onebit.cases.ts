@@ -54,11 +54,12 @@ function requireSameErrors(saved: readonly OneBitReport[], loaded: readonly OneB
   for (const [name, errors] of Object.entries(saved[0]!.errors)) {
     for (let i = 0; i < errors.length - 1; ++i) {
       const mean = (all: readonly OneBitReport[]): number =>
-        sum(all.map((one) => one.errors[name]![i]!)) / all.length;
+        sum(all.map((oneBitReport) => oneBitReport.errors[name]![i]!)) / all.length;
       const [before, after] = [mean(saved), mean(loaded)];
       assert.ok(Math.abs(before - after) < 1e-6 + 1e-4 * Math.abs(before), `${name} ${i}`);
     }
-    const own = (all: readonly OneBitReport[]) => sum(all.map((one) => one.errors[name]!.at(-1)!));
+    const own = (all: readonly OneBitReport[]) =>
+      sum(all.map((oneBitReport) => oneBitReport.errors[name]!.at(-1)!));
     assert.ok(Math.abs(own(saved) - own(loaded)) < 1e-4, `${name}: owners' errors`);
     assert.ok(
       errors.some((x) => x !== 0),

@@ -74,12 +74,12 @@ test('units without reads between updates leave no events', () => {
     flow.publish(shards[1] as WeightShard, cpu().compute);
     flow.dispatch();
   };
-  const made = jest.spyOn(addon, 'createEvent');
+  const result = jest.spyOn(addon, 'createEvent');
   for (let i = 0; i < 3; ++i) update();
-  const { length } = made.mock.calls;
+  const { length } = result.mock.calls;
   for (let i = 0; i < 3; ++i) update();
-  expect(made.mock.calls.length - length).toBe(0);
-  made.mockRestore();
+  expect(result.mock.calls.length - length).toBe(0);
+  result.mockRestore();
   flow.dispose();
   host.dispose();
 });
@@ -117,9 +117,17 @@ test.each([
       placed = flat;
     };
     const vacate = () => placed?.release();
-    const own = { name, layout: { numel: 8 }, dtype: 'f32', device, weights, materialize, vacate };
-    const storage = onDevice.create(own as never, 8);
-    return { unit: own, range: { offset: 0, numel: 8 }, storage } as unknown as WeightShard;
+    const settings = {
+      name,
+      layout: { numel: 8 },
+      dtype: 'f32',
+      device,
+      weights,
+      materialize,
+      vacate,
+    };
+    const storage = onDevice.create(settings as never, 8);
+    return { unit: settings, range: { offset: 0, numel: 8 }, storage } as unknown as WeightShard;
   });
   for (const shard of shards) flow.adoptShard(shard);
   // One step, which records the order of units, and the start of the next step.
@@ -167,7 +175,7 @@ test.each([
         placed = flat;
       };
       const vacate = () => placed?.release();
-      const own = {
+      const settings = {
         name,
         layout: { numel: 8 },
         dtype: 'f32',
@@ -176,8 +184,8 @@ test.each([
         materialize,
         vacate,
       };
-      const storage = onDevice.create(own as never, 8);
-      return { unit: own, range: { offset: 0, numel: 8 }, storage } as unknown as WeightShard;
+      const storage = onDevice.create(settings as never, 8);
+      return { unit: settings, range: { offset: 0, numel: 8 }, storage } as unknown as WeightShard;
     });
     for (const shard of shards) flow.adoptShard(shard);
     const use = (): void => {
@@ -279,30 +287,38 @@ test('a unit in use has its views made once, and gathers beyond the limit do not
     gather: gatherPlain,
     trace: new UnitTrace(),
   });
-  const made: string[] = [];
+  const result: string[] = [];
   const shards = ['a', 'b', 'c'].map((name) => {
     const weights = held(() => Tensor.empty([8], 'f32', device));
     let placed: Tensor | null = null;
     const materialize = (flat: Tensor) => {
-      made.push(name);
+      result.push(name);
       placed = flat;
     };
     const vacate = () => placed?.release();
-    const own = { name, layout: { numel: 8 }, dtype: 'f32', device, weights, materialize, vacate };
-    const storage = onDevice.create(own as never, 8);
-    return { unit: own, range: { offset: 0, numel: 8 }, storage } as unknown as WeightShard;
+    const settings = {
+      name,
+      layout: { numel: 8 },
+      dtype: 'f32',
+      device,
+      weights,
+      materialize,
+      vacate,
+    };
+    const storage = onDevice.create(settings as never, 8);
+    return { unit: settings, range: { offset: 0, numel: 8 }, storage } as unknown as WeightShard;
   });
   for (const shard of shards) flow.adoptShard(shard);
   const [a] = shards as [WeightShard];
   for (const { unit } of shards) flow.acquire(unit);
   for (const shard of shards) flow.publish(shard, device.compute);
   gathered.length = 0;
-  made.length = 0;
+  result.length = 0;
   flow.acquire(a.unit);
-  expect(made).toEqual(['a']);
+  expect(result).toEqual(['a']);
   flow.acquire(a.unit);
   // Two units of 8 elements are the limit of 16.
-  expect([gathered, made]).toEqual([['a', 'b'], ['a']]);
+  expect([gathered, result]).toEqual([['a', 'b'], ['a']]);
   flow.dispose();
   for (const { storage } of shards) storage.dispose();
 });

@@ -93,7 +93,13 @@ function train({ optimizerOf, scheduleOf, placementOf, controls = usual, between
       group: groupOf(parameter),
     }));
     const options = { dtype: 'f32', device } as const;
-    return new Unit(`u${i}`, layer, parameters, options, (one) => new UnitGradient(one, 'f32'));
+    return new Unit(
+      `u${i}`,
+      layer,
+      parameters,
+      options,
+      (weightUnit) => new UnitGradient(weightUnit, 'f32'),
+    );
   });
   const partitions = units.map((unit) => {
     const range = { offset: 0, numel: unit.layout.numel };
@@ -101,10 +107,10 @@ function train({ optimizerOf, scheduleOf, placementOf, controls = usual, between
   });
   const placement = placementOf?.(optimizer) ?? new DeviceState(device, optimizer);
   const masters = new F32Masters(placement);
-  const made = new ShardState(placement, masters, new DeviceWeights(placement, masters));
-  const schedule = scheduleOf({ state: made, partitions, optimizer });
+  const shardState = new ShardState(placement, masters, new DeviceWeights(placement, masters));
+  const schedule = scheduleOf({ state: shardState, partitions, optimizer });
   const state = new OptimizerState();
-  state.add({ partitions, state: made, schedule });
+  state.add({ partitions, state: shardState, schedule });
   for (const partition of partitions) {
     state.adopt(partition);
     for (const fragment of partition.fragments) {
@@ -159,7 +165,7 @@ function train({ optimizerOf, scheduleOf, placementOf, controls = usual, between
   });
   const { bytes } = state;
   schedule.dispose();
-  made.dispose();
+  shardState.dispose();
   for (const partition of partitions) partition.dispose();
   for (const unit of units) unit.dispose();
   expect(published).toEqual(controls.flatMap(() => ['u0', 'u1']));
@@ -312,11 +318,11 @@ describe('speculative updates', () => {
   test('mark the end of the early share, and not later arrivals', () => {
     let record: jest.SpyInstance | undefined;
     const fixedSchedule = (parts: Parts) => {
-      const made = new Speculative(device, parts.state as never, parts.optimizer as AdamW);
-      made.order.fix(1);
-      const { earlyDone } = made as unknown as { earlyDone: { record(): void } };
+      const speculative = new Speculative(device, parts.state as never, parts.optimizer as AdamW);
+      speculative.order.fix(1);
+      const { earlyDone } = speculative as unknown as { earlyDone: { record(): void } };
       record = jest.spyOn(earlyDone, 'record');
-      return made;
+      return speculative;
     };
     train({ optimizerOf, scheduleOf: fixedSchedule, placementOf, controls: [good, good, good] });
     expect(record).toHaveBeenCalledTimes(3);
@@ -343,9 +349,9 @@ describe('speculative updates', () => {
     const run = (of: Partial<Run>) =>
       train({ optimizerOf, scheduleOf, placementOf, between, ...of });
     const { found } = run({});
-    const own = gradients.splice(0);
+    const localItems = gradients.splice(0);
     expect(found).toEqual(run({ scheduleOf: defer }).found);
-    expect(own).toEqual(gradients);
-    expect(own).toHaveLength(8);
+    expect(localItems).toEqual(gradients);
+    expect(localItems).toHaveLength(8);
   });
 });

@@ -57,7 +57,7 @@ export class Net extends nn.Module {
   }
 
   protected through(block: nn.Module, x: Tensor): Tensor {
-    if (this.options.checkpointed) return checkpoint((given: Tensor) => block.call(given), x);
+    if (this.options.checkpointed) return checkpoint((tensor: Tensor) => block.call(tensor), x);
     return block.call(x) as Tensor;
   }
 }
@@ -221,9 +221,9 @@ export class FailingNet extends Net {
     if (last && this.fails === 'forward') throw new Error('forward fails');
     if (!last || this.fails !== 'backward') return super.through(block, x);
     let replays = 0;
-    return checkpoint((given: Tensor) => {
+    return checkpoint((tensor: Tensor) => {
       if (replays++ > 0) throw new Error('backward fails');
-      return block.call(given) as Tensor;
+      return block.call(tensor) as Tensor;
     }, x);
   }
 }

@@ -107,8 +107,8 @@ async function run(
     error: null,
   };
   // Keeps all tensors from garbage collection, which would change the count.
-  const made: Tensor[] = [];
-  observeCreation((tensor) => made.push(tensor));
+  const output: Tensor[] = [];
+  observeCreation((tensor) => output.push(tensor));
   const engine = await build(scenario, setting.zero);
   try {
     result.values = (scenario.train ?? train)(engine);
@@ -123,7 +123,7 @@ async function run(
   }
   engine.destroy();
   observeCreation(null);
-  result.leaked = made.filter(({ isDisposed }) => !isDisposed).length;
+  result.leaked = output.filter(({ isDisposed }) => !isDisposed).length;
   const { module } = engine;
   for (const tensor of [...module.parameters(), ...module.buffers()]) tensor.dispose();
   return result;

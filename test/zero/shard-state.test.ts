@@ -40,7 +40,13 @@ function shardOfRank(rank: 0 | 1) {
     return { name, parameter, group: 0 };
   });
   const options = { dtype: 'bf16', device, layout: { shards: 2 } } as const;
-  const unit = new Unit('u', module, parameters, options, (one) => new UnitGradient(one, 'bf16'));
+  const unit = new Unit(
+    'u',
+    module,
+    parameters,
+    options,
+    (weightUnit) => new UnitGradient(weightUnit, 'bf16'),
+  );
   const range = shardOf(unit.layout.numel, rank, 2);
   const storage = new MemoryStore(sliceFlat(unit.allocate(), range));
   const partition = new Partition(unit, range, storage);
@@ -150,7 +156,7 @@ describe.each(states)('%s', (names, make) => {
     // State on a disk and halves of masters are lent as copies.
     expect(state.lendsCopies).toBe(!/^(Device|Host|Streamed)State, F32/.test(names));
     const shapes = rank === 0 ? [[192]] : [[8], [10]];
-    expect(partition.fragments.map((one) => read(one, 'master').shape)).toEqual(shapes);
+    expect(partition.fragments.map((fragment) => read(fragment, 'master').shape)).toEqual(shapes);
     for (const fragment of partition.fragments) {
       expect(read(fragment, 'master').values).toEqual(valuesOf(fragment, 1));
       expect(read(fragment, 'exp_avg').values).toEqual(Array(fragment.numel).fill(0));
@@ -201,8 +207,8 @@ describe.each(states)('%s', (names, make) => {
         expect([partition.grad, state.gradOf(partition) === null]).toEqual([null, !lands(state)]);
       }
       state.synchronize();
-      const found = partition.fragments.map((one) =>
-        ['master', 'exp_avg', 'exp_avg_sq'].map((name) => read(one, name).values),
+      const found = partition.fragments.map((fragment) =>
+        ['master', 'exp_avg', 'exp_avg_sq'].map((name) => read(fragment, name).values),
       );
       const weights = partition.weights.to('f32').toArray() as number[];
       control.release();
@@ -334,11 +340,11 @@ test('joined masters keep offloaded weights on the device, and memory for their 
   const placement = new StreamedState(device, rule, { tile });
   const masters = new JoinedMasters(device, rule, placement);
   const offloaded = new MemoryStore(allocatePinned(device, [192], 'bf16'));
-  const given = flat(
+  const tensor = flat(
     Array.from({ length: 192 }, (_, i) => i),
     'bf16',
   );
-  offloaded.store(given, device.compute);
+  offloaded.store(tensor, device.compute);
   device.compute.synchronize();
   const own = Object.assign(Object.create(partition) as Partition, { storage: offloaded });
   const partOf = (sizes: readonly number[]) =>
@@ -346,7 +352,7 @@ test('joined masters keep offloaded weights on the device, and memory for their 
   expect(own.weights.buffer.pinned).toBe(true);
   masters.adopt(partOf([64, 128, 64]));
   expect(own.weights.buffer.pinned).toBe(false);
-  expect(own.weights.toArray()).toEqual(given.toArray());
+  expect(own.weights.toArray()).toEqual(tensor.toArray());
   expect(masters.bytes.device).toBe(128 * 4);
   const kept = own.weights;
   for (const sizes of [[128], [], [64]]) masters.adopt(partOf(sizes));
@@ -391,12 +397,12 @@ test('a disk lends state of blocks in its own dtype, over all tiles', () => {
   // After a tile, the next ones are announced in order, and the first ones after the last.
   const { tiles } = state.partOf(partition);
   const expecting = jest.spyOn(TileSlots.prototype, 'expect').mockImplementation(() => {});
-  for (const one of tiles) {
-    const opened = state.open(partition, one);
+  for (const stateTile of tiles) {
+    const opened = state.open(partition, stateTile);
     state.close(partition, opened, true);
   }
   const announced = expecting.mock.calls.map(([next]) =>
-    [...next].map((one) => tiles.indexOf(one as never)),
+    [...next].map((storedTile) => tiles.indexOf(storedTile as never)),
   );
   expecting.mockRestore();
   expect(announced).toEqual([

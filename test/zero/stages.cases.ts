@@ -9,8 +9,10 @@ import { type Arithmetic, type Family, FP16_STEPS, families } from './matrix.js'
 import type { Setting, Trained, TrainJob } from './train-process.js';
 
 async function trainOn(device: Device, ranks: number, job: Omit<TrainJob, 'device'>) {
-  const whole: TrainJob = { device: device.kind, ...job };
-  return reportsOf<Trained[]>(await runRanks('../zero/train-process', ranks, { job: whole }));
+  const fullTrainJob: TrainJob = { device: device.kind, ...job };
+  return reportsOf<Trained[]>(
+    await runRanks('../zero/train-process', ranks, { job: fullTrainJob }),
+  );
 }
 
 /** Reports of each rank for each family; one job trains all families. */

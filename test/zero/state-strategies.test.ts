@@ -87,11 +87,11 @@ test.each<[string, TinyOptions]>([
   ['speculative updates', { ...common, speculative: true }],
   ['speculative updates by both', { ...common, speculative: true, gpuShare: 0.5 }],
   ['offloaded weights, speculative', { ...common, zero: weightsIn('cpu'), speculative: true }],
-])('%s: a step that overflows f16 changes nothing', async (_, given) => {
+])('%s: a step that overflows f16 changes nothing', async (_, tinyOptions) => {
   // Without clipping, only the flag of the step decision differs from a good step.
-  const options = { ...given, precision: 'fp16', clip: 0 } as const;
-  const run = async (one: TinyOptions): Promise<unknown> => {
-    const engine = await tinyEngine(one, device);
+  const options = { ...tinyOptions, precision: 'fp16', clip: 0 } as const;
+  const run = async (item: TinyOptions): Promise<unknown> => {
+    const engine = await tinyEngine(item, device);
     const trained = result(engine, trainTiny(engine, 0, steps));
     const { skippedSteps } = engine;
     engine.destroy();
@@ -110,8 +110,8 @@ test.each<[string, TinyOptions]>([
   ['speculative updates', { ...unclipped, speculative: true }],
   ['speculative updates by both', { ...unclipped, speculative: true, gpuShare: 0.5 }],
 ])('%s: a weight decay that changes after backward acts on this step', async (_, options) => {
-  const run = async (one: TinyOptions): Promise<unknown> => {
-    const engine = await tinyEngine(one, device);
+  const run = async (tinyOptions: TinyOptions): Promise<unknown> => {
+    const engine = await tinyEngine(tinyOptions, device);
     const losses = trainTiny(engine, 0, 2);
     const step = engine.step.bind(engine);
     engine.step = () => {
@@ -212,8 +212,8 @@ test('a full disk is refused with the size and contents of the file', async () =
   const files = open.mock.calls.map(([{ purpose, bytes }]) => {
     const [gigabytes, rest] = purpose.split(' GB: ');
     expect((Number(gigabytes) * 1e9) / bytes).toBeCloseTo(1, 2);
-    const [count = 0, each = 0] = (rest?.match(/\d[\d.,]*/g) ?? []).map((one) =>
-      Number(one.replaceAll(',', '')),
+    const [count = 0, each = 0] = (rest?.match(/\d[\d.,]*/g) ?? []).map((text) =>
+      Number(text.replaceAll(',', '')),
     );
     if (rest?.endsWith('each')) expect((count * each) / bytes).toBeCloseTo(1, 1);
     return rest?.replace(/\d[\d.,]*\b/g, 'N');

@@ -22,10 +22,11 @@ afterEach(() => {
 function slotsOf(options: Partial<SlotOptions> = {}) {
   const log: string[] = [];
   const { compute } = cpu();
-  const given = { count: 3, readsAhead: true, writesBehind: true, ...options };
-  const slots = new TileSlots(cpu(), compute, BYTES, given);
+  const input = { count: 3, readsAhead: true, writesBehind: true, ...options };
+  const slots = new TileSlots(cpu(), compute, BYTES, input);
   open.push(slots);
-  const transfer = (what: string) => (offset: number) => void log.push(`${what} ${offset / BYTES}`);
+  const transfer = (label: string) => (offset: number) =>
+    void log.push(`${label} ${offset / BYTES}`);
   slots.use({
     read: transfer('read'),
     write: transfer('write'),

@@ -39,7 +39,7 @@ test.each([
   const parts = cutEvenly(numel, size);
   expect(parts.map((part) => part.numel)).toEqual(sizes);
   expect(parts.map(({ offset }) => offset)).toEqual(
-    sizes.map((_, i) => sizes.slice(0, i).reduce((sum, one) => sum + one, 0)),
+    sizes.map((_, i) => sizes.slice(0, i).reduce((sum, value) => sum + value, 0)),
   );
 });
 
@@ -107,7 +107,9 @@ test('tiles end at block borders', () => {
   const sizes = tiles.map(({ range, state }) => [
     range.offset,
     range.numel,
-    ...[state.codes, state.scale].map((one) => `${one?.dtype} ${one?.offset} ${one?.numel}`),
+    ...[state.codes, state.scale].map(
+      (tensor) => `${tensor?.dtype} ${tensor?.offset} ${tensor?.numel}`,
+    ),
   ]);
   expect(sizes).toEqual([
     [0, 512, 'u8 0 512', 'f32 0 2'],

@@ -10,15 +10,15 @@ const names = (units: readonly WeightUnit[]): string => units.map(({ name }) => 
 
 /** A trace after a step that used `units`. */
 function after<Trace extends UnitTrace>(trace: Trace, units: readonly WeightUnit[]): Trace {
-  for (const one of units) trace.visit(one);
+  for (const weightUnit of units) trace.visit(weightUnit);
   trace.restart();
   return trace;
 }
 
 /** The predicted unit after each of these uses. */
 function foreseen(trace: UnitTrace, units: readonly WeightUnit[]): string[] {
-  return units.map((one) => {
-    trace.visit(one);
+  return units.map((unit) => {
+    trace.visit(unit);
     return names(trace.nextUnits());
   });
 }
@@ -40,7 +40,11 @@ test('the prediction is the order of the last step, with consecutive uses counte
 test('the distance of a unit is the size of the units used before it', () => {
   const trace = after(new UnitTrace(), [A, B, C, B, A]);
   trace.visit(A);
-  expect([B, C, A].map((one) => trace.reuseDistance(one))).toEqual([0, 10, 10 + 100 + 10]);
+  expect([B, C, A].map((weightUnit) => trace.reuseDistance(weightUnit))).toEqual([
+    0,
+    10,
+    10 + 100 + 10,
+  ]);
   expect(trace.reuseDistance(D)).toBe(Number.POSITIVE_INFINITY);
 });
 

@@ -47,8 +47,8 @@ async function frozenInBetween(): Promise<void> {
 }
 
 async function main(): Promise<void> {
-  const what = process.argv[2];
-  await (what === 'resident' ? residentUpdate() : frozenInBetween());
+  const label = process.argv[2];
+  await (label === 'resident' ? residentUpdate() : frozenInBetween());
   console.log('no race');
 }
 

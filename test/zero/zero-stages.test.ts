@@ -14,9 +14,9 @@ function stageOf(
 ) {
   const say =
     (verb: string) =>
-    (what?: Unit | Partition): void => {
-      const given = what instanceof Partition ? `part of ${what.unit.name}` : what?.name;
-      log.push([name, verb, given].filter(Boolean).join(' '));
+    (kind?: Unit | Partition): void => {
+      const text = kind instanceof Partition ? `part of ${kind.unit.name}` : kind?.name;
+      log.push([name, verb, text].filter(Boolean).join(' '));
     };
 
   const weights = {

@@ -88,8 +88,8 @@ test.each([
   ['of its script', [TEN_BILLION, OF_THE_SCRIPT]],
 ])('the flags %s are parsed, and 24 GiB refuse 10 billion parameters', (_, lines) => {
   const small = ['-r', join(folder, 'small.cjs'), script];
-  const given = [...words(...lines), '--train-data', 'text.txt', '--device', 'cpu'];
-  const { status, stderr } = node(...small, ...given);
+  const texts = [...words(...lines), '--train-data', 'text.txt', '--device', 'cpu'];
+  const { status, stderr } = node(...small, ...texts);
   const message = stderr.split('\n').find((line) => line.startsWith('DS_')) ?? stderr;
   expect(message).toMatch(/^DS_OUT_OF_MEMORY: initialize: expected \d+\.\d GiB of host memory/);
   expect(message).toMatch(/got 20\.0 GiB free of 24\.0 GiB\./);

@@ -46,9 +46,9 @@ const only = async (request: inference.GenerateRequest): Promise<inference.Gener
 
 test('texts match a schema, a pattern, a list, a grammar and any object', async () => {
   const ask = (format: inference.Format) => only({ prompt: 'Hello', seed: 1, format, ...hot });
-  const made = await ask(person);
-  expect(made.finishReason).toBe('stop');
-  expect(new Ajv2020().compile(person)(JSON.parse(made.text))).toBe(true);
+  const generation = await ask(person);
+  expect(generation.finishReason).toBe('stop');
+  expect(new Ajv2020().compile(person)(JSON.parse(generation.text))).toBe(true);
   expect((await ask({ regex: '[ab]{3}-\\d+x' })).text).toMatch(/^[ab]{3}-\d+x$/);
   expect((await ask({ regex: /yes|no/ })).text).toMatch(/^(yes|no)$/);
   expect(['red', 'green', 'blue']).toContain(
@@ -61,14 +61,14 @@ test('texts match a schema, a pattern, a list, a grammar and any object', async 
 });
 
 test('random schemas: finished texts of a hot model are valid', async () => {
-  const schemas = Array.from({ length: 24 }, (_, one) => randomSchema(new Seeded(one)));
-  const made = await Promise.all(
-    schemas.map((schema, one) =>
-      only({ prompt: [one], seed: one, format: { schema: schema as object }, ...hot }),
+  const schemas = Array.from({ length: 24 }, (_, value) => randomSchema(new Seeded(value)));
+  const result = await Promise.all(
+    schemas.map((schema, value) =>
+      only({ prompt: [value], seed: value, format: { schema: schema as object }, ...hot }),
     ),
   );
   let finished = 0;
-  for (const [i, { text: one, finishReason }] of made.entries()) {
+  for (const [i, { text: one, finishReason }] of result.entries()) {
     if (finishReason !== 'stop') continue;
     finished++;
     expect([i, one, validator(required(schemas[i]))(JSON.parse(one))]).toEqual([i, one, true]);
@@ -102,19 +102,19 @@ test('requests with and without formats share steps, samples and the cache', asy
 });
 
 test('the tokens do not depend on the batch, on preemption and on async scheduling', async () => {
-  const requests = [1, 2, 3, 4].map((one) => ({
-    prompt: [one, 7],
-    seed: one,
-    format: one % 2 ? person : { regex: '([a-z]+ ){20}' },
+  const requests = [1, 2, 3, 4].map((value) => ({
+    prompt: [value, 7],
+    seed: value,
+    format: value % 2 ? person : { regex: '([a-z]+ ){20}' },
     ...hot,
   }));
   const tight = { ...pages, kv_cache: { block_size: 16, blocks: 28 } };
   const texts: string[][] = [];
   for (const settings of [pages, tight, { ...pages, async_scheduling: true }]) {
-    const own = await initInference(model, settings, { tokenizer });
-    const made = await Promise.all(requests.map((one) => own.generate(one)));
-    texts.push(made.map(([one]) => required(one).text));
-    await own.destroy();
+    const localEngine = await initInference(model, settings, { tokenizer });
+    const result = await Promise.all(requests.map((request) => localEngine.generate(request)));
+    texts.push(result.map(([one]) => required(one).text));
+    await localEngine.destroy();
   }
   expect(texts[1]).toEqual(texts[0]);
   expect(texts[2]).toEqual(texts[0]);
@@ -123,19 +123,23 @@ test('the tokens do not depend on the batch, on preemption and on async scheduli
 test('greedy tokens are the most likely ones that the format allows', async () => {
   const formats = [person, { regex: '([a-z]+ ){20}' }, { jsonObject: true } as const];
   const grammars = new Grammars(tokenizer, sizes.vocabSize);
-  const own = await initInference(model, { ...pages, async_scheduling: true }, { tokenizer });
+  const localEngine = await initInference(
+    model,
+    { ...pages, async_scheduling: true },
+    { tokenizer },
+  );
   const rules = { maxNewTokens: 24, temperature: 0, stopTokens: [] };
-  const free = own.generate({ prompt: [9, 9], ...rules });
-  const made = await Promise.all(
-    formats.map((format, one) => own.generate({ prompt: [one, 7], format, ...rules })),
+  const free = localEngine.generate({ prompt: [9, 9], ...rules });
+  const result = await Promise.all(
+    formats.map((format, value) => localEngine.generate({ prompt: [value, 7], format, ...rules })),
   );
   await free;
-  await own.destroy();
+  await localEngine.destroy();
   const words = new Int32Array(Math.ceil(sizes.vocabSize / 32));
   for (const [one, format] of formats.entries()) {
     const matcher = new Matcher(await grammars.compile(readFormat('test', format)), []);
     const tokens = [one, 7];
-    for (const token of required(made[one]?.[0]).tokens) {
+    for (const token of required(result[one]?.[0]).tokens) {
       matcher.fill(words);
       const scores = scope(() =>
         noGrad(() => lastOf(model.call(Tensor.from([tokens], { dtype: 'i64' })))),
@@ -153,11 +157,15 @@ test('greedy tokens are the most likely ones that the format allows', async () =
 });
 
 test('requests end while threads fill their masks', async () => {
-  const own = await initInference(model, { ...pages, async_scheduling: true }, { tokenizer });
+  const localEngine = await initInference(
+    model,
+    { ...pages, async_scheduling: true },
+    { tokenizer },
+  );
   const [stop, left] = [new AbortController(), new AbortController()];
   const format = { regex: '([a-z]+ ){40}' };
-  const ask = (one: number, more: object = {}) =>
-    own.generate({ prompt: [one, 7], seed: one, ...hot, format, ...more });
+  const ask = (value: number, more: object = {}) =>
+    localEngine.generate({ prompt: [value, 7], seed: value, ...hot, format, ...more });
   const others = [
     ask(1, { signal: stop.signal }).catch((error: unknown) => error),
     ask(2, { stop: [' '] }),
@@ -166,7 +174,7 @@ test('requests end while threads fill their masks', async () => {
   ];
   // Readers of pieces run between the tokens of a step and its masks.
   let pieces = 0;
-  for await (const _ of own.stream({ prompt: [5], format, ...hot, signal: left.signal })) {
+  for await (const _ of localEngine.stream({ prompt: [5], format, ...hot, signal: left.signal })) {
     if (++pieces === 2) stop.abort();
     if (pieces === 5) left.abort();
   }
@@ -175,17 +183,17 @@ test('requests end while threads fill their masks', async () => {
   expect((stopped as inference.Generation[])[0]?.finishReason).toBe('stop');
   expect((short as inference.Generation[])[0]?.tokens).toHaveLength(3);
   expect((whole as inference.Generation[])[0]?.text).toMatch(/^([a-z]+ ?)+$/);
-  const { running, waiting, blocksUsed } = own.stats();
+  const { running, waiting, blocksUsed } = localEngine.stats();
   expect([running, waiting, blocksUsed]).toEqual([0, 0, 0]);
-  await own.destroy();
+  await localEngine.destroy();
 });
 
 test('a stream with a format is complete, and ends when its reader leaves', async () => {
-  let whole = '';
+  let fullText = '';
   for await (const piece of engine.stream({ prompt: [1], seed: 2, format: person, ...hot })) {
-    whole += piece.text;
+    fullText += piece.text;
   }
-  expect(Object.keys(JSON.parse(whole))).toEqual(['name', 'age']);
+  expect(Object.keys(JSON.parse(fullText))).toEqual(['name', 'age']);
   for await (const _ of engine.stream({ prompt: [1], format: person, ...hot })) break;
   expect(engine.stats()).toMatchObject({ running: 0, waiting: 0, blocksUsed: 0 });
 });

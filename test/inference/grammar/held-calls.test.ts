@@ -369,8 +369,8 @@ describe('arguments between tags', () => {
     list: '[1, 9]',
     any: 'y',
   };
-  const writeCall = (given: object = {}): string => {
-    const fields = Object.entries({ ...usual, ...given });
+  const writeCall = (options: object = {}): string => {
+    const fields = Object.entries({ ...usual, ...options });
     const text = fields.map(([key, value]) => `<parameter=${key}>\n${value}\n</parameter>\n`);
     return `<tool_call>\n<function=write>\n${text.join('')}</function>\n</tool_call>`;
   };
@@ -392,8 +392,8 @@ describe('arguments between tags', () => {
     [{ list: '[10]' }, false],
     [{ list: 'x' }, false],
     [{ either: '5' }, true],
-  ])('%j: %j', async (given, isGood) => {
-    const text = writeCall(given);
+  ])('%j: %j', async (input, isGood) => {
+    const text = writeCall(input);
     expect(await isWhole(await grammar(all), text)).toBe(isGood);
     if (!isGood) return;
     const form = { family: CALL_FAMILIES['qwen3-coder'], reasoning: null, tools: all };
@@ -405,11 +405,11 @@ describe('arguments between tags', () => {
   });
 
   test('a function without parameters accepts any arguments', async () => {
-    const own = await grammar(all);
+    const localNativeGrammar = await grammar(all);
     const text =
       '<tool_call>\n<function=open>\n<parameter=a_b>\n1\n</parameter>\n</function>\n</tool_call>';
-    expect(await isWhole(own, text)).toBe(true);
-    expect(await isWhole(own, text.replace('open', 'write'))).toBe(false);
+    expect(await isWhole(localNativeGrammar, text)).toBe(true);
+    expect(await isWhole(localNativeGrammar, text.replace('open', 'write'))).toBe(false);
   });
 
   test.each([

@@ -194,8 +194,8 @@ test('damaged descriptions are errors', async () => {
         99,
       ]);
     }
-    const made = await NativeGrammar.build(trie, words).catch((error: unknown) => error);
-    if (made instanceof NativeGrammar) made.dispose();
-    else expect((made as DsError).code).toMatch(/DS_ARGUMENT|DS_LIMIT/);
+    const result = await NativeGrammar.build(trie, words).catch((error: unknown) => error);
+    if (result instanceof NativeGrammar) result.dispose();
+    else expect((result as DsError).code).toMatch(/DS_ARGUMENT|DS_LIMIT/);
   }
 });

@@ -41,7 +41,7 @@ test.each([
     { choice: ['a long text that is forced', 'other'] },
     { regex: 'The answer is (yes|no)\\.' },
     { grammar: 'root ::= "(" root ")" | [0-9]{1,3}' },
-    ...Array.from({ length: 6 }, (_, one) => randomSchema(new Seeded(one)) as inference.Format),
+    ...Array.from({ length: 6 }, (_, value) => randomSchema(new Seeded(value)) as inference.Format),
   ];
   const requests = formats.flatMap((format, i): inference.GenerateRequest[] => [
     { prompt: 'Hello', seed: i, temperature: 1.5, format, maxNewTokens: 80 },

@@ -112,14 +112,14 @@ export const cases: MatrixCase[] = floating.flatMap((dtype) =>
           dtype,
           title: `${title}${accumulate ? ' adds' : ''}`,
           build(random) {
-            const whole = close(dtype, 1, 'tensor');
+            const fullCheck = close(dtype, 1, 'tensor');
             return {
               operands: {
                 in: input(dtype, shape, random.uniform(n, -12, 12), setting.in),
                 dout: input(dtype, shape, random.normal(n), setting.in),
                 dx: accumulate
-                  ? inPlaceOperand(input(dtype, shape, random.normal(n), setting.out), whole)
-                  : output(dtype, shape, whole, setting.out),
+                  ? inPlaceOperand(input(dtype, shape, random.normal(n), setting.out), fullCheck)
+                  : output(dtype, shape, fullCheck, setting.out),
               },
               args: { ...args, accumulate },
               reference: (v) => ({

@@ -266,8 +266,8 @@ const last: Last = {
   apply: true,
 };
 
-function applyCase(one: Last): MatrixCase {
-  const { part, isMatrix, beta1, scaleParameter, length, apply } = one;
+function applyCase(last: Last): MatrixCase {
+  const { part, isMatrix, beta1, scaleParameter, length, apply } = last;
   const { n, matrices, rows, columns } = part;
   const rule = {
     lr: 1e-1,
@@ -277,34 +277,34 @@ function applyCase(one: Last): MatrixCase {
     beta1: beta1 ?? 9,
     scaleParameter,
   };
-  const whole = matrices * rows * columns;
+  const fullValue = matrices * rows * columns;
   const flags = [
     isMatrix ? '' : 'no matrix',
     apply ? '' : 'skipped',
-    one.inPlace ? 'in place' : '',
+    last.inPlace ? 'in place' : '',
   ];
   return opCase({
     op: 'AdafactorApply',
-    dtype: one.dtype,
-    title: `${nameOf(part)} weight ${one.weight} beta1 ${beta1} scaled ${scaleParameter} of ${length} ${flags}`,
+    dtype: last.dtype,
+    title: `${nameOf(part)} weight ${last.weight} beta1 ${beta1} scaled ${scaleParameter} of ${length} ${flags}`,
     build(random) {
       const layout = layoutOf(n);
       const check = (dtype: DType) => checkOf(dtype, apply);
-      const grad = input(one.dtype, [n], random.normal(n), layout);
-      const weight = one.weight && output(one.weight, [n], check(one.weight), layout);
+      const grad = input(last.dtype, [n], random.normal(n), layout);
+      const weight = last.weight && output(last.weight, [n], check(last.weight), layout);
       return {
         operands: {
           master: inPlaceOperand(input('f32', [n], random.normal(n), layout), check('f32')),
-          grad: one.inPlace ? inPlaceOperand(grad, check(one.dtype)) : grad,
+          grad: last.inPlace ? inPlaceOperand(grad, check(last.dtype)) : grad,
           ...(isMatrix ? factorOperands(part, random) : { rowFactor: null, columnFactor: null }),
           v: isMatrix ? null : input('f32', [n], random.uniform(n, 0, 1), layout),
           moment:
             beta1 === null
               ? null
               : inPlaceOperand(input('f32', [n], random.normal(n), layout), check('f32')),
-          weight: one.inPlace ? sameAs(grad, 'grad') : weight,
-          parameterSquares: input('f64', [1], [whole * 0.25]),
-          directionSquares: input('f64', [1], [whole * length ** 2]),
+          weight: last.inPlace ? sameAs(grad, 'grad') : weight,
+          parameterSquares: input('f64', [1], [fullValue * 0.25]),
+          directionSquares: input('f64', [1], [fullValue * length ** 2]),
           control: control(apply),
         },
         args: { part: partArgs(part), rule },
@@ -312,7 +312,7 @@ function applyCase(one: Last): MatrixCase {
           const results = (p: Float64Array, next: Float64Array | undefined) => ({
             master: p,
             moment: next,
-            ...(one.inPlace ? { grad: p } : { weight: p }),
+            ...(last.inPlace ? { grad: p } : { weight: p }),
           });
           if (!apply) return results(master!, m);
           const rate = scaleParameter ? rule.lr * 0.5 : rule.lr;

@@ -135,7 +135,7 @@ const bitsOf = (floats: NumericArray): Uint32Array =>
   new Uint32Array(floats.buffer, floats.byteOffset, floats.length);
 
 const widenBf16 = (bf16: ArrayLike<number>): Float32Array =>
-  new Float32Array(Uint32Array.from(bf16, (one) => one << 16).buffer);
+  new Float32Array(Uint32Array.from(bf16, (value) => value << 16).buffer);
 
 const upper = (bits: number, rounded: number): number =>
   (bits & 0x7fffffff) > 0x7f800000 ? 0x7fff : (rounded >>> 16) & 0xffff;
@@ -215,7 +215,7 @@ function equalsRounded(s: Steps): Case {
       const weights = [0, 1, 2].map(() => memory.view('bf16', values));
       const [expectedWeight, weight, guess] = weights as [View, View, View];
       kernels.adamW({ ...wide, grad, weight: expectedWeight, control, ...scalars });
-      const [p, m, v] = [wide.master, wide.m, wide.v].map((one) => memory.bits(one));
+      const [p, m, v] = [wide.master, wide.m, wide.v].map((view) => memory.bits(view));
       const expected = roundedMoments(p!, m!, v!);
 
       kernels.adamW({ ...whole, master, grad, weight, control, ...scalars });
@@ -267,14 +267,14 @@ function equalsRounded(s: Steps): Case {
 function same(
   got: ArrayLike<number | bigint>,
   expected: ArrayLike<number | bigint>,
-  what: string,
+  label: string,
 ): void {
-  const isNaNBits = (one: unknown): boolean =>
-    got instanceof Uint32Array && (Number(one) & 0x7fffffff) > 0x7f800000;
-  assert.equal(got.length, expected.length, what);
+  const isNaNBits = (item: unknown): boolean =>
+    got instanceof Uint32Array && (Number(item) & 0x7fffffff) > 0x7f800000;
+  assert.equal(got.length, expected.length, label);
   for (let i = 0; i < got.length; ++i) {
     if (got[i] === expected[i] || (isNaNBits(got[i]) && isNaNBits(expected[i]))) continue;
-    assert.fail(`${what}[${i}]: ${got[i]}, not ${expected[i]}`);
+    assert.fail(`${label}[${i}]: ${got[i]}, not ${expected[i]}`);
   }
 }
 

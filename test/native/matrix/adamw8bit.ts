@@ -78,8 +78,8 @@ const rule = {
 /** A value in the middle of two codes may round to either. */
 const oneCode: Check = { tolerance: 0, scope: 'element', absolute: 1, sameBits: true };
 
-function step(one: Step): MatrixCase {
-  const { n, dtype, weight, apply, decoupled, zero = false, inPlace = false } = one;
+function step(item: Step): MatrixCase {
+  const { n, dtype, weight, apply, decoupled, zero = false, inPlace = false } = item;
   const blocks = ceil(n / BLOCK);
   const flags = [apply ? '' : 'skipped', decoupled ? '' : 'L2', zero ? 'zero' : ''];
   return opCase({

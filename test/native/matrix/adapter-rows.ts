@@ -191,12 +191,12 @@ const shrinkOf = (dtype: DType, batch: Batch): MatrixCase => {
         },
         reference: (v) => {
           const h = v.h!.slice();
-          ranks.forEach((own, p) => {
+          ranks.forEach((localValues, p) => {
             const a = v[nameOf('a', p)]!;
             owners.forEach((s, e) => {
               for (let j = 0; j < most && s >= 0; ++j) {
                 let sum = 0;
-                for (let i = 0; i < k && j < own[s]!; ++i) {
+                for (let i = 0; i < k && j < localValues[s]!; ++i) {
                   sum += v.x![rows[e]! * k + i]! * a[(s * most + j) * k + i]!;
                 }
                 h[(p * rows.length + e) * most + j] = sum;
@@ -251,13 +251,13 @@ const expandOf = (dtype: DType, batch: Batch): MatrixCase => {
         },
         reference: (v) =>
           Object.fromEntries(
-            ranks.map((own, p) => {
+            ranks.map((localValues, p) => {
               const width = m[p]!;
               const b = v[nameOf('b', p)]!;
               const out = v[nameOf('out', p)]!.slice();
               owners.forEach((s, e) => {
                 for (let c = 0; c < width; ++c) {
-                  for (let j = 0; j < own[s]!; ++j) {
+                  for (let j = 0; j < localValues[s]!; ++j) {
                     const x = v.h![(p * rows.length + e) * most + j]!;
                     out[rows[e]! * width + c]! += x * b[(s * width + c) * most + j]!;
                   }
@@ -325,15 +325,15 @@ const sumOf = (dtype: DType, batch: Batch, form: (typeof FORMS)[number]): Matrix
           const sums = v.wide!.slice();
           owners.forEach((s, e) => {
             let first = 0;
-            m.forEach((own, p) => {
-              for (let c = 0; s >= 0 && c < own; ++c) {
+            m.forEach((localValue, p) => {
+              for (let c = 0; s >= 0 && c < localValue; ++c) {
                 for (let j = 0; j < ranks[p]![s]!; ++j) {
                   const h = v.wide![rows[e]! * columns + outputs + (p * slots + s) * most + j]!;
-                  const b = v[nameOf('b', p)]![(s * own + c) * most + j]!;
+                  const b = v[nameOf('b', p)]![(s * localValue + c) * most + j]!;
                   sums[rows[e]! * columns + first + c]! += h * b;
                 }
               }
-              first += own;
+              first += localValue;
             });
           });
           if (form === ' in place') return { wide: sums };

@@ -79,9 +79,9 @@ function documentOf(kind: DocumentKind, b: number, i: number, n: number): number
 
 /** Documents [b, n]: the last n columns of `of`, because queries are the last of the keys. */
 export function documentRows(kind: DocumentKind, b: number, n: number, of = n): Float64Array {
-  const whole = max(n, of);
+  const fullValue = max(n, of);
   return Float64Array.from({ length: b * n }, (_, i) =>
-    documentOf(kind, floor(i / n), (i % n) + whole - n, whole),
+    documentOf(kind, floor(i / n), (i % n) + fullValue - n, fullValue),
   );
 }
 

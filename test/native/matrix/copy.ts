@@ -156,7 +156,7 @@ function corners(): MatrixCase[] {
     1 + 2 ** -11,
     1 + 3 * 2 ** -11,
   ];
-  const whole = [
+  const fullValues = [
     0,
     1,
     -1,
@@ -178,7 +178,7 @@ function corners(): MatrixCase[] {
     ),
     ...(['i32', 'i64'] as const).flatMap((from) =>
       everyDType.map((to) =>
-        copyCase({ from, to, shape: [whole.length], title: 'corners', values: whole }),
+        copyCase({ from, to, shape: [fullValues.length], title: 'corners', values: fullValues }),
       ),
     ),
   ];

@@ -242,8 +242,10 @@ function dropoutParts(): MatrixCase[] {
                 const last = placeOf(part, n - 1);
                 const all = unitFloats((last + sample + 1) * ranks, 77, 5);
                 const out = Array.from({ length: n }, (_, i) => {
-                  const own = placeOf(part, i);
-                  const place = (Math.floor(own / sample) * ranks + rank) * sample + (own % sample);
+                  const localValue = placeOf(part, i);
+                  const place =
+                    (Math.floor(localValue / sample) * ranks + rank) * sample +
+                    (localValue % sample);
                   return all[place]! >= Math.fround(p) ? values.in![i]! / (1 - p) : 0;
                 });
                 return { out };

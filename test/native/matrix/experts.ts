@@ -112,7 +112,7 @@ const routeTokensOf = (dtype: DType, routing: TokenRouting, isOdd: boolean): Mat
         for (const at of places) weight[e * channels + at] = (e % 9) / 4 - 1;
       }
       const x = random.integers(tokens * channels, -2, 3);
-      const bias = random.integers(experts, -4, 5).map((one) => one / 2);
+      const bias = random.integers(experts, -4, 5).map((integer) => integer / 2);
       return {
         operands: {
           x: input(dtype, [tokens, channels], x, layout),
@@ -339,12 +339,18 @@ export const cases: MatrixCase[] = [
     [700, 3, 512, 0],
   ].map(([tokens, k, groups, first]) => groupRowsOf(tokens!, k!, groups!, first!)),
   ...floating.flatMap((dtype) => [
-    ...routings.flatMap((one) => both.map((normalize) => routeOf(dtype, one, normalize))),
-    ...routings.flatMap((one) => both.map((normalize) => routeBackwardOf(dtype, one, normalize))),
-    ...combinings.flatMap((one) => both.map((weighted) => combineOf(dtype, one, weighted))),
-    ...combinings.map((one) => combineBackwardOf(dtype, one)),
+    ...routings.flatMap((routing) => both.map((normalize) => routeOf(dtype, routing, normalize))),
+    ...routings.flatMap((routing) =>
+      both.map((normalize) => routeBackwardOf(dtype, routing, normalize)),
+    ),
+    ...combinings.flatMap((combining) =>
+      both.map((weighted) => combineOf(dtype, combining, weighted)),
+    ),
+    ...combinings.map((combining) => combineBackwardOf(dtype, combining)),
   ]),
   ...(['f32', 'f16', 'bf16'] as const).flatMap((dtype) =>
-    tokenRoutings.flatMap((one) => both.map((isOdd) => routeTokensOf(dtype, one, isOdd))),
+    tokenRoutings.flatMap((tokenRouting) =>
+      both.map((isOdd) => routeTokensOf(dtype, tokenRouting, isOdd)),
+    ),
   ),
 ];

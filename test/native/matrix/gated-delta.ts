@@ -79,7 +79,8 @@ function forward(z: Sizes, v: Values): Float64Array {
   for (let row = 0; row < b; ++row) {
     for (let head = 0; head < h; ++head) {
       const key = floor(head / (h / hk));
-      const at = (n: number, heads: number, own: number) => (row * t + n) * heads + own;
+      const at = (n: number, heads: number, localValue: number) =>
+        (row * t + n) * heads + localValue;
       const documents = v.documents;
       recur(
         { d, e, count: t },
@@ -111,7 +112,7 @@ const keysOf = (random: Draw, n: number, d: number): Float64Array => {
   const all = random.normal(n * d);
   return all.map((x, i) => {
     const row = floor(i / d) * d;
-    const length = all.subarray(row, row + d).reduce((sum, one) => sum + one * one, 0);
+    const length = all.subarray(row, row + d).reduce((sum, value) => sum + value * value, 0);
     return x / Math.sqrt(length + 1e-6);
   });
 };

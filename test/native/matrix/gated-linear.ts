@@ -166,10 +166,10 @@ function comparePlain(dtype: DType, rows: number, device: Device): void {
     epilogue: 'none',
     accumulate: false,
   } as const;
-  const wanted = behind(rows, HIDDEN, x, (both) =>
+  const expected = behind(rows, HIDDEN, x, (both) =>
     kernels.matmul({ a: x, b: weight, bias, out: both, ...gemm }),
   );
-  assert.deepEqual(out.to('f32').toArray(), wanted, `${rows} rows`);
+  assert.deepEqual(out.to('f32').toArray(), expected, `${rows} rows`);
 }
 
 function compareCodes(dtype: DType, rows: number, bits: 8 | 4, device: Device): void {
@@ -183,10 +183,10 @@ function compareCodes(dtype: DType, rows: number, bits: 8 | 4, device: Device): 
   const codes = { packed, scale, zero: null, bias, bits, group };
   const out = Tensor.empty([rows, HIDDEN], dtype, device);
   kernels.quantizedGatedLinear({ x, ...codes, out });
-  const wanted = behind(rows, HIDDEN, x, (both) =>
+  const expected = behind(rows, HIDDEN, x, (both) =>
     kernels.quantizedLinear({ x, ...codes, out: both }),
   );
-  assert.deepEqual(out.to('f32').toArray(), wanted, `${rows} rows, ${bits} bits`);
+  assert.deepEqual(out.to('f32').toArray(), expected, `${rows} rows, ${bits} bits`);
 }
 
 /** More pairs than a GPU can run at once. */

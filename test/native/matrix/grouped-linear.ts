@@ -52,11 +52,11 @@ interface Rows {
 function rowsOf(random: Random, { counts, behind }: Grouping, gather: boolean): Rows {
   const offsets = offsetsOf(counts);
   const count = offsets.at(-1)! + behind;
-  const given = gather ? Math.ceil(count / 2) : count;
-  const list = random.integers(count, -1, Math.max(1, given));
+  const value = gather ? Math.ceil(count / 2) : count;
+  const list = random.integers(count, -1, Math.max(1, value));
   return {
     count,
-    given,
+    given: value,
     operands: {
       offsets: input('i32', [offsets.length], offsets),
       rows: gather ? input('i32', [count], list) : null,
@@ -162,6 +162,8 @@ const gradientOf = (dtype: DType, grouping: Grouping, gather: boolean): MatrixCa
 };
 
 export const cases: MatrixCase[] = floating.flatMap((dtype) => [
-  ...groupings.flatMap((one) => forms.map((form) => productOf(dtype, one, form))),
-  ...groupings.flatMap((one) => [false, true].map((gather) => gradientOf(dtype, one, gather))),
+  ...groupings.flatMap((grouping) => forms.map((form) => productOf(dtype, grouping, form))),
+  ...groupings.flatMap((grouping) =>
+    [false, true].map((gather) => gradientOf(dtype, grouping, gather)),
+  ),
 ]);

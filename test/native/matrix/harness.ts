@@ -250,8 +250,8 @@ function execute(device: Device, op: OpName, problem: Problem, images: Images): 
     if (!operand) args[name] = null;
     else if (operand.sameAs) {
       const { shape, strides } = operand;
-      const whole = args[operand.sameAs] as object;
-      args[name] = strides ? { ...whole, shape, strides } : whole;
+      const fullResult = args[operand.sameAs] as object;
+      args[name] = strides ? { ...fullResult, shape, strides } : fullResult;
     }
   }
   const result: Images = {};
@@ -285,7 +285,7 @@ function sameElement(a: Image, b: Image, p: number): boolean {
   return nan(decode(a.raw, p, dtype)) && nan(decode(b.raw, p, dtype));
 }
 
-function checkSameBits(name: string, expected: Image, got: Image, what: string): void {
+function checkSameBits(name: string, expected: Image, got: Image, label: string): void {
   const inside = ({ raw, lead, at }: Image) => raw.subarray(lead, lead + at.length);
   if (!expected.operand.strides && sameBytes(inside(expected), inside(got))) return;
   for (let i = 0; i < expected.at.length; ++i) {
@@ -293,7 +293,7 @@ function checkSameBits(name: string, expected: Image, got: Image, what: string):
     if (sameElement(expected, got, p)) continue;
     const { dtype } = expected.operand;
     const values = `${decode(expected.raw, p, dtype)}, got ${decode(got.raw, p, dtype)}`;
-    assert.fail(`${name}[${i}]: ${what}: expected ${values}`);
+    assert.fail(`${name}[${i}]: ${label}: expected ${values}`);
   }
 }
 

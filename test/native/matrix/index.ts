@@ -21,7 +21,7 @@ const files = testFiles(__dirname)
 
 const allOf = files.flatMap(({ cases }) => cases ?? []);
 
-export const opCases: readonly MatrixCase[] = allOf.filter((one) => 'op' in one);
+export const opCases: readonly MatrixCase[] = allOf.filter((item) => 'op' in item);
 export const checks: readonly GradientCheck[] = files.flatMap((file) => file.checks ?? []);
 export const cases: readonly Case[] = [
   ...allOf,

@@ -100,8 +100,12 @@ function compareRows(dtype: DType, device: Device): void {
       [101, 64],
       [636, 64],
     ] as const) {
-      const own = outOf(first, rows);
-      assert.deepEqual(own, all.slice(first * N, (first + rows) * N), `${rows} from ${first}`);
+      const localValues = outOf(first, rows);
+      assert.deepEqual(
+        localValues,
+        all.slice(first * N, (first + rows) * N),
+        `${rows} from ${first}`,
+      );
     }
   }
 }
@@ -115,7 +119,7 @@ function compareQueries(dtype: DType, device: Device, headDim: number, window: n
   const list = (values: readonly number[], shape = [values.length]): Tensor =>
     Tensor.from(Int32Array.from(values), { shape, device });
   const table = Array.from({ length: blocks }, (_, i) => (i * 7) % blocks);
-  const other = table.map((one) => one + blocks);
+  const other = table.map((value) => value + blocks);
   const scale = headDim ** -0.5;
   const outOf = (first: number, count: number): number[][] => {
     const out = Tensor.empty([count + 1, H, headDim], dtype, device);

@@ -74,15 +74,15 @@ const isNaNBits = (bits: number): boolean => (bits & 0x7fffffff) > 0x7f800000;
 
 /** The bits of masters after split and join: a NaN becomes quiet, with a zero lower half. */
 function restoreBits(bits: Uint32Array): Uint32Array {
-  return bits.map((one) => (isNaNBits(one) ? (one & 0xffff0000) | 0x400000 : one));
+  return bits.map((bit) => (isNaNBits(bit) ? (bit & 0xffff0000) | 0x400000 : bit));
 }
 
 const wordsOf = (bytes: Uint8Array): Uint32Array => new Uint32Array(bytes.buffer);
 
-function assertSame(got: Uint32Array, expected: Uint32Array, what: string): void {
-  const at = got.findIndex((one, i) => one !== expected[i]);
+function assertSame(got: Uint32Array, expected: Uint32Array, label: string): void {
+  const at = got.findIndex((value, i) => value !== expected[i]);
   const hex = (words: Uint32Array) => words[at]?.toString(16);
-  assert.equal(at, -1, `${what} ${at}: ${hex(got)}, not ${hex(expected)}`);
+  assert.equal(at, -1, `${label} ${at}: ${hex(got)}, not ${hex(expected)}`);
 }
 
 /**
@@ -94,11 +94,11 @@ function comesBack(name: string, bitsOf: () => Uint32Array, lead = 0): Case {
     const bits = bitsOf();
     const n = bits.length;
     const memory = new Memory(device, lead);
-    const given = memory.view('f32', n, bits);
+    const view = memory.view('f32', n, bits);
     const split = emptySplit(memory, n);
-    kernels.splitMaster({ in: given, ...split });
+    kernels.splitMaster({ in: view, ...split });
     const rounded = memory.view('bf16', n);
-    kernels.copy({ in: given, out: rounded });
+    kernels.copy({ in: view, out: rounded });
     assert.deepEqual(memory.read(split.high), memory.read(rounded), 'weights');
     const out = memory.view('f32', n);
     kernels.joinMaster({ ...split, out });
@@ -150,7 +150,7 @@ interface Update {
 /** Masters around 1; their lower bits are often a tie. */
 function mastersOf(random: Random, n: number): Uint32Array {
   const bits = new Uint32Array(Float32Array.from(random.normal(n)).buffer);
-  return bits.map((one, i) => (i % 3 === 0 ? ((one >>> 16) << 16) | 0x8000 : one));
+  return bits.map((bit, i) => (i % 3 === 0 ? ((bit >>> 16) << 16) | 0x8000 : bit));
 }
 
 /** Three updates of f32 masters equal three updates of split masters with the same gradients. */
@@ -272,7 +272,7 @@ function splitOf(values: Float64Array): Record<'high' | 'low' | 'ties', Float64A
   all.forEach(({ tie }, i) => {
     ties[floor(i / 8)] = (ties[floor(i / 8)] as number) + tie * 2 ** (i % 8);
   });
-  const column = (key: 'high' | 'low') => Float64Array.from(all, (one) => one[key]);
+  const column = (key: 'high' | 'low') => Float64Array.from(all, (item) => item[key]);
   return { high: column('high'), low: column('low'), ties };
 }
 

@@ -51,7 +51,7 @@ function scalesOf(random: Random, n: number, dtype: DType): Float64Array {
 function expertScales(random: Random, n: number, dtype: DType): Float64Array {
   const scales = random.integers(n, 119, 124);
   if (dtype === 'f16') return scales;
-  return scales.map((one, i) => (i % 37 === 5 ? 131 : i % 41 === 7 ? i % 2 : one));
+  return scales.map((scale, i) => (i % 37 === 5 ? 131 : i % 41 === 7 ? i % 2 : scale));
 }
 
 interface Sizes {
@@ -145,7 +145,7 @@ function outputs(v: Record<string, Float64Array>, z: Sizes, dtype: DType): Float
         const up = product('up', expert * 2 * H + upRow, x);
         return limit > 0 ? boundedGate(gate, up, limit) : (gate / (1 + exp(-gate))) * up;
       });
-      const hidden = inner.map((one) => roundTo(one, dtype));
+      const hidden = inner.map((value) => roundTo(value, dtype));
       for (let n = 0; n < C; ++n) {
         out[t * C + n]! += v.weights![t * k + j]! * product('down', expert * C + n, hidden);
       }

@@ -20,10 +20,10 @@ function inBlocks(x: Float64Array, code: readonly number[], block: number) {
   const scales = Float64Array.from({ length: blocksOf(x.length, block) }, (_, b) =>
     x
       .subarray(b * block, (b + 1) * block)
-      .reduce((largest, one) => Math.max(largest, Math.abs(one)), 0),
+      .reduce((largest, value) => Math.max(largest, Math.abs(value)), 0),
   );
-  const codes = x.map((one, i) => {
-    const scaled = fround(one * fround(1 / (scales[Math.floor(i / block)] as number)));
+  const codes = x.map((value, i) => {
+    const scaled = fround(value * fround(1 / (scales[Math.floor(i / block)] as number)));
     let best = 0;
     for (let k = 1; k < code.length; ++k) {
       if (Math.abs(scaled - code[k]!) < Math.abs(scaled - code[best]!)) best = k;

@@ -33,8 +33,8 @@ const titleOf = ({ n, weight, apply }: Step): string =>
 const layoutOf = ({ n }: Step) => (n % 2 ? unaligned : aligned);
 const controlOf = ({ apply }: Step): Operand => input('f32', [4], [0.5, apply ? 1 : 0, 1, 1]);
 
-const vector = (one: Step, values: ArrayLike<number>, dtype: DType = 'f32'): Operand =>
-  input(dtype, [one.n], values, layoutOf(one));
+const vector = (step: Step, values: ArrayLike<number>, dtype: DType = 'f32'): Operand =>
+  input(dtype, [step.n], values, layoutOf(step));
 
 const checkOf = ({ apply }: Step, dtype: DType) =>
   apply ? closeSameBits(dtype, 1, 'tensor') : exact;
@@ -43,29 +43,29 @@ const checkOf = ({ apply }: Step, dtype: DType) =>
 const secondMoment = (random: Random, n: number): Float64Array =>
   Float64Array.from(random.uniform(n, 0.01, 0.1)).map((x, i) => (i % 5 === 2 ? 0 : x));
 
-function momentPayload(one: Step, withMoment: boolean): MatrixCase {
+function momentPayload(step: Step, withMoment: boolean): MatrixCase {
   const beta1 = 0.9;
   return opCase({
     op: 'MomentPayload',
-    dtype: one.dtype,
-    title: `${titleOf(one)}${withMoment ? '' : ' of a gradient'}`,
+    dtype: step.dtype,
+    title: `${titleOf(step)}${withMoment ? '' : ' of a gradient'}`,
     build(random) {
       return {
         operands: {
-          m: withMoment ? vector(one, random.normal(one.n)) : null,
-          grad: vector(one, random.normal(one.n), one.dtype),
+          m: withMoment ? vector(step, random.normal(step.n)) : null,
+          grad: vector(step, random.normal(step.n), step.dtype),
           payload: output(
             'f32',
-            [one.n],
-            one.apply ? closeSameBits('f32', 1, 'tensor') : exact,
-            layoutOf(one),
+            [step.n],
+            step.apply ? closeSameBits('f32', 1, 'tensor') : exact,
+            layoutOf(step),
           ),
-          control: controlOf(one),
+          control: controlOf(step),
         },
         args: { beta1 },
         reference({ m, grad }) {
           const payload = grad!.map((g, i) => {
-            if (!one.apply) return 0;
+            if (!step.apply) return 0;
             return m ? beta1 * m[i]! + (1 - beta1) * g * 0.5 : g * 0.5;
           });
           return { payload };
@@ -75,30 +75,30 @@ function momentPayload(one: Step, withMoment: boolean): MatrixCase {
   });
 }
 
-function driftPayload(one: Step): MatrixCase {
+function driftPayload(step: Step): MatrixCase {
   const eps = 1e-3;
   return opCase({
     op: 'DriftPayload',
     dtype: 'f32',
-    title: titleOf(one),
+    title: titleOf(step),
     build(random) {
       return {
         operands: {
-          master: vector(one, random.normal(one.n)),
-          anchor: vector(one, random.normal(one.n)),
-          v: vector(one, secondMoment(random, one.n)),
+          master: vector(step, random.normal(step.n)),
+          anchor: vector(step, random.normal(step.n)),
+          v: vector(step, secondMoment(random, step.n)),
           payload: output(
             'f32',
-            [one.n],
-            one.apply ? closeSameBits('f32', 1, 'tensor') : exact,
-            layoutOf(one),
+            [step.n],
+            step.apply ? closeSameBits('f32', 1, 'tensor') : exact,
+            layoutOf(step),
           ),
-          control: controlOf(one),
+          control: controlOf(step),
         },
         args: { eps },
         reference({ master, anchor, v }) {
           const payload = master!.map((p, i) =>
-            one.apply ? (p - anchor![i]!) * (sqrt(v![i]!) + eps) : 0,
+            step.apply ? (p - anchor![i]!) * (sqrt(v![i]!) + eps) : 0,
           );
           return { payload };
         },
@@ -107,28 +107,28 @@ function driftPayload(one: Step): MatrixCase {
   });
 }
 
-function frozenAdam(one: Step, beta1: number): MatrixCase {
+function frozenAdam(step: Step, beta1: number): MatrixCase {
   const rule = { lr: 1e-2, beta1, eps: 1e-3, weightDecay: 0.1 };
   return opCase({
     op: 'FrozenAdam',
-    dtype: one.dtype,
-    title: `${titleOf(one)} beta ${beta1}`,
+    dtype: step.dtype,
+    title: `${titleOf(step)} beta ${beta1}`,
     build(random) {
       const state = (values: ArrayLike<number>) =>
-        inPlaceOperand(vector(one, values), checkOf(one, 'f32'));
+        inPlaceOperand(vector(step, values), checkOf(step, 'f32'));
       return {
         operands: {
-          master: state(random.normal(one.n)),
-          m: state(random.normal(one.n)),
-          v: inPlaceOperand(vector(one, secondMoment(random, one.n)), exact),
-          grad: vector(one, random.normal(one.n), one.dtype),
-          weight: one.weight && output(one.weight, [one.n], checkOf(one, one.weight)),
-          control: controlOf(one),
+          master: state(random.normal(step.n)),
+          m: state(random.normal(step.n)),
+          v: inPlaceOperand(vector(step, secondMoment(random, step.n)), exact),
+          grad: vector(step, random.normal(step.n), step.dtype),
+          weight: step.weight && output(step.weight, [step.n], checkOf(step, step.weight)),
+          control: controlOf(step),
         },
         args: rule,
         reference({ master, m, v, grad }) {
           const out = { master: master!.slice(), m: m!.slice() };
-          for (let i = 0; one.apply && i < one.n; ++i) {
+          for (let i = 0; step.apply && i < step.n; ++i) {
             const g = v![i] === 0 ? 0 : grad![i]! * 0.5;
             out.m[i] = beta1 * m![i]! + (1 - beta1) * g;
             out.master[i]! -= rule.lr * rule.weightDecay * out.master[i]!;
@@ -141,29 +141,29 @@ function frozenAdam(one: Step, beta1: number): MatrixCase {
   });
 }
 
-function anchorAdam(one: Step): MatrixCase {
+function anchorAdam(step: Step): MatrixCase {
   const rule = { rate: 0.03, eps: 1e-3 };
   return opCase({
     op: 'AnchorAdam',
     dtype: 'f32',
-    title: titleOf(one),
+    title: titleOf(step),
     build(random) {
       const state = (values: ArrayLike<number>) =>
-        inPlaceOperand(vector(one, values), checkOf(one, 'f32'));
+        inPlaceOperand(vector(step, values), checkOf(step, 'f32'));
       return {
         operands: {
-          master: state(random.normal(one.n)),
-          m: state(random.normal(one.n)),
-          v: inPlaceOperand(vector(one, secondMoment(random, one.n)), exact),
-          anchor: inPlaceOperand(vector(one, random.normal(one.n)), exact),
-          grad: vector(one, random.normal(one.n)),
-          weight: one.weight && output(one.weight, [one.n], checkOf(one, one.weight)),
-          control: controlOf(one),
+          master: state(random.normal(step.n)),
+          m: state(random.normal(step.n)),
+          v: inPlaceOperand(vector(step, secondMoment(random, step.n)), exact),
+          anchor: inPlaceOperand(vector(step, random.normal(step.n)), exact),
+          grad: vector(step, random.normal(step.n)),
+          weight: step.weight && output(step.weight, [step.n], checkOf(step, step.weight)),
+          control: controlOf(step),
         },
         args: rule,
         reference({ master, m, v, anchor, grad }) {
           const out = { master: master!.slice(), m: m!.slice() };
-          for (let i = 0; one.apply && i < one.n; ++i) {
+          for (let i = 0; step.apply && i < step.n; ++i) {
             const u = grad![i]! * 0.5;
             out.m[i] = v![i] === 0 ? 0 : -u / rule.rate;
             if (v![i] !== 0) out.master[i] = anchor![i]! + u / (sqrt(v![i]!) + rule.eps);
@@ -328,12 +328,12 @@ const steps = [
 ];
 
 export const cases: MatrixCase[] = [
-  ...steps.flatMap((one) => [
-    momentPayload(one, true),
-    momentPayload(one, false),
-    driftPayload(one),
-    frozenAdam(one, 0),
-    anchorAdam(one),
+  ...steps.flatMap((step) => [
+    momentPayload(step, true),
+    momentPayload(step, false),
+    driftPayload(step),
+    frozenAdam(step, 0),
+    anchorAdam(step),
   ]),
   ...narrow.flatMap((dtype) => [
     momentPayload({ ...plain, dtype }, true),

@@ -131,12 +131,12 @@ function operandsOf(random: Random, size: Sizes, scale: DType, hasZeros: boolean
 
 /** Each scale is the smallest sufficient number of its dtype; in f32, the nearest. */
 function stepOf(largest: number, bits: number, dtype: DType): number {
-  const wanted = fround(largest / ((2 ** bits - 1) / 2));
-  const nearest = roundTo(wanted, dtype);
-  if (dtype === 'f32' || nearest >= wanted) return nearest;
-  let above = wanted;
-  for (let share = 2 ** -26; above <= nearest || roundTo(above, dtype) < wanted; share *= 2) {
-    above = wanted * (1 + share);
+  const expected = fround(largest / ((2 ** bits - 1) / 2));
+  const nearest = roundTo(expected, dtype);
+  if (dtype === 'f32' || nearest >= expected) return nearest;
+  let above = expected;
+  for (let share = 2 ** -26; above <= nearest || roundTo(above, dtype) < expected; share *= 2) {
+    above = expected * (1 + share);
   }
   return roundTo(above, dtype);
 }

@@ -343,10 +343,10 @@ function gradientControls(): MatrixCase[] {
                 const sum = v.partials!.reduce((a, b) => a + b, 0);
                 const finite = Number.isFinite(sum);
                 const norm = sqrt(sum) / lossScale;
-                const wanted = (norm + 1e-6) / maxNorm;
+                const expected = (norm + 1e-6) / maxNorm;
                 // With a NaN norm the factor is unspecified unless the update is skipped; the op
                 // uses 1.
-                const clip = maxNorm > 0 && wanted > 1 ? wanted : 1;
+                const clip = maxNorm > 0 && expected > 1 ? expected : 1;
                 return {
                   control: [
                     1 / (lossScale * clip),

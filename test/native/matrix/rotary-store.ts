@@ -136,12 +136,12 @@ function feeds(count: number, isInPlace: boolean): MatrixCase {
     dtype: 'i32',
     title: `${count}${isInPlace ? ' in place' : ''}`,
     build() {
-      const given = input('i32', [count], tokens, { lead: 2 });
+      const operand = input('i32', [count], tokens, { lead: 2 });
       return {
         operands: {
-          tokens: isInPlace ? inPlaceOperand(given, exact) : given,
+          tokens: isInPlace ? inPlaceOperand(operand, exact) : operand,
           previous: input('i32', [size], [5, -1, 900, 0, -2, 31, 7], { lead: 1 }),
-          out: isInPlace ? sameAs(given, 'tokens') : output('i32', [count], exact),
+          out: isInPlace ? sameAs(operand, 'tokens') : output('i32', [count], exact),
         },
         reference(v) {
           const fed = v.tokens!.map((token) =>

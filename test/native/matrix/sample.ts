@@ -106,9 +106,9 @@ interface Slot {
 function processScores(scores: Float64Array, slot: Slot): Float64Array {
   const { settings, numbers, recent, counts, bias, mask, bans } = slot;
   const [, , , repetition, presence, frequency] = Array.from(settings) as [...number[]];
-  const x = scores.map((one, c) => {
+  const x = scores.map((value, c) => {
     const count = counts ? counts[c]! : 0;
-    let score = fround(one + (bias ? bias[c]! : 0));
+    let score = fround(value + (bias ? bias[c]! : 0));
     if (count > 0) score = fround(score < 0 ? score * repetition! : score / repetition!);
     const sampled = floor(count / 2);
     if (sampled > 0) score = fround(fround(score - fround(frequency! * sampled)) - presence!);
@@ -150,20 +150,20 @@ function filterScores(y: Float64Array, [topK, topP, minP]: readonly [number, num
 
 function choose(scores: Float64Array, slot: Slot): number {
   const x = processScores(scores, slot);
-  if (x.some((one) => !(one < Number.POSITIVE_INFINITY))) return -1;
+  if (x.some((value) => !(value < Number.POSITIVE_INFINITY))) return -1;
   const maximum = x.reduce((a, b) => max(a, b));
   if (maximum === OUT) return -2;
   const temperature = fround(slot.settings[0]!);
   if (temperature === 0) return x.indexOf(maximum);
-  const y = x.map((one) => below(fround(fround(one - maximum) / temperature), one));
+  const y = x.map((value) => below(fround(fround(value - maximum) / temperature), value));
   const [position, , topK, low, high] = Array.from(slot.numbers) as [...number[]];
   filterScores(y, [topK!, slot.settings[1]!, slot.settings[2]!]);
   // A seed has two words; the harness's philox uses the lower one.
   if (high !== 0) throw new Error('seeds of one word');
-  const keys = y.map((one, c) => {
-    if (one === OUT) return OUT;
+  const keys = y.map((value, c) => {
+    if (value === OUT) return OUT;
     const word = philox(low!, position!, floor(c / 4))[c % 4]!;
-    return one - log(-log1p(-(word + 0.5) * 2 ** -32));
+    return value - log(-log1p(-(word + 0.5) * 2 ** -32));
   });
   return keys.indexOf(keys.reduce((a, b) => max(a, b)));
 }
@@ -277,24 +277,25 @@ function sample(dtype: DType, columns: number, asked: 'logprobs' | 'tokens'): Ma
             const at = slotOf(row);
             const rowOf = (table: Float64Array, index: number, width = columns) =>
               index < 0 ? null : table.subarray(index * width, (index + 1) * width);
-            const own = {
+            const settings = {
               settings: v.settings!.subarray(at * 6, at * 6 + 6),
               numbers: after.numbers.subarray(at * NUMBERS, (at + 1) * NUMBERS),
               recent: after.recent.subarray(at * RECENT, (at + 1) * RECENT),
               bans: bans.filter(([slot]) => slot === at),
             };
-            const [position = 0, , , , , countsRow = -1, biasRow = -1, maskRow = -1] = own.numbers;
+            const [position = 0, , , , , countsRow = -1, biasRow = -1, maskRow = -1] =
+              settings.numbers;
             const counted = rowOf(after.counts, countsRow);
             const scores = v.scores!.subarray(row * columns, (row + 1) * columns);
             const mask = rowOf(v.masks!, maskRow, words);
-            const slot = { ...own, counts: counted, bias: rowOf(v.bias!, biasRow), mask };
+            const slot = { ...settings, counts: counted, bias: rowOf(v.bias!, biasRow), mask };
             const token = choose(scores, slot);
             out.tokens.push(token);
             out.logprobs.push(...logprobsOf(scores, token));
             if (token < 0) return;
-            own.recent[position % RECENT] = token;
-            own.numbers[0]! += 1;
-            own.numbers[1]! += 1;
+            settings.recent[position % RECENT] = token;
+            settings.numbers[0]! += 1;
+            settings.numbers[1]! += 1;
             if (counted) counted[token]! += 2;
           });
           return { ...after, ...out };

@@ -51,7 +51,7 @@ function taps(
     for (let j = 0; j < k; ++j) {
       const from = n - k + 1 + j;
       if (from < 0) continue;
-      if (documents?.subarray(from, n + 1).some((one) => one !== documents[n])) continue;
+      if (documents?.subarray(from, n + 1).some((value) => value !== documents[n])) continue;
       each(n, j, from);
     }
   }
@@ -86,7 +86,7 @@ function gradients(z: Sizes, v: Values): Record<'dx' | 'dweight', Float64Array> 
   return { dx, dweight };
 }
 
-const whole = floating.flatMap((dtype) =>
+const fullMatrixCases = floating.flatMap((dtype) =>
   sizes.flatMap((z) =>
     modes.flatMap((mode) => {
       const [b, t, c, k] = z;
@@ -199,7 +199,7 @@ function steps(dtype: DType, c: number, k: number, isGapped: boolean): MatrixCas
 }
 
 export const cases: MatrixCase[] = [
-  ...whole,
+  ...fullMatrixCases,
   ...floating.flatMap((dtype) => [
     steps(dtype, 5, 4, false),
     steps(dtype, 130, 4, true),

@@ -51,15 +51,15 @@ function eachElement(of: Segments, body: (i: number, segment: number) => void): 
 
 const bit = (bytes: ArrayLike<number>, i: number): number => (bytes[i >> 3]! >> (7 - (i % 8))) & 1;
 
-function compress(one: Compression): MatrixCase {
-  const { kind, apply = true, tiny = false, zeros = false, sizes, gap } = one;
-  const starts = startsOf(one);
+function compress(compression: Compression): MatrixCase {
+  const { kind, apply = true, tiny = false, zeros = false, sizes, gap } = compression;
+  const starts = startsOf(compression);
   const n = starts.at(-1)!;
   const flags = [apply ? '' : 'skipped', tiny ? 'tiny' : '', zeros ? 'zeros' : ''].filter(Boolean);
   return opCase({
     op: 'SignCompress',
     dtype: 'f32',
-    title: `${kind} ${describe(one)} ${flags}`,
+    title: `${kind} ${describe(compression)} ${flags}`,
     build(random) {
       const layout = gap % 2 ? unaligned : aligned;
       const scaleValue = (x: number): number => (zeros && x > 0.3 ? 0 : x * (tiny ? 1e-41 : 1));
@@ -95,7 +95,7 @@ function compress(one: Compression): MatrixCase {
             return levelsOf([...x.subarray(starts[k]!, starts[k]! + size)], kind);
           });
           levels.set(found.flat());
-          eachElement(one, (i, k) => {
+          eachElement(compression, (i, k) => {
             const isHigh = !(x[i]! < 0);
             if (isHigh) bits[i >> 3]! += 1 << (7 - (i % 8));
             error[i] = flush(fround(x[i]! - found[k]![isHigh ? 1 : 0]));
@@ -138,8 +138,8 @@ function average(ranks: number, of: Segments, apart: number): MatrixCase {
           eachElement(of, (i, k) => {
             let sum = 0;
             for (let rank = 0; rank < ranks; ++rank) {
-              const own = bits!.subarray(rank * bytes, (rank + 1) * bytes);
-              sum = fround(sum + levels![rank * width + 2 * k + bit(own, i)]!);
+              const localValues = bits!.subarray(rank * bytes, (rank + 1) * bytes);
+              sum = fround(sum + levels![rank * width + 2 * k + bit(localValues, i)]!);
             }
             out[i] = ranks === 1 ? sum : fround(sum * fround(1 / ranks));
           });

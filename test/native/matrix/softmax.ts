@@ -282,8 +282,8 @@ function crossEntropyBackward(setup: Setup, inPlace: boolean): MatrixCase {
             if (t === IGNORE) return new Float64Array(classes);
             const even = smoothing / all;
             return row.map((x, i) => {
-              const wanted = (first + i === t ? 1 - smoothing : 0) + even;
-              return (exp(x - v.lse![r]!) - wanted) * v.scale![0]!;
+              const expected = (first + i === t ? 1 - smoothing : 0) + even;
+              return (exp(x - v.lse![r]!) - expected) * v.scale![0]!;
             });
           });
           return inPlace ? { logits: gradient } : { dlogits: gradient };

@@ -43,18 +43,18 @@ function read(form: AnswerForm, text: string, cuts: readonly number[], prompt = 
 
 /** Cuts at each place, at all places, and at random ones. */
 function expectSame(form: AnswerForm, text: string, prompt = '', draw = seededRandom(1)): Answer {
-  const whole = read(form, text, [], prompt);
-  for (let at = 1; at < text.length; ++at) expectEqual(read(form, text, [at], prompt), whole);
+  const fullAnswer = read(form, text, [], prompt);
+  for (let at = 1; at < text.length; ++at) expectEqual(read(form, text, [at], prompt), fullAnswer);
   const all = Array.from({ length: text.length }, (_, i) => i);
-  expectEqual(read(form, text, all, prompt), whole);
+  expectEqual(read(form, text, all, prompt), fullAnswer);
   const some = all.filter(() => draw() < 0.2);
-  expectEqual(read(form, text, some, prompt), whole);
-  return whole;
+  expectEqual(read(form, text, some, prompt), fullAnswer);
+  return fullAnswer;
 }
 
 /** A comparison of texts is much faster than expect(). */
-function expectEqual(found: Answer, whole: Answer): void {
-  if (JSON.stringify(found) !== JSON.stringify(whole)) expect(found).toEqual(whole);
+function expectEqual(found: Answer, fullAnswer: Answer): void {
+  if (JSON.stringify(found) !== JSON.stringify(fullAnswer)) expect(found).toEqual(fullAnswer);
 }
 
 const toolsOf = (calls: readonly Call[]): FunctionTool[] =>
@@ -83,16 +83,16 @@ test.each(Object.entries(WRITERS))('%s', (form, { family, write, bare }) => {
   // Python's names have no hyphens or dots.
   const names = form === 'llama, Python' ? NAMES.slice(0, 2) : NAMES;
   for (let i = 0; i < OUTPUTS; ++i) {
-    const calls = withOneType(callsOf(draw, names)).map((one) =>
+    const calls = withOneType(callsOf(draw, names)).map((call) =>
       // A raw value loses one line break at each end; markers cannot stand in these texts.
-      RAW.has(family) ? { ...one, arguments: withoutTags(one.arguments) } : one,
+      RAW.has(family) ? { ...call, arguments: withoutTags(call.arguments) } : call,
     );
     const before = bare || draw() < 0.5 ? '' : 'Let me see.\n\n';
     const tools = toolsOf(calls);
     const plan = { family: CALL_FAMILIES[family] as CallFamily, reasoning: null, tools };
     const text = before + write(calls);
     const found = i < 8 ? expectSame(plan, text, '', draw) : read(plan, text, everywhere(text));
-    const shown = found.calls.map((one) => ({ ...one, arguments: JSON.parse(one.arguments) }));
+    const shown = found.calls.map((call) => ({ ...call, arguments: JSON.parse(call.arguments) }));
     expect({ text, shown, content: found.content }).toEqual({
       text,
       shown: calls,
@@ -103,8 +103,8 @@ test.each(Object.entries(WRITERS))('%s', (form, { family, write, bare }) => {
 
 const everywhere = (text: string): number[] => Array.from(text, (_, i) => i);
 
-const withoutTags = (own: Call['arguments']): Call['arguments'] =>
-  JSON.parse(JSON.stringify(own).replaceAll(/<\/?tool_call>/g, 'tag'));
+const withoutTags = (localArguments: Call['arguments']): Call['arguments'] =>
+  JSON.parse(JSON.stringify(localArguments).replaceAll(/<\/?tool_call>/g, 'tag'));
 
 const hermes: CallFamily = CALL_FAMILIES.hermes;
 const tools = toolsOf([]);
@@ -115,8 +115,8 @@ test.each([
   ['[THINK]', '', '[THINK]Let me add.[/THINK]It is 3.'],
   ['Gemma 4', 'model\n', '<|channel>thought\nLet me add.\n<channel|>It is 3.'],
 ])('reasoning in %s after the prompt %j', (name, prompt, text) => {
-  const own = { '<think>': 'think', '[THINK]': 'mistral', 'Gemma 4': 'gemma' } as const;
-  const reasoning = REASONING[own[name as keyof typeof own]];
+  const settings = { '<think>': 'think', '[THINK]': 'mistral', 'Gemma 4': 'gemma' } as const;
+  const reasoning = REASONING[settings[name as keyof typeof settings]];
   const found = expectSame({ family: hermes, reasoning, tools }, text, prompt);
   expect(found).toEqual({ reasoning: 'Let me add.', content: 'It is 3.', calls: [] });
 });

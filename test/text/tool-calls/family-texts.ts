@@ -58,7 +58,7 @@ function python(value: Json): string {
 
 function gemma(value: Json, quote: string): string {
   if (typeof value === 'string') return `${quote}${value}${quote}`;
-  if (Array.isArray(value)) return `[${value.map((one) => gemma(one, quote)).join(',')}]`;
+  if (Array.isArray(value)) return `[${value.map((item) => gemma(item, quote)).join(',')}]`;
   if (typeof value === 'object' && value !== null) {
     const entries = Object.entries(value).map(([key, one]) => `${key}:${gemma(one, quote)}`);
     return `{${entries.join(',')}}`;
@@ -81,12 +81,12 @@ export const WRITERS: Readonly<
 > = {
   hermes: {
     family: 'hermes',
-    write: (calls) => calls.map((one) => `<tool_call>\n${json(one)}\n</tool_call>`).join('\n'),
+    write: (calls) => calls.map((call) => `<tool_call>\n${json(call)}\n</tool_call>`).join('\n'),
   },
   'hermes, no last end tag': {
     family: 'hermes',
     write: (calls) =>
-      `<tool_call>\n${calls.map((one) => json(one)).join('\n</tool_call>\n<tool_call>\n')}`,
+      `<tool_call>\n${calls.map((call) => json(call)).join('\n</tool_call>\n<tool_call>\n')}`,
   },
   'qwen3-coder': {
     family: 'qwen3-coder',
@@ -102,12 +102,12 @@ export const WRITERS: Readonly<
   },
   llama: {
     family: 'llama',
-    write: (calls) => calls.map((one) => json(one, 'parameters')).join('; '),
+    write: (calls) => calls.map((call) => json(call, 'parameters')).join('; '),
     bare: true,
   },
   'llama, tagged': {
     family: 'llama',
-    write: (calls) => `<|python_tag|>${calls.map((one) => json(one, 'parameters')).join('; ')}`,
+    write: (calls) => `<|python_tag|>${calls.map((call) => json(call, 'parameters')).join('; ')}`,
   },
   'llama, Python': {
     family: 'llama',
@@ -122,24 +122,26 @@ export const WRITERS: Readonly<
   },
   'mistral, a list': {
     family: 'mistral',
-    write: (calls) => `[TOOL_CALLS][${calls.map((one) => json(one)).join(', ')}]`,
+    write: (calls) => `[TOOL_CALLS][${calls.map((call) => json(call)).join(', ')}]`,
   },
   'mistral, with [ARGS]': {
     family: 'mistral',
     write: (calls) =>
-      calls.map((one) => `[TOOL_CALLS]${one.name}[ARGS]${JSON.stringify(one.arguments)}`).join(''),
+      calls
+        .map((call) => `[TOOL_CALLS]${call.name}[ARGS]${JSON.stringify(call.arguments)}`)
+        .join(''),
   },
   phi: {
     family: 'phi',
-    write: (calls) => `functools[${calls.map((one) => json(one)).join(', ')}]`,
+    write: (calls) => `functools[${calls.map((call) => json(call)).join(', ')}]`,
   },
   'deepseek V3': {
     family: 'deepseek',
     write: (calls) =>
       `<｜tool▁calls▁begin｜>${calls
         .map(
-          (one) =>
-            `<｜tool▁call▁begin｜>function<｜tool▁sep｜>${one.name}\n\`\`\`json\n${JSON.stringify(one.arguments)}\n\`\`\`<｜tool▁call▁end｜>`,
+          (call) =>
+            `<｜tool▁call▁begin｜>function<｜tool▁sep｜>${call.name}\n\`\`\`json\n${JSON.stringify(call.arguments)}\n\`\`\`<｜tool▁call▁end｜>`,
         )
         .join('\n')}<｜tool▁calls▁end｜>`,
   },
@@ -148,8 +150,8 @@ export const WRITERS: Readonly<
     write: (calls) =>
       `<｜tool▁calls▁begin｜>${calls
         .map(
-          (one) =>
-            `<｜tool▁call▁begin｜>${one.name}<｜tool▁sep｜>${JSON.stringify(one.arguments)}<｜tool▁call▁end｜>`,
+          (call) =>
+            `<｜tool▁call▁begin｜>${call.name}<｜tool▁sep｜>${JSON.stringify(call.arguments)}<｜tool▁call▁end｜>`,
         )
         .join('')}<｜tool▁calls▁end｜>`,
   },
@@ -158,8 +160,8 @@ export const WRITERS: Readonly<
     write: (calls) =>
       calls
         .map(
-          (one, i) =>
-            `${i > 0 ? '<|start|>assistant' : ''}<|channel|>commentary to=functions.${one.name} <|constrain|>json<|message|>${JSON.stringify(one.arguments)}<|call|>`,
+          (call, i) =>
+            `${i > 0 ? '<|start|>assistant' : ''}<|channel|>commentary to=functions.${call.name} <|constrain|>json<|message|>${JSON.stringify(call.arguments)}<|call|>`,
         )
         .join(''),
     bare: true,
@@ -169,21 +171,21 @@ export const WRITERS: Readonly<
     write: (calls) =>
       calls
         .map(
-          (one) =>
-            `<|start|>assistant to=functions.${one.name}<|channel|>commentary json<|message|>${JSON.stringify(one.arguments)}<|call|>`,
+          (call) =>
+            `<|start|>assistant to=functions.${call.name}<|channel|>commentary json<|message|>${JSON.stringify(call.arguments)}<|call|>`,
         )
         .join(''),
     bare: true,
   },
-  'glm 4.5': { family: 'glm', write: (calls) => calls.map((one) => glm(one, '\n')).join('\n') },
-  'glm 4.7': { family: 'glm', write: (calls) => calls.map((one) => glm(one, '')).join('') },
+  'glm 4.5': { family: 'glm', write: (calls) => calls.map((call) => glm(call, '\n')).join('\n') },
+  'glm 4.7': { family: 'glm', write: (calls) => calls.map((call) => glm(call, '')).join('') },
   'function-gemma': {
     family: 'function-gemma',
     write: (calls) =>
       calls
         .map(
-          (one) =>
-            `<start_function_call>call:${one.name}${gemma(one.arguments, '<escape>')}<end_function_call>`,
+          (call) =>
+            `<start_function_call>call:${call.name}${gemma(call.arguments, '<escape>')}<end_function_call>`,
         )
         .join(''),
   },
@@ -191,7 +193,7 @@ export const WRITERS: Readonly<
     family: 'gemma',
     write: (calls) =>
       calls
-        .map((one) => `<|tool_call>call:${one.name}${gemma(one.arguments, '<|"|>')}<tool_call|>`)
+        .map((call) => `<|tool_call>call:${call.name}${gemma(call.arguments, '<|"|>')}<tool_call|>`)
         .join(''),
   },
 };
@@ -205,14 +207,21 @@ function glm({ name, arguments: own }: Call, line: string): string {
 
 /** The schema of each parameter by the value, so that raw texts get their type back. */
 export function schemaFor(calls: readonly Call[], name: string): object {
-  const all = calls.filter((one) => one.name === name).map((one) => one.arguments);
-  const keys = KEYS.filter((key) => all.some((own) => Object.hasOwn(own, key)));
+  const all = calls.filter((call) => call.name === name).map((call) => call.arguments);
+  const keys = KEYS.filter((key) =>
+    all.some((localArguments) => Object.hasOwn(localArguments, key)),
+  );
   return {
     type: 'object',
     properties: Object.fromEntries(
       keys.map((key) => {
-        const values = all.filter((own) => Object.hasOwn(own, key)).map((own) => own[key]);
-        return [key, { type: values.some((one) => typeof one === 'string') ? 'string' : 'object' }];
+        const values = all
+          .filter((localArguments) => Object.hasOwn(localArguments, key))
+          .map((localArguments) => localArguments[key]);
+        return [
+          key,
+          { type: values.some((value) => typeof value === 'string') ? 'string' : 'object' },
+        ];
       }),
     ),
   };

@@ -21,7 +21,7 @@ function read(family: CallFamily, text: string, piece = text.length) {
 
 /** The text of all events. */
 const sum = (events: ReturnType<typeof read>): number =>
-  events.reduce((total, one) => total + ('text' in one ? one.text.length : one.name.length), 0);
+  events.reduce((total, item) => total + ('text' in item ? item.text.length : item.name.length), 0);
 
 const MIB = 2 ** 20;
 const OPENINGS = [
@@ -60,7 +60,7 @@ test.each([
   const value = 'x</'.repeat(Math.floor(MIB / 3));
   const events = read(CALL_FAMILIES[name], before + value + after, 7);
   const argumentText = events
-    .flatMap((one) => (one.type === 'arguments' ? [one.text] : []))
+    .flatMap((event) => (event.type === 'arguments' ? [event.text] : []))
     .join('');
   expect(JSON.parse(argumentText)).toEqual({ a: value });
 });
@@ -84,7 +84,7 @@ test.each([
 ] as const)('%s: %j is content', (name, text) => {
   expect(
     read(CALL_FAMILIES[name], text, 1)
-      .map((one) => 'text' in one && one.text)
+      .map((item) => 'text' in item && item.text)
       .join(''),
   ).toBe(text);
 });

@@ -185,8 +185,10 @@ async function commandLines(): Promise<void> {
     const { args, rest } = parseConfigArguments(words);
     assert.equal(args.deepspeed_config, 'FILE');
     assert.equal(args.deepspeed ?? false, words.includes('--deepspeed'));
-    const own = words.filter((word) => !/^--deepspeed([_-]config)?(=FILE)?$|^FILE$/.test(word));
-    assert.deepEqual(rest, own);
+    const localTexts = words.filter(
+      (word) => !/^--deepspeed([_-]config)?(=FILE)?$|^FILE$/.test(word),
+    );
+    assert.deepEqual(rest, localTexts);
   }
 }
 
@@ -229,8 +231,13 @@ async function megatron(place: Place): Promise<string> {
 async function foreignOptions({ device }: Place): Promise<void> {
   const common = { model: model(), config: GAN, device };
   for (const [name, value] of Object.entries({ mpu: {}, dist_init_required: false })) {
-    const given = { ...common, [name]: value } as Parameters<typeof initialize>[0];
-    await expectRefusal(() => initialize(given), 'DS_ARGUMENT', `"${name}"`, 'distributed');
+    const initializeOptions = { ...common, [name]: value } as Parameters<typeof initialize>[0];
+    await expectRefusal(
+      () => initialize(initializeOptions),
+      'DS_ARGUMENT',
+      `"${name}"`,
+      'distributed',
+    );
   }
   await leave();
 }

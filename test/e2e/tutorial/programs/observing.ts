@@ -89,7 +89,10 @@ async function monitorTraining(place: Place): Promise<string> {
 
 /** The program writes its own events to the engine's monitors. */
 async function ownEvents({ device, folder, rank }: Place): Promise<string> {
-  const own = new monitor.CsvMonitor({ outputPath: join(folder, `own.${rank}`), jobName: 'job' });
+  const localCsvMonitor = new monitor.CsvMonitor({
+    outputPath: join(folder, `own.${rank}`),
+    jobName: 'job',
+  });
   // The page passes the configuration, but the engine has made its monitors already.
   const section = ADAM as unknown as monitor.Monitor[];
   await expectRefusal(
@@ -97,7 +100,7 @@ async function ownEvents({ device, folder, rank }: Place): Promise<string> {
     'DS_ARGUMENT',
     'a list of monitors',
   );
-  const master = new monitor.MonitorMaster([own]);
+  const master = new monitor.MonitorMaster([localCsvMonitor]);
   const { engine } = await initialize({ model: model(), config: ADAM, device });
   for (let i = 0; i < 3; ++i) {
     trainStep(engine);

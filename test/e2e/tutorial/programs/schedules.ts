@@ -30,8 +30,8 @@ const open = async (place: Place, config: DsConfig): Promise<Engine> =>
   (await initialize({ model: model(), config: configFile(place, config), device: place.device }))
     .engine;
 
-const near = (got: number, expected: number, what: string): void =>
-  assert.ok(Math.abs(got - expected) < 1e-9, `${what}: ${got}, not ${expected}`);
+const near = (got: number, expected: number, label: string): void =>
+  assert.ok(Math.abs(got - expected) < 1e-9, `${label}: ${got}, not ${expected}`);
 
 /** The rate rises, falls and decays; momentum moves the other way. */
 async function oneCycle(place: Place): Promise<string> {
