@@ -27,7 +27,8 @@ export class Checks {
   }
 
   /**
-   * Within rtol 1e-5 and 1e-6 of the largest of `all` (default: `expected`); 10 times that on a GPU.
+   * Within rtol 1e-5 and 1e-6 of the largest of `all` (default: `expected`); 10 times that on a
+   * GPU.
    */
   near(
     label: string,
