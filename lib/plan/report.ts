@@ -106,12 +106,12 @@ function assumptions(request: PlanRequest): string[] {
       : []),
     ...(sizes.trained.count < sizes.weights.count
       ? [
-          'Adapters: f32. Bytes are within 5 % and times within 15 % of a measured 8B Llama on one H200 with checkpointing; simulated beyond.',
+          'Adapters are in f32. Predictions for an 8B Llama on one H200 with checkpointing are within 5 % of measured bytes and 15 % of measured times. Others are simulated.',
         ]
       : []),
     rates.isMeasured
-      ? 'AdamW: bytes are within 5 % and times within 15 % of measurements on 1 and 2 GPUs; simulated beyond.'
-      : `AdamW: bytes are within 5 % of measurements. Times are estimated: no run on ${rates.name} was measured. Rates are its published figures times the fractions that an H200 reaches.`,
+      ? 'Accuracy with AdamW: on 1 and 2 GPUs, bytes are within 5 % and times within 15 % of measurements. Plans for more GPUs are simulated.'
+      : `Accuracy with AdamW: bytes are within 5 % of measurements. Times are estimates, because no run on ${rates.name} was measured. Rates are its published figures times the fractions that an H200 reaches.`,
   ];
 }
 
