@@ -12,7 +12,7 @@ import {
 } from '../tensor/index.js';
 
 /** Norms below this count as this, as in PyTorch's normalize(). */
-const MIN_NORM = 1e-12;
+export const MIN_NORM = 1e-12;
 
 /** The products with the rows of a weight, each divided by its norm. Source: Baichuan 2. */
 export class NormalizedHead extends Module {

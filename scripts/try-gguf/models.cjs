@@ -59,6 +59,8 @@ const DELTA = {
   linear_key_head_dim: 64,
   linear_value_head_dim: 64,
 };
+/** Of models with many layers. */
+const SMALL = { num_key_value_heads: 4, head_dim: 16, hidden_size: 64, intermediate_size: 64 };
 const GEMMA_LAYERS = ['sliding_attention', 'full_attention'];
 const FAMILIES = {
   llama: { rope_scaling: LLAMA3, rope_parameters: null },
@@ -192,12 +194,22 @@ const FAMILIES = {
   },
   exaone: { num_layers: 2, rope_parameters: null, rope_scaling: LLAMA3 },
   apertus: { rope_parameters: null, rope_scaling: LLAMA3 },
+  // llama.cpp decides by the number of layers.
+  baichuan: { num_hidden_layers: 32, ...SMALL },
+  'baichuan-alibi': {
+    num_hidden_layers: 40,
+    ...SMALL,
+    max_position_embeddings: undefined,
+    model_max_length: 512,
+  },
 };
 
 /** The model of a family; its weights are the same on every machine. */
 function modelOf({ nn, noGrad, Tensor }, name) {
   const config = JSON.parse(readFileSync(join(golden, name, 'config.json'), 'utf8'));
-  const model = nn.models.fromConfig({ ...config, ...SIZES, ...FAMILIES[name] });
+  const all = Object.entries({ ...config, ...SIZES, ...FAMILIES[name] });
+  const given = all.filter(([, value]) => value !== undefined);
+  const model = nn.models.fromConfig(Object.fromEntries(given));
   let state = 12_345;
   for (const [path, parameter] of model.namedParameters()) {
     const isNorm = /norm|ln_/.test(path) && !/^gemma(?!4)/.test(config.model_type);

@@ -108,6 +108,9 @@ const FAMILIES: Readonly<Record<string, JsonObject>> = {
   'qwen3-next': { ...DELTA, mlp_only_layers: [] },
   'granite-hybrid': {},
   ministral3: {},
+  // llama.cpp decides by the number of layers.
+  baichuan: { num_hidden_layers: 32, intermediate_size: 8 },
+  'baichuan-alibi': { num_hidden_layers: 40, intermediate_size: 8 },
 };
 
 /** Families whose files are read in all types; packing does not depend on the family. */
@@ -131,6 +134,8 @@ const RESIZED = [
   'qwen3-5',
   'qwen3-5-moe',
   'qwen3-next',
+  'baichuan',
+  'baichuan-alibi',
 ];
 
 /** The model of a golden folder with other settings. */
@@ -307,12 +312,26 @@ test.each([
   ['gemma4', { num_kv_shared_layers: 1 }, /sharedKeys: expected after a layer with a window/],
   ['deepseek-v2', { n_group: 2, topk_method: 'group_limited_greedy' }, /groups: expected 1, got 2/],
   ['deepseek-v3', { rope_parameters: { ...DEEPSEEK_ROPE, mscale: 1 } }, /mscale: expected 0.8/],
+  ['baichuan', { num_hidden_layers: 33 }, /32 layers with .*, or 40 with .*, got 33 layers/],
+  ['baichuan-alibi', { num_hidden_layers: 32 }, /or 40 with biased scores, got 32 layers/],
   ['seed-oss', { mlp_bias: true }, /expected tensors of seed_oss in llama.cpp, got .*mlp/],
 ])('a setting of %s that llama.cpp lacks is refused: %j', async (name, settings, message) => {
   const config = JSON.parse(readFileSync(join(golden, 'models', name, 'config.json'), 'utf8'));
   const model = nn.models.fromConfig({ ...config, ...FAMILIES[name], ...settings });
   const error = await refusal(() => nn.saveGguf(model, join(folder, 'lost.gguf')));
   expect([error.code, error.message]).toEqual(['DS_ARGUMENT', expect.stringMatching(message)]);
+});
+
+test('a Baichuan file of another number of layers is refused', async () => {
+  const [path, changedPath] = ['layers', 'changed-layers'].map((name) =>
+    join(folder, `${name}.gguf`),
+  ) as [string, string];
+  await nn.saveGguf(await changeTensor('baichuan'), path, { type: 'F32' });
+  const { entries, tensors, pieces } = contentsOf(path);
+  const metadata = new Map<string, WrittenValue>(entries).set('baichuan.block_count', 31);
+  await writeGguf(changedPath, { metadata, tensors }, pieces);
+  const { message } = await refusal(() => readBack(changedPath));
+  expect(message).toMatch(/block_count: expected 32 layers with rotary .*, got 31/);
 });
 
 test.each([

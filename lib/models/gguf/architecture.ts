@@ -15,6 +15,11 @@ export interface GgufArchitecture {
   readonly className: string;
   /** Whether a file with this name has this architecture. Default: all have it. */
   readonly matches?: (keys: GgufKeys) => boolean;
+  /** Models that are written so, by config.json, and their description. Default: all. */
+  readonly writes?: {
+    readonly fits: (config: JsonObject) => boolean;
+    readonly expected: string;
+  };
   /** Files with experts. Default: they are refused. */
   readonly mixture?: GgufMixture;
   /** Whether rows of queries and keys are stored in pairs. Default false. */

@@ -2,6 +2,7 @@
 // tensor names.
 import { F32 } from '../../checkpoint/index.js';
 import type { GgufArchitecture } from './architecture.js';
+import { BAICHUAN } from './baichuan.js';
 import { DELTA_35 } from './delta.js';
 import type { Entries } from './entries.js';
 import { GATE_UP, STACKED_HALVES } from './layouts.js';
@@ -400,6 +401,7 @@ export const ARCHITECTURES: readonly GgufArchitecture[] = [
       max_position_embeddings: 'n_positions',
     },
   },
+  ...BAICHUAN,
   {
     // Its files have the tensors and the computation of Llama.
     name: 'internlm2',

@@ -22,6 +22,7 @@ import { numel } from '../../runtime/view.js';
 import { held, noGrad, scope } from '../../tensor/index.js';
 import { ggufTokenizer } from '../../text/gguf-tokenizer.js';
 import type { CausalLM } from '../causal-lm.js';
+import { MIN_NORM, NormalizedHead } from '../normalized-head.js';
 import { RotaryLM } from '../rotary/rotary-lm.js';
 import { pretrainedSources } from '../save-weights.js';
 import type { GgufArchitecture } from './architecture.js';
@@ -105,9 +106,13 @@ export async function saveGguf(
 }
 
 function architectureOf(model: CausalLM): [GgufArchitecture, RotaryLM] {
-  const type = model.describe()?.config.model_type;
-  const found = ARCHITECTURES.find(({ modelTypes }) => modelTypes.includes(type as string));
+  const { config = {} } = model.describe() ?? {};
+  const type = config.model_type;
+  const ofType = ARCHITECTURES.filter(({ modelTypes }) => modelTypes.includes(type as string));
+  const found = ofType.find(({ writes }) => writes?.fits(config) ?? true);
   if (found && model instanceof RotaryLM) return [found, model];
+  const expected = ofType[0]?.writes?.expected;
+  if (expected) throw argumentError('saveGguf', expected, `${config.num_hidden_layers} layers`);
   const known = ARCHITECTURES.flatMap(({ modelTypes }) => modelTypes).join(', ');
   throw valueError('saveGguf', `a model of ${known}`, type ?? model.constructor.name);
 }
@@ -143,6 +148,8 @@ interface Piece {
   readonly order?: PlacedOrder;
   /** Changes every value. */
   readonly change?: (value: number) => number;
+  /** Width of rows that are divided by their norms. Default: no row is. */
+  readonly unitRows?: number;
   /** The values, if no tensor of the model has them. */
   readonly values?: readonly number[];
 }
@@ -167,6 +174,8 @@ function piecesOf(architecture: GgufArchitecture, model: RotaryLM, type: GgufTyp
   const isNumber = (name: string): boolean => numbers.has(placeOf(architecture, name)?.rest ?? '');
   const { sources } = pretrainedSources(model, model.describe());
   const isTied = model.config.tied;
+  // llama.cpp multiplies by the rows as they are.
+  const hasUnitHead = model.lm_head instanceof NormalizedHead;
   const stacks = new Map<string, { target: Target; sources: TensorSource[] }>();
   for (const source of sources) {
     if (isNumber(source.name)) continue;
@@ -188,7 +197,14 @@ function piecesOf(architecture: GgufArchitecture, model: RotaryLM, type: GgufTyp
     const isOffset = hasOffsetNorms && name.endsWith('norm.weight') && !isPlain;
     const change = target.change ?? (isOffset ? OFFSET.write : null);
     const { order } = target;
-    return { tensor, sources: all, ...(order && { order }), ...(change && { change }) };
+    const unitRows = hasUnitHead && name === 'output.weight' ? model.config.channels : null;
+    return {
+      tensor,
+      sources: all,
+      ...(order && { order }),
+      ...(change && { change }),
+      ...(unitRows !== null && { unitRows }),
+    };
   });
   return [...small, ...ofModel];
 }
@@ -283,17 +299,28 @@ async function* bytesOf({
   tensor,
   sources,
   values,
+  unitRows,
   ...changes
 }: Piece): AsyncGenerator<Uint8Array> {
   if (values) yield packed(tensor.type, Float32Array.from(values));
   for (const source of sources) {
     const all = changeValues(await valuesOf(source), changes);
+    if (unitRows !== undefined) divideByNorms(all, unitRows);
     if (tensor.type !== 'F32') requireRange(source.name, all);
     for (let at = 0; at < all.length; at += CHUNK) {
       yield packed(tensor.type, all.subarray(at, at + CHUNK));
       // Lets other work of the thread run between chunks.
       await new Promise(setImmediate);
     }
+  }
+}
+
+/** Divides each row of `width` values by its norm. */
+function divideByNorms(values: Float32Array, width: number): void {
+  for (let at = 0; at < values.length; at += width) {
+    const row = values.subarray(at, at + width);
+    const norm = Math.max(Math.sqrt(row.reduce((sum, value) => sum + value ** 2, 0)), MIN_NORM);
+    for (let i = 0; i < width; ++i) row[i] = (row[i] as number) / norm;
   }
 }
 
