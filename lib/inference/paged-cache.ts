@@ -135,7 +135,7 @@ export class PagedCache {
     for (const pool of this.pools.splice(0)) pool?.dispose();
     for (const pools of this.states.splice(0)) {
       pools?.inputs.dispose();
-      pools?.states.dispose();
+      pools?.states?.dispose();
     }
   }
 
@@ -150,7 +150,7 @@ export class PagedCache {
       this.pools.push(isRecurrent || from !== null ? null : held(pool));
       const states = (): StatePools => {
         const pools = statePools(this.sequences, required(recurrent), { dtype, device });
-        return { inputs: pools.inputs.keep(), states: pools.states.keep() };
+        return { inputs: pools.inputs.keep(), states: pools.states?.keep() ?? null };
       };
       this.states.push(isRecurrent ? scope(states) : null);
     }

@@ -43,6 +43,7 @@ export { HyperClovaX, type HyperClovaXConfig } from './hyperclovax/hyperclovax.j
 export { InternLm2, type InternLm2Config } from './internlm2/internlm2.js';
 export { InternLm3, type InternLm3Config } from './internlm3/internlm3.js';
 export { Jais2, type Jais2Config } from './jais2/jais2.js';
+export { Lfm2, type Lfm2Config } from './lfm2/lfm2.js';
 export { Llama, type LlamaConfig } from './llama/llama.js';
 export { Mellum, type MellumConfig } from './mellum/mellum.js';
 export { MiniCpm, type MiniCpmConfig } from './minicpm/minicpm.js';

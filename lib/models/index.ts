@@ -49,6 +49,7 @@ export type {
   RotarySizes,
   Window,
 } from './rotary/config.js';
+export type { ConvSizes } from './rotary/conv-config.js';
 export type { DeltaSizes } from './rotary/delta-config.js';
 export type { ConvWeights, GatedDeltaNet } from './rotary/delta-net.js';
 export type { FeedForward, GatedMlp, PlainMlp } from './rotary/feed-forward.js';

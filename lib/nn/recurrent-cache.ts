@@ -3,7 +3,7 @@ import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import { type DType, dtypeSize, statisticOf } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
-import { leading } from '../runtime/required.js';
+import { leading, required } from '../runtime/required.js';
 import { type DeltaInputs, refuseBatchInvariant, Tensor } from '../tensor/index.js';
 import type { RecurrentState, SequenceCache } from './attention.js';
 
@@ -15,7 +15,7 @@ export interface RecurrentSizes {
   readonly channels: number;
   /** Weights of each of these channels. */
   readonly taps: number;
-  /** Value heads. */
+  /** Value heads; 0: the layers have a convolution only. */
   readonly heads: number;
   /** Rows of a head's state. */
   readonly keyDim: number;
@@ -27,8 +27,8 @@ export interface RecurrentSizes {
 export interface StatePools {
   /** The last inputs of the convolution, [slots, taps - 1, channels]. */
   readonly inputs: Tensor;
-  /** [slots, heads, keyDim, valueDim] f32 (f64 for f64). */
-  readonly states: Tensor;
+  /** [slots, heads, keyDim, valueDim] f32 (f64 for f64); null without heads. */
+  readonly states: Tensor | null;
 }
 
 /** Allocates the pools of one layer. Throws DS_OUT_OF_MEMORY. */
@@ -39,7 +39,10 @@ export function statePools(
 ): StatePools {
   return {
     inputs: Tensor.empty([slots, taps - 1, channels], dtype, device),
-    states: Tensor.empty([slots, heads, keyDim, valueDim], statisticOf(dtype), device),
+    states:
+      heads === 0
+        ? null
+        : Tensor.empty([slots, heads, keyDim, valueDim], statisticOf(dtype), device),
   };
 }
 
@@ -84,7 +87,7 @@ export function pooledState(pools: () => StatePools, lists: () => SequenceLists)
         beta: tokensOf(beta),
         ...lists(),
         out: tokensOf(out),
-        pool: pools().states,
+        pool: required(pools().states),
       });
       return out;
     },
@@ -124,7 +127,13 @@ export class RecurrentCache implements SequenceCache {
         () => listsOf(count),
       );
     this.state = {
-      convolve: (x, weight) => within(leading(x.shape, 2)[1]).convolve(x, weight),
+      convolve: (x, weight) => {
+        const [, count] = leading(x.shape, 2);
+        const out = within(count).convolve(x, weight);
+        // Without a recurrence, the convolution is the last step of a layer.
+        if (sizes.heads === 0) this.length += count;
+        return out;
+      },
       delta: (inputs) => {
         const [, count] = leading(inputs.v.shape, 2);
         const out = within(count).delta(inputs);

@@ -49,7 +49,7 @@ def randomize(model, generator):
             first = parameter.mean().round() if is_norm else 0
             parameter.copy_(first + 0.1 * noise if is_norm else 0.15 * noise)
         for name, buffer in model.named_buffers():
-            if name.endswith("e_score_correction_bias"):
+            if name.endswith(("e_score_correction_bias", "expert_bias")):
                 buffer.copy_(0.1 * torch.randn(buffer.shape, generator=generator))
             if name.endswith("layer_scalar"):
                 buffer.copy_(1 + 0.2 * torch.randn(buffer.shape, generator=generator))

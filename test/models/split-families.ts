@@ -37,6 +37,7 @@ const CHOSEN: Readonly<Record<string, string>> = {
   gpt2: 'another body',
   gptj: 'a bias of the head',
   hunyuan: 'norms behind the rotation',
+  lfm2: 'short convolutions',
   olmo: 'norms without weights',
   smollm3: 'a list of layers that do not rotate',
 };

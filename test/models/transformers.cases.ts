@@ -121,10 +121,7 @@ function inFiles(model: nn.models.CausalLM, parameter: string): string {
 const RENAMED: Readonly<
   Record<string, readonly (readonly [own: RegExp | string, name: string])[]>
 > = {
-  'granite-moe': [
-    ['mlp.gate.weight', 'block_sparse_moe.router.weight'],
-    ['mlp.experts', 'block_sparse_moe.experts'],
-  ],
+  'granite-moe': [['mlp.gate.weight', 'block_sparse_moe.router.weight']],
   'granite-hybrid': [
     ['mlp.gate_up_proj', 'shared_mlp.input_linear'],
     ['mlp.down_proj', 'shared_mlp.output_linear'],
@@ -164,7 +161,9 @@ async function agrees(name: string, device: Device): Promise<void> {
   const isTable = typeof traitsOf(model).positions === 'object';
   for (const [parameter, { grad, requiresGrad }] of model.namedParameters()) {
     if (!requiresGrad) continue;
-    const names = [inMemory(inFiles(model, parameter), name), parameter];
+    const { block = 'mlp' } = traitsOf(model).moe?.files ?? {};
+    const ofBlock = parameter.replace('.mlp.', `.${block}.`);
+    const names = [inMemory(inFiles(model, parameter), name), parameter, ofBlock];
     const recorded = names
       .map((name) => `gradient.${name}`)
       .find((text) => files.tensors.has(text));

@@ -53,6 +53,12 @@ class SmallQwen3Next extends nn.models.Qwen3Next {
     super({ ...options, moe, delta: deltaOf(options.layers) });
   }
 }
+/** Every second layer is a short convolution. */
+class SmallLfm2 extends nn.models.Lfm2 {
+  constructor(given: Omit<nn.models.Lfm2Config, 'conv'>) {
+    super({ ...given, conv: { taps: 3, layers: deltaOf(given.layers).layers } });
+  }
+}
 type Small = new (
   options: typeof shape & { maxSeq: number; layers: number; activationCheckpointing: boolean },
 ) => nn.models.RotaryLM;
@@ -65,6 +71,7 @@ const rows = [true, false].flatMap((checkpointing): [string, Small, boolean][] =
   ['Mixtral', SmallMixtral, checkpointing],
   ['Qwen35', SmallQwen35, checkpointing],
   ['Qwen3Next', SmallQwen3Next, checkpointing],
+  ['Lfm2', SmallLfm2, checkpointing],
   ...byDeclaration.map((name): [string, Small, boolean] => [
     ...([name, (nn.models as unknown as Record<string, Small>)[name] as Small] as const),
     checkpointing,

@@ -124,13 +124,24 @@ function deltaMixer(traits: RotaryTraits, { channels }: RotarySizes, delta: Delt
   };
 }
 
+/**
+ * A gated short convolution: both gates, the values, their product, the convolution, and its
+ * product with a gate. Backward: gradients of both halves of the convolution and of in_proj.
+ */
+const convMixer = ({ channels }: RotarySizes): Mixer => ({
+  kept: 6 * channels,
+  statistics: 0,
+  backward: 7 * channels,
+});
+
 /** Of one block; if both kinds are mixed, their mean, and the maximum of a backward. */
 function mixerOf(traits: RotaryTraits, sizes: RotarySizes): Mixer {
   const attention = attentionMixer(traits, sizes);
-  const { delta, layers } = sizes;
-  if (!delta) return attention;
-  const recurrence = deltaMixer(traits, sizes, delta);
-  const share = delta.layers.filter((layer) => layer).length / layers;
+  const { delta, conv, layers } = sizes;
+  const kinds = delta ?? conv;
+  if (!kinds) return attention;
+  const recurrence = delta ? deltaMixer(traits, sizes, delta) : convMixer(sizes);
+  const share = kinds.layers.filter((layer) => layer).length / layers;
   const mean = (key: 'kept' | 'statistics'): number =>
     share * recurrence[key] + (1 - share) * attention[key];
   return {

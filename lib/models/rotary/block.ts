@@ -22,6 +22,7 @@ import { bodyAt } from './layer-kinds.js';
 import { LayeredAttention } from './layered-attention.js';
 import { setNamed } from './named-module.js';
 import { type AnyNorm, type Norm, normalized, normOf } from './norms.js';
+import { ShortConvolution } from './short-convolution.js';
 import type { RotaryTraits } from './traits.js';
 
 /**
@@ -34,7 +35,7 @@ export class RotaryBlock extends Module {
   /** Before the attention, in families with this norm. */
   declare readonly input_layernorm: Norm;
   /** Causal attention with rotary positions; in some layers of hybrid models a recurrence. */
-  declare readonly self_attn: BlockAttention | GatedDeltaNet;
+  declare readonly self_attn: BlockAttention | GatedDeltaNet | ShortConvolution;
   /** Before the MLP; in families with norms after the branches, after the attention. */
   declare readonly post_attention_layernorm: Norm;
   /** The feed-forward block, or a mixture of experts. */
@@ -54,6 +55,8 @@ export class RotaryBlock extends Module {
     this.addNorm(norms.attention[0]);
     if (body.delta?.layers[layer]) {
       setNamed(this, 'self_attn', 'linear_attn', new GatedDeltaNet(body));
+    } else if (body.conv?.layers[layer]) {
+      setNamed(this, 'self_attn', 'conv', new ShortConvolution(body));
     } else {
       const attention = new (attentionOf(traits))(ownBody, { window, layer });
       setNamed(this, 'self_attn', names.attention ?? 'self_attn', attention);

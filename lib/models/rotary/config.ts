@@ -7,6 +7,7 @@ import { requireType } from '../../runtime/require-type.js';
 import { keysOf } from '../../runtime/typed-keys.js';
 import type { CausalConfig } from '../causal-lm.js';
 import { AlibiSlopes } from './alibi.js';
+import { type ConvSizes, readConv } from './conv-config.js';
 import { type DeltaSizes, readDelta } from './delta-config.js';
 import { type FullHeads, readLayerKinds, type SharedKeys } from './kind-options.js';
 import { type MoeConfig, type MoeSizes, readMoe } from './mixture.js';
@@ -54,6 +55,8 @@ export interface RotaryConfig extends CausalConfig {
   latent?: LatentSizes;
   /** Layers of gated delta nets, in families that have them. */
   delta?: DeltaSizes;
+  /** Layers with a gated short convolution, in families that have them. */
+  conv?: ConvSizes;
   /** Heads of layers without a window, in families where they differ. Default: as the others. */
   full?: FullHeads | null;
   /**
@@ -163,6 +166,7 @@ export type FamilyOption =
   | 'embedDim'
   | 'latent'
   | 'delta'
+  | 'conv'
   | 'full'
   | 'sharedKeys'
   | 'layerInputDim'
@@ -248,6 +252,7 @@ function varyingOf(traits: RotaryTraits): FamilyOption[] {
     parallel,
     latent,
     delta,
+    conv,
     layerKinds,
   } = traits;
   const { qkv, out, mlp } = biases;
@@ -263,6 +268,7 @@ function varyingOf(traits: RotaryTraits): FamilyOption[] {
     embedDim: traits.sums,
     latent,
     delta,
+    conv,
     qkNorm: traits.qkNormKey,
     full: layerKinds,
     sharedKeys: layerKinds,
@@ -356,6 +362,7 @@ function variedOf(
     }),
     ...Object.fromEntries(switched.map((item) => [item, config[item] ?? false])),
     ...(has('delta') && { delta: readDelta(name, config.delta, layers) }),
+    ...(has('conv') && { conv: readConv(name, config.conv, layers) }),
     ...(has('window') && { window: config.window ?? null }),
     ...(has('partialRotaryFactor') && { partialRotaryFactor }),
     ...(has('ropeLayers') && { ropeLayers: requireLayers(name, config.ropeLayers, layers) }),

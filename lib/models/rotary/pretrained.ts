@@ -15,6 +15,7 @@ import {
   type Window,
   windowsOf,
 } from './config.js';
+import { describeConv, parseConv, parseFeedWidth } from './conv-config.js';
 import { describeDelta, parseDelta } from './delta-config.js';
 import { describeLayerKinds, parseLayerKinds } from './layer-kinds.js';
 import { describeMoe, expertSlices, parseMoe, parseRouterLoss } from './mixture.js';
@@ -147,7 +148,9 @@ export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): Ro
     heads,
     vocabSize,
     // The usual width of a block without a gate.
-    hidden: config.size('intermediate_size', typeof traits.feed === 'object' ? 4 * channels : null),
+    hidden: traits.conv
+      ? parseFeedWidth(config)
+      : config.size('intermediate_size', typeof traits.feed === 'object' ? 4 * channels : null),
     kvHeads,
     ...wide,
     eps: config.positive(epsKey, eps),
@@ -166,6 +169,7 @@ export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): Ro
     ...(traits.positions ? { maxSeq } : parseRope(traits, config, maxSeq)),
     ...parseRopeLayers(traits, config, layers),
     ...(traits.delta && { delta: parseDelta(config, layers) }),
+    ...(traits.conv && { conv: parseConv(config, layers) }),
     ...parseScales(traits, config),
     ...(traits.parallel?.key && { parallel: config.flag(...traits.parallel.key) }),
     ...(traits.sums && {
@@ -367,6 +371,7 @@ export function describeRotary(traits: RotaryTraits, sizes: RotarySizes): Pretra
     ...describeWindow(traits, sizes),
     ...describeScales(traits, sizes.scales),
     ...(sizes.delta && describeDelta(sizes.delta)),
+    ...(sizes.conv && describeConv(sizes.conv)),
     ...describeLayerKinds(traits, sizes),
     ...(parallel?.key && { [parallel.key[0]]: sizes.parallel ?? parallel.key[1] }),
     ...(traits.sums && {

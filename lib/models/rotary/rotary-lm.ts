@@ -28,6 +28,7 @@ import {
   type RotarySizes,
   readRotaryConfig,
 } from './config.js';
+import { convStatesOf } from './conv-config.js';
 import { statesOf } from './delta-config.js';
 import { LatentAttention } from './latent-attention.js';
 import { differs, shapesOf } from './layer-kinds.js';
@@ -103,7 +104,8 @@ export abstract class RotaryLM extends CausalLM {
 
   /** @internal */
   override get recurrentSizes(): RecurrentSizes | null {
-    const { delta } = this.config;
+    const { delta, conv, channels } = this.config;
+    if (conv) return convStatesOf(conv, channels);
     return delta ? statesOf(delta) : null;
   }
 

@@ -50,7 +50,8 @@ export function rotaryTensorPlan(body: Body, taken: NonNullable<TensorPlan['take
     ...(!traits.latent &&
       (body.embedDim ?? body.channels) === body.channels &&
       !traits.layerKinds &&
-      !traits.delta && {
+      !traits.delta &&
+      !traits.conv && {
         sequence: {
           body: model,
           first: `${list}.0`,

@@ -305,6 +305,8 @@ export interface RotaryTraits {
   readonly perHead?: string;
   /** Whether several queries share a key head in that projection. Default false. */
   readonly perGroup?: boolean;
+  /** Whether some layers have a gated short convolution instead of attention. Default false. */
+  readonly conv?: boolean;
   /** Gated delta net layers between those with attention. Default: none. */
   readonly delta?: DeltaTraits;
   /**

@@ -1,0 +1,25 @@
+"""Families with short convolutions in place of attention."""
+
+from families.sizes import TINY
+
+CONV = {
+    **TINY,
+    "intermediate_size": 16,
+    "num_hidden_layers": 3,
+    "layer_types": ["conv", "full_attention", "conv"],
+    "pad_token_id": None,
+    "rope": (10000.0, None),
+}
+FAMILIES = {
+    "lfm2": (
+        1085,
+        "Lfm2Config",
+        "Lfm2ForCausalLM",
+        {
+            **CONV,
+            "tie_word_embeddings": True,
+            "block_multiple_of": 6,
+            "block_ffn_dim_multiplier": 1.3,
+        },
+    ),
+}
