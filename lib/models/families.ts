@@ -44,6 +44,7 @@ export { InternLm2, type InternLm2Config } from './internlm2/internlm2.js';
 export { InternLm3, type InternLm3Config } from './internlm3/internlm3.js';
 export { Jais2, type Jais2Config } from './jais2/jais2.js';
 export { Lfm2, type Lfm2Config } from './lfm2/lfm2.js';
+export { Lfm2Moe, type Lfm2MoeConfig } from './lfm2-moe/lfm2-moe.js';
 export { Llama, type LlamaConfig } from './llama/llama.js';
 export { Mellum, type MellumConfig } from './mellum/mellum.js';
 export { MiniCpm, type MiniCpmConfig } from './minicpm/minicpm.js';

@@ -22,4 +22,17 @@ FAMILIES = {
             "block_ffn_dim_multiplier": 1.3,
         },
     ),
+    "lfm2-moe": (
+        1086,
+        "Lfm2MoeConfig",
+        "Lfm2MoeForCausalLM",
+        {
+            **CONV,
+            "num_dense_layers": 1,
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 8,
+            "routed_scaling_factor": 1.5,
+        },
+    ),
 }
