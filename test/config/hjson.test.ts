@@ -175,7 +175,7 @@ describe('oddities', () => {
         kind: 'advice',
         path: '',
         text: expect.stringMatching(
-          /^a comment holds the rest of a line, with keys\. The keys that were read: seed, train_batch_size\. Break/,
+          /^a comment holds the rest of a line, including keys\. The keys that were read: seed, train_batch_size\. Start/,
         ),
       }),
     ]);

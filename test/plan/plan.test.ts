@@ -416,7 +416,7 @@ test('4-bit weights of an unbuilt model take the bytes of a built one', () => {
 test.each([
   [{ lora: 8, qlora: 8 }, '--lora or --qlora'],
   [{ lora: 8, tp: 2 }, 'adapters are not cut'],
-  [{ loraTargets: 'all-linear' }, '--lora or --qlora with it'],
+  [{ loraTargets: 'all-linear' }, '--lora or --qlora together with it'],
   [{ lora: 8, loraTargets: 'nothing' }, 'nothing'],
 ])('%j of a plan is refused', (input, message) => {
   expect(() => plan({ ...flags, ...input })).toThrow(message);

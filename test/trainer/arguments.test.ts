@@ -360,7 +360,7 @@ describe('as options of a Trainer', () => {
       '--eval_on_start --eval_steps 2',
       /--eval_on_start: expected --eval_data FILE together with it/,
     ],
-    ['--eval_strategy steps', /--eval_data FILE as well/],
+    ['--eval_strategy steps', /--eval_data FILE together with it/],
     ['--logging_strategy sometimes', /"no", "steps" or "epoch"/],
     ['--lr_scheduler_kwargs {"timescale":3}', /--lr_scheduler_kwargs timescale: expected min_lr/],
     [
@@ -372,7 +372,7 @@ describe('as options of a Trainer', () => {
       /--lr_scheduler_kwargs decay_type: expected "linear", "cosine", "1-sqrt"/,
     ],
     ['--lr_scheduler_kwargs {"lr_end":0,"min_lr":1}', /kwargs min_lr: expected one value/],
-    ['--early_stopping_threshold 1', /--early_stopping_patience as well/],
+    ['--early_stopping_threshold 1', /--early_stopping_patience together with it/],
     [
       '--load_best_model_at_end',
       /--load_best_model_at_end: expected --eval_data FILE together with it/,

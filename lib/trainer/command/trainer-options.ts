@@ -271,7 +271,7 @@ function evaluationOf(args: TrainArguments): Evaluation | null {
     throw argumentError(
       argument,
       '--eval_data FILE together with it',
-      JSON.stringify(strategy) ?? 'none',
+      JSON.stringify(strategy) ?? 'no --eval_data',
     );
   }
   const isBySteps = strategy === 'steps' && steps === undefined;
