@@ -1,4 +1,4 @@
-// Activation memory of GPT-2 by checkpointing mode: measured bytes and the closed formula.
+// Measures the activation memory of GPT-2 by checkpointing mode, and compares it with the formula.
 import * as models from '../lib/models/index.js';
 import { type Device, device as findDevice } from '../lib/runtime/device.js';
 import type { DType } from '../lib/runtime/dtype.js';

@@ -1,5 +1,4 @@
-// An optimizer's update over a flat range, on the device and on host threads: bytes moved per
-// second.
+// Measures the update of an optimizer on the device and on host threads, in bytes per second.
 import { DsError } from '../lib/errors.js';
 import { Buffer } from '../lib/runtime/buffer.js';
 import { type Device, device as findDevice, setThreads, threads } from '../lib/runtime/device.js';

@@ -1,4 +1,4 @@
-// Throughput of a batch with several adapters, against the same batch without any.
+// Compares the throughput of a batch with several adapters and of the same batch without adapters.
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

@@ -1,5 +1,5 @@
-// Bytes per second of saving a checkpoint, of verifying it, and of reading it back: as it was
-// saved, and cut otherwise.
+// Measures bytes per second of saving a checkpoint, verifying it, and loading it on the same and on
+// other numbers of ranks.
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

@@ -1,4 +1,5 @@
-// Cases of `bench cpu`, for our side and the peer's: training, generation and single ops, by size.
+// Lists the cases of `bench cpu` for this library and for PyTorch: training, generation and single
+// ops.
 import { initInference, initialize, seed } from '../lib/index.js';
 import * as models from '../lib/models/index.js';
 import { quantizeModel } from '../lib/models/quantize-model.js';

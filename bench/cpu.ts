@@ -1,4 +1,4 @@
-// Compares a CPU's time for training, generation and single ops with plain PyTorch, case by case.
+// Compares CPU times of training, generation and single ops with PyTorch.
 import { type ChildProcess, spawn } from 'node:child_process';
 import { createInterface } from 'node:readline';
 

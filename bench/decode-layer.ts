@@ -1,5 +1,5 @@
-// Cost of each kernel of a Llama 8B layer in a recorded step. The cost is the difference between a
-// chain of layers with and without the kernel, in microseconds.
+// Measures the cost of each kernel of a Llama 8B layer in a recorded step. The cost is the
+// difference between a chain of layers with and without the kernel, in microseconds.
 import type { Device } from '../lib/runtime/device.js';
 import { Graph } from '../lib/runtime/graph.js';
 import * as kernels from '../lib/runtime/kernels.generated.js';

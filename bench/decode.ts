@@ -1,5 +1,5 @@
-// Speed of generation with a model of Llama's shapes and random weights: tokens per second, time to
-// the first token, and host time per step.
+// Measures generation with Llama's shapes and random weights: tokens per second, time to the first
+// token, and host time per step.
 import { type inference, initInference, type nn, seed } from '../lib/index.js';
 import { quantizeModel } from '../lib/models/quantize-model.js';
 import { Experts, SparseMixture } from '../lib/nn/experts.js';

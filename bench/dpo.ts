@@ -1,4 +1,4 @@
-// Speed of updates by preferences, with Llama's shapes and random weights.
+// Measures the speed of DPO updates with Llama's shapes and random weights.
 // bench/peers/post_training_torch.py does the same in PyTorch.
 import { dpo } from '../lib/index.js';
 import type { PairSample } from '../lib/text/index.js';

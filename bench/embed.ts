@@ -1,4 +1,4 @@
-// Throughput of an encoder that embeds texts: vectors of texts of uneven length on the host.
+// Measures the throughput of an encoder that embeds texts of different lengths.
 import { noGrad, scope, seed } from '../lib/index.js';
 import { ModernBert } from '../lib/models/encoders.js';
 import { device as findDevice } from '../lib/runtime/device.js';

@@ -1,5 +1,6 @@
-// Microseconds per launch of products of few rows and of paged attention, at the sizes of Llama 8B.
-// Weights have 16, 8 or 4 bits. Each launch reads weights or keys that are in no cache.
+// Measures microseconds per launch of products with few rows and of paged attention, in the sizes
+// of Llama 8B. Weights have 16, 8 or 4 bits. Each launch reads weights or keys that are in no
+// cache.
 import { zeros } from '../lib/index.js';
 import type { Device } from '../lib/runtime/device.js';
 import * as kernels from '../lib/runtime/kernels.generated.js';

@@ -1,4 +1,4 @@
-// A tokenizer and schemas for benchmarks of structured output with random weights.
+// Defines a tokenizer and schemas for benchmarks of structured output.
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';

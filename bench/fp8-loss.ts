@@ -1,4 +1,5 @@
-// Loss of GPT-2 trained from the start in bf16 and with FP8 products, on one text and one order.
+// Compares the loss of GPT-2 trained in bf16 and with FP8 products, on the same text in the same
+// order.
 import { closeSync, openSync, readSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { type DsConfig, type Engine, initialize, nn } from '../lib/index.js';

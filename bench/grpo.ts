@@ -1,4 +1,4 @@
-// Speed of updates by rewards, with Llama's shapes and random weights.
+// Measures the speed of GRPO updates with Llama's shapes and random weights.
 // bench/peers/post_training_torch.py does the same in PyTorch.
 import { grpo } from '../lib/index.js';
 import type { PromptSample } from '../lib/text/index.js';

@@ -1,4 +1,4 @@
-// Options of each benchmark, printed by --help.
+// Lists the options of each benchmark, which --help prints.
 import type { Options } from './main.js';
 
 /** Descriptions of options by name, in print order. */

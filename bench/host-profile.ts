@@ -1,5 +1,5 @@
-// Where the host's time goes while something runs: the functions of this thread with the most time
-// of their own, by V8's sampling profiler.
+// Profiles the host: lists the functions of this thread with the most self time, by V8's sampling
+// profiler.
 import { Session } from 'node:inspector/promises';
 
 /** A function and its own milliseconds, without the functions that it called. */

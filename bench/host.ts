@@ -1,5 +1,5 @@
-// Host cost of an eager op, over the bare launch below the boundary (JavaScript, tape, memory and
-// boundary), and of a layer.
+// Measures the host time of an eager op beyond the kernel launch (JavaScript, tape, memory, addon),
+// and the host time of a layer.
 import { initialize } from '../lib/index.js';
 import { GPT2 } from '../lib/models/index.js';
 import { addon } from '../lib/runtime/addon.js';

@@ -1,4 +1,4 @@
-// Memory of an inference engine while it generates, after every tenth of the tokens.
+// Measures the memory of an inference engine during generation, after every tenth of the tokens.
 import { type inference, initInference, liveTensors, nn } from '../lib/index.js';
 import { device as findDevice } from '../lib/runtime/device.js';
 import type { Options } from './main.js';

@@ -1,5 +1,5 @@
-// Memory-bound kernels of a step of GPT-2 or Llama, one at a time below the boundary: microseconds
-// and bytes moved per second.
+// Measures single memory-bound kernels of a step of GPT-2 or Llama: microseconds and bytes per
+// second.
 import { DsError } from '../lib/errors.js';
 import { addon } from '../lib/runtime/addon.js';
 import { type Device, device as findDevice } from '../lib/runtime/device.js';

@@ -1,4 +1,4 @@
-// A dataset that tokenises each sample when the loader reads it, so that samples cost time.
+// Defines a dataset that tokenizes each sample on access, so that reading a sample takes time.
 import { readdirSync, readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 

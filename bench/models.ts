@@ -1,5 +1,5 @@
-// The models that benchmarks train, by name: GPT-2's published sizes, and Llama's shapes of random
-// weights.
+// Creates the models of the benchmarks by name: published sizes of GPT-2, and Llama's shapes with
+// random weights.
 import { DsError } from '../lib/errors.js';
 import * as models from '../lib/models/index.js';
 import * as peft from '../lib/peft/index.js';

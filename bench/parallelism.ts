@@ -1,4 +1,4 @@
-// Costs of several meshes of the same ranks: memory of a rank, and bytes that it sends in a step.
+// Compares meshes of the same number of ranks: memory of a rank, and bytes that it sends in a step.
 import {
   CommsLogger,
   type CommsRecord,

@@ -1,5 +1,5 @@
-// Learning of preferences on the CPU: DPO, KTO and a reward model on generated answers, for several
-// seeds. The metrics of held-out answers are the result.
+// Trains DPO, KTO and a reward model on the CPU with several seeds. The results are metrics of
+// held-out answers.
 import { dpo, kto, nn, reward, seed, Trainer, type TrainerOptions } from '../lib/index.js';
 import type { PairSample, UnpairedSample } from '../lib/text/index.js';
 import type { Options } from './main.js';

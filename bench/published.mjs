@@ -1,4 +1,4 @@
-// Declares the tables and charts of the pages: which numbers of bench/results each one shows.
+// Declares the tables and charts of the pages, and the numbers of bench/results in each of them.
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 

@@ -1,5 +1,5 @@
-// Quality of weights of 8 and 4 bits, and of keys and values in FP8: perplexity of a small Llama on
-// held-out text. The bench trains the model on the text before it.
+// Measures the perplexity of a small Llama with weights of 8 and 4 bits, and with FP8 keys and
+// values. The benchmark first trains the model; it measures on held-out text.
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { initInference, initialize, nn, noGrad, scope, seed, Tensor } from '../lib/index.js';

@@ -1,5 +1,5 @@
-// What grpo() learns on a CPU: sums modulo 5, by rewards. A first training teaches the
-// format; its answers are right by chance, in a fifth of the rows.
+// Trains sums modulo 5 with grpo() on the CPU. Supervised training first teaches the format; a
+// fifth of its answers are correct by chance.
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

@@ -1,5 +1,5 @@
-// The thread with the clients of bench/serve.ts: each streams one completion over a connection of
-// its own.
+// Runs the clients of bench/serve.ts in a thread. Each client streams one completion over its own
+// connection.
 import { Agent, type IncomingMessage, request } from 'node:http';
 import { parentPort, workerData } from 'node:worker_threads';
 

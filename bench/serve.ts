@@ -1,5 +1,5 @@
-// Cost of HTTP: the same requests through `engine.generate()` and through a server. The clients run
-// in their own thread.
+// Measures the cost of HTTP: sends the same requests to `engine.generate()` and to a server. The
+// clients run in their own thread.
 import { once } from 'node:events';
 import { initInference, serve } from '../lib/index.js';
 import type { InferenceEngine } from '../lib/inference/index.js';

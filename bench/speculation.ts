@@ -1,4 +1,4 @@
-// Speed of one sequence with speculation at a recorded acceptance, against the same without it.
+// Compares the speed of one sequence with and without speculation, at a recorded acceptance rate.
 //
 // Weights are random, so no real text is copied. The request allows one token only, and the
 // proposals of each step have as many of these tokens as the recorded step accepted. An EAGLE-3

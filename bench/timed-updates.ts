@@ -1,4 +1,4 @@
-// Times of a Trainer's updates, and rows of the benchmarks that train by preferences and rewards.
+// Measures the updates of a Trainer, and creates the rows of the DPO and GRPO benchmarks.
 import { seed, Trainer, type TrainerOptions } from '../lib/index.js';
 import type { CausalLM } from '../lib/models/index.js';
 import { device as findDevice } from '../lib/runtime/device.js';

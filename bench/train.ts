@@ -1,5 +1,5 @@
-// Training throughput of GPT-2 and Llama on random tokens, in the shape of the PyTorch peer
-// scripts.
+// Measures the training throughput of GPT-2 and Llama on random tokens, as the PyTorch scripts in
+// bench/peers do.
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

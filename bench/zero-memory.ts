@@ -1,5 +1,5 @@
-// Bytes of weights, gradients and optimizer state of one rank at each ZeRO stage, and the paper's
-// formula.
+// Measures the bytes of weights, gradients and optimizer state of a rank at each ZeRO stage, and
+// compares them with the formula of the paper.
 
 import { joinLaunched } from '../lib/comm/index.js';
 import { measureMemory } from '../lib/engine/watch/memory-breakdown.js';

@@ -1,4 +1,4 @@
-// Uses the page of `ds serve --ui` in a headless browser: streams, stops, tools, formats, keys,
+// Tests the page of `ds serve --ui` in a headless browser: streams, stops, tools, formats, keys,
 // errors.
 //
 //   node scripts/browse-chat.mjs [FOLDER]   FOLDER receives screenshots

@@ -1,5 +1,5 @@
-// Opens the guides of the site of `npm run docs` in a headless browser, and some pages of symbols;
-// it reads the other pages of symbols as text. Follows all links.
+// Tests the site of `npm run docs`: opens the guides and some symbol pages in a headless browser,
+// reads the other symbol pages as text, and follows all links.
 //
 //   node scripts/browse-docs.mjs [FOLDER]   FOLDER receives two screenshots of the offload page
 //

@@ -1,4 +1,4 @@
-// Uses the watch page in a headless browser: live updates, zoom, keys, themes, exports, restarts.
+// Tests the watch page in a headless browser: live updates, zoom, keys, themes, exports, restarts.
 //
 //   node scripts/browse-watch.mjs [FOLDER]   FOLDER receives screenshots
 //

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Loads what the library wrote for transformers and PEFT there, and compares logits with ours.
+"""Loads saved models of this library in transformers and PEFT, and compares the logits.
 
     node build/js/test/gpu/for-transformers.js DIR 124M
         writes DIR/<case>/model, DIR/<case>/logits.safetensors and for some DIR/<case>/adapter

@@ -1,6 +1,6 @@
 #!/usr/bin/env node
-// Checks the house rules a machine can see: import and include arrows, circles, banned words, file
-// openings, sizes. Usage: check-rooms.mjs [ROOT]
+// Checks rules of the sources: allowed imports and includes, cycles, banned words, opening
+// comments, sizes. Usage: check-rooms.mjs [ROOT]
 import { existsSync, readdirSync, readFileSync, statSync } from 'node:fs';
 import { dirname, extname, join, normalize, relative, sep } from 'node:path';
 import { fileURLToPath } from 'node:url';

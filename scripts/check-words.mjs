@@ -1,4 +1,5 @@
-// Holds pages, comments and messages to plain English: a budget for each room, which only falls.
+// Checks that pages, comments and messages are plain English. Each room has a budget, which only
+// falls.
 //
 //   node scripts/check-words.mjs                    fails where a group exceeds its budget
 //   node scripts/check-words.mjs --table            prints all groups

@@ -1,4 +1,5 @@
-// Draws one step of a trace as a picture: node scripts/draw-timeline.mjs TRACE.json OUT.svg [STEP]
+// Draws one step of a trace as an SVG file: node scripts/draw-timeline.mjs TRACE.json OUT.svg
+// [STEP]
 import { readFileSync, writeFileSync } from 'node:fs';
 
 const WIDTH = 1000;

@@ -1,4 +1,4 @@
-// Writes generated files that differ; --check lists them and fails instead.
+// Writes generated files that differ. With --check, lists them and fails.
 import { readFileSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';

@@ -1,6 +1,6 @@
 #!/usr/bin/env node
-// Measures how much a reader of lib must open: files of a gradient's way, lines, imports, casts.
-// Usage: measure-sources.mjs [--list]; it needs `npm run build`. --list names the files of the way.
+// Measures the sources of lib: files on the path of a gradient, lines, imports, casts. Usage:
+// measure-sources.mjs [--list]; needs `npm run build`. --list prints the files of the path.
 import { execFileSync } from 'node:child_process';
 import { readdirSync, readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';

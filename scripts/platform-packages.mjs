@@ -1,5 +1,5 @@
 #!/usr/bin/env node
-// The packages with compiled files: one for each platform, and one for each GPU back end of it.
+// Lists and writes the packages with compiled files: one for each platform and GPU back end.
 //
 //   platform-packages.mjs write FOLDER NAME   write package.json, README, LICENSE into FOLDER
 //   platform-packages.mjs main FOLDER         write the main package.json for publishing

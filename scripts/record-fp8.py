@@ -1,4 +1,4 @@
-"""Records codes of FP8 of PyTorch for test/golden/fp8.json: values of all codes, and casts of floats."""
+"""Records the FP8 codes of PyTorch in test/golden/fp8.json: code values and casts of floats."""
 
 import json
 import math

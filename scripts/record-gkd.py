@@ -1,6 +1,6 @@
 """Records losses and gradient norms of on-policy distillation with TRL: record-gkd.py INPUTS OUTPUT.
 
-INPUTS is a folder by the test test/trainer/gkd-sampled.test.ts: student, teacher, prompts.json.
+INPUTS is a folder that test/trainer/gkd-sampled.test.ts writes: student, teacher, prompts.json.
 Each case takes three updates; completions are greedy, so that no random numbers differ.
 """
 

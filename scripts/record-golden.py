@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Records what PyTorch computes for GPT-2, as the files that the parity tests compare with.
+"""Records results of PyTorch for GPT-2, as golden values of the parity tests.
 
     python3 scripts/record-golden.py OUTDIR
         a tiny GPT-2: gpt2-tiny.safetensors, gpt2-tiny.json

@@ -1,4 +1,4 @@
-"""Records what PyTorch computes in f64, and its gradients, for the operations of docs/pytorch.md.
+"""Records f64 results and gradients of PyTorch for the operations of docs/pytorch.md.
 
 Usage: python scripts/record-operations.py, which writes test/golden/operations.json.
 """

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Records what PEFT says of tiny models with adapters, for the tests to compare with.
+"""Records outputs of PEFT for tiny models with adapters, as golden values of the tests.
 
     python3 scripts/record-peft.py OUTDIR [--only CASE ...]     # OUTDIR is test/golden/peft
 

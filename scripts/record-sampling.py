@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Records what transformers' logits processors make of random scores with ties; run by hand.
+"""Records outputs of transformers' logits processors for random scores with ties.
 
 Usage: record-sampling.py [OUT]. Default OUT: test/golden/sampling.json."""
 

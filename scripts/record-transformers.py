@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Records what transformers says of tiny models and tokenizers, for the tests to compare with.
+"""Records outputs of transformers for tiny models and tokenizers, as golden values of the tests.
 
     python3 scripts/record-transformers.py OUTDIR [--only tokenizers|models|encoders]
         [--families NAME,NAME]

@@ -1,6 +1,6 @@
 """Records losses and metrics of the first steps of TRL's trainers: record-trl.py INPUTS OUTPUT.
 
-INPUTS is a folder by writeInputs() of test/trainer/trl-steps.ts: two models, and rows.json.
+INPUTS is a folder that writeInputs() of test/trainer/trl-steps.ts writes: two models, and rows.json.
 Needs trl, transformers and datasets.
 """
 

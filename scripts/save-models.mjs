@@ -1,4 +1,4 @@
-// Saves the tiny models of the tests in folders of their own, for scripts/check-in-transformers.py.
+// Saves each tiny model of the tests to a folder, for scripts/check-in-transformers.py.
 //
 //     npm run build:ts && node scripts/save-models.mjs OUT [FAMILY,FAMILY]
 //

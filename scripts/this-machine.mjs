@@ -1,4 +1,4 @@
-// Chooses the back ends of a build for one machine: the CPU, or also the machine's GPUs.
+// Chooses the back ends of a build for this machine: the CPU, and its GPUs if there are some.
 import { execFileSync } from 'node:child_process';
 
 /** Output of a program; null if it is missing or fails. */

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes random templates and what Python's jinja2 makes of them, a JSON object a line.
+"""Writes random templates and their results in Python's jinja2, one JSON object per line.
 
     python3 scripts/try-templates.py SEED COUNT
 

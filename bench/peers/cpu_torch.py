@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs on a CPU in plain PyTorch what `npm run bench -- cpu --peer python3` asks for, line by line.
+"""Runs the cases of `npm run bench -- cpu --peer python3` in PyTorch on the CPU.
 
 A line of input is a case in JSON: op, dtype, shape, backward, and the seconds to repeat it for. Its
 answer is a line with the milliseconds of one call: `wall`, and `cpu` of all threads.

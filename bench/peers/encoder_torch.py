@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Embeds texts by transformers' ModernBERT of random weights; prints one JSON line.
+"""Embeds texts with transformers' ModernBERT and random weights; prints one JSON line.
 
     python3 bench/peers/encoder_torch.py [--batch 64] [--seq 256] [--batches 16] [--rounds 5]
         [--compile whole|layers|none] [--attention sdpa] [--device cuda] [--tiny]

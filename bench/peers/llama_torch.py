@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trains Llama's shapes of random weights on random tokens in PyTorch; prints one JSON line.
+"""Trains Llama's shapes with random weights on random tokens in PyTorch; prints one JSON line.
 
     python3 bench/peers/llama_torch.py 1b|8b BATCH [--mode eager|compile] [--model hf|plain]
         [--checkpoint] [--offload | --lora [RANK] | --qlora [RANK]] [--no-autocast]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Updates by preferences (dpo) and by rewards (grpo) in PyTorch; prints one JSON line.
+"""Measures updates of DPO and GRPO in PyTorch; prints one JSON line.
 
     python3 bench/peers/post_training_torch.py dpo [--batch 8] [--seq 1024] [--prompt 256]
     python3 bench/peers/post_training_torch.py grpo [--prompts 64,8] [--generations 8] [--new 256]

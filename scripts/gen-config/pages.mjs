@@ -1,4 +1,4 @@
-// The configurations: their schemas, the generated files, and the first lines of their pages.
+// Declares the configurations: schemas, generated files, and the first lines of their pages.
 import { loadSchema } from './schema.mjs';
 
 const TRAINING = `# Configuration

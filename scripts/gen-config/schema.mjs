@@ -1,4 +1,4 @@
-// The schema and its accessors, shared by the generators of types, editor schema and reference.
+// Reads the schema for the generators of types, editor schema and reference.
 import { readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';

@@ -1,4 +1,4 @@
-"""Conversations, chat templates of the usual shapes, and how transformers renders them."""
+"""Records common chat templates, conversations, and the texts that transformers renders."""
 
 TOOLS = [
     {

@@ -1,4 +1,4 @@
-"""Tiny random encoders and heads, and what transformers computes with them.
+"""Records results of transformers for tiny random encoders with heads.
 
 Logits of padded batches, losses by problem type, gradients, three updates of AdamW, pooled
 sentences, and pairs of texts as tokens.

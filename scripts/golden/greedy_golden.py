@@ -1,4 +1,4 @@
-"""What transformers continues prompts with, taking the likeliest token each time."""
+"""Records the greedy continuations of prompts in transformers."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Tiny random models of every family, and what transformers computes with them.
+"""Records results of transformers for tiny random models of every family.
 
 Logits with masks and positions, losses, gradients, ten updates of AdamW, and greedy texts.
 """

@@ -1,4 +1,4 @@
-"""Families that transformers does not have: a changed Llama under other names."""
+"""Defines families that transformers lacks, as variants of Llama under other names."""
 
 import json
 import os

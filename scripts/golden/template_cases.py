@@ -1,4 +1,4 @@
-"""Small templates, by what they show, and the variables that they share."""
+"""Lists small templates by topic, and their common variables."""
 
 GIVEN = {
     "messages": [

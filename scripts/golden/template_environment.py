@@ -1,4 +1,4 @@
-"""The environment of jinja2 that transformers makes for chat templates."""
+"""Creates the jinja2 environment that transformers uses for chat templates."""
 import json
 
 import jinja2

@@ -1,4 +1,4 @@
-"""Small tokenizers trained on this repository's text, and what the Rust crate says of them."""
+"""Trains small tokenizers on this repository's text, and records results of the Rust crate."""
 
 import json
 import os

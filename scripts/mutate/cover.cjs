@@ -1,5 +1,5 @@
-// Notes which mutants a process reaches. Instrumented sources call it instead of Stryker's counter,
-// since tests start processes and threads.
+// Records which mutants a process reaches. Instrumented sources call it instead of Stryker's
+// counter, since tests start processes and threads.
 const { appendFileSync } = require('node:fs');
 
 const WINDOW_MS = 50;

@@ -1,4 +1,4 @@
-// The test environment of a mutation run: notes when each test runs, and ends the process at the
+// Defines the jest environment of a mutation run: records the time of each test, and exits at the
 // first failure.
 const { appendFileSync } = require('node:fs');
 const { join } = require('node:path');

@@ -1,4 +1,4 @@
-// Copies of a checkout, in which tests run side by side.
+// Makes copies of a checkout, so that tests can run in parallel.
 import { execFileSync } from 'node:child_process';
 import { cpSync, existsSync, mkdirSync, readdirSync, rmSync, statSync, symlinkSync } from 'node:fs';
 import { join } from 'node:path';

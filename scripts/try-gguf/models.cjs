@@ -1,4 +1,5 @@
-// The models that try-gguf.mjs compares with llama.cpp: every family, with weights by a formula.
+// Creates the models that try-gguf.mjs compares with llama.cpp: every family, with computed
+// weights.
 'use strict';
 const { readFileSync } = require('node:fs');
 const { join } = require('node:path');

@@ -1,4 +1,4 @@
-// Random small tokenizers in the format of tokenizer.json, and texts for them.
+// Creates small random tokenizers in the format of tokenizer.json, and texts for them.
 
 const LETTERS = [
   'a',
