@@ -273,28 +273,6 @@ describe('weights that are gathered', () => {
     expect(callsOf(() => flow.dispose())).toEqual([]);
   });
 
-  // Units of 8 elements, in the order a, b, c. A unit that stays is not freed after its use.
-  test.each([
-    [8, 16, ['c']],
-    [7, 100, ['a', 'b', 'c']],
-    [8, 24, []],
-    [8, 15, ['b', 'c']],
-    [8, 7, ['a', 'b', 'c']],
-  ])('stay if they have at most %i elements, and %i together', (each, together, freed) => {
-    const { flow, shards, callsOf } = flowOf({
-      persistenceThreshold: each,
-      modelPersistenceThreshold: together,
-    });
-    const calls = callsOf(() => {
-      for (const { unit } of shards) flow.acquire(unit);
-      for (const { unit } of shards) flow.release(unit);
-    });
-    expect(calls.filter((one) => one.startsWith('free'))).toEqual(
-      freed.map((name) => `free ${name}`),
-    );
-    flow.dispose();
-  });
-
   test('are gathered ahead, and waited for at the end of backward', () => {
     const { flow, shards, callsOf } = flowOf({ prefetchElements: 1, maxLive: 1e9 });
     const [a, b] = shards.map(({ unit }) => unit) as never[];

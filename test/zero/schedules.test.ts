@@ -74,6 +74,8 @@ interface Run {
   placementOf?: (optimizer: Optimizer) => Placement;
   /** Factor and apply flag of each step. */
   controls?: readonly (readonly [multiplier: number, apply: number])[];
+  /** Whether one unit has the parameters of both layers. Default: each has its own. */
+  together?: boolean;
   /** Called between backward and update of each step. */
   between?: (state: OptimizerState, step: number, partitions: readonly Partition[]) => void;
 }
@@ -81,25 +83,22 @@ interface Run {
 const usual = Array(4).fill([0.5, 1]);
 
 /** Trains two layers, with two groups of parameters each; returns masters and weights. */
-function train({ optimizerOf, scheduleOf, placementOf, controls = usual, between }: Run) {
+function train({ optimizerOf, scheduleOf, placementOf, ...run }: Run) {
+  const { controls = usual, together = false, between } = run;
   const layers = [new Linear(12, 10), new Linear(10, 12)];
   const optimizer = optimizerOf(layers);
   const groupOf = (parameter: unknown): number =>
     optimizer.groups.findIndex(({ params }) => params.includes(parameter as never));
-  const units = layers.map((layer, i) => {
-    const parameters = [...layer.namedParameters()].map(([name, parameter]) => ({
+  const own = layers.map((layer, i) =>
+    [...layer.namedParameters()].map(([name, parameter]) => ({
       name: `${i}.${name}`,
       parameter,
       group: groupOf(parameter),
-    }));
-    const options = { dtype: 'f32', device } as const;
-    return new Unit(
-      `u${i}`,
-      layer,
-      parameters,
-      options,
-      (weightUnit) => new UnitGradient(weightUnit, 'f32'),
-    );
+    })),
+  );
+  const units = (together ? [own.flat()] : own).map((parameters, i) => {
+    const [layer, options] = [layers[i] as Linear, { dtype: 'f32', device } as const];
+    return new Unit(`u${i}`, layer, parameters, options, (unit) => new UnitGradient(unit, 'f32'));
   });
   const partitions = units.map((unit) => {
     const range = { offset: 0, numel: unit.layout.numel };
@@ -130,7 +129,7 @@ function train({ optimizerOf, scheduleOf, placementOf, controls = usual, between
     for (const partition of [...partitions].reverse()) {
       const gradient = new Array<number>(partition.numel).fill(0);
       for (const { offset, numel } of partition.fragments) {
-        for (let j = 0; j < numel; ++j) gradient[offset + j] = Math.cos(3 * i + j + offset);
+        for (let j = 0; j < numel; ++j) gradient[offset + j] = Math.cos(3 * i + j);
       }
       partition.grad = flat(gradient);
       partition.ready.record(device.compute);
@@ -168,7 +167,7 @@ function train({ optimizerOf, scheduleOf, placementOf, controls = usual, between
   shardState.dispose();
   for (const partition of partitions) partition.dispose();
   for (const unit of units) unit.dispose();
-  expect(published).toEqual(controls.flatMap(() => ['u0', 'u1']));
+  expect(published).toEqual(controls.flatMap(() => units.map(({ name }) => name)));
   return { found, errors, bytes };
 }
 
@@ -177,6 +176,7 @@ const groupsOf = (layers: readonly Linear[]) => [
   { params: layers.map(({ weight }) => weight), weightDecay: 0.1 },
   { params: layers.flatMap(({ bias }) => bias ?? []), weightDecay: 0 },
 ];
+type Params = ReturnType<typeof groupsOf>[number];
 const defer = ({ state, partitions, optimizer }: Parts): Schedule =>
   new DeferredUpdates(state, optimizer, partitions);
 const onHost = (readBefore: boolean) => (optimizer: Optimizer) =>
@@ -221,7 +221,12 @@ describe('updates that transform whole matrices', () => {
     const before = liveTensors();
     const scheduleOf = ({ state, partitions, optimizer }: Parts) =>
       new GatheredUpdates(optimizer as Muon, { state, partitions, group });
+    const transform = jest.spyOn(Muon.prototype, 'transform');
     const { found } = train({ optimizerOf, scheduleOf, placementOf });
+    // The matrices of both layers in each of four steps, and no vector.
+    const shapes = transform.mock.calls.map(([, shape]) => shape.join());
+    expect(shapes).toEqual(Array(4).fill(['10,12', '12,10']).flat());
+    transform.mockRestore();
     const plain = train({ optimizerOf, scheduleOf: defer }).found;
     for (const [u, lists] of found.entries()) {
       for (const [l, values] of lists.entries()) {
@@ -237,6 +242,27 @@ describe('updates that transform whole matrices', () => {
       'transformed directions of u1',
     ]);
     expect(liveTensors() - before).toBe(8);
+  });
+
+  test('take their own places in a unit: behind another, and behind vectors', () => {
+    const { group } = aloneGroup();
+    const scheduleOf = ({ state, partitions, optimizer }: Parts) =>
+      new GatheredUpdates(optimizer as Muon, { state, partitions, group });
+    const mastersOf = (together: boolean, vectorsFirst = false) => {
+      const orderedOf = (layers: readonly Linear[]) => {
+        const [matrices, vectors] = groupsOf(layers) as [Params, Params];
+        const groups = [
+          { params: matrices.params, useMuon: true },
+          { params: vectors.params, useMuon: false },
+        ];
+        return new Muon(vectorsFirst ? groups.reverse() : groups, { lr: 0.1 });
+      };
+      const { found } = train({ optimizerOf: orderedOf, scheduleOf, together });
+      return found.map(([, ...masters]) => masters);
+    };
+    const [[weight, bias] = [], [weight1, bias1] = []] = mastersOf(false);
+    expect(mastersOf(true)).toEqual([[weight, weight1, bias, bias1]]);
+    expect(mastersOf(true, true)).toEqual([[bias, bias1, weight, weight1]]);
   });
 });
 
