@@ -83,6 +83,23 @@ test('a request that has its model listens to its client no more', async () => {
   expect(getEventListeners(control.signal, 'abort')).toEqual([]);
 });
 
+test('the first loaded engine that has failed is the failed one, until it is closed', async () => {
+  const engineOf = async (name: string) => {
+    const { served, release } = await pool.acquire(name, never);
+    release();
+    return served.engine as { failure?: Error };
+  };
+  poolOf({ a: new Source(), b: new Source(), c: new Source() });
+  const [b, c] = [await engineOf('b'), await engineOf('c')];
+  expect(pool.failed).toBeUndefined();
+  for (const engine of [c, b]) {
+    engine.failure = new Error('a lost rank');
+    expect(pool.failed).toBe(engine);
+  }
+  await pool.close();
+  expect(pool.failed).toBeUndefined();
+});
+
 test('an unknown name gets 404 with the known names', () => {
   poolOf({ a: new Source(), b: new Source() });
   expect(() => pool.now('c')).toThrow(/model: expected "a", "b", got "c"/);
