@@ -133,9 +133,10 @@ test('a template that writes more than --max-prompt-chars is refused', () =>
   withServer(
     async (url) => {
       const { status, json } = await ask(url + CHAT, { body: good });
-      expect({ status, code: json.error.code }).toEqual({
+      expect({ status, ...json.error }).toMatchObject({
         status: 400,
         code: 'context_length_exceeded',
+        message: expect.stringMatching(/^messages: expected at most 100 characters, got 495\./),
       });
     },
     {
