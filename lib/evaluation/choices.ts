@@ -5,8 +5,8 @@ import { dataError } from '../runtime/input-errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
-import { findFiles, partsOf } from '../text/row-files.js';
-import { type LocatedRow, rowsOf } from '../text/row-reader.js';
+import { divideFiles, findFiles } from '../text/row-files.js';
+import { type LocatedRow, readRows } from '../text/row-reader.js';
 import { requireEvaluated } from './evaluated-model.js';
 import { type LikelihoodOptions, likelihoodsOf, requestOf, requireBos } from './log-likelihoods.js';
 
@@ -142,8 +142,8 @@ interface Question {
 async function readQuestions(op: string, files: unknown): Promise<Question[]> {
   const found = findFiles(op, files);
   const questions: Question[] = [];
-  for (const part of await partsOf(found, false)) {
-    for await (const row of rowsOf(part)) questions.push(questionOf(row));
+  for (const part of await divideFiles(found, false)) {
+    for await (const row of readRows(part)) questions.push(questionOf(row));
   }
   if (questions.length > 0) return questions;
   throw dataError(found.slice(0, 3).join(', '), 'at least one row with a question', 'none');

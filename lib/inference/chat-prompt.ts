@@ -1,7 +1,7 @@
 // Encodes a conversation with the chat template.
 import { argumentError } from '../runtime/input-errors.js';
 import type { ChatMessage, Tokenizer } from '../text/index.js';
-import { callHistory } from '../text/tool-calls/history.js';
+import { renderableHistory } from '../text/tool-calls/history.js';
 
 /** A conversation with the inputs of its template. */
 export interface Conversation {
@@ -48,7 +48,7 @@ export function encodeConversation(
     );
   }
   const list = Array.isArray(messages) ? messages : [];
-  const history = callHistory(list, render);
+  const history = renderableHistory(list, render);
   if ('lost' in history) {
     const expected = 'texts, for a chat template that does not write calls';
     throw argumentError(`${op} messages[${history.lost}]`, expected, 'tool_calls');

@@ -3,7 +3,7 @@ import { workerData } from 'node:worker_threads';
 
 import { answerQuestions } from '../runtime/thread-pool.js';
 import { type ChatMessage, Tokenizer } from '../text/index.js';
-import { callHistory } from '../text/tool-calls/history.js';
+import { renderableHistory } from '../text/tool-calls/history.js';
 import { findLostMessage } from './lost-messages.js';
 import type { PromptAnswer, PromptQuestion, PromptSetup } from './prompt-reader.js';
 
@@ -25,7 +25,7 @@ function encode(question: PromptQuestion): PromptAnswer {
   const { options } = question;
   const loaded = tokenizer;
   const render = (chat: readonly ChatMessage[]) => loaded.chatText(chat, { ...options, template });
-  const history = callHistory(question.messages, render);
+  const history = renderableHistory(question.messages, render);
   if ('lost' in history) return { lostCalls: history.lost };
   const { messages } = history;
   const text = render(messages);

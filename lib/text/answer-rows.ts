@@ -1,8 +1,8 @@
-// Prompts and their answers in rows of TRL's keys, as tokens: texts or messages.
+// Encodes prompts and answers in rows with TRL's keys: texts or messages.
 import { dataError } from '../runtime/input-errors.js';
 import { requireInteger } from '../runtime/require-number.js';
 import type { ChatMessage } from './chat-template.js';
-import { inputsIn, messagesOf, type TemplateInputs } from './conversation.js';
+import { convertMessages, readInputs, type TemplateInputs } from './conversation.js';
 import type { LocatedRow, Row } from './row-reader.js';
 import type { Tokenizer } from './tokenizer.js';
 
@@ -14,10 +14,10 @@ export interface EncodedAnswers {
   readonly sides: readonly Int32Array[];
 }
 
-/** How a row becomes tokens. */
+/** How to encode a row. */
 export interface AnswerRules {
   readonly tokenizer: Tokenizer;
-  /** Encode a prompt and an answer as one text. The number of tokens of the prompt is then 0. */
+  /** Encode a prompt and its answer as one text. The prompt then has 0 tokens. */
   readonly isWhole: boolean;
 }
 
@@ -30,8 +30,8 @@ interface Sides<Part> {
 type Messages = readonly ChatMessage[];
 
 /**
- * Encodes the answers under `keys` of a row with its prompt. Two answers without a prompt have
- * their common beginning as the prompt. Throws DS_DATA.
+ * Encodes the answers under `keys` of a row with its prompt. Without a prompt, the common beginning
+ * of two answers is the prompt. Throws DS_DATA.
  */
 export function encodeAnswers(
   { row, location }: LocatedRow,
@@ -44,28 +44,28 @@ export function encodeAnswers(
   const parts = hasPrompt ? [prompt, ...answers] : answers;
   if (hasPrompt || keys.length > 1) {
     if (parts.every((part) => typeof part === 'string')) {
-      return ofTexts(textsIn(row, answers as string[]), rules);
+      return encodeTexts(splitTexts(row, answers as string[]), rules);
     }
     if (parts.every(Array.isArray)) {
-      return ofMessages(
-        messagesIn(row, answers, location),
-        inputsIn(row, location),
+      return encodeMessages(
+        splitMessages(row, answers, location),
+        readInputs(row, location),
         location,
         rules,
       );
     }
   }
-  const named = keys.map((key) => `"${key}"`).join(' and ');
+  const keyNames = keys.map((key) => `"${key}"`).join(' and ');
   const promptNote = keys.length > 1 ? ' (and "prompt")' : ' and "prompt"';
-  const expected = `${named}${promptNote} as strings, or as lists of messages`;
+  const expected = `${keyNames}${promptNote} as strings, or as lists of messages`;
   throw dataError(location(), expected, `a row with ${Object.keys(row).slice(0, 8).join(', ')}`);
 }
 
 /**
- * Splits the texts of a row. The default prompt is the common beginning, without a space at its
- * end.
+ * Splits the texts of a row into prompt and answers. The default prompt is the common beginning,
+ * without a trailing space.
  */
-function textsIn({ prompt }: Row, answers: readonly string[]): Sides<string> {
+function splitTexts({ prompt }: Row, answers: readonly string[]): Sides<string> {
   if (typeof prompt === 'string') return { prompt, answers };
   const [w, l] = answers as [string, string];
   let same = 0;
@@ -75,44 +75,44 @@ function textsIn({ prompt }: Row, answers: readonly string[]): Sides<string> {
   return { prompt: w.slice(0, same), answers: [w.slice(same), l.slice(same)] };
 }
 
-function messagesIn(
+function splitMessages(
   { prompt }: Row,
   answers: readonly unknown[],
   location: () => string,
 ): Sides<Messages> {
-  const lists = answers.map((answer) => messagesOf(answer, location));
+  const lists = answers.map((answer) => convertMessages(answer, location));
   if (prompt !== undefined && prompt !== null) {
-    return { prompt: messagesOf(prompt, location), answers: lists };
+    return { prompt: convertMessages(prompt, location), answers: lists };
   }
   const [w, l] = lists as [Messages, Messages];
   const max = Math.min(w.length, l.length) - 1;
   const differs = (message: ChatMessage, i: number): boolean =>
     i >= max || JSON.stringify(message) !== JSON.stringify(l[i]);
-  const found = w.findIndex(differs);
-  const same = Math.max(0, found);
+  const firstDifference = w.findIndex(differs);
+  const same = Math.max(0, firstDifference);
   return { prompt: w.slice(0, same), answers: [w.slice(same), l.slice(same)] };
 }
 
-function ofTexts(
+function encodeTexts(
   { prompt, answers }: Sides<string>,
   { tokenizer, isWhole }: AnswerRules,
 ): EncodedAnswers {
   const before = tokenizer.encode(prompt);
-  const side = (answer: string): Int32Array => {
-    const whole = tokenizer.encode(prompt + answer);
+  const encodeSide = (answer: string): Int32Array => {
+    const joined = tokenizer.encode(prompt + answer);
     // If a token crosses the border between prompt and answer, both are encoded separately.
     const ids =
-      isWhole || startsWith(whole, before)
-        ? [...whole]
+      isWhole || startsWith(joined, before)
+        ? [...joined]
         : [...before, ...tokenizer.encode(answer, { addSpecialTokens: false })];
     const { eosId } = tokenizer;
     if (eosId !== null && ids.at(-1) !== eosId) ids.push(eosId);
     return Int32Array.from(ids);
   };
-  return { sides: answers.map(side), prompt: isWhole ? 0 : before.length };
+  return { sides: answers.map(encodeSide), prompt: isWhole ? 0 : before.length };
 }
 
-function ofMessages(
+function encodeMessages(
   { prompt, answers }: Sides<Messages>,
   inputs: TemplateInputs,
   location: () => string,
@@ -140,7 +140,7 @@ function ofMessages(
 const startsWith = (whole: Int32Array, before: Int32Array): boolean =>
   whole.length >= before.length && before.every((id, i) => whole[i] === id);
 
-/** Options of the lengths of prompts and answers. */
+/** Maximum lengths of prompts and answers. */
 export interface AnswerLengths {
   /** Maximum tokens of a prompt with an answer. Default: 1024. */
   length?: number;
@@ -150,13 +150,13 @@ export interface AnswerLengths {
   answerLength?: number;
 }
 
-/** The names of AnswerLengths. */
+/** Names of the options in AnswerLengths. */
 export const ANSWER_LENGTHS = { length: true, promptLength: true, answerLength: true } as const;
 
-/** Checked lengths; no limit is Infinity. */
+/** Checked limits; Infinity for no limit. */
 export type AnswerLimits = Required<AnswerLengths>;
 
-/** Throws DS_ARGUMENT. */
+/** Returns the checked limits. Throws DS_ARGUMENT. */
 export function readLengths(op: string, given: AnswerLengths): AnswerLimits {
   const { length = 1024, promptLength = Number.POSITIVE_INFINITY } = given;
   const { answerLength = Number.POSITIVE_INFINITY } = given;
@@ -169,19 +169,19 @@ export function readLengths(op: string, given: AnswerLengths): AnswerLimits {
   };
 }
 
-/** Cuts prompts and answers. `isCut` is true if an answer lost its end. */
+/** Cuts prompts and answers to the limits. `isCut` is true if an answer lost its end. */
 export function cutAnswers(
-  { prompt: whole, sides }: EncodedAnswers,
+  { prompt: promptTokens, sides }: EncodedAnswers,
   { length, promptLength, answerLength }: AnswerLimits,
 ): EncodedAnswers & { readonly isCut: boolean } {
-  const prompt = Math.min(whole, promptLength);
+  const prompt = Math.min(promptTokens, promptLength);
   const max = Math.min(length, prompt + answerLength);
-  const kept = sides.map((ids) => ids.subarray(whole - prompt));
-  const isCut = kept.some((ids) => ids.length > max);
-  return { prompt, sides: kept.map((ids) => ids.subarray(0, max)), isCut };
+  const cutSides = sides.map((ids) => ids.subarray(promptTokens - prompt));
+  const isCut = cutSides.some((ids) => ids.length > max);
+  return { prompt, sides: cutSides.map((ids) => ids.subarray(0, max)), isCut };
 }
 
-/** Rows of tokens as flat values [R, T], padded at the right. */
+/** Rows of tokens as flat arrays [R, T], padded on the right. */
 export interface PaddedAnswers {
   /** [R, T]. */
   readonly shape: readonly [number, number];
@@ -193,7 +193,7 @@ export interface PaddedAnswers {
   readonly answered: Float32Array;
 }
 
-/** Pads rows of a prompt and its answer with `pad`. `ignored` marks targets that do not count. */
+/** Pads rows of a prompt and its answer with `pad`. Targets that the loss ignores are `ignored`. */
 export function padAnswers(
   rows: readonly { readonly ids: Int32Array; readonly prompt: number }[],
   pad: number,

@@ -1,12 +1,12 @@
-// Chat templates: messages to text, with the spans of the assistant.
+// Renders chat templates, with the spans of the assistant.
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import { argumentError, dataError } from '../runtime/input-errors.js';
 import { TemplateFault, TemplateLimit } from './template/fault.js';
 import type { Marks } from './template/render.js';
-import { type Rendered, Template } from './template/template.js';
+import { type RenderResult, Template } from './template/template.js';
 
-/** A message of a conversation; templates may read more of it than these. */
+/** A message of a conversation. Templates may read other keys too. */
 export interface ChatMessage {
   /** "system", "user", "assistant" or another role of the template. */
   role: string;
@@ -15,13 +15,13 @@ export interface ChatMessage {
   [key: string]: unknown;
 }
 
-/** A span of the assistant, in UTF-16 units. */
+/** Span of the assistant's text, in UTF-16 units. */
 export interface Span {
   start: number;
   end: number;
 }
 
-/** A rendered conversation; only renderMarked() sets `spans`. */
+/** A rendered conversation. Only renderMarked() sets `spans`. */
 export interface RenderedChat {
   text: string;
   spans: readonly Span[] | null;
@@ -30,53 +30,59 @@ export interface RenderedChat {
 /** Private-use characters that mark the assistant's spans during a second render. */
 const MARKS: Marks = { open: '\uF8F0', close: '\uF8F1' };
 
-/** A template of a tokenizer; compiled when it is first used. */
+/** A template of a tokenizer, compiled on first use. */
 export class ChatTemplate {
   private template: Template | null = null;
 
-  /** `location` names it in errors. */
+  /** `location` is the name of the template in errors. */
   constructor(
     readonly text: string,
     private readonly location: string,
   ) {}
 
   /**
-   * Throws DS_DATA if the template does not compile or refuses the messages, and DS_ARGUMENT if
-   * `messages` is not a list of messages.
+   * Renders messages to text. Throws DS_DATA if the template does not compile or refuses the
+   * messages, and DS_ARGUMENT if `messages` is not a list of messages.
    */
   render(messages: readonly ChatMessage[], variables: Record<string, unknown>): RenderedChat {
     requireMessages(messages, this.location);
-    return { text: this.run({ ...variables, messages }).text, spans: null };
+    return { text: this.runTemplate({ ...variables, messages }).text, spans: null };
   }
 
-  /** As render(), with the assistant's spans. Throws DS_DATA without {% generation %}. */
+  /**
+   * Renders messages, and finds the assistant's spans. Throws as render() does, and DS_DATA without
+   * {% generation %}.
+   */
   renderMarked(messages: readonly ChatMessage[], variables: Record<string, unknown>): RenderedChat {
     requireMessages(messages, this.location);
     const all = { ...variables, messages };
-    const { text, spans } = this.run(all);
+    const { text, spans } = this.runTemplate(all);
     if (!this.text.match(/\{%[-+]?\s*generation\s*[-+]?%\}/)) {
       const expected = 'a chat template that marks the text of the assistant with {% generation %}';
       const hint = 'Add {% generation %} and {% endgeneration %} to chat_template.jinja.';
       throw dataError(this.location, expected, 'a template without these marks', hint);
     }
     if (spans !== null) return { text, spans };
-    // A macro or a filter captured the text. Marks in it show its final place.
-    const withMarks = this.run(all, MARKS).text;
-    const marked = spansOf(withMarks);
+    // A macro or a filter captured the text, so render again with marks to find its final place.
+    const withMarks = this.runTemplate(all, MARKS).text;
+    const markedSpans = findSpans(withMarks);
     const isSame = withMarks.replace(/[\uF8F0\uF8F1]/g, '') === text;
-    if (marked !== null && isSame) return { text, spans: marked };
+    if (markedSpans !== null && isSame) return { text, spans: markedSpans };
     const expected = 'marks of {% generation %} that do not change the text';
     const hint =
-      'Remove filters and tests on the marked text, and U+F8F0 and U+F8F1 from messages.';
+      'Remove filters and tests on the markedSpans text, and U+F8F0 and U+F8F1 from messages.';
     throw dataError(this.location, expected, 'a text that changes with the marks', hint);
   }
 
-  private run(variables: Record<string, unknown>, marks: Marks | null = null): Rendered {
+  private runTemplate(
+    variables: Record<string, unknown>,
+    marks: Marks | null = null,
+  ): RenderResult {
     this.template ??= this.compile();
     try {
       return this.template.render(variables, marks);
     } catch (cause) {
-      throw this.failure(cause);
+      throw this.toDataError(cause);
     }
   }
 
@@ -89,7 +95,7 @@ export class ChatTemplate {
     }
   }
 
-  private failure(cause: unknown): unknown {
+  private toDataError(cause: unknown): unknown {
     if (cause instanceof TemplateLimit) {
       const expected = `a template that stays within ${cause.bound}`;
       const hint = 'Shorten the loops, macros and products in the template.';
@@ -114,8 +120,11 @@ export class ChatTemplate {
 const withLine = (text: string, line: number): string =>
   line > 0 ? `${text} (line ${line})` : text;
 
-/** The spans between marks, in the text without marks; null if marks are not paired. */
-function spansOf(text: string): Span[] | null {
+/**
+ * Returns the spans between marks, as positions in the text without marks; null if marks are not
+ * paired.
+ */
+function findSpans(text: string): Span[] | null {
   const spans: Span[] = [];
   let start = -1;
   let length = 0;

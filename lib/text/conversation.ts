@@ -1,4 +1,4 @@
-// Reads a conversation from a row with the keys of TRL or ShareGPT: messages, tools and template
+// Reads a conversation from a row with TRL's or ShareGPT's keys: messages, tools and template
 // variables.
 
 import { formatValue } from '../runtime/format-value.js';
@@ -8,7 +8,7 @@ import { ownValue } from '../runtime/own-value.js';
 import type { ChatMessage } from './chat-template.js';
 import type { Row } from './row-reader.js';
 
-/** A row of a conversation as Tokenizer.applyChatTemplate() takes it. */
+/** The arguments of Tokenizer.applyChatTemplate() from a row. */
 export interface Conversation {
   messages: readonly ChatMessage[];
   inputs: TemplateInputs;
@@ -32,28 +32,29 @@ const SPEAKERS: Readonly<Record<string, string>> = {
 
 /**
  * Reads `messages` or `conversations`; with the latter, `system` may hold the system prompt.
- * Returns null for a row without a conversation, and for one with `input_ids`. Throws DS_DATA for
- * an unknown speaker, and as inputsIn() does.
+ * Returns null for a row without a conversation, and for a row with `input_ids`. Throws DS_DATA for
+ * an unknown speaker, and as readInputs() does.
  */
-export function conversationIn(row: Row, location: () => string): Conversation | null {
+export function readConversation(row: Row, location: () => string): Conversation | null {
   const { messages, conversations, system, input_ids: ids } = row;
-  const inputs = () => inputsIn(row, location);
+  const inputs = () => readInputs(row, location);
   if (messages !== undefined && messages !== null) {
-    return { messages: messagesOf(messages, location), inputs: inputs() };
+    return { messages: convertMessages(messages, location), inputs: inputs() };
   }
   if (conversations === undefined || conversations === null) return null;
   if (ids !== undefined && ids !== null) return null;
-  const said = messagesOf(conversations, location);
-  const hasSystemColumn = typeof system === 'string' && system !== '' && said[0]?.role !== 'system';
+  const converted = convertMessages(conversations, location);
+  const hasSystemColumn =
+    typeof system === 'string' && system !== '' && converted[0]?.role !== 'system';
   const first = hasSystemColumn ? [{ role: 'system', content: system }] : [];
-  return { messages: hasSystemColumn ? [...first, ...said] : said, inputs: inputs() };
+  return { messages: hasSystemColumn ? [...first, ...converted] : converted, inputs: inputs() };
 }
 
 /**
- * Converts ShareGPT's `from` and `value` to `role` and `content`. Other values than lists pass
- * through: the template refuses them. Throws DS_DATA.
+ * Converts ShareGPT's `from` and `value` to `role` and `content`. Returns other values unchanged;
+ * the template refuses them. Throws DS_DATA.
  */
-export function messagesOf(list: unknown, location: () => string): readonly ChatMessage[] {
+export function convertMessages(list: unknown, location: () => string): readonly ChatMessage[] {
   if (!Array.isArray(list)) return list as ChatMessage[];
   return list.map((message: unknown) => {
     if (!isObject(message) || message.role !== undefined || message.from === undefined) {
@@ -69,10 +70,10 @@ export function messagesOf(list: unknown, location: () => string): readonly Chat
 }
 
 /**
- * The tools of a row, a list or one as JSON, and its `chat_template_kwargs`. Throws DS_DATA for
- * others.
+ * Reads the tools of a row (a list, or its JSON) and `chat_template_kwargs`. Throws DS_DATA for
+ * other values.
  */
-export function inputsIn(
+export function readInputs(
   { tools, chat_template_kwargs: variables }: Row,
   location: () => string,
 ): TemplateInputs {
@@ -81,18 +82,18 @@ export function inputsIn(
     const expected = 'an object under chat_template_kwargs';
     throw dataError(location(), expected, formatValue(variables));
   }
-  const listed = toolsOf(tools, location);
+  const listed = readTools(tools, location);
   return { ...(listed && { tools: listed }), ...(hasVariables && { variables }) };
 }
 
-function toolsOf(given: unknown, location: () => string): object[] | null {
-  if (given === undefined || given === null || given === '') return null;
-  const list = typeof given === 'string' ? parseText(given) : given;
+function readTools(tools: unknown, location: () => string): object[] | null {
+  if (tools === undefined || tools === null || tools === '') return null;
+  const list = typeof tools === 'string' ? parseJson(tools) : tools;
   if (Array.isArray(list)) return list;
-  throw dataError(location(), 'tools as a list, or as the JSON of one', formatValue(given));
+  throw dataError(location(), 'tools as a list, or as the JSON of one', formatValue(tools));
 }
 
-function parseText(text: string): unknown {
+function parseJson(text: string): unknown {
   try {
     return JSON.parse(text);
   } catch {

@@ -42,10 +42,10 @@ export function encodePair(
 function cutLengths([a, b]: readonly [number, number], room: number): [number, number] {
   if (a + b <= room) return [a, b];
   const [short, long] = [Math.min(a, b), Math.max(a, b)];
-  const kept = short > room ? short : Math.max(short, room - short);
+  const longLength = short > room ? short : Math.max(short, room - short);
   const [x, y] =
-    short + kept > room
+    short + longLength > room
       ? [Math.floor(room / 2), Math.floor(room / 2) + (room % 2)]
-      : [short, Math.min(kept, long)];
+      : [short, Math.min(longLength, long)];
   return a > b ? [y, x] : [x, y];
 }

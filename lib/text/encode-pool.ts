@@ -16,7 +16,7 @@ import type { RowSettings } from './row-encoder.js';
 import type { FilePart } from './row-files.js';
 import type { Tokenizer } from './tokenizer.js';
 
-/** Start data of a worker thread. */
+/** The `workerData` of a worker thread. */
 export interface EncodeSetup {
   /** The folder of the tokenizer. */
   folder: string;
@@ -33,7 +33,7 @@ export interface PoolOptions {
   timeoutMs: number;
 }
 
-/** Threads are started when a part needs one, and ended by close(). */
+/** Encodes parts on threads, which start when they are needed; close() ends them. */
 export class EncodePool {
   private readonly pool: ThreadPool<FilePart, EncodedPart>;
 
@@ -45,15 +45,15 @@ export class EncodePool {
   }
 
   /**
-   * Parts in their order; at most two for each thread are under way. Throws DS_DATA, naming file
-   * and line.
+   * Yields encoded parts in order. At most two parts per thread are in progress. Throws DS_DATA
+   * with file and line.
    */
   async *encode(parts: Iterable<FilePart>): AsyncGenerator<EncodedPart> {
     const ahead = Math.max(1, 2 * this.options.threads);
     const running: Promise<EncodedPart>[] = [];
     for (const part of parts) {
-      const started = this.one(part);
-      // An earlier part's failure is thrown first; this one must not count as unhandled.
+      const started = this.encodePart(part);
+      // The reader gets an earlier part's error first; this one must not count as unhandled.
       started.catch(() => {});
       running.push(started);
       if (running.length >= ahead) yield await required(running.shift());
@@ -66,18 +66,18 @@ export class EncodePool {
     return this.pool.close();
   }
 
-  private async one(part: FilePart): Promise<EncodedPart> {
+  private async encodePart(part: FilePart): Promise<EncodedPart> {
     const { cache, settings, tokenizer } = this.options;
-    if (cache === null) return this.fresh(part);
+    if (cache === null) return this.encodeFresh(part);
     const name = cacheName(part, tokenizer, settings);
     const cached = readCached(cache, name);
     if (cached !== null) return cached;
-    const encoded = await this.fresh(part);
+    const encoded = await this.encodeFresh(part);
     writeCached(cache, name, encoded);
     return encoded;
   }
 
-  private async fresh(part: FilePart): Promise<EncodedPart> {
+  private async encodeFresh(part: FilePart): Promise<EncodedPart> {
     const { settings, threads, tokenizer } = this.options;
     if (threads === 0) return encodePart(part, tokenizer, settings);
     return this.pool.ask(part, (got) => lostError(part, got));
@@ -90,23 +90,24 @@ function lostError({ path, start }: FilePart, got: string): DsError {
   return dataError(op, 'tokens from the thread of this part', got, hint);
 }
 
-// The token cache stores an encoded part in a file. The name is a hash of its inputs.
+// The token cache stores each encoded part in a file named by a hash of its inputs.
 
-/** Changes when the bytes of a cache file mean something else, and when rows have other tokens. */
+/** Raise it when the format of cache files changes, or when rows get other tokens. */
 const VERSION = 4;
-/** Bytes of the digest that a file begins with, of all that follows. */
+/** Bytes of the digest at the start of a file; it covers the remaining bytes. */
 const DIGEST = 32;
-/** Names that cacheName() returns. */
+/** Pattern of the names that cacheName() returns. */
 const NAME = /^[0-9a-f]{32}\.tokens$/;
 /**
- * 32-bit words after the digest: rows read, empty, unlearned, blurred, unended, kept, then tokens.
+ * 32-bit words after the digest: rows, empty, unlearned, blurred, unended, number of kept rows,
+ * number of tokens.
  */
-const HEAD = 7;
-type Head = [number, number, number, number, number, number, number];
+const HEADER_WORDS = 7;
+type HeaderCounts = [number, number, number, number, number, number, number];
 
 /**
- * The name of a part's tokens: of the file's content, the tokenizer and the settings, not of paths
- * or dates.
+ * Returns the file name for a part, from the content of the file, the tokenizer and the settings;
+ * paths and dates do not matter.
  */
 function cacheName(part: FilePart, tokenizer: Tokenizer, settings: RowSettings): string {
   const { digest, format, start, end } = part;
@@ -117,17 +118,19 @@ function cacheName(part: FilePart, tokenizer: Tokenizer, settings: RowSettings):
 
 /** Returns the cached part; null if the file is missing, unreadable or damaged. */
 function readCached(folder: string, name: string): EncodedPart | null {
-  const bytes = bytesOf(join(folder, name));
-  if (bytes === null || bytes.length < DIGEST + 4 * HEAD || bytes.length % 4 !== 0) return null;
+  const bytes = readRegularFile(join(folder, name));
+  if (bytes === null || bytes.length < DIGEST + 4 * HEADER_WORDS || bytes.length % 4 !== 0)
+    return null;
   const digest = bytes.subarray(0, DIGEST);
   const content = bytes.subarray(DIGEST);
   if (!createHash('sha256').update(content).digest().equals(digest)) return null;
   const words = new Int32Array(
     content.buffer.slice(content.byteOffset, bytes.byteOffset + bytes.length),
   );
-  const [rows, empty, unlearned, blurred, unended, count, tokens] = words as unknown as Head;
-  const idsAt = HEAD + count;
-  const lengths = words.slice(HEAD, idsAt);
+  const [rows, empty, unlearned, blurred, unended, count, tokens] =
+    words as unknown as HeaderCounts;
+  const idsAt = HEADER_WORDS + count;
+  const lengths = words.slice(HEADER_WORDS, idsAt);
   const isWhole =
     Math.min(empty, unlearned, blurred, unended, count, tokens) >= 0 &&
     rows === empty + unlearned + count &&
@@ -145,10 +148,10 @@ function readCached(folder: string, name: string): EncodedPart | null {
 }
 
 /**
- * Returns null unless `path` is a readable regular file. The later write reports the reason. Links
- * are not followed, and a pipe does not block.
+ * Returns null unless `path` is a readable regular file; the later write reports the reason. Does
+ * not follow links, and does not block on a pipe.
  */
-function bytesOf(path: string): Buffer | null {
+function readRegularFile(path: string): Buffer | null {
   try {
     const { O_NOFOLLOW, O_NONBLOCK, O_RDONLY } = constants;
     const file = openSync(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
@@ -169,8 +172,8 @@ function bytesOf(path: string): Buffer | null {
 function writeCached(folder: string, name: string, part: EncodedPart): void {
   const { counts, ids, labels, lengths } = part;
   const { rows, empty, unlearned, blurred, unended } = counts;
-  const kept = [rows, empty, unlearned, blurred, unended, lengths.length];
-  const head = Int32Array.from([...kept, ids.length]);
+  const header = [rows, empty, unlearned, blurred, unended, lengths.length];
+  const head = Int32Array.from([...header, ids.length]);
   const arrays = [head, lengths, ids, labels];
   const content = Buffer.concat(
     arrays.map((a) => Buffer.from(a.buffer, a.byteOffset, a.byteLength)),

@@ -1,4 +1,4 @@
-// The entry of a thread that reads and encodes parts of files.
+// Entry of a worker thread that reads and encodes parts of files.
 import { workerData } from 'node:worker_threads';
 
 import { answerQuestions } from '../runtime/thread-pool.js';
@@ -15,10 +15,10 @@ function encode(part: FilePart): Promise<EncodedPart> | EncodedPart {
   return encodePart(part, tokenizer, settings);
 }
 
-const memoryOf = ({ ids, labels, lengths }: EncodedPart): ArrayBuffer[] =>
+const listBuffers = ({ ids, labels, lengths }: EncodedPart): ArrayBuffer[] =>
   [ids, labels, lengths].map(({ buffer }) => buffer as ArrayBuffer);
 
-answerQuestions(encode, memoryOf, ({ path }) => ({
+answerQuestions(encode, listBuffers, ({ path }) => ({
   code: 'DS_DATA',
   op: path,
   expected: 'rows that can be encoded',

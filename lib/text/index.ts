@@ -1,4 +1,4 @@
-// The text room's door: tokenizers, chat templates, and rows of text as samples.
+// Public API of lib/text: tokenizers, chat templates, and datasets of text.
 export type { ChatMessage } from './chat-template.js';
 export { type DecodeOptions, DecodeStream, type DecodeStreamOptions } from './decode-stream.js';
 export type { EncodedPair } from './encode-pair.js';

@@ -1,4 +1,4 @@
-// LabelledDataset: rows with labels as tokens in memory, and the batches of their samples.
+// LabelledDataset: tokenized rows with labels in memory, and their batches.
 
 import type { Dataset } from '../data/index.js';
 import { DsError } from '../errors.js';
@@ -10,16 +10,16 @@ import { requireInteger } from '../runtime/require-number.js';
 import { defined, leading } from '../runtime/required.js';
 import { Tensor } from '../tensor/index.js';
 import {
-  type FoundLabels,
+  encodeTarget,
   findLabels,
   type LabelKind,
-  labelOf,
-  numberOf,
+  type LabelSet,
+  labelIndex,
   type RowKeys,
-  targetOf,
-  textsOf,
+  readLabel,
+  readTexts,
 } from './labelled-rows.js';
-import { locatedRows, type RowSource } from './located-rows.js';
+import { type RowSource, readLocatedRows } from './located-rows.js';
 import type { LocatedRow } from './row-reader.js';
 import { readTokenizer } from './text-options.js';
 import type { Tokenizer } from './tokenizer.js';
@@ -72,15 +72,16 @@ export interface LabelledSample {
   /** The index of each token's text, 0 or 1. */
   types: Int32Array;
   /**
-   * The target by task: the index of a label, 0 or 1 for each of several labels, or values; an
-   * index for each token; or the first and last token of an answer.
+   * The target by task. Classification: the index of a label, 0 or 1 for each of several labels, or
+   * values. Token classification: an index per token. Question answering: the first and last token
+   * of an answer.
    */
   target: Int32Array | Float32Array;
   /** The task that the target belongs to. */
   task: LabelledTask;
 }
 
-/** Samples as tensors. Rows are padded to the longest. */
+/** Samples as tensors, padded to the longest row. */
 export interface LabelledBatch {
   /** Ids of the tokens, [B, T] i32. */
   ids: Tensor;
@@ -96,10 +97,10 @@ export interface LabelledBatch {
   ends?: Tensor;
 }
 
-/** Target of tokens that the loss ignores. */
+/** Target that the loss ignores. */
 const IGNORED = -100;
 
-/** Rows with labels, in memory as tokens. open() creates it. */
+/** Tokenized rows with labels, in memory. open() creates it. */
 export class LabelledDataset implements Dataset<LabelledSample> {
   /** Number of samples. */
   readonly length: number;
@@ -116,7 +117,7 @@ export class LabelledDataset implements Dataset<LabelledSample> {
 
   /**
    * Reads rows of {text, label}, of two texts, of {tokens, tags}, or of {question, context,
-   * answers}. Throws DS_DATA with file and line for a row that it cannot read; DS_ARGUMENT.
+   * answers}. Throws DS_DATA with file and line for an invalid row, and DS_ARGUMENT.
    */
   static async open(given: LabelledOptions): Promise<LabelledDataset> {
     const op = 'LabelledDataset.open';
@@ -124,20 +125,20 @@ export class LabelledDataset implements Dataset<LabelledSample> {
     const { task = 'sequence-classification', maxLength = 512 } = options;
     requireInteger(`${op} maxLength`, maxLength, 3);
     const tokenizer = readTokenizer(`${op} tokenizer`, options.tokenizer);
-    const rows = await locatedRows(op, options);
+    const rows = await readLocatedRows(op, options);
     if (rows.length === 0) throw dataError(op, 'rows', 'none');
     const how = { ...options, tokenizer, maxLength };
     switch (task) {
       case 'sequence-classification':
-        return LabelledDataset.ofTexts(rows, how);
+        return LabelledDataset.fromTexts(rows, how);
       case 'token-classification':
-        return LabelledDataset.ofTokens(rows, how);
+        return LabelledDataset.fromTokens(rows, how);
       case 'question-answering': {
-        const samples = rows.map((row) => answerSample(row, how));
+        const samples = rows.map((row) => encodeAnswerSample(row, how));
         return new LabelledDataset(samples, null, 'class');
       }
       case 'masked-lm': {
-        const samples = rows.map((row, i) => maskedSample(row, how, i));
+        const samples = rows.map((row, i) => encodeMaskedSample(row, how, i));
         return new LabelledDataset(samples, null, 'class');
       }
       default:
@@ -145,26 +146,26 @@ export class LabelledDataset implements Dataset<LabelledSample> {
     }
   }
 
-  private static ofTexts(rows: readonly LocatedRow[], options: Opened): LabelledDataset {
+  private static fromTexts(rows: readonly LocatedRow[], options: OpenedOptions): LabelledDataset {
     const written = rows.map((row) => ({
-      label: labelOf(row, options),
+      label: readLabel(row, options),
       location: () => row.location(),
     }));
-    const found = findLabels(written, { names: options.labels, kind: options.kind });
+    const labels = findLabels(written, { names: options.labels, kind: options.kind });
     const samples = rows.map((row, i): LabelledSample => {
       const { label, location } = defined(written[i]);
-      const target = targetOf(label, found, location);
+      const target = encodeTarget(label, labels, location);
       return { ...encodeRow(row, options), target, task: 'sequence-classification' };
     });
-    return new LabelledDataset(samples, found.names, found.kind);
+    return new LabelledDataset(samples, labels.names, labels.kind);
   }
 
-  private static ofTokens(rows: readonly LocatedRow[], options: Opened): LabelledDataset {
-    const tagged = rows.map((row) => taggedWords(row, options));
+  private static fromTokens(rows: readonly LocatedRow[], options: OpenedOptions): LabelledDataset {
+    const tagged = rows.map((row) => readTaggedRow(row, options));
     const flat = tagged.flatMap(({ tags, location }) => tags.map((label) => ({ label, location })));
-    const found = findLabels(flat, { names: options.labels, kind: 'class' });
-    const samples = tagged.map((row) => tokenSample(row, found, options));
-    return new LabelledDataset(samples, found.names, 'class');
+    const labels = findLabels(flat, { names: options.labels, kind: 'class' });
+    const samples = tagged.map((row) => encodeTokenSample(row, labels, options));
+    return new LabelledDataset(samples, labels.names, 'class');
   }
 
   /** Returns the sample `index`. Throws DS_INDEX if `index` is out of range. */
@@ -176,30 +177,30 @@ export class LabelledDataset implements Dataset<LabelledSample> {
   }
 }
 
-type Opened = LabelledOptions & { tokenizer: Tokenizer; maxLength: number };
+type OpenedOptions = LabelledOptions & { tokenizer: Tokenizer; maxLength: number };
 
-function encodeRow(row: LocatedRow, { tokenizer, maxLength, textKey }: Opened) {
-  const [first, second] = textsOf(row, textKey === undefined ? {} : { textKey });
+function encodeRow(row: LocatedRow, { tokenizer, maxLength, textKey }: OpenedOptions) {
+  const [first, second] = readTexts(row, textKey === undefined ? {} : { textKey });
   if (second !== undefined) return tokenizer.encodePair(first, second, { maxLength });
   const ids = tokenizer.encode(first, { maxLength });
   return { ids, types: new Int32Array(ids.length) };
 }
 
-/** Words of a row, and a tag for each. */
-interface Tagged {
+/** Words of a row, with one tag per word. */
+interface TaggedRow {
   words: readonly string[];
   tags: readonly unknown[];
   location(): string;
 }
 
-function taggedWords({ row, location }: LocatedRow, { textKey, labelKey }: RowKeys): Tagged {
+function readTaggedRow({ row, location }: LocatedRow, { textKey, labelKey }: RowKeys): TaggedRow {
   const { tokens, words = tokens } = row;
   const texts = typeof textKey === 'string' ? row[textKey] : words;
   const { ner_tags: entities, pos_tags: parts, tags = entities ?? parts, labels = tags } = row;
-  const found = labelKey === undefined ? labels : row[labelKey];
+  const tagList = labelKey === undefined ? labels : row[labelKey];
   const isWords = Array.isArray(texts) && texts.every((word) => typeof word === 'string');
-  if (isWords && Array.isArray(found) && found.length === texts.length) {
-    return { words: texts, tags: found, location };
+  if (isWords && Array.isArray(tagList) && tagList.length === texts.length) {
+    return { words: texts, tags: tagList, location };
   }
   const expected = 'lists of one length, "tokens" and "tags"';
   const got = `a row with ${Object.keys(row).slice(0, 8).join(', ')}`;
@@ -207,13 +208,13 @@ function taggedWords({ row, location }: LocatedRow, { textKey, labelKey }: RowKe
 }
 
 /**
- * Encodes a row of words. The first token of a word has the word's tag; the loss ignores the
- * others.
+ * Encodes a row of words. The first token of a word gets the word's tag; the loss ignores the other
+ * tokens.
  */
-function tokenSample(
-  { words, tags, location }: Tagged,
-  found: FoundLabels,
-  { tokenizer, maxLength }: Opened,
+function encodeTokenSample(
+  { words, tags, location }: TaggedRow,
+  found: LabelSet,
+  { tokenizer, maxLength }: OpenedOptions,
 ): LabelledSample {
   const around = [...tokenizer.encode('')];
   const [prefix, suffix] = [
@@ -224,28 +225,31 @@ function tokenSample(
   const target: number[] = prefix.map(() => IGNORED);
   words.forEach((word, w) => {
     const text = w === 0 ? word : ` ${word}`;
-    const number = numberOf(tags[w], found, location);
+    const number = labelIndex(tags[w], found, location);
     for (const [i, id] of tokenizer.encode(text, { addSpecialTokens: false }).entries()) {
       ids.push(id);
       target.push(i === 0 ? number : IGNORED);
     }
   });
   const max = maxLength - suffix.length;
-  const kept = [...ids.slice(0, max), ...suffix];
+  const cutIds = [...ids.slice(0, max), ...suffix];
   const targets = [...target.slice(0, max), ...suffix.map(() => IGNORED)];
   return {
-    ids: Int32Array.from(kept),
-    types: new Int32Array(kept.length),
+    ids: Int32Array.from(cutIds),
+    types: new Int32Array(cutIds.length),
     target: Int32Array.from(targets),
     task: 'token-classification',
   };
 }
 
 /**
- * Encodes a row with its first answer. Without an answer in the kept tokens, both ends are outside
+ * Encodes a row with its first answer. If the kept tokens contain no answer, both ends are outside
  * the text.
  */
-function answerSample(row: LocatedRow, { tokenizer, maxLength }: Opened): LabelledSample {
+function encodeAnswerSample(
+  row: LocatedRow,
+  { tokenizer, maxLength }: OpenedOptions,
+): LabelledSample {
   const { question, context, answers } = row.row;
   if (typeof question !== 'string' || typeof context !== 'string') {
     throw dataError(row.location(), 'the strings "question" and "context"', formatValue(row.row));
@@ -261,8 +265,8 @@ function answerSample(row: LocatedRow, { tokenizer, maxLength }: Opened): Labell
   if (text !== undefined && start !== undefined) {
     const count = (part: string): number =>
       tokenizer.encode(part.trimEnd(), { addSpecialTokens: false }).length;
-    const whole = tokenizer.encode(context, { addSpecialTokens: false });
-    const begin = placeOf(ids, whole);
+    const contextIds = tokenizer.encode(context, { addSpecialTokens: false });
+    const begin = findContext(ids, contextIds);
     const [from, to] = [
       count(context.slice(0, start)),
       count(context.slice(0, start + text.length)) - 1,
@@ -274,29 +278,33 @@ function answerSample(row: LocatedRow, { tokenizer, maxLength }: Opened): Labell
   return { ids, types, target, task: 'question-answering' };
 }
 
-/** Returns the position of the first token of the context; null if it was cut off. */
-function placeOf(ids: Int32Array, context: Int32Array): number | null {
-  const shown = Math.min(context.length, 8);
-  for (let at = ids.length - 1 - shown; at >= 1; --at) {
+/** Returns the position of the context's first token; null if it was cut off. */
+function findContext(ids: Int32Array, context: Int32Array): number | null {
+  const probeLength = Math.min(context.length, 8);
+  for (let at = ids.length - 1 - probeLength; at >= 1; --at) {
     let i = 0;
-    while (i < shown && ids[at + i] === context[i]) i++;
-    if (i === shown) return at;
+    while (i < probeLength && ids[at + i] === context[i]) i++;
+    if (i === probeLength) return at;
   }
   return null;
 }
 
 /**
- * Selects tokens to predict. 80 % of these become the mask, 10 % a random token, and 10 % stay.
+ * Selects tokens to predict: 80 % become the mask token, 10 % a random token, and 10 % stay.
  * Source: Devlin et al. 2018.
  */
-function maskedSample(row: LocatedRow, options: Opened, index: number): LabelledSample {
+function encodeMaskedSample(
+  row: LocatedRow,
+  options: OpenedOptions,
+  index: number,
+): LabelledSample {
   const { tokenizer, maskShare = 0.15, seed = 42 } = options;
   const { ids, types } = encodeRow(row, options);
   const mask = tokenizer.maskId;
   if (mask === null) {
     throw argumentError('LabelledDataset.open tokenizer', 'a tokenizer with a mask token', 'none');
   }
-  const draw = numbersFrom(seed + 7919 * index);
+  const draw = createRandom(seed + 7919 * index);
   const target = new Int32Array(ids.length).fill(IGNORED);
   const changed = ids.map((id, t) => {
     if (tokenizer.specialIds.has(id) || draw() >= maskShare) return id;
@@ -308,8 +316,8 @@ function maskedSample(row: LocatedRow, options: Opened, index: number): Labelled
   return { ids: changed, types, target, task: 'masked-lm' };
 }
 
-/** Returns a generator of numbers in [0, 1). Source: mulberry32. */
-function numbersFrom(seed: number): () => number {
+/** Returns a generator of random numbers in [0, 1). Source: mulberry32. */
+function createRandom(seed: number): () => number {
   let state = seed >>> 0;
   return () => {
     state = (state + 0x6d2b79f5) >>> 0;
@@ -330,7 +338,7 @@ export function isLabelledSample(sample: unknown): sample is LabelledSample {
 }
 
 /**
- * Returns a function for DataLoader's `collate`: it pads samples with `pad` to the longest. The
+ * Returns a `collate` function for DataLoader. It pads samples with `pad` to the longest. The
  * caller owns the tensors. Throws DS_ARGUMENT unless `pad` is an integer from 0.
  */
 export function collateLabelled(
@@ -355,7 +363,7 @@ export function collateLabelled(
     const [{ task, target: first }] = leading(samples, 1);
     if (task === 'question-answering') {
       const end = (side: number): Tensor => {
-        // An answer outside its text is outside the batch too.
+        // An answer outside of its text is outside of the batch too.
         const places = samples.map(({ ids, target }) =>
           defined(target[side]) >= ids.length ? T : defined(target[side]),
         );

@@ -32,19 +32,25 @@ export interface RowKeys {
 }
 
 /** Returns the text of a row, or both texts. Throws DS_DATA. */
-export function textsOf({ row, location }: LocatedRow, { textKey }: RowKeys): RowTexts {
-  const own = typeof textKey === 'string' ? [[textKey] as const] : textKey ? [textKey] : TEXT_KEYS;
-  const keys = own.find((some) =>
+export function readTexts({ row, location }: LocatedRow, { textKey }: RowKeys): RowTexts {
+  const keyLists =
+    typeof textKey === 'string' ? [[textKey] as const] : textKey ? [textKey] : TEXT_KEYS;
+  const keys = keyLists.find((some) =>
     some.every((key) => key !== undefined && Object.hasOwn(row, key)),
   );
   const texts = keys?.map((key) => row[defined(key)]);
   if (texts?.every((text) => typeof text === 'string')) return texts as unknown as RowTexts;
-  const named = own.map((some) => some.join(' and ')).join(', or ');
-  throw dataError(location(), `strings under ${named}`, formatRow(row), 'Name the keys: textKey.');
+  const expectedKeys = keyLists.map((some) => some.join(' and ')).join(', or ');
+  throw dataError(
+    location(),
+    `strings under ${expectedKeys}`,
+    formatRow(row),
+    'Name the keys: textKey.',
+  );
 }
 
 /** Returns the label of a row, unchanged. Throws DS_DATA. */
-export function labelOf({ row, location }: LocatedRow, { labelKey }: RowKeys): unknown {
+export function readLabel({ row, location }: LocatedRow, { labelKey }: RowKeys): unknown {
   const keys = labelKey === undefined ? LABEL_KEYS : [labelKey];
   const key = keys.find((key) => Object.hasOwn(row, key));
   if (key !== undefined) return row[key];
@@ -62,21 +68,21 @@ const formatRow = (row: Row): string => `a row with ${Object.keys(row).slice(0, 
 export type LabelKind = 'class' | 'classes' | 'value';
 
 /** Names and kind of the labels of all rows. */
-export interface FoundLabels {
+export interface LabelSet {
   readonly kind: LabelKind;
   /** Names in the order of the indices; one name for values. */
   readonly names: readonly string[];
 }
 
 /**
- * Returns the kind and the names of labels. Texts are names, which are sorted. Whole numbers are
- * indices of classes. Lists contain several classes. Other numbers are values. `given` overrides
- * names and kind. Throws DS_DATA for a mixture.
+ * Returns the kind and the names of labels. Texts are names, which are sorted. Integers are class
+ * indices. Lists contain several classes. Other numbers are values. `given` overrides names and
+ * kind. Throws DS_DATA for a mixture.
  */
 export function findLabels(
   rows: readonly { label: unknown; location(): string }[],
   given: { names?: readonly string[] | undefined; kind?: LabelKind | undefined },
-): FoundLabels {
+): LabelSet {
   const lists = rows.filter(({ label }) => Array.isArray(label));
   const all = rows.flatMap(({ label, location }) =>
     (Array.isArray(label) ? label : [label]).map((value: unknown) => ({ one: value, location })),
@@ -113,24 +119,24 @@ export function findLabels(
 }
 
 /** Returns the index of a label. Throws DS_DATA for an unknown label. */
-export function numberOf(label: unknown, { names }: FoundLabels, location: () => string): number {
+export function labelIndex(label: unknown, { names }: LabelSet, location: () => string): number {
   const number = typeof label === 'number' ? label : names.indexOf(String(label));
   if (number >= 0 && number < names.length) return number;
-  const known = names.slice(0, 8).join(', ');
-  throw dataError(location(), `one of ${names.length} labels: ${known}`, formatValue(label));
+  const listedNames = names.slice(0, 8).join(', ');
+  throw dataError(location(), `one of ${names.length} labels: ${listedNames}`, formatValue(label));
 }
 
-/** Returns the target of a row: the index of a class as i32, values or several classes as f32. */
-export function targetOf(
+/** Returns the target of a row: a class index as i32, or values or several classes as f32. */
+export function encodeTarget(
   label: unknown,
-  found: FoundLabels,
+  found: LabelSet,
   location: () => string,
 ): Int32Array | Float32Array {
-  if (found.kind === 'class') return Int32Array.of(numberOf(label, found, location));
+  if (found.kind === 'class') return Int32Array.of(labelIndex(label, found, location));
   if (found.kind === 'value') {
     return Float32Array.from((Array.isArray(label) ? label : [label]) as number[]);
   }
   const several = new Float32Array(found.names.length);
-  for (const value of label as unknown[]) several[numberOf(value, found, location)] = 1;
+  for (const value of label as unknown[]) several[labelIndex(value, found, location)] = 1;
   return several;
 }

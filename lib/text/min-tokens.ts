@@ -1,12 +1,12 @@
-// A lower bound of a text's number of tokens, computed without encoding: its bytes divided by the
-// longest token's.
-import { stepsOf } from './tokenizer-folder.js';
+// Computes a lower bound of a text's number of tokens without encoding: its bytes divided by the
+// bytes of the longest token.
+import { listSteps } from './tokenizer-folder.js';
 import type { AddedToken } from './tokenizers/added-tokens.js';
 import { BYTE_LETTERS } from './tokenizers/characters.js';
 
 type Json = Record<string, unknown>;
 
-/** The parts of a tokenizer that decide the bound. */
+/** The parts of a tokenizer that determine the bound. */
 interface TokenizerParts {
   /** The content of tokenizer.json. */
   readonly tokenizer: Json;
@@ -16,19 +16,21 @@ interface TokenizerParts {
   readonly added: readonly AddedToken[];
 }
 
-/** Characters that canonical composition makes one of, at most. Source: UAX 15, U+1F82. */
-const COMPOSED = 4;
+/**
+ * Maximum number of characters that canonical composition merges into one. Source: UAX 15, U+1F82.
+ */
+const MAX_COMPOSED = 4;
 
 /**
- * Returns a lower bound of the tokens of a text. Null for a tokenizer that may leave out parts of a
- * text. Tokenizers over all bytes (GPT-2, Llama 3, Qwen) keep every byte.
+ * Returns a function that computes the bound; null for a tokenizer that may drop parts of a text.
+ * Tokenizers over all bytes (GPT-2, Llama 3, Qwen) keep every byte.
  */
 export function fewestTokens(parts: TokenizerParts): ((text: string) => number) | null {
   const { tokenizer, config, vocab, added } = parts;
-  const forms = stepsOf(tokenizer.normalizer).map(({ type }) => type);
+  const forms = listSteps(tokenizer.normalizer).map(({ type }) => type);
   const keepsAll =
     isByteModel((tokenizer.model ?? {}) as Json, new Set(vocab)) &&
-    keepsBytes(stepsOf(tokenizer.pre_tokenizer)) &&
+    keepsBytes(listSteps(tokenizer.pre_tokenizer)) &&
     forms.every((type) => type === 'NFC') &&
     tokenizer.truncation == null &&
     !config.remove_space &&
@@ -58,16 +60,16 @@ function keepsBytes(steps: readonly Json[]): boolean {
 }
 
 /**
- * Bytes that are left of a text at least when it is composed (NFC): an ASCII character stays unless
- * another than one of these follows it.
+ * Returns a lower bound of a text's bytes after composition (NFC): an ASCII character stays unless
+ * a non-ASCII character follows it.
  */
 function composedBytes(text: string): number {
-  let [kept, others] = [0, 0];
+  let [keptBytes, others] = [0, 0];
   for (let i = 0; i < text.length; ++i) {
     const isAscii = text.charCodeAt(i) < 0x80;
-    const next = text.charCodeAt(i + 1); // NaN behind the last one.
-    if (isAscii && !(next >= 0x80)) kept++;
+    const next = text.charCodeAt(i + 1); // NaN after the last one.
+    if (isAscii && !(next >= 0x80)) keptBytes++;
     else if (!(text.charCodeAt(i) >= 0xdc00 && text.charCodeAt(i) < 0xe000)) others++;
   }
-  return kept + Math.floor(others / COMPOSED);
+  return keptBytes + Math.floor(others / MAX_COMPOSED);
 }

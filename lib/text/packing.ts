@@ -1,7 +1,7 @@
-// Packs documents into samples: cuts them to a maximum length and puts each one where it fits best.
+// Packs documents into samples: cuts them to a maximum length, and fills samples best fit first.
 import { required } from '../runtime/required.js';
 
-/** Tokens [start, start + length) of a long run. */
+/** Tokens [start, start + length) of a run of documents. */
 export interface Piece {
   start: number;
   length: number;
@@ -13,8 +13,8 @@ export interface Piece {
  */
 export type Overlong = 'cut' | 'split' | 'drop';
 
-/** Returns the pieces of consecutive documents, and counts of cut rows and tokens. */
-export function piecesOf(
+/** Returns the pieces of consecutive documents, and the counts of cut rows and tokens. */
+export function cutPieces(
   lengths: ArrayLike<number>,
   max: number,
   overlong: Overlong,
@@ -23,21 +23,22 @@ export function piecesOf(
   let [start, cutRows, cutTokens] = [0, 0, 0];
   for (let row = 0; row < lengths.length; ++row) {
     const length = required(lengths[row]);
-    const kept = length <= max || overlong === 'split' ? length : overlong === 'cut' ? max : 0;
-    for (let at = 0; at < kept; at += max) {
-      pieces.push({ start: start + at, length: Math.min(max, kept - at) });
+    const usedLength =
+      length <= max || overlong === 'split' ? length : overlong === 'cut' ? max : 0;
+    for (let at = 0; at < usedLength; at += max) {
+      pieces.push({ start: start + at, length: Math.min(max, usedLength - at) });
     }
-    if (kept < length) cutRows++;
-    cutTokens += length - kept;
+    if (usedLength < length) cutRows++;
+    cutTokens += length - usedLength;
     start += length;
   }
   return { pieces, cutRows, cutTokens };
 }
 
 /**
- * Best-fit decreasing: the longest piece first, each into the fullest sample that has room for it.
- * Pieces of equal length keep their order. Source: Ding et al., "Fewer Truncations Improve Language
- * Modeling" (2024).
+ * Packs pieces by best-fit decreasing: takes the longest piece first and puts it in the fullest
+ * sample with enough room. Equally long pieces keep their order. Source: Ding et al., "Fewer
+ * Truncations Improve Language Modeling" (2024).
  */
 export function packBestFit(pieces: readonly Piece[], capacity: number): Piece[][] {
   const order = pieces.map((_, i) => i);
@@ -47,17 +48,15 @@ export function packBestFit(pieces: readonly Piece[], capacity: number): Piece[]
   const room = new RoomIndex(capacity);
   for (const i of order) {
     const piece = required(pieces[i]);
-    const found = room.take(piece.length);
-    const number = found ? found.sample : samples.push([]) - 1;
+    const target = room.take(piece.length);
+    const number = target ? target.sample : samples.push([]) - 1;
     required(samples[number]).push(piece);
-    room.put(number, (found ? found.room : capacity) - piece.length);
+    room.put(number, (target ? target.room : capacity) - piece.length);
   }
   return samples;
 }
 
-/**
- * Samples by their free room. A tree over the amounts of room finds the least one that fits.
- */
+/** Indexes samples by free room. A tree over the amounts finds the smallest sufficient one. */
 class RoomIndex {
   private readonly leaves: number;
   private readonly has: Uint8Array;
@@ -74,7 +73,7 @@ class RoomIndex {
     this.mark(room);
   }
 
-  /** Removes and returns a sample with the least room of at least `min`; null without one. */
+  /** Removes and returns the sample with the least room of at least `min`; null if none has it. */
   take(min: number): { sample: number; room: number } | null {
     const room = this.firstFrom(min);
     if (room < 0) return null;
@@ -95,7 +94,7 @@ class RoomIndex {
     let node = min + this.leaves;
     if (node >= 2 * this.leaves) return -1;
     while (!this.has[node]) {
-      // Up until something lies to the right, then to its left end.
+      // Goes up until a set bit is to the right, then down to its left end.
       while (node % 2 === 1) node >>= 1;
       if (node === 0) return -1;
       node++;

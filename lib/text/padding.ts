@@ -1,4 +1,4 @@
-// Rows of different lengths as one tensor: padding on either side, with its mask and positions.
+// Pads rows of different lengths to one tensor, with mask and positions.
 import type { Device } from '../runtime/device.js';
 import { formatValue } from '../runtime/format-value.js';
 import { argumentError } from '../runtime/input-errors.js';
@@ -6,14 +6,14 @@ import { requireInteger } from '../runtime/require-number.js';
 import { Tensor } from '../tensor/index.js';
 import type { Side } from './tokenizer-folder.js';
 
-/** Length and side of the padding. */
+/** Options of padding. */
 export interface PaddingOptions {
-  /** Tokens of every row; "longest" takes the longest row. Default "longest". */
+  /** Length of every row; "longest" is the longest row. Default "longest". */
   padTo?: number | 'longest';
   /** Rounds the length up to a multiple of this. Default 1. */
   padToMultipleOf?: number;
   /**
-   * Which side is filled: "left" to generate, "right" to train. Default: the tokenizer's
+   * Side of the padding: "left" to generate, "right" to train. Default: the tokenizer's
    * `paddingSide`.
    */
   paddingSide?: Side;
@@ -25,15 +25,15 @@ export interface PaddedBatch {
   ids: Tensor;
   /** 1 for tokens, 0 for padding. */
   mask: Tensor;
-  /** Each row's tokens counted from 0; 0 at padding. */
+  /** Position of each token in its row, from 0; 0 for padding. */
   positions: Tensor;
-  /** 0 for tokens, -1 for padding, as attention takes it. */
+  /** 0 for tokens, -1 for padding: the input `documents` of attention. */
   documents: Tensor;
 }
 
 /**
- * Throws DS_ARGUMENT where a row is longer than `padTo`, and where rows differ and there is no
- * `pad` token.
+ * Pads rows to tensors [B, T]. Throws DS_ARGUMENT if a row is longer than `padTo`, or if rows
+ * differ in length and `pad` is null.
  */
 export function padRows(
   op: string,
@@ -45,7 +45,7 @@ export function padRows(
   if (side !== 'left' && side !== 'right') {
     throw argumentError(`${op} paddingSide`, '"left" or "right"', formatValue(side), '');
   }
-  const length = lengthOf(op, rows, options);
+  const length = rowLength(op, rows, options);
   if (pad === null && rows.some((row) => row.length < length)) {
     const hint = 'Give texts of one length, or set "pad_token" in tokenizer_config.json.';
     throw argumentError(op, 'a tokenizer with a padding or end token', 'neither', hint);
@@ -69,7 +69,7 @@ export function padRows(
   };
 }
 
-function lengthOf(op: string, rows: readonly Int32Array[], options: PaddingOptions): number {
+function rowLength(op: string, rows: readonly Int32Array[], options: PaddingOptions): number {
   const { padTo = 'longest', padToMultipleOf = 1 } = options;
   const multiple = requireInteger(`${op} padToMultipleOf`, padToMultipleOf, 1);
   const longest = rows.reduce((max, row) => Math.max(max, row.length), 0);

@@ -1,5 +1,5 @@
-// PairDataset: prompts with a chosen and a rejected answer, as tokens. Rows have TRL's keys: texts
-// or messages, with or without a `prompt`.
+// PairDataset: tokenized prompts with a chosen and a rejected answer. Rows have TRL's keys, with
+// texts or messages, and may have a `prompt`.
 
 import type { Dataset } from '../data/index.js';
 import { DsError } from '../errors.js';
@@ -19,7 +19,7 @@ import {
   padAnswers,
   readLengths,
 } from './answer-rows.js';
-import { locatedRows, type RowSource } from './located-rows.js';
+import { type RowSource, readLocatedRows } from './located-rows.js';
 import { IGNORED } from './row-encoder.js';
 import type { Row } from './row-reader.js';
 import { readTokenizer } from './text-options.js';
@@ -47,7 +47,7 @@ const OPTIONS: OptionNames<PairOptions> = {
   ...ANSWER_LENGTHS,
 };
 
-/** A pair as tokens: the prompt with each answer. */
+/** A tokenized pair: the prompt with each answer. */
 export interface PairSample {
   /** Tokens of the prompt and the chosen answer. */
   chosen: Int32Array;
@@ -57,11 +57,11 @@ export interface PairSample {
   prompt: number;
   /** Log-probabilities of both answers by the reference; null if the row has none. */
   reference: readonly [chosen: number, rejected: number] | null;
-  /** The least difference of rewards that a reward model learns; null if the row has none. */
+  /** Minimum difference of rewards that a reward model learns; null if the row has none. */
   margin: number | null;
 }
 
-/** A batch of P pairs: rows 0 to P - 1 have the chosen answers, the others the rejected ones. */
+/** A batch of P pairs: rows 0 to P - 1 are the chosen answers, the others the rejected ones. */
 export interface PairBatch {
   /** Ids of the tokens, [2P, T] i32, padded at the right. */
   ids: Tensor;
@@ -90,7 +90,7 @@ export interface PairReport {
 /** TRL's keys of log-probabilities by the reference. */
 const REFERENCE = ['ref_chosen_logps', 'ref_rejected_logps'] as const;
 
-/** Pairs of answers, in memory as tokens. open() creates it. */
+/** Tokenized pairs of answers in memory. open() creates it. */
 export class PairDataset implements Dataset<PairSample> {
   /** Number of pairs. */
   readonly length: number;
@@ -110,8 +110,8 @@ export class PairDataset implements Dataset<PairSample> {
 
   /**
    * Reads rows of {prompt, chosen, rejected}, or of {chosen, rejected} with a common beginning.
-   * Values are texts or lists of messages. If a prompt fills `length`, the row is dropped. Throws
-   * DS_DATA with file and line for other rows, and if no row is left; DS_ARGUMENT.
+   * Values are texts or lists of messages. Drops a row if its prompt fills `length`. Throws DS_DATA
+   * with file and line for other rows and if no row is left, and DS_ARGUMENT.
    */
   static async open(given: PairOptions): Promise<PairDataset> {
     const op = 'PairDataset.open';
@@ -124,7 +124,7 @@ export class PairDataset implements Dataset<PairSample> {
     const rules = { tokenizer, isWhole: requireType(`${op} whole`, whole, 'boolean') };
     const report: PairReport = { pairs: 0, dropped: 0, cut: 0 };
     const samples: PairSample[] = [];
-    for (const located of await locatedRows(op, { files, rows })) {
+    for (const located of await readLocatedRows(op, { files, rows })) {
       const encoded = encodeAnswers(located, ['chosen', 'rejected'], rules);
       const { prompt, sides, isCut } = cutAnswers(encoded, limits);
       if (prompt >= length || (isCut && overlong === 'drop')) {
@@ -138,8 +138,8 @@ export class PairDataset implements Dataset<PairSample> {
         chosen: required(chosen),
         rejected: required(rejected),
         prompt,
-        reference: referenceIn(row, location),
-        margin: marginIn(row, location),
+        reference: readReference(row, location),
+        margin: readMargin(row, location),
       });
     }
     report.pairs = samples.length;
@@ -168,7 +168,7 @@ export class PairDataset implements Dataset<PairSample> {
   }
 }
 
-function referenceIn(row: Row, location: () => string): PairSample['reference'] {
+function readReference(row: Row, location: () => string): PairSample['reference'] {
   const [chosen, rejected] = REFERENCE.map((key) => row[key]);
   if (chosen === undefined && rejected === undefined) return null;
   if (Number.isFinite(chosen) && Number.isFinite(rejected)) {
@@ -181,7 +181,7 @@ function referenceIn(row: Row, location: () => string): PairSample['reference'] 
   );
 }
 
-function marginIn({ margin }: Row, location: () => string): number | null {
+function readMargin({ margin }: Row, location: () => string): number | null {
   if (margin === undefined || margin === null) return null;
   if (Number.isFinite(margin)) return margin as number;
   throw dataError(location(), 'a number as the margin', formatValue(margin));
@@ -196,9 +196,9 @@ export function isPairSample(sample: unknown): sample is PairSample {
 }
 
 /**
- * Returns a function for DataLoader's `collate`: it pads pairs with `pad`. The caller owns the
- * tensors. Throws DS_ARGUMENT unless `pad` is an integer from 0; DS_DATA if only some pairs have
- * log-probabilities of the reference.
+ * Returns a `collate` function for DataLoader, which pads pairs with `pad`. The caller owns the
+ * tensors. Throws DS_ARGUMENT unless `pad` is an integer from 0, and DS_DATA if only some pairs
+ * have log-probabilities of the reference.
  */
 export function collatePairs(pad: number): (samples: PairSample[], device: Device) => PairBatch {
   requireInteger('text.collatePairs pad', pad, 0);
@@ -221,13 +221,13 @@ export function collatePairs(pad: number): (samples: PairSample[], device: Devic
       const margins = Float32Array.from(samples, ({ margin }) => margin ?? 0);
       batch.margins = Tensor.from(margins, { device });
     }
-    const known = samples.flatMap(({ reference }) => (reference ? [reference] : []));
-    if (known.length === 0) return batch;
-    if (known.length < samples.length) {
+    const references = samples.flatMap(({ reference }) => (reference ? [reference] : []));
+    if (references.length === 0) return batch;
+    if (references.length < samples.length) {
       const expected = `${REFERENCE.join(' and ')} in all rows, or in none`;
-      throw dataError('text.collatePairs', expected, `${known.length} of ${samples.length}`);
+      throw dataError('text.collatePairs', expected, `${references.length} of ${samples.length}`);
     }
-    const numbers = [0, 1].flatMap((side) => known.map((item) => item[side as 0 | 1]));
+    const numbers = [0, 1].flatMap((side) => references.map((item) => item[side as 0 | 1]));
     return { ...batch, reference: Tensor.from(Float32Array.from(numbers), { device }) };
   };
 }

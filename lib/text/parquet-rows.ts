@@ -1,4 +1,4 @@
-// Rows of Parquet files, one row group at a time.
+// Reads rows of Parquet files, one row group at a time.
 
 import type { DecodedArray, ParquetParsers, SchemaTree } from 'hyparquet/src/types.js';
 import { PositionalFile } from '../data/positional-file.js';
@@ -14,30 +14,35 @@ import {
 } from './parquet/footer.js';
 import { readColumn } from './parquet/pages.js';
 
-/** The first row of each row group, then the number of all rows. Throws DS_DATA. */
-export function parquetGroups(path: string): Promise<number[]> {
+/**
+ * Returns the index of the first row of each row group, then the number of rows. Throws DS_DATA.
+ */
+export function readGroupStarts(path: string): Promise<number[]> {
   return withFooter(path, async ({ groups }) => {
     let rows = 0;
     return [0, ...groups.map((group) => (rows += group.rows))];
   });
 }
 
-/** Rows [start, end) as objects; lists and structs are arrays and objects. Throws DS_DATA. */
-export function parquetRows(path: string, start: number, end: number): Promise<object[]> {
+/**
+ * Returns rows [start, end) as objects; lists and structs become arrays and objects. Throws
+ * DS_DATA.
+ */
+export function readParquetRows(path: string, start: number, end: number): Promise<object[]> {
   return withFooter(path, async ({ tree, groups }, read) => {
-    const found: object[] = [];
+    const objects: object[] = [];
     let first = 0;
     for (const group of groups) {
       const last = first + group.rows;
       if (first < end && start < last) {
         const rows = await readRowGroup(group, tree, read);
         for (let i = Math.max(start, first); i < Math.min(end, last); ++i) {
-          found.push(rows[i - first] as object);
+          objects.push(rows[i - first] as object);
         }
       }
       first = last;
     }
-    return found;
+    return objects;
   });
 }
 
@@ -62,12 +67,15 @@ async function withFooter<T>(
   }
 }
 
-// The rows of one row group as objects. hyparquet converts values and builds lists and structs; its
-// page reader trusts sizes and counts of the file, so pages.ts replaces it.
+// Reads the rows of one row group. hyparquet converts values and builds lists and structs. pages.ts
+// replaces its page reader, which trusts sizes and counts of the file.
 
 const utf8 = new TextDecoder('utf-8', { fatal: true });
 
-/** Throws an Error that names the column and the byte of damage. */
+/**
+ * Returns the rows of a group as objects. Throws an Error with the column and the byte of the
+ * damage.
+ */
 async function readRowGroup(
   { rows, columns, byteLimit }: RowGroup,
   tree: SchemaTree,
@@ -85,14 +93,14 @@ async function readRowGroup(
   };
   const arrays = new Map<string, DecodedArray>();
   for (const chunk of columns) {
-    const parsers = parsersOf(chunk, DEFAULT_PARSERS);
+    const parsers = columnParsers(chunk, DEFAULT_PARSERS);
     const bytes = read(chunk.start, chunk.end);
-    const found = readColumn(bytes, chunk, rows, { convert, parsers, spend });
+    const columnValues = readColumn(bytes, chunk, rows, { convert, parsers, spend });
     const { leaf } = chunk;
-    const { definitions, repetitions, values } = found;
+    const { definitions, repetitions, values } = columnValues;
     arrays.set(leaf.name, assembleLists([], definitions, repetitions, values, leaf.path));
   }
-  const whole = tree.children.map((child): [string, DecodedArray] => {
+  const childColumns = tree.children.map((child): [string, DecodedArray] => {
     const { name } = child.element;
     if (child.children.length > 0) assembleNested(arrays, child, DEFAULT_PARSERS);
     const data = arrays.get(name);
@@ -100,12 +108,14 @@ async function readRowGroup(
     return [name, data];
   });
   return Array.from({ length: rows }, (_, i) =>
-    Object.fromEntries(whole.map(([name, data]) => [name, data[i]])),
+    Object.fromEntries(childColumns.map(([name, data]) => [name, data[i]])),
   );
 }
 
-/** Strings are UTF-8; bytes of columns that do not claim to be text may be anything. */
-function parsersOf({ leaf }: ColumnChunk, defaults: ParquetParsers): ParquetParsers {
+/**
+ * Returns the parsers of a column. Strings must be UTF-8; columns of plain bytes may hold anything.
+ */
+function columnParsers({ leaf }: ColumnChunk, defaults: ParquetParsers): ParquetParsers {
   const { converted_type: converted, logical_type: logical } = leaf.element;
   const isText = converted === 'UTF8' || logical?.type === 'STRING';
   return {

@@ -1,13 +1,13 @@
-// PromptDataset: prompts for a model to answer, as tokens. Rows have TRL's keys; their other
-// columns go to reward functions.
+// PromptDataset: tokenized prompts for a model to answer. Rows have TRL's keys; reward functions
+// get the other columns.
 import type { Dataset } from '../data/index.js';
 import { DsError } from '../errors.js';
 import { dataError } from '../runtime/input-errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import type { ChatMessage } from './chat-template.js';
-import { inputsIn, messagesOf } from './conversation.js';
-import { locatedRows, type RowSource } from './located-rows.js';
+import { convertMessages, readInputs } from './conversation.js';
+import { type RowSource, readLocatedRows } from './located-rows.js';
 import type { LocatedRow, Row } from './row-reader.js';
 import { readTokenizer } from './text-options.js';
 import type { Tokenizer } from './tokenizer.js';
@@ -27,15 +27,15 @@ const OPTIONS: OptionNames<PromptOptions> = {
   length: true,
 };
 
-/** A prompt as tokens, with the columns of its row. */
+/** A tokenized prompt, with the other columns of its row. */
 export interface PromptSample {
   /** Index of the sample in its dataset. */
   index: number;
   /** The text or the messages. */
   prompt: string | readonly ChatMessage[];
-  /** Tokens of the prompt; of messages, up to where the answer begins. */
+  /** Tokens of the prompt. For messages, they end where the answer starts. */
   promptIds: Int32Array;
-  /** All values of the row but the prompt. */
+  /** All values of the row except the prompt. */
   columns: Row;
   /** File and line of the row, for errors. */
   location: string;
@@ -51,7 +51,7 @@ export interface PromptReport {
   longest: number;
 }
 
-/** Prompts with columns, in memory as tokens. open() creates it. */
+/** Tokenized prompts in memory. open() creates it. */
 export class PromptDataset implements Dataset<PromptSample> {
   /** Number of prompts. */
   readonly length: number;
@@ -66,7 +66,7 @@ export class PromptDataset implements Dataset<PromptSample> {
 
   /**
    * Reads rows of {prompt, ...columns}. A prompt is a text or a list of messages. Throws DS_DATA
-   * with file and line for other rows, and if no row is left; DS_ARGUMENT.
+   * with file and line for other rows and if no row is left, and DS_ARGUMENT.
    */
   static async open(given: PromptOptions): Promise<PromptDataset> {
     const op = 'PromptDataset.open';
@@ -75,8 +75,8 @@ export class PromptDataset implements Dataset<PromptSample> {
     const max = length === undefined ? null : requireInteger(`${op} length`, length, 1);
     const report: PromptReport = { prompts: 0, dropped: 0, longest: 0 };
     const samples: PromptSample[] = [];
-    for (const located of await locatedRows(op, source)) {
-      const sample = encode(tokenizer, located, samples.length);
+    for (const located of await readLocatedRows(op, source)) {
+      const sample = encodePrompt(tokenizer, located, samples.length);
       const tokens = sample.promptIds.length;
       if (max !== null && tokens > max) {
         report.dropped += 1;
@@ -100,17 +100,21 @@ export class PromptDataset implements Dataset<PromptSample> {
   }
 }
 
-function encode(tokenizer: Tokenizer, { row, location }: LocatedRow, index: number): PromptSample {
-  const { prompt: given, ...columns } = row;
+function encodePrompt(
+  tokenizer: Tokenizer,
+  { row, location }: LocatedRow,
+  index: number,
+): PromptSample {
+  const { prompt: rawPrompt, ...columns } = row;
   const rest = { index, columns, location: location() };
-  if (typeof given === 'string') {
-    const promptIds = tokenizer.encode(given);
-    if (promptIds.length > 0) return { ...rest, prompt: given, promptIds };
+  if (typeof rawPrompt === 'string') {
+    const promptIds = tokenizer.encode(rawPrompt);
+    if (promptIds.length > 0) return { ...rest, prompt: rawPrompt, promptIds };
     throw dataError(location(), 'a prompt with a token', 'an empty text');
   }
-  if (Array.isArray(given)) {
-    const prompt = messagesOf(given, location);
-    const inputs = inputsIn(row, location);
+  if (Array.isArray(rawPrompt)) {
+    const prompt = convertMessages(rawPrompt, location);
+    const inputs = readInputs(row, location);
     try {
       const chat = tokenizer.applyChatTemplate(prompt, { ...inputs, addGenerationPrompt: true });
       return { ...rest, prompt, promptIds: chat.ids };

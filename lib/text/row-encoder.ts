@@ -1,27 +1,24 @@
-// From a row to tokens and labels: text, conversations, prompts with completions, and tokens as
-// they are.
+// Encodes rows to tokens and labels: text, conversations, prompts with completions, and token ids.
 import { formatValue } from '../runtime/format-value.js';
 import { dataError } from '../runtime/input-errors.js';
 import type { ChatMessage } from './chat-template.js';
 import {
   type Conversation,
-  conversationIn,
-  inputsIn,
-  messagesOf,
+  convertMessages,
+  readConversation,
+  readInputs,
   type TemplateInputs,
 } from './conversation.js';
 import type { Row } from './row-reader.js';
 import type { Tokenizer } from './tokenizer.js';
 
-/** Labels that no loss counts. */
+/** Label of tokens that are not learned. */
 export const IGNORED = -100;
 
-/**
- * Which tokens are learned: all, the completion's, or the assistant's.
- */
+/** Which tokens are learned: all tokens, the completion, or the assistant's messages. */
 export type LossKind = 'all' | 'completion' | 'assistant';
 
-/** Settings of all rows. */
+/** Settings that apply to all rows. */
 export interface RowSettings {
   /** Key of the text of a row. */
   textKey: string;
@@ -30,13 +27,16 @@ export interface RowSettings {
 }
 
 /**
- * A row as tokens, and for each token itself or IGNORED; the first token of a document is never
- * learned.
+ * A tokenized row. Each label is the token itself or IGNORED; the first token of a document is
+ * never learned.
  */
 interface EncodedRow {
   ids: Int32Array;
   labels: Int32Array;
-  /** The prompt's tokens are not the first ones of the whole: a token spans the border. */
+  /**
+   * Whether a token spans the end of the prompt, so that the prompt's tokens are not the first ones
+   * of the row.
+   */
   isBlurred: boolean;
 }
 
@@ -48,18 +48,18 @@ interface EncoderInputs extends TemplateInputs {
 
 const KEYS = 'text, messages (conversations), prompt and completion, or input_ids';
 
-/** For each loss, keys of a tokenized row that mark the learned tokens. */
+/** Keys of a tokenized row that mark the learned tokens, by loss. */
 const MARKS = {
   completion: ['labels', 'completion_mask'],
   assistant: ['assistant_masks'],
 } as const;
 
-/** Files of columns have null where a row of another kind has nothing. */
-const isGiven = (row: Row, key: string): boolean => row[key] !== undefined && row[key] !== null;
+/** Column formats have null for a missing value. */
+const hasValue = (row: Row, key: string): boolean => row[key] !== undefined && row[key] !== null;
 
 /**
- * Throws DS_DATA, naming the row's location, for a row of no known kind, and for a loss that it
- * cannot have.
+ * Encodes rows. Throws DS_DATA with the row's location for an unknown kind of row, and for a loss
+ * that the row does not support.
  */
 export class RowEncoder {
   constructor(
@@ -73,7 +73,7 @@ export class RowEncoder {
     return encoded;
   }
 
-  /** Returns whether the end-of-turn token behind an answer is not learned. */
+  /** Returns whether the end-of-turn token after an answer is not learned. */
   isUnended({ ids, labels }: EncodedRow): boolean {
     if (this.settings.loss !== 'assistant') return false;
     const isEnd = (id: number, i: number): boolean =>
@@ -83,28 +83,33 @@ export class RowEncoder {
 
   private encodeAny(row: Row, location: () => string): EncodedRow {
     const { loss, textKey } = this.settings;
-    const conversation = conversationIn(row, location);
-    if (conversation) return this.chat(conversation, location);
-    if (isGiven(row, 'prompt') && isGiven(row, 'completion')) return this.completion(row, location);
+    const conversation = readConversation(row, location);
+    if (conversation) return this.encodeChat(conversation, location);
+    if (hasValue(row, 'prompt') && hasValue(row, 'completion'))
+      return this.encodeCompletion(row, location);
     const isMarked =
-      loss === null || loss === 'all' || MARKS[loss].some((key) => isGiven(row, key));
-    if (isGiven(row, 'input_ids') && isMarked) return this.tokens(row, location);
-    if (loss === 'assistant') throw noLoss(location, 'messages', row);
-    if (loss === 'completion') throw noLoss(location, 'prompt and completion', row);
+      loss === null || loss === 'all' || MARKS[loss].some((key) => hasValue(row, key));
+    if (hasValue(row, 'input_ids') && isMarked) return this.encodeTokens(row, location);
+    if (loss === 'assistant') throw noLossError(location, 'messages', row);
+    if (loss === 'completion') throw noLossError(location, 'prompt and completion', row);
     const text = row[textKey];
-    if (typeof text === 'string') return plain(this.withEnd(this.tokenizer.encode(text)));
+    if (typeof text === 'string') return learnAll(this.appendEnd(this.tokenizer.encode(text)));
     throw dataError(location(), `a row with ${KEYS}`, formatValue(row), hintFor(row));
   }
 
-  private chat({ messages, inputs }: Conversation, location: () => string): EncodedRow {
+  private encodeChat({ messages, inputs }: Conversation, location: () => string): EncodedRow {
     if (this.settings.loss === 'completion')
-      throw noLoss(location, 'prompt and completion', { messages });
+      throw noLossError(location, 'prompt and completion', { messages });
     const assistantMask = this.settings.loss === 'assistant';
-    const { ids, assistant } = this.conversation(messages, { ...inputs, assistantMask }, location);
-    return assistant === null ? plain(ids) : maskIds(ids, (i) => assistant[i] === 1);
+    const { ids, assistant } = this.encodeConversation(
+      messages,
+      { ...inputs, assistantMask },
+      location,
+    );
+    return assistant === null ? learnAll(ids) : learnSome(ids, (i) => assistant[i] === 1);
   }
 
-  private conversation(
+  private encodeConversation(
     messages: readonly ChatMessage[],
     given: EncoderInputs,
     location: () => string,
@@ -117,22 +122,22 @@ export class RowEncoder {
     }
   }
 
-  private completion(row: Row, location: () => string): EncodedRow {
+  private encodeCompletion(row: Row, location: () => string): EncodedRow {
     const { prompt, completion } = row;
     let before: Int32Array;
     let ids: Int32Array;
     if (typeof prompt === 'string' && typeof completion === 'string') {
       before = this.tokenizer.encode(prompt);
-      ids = this.withEnd(this.tokenizer.encode(prompt + completion));
+      ids = this.appendEnd(this.tokenizer.encode(prompt + completion));
     } else if (Array.isArray(prompt) && Array.isArray(completion)) {
-      const inputs = inputsIn(row, location);
-      const promptMessages = messagesOf(prompt, location);
-      ids = this.conversation(
-        [...promptMessages, ...messagesOf(completion, location)],
+      const inputs = readInputs(row, location);
+      const promptMessages = convertMessages(prompt, location);
+      ids = this.encodeConversation(
+        [...promptMessages, ...convertMessages(completion, location)],
         inputs,
         location,
       ).ids;
-      before = this.conversation(
+      before = this.encodeConversation(
         promptMessages,
         { ...inputs, addGenerationPrompt: true },
         location,
@@ -145,48 +150,51 @@ export class RowEncoder {
         `${formatValue(prompt)} and ${formatValue(completion)}`,
       );
     }
-    if (this.settings.loss === 'all') return plain(ids);
+    if (this.settings.loss === 'all') return learnAll(ids);
     if (this.settings.loss === 'assistant')
-      throw noLoss(location, 'messages', { prompt, completion });
+      throw noLossError(location, 'messages', { prompt, completion });
     const isBlurred = before.some((id, i) => id !== ids[i]);
-    return { ...maskIds(ids, (i) => i >= before.length), isBlurred };
+    return { ...learnSome(ids, (i) => i >= before.length), isBlurred };
   }
 
-  /** Tokens with a 0 in a mask are not learned, with labels too. Source: TRL's collator. */
-  private tokens(row: Row, location: () => string): EncodedRow {
+  /** Tokens with 0 in a mask are not learned, even if they have labels. Source: TRL's collator. */
+  private encodeTokens(row: Row, location: () => string): EncodedRow {
     const { vocabSize } = this.tokenizer;
-    const ids = integers(row.input_ids, () => `${location()}, input_ids`, vocabSize);
-    const forEach = (key: string, below: number, other?: number): Int32Array | null => {
-      if (!isGiven(row, key)) return null;
-      const given = integers(row[key], () => `${location()}, ${key}`, below, other);
-      if (given.length === ids.length) return given;
-      throw dataError(location(), `${ids.length} ${key}, one for each token`, `${given.length}`);
+    const ids = readIntegers(row.input_ids, () => `${location()}, input_ids`, vocabSize);
+    const readList = (key: string, below: number, other?: number): Int32Array | null => {
+      if (!hasValue(row, key)) return null;
+      const values = readIntegers(row[key], () => `${location()}, ${key}`, below, other);
+      if (values.length === ids.length) return values;
+      throw dataError(location(), `${ids.length} ${key}, one for each token`, `${values.length}`);
     };
-    const labels = forEach('labels', vocabSize, IGNORED) ?? ids;
-    const completion = forEach('completion_mask', 2);
-    const masks = [this.settings.loss === 'all' ? null : completion, forEach('assistant_masks', 2)];
+    const labels = readList('labels', vocabSize, IGNORED) ?? ids;
+    const completion = readList('completion_mask', 2);
+    const masks = [
+      this.settings.loss === 'all' ? null : completion,
+      readList('assistant_masks', 2),
+    ];
     const isLeftOut = (i: number): boolean => masks.some((mask) => mask?.[i] === 0);
     const learned = labels.map((label, i) => (isLeftOut(i) ? IGNORED : label));
     return { ids, labels: learned, isBlurred: false };
   }
 
-  /** Documents end with the end token. */
-  private withEnd(ids: Int32Array): Int32Array {
+  /** Appends the end token of a document. */
+  private appendEnd(ids: Int32Array): Int32Array {
     const { eosId } = this.tokenizer;
     if (eosId === null || ids.at(-1) === eosId) return ids;
     return Int32Array.from([...ids, eosId]);
   }
 }
 
-const plain = (ids: Int32Array): EncodedRow => ({ ids, labels: ids.slice(), isBlurred: false });
+const learnAll = (ids: Int32Array): EncodedRow => ({ ids, labels: ids.slice(), isBlurred: false });
 
-function maskIds(ids: Int32Array, isLearned: (i: number) => boolean): EncodedRow {
+function learnSome(ids: Int32Array, isLearned: (i: number) => boolean): EncodedRow {
   const labels = ids.map((id, i) => (isLearned(i) ? id : IGNORED));
   return { ids, labels, isBlurred: false };
 }
 
 /** Tokens, or `other`. Parquet's 64-bit integers are bigints. */
-function integers(
+function readIntegers(
   list: unknown,
   location: () => string,
   below: number,
@@ -203,7 +211,7 @@ function integers(
   });
 }
 
-/** Alpaca's rows have keys of their own. */
+/** Returns a hint for rows with Alpaca's keys. */
 function hintFor(row: Row): string {
   if (row.instruction === undefined) {
     return 'Name the key of the text with `textKey` (--dataset_text_field).';
@@ -211,7 +219,7 @@ function hintFor(row: Row): string {
   return 'Write rows { instruction, input, output } as { prompt, completion }, or as messages of a user and an assistant.';
 }
 
-function noLoss(location: () => string, keys: string, row: Row): Error {
+function noLossError(location: () => string, keys: string, row: Row): Error {
   const hint = 'Leave `loss` (--completion_only_loss) out for rows without these keys.';
   return dataError(location(), `a row with ${keys}, required by the loss`, formatValue(row), hint);
 }

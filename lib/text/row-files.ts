@@ -20,13 +20,13 @@ import {
   errorMessage,
   workingDirectory,
 } from '../runtime/system-error.js';
-import { parquetGroups } from './parquet-rows.js';
+import { readGroupStarts } from './parquet-rows.js';
 
-/** How a file holds rows. */
+/** Format of a file. */
 type RowFormat = 'jsonl' | 'json' | 'parquet' | 'text';
 
 /**
- * A part of a file: for jsonl the lines that begin in a byte range, for parquet a range of rows,
+ * A part of a file. For jsonl, the lines that start in a byte range; for parquet, a range of rows;
  * else the whole file.
  */
 export interface FilePart {
@@ -47,13 +47,15 @@ const FORMATS: Readonly<Record<string, RowFormat>> = {
   '.md': 'text',
 };
 
-/** Bytes of a part of jsonl: large against a message between threads, small against a file. */
+/**
+ * Bytes of a part of jsonl: large compared to a message between threads, small compared to a file.
+ */
 const PART_BYTES = 4 << 20;
 
 /**
- * Expands paths and patterns (with *, ?, ** and {a,b}). Each file comes once; the files of a
- * pattern are sorted by path. An existing path is not a pattern. Throws DS_DATA for a pattern
- * without files and for an unknown format; DS_ARGUMENT.
+ * Returns the files of paths and patterns (with *, ?, ** and {a,b}). Each file occurs once; the
+ * files of a pattern are sorted by path. An existing path is not a pattern. Throws DS_DATA for a
+ * pattern without files and for an unknown format, and DS_ARGUMENT.
  */
 export function findFiles(op: string, given: unknown): string[] {
   const patterns = Array.isArray(given) ? given : [given];
@@ -62,21 +64,21 @@ export function findFiles(op: string, given: unknown): string[] {
     const expected = 'a path, a pattern such as "data/*.jsonl", or a list of these';
     throw valueError(op, expected, odd ?? given);
   }
-  const found = new Set((patterns as string[]).flatMap(filesOf));
-  for (const path of found) formatOf(path);
-  return [...found];
+  const files = new Set((patterns as string[]).flatMap(expandPattern));
+  for (const path of files) requireFormat(path);
+  return [...files];
 }
 
-function filesOf(pattern: string): string[] {
+function expandPattern(pattern: string): string[] {
   const isPattern = /[*?{]/.test(pattern) && !existsSync(pattern);
-  const files = isPattern ? matches(pattern) : wholeFolder(pattern);
+  const files = isPattern ? matchPattern(pattern) : expandFolder(pattern);
   if (files.length > 0) return files.sort();
   const hint = `Known are ${Object.keys(FORMATS).join(', ')}; patterns are relative to ${workingDirectory()}.`;
   throw dataError(pattern, 'at least one file', 'none', hint);
 }
 
-/** A file, or all files of known formats in a folder. */
-function wholeFolder(path: string): string[] {
+/** Returns a file, or all files of known formats in a folder. */
+function expandFolder(path: string): string[] {
   let isFolder: boolean;
   try {
     isFolder = statSync(path).isDirectory();
@@ -88,12 +90,12 @@ function wholeFolder(path: string): string[] {
     : [path];
 }
 
-function matches(pattern: string): string[] {
+function matchPattern(pattern: string): string[] {
   const normal = pattern.split(sep).join('/');
   const fixed = normal.slice(0, normal.search(/[*?{]/));
   const folder = dirname(`${fixed}x`);
   const isDeep = /\/|\*\*/.test(normal.slice(fixed.length));
-  const glob = translate(isAbsolute(normal) ? normal : join('.', normal));
+  const glob = patternSource(isAbsolute(normal) ? normal : join('.', normal));
   const expression = new Regex(glob, { isWhole: true });
   try {
     return listFolder(folder, isDeep).filter((file) =>
@@ -111,20 +113,20 @@ function listFolder(folder: string, recursive = true): string[] {
   return files.map((entry) => join(entry.parentPath ?? entry.path, entry.name));
 }
 
-/** A pattern as a regular expression: ** crosses folders, * and ? do not. */
-function translate(pattern: string): string {
+/** Converts a pattern to a regular expression: ** matches across folders, * and ? do not. */
+function patternSource(pattern: string): string {
   return pattern.replace(/\*\*\/|\*\*|\*|\?|\{[^}]*\}|[.+^$()|[\]\\]/g, (found) => {
     if (found === '**/') return '(?:.*/)?';
     if (found === '**') return '.*';
     if (found === '*') return '[^/]*';
     if (found === '?') return '[^/]';
     if (found.startsWith('{'))
-      return `(?:${found.slice(1, -1).split(',').map(translate).join('|')})`;
+      return `(?:${found.slice(1, -1).split(',').map(patternSource).join('|')})`;
     return `\\${found}`;
   });
 }
 
-function formatOf(path: string): RowFormat {
+function requireFormat(path: string): RowFormat {
   const format = FORMATS[extname(path).toLowerCase()];
   if (format) return format;
   const expected = `a file that ends in ${Object.keys(FORMATS).join(', ')}`;
@@ -136,17 +138,20 @@ function formatOf(path: string): RowFormat {
   );
 }
 
-/** Bytes read to find a file's first character behind blanks. */
+/** Bytes that are read to find a file's first character after whitespace. */
 const BEGINNING = 4096;
 
-/** By the name, and of .json by how it begins: with an array, or with an object on each line. */
-function formatIn(path: string): RowFormat {
-  const format = formatOf(path);
+/**
+ * Returns the format by name; for .json, by the first character: an array, or an object on each
+ * line.
+ */
+function detectFormat(path: string): RowFormat {
+  const format = requireFormat(path);
   if (format !== 'json') return format;
-  return /^\uFEFF?\s*\{/.test(beginning(path)) ? 'jsonl' : 'json';
+  return /^\uFEFF?\s*\{/.test(readBeginning(path)) ? 'jsonl' : 'json';
 }
 
-function beginning(path: string): string {
+function readBeginning(path: string): string {
   let file: number | null = null;
   try {
     file = openSync(path, 'r');
@@ -159,25 +164,28 @@ function beginning(path: string): string {
   }
 }
 
-/** The parts of files, in order. Throws DS_DATA if a file cannot be read. */
-export async function partsOf(paths: readonly string[], withDigest: boolean): Promise<FilePart[]> {
+/** Divides files into parts, in order. Throws DS_DATA if a file cannot be read. */
+export async function divideFiles(
+  paths: readonly string[],
+  withDigest: boolean,
+): Promise<FilePart[]> {
   const parts: FilePart[] = [];
   for (const path of paths) {
-    const size = sizeOf(path);
-    const format = formatIn(path);
-    const digest = withDigest ? await digestOf(path) : '';
-    const borders = await bordersOf(path, format, size);
+    const size = fileSize(path);
+    const format = detectFormat(path);
+    const digest = withDigest ? await digestFile(path) : '';
+    const borders = await partBorders(path, format, size);
     for (let i = 1; i < borders.length; ++i) {
       const [start, end] = [required(borders[i - 1]), required(borders[i])];
-      // Absolute: they are read later, in another working directory perhaps.
+      // An absolute path, because the working directory may change before the file is read.
       parts.push({ path: absolutePath(path), format, start, end, digest });
     }
   }
   return parts;
 }
 
-/** Bytes of a regular file: a pipe would hang. */
-function sizeOf(path: string): number {
+/** Returns the bytes of a regular file. Throws for a pipe, which would block. */
+function fileSize(path: string): number {
   let got: string;
   try {
     const status = statSync(path);
@@ -189,14 +197,14 @@ function sizeOf(path: string): number {
   throw dataError(path, 'a readable file', got);
 }
 
-async function bordersOf(path: string, format: RowFormat, size: number): Promise<number[]> {
-  if (format === 'parquet') return parquetGroups(path);
+async function partBorders(path: string, format: RowFormat, size: number): Promise<number[]> {
+  if (format === 'parquet') return readGroupStarts(path);
   if (format !== 'jsonl') return [0, Math.max(size, 1)];
   const count = Math.max(1, Math.ceil(size / PART_BYTES));
   return Array.from({ length: count + 1 }, (_, i) => Math.floor((i * size) / count));
 }
 
-async function digestOf(path: string): Promise<string> {
+async function digestFile(path: string): Promise<string> {
   const hash = createHash('sha256');
   try {
     for await (const chunk of createReadStream(path, { highWaterMark: 1 << 20 }))

@@ -1,4 +1,4 @@
-// The rows of a part of a file, each with the location that errors name.
+// Reads the rows of a part of a file, with their locations for errors.
 
 import { constants } from 'node:buffer';
 import { closeSync, openSync, readFileSync, readSync } from 'node:fs';
@@ -6,41 +6,41 @@ import { dataError } from '../runtime/input-errors.js';
 import { isObject } from '../runtime/is-object.js';
 import { required } from '../runtime/required.js';
 import { errorCode, errorMessage } from '../runtime/system-error.js';
-import { parquetRows } from './parquet-rows.js';
+import { readParquetRows } from './parquet-rows.js';
 import type { FilePart } from './row-files.js';
 
-/** A row as it was written. */
+/** A row of a file, unchanged. */
 export type Row = Record<string, unknown>;
 
-/** A row of a file. `location` is computed only for errors. */
+/** A row and its location, which is computed only for errors. */
 export interface LocatedRow {
   row: Row;
   location(): string;
 }
 
 /** Yields rows in order. Throws DS_DATA with file and line if a row is damaged. */
-export async function* rowsOf(part: FilePart): AsyncGenerator<LocatedRow> {
+export async function* readRows(part: FilePart): AsyncGenerator<LocatedRow> {
   const { path, format, start, end } = part;
   if (format === 'text') {
-    yield { row: { text: utf8(readWhole(path), () => path) }, location: () => path };
+    yield { row: { text: decodeUtf8(readWhole(path), () => path) }, location: () => path };
   } else if (format === 'json') {
-    yield* rowsOfArray(path);
+    yield* readArrayRows(path);
   } else if (format === 'jsonl') {
-    for (const { bytes, at } of linesFrom(path, start, end)) {
-      const location = (): string => `${path}:${lineAt(path, at)}`;
-      const text = utf8(bytes, location);
+    for (const { bytes, at } of readLines(path, start, end)) {
+      const location = (): string => `${path}:${countLines(path, at)}`;
+      const text = decodeUtf8(bytes, location);
       if (text.trim() !== '') yield { row: parseRow(text, location), location };
     }
   } else {
-    const rows = await parquetRows(path, start, end);
+    const rows = await readParquetRows(path, start, end);
     for (const [i, row] of rows.entries()) {
       yield { row: row as Row, location: () => `${path}, row ${start + i}` };
     }
   }
 }
 
-function* rowsOfArray(path: string): Generator<LocatedRow> {
-  const text = utf8(readWhole(path), () => path);
+function* readArrayRows(path: string): Generator<LocatedRow> {
+  const text = decodeUtf8(readWhole(path), () => path);
   let rows: unknown;
   try {
     rows = JSON.parse(text);
@@ -78,7 +78,7 @@ function readWhole(path: string): Uint8Array {
   }
 }
 
-function utf8(bytes: Uint8Array, location: () => string): string {
+function decodeUtf8(bytes: Uint8Array, location: () => string): string {
   try {
     return new TextDecoder('utf-8', { fatal: true }).decode(bytes);
   } catch (cause) {
@@ -93,18 +93,18 @@ function utf8(bytes: Uint8Array, location: () => string): string {
 const CHUNK_BYTES = 1 << 20;
 const NEWLINE = 10;
 
-/** The lines that begin in [start, end), without their ends, and where they begin. */
-function* linesFrom(
+/** Yields the lines that start in [start, end), without line ends, and their positions. */
+function* readLines(
   path: string,
   start: number,
   end: number,
 ): Generator<{ bytes: Uint8Array; at: number }> {
   const file = openFile(path);
   try {
-    // A line begins at `start` when the byte before ends one.
-    let at = start > 0 ? behindNewline(file, start - 1, end) : 0;
+    // A line starts at `start` if the byte before it is a newline.
+    let at = start > 0 ? findLineStart(file, start - 1, end) : 0;
     let pieces: Uint8Array[] = [];
-    for (const chunk of at < end ? chunksFrom(file, at) : []) {
+    for (const chunk of at < end ? readChunks(file, at) : []) {
       let from = 0;
       for (;;) {
         const cut = chunk.indexOf(NEWLINE, from);
@@ -129,9 +129,9 @@ const joinPieces = (pieces: readonly Uint8Array[]): Uint8Array =>
   pieces.length === 1 ? required(pieces[0]) : Buffer.concat(pieces);
 
 /** Returns the start of the line after the first newline at or after `at`, at most `end`. */
-function behindNewline(file: number, at: number, end: number): number {
+function findLineStart(file: number, at: number, end: number): number {
   let seen = at;
-  for (const chunk of chunksFrom(file, at)) {
+  for (const chunk of readChunks(file, at)) {
     const cut = chunk.indexOf(NEWLINE);
     if (cut >= 0) return seen + cut + 1;
     seen += chunk.length;
@@ -140,8 +140,8 @@ function behindNewline(file: number, at: number, end: number): number {
   return end;
 }
 
-/** Reads the bytes of a file from `at` on in chunks. Each chunk has separate memory. */
-function* chunksFrom(file: number, at: number): Generator<Buffer> {
+/** Yields the bytes of a file from `at` on, in chunks with separate memory. */
+function* readChunks(file: number, at: number): Generator<Buffer> {
   for (let from = at; ; ) {
     const chunk = Buffer.allocUnsafe(CHUNK_BYTES);
     const count = readSync(file, chunk, 0, CHUNK_BYTES, from);
@@ -159,13 +159,13 @@ function openFile(path: string): number {
   }
 }
 
-/** The number of the line that begins at a byte; only errors need it. */
-function lineAt(path: string, at: number): number {
+/** Returns the number of the line that starts at a byte; used for errors only. */
+function countLines(path: string, at: number): number {
   const file = openFile(path);
   try {
     let line = 1;
     let left = at;
-    for (const chunk of chunksFrom(file, 0)) {
+    for (const chunk of readChunks(file, 0)) {
       const before = chunk.subarray(0, left);
       for (let i = before.indexOf(NEWLINE); i >= 0; i = before.indexOf(NEWLINE, i + 1)) line++;
       left -= before.length;

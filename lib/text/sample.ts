@@ -1,4 +1,4 @@
-// Samples of text: tokens, labels, positions and documents of one row of a batch.
+// Builds samples (rows of a batch): tokens, labels, positions and documents.
 
 import type { Device } from '../runtime/device.js';
 import { requireInteger } from '../runtime/require-number.js';
@@ -9,7 +9,7 @@ import { requireTensor, shapeError } from '../tensor/ops/shapes.js';
 import type { Piece } from './packing.js';
 import { IGNORED } from './row-encoder.js';
 
-/** A row of a batch; every list has one element for each token. */
+/** A row of a batch; each list has one element per token. */
 export interface TextSample {
   /** Tokens. */
   ids: Int32Array;
@@ -18,9 +18,9 @@ export interface TextSample {
    * tokens before i.
    */
   labels: Int32Array;
-  /** Places in the token's own document, from 0. */
+  /** Position of the token in its document, from 0. */
   positions: Int32Array;
-  /** Numbers of the row's documents, from 0; padding is -1, as attention takes it. */
+  /** Index of the token's document in the row, from 0; -1 for padding. */
   documents: Int32Array;
 }
 
@@ -28,18 +28,18 @@ export interface TextSample {
 const PADDING = -1;
 
 /**
- * Tensors [B, T] i32 of samples. A language model's forward takes { documents, positions } of them.
+ * Samples as tensors [B, T] i32. The forward of a language model takes { documents, positions }.
  */
 export type TextBatch = { [Key in keyof TextSample]: Tensor };
 
-/** Tokens and labels that pieces are parts of. */
+/** Tokens and labels of consecutive documents. */
 export interface TokenRun {
   ids: Int32Array;
   labels: Int32Array;
 }
 
-/** Pieces one after the other, filled up to `length` with `pad`. */
-export function sampleOf(
+/** Concatenates pieces and pads them with `pad` to `length` tokens. */
+export function buildSample(
   run: TokenRun,
   pieces: readonly Piece[],
   length: number,
@@ -56,7 +56,7 @@ export function sampleOf(
     const { start, length: count } = piece;
     sample.ids.set(run.ids.subarray(start, start + count), at);
     sample.labels.set(run.labels.subarray(start, start + count), at);
-    // The sample lacks the token before a piece.
+    // The token before a piece is not in the sample.
     sample.labels[at] = IGNORED;
     sample.documents.fill(number, at, at + count);
     for (let i = 0; i < count; ++i) sample.positions[at + i] = i;
@@ -67,9 +67,9 @@ export function sampleOf(
 }
 
 /**
- * Samples of any lengths as a batch, filled up to the longest, rounded up to a multiple; for
- * DataLoader's `collate`. The caller owns the tensors. Throws DS_ARGUMENT unless `pad` is an
- * integer from 0 and `multiple` is one from 1.
+ * Collates samples of any lengths to a batch, padded to the longest length, which is rounded up to
+ * a multiple; for DataLoader's `collate`. The caller owns the tensors. Throws DS_ARGUMENT unless
+ * `pad` is an integer from 0 and `multiple` an integer from 1.
  */
 export function collateSamples(
   pad: number,
@@ -102,7 +102,7 @@ export function collateSamples(
 
 /**
  * Returns the token that each position predicts: labels [B, T] shifted left by one, -100 at the
- * end. For models that take targets; models that take labels shift them. The caller owns the
+ * end. Needed by models that take targets; models that take labels shift them. The caller owns the
  * result.
  */
 export function targetsOf(labels: Tensor): Tensor {
@@ -122,7 +122,7 @@ export function targetsOf(labels: Tensor): Tensor {
 
 /**
  * Returns the number of tokens of each document, row by row, padding included. `length` is the
- * length of a row. Variable-length attention takes this form.
+ * length of a row. Variable-length attention takes these lengths.
  */
 export function documentLengths(documents: ArrayLike<number>, length: number): Int32Array {
   requireInteger('text.documentLengths length', length, 1);
@@ -136,8 +136,8 @@ export function documentLengths(documents: ArrayLike<number>, length: number): I
 }
 
 /**
- * Returns where documents begin in the tokens of all rows and, last, their number: cu_seqlens
- * elsewhere.
+ * Returns the start of each document in the tokens of all rows, then the number of tokens
+ * (cu_seqlens).
  */
 export function cumulativeLengths(documents: ArrayLike<number>, length: number): Int32Array {
   const lengths = documentLengths(documents, length);

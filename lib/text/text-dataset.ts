@@ -1,4 +1,4 @@
-// TextDataset: rows of files as tokens in memory, packed into samples of one length.
+// TextDataset: tokenized rows of files in memory, packed into samples.
 
 import type { Dataset, DatasetSource } from '../data/index.js';
 import { DsError } from '../errors.js';
@@ -7,30 +7,35 @@ import { readOptions } from '../runtime/options.js';
 import { required } from '../runtime/required.js';
 import { EncodePool } from './encode-pool.js';
 import type { EncodedPart } from './encoded-part.js';
-import { addCounts, noReport, packRows, type TextReport, warnOfUnended } from './pack-rows.js';
+import { addCounts, emptyReport, packRows, type TextReport, warnUnended } from './pack-rows.js';
 import type { Piece } from './packing.js';
-import { partsOf } from './row-files.js';
-import { sampleOf, type TextSample, type TokenRun } from './sample.js';
-import { TEXT_OPTIONS, type TextOptions, type TextSettings, textSettings } from './text-options.js';
+import { divideFiles } from './row-files.js';
+import { buildSample, type TextSample, type TokenRun } from './sample.js';
+import {
+  readTextSettings,
+  TEXT_OPTIONS,
+  type TextOptions,
+  type TextSettings,
+} from './text-options.js';
 
-/** The samples as plain numbers, which threads share. */
+/** Samples as typed arrays, which threads share. */
 interface SharedSamples extends TokenRun {
-  /** Starts and lengths of pieces. */
+  /** Start and length of each piece. */
   starts: Float64Array;
   lengths: Int32Array;
-  /** The first piece of each sample and, last, the number of pieces. */
+  /** Index of the first piece of each sample, then the number of pieces. */
   firsts: Int32Array;
-  /** Tokens of a sample; with 0, its pieces decide. */
+  /** Tokens of a sample; 0 if the length of its pieces decides. */
   length: number;
   pad: number;
 }
 
 /**
- * Samples of text and chats, in memory as tokens; open() creates it. Every thread reads the same
- * memory, so it can be given to a DataLoader with workers.
+ * Tokenized samples of text and chats in memory; open() creates it. All threads read the same
+ * memory, so a DataLoader with workers can use it.
  */
 export class TextDataset implements Dataset<TextSample> {
-  /** Samples. */
+  /** Number of samples. */
   readonly length: number;
 
   private constructor(
@@ -44,43 +49,43 @@ export class TextDataset implements Dataset<TextSample> {
   /**
    * Reads all files on threads and packs their rows. Samples depend only on the files and options,
    * not on threads or the cache. Packed samples have `length` tokens. Other samples have the length
-   * of their document; collateSamples() makes batches of them. Throws DS_DATA with file and line if
-   * a row cannot be read or no row has a token to learn. Throws DS_ARGUMENT.
+   * of their document; collateSamples() batches them. Throws DS_DATA with file and line if a row
+   * cannot be read or no row has a token to learn. Throws DS_ARGUMENT.
    */
   static async open(given: TextOptions): Promise<TextDataset> {
     const op = 'TextDataset.open';
-    const settings = textSettings(op, readOptions(op, given, TEXT_OPTIONS));
+    const settings = readTextSettings(op, readOptions(op, given, TEXT_OPTIONS));
     const pool = new EncodePool(settings.pool);
     const parts: EncodedPart[] = [];
     try {
-      const planned = await partsOf(settings.files, settings.pool.cache !== null);
+      const planned = await divideFiles(settings.files, settings.pool.cache !== null);
       for await (const part of pool.encode(planned)) parts.push(part);
     } finally {
       await pool.close();
     }
-    return TextDataset.packed(parts, settings);
+    return TextDataset.fromParts(parts, settings);
   }
 
-  private static packed(parts: readonly EncodedPart[], settings: TextSettings): TextDataset {
+  private static fromParts(parts: readonly EncodedPart[], settings: TextSettings): TextDataset {
     const { length, overlong, packing, pad } = settings;
     const lengths = parts.flatMap((part) => [...part.lengths]);
     const run = {
-      ids: sharedRun(parts.map(({ ids }) => ids)),
-      labels: sharedRun(parts.map(({ labels }) => labels)),
+      ids: shareRun(parts.map(({ ids }) => ids)),
+      labels: shareRun(parts.map(({ labels }) => labels)),
     };
-    const report = noReport();
+    const report = emptyReport();
     for (const { counts } of parts) addCounts(report, counts);
     const samples = packRows(run, lengths, { length, overlong, packing }, report);
-    if (samples.length === 0) throw nothingLeft(settings.files, report);
-    warnOfUnended(settings.files, report);
+    if (samples.length === 0) throw noSamplesError(settings.files, report);
+    warnUnended(settings.files, report);
     return new TextDataset(
-      { ...run, ...sharedPieces(samples), length: packing ? length : 0, pad },
+      { ...run, ...sharePieces(samples), length: packing ? length : 0, pad },
       report,
     );
   }
 
-  /** Entry point for worker threads. */
-  static ofShared(shared: SharedSamples): TextDataset {
+  /** Creates the dataset in a worker thread. */
+  static fromShared(shared: SharedSamples): TextDataset {
     return new TextDataset(shared, null);
   }
 
@@ -88,7 +93,7 @@ export class TextDataset implements Dataset<TextSample> {
     return { module: __filename, export: 'textDataset', args: [this.shared] };
   }
 
-  /** Throws DS_INDEX if `index` is out of range. */
+  /** Returns a sample. Throws DS_INDEX if `index` is out of range. */
   get(index: number): TextSample {
     const { firsts, starts, lengths, length, pad } = this.shared;
     if (!Number.isInteger(index) || index < 0 || index >= this.length) {
@@ -99,17 +104,17 @@ export class TextDataset implements Dataset<TextSample> {
     for (let p = required(firsts[index]); p < required(firsts[index + 1]); ++p) {
       pieces.push({ start: required(starts[p]), length: required(lengths[p]) });
     }
-    const whole = length || pieces.reduce((sum, piece) => sum + piece.length, 0);
-    return sampleOf(this.shared, pieces, whole, pad);
+    const sampleLength = length || pieces.reduce((sum, piece) => sum + piece.length, 0);
+    return buildSample(this.shared, pieces, sampleLength, pad);
   }
 }
 
-/** Entry point for worker threads. */
+/** Creates the dataset in a worker thread. */
 export function textDataset(shared: SharedSamples): TextDataset {
-  return TextDataset.ofShared(shared);
+  return TextDataset.fromShared(shared);
 }
 
-function sharedRun(lists: readonly Int32Array[]): Int32Array {
+function shareRun(lists: readonly Int32Array[]): Int32Array {
   const total = lists.reduce((sum, list) => sum + list.length, 0);
   const run = new Int32Array(new SharedArrayBuffer(4 * total));
   let at = 0;
@@ -120,7 +125,7 @@ function sharedRun(lists: readonly Int32Array[]): Int32Array {
   return run;
 }
 
-function sharedPieces(
+function sharePieces(
   samples: readonly Piece[][],
 ): Pick<SharedSamples, 'starts' | 'lengths' | 'firsts'> {
   const pieces = samples.flat();
@@ -137,7 +142,7 @@ function sharedPieces(
   return { starts, lengths, firsts };
 }
 
-function nothingLeft(files: readonly string[], report: TextReport): DsError {
+function noSamplesError(files: readonly string[], report: TextReport): DsError {
   const { rows, empty, unlearned, cutRows } = report;
   const got = `${rows} rows: ${empty} empty, ${unlearned} without one, ${cutRows} cut or left out`;
   const hint = 'A larger `length` (--max_length), or another `loss`, keeps more of them.';

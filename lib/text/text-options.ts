@@ -20,7 +20,7 @@ export interface TextOptions {
   files: string | readonly string[];
   /** A tokenizer, or the folder of one. */
   tokenizer: Tokenizer | string;
-  /** Tokens of a sample. */
+  /** Number of tokens of a sample. */
   length: number;
   /** Fills samples with several documents, best fit first. Default true. */
   packing?: boolean;
@@ -61,19 +61,20 @@ export const TEXT_OPTIONS: OptionNames<TextOptions> = {
   timeoutMs: true,
 };
 
-/** TextOptions, checked and complete. */
+/** Checked TextOptions with defaults. */
 export interface TextSettings {
   files: string[];
   length: number;
   packing: boolean;
   overlong: Overlong;
-  /** The token of padding. */
+  /** Padding token. */
   pad: number;
   pool: PoolOptions;
 }
 
 /**
- * Returns a tokenizer, or that of a folder. Throws DS_ARGUMENT; DS_DATA for a folder without one.
+ * Returns a tokenizer, or the tokenizer of a folder. Throws DS_ARGUMENT, and DS_DATA for a folder
+ * without a tokenizer.
  */
 export function readTokenizer(op: string, given: Tokenizer | string): Tokenizer {
   if (given instanceof Tokenizer) return given;
@@ -81,15 +82,15 @@ export function readTokenizer(op: string, given: Tokenizer | string): Tokenizer 
   throw valueError(op, 'a text.Tokenizer, or its folder', given);
 }
 
-/** Throws DS_ARGUMENT for wrong options, DS_DATA for missing files. */
-export function textSettings(op: string, options: TextOptions): TextSettings {
+/** Checks the options. Throws DS_ARGUMENT for invalid options, and DS_DATA for missing files. */
+export function readTextSettings(op: string, options: TextOptions): TextSettings {
   const { tokenizer: given, packing = true, overlong = 'cut', loss, textKey = 'text' } = options;
   const tokenizer = readTokenizer(`${op} tokenizer`, given);
   requireType(`${op} packing`, packing, 'boolean');
   requireType(`${op} textKey`, textKey, 'string');
   if (options.cache !== undefined) requireType(`${op} cache`, options.cache, 'string');
-  requireOne(`${op} overlong`, overlong, ['cut', 'split', 'drop']);
-  if (loss !== undefined) requireOne(`${op} loss`, loss, ['all', 'completion', 'assistant']);
+  requireChoice(`${op} overlong`, overlong, ['cut', 'split', 'drop']);
+  if (loss !== undefined) requireChoice(`${op} loss`, loss, ['all', 'completion', 'assistant']);
   const threads = options.threads ?? Math.min(8, Math.max(1, availableParallelism() - 1));
   return {
     files: findFiles(`${op} files`, options.files),
@@ -107,7 +108,7 @@ export function textSettings(op: string, options: TextOptions): TextSettings {
   };
 }
 
-function requireOne(op: string, value: unknown, known: readonly string[]): void {
+function requireChoice(op: string, value: unknown, known: readonly string[]): void {
   if (known.includes(value as string)) return;
   throw valueError(op, known.map((text) => `"${text}"`).join(', '), value);
 }

@@ -1,5 +1,5 @@
-// TextStream: rows of files that need not fit memory, as batches in an order that a seed decides
-// and a checkpoint resumes.
+// TextStream: batches of tokenized rows of files that need not fit memory. A seed determines the
+// order, and checkpoints resume it.
 
 import type { JsonObject } from '../../types/json.js';
 import { shuffledOrder } from '../data/order.js';
@@ -12,16 +12,21 @@ import { requireType } from '../runtime/require-type.js';
 import { defined, required } from '../runtime/required.js';
 import { EncodePool } from './encode-pool.js';
 import type { EncodedPart } from './encoded-part.js';
-import { addCounts, noReport, packRows, type TextReport, warnOfUnended } from './pack-rows.js';
-import { type FilePart, partsOf } from './row-files.js';
+import { addCounts, emptyReport, packRows, type TextReport, warnUnended } from './pack-rows.js';
+import { divideFiles, type FilePart } from './row-files.js';
 import {
+  buildSample,
   collateSamples,
-  sampleOf,
   type TextBatch,
   type TextSample,
   type TokenRun,
 } from './sample.js';
-import { TEXT_OPTIONS, type TextOptions, type TextSettings, textSettings } from './text-options.js';
+import {
+  readTextSettings,
+  TEXT_OPTIONS,
+  type TextOptions,
+  type TextSettings,
+} from './text-options.js';
 
 /** Options of a TextStream. */
 export interface TextStreamOptions extends TextOptions {
@@ -34,11 +39,11 @@ export interface TextStreamOptions extends TextOptions {
    * true.
    */
   shuffle?: boolean;
-  /** Rows that are held, mixed and packed together. Default 1000. */
+  /** Number of rows that are held, shuffled and packed together. Default 1000. */
   shuffleBuffer?: number;
-  /** Decides the order; the same on every rank. Default 0. */
+  /** Determines the order; must be equal on all ranks. Default 0. */
   seed?: number;
-  /** Number of this rank. Default 0. */
+  /** Index of this rank. Default 0. */
   rank?: number;
   /** Ranks that share the samples. Default 1. */
   worldSize?: number;
@@ -58,21 +63,21 @@ const OPTIONS: OptionNames<TextStreamOptions> = {
   padToMultipleOf: true,
 };
 
-/** Where a buffer begins: its number in the epoch, and the part and row of its first row. */
+/** Start of a buffer: its index in the epoch, and the part and row of its first row. */
 interface BufferStart {
   window: number;
   part: number;
   row: number;
 }
 
-/** Where a stream is: `skip` samples of the buffer have been served, to all ranks together. */
-interface Position extends BufferStart {
+/** Position of a stream. All ranks together have taken `skip` samples of the buffer. */
+interface StreamPosition extends BufferStart {
   epoch: number;
   skip: number;
 }
 
-/** A buffer's samples, and where the next one begins. */
-interface Window {
+/** Samples of a buffer, and the start of the next one. */
+interface SampleBuffer {
   start: BufferStart;
   next: BufferStart;
   samples: TextSample[];
@@ -91,14 +96,14 @@ interface StreamSettings extends TextSettings {
 
 /**
  * Samples of text and chats that are read from files during training; open() creates it. An
- * iteration serves the rest of the current epoch, then the next one. Seed and epoch decide one
- * order of samples. Rank r takes every worldSize-th sample, so a position holds at any world size.
- * Each rank tokenizes all rows. At the end of an epoch, samples that do not fill a batch of every
- * rank are left out. The caller owns the tensors of a batch.
+ * iteration yields the rest of the current epoch, then the next epoch. Seed and epoch determine one
+ * order of samples. Rank r takes every worldSize-th sample, so a position is valid for any world
+ * size. Each rank tokenizes all rows. At the end of an epoch, samples that do not fill a batch on
+ * every rank are dropped. The caller owns the tensors of a batch.
  */
 export class TextStream {
-  private position: Position = { epoch: 0, window: 0, part: 0, row: 0, skip: 0 };
-  private readonly counts: TextReport = noReport();
+  private position: StreamPosition = { epoch: 0, window: 0, part: 0, row: 0, skip: 0 };
+  private readonly counts: TextReport = emptyReport();
 
   private constructor(
     private readonly settings: StreamSettings,
@@ -106,7 +111,7 @@ export class TextStream {
   ) {}
 
   /**
-   * Finds the files and does not read them. Throws DS_ARGUMENT for wrong options, DS_DATA for
+   * Finds the files without reading them. Throws DS_ARGUMENT for invalid options, DS_DATA for
    * missing files.
    */
   static async open(given: TextStreamOptions): Promise<TextStream> {
@@ -116,7 +121,7 @@ export class TextStream {
     const { shuffle = true, padToMultipleOf = 1 } = options;
     requireType(`${op} shuffle`, shuffle, 'boolean');
     const settings: StreamSettings = {
-      ...textSettings(op, options),
+      ...readTextSettings(op, options),
       shuffle,
       device: findDevice(options.device ?? 'cpu'),
       batchSize: requireInteger(`${op} batchSize`, batchSize, 1),
@@ -131,7 +136,7 @@ export class TextStream {
       throw argumentError(`${op} rank`, expected, String(rank));
     }
     const withDigest = settings.pool.cache !== null;
-    return new TextStream(settings, await partsOf(settings.files, withDigest));
+    return new TextStream(settings, await divideFiles(settings.files, withDigest));
   }
 
   /** The current epoch, from 0. */
@@ -139,42 +144,42 @@ export class TextStream {
     return this.position.epoch;
   }
 
-  /** Counts of all rows that this object has read, repeated ones included. */
+  /** Counts of all rows that this object has read, including repeated ones. */
   get report(): Readonly<TextReport> {
     return this.counts;
   }
 
   /**
-   * Goes to the start of an epoch, unless it is the current one. Throws DS_ARGUMENT unless the
-   * epoch is a whole number from 0.
+   * Moves to the start of an epoch, unless it is the current one. Throws DS_ARGUMENT unless the
+   * epoch is an integer from 0.
    */
   setEpoch(epoch: number): void {
     requireInteger('TextStream.setEpoch', epoch, 0);
     if (epoch !== this.epoch) this.position = { epoch, window: 0, part: 0, row: 0, skip: 0 };
   }
 
-  /** Throws DS_DATA with file and line, and if an epoch does not fill one batch. */
+  /** Yields batches. Throws DS_DATA with file and line, and if an epoch does not fill one batch. */
   async *[Symbol.asyncIterator](): AsyncGenerator<TextBatch> {
     const pool = new EncodePool(this.settings.pool);
     try {
       let isOver = false;
-      while (!isOver) isOver = yield* this.batchesTo(pool);
+      while (!isOver) isOver = yield* this.readBatches(pool);
     } finally {
       await pool.close();
     }
   }
 
   /** Returns true at the end of the epoch, and false if loadStateDict() changed the position. */
-  private async *batchesTo(pool: EncodePool): AsyncGenerator<TextBatch, boolean> {
+  private async *readBatches(pool: EncodePool): AsyncGenerator<TextBatch, boolean> {
     const started = this.position;
     const { batchSize, device, pad, rank, worldSize, padToMultipleOf } = this.settings;
     const collate = collateSamples(pad, padToMultipleOf);
     let served = 0;
-    for await (const samples of this.rounds(pool, started)) {
+    for await (const samples of this.readRounds(pool, started)) {
       served++;
-      const ownSamples = samples.filter((_, i) => i % worldSize === rank);
+      const rankSamples = samples.filter((_, i) => i % worldSize === rank);
       const { position } = this;
-      yield collate(ownSamples, device);
+      yield collate(rankSamples, device);
       if (this.position !== position) return false;
     }
     if (served === 0 && started.part === 0 && started.row === 0 && started.skip === 0) {
@@ -188,14 +193,15 @@ export class TextStream {
   }
 
   /**
-   * Yields the samples of one batch of every rank. `position` is then after the last yielded batch.
+   * Yields the samples of one batch of every rank. Afterwards, `position` is after the last yielded
+   * batch.
    */
-  private async *rounds(pool: EncodePool, from: Position): AsyncGenerator<TextSample[]> {
+  private async *readRounds(pool: EncodePool, from: StreamPosition): AsyncGenerator<TextSample[]> {
     const size = this.settings.batchSize * this.settings.worldSize;
     const { epoch } = from;
     let queue: { start: BufferStart; skip: number; sample: TextSample }[] = [];
     let { skip: left } = from;
-    for await (const { start, next, samples } of this.windows(pool, from)) {
+    for await (const { start, next, samples } of this.readBuffers(pool, from)) {
       const starts = samples.map((sample, skip) => ({ start, skip, sample }));
       queue = queue.concat(starts.slice(left));
       left = 0;
@@ -210,34 +216,35 @@ export class TextStream {
     }
   }
 
-  /** The buffers of an epoch from a position on, each with its samples in their order. */
-  private async *windows(pool: EncodePool, from: Position): AsyncGenerator<Window> {
+  /** Yields the buffers of an epoch from a position on, each with its samples in order. */
+  private async *readBuffers(pool: EncodePool, from: StreamPosition): AsyncGenerator<SampleBuffer> {
     const { shuffleBuffer, seed, shuffle } = this.settings;
     const { epoch } = from;
     const order = shuffle ? shuffledOrder(this.parts.length, seed, epoch) : this.parts.keys();
     const left = Array.from(order, (i) => required(this.parts[i])).slice(from.part);
     let start: BufferStart = { window: from.window, part: from.part, row: from.row };
     let { part, row } = start;
-    let held: TokenRun[] = [];
+    let bufferedRows: TokenRun[] = [];
     for await (const encoded of pool.encode(left)) {
       const knew = this.counts.unended > 0;
       addCounts(this.counts, encoded.counts);
-      if (!knew && this.settings.rank === 0) warnOfUnended(this.settings.files, this.counts);
-      for (const run of rowsIn(encoded).slice(row)) {
-        held.push(run);
+      if (!knew && this.settings.rank === 0) warnUnended(this.settings.files, this.counts);
+      for (const run of splitRows(encoded).slice(row)) {
+        bufferedRows.push(run);
         row++;
-        if (held.length < shuffleBuffer) continue;
+        if (bufferedRows.length < shuffleBuffer) continue;
         const next = { window: start.window + 1, part, row };
-        yield { start, next, samples: this.samplesOf(held, epoch, start.window) };
-        [start, held] = [next, []];
+        yield { start, next, samples: this.buildSamples(bufferedRows, epoch, start.window) };
+        [start, bufferedRows] = [next, []];
       }
       [part, row] = [part + 1, 0];
     }
     const next = { window: start.window + 1, part, row };
-    if (held.length > 0) yield { start, next, samples: this.samplesOf(held, epoch, start.window) };
+    if (bufferedRows.length > 0)
+      yield { start, next, samples: this.buildSamples(bufferedRows, epoch, start.window) };
   }
 
-  private samplesOf(rows: readonly TokenRun[], epoch: number, window: number): TextSample[] {
+  private buildSamples(rows: readonly TokenRun[], epoch: number, window: number): TextSample[] {
     const { length, overlong, packing, pad, seed, shuffle } = this.settings;
     // These random streams differ from the streams that order the files.
     const stream = (epoch + 1) * 2 ** 32 + window;
@@ -247,22 +254,22 @@ export class TextStream {
     const lengths = rows.map(({ ids }) => ids.length);
     const samples = packRows(run, lengths, { length, overlong, packing }, this.counts);
     return (shuffle ? mix(samples) : samples).map((inside) => {
-      const whole = packing ? length : (inside[0]?.length ?? 0);
-      return sampleOf(run, inside, whole, pad);
+      const sampleLength = packing ? length : (inside[0]?.length ?? 0);
+      return buildSample(run, inside, sampleLength, pad);
     });
   }
 
-  /** Returns the position, for checkpoints; the same on every rank. */
+  /** Returns the position for checkpoints; equal on all ranks. */
   stateDict(): JsonObject {
-    return { ...this.position, ...this.kind() };
+    return { ...this.position, ...this.stateIdentity() };
   }
 
   /**
-   * Continues at the position of `state`. A running iteration continues there with its next batch.
+   * Continues at the position in `state`. A running iteration continues there with its next batch.
    * Throws DS_CHECKPOINT if the state belongs to other files or another order.
    */
   loadStateDict(state: JsonObject): void {
-    for (const [name, ownValue] of Object.entries(this.kind())) {
+    for (const [name, ownValue] of Object.entries(this.stateIdentity())) {
       if (state[name] === ownValue) continue;
       const hint = 'Resume with the same files and options, or without the state.';
       const got = `one with ${name} ${JSON.stringify(state[name])}`;
@@ -275,15 +282,15 @@ export class TextStream {
         hint,
       });
     }
-    const { epoch, window, part, row, skip } = state as unknown as Position;
+    const { epoch, window, part, row, skip } = state as unknown as StreamPosition;
     for (const [name, value] of Object.entries({ epoch, window, part, row, skip })) {
       requireInteger(`TextStream.loadStateDict ${name}`, value, 0);
     }
     this.position = { epoch, window, part, row, skip };
   }
 
-  /** The options that decide the samples and their order. */
-  private kind(): JsonObject {
+  /** Returns the options that determine the samples and their order. */
+  private stateIdentity(): JsonObject {
     const { shuffleBuffer, length, overlong, packing, seed, shuffle } = this.settings;
     const bytes = this.parts.reduce((sum, { start, end }) => sum + end - start, 0);
     const content = { parts: this.parts.length, bytes };
@@ -291,7 +298,7 @@ export class TextStream {
   }
 }
 
-function rowsIn({ ids, labels, lengths }: EncodedPart): TokenRun[] {
+function splitRows({ ids, labels, lengths }: EncodedPart): TokenRun[] {
   let at = 0;
   return Array.from(lengths, (length) => {
     at += length;

@@ -1,4 +1,4 @@
-// The files of a tokenizer's folder, which copies of a model take along.
+// Names of a tokenizer's files, which are copied with a model.
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 

@@ -9,11 +9,11 @@ import { dataError } from '../runtime/input-errors.js';
 import { isObject } from '../runtime/is-object.js';
 import { parseJson } from '../runtime/parse-json.js';
 import { errorMessage } from '../runtime/system-error.js';
-import { VOCABULARY_FILE, WORD_PIECE_ROLES, wordPieces } from './word-pieces.js';
+import { buildWordPieceJson, VOCABULARY_FILE, WORD_PIECE_ROLES } from './word-pieces.js';
 
 export type Json = Record<string, unknown>;
 
-/** The tokens with a role, by Hugging Face's names. */
+/** Roles of special tokens, by Hugging Face's names. */
 const ROLES = [
   'bos_token',
   'eos_token',
@@ -27,7 +27,7 @@ export type Role = (typeof ROLES)[number];
 
 export const TOKENIZER_FILE = 'tokenizer.json';
 
-/** A side of a row: padding is added there, or tokens are cut there. */
+/** Side of a row on which padding is added or tokens are cut. */
 export type Side = 'left' | 'right';
 
 /** The sides of padding and of truncation. */
@@ -36,9 +36,9 @@ interface Sides {
   truncation: Side;
 }
 
-/** The files of a folder, read and checked. */
+/** Checked content of a tokenizer's folder. */
 export interface TokenizerFolder {
-  /** Names the tokenizer in errors. */
+  /** Name of the tokenizer in errors. */
   location: string;
   /** tokenizer.json. */
   tokenizer: Json;
@@ -46,39 +46,45 @@ export interface TokenizerFolder {
   config: Json;
   roles: Partial<Record<Role, string>>;
   sides: Sides;
-  /** Chat templates by name; the usual one is "default". */
+  /** Chat templates by name; the usual template is "default". */
   templates: Record<string, string>;
 }
 
 /**
- * Throws DS_DATA with the file's path if a file is missing, damaged or not supported.
+ * Reads the files of a folder. Throws DS_DATA with the file's path if a file is missing, damaged or
+ * not supported.
  */
 export function readTokenizerFolder(folder: string): TokenizerFolder {
   const path = join(folder, TOKENIZER_FILE);
   const location = join(folder, 'tokenizer_config.json');
-  const config = readJsonIfThere(location);
+  const config = readJsonIfPresent(location);
   const vocabulary = join(folder, VOCABULARY_FILE);
-  if (!existsSync(path) && !existsSync(vocabulary)) throw noTokenizer(folder);
+  if (!existsSync(path) && !existsSync(vocabulary)) throw noTokenizerError(folder);
   const tokenizerJson = existsSync(path)
     ? readJson(path)
-    : wordPieces(readText(vocabulary), config);
+    : buildWordPieceJson(readText(vocabulary), config);
   requireParts(tokenizerJson, path);
-  const map = readJsonIfThere(join(folder, 'special_tokens_map.json'));
+  const map = readJsonIfPresent(join(folder, 'special_tokens_map.json'));
   const templates = readTemplates(folder, config);
   const ofPieces = existsSync(path) ? {} : WORD_PIECE_ROLES;
-  const roles = { ...ofPieces, ...paddingRole(tokenizerJson), ...rolesOf(map), ...rolesOf(config) };
+  const roles = {
+    ...ofPieces,
+    ...paddingRole(tokenizerJson),
+    ...readRoles(map),
+    ...readRoles(config),
+  };
   const sides = {
-    padding: sideOf('padding', tokenizerJson, config, location),
-    truncation: sideOf('truncation', tokenizerJson, config, location),
+    padding: readSide('padding', tokenizerJson, config, location),
+    truncation: readSide('truncation', tokenizerJson, config, location),
   };
   const tokenizer = {
     ...tokenizerJson,
-    added_tokens: namedTokens(tokenizerJson, { config, roles, location }),
+    added_tokens: mergeAddedTokens(tokenizerJson, { config, roles, location }),
   };
   return { location: folder, tokenizer, config, roles, sides, templates };
 }
 
-function noTokenizer(folder: string): DsError {
+function noTokenizerError(folder: string): DsError {
   const isFolder = existsSync(folder) && statSync(folder).isDirectory();
   const hint = isFolder
     ? 'Older folders have only vocab.json and merges.txt, or tokenizer.model (vocab.txt of BERT is read): AutoTokenizer.from_pretrained(folder).save_pretrained(folder) of transformers writes tokenizer.json.'
@@ -89,7 +95,7 @@ function noTokenizer(folder: string): DsError {
   return dataError(folder, 'a folder with tokenizer.json', got, hint);
 }
 
-/** Refuses files that are cut or belong to another program. */
+/** Refuses files that are incomplete or belong to another program. */
 function requireParts(tokenizer: Json, path: string): void {
   for (const name of ['model', 'added_tokens']) {
     if (tokenizer[name] && typeof tokenizer[name] === 'object') continue;
@@ -100,10 +106,10 @@ function requireParts(tokenizer: Json, path: string): void {
       'Copy or download it again: it may be truncated.',
     );
   }
-  addedTokens(tokenizer, path);
+  readAddedTokens(tokenizer, path);
 }
 
-function addedTokens({ added_tokens: given }: Json, path: string): Json[] {
+function readAddedTokens({ added_tokens: given }: Json, path: string): Json[] {
   const expected = '"added_tokens", a list of objects with a string "content"';
   if (!Array.isArray(given))
     throw dataError(
@@ -122,27 +128,27 @@ function addedTokens({ added_tokens: given }: Json, path: string): Json[] {
   );
 }
 
-/** The steps of a pre-tokenizer or normalizer, sequences taken apart. */
-export function stepsOf(part: unknown): Json[] {
+/** Returns the steps of a pre-tokenizer or normalizer, with nested sequences flattened. */
+export function listSteps(part: unknown): Json[] {
   if (typeof part !== 'object' || part === null) return [];
   const { pretokenizers, normalizers } = part as { pretokenizers?: unknown; normalizers?: unknown };
   const inner = pretokenizers ?? normalizers;
-  return Array.isArray(inner) ? inner.flatMap(stepsOf) : [part as Json];
+  return Array.isArray(inner) ? inner.flatMap(listSteps) : [part as Json];
 }
 
-/** The content of tokenizer_config.json. `location` is its path; `roles` come from all files. */
-interface Named {
+/** Content of tokenizer_config.json. `location` is its path; `roles` come from all files. */
+interface NamedConfig {
   config: Json;
   roles: TokenizerFolder['roles'];
   location: string;
 }
 
 /**
- * The added tokens, merged as transformers merges them. `added_tokens_decoder` overrides
+ * Returns the added tokens, merged as transformers merges them. `added_tokens_decoder` overrides
  * tokenizer.json and may add tokens. Tokens with a role are special.
  */
-function namedTokens(tokenizer: Json, { config, roles, location }: Named): Json[] {
-  const vocab = vocabularyOf(tokenizer.model as Json);
+function mergeAddedTokens(tokenizer: Json, { config, roles, location }: NamedConfig): Json[] {
+  const vocab = readVocabulary(tokenizer.model as Json);
   const added = new Map((tokenizer.added_tokens as Json[]).map((token) => [token.content, token]));
   const decoder = isObject<Json>(config.added_tokens_decoder) ? config.added_tokens_decoder : {};
   for (const [key, token] of Object.entries(decoder)) {
@@ -158,50 +164,52 @@ function namedTokens(tokenizer: Json, { config, roles, location }: Named): Json[
     const id = added.get(content)?.id ?? vocab.get(content) ?? Number(key);
     added.set(content, { ...added.get(content), ...token, id });
   }
-  for (const content of [...Object.values(roles), ...furtherSpecials(config)]) {
-    const known = added.get(content) ?? { id: vocab.get(content), content, normalized: false };
-    if (known.id !== undefined) added.set(content, { ...known, special: true });
+  for (const content of [...Object.values(roles), ...extraSpecials(config)]) {
+    const existing = added.get(content) ?? { id: vocab.get(content), content, normalized: false };
+    if (existing.id !== undefined) added.set(content, { ...existing, special: true });
   }
   return [...added.values()];
 }
 
-/** Ids by token; of Unigram the vocabulary is a list of pairs. */
-function vocabularyOf({ vocab }: Json): ReadonlyMap<unknown, number> {
+/** Returns ids by token. A Unigram vocabulary is a list of pairs. */
+function readVocabulary({ vocab }: Json): ReadonlyMap<unknown, number> {
   if (Array.isArray(vocab)) return new Map(vocab.map((pair, id) => [pair?.[0], id]));
   return new Map(Object.entries((vocab ?? {}) as Record<string, number>));
 }
 
-/** Special tokens without a role; newer files may give them names. */
-function furtherSpecials(config: Json): string[] {
+/** Returns special tokens without a role; newer files may name them. */
+function extraSpecials(config: Json): string[] {
   const lists = [config.additional_special_tokens, config.extra_special_tokens];
   return lists
     .flatMap((list) => Object.values(list ?? {}))
-    .flatMap((item) => contentOf(item) ?? []);
+    .flatMap((item) => tokenContent(item) ?? []);
 }
 
-/** A token is a text, or an object with its content. */
-function contentOf(token: unknown): string | null {
+/** Returns the text of a token, which is a string or an object with `content`. */
+function tokenContent(token: unknown): string | null {
   const content = isObject<Json>(token) ? token.content : token;
   return typeof content === 'string' ? content : null;
 }
 
-function rolesOf(config: Json): Partial<Record<Role, string>> {
-  const found: Partial<Record<Role, string>> = {};
+function readRoles(config: Json): Partial<Record<Role, string>> {
+  const roles: Partial<Record<Role, string>> = {};
   for (const role of ROLES) {
-    const content = contentOf(config[role]);
-    if (content !== null) found[role] = content;
+    const content = tokenContent(config[role]);
+    if (content !== null) roles[role] = content;
   }
-  return found;
+  return roles;
 }
 
-/** The token that fills rows by tokenizer.json. */
+/** Returns the padding token of tokenizer.json. */
 function paddingRole({ padding }: Json): Partial<Record<Role, string>> {
   const token = isObject<Json>(padding) ? padding.pad_token : undefined;
   return typeof token === 'string' ? { pad_token: token } : {};
 }
 
-/** tokenizer_config.json wins over tokenizer.json, as in transformers. */
-function sideOf(what: keyof Sides, ownJson: Json, config: Json, location: string): Side {
+/**
+ * Returns a side. tokenizer_config.json takes precedence over tokenizer.json, as in transformers.
+ */
+function readSide(what: keyof Sides, ownJson: Json, config: Json, location: string): Side {
   const part = ownJson[what];
   const side = config[`${what}_side`] ?? (isObject<Json>(part) ? part.direction : null) ?? 'right';
   const sideName = typeof side === 'string' ? side.toLowerCase() : side;
@@ -209,11 +217,13 @@ function sideOf(what: keyof Sides, ownJson: Json, config: Json, location: string
   throw dataError(`${location} ${what}_side`, '"left" or "right"', formatValue(side));
 }
 
-/** Files are newer than entries of tokenizer_config.json, and win, as in transformers. */
+/**
+ * Reads the chat templates. Files take precedence over tokenizer_config.json, as in transformers.
+ */
 function readTemplates(folder: string, config: Json): Record<string, string> {
-  const found: Record<string, string> = {};
+  const templates: Record<string, string> = {};
   const given = config.chat_template;
-  if (typeof given === 'string') found.default = given;
+  if (typeof given === 'string') templates.default = given;
   for (const [i, item] of (Array.isArray(given) ? given : []).entries()) {
     if (typeof item?.name !== 'string' || typeof item.template !== 'string') {
       const location = `${join(folder, 'tokenizer_config.json')} chat_template[${i}]`;
@@ -223,22 +233,22 @@ function readTemplates(folder: string, config: Json): Record<string, string> {
         formatValue(item),
       );
     }
-    found[item.name] = item.template;
+    templates[item.name] = item.template;
   }
   const main = join(folder, 'chat_template.jinja');
-  if (existsSync(main)) found.default = readText(main);
+  if (existsSync(main)) templates.default = readText(main);
   const others = join(folder, 'additional_chat_templates');
-  if (!existsSync(others)) return found;
+  if (!existsSync(others)) return templates;
   if (!statSync(others).isDirectory()) {
     throw dataError(others, 'a folder of templates', 'a file', 'Remove it, or make it a folder.');
   }
   for (const file of readdirSync(others).filter((name) => name.endsWith('.jinja'))) {
-    found[file.slice(0, -'.jinja'.length)] = readText(join(others, file));
+    templates[file.slice(0, -'.jinja'.length)] = readText(join(others, file));
   }
-  return found;
+  return templates;
 }
 
-function readJsonIfThere(path: string): Json {
+function readJsonIfPresent(path: string): Json {
   return existsSync(path) ? readJson(path) : {};
 }
 

@@ -5,17 +5,17 @@ import type { DecodeOptions, DecodeStreamOptions } from './decode-stream.js';
 import type { PaddingOptions } from './padding.js';
 import type { Side } from './tokenizer-folder.js';
 
-/** How text becomes tokens. */
+/** Options of encoding. */
 export interface EncodeOptions {
   /** Adds the tokenizer's special tokens around the text, such as <s>. Default true. */
   addSpecialTokens?: boolean;
   /** Maximum number of tokens, special tokens included. Longer texts are cut. Default: no limit. */
   maxLength?: number;
-  /** The side that is cut. Default: the tokenizer's `truncationSide`. */
+  /** Side on which tokens are cut. Default: the tokenizer's `truncationSide`. */
   truncationSide?: Side;
 }
 
-/** How a batch of texts becomes a tensor. */
+/** Options of encoding a batch to tensors. */
 export interface BatchOptions extends EncodeOptions, PaddingOptions {
   /** Device of the tensors. Default "cpu". */
   device?: Device | string;
@@ -23,20 +23,22 @@ export interface BatchOptions extends EncodeOptions, PaddingOptions {
 
 /** Options of chatText(), passed to the chat template. */
 export interface ChatOptions {
-  /** Ends with the beginning of an answer, which the model continues. Default false. */
+  /** Adds the start of an answer, which the model continues. Default false. */
   addGenerationPrompt?: boolean;
   /** JSON schemas of functions that the model may call. */
   tools?: readonly object[];
   /** Texts to answer from, for templates that read them. */
   documents?: readonly object[];
   /**
-   * Which of the tokenizer's templates, by name, or a template's text. Default: "tool_use" with
-   * tools if there is one, else "default".
+   * Template of the tokenizer by name, or the text of a template. Default: "tool_use" with tools if
+   * it exists, else "default".
    */
   template?: string;
   /** Other variables that the template reads, such as enable_thinking. */
   variables?: Record<string, unknown>;
-  /** Leaves the last message open: the text ends with its content. Default false. */
+  /**
+   * Omits the text after the last message's content, so that the model continues it. Default false.
+   */
   continueFinalMessage?: boolean;
 }
 
@@ -46,11 +48,11 @@ export interface EncodeChatOptions extends ChatOptions {
   assistantMask?: boolean;
 }
 
-/** A conversation as tokens. */
+/** A tokenized conversation. */
 export interface EncodedChat {
-  /** The conversation as the template writes it. */
+  /** The rendered conversation. */
   text: string;
-  /** Its tokens. */
+  /** Tokens of the text. */
   ids: Int32Array;
   /** 1 for tokens of the assistant; null without `assistantMask`. */
   assistant: Uint8Array | null;

@@ -1,7 +1,7 @@
-// The version of our tokenization rules, a part of each token cache's key.
+// Version of the tokenization rules, which is part of each token cache's key.
 
 /**
- * Raise it if some text gets other ids, or a conversation another text. Cached tokens are then
- * recomputed. `test/text/tokenizer-rules.test.ts` fails if splits changed and this number did not.
+ * Raise it if any text gets other ids, or any conversation another text. Cached tokens are then
+ * recomputed. `test/text/tokenizer-rules.test.ts` fails if results changed and this number did not.
  */
 export const TOKENIZER_RULES = 7;

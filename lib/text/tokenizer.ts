@@ -1,5 +1,5 @@
-// Tokenizer: text to tokens and back as Hugging Face's tokenizers do, from the files of a model's
-// folder.
+// Tokenizer: converts text to tokens and back as Hugging Face's tokenizers do, from the files of a
+// model's folder.
 import { createHash } from 'node:crypto';
 import { DsError } from '../errors.js';
 import { cachedFolder, REVISION, type RevisionOptions } from '../hub/local-folder.js';
@@ -20,7 +20,7 @@ import { type EncodedPair, encodePair } from './encode-pair.js';
 import { hasPatterns, readTokenizer, tokenizerFile } from './gguf-tokenizer.js';
 import { fewestTokens } from './min-tokens.js';
 import { type PaddedBatch, padRows } from './padding.js';
-import { TokenSpans, touchingOdd } from './token-spans.js';
+import { maskOddPieces, TokenSpans } from './token-spans.js';
 import type { Role, Side, TokenizerFolder } from './tokenizer-folder.js';
 import {
   BATCH,
@@ -41,9 +41,10 @@ import { CoreTokenizer } from './tokenizers/core.js';
 import type { Bounds } from './tokenizers/post-processors.js';
 
 /**
- * Tokens before a stream that decide how its first ones decode: more than a character has bytes.
+ * Number of tokens before a stream that affect how its first tokens decode: more than a character
+ * has bytes.
  */
-const CONTEXT = 8;
+const CONTEXT_TOKENS = 8;
 /** Larger values of model_max_length mean no limit. */
 const NO_LIMIT = 1e9;
 
@@ -64,11 +65,11 @@ export class Tokenizer {
   readonly padId: number | null;
   /** Id of the unknown token; null without one. */
   readonly unkId: number | null;
-  /** Id of the token in place of hidden ones; null without one. */
+  /** Id of the mask token; null without one. */
   readonly maskId: number | null;
-  /** Which side of rows is filled: `padding_side` of tokenizer_config.json. Default "right". */
+  /** Padding side: `padding_side` of tokenizer_config.json. Default "right". */
   readonly paddingSide: Side;
-  /** Where texts are cut: `truncation_side` of tokenizer_config.json. Default "right". */
+  /** Truncation side: `truncation_side` of tokenizer_config.json. Default "right". */
   readonly truncationSide: Side;
   /** Ids that skipSpecialTokens leaves out. */
   readonly specialIds: ReadonlySet<number>;
@@ -88,11 +89,11 @@ export class Tokenizer {
     this.vocabSize = core.vocab.length;
     const limit = config.model_max_length;
     this.modelMaxLength = typeof limit === 'number' && limit < NO_LIMIT ? limit : null;
-    this.bosId = this.idOf('bos_token');
-    this.eosId = this.idOf('eos_token');
-    this.padId = this.idOf('pad_token');
-    this.unkId = this.idOf('unk_token');
-    this.maskId = this.idOf('mask_token');
+    this.bosId = this.roleId('bos_token');
+    this.eosId = this.roleId('eos_token');
+    this.padId = this.roleId('pad_token');
+    this.unkId = this.roleId('unk_token');
+    this.maskId = this.roleId('mask_token');
     this.paddingSide = parts.sides.padding;
     this.truncationSide = parts.sides.truncation;
     this.specialIds = new Set(added.filter(({ special }) => special).map(({ id }) => id));
@@ -104,8 +105,8 @@ export class Tokenizer {
       ]),
     );
     this.spans = new TokenSpans(core, tokenizer);
-    // Made for WordPiece: of others it would take spaces away that belong to the text. transformers
-    // 5 does the same.
+    // The clean-up is for WordPiece; in other tokenizers it would remove spaces of the text.
+    // transformers 5 does the same.
     const isWordPiece = (tokenizer.model as { type?: unknown }).type === 'WordPiece';
     this.cleansUp = isWordPiece && config.clean_up_tokenization_spaces === true;
     this.bounds = this.findBounds();
@@ -128,23 +129,23 @@ export class Tokenizer {
     return new Tokenizer(new CoreTokenizer(tokenizerFile(folder), parts.tokenizer), parts);
   }
 
-  /** The folder that it was read from. */
+  /** Folder of the tokenizer. */
   get folder(): string {
     return this.parts.location;
   }
 
-  /** @internal Whether regular expressions cut its texts. */
+  /** @internal Whether the tokenizer splits texts by regular expressions. */
   get hasPatterns(): boolean {
     return hasPatterns(this.parts);
   }
 
-  /** Differs when anything that decides ids or chat texts does, these rules of ours as well. */
+  /** A digest of everything that affects ids or chat texts, including the version of the rules. */
   get fingerprint(): string {
-    this.digest ??= this.digestOfContent();
+    this.digest ??= this.computeDigest();
     return this.digest;
   }
 
-  private digestOfContent(): string {
+  private computeDigest(): string {
     const { location: _, ...content } = this.parts;
     const deciding = JSON.stringify([TOKENIZER_RULES, content]);
     return createHash('sha256').update(deciding).digest('hex');
@@ -155,7 +156,7 @@ export class Tokenizer {
     return this.core.idOf(token) ?? null;
   }
 
-  /** Returns whether there is a token of this id: heads may be padded beyond the vocabulary. */
+  /** Returns whether a token has this id. Model heads may be padded beyond the vocabulary. */
   hasToken(id: number): boolean {
     return this.core.vocab[id] !== undefined;
   }
@@ -236,25 +237,22 @@ export class Tokenizer {
   decodeStream(given: DecodeStreamOptions = {}): DecodeStream {
     const options = readOptions('Tokenizer.decodeStream', given, DECODE_STREAM);
     const { skipSpecialTokens = true, after = [], visible = [] } = options;
-    const shown = new Set(visible);
-    const isShown = (id: number): boolean => !this.specialIds.has(id) || shown.has(id);
+    const visibleIds = new Set(visible);
+    const isShown = (id: number): boolean => !this.specialIds.has(id) || visibleIds.has(id);
     const decode = (ids: number[]): string =>
       this.decodeIds(skipSpecialTokens ? ids.filter(isShown) : ids, false, true);
-    return new DecodeStream(decode, this.lastOf(after, skipSpecialTokens));
+    return new DecodeStream(decode, this.contextTokens(after, skipSpecialTokens));
   }
 
-  /**
-   * The last tokens of a text, without numbers that are not tokens. They start at a whole
-   * character.
-   */
-  private lastOf(ids: ArrayLike<number>, skipSpecialTokens: boolean): number[] {
+  /** Returns the last tokens of a text, without invalid ids. They start at a complete character. */
+  private contextTokens(ids: ArrayLike<number>, skipSpecialTokens: boolean): number[] {
     const last: number[] = [];
-    for (let i = ids.length - 1; i >= 0 && last.length < CONTEXT; --i) {
+    for (let i = ids.length - 1; i >= 0 && last.length < CONTEXT_TOKENS; --i) {
       const id = required(ids[i]);
       const isSkipped = skipSpecialTokens && this.specialIds.has(id);
       if (this.hasToken(id) && !isSkipped) last.unshift(id);
     }
-    // The first ones may be the end of a character.
+    // The first tokens may be the end of a character.
     while (last.length > 0 && this.decodeIds(last, false, true).startsWith(REPLACEMENT))
       last.shift();
     return last;
@@ -271,17 +269,17 @@ export class Tokenizer {
   }
 
   /**
-   * Returns a conversation as the template writes it. Throws DS_DATA with the template's own words
-   * when it refuses; DS_ARGUMENT.
+   * Renders a conversation with the template. Throws DS_DATA with the template's message if it
+   * refuses, and DS_ARGUMENT.
    */
   chatText(messages: readonly ChatMessage[], given: ChatOptions = {}): string {
     return this.render('Tokenizer.chatText', messages, given, false).text;
   }
 
   /**
-   * Returns a conversation as tokens. The template writes all special tokens, so the tokenizer adds
-   * no others. Throws as chatText does. With `assistantMask`, throws DS_DATA if the template has no
-   * {% generation %} or the tokens do not spell the text.
+   * Renders a conversation and encodes it. The template writes all special tokens, so the tokenizer
+   * adds none. Throws as chatText() does. With `assistantMask`, throws DS_DATA if the template has
+   * no {% generation %} or the tokens do not spell the text.
    */
   applyChatTemplate(messages: readonly ChatMessage[], given: EncodeChatOptions = {}): EncodedChat {
     const op = 'Tokenizer.applyChatTemplate';
@@ -289,15 +287,15 @@ export class Tokenizer {
     requireType(`${op} assistantMask`, assistantMask, 'boolean');
     const { text, spans } = this.render(op, messages, options, assistantMask);
     const ids = this.encode(text, { addSpecialTokens: false });
-    return { text, ids, assistant: spans && this.maskOf(ids, text, spans) };
+    return { text, ids, assistant: spans && this.assistantMask(ids, text, spans) };
   }
 
-  private maskOf(ids: Int32Array, text: string, spans: readonly Span[]): Uint8Array {
+  private assistantMask(ids: Int32Array, text: string, spans: readonly Span[]): Uint8Array {
     const marks = spans.flatMap(({ start, end }) => [start, end]);
     const pieces = [0, ...marks].map((start, i) => text.slice(start, marks[i] ?? text.length));
     const normal = pieces.map((piece) => this.spans.normalize(piece));
     const starts = this.spans.find(ids, normal.join(''));
-    if (starts !== null) return touchingOdd(starts, normal);
+    if (starts !== null) return maskOddPieces(starts, normal);
     const expected = 'tokens that decode to the text, to find the tokens of the assistant';
     const hint = 'Train on whole conversations: this tokenizer changes the text.';
     throw dataError(this.folder, expected, 'other text', hint);
@@ -321,27 +319,27 @@ export class Tokenizer {
       add_generation_prompt: addGenerationPrompt,
       ...options.variables,
     };
-    const template = this.templateOf(op, options);
+    const template = this.selectTemplate(op, options);
     const rendered = marked
       ? template.renderMarked(messages, variables)
       : template.render(messages, variables);
-    return options.continueFinalMessage ? openEnd(op, messages, rendered) : rendered;
+    return options.continueFinalMessage ? cutAfterContent(op, messages, rendered) : rendered;
   }
 
-  private templateOf(op: string, { template, tools }: ChatOptions): ChatTemplate {
+  private selectTemplate(op: string, { template, tools }: ChatOptions): ChatTemplate {
     if (template !== undefined) requireType(`${op} template`, template, 'string');
     if (template !== undefined && /[{\n]/.test(template)) {
       return new ChatTemplate(template, `${op} template`);
     }
     const usual = tools && this.templates.has('tool_use') ? 'tool_use' : 'default';
-    const found = this.templates.get(template ?? usual);
-    if (found) return found;
-    const known = this.templates.size > 0 ? this.chatTemplates.join(', ') : 'none';
+    const selected = this.templates.get(template ?? usual);
+    if (selected) return selected;
+    const availableNames = this.templates.size > 0 ? this.chatTemplates.join(', ') : 'none';
     const expected = `a chat template "${template ?? usual}" in ${this.folder}`;
     throw argumentError(
       op,
       expected,
-      known,
+      availableNames,
       'Base models have no chat template: give `template`, a Jinja text.',
     );
   }
@@ -359,24 +357,25 @@ export class Tokenizer {
     const around = prefix.length + suffix.length;
     const room = requireInteger(`${op} maxLength`, maxLength, around) - around;
     requireSide(`${op} truncationSide`, side);
-    const kept =
+    const maxIds =
       side === 'right' ? bare.slice(0, room) : bare.slice(Math.max(0, bare.length - room));
-    return Int32Array.from([...prefix, ...kept, ...suffix]);
+    return Int32Array.from([...prefix, ...maxIds, ...suffix]);
   }
 
   /**
-   * The tokens around every text: the post-processor's, changed by add_bos_token and add_eos_token.
+   * Returns the tokens around every text: the post-processor's, modified by add_bos_token and
+   * add_eos_token.
    */
   private findBounds(): Bounds {
     const { prefix, suffix } = this.core.bounds;
     const { add_bos_token: bos, add_eos_token: eos } = this.parts.config;
     return {
-      prefix: this.adjusted(prefix, bos, this.bosId),
-      suffix: this.adjusted(suffix, eos, this.eosId),
+      prefix: this.adjustBounds(prefix, bos, this.bosId),
+      suffix: this.adjustBounds(suffix, eos, this.eosId),
     };
   }
 
-  private adjusted(
+  private adjustBounds(
     bound: readonly number[],
     wanted: unknown,
     id: number | null,
@@ -387,10 +386,10 @@ export class Tokenizer {
 
   private decodeIds(ids: number[], skipSpecialTokens: boolean, isPartial = false): string {
     this.requireIds('Tokenizer.decode', ids);
-    const kept = skipSpecialTokens ? ids.filter((id) => !this.specialIds.has(id)) : ids;
-    if (kept.length === 0) return '';
-    const text = this.core.decode(kept, isPartial);
-    return this.cleansUp ? withoutSpaces(text) : text;
+    const visibleIds = skipSpecialTokens ? ids.filter((id) => !this.specialIds.has(id)) : ids;
+    if (visibleIds.length === 0) return '';
+    const text = this.core.decode(visibleIds, isPartial);
+    return this.cleansUp ? cleanUpSpaces(text) : text;
   }
 
   private requireIds(op: string, ids: readonly number[]): void {
@@ -402,14 +401,14 @@ export class Tokenizer {
     throw new DsError({ code: 'DS_INDEX', op, expected, got: `${ids[odd]} at ${odd}`, hint });
   }
 
-  private idOf(role: Role): number | null {
+  private roleId(role: Role): number | null {
     const token = this.parts.roles[role];
     return token === undefined ? null : this.tokenToId(token);
   }
 }
 
 /** Cuts the text after the last message's content. */
-function openEnd(
+function cutAfterContent(
   op: string,
   messages: readonly ChatMessage[],
   { text, spans }: RenderedChat,
@@ -421,17 +420,17 @@ function openEnd(
     const expected = 'a template that writes the content of the last message';
     throw dataError(`${op} continueFinalMessage`, expected, formatValue(content));
   }
-  // Space at its end is kept where the template keeps it.
-  const whole = (content as string).trimStart();
-  const end = at + (text.startsWith(whole, at) ? whole.length : trimmed.length);
-  const kept = spans
+  // Keeps trailing whitespace of the content if the template keeps it.
+  const contentText = (content as string).trimStart();
+  const end = at + (text.startsWith(contentText, at) ? contentText.length : trimmed.length);
+  const cutSpans = spans
     ?.filter(({ start }) => start < end)
     .map((part) => ({ ...part, end: Math.min(part.end, end) }));
-  return { text: text.slice(0, end), spans: kept ?? null };
+  return { text: text.slice(0, end), spans: cutSpans ?? null };
 }
 
-/** As clean_up_tokenization() of transformers. */
-const withoutSpaces = (text: string): string =>
+/** clean_up_tokenization() of transformers. */
+const cleanUpSpaces = (text: string): string =>
   text
     .replace(/ ([.?!,])/g, '$1')
     .replaceAll(" ' ", "'")

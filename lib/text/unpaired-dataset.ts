@@ -1,4 +1,4 @@
-// UnpairedDataset: prompts with an answer and its label, desirable or not, as tokens.
+// UnpairedDataset: tokenized prompts with an answer that is desirable or not.
 
 import type { Dataset } from '../data/index.js';
 import { DsError } from '../errors.js';
@@ -18,7 +18,7 @@ import {
   padAnswers,
   readLengths,
 } from './answer-rows.js';
-import { locatedRows, type RowSource } from './located-rows.js';
+import { type RowSource, readLocatedRows } from './located-rows.js';
 import { IGNORED } from './row-encoder.js';
 import type { LocatedRow } from './row-reader.js';
 import { readTokenizer } from './text-options.js';
@@ -37,7 +37,7 @@ const OPTIONS: OptionNames<UnpairedOptions> = {
   ...ANSWER_LENGTHS,
 };
 
-/** A prompt with an answer as tokens. */
+/** A tokenized prompt with an answer. */
 export interface UnpairedSample {
   /** Tokens of the prompt and the answer. */
   ids: Int32Array;
@@ -45,9 +45,9 @@ export interface UnpairedSample {
   prompt: number;
   /** Whether the answer is desirable. */
   desirable: boolean;
-  /** Maximum tokens of a prompt with an answer, also with that of another row. */
+  /** Maximum tokens of a prompt with an answer, including the answer of another row. */
   limit: number;
-  /** The row with the answer that does not belong to the prompt. Default: the row before it. */
+  /** Row with the answer that does not match the prompt. Default: the previous row. */
   other?: Pick<UnpairedSample, 'ids' | 'prompt'>;
 }
 
@@ -84,7 +84,7 @@ export interface UnpairedReport {
   cut: number;
 }
 
-/** Answers with labels, in memory as tokens. open() creates it. */
+/** Tokenized answers with labels in memory. open() creates it. */
 export class UnpairedDataset implements Dataset<UnpairedSample> {
   /** Number of answers. */
   readonly length: number;
@@ -98,10 +98,10 @@ export class UnpairedDataset implements Dataset<UnpairedSample> {
   }
 
   /**
-   * Reads rows of {prompt, completion, label} with true or false as the label. A row of a
-   * PairDataset becomes two answers. Values are texts or lists of messages. If a prompt fills
-   * `length`, the row is dropped. Throws DS_DATA with file and line for other rows, and if no row
-   * is left; DS_ARGUMENT.
+   * Reads rows of {prompt, completion, label}; the label is true or false. A row of a PairDataset
+   * becomes two answers. Values are texts or lists of messages. Drops a row if its prompt fills
+   * `length`. Throws DS_DATA with file and line for other rows and if no row is left, and
+   * DS_ARGUMENT.
    */
   static async open(given: UnpairedOptions): Promise<UnpairedDataset> {
     const op = 'UnpairedDataset.open';
@@ -111,8 +111,8 @@ export class UnpairedDataset implements Dataset<UnpairedSample> {
     const { length } = limits;
     const report: UnpairedReport = { desirable: 0, undesirable: 0, dropped: 0, cut: 0 };
     const samples: UnpairedSample[] = [];
-    for (const located of await locatedRows(op, { files, rows })) {
-      for (const { desirable, ...answer } of answersOf(located, tokenizer)) {
+    for (const located of await readLocatedRows(op, { files, rows })) {
+      for (const { desirable, ...answer } of readAnswers(located, tokenizer)) {
         const { prompt, sides, isCut } = cutAnswers(answer, limits);
         if (prompt >= length) {
           report.dropped += 1;
@@ -138,9 +138,9 @@ export class UnpairedDataset implements Dataset<UnpairedSample> {
   }
 }
 
-type Answer = EncodedAnswers & { readonly desirable: boolean };
+type LabelledAnswer = EncodedAnswers & { readonly desirable: boolean };
 
-function answersOf(located: LocatedRow, tokenizer: Tokenizer): Answer[] {
+function readAnswers(located: LocatedRow, tokenizer: Tokenizer): LabelledAnswer[] {
   const { row, location } = located;
   const rules = { tokenizer, isWhole: false };
   const isPair = row.chosen !== undefined && row.rejected !== undefined;
@@ -161,9 +161,9 @@ export function isUnpairedSample(sample: unknown): sample is UnpairedSample {
 }
 
 /**
- * @internal Returns `dataset` with another row for each: the row before it among `size` adjacent
- * ones, or the last of them for the first. So the rows of an update have the same others on any
- * number of ranks and micro-batches.
+ * @internal Returns `dataset` with a mismatched row for each row: the previous one among `size`
+ * adjacent rows, or the last of them for the first. So the rows of an update have the same
+ * mismatches on any number of ranks and micro-batches.
  */
 export function withOthers(
   dataset: Dataset<UnpairedSample>,
@@ -191,15 +191,15 @@ export function withOthers(
 }
 
 /**
- * Returns a function for DataLoader's `collate`: it pads answers with `pad`. The caller owns
- * the tensors. Throws DS_ARGUMENT unless `pad` is an integer from 0.
+ * Returns a `collate` function for DataLoader, which pads answers with `pad`. The caller owns the
+ * tensors. Throws DS_ARGUMENT unless `pad` is an integer from 0.
  */
 export function collateUnpaired(
   pad: number,
 ): (samples: UnpairedSample[], device: Device) => UnpairedBatch {
   requireInteger('text.collateUnpaired pad', pad, 0);
   return (samples, device) => {
-    const ownAnswers = padAnswers(samples, pad, IGNORED);
+    const answers = padAnswers(samples, pad, IGNORED);
     const mismatched = samples.map(({ ids, prompt, limit }, i) => {
       const other = samples[i]?.other ?? required(samples.at(i - 1));
       const joined = [...ids.subarray(0, prompt), ...other.ids.subarray(other.prompt)];
@@ -210,9 +210,9 @@ export function collateUnpaired(
     const tensor = (values: Int32Array, shape: readonly number[]): Tensor =>
       Tensor.from(values, { shape, device });
     return {
-      ids: tensor(ownAnswers.ids, ownAnswers.shape),
-      targets: tensor(ownAnswers.targets, ownAnswers.shape),
-      answered: Tensor.from(ownAnswers.answered, { device }),
+      ids: tensor(answers.ids, answers.shape),
+      targets: tensor(answers.targets, answers.shape),
+      answered: Tensor.from(answers.answered, { device }),
       desirable: Tensor.from(
         Float32Array.from(samples, ({ desirable }) => (desirable ? 1 : 0)),
         { device },

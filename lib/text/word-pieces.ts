@@ -1,4 +1,4 @@
-// Makes a tokenizer.json for old BERT folders, which have only vocab.txt.
+// Builds a tokenizer.json for old BERT folders, which have only vocab.txt.
 
 type Json = Record<string, unknown>;
 
@@ -14,8 +14,8 @@ export const WORD_PIECE_ROLES = {
   mask_token: '[MASK]',
 } as const;
 
-/** Returns the tokenizer.json that transformers' BertTokenizer makes of vocab.txt. */
-export function wordPieces(text: string, config: Json): Json {
+/** Returns the tokenizer.json that transformers' BertTokenizer would build from vocab.txt. */
+export function buildWordPieceJson(text: string, config: Json): Json {
   const lines = text.split('\n').map((line) => line.replace(/\r$/, ''));
   const tokens = lines.at(-1) === '' ? lines.slice(0, -1) : lines;
   const vocab = Object.fromEntries(tokens.map((token, id) => [token, id]));

@@ -6,7 +6,7 @@ import threads from 'node:worker_threads';
 
 import { text } from '../../lib/index.js';
 import { EncodePool } from '../../lib/text/encode-pool.js';
-import { type FilePart, partsOf } from '../../lib/text/row-files.js';
+import { divideFiles, type FilePart } from '../../lib/text/row-files.js';
 import { emptyFolder, expectRejection, removeFolders } from './folders.js';
 
 const TOKENIZERS = join(__dirname, '..', 'golden', 'transformers', 'tokenizers');
@@ -33,7 +33,7 @@ test('an unreadable cache is ignored; an unwritable one gives an error and leave
 });
 
 test('a closed pool starts no thread, and rejects waiting callers', async () => {
-  const [part] = (await partsOf([path], false)) as [FilePart];
+  const [part] = (await divideFiles([path], false)) as [FilePart];
   const settings = { textKey: 'text', loss: null };
   const options = { tokenizer, settings, threads: 1, cache: null, timeoutMs: 60_000 };
   const pool = new EncodePool(options);

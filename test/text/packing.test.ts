@@ -1,6 +1,6 @@
 // Packing: no token is lost or doubled, best fit, long documents.
-import { packBestFit, piecesOf } from '../../lib/text/packing.js';
-import { cumulativeLengths, documentLengths, sampleOf } from '../../lib/text/sample.js';
+import { cutPieces, packBestFit } from '../../lib/text/packing.js';
+import { buildSample, cumulativeLengths, documentLengths } from '../../lib/text/sample.js';
 
 /** A small generator of repeatable numbers. */
 function numbers(seed: number): (below: number) => number {
@@ -36,7 +36,7 @@ test.each([1, 2, 7, 64, 100, 777])(
     for (let seed = 1; seed < 20; ++seed) {
       const below = numbers(seed);
       const lengths = Array.from({ length: below(150) }, () => 1 + below(capacity));
-      const { pieces } = piecesOf(lengths, capacity, 'cut');
+      const { pieces } = cutPieces(lengths, capacity, 'cut');
       const samples = packBestFit(pieces, capacity);
       const shape = (list: number[][]): string =>
         JSON.stringify(list.map((l) => l.join('+')).sort());
@@ -52,7 +52,7 @@ test.each([1, 2, 7, 64, 100, 777])(
 
 test('too long documents are cut, split or dropped, and lost tokens are counted', () => {
   const lengths = [3, 10, 4];
-  expect(piecesOf(lengths, 4, 'cut')).toEqual({
+  expect(cutPieces(lengths, 4, 'cut')).toEqual({
     pieces: [
       { start: 0, length: 3 },
       { start: 3, length: 4 },
@@ -61,10 +61,10 @@ test('too long documents are cut, split or dropped, and lost tokens are counted'
     cutRows: 1,
     cutTokens: 6,
   });
-  const split = piecesOf(lengths, 4, 'split');
+  const split = cutPieces(lengths, 4, 'split');
   expect(split.pieces.map(({ length }) => length)).toEqual([3, 4, 4, 2, 4]);
   expect([split.cutRows, split.cutTokens]).toEqual([0, 0]);
-  const dropped = piecesOf(lengths, 4, 'drop');
+  const dropped = cutPieces(lengths, 4, 'drop');
   expect(dropped.pieces.map(({ start }) => start)).toEqual([0, 13]);
   expect([dropped.cutRows, dropped.cutTokens]).toEqual([1, 10]);
 });
@@ -75,7 +75,7 @@ test('a sample has positions that restart, documents by number, and learns no fi
     { start: 5, length: 3 },
     { start: 3, length: 2 },
   ];
-  const sample = sampleOf({ ids, labels: ids }, pieces, 8, 0);
+  const sample = buildSample({ ids, labels: ids }, pieces, 8, 0);
   expect([...sample.ids]).toEqual([30, 31, 32, 20, 21, 0, 0, 0]);
   expect([...sample.labels]).toEqual([-100, 31, 32, -100, 21, -100, -100, -100]);
   expect([...sample.positions]).toEqual([0, 1, 2, 0, 1, 0, 1, 2]);

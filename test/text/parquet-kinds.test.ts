@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 
 import { decodeZstd } from '../../lib/text/parquet/zstd.js';
-import { parquetGroups, parquetRows } from '../../lib/text/parquet-rows.js';
+import { readGroupStarts, readParquetRows } from '../../lib/text/parquet-rows.js';
 import { emptyFolder, removeFolders } from './folders.js';
 import { writeWhole } from './parquet-files.js';
 
@@ -70,11 +70,11 @@ beforeAll(() => writeWhole(all));
 test.each(all.map((file) => [file.path.slice(folder.length + 1), file] as const))(
   '%s',
   async (_name, { path, data }) => {
-    const borders = await parquetGroups(path);
+    const borders = await readGroupStarts(path);
     expect(borders).toEqual([0, 40, 80, 100]);
-    const rows = await parquetRows(path, 0, ROWS);
+    const rows = await readParquetRows(path, 0, ROWS);
     expect(rows).toEqual(valuesOf(data).map((value) => ({ value })));
-    expect(await parquetRows(path, 40, 80)).toEqual(rows.slice(40, 80));
+    expect(await readParquetRows(path, 40, 80)).toEqual(rows.slice(40, 80));
   },
 );
 

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { brotliCompressSync, gzipSync } from 'node:zlib';
 
 import { DsError } from '../../lib/errors.js';
-import { parquetGroups, parquetRows } from '../../lib/text/parquet-rows.js';
+import { readGroupStarts, readParquetRows } from '../../lib/text/parquet-rows.js';
 import { below } from '../support/random.js';
 import { refusal } from '../support/refusal.js';
 import { emptyFolder, removeFolders } from './folders.js';
@@ -81,7 +81,7 @@ test.each(Object.entries(HOSTILE))('%s is refused', async (_name, options) => {
   const before = process.resourceUsage().maxRSS * 1024;
   const started = process.cpuUsage();
   const error = await refusal(async () =>
-    parquetRows(path, 0, (await parquetGroups(path)).at(-1) ?? 0),
+    readParquetRows(path, 0, (await readGroupStarts(path)).at(-1) ?? 0),
   );
   expect([error.code, error.op, error.expected]).toEqual(['DS_DATA', path, 'a Parquet file']);
   expectBounded(before, started);
@@ -95,13 +95,13 @@ function expectBounded(before: number, started: NodeJS.CpuUsage): void {
 
 test('eight zeros behind the values, as fastparquet writes them, are padding', async () => {
   writeFileSync(path, smallFile({ page: Buffer.concat([plain('ab'), Buffer.alloc(8)]) }));
-  expect(await parquetRows(path, 0, 1)).toEqual([{ text: 'ab' }]);
+  expect(await readParquetRows(path, 0, 1)).toEqual([{ text: 'ab' }]);
 });
 
 test('a row group without rows may lack pages', async () => {
   writeFileSync(path, smallFile({ page: Buffer.alloc(0), values: 0, offset: 0 }));
-  expect(await parquetGroups(path)).toEqual([0, 0]);
-  expect(await parquetRows(path, 0, 0)).toEqual([]);
+  expect(await readGroupStarts(path)).toEqual([0, 0]);
+  expect(await readParquetRows(path, 0, 0)).toEqual([]);
 });
 
 test.each([
@@ -112,15 +112,15 @@ test.each([
   const fullBytes = Buffer.concat([run(3, 1), Buffer.from(numbers.buffer)]);
   const more = { type: INT64, repetition: OPTIONAL, values: 3, whole: fullBytes.length };
   writeFileSync(path, smallFile({ ...more, page: compress(fullBytes), codec }));
-  expect(await parquetRows(path, 0, 3)).toEqual(Array.from(numbers, (text) => ({ text })));
+  expect(await readParquetRows(path, 0, 3)).toEqual(Array.from(numbers, (text) => ({ text })));
 });
 
 test('a small file of one string is read', async () => {
   writeFileSync(path, smallFile({ page: plain('a') }));
-  expect(await parquetRows(path, 0, 1)).toEqual([{ text: 'a' }]);
+  expect(await readParquetRows(path, 0, 1)).toEqual([{ text: 'a' }]);
   const page = gzipSync(plain('ab', 'c'));
   writeFileSync(path, smallFile({ page, values: 2, whole: 11, codec: CODEC.gzip }));
-  expect(await parquetRows(path, 0, 2)).toEqual([{ text: 'ab' }, { text: 'c' }]);
+  expect(await readParquetRows(path, 0, 2)).toEqual([{ text: 'ab' }, { text: 'c' }]);
 });
 
 /** Whole files that mutations start from. */
@@ -196,11 +196,11 @@ function randomSmall(): SmallFile {
 async function outcome(bytes: Buffer): Promise<'refused' | 'read'> {
   writeFileSync(path, bytes);
   try {
-    const borders = await parquetGroups(path);
+    const borders = await readGroupStarts(path);
     const count = borders.at(-1) as number;
     for (let i = 1; i < borders.length; ++i) {
       const [start, end] = [borders[i - 1] as number, borders[i] as number];
-      const rows = await parquetRows(path, start, end);
+      const rows = await readParquetRows(path, start, end);
       if (rows.length !== end - start) throw new Error(`${rows.length} rows of ${count}`);
     }
     return 'read';

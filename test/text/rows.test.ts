@@ -2,8 +2,8 @@
 import fs, { closeSync, ftruncateSync, openSync, writeFileSync, writeSync } from 'node:fs';
 import { join } from 'node:path';
 
-import { type FilePart, partsOf } from '../../lib/text/row-files.js';
-import { rowsOf } from '../../lib/text/row-reader.js';
+import { divideFiles, type FilePart } from '../../lib/text/row-files.js';
+import { readRows } from '../../lib/text/row-reader.js';
 import { emptyFolder, expectRejection, removeFolders } from './folders.js';
 
 const folder = emptyFolder();
@@ -11,7 +11,7 @@ afterAll(removeFolders);
 
 async function read(parts: readonly FilePart[]): Promise<unknown[]> {
   const rows: unknown[] = [];
-  for (const part of parts) for await (const { row } of rowsOf(part)) rows.push(row);
+  for (const part of parts) for await (const { row } of readRows(part)) rows.push(row);
   return rows;
 }
 
@@ -28,7 +28,7 @@ test('relative paths refer to the working directory of the open', async () => {
   writeFileSync(join(folder, 'near.jsonl'), '{"text":"a"}\n');
   try {
     process.chdir(folder);
-    const parts = await partsOf(['near.jsonl'], false);
+    const parts = await divideFiles(['near.jsonl'], false);
     process.chdir(working);
     expect(await read(parts)).toEqual([{ text: 'a' }]);
   } finally {
@@ -40,7 +40,7 @@ test('a line longer than the parts of its file is read once, and copied once', a
   const path = join(folder, 'long.jsonl');
   const size = 40 << 20;
   writeFileSync(path, `{"text":"${'a'.repeat(size)}"}\n{"text":"b"}\n`);
-  const parts = await partsOf([path], false);
+  const parts = await divideFiles([path], false);
   let copied = 0;
   const concat = jest.spyOn(Buffer, 'concat').mockImplementation((list) => {
     const fullBytes = Buffer.allocUnsafe(list.reduce((sum, { length }) => sum + length, 0));
@@ -106,7 +106,7 @@ test('the error of a text longer than the longest string', async () => {
   const decode = jest.spyOn(TextDecoder.prototype, 'decode').mockImplementation(() => {
     throw cause;
   });
-  const rows = async () => read(await partsOf([path], false));
+  const rows = async () => read(await divideFiles([path], false));
   await expectRejection(rows, 'DS_DATA', /huge\.txt: expected a string of at most \d+ characters/);
   decode.mockRestore();
 });

@@ -1,15 +1,15 @@
-// Decompressors of Parquet pages. Each returns exactly the announced number of bytes or throws, and
-// allocates no more.
+// Decompresses Parquet pages. Each decoder returns exactly the announced number of bytes or throws,
+// and allocates no more.
 
 import { required } from '../../runtime/required.js';
-import { decodeZstd, repeat } from './zstd.js';
+import { copyMatch, decodeZstd } from './zstd.js';
 
-type Decode = (stored: Uint8Array, size: number) => Uint8Array;
+type Decompressor = (stored: Uint8Array, size: number) => Uint8Array;
 
-/** Loaded on first use, because it takes long to load. */
+/** Loaded on first use, because loading is slow. */
 const nodeZlib = () => require('node:zlib') as typeof import('node:zlib');
 
-const CODECS: Readonly<Record<string, Decode>> = {
+const CODECS: Readonly<Record<string, Decompressor>> = {
   UNCOMPRESSED: (stored) => stored,
   GZIP: (stored, size) => nodeZlib().gunzipSync(stored, { maxOutputLength: Math.max(size, 1) }),
   BROTLI: (stored, size) =>
@@ -20,7 +20,7 @@ const CODECS: Readonly<Record<string, Decode>> = {
   ZSTD: decodeZstd,
 };
 
-/** The `size` bytes that `stored` holds. Throws an Error for other sizes and unknown codecs. */
+/** Decompresses `stored` to `size` bytes. Throws an Error for another size or an unknown codec. */
 export function decompress(codec: string, stored: Uint8Array, size: number): Uint8Array {
   const decode = CODECS[codec];
   if (!decode) throw new Error(`pages compressed by ${codec} are not supported`);
@@ -29,8 +29,8 @@ export function decompress(codec: string, stored: Uint8Array, size: number): Uin
   return page;
 }
 
-/** Writes literals and matches into a fixed output. */
-class Output {
+/** Writes literals and matches into an output of fixed size. */
+class DecodedOutput {
   readonly bytes: Uint8Array;
   at = 0;
 
@@ -51,7 +51,7 @@ class Output {
   match(distance: number, count: number): void {
     if (distance < 1 || distance > this.at) this.fail('a match before the first byte');
     if (this.at + count > this.bytes.length) this.fail('more bytes than announced');
-    repeat(this.bytes, this.at, distance, count);
+    copyMatch(this.bytes, this.at, distance, count);
     this.at += count;
   }
 
@@ -60,15 +60,15 @@ class Output {
   };
 }
 
-/** Little-endian number of `count` bytes at `at`; NaN behind the end. */
-function littleEndian(bytes: Uint8Array, at: number, count: number): number {
+/** Reads a little-endian number of `count` bytes at `at`; NaN beyond the end. */
+function readLittleEndian(bytes: Uint8Array, at: number, count: number): number {
   let value = 0;
   for (let i = count - 1; i >= 0; --i) value = value * 256 + required(bytes[at + i]);
   return value;
 }
 
 function decodeSnappy(stored: Uint8Array, size: number): Uint8Array {
-  const output = new Output('snappy', size);
+  const output = new DecodedOutput('snappy', size);
   let at = 0;
   let announced = 0;
   for (let shift = 0; ; shift += 7) {
@@ -83,13 +83,13 @@ function decodeSnappy(stored: Uint8Array, size: number): Uint8Array {
     const kind = tag & 3;
     if (kind === 0) {
       const extra = Math.max((tag >> 2) - 59, 0);
-      const count = (extra ? littleEndian(stored, at, extra) : tag >> 2) + 1;
+      const count = (extra ? readLittleEndian(stored, at, extra) : tag >> 2) + 1;
       if (Number.isNaN(count)) output.fail('a literal that ends early');
       output.literal(stored, at + extra, count);
       at += extra + count;
     } else {
       const extra = required([0, 1, 2, 4][kind]);
-      const low = littleEndian(stored, at, extra);
+      const low = readLittleEndian(stored, at, extra);
       if (Number.isNaN(low)) output.fail('a match that ends early');
       at += extra;
       if (kind === 1) output.match(low + ((tag >> 5) << 8), ((tag >> 2) & 7) + 4);
@@ -102,7 +102,7 @@ function decodeSnappy(stored: Uint8Array, size: number): Uint8Array {
 
 /** Decodes a block of LZ4. */
 function decodeLz4(stored: Uint8Array, size: number): Uint8Array {
-  const output = new Output('lz4', size);
+  const output = new DecodedOutput('lz4', size);
   let at = 0;
   const length = (nibble: number): number => {
     let count = nibble;
@@ -118,7 +118,7 @@ function decodeLz4(stored: Uint8Array, size: number): Uint8Array {
     output.literal(stored, at, literals);
     at += literals;
     if (at === stored.length) break;
-    const distance = littleEndian(stored, at, 2);
+    const distance = readLittleEndian(stored, at, 2);
     if (Number.isNaN(distance)) output.fail('a match that ends early');
     at += 2;
     output.match(distance, length(token & 15) + 4);
@@ -128,8 +128,8 @@ function decodeLz4(stored: Uint8Array, size: number): Uint8Array {
 }
 
 /**
- * Hadoop's frames of LZ4 blocks: big-endian sizes before each block. Files without the frames hold
- * one block.
+ * Decodes Hadoop's frames of LZ4 blocks, with big-endian sizes before each block. Files without
+ * frames hold one block.
  */
 function decodeHadoopLz4(stored: Uint8Array, size: number): Uint8Array {
   const view = new DataView(stored.buffer, stored.byteOffset, stored.byteLength);
@@ -137,12 +137,12 @@ function decodeHadoopLz4(stored: Uint8Array, size: number): Uint8Array {
   let at = 0;
   let sum = 0;
   while (at + 8 <= stored.length) {
-    const whole = view.getUint32(at);
+    const frameSize = view.getUint32(at);
     const end = at + 8 + view.getUint32(at + 4);
-    if (end > stored.length || sum + whole > size) break;
-    blocks.push([at + 8, end, whole]);
+    if (end > stored.length || sum + frameSize > size) break;
+    blocks.push([at + 8, end, frameSize]);
     at = end;
-    sum += whole;
+    sum += frameSize;
   }
   if (at !== stored.length || sum !== size) return decodeLz4(stored, size);
   const output = new Uint8Array(size);

@@ -1,35 +1,35 @@
-// The footer of a Parquet file: its schema, and where the column chunks of each row group lie.
-// Every count and offset is checked against the size of the file.
+// Reads the footer of a Parquet file: its schema and the location of column chunks. Checks every
+// count and offset against the size of the file.
 
 import type { LogicalType, SchemaElement, SchemaTree } from 'hyparquet';
 import { required } from '../../runtime/required.js';
 
 import {
-  countIn,
-  listIn,
-  optionalCount,
+  readCount,
+  readList,
+  readOptionalCount,
+  readStruct,
+  readText,
   type Struct,
-  structIn,
   ThriftReader,
-  textOf,
   type Value,
 } from './thrift.js';
 
-/** A column that holds values; `path` is the way from the root to it. */
-interface Leaf {
+/** A column with values; `path` leads from the root of the schema to it. */
+interface LeafColumn {
   name: string;
   path: SchemaTree[];
   element: SchemaElement;
-  /** Levels of values that are present, and of the innermost list. */
+  /** Maximum definition and repetition levels. */
   definitions: number;
   repetitions: number;
 }
 
 /** The pages of one column in one row group. */
 export interface ColumnChunk {
-  leaf: Leaf;
+  leaf: LeafColumn;
   codec: string;
-  /** Values and nulls in all pages. */
+  /** Number of values and nulls in all pages. */
   values: number;
   start: number;
   end: number;
@@ -38,7 +38,7 @@ export interface ColumnChunk {
 export interface RowGroup {
   rows: number;
   columns: ColumnChunk[];
-  /** Bytes that the pages of the group may have after decompression. */
+  /** Maximum bytes of the group's pages after decompression. */
   byteLimit: number;
 }
 
@@ -55,18 +55,17 @@ const TAIL = 8;
 const DEPTH = 32;
 
 /**
- * Limits for one file. Run-length encoding and compression turn a few bytes into millions of
- * values. Each byte of the file stands for at most `perByte` values; small files get a fixed
- * number.
+ * Limits for one file. Run-length encoding and compression can expand a few bytes to millions of
+ * values. Each byte of the file may give at most `perByte` values; small files get a fixed number.
  */
 const VALUES = { perFile: 2 ** 21, perGroup: 2 ** 17, perByte: 64 };
 const BYTES = { perFile: 2 ** 24, perGroup: 2 ** 20, perByte: 256 };
 
-function limitOf(limit: typeof VALUES, bytes: number, groups: number): number {
+function computeLimit(limit: typeof VALUES, bytes: number, groups: number): number {
   return Math.max(limit.perFile / groups, limit.perGroup) + limit.perByte * bytes;
 }
 
-/** Throws an Error that names the first field that cannot be true. */
+/** Reads and checks the footer. Throws an Error with the first invalid field. */
 export function readFooter(size: number, read: ReadBytes): Footer {
   if (size < TAIL + MAGIC.length) throw new Error(`${size} bytes`);
   const tail = read(size - TAIL, size);
@@ -78,35 +77,35 @@ export function readFooter(size: number, read: ReadBytes): Footer {
   const bytes = read(start, size - TAIL);
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   const footer = new ThriftReader(view, 0).struct();
-  const elements = listIn(footer, 2, 'schema').map(schemaElement);
-  const tree = schemaTree(elements);
-  const leaves = leavesOf(tree);
-  const groups = listIn(footer, 4, 'row groups');
-  let left = start;
-  const found = groups.map((group, i) => {
-    const item = rowGroup(group as Struct, i, leaves, start);
+  const elements = readList(footer, 2, 'schema').map(readSchemaElement);
+  const tree = buildSchemaTree(elements);
+  const leaves = listLeaves(tree);
+  const groups = readList(footer, 4, 'row groups');
+  let nextStart = start;
+  const checkedGroups = groups.map((group, i) => {
+    const item = readRowGroup(group as Struct, i, leaves, start);
     const stored = item.columns.reduce((sum, { start, end }) => sum + end - start, 0);
-    left -= stored;
-    if (left < 0) throw new Error(`row groups of more bytes than the file's ${size}`);
+    nextStart -= stored;
+    if (nextStart < 0) throw new Error(`row groups of more bytes than the file's ${size}`);
     const weight = item.columns.reduce(
       (sum, { values, leaf }) => sum + values * leaf.path.length,
       0,
     );
-    const max = limitOf(VALUES, stored, groups.length);
+    const max = computeLimit(VALUES, stored, groups.length);
     if (Math.max(item.rows, weight / 2) > max) {
       throw new Error(
         `row group ${i}: ${item.rows} rows in ${stored} bytes (write row groups of fewer rows)`,
       );
     }
-    return { ...item, byteLimit: limitOf(BYTES, stored, groups.length) };
+    return { ...item, byteLimit: computeLimit(BYTES, stored, groups.length) };
   });
-  const rows = found.reduce((sum, group) => sum + group.rows, 0);
-  const all = countIn(footer, 3, 'rows');
+  const rows = checkedGroups.reduce((sum, group) => sum + group.rows, 0);
+  const all = readCount(footer, 3, 'rows');
   if (rows !== all) throw new Error(`${all} rows, and ${rows} in row groups`);
-  return { tree, groups: found };
+  return { tree, groups: checkedGroups };
 }
 
-/** Parquet's enumerations, in the order of their numbers. */
+/** Parquet's enumerations, indexed by their numbers. */
 const TYPES = [
   'BOOLEAN',
   'INT32',
@@ -125,37 +124,39 @@ const CONVERTED = [
 ];
 const CODECS = ['UNCOMPRESSED', 'SNAPPY', 'GZIP', 'LZO', 'BROTLI', 'LZ4', 'ZSTD', 'LZ4_RAW'];
 
-/** The name with this number; undefined if the field is absent. */
-function nameIn(struct: Struct, id: number, names: readonly string[], what: string) {
-  const number = optionalCount(struct, id, what);
+/** Returns the name for an enumeration field; undefined if the field is absent. */
+function readEnumName(struct: Struct, id: number, names: readonly string[], what: string) {
+  const number = readOptionalCount(struct, id, what);
   if (number === null) return undefined;
   const name = names[number];
   if (name === undefined) throw new Error(`${what}: ${number}`);
   return name;
 }
 
-function schemaElement(value: Value): SchemaElement {
+function readSchemaElement(value: Value): SchemaElement {
   if (!(value instanceof Map)) throw new Error('schema: another type');
   const struct = value as Struct;
-  const name = textOf(struct.get(4), 'name of a column');
+  const name = readText(struct.get(4), 'name of a column');
   const number = (id: number, what: string) =>
-    optionalCount(struct, id, `${what} of column ${name}`) ?? undefined;
+    readOptionalCount(struct, id, `${what} of column ${name}`) ?? undefined;
   const element = {
     name,
-    type: nameIn(struct, 1, TYPES, `type of column ${name}`),
+    type: readEnumName(struct, 1, TYPES, `type of column ${name}`),
     type_length: number(2, 'length'),
-    repetition_type: nameIn(struct, 3, REPETITIONS, `repetition of column ${name}`),
+    repetition_type: readEnumName(struct, 3, REPETITIONS, `repetition of column ${name}`),
     num_children: number(5, 'children'),
-    converted_type: nameIn(struct, 6, CONVERTED, `converted type of column ${name}`),
+    converted_type: readEnumName(struct, 6, CONVERTED, `converted type of column ${name}`),
     scale: number(7, 'scale'),
     precision: number(8, 'precision'),
-    logical_type: struct.has(10) ? logicalType(structIn(struct, 10, 'logical type')) : undefined,
+    logical_type: struct.has(10)
+      ? readLogicalType(readStruct(struct, 10, 'logical type'))
+      : undefined,
   } as SchemaElement;
   requireWidth(element);
   return element;
 }
 
-/** Fields of a logical type's union that the conversion of values reads. */
+/** Logical types that the conversion of values uses, by field number of the union. */
 const LOGICAL: Readonly<Record<number, LogicalType['type']>> = {
   1: 'STRING',
   2: 'MAP',
@@ -176,12 +177,12 @@ const LOGICAL: Readonly<Record<number, LogicalType['type']>> = {
   18: 'GEOGRAPHY',
 };
 
-function logicalType(union: Struct): LogicalType | undefined {
+function readLogicalType(union: Struct): LogicalType | undefined {
   const [id, value] = [...union][0] ?? [];
   const type = id === undefined ? undefined : LOGICAL[id];
   if (!type || !(value instanceof Map)) return undefined;
   if (type === 'VARIANT') throw new Error('columns of the type VARIANT are not supported');
-  // The bytes of a geometry stay as they are.
+  // Geometry values stay bytes.
   if (type === 'GEOMETRY' || type === 'GEOGRAPHY') return undefined;
   const fields = value as Struct;
   if (type === 'INTEGER') {
@@ -199,7 +200,7 @@ function logicalType(union: Struct): LogicalType | undefined {
   return { type } as LogicalType;
 }
 
-/** Bytes of a value of these logical types. */
+/** Required width in bytes of these logical types. */
 const WIDTHS: Readonly<Record<string, number>> = { FLOAT16: 2, UUID: 16 };
 
 function requireWidth({ name, type, type_length: length, logical_type: logical }: SchemaElement) {
@@ -210,8 +211,11 @@ function requireWidth({ name, type, type_length: length, logical_type: logical }
   }
 }
 
-/** The schema as a tree. Each element states its number of children, which follow it. */
-function schemaTree(elements: readonly SchemaElement[]): SchemaTree {
+/**
+ * Builds the schema tree. The children of an element follow it, and each element has its number of
+ * children.
+ */
+function buildSchemaTree(elements: readonly SchemaElement[]): SchemaTree {
   let next = 0;
   const build = (path: string[], depth: number): SchemaTree => {
     const first = next;
@@ -243,8 +247,8 @@ function requireNames(children: readonly SchemaTree[]): void {
   }
 }
 
-function leavesOf(tree: SchemaTree): Leaf[] {
-  const leaves: Leaf[] = [];
+function listLeaves(tree: SchemaTree): LeafColumn[] {
+  const leaves: LeafColumn[] = [];
   const visit = (node: SchemaTree, above: readonly SchemaTree[]): void => {
     const path = [...above, node];
     if (node.children.length > 0) {
@@ -264,21 +268,21 @@ function leavesOf(tree: SchemaTree): Leaf[] {
   return leaves;
 }
 
-function rowGroup(
+function readRowGroup(
   group: Struct,
   index: number,
-  leaves: readonly Leaf[],
+  leaves: readonly LeafColumn[],
   end: number,
 ): Omit<RowGroup, 'byteLimit'> {
   const op = `row group ${index}`;
   if (!(group instanceof Map)) throw new Error(`${op}: another type`);
-  const rows = countIn(group, 3, `rows of ${op}`);
-  const chunks = listIn(group, 1, `columns of ${op}`);
+  const rows = readCount(group, 3, `rows of ${op}`);
+  const chunks = readList(group, 1, `columns of ${op}`);
   if (chunks.length !== leaves.length) {
     throw new Error(`${op}: ${chunks.length} columns, and ${leaves.length} in the schema`);
   }
   const columns = chunks.map((chunk, i) => {
-    const column = columnChunk(chunk as Struct, required(leaves[i]), end);
+    const column = readColumnChunk(chunk as Struct, required(leaves[i]), end);
     const { values, leaf } = column;
     if (leaf.repetitions === 0 ? values !== rows : values < rows) {
       throw new Error(`column ${leaf.name}: ${values} values in ${rows} rows`);
@@ -288,24 +292,24 @@ function rowGroup(
   return { rows, columns };
 }
 
-function columnChunk(chunk: Struct, leaf: Leaf, end: number): ColumnChunk {
+function readColumnChunk(chunk: Struct, leaf: LeafColumn, end: number): ColumnChunk {
   const op = `column ${leaf.name}`;
   if (!(chunk instanceof Map)) throw new Error(`${op}: another type`);
   if (chunk.has(1)) throw new Error(`${op}: pages in another file`);
-  const meta = structIn(chunk, 3, `metadata of ${op}`);
-  const path = listIn(meta, 3, `path of ${op}`).map((part) => textOf(part, `path of ${op}`));
+  const meta = readStruct(chunk, 3, `metadata of ${op}`);
+  const path = readList(meta, 3, `path of ${op}`).map((part) => readText(part, `path of ${op}`));
   if (path.join('.') !== leaf.name) throw new Error(`${op}: the pages of ${path.join('.')}`);
-  const type = nameIn(meta, 1, TYPES, `type of ${op}`);
+  const type = readEnumName(meta, 1, TYPES, `type of ${op}`);
   if (type !== leaf.element.type) throw new Error(`${op}: pages of the type ${type}`);
-  const codec = nameIn(meta, 4, CODECS, `codec of ${op}`) ?? 'UNCOMPRESSED';
-  const values = countIn(meta, 5, `values of ${op}`);
-  // Some writers leave the offset 0 where there are no pages.
+  const codec = readEnumName(meta, 4, CODECS, `codec of ${op}`) ?? 'UNCOMPRESSED';
+  const values = readCount(meta, 5, `values of ${op}`);
+  // Some writers set the offset to 0 if there are no pages.
   if (values === 0) return { leaf, codec, values, start: end, end };
-  const data = countIn(meta, 9, `offset of ${op}`);
-  const dictionary = optionalCount(meta, 11, `dictionary of ${op}`) ?? 0;
-  // Some writers state 0 where there is no dictionary.
+  const data = readCount(meta, 9, `offset of ${op}`);
+  const dictionary = readOptionalCount(meta, 11, `dictionary of ${op}`) ?? 0;
+  // Some writers set 0 if there is no dictionary.
   const start = dictionary > 0 ? Math.min(dictionary, data) : data;
-  const stop = start + countIn(meta, 7, `size of ${op}`);
+  const stop = start + readCount(meta, 7, `size of ${op}`);
   if (start < MAGIC.length || stop > end) {
     throw new Error(`${op}: bytes ${start} to ${stop}, of ${end}`);
   }

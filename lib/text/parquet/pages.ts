@@ -1,10 +1,10 @@
-// Reads the values of a column chunk, page by page. Checks each page against its header.
+// Reads the values of a column chunk page by page, and checks each page against its header.
 import type { ColumnDecoder, DecodedArray, ParquetParsers } from 'hyparquet/src/types.js';
 import { required } from '../../runtime/required.js';
 import { errorMessage } from '../../runtime/system-error.js';
 import { decompress } from './codecs.js';
 import type { ColumnChunk } from './footer.js';
-import { countIn, optionalCount, type Struct, structIn, ThriftReader } from './thrift.js';
+import { readCount, readOptionalCount, readStruct, type Struct, ThriftReader } from './thrift.js';
 import { bitWidth, PageBytes, readPlain, readRuns, readValues, type Values } from './values.js';
 
 /** All levels and values of a chunk. */
@@ -14,12 +14,12 @@ interface ColumnValues {
   values: unknown[];
 }
 
-/** Turns decoded values into strings, dates and so on. */
-type Convert = (values: DecodedArray, decoder: ColumnDecoder) => DecodedArray;
+/** Converts decoded values to strings, dates and other types. */
+type ConvertValues = (values: DecodedArray, decoder: ColumnDecoder) => DecodedArray;
 
-/** Converters of values. `spend` takes bytes from the budget of the row group. */
+/** Converters of values. `spend` subtracts bytes from the budget of the row group. */
 interface PageContext {
-  convert: Convert;
+  convert: ConvertValues;
   parsers: ParquetParsers;
   spend(bytes: number): void;
 }
@@ -38,7 +38,10 @@ const ENCODINGS = [
   'BYTE_STREAM_SPLIT',
 ];
 
-/** Throws an Error that names the column and the byte of the first damaged page. */
+/**
+ * Reads all values of a chunk. Throws an Error with the column and the byte of the first damaged
+ * page.
+ */
 export function readColumn(
   bytes: Uint8Array,
   chunk: ColumnChunk,
@@ -46,18 +49,21 @@ export function readColumn(
   context: PageContext,
 ): ColumnValues {
   const reader = new ChunkReader(bytes, chunk, context);
-  while (reader.count < chunk.values) reader.page();
-  const { found } = reader;
+  while (reader.count < chunk.values) reader.readNextPage();
+  const { columnValues } = reader;
   if (chunk.leaf.repetitions > 0) {
-    const rowCount = found.repetitions.reduce((sum, level) => sum + (level === 0 ? 1 : 0), 0);
+    const rowCount = columnValues.repetitions.reduce(
+      (sum, level) => sum + (level === 0 ? 1 : 0),
+      0,
+    );
     if (rowCount !== rows) throw reader.damaged(`${rowCount} rows, not ${rows}`);
   }
-  return found;
+  return columnValues;
 }
 
 class ChunkReader {
-  readonly found: ColumnValues = { definitions: [], repetitions: [], values: [] };
-  /** Values and nulls of the pages read so far. */
+  readonly columnValues: ColumnValues = { definitions: [], repetitions: [], values: [] };
+  /** Number of values and nulls read so far. */
   count = 0;
   private at = 0;
   private pageAt = 0;
@@ -79,7 +85,7 @@ class ChunkReader {
   }
 
   /** Reads the next page. */
-  page(): void {
+  readNextPage(): void {
     this.pageAt = this.at;
     try {
       this.readPage();
@@ -91,47 +97,51 @@ class ChunkReader {
   private readPage(): void {
     const thrift = new ThriftReader(this.view, this.at);
     const header = thrift.struct();
-    const size = countIn(header, 3, 'bytes of the page');
-    const whole = countIn(header, 2, 'uncompressed bytes of the page');
+    const size = readCount(header, 3, 'bytes of the page');
+    const uncompressedBytes = readCount(header, 2, 'uncompressed bytes of the page');
     const end = thrift.at + size;
     if (end > this.bytes.length) {
-      throw new Error(`a page of ${size} bytes for ${whole}, of ${this.bytes.length - thrift.at}`);
+      throw new Error(
+        `a page of ${size} bytes for ${uncompressedBytes}, of ${this.bytes.length - thrift.at}`,
+      );
     }
     const stored = this.bytes.subarray(thrift.at, end);
     this.at = end;
     const sum = header.get(4);
     if (sum !== undefined && sum !== (crc32(stored) | 0)) throw new Error('a wrong checksum');
-    this.context.spend(whole);
+    this.context.spend(uncompressedBytes);
     const type = header.get(1);
-    if (type === PAGE.data) this.dataPage(structIn(header, 5, 'header'), stored, whole);
-    else if (type === PAGE.dataV2) this.dataPageV2(structIn(header, 8, 'header'), stored, whole);
+    if (type === PAGE.data)
+      this.readDataPage(readStruct(header, 5, 'header'), stored, uncompressedBytes);
+    else if (type === PAGE.dataV2)
+      this.readDataPageV2(readStruct(header, 8, 'header'), stored, uncompressedBytes);
     else if (type === PAGE.dictionary) {
-      this.dictionaryPage(structIn(header, 7, 'header'), stored, whole);
+      this.readDictionaryPage(readStruct(header, 7, 'header'), stored, uncompressedBytes);
     } else if (type !== PAGE.index) throw new Error(`a page of the type ${String(type)}`);
   }
 
-  private unpacked(stored: Uint8Array, size: number): PageBytes {
+  private decompressPage(stored: Uint8Array, size: number): PageBytes {
     return new PageBytes(decompress(this.chunk.codec, stored, size));
   }
 
-  private dictionaryPage(header: Struct, stored: Uint8Array, whole: number): void {
+  private readDictionaryPage(header: Struct, stored: Uint8Array, whole: number): void {
     if (this.dictionary || this.count > 0) throw new Error('a second dictionary');
-    const encoding = encodingIn(header, 2);
+    const encoding = readEncoding(header, 2);
     if (encoding !== 'PLAIN' && encoding !== 'PLAIN_DICTIONARY') {
       throw new Error(`a dictionary in the encoding ${encoding}`);
     }
-    const count = countIn(header, 1, 'values of the dictionary');
-    const page = this.unpacked(stored, whole);
-    this.dictionary = this.converted(readPlain(page, count, this.chunk.leaf.element));
+    const count = readCount(header, 1, 'values of the dictionary');
+    const page = this.decompressPage(stored, whole);
+    this.dictionary = this.convertValues(readPlain(page, count, this.chunk.leaf.element));
   }
 
-  private dataPage(header: Struct, stored: Uint8Array, whole: number): void {
+  private readDataPage(header: Struct, stored: Uint8Array, whole: number): void {
     const { leaf } = this.chunk;
-    const count = this.begin(header);
-    const page = this.unpacked(stored, whole);
+    const count = this.countValues(header);
+    const page = this.decompressPage(stored, whole);
     const levels = (largest: number, id: number): Uint32Array | null => {
       if (largest === 0) return null;
-      const encoding = encodingIn(header, id);
+      const encoding = readEncoding(header, id);
       if (encoding !== 'RLE') throw new Error(`levels in the encoding ${encoding}`);
       const head = page.take(4);
       const length = new DataView(head.buffer, head.byteOffset).getUint32(0, true);
@@ -139,42 +149,42 @@ class ChunkReader {
     };
     const repetitions = levels(leaf.repetitions, 4);
     const definitions = levels(leaf.definitions, 3);
-    this.add(count, definitions, repetitions, page, encodingIn(header, 2));
+    this.appendPage(count, definitions, repetitions, page, readEncoding(header, 2));
   }
 
-  private dataPageV2(header: Struct, stored: Uint8Array, whole: number): void {
+  private readDataPageV2(header: Struct, stored: Uint8Array, whole: number): void {
     const { leaf } = this.chunk;
-    const count = this.begin(header);
+    const count = this.countValues(header);
     const levels = new PageBytes(stored);
     const take = (largest: number, id: number, name: string): Uint32Array | null => {
-      const bytes = levels.take(countIn(header, id, name));
+      const bytes = levels.take(readCount(header, id, name));
       return largest === 0 ? null : readRuns(bytes, bitWidth(largest), count, largest);
     };
     const repetitions = take(leaf.repetitions, 6, 'bytes of repetition levels');
     const definitions = take(leaf.definitions, 5, 'bytes of definition levels');
     const rest = stored.subarray(levels.at);
     const size = whole - levels.at;
-    const page = header.get(7) === false ? new PageBytes(rest) : this.unpacked(rest, size);
+    const page = header.get(7) === false ? new PageBytes(rest) : this.decompressPage(rest, size);
     if (page.bytes.length !== size) throw new Error(`${page.bytes.length} bytes, not ${size}`);
-    const present = this.add(count, definitions, repetitions, page, encodingIn(header, 4));
-    const nulls = countIn(header, 2, 'nulls');
+    const present = this.appendPage(count, definitions, repetitions, page, readEncoding(header, 4));
+    const nulls = readCount(header, 2, 'nulls');
     if (present + nulls !== count) throw new Error(`${nulls} nulls in place of ${count - present}`);
-    const rows = countIn(header, 3, 'rows');
+    const rows = readCount(header, 3, 'rows');
     const rowCount = repetitions ? repetitions.filter((level) => level === 0).length : count;
     if (rows !== rowCount) throw new Error(`${rows} rows in place of ${rowCount}`);
   }
 
-  /** The number of values in a page of data. */
-  private begin(header: Struct): number {
-    const count = countIn(header, 1, 'values of the page');
+  /** Returns the number of values in a data page. */
+  private countValues(header: Struct): number {
+    const count = readCount(header, 1, 'values of the page');
     if (count > this.chunk.values - this.count) {
       throw new Error(`${this.count + count} values and more, of ${this.chunk.values}`);
     }
     return count;
   }
 
-  /** Appends a page. Returns the number of its values that are not null. */
-  private add(
+  /** Appends a page. Returns the number of values that are not null. */
+  private appendPage(
     count: number,
     definitions: Uint32Array | null,
     repetitions: Uint32Array | null,
@@ -182,27 +192,27 @@ class ChunkReader {
     encoding: string,
   ): number {
     const { leaf } = this.chunk;
-    const { found } = this;
+    const { columnValues } = this;
     if (this.count === 0 && count > 0 && (repetitions?.[0] ?? 0) !== 0) {
       throw new Error('values that continue a row before the first one');
     }
     let present = count;
     if (definitions) {
       present = definitions.reduce((sum, level) => sum + (level === leaf.definitions ? 1 : 0), 0);
-      for (const level of definitions) found.definitions.push(level);
+      for (const level of definitions) columnValues.definitions.push(level);
     }
-    if (repetitions) for (const level of repetitions) found.repetitions.push(level);
+    if (repetitions) for (const level of repetitions) columnValues.repetitions.push(level);
     const { element } = leaf;
     const { spend } = this.context;
     const source = { encoding, element, dictionary: this.dictionary, spend };
     const { values, isConverted } = readValues(page, present, source);
-    const final = isConverted ? values : this.converted(values);
-    for (let i = 0; i < present; ++i) found.values.push(final[i]);
+    const final = isConverted ? values : this.convertValues(values);
+    for (let i = 0; i < present; ++i) columnValues.values.push(final[i]);
     this.count += count;
     return present;
   }
 
-  private converted(values: Values): Values {
+  private convertValues(values: Values): Values {
     const { leaf, codec } = this.chunk;
     const { element, path } = leaf;
     if (element.converted_type === 'DECIMAL') requireDecimals(values);
@@ -220,7 +230,7 @@ class ChunkReader {
   }
 }
 
-/** Digits of a decimal number cost time in their square. */
+/** Limit of decimals: the time grows with the square of their digits. */
 const DECIMAL_BYTES = 32;
 
 function requireDecimals(values: Values): void {
@@ -232,12 +242,12 @@ function requireDecimals(values: Values): void {
   }
 }
 
-function encodingIn(header: Struct, id: number): string {
-  const number = optionalCount(header, id, 'encoding');
+function readEncoding(header: Struct, id: number): string {
+  const number = readOptionalCount(header, id, 'encoding');
   return number === null ? 'RLE' : (ENCODINGS[number] ?? String(number));
 }
 
-// The checksum of Parquet's pages: CRC-32 of gzip. Node 20 does not export its own.
+// Parquet's checksum is the CRC-32 of gzip, which Node 20 does not export.
 
 const TABLE = Uint32Array.from({ length: 256 }, (_, byte) => {
   let value = byte;

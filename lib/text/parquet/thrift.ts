@@ -1,7 +1,7 @@
-// Reads structs of Thrift's compact protocol: Parquet's footer and page headers use it. Memory and
-// depth are bounded by the bytes read.
+// Reads structs of Thrift's compact protocol, which Parquet's footer and page headers use. Memory
+// and depth are bounded by the input.
 
-/** A struct's fields by number. */
+/** Fields of a struct by number. */
 export type Struct = ReadonlyMap<number, Value>;
 export type Value = boolean | number | Uint8Array | readonly Value[] | Struct;
 
@@ -27,7 +27,10 @@ export class ThriftReader {
     public at: number,
   ) {}
 
-  /** Throws an Error if the bytes end early, or hold types that Parquet does not use. */
+  /**
+   * Reads a struct. Throws an Error if the bytes end early, or if a type is one that Parquet does
+   * not use.
+   */
   struct(depth = 0): Struct {
     if (depth > DEPTH) throw new Error(`structs ${depth} deep`);
     const fields = new Map<number, Value>();
@@ -89,38 +92,38 @@ export class ThriftReader {
     }
   }
 
-  /** Exact up to 2^53: Parquet's counts and offsets are smaller. */
+  /** Reads a signed integer, exact up to 2^53; Parquet's counts and offsets are smaller. */
   private zigzag(): number {
     const value = this.varint();
     return value % 2 === 0 ? value / 2 : -(value + 1) / 2;
   }
 }
 
-/** The field as a non-negative integer. Throws an Error that names it. */
-export function countIn(struct: Struct, id: number, name: string): number {
+/** Returns a field as a non-negative integer. Throws an Error with its name. */
+export function readCount(struct: Struct, id: number, name: string): number {
   const value = struct.get(id);
   if (typeof value === 'number' && Number.isSafeInteger(value) && value >= 0) return value;
   throw new Error(`${name}: ${formatField(value)}`);
 }
 
-/** Like countIn(), but null if the field is absent. */
-export function optionalCount(struct: Struct, id: number, name: string): number | null {
-  return struct.has(id) ? countIn(struct, id, name) : null;
+/** Returns a field as readCount() does, or null if it is absent. */
+export function readOptionalCount(struct: Struct, id: number, name: string): number | null {
+  return struct.has(id) ? readCount(struct, id, name) : null;
 }
 
-export function structIn(struct: Struct, id: number, name: string): Struct {
+export function readStruct(struct: Struct, id: number, name: string): Struct {
   const value = struct.get(id);
   if (value instanceof Map) return value as Struct;
   throw new Error(`${name}: ${formatField(value)}`);
 }
 
-export function listIn(struct: Struct, id: number, name: string): readonly Value[] {
+export function readList(struct: Struct, id: number, name: string): readonly Value[] {
   const value = struct.get(id);
   if (Array.isArray(value)) return value;
   throw new Error(`${name}: ${formatField(value)}`);
 }
 
-export function textOf(value: Value | undefined, name: string): string {
+export function readText(value: Value | undefined, name: string): string {
   if (value instanceof Uint8Array) return new TextDecoder('utf-8', { fatal: true }).decode(value);
   throw new Error(`${name}: ${formatField(value)}`);
 }

@@ -1,12 +1,12 @@
-// Decodes the levels and values of Parquet pages. Each decoder returns exactly the announced number
-// of values or throws; runs beyond it and bytes beyond the page are errors.
+// Decodes levels and values of Parquet pages. Each decoder returns exactly the announced number of
+// values or throws: runs and bytes beyond the page are errors.
 
 import type { SchemaElement } from 'hyparquet';
 import { required } from '../../runtime/required.js';
 
 export type Values = ArrayLike<unknown>;
 
-/** The bytes of a page that are not yet read. */
+/** Unread bytes of a page. */
 export class PageBytes {
   readonly view: DataView;
   at = 0;
@@ -35,7 +35,7 @@ export class PageBytes {
     }
   }
 
-  /** A zigzag number of at most 64 bits. */
+  /** Reads a zigzag number of at most 64 bits. */
   bigZigzag(): bigint {
     let value = 0n;
     for (let shift = 0n; ; shift += 7n) {
@@ -47,10 +47,13 @@ export class PageBytes {
   }
 }
 
-/** Bits that levels or indices up to `largest` take. */
+/** Returns the bits of levels or indices up to `largest`. */
 export const bitWidth = (largest: number): number => 32 - Math.clz32(largest);
 
-/** Runs of equal values and of packed ones, which fill `bytes`. Values are at most `largest`. */
+/**
+ * Reads runs of equal values and of packed values, which fill `bytes`. Values must be at most
+ * `largest`.
+ */
 export function readRuns(
   bytes: Uint8Array,
   width: number,
@@ -71,7 +74,7 @@ export function readRuns(
       at += half;
     } else {
       const values = Math.min(half * 8, count - at);
-      // The last run may leave out its padding.
+      // The last run may omit its padding.
       const packed = page.take(Math.min(half * width, page.left));
       if (values * width > packed.length * 8) throw new Error('packed values that end early');
       unpack(packed, width, output.subarray(at, at + values));
@@ -85,18 +88,18 @@ export function readRuns(
 }
 
 function unpack(packed: Uint8Array, width: number, output: Uint32Array): void {
-  let held = 0;
+  let pendingBits = 0;
   let bits = 0;
   let next = 0;
   for (let i = 0; i < output.length; ++i) {
     while (bits < width) {
-      held += required(packed[next++]) * 2 ** bits;
+      pendingBits += required(packed[next++]) * 2 ** bits;
       bits += 8;
     }
     const scale = 2 ** width;
-    const rest = Math.floor(held / scale);
-    output[i] = held - rest * scale;
-    held = rest;
+    const rest = Math.floor(pendingBits / scale);
+    output[i] = pendingBits - rest * scale;
+    pendingBits = rest;
     bits -= width;
   }
 }
@@ -109,16 +112,16 @@ const WIDTHS: Readonly<Record<string, number>> = {
   INT96: 12,
 };
 
-function widthOf({ type, type_length: length }: SchemaElement): number {
+function byteWidth({ type, type_length: length }: SchemaElement): number {
   const width = type === 'FIXED_LEN_BYTE_ARRAY' ? length : WIDTHS[type as string];
   if (!width) throw new Error(`values of the type ${type} in this encoding`);
   return width;
 }
 
-/** Numbers of fixed width; `bytes` holds nothing else. */
-function numbersOf(bytes: Uint8Array, element: SchemaElement): Values {
-  const width = widthOf(element);
-  // Typed arrays need an aligned start. A Buffer's slice() would be a view of a shared pool.
+/** Reads numbers of fixed width; `bytes` must contain nothing else. */
+function readNumbers(bytes: Uint8Array, element: SchemaElement): Values {
+  const width = byteWidth(element);
+  // Typed arrays need an aligned start, and a Buffer's slice() would be a view of a shared pool.
   const { buffer } = new Uint8Array(bytes);
   if (element.type === 'INT32') return new Int32Array(buffer);
   if (element.type === 'INT64') return new BigInt64Array(buffer);
@@ -132,7 +135,7 @@ function numbersOf(bytes: Uint8Array, element: SchemaElement): Values {
   });
 }
 
-/** Values one after another; they fill the rest of the page. */
+/** Reads values without encoding, which fill the rest of the page. */
 export function readPlain(page: PageBytes, count: number, element: SchemaElement): Values {
   if (element.type === 'BOOLEAN') {
     const packed = page.take((count + 7) >> 3);
@@ -142,9 +145,9 @@ export function readPlain(page: PageBytes, count: number, element: SchemaElement
     );
   }
   if (element.type !== 'BYTE_ARRAY') {
-    const numbers = page.take(count * widthOf(element));
+    const numbers = page.take(count * byteWidth(element));
     requireEnd(page);
-    return numbersOf(numbers, element);
+    return readNumbers(numbers, element);
   }
   const values: Uint8Array[] = [];
   for (let i = 0; i < count; ++i) {
@@ -157,7 +160,7 @@ export function readPlain(page: PageBytes, count: number, element: SchemaElement
   return values;
 }
 
-/** Zeros that fastparquet writes behind the values. */
+/** Zero bytes that fastparquet writes after the values. */
 const PADDING = 8;
 
 function requireEnd(page: PageBytes): void {
@@ -167,18 +170,18 @@ function requireEnd(page: PageBytes): void {
   }
 }
 
-function byteStreamSplit(page: PageBytes, count: number, element: SchemaElement): Values {
-  const width = widthOf(element);
+function readByteStreamSplit(page: PageBytes, count: number, element: SchemaElement): Values {
+  const width = byteWidth(element);
   const split = page.take(count * width);
   requireEnd(page);
   const bytes = new Uint8Array(split.length);
   for (let i = 0; i < count; ++i) {
     for (let b = 0; b < width; ++b) bytes[i * width + b] = required(split[b * count + i]);
   }
-  return numbersOf(bytes, element);
+  return readNumbers(bytes, element);
 }
 
-/** Differences in blocks of packed numbers, modulo 2^64. */
+/** Reads differences in blocks of packed numbers, modulo 2^64. */
 function readDeltas(page: PageBytes, count: number): BigInt64Array {
   const block = page.varint();
   const parts = page.varint();
@@ -199,7 +202,7 @@ function readDeltas(page: PageBytes, count: number): BigInt64Array {
       const packed = page.take((size * width) / 8);
       const values = Math.min(size, count - at);
       for (let i = 0; i < values; ++i) {
-        value = BigInt.asIntN(64, value + min + bitsAt(packed, i * width, width));
+        value = BigInt.asIntN(64, value + min + readBits(packed, i * width, width));
         output[at++] = value;
       }
     }
@@ -207,7 +210,7 @@ function readDeltas(page: PageBytes, count: number): BigInt64Array {
   return output;
 }
 
-function bitsAt(packed: Uint8Array, bit: number, width: number): bigint {
+function readBits(packed: Uint8Array, bit: number, width: number): bigint {
   if (width === 0) return 0n;
   let value = 0n;
   const last = (bit + width - 1) >> 3;
@@ -222,9 +225,7 @@ function readLengths(page: PageBytes, count: number): number[] {
   });
 }
 
-/**
- * Byte arrays behind their lengths. `spend` is called with the bytes that are about to be copied.
- */
+/** Reads byte arrays with their lengths. Calls `spend` with the bytes before it copies them. */
 function readByteArrays(
   page: PageBytes,
   count: number,
@@ -259,16 +260,18 @@ function readByteArrays(
   return values;
 }
 
-/** The encoding of a page's values and the state of its decoder. */
+/** Encoding of a page's values, and the decoder's state. */
 interface ValueSource {
   encoding: string;
   element: SchemaElement;
-  /** Values of the dictionary, already converted; null without one. */
+  /** Converted values of the dictionary; null without one. */
   dictionary: Values | null;
   spend(bytes: number): void;
 }
 
-/** Values that convert() still has to turn into JavaScript's, or values of the dictionary. */
+/**
+ * Returns values of a page. `isConverted` is false for raw values, which the caller must convert.
+ */
 export function readValues(
   page: PageBytes,
   count: number,
@@ -298,7 +301,7 @@ export function readValues(
     const hasPrefixes = encoding === 'DELTA_BYTE_ARRAY';
     return raw(readByteArrays(page, count, element, hasPrefixes, spend));
   }
-  if (encoding === 'BYTE_STREAM_SPLIT') return raw(byteStreamSplit(page, count, element));
+  if (encoding === 'BYTE_STREAM_SPLIT') return raw(readByteStreamSplit(page, count, element));
   throw new Error(`values of the type ${type} in the encoding ${encoding}`);
 }
 

@@ -1,11 +1,11 @@
-// The entropy coders of Zstandard (RFC 8878): finite state entropy, and Huffman codes.
+// Entropy decoders of Zstandard (RFC 8878): finite state entropy and Huffman codes.
 import { required } from '../../runtime/required.js';
 
 export const fail = (what: string): never => {
   throw new Error(`zstd: ${what}`);
 };
 
-/** A decoding table of finite state entropy. */
+/** Decoding table of finite state entropy. */
 export interface Fse {
   log: number;
   symbols: Uint8Array;
@@ -19,9 +19,9 @@ export interface Huffman {
   bits: Uint8Array;
 }
 
-/** Reads bits from the last one to the first one, as entropy streams are stored. */
+/** Reads bits from the last to the first, as entropy streams are stored. */
 export class BackwardBits {
-  /** Bits left; below 0 after reads beyond the first bit, which give zeros. */
+  /** Number of unread bits; negative after reads beyond the first bit, which return zeros. */
   left: number;
 
   constructor(
@@ -40,7 +40,7 @@ export class BackwardBits {
     return this.peek(this.left, count);
   }
 
-  /** `count` bits, at most 24, from bit `at` on. */
+  /** Returns `count` bits, at most 24, from bit `at` on. */
   peek(at: number, count: number): number {
     if (at < 0) return at + count <= 0 ? 0 : this.peek(0, at + count) << -at;
     const { bytes } = this;
@@ -87,7 +87,9 @@ export function buildFse(probabilities: readonly number[], log: number): Fse {
   return { log, symbols, bits, base };
 }
 
-/** Reads a table's probabilities from byte `at` on. Returns the table and the byte behind them. */
+/**
+ * Reads a table's probabilities from byte `at` on. Returns the table and the position after them.
+ */
 export function readFse(
   bytes: Uint8Array,
   at: number,
@@ -176,8 +178,8 @@ export function readHuffman(bytes: Uint8Array, from: number, end: number): [Huff
   const bits = new Uint8Array(1 << log);
   let position = 0;
   for (let weight = 1; weight <= log; ++weight) {
-    weights.forEach((own, symbol) => {
-      if (own !== weight) return;
+    weights.forEach((symbolWeight, symbol) => {
+      if (symbolWeight !== weight) return;
       const stop = position + (1 << (weight - 1));
       symbols.fill(symbol, position, stop);
       bits.fill(log + 1 - weight, position, stop);
@@ -188,7 +190,7 @@ export function readHuffman(bytes: Uint8Array, from: number, end: number): [Huff
   return [{ log, symbols, bits }, at];
 }
 
-export function decodeStream(
+export function decodeHuffmanStream(
   bytes: Uint8Array,
   from: number,
   to: number,

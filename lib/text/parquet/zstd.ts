@@ -1,10 +1,10 @@
-// A decoder of Zstandard frames (RFC 8878) with a fixed output size. Node 20 has no decoder.
-// Decoders on npm do not bound their output and accept frames that end early.
+// Decodes Zstandard frames (RFC 8878) to a fixed output size. Node 20 has no decoder, and decoders
+// on npm neither bound their output nor refuse truncated frames.
 import { leading, required } from '../../runtime/required.js';
 import {
   BackwardBits,
   buildFse,
-  decodeStream,
+  decodeHuffmanStream,
   type Fse,
   fail,
   type Huffman,
@@ -12,27 +12,27 @@ import {
   readHuffman,
 } from './zstd-entropy.js';
 
-/** Bytes that one block may hold, compressed or not. */
+/** Maximum bytes of a block, compressed or not. */
 const BLOCK = 128 << 10;
 const MAGIC = 0xfd2fb528;
 const SKIPPABLE = 0x184d2a50;
 
-/** The state that a block inherits from the blocks before it. */
-interface Frame {
+/** State that a block inherits from earlier blocks. */
+interface FrameState {
   huffman: Huffman | null;
   tables: (Fse | null)[];
   offsets: [number, number, number];
-  /** Holds the content of all frames; this one's begins at byte `start`. */
+  /** Output of all frames; this frame starts at byte `start`. */
   output: Uint8Array;
   start: number;
 }
 
-/** Reads the literals of a block. Returns them and the byte behind them. */
+/** Reads the literals of a block. Returns them and the position after them. */
 function readLiterals(
   bytes: Uint8Array,
   from: number,
   end: number,
-  frame: Frame,
+  frame: FrameState,
 ): [Uint8Array, number] {
   const head = bytes[from] ?? 0;
   const type = head & 3;
@@ -59,7 +59,7 @@ function readLiterals(
   if (!huffman) return fail('literals without a Huffman table');
   const output = new Uint8Array(size);
   if (format === 0) {
-    decodeStream(bytes, at, stop, huffman, output);
+    decodeHuffmanStream(bytes, at, stop, huffman, output);
     return [output, stop];
   }
   if (at + 6 > stop) fail('a block that ends early');
@@ -70,7 +70,7 @@ function readLiterals(
     const length = required(bytes[at + 2 * i]) | (required(bytes[at + 2 * i + 1]) << 8);
     const until = i < 3 ? begin + length : stop;
     if (until > stop) fail('a stream that exceeds its block');
-    decodeStream(
+    decodeHuffmanStream(
       bytes,
       begin,
       until,
@@ -82,7 +82,11 @@ function readLiterals(
   return [output, stop];
 }
 
-const extend = (count: number, first: number, bits: readonly number[]): [number[], number[]] => {
+const buildCodes = (
+  count: number,
+  first: number,
+  bits: readonly number[],
+): [number[], number[]] => {
   const base = Array.from({ length: count }, (_, i) => first + i);
   let next = first + count;
   for (const n of bits) {
@@ -91,18 +95,18 @@ const extend = (count: number, first: number, bits: readonly number[]): [number[
   }
   return [base, [...new Array<number>(count).fill(0), ...bits]];
 };
-const [LITERAL_BASE, LITERAL_BITS] = extend(
+const [LITERAL_BASE, LITERAL_BITS] = buildCodes(
   16,
   0,
   [1, 1, 1, 1, 2, 2, 3, 3, 4, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16],
 );
-const [MATCH_BASE, MATCH_BITS] = extend(
+const [MATCH_BASE, MATCH_BITS] = buildCodes(
   32,
   3,
   [1, 1, 1, 1, 2, 2, 3, 3, 4, 4, 5, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16],
 );
 
-/** Literal lengths, offsets, match lengths: the predefined tables and the limits of others. */
+/** Predefined tables and limits of literal lengths, offsets and match lengths. */
 const KINDS = [
   {
     largest: 9,
@@ -147,7 +151,12 @@ const KINDS = [
   },
 ];
 
-function readTables(bytes: Uint8Array, from: number, end: number, frame: Frame): [Fse[], number] {
+function readTables(
+  bytes: Uint8Array,
+  from: number,
+  end: number,
+  frame: FrameState,
+): [Fse[], number] {
   const modes = required(bytes[from]);
   if (modes & 3) fail('reserved bits');
   let at = from + 1;
@@ -159,8 +168,13 @@ function readTables(bytes: Uint8Array, from: number, end: number, frame: Frame):
     } else if (mode === 1) {
       const symbol = required(bytes[at++]);
       if (at > end || symbol >= count) fail('a symbol that does not exist');
-      const one = new Uint8Array(1);
-      table = { log: 0, symbols: Uint8Array.of(symbol), bits: one, base: new Uint16Array(1) };
+      const singleSymbol = new Uint8Array(1);
+      table = {
+        log: 0,
+        symbols: Uint8Array.of(symbol),
+        bits: singleSymbol,
+        base: new Uint16Array(1),
+      };
     } else if (mode === 2) {
       [table, at] = readFse(bytes, at, end, largest, count);
     }
@@ -170,12 +184,12 @@ function readTables(bytes: Uint8Array, from: number, end: number, frame: Frame):
   return [tables, at];
 }
 
-/** Decodes a compressed block into the output from byte `to` on. Returns the byte behind it. */
+/** Decodes a compressed block into the output from byte `to` on. Returns the position after it. */
 function decodeBlock(
   bytes: Uint8Array,
   from: number,
   end: number,
-  frame: Frame,
+  frame: FrameState,
   to: number,
 ): number {
   const { output } = frame;
@@ -223,7 +237,7 @@ function decodeBlock(
       const distance = resolveOffset(frame.offsets, far, literalLength === 0);
       if (distance > position - frame.start) fail('a match before the first byte');
       if (position + matchLength > limit) fail('more bytes than announced');
-      repeat(output, position, distance, matchLength);
+      copyMatch(output, position, distance, matchLength);
       position += matchLength;
     }
     if (stream.left !== 0) fail('sequences that do not fill their stream');
@@ -234,7 +248,9 @@ function decodeBlock(
   return position;
 }
 
-/** Turns the code of an offset into a distance; codes up to 3 name one of the last three. */
+/**
+ * Converts an offset code to a distance; codes up to 3 refer to one of the last three distances.
+ */
 function resolveOffset(last: [number, number, number], code: number, isEmpty: boolean): number {
   const which = code > 3 ? 3 : code - 1 + (isEmpty ? 1 : 0);
   let distance: number;
@@ -247,8 +263,8 @@ function resolveOffset(last: [number, number, number], code: number, isEmpty: bo
   return distance;
 }
 
-/** Appends `count` bytes that begin `distance` bytes back and may overlap their copy. */
-export function repeat(output: Uint8Array, at: number, distance: number, count: number): void {
+/** Appends `count` bytes that start `distance` bytes back; source and copy may overlap. */
+export function copyMatch(output: Uint8Array, at: number, distance: number, count: number): void {
   if (distance === 1) {
     output.fill(required(output[at - 1]), at, at + count);
     return;
@@ -260,15 +276,15 @@ export function repeat(output: Uint8Array, at: number, distance: number, count: 
   }
 }
 
-interface Header {
-  /** The byte behind the header. */
+interface FrameHeader {
+  /** Position after the header. */
   at: number;
-  /** Bytes of the content; null if the frame does not state them. */
+  /** Bytes of the content; null if the frame does not have the size. */
   size: number | null;
   hasChecksum: boolean;
 }
 
-function readHeader(bytes: Uint8Array, from: number, end: number): Header {
+function readHeader(bytes: Uint8Array, from: number, end: number): FrameHeader {
   const flags = bytes[from + 4] ?? 0;
   const isSingle = (flags & 32) !== 0;
   const sizeFlag = flags >> 6;
@@ -287,10 +303,10 @@ function readHeader(bytes: Uint8Array, from: number, end: number): Header {
   return { at, size, hasChecksum: (flags & 4) !== 0 };
 }
 
-/** Decodes frames to exactly `size` bytes. Throws an Error for content of any other size. */
+/** Decodes frames to exactly `size` bytes. Throws an Error for another size. */
 export function decodeZstd(stored: Uint8Array, size: number): Uint8Array {
   const output = new Uint8Array(size);
-  // Four zeros behind the end: readers of bits take whole words, and reads out of bounds are slow.
+  // Four zero bytes at the end: readers of bits take whole words, and reads out of bounds are slow.
   const bytes = new Uint8Array(stored.length + 4);
   bytes.set(stored);
   const end = stored.length;
@@ -305,7 +321,7 @@ export function decodeZstd(stored: Uint8Array, size: number): Uint8Array {
     }
     if (magic !== MAGIC) fail('no frame');
     const header = readHeader(bytes, at, end);
-    const frame: Frame = {
+    const frame: FrameState = {
       huffman: null,
       tables: [null, null, null],
       offsets: [1, 4, 8],

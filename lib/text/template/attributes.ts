@@ -1,21 +1,19 @@
-// Attributes and items of values, as jinja2's sandbox allows them.
+// Reads attributes and items of values, with the restrictions of jinja2's sandbox.
 import { defined, leading } from '../../runtime/required.js';
 import { contains, isEqual } from './arithmetic.js';
 import { braceFormat, type FieldAccess } from './brace-format.js';
 import { typeError, valueError } from './fault.js';
-import { indexOf } from './numbers.js';
-import { quoted, repr } from './print.js';
-import { subscript } from './sequences.js';
-import { type Argument, type BoundFunction, bind } from './signature.js';
+import { requireIndex } from './numbers.js';
+import { quoteText, repr } from './print.js';
+import { readSubscript } from './sequences.js';
+import { type Argument, type BoundFunction, bindFunction } from './signature.js';
 import { callString, isStringMethod } from './string-methods.js';
 import {
   Callable,
   Dict,
   Float,
-  integerOf,
   isList,
   type Keywords,
-  listOf,
   type Markup,
   MISSING,
   Namespace,
@@ -23,20 +21,22 @@ import {
   Opaque,
   Range,
   Tuple,
-  textOf,
+  toIntegerOrNull,
+  toList,
+  toTextOrNull,
   typeName,
   Undefined,
   type Value,
   View,
 } from './values.js';
 
-/** Methods that change a value. The sandbox hides them from templates. */
-const CHANGING: Readonly<Record<string, ReadonlySet<string>>> = {
+/** Methods that change a value; the sandbox hides them. */
+const MUTATING: Readonly<Record<string, ReadonlySet<string>>> = {
   dict: new Set(['clear', 'pop', 'popitem', 'setdefault', 'update']),
   list: new Set(['append', 'clear', 'pop', 'reverse', 'insert', 'sort', 'extend', 'remove']),
 };
 
-/** Attributes of all objects, which no template may read. */
+/** Attributes of all objects that templates must not read. */
 const INTERNAL = new Set(
   'class delattr dir doc eq format ge getattribute getstate gt hash init init_subclass le lt ne new reduce reduce_ex repr setattr sizeof str subclasshook'
     .split(' ')
@@ -60,7 +60,7 @@ const DICT: Readonly<Record<string, readonly [string, Method<Dict>]>> = {
   copy: ['', (dict) => Dict.of(dict.entries())],
   fromkeys: [
     'keys value? /',
-    (_, keys, value = null) => Dict.of(listOf(defined(keys)).map((key) => [key, value] as const)),
+    (_, keys, value = null) => Dict.of(toList(defined(keys)).map((key) => [key, value] as const)),
   ],
   get: [
     'key default? /',
@@ -79,12 +79,12 @@ const SEQUENCE: Readonly<Record<string, readonly [string, Method<readonly Value[
     'value /',
     (items, value) => items.filter((item) => isEqual(item, defined(value))).length,
   ],
-  index: ['value start? stop? /', positionOf],
+  index: ['value start? stop? /', findPosition],
 };
 
 const LIST = { ...SEQUENCE, copy: ['', (items) => items.slice()] } as typeof SEQUENCE;
 
-function positionOf(
+function findPosition(
   items: readonly Value[],
   value: Argument,
   start?: Argument,
@@ -92,7 +92,7 @@ function positionOf(
 ): number {
   const clamp = (bound: Argument, otherwise: number): number => {
     if (bound === undefined) return otherwise;
-    const index = indexOf(bound);
+    const index = requireIndex(bound);
     return Math.max(0, index < 0 ? index + items.length : index);
   };
   const end = Math.min(items.length, clamp(stop, items.length));
@@ -102,17 +102,17 @@ function positionOf(
   throw valueError(`${repr(defined(value))} is not in list`);
 }
 
-type Number_ = number | bigint;
+type IntegerValue = number | bigint;
 
-const INTEGER: Readonly<Record<string, readonly [string, Method<Number_>]>> = {
+const INTEGER: Readonly<Record<string, readonly [string, Method<IntegerValue>]>> = {
   as_integer_ratio: ['', (value) => new Tuple([value, 1])],
-  bit_count: ['', (value) => ones(BigInt(value))],
+  bit_count: ['', (value) => countOnes(BigInt(value))],
   bit_length: ['', (value) => bitLength(BigInt(value))],
   conjugate: ['', (value) => value],
   is_integer: ['', () => true],
 };
 
-const ones = (value: bigint): number =>
+const countOnes = (value: bigint): number =>
   (value < 0n ? -value : value).toString(2).replaceAll('0', '').length;
 const bitLength = (value: bigint): number =>
   value === 0n ? 0 : (value < 0n ? -value : value).toString(2).length;
@@ -124,16 +124,19 @@ const FLOAT: Readonly<Record<string, readonly [string, Method<Float>]>> = {
 
 const RANGE: Readonly<Record<string, readonly [string, Method<Range>]>> = {
   count: ['value /', (range, value) => (contains(range, defined(value)) ? 1 : 0)],
-  index: ['value /', (range, value) => positionOf(listOf(range), value)],
+  index: ['value /', (range, value) => findPosition(toList(range), value)],
 };
 
-/** Methods of a type, bound when a template reads them. */
-function methodsOf<T extends Value>(
+/** Returns a function that finds the methods of a type and binds them to a value. */
+function methodLookup<T extends Value>(
   table: Readonly<Record<string, readonly [string, (self: never, ...args: Argument[]) => Value]>>,
 ): (self: T, name: string) => Value | typeof MISSING {
   const bound = new Map<string, BoundFunction>();
   for (const [name, [parameters, body]] of Object.entries(table)) {
-    bound.set(name, bind(name, `self ${parameters}`, body as (...args: unknown[]) => Value));
+    bound.set(
+      name,
+      bindFunction(name, `self ${parameters}`, body as (...args: unknown[]) => Value),
+    );
   }
   return (self, name) => {
     const method = bound.get(name);
@@ -143,16 +146,16 @@ function methodsOf<T extends Value>(
   };
 }
 
-const dictMethod = methodsOf<Dict>(DICT);
-const listMethod = methodsOf<readonly Value[]>(LIST);
-const sequenceMethod = methodsOf<readonly Value[]>(SEQUENCE);
-const integerMethod = methodsOf<Number_>(INTEGER);
-const floatMethod = methodsOf<Float>(FLOAT);
-const rangeMethod = methodsOf<Range>(RANGE);
+const dictMethod = methodLookup<Dict>(DICT);
+const listMethod = methodLookup<readonly Value[]>(LIST);
+const sequenceMethod = methodLookup<readonly Value[]>(SEQUENCE);
+const integerMethod = methodLookup<IntegerValue>(INTEGER);
+const floatMethod = methodLookup<Float>(FLOAT);
+const rangeMethod = methodLookup<Range>(RANGE);
 
 /** Python's getattr(). */
-function attributeOf(object: Value, name: string): Value | typeof MISSING {
-  const text = textOf(object);
+function getAttribute(object: Value, name: string): Value | typeof MISSING {
+  const text = toTextOrNull(object);
   if (text !== null) return textAttribute(object as string | Markup, name);
   if (object instanceof Dict) return dictMethod(object, name);
   if (isList(object)) return listMethod(object, name);
@@ -170,7 +173,7 @@ function attributeOf(object: Value, name: string): Value | typeof MISSING {
 }
 
 function numberAttribute(object: Value, name: string): Value | typeof MISSING {
-  const integer = integerOf(object);
+  const integer = toIntegerOrNull(object);
   if (integer === null) {
     if (!(object instanceof Float)) return MISSING;
     if (name === 'real') return object;
@@ -187,17 +190,17 @@ function textAttribute(text: string | Markup, name: string): Value | typeof MISS
     return new Native(name, run, typeName(text));
   }
   if (name === 'encode') throw typeError('bytes are not supported: str.encode()');
-  if (name === 'format') return formatter(text);
-  return name === 'format_map' ? mapFormatter(text) : MISSING;
+  if (name === 'format') return createFormat(text);
+  return name === 'format_map' ? createMapFormat(text) : MISSING;
 }
 
-const FIELDS: FieldAccess = { attribute: attribute, item };
+const FIELDS: FieldAccess = { attribute: readAttribute, item: readItem };
 
-function formatter(text: string | Markup): Native {
-  return new Native('format', (args, keywords) => formattedText(text, args, keywords), 'str');
+function createFormat(text: string | Markup): Native {
+  return new Native('format', (args, keywords) => formatTemplateText(text, args, keywords), 'str');
 }
 
-function mapFormatter(text: string | Markup): Native {
+function createMapFormat(text: string | Markup): Native {
   const run: BoundFunction = (args, keywords) => {
     if (keywords.size > 0) throw typeError('format_map() takes no keyword arguments');
     if (args.length !== 1) {
@@ -208,12 +211,12 @@ function mapFormatter(text: string | Markup): Native {
     if (!(mapping instanceof Dict)) {
       throw typeError(`'${typeName(mapping)}' object is not subscriptable`);
     }
-    return formattedText(text, [], mapping);
+    return formatTemplateText(text, [], mapping);
   };
   return new Native('format_map', run, 'str');
 }
 
-function formattedText(
+function formatTemplateText(
   text: string | Markup,
   args: readonly Value[],
   keywords: Keywords | Dict,
@@ -222,51 +225,51 @@ function formattedText(
   throw typeError('format() of a marked text is not supported');
 }
 
-const undefinedOf = (object: Value, name: Value): Undefined => {
-  const key = textOf(name);
+const createUndefined = (object: Value, name: Value): Undefined => {
+  const key = toTextOrNull(name);
   const type = `${typeName(object)} object`;
   if (key === null) return new Undefined(`${type} has no element ${repr(name)}`);
-  return new Undefined(`'${type}' has no attribute ${quoted(key)}`);
+  return new Undefined(`'${type}' has no attribute ${quoteText(key)}`);
 };
 
-function unsafe(object: Value, name: string): Undefined {
-  const message = `access to attribute ${quoted(name)} of '${typeName(object)}' object is unsafe.`;
+function createUnsafe(object: Value, name: string): Undefined {
+  const message = `access to attribute ${quoteText(name)} of '${typeName(object)}' object is unsafe.`;
   return new Undefined(message, 'SecurityError');
 }
 
-/** The attribute if the sandbox allows it; MISSING if the object lacks it. */
+/** Returns an attribute that the sandbox allows; MISSING if the object lacks it. */
 function safeAttribute(object: Value, name: string): Value | typeof MISSING {
   const type = typeName(object);
-  if (name.startsWith('__') && isInternal(object, name)) return unsafe(object, name);
-  if (CHANGING[type]?.has(name)) return unsafe(object, name);
-  const value = attributeOf(object, name);
-  return value !== MISSING && name.startsWith('_') ? unsafe(object, name) : value;
+  if (name.startsWith('__') && isInternal(object, name)) return createUnsafe(object, name);
+  if (MUTATING[type]?.has(name)) return createUnsafe(object, name);
+  const value = getAttribute(object, name);
+  return value !== MISSING && name.startsWith('_') ? createUnsafe(object, name) : value;
 }
 
-/** object.name: an attribute, else an item. */
-export function attribute(object: Value, name: string): Value {
+/** Evaluates object.name: an attribute, or else an item. */
+export function readAttribute(object: Value, name: string): Value {
   if (object instanceof Undefined) throw object.fault();
   const value = safeAttribute(object, name);
   if (value !== MISSING) return value;
-  const found = subscript(object, name);
-  return found === MISSING ? undefinedOf(object, name) : found;
+  const item = readSubscript(object, name);
+  return item === MISSING ? createUndefined(object, name) : item;
 }
 
-/** object[key]: an item, else an attribute. */
-export function item(object: Value, key: Value): Value {
-  const found = subscript(object, key);
-  if (found !== MISSING) return found;
-  const name = textOf(key);
+/** Evaluates object[key]: an item, or else an attribute. */
+export function readItem(object: Value, key: Value): Value {
+  const subscripted = readSubscript(object, key);
+  if (subscripted !== MISSING) return subscripted;
+  const name = toTextOrNull(key);
   if (name !== null) {
     const value = safeAttribute(object, name);
     if (value !== MISSING) return value;
   }
-  return undefinedOf(object, key);
+  return createUndefined(object, key);
 }
 
-/** The filter "attr": an attribute, never an item. */
-export function attributeAlone(object: Value, name: string): Value {
+/** Evaluates the filter "attr": an attribute, never an item. */
+export function readAttributeOnly(object: Value, name: string): Value {
   if (object instanceof Undefined) throw object.fault();
   const value = safeAttribute(object, name);
-  return value === MISSING ? undefinedOf(object, name) : value;
+  return value === MISSING ? createUndefined(object, name) : value;
 }

@@ -1,23 +1,37 @@
-// Python's str.format() and its specifications.
+// Python's str.format() and its format specifications.
 import { required } from '../../runtime/required.js';
-import { general } from './digits.js';
-import { bounded, requireText, spend, TemplateFault, typeError, valueError } from './fault.js';
-import { asciiOf, characterOf, floatDigits, isBelow, requireSize, signOf } from './number-text.js';
-import { floatOf, indexOf } from './numbers.js';
-import { digitsOf, quoted, repr, str } from './print.js';
+import { formatGeneral } from './digits.js';
+import {
+  requireBounded,
+  requireText,
+  spend,
+  TemplateFault,
+  typeError,
+  valueError,
+} from './fault.js';
+import {
+  escapeNonAscii,
+  formatFloatDigits,
+  formatSign,
+  isNegativeNumber,
+  requireSize,
+  toCharacter,
+} from './number-text.js';
+import { requireIndex, toFloatOrNull } from './numbers.js';
+import { integerDigits, quoteText, repr, str } from './print.js';
 import { textLength } from './unicode.js';
 import {
   type Dict,
   Float,
-  integerOf,
   type Keywords,
   MISSING,
-  textOf,
+  toIntegerOrNull,
+  toTextOrNull,
   typeName,
   type Value,
 } from './values.js';
 
-/** How str.format() reads attributes and items of its arguments. */
+/** Reads attributes and items of str.format()'s arguments. */
 export interface FieldAccess {
   attribute(object: Value, name: string): Value;
   item(object: Value, key: Value): Value;
@@ -43,14 +57,14 @@ class BraceFormat {
     private readonly access: FieldAccess,
   ) {}
 
-  /** `depth` is how deep fields may lie within specifications. */
+  /** Formats a text. `depth` is the permitted nesting of fields in specifications. */
   format(text: string, depth: number): string {
     if (depth < 0) throw valueError('Max string recursion exceeded');
     let result = '';
     let at = 0;
     while (at < text.length) {
       const brace = text.slice(at).search(/[{}]/);
-      if (brace < 0) return bounded(result + text.slice(at));
+      if (brace < 0) return requireBounded(result + text.slice(at));
       result += text.slice(at, at + brace);
       at += brace;
       const letter = required(text[at]);
@@ -60,8 +74,8 @@ class BraceFormat {
         continue;
       }
       if (letter === '}') throw valueError("Single '}' encountered in format string");
-      const end = closingBrace(text, at);
-      result += this.field(text.slice(at + 1, end), depth);
+      const end = findClosingBrace(text, at);
+      result += this.formatField(text.slice(at + 1, end), depth);
       at = end + 1;
       spend();
       requireText(result.length);
@@ -69,24 +83,24 @@ class BraceFormat {
     return result;
   }
 
-  private field(field: string, depth: number): string {
+  private formatField(field: string, depth: number): string {
     const { name, conversion, spec } = splitField(field);
-    const value = this.converted(this.valueOf(name), conversion);
+    const value = this.convert(this.readField(name), conversion);
     return formatValue(value, this.format(spec, depth - 1));
   }
 
-  private converted(value: Value, conversion: string | null): Value {
+  private convert(value: Value, conversion: string | null): Value {
     if (conversion === null) return value;
     if (conversion === 's') return str(value);
     if (conversion === 'r') return repr(value);
-    if (conversion === 'a') return asciiOf(repr(value));
+    if (conversion === 'a') return escapeNonAscii(repr(value));
     throw valueError(`Unknown conversion specifier ${conversion}`);
   }
 
-  private valueOf(name: string): Value {
+  private readField(name: string): Value {
     const first = /^[^.[]*/.exec(name)?.[0] ?? '';
-    // string.Formatter numbers only fields without a path: "{} {0.a}" is no mixture to it.
-    let value = this.first(first, first === name);
+    // string.Formatter numbers only fields without a path, so "{} {0.a}" mixes no numberings.
+    let value = this.readFirst(first, first === name);
     let rest = name.slice(first.length);
     while (rest !== '') {
       const part = /^(?:\.([^.[]+)|\[([^\]]+)\])/.exec(rest);
@@ -99,14 +113,14 @@ class BraceFormat {
       const [whole, attribute, item] = part;
       value =
         attribute === undefined
-          ? this.access.item(value, keyOf(required(item)))
+          ? this.access.item(value, parseKey(required(item)))
           : this.access.attribute(value, attribute);
       rest = rest.slice(whole.length);
     }
     return value;
   }
 
-  private first(name: string, isWhole: boolean): Value {
+  private readFirst(name: string, isWhole: boolean): Value {
     if ((name === '' && isWhole) || /^\d+$/.test(name)) {
       const mode = name === '' ? 'automatic' : 'manual';
       if (isWhole && this.numbering !== null && this.numbering !== mode) {
@@ -124,14 +138,15 @@ class BraceFormat {
       );
     }
     const value = this.keywords.get(name);
-    if (value === undefined || value === MISSING) throw new TemplateFault('KeyError', quoted(name));
+    if (value === undefined || value === MISSING)
+      throw new TemplateFault('KeyError', quoteText(name));
     return value;
   }
 }
 
-const keyOf = (item: string): Value => (/^\d+$/.test(item) ? Number(item) : item);
+const parseKey = (item: string): Value => (/^\d+$/.test(item) ? Number(item) : item);
 
-function closingBrace(text: string, start: number): number {
+function findClosingBrace(text: string, start: number): number {
   let depth = 0;
   let inItem = false;
   for (let i = start; i < text.length; ++i) {
@@ -146,13 +161,13 @@ function closingBrace(text: string, start: number): number {
   throw valueError("expected '}' before end of string");
 }
 
-interface Field {
+interface ReplacementField {
   name: string;
   conversion: string | null;
   spec: string;
 }
 
-function splitField(field: string): Field {
+function splitField(field: string): ReplacementField {
   let end = 0;
   let inItem = false;
   for (; end < field.length; ++end) {
@@ -176,7 +191,7 @@ function splitField(field: string): Field {
 
 const SPEC = /^(?:([\s\S])?([<>=^]))?([-+ ]?)(z?)(#?)(0?)(\d*)([,_]?)(?:\.(\d+))?([\s\S]?)$/u;
 
-interface Spec {
+interface FormatSpec {
   fill: string;
   align: string;
   sign: string;
@@ -187,7 +202,7 @@ interface Spec {
   type: string;
 }
 
-function readSpec(text: string, of: Value): Spec {
+function readSpec(text: string, of: Value): FormatSpec {
   const parts = SPEC.exec(text);
   if (parts === null) {
     throw valueError(`Invalid format specifier '${text}' for object of type '${typeName(of)}'`);
@@ -197,7 +212,7 @@ function readSpec(text: string, of: Value): Spec {
   const isZero = zero !== '';
   return {
     fill: fill ?? (isZero ? '0' : ' '),
-    align: align ?? (isZero && textOf(of) === null ? '=' : ''),
+    align: align ?? (isZero && toTextOrNull(of) === null ? '=' : ''),
     sign,
     hasMark: mark !== '',
     width: requireSize(Number(width), 'width'),
@@ -209,23 +224,23 @@ function readSpec(text: string, of: Value): Spec {
 
 /** format(value, spec). */
 function formatValue(value: Value, spec: string): string {
-  const text = textOf(value);
+  const text = toTextOrNull(value);
   if (text !== null) return spec === '' ? text : formatText(text, readSpec(spec, value));
-  const isNumeric = value instanceof Float || integerOf(value) !== null;
+  const isNumeric = value instanceof Float || toIntegerOrNull(value) !== null;
   if (!isNumeric) {
     if (spec === '') return str(value);
     throw typeError(`unsupported format string passed to ${typeName(value)}.__format__`);
   }
   if (spec === '') return str(value);
-  const ownSpec = readSpec(spec, value);
-  if (value instanceof Float || 'eEfFgG%'.includes(ownSpec.type || 'd'))
-    return formatFloat(value, ownSpec);
-  return formatInteger(value, ownSpec);
+  const parsedSpec = readSpec(spec, value);
+  if (value instanceof Float || 'eEfFgG%'.includes(parsedSpec.type || 'd'))
+    return formatFloat(value, parsedSpec);
+  return formatInteger(value, parsedSpec);
 }
 
-function formatText(text: string, spec: Spec): string {
+function formatText(text: string, spec: FormatSpec): string {
   const { type, sign, align, group, hasMark, precision } = spec;
-  if (type !== '' && type !== 's') throw unknownCode(type, 'str');
+  if (type !== '' && type !== 's') throw unknownCodeError(type, 'str');
   if (sign !== '') throw valueError('Sign not allowed in string format specifier');
   if (hasMark) throw valueError('Alternate form (#) not allowed in string format specifier');
   if (group !== '') throw valueError(`Cannot specify '${group}' with 's'.`);
@@ -234,28 +249,28 @@ function formatText(text: string, spec: Spec): string {
   return alignNumber('', cut, { ...spec, align: align || '<' });
 }
 
-const unknownCode = (code: string, type: string): Error =>
+const unknownCodeError = (code: string, type: string): Error =>
   valueError(`Unknown format code '${code}' for object of type '${type}'`);
 
 const BASES: Readonly<Record<string, number>> = { b: 2, o: 8, x: 16, X: 16 };
 
-function formatInteger(value: Value, spec: Spec): string {
+function formatInteger(value: Value, spec: FormatSpec): string {
   const { type, precision, hasMark, group } = spec;
-  const integer = required(integerOf(value));
+  const integer = required(toIntegerOrNull(value));
   if (precision !== null) throw valueError('Precision not allowed in integer format specifier');
   if (type === 'c') {
     if (spec.sign !== '') throw valueError("Sign not allowed with integer format specifier 'c'");
-    return alignNumber('', characterOf(indexOf(value)), { ...spec, align: spec.align || '<' });
+    return alignNumber('', toCharacter(requireIndex(value)), { ...spec, align: spec.align || '<' });
   }
   const base = BASES[type] ?? 10;
   if (type !== '' && type !== 'd' && type !== 'n' && base === 10)
-    throw unknownCode(type, typeName(value));
+    throw unknownCodeError(type, typeName(value));
   if (group === ',' && base !== 10) throw valueError(`Cannot specify ',' with '${type}'.`);
   const size = integer < 0 ? -integer : integer;
-  const digits = base === 10 ? digitsOf(size) : size.toString(base);
+  const digits = base === 10 ? integerDigits(size) : size.toString(base);
   const mark = hasMark && base !== 10 ? `0${type}` : '';
   const cased = type === 'X' ? digits.toUpperCase() : digits;
-  const sign = signOf(integer < 0, spec.sign);
+  const sign = formatSign(integer < 0, spec.sign);
   return alignNumber(
     `${sign}${mark}`,
     groupText(cased, spec, base === 10 ? 3 : 4, `${sign}${mark}`.length),
@@ -263,26 +278,32 @@ function formatInteger(value: Value, spec: Spec): string {
   );
 }
 
-function formatFloat(value: Value, spec: Spec): string {
+function formatFloat(value: Value, spec: FormatSpec): string {
   const { type, precision, hasMark } = spec;
-  const float = required(floatOf(value));
-  if (type !== '' && !'eEfFgGn%'.includes(type)) throw unknownCode(type, typeName(value));
-  const sign = signOf(isBelow(float), spec.sign);
+  const float = required(toFloatOrNull(value));
+  if (type !== '' && !'eEfFgGn%'.includes(type)) throw unknownCodeError(type, typeName(value));
+  const sign = formatSign(isNegativeNumber(float), spec.sign);
   let text: string;
-  if (type === '%') text = `${floatDigits(float * 100, 'f', precision ?? 6, hasMark)}%`;
-  else if (type === '' && Number.isFinite(float)) text = plainDigits(float, precision);
-  else text = floatDigits(float, type === '' || type === 'n' ? 'g' : type, precision ?? 6, hasMark);
+  if (type === '%') text = `${formatFloatDigits(float * 100, 'f', precision ?? 6, hasMark)}%`;
+  else if (type === '' && Number.isFinite(float)) text = formatPlainFloat(float, precision);
+  else
+    text = formatFloatDigits(
+      float,
+      type === '' || type === 'n' ? 'g' : type,
+      precision ?? 6,
+      hasMark,
+    );
   return alignNumber(sign, groupText(text, spec, 3, sign.length), spec);
 }
 
-/** A float without a type: its shortest digits, or some of them with a point. */
-function plainDigits(float: number, precision: number | null): string {
+/** Formats a float without a type: its shortest digits, or `precision` digits, with a point. */
+function formatPlainFloat(float: number, precision: number | null): string {
   if (precision === null) return str(new Float(Math.abs(float)));
-  return general(float, precision, false, true);
+  return formatGeneral(float, precision, false, true);
 }
 
-/** Puts separators between groups of digits; zeros that fill a width are grouped as well. */
-function groupText(text: string, spec: Spec, size: number, before: number): string {
+/** Inserts separators between groups of digits, including zeros that fill the width. */
+function groupText(text: string, spec: FormatSpec, size: number, before: number): string {
   if (spec.group === '') return text;
   const whole = /^[0-9a-fA-F]+/.exec(text)?.[0] ?? '';
   if (whole === '') return text;
@@ -296,7 +317,7 @@ function groupText(text: string, spec: Spec, size: number, before: number): stri
   return separate() + rest;
 }
 
-function alignNumber(sign: string, text: string, { fill, align, width }: Spec): string {
+function alignNumber(sign: string, text: string, { fill, align, width }: FormatSpec): string {
   const room = Math.max(0, width - sign.length - textLength(text));
   const side = align || '>';
   if (side === '<') return `${sign}${text}${fill.repeat(room)}`;

@@ -1,7 +1,7 @@
-// Digits of floats, rounded exactly as CPython rounds them: halves of the exact value to even.
+// Formats digits of floats with CPython's rounding: exact halves go to the even digit.
 
-/** A float as sign, integer and power of two: value = ±mantissa * 2^exponent. */
-function exact(value: number): { mantissa: bigint; exponent: number } {
+/** Decomposes a float: value = ±mantissa * 2^exponent. */
+function decomposeFloat(value: number): { mantissa: bigint; exponent: number } {
   const view = new DataView(new ArrayBuffer(8));
   view.setFloat64(0, Math.abs(value));
   const bits = view.getBigUint64(0);
@@ -12,8 +12,8 @@ function exact(value: number): { mantissa: bigint; exponent: number } {
 }
 
 /** |value| * 10^decimals, rounded to an integer. */
-function scale(value: number, decimals: number): bigint {
-  const { mantissa, exponent } = exact(value);
+function scaleToInteger(value: number, decimals: number): bigint {
+  const { mantissa, exponent } = decomposeFloat(value);
   let [top, bottom] = [mantissa, 1n];
   if (exponent >= 0) top <<= BigInt(exponent);
   else bottom <<= BigInt(-exponent);
@@ -25,68 +25,68 @@ function scale(value: number, decimals: number): bigint {
 }
 
 /** "%.<decimals>f" of |value|. */
-export function fixed(value: number, decimals: number): string {
-  const digits = String(scale(value, decimals)).padStart(decimals + 1, '0');
+export function formatFixed(value: number, decimals: number): string {
+  const digits = String(scaleToInteger(value, decimals)).padStart(decimals + 1, '0');
   if (decimals === 0) return digits;
   return `${digits.slice(0, -decimals)}.${digits.slice(-decimals)}`;
 }
 
-/** The digits of |value| rounded to `count` of them, and the power of ten of the first. */
-function significant(value: number, count: number): { digits: string; power: number } {
+/** Returns `count` significant digits of |value|, and the power of ten of the first digit. */
+function significantDigits(value: number, count: number): { digits: string; power: number } {
   if (value === 0) return { digits: '0'.repeat(count), power: 0 };
   let power = Math.floor(Math.log10(Math.abs(value)));
   // The logarithm may be off by one, and rounding may carry.
   for (const shift of [-1, 0, 1, 2]) {
-    const digits = String(scale(value, count - 1 - (power + shift)));
+    const digits = String(scaleToInteger(value, count - 1 - (power + shift)));
     if (digits.length === count) return { digits, power: power + shift };
   }
   power += 3;
-  return { digits: String(scale(value, count - 1 - power)), power };
+  return { digits: String(scaleToInteger(value, count - 1 - power)), power };
 }
 
-const exponentText = (power: number): string =>
+const formatExponent = (power: number): string =>
   `e${power < 0 ? '-' : '+'}${String(Math.abs(power)).padStart(2, '0')}`;
 
 /** "%.<decimals>e" of |value|. */
-export function exponential(value: number, decimals: number): string {
-  const { digits, power } = significant(value, decimals + 1);
+export function formatExponential(value: number, decimals: number): string {
+  const { digits, power } = significantDigits(value, decimals + 1);
   const point = decimals > 0 ? `.${digits.slice(1)}` : '';
-  return `${digits[0]}${point}${exponentText(power)}`;
+  return `${digits[0]}${point}${formatExponent(power)}`;
 }
 
 /**
- * "%.<precision>g" of |value|; `keepsZeros` is the flag "#". A float without a type in format()
- * `hasPoint`, and takes an exponent one digit earlier.
+ * "%.<precision>g" of |value|; `keepsZeros` is the flag "#". With `hasPoint` (format() without a
+ * type), the exponent is used one digit earlier.
  */
-export function general(
+export function formatGeneral(
   value: number,
   precision: number,
   keepsZeros: boolean,
   hasPoint = false,
 ): string {
   const count = Math.max(1, precision);
-  const { digits, power } = significant(value, count);
-  const kept = (text: string): string =>
+  const { digits, power } = significantDigits(value, count);
+  const trimZeros = (text: string): string =>
     keepsZeros || !text.includes('.') ? text : text.replace(/\.?0+$/, '');
   if (power < -4 || power >= (hasPoint ? count - 1 : count)) {
     const point = count > 1 ? `.${digits.slice(1)}` : keepsZeros ? '.' : '';
-    return kept(`${digits[0]}${point}`) + exponentText(power);
+    return trimZeros(`${digits[0]}${point}`) + formatExponent(power);
   }
   const decimals = Math.max(0, count - 1 - power);
   const text =
-    power < 0 ? `0.${'0'.repeat(-power - 1)}${digits}` : withPoint(digits, power, decimals);
-  const shown = kept(keepsZeros && decimals === 0 ? `${text}.` : text);
-  return hasPoint && !shown.includes('.') ? `${shown}.0` : shown;
+    power < 0 ? `0.${'0'.repeat(-power - 1)}${digits}` : insertPoint(digits, power, decimals);
+  const digitsText = trimZeros(keepsZeros && decimals === 0 ? `${text}.` : text);
+  return hasPoint && !digitsText.includes('.') ? `${digitsText}.0` : digitsText;
 }
 
-const withPoint = (digits: string, power: number, decimals: number): string =>
+const insertPoint = (digits: string, power: number, decimals: number): string =>
   decimals === 0 ? digits : `${digits.slice(0, power + 1)}.${digits.slice(power + 1)}`;
 
 /** round() of a float. */
-export function rounded(value: number, decimals: number): number {
+export function roundFloat(value: number, decimals: number): number {
   if (!Number.isFinite(value) || value === 0 || decimals > 323) return value;
   if (decimals < -308) return value < 0 ? -0 : 0;
-  const digits = scale(value, decimals);
+  const digits = scaleToInteger(value, decimals);
   const size =
     decimals > 0 ? Number(`${digits}e-${decimals}`) : Number(digits * 10n ** BigInt(-decimals));
   return value < 0 ? -size : size;

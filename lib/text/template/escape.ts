@@ -1,4 +1,4 @@
-// Texts for HTML, as the filter "escape" writes them.
+// Escapes texts for HTML, as the filter "escape" does.
 import { required } from '../../runtime/required.js';
 import { str } from './print.js';
 import { Markup, type Value } from './values.js';
@@ -11,10 +11,10 @@ const ENTITIES: Readonly<Record<string, string>> = {
   '"': '&#34;',
 };
 
-/** A text for HTML, as the filter "escape" writes it. */
-export const escaped = (text: string): string =>
+/** Escapes a text for HTML. */
+export const escapeHtml = (text: string): string =>
   /[&<>'"]/.test(text) ? text.replace(/[&<>'"]/g, (letter) => required(ENTITIES[letter])) : text;
 
-/** escape(): a text that is marked stays. */
-export const escapedText = (value: Value): string =>
-  value instanceof Markup ? value.text : escaped(str(value));
+/** escape(): escapes a value unless it is marked as safe. */
+export const escapeValue = (value: Value): string =>
+  value instanceof Markup ? value.text : escapeHtml(str(value));

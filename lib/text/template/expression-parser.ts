@@ -1,60 +1,60 @@
-// Reads the expressions of a template, with jinja2's precedence of operators.
+// Parses the expressions of a template, with jinja2's operator precedence.
 import { required } from '../../runtime/required.js';
 import { syntaxError, type TemplateFault } from './fault.js';
-import { type Token, type TokenType, tokensOf } from './lexer.js';
+import { type Token, type TokenType, tokenize } from './lexer.js';
 import type { Arguments, Expression, Filter, Slice } from './nodes.js';
 import { Float } from './values.js';
 
 const COMPARISONS = new Set(['==', '!=', '<', '<=', '>', '>=']);
 const PRODUCTS = new Set(['*', '/', '//', '%']);
-/** Names that end a test without an argument. */
+/** Names that may follow a test without an argument. */
 const AFTER_TEST = new Set(['else', 'or', 'and']);
-/** Expressions within each other. */
+/** Maximum nesting of expressions. */
 const DEPTH = 100;
 
 interface TupleOptions {
-  /** Takes names and literals only. */
+  /** Accepts names and literals only. */
   isSimple?: boolean;
   takesNamespaces?: boolean;
   hasCondition?: boolean;
-  /** Takes "()". */
+  /** Accepts "()". */
   isInParentheses?: boolean;
-  /** Names that end it. */
+  /** Names that end the tuple. */
   ends?: readonly string[];
 }
 
 export class ExpressionParser {
   private readonly tokens: readonly Token[];
-  private at = 0;
+  private position = 0;
   private nesting = 0;
 
   constructor(template: string) {
-    this.tokens = tokensOf(template);
+    this.tokens = tokenize(template);
   }
 
   protected get token(): Token {
-    return required(this.tokens[this.at]);
+    return required(this.tokens[this.position]);
   }
 
   protected next(): Token {
     const { token } = this;
-    if (token.type !== 'eof') this.at++;
+    if (token.type !== 'eof') this.position++;
     return token;
   }
 
   private get following(): Token {
-    return required(this.tokens[Math.min(this.at + 1, this.tokens.length - 1)]);
+    return required(this.tokens[Math.min(this.position + 1, this.tokens.length - 1)]);
   }
 
-  protected fail(message: string): TemplateFault {
+  protected syntaxFault(message: string): TemplateFault {
     return syntaxError(message, this.token.line);
   }
 
-  private unexpected(expected: string): TemplateFault {
+  private unexpectedFault(expected: string): TemplateFault {
     if (this.token.type === 'eof') {
-      return this.fail(`unexpected end of template, expected '${expected}'.`);
+      return this.syntaxFault(`unexpected end of template, expected '${expected}'.`);
     }
-    return this.fail(`expected token '${expected}', got '${describeText(this.token)}'`);
+    return this.syntaxFault(`expected token '${expected}', got '${describeText(this.token)}'`);
   }
 
   protected isOperator(operator: string): boolean {
@@ -78,40 +78,40 @@ export class ExpressionParser {
   }
 
   protected expect(operator: string): void {
-    if (!this.skip(operator)) throw this.unexpected(operator);
+    if (!this.skip(operator)) throw this.unexpectedFault(operator);
   }
 
   protected expectKeyword(name: string): void {
-    if (!this.skipName(name)) throw this.unexpected(name);
+    if (!this.skipName(name)) throw this.unexpectedFault(name);
   }
 
   protected expectType(type: TokenType): void {
-    if (this.token.type !== type) throw this.unexpected(DESCRIPTIONS[type] ?? type);
+    if (this.token.type !== type) throw this.unexpectedFault(DESCRIPTIONS[type] ?? type);
     this.next();
   }
 
   protected expectName(): string {
-    if (this.token.type !== 'name') throw this.unexpected('name');
+    if (this.token.type !== 'name') throw this.unexpectedFault('name');
     return this.next().value;
   }
 
-  /** Parses one expression, or several with commas between them. */
-  protected tuple(options: TupleOptions = {}): Expression {
+  /** Parses one expression, or several separated by commas. */
+  protected parseTuple(options: TupleOptions = {}): Expression {
     const { isSimple = false, hasCondition = true, isInParentheses = false, ends = [] } = options;
     const items: Expression[] = [];
     let isTuple = false;
     for (;;) {
       if (items.length > 0) this.expect(',');
       if (this.isTupleEnd(ends)) break;
-      if (isSimple) items.push(this.primary(options.takesNamespaces));
-      else items.push(hasCondition ? this.expression() : this.or());
+      if (isSimple) items.push(this.parsePrimary(options.takesNamespaces));
+      else items.push(hasCondition ? this.parseExpression() : this.parseOr());
       if (!this.isOperator(',')) break;
       isTuple = true;
     }
     const [first] = items;
     if (!isTuple && first) return first;
     if (!isTuple && !isInParentheses) {
-      throw this.fail(`Expected an expression, got '${describeText(this.token)}'`);
+      throw this.syntaxFault(`Expected an expression, got '${describeText(this.token)}'`);
     }
     return { type: 'Tuple', items };
   }
@@ -122,113 +122,113 @@ export class ExpressionParser {
     return ends.some((end) => this.isName(end));
   }
 
-  protected expression(): Expression {
+  protected parseExpression(): Expression {
     if (++this.nesting > DEPTH) {
-      throw this.fail(`more than ${DEPTH} expressions within each other`);
+      throw this.syntaxFault(`more than ${DEPTH} expressions within each other`);
     }
-    let node = this.or();
+    let node = this.parseOr();
     while (this.skipName('if')) {
-      const test = this.or();
-      const no = this.skipName('else') ? this.expression() : null;
+      const test = this.parseOr();
+      const no = this.skipName('else') ? this.parseExpression() : null;
       node = { type: 'Condition', test, yes: node, no };
     }
     this.nesting--;
     return node;
   }
 
-  private or(): Expression {
-    let left = this.and();
+  private parseOr(): Expression {
+    let left = this.parseAnd();
     while (this.skipName('or')) {
-      left = { type: 'Logic', operator: 'or', left, right: this.and() };
+      left = { type: 'Logic', operator: 'or', left, right: this.parseAnd() };
     }
     return left;
   }
 
-  private and(): Expression {
-    let left = this.not();
+  private parseAnd(): Expression {
+    let left = this.parseNot();
     while (this.skipName('and')) {
-      left = { type: 'Logic', operator: 'and', left, right: this.not() };
+      left = { type: 'Logic', operator: 'and', left, right: this.parseNot() };
     }
     return left;
   }
 
-  private not(): Expression {
+  private parseNot(): Expression {
     let count = 0;
     while (this.skipName('not')) count++;
-    let node = this.comparison();
+    let node = this.parseComparison();
     for (; count > 0; --count) node = { type: 'Unary', operator: 'not', node };
     return node;
   }
 
-  private comparison(): Expression {
-    const node = this.sum();
+  private parseComparison(): Expression {
+    const node = this.parseSum();
     const operations: { operator: string; node: Expression }[] = [];
     for (;;) {
       if (this.token.type === 'operator' && COMPARISONS.has(this.token.value)) {
-        operations.push({ operator: this.next().value, node: this.sum() });
-      } else if (this.skipName('in')) operations.push({ operator: 'in', node: this.sum() });
+        operations.push({ operator: this.next().value, node: this.parseSum() });
+      } else if (this.skipName('in')) operations.push({ operator: 'in', node: this.parseSum() });
       else if (this.isName('not') && this.following.value === 'in') {
         this.next();
         this.next();
-        operations.push({ operator: 'not in', node: this.sum() });
+        operations.push({ operator: 'not in', node: this.parseSum() });
       } else break;
     }
     return operations.length === 0 ? node : { type: 'Compare', node, operations };
   }
 
-  private sum(): Expression {
-    let left = this.concatenation();
+  private parseSum(): Expression {
+    let left = this.parseConcatenation();
     while (this.isOperator('+') || this.isOperator('-')) {
       const operator = this.next().value;
-      left = { type: 'Binary', operator, left, right: this.concatenation() };
+      left = { type: 'Binary', operator, left, right: this.parseConcatenation() };
     }
     return left;
   }
 
-  private concatenation(): Expression {
-    const first = this.product();
+  private parseConcatenation(): Expression {
+    const first = this.parseProduct();
     if (!this.isOperator('~')) return first;
     const nodes = [first];
-    while (this.skip('~')) nodes.push(this.product());
+    while (this.skip('~')) nodes.push(this.parseProduct());
     return { type: 'Concat', nodes };
   }
 
-  private product(): Expression {
-    let left = this.power();
+  private parseProduct(): Expression {
+    let left = this.parsePower();
     while (this.token.type === 'operator' && PRODUCTS.has(this.token.value)) {
       const operator = this.next().value;
-      left = { type: 'Binary', operator, left, right: this.power() };
+      left = { type: 'Binary', operator, left, right: this.parsePower() };
     }
     return left;
   }
 
-  private power(): Expression {
-    let left = this.unary(true);
+  private parsePower(): Expression {
+    let left = this.parseUnary(true);
     while (this.skip('**')) {
-      left = { type: 'Binary', operator: '**', left, right: this.unary(true) };
+      left = { type: 'Binary', operator: '**', left, right: this.parseUnary(true) };
     }
     return left;
   }
 
-  private unary(takesFilters: boolean): Expression {
+  private parseUnary(takesFilters: boolean): Expression {
     let node: Expression;
     const operator = this.isOperator('-') ? '-' : this.isOperator('+') ? '+' : null;
-    if (operator === null) node = this.primary();
+    if (operator === null) node = this.parsePrimary();
     else {
       this.next();
-      if (++this.nesting > DEPTH) throw this.fail(`more than ${DEPTH} signs`);
-      node = { type: 'Unary', operator, node: this.unary(false) };
+      if (++this.nesting > DEPTH) throw this.syntaxFault(`more than ${DEPTH} signs`);
+      node = { type: 'Unary', operator, node: this.parseUnary(false) };
       this.nesting--;
     }
-    node = this.postfix(node);
-    return takesFilters ? this.filtered(node) : node;
+    node = this.parsePostfix(node);
+    return takesFilters ? this.parseFiltered(node) : node;
   }
 
-  private primary(takesNamespaces = false): Expression {
+  private parsePrimary(takesNamespaces = false): Expression {
     const { token } = this;
     if (token.type === 'name') {
       this.next();
-      return this.named(token.value, takesNamespaces);
+      return this.parseNamed(token.value, takesNamespaces);
     }
     if (token.type === 'string') {
       let text = '';
@@ -240,16 +240,16 @@ export class ExpressionParser {
       return { type: 'Constant', value: token.number ?? null };
     }
     if (this.skip('(')) {
-      const node = this.tuple({ isInParentheses: true });
+      const node = this.parseTuple({ isInParentheses: true });
       this.expect(')');
       return node;
     }
-    if (this.isOperator('[')) return this.list();
-    if (this.isOperator('{')) return this.dict();
-    throw this.fail(`unexpected '${describeText(token)}'`);
+    if (this.isOperator('[')) return this.parseList();
+    if (this.isOperator('{')) return this.parseDict();
+    throw this.syntaxFault(`unexpected '${describeText(token)}'`);
   }
 
-  private named(name: string, takesNamespaces: boolean): Expression {
+  private parseNamed(name: string, takesNamespaces: boolean): Expression {
     if (/^(?:[Tt]rue|[Ff]alse)$/.test(name)) {
       return { type: 'Constant', value: name.toLowerCase() === 'true' };
     }
@@ -260,52 +260,52 @@ export class ExpressionParser {
     return { type: 'Name', name, context: 'load' };
   }
 
-  private list(): Expression {
+  private parseList(): Expression {
     this.expect('[');
     const items: Expression[] = [];
     while (!this.isOperator(']')) {
       if (items.length > 0) this.expect(',');
       if (this.isOperator(']')) break;
-      items.push(this.expression());
+      items.push(this.parseExpression());
     }
     this.expect(']');
     return { type: 'List', items };
   }
 
-  private dict(): Expression {
+  private parseDict(): Expression {
     this.expect('{');
     const pairs: { key: Expression; value: Expression }[] = [];
     while (!this.isOperator('}')) {
       if (pairs.length > 0) this.expect(',');
       if (this.isOperator('}')) break;
-      const key = this.expression();
+      const key = this.parseExpression();
       this.expect(':');
-      pairs.push({ key, value: this.expression() });
+      pairs.push({ key, value: this.parseExpression() });
     }
     this.expect('}');
     return { type: 'Dict', pairs };
   }
 
-  private postfix(first: Expression): Expression {
+  private parsePostfix(first: Expression): Expression {
     let node = first;
     for (;;) {
-      if (this.isOperator('.') || this.isOperator('[')) node = this.subscript(node);
-      else if (this.isOperator('(')) node = { type: 'Call', node, ...this.arguments() };
+      if (this.isOperator('.') || this.isOperator('[')) node = this.parseSubscript(node);
+      else if (this.isOperator('(')) node = { type: 'Call', node, ...this.parseArguments() };
       else return node;
     }
   }
 
-  private filtered(first: Expression): Expression {
+  private parseFiltered(first: Expression): Expression {
     let node = first;
     for (;;) {
-      if (this.isOperator('|')) node = required(this.filters(node));
-      else if (this.isName('is')) node = this.test(node);
-      else if (this.isOperator('(')) node = { type: 'Call', node, ...this.arguments() };
+      if (this.isOperator('|')) node = required(this.parseFilters(node));
+      else if (this.isName('is')) node = this.parseTest(node);
+      else if (this.isOperator('(')) node = { type: 'Call', node, ...this.parseArguments() };
       else return node;
     }
   }
 
-  private subscript(node: Expression): Expression {
+  private parseSubscript(node: Expression): Expression {
     if (this.skip('.')) {
       const token = this.next();
       if (token.type === 'name') return { type: 'Attribute', node, name: token.value };
@@ -318,7 +318,7 @@ export class ExpressionParser {
     const keys: Expression[] = [];
     while (!this.isOperator(']')) {
       if (keys.length > 0) this.expect(',');
-      keys.push(this.subscribed());
+      keys.push(this.parseSubscripted());
     }
     this.expect(']');
     const [first] = keys;
@@ -329,21 +329,21 @@ export class ExpressionParser {
     };
   }
 
-  private subscribed(): Expression {
+  private parseSubscripted(): Expression {
     const isBound = (): boolean =>
       !this.isOperator(':') && !this.isOperator(']') && !this.isOperator(',');
-    const start = this.isOperator(':') ? null : this.expression();
+    const start = this.isOperator(':') ? null : this.parseExpression();
     if (start !== null && !this.isOperator(':')) return start;
     const bounds: Slice['bounds'] = [start, null, null];
     this.expect(':');
-    if (isBound()) bounds[1] = this.expression();
-    if (this.skip(':') && isBound()) bounds[2] = this.expression();
+    if (isBound()) bounds[1] = this.parseExpression();
+    if (this.skip(':') && isBound()) bounds[2] = this.parseExpression();
     return { type: 'Slice', bounds };
   }
 
-  private arguments(): Arguments {
+  private parseArguments(): Arguments {
     const { line } = this.token;
-    const found: Arguments = { args: [], keywords: [], rest: null, restKeywords: null };
+    const parsed: Arguments = { args: [], keywords: [], rest: null, restKeywords: null };
     const require = (isRight: boolean): void => {
       if (!isRight) throw syntaxError('invalid syntax for function call expression', line);
     };
@@ -354,80 +354,82 @@ export class ExpressionParser {
         if (this.isOperator(')')) break;
       }
       if (this.skip('*')) {
-        require(found.rest === null && found.restKeywords === null);
-        found.rest = this.expression();
+        require(parsed.rest === null && parsed.restKeywords === null);
+        parsed.rest = this.parseExpression();
       } else if (this.skip('**')) {
-        require(found.restKeywords === null);
-        found.restKeywords = this.expression();
+        require(parsed.restKeywords === null);
+        parsed.restKeywords = this.parseExpression();
       } else if (
         this.token.type === 'name' &&
         this.following.value === '=' &&
         this.following.type === 'operator'
       ) {
-        require(found.restKeywords === null);
-        this.keyword(found);
+        require(parsed.restKeywords === null);
+        this.parseKeyword(parsed);
       } else {
-        require(found.rest === null && found.restKeywords === null && found.keywords.length === 0);
-        found.args.push(this.expression());
+        require(
+          parsed.rest === null && parsed.restKeywords === null && parsed.keywords.length === 0,
+        );
+        parsed.args.push(this.parseExpression());
       }
     }
     this.expect(')');
-    return found;
+    return parsed;
   }
 
-  private keyword({ keywords }: Arguments): void {
+  private parseKeyword({ keywords }: Arguments): void {
     const key = this.next().value;
     this.next();
     if (keywords.some((keyword) => keyword.key === key))
-      throw this.fail(`keyword argument repeated: ${key}`);
-    keywords.push({ key, value: this.expression() });
+      throw this.syntaxFault(`keyword argument repeated: ${key}`);
+    keywords.push({ key, value: this.parseExpression() });
   }
 
-  /** `node|name|name`; `startsInline` begins without a "|". */
-  protected filters(first: Expression | null, startsInline = false): Expression | null {
+  /** Parses `node|name|name`. With `startsInline`, the first name has no "|" before it. */
+  protected parseFilters(first: Expression | null, startsInline = false): Expression | null {
     let node = first;
     let isInline = startsInline;
     while (isInline || this.skip('|')) {
       isInline = false;
       const { line } = this.token;
-      const name = this.dottedName();
-      const filter: Filter = { type: 'Filter', node, name, line, ...this.optionalArguments() };
+      const name = this.parseDottedName();
+      const filter: Filter = { type: 'Filter', node, name, line, ...this.parseOptionalArguments() };
       node = filter;
     }
     return node;
   }
 
-  private dottedName(): string {
+  private parseDottedName(): string {
     let name = this.expectName();
     while (this.skip('.')) name += `.${this.expectName()}`;
     return name;
   }
 
-  private optionalArguments(): Arguments {
-    if (this.isOperator('(')) return this.arguments();
+  private parseOptionalArguments(): Arguments {
+    if (this.isOperator('(')) return this.parseArguments();
     return { args: [], keywords: [], rest: null, restKeywords: null };
   }
 
-  private test(node: Expression): Expression {
+  private parseTest(node: Expression): Expression {
     this.next();
     const isNegated = this.skipName('not');
     const { line } = this.token;
-    const name = this.dottedName();
-    const found = this.isOperator('(') ? this.arguments() : this.testArgument();
-    const test: Expression = { type: 'Test', node, name, line, ...found };
+    const name = this.parseDottedName();
+    const parsed = this.isOperator('(') ? this.parseArguments() : this.parseTestArgument();
+    const test: Expression = { type: 'Test', node, name, line, ...parsed };
     return isNegated ? { type: 'Unary', operator: 'not', node: test } : test;
   }
 
-  /** A test takes one argument without parentheses. */
-  private testArgument(): Arguments {
+  /** Parses the argument of a test without parentheses. */
+  private parseTestArgument(): Arguments {
     const none: Arguments = { args: [], keywords: [], rest: null, restKeywords: null };
     const { type, value } = this.token;
     const isLiteral =
       type === 'string' || type === 'number' || this.isOperator('[') || this.isOperator('{');
     const isName = type === 'name' && !AFTER_TEST.has(value);
     if (!isLiteral && !isName) return none;
-    if (this.isName('is')) throw this.fail('You cannot chain multiple tests with is');
-    return { ...none, args: [this.postfix(this.primary())] };
+    if (this.isName('is')) throw this.syntaxFault('You cannot chain multiple tests with is');
+    return { ...none, args: [this.parsePostfix(this.parsePrimary())] };
   }
 }
 

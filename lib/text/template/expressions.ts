@@ -8,14 +8,21 @@ import {
   isEqual,
   isOrdered,
   multiply,
-  negative,
+  negate,
   positive,
   power,
   remainder,
   subtract,
 } from './arithmetic.js';
-import { attribute, item } from './attributes.js';
-import { bounded, runtimeError, spend, syntaxError, TemplateFault, typeError } from './fault.js';
+import { readAttribute, readItem } from './attributes.js';
+import {
+  requireBounded,
+  runtimeError,
+  spend,
+  syntaxError,
+  TemplateFault,
+  typeError,
+} from './fault.js';
 import { FILTERS } from './list-filters.js';
 import type { Arguments, Call, Expression, Filter, Test } from './nodes.js';
 import { str } from './print.js';
@@ -26,19 +33,19 @@ import type { FunctionScope, Symbols, Variable } from './symbols.js';
 import { TESTS } from './tests.js';
 import {
   Dict,
-  isTrue,
   type Keywords,
-  listOf,
   MISSING,
   NO_KEYWORDS,
   Tuple,
-  textOf,
+  toBoolean,
+  toList,
+  toTextOrNull,
   typeName,
   Undefined,
   type Value,
 } from './values.js';
 
-/** The variables of a function that runs. */
+/** Variables of a running function. */
 export class Frame {
   readonly slots: (Value | typeof MISSING)[] = [];
 
@@ -50,30 +57,30 @@ export class Frame {
 
 export type Compute = (frame: Frame) => Value;
 
-/** The context of compiled code: its variables and its function. */
+/** Context of compiled code: its variables and its function. */
 export interface CompileContext {
   symbols: Symbols;
   scope: FunctionScope;
-  /** Whether an unknown filter is an error only when the code runs. */
+  /** Whether an unknown filter is an error only at run time. */
   isSoft: boolean;
-  /** Whether the code is in a constant that is printed. */
+  /** Whether the code is in a printed constant. */
   isPrinted?: boolean;
 }
 
 /** Reads and writes a variable from a scope. */
-export interface Access {
+export interface VariableAccess {
   read(frame: Frame): Value | typeof MISSING;
   write(frame: Frame, value: Value | typeof MISSING): void;
 }
 
-export function accessOf({ id, scope }: Variable, from: FunctionScope): Access {
+export function createAccess({ id, scope }: Variable, from: FunctionScope): VariableAccess {
   const slot = scope.slotOf(id);
   let hops = 0;
-  for (let ownScope = from; ownScope !== scope; ownScope = required(ownScope.outer)) hops++;
+  for (let current = from; current !== scope; current = required(current.outer)) hops++;
   const owner = (frame: Frame): Frame => {
-    let ownFrame = frame;
-    for (let i = 0; i < hops; ++i) ownFrame = required(ownFrame.outer);
-    return ownFrame;
+    let ancestor = frame;
+    for (let i = 0; i < hops; ++i) ancestor = required(ancestor.outer);
+    return ancestor;
   };
   if (hops === 0) {
     return {
@@ -92,7 +99,7 @@ export function accessOf({ id, scope }: Variable, from: FunctionScope): Access {
 }
 
 function readName(name: string, context: CompileContext): Compute {
-  const { read } = accessOf(required(context.symbols.find(name)), context.scope);
+  const { read } = createAccess(required(context.symbols.find(name)), context.scope);
   return (frame) => {
     const value = read(frame);
     if (value !== MISSING && value !== undefined) return value;
@@ -135,7 +142,7 @@ export function compileExpression(node: Expression, context: CompileContext): Co
     case 'Attribute': {
       const object = compile(node.node);
       const { name } = node;
-      return (frame) => attribute(object(frame), name);
+      return (frame) => readAttribute(object(frame), name);
     }
     case 'Item':
       return compileItem(node.node, node.key, context);
@@ -149,7 +156,7 @@ export function compileExpression(node: Expression, context: CompileContext): Co
       const isOr = node.operator === 'or';
       return (frame) => {
         const value = left(frame);
-        return isTrue(value) === isOr ? value : right(frame);
+        return toBoolean(value) === isOr ? value : right(frame);
       };
     }
     case 'Unary':
@@ -166,8 +173,8 @@ export function compileExpression(node: Expression, context: CompileContext): Co
 }
 
 function compileUnary(operator: 'not' | '-' | '+', value: Compute): Compute {
-  if (operator === 'not') return (frame) => !isTrue(value(frame));
-  return operator === '-' ? (frame) => negative(value(frame)) : (frame) => positive(value(frame));
+  if (operator === 'not') return (frame) => !toBoolean(value(frame));
+  return operator === '-' ? (frame) => negate(value(frame)) : (frame) => positive(value(frame));
 }
 
 function compileOther(node: Expression, context: CompileContext): Compute {
@@ -176,26 +183,29 @@ function compileOther(node: Expression, context: CompileContext): Compute {
     case 'Compare':
       return compileComparison(compile(node.node), node.operations, context);
     case 'Condition': {
-      const own = { ...context, isSoft: true };
-      const [test, yes] = [compileExpression(node.test, own), compileExpression(node.yes, own)];
-      const no = node.no === null ? missingElse : compileExpression(node.no, own);
-      return (frame) => (isTrue(test(frame)) ? yes(frame) : no(frame));
+      const softContext = { ...context, isSoft: true };
+      const [test, yes] = [
+        compileExpression(node.test, softContext),
+        compileExpression(node.yes, softContext),
+      ];
+      const no = node.no === null ? undefinedElse : compileExpression(node.no, softContext);
+      return (frame) => (toBoolean(test(frame)) ? yes(frame) : no(frame));
     }
     case 'Concat': {
       const parts = node.nodes.map(compile);
       return (frame) => {
         let text = '';
         for (const part of parts) text += str(part(frame));
-        return bounded(text);
+        return requireBounded(text);
       };
     }
     case 'List': {
       const items = node.items.map(compile);
-      return (frame) => itemsIn(items, frame);
+      return (frame) => computeItems(items, frame);
     }
     case 'Tuple': {
       const items = node.items.map(compile);
-      return (frame) => new Tuple(itemsIn(items, frame));
+      return (frame) => new Tuple(computeItems(items, frame));
     }
     case 'Dict':
       return compileDict(node.pairs, context);
@@ -204,10 +214,10 @@ function compileOther(node: Expression, context: CompileContext): Compute {
   }
 }
 
-const missingElse = (): Value =>
+const undefinedElse = (): Value =>
   new Undefined('the inline if-expression evaluated to false and no else section was defined.');
 
-function itemsIn(items: readonly Compute[], frame: Frame): Value[] {
+function computeItems(items: readonly Compute[], frame: Frame): Value[] {
   spend(items.length);
   return items.map((one) => one(frame));
 }
@@ -228,7 +238,7 @@ function compileDict(
   };
 }
 
-/** a < b < c computes each operand once and stops at the first comparison that fails. */
+/** Compiles a < b < c, which computes each operand once and stops at the first false comparison. */
 function compileComparison(
   first: Compute,
   operations: readonly { operator: string; node: Expression }[],
@@ -250,17 +260,17 @@ function compileComparison(
 }
 
 function compileItem(object: Expression, key: Expression, context: CompileContext): Compute {
-  const own = compileExpression(object, context);
+  const container = compileExpression(object, context);
   if (key.type !== 'Slice') {
     const at = compileExpression(key, context);
-    return (frame) => item(own(frame), at(frame));
+    return (frame) => readItem(container(frame), at(frame));
   }
   const bounds = key.bounds.map((bound) =>
     bound === null ? null : compileExpression(bound, context),
   );
   const cut = context.isPrinted ? sliceOrUndefined : slice;
   return (frame) => {
-    const value = own(frame);
+    const value = container(frame);
     return cut(
       value,
       bounds.map((bound) => (bound === null ? null : bound(frame))),
@@ -268,7 +278,10 @@ function compileItem(object: Expression, key: Expression, context: CompileContex
   };
 }
 
-/** A wrong slice in a constant that is printed is undefined; elsewhere it is a TypeError. */
+/**
+ * Evaluates a slice. In a printed constant, an invalid slice is undefined; elsewhere it is a
+ * TypeError.
+ */
 function sliceOrUndefined(value: Value, bounds: readonly (Value | null)[]): Value {
   try {
     return slice(value, bounds);
@@ -278,30 +291,30 @@ function sliceOrUndefined(value: Value, bounds: readonly (Value | null)[]): Valu
   }
 }
 
-type Passed = (frame: Frame) => { args: Value[]; keywords: Keywords };
+type ComputeArguments = (frame: Frame) => { args: Value[]; keywords: Keywords };
 
-/** The arguments of a call; `first` come before the others. */
+/** Compiles the arguments of a call; the values of `first` precede the others. */
 function compileArguments(
   { args, keywords, rest, restKeywords }: Arguments,
   context: CompileContext,
-): Passed {
+): ComputeArguments {
   const operands = args.map((arg) => compileExpression(arg, context));
-  const named = keywords.map(({ key, value }) => ({
+  const namedValues = keywords.map(({ key, value }) => ({
     key,
     value: compileExpression(value, context),
   }));
   const more = rest === null ? null : compileExpression(rest, context);
   const moreNamed = restKeywords === null ? null : compileExpression(restKeywords, context);
-  if (named.length === 0 && more === null && moreNamed === null) {
+  if (namedValues.length === 0 && more === null && moreNamed === null) {
     return (frame) => ({ args: operands.map((one) => one(frame)), keywords: NO_KEYWORDS });
   }
   return (frame) => {
     const passed = operands.map((one) => one(frame));
-    const own = new Map<string, Value>();
-    for (const { key, value } of named) own.set(key, value(frame));
-    if (more !== null) passed.push(...listOf(more(frame)));
-    if (moreNamed !== null) addKeywords(own, moreNamed(frame));
-    return { args: passed, keywords: own };
+    const keywordValues = new Map<string, Value>();
+    for (const { key, value } of namedValues) keywordValues.set(key, value(frame));
+    if (more !== null) passed.push(...toList(more(frame)));
+    if (moreNamed !== null) addKeywords(keywordValues, moreNamed(frame));
+    return { args: passed, keywords: keywordValues };
   };
 }
 
@@ -310,14 +323,14 @@ function addKeywords(keywords: Map<string, Value>, mapping: Value): void {
     throw typeError(`argument after ** must be a mapping, not ${typeName(mapping)}`);
   }
   for (const [key, value] of mapping.entries()) {
-    const name = textOf(key);
+    const name = toTextOrNull(key);
     if (name === null) throw typeError('keywords must be strings');
     if (keywords.has(name)) throw typeError(`got multiple values for keyword argument '${name}'`);
     keywords.set(name, value);
   }
 }
 
-/** `caller` is the body of a call block. */
+/** Compiles a call. `caller` is the body of a call block. */
 export function compileCall(
   node: Call,
   context: CompileContext,
@@ -333,7 +346,7 @@ export function compileCall(
   };
 }
 
-/** `input` is the text of a block that is filtered. */
+/** Compiles a filter. `input` is the text of a filter block. */
 export function compileFilter(
   node: Filter,
   context: CompileContext,
@@ -345,7 +358,7 @@ export function compileFilter(
       : node.node.type === 'Filter'
         ? compileFilter(node.node, context, input)
         : compileExpression(node.node, context);
-  const run = knownBound(FILTERS, 'filter', node, context);
+  const run = requireFunction(FILTERS, 'filter', node, context);
   const passed = compileArguments(node, context);
   return (frame) => {
     spend();
@@ -357,7 +370,7 @@ export function compileFilter(
 
 function compileTest(node: Test, context: CompileContext): Compute {
   const value = compileExpression(node.node, context);
-  const run = knownBound(TESTS, 'test', node, context);
+  const run = requireFunction(TESTS, 'test', node, context);
   const passed = compileArguments(node, context);
   return (frame) => {
     const target = value(frame);
@@ -366,14 +379,14 @@ function compileTest(node: Test, context: CompileContext): Compute {
   };
 }
 
-function knownBound(
+function requireFunction(
   table: ReadonlyMap<string, BoundFunction>,
   kind: string,
   { name, line }: { name: string; line: number },
   { isSoft }: CompileContext,
 ): BoundFunction {
-  const found = table.get(name);
-  if (found !== undefined) return found;
+  const fn = table.get(name);
+  if (fn !== undefined) return fn;
   if (!isSoft) throw syntaxError(`No ${kind} named '${name}'.`, line);
   return () => {
     throw runtimeError(`No ${kind} named '${name}' found.`);

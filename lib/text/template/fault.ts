@@ -1,9 +1,8 @@
-// Errors that end a render: faults with the name of a Python exception, and the bounds of the
-// sandbox.
+// Errors that end a render: faults named after Python's exceptions, and limits of the sandbox.
 
-/** A template that Python's jinja2 would refuse as well, or that exceeds a bound. */
+/** An error that Python's jinja2 would raise too, or a limit. */
 export class TemplateFault extends Error {
-  /** Line where the template failed; 0 while it is unknown. */
+  /** Line of the failure; 0 while unknown. */
   line = 0;
 
   /** `kind` is the name of Python's exception. */
@@ -25,14 +24,14 @@ export const undefinedError = (message: string): TemplateFault =>
 export const runtimeError = (message: string): TemplateFault =>
   new TemplateFault('TemplateRuntimeError', message);
 
-/** A template that jinja2 does not compile. */
+/** jinja2 cannot compile the template. */
 export function syntaxError(message: string, line: number): TemplateFault {
   const fault = new TemplateFault('TemplateSyntaxError', message);
   fault.line = line;
   return fault;
 }
 
-/** A bound of the sandbox that a render has reached. */
+/** The render has reached a limit of the sandbox. */
 export class TemplateLimit extends Error {
   line = 0;
 
@@ -45,57 +44,57 @@ export class TemplateLimit extends Error {
   }
 }
 
-/** Statements, iterations, calls and items of one render. */
-const STEPS = 20_000_000;
-/** UTF-16 units of a text that a template writes or computes. */
-const TEXT = 2 ** 26;
-/** Bits of an integer. */
-const BITS = 2 ** 17;
-/** Macros that call each other, and values within each other. */
-const DEPTH = 150;
-/** Items of a range, as in jinja2's sandbox. */
-export const RANGE = 100_000;
+/** Maximum statements, iterations, calls and items of one render. */
+const MAX_STEPS = 20_000_000;
+/** Maximum UTF-16 units of a text that a template writes or computes. */
+const MAX_TEXT = 2 ** 26;
+/** Maximum bits of an integer. */
+const MAX_BITS = 2 ** 17;
+/** Maximum depth of nested macro calls, and of nested values. */
+const MAX_DEPTH = 150;
+/** Maximum items of a range, as in jinja2's sandbox. */
+export const MAX_RANGE = 100_000;
 
-/** A render is synchronous, so that one meter serves all of them in turn. */
+/** Renders are synchronous, so one counter serves all of them. */
 let steps = 0;
 let depth = 0;
 
-/** Begins a render. */
+/** Resets the counters at the start of a render. */
 export function resetMeter(): void {
-  steps = STEPS;
+  steps = MAX_STEPS;
   depth = 0;
 }
 
-/** Throws TemplateLimit if the render has used up its steps. */
+/** Counts steps. Throws TemplateLimit if the render has used all its steps. */
 export function spend(count = 1): void {
   steps -= count;
-  if (steps < 0) throw new TemplateLimit(`${STEPS} steps`, 'more');
+  if (steps < 0) throw new TemplateLimit(`${MAX_STEPS} steps`, 'more');
 }
 
-/** Accounts for work on a text. */
+/** Counts the work on a text of this length. */
 export function spendText(length: number): void {
   if (length >= 64) spend(length >>> 6);
 }
 
 /** Returns `text`. Throws TemplateLimit if it is too long. */
-export function bounded(text: string): string {
+export function requireBounded(text: string): string {
   requireText(text.length);
   return text;
 }
 
-/** Throws TemplateLimit if a text of `length` units is too long to be made. */
+/** Throws TemplateLimit if a text of `length` units would be too long. */
 export function requireText(length: number): void {
-  if (length > TEXT) throw new TemplateLimit(`${TEXT} characters of text`, String(length));
+  if (length > MAX_TEXT) throw new TemplateLimit(`${MAX_TEXT} characters of text`, String(length));
 }
 
-/** Throws TemplateLimit if an integer of `bits` bits is too large to be made. */
+/** Throws TemplateLimit if an integer of `bits` bits would be too large. */
 export function requireBits(bits: number): void {
-  if (bits > BITS) throw new TemplateLimit(`an integer of ${BITS} bits`, String(bits));
+  if (bits > MAX_BITS) throw new TemplateLimit(`an integer of ${MAX_BITS} bits`, String(bits));
 }
 
-/** Runs `work` one level deeper. Throws RecursionError where Python would. */
-export function deeper<T>(work: () => T): T {
-  if (++depth > DEPTH) {
+/** Runs `work` one level deeper. Throws RecursionError as Python does. */
+export function runDeeper<T>(work: () => T): T {
+  if (++depth > MAX_DEPTH) {
     throw new TemplateFault('RecursionError', 'maximum recursion depth exceeded');
   }
   try {

@@ -1,42 +1,51 @@
-// json.dumps() of values.
+// json.dumps() for template values.
 
 import { leading } from '../../runtime/required.js';
-import { sorted } from './arithmetic.js';
-import { bounded, deeper, spend, typeError } from './fault.js';
-import { decimal, digitsOf, str } from './print.js';
-import { Dict, Float, integerOf, isList, Tuple, textOf, typeName, type Value } from './values.js';
+import { sortValues } from './arithmetic.js';
+import { requireBounded, runDeeper, spend, typeError } from './fault.js';
+import { formatFloat, integerDigits, str } from './print.js';
+import {
+  Dict,
+  Float,
+  isList,
+  Tuple,
+  toIntegerOrNull,
+  toTextOrNull,
+  typeName,
+  type Value,
+} from './values.js';
 
 interface JsonOptions {
   ensureAscii: boolean;
-  /** The indent of a level; null for one line. */
+  /** Indentation of one level; null for one line. */
   indent: string | null;
   itemSeparator: string;
   keySeparator: string;
   sortKeys: boolean;
 }
 
-/** Throws TypeError for a value that JSON has no form of. */
+/** Returns the JSON of a value. Throws TypeError for a value without a JSON form. */
 export function dumps(value: Value, options: JsonOptions): string {
-  return bounded(stringify(value, options, '\n'));
+  return requireBounded(stringify(value, options, '\n'));
 }
 
-/** `line` is a line break with the indentation of the place. */
+/** Returns the JSON of a nested value. `line` is a line break with the current indentation. */
 function stringify(value: Value, options: JsonOptions, line: string): string {
   spend(8);
-  const text = textOf(value);
-  if (text !== null) return quotedJson(text, options.ensureAscii);
+  const text = toTextOrNull(value);
+  if (text !== null) return quoteJson(text, options.ensureAscii);
   if (value === null) return 'null';
   if (typeof value === 'boolean') return String(value);
-  const integer = integerOf(value);
-  if (integer !== null) return digitsOf(integer);
-  if (value instanceof Float) return floatText(value.value);
-  if (isList(value)) return deeper(() => list(value, options, line));
-  if (value instanceof Tuple) return deeper(() => list(value.items, options, line));
-  if (value instanceof Dict) return deeper(() => dict(value, options, line));
+  const integer = toIntegerOrNull(value);
+  if (integer !== null) return integerDigits(integer);
+  if (value instanceof Float) return stringifyFloat(value.value);
+  if (isList(value)) return runDeeper(() => stringifyList(value, options, line));
+  if (value instanceof Tuple) return runDeeper(() => stringifyList(value.items, options, line));
+  if (value instanceof Dict) return runDeeper(() => stringifyDict(value, options, line));
   throw typeError(`Object of type ${typeName(value)} is not JSON serializable`);
 }
 
-function list(items: readonly Value[], options: JsonOptions, line: string): string {
+function stringifyList(items: readonly Value[], options: JsonOptions, line: string): string {
   const inner = options.indent === null ? line : line + options.indent;
   return enclose(
     '[]',
@@ -46,17 +55,17 @@ function list(items: readonly Value[], options: JsonOptions, line: string): stri
   );
 }
 
-function dict(value: Dict, options: JsonOptions, line: string): string {
+function stringifyDict(value: Dict, options: JsonOptions, line: string): string {
   const inner = options.indent === null ? line : line + options.indent;
   const entries = options.sortKeys
-    ? sorted(
+    ? sortValues(
         value.entries().map((entry) => new Tuple(entry)),
         (entry) => entry,
         false,
       ).map((entry) => leading((entry as Tuple).items, 2))
     : value.entries();
   const parts = entries.map(([key, item]) => {
-    const name = quotedJson(keyText(key), options.ensureAscii);
+    const name = quoteJson(stringifyKey(key), options.ensureAscii);
     return `${name}${options.keySeparator}${stringify(item, options, inner)}`;
   });
   return enclose('{}', parts, options, line);
@@ -70,36 +79,36 @@ function enclose(
 ): string {
   const [open, close] = brackets;
   if (parts.length === 0) return brackets;
-  if (indent === null) return bounded(`${open}${parts.join(itemSeparator)}${close}`);
+  if (indent === null) return requireBounded(`${open}${parts.join(itemSeparator)}${close}`);
   const inner = line + indent;
-  return bounded(`${open}${inner}${parts.join(itemSeparator + inner)}${line}${close}`);
+  return requireBounded(`${open}${inner}${parts.join(itemSeparator + inner)}${line}${close}`);
 }
 
-function keyText(key: Value): string {
-  const text = textOf(key);
+function stringifyKey(key: Value): string {
+  const text = toTextOrNull(key);
   if (text !== null) return text;
   if (key === null) return 'null';
   if (typeof key === 'boolean') return String(key);
-  if (key instanceof Float) return floatText(key.value);
-  if (integerOf(key) !== null) return str(key);
+  if (key instanceof Float) return stringifyFloat(key.value);
+  if (toIntegerOrNull(key) !== null) return str(key);
   throw typeError(`keys must be str, int, float, bool or None, not ${typeName(key)}`);
 }
 
-function floatText(value: number): string {
+function stringifyFloat(value: number): string {
   if (Number.isNaN(value)) return 'NaN';
   if (!Number.isFinite(value)) return value > 0 ? 'Infinity' : '-Infinity';
-  return decimal(value);
+  return formatFloat(value);
 }
 
-function quotedJson(text: string, isAscii: boolean): string {
+function quoteJson(text: string, isAscii: boolean): string {
   const quoted = JSON.stringify(text);
-  if (isAscii) return quoted.replace(/[\x7f-\uffff]/g, unitEscape);
-  // Python leaves half a pair as it is, which JavaScript escapes.
+  if (isAscii) return quoted.replace(/[\x7f-\uffff]/g, escapeUnit);
+  // Python keeps half of a surrogate pair, JavaScript escapes it.
   if (!/[\ud800-\udfff]/.test(text)) return quoted;
   return quoted.replace(/\\(?:u(d[89a-f][0-9a-f]{2})|[\s\S])/g, (whole, hex: string | undefined) =>
     hex === undefined ? whole : String.fromCharCode(Number.parseInt(hex, 16)),
   );
 }
 
-const unitEscape = (unit: string): string =>
+const escapeUnit = (unit: string): string =>
   unit === '\x7f' ? unit : `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`;

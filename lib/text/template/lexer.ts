@@ -1,9 +1,9 @@
-// Cuts a template into tokens, as jinja2 does with trim_blocks and lstrip_blocks.
+// Splits a template into tokens, as jinja2 does with trim_blocks and lstrip_blocks.
 import { required } from '../../runtime/required.js';
 import { syntaxError } from './fault.js';
-import { codeEscape } from './print.js';
+import { escapeCode } from './print.js';
 import { SPACES } from './unicode.js';
-import { Float, normalized, type Value } from './values.js';
+import { Float, normalizeInteger, type Value } from './values.js';
 
 export type TokenType =
   | 'data'
@@ -19,10 +19,10 @@ export type TokenType =
 
 export interface Token {
   readonly type: TokenType;
-  /** The text of the token; for a string literal, its value. */
+  /** Text of the token. For a string literal, its value. */
   readonly value: string;
   readonly line: number;
-  /** Value of a number token. */
+  /** Value of a number literal. */
   readonly number?: Value;
 }
 
@@ -47,91 +47,93 @@ const LAST_BLANKS = new RegExp(`^[${SPACES}]+$`);
 
 const CLOSING: Readonly<Record<string, string>> = { '{': '}', '(': ')', '[': ']' };
 
-/** Throws TemplateSyntaxError. */
-export function tokensOf(template: string): Token[] {
+/** Returns the tokens of a template. Throws TemplateSyntaxError. */
+export function tokenize(template: string): Token[] {
   const source = template.replace(/\r\n?/g, '\n').replace(/\n$/, '');
   return new Lexer(source).run();
 }
 
 class Lexer {
   private readonly tokens: Token[] = [];
-  private at = 0;
+  private position = 0;
   private line = 1;
-  /** The position up to which `line` counts newlines. */
-  private counted = 0;
+  /** Position up to which `line` counts newlines. */
+  private countedTo = 0;
   /** Whether the last token ended a line. */
   private startsLine = true;
 
   constructor(private readonly source: string) {}
 
   run(): Token[] {
-    while (this.at < this.source.length) this.root();
+    while (this.position < this.source.length) this.readText();
     this.push('eof', '');
     return this.tokens;
   }
 
-  /** Text up to the next tag, and the tag. */
-  private root(): void {
+  /** Reads text up to the next tag, and the start of the tag. */
+  private readText(): void {
     const { source } = this;
-    TAG.lastIndex = this.at;
+    TAG.lastIndex = this.position;
     const tag = TAG.exec(source);
     if (tag === null) {
-      this.data(source.slice(this.at));
-      this.at = source.length;
+      this.pushData(source.slice(this.position));
+      this.position = source.length;
       return;
     }
-    const text = source.slice(this.at, tag.index);
+    const text = source.slice(this.position, tag.index);
     RAW.lastIndex = tag.index;
     const raw = RAW.exec(source);
     const mark = raw ? required(raw[1]) : (/[-+]/.exec(source[tag.index + 2] ?? '')?.[0] ?? '');
     const isVariable = tag[0] === '{{';
-    this.data(trimmedBefore(text, mark, isVariable, this.startsLine));
-    this.at = tag.index;
+    this.pushData(trimBeforeTag(text, mark, isVariable, this.startsLine));
+    this.position = tag.index;
     this.advance(raw ? raw[0].length : 2 + mark.length);
-    if (raw) this.raw();
-    else if (tag[0] === '{#') this.comment();
-    else this.code(isVariable ? 'variable' : 'block');
+    if (raw) this.readRaw();
+    else if (tag[0] === '{#') this.skipComment();
+    else this.readCode(isVariable ? 'variable' : 'block');
   }
 
-  private raw(): void {
-    RAW_END.lastIndex = this.at;
+  private readRaw(): void {
+    RAW_END.lastIndex = this.position;
     const end = RAW_END.exec(this.source);
-    if (end === null) throw syntaxError('Missing end of raw directive', this.lineAt(this.at));
-    const text = this.source.slice(this.at, end.index);
-    this.data(trimmedBefore(text, required(end[1]), false, this.startsLine));
-    this.at = end.index;
+    if (end === null)
+      throw syntaxError('Missing end of raw directive', this.advanceLine(this.position));
+    const text = this.source.slice(this.position, end.index);
+    this.pushData(trimBeforeTag(text, required(end[1]), false, this.startsLine));
+    this.position = end.index;
     this.advance(end[0].length);
   }
 
-  private comment(): void {
-    COMMENT_END.lastIndex = this.at;
+  private skipComment(): void {
+    COMMENT_END.lastIndex = this.position;
     const end = COMMENT_END.exec(this.source);
-    if (end === null) throw syntaxError('Missing end of comment tag', this.lineAt(this.at));
-    this.advance(end.index + end[0].length - this.at);
+    if (end === null)
+      throw syntaxError('Missing end of comment tag', this.advanceLine(this.position));
+    this.advance(end.index + end[0].length - this.position);
   }
 
-  /** Moves on, and notes whether a line has ended. */
+  /** Advances the position, and records whether a line has ended. */
   private advance(length: number): void {
-    this.at += length;
-    this.startsLine = this.source[this.at - 1] === '\n';
+    this.position += length;
+    this.startsLine = this.source[this.position - 1] === '\n';
   }
 
-  private code(kind: 'variable' | 'block'): void {
+  private readCode(kind: 'variable' | 'block'): void {
     this.push(`${kind}_begin`, '');
     const open: string[] = [];
     const end = kind === 'variable' ? VARIABLE_END : BLOCK_END;
-    while (this.at < this.source.length) {
+    while (this.position < this.source.length) {
       const closing = open.length === 0 ? this.match(end) : null;
       if (closing !== null) {
         this.push(`${kind}_end`, '');
         this.advance(closing.length);
         return;
       }
-      this.expressionToken(open);
+      this.readExpressionToken(open);
     }
   }
 
-  private expressionToken(open: string[]): void {
+  private readExpressionToken(open: string[]): void {
     const blanks = this.match(BLANKS);
     if (blanks !== null) {
       this.advance(blanks.length);
@@ -142,15 +144,15 @@ class Lexer {
     const digits = float ?? integer;
     if (digits !== null) {
       const plain = digits.replaceAll('_', '');
-      const number = float === null ? normalized(BigInt(plain)) : new Float(Number(plain));
+      const number = float === null ? normalizeInteger(BigInt(plain)) : new Float(Number(plain));
       this.push('number', digits, number);
       this.advance(digits.length);
       return;
     }
     const text = this.match(NAME) ?? this.match(STRING) ?? this.match(OPERATOR);
     if (text === null) {
-      const letter = String.fromCodePoint(required(this.source.codePointAt(this.at)));
-      throw syntaxError(`unexpected char '${letter}'`, this.lineAt(this.at));
+      const letter = String.fromCodePoint(required(this.source.codePointAt(this.position)));
+      throw syntaxError(`unexpected char '${letter}'`, this.advanceLine(this.position));
     }
     this.pushText(text, open);
     this.advance(text.length);
@@ -159,35 +161,35 @@ class Lexer {
   private pushText(text: string, open: string[]): void {
     const [first] = text as unknown as [string];
     if (first === '"' || first === "'") {
-      this.push('string', unescapeText(text.slice(1, -1), this.lineAt(this.at)));
+      this.push('string', unescapeText(text.slice(1, -1), this.advanceLine(this.position)));
     } else if (/[\p{L}\p{M}\p{N}\p{Pc}\u00b7\u0387]/u.test(text)) {
       if (!IDENTIFIER.test(text)) {
-        throw syntaxError('Invalid character in identifier', this.lineAt(this.at));
+        throw syntaxError('Invalid character in identifier', this.advanceLine(this.position));
       }
       this.push('name', text);
     } else {
-      this.balance(text, open);
+      this.checkBracket(text, open);
       this.push('operator', text);
     }
   }
 
-  /** Brackets belong together. */
-  private balance(operator: string, open: string[]): void {
+  /** Checks that brackets are paired. */
+  private checkBracket(operator: string, open: string[]): void {
     const closing = CLOSING[operator];
     if (closing !== undefined) open.push(closing);
     if (operator !== '}' && operator !== ')' && operator !== ']') return;
     const expected = open.pop();
     if (expected === operator) return;
     const hint = expected === undefined ? '' : `, expected '${expected}'`;
-    throw syntaxError(`unexpected '${operator}'${hint}`, this.lineAt(this.at));
+    throw syntaxError(`unexpected '${operator}'${hint}`, this.advanceLine(this.position));
   }
 
   private match(pattern: RegExp): string | null {
-    pattern.lastIndex = this.at;
+    pattern.lastIndex = this.position;
     return pattern.exec(this.source)?.[0] ?? null;
   }
 
-  private data(text: string): void {
+  private pushData(text: string): void {
     if (text !== '') this.push('data', text);
   }
 
@@ -195,19 +197,23 @@ class Lexer {
     this.tokens.push({
       type,
       value,
-      line: this.lineAt(this.at),
+      line: this.advanceLine(this.position),
       ...(number !== undefined && { number }),
     });
   }
 
-  private lineAt(at: number): number {
-    for (; this.counted < at; ++this.counted) if (this.source[this.counted] === '\n') this.line++;
+  private advanceLine(at: number): number {
+    for (; this.countedTo < at; ++this.countedTo)
+      if (this.source[this.countedTo] === '\n') this.line++;
     return this.line;
   }
 }
 
-/** The text before a tag: "-" strips its blanks, a block tag the indent of its own line. */
-function trimmedBefore(
+/**
+ * Returns the text before a tag: "-" strips trailing whitespace, a block tag the indentation of its
+ * own line.
+ */
+function trimBeforeTag(
   text: string,
   mark: string,
   isVariable: boolean,
@@ -237,11 +243,11 @@ const SIMPLE: Readonly<Record<string, string>> = {
 };
 const ESCAPE = /\\(?:([0-7]{1,3})|(x[\da-fA-F]{2}|u[\da-fA-F]{4}|U[\da-fA-F]{8})|[\s\S])/g;
 
-/** The value of a string literal, by Python's codec "unicode-escape". */
+/** Decodes a string literal with Python's codec "unicode-escape". */
 function unescapeText(text: string, line: number): string {
   if (!text.includes('\\')) return text;
-  // The codec reads ASCII: other letters are escapes to it as well.
-  const ascii = text.replace(/[\x80-\u{10ffff}]/gu, codeEscape);
+  // The codec reads ASCII, so other letters become escapes first.
+  const ascii = text.replace(/[\x80-\u{10ffff}]/gu, escapeCode);
   return ascii.replace(ESCAPE, (whole: string, octal?: string, hex?: string) => {
     if (octal !== undefined) return String.fromCharCode(Number.parseInt(octal, 8));
     if (hex !== undefined) {

@@ -1,29 +1,35 @@
-// The filters of jinja2 that read or make sequences.
+// Jinja2's filters that read or create sequences.
 import { defined } from '../../runtime/required.js';
-import { add, isEqual, isOrdered, sorted } from './arithmetic.js';
-import { item as itemOf } from './attributes.js';
-import { bounded, runtimeError, spend, TemplateFault, typeError } from './fault.js';
-import { indexOf } from './numbers.js';
-import { quoted, str } from './print.js';
-import { lengthOf, reversedOf, subscript } from './sequences.js';
-import { type Argument, type Body, type BoundFunction, bind, given } from './signature.js';
+import { add, isEqual, isOrdered, sortValues } from './arithmetic.js';
+import { readItem as itemOf } from './attributes.js';
+import { requireBounded, runtimeError, spend, TemplateFault, typeError } from './fault.js';
+import { requireIndex } from './numbers.js';
+import { quoteText, str } from './print.js';
+import { readSubscript, requireLength, reverseSequence } from './sequences.js';
+import {
+  type Argument,
+  type Body,
+  type BoundFunction,
+  bindFunction,
+  orDefault,
+} from './signature.js';
 import { FILTER_NAMES, TESTS } from './tests.js';
 import { filterError, TEXT_FILTERS } from './text-filters.js';
 import {
   Dict,
   DONE,
   Generator,
-  hashOf,
-  integerOf,
-  isTrue,
+  hashKey,
   iterate,
   type Keywords,
-  listOf,
   Markup,
   MISSING,
   type Next,
   Tuple,
-  textOf,
+  toBoolean,
+  toIntegerOrNull,
+  toList,
+  toTextOrNull,
   typeName,
   Undefined,
   type Value,
@@ -31,42 +37,42 @@ import {
 
 type Getter = (value: Value) => Value;
 
-/** Texts in lower case, where a filter takes no heed of it. */
-const ignoreCase = (value: Value): Value => textOf(value)?.toLowerCase() ?? value;
+/** Returns a text in lower case; other values unchanged. */
+const ignoreCase = (value: Value): Value => toTextOrNull(value)?.toLowerCase() ?? value;
 
 /**
  * Returns a getter of an attribute such as "a.b.0". It returns `otherwise` for undefined values.
  */
-function getterOf(attribute: Value, isCaseless: boolean, otherwise: Value = null): Getter {
-  const parts = partsOf(attribute);
+function createGetter(attribute: Value, isCaseless: boolean, otherwise: Value = null): Getter {
+  const parts = splitAttribute(attribute);
   return (value) => {
-    let found = value;
+    let current = value;
     for (const part of parts) {
       spend();
-      found = itemOf(found, part);
-      if (otherwise !== null && found instanceof Undefined) found = otherwise;
+      current = itemOf(current, part);
+      if (otherwise !== null && current instanceof Undefined) current = otherwise;
     }
-    return isCaseless ? ignoreCase(found) : found;
+    return isCaseless ? ignoreCase(current) : current;
   };
 }
 
-function partsOf(attribute: Value): readonly Value[] {
-  const text = textOf(attribute);
+function splitAttribute(attribute: Value): readonly Value[] {
+  const text = toTextOrNull(attribute);
   if (text === null) return attribute === null ? [] : [attribute];
   return text.split('.').map((part) => (/^\p{Nd}+$/u.test(part) ? Number(part) : part));
 }
 
-/** A getter for "a,b". Its values are compared one after the other. */
-function multiGetterOf(attribute: Value, isCaseless: boolean): Getter {
-  const text = textOf(attribute);
+/** Returns a getter for "a,b", whose values are compared one after the other. */
+function createMultiGetter(attribute: Value, isCaseless: boolean): Getter {
+  const text = toTextOrNull(attribute);
   const getters = (text === null ? [attribute] : text.split(',')).map((value) =>
-    getterOf(value, isCaseless),
+    createGetter(value, isCaseless),
   );
   return (value) => getters.map((get) => get(value));
 }
 
 /** A generator that starts at its first use. */
-function lazily(name: string, begin: () => Next): Generator {
+function createLazyGenerator(name: string, begin: () => Next): Generator {
   let next: Next | null = null;
   return new Generator(
     () => {
@@ -79,9 +85,9 @@ function lazily(name: string, begin: () => Next): Generator {
   );
 }
 
-/** A generator over a list that is computed at its first use. */
-const lazyList = (name: string, compute: () => readonly Value[]): Generator =>
-  lazily(name, () => {
+/** Returns a generator over a list that is computed at its first use. */
+const createLazyList = (name: string, compute: () => readonly Value[]): Generator =>
+  createLazyGenerator(name, () => {
     const list = compute();
     let at = 0;
     return () => (at < list.length ? defined(list[at++]) : DONE);
@@ -96,60 +102,60 @@ function mapNext(next: Next, convert: Getter): Next {
 
 const END: Next = () => DONE;
 
-/** map(): an attribute of each item, or a filter applied to it. */
+/** map(): returns an attribute of each item, or applies a filter to it. */
 function map(value: Value, args: readonly Value[], keywords: Keywords): Value {
-  return lazily('sync_do_map', () => {
-    if (!isTrue(value)) return END;
-    const convert = conversionOf(args, keywords);
+  return createLazyGenerator('sync_do_map', () => {
+    if (!toBoolean(value)) return END;
+    const convert = createConversion(args, keywords);
     return mapNext(iterate(value), convert);
   });
 }
 
-function conversionOf(args: readonly Value[], keywords: Keywords): Getter {
+function createConversion(args: readonly Value[], keywords: Keywords): Getter {
   const attribute = keywords.get('attribute');
   if (args.length === 0 && attribute !== undefined) {
     for (const name of keywords.keys()) {
       if (name === 'attribute' || name === 'default') continue;
-      throw filterError(`Unexpected keyword argument ${quoted(name)}`);
+      throw filterError(`Unexpected keyword argument ${quoteText(name)}`);
     }
-    return getterOf(attribute, false, keywords.get('default') ?? null);
+    return createGetter(attribute, false, keywords.get('default') ?? null);
   }
   const [name, ...rest] = args;
   if (name === undefined) throw filterError('map requires a filter argument');
-  const filter = named(FILTERS, 'filter', name);
+  const filter = findNamed(FILTERS, 'filter', name);
   return (value) => filter([value, ...rest], keywords);
 }
 
-/** A filter or a test that a template names in a text. */
-function named(
+/** Returns the filter or test that a template names by a string. */
+function findNamed(
   table: ReadonlyMap<string, BoundFunction>,
   kind: string,
   name: Value,
 ): BoundFunction {
-  const key = textOf(name);
-  if (key === null) hashOf(name);
-  const found = key === null ? undefined : table.get(key);
-  if (found) return found;
-  throw runtimeError(`No ${kind} named ${key === null ? str(name) : quoted(key)}.`);
+  const key = toTextOrNull(name);
+  if (key === null) hashKey(name);
+  const fn = key === null ? undefined : table.get(key);
+  if (fn) return fn;
+  throw runtimeError(`No ${kind} named ${key === null ? str(name) : quoteText(key)}.`);
 }
 
-/** `keeps` is the answer of the test that keeps an item. */
+/** Defines a selection filter. It keeps an item if the test returns `keeps`. */
 function select(keeps: boolean, byAttribute: boolean): Body {
   return (value: Value, args: readonly Value[], keywords: Keywords) =>
-    lazily('select_or_reject', () => {
-      if (!isTrue(value)) return END;
+    createLazyGenerator('select_or_reject', () => {
+      if (!toBoolean(value)) return END;
       const [attribute] = args;
       if (byAttribute && attribute === undefined) {
         throw filterError('Missing parameter for attribute name');
       }
-      const get = byAttribute ? getterOf(defined(attribute), false) : (value: Value) => value;
+      const get = byAttribute ? createGetter(defined(attribute), false) : (value: Value) => value;
       const [test, ...rest] = byAttribute ? args.slice(1) : args;
       const next = iterate(value);
       const isKept = (value: Value): boolean => {
         const key = get(value);
-        if (test === undefined) return isTrue(key) === keeps;
-        const check = named(TESTS, 'test', test);
-        return isTrue(check([key, ...rest], keywords)) === keeps;
+        if (test === undefined) return toBoolean(key) === keeps;
+        const check = findNamed(TESTS, 'test', test);
+        return toBoolean(check([key, ...rest], keywords)) === keeps;
       };
       return () => {
         for (let item = next(); item !== DONE; item = next()) {
@@ -163,8 +169,8 @@ function select(keeps: boolean, byAttribute: boolean): Body {
 
 function join(value: Value, separator: Argument, attribute: Argument): Value {
   const isPlain = attribute === undefined || attribute === null;
-  const get = isPlain ? null : getterOf(attribute, false);
-  const by = str(given(separator, ''));
+  const get = isPlain ? null : createGetter(attribute, false);
+  const by = str(orDefault(separator, ''));
   const next = iterate(value);
   let text = '';
   let isFirst = true;
@@ -173,7 +179,7 @@ function join(value: Value, separator: Argument, attribute: Argument): Value {
     const part = str(get === null ? item : get(item));
     text += isFirst ? part : by + part;
     isFirst = false;
-    bounded(text);
+    requireBounded(text);
   }
   return text;
 }
@@ -189,21 +195,21 @@ function last(value: Value): Value {
 }
 
 function requireReversed(value: Value): Generator {
-  const reversed = reversedOf(value);
+  const reversed = reverseSequence(value);
   if (reversed !== null) return reversed;
   throw typeError(`'${typeName(value)}' object is not reversible`);
 }
 
 function reverse(value: Value): Value {
-  const text = textOf(value);
+  const text = toTextOrNull(value);
   if (text !== null) {
-    const whole = Array.from(text).reverse().join('');
-    return value instanceof Markup ? new Markup(whole) : whole;
+    const reversedText = Array.from(text).reverse().join('');
+    return value instanceof Markup ? new Markup(reversedText) : reversedText;
   }
-  const reversed = reversedOf(value);
+  const reversed = reverseSequence(value);
   if (reversed !== null) return reversed;
   try {
-    return [...listOf(value)].reverse();
+    return [...toList(value)].reverse();
   } catch (error) {
     if (!(error instanceof TemplateFault) || error.kind !== 'TypeError') throw error;
     throw filterError('argument must be iterable');
@@ -211,15 +217,15 @@ function reverse(value: Value): Value {
 }
 
 function random(value: Value): Value {
-  const length = lengthOf(value);
+  const length = requireLength(value);
   if (length === 0) return new Undefined('No random item, sequence was empty.');
-  const found = subscript(value, Math.floor(Math.random() * length));
-  if (found === MISSING) throw new TemplateFault('KeyError', 'random() of a dict');
-  return found;
+  const item = readSubscript(value, Math.floor(Math.random() * length));
+  if (item === MISSING) throw new TemplateFault('KeyError', 'random() of a dict');
+  return item;
 }
 
 function dictSort(value: Value, isCased: Argument, by: Argument, isReverse: Argument): Value {
-  const key = given(by, 'key');
+  const key = orDefault(by, 'key');
   if (key !== 'key' && key !== 'value') {
     throw filterError('You can only sort by either "key" or "value"');
   }
@@ -232,21 +238,21 @@ function dictSort(value: Value, isCased: Argument, by: Argument, isReverse: Argu
   }
   const at = key === 'key' ? 0 : 1;
   const get = (pair: Value): Value => {
-    const own = defined((pair as Tuple).items[at]);
-    return isTrue(isCased ?? false) ? own : ignoreCase(own);
+    const component = defined((pair as Tuple).items[at]);
+    return toBoolean(isCased ?? false) ? component : ignoreCase(component);
   };
   const pairs = value.entries().map((entry) => new Tuple(entry));
-  return sorted(pairs, get, isTrue(isReverse ?? false));
+  return sortValues(pairs, get, toBoolean(isReverse ?? false));
 }
 
 function sort(value: Value, isReverse: Argument, isCased: Argument, attribute: Argument): Value {
-  const get = multiGetterOf(attribute ?? null, !isTrue(isCased ?? false));
-  return sorted(listOf(value), get, isTrue(isReverse ?? false));
+  const get = createMultiGetter(attribute ?? null, !toBoolean(isCased ?? false));
+  return sortValues(toList(value), get, toBoolean(isReverse ?? false));
 }
 
 function unique(value: Value, isCased: Argument, attribute: Argument): Value {
-  return lazily('do_unique', () => {
-    const get = getterOf(attribute ?? null, !isTrue(isCased ?? false));
+  return createLazyGenerator('do_unique', () => {
+    const get = createGetter(attribute ?? null, !toBoolean(isCased ?? false));
     const seen = new Dict();
     const next = iterate(value);
     return () => {
@@ -262,13 +268,13 @@ function unique(value: Value, isCased: Argument, attribute: Argument): Value {
   });
 }
 
-/** min() and max(): the first of the smallest, or of the largest. */
-function extreme(operator: '<' | '>'): Body {
+/** Defines min() or max(), which return the first extreme item. */
+function defineExtreme(operator: '<' | '>'): Body {
   return (value: Value, isCased: Argument, attribute: Argument) => {
     const next = iterate(value);
     let best = next();
     if (best === DONE) return new Undefined('No aggregated item, sequence was empty.');
-    const get = getterOf(attribute ?? null, !isTrue(isCased ?? false));
+    const get = createGetter(attribute ?? null, !toBoolean(isCased ?? false));
     let key = get(best);
     for (let item = next(); item !== DONE; item = next()) {
       spend();
@@ -281,9 +287,10 @@ function extreme(operator: '<' | '>'): Body {
 
 function sum(value: Value, attribute: Argument, start: Argument): Value {
   const isPlain = attribute === undefined || attribute === null;
-  const get = isPlain ? null : getterOf(attribute, false);
-  let total = given(start, 0);
-  if (textOf(total) !== null) throw typeError("sum() can't sum strings [use ''.join(seq) instead]");
+  const get = isPlain ? null : createGetter(attribute, false);
+  let total = orDefault(start, 0);
+  if (toTextOrNull(total) !== null)
+    throw typeError("sum() can't sum strings [use ''.join(seq) instead]");
   const next = iterate(value);
   for (let item = next(); item !== DONE; item = next()) {
     spend();
@@ -293,11 +300,11 @@ function sum(value: Value, attribute: Argument, start: Argument): Value {
 }
 
 function groupBy(value: Value, attribute: Value, otherwise: Argument, isCased: Argument): Value {
-  const isCaseless = !isTrue(isCased ?? false);
-  const get = getterOf(attribute, isCaseless, otherwise ?? null);
-  const plain = getterOf(attribute, false, otherwise ?? null);
+  const isCaseless = !toBoolean(isCased ?? false);
+  const get = createGetter(attribute, isCaseless, otherwise ?? null);
+  const plain = createGetter(attribute, false, otherwise ?? null);
   const groups: { key: Value; items: Value[] }[] = [];
-  for (const item of sorted(listOf(value), get, false)) {
+  for (const item of sortValues(toList(value), get, false)) {
     const key = get(item);
     const group = groups.at(-1);
     if (group && isEqual(group.key, key)) group.items.push(item);
@@ -310,7 +317,7 @@ function groupBy(value: Value, attribute: Value, otherwise: Argument, isCased: A
 }
 
 function batch(value: Value, lineCount: Value, fill: Argument): Value {
-  return lazyList('do_batch', () => {
+  return createLazyList('do_batch', () => {
     const next = iterate(value);
     const lines: Value[][] = [];
     let line: Value[] = [];
@@ -325,7 +332,7 @@ function batch(value: Value, lineCount: Value, fill: Argument): Value {
     if (line.length === 0) return lines;
     const by = fill ?? null;
     if (by !== null && isOrdered('<', line.length, lineCount)) {
-      const missing = indexOf(lineCount) - line.length;
+      const missing = requireIndex(lineCount) - line.length;
       spend(missing);
       for (let i = 0; i < missing; ++i) line.push(by);
     }
@@ -334,8 +341,8 @@ function batch(value: Value, lineCount: Value, fill: Argument): Value {
 }
 
 function sliceInto(value: Value, slices: Value, fill: Argument): Value {
-  return lazyList('sync_do_slice', () => {
-    const items = listOf(value);
+  return createLazyList('sync_do_slice', () => {
+    const items = toList(value);
     const count = requireInteger(slices);
     if (count === 0)
       throw new TemplateFault('ZeroDivisionError', 'integer division or modulo by zero');
@@ -357,53 +364,53 @@ function sliceInto(value: Value, slices: Value, fill: Argument): Value {
 
 function requireInteger(value: Value): number {
   if (value instanceof Undefined) throw value.fault();
-  if (integerOf(value) !== null) return indexOf(value);
+  if (toIntegerOrNull(value) !== null) return requireIndex(value);
   throw typeError(`'${typeName(value)}' object cannot be interpreted as an integer`);
 }
 
 function items(value: Value): Value {
-  return lazyList('do_items', () => {
+  return createLazyList('do_items', () => {
     if (value instanceof Undefined) return [];
     if (!(value instanceof Dict)) throw typeError('Can only get item pairs from a mapping.');
     return value.entries().map((entry) => new Tuple(entry));
   });
 }
 
-const selection = (keeps: boolean, byAttribute: boolean): readonly [string, Body] => [
+const defineSelection = (keeps: boolean, byAttribute: boolean): readonly [string, Body] => [
   'value *args **keywords',
   select(keeps, byAttribute),
 ];
 
 const LIST_FILTERS: Readonly<Record<string, readonly [string, Body]>> = {
   batch: ['value linecount fill_with?', batch],
-  count: ['obj /', lengthOf],
+  count: ['obj /', requireLength],
   dictsort: ['value case_sensitive? by? reverse?', dictSort],
   first: ['seq', first],
   groupby: ['value attribute default? case_sensitive?', groupBy],
   items: ['value', items],
   join: ['value d? attribute?', join],
   last: ['seq', last],
-  length: ['obj /', lengthOf],
-  list: ['value', (value: Value) => listOf(value).slice()],
+  length: ['obj /', requireLength],
+  list: ['value', (value: Value) => toList(value).slice()],
   map: ['value *args **keywords', map],
-  max: ['value case_sensitive? attribute?', extreme('>')],
-  min: ['value case_sensitive? attribute?', extreme('<')],
+  max: ['value case_sensitive? attribute?', defineExtreme('>')],
+  min: ['value case_sensitive? attribute?', defineExtreme('<')],
   random: ['seq', random],
-  reject: selection(false, false),
-  rejectattr: selection(false, true),
+  reject: defineSelection(false, false),
+  rejectattr: defineSelection(false, true),
   reverse: ['value', reverse],
-  select: selection(true, false),
-  selectattr: selection(true, true),
+  select: defineSelection(true, false),
+  selectattr: defineSelection(true, true),
   slice: ['value slices fill_with?', sliceInto],
   sort: ['value reverse? case_sensitive? attribute?', sort],
   sum: ['iterable attribute? start?', sum],
   unique: ['value case_sensitive? attribute?', unique],
 };
 
-/** Filters by name. Their first argument is the value. */
+/** Filters by name. The value is their first argument. */
 export const FILTERS: ReadonlyMap<string, BoundFunction> = new Map(
   Object.entries({ ...TEXT_FILTERS, ...LIST_FILTERS }).map(([name, [parameters, body]]) => {
     FILTER_NAMES.add(name);
-    return [name, bind(name, parameters, body)] as const;
+    return [name, bindFunction(name, parameters, body)] as const;
   }),
 );

@@ -1,7 +1,7 @@
 // Compiles {% for %}.
 import { required } from '../../runtime/required.js';
-import { type Access, accessOf, compileExpression, Frame } from './expressions.js';
-import { deeper, spend, syntaxError } from './fault.js';
+import { compileExpression, createAccess, Frame, type VariableAccess } from './expressions.js';
+import { runDeeper, spend, syntaxError } from './fault.js';
 import type { Expression, For, Node, Target } from './nodes.js';
 import { str } from './print.js';
 import { LoopContext } from './render.js';
@@ -9,50 +9,50 @@ import {
   type Assigner,
   BREAK,
   CONTINUE,
+  type CompileSite,
   compileEntry,
   compileExit,
   compileTarget,
-  inner,
-  type Run,
+  nestSite,
+  type RunStatement,
   type Signal,
-  type Site,
 } from './site.js';
-import { FunctionScope, someNode, undeclaredIn } from './symbols.js';
-import { DONE, Generator, isTrue, iterate, type Next, type Value } from './values.js';
+import { FunctionScope, findUndeclared, someNode } from './symbols.js';
+import { DONE, Generator, iterate, type Next, toBoolean, type Value } from './values.js';
 
-/** Whether the statements read "loop", or may. */
+/** Returns whether the statements may read "loop". */
 const readsLoop = (body: readonly Node[]): boolean =>
-  undeclaredIn(body, ['loop']).size > 0 ||
+  findUndeclared(body, ['loop']).size > 0 ||
   someNode(body, (node) => node.type === 'Block' && node.isScoped);
 
-interface Loop {
+interface CompiledLoop {
   node: For;
-  site: Site;
+  site: CompileSite;
   assign: Assigner;
-  setLoop: Access['write'] | null;
+  setLoop: VariableAccess['write'] | null;
   enter(frame: Frame): void;
   exit(frame: Frame): void;
-  body: Run;
-  otherwise: Run;
-  /** Returns the items for which the test of the loop holds. */
-  tested(frame: Frame, iterable: Value): Value;
+  body: RunStatement;
+  otherwise: RunStatement;
+  /** Returns the items that pass the test of the loop. */
+  testItems(frame: Frame, iterable: Value): Value;
 }
 
-export function compileFor(node: For, site: Site): Run {
+export function compileFor(node: For, site: CompileSite): RunStatement {
   requireNoLoopTarget(node);
   const scope = node.isRecursive ? new FunctionScope(site.scope) : site.scope;
   const loop = compileLoop(node, site, scope);
   const iterated = compileExpression(node.iterated, site);
   if (!node.isRecursive) {
-    return (frame) => runLoop(loop, frame, loop.tested(frame, iterated(frame)), null);
+    return (frame) => runLoop(loop, frame, loop.testItems(frame, iterated(frame)), null);
   }
   return (frame) => {
     const recurse = (iterable: Value, depth: number): Value =>
-      deeper(() => {
-        const ownFrame = new Frame(frame, frame.render);
-        const items = loop.tested(ownFrame, iterable);
+      runDeeper(() => {
+        const loopFrame = new Frame(frame, frame.render);
+        const items = loop.testItems(loopFrame, iterable);
         const text = frame.render.capture(() => {
-          runLoop(loop, ownFrame, items, (setting) => new LoopContext(setting, recurse, depth));
+          runLoop(loop, loopFrame, items, (setting) => new LoopContext(setting, recurse, depth));
           return 0;
         });
         return required(text);
@@ -70,49 +70,49 @@ function requireNoLoopTarget(node: For): void {
   }
 }
 
-function compileLoop(node: For, site: Site, scope: FunctionScope): Loop {
-  const own = { ...inner(site, scope), isInLoop: true };
+function compileLoop(node: For, site: CompileSite, scope: FunctionScope): CompiledLoop {
+  const bodySite = { ...nestSite(site, scope), isInLoop: true };
   const isExtended = node.isRecursive || readsLoop(node.body);
-  if (isExtended) own.symbols.declareParameter('loop');
-  own.symbols.visitTarget(node.target);
-  own.symbols.visitAll(node.body);
-  const outside = inner(site, scope);
+  if (isExtended) bodySite.symbols.declareParameter('loop');
+  bodySite.symbols.visitTarget(node.target);
+  bodySite.symbols.visitAll(node.body);
+  const outside = nestSite(site, scope);
   outside.isInLoop = site.isInLoop && !node.isRecursive;
   outside.symbols.visitAll(node.otherwise);
-  const loopVariable = own.symbols.find('loop');
+  const loopVariable = bodySite.symbols.find('loop');
   const enterElse = compileEntry(outside.symbols, scope);
   const otherwise = site.compileBody(node.otherwise, outside);
   return {
     node,
-    site: own,
-    assign: compileTarget(node.target, own),
-    setLoop: isExtended ? accessOf(required(loopVariable), scope).write : null,
-    enter: compileEntry(own.symbols, scope),
-    exit: compileExit(own.symbols, scope),
-    body: site.compileBody(node.body, own),
+    site: bodySite,
+    assign: compileTarget(node.target, bodySite),
+    setLoop: isExtended ? createAccess(required(loopVariable), scope).write : null,
+    enter: compileEntry(bodySite.symbols, scope),
+    exit: compileExit(bodySite.symbols, scope),
+    body: site.compileBody(node.body, bodySite),
     otherwise: (frame) => {
       enterElse(frame);
       return otherwise(frame);
     },
-    tested: compileTestedItems(node, site, scope),
+    testItems: compileTestedItems(node, site, scope),
   };
 }
 
-/** Compiles a generator of the items for which the test of the loop holds. */
+/** Compiles a generator of the items that pass the test of the loop. */
 function compileTestedItems(
   node: For,
-  site: Site,
+  site: CompileSite,
   scope: FunctionScope,
 ): (frame: Frame, iterable: Value) => Value {
   if (node.test === null) return (_, iterable) => iterable;
-  const ownSite = inner(site, new FunctionScope(scope));
-  ownSite.symbols.visitTarget(node.target);
-  ownSite.symbols.visitAll([node.test]);
-  const enter = compileEntry(ownSite.symbols, ownSite.scope);
-  const assign = compileTarget(node.target, ownSite);
-  const test = compileExpression(node.test, ownSite);
+  const testSite = nestSite(site, new FunctionScope(scope));
+  testSite.symbols.visitTarget(node.target);
+  testSite.symbols.visitAll([node.test]);
+  const enter = compileEntry(testSite.symbols, testSite.scope);
+  const assign = compileTarget(node.target, testSite);
+  const test = compileExpression(node.test, testSite);
   const { target } = node;
-  const again = target.type === 'Tuple' ? compileExpression(loadTarget(target), ownSite) : null;
+  const again = target.type === 'Tuple' ? compileExpression(loadTarget(target), testSite) : null;
   return (outer, iterable) => {
     const frame = new Frame(outer, outer.render);
     let next: Next | null = null;
@@ -124,14 +124,14 @@ function compileTestedItems(
       for (let item = next(); item !== DONE; item = next()) {
         spend();
         assign(frame, item);
-        if (isTrue(test(frame))) return again === null ? item : again(frame);
+        if (toBoolean(test(frame))) return again === null ? item : again(frame);
       }
       return DONE;
     });
   };
 }
 
-/** The targets of a loop as an expression that reads them. */
+/** Converts the targets of a loop to an expression that reads them. */
 function loadTarget(target: Target): Expression {
   if (target.type === 'Name') return { ...target, context: 'load' };
   if (target.type !== 'Tuple') return target;
@@ -139,7 +139,7 @@ function loadTarget(target: Target): Expression {
 }
 
 function runLoop(
-  loop: Loop,
+  loop: CompiledLoop,
   frame: Frame,
   iterable: Value,
   contextOf: ((iterable: Value) => LoopContext) | null,
@@ -155,7 +155,7 @@ function runLoop(
     enter(frame);
     const signal = body(frame);
     if (signal === BREAK) break;
-    // As in jinja2, an iteration that "continue" ends does not count for "else".
+    // As in jinja2, an iteration that ends by "continue" does not count for "else".
     if (signal !== CONTINUE) isEmpty = false;
     frame.render.line = node.line;
   }

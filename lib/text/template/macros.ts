@@ -1,12 +1,18 @@
 // Compiles {% macro %}, {% call %} and {% generation %}.
 import { required } from '../../runtime/required.js';
-import { accessOf, compileCall, compileExpression, Frame } from './expressions.js';
+import { compileCall, compileExpression, createAccess, Frame } from './expressions.js';
 import { syntaxError } from './fault.js';
 import type { CallBlock, Macro as MacroNode, Target } from './nodes.js';
 import { str } from './print.js';
 import { Macro, type MacroPlan } from './render.js';
-import { compileAssign, compileEntry, inner, type Run, type Site } from './site.js';
-import { FunctionScope, undeclaredIn } from './symbols.js';
+import {
+  type CompileSite,
+  compileAssign,
+  compileEntry,
+  nestSite,
+  type RunStatement,
+} from './site.js';
+import { FunctionScope, findUndeclared } from './symbols.js';
 import { MISSING, type Value } from './values.js';
 
 interface CompiledMacro {
@@ -14,13 +20,13 @@ interface CompiledMacro {
   run(outer: Frame, values: readonly (Value | typeof MISSING)[]): string;
 }
 
-function compileSignature(node: MacroNode | CallBlock, site: Site): CompiledMacro {
+function compileSignature(node: MacroNode | CallBlock, site: CompileSite): CompiledMacro {
   const scope = new FunctionScope(site.scope);
-  const own = { ...inner(site, scope), isInLoop: false };
+  const macroSite = { ...nestSite(site, scope), isInLoop: false };
   const content = [...node.parameters, ...node.defaults, ...node.body];
-  own.symbols.visitAll(content);
+  macroSite.symbols.visitAll(content);
   const names = node.parameters.map(({ name }) => name);
-  const undeclared = undeclaredIn(node.body, ['caller', 'kwargs', 'varargs']);
+  const undeclared = findUndeclared(node.body, ['caller', 'kwargs', 'varargs']);
   const at = names.indexOf('caller');
   const hasDefault = at >= names.length - node.defaults.length;
   if (undeclared.has('caller') && at >= 0 && !hasDefault) {
@@ -34,17 +40,17 @@ function compileSignature(node: MacroNode | CallBlock, site: Site): CompiledMacr
   for (const name of ['kwargs', 'varargs']) {
     if (undeclared.has(name) && !names.includes(name)) extra.push(name);
   }
-  for (const name of extra) own.symbols.declareParameter(name);
-  own.symbols.visitAll(content);
+  for (const name of extra) macroSite.symbols.declareParameter(name);
+  macroSite.symbols.visitAll(content);
   const accesses = [...names, ...extra].map((name) =>
-    accessOf(required(own.symbols.find(name)), scope),
+    createAccess(required(macroSite.symbols.find(name)), scope),
   );
   const defaults = node.parameters.map((_, i) => {
     const value = node.defaults[i - names.length + node.defaults.length];
-    return value === undefined ? null : compileExpression(value, own);
+    return value === undefined ? null : compileExpression(value, macroSite);
   });
-  const enter = compileEntry(own.symbols, scope);
-  const body = site.compileBody(node.body, own);
+  const enter = compileEntry(macroSite.symbols, scope);
+  const body = site.compileBody(node.body, macroSite);
   const plan = {
     name: node.type === 'Macro' ? node.name : null,
     parameters: names,
@@ -68,30 +74,30 @@ function compileSignature(node: MacroNode | CallBlock, site: Site): CompiledMacr
   return { plan, run };
 }
 
-const macroOf = ({ plan, run }: CompiledMacro, frame: Frame): Macro =>
+const createMacro = ({ plan, run }: CompiledMacro, frame: Frame): Macro =>
   new Macro({ ...plan, run: (values) => run(frame, values) });
 
-export function compileMacro(node: MacroNode, site: Site): Run {
+export function compileMacro(node: MacroNode, site: CompileSite): RunStatement {
   const macro = compileSignature(node, site);
   const target: Target = { type: 'Name', name: node.name, context: 'store' };
-  return compileAssign(target, (frame) => macroOf(macro, frame), site);
+  return compileAssign(target, (frame) => createMacro(macro, frame), site);
 }
 
-export function compileCallBlock(node: CallBlock, site: Site): Run {
+export function compileCallBlock(node: CallBlock, site: CompileSite): RunStatement {
   const caller = compileSignature(node, site);
   if (node.call === null) return compileGeneration(caller);
-  const call = compileCall(node.call, site, (frame) => macroOf(caller, frame));
+  const call = compileCall(node.call, site, (frame) => createMacro(caller, frame));
   return (frame) => {
     frame.render.write(str(call(frame)));
     return 0;
   };
 }
 
-/** {% generation %}: records its span of the text, or writes marks around it. */
-function compileGeneration(body: CompiledMacro): Run {
+/** Compiles {% generation %}: records the span of its text, or writes marks around it. */
+function compileGeneration(body: CompiledMacro): RunStatement {
   return (frame) => {
     const { render } = frame;
-    const text = str(macroOf(body, frame).call([], new Map()));
+    const text = str(createMacro(body, frame).call([], new Map()));
     const { marks } = render;
     if (render.captures > 0) render.hasCapturedSpan = true;
     const start = render.out.length;

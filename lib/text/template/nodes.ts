@@ -7,7 +7,7 @@ export interface Name {
   context: 'load' | 'store' | 'param';
 }
 
-/** `ns.name`, which is assigned to. */
+/** `ns.name` as a target of an assignment. */
 export interface NamespaceTarget {
   type: 'NamespaceTarget';
   name: string;
@@ -35,7 +35,7 @@ export interface Call extends Arguments {
   node: Expression;
 }
 
-/** `node` is null where a block of text is filtered. */
+/** `node` is null in a filter block. */
 export interface Filter extends Arguments {
   type: 'Filter';
   node: Expression | null;
@@ -89,12 +89,12 @@ export interface If {
   line: number;
   test: Expression;
   body: Statement[];
-  /** Each of them an If without further branches. */
+  /** Each branch is an If without further branches. */
   branches: If[];
   otherwise: Statement[];
 }
 
-/** A macro, or the body of a call block, which is one without a name. */
+/** Parameters and body of a macro or a call block. */
 export interface Signature {
   parameters: Name[];
   /** Defaults of the last parameters. */
@@ -108,7 +108,7 @@ export interface Macro extends Signature {
   name: string;
 }
 
-/** `call` is null for {% generation %}, which renders its body and marks it. */
+/** `call` is null for {% generation %}, which marks the text of its body. */
 export interface CallBlock extends Signature {
   type: 'CallBlock';
   line: number;
@@ -154,7 +154,7 @@ export interface Block {
   body: Statement[];
 }
 
-/** Text, and expressions that are printed. */
+/** Text and printed expressions. */
 export interface Output {
   type: 'Output';
   line: number;
@@ -173,27 +173,27 @@ export type Statement =
   | AssignBlock
   | Block
   | { type: 'Break' | 'Continue'; line: number }
-  /** extends, include and import: there are no other templates. */
+  /** extends, include and import, which are errors: there are no other templates. */
   | { type: 'Load'; line: number; tag: string; node: Expression; stored: string[] };
 
 export type Node = Statement | Expression;
 
-function inArguments({ args, keywords, rest, restKeywords }: Arguments): Node[] {
+function argumentNodes({ args, keywords, rest, restKeywords }: Arguments): Node[] {
   const last = [rest, restKeywords].filter((item) => item !== null) as Node[];
   return [...args, ...keywords.map(({ value }) => value), ...last];
 }
 
-/** Filters that read their context. jinja2 does not fold them into constants. */
-const READING = new Set(['map', 'random', 'reject', 'rejectattr', 'select', 'selectattr']);
+/** Filters that read the context; jinja2 does not fold them into constants. */
+const CONTEXT_FILTERS = new Set(['map', 'random', 'reject', 'rejectattr', 'select', 'selectattr']);
 
-/** Returns whether jinja2 computes the expression when it compiles it. */
+/** Returns whether jinja2 evaluates the expression at compile time. */
 export function isConstant(node: Node): boolean {
   const isOpen = node.type === 'Name' || node.type === 'NamespaceTarget' || node.type === 'Call';
-  if (isOpen || (node.type === 'Filter' && READING.has(node.name))) return false;
+  if (isOpen || (node.type === 'Filter' && CONTEXT_FILTERS.has(node.name))) return false;
   return childrenOf(node).every(isConstant);
 }
 
-/** The nodes directly within a node, in jinja2's order. */
+/** Returns the direct children of a node, in jinja2's order. */
 export function childrenOf(node: Node): readonly Node[] {
   switch (node.type) {
     case 'Tuple':
@@ -202,7 +202,7 @@ export function childrenOf(node: Node): readonly Node[] {
     case 'Call':
     case 'Filter':
     case 'Test':
-      return node.node === null ? inArguments(node) : [node.node, ...inArguments(node)];
+      return node.node === null ? argumentNodes(node) : [node.node, ...argumentNodes(node)];
     case 'Slice':
       return node.bounds.filter((bound) => bound !== null) as Node[];
     case 'Dict':
@@ -223,11 +223,11 @@ export function childrenOf(node: Node): readonly Node[] {
     case 'Item':
       return [node.node, node.key];
     default:
-      return inStatement(node);
+      return statementNodes(node);
   }
 }
 
-function inStatement(node: Node): readonly Node[] {
+function statementNodes(node: Node): readonly Node[] {
   switch (node.type) {
     case 'Output':
       return node.parts.filter((part) => typeof part !== 'string') as Node[];
@@ -244,8 +244,8 @@ function inStatement(node: Node): readonly Node[] {
     case 'Macro':
       return [...node.parameters, ...node.defaults, ...node.body];
     case 'CallBlock': {
-      const own = [...node.parameters, ...node.defaults, ...node.body];
-      return node.call === null ? own : [node.call, ...own];
+      const signatureNodes = [...node.parameters, ...node.defaults, ...node.body];
+      return node.call === null ? signatureNodes : [node.call, ...signatureNodes];
     }
     case 'FilterBlock':
       return [...node.body, node.filter];

@@ -1,9 +1,9 @@
-// Helpers of both text formats: digits of floats, signs, characters.
-import { exponential, fixed, general } from './digits.js';
+// Helpers of both text formats: digits of floats, signs and characters.
+import { formatExponential, formatFixed, formatGeneral } from './digits.js';
 import { requireText, TemplateFault, typeError, valueError } from './fault.js';
-import { codeEscape } from './print.js';
+import { escapeCode } from './print.js';
 import { textLength } from './unicode.js';
-import { integerOf, textOf, type Value } from './values.js';
+import { toIntegerOrNull, toTextOrNull, type Value } from './values.js';
 
 export function requireSize(size: number, name: string): number {
   if (Math.abs(size) > 2 ** 31 - 1) throw valueError(`${name} too big`);
@@ -11,13 +11,14 @@ export function requireSize(size: number, name: string): number {
   return size;
 }
 
-/** ascii(): other letters as escapes. */
-export const asciiOf = (text: string): string => text.replace(/[\x80-\u{10ffff}]/gu, codeEscape);
+/** ascii(): escapes non-ASCII letters. */
+export const escapeNonAscii = (text: string): string =>
+  text.replace(/[\x80-\u{10ffff}]/gu, escapeCode);
 
-export function characterOf(value: Value): string {
-  const text = textOf(value);
+export function toCharacter(value: Value): string {
+  const text = toTextOrNull(value);
   if (text !== null && textLength(text) === 1) return text;
-  const code = integerOf(value);
+  const code = toIntegerOrNull(value);
   if (code === null) throw typeError('%c requires int or char');
   if (code < 0 || code > 0x10ffff) {
     throw new TemplateFault('OverflowError', '%c arg not in range(0x110000)');
@@ -25,13 +26,13 @@ export function characterOf(value: Value): string {
   return String.fromCodePoint(Number(code));
 }
 
-export const isBelow = (value: number): boolean => value < 0 || Object.is(value, -0);
+export const isNegativeNumber = (value: number): boolean => value < 0 || Object.is(value, -0);
 
-export const signOf = (isNegative: boolean, flags: string): string =>
+export const formatSign = (isNegative: boolean, flags: string): string =>
   isNegative ? '-' : flags.includes('+') ? '+' : flags.includes(' ') ? ' ' : '';
 
-/** Digits of |value| by a type of floats, which also decides their case. */
-export function floatDigits(
+/** Returns the digits of |value| in a float format, whose case applies to letters. */
+export function formatFloatDigits(
   value: number,
   type: string,
   precision: number,
@@ -42,9 +43,9 @@ export function floatDigits(
   let text: string;
   if (Number.isNaN(value)) text = 'nan';
   else if (!Number.isFinite(value)) text = 'inf';
-  else if (kind === 'e') text = exponential(value, precision);
-  else if (kind === 'f') text = fixed(value, precision);
-  else text = general(value, precision, keepsZeros);
+  else if (kind === 'e') text = formatExponential(value, precision);
+  else if (kind === 'f') text = formatFixed(value, precision);
+  else text = formatGeneral(value, precision, keepsZeros);
   if (keepsZeros && precision === 0 && kind !== 'g' && Number.isFinite(value)) {
     text = text.replace(/^\d+/, '$&.');
   }

@@ -1,4 +1,4 @@
-// Reads the statements of a template: a parser of jinja2's grammar.
+// Parses the statements of a template by jinja2's grammar.
 
 import { ExpressionParser } from './expression-parser.js';
 import { syntaxError, type TemplateFault } from './fault.js';
@@ -20,23 +20,23 @@ import type {
   With,
 } from './nodes.js';
 
-/** Statements within each other. */
+/** Maximum nesting of statements. */
 const DEPTH = 100;
 
-/** Throws TemplateSyntaxError. */
-export function parse(template: string): Statement[] {
-  return new Parser(template).all();
+/** Returns the statements of a template. Throws TemplateSyntaxError. */
+export function parseTemplate(template: string): Statement[] {
+  return new Parser(template).parseAll();
 }
 
 class Parser extends ExpressionParser {
   private depth = 0;
 
-  all(): Statement[] {
-    return this.statements([]);
+  parseAll(): Statement[] {
+    return this.parseStatements([]);
   }
 
-  /** Statements up to a tag of `ends`, which is the current token afterwards. */
-  private statements(ends: readonly string[]): Statement[] {
+  /** Parses statements up to a tag in `ends`, which becomes the current token. */
+  private parseStatements(ends: readonly string[]): Statement[] {
     const statements: Statement[] = [];
     let output: Output | null = null;
     const print = (part: string | Expression, line: number): void => {
@@ -52,108 +52,110 @@ class Parser extends ExpressionParser {
       this.next();
       if (type === 'data') print(value, line);
       else if (type === 'variable_begin') {
-        print(this.tuple(), line);
+        print(this.parseTuple(), line);
         this.expectType('variable_end');
       } else {
         output = null;
         if (ends.some((end) => this.isName(end))) return statements;
-        statements.push(this.statement());
+        statements.push(this.parseStatement());
         this.expectType('block_end');
       }
     }
     if (ends.length > 0) {
-      throw this.fail(`Unexpected end of template. Expected ${ends.join(' or ')}.`);
+      throw this.syntaxFault(`Unexpected end of template. Expected ${ends.join(' or ')}.`);
     }
     return statements;
   }
 
-  /** The body of a block, up to a tag of `ends`. */
-  private body(...ends: string[]): Statement[] {
+  /** Parses the body of a block, up to a tag in `ends`. */
+  private parseBody(...ends: string[]): Statement[] {
     this.skip(':');
     this.expectType('block_end');
-    if (++this.depth > DEPTH) throw this.fail(`more than ${DEPTH} statements within each other`);
-    const statements = this.statements(ends);
+    if (++this.depth > DEPTH)
+      throw this.syntaxFault(`more than ${DEPTH} statements within each other`);
+    const statements = this.parseStatements(ends);
     this.depth--;
     return statements;
   }
 
-  /** Parses statements up to the tag `end`, and the tag. */
-  private bodyTo(end: string): Statement[] {
-    const statements = this.body(end);
+  /** Parses statements up to and including the tag `end`. */
+  private parseBodyAndEnd(end: string): Statement[] {
+    const statements = this.parseBody(end);
     this.next();
     return statements;
   }
 
-  private statement(): Statement {
+  private parseStatement(): Statement {
     const { type, value, line } = this.token;
-    if (type !== 'name') throw this.fail('tag name expected');
+    if (type !== 'name') throw this.syntaxFault('tag name expected');
     this.next();
     const parse = STATEMENTS[value];
     if (parse === undefined) throw syntaxError(`Encountered unknown tag '${value}'.`, line);
     return parse.call(this, line);
   }
 
-  private assignTarget(ends: readonly string[] = []): Target {
-    const target = this.tuple({ isSimple: true, ends });
-    return this.asTarget(target, 'store', false);
+  private parseAssignTarget(ends: readonly string[] = []): Target {
+    const target = this.parseTuple({ isSimple: true, ends });
+    return this.toTarget(target, 'store', false);
   }
 
-  /** A target of {% set %}, where attributes of a namespace may be. */
-  private setTarget(): Target {
-    return this.asTarget(this.tuple({ isSimple: true, takesNamespaces: true }), 'store', true);
+  /** Parses a target of {% set %}, which may be an attribute of a namespace. */
+  private parseSetTarget(): Target {
+    return this.toTarget(this.parseTuple({ isSimple: true, takesNamespaces: true }), 'store', true);
   }
 
-  private asTarget(node: Expression, context: 'store' | 'param', takesNamespaces: boolean): Target {
+  private toTarget(node: Expression, context: 'store' | 'param', takesNamespaces: boolean): Target {
     if (node.type === 'Name') {
       node.context = context;
       return node;
     }
     if (node.type === 'Tuple') {
-      for (const item of node.items) this.asTarget(item, context, takesNamespaces);
+      for (const item of node.items) this.toTarget(item, context, takesNamespaces);
       return node;
     }
     if (node.type === 'NamespaceTarget' && takesNamespaces) return node;
-    throw this.fail(`can't assign to '${node.type.toLowerCase()}'`);
+    throw this.syntaxFault(`can't assign to '${node.type.toLowerCase()}'`);
   }
 
-  private nameTarget(): Name {
+  private parseNameTarget(): Name {
     const name = this.expectName();
-    if (/^(?:[Tt]rue|[Ff]alse|[Nn]one)$/.test(name)) throw this.fail("can't assign to 'name'");
+    if (/^(?:[Tt]rue|[Ff]alse|[Nn]one)$/.test(name))
+      throw this.syntaxFault("can't assign to 'name'");
     return { type: 'Name', name, context: 'store' };
   }
 
   parseSet(line: number): Statement {
-    const target = this.setTarget();
-    if (this.skip('=')) return { type: 'Assign', line, target, value: this.tuple() };
-    const filter = this.isOperator('|') ? (this.filters(null) as Filter) : null;
+    const target = this.parseSetTarget();
+    if (this.skip('=')) return { type: 'Assign', line, target, value: this.parseTuple() };
+    const filter = this.isOperator('|') ? (this.parseFilters(null) as Filter) : null;
     return {
       type: 'AssignBlock',
       line,
       target,
       filter,
-      body: this.bodyTo('endset'),
+      body: this.parseBodyAndEnd('endset'),
     } as AssignBlock;
   }
 
   parseFor(line: number): For {
-    const target = this.assignTarget(['in']);
+    const target = this.parseAssignTarget(['in']);
     this.expectKeyword('in');
-    const iterated = this.tuple({ hasCondition: false, ends: ['recursive'] });
-    const test = this.skipName('if') ? this.expression() : null;
+    const iterated = this.parseTuple({ hasCondition: false, ends: ['recursive'] });
+    const test = this.skipName('if') ? this.parseExpression() : null;
     const isRecursive = this.skipName('recursive');
-    const body = this.body('endfor', 'else');
+    const body = this.parseBody('endfor', 'else');
     const hasElse = this.isName('else');
     this.next();
-    const otherwise = hasElse ? this.bodyTo('endfor') : [];
+    const otherwise = hasElse ? this.parseBodyAndEnd('endfor') : [];
     return { type: 'For', line, target, iterated, test, isRecursive, body, otherwise };
   }
 
   parseIf(line: number): If {
-    const result = this.branch(line);
+    const result = this.parseBranch(line);
     for (;;) {
-      if (this.skipName('elif')) result.branches.push(this.branch(line));
+      if (this.skipName('elif')) result.branches.push(this.parseBranch(line));
       else if (this.skipName('else')) {
-        result.otherwise = this.bodyTo('endif');
+        result.otherwise = this.parseBodyAndEnd('endif');
         return result;
       } else {
         this.next();
@@ -162,9 +164,9 @@ class Parser extends ExpressionParser {
     }
   }
 
-  private branch(line: number): If {
-    const test = this.tuple({ hasCondition: false });
-    const body = this.body('elif', 'else', 'endif');
+  private parseBranch(line: number): If {
+    const test = this.parseTuple({ hasCondition: false });
+    const body = this.parseBody('elif', 'else', 'endif');
     return { type: 'If', line, test, body, branches: [], otherwise: [] };
   }
 
@@ -173,67 +175,70 @@ class Parser extends ExpressionParser {
     const values: Expression[] = [];
     while (this.token.type !== 'block_end') {
       if (targets.length > 0) this.expect(',');
-      const target = this.tuple({ isSimple: true });
-      targets.push(this.asTarget(target, 'param', false));
+      const target = this.parseTuple({ isSimple: true });
+      targets.push(this.toTarget(target, 'param', false));
       this.expect('=');
-      values.push(this.expression());
+      values.push(this.parseExpression());
     }
-    return { type: 'With', line, targets, values, body: this.bodyTo('endwith') };
+    return { type: 'With', line, targets, values, body: this.parseBodyAndEnd('endwith') };
   }
 
-  private signature(): Omit<Signature, 'body'> {
+  private parseSignature(): Omit<Signature, 'body'> {
     const parameters: Name[] = [];
     const defaults: Expression[] = [];
     this.expect('(');
     while (!this.isOperator(')')) {
       if (parameters.length > 0) this.expect(',');
-      const name = this.nameTarget();
+      const name = this.parseNameTarget();
       name.context = 'param';
-      if (this.skip('=')) defaults.push(this.expression());
+      if (this.skip('=')) defaults.push(this.parseExpression());
       else if (defaults.length > 0)
-        throw this.fail('non-default argument follows default argument');
+        throw this.syntaxFault('non-default argument follows default argument');
       parameters.push(name);
     }
     this.expect(')');
     const names = parameters.map(({ name }) => name);
-    if (new Set(names).size < names.length) throw this.fail('duplicate argument in a signature');
+    if (new Set(names).size < names.length)
+      throw this.syntaxFault('duplicate argument in a signature');
     return { parameters, defaults };
   }
 
   parseMacro(line: number): Macro {
-    const { name } = this.nameTarget();
-    const signature = this.signature();
-    return { type: 'Macro', line, name, ...signature, body: this.bodyTo('endmacro') };
+    const { name } = this.parseNameTarget();
+    const signature = this.parseSignature();
+    return { type: 'Macro', line, name, ...signature, body: this.parseBodyAndEnd('endmacro') };
   }
 
   parseCall(line: number): CallBlock {
-    const signature = this.isOperator('(') ? this.signature() : { parameters: [], defaults: [] };
-    const call = this.expression();
-    if (call.type !== 'Call') throw this.fail('expected call');
+    const signature = this.isOperator('(')
+      ? this.parseSignature()
+      : { parameters: [], defaults: [] };
+    const call = this.parseExpression();
+    if (call.type !== 'Call') throw this.syntaxFault('expected call');
     return {
       type: 'CallBlock',
       line,
       call: call,
       ...signature,
-      body: this.bodyTo('endcall'),
+      body: this.parseBodyAndEnd('endcall'),
     };
   }
 
   parseGeneration(line: number): CallBlock {
-    const body = this.bodyTo('endgeneration');
+    const body = this.parseBodyAndEnd('endgeneration');
     return { type: 'CallBlock', line, call: null, parameters: [], defaults: [], body };
   }
 
   parseFilter(line: number): FilterBlock {
-    const filter = this.filters(null, true) as Filter;
-    return { type: 'FilterBlock', line, filter, body: this.bodyTo('endfilter') };
+    const filter = this.parseFilters(null, true) as Filter;
+    return { type: 'FilterBlock', line, filter, body: this.parseBodyAndEnd('endfilter') };
   }
 
   parsePrint(line: number): Output {
     const parts: Expression[] = [];
     while (this.token.type !== 'block_end') {
       if (parts.length > 0) this.expect(',');
-      parts.push(this.expression());
+      parts.push(this.parseExpression());
     }
     return { type: 'Output', line, parts };
   }
@@ -242,44 +247,44 @@ class Parser extends ExpressionParser {
     const name = this.expectName();
     const isScoped = this.skipName('scoped');
     const isRequired = this.skipName('required');
-    const body = this.bodyTo('endblock');
+    const body = this.parseBodyAndEnd('endblock');
     this.skipName(name);
     const isBlank = (part: unknown): boolean => typeof part === 'string' && part.trim() === '';
     const isEmpty = body.every(
       (statement) => statement.type === 'Output' && statement.parts.every(isBlank),
     );
     if (isRequired && !isEmpty) {
-      throw this.fail('Required blocks can only contain comments or whitespace');
+      throw this.syntaxFault('Required blocks can only contain comments or whitespace');
     }
     return { type: 'Block', line, name, isScoped, isRequired, body };
   }
 
-  /** Tags that load another template. */
+  /** Parses a tag that would load another template. */
   parseLoad(line: number, tag: string): Statement {
-    const node = this.expression();
+    const node = this.parseExpression();
     const stored: string[] = [];
     if (tag === 'import') {
       this.expectKeyword('as');
-      stored.push(this.nameTarget().name);
+      stored.push(this.parseNameTarget().name);
     } else if (tag === 'from') {
       this.expectKeyword('import');
       do {
-        const { name } = this.nameTarget();
-        stored.push(this.skipName('as') ? this.nameTarget().name : name);
+        const { name } = this.parseNameTarget();
+        stored.push(this.skipName('as') ? this.parseNameTarget().name : name);
       } while (this.skip(','));
     }
     while (this.token.type === 'name') this.next();
     return { type: 'Load', line, tag, node, stored };
   }
 
-  unsupported(tag: string): TemplateFault {
-    return this.fail(`{% ${tag} %} is not supported`);
+  unsupportedFault(tag: string): TemplateFault {
+    return this.syntaxFault(`{% ${tag} %} is not supported`);
   }
 }
 
 type StatementParser = (this: Parser, line: number) => Statement;
 
-const load = (tag: string): StatementParser =>
+const parseLoadTag = (tag: string): StatementParser =>
   function (line) {
     return this.parseLoad(line, tag);
   };
@@ -299,12 +304,12 @@ const STATEMENTS: Readonly<Record<string, StatementParser | undefined>> = Object
     generation: Parser.prototype.parseGeneration,
     break: (line: number): Statement => ({ type: 'Break', line }),
     continue: (line: number): Statement => ({ type: 'Continue', line }),
-    extends: load('extends'),
-    include: load('include'),
-    import: load('import'),
-    from: load('from'),
+    extends: parseLoadTag('extends'),
+    include: parseLoadTag('include'),
+    import: parseLoadTag('import'),
+    from: parseLoadTag('from'),
     autoescape(this: Parser): Statement {
-      throw this.unsupported('autoescape');
+      throw this.unsupportedFault('autoescape');
     },
   },
 );

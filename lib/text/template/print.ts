@@ -1,6 +1,6 @@
-// Python's str(), repr() and digits of floats.
+// Python's str() and repr(), and digits of floats.
 import { defined, required } from '../../runtime/required.js';
-import { bounded, deeper, spend, valueError } from './fault.js';
+import { requireBounded, runDeeper, spend, valueError } from './fault.js';
 import {
   type Callable,
   Dict,
@@ -28,33 +28,33 @@ export function str(value: Value): string {
 export function repr(value: Value): string {
   switch (typeof value) {
     case 'string':
-      return quoted(value);
+      return quoteText(value);
     case 'boolean':
       return value ? 'True' : 'False';
     case 'number':
       return String(value);
     case 'bigint':
-      return digitsOf(value);
+      return integerDigits(value);
   }
   if (value === null) return 'None';
-  if (value instanceof Float) return decimal(value.value);
+  if (value instanceof Float) return formatFloat(value.value);
   if (value instanceof Undefined) return 'Undefined';
-  if (value instanceof Markup) return `Markup(${quoted(value.text)})`;
-  return deeper(() => nest(value));
+  if (value instanceof Markup) return `Markup(${quoteText(value.text)})`;
+  return runDeeper(() => printNested(value));
 }
 
-/** Steps that printing an item takes. */
-const PRINTED = 8;
+/** Steps that printing one item costs. */
+const STEPS_PER_ITEM = 8;
 
-function nest(value: Exclude<Value, string | number | bigint | boolean | null>): string {
-  if (Array.isArray(value)) return onceWithin(value, '[...]', () => `[${joinItems(value)}]`);
+function printNested(value: Exclude<Value, string | number | bigint | boolean | null>): string {
+  if (Array.isArray(value)) return printOnce(value, '[...]', () => `[${joinItems(value)}]`);
   if (value instanceof Tuple) {
     return value.items.length === 1
       ? `(${joinItems(value.items)},)`
       : `(${joinItems(value.items)})`;
   }
-  if (value instanceof Dict) return dictText(value);
-  if (value instanceof Namespace) return `<Namespace ${dictText(value.attributes)}>`;
+  if (value instanceof Dict) return printDict(value);
+  if (value instanceof Namespace) return `<Namespace ${printDict(value.attributes)}>`;
   if (value instanceof View) return `dict_${value.kind}([${joinItems(value.list())}])`;
   if (value instanceof PySet) {
     return value.length === 0 ? 'set()' : `{${joinItems(value.items.keys())}}`;
@@ -73,17 +73,17 @@ function nest(value: Exclude<Value, string | number | bigint | boolean | null>):
 function joinItems(items: readonly Value[]): string {
   let text = '';
   for (let i = 0; i < items.length; ++i) {
-    spend(PRINTED);
+    spend(STEPS_PER_ITEM);
     text += i === 0 ? repr(defined(items[i])) : `, ${repr(defined(items[i]))}`;
-    if ((i & 63) === 0) bounded(text);
+    if ((i & 63) === 0) requireBounded(text);
   }
-  return bounded(text);
+  return requireBounded(text);
 }
 
-/** Containers that are being printed: a namespace may contain itself. */
+/** Containers in progress: a namespace may contain itself. */
 const open = new Set<object>();
 
-function onceWithin(value: object, again: string, body: () => string): string {
+function printOnce(value: object, again: string, body: () => string): string {
   if (open.has(value)) return again;
   open.add(value);
   try {
@@ -93,18 +93,18 @@ function onceWithin(value: object, again: string, body: () => string): string {
   }
 }
 
-function dictText(dict: Dict): string {
-  return onceWithin(dict, '{...}', () => {
+function printDict(dict: Dict): string {
+  return printOnce(dict, '{...}', () => {
     const entries = dict.entries().map(([key, value]) => {
-      spend(PRINTED);
+      spend(STEPS_PER_ITEM);
       return `${repr(key)}: ${repr(value)}`;
     });
-    return bounded(`{${entries.join(', ')}}`);
+    return requireBounded(`{${entries.join(', ')}}`);
   });
 }
 
-/** Decimal digits of an integer. Throws ValueError where Python does. */
-export function digitsOf(value: number | bigint): string {
+/** Returns the decimal digits of an integer. Throws ValueError as Python does. */
+export function integerDigits(value: number | bigint): string {
   const text = String(value);
   if (text.length > 4301 || (text.length === 4301 && value > 0)) {
     throw valueError('Exceeds the limit (4300 digits) for integer string conversion');
@@ -113,7 +113,7 @@ export function digitsOf(value: number | bigint): string {
 }
 
 /** repr() of a float: the shortest digits, with an exponent where Python writes one. */
-export function decimal(value: number): string {
+export function formatFloat(value: number): string {
   if (Number.isNaN(value)) return 'nan';
   if (!Number.isFinite(value)) return value > 0 ? 'inf' : '-inf';
   if (Object.is(value, -0)) return '-0.0';
@@ -128,20 +128,20 @@ export function decimal(value: number): string {
 const ESCAPES: Readonly<Record<string, string>> = { '\n': '\\n', '\r': '\\r', '\t': '\\t' };
 const PLAIN = /^[ !#-&(-[\]-~]*$/;
 
-/** Quotes a text as Python's repr() does, with escapes for characters that are not printable. */
-export function quoted(text: string): string {
+/** Quotes a text as Python's repr() does, with escapes for unprintable characters. */
+export function quoteText(text: string): string {
   if (PLAIN.test(text)) return `'${text}'`;
   const quote = text.includes("'") && !text.includes('"') ? '"' : "'";
   const escaped = Array.from(text, (letter) => {
     if (letter === quote || letter === '\\') return `\\${letter}`;
     if (letter === ' ' || !/[\p{C}\p{Z}]/u.test(letter)) return letter;
-    return ESCAPES[letter] ?? codeEscape(letter);
+    return ESCAPES[letter] ?? escapeCode(letter);
   });
-  return bounded(`${quote}${escaped.join('')}${quote}`);
+  return requireBounded(`${quote}${escaped.join('')}${quote}`);
 }
 
-/** \xhh, \uhhhh or \Uhhhhhhhh. */
-export function codeEscape(letter: string): string {
+/** Returns \xhh, \uhhhh or \Uhhhhhhhh. */
+export function escapeCode(letter: string): string {
   const code = required(letter.codePointAt(0));
   const hex = code.toString(16);
   if (code < 0x100) return `\\x${hex.padStart(2, '0')}`;

@@ -1,28 +1,36 @@
-// The state of a render: variables, the text so far, and the globals of templates.
+// State of a render: variables, the text so far, and the global functions of templates.
 
 import { defined, required } from '../../runtime/required.js';
 import { isEqual } from './arithmetic.js';
-import { bounded, deeper, RANGE, spend, TemplateFault, typeError, valueError } from './fault.js';
-import { indexOf } from './numbers.js';
+import {
+  MAX_RANGE,
+  requireBounded,
+  runDeeper,
+  spend,
+  TemplateFault,
+  typeError,
+  valueError,
+} from './fault.js';
+import { requireIndex } from './numbers.js';
 import { str } from './print.js';
-import { knownLength } from './sequences.js';
-import { type Argument, type Body, given, native } from './signature.js';
+import { findLength } from './sequences.js';
+import { type Argument, type Body, defineNative, orDefault } from './signature.js';
 import { strftime } from './strftime.js';
 import {
   Callable,
   Dict,
   DONE,
   iterate,
+  iterateList,
   type Keywords,
-  listOf,
   MISSING,
   Namespace,
   type Next,
   Opaque,
-  overList,
   Range,
   Tuple,
-  textOf,
+  toList,
+  toTextOrNull,
   typeName,
   Undefined,
   type Value,
@@ -40,19 +48,19 @@ export interface Marks {
   close: string;
 }
 
-/** A render of a template. */
+/** One render of a template. */
 export class Render {
-  /** The text of the template, a macro or a block that is being written. */
+  /** Text of the template, macro or block in progress. */
   out = '';
-  /** How many texts are held back while the present one is written. */
+  /** Number of captured texts that enclose the current one. */
   captures = 0;
   line = 0;
-  /** What {% generation %} has written, while it went straight into the result. */
+  /** Spans of {% generation %} that were written directly to the result. */
   readonly spans: Span[] = [];
-  /** Whether it has written into a text that was captured. */
+  /** Whether {% generation %} wrote into a captured text. */
   hasCapturedSpan = false;
   /** Variables that the template has set. */
-  private readonly own = new Map<string, Value>();
+  private readonly assigned = new Map<string, Value>();
 
   constructor(
     private readonly variables: ReadonlyMap<string, Value>,
@@ -60,22 +68,22 @@ export class Render {
   ) {}
 
   resolve(name: string): Value | typeof MISSING {
-    const own = this.own.get(name);
-    if (own !== undefined) return own;
+    const stored = this.assigned.get(name);
+    if (stored !== undefined) return stored;
     const variable = this.variables.get(name);
     if (variable !== undefined) return variable;
     return GLOBALS.get(name) ?? MISSING;
   }
 
   set(name: string, value: Value): void {
-    this.own.set(name, value);
+    this.assigned.set(name, value);
   }
 
   write(text: string): void {
-    this.out = bounded(this.out + text);
+    this.out = requireBounded(this.out + text);
   }
 
-  /** The text that `work` writes; null where it ends early. */
+  /** Returns the text that `work` writes; null if it ends early. */
   capture(work: () => number): string | null {
     const before = this.out;
     this.out = '';
@@ -118,7 +126,7 @@ export class LoopContext extends Callable {
     return value;
   }
 
-  /** Iterating over `loop` takes the remaining items from it, as pairs (item, loop). */
+  /** Iterating over `loop` takes the remaining items, as pairs (item, loop). */
   override iterate(): Next {
     return () => {
       const item = this.next();
@@ -133,13 +141,13 @@ export class LoopContext extends Callable {
 
   override get length(): number {
     if (this.known !== null) return this.known;
-    const length = knownLength(this.iterable);
+    const length = findLength(this.iterable);
     if (length !== null) this.known = length;
     else {
       const hasAfter = this.after !== MISSING && this.after !== DONE;
       const rest: Value[] = [];
       for (let item = this.source(); item !== DONE; item = this.source()) rest.push(item);
-      this.source = overList(rest);
+      this.source = iterateList(rest);
       this.known = rest.length + this.index0 + 1 + (hasAfter ? 1 : 0);
     }
     return this.known;
@@ -178,11 +186,11 @@ export class LoopContext extends Callable {
       case 'depth0':
         return this.depth0;
       default:
-        return this.neighbour(name);
+        return this.readNeighbour(name);
     }
   }
 
-  private neighbour(name: string): Value | typeof MISSING {
+  private readNeighbour(name: string): Value | typeof MISSING {
     if (name === 'previtem') {
       if (this.index0 === 0) return new Undefined('there is no previous item');
       return this.before;
@@ -192,9 +200,9 @@ export class LoopContext extends Callable {
       return next === DONE ? new Undefined('there is no next item') : next;
     }
     if (name === 'cycle')
-      return native('cycle', '*args', (args: readonly Value[]) => this.cycle(args));
+      return defineNative('cycle', '*args', (args: readonly Value[]) => this.cycle(args));
     if (name !== 'changed') return MISSING;
-    return native('changed', '*args', (args: readonly Value[]) => this.changed(args));
+    return defineNative('changed', '*args', (args: readonly Value[]) => this.hasChanged(args));
   }
 
   private cycle(args: readonly Value[]): Value {
@@ -202,7 +210,7 @@ export class LoopContext extends Callable {
     return defined(args[this.index0 % args.length]);
   }
 
-  private changed(args: readonly Value[]): boolean {
+  private hasChanged(args: readonly Value[]): boolean {
     const value = new Tuple(args);
     if (this.lastChanged !== null && isEqual(this.lastChanged, value)) return false;
     this.lastChanged = value;
@@ -210,15 +218,18 @@ export class LoopContext extends Callable {
   }
 }
 
-/** What {% macro %} and {% call %} define. */
+/** Description of a function that {% macro %} or {% call %} defines. */
 export interface MacroPlan {
-  /** Null of a call block. */
+  /** Null for a call block. */
   name: string | null;
   parameters: readonly string[];
   takesCaller: boolean;
   takesKeywords: boolean;
   takesRest: boolean;
-  /** Runs with the parameters, then caller, keywords and further arguments where it takes them. */
+  /**
+   * Runs the body with the parameters, then caller, keywords and further arguments if it takes
+   * them.
+   */
   run(values: readonly (Value | typeof MISSING)[]): Value;
 }
 
@@ -243,17 +254,17 @@ export class Macro extends Callable {
       values.push(others.get('caller') ?? new Undefined('No caller defined'));
       others.delete('caller');
     }
-    const shown = name === null ? 'None' : `'${name}'`;
+    const nameText = name === null ? 'None' : `'${name}'`;
     if (takesKeywords) values.push(Dict.of(others));
     else
       for (const key of others.keys())
-        throw typeError(`macro ${shown} takes no keyword argument '${key}'`);
+        throw typeError(`macro ${nameText} takes no keyword argument '${key}'`);
     if (takesRest) values.push(new Tuple(args.slice(parameters.length)));
     else if (args.length > parameters.length) {
-      throw typeError(`macro ${shown} takes not more than ${parameters.length} argument(s)`);
+      throw typeError(`macro ${nameText} takes not more than ${parameters.length} argument(s)`);
     }
     spend();
-    return deeper(() => this.plan.run(values));
+    return runDeeper(() => this.plan.run(values));
   }
 
   describe(): string {
@@ -271,7 +282,7 @@ export class Macro extends Callable {
   }
 }
 
-/** The result of cycler(). */
+/** Result of cycler(). */
 class Cycler extends Opaque {
   readonly type = 'Cycler';
   private at = 0;
@@ -293,13 +304,13 @@ class Cycler extends Opaque {
     if (name === 'items') return new Tuple(this.items);
     if (name === 'pos') return this.at;
     if (name === 'reset') {
-      return native('reset', '', () => {
+      return defineNative('reset', '', () => {
         this.at = 0;
         return null;
       });
     }
     if (name !== 'next') return MISSING;
-    return native('next', '', () => {
+    return defineNative('next', '', () => {
       const item = defined(this.items[this.at]);
       this.at = (this.at + 1) % this.items.length;
       return item;
@@ -307,7 +318,7 @@ class Cycler extends Opaque {
   }
 }
 
-/** The result of joiner(): an empty text at the first call, then its separator. */
+/** Result of joiner(): returns '' at the first call, then the separator. */
 class Joiner extends Callable {
   readonly type = 'Joiner';
   private isUsed = false;
@@ -333,76 +344,76 @@ class Joiner extends Callable {
   }
 }
 
-/** range(), within the bound of the sandbox. */
-function range(args: readonly Value[]): Value {
+/** range(), within the limit of the sandbox. */
+function createRange(args: readonly Value[]): Value {
   if (args.length === 0 || args.length > 3) {
     throw typeError(`range expected 1 to 3 arguments, got ${args.length}`);
   }
   const bounds = args.map((arg) => {
     if (arg instanceof Undefined)
       throw typeError("'Undefined' object cannot be interpreted as an integer");
-    return indexOf(arg);
+    return requireIndex(arg);
   });
   const [first, last, step = 1] = bounds.length === 1 ? [0, bounds[0], 1] : bounds;
   if (step === 0) throw valueError('range() arg 3 must not be zero');
-  const made = new Range(first, required(last), step);
-  if (made.length > RANGE) {
-    const message = `Range too big. The sandbox blocks ranges larger than MAX_RANGE (${RANGE}).`;
+  const created = new Range(first, required(last), step);
+  if (created.length > MAX_RANGE) {
+    const message = `Range too big. The sandbox blocks ranges larger than MAX_RANGE (${MAX_RANGE}).`;
     throw new TemplateFault('OverflowError', message);
   }
-  return made;
+  return created;
 }
 
 /** dict(): pairs or a mapping, then keywords. */
-function dict(args: readonly Value[], keywords: Keywords): Dict {
+function createDict(args: readonly Value[], keywords: Keywords): Dict {
   if (args.length > 1) throw typeError(`dict expected at most 1 argument, got ${args.length}`);
-  const made = new Dict();
+  const created = new Dict();
   const [source] = args;
   if (source instanceof Undefined) {
-    // dict() reads the attribute "keys" first. An undefined value fails there.
+    // dict() reads the attribute "keys" first, which fails for an undefined value.
     throw source.fault();
   }
-  if (source instanceof Dict) for (const [key, value] of source.entries()) made.set(key, value);
-  else if (source !== undefined) for (const pair of listOf(source)) setPair(made, pair);
-  for (const [key, value] of keywords) made.set(key, value);
-  return made;
+  if (source instanceof Dict) for (const [key, value] of source.entries()) created.set(key, value);
+  else if (source !== undefined) for (const pair of toList(source)) setPair(created, pair);
+  for (const [key, value] of keywords) created.set(key, value);
+  return created;
 }
 
-function setPair(made: Dict, pair: Value): void {
-  const parts = listOf(pair);
+function setPair(dict: Dict, pair: Value): void {
+  const parts = toList(pair);
   if (parts.length !== 2) {
     const message = `dictionary update sequence element has length ${parts.length}; 2 is required`;
     throw valueError(message);
   }
-  made.set(defined(parts[0]), defined(parts[1]));
+  dict.set(defined(parts[0]), defined(parts[1]));
 }
 
 function raiseException(message: Value): never {
   throw new TemplateFault('TemplateError', str(message));
 }
 
-function now(format: Value): Value {
-  const text = textOf(format);
+function formatNow(format: Value): Value {
+  const text = toTextOrNull(format);
   if (text === null) throw typeError(`strftime() argument 1 must be str, not ${typeName(format)}`);
   return strftime(new Date(), text);
 }
 
-const join: Body = (separator: Argument) => new Joiner(given(separator, ', '));
+const join: Body = (separator: Argument) => new Joiner(orDefault(separator, ', '));
 
-/** Global functions; variables of the same names hide them. */
+/** Global functions. Variables with the same names hide them. */
 const GLOBALS: ReadonlyMap<string, Value> = new Map<string, Value>([
-  ['range', native('range', '*args', range)],
-  ['dict', native('dict', '*args **keywords', dict)],
-  ['cycler', native('cycler', '*args', (items: readonly Value[]) => new Cycler(items))],
-  ['joiner', native('joiner', 'sep?', join)],
+  ['range', defineNative('range', '*args', createRange)],
+  ['dict', defineNative('dict', '*args **keywords', createDict)],
+  ['cycler', defineNative('cycler', '*args', (items: readonly Value[]) => new Cycler(items))],
+  ['joiner', defineNative('joiner', 'sep?', join)],
   [
     'namespace',
-    native('namespace', '*args **keywords', (args: readonly Value[], keywords: Keywords) => {
-      return new Namespace(dict(args, keywords));
+    defineNative('namespace', '*args **keywords', (args: readonly Value[], keywords: Keywords) => {
+      return new Namespace(createDict(args, keywords));
     }),
   ],
-  ['raise_exception', native('raise_exception', 'message', raiseException)],
-  ['strftime_now', native('strftime_now', 'format', now)],
+  ['raise_exception', defineNative('raise_exception', 'message', raiseException)],
+  ['strftime_now', defineNative('strftime_now', 'format', formatNow)],
 ]);
 
 /** Calls a value. Throws TypeError. */

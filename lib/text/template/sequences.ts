@@ -1,15 +1,14 @@
-// Lengths, indices and slices of values, as Python's sequences have them.
+// Lengths, indices and slices of values, as in Python.
 
 import { defined } from '../../runtime/required.js';
 import { spend, spendText, typeError, valueError } from './fault.js';
-import { indexOf } from './numbers.js';
-import { lettersOf, textLength } from './unicode.js';
+import { requireIndex } from './numbers.js';
+import { splitLetters, textLength } from './unicode.js';
 import {
   Callable,
   Dict,
   DONE,
   Generator,
-  integerOf,
   isList,
   isUnhashable,
   Markup,
@@ -17,7 +16,8 @@ import {
   Opaque,
   Range,
   Tuple,
-  textOf,
+  toIntegerOrNull,
+  toTextOrNull,
   typeName,
   Undefined,
   type Value,
@@ -25,8 +25,8 @@ import {
 } from './values.js';
 
 /** len(); null if the value has no length. */
-export function knownLength(value: Value): number | null {
-  const text = textOf(value);
+export function findLength(value: Value): number | null {
+  const text = toTextOrNull(value);
   if (text !== null) return textLength(text);
   if (isList(value)) return value.length;
   if (value instanceof Tuple) return value.items.length;
@@ -38,17 +38,17 @@ export function knownLength(value: Value): number | null {
 }
 
 /** len(). Throws TypeError. */
-export function lengthOf(value: Value): number {
-  const length = knownLength(value);
+export function requireLength(value: Value): number {
+  const length = findLength(value);
   if (length !== null) return length;
   throw typeError(`object of type '${typeName(value)}' has no len()`);
 }
 
 /** obj[key]; MISSING if Python raises a TypeError, IndexError or KeyError. */
-export function subscript(object: Value, key: Value): Value | typeof MISSING {
+export function readSubscript(object: Value, key: Value): Value | typeof MISSING {
   if (object instanceof Dict) return isHashable(key) ? object.get(key) : MISSING;
   if (object instanceof Undefined) throw object.fault();
-  const index = integerOf(key);
+  const index = toIntegerOrNull(key);
   if (index === null) return MISSING;
   return itemAt(object, Number(index));
 }
@@ -58,7 +58,7 @@ function isHashable(key: Value): boolean {
 }
 
 function itemAt(object: Value, index: number): Value | typeof MISSING {
-  const items = itemsOf(object);
+  const items = sequenceItems(object);
   if (items === null) return MISSING;
   const at = index < 0 ? index + items.length : index;
   if (at < 0 || at >= items.length) return MISSING;
@@ -67,10 +67,10 @@ function itemAt(object: Value, index: number): Value | typeof MISSING {
   return object instanceof Markup ? new Markup(item as string) : item;
 }
 
-/** The items of a sequence; null for other values. */
-function itemsOf(object: Value): Range | string | readonly Value[] | null {
-  const text = textOf(object);
-  if (text !== null) return lettersOf(text) ?? text;
+/** Returns the items of a sequence; null for other values. */
+function sequenceItems(object: Value): Range | string | readonly Value[] | null {
+  const text = toTextOrNull(object);
+  if (text !== null) return splitLetters(text) ?? text;
   if (isList(object)) return object;
   if (object instanceof Tuple) return object.items;
   return object instanceof Range ? object : null;
@@ -79,25 +79,25 @@ function itemsOf(object: Value): Range | string | readonly Value[] | null {
 /** object[start:stop:step]. Throws TypeError and ValueError. */
 export function slice(object: Value, bounds: readonly (Value | null)[]): Value {
   if (object instanceof Undefined) throw object.fault();
-  const items = itemsOf(object);
+  const items = sequenceItems(object);
   if (items === null) {
     if (object instanceof Dict) throw typeError("unhashable type: 'slice'");
     throw typeError(`'${typeName(object)}' object is not subscriptable`);
   }
-  const [start, stop, step] = indicesOf(bounds, items.length);
+  const [start, stop, step] = sliceIndices(bounds, items.length);
   if (items instanceof Range) {
     const first = items.start + start * items.step;
     return new Range(first, items.start + stop * items.step, step * items.step);
   }
-  if (textOf(object) === null) {
+  if (toTextOrNull(object) === null) {
     const list = pickItems(items as readonly Value[], start, stop, step);
     return object instanceof Tuple ? new Tuple(list) : list;
   }
-  const text = pickedText(items as string | readonly string[], start, stop, step);
+  const text = pickText(items as string | readonly string[], start, stop, step);
   return object instanceof Markup ? new Markup(text) : text;
 }
 
-function pickedText(
+function pickText(
   letters: string | readonly string[],
   start: number,
   stop: number,
@@ -117,27 +117,27 @@ function pickItems<T>(items: readonly T[], start: number, stop: number, step: nu
   return list;
 }
 
-/** slice.indices() for a length. */
-function indicesOf(bounds: readonly (Value | null)[], length: number): [number, number, number] {
+/** slice.indices() for a sequence of this length. */
+function sliceIndices(bounds: readonly (Value | null)[], length: number): [number, number, number] {
   const [first = null, last = null, by = null] = bounds;
-  const step = by === null ? 1 : indexIn(by);
+  const step = by === null ? 1 : requireBound(by);
   if (step === 0) throw valueError('slice step cannot be zero');
   const [low, high] = step > 0 ? [0, length] : [-1, length - 1];
   const clamp = (bound: Value | null, otherwise: number): number => {
     if (bound === null) return otherwise;
-    const index = indexIn(bound);
+    const index = requireBound(bound);
     return Math.min(high, Math.max(low, index < 0 ? index + length : index));
   };
   return [clamp(first, step > 0 ? low : high), clamp(last, step > 0 ? high : low), step];
 }
 
-function indexIn(bound: Value): number {
-  if (integerOf(bound) !== null) return indexOf(bound);
+function requireBound(bound: Value): number {
+  if (toIntegerOrNull(bound) !== null) return requireIndex(bound);
   throw typeError('slice indices must be integers or None or have an __index__ method');
 }
 
 /** reversed(); null if the value cannot be reversed. */
-export function reversedOf(value: Value): Generator | null {
+export function reverseSequence(value: Value): Generator | null {
   const names: Readonly<Record<string, string>> = {
     list: 'list_reverseiterator',
     range: 'range_iterator',
@@ -146,7 +146,7 @@ export function reversedOf(value: Value): Generator | null {
     dict_values: 'dict_reversevalueiterator',
     dict_items: 'dict_reverseitemiterator',
   };
-  const items = reversible(value);
+  const items = toReversible(value);
   if (items === null) return null;
   let at = items.length;
   const isMarkup = value instanceof Markup;
@@ -158,12 +158,12 @@ export function reversedOf(value: Value): Generator | null {
   return new Generator(next, names[typeName(value)] ?? 'reversed');
 }
 
-function reversible(value: Value): readonly Value[] | string | null {
+function toReversible(value: Value): readonly Value[] | string | null {
   if (value instanceof Undefined) return [];
   if (value instanceof Dict) return value.keys();
   if (value instanceof View) return value.list();
   if (value instanceof Callable || value instanceof Opaque) return null;
-  const items = itemsOf(value);
+  const items = sequenceItems(value);
   if (!(items instanceof Range)) return items;
   return Array.from({ length: items.length }, (_, i) => items.at(i));
 }

@@ -1,18 +1,18 @@
-// The parameters of functions, and how the arguments of a call become theirs.
+// Signatures of functions, and the assignment of call arguments to parameters.
 import { typeError } from './fault.js';
 import { type Keywords, Native, NO_KEYWORDS, type Value } from './values.js';
 
-/** A parameter that the call leaves out. */
+/** An argument, or undefined if the call omits it. */
 export type Argument = Value | undefined;
 
 /** An argument, or its default. */
-export const given = (argument: Argument, otherwise: Value): Value =>
+export const orDefault = (argument: Argument, otherwise: Value): Value =>
   argument === undefined ? otherwise : argument;
 
 interface Signature {
   names: readonly string[];
   required: number;
-  /** The number of positional-only parameters. */
+  /** Number of positional-only parameters. */
   positional: number;
   takesRest: boolean;
   takesKeywords: boolean;
@@ -21,7 +21,7 @@ interface Signature {
 /**
  * Parses a signature such as "text width? / *args **keywords". A parameter with "?" is optional.
  */
-function parse(text: string): Signature {
+function parseSignature(text: string): Signature {
   const parts = text.split(' ').filter((part) => part !== '');
   const parameterNames = parts.filter((part) => part !== '/' && !part.startsWith('*'));
   const slash = parts.indexOf('/');
@@ -34,16 +34,19 @@ function parse(text: string): Signature {
   };
 }
 
-/** A function's body. It takes the parameters in order, then further arguments and keywords. */
+/**
+ * Body of a function. Its arguments are the parameters in order, then further arguments and
+ * keywords.
+ */
 // biome-ignore lint/suspicious/noExplicitAny: each function has its own parameters.
 export type Body = (...args: any[]) => Value;
 
-/** A function as Python calls it. */
+/** A function with Python's calling convention. */
 export type BoundFunction = (args: readonly Value[], keywords: Keywords) => Value;
 
-/** Checks the arguments of each call. Throws TypeError. */
-export function bind(name: string, parameters: string, body: Body): BoundFunction {
-  const signature = parse(parameters);
+/** Returns a function that checks the arguments of each call. Throws TypeError. */
+export function bindFunction(name: string, parameters: string, body: Body): BoundFunction {
+  const signature = parseSignature(parameters);
   const { names, takesRest, takesKeywords } = signature;
   return (args, keywords) => {
     if (keywords.size === 0 && !takesRest && !takesKeywords) {
@@ -95,6 +98,6 @@ function requireCount(
   }
 }
 
-/** A function that templates can call. */
-export const native = (name: string, parameters: string, body: Body): Native =>
-  new Native(name, bind(name, parameters, body));
+/** Creates a function that templates can call. */
+export const defineNative = (name: string, parameters: string, body: Body): Native =>
+  new Native(name, bindFunction(name, parameters, body));

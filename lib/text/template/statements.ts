@@ -1,4 +1,4 @@
-// Compiles statements to closures that write their text into the render.
+// Compiles statements to closures that write text to the render.
 import { required } from '../../runtime/required.js';
 import { compileExpression, compileFilter, Frame } from './expressions.js';
 import { runtimeError, spend, syntaxError, typeError } from './fault.js';
@@ -19,36 +19,36 @@ import type { Render } from './render.js';
 import {
   BREAK,
   CONTINUE,
+  type CompileSite,
   compileAssign,
   compileEntry,
   compileExit,
   compileTarget,
-  inner,
-  type Run,
+  nestSite,
+  type RunStatement,
   type Signal,
-  type Site,
 } from './site.js';
 import { FunctionScope, Symbols } from './symbols.js';
-import { isTrue, Markup, typeName } from './values.js';
+import { Markup, toBoolean, typeName } from './values.js';
 
 /** A compiled template. */
 export type Program = (render: Render) => void;
 
-/** Throws TemplateSyntaxError if jinja2 would not compile the template. */
+/** Compiles a template. Throws TemplateSyntaxError if jinja2 would not compile it. */
 export function compileTemplate(statements: readonly Statement[]): Program {
-  const blocks = new Map<string, Run | null>();
+  const blocks = new Map<string, RunStatement | null>();
   const run = compileRoot(statements, blocks, true);
   return (render) => {
     run(new Frame(null, render));
   };
 }
 
-/** A template or a block: a function with no other around it. */
+/** Compiles a template or a block, which has no outer function. */
 function compileRoot(
   statements: readonly Statement[],
-  blocks: Map<string, Run | null>,
+  blocks: Map<string, RunStatement | null>,
   isTop: boolean,
-): Run {
+): RunStatement {
   const scope = new FunctionScope(null);
   const symbols = new Symbols(null, scope);
   symbols.visitAll(statements);
@@ -61,7 +61,7 @@ function compileRoot(
   };
 }
 
-function compileBody(statements: readonly Statement[], site: Site): Run {
+function compileBody(statements: readonly Statement[], site: CompileSite): RunStatement {
   const runs = statements.map((statement) => compileStatement(statement, site));
   const [first] = runs;
   if (runs.length === 1 && first) return first;
@@ -74,7 +74,7 @@ function compileBody(statements: readonly Statement[], site: Site): Run {
   };
 }
 
-function compileStatement(statement: Statement, site: Site): Run {
+function compileStatement(statement: Statement, site: CompileSite): RunStatement {
   const run = compileKind(statement, site);
   const { line } = statement;
   return (frame) => {
@@ -84,7 +84,7 @@ function compileStatement(statement: Statement, site: Site): Run {
   };
 }
 
-function compileKind(statement: Statement, site: Site): Run {
+function compileKind(statement: Statement, site: CompileSite): RunStatement {
   switch (statement.type) {
     case 'Output':
       return compileOutput(statement, site);
@@ -119,7 +119,7 @@ function compileKind(statement: Statement, site: Site): Run {
   }
 }
 
-function compileOutput({ parts }: Output, site: Site): Run {
+function compileOutput({ parts }: Output, site: CompileSite): RunStatement {
   const writes = parts.map((part): ((frame: Frame) => void) => {
     if (typeof part === 'string') return (frame) => frame.render.write(part);
     const value = compileExpression(part, { ...site, isPrinted: isConstant(part) });
@@ -131,33 +131,33 @@ function compileOutput({ parts }: Output, site: Site): Run {
   };
 }
 
-function compileIf(node: If, site: Site): Run {
-  const own = { ...site, isSoft: true };
+function compileIf(node: If, site: CompileSite): RunStatement {
+  const softSite = { ...site, isSoft: true };
   const branches = [node, ...node.branches].map(({ test, body, line }) => ({
     line,
-    test: compileExpression(test, own),
-    run: compileBody(body, own),
+    test: compileExpression(test, softSite),
+    run: compileBody(body, softSite),
   }));
-  const otherwise = compileBody(node.otherwise, own);
+  const otherwise = compileBody(node.otherwise, softSite);
   return (frame) => {
     for (const { test, run, line } of branches) {
       frame.render.line = line;
-      if (isTrue(test(frame))) return run(frame);
+      if (toBoolean(test(frame))) return run(frame);
     }
     return otherwise(frame);
   };
 }
 
-function compileAssignBlock(node: AssignBlock, site: Site): Run {
-  const ownSite = inner(site);
-  ownSite.symbols.visitAll([...(node.filter === null ? [] : [node.filter]), ...node.body]);
+function compileAssignBlock(node: AssignBlock, site: CompileSite): RunStatement {
+  const bodySite = nestSite(site);
+  bodySite.symbols.visitAll([...(node.filter === null ? [] : [node.filter]), ...node.body]);
   const [enter, exit] = [
-    compileEntry(ownSite.symbols, ownSite.scope),
-    compileExit(ownSite.symbols, ownSite.scope),
+    compileEntry(bodySite.symbols, bodySite.scope),
+    compileExit(bodySite.symbols, bodySite.scope),
   ];
-  const body = compileBody(node.body, ownSite);
+  const body = compileBody(node.body, bodySite);
   let text = '';
-  const filter = node.filter === null ? null : compileFilter(node.filter, ownSite, () => text);
+  const filter = node.filter === null ? null : compileFilter(node.filter, bodySite, () => text);
   const assign = compileAssign(node.target, (frame) => (filter ? filter(frame) : text), site);
   return (frame) => {
     enter(frame);
@@ -174,16 +174,16 @@ function compileAssignBlock(node: AssignBlock, site: Site): Run {
   };
 }
 
-function compileFilterBlock(node: FilterBlock, site: Site): Run {
-  const ownSite = inner(site);
-  ownSite.symbols.visitAll([...node.body, node.filter]);
+function compileFilterBlock(node: FilterBlock, site: CompileSite): RunStatement {
+  const bodySite = nestSite(site);
+  bodySite.symbols.visitAll([...node.body, node.filter]);
   const [enter, exit] = [
-    compileEntry(ownSite.symbols, ownSite.scope),
-    compileExit(ownSite.symbols, ownSite.scope),
+    compileEntry(bodySite.symbols, bodySite.scope),
+    compileExit(bodySite.symbols, bodySite.scope),
   ];
-  const body = compileBody(node.body, ownSite);
+  const body = compileBody(node.body, bodySite);
   let text = '';
-  const filter = compileFilter(node.filter, ownSite, () => text);
+  const filter = compileFilter(node.filter, bodySite, () => text);
   return (frame) => {
     enter(frame);
     let signal: Signal = 0;
@@ -194,7 +194,7 @@ function compileFilterBlock(node: FilterBlock, site: Site): Run {
     if (written === null) return signal;
     text = written;
     const value = filter(frame);
-    // Python joins the parts of a template, and takes texts only.
+    // Python joins the parts of a template, which must be texts.
     if (typeof value !== 'string' && !(value instanceof Markup))
       throw typeError(`sequence item 0: expected str instance, ${typeName(value)} found`);
     frame.render.write(str(value));
@@ -203,16 +203,16 @@ function compileFilterBlock(node: FilterBlock, site: Site): Run {
   };
 }
 
-function compileWith(node: With, site: Site): Run {
-  const ownSite = inner(site);
-  ownSite.symbols.visitAll([...node.targets, ...node.body]);
+function compileWith(node: With, site: CompileSite): RunStatement {
+  const bodySite = nestSite(site);
+  bodySite.symbols.visitAll([...node.targets, ...node.body]);
   const [enter, exit] = [
-    compileEntry(ownSite.symbols, ownSite.scope),
-    compileExit(ownSite.symbols, ownSite.scope),
+    compileEntry(bodySite.symbols, bodySite.scope),
+    compileExit(bodySite.symbols, bodySite.scope),
   ];
   const values = node.values.map((value) => compileExpression(value, site));
-  const assigns = node.targets.map((target) => compileTarget(target, ownSite));
-  const body = compileBody(node.body, ownSite);
+  const assigns = node.targets.map((target) => compileTarget(target, bodySite));
+  const body = compileBody(node.body, bodySite);
   return (frame) => {
     enter(frame);
     for (const [i, assign] of assigns.entries()) assign(frame, required(values[i])(frame));
@@ -222,7 +222,7 @@ function compileWith(node: With, site: Site): Run {
   };
 }
 
-function compileBlock(node: Block, site: Site): Run {
+function compileBlock(node: Block, site: CompileSite): RunStatement {
   const { blocks } = site;
   if (blocks.has(node.name)) throw syntaxError(`block '${node.name}' defined twice`, node.line);
   blocks.set(node.name, null);

@@ -1,4 +1,4 @@
-// datetime.now().strftime(), in the language "C".
+// datetime.now().strftime() in the locale "C".
 import { required } from '../../runtime/required.js';
 
 const DAYS = ['Sunday', 'Monday', 'Tuesday', 'Wednesday', 'Thursday', 'Friday', 'Saturday'];
@@ -19,28 +19,28 @@ const MONTHS = [
 
 const DAY = 86_400_000;
 
-/** Days since the first of January. */
+/** Returns the days since January 1. */
 function dayOfYear(now: Date): number {
   const start = Date.UTC(now.getFullYear(), 0, 1);
   return Math.round((Date.UTC(now.getFullYear(), now.getMonth(), now.getDate()) - start) / DAY);
 }
 
-/** Weeks that have begun in the year, counted from their first day. */
-const weekFrom = (now: Date, first: number): number =>
+/** Returns the weeks that have started this year, if weeks start at the day `first`. */
+const countWeeks = (now: Date, first: number): number =>
   Math.floor((dayOfYear(now) + 7 - ((now.getDay() - first + 7) % 7)) / 7);
 
-/** Year and week of ISO 8601, which a Thursday decides. */
+/** Returns the year and week of ISO 8601, which the week's Thursday determines. */
 function isoWeek(now: Date): { year: number; week: number } {
   const thursday = new Date(now.getFullYear(), now.getMonth(), now.getDate());
   thursday.setDate(thursday.getDate() + 4 - (thursday.getDay() || 7));
   return { year: thursday.getFullYear(), week: Math.floor(dayOfYear(thursday) / 7) + 1 };
 }
 
-type Part = number | string;
-const hour12 = (now: Date): number => now.getHours() % 12 || 12;
+type DatePart = number | string;
+const hourOf12 = (now: Date): number => now.getHours() % 12 || 12;
 
-/** A value, and for numbers the width and the fill. */
-const PARTS: Readonly<Record<string, (now: Date) => readonly [Part, number?, string?]>> = {
+/** A value, and the width and fill of a number. */
+const PARTS: Readonly<Record<string, (now: Date) => readonly [DatePart, number?, string?]>> = {
   A: (now) => [required(DAYS[now.getDay()])],
   a: (now) => [required(DAYS[now.getDay()]).slice(0, 3)],
   B: (now) => [required(MONTHS[now.getMonth()])],
@@ -56,10 +56,10 @@ const PARTS: Readonly<Record<string, (now: Date) => readonly [Part, number?, str
   G: (now) => [isoWeek(now).year],
   g: (now) => [isoWeek(now).year % 100, 2],
   H: (now) => [now.getHours(), 2],
-  I: (now) => [hour12(now), 2],
+  I: (now) => [hourOf12(now), 2],
   j: (now) => [dayOfYear(now) + 1, 3],
   k: (now) => [now.getHours(), 2, ' '],
-  l: (now) => [hour12(now), 2, ' '],
+  l: (now) => [hourOf12(now), 2, ' '],
   M: (now) => [now.getMinutes(), 2],
   m: (now) => [now.getMonth() + 1, 2],
   n: () => ['\n'],
@@ -71,22 +71,22 @@ const PARTS: Readonly<Record<string, (now: Date) => readonly [Part, number?, str
   s: (now) => [Math.floor(now.getTime() / 1000)],
   T: (now) => [strftime(now, '%H:%M:%S')],
   t: () => ['\t'],
-  U: (now) => [weekFrom(now, 0), 2],
+  U: (now) => [countWeeks(now, 0), 2],
   u: (now) => [now.getDay() || 7],
   V: (now) => [isoWeek(now).week, 2],
-  W: (now) => [weekFrom(now, 1), 2],
+  W: (now) => [countWeeks(now, 1), 2],
   w: (now) => [now.getDay()],
   X: (now) => [strftime(now, '%H:%M:%S')],
   x: (now) => [strftime(now, '%m/%d/%y')],
   Y: (now) => [now.getFullYear()],
   y: (now) => [now.getFullYear() % 100, 2],
-  // A date without a zone, as datetime.now() is.
+  // Empty: datetime.now() has no time zone.
   Z: () => [''],
   z: () => [''],
   '%': () => ['%'],
 };
 
-/** Flags of glibc: "-" for no fill, "_" for blanks, "0" for zeros, "^" for capitals. */
+/** Formats a date. Supports glibc's flags: "-" no fill, "_" blanks, "0" zeros, "^" capitals. */
 export function strftime(now: Date, format: string): string {
   return format.replace(/%([-_0^#]?)([A-Za-z%])/g, (whole, flag: string, letter: string) => {
     const part = PARTS[letter]?.(now);

@@ -1,97 +1,97 @@
 // The methods of Python's str.
 
 import { defined, required } from '../../runtime/required.js';
-import { escaped } from './escape.js';
-import { bounded, requireText, spend, spendText, typeError, valueError } from './fault.js';
-import { indexOf, isNumber } from './numbers.js';
-import { type Argument, type Body, type BoundFunction, bind } from './signature.js';
+import { escapeHtml } from './escape.js';
+import { requireBounded, requireText, spend, spendText, typeError, valueError } from './fault.js';
+import { isNumber, requireIndex } from './numbers.js';
+import { type Argument, type Body, type BoundFunction, bindFunction } from './signature.js';
 import {
   CLASSES,
-  capitalized,
-  folded,
+  capitalize,
+  foldCase,
   isLower,
   isTitle,
   isUpper,
   letterIndex,
-  linesOf,
   PRINTABLE,
   SPACES,
-  stripped,
+  splitLines,
+  splitWords,
+  stripText,
   subtext,
-  swapped,
+  swapCase,
   textLength,
-  titled,
+  toTitle,
   unitIndex,
-  wordsOf,
 } from './unicode.js';
 import {
   Dict,
   DONE,
-  integerOf,
   isList,
-  isTrue,
   iterate,
   type Keywords,
   Markup,
   MISSING,
   Tuple,
-  textOf,
+  toBoolean,
+  toIntegerOrNull,
+  toTextOrNull,
   typeName,
   type Value,
 } from './values.js';
 
 /** A text argument. Throws TypeError. */
-function textArgument(method: string, value: Argument): string {
-  const text = value === undefined ? null : textOf(value);
+function requireTextArgument(method: string, value: Argument): string {
+  const text = value === undefined ? null : toTextOrNull(value);
   if (text !== null) return text;
   throw typeError(`${method} argument must be str, not ${typeName(value ?? null)}`);
 }
 
 /** An optional text argument; None counts as missing. Throws TypeError. */
-const optionalText = (method: string, value: Argument): string | null =>
-  value === undefined || value === null ? null : textArgument(method, value);
+const requireOptionalText = (method: string, value: Argument): string | null =>
+  value === undefined || value === null ? null : requireTextArgument(method, value);
 
-/** Bounds such as find() takes them, as code points within the text. */
-function boundsOf(length: number, start: Argument, end: Argument): [number, number] {
+/** Returns the bounds of find() and similar methods, as code points within the text. */
+function clampBounds(length: number, start: Argument, end: Argument): [number, number] {
   const clamp = (bound: Argument, otherwise: number): number => {
     if (bound === undefined || bound === null) return otherwise;
-    const index = indexOf(bound);
+    const index = requireIndex(bound);
     return Math.min(length, Math.max(0, index < 0 ? index + length : index));
   };
-  const first = start === undefined || start === null ? 0 : indexOf(start);
+  const first = start === undefined || start === null ? 0 : requireIndex(start);
   return [first > length ? first : clamp(start, 0), clamp(end, length)];
 }
 
-interface Search {
+interface SearchMethod {
   method: string;
   isLast: boolean;
   throws: boolean;
 }
 
-function search({ method, isLast, throws }: Search): Body {
+function defineSearch({ method, isLast, throws }: SearchMethod): Body {
   return (text: string, part: Value, start: Argument, end: Argument) => {
-    const wanted = textArgument(`${method}()`, part);
-    const [first, last] = boundsOf(textLength(text), start, end);
+    const needle = requireTextArgument(`${method}()`, part);
+    const [first, last] = clampBounds(textLength(text), start, end);
     const [from, to] = [unitIndex(text, first), unitIndex(text, last)];
     const within = text.slice(0, to);
-    const isInside = first <= last && wanted.length <= to - from;
-    const found = isLast
-      ? within.lastIndexOf(wanted, to - wanted.length)
-      : within.indexOf(wanted, from);
-    const at = isInside && found >= from ? letterIndex(text, found) : -1;
+    const isInside = first <= last && needle.length <= to - from;
+    const index = isLast
+      ? within.lastIndexOf(needle, to - needle.length)
+      : within.indexOf(needle, from);
+    const at = isInside && index >= from ? letterIndex(text, index) : -1;
     if (at < 0 && throws) throw valueError('substring not found');
     return at;
   };
 }
 
-/** startswith() and endswith(), of a text or one of a tuple. */
-function fixCheck(method: string, isEnd: boolean): Body {
+/** Defines startswith() or endswith(), for a text or a tuple of texts. */
+function defineFixCheck(method: string, isEnd: boolean): Body {
   return (text: string, fixes: Value, start: Argument, end: Argument) => {
-    const [first, last] = boundsOf(textLength(text), start, end);
+    const [first, last] = clampBounds(textLength(text), start, end);
     const part = first === 0 && end === undefined ? text : subtext(text, first, last);
     const isInside = first <= last;
     const has = (fix: Value): boolean => {
-      const affix = textOf(fix);
+      const affix = toTextOrNull(fix);
       if (affix === null) {
         throw typeError(`${method} first arg must be str or a tuple of str, not ${typeName(fix)}`);
       }
@@ -102,8 +102,8 @@ function fixCheck(method: string, isEnd: boolean): Body {
 }
 
 function split(text: string, separator: Argument, max: Argument): string[] {
-  const by = optionalText('split()', separator);
-  const limit = max === undefined ? -1 : indexOf(max);
+  const by = requireOptionalText('split()', separator);
+  const limit = max === undefined ? -1 : requireIndex(max);
   if (by === '') throw valueError('empty separator');
   if (by === null) return splitBlank(text, limit);
   if (limit < 0) return text.split(by);
@@ -119,30 +119,30 @@ function split(text: string, separator: Argument, max: Argument): string[] {
 const BLANK = new RegExp(`[${SPACES}]`);
 
 function splitBlank(text: string, limit: number): string[] {
-  if (limit < 0) return wordsOf(text);
+  if (limit < 0) return splitWords(text);
   const words: string[] = [];
-  let rest = stripped(text, null, true, false);
+  let rest = stripText(text, null, true, false);
   while (rest !== '' && words.length < limit) {
     const at = rest.search(BLANK);
     if (at < 0) break;
     words.push(rest.slice(0, at));
-    rest = stripped(rest.slice(at), null, true, false);
+    rest = stripText(rest.slice(at), null, true, false);
   }
   return rest === '' ? words : [...words, rest];
 }
 
 function splitRight(text: string, separator: Argument, max: Argument): string[] {
-  const by = optionalText('rsplit()', separator);
-  const limit = max === undefined ? -1 : indexOf(max);
+  const by = requireOptionalText('rsplit()', separator);
+  const limit = max === undefined ? -1 : requireIndex(max);
   if (limit < 0 || by === '') return split(text, separator, max);
   const parts: string[] = [];
   if (by === null) {
-    let rest = stripped(text, null, false, true);
+    let rest = stripText(text, null, false, true);
     while (rest !== '' && parts.length < limit) {
       const word = lastWord(rest);
       if (word.length === rest.length) break;
       parts.unshift(word);
-      rest = stripped(rest.slice(0, rest.length - word.length), null, false, true);
+      rest = stripText(rest.slice(0, rest.length - word.length), null, false, true);
     }
     return rest === '' ? parts : [rest, ...parts];
   }
@@ -162,9 +162,9 @@ function lastWord(text: string): string {
   return text.slice(start);
 }
 
-function partition(method: string, isLast: boolean): Body {
+function definePartition(method: string, isLast: boolean): Body {
   return (text: string, separator: Value) => {
-    const by = textArgument(`${method}()`, separator);
+    const by = requireTextArgument(`${method}()`, separator);
     if (by === '') throw valueError('empty separator');
     const at = isLast ? text.lastIndexOf(by) : text.indexOf(by);
     if (at < 0) return new Tuple(isLast ? ['', '', text] : [text, '', '']);
@@ -173,8 +173,8 @@ function partition(method: string, isLast: boolean): Body {
 }
 
 function replace(text: string, old: Value, by: Value, count: Argument): string {
-  const [from, to] = [textArgument('replace()', old), textArgument('replace()', by)];
-  const limit = count === undefined ? -1 : indexOf(count);
+  const [from, to] = [requireTextArgument('replace()', old), requireTextArgument('replace()', by)];
+  const limit = count === undefined ? -1 : requireIndex(count);
   if (from === '') return interleave(text, to, limit);
   const pieces = limit < 0 ? text.split(from) : split(text, from, limit);
   spend(pieces.length);
@@ -182,7 +182,7 @@ function replace(text: string, old: Value, by: Value, count: Argument): string {
   return pieces.join(to);
 }
 
-/** replace() of an empty text: inserts before each letter and at the end. */
+/** replace() of an empty text: inserts `by` before each letter and at the end. */
 function interleave(text: string, by: string, limit: number): string {
   const letters = Array.from(text);
   const max = limit < 0 ? letters.length + 1 : Math.min(limit, letters.length + 1);
@@ -192,14 +192,14 @@ function interleave(text: string, by: string, limit: number): string {
   return max > letters.length ? body + by : body;
 }
 
-/** Fills a text up to a width, by how much of the room is on its left. */
-function justify(method: string, leftOf: (room: number, width: number) => number): Body {
+/** Defines a method that fills a text to a width. `leftOf` returns the fill on the left. */
+function defineJustify(method: string, leftOf: (room: number, width: number) => number): Body {
   return (text: string, width: Value, fill: Argument) => {
-    const fillText = fill === undefined ? ' ' : textArgument(method, fill);
+    const fillText = fill === undefined ? ' ' : requireTextArgument(method, fill);
     if (textLength(fillText) !== 1) {
       throw typeError('The fill character must be exactly one character long');
     }
-    return justifyText(text, indexOf(width), fillText, leftOf);
+    return justifyText(text, requireIndex(width), fillText, leftOf);
   };
 }
 
@@ -216,23 +216,23 @@ function justifyText(
   return fill.repeat(left) + text + fill.repeat(room - left);
 }
 
-/** center(), which puts an odd blank on the left where the width is odd as well. */
-export const centered = (text: string, width: number, fill = ' '): string =>
+/** center(): an extra blank goes to the left if the width is odd. */
+export const centerText = (text: string, width: number, fill = ' '): string =>
   justifyText(text, width, fill, leftOfCenter);
 
 const leftOfCenter = (room: number, width: number): number =>
   Math.floor(room / 2) + (room & width & 1);
 
-function filledWithZeros(text: string, width: Value): string {
+function fillWithZeros(text: string, width: Value): string {
   const [, sign = '', digits = ''] = /^([+-]?)([\s\S]*)$/.exec(text) ?? [];
-  const room = Math.max(0, indexOf(width) - textLength(text));
+  const room = Math.max(0, requireIndex(width) - textLength(text));
   requireText(room);
   return sign + '0'.repeat(room) + digits;
 }
 
-/** Blanks up to the next column that the size divides. */
+/** expandtabs(): inserts blanks up to the next multiple of the tab size. */
 function expand(text: string, tabSize: Argument): string {
-  const size = tabSize === undefined ? 8 : indexOf(tabSize);
+  const size = tabSize === undefined ? 8 : requireIndex(tabSize);
   let column = 0;
   let result = '';
   for (const letter of text) {
@@ -249,14 +249,14 @@ function expand(text: string, tabSize: Argument): string {
   return result;
 }
 
-/** text.join(). Throws TypeError for items that are no text. */
+/** text.join(). Throws TypeError for items that are not texts. */
 function join(text: string, items: Value): string {
   const next = iterate(items);
   let result = '';
   let count = 0;
   for (let item = next(); item !== DONE; item = next()) {
     spend();
-    const itemText = textOf(item);
+    const itemText = toTextOrNull(item);
     if (itemText === null) {
       throw typeError(`sequence item ${count}: expected str instance, ${typeName(item)} found`);
     }
@@ -266,35 +266,36 @@ function join(text: string, items: Value): string {
   return result;
 }
 
-/** A table of code points for translate(). */
-function makeTable(from: Value, to: Argument, gone: Argument): Value {
+/** maketrans(): creates a table of code points for translate(). */
+function makeTable(from: Value, to: Argument, removed: Argument): Value {
   const table = new Dict();
   if (to === undefined) {
     if (!(from instanceof Dict)) {
       throw typeError('if you give only one argument to maketrans it must be a dict');
     }
     for (const [key, value] of from.entries()) {
-      const text = textOf(key);
+      const text = toTextOrNull(key);
       if (text !== null && textLength(text) !== 1) {
         throw valueError('string keys in translate table must be of length 1');
       }
-      if (text === null && integerOf(key) === null) {
+      if (text === null && toIntegerOrNull(key) === null) {
         throw typeError('keys in translate table must be strings or integers');
       }
       table.set(text === null ? key : required(text.codePointAt(0)), value);
     }
     return table;
   }
-  const [one, other] = [
-    Array.from(textArgument('maketrans()', from)),
-    Array.from(textArgument('maketrans()', to)),
+  const [source, target] = [
+    Array.from(requireTextArgument('maketrans()', from)),
+    Array.from(requireTextArgument('maketrans()', to)),
   ];
-  if (one.length !== other.length) {
+  if (source.length !== target.length) {
     throw valueError('the first two maketrans arguments must have equal length');
   }
   const code = (letter: string): number => required(letter.codePointAt(0));
-  for (const [i, letter] of one.entries()) table.set(code(letter), code(required(other[i])));
-  for (const letter of optionalText('maketrans()', gone) ?? '') table.set(code(letter), null);
+  for (const [i, letter] of source.entries()) table.set(code(letter), code(required(target[i])));
+  for (const letter of requireOptionalText('maketrans()', removed) ?? '')
+    table.set(code(letter), null);
   return table;
 }
 
@@ -313,104 +314,104 @@ function translate(text: string, table: Value): string {
           : MISSING;
     if (found === MISSING) return letter;
     if (found === null) return '';
-    if (isNumber(found)) return String.fromCodePoint(indexOf(found));
-    return textArgument('character mapping', found);
+    if (isNumber(found)) return String.fromCodePoint(requireIndex(found));
+    return requireTextArgument('character mapping', found);
   });
-  return bounded(letters.join(''));
+  return requireBounded(letters.join(''));
 }
 
-const withoutPrefix = (text: string, prefix: Value): string => {
-  const prefixText = textArgument('removeprefix()', prefix);
+const removePrefix = (text: string, prefix: Value): string => {
+  const prefixText = requireTextArgument('removeprefix()', prefix);
   return text.startsWith(prefixText) ? text.slice(prefixText.length) : text;
 };
 
-const withoutSuffix = (text: string, suffix: Value): string => {
-  const suffixText = textArgument('removesuffix()', suffix);
+const removeSuffix = (text: string, suffix: Value): string => {
+  const suffixText = requireTextArgument('removesuffix()', suffix);
   return suffixText !== '' && text.endsWith(suffixText) ? text.slice(0, -suffixText.length) : text;
 };
 
 function count(text: string, part: Value, start: Argument, end: Argument): number {
-  const wanted = textArgument('count()', part);
-  const [first, last] = boundsOf(textLength(text), start, end);
+  const needle = requireTextArgument('count()', part);
+  const [first, last] = clampBounds(textLength(text), start, end);
   if (first > last) return 0;
-  const own = subtext(text, first, last);
-  return wanted === '' ? textLength(own) + 1 : own.split(wanted).length - 1;
+  const searched = subtext(text, first, last);
+  return needle === '' ? textLength(searched) + 1 : searched.split(needle).length - 1;
 }
 
 const strip =
   (isLeft: boolean, isRight: boolean): Body =>
   (text: string, characters: Argument) =>
-    stripped(text, optionalText('strip', characters), isLeft, isRight);
+    stripText(text, requireOptionalText('strip', characters), isLeft, isRight);
 
 const METHODS: Readonly<Record<string, readonly [string, Body]>> = {
-  capitalize: ['', capitalized],
-  casefold: ['', folded],
-  center: ['width fill? /', justify('center()', leftOfCenter)],
+  capitalize: ['', capitalize],
+  casefold: ['', foldCase],
+  center: ['width fill? /', defineJustify('center()', leftOfCenter)],
   count: ['part start? end? /', count],
-  endswith: ['suffix start? end? /', fixCheck('endswith', true)],
+  endswith: ['suffix start? end? /', defineFixCheck('endswith', true)],
   expandtabs: ['tabsize?', expand],
-  find: ['part start? end? /', search({ method: 'find', isLast: false, throws: false })],
-  index: ['part start? end? /', search({ method: 'index', isLast: false, throws: true })],
+  find: ['part start? end? /', defineSearch({ method: 'find', isLast: false, throws: false })],
+  index: ['part start? end? /', defineSearch({ method: 'index', isLast: false, throws: true })],
   isascii: ['', (text: string) => !/[\x80-\uffff]/.test(text)],
   islower: ['', isLower],
   isprintable: ['', (text: string) => PRINTABLE.test(text)],
   istitle: ['', isTitle],
   isupper: ['', isUpper],
   join: ['items /', join],
-  ljust: ['width fill? /', justify('ljust()', () => 0)],
+  ljust: ['width fill? /', defineJustify('ljust()', () => 0)],
   lower: ['', (text: string) => text.toLowerCase()],
   lstrip: ['characters? /', strip(true, false)],
   maketrans: [
     'from to? gone? /',
     (_: string, from: Value, to: Argument, gone: Argument) => makeTable(from, to, gone),
   ],
-  partition: ['separator /', partition('partition', false)],
-  removeprefix: ['prefix /', withoutPrefix],
-  removesuffix: ['suffix /', withoutSuffix],
+  partition: ['separator /', definePartition('partition', false)],
+  removeprefix: ['prefix /', removePrefix],
+  removesuffix: ['suffix /', removeSuffix],
   replace: ['old new count? /', replace],
-  rfind: ['part start? end? /', search({ method: 'rfind', isLast: true, throws: false })],
-  rindex: ['part start? end? /', search({ method: 'rindex', isLast: true, throws: true })],
-  rjust: ['width fill? /', justify('rjust()', (room) => room)],
-  rpartition: ['separator /', partition('rpartition', true)],
+  rfind: ['part start? end? /', defineSearch({ method: 'rfind', isLast: true, throws: false })],
+  rindex: ['part start? end? /', defineSearch({ method: 'rindex', isLast: true, throws: true })],
+  rjust: ['width fill? /', defineJustify('rjust()', (room) => room)],
+  rpartition: ['separator /', definePartition('rpartition', true)],
   rsplit: ['sep? maxsplit?', splitRight],
   rstrip: ['characters? /', strip(false, true)],
   split: ['sep? maxsplit?', split],
   splitlines: [
     'keepends?',
-    (text: string, keeps: Argument) => linesOf(text, isTrue(keeps ?? false)),
+    (text: string, keeps: Argument) => splitLines(text, toBoolean(keeps ?? false)),
   ],
-  startswith: ['prefix start? end? /', fixCheck('startswith', false)],
+  startswith: ['prefix start? end? /', defineFixCheck('startswith', false)],
   strip: ['characters? /', strip(true, true)],
-  swapcase: ['', swapped],
-  title: ['', titled],
+  swapcase: ['', swapCase],
+  title: ['', toTitle],
   translate: ['table /', translate],
   upper: ['', (text: string) => text.toUpperCase()],
-  zfill: ['width /', filledWithZeros],
+  zfill: ['width /', fillWithZeros],
 };
 
-/** Methods as functions with the text as first argument. */
+/** Methods as functions whose first argument is the text. */
 const BOUND = new Map<string, BoundFunction>();
 for (const [name, [parameters, body]] of Object.entries(METHODS)) {
-  BOUND.set(name, bound(name, parameters, body));
+  BOUND.set(name, bindMethod(name, parameters, body));
 }
 for (const [name, pattern] of Object.entries(CLASSES)) {
   BOUND.set(
     `is${name}`,
-    bound(`is${name}`, '', (text: string) => pattern.test(text)),
+    bindMethod(`is${name}`, '', (text: string) => pattern.test(text)),
   );
 }
 
-function bound(name: string, parameters: string, body: Body): BoundFunction {
-  // The text itself takes no keyword.
+function bindMethod(name: string, parameters: string, body: Body): BoundFunction {
+  // The text itself cannot be a keyword.
   const isPositional = parameters.endsWith('/') || parameters === '';
-  return bind(
+  return bindFunction(
     name,
     isPositional ? `self ${parameters.replace(' /', '')} /` : `self / ${parameters}`,
     body,
   );
 }
 
-/** Methods of a marked text that give one again, and take texts as they are to be read. */
+/** Methods of a marked text that return marked text and do not escape their arguments. */
 const PLAIN = new Set([
   'count',
   'endswith',
@@ -442,13 +443,13 @@ export function callString(
   spendText(text.text.length);
   if (PLAIN.has(name) || name.startsWith('is')) return method([text.text, ...args], keywords);
   const takesTexts = name !== 'split' && name !== 'rsplit' && name !== 'splitlines';
-  const escapedArgs = takesTexts ? args.map(escapedArgument) : args;
+  const escapedArgs = takesTexts ? args.map(escapeArgument) : args;
   return markValue(method([text.text, ...escapedArgs], keywords));
 }
 
-function escapedArgument(value: Value): Value {
-  if (typeof value === 'string') return escaped(value);
-  if (isList(value)) return value.map(escapedArgument);
+function escapeArgument(value: Value): Value {
+  if (typeof value === 'string') return escapeHtml(value);
+  if (isList(value)) return value.map(escapeArgument);
   return value;
 }
 

@@ -1,10 +1,9 @@
-// Which variable a name means at each place of a template: jinja2's rules, which its compiler
-// decides before a render. A frame of statements has its symbols; frames of one function share its
-// slots.
+// Decides which variable a name refers to, by jinja2's rules. jinja2's compiler decides it before a
+// render. A frame of statements has its own symbols; frames of one function share slots.
 import { required } from '../../runtime/required.js';
 import { childrenOf, type Node, type Statement } from './nodes.js';
 
-/** Variables of a function: the template, a macro, or a loop that calls itself. */
+/** Slots of a function's variables: the template, a macro, or a recursive loop. */
 export class FunctionScope {
   private readonly slots = new Map<string, number>();
 
@@ -21,8 +20,8 @@ export class FunctionScope {
   }
 }
 
-/** The initial value of a variable of a frame. */
-type Load =
+/** Initial value of a variable in a frame. */
+type InitialValue =
   | { action: 'parameter' }
   | { action: 'undefined' }
   /** The variable of the context. */
@@ -39,7 +38,7 @@ export interface Variable {
 export class Symbols {
   private readonly level: number;
   readonly variables: Map<string, Variable>;
-  readonly loads: Map<string, Load>;
+  readonly loads: Map<string, InitialValue>;
   private readonly stores: Set<string>;
 
   constructor(
@@ -53,12 +52,12 @@ export class Symbols {
     this.stores = new Set(copied?.stores);
   }
 
-  /** The variable of a name in this frame or an outer one. */
+  /** Returns the variable of a name in this frame or an outer frame. */
   find(name: string): Variable | null {
     return this.variables.get(name) ?? this.parent?.find(name) ?? null;
   }
 
-  private define(name: string, load: Load): void {
+  private define(name: string, load: InitialValue): void {
     const variable = { id: `${this.level} ${name}`, scope: this.scope };
     this.variables.set(name, variable);
     this.loads.set(variable.id, load);
@@ -80,7 +79,7 @@ export class Symbols {
     if (this.find(name) === null) this.define(name, { action: 'resolve', name });
   }
 
-  /** A variable that only some branches of an "if" store may be unset after it. */
+  /** Merges the branches of an "if": a variable that only some of them store may be unset. */
   private merge(branches: readonly Symbols[]): void {
     const stored = new Set(branches.flatMap((branch) => [...branch.stores]));
     for (const name of this.stores) stored.delete(name);
@@ -92,18 +91,18 @@ export class Symbols {
     for (const name of stored) {
       const { id } = required(this.find(name));
       const outer = this.parent?.find(name) ?? null;
-      const load: Load =
+      const load: InitialValue =
         outer === null ? { action: 'resolve', name } : { action: 'alias', of: outer };
       this.loads.set(id, load);
     }
   }
 
-  /** Finds the variables of the nodes of this frame. */
+  /** Declares the variables of the nodes in this frame. */
   visitAll(nodes: readonly Node[]): void {
     for (const node of nodes) this.visit(node);
   }
 
-  /** A target of a loop is a parameter of its frame. */
+  /** Declares a target of a loop as a parameter of its frame. */
   visitTarget(node: Node): void {
     if (node.type === 'Name') this.declareParameter(node.name);
     else for (const child of childrenOf(node)) this.visitTarget(child);
@@ -119,7 +118,7 @@ export class Symbols {
     else if (node.type === 'If') {
       this.visitIf(node.test, [node.body, node.branches, node.otherwise]);
     } else {
-      this.visitAll(ownNodes(node));
+      this.visitAll(frameNodes(node));
       if (node.type === 'Load') for (const name of node.stored) this.store(name);
     }
   }
@@ -135,8 +134,8 @@ export class Symbols {
   }
 }
 
-/** The nodes that belong to the frame of a node: frames within it are visited later. */
-function ownNodes(node: Node): readonly Node[] {
+/** Returns the nodes in the frame of a node; nested frames are visited later. */
+function frameNodes(node: Node): readonly Node[] {
   switch (node.type) {
     case 'Assign':
       return [node.value, node.target];
@@ -157,24 +156,24 @@ function ownNodes(node: Node): readonly Node[] {
   }
 }
 
-/** Which of the names the nodes read before they store them. */
-export function undeclaredIn(nodes: readonly Node[], names: readonly string[]): Set<string> {
-  const wanted = new Set(names);
-  const found = new Set<string>();
+/** Returns the names that the nodes read before they store them. */
+export function findUndeclared(nodes: readonly Node[], names: readonly string[]): Set<string> {
+  const searched = new Set(names);
+  const undeclared = new Set<string>();
   const visit = (node: Node): void => {
     if (node.type === 'Block') return;
     if (node.type === 'Name') {
-      if (node.context === 'load' && wanted.has(node.name)) found.add(node.name);
-      else if (found.size < wanted.size) wanted.delete(node.name);
+      if (node.context === 'load' && searched.has(node.name)) undeclared.add(node.name);
+      else if (undeclared.size < searched.size) searched.delete(node.name);
       return;
     }
     for (const child of childrenOf(node)) visit(child);
   };
   for (const node of nodes) visit(node);
-  return found;
+  return undeclared;
 }
 
-/** Returns whether `matches` holds for a node or a descendant. */
+/** Returns whether `matches` is true for a node or a descendant. */
 export function someNode(nodes: readonly Node[], matches: (node: Node) => boolean): boolean {
   return nodes.some((node) => matches(node) || someNode(childrenOf(node), matches));
 }

@@ -1,38 +1,39 @@
-// A chat template as transformers evaluates it: jinja2 with Python's values, in a sandbox.
+// Renders chat templates as transformers does: jinja2 in a sandbox, with Python's values.
 
 import { formatValue } from '../../runtime/format-value.js';
 import { resetMeter, TemplateFault, TemplateLimit } from './fault.js';
-import { parse } from './parser.js';
+import { parseTemplate } from './parser.js';
 import { type Marks, Render, type Span } from './render.js';
 import { compileTemplate, type Program } from './statements.js';
-import { Dict, Float, normalized, type Value } from './values.js';
+import { Dict, Float, normalizeInteger, type Value } from './values.js';
 
 /** A rendered template. */
-export interface Rendered {
+export interface RenderResult {
   text: string;
-  /** What {% generation %} wrote; null if a macro, a filter or {% set %} passed it on. */
+  /** Spans of {% generation %}; null if a macro, a filter or {% set %} captured the text. */
   spans: readonly Span[] | null;
 }
 
 export class Template {
   private readonly program: Program;
 
-  /** Throws TemplateFault if jinja2 would not compile the text. */
+  /** Compiles the text. Throws TemplateFault if jinja2 would not compile it. */
   constructor(text: string) {
     try {
-      this.program = compileTemplate(parse(text));
+      this.program = compileTemplate(parseTemplate(text));
     } catch (error) {
       throw locate(error, 0);
     }
   }
 
   /**
-   * Throws TemplateFault where Python would raise, and TemplateLimit at a bound of the sandbox.
-   * `marks` stand around what {% generation %} writes.
+   * Renders the template. Throws TemplateFault where Python would raise an exception, and
+   * TemplateLimit at a limit of the sandbox. `marks` are written around the text of {% generation
+   * %}.
    */
-  render(variables: Readonly<Record<string, unknown>>, marks: Marks | null = null): Rendered {
+  render(variables: Readonly<Record<string, unknown>>, marks: Marks | null = null): RenderResult {
     resetMeter();
-    const render = new Render(given(variables), marks);
+    const render = new Render(convertVariables(variables), marks);
     try {
       this.program(render);
     } catch (error) {
@@ -42,7 +43,7 @@ export class Template {
   }
 }
 
-/** Notes where the template failed. */
+/** Adds the line to a template error. */
 function locate(error: unknown, line: number): unknown {
   const fault =
     (error as Error).name === 'RangeError'
@@ -52,13 +53,13 @@ function locate(error: unknown, line: number): unknown {
   return fault;
 }
 
-// Converts variables of a program to Python values, as json.loads() reads JSON.
+// Converts a program's variables to Python values, as json.loads() would.
 
-/** Values within each other. */
+/** Maximum nesting of values. */
 const DEPTH = 500;
 
-/** Throws TemplateFault for values that JSON has no form of. */
-function given(variables: Readonly<Record<string, unknown>>): Map<string, Value> {
+/** Converts variables. Throws TemplateFault for values without a JSON form. */
+function convertVariables(variables: Readonly<Record<string, unknown>>): Map<string, Value> {
   const values = new Map<string, Value>();
   for (const [name, variable] of Object.entries(variables)) {
     if (variable !== undefined) values.set(name, toValue(variable, 0));
@@ -66,39 +67,42 @@ function given(variables: Readonly<Record<string, unknown>>): Map<string, Value>
   return values;
 }
 
-function toValue(given: unknown, depth: number): Value {
-  switch (typeof given) {
+function toValue(input: unknown, depth: number): Value {
+  switch (typeof input) {
     case 'string':
     case 'boolean':
-      return given;
+      return input;
     case 'number':
-      return numberOf(given);
+      return convertNumber(input);
     case 'bigint':
-      return normalized(given);
+      return normalizeInteger(input);
     case 'undefined':
       return null;
     case 'object':
       break;
     default:
-      throw new TemplateFault('TypeError', `variables of JSON, not ${formatValue(given)}`);
+      throw new TemplateFault('TypeError', `variables of JSON, not ${formatValue(input)}`);
   }
-  if (given === null) return null;
+  if (input === null) return null;
   if (depth > DEPTH)
     throw new TemplateFault('RecursionError', `more than ${DEPTH} values within each other`);
-  if (Array.isArray(given)) return given.map((item) => toValue(item, depth + 1));
-  if (ArrayBuffer.isView(given)) return Array.from(given as Uint8Array, (item) => toValue(item, 0));
-  if (given instanceof Date) return given.toISOString();
+  if (Array.isArray(input)) return input.map((item) => toValue(item, depth + 1));
+  if (ArrayBuffer.isView(input)) return Array.from(input as Uint8Array, (item) => toValue(item, 0));
+  if (input instanceof Date) return input.toISOString();
   const dict = new Dict();
-  const entries = given instanceof Map ? given : Object.entries(given);
+  const entries = input instanceof Map ? input : Object.entries(input);
   for (const [key, item] of entries) {
     if (item !== undefined) dict.set(toValue(key, depth + 1), toValue(item, depth + 1));
   }
   return dict;
 }
 
-/** JSON's numbers without a point are integers, which JavaScript no longer shows above 2^53. */
-function numberOf(number: number): Value {
+/**
+ * Converts a number. JSON's numbers without a point are integers; above 2^53, JavaScript cannot
+ * tell them apart.
+ */
+function convertNumber(number: number): Value {
   if (Number.isSafeInteger(number)) return number + 0;
   const isWhole = Number.isInteger(number) && Math.abs(number) < 1e21;
-  return isWhole ? normalized(BigInt(number)) : new Float(number);
+  return isWhole ? normalizeInteger(BigInt(number)) : new Float(number);
 }

@@ -1,19 +1,19 @@
-// The tests of jinja2, for the operator "is".
+// Jinja2's tests, for the operator "is".
 import { contains, isEqual, isOrdered, isSame, remainder } from './arithmetic.js';
 import { str } from './print.js';
-import { knownLength } from './sequences.js';
-import { type Body, type BoundFunction, bind } from './signature.js';
+import { findLength } from './sequences.js';
+import { type Body, type BoundFunction, bindFunction } from './signature.js';
 import { isLower, isUpper } from './unicode.js';
 import {
   Callable,
   Dict,
   Float,
   Generator,
-  integerOf,
-  iterationOf,
   Markup,
   Opaque,
-  textOf,
+  startIteration,
+  toIntegerOrNull,
+  toTextOrNull,
   Undefined,
   type Value,
   View,
@@ -21,12 +21,12 @@ import {
 
 const isDefined = (value: Value): boolean => !(value instanceof Undefined);
 const isBoolean = (value: Value): boolean => typeof value === 'boolean';
-const isInteger = (value: Value): boolean => !isBoolean(value) && integerOf(value) !== null;
+const isInteger = (value: Value): boolean => !isBoolean(value) && toIntegerOrNull(value) !== null;
 
-/** Returns whether a value has len() and an index. Views have only len(). */
+/** Returns whether a value has a length and an index. Dict views have only a length. */
 function isSequence(value: Value): boolean {
   if (value instanceof View || value instanceof Generator) return false;
-  return !(value instanceof Opaque) && knownLength(value) !== null;
+  return !(value instanceof Opaque) && findLength(value) !== null;
 }
 
 const compareBy =
@@ -34,21 +34,21 @@ const compareBy =
   (a: Value, b: Value) =>
     isOrdered(operator, a, b);
 
-const equal: Body = (a: Value, b: Value) => isEqual(a, b);
-const unequal: Body = (a: Value, b: Value) => !isEqual(a, b);
-const rest = (value: Value, by: Value, expected: number): boolean =>
+const testEqual: Body = (a: Value, b: Value) => isEqual(a, b);
+const testUnequal: Body = (a: Value, b: Value) => !isEqual(a, b);
+const hasRemainder = (value: Value, by: Value, expected: number): boolean =>
   isEqual(remainder(value, by), expected);
 
-/** The names of filters, for the test "filter". The filters fill it. */
+/** Names of the filters, for the test "filter". list-filters.ts fills the set. */
 export const FILTER_NAMES = new Set<string>();
 
 const BODIES: Readonly<Record<string, Body>> = {
-  odd: (value: Value) => rest(value, 2, 1),
-  even: (value: Value) => rest(value, 2, 0),
+  odd: (value: Value) => hasRemainder(value, 2, 1),
+  even: (value: Value) => hasRemainder(value, 2, 0),
   defined: isDefined,
   undefined: (value: Value) => !isDefined(value),
-  filter: (value: Value) => FILTER_NAMES.has(nameOf(value)),
-  test: (value: Value) => TESTS.has(nameOf(value)),
+  filter: (value: Value) => FILTER_NAMES.has(toName(value)),
+  test: (value: Value) => TESTS.has(toName(value)),
   none: (value: Value) => value === null,
   boolean: isBoolean,
   false: (value: Value) => value === false,
@@ -57,27 +57,27 @@ const BODIES: Readonly<Record<string, Body>> = {
   float: (value: Value) => value instanceof Float,
   lower: (value: Value) => isLower(str(value)),
   upper: (value: Value) => isUpper(str(value)),
-  string: (value: Value) => textOf(value) !== null,
+  string: (value: Value) => toTextOrNull(value) !== null,
   mapping: (value: Value) => value instanceof Dict,
-  number: (value: Value) => value instanceof Float || integerOf(value) !== null,
+  number: (value: Value) => value instanceof Float || toIntegerOrNull(value) !== null,
   sequence: isSequence,
-  iterable: (value: Value) => iterationOf(value) !== null,
+  iterable: (value: Value) => startIteration(value) !== null,
   callable: (value: Value) => value instanceof Callable || value instanceof Undefined,
   escaped: (value: Value) => value instanceof Markup,
 };
 
-const nameOf = (value: Value): string => textOf(value) ?? '';
+const toName = (value: Value): string => toTextOrNull(value) ?? '';
 
-/** Tests with an argument. */
+/** Tests with one argument. */
 const BINARY: Readonly<Record<string, Body>> = {
-  divisibleby: (value: Value, by: Value) => rest(value, by, 0),
+  divisibleby: (value: Value, by: Value) => hasRemainder(value, by, 0),
   sameas: isSame,
   in: (value: Value, container: Value) => contains(container, value),
-  '==': equal,
-  eq: equal,
-  equalto: equal,
-  '!=': unequal,
-  ne: unequal,
+  '==': testEqual,
+  eq: testEqual,
+  equalto: testEqual,
+  '!=': testUnequal,
+  ne: testUnequal,
   '>': compareBy('>'),
   gt: compareBy('>'),
   greaterthan: compareBy('>'),
@@ -90,8 +90,12 @@ const BINARY: Readonly<Record<string, Body>> = {
   le: compareBy('<='),
 };
 
-/** Tests by name. Their first argument is the value. */
+/** Tests by name. The value is their first argument. */
 export const TESTS: ReadonlyMap<string, BoundFunction> = new Map([
-  ...Object.entries(BODIES).map(([name, body]) => [name, bind(name, 'value', body)] as const),
-  ...Object.entries(BINARY).map(([name, body]) => [name, bind(name, 'value other', body)] as const),
+  ...Object.entries(BODIES).map(
+    ([name, body]) => [name, bindFunction(name, 'value', body)] as const,
+  ),
+  ...Object.entries(BINARY).map(
+    ([name, body]) => [name, bindFunction(name, 'value other', body)] as const,
+  ),
 ]);

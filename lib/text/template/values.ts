@@ -1,9 +1,9 @@
-// The values of templates, with Python's types. Strings, integers, booleans and lists are
-// JavaScript values, None is null.
+// Values of templates, with Python's types. Strings, integers, booleans and lists are JavaScript
+// values; None is null.
 import { defined } from '../../runtime/required.js';
 import { spend, TemplateFault, typeError, undefinedError } from './fault.js';
 
-/** An integer is a number if that is exact, else a bigint. */
+/** A value. An integer is a number if that is exact, else a bigint. */
 export type Value =
   | string
   | number
@@ -23,9 +23,9 @@ export type Value =
   | Callable
   | Opaque;
 
-/** The end of an iterator. */
+/** Marks the end of an iteration. */
 export const DONE = Symbol('done');
-/** A missing variable, attribute or argument. */
+/** Marks a missing variable, attribute or argument. */
 export const MISSING = Symbol('missing');
 
 export type Next = () => Value | typeof DONE;
@@ -43,12 +43,14 @@ export class Tuple {
   ) {}
 }
 
-/** A text marked by the filters "safe" and "escape". Texts joined to it are escaped. */
+/**
+ * A text that "safe" or "escape" has marked. Other texts are escaped when they are joined to it.
+ */
 export class Markup {
   constructor(readonly text: string) {}
 }
 
-/** An undefined value: it prints nothing, and any access fails. */
+/** An undefined value. It prints nothing, and any access fails. */
 export class Undefined {
   constructor(
     private readonly message: string,
@@ -62,7 +64,7 @@ export class Undefined {
   }
 }
 
-/** An iterator, which is consumed once. `type` is Python's name of it. */
+/** An iterator that is consumed once. `type` is its type name in Python. */
 export class Generator {
   constructor(
     readonly next: Next,
@@ -87,7 +89,7 @@ export class Range {
   }
 }
 
-/** The result of keys(), values() and items() of a dict. */
+/** Result of keys(), values() or items() of a dict. */
 export class View {
   constructor(
     readonly kind: 'keys' | 'values' | 'items',
@@ -115,7 +117,7 @@ export abstract class Callable {
   attribute(_name: string): Value | typeof MISSING {
     return MISSING;
   }
-  /** The items; null if the object is not iterable. */
+  /** Returns an iterator over the items; null if the object is not iterable. */
   iterate(): Next | null {
     return null;
   }
@@ -125,12 +127,12 @@ export abstract class Callable {
   }
 }
 
-/** An object that has attributes, and little else. */
+/** An object with attributes that cannot be called. */
 export abstract class Opaque {
   abstract readonly type: string;
   abstract describe(): string;
   abstract attribute(name: string): Value | typeof MISSING;
-  /** The items; null if the object is not iterable. */
+  /** Returns an iterator over the items; null if the object is not iterable. */
   iterate(): Next | null {
     return null;
   }
@@ -139,7 +141,7 @@ export abstract class Opaque {
   }
 }
 
-/** A set, which differences of views of a dict are. It keeps the order of its first operand. */
+/** A set, the result of subtracting dict views. It keeps the order of the first operand. */
 export class PySet extends Opaque {
   readonly type = 'set';
 
@@ -156,7 +158,7 @@ export class PySet extends Opaque {
   }
 
   override iterate(): Next {
-    return overList(this.items.keys());
+    return iterateList(this.items.keys());
   }
 
   override get length(): number {
@@ -188,14 +190,14 @@ export class Native extends Callable {
   }
 }
 
-/** Keys that compare equal are one: 1, 1.0 and True. */
+/** Equal for keys that compare equal, such as 1, 1.0 and True. */
 type Hash = unknown;
 type Entry = readonly [Value, Value];
 
 const UNDEFINED_HASH = Symbol('Undefined');
 
-/** Throws TypeError if the value cannot be a key. */
-export function hashOf(key: Value): Hash {
+/** Returns the hash of a key. Throws TypeError if the value cannot be a key. */
+export function hashKey(key: Value): Hash {
   switch (typeof key) {
     case 'string':
       return key.charCodeAt(0) === 0 ? `\0s${key}` : key;
@@ -211,7 +213,7 @@ export function hashOf(key: Value): Hash {
     if (Number.isInteger(value) && !Number.isSafeInteger(value)) return BigInt(value);
     return Number.isNaN(value) ? key : value + 0;
   }
-  if (key instanceof Markup) return hashOf(key.text);
+  if (key instanceof Markup) return hashKey(key.text);
   if (key instanceof Tuple) return `\0t${key.items.map(hashText).join('')}`;
   if (key instanceof Undefined) return UNDEFINED_HASH;
   if (key instanceof Range) return `\0r${key.length && key.start},${key.length},${key.step}`;
@@ -229,10 +231,10 @@ export const isUnhashable = (key: Value): boolean => {
 const objects = new WeakMap<object, number>();
 let objectCount = 0;
 
-/** The hash as a text that no other hash in a tuple continues. */
+/** Returns the hash as a text that is no prefix of another hash in a tuple. */
 function hashText(key: Value): string {
   spend();
-  const hash = hashOf(key);
+  const hash = hashKey(key);
   if (typeof hash === 'object' && hash !== null) {
     const number = objects.get(hash) ?? ++objectCount;
     objects.set(hash, number);
@@ -244,7 +246,7 @@ function hashText(key: Value): string {
 
 export class Dict {
   private readonly map = new Map<Hash, Value>();
-  /** The keys that differ from their hashes; null until the first one. */
+  /** Keys that differ from their hashes; null until there is one. */
   private odd: Map<Hash, Value> | null = null;
 
   static of(entries: Iterable<Entry>): Dict {
@@ -258,18 +260,18 @@ export class Dict {
   }
 
   get(key: Value): Value | typeof MISSING {
-    const hash = hashOf(key);
+    const hash = hashKey(key);
     const value = this.map.get(hash);
     return value === undefined ? MISSING : value;
   }
 
   has(key: Value): boolean {
-    return this.map.has(hashOf(key));
+    return this.map.has(hashKey(key));
   }
 
-  /** While it is built: templates change no dict. */
+  /** Sets an item while the dict is built. Templates cannot change a dict. */
   set(key: Value, value: Value): void {
-    const hash = hashOf(key);
+    const hash = hashKey(key);
     if (hash !== key && !this.map.has(hash)) {
       this.odd ??= new Map();
       this.odd.set(hash, key);
@@ -298,12 +300,12 @@ export class Dict {
 export const isList = (value: Value): value is readonly Value[] => Array.isArray(value);
 
 /** The text of a string; null for other values. */
-export function textOf(value: Value): string | null {
+export function toTextOrNull(value: Value): string | null {
   if (typeof value === 'string') return value;
   return value instanceof Markup ? value.text : null;
 }
 
-/** Python's name of the type. */
+/** Returns the name of the type in Python. */
 export function typeName(value: Value): string {
   switch (typeof value) {
     case 'string':
@@ -328,7 +330,7 @@ export function typeName(value: Value): string {
 }
 
 /** bool(). */
-export function isTrue(value: Value): boolean {
+export function toBoolean(value: Value): boolean {
   switch (typeof value) {
     case 'string':
       return value !== '';
@@ -350,26 +352,26 @@ export function isTrue(value: Value): boolean {
   return !(value instanceof Opaque) || value.length !== 0;
 }
 
-/** An integer, which truths are as well; null for other values. */
-export function integerOf(value: Value): number | bigint | null {
+/** Returns an integer, also for booleans; null for other values. */
+export function toIntegerOrNull(value: Value): number | bigint | null {
   if (typeof value === 'number' || typeof value === 'bigint') return value;
   return typeof value === 'boolean' ? Number(value) : null;
 }
 
-/** A number where that is exact. */
-export function normalized(value: bigint): number | bigint {
+/** Returns the value as a number if that is exact. */
+export function normalizeInteger(value: bigint): number | bigint {
   const number = Number(value);
   return Number.isSafeInteger(number) ? number : value;
 }
 
-/** The iteration of a value; null if it is not iterable. */
-export function iterationOf(value: Value): Next | null {
-  if (Array.isArray(value)) return overList(value);
-  const text = textOf(value);
-  if (text !== null) return overText(text);
-  if (value instanceof Tuple) return overList(value.items);
-  if (value instanceof Dict) return overList(value.keys());
-  if (value instanceof View) return overList(value.list());
+/** Returns an iterator; null if the value is not iterable. */
+export function startIteration(value: Value): Next | null {
+  if (Array.isArray(value)) return iterateList(value);
+  const text = toTextOrNull(value);
+  if (text !== null) return iterateText(text);
+  if (value instanceof Tuple) return iterateList(value.items);
+  if (value instanceof Dict) return iterateList(value.keys());
+  if (value instanceof View) return iterateList(value.list());
   if (value instanceof Generator) return value.next;
   if (value instanceof Range) {
     let at = 0;
@@ -379,13 +381,13 @@ export function iterationOf(value: Value): Next | null {
   return value instanceof Opaque || value instanceof Callable ? value.iterate() : null;
 }
 
-export function overList(list: readonly Value[]): Next {
+export function iterateList(list: readonly Value[]): Next {
   let at = 0;
   return () => (at < list.length ? defined(list[at++]) : DONE);
 }
 
-/** Letters of Markup are plain texts, too. */
-function overText(text: string): Next {
+/** Letters of a Markup are plain texts. */
+function iterateText(text: string): Next {
   const letters = text[Symbol.iterator]();
   return () => {
     const { done, value } = letters.next();
@@ -395,13 +397,13 @@ function overText(text: string): Next {
 
 /** iter(). Throws TypeError. */
 export function iterate(value: Value): Next {
-  const next = iterationOf(value);
+  const next = startIteration(value);
   if (next === null) throw typeError(`'${typeName(value)}' object is not iterable`);
   return next;
 }
 
 /** list(). Throws TypeError. */
-export function listOf(value: Value): readonly Value[] {
+export function toList(value: Value): readonly Value[] {
   if (Array.isArray(value)) return value;
   if (value instanceof Tuple) return value.items;
   const next = iterate(value);

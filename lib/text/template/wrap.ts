@@ -1,4 +1,4 @@
-// Lines of a width, as Python's textwrap breaks them.
+// Breaks text into lines of a width, as Python's textwrap does.
 import { required } from '../../runtime/required.js';
 import { spend, valueError } from './fault.js';
 import { isSpace } from './unicode.js';
@@ -11,35 +11,35 @@ interface WrapOptions {
 
 const BLANK = '[\\t\\n\\x0b\\x0c\\r ]';
 const WORD = '[\\p{L}\\p{N}_!"\'&.,?]';
-/** Letters of words, but no decimal digits. */
+/** Letters of words without decimal digits. */
 const LETTER = '[\\p{L}\\p{Nl}\\p{No}_]';
 const NOT_BLANK = '[^\\t\\n\\x0b\\x0c\\r ]';
 
-/** Words, blanks, and parts of words at hyphens and dashes. */
+/** Matches words, blanks, and parts of words at hyphens and dashes. */
 const CHUNKS = new RegExp(
   `(${BLANK}+|(?<=${WORD})-{2,}(?=[\\p{L}\\p{N}_])|${NOT_BLANK}+?(?:-(?:(?<=${LETTER}{2}-)|(?<=${LETTER}-${LETTER}-))(?=${LETTER}-?${LETTER})|(?=${BLANK}|$)|(?<=${WORD})(?=-{2,}[\\p{L}\\p{N}_])))`,
   'u',
 );
 const WORDS = new RegExp(`(${BLANK}+)`);
 
-/** Letters of a word, or of blanks, from `start` on. */
+/** A word or blanks: the letters from `start` on. */
 interface Chunk {
   letters: readonly string[];
   start: number;
 }
 
-const sizeOf = ({ letters, start }: Chunk): number => letters.length - start;
+const chunkLength = ({ letters, start }: Chunk): number => letters.length - start;
 
 function isBlank({ letters, start }: Chunk): boolean {
   for (let i = start; i < letters.length; ++i) if (!isSpace(required(letters[i]))) return false;
   return true;
 }
 
-/** The lines of one paragraph. */
-export function wrapped(text: string, options: WrapOptions): string[] {
+/** Returns the lines of one paragraph. */
+export function wrapText(text: string, options: WrapOptions): string[] {
   const { width } = options;
   if (width <= 0) throw valueError(`invalid width ${width} (must be > 0)`);
-  // The pattern looks at each letter many times.
+  // Splits first, because the pattern examines each letter many times.
   spend(text.length * 16);
   const chunks = text
     .split(options.breaksHyphens ? CHUNKS : WORDS)
@@ -53,22 +53,22 @@ export function wrapped(text: string, options: WrapOptions): string[] {
     let length = 0;
     if (lines.length > 0 && isBlank(required(chunks.at(-1)))) chunks.pop();
     while (chunks.length > 0) {
-      const size = sizeOf(required(chunks.at(-1)));
+      const size = chunkLength(required(chunks.at(-1)));
       if (length + size > width) break;
       line.push(required(chunks.pop()));
       length += size;
     }
     const next = chunks.at(-1);
-    if (next !== undefined && sizeOf(next) > width) breakWord(chunks, line, length, options);
+    if (next !== undefined && chunkLength(next) > width) breakWord(chunks, line, length, options);
     if (line.length > 0 && isBlank(required(line.at(-1)))) line.pop();
-    if (line.length > 0) lines.push(line.map(textOf).join(''));
+    if (line.length > 0) lines.push(line.map(chunkText).join(''));
   }
   return lines;
 }
 
-const textOf = ({ letters, start }: Chunk): string => letters.slice(start).join('');
+const chunkText = ({ letters, start }: Chunk): string => letters.slice(start).join('');
 
-/** Puts the part of a long word that fits on the line. */
+/** Moves the part of a long word that fits to the line. */
 function breakWord(chunks: Chunk[], line: Chunk[], length: number, options: WrapOptions): void {
   const { width, breaksWords, breaksHyphens } = options;
   const { letters, start } = required(chunks.at(-1));

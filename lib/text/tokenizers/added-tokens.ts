@@ -1,24 +1,24 @@
-// Added tokens: found in a text before it is encoded. Source: the Rust crate tokenizers.
+// Finds added tokens in a text before it is encoded. Source: the Rust crate tokenizers.
 import { required } from '../../runtime/required.js';
 import { spaceEnd, spaceStart, WORD } from './characters.js';
 import { Trie } from './trie.js';
 
-/** A token of "added_tokens". */
+/** An entry of "added_tokens". */
 export interface AddedToken {
   readonly content: string;
   readonly id: number;
-  /** Whether the token is not found inside a word. */
+  /** Whether the token must not be inside a word. */
   readonly single_word: boolean;
-  /** Takes the white space before it. */
+  /** Includes whitespace before the token. */
   readonly lstrip: boolean;
-  /** Takes the white space behind it. */
+  /** Includes whitespace after the token. */
   readonly rstrip: boolean;
-  /** Found in the normalized text. */
+  /** Whether to search in the normalized text. */
   readonly normalized: boolean;
   readonly special: boolean;
 }
 
-/** A part of a text: a token, or text without one. */
+/** A section of a text: an added token, or text without one. */
 interface Section {
   readonly start: number;
   readonly end: number;
@@ -28,19 +28,19 @@ interface Section {
 const WORD_START = new RegExp(`^[${WORD}]`, 'u');
 const WORD_END = new RegExp(`[${WORD}]$`, 'u');
 
-/** Finds some added tokens by their spelling, the longest at each place. */
+/** Finds added tokens by spelling; at each position, the longest. */
 export class AddedTokens {
   private readonly trie: Trie;
   private readonly firsts: ReadonlySet<number>;
-  /** A token that the normalizer leaves nothing of. */
+  /** A token that is empty after normalization. */
   private readonly empty: AddedToken | null;
 
-  /** `spellings` are the tokens' texts, normalized where the search is in a normalized text. */
+  /** `spellings` are the tokens' texts, normalized if the search is in a normalized text. */
   constructor(
     private readonly tokens: readonly AddedToken[],
     spellings: readonly string[],
   ) {
-    // Of two tokens with one spelling the first one is found; the crate takes a random one.
+    // Of two tokens with one spelling, the first is found; the crate takes a random one.
     const numbers = new Map<string, number>();
     for (const [i, text] of spellings.entries()) if (!numbers.has(text)) numbers.set(text, i);
     this.trie = new Trie(numbers);
@@ -48,25 +48,25 @@ export class AddedTokens {
     this.firsts = new Set(spellings.map((text) => text.charCodeAt(0)));
   }
 
-  /** The sections of a text, in order. */
+  /** Splits a text into sections, in order. */
   split(text: string): Section[] {
     const sections: Section[] = [];
     let [done, last] = [0, -1];
     for (let at = 0; at < text.length + Number(this.empty !== null); ) {
-      const found = this.longestAt(text, at);
-      // An empty spelling stands at every character, but not directly behind another token.
-      if (found === null || (found.end === at && at === last)) {
-        at += widthAt(text, at);
+      const match = this.findLongest(text, at);
+      // An empty spelling matches at every character, except directly after another token.
+      if (match === null || (match.end === at && at === last)) {
+        at += characterWidth(text, at);
         continue;
       }
-      const { token, end } = found;
+      const { token, end } = match;
       const [start, next] = [at, end];
       at = last = next;
       if (token.single_word && isInWord(text, start, next)) continue;
       const from = token.lstrip ? Math.max(spaceStart(text.slice(0, start)), done) : start;
       const to = token.rstrip ? spaceEnd(text, next) : next;
       if (done < from) sections.push({ start: done, end: from, token: null });
-      // White space taken by the token before may leave nothing.
+      // The whitespace of the previous token may leave nothing.
       if (from < to) sections.push({ start: from, end: to, token });
       done = to;
     }
@@ -74,7 +74,7 @@ export class AddedTokens {
     return sections;
   }
 
-  private longestAt(text: string, at: number): { token: AddedToken; end: number } | null {
+  private findLongest(text: string, at: number): { token: AddedToken; end: number } | null {
     let longest: { token: AddedToken; end: number } | null = this.empty && {
       token: this.empty,
       end: at,
@@ -87,11 +87,11 @@ export class AddedTokens {
   }
 }
 
-/** Units of the character at a place. */
-const widthAt = (text: string, at: number): number =>
+/** Returns the UTF-16 units of the character at a position. */
+const characterWidth = (text: string, at: number): number =>
   (text.codePointAt(at) ?? 0) > 0xffff ? 2 : 1;
 
-/** Returns whether the character before or behind a range belongs to a word. */
+/** Returns whether the character before or after a range is part of a word. */
 function isInWord(text: string, start: number, end: number): boolean {
   const before = text.slice(Math.max(0, start - 2), start);
   return WORD_END.test(before) || WORD_START.test(text.slice(end, end + 2));

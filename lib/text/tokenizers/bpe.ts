@@ -5,53 +5,50 @@ import { dataError } from '../../runtime/input-errors.js';
 import { required } from '../../runtime/required.js';
 import { type Fields, MAX_IDS } from './fields.js';
 import type { Model } from './model.js';
-import { byteIds, spelledBy, vocabularyOf } from './vocabulary.js';
+import { byteTokens, findByteIds, readVocabulary } from './vocabulary.js';
 
 /** Merges of pairs of ids. A lower rank comes first. */
 interface Merges {
-  /** Ranks of merges by first * MAX_IDS + second. */
+  /** Rank of each merge, by first * MAX_IDS + second. */
   readonly ranks: ReadonlyMap<number, number>;
-  /** The merged id of each rank. */
+  /** Merged id of each rank. */
   readonly merged: Int32Array;
 }
 
-/** Number of cached pieces, and the longest one. */
-const KEPT = 1 << 14;
-const LONGEST_KEPT = 256;
+/** Number of cached pieces, and the maximum length of one. */
+const MAX_CACHED = 1 << 14;
+const MAX_CACHED_LENGTH = 256;
 
-export function bpe(fields: Fields): Model {
-  const ids = vocabularyOf(fields);
+export function createBpe(fields: Fields): Model {
+  const ids = readVocabulary(fields);
   const ignoresMerges = fields.flag('ignore_merges', false);
-  const first = firstSymbols(fields, ids);
-  const merges = mergesOf(fields, ids);
-  const known = new Map<string, readonly number[]>();
+  const first = toSymbols(fields, ids);
+  const merges = readMerges(fields, ids);
+  const cache = new Map<string, readonly number[]>();
   const encodePiece = (piece: string): readonly number[] => {
-    const whole = ignoresMerges ? ids.get(piece) : undefined;
-    return whole === undefined ? mergeAll(first(piece), merges) : [whole];
+    const wholeId = ignoresMerges ? ids.get(piece) : undefined;
+    return wholeId === undefined ? mergeAll(first(piece), merges) : [wholeId];
   };
   return {
     ids,
     encode: (piece, all) => {
-      let ids = known.get(piece);
+      let ids = cache.get(piece);
       if (ids === undefined) {
         ids = encodePiece(piece);
-        if (known.size >= KEPT) known.clear();
-        if (piece.length < LONGEST_KEPT) known.set(piece, ids);
+        if (cache.size >= MAX_CACHED) cache.clear();
+        if (piece.length < MAX_CACHED_LENGTH) cache.set(piece, ids);
       }
       for (const id of ids) all.push(id);
     },
   };
 }
 
-/** Pieces as the ids of their characters. */
-function firstSymbols(
-  fields: Fields,
-  ids: ReadonlyMap<string, number>,
-): (piece: string) => number[] {
+/** Converts a piece to the ids of its characters. */
+function toSymbols(fields: Fields, ids: ReadonlyMap<string, number>): (piece: string) => number[] {
   const prefix = fields.text('continuing_subword_prefix', '');
   const suffix = fields.text('end_of_word_suffix', '');
   const fuses = fields.flag('fuse_unk', false);
-  const bytes = fields.flag('byte_fallback', false) ? byteIds(ids) : null;
+  const bytes = fields.flag('byte_fallback', false) ? findByteIds(ids) : null;
   const token = fields.get('unk_token') === undefined ? null : fields.text('unk_token');
   const unknown = (): number => {
     const id = ids.get(required(token));
@@ -66,7 +63,7 @@ function firstSymbols(
   };
   return (piece) => {
     const symbols: number[] = [];
-    // The crate adds an unknown token late: bytes that follow it come first.
+    // Like the crate, adds an unknown token late: following bytes precede it.
     let pending: number | null = null;
     for (let at = 0; at < piece.length; ) {
       const letter = String.fromCodePoint(required(piece.codePointAt(at)));
@@ -80,8 +77,8 @@ function firstSymbols(
         symbols.push(id);
         continue;
       }
-      const spelled = bytes && spelledBy(bytes, symbol);
-      if (spelled) symbols.push(...spelled);
+      const byteSymbols = bytes && byteTokens(bytes, symbol);
+      if (byteSymbols) symbols.push(...byteSymbols);
       else if (token !== null) {
         if (pending !== null && !fuses) symbols.push(pending);
         pending = unknown();
@@ -92,7 +89,7 @@ function firstSymbols(
   };
 }
 
-function mergesOf(fields: Fields, ids: ReadonlyMap<string, number>): Merges {
+function readMerges(fields: Fields, ids: ReadonlyMap<string, number>): Merges {
   const prefix = fields.text('continuing_subword_prefix', '');
   const list = fields.list('merges');
   const ranks = new Map<number, number>();
@@ -101,11 +98,11 @@ function mergesOf(fields: Fields, ids: ReadonlyMap<string, number>): Merges {
     const pair: unknown[] = typeof merge === 'string' ? merge.split(' ') : [merge].flat();
     const [left, right] = pair;
     if (pair.length !== 2 || typeof left !== 'string' || typeof right !== 'string') {
-      throw fields.wrong(`merges[${rank}]`, 'two tokens', merge);
+      throw fields.wrongError(`merges[${rank}]`, 'two tokens', merge);
     }
     const tokens = [left, right, left + right.slice(prefix.length)];
-    const [first, second, whole] = tokens.map((token) => ids.get(token));
-    if (first === undefined || second === undefined || whole === undefined) {
+    const [first, second, mergedId] = tokens.map((token) => ids.get(token));
+    if (first === undefined || second === undefined || mergedId === undefined) {
       const missing = tokens.find((token) => !ids.has(token));
       const expected = 'a merge of tokens of the vocabulary';
       const got = `${formatValue(missing)}, which the vocabulary lacks`;
@@ -117,12 +114,15 @@ function mergesOf(fields: Fields, ids: ReadonlyMap<string, number>): Merges {
       );
     }
     ranks.set(first * MAX_IDS + second, rank);
-    merged[rank] = whole;
+    merged[rank] = mergedId;
   }
   return { ranks, merged };
 }
 
-/** Positions fit in 32 bits, so an entry is rank * 2^32 + position: the least is the next merge. */
+/**
+ * Positions have 32 bits, so an entry is rank * 2^32 + position; the smallest entry is the next
+ * merge.
+ */
 const POSITIONS = 2 ** 32;
 const END = -1;
 
@@ -130,7 +130,7 @@ const END = -1;
 function mergeAll(symbols: number[], { ranks, merged }: Merges): readonly number[] {
   const count = symbols.length;
   if (count < 2) return symbols;
-  const queue = new LeastFirst();
+  const queue = new MinHeap();
   const next = new Int32Array(count);
   const previous = new Int32Array(count);
   const isGone = new Uint8Array(count);
@@ -169,7 +169,7 @@ function mergeAll(symbols: number[], { ranks, merged }: Merges): readonly number
 }
 
 /** A binary heap of numbers. */
-class LeastFirst {
+class MinHeap {
   private readonly heap: number[] = [];
 
   push(entry: number): void {

@@ -1,4 +1,4 @@
-// Classes of characters as Rust's standard library and its crates define them.
+// Character classes as in Rust's standard library and its crates.
 
 /** Rust's char::is_whitespace(), Unicode's White_Space. */
 export function isSpace(code: number): boolean {
@@ -10,21 +10,21 @@ export function isSpace(code: number): boolean {
   );
 }
 
-/** Where the white space at the start of a text ends. */
+/** Returns the end of the whitespace that starts at `from`. */
 export function spaceEnd(text: string, from = 0): number {
   let at = from;
   while (at < text.length && isSpace(text.charCodeAt(at))) at++;
   return at;
 }
 
-/** Where the white space at the end of a text starts, not before `from`. */
+/** Returns the start of the trailing whitespace, but not before `from`. */
 export function spaceStart(text: string, from = 0): number {
   let at = text.length;
   while (at > from && isSpace(text.charCodeAt(at - 1))) at--;
   return at;
 }
 
-/** \w of Rust's crate regex. */
+/** \w of the Rust crate regex. */
 export const WORD = '\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}';
 /** ASCII punctuation, and Unicode's category P. */
 export const PUNCTUATION = '\\p{P}!-/:-@\\[-`{-~';
@@ -36,10 +36,10 @@ export const lowercase = (text: string): string =>
     .map((part) => part.toLowerCase())
     .join('σ');
 
-/** GPT-2's alphabet: a letter for each byte. Printable bytes are themselves. */
-export const BYTE_LETTERS: readonly string[] = byteLetters();
+/** GPT-2's alphabet: one letter per byte. Printable bytes are themselves. */
+export const BYTE_LETTERS: readonly string[] = buildByteLetters();
 
-function byteLetters(): string[] {
+function buildByteLetters(): string[] {
   const isPrintable = (byte: number): boolean =>
     (byte >= 33 && byte <= 126) || (byte >= 161 && byte !== 173);
   let others = 0;
@@ -48,9 +48,9 @@ function byteLetters(): string[] {
   );
 }
 
-/** The bytes of a text, each as its letter. */
+/** Replaces each byte of a text by its letter. */
 export function spellBytes(text: string): string {
-  let spelled = '';
-  for (const byte of Buffer.from(text)) spelled += BYTE_LETTERS[byte];
-  return spelled;
+  let letters = '';
+  for (const byte of Buffer.from(text)) letters += BYTE_LETTERS[byte];
+  return letters;
 }

@@ -1,52 +1,52 @@
-// A tokenizer.json as the Rust crate tokenizers runs it: added tokens, normalizer, pre-tokenizer,
+// Runs a tokenizer.json like the Rust crate tokenizers: added tokens, normalizer, pre-tokenizer,
 // model, post-processor and decoder.
 import { formatValue } from '../../runtime/format-value.js';
 import { dataError } from '../../runtime/input-errors.js';
 import { isObject } from '../../runtime/is-object.js';
 import { type AddedToken, AddedTokens } from './added-tokens.js';
-import { type Decoder, decoderOf } from './decoders.js';
+import { createDecoder, type Decoder } from './decoders.js';
 import { Fields, requireId } from './fields.js';
 import type { Model } from './model.js';
-import { modelOf } from './models.js';
-import { type Normalizer, normalizerOf } from './normalizers.js';
-import { leadingOf } from './pattern.js';
-import { type Bounds, boundsOf, pairOf } from './post-processors.js';
-import { type PreTokenizer, preTokenizerOf } from './pre-tokenizers.js';
+import { createModel } from './models.js';
+import { createNormalizer, type Normalizer } from './normalizers.js';
+import { countLeading } from './pattern.js';
+import { type Bounds, readBounds, readPair } from './post-processors.js';
+import { createPreTokenizer, type PreTokenizer } from './pre-tokenizers.js';
 
-/** Characters that show what a normalizer makes of the first one. */
-const PROBED = 1000;
+/** Maximum characters that are normalized to find the result of the first one. */
+const MAX_PROBED = 1000;
 
 export class CoreTokenizer {
   /** Tokens by id; undefined for an unused id. */
   readonly vocab: readonly (string | undefined)[];
   readonly added: ReadonlyMap<number, AddedToken>;
-  /** The tokens that the post-processor puts around a text. */
+  /** Tokens that the post-processor puts around a text. */
   readonly bounds: Bounds;
   private readonly processor: readonly [location: string, content: unknown];
-  private parts: ReturnType<typeof pairOf> | null = null;
+  private parts: ReturnType<typeof readPair> | null = null;
   private readonly model: Model;
   private readonly normalizer: Normalizer | null;
   private readonly preTokenizer: PreTokenizer | null;
   private readonly decoder: Decoder | null;
   private readonly partialDecoder: Decoder | null;
-  /** A Metaspace marks only pieces at the start of a text. */
+  /** Whether a Metaspace step marks only pieces at the start of a text. */
   private readonly marksStart: boolean;
   private readonly addedIds: ReadonlyMap<string, number>;
-  /** Normalized spellings of added tokens by id. */
+  /** Normalized spelling of added tokens, by id. */
   private readonly spellings: ReadonlyMap<number, string>;
   private readonly raw: AddedTokens;
   private readonly normalized: AddedTokens;
 
-  /** `content` is that of tokenizer.json at `location`. Throws DS_DATA. */
+  /** `content` is the parsed tokenizer.json at `location`. Throws DS_DATA. */
   constructor(location: string, content: Readonly<Record<string, unknown>>) {
-    this.model = modelOf(`${location} model`, content.model);
-    const normalizer = normalizerOf(`${location} normalizer`, content.normalizer);
+    this.model = createModel(`${location} model`, content.model);
+    const normalizer = createNormalizer(`${location} normalizer`, content.normalizer);
     this.normalizer = normalizer;
-    this.preTokenizer = preTokenizerOf(`${location} pre_tokenizer`, content.pre_tokenizer);
-    this.decoder = decoderOf(`${location} decoder`, content.decoder, false);
-    this.partialDecoder = decoderOf(`${location} decoder`, content.decoder, true);
+    this.preTokenizer = createPreTokenizer(`${location} pre_tokenizer`, content.pre_tokenizer);
+    this.decoder = createDecoder(`${location} decoder`, content.decoder, false);
+    this.partialDecoder = createDecoder(`${location} decoder`, content.decoder, true);
     this.marksStart = /"first"/i.test(JSON.stringify(content.pre_tokenizer ?? null));
-    const added = addedOf(location, content.added_tokens);
+    const added = readAdded(location, content.added_tokens);
     this.added = new Map(added.map((token) => [token.id, token]));
     this.addedIds = new Map(added.map(({ content: text, id }) => [text, id]));
     const vocab: (string | undefined)[] = [];
@@ -58,7 +58,7 @@ export class CoreTokenizer {
         tokens,
         tokens.map((token) => form(token.content)),
       );
-    // Special tokens come first, as in the crate.
+    // Special tokens take precedence, as in the crate.
     const ordered = [...added].sort((a, b) => Number(b.special) - Number(a.special));
     this.raw = find(
       ordered.filter((token) => !token.normalized),
@@ -73,21 +73,21 @@ export class CoreTokenizer {
       changed.map(({ id, content: text }) => [id, normalizer?.(text) ?? text]),
     );
     this.processor = [`${location} post_processor`, content.post_processor];
-    this.bounds = boundsOf(...this.processor, (token) => this.idOf(token));
+    this.bounds = readBounds(...this.processor, (token) => this.idOf(token));
   }
 
   /** Ids around and between two texts. Throws DS_DATA. */
-  get pair(): ReturnType<typeof pairOf> {
-    this.parts ??= pairOf(...this.processor, (token) => this.idOf(token));
+  get pair(): ReturnType<typeof readPair> {
+    this.parts ??= readPair(...this.processor, (token) => this.idOf(token));
     return this.parts;
   }
 
-  /** The id of a token; undefined if the vocabulary lacks it. */
+  /** Returns the id of a token; undefined if the vocabulary lacks it. */
   idOf(token: string): number | undefined {
     return this.addedIds.get(token) ?? this.model.ids.get(token);
   }
 
-  /** Ids of a text, without the tokens around it. Throws DS_DATA. */
+  /** Returns the ids of a text, without the tokens around it. Throws DS_DATA. */
   encode(text: string): number[] {
     const ids: number[] = [];
     for (const { start, end, token } of this.raw.split(text)) {
@@ -97,9 +97,9 @@ export class CoreTokenizer {
     return ids;
   }
 
-  private encodeSection(given: string, isStart: boolean, ids: number[]): void {
-    const text = this.normalizer ? this.normalizer(given) : given;
-    const lead = isStart && this.marksStart ? this.leadOf(given) : 0;
+  private encodeSection(section: string, isStart: boolean, ids: number[]): void {
+    const text = this.normalizer ? this.normalizer(section) : section;
+    const lead = isStart && this.marksStart ? this.countLead(section) : 0;
     for (const { start, end, token } of this.normalized.split(text)) {
       if (token) {
         ids.push(token.id);
@@ -111,16 +111,17 @@ export class CoreTokenizer {
     }
   }
 
-  /** Units of the normalized text that come from the first character of the text. */
-  private leadOf(given: string): number {
-    const text = given.slice(0, PROBED);
+  /** Returns the number of units of the normalized text that come from the first character. */
+  private countLead(section: string): number {
+    const text = section.slice(0, MAX_PROBED);
     const first = String.fromCodePoint(text.codePointAt(0) ?? 0);
-    return this.normalizer ? leadingOf(this.normalizer, text, first.length) : first.length;
+    return this.normalizer ? countLeading(this.normalizer, text, first.length) : first.length;
   }
 
   /**
-   * The text of ids. Ids without a token are left out. Normalized tokens decode normalized. With
-   * `isPartial`, only bytes of cut characters become U+FFFD, not the whole run of bytes.
+   * Returns the text of ids. Skips ids without a token. Normalized tokens decode to their
+   * normalized form. With `isPartial`, only the bytes of incomplete characters become U+FFFD, not
+   * the whole run of bytes.
    */
   decode(ids: readonly number[], isPartial = false): string {
     const tokens = ids.flatMap((id) => this.spellings.get(id) ?? this.vocab[id] ?? []);
@@ -129,7 +130,7 @@ export class CoreTokenizer {
   }
 }
 
-function addedOf(location: string, given: unknown): AddedToken[] {
+function readAdded(location: string, given: unknown): AddedToken[] {
   const expected = '"added_tokens", a list of objects with a string "content"';
   if (!Array.isArray(given))
     throw dataError(

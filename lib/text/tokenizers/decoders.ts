@@ -1,11 +1,11 @@
-// Decoders: from the spellings of tokens to a text. Source: the Rust crate tokenizers.
+// Decoders convert spellings of tokens to text. Source: the Rust crate tokenizers.
 import { TextDecoder } from 'node:util';
 
 import { BYTE_LETTERS } from './characters.js';
 import { Fields } from './fields.js';
 import { readReplacement } from './pattern.js';
 
-/** Turns tokens into parts of a text. */
+/** Converts tokens to parts of a text. */
 export type Decoder = (tokens: readonly string[]) => readonly string[];
 
 const BYTES: ReadonlyMap<string, number> = new Map(
@@ -13,23 +13,23 @@ const BYTES: ReadonlyMap<string, number> = new Map(
 );
 const UTF8 = new TextDecoder('utf-8', { ignoreBOM: true });
 
-const each =
+const decodeEach =
   (change: (token: string, i: number, all: readonly string[]) => string): Decoder =>
   (tokens) =>
     tokens.map(change);
 
 const COMMON: readonly [string, (fields: Fields) => Decoder][] = [
-  ['BPEDecoder', suffixFields],
-  ['ByteLevel', () => byteLevel],
-  ['CTC', ctc],
+  ['BPEDecoder', createSuffix],
+  ['ByteLevel', () => decodeByteLevel],
+  ['CTC', createCtc],
   ['Fuse', () => (tokens: readonly string[]) => [tokens.join('')]],
-  ['Metaspace', metaspace],
-  ['Replace', replace],
-  ['Strip', strip],
-  ['WordPiece', wordPiece],
+  ['Metaspace', createMetaspace],
+  ['Replace', createReplace],
+  ['Strip', createStrip],
+  ['WordPiece', createWordPiece],
 ];
 
-function buildersFor(byteFallback: Decoder): ReadonlyMap<string, (fields: Fields) => Decoder> {
+function createBuilders(byteFallback: Decoder): ReadonlyMap<string, (fields: Fields) => Decoder> {
   const builders = new Map([...COMMON, ['ByteFallback', () => byteFallback]]);
   return builders.set('Sequence', (fields) => {
     const steps = fields.each('decoders').map((step) => step.build(builders));
@@ -37,38 +37,45 @@ function buildersFor(byteFallback: Decoder): ReadonlyMap<string, (fields: Fields
   });
 }
 
-const EXACT = buildersFor(byteFallback(ofWholeRun));
-const PARTIAL = buildersFor(byteFallback((bytes) => [UTF8.decode(bytes)]));
+const EXACT = createBuilders(createByteFallback(decodeRun));
+const PARTIAL = createBuilders(createByteFallback((bytes) => [UTF8.decode(bytes)]));
 
 /**
- * The decoder of a tokenizer.json; null without one. With `isPartial`, tokens may be a part of a
- * text: valid bytes next to a cut character stay. Throws DS_DATA.
+ * Creates the decoder of a tokenizer.json; null without one. With `isPartial`, tokens may be a part
+ * of a text: valid bytes next to an incomplete character stay. Throws DS_DATA.
  */
-export function decoderOf(location: string, content: unknown, isPartial: boolean): Decoder | null {
+export function createDecoder(
+  location: string,
+  content: unknown,
+  isPartial: boolean,
+): Decoder | null {
   return content === null || content === undefined
     ? null
     : new Fields(location, content).build(isPartial ? PARTIAL : EXACT);
 }
 
-/** A token with other letters than GPT-2's, such as an added one, stands for its own bytes. */
-function byteLevel(tokens: readonly string[]): string[] {
+/**
+ * Decodes GPT-2's letters to bytes. A token with other letters, such as an added token, stands for
+ * its UTF-8 bytes.
+ */
+function decodeByteLevel(tokens: readonly string[]): string[] {
   const bytes: number[] = [];
   for (const token of tokens) {
-    const own = Array.from(token, (letter) => BYTES.get(letter));
-    if (own.includes(undefined)) bytes.push(...Buffer.from(token));
-    else bytes.push(...(own as number[]));
+    const letterBytes = Array.from(token, (letter) => BYTES.get(letter));
+    if (letterBytes.includes(undefined)) bytes.push(...Buffer.from(token));
+    else bytes.push(...(letterBytes as number[]));
   }
   return [UTF8.decode(Uint8Array.from(bytes))];
 }
 
-/** The text of bytes side by side. If they are not UTF-8, each byte becomes a token U+FFFD. */
-function ofWholeRun(bytes: Uint8Array): string[] {
+/** Decodes a run of bytes. If it is not UTF-8, each byte becomes U+FFFD. */
+function decodeRun(bytes: Uint8Array): string[] {
   const text = UTF8.decode(bytes);
   return Buffer.from(text).equals(bytes) ? [text] : Array.from(bytes, () => '\uFFFD');
 }
 
-/** <0x41> stands for a byte. */
-function byteFallback(textsOf: (bytes: Uint8Array) => string[]): Decoder {
+/** Creates a decoder of byte tokens such as <0x41>. */
+function createByteFallback(textsOf: (bytes: Uint8Array) => string[]): Decoder {
   return (tokens) => {
     const parts: string[] = [];
     let bytes: number[] = [];
@@ -90,23 +97,23 @@ function byteFallback(textsOf: (bytes: Uint8Array) => string[]): Decoder {
   };
 }
 
-function metaspace(fields: Fields): Decoder {
+function createMetaspace(fields: Fields): Decoder {
   const mark = fields.letter('replacement', '▁');
   const isNever =
     fields.get('add_prefix_space') === false ||
     fields.text('prepend_scheme', 'always').toLowerCase() === 'never';
-  return each((token, i) => token.replaceAll(mark, i === 0 && !isNever ? '' : ' '));
+  return decodeEach((token, i) => token.replaceAll(mark, i === 0 && !isNever ? '' : ' '));
 }
 
-function suffixFields(fields: Fields): Decoder {
+function createSuffix(fields: Fields): Decoder {
   const suffix = fields.text('suffix', '</w>');
-  return each((token, i, all) => token.replaceAll(suffix, i === all.length - 1 ? '' : ' '));
+  return decodeEach((token, i, all) => token.replaceAll(suffix, i === all.length - 1 ? '' : ' '));
 }
 
-function wordPiece(fields: Fields): Decoder {
+function createWordPiece(fields: Fields): Decoder {
   const prefix = fields.text('prefix', '##');
   const cleans = fields.flag('cleanup', true);
-  return each((token, i) => {
+  return decodeEach((token, i) => {
     let text = token;
     if (i > 0) text = text.startsWith(prefix) ? text.slice(prefix.length) : ` ${text}`;
     return cleans ? cleanUp(text) : text;
@@ -134,7 +141,7 @@ const CONTRACTIONS: readonly (readonly [string, string])[] = [
 const cleanUp = (text: string): string =>
   CONTRACTIONS.reduce((form, [from, to]) => form.replaceAll(from, to), text);
 
-function ctc(fields: Fields): Decoder {
+function createCtc(fields: Fields): Decoder {
   const pad = fields.text('pad_token', '<pad>');
   const delimiter = fields.text('word_delimiter_token', '|');
   const cleans = fields.flag('cleanup', true);
@@ -146,15 +153,15 @@ function ctc(fields: Fields): Decoder {
       .filter((token) => token !== '');
 }
 
-function replace(fields: Fields): Decoder {
+function createReplace(fields: Fields): Decoder {
   const change = readReplacement(fields);
-  return each((token) => change(token));
+  return decodeEach((token) => change(token));
 }
 
-function strip(fields: Fields): Decoder {
+function createStrip(fields: Fields): Decoder {
   const letter = fields.letter('content');
   const [start, stop] = [fields.count('start', 0), fields.count('stop', 0)];
-  return each((token) => {
+  return decodeEach((token) => {
     const letters = Array.from(token);
     let [from, to] = [0, letters.length];
     while (from < start && letters[from] === letter) from++;

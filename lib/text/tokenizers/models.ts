@@ -1,25 +1,28 @@
-// Models of a tokenizer.json: from a piece of text to ids.
+// Models of a tokenizer.json, which convert pieces of text to ids.
 import { dataError } from '../../runtime/input-errors.js';
-import { bpe } from './bpe.js';
+import { createBpe } from './bpe.js';
 import { Fields } from './fields.js';
 import type { Model } from './model.js';
 import { Trie } from './trie.js';
-import { unigram } from './unigram.js';
-import { vocabularyOf } from './vocabulary.js';
+import { createUnigram } from './unigram.js';
+import { readVocabulary } from './vocabulary.js';
 
 const BUILDERS: ReadonlyMap<string, (fields: Fields) => Model> = new Map([
-  ['BPE', bpe],
-  ['WordPiece', wordPiece],
-  ['Unigram', unigram],
-  ['WordLevel', wordLevel],
+  ['BPE', createBpe],
+  ['WordPiece', createWordPiece],
+  ['Unigram', createUnigram],
+  ['WordLevel', createWordLevel],
 ]);
 
-/** The model of a tokenizer.json. Throws DS_DATA. */
-export const modelOf = (location: string, content: unknown): Model =>
+/** Creates the model of a tokenizer.json. Throws DS_DATA. */
+export const createModel = (location: string, content: unknown): Model =>
   new Fields(location, content).build(BUILDERS);
 
-/** The id of the unknown token, which only some texts need. Throws DS_DATA. */
-function unknownOf(fields: Fields, ids: ReadonlyMap<string, number>): () => number {
+/**
+ * Returns a function that returns the id of the unknown token, which only some texts need. Throws
+ * DS_DATA.
+ */
+function unknownIdReader(fields: Fields, ids: ReadonlyMap<string, number>): () => number {
   const token = fields.text('unk_token', fields.get('type') === 'WordPiece' ? '[UNK]' : '<unk>');
   return () => {
     const id = ids.get(token);
@@ -34,9 +37,9 @@ function unknownOf(fields: Fields, ids: ReadonlyMap<string, number>): () => numb
   };
 }
 
-function wordLevel(fields: Fields): Model {
-  const vocabulary = vocabularyOf(fields);
-  const unknown = unknownOf(fields, vocabulary);
+function createWordLevel(fields: Fields): Model {
+  const vocabulary = readVocabulary(fields);
+  const unknown = unknownIdReader(fields, vocabulary);
   return {
     ids: vocabulary,
     encode: (piece, ids) => {
@@ -45,17 +48,19 @@ function wordLevel(fields: Fields): Model {
   };
 }
 
-/** A limit of `max_input_chars_per_word`: words take quadratic time. */
+/** Limit of `max_input_chars_per_word`, because words take quadratic time. */
 const MAX_IN_WORD = 10_000;
 
-/** The longest token of the vocabulary first, then the longest one that continues, and so on. */
-function wordPiece(fields: Fields): Model {
-  const vocabulary = vocabularyOf(fields);
-  const unknown = unknownOf(fields, vocabulary);
+/**
+ * Encodes a word by its longest prefix in the vocabulary, then the longest continuation, and so on.
+ */
+function createWordPiece(fields: Fields): Model {
+  const vocabulary = readVocabulary(fields);
+  const unknown = unknownIdReader(fields, vocabulary);
   const prefix = fields.text('continuing_subword_prefix', '##');
   const max = fields.count('max_input_chars_per_word', 100);
   if (max > MAX_IN_WORD) {
-    throw fields.wrong('max_input_chars_per_word', `at most ${MAX_IN_WORD}`, max);
+    throw fields.wrongError('max_input_chars_per_word', `at most ${MAX_IN_WORD}`, max);
   }
   const continuing = [...vocabulary].filter(([token]) => token.startsWith(prefix));
   const inner = new Trie(
@@ -63,16 +68,16 @@ function wordPiece(fields: Fields): Model {
   );
   const first = new Trie(vocabulary);
   const longestFrom = (piece: string, start: number): [number, number] | null => {
-    let found: [number, number] | null = null;
+    let longest: [number, number] | null = null;
     (start > 0 ? inner : first).prefixes(piece, start, (end, id) => {
-      found = [id, end];
+      longest = [id, end];
     });
-    return found;
+    return longest;
   };
   return {
     ids: vocabulary,
     encode: (piece, ids) => {
-      const own: number[] = [];
+      const pieceIds: number[] = [];
       if (piece.length > max && Array.from(piece).length > max) {
         ids.push(unknown());
         return;
@@ -83,10 +88,10 @@ function wordPiece(fields: Fields): Model {
           ids.push(unknown());
           return;
         }
-        own.push(found[0]);
+        pieceIds.push(found[0]);
         at = found[1];
       }
-      ids.push(...own);
+      ids.push(...pieceIds);
     },
   };
 }

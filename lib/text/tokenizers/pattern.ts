@@ -1,4 +1,4 @@
-// The pattern of a Split or Replace step, which the Rust crate runs by Oniguruma.
+// Patterns of Split and Replace steps, which the Rust crate runs with Oniguruma.
 
 import { dataError } from '../../runtime/input-errors.js';
 import { RegexFault } from '../../runtime/regex/fault.js';
@@ -9,7 +9,7 @@ import { Fields } from './fields.js';
 /** Bounds of the matches in a text: [start, end, start, end, ...]. */
 export type MatchFinder = (text: string) => number[];
 
-/** Reads { "String": ... } or { "Regex": ... } under `pattern`. Throws DS_DATA. */
+/** Reads { "String": ... } or { "Regex": ... } in the key `pattern`. Throws DS_DATA. */
 export function readPattern(fields: Fields): MatchFinder {
   const location = `${fields.location}.pattern`;
   const given = fields.get('pattern');
@@ -18,19 +18,22 @@ export function readPattern(fields: Fields): MatchFinder {
       ? new Fields(location, { String: given })
       : new Fields(location, given);
   const literal = pattern.get('String');
-  if (literal === undefined) return regexFinder(pattern.text('Regex'), `${location}.Regex`);
+  if (literal === undefined) return createRegexFinder(pattern.text('Regex'), `${location}.Regex`);
   const text = pattern.text('String');
-  return text === '' ? regexFinder('', location) : (whole) => occurrences(whole, text);
+  return text === '' ? createRegexFinder('', location) : (whole) => findOccurrences(whole, text);
 }
 
-/** Throws DS_DATA for a pattern that is wrong, not supported, or too slow on a text. */
-export function regexFinder(source: string, location: string): MatchFinder {
-  const regex = guard(location, () => new Regex(source, { dialect: 'oniguruma' }));
+/**
+ * Creates a finder of a regular expression. Throws DS_DATA for a pattern that is invalid, not
+ * supported, or too slow on a text.
+ */
+export function createRegexFinder(source: string, location: string): MatchFinder {
+  const regex = toDataErrors(location, () => new Regex(source, { dialect: 'oniguruma' }));
   // In the crate, an empty text has no match, not even an empty one.
-  return (text) => (text === '' ? [] : guard(location, () => regex.bounds(text)));
+  return (text) => (text === '' ? [] : toDataErrors(location, () => regex.bounds(text)));
 }
 
-function guard<T>(location: string, body: () => T): T {
+function toDataErrors<T>(location: string, body: () => T): T {
   try {
     return body();
   } catch (cause) {
@@ -39,8 +42,8 @@ function guard<T>(location: string, body: () => T): T {
   }
 }
 
-/** Bounds of a text that is not empty. */
-export function occurrences(text: string, part: string): number[] {
+/** Returns the bounds of the occurrences of `part`, which must not be empty. */
+export function findOccurrences(text: string, part: string): number[] {
   const bounds: number[] = [];
   for (let at = text.indexOf(part); at >= 0; at = text.indexOf(part, at + part.length)) {
     bounds.push(at, at + part.length);
@@ -48,25 +51,28 @@ export function occurrences(text: string, part: string): number[] {
   return bounds;
 }
 
-/** From a text to the text that a later step reads. */
+/** Converts a text to the text that a later step reads. */
 export interface Replacement {
   (text: string): string;
   /**
-   * Of a text's first `count` units: how many units of the result come from them. Without it, they
-   * are those of the first units alone.
+   * Returns how many units of the result come from the first `count` units of the text. Default:
+   * the result length of these units alone.
    */
   readonly leading?: (text: string, count: number) => number;
 }
 
-/** How many units of `step(text)` come from the first `count` units of the text. */
-export function leadingOf(step: Replacement, text: string, count: number): number {
+/** Returns how many units of `step(text)` come from the first `count` units of the text. */
+export function countLeading(step: Replacement, text: string, count: number): number {
   return step.leading ? step.leading(text, count) : step(text.slice(0, count)).length;
 }
 
-/** Characters of a replaced text: a few steps that double a text would exhaust memory. */
+/** Maximum characters of a replaced text: a few steps that double it would exhaust memory. */
 const MAX_REPLACED = 2 ** 26;
 
-/** Reads `pattern` and `content`: texts with `content` in place of each match. Throws DS_DATA. */
+/**
+ * Reads `pattern` and `content`, and returns a step that replaces each match by `content`. Throws
+ * DS_DATA.
+ */
 export function readReplacement(fields: Fields): Replacement {
   const find = readPattern(fields);
   const content = fields.text('content');
@@ -90,7 +96,7 @@ export function readReplacement(fields: Fields): Replacement {
     }
     return replaced + text.slice(at);
   };
-  // A content stands where the last character of its match stood.
+  // The content is at the position of the match's last character.
   const leading = (text: string, count: number): number => {
     const bounds = find(text);
     let [lead, at] = [0, 0];

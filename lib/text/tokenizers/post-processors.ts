@@ -1,4 +1,4 @@
-// Post-processors: they put special tokens around the ids of a text.
+// Post-processors put special tokens around the ids of a text.
 
 import { dataError } from '../../runtime/input-errors.js';
 import { leading } from '../../runtime/required.js';
@@ -7,19 +7,22 @@ import { Fields, requireId } from './fields.js';
 type PostProcessor = (ids: readonly number[]) => readonly number[];
 type IdOf = (token: string) => number | undefined;
 
-/** The tokens around every text. */
+/** Tokens around every text. */
 export interface Bounds {
   readonly prefix: readonly number[];
   readonly suffix: readonly number[];
 }
 
-/** Stands for the ids of the text. */
+/** Placeholder for the ids of the text. */
 const TEXT = -1;
 
-/** The tokens that the post-processor of a tokenizer.json puts around a text. Throws DS_DATA. */
-export function boundsOf(location: string, content: unknown, idOf: IdOf): Bounds {
+/**
+ * Returns the tokens that the post-processor of a tokenizer.json puts around a text. Throws
+ * DS_DATA.
+ */
+export function readBounds(location: string, content: unknown, idOf: IdOf): Bounds {
   if (content === null || content === undefined) return { prefix: [], suffix: [] };
-  const ids = new Fields(location, content).build(buildersFor(idOf))([TEXT]);
+  const ids = new Fields(location, content).build(createBuilders(idOf))([TEXT]);
   const at = ids.indexOf(TEXT);
   if (at < 0 || ids.includes(TEXT, at + 1)) {
     const expected = 'a post-processor that only adds tokens before and after a text';
@@ -33,41 +36,41 @@ export function boundsOf(location: string, content: unknown, idOf: IdOf): Bounds
   return { prefix: ids.slice(0, at), suffix: ids.slice(at + 1) };
 }
 
-/** An id of a pair, and the number of its sentence. */
+/** An id of a pair, and the index of its text. */
 export interface TypedId {
   readonly id: number;
   readonly type: number;
 }
 
-/** A part of a pair: the ids of the first or second text, or a token. */
+/** A part of a pair: the ids of one text, or a special token. */
 type PairPart = { readonly text: 0 | 1; readonly type: number } | TypedId;
 
 /**
- * Ids around and between two texts, by the post-processor of a tokenizer.json. Without one, the
- * texts follow each other. Throws DS_DATA.
+ * Returns the parts of an encoded pair, by the post-processor of a tokenizer.json. Without one, the
+ * second text follows the first. Throws DS_DATA.
  */
-export function pairOf(location: string, content: unknown, idOf: IdOf): readonly PairPart[] {
+export function readPair(location: string, content: unknown, idOf: IdOf): readonly PairPart[] {
   const both: PairPart[] = [
     { text: 0, type: 0 },
     { text: 1, type: 1 },
   ];
   if (content === null || content === undefined) return both;
-  return partsOf(new Fields(location, content), idOf) ?? both;
+  return readPairParts(new Fields(location, content), idOf) ?? both;
 }
 
-/** Null for steps that add no ids. */
-function partsOf(fields: Fields, idOf: IdOf): PairPart[] | null {
+/** Returns the parts of a pair; null for steps that add no ids. */
+function readPairParts(fields: Fields, idOf: IdOf): PairPart[] | null {
   const kind = fields.get('type');
   if (kind === 'Sequence') {
-    const found = fields.each('processors').map((step) => partsOf(step, idOf));
-    return found.find((parts) => parts !== null) ?? null;
+    const steps = fields.each('processors').map((step) => readPairParts(step, idOf));
+    return steps.find((parts) => parts !== null) ?? null;
   }
   if (kind === 'BertProcessing' || kind === 'RobertaProcessing') {
     const [first, last] = leading(
       ['cls', 'sep'].map((key) => requireId(`${fields.location}.${key}[1]`, fields.list(key)[1])),
       2,
     );
-    // RoBERTa has two tokens between the texts, and one number for both.
+    // RoBERTa has two tokens between the texts, and the same type for both.
     const second = kind === 'BertProcessing' ? 1 : 0;
     const between = kind === 'BertProcessing' ? [] : [{ id: last, type: 0 }];
     return [
@@ -79,10 +82,10 @@ function partsOf(fields: Fields, idOf: IdOf): PairPart[] | null {
       { id: last, type: second },
     ];
   }
-  return kind === 'TemplateProcessing' ? pairTemplate(fields, idOf) : null;
+  return kind === 'TemplateProcessing' ? readPairTemplate(fields, idOf) : null;
 }
 
-function pairTemplate(fields: Fields, idOf: IdOf): PairPart[] {
+function readPairTemplate(fields: Fields, idOf: IdOf): PairPart[] {
   const tokens = fields.object('special_tokens');
   return fields.each('pair').flatMap((item): PairPart[] => {
     if (item.get('Sequence') !== undefined) {
@@ -97,12 +100,12 @@ function pairTemplate(fields: Fields, idOf: IdOf): PairPart[] {
   });
 }
 
-function buildersFor(idOf: IdOf): ReadonlyMap<string, (fields: Fields) => PostProcessor> {
+function createBuilders(idOf: IdOf): ReadonlyMap<string, (fields: Fields) => PostProcessor> {
   const builders = new Map<string, (fields: Fields) => PostProcessor>([
-    ['BertProcessing', pair],
+    ['BertProcessing', createPair],
     ['ByteLevel', () => (ids) => ids],
-    ['RobertaProcessing', pair],
-    ['TemplateProcessing', (fields) => template(fields, idOf)],
+    ['RobertaProcessing', createPair],
+    ['TemplateProcessing', (fields) => createTemplate(fields, idOf)],
   ]);
   return builders.set('Sequence', (fields) => {
     const steps = fields.each('processors').map((step) => step.build(builders));
@@ -110,8 +113,8 @@ function buildersFor(idOf: IdOf): ReadonlyMap<string, (fields: Fields) => PostPr
   });
 }
 
-/** [CLS] text [SEP]; each is a pair of a token and its id. */
-function pair(fields: Fields): PostProcessor {
+/** Creates [CLS] text [SEP]; each key has a token and its id. */
+function createPair(fields: Fields): PostProcessor {
   const [first, last] = leading(
     ['cls', 'sep'].map((key) => requireId(`${fields.location}.${key}[1]`, fields.list(key)[1])),
     2,
@@ -119,7 +122,7 @@ function pair(fields: Fields): PostProcessor {
   return (ids) => [first, ...ids, last];
 }
 
-function template(fields: Fields, idOf: IdOf): PostProcessor {
+function createTemplate(fields: Fields, idOf: IdOf): PostProcessor {
   const tokens = fields.object('special_tokens');
   const parts = fields.each('single').map((item) => {
     if (item.get('Sequence') !== undefined) return null;
@@ -127,8 +130,8 @@ function template(fields: Fields, idOf: IdOf): PostProcessor {
     if (tokens.get(token) === undefined) {
       return [requireId(`${item.location}.SpecialToken.id`, idOf(token))];
     }
-    const ownFields = tokens.object(token);
-    return ownFields.list('ids').map((id) => requireId(`${ownFields.location}.ids`, id));
+    const tokenFields = tokens.object(token);
+    return tokenFields.list('ids').map((id) => requireId(`${tokenFields.location}.ids`, id));
   });
   return (ids) => parts.flatMap((part) => part ?? ids);
 }

@@ -1,18 +1,20 @@
-// Pre-tokenizers: they split a text into the pieces that the model encodes one by one.
-// Source: the Rust crate tokenizers.
+// Pre-tokenizers split a text into pieces, which the model encodes one by one. Source: the Rust
+// crate tokenizers.
 import { required } from '../../runtime/required.js';
 import { isSpace, PUNCTUATION, spellBytes, WORD } from './characters.js';
 import { Fields } from './fields.js';
-import { type MatchFinder, occurrences, readPattern, regexFinder } from './pattern.js';
+import { createRegexFinder, findOccurrences, type MatchFinder, readPattern } from './pattern.js';
 
-/** The pieces of a section of a text. */
-interface Cut {
+/** Pieces of a section of a text. */
+interface SplitSection {
   readonly pieces: readonly string[];
-  /** By piece: units at its start that come from the first character of the whole text. */
+  /**
+   * For each piece, the units at its start that come from the first character of the whole text.
+   */
   readonly leads: readonly number[];
 }
 
-export type PreTokenizer = (cut: Cut) => Cut;
+export type PreTokenizer = (cut: SplitSection) => SplitSection;
 
 const BEHAVIORS = [
   'Removed',
@@ -27,33 +29,33 @@ type Behavior = (typeof BEHAVIORS)[number];
 const PIECES = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
 const BUILDERS: ReadonlyMap<string, (fields: Fields) => PreTokenizer> = new Map([
-  ['BertPreTokenizer', bert],
-  ['ByteLevel', byteLevel],
-  ['CharDelimiterSplit', delimiter],
-  ['Digits', digits],
-  ['FixedLength', fixedLength],
-  ['Metaspace', metaspace],
-  ['Punctuation', punctuation],
-  ['Sequence', sequence],
-  ['Split', splitByPattern],
-  ['Whitespace', () => splitter(words, 'Removed', true)],
-  ['WhitespaceSplit', () => splitter(spaces, 'Removed')],
+  ['BertPreTokenizer', createBert],
+  ['ByteLevel', createByteLevel],
+  ['CharDelimiterSplit', createDelimiter],
+  ['Digits', createDigits],
+  ['FixedLength', createFixedLength],
+  ['Metaspace', createMetaspace],
+  ['Punctuation', createPunctuation],
+  ['Sequence', createSequence],
+  ['Split', createSplit],
+  ['Whitespace', () => createSplitter(findWords, 'Removed', true)],
+  ['WhitespaceSplit', () => createSplitter(findSpaces, 'Removed')],
 ]);
 
-/** The pre-tokenizer of a tokenizer.json; null without one. Throws DS_DATA. */
-export function preTokenizerOf(location: string, content: unknown): PreTokenizer | null {
+/** Creates the pre-tokenizer of a tokenizer.json; null without one. Throws DS_DATA. */
+export function createPreTokenizer(location: string, content: unknown): PreTokenizer | null {
   return content === null || content === undefined
     ? null
     : new Fields(location, content).build(BUILDERS);
 }
 
-function sequence(fields: Fields): PreTokenizer {
+function createSequence(fields: Fields): PreTokenizer {
   const steps = fields.each('pretokenizers').map((step) => step.build(BUILDERS));
   return (cut) => steps.reduce((form, step) => step(form), cut);
 }
 
-/** Matches of a native expression, which must be linear. */
-const native =
+/** Returns a finder of a JavaScript expression, which must run in linear time. */
+const findNative =
   (expression: RegExp): MatchFinder =>
   (text) =>
     Array.from(text.matchAll(expression), ({ 0: found, index }) => [
@@ -61,50 +63,53 @@ const native =
       index + found.length,
     ]).flat();
 
-const words = native(new RegExp(`[${WORD}]+|[^${WORD}\\p{White_Space}]+`, 'gu'));
-const marks = native(new RegExp(`[${PUNCTUATION}]`, 'gu'));
-const numbers = native(/\p{N}/gu);
+const findWords = findNative(new RegExp(`[${WORD}]+|[^${WORD}\\p{White_Space}]+`, 'gu'));
+const findMarks = findNative(new RegExp(`[${PUNCTUATION}]`, 'gu'));
+const findNumbers = findNative(/\p{N}/gu);
 
-function spaces(text: string): number[] {
+function findSpaces(text: string): number[] {
   const bounds: number[] = [];
   for (let i = 0; i < text.length; ++i) if (isSpace(text.charCodeAt(i))) bounds.push(i, i + 1);
   return bounds;
 }
 
-function bert(): PreTokenizer {
-  const [bySpace, byMark] = [splitter(spaces, 'Removed'), splitter(marks, 'Isolated')];
+function createBert(): PreTokenizer {
+  const [bySpace, byMark] = [
+    createSplitter(findSpaces, 'Removed'),
+    createSplitter(findMarks, 'Isolated'),
+  ];
   return (cut) => byMark(bySpace(cut));
 }
 
-function digits(fields: Fields): PreTokenizer {
+function createDigits(fields: Fields): PreTokenizer {
   const isSingle = fields.flag('individual_digits', false);
-  return splitter(numbers, isSingle ? 'Isolated' : 'Contiguous');
+  return createSplitter(findNumbers, isSingle ? 'Isolated' : 'Contiguous');
 }
 
-function punctuation(fields: Fields): PreTokenizer {
-  return splitter(marks, behaviorOf(fields));
+function createPunctuation(fields: Fields): PreTokenizer {
+  return createSplitter(findMarks, readBehavior(fields));
 }
 
-function splitByPattern(fields: Fields): PreTokenizer {
-  return splitter(readPattern(fields), behaviorOf(fields), fields.flag('invert', false));
+function createSplit(fields: Fields): PreTokenizer {
+  return createSplitter(readPattern(fields), readBehavior(fields), fields.flag('invert', false));
 }
 
-function behaviorOf(fields: Fields): Behavior {
+function readBehavior(fields: Fields): Behavior {
   const name = fields.text('behavior', 'Isolated');
   const found = BEHAVIORS.find((behavior) => behavior.toLowerCase() === name.toLowerCase());
   if (found) return found;
-  throw fields.wrong('behavior', BEHAVIORS.join(', '), name);
+  throw fields.wrongError('behavior', BEHAVIORS.join(', '), name);
 }
 
-function delimiter(fields: Fields): PreTokenizer {
+function createDelimiter(fields: Fields): PreTokenizer {
   const letter = fields.letter('delimiter');
-  return splitter((text) => occurrences(text, letter), 'Removed');
+  return createSplitter((text) => findOccurrences(text, letter), 'Removed');
 }
 
-function fixedLength(fields: Fields): PreTokenizer {
+function createFixedLength(fields: Fields): PreTokenizer {
   const length = fields.count('length', 5);
-  if (length === 0) throw fields.wrong('length', 'a number of at least 1', 0);
-  return splitter((text) => {
+  if (length === 0) throw fields.wrongError('length', 'a number of at least 1', 0);
+  return createSplitter((text) => {
     const bounds: number[] = [];
     let [start, count, at] = [0, 0, 0];
     for (const letter of text) {
@@ -117,16 +122,16 @@ function fixedLength(fields: Fields): PreTokenizer {
   }, 'Isolated');
 }
 
-function metaspace(fields: Fields): PreTokenizer {
+function createMetaspace(fields: Fields): PreTokenizer {
   const mark = fields.letter('replacement', '▁');
-  // Files from before prepend_scheme have only add_prefix_space.
+  // Files older than prepend_scheme have only add_prefix_space.
   const isNever = fields.get('add_prefix_space') === false;
   const scheme = isNever ? 'never' : fields.text('prepend_scheme', 'always').toLowerCase();
   if (!['always', 'first', 'never'].includes(scheme)) {
-    throw fields.wrong('prepend_scheme', 'always, first, never', scheme);
+    throw fields.wrongError('prepend_scheme', 'always, first, never', scheme);
   }
   const isSplit = fields.flag('split', true);
-  const cutAtMarks = splitter((text) => occurrences(text, mark), 'MergedWithNext');
+  const cutAtMarks = createSplitter((text) => findOccurrences(text, mark), 'MergedWithNext');
   return ({ pieces, leads }) => {
     const all: string[] = [];
     const counts: number[] = [];
@@ -144,21 +149,21 @@ function metaspace(fields: Fields): PreTokenizer {
 }
 
 /** Number of cached spellings. */
-const KEPT = 1 << 14;
+const MAX_CACHED = 1 << 14;
 
-function byteLevel(fields: Fields): PreTokenizer {
+function createByteLevel(fields: Fields): PreTokenizer {
   const prefixes = fields.flag('add_prefix_space', true);
   const split = fields.flag('use_regex', true)
-    ? splitter(regexFinder(PIECES, fields.location), 'Isolated')
+    ? createSplitter(createRegexFinder(PIECES, fields.location), 'Isolated')
     : null;
-  const known = new Map<string, string>();
+  const cache = new Map<string, string>();
   const spell = (piece: string): string => {
-    const kept = known.get(piece);
-    if (kept !== undefined) return kept;
-    const spelled = spellBytes(piece);
-    if (known.size >= KEPT) known.clear();
-    if (piece.length < 100) known.set(piece, spelled);
-    return spelled;
+    const cached = cache.get(piece);
+    if (cached !== undefined) return cached;
+    const letters = spellBytes(piece);
+    if (cache.size >= MAX_CACHED) cache.clear();
+    if (piece.length < 100) cache.set(piece, letters);
+    return letters;
   };
   const prefixOf = (piece: string): string =>
     !prefixes || piece === '' || piece.startsWith(' ') ? '' : ' ';
@@ -176,14 +181,17 @@ function byteLevel(fields: Fields): PreTokenizer {
   };
 }
 
-/** A step that splits pieces by matches; `isInverted` swaps matches and the text between them. */
-function splitter(find: MatchFinder, behavior: Behavior, isInverted = false): PreTokenizer {
+/**
+ * Creates a step that splits pieces at matches. `isInverted` swaps matches and the text between
+ * them.
+ */
+function createSplitter(find: MatchFinder, behavior: Behavior, isInverted = false): PreTokenizer {
   return ({ pieces, leads }) => {
     const all: string[] = [];
     const counts: number[] = [];
     for (const [i, piece] of pieces.entries()) {
       const lead = leads[i] ?? 0;
-      const ranges = rangesOf(piece, find(piece), behavior, isInverted);
+      const ranges = pieceRanges(piece, find(piece), behavior, isInverted);
       for (let j = 0; j < ranges.length; j += 2) {
         const [start, end] = [required(ranges[j]), required(ranges[j + 1])];
         if (start === end) continue;
@@ -195,8 +203,11 @@ function splitter(find: MatchFinder, behavior: Behavior, isInverted = false): Pr
   };
 }
 
-/** Ranges of pieces: [start, end, start, end, ...]. Empty matches count, as in the crate. */
-function rangesOf(
+/**
+ * Returns the ranges of pieces: [start, end, start, end, ...]. Empty matches count, as in the
+ * crate.
+ */
+function pieceRanges(
   text: string,
   bounds: readonly number[],
   behavior: Behavior,
@@ -233,16 +244,16 @@ function mergeRanges(
 ): number[] {
   const isReversed = behavior === 'MergedWithNext';
   const order = areMatches.map((_, i) => (isReversed ? areMatches.length - 1 - i : i));
-  const found: [number, number][] = [];
+  const merged: [number, number][] = [];
   let previous = false;
   for (const i of order) {
     const [start, end] = [required(ranges[2 * i]), required(ranges[2 * i + 1])];
     const isMatch = required(areMatches[i]);
     const joins = behavior === 'Contiguous' ? isMatch === previous : isMatch && !previous;
-    const last = found.at(-1);
+    const last = merged.at(-1);
     if (joins && last) last[isReversed ? 0 : 1] = isReversed ? start : end;
-    else found.push([start, end]);
+    else merged.push([start, end]);
     previous = isMatch;
   }
-  return (isReversed ? found.reverse() : found).flat();
+  return (isReversed ? merged.reverse() : merged).flat();
 }

@@ -1,18 +1,18 @@
-// A trie over UTF-16 units, laid out in arrays: vocabularies have millions of nodes.
+// A trie over UTF-16 units in flat arrays, because vocabularies have millions of nodes.
 import { required } from '../../runtime/required.js';
 
-/** Finds the keys at a place of a text. */
+/** Finds the keys that start at a position of a text. */
 export class Trie {
-  /** By node: its children are the nodes [first[node], first[node + 1]), in the order of units. */
+  /** The children of a node are the nodes [first[node], first[node + 1]), ordered by unit. */
   private readonly first: number[] = [];
   private readonly units: number[] = [];
-  /** By node: the value of the key that ends there, or -1. */
+  /** Value of the key that ends at a node, or -1. */
   private readonly values: number[] = [];
 
-  /** Keys with their values, which are at least 0. An empty key is never found. */
+  /** Builds the trie of keys and values, which are at least 0. An empty key is never found. */
   constructor(keys: ReadonlyMap<string, number>) {
     const sorted = [...keys.keys()].sort();
-    // Level by level: a node stands for the keys [from, to) that share its first units.
+    // Builds level by level: a node stands for the keys [from, to) with a common prefix.
     let level = [{ from: 0, to: sorted.length }];
     this.units.push(0);
     this.values.push(-1);
@@ -27,7 +27,7 @@ export class Trie {
           const unit = key.charCodeAt(depth);
           let end = start + 1;
           while (end < to && required(sorted[end]).charCodeAt(depth) === unit) end++;
-          // The shortest of the keys comes first.
+          // The shortest key comes first.
           this.units.push(unit);
           this.values.push(key.length === depth + 1 ? required(keys.get(key)) : -1);
           below.push({ from: start, to: end });
@@ -55,9 +55,9 @@ export class Trie {
     let high = required(this.first[node + 1]);
     while (low < high) {
       const middle = (low + high) >> 1;
-      const own = required(this.units[middle]);
-      if (own === unit) return middle;
-      if (own < unit) low = middle + 1;
+      const middleUnit = required(this.units[middle]);
+      if (middleUnit === unit) return middle;
+      if (middleUnit < unit) low = middle + 1;
       else high = middle;
     }
     return -1;

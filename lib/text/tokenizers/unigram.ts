@@ -1,20 +1,21 @@
-// Unigram: the tokens of a piece with the largest sum of scores. Source: the Rust crate tokenizers.
+// Unigram: selects the tokens of a piece with the largest sum of scores. Source: the Rust crate
+// tokenizers.
 
 import { dataError } from '../../runtime/input-errors.js';
 import { required } from '../../runtime/required.js';
 import { type Fields, requireId } from './fields.js';
 import type { Model } from './model.js';
 import { Trie } from './trie.js';
-import { byteIds, spelledBy } from './vocabulary.js';
+import { byteTokens, findByteIds } from './vocabulary.js';
 
-/** An unknown character scores this much less than the least token. */
+/** Penalty of an unknown character relative to the lowest score. */
 const UNKNOWN_PENALTY = 10;
 const UNREACHED = -1;
 
-export function unigram(fields: Fields): Model {
-  const { tokens, scores } = piecesOf(fields);
+export function createUnigram(fields: Fields): Model {
+  const { tokens, scores } = readPieces(fields);
   const ids = new Map(tokens.map((token, id) => [token, id]));
-  const bytes = fields.flag('byte_fallback', false) ? byteIds(ids) : null;
+  const bytes = fields.flag('byte_fallback', false) ? findByteIds(ids) : null;
   const unknownId =
     fields.get('unk_id') === undefined
       ? null
@@ -32,8 +33,8 @@ export function unigram(fields: Fields): Model {
     );
   };
 
-  /** The bounds of the best tokens, from the last one. */
-  const best = (piece: string): { starts: Int32Array; found: Int32Array } => {
+  /** Returns the bounds of the best tokens, linked from the last one. */
+  const findBest = (piece: string): { starts: Int32Array; found: Int32Array } => {
     const size = piece.length;
     const total = new Float64Array(size + 1);
     const starts = new Int32Array(size + 1).fill(UNREACHED);
@@ -64,9 +65,9 @@ export function unigram(fields: Fields): Model {
   return {
     ids,
     encode: (piece, all) => {
-      const { starts, found } = best(piece);
+      const { starts, found } = findBest(piece);
       const parts: string[] = [];
-      // Unknown characters side by side are one part.
+      // Adjacent unknown characters form one part.
       let unknownEnd = 0;
       let end = piece.length;
       while (end > 0) {
@@ -83,21 +84,21 @@ export function unigram(fields: Fields): Model {
       if (unknownEnd > 0) parts.push(piece.slice(0, unknownEnd));
       for (const part of parts.reverse()) {
         const id = ids.get(part);
-        const spelled = id === undefined && bytes ? spelledBy(bytes, part) : null;
+        const spelled = id === undefined && bytes ? byteTokens(bytes, part) : null;
         all.push(...(spelled ?? [id ?? unknown()]));
       }
     },
   };
 }
 
-function piecesOf(fields: Fields): { tokens: string[]; scores: number[] } {
+function readPieces(fields: Fields): { tokens: string[]; scores: number[] } {
   const list = fields.list('vocab');
   const tokens: string[] = [];
   const scores: number[] = [];
   for (const [id, pair] of list.entries()) {
     const [token, score] = Array.isArray(pair) ? pair : [];
     if (typeof token !== 'string' || typeof score !== 'number') {
-      throw fields.wrong(`vocab[${id}]`, 'a token and its score', pair);
+      throw fields.wrongError(`vocab[${id}]`, 'a token and its score', pair);
     }
     tokens.push(token);
     scores.push(score);

@@ -1,46 +1,46 @@
-// The parts of an answer, in their order: content, reasoning, and calls of functions.
+// Events of an answer, in order: content, reasoning, and calls of functions.
 
-/** A part of an answer. Arguments are JSON text, in pieces. */
+/** A part of an answer. Arguments are pieces of JSON text. */
 export type AnswerEvent =
   | { type: 'content' | 'reasoning'; text: string }
   | { type: 'call'; index: number; name: string }
   | { type: 'arguments'; index: number; text: string };
 
 /**
- * Collects the events of an answer. It drops the white space around reasoning and before calls, and
- * all calls beyond `maxCalls`.
+ * Collects the events of an answer. It drops whitespace around reasoning and before calls, and all
+ * calls beyond `maxCalls`.
  */
 export class AnswerOutput {
   private events: AnswerEvent[] = [];
-  /** Calls that have begun. */
+  /** Number of calls that have started. */
   calls = 0;
-  /** Calls that have ended. */
-  ended = 0;
-  /** White space that counts only if text of the same kind follows. */
-  private held = '';
-  /** The next text begins a new block, which has no leading white space. */
+  /** Number of calls that have ended. */
+  endedCalls = 0;
+  /** Whitespace that is sent only if text of the same kind follows. */
+  private heldSpace = '';
+  /** Whether the next text starts a new block, which drops leading whitespace. */
   private isFresh = false;
   private last: 'content' | 'reasoning' | null = null;
 
   constructor(private readonly maxCalls = Number.POSITIVE_INFINITY) {}
 
-  content(text: string): void {
-    this.say('content', text);
+  addContent(text: string): void {
+    this.addText('content', text);
   }
 
-  reasoning(text: string): void {
+  addReasoning(text: string): void {
     if (this.last === null) this.isFresh = true;
-    this.say('reasoning', text);
+    this.addText('reasoning', text);
   }
 
-  begin(name: string): void {
-    this.held = '';
+  beginCall(name: string): void {
+    this.heldSpace = '';
     this.isFresh = true;
     this.calls++;
     if (this.isKept) this.events.push({ type: 'call', index: this.calls - 1, name });
   }
 
-  arguments(text: string): void {
+  addArguments(text: string): void {
     if (text === '' || !this.isKept) return;
     const index = this.calls - 1;
     const last = this.events.at(-1);
@@ -48,13 +48,13 @@ export class AnswerOutput {
     else this.events.push({ type: 'arguments', index, text });
   }
 
-  end(): void {
-    this.ended++;
+  endCall(): void {
+    this.endedCalls++;
   }
 
-  /** All calls that the request permits are complete. */
+  /** Whether all calls that the request permits are complete. */
   get isDone(): boolean {
-    return this.ended >= this.maxCalls;
+    return this.endedCalls >= this.maxCalls;
   }
 
   /** Returns the events since the last call. */
@@ -64,20 +64,20 @@ export class AnswerOutput {
     return events;
   }
 
-  /** The text is over: white space at its end counts, unless it follows reasoning or a call. */
+  /** Ends the text. Sends trailing whitespace, unless it follows reasoning or a call. */
   close(): void {
-    if (this.last === 'content') this.push('content', this.held);
-    this.held = '';
+    if (this.last === 'content') this.push('content', this.heldSpace);
+    this.heldSpace = '';
   }
 
   private get isKept(): boolean {
     return this.calls <= this.maxCalls;
   }
 
-  private say(type: 'content' | 'reasoning', text: string): void {
+  private addText(type: 'content' | 'reasoning', text: string): void {
     if (this.last !== null && this.last !== type) {
       this.isFresh = true;
-      this.held = '';
+      this.heldSpace = '';
     }
     const visible = this.isFresh ? text.trimStart() : text;
     if (visible === '') return;
@@ -85,11 +85,11 @@ export class AnswerOutput {
     this.isFresh = false;
     const end = visible.trimEnd().length;
     if (end === 0) {
-      this.held += visible;
+      this.heldSpace += visible;
       return;
     }
-    this.push(type, this.held + visible.slice(0, end));
-    this.held = visible.slice(end);
+    this.push(type, this.heldSpace + visible.slice(0, end));
+    this.heldSpace = visible.slice(end);
   }
 
   private push(type: 'content' | 'reasoning', text: string): void {

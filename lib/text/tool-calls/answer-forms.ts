@@ -1,4 +1,4 @@
-// The forms of calls and reasoning of a model, by its chat template.
+// The forms of calls and reasoning in a model's answers, detected from its chat template.
 import { keysOf } from '../../runtime/typed-keys.js';
 import type { Tokenizer } from '../tokenizer.js';
 import type { AnswerForm } from './answer-reader.js';
@@ -7,63 +7,63 @@ import {
   CALL_FAMILIES,
   type CallFamily,
   type CallFamilyName,
-  familyOf,
-  reasoningOf,
+  detectFamily,
+  detectReasoning,
 } from './families.js';
-import type { HeldCalls } from './held-calls.js';
+import type { CallGrammar } from './held-calls.js';
 import { isOpenIn, REASONING, type ReasoningMarkers, type ReasoningName } from './reasoning.js';
 
-/** Names that `--tool-parser` takes. */
+/** Values of `--tool-parser`. */
 export const TOOL_PARSERS = ['auto', 'none', ...keysOf(CALL_FAMILIES)] as const;
-/** Names that `--reasoning-parser` takes. */
+/** Values of `--reasoning-parser`. */
 export const REASONING_PARSERS = ['auto', 'none', ...keysOf(REASONING)] as const;
 
-/** Names of the parsers that read answers. */
+/** Names of the parsers for answers. */
 export interface ParserNames {
   toolParser: 'auto' | 'none' | CallFamilyName;
   reasoningParser: 'auto' | 'none' | ReasoningName;
 }
 
-/** What an answer may be, apart from its reasoning. */
+/** Constraints of an answer after its reasoning. */
 interface AnswerBounds<Format> {
   /** The format of the text; null for any text. */
   format: Format | null;
   tools: readonly FunctionTool[];
-  /** At most one call. */
+  /** Permits at most one call. */
   isSingle?: boolean;
 }
 
-/** A format of the parts of an answer; see the formats of the inference engine. */
+/** A format with parts of an answer; see AnswerFormat of lib/inference/grammar/format.ts. */
 type PartedFormat<Format> = {
   readonly '~answer': {
     readonly reasoning: { readonly begin: string | null; readonly end: string } | null;
-    readonly calls: (HeldCalls & { readonly isSingle: boolean }) | null;
+    readonly calls: (CallGrammar & { readonly isSingle: boolean }) | null;
     readonly format: Format | null;
   };
 };
 
-/** How answers of a model are read. */
+/** The forms of a model's answers. */
 export class AnswerForms {
-  /** Null: calls stay text. */
+  /** Null: calls stay in the text. */
   readonly family: CallFamily | null;
-  /** Null: reasoning stays text. */
+  /** Null: reasoning stays in the text. */
   readonly reasoning: ReasoningMarkers | null;
 
-  /** `template`: the text of the chat template; "auto" finds the forms in it. */
+  /** `template` is the text of the chat template, in which "auto" detects the forms. */
   constructor(
     private readonly tokenizer: Tokenizer | null,
     template: string,
     { toolParser, reasoningParser }: ParserNames,
   ) {
-    // A vocabulary with this token is of a model that was trained with it.
+    // A model with this token in its vocabulary was trained to write it.
     const usual = tokenizer && tokenizer.tokenToId('<tool_call>') !== null ? 'hermes' : null;
-    const family = toolParser === 'auto' ? (familyOf(template) ?? usual) : toolParser;
+    const family = toolParser === 'auto' ? (detectFamily(template) ?? usual) : toolParser;
     this.family = family === null || family === 'none' ? null : CALL_FAMILIES[family];
-    const name = reasoningParser === 'auto' ? reasoningOf(template) : reasoningParser;
+    const name = reasoningParser === 'auto' ? detectReasoning(template) : reasoningParser;
     this.reasoning = name === null || name === 'none' ? null : REASONING[name];
   }
 
-  /** Special tokens that the text of an answer must show to be read. */
+  /** Returns the special tokens that must appear in the text so that it can be parsed. */
   visibleTokens({ family, reasoning }: Pick<AnswerForm, 'family' | 'reasoning'>): number[] {
     const { tokenizer } = this;
     if (!tokenizer) return [];
@@ -77,8 +77,8 @@ export class AnswerForms {
   }
 
   /**
-   * Returns tokens to add to a prompt before an answer with a format. They close open reasoning. If
-   * `isCall`, they also begin the call.
+   * Returns tokens to append to the prompt of an answer with a format. They close open reasoning.
+   * With `isCall`, they also start the call.
    */
   opening(prompt: readonly number[], isCall: boolean): number[] {
     const { tokenizer, family, reasoning } = this;
@@ -91,9 +91,9 @@ export class AnswerForms {
   }
 
   /**
-   * Returns the format of a whole answer: reasoning stays free, `format` holds for the text after
-   * it, and calls match the schemas of strict functions. With a format, calls are an alternative to
-   * its text. Null: any text.
+   * Returns the format of a whole answer: reasoning is free, `format` applies to the text after it,
+   * and calls match the schemas of strict functions. With a format, the answer has calls or text.
+   * Null: any text.
    */
   answerFormat<Format>(
     prompt: readonly number[],
@@ -101,41 +101,44 @@ export class AnswerForms {
   ): Format | PartedFormat<Format> | null {
     const { family, tokenizer } = this;
     const isHeld = format !== null || tools.some((tool) => tool.function.strict);
-    const ownTools = tools.map((tool) => (tool.function.strict ? tool : open(tool)));
+    const constrainedTools = tools.map((tool) =>
+      tool.function.strict ? tool : allowAnyArguments(tool),
+    );
     const hasToken = (token: string): boolean => (tokenizer?.tokenToId(token) ?? null) !== null;
-    const held = isHeld && tools.length > 0 ? family?.hold?.(ownTools, hasToken) : undefined;
-    // In a form of messages, reasoning is one of them.
-    const reasoning = isHeld && !family?.isWhole ? this.reasoningAfter(prompt) : null;
-    if (!held && (format === null || !reasoning)) return format;
-    const calls = held ? { ...held, isSingle } : null;
+    const callForms =
+      isHeld && tools.length > 0 ? family?.constrain?.(constrainedTools, hasToken) : undefined;
+    // In a form of messages, reasoning is one of the messages.
+    const reasoning = isHeld && !family?.isWhole ? this.findReasoning(prompt) : null;
+    if (!callForms && (format === null || !reasoning)) return format;
+    const calls = callForms ? { ...callForms, isSingle } : null;
     return { '~answer': { reasoning, calls, format } };
   }
 
-  /** The reasoning that may follow a prompt; null if the prompt has closed it. */
-  private reasoningAfter(prompt: readonly number[]): { begin: string | null; end: string } | null {
+  /** Returns the reasoning that may follow a prompt; null if the prompt has closed it. */
+  private findReasoning(prompt: readonly number[]): { begin: string | null; end: string } | null {
     const { family, reasoning } = this;
     if (!reasoning) return null;
     const { begin, end } = reasoning;
-    const known = this.promptEnd(prompt, this.visibleTokens({ family, reasoning }));
-    if (isOpenIn(known, reasoning)) return { begin: null, end };
-    return known.includes(end) ? null : { begin, end };
+    const promptText = this.promptEnd(prompt, this.visibleTokens({ family, reasoning }));
+    if (isOpenIn(promptText, reasoning)) return { begin: null, end };
+    return promptText.includes(end) ? null : { begin, end };
   }
 
   /**
-   * The end of a prompt, from its last special token that is no marker: the header of the answer,
-   * which users do not write.
+   * Returns the end of a prompt after the last special token that is not a marker. This token
+   * starts the header of the answer, which users cannot write.
    */
   promptEnd(prompt: readonly number[], visible: readonly number[]): string {
     const { tokenizer } = this;
     if (!tokenizer) return '';
     const isHeader = (id: number): boolean => tokenizer.specialIds.has(id) && !visible.includes(id);
-    const known = prompt.slice(prompt.findLastIndex(isHeader) + 1);
-    return tokenizer.decode(known.filter((id) => tokenizer.hasToken(id)));
+    const endTokens = prompt.slice(prompt.findLastIndex(isHeader) + 1);
+    return tokenizer.decode(endTokens.filter((id) => tokenizer.hasToken(id)));
   }
 }
 
-/** The arguments of a function that is not strict are any object. */
-const open = ({ type, function: { name } }: FunctionTool): FunctionTool => ({
+/** Allows any object as the arguments of a function that is not strict. */
+const allowAnyArguments = ({ type, function: { name } }: FunctionTool): FunctionTool => ({
   type,
   function: { name },
 });

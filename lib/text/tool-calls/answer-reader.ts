@@ -1,59 +1,61 @@
-// Reads an answer while it is generated: content, reasoning and calls.
+// Parses an answer while it is generated: content, reasoning and calls.
 import { isObject } from '../../runtime/is-object.js';
 import { type AnswerEvent, AnswerOutput } from './answer-events.js';
 import type { FunctionTool } from './call-schema.js';
 import type { CallFamily } from './families.js';
-import { headerIn } from './harmony.js';
+import { findHeader } from './harmony.js';
 import { isOpenIn, type ReasoningMarkers, readReasoning } from './reasoning.js';
-import { type Reading, TextInput } from './text-input.js';
+import { type Parser, TextInput } from './text-input.js';
 
 export type { FunctionTool } from './call-schema.js';
 
-/** How an answer is read. */
+/** How to parse an answer. */
 export interface AnswerForm {
-  /** Null: calls stay text. */
+  /** Null: calls stay in the text. */
   family: CallFamily | null;
-  /** Null: reasoning stays text. */
+  /** Null: reasoning stays in the text. */
   reasoning: ReasoningMarkers | null;
   /** Functions of the request. */
   tools: readonly FunctionTool[];
   /** Default: no limit. */
   maxCalls?: number;
-  /** Drop spaces between reasoning and text: the text has a format. Default: false. */
+  /** Drops spaces between reasoning and text, because the text has a format. Default: false. */
   isTrimmed?: boolean;
 }
 
-/** UTF-16 units that the parsers get at a time; more would make their searches slow. */
-const PIECE = 4096;
+/**
+ * Maximum UTF-16 units that parsers get at a time; longer pieces would slow down their searches.
+ */
+const PIECE_LENGTH = 4096;
 
-/** Of one answer. The events do not depend on the pieces that the text arrives in. */
+/** Parses one answer. The events do not depend on how the text is split into pieces. */
 export class AnswerReader {
   private readonly output: AnswerOutput;
-  /** The prompt ends inside of reasoning. */
+  /** Whether the prompt ends inside reasoning. */
   readonly startsThinking: boolean;
-  private readonly stages: readonly { input: TextInput; reading: Reading }[];
+  private readonly stages: readonly { input: TextInput; reading: Parser }[];
 
-  /** `promptEnd`: the end of the prompt, from its last special token that is no marker. */
+  /** `promptEnd`: the end of the prompt after its last special token that is not a marker. */
   constructor(form: AnswerForm, promptEnd = '') {
     const { family, reasoning, tools, maxCalls, isTrimmed = false } = form;
     this.output = new AnswerOutput(maxCalls);
     const { output } = this;
     const input = new TextInput();
     const byName = new Map(tools.map((tool) => [tool.function.name, tool.function.parameters]));
-    const calls = family?.read ?? plain;
-    const ownReading = calls({
+    const calls = family?.read ?? readPlain;
+    const callReading = calls({
       input,
       output,
       isKnown: (name) => byName.has(name),
-      schemaOf: (name, parameter) => propertyOf(byName.get(name), parameter),
+      schemaOf: (name, parameter) => findProperty(byName.get(name), parameter),
     });
-    const last = { input, reading: ownReading };
+    const last = { input, reading: callReading };
     const isOpen = reasoning !== null && isOpenIn(promptEnd, reasoning);
     this.startsThinking = isOpen;
     if (family?.isWhole) {
       this.stages = [last];
-      this.read(headerIn(promptEnd));
-      output.drain(); // The prompt is no part of the answer.
+      this.read(findHeader(promptEnd));
+      output.drain(); // The prompt is not part of the answer.
     } else if (reasoning) {
       const first = new TextInput();
       const start = { markers: reasoning, isOpen, isTrimmed };
@@ -62,12 +64,12 @@ export class AnswerReader {
     } else this.stages = [last];
   }
 
-  /** Calls that have begun. */
+  /** Number of calls that have started. */
   get calls(): number {
     return this.output.calls;
   }
 
-  /** The calls that the request permits are complete. */
+  /** Whether all calls that the request permits are complete. */
   get isDone(): boolean {
     return this.output.isDone;
   }
@@ -78,7 +80,7 @@ export class AnswerReader {
     return this.output.drain();
   }
 
-  /** The answer is over. */
+  /** Ends the answer and returns the last events. */
   end(): AnswerEvent[] {
     for (const { input, reading } of this.stages) {
       input.close();
@@ -89,18 +91,18 @@ export class AnswerReader {
   }
 
   private read(text: string): void {
-    for (let at = 0; at < text.length; at += PIECE) {
-      this.stages[0]?.input.push(text.slice(at, at + PIECE));
+    for (let at = 0; at < text.length; at += PIECE_LENGTH) {
+      this.stages[0]?.input.push(text.slice(at, at + PIECE_LENGTH));
       for (const { reading } of this.stages) reading.next();
     }
   }
 }
 
-function* plain({ input, output }: { input: TextInput; output: AnswerOutput }): Reading {
-  while (yield* input.some()) output.content(input.take(input.ready.length));
+function* readPlain({ input, output }: { input: TextInput; output: AnswerOutput }): Parser {
+  while (yield* input.waitForText()) output.addContent(input.take(input.ready.length));
 }
 
-function propertyOf(schema: unknown, name: string): unknown {
+function findProperty(schema: unknown, name: string): unknown {
   if (!isObject(schema) || !isObject(schema.properties)) return undefined;
   return Object.hasOwn(schema.properties, name) ? schema.properties[name] : undefined;
 }

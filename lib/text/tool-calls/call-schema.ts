@@ -1,7 +1,7 @@
-// The JSON schema of a call of one of several functions.
+// Builds the JSON schema of a call of one of several functions.
 import { isObject } from '../../runtime/is-object.js';
 
-/** A function that the model may call, as OpenAI's API has it. */
+/** A function that the model may call, in the form of OpenAI's API. */
 export interface FunctionTool {
   type: 'function';
   function: {
@@ -13,19 +13,19 @@ export interface FunctionTool {
   };
 }
 
-/** A call as JSON: its name, then its arguments under `key`. */
+/** Returns the schema of a call: the name, and the arguments under `key`. */
 export function callSchema(tools: readonly FunctionTool[], key = 'arguments'): object {
   const definitions: Record<string, unknown> = {};
   const calls = tools.map(({ function: { name, parameters } }, i) => {
     const place = `call_${i}`;
-    const ownParameters = parameters ?? { type: 'object' };
-    const isMoved = JSON.stringify(ownParameters).includes('"$ref"');
-    if (isMoved) definitions[place] = moveValue(ownParameters, place);
+    const schema = parameters ?? { type: 'object' };
+    const isMoved = JSON.stringify(schema).includes('"$ref"');
+    if (isMoved) definitions[place] = moveValue(schema, place);
     return {
       type: 'object',
       properties: {
         name: { const: name },
-        [key]: isMoved ? { $ref: `#/$defs/${place}` } : ownParameters,
+        [key]: isMoved ? { $ref: `#/$defs/${place}` } : schema,
       },
       required: ['name', key],
       additionalProperties: false,
@@ -36,7 +36,7 @@ export function callSchema(tools: readonly FunctionTool[], key = 'arguments'): o
   return Object.keys(definitions).length > 0 ? { ...schema, $defs: definitions } : schema;
 }
 
-/** A schema at another place of a document: its local references point there. */
+/** Moves a schema to another place in a document, and adjusts its local references. */
 function moveValue(value: unknown, place: string): unknown {
   if (Array.isArray(value)) return value.map((item) => moveValue(item, place));
   if (!isObject(value)) return value;

@@ -1,49 +1,49 @@
-// The forms of calls and reasoning, and the choice of them by a chat template.
+// The known forms of calls and reasoning, and their detection in a chat template.
 
 import type { FunctionTool } from './call-schema.js';
-import { FUNCTION_GEMMA, GEMMA_4, gemmaCalls } from './gemma-calls.js';
-import { HARMONY, harmonyCalls } from './harmony.js';
+import { FUNCTION_GEMMA, GEMMA_4, readGemmaCalls } from './gemma-calls.js';
+import { HARMONY, readHarmonyAnswer } from './harmony.js';
 import {
-  deepseekHeld,
-  gemmaHeld,
-  glmHeld,
-  type HeldCalls,
-  harmonyHeld,
-  hermesHeld,
-  llamaHeld,
-  mistralHeld,
-  phiHeld,
-  qwenCoderHeld,
+  type CallGrammar,
+  deepseekGrammar,
+  gemmaGrammar,
+  glmGrammar,
+  harmonyGrammar,
+  hermesGrammar,
+  llamaGrammar,
+  mistralGrammar,
+  phiGrammar,
+  qwenCoderGrammar,
 } from './held-calls.js';
 import type { CallReading } from './json-call.js';
 import {
   DEEPSEEK,
-  deepseekCalls,
-  forcedCall,
-  hermesCalls,
-  llamaCalls,
-  mistralCalls,
-  phiCalls,
+  readDeepseekCalls,
+  readForcedCall,
+  readHermesCalls,
+  readLlamaCalls,
+  readMistralCalls,
+  readPhiCalls,
 } from './json-families.js';
 import type { ReasoningName } from './reasoning.js';
-import { glmCalls, qwenCoderCalls } from './tagged-values.js';
-import type { Reading } from './text-input.js';
+import { readGlmCalls, readQwenCoderCalls } from './tagged-values.js';
+import type { Parser } from './text-input.js';
 
 /** How a family of models writes calls. */
 export interface CallFamily {
-  /** Reads an answer to its end. */
-  read: (reading: CallReading) => Reading;
-  /** Tokens of the form, which the text must show even if they are special. */
+  /** Parses an answer to its end. */
+  read: (reading: CallReading) => Parser;
+  /** Tokens of the form that must appear in the text even if they are special. */
   tokens: readonly string[];
-  /** Length of an id. Mistral's templates insist on 9 letters and digits. */
+  /** Length of a call's id. Mistral's templates require 9 letters and digits. */
   idLength?: number;
-  /** Calls and reasoning are messages of one form, which is always read. */
+  /** Whether calls and reasoning are messages of one form, which is always parsed. */
   isWhole?: boolean;
-  /** The text before the JSON of a forced call or of a format. Default: none. */
+  /** Text before the JSON of a forced call or of a format. Default: none. */
   jsonStart?: string;
-  /** The text of calls for a grammar that holds them to schemas; absent: calls stay free. */
-  hold?: (tools: readonly FunctionTool[], hasToken: (token: string) => boolean) => HeldCalls;
-  /** The key of the arguments in JSON calls. Default: "arguments". */
+  /** Returns a grammar of calls that match their schemas; absent if calls cannot be constrained. */
+  constrain?: (tools: readonly FunctionTool[], hasToken: (token: string) => boolean) => CallGrammar;
+  /** Key of the arguments in JSON calls. Default: "arguments". */
   argumentsKey?: string;
 }
 
@@ -55,39 +55,39 @@ const GEMMA_TOKENS = ({ begin, end, quote }: Record<'begin' | 'end' | 'quote', s
 
 export const CALL_FAMILIES = {
   hermes: {
-    read: hermesCalls,
+    read: readHermesCalls,
     tokens: ['<tool_call>', '</tool_call>'],
     jsonStart: '<tool_call>\n',
-    hold: hermesHeld,
+    constrain: hermesGrammar,
   },
   'qwen3-coder': {
-    read: qwenCoderCalls,
+    read: readQwenCoderCalls,
     tokens: ['<tool_call>', '</tool_call>'],
-    hold: qwenCoderHeld,
+    constrain: qwenCoderGrammar,
   },
   llama: {
-    read: llamaCalls,
+    read: readLlamaCalls,
     tokens: ['<|python_tag|>'],
     argumentsKey: 'parameters',
-    hold: llamaHeld,
+    constrain: llamaGrammar,
   },
   mistral: {
-    read: mistralCalls,
+    read: readMistralCalls,
     tokens: ['[TOOL_CALLS]', '[ARGS]', '[CALL_ID]'],
     idLength: 9,
-    hold: mistralHeld,
+    constrain: mistralGrammar,
   },
-  phi: { read: phiCalls, tokens: [], hold: phiHeld },
-  deepseek: { read: deepseekCalls, tokens: DEEPSEEK, hold: deepseekHeld },
+  phi: { read: readPhiCalls, tokens: [], constrain: phiGrammar },
+  deepseek: { read: readDeepseekCalls, tokens: DEEPSEEK, constrain: deepseekGrammar },
   'gpt-oss': {
-    read: harmonyCalls,
+    read: readHarmonyAnswer,
     tokens: HARMONY,
     isWhole: true,
     jsonStart: '<|channel|>final<|message|>',
-    hold: harmonyHeld,
+    constrain: harmonyGrammar,
   },
   glm: {
-    read: glmCalls,
+    read: readGlmCalls,
     tokens: [
       '<tool_call>',
       '</tool_call>',
@@ -96,27 +96,27 @@ export const CALL_FAMILIES = {
       '<arg_value>',
       '</arg_value>',
     ],
-    hold: glmHeld,
+    constrain: glmGrammar,
   },
   'function-gemma': {
-    read: gemmaCalls(FUNCTION_GEMMA),
+    read: readGemmaCalls(FUNCTION_GEMMA),
     tokens: GEMMA_TOKENS(FUNCTION_GEMMA),
-    hold: gemmaHeld(FUNCTION_GEMMA),
+    constrain: gemmaGrammar(FUNCTION_GEMMA),
   },
   gemma: {
-    read: gemmaCalls(GEMMA_4),
+    read: readGemmaCalls(GEMMA_4),
     tokens: GEMMA_TOKENS(GEMMA_4),
-    hold: gemmaHeld(GEMMA_4),
+    constrain: gemmaGrammar(GEMMA_4),
   },
 } as const satisfies Record<string, CallFamily>;
 
-/** A call that the request forces: JSON in every family, with any reasoning closed before it. */
-export const FORCED_CALL: CallFamily = { read: forcedCall, tokens: [] };
+/** Form of a call that the request forces: JSON in every family, after closed reasoning. */
+export const FORCED_CALL: CallFamily = { read: readForcedCall, tokens: [] };
 
 /** Names of the forms of calls. */
 export type CallFamilyName = keyof typeof CALL_FAMILIES;
 
-/** Texts of templates by family; the first match counts. */
+/** Patterns in chat templates by family; the first match applies. */
 const FAMILY_TEXTS: readonly (readonly [CallFamilyName, RegExp])[] = [
   ['gpt-oss', /<\|channel\|>/],
   ['deepseek', /<｜tool▁call/],
@@ -136,10 +136,10 @@ const REASONING_TEXTS: readonly (readonly [ReasoningName, RegExp])[] = [
   ['gemma', /<\|channel>/],
 ];
 
-/** The form of calls of a chat template; null if it shows none. */
-export const familyOf = (template: string): CallFamilyName | null =>
+/** Returns the form of calls in a chat template; null if it has none. */
+export const detectFamily = (template: string): CallFamilyName | null =>
   FAMILY_TEXTS.find(([, text]) => text.test(template))?.[0] ?? null;
 
-/** The form of reasoning of a chat template; null if it shows none. */
-export const reasoningOf = (template: string): ReasoningName | null =>
+/** Returns the form of reasoning in a chat template; null if it has none. */
+export const detectReasoning = (template: string): ReasoningName | null =>
   REASONING_TEXTS.find(([, text]) => text.test(template))?.[0] ?? null;

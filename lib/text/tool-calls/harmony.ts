@@ -2,33 +2,33 @@
 //
 //   <|channel|>analysis<|message|>thought<|end|><|start|>assistant<|channel|>commentary
 //   to=functions.f <|constrain|>json<|message|>{"a": 1}<|call|>
-import { begin, type CallReading } from './json-call.js';
-import type { Reading } from './text-input.js';
+import { beginCall, type CallReading } from './json-call.js';
+import type { Parser } from './text-input.js';
 
 const MESSAGE = '<|message|>';
 const START = '<|start|>';
 const CHANNEL = '<|channel|>';
 const ENDS = ['<|end|>', '<|call|>', '<|return|>'];
 export const HARMONY = [MESSAGE, START, CHANNEL, '<|constrain|>', ...ENDS];
-/** Characters of a header. */
+/** Maximum characters of a header. */
 const MAX_HEADER = 512;
 
-/** The header that the prompt has begun: the text after its last <|start|>. */
-export function headerIn(prompt: string): string {
+/** Returns the header that the prompt has started: the text after its last <|start|>. */
+export function findHeader(prompt: string): string {
   const at = prompt.lastIndexOf(START);
   return at < 0 ? '' : prompt.slice(at);
 }
 
-/** Reads reasoning, content and calls of a whole answer. */
-export function* harmonyCalls(reading: CallReading): Reading {
+/** Parses reasoning, content and calls of an answer. */
+export function* readHarmonyAnswer(reading: CallReading): Parser {
   const { input } = reading;
   for (;;) {
-    yield* input.spaces();
+    yield* input.skipSpaces();
     if ((yield* input.peek()) === '') return;
     const isHeader = (yield* input.startsWith(START)) || (yield* input.startsWith(CHANNEL));
     if (isHeader) {
-      // A header without a message is no text.
-      const header = yield* input.upTo([MESSAGE], MAX_HEADER);
+      // A header without a message is dropped.
+      const header = yield* input.readUpTo([MESSAGE], MAX_HEADER);
       if (header !== null) {
         yield* input.skip(MESSAGE);
         yield* readMessage(reading, header);
@@ -40,21 +40,21 @@ export function* harmonyCalls(reading: CallReading): Reading {
   }
 }
 
-function* readMessage(reading: CallReading, header: string): Reading {
+function* readMessage(reading: CallReading, header: string): Parser {
   const { input, output } = reading;
   const [, channel = 'final'] = /<\|channel\|>\s*(\w+)/.exec(header) ?? [];
   const [, name] = /\bto=functions\.([^\s<]+)/.exec(header) ?? [];
   const isThought = channel === 'analysis';
-  if (name !== undefined) begin(reading, name);
+  if (name !== undefined) beginCall(reading, name);
   let isSilent = true;
   const pass = (text: string): void => {
     isSilent &&= text.trim() === '';
-    if (name !== undefined) output.arguments(text);
-    else if (isThought) output.reasoning(text);
-    else output.content(text);
+    if (name !== undefined) output.addArguments(text);
+    else if (isThought) output.addReasoning(text);
+    else output.addContent(text);
   };
-  const end = yield* input.until([...ENDS, START, CHANNEL], pass);
-  if (name !== undefined && isSilent && end !== null) output.arguments('{}');
-  if (name !== undefined && end !== null) output.end();
+  const end = yield* input.passUntil([...ENDS, START, CHANNEL], pass);
+  if (name !== undefined && isSilent && end !== null) output.addArguments('{}');
+  if (name !== undefined && end !== null) output.endCall();
   if (end !== null && ENDS.includes(end)) yield* input.skip(end);
 }

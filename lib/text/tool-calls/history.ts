@@ -1,37 +1,39 @@
-// Finds the form of tool calls that a chat template writes: templates differ in two details.
+// Finds the form of tool calls that a chat template can render: templates differ in two details.
 import { DsError } from '../../errors.js';
 import { isObject } from '../../runtime/is-object.js';
 import type { ChatMessage } from '../chat-template.js';
 
-/** Renders messages by the template; throws DS_DATA if the template refuses them. */
+/** Renders messages with the template. Throws DS_DATA if the template refuses them. */
 type Render = (messages: readonly ChatMessage[]) => string;
 
-/** Messages in the form that the template writes, or the message with calls that it drops. */
+/** Messages in a form that the template renders, or the index of a message whose calls it drops. */
 export type CallHistory = { messages: readonly ChatMessage[] } | { lost: number };
 
-/** Private-use characters; function names do not contain them. */
-const markOf = (index: number): string => `\uF8F4${index}\uF8F5`;
+/** Returns a marker of private-use characters, which function names do not contain. */
+const markFor = (index: number): string => `\uF8F4${index}\uF8F5`;
 
 /**
- * Returns the first form that the template renders with all calls. Most templates read arguments as
- * an object, some as JSON text. Some write calls only if the content is null. Throws the template's
- * error for the usual form if it refuses all forms.
+ * Returns the first form in which the template renders all calls. Most templates read arguments as
+ * an object, some as JSON text. Some render calls only if the content is null. If the template
+ * refuses all forms, throws its error for the usual form.
  */
-export function callHistory(messages: readonly ChatMessage[], render: Render): CallHistory {
+export function renderableHistory(messages: readonly ChatMessage[], render: Render): CallHistory {
   if (!messages.some(hasCalls)) return { messages };
   let refusal: unknown = null;
   let lost = -1;
   for (const isNull of [false, true]) {
     for (const isText of [false, true]) {
       const form = messages.map((message) =>
-        hasCalls(message) ? inForm(message, isNull, isText) : message,
+        hasCalls(message) ? convertMessage(message, isNull, isText) : message,
       );
       try {
         const text = render(
-          form.map((message, i) => (hasCalls(message) ? rename(message, markOf(i)) : message)),
+          form.map((message, i) =>
+            hasCalls(message) ? renameCalls(message, markFor(i)) : message,
+          ),
         );
         const dropped = form.findIndex(
-          (message, i) => hasCalls(message) && !text.includes(markOf(i)),
+          (message, i) => hasCalls(message) && !text.includes(markFor(i)),
         );
         if (dropped < 0) return { messages: form };
         if (lost < 0) lost = dropped;
@@ -55,18 +57,18 @@ interface Call {
 
 const callsOf = (message: ChatMessage): Call[] => message.tool_calls as Call[];
 
-function inForm(message: ChatMessage, isNull: boolean, isText: boolean): ChatMessage {
+function convertMessage(message: ChatMessage, isNull: boolean, isText: boolean): ChatMessage {
   const calls = callsOf(message).map((call) => {
     const { arguments: given } = call.function;
-    const own = isText && isObject(given) ? JSON.stringify(given) : given;
-    return { ...call, function: { ...call.function, arguments: own } };
+    const args = isText && isObject(given) ? JSON.stringify(given) : given;
+    return { ...call, function: { ...call.function, arguments: args } };
   });
   const { content } = message;
   const isEmpty = content === '' || content === null || content === undefined;
   return { ...message, content: isEmpty ? (isNull ? null : '') : content, tool_calls: calls };
 }
 
-const rename = (message: ChatMessage, name: string): ChatMessage => ({
+const renameCalls = (message: ChatMessage, name: string): ChatMessage => ({
   ...message,
   tool_calls: callsOf(message).map((call) => ({ ...call, function: { ...call.function, name } })),
 });

@@ -1,8 +1,8 @@
-// Calls in JSON: { "name": "f", "arguments": { .. } }, with the keys in any order.
+// Parses calls in JSON: { "name": "f", "arguments": { .. } }, with the keys in any order.
 import type { AnswerOutput } from './answer-events.js';
-import type { Reading, TextInput } from './text-input.js';
+import type { Parser, TextInput } from './text-input.js';
 
-/** Characters of keys, and of names of functions. */
+/** Maximum characters of keys and of function names. */
 export const MAX_NAME = 256;
 const ARGUMENTS: ReadonlySet<string> = new Set(['arguments', 'parameters']);
 
@@ -10,112 +10,114 @@ const ARGUMENTS: ReadonlySet<string> = new Set(['arguments', 'parameters']);
 export interface CallReading {
   input: TextInput;
   output: AnswerOutput;
-  /** Whether the request has a function of this name. */
+  /** Returns whether the request has a function of this name. */
   isKnown: (name: string) => boolean;
-  /** The JSON schema of a parameter, if the request has one. */
+  /** Returns the JSON schema of a parameter, if the request has one. */
   schemaOf: (name: string, parameter: string) => unknown;
 }
 
-/** Tries to read a call that begins here. If `read` returns false, its text becomes content. */
-export function* tried({ input, output }: CallReading, read: Reading<boolean>): Reading<boolean> {
+/** Runs a parser of a call. If it returns false, the text it has read becomes content. */
+export function* tryRead({ input, output }: CallReading, read: Parser<boolean>): Parser<boolean> {
   input.mark();
   const isCall = yield* read;
   const text = input.unmark();
-  if (!isCall) output.content(text);
+  if (!isCall) output.addContent(text);
   return isCall;
 }
 
-/** The beginning of the arguments is certain: the call is sent, and its text is no content. */
-export function begin({ input, output }: CallReading, name: string): void {
+/**
+ * Sends the start of a call once its arguments have started. Its text can no longer become content.
+ */
+export function beginCall({ input, output }: CallReading, name: string): void {
   input.unmark();
-  output.begin(name);
+  output.beginCall(name);
 }
 
 /**
- * Reads one call. Returns false if the text is no call. A call whose arguments are damaged or cut
- * off stays a call: they are sent as they are.
+ * Parses one call. Returns false if the text is no call. If the arguments are damaged or cut off,
+ * they are sent unchanged.
  */
-export function* readJsonCall(reading: CallReading, anyName = true): Reading<boolean> {
+export function* readJsonCall(reading: CallReading, anyName = true): Parser<boolean> {
   const { input, output } = reading;
   if (!(yield* input.skip('{'))) return false;
   let name: string | null = null;
   let early: string | null = null;
   let hasBegun = false;
   do {
-    yield* input.spaces();
+    yield* input.skipSpaces();
     const key = yield* readString(input, MAX_NAME);
-    yield* input.spaces();
+    yield* input.skipSpaces();
     if (key === null || !(yield* input.skip(':'))) break;
-    yield* input.spaces();
+    yield* input.skipSpaces();
     if (key === 'name' && !hasBegun) {
       name = yield* readString(input, MAX_NAME);
       if (name === null || name === '' || !(anyName || reading.isKnown(name))) return false;
     } else if (ARGUMENTS.has(key) && !hasBegun) {
       if (!(yield* input.startsWith('{'))) return false;
-      if (name === null) early = yield* collect(input);
+      if (name === null) early = yield* readArguments(input);
       else {
-        begin(reading, name);
+        beginCall(reading, name);
         hasBegun = true;
-        if (!(yield* readValue(input, (text) => output.arguments(text)))) return true;
+        if (!(yield* readValue(input, (text) => output.addArguments(text)))) return true;
       }
     } else yield* readValue(input, () => {});
-    yield* input.spaces();
+    yield* input.skipSpaces();
   } while (yield* input.skip(','));
   const isClosed = yield* input.skip('}');
   if (hasBegun) {
-    output.end();
+    output.endCall();
     return true;
   }
   if (name === null || !isClosed) return false;
-  begin(reading, name);
-  output.arguments(early ?? '{}');
-  output.end();
+  beginCall(reading, name);
+  output.addArguments(early ?? '{}');
+  output.endCall();
   return true;
 }
 
 /**
- * Reads `[call, call]`. Returns false if no call follows; a later text that is no call becomes
+ * Parses `[call, call]`. Returns false if no call follows. Later text that is no call becomes
  * content.
  */
-export function* readJsonCalls(reading: CallReading): Reading<boolean> {
+export function* readJsonCalls(reading: CallReading): Parser<boolean> {
   const { input } = reading;
   if (!(yield* input.skip('['))) return false;
-  yield* input.spaces();
+  yield* input.skipSpaces();
   if (!(yield* readJsonCall(reading))) return false;
   for (;;) {
-    yield* input.spaces();
+    yield* input.skipSpaces();
     if (!(yield* input.skip(','))) break;
-    yield* input.spaces();
-    if (!(yield* tried(reading, readJsonCall(reading)))) return true;
+    yield* input.skipSpaces();
+    if (!(yield* tryRead(reading, readJsonCall(reading)))) return true;
   }
   yield* input.skip(']');
   return true;
 }
 
-function* collect(input: TextInput): Reading<string> {
+function* readArguments(input: TextInput): Parser<string> {
   const parts: string[] = [];
   yield* readValue(input, (text) => parts.push(text));
   return parts.join('');
 }
 
-/** Reads a string of at most `max` characters. Null if none follows. */
-function* readString(input: TextInput, max: number): Reading<string | null> {
+/** Reads a string of at most `max` characters. Returns null if none follows. */
+function* readString(input: TextInput, max: number): Parser<string | null> {
   if (!(yield* input.skip('"'))) return null;
   let raw = '';
   for (;;) {
-    const part = yield* input.upTo(['"'], max - raw.length);
+    const part = yield* input.readUpTo(['"'], max - raw.length);
     if (part === null) return null;
     input.take(1);
     raw += part;
     if (isEscaped(raw)) raw += '"';
-    else return parsedString(raw);
+    else return parseString(raw);
   }
 }
 
-/** An odd number of backslashes at the end escapes the next quote. */
+/** Returns whether the next quote is escaped, by an odd number of backslashes at the end. */
 const isEscaped = (text: string): boolean => (/\\*$/.exec(text)?.[0].length ?? 0) % 2 === 1;
 
-function parsedString(raw: string): string | null {
+function parseString(raw: string): string | null {
   try {
     return JSON.parse(`"${raw}"`) as string;
   } catch {
@@ -127,14 +129,14 @@ const OPEN: ReadonlySet<string> = new Set(['{', '[']);
 const CLOSE: ReadonlySet<string> = new Set(['}', ']']);
 
 /**
- * Passes on the text of a value: an object or a list to its last bracket, else the text before the
- * next comma or bracket. Brackets in strings do not count. False if the text ends before.
+ * Passes on the text of a value: an object or a list up to its last bracket, else the text before
+ * the next comma or bracket. Ignores brackets in strings. Returns false if the text ends early.
  */
-export function* readValue(input: TextInput, pass: (text: string) => void): Reading<boolean> {
+export function* readValue(input: TextInput, pass: (text: string) => void): Parser<boolean> {
   let depth = 0;
   let isText = false;
   let isEscape = false;
-  while (yield* input.some()) {
+  while (yield* input.waitForText()) {
     const text = input.ready;
     for (let i = 0; i < text.length; ++i) {
       const letter = text.charAt(i);

@@ -1,8 +1,8 @@
-// Reasoning between markers at the start of an answer.
+// Parses reasoning between markers at the start of an answer.
 import type { AnswerOutput } from './answer-events.js';
-import type { Reading, TextInput } from './text-input.js';
+import type { Parser, TextInput } from './text-input.js';
 
-/** The markers around reasoning. */
+/** Markers around reasoning. */
 export interface ReasoningMarkers {
   begin: string;
   end: string;
@@ -17,20 +17,20 @@ export const REASONING = {
 /** Names of the forms of reasoning. */
 export type ReasoningName = keyof typeof REASONING;
 
-/** Whether the prompt ends inside of reasoning: its last marker decides. */
+/** Returns whether the prompt ends inside reasoning; its last marker decides. */
 export const isOpenIn = (prompt: string, { begin, end }: ReasoningMarkers): boolean =>
   prompt.lastIndexOf(begin) > prompt.lastIndexOf(end);
 
-/** How an answer begins. */
+/** State at the start of an answer. */
 interface ReasoningStart {
   markers: ReasoningMarkers;
   isOpen: boolean;
-  /** Drop spaces between the reasoning and the text. */
+  /** Drops spaces between the reasoning and the text. */
   isTrimmed: boolean;
 }
 
 /**
- * Sends reasoning to `output` and the text after it to `pass`. A marker counts only at the start:
+ * Passes reasoning to `output` and the text after it to `pass`. Only a marker at the start counts:
  * later ones are content, such as code.
  */
 export function* readReasoning(
@@ -38,20 +38,20 @@ export function* readReasoning(
   output: AnswerOutput,
   { markers, isOpen, isTrimmed }: ReasoningStart,
   pass: (text: string) => void,
-): Reading {
+): Parser {
   input.mark();
-  yield* input.spaces();
+  yield* input.skipSpaces();
   const hasBegun = yield* input.skip(markers.begin);
   const start = input.unmark();
   if (hasBegun || isOpen) {
-    if (!hasBegun) output.reasoning(start);
-    yield* input.until([markers.end], (text) => output.reasoning(text));
+    if (!hasBegun) output.addReasoning(start);
+    yield* input.passUntil([markers.end], (text) => output.addReasoning(text));
     yield* input.skip(markers.end);
     if (isTrimmed) {
       input.mark();
-      yield* input.spaces();
+      yield* input.skipSpaces();
       input.unmark();
     }
   } else pass(start);
-  while (yield* input.some()) pass(input.take(input.ready.length));
+  while (yield* input.waitForText()) pass(input.take(input.ready.length));
 }

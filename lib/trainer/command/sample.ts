@@ -4,14 +4,14 @@ import { formatValue } from '../../runtime/format-value.js';
 import { argumentError, valueError } from '../../runtime/input-errors.js';
 import {
   type Conversation,
-  conversationIn,
-  inputsIn,
-  messagesOf,
+  convertMessages,
+  readConversation,
+  readInputs,
   type TemplateInputs,
 } from '../../text/conversation.js';
 import type { ChatMessage, Tokenizer } from '../../text/index.js';
-import { findFiles, partsOf } from '../../text/row-files.js';
-import { type LocatedRow, rowsOf } from '../../text/row-reader.js';
+import { divideFiles, findFiles } from '../../text/row-files.js';
+import { type LocatedRow, readRows } from '../../text/row-reader.js';
 
 /** Prompt of a sample. */
 export interface Prompt {
@@ -49,8 +49,8 @@ export async function firstPrompt(
   textKey = 'text',
 ): Promise<Prompt | null> {
   for (const file of findFiles('ds train --data', files)) {
-    for (const part of await partsOf([file], false)) {
-      for await (const located of rowsOf(part)) {
+    for (const part of await divideFiles([file], false)) {
+      for await (const located of readRows(part)) {
         const prompt = ofRow(tokenizer, located, textKey);
         if (prompt?.ids.length !== 0) return prompt;
       }
@@ -65,11 +65,11 @@ function ofRow(
   textKey: string,
 ): Prompt | null {
   const { prompt } = row;
-  const conversation = conversationIn(row, location);
+  const conversation = readConversation(row, location);
   if (conversation) return ofMessages(tokenizer, conversation);
   if (Array.isArray(prompt)) {
-    const messages = messagesOf(prompt, location);
-    return ofMessages(tokenizer, { messages, inputs: inputsIn(row, location) });
+    const messages = convertMessages(prompt, location);
+    return ofMessages(tokenizer, { messages, inputs: readInputs(row, location) });
   }
   if (typeof prompt === 'string') return { text: prompt, ids: plain(tokenizer, prompt) };
   const text = row[textKey];

@@ -39,7 +39,7 @@ async function grammarOf(
   { isSingle = false, format = null }: Bounds = {},
 ): Promise<NativeGrammar> {
   const family: CallFamily = CALL_FAMILIES[name];
-  const held = required(family.hold)(tools, (token) => vocabulary.includes(token));
+  const held = required(family.constrain)(tools, (token) => vocabulary.includes(token));
   const answer = { reasoning: null, calls: { ...held, isSingle }, format };
   const { source } = readFormat('test', { '~answer': answer });
   return NativeGrammar.build(await smallTrie(), compileRules(source));
@@ -375,7 +375,10 @@ describe('arguments between tags', () => {
     return `<tool_call>\n<function=write>\n${text.join('')}</function>\n</tool_call>`;
   };
   const grammar = async (tools: readonly FunctionTool[]): Promise<NativeGrammar> => {
-    const held = required((CALL_FAMILIES['qwen3-coder'] as CallFamily).hold)(tools, () => false);
+    const held = required((CALL_FAMILIES['qwen3-coder'] as CallFamily).constrain)(
+      tools,
+      () => false,
+    );
     const answer = { reasoning: null, calls: { ...held, isSingle: false }, format: null };
     const { source } = readFormat('test', { '~answer': answer });
     return NativeGrammar.build(await smallTrie(), compileRules(source));
@@ -444,7 +447,7 @@ describe('objects with bare names and raw texts', () => {
   };
   const check = new Ajv2020().compile(parameters);
   const grammar = async (tool: FunctionTool): Promise<NativeGrammar> => {
-    const held = required((CALL_FAMILIES.gemma as CallFamily).hold)([tool], () => false);
+    const held = required((CALL_FAMILIES.gemma as CallFamily).constrain)([tool], () => false);
     const answer = { reasoning: null, calls: { ...held, isSingle: true }, format: null };
     const { source } = readFormat('test', { '~answer': answer });
     return NativeGrammar.build(await smallTrie(), compileRules(source));

@@ -1,5 +1,5 @@
 // Calls in histories: templates read their arguments as objects or as text, with text or null.
-import { callHistory } from '../../../lib/text/tool-calls/history.js';
+import { renderableHistory } from '../../../lib/text/tool-calls/history.js';
 import { tokenizer } from '../../serve/fake-engine.js';
 
 const CALL = { type: 'function', function: { name: 'add', arguments: { a: 1, b: '"' } } };
@@ -32,22 +32,22 @@ test.each([
     '[assistant]add[tool]',
   ],
 ])('a template that reads %s', (_, template, expected) => {
-  const history = callHistory(messages, render(template));
+  const history = renderableHistory(messages, render(template));
   if ('lost' in history) throw new Error('lost');
   expect(render(template)(history.messages)).toContain(expected);
 });
 
 test('a template that drops calls, although it names their functions', () => {
   const template = "{% for m in messages %}add {{ m.content or '' }}{% endfor %}";
-  expect(callHistory(messages, render(template))).toEqual({ lost: 1 });
+  expect(renderableHistory(messages, render(template))).toEqual({ lost: 1 });
 });
 
 test('the error of a template that refuses every form', () => {
   const template = "{{ raise_exception('no calls') }}";
-  expect(() => callHistory(messages, render(template))).toThrow(/no calls/);
+  expect(() => renderableHistory(messages, render(template))).toThrow(/no calls/);
 });
 
 test('a history without calls stays as it is', () => {
   const plain = messages.slice(0, 1);
-  expect(callHistory(plain, render('x'))).toEqual({ messages: plain });
+  expect(renderableHistory(plain, render('x'))).toEqual({ messages: plain });
 });

@@ -3,8 +3,8 @@ import { AnswerReader, type FunctionTool } from '../../../lib/text/tool-calls/an
 import {
   CALL_FAMILIES,
   type CallFamily,
-  familyOf,
-  reasoningOf,
+  detectFamily,
+  detectReasoning,
 } from '../../../lib/text/tool-calls/families.js';
 
 const tools: FunctionTool[] = [{ type: 'function', function: { name: 'f' } }];
@@ -110,5 +110,5 @@ test.each([
   ["{{ '<|tool|>' }}", 'phi', null],
   ['{{ messages }}', null, null],
 ])('the template %j has the family %s', (template, family, reasoning) => {
-  expect([familyOf(template), reasoningOf(template)]).toEqual([family, reasoning]);
+  expect([detectFamily(template), detectReasoning(template)]).toEqual([family, reasoning]);
 });
