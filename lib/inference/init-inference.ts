@@ -4,7 +4,7 @@ import { DsError } from '../errors.js';
 import { localFolder } from '../hub/local-folder.js';
 import { CausalLM, fromConfig } from '../models/index.js';
 import { quantizeModel } from '../models/quantize-model.js';
-import { keepMxfp4 } from '../models/quantized/mxfp4.js';
+import { replaceByMxfp4 } from '../models/quantized/mxfp4.js';
 import { joinAll } from '../nn/joined-linears.js';
 import { requireDense } from '../nn/sparse-attention.js';
 import { isStreamed } from '../nn/streamed.js';
@@ -358,7 +358,7 @@ async function placeWeights(
     const [dtype = null] = dtypeOption(config).map(([, item]) => item);
     await loadParts(model, list, { rank, ranks: size, dtype });
   }
-  if (!ranks) keepMxfp4(model);
+  if (!ranks) replaceByMxfp4(model);
   if (quantization && hasParts(model)) quantizeParts(model, quantization);
   else if (quantization) quantizeModel(model, quantization);
   const home = config.device ?? (ownsModel ? 'auto' : model.cacheShape().device);

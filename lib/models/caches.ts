@@ -8,7 +8,7 @@ import type { DType } from '../runtime/dtype.js';
 import { required } from '../runtime/required.js';
 import type { Tensor } from '../tensor/index.js';
 
-/** Keys and values of a token in the cache of one layer. */
+/** Shape of a token's keys and values in the cache of one layer. */
 export interface LayerShape {
   kvHeads: number;
   headDim: number;
@@ -40,11 +40,11 @@ export function layerShapes({
   return byLayer ?? Array.from({ length: layers }, () => ({ kvHeads, headDim, from: null }));
 }
 
-/** The cache of a layer that reads the keys and values of another. */
+/** Cache of a layer that reads the keys and values of another layer. */
 class ReadingCache implements SequenceCache {
   constructor(private readonly source: SequenceCache) {}
 
-  /** The tokens of its source, which changes them. */
+  /** Number of tokens in the source layer, which changes it. */
   get length(): number {
     return this.source.length;
   }
@@ -61,14 +61,14 @@ class ReadingCache implements SequenceCache {
   }
 }
 
-/** New caches with capacity for `capacity` tokens in each of `batch` rows. */
-export function newCaches(shape: CacheShape, batch: number, capacity: number): SequenceCache[] {
+/** Creates caches with capacity for `capacity` tokens in each of `batch` rows. */
+export function createCaches(shape: CacheShape, batch: number, capacity: number): SequenceCache[] {
   const { dtype, device, recurrent } = shape;
-  const made: SequenceCache[] = [];
+  const caches: SequenceCache[] = [];
   for (const [i, { kvHeads, headDim, from }] of layerShapes(shape).entries()) {
-    if (recurrent?.layers[i]) made.push(new RecurrentCache(batch, recurrent, { dtype, device }));
-    else if (from !== null) made.push(new ReadingCache(required(made[from])));
-    else made.push(new KeyValueCache([batch, kvHeads, capacity, headDim], dtype, device));
+    if (recurrent?.layers[i]) caches.push(new RecurrentCache(batch, recurrent, { dtype, device }));
+    else if (from !== null) caches.push(new ReadingCache(required(caches[from])));
+    else caches.push(new KeyValueCache([batch, kvHeads, capacity, headDim], dtype, device));
   }
-  return made;
+  return caches;
 }

@@ -1,4 +1,4 @@
-// CausalLM, the base of all language models: from tokens to logits, losses and generated text.
+// CausalLM, the base of all language models: computes logits and losses, and generates text.
 
 import type { JsonObject } from '../../types/json.js';
 import { firstTokens } from '../data/first-tokens.js';
@@ -38,17 +38,17 @@ import {
 import { requireTensor } from '../tensor/ops/shapes.js';
 import { isHeadEarly } from '../tensor/recompute/index.js';
 import type { BlockActivations } from './activation-shape.js';
-import { type CacheShape, newCaches } from './caches.js';
+import { type CacheShape, createCaches } from './caches.js';
 import type { CausalLossOptions } from './causal-loss-options.js';
 import { cachedDecoder, type Decoder, type GenerateOptions, generate } from './generate.js';
 import { headLoss, type LanguageHead } from './language-head.js';
-import { type Origin, withOrigin } from './origin.js';
-import { inRows, type PlaceInputs, type Places, placesOf } from './places.js';
-import { rowLogProbs, rowsFor } from './row-log-probs.js';
+import { type ModelOrigin, mergeOrigin } from './origin.js';
+import { inRows, type PlaceInputs, type Places, readPlaces } from './places.js';
+import { readRows, rowLogProbs } from './row-log-probs.js';
 import { type SaveWeightsOptions, saveWeights } from './save-weights.js';
-import { noParts, noTokenParts } from './sequence-errors.js';
+import { noTokenPartsError, partsError } from './sequence-errors.js';
 import type { LayerTokens } from './token-drop.js';
-import { scopeOfTokens, tokenLogProbs } from './token-log-probs.js';
+import { scopeFor, tokenLogProbs } from './token-log-probs.js';
 
 export type { CausalLossOptions } from './causal-loss-options.js';
 
@@ -56,31 +56,31 @@ export type { CausalLossOptions } from './causal-loss-options.js';
 export interface CausalConfig {
   /** Number of tokens in the vocabulary. */
   vocabSize: number;
-  /** The longest sequence. */
+  /** Maximum number of tokens of a sequence. */
   maxSeq: number;
-  /** Blocks. */
+  /** Number of blocks. */
   layers: number;
-  /** Heads of queries. */
+  /** Number of query heads. */
   heads: number;
   /** Width of the residual stream. */
   channels: number;
-  /** Key and value heads. Default `heads`. */
+  /** Number of key and value heads. Default `heads`. */
   kvHeads?: number;
   /** Width of a head. Default channels / heads. */
   headDim?: number;
   /** Recomputation in the backward, see GPT2Config and LlamaConfig. */
   activationCheckpointing?: boolean | 'selective';
-  /** Targets that do not count; default -100. */
+  /** Target that the loss ignores; default -100. */
   ignoreIndex?: number;
 }
 
 /** Optional inputs of a forward. */
 export interface CausalInputs extends PlaceInputs {
-  /** Reduction of the loss. Default: the mean over the targets that count. */
+  /** Options of the loss. Default: the mean over the targets that are not ignored. */
   loss?: CausalLossOptions;
 }
 
-/** The inputs of one forward(). */
+/** Inputs of one forward(). */
 interface Call {
   tokens: Tensor;
   targets: Tensor | null;
@@ -111,18 +111,18 @@ const LOSS: OptionNames<CausalLossOptions> = {
  * ignoreIndex. A subclass implements embeddings and blocks in `hiddenOf`, and a head.
  */
 export abstract class CausalLM extends Module implements Pipelined, SequenceParallel {
-  /** The configuration of the constructor. */
+  /** Configuration that the constructor received. */
   abstract readonly config: CausalConfig;
-  /** Maps channels to the logits of tokens. */
+  /** Maps hidden states to logits of tokens. */
   abstract readonly lm_head: LanguageHead | PackedLinear;
 
   /** Returns hidden states [B, T, channels] of tokens [B, T], the input of the head. */
   protected abstract hiddenOf(tokens: Tensor, places: Places): Tensor;
 
-  /** @internal Elements that one of its blocks keeps per token. */
+  /** @internal Number of elements that a block keeps per token. */
   abstract blockActivations(): BlockActivations;
 
-  /** @internal Number of weights in its blocks that no product reads for a token. */
+  /** @internal Number of weights in the blocks that a token does not use. */
   idleParameters(): number {
     return 0;
   }
@@ -139,26 +139,26 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
   }
 
   /**
-   * The entries of config.json that follow from the sizes, and the transposed parameters.
+   * Returns the entries of config.json that follow from the sizes, and the transposed parameters.
    * `sourceConfig` is the config.json of the model's folder, or null.
    */
   protected abstract described(sourceConfig: JsonObject | null): PretrainedDescription;
 
-  /** Key and value heads of this rank; null: all. */
+  /** Number of key and value heads on this rank; null: all. */
   #keyHeads: number | null = null;
 
-  /** Key and value heads of this rank, which its caches hold. */
+  /** Number of key and value heads on this rank, which its caches store. */
   get keyHeads(): number {
     const { heads, kvHeads = heads } = this.config;
     return this.#keyHeads ?? kvHeads;
   }
 
-  /** Called by a tensor-parallel plan. */
+  /** Sets the heads of this rank; called by a tensor-parallel plan. */
   protected takeKeyHeads(count: number): void {
     this.#keyHeads = count;
   }
 
-  /** The ranks that share the tokens of each sample; null without sequence parallelism. */
+  /** Ranks that share the tokens of each sample; null without sequence parallelism. */
   #sequence: SequenceRanks | null = null;
 
   /**
@@ -168,16 +168,16 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
    */
   shareSequence(ranks: SequenceRanks | null): void {
     const { heads, kvHeads = heads } = this.config;
-    if (ranks && this.recurrentSizes) throw noTokenParts(this.constructor.name);
+    if (ranks && this.recurrentSizes) throw noTokenPartsError(this.constructor.name);
     if (ranks) splitHeads({ queries: heads, keys: kvHeads }, ranks.group, 'sequence_parallel_size');
     this.#sequence = ranks;
   }
 
-  /** Metadata of the folder that the model comes from. */
-  #origin: Origin | null = null;
+  /** Metadata of the folder from which the model was loaded. */
+  #origin: ModelOrigin | null = null;
 
-  /** @internal Called once after the model was built from a folder. */
-  cameFrom(origin: Origin): void {
+  /** @internal Records the folder; called once after the model was built from it. */
+  cameFrom(origin: ModelOrigin): void {
     this.#origin = origin;
   }
 
@@ -186,7 +186,7 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
    * (tokens, sampling and so on).
    */
   override describe(): PretrainedDescription {
-    return withOrigin(this.described(this.#origin?.config ?? null), this.#origin);
+    return mergeOrigin(this.described(this.#origin?.config ?? null), this.#origin);
   }
 
   /**
@@ -198,10 +198,7 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     return saveWeights(this, dir, { ...options, format: 'hf' });
   }
 
-  /**
-   * @internal The embedding, the blocks, the norm, and the head; the logits of the head feed the
-   * loss.
-   */
+  /** @internal Returns embedding, blocks, norm and head; the loss reads the head's logits. */
   pipelineLayers(): PipelineLayer[] {
     const { lm_head } = this;
     const weight = lm_head instanceof PackedLinear ? null : lm_head.weight;
@@ -233,20 +230,20 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     return this.config.channels;
   }
 
-  /** The longest sequence. */
+  /** Maximum number of tokens of a sequence. */
   get maxSeq(): number {
     return this.config.maxSeq;
   }
 
-  /** @internal Frees cached tables of forwards, which are rebuilt when needed. */
+  /** @internal Frees cached tables, which are rebuilt when needed. */
   releaseTables(): void {}
 
-  /** @internal The longest sequence of a batch in which each token has its own position. */
+  /** @internal Maximum sequence length in a batch where each token has its own position. */
   get placedSeq(): number {
     return this.maxSeq;
   }
 
-  /** @internal The same if all sequences use the angles of the longest one: see Places.alike. */
+  /** @internal The same limit if all sequences use the longest one's angles: see Places.alike. */
   get sharedAnglesSeq(): number {
     return this.placedSeq;
   }
@@ -264,14 +261,14 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
   ): Tensor {
     this.requireLength(tokens);
     const op = `${this.constructor.name} inputs`;
-    const { loss, ...given } = readOptions(op, inputs, INPUTS);
+    const { loss, ...inputsWithoutLoss } = readOptions(op, inputs, INPUTS);
     const how = readOptions(`${op}.loss`, loss, LOSS);
-    const places = placesOf(op, tokens, given, this.config);
+    const places = readPlaces(op, tokens, inputsWithoutLoss, this.config);
     const part = this.#sequence?.partOf(this, tokens);
     if (how.rows || how.tokens) return this.logsOf({ tokens, targets, places, how }, !part);
     if (part) {
-      if (targets && this.routerLoss > 0) throw noParts(this.constructor.name, this.routerLoss);
-      return this.forwardOfPart(part, { tokens, targets, places, how });
+      if (targets && this.routerLoss > 0) throw partsError(this.constructor.name, this.routerLoss);
+      return this.forwardShare(part, { tokens, targets, places, how });
     }
     if (!targets) return this.logitsOf(this.hiddenOf(tokens, places));
     if (this.routerLoss === 0) return this.lossOf(this.hiddenOf(tokens, places), targets, how);
@@ -281,7 +278,7 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
       const loads: RouterLoads = { mask, layers: [] };
       const loss = this.lossOf(this.hiddenOf(tokens, { ...places, loads }), targets, how);
       if (loads.layers.length === 0) return loss;
-      const total = loss.add(this.routersPart(loads, targets, how));
+      const total = loss.add(this.routerShare(loads, targets, how));
       for (const load of loads.layers) load.dispose();
       return total;
     });
@@ -292,10 +289,10 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     if (!targets) throw argumentError(op, 'targets', 'none');
     if (!isWhole) throw argumentError(op, 'whole rows', 'sequence parallelism');
     const { ignoreIndex: ignored = -100 } = this.config;
-    return scopeOfTokens(how.tokens, () => {
+    return scopeFor(how.tokens, () => {
       const x = this.hiddenOf(tokens, places);
       if (!how.tokens) {
-        const rows = rowsFor(op, how.rows, [targets, tokens]);
+        const rows = readRows(op, how.rows, [targets, tokens]);
         const all = { rows, reports: how.reports };
         return rowLogProbs(x, targets, all, (y, t, more) =>
           this.lossOf(y, t, { divisor: 1, ...more }),
@@ -306,55 +303,56 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     });
   }
 
-  /** @internal The loss of forward() with targets, without the loss of routers. */
+  /** @internal Returns the loss of forward() with targets, without the loss of routers. */
   tokenLoss(tokens: Tensor, targets: Tensor, inputs: CausalInputs = {}): Tensor {
     this.requireLength(tokens);
-    const { loss = {}, ...given } = inputs;
-    const places = placesOf(this.constructor.name, tokens, given, this.config);
+    const { loss = {}, ...modelInputs } = inputs;
+    const places = readPlaces(this.constructor.name, tokens, modelInputs, this.config);
     return scope(() => this.lossOf(this.hiddenOf(tokens, places), targets, loss));
   }
 
-  /**
-   * @internal Inputs of forward() with only the first `seqlen` tokens of each row, for curricula.
-   */
+  /** @internal Returns the inputs of forward() for the first `seqlen` tokens of each row. */
   shortenInputs(inputs: readonly unknown[], seqlen: number): unknown[] {
-    const cut = (value: unknown): unknown =>
+    const cutInputs = (value: unknown): unknown =>
       value instanceof Tensor ? firstTokens(value, seqlen) : value;
     const [tokens, targets, reported, ...rest] = inputs;
-    const given = this.reported(reported);
-    const { documents, positions } = given;
+    const optionalInputs = this.requireInputs(reported);
+    const { documents, positions } = optionalInputs;
     const places = {
-      ...(documents ? { documents: cut(documents) } : {}),
-      ...(positions ? { positions: cut(positions) } : {}),
+      ...(documents ? { documents: cutInputs(documents) } : {}),
+      ...(positions ? { positions: cutInputs(positions) } : {}),
     };
-    const all = [cut(tokens), cut(targets), reported && { ...given, ...places }, ...rest];
+    const others = reported && { ...optionalInputs, ...places };
+    const all = [cutInputs(tokens), cutInputs(targets), others, ...rest];
     return all.slice(0, inputs.length);
   }
 
-  /** @internal Inputs of forward() with the layers of `drop` omitted: see DropsLayers. */
+  /** @internal Returns the inputs of forward() without the layers of `drop`: see DropsLayers. */
   dropLayers(
     [tokens, targets = null, reported, ...rest]: readonly unknown[],
     drop: { factors(layers: number): number[] },
   ): unknown[] {
     const layerFactors = drop.factors(this.config.layers);
-    return [tokens, targets, { ...this.reported(reported, 'layerFactors'), layerFactors }, ...rest];
+    const others = { ...this.requireInputs(reported, 'layerFactors'), layerFactors };
+    return [tokens, targets, others, ...rest];
   }
 
-  /** @internal Inputs of forward() with the token selection of `drop`: see DropsTokens. */
+  /** @internal Returns the inputs of forward() with the tokens of `drop`: see DropsTokens. */
   dropTokens(
     [tokens, targets = null, reported, ...rest]: readonly unknown[],
     layerTokens: LayerTokens,
   ): unknown[] {
-    return [tokens, targets, { ...this.reported(reported, 'layerTokens'), layerTokens }, ...rest];
+    const others = { ...this.requireInputs(reported, 'layerTokens'), layerTokens };
+    return [tokens, targets, others, ...rest];
   }
 
   /**
-   * The optional inputs of forward(), without `drawn`, which the configuration sets. Throws
-   * DS_ARGUMENT.
+   * Checks the optional inputs of forward(), which may not include `drawn`: the configuration sets
+   * it. Throws DS_ARGUMENT.
    */
-  private reported(given: unknown, drawn: keyof CausalInputs | null = null): CausalInputs {
+  private requireInputs(inputs: unknown, drawn: keyof CausalInputs | null = null): CausalInputs {
     const op = `${this.constructor.name} inputs`;
-    const reported = readOptions(op, given as CausalInputs | undefined, INPUTS);
+    const reported = readOptions(op, inputs as CausalInputs | undefined, INPUTS);
     const twice = drawn && reported[drawn];
     if (twice == null) return reported;
     const hint = 'Omit it, or disable the section of the configuration.';
@@ -367,24 +365,24 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     return 0;
   }
 
-  /** In a batch of several micro-batches, the fraction of its targets. */
-  private routersPart(loads: RouterLoads, targets: Tensor, { divisor }: CausalLossOptions): Tensor {
+  /** Returns the routers' loss, weighted by this micro-batch's fraction of the batch's targets. */
+  private routerShare(loads: RouterLoads, targets: Tensor, { divisor }: CausalLossOptions): Tensor {
     const part = loadBalancingLoss(loads, targets.numel).mul(this.routerLoss);
     if (divisor === undefined) return part;
-    const counted = targets
+    const count = targets
       .ne(this.config.ignoreIndex ?? -100)
       .to('f32')
       .sum();
-    // As in the loss of the tokens: without targets 0, not 0 / 0.
-    const whole = divisor instanceof Tensor ? where(divisor.eq(0), 1, divisor) : divisor;
-    return part.mul(counted).div(whole);
+    // As in the loss of the tokens: 0 without targets, not 0 / 0.
+    const totalTargets = divisor instanceof Tensor ? where(divisor.eq(0), 1, divisor) : divisor;
+    return part.mul(count).div(totalTargets);
   }
 
-  /** The forward with sequence parallelism: each rank has a part of the tokens. */
-  private forwardOfPart(part: SequencePart, { tokens, targets, places, how }: Call): Tensor {
+  /** Runs the forward with sequence parallelism, where each rank has a part of the tokens. */
+  private forwardShare(part: SequencePart, { tokens, targets, places, how }: Call): Tensor {
     const positions = places.positions && part.of(places.positions);
-    const own = { ...places, positions, start: places.start + part.share.first };
-    const x = part.run(() => this.hiddenOf(part.of(tokens), own));
+    const sharePlaces = { ...places, positions, start: places.start + part.share.first };
+    const x = part.run(() => this.hiddenOf(part.of(tokens), sharePlaces));
     if (!targets) return part.whole(this.logitsOf(x));
     const { ignoreIndex = -100 } = this.config;
     const countTargets = (): Tensor => noGrad(() => targets.ne(ignoreIndex).to('f32').sum());
@@ -401,12 +399,12 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     return loss;
   }
 
-  /** @internal Maps the head's products to logits, which the loss then keeps; null: no change. */
+  /** @internal Converts the head's products to logits, which the loss keeps; null: no change. */
   protected get finishLogits(): ((products: Tensor) => Tensor) | null {
     return null;
   }
 
-  /** @internal Logits [.., V] of hidden states [.., channels]. */
+  /** @internal Returns logits [.., V] of hidden states [.., channels]. */
   logitsOf(x: Tensor): Tensor {
     const finish = this.finishLogits;
     return finish ? scope(() => finish(this.lm_head.call(x))) : this.lm_head.call(x);
@@ -430,7 +428,7 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     return this.logitsOf(x.narrow(1, x.size(1) - 1, 1).contiguous());
   }
 
-  /** @internal Hidden states [B, T, channels], for heads of other tasks. */
+  /** @internal Returns hidden states [B, T, channels], for heads of other tasks. */
   hidden(tokens: Tensor, places: Places): Tensor {
     this.requireLength(tokens);
     return this.hiddenOf(tokens, places);
@@ -442,18 +440,18 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     return required(this.parameters().find(isComputed));
   }
 
-  /** @internal Logits [S, V] of the tokens after positions `ends` [S], i32, of tokens [B, T]. */
+  /** @internal Returns logits [S, V] after the positions `ends` [S], i32, of tokens [B, T]. */
   logitsAfter(tokens: Tensor, places: Places, ends: Tensor): Tensor {
     const x = this.hiddenOf(tokens, places);
     return this.logitsOf(indexSelect(x.reshape([-1, x.size(2)]), 0, ends));
   }
 
-  /** @internal Layers with a recurrent state instead of keys and values; null: none. */
+  /** @internal Sizes of layers with a recurrent state instead of keys and values; or null. */
   get recurrentSizes(): RecurrentSizes | null {
     return null;
   }
 
-  /** @internal Shape of a token's keys and values in the cache of one layer. */
+  /** @internal Returns the shape of a token's keys and values in the cache of one layer. */
   cacheShape(): CacheShape {
     const { heads, channels, layers, headDim = channels / heads } = this.config;
     const { dtype, device } = this.computesIn;
@@ -461,14 +459,14 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     return { layers, kvHeads: this.keyHeads, headDim, dtype, device, recurrent };
   }
 
-  /** @internal The same for a paged cache, which may keep less. */
+  /** @internal Returns the same shape for a paged cache, which may store less. */
   pagedShape(): CacheShape {
     return this.cacheShape();
   }
 
   /** Creates empty caches with capacity for `capacity` tokens in each of `batch` rows. */
   caches(batch: number, capacity: number): SequenceCache[] {
-    return newCaches(this.cacheShape(), batch, capacity);
+    return createCaches(this.cacheShape(), batch, capacity);
   }
 
   /** Creates a decoder that caches keys and values of up to `capacity` tokens. */
@@ -476,7 +474,7 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     return cachedDecoder(this, capacity);
   }
 
-  /** @internal Whether a cache of a sequence of `from` tokens becomes invalid at `to` tokens. */
+  /** @internal Returns whether a cache of `from` tokens becomes invalid at `to` tokens. */
   rereads(_from: number, _to: number): boolean {
     return false;
   }

@@ -1,5 +1,4 @@
-// Loads a model from a training checkpoint of this library: its configuration and its saved
-// weights.
+// Loads a model from a training checkpoint of this library, by its saved configuration and weights.
 
 import { access } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -13,7 +12,7 @@ import { cpu } from '../runtime/device.js';
 import { isFloating } from '../runtime/dtype.js';
 import { required } from '../runtime/required.js';
 import { held, Tensor } from '../tensor/index.js';
-import { ownPart } from './load-weights.js';
+import { takeOwnPart } from './load-weights.js';
 import {
   buildFromConfig,
   type Families,
@@ -29,9 +28,9 @@ export async function isCheckpointFolder(dir: string): Promise<boolean> {
 }
 
 /**
- * The model of the latest checkpoint in `dir`. Its description names the family. The weights have
- * the training dtype or `dtype`; `cut` may leave only a rank's part. Rejects with DS_CHECKPOINT if
- * the model belongs to no family or the checkpoint has other tensors; DS_IO.
+ * Returns the model of the latest checkpoint in `dir`. Its description names the family. The
+ * weights have the training dtype or `dtype`; `cut` may reduce the model to a rank's part. Rejects
+ * with DS_CHECKPOINT if no family matches or the checkpoint has other tensors, and with DS_IO.
  */
 export async function readCheckpointModel<Model extends FolderModel, Options>(
   dir: string,
@@ -41,7 +40,7 @@ export async function readCheckpointModel<Model extends FolderModel, Options>(
 ): Promise<Model> {
   const checkpoint = await Checkpoint.open(dir);
   try {
-    const { config, generation } = descriptionOf(checkpoint);
+    const { config, generation } = readDescription(checkpoint);
     const model = buildFromConfig(config, families, options as unknown as Options);
     model.cameFrom({ config, generation });
     requireSame(checkpoint, model);
@@ -60,7 +59,7 @@ interface Description {
   generation: JsonObject | null;
 }
 
-function descriptionOf(checkpoint: Checkpoint): Description {
+function readDescription(checkpoint: Checkpoint): Description {
   const { description, path } = checkpoint;
   const { config, generation = null } = (description ?? {}) as Partial<Description>;
   if (typeof config === 'object' && config !== null) return { config, generation };
@@ -80,9 +79,9 @@ function requireSame(checkpoint: Checkpoint, model: Module): void {
   const saved = checkpoint.tensors('model');
   const state = model.stateDict();
   const stateNames = new Set(Object.keys(state));
-  const isThere = (name: string): boolean =>
+  const hasValues = (name: string): boolean =>
     saved.get(name)?.shape.join() === state[name]?.shape.join();
-  const missing = [...stateNames].filter((name) => !isThere(name));
+  const missing = [...stateNames].filter((name) => !hasValues(name));
   const others = [...saved.keys()].filter((name) => !stateNames.has(name));
   const [odd] = [...missing, ...others];
   if (odd === undefined) return;
@@ -99,7 +98,7 @@ async function fill(
   checkpoint: Checkpoint,
   name: string,
   target: Tensor,
-  wanted: FolderOptions['dtype'],
+  targetDtype: FolderOptions['dtype'],
 ): Promise<void> {
   const { shape, dtype } = required(checkpoint.tensors('model').get(name));
   const read = held(() => Tensor.empty(shape, dtype, cpu()));
@@ -109,9 +108,9 @@ async function fill(
     read.release();
     throw error;
   }
-  const to = wanted !== undefined && isFloating(dtype) ? wanted : dtype;
-  const whole = converted(name, read, { dtype: to, transposed: false });
-  const values = target instanceof Parameter ? ownPart(target, whole) : whole;
+  const to = targetDtype !== undefined && isFloating(dtype) ? targetDtype : dtype;
+  const loaded = converted(name, read, { dtype: to, transposed: false });
+  const values = target instanceof Parameter ? takeOwnPart(target, loaded) : loaded;
   try {
     if (target instanceof Parameter) target.place(values);
     else target.copy_(values);

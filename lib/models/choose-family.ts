@@ -1,13 +1,13 @@
-// The family for a config.json, by its model_type; a multimodal file has the text model inside.
+// Chooses the family for a config.json by its model_type; in a multimodal file, by the text model.
 import type { JsonObject, JsonValue } from '../../types/json.js';
 import type { DsError } from '../errors.js';
 import { isObject } from '../runtime/is-object.js';
-import { missingPart } from './missing-families.js';
+import { findMissingPart } from './missing-families.js';
 import { ModelConfig } from './model-config.js';
 import { AROUND_TEXT } from './rotary/traits.js';
 
 /** A family, as far as its choice needs it. */
-interface Named {
+interface NamedFamily {
   readonly modelType: string;
   readonly alsoTypes?: readonly string[] | undefined;
   readonly textOf?: readonly string[] | undefined;
@@ -19,7 +19,7 @@ interface Named {
  * Returns the family, and the keys of its language model. Throws DS_CHECKPOINT for another
  * model_type and for other heads.
  */
-export function chooseFamily<Family extends Named>(
+export function chooseFamily<Family extends NamedFamily>(
   location: string,
   all: JsonObject,
   families: readonly Family[],
@@ -30,11 +30,11 @@ export function chooseFamily<Family extends Named>(
       modelType === type || (typeof type === 'string' && alsoTypes?.includes(type)),
   );
   if (family) {
-    if (family.needsTask) throw withoutTask(location, all);
+    if (family.needsTask) throw noTaskError(location, all);
     if (!family.anyHead) requireLanguageModel(location, all);
     return { family, values: all };
   }
-  const text = textOf(all);
+  const text = readTextConfig(all);
   const holders = families.filter(
     (family) => typeof type === 'string' && family.textOf?.includes(type),
   );
@@ -48,20 +48,20 @@ export function chooseFamily<Family extends Named>(
       ...text,
       ...FIXED[String(type)],
       model_type: around.modelType,
-      // The outer model decides whether the head is the embedding.
+      // The outer config decides whether the head is tied to the embedding.
       ...(typeof tied === 'boolean' && { tie_word_embeddings: tied }),
     };
     return { family: around, values };
   }
   if (holders.length > 0 && text) {
-    const known = holders.map(({ modelType }) => JSON.stringify(modelType)).join(', ');
+    const knownTypes = holders.map(({ modelType }) => JSON.stringify(modelType)).join(', ');
     const config = new ModelConfig(`${location}: text_config`, text, OWN);
-    throw config.refusal('model_type', known, config.get('model_type'));
+    throw config.refusalError('model_type', knownTypes, config.get('model_type'));
   }
-  throw unknown(location, all, families);
+  throw unknownFamilyError(location, all, families);
 }
 
-/** transformers' default sizes, which text sections of LLaVA leave out. */
+/** Default sizes of transformers, which text sections of LLaVA omit. */
 const SIZES: Readonly<Record<string, JsonObject>> = {
   llama: {
     vocab_size: 32_000,
@@ -79,16 +79,16 @@ const SIZES: Readonly<Record<string, JsonObject>> = {
   },
 };
 
-/** Entries of text models that transformers fixes, by the multimodal type. */
+/** Entries of text models that transformers fixes, by multimodal model_type. */
 const FIXED: Readonly<Record<string, JsonObject>> = { qwen3_vl_moe: { norm_topk_prob: true } };
 
 const OWN = 'nn.loadWeights() fills your own Module.';
 
-/** Multimodal files of these types may have the keys of the language model without a section. */
+/** Multimodal model types that may have the language model's keys without a text section. */
 const FLAT: readonly unknown[] = ['qwen2_vl', 'qwen2_5_vl'];
 
-/** The keys of the language model in a multimodal file; null if it has none. */
-function textOf(all: JsonObject): JsonObject | null {
+/** Returns the keys of the language model in a multimodal file; null if it has none. */
+function readTextConfig(all: JsonObject): JsonObject | null {
   const { text_config: text, vision_config: _, architectures: __, ...flat } = all;
   if (isObject<JsonObject>(text)) return text;
   return FLAT.includes(all.model_type) ? flat : null;
@@ -96,7 +96,7 @@ function textOf(all: JsonObject): JsonObject | null {
 
 /** Whether the text model of a multimodal file of type `outer` is of this family. */
 function holdsText(
-  { modelType, alsoTypes = [] }: Named,
+  { modelType, alsoTypes = [] }: NamedFamily,
   outer: JsonValue,
   text: JsonObject | null,
 ) {
@@ -104,18 +104,22 @@ function holdsText(
   return [modelType, ...alsoTypes, outer, `${outer}_text`].includes(type as string);
 }
 
-/** Keys of a multimodal file that belong to its text model too. */
+/** Keys of the outer config that also apply to the text model. */
 const BESIDE_TEXT = /^(tie_word_embeddings|dtype|torch_dtype)$|_token_id$/;
 
 /** An encoder, which is no causal language model. */
-function withoutTask(location: string, all: JsonObject): DsError {
+function noTaskError(location: string, all: JsonObject): DsError {
   const hint =
     'Give the task, as in fromPretrained(dir, { task: "sequence-classification" }), or { task: "auto" } for the head of the folder.';
   const config = new ModelConfig(location, all, hint);
-  return config.refusal('model_type', 'a causal language model', config.get('model_type'));
+  return config.refusalError('model_type', 'a causal language model', config.get('model_type'));
 }
 
-function unknown(location: string, all: JsonObject, families: readonly Named[]): DsError {
+function unknownFamilyError(
+  location: string,
+  all: JsonObject,
+  families: readonly NamedFamily[],
+): DsError {
   const { model_type: type } = all;
   const names = families
     .filter(({ needsTask }) => !needsTask)
@@ -124,13 +128,13 @@ function unknown(location: string, all: JsonObject, families: readonly Named[]):
       ...alsoTypes,
       ...(textOf ?? []),
     ]);
-  const known = names.map((name) => JSON.stringify(name)).join(', ');
-  const part = missingPart(type);
+  const knownNames = names.map((name) => JSON.stringify(name)).join(', ');
+  const part = findMissingPart(type);
   const needs =
     part === null ? '' : `${JSON.stringify(type)} needs ${part}, which nn.models lacks. `;
   const hint = `${needs}nn.models.fromPretrained() loads the supported models; nn.loadWeights() fills your own Module.`;
   const config = new ModelConfig(location, all, hint);
-  return config.refusal('model_type', known, config.get('model_type'));
+  return config.refusalError('model_type', knownNames, config.get('model_type'));
 }
 
 /**
@@ -141,12 +145,12 @@ function requireLanguageModel(location: string, values: JsonObject): void {
   const config = new ModelConfig(location, values, '');
   const names = config.get('architectures', []);
   if (!Array.isArray(names) || !names.every((name) => typeof name === 'string')) {
-    throw config.refusal('architectures', 'a list of names', names);
+    throw config.refusalError('architectures', 'a list of names', names);
   }
   if (names.length === 0 || !names.every((name) => OTHER_HEAD.test(name))) return;
   const hint =
     'fromPretrained(dir, { task: "auto" }) reads the head of a folder, and { task: "sequence-classification" } the head of that task. For a new language model, omit "architectures".';
-  throw config.refusal(
+  throw config.refusalError(
     'architectures',
     'a language model, such as "LlamaForCausalLM"',
     names,
@@ -154,5 +158,5 @@ function requireLanguageModel(location: string, values: JsonObject): void {
   );
 }
 
-/** transformers' names for models with other heads than a language model's. */
+/** Ends of transformers' class names with other heads than a language model's. */
 const OTHER_HEAD = /For(?!CausalLM)[A-Z]\w*$|DoubleHeadsModel$/;

@@ -1,4 +1,4 @@
-// Model classes for Hugging Face folders, by the model_type of their config.json.
+// Builds models from Hugging Face folders, by the model_type of their config.json.
 import { join } from 'node:path';
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
@@ -18,20 +18,20 @@ import {
   type Family,
   type FolderModel,
   type FolderOptions,
-  located,
+  locateFolder,
   readPretrained,
 } from './model-folder.js';
 import type { RotaryOptions } from './rotary/config.js';
 import { decoderFamily } from './tasks/decoder-task.js';
 import { readSentenceFolder } from './tasks/sentence-folder.js';
-import { type HeadTask, requireTask, type Task, taskOf } from './tasks/task.js';
+import { detectTask, type HeadTask, requireTask, type Task } from './tasks/task.js';
 import type { TaskModel } from './tasks/task-model.js';
 
 const decoders = Object.values(classes).map(
   ({ family }) => family as Family<CausalLM, PretrainedOptions>,
 );
 const encoderFamilies = Object.values(encoders).map(({ family }) => family);
-/** Encoders are among them to be refused by name. */
+/** Encoders are included so that they can be refused by name. */
 const families = [
   ...decoders,
   ...encoderFamilies.map((family) => ({ ...family, needsTask: true })),
@@ -43,25 +43,23 @@ const taskFamilies = [
   ...decoders.map(decoderFamily),
 ] as unknown as TaskFamily[];
 
-/** All families with the head of `task`; of "auto", the head that config.json names. */
+/** Returns the families with the head of `task`; for "auto", the head that config.json names. */
 function familiesFor(task: HeadTask | 'auto'): (config: JsonObject) => readonly AnyFamily[] {
   return (config) => {
     const isEncoder = encoderFamilies.some(({ modelType }) => modelType === config.model_type);
-    const named = task === 'auto' ? (taskOf(config) ?? (isEncoder ? 'embedding' : null)) : task;
-    if (named === null || named === 'causal-lm') return families as unknown as AnyFamily[];
+    const headTask =
+      task === 'auto' ? (detectTask(config) ?? (isEncoder ? 'embedding' : null)) : task;
+    if (headTask === null || headTask === 'causal-lm') return families as unknown as AnyFamily[];
     return taskFamilies.map((family) => ({
       ...family,
-      build: (folder, options) => family.build(folder, { ...options, task: named }),
+      build: (folder, options) => family.build(folder, { ...options, task: headTask }),
     })) as AnyFamily[];
   };
 }
 
 type AnyFamily = Family<CausalLM | TaskModel, TaskPretrainedOptions>;
 
-/**
- * Options of this library for every model or some of them. An option that the model lacks throws
- * DS_ARGUMENT.
- */
+/** Options of this library. A model that lacks a given option throws DS_ARGUMENT. */
 export type PretrainedOptions = GPT2Options & RotaryOptions & FolderOptions;
 
 /** Options of a model with the head of a task. They set labels, dropout and the body. */
@@ -108,7 +106,7 @@ export async function fromPretrained(
   if (task !== 'embedding' && task !== 'auto') {
     return readCut(dir, familiesFor(task), options, () => {});
   }
-  const placed = await located(dir, options);
+  const placed = await locateFolder(dir, options);
   const sentences = typeof dir === 'string' ? readSentenceFolder(placed.dir) : null;
   if (!sentences) return readCut(placed.dir, familiesFor(task), placed.options, () => {});
   const inside = join(placed.dir, sentences.path);
@@ -118,8 +116,8 @@ export async function fromPretrained(
 }
 
 /**
- * @internal fromPretrained() of a model that `cut` reduces to a rank's part. At most one tensor of
- * a training checkpoint is in memory in addition to the part.
+ * @internal Loads a model that `cut` reduces to a rank's part. In addition to the part, at most one
+ * tensor of a training checkpoint is in memory.
  */
 export async function fromPretrainedCut(
   location: string,
@@ -135,7 +133,7 @@ async function readCut<Model extends FolderModel, Options extends FolderOptions>
   given: Options,
   cut: (model: Model) => void,
 ): Promise<Model> {
-  const { dir, options } = await located(location, given);
+  const { dir, options } = await locateFolder(location, given);
   const adapter = typeof dir === 'string' ? adapterFolder(dir) : null;
   if (adapter) throw adapterAlone(adapter);
   const isOurs = typeof dir === 'string' && (await isCheckpointFolder(dir));
@@ -175,8 +173,8 @@ export function fromConfig(
 }
 
 /**
- * @internal Names and layouts of the parameters of `model` in Hugging Face's files. Throws
- * DS_ARGUMENT for a model of no family.
+ * @internal Returns the names and layouts of the parameters of `model` in Hugging Face's files.
+ * Throws DS_ARGUMENT for a model without a family.
  */
 export function layoutOf(model: CausalLM): Layout {
   const type = model.describe().config.model_type;

@@ -1,4 +1,4 @@
-// Sampling from a causal language model, one token at a time.
+// Samples text from a causal language model, one token at a time.
 
 import { DsError } from '../errors.js';
 import type { SequenceCache } from '../nn/attention.js';
@@ -11,14 +11,14 @@ import { requireInteger } from '../runtime/require-number.js';
 import { required } from '../runtime/required.js';
 import { inOrder, noGrad, scope, Tensor } from '../tensor/index.js';
 
-/** The interface of a model that generates text. */
+/** Interface of a model that generates text. */
 export interface CausalModel extends Module {
   /**
    * Maps tokens [B, T], i32, to logits [B, T, V]. The logits at t predict the next token and do not
    * depend on later tokens.
    */
   forward(tokens: Tensor): Tensor;
-  /** The longest sequence; absent: unlimited. */
+  /** Maximum number of tokens of a sequence; absent: unlimited. */
   readonly maxSeq?: number;
   /**
    * Creates a decoder that caches up to `capacity` tokens. Without it, forward() processes all
@@ -38,13 +38,13 @@ export interface Decoder {
 
 /** How generate() samples. */
 export interface GenerateOptions {
-  /** Tokens to sample at most. */
+  /** Maximum number of tokens to sample. */
   maxNewTokens: number;
-  /** Logits are divided by it; 0 takes the likeliest token. Default 1. */
+  /** Divisor of the logits; 0 selects the likeliest token. Default 1. */
   temperature?: number;
-  /** Only the K likeliest tokens are candidates. Default: all tokens. */
+  /** Keeps the K likeliest tokens. Default: all tokens. */
   topK?: number;
-  /** The same seed gives the same text. Default 0. */
+  /** Seed of the draws; equal seeds give equal text. Default 0. */
   seed?: number;
 }
 
@@ -79,12 +79,12 @@ export function generate(
     return noGrad(() =>
       scope(() => {
         const draws = uniformDraws(maxNewTokens, seed);
-        const decoder = model.decoder?.(total) ?? rereading(model);
+        const decoder = model.decoder?.(total) ?? rereadDecoder(model);
         const home = model.parameters()[0]?.device ?? cpu();
         const tokens = [...prompt];
         let fed = 0;
         for (const draw of draws) {
-          const scores = scope(() => nextScores(decoder, tokens.slice(fed), home));
+          const scores = scope(() => lastScores(decoder, tokens.slice(fed), home));
           fed = tokens.length;
           tokens.push(sample(scores, draw, { temperature, topK: topK ?? scores.length }));
         }
@@ -134,20 +134,20 @@ function requireSampling(temperature: unknown, topK: unknown): void {
   });
 }
 
-/** One number in [0, 1) per token, the same on every device. */
+/** Returns one number in [0, 1) per token, the same on every device. */
 function uniformDraws(count: number, seed: number): number[] {
   const out = Tensor.empty([count], 'f32', cpu());
   kernels.randomUniform({ out, low: 0, high: 1, seed, offset: 0, ...inOrder });
   return out.toArray();
 }
 
-/** The decoder of any model: processes the whole sequence again for every token. */
-function rereading(model: CausalModel): Decoder {
+/** Returns a decoder that processes the whole sequence for every token. */
+function rereadDecoder(model: CausalModel): Decoder {
   const read: number[] = [];
   return {
     next(tokens) {
       read.push(...tokens.toArray());
-      return model.call(rowOf(read, tokens.device));
+      return model.call(toRow(read, tokens.device));
     },
   };
 }
@@ -160,7 +160,8 @@ interface Caching {
 }
 
 /**
- * Caches keys and values of up to `capacity` tokens, and recomputes them when they become invalid.
+ * Returns a decoder that caches keys and values of up to `capacity` tokens, and recomputes them
+ * when they become invalid.
  */
 export function cachedDecoder(model: Caching, capacity: number): Decoder {
   const caches = model.caches(1, capacity);
@@ -173,14 +174,14 @@ export function cachedDecoder(model: Caching, capacity: number): Decoder {
       read.push(...tokens.toArray());
       if (before === 0 || !model.rereads(before, read.length)) return model.next(tokens, caches);
       for (const cache of caches) cache.length = 0;
-      return model.next(rowOf(read, tokens.device), caches);
+      return model.next(toRow(read, tokens.device), caches);
     },
   };
 }
 
-/** The logits [V] of the token after `tokens`. */
-function nextScores(decoder: Decoder, tokens: number[], home: Device): number[] {
-  const logits: unknown = decoder.next(rowOf(tokens, home));
+/** Returns the logits [V] of the token after `tokens`. */
+function lastScores(decoder: Decoder, tokens: number[], home: Device): number[] {
+  const logits: unknown = decoder.next(toRow(tokens, home));
   if (!(logits instanceof Tensor) || logits.ndim !== 3 || logits.size(0) !== 1) {
     throw new DsError({
       code: 'DS_SHAPE',
@@ -192,7 +193,7 @@ function nextScores(decoder: Decoder, tokens: number[], home: Device): number[] 
   return logits.narrow(1, logits.size(1) - 1, 1).toArray();
 }
 
-const rowOf = (tokens: readonly number[], device: Device): Tensor =>
+const toRow = (tokens: readonly number[], device: Device): Tensor =>
   Tensor.from(Int32Array.from(tokens), { shape: [1, tokens.length], device });
 
 /**
@@ -213,10 +214,10 @@ function sample(
   const weights = candidates.map((token) =>
     Math.exp((required(scores[token]) - top) / temperature),
   );
-  let left = draw * weights.reduce((sum, w) => sum + w, 0);
+  let remaining = draw * weights.reduce((sum, w) => sum + w, 0);
   for (const [i, weight] of weights.entries()) {
-    left -= weight;
-    if (left < 0) return required(candidates[i]);
+    remaining -= weight;
+    if (remaining < 0) return required(candidates[i]);
   }
   return required(candidates[candidates.length - 1]);
 }

@@ -1,4 +1,4 @@
-// Complete models.
+// Public API of lib/models: model classes, and loading and saving of weights.
 export {
   type CausalConfig,
   type CausalInputs,

@@ -1,4 +1,4 @@
-// The head of a language model, and its loss without all logits.
+// Interface of a language model's head, and its loss without all logits.
 import type { Module } from '../nn/module.js';
 import { PackedLinear } from '../nn/packed-linear.js';
 import type { Parameter } from '../nn/parameter.js';
@@ -19,7 +19,7 @@ export interface LanguageHead extends Module {
   lossOf?(x: Tensor, target: Tensor, options: LinearCrossEntropyOptions): Tensor;
 }
 
-/** The loss of hidden states x [.., channels] and targets [..] by a head. */
+/** Computes the loss of hidden states x [.., channels] and targets [..] through a head. */
 export function headLoss(
   head: LanguageHead | PackedLinear,
   x: Tensor,

@@ -1,16 +1,15 @@
-// Layer factors: scales of each block's branches before they join the residual stream, and skipped
-// blocks.
+// Layer factors: scales of each block's branches; a block with factor 0 is skipped.
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import { sharedTokens, type Tensor } from '../tensor/index.js';
 
 /** Scales a branch by `factor` before it joins the stream. */
-export function scaled(branch: Tensor, factor: number): Tensor {
+export function scaleBranch(branch: Tensor, factor: number): Tensor {
   return factor === 1 ? branch : branch.mul(factor);
 }
 
-/** The layers that run, each with its factor; all of them without factors. */
-export function running<Layer>(
+/** Returns the layers that run, each with its factor; without factors, all layers. */
+export function listRunning<Layer>(
   layers: readonly Layer[],
   factors: readonly number[] | null = null,
 ): { layer: Layer; index: number; factor: number }[] {

@@ -1,4 +1,4 @@
-// loadWeights: loads safetensors of an engine, `ds export` or another program into a module.
+// loadWeights: loads safetensors files into a module.
 
 import {
   converted,
@@ -55,13 +55,13 @@ export interface Layout {
   readonly transposed: ReadonlySet<string>;
   /** Parameters that files store in slices, by the module's names. Default: none. */
   readonly slices?: SliceNames;
-  /** The module's name for a name in the files; null if it is not a weight. */
+  /** Returns the module's name for a name in the files; null if it is not a weight. */
   nameOf(name: string): string | null;
   /** Names of the module's tensors that are already loaded. Default: none. */
   readonly filled?: ReadonlySet<string>;
-  /** Parameters with another encoding in the files, which nameOf() hides. Default: none. */
+  /** Parameters with another encoding in the files, whose tensors nameOf() hides. Default: none. */
   readonly decoded?: ReadonlyMap<string, (open: OpenWeights) => StoredValues>;
-  /** The parameters of a new head, which keep their first values if the files lack them. */
+  /** Parameters of a new head, which keep their initial values if the files lack them. */
   readonly head?: HeadLayout;
 }
 
@@ -73,23 +73,23 @@ interface HeadLayout {
   readonly replaces: boolean;
 }
 
-/** The source of the files, for messages, and their layout. */
-interface Source {
+/** Source of the files for messages, and their layout. */
+interface WeightSource {
   op: string;
   layout: Layout;
 }
 
 /** A parameter or buffer of the module, and its names in the files. */
-interface Destination {
+interface WeightDestination {
   target: Tensor;
   sources: string[];
-  /** The slices of the parameter in the files, if it is stored in slices. */
+  /** Slices of the parameter in the files, if it is stored in slices. */
   slices: FileSlice[];
   transposed: boolean;
 }
 
-interface Matched extends LoadedWeights {
-  found: Destination[];
+interface MatchedWeight extends LoadedWeights {
+  found: WeightDestination[];
   /** Descriptions of tensors with another shape or dtype. */
   mismatched: string[];
 }
@@ -127,7 +127,7 @@ export async function loadWeights(
   requireLoadable('loadWeights', module.namedParameters());
   const files = await WeightFiles.open(path);
   try {
-    const layout = layoutOf(module, files, format);
+    const layout = chooseLayout(module, files, format);
     return await load(module, files, { op: 'loadWeights', layout, strict });
   } finally {
     await files.close();
@@ -139,20 +139,20 @@ export async function loadWeights(
  * read when needed, and the files close after the last one. The files may contain no other tensors,
  * except ones that their layout ignores. Throws as loadWeights.
  */
-export async function startWhole(
+export async function startFromFiles(
   module: Module,
   files: WeightFiles,
-  { op, layout, dtype }: Source & { dtype: DType },
+  { op, layout, dtype }: WeightSource & { dtype: DType },
 ): Promise<void> {
-  const { found } = await fitting(module, files, { op, layout, strict: true });
+  const { found: matched } = await matchFitting(module, files, { op, layout, strict: true });
   const open = new OpenWeights(files);
-  for (const { target, sources, slices, transposed } of found) {
+  for (const { target, sources, slices, transposed } of matched) {
     const [name] = sources;
-    const ownDtype = (target as Parameter).fixedDtype ?? dtype;
+    const targetDtype = (target as Parameter).fixedDtype ?? dtype;
     const stored =
       name === undefined
-        ? new SlicedWeights(open, wholeShape(target), slices, ownDtype)
-        : new StoredWeights(open, { name, dtype: ownDtype, transposed });
+        ? new SlicedWeights(open, wholeShape(target), slices, targetDtype)
+        : new StoredWeights(open, { name, dtype: targetDtype, transposed });
     (target as Parameter).startFrom(stored);
   }
   const parameters = new Map(module.namedParameters());
@@ -164,37 +164,41 @@ export async function startWhole(
 async function load(
   module: Module,
   files: WeightFiles,
-  source: Source & { strict: boolean },
+  source: WeightSource & { strict: boolean },
 ): Promise<LoadedWeights> {
-  const { found, missing, unexpected } = await fitting(module, files, source);
-  // Only f16 refuses values. Such files are read twice, so no tensor changes before a refusal.
-  for (const destination of found) {
-    if (dtypeOf(destination) === 'f16') (await valuesOf(destination, files)).release();
+  const { found: matched, missing, unexpected } = await matchFitting(module, files, source);
+  // Only f16 refuses values. Its files are read twice, so that no tensor changes before an error.
+  for (const destination of matched) {
+    if (fileDtype(destination) === 'f16') (await readValues(destination, files)).release();
   }
-  for (const destination of found) await fill(destination, files);
+  for (const destination of matched) await fill(destination, files);
   await files.requireUnchanged();
   return { missing, unexpected };
 }
 
 /**
- * Matches the tensors of the files with their targets. Throws before any change if one does not
- * fit.
+ * Matches the tensors of the files with their targets. Throws before any change if a tensor does
+ * not fit.
  */
-async function fitting(
+async function matchFitting(
   module: Module,
   files: WeightFiles,
-  { op, layout, strict }: Source & { strict: boolean },
-): Promise<Matched> {
+  { op, layout, strict }: WeightSource & { strict: boolean },
+): Promise<MatchedWeight> {
   const location = `${op} ${files.path}`;
   const matched = match(module, files, layout);
-  if (layout.head) leaveHead(files.path, matched, layout.head);
+  if (layout.head) ignoreHead(files.path, matched, layout.head);
   requireFit(op, files.path, matched, strict);
   for (const { sources } of matched.found) await requireEqual(location, files, sources);
   return matched;
 }
 
-/** The layout of the files. */
-function layoutOf(module: Module, files: WeightFiles, format: ExportFormat | undefined): Layout {
+/** Returns the layout of the files. */
+function chooseLayout(
+  module: Module,
+  files: WeightFiles,
+  format: ExportFormat | undefined,
+): Layout {
   const description = module.describe();
   if (format !== undefined && format !== 'hf' && format !== 'native') {
     throw misusedError('format', '"hf" or "native"', JSON.stringify(format));
@@ -215,13 +219,13 @@ function match(
   module: Module,
   files: WeightFiles,
   { transposed, slices: patterns = {}, nameOf, filled, decoded, head }: Layout,
-): Matched {
-  const own = new Map<string, Destination>();
-  const inSlices = new Map<string, { destination: Destination; slice: FileSlice }>();
+): MatchedWeight {
+  const destinations = new Map<string, WeightDestination>();
+  const inSlices = new Map<string, { destination: WeightDestination; slice: FileSlice }>();
   for (const [name, target] of Object.entries(module.stateDict())) {
     if (filled?.has(name) || decoded?.has(name)) continue;
     const destination = { target, sources: [], slices: [], transposed: transposed.has(name) };
-    own.set(name, destination);
+    destinations.set(name, destination);
     for (const slice of fileSlicesOf(patterns[name] ?? [], wholeShape(target))) {
       inSlices.set(slice.name, { destination, slice });
     }
@@ -233,7 +237,7 @@ function match(
     const called = nameOf(name);
     if (called === null) continue;
     const part = inSlices.get(called);
-    const destination = part?.destination ?? own.get(tied.get(called) ?? called);
+    const destination = part?.destination ?? destinations.get(tied.get(called) ?? called);
     if (!destination) {
       unexpected.push(name);
       continue;
@@ -242,8 +246,8 @@ function match(
     if (part) destination.slices.push(part.slice);
     else destination.sources.push(name);
     const { target } = destination;
-    const whole = part ? part.slice.shape : wholeShape(target);
-    const shape = destination.transposed ? [...whole].reverse() : whole;
+    const wholeDims = part ? part.slice.shape : wholeShape(target);
+    const shape = destination.transposed ? [...wholeDims].reverse() : wholeDims;
     const isSameKind = isFloating(target.dtype)
       ? isFloating(entry.dtype)
       : entry.dtype === target.dtype;
@@ -252,41 +256,42 @@ function match(
       destination.sources.pop();
       continue;
     }
-    const wanted = describe({ dtype: target.dtype, shape });
-    mismatched.push(`${name} (${describe(entry)}, not ${wanted})`);
+    const expectedText = describe({ dtype: target.dtype, shape });
+    mismatched.push(`${name} (${describe(entry)}, not ${expectedText})`);
   }
   // A tensor may be stored whole, under this library's name, or in all of its slices.
   const absent = [...inSlices].filter(([, { destination }]) => destination.sources.length === 0);
   const incomplete = new Set(absent.map(([, { destination }]) => destination));
-  const isThere = (destination: Destination): boolean =>
+  const isPresent = (destination: WeightDestination): boolean =>
     destination.sources.length > 0 ||
     (destination.slices.length > 0 && !incomplete.has(destination));
-  const missing = [...own].flatMap(([name, destination]) =>
-    isThere(destination) || incomplete.has(destination) ? [] : [name],
+  const missing = [...destinations].flatMap(([name, destination]) =>
+    isPresent(destination) || incomplete.has(destination) ? [] : [name],
   );
   missing.push(...absent.map(([name]) => name));
-  const found = [...own.values()].filter(isThere);
-  return { found, missing, unexpected, mismatched };
+  const matched = [...destinations.values()].filter(isPresent);
+  return { found: matched, missing, unexpected, mismatched };
 }
 
-/** Leaves the parameters of a head out of `missing`, with a warning. */
-function leaveHead(path: string, matched: Matched, head: HeadLayout): void {
-  const left = matched.missing.filter((name) => head.has(name));
-  if (left.length === 0) return;
+/** Removes the parameters of a head from `missing`, with a warning. */
+function ignoreHead(path: string, matched: MatchedWeight, head: HeadLayout): void {
+  const ignored = matched.missing.filter((name) => head.has(name));
+  if (ignored.length === 0) return;
   matched.missing = matched.missing.filter((name) => !head.has(name));
-  const text = `${path} has no values for ${list(left)}: this head starts with random values and needs training.`;
+  const text = `${path} has no values for ${formatNames(ignored)}: this head starts with random values and needs training.`;
   process.emitWarning(text, { type: 'DsNotice', code: 'DS_NOTICE' });
 }
 
 const wholeShape = (target: Tensor): readonly number[] =>
   target instanceof Parameter ? target.region.whole : target.shape;
 
-function requireFit(op: string, path: string, matched: Matched, strict: boolean): void {
+function requireFit(op: string, path: string, matched: MatchedWeight, strict: boolean): void {
   const { missing, unexpected, mismatched } = matched;
   const problems: string[] = [];
-  if (strict && missing.length > 0) problems.push(`without ${list(missing)}`);
-  if (strict && unexpected.length > 0) problems.push(`with unexpected ${list(unexpected)}`);
-  if (mismatched.length > 0) problems.push(`with other shapes or types: ${list(mismatched)}`);
+  if (strict && missing.length > 0) problems.push(`without ${formatNames(missing)}`);
+  if (strict && unexpected.length > 0) problems.push(`with unexpected ${formatNames(unexpected)}`);
+  if (mismatched.length > 0)
+    problems.push(`with other shapes or types: ${formatNames(mismatched)}`);
   if (problems.length === 0) return;
   throw new DsError({
     code: 'DS_CHECKPOINT',
@@ -297,7 +302,7 @@ function requireFit(op: string, path: string, matched: Matched, strict: boolean)
   });
 }
 
-function hintFor(op: string, { missing, unexpected, mismatched }: Matched): string {
+function hintFor(op: string, { missing, unexpected, mismatched }: MatchedWeight): string {
   if (unexpected.some((name) => OF_COMPRESSION.test(name))) {
     return 'The files belong to a model in compression: save it after redundancyClean(), or call initCompression() on this model.';
   }
@@ -308,19 +313,21 @@ function hintFor(op: string, { missing, unexpected, mismatched }: Matched): stri
   return hintForNames({ missing, unexpected }, 'nn.loadWeights with { strict: false }');
 }
 
-/** Tensors that compression_training stores with a weight; a load without them prunes nothing. */
+/**
+ * Tensors that compression_training stores next to a weight. Loading without them prunes nothing.
+ */
 const OF_COMPRESSION = /\.(sparse|row|head)_(pruning|mask)_(mask|scores)$/;
 
-/** Tied parameters have one value under all of their names. */
+/** Throws unless a tied parameter has one value under all of its names. */
 async function requireEqual(
   location: string,
   files: WeightFiles,
   [first, ...others]: string[],
 ): Promise<void> {
   if (first === undefined || others.length === 0) return;
-  const expected = await bitsOf(files, first);
+  const expected = await readBits(files, first);
   for (const name of others) {
-    if (expected.equals(await bitsOf(files, name))) continue;
+    if (expected.equals(await readBits(files, name))) continue;
     throw new DsError({
       code: 'DS_CHECKPOINT',
       op: `${location}: ${name}`,
@@ -330,7 +337,7 @@ async function requireEqual(
   }
 }
 
-async function bitsOf(files: WeightFiles, name: string): Promise<Buffer> {
+async function readBits(files: WeightFiles, name: string): Promise<Buffer> {
   const values = await files.read(name);
   try {
     const raw = values.toRaw();
@@ -343,24 +350,24 @@ async function bitsOf(files: WeightFiles, name: string): Promise<Buffer> {
 const isNew = (target: Tensor): target is Parameter =>
   target instanceof Parameter && !target.isMaterialized && !target.isDisposed;
 
-const dtypeOf = ({ target }: Destination): DType => (isNew(target) ? 'f32' : target.dtype);
+const fileDtype = ({ target }: WeightDestination): DType => (isNew(target) ? 'f32' : target.dtype);
 
-const nameOf = ({ sources, slices }: Destination): string =>
+const nameOf = ({ sources, slices }: WeightDestination): string =>
   sources[0] ?? required(slices[0]?.name);
 
 /** Reads this rank's part of a tensor and converts it. Throws DS_NONFINITE. */
-async function valuesOf(destination: Destination, files: WeightFiles): Promise<Tensor> {
+async function readValues(destination: WeightDestination, files: WeightFiles): Promise<Tensor> {
   const { target, sources, slices, transposed } = destination;
   const name = nameOf(destination);
   const read =
     sources.length > 0 ? await files.read(name) : await joinSlices(target, slices, files);
-  const whole = converted(name, read, { dtype: dtypeOf(destination), transposed });
-  return target instanceof Parameter ? ownPart(target, whole) : whole;
+  const values = converted(name, read, { dtype: fileDtype(destination), transposed });
+  return target instanceof Parameter ? takeOwnPart(target, values) : values;
 }
 
-async function fill(destination: Destination, files: WeightFiles): Promise<void> {
+async function fill(destination: WeightDestination, files: WeightFiles): Promise<void> {
   const { target } = destination;
-  const values = await valuesOf(destination, files);
+  const values = await readValues(destination, files);
   try {
     requireFree([[nameOf(destination), target]]); // A concurrent initialize() may have run since.
     if (isNew(target)) target.place(values);
@@ -375,23 +382,23 @@ async function fill(destination: Destination, files: WeightFiles): Promise<void>
 async function joinSlices(target: Tensor, slices: readonly FileSlice[], files: WeightFiles) {
   const shape = wholeShape(target);
   const { dtype } = files.tensors.get(required(slices[0]).name) as { dtype: DType };
-  const whole = held(() => Tensor.empty(shape, dtype, cpu()));
+  const joined = held(() => Tensor.empty(shape, dtype, cpu()));
   for (const { name, box } of slices) {
     const read = await files.read(name);
-    const place = whole.alias(
+    const place = joined.alias(
       read.shape,
       undefined,
-      whole.offset + positionIn(wholeBox(shape), box.offset),
+      joined.offset + positionIn(wholeBox(shape), box.offset),
     );
     kernels.copy({ in: read, out: place });
     place.dispose();
     read.release();
   }
-  return whole;
+  return joined;
 }
 
 /** @internal Returns this parameter's part of a whole tensor; frees the rest. */
-export function ownPart(parameter: Parameter, whole: Tensor): Tensor {
+export function takeOwnPart(parameter: Parameter, whole: Tensor): Tensor {
   if (!parameter.isCut) return whole;
   const { shape, region } = parameter;
   const part = held(() => Tensor.empty(shape, whole.dtype, whole.device));
@@ -412,9 +419,9 @@ function requireFree(tensors: Iterable<[string, Tensor]>): void {
   });
 }
 
-function list(names: readonly string[]): string {
-  const shown = names.slice(0, SHOWN).join(', ');
-  return names.length > SHOWN ? `${shown} and ${names.length - SHOWN} more` : shown;
+function formatNames(names: readonly string[]): string {
+  const listed = names.slice(0, SHOWN).join(', ');
+  return names.length > SHOWN ? `${listed} and ${names.length - SHOWN} more` : listed;
 }
 
 function misusedError(option: string, expected: string, got: string): DsError {

@@ -1,11 +1,11 @@
-// Families of transformers without a class here, and the first thing that each one needs.
+// Families of transformers without a class here, and the first missing feature of each.
 import { required } from '../runtime/required.js';
 
 const ENCODER = 'an encoder: attention to later tokens, and no causal language model';
 const PICTURES = 'an image encoder';
 const STATE = 'state space layers';
 
-/** What a folder of this model_type needs that nn.models lacks. */
+/** Features that nn.models lacks, by model_type. */
 const MISSING: Readonly<Record<string, string>> = {
   albert: ENCODER,
   aya_vision: 'logits without the scale of its text model',
@@ -49,5 +49,5 @@ const MISSING: Readonly<Record<string, string>> = {
 };
 
 /** Returns the missing part of a family, or null for an unknown model_type. */
-export const missingPart = (type: unknown): string | null =>
+export const findMissingPart = (type: unknown): string | null =>
   typeof type === 'string' && Object.hasOwn(MISSING, type) ? required(MISSING[type]) : null;

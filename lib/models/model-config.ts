@@ -32,20 +32,20 @@ export class ModelConfig {
   }
 
   /** Returns a view of the file in which `names` maps keys to the names in the file. */
-  renamed(names: Readonly<Record<string, string>>): ModelConfig {
+  rename(names: Readonly<Record<string, string>>): ModelConfig {
     return new ModelConfig(this.path, this.values, this.hint, names);
   }
 
   /** Returns a view in which an absent key has the value of its other name. */
   alias(others: Readonly<Record<string, string>>): ModelConfig {
-    const found = Object.entries(others).flatMap(([key, other]) =>
+    const aliases = Object.entries(others).flatMap(([key, other]) =>
       Object.hasOwn(this.values, other) ? [[key, this.values[other]] as const] : [],
     );
-    return this.changed({ ...Object.fromEntries(found), ...this.values } as JsonObject);
+    return this.withContent({ ...Object.fromEntries(aliases), ...this.values } as JsonObject);
   }
 
   /** Returns a copy in which `values` replace others. */
-  changed(values: JsonObject): ModelConfig {
+  withContent(values: JsonObject): ModelConfig {
     return new ModelConfig(this.path, { ...this.values, ...values }, this.hint, this.names);
   }
 
@@ -61,21 +61,21 @@ export class ModelConfig {
     const value = this.get(key, fallback);
     const isSize = typeof value === 'number' && Number.isSafeInteger(value) && value > 0;
     if (isSize && value <= max) return value;
-    throw this.refusal(key, isSize ? `at most ${max}` : 'a positive integer', value);
+    throw this.refusalError(key, isSize ? `at most ${max}` : 'a positive integer', value);
   }
 
   /** Returns a positive number. Throws DS_CHECKPOINT for other values. */
   positive(key: string, fallback: number | null = null): number {
     const value = this.get(key, fallback);
     if (typeof value === 'number' && Number.isFinite(value) && value > 0) return value;
-    throw this.refusal(key, 'a positive number', value);
+    throw this.refusalError(key, 'a positive number', value);
   }
 
   /** Returns a number in [0, 1). Throws DS_CHECKPOINT for other values. */
   fraction(key: string, fallback: number): number {
     const value = this.get(key, fallback);
     if (typeof value === 'number' && value >= 0 && value < 1) return value;
-    throw this.refusal(key, 'a number in [0, 1)', value);
+    throw this.refusalError(key, 'a number in [0, 1)', value);
   }
 
   /** Returns the keys of the configuration. */
@@ -84,9 +84,12 @@ export class ModelConfig {
   }
 
   /** Returns a view with `defaults` for absent keys; null is a value. */
-  completed(defaults: JsonObject): ModelConfig {
-    const named = Object.entries(defaults).map(([key, value]) => [this.nameOf(key), value]);
-    const values = { ...Object.fromEntries(named), ...this.values };
+  withDefaults(defaults: JsonObject): ModelConfig {
+    const defaultEntries = Object.entries(defaults).map(([key, value]) => [
+      this.nameOf(key),
+      value,
+    ]);
+    const values = { ...Object.fromEntries(defaultEntries), ...this.values };
     return new ModelConfig(this.path, values, this.hint, this.names);
   }
 
@@ -94,23 +97,26 @@ export class ModelConfig {
   flag(key: string, fallback: boolean): boolean {
     const value = this.get(key, fallback);
     if (typeof value === 'boolean') return value;
-    throw this.refusal(key, 'true or false', value);
+    throw this.refusalError(key, 'true or false', value);
   }
 
   /**
-   * The keys of `value`, which belongs to this object. Throws DS_CHECKPOINT if it is not an object.
+   * Returns the keys of `value`, which belongs to this object. Throws DS_CHECKPOINT if it is not an
+   * object.
    */
   with(key: string, value: JsonValue): ModelConfig {
     return new ModelConfig(this.path, { [key]: value }, this.hint).section(key);
   }
 
-  /** The keys of an object; empty if it is absent. Throws DS_CHECKPOINT for other values. */
+  /**
+   * Returns the keys of an object; empty if it is absent. Throws DS_CHECKPOINT for other values.
+   */
   section(key: string): ModelConfig {
     const value = this.get(key, {});
     if (isObject(value)) {
       return new ModelConfig(`${this.path}: ${key}`, value, this.hint);
     }
-    throw this.refusal(key, 'an object', value);
+    throw this.refusalError(key, 'an object', value);
   }
 
   /**
@@ -120,13 +126,13 @@ export class ModelConfig {
   requireOneOf(key: string, values: readonly unknown[]): void {
     const value = this.get(key);
     if (value === null || values.includes(value)) return;
-    throw this.refusal(key, values.map(String).join(' or '), value);
+    throw this.refusalError(key, values.map(String).join(' or '), value);
   }
 
-  /** The error for `key`; `got` is a value of the file, or a description. */
-  refusal(key: string, expected: string, got: JsonValue, hint = this.hint): DsError {
-    const found = got === null ? 'nothing' : shownJson(got);
+  /** Creates the error for `key`; `got` is a value of the file, or a description. */
+  refusalError(key: string, expected: string, got: JsonValue, hint = this.hint): DsError {
+    const gotText = got === null ? 'nothing' : shownJson(got);
     const op = `${this.path}: ${this.nameOf(key)}`;
-    return new DsError({ code: 'DS_CHECKPOINT', op, expected, got: found, hint });
+    return new DsError({ code: 'DS_CHECKPOINT', op, expected, got: gotText, hint });
   }
 }

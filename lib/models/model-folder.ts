@@ -16,15 +16,15 @@ import { parseJson, requireShallow } from '../runtime/parse-json.js';
 import { isGgufPath as isGguf } from '../text/gguf-tokenizer.js';
 import { chooseFamily } from './choose-family.js';
 import { openGguf } from './gguf/read.js';
-import { type Layout, startWhole } from './load-weights.js';
+import { type Layout, startFromFiles } from './load-weights.js';
 import { ModelConfig } from './model-config.js';
-import type { Origin } from './origin.js';
-import { besideCoded, isCoded, requireNoCodes } from './quantized/coded.js';
-import { besideMxfp4 } from './quantized/mxfp4.js';
+import type { ModelOrigin } from './origin.js';
+import { isCoded, requireNoCodes, wrapCodedLayout } from './quantized/coded.js';
+import { wrapMxfp4Layout } from './quantized/mxfp4.js';
 import { readPacked } from './quantized/read-packed.js';
 import { readScheme } from './quantized/scheme.js';
 import { namedDType, storedDType } from './stored-weights.js';
-import { besideTransposed } from './transposed-experts.js';
+import { wrapTransposedLayout } from './transposed-experts.js';
 
 /** A folder's metadata, known before its values are read. */
 export interface ModelFolder {
@@ -36,7 +36,7 @@ export interface ModelFolder {
 /** A model that keeps the configuration of its folder. */
 export interface FolderModel extends Module {
   /** @internal */
-  cameFrom(origin: Origin): void;
+  cameFrom(origin: ModelOrigin): void;
 }
 
 /** Model classes for one value of config.json's model_type. */
@@ -65,7 +65,7 @@ export type Families<Model extends FolderModel, Options> =
   | readonly Family<Model, Options>[]
   | ((config: JsonObject) => readonly Family<Model, Options>[]);
 
-const ofConfig = <Model extends FolderModel, Options>(
+const familiesOf = <Model extends FolderModel, Options>(
   families: Families<Model, Options>,
   config: JsonObject,
 ): readonly Family<Model, Options>[] =>
@@ -108,7 +108,7 @@ function requireFolderOptions<Options extends FolderOptions>(options: Options): 
 }
 
 /** Returns the folder of a path or a name on the hub, and the options without the revision. */
-export async function located<Options extends FolderOptions>(
+export async function locateFolder<Options extends FolderOptions>(
   location: string,
   given: Options,
 ): Promise<{ dir: string; options: Options }> {
@@ -128,24 +128,33 @@ export async function readPretrained<Model extends FolderModel, Options>(
   families: Families<Model, Options>,
   all: Options & FolderOptions,
 ): Promise<Model> {
-  const { dir, options } = await located(location, requireFolderOptions(all));
-  const { dtype: given, ...rest } = options;
+  const { dir, options } = await locateFolder(location, requireFolderOptions(all));
+  const { dtype: requestedDtype, ...familyOptions } = options;
   const files = await openFiles(dir);
   try {
     if (!files.config) throw notPretrainedError(dir, 'no file config.json');
-    const { quantization_config: said = null, ...all } = files.config;
+    const { quantization_config: quantizationSection = null, ...all } = files.config;
     const location = isGguf(dir) ? dir : join(dir, 'config.json');
-    const { family, values } = chooseFamily(location, all, ofConfig(families, all));
+    const { family, values } = chooseFamily(location, all, familiesOf(families, all));
     const config = new ModelConfig(location, values, family.architecture);
-    const quantization = said === null ? null : config.with('quantization_config', said);
-    const model = family.build({ config, tensors: files.tensors }, rest as unknown as Options);
-    const dtype = given ?? (isGguf(dir) ? namedDType(values) : storedDType(files));
+    const quantization =
+      quantizationSection === null ? null : config.with('quantization_config', quantizationSection);
+    const model = family.build(
+      { config, tensors: files.tensors },
+      familyOptions as unknown as Options,
+    );
+    const dtype = requestedDtype ?? (isGguf(dir) ? namedDType(values) : storedDType(files));
     model.cameFrom({ config: values, generation: isGguf(dir) ? null : await generationOf(dir) });
-    const plain = withHead(family.layout(model), rest);
-    const ownLayout = quantization === null ? besideTransposed(model, files, plain, dtype) : plain;
-    const layout = await besideQuantized(model, files, ownLayout, { config, quantization, dtype });
+    const plain = withHead(family.layout(model), familyOptions);
+    const wrappedLayout =
+      quantization === null ? wrapTransposedLayout(model, files, plain, dtype) : plain;
+    const layout = await besideQuantized(model, files, wrappedLayout, {
+      config,
+      quantization,
+      dtype,
+    });
     requireNoCodes(files, layout);
-    await startWhole(model, files, { op: 'fromPretrained', layout, dtype });
+    await startFromFiles(model, files, { op: 'fromPretrained', layout, dtype });
     return model;
   } catch (error) {
     await files.close();
@@ -176,7 +185,7 @@ export function buildFromConfig<Model extends FolderModel, Options>(
       ? readConfig(cachedFolder('fromConfig', source, { need: 'config' }))
       : ['config', source];
   if (typeof source !== 'string') requireShallowConfig(source);
-  const { family, values } = chooseFamily(location, all, ofConfig(families, all));
+  const { family, values } = chooseFamily(location, all, familiesOf(families, all));
   const config = new ModelConfig(location, values, family.architecture);
   const model = family.build({ config, tensors: { has: () => true } }, options);
   model.cameFrom({ config: values, generation: null });
@@ -224,15 +233,15 @@ async function besideQuantized(
 ): Promise<Layout> {
   if (quantization === null) return layout;
   if (quantization.get('quant_method') === 'mxfp4') {
-    return besideMxfp4(model, files, layout, dtype);
+    return wrapMxfp4Layout(model, files, layout, dtype);
   }
   if (isCoded(quantization)) {
-    return besideCoded(model, files, layout, { config: quantization, dtype });
+    return wrapCodedLayout(model, files, layout, { config: quantization, dtype });
   }
   const isBitsAndBytes = quantization.get('quant_method') === 'bitsandbytes';
   if (isBitsAndBytes && quantization.get('bnb_4bit_quant_type') !== 'nf4') {
     const got = quantization.get('bnb_4bit_quant_type');
-    throw config.refusal('quantization_config', 'NF4 of bitsandbytes', got);
+    throw config.refusalError('quantization_config', 'NF4 of bitsandbytes', got);
   }
   const { consumed, filled } = isBitsAndBytes
     ? await readQuantized(model, files)
@@ -242,9 +251,9 @@ async function besideQuantized(
 }
 
 async function openFiles(path: string): Promise<WeightFiles> {
-  const found = await ifThere(path, () => stat(path));
-  if (!found) throw notPretrainedError(path, 'nothing of this name');
-  if (found.isDirectory()) return WeightFiles.open(path, true);
+  const stats = await ifThere(path, () => stat(path));
+  if (!stats) throw notPretrainedError(path, 'nothing of this name');
+  if (stats.isDirectory()) return WeightFiles.open(path, true);
   if (isGguf(path)) return openGguf(path);
   throw notPretrainedError(path, 'a file');
 }

@@ -1,4 +1,4 @@
-// The head of Baichuan 2, whose rows have length 1.
+// The head of Baichuan 2, whose weight rows are normalized to length 1.
 import { normal } from '../nn/initializers.js';
 import { Module } from '../nn/module.js';
 import { Parameter } from '../nn/parameter.js';
@@ -11,7 +11,7 @@ import {
   type Tensor,
 } from '../tensor/index.js';
 
-/** Norms below this count as this, as in PyTorch's normalize(). */
+/** Minimum norm, as in PyTorch's normalize(). */
 export const MIN_NORM = 1e-12;
 
 /** The products with the rows of a weight, each divided by its norm. Source: Baichuan 2. */

@@ -1,9 +1,9 @@
-// The folder that a model comes from, and the description that a save writes.
+// The folder from which a model was loaded, and the description that a save writes.
 import type { JsonObject } from '../../types/json.js';
 import type { PretrainedDescription } from '../nn/pretrained-description.js';
 
 /** Metadata of the folder that a model comes from. */
-export interface Origin {
+export interface ModelOrigin {
   /** The config.json of the folder. */
   config: JsonObject;
   /** The generation_config.json of the folder, or null. */
@@ -21,14 +21,17 @@ const STALE = [
   'quantization_config',
 ];
 
-/** The model's own description, and other entries of its folder (tokens, sampling and so on). */
-export function withOrigin(
+/**
+ * Returns the model's own description merged with other entries of its folder, such as tokens and
+ * sampling.
+ */
+export function mergeOrigin(
   { config, ...layout }: PretrainedDescription,
-  origin: Origin | null,
+  origin: ModelOrigin | null,
 ): PretrainedDescription {
   const { config: sourceConfig = null, generation = null } = origin ?? {};
-  const kept = Object.entries(sourceConfig ?? {}).filter(([key]) => !STALE.includes(key));
-  const tokens = kept.filter(([key]) => key.endsWith('_token_id'));
-  const merged = { ...Object.fromEntries(kept), ...config, ...Object.fromEntries(tokens) };
+  const sourceEntries = Object.entries(sourceConfig ?? {}).filter(([key]) => !STALE.includes(key));
+  const tokens = sourceEntries.filter(([key]) => key.endsWith('_token_id'));
+  const merged = { ...Object.fromEntries(sourceEntries), ...config, ...Object.fromEntries(tokens) };
   return { ...layout, config: merged, ...(generation && { generation }) } as PretrainedDescription;
 }

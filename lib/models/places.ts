@@ -1,4 +1,4 @@
-// Positions of the tokens of a language model's forward, and the blocks that they pass through.
+// Positions of the tokens in a forward of a language model, and the blocks that process them.
 import { DsError } from '../errors.js';
 import type { LayerCache } from '../nn/attention.js';
 import type { RouterLoads } from '../nn/routers.js';
@@ -79,7 +79,7 @@ export const inRows: Places = {
 };
 
 /** Reads the positions and documents of tokens [B, T]. Throws DS_ARGUMENT, DS_SHAPE, DS_DTYPE. */
-export function placesOf(
+export function readPlaces(
   op: string,
   tokens: Tensor,
   { documents = null, positions = null, layerFactors = null, layerTokens = null }: PlaceInputs,
@@ -87,8 +87,8 @@ export function placesOf(
 ): Places {
   if (layerTokens !== null) requireTokens(`${op}.layerTokens`, layerTokens, layers);
   if (layerFactors !== null) requireFactors(`${op}.layerFactors`, layerFactors, layers);
-  if (documents !== null) requireAlike(`${op}.documents`, documents, tokens);
-  if (positions !== null) requireAlike(`${op}.positions`, positions, tokens);
+  if (documents !== null) requireTokenShape(`${op}.documents`, documents, tokens);
+  if (positions !== null) requireTokenShape(`${op}.positions`, positions, tokens);
   return {
     ...inRows,
     documents,
@@ -100,13 +100,13 @@ export function placesOf(
 }
 
 /** Throws unless there is an integer for each token. */
-function requireAlike(op: string, given: Tensor, tokens: Tensor): void {
+function requireTokenShape(op: string, values: Tensor, tokens: Tensor): void {
   const expected = `a tensor [${tokens.shape.join(', ')}] i32, a number for each token`;
-  if (!(given instanceof Tensor)) {
-    throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: formatValue(given) });
+  if (!(values instanceof Tensor)) {
+    throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: formatValue(values) });
   }
-  const isWhole = given.dtype === 'i32' || given.dtype === 'i64';
-  if (isWhole && given.shape.join() === tokens.shape.join()) return;
+  const isWhole = values.dtype === 'i32' || values.dtype === 'i64';
+  if (isWhole && values.shape.join() === tokens.shape.join()) return;
   const code = isWhole ? 'DS_SHAPE' : 'DS_DTYPE';
-  throw new DsError({ code, op, expected, got: describe(given) });
+  throw new DsError({ code, op, expected, got: describe(values) });
 }

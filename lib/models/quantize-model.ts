@@ -43,9 +43,9 @@ export function quantizeModel<Model extends Module>(
 ): Model {
   const op = 'quantizeModel';
   const { head = null, ...others } = Object(given) as QuantizeModelOptions;
-  const { skipModules: skip = [], format = 'int', ...rest } = others;
+  const { skipModules: skip = [], format = 'int', ...formatOptions } = others;
   const skipModules = readSkipModules(op, skip);
-  const options = readQuantizedOptions(op, rest);
+  const options = readQuantizedOptions(op, formatOptions);
   requireFormat(op, format, options);
   if (head !== null && head !== 8 && head !== 4) {
     throw argumentError(`${op} head`, '8, 4 or null', formatValue(head));
@@ -61,7 +61,7 @@ export function quantizeModel<Model extends Module>(
   const ofHead =
     head === null ? null : { bits: head, groupSize: head === 8 ? null : options.groupSize };
   const skipped = ofHead ? skipModules : [...HEADS, ...skipModules];
-  const isBegun = ofHead !== null && untie(model, ofHead, skipModules);
+  const isBegun = ofHead !== null && untieHeads(model, ofHead, skipModules);
   const pack = (layer: Linear, path: string): Module => {
     if (ofHead && isAmong(path, HEADS)) return QuantizedLinear.from(layer, ofHead);
     return format === 'e4m3' ? Fp8Linear.from(layer) : QuantizedLinear.from(layer, options);
@@ -85,7 +85,7 @@ function requireFormat(
 }
 
 /** Gives heads that are tied to the embedding their own weight. Returns whether there was one. */
-function untie(
+function untieHeads(
   model: Module,
   options: Required<QuantizedOptions>,
   skipModules: readonly string[],

@@ -1,27 +1,27 @@
-// Log-probabilities of whole rows, for losses that compare answers.
+// Computes log-probabilities of whole rows, for losses that compare answers.
 import { argumentError } from '../runtime/input-errors.js';
 import { concat, type LossReport, scope, type Tensor } from '../tensor/index.js';
 
-/** The loss of hidden states [1, T, channels] and targets [1, T], summed. */
-type SumOf = (x: Tensor, targets: Tensor, more: { report?: LossReport }) => Tensor;
+/** Returns the summed loss of hidden states [1, T, channels] and targets [1, T]. */
+type SumLogProbs = (x: Tensor, targets: Tensor, more: { report?: LossReport }) => Tensor;
 
 /**
- * The sums of the log-probabilities of targets [R, T] by row, [R] f32; ignored targets do not
- * count. Row i of the targets belongs to hidden states `rows[i]` of x [B, T, channels]. The head
- * runs once for each row: its gradient is the same for all tokens of a row.
+ * Returns the sums of the log-probabilities of targets [R, T] by row, [R] f32; ignored targets do
+ * not count. Row i of the targets belongs to hidden states `rows[i]` of x [B, T, channels]. The
+ * head runs once per row, so that its gradient is the same for all tokens of a row.
  */
 export function rowLogProbs(
   x: Tensor,
   targets: Tensor,
   { rows, reports = [] }: { rows: readonly number[]; reports?: readonly LossReport[] | undefined },
-  sumOf: SumOf,
+  sumOf: SumLogProbs,
 ): Tensor {
   return scope(() => {
     const sums = rows.map((row, i) => {
-      const ownTensor = x.narrow(0, row, 1).contiguous();
+      const hidden = x.narrow(0, row, 1).contiguous();
       const report = reports[i];
       const more = report ? { report } : {};
-      return sumOf(ownTensor, targets.narrow(0, i, 1).contiguous(), more).reshape([1]);
+      return sumOf(hidden, targets.narrow(0, i, 1).contiguous(), more).reshape([1]);
     });
     return concat(sums, 0).neg();
   });
@@ -31,7 +31,7 @@ export function rowLogProbs(
  * Returns the row of tokens [B, T] for each row of targets [R, T]: `given`, or each row once.
  * Throws DS_ARGUMENT with the place `op` for a list that does not fit.
  */
-export function rowsFor(
+export function readRows(
   op: string,
   given: boolean | readonly number[] | undefined,
   [targets, tokens]: readonly [Tensor, Tensor],

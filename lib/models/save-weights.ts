@@ -1,4 +1,4 @@
-// saveWeights: the values of a module as safetensors, for loadWeights and for other libraries.
+// saveWeights: writes the values of a module as safetensors.
 
 import type { JsonObject } from '../../types/json.js';
 import {
@@ -35,7 +35,12 @@ import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireType } from '../runtime/require-type.js';
 import { held, noGrad, scope, Tensor, to, trainerOf } from '../tensor/index.js';
 import { mxfp4Config } from './quantized/mxfp4.js';
-import { packedConfig, packedOf, packedSources, repackedNames } from './quantized/write-packed.js';
+import {
+  findPackedLayers,
+  packedConfig,
+  packedSources,
+  repackedNames,
+} from './quantized/write-packed.js';
 
 /** How saveWeights() writes the tensors. */
 export interface SaveWeightsOptions {
@@ -75,7 +80,7 @@ export function saveWeights(
   return saveWithFiles(module, path, given, []);
 }
 
-/** @internal saveWeights() of a folder that also gets copies of the files `copies`. */
+/** @internal Runs saveWeights() and copies the files `copies` to the folder. */
 export async function saveWithFiles(
   module: Module,
   path: string,
@@ -118,33 +123,34 @@ export async function saveWithFiles(
   return files.map((file) => `${path.replace(/\/$/, '')}/${file}`);
 }
 
-/** The tensors of a save, and the dtype entry of config.json. */
-interface Sources {
+/** Tensors of a save, and the dtype entry of config.json. */
+interface SaveSources {
   sources: TensorSource[];
   torch: { torch_dtype?: string };
 }
 
-function nativeSources(module: Module, dtype: ExportDType | undefined): Sources {
-  const sources = sourcesOf(module, dtype, new Set());
+function nativeSources(module: Module, dtype: ExportDType | undefined): SaveSources {
+  const sources = createSources(module, dtype, new Set());
   return { sources, torch: torchDType(sources) };
 }
 
 /**
- * @internal The tensors of `module` under the names of Hugging Face's files. Throws DS_ARGUMENT.
+ * @internal Returns the tensors of `module` under the names of Hugging Face's files. Throws
+ * DS_ARGUMENT.
  */
 export function pretrainedSources(
   module: Module,
   { transposed, pieces }: PretrainedDescription,
   dtype?: ExportDType,
-): Sources {
-  const sources = sourcesOf(module, dtype, new Set(transposed));
+): SaveSources {
+  const sources = createSources(module, dtype, new Set(transposed));
   const torch = torchDType(sources);
   const slices = readSliceNames(pieces) ?? {};
-  const named = forTransformers(module, sources, torch.torch_dtype ?? 'float32');
+  const named = describeForTransformers(module, sources, torch.torch_dtype ?? 'float32');
   return { sources: named.flatMap((source) => inFileSlices(source, slices[source.name])), torch };
 }
 
-function sourcesOf(
+function createSources(
   module: Module,
   dtype: ExportDType | undefined,
   transposed: ReadonlySet<string>,
@@ -152,14 +158,15 @@ function sourcesOf(
   const parameters = new Set<Tensor>(module.parameters());
   return Object.entries(module.stateDict()).map(([name, tensor]) => {
     if (trainerOf(tensor) !== null) throw trainedError(name);
-    if (tensor instanceof Parameter && tensor.isCut) throw partial(name);
+    if (tensor instanceof Parameter && tensor.isCut) throw partialError(name);
     const isFree = parameters.has(tensor) && !(tensor instanceof StoredParameter);
     const isConverted = dtype && isFree && isFloating(tensor.dtype);
-    const wanted = isConverted ? EXPORT_DTYPES[dtype] : tensor.dtype;
+    const fileDtype = isConverted ? EXPORT_DTYPES[dtype] : tensor.dtype;
     const isTransposed = transposed.has(name);
     const shape = isTransposed ? [...tensor.shape].reverse() : tensor.shape;
-    const values = async () => copyOf(name, tensor, { dtype: wanted, transposed: isTransposed });
-    return { name, dtype: wanted, shape, values };
+    const values = async () =>
+      copyTensor(name, tensor, { dtype: fileDtype, transposed: isTransposed });
+    return { name, dtype: fileDtype, shape, values };
   });
 }
 
@@ -167,7 +174,7 @@ function sourcesOf(
  * Sources with transformers' names: bitsandbytes' names for 4-bit layers, and the base weights of
  * layers with adapters. Throws DS_ARGUMENT if these lack the adapters' updates.
  */
-function forTransformers(
+function describeForTransformers(
   module: Module,
   sources: readonly TensorSource[],
   torchName: string,
@@ -184,39 +191,41 @@ function forTransformers(
     );
   }
   requireWholeExperts('saveWeights', module);
-  if (module.modules().some((one) => one instanceof Fp8Linear)) {
+  if (module.modules().some((child) => child instanceof Fp8Linear)) {
     const hint = 'Save the model before quantizeModel(), which computes the same codes again.';
     throw argumentError('saveWeights', 'layers in a format of these files', 'layers in FP8', hint);
   }
   const [names, repacked] = [quantizedNames(module), repackedNames(module)];
-  if (names.size > 0 && packedOf(module).size > 0) {
+  if (names.size > 0 && findPackedLayers(module).size > 0) {
     const hint = 'No file format supports both.';
     throw argumentError('saveWeights', 'layers in NF4 or in integer formats', 'both kinds', hint);
   }
   const adapters = new Set([...lorasOf(module).values()].flatMap(({ added }) => added));
   const parameters = new Map(module.namedParameters());
-  const kept = sources.flatMap((source) => {
+  const plainSources = sources.flatMap((source) => {
     const name = names.get(source.name) ?? source.name;
     const parameter = parameters.get(source.name); // A buffer is no parameter.
     const isAdapter = parameter !== undefined && adapters.has(parameter);
     const isElsewhere = names.get(source.name) === null || repacked.has(source.name);
     return isAdapter || isElsewhere ? [] : [{ ...source, name }];
   });
-  return [...kept, ...quantStates(module, torchName), ...packedSources(module)];
+  return [...plainSources, ...quantStates(module, torchName), ...packedSources(module)];
 }
 
 /** Returns a copy on the host. The caller releases it. */
-function copyOf(
+function copyTensor(
   name: string,
   tensor: Tensor,
-  wanted: { dtype: DType; transposed: boolean },
+  target: { dtype: DType; transposed: boolean },
 ): Tensor {
-  const copy = held(() => firstOf(tensor) ?? noGrad(() => scope(() => to(tensor, cpu()).clone())));
-  return held(() => converted(name, copy, wanted));
+  const copy = held(
+    () => firstSource(tensor) ?? noGrad(() => scope(() => to(tensor, cpu()).clone())),
+  );
+  return held(() => converted(name, copy, target));
 }
 
 /** Reads the stored initial values of a parameter for this save; null if it is materialized. */
-function firstOf(tensor: Tensor): Tensor | null {
+function firstSource(tensor: Tensor): Tensor | null {
   if (!(tensor instanceof Parameter) || !tensor.stored) return null;
   const values = Tensor.empty(tensor.shape, tensor.dtype, cpu());
   tensor.writeInitial(values);
@@ -235,7 +244,7 @@ function requireChoice(option: string, value: unknown, choices: readonly string[
   throw argumentError(`saveWeights ${option}`, choices.join(', '), JSON.stringify(value));
 }
 
-function partial(name: string): DsError {
+function partialError(name: string): DsError {
   return new DsError({
     code: 'DS_ARGUMENT',
     op: 'saveWeights',

@@ -1,4 +1,4 @@
-// Weights that stay in their files until they are needed, range by range, in any dtype.
+// Reads weights from their files when they are needed, range by range, in any dtype.
 
 import { converted, type FileSlice, type WeightFiles } from '../checkpoint/index.js';
 import type { StoredValues } from '../nn/stored-values.js';
@@ -19,7 +19,7 @@ import { required } from '../runtime/required.js';
 import { numel } from '../runtime/view.js';
 import { held, noGrad, scope, Tensor } from '../tensor/index.js';
 
-/** Host memory through which values go. */
+/** Host buffer for transfers. */
 const CHUNK_BYTES = 16 * 2 ** 20;
 
 /** Files that close after the last use of their tensors. */
@@ -29,19 +29,19 @@ export class OpenWeights {
 
   constructor(readonly files: WeightFiles) {}
 
-  /** Host memory of `bytes` bytes, which the next call reuses. */
+  /** Returns a host buffer of `bytes` bytes, which the next call reuses. */
   stage(bytes: number): Uint8Array {
     if (this.staging.length < bytes) this.staging = new Uint8Array(bytes);
     return this.staging.subarray(0, bytes);
   }
 
-  /** Counts one more tensor that needs the files. */
+  /** Counts a tensor that still needs the files. */
   retain(): this {
     this.users++;
     return this;
   }
 
-  /** Counts one tensor less; closes the files after the last one. */
+  /** Releases a tensor; closes the files after the last one. */
   release(): void {
     if (--this.users > 0) return;
     this.files.close().catch(() => {}); // The files were only read, so no data is lost.
@@ -79,11 +79,11 @@ export class StoredWeights implements StoredValues {
   read(out: Tensor, from: number, box?: Box): void {
     const { transposed } = this.weight;
     const { shape } = this.saved;
-    const wanted = box ?? wholeBox(transposed ? [...shape].reverse() : shape);
+    const part = box ?? wholeBox(transposed ? [...shape].reverse() : shape);
     noGrad(() =>
       scope(() => {
-        if (transposed) this.readTransposed(out, from, wanted);
-        else this.readRange(out, { box: wanted, from, numel: out.numel });
+        if (transposed) this.readTransposed(out, from, part);
+        else this.readRange(out, { box: part, from, numel: out.numel });
       }),
     );
   }
@@ -106,9 +106,9 @@ export class StoredWeights implements StoredValues {
         out.buffer.write(target.offset * size, part);
         continue;
       }
-      const read = held(() => Tensor.empty([count], dtype, wayOf(out)));
+      const read = held(() => Tensor.empty([count], dtype, conversionDevice(out)));
       read.buffer.write(0, part);
-      const values = held(() => this.converted(read, out.dtype, false));
+      const values = held(() => this.convertTensor(read, out.dtype, false));
       kernels.copy({ in: values.to(out.device), out: target });
       values.release();
     }
@@ -118,13 +118,13 @@ export class StoredWeights implements StoredValues {
   private readBytes(range: BoxRange, into: Uint8Array): void {
     const { dtype, shape } = this.saved;
     const size = dtypeSize(dtype);
-    const whole = wholeBox(shape);
+    const wholeTensor = wholeBox(shape);
     let done = 0;
     for (const part of boxesOf(range)) {
-      const run = runShape(part, [whole]);
+      const run = runShape(part, [wholeTensor]);
       for (const slice of partsOf(part, run)) {
         const bytes = numel(slice.shape) * size;
-        const from = positionIn(whole, slice.offset) * size;
+        const from = positionIn(wholeTensor, slice.offset) * size;
         this.files.readNow(this.weight.name, from, into.subarray(done, done + bytes));
         done += bytes;
       }
@@ -132,28 +132,28 @@ export class StoredWeights implements StoredValues {
   }
 
   /** A transposed read needs the whole box for any part of it. */
-  private readTransposed(out: Tensor, from: number, wanted: Box): void {
+  private readTransposed(out: Tensor, from: number, outBox: Box): void {
     const { dtype } = this.saved;
     const box = {
-      offset: [...wanted.offset].reverse(),
-      shape: [...wanted.shape].reverse(),
+      offset: [...outBox.offset].reverse(),
+      shape: [...outBox.shape].reverse(),
     };
-    const whole = held(() => Tensor.empty(box.shape, dtype, cpu()));
-    const flat = whole.alias([whole.numel]);
-    this.readRange(flat, { box, from: 0, numel: whole.numel });
-    const values = held(() => this.converted(whole, out.dtype, true));
+    const wholeValues = held(() => Tensor.empty(box.shape, dtype, cpu()));
+    const flat = wholeValues.alias([wholeValues.numel]);
+    this.readRange(flat, { box, from: 0, numel: wholeValues.numel });
+    const values = held(() => this.convertTensor(wholeValues, out.dtype, true));
     const part = values.alias([out.numel], undefined, values.offset + from);
     kernels.copy({ in: part.to(out.device), out: out.alias([out.numel]) });
     values.release();
   }
 
-  private converted(values: Tensor, dtype: DType, transposed: boolean): Tensor {
+  private convertTensor(values: Tensor, dtype: DType, transposed: boolean): Tensor {
     return converted(this.weight.name, values, { dtype, transposed });
   }
 }
 
 /** A slice in the files. */
-interface Part {
+interface SlicePart {
   /** Position of the part in the whole tensor. */
   readonly box: Box;
   /** Whether it is one matrix of a tensor [n, r, c]. */
@@ -164,7 +164,7 @@ interface Part {
 /** A tensor that open files store in slices, each a matrix of [n, k r, c]. */
 export class SlicedWeights implements StoredValues {
   readonly origin: string;
-  private readonly parts: readonly Part[];
+  private readonly parts: readonly SlicePart[];
 
   /** `valuesOf` returns the values of a slice. Default: the plain tensor of its name. */
   constructor(
@@ -206,7 +206,7 @@ export class SlicedWeights implements StoredValues {
 function readInto(
   { out, at, wanted }: { out: Tensor; at: number; wanted: Box },
   common: Box,
-  { box, isMatrix, values }: Part,
+  { box, isMatrix, values }: SlicePart,
 ): void {
   const [offset, shape] = [common.offset, common.shape].map((item) =>
     isMatrix ? item.slice(1) : item,
@@ -220,23 +220,23 @@ function readInto(
 }
 
 /** Rounding to f16 is checked on the host; other conversions run on the target device. */
-const wayOf = ({ dtype, device }: Tensor) => (dtype === 'f16' ? cpu() : device);
+const conversionDevice = ({ dtype, device }: Tensor) => (dtype === 'f16' ? cpu() : device);
 
 /**
  * The dtype of a model's parameters: the one that all floating tensors of its files have, else the
  * one that config.json names, else f32.
  */
 export function storedDType({ tensors, config }: WeightFiles): DType {
-  const found = new Set<DType>();
-  for (const { dtype } of tensors.values()) if (isFloating(dtype)) found.add(dtype);
-  const [first, ...others] = found;
+  const dtypes = new Set<DType>();
+  for (const { dtype } of tensors.values()) if (isFloating(dtype)) dtypes.add(dtype);
+  const [first, ...others] = dtypes;
   return first && others.length === 0 ? first : namedDType(config);
 }
 
 /** The dtype that a config.json names, else f32. */
 export function namedDType(config: WeightFiles['config']): DType {
-  const given = config?.dtype ?? config?.torch_dtype;
-  const named = typeof given === 'string' ? given.replace(/^torch\./, '') : '';
-  const known: Record<string, DType> = { float16: 'f16', bfloat16: 'bf16' };
-  return known[named] ?? 'f32';
+  const configured = config?.dtype ?? config?.torch_dtype;
+  const dtypeName = typeof configured === 'string' ? configured.replace(/^torch\./, '') : '';
+  const aliases: Record<string, DType> = { float16: 'f16', bfloat16: 'bf16' };
+  return aliases[dtypeName] ?? 'f32';
 }

@@ -1,4 +1,4 @@
-// Blocks that see a random part of each row's tokens, and the stream around them.
+// Blocks that process a random part of each row's tokens.
 import { DsError } from '../errors.js';
 import type { SparsePattern } from '../nn/sparse-attention.js';
 import { formatValue } from '../runtime/format-value.js';
@@ -36,8 +36,8 @@ export interface DrawnTokens {
 }
 
 /** Throws DS_ARGUMENT. */
-export function requireTokens(op: string, given: LayerTokens, layers: number): void {
-  const read = readOptions<LayerTokens>(op, given, { layers: true, reserved: true });
+export function requireTokens(op: string, dropped: LayerTokens, layers: number): void {
+  const read = readOptions<LayerTokens>(op, dropped, { layers: true, reserved: true });
   requireInteger(`${op}.reserved`, read.reserved, 1);
   const list: unknown = read.layers;
   const isLayer = (value: unknown): boolean =>
@@ -51,26 +51,27 @@ export function requireTokens(op: string, given: LayerTokens, layers: number): v
 }
 
 /**
- * The draw for the rows of x [B, T, C]; null if every block sees all tokens. `patternOf` returns
- * the attention pattern of a block.
+ * Draws tokens for the rows of x [B, T, C]; returns null if every block sees all tokens.
+ * `patternOf` returns the attention pattern of a block.
  */
 export function drawTokens(
   x: Tensor,
-  given: LayerTokens | null = null,
+  drop: LayerTokens | null = null,
   patternOf: (layer: number) => SparsePattern | null = () => null,
 ): DrawnTokens | null {
-  if (!given || given.layers.length === 0 || given.reserved >= x.size(1)) return null;
-  if (sharedTokens()) throw refused('sequence parallelism', 'Train without sequence parallelism');
-  const { layers, reserved } = given;
+  if (!drop || drop.layers.length === 0 || drop.reserved >= x.size(1)) return null;
+  if (sharedTokens())
+    throw droppedTokensError('sequence parallelism', 'Train without sequence parallelism');
+  const { layers, reserved } = drop;
   const isSparse = layers.some((layer) => patternOf(layer)?.isDense === false);
-  if (isSparse) throw refused('sparse attention', 'Call nn.sparsify(model, null)');
+  if (isSparse) throw droppedTokensError('sparse attention', 'Call nn.sparsify(model, null)');
   const [rows = 0, tokens = 0] = x.shape;
   const draw = { rows, tokens, draws: layers.length, chosen: reserved };
   return { chosen: chooseTokens(draw, x), draws: new Map(layers.map((layer, i) => [layer, i])) };
 }
 
-/** @internal The error for features that layers with dropped tokens do not support. */
-export function refused(got: string, way: string): DsError {
+/** @internal Creates the error for features that layers with dropped tokens do not support. */
+export function droppedTokensError(got: string, way: string): DsError {
   return new DsError({
     code: 'DS_ARGUMENT',
     op: 'layerTokens',
@@ -80,8 +81,14 @@ export function refused(got: string, way: string): DsError {
   });
 }
 
-/** The stream x [B, T, C] after `through`, which sees the tokens `chosen` [B, R] of it. */
-export function aroundChosen(x: Tensor, chosen: Tensor, through: (part: Tensor) => Tensor): Tensor {
+/**
+ * Returns the stream x [B, T, C] after `through`, which processes only the tokens `chosen` [B, R].
+ */
+export function replaceChosen(
+  x: Tensor,
+  chosen: Tensor,
+  through: (part: Tensor) => Tensor,
+): Tensor {
   return scope(() => {
     const [rows = 0, tokens = 0, channels = 0] = x.shape;
     const indices = indicesOfTokens(chosen, tokens);
@@ -92,8 +99,8 @@ export function aroundChosen(x: Tensor, chosen: Tensor, through: (part: Tensor) 
   });
 }
 
-/** The tokens [B, R] that block `index` sees; null: all. */
-export function chosenFor(
+/** Returns the tokens [B, R] that block `index` sees; null: all. */
+export function selectChosen(
   drawn: DrawnTokens | null,
   index: number,
   chosen: Tensor | null = drawn?.chosen ?? null,

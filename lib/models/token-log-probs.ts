@@ -1,4 +1,4 @@
-// Log-probabilities of single tokens, for losses of policies.
+// Computes log-probabilities of single tokens, for policy losses.
 import {
   checkpointParts,
   concat,
@@ -23,11 +23,9 @@ export interface TokenLogProbOptions {
   batchInvariant?: boolean;
 }
 
-/** scope() in the mode of the options. */
-export const scopeOfTokens = (
-  options: TokenLogProbOptions | undefined,
-  body: () => Tensor,
-): Tensor => runBatchInvariant(() => scope(body), options?.batchInvariant ?? false);
+/** Opens scope() in the mode of the options. */
+export const scopeFor = (options: TokenLogProbOptions | undefined, body: () => Tensor): Tensor =>
+  runBatchInvariant(() => scope(body), options?.batchInvariant ?? false);
 
 /** Maps hidden states [1, N, channels] to logits [1, N, V]. */
 type LogitsOf = (x: Tensor) => Tensor;
@@ -47,51 +45,56 @@ export function tokenLogProbs(
 ): Tensor {
   return scope(() => {
     const { device } = x;
-    const wanted = targets.toArray();
-    const at = wanted.flatMap((target, i) => (Number(target) === ignored ? [] : [i]));
+    const targetIds = targets.toArray();
+    const at = targetIds.flatMap((target, i) => (Number(target) === ignored ? [] : [i]));
     // Without targets, one row keeps the result in the graph of the model.
     const rows = at.length > 0 ? at : [0];
-    const kept = embedding(x.reshape([wanted.length, x.size(-1)]), indexOf(rows, device));
-    const targetRows = rows.map((row) => Math.max(0, Number(wanted[row])));
+    const keptRows = embedding(x.reshape([targetIds.length, x.size(-1)]), toIndex(rows, device));
+    const targetRows = rows.map((row) => Math.max(0, Number(targetIds[row])));
     const max = Math.max(1, Math.floor(KEPT_LOGITS / vocabSize));
     const part = (states: Tensor, ids: Tensor): Tensor =>
-      ofRows(logitsOf(states.unsqueeze(0)), ids, options);
+      rowsLogProbs(logitsOf(states.unsqueeze(0)), ids, options);
     const parts: [states: Tensor, ids: Tensor][] = [];
     for (let from = 0; from < rows.length; from += max) {
       const count = Math.min(max, rows.length - from);
-      const ids = indexOf(targetRows.slice(from, from + count), device);
-      parts.push([kept.narrow(0, from, count).contiguous(), ids]);
+      const ids = toIndex(targetRows.slice(from, from + count), device);
+      parts.push([keptRows.narrow(0, from, count).contiguous(), ids]);
     }
     // As inputs of a checkpoint, the ids live until the backward; this scope frees them.
     const isWhole = parts.length === 1;
     const chunks = isWhole ? parts.map((item) => part(...item)) : checkpointParts(part, parts);
-    const found = concat([...chunks, zeros([chunks[0]?.size(0) ?? 1, 1], { device })], 1);
-    const places = new Int32Array(wanted.length).fill(rows.length);
+    const rowLogProbs = concat([...chunks, zeros([chunks[0]?.size(0) ?? 1, 1], { device })], 1);
+    const places = new Int32Array(targetIds.length).fill(rows.length);
     for (const [i, row] of at.entries()) places[row] = i;
-    const values = embedding(found.transpose(0, 1).contiguous(), Tensor.from(places, { device }));
-    const both = values.transpose(0, 1).reshape([found.size(0), ...targets.shape]);
+    const values = embedding(
+      rowLogProbs.transpose(0, 1).contiguous(),
+      Tensor.from(places, { device }),
+    );
+    const both = values.transpose(0, 1).reshape([rowLogProbs.size(0), ...targets.shape]);
     return options.entropies ? both : both.squeeze(0);
   });
 }
 
-const indexOf = (values: readonly number[], device: Tensor['device']): Tensor =>
+const toIndex = (values: readonly number[], device: Tensor['device']): Tensor =>
   Tensor.from(Int32Array.from(values), { device });
 
-/** Log-probabilities [.., V] by logits [.., V], which are divided by the temperature first. */
-export const logProbsOf = (logits: Tensor, temperature: number): Tensor => {
+/**
+ * Returns log-probabilities [.., V] of logits [.., V], which are divided by the temperature first.
+ */
+export const computeLogProbs = (logits: Tensor, temperature: number): Tensor => {
   const wide = logits.to('f32');
   return (temperature === 1 ? wide : wide.div(temperature)).logSoftmax(-1);
 };
 
-/** [1, N] log-probabilities of `ids` [N] by logits [1, N, V]; [2, N] with entropies. */
-function ofRows(
+/** Returns log-probabilities [1, N] of `ids` [N] from logits [1, N, V]; [2, N] with entropies. */
+function rowsLogProbs(
   logits: Tensor,
   ids: Tensor,
   { temperature = 1, entropies = false }: TokenLogProbOptions,
 ): Tensor {
-  const logs = logProbsOf(logits.squeeze(0), temperature);
-  const ownTensor = logs.gather(-1, ids.to('i64').unsqueeze(1)).transpose(0, 1);
-  if (!entropies) return ownTensor;
+  const logs = computeLogProbs(logits.squeeze(0), temperature);
+  const picked = logs.gather(-1, ids.to('i64').unsqueeze(1)).transpose(0, 1);
+  if (!entropies) return picked;
   const entropy = noGrad(() => logs.exp().mul(logs).sum(-1).neg().unsqueeze(0));
-  return concat([ownTensor, entropy], 0);
+  return concat([picked, entropy], 0);
 }

@@ -1,5 +1,5 @@
-// Experts of multimodal folders that store [experts, inputs, outputs]. The model has [experts,
-// outputs, inputs].
+// Reads experts of multimodal folders that store [experts, inputs, outputs]; the model has
+// [experts, outputs, inputs].
 import type { WeightFiles } from '../checkpoint/index.js';
 import type { Module } from '../nn/module.js';
 import type { StoredValues } from '../nn/stored-values.js';
@@ -18,7 +18,7 @@ const TYPES: readonly unknown[] = ['qwen3_vl_moe'];
 const MATRIX = /\.mlp\.experts\.(?:gate_up_proj|down_proj)$/;
 
 /** Returns a layout that transposes experts of `files` which are stored so. */
-export function besideTransposed(
+export function wrapTransposedLayout(
   model: Module,
   files: WeightFiles,
   layout: Layout,
@@ -29,14 +29,18 @@ export function besideTransposed(
   const read = new Set<string>();
   const decoded = new Map<string, (open: OpenWeights) => StoredValues>();
   for (const [name, { shape }] of files.tensors) {
-    const own = MATRIX.test(name) ? layout.nameOf(name) : null;
-    const whole = own === null ? undefined : parameters.get(own)?.region.whole;
-    if (own === null || whole?.length !== 3) continue;
-    const [experts, outputs, inputs] = leading(whole, 3);
-    // transformers 5 saves them as the model has them.
-    if (shape.join() === whole.join() || shape.join() !== `${[experts, inputs, outputs]}`) continue;
+    const modelName = MATRIX.test(name) ? layout.nameOf(name) : null;
+    const wholeDims = modelName === null ? undefined : parameters.get(modelName)?.region.whole;
+    if (modelName === null || wholeDims?.length !== 3) continue;
+    const [experts, outputs, inputs] = leading(wholeDims, 3);
+    // transformers 5 saves them in the model's layout.
+    if (shape.join() === wholeDims.join() || shape.join() !== `${[experts, inputs, outputs]}`)
+      continue;
     read.add(name);
-    decoded.set(own, (open) => new TransposedExperts(open, name, { shape: whole, dtype }));
+    decoded.set(
+      modelName,
+      (open) => new TransposedExperts(open, name, { shape: wholeDims, dtype }),
+    );
   }
   const nameOf = (name: string): string | null => (read.has(name) ? null : layout.nameOf(name));
   return { ...layout, nameOf, decoded };
@@ -62,9 +66,9 @@ class TransposedExperts implements StoredValues {
 
   read(out: Tensor, from: number, box: Box = wholeBox(this.shape)): void {
     let at = out.offset;
-    for (const wanted of boxesOf({ box, from, numel: out.numel })) {
-      const [first, output, input] = leading(wanted.offset, 3);
-      const [experts, outputs, inputs] = leading(wanted.shape, 3);
+    for (const part of boxesOf({ box, from, numel: out.numel })) {
+      const [first, output, input] = leading(part.offset, 3);
+      const [experts, outputs, inputs] = leading(part.shape, 3);
       for (let expert = first; expert < first + experts; ++expert) {
         const target = out.alias([outputs * inputs], undefined, at);
         const matrix = { offset: [expert, input, output], shape: [1, inputs, outputs] };

@@ -7,7 +7,7 @@ import { DsError } from '../errors.js';
 import { localFolder } from '../hub/local-folder.js';
 import type { InferenceConfig } from '../inference/index.js';
 import { CausalLM, fromPretrained } from '../models/index.js';
-import { taskOf } from '../models/tasks/task.js';
+import { detectTask } from '../models/tasks/task.js';
 import type { TaskModel } from '../models/tasks/task-model.js';
 import { device as findDevice } from '../runtime/device.js';
 import { argumentError } from '../runtime/input-errors.js';
@@ -35,7 +35,7 @@ export async function isEncoderFolder(place: string, revision?: string): Promise
   } catch {
     return false; // A GGUF file, a checkpoint, or a folder that initInference() refuses.
   }
-  const task = taskOf(config);
+  const task = detectTask(config);
   return task !== null && task !== 'causal-lm';
 }
 

@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { type TensorSource, WeightFiles, writeAlone } from '../../lib/checkpoint/index.js';
 import { nn } from '../../lib/index.js';
 import { OpenWeights } from '../../lib/models/stored-weights.js';
-import { besideTransposed } from '../../lib/models/transposed-experts.js';
+import { wrapTransposedLayout } from '../../lib/models/transposed-experts.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { required } from '../../lib/runtime/required.js';
 import { noGrad, Tensor } from '../../lib/tensor/index.js';
@@ -335,7 +335,7 @@ describe('the text part of a multimodal folder', () => {
       nameOf: (name: string) => name.replace('language_model.', ''),
     };
     const name = 'model.layers.1.mlp.experts.gate_up_proj';
-    const { decoded } = besideTransposed(model, files, layout, 'f32');
+    const { decoded } = wrapTransposedLayout(model, files, layout, 'f32');
     const stored = required(decoded?.get(name)?.(new OpenWeights(files)));
     const part = Tensor.empty([100], 'f32', cpu());
     stored.read(part, 33);

@@ -8,7 +8,7 @@ import { F32, readGgufHeader, type WrittenValue, writeGguf } from '../../lib/che
 import { nn, noGrad, Tensor } from '../../lib/index.js';
 import { ARCHITECTURES } from '../../lib/models/gguf/architectures.js';
 import type { RotaryLM } from '../../lib/models/index.js';
-import { keepMxfp4 } from '../../lib/models/quantized/mxfp4.js';
+import { replaceByMxfp4 } from '../../lib/models/quantized/mxfp4.js';
 import { Mxfp4Experts } from '../../lib/nn/mxfp4-experts.js';
 import type { JsonObject } from '../../types/json.js';
 import { contentsOf, splitGguf } from '../support/gguf-split.js';
@@ -253,7 +253,7 @@ test('experts in MXFP4 are kept in 4 bits, and give the values that the file has
   ];
   await nn.saveGguf(model, path, { type: 'MXFP4' });
   const [plain, kept] = [await readBack(path), await readBack(path)];
-  keepMxfp4(kept);
+  replaceByMxfp4(kept);
   const isKept = (module: nn.Module): boolean => module instanceof Mxfp4Experts;
   expect([...kept.modules()].filter(isKept)).toHaveLength(2);
   expect(difference(logitsOf(plain), logitsOf(kept))).toBeLessThan(1e-5);

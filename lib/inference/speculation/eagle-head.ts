@@ -5,10 +5,10 @@ import { DsError } from '../../errors.js';
 import { localFolder } from '../../hub/local-folder.js';
 import type { CacheShape } from '../../models/caches.js';
 import type { CausalLM, Places } from '../../models/index.js';
-import { startWhole } from '../../models/load-weights.js';
+import { startFromFiles } from '../../models/load-weights.js';
 import { ModelConfig } from '../../models/model-config.js';
 import { type AttentionContext, RotaryAttention } from '../../models/rotary/attention.js';
-import { type Body, bodyOf, readRotaryConfig } from '../../models/rotary/config.js';
+import { type BodySizes, readRotaryConfig, toBody } from '../../models/rotary/config.js';
 import { parseRotaryConfig } from '../../models/rotary/pretrained.js';
 import { RotaryLM } from '../../models/rotary/rotary-lm.js';
 import { RotaryTable } from '../../models/rotary/rotary-table.js';
@@ -38,7 +38,7 @@ const TRAITS: RotaryTraits = {
 
 /** Attention over the concatenation of an embedding and a hidden state. */
 class EagleAttention extends RotaryAttention {
-  constructor(body: Body) {
+  constructor(body: BodySizes) {
     super(body, { window: null, layer: 0 });
     const { channels, heads, kvHeads, headDim, qkvBias: bias } = body;
     for (const narrow of [this.q_proj, this.k_proj, this.v_proj]) {
@@ -58,7 +58,7 @@ class EagleLayer extends Module {
   readonly mlp: SwiGLU;
 
   constructor(
-    body: Body,
+    body: BodySizes,
     /** Whether the residual stream starts with the normalized feature. */
     private readonly normBeforeResidual: boolean,
   ) {
@@ -88,7 +88,7 @@ class EagleLayer extends Module {
 
 /** Shape of a head, from its folder. */
 interface HeadShape {
-  readonly body: Body;
+  readonly body: BodySizes;
   /** Width of the model's hidden states. */
   readonly modelWidth: number;
   /** Number of tokens that it can predict. */
@@ -211,7 +211,7 @@ export class EagleHead extends Module implements RunnerHooks {
   override forward(tokens: Tensor, features: Tensor, places: Places): Tensor {
     const embedding = (this.embed_tokens ?? this.#model.tokenTable).call(tokens);
     const { positions, documents, alike, caches } = places;
-    const { cos, sin } = this.#rotary.whole(alike ?? 1, features);
+    const { cos, sin } = this.#rotary.allRows(alike ?? 1, features);
     const context = { cos, sin, ofWindows: null, positions, documents, loads: null };
     return this.midlayer.call(embedding, features, context, caches?.[0] ?? null);
   }
@@ -286,7 +286,7 @@ export async function openEagle(place: string, model: CausalLM): Promise<EagleHe
     const { device, dtype } = model.computesIn;
     const layout = { transposed: new Set<string>(), nameOf: parameterName };
     const offsets = files.tensors.has('d2t') ? await readNumbers(files, 'd2t') : null;
-    await startWhole(head, files, { op: OP, layout, dtype });
+    await startFromFiles(head, files, { op: OP, layout, dtype });
     head.to(device, dtype).eval();
     joinAll(head);
     if (offsets) head.predict(offsets);
@@ -324,7 +324,7 @@ function readHeadShape(
   config.requireOneOf('num_hidden_layers', [1]);
   eagleConfig.requireOneOf('use_aux_hidden_state', [true]);
   const folder = { config, tensors: { has: () => true } };
-  const body = bodyOf(TRAITS, readRotaryConfig(TRAITS, parseRotaryConfig(TRAITS, folder)));
+  const body = toBody(TRAITS, readRotaryConfig(TRAITS, parseRotaryConfig(TRAITS, folder)));
   const { channels: width, layers } = model.config;
   const modelWidth = config.size('target_hidden_size', body.channels);
   requireEqual('hidden size of the model', modelWidth, width);

@@ -4,7 +4,7 @@ import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import type { RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of Apertus, and the mode of its activations. */
+/** Options of Apertus: sizes, and the mode of its activations. */
 export type ApertusConfig = FamilyConfig<'attentionBias'>;
 
 const TRAITS: RotaryTraits = {
@@ -35,14 +35,17 @@ const TRAITS: RotaryTraits = {
  */
 export class Apertus extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: ApertusConfig) {
-    super(TRAITS, given);
+  constructor(options: ApertusConfig) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: ApertusConfig) => new Apertus(config));
 
-  /** models.fromPretrained() for such a folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads such a folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(
     dir: string,
     options: RotaryOptions & FolderOptions = {},

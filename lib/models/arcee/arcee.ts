@@ -4,7 +4,7 @@ import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import type { RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of Arcee, and the mode of its activations. */
+/** Options of Arcee: sizes, and the mode of its activations. */
 export type ArceeConfig = FamilyConfig<'attentionBias' | 'mlpBias'>;
 
 const TRAITS: RotaryTraits = {
@@ -22,14 +22,17 @@ const TRAITS: RotaryTraits = {
 /** Language models published as AFM 4.5B. Source: Arcee AI 2025; transformers' ArceeForCausalLM. */
 export class Arcee extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: ArceeConfig) {
-    super(TRAITS, given);
+  constructor(options: ArceeConfig) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: ArceeConfig) => new Arcee(config));
 
-  /** models.fromPretrained() for such a folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads such a folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Arcee> {
     return readPretrained(dir, [Arcee.family], options);
   }

@@ -13,7 +13,7 @@ import { parseRotaryConfig } from '../rotary/pretrained.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import type { RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of a Baichuan, and the mode of its activations. */
+/** Options of Baichuan: sizes, and the mode of its activations. */
 export interface BaichuanConfig extends FamilyConfig {
   /** Whether scores have linear biases in place of rotation, as in 13B. Default false. */
   alibi?: boolean;
@@ -21,7 +21,7 @@ export interface BaichuanConfig extends FamilyConfig {
   normalizedHead?: boolean;
 }
 
-const traitsOf = (alibi: boolean, normalizedHead: boolean): RotaryTraits => ({
+const createTraits = (alibi: boolean, normalizedHead: boolean): RotaryTraits => ({
   name: 'Baichuan',
   modelType: 'baichuan',
   architecture: 'BaichuanForCausalLM',
@@ -44,22 +44,22 @@ export class Baichuan extends RotaryLM {
   private readonly normalizedHead: boolean;
 
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: BaichuanConfig) {
-    const isGiven = isObject<BaichuanConfig>(given);
+  constructor(options: BaichuanConfig) {
+    const isGiven = isObject<BaichuanConfig>(options);
     const {
       alibi = false,
       normalizedHead = false,
       ...sizes
-    } = isGiven ? given : ({} as BaichuanConfig);
+    } = isGiven ? options : ({} as BaichuanConfig);
     requireType('Baichuan alibi', alibi, 'boolean');
     requireType('Baichuan normalizedHead', normalizedHead, 'boolean');
-    super(traitsOf(alibi, normalizedHead), isGiven ? sizes : given);
+    super(createTraits(alibi, normalizedHead), isGiven ? sizes : options);
     this.normalizedHead = normalizedHead;
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family: Family<Baichuan, RotaryOptions> = {
-    ...rotaryFamily(traitsOf(false, false), (config: BaichuanConfig) => new Baichuan(config)),
+    ...rotaryFamily(createTraits(false, false), (config: BaichuanConfig) => new Baichuan(config)),
     build: (folder, options) => new Baichuan({ ...parse(folder), ...options }),
   };
 
@@ -69,7 +69,10 @@ export class Baichuan extends RotaryLM {
     return { ...description, config: { ...description.config, z_loss_weight: 0 } };
   }
 
-  /** models.fromPretrained() for a Baichuan folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads a Baichuan folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(dir: string, how: RotaryOptions & FolderOptions = {}): Promise<Baichuan> {
     return readPretrained(dir, [Baichuan.family], how);
   }
@@ -80,5 +83,9 @@ function parse(folder: ModelFolder): BaichuanConfig {
   const { config } = folder;
   const alibi = !config.has('max_position_embeddings');
   const normalizedHead = config.has('z_loss_weight') || config.get('vocab_size') === 125_696;
-  return { ...parseRotaryConfig(traitsOf(alibi, normalizedHead), folder), alibi, normalizedHead };
+  return {
+    ...parseRotaryConfig(createTraits(alibi, normalizedHead), folder),
+    alibi,
+    normalizedHead,
+  };
 }

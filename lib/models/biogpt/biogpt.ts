@@ -4,7 +4,7 @@ import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import type { RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of BioGpt, and the mode of its activations. */
+/** Options of BioGpt: sizes, and the mode of its activations. */
 export type BioGptConfig = FamilyConfig<'residualDropout'>;
 
 const TRAITS: RotaryTraits = {
@@ -50,14 +50,17 @@ const TRAITS: RotaryTraits = {
  */
 export class BioGpt extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: BioGptConfig) {
-    super(TRAITS, given);
+  constructor(options: BioGptConfig) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: BioGptConfig) => new BioGpt(config));
 
-  /** models.fromPretrained() for such a folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads such a folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<BioGpt> {
     return readPretrained(dir, [BioGpt.family], options);
   }

@@ -4,7 +4,7 @@ import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import type { RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of a Bloom, and the mode of its activations. */
+/** Options of Bloom: sizes, and the mode of its activations. */
 export type BloomConfig = FamilyConfig<'residualDropout'>;
 
 const TRAITS: RotaryTraits = {
@@ -43,14 +43,17 @@ const TRAITS: RotaryTraits = {
  */
 export class Bloom extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: BloomConfig) {
-    super(TRAITS, given);
+  constructor(options: BloomConfig) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: BloomConfig) => new Bloom(config));
 
-  /** models.fromPretrained() for a BLOOM folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads a BLOOM folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Bloom> {
     return readPretrained(dir, [Bloom.family], options);
   }

@@ -4,7 +4,7 @@ import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, ONE_NORM, type RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of a Cohere, and the mode of its activations. */
+/** Options of Cohere: sizes, and the mode of its activations. */
 export type CohereConfig = FamilyConfig<'attentionBias' | 'scales'>;
 
 const TRAITS: RotaryTraits = {
@@ -34,14 +34,17 @@ const TRAITS: RotaryTraits = {
 /** Language models published as Command R. Source: Cohere 2024; transformers' CohereForCausalLM. */
 export class Cohere extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: CohereConfig) {
-    super(TRAITS, given);
+  constructor(options: CohereConfig) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: CohereConfig) => new Cohere(config));
 
-  /** models.fromPretrained() for a Cohere folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads a Cohere folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Cohere> {
     return readPretrained(dir, [Cohere.family], options);
   }

@@ -4,7 +4,7 @@ import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, ONE_NORM, type RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of a Cohere2, and the mode of its activations. */
+/** Options of Cohere2: sizes, and the mode of its activations. */
 export type Cohere2Config = FamilyConfig<'attentionBias' | 'window' | 'scales'>;
 
 const TRAITS: RotaryTraits = {
@@ -37,14 +37,17 @@ const TRAITS: RotaryTraits = {
  */
 export class Cohere2 extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: Cohere2Config) {
-    super(TRAITS, given);
+  constructor(options: Cohere2Config) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: Cohere2Config) => new Cohere2(config));
 
-  /** models.fromPretrained() for a Cohere2 folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads a Cohere2 folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(
     dir: string,
     options: RotaryOptions & FolderOptions = {},

@@ -4,7 +4,7 @@ import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of Cwm, and the mode of its activations. */
+/** Options of Cwm: sizes, and the mode of its activations. */
 export type CwmConfig = FamilyConfig<'window'>;
 
 const TRAITS: RotaryTraits = {
@@ -43,14 +43,17 @@ const TRAITS: RotaryTraits = {
  */
 export class Cwm extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: CwmConfig) {
-    super(TRAITS, given);
+  constructor(options: CwmConfig) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: CwmConfig) => new Cwm(config));
 
-  /** models.fromPretrained() for such a folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads such a folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Cwm> {
     return readPretrained(dir, [Cwm.family], options);
   }

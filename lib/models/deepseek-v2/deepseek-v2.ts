@@ -5,7 +5,7 @@ import { type MoeConfig, QWEN_FILES } from '../rotary/mixture.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of a DeepseekV2, and the mode of its activations. */
+/** Options of DeepseekV2: sizes, and the mode of its activations. */
 export interface DeepseekV2Config extends FamilyConfig<'attentionBias' | 'latent'> {
   /** The experts, including the shared ones. */
   moe: Omit<MoeConfig, 'normalize'> & { sharedHidden: number };
@@ -51,18 +51,19 @@ const TRAITS: RotaryTraits = {
  */
 export class DeepseekV2 extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: DeepseekV2Config) {
-    super(TRAITS, given);
+  constructor(options: DeepseekV2Config) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(
     TRAITS,
     (config: DeepseekV2Config) => new DeepseekV2(config),
   );
 
   /**
-   * models.fromPretrained() for a DeepseekV2 folder. Rejects with DS_CHECKPOINT for other models.
+   * Loads a DeepseekV2 folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for
+   * other models.
    */
   static fromPretrained(
     dir: string,

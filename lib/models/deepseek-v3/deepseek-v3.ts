@@ -5,7 +5,7 @@ import { type MoeConfig, QWEN_FILES } from '../rotary/mixture.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of a DeepseekV3, and the mode of its activations. */
+/** Options of DeepseekV3: sizes, and the mode of its activations. */
 export interface DeepseekV3Config extends FamilyConfig<'attentionBias' | 'latent'> {
   /** The experts, including the shared ones. */
   moe: MoeConfig & { sharedHidden: number };
@@ -59,18 +59,19 @@ const TRAITS: RotaryTraits = {
  */
 export class DeepseekV3 extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: DeepseekV3Config) {
-    super(TRAITS, given);
+  constructor(options: DeepseekV3Config) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(
     TRAITS,
     (config: DeepseekV3Config) => new DeepseekV3(config),
   );
 
   /**
-   * models.fromPretrained() for a DeepseekV3 folder. Rejects with DS_CHECKPOINT for other models.
+   * Loads a DeepseekV3 folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for
+   * other models.
    */
   static fromPretrained(
     dir: string,

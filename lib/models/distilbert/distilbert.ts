@@ -49,10 +49,10 @@ const TRAITS: EncoderTraits = {
  */
 export class DistilBert extends EncoderModel {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: EncoderConfig) {
-    super(TRAITS, given);
+  constructor(options: EncoderConfig) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = encoderFamily(TRAITS, (config) => new DistilBert(config));
 }

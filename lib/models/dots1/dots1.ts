@@ -5,7 +5,7 @@ import { type MoeConfig, QWEN_FILES } from '../rotary/mixture.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import type { RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of a Dots1, and the mode of its activations. */
+/** Options of Dots1: sizes, and the mode of its activations. */
 export interface Dots1Config extends FamilyConfig<'attentionBias' | 'window'> {
   /** The experts, including the shared ones. */
   moe: MoeConfig & { sharedHidden: number };
@@ -45,14 +45,17 @@ const TRAITS: RotaryTraits = {
  */
 export class Dots1 extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: Dots1Config) {
-    super(TRAITS, given);
+  constructor(options: Dots1Config) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: Dots1Config) => new Dots1(config));
 
-  /** models.fromPretrained() for such a folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads such a folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Dots1> {
     return readPretrained(dir, [Dots1.family], options);
   }

@@ -1,5 +1,5 @@
-// The body of all encoders. The declaration of a family (traits.ts) selects positions, norms and
-// feed-forward blocks. It also names the modules as transformers does.
+// The body of all encoders. A family's traits (traits.ts) select positions, norms and feed-forward
+// blocks, and name the modules as transformers does.
 
 import { Embedding } from '../../nn/embedding.js';
 import { normal } from '../../nn/initializers.js';
@@ -19,10 +19,10 @@ import {
 } from '../../tensor/index.js';
 import type { Norm } from '../rotary/norms.js';
 import { RotaryTable } from '../rotary/rotary-table.js';
-import type { Body } from './config.js';
-import { type EncoderContext, EncoderLayer, encoderNorm } from './layer.js';
-import { at, place } from './paths.js';
-import { type Distances, distanceRows } from './relative.js';
+import type { EncoderBodySizes } from './config.js';
+import { createEncoderNorm, type EncoderContext, EncoderLayer } from './layer.js';
+import { findAt, placeChild } from './paths.js';
+import { distanceRows, type RelativeDistances } from './relative.js';
 
 /** Inputs of an encoder in addition to tokens. */
 export interface EncoderInputs {
@@ -32,7 +32,7 @@ export interface EncoderInputs {
   types?: Tensor | null;
 }
 
-/** Paths in the body of the table of relative positions and its norm. */
+/** Paths of the table of relative positions and its norm in the body. */
 const DISTANCES = 'encoder.rel_embeddings';
 const DISTANCE_NORM = 'encoder.LayerNorm';
 /** Number of cached tables of relative positions, by length. */
@@ -44,44 +44,53 @@ export class EncoderBody extends Module {
   readonly #indices = new Map<string, Tensor>();
 
   /** @internal The model creates it. */
-  constructor(private readonly body: Body) {
+  constructor(private readonly body: EncoderBodySizes) {
     super();
     const { vocabSize, maxSeq, channels, embeddingSize, types, layers, names, traits } = body;
     const { embedding, layer } = names;
     const { padTokenId: paddingIdx } = body;
     const init = normal(body.initializerRange);
-    const table = (rows: number): Embedding => new Embedding(rows, embeddingSize, { init });
-    place(this, embedding.words, new Embedding(vocabSize, embeddingSize, { init, paddingIdx }));
+    const createTable = (rows: number): Embedding => new Embedding(rows, embeddingSize, { init });
+    placeChild(
+      this,
+      embedding.words,
+      new Embedding(vocabSize, embeddingSize, { init, paddingIdx }),
+    );
     if (embedding.positions && traits.positions === 'absolute') {
-      place(this, embedding.positions, table(maxSeq));
+      placeChild(this, embedding.positions, createTable(maxSeq));
     }
     if (embedding.positions && traits.positions === 'afterPadding') {
       const rows = maxSeq + paddingIdx + 1;
-      place(this, embedding.positions, new Embedding(rows, embeddingSize, { init, paddingIdx }));
+      placeChild(
+        this,
+        embedding.positions,
+        new Embedding(rows, embeddingSize, { init, paddingIdx }),
+      );
     }
-    if (embedding.types && types > 0) place(this, embedding.types, table(types));
-    place(this, embedding.norm, encoderNorm(body, embeddingSize));
+    if (embedding.types && types > 0) placeChild(this, embedding.types, createTable(types));
+    placeChild(this, embedding.norm, createEncoderNorm(body, embeddingSize));
     if (this.projects)
-      place(this, required(embedding.project), new Linear(embeddingSize, channels));
-    place(
+      placeChild(this, required(embedding.project), new Linear(embeddingSize, channels));
+    placeChild(
       this,
       layer.list,
       Array.from({ length: layers }, (_, i) => new EncoderLayer(body, i)),
     );
     if (traits.positions === 'relative') {
-      place(this, DISTANCES, new Embedding(2 * body.buckets, channels, { init }));
-      place(this, DISTANCE_NORM, encoderNorm(body, channels));
+      placeChild(this, DISTANCES, new Embedding(2 * body.buckets, channels, { init }));
+      placeChild(this, DISTANCE_NORM, createEncoderNorm(body, channels));
     }
-    if (traits.lastNorm) place(this, traits.lastNorm, encoderNorm(body, channels));
+    if (traits.lastNorm) placeChild(this, traits.lastNorm, createEncoderNorm(body, channels));
     const rotaryDim = channels / body.heads;
-    const anglesOf = (ropeTheta: number) => new RotaryTable({ rotaryDim, ropeTheta }, null, maxSeq);
+    const createAngles = (ropeTheta: number) =>
+      new RotaryTable({ rotaryDim, ropeTheta }, null, maxSeq);
     this.#tables =
       traits.positions === 'rotary'
-        ? { all: anglesOf(body.ropeTheta), ofWindows: anglesOf(body.windowRopeTheta) }
+        ? { all: createAngles(body.ropeTheta), ofWindows: createAngles(body.windowRopeTheta) }
         : null;
   }
 
-  /** @internal Frees cached tables of positions. The next forward builds them again. */
+  /** @internal Frees cached tables of positions, which the next forward rebuilds. */
   releaseTables(): void {
     this.#tables?.all.release();
     this.#tables?.ofWindows.release();
@@ -96,60 +105,60 @@ export class EncoderBody extends Module {
 
   /** @internal The token table. */
   get words(): Embedding {
-    return at<Embedding>(this, this.body.names.embedding.words);
+    return findAt<Embedding>(this, this.body.names.embedding.words);
   }
 
   /** @internal The layers, first to last. */
   get blocks(): EncoderLayer[] {
-    return at<EncoderLayer[]>(this, this.body.names.layer.list);
+    return findAt<EncoderLayer[]>(this, this.body.names.layer.list);
   }
 
   /** Returns hidden states [B, T, C] of tokens [B, T]. */
   override forward(ids: Tensor, { mask = null, types = null }: EncoderInputs = {}): Tensor {
     const { traits, activationCheckpointing, numberCheckpoints = null } = this.body;
     const documents = mask && noGrad(() => mask.to('i32').sub(1));
-    let x = scope(() => this.embedded(ids, types, mask));
+    let x = scope(() => this.embed(ids, types, mask));
     const vectors = this.distanceVectors();
     if (activationCheckpointing) {
       const layers = this.blocks.map(
         (layer) =>
           (input: Tensor, ...[seen = null, of = null]: readonly (Tensor | null)[]) =>
-            layer.call(input, this.contextOf(input, seen, of)),
+            layer.call(input, this.createContext(input, seen, of)),
       );
       x = checkpointSequential(layers, numberCheckpoints, x, documents, vectors);
     } else {
-      const context = this.contextOf(x, documents, vectors);
+      const context = this.createContext(x, documents, vectors);
       for (const layer of this.blocks) {
         const input = x;
         x = scope(() => layer.call(input, context));
         input.dispose();
       }
     }
-    return traits.lastNorm ? at<Norm>(this, traits.lastNorm).call(x) : x;
+    return traits.lastNorm ? findAt<Norm>(this, traits.lastNorm).call(x) : x;
   }
 
-  private embedded(ids: Tensor, types: Tensor | null, mask: Tensor | null): Tensor {
+  private embed(ids: Tensor, types: Tensor | null, mask: Tensor | null): Tensor {
     const { names, traits, types: count, dropout: rate } = this.body;
     const { embedding } = names;
     let x = this.words.call(ids);
     if (embedding.types && count > 0) {
-      const table = at<Embedding>(this, embedding.types);
+      const table = findAt<Embedding>(this, embedding.types);
       x = x.add(types ? table.call(types) : table.weight.narrow(0, 0, 1));
     }
     if (embedding.positions && traits.positions === 'absolute') {
-      x = x.add(at<Embedding>(this, embedding.positions).weight.narrow(0, 0, ids.size(1)));
+      x = x.add(findAt<Embedding>(this, embedding.positions).weight.narrow(0, 0, ids.size(1)));
     }
     if (embedding.positions && traits.positions === 'afterPadding') {
-      x = x.add(at<Embedding>(this, embedding.positions).call(this.placesOf(ids)));
+      x = x.add(findAt<Embedding>(this, embedding.positions).call(this.tokenPositions(ids)));
     }
-    x = at<Norm>(this, embedding.norm).call(x);
+    x = findAt<Norm>(this, embedding.norm).call(x);
     if (mask && traits.positions === 'relative') x = x.mul(mask.to(x.dtype).unsqueeze(2));
     if (this.training) x = dropout(x, rate);
-    return this.projects ? at<Linear>(this, required(embedding.project)).call(x) : x;
+    return this.projects ? findAt<Linear>(this, required(embedding.project)).call(x) : x;
   }
 
   /** Returns rows of the table of positions: padTokenId for padding, the next ones for tokens. */
-  private placesOf(ids: Tensor): Tensor {
+  private tokenPositions(ids: Tensor): Tensor {
     const { padTokenId } = this.body;
     return noGrad(() => {
       const isToken = ids.ne(padTokenId).to('i32');
@@ -157,15 +166,22 @@ export class EncoderBody extends Module {
     });
   }
 
-  private contextOf(x: Tensor, documents: Tensor | null, vectors: Tensor | null): EncoderContext {
+  private createContext(
+    x: Tensor,
+    documents: Tensor | null,
+    vectors: Tensor | null,
+  ): EncoderContext {
     const T = x.size(1);
     const tables = this.#tables;
-    const anglesAt = (table: RotaryTable) => table.at(0, T, { length: T, like: x });
-    const angles = tables && { all: anglesAt(tables.all), ofWindows: anglesAt(tables.ofWindows) };
-    // The loss of answers includes outputs at padding, so padding sees the tokens in that task.
+    const selectAngles = (table: RotaryTable) => table.rowsAt(0, T, { length: T, like: x });
+    const angles = tables && {
+      all: selectAngles(tables.all),
+      ofWindows: selectAngles(tables.ofWindows),
+    };
+    // The loss of answers includes outputs at padding, so padding sees all tokens in that task.
     const seesTokens = documents && this.body.task === 'question-answering';
     const queries = seesTokens ? zerosLike(documents) : null;
-    const distances = vectors && this.distancesOf(T, x.device, vectors);
+    const distances = vectors && this.computeDistances(T, x.device, vectors);
     return {
       documents: documents && queries ? { queries, keys: documents } : documents,
       angles,
@@ -176,10 +192,10 @@ export class EncoderBody extends Module {
   /** Returns the vectors of relative positions; null in families without them. */
   private distanceVectors(): Tensor | null {
     if (this.body.traits.positions !== 'relative') return null;
-    return at<Norm>(this, DISTANCE_NORM).call(at<Embedding>(this, DISTANCES).weight);
+    return findAt<Norm>(this, DISTANCE_NORM).call(findAt<Embedding>(this, DISTANCES).weight);
   }
 
-  private distancesOf(length: number, device: Device, vectors: Tensor): Distances {
+  private computeDistances(length: number, device: Device, vectors: Tensor): RelativeDistances {
     const { buckets, maxDistance, dropout: rate } = this.body;
     const key = `${device.name} ${length}`;
     const make = (): Tensor =>

@@ -103,7 +103,7 @@ export interface EncoderSizes
 }
 
 /** Sizes, and the names of the family's modules. */
-export interface Body extends EncoderSizes {
+export interface EncoderBodySizes extends EncoderSizes {
   readonly traits: EncoderTraits;
   readonly names: { readonly embedding: EmbeddingNames; readonly layer: LayerNames };
   readonly biases: boolean;
@@ -142,10 +142,10 @@ const NAMES: OptionNames<EncoderConfig> = {
   numberCheckpoints: true,
 };
 
-/** Returns `given` with defaults. Throws DS_ARGUMENT for invalid sizes and unknown options. */
-export function readEncoderConfig(traits: EncoderTraits, given: EncoderConfig): EncoderSizes {
+/** Returns `options` with defaults. Throws DS_ARGUMENT for invalid sizes and unknown options. */
+export function readEncoderConfig(traits: EncoderTraits, options: EncoderConfig): EncoderSizes {
   const { name, types } = traits;
-  const config = readOptions(name, given, NAMES);
+  const config = readOptions(name, options, NAMES);
   for (const size of COUNTS) requireInteger(`${name} ${size}`, config[size], 1);
   const { heads, channels, maxSeq, layers, dropout = 0.1, task = 'embedding' } = config;
   const width = channels / heads;
@@ -153,9 +153,9 @@ export function readEncoderConfig(traits: EncoderTraits, given: EncoderConfig): 
     const expected = traits.positions === 'rotary' ? 'heads of an even width' : 'a divisor';
     throw valueError(`${name} heads`, `${expected} of ${channels} channels`, heads);
   }
-  const named = requireTask(name, task);
-  if (named === 'auto' || named === 'causal-lm') {
-    throw argumentError(`${name} task`, 'a task of an encoder', `"${named}"`);
+  const checkedTask = requireTask(name, task);
+  if (checkedTask === 'auto' || checkedTask === 'causal-lm') {
+    throw argumentError(`${name} task`, 'a task of an encoder', `"${checkedTask}"`);
   }
   const windows = config.windows ?? Array.from({ length: layers }, () => null);
   if (!Array.isArray(windows) || windows.length !== layers) {
@@ -164,7 +164,7 @@ export function readEncoderConfig(traits: EncoderTraits, given: EncoderConfig): 
   for (const window of windows) if (window !== null) requireInteger(`${name} windows`, window, 0);
   const complete = {
     ...config,
-    task: named,
+    task: checkedTask,
     windows,
     dropout,
     labels: readLabels(name, config),
@@ -192,7 +192,7 @@ export function readEncoderConfig(traits: EncoderTraits, given: EncoderConfig): 
 }
 
 /** Returns the sizes with the names of the family's modules. */
-export function bodyOf(traits: EncoderTraits, sizes: EncoderSizes): Body {
+export function toBody(traits: EncoderTraits, sizes: EncoderSizes): EncoderBodySizes {
   const { embedding = BERT_EMBEDDING, layer = BERT_LAYER, biases = true } = traits;
   return { ...sizes, traits, names: { embedding, layer }, biases };
 }

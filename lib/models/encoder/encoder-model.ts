@@ -10,20 +10,20 @@ import { required } from '../../runtime/required.js';
 import { dropout, linear, type Tensor } from '../../tensor/index.js';
 import type { Family } from '../model-folder.js';
 import type { Norm } from '../rotary/norms.js';
-import { firstTokens, meanTokens } from '../tasks/pooling.js';
+import { findFirst, meanTokens } from '../tasks/pooling.js';
 import { type HeadTask, hasLabels, type ProblemType } from '../tasks/task.js';
 import { type TaskInputs, TaskModel } from '../tasks/task-model.js';
 import { EncoderBody } from './body.js';
 import {
-  type Body,
-  bodyOf,
+  type EncoderBodySizes,
   type EncoderConfig,
   type EncoderOptions,
   type EncoderSizes,
   readEncoderConfig,
+  toBody,
 } from './config.js';
-import { activated, encoderNorm } from './layer.js';
-import { at, place } from './paths.js';
+import { applyActivation, createEncoderNorm } from './layer.js';
+import { findAt, placeChild } from './paths.js';
 import { describeEncoder, encoderLayout, parseEncoderConfig } from './pretrained.js';
 import type { EncoderHeads, EncoderTraits, HeadTraits } from './traits.js';
 
@@ -43,17 +43,17 @@ const HEAD: Readonly<Record<HeadTask, keyof EncoderHeads | null>> = {
 export abstract class EncoderModel extends TaskModel {
   /** The configuration, with defaults. */
   readonly config: EncoderSizes;
-  readonly #body: Body;
+  readonly #body: EncoderBodySizes;
   readonly #head: HeadTraits | null;
 
   /** @internal Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   protected constructor(traits: EncoderTraits, given: EncoderConfig) {
     super();
     this.config = readEncoderConfig(traits, given);
-    this.#body = bodyOf(traits, this.config);
+    this.#body = toBody(traits, this.config);
     const kind = HEAD[this.config.task];
     this.#head = kind && traits.heads[kind];
-    place(this, traits.body, new EncoderBody(this.#body));
+    placeChild(this, traits.body, new EncoderBody(this.#body));
     if (this.#head) this.addHead(this.#head);
     const init = normal(this.config.initializerRange);
     for (const module of this.modules()) {
@@ -67,10 +67,10 @@ export abstract class EncoderModel extends TaskModel {
     const { channels, embeddingSize, vocabSize, task, labels } = this.config;
     const { biases: bias } = this.#body;
     const width = narrows ? embeddingSize : channels;
-    if (dense) place(this, dense, new Linear(channels, width, { bias }));
-    if (norm) place(this, norm, encoderNorm(this.#body, width));
-    if (task === 'masked-lm') place(this, out, new Parameter([vocabSize], zeros));
-    else place(this, out, new Linear(channels, hasLabels(task) ? labels.names.length : 2));
+    if (dense) placeChild(this, dense, new Linear(channels, width, { bias }));
+    if (norm) placeChild(this, norm, createEncoderNorm(this.#body, width));
+    if (task === 'masked-lm') placeChild(this, out, new Parameter([vocabSize], zeros));
+    else placeChild(this, out, new Linear(channels, hasLabels(task) ? labels.names.length : 2));
   }
 
   override get task(): HeadTask {
@@ -106,7 +106,7 @@ export abstract class EncoderModel extends TaskModel {
 
   /** The embedding and the layers. */
   get body(): EncoderBody {
-    return at<EncoderBody>(this, this.#body.traits.body);
+    return findAt<EncoderBody>(this, this.#body.traits.body);
   }
 
   override tensorPlan(): TensorPlan {
@@ -142,25 +142,26 @@ export abstract class EncoderModel extends TaskModel {
   protected override outputsOf(hidden: Tensor, _: Tensor, { mask }: TaskInputs): Tensor {
     const { task } = this;
     const head = required(this.#head);
-    const x = task === 'sequence-classification' ? this.sequenceOf(hidden, mask ?? null) : hidden;
-    const y = this.finished(x, head);
-    if (task !== 'masked-lm') return at<Linear>(this, head.out).call(y);
-    return linear(y, this.body.words.weight, at<Parameter>(this, head.out));
+    const x =
+      task === 'sequence-classification' ? this.selectSequence(hidden, mask ?? null) : hidden;
+    const y = this.applyHead(x, head);
+    if (task !== 'masked-lm') return findAt<Linear>(this, head.out).call(y);
+    return linear(y, this.body.words.weight, findAt<Parameter>(this, head.out));
   }
 
   /** Returns the vector of each sequence, [B, C]. */
-  private sequenceOf(hidden: Tensor, mask: Tensor | null): Tensor {
-    if (!this.#body.traits.pools) return firstTokens(hidden);
-    return this.config.pooling === 'mean' ? meanTokens(hidden, mask) : firstTokens(hidden);
+  private selectSequence(hidden: Tensor, mask: Tensor | null): Tensor {
+    if (!this.#body.traits.pools) return findFirst(hidden);
+    return this.config.pooling === 'mean' ? meanTokens(hidden, mask) : findFirst(hidden);
   }
 
   /** Runs the head up to its last layer. */
-  private finished(x: Tensor, { dropsInput, dense, activation, norm }: HeadTraits): Tensor {
+  private applyHead(x: Tensor, { dropsInput, dense, activation, norm }: HeadTraits): Tensor {
     const input = dropsInput ? this.drop(x) : x;
-    const linearly = dense ? at<Linear>(this, dense).call(input) : input;
+    const linearly = dense ? findAt<Linear>(this, dense).call(input) : input;
     const kind = activation === 'config' ? this.config.activation : activation;
-    const y = kind ? activated(kind, linearly) : linearly;
-    const normed = norm ? at<Norm>(this, norm).call(y) : y;
+    const y = kind ? applyActivation(kind, linearly) : linearly;
+    const normed = norm ? findAt<Norm>(this, norm).call(y) : y;
     return hasLabels(this.task) ? this.drop(normed) : normed;
   }
 

@@ -17,11 +17,11 @@ import {
   tanh,
 } from '../../tensor/index.js';
 import { shareCasts } from '../../tensor/ops/fp8-linear.js';
-import { type Norm, normalized, PlainLayerNorm } from '../rotary/norms.js';
+import { type Norm, normalizeSum, PlainLayerNorm } from '../rotary/norms.js';
 import type { Angles } from '../rotary/rotary-table.js';
-import type { Body } from './config.js';
-import { at, place } from './paths.js';
-import { type Distances, relativeAttention } from './relative.js';
+import type { EncoderBodySizes } from './config.js';
+import { findAt, placeChild } from './paths.js';
+import { type RelativeDistances, relativeAttention } from './relative.js';
 import type { EncoderActivation } from './traits.js';
 
 /** Inputs that all layers of a forward share. */
@@ -31,7 +31,7 @@ export interface EncoderContext {
   /** Angles of rotary positions: for layers without and with a window. Null: other positions. */
   readonly angles: { readonly all: Angles; readonly ofWindows: Angles } | null;
   /** Relative positions; null: other positions. */
-  readonly distances: Distances | null;
+  readonly distances: RelativeDistances | null;
 }
 
 const ACTIVATIONS: Readonly<Record<EncoderActivation, (x: Tensor) => Tensor>> = {
@@ -43,14 +43,14 @@ const ACTIVATIONS: Readonly<Record<EncoderActivation, (x: Tensor) => Tensor>> = 
 };
 
 /** @internal Applies an activation. */
-export const activated = (kind: EncoderActivation, x: Tensor): Tensor => ACTIVATIONS[kind](x);
+export const applyActivation = (kind: EncoderActivation, x: Tensor): Tensor => ACTIVATIONS[kind](x);
 
 /** @internal Returns a norm of the family for `width` channels. */
-export const encoderNorm = ({ biases, eps }: Body, width: number): Norm =>
+export const createEncoderNorm = ({ biases, eps }: EncoderBodySizes, width: number): Norm =>
   biases ? new LayerNorm(width, eps) : new PlainLayerNorm(width, eps);
 
 /**
- * Attention without output projection; each query sees later tokens too. The family names the
+ * Attention without output projection, in which queries also see later tokens. The family names the
  * projections.
  */
 export class EncoderAttention extends Module implements Joinable {
@@ -60,14 +60,14 @@ export class EncoderAttention extends Module implements Joinable {
 
   /** @internal The layer creates it. */
   constructor(
-    private readonly body: Body,
+    private readonly body: EncoderBodySizes,
     private readonly layer: number,
   ) {
     super();
     const { channels, names, biases: bias } = body;
     const { projections } = names.layer;
     const width = projections.length === 1 ? 3 * channels : channels;
-    for (const name of projections) place(this, name, new Linear(channels, width, { bias }));
+    for (const name of projections) placeChild(this, name, new Linear(channels, width, { bias }));
   }
 
   /** @internal See Joinable. */
@@ -77,14 +77,14 @@ export class EncoderAttention extends Module implements Joinable {
   }
 
   private get projections(): Linear[] {
-    return this.body.names.layer.projections.map((name) => at<Linear>(this, name));
+    return this.body.names.layer.projections.map((name) => findAt<Linear>(this, name));
   }
 
   /** Returns the weighted values [B, T, C] for x [B, T, C]. */
   override forward(x: Tensor, context: EncoderContext): Tensor {
     const { heads, channels, windows, attentionDropout } = this.body;
     const width = channels / heads;
-    const [q, k, v] = this.projected(x, width);
+    const [q, k, v] = this.project(x, width);
     const [B, T] = leading(x.shape, 2);
     const p = this.training ? attentionDropout : 0;
     const window = windows[this.layer] ?? null;
@@ -93,9 +93,10 @@ export class EncoderAttention extends Module implements Joinable {
           documents: context.documents,
           dropout: p,
         })
-      : attention(this.turned(q, context), this.turned(k, context), v.transpose(1, 2), {
+      : attention(this.rotate(q, context), this.rotate(k, context), v.transpose(1, 2), {
           documents: context.documents,
-          // The kernel's window includes the query; an encoder's is the number of tokens on a side.
+          // The kernel's window includes the query; an encoder's window is the number of tokens on
+          // each side.
           window: window === null ? null : window + 1,
           dropout: p,
           headShare: this.headShare,
@@ -104,7 +105,7 @@ export class EncoderAttention extends Module implements Joinable {
   }
 
   /** Returns queries, keys and values, [B, T, H, D] each. */
-  private projected(x: Tensor, width: number): [Tensor, Tensor, Tensor] {
+  private project(x: Tensor, width: number): [Tensor, Tensor, Tensor] {
     const [B, T] = leading(x.shape, 2);
     const { projections } = this;
     const [first] = leading(projections, 1);
@@ -123,7 +124,7 @@ export class EncoderAttention extends Module implements Joinable {
     return leading(apart, 3);
   }
 
-  private turned(heads: Tensor, { angles }: EncoderContext): Tensor {
+  private rotate(heads: Tensor, { angles }: EncoderContext): Tensor {
     if (!angles) return heads.transpose(1, 2);
     const isLocal = this.body.windows[this.layer] != null;
     const { cos, sin } = isLocal ? angles.ofWindows : angles.all;
@@ -135,21 +136,21 @@ export class EncoderAttention extends Module implements Joinable {
 export class EncoderLayer extends Module {
   /** @internal The body creates it. */
   constructor(
-    private readonly body: Body,
+    private readonly body: EncoderBodySizes,
     layer: number,
   ) {
     super();
     const { channels, hidden, names, biases: bias, traits } = body;
     const { attention: path, out, attentionNorm, first, second, feedNorm } = names.layer;
     const isPre = traits.lastNorm !== undefined;
-    if (isPre && layer > 0) place(this, attentionNorm, encoderNorm(body, channels));
-    place(this, path, new EncoderAttention(body, layer));
-    place(this, out, new Linear(channels, channels, { bias }));
-    if (!isPre) place(this, attentionNorm, encoderNorm(body, channels));
-    if (isPre) place(this, feedNorm, encoderNorm(body, channels));
-    place(this, first, new Linear(channels, traits.gated ? 2 * hidden : hidden, { bias }));
-    place(this, second, new Linear(hidden, channels, { bias }));
-    if (!isPre) place(this, feedNorm, encoderNorm(body, channels));
+    if (isPre && layer > 0) placeChild(this, attentionNorm, createEncoderNorm(body, channels));
+    placeChild(this, path, new EncoderAttention(body, layer));
+    placeChild(this, out, new Linear(channels, channels, { bias }));
+    if (!isPre) placeChild(this, attentionNorm, createEncoderNorm(body, channels));
+    if (isPre) placeChild(this, feedNorm, createEncoderNorm(body, channels));
+    placeChild(this, first, new Linear(channels, traits.gated ? 2 * hidden : hidden, { bias }));
+    placeChild(this, second, new Linear(hidden, channels, { bias }));
+    if (!isPre) placeChild(this, feedNorm, createEncoderNorm(body, channels));
     this.#hasFirstNorm = !isPre || layer > 0;
   }
 
@@ -160,33 +161,35 @@ export class EncoderLayer extends Module {
     const { traits, names } = this.body;
     const { attentionNorm, feedNorm } = names.layer;
     if (traits.lastNorm === undefined) {
-      const [, a] = normalized(this.attended(x, context), x, at<Norm>(this, attentionNorm));
-      return normalized(this.fed(a), a, at<Norm>(this, feedNorm))[1];
+      const [, a] = normalizeSum(this.attend(x, context), x, findAt<Norm>(this, attentionNorm));
+      return normalizeSum(this.feedForward(a), a, findAt<Norm>(this, feedNorm))[1];
     }
-    const before = this.#hasFirstNorm ? at<Norm>(this, attentionNorm).call(x) : x;
-    const branch = this.attended(before, context);
-    const [stream, y] = normalized(branch, x, at<Norm>(this, feedNorm));
-    return stream.add(this.fed(y));
+    const before = this.#hasFirstNorm ? findAt<Norm>(this, attentionNorm).call(x) : x;
+    const branch = this.attend(before, context);
+    const [stream, y] = normalizeSum(branch, x, findAt<Norm>(this, feedNorm));
+    return stream.add(this.feedForward(y));
   }
 
-  private attended(x: Tensor, context: EncoderContext): Tensor {
+  private attend(x: Tensor, context: EncoderContext): Tensor {
     const { attention: path, out } = this.body.names.layer;
-    const mixed = at<EncoderAttention>(this, path).call(x, context);
-    return this.drop(at<Linear>(this, out).call(mixed));
+    const mixed = findAt<EncoderAttention>(this, path).call(x, context);
+    return this.drop(findAt<Linear>(this, out).call(mixed));
   }
 
-  private fed(x: Tensor): Tensor {
+  private feedForward(x: Tensor): Tensor {
     const { names, activation, traits } = this.body;
     const { first, second } = names.layer;
-    const inner = at<Linear>(this, first).call(x);
+    const inner = findAt<Linear>(this, first).call(x);
     return this.drop(
-      at<Linear>(this, second).call(traits.gated ? this.gate(inner) : activated(activation, inner)),
+      findAt<Linear>(this, second).call(
+        traits.gated ? this.gate(inner) : applyActivation(activation, inner),
+      ),
     );
   }
 
   private gate(inner: Tensor): Tensor {
     const [a, b] = leading(inner.split(inner.size(-1) / 2, -1), 2);
-    return activated(this.body.activation, a).mul(b);
+    return applyActivation(this.body.activation, a).mul(b);
   }
 
   private drop(x: Tensor): Tensor {

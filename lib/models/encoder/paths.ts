@@ -18,15 +18,15 @@ type Fields = Record<string, unknown>;
 const split = new Map<string, readonly string[]>();
 
 /** Returns the names in a path. Cached, because every forward reads them. */
-function namesIn(path: string): readonly string[] {
-  const known = split.get(path) ?? path.split('.');
-  split.set(path, known);
-  return known;
+function splitPath(path: string): readonly string[] {
+  const cached = split.get(path) ?? path.split('.');
+  split.set(path, cached);
+  return cached;
 }
 
 /** Places `child` at `path` below `root`, and creates the groups of the path. */
-export function place(root: Module, path: string, child: unknown): void {
-  const names = namesIn(path);
+export function placeChild(root: Module, path: string, child: unknown): void {
+  const names = splitPath(path);
   let owner = root as unknown as Fields;
   for (const name of names.slice(0, -1)) {
     owner[name] ??= new Group();
@@ -36,8 +36,8 @@ export function place(root: Module, path: string, child: unknown): void {
 }
 
 /** Returns the module or parameter at `path` below `root`. Adapters may have replaced a layer. */
-export function at<Child>(root: Module, path: string): Child {
-  let found: unknown = root;
-  for (const name of namesIn(path)) found = (found as Fields)[name];
-  return found as Child;
+export function findAt<Child>(root: Module, path: string): Child {
+  let current: unknown = root;
+  for (const name of splitPath(path)) current = (current as Fields)[name];
+  return current as Child;
 }

@@ -12,7 +12,7 @@ import {
   hasLabels,
   parseLabels,
 } from '../tasks/task.js';
-import type { Body, EncoderConfig } from './config.js';
+import type { EncoderBodySizes, EncoderConfig } from './config.js';
 import {
   BERT_EMBEDDING,
   BERT_KEYS,
@@ -47,7 +47,7 @@ export function parseEncoderConfig(
   folder: ModelFolder,
   task: HeadTask,
 ): EncoderConfig {
-  const config = folder.config.completed(traits.defaults ?? {});
+  const config = folder.config.withDefaults(traits.defaults ?? {});
   const { keys = BERT_KEYS, embedding = BERT_EMBEDDING } = traits;
   for (const [key, values] of Object.entries({ ...SUPPORTED, ...traits.only })) {
     config.requireOneOf(key, values);
@@ -56,7 +56,7 @@ export function parseEncoderConfig(
   const layers = config.size(keys.layers, null, MAX_LAYERS);
   requireLayers(traits, folder, config, layers);
   const vocabSize = config.size('vocab_size');
-  const padTokenId = paddingOf(config, vocabSize);
+  const padTokenId = parsePadding(config, vocabSize);
   const rows = config.size(MAX_SEQ, traits.positions === 'relative' ? 512 : null);
   const dropout = config.fraction(...keys.dropout);
   const channels = config.size(keys.channels);
@@ -83,7 +83,7 @@ export function parseEncoderConfig(
     ...sizes,
     ...(traits.positions === 'rotary' && rotaryKeys(config, layers)),
     ...(traits.positions === 'relative' && relativeKeys(config, rows)),
-    ...(traits.pools && { pooling: poolingOf(config) }),
+    ...(traits.pools && { pooling: parsePooling(config) }),
     ...(hasLabels(task) && parseLabels(config)),
   };
 }
@@ -98,14 +98,14 @@ function requireLayers(
   const last = `${layer.list}.${layers - 1}.${layer.out}.weight`;
   if (tensors.has(`${body}.${last}`) || tensors.has(last)) return;
   const expected = `weights of ${layers} layers`;
-  throw config.refusal('num_hidden_layers', expected, `none called ${body}.${last}`);
+  throw config.refusalError('num_hidden_layers', expected, `none called ${body}.${last}`);
 }
 
-function paddingOf(config: ModelConfig, vocabSize: number): number {
+function parsePadding(config: ModelConfig, vocabSize: number): number {
   const id = config.get('pad_token_id', 0);
   if (Number.isInteger(id) && (id as number) >= 0 && (id as number) < vocabSize)
     return id as number;
-  throw config.refusal('pad_token_id', `a token below ${vocabSize}`, id);
+  throw config.refusalError('pad_token_id', `a token below ${vocabSize}`, id);
 }
 
 function count(config: ModelConfig, key: string, fallback: number): number {
@@ -121,11 +121,11 @@ function rotaryKeys(config: ModelConfig, layers: number): Partial<EncoderConfig>
   const types = config.get('layer_types', usual as JsonValue);
   const isKnown = (type: JsonValue): boolean => type === FULL || type === SLIDING;
   if (!Array.isArray(types) || types.length !== layers || !types.every(isKnown)) {
-    throw config.refusal('layer_types', `${layers} of "${FULL}" or "${SLIDING}"`, types);
+    throw config.refusalError('layer_types', `${layers} of "${FULL}" or "${SLIDING}"`, types);
   }
   const width = Math.floor(config.size('local_attention', 128) / 2);
   const rope = config.section('rope_parameters');
-  const thetaOf = (type: string, key: string, fallback: number): number => {
+  const parseTheta = (type: string, key: string, fallback: number): number => {
     const ownConfig = rope.section(type);
     ownConfig.requireOneOf('rope_type', ['default']);
     return ownConfig.positive('rope_theta', config.positive(key, fallback));
@@ -133,8 +133,8 @@ function rotaryKeys(config: ModelConfig, layers: number): Partial<EncoderConfig>
   config.requireOneOf('rope_scaling', [null]);
   return {
     windows: types.map((type) => (type === SLIDING ? width : null)),
-    ropeTheta: thetaOf(FULL as string, 'global_rope_theta', 160_000),
-    windowRopeTheta: thetaOf(SLIDING as string, 'local_rope_theta', 10_000),
+    ropeTheta: parseTheta(FULL as string, 'global_rope_theta', 160_000),
+    windowRopeTheta: parseTheta(SLIDING as string, 'local_rope_theta', 10_000),
   };
 }
 
@@ -147,17 +147,17 @@ function relativeKeys(config: ModelConfig, rows: number): Partial<EncoderConfig>
   const list = (typeof types === 'string' ? types.split('|') : types) as JsonValue;
   const isBoth =
     Array.isArray(list) && list.length === 2 && ['c2p', 'p2c'].every((text) => list.includes(text));
-  if (!isBoth) throw config.refusal('pos_att_type', '["p2c", "c2p"]', types);
+  if (!isBoth) throw config.refusalError('pos_att_type', '["p2c", "c2p"]', types);
   return { buckets: config.size('position_buckets', 256), maxDistance };
 }
 
-function poolingOf(config: ModelConfig): 'cls' | 'mean' {
+function parsePooling(config: ModelConfig): 'cls' | 'mean' {
   config.requireOneOf('classifier_pooling', ['cls', 'mean']);
   return config.get('classifier_pooling', 'cls') as 'cls' | 'mean';
 }
 
 /** Returns the current name of a tensor. Old files call the parameters of norms gamma and beta. */
-const modern = (name: string): string =>
+const parseModernKeys = (name: string): string =>
   name
     .replace(/LayerNorm\.gamma$/, 'LayerNorm.weight')
     .replace(/LayerNorm\.beta$/, 'LayerNorm.bias');
@@ -178,8 +178,8 @@ export function encoderLayout({ body, embedding, layer }: EncoderTraits, model: 
   return {
     transposed: new Set(),
     head: { has: (name) => !belongsToBody(name), replaces: false },
-    nameOf: (given) => {
-      const name = modern(given);
+    nameOf: (fileName) => {
+      const name = parseModernKeys(fileName);
       if (BUFFER.test(name)) return null;
       if (stateNames.has(name)) return name;
       const inside = `${body}.${name}`;
@@ -193,7 +193,7 @@ export function encoderLayout({ body, embedding, layer }: EncoderTraits, model: 
 }
 
 /** Returns the config.json of the model for transformers. */
-export function describeEncoder(body: Body): PretrainedDescription {
+export function describeEncoder(body: EncoderBodySizes): PretrainedDescription {
   const { traits, task, labels } = body;
   const { keys = BERT_KEYS, embedding = BERT_EMBEDDING, positions } = traits;
   const act = Object.entries(ACTIVATIONS).find(([, kind]) => kind === body.activation);
@@ -231,7 +231,7 @@ export function describeEncoder(body: Body): PretrainedDescription {
   return { config, transposed: [] };
 }
 
-function describeRotary({ windows, ropeTheta, windowRopeTheta }: Body): JsonObject {
+function describeRotary({ windows, ropeTheta, windowRopeTheta }: EncoderBodySizes): JsonObject {
   const width = windows.find((window) => window !== null) ?? 64;
   return {
     layer_types: windows.map((window) => (window === null ? FULL : SLIDING) as string),

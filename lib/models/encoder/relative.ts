@@ -12,16 +12,16 @@ import {
 } from '../../tensor/index.js';
 
 /** Relative positions of one forward. */
-export interface Distances {
+export interface RelativeDistances {
   /** A vector for each bucket, [2 buckets, C]. */
   readonly vectors: Tensor;
-  /** The bucket of query t and key s, [T, T] i32. */
+  /** Bucket of the distance from query t to key s, [T, T] i32. */
   readonly index: Tensor;
   /** Dropout of the vectors in training. */
   readonly dropout: number;
 }
 
-/** Score of padding: finite, and far below every other score. */
+/** Score of padding: finite, but far below all other scores. */
 const LOWEST = -1e30;
 const LOWEST_F16 = -65504;
 
@@ -32,7 +32,7 @@ const { fround } = Math;
  * larger distances share buckets by their logarithm. Computes in f32, as
  * make_log_bucket_position() of transformers does.
  */
-function bucketOf(distance: number, buckets: number, max: number): number {
+function distanceBucket(distance: number, buckets: number, max: number): number {
   const mid = Math.floor(buckets / 2);
   const far = Math.abs(distance);
   if (far <= mid) return distance;
@@ -45,7 +45,7 @@ function bucketOf(distance: number, buckets: number, max: number): number {
 export function distanceRows(length: number, buckets: number, max: number): Int32Array {
   const rows = new Int32Array(length * length);
   const ofDistance = Array.from({ length: 2 * length - 1 }, (_, i) => {
-    const bucket = bucketOf(i - length + 1, buckets, max);
+    const bucket = distanceBucket(i - length + 1, buckets, max);
     return Math.min(Math.max(bucket + buckets, 0), 2 * buckets - 1);
   });
   for (let t = 0; t < length; ++t) {
@@ -70,7 +70,7 @@ interface RelativeOptions {
 export function relativeAttention(
   [q, k, v]: readonly [Tensor, Tensor, Tensor],
   projections: readonly Linear[],
-  distances: Distances,
+  distances: RelativeDistances,
   { documents, dropout }: RelativeOptions,
 ): Tensor {
   const [queries, keys] = leading(projections, 2);
@@ -79,7 +79,7 @@ export function relativeAttention(
   // Each layer reads its own tensor, so autograd first adds the two gradients of this layer. A
   // recomputed layer adds in the same order and gets the same bits.
   const vectors = rate > 0 ? dropped(shared, rate) : shared.reshape(shared.shape);
-  const ofBuckets = (layer: Linear): Tensor =>
+  const gatherBuckets = (layer: Linear): Tensor =>
     layer
       .call(vectors)
       .reshape([vectors.size(0), H, D])
@@ -87,15 +87,15 @@ export function relativeAttention(
       .unsqueeze(0);
   const [heads, others] = [q.transpose(1, 2), k.transpose(1, 2)];
   const index = distances.index.reshape([1, 1, T, T]).expand([B, H, T, T]);
-  const byKey = matmul(heads, ofBuckets(keys).transpose(2, 3)).gather(3, index);
-  // Of key s and query t the table's row is that of t - s: gathered by key, then transposed.
+  const byKey = matmul(heads, gatherBuckets(keys).transpose(2, 3)).gather(3, index);
+  // The table's row for key s and query t is that of t - s: gather by key, then transpose.
   const turnedIndex = noGrad(() => distances.index.transpose(0, 1).contiguous());
-  const byQuery = matmul(others, ofBuckets(queries).transpose(2, 3))
+  const byQuery = matmul(others, gatherBuckets(queries).transpose(2, 3))
     .gather(3, turnedIndex.reshape([1, 1, T, T]).expand([B, H, T, T]))
     .transpose(2, 3);
   const scores = matmul(heads, others.transpose(2, 3)).add(byKey).add(byQuery);
   const scaled = scores.mul(1 / Math.sqrt(3 * D));
-  const weights = softmax(documents ? hiding(scaled, documents) : scaled);
+  const weights = softmax(documents ? hidePadding(scaled, documents) : scaled);
   return matmul(dropout > 0 ? dropped(weights, dropout) : weights, v.transpose(1, 2));
 }
 
@@ -103,7 +103,7 @@ export function relativeAttention(
  * Sets the scores of padding to the lowest value. As in transformers, a query at padding gives all
  * keys the same weight, and the loss of answers includes its output.
  */
-function hiding(scores: Tensor, documents: NonNullable<RelativeOptions['documents']>): Tensor {
+function hidePadding(scores: Tensor, documents: NonNullable<RelativeOptions['documents']>): Tensor {
   const keys = 'keys' in documents ? documents.keys : documents;
   const [B, T] = leading(keys.shape, 2);
   const hidden = noGrad(() => {

@@ -6,7 +6,7 @@ import { type MoeConfig, QWEN_FILES } from '../rotary/mixture.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of Ernie45Moe, and the mode of its activations. */
+/** Options of Ernie45Moe: sizes, and the mode of its activations. */
 export interface Ernie45MoeConfig extends FamilyConfig {
   /** The experts, including the shared ones. */
   moe: MoeConfig & { sharedHidden: number };
@@ -57,17 +57,20 @@ const TRAITS: RotaryTraits = {
  */
 export class Ernie45Moe extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: Ernie45MoeConfig) {
-    super(TRAITS, given);
+  constructor(options: Ernie45MoeConfig) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(
     TRAITS,
     (config: Ernie45MoeConfig) => new Ernie45Moe(config),
   );
 
-  /** models.fromPretrained() for such a folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads such a folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(
     dir: string,
     options: RotaryOptions & FolderOptions = {},

@@ -4,7 +4,7 @@ import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of an Ernie45, and the mode of its activations. */
+/** Options of Ernie45: sizes, and the mode of its activations. */
 export type Ernie45Config = FamilyConfig<'attentionBias'>;
 
 const TRAITS: RotaryTraits = {
@@ -31,14 +31,17 @@ const TRAITS: RotaryTraits = {
  */
 export class Ernie45 extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: Ernie45Config) {
-    super(TRAITS, given);
+  constructor(options: Ernie45Config) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: Ernie45Config) => new Ernie45(config));
 
-  /** models.fromPretrained() for an Ernie45 folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads an Ernie45 folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(
     dir: string,
     options: RotaryOptions & FolderOptions = {},

@@ -5,7 +5,7 @@ import { type MoeConfig, QWEN_FILES } from '../rotary/mixture.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of ExaoneMoe, and the mode of its activations. */
+/** Options of ExaoneMoe: sizes, and the mode of its activations. */
 export interface ExaoneMoeConfig extends FamilyConfig<'window'> {
   /** The experts, including the shared ones. */
   moe: MoeConfig & { sharedHidden: number };
@@ -54,14 +54,17 @@ const TRAITS: RotaryTraits = {
  */
 export class ExaoneMoe extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: ExaoneMoeConfig) {
-    super(TRAITS, given);
+  constructor(options: ExaoneMoeConfig) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: ExaoneMoeConfig) => new ExaoneMoe(config));
 
-  /** models.fromPretrained() for such a folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads such a folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(
     dir: string,
     options: RotaryOptions & FolderOptions = {},

@@ -4,7 +4,7 @@ import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { type RotaryTraits, SILU } from '../rotary/traits.js';
 
-/** Sizes of Exaone, and the mode of its activations. */
+/** Options of Exaone: sizes, and the mode of its activations. */
 export type ExaoneConfig = FamilyConfig;
 
 const TRAITS: RotaryTraits = {
@@ -41,14 +41,17 @@ const TRAITS: RotaryTraits = {
  */
 export class Exaone extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: ExaoneConfig) {
-    super(TRAITS, given);
+  constructor(options: ExaoneConfig) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: ExaoneConfig) => new Exaone(config));
 
-  /** models.fromPretrained() for such a folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads such a folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Exaone> {
     return readPretrained(dir, [Exaone.family], options);
   }

@@ -4,7 +4,7 @@ import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, POST_NORMS, type RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of an Exaone4, and the mode of its activations. */
+/** Options of Exaone4: sizes, and the mode of its activations. */
 export type Exaone4Config = FamilyConfig<'window'>;
 
 const TRAITS: RotaryTraits = {
@@ -26,14 +26,17 @@ const TRAITS: RotaryTraits = {
  */
 export class Exaone4 extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: Exaone4Config) {
-    super(TRAITS, given);
+  constructor(options: Exaone4Config) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: Exaone4Config) => new Exaone4(config));
 
-  /** models.fromPretrained() for an Exaone4 folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads an Exaone4 folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(
     dir: string,
     options: RotaryOptions & FolderOptions = {},

@@ -13,7 +13,7 @@ import { parseRotaryConfig } from '../rotary/pretrained.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { type BlockNorms, ONE_NORM, PRE_NORMS, type RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of a Falcon, and the mode of its activations. */
+/** Options of Falcon: sizes, and the mode of its activations. */
 export interface FalconConfig extends FamilyConfig<'attentionBias' | 'parallel'> {
   /** Norms of a parallel block: one for both branches, or one for each. Default 1. */
   norms?: 1 | 2;
@@ -22,7 +22,7 @@ export interface FalconConfig extends FamilyConfig<'attentionBias' | 'parallel'>
 const TWO_NORMS: BlockNorms = { attention: ['ln_attn', null], mlp: ['ln_mlp', null] };
 
 /** The declaration of models with `block`; `parallel` is the block without this setting. */
-const traitsOf = (block: BlockNorms, parallel: BlockNorms): RotaryTraits => ({
+const createTraits = (block: BlockNorms, parallel: BlockNorms): RotaryTraits => ({
   name: 'Falcon',
   modelType: 'falcon',
   architecture: 'FalconForCausalLM',
@@ -45,7 +45,7 @@ const traitsOf = (block: BlockNorms, parallel: BlockNorms): RotaryTraits => ({
   only: { alibi: [false], hidden_dropout: [0] },
   defaults: { max_position_embeddings: 2048, tie_word_embeddings: true },
 });
-const [ONE, TWO] = [traitsOf(PRE_NORMS, ONE_NORM), traitsOf(TWO_NORMS, TWO_NORMS)];
+const [ONE, TWO] = [createTraits(PRE_NORMS, ONE_NORM), createTraits(TWO_NORMS, TWO_NORMS)];
 
 /**
  * Language models published as Falcon 7B, 40B, 180B, 11B. Source: Almazrouei et al. 2023;
@@ -62,7 +62,7 @@ export class Falcon extends RotaryLM {
     this.norms = requireOneOf('Falcon norms', norms, [1, 2]);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family: Family<Falcon, RotaryOptions> = {
     ...rotaryFamily(ONE, (config: FalconConfig) => new Falcon(config)),
     build: (folder, options) => new Falcon({ ...parse(folder), ...options }),
@@ -80,7 +80,10 @@ export class Falcon extends RotaryLM {
     return { ...description, config: { ...description.config, ...keys } };
   }
 
-  /** models.fromPretrained() for a Falcon folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads a Falcon folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Falcon> {
     return readPretrained(dir, [Falcon.family], options);
   }
@@ -94,6 +97,6 @@ function parse({ config, tensors }: ModelFolder): FalconConfig {
   const num_kv_heads = isNew ? config.size('num_kv_heads', heads) : older;
   const norms = config.size('num_ln_in_parallel_attn', isNew ? 2 : 1, isNew ? 2 : 1) as 1 | 2;
   if (isNew) config.requireOneOf('parallel_attn', [true]);
-  const folder = { tensors, config: config.changed({ num_kv_heads }) };
+  const folder = { tensors, config: config.withContent({ num_kv_heads }) };
   return { ...parseRotaryConfig(norms === 2 ? TWO : ONE, folder), norms };
 }

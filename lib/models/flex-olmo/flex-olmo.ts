@@ -5,7 +5,7 @@ import { type MoeConfig, QWEN_FILES } from '../rotary/mixture.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { POST_NORMS, type RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of FlexOlmo, and the mode of its activations. */
+/** Options of FlexOlmo: sizes, and the mode of its activations. */
 export interface FlexOlmoConfig extends FamilyConfig<'attentionBias' | 'routerAuxLossCoef'> {
   /** The experts. */
   moe: MoeConfig;
@@ -43,14 +43,17 @@ const TRAITS: RotaryTraits = {
  */
 export class FlexOlmo extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: FlexOlmoConfig) {
-    super(TRAITS, given);
+  constructor(options: FlexOlmoConfig) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: FlexOlmoConfig) => new FlexOlmo(config));
 
-  /** models.fromPretrained() for such a folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads such a folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(
     dir: string,
     options: RotaryOptions & FolderOptions = {},

@@ -4,7 +4,7 @@ import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import type { RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of a Gemma, and the mode of its activations. */
+/** Options of Gemma: sizes, and the mode of its activations. */
 export type GemmaConfig = FamilyConfig<'attentionBias'>;
 
 const TRAITS: RotaryTraits = {
@@ -33,14 +33,17 @@ const TRAITS: RotaryTraits = {
  */
 export class Gemma extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: GemmaConfig) {
-    super(TRAITS, given);
+  constructor(options: GemmaConfig) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: GemmaConfig) => new Gemma(config));
 
-  /** models.fromPretrained() for a Gemma folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads a Gemma folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Gemma> {
     return readPretrained(dir, [Gemma.family], options);
   }

@@ -4,7 +4,7 @@ import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { NORMS_AROUND, type RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of a Gemma2, and the mode of its activations. */
+/** Options of Gemma2: sizes, and the mode of its activations. */
 export type Gemma2Config = FamilyConfig<'attentionBias' | 'window' | 'scales'>;
 
 const TRAITS: RotaryTraits = {
@@ -37,14 +37,17 @@ const TRAITS: RotaryTraits = {
  */
 export class Gemma2 extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: Gemma2Config) {
-    super(TRAITS, given);
+  constructor(options: Gemma2Config) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: Gemma2Config) => new Gemma2(config));
 
-  /** models.fromPretrained() for a Gemma2 folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads a Gemma2 folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Gemma2> {
     return readPretrained(dir, [Gemma2.family], options);
   }

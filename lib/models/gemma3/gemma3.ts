@@ -4,7 +4,7 @@ import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, NORMS_AROUND, type RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of a Gemma3, and the mode of its activations. */
+/** Options of Gemma3: sizes, and the mode of its activations. */
 export type Gemma3Config = FamilyConfig<'attentionBias' | 'window' | 'windowRopeTheta' | 'scales'>;
 
 const TRAITS: RotaryTraits = {
@@ -49,14 +49,17 @@ const TRAITS: RotaryTraits = {
  */
 export class Gemma3 extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: Gemma3Config) {
-    super(TRAITS, given);
+  constructor(options: Gemma3Config) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: Gemma3Config) => new Gemma3(config));
 
-  /** models.fromPretrained() for a Gemma3 folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads a Gemma3 folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Gemma3> {
     return readPretrained(dir, [Gemma3.family], options);
   }

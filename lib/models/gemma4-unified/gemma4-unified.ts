@@ -5,7 +5,7 @@ import type { RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, NORMS_AROUND, type RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of a Gemma4Unified, and the mode of its activations. */
+/** Options of Gemma4Unified: sizes, and the mode of its activations. */
 export type Gemma4UnifiedConfig = Omit<Gemma4Config, 'moe'>;
 
 const TRAITS: RotaryTraits = {
@@ -60,17 +60,20 @@ const TRAITS: RotaryTraits = {
  */
 export class Gemma4Unified extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: Gemma4UnifiedConfig) {
-    super(TRAITS, given);
+  constructor(options: Gemma4UnifiedConfig) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(
     TRAITS,
     (config: Gemma4UnifiedConfig) => new Gemma4Unified(config),
   );
 
-  /** models.fromPretrained() for such a folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads such a folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(
     dir: string,
     options: RotaryOptions & FolderOptions = {},

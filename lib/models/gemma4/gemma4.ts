@@ -4,7 +4,7 @@ import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, NORMS_AROUND, type RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of a Gemma4, and the mode of its activations. */
+/** Options of Gemma4: sizes, and the mode of its activations. */
 export type Gemma4Config = FamilyConfig<
   | 'attentionBias'
   | 'window'
@@ -80,14 +80,17 @@ const TRAITS: RotaryTraits = {
  */
 export class Gemma4 extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: Gemma4Config) {
-    super(TRAITS, given);
+  constructor(options: Gemma4Config) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: Gemma4Config) => new Gemma4(config));
 
-  /** models.fromPretrained() for a Gemma4 folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads a Gemma4 folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Gemma4> {
     return readPretrained(dir, [Gemma4.family], options);
   }

@@ -4,7 +4,7 @@ import { F32, type GgufMetadata, type WrittenValue } from '../../checkpoint/inde
 import { formatValue } from '../../runtime/format-value.js';
 import { argumentError } from '../../runtime/input-errors.js';
 import { required } from '../../runtime/required.js';
-import { type LatentSizes, type RotarySizes, windowsOf } from '../rotary/config.js';
+import { type LatentSizes, type RotarySizes, readWindows } from '../rotary/config.js';
 import type { DeltaSizes } from '../rotary/delta-config.js';
 import type { MoeSizes } from '../rotary/mixture.js';
 import { rotaryRule, type YarnScaling } from '../rotary/rope-scaling.js';
@@ -80,14 +80,14 @@ function kindsOf(sizes: RotarySizes): Entries {
   const firstShared = layers - (sharedKeys?.layers ?? 0);
   const isDoubled = (layer: number): boolean =>
     sharedKeys?.doubled === true && layer >= firstShared;
-  const isFull = windowsOf(sizes).map((window) => window === null);
+  const isFull = readWindows(sizes).map((window) => window === null);
   // llama.cpp reads keys of the last layer without a window, and of the layer before it.
   if (sharedKeys && (!isFull[firstShared - 1] || isFull[firstShared - 2] !== false)) {
     const expected = 'after a layer with a window and one without';
     throw lostError('sharedKeys', expected, sharedKeys.layers);
   }
   const perLayer = (of: (window: number | null, layer: number) => number): Int32Array =>
-    Int32Array.from(windowsOf(sizes), of);
+    Int32Array.from(readWindows(sizes), of);
   return {
     'attention.head_count_kv': perLayer((window) =>
       window === null ? (full?.kvHeads ?? kvHeads) : kvHeads,
@@ -292,7 +292,7 @@ function gemmaScale(name: string, { layers, channels, heads, headDim }: RotarySi
 }
 
 function windowOf({ name, window }: GgufArchitecture, sizes: RotarySizes): Entries {
-  const windows = windowsOf(sizes);
+  const windows = readWindows(sizes);
   const width = windows.find((window) => window !== null && window < sizes.maxSeq) ?? null;
   if (!window) {
     if (width !== null) throw lostError('window', `no window in ${name}`, width);

@@ -4,7 +4,7 @@ import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of a Glm, and the mode of its activations. */
+/** Options of Glm: sizes, and the mode of its activations. */
 export type GlmConfig = FamilyConfig<'attentionBias' | 'partialRotaryFactor'>;
 
 const TRAITS: RotaryTraits = {
@@ -30,14 +30,17 @@ const TRAITS: RotaryTraits = {
  */
 export class Glm extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: GlmConfig) {
-    super(TRAITS, given);
+  constructor(options: GlmConfig) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: GlmConfig) => new Glm(config));
 
-  /** models.fromPretrained() for a Glm folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads a Glm folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Glm> {
     return readPretrained(dir, [Glm.family], options);
   }

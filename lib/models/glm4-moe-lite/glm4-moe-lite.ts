@@ -5,7 +5,7 @@ import { type MoeConfig, QWEN_FILES } from '../rotary/mixture.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of Glm4MoeLite, and the mode of its activations. */
+/** Options of Glm4MoeLite: sizes, and the mode of its activations. */
 export interface Glm4MoeLiteConfig extends FamilyConfig<'attentionBias' | 'latent'> {
   /** The experts, including the shared ones. */
   moe: MoeConfig & { sharedHidden: number };
@@ -56,17 +56,20 @@ const TRAITS: RotaryTraits = {
  */
 export class Glm4MoeLite extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: Glm4MoeLiteConfig) {
-    super(TRAITS, given);
+  constructor(options: Glm4MoeLiteConfig) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(
     TRAITS,
     (config: Glm4MoeLiteConfig) => new Glm4MoeLite(config),
   );
 
-  /** models.fromPretrained() for such a folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads such a folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(
     dir: string,
     options: RotaryOptions & FolderOptions = {},

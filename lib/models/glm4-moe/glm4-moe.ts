@@ -5,7 +5,7 @@ import { type MoeConfig, QWEN_FILES } from '../rotary/mixture.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of a Glm4Moe, and the mode of its activations. */
+/** Options of Glm4Moe: sizes, and the mode of its activations. */
 export interface Glm4MoeConfig
   extends FamilyConfig<'attentionBias' | 'partialRotaryFactor' | 'qkNorm'> {
   /** The experts, including the shared ones. */
@@ -50,14 +50,17 @@ const TRAITS: RotaryTraits = {
  */
 export class Glm4Moe extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: Glm4MoeConfig) {
-    super(TRAITS, given);
+  constructor(options: Glm4MoeConfig) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: Glm4MoeConfig) => new Glm4Moe(config));
 
-  /** models.fromPretrained() for a Glm4Moe folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads a Glm4Moe folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(
     dir: string,
     options: RotaryOptions & FolderOptions = {},

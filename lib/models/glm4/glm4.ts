@@ -4,7 +4,7 @@ import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of a Glm4, and the mode of its activations. */
+/** Options of Glm4: sizes, and the mode of its activations. */
 export type Glm4Config = FamilyConfig<'attentionBias' | 'partialRotaryFactor'>;
 
 const TRAITS: RotaryTraits = {
@@ -36,14 +36,17 @@ const TRAITS: RotaryTraits = {
  */
 export class Glm4 extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: Glm4Config) {
-    super(TRAITS, given);
+  constructor(options: Glm4Config) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: Glm4Config) => new Glm4(config));
 
-  /** models.fromPretrained() for a Glm4 folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads a Glm4 folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Glm4> {
     return readPretrained(dir, [Glm4.family], options);
   }

@@ -4,7 +4,7 @@ import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import type { RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of GptBigCode, and the mode of its activations. */
+/** Options of GptBigCode: sizes, and the mode of its activations. */
 export type GptBigCodeConfig = FamilyConfig<'residualDropout'>;
 
 const TRAITS: RotaryTraits = {
@@ -55,17 +55,20 @@ const TRAITS: RotaryTraits = {
  */
 export class GptBigCode extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: GptBigCodeConfig) {
-    super(TRAITS, given);
+  constructor(options: GptBigCodeConfig) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(
     TRAITS,
     (config: GptBigCodeConfig) => new GptBigCode(config),
   );
 
-  /** models.fromPretrained() for such a folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads such a folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(
     dir: string,
     options: RotaryOptions & FolderOptions = {},

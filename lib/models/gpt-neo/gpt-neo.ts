@@ -4,7 +4,7 @@ import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import type { RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of GptNeo, and the mode of its activations. */
+/** Options of GptNeo: sizes, and the mode of its activations. */
 export type GptNeoConfig = FamilyConfig<'window' | 'residualDropout'>;
 
 const TRAITS: RotaryTraits = {
@@ -55,14 +55,17 @@ const TRAITS: RotaryTraits = {
  */
 export class GptNeo extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: GptNeoConfig) {
-    super(TRAITS, given);
+  constructor(options: GptNeoConfig) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: GptNeoConfig) => new GptNeo(config));
 
-  /** models.fromPretrained() for such a folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads such a folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<GptNeo> {
     return readPretrained(dir, [GptNeo.family], options);
   }

@@ -4,7 +4,7 @@ import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, PRE_NORMS, type RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of a GptNeoX, and the mode of its activations. */
+/** Options of GptNeoX: sizes, and the mode of its activations. */
 export type GptNeoXConfig = FamilyConfig<'attentionBias' | 'partialRotaryFactor' | 'parallel'>;
 
 const TRAITS: RotaryTraits = {
@@ -36,14 +36,17 @@ const TRAITS: RotaryTraits = {
  */
 export class GptNeoX extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: GptNeoXConfig) {
-    super(TRAITS, given);
+  constructor(options: GptNeoXConfig) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: GptNeoXConfig) => new GptNeoX(config));
 
-  /** models.fromPretrained() for a GptNeoX folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads a GptNeoX folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(
     dir: string,
     options: RotaryOptions & FolderOptions = {},

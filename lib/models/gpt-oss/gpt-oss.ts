@@ -12,7 +12,7 @@ import { parseRotaryConfig } from '../rotary/pretrained.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of a GptOss, and the mode of its activations. */
+/** Options of GptOss: sizes, and the mode of its activations. */
 export interface GptOssConfig
   extends FamilyConfig<'attentionBias' | 'window' | 'routerAuxLossCoef'> {
   /** The experts; their width defaults to `hidden`. */
@@ -61,9 +61,9 @@ const ROPE = {
   original_max_position_embeddings: 4096,
 };
 
-function withRope({ config, tensors }: ModelFolder): ModelFolder {
+function addRope({ config, tensors }: ModelFolder): ModelFolder {
   const isThere = ['rope_parameters', 'rope_scaling'].some((key) => config.get(key) !== null);
-  return { tensors, config: isThere ? config : config.changed({ rope_scaling: ROPE }) };
+  return { tensors, config: isThere ? config : config.withContent({ rope_scaling: ROPE }) };
 }
 
 /**
@@ -72,15 +72,15 @@ function withRope({ config, tensors }: ModelFolder): ModelFolder {
  */
 export class GptOss extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: GptOssConfig) {
-    super(TRAITS, given);
+  constructor(options: GptOssConfig) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family: Family<GptOss, RotaryOptions> = {
     ...rotaryFamily(TRAITS, (config: GptOssConfig) => new GptOss(config)),
     build: (folder, options) =>
-      new GptOss({ ...(parseRotaryConfig(TRAITS, withRope(folder)) as GptOssConfig), ...options }),
+      new GptOss({ ...(parseRotaryConfig(TRAITS, addRope(folder)) as GptOssConfig), ...options }),
   };
 
   protected override described(): PretrainedDescription {
@@ -93,7 +93,10 @@ export class GptOss extends RotaryLM {
       : { ...description, config: { ...description.config, ...plain } };
   }
 
-  /** models.fromPretrained() for a GptOss folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads a GptOss folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<GptOss> {
     return readPretrained(dir, [GptOss.family], options);
   }

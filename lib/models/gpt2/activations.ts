@@ -1,4 +1,4 @@
-// Device memory of GPT-2's activations in training, by closed formulas.
+// Computes the device memory of GPT-2's activations in training, by closed formulas.
 import { type DType, dtypeSize } from '../../runtime/dtype.js';
 import type { BlockActivations } from '../activation-shape.js';
 import type { GPT2Config } from './config.js';
@@ -70,7 +70,7 @@ export function gpt2ActivationBytes(
   return { held, peak: restored + rebuilt + BACKWARD * c };
 }
 
-/** The same sizes for one token of one block. */
+/** Returns the same sizes for one token of one block. */
 export function gpt2BlockActivations({ channels, heads }: GPT2Config): BlockActivations {
   return {
     kept: BLOCK * channels,

@@ -68,7 +68,7 @@ const CONFIG: OptionNames<GPT2Config> = {
 };
 
 /** @internal initializerRange of `config`, or that of the published models. */
-export const initializerRangeOf = ({ initializerRange = 0.02 }: GPT2Config): number =>
+export const resolveInitializerRange = ({ initializerRange = 0.02 }: GPT2Config): number =>
   initializerRange;
 
 const published = { vocabSize: 50257, maxSeq: 1024 };
@@ -92,9 +92,9 @@ const configs: Record<string, GPT2Config> = {
  * The sizes of "tiny", "124M", "355M", "774M", "1558M", "10B", "13B" or "40B" (with or without
  * "gpt2-"). Throws DS_ARGUMENT.
  */
-export function publishedGpt2(name: string): GPT2Config {
-  const found = configs[name.replace(/^gpt2-/, '')];
-  if (found) return { ...found };
+export function findPublishedGpt2(name: string): GPT2Config {
+  const sizes = configs[name.replace(/^gpt2-/, '')];
+  if (sizes) return { ...sizes };
   throw new DsError({
     code: 'DS_ARGUMENT',
     op: 'GPT2.config',
@@ -104,12 +104,13 @@ export function publishedGpt2(name: string): GPT2Config {
 }
 
 /**
- * Returns `given` by its own names. Throws DS_ARGUMENT for an unknown option and for invalid sizes.
+ * Returns `options` by its own names. Throws DS_ARGUMENT for an unknown option and for invalid
+ * sizes.
  */
-export function readGpt2Config(given: GPT2Config): GPT2Config {
-  const config = readOptions('GPT2', given, CONFIG);
+export function readGpt2Config(options: GPT2Config): GPT2Config {
+  const config = readOptions('GPT2', options, CONFIG);
   for (const size of SIZES) requireInteger(`GPT2 ${size}`, config[size], 1);
-  requireFinite('GPT2 initializerRange', initializerRangeOf(config), 0);
+  requireFinite('GPT2 initializerRange', resolveInitializerRange(config), 0);
   if (config.channels % config.heads === 0) return config;
   throw new DsError({
     code: 'DS_ARGUMENT',

@@ -22,20 +22,20 @@ import {
   type Tensor,
 } from '../../tensor/index.js';
 import type { BlockActivations } from '../activation-shape.js';
-import { streaming, streamOf } from '../block-layers.js';
+import { flattenStream, streaming } from '../block-layers.js';
 import { CausalLM } from '../causal-lm.js';
-import { requireOwnTokens, running, scaled } from '../layer-factors.js';
+import { listRunning, requireOwnTokens, scaleBranch } from '../layer-factors.js';
 import { type Family, type FolderOptions, readPretrained } from '../model-folder.js';
 import { inRows, type Places } from '../places.js';
 import { TiedHead } from '../tied-head.js';
-import { aroundChosen, chosenFor, type DrawnTokens, drawTokens } from '../token-drop.js';
+import { type DrawnTokens, drawTokens, replaceChosen, selectChosen } from '../token-drop.js';
 import { gpt2BlockActivations } from './activations.js';
 import {
+  findPublishedGpt2,
   type GPT2Config,
   type GPT2Options,
-  initializerRangeOf,
-  publishedGpt2,
   readGpt2Config,
+  resolveInitializerRange,
 } from './config.js';
 import { describeGpt2, GPT2_FOLDERS, parseGpt2Config } from './pretrained.js';
 
@@ -44,7 +44,7 @@ import { describeGpt2, GPT2_FOLDERS, parseGpt2Config } from './pretrained.js';
  * number.
  */
 const residualStddev = (config: GPT2Config): number =>
-  initializerRangeOf(config) / Math.sqrt(2 * config.layers);
+  resolveInitializerRange(config) / Math.sqrt(2 * config.layers);
 
 const weightInit = (stddev: number) => ({ weightInit: normal(stddev), biasInit: zeros });
 
@@ -68,7 +68,7 @@ export class Mlp extends Module {
     if (fused) this.activation = (x) => x;
     else this.activation = selective ? (x) => recomputed(geluTanh, x) : geluTanh;
     const Expansion = fused ? LinearGelu : Linear;
-    this.c_fc = new Expansion(channels, 4 * channels, weightInit(initializerRangeOf(config)));
+    this.c_fc = new Expansion(channels, 4 * channels, weightInit(resolveInitializerRange(config)));
     this.c_proj = new Linear(4 * channels, channels, weightInit(residualStddev(config)));
   }
 
@@ -102,19 +102,19 @@ export class GPT2Block extends Module {
     this.attn = new CausalSelfAttention(
       channels,
       heads,
-      weightInit(initializerRangeOf(config)),
+      weightInit(resolveInitializerRange(config)),
       weightInit(residualStddev(config)),
     );
     this.ln_2 = new LayerNorm(channels);
     this.mlp = new Mlp(config);
     this.dropoutRate = config.dropout ?? 0;
     const selective = config.activationCheckpointing === 'selective';
-    this.normalize = selective ? normalizedAgain : normalizeBranch;
+    this.normalize = selective ? recomputeNormalized : normalizeBranch;
   }
 
   /**
-   * The stream is branch + residual, or branch if residual is null; returns the next pair. `factor`
-   * scales the block's contribution to the stream.
+   * Runs the block. The stream is branch + residual, or branch if residual is null; returns the
+   * next pair. `factor` scales the block's contribution to the stream.
    */
   override forward(
     branch: Tensor,
@@ -124,9 +124,9 @@ export class GPT2Block extends Module {
     factor = 1,
   ): [Tensor, Tensor] {
     const [stream, x] = this.normalize(branch, residual, this.ln_1);
-    const attended = scaled(this.drop(this.attn.call(x, cache, documents)), factor);
+    const attended = scaleBranch(this.drop(this.attn.call(x, cache, documents)), factor);
     const [next, y] = this.normalize(attended, stream, this.ln_2);
-    return [scaled(this.drop(this.mlp.call(y)), factor), next];
+    return [scaleBranch(this.drop(this.mlp.call(y)), factor), next];
   }
 
   private drop(x: Tensor): Tensor {
@@ -144,10 +144,10 @@ function normalizeBranch(
 }
 
 /**
- * As normalized(), but backward recomputes the second result from the first one instead of saving
- * it.
+ * Returns the same results as normalized(), but recomputes the second from the first in the
+ * backward instead of saving it.
  */
-function normalizedAgain(
+function recomputeNormalized(
   branch: Tensor,
   residual: Tensor | null,
   norm: LayerNorm,
@@ -158,7 +158,7 @@ function normalizedAgain(
 }
 
 /** A block on the stream, or on the tokens `chosen` [B, R] of it, each in its document. */
-function onChosen(
+function runOnChosen(
   [branch, residual]: [Tensor, Tensor | null],
   chosen: Tensor | null,
   documents: Tensor | null,
@@ -167,10 +167,10 @@ function onChosen(
   if (!chosen) return through(branch, residual, documents);
   const stream = residual ? branch.add(residual) : branch;
   const within = documents?.gather(1, chosen) ?? null;
-  return [aroundChosen(stream, chosen, (part) => sum(through(part, null, within))), null];
+  return [replaceChosen(stream, chosen, (part) => sumStream(through(part, null, within))), null];
 }
 
-const sum = ([branch, residual]: [Tensor, Tensor]): Tensor => branch.add(residual);
+const sumStream = ([branch, residual]: [Tensor, Tensor]): Tensor => branch.add(residual);
 
 /** Embeddings, blocks and the last norm, under the names of Hugging Face's GPT2Model. */
 export class Transformer extends Module {
@@ -187,7 +187,7 @@ export class Transformer extends Module {
   constructor(private readonly config: GPT2Config) {
     super();
     const { vocabSize, maxSeq, channels, layers } = config;
-    const stddev = initializerRangeOf(config);
+    const stddev = resolveInitializerRange(config);
     this.wte = new Embedding(vocabSize, channels, normal(stddev));
     this.wpe = new Embedding(maxSeq, channels, normal(stddev));
     this.h = Array.from({ length: layers }, () => new GPT2Block(config));
@@ -202,15 +202,15 @@ export class Transformer extends Module {
     const patternOf = (layer: number) => this.h[layer]?.attn.sparsity ?? null;
     const drawn = drawTokens(embedded, places.layerTokens, patternOf);
     const out = keepsInputsOnly
-      ? this.checkpointed(embedded, places, drawn)
-      : this.fused(embedded, places, drawn);
+      ? this.runCheckpointed(embedded, places, drawn)
+      : this.runFused(embedded, places, drawn);
     drawn?.chosen.dispose();
     return out;
   }
 
   /**
-   * @internal The same as pipeline layers: the stream and the last branch, not yet added, pass
-   * between layers.
+   * @internal Returns the transformer as pipeline layers, which pass on the stream and the last
+   * branch, not yet added.
    */
   pipelineLayers(): PipelineLayer[] {
     const embedding = (tokens: Values): Tensor => scope(() => this.embed(tokens as Tensor, inRows));
@@ -225,7 +225,7 @@ export class Transformer extends Module {
       })),
       {
         modules: [this.ln_f],
-        forward: (values) => scope(() => normalizeBranch(...streamOf(values), this.ln_f)[1]),
+        forward: (values) => scope(() => normalizeBranch(...flattenStream(values), this.ln_f)[1]),
       },
     ];
   }
@@ -238,39 +238,45 @@ export class Transformer extends Module {
     return this.training ? dropout(sum, this.config.dropout ?? 0) : sum;
   }
 
-  /** Every addition to the stream is part of a normalization; the branch is freed after it. */
-  private fused(
+  /**
+   * Runs the blocks. Every addition to the stream is part of a normalization; the branch is freed
+   * after it.
+   */
+  private runFused(
     x: Tensor,
     { caches, documents, factors }: Places,
     drawn: DrawnTokens | null,
   ): Tensor {
     let [branch, residual]: [Tensor, Tensor | null] = [x, null];
-    for (const { layer, index, factor } of running(this.h, factors)) {
+    for (const { layer, index, factor } of listRunning(this.h, factors)) {
       const used = [branch, residual];
       const cache = caches?.[index] ?? null;
       const through = (b: Tensor, r: Tensor | null, within: Tensor | null) =>
         layer.call(b, r, cache, within, factor);
       [branch, residual] = scope(() =>
-        onChosen([branch, residual], chosenFor(drawn, index), documents, through),
+        runOnChosen([branch, residual], selectChosen(drawn, index), documents, through),
       );
       for (const tensor of used) tensor?.dispose();
     }
     return scope(() => normalizeBranch(branch, residual, this.ln_f)[1]);
   }
 
-  /** Keeps one tensor per segment after the forward. The same sums as fused(), bit for bit. */
-  private checkpointed(
+  /**
+   * Runs the blocks in segments and keeps one tensor per segment. The sums are those of runFused(),
+   * bit for bit.
+   */
+  private runCheckpointed(
     x: Tensor,
     { documents, factors }: Places,
     drawn: DrawnTokens | null,
   ): Tensor {
-    const layers = running(this.h, factors).map(
+    const layers = listRunning(this.h, factors).map(
       ({ layer, index, factor }) =>
         (input: Tensor, within: Tensor | null, chosen: Tensor | null) => {
           const through = (b: Tensor, r: Tensor | null, some: Tensor | null) =>
             layer.call(b, r, null, some, factor);
-          const seen = chosenFor(drawn, index, chosen);
-          const [branch, residual] = onChosen([input, null], seen, within, through);
+          const seen = selectChosen(drawn, index, chosen);
+          const [branch, residual] = runOnChosen([input, null], seen, within, through);
           return residual ? branch.add(residual) : branch;
         },
     );
@@ -294,9 +300,9 @@ export class GPT2 extends CausalLM {
   readonly config: GPT2Config;
 
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: GPT2Config) {
+  constructor(options: GPT2Config) {
     super();
-    const config = readGpt2Config(given);
+    const config = readGpt2Config(options);
     this.config = config;
     this.transformer = new Transformer(config);
     this.lm_head = new TiedHead(this.transformer.wte);
@@ -304,7 +310,7 @@ export class GPT2 extends CausalLM {
 
   /** The sizes of "tiny", "124M", "355M", "774M", "1558M" or "10B" (with or without "gpt2-"). */
   static config(name: string): GPT2Config {
-    return publishedGpt2(name);
+    return findPublishedGpt2(name);
   }
 
   /**

@@ -6,7 +6,7 @@ import type { PretrainedDescription } from '../../nn/pretrained-description.js';
 import { required } from '../../runtime/required.js';
 import { MAX_LAYERS } from '../model-config.js';
 import type { ModelFolder } from '../model-folder.js';
-import { type GPT2Config, type GPT2Sizes, initializerRangeOf } from './config.js';
+import { type GPT2Config, type GPT2Sizes, resolveInitializerRange } from './config.js';
 
 /** Constants of these layers. */
 const LAYER_NORM_EPSILON = 1e-5;
@@ -73,7 +73,7 @@ export function parseGpt2Config({ config, tensors }: ModelFolder): GPT2Sizes {
   const layers = config.size('n_layer', null, MAX_LAYERS);
   const last = `h.${layers - 1}.ln_1.weight`;
   if (!tensors.has(last) && !tensors.has(PREFIX + last)) {
-    throw config.refusal('n_layer', `weights of ${layers} layers`, `none called ${last}`);
+    throw config.refusalError('n_layer', `weights of ${layers} layers`, `none called ${last}`);
   }
   const [vocabSize, maxSeq] = [config.size('vocab_size'), config.size('n_positions')];
   const initializerRange = config.positive('initializer_range', 0.02);
@@ -81,7 +81,7 @@ export function parseGpt2Config({ config, tensors }: ModelFolder): GPT2Sizes {
 }
 
 /** The width of the MLPs if redundancyClean() has shrunk all of them; else null. */
-function innerOf(model: Module, channels: number): number | null {
+function readInner(model: Module, channels: number): number | null {
   const biases = [...model.namedParameters()].filter(([name]) => name.endsWith('.mlp.c_fc.bias'));
   const [inner, ...others] = new Set(biases.map(([, { region }]) => required(region.whole[0])));
   return inner === undefined || others.length > 0 || inner === 4 * channels ? null : inner;
@@ -105,11 +105,11 @@ export function describeGpt2(
     n_embd: channels,
     n_layer: layers,
     n_head: heads,
-    n_inner: innerOf(model, channels),
+    n_inner: readInner(model, channels),
     activation_function: 'gelu_new',
     layer_norm_epsilon: LAYER_NORM_EPSILON,
     ...(dropout !== null && { embd_pdrop: dropout, resid_pdrop: dropout, attn_pdrop: 0 }),
-    initializer_range: initializerRangeOf(sizes),
+    initializer_range: resolveInitializerRange(sizes),
     tie_word_embeddings: true,
     bos_token_id: Math.min(END_OF_TEXT, vocabSize - 1),
     eos_token_id: Math.min(END_OF_TEXT, vocabSize - 1),

@@ -4,7 +4,7 @@ import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { type BlockNorms, COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of a GptJ, and the mode of its activations. */
+/** Options of GptJ: sizes, and the mode of its activations. */
 export type GptJConfig = FamilyConfig<'partialRotaryFactor'>;
 
 /** A block with one norm before both branches. */
@@ -45,14 +45,17 @@ const TRAITS: RotaryTraits = {
  */
 export class GptJ extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: GptJConfig) {
-    super(TRAITS, given);
+  constructor(options: GptJConfig) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: GptJConfig) => new GptJ(config));
 
-  /** models.fromPretrained() for a GptJ folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads a GptJ folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<GptJ> {
     return readPretrained(dir, [GptJ.family], options);
   }

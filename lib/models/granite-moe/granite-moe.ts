@@ -5,7 +5,7 @@ import type { MoeConfig } from '../rotary/mixture.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import type { RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of a GraniteMoe, and the mode of its activations. */
+/** Options of GraniteMoe: sizes, and the mode of its activations. */
 export interface GraniteMoeConfig
   extends FamilyConfig<'attentionBias' | 'scales' | 'routerAuxLossCoef'> {
   /** The experts; their width defaults to `hidden`. */
@@ -47,18 +47,19 @@ const TRAITS: RotaryTraits = {
  */
 export class GraniteMoe extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: GraniteMoeConfig) {
-    super(TRAITS, given);
+  constructor(options: GraniteMoeConfig) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(
     TRAITS,
     (config: GraniteMoeConfig) => new GraniteMoe(config),
   );
 
   /**
-   * models.fromPretrained() for a GraniteMoe folder. Rejects with DS_CHECKPOINT for other models.
+   * Loads a GraniteMoe folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for
+   * other models.
    */
   static fromPretrained(
     dir: string,

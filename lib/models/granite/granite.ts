@@ -4,7 +4,7 @@ import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import type { RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of a Granite, and the mode of its activations. */
+/** Options of Granite: sizes, and the mode of its activations. */
 export type GraniteConfig = FamilyConfig<'attentionBias' | 'mlpBias' | 'scales'>;
 
 const TRAITS: RotaryTraits = {
@@ -28,14 +28,17 @@ const TRAITS: RotaryTraits = {
  */
 export class Granite extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: GraniteConfig) {
-    super(TRAITS, given);
+  constructor(options: GraniteConfig) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: GraniteConfig) => new Granite(config));
 
-  /** models.fromPretrained() for a Granite folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads a Granite folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(
     dir: string,
     options: RotaryOptions & FolderOptions = {},

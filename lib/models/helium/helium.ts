@@ -4,7 +4,7 @@ import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of Helium, and the mode of its activations. */
+/** Options of Helium: sizes, and the mode of its activations. */
 export type HeliumConfig = FamilyConfig<'attentionBias' | 'mlpBias'>;
 
 const TRAITS: RotaryTraits = {
@@ -28,14 +28,17 @@ const TRAITS: RotaryTraits = {
 /** Language models published as Helium 1. Source: Kyutai 2025; transformers' HeliumForCausalLM. */
 export class Helium extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: HeliumConfig) {
-    super(TRAITS, given);
+  constructor(options: HeliumConfig) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: HeliumConfig) => new Helium(config));
 
-  /** models.fromPretrained() for such a folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads such a folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Helium> {
     return readPretrained(dir, [Helium.family], options);
   }

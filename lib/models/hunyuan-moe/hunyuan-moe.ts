@@ -5,7 +5,7 @@ import { type MoeConfig, QWEN_FILES } from '../rotary/mixture.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of HunYuanMoe, and the mode of its activations. */
+/** Options of HunYuanMoe: sizes, and the mode of its activations. */
 export interface HunYuanMoeConfig extends FamilyConfig<'attentionBias'> {
   /** The experts, including the shared ones. */
   moe: MoeConfig & { sharedHidden: number };
@@ -58,17 +58,20 @@ const TRAITS: RotaryTraits = {
  */
 export class HunYuanMoe extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: HunYuanMoeConfig) {
-    super(TRAITS, given);
+  constructor(options: HunYuanMoeConfig) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(
     TRAITS,
     (config: HunYuanMoeConfig) => new HunYuanMoe(config),
   );
 
-  /** models.fromPretrained() for such a folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads such a folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(
     dir: string,
     options: RotaryOptions & FolderOptions = {},

@@ -4,7 +4,7 @@ import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of HunYuan, and the mode of its activations. */
+/** Options of HunYuan: sizes, and the mode of its activations. */
 export type HunYuanConfig = FamilyConfig<'attentionBias'>;
 
 const TRAITS: RotaryTraits = {
@@ -32,14 +32,17 @@ const TRAITS: RotaryTraits = {
  */
 export class HunYuan extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: HunYuanConfig) {
-    super(TRAITS, given);
+  constructor(options: HunYuanConfig) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: HunYuanConfig) => new HunYuan(config));
 
-  /** models.fromPretrained() for such a folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads such a folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(
     dir: string,
     options: RotaryOptions & FolderOptions = {},

@@ -5,7 +5,7 @@ import { type MoeConfig, QWEN_FILES } from '../rotary/mixture.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import type { RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of HyV3, and the mode of its activations. */
+/** Options of HyV3: sizes, and the mode of its activations. */
 export interface HyV3Config extends FamilyConfig<'attentionBias'> {
   /** The experts, including the shared ones. */
   moe: MoeConfig & { sharedHidden: number };
@@ -61,14 +61,17 @@ const TRAITS: RotaryTraits = {
  */
 export class HyV3 extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: HyV3Config) {
-    super(TRAITS, given);
+  constructor(options: HyV3Config) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: HyV3Config) => new HyV3(config));
 
-  /** models.fromPretrained() for such a folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads such a folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<HyV3> {
     return readPretrained(dir, [HyV3.family], options);
   }

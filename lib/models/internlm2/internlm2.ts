@@ -4,7 +4,7 @@ import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import type { RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of a InternLm2, and the mode of its activations. */
+/** Options of InternLm2: sizes, and the mode of its activations. */
 export type InternLm2Config = FamilyConfig<'attentionBias'>;
 
 const TRAITS: RotaryTraits = {
@@ -32,15 +32,16 @@ const TRAITS: RotaryTraits = {
  */
 export class InternLm2 extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: InternLm2Config) {
-    super(TRAITS, given);
+  constructor(options: InternLm2Config) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: InternLm2Config) => new InternLm2(config));
 
   /**
-   * models.fromPretrained() for a InternLm2 folder. Rejects with DS_CHECKPOINT for other models.
+   * Loads a InternLm2 folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
    */
   static fromPretrained(
     dir: string,

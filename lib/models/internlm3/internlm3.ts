@@ -4,7 +4,7 @@ import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import type { RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of InternLm3, and the mode of its activations. */
+/** Options of InternLm3: sizes, and the mode of its activations. */
 export type InternLm3Config = FamilyConfig;
 
 const TRAITS: RotaryTraits = {
@@ -23,14 +23,17 @@ const TRAITS: RotaryTraits = {
  */
 export class InternLm3 extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: InternLm3Config) {
-    super(TRAITS, given);
+  constructor(options: InternLm3Config) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: InternLm3Config) => new InternLm3(config));
 
-  /** models.fromPretrained() for such a folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads such a folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(
     dir: string,
     options: RotaryOptions & FolderOptions = {},

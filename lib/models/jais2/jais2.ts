@@ -4,7 +4,7 @@ import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import type { RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of Jais2, and the mode of its activations. */
+/** Options of Jais2: sizes, and the mode of its activations. */
 export type Jais2Config = FamilyConfig<'attentionBias' | 'mlpBias'>;
 
 const TRAITS: RotaryTraits = {
@@ -30,14 +30,17 @@ const TRAITS: RotaryTraits = {
  */
 export class Jais2 extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: Jais2Config) {
-    super(TRAITS, given);
+  constructor(options: Jais2Config) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: Jais2Config) => new Jais2(config));
 
-  /** models.fromPretrained() for such a folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads such a folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Jais2> {
     return readPretrained(dir, [Jais2.family], options);
   }

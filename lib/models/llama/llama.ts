@@ -4,7 +4,7 @@ import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { AROUND_TEXT, type RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of a Llama, and the mode of its activations. */
+/** Options of Llama: sizes, and the mode of its activations. */
 export type LlamaConfig = FamilyConfig<'attentionBias' | 'mlpBias'>;
 
 const TRAITS: RotaryTraits = {
@@ -23,14 +23,17 @@ const TRAITS: RotaryTraits = {
  */
 export class Llama extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: LlamaConfig) {
-    super(TRAITS, given);
+  constructor(options: LlamaConfig) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: LlamaConfig) => new Llama(config));
 
-  /** models.fromPretrained() for a Llama folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads a Llama folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Llama> {
     return readPretrained(dir, [Llama.family], options);
   }

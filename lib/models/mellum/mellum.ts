@@ -5,7 +5,7 @@ import { type MoeConfig, QWEN_FILES } from '../rotary/mixture.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of Mellum, and the mode of its activations. */
+/** Options of Mellum: sizes, and the mode of its activations. */
 export interface MellumConfig
   extends FamilyConfig<'attentionBias' | 'window' | 'windowRopeTheta' | 'routerAuxLossCoef'> {
   /** The experts. */
@@ -53,14 +53,17 @@ const TRAITS: RotaryTraits = {
  */
 export class Mellum extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: MellumConfig) {
-    super(TRAITS, given);
+  constructor(options: MellumConfig) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: MellumConfig) => new Mellum(config));
 
-  /** models.fromPretrained() for such a folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads such a folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Mellum> {
     return readPretrained(dir, [Mellum.family], options);
   }

@@ -4,7 +4,7 @@ import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import type { RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of MiniCpm, and the mode of its activations. */
+/** Options of MiniCpm: sizes, and the mode of its activations. */
 export type MiniCpmConfig = FamilyConfig<'attentionBias' | 'scales'>;
 
 const TRAITS: RotaryTraits = {
@@ -25,14 +25,17 @@ const TRAITS: RotaryTraits = {
 /** Language models published as MiniCPM 1B, 2B. Source: Hu et al. 2024; its modeling_minicpm.py. */
 export class MiniCpm extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: MiniCpmConfig) {
-    super(TRAITS, given);
+  constructor(options: MiniCpmConfig) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: MiniCpmConfig) => new MiniCpm(config));
 
-  /** models.fromPretrained() for such a folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads such a folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(
     dir: string,
     options: RotaryOptions & FolderOptions = {},

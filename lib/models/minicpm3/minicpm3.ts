@@ -4,7 +4,7 @@ import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import type { RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of MiniCpm3, and the mode of its activations. */
+/** Options of MiniCpm3: sizes, and the mode of its activations. */
 export type MiniCpm3Config = FamilyConfig<'attentionBias' | 'latent' | 'scales'>;
 
 const TRAITS: RotaryTraits = {
@@ -40,14 +40,17 @@ const TRAITS: RotaryTraits = {
  */
 export class MiniCpm3 extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: MiniCpm3Config) {
-    super(TRAITS, given);
+  constructor(options: MiniCpm3Config) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: MiniCpm3Config) => new MiniCpm3(config));
 
-  /** models.fromPretrained() for such a folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads such a folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(
     dir: string,
     options: RotaryOptions & FolderOptions = {},

@@ -5,7 +5,7 @@ import type { MoeConfig } from '../rotary/mixture.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of MiniMaxM2, and the mode of its activations. */
+/** Options of MiniMaxM2: sizes, and the mode of its activations. */
 export interface MiniMaxM2Config extends FamilyConfig<'partialRotaryFactor'> {
   /** The experts; their width defaults to `hidden`. */
   moe: Omit<MoeConfig, 'sharedHidden' | 'normalize' | 'denseLayers'>;
@@ -57,14 +57,17 @@ const TRAITS: RotaryTraits = {
  */
 export class MiniMaxM2 extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: MiniMaxM2Config) {
-    super(TRAITS, given);
+  constructor(options: MiniMaxM2Config) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: MiniMaxM2Config) => new MiniMaxM2(config));
 
-  /** models.fromPretrained() for such a folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads such a folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(
     dir: string,
     options: RotaryOptions & FolderOptions = {},

@@ -4,7 +4,7 @@ import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of Ministral3, and the mode of its activations. */
+/** Options of Ministral3: sizes, and the mode of its activations. */
 export type Ministral3Config = FamilyConfig<'window'>;
 
 const TRAITS: RotaryTraits = {
@@ -50,17 +50,20 @@ const TRAITS: RotaryTraits = {
  */
 export class Ministral3 extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: Ministral3Config) {
-    super(TRAITS, given);
+  constructor(options: Ministral3Config) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(
     TRAITS,
     (config: Ministral3Config) => new Ministral3(config),
   );
 
-  /** models.fromPretrained() for such a folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads such a folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(
     dir: string,
     options: RotaryOptions & FolderOptions = {},

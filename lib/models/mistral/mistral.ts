@@ -4,7 +4,7 @@ import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { AROUND_TEXT, type RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of a Mistral, and the mode of its activations. */
+/** Options of Mistral: sizes, and the mode of its activations. */
 export type MistralConfig = FamilyConfig<'window'>;
 
 const TRAITS: RotaryTraits = {
@@ -23,14 +23,17 @@ const TRAITS: RotaryTraits = {
  */
 export class Mistral extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: MistralConfig) {
-    super(TRAITS, given);
+  constructor(options: MistralConfig) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: MistralConfig) => new Mistral(config));
 
-  /** models.fromPretrained() for a Mistral folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads a Mistral folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(
     dir: string,
     options: RotaryOptions & FolderOptions = {},

@@ -5,7 +5,7 @@ import type { MoeConfig } from '../rotary/mixture.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import type { RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of a Mixtral, and the mode of its activations. */
+/** Options of Mixtral: sizes, and the mode of its activations. */
 export interface MixtralConfig extends FamilyConfig<'window' | 'routerAuxLossCoef'> {
   /** The experts; their width defaults to `hidden`. */
   moe: Omit<MoeConfig, 'sharedHidden' | 'normalize' | 'denseLayers'>;
@@ -40,14 +40,17 @@ const TRAITS: RotaryTraits = {
  */
 export class Mixtral extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: MixtralConfig) {
-    super(TRAITS, given);
+  constructor(options: MixtralConfig) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: MixtralConfig) => new Mixtral(config));
 
-  /** models.fromPretrained() for a Mixtral folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads a Mixtral folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(
     dir: string,
     options: RotaryOptions & FolderOptions = {},

@@ -4,7 +4,7 @@ import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import type { RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of a Olmo, and the mode of its activations. */
+/** Options of Olmo: sizes, and the mode of its activations. */
 export type OlmoConfig = FamilyConfig<'attentionBias'>;
 
 const TRAITS: RotaryTraits = {
@@ -21,14 +21,17 @@ const TRAITS: RotaryTraits = {
 /** Language models published as OLMo 1. Source: OLMo team 2024; transformers' OlmoForCausalLM. */
 export class Olmo extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: OlmoConfig) {
-    super(TRAITS, given);
+  constructor(options: OlmoConfig) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: OlmoConfig) => new Olmo(config));
 
-  /** models.fromPretrained() for a Olmo folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads a Olmo folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Olmo> {
     return readPretrained(dir, [Olmo.family], options);
   }

@@ -4,7 +4,7 @@ import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { POST_NORMS, type RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of an Olmo2, and the mode of its activations. */
+/** Options of Olmo2: sizes, and the mode of its activations. */
 export type Olmo2Config = FamilyConfig<'attentionBias'>;
 
 const TRAITS: RotaryTraits = {
@@ -21,14 +21,17 @@ const TRAITS: RotaryTraits = {
 /** Language models published as OLMo 2. Source: OLMo team 2024; transformers' Olmo2ForCausalLM. */
 export class Olmo2 extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: Olmo2Config) {
-    super(TRAITS, given);
+  constructor(options: Olmo2Config) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: Olmo2Config) => new Olmo2(config));
 
-  /** models.fromPretrained() for an Olmo2 folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads an Olmo2 folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Olmo2> {
     return readPretrained(dir, [Olmo2.family], options);
   }

@@ -4,7 +4,7 @@ import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, POST_NORMS, type RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of an Olmo3, and the mode of its activations. */
+/** Options of Olmo3: sizes, and the mode of its activations. */
 export type Olmo3Config = FamilyConfig<'attentionBias' | 'window' | 'windowRopeTheta'>;
 
 const TRAITS: RotaryTraits = {
@@ -28,14 +28,17 @@ const TRAITS: RotaryTraits = {
 /** Language models published as OLMo 3. Source: OLMo team 2025; transformers' Olmo3ForCausalLM. */
 export class Olmo3 extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: Olmo3Config) {
-    super(TRAITS, given);
+  constructor(options: Olmo3Config) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: Olmo3Config) => new Olmo3(config));
 
-  /** models.fromPretrained() for an Olmo3 folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads an Olmo3 folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Olmo3> {
     return readPretrained(dir, [Olmo3.family], options);
   }

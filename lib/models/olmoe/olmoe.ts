@@ -5,7 +5,7 @@ import { type MoeConfig, QWEN_FILES } from '../rotary/mixture.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import type { RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of an Olmoe, and the mode of its activations. */
+/** Options of Olmoe: sizes, and the mode of its activations. */
 export interface OlmoeConfig extends FamilyConfig<'attentionBias' | 'routerAuxLossCoef'> {
   /** The experts. */
   moe: MoeConfig;
@@ -43,14 +43,17 @@ const TRAITS: RotaryTraits = {
  */
 export class Olmoe extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: OlmoeConfig) {
-    super(TRAITS, given);
+  constructor(options: OlmoeConfig) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: OlmoeConfig) => new Olmoe(config));
 
-  /** models.fromPretrained() for such a folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads such a folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Olmoe> {
     return readPretrained(dir, [Olmoe.family], options);
   }

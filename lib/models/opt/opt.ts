@@ -4,7 +4,7 @@ import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import type { RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of an Opt, and the mode of its activations. */
+/** Options of Opt: sizes, and the mode of its activations. */
 export type OptConfig = FamilyConfig<'attentionBias' | 'residualDropout' | 'sumNorms' | 'embedDim'>;
 
 const ALL = 'attentionBias';
@@ -57,14 +57,17 @@ const TRAITS: RotaryTraits = {
  */
 export class Opt extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: OptConfig) {
-    super(TRAITS, given);
+  constructor(options: OptConfig) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: OptConfig) => new Opt(config));
 
-  /** models.fromPretrained() for an OPT folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads an OPT folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Opt> {
     return readPretrained(dir, [Opt.family], options);
   }

@@ -4,7 +4,7 @@ import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, ONE_NORM, type RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of a Phi, and the mode of its activations. */
+/** Options of Phi: sizes, and the mode of its activations. */
 export type PhiConfig = FamilyConfig<'partialRotaryFactor' | 'residualDropout'>;
 
 const TRAITS: RotaryTraits = {
@@ -30,14 +30,17 @@ const TRAITS: RotaryTraits = {
  */
 export class Phi extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: PhiConfig) {
-    super(TRAITS, given);
+  constructor(options: PhiConfig) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: PhiConfig) => new Phi(config));
 
-  /** models.fromPretrained() for a Phi folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads a Phi folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Phi> {
     return readPretrained(dir, [Phi.family], options);
   }

@@ -36,16 +36,16 @@ const TRAITS: RotaryTraits = {
  */
 export class Phi3 extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: Phi3Config) {
-    super(TRAITS, given);
+  constructor(options: Phi3Config) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: Phi3Config) => new Phi3(config));
 
   /**
-   * models.fromPretrained() for a Phi-3 or Phi-4 folder. Rejects with DS_CHECKPOINT for other
-   * models.
+   * Loads a Phi-3 or Phi-4 folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for
+   * other models.
    */
   static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Phi3> {
     return readPretrained(dir, [Phi3.family], options);

@@ -1,4 +1,4 @@
-// Weights of one-byte codes and f32 scales, which are read as plain values: FP8 of DeepSeek,
+// Reads weights of one-byte codes and f32 scales as plain values: FP8 of DeepSeek,
 // compressed-tensors and ModelOpt, and 8 bits of bitsandbytes.
 import {
   converted,
@@ -23,7 +23,7 @@ import type { ModelConfig } from '../model-config.js';
 import { type OpenWeights, SlicedWeights } from '../stored-weights.js';
 
 /** Rows and columns that share a scale. */
-type Block = readonly [rows: number, columns: number];
+type ScaleBlock = readonly [rows: number, columns: number];
 
 const I8 = Float32Array.from({ length: 256 }, (_, code) => (code < 128 ? code : code - 256));
 
@@ -53,20 +53,20 @@ export function isCoded(config: ModelConfig): boolean {
 }
 
 /** The block of "fp8" files; others have a scale for each output or for all. */
-function blockOf(config: ModelConfig): Block {
-  const given = config.get('weight_block_size') ?? [128, 128];
+function readBlock(config: ModelConfig): ScaleBlock {
+  const blockSize = config.get('weight_block_size') ?? [128, 128];
   const isSize = (value: unknown): boolean => Number.isSafeInteger(value) && Number(value) > 0;
-  if (Array.isArray(given) && given.length === 2 && given.every(isSize)) {
-    return given as unknown as Block;
+  if (Array.isArray(blockSize) && blockSize.length === 2 && blockSize.every(isSize)) {
+    return blockSize as unknown as ScaleBlock;
   }
-  throw config.refusal('weight_block_size', 'two numbers of at least 1', given);
+  throw config.refusalError('weight_block_size', 'two numbers of at least 1', blockSize);
 }
 
 /**
  * Finds the matrices of `model` that `files` have as codes; returns a layout that decodes them.
  * Rejects with DS_CHECKPOINT for tensors of other sizes.
  */
-export async function besideCoded(
+export async function wrapCodedLayout(
   model: Module,
   files: WeightFiles,
   layout: Layout,
@@ -76,14 +76,14 @@ export async function besideCoded(
   const ofSlices = slicesByName(layout, parameters);
   const consumed = new Set<string>();
   const decoded = new Map<string, (open: OpenWeights) => StoredValues>();
-  const found = new Map<string, Coded>();
+  const codedByName = new Map<string, CodedMatrix>();
   for (const [codes, { code, shape }] of files.tensors) {
     const parameterName = code && layout.nameOf(codes);
     if (!parameterName) continue;
     const slice = ofSlices.get(parameterName)?.slice;
-    const whole = (slice?.shape ?? parameters.get(parameterName)?.region.whole)?.join();
-    if (!codes.endsWith('.weight') || shape.length !== 2 || whole !== shape.join()) {
-      const expected = `a layer's matrix${whole === undefined ? '' : ` [${whole}]`}`;
+    const wholeDims = (slice?.shape ?? parameters.get(parameterName)?.region.whole)?.join();
+    if (!codes.endsWith('.weight') || shape.length !== 2 || wholeDims !== shape.join()) {
+      const expected = `a layer's matrix${wholeDims === undefined ? '' : ` [${wholeDims}]`}`;
       throw damagedError(files, codes, expected, describe({ dtype: 'u8', shape }));
     }
     const base = codes.slice(0, -'weight'.length);
@@ -92,15 +92,15 @@ export async function besideCoded(
     if (name === undefined)
       throw damagedError(files, base + names[0], 'a tensor with scales', 'no such tensor');
     const size = leading(shape, 2);
-    const scales = await scalesOf(files, name, size, () => blockOf(config));
+    const scales = await findScales(files, name, size, () => readBlock(config));
     const values = { ...scales, codes, size, factor, table: code === 'I8' ? I8 : E4M3 };
     for (const text of [codes, name, ...BESIDE.map((end) => base + end)]) consumed.add(text);
-    if (slice) found.set(parameterName, values);
+    if (slice) codedByName.set(parameterName, values);
     else decoded.set(parameterName, (open) => new CodedValues(open, values, dtype));
   }
   const all = new Set([...ofSlices.values()].map(({ sliced }) => sliced));
   for (const { parameter, slices, shape } of all) {
-    const coded = slices.map((slice) => found.get(slice.name));
+    const coded = slices.map((slice) => codedByName.get(slice.name));
     if (coded.every((item) => item === undefined)) continue;
     const plain = slices.find((_, i) => coded[i] === undefined);
     if (plain)
@@ -111,38 +111,38 @@ export async function besideCoded(
         'other values',
       );
     const valuesOf = (open: OpenWeights) => (name: string) =>
-      new CodedValues(open, required(found.get(name)), dtype);
+      new CodedValues(open, required(codedByName.get(name)), dtype);
     decoded.set(parameter, (open) => new SlicedWeights(open, shape, slices, dtype, valuesOf(open)));
   }
   if (decoded.size === 0) {
     const expected = 'a folder with matrices of one-byte codes';
     const key = config.get('quant_method') === 'compressed-tensors' ? 'format' : 'quant_method';
-    throw config.refusal(key, expected, config.get(key));
+    throw config.refusalError(key, expected, config.get(key));
   }
   const nameOf = (name: string): string | null => (consumed.has(name) ? null : layout.nameOf(name));
   return { ...layout, nameOf, decoded };
 }
 
 /** A parameter that files store in slices, for example the matrices of experts. */
-interface Sliced {
+interface SlicedParameter {
   readonly parameter: string;
   readonly shape: readonly number[];
   readonly slices: readonly FileSlice[];
 }
 
-/** The slices of all parameters by their names in the files. */
+/** Returns the slices of all parameters by their names in the files. */
 function slicesByName(
   { slices: patterns = {} }: Layout,
   parameters: ReadonlyMap<string, Parameter>,
-): Map<string, { sliced: Sliced; slice: FileSlice }> {
-  const found = new Map<string, { sliced: Sliced; slice: FileSlice }>();
+): Map<string, { sliced: SlicedParameter; slice: FileSlice }> {
+  const slices = new Map<string, { sliced: SlicedParameter; slice: FileSlice }>();
   for (const [parameter, names] of Object.entries(patterns)) {
     const shape = parameters.get(parameter)?.region.whole;
     if (!shape) continue;
     const sliced = { parameter, shape, slices: fileSlicesOf(names, shape) };
-    for (const slice of sliced.slices) found.set(slice.name, { sliced, slice });
+    for (const slice of sliced.slices) slices.set(slice.name, { sliced, slice });
   }
-  return found;
+  return slices;
 }
 
 /** Throws DS_CHECKPOINT if a weight has codes that `layout` does not decode. */
@@ -154,24 +154,24 @@ export function requireNoCodes(files: WeightFiles, layout: Layout): void {
 
 interface Scales {
   readonly scales: Float32Array;
-  readonly block: Block;
+  readonly block: ScaleBlock;
   /** Scales in a row of blocks. */
   readonly width: number;
 }
 
 /** Reads the scales of a matrix: one, one for each output, or one for each block. */
-async function scalesOf(
+async function findScales(
   files: WeightFiles,
   name: string,
   [rows, columns]: readonly [number, number],
-  block: () => Block,
+  block: () => ScaleBlock,
 ): Promise<Scales> {
   const { shape, dtype } = required(files.tensors.get(name));
   const count = shape.reduce((all, value) => all * value, 1);
   const isPlain = shape.length < 2 || shape[1] === 1;
-  const found: Block =
+  const scaleBlock: ScaleBlock =
     count === 1 ? [rows, columns] : isPlain && count === rows ? [1, columns] : block();
-  const [high, width] = [Math.ceil(rows / found[0]), Math.ceil(columns / found[1])];
+  const [high, width] = [Math.ceil(rows / scaleBlock[0]), Math.ceil(columns / scaleBlock[1])];
   if (count !== high * width || (count > rows && shape.join() !== `${high},${width}`)) {
     throw damagedError(
       files,
@@ -185,10 +185,10 @@ async function scalesOf(
   read.release();
   const wrong = scales.findIndex((scale) => !Number.isFinite(scale));
   if (wrong >= 0) throw damagedError(files, name, 'finite scales', `${scales[wrong]} at ${wrong}`);
-  return { scales, block: found, width };
+  return { scales, block: scaleBlock, width };
 }
 
-interface Coded extends Scales {
+interface CodedMatrix extends Scales {
   /** Name of the codes in the files. */
   readonly codes: string;
   readonly size: readonly [rows: number, columns: number];
@@ -202,7 +202,7 @@ class CodedValues implements StoredValues {
 
   constructor(
     private readonly open: OpenWeights,
-    private readonly coded: Coded,
+    private readonly coded: CodedMatrix,
     readonly dtype: DType,
   ) {
     const { files } = open.retain();
@@ -211,8 +211,8 @@ class CodedValues implements StoredValues {
 
   read(out: Tensor, from: number, box: Box = wholeBox(this.coded.size)): void {
     let at = out.offset;
-    for (const wanted of boxesOf({ box, from, numel: out.numel })) {
-      const values = this.decoded(leading(wanted.offset, 2), leading(wanted.shape, 2));
+    for (const part of boxesOf({ box, from, numel: out.numel })) {
+      const values = this.decode(leading(part.offset, 2), leading(part.shape, 2));
       this.write(values, out.alias([values.length], undefined, at));
       at += values.length;
     }
@@ -226,16 +226,16 @@ class CodedValues implements StoredValues {
     noGrad(() =>
       scope(() => {
         const read = held(() => Tensor.from(values, { shape: [values.length] }));
-        const wanted = { dtype: target.dtype, transposed: false };
-        const ownTensor = held(() => converted(this.coded.codes, read, wanted));
-        kernels.copy({ in: ownTensor.to(target.device), out: target });
-        ownTensor.release();
+        const conversion = { dtype: target.dtype, transposed: false };
+        const codes = held(() => converted(this.coded.codes, read, conversion));
+        kernels.copy({ in: codes.to(target.device), out: target });
+        codes.release();
       }),
     );
     target.dispose();
   }
 
-  private decoded(
+  private decode(
     [firstRow, firstColumn]: readonly [number, number],
     [rows, columns]: readonly [number, number],
   ): Float32Array {

@@ -1,5 +1,4 @@
-// Conversion of codes, zero points and input orders between the layouts of files and
-// QuantizedLinear.
+// Converts codes, zero points and input orders between the layouts of files and QuantizedLinear.
 
 import { DsError } from '../../errors.js';
 import * as kernels from '../../runtime/kernels.generated.js';
@@ -12,7 +11,7 @@ interface CodeSizes {
   /** [outputs, inputs]. */
   shape: readonly [number, number];
   bits: 8 | 4;
-  /** [inputs]: the input of each position; null for the files' own order. */
+  /** The input at each position, [inputs]; null for the order of the files. */
   order: Int32Array | null;
 }
 
@@ -20,18 +19,18 @@ interface CodeSizes {
  * Words of a file as [outputs, ceil(inputs bits / 32)], with `order` applied. Source: inference by
  * AutoGPTQ (low bits first along the inputs), AutoAWQ's gemm, compressed-tensors' pack-quantized.
  */
-export function codesOf(
+export function convertCodes(
   words: Tensor,
   method: FolderScheme['method'],
   { shape, bits, order }: CodeSizes,
 ): Tensor {
   const [outputs, inputs] = shape;
-  const given = method === 'gptq' ? words.transpose(0, 1).contiguous() : words;
-  if (method !== 'awq' && !order) return given === words ? words.clone() : given;
+  const rows = method === 'gptq' ? words.transpose(0, 1).contiguous() : words;
+  if (method !== 'awq' && !order) return rows === words ? words.clone() : rows;
   const out = Tensor.empty([outputs, Math.ceil((inputs * bits) / 32)], 'i32', words.device);
   const from = order && Tensor.from(order, { device: words.device });
   const layout = method === 'awq' ? 'awq' : 'rows';
-  kernels.repackCodes({ in: given, order: from, out, inputs, bits, layout });
+  kernels.repackCodes({ in: rows, order: from, out, inputs, bits, layout });
   return out;
 }
 
@@ -42,7 +41,7 @@ const AWQ_PLACES = [0, 4, 1, 5, 2, 6, 3, 7] as const;
  * Zero points as [outputs, groups], a byte each; null if all are the middle code, the default.
  * GPTQ's first format stores them minus one, in the same number of bits.
  */
-export function zerosOf(
+export function convertZeros(
   words: Tensor,
   { method, zeroOffset }: FolderScheme,
   bits: 8 | 4,
@@ -67,7 +66,7 @@ export function zerosOf(
 }
 
 /** Zero points in the words of compressed-tensors, [ceil(outputs bits / 32), groups]. */
-export function zeroWordsOf(zeros: Tensor, bits: 8 | 4): Int32Array {
+export function packZeros(zeros: Tensor, bits: 8 | 4): Int32Array {
   const [outputs, groups] = leading(zeros.shape, 2);
   const bytes = zeros.toRaw() as Uint8Array;
   const perWord = 32 / bits;
@@ -84,7 +83,7 @@ export function zeroWordsOf(zeros: Tensor, bits: 8 | 4): Int32Array {
  * Returns the inputs in the order of their groups, or null if that is their own order, from the
  * group of each input. Throws DS_CHECKPOINT for groups of other sizes than `groupSize`.
  */
-export function orderOf(op: string, index: Tensor, groupSize: number | null): Int32Array | null {
+export function inputOrder(op: string, index: Tensor, groupSize: number | null): Int32Array | null {
   const groupOf = index.toRaw() as Int32Array;
   const inputs = groupOf.length;
   const size = groupSize ?? Math.max(1, inputs);
@@ -104,7 +103,7 @@ export function orderOf(op: string, index: Tensor, groupSize: number | null): In
 }
 
 /** Returns the group of each input, from the input of each position. */
-export function groupIndexOf(order: Tensor, groupSize: number | null): Int32Array {
+export function groupIndices(order: Tensor, groupSize: number | null): Int32Array {
   const inputs = order.toRaw() as Int32Array;
   const index = new Int32Array(inputs.length);
   const size = groupSize ?? Math.max(1, inputs.length);

@@ -30,7 +30,7 @@ const VALUES = [0, 0.5, 1, 1.5, 2, 3, 4, 6].flatMap((value, i, all) =>
 );
 
 /** Names of a tensor's codes and scales in the files. */
-interface Stored {
+interface StoredMxfp4 {
   readonly blocks: string;
   readonly scales: string;
 }
@@ -39,7 +39,7 @@ interface Stored {
  * Finds the experts of `model` that `files` have in MXFP4; returns a layout that decodes them.
  * Throws DS_CHECKPOINT for tensors of other sizes.
  */
-export function besideMxfp4(
+export function wrapMxfp4Layout(
   model: Module,
   files: WeightFiles,
   layout: Layout,
@@ -69,18 +69,18 @@ export function besideMxfp4(
  * Keeps experts of `model` in 4 bits if files have them in MXFP4 and nothing has read them yet. For
  * inference.
  */
-export function keepMxfp4(model: Module): void {
+export function replaceByMxfp4(model: Module): void {
   const instead = new Map<Module, Module>();
   for (const module of model.modules()) {
     if (!(module instanceof Experts)) continue;
     const { gate_up_proj: up, down_proj: down } = module;
     if (!(up.stored instanceof Mxfp4Values) || !(down.stored instanceof Mxfp4Values)) continue;
-    const kept = new Mxfp4Experts(module);
-    up.stored.startPacked(kept.gate_up_proj_blocks, kept.gate_up_proj_scales);
-    down.stored.startPacked(kept.down_proj_blocks, kept.down_proj_scales);
+    const experts = new Mxfp4Experts(module);
+    up.stored.startPacked(experts.gate_up_proj_blocks, experts.gate_up_proj_scales);
+    down.stored.startPacked(experts.down_proj_blocks, experts.down_proj_scales);
     // The plain experts drop their stored values.
     for (const parameter of [up, down]) parameter.initialize(zeros);
-    instead.set(module, kept);
+    instead.set(module, experts);
   }
   replaceModules(model, instead);
 }
@@ -95,13 +95,13 @@ export function mxfp4Config(model: Module): JsonObject | null {
 
 function requireSizes(
   files: WeightFiles,
-  { blocks, scales }: Stored,
+  { blocks, scales }: StoredMxfp4,
   [experts, inputs, outputs]: readonly [number, number, number],
 ): void {
   const groups = inputs / BLOCK;
-  const wanted = { [blocks]: [experts, outputs, groups, BLOCK_BYTES] };
-  Object.assign(wanted, { [scales]: [experts, outputs, groups] });
-  for (const [name, shape] of Object.entries(wanted)) {
+  const expectedShapes = { [blocks]: [experts, outputs, groups, BLOCK_BYTES] };
+  Object.assign(expectedShapes, { [scales]: [experts, outputs, groups] });
+  for (const [name, shape] of Object.entries(expectedShapes)) {
     const entry = files.tensors.get(name);
     if (entry?.dtype === 'u8' && entry.shape.join() === shape.join()) continue;
     const got = entry ? describe(entry) : 'no such tensor';
@@ -115,7 +115,7 @@ class Mxfp4Values implements StoredValues {
 
   constructor(
     private readonly open: OpenWeights,
-    private readonly stored: Stored,
+    private readonly stored: StoredMxfp4,
     private readonly shape: readonly [number, number, number],
     readonly dtype: DType,
   ) {
@@ -125,11 +125,11 @@ class Mxfp4Values implements StoredValues {
 
   read(out: Tensor, from: number, box: Box = wholeBox(this.shape)): void {
     let at = out.offset;
-    for (const wanted of boxesOf({ box, from, numel: out.numel })) {
-      const [expert, input, output] = leading(wanted.offset, 3);
-      const [experts, inputs, outputs] = leading(wanted.shape, 3);
+    for (const part of boxesOf({ box, from, numel: out.numel })) {
+      const [expert, input, output] = leading(part.offset, 3);
+      const [experts, inputs, outputs] = leading(part.shape, 3);
       for (let e = 0; e < experts; e++) {
-        const values = this.decoded(expert + e, [input, inputs], [output, outputs]);
+        const values = this.decode(expert + e, [input, inputs], [output, outputs]);
         this.write(values, out.alias([values.length], undefined, at));
         at += values.length;
       }
@@ -153,17 +153,17 @@ class Mxfp4Values implements StoredValues {
     noGrad(() =>
       scope(() => {
         const read = held(() => Tensor.from(values, { shape: [values.length] }));
-        const wanted = { dtype: target.dtype, transposed: false };
-        const ownTensor = held(() => converted(this.stored.blocks, read, wanted));
-        kernels.copy({ in: ownTensor.to(target.device), out: target });
-        ownTensor.release();
+        const conversion = { dtype: target.dtype, transposed: false };
+        const blocks = held(() => converted(this.stored.blocks, read, conversion));
+        kernels.copy({ in: blocks.to(target.device), out: target });
+        blocks.release();
       }),
     );
     target.dispose();
   }
 
   /** [inputs, outputs] of an expert, row-major. */
-  private decoded(
+  private decode(
     expert: number,
     [firstInput, inputs]: readonly [number, number],
     [firstOutput, outputs]: readonly [number, number],

@@ -14,11 +14,11 @@ import { describe } from '../../runtime/view.js';
 import { held, noGrad, scope, Tensor } from '../../tensor/index.js';
 import type { Layout } from '../load-weights.js';
 import { TiedHead } from '../tied-head.js';
-import { codesOf, orderOf, zerosOf } from './codes.js';
+import { convertCodes, convertZeros, inputOrder } from './codes.js';
 import type { FolderScheme, LayerScheme } from './scheme.js';
 
 /** Suffixes of a layer's names in the files. */
-interface Ends {
+interface NameSuffixes {
   packed: string;
   scale: string;
   zero: string;
@@ -27,7 +27,7 @@ interface Ends {
   rest: readonly string[];
 }
 
-const NAMES: Readonly<Record<FolderScheme['method'], Ends>> = {
+const NAMES: Readonly<Record<FolderScheme['method'], NameSuffixes>> = {
   gptq: { packed: 'qweight', scale: 'scales', zero: 'qzeros', index: 'g_idx', rest: [] },
   awq: { packed: 'qweight', scale: 'scales', zero: 'qzeros', index: 'g_idx', rest: [] },
   'compressed-tensors': {
@@ -60,23 +60,28 @@ export async function readPacked(
   const ends = NAMES[scheme.method];
   const [consumed, filled] = [new Set<string>(), new Set<string>()];
   const instead = new Map<Module, Module>();
-  for (const found of packedIn(model, files, layout, `.${ends.packed}`)) {
-    const made = await readLayer(found, files, ends, scheme);
-    instead.set(found.layer, made);
+  for (const target of findPacked(model, files, layout, `.${ends.packed}`)) {
+    const layer = await readLayer(target, files, ends, scheme);
+    instead.set(target.layer, layer);
     for (const end of [ends.packed, ends.scale, ends.zero, ends.index, ...ends.rest]) {
-      consumed.add(`${found.stored}.${end}`);
+      consumed.add(`${target.stored}.${end}`);
     }
-    const [bias, outputs] = [`${found.stored}.bias`, required(found.layer.weight.shape[0])];
-    if (!made.bias && (await hasZeroBias(files, bias, outputs))) consumed.add(bias);
-    for (const [name, parameter] of made.namedParameters()) {
-      if (parameter !== made.bias) filled.add(`${found.path}.${name}`);
+    const [bias, outputs] = [`${target.stored}.bias`, required(target.layer.weight.shape[0])];
+    if (!layer.bias && (await hasZeroBias(files, bias, outputs))) consumed.add(bias);
+    for (const [name, parameter] of layer.namedParameters()) {
+      if (parameter !== layer.bias) filled.add(`${target.path}.${name}`);
     }
   }
   replaceModules(model, instead);
   return { consumed, filled };
 }
 
-function packedIn(model: Module, files: WeightFiles, layout: Layout, end: string): PackedTarget[] {
+function findPacked(
+  model: Module,
+  files: WeightFiles,
+  layout: Layout,
+  end: string,
+): PackedTarget[] {
   const layers = new Map(model.namedModules());
   const names = [...files.tensors.keys()].filter((name) => name.endsWith(end));
   return names.map((name) => {
@@ -95,14 +100,14 @@ function packedIn(model: Module, files: WeightFiles, layout: Layout, end: string
 async function readLayer(
   { layer, stored }: PackedTarget,
   files: WeightFiles,
-  ends: Ends,
+  ends: NameSuffixes,
   folder: FolderScheme,
 ): Promise<QuantizedLinear> {
   const shape = leading(layer.weight.shape, 2);
   const scheme = folder.schemeOf(stored);
-  const sizes = sizesOf(shape, scheme, folder.method);
-  const read = async (end: string, wanted: readonly number[], dtype: DType | null) =>
-    readTensor(files, `${stored}.${end}`, wanted, dtype);
+  const sizes = expectedShapes(shape, scheme, folder.method);
+  const read = async (end: string, shape: readonly number[], dtype: DType | null) =>
+    readTensor(files, `${stored}.${end}`, shape, dtype);
   const tensors: Tensor[] = [];
   try {
     const scale = await read(ends.scale, sizes.scale, null);
@@ -115,10 +120,10 @@ async function readLayer(
     const index = hasIndex ? await read(ends.index, [shape[1]], 'i32') : null;
     if (index) tensors.push(index);
     const order =
-      index && orderOf(`${files.path}: ${stored}.${ends.index}`, index, scheme.groupSize);
-    const zeros = zero && zerosOf(zero, folder, scheme.bits, shape[0]);
+      index && inputOrder(`${files.path}: ${stored}.${ends.index}`, index, scheme.groupSize);
+    const zeros = zero && convertZeros(zero, folder, scheme.bits, shape[0]);
     const hasGelu = layer instanceof LinearGelu;
-    const made = new QuantizedLinear(
+    const quantized = new QuantizedLinear(
       {
         bits: scheme.bits,
         groupSize: scheme.groupSize,
@@ -130,17 +135,19 @@ async function readLayer(
       },
       layer instanceof Linear ? layer.bias : null,
     );
-    put(made.weight_packed, () =>
-      codesOf(packed, folder.method, { shape, bits: scheme.bits, order }),
+    fillParameter(quantized.weight_packed, () =>
+      convertCodes(packed, folder.method, { shape, bits: scheme.bits, order }),
     );
     const isAcross = folder.method !== 'compressed-tensors';
-    put(made.weight_scale, () => (isAcross ? scale.transpose(0, 1).contiguous() : scale.clone()));
+    fillParameter(quantized.weight_scale, () =>
+      isAcross ? scale.transpose(0, 1).contiguous() : scale.clone(),
+    );
     if (zeros)
-      put(required(made.weight_zero_point), () =>
+      fillParameter(required(quantized.weight_zero_point), () =>
         Tensor.from(zeros.values, { shape: zeros.shape }),
       );
-    if (order) put(required(made.weight_order), () => Tensor.from(order));
-    return made;
+    if (order) fillParameter(required(quantized.weight_order), () => Tensor.from(order));
+    return quantized;
   } finally {
     for (const tensor of tensors) tensor.release();
   }
@@ -161,22 +168,22 @@ async function hasZeroBias(files: WeightFiles, name: string, outputs: number): P
 }
 
 /** The required shapes of the files' tensors. */
-function sizesOf(
+function expectedShapes(
   [outputs, inputs]: readonly [number, number],
   { bits, groupSize }: LayerScheme,
   method: FolderScheme['method'],
 ): { packed: number[]; scale: number[]; zero: number[] } {
-  const words = (count: number): number => Math.ceil((count * bits) / 32);
+  const countWords = (count: number): number => Math.ceil((count * bits) / 32);
   const groups = Math.ceil(inputs / (groupSize ?? inputs));
   if (method === 'compressed-tensors') {
     return {
-      packed: [outputs, words(inputs)],
+      packed: [outputs, countWords(inputs)],
       scale: [outputs, groups],
-      zero: [words(outputs), groups],
+      zero: [countWords(outputs), groups],
     };
   }
-  const packed = method === 'gptq' ? [words(inputs), outputs] : [inputs, words(outputs)];
-  return { packed, scale: [groups, outputs], zero: [groups, words(outputs)] };
+  const packed = method === 'gptq' ? [countWords(inputs), outputs] : [inputs, countWords(outputs)];
+  return { packed, scale: [groups, outputs], zero: [groups, countWords(outputs)] };
 }
 
 /** `dtype` null: a floating one. The caller releases it. */
@@ -191,13 +198,14 @@ async function readTensor(
     entry?.shape.join() === shape.join() &&
     (dtype === null ? isFloating(entry.dtype) && entry.dtype !== 'f64' : entry.dtype === dtype);
   if (isSame) return files.read(name);
-  const wanted = dtype === null ? `[${shape.join(', ')}] floating` : describe({ shape, dtype });
+  const expectedText =
+    dtype === null ? `[${shape.join(', ')}] floating` : describe({ shape, dtype });
   const got = entry ? describe(entry) : 'no such tensor';
-  throw damagedError(`${files.path}: ${name}`, wanted, got);
+  throw damagedError(`${files.path}: ${name}`, expectedText, got);
 }
 
 /** Sets the parameter to the values that `make` creates on the CPU. */
-function put(parameter: Parameter, make: () => Tensor): void {
+function fillParameter(parameter: Parameter, make: () => Tensor): void {
   const values = held(() => noGrad(() => scope(make)));
   parameter.place(values);
   values.release();

@@ -25,43 +25,48 @@ export interface FolderScheme {
 }
 
 /** The value of quantization_config, as ModelConfig wraps it. */
-type Section = ModelConfig;
+type QuantizationSection = ModelConfig;
 
 const ONLY_HERE =
   'Folders of GPTQ (4 and 8 bits), AWQ (gemm) and compressed-tensors (pack-quantized) open here: docs/quantization.md.';
 
 /** Throws DS_CHECKPOINT with the key and the reason for unsupported schemes. */
-export function readScheme(config: Section): FolderScheme {
+export function readScheme(config: QuantizationSection): FolderScheme {
   switch (config.get('quant_method')) {
     case 'gptq':
-      return gptq(config);
+      return readGptq(config);
     case 'awq':
-      return awq(config);
+      return readAwq(config);
     case 'compressed-tensors':
-      return compress(config);
+      return readCompressed(config);
     default: {
       const expected =
         '"bitsandbytes", "mxfp4", "fp8", "modelopt", "gptq", "awq" or "compressed-tensors"';
-      throw config.refusal('quant_method', expected, config.get('quant_method'), ONLY_HERE);
+      throw config.refusalError('quant_method', expected, config.get('quant_method'), ONLY_HERE);
     }
   }
 }
 
-function requireOne(config: Section, key: string, values: readonly JsonValue[], why: string): void {
+function requireChoice(
+  config: QuantizationSection,
+  key: string,
+  values: readonly JsonValue[],
+  why: string,
+): void {
   const value = config.get(key);
   if (value === null || values.includes(value)) return;
   const expected = values.map((value) => JSON.stringify(value)).join(' or ');
-  throw config.refusal(key, expected, value, why);
+  throw config.refusalError(key, expected, value, why);
 }
 
 /** -1 is a step per output. */
-function groupOf(config: Section, key: string): number | null {
+function readGroup(config: QuantizationSection, key: string): number | null {
   const value = config.get(key, 128);
   if (value === -1) return null;
   if (Number.isSafeInteger(value) && Number(value) > 0 && Number(value) % 8 === 0) {
     return Number(value);
   }
-  throw config.refusal(
+  throw config.refusalError(
     key,
     '-1, or a multiple of 8',
     value,
@@ -69,32 +74,32 @@ function groupOf(config: Section, key: string): number | null {
   );
 }
 
-function bitsOf(
-  config: Section,
+function readBits(
+  config: QuantizationSection,
   key: string,
-  known: readonly number[],
+  supported: readonly number[],
   fallback: JsonValue = null,
 ) {
   const value = config.get(key, fallback);
-  if (known.includes(Number(value))) return Number(value) as 8 | 4;
+  if (supported.includes(Number(value))) return Number(value) as 8 | 4;
   const why = 'Kernels exist for codes of 4 and 8 bits only.';
-  throw config.refusal(key, known.join(' or '), value, why);
+  throw config.refusalError(key, supported.join(' or '), value, why);
 }
 
 /** Source: AutoGPTQ and GPTQModel. */
-function gptq(config: Section): FolderScheme {
-  const bits = bitsOf(config, 'bits', [4, 8]);
+function readGptq(config: QuantizationSection): FolderScheme {
+  const bits = readBits(config, 'bits', [4, 8]);
   const repacked = 'The weights have a kernel-specific layout instead of GPTQ: convert them back.';
-  requireOne(config, 'checkpoint_format', ['gptq', 'gptq_v2'], repacked);
-  requireOne(config, 'format', ['gptq', 'gptq_v2'], repacked);
-  requireOne(config, 'is_marlin_format', [false], repacked);
+  requireChoice(config, 'checkpoint_format', ['gptq', 'gptq_v2'], repacked);
+  requireChoice(config, 'format', ['gptq', 'gptq_v2'], repacked);
+  requireChoice(config, 'is_marlin_format', [false], repacked);
   const rules = Object.keys(Object(config.get('dynamic', {})));
   if (rules.some((rule) => !rule.startsWith('-:'))) {
     const why = 'Layers with different bits or groups are not supported.';
-    throw config.refusal('dynamic', 'rules that exclude layers ("-:...")', rules, why);
+    throw config.refusalError('dynamic', 'rules that exclude layers ("-:...")', rules, why);
   }
   const format = config.get('checkpoint_format', config.get('format', 'gptq'));
-  const scheme = { bits, groupSize: groupOf(config, 'group_size'), hasZeros: true };
+  const scheme = { bits, groupSize: readGroup(config, 'group_size'), hasZeros: true };
   return {
     method: 'gptq',
     zeroOffset: format === 'gptq_v2' ? 0 : 1,
@@ -103,18 +108,18 @@ function gptq(config: Section): FolderScheme {
 }
 
 /** Source: AutoAWQ's gemm layout. */
-function awq(config: Section): FolderScheme {
-  const bits = bitsOf(config, 'bits', [4], config.get('w_bit'));
+function readAwq(config: QuantizationSection): FolderScheme {
+  const bits = readBits(config, 'bits', [4], config.get('w_bit'));
   const why = 'Convert AWQ weights to the supported layout, "gemm" of AutoAWQ.';
-  requireOne(config, 'version', ['gemm', 'GEMM'], why);
-  requireOne(config, 'backend', ['autoawq'], why);
+  requireChoice(config, 'version', ['gemm', 'GEMM'], why);
+  requireChoice(config, 'backend', ['autoawq'], why);
   const key = config.get('group_size') === null ? 'q_group_size' : 'group_size';
-  const scheme = { bits, groupSize: groupOf(config, key), hasZeros: true };
+  const scheme = { bits, groupSize: readGroup(config, key), hasZeros: true };
   return { method: 'awq', zeroOffset: 0, schemeOf: () => scheme };
 }
 
 /** An entry of config_groups. */
-interface Group {
+interface ConfigGroup {
   targets: readonly string[];
   /** Returns whether a target matches the layer. */
   fits(path: string): boolean;
@@ -122,74 +127,81 @@ interface Group {
 }
 
 /** Source: compressed-tensors' QuantizationConfig. */
-function compress(config: Section): FolderScheme {
+function readCompressed(config: QuantizationSection): FolderScheme {
   const why =
     'The supported compressed-tensors format is integer weights of 4 or 8 bits, with nothing else quantized.';
-  requireOne(config, 'format', ['pack-quantized', 'mixed-precision'], why);
-  requireOne(config, 'quantization_status', ['compressed'], 'The weights are not packed.');
+  requireChoice(config, 'format', ['pack-quantized', 'mixed-precision'], why);
+  requireChoice(config, 'quantization_status', ['compressed'], 'The weights are not packed.');
   for (const key of ['kv_cache_scheme', 'transform_config'] as const) {
     const value = config.get(key);
     if (value === null || Object.keys(Object(value)).length === 0) continue;
-    throw config.refusal(key, 'nothing', value, why);
+    throw config.refusalError(key, 'nothing', value, why);
   }
   const sparsity = config.section('sparsity_config');
-  requireOne(sparsity, 'format', ['dense'], 'Sparse weights are not supported.');
+  requireChoice(sparsity, 'format', ['dense'], 'Sparse weights are not supported.');
   const sections = config.section('config_groups');
-  const groups = sections.keys().map((name): Group => groupIn(sections.section(name), why));
+  const groups = sections
+    .keys()
+    .map((name): ConfigGroup => readGroups(sections.section(name), why));
   return {
     method: 'compressed-tensors',
     zeroOffset: 0,
     schemeOf(path) {
-      const found =
+      const matching =
         groups.find((group) => group.fits(path)) ??
         groups.find(({ targets }) => targets.includes('Linear'));
-      if (found) return found.scheme;
-      throw config.refusal('config_groups', `a group for ${path}`, null, why);
+      if (matching) return matching.scheme;
+      throw config.refusalError('config_groups', `a group for ${path}`, null, why);
     },
   };
 }
 
 /** A target is a path, or "re:" and a pattern that matches from a path's start. */
-function fitting(group: Section, target: string): (path: string) => boolean {
+function requireFitting(group: QuantizationSection, target: string): (path: string) => boolean {
   if (!target.startsWith('re:')) return (path) => path === target;
   try {
     const pattern = new Regex(target.slice('re:'.length));
     return (path) => pattern.matchesStart(path);
   } catch (cause) {
-    throw group.refusal('targets', '"re:" and a regular expression', target, errorMessage(cause));
+    throw group.refusalError(
+      'targets',
+      '"re:" and a regular expression',
+      target,
+      errorMessage(cause),
+    );
   }
 }
 
-function groupIn(group: Section, why: string): Group {
+function readGroups(group: QuantizationSection, why: string): ConfigGroup {
   for (const key of ['input_activations', 'output_activations'] as const) {
     if (group.get(key) === null) continue;
     const reason = 'Quantized activations are not supported.';
-    throw group.refusal(key, 'nothing', group.get(key), reason);
+    throw group.refusalError(key, 'nothing', group.get(key), reason);
   }
-  requireOne(group, 'format', ['pack-quantized'], why);
+  requireChoice(group, 'format', ['pack-quantized'], why);
   const weights = group.section('weights');
-  const bits = bitsOf(weights, 'num_bits', [4, 8]);
-  requireOne(weights, 'type', ['int'], 'FP8 and FP4 are not supported.');
-  requireOne(weights, 'strategy', ['group', 'channel'], why);
+  const bits = readBits(weights, 'num_bits', [4, 8]);
+  requireChoice(weights, 'type', ['int'], 'FP8 and FP4 are not supported.');
+  requireChoice(weights, 'strategy', ['group', 'channel'], why);
   const hasGroups = weights.get('strategy', 'group') === 'group';
   const targets = group.get('targets', []);
   if (!Array.isArray(targets) || targets.some((target) => typeof target !== 'string')) {
-    throw group.refusal('targets', 'a list of names', targets, why);
+    throw group.refusalError('targets', 'a list of names', targets, why);
   }
-  const tests = (targets as string[]).map((target) => fitting(group, target));
+  const tests = (targets as string[]).map((target) => requireFitting(group, target));
   return {
     targets: targets as string[],
     fits: (path) => tests.some((test) => test(path)),
     scheme: {
       bits,
-      groupSize: hasGroups ? groupOf(weights, 'group_size') : null,
+      groupSize: hasGroups ? readGroup(weights, 'group_size') : null,
       hasZeros: !weights.flag('symmetric', true),
     },
   };
 }
 
 /** The entry of config_groups for `targets`. */
-export function groupFor(
+export function findGroup(
   targets: string[],
   { bits, groupSize, hasZeros }: LayerScheme,
 ): JsonObject {

@@ -11,17 +11,17 @@ import { cpu } from '../../runtime/device.js';
 import type { DType } from '../../runtime/dtype.js';
 import { leading } from '../../runtime/required.js';
 import { held, noGrad, scope, Tensor } from '../../tensor/index.js';
-import { codesOf, groupIndexOf, zeroWordsOf } from './codes.js';
-import { groupFor, type LayerScheme } from './scheme.js';
+import { convertCodes, groupIndices, packZeros } from './codes.js';
+import { findGroup, type LayerScheme } from './scheme.js';
 
 /** The layers of a model with packed weights, by path. */
-export function packedOf(model: Module): Map<string, QuantizedLinear> {
-  const found = new Map<string, QuantizedLinear>();
+export function findPackedLayers(model: Module): Map<string, QuantizedLinear> {
+  const layers = new Map<string, QuantizedLinear>();
   for (const [path, module] of model.namedModules()) {
     const layer = module instanceof LoraLayer ? module.base : module;
-    if (layer instanceof QuantizedLinear) found.set(path, layer);
+    if (layer instanceof QuantizedLinear) layers.set(path, layer);
   }
-  return found;
+  return layers;
 }
 
 /**
@@ -29,7 +29,7 @@ export function packedOf(model: Module): Map<string, QuantizedLinear> {
  */
 export function repackedNames(model: Module): Set<string> {
   const names = new Set<string>();
-  for (const [path, layer] of packedOf(model)) {
+  for (const [path, layer] of findPackedLayers(model)) {
     for (const end of ['weight_zero_point', 'weight_order']) names.add(`${path}.${end}`);
     if (layer.weight_order) names.add(`${path}.weight_packed`);
   }
@@ -38,32 +38,32 @@ export function repackedNames(model: Module): Set<string> {
 
 /** Tensors of each layer in the files, in addition to unchanged parameters. */
 export function packedSources(model: Module): TensorSource[] {
-  return [...packedOf(model)].flatMap(([path, layer]) => {
+  return [...findPackedLayers(model)].flatMap(([path, layer]) => {
     const { shape, weight_packed, weight_zero_point, weight_order: order, bits, groupSize } = layer;
     const [outputs, inputs] = leading(shape, 2);
     const sources = [
-      sourceOf(`${path}.weight_shape`, 'i64', [2], () =>
+      createSource(`${path}.weight_shape`, 'i64', [2], () =>
         Tensor.from(BigInt64Array.of(BigInt(outputs), BigInt(inputs))),
       ),
     ];
     if (weight_zero_point) {
       const size = [Math.ceil((outputs * bits) / 32), weight_zero_point.size(1)];
       sources.push(
-        sourceOf(`${path}.weight_zero_point`, 'i32', size, () =>
-          Tensor.from(zeroWordsOf(weight_zero_point, bits), { shape: size }),
+        createSource(`${path}.weight_zero_point`, 'i32', size, () =>
+          Tensor.from(packZeros(weight_zero_point, bits), { shape: size }),
         ),
       );
     }
     if (order) {
       sources.push(
-        sourceOf(`${path}.weight_g_idx`, 'i32', [inputs], () =>
-          Tensor.from(groupIndexOf(order, groupSize)),
+        createSource(`${path}.weight_g_idx`, 'i32', [inputs], () =>
+          Tensor.from(groupIndices(order, groupSize)),
         ),
-        sourceOf(`${path}.weight_packed`, 'i32', weight_packed.shape, () => {
+        createSource(`${path}.weight_packed`, 'i32', weight_packed.shape, () => {
           const back = order.argsort().to('i32').toRaw() as Int32Array;
           const words = weight_packed.to(cpu());
           const sizes = { shape: [outputs, inputs] as const, bits, order: back };
-          return codesOf(words, 'compressed-tensors', sizes);
+          return convertCodes(words, 'compressed-tensors', sizes);
         }),
       );
     }
@@ -71,7 +71,7 @@ export function packedSources(model: Module): TensorSource[] {
   });
 }
 
-function sourceOf(
+function createSource(
   name: string,
   dtype: DType,
   shape: readonly number[],
@@ -85,7 +85,7 @@ function sourceOf(
  * without such layers.
  */
 export function packedConfig(model: Module): JsonObject | null {
-  const layers = packedOf(model);
+  const layers = findPackedLayers(model);
   if (layers.size === 0) return null;
   const kinds = new Map<string, { scheme: LayerScheme; isOrdered: boolean; paths: string[] }>();
   for (const [path, { bits, groupSize, weight_zero_point, weight_order }] of layers) {
@@ -98,7 +98,7 @@ export function packedConfig(model: Module): JsonObject | null {
   }
   const sorted = [...kinds.values()].sort((a, b) => b.paths.length - a.paths.length);
   const groups = sorted.map(({ scheme, isOrdered, paths }, i) => {
-    const group = groupFor(i === 0 ? ['Linear'] : paths, scheme);
+    const group = findGroup(i === 0 ? ['Linear'] : paths, scheme);
     if (!isOrdered) (group.weights as JsonObject).actorder = 'group';
     return [`group_${i}`, group];
   });

@@ -45,15 +45,16 @@ const TRAITS: RotaryTraits = {
  */
 export class Qwen2Moe extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: Qwen2MoeConfig) {
-    super(TRAITS, given);
+  constructor(options: Qwen2MoeConfig) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: Qwen2MoeConfig) => new Qwen2Moe(config));
 
   /**
-   * models.fromPretrained() for a Qwen2-MoE folder. Rejects with DS_CHECKPOINT for other models.
+   * Loads a Qwen2-MoE folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
    */
   static fromPretrained(
     dir: string,

@@ -4,7 +4,7 @@ import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { AROUND_TEXT, COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of a Qwen2, and the mode of its activations. */
+/** Options of Qwen2: sizes, and the mode of its activations. */
 export type Qwen2Config = FamilyConfig<'window'>;
 
 const TRAITS: RotaryTraits = {
@@ -36,14 +36,17 @@ const TRAITS: RotaryTraits = {
  */
 export class Qwen2 extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: Qwen2Config) {
-    super(TRAITS, given);
+  constructor(options: Qwen2Config) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: Qwen2Config) => new Qwen2(config));
 
-  /** models.fromPretrained() for a Qwen2 folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads a Qwen2 folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Qwen2> {
     return readPretrained(dir, [Qwen2.family], options);
   }

@@ -6,7 +6,7 @@ import { type MoeConfig, QWEN_FILES } from '../rotary/mixture.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of a Qwen35Moe, and the mode of its activations. */
+/** Options of Qwen35Moe: sizes, and the mode of its activations. */
 export interface Qwen35MoeConfig
   extends FamilyConfig<'attentionBias' | 'partialRotaryFactor' | 'delta' | 'routerAuxLossCoef'> {
   /** The layers of gated delta nets. */
@@ -59,15 +59,16 @@ const TRAITS: RotaryTraits = {
  */
 export class Qwen35Moe extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: Qwen35MoeConfig) {
-    super(TRAITS, given);
+  constructor(options: Qwen35MoeConfig) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: Qwen35MoeConfig) => new Qwen35Moe(config));
 
   /**
-   * models.fromPretrained() for a Qwen3.5-MoE folder. Rejects with DS_CHECKPOINT for other models.
+   * Loads a Qwen3.5-MoE folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for
+   * other models.
    */
   static fromPretrained(
     dir: string,

@@ -5,7 +5,7 @@ import type { DeltaSizes } from '../rotary/delta-config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of a Qwen35, and the mode of its activations. */
+/** Options of Qwen35: sizes, and the mode of its activations. */
 export interface Qwen35Config
   extends FamilyConfig<'attentionBias' | 'partialRotaryFactor' | 'delta'> {
   /** The layers of gated delta nets. */
@@ -45,15 +45,16 @@ const TRAITS: RotaryTraits = {
  */
 export class Qwen35 extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: Qwen35Config) {
-    super(TRAITS, given);
+  constructor(options: Qwen35Config) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: Qwen35Config) => new Qwen35(config));
 
   /**
-   * models.fromPretrained() for a Qwen3.5 folder. Rejects with DS_CHECKPOINT for other models.
+   * Loads a Qwen3.5 folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
    */
   static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Qwen35> {
     return readPretrained(dir, [Qwen35.family], options);

@@ -50,15 +50,16 @@ const TRAITS: RotaryTraits = {
  */
 export class Qwen3Moe extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: Qwen3MoeConfig) {
-    super(TRAITS, given);
+  constructor(options: Qwen3MoeConfig) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: Qwen3MoeConfig) => new Qwen3Moe(config));
 
   /**
-   * models.fromPretrained() for a Qwen3-MoE folder. Rejects with DS_CHECKPOINT for other models.
+   * Loads a Qwen3-MoE folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
    */
   static fromPretrained(
     dir: string,

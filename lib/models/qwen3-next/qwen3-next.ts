@@ -6,7 +6,7 @@ import { type MoeConfig, QWEN_FILES } from '../rotary/mixture.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of a Qwen3Next, and the mode of its activations. */
+/** Options of Qwen3Next: sizes, and the mode of its activations. */
 export interface Qwen3NextConfig
   extends FamilyConfig<'attentionBias' | 'partialRotaryFactor' | 'delta' | 'routerAuxLossCoef'> {
   /** The layers of gated delta nets. */
@@ -54,15 +54,16 @@ const TRAITS: RotaryTraits = {
  */
 export class Qwen3Next extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: Qwen3NextConfig) {
-    super(TRAITS, given);
+  constructor(options: Qwen3NextConfig) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: Qwen3NextConfig) => new Qwen3Next(config));
 
   /**
-   * models.fromPretrained() for a Qwen3-Next folder. Rejects with DS_CHECKPOINT for other models.
+   * Loads a Qwen3-Next folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for
+   * other models.
    */
   static fromPretrained(
     dir: string,

@@ -4,7 +4,7 @@ import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { AROUND_TEXT, COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of a Qwen3, and the mode of its activations. */
+/** Options of Qwen3: sizes, and the mode of its activations. */
 export type Qwen3Config = FamilyConfig<'attentionBias' | 'window'>;
 
 const TRAITS: RotaryTraits = {
@@ -35,14 +35,17 @@ const TRAITS: RotaryTraits = {
  */
 export class Qwen3 extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: Qwen3Config) {
-    super(TRAITS, given);
+  constructor(options: Qwen3Config) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: Qwen3Config) => new Qwen3(config));
 
-  /** models.fromPretrained() for a Qwen3 folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads a Qwen3 folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Qwen3> {
     return readPretrained(dir, [Qwen3.family], options);
   }

@@ -36,10 +36,10 @@ export const ROBERTA: EncoderTraits = {
  */
 export class Roberta extends EncoderModel {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: EncoderConfig) {
-    super(ROBERTA, given);
+  constructor(options: EncoderConfig) {
+    super(ROBERTA, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = encoderFamily(ROBERTA, (config) => new Roberta(config));
 }

@@ -1,19 +1,19 @@
-// Memory per token that a block with rotary positions keeps in training, by closed formulas.
+// Computes the training memory per token of a block with rotary positions, by closed formulas.
 import type { BlockActivations } from '../activation-shape.js';
-import { bodyOf, type RotarySizes } from './config.js';
+import { type RotarySizes, toBody } from './config.js';
 import type { DeltaSizes } from './delta-config.js';
 import type { MoeSizes } from './mixture.js';
 import type { RotaryTraits } from './traits.js';
 
 /** Elements that a feed-forward block keeps per token, and the extra elements of its backward. */
-interface Feed {
+interface FeedMemory {
   kept: number;
   statistics: number;
   backward: number;
 }
 
 /** Gate, up and their product (3 h); in the backward the gradients of the first two (2 h). */
-const denseFeed = (hidden: number): Feed => ({
+const denseFeed = (hidden: number): FeedMemory => ({
   kept: 3 * hidden,
   statistics: 0,
   backward: 2 * hidden,
@@ -23,7 +23,7 @@ const denseFeed = (hidden: number): Feed => ({
  * The activation as an operation of its own keeps its result too (4 h); without a gate, the inner
  * values before and after it (2 h). A squared ReLU also keeps the values before the square (3 h).
  */
-const feedWith = ({ activation, feed }: RotaryTraits, hidden: number): Feed => {
+const computeFeed = ({ activation, feed }: RotaryTraits, hidden: number): FeedMemory => {
   const isPlain = typeof feed === 'object';
   const inner = activation?.kind === 'relu2' ? 3 : 2;
   if (isPlain) return { kept: inner * hidden, statistics: 0, backward: (inner - 1) * hidden };
@@ -37,7 +37,7 @@ const feedWith = ({ activation, feed }: RotaryTraits, hidden: number): Feed => {
  * up and of the sorted tokens (k (2 h + C)), and the gradient of the token (C). A shared expert
  * adds 3 h and its output (C).
  */
-function sparseFeed({ moe: traits }: RotaryTraits, moe: MoeSizes, channels: number): Feed {
+function sparseFeed({ moe: traits }: RotaryTraits, moe: MoeSizes, channels: number): FeedMemory {
   const { experts, perToken: k, hidden, sharedHidden } = moe;
   const shared = sharedHidden === null ? 0 : 3 * sharedHidden + channels;
   // Bounded experts are a chain of operations on sorted tokens.
@@ -56,10 +56,14 @@ function sparseFeed({ moe: traits }: RotaryTraits, moe: MoeSizes, channels: numb
 }
 
 /**
- * Of one block; if dense and sparse blocks are mixed, their mean, and the maximum of a backward.
+ * Returns the memory of a block's feed-forward part. If dense and sparse blocks are mixed, returns
+ * their mean, and the maximum of a backward.
  */
-function feedOf(traits: RotaryTraits, { hidden, channels, moe, layers }: RotarySizes): Feed {
-  const dense = feedWith(traits, hidden);
+function blockFeed(
+  traits: RotaryTraits,
+  { hidden, channels, moe, layers }: RotarySizes,
+): FeedMemory {
+  const dense = computeFeed(traits, hidden);
   if (!moe) return dense;
   const sparse = sparseFeed(traits, moe, channels);
   // Both blocks, the norms around them, and the router's input.
@@ -80,18 +84,21 @@ function feedOf(traits: RotaryTraits, { hidden, channels, moe, layers }: RotaryS
   };
 }
 
-/** What the mixer of a block keeps per token, and its peak in the backward. */
-interface Mixer {
+/**
+ * Elements that the attention or recurrence of a block keeps per token, and its peak in the
+ * backward.
+ */
+interface MixerMemory {
   kept: number;
   statistics: number;
   backward: number;
 }
 
 /** The attention of a block; see rotaryBlockActivations(). */
-function attentionMixer(traits: RotaryTraits, sizes: RotarySizes): Mixer {
+function attentionMixer(traits: RotaryTraits, sizes: RotarySizes): MixerMemory {
   const { channels, heads, kvHeads, headDim, maxSeq } = sizes;
-  const { factors, isParallel, traits: ownTraits } = bodyOf(traits, sizes);
-  const { qkNorm = 'none', gated = false } = ownTraits;
+  const { factors, isParallel, traits: bodyTraits } = toBody(traits, sizes);
+  const { qkNorm = 'none', gated = false } = bodyTraits;
   const { norm: { offset = false } = {} } = traits;
   const turned = (heads + kvHeads) * headDim;
   const normed = qkNorm === 'none' ? 0 : 1;
@@ -113,7 +120,11 @@ function attentionMixer(traits: RotaryTraits, sizes: RotarySizes): Mixer {
  * + 2 v), normalized queries and keys (2 k), gates, result, its norm and their product (4 v).
  * Statistics: five f32 numbers of each head for decays and steps, and a deviation for each norm.
  */
-function deltaMixer(traits: RotaryTraits, { channels }: RotarySizes, delta: DeltaSizes): Mixer {
+function deltaMixer(
+  traits: RotaryTraits,
+  { channels }: RotarySizes,
+  delta: DeltaSizes,
+): MixerMemory {
   const { keyHeads, heads, keyDim, valueDim } = delta;
   const [k, v] = [keyHeads * keyDim, heads * valueDim];
   const steps = traits.norm?.offset ? 6 : 0;
@@ -128,14 +139,14 @@ function deltaMixer(traits: RotaryTraits, { channels }: RotarySizes, delta: Delt
  * A gated short convolution: both gates, the values, their product, the convolution, and its
  * product with a gate. Backward: gradients of both halves of the convolution and of in_proj.
  */
-const convMixer = ({ channels }: RotarySizes): Mixer => ({
+const convMixer = ({ channels }: RotarySizes): MixerMemory => ({
   kept: 6 * channels,
   statistics: 0,
   backward: 7 * channels,
 });
 
 /** Of one block; if both kinds are mixed, their mean, and the maximum of a backward. */
-function mixerOf(traits: RotaryTraits, sizes: RotarySizes): Mixer {
+function blockMixer(traits: RotaryTraits, sizes: RotarySizes): MixerMemory {
   const attention = attentionMixer(traits, sizes);
   const { delta, conv, layers } = sizes;
   const kinds = delta ?? conv;
@@ -172,10 +183,10 @@ function mixerOf(traits: RotaryTraits, sizes: RotarySizes): Mixer {
  */
 export function rotaryBlockActivations(traits: RotaryTraits, sizes: RotarySizes): BlockActivations {
   const { channels } = sizes;
-  const { norms, isParallel } = bodyOf(traits, sizes);
+  const { norms, isParallel } = toBody(traits, sizes);
   const { norm: { kind = 'rms', offset = false } = {} } = traits;
-  const feed = feedOf(traits, sizes);
-  const mixer = mixerOf(traits, sizes);
+  const feed = blockFeed(traits, sizes);
+  const mixer = blockMixer(traits, sizes);
   const count = [...norms.attention, ...norms.mlp].filter((name) => name !== null).length;
   const more = Math.max(0, count - 2) + (offset ? count : 0) - (isParallel ? 2 : 0);
   return {

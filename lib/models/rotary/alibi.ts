@@ -15,14 +15,14 @@ export function alibiSlopes(heads: number): number[] {
   );
 }
 
-/** The slopes of all heads on the devices that use them. They are no part of checkpoints. */
+/** Slopes of all heads, cached on the devices that use them. They are not part of checkpoints. */
 export class AlibiSlopes {
   private readonly made = new Map<string, Tensor>();
 
   constructor(private readonly heads: number) {}
 
-  /** [heads] on the device of `like`: f64 for f64, else f32. */
-  on({ device, dtype: values }: { device: Device; dtype: DType }): Tensor {
+  /** Returns the slopes [heads] on the device of `like`: f64 for f64, else f32. */
+  slopesOn({ device, dtype: values }: { device: Device; dtype: DType }): Tensor {
     const dtype = values === 'f64' ? 'f64' : 'f32';
     const key = `${device.name} ${dtype}`;
     if (!this.made.has(key)) {

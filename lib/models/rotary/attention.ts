@@ -24,9 +24,9 @@ import {
 import { computeBesideAttention } from '../../tensor/kept-results.js';
 import { keysPerQuery } from '../../tensor/ops/attention-filter.js';
 import { shareCasts } from '../../tensor/ops/fp8-linear.js';
-import type { Body, Window } from './config.js';
+import type { BodySizes, Window } from './config.js';
 import { setNamed } from './named-module.js';
-import { type Norm, normOf, OffsetRMSNorm } from './norms.js';
+import { createNorm, type Norm, OffsetRMSNorm } from './norms.js';
 import type { Angles } from './rotary-table.js';
 
 /** Values that the blocks of one forward share. */
@@ -42,13 +42,13 @@ export interface AttentionContext extends Angles {
   /** Receives routing statistics; null: not collected. */
   loads: RouterLoads | null;
   /** @internal Keys and values [B, Hk, T, D] that later layers read, by layer; absent: none. */
-  shared?: Map<number, Pick<Heads, 'k' | 'v'>>;
+  shared?: Map<number, Pick<ProjectedHeads, 'k' | 'v'>>;
   /** The further embeddings of all blocks, [B, T, layers * width]; absent: none. */
   layerInputs?: Tensor | null;
 }
 
 /** Queries, keys and values of tokens, [B, T, heads, headDim] each. */
-export interface Heads {
+export interface ProjectedHeads {
   readonly q: Tensor;
   readonly k: Tensor;
   readonly v: Tensor;
@@ -56,18 +56,18 @@ export interface Heads {
   readonly gate?: Tensor;
 }
 
-/** @internal The norm of `heads` heads of queries or keys, in families that have one. */
-export function headNorm(body: Body, heads: number): Norm | null {
+/** @internal Creates the norm of `heads` heads of queries or keys, if the family has one. */
+export function createHeadNorm(body: BodySizes, heads: number): Norm | null {
   const { qkNorm = 'none' } = body.traits;
   if (qkNorm === 'none') return null;
   // No family has norms of heads without parameters.
-  return normOf(body, qkNorm === 'whole' ? heads * body.headDim : body.headDim) as Norm;
+  return createNorm(body, qkNorm === 'whole' ? heads * body.headDim : body.headDim) as Norm;
 }
 
 /** Sets the norms of queries and keys under the names of the family. */
-function addHeadNorms(owner: Module, body: Body): void {
+function addHeadNorms(owner: Module, body: BodySizes): void {
   const { qNorm = 'q_norm', kNorm = 'k_norm' } = body.traits.names ?? {};
-  const [queries, keys] = [headNorm(body, body.heads), headNorm(body, body.kvHeads)];
+  const [queries, keys] = [createHeadNorm(body, body.heads), createHeadNorm(body, body.kvHeads)];
   if (!queries || !keys) {
     Object.assign(owner, { q_norm: null, k_norm: null });
     return;
@@ -97,7 +97,7 @@ export abstract class RotaryAttentionBase extends Module {
   /** @internal Blocks make theirs. */
   constructor(
     /** @internal */
-    protected readonly body: Body,
+    protected readonly body: BodySizes,
     private readonly place: LayerPlace,
   ) {
     super();
@@ -116,24 +116,27 @@ export abstract class RotaryAttentionBase extends Module {
     Object.assign(this, { [out]: new Linear(heads * headDim, channels, { bias }) });
   }
 
-  /** @internal Of tokens [B, T, C]. */
-  protected abstract projected(x: Tensor): Heads;
+  /** @internal Projects tokens [B, T, C] to queries, keys and values. */
+  protected abstract project(x: Tensor): ProjectedHeads;
 
-  /** @internal The part of results [B, T, heads, headDim] that values have. */
-  protected valuesOf(mixed: Tensor): Tensor {
+  /** @internal Returns the channels of results [B, T, heads, headDim] that values have. */
+  protected selectValues(mixed: Tensor): Tensor {
     return mixed;
   }
 
-  /** x [B, T, C], at the positions of `context`; with a cache, the tokens after the cached ones. */
+  /**
+   * Attends with x [B, T, C] at the positions of `context`; with a cache, the tokens after the
+   * cached ones.
+   */
   override forward(x: Tensor, context: AttentionContext, cache: LayerCache | null): Tensor {
-    const heads = this.projected(x);
-    const mixed = this.fusedWith(cache, heads, context) ?? this.mixed(heads, context, cache);
-    return this.finished(mixed, heads);
+    const heads = this.project(x);
+    const mixed = this.attendFused(cache, heads, context) ?? this.mixHeads(heads, context, cache);
+    return this.projectOut(mixed, heads);
   }
 
-  /** @internal From results [B, H, T, D] to the stream. */
-  protected finished(mixed: Tensor, heads: Partial<Pick<Heads, 'gate'>>): Tensor {
-    const byToken = this.valuesOf(mixed.transpose(1, 2));
+  /** @internal Projects results [B, H, T, D] back to the stream. */
+  protected projectOut(mixed: Tensor, heads: Partial<Pick<ProjectedHeads, 'gate'>>): Tensor {
+    const byToken = this.selectValues(mixed.transpose(1, 2));
     const joined = byToken.reshape([byToken.size(0), byToken.size(1), -1]);
     const gated = heads.gate ? joined.mul(sigmoid(heads.gate)) : joined;
     return this.projection(this.outProjection, gated);
@@ -159,10 +162,10 @@ export abstract class RotaryAttentionBase extends Module {
     return computeBesideAttention({ keys, isRead }, body);
   }
 
-  /** Norms, rotation, storage and attention by a cache with a fused op; null for other caches. */
-  private fusedWith(
+  /** Normalizes, rotates, stores and attends by a fused op of the cache; null for other caches. */
+  private attendFused(
     cache: LayerCache | null,
-    heads: Heads,
+    heads: ProjectedHeads,
     context: AttentionContext,
   ): Tensor | null {
     const { positions } = context;
@@ -176,37 +179,44 @@ export abstract class RotaryAttentionBase extends Module {
     if (traits.qkNorm === 'whole' || traits.qkNormLast) return null;
     if (q_norm && !isPlainRms(q_norm)) return null;
     const norms = q_norm && k_norm && { q: q_norm.weight, k: k_norm.weight, eps: q_norm.eps };
-    const { cos, sin } = this.anglesOf(context);
+    const { cos, sin } = this.selectAngles(context);
     return cache.attendTurning(
       { ...heads, cos, sin, positions, norms },
-      { window, scale: factors.scores, sinks: this.sinksHere(heads.q.size(2)) },
+      { window, scale: factors.scores, sinks: this.ownSinks(heads.q.size(2)) },
     );
   }
 
-  private anglesOf(context: AttentionContext): Angles {
+  private selectAngles(context: AttentionContext): Angles {
     const { ofWindows } = context;
     return (this.body.ownAngles[this.place.layer] && ofWindows) || context;
   }
 
-  private mixed(heads: Heads, context: AttentionContext, cache: LayerCache | null): Tensor {
-    const k = this.turned(heads.k, this.k_norm, context);
+  private mixHeads(
+    heads: ProjectedHeads,
+    context: AttentionContext,
+    cache: LayerCache | null,
+  ): Tensor {
+    const k = this.rotate(heads.k, this.k_norm, context);
     const v = heads.v.transpose(1, 2);
-    const q = this.turned(heads.q, this.q_norm, { ...context, ...context.ofQueries });
-    return this.attended(q, { k, v }, context, cache);
+    const q = this.rotate(heads.q, this.q_norm, { ...context, ...context.ofQueries });
+    return this.attend(q, { k, v }, context, cache);
   }
 
-  /** @internal By rotated queries and keys; `keys` null: those that a cache has already. */
-  protected attended(
+  /**
+   * @internal Attends with rotated queries and keys. If `keys` is null, the cache has the keys
+   * already.
+   */
+  protected attend(
     q: Tensor,
-    keys: Pick<Heads, 'k' | 'v'> | null,
+    keys: Pick<ProjectedHeads, 'k' | 'v'> | null,
     context: AttentionContext,
     cache: LayerCache | null,
   ): Tensor {
     const { headShare, sparsity, body } = this;
     const { window } = this.place;
     const { scores: scale, scoreCap } = body.factors;
-    const sinks = this.sinksHere(q.size(1));
-    const alibiSlopes = this.slopesHere(q);
+    const sinks = this.ownSinks(q.size(1));
+    const alibiSlopes = this.ownSlopes(q);
     const reach = { window, sparsity, headShare, scale, scoreCap, sinks, alibiSlopes };
     if (cache && !keys) return required(cache.attendStored).call(cache, q, reach);
     const { k, v } = required(keys);
@@ -229,17 +239,17 @@ export abstract class RotaryAttentionBase extends Module {
     });
   }
 
-  /** The sinks of this rank's `count` heads; null if the family has none. */
-  private sinksHere(count: number): Tensor | null {
+  /** Returns the sinks of this rank's `count` heads; null if the family has none. */
+  private ownSinks(count: number): Tensor | null {
     const { sinks } = this as { sinks?: Parameter };
     if (!sinks) return null;
     const first = this.headShare?.first ?? 0;
     return count === sinks.numel ? sinks : sinks.narrow(0, first, count);
   }
 
-  /** The slopes of this rank's heads; null if the family has none. */
-  private slopesHere(q: Tensor): Tensor | null {
-    const all = this.body.slopes?.on(q);
+  /** Returns the slopes of this rank's heads; null if the family has none. */
+  private ownSlopes(q: Tensor): Tensor | null {
+    const all = this.body.slopes?.slopesOn(q);
     return all?.narrow(0, this.headShare?.first ?? 0, q.size(1)) ?? null;
   }
 
@@ -250,27 +260,27 @@ export abstract class RotaryAttentionBase extends Module {
     Object.assign(this, { sinks: new Parameter([heads], normal(initializerRange)) });
   }
 
-  /** [B, T, heads * headDim] as [B, T, heads, headDim]. */
-  protected headsOf(x: Tensor): Tensor {
+  /** Reshapes [B, T, heads * headDim] to [B, T, heads, headDim]. */
+  protected splitHeads(x: Tensor): Tensor {
     return x.reshape([x.size(0), x.size(1), -1, this.body.headDim]);
   }
 
   /** @internal */
-  protected turned(heads: Tensor, norm: Norm | null, context: AttentionContext): Tensor {
+  protected rotate(heads: Tensor, norm: Norm | null, context: AttentionContext): Tensor {
     const { rotates, rotaryDim, traits } = this.body;
     const { qkNorm = 'none', qkNormLast, rope: { interleaved = false } = {} } = traits;
-    if (norm && qkNormLast) return norm.call(this.turned(heads, null, context));
+    if (norm && qkNormLast) return norm.call(this.rotate(heads, null, context));
     const normed = !norm
       ? heads
       : qkNorm === 'whole'
         ? norm.call(heads.reshape([heads.size(0), heads.size(1), -1])).reshape(heads.shape)
         : norm.call(heads);
     if (!rotates[this.place.layer]) return normed.transpose(1, 2);
-    const { cos, sin } = this.anglesOf(context);
-    const paired = interleaved ? halvesOfPairs(normed, rotaryDim) : normed;
+    const { cos, sin } = this.selectAngles(context);
+    const paired = interleaved ? pairsToHalves(normed, rotaryDim) : normed;
     const by = (): Tensor => rope(paired, cos, sin, context.positions);
-    const turned = this.beside(paired.size(1), true, by);
-    return turned.transpose(1, 2);
+    const rotated = this.beside(paired.size(1), true, by);
+    return rotated.transpose(1, 2);
   }
 }
 
@@ -281,7 +291,7 @@ const isPlainRms = (norm: Norm): boolean =>
  * Moves channel 2i of the first `width` channels of each head to i, and 2i + 1 to i + width / 2, as
  * rope() expects. Queries and keys get the same permutation, so their products stay the same.
  */
-function halvesOfPairs(heads: Tensor, width: number): Tensor {
+function pairsToHalves(heads: Tensor, width: number): Tensor {
   const [B, T, H, D] = leading(heads.shape, 4);
   const pairs = heads.narrow(3, 0, width).reshape([B, T, H, width / 2, 2]);
   const halves = pairs.transpose(3, 4).reshape([B, T, H, width]);
@@ -304,7 +314,7 @@ export class RotaryAttention extends RotaryAttentionBase implements Joinable {
   private isJoined = false;
 
   /** `body`: sizes of the model. `place`: the index of this layer. */
-  constructor(body: Body, place: LayerPlace) {
+  constructor(body: BodySizes, place: LayerPlace) {
     super(body, place);
     const { channels, heads, kvHeads, headDim, qkvBias: bias } = body;
     this.q_proj = new Linear(channels, heads * headDim, { bias });
@@ -320,9 +330,11 @@ export class RotaryAttention extends RotaryAttentionBase implements Joinable {
     this.isJoined = joinMemory([this.q_proj, this.k_proj, this.v_proj]);
   }
 
-  /** Queries, keys and values by one product if their weights are joined, else by three. */
+  /**
+   * Computes queries, keys and values by one product if their weights are joined, else by three.
+   */
   /** @internal */
-  protected override projected(x: Tensor): Heads {
+  protected override project(x: Tensor): ProjectedHeads {
     const { q_proj, k_proj, v_proj } = this;
     const layers = [q_proj, k_proj, v_proj];
     const joined = this.isJoined ? joinedLinear(x, layers, this.body.headDim) : null;
@@ -331,9 +343,9 @@ export class RotaryAttention extends RotaryAttentionBase implements Joinable {
       return { q, k, v };
     }
     return shareCasts(x, () => {
-      const k = this.headsOf(this.turning(k_proj, x, this.k_norm));
-      const v = this.headsOf(this.projection(v_proj, x));
-      return { q: this.headsOf(this.turning(q_proj, x, this.q_norm)), k, v };
+      const k = this.splitHeads(this.turning(k_proj, x, this.k_norm));
+      const v = this.splitHeads(this.projection(v_proj, x));
+      return { q: this.splitHeads(this.turning(q_proj, x, this.q_norm)), k, v };
     });
   }
 }
@@ -352,7 +364,7 @@ export class GatedAttention extends RotaryAttentionBase {
   declare readonly k_norm: Norm | null;
 
   /** `body`: sizes of the model. `place`: the index of this layer. */
-  constructor(body: Body, place: LayerPlace) {
+  constructor(body: BodySizes, place: LayerPlace) {
     super(body, place);
     const { channels, heads, kvHeads, headDim, qkvBias: bias } = body;
     this.q_proj = new Linear(channels, 2 * heads * headDim, { bias });
@@ -363,14 +375,14 @@ export class GatedAttention extends RotaryAttentionBase {
   }
 
   /** @internal */
-  protected override projected(x: Tensor): Heads {
+  protected override project(x: Tensor): ProjectedHeads {
     const [B, T] = leading(x.shape, 2);
     const { headDim } = this.body;
     return shareCasts(x, () => {
       const both = this.q_proj.call(x).reshape([B, T, -1, 2 * headDim]);
       const [q, gate] = leading(both.split(headDim, 3), 2);
-      const k = this.headsOf(this.k_proj.call(x));
-      const v = this.headsOf(this.v_proj.call(x));
+      const k = this.splitHeads(this.k_proj.call(x));
+      const v = this.splitHeads(this.v_proj.call(x));
       return { q, k, v, gate: gate.reshape([B, T, -1]) };
     });
   }
@@ -390,7 +402,7 @@ export class PackedAttention extends RotaryAttentionBase {
   declare readonly k_norm: Norm | null;
 
   /** `body`: sizes of the model. `place`: the index of this layer. */
-  constructor(body: Body, place: LayerPlace) {
+  constructor(body: BodySizes, place: LayerPlace) {
     super(body, place);
     const { channels, heads, kvHeads, headDim, qkvBias: bias } = body;
     const all = new Linear(channels, (heads + 2 * kvHeads) * headDim, { bias });
@@ -400,9 +412,9 @@ export class PackedAttention extends RotaryAttentionBase {
   }
 
   /** @internal */
-  protected override projected(x: Tensor): Heads {
+  protected override project(x: Tensor): ProjectedHeads {
     const { heads, kvHeads } = this.body;
-    const all = this.headsOf(this.qkv_proj.call(x));
+    const all = this.splitHeads(this.qkv_proj.call(x));
     // In a split layer these are the heads of this rank.
     const keys = all.size(2) / (heads / kvHeads + 2);
     const parts = all.split([all.size(2) - 2 * keys, keys, keys], 2);
@@ -424,7 +436,7 @@ export class PerHeadAttention extends RotaryAttentionBase {
   readonly #name: string;
 
   /** `body`: sizes of the model. `place`: the index of this layer. */
-  constructor(body: Body, place: LayerPlace) {
+  constructor(body: BodySizes, place: LayerPlace) {
     super(body, place);
     const { channels, heads, kvHeads, headDim, qkvBias: bias, traits } = body;
     this.#name = required(traits.perHead);
@@ -435,7 +447,7 @@ export class PerHeadAttention extends RotaryAttentionBase {
   }
 
   /** @internal */
-  protected override projected(x: Tensor): Heads {
+  protected override project(x: Tensor): ProjectedHeads {
     const layer = required((this as unknown as Record<string, Linear>)[this.#name]);
     const [B, T] = [x.size(0), x.size(1)];
     const { heads, kvHeads, headDim } = this.body;

@@ -5,8 +5,8 @@ import { Module } from '../../nn/module.js';
 import { Parameter } from '../../nn/parameter.js';
 import { type RouterLoads, TopKRouter } from '../../nn/routers.js';
 import { embedding, type Routes, rmsNorm, type Tensor, ones as unit } from '../../tensor/index.js';
-import type { Body } from './config.js';
-import { type Norm, normOf } from './norms.js';
+import type { BodySizes } from './config.js';
+import { createNorm, type Norm } from './norms.js';
 
 /** TopKRouter on normalized and scaled tokens; a number of each expert scales its weights. */
 export class ScaledRouter extends Module {
@@ -55,11 +55,11 @@ interface ParallelExperts {
 }
 
 /** Adds experts to a block whose feed-forward block is dense. */
-export function addExperts(block: Module, body: Body): void {
+export function addExperts(block: Module, body: BodySizes): void {
   const { moe, channels, eps, initializerRange } = body;
   if (!moe) return;
   const weightInit = normal(initializerRange);
-  const norm = (): Norm => normOf(body, channels) as Norm;
+  const norm = (): Norm => createNorm(body, channels) as Norm;
   const modules: ParallelExperts = {
     router: new ScaledRouter(channels, moe.experts, { k: moe.perToken, eps, weightInit }),
     experts: new Experts(moe.experts, channels, moe.hidden, { weightInit, activation: 'geluTanh' }),
@@ -71,13 +71,13 @@ export function addExperts(block: Module, body: Body): void {
 }
 
 /** The sum of a dense block's result and of the experts' result for the stream [B, T, C]. */
-export function besideExperts(
+export function addExpertsResult(
   block: Module,
   { dense, stream }: { dense: Tensor; stream: Tensor },
 ): Tensor {
-  const own = block as unknown as ParallelExperts;
-  const x = own.pre_feedforward_layernorm_2.call(stream);
-  const sparse = own.experts.call(x, own.router, null, stream);
-  const first = own.post_feedforward_layernorm_1.call(dense);
-  return first.add(own.post_feedforward_layernorm_2.call(sparse));
+  const modules = block as unknown as ParallelExperts;
+  const x = modules.pre_feedforward_layernorm_2.call(stream);
+  const sparse = modules.experts.call(x, modules.router, null, stream);
+  const first = modules.post_feedforward_layernorm_1.call(dense);
+  return first.add(modules.post_feedforward_layernorm_2.call(sparse));
 }

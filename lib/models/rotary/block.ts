@@ -4,7 +4,7 @@ import { SparseMixture } from '../../nn/experts.js';
 import { Module } from '../../nn/module.js';
 import { required } from '../../runtime/required.js';
 import { dropout, type Tensor } from '../../tensor/index.js';
-import { scaled } from '../layer-factors.js';
+import { scaleBranch } from '../layer-factors.js';
 import {
   type AttentionContext,
   GatedAttention,
@@ -12,16 +12,16 @@ import {
   PerHeadAttention,
   RotaryAttention,
 } from './attention.js';
-import { addExperts, besideExperts } from './beside-experts.js';
-import type { Body } from './config.js';
+import { addExperts, addExpertsResult } from './beside-experts.js';
+import type { BodySizes } from './config.js';
 import { GatedDeltaNet } from './delta-net.js';
-import { type FeedForward, feedForward } from './feed-forward.js';
+import { createFeedForward, type FeedForward } from './feed-forward.js';
 import { type BlockAttention, LatentAttention } from './latent-attention.js';
-import { addEnding, ended } from './layer-inputs.js';
+import { addEnding, applyEnding } from './layer-inputs.js';
 import { bodyAt } from './layer-kinds.js';
 import { LayeredAttention } from './layered-attention.js';
 import { setNamed } from './named-module.js';
-import { type AnyNorm, type Norm, normalized, normOf } from './norms.js';
+import { type AnyNorm, type Norm, normalizeSum, createNorm } from './norms.js';
 import { ShortConvolution } from './short-convolution.js';
 import type { RotaryTraits } from './traits.js';
 
@@ -44,12 +44,12 @@ export class RotaryBlock extends Module {
   /** @internal Models make their blocks. */
   constructor(
     /** @internal */
-    private readonly body: Body,
+    private readonly body: BodySizes,
     private readonly layer: number,
   ) {
     super();
     const { traits, norms, windows } = body;
-    const ownBody = bodyAt(body, layer);
+    const layerBody = bodyAt(body, layer);
     const { names = {} } = traits;
     const window = windows[layer] ?? null;
     this.addNorm(norms.attention[0]);
@@ -58,19 +58,19 @@ export class RotaryBlock extends Module {
     } else if (body.conv?.layers[layer]) {
       setNamed(this, 'self_attn', 'conv', new ShortConvolution(body));
     } else {
-      const attention = new (attentionOf(traits))(ownBody, { window, layer });
+      const attention = new (createAttention(traits))(layerBody, { window, layer });
       setNamed(this, 'self_attn', names.attention ?? 'self_attn', attention);
     }
     this.addNorm(norms.attention[1]);
     this.addNorm(norms.mlp[0]);
-    this.mlp = feedForward(ownBody, layer);
+    this.mlp = createFeedForward(layerBody, layer);
     this.addNorm(norms.mlp[1]);
     if (traits.moe?.beside) addExperts(this, body);
     if (traits.layerKinds) addEnding(this, body);
   }
 
   private addNorm(name: string | null): void {
-    if (name !== null) Object.assign(this, { [name]: normOf(this.body, this.body.channels) });
+    if (name !== null) Object.assign(this, { [name]: createNorm(this.body, this.body.channels) });
   }
 
   private norm(name: string): AnyNorm {
@@ -78,8 +78,8 @@ export class RotaryBlock extends Module {
   }
 
   /**
-   * The stream is branch + residual, or branch if residual is null; returns the next pair. `factor`
-   * scales the block's contribution to the stream.
+   * Runs the block. The stream is branch + residual, or branch if residual is null; returns the
+   * next pair. `factor` scales the block's contribution to the stream.
    */
   override forward(
     branch: Tensor,
@@ -91,63 +91,68 @@ export class RotaryBlock extends Module {
     const { norms, isParallel, factors } = this.body;
     const scale = factor * factors.residual;
     if (this.body.sumNorms)
-      return [this.summed(sumOf(branch, residual), context, cache, scale), null];
-    const [stream, x] = this.entered(branch, residual, norms.attention[0]);
-    const attended = this.left(this.self_attn.call(x, context, cache), norms.attention[1], scale);
+      return [this.addBranches(sumStream(branch, residual), context, cache, scale), null];
+    const [stream, x] = this.enterBranch(branch, residual, norms.attention[0]);
+    const attended = this.leaveBranch(
+      this.self_attn.call(x, context, cache),
+      norms.attention[1],
+      scale,
+    );
     if (isParallel) {
       const [before] = norms.mlp;
       const y = before === null ? x : this.norm(before).call(stream);
-      const fed = this.left(this.fed(y, context), norms.mlp[1], scale);
+      const fed = this.leaveBranch(this.feedForward(y, context), norms.mlp[1], scale);
       return [attended.add(fed), stream];
     }
-    const [next, y] = this.entered(attended, stream, norms.mlp[0]);
-    const dense = this.fed(y, context);
+    const [next, y] = this.enterBranch(attended, stream, norms.mlp[0]);
+    const dense = this.feedForward(y, context);
     const { moe, traits } = this.body;
-    const both = moe && traits.moe?.beside ? besideExperts(this, { dense, stream: next }) : dense;
-    const fed = this.left(both, norms.mlp[1], scale);
+    const both =
+      moe && traits.moe?.beside ? addExpertsResult(this, { dense, stream: next }) : dense;
+    const fed = this.leaveBranch(both, norms.mlp[1], scale);
     if (!traits.layerKinds) return [fed, next];
-    const given = { stream: fed.add(next), inputs: context.layerInputs ?? null };
-    return [ended(this, this.body, this.layer, given), null];
+    const attentionInputs = { stream: fed.add(next), inputs: context.layerInputs ?? null };
+    return [applyEnding(this, this.body, this.layer, attentionInputs), null];
   }
 
   /** Runs a block that normalizes after each residual sum; returns the stream. */
-  private summed(
+  private addBranches(
     stream: Tensor,
     context: AttentionContext,
     cache: LayerCache | null,
     scale: number,
   ): Tensor {
     const { attention, mlp } = this.body.norms;
-    const attended = this.left(this.self_attn.call(stream, context, cache), null, scale);
-    const [, middle] = normalized(attended, stream, this.norm(required(attention[0])));
-    const fed = this.left(this.fed(middle, context), null, scale);
-    return normalized(fed, middle, this.norm(required(mlp[0])))[1];
+    const attended = this.leaveBranch(this.self_attn.call(stream, context, cache), null, scale);
+    const [, middle] = normalizeSum(attended, stream, this.norm(required(attention[0])));
+    const fed = this.leaveBranch(this.feedForward(middle, context), null, scale);
+    return normalizeSum(fed, middle, this.norm(required(mlp[0])))[1];
   }
 
-  /** The stream, and the input of a branch. */
-  private entered(
+  /** Returns the stream, and the input of a branch. */
+  private enterBranch(
     branch: Tensor,
     residual: Tensor | null,
     name: string | null,
   ): [stream: Tensor, x: Tensor] {
-    if (name !== null) return normalized(branch, residual, this.norm(name));
+    if (name !== null) return normalizeSum(branch, residual, this.norm(name));
     const stream = residual ? branch.add(residual) : branch;
     return [stream, stream];
   }
 
-  private fed(x: Tensor, context: AttentionContext): Tensor {
+  private feedForward(x: Tensor, context: AttentionContext): Tensor {
     const { mlp } = this;
     return mlp instanceof SparseMixture ? mlp.call(x, context.loads) : mlp.call(x);
   }
 
-  /** The contribution of a branch to the stream. */
-  private left(branch: Tensor, name: string | null, scale: number): Tensor {
+  /** Returns the contribution of a branch to the stream. */
+  private leaveBranch(branch: Tensor, name: string | null, scale: number): Tensor {
     const dropped = this.training ? dropout(branch, this.body.residualDropout) : branch;
-    return scaled(name === null ? dropped : this.norm(name).call(dropped), scale);
+    return scaleBranch(name === null ? dropped : this.norm(name).call(dropped), scale);
   }
 }
 
-function attentionOf({ packed, perHead, latent, gated, layerKinds }: RotaryTraits) {
+function createAttention({ packed, perHead, latent, gated, layerKinds }: RotaryTraits) {
   if (layerKinds) return LayeredAttention;
   if (latent) return LatentAttention;
   if (gated) return GatedAttention;
@@ -155,6 +160,6 @@ function attentionOf({ packed, perHead, latent, gated, layerKinds }: RotaryTrait
   return packed ? PackedAttention : RotaryAttention;
 }
 
-/** The stream of a branch and a residual. */
-export const sumOf = (branch: Tensor, residual: Tensor | null): Tensor =>
+/** Returns the stream: the sum of a branch and a residual. */
+export const sumStream = (branch: Tensor, residual: Tensor | null): Tensor =>
   residual ? branch.add(residual) : branch;

@@ -1,10 +1,10 @@
-// Refused inputs and settings of models with rotary positions.
+// Errors of inputs and settings that models with rotary positions refuse.
 import { DsError } from '../../errors.js';
 import { required } from '../../runtime/required.js';
-import { type RopeScaling, regimeOf } from './rope-scaling.js';
+import { angleRegime, type RopeScaling } from './rope-scaling.js';
 
 /** A skipped block would leave no keys for the blocks that read them. */
-export function droppedSource(model: string): DsError {
+export function droppedSourceError(model: string): DsError {
   return new DsError({
     code: 'DS_ARGUMENT',
     op: `${model} layerFactors`,
@@ -14,7 +14,7 @@ export function droppedSource(model: string): DsError {
   });
 }
 
-export function overflow(model: string): DsError {
+export function overflowError(model: string): DsError {
   return new DsError({
     code: 'DS_DTYPE',
     op: model,
@@ -26,7 +26,7 @@ export function overflow(model: string): DsError {
 
 /** Throws DS_ARGUMENT if texts of up to `longest` tokens have different angles. */
 export function requireOneRegime(scaling: RopeScaling | null, longest: number): void {
-  if (regimeOf(scaling, longest) === regimeOf(scaling, 1)) return;
+  if (angleRegime(scaling, longest) === angleRegime(scaling, 1)) return;
   const { type } = required(scaling);
   throw new DsError({
     code: 'DS_ARGUMENT',

@@ -17,59 +17,65 @@ import {
   sharedTokens,
   Tensor,
 } from '../../tensor/index.js';
-import { streaming, streamOf } from '../block-layers.js';
-import { requireOwnTokens, running, scaled } from '../layer-factors.js';
+import { flattenStream, streaming } from '../block-layers.js';
+import { listRunning, requireOwnTokens, scaleBranch } from '../layer-factors.js';
 import { inRows, type Places } from '../places.js';
-import { aroundChosen, chosenFor, type DrawnTokens, drawTokens, refused } from '../token-drop.js';
+import {
+  type DrawnTokens,
+  drawTokens,
+  droppedTokensError,
+  replaceChosen,
+  selectChosen,
+} from '../token-drop.js';
 import type { AttentionContext } from './attention.js';
-import { RotaryBlock, sumOf } from './block.js';
-import { droppedSource, overflow, requireOneRegime } from './body-errors.js';
-import type { Body } from './config.js';
-import { addLayerInputs, INPUT_MODULES, layerInputsOf } from './layer-inputs.js';
+import { RotaryBlock, sumStream } from './block.js';
+import { droppedSourceError, overflowError, requireOneRegime } from './body-errors.js';
+import type { BodySizes } from './config.js';
+import { addLayerInputs, computeLayerInputs, INPUT_MODULES } from './layer-inputs.js';
 import { setNamed } from './named-module.js';
-import { type AnyNorm, type Norm, normalized, normOf } from './norms.js';
+import { type AnyNorm, createNorm, type Norm, normalizeSum } from './norms.js';
 import { queryFactor } from './rope-scaling.js';
 import { type Angles, RotaryTable } from './rotary-table.js';
 import {
-  checkpointedKinds,
+  createKindLayers,
   type KindBlock,
   keepShared,
-  kindLayers,
   releaseShared,
-  type Shared,
+  runCheckpointedBlocks,
+  type SharedKeyValues,
 } from './shared-keys.js';
 import type { PositionTable } from './traits.js';
 
 /** A block on the stream, or on the tokens `chosen` [B, R] of it, each at its own position. */
-function onChosen(
+function runOnChosen(
   [branch, residual]: [Tensor, Tensor | null],
   chosen: Tensor | null,
   context: AttentionContext,
   through: (b: Tensor, r: Tensor | null, context: AttentionContext) => [Tensor, Tensor | null],
 ): [Tensor, Tensor | null] {
   if (!chosen) return through(branch, residual, context);
-  const stream = sumOf(branch, residual);
+  const stream = sumStream(branch, residual);
   const some = (all: Tensor | null): Tensor | null => all?.gather(1, chosen) ?? null;
   const positions = some(context.positions) ?? chosen;
   const at = { ...context, positions, documents: some(context.documents) };
-  const whole = aroundChosen(stream, chosen, (part) => {
-    return sumOf(...through(part, null, at));
+  const replaced = replaceChosen(stream, chosen, (part) => {
+    return sumStream(...through(part, null, at));
   });
-  return [whole, null];
+  return [replaced, null];
 }
 
 /** The places of tokens, and values that the blocks of one forward share. */
 interface ForwardInputs extends Places {
   layerInputs?: Tensor | null;
-  shared?: Shared;
+  shared?: SharedKeyValues;
 }
 
 /** The name of the norm behind the last block; null: none. */
-export const lastNorm = ({ traits, sumNorms }: Pick<Body, 'traits' | 'sumNorms'>) =>
+export const lastNorm = ({ traits, sumNorms }: Pick<BodySizes, 'traits' | 'sumNorms'>) =>
   sumNorms ? null : (traits.norm?.last ?? 'norm');
 
-/** `value` rounded to a dtype. */
-function roundedTo(value: number, dtype: DType): number {
+/** Returns `value` rounded to a dtype. */
+function roundTo(value: number, dtype: DType): number {
   if (dtype === 'f64') return value;
   return scope(() => Tensor.from([value], { dtype: 'f32' }).to(dtype).to('f32').item());
 }
@@ -93,7 +99,7 @@ export class RotaryModel extends Module {
   private readonly rootFactors = new Map<string, number>();
 
   /** Creates `body.layers` blocks. Memory is allocated at first use. */
-  constructor(private readonly body: Body) {
+  constructor(private readonly body: BodySizes) {
     super();
     const { vocabSize, maxSeq, channels, windows, ropeScaling, padTokenId, windowTheta } = body;
     const { names = {}, positions } = body.traits;
@@ -108,11 +114,11 @@ export class RotaryModel extends Module {
       const places = new Embedding(maxSeq + positions.offset, channels, { init });
       Object.assign(this, { [positions.table]: places });
     }
-    if (names.embedNorm) Object.assign(this, { [names.embedNorm]: normOf(body, channels) });
+    if (names.embedNorm) Object.assign(this, { [names.embedNorm]: createNorm(body, channels) });
     const blocks = windows.map((_, layer) => new RotaryBlock(body, layer));
     setNamed(this, 'layers', names.layers ?? 'layers', blocks);
     const last = lastNorm(body);
-    if (last !== null) Object.assign(this, { [last]: normOf(body, channels) });
+    if (last !== null) Object.assign(this, { [last]: createNorm(body, channels) });
     if (embedDim !== channels) {
       this.project_in = new Linear(embedDim, channels, { bias: false });
       this.project_out = new Linear(channels, embedDim, { bias: false });
@@ -148,54 +154,55 @@ export class RotaryModel extends Module {
     this.body.slopes?.release();
   }
 
-  /** The scaled embedding of tokens. */
-  private embedded(tokens: Tensor, places: Places): Tensor {
+  /** Returns the scaled embedding of tokens. */
+  private embedTokens(tokens: Tensor, places: Places): Tensor {
     const { positions, names } = this.body.traits;
-    const x = this.scaledTokens(tokens);
+    const x = this.scaleTokens(tokens);
     if (!positions && !names?.embedNorm) return x;
     return scope(() => {
-      const placed = typeof positions === 'object' ? x.add(this.rowsOf(positions, x, places)) : x;
+      const placed =
+        typeof positions === 'object' ? x.add(this.positionRows(positions, x, places)) : x;
       return names?.embedNorm ? this.child(names.embedNorm).call(placed) : placed;
     });
   }
 
-  /** The rows [B or 1, T, C] of a table of positions. */
-  private rowsOf({ table, offset }: PositionTable, x: Tensor, places: Places): Tensor {
+  /** Returns the rows [B or 1, T, C] of a table of positions. */
+  private positionRows({ table, offset }: PositionTable, x: Tensor, places: Places): Tensor {
     const rows = (this as unknown as Record<string, Embedding>)[table] as Embedding;
     const { positions, start } = places;
     if (positions) return rows.call(positions.add(offset));
     return rows.weight.narrow(0, offset + start, x.size(1));
   }
 
-  private scaledTokens(tokens: Tensor): Tensor {
+  private scaleTokens(tokens: Tensor): Tensor {
     const rows = this.embed_tokens.call(tokens);
     const x = this.project_in ? this.project_in.call(rows) : rows;
     const { traits, factors } = this.body;
-    if (traits.overflowsF16 && x.dtype === 'f16') throw overflow(traits.name);
+    if (traits.overflowsF16 && x.dtype === 'f16') throw overflowError(traits.name);
     const { embed } = factors;
     if (embed === 1) return x;
     if (traits.scales?.embed !== 'rootChannels') return x.mul(embed);
-    return x.mul(this.rounded(embed, x.dtype));
+    return x.mul(this.roundedFactor(embed, x.dtype));
   }
 
-  private rounded(factor: number, dtype: DType): number {
+  private roundedFactor(factor: number, dtype: DType): number {
     const name = `${dtype} ${factor}`;
-    const known = this.rootFactors.get(name) ?? roundedTo(factor, dtype);
-    this.rootFactors.set(name, known);
-    return known;
+    const cached = this.rootFactors.get(name) ?? roundTo(factor, dtype);
+    this.rootFactors.set(name, cached);
+    return cached;
   }
 
-  /** The further embeddings of all blocks, for the embedding `x`; null: none. */
+  /** Returns the further embeddings of all blocks, for the embedding `x`; null without them. */
   private layerInputs(tokens: Tensor, x: Tensor): Tensor | null {
-    const roundFactor = (factor: number): number => this.rounded(factor, x.dtype);
-    return layerInputsOf(this, this.body, { tokens, x }, roundFactor);
+    const roundFactor = (factor: number): number => this.roundedFactor(factor, x.dtype);
+    return computeLayerInputs(this, this.body, { tokens, x }, roundFactor);
   }
 
-  /** Hidden states, scaled as the logits. */
-  private finished(branch: Tensor, residual: Tensor | null): Tensor {
+  /** Returns hidden states in the scale of the logits. */
+  private finishHidden(branch: Tensor, residual: Tensor | null): Tensor {
     const { last, project_out: project } = this;
-    const hidden = last ? normalized(branch, residual, last)[1] : sumOf(branch, residual);
-    return scaled(project ? project.call(hidden) : hidden, this.body.factors.logits);
+    const hidden = last ? normalizeSum(branch, residual, last)[1] : sumStream(branch, residual);
+    return scaleBranch(project ? project.call(hidden) : hidden, this.body.factors.logits);
   }
 
   /**
@@ -203,32 +210,34 @@ export class RotaryModel extends Module {
    * blocks do not support.
    */
   override forward(tokens: Tensor, places: Places = inRows): Tensor {
-    const embedded = this.embedded(tokens, places);
+    const embedded = this.embedTokens(tokens, places);
     requireOwnTokens(embedded, places.factors);
-    if (places.factors && this.body.sharedKeys) throw droppedSource(this.body.traits.name);
+    if (places.factors && this.body.sharedKeys) throw droppedSourceError(this.body.traits.name);
     const keepsInputsOnly = this.body.activationCheckpointing && !places.caches;
-    const drawn = this.drawn(embedded, places);
+    const drawn = this.drawChosen(embedded, places);
     const layerInputs = this.layerInputs(tokens, embedded);
     const all = { ...places, layerInputs };
     const out = keepsInputsOnly
-      ? this.checkpointed(embedded, all, drawn)
-      : this.fused(embedded, all, drawn);
+      ? this.runCheckpointed(embedded, all, drawn)
+      : this.runFused(embedded, all, drawn);
     for (const tensor of [drawn?.chosen, layerInputs]) tensor?.dispose();
     return out;
   }
 
-  private drawn(x: Tensor, { layerTokens, loads }: Places): DrawnTokens | null {
+  private drawChosen(x: Tensor, { layerTokens, loads }: Places): DrawnTokens | null {
     const patternOf = (layer: number) => this.layers[layer]?.self_attn.sparsity ?? null;
     const drawn = drawTokens(x, layerTokens, patternOf);
     if (!drawn) return null;
-    if (this.body.traits.layerKinds) throw refused('layers that differ', 'Omit random_ltd');
-    if (loads) throw refused('routers with a balancing loss', 'Set routerAuxLossCoef to 0');
+    if (this.body.traits.layerKinds)
+      throw droppedTokensError('layers that differ', 'Omit random_ltd');
+    if (loads)
+      throw droppedTokensError('routers with a balancing loss', 'Set routerAuxLossCoef to 0');
     const looksBack = this.body.windows.some((window, i) => window !== null && drawn.draws.has(i));
-    if (looksBack) throw refused('blocks with a window', 'List blocks without a window');
+    if (looksBack) throw droppedTokensError('blocks with a window', 'List blocks without a window');
     return drawn;
   }
 
-  private contextOf(x: Tensor, places: ForwardInputs): AttentionContext {
+  private createContext(x: Tensor, places: ForwardInputs): AttentionContext {
     const { documents, positions, reach, alike = null, start, loads = null } = places;
     const { layerInputs = null, shared = new Map() } = places;
     const passed = { loads, layerInputs, shared };
@@ -238,18 +247,20 @@ export class RotaryModel extends Module {
     const T = share?.heads ? share.count : all;
     if (!positions) {
       const at = (table: RotaryTable): Angles =>
-        table.at(start, T, { length: share ? all : start + T, like: x });
-      return { ...this.anglesBy(at), positions, documents, ...passed };
+        table.rowsAt(start, T, { length: share ? all : start + T, like: x });
+      return { ...this.findTable(at), positions, documents, ...passed };
     }
     // With a length-dependent scaling the angles follow from the sequence's length, which is
     // unknown here.
     if (alike === null) requireOneRegime(this.body.ropeScaling, reach ?? all);
     const at = (table: RotaryTable): Angles =>
-      reach !== null ? table.whole(alike ?? 1, x) : table.at(0, all, { length: all, like: x });
-    return { ...this.anglesBy(at), positions, documents, ...passed };
+      reach !== null
+        ? table.allRows(alike ?? 1, x)
+        : table.rowsAt(0, all, { length: all, like: x });
+    return { ...this.findTable(at), positions, documents, ...passed };
   }
 
-  private anglesBy(
+  private findTable(
     at: (table: RotaryTable) => Angles,
   ): Angles & Pick<AttentionContext, 'ofWindows' | 'ofQueries'> {
     const { rotary, windowRotary, queryRotary } = this;
@@ -274,20 +285,21 @@ export class RotaryModel extends Module {
   }
 
   /**
-   * @internal The same as pipeline layers, see GPT-2's. Every layer has its own table of angles.
+   * @internal Returns the body as pipeline layers, as GPT-2 does. Every layer has its own table of
+   * angles.
    */
   pipelineLayers(): PipelineLayer[] {
     const keepsInputsOnly = this.body.activationCheckpointing === true;
     const through = (block: RotaryBlock) => (branch: Tensor, residual: Tensor | null) =>
-      block.call(branch, residual, this.contextOf(branch, inRows));
+      block.call(branch, residual, this.createContext(branch, inRows));
     return [
       {
         modules: this.firstModules(),
         macs: 0,
-        forward: (tokens) => scope(() => this.entering(tokens as Tensor)),
+        forward: (tokens) => scope(() => this.enterBlocks(tokens as Tensor)),
       },
       ...(this.body.traits.layerKinds
-        ? kindLayers(
+        ? createKindLayers(
             this.body,
             this.layers.map((block) => [[block], this.kindBlock(block, inRows)] as const),
             keepsInputsOnly,
@@ -298,23 +310,28 @@ export class RotaryModel extends Module {
           }))),
       {
         modules: [this.last, this.project_out].filter((item) => item != null),
-        forward: (values) => scope(() => this.finished(...streamOf(values))),
+        forward: (values) => scope(() => this.finishHidden(...flattenStream(values))),
       },
     ];
   }
 
-  /** The values of the first block: the stream, and the further embeddings if there are any. */
-  private entering(tokens: Tensor): Tensor | Tensor[] {
-    const x = this.embedded(tokens, inRows);
+  /**
+   * Returns the inputs of the first block: the stream, and the further embeddings if there are any.
+   */
+  private enterBlocks(tokens: Tensor): Tensor | Tensor[] {
+    const x = this.embedTokens(tokens, inRows);
     const layerInputs = this.layerInputs(tokens, x);
     return layerInputs ? [x, layerInputs] : x;
   }
 
-  /** Every addition to the stream is part of a normalization; the branch is freed after it. */
-  private fused(x: Tensor, places: ForwardInputs, drawn: DrawnTokens | null): Tensor {
-    const context = this.contextOf(x, places);
+  /**
+   * Runs the blocks. Every addition to the stream is part of a normalization; the branch is freed
+   * after it.
+   */
+  private runFused(x: Tensor, places: ForwardInputs, drawn: DrawnTokens | null): Tensor {
+    const context = this.createContext(x, places);
     let [branch, residual]: [Tensor, Tensor | null] = [x, null];
-    for (const { layer, index, factor } of running(this.layers, places.factors)) {
+    for (const { layer, index, factor } of listRunning(this.layers, places.factors)) {
       const used = [branch, residual];
       if (places.taps?.layers.includes(index)) {
         const stream = residual ? branch.add(residual) : branch;
@@ -325,7 +342,7 @@ export class RotaryModel extends Module {
       const through = (b: Tensor, r: Tensor | null, at: AttentionContext) =>
         layer.call(b, r, at, cache, factor);
       [branch, residual] = scope(() => {
-        const out = onChosen([branch, residual], chosenFor(drawn, index), context, through);
+        const out = runOnChosen([branch, residual], selectChosen(drawn, index), context, through);
         keepShared(context.shared, index);
         return out;
       });
@@ -335,59 +352,67 @@ export class RotaryModel extends Module {
       }
     }
     releaseShared(context.shared);
-    return scope(() => this.finished(branch, residual));
+    return scope(() => this.finishHidden(branch, residual));
   }
 
-  /** Keeps one tensor per segment after the forward. The same sums as fused(), bit for bit. */
-  private checkpointed(x: Tensor, places: ForwardInputs, drawn: DrawnTokens | null): Tensor {
-    if (this.body.traits.layerKinds) return this.finished(this.checkpointedKinds(x, places), null);
-    if (places.loads) return this.finished(this.checkpointedBeside(x, places, places.loads), null);
-    const layers = running(this.layers, places.factors).map(({ layer, index, factor }) => {
+  /**
+   * Runs the blocks in segments and keeps one tensor per segment. The sums are those of runFused(),
+   * bit for bit.
+   */
+  private runCheckpointed(x: Tensor, places: ForwardInputs, drawn: DrawnTokens | null): Tensor {
+    if (this.body.traits.layerKinds)
+      return this.finishHidden(this.runCheckpointedKinds(x, places), null);
+    if (places.loads)
+      return this.finishHidden(this.runCheckpointedBeside(x, places, places.loads), null);
+    const layers = listRunning(this.layers, places.factors).map(({ layer, index, factor }) => {
       return (input: Tensor, ...given: readonly (Tensor | null)[]): Tensor => {
         const [documents = null, positions = null, chosen = null] = given;
-        const context = this.contextOf(input, { ...places, documents, positions });
+        const context = this.createContext(input, { ...places, documents, positions });
         const through = (b: Tensor, r: Tensor | null, at: AttentionContext) =>
           layer.call(b, r, at, null, factor);
-        const seen = chosenFor(drawn, index, chosen);
-        const [branch, residual] = onChosen([input, null], seen, context, through);
-        return sumOf(branch, residual);
+        const seen = selectChosen(drawn, index, chosen);
+        const [branch, residual] = runOnChosen([input, null], seen, context, through);
+        return sumStream(branch, residual);
       };
     });
     const segments = this.body.numberCheckpoints ?? null;
     const { documents, positions } = places;
     const given = [documents, positions, drawn?.chosen ?? null];
     const stream = checkpointSequential(layers, segments, x, ...given);
-    return this.finished(stream, null);
+    return this.finishHidden(stream, null);
   }
 
   /** A block for a stream alone. */
   private kindBlock(block: RotaryBlock, places: Places, factor = 1): KindBlock {
     return (x, given) => {
-      const context = this.contextOf(x, { ...places, ...given });
-      return sumOf(...block.call(x, null, context, null, factor));
+      const context = this.createContext(x, { ...places, ...given });
+      return sumStream(...block.call(x, null, context, null, factor));
     };
   }
 
-  private checkpointedKinds(x: Tensor, places: ForwardInputs): Tensor {
+  private runCheckpointedKinds(x: Tensor, places: ForwardInputs): Tensor {
     const { documents, positions, layerInputs = null } = places;
-    const blocks = running(this.layers, places.factors).map(({ layer, factor }) =>
+    const blocks = listRunning(this.layers, places.factors).map(({ layer, factor }) =>
       this.kindBlock(layer, places, factor),
     );
-    return checkpointedKinds(this.body, blocks, x, { documents, positions, layerInputs });
+    return runCheckpointedBlocks(this.body, blocks, x, { documents, positions, layerInputs });
   }
 
-  /** The stream after the blocks. Each checkpointed segment also returns its routing statistics. */
-  private checkpointedBeside(x: Tensor, places: Places, { mask, layers }: RouterLoads): Tensor {
+  /**
+   * Returns the stream after the blocks. Each checkpointed segment also returns its routing
+   * statistics.
+   */
+  private runCheckpointedBeside(x: Tensor, places: Places, { mask, layers }: RouterLoads): Tensor {
     const { documents, positions } = places;
     let stream = x;
-    const blocks = running(this.layers, places.factors);
+    const blocks = listRunning(this.layers, places.factors);
     for (const part of segmentsOf(blocks, this.body.numberCheckpoints ?? null)) {
       const through = (input: Tensor, ...given: readonly (Tensor | null)[]): Tensor[] => {
         const [documents = null, positions = null, mask = null] = given;
         const loads: RouterLoads = { mask, layers: [] };
         const out = part.reduce((from, { layer, factor }) => {
-          const context = this.contextOf(from, { ...places, documents, positions, loads });
-          return sumOf(...layer.call(from, null, context, null, factor));
+          const context = this.createContext(from, { ...places, documents, positions, loads });
+          return sumStream(...layer.call(from, null, context, null, factor));
         }, input);
         return [out, ...loads.layers];
       };

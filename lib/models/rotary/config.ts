@@ -12,16 +12,16 @@ import { type DeltaSizes, readDelta } from './delta-config.js';
 import { type FullHeads, readLayerKinds, type SharedKeys } from './kind-options.js';
 import { type MoeConfig, type MoeSizes, readMoe } from './mixture.js';
 import {
+  computeRotaryDim,
   type LatentSizes,
   requireLatent,
   requireLayers,
   requireRope,
   requireWindow,
-  rotaryDimOf,
   type Window,
 } from './require-config.js';
 import type { RopeScaling } from './rope-scaling.js';
-import { factorsOf, readScales, type ScaleFactors, type Scales } from './scales.js';
+import { computeFactors, readScales, type ScaleFactors, type Scales } from './scales.js';
 import { type BlockNorms, type OptionSwitch, PRE_NORMS, type RotaryTraits } from './traits.js';
 
 export type { LatentSizes, Window } from './require-config.js';
@@ -187,7 +187,7 @@ export type RotarySizes = Omit<RotaryConfig, 'moe'> &
   };
 
 /** The parameters of blocks: sizes, and properties of the family. */
-export interface Body extends Omit<RotarySizes, 'moe' | 'scales'> {
+export interface BodySizes extends Omit<RotarySizes, 'moe' | 'scales'> {
   /** The declaration of the family. */
   traits: RotaryTraits;
   /** Null if all blocks are dense. */
@@ -241,7 +241,7 @@ const COUNTS = ['vocabSize', 'maxSeq', 'layers', 'heads', 'channels', 'hidden'] 
 const MIXED = ['moe', 'routerAuxLossCoef'] as const;
 
 /** The names of options that only some families have. */
-function varyingOf(traits: RotaryTraits): FamilyOption[] {
+function readVarying(traits: RotaryTraits): FamilyOption[] {
   const {
     biases,
     window,
@@ -256,7 +256,7 @@ function varyingOf(traits: RotaryTraits): FamilyOption[] {
     layerKinds,
   } = traits;
   const { qkv, out, mlp } = biases;
-  const given: Readonly<Partial<Record<FamilyOption, unknown>>> = {
+  const switchValues: Readonly<Partial<Record<FamilyOption, unknown>>> = {
     window: window !== 'none',
     partialRotaryFactor: rope?.partial,
     ropeLayers: rope?.off === 'listed',
@@ -274,24 +274,24 @@ function varyingOf(traits: RotaryTraits): FamilyOption[] {
     sharedKeys: layerKinds,
     layerInputDim: layerKinds,
   };
-  const named = [qkv, out, mlp].filter((whether) => typeof whether === 'string');
-  const found = keysOf(given).filter((key) => given[key]);
+  const switchedOptions = [qkv, out, mlp].filter((whether) => typeof whether === 'string');
+  const used = keysOf(switchValues).filter((key) => switchValues[key]);
   const mixed = moe?.scores || moe?.beside ? MIXED.slice(0, 1) : MIXED;
-  return [...new Set([...named, ...found, ...(moe ? mixed : [])])];
+  return [...new Set([...switchedOptions, ...used, ...(moe ? mixed : [])])];
 }
 
 /**
- * Returns `given` with all defaults. Throws DS_ARGUMENT for an option that the family lacks and for
- * invalid sizes.
+ * Returns `options` with all defaults. Throws DS_ARGUMENT for an option that the family lacks and
+ * for invalid sizes.
  */
-export function readRotaryConfig(traits: RotaryTraits, given: RotaryConfig): RotarySizes {
+export function readRotaryConfig(traits: RotaryTraits, options: RotaryConfig): RotarySizes {
   const { name } = traits;
-  const varying = varyingOf(traits);
+  const varying = readVarying(traits);
   const names = {
     ...COMMON,
     ...Object.fromEntries(varying.map((varying) => [varying, true as const])),
   };
-  const config = readOptions(name, given, names);
+  const config = readOptions(name, options, names);
   for (const size of COUNTS) requireInteger(`${name} ${size}`, config[size], 1);
   const flags = ['tied', 'activationCheckpointing', 'attentionBias', 'mlpBias'] as const;
   for (const flag of flags) requireType(`${name} ${flag}`, config[flag] ?? false, 'boolean');
@@ -323,11 +323,11 @@ export function readRotaryConfig(traits: RotaryTraits, given: RotaryConfig): Rot
   if (config.window !== undefined) requireWindow(traits, config.window, config.layers);
   const { tied = false, activationCheckpointing = false } = config;
   const { moe: _, ...dense } = config;
-  const isFull = windowsOf(config).map((window) => window === null);
+  const isFull = readWindows(config).map((window) => window === null);
   return {
     ...dense,
     ...(traits.layerKinds && readLayerKinds(name, config, { heads, kvHeads, isFull })),
-    ...variedOf(traits, config, varying),
+    ...readVaried(traits, config, varying),
     kvHeads,
     headDim,
     ropeScaling,
@@ -342,7 +342,7 @@ export function readRotaryConfig(traits: RotaryTraits, given: RotaryConfig): Rot
 }
 
 /** Returns the complete options of `varying`. Throws DS_ARGUMENT. */
-function variedOf(
+function readVaried(
   traits: RotaryTraits,
   config: RotaryConfig,
   varying: readonly FamilyOption[],
@@ -390,8 +390,8 @@ function variedOf(
   };
 }
 
-/** The window of each layer. */
-export function windowsOf({
+/** Returns the window of each layer. */
+export function readWindows({
   window = null,
   layers,
 }: Pick<RotaryConfig, 'window' | 'layers'>): readonly Window[] {
@@ -399,8 +399,8 @@ export function windowsOf({
 }
 
 /** Returns whether each layer rotates queries and keys. */
-function rotatesOf({ rope, positions }: RotaryTraits, sizes: RotarySizes): readonly boolean[] {
-  const windows = windowsOf(sizes);
+function readRotations({ rope, positions }: RotaryTraits, sizes: RotarySizes): readonly boolean[] {
+  const windows = readWindows(sizes);
   if (positions) return windows.map(() => false);
   const isMixed = windows.some((window) => window !== null);
   if (rope?.off === 'unwindowed' || (rope?.off === 'unwindowedIfMixed' && isMixed)) {
@@ -410,7 +410,7 @@ function rotatesOf({ rope, positions }: RotaryTraits, sizes: RotarySizes): reado
 }
 
 /** Combines the sizes with the properties of the family. */
-export function bodyOf(declared: RotaryTraits, sizes: RotarySizes): Body {
+export function toBody(declared: RotaryTraits, sizes: RotarySizes): BodySizes {
   const traits = sizes.qkNorm === false ? ({ ...declared, qkNorm: 'none' } as const) : declared;
   const { biases, parallel = null, norm = {} } = traits;
   const has = (whether: OptionSwitch): boolean =>
@@ -418,7 +418,7 @@ export function bodyOf(declared: RotaryTraits, sizes: RotarySizes): Body {
   const { maxSeq, headDim, partialRotaryFactor, residualDropout = 0, scales: _, ...rest } = sizes;
   const isParallel = parallel !== null && (parallel.key === null || sizes.parallel === true);
   // A window of at least the longest sequence hides nothing.
-  const windows = windowsOf(sizes).map((window) =>
+  const windows = readWindows(sizes).map((window) =>
     window !== null && window >= maxSeq ? null : window,
   );
   const windowTheta = sizes.windowRopeTheta ?? null;
@@ -435,12 +435,12 @@ export function bodyOf(declared: RotaryTraits, sizes: RotarySizes): Body {
     outBias: has(biases.out),
     mlpBias: has(biases.mlp),
     moe: sizes.moe ?? null,
-    rotaryDim: sizes.latent?.rotaryDim ?? rotaryDimOf(headDim, partialRotaryFactor),
-    isFull: windowsOf(sizes).map((window) => window === null),
-    rotates: rotatesOf(traits, sizes),
-    ownAngles: windowsOf(sizes).map((window) => window !== null && windowTheta !== null),
+    rotaryDim: sizes.latent?.rotaryDim ?? computeRotaryDim(headDim, partialRotaryFactor),
+    isFull: readWindows(sizes).map((window) => window === null),
+    rotates: readRotations(traits, sizes),
+    ownAngles: readWindows(sizes).map((window) => window !== null && windowTheta !== null),
     slopes: traits.positions === 'alibi' ? new AlibiSlopes(sizes.heads) : null,
     norms: isParallel ? parallel.block : (norm.block ?? PRE_NORMS),
-    factors: factorsOf(traits, sizes),
+    factors: computeFactors(traits, sizes),
   };
 }

@@ -32,15 +32,15 @@ const NAMES: OptionNames<DeltaSizes> = {
   layers: true,
 };
 
-/** Returns the complete `given`; `model` is the name in errors. Throws DS_ARGUMENT. */
+/** Returns the complete `delta`; `model` is the name in errors. Throws DS_ARGUMENT. */
 export function readDelta(
   model: string,
-  given: DeltaSizes | undefined,
+  delta: DeltaSizes | undefined,
   layers: number,
 ): DeltaSizes {
   const op = `${model} delta`;
-  if (given === undefined) throw argumentError(op, 'the sizes of gated delta nets', 'undefined');
-  const read = readOptions(op, given, NAMES);
+  if (delta === undefined) throw argumentError(op, 'the sizes of gated delta nets', 'undefined');
+  const read = readOptions(op, delta, NAMES);
   const { keyHeads, heads, taps, layers: list } = read;
   for (const name of ['keyHeads', 'heads', 'keyDim', 'valueDim', 'taps'] as const) {
     requireInteger(`${op} ${name}`, read[name], 1);
@@ -73,15 +73,15 @@ export function parseDelta(config: ModelConfig, layers: number): DeltaSizes {
   const size = (name: keyof typeof KEYS): number => config.size(KEYS[name][0], KEYS[name][1]);
   const [keyHeads, heads, taps] = [size('keyHeads'), size('heads'), size('taps')];
   if (heads % keyHeads !== 0) {
-    throw config.refusal(KEYS.heads[0], `a multiple of ${keyHeads}`, heads);
+    throw config.refusalError(KEYS.heads[0], `a multiple of ${keyHeads}`, heads);
   }
-  if (taps < 2 || taps > 8) throw config.refusal(KEYS.taps[0], '2 to 8', taps);
+  if (taps < 2 || taps > 8) throw config.refusalError(KEYS.taps[0], '2 to 8', taps);
   const every = config.size('full_attention_interval', 4);
-  const byInterval = (_: unknown, i: number) => ((i + 1) % every === 0 ? FULL : LINEAR);
-  const types = config.get('layer_types') ?? Array.from({ length: layers }, byInterval);
+  const layersByInterval = (_: unknown, i: number) => ((i + 1) % every === 0 ? FULL : LINEAR);
+  const types = config.get('layer_types') ?? Array.from({ length: layers }, layersByInterval);
   const isKnown = (type: JsonValue): boolean => type === FULL || type === LINEAR;
   if (!Array.isArray(types) || types.length !== layers || !types.every(isKnown)) {
-    throw config.refusal('layer_types', `${layers} of "${FULL}" or "${LINEAR}"`, types);
+    throw config.refusalError('layer_types', `${layers} of "${FULL}" or "${LINEAR}"`, types);
   }
   return {
     keyHeads,
@@ -103,7 +103,7 @@ export function describeDelta(sizes: DeltaSizes): JsonObject {
 }
 
 /** The sizes of the states of these layers. */
-export function statesOf({
+export function stateSizes({
   layers,
   taps,
   heads,

@@ -22,7 +22,7 @@ import {
   type Tensor,
 } from '../../tensor/index.js';
 import type { AttentionContext } from './attention.js';
-import type { Body } from './config.js';
+import type { BodySizes } from './config.js';
 import type { DeltaSizes } from './delta-config.js';
 
 /** The weights of the short convolution, under the name of the files. */
@@ -45,7 +45,7 @@ export class ConvWeights extends Module {
 }
 
 /** Logarithms of rates, uniform in [0.01, 16]. Source: transformers' Qwen3NextPreTrainedModel. */
-const rates: Initializer = (out) => {
+const initialRates: Initializer = (out) => {
   uniform(0.01, 16)(out);
   noGrad(() => scope(() => void out.copy_(out.log())));
 };
@@ -54,7 +54,7 @@ const rates: Initializer = (out) => {
 const LENGTH_EPS = 1e-6;
 
 /** Projected tokens: queries, keys and values [B, T, channels], and what the recurrence needs. */
-interface Projected {
+interface ProjectedTokens {
   readonly qkv: Tensor;
   /** Gates of the results, [B, T, heads, valueDim]. */
   readonly z: Tensor;
@@ -96,7 +96,7 @@ export class GatedDeltaNet extends Module {
   private readonly sizes: DeltaSizes;
 
   /** Sizes come from `delta`, which the family declares. */
-  constructor({ channels, traits, delta, eps, initializerRange }: Body) {
+  constructor({ channels, traits, delta, eps, initializerRange }: BodySizes) {
     super();
     const sizes = required(delta);
     const { keyHeads, heads, keyDim, valueDim, taps } = sizes;
@@ -113,7 +113,7 @@ export class GatedDeltaNet extends Module {
       this.in_proj_a = linear(heads);
     }
     this.dt_bias = new Parameter([heads], ones);
-    this.A_log = new Parameter([heads], rates);
+    this.A_log = new Parameter([heads], initialRates);
     this.norm = new RMSNorm(valueDim, eps);
     this.out_proj = new Linear(values, channels, { bias: false });
     this.sizes = sizes;
@@ -123,7 +123,7 @@ export class GatedDeltaNet extends Module {
   override forward(x: Tensor, { documents }: AttentionContext, cache: LayerCache | null): Tensor {
     const { keyHeads, heads, keyDim, valueDim } = this.sizes;
     const [B, T] = leading(x.shape, 2);
-    const { qkv, z, b, a } = this.projected(x);
+    const { qkv, z, b, a } = this.project(x);
     const mixed = this.conv1d.call(qkv, documents, cache);
     const keys = keyHeads * keyDim;
     const part = (at: number, count: number, width: number): Tensor =>
@@ -131,8 +131,8 @@ export class GatedDeltaNet extends Module {
     const wide = statisticOf(x.dtype);
     const rates = this.A_log.to(wide).exp().mul(-1);
     const inputs = {
-      q: withLength(part(0, keyHeads, keyDim), 1 / Math.sqrt(keyDim)),
-      k: withLength(part(keys, keyHeads, keyDim), 1),
+      q: scaleToLength(part(0, keyHeads, keyDim), 1 / Math.sqrt(keyDim)),
+      k: scaleToLength(part(keys, keyHeads, keyDim), 1),
       v: part(2 * keys, heads, valueDim),
       decay: softplus(a.to(wide).add(this.dt_bias.to(wide))).mul(rates),
       beta: sigmoid(b.to(wide)),
@@ -142,7 +142,7 @@ export class GatedDeltaNet extends Module {
     return this.out_proj.call(gated.reshape([B, T, heads * valueDim]));
   }
 
-  private projected(x: Tensor): Projected {
+  private project(x: Tensor): ProjectedTokens {
     const { keyHeads, heads, keyDim, valueDim } = this.sizes;
     const [B, T] = leading(x.shape, 2);
     const { in_proj_qkvz, in_proj_ba, in_proj_qkv, in_proj_z, in_proj_b, in_proj_a } = this;
@@ -171,7 +171,7 @@ export class GatedDeltaNet extends Module {
 }
 
 /** Heads [.., D] scaled to `length`, by an RMSNorm with a constant weight. */
-function withLength(heads: Tensor, length: number): Tensor {
+function scaleToLength(heads: Tensor, length: number): Tensor {
   const D = heads.size(-1);
   const { dtype, device } = heads;
   const weight = full([D], length / Math.sqrt(D), { dtype, device });

@@ -8,7 +8,7 @@ import { Module } from '../../nn/module.js';
 import { leading } from '../../runtime/required.js';
 import { gelu, relu, silu, type Tensor } from '../../tensor/index.js';
 import { shareCasts } from '../../tensor/ops/fp8-linear.js';
-import type { Body } from './config.js';
+import type { BodySizes } from './config.js';
 import { PackedSwiGLU } from './packed-swiglu.js';
 import type { Activation, PlainNames } from './traits.js';
 import { Xielu } from './xielu.js';
@@ -18,8 +18,8 @@ export const ACTIVATIONS: Readonly<Record<Activation, (x: Tensor) => Tensor>> = 
   relu,
   silu,
   relu2: (x) => {
-    const kept = relu(x);
-    return kept.mul(kept);
+    const positive = relu(x);
+    return positive.mul(positive);
   },
   gelu: (x) => gelu(x, 'none'),
   geluTanh: (x) => gelu(x, 'tanh'),
@@ -93,9 +93,9 @@ export class PlainMlp extends Module {
       this.#activation = ACTIVATIONS[activation];
       return;
     }
-    const own = new Xielu();
-    Object.assign(this, { act_fn: own });
-    this.#activation = (x) => own.call(x);
+    const xielu = new Xielu();
+    Object.assign(this, { act_fn: xielu });
+    this.#activation = (x) => xielu.call(x);
   }
 
   /** Maps [.., channels] to the same shape. */
@@ -110,7 +110,7 @@ export class PlainMlp extends Module {
 export type FeedForward = SwiGLU | PackedSwiGLU | GatedMlp | PlainMlp | SparseMixture;
 
 /** Makes the feed-forward block of a layer. */
-export function feedForward(body: Body, layer: number): FeedForward {
+export function createFeedForward(body: BodySizes, layer: number): FeedForward {
   const { channels, hidden, mlpBias: bias, moe, initializerRange, traits } = body;
   const { feed = traits.packed ? 'packed' : 'gated', activation: { kind } = { kind: 'silu' } } =
     traits;

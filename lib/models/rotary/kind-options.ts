@@ -57,11 +57,11 @@ export function readLayerKinds(
 
 function readFull(
   name: string,
-  given: FullHeads,
+  full: FullHeads,
   { heads, kvHeads: usual }: { heads: number; kvHeads: number },
 ): Required<FullHeads> {
   const op = `${name} full`;
-  const read = readOptions(op, given, FULL_HEADS);
+  const read = readOptions(op, full, FULL_HEADS);
   const { headDim, kvHeads = usual, keysAsValues = false } = read;
   requireType(`${op} keysAsValues`, keysAsValues, 'boolean');
   if (!Number.isInteger(headDim) || headDim < 2 || headDim % 2 !== 0) {
@@ -77,15 +77,15 @@ function readFull(
 
 function readShared(
   name: string,
-  given: SharedKeys,
+  shared: SharedKeys,
   isFull: readonly boolean[],
 ): Required<SharedKeys> {
   const op = `${name} sharedKeys`;
-  const { layers, doubled = false } = readOptions(op, given, SHARED_KEYS);
+  const { layers, doubled = false } = readOptions(op, shared, SHARED_KEYS);
   requireType(`${op} doubled`, doubled, 'boolean');
   requireInteger(`${op} layers`, layers, 1);
-  const ownFull = isFull.slice(0, Math.max(0, isFull.length - layers));
-  if (isFull.every((kind) => ownFull.includes(kind))) return { layers, doubled };
+  const readersFull = isFull.slice(0, Math.max(0, isFull.length - layers));
+  if (isFull.every((kind) => readersFull.includes(kind))) return { layers, doubled };
   const expected = 'an earlier layer of its kind for each of the last layers';
   throw argumentError(`${op} layers`, expected, `${layers} of ${isFull.length} layers`);
 }

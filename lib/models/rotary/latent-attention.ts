@@ -10,14 +10,14 @@ import { concat, pad, type Tensor } from '../../tensor/index.js';
 import {
   type AttentionContext,
   type GatedAttention,
-  type Heads,
   type LayerPlace,
   type PackedAttention,
   type PerHeadAttention,
+  type ProjectedHeads,
   type RotaryAttention,
   RotaryAttentionBase,
 } from './attention.js';
-import type { Body, LatentSizes } from './config.js';
+import type { BodySizes, LatentSizes } from './config.js';
 import type { LayeredAttention } from './layered-attention.js';
 
 /**
@@ -48,7 +48,7 @@ export class LatentAttention extends RotaryAttentionBase {
   private readonly sizes: LatentSizes;
 
   /** `body.latent` has the ranks of the projections. `place`: the index of this layer. */
-  constructor(body: Body, place: LayerPlace) {
+  constructor(body: BodySizes, place: LayerPlace) {
     super(body, place);
     const { channels, heads, headDim, qkvBias, outBias: bias } = body;
     const sizes = required(body.latent);
@@ -74,26 +74,26 @@ export class LatentAttention extends RotaryAttentionBase {
 
   override forward(x: Tensor, context: AttentionContext, cache: LayerCache | null): Tensor {
     if (!cache?.attendLatent) return super.forward(x, context, cache);
-    const { q, latent, shared } = this.parts(x);
-    const turning = this.turned(shared.unsqueeze(2), null, context);
+    const { q, latent, shared } = this.splitParts(x);
+    const turning = this.rotate(shared.unsqueeze(2), null, context);
     const heads: LatentHeads = {
-      q: this.turned(q, null, context),
+      q: this.rotate(q, null, context),
       latent: concat([turning, latent.unsqueeze(1)], 3),
-      expanded: (all) => this.expandedFrom(all),
-      absorbed: (some) => this.absorbed(some),
-      released: (sums) => this.released(sums),
+      expanded: (all) => this.expandTokens(all),
+      absorbed: (some) => this.attendLatents(some),
+      released: (sums) => this.expandLatentResult(sums),
     };
-    return this.finished(cache.attendLatent(heads, this.body.factors.scores), {});
+    return this.projectOut(cache.attendLatent(heads, this.body.factors.scores), {});
   }
 
   /** @internal */
-  protected override projected(x: Tensor): Heads {
+  protected override project(x: Tensor): ProjectedHeads {
     const { rotaryDim } = this.sizes;
-    const { q, latent, shared } = this.parts(x);
+    const { q, latent, shared } = this.splitParts(x);
     const [B, T, H] = leading(q.shape, 3);
     // The ranks of a tensor-parallel group use it for different heads.
     const turning = this.headGroup ? copyToGroup(shared, this.headGroup) : shared;
-    return { q, ...this.keysOf(latent, turning.unsqueeze(2).expand([B, T, H, rotaryDim])) };
+    return { q, ...this.expandLatents(latent, turning.unsqueeze(2).expand([B, T, H, rotaryDim])) };
   }
 
   /**
@@ -101,17 +101,17 @@ export class LatentAttention extends RotaryAttentionBase {
    * channels [B, T, rotaryDim] that all heads share. Rotated channels of queries come first: see
    * turned().
    */
-  private parts(x: Tensor): Record<'q' | 'latent' | 'shared', Tensor> {
+  private splitParts(x: Tensor): Record<'q' | 'latent' | 'shared', Tensor> {
     const { keyRank, plainDim, rotaryDim } = this.sizes;
-    const queries = this.headsOf(this.queriesOf(x));
+    const queries = this.splitHeads(this.projectQueries(x));
     const q = concat([queries.narrow(3, plainDim, rotaryDim), queries.narrow(3, 0, plainDim)], 3);
     const all = this.kv_a_proj_with_mqa.call(x);
     const latent = this.kv_a_layernorm.call(all.narrow(2, 0, keyRank).contiguous());
     return { q, latent, shared: all.narrow(2, keyRank, rotaryDim).contiguous() };
   }
 
-  /** Keys and values [B, T, H, D] of latents and the shared channels of each head. */
-  private keysOf(latent: Tensor, shared: Tensor): { k: Tensor; v: Tensor } {
+  /** Expands latents, and the channels that heads share, to keys and values [B, T, H, D]. */
+  private expandLatents(latent: Tensor, shared: Tensor): { k: Tensor; v: Tensor } {
     const { plainDim, rotaryDim, valueDim } = this.sizes;
     const [B, T, H] = leading(shared.shape, 3);
     const expanded = this.kv_b_proj.call(latent).reshape([B, T, H, plainDim + valueDim]);
@@ -121,43 +121,43 @@ export class LatentAttention extends RotaryAttentionBase {
   }
 
   /** See LatentHeads; `all` has rotated channels, then the latent. */
-  private expandedFrom(all: Tensor): { k: Tensor; v: Tensor } {
+  private expandTokens(all: Tensor): { k: Tensor; v: Tensor } {
     const { keyRank, rotaryDim } = this.sizes;
     const [B, , S] = leading(all.shape, 3);
     const shared = all.narrow(3, 0, rotaryDim).transpose(1, 2);
     const ofHeads = shared.expand([B, S, this.body.heads, rotaryDim]);
     const latent = all.narrow(3, rotaryDim, keyRank).squeeze(1).contiguous();
-    const { k, v } = this.keysOf(latent, ofHeads);
+    const { k, v } = this.expandLatents(latent, ofHeads);
     return { k: k.transpose(1, 2), v: v.transpose(1, 2) };
   }
 
-  /** The rows of kv_b_proj for keys, or for values, [H, width, keyRank]. */
-  private rowsOf(first: number, width: number): Tensor {
+  /** Returns the rows of kv_b_proj for keys or for values, [H, width, keyRank]. */
+  private selectRows(first: number, width: number): Tensor {
     const { keyRank, plainDim, valueDim } = this.sizes;
     const rows = this.kv_b_proj.weight.reshape([this.body.heads, plainDim + valueDim, keyRank]);
     return rows.narrow(1, first, width);
   }
 
-  private absorbed(q: Tensor): Tensor {
+  private attendLatents(q: Tensor): Tensor {
     const { plainDim, rotaryDim } = this.sizes;
     const plain = q.narrow(2, rotaryDim, plainDim).transpose(0, 1);
-    const inLatent = plain.matmul(this.rowsOf(0, plainDim)).transpose(0, 1);
+    const inLatent = plain.matmul(this.selectRows(0, plainDim)).transpose(0, 1);
     return concat([q.narrow(2, 0, rotaryDim), inLatent], 2);
   }
 
-  private released(sums: Tensor): Tensor {
+  private expandLatentResult(sums: Tensor): Tensor {
     const { keyRank, plainDim, rotaryDim, valueDim } = this.sizes;
     const latent = sums.narrow(2, rotaryDim, keyRank).transpose(0, 1);
-    const values = latent.matmul(this.rowsOf(plainDim, valueDim).transpose(1, 2));
+    const values = latent.matmul(this.selectRows(plainDim, valueDim).transpose(1, 2));
     return pad(values.transpose(0, 1), [0, plainDim + rotaryDim - valueDim]);
   }
 
   /** @internal */
-  protected override valuesOf(mixed: Tensor): Tensor {
+  protected override selectValues(mixed: Tensor): Tensor {
     return mixed.narrow(3, 0, this.sizes.valueDim);
   }
 
-  private queriesOf(x: Tensor): Tensor {
+  private projectQueries(x: Tensor): Tensor {
     const { q_proj, q_a_proj, q_a_layernorm, q_b_proj } = this;
     if (q_proj) return q_proj.call(x);
     return required(q_b_proj).call(required(q_a_layernorm).call(required(q_a_proj).call(x)));

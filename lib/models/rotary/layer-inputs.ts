@@ -7,13 +7,13 @@ import type { Module } from '../../nn/module.js';
 import { Parameter } from '../../nn/parameter.js';
 import { leading, required } from '../../runtime/required.js';
 import { scope, type Tensor } from '../../tensor/index.js';
-import type { Body } from './config.js';
+import type { BodySizes } from './config.js';
 import { ACTIVATIONS } from './feed-forward.js';
-import { type Norm, normOf } from './norms.js';
+import { createNorm, type Norm } from './norms.js';
 import type { Activation } from './traits.js';
 
-/** The modules of a block's end. */
-interface Ending {
+/** Modules at the end of a block. */
+interface BlockEnding {
   per_layer_input_gate: Linear;
   per_layer_projection: Linear;
   post_per_layer_input_norm: Norm;
@@ -22,7 +22,7 @@ interface Ending {
 }
 
 /** Adds the modules of a block's end. */
-export function addEnding(block: Module, body: Body): void {
+export function addEnding(block: Module, body: BodySizes): void {
   const { channels, layerInputDim: width } = body;
   const scalar = new Parameter([1], ones);
   scalar.requiresGrad = false;
@@ -31,29 +31,29 @@ export function addEnding(block: Module, body: Body): void {
   Object.assign(block, {
     per_layer_input_gate: new Linear(channels, width, { bias: false }),
     per_layer_projection: new Linear(width, channels, { bias: false }),
-    post_per_layer_input_norm: normOf(body, channels),
+    post_per_layer_input_norm: createNorm(body, channels),
   });
 }
 
-/** The result of block `layer`: its stream [B, T, C] after its part of `inputs`. */
-export function ended(
+/** Returns the stream [B, T, C] of block `layer` after it has read its part of `inputs`. */
+export function applyEnding(
   block: Module,
-  body: Body,
+  body: BodySizes,
   layer: number,
   { stream, inputs }: { stream: Tensor; inputs: Tensor | null },
 ): Tensor {
-  const end = block as unknown as Ending;
+  const end = block as unknown as BlockEnding;
   const { layerInputDim: width, traits } = body;
   if (!width) return stream.mul(end.layer_scalar);
-  const ownTensor = required(inputs).narrow(2, layer * width, width);
+  const layerInput = required(inputs).narrow(2, layer * width, width);
   const kind = (traits.activation?.kind ?? 'silu') as Activation;
   const gate = ACTIVATIONS[kind](end.per_layer_input_gate.call(stream));
-  const branch = end.per_layer_projection.call(gate.mul(ownTensor));
+  const branch = end.per_layer_projection.call(gate.mul(layerInput));
   return stream.add(end.post_per_layer_input_norm.call(branch)).mul(end.layer_scalar);
 }
 
 /** The modules of the embeddings. */
-interface Tables {
+interface InputTables {
   embed_tokens_per_layer: Embedding;
   per_layer_model_projection: Linear;
   per_layer_projection_norm: Norm;
@@ -67,35 +67,35 @@ export const INPUT_MODULES = [
 ] as const;
 
 /** Adds the embeddings of all blocks to a model. */
-export function addLayerInputs(model: Module, body: Body, init: Initializer): void {
+export function addLayerInputs(model: Module, body: BodySizes, init: Initializer): void {
   const { vocabSize, channels, layers, layerInputDim: width, padTokenId } = body;
   if (!width) return;
   const padding = padTokenId === null ? {} : { paddingIdx: padTokenId };
   Object.assign(model, {
     embed_tokens_per_layer: new Embedding(vocabSize, layers * width, { init, ...padding }),
     per_layer_model_projection: new Linear(channels, layers * width, { bias: false }),
-    per_layer_projection_norm: normOf(body, width),
+    per_layer_projection_norm: createNorm(body, width),
   });
 }
 
 /**
- * The embeddings [B, T, layers * width] of tokens, together with a projection of their embedding
+ * Returns the embeddings [B, T, layers * width] of tokens, plus a projection of their embedding
  * `x`. `rounded` gives a factor in the dtype of the weights.
  */
-export function layerInputsOf(
+export function computeLayerInputs(
   model: Module,
-  { layers, layerInputDim: width, channels }: Body,
+  { layers, layerInputDim: width, channels }: BodySizes,
   { tokens, x }: { tokens: Tensor; x: Tensor },
   rounded: (factor: number) => number,
 ): Tensor | null {
   if (!width) return null;
-  const tables = model as unknown as Tables;
+  const tables = model as unknown as InputTables;
   return scope(() => {
     const [B, T] = leading(x.shape, 2);
     const projected = tables.per_layer_model_projection.call(x).mul(channels ** -0.5);
     const blocks = projected.reshape([B, T, layers, width]);
     const normed = tables.per_layer_projection_norm.call(blocks).reshape([B, T, -1]);
-    const ownTensor = tables.embed_tokens_per_layer.call(tokens).mul(rounded(Math.sqrt(width)));
-    return normed.add(ownTensor).mul(Math.SQRT1_2);
+    const tokenInputs = tables.embed_tokens_per_layer.call(tokens).mul(rounded(Math.sqrt(width)));
+    return normed.add(tokenInputs).mul(Math.SQRT1_2);
   });
 }

@@ -4,30 +4,30 @@ import type { JsonObject, JsonValue } from '../../../types/json.js';
 import { required } from '../../runtime/required.js';
 import type { LayerShape } from '../caches.js';
 import type { ModelConfig } from '../model-config.js';
-import type { Body, RotaryConfig, RotarySizes } from './config.js';
+import type { BodySizes, RotaryConfig, RotarySizes } from './config.js';
 import type { FullHeads } from './kind-options.js';
 import type { RotaryTraits } from './traits.js';
 
-/** The body with the sizes of one layer. */
-export function bodyAt(body: Body, layer: number): Body {
+/** Returns the body with the sizes of one layer. */
+export function bodyAt(body: BodySizes, layer: number): BodySizes {
   const { full, sharedKeys, isFull, hidden } = body;
-  const isDoubled = sharedKeys?.doubled === true && sourceOf(body, layer) !== null;
-  const ownHeads = isFull[layer] && full ? full : null;
-  if (!ownHeads && !isDoubled) return body;
+  const isDoubled = sharedKeys?.doubled === true && findSource(body, layer) !== null;
+  const fullHeads = isFull[layer] && full ? full : null;
+  if (!fullHeads && !isDoubled) return body;
   return {
     ...body,
-    ...(ownHeads && {
-      headDim: ownHeads.headDim,
-      rotaryDim: ownHeads.headDim,
-      kvHeads: ownHeads.kvHeads,
+    ...(fullHeads && {
+      headDim: fullHeads.headDim,
+      rotaryDim: fullHeads.headDim,
+      kvHeads: fullHeads.kvHeads,
     }),
     ...(isDoubled && { hidden: 2 * hidden }),
   };
 }
 
-/** The layer with the keys and values that `layer` reads; null: it has its own. */
-export function sourceOf(
-  { sharedKeys, isFull }: Pick<Body, 'sharedKeys' | 'isFull'>,
+/** Returns the layer with the keys and values that `layer` reads; null if it has its own. */
+export function findSource(
+  { sharedKeys, isFull }: Pick<BodySizes, 'sharedKeys' | 'isFull'>,
   layer: number,
 ): number | null {
   const first = isFull.length - (sharedKeys?.layers ?? 0);
@@ -36,15 +36,20 @@ export function sourceOf(
 }
 
 /** Whether layers of this body have different caches. */
-export const differs = ({ full, sharedKeys }: Pick<Body, 'full' | 'sharedKeys'>): boolean =>
-  full != null || sharedKeys != null;
+export const hasOwnSizes = ({
+  full,
+  sharedKeys,
+}: Pick<BodySizes, 'full' | 'sharedKeys'>): boolean => full != null || sharedKeys != null;
 
-/** Keys and values of each layer; `keys` returns the number of key heads of this rank. */
-export function shapesOf(body: Body, keys: (layer: number) => number): LayerShape[] {
+/**
+ * Returns the shape of keys and values of each layer; `keys` returns the number of key heads on
+ * this rank.
+ */
+export function listShapes(body: BodySizes, keys: (layer: number) => number): LayerShape[] {
   return body.isFull.map((_, layer) => ({
     kvHeads: keys(layer),
     headDim: bodyAt(body, layer).headDim,
-    from: sourceOf(body, layer),
+    from: findSource(body, layer),
   }));
 }
 
@@ -58,12 +63,12 @@ export function parseLayerKinds(
   const count = (key: string): number => {
     const value = config.get(key, 0);
     if (typeof value === 'number' && Number.isInteger(value) && value >= 0) return value;
-    throw config.refusal(key, 'an integer of 0 or more', value);
+    throw config.refusalError(key, 'an integer of 0 or more', value);
   };
   const [layers, width] = ['num_kv_shared_layers', 'hidden_size_per_layer_input'].map(count);
   if (Number(layers) >= sizes.isFull.length) {
     const expected = `fewer than the ${sizes.isFull.length} layers`;
-    throw config.refusal('num_kv_shared_layers', expected, Number(layers));
+    throw config.refusalError('num_kv_shared_layers', expected, Number(layers));
   }
   if (width) config.requireOneOf('vocab_size_per_layer_input', [sizes.vocabSize]);
   const doubled = config.flag('use_double_wide_mlp', false);
@@ -85,26 +90,31 @@ function parseFull(
     return { headDim: config.size('global_head_dim', 512), kvHeads, keysAsValues };
   }
   // transformers 5.18 writes the sizes of each layer without a window.
-  const found = isFull.map((_, layer) => {
-    const ownConfig = byLayer.section(String(layer));
-    const known = ['head_dim', 'num_key_value_heads'];
-    const other = ownConfig.keys().find((key) => !known.includes(key));
-    if (other) throw ownConfig.refusal(other, `the keys ${known.join(', ')}`, ownConfig.get(other));
+  const sizesByLayer = isFull.map((_, layer) => {
+    const layerConfig = byLayer.section(String(layer));
+    const knownKeys = ['head_dim', 'num_key_value_heads'];
+    const other = layerConfig.keys().find((key) => !knownKeys.includes(key));
+    if (other)
+      throw layerConfig.refusalError(
+        other,
+        `the keys ${knownKeys.join(', ')}`,
+        layerConfig.get(other),
+      );
     return [
-      ownConfig.size('head_dim', narrow),
-      ownConfig.size('num_key_value_heads', usual),
+      layerConfig.size('head_dim', narrow),
+      layerConfig.size('num_key_value_heads', usual),
     ] as const;
   });
-  const whole = found.filter((_, layer) => isFull[layer]);
-  const [headDim, kvHeads] = whole[0] ?? [narrow, usual];
+  const fullSizes = sizesByLayer.filter((_, layer) => isFull[layer]);
+  const [headDim, kvHeads] = fullSizes[0] ?? [narrow, usual];
   const isLike = ([width, keys]: readonly [number, number], layer: number): boolean =>
     isFull[layer] ? width === headDim && keys === kvHeads : width === narrow && keys === usual;
-  if (found.every(isLike)) return { headDim, kvHeads, keysAsValues };
+  if (sizesByLayer.every(isLike)) return { headDim, kvHeads, keysAsValues };
   const expected = 'the same sizes of all layers without a window, and of all others';
-  throw config.refusal('per_layer_config', expected, config.get('per_layer_config'));
+  throw config.refusalError('per_layer_config', expected, config.get('per_layer_config'));
 }
 
-/** The keys of a config.json. */
+/** Returns the keys of a config.json. */
 export function describeLayerKinds({ layerKinds }: RotaryTraits, sizes: RotarySizes): JsonObject {
   if (!layerKinds) return {};
   const { full, sharedKeys, layerInputDim, vocabSize, headDim } = sizes;

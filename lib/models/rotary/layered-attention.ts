@@ -7,13 +7,13 @@ import { ones, rmsNorm, type Tensor } from '../../tensor/index.js';
 import { shareCasts } from '../../tensor/ops/fp8-linear.js';
 import {
   type AttentionContext,
-  type Heads,
-  headNorm,
+  createHeadNorm,
   type LayerPlace,
+  type ProjectedHeads,
   RotaryAttentionBase,
 } from './attention.js';
-import type { Body } from './config.js';
-import { sourceOf } from './layer-kinds.js';
+import type { BodySizes } from './config.js';
+import { findSource } from './layer-kinds.js';
 import type { Norm } from './norms.js';
 
 /** The attention of Gemma 4. Without a cache, AttentionContext.shared passes keys and values on. */
@@ -35,50 +35,50 @@ export class LayeredAttention extends RotaryAttentionBase {
   private readonly index: number;
 
   /** `body` has the sizes of this layer. */
-  constructor(body: Body, place: LayerPlace) {
+  constructor(body: BodySizes, place: LayerPlace) {
     super(body, place);
     const { channels, heads, kvHeads, headDim, qkvBias: bias, full, isFull } = body;
     const { layer } = place;
     this.index = layer;
-    this.source = sourceOf(body, layer);
-    this.isRead = isFull.some((_, other) => sourceOf(body, other) === layer);
+    this.source = findSource(body, layer);
+    this.isRead = isFull.some((_, other) => findSource(body, other) === layer);
     const isOwn = this.source === null;
     const hasValues = isOwn && !(isFull[layer] && full?.keysAsValues);
     this.q_proj = new Linear(channels, heads * headDim, { bias });
     if (isOwn) this.k_proj = new Linear(channels, kvHeads * headDim, { bias });
     if (hasValues) this.v_proj = new Linear(channels, kvHeads * headDim, { bias });
     this.addOutProjection();
-    this.q_norm = headNorm(body, heads);
-    this.k_norm = isOwn ? headNorm(body, kvHeads) : null;
+    this.q_norm = createHeadNorm(body, heads);
+    this.k_norm = isOwn ? createHeadNorm(body, kvHeads) : null;
   }
 
   /** Attends by its own keys and values, or by those of its source. */
   override forward(x: Tensor, context: AttentionContext, cache: LayerCache | null): Tensor {
     if (this.source === null) return super.forward(x, context, cache);
-    const q = this.turned(this.headsOf(this.q_proj.call(x)), this.q_norm, context);
+    const q = this.rotate(this.splitHeads(this.q_proj.call(x)), this.q_norm, context);
     const keys = cache ? null : required(context.shared?.get(this.source));
-    return this.finished(this.attended(q, keys, context, cache), {});
+    return this.projectOut(this.attend(q, keys, context, cache), {});
   }
 
   /** @internal Also passes the keys and values on to later layers. */
-  protected override attended(
+  protected override attend(
     q: Tensor,
-    keys: Pick<Heads, 'k' | 'v'> | null,
+    keys: Pick<ProjectedHeads, 'k' | 'v'> | null,
     context: AttentionContext,
     cache: LayerCache | null,
   ): Tensor {
     if (this.isRead && keys && !cache) required(context.shared).set(this.index, keys);
-    return super.attended(q, keys, context, cache);
+    return super.attend(q, keys, context, cache);
   }
 
   /** @internal Values are the projected keys before their norm, or a projection of their own. */
-  protected override projected(x: Tensor): Heads {
+  protected override project(x: Tensor): ProjectedHeads {
     return shareCasts(x, () => {
-      const k = this.headsOf(required(this.k_proj).call(x));
-      const v = this.v_proj ? this.headsOf(this.v_proj.call(x)) : k;
+      const k = this.splitHeads(required(this.k_proj).call(x));
+      const v = this.v_proj ? this.splitHeads(this.v_proj.call(x)) : k;
       const unit = ones([this.body.headDim], { dtype: v.dtype, device: v.device });
       const values = rmsNorm(v, unit, this.body.eps);
-      return { q: this.headsOf(this.q_proj.call(x)), k, v: values };
+      return { q: this.splitHeads(this.q_proj.call(x)), k, v: values };
     });
   }
 }

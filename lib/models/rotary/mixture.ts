@@ -122,16 +122,16 @@ const NAMES: OptionNames<MoeConfig> = {
   scale: true,
 };
 
-/** Returns the complete `given`; `model` is the name in errors. Throws DS_ARGUMENT. */
+/** Returns the complete `moe`; `model` is the name in errors. Throws DS_ARGUMENT. */
 export function readMoe(
   model: string,
   traits: MoeTraits,
-  given: MoeConfig | undefined,
+  moe: MoeConfig | undefined,
   { hidden: dense, layers }: { hidden: number; layers: number },
 ): MoeSizes {
   const op = `${model} moe`;
-  if (given === undefined) throw argumentError(op, '{ experts, perToken }', 'undefined');
-  const { sharedHidden = null, ...config } = readOptions(op, given, NAMES);
+  if (moe === undefined) throw argumentError(op, '{ experts, perToken }', 'undefined');
+  const { sharedHidden = null, ...config } = readOptions(op, moe, NAMES);
   const isNormed = traits.choosesNorm !== 'never';
   const { normalize = isNormed, denseLayers = [], hidden = dense } = config;
   const experts = requireInteger(`${op} experts`, config.experts, 1);
@@ -192,9 +192,9 @@ export function parseMoe(traits: MoeTraits, config: ModelConfig, layers: number)
   const experts = config.size(config.get(key) === null ? OTHER_KEY : key, fallback);
   const { perTokenKey = PER_TOKEN } = traits;
   const perToken = config.size(perTokenKey, traits.perToken);
-  if (experts > 512) throw config.refusal(key, 'at most 512 experts', experts);
+  if (experts > 512) throw config.refusalError(key, 'at most 512 experts', experts);
   if (perToken > experts) {
-    throw config.refusal(perTokenKey, `at most ${experts}`, perToken);
+    throw config.refusalError(perTokenKey, `at most ${experts}`, perToken);
   }
   const hidden = config.size(traits.hidden);
   if (traits.choosesNorm === 'never') config.requireOneOf('norm_topk_prob', [false]);
@@ -222,24 +222,24 @@ const parseShared = ({ shared }: MoeTraits, config: ModelConfig, hidden: number)
 /** The entries of mlp_layer_types. */
 const [DENSE, SPARSE] = ['dense', 'sparse'];
 
-const kindsOf = (first: number, layers: number): string[] =>
+const layerKinds = (first: number, layers: number): string[] =>
   Array.from({ length: layers }, (_, layer) => (layer < first ? DENSE : SPARSE) as string);
 
 function parseFirst({ listsLayers }: MoeTraits, config: ModelConfig, layers: number): number[] {
   config.requireOneOf('moe_layer_freq', [1]);
   const last = config.get('moe_layer_end_index', -1);
   if (typeof last !== 'number' || (last !== -1 && last < layers - 1)) {
-    throw config.refusal('moe_layer_end_index', `-1, or ${layers - 1} or more`, last);
+    throw config.refusalError('moe_layer_end_index', `-1, or ${layers - 1} or more`, last);
   }
   const list = listsLayers ? config.get('mlp_layer_types') : null;
   if (list !== null) {
     const count = Array.isArray(list) ? list.filter((item) => item === DENSE).length : 0;
-    if (isDeepStrictEqual(list, kindsOf(count, layers))) return [...Array(count).keys()];
-    throw config.refusal('mlp_layer_types', `${layers} kinds, dense ones first`, list);
+    if (isDeepStrictEqual(list, layerKinds(count, layers))) return [...Array(count).keys()];
+    throw config.refusalError('mlp_layer_types', `${layers} kinds, dense ones first`, list);
   }
   const first = config.get('first_k_dense_replace', 0);
   if (typeof first !== 'number' || !Number.isInteger(first) || first < 0) {
-    throw config.refusal('first_k_dense_replace', 'a number of layers', first);
+    throw config.refusalError('first_k_dense_replace', 'a number of layers', first);
   }
   return Array.from({ length: Math.min(first, layers) }, (_, layer) => layer);
 }
@@ -258,9 +258,10 @@ function parseGroups(
   config.requireOneOf('topk_method', METHODS[scores]);
   const groups = config.size('n_group', 1);
   const keptGroups = config.size('topk_group', 1, groups);
-  if (experts % groups !== 0) throw config.refusal('n_group', `a divisor of ${experts}`, groups);
+  if (experts % groups !== 0)
+    throw config.refusalError('n_group', `a divisor of ${experts}`, groups);
   if ((experts / groups) * keptGroups < perToken) {
-    throw config.refusal('topk_group', `groups with ${perToken} experts`, keptGroups);
+    throw config.refusalError('topk_group', `groups with ${perToken} experts`, keptGroups);
   }
   return { groups, keptGroups, scale };
 }
@@ -284,21 +285,21 @@ const OTHER_KEY = 'num_local_experts';
 
 function parseDense(config: ModelConfig, layers: number): number[] {
   const step = config.size('decoder_sparse_step', 1);
-  const given = config.get('mlp_only_layers', []);
+  const denseLayers = config.get('mlp_only_layers', []);
   const isLayer = (item: JsonValue): boolean =>
     typeof item === 'number' && Number.isInteger(item) && item >= 0;
-  if (!Array.isArray(given) || !given.every(isLayer)) {
-    throw config.refusal('mlp_only_layers', 'a list of numbers of layers', given);
+  if (!Array.isArray(denseLayers) || !denseLayers.every(isLayer)) {
+    throw config.refusalError('mlp_only_layers', 'a list of numbers of layers', denseLayers);
   }
   const all = Array.from({ length: layers }, (_, layer) => layer);
-  return all.filter((layer) => given.includes(layer) || (layer + 1) % step !== 0);
+  return all.filter((layer) => denseLayers.includes(layer) || (layer + 1) % step !== 0);
 }
 
 /** The weight of the routers' loss: 0 unless config.json enables router logits. */
 export function parseRouterLoss(config: ModelConfig): number {
   const weight = config.get('router_aux_loss_coef', 0.001);
   if (typeof weight !== 'number' || !Number.isFinite(weight) || weight < 0) {
-    throw config.refusal('router_aux_loss_coef', 'a number of 0 or more', weight);
+    throw config.refusalError('router_aux_loss_coef', 'a number of 0 or more', weight);
   }
   return config.flag('output_router_logits', false) ? weight : 0;
 }
@@ -322,7 +323,9 @@ export function describeMoe(
     ...(traits.choosesLayers === 'first'
       ? {
           first_k_dense_replace: moe.denseLayers.length,
-          ...(traits.listsLayers && { mlp_layer_types: kindsOf(moe.denseLayers.length, layers) }),
+          ...(traits.listsLayers && {
+            mlp_layer_types: layerKinds(moe.denseLayers.length, layers),
+          }),
         }
       : traits.choosesLayers && {
           decoder_sparse_step: 1,
@@ -343,28 +346,31 @@ export function expertSlices(
   moe: MoeSizes,
   layers: number,
 ): SliceNames {
-  const found: [string, string[]][] = [];
+  const slices: [string, string[]][] = [];
   if (files === null) return {};
   for (let layer = 0; layer < layers; ++layer) {
     if (moe.denseLayers.includes(layer)) continue;
-    const [own, theirs] = ['mlp', files.block].map((block) => `model.layers.${layer}.${block}`);
+    const [modelBlock, fileBlock] = ['mlp', files.block].map(
+      (block) => `model.layers.${layer}.${block}`,
+    );
     if ('router' in files) {
       const parts = routerBias ? ['weight', 'bias'] : ['weight'];
       for (const part of parts) {
-        found.push([`${own}.gate.${part}`, [`${theirs}.${files.router}.${part}`]]);
+        slices.push([`${modelBlock}.gate.${part}`, [`${fileBlock}.${files.router}.${part}`]]);
       }
       if (!('gateUp' in files)) continue;
-      found.push([`${own}.experts.gate_up_proj`, [`${theirs}.${files.gateUp}.weight`]]);
-      found.push([`${own}.experts.down_proj`, [`${theirs}.${files.allDown}.weight`]]);
+      slices.push([`${modelBlock}.experts.gate_up_proj`, [`${fileBlock}.${files.gateUp}.weight`]]);
+      slices.push([`${modelBlock}.experts.down_proj`, [`${fileBlock}.${files.allDown}.weight`]]);
       continue;
     }
-    const expert = (name: string): string => `${theirs}.experts.*.${name}.weight`;
-    if (own !== theirs) found.push([`${own}.gate.weight`, [`${theirs}.gate.weight`]]);
+    const expert = (name: string): string => `${fileBlock}.experts.*.${name}.weight`;
+    if (modelBlock !== fileBlock)
+      slices.push([`${modelBlock}.gate.weight`, [`${fileBlock}.gate.weight`]]);
     if (files.choiceBias) {
-      found.push([`${own}.gate.${CHOICE_BIAS}`, [`${theirs}.${files.choiceBias}`]]);
+      slices.push([`${modelBlock}.gate.${CHOICE_BIAS}`, [`${fileBlock}.${files.choiceBias}`]]);
     }
-    found.push([`${own}.experts.gate_up_proj`, [expert(files.gate), expert(files.up)]]);
-    found.push([`${own}.experts.down_proj`, [expert(files.down)]]);
+    slices.push([`${modelBlock}.experts.gate_up_proj`, [expert(files.gate), expert(files.up)]]);
+    slices.push([`${modelBlock}.experts.down_proj`, [expert(files.down)]]);
   }
-  return Object.fromEntries(found);
+  return Object.fromEntries(slices);
 }

@@ -3,7 +3,7 @@
 import { Module } from '../../nn/module.js';
 
 /** The module "model" of the name "model.decoder": its only part is "decoder". */
-class Around extends Module {
+class EnclosingModule extends Module {
   readonly #inner: Module;
 
   constructor(name: string, inner: Module) {
@@ -21,7 +21,7 @@ class Around extends Module {
 /** Sets `child` at a path of one or two names, such as "model.decoder". */
 export function setAtPath(owner: Module, path: string, child: Module): void {
   const [first = path, second] = path.split('.');
-  Object.assign(owner, { [first]: second ? new Around(second, child) : child });
+  Object.assign(owner, { [first]: second ? new EnclosingModule(second, child) : child });
 }
 
 /**
@@ -39,8 +39,8 @@ export function setNamed(
   if (name === usual) return;
   const [last = name, ...outer] = name.split('.').reverse();
   const fields = (): Record<string, unknown> => {
-    const own = owner as unknown as Record<string, unknown>;
-    return outer.reduceRight((all, one) => all[one] as Record<string, unknown>, own);
+    const fields = owner as unknown as Record<string, unknown>;
+    return outer.reduceRight((all, part) => all[part] as Record<string, unknown>, fields);
   };
   Object.defineProperty(owner, usual, {
     enumerable: false,

@@ -11,7 +11,7 @@ import {
   type Tensor,
   ones as unit,
 } from '../../tensor/index.js';
-import type { Body } from './config.js';
+import type { BodySizes } from './config.js';
 
 /**
  * RMSNorm that multiplies by 1 + weight, in f32: 16 bits would lose small weights, also if the
@@ -108,7 +108,10 @@ export type Norm = RMSNorm | OffsetRMSNorm | LayerNorm | OffsetLayerNorm | Plain
 export type AnyNorm = Norm | BareLayerNorm;
 
 /** A new norm of `width` channels. */
-export function normOf({ traits, eps }: Pick<Body, 'traits' | 'eps'>, width: number): AnyNorm {
+export function createNorm(
+  { traits, eps }: Pick<BodySizes, 'traits' | 'eps'>,
+  width: number,
+): AnyNorm {
   const { kind = 'rms', offset = false } = traits.norm ?? {};
   if (kind === 'layer') return new (offset ? OffsetLayerNorm : LayerNorm)(width, eps);
   if (kind === 'layerNoBias') return new PlainLayerNorm(width, eps);
@@ -117,7 +120,7 @@ export function normOf({ traits, eps }: Pick<Body, 'traits' | 'eps'>, width: num
 }
 
 /** [stream, norm(stream)] of stream = branch + residual, or branch if residual is null. */
-export function normalized(
+export function normalizeSum(
   branch: Tensor,
   residual: Tensor | null,
   norm: AnyNorm,

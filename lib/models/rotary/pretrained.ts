@@ -1,4 +1,4 @@
-// Models with rotary positions to and from Hugging Face: config.json, and names of tensors.
+// Converts models with rotary positions to and from Hugging Face's config.json and tensor names.
 
 import type { JsonObject, JsonValue } from '../../../types/json.js';
 import type { SliceNames } from '../../checkpoint/index.js';
@@ -12,8 +12,8 @@ import {
   type LatentSizes,
   type RotaryConfig,
   type RotarySizes,
+  readWindows,
   type Window,
-  windowsOf,
 } from './config.js';
 import { describeConv, parseConv, parseFeedWidth } from './conv-config.js';
 import { describeDelta, parseDelta } from './delta-config.js';
@@ -36,20 +36,23 @@ const KEYS_OF_LAYER = /^model\.layers\.(\d+)\.self_attn\.[kv]_(?:proj|norm)\./;
 /** Layers that predict later tokens, beside the model. */
 const PREDICTOR = /^(?:model\.)?mtp(?:_layers)?\./;
 
-/** This library's name for a tensor of a multimodal file; null: not of the text model. */
-function textName(name: string): string | null {
+/**
+ * Returns this library's name for a tensor of a multimodal file; null if it is not part of the text
+ * model.
+ */
+function toTextName(name: string): string | null {
   if (NOT_TEXT.test(name)) return null;
   const rest = name.replace(TEXT, '');
   return rest === name || rest.startsWith('lm_head.') ? rest : `model.${rest}`;
 }
 
 /** The name of a tensor of the body, which files may store without the names around it. */
-function wholeName({ names = {}, norm = {}, positions }: RotaryTraits, name: string): string {
+function toFullName({ names = {}, norm = {}, positions }: RotaryTraits, name: string): string {
   const { model = 'model', embed = 'embed_tokens', layers = 'layers', embedNorm } = names;
   const [first] = name.split('.');
   const table = typeof positions === 'object' ? positions.table : undefined;
-  const ownTexts = [embed, layers, norm.last ?? 'norm', embedNorm, table];
-  return ownTexts.includes(first) ? `${model}.${name}` : name;
+  const bodyNames = [embed, layers, norm.last ?? 'norm', embedNorm, table];
+  return bodyNames.includes(first) ? `${model}.${name}` : name;
 }
 
 /** Files have this library's names and layouts, except for experts and multimodal models. */
@@ -66,18 +69,18 @@ export function rotaryLayout(traits: RotaryTraits, sizes: RotarySizes): Layout {
     Number(KEYS_OF_LAYER.exec(name)?.[1] ?? -1) >= firstReader;
   return {
     transposed: new Set<string>(),
-    slices: slicesOf(traits, sizes),
+    slices: listSlices(traits, sizes),
     nameOf(name) {
       if (TABLE.test(name) || isPredictor(name)) return null;
-      const text = textOf ? textName(name) : name;
-      const own = text === null ? null : wholeName(traits, text);
+      const text = textOf ? toTextName(name) : name;
+      const own = text === null ? null : toFullName(traits, text);
       return own !== null && isUnread(own) ? null : own;
     },
   };
 }
 
-/** Parameters that files store in slices or under other names. */
-function slicesOf({ moe: traits, files = {} }: RotaryTraits, sizes: RotarySizes): SliceNames {
+/** Returns the parameters that files store in slices or under other names. */
+function listSlices({ moe: traits, files = {} }: RotaryTraits, sizes: RotarySizes): SliceNames {
   const { moe, layers } = sizes;
   const renamed = Object.entries(files).flatMap(([own, theirs]) =>
     Array.from({ length: own.includes('*') ? layers : 1 }, (_, layer) => {
@@ -105,8 +108,8 @@ const SUPPORTED: Record<string, readonly JsonValue[]> = {
 
 /** Reads the sizes in a config.json. Throws DS_CHECKPOINT for a model with another computation. */
 export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): RotaryConfig {
-  const given = folder.config.alias(traits.others ?? {});
-  const config = given.renamed(traits.keys ?? {}).completed(traits.defaults);
+  const aliased = folder.config.alias(traits.others ?? {});
+  const config = aliased.rename(traits.keys ?? {}).withDefaults(traits.defaults);
   const { activation: { key: act = 'hidden_act', names } = SILU, norm = {} } = traits;
   const supported = { ...SUPPORTED, [act]: names, ...traits.only };
   for (const [key, values] of Object.entries(supported)) config.requireOneOf(key, values);
@@ -116,8 +119,8 @@ export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): Ro
   const { model = 'model', layers: list = 'layers' } = traits.names ?? {};
   const norm1 =
     norm.kind === 'plain' ? 'self_attn.q_proj' : (attention[0] ?? attention[1] ?? mlp[0]);
-  const own = `${model}.${list}.*.${norm1}.weight`;
-  const last = (traits.files?.[own] ?? own).replace('*', String(layers - 1));
+  const normName = `${model}.${list}.*.${norm1}.weight`;
+  const last = (traits.files?.[normName] ?? normName).replace('*', String(layers - 1));
   const [epsKey, eps] = norm.eps ?? EPS;
   const others = [
     ...(traits.textOf
@@ -129,7 +132,11 @@ export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): Ro
     last.slice(model.length + 1),
   ];
   if (![last, ...others].some((name) => folder.tensors.has(name))) {
-    throw config.refusal('num_hidden_layers', `weights of ${layers} layers`, `none called ${last}`);
+    throw config.refusalError(
+      'num_hidden_layers',
+      `weights of ${layers} layers`,
+      `none called ${last}`,
+    );
   }
   const [channels, heads] = [config.size('hidden_size'), config.size('num_attention_heads')];
   // transformers fails at the first forward of latent attention with other numbers.
@@ -137,11 +144,11 @@ export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): Ro
   const maxSeq = config.size('max_position_embeddings');
   const vocabSize = config.size('vocab_size');
   // transformers ignores the keys of families with the three projections by head.
-  const ownHeads = hasOwnHeads(traits) ? heads : config.size('num_key_value_heads', heads);
-  const kvHeads = traits.keyHeads ?? ownHeads;
+  const keyHeads = hasOwnHeads(traits) ? heads : config.size('num_key_value_heads', heads);
+  const kvHeads = traits.keyHeads ?? keyHeads;
   const wide = parseHeadDim(traits, config, channels / heads);
   const window = parseWindow(traits, config, layers);
-  const isFull = windowsOf({ ...window, layers }).map((window) => window === null);
+  const isFull = readWindows({ ...window, layers }).map((window) => window === null);
   return {
     layers,
     channels,
@@ -181,11 +188,14 @@ export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): Ro
   };
 }
 
-function requireLayerType({ layerTypes: known }: RotaryTraits, config: ModelConfig): void {
+function requireLayerType({ layerTypes: supported }: RotaryTraits, config: ModelConfig): void {
   const types = config.get('layer_types', []);
-  if (!known || (Array.isArray(types) && types.every((type) => known.includes(String(type)))))
+  if (
+    !supported ||
+    (Array.isArray(types) && types.every((type) => supported.includes(String(type))))
+  )
     return;
-  throw config.refusal('layer_types', `"${known[0]}" only`, types);
+  throw config.refusalError('layer_types', `"${supported[0]}" only`, types);
 }
 
 /** Whether the model of a config.json has experts. */
@@ -225,8 +235,8 @@ function describeHeads(
   if (perHead) return perGroup ? { num_key_value_heads: kvHeads } : {};
   if (!latent || !widths) return { num_key_value_heads: kvHeads, head_dim: headDim };
   const entries = Object.entries(LATENT_KEYS);
-  const named = entries.map(([name, key]) => [key, widths[name as keyof LatentSizes]]);
-  return { num_key_value_heads: heads, ...Object.fromEntries(named) };
+  const widthEntries = entries.map(([name, key]) => [key, widths[name as keyof LatentSizes]]);
+  return { num_key_value_heads: heads, ...Object.fromEntries(widthEntries) };
 }
 
 /** A row of the embedding; negative values count from the end, as in PyTorch. */
@@ -236,7 +246,7 @@ function parsePadding(config: ModelConfig, vocabSize: number): number | null {
   if (typeof id === 'number' && Number.isInteger(id) && id < vocabSize && id >= -vocabSize) {
     return id;
   }
-  throw config.refusal('pad_token_id', `a token below ${vocabSize}`, id);
+  throw config.refusalError('pad_token_id', `a token below ${vocabSize}`, id);
 }
 
 /** Key and default of most families. */
@@ -247,9 +257,9 @@ type BiasOption = 'attentionBias' | 'mlpBias';
 /** The options of biases that the family lets a folder choose, and their keys. */
 function biasKeys({ biases }: RotaryTraits): [BiasOption, string][] {
   const { qkv, out, mlp, key = 'attention_bias' } = biases;
-  const named = new Set<unknown>([qkv, out, mlp]);
+  const switchNames = new Set<unknown>([qkv, out, mlp]);
   const keys: Record<BiasOption, string> = { attentionBias: key, mlpBias: 'mlp_bias' };
-  return entriesOf(keys).filter(([option]) => named.has(option));
+  return entriesOf(keys).filter(([option]) => switchNames.has(option));
 }
 
 /** transformers ignores the keys of biases that the family fixes. */
@@ -287,11 +297,11 @@ function parseWindow(
   if (width !== null && config.get(SWITCH_KEY, true) !== true) {
     const expected = `true or no value with a ${WINDOW_KEY}`;
     const hint = `${traits.architecture} has no such key: set ${WINDOW_KEY} to null for attention without a window, or remove ${SWITCH_KEY}.`;
-    throw config.refusal(SWITCH_KEY, expected, config.get(SWITCH_KEY), hint);
+    throw config.refusalError(SWITCH_KEY, expected, config.get(SWITCH_KEY), hint);
   }
   if (kind === 'uniform') return { window: width };
   const listed =
-    typesOf(traits, config) ??
+    parseTypes(traits, config) ??
     config.get('layer_types') ??
     defaultTypes(traits, config, layers, width);
   // transformers replaces the last type of Gemma 4.
@@ -300,17 +310,17 @@ function parseWindow(
   const isKnown = (type: JsonValue): boolean =>
     type === FULL || (type === SLIDING && width !== null);
   if (!Array.isArray(types) || types.length !== layers || !types.every(isKnown)) {
-    const known = width === null ? `"${FULL}"` : `"${FULL}" or "${SLIDING}"`;
-    throw config.refusal('layer_types', `${layers} of ${known}`, types);
+    const knownTypes = width === null ? `"${FULL}"` : `"${FULL}" or "${SLIDING}"`;
+    throw config.refusalError('layer_types', `${layers} of ${knownTypes}`, types);
   }
   const windows = types.map((type) => (type === SLIDING ? width : null));
   return { window: windows.every((window) => window === null) ? null : windows };
 }
 
-/** The kinds of all layers by attention_types: lists of names with numbers of repetitions. */
-function typesOf({ attentionTypes: names }: RotaryTraits, config: ModelConfig): JsonValue {
-  const given = config.get('attention_types');
-  if (!names || given === null) return null;
+/** Returns the kinds of all layers by attention_types, lists of names with repetition counts. */
+function parseTypes({ attentionTypes: names }: RotaryTraits, config: ModelConfig): JsonValue {
+  const attentionTypes = config.get('attention_types');
+  if (!names || attentionTypes === null) return null;
   const kinds: Readonly<Record<string, JsonValue>> = {
     [names.full]: FULL,
     [names.window]: SLIDING,
@@ -320,10 +330,10 @@ function typesOf({ attentionTypes: names }: RotaryTraits, config: ModelConfig): 
     Array.isArray(entry[0]) &&
     typeof entry[1] === 'number' &&
     entry[1] <= MAX_LAYERS;
-  if (!Array.isArray(given) || !given.every(isList)) {
-    throw config.refusal('attention_types', 'lists of names and numbers', given);
+  if (!Array.isArray(attentionTypes) || !attentionTypes.every(isList)) {
+    throw config.refusalError('attention_types', 'lists of names and numbers', attentionTypes);
   }
-  return given.flatMap(([list, times]) =>
+  return attentionTypes.flatMap(([list, times]) =>
     Array.from({ length: times }, () => list.map((name) => kinds[String(name)] ?? name)).flat(),
   );
 }
@@ -343,14 +353,14 @@ function defaultTypes(
   }
   const first = config.get('max_window_layers', layers);
   if (typeof first !== 'number' || !Number.isInteger(first) || first < 0) {
-    throw config.refusal('max_window_layers', 'a number of layers', first);
+    throw config.refusalError('max_window_layers', 'a number of layers', first);
   }
   return Array.from({ length: layers }, (_, i) =>
     width !== null && slidesAt(i, first) ? SLIDING : FULL,
   );
 }
 
-/** The description of the model for transformers. */
+/** Returns the description of the model for transformers. */
 export function describeRotary(traits: RotaryTraits, sizes: RotarySizes): PretrainedDescription {
   const { activation: { key: act = 'hidden_act', names } = SILU, norm = {}, parallel } = traits;
   const biases = biasKeys(traits).map(([option, key]) => [key, sizes[option] ?? false]);
@@ -395,18 +405,18 @@ export function describeRotary(traits: RotaryTraits, sizes: RotarySizes): Pretra
     ...traits.written,
   };
   const { keys = {} } = traits;
-  const named = Object.entries(config).map(([key, value]) => [keys[key] ?? key, value]);
-  const slices = slicesOf(traits, sizes);
+  const configEntries = Object.entries(config).map(([key, value]) => [keys[key] ?? key, value]);
+  const slices = listSlices(traits, sizes);
   const isPlain = Object.keys(slices).length === 0;
   return {
-    config: Object.fromEntries(named),
+    config: Object.fromEntries(configEntries),
     transposed: [],
     ...(!isPlain && { pieces: slices as unknown as JsonObject }),
   };
 }
 
 function describeWindow(traits: RotaryTraits, sizes: RotarySizes): JsonObject {
-  const windows = windowsOf(sizes);
+  const windows = readWindows(sizes);
   const width = windows.find((window) => window !== null) ?? null;
   if (traits.window === 'none') return {};
   if (traits.window === 'uniform') {

@@ -24,7 +24,8 @@ export interface LatentSizes {
 }
 
 /** Number of rotated channels of a head, as transformers counts them. */
-export const rotaryDimOf = (headDim: number, factor = 1): number => Math.floor(headDim * factor);
+export const computeRotaryDim = (headDim: number, factor = 1): number =>
+  Math.floor(headDim * factor);
 
 const LATENT: OptionNames<LatentSizes> = {
   queryRank: true,
@@ -51,13 +52,13 @@ export function requireLatent(
 
 export function requireLayers(
   name: string,
-  given: readonly boolean[] | undefined,
+  rotates: readonly boolean[] | undefined,
   layers: number,
 ): readonly boolean[] {
-  const list = given ?? Array.from({ length: layers }, () => true);
+  const list = rotates ?? Array.from({ length: layers }, () => true);
   const isFlag = (value: unknown): boolean => typeof value === 'boolean';
   if (Array.isArray(list) && list.length === layers && list.every(isFlag)) return [...list];
-  throw valueError(`${name} ropeLayers`, `true or false for each of ${layers} layers`, given);
+  throw valueError(`${name} ropeLayers`, `true or false for each of ${layers} layers`, rotates);
 }
 
 export function requireRope(
@@ -69,7 +70,7 @@ export function requireRope(
   headDim: number,
 ): void {
   if (factor !== undefined) requireFinite(`${name} partialRotaryFactor`, factor, Number.MIN_VALUE);
-  const rotaryDim = rotaryDimOf(headDim, factor);
+  const rotaryDim = computeRotaryDim(headDim, factor);
   if (rotaryDim < 2 || rotaryDim > headDim || rotaryDim % 2 !== 0) {
     const expected = `a share that makes 2 or more of ${headDim} channels rotary, an even number`;
     throw valueError(`${name} partialRotaryFactor`, expected, factor);
@@ -79,18 +80,18 @@ export function requireRope(
 
 export function requireWindow(
   { name, window: kind }: RotaryTraits,
-  given: Window | readonly Window[],
+  windows: Window | readonly Window[],
   layers: number,
 ): void {
   const op = `${name} window`;
-  const isList = Array.isArray(given);
-  if (isList && (kind !== 'layers' || given.length !== layers)) {
+  const isList = Array.isArray(windows);
+  if (isList && (kind !== 'layers' || windows.length !== layers)) {
     const expected =
       kind === 'layers' ? `a window for each of ${layers} layers` : 'one window for all layers';
-    throw valueError(op, expected, given);
+    throw valueError(op, expected, windows);
   }
-  const all = (isList ? given : [given]) as readonly Window[];
+  const all = (isList ? windows : [windows]) as readonly Window[];
   for (const window of all) if (window !== null) requireInteger(op, window, 1);
   const widths = new Set(all.filter((window) => window !== null));
-  if (widths.size > 1) throw valueError(op, 'the same width for all layers with a window', given);
+  if (widths.size > 1) throw valueError(op, 'the same width for all layers with a window', windows);
 }

@@ -5,7 +5,7 @@ import { isDeepStrictEqual } from 'node:util';
 import type { JsonObject, JsonValue } from '../../../types/json.js';
 import { required } from '../../runtime/required.js';
 import type { ModelConfig } from '../model-config.js';
-import { type RotaryConfig, type RotarySizes, windowsOf } from './config.js';
+import { type RotaryConfig, type RotarySizes, readWindows } from './config.js';
 import {
   type LongRopeScaling,
   type RopeScaling,
@@ -39,7 +39,7 @@ const BESIDE = ['rope_type', 'type', 'rope_theta', PARTIAL, 'finetuned', ORIGINA
 const ONE_SECTION =
   'Move rope_type, factor and the other scaling keys into rope_parameters, and remove rope_scaling.';
 
-type Rope = Pick<
+type ParsedRope = Pick<
   RotaryConfig,
   'maxSeq' | 'ropeTheta' | 'ropeScaling' | 'partialRotaryFactor' | 'windowRopeTheta'
 >;
@@ -52,19 +52,22 @@ const [FULL, SLIDING] = ['full_attention', 'sliding_attention'];
  * max_position_embeddings. Throws DS_CHECKPOINT for an unknown type, for unsupported keys, and if
  * both generations are present and differ.
  */
-export function parseRope(traits: RotaryTraits, config: ModelConfig, declared: number): Rope {
+export function parseRope(traits: RotaryTraits, config: ModelConfig, declared: number): ParsedRope {
   const { rope = COMMON_ROPE } = traits;
   const [stored, older] = [config.section('rope_parameters'), config.section('rope_scaling')];
   const isSet = [stored, older].some((section) => section.keys().length > 0);
-  const given = rope.unset && !isSet ? stored.completed(rope.unset) : stored;
-  const isByType = rope.ofWindows !== undefined && [FULL, SLIDING].some((text) => given.has(text));
-  const newer = isByType ? given.section(FULL) : given;
+  const completed = rope.unset && !isSet ? stored.withDefaults(rope.unset) : stored;
+  const isByType =
+    rope.ofWindows !== undefined && [FULL, SLIDING].some((text) => completed.has(text));
+  const newer = isByType ? completed.section(FULL) : completed;
   if (!rope.ofWindows) return parseOne(rope, { config, newer, older }, declared);
   const full = parseOne(rope, { config, newer, older }, declared);
-  return { ...full, windowRopeTheta: parseWindowTheta(rope, config, given, full.ropeTheta) };
+  return { ...full, windowRopeTheta: parseWindowTheta(rope, config, completed, full.ropeTheta) };
 }
 
-/** The base frequency of layers with a window. Throws DS_CHECKPOINT for a scaling of them. */
+/**
+ * Returns the base frequency of layers with a window. Throws DS_CHECKPOINT if they have a scaling.
+ */
 function parseWindowTheta(
   { ofWindows }: RopeTraits,
   config: ModelConfig,
@@ -89,17 +92,17 @@ function parseOne(
   rope: RopeTraits,
   { config, newer, older }: RopeSections,
   declared: number,
-): Rope {
+): ParsedRope {
   if (newer.keys().length === 0) return parseSection(rope, older, config, declared);
-  const found = parseSection(rope, newer, config, declared);
-  if (older.keys().length === 0) return found;
+  const parsed = parseSection(rope, newer, config, declared);
+  if (older.keys().length === 0) return parsed;
   const topLevelKeys = Object.fromEntries(
     ['rope_theta', PARTIAL].map((key) => [key, newer.get(key)]),
   );
-  const other = parseSection(rope, older.completed(topLevelKeys), config, declared);
-  if (isDeepStrictEqual(found, other)) return found;
+  const other = parseSection(rope, older.withDefaults(topLevelKeys), config, declared);
+  if (isDeepStrictEqual(parsed, other)) return parsed;
   const got = config.get('rope_scaling');
-  throw config.refusal(
+  throw config.refusalError(
     'rope_scaling',
     'the values of rope_parameters, or no value',
     got,
@@ -112,9 +115,9 @@ function parseSection(
   section: ModelConfig,
   config: ModelConfig,
   declared: number,
-): Rope {
+): ParsedRope {
   const isHere = section.get('rope_theta') !== null;
-  const theta = isHere ? section.positive('rope_theta') : thetaOf(rope, config);
+  const theta = isHere ? section.positive('rope_theta') : parseTheta(rope, config);
   if (rope.alpha && section.get('alpha') !== null) {
     return { ropeTheta: parseAlpha(section, config, theta), ropeScaling: null, maxSeq: declared };
   }
@@ -123,13 +126,15 @@ function parseSection(
   return {
     ropeTheta,
     ropeScaling,
-    maxSeq: longestOf(ropeScaling, declared),
+    maxSeq: readLongest(ropeScaling, declared),
     // In a proportional scaling, the same key is the share of the pairs that turn.
     ...(ropeScaling?.type !== 'proportional' && parsePartial(rope, section, config)),
   };
 }
 
-/** The base of a dynamic scaling with a fixed exponent, which has no effect by length. */
+/**
+ * Returns the base of a dynamic scaling with a fixed exponent, which does not depend on the length.
+ */
 function parseAlpha(section: ModelConfig, config: ModelConfig, theta: number): number {
   section.requireOneOf('rope_type', ['dynamic']);
   section.requireOneOf('type', ['dynamic']);
@@ -138,48 +143,48 @@ function parseAlpha(section: ModelConfig, config: ModelConfig, theta: number): n
   return theta * section.positive('alpha') ** (headDim / (headDim - 2));
 }
 
-/** The base frequency outside of the sections. */
-const thetaOf = ({ keys }: RopeTraits, config: ModelConfig): number =>
+/** Returns the base frequency outside of the sections. */
+const parseTheta = ({ keys }: RopeTraits, config: ModelConfig): number =>
   config.positive(keys?.theta ?? 'rope_theta', 10_000);
 
-/** The section that has `key`. */
-const saysOf = (section: ModelConfig, config: ModelConfig, key: string): ModelConfig =>
+/** Returns the section that has `key`. */
+const findSection = (section: ModelConfig, config: ModelConfig, key: string): ModelConfig =>
   section.get(key) === null ? config : section;
 
 function parsePartial(
   { partial, partialFallback = 1, keys, width, otherWidth }: RopeTraits,
   section: ModelConfig,
   config: ModelConfig,
-): Partial<Rope> {
+): Partial<ParsedRope> {
   if (!partial) {
     for (const item of [config, section]) item.requireOneOf(PARTIAL, [1]);
     return {};
   }
   if (width) return parseWidth(width, config);
-  const says = saysOf(section, config, PARTIAL);
+  const says = findSection(section, config, PARTIAL);
   if (otherWidth && says.get(PARTIAL) === null && config.get(otherWidth) !== null) {
     return parseWidth([otherWidth, 1], config);
   }
   const key = says === config ? (keys?.partial ?? PARTIAL) : PARTIAL;
   const partialRotaryFactor = says.positive(key, partialFallback);
   if (partialRotaryFactor <= 1) return { partialRotaryFactor };
-  throw says.refusal(key, 'a share of at most 1', partialRotaryFactor);
+  throw says.refusalError(key, 'a share of at most 1', partialRotaryFactor);
 }
 
-/** The share of a number of channels. Throws DS_CHECKPOINT for more than a head has. */
+/** Returns the fraction of a number of channels. Throws DS_CHECKPOINT if a head has fewer. */
 function parseWidth(
   [key, fallback]: NonNullable<RopeTraits['width']>,
   config: ModelConfig,
-): Partial<Rope> {
+): Partial<ParsedRope> {
   const usual = config.size('hidden_size') / config.size('num_attention_heads');
   const headDim = config.size('head_dim', usual);
   const partialRotaryFactor = config.size(key, fallback) / headDim;
   if (partialRotaryFactor <= 1) return { partialRotaryFactor };
-  throw config.refusal(key, `at most ${headDim} channels`, config.get(key));
+  throw config.refusalError(key, `at most ${headDim} channels`, config.get(key));
 }
 
-/** The length to which a scaling stretches the original one. */
-function longestOf(scaling: RopeScaling | null, declared: number): number {
+/** Returns the length to which a scaling stretches the original length. */
+function readLongest(scaling: RopeScaling | null, declared: number): number {
   if (scaling?.type !== 'dynamic' && scaling?.type !== 'yarn') return declared;
   return Math.max(declared, Math.floor(scaling.factor * scaling.originalMaxSeq));
 }
@@ -197,25 +202,25 @@ function parseScaling(
     requireNoOther(section, [], ofPictures);
     return null;
   }
-  const ownAlias = (alias ?? type) as RopeScaling['type'];
-  if (!types.includes(ownAlias)) {
-    const known = ['default', ...types].map((text) => `"${text}"`).join(', ');
-    throw section.refusal(key, known, type);
+  const canonicalType = (alias ?? type) as RopeScaling['type'];
+  if (!types.includes(canonicalType)) {
+    const knownTypes = ['default', ...types].map((text) => `"${text}"`).join(', ');
+    throw section.refusalError(key, knownTypes, type);
   }
-  const { needs, may: all } = scalingKeys(ownAlias);
+  const { needs, may: all } = scalingKeys(canonicalType);
   const may = all.filter((name) => scalesQueries || name !== 'queryBeta');
   requireNoOther(section, [...needs, ...may], ofPictures);
-  const absent = defaultsOf(ownAlias, section, config, declared);
-  const found: Record<string, JsonValue> = { type: ownAlias };
+  const absent = scalingDefaults(canonicalType, section, config, declared);
+  const scaling: Record<string, JsonValue> = { type: canonicalType };
   for (const name of [...needs, ...may]) {
     if (may.includes(name) && section.get(KEYS[name]) === null) continue;
-    found[name] = numberOf(section, name, absent[name] ?? null);
+    scaling[name] = numberOf(section, name, absent[name] ?? null);
   }
-  return found as unknown as RopeScaling;
+  return scaling as unknown as RopeScaling;
 }
 
-/** transformers' defaults for absent numbers of a section. */
-function defaultsOf(
+/** Returns transformers' defaults for absent numbers of a section. */
+function scalingDefaults(
   type: RopeScaling['type'],
   section: ModelConfig,
   config: ModelConfig,
@@ -237,29 +242,29 @@ function numberOf(section: ModelConfig, name: ScalingKey, absent: number | null)
   if (name === 'truncate') return section.flag(key, true);
   if (name !== 'shortFactor' && name !== 'longFactor') return section.positive(key, absent);
   const list = section.get(key);
-  const isGood = (item: JsonValue): boolean =>
+  const isValidNumber = (item: JsonValue): boolean =>
     typeof item === 'number' && Number.isFinite(item) && item > 0;
-  if (Array.isArray(list) && list.every(isGood)) return list;
-  throw section.refusal(key, 'a list of positive numbers', list);
+  if (Array.isArray(list) && list.every(isValidNumber)) return list;
+  throw section.refusalError(key, 'a list of positive numbers', list);
 }
 
-/** Other numbers in a section would change the angles in transformers. */
+/** Throws for other numbers in a section, because they would change the angles in transformers. */
 function requireNoOther(
   section: ModelConfig,
-  known: readonly ScalingKey[],
+  supported: readonly ScalingKey[],
   others: readonly string[] = [],
 ): void {
-  const keys = [...BESIDE, ...others, ...known.map((name) => KEYS[name])];
-  const isPlain = known.length === 0;
+  const keys = [...BESIDE, ...others, ...supported.map((name) => KEYS[name])];
+  const isPlain = supported.length === 0;
   for (const key of section.keys()) {
     const value = section.get(key);
     if (value === null || keys.includes(key)) continue;
     if (isPlain && key === 'factor' && value === 1) continue;
-    throw section.refusal(key, `the keys ${keys.join(', ')}`, value);
+    throw section.refusalError(key, `the keys ${keys.join(', ')}`, value);
   }
 }
 
-/** The keys of a config.json, as transformers 4 writes them; version 5 reads them too. */
+/** Returns the keys of a config.json as transformers 4 writes them; version 5 reads them too. */
 export function describeRope({ rope = COMMON_ROPE }: RotaryTraits, sizes: RotarySizes): JsonObject {
   const { maxSeq, ropeTheta, ropeScaling, partialRotaryFactor = 1, windowRopeTheta } = sizes;
   const longest = ropeScaling?.type === 'dynamic' ? ropeScaling.originalMaxSeq : maxSeq;
@@ -287,7 +292,7 @@ export function describeRope({ rope = COMMON_ROPE }: RotaryTraits, sizes: Rotary
   };
 }
 
-/** The sections of transformers 5 by layer type, and the key of version 4. */
+/** Returns the sections of transformers 5 by layer type, and the key of version 4. */
 function describeByType(
   { key }: NonNullable<RopeTraits['ofWindows']>,
   { ropeTheta, ropeScaling }: RotarySizes,
@@ -306,7 +311,10 @@ function describeByType(
 
 const LISTED = 'no_rope_layers';
 
-/** Layers that do not rotate, by a list (1: rotates) or an interval. Throws DS_CHECKPOINT. */
+/**
+ * Reads the layers that do not rotate, from a list (1: rotates) or an interval. Throws
+ * DS_CHECKPOINT.
+ */
 export function parseRopeLayers(
   { rope = COMMON_ROPE }: RotaryTraits,
   config: ModelConfig,
@@ -322,16 +330,16 @@ export function parseRopeLayers(
   if (Array.isArray(list) && list.length >= layers && list.every(isFlag)) {
     return { ropeLayers: list.slice(0, layers).map((item) => item === 1) };
   }
-  throw config.refusal(LISTED, `0 or 1 for each of ${layers} layers`, list);
+  throw config.refusalError(LISTED, `0 or 1 for each of ${layers} layers`, list);
 }
 
-/** The key of layers that do not rotate. */
+/** Returns the key of layers that do not rotate. */
 export const describeRopeLayers = (
   { rope = COMMON_ROPE }: RotaryTraits,
   sizes: RotarySizes,
 ): JsonObject =>
   rope.off === 'listed'
-    ? { [LISTED]: (sizes.ropeLayers ?? windowsOf(sizes).map(() => true)).map(Number) }
+    ? { [LISTED]: (sizes.ropeLayers ?? readWindows(sizes).map(() => true)).map(Number) }
     : {};
 
 /**
@@ -358,6 +366,6 @@ function describeOuterLengths(scaling: LongRopeScaling, maxSeq: number): JsonObj
 function describeScaling(scaling: RopeScaling): JsonObject {
   const { type, ...numbers } = scaling;
   const entries = Object.entries(numbers).filter(([, value]) => value !== undefined);
-  const named = entries.map(([name, value]) => [KEYS[name as ScalingKey], value] as const);
-  return { rope_type: type, type, ...Object.fromEntries(named) } as JsonObject;
+  const namedEntries = entries.map(([name, value]) => [KEYS[name as ScalingKey], value] as const);
+  return { rope_type: type, type, ...Object.fromEntries(namedEntries) } as JsonObject;
 }

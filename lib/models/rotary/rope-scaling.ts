@@ -207,8 +207,8 @@ const RULES: Rules = {
 /** The rope types of most families, except the plain one. */
 export const ROPE_TYPES = keysOf(RULES).filter((type) => type !== 'proportional');
 
-/** The rule of a scaling; the compiler cannot infer that it has this type. */
-const ruleOf = (scaling: RopeScaling): RopeRule<RopeScaling> =>
+/** Returns the rule of a scaling; the compiler cannot infer that it has this type. */
+const getRule = (scaling: RopeScaling): RopeRule<RopeScaling> =>
   RULES[scaling.type] as unknown as RopeRule<RopeScaling>;
 
 /** The names of a type's numbers. */
@@ -220,7 +220,9 @@ export function scalingKeys(type: RopeScaling['type']): {
   return { needs: needs as readonly ScalingKey[], may: may as readonly ScalingKey[] };
 }
 
-/** Radians per position of each pair of channels, rotaryDim / 2. Source: Su et al. 2021. */
+/**
+ * Returns radians per position of each pair of channels, [rotaryDim / 2]. Source: Su et al. 2021.
+ */
 function plainFrequencies({ rotaryDim, ropeTheta }: AngleSizes): number[] {
   return Array.from({ length: rotaryDim / 2 }, (_, i) => ropeTheta ** ((-2 * i) / rotaryDim));
 }
@@ -233,7 +235,7 @@ interface RotaryRule {
   magnitude: number;
 }
 
-/** The rule of `scaling`, or the plain one. */
+/** Returns the rule of `scaling`, or the plain rule. */
 export function rotaryRule(
   sizes: AngleSizes,
   scaling: RopeScaling | null,
@@ -241,12 +243,12 @@ export function rotaryRule(
 ): RotaryRule {
   const plain = plainFrequencies(sizes);
   if (!scaling) return { frequencies: plain, magnitude: 1 };
-  const rule = ruleOf(scaling);
+  const rule = getRule(scaling);
   const frequencies = rule.frequencies(plain, scaling, length, sizes);
   return { frequencies, magnitude: rule.magnitude?.(scaling) ?? 1 };
 }
 
-/** The factor of a query at `position`, for scalings with one; null: none. */
+/** Returns the factor of a query at `position`, for scalings with one; null without. */
 export function queryFactor(scaling: RopeScaling | null): ((position: number) => number) | null {
   if (scaling?.type !== 'yarn' || scaling.queryBeta === undefined) return null;
   const { queryBeta, originalMaxSeq } = scaling;
@@ -254,14 +256,14 @@ export function queryFactor(scaling: RopeScaling | null): ((position: number) =>
 }
 
 /** A name that is equal for sequence lengths with equal angles. */
-export function regimeOf(scaling: RopeScaling | null, length: number): string {
-  return (scaling && ruleOf(scaling).regime?.(scaling, length)) ?? '';
+export function angleRegime(scaling: RopeScaling | null, length: number): string {
+  return (scaling && getRule(scaling).regime?.(scaling, length)) ?? '';
 }
 
 /** Returns whether a cache of a sequence of `from` tokens becomes invalid at `to` tokens. */
-export function rereads(scaling: RopeScaling | null, from: number, to: number): boolean {
-  const isOther = regimeOf(scaling, from) !== regimeOf(scaling, to);
-  return isOther && scaling !== null && ruleOf(scaling).rereads === true;
+export function changesAngles(scaling: RopeScaling | null, from: number, to: number): boolean {
+  const isOther = angleRegime(scaling, from) !== angleRegime(scaling, to);
+  return isOther && scaling !== null && getRule(scaling).rereads === true;
 }
 
 function yarnFrequencies(
@@ -271,9 +273,9 @@ function yarnFrequencies(
   { rotaryDim, ropeTheta }: AngleSizes,
 ): number[] {
   const { factor, originalMaxSeq, betaFast = 32, betaSlow = 1, truncate = true } = scaling;
-  const pairOf = (turns: number): number =>
+  const findPair = (turns: number): number =>
     (rotaryDim * Math.log(originalMaxSeq / (turns * 2 * Math.PI))) / (2 * Math.log(ropeTheta));
-  const [first, last] = [pairOf(betaFast), pairOf(betaSlow)];
+  const [first, last] = [findPair(betaFast), findPair(betaSlow)];
   const low = Math.max(truncate ? Math.floor(first) : first, 0);
   const high = Math.min(truncate ? Math.ceil(last) : last, rotaryDim - 1);
   const width = high === low ? 0.001 : high - low;
@@ -306,11 +308,15 @@ export function requireScaling(
     throw new DsError({ code: 'DS_ARGUMENT', op, expected, got });
   }
   const { needs, may } = scalingKeys(scaling.type);
-  const known = Object.fromEntries(['type', ...needs, ...may].map((key) => [key, true as const]));
-  const given = readOptions<object>(op, scaling, known) as Partial<Record<ScalingKey, unknown>>;
+  const optionNames = Object.fromEntries(
+    ['type', ...needs, ...may].map((key) => [key, true as const]),
+  );
+  const checked = readOptions<object>(op, scaling, optionNames) as Partial<
+    Record<ScalingKey, unknown>
+  >;
   for (const key of [...needs, ...may]) {
-    if (given[key] === undefined && may.includes(key)) continue;
-    requireNumber(`${op}.${key}`, key, given[key], rotaryDim);
+    if (checked[key] === undefined && may.includes(key)) continue;
+    requireNumber(`${op}.${key}`, key, checked[key], rotaryDim);
   }
   if (scaling.type === 'dynamic' && rotaryDim === 2) {
     const expected = 'heads of four channels or more';

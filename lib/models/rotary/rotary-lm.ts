@@ -22,19 +22,19 @@ import { TiedHead } from '../tied-head.js';
 import { rotaryBlockActivations } from './activations.js';
 import { RotaryModel } from './body.js';
 import {
-  bodyOf,
   type RotaryConfig,
   type RotaryOptions,
   type RotarySizes,
   readRotaryConfig,
+  toBody,
 } from './config.js';
 import { convStatesOf } from './conv-config.js';
-import { statesOf } from './delta-config.js';
+import { stateSizes } from './delta-config.js';
 import { LatentAttention } from './latent-attention.js';
-import { differs, shapesOf } from './layer-kinds.js';
+import { hasOwnSizes, listShapes } from './layer-kinds.js';
 import { setAtPath, setNamed } from './named-module.js';
 import { describeRotary, parseRotaryConfig, rotaryLayout } from './pretrained.js';
-import { regimeOf, rereads } from './rope-scaling.js';
+import { angleRegime, changesAngles } from './rope-scaling.js';
 import { besideStyles, expertStyles, rotaryTensorPlan } from './tensor-plan.js';
 import type { RotaryTraits } from './traits.js';
 
@@ -66,10 +66,10 @@ export abstract class RotaryLM extends CausalLM {
     const { initializerRange } = config;
     this.config = config;
     const { model = 'model', head = 'lm_head' } = traits.names ?? {};
-    this.#stack = new RotaryModel(bodyOf(traits, config));
+    this.#stack = new RotaryModel(toBody(traits, config));
     if (model.includes('.')) setAtPath(this, model, this.#stack);
     else setNamed(this, 'model', model, this.#stack);
-    setNamed(this, 'lm_head', head, this.newHead(config));
+    setNamed(this, 'lm_head', head, this.createHead(config));
     for (const module of this.modules()) {
       if (!(module instanceof Linear)) continue;
       module.weight.initialize(normal(initializerRange));
@@ -77,7 +77,7 @@ export abstract class RotaryLM extends CausalLM {
     }
   }
 
-  private newHead(sizes: RotarySizes): LanguageHead {
+  private createHead(sizes: RotarySizes): LanguageHead {
     const { tied, embedDim: channels = sizes.channels, vocabSize, initializerRange } = sizes;
     const { biases, normalizedHead } = this.traits;
     if (tied) return new TiedHead(this.#stack.embed_tokens);
@@ -86,7 +86,7 @@ export abstract class RotaryLM extends CausalLM {
   }
 
   override tensorPlan(): TensorPlan {
-    const body = bodyOf(this.traits, this.config);
+    const body = toBody(this.traits, this.config);
     return rotaryTensorPlan(body, ({ keys }, of) => {
       this.takeKeyHeads(keys);
       const { full, heads } = body;
@@ -106,18 +106,18 @@ export abstract class RotaryLM extends CausalLM {
   override get recurrentSizes(): RecurrentSizes | null {
     const { delta, conv, channels } = this.config;
     if (conv) return convStatesOf(conv, channels);
-    return delta ? statesOf(delta) : null;
+    return delta ? stateSizes(delta) : null;
   }
 
   /** @internal */
   override cacheShape(): CacheShape {
-    const body = bodyOf(this.traits, this.config);
+    const body = toBody(this.traits, this.config);
     const shape = super.cacheShape();
-    if (!differs(body)) return shape;
+    if (!hasOwnSizes(body)) return shape;
     const { isFull, full } = body;
     const keys = (layer: number): number =>
       isFull[layer] && full ? (this.#fullKeys ?? full.kvHeads ?? 1) : this.keyHeads;
-    return { ...shape, byLayer: shapesOf(body, keys) };
+    return { ...shape, byLayer: listShapes(body, keys) };
   }
 
   /** @internal Latents, if a layer can compute with them. */
@@ -137,7 +137,7 @@ export abstract class RotaryLM extends CausalLM {
 
   override get placedSeq(): number {
     const { ropeScaling, maxSeq } = this.config;
-    const changes = ropeScaling && regimeOf(ropeScaling, maxSeq) !== regimeOf(ropeScaling, 1);
+    const changes = ropeScaling && angleRegime(ropeScaling, maxSeq) !== angleRegime(ropeScaling, 1);
     if (!changes || !('originalMaxSeq' in ropeScaling)) return maxSeq;
     return Math.min(maxSeq, ropeScaling.originalMaxSeq);
   }
@@ -150,7 +150,7 @@ export abstract class RotaryLM extends CausalLM {
 
   /** @internal */
   override rereads(from: number, to: number): boolean {
-    return rereads(this.config.ropeScaling, from, to);
+    return changesAngles(this.config.ropeScaling, from, to);
   }
 
   /** @internal */
@@ -193,7 +193,7 @@ export abstract class RotaryLM extends CausalLM {
   }
 
   protected override bodyLayers(): PipelineLayer[] {
-    if (this.routerLoss > 0) throw noStages(this.traits.name, this.routerLoss);
+    if (this.routerLoss > 0) throw noStagesError(this.traits.name, this.routerLoss);
     return this.#stack.pipelineLayers();
   }
 
@@ -203,7 +203,7 @@ export abstract class RotaryLM extends CausalLM {
 }
 
 /** Routing statistics of one pipeline stage cannot reach the loss in another. */
-function noStages(model: string, got: number): DsError {
+function noStagesError(model: string, got: number): DsError {
   return new DsError({
     code: 'DS_ARGUMENT',
     op: `${model} routerAuxLossCoef`,

@@ -4,9 +4,9 @@ import type { DType } from '../../runtime/dtype.js';
 import { Tensor, within } from '../../tensor/index.js';
 import {
   type AngleSizes,
+  angleRegime,
   queryFactor,
   type RopeScaling,
-  regimeOf,
   rotaryRule,
 } from './rope-scaling.js';
 
@@ -34,7 +34,7 @@ const KEPT = 4;
  * Tables of angles, built once per device. They are not part of the model's state or checkpoints.
  */
 export class RotaryTable {
-  private readonly made = new Map<string, Angles>();
+  private readonly tables = new Map<string, Angles>();
 
   constructor(
     private readonly sizes: AngleSizes,
@@ -45,52 +45,57 @@ export class RotaryTable {
   ) {}
 
   /**
-   * Angles of positions `start` to `start + count - 1` of a sequence of `length` tokens, for values
-   * like `like`.
+   * Returns the angles of positions `start` to `start + count - 1` of a sequence of `length`
+   * tokens, for values like `like`.
    */
-  at(start: number, count: number, { length, like }: { length: number; like: Values }): Angles {
+  rowsAt(start: number, count: number, { length, like }: { length: number; like: Values }): Angles {
     const { cos, sin } = this.table(start + count, length, like);
     return { cos: cos.narrow(0, start, count), sin: sin.narrow(0, start, count) };
   }
 
-  /** Angles of all positions below maxSeq, for sequences that count as `length` tokens long. */
-  whole(length: number, like: Values): Angles {
+  /**
+   * Returns the angles of all positions below maxSeq, for sequences that count as `length` tokens
+   * long.
+   */
+  allRows(length: number, like: Values): Angles {
     const { cos, sin } = this.table(this.maxSeq, length, like);
     return { cos: cos.narrow(0, 0, cos.size(0)), sin: sin.narrow(0, 0, sin.size(0)) };
   }
 
   /** Frees all tables; they are rebuilt when needed. */
   release(): void {
-    for (const key of [...this.made.keys()]) this.drop(key);
+    for (const key of [...this.tables.keys()]) this.drop(key);
   }
 
   /** A table of `rows` positions or more. */
   private table(rows: number, length: number, { dtype, device }: Values): Angles {
     const wide = dtype === 'f64' ? 'f64' : 'f32';
-    const key = `${device.name} ${wide} ${regimeOf(this.scaling, length)}`;
-    const found = this.made.get(key);
-    if (found && found.cos.size(0) >= rows) return found;
+    const key = `${device.name} ${wide} ${angleRegime(this.scaling, length)}`;
+    const cached = this.tables.get(key);
+    if (cached && cached.cos.size(0) >= rows) return cached;
     this.drop(key);
-    for (const oldest of [...this.made.keys()].slice(0, -KEPT + 1)) this.drop(oldest);
+    for (const oldest of [...this.tables.keys()].slice(0, -KEPT + 1)) this.drop(oldest);
     const grown = Math.min(this.maxSeq, 2 ** Math.ceil(Math.log2(Math.max(rows, 2))));
-    const angles = within(null, () => this.make(Math.max(rows, grown), length, wide, device));
-    this.made.set(key, angles);
+    const angles = within(null, () =>
+      this.createTable(Math.max(rows, grown), length, wide, device),
+    );
+    this.tables.set(key, angles);
     return angles;
   }
 
   private drop(key: string): void {
-    const found = this.made.get(key);
-    found?.cos.dispose();
-    found?.sin.dispose();
-    this.made.delete(key);
+    const cached = this.tables.get(key);
+    cached?.cos.dispose();
+    cached?.sin.dispose();
+    this.tables.delete(key);
   }
 
-  private make(rows: number, length: number, dtype: 'f32' | 'f64', device: Device): Angles {
+  private createTable(rows: number, length: number, dtype: 'f32' | 'f64', device: Device): Angles {
     const { frequencies, magnitude } = rotaryRule(this.sizes, this.scaling, length);
     const width = frequencies.length;
     const factorAt = (this.scalesQueries ? queryFactor(this.scaling) : null) ?? (() => 1);
     const List = dtype === 'f64' ? Float64Array : Float32Array;
-    const tableOf = (body: (angle: number) => number): Tensor => {
+    const computeTable = (body: (angle: number) => number): Tensor => {
       const values = new List(rows * width);
       for (let row = 0; row < rows; ++row) {
         const factor = magnitude * factorAt(row);
@@ -100,6 +105,6 @@ export class RotaryTable {
       }
       return Tensor.from(values, { shape: [rows, width], dtype, device });
     };
-    return { cos: tableOf(Math.cos), sin: tableOf(Math.sin) };
+    return { cos: computeTable(Math.cos), sin: computeTable(Math.sin) };
   }
 }

@@ -1,4 +1,4 @@
-// The numbers by which a family scales or bounds values: options, keys of config.json, factors.
+// Scales and bounds of a family's values: options, keys of config.json, and factors.
 import type { JsonObject } from '../../../types/json.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { requireFinite } from '../../runtime/require-number.js';
@@ -49,19 +49,19 @@ const NAMES: OptionNames<Scales> = {
   logitCap: true,
 };
 
-/** The family's scales that have a key. */
-function keyedScales({ scales = {} }: RotaryTraits): [ScaleName, ScaleTraits][] {
+/** Returns the family's scales that have a key. */
+function listKeyedScales({ scales = {} }: RotaryTraits): [ScaleName, ScaleTraits][] {
   return entriesOf(scales).filter(
     (entry): entry is [ScaleName, ScaleTraits] => typeof entry[1] === 'object',
   );
 }
 
-/** Returns the complete `given`. Throws DS_ARGUMENT for a scale that the family lacks. */
-export function readScales(traits: RotaryTraits, given: Scales | undefined): Scales {
-  const own = keyedScales(traits);
-  const names = Object.fromEntries(own.map(([name]) => [name, true as const]));
-  const read = readOptions(`${traits.name} scales`, given, names as typeof NAMES);
-  const entries = own.map(([name, { fallback }]) => {
+/** Returns the complete `scales`. Throws DS_ARGUMENT for a scale that the family lacks. */
+export function readScales(traits: RotaryTraits, scales: Scales | undefined): Scales {
+  const supported = listKeyedScales(traits);
+  const names = Object.fromEntries(supported.map(([name]) => [name, true as const]));
+  const read = readOptions(`${traits.name} scales`, scales, names as typeof NAMES);
+  const entries = supported.map(([name, { fallback }]) => {
     const value = read[name] === undefined ? fallback : read[name];
     const op = `${traits.name} scales.${name}`;
     return [name, value === null ? null : requireFinite(op, value, Number.MIN_VALUE)];
@@ -71,19 +71,19 @@ export function readScales(traits: RotaryTraits, given: Scales | undefined): Sca
 
 /** Reads the scales of a config.json. Throws DS_CHECKPOINT. */
 export function parseScales(traits: RotaryTraits, config: ModelConfig): { scales?: Scales } {
-  const own = keyedScales(traits);
+  const supported = listKeyedScales(traits);
   if (!traits.scales) return {};
-  const entries = own.map(([name, { key, fallback }]) => {
+  const entries = supported.map(([name, { key, fallback }]) => {
     const isNone = config.has(key) ? config.get(key) === null : fallback === null;
     return [name, isNone ? null : config.positive(key, fallback)];
   });
   return { scales: Object.fromEntries(entries) };
 }
 
-/** The keys of a config.json. */
+/** Returns the keys of a config.json. */
 export function describeScales(traits: RotaryTraits, scales: Scales = {}): JsonObject {
   return Object.fromEntries(
-    keyedScales(traits).map(([name, { key }]) => [key, scales[name] ?? null]),
+    listKeyedScales(traits).map(([name, { key }]) => [key, scales[name] ?? null]),
   );
 }
 
@@ -95,19 +95,19 @@ interface ScaledSizes {
   ropeScaling?: RopeScaling | null;
 }
 
-/** The factor of scores under YaRN with mscale_all_dim. Source: DeepSeek-V2. */
-function stretchOf(scaling: RopeScaling | null): number {
+/** Returns the factor of scores under YaRN with mscale_all_dim. Source: DeepSeek-V2. */
+function yarnStretch(scaling: RopeScaling | null): number {
   if (scaling?.type !== 'yarn' || !scaling.mscaleAllDim || scaling.factor <= 1) return 1;
   return (0.1 * scaling.mscaleAllDim * Math.log(scaling.factor) + 1) ** 2;
 }
 
-/** The factors of a model with these sizes. */
-export function factorsOf(
+/** Returns the factors of a model with these sizes. */
+export function computeFactors(
   traits: RotaryTraits,
   { scales = {}, headDim, channels, layers, ropeScaling }: ScaledSizes,
 ): ScaleFactors {
   const { scales: declared = {}, latent = false } = traits;
-  const stretch = latent ? stretchOf(ropeScaling ?? null) : 1;
+  const stretch = latent ? yarnStretch(ropeScaling ?? null) : 1;
   const factor = (name: ScaleName, none: number): number => {
     const how = declared[name];
     if (how === 'rootChannels') return Math.sqrt(channels);

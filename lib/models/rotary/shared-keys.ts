@@ -1,32 +1,32 @@
-// Keys and values that later layers read, outside of caches: between segments that are recomputed,
-// and between pipeline stages.
+// Passes keys and values that later layers read between recomputed segments and between pipeline
+// stages.
 import type { PipelineLayer, Values } from '../../pipe/index.js';
 import { required } from '../../runtime/required.js';
 import { checkpoint, segmentsOf, Tensor } from '../../tensor/index.js';
-import type { AttentionContext, Heads } from './attention.js';
-import type { Body } from './config.js';
-import { sourceOf } from './layer-kinds.js';
+import type { AttentionContext, ProjectedHeads } from './attention.js';
+import type { BodySizes } from './config.js';
+import { findSource } from './layer-kinds.js';
 
 /** Keys and values that later layers read, by layer. */
-export type Shared = Map<number, Pick<Heads, 'k' | 'v'>>;
+export type SharedKeyValues = Map<number, Pick<ProjectedHeads, 'k' | 'v'>>;
 
-/** Keys and values of `layers`, from a list of both in turn. */
-const sharedFrom = (layers: readonly number[], flat: readonly Tensor[]): Shared =>
+/** Returns the keys and values of `layers` from a list that alternates both. */
+const unflattenShared = (layers: readonly number[], flat: readonly Tensor[]): SharedKeyValues =>
   new Map(
     layers.map((layer, i) => [layer, { k: required(flat[2 * i]), v: required(flat[2 * i + 1]) }]),
   );
 
-/** The list. */
-const flatOf = (shared: Shared, layers: readonly number[]): Tensor[] =>
+/** Returns the list of keys and values. */
+const flattenShared = (shared: SharedKeyValues, layers: readonly number[]): Tensor[] =>
   layers.flatMap((layer) => {
     const { k, v } = required(shared.get(layer));
     return [k, v];
   });
 
-/** The layers before `layer` with keys and values that it or a later one reads. */
-function sourcesBefore(body: Body, layer: number): number[] {
+/** Returns the layers before `layer` whose keys and values it or a later layer reads. */
+function listSources(body: BodySizes, layer: number): number[] {
   const readers = body.isFull.map((_, other) => other).filter((other) => other >= layer);
-  const sources = new Set(readers.map((other) => sourceOf(body, other)));
+  const sources = new Set(readers.map((other) => findSource(body, other)));
   return [...sources].filter((source) => source !== null && source < layer) as number[];
 }
 
@@ -47,32 +47,35 @@ interface BlockInputs {
 }
 
 /** Runs blocks with recomputed segments. A segment also returns the keys that later blocks read. */
-export function checkpointedKinds(
-  body: Body,
+export function runCheckpointedBlocks(
+  body: BodySizes,
   blocks: readonly KindBlock[],
   x: Tensor,
   { documents, positions, layerInputs }: BlockInputs,
 ): Tensor {
-  const shared: Shared = new Map();
+  const shared: SharedKeyValues = new Map();
   let stream = x;
   let first = 0;
   for (const part of segmentsOf(blocks, body.numberCheckpoints ?? null)) {
-    const known = sourcesBefore(body, first);
+    const sourcesIn = listSources(body, first);
     first += part.length;
-    const made = sourcesBefore(body, first).filter((value) => !known.includes(value));
+    const sourcesOut = listSources(body, first).filter((value) => !sourcesIn.includes(value));
     const through = (input: Tensor, ...given: readonly (Tensor | null)[]): Tensor[] => {
       const [documents = null, positions = null, layerInputs = null, ...flat] = given;
-      const own = sharedFrom(known, flat as Tensor[]);
-      const all = { documents, positions, layerInputs, shared: own };
-      return [part.reduce((from, block) => block(from, all), input), ...flatOf(own, made)];
+      const sharedInputs = unflattenShared(sourcesIn, flat as Tensor[]);
+      const all = { documents, positions, layerInputs, shared: sharedInputs };
+      return [
+        part.reduce((from, block) => block(from, all), input),
+        ...flattenShared(sharedInputs, sourcesOut),
+      ];
     };
-    const inputs = [documents, positions, layerInputs, ...flatOf(shared, known)];
+    const inputs = [documents, positions, layerInputs, ...flattenShared(shared, sourcesIn)];
     const [next, ...keys] = checkpoint(through, stream, ...inputs);
-    for (const [layer, item] of sharedFrom(made, keys)) shared.set(layer, item);
+    for (const [layer, item] of unflattenShared(sourcesOut, keys)) shared.set(layer, item);
     if (stream !== x) stream.dispose();
     stream = required(next);
   }
-  for (const tensor of flatOf(shared, [...shared.keys()])) tensor.dispose();
+  for (const tensor of flattenShared(shared, [...shared.keys()])) tensor.dispose();
   return stream;
 }
 
@@ -80,24 +83,24 @@ const listOf = (values: Values): readonly Tensor[] =>
   values instanceof Tensor ? [values] : values;
 
 /**
- * The layers between the embedding and the last norm of a pipeline. They pass the stream, the
+ * Returns the pipeline layers between the embedding and the last norm. They pass on the stream, the
  * further embeddings if there are any, and keys and values that later layers read.
  */
-export function kindLayers(
-  body: Body,
+export function createKindLayers(
+  body: BodySizes,
   blocks: readonly (readonly [PipelineLayer['modules'], KindBlock])[],
   keepsInputsOnly: boolean,
 ): PipelineLayer[] {
   const hasInputs = body.layerInputDim != null;
   return blocks.map(([modules, block], layer) => {
-    const known = sourcesBefore(body, layer);
-    const passed = sourcesBefore(body, layer + 1);
+    const sources = listSources(body, layer);
+    const passed = listSources(body, layer + 1);
     const through = (x: Tensor, ...more: readonly (Tensor | null)[]): Tensor[] => {
       const [layerInputs, flat] = hasInputs ? [more[0] ?? null, more.slice(1)] : [null, more];
-      const shared = sharedFrom(known, flat as Tensor[]);
+      const shared = unflattenShared(sources, flat as Tensor[]);
       const out = block(x, { shared, layerInputs, documents: null, positions: null });
       const goesOn = layerInputs && layer + 1 < blocks.length ? [layerInputs] : [];
-      return [out, ...goesOn, ...flatOf(shared, passed)];
+      return [out, ...goesOn, ...flattenShared(shared, passed)];
     };
     return {
       modules,
@@ -110,15 +113,15 @@ export function kindLayers(
   });
 }
 
-/** Keeps the keys and values of a layer beyond the present scope. */
-export function keepShared(shared: Shared | undefined, layer: number): void {
-  const made = shared?.get(layer);
-  made?.k.keep();
-  made?.v.keep();
+/** Keeps the keys and values of a layer beyond the current scope. */
+export function keepShared(shared: SharedKeyValues | undefined, layer: number): void {
+  const keyValues = shared?.get(layer);
+  keyValues?.k.keep();
+  keyValues?.v.keep();
 }
 
 /** Frees all keys and values. */
-export function releaseShared(shared: Shared | undefined): void {
+export function releaseShared(shared: SharedKeyValues | undefined): void {
   for (const { k, v } of shared?.values() ?? []) {
     k.dispose();
     v.dispose();

@@ -1,13 +1,13 @@
-// The split of a model over ranks, from the declaration of its family.
+// Splits a model over ranks, by the declaration of its family.
 import type { LayerStyle, StyleName, TensorPlan } from '../../parallel/plan.js';
 import { argumentError } from '../../runtime/input-errors.js';
 import { lastNorm } from './body.js';
-import type { Body } from './config.js';
+import type { BodySizes } from './config.js';
 
 type Styles = Record<string, StyleName | LayerStyle>;
 
-/** Paths of modules in a family's names. */
-function pathsOf({ traits: { names = {} } }: Body) {
+/** Returns the paths of modules by the family's names. */
+function modulePaths({ traits: { names = {} } }: BodySizes) {
   const { model = 'model', embed = 'embed_tokens', attention = 'self_attn' } = names;
   const list = `${model}.${names.layers ?? 'layers'}`;
   return {
@@ -20,15 +20,18 @@ function pathsOf({ traits: { names = {} } }: Body) {
   };
 }
 
-/** The plan of all layers; `taken` receives this rank's heads. */
-export function rotaryTensorPlan(body: Body, taken: NonNullable<TensorPlan['taken']>): TensorPlan {
+/** Returns the plan of all layers; `takeHeads` receives this rank's heads. */
+export function rotaryTensorPlan(
+  body: BodySizes,
+  takeHeads: NonNullable<TensorPlan['taken']>,
+): TensorPlan {
   const { heads, kvHeads, moe, layers, traits, norms } = body;
   const hasDenseBlock = moe !== null && traits.moe?.beside !== undefined;
   const sparse = moe && !hasDenseBlock ? layers - moe.denseLayers.length : 0;
   const hasShared = sparse > 0 && moe?.sharedHidden != null;
   const isGated = traits.moe?.shared !== 'ungated';
   const names = [...norms.attention, ...norms.mlp].filter((name) => name !== null);
-  const { model, list, table, head, attention, mlp } = pathsOf(body);
+  const { model, list, table, head, attention, mlp } = modulePaths(body);
   return {
     heads: { queries: heads, keys: kvHeads },
     layers: {
@@ -64,13 +67,16 @@ export function rotaryTensorPlan(body: Body, taken: NonNullable<TensorPlan['take
       }),
     taken: (here, of) => {
       if (traits.perGroup) requireWholeGroups(body, here);
-      taken(here, of);
+      takeHeads(here, of);
     },
   };
 }
 
-/** Styles of the layers without a window, in models where these have other heads. */
-function kindStyles({ heads, kvHeads, full, isFull, traits }: Body, attention: string): Styles {
+/** Returns the styles of layers without a window, in models where these have other heads. */
+function kindStyles(
+  { heads, kvHeads, full, isFull, traits }: BodySizes,
+  attention: string,
+): Styles {
   if (!full || full.kvHeads === kvHeads) return {};
   const counts = { queries: heads, keys: full.kvHeads };
   const layers = isFull.flatMap((isOne, layer) => (isOne ? [layer] : []));
@@ -89,7 +95,7 @@ function kindStyles({ heads, kvHeads, full, isFull, traits }: Body, attention: s
 
 /** Throws if two ranks share a key head: one projection computes the head and all its queries. */
 function requireWholeGroups(
-  { heads, kvHeads, traits }: Body,
+  { heads, kvHeads, traits }: BodySizes,
   here: { queries: number; keys: number },
 ): void {
   if (here.queries / here.keys === heads / kvHeads) return;
@@ -101,7 +107,7 @@ function requireWholeGroups(
   );
 }
 
-function projectionStyles({ traits, latent, isFull, full }: Body, path: string): Styles {
+function projectionStyles({ traits, latent, isFull, full }: BodySizes, path: string): Styles {
   const { packed, perHead } = traits;
   const hasValues = !full?.keysAsValues || isFull.includes(false);
   if (latent) {
@@ -125,7 +131,7 @@ function projectionStyles({ traits, latent, isFull, full }: Body, path: string):
   };
 }
 
-function headNormStyles({ traits: { qkNorm = 'none', names } }: Body, path: string): Styles {
+function headNormStyles({ traits: { qkNorm = 'none', names } }: BodySizes, path: string): Styles {
   if (qkNorm === 'none') return {};
   const [q, k] = [names?.qNorm ?? 'q_norm', names?.kNorm ?? 'k_norm'];
   if (qkNorm === 'head') return { [`${path}.${q}`]: 'perHead', [`${path}.${k}`]: 'perHead' };
@@ -135,7 +141,7 @@ function headNormStyles({ traits: { qkNorm = 'none', names } }: Body, path: stri
   };
 }
 
-function feedStyles({ traits }: Body, path: string): Styles {
+function feedStyles({ traits }: BodySizes, path: string): Styles {
   const { feed = traits.packed ? 'packed' : 'gated' } = traits;
   if (feed === 'gated') return gatedStyles(path);
   if (feed === 'packed') {
@@ -157,7 +163,7 @@ const gatedStyles = (path: string): Styles => ({
   [`${path}.down_proj`]: 'row',
 });
 
-/** The styles of experts beside a dense block. */
+/** Returns the styles of experts beside a dense block. */
 export const besideStyles = (path: string): Record<string, StyleName> => ({
   [`${path}.router`]: 'perHead',
   [`${path}.experts`]: 'experts',

@@ -9,10 +9,10 @@ import { expm1, minimum, softplus, type Tensor, where } from '../../tensor/index
 const [SLOPE, BETA, EPS] = [0.8, 0.5, -1e-6];
 
 /** A number of the files that is not trained. */
-function fixed(value: number): Parameter {
-  const one = new Parameter([], constant(value));
-  one.requiresGrad = false;
-  return one;
+function createConstant(value: number): Parameter {
+  const parameter = new Parameter([], constant(value));
+  parameter.requiresGrad = false;
+  return parameter;
 }
 
 /**
@@ -25,16 +25,16 @@ export class Xielu extends Module {
   /** [1]. */
   readonly alpha_n = new Parameter([1], constant(Math.log(Math.expm1(SLOPE - BETA))));
   /** [], not trained. */
-  readonly beta = fixed(BETA);
+  readonly beta = createConstant(BETA);
   /** [], not trained. */
-  readonly eps = fixed(EPS);
+  readonly eps = createConstant(EPS);
 
   /** [.., hidden] to the same shape. */
   override forward(x: Tensor): Tensor {
     const { beta, eps } = this;
     const linear = x.mul(beta);
     const right = x.mul(x).mul(softplus(this.alpha_p));
-    const left = expm1(minimum(x, eps)).sub(x).mul(softplus(this.alpha_n).add(beta));
-    return where(x.gt(0), right, left).add(linear);
+    const negativeSide = expm1(minimum(x, eps)).sub(x).mul(softplus(this.alpha_n).add(beta));
+    return where(x.gt(0), right, negativeSide).add(linear);
   }
 }

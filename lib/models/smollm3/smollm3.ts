@@ -4,7 +4,7 @@ import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of a SmolLM3, and the mode of its activations. */
+/** Options of SmolLM3: sizes, and the mode of its activations. */
 export type SmolLM3Config = FamilyConfig<'attentionBias' | 'mlpBias' | 'ropeLayers'>;
 
 const TRAITS: RotaryTraits = {
@@ -28,14 +28,17 @@ const TRAITS: RotaryTraits = {
  */
 export class SmolLM3 extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: SmolLM3Config) {
-    super(TRAITS, given);
+  constructor(options: SmolLM3Config) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: SmolLM3Config) => new SmolLM3(config));
 
-  /** models.fromPretrained() for a SmolLM3 folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads a SmolLM3 folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(
     dir: string,
     options: RotaryOptions & FolderOptions = {},

@@ -4,7 +4,7 @@ import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, ONE_NORM, type RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of a StableLm, and the mode of its activations. */
+/** Options of StableLm: sizes, and the mode of its activations. */
 export type StableLmConfig = FamilyConfig<
   'attentionBias' | 'partialRotaryFactor' | 'parallel' | 'residualDropout'
 >;
@@ -29,14 +29,17 @@ const TRAITS: RotaryTraits = {
  */
 export class StableLm extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: StableLmConfig) {
-    super(TRAITS, given);
+  constructor(options: StableLmConfig) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: StableLmConfig) => new StableLm(config));
 
-  /** models.fromPretrained() for a StableLm folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads a StableLm folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(
     dir: string,
     options: RotaryOptions & FolderOptions = {},

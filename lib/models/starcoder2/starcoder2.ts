@@ -4,7 +4,7 @@ import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import type { RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of a Starcoder2, and the mode of its activations. */
+/** Options of Starcoder2: sizes, and the mode of its activations. */
 export type Starcoder2Config = FamilyConfig<'attentionBias' | 'window' | 'residualDropout'>;
 
 const TRAITS: RotaryTraits = {
@@ -37,18 +37,19 @@ const TRAITS: RotaryTraits = {
  */
 export class Starcoder2 extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: Starcoder2Config) {
-    super(TRAITS, given);
+  constructor(options: Starcoder2Config) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(
     TRAITS,
     (config: Starcoder2Config) => new Starcoder2(config),
   );
 
   /**
-   * models.fromPretrained() for a Starcoder2 folder. Rejects with DS_CHECKPOINT for other models.
+   * Loads a Starcoder2 folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for
+   * other models.
    */
   static fromPretrained(
     dir: string,

@@ -13,9 +13,9 @@ import {
   type Tensor,
 } from '../../tensor/index.js';
 import { requireTensor } from '../../tensor/ops/shapes.js';
-import { unitRows } from './pooling.js';
+import { normalizeRows } from './pooling.js';
 
-function requireAlike(op: string, first: Tensor, ...others: readonly Tensor[]): void {
+function requireSameShape(op: string, first: Tensor, ...others: readonly Tensor[]): void {
   for (const tensor of [first, ...others]) requireTensor(op, tensor);
   const odd = others.find(({ shape }) => shape.join() !== first.shape.join());
   if (first.ndim === 2 && !odd) return;
@@ -27,8 +27,8 @@ function requireAlike(op: string, first: Tensor, ...others: readonly Tensor[]): 
  * other shapes.
  */
 export function cosineSimilarity(a: Tensor, b: Tensor): Tensor {
-  requireAlike('cosineSimilarity', a, b);
-  return scope(() => unitRows(a).mul(unitRows(b)).sum(1));
+  requireSameShape('cosineSimilarity', a, b);
+  return scope(() => normalizeRows(a).mul(normalizeRows(b)).sum(1));
 }
 
 /**
@@ -41,14 +41,14 @@ export function multipleNegativesRanking(
   positives: Tensor,
   { scale = 20 }: { scale?: number } = {},
 ): Tensor {
-  requireAlike('multipleNegativesRanking', anchors, positives);
+  requireSameShape('multipleNegativesRanking', anchors, positives);
   requireFinite('multipleNegativesRanking scale', scale, 0);
   return scope(() => {
-    const scores = matmul(unitRows(anchors), unitRows(positives).transpose(0, 1)).mul(scale);
-    const ownTensor = noGrad(() =>
-      arange(anchors.size(0), { dtype: 'i32', device: anchors.device }),
+    const scores = matmul(normalizeRows(anchors), normalizeRows(positives).transpose(0, 1)).mul(
+      scale,
     );
-    return crossEntropy(scores, ownTensor);
+    const targets = noGrad(() => arange(anchors.size(0), { dtype: 'i32', device: anchors.device }));
+    return crossEntropy(scores, targets);
   });
 }
 
@@ -57,7 +57,7 @@ export function multipleNegativesRanking(
  * CosineSimilarityLoss.
  */
 export function cosineLoss(a: Tensor, b: Tensor, labels: Tensor): Tensor {
-  requireAlike('cosineLoss', a, b);
+  requireSameShape('cosineLoss', a, b);
   return scope(() => mse(cosineSimilarity(a, b), labels));
 }
 
@@ -71,7 +71,7 @@ export function tripletLoss(
   negatives: Tensor,
   { margin = 5 }: { margin?: number } = {},
 ): Tensor {
-  requireAlike('tripletLoss', anchors, positives, negatives);
+  requireSameShape('tripletLoss', anchors, positives, negatives);
   requireFinite('tripletLoss margin', margin);
   // PyTorch's pairwise_distance() adds 1e-6 to each difference.
   const distance = (b: Tensor): Tensor => anchors.sub(b).add(1e-6).square().sum(1).sqrt();

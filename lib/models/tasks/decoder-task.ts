@@ -10,12 +10,12 @@ import { argumentError } from '../../runtime/input-errors.js';
 import { leading, required } from '../../runtime/required.js';
 import { noGrad, type Tensor } from '../../tensor/index.js';
 import type { CausalLM } from '../causal-lm.js';
-import { at, place } from '../encoder/paths.js';
+import { findAt, placeChild } from '../encoder/paths.js';
 import type { Layout } from '../load-weights.js';
 import type { Family } from '../model-folder.js';
-import type { Origin } from '../origin.js';
+import type { ModelOrigin } from '../origin.js';
 import { inRows } from '../places.js';
-import { chosenTokens, lastPlaces } from './pooling.js';
+import { lastPositions, selectTokens } from './pooling.js';
 import {
   CLASS_ENDS,
   describeLabels,
@@ -74,10 +74,10 @@ export class DecoderTask extends TaskModel {
     const { vocabSize, maxSeq, layers, heads } = lm.config;
     const channels = lm.hiddenSize;
     this.config = { vocabSize, maxSeq, layers, heads, channels };
-    const [ofModel, body] = bodyOf(lm);
+    const [ofModel, body] = findBody(lm);
     const type = String(lm.describe().config.model_type);
     this.#body = ofModel;
-    place(this, ofModel, body);
+    placeChild(this, ofModel, body);
     this.#head = headName(task, type);
     if (this.#head === null) {
       this.pooling = { modes: ['lasttoken'], normalize: false };
@@ -88,7 +88,7 @@ export class DecoderTask extends TaskModel {
     const head = new Linear(channels, outputs, { bias, biasInit: zeros });
     const { initializerRange = 0.02 } = lm.config as { initializerRange?: number };
     head.weight.initialize(normal(initializerRange));
-    place(this, this.#head, head);
+    placeChild(this, this.#head, head);
   }
 
   override get labels(): readonly string[] {
@@ -110,7 +110,7 @@ export class DecoderTask extends TaskModel {
   }
 
   /** @internal */
-  override cameFrom(origin: Origin): void {
+  override cameFrom(origin: ModelOrigin): void {
     super.cameFrom(origin);
     this.#lm.cameFrom(origin);
   }
@@ -137,17 +137,17 @@ export class DecoderTask extends TaskModel {
   }
 
   protected override outputsOf(hidden: Tensor, ids: Tensor): Tensor {
-    const head = at<Linear>(this, required(this.#head));
+    const head = findAt<Linear>(this, required(this.#head));
     if (this.task !== 'sequence-classification') return head.call(hidden);
-    return head.call(this.lastOf(hidden, ids));
+    return head.call(this.selectLast(hidden, ids));
   }
 
   /** Returns the hidden state of the last token of each row that is not padding, [B, C]. */
-  private lastOf(hidden: Tensor, ids: Tensor): Tensor {
+  private selectLast(hidden: Tensor, ids: Tensor): Tensor {
     const { padTokenId } = this;
     const [B, T] = leading(ids.shape, 2);
     if (padTokenId !== null)
-      return chosenTokens(hidden, lastPlaces(noGrad(() => ids.ne(padTokenId))));
+      return selectTokens(hidden, lastPositions(noGrad(() => ids.ne(padTokenId))));
     if (B === 1)
       return hidden
         .narrow(1, T - 1, 1)
@@ -163,7 +163,7 @@ export class DecoderTask extends TaskModel {
   }
 
   /** @internal Returns the layout of the files: `base` for the body, and the head. */
-  layoutBy(base: Layout): Layout {
+  createLayout(base: Layout): Layout {
     const stateNames = new Set(Object.keys(this.stateDict()));
     const isHead = (called: string): boolean => !called.startsWith(`${this.#body}.`);
     return {
@@ -202,9 +202,9 @@ function headName(task: HeadTask, type: string): string | null {
 }
 
 /** Returns the field of the body: the child that is not the head. */
-function bodyOf(lm: CausalLM): [name: string, body: Module] {
-  const found = [...lm.namedChildren()].find(([, child]) => child !== lm.lm_head);
-  return required(found);
+function findBody(lm: CausalLM): [name: string, body: Module] {
+  const body = [...lm.namedChildren()].find(([, child]) => child !== lm.lm_head);
+  return required(body);
 }
 
 /** Throws DS_ARGUMENT if the family scales logits: its hidden states contain the scale. */
@@ -224,8 +224,8 @@ export function decoderFamily(
     anyHead: true,
     build: ({ config, tensors }, { task, labels, problemType, ...options }) => {
       const pad = config.get('pad_token_id');
-      const own = hasLabels(task) ? parseLabels(config) : {};
-      const given = {
+      const labelOptions = hasLabels(task) ? parseLabels(config) : {};
+      const headOptions = {
         ...(labels !== undefined && { labels }),
         ...(problemType !== undefined && { problemType }),
       };
@@ -235,12 +235,12 @@ export function decoderFamily(
       const lm = family.build({ config, tensors: prefixed }, options);
       return new DecoderTask(lm, {
         task,
-        ...own,
-        ...given,
+        ...labelOptions,
+        ...headOptions,
         padTokenId: Number.isInteger(pad) && (pad as number) >= 0 ? (pad as number) : null,
       });
     },
-    layout: (model) => model.layoutBy(family.layout(model.decoder)),
+    layout: (model) => model.createLayout(family.layout(model.decoder)),
   };
 }
 

@@ -49,11 +49,15 @@ interface Problem {
 const IGNORED = -100;
 
 /**
- * Returns the problem type of sequences. Without `given`, the outputs and labels decide, as in
- * transformers.
+ * Returns the problem type of sequences. Without `problemType`, the outputs and labels decide, as
+ * in transformers.
  */
-export function problemOf(given: ProblemType | null, outputs: number, labels: Tensor): ProblemType {
-  if (given !== null) return given;
+export function chooseProblem(
+  problemType: ProblemType | null,
+  outputs: number,
+  labels: Tensor,
+): ProblemType {
+  if (problemType !== null) return problemType;
   if (outputs === 1) return 'regression';
   return isFloating(labels.dtype) ? 'multi_label_classification' : 'single_label_classification';
 }
@@ -69,7 +73,7 @@ export function taskLoss(
   const { labels } = targets;
   if (!labels) throw argumentError(`${op} labels`, 'labels of the batch', formatValue(labels));
   if (task !== 'sequence-classification') return choiceLoss(outputs, labels, how);
-  const problem = problemOf(problemType, outputs.size(1), labels);
+  const problem = chooseProblem(problemType, outputs.size(1), labels);
   if (problem === 'single_label_classification') return choiceLoss(outputs, labels, how);
   const values = labels.reshape(outputs.shape).to('f32');
   const wide = outputs.to('f32');

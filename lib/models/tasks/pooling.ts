@@ -40,7 +40,7 @@ export const POOLING_MODES: readonly PoolingMode[] = [
 const LOWEST = -1e9;
 
 /** Returns the hidden state at position `places[b]` of each row: [B, C] of [B, T, C]. */
-export function chosenTokens(hidden: Tensor, places: Tensor): Tensor {
+export function selectTokens(hidden: Tensor, places: Tensor): Tensor {
   const [B, T, C] = leading(hidden.shape, 3);
   const { device } = hidden;
   const rows = noGrad(() => arange(B, { dtype: 'i32', device }).mul(T).add(places.to('i32')));
@@ -48,16 +48,15 @@ export function chosenTokens(hidden: Tensor, places: Tensor): Tensor {
 }
 
 /** Returns the hidden state of the first token of each sequence, [B, C]. */
-export const firstTokens = (hidden: Tensor): Tensor =>
-  hidden.narrow(1, 0, 1).squeeze(1).contiguous();
+export const findFirst = (hidden: Tensor): Tensor => hidden.narrow(1, 0, 1).squeeze(1).contiguous();
 
 /** Returns the position of the first token, [B] i32; `mask` [B, T] is 1 for tokens. */
-export function firstPlaces(mask: Tensor): Tensor {
+export function firstPositions(mask: Tensor): Tensor {
   return noGrad(() => mask.to('f32').argmax(1).to('i32'));
 }
 
 /** Returns the position of the last token, [B] i32; 0 in a row without tokens. */
-export function lastPlaces(mask: Tensor): Tensor {
+export function lastPositions(mask: Tensor): Tensor {
   return noGrad(() => {
     const places = arange(mask.size(1), { dtype: 'f32', device: mask.device });
     return mask.to('f32').mul(places).argmax(1).to('i32');
@@ -65,7 +64,7 @@ export function lastPlaces(mask: Tensor): Tensor {
 }
 
 /** Returns 1 for tokens and 0 for padding, [B, T, 1] in the dtype of the hidden states. */
-const weightsOf = (hidden: Tensor, mask: Tensor | null): Tensor =>
+const tokenWeights = (hidden: Tensor, mask: Tensor | null): Tensor =>
   noGrad(() => {
     const [B, T] = leading(hidden.shape, 3);
     const seen = mask ?? ones([B, T], { dtype: 'i32', device: hidden.device });
@@ -76,18 +75,18 @@ const weightsOf = (hidden: Tensor, mask: Tensor | null): Tensor =>
  * Returns the mean of the tokens' hidden states, [B, C]. `mask` is 1 for tokens; null: all tokens.
  */
 export function meanTokens(hidden: Tensor, mask: Tensor | null): Tensor {
-  const weights = weightsOf(hidden, mask);
+  const weights = tokenWeights(hidden, mask);
   return hidden.mul(weights).sum(1).div(weights.sum(1).clamp(1e-9));
 }
 
 /** Returns one vector for each sequence, [B, C]. `mask` is 1 for tokens; null: all tokens. */
-function pooledBy(mode: PoolingMode, hidden: Tensor, mask: Tensor | null): Tensor {
+function poolBy(mode: PoolingMode, hidden: Tensor, mask: Tensor | null): Tensor {
   if (mode === 'cls_token')
-    return mask ? chosenTokens(hidden, firstPlaces(mask)) : firstTokens(hidden);
+    return mask ? selectTokens(hidden, firstPositions(mask)) : findFirst(hidden);
   if (mode === 'mean_tokens') return meanTokens(hidden, mask);
   const [, T] = leading(hidden.shape, 3);
   if (mode === 'lasttoken') {
-    if (mask) return chosenTokens(hidden, lastPlaces(mask));
+    if (mask) return selectTokens(hidden, lastPositions(mask));
     return hidden
       .narrow(1, T - 1, 1)
       .squeeze(1)
@@ -96,7 +95,7 @@ function pooledBy(mode: PoolingMode, hidden: Tensor, mask: Tensor | null): Tenso
   if (mode === 'max_tokens') {
     return (mask ? where(mask.eq(0).unsqueeze(2), LOWEST, hidden) : hidden).max(1);
   }
-  const weights = weightsOf(hidden, mask);
+  const weights = tokenWeights(hidden, mask);
   if (mode === 'mean_sqrt_len_tokens') {
     return hidden.mul(weights).sum(1).div(weights.sum(1).clamp(1e-9).sqrt());
   }
@@ -108,13 +107,13 @@ function pooledBy(mode: PoolingMode, hidden: Tensor, mask: Tensor | null): Tenso
 }
 
 /** Returns the concatenated vectors of all modes, [B, C * modes]. */
-export function pooled(modes: readonly PoolingMode[], hidden: Tensor, mask: Tensor | null): Tensor {
-  const parts = modes.map((mode) => pooledBy(mode, hidden, mask));
+export function pool(modes: readonly PoolingMode[], hidden: Tensor, mask: Tensor | null): Tensor {
+  const parts = modes.map((mode) => poolBy(mode, hidden, mask));
   return parts.length === 1 ? required(parts[0]) : concat(parts, 1);
 }
 
 /** Returns the rows, scaled to length 1. Source: PyTorch's normalize(). */
-export function unitRows(rows: Tensor): Tensor {
+export function normalizeRows(rows: Tensor): Tensor {
   return rows.div(rows.square().sum({ dim: -1, keepDim: true }).sqrt().clamp(1e-12));
 }
 

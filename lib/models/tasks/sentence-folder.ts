@@ -34,7 +34,7 @@ function readJson(path: string): unknown {
   }
 }
 
-function refusal(op: string, expected: string, got: unknown): DsError {
+function refusalError(op: string, expected: string, got: unknown): DsError {
   return new DsError({ code: 'DS_CHECKPOINT', op, expected, got: formatValue(got) });
 }
 
@@ -46,8 +46,8 @@ export function readSentenceFolder(dir: string): SentenceFolder | null {
   const location = join(dir, MODULES);
   if (!existsSync(location)) return null;
   const modules = readJson(location);
-  if (!Array.isArray(modules)) throw refusal(location, 'a list of modules', modules);
-  let found: SentenceFolder = {
+  if (!Array.isArray(modules)) throw refusalError(location, 'a list of modules', modules);
+  let settings: SentenceFolder = {
     path: '',
     pooling: { modes: ['mean_tokens'], normalize: false },
     maxLength: null,
@@ -57,36 +57,38 @@ export function readSentenceFolder(dir: string): SentenceFolder | null {
     const kind = typeof type === 'string' ? type.slice(type.lastIndexOf('.') + 1) : '';
     const folder = join(dir, String(path));
     if (kind === 'Transformer') {
-      found = { ...found, path: String(path), maxLength: lengthIn(folder) };
+      settings = { ...settings, path: String(path), maxLength: readLength(folder) };
     } else if (kind === 'Pooling') {
-      found = { ...found, pooling: { ...found.pooling, modes: modesIn(folder) } };
+      settings = { ...settings, pooling: { ...settings.pooling, modes: readModes(folder) } };
     } else if (kind === 'Normalize') {
-      found = { ...found, pooling: { ...found.pooling, normalize: true } };
+      settings = { ...settings, pooling: { ...settings.pooling, normalize: true } };
     } else {
-      throw refusal(location, 'modules Transformer, Pooling and Normalize', type);
+      throw refusalError(location, 'modules Transformer, Pooling and Normalize', type);
     }
   }
-  return found;
+  return settings;
 }
 
-function lengthIn(folder: string): number | null {
+function readLength(folder: string): number | null {
   const path = join(folder, 'sentence_bert_config.json');
   if (!existsSync(path)) return null;
   const { max_seq_length: length } = readJson(path) as Json;
   return typeof length === 'number' ? length : null;
 }
 
-function modesIn(folder: string): PoolingMode[] {
+function readModes(folder: string): PoolingMode[] {
   const path = join(folder, 'config.json');
   const config = readJson(path) as Json;
-  const named = config.pooling_mode;
-  const given = typeof named === 'string' ? named.split('+') : [];
+  const modeText = config.pooling_mode;
+  const modeNames = typeof modeText === 'string' ? modeText.split('+') : [];
   const isGiven = (mode: PoolingMode): boolean =>
     config[`pooling_mode_${mode}`] === true ||
-    given.some((text) => text === mode || `${text}_token` === mode || `${text}_tokens` === mode);
+    modeNames.some(
+      (text) => text === mode || `${text}_token` === mode || `${text}_tokens` === mode,
+    );
   const modes = POOLING_MODES.filter(isGiven);
   if (modes.length > 0) return modes;
-  throw refusal(path, `a pooling_mode_ of ${POOLING_MODES.join(', ')}`, config);
+  throw refusalError(path, `a pooling_mode_ of ${POOLING_MODES.join(', ')}`, config);
 }
 
 /** Writes the files that make `dir` a folder of sentence-transformers. */

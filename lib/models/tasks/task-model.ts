@@ -13,10 +13,10 @@ import { noGrad, scope, type Tensor } from '../../tensor/index.js';
 import { requireTensor } from '../../tensor/ops/shapes.js';
 import { Tokenizer } from '../../text/index.js';
 import { padRows } from '../../text/padding.js';
-import { type Origin, withOrigin } from '../origin.js';
+import { type ModelOrigin, mergeOrigin } from '../origin.js';
 import { type SaveWeightsOptions, saveWeights } from '../save-weights.js';
 import { type TaskLabels, type TaskLossOptions, taskLoss } from './losses.js';
-import { type Pooling, pooled, requireModes, unitRows } from './pooling.js';
+import { normalizeRows, type Pooling, pool, requireModes } from './pooling.js';
 import { writeSentenceFolder } from './sentence-folder.js';
 import type { HeadTask, ProblemType } from './task.js';
 
@@ -65,7 +65,7 @@ const EMBED: OptionNames<EmbedOptions> = {
   prompt: true,
 };
 
-const rowOf = (rows: readonly Int32Array[], i: number): Int32Array => required(rows[i]);
+const vectorOf = (rows: readonly Int32Array[], i: number): Int32Array => required(rows[i]);
 
 /** Sizes that every TaskModel has. */
 export interface TaskSizes {
@@ -109,7 +109,7 @@ export abstract class TaskModel extends Module {
   /** Maximum tokens of a text in embed(); null: the model's limit. */
   maxLength: number | null = null;
 
-  #origin: Origin | null = null;
+  #origin: ModelOrigin | null = null;
   #tokenizer: Tokenizer | null = null;
 
   /** Hidden states [B, T, channels]. */
@@ -128,7 +128,7 @@ export abstract class TaskModel extends Module {
   abstract headModules(): string[];
 
   /** @internal Called once after the model was built from a folder. */
-  cameFrom(origin: Origin): void {
+  cameFrom(origin: ModelOrigin): void {
     this.#origin = origin;
   }
 
@@ -136,7 +136,7 @@ export abstract class TaskModel extends Module {
    * Returns the description for transformers: the sizes, and other entries of the original folder.
    */
   override describe(): PretrainedDescription {
-    return withOrigin(this.described(), this.#origin);
+    return mergeOrigin(this.described(), this.#origin);
   }
 
   /** Writes a folder that fromPretrained() and transformers read. See CausalLM.save(). */
@@ -156,30 +156,30 @@ export abstract class TaskModel extends Module {
     requireInteger(`${op} batchSize`, batchSize, 1);
     if (this.task !== 'embedding')
       throw argumentError(op, 'a model of the task "embedding"', this.task);
-    const tokenizer = options.tokenizer ?? this.ownTokenizer(op);
+    const tokenizer = options.tokenizer ?? this.folderTokenizer(op);
     const { maxLength = this.maxLength ?? this.maxSeq, prompt = '' } = options;
     const rows = texts.map((text) => tokenizer.encode(`${prompt}${text}`, { maxLength }));
     const order = rows
       .map((_, i) => i)
-      .sort((a, b) => rowOf(rows, b).length - rowOf(rows, a).length);
-    const found: Float32Array[] = [];
+      .sort((a, b) => vectorOf(rows, b).length - vectorOf(rows, a).length);
+    const vectors: Float32Array[] = [];
     const { training } = this;
     this.eval();
     try {
       for (let at = 0; at < order.length; at += batchSize) {
         const some = order.slice(at, at + batchSize);
         const values = this.embeddingsOf(
-          some.map((i) => rowOf(rows, i)),
+          some.map((i) => vectorOf(rows, i)),
           tokenizer,
         );
         some.forEach((i, b) => {
-          found[i] = required(values[b]);
+          vectors[i] = required(values[b]);
         });
       }
     } finally {
       this.train(training);
     }
-    return found;
+    return vectors;
   }
 
   private embeddingsOf(rows: readonly Int32Array[], tokenizer: Tokenizer): Float32Array[] {
@@ -197,7 +197,7 @@ export abstract class TaskModel extends Module {
   }
 
   /** The tokenizer of the folder that the model was read from. */
-  private ownTokenizer(op: string): Tokenizer {
+  private folderTokenizer(op: string): Tokenizer {
     const folder = sourceFolderOf(this);
     if (folder === null) throw argumentError(op, '`tokenizer`, for a model from no folder', 'none');
     this.#tokenizer ??= Tokenizer.fromPretrained(folder);
@@ -250,8 +250,8 @@ export abstract class TaskModel extends Module {
   private embedding(hidden: Tensor, mask: Tensor | null): Tensor {
     const { modes, normalize } = this.pooling;
     requireModes(`${this.constructor.name} pooling.modes`, modes);
-    const vectors = pooled(modes, hidden, mask);
-    return normalize ? unitRows(vectors) : vectors;
+    const vectors = pool(modes, hidden, mask);
+    return normalize ? normalizeRows(vectors) : vectors;
   }
 
   private requireLength(ids: Tensor): void {

@@ -43,20 +43,20 @@ export const PROBLEMS: readonly ProblemType[] = [
 export const hasLabels = (task: Task): boolean =>
   task === 'sequence-classification' || task === 'token-classification';
 
-/** Returns `given`. Throws DS_ARGUMENT for an unknown task. */
-export function requireTask(op: string, given: unknown): Task | 'auto' {
-  if (given === 'auto' || TASKS.includes(given as Task)) return given as Task | 'auto';
-  const known = [...TASKS, 'auto'].map((text) => JSON.stringify(text)).join(', ');
-  throw argumentError(`${op} task`, known, formatValue(given));
+/** Returns `task`. Throws DS_ARGUMENT for an unknown task. */
+export function requireTask(op: string, task: unknown): Task | 'auto' {
+  if (task === 'auto' || TASKS.includes(task as Task)) return task as Task | 'auto';
+  const knownTasks = [...TASKS, 'auto'].map((text) => JSON.stringify(text)).join(', ');
+  throw argumentError(`${op} task`, knownTasks, formatValue(task));
 }
 
 /** Returns the task that `architectures` of a config.json names; null for other classes. */
-export function taskOf({ architectures: names }: JsonObject): Task | null {
+export function detectTask({ architectures: names }: JsonObject): Task | null {
   const [name] = Array.isArray(names) ? names : [];
   if (typeof name !== 'string') return null;
   if (/(ForCausalLM|LMHeadModel)$/.test(name)) return 'causal-lm';
-  const found = Object.entries(CLASS_ENDS).find(([, end]) => name.endsWith(end));
-  if (found) return found[0] as HeadTask;
+  const match = Object.entries(CLASS_ENDS).find(([, end]) => name.endsWith(end));
+  if (match) return match[0] as HeadTask;
   return /ForPreTraining$/.test(name) ? 'masked-lm' : null;
 }
 
@@ -95,7 +95,7 @@ export function parseLabels(config: ModelConfig): Required<LabelOptions> {
   const section = config.section('id2label');
   const labels = section.keys().map((_, i) => section.get(String(i)));
   const isNames = labels.every((name) => typeof name === 'string');
-  if (!isNames) throw config.refusal('id2label', 'a name for each id from 0 on', names);
+  if (!isNames) throw config.refusalError('id2label', 'a name for each id from 0 on', names);
   return { labels: labels, problemType };
 }
 

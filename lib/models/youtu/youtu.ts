@@ -4,7 +4,7 @@ import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of Youtu, and the mode of its activations. */
+/** Options of Youtu: sizes, and the mode of its activations. */
 export type YoutuConfig = FamilyConfig<'attentionBias' | 'latent'>;
 
 const TRAITS: RotaryTraits = {
@@ -36,14 +36,17 @@ const TRAITS: RotaryTraits = {
  */
 export class Youtu extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
-  constructor(given: YoutuConfig) {
-    super(TRAITS, given);
+  constructor(options: YoutuConfig) {
+    super(TRAITS, options);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: YoutuConfig) => new Youtu(config));
 
-  /** models.fromPretrained() for such a folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads such a folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Youtu> {
     return readPretrained(dir, [Youtu.family], options);
   }
