@@ -21,7 +21,7 @@ import { addEnding, applyEnding } from './layer-inputs.js';
 import { bodyAt } from './layer-kinds.js';
 import { LayeredAttention } from './layered-attention.js';
 import { setNamed } from './named-module.js';
-import { type AnyNorm, type Norm, normalizeSum, createNorm } from './norms.js';
+import { type AnyNorm, createNorm, type Norm, normalizeSum } from './norms.js';
 import { ShortConvolution } from './short-convolution.js';
 import type { RotaryTraits } from './traits.js';
 

@@ -36,11 +36,11 @@ const [FULL, CONV] = ['full_attention', 'conv'];
 export function parseConv(config: ModelConfig, layers: number): ConvSizes {
   config.requireOneOf('conv_bias', [false]);
   const taps = config.size('conv_L_cache', 3);
-  if (taps < 2 || taps > 8) throw config.refusal('conv_L_cache', '2 to 8', taps);
+  if (taps < 2 || taps > 8) throw config.refusalError('conv_L_cache', '2 to 8', taps);
   const types = config.get('layer_types') ?? typesBy(config, layers);
   const isKnown = (type: JsonValue): boolean => type === FULL || type === CONV;
   if (!Array.isArray(types) || types.length !== layers || !types.every(isKnown)) {
-    throw config.refusal('layer_types', `${layers} of "${FULL}" or "${CONV}"`, types);
+    throw config.refusalError('layer_types', `${layers} of "${FULL}" or "${CONV}"`, types);
   }
   return { taps, layers: types.map((type) => type === CONV) };
 }
@@ -50,7 +50,7 @@ function typesBy(config: ModelConfig, layers: number): string[] {
   const full = config.get('full_attn_idxs');
   const isLayer = (value: JsonValue): boolean => Number.isInteger(value) && Number(value) >= 0;
   if (full !== null && !(Array.isArray(full) && full.every(isLayer))) {
-    throw config.refusal('full_attn_idxs', 'a list of numbers of layers', full);
+    throw config.refusalError('full_attn_idxs', 'a list of numbers of layers', full);
   }
   const has = (layer: number): boolean => full === null || full.includes(layer);
   return Array.from({ length: layers }, (_, layer) => (has(layer) ? FULL : CONV) as string);

@@ -6,7 +6,7 @@ import type { SparsePattern } from '../../nn/sparse-attention.js';
 import { leading, required } from '../../runtime/required.js';
 import { concat, shortConv, type Tensor } from '../../tensor/index.js';
 import type { AttentionContext } from './attention.js';
-import type { Body } from './config.js';
+import type { BodySizes } from './config.js';
 import { ConvWeights } from './delta-net.js';
 
 /**
@@ -41,7 +41,7 @@ export class ShortConvolution extends Module {
   readonly sparsity: SparsePattern | null = null;
 
   /** Sizes come from `conv`, which the family declares. */
-  constructor({ channels, conv, initializerRange }: Body) {
+  constructor({ channels, conv, initializerRange }: BodySizes) {
     super();
     this.conv = new PlainConv(channels, required(conv).taps, initializerRange);
     this.in_proj = new Linear(channels, 3 * channels, { bias: false });
