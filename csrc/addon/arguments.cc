@@ -104,9 +104,9 @@ void refuse_handle(Place place, const char* noun, double got, const char* hint) 
 }
 
 void refuse_whole(Place place, int64_t min, int64_t max, int64_t step, double got) {
-  const std::string what = step > 1 ? text("a multiple of ", step) : std::string("a whole number");
+  const std::string noun = step > 1 ? text("a multiple of ", step) : std::string("a whole number");
   const auto bound = [](int64_t x) { return number_text(static_cast<double>(x)); };
-  refuse("DS_ARGUMENT", place, text(what, " from ", bound(min), " to ", bound(max)),
+  refuse("DS_ARGUMENT", place, text(noun, " from ", bound(min), " to ", bound(max)),
          number_text(got));
 }
 

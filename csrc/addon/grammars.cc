@@ -41,25 +41,25 @@ Promise<double> create_vocabulary(Addon& addon, Bytes bytes, Integers offsets) {
   const auto* begin = static_cast<const char*>(bytes.data);
   std::vector<char> text(begin, begin + bytes.size);
   std::vector<int32_t> starts(offsets.data, offsets.data + offsets.count);
-  const auto made = start_task(addon, [addon = &addon, text = std::move(text),
-                                       starts = std::move(starts)] {
+  const auto promise = start_task(addon, [addon = &addon, text = std::move(text),
+                                          starts = std::move(starts)] {
     return Made<VocabularyRef>{addon, std::make_shared<VocabularyRef>(
                                           text.data(), text.size(), starts.data(), starts.size())};
   });
-  return {made.value};
+  return {promise.value};
 }
 
 void release_vocabulary(Addon&, Handle<VocabularyRef> vocabulary) { vocabulary.take(); }
 
 Promise<double> create_grammar(Addon& addon, Handle<VocabularyRef> vocabulary, Integers words) {
   std::vector<int32_t> copied(words.data, words.data + words.count);
-  const auto made = start_task(
+  const auto promise = start_task(
       addon, [addon = &addon, vocabulary = vocabulary.share(), words = std::move(copied)] {
         return Made<GrammarRef>{
             addon, std::make_shared<GrammarRef>(vocabulary,
                                                 grammar::read_rules(words.data(), words.size()))};
       });
-  return {made.value};
+  return {promise.value};
 }
 
 void release_grammar(Addon&, Handle<GrammarRef> grammar) { grammar.take(); }

@@ -112,8 +112,8 @@ class Reader {
   int64_t next_int() { return integer_of(op_, next()); }
 
   bool reachable(const Buffer& buffer) const {
-    const bool own = &buffer.device() == &device_ && buffer.placement() == Placement::device;
-    if (own && !on_host_) return true;
+    const bool on_device = &buffer.device() == &device_ && buffer.placement() == Placement::device;
+    if (on_device && !on_host_) return true;
     return in_host_memory(buffer) && (on_host_ || &device_ == &cpu::cpu_device());
   }
   static bool in_host_memory(const Buffer& buffer) {

@@ -186,10 +186,10 @@ int64_t count_of(const comm::Collective& call, double count, int ranks) {
 void require_legal_overlap(const comm::ProcessGroup& group, const comm::Collective& call,
                            const Operand& input, const Operand& output) {
   const comm::Kind kind = call.kind;
-  const bool apart = !input.data || !output.data || input.bytes == 0 || output.bytes == 0 ||
-                     input.data + input.bytes <= output.data ||
-                     output.data + output.bytes <= input.data;
-  if (apart) return;
+  const bool is_disjoint = !input.data || !output.data || input.bytes == 0 || output.bytes == 0 ||
+                           input.data + input.bytes <= output.data ||
+                           output.data + output.bytes <= input.data;
+  if (is_disjoint) return;
   const size_t rank = static_cast<size_t>(group.rank());
   const bool same = input.data == output.data && input.bytes == output.bytes;
   const bool legal =

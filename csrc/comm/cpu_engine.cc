@@ -177,26 +177,26 @@ void CpuEngine::scatter_and_fold(const Collective& call, uint64_t tag,
                                  const std::vector<Range>& parts, void* folded) {
   const size_t width = size_of(call.dtype);
   const auto* input = static_cast<const char*>(call.input);
-  const Range mine = parts[static_cast<size_t>(rank_)];
-  const size_t bytes = static_cast<size_t>(mine.end - mine.begin) * width;
+  const Range own_part = parts[static_cast<size_t>(rank_)];
+  const size_t bytes = static_cast<size_t>(own_part.end - own_part.begin) * width;
   scratch_.resize(bytes * static_cast<size_t>(size_));
   std::vector<Transfer> transfers;
   std::vector<const void*> inputs(static_cast<size_t>(size_));
   for (int peer = 0; peer < size_; ++peer) {
     const auto slot = static_cast<size_t>(peer);
     if (peer == rank_) {
-      inputs[slot] = input + static_cast<size_t>(mine.begin) * width;
+      inputs[slot] = input + static_cast<size_t>(own_part.begin) * width;
       continue;
     }
     inputs[slot] = scratch_.data() + slot * bytes;
-    const Range theirs = parts[slot];
-    auto* from = const_cast<char*>(input) + static_cast<size_t>(theirs.begin) * width;
-    const size_t outgoing = static_cast<size_t>(theirs.end - theirs.begin) * width;
+    const Range peer_part = parts[slot];
+    auto* from = const_cast<char*>(input) + static_cast<size_t>(peer_part.begin) * width;
+    const size_t outgoing = static_cast<size_t>(peer_part.end - peer_part.begin) * width;
     if (bytes) transfers.push_back({peer, tag, scratch_.data() + slot * bytes, bytes, false});
     if (outgoing) transfers.push_back({peer, tag, from, outgoing, true});
   }
   transport_->exchange(transfers);
-  fold(call.op, call.dtype, inputs, folded, mine.end - mine.begin);
+  fold(call.op, call.dtype, inputs, folded, own_part.end - own_part.begin);
 }
 
 /// Sends this rank's folded part to the ranks that store it (all, or the root), and receives their
@@ -208,10 +208,11 @@ void CpuEngine::hand_on(const Collective& call, uint64_t tag, const std::vector<
   std::vector<Transfer> transfers;
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
-    const Range mine = parts[static_cast<size_t>(rank_)], theirs = parts[static_cast<size_t>(peer)];
-    const size_t outgoing = static_cast<size_t>(mine.end - mine.begin) * width;
-    const size_t incoming = static_cast<size_t>(theirs.end - theirs.begin) * width;
-    char* to = static_cast<char*>(call.output) + static_cast<size_t>(theirs.begin) * width;
+    const Range own_part = parts[static_cast<size_t>(rank_)],
+                peer_part = parts[static_cast<size_t>(peer)];
+    const size_t outgoing = static_cast<size_t>(own_part.end - own_part.begin) * width;
+    const size_t incoming = static_cast<size_t>(peer_part.end - peer_part.begin) * width;
+    char* to = static_cast<char*>(call.output) + static_cast<size_t>(peer_part.begin) * width;
     if (incoming && (to_all || rank_ == call.peer)) {
       transfers.push_back({peer, tag, to, incoming, false});
     }
@@ -238,8 +239,9 @@ void CpuEngine::all_reduce(const Collective& call, uint64_t tag) {
       const int64_t end = std::min({call.count, (peer + 1) * chunk, begin + step});
       parts.push_back({begin, std::max(begin, end)});
     }
-    const Range mine = parts[static_cast<size_t>(rank_)];
-    char* folded = stores ? static_cast<char*>(call.output) + mine.begin * width : elsewhere.data();
+    const Range own_part = parts[static_cast<size_t>(rank_)];
+    char* folded =
+        stores ? static_cast<char*>(call.output) + own_part.begin * width : elsewhere.data();
     scatter_and_fold(call, tag, parts, folded);
     hand_on(call, tag + 1, parts, folded);
   }
@@ -277,13 +279,13 @@ void CpuEngine::all_gather(const Collective& call, uint64_t tag) {
   for (size_t row = 0; row < static_cast<size_t>(call.rows); ++row) {
     auto* output = static_cast<char*>(call.output) + row * static_cast<size_t>(size_) * bytes;
     const auto* input = static_cast<const char*>(call.input) + row * bytes;
-    char* mine = output + static_cast<size_t>(rank_) * bytes;
-    if (mine != input) std::memcpy(mine, input, bytes);
+    char* own_output = output + static_cast<size_t>(rank_) * bytes;
+    if (own_output != input) std::memcpy(own_output, input, bytes);
     std::vector<Transfer> transfers;
     for (int peer = 0; peer < size_; ++peer) {
       if (peer == rank_) continue;
       transfers.push_back({peer, tag, output + static_cast<size_t>(peer) * bytes, bytes, false});
-      transfers.push_back({peer, tag, mine, bytes, true});
+      transfers.push_back({peer, tag, own_output, bytes, true});
     }
     transport_->exchange(transfers);
   }

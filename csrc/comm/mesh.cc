@@ -69,8 +69,8 @@ void admit_higher(const Rendezvous& rendezvous, std::vector<Socket>& peers, cons
       if (got > 0 && guest->said.size() < length) continue;
       int32_t rank = -1;
       if (got > 0) std::memcpy(&rank, guest->said.data() + kTokenBytes, sizeof(rank));
-      const bool proven = got > 0 && guest->said == greeting(token, rank);
-      const bool member = proven && rank > rendezvous.rank && rank < rendezvous.size &&
+      const bool has_token = got > 0 && guest->said == greeting(token, rank);
+      const bool member = has_token && rank > rendezvous.rank && rank < rendezvous.size &&
                           !peers[static_cast<size_t>(rank)].open();
       if (member) {
         peers[static_cast<size_t>(rank)] = std::move(guest->socket);

@@ -115,9 +115,9 @@ void ProcessGroup::give_up(const std::string& error) {
     sequence_between(rank(), peer);
     sequence_between(peer, rank());
   }
-  const auto over = std::make_shared<NothingToDo>();
+  const auto completion = std::make_shared<NothingToDo>();
   for (auto& [name, sequence] : sequences_) {
-    watchdog_->watch(sequence.channel, sequence.next++, text_of_error(error), over);
+    watchdog_->watch(sequence.channel, sequence.next++, text_of_error(error), completion);
   }
   watchdog_->flush();
 }

@@ -100,14 +100,14 @@ std::string ProgressBoard::missing_of(const State& state, uint64_t sequence,
     out += ds::text(out.empty() ? "" : "; ", "rank ", rank);
     const std::string last =
         count == 0 ? "" : ds::text("collective ", count - 1, ", ", described(state.last.at(rank)));
-    const auto gone = departed_.find(rank);
-    if (gone != departed_.end() && gone->second.finished) {
-      out += " " + gone->second.how +
+    const auto departure = departed_.find(rank);
+    if (departure != departed_.end() && departure->second.finished) {
+      out += " " + departure->second.how +
              (count == 0 ? " and issued no collective here" : " after " + last);
       continue;
     }
     out += " did not arrive (";
-    if (gone != departed_.end()) out += gone->second.how + "; ";
+    if (departure != departed_.end()) out += departure->second.how + "; ";
     out += count == 0 ? "it has issued no collective here)" : ds::text("its last was ", last, ")");
   }
   return out;
@@ -162,10 +162,10 @@ void ProgressBoard::check_departed(const std::string& name, const State& state) 
     const Departure* missing = nullptr;  // prefers an unexpected departure
     for (int rank : state.ranks) {
       const auto issued = state.issued.find(rank);
-      const auto gone = departed_.find(rank);
+      const auto departure = departed_.find(rank);
       const bool arrived = issued != state.issued.end() && issued->second > sequence;
-      if (arrived || gone == departed_.end()) continue;
-      if (!missing || missing->finished) missing = &gone->second;
+      if (arrived || departure == departed_.end()) continue;
+      if (!missing || missing->finished) missing = &departure->second;
     }
     if (!missing) continue;
     decide({place_of(name, sequence, entry.text), ds::text("all ", state.ranks.size(), " ranks"),

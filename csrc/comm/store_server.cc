@@ -188,7 +188,7 @@ void StoreServer::authenticate(Client& client) {
   constexpr size_t needed = kNonceBytes + std::tuple_size_v<Digest>;
   if (client.in.size() < needed) return;
   const std::string nonce = client.in.substr(0, kNonceBytes);
-  const std::string given = client.in.substr(kNonceBytes, needed - kNonceBytes);
+  const std::string client_signature = client.in.substr(kNonceBytes, needed - kNonceBytes);
   client.in.erase(0, needed);
   Digest right;
   const std::string bytes = client_proof(secret_, client.nonce, nonce);
@@ -196,7 +196,7 @@ void StoreServer::authenticate(Client& client) {
   const auto authenticated = [](const Client& c) { return c.authenticated; };
   const auto count =
       static_cast<size_t>(std::count_if(clients_.begin(), clients_.end(), authenticated));
-  if (!same_digest(right, given) || count >= kMaxAuthenticated) {
+  if (!same_digest(right, client_signature) || count >= kMaxAuthenticated) {
     client.broken = true;
     return;
   }
@@ -226,12 +226,12 @@ void StoreServer::send(Client& client, const std::string& bytes) {
 
 void StoreServer::answer(Client& client, Reader request) {
   Writer out;
-  const auto what = request.get<Request>();
-  if (what == Request::report) return answer_report(client, request);
+  const auto kind = request.get<Request>();
+  if (kind == Request::report) return answer_report(client, request);
   const std::string key = request.text();
   const auto found = values_.find(key);
   const std::string present = found == values_.end() ? "" : found->second;
-  switch (what) {
+  switch (kind) {
     case Request::set: values_[key] = request.text(); break;
     case Request::get: {
       const auto patience = request.get<uint32_t>();

@@ -263,14 +263,14 @@ void Watchdog::receive(Milliseconds timeout) {
   if (poll(entries, 2, static_cast<int>(timeout.count())) < 0 && errno != EINTR) return;
   extend_deadlines(Clock::now() - deadline);
   if (entries[0].revents) wake_.clear();
-  bool lost = false;
+  bool connection_lost = false;
   while (entries[1].revents) {
     char block[4096];
     const ssize_t got = recv(socket_.get(), block, sizeof(block), 0);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
-    lost = got <= 0;
-    if (lost) break;
+    connection_lost = got <= 0;
+    if (connection_lost) break;
     received_.append(block, static_cast<size_t>(got));
     last_answer_ = Clock::now();
   }
@@ -290,15 +290,15 @@ void Watchdog::receive(Milliseconds timeout) {
   }
   if (garbled) received_.clear();
   const bool silent = Clock::now() - last_answer_ > StoreServer::kSilence;
-  if (store_closed_ || !(lost || garbled || silent)) return;
+  if (store_closed_ || !(connection_lost || garbled || silent)) return;
   store_closed_ = true;  // also after a failure: a closed connection would always be readable
   if (failure_->raised()) return;
   const std::string op = pending_.empty() ? "process group" : name_of(pending_.front());
   fail(Error("DS_COMM", op, "every rank to stay until the end",
              text("the process that holds the job's store (rank 0 or the launcher) ",
-                  garbled ? "sent an invalid answer"
-                  : lost  ? "ended or its connection broke"
-                          : "sent nothing in time"),
+                  garbled           ? "sent an invalid answer"
+                  : connection_lost ? "ended or its connection broke"
+                                    : "sent nothing in time"),
              "Look at the output of rank 0: it ended first."));
 }
 

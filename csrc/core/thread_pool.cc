@@ -99,11 +99,11 @@ struct ThreadPool::State {
       work_changed.wait(lock, [&] { return generation.load(std::memory_order_relaxed) != seen; });
       seen = generation.load(std::memory_order_relaxed);
       if (stopping) return;
-      Job* const mine = job;
-      if (!mine) continue;
+      Job* const current_job = job;
+      if (!current_job) continue;
       ++joined;
       lock.unlock();
-      mine->run_chunks();
+      current_job->run_chunks();
       lock.lock();
       if (--joined == 0) job_left.notify_one();
     }

@@ -154,21 +154,21 @@ struct Gemm::Plan {
 
   lt::Layout layout(cudaDataType type, int64_t rows, int64_t columns, int64_t row_stride,
                     int64_t batch_stride) const {
-    lt::Layout made = nullptr;
-    library.check(library.layout_create(&made, type, static_cast<uint64_t>(columns),
+    lt::Layout created = nullptr;
+    library.check(library.layout_create(&created, type, static_cast<uint64_t>(columns),
                                         static_cast<uint64_t>(rows), row_stride),
                   "cublasLtMatrixLayoutCreate");
-    if (problem.batch == 1) return made;
+    if (problem.batch == 1) return created;
     const auto count = static_cast<int32_t>(problem.batch);
     lt::Status status =
-        library.layout_set(made, lt::LayoutAttribute::batch_count, &count, sizeof(count));
+        library.layout_set(created, lt::LayoutAttribute::batch_count, &count, sizeof(count));
     if (status == lt::Status::success) {
-      status = library.layout_set(made, lt::LayoutAttribute::batch_stride, &batch_stride,
+      status = library.layout_set(created, lt::LayoutAttribute::batch_stride, &batch_stride,
                                   sizeof(batch_stride));
     }
-    if (status != lt::Status::success) library.layout_destroy(made);
+    if (status != lt::Status::success) library.layout_destroy(created);
     library.check(status, "cublasLtMatrixLayoutSetAttribute");
-    return made;
+    return created;
   }
 };
 

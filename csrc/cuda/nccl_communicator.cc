@@ -275,13 +275,13 @@ std::string NcclCommunicator::fault() {
   const std::unique_lock lock(mutex, std::try_to_lock);
   nccl::Result state = nccl::Result::success;
   if (!lock || interrupted() || nccl.async_error(comm, &state) != nccl::Result::success) return "";
-  const bool fine = state == nccl::Result::success || state == nccl::Result::in_progress;
-  return fine ? "" : text("NCCL: ", reason_of(state));
+  const bool succeeded = state == nccl::Result::success || state == nccl::Result::in_progress;
+  return succeeded ? "" : text("NCCL: ", reason_of(state));
 }
 
 std::string NcclCommunicator::refusal_of(nccl::Result result) const {
-  const bool fine = result == nccl::Result::success || interrupted();
-  return fine ? "" : text("NCCL: ", reason_of(result));
+  const bool succeeded = result == nccl::Result::success || interrupted();
+  return succeeded ? "" : text("NCCL: ", reason_of(result));
 }
 
 }  // namespace ds::cuda

@@ -116,51 +116,51 @@ Grammar::SharedMask Grammar::find(const MaskKey& key) {
 Grammar::SharedMask Grammar::kept(const MaskKey& key, SharedMask mask, size_t visited) {
   // A mask with exits is always cached, because masks of longer chains refer to its id.
   if (visited < kWorthKeeping && mask->exits.empty()) return mask;
-  const size_t each = bytes_of(*mask);
+  const size_t mask_bytes = bytes_of(*mask);
   std::lock_guard lock(mutex_);
-  if (mask_bytes_ + each > kCacheBytes) {
+  if (mask_bytes_ + mask_bytes > kCacheBytes) {
     masks_.clear();
     mask_bytes_ = 0;
   }
   const auto [place, is_new] = masks_.emplace(key, std::move(mask));
-  if (is_new) mask_bytes_ += each;
+  if (is_new) mask_bytes_ += mask_bytes;
   return place->second;
 }
 
 Grammar::SharedMask Grammar::mask_of(ExprId expr) {
   const MaskKey key{0, expr};
   if (SharedMask found = find(key)) return found;
-  auto made = std::make_shared<FrameMask>();
+  auto result = std::make_shared<FrameMask>();
   const int32_t room = expressions().at(expr).plain_room;
-  made->id = ++ids_;
-  made->is_other = room != 0;
-  made->words = vocabulary_->plain(room);
-  if (room == 0) std::fill(made->words.begin(), made->words.end(), 0u);
-  const Trie& trie = trie_of(*made);
+  result->id = ++ids_;
+  result->is_other = room != 0;
+  result->words = vocabulary_->plain(room);
+  if (room == 0) std::fill(result->words.begin(), result->words.end(), 0u);
+  const Trie& trie = trie_of(*result);
   Arena arena;
-  Walk walk(*this, arena, trie, made->words.data(), &made->exits);
+  Walk walk(*this, arena, trie, result->words.data(), &result->exits);
   walk.run(0, trie.size(), {{{expr, kOutside}}});
-  return kept(key, made, walk.visited());
+  return kept(key, result, walk.visited());
 }
 
 Grammar::SharedMask Grammar::extended(const SharedMask& mask, ExprId caller) {
   const MaskKey key{mask->id, caller};
   if (SharedMask found = find(key)) return found;
-  auto made = std::make_shared<FrameMask>();
-  made->id = ++ids_;
-  made->is_other = mask->is_other;
-  made->words = mask->words;
+  auto result = std::make_shared<FrameMask>();
+  result->id = ++ids_;
+  result->is_other = mask->is_other;
+  result->words = mask->words;
   Arena arena;
   Frames start;
   enter(expressions(), arena, {caller, kOutside}, start);
   // If the caller may return at once, its own caller continues at the same nodes.
-  if (start.exited) made->exits = mask->exits;
-  const Trie& trie = trie_of(*made);
-  Walk walk(*this, arena, trie, made->words.data(), &made->exits);
+  if (start.exited) result->exits = mask->exits;
+  const Trie& trie = trie_of(*result);
+  Walk walk(*this, arena, trie, result->words.data(), &result->exits);
   for (const uint32_t node : mask->exits) walk.run(node + 1, trie.after[node], start);
-  std::sort(made->exits.begin(), made->exits.end());
-  made->exits.erase(std::unique(made->exits.begin(), made->exits.end()), made->exits.end());
-  return kept(key, made, walk.visited());
+  std::sort(result->exits.begin(), result->exits.end());
+  result->exits.erase(std::unique(result->exits.begin(), result->exits.end()), result->exits.end());
+  return kept(key, result, walk.visited());
 }
 
 void Grammar::fill(Arena& arena, const Frames& frames, uint32_t* words) {

@@ -93,20 +93,21 @@ void File::preallocate(int64_t bytes, const std::string& purpose) {
   rlimit limit;
   const bool limited = ::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
   if (limited && static_cast<rlim_t>(bytes) > limit.rlim_cur) {
-    const auto most = static_cast<double>(limit.rlim_cur);
-    throw refuse(EFBIG, text("files of at most ", gigabytes(most)));  // a write would raise SIGXFSZ
+    const auto max_bytes = static_cast<double>(limit.rlim_cur);
+    throw refuse(EFBIG,
+                 text("files of at most ", gigabytes(max_bytes)));  // a write would raise SIGXFSZ
   }
   const double free = system::free_bytes(descriptor_);
-  const std::string there = text(gigabytes(free), " free on ", file_system());
+  const std::string available = text(gigabytes(free), " free on ", file_system());
   // Checks the free space first, because a failing allocation takes all free space for a moment,
   // and other programs may need it.
-  if (free < static_cast<double>(bytes)) throw refuse(ENOSPC, there);
+  if (free < static_cast<double>(bytes)) throw refuse(ENOSPC, available);
   int code;
   do {
     code = system::allocate_disk(descriptor_, bytes);
   } while (code == EINTR);
   if (code == EOPNOTSUPP) code = ::ftruncate(descriptor_, bytes) == 0 ? 0 : errno;
-  if (code == ENOSPC || code == EDQUOT) throw refuse(code, there);
+  if (code == ENOSPC || code == EDQUOT) throw refuse(code, available);
   if (code) throw io_error("preallocate", path_, purpose, code);
 }
 

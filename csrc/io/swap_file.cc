@@ -156,17 +156,17 @@ void SwapFile::check_blocks() {
 void SwapFile::check(const Block& block) {
   const Transfer& transfer = block.transfer;
   const uint32_t found = crc32c(0, transfer.data, transfer.bytes);
-  uint32_t& kept = checksums_[static_cast<size_t>(transfer.offset) / block_bytes_];
+  uint32_t& checksum = checksums_[static_cast<size_t>(transfer.offset) / block_bytes_];
   if (transfer.direction == Direction::write) {
-    kept = found;
+    checksum = found;
     engine_->submit({transfer},
                     [this, move = block.move](const Error* error) { finish(*move, error); });
     return;
   }
-  if (found == kept) return finish(*block.move, nullptr);
+  if (found == checksum) return finish(*block.move, nullptr);
   const Error error("DS_IO", text("read ", file_.path()),
                     text("the written data: ", transfer.bytes, " bytes at offset ", transfer.offset,
-                         " with checksum ", kept),
+                         " with checksum ", checksum),
                     text("bytes with checksum ", found),
                     "The disk, its cable or memory changed data. Check the disk (`smartctl -a`), "
                     "and continue from the last checkpoint on another disk.");

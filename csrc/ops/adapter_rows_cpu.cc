@@ -39,11 +39,11 @@ std::vector<Entry> entries_of(const char* op, const View& rows, const View& tile
   return found;
 }
 
-void require_ranks(const char* op, const View& ranks, int64_t most) {
+void require_ranks(const char* op, const View& ranks, int64_t max_rank) {
   for (int64_t s = 0; s < ranks.shape[0]; ++s) {
     const int32_t rank = ranks.as<int32_t>()[s];
-    if (rank >= 0 && rank <= most) continue;
-    throw Error("DS_INDEX", op, text("ranks from 0 to ", most), text(rank));
+    if (rank >= 0 && rank <= max_rank) continue;
+    throw Error("DS_INDEX", op, text("ranks from 0 to ", max_rank), text(rank));
   }
 }
 
@@ -67,19 +67,19 @@ C product(const C* row, const T* factor, int64_t n) {
 template <class T>
 void shrink(const AdapterShrink& op, const std::vector<Entry>& entries, CpuContext& ctx) {
   using C = compute_t<T>;
-  const int64_t k = op.x.shape[1], most = op.a.shape[1], count = op.rows.shape[0];
+  const int64_t k = op.x.shape[1], max_rank = op.a.shape[1], count = op.rows.shape[0];
   const View* const factors[] = {&op.a, &op.a2, &op.a3};
   const View* const ranks[] = {&op.ranks, &op.ranks2, &op.ranks3};
-  for_each_entry(ctx, entries, k * most, [&](const Entry& entry) {
-    std::vector<C> row(static_cast<size_t>(k)), sums(static_cast<size_t>(most));
+  for_each_entry(ctx, entries, k * max_rank, [&](const Entry& entry) {
+    std::vector<C> row(static_cast<size_t>(k)), sums(static_cast<size_t>(max_rank));
     widen(op.x.as<T>() + entry.row * k, row.data(), k);
     for (int64_t p = 0; p < op.h.shape[0]; ++p) {
-      const T* const a = factors[p]->as<T>() + entry.adapter * most * k;
+      const T* const a = factors[p]->as<T>() + entry.adapter * max_rank * k;
       const int64_t rank = ranks[p]->as<int32_t>()[entry.adapter];
       std::fill(sums.begin(), sums.end(), C(0));
       for (int64_t j = 0; j < rank; ++j)
         sums[static_cast<size_t>(j)] = product<T>(row.data(), a + j * k, k);
-      narrow(sums.data(), op.h.as<T>() + (p * count + entry.index) * most, most);
+      narrow(sums.data(), op.h.as<T>() + (p * count + entry.index) * max_rank, max_rank);
     }
   });
 }
@@ -87,22 +87,22 @@ void shrink(const AdapterShrink& op, const std::vector<Entry>& entries, CpuConte
 template <class T>
 void expand(const AdapterExpand& op, const std::vector<Entry>& entries, CpuContext& ctx) {
   using C = compute_t<T>;
-  const int64_t most = op.h.shape[2], count = op.rows.shape[0];
+  const int64_t max_rank = op.h.shape[2], count = op.rows.shape[0];
   const View* const factors[] = {&op.b, &op.b2, &op.b3};
   const View* const ranks[] = {&op.ranks, &op.ranks2, &op.ranks3};
   const View* const outs[] = {&op.out, &op.out2, &op.out3};
-  for_each_entry(ctx, entries, op.b.shape[1] * most, [&](const Entry& entry) {
-    std::vector<C> inner(static_cast<size_t>(most)), sums;
+  for_each_entry(ctx, entries, op.b.shape[1] * max_rank, [&](const Entry& entry) {
+    std::vector<C> inner(static_cast<size_t>(max_rank)), sums;
     for (int64_t p = 0; p < op.h.shape[0]; ++p) {
       const int64_t m = factors[p]->shape[1], rank = ranks[p]->as<int32_t>()[entry.adapter];
       if (rank == 0) continue;
-      const T* const b = factors[p]->as<T>() + entry.adapter * m * most;
+      const T* const b = factors[p]->as<T>() + entry.adapter * m * max_rank;
       T* const out = outs[p]->as<T>() + entry.row * outs[p]->strides[0];
-      widen(op.h.as<T>() + (p * count + entry.index) * most, inner.data(), most);
+      widen(op.h.as<T>() + (p * count + entry.index) * max_rank, inner.data(), max_rank);
       sums.resize(static_cast<size_t>(m));
       widen(out, sums.data(), m);
       for (int64_t c = 0; c < m; ++c)
-        sums[static_cast<size_t>(c)] += product<T>(inner.data(), b + c * most, rank);
+        sums[static_cast<size_t>(c)] += product<T>(inner.data(), b + c * max_rank, rank);
       narrow(sums.data(), out, m);
     }
   });
@@ -111,23 +111,23 @@ void expand(const AdapterExpand& op, const std::vector<Entry>& entries, CpuConte
 template <class T>
 void sum(const AdapterSum& op, const std::vector<Entry>& entries, CpuContext& ctx) {
   using C = compute_t<T>;
-  const int64_t most = op.b.shape[2], slots = op.b.shape[0], columns = op.wide.shape[1];
-  const int64_t layers = op.b3 ? 3 : op.b2 ? 2 : 1, width = columns - layers * slots * most;
+  const int64_t max_rank = op.b.shape[2], slots = op.b.shape[0], columns = op.wide.shape[1];
+  const int64_t layers = op.b3 ? 3 : op.b2 ? 2 : 1, width = columns - layers * slots * max_rank;
   const View* const factors[] = {&op.b, &op.b2, &op.b3};
   const View* const ranks[] = {&op.ranks, &op.ranks2, &op.ranks3};
-  for_each_entry(ctx, entries, width * most, [&](const Entry& entry) {
+  for_each_entry(ctx, entries, width * max_rank, [&](const Entry& entry) {
     const T* const row = op.wide.as<T>() + entry.row * columns;
-    std::vector<C> sums(static_cast<size_t>(width)), inner(static_cast<size_t>(most));
+    std::vector<C> sums(static_cast<size_t>(width)), inner(static_cast<size_t>(max_rank));
     std::vector<T> rounded(static_cast<size_t>(width));
     widen(row, sums.data(), width);
     C* own = sums.data();
     for (int64_t p = 0; p < layers; own += factors[p++]->shape[1]) {
       if (entry.adapter < 0) continue;
       const int64_t m = factors[p]->shape[1], rank = ranks[p]->as<int32_t>()[entry.adapter];
-      const T* const b = factors[p]->as<T>() + entry.adapter * m * most;
-      widen(row + width + (p * slots + entry.adapter) * most, inner.data(), most);
+      const T* const b = factors[p]->as<T>() + entry.adapter * m * max_rank;
+      widen(row + width + (p * slots + entry.adapter) * max_rank, inner.data(), max_rank);
       for (int64_t c = 0; rank > 0 && c < m; ++c)
-        own[c] += product<T>(inner.data(), b + c * most, rank);
+        own[c] += product<T>(inner.data(), b + c * max_rank, rank);
     }
     T* const out = op.out.as<T>() + entry.row * op.out.strides[0];
     narrow(sums.data(), op.gated ? rounded.data() : out, width);

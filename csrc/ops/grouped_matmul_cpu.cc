@@ -87,10 +87,10 @@ void run(const GroupedMatmul& op, CpuContext& ctx) {
     const View out = matrix_of(op.out, row_at(op.out, first), rows, n);
     run(Matmul{a, b, {}, {}, out, false, !op.plain, MatmulEpilogue::none, false}, ctx);
   }
-  const int64_t behind = count - offsets[groups];
-  if (behind * n == 0) return;
+  const int64_t rows_after = count - offsets[groups];
+  if (rows_after * n == 0) return;
   std::memset(row_at(op.out, offsets[groups]), 0,
-              static_cast<size_t>(behind * n) * size_of(op.out.dtype));
+              static_cast<size_t>(rows_after * n) * size_of(op.out.dtype));
 }
 
 void run(const GroupedWeightGradient& op, CpuContext& ctx) {

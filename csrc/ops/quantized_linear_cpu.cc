@@ -103,9 +103,9 @@ uint32_t code_at(const uint32_t* words, int64_t i, int64_t bits) {
 template <class T, class S>
 void quantize_group(const T* x, int64_t count, const QuantizeWeights& op, S& scale,
                     uint32_t* words) {
-  float most = 0.0f;
-  for (int64_t i = 0; i < count; ++i) most = larger_magnitude(most, static_cast<float>(x[i]));
-  const float wanted = div_rn(most, half_range(op.bits));
+  float largest = 0.0f;
+  for (int64_t i = 0; i < count; ++i) largest = larger_magnitude(largest, static_cast<float>(x[i]));
+  const float wanted = div_rn(largest, half_range(op.bits));
   const S rounded = static_cast<S>(wanted);
   scale = step_at_least(rounded, static_cast<float>(rounded), wanted);
   const float step = static_cast<float>(scale);

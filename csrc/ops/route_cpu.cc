@@ -112,19 +112,19 @@ void backward(const RouteTopKBackward& op, CpuContext& ctx) {
       const int32_t* const ids = all + t * k;
       const C* const dweights = op.dweights.as<C>() + t * k;
       e.of(op.logits.as<T>() + t * experts, experts);
-      C whole = e.sum, inner = 0;
+      C total = e.sum, inner = 0;
       if (op.normalize) {
-        whole = 0;
-        for (int64_t j = 0; j < k; ++j) whole += e.values[static_cast<size_t>(ids[j])];
+        total = 0;
+        for (int64_t j = 0; j < k; ++j) total += e.values[static_cast<size_t>(ids[j])];
       }
       for (int64_t j = 0; j < k; ++j)
-        inner += dweights[j] * (e.values[static_cast<size_t>(ids[j])] / whole);
+        inner += dweights[j] * (e.values[static_cast<size_t>(ids[j])] / total);
       // Adds the part of the softmax's sum, over all experts or the chosen ones.
       for (size_t i = 0; i < slope.size(); ++i)
-        slope[i] = op.normalize ? C(0) : -(e.values[i] / whole) * inner;
+        slope[i] = op.normalize ? C(0) : -(e.values[i] / total) * inner;
       for (int64_t j = 0; j < k; ++j) {
         const size_t i = static_cast<size_t>(ids[j]);
-        slope[i] += (e.values[i] / whole) * (op.normalize ? dweights[j] - inner : dweights[j]);
+        slope[i] += (e.values[i] / total) * (op.normalize ? dweights[j] - inner : dweights[j]);
       }
       T* const out = op.dlogits.as<T>() + t * experts;
       if (op.accumulate) {

@@ -57,8 +57,8 @@ void keep_top_p(Scores& y, float top_p) {
 
 /// Turns the scores of a row into candidates, then draws one.
 int32_t draw(Scores& y, const SampleRules& rules) {
-  const float most = *std::max_element(y.begin(), y.end());
-  for (float& one : y) one = div_rn(sub_rn(one, most), rules.temperature);
+  const float largest = *std::max_element(y.begin(), y.end());
+  for (float& one : y) one = div_rn(sub_rn(one, largest), rules.temperature);
   keep_top_k(y, rules.top_k);
   keep_top_p(y, rules.top_p);
   for (float& one : y)
@@ -112,10 +112,10 @@ void write_logprobs(const Scores& scores, int32_t token, float* out) {
     out[0] = out[1] = std::numeric_limits<float>::quiet_NaN();
     return;
   }
-  const float most = *std::max_element(scores.begin(), scores.end());
+  const float largest = *std::max_element(scores.begin(), scores.end());
   uint64_t total = 0;
-  for (const float x : scores) total += sample_weight(sub_rn(x, most));
-  out[1] = log_sum_exp(most, total);
+  for (const float x : scores) total += sample_weight(sub_rn(x, largest));
+  out[1] = log_sum_exp(largest, total);
   out[0] = sub_rn(scores[static_cast<size_t>(token)], out[1]);
 }
 

@@ -51,11 +51,11 @@ void cumprod_backward(const CumprodBackward& op, CpuContext& ctx) {
     for (int64_t i = 1; i < n; ++i)
       before[static_cast<size_t>(i)] =
           before[static_cast<size_t>(i - 1)] * value(op.in, at[1], i - 1);
-    Total<T> behind = 0;
+    Total<T> suffix = 0;
     for (int64_t i = n - 1; i >= 0; --i) {
-      const Total<T> next = i + 1 < n ? value(op.in, at[1], i + 1) * behind : 0;
-      behind = value(op.dout, at[2], i) + next;
-      settle(element(op.dx, at[0], i), op.accumulate, before[static_cast<size_t>(i)] * behind);
+      const Total<T> next = i + 1 < n ? value(op.in, at[1], i + 1) * suffix : 0;
+      suffix = value(op.dout, at[2], i) + next;
+      settle(element(op.dx, at[0], i), op.accumulate, before[static_cast<size_t>(i)] * suffix);
     }
   });
 }

@@ -134,7 +134,7 @@ void run(const ShortConvBackward& op, CpuContext& ctx) {
 void run(const ShortConvStep& op, CpuContext& ctx) {
   constexpr const char* kOp = "short_conv_step";
   const int64_t sequences = op.lengths.numel(), rows = op.x.shape[0], c = op.x.shape[1];
-  const int64_t held = op.weight.shape[1] - 1;
+  const int64_t history = op.weight.shape[1] - 1;
   if (sequences == 0) return;
   const auto *starts = op.starts.as<int32_t>(), *lengths = op.lengths.as<int32_t>();
   const auto* slots = op.slots.as<int32_t>();
@@ -150,19 +150,20 @@ void run(const ShortConvStep& op, CpuContext& ctx) {
       std::vector<C> sums(static_cast<size_t>(c)), row(sums);
       for (int64_t s = begin; s < end; ++s) {
         const int64_t first = starts[s] - starts[0], count = starts[s + 1] - starts[s];
-        T* const kept = slots[s] < 0 ? nullptr : op.pool.as<T>() + slots[s] * held * c;
+        T* const kept = slots[s] < 0 ? nullptr : op.pool.as<T>() + slots[s] * history * c;
         // The earlier inputs, then the new ones.
-        std::vector<T> all(static_cast<size_t>((held + count) * c), T(0.0f));
-        if (kept && lengths[s] > count) std::copy_n(kept, held * c, all.data());
+        std::vector<T> all(static_cast<size_t>((history + count) * c), T(0.0f));
+        if (kept && lengths[s] > count) std::copy_n(kept, history * c, all.data());
         for (int64_t t = 0; t < count; ++t)
-          std::copy_n(op.x.as<T>() + (first + t) * op.x.strides[0], c, all.data() + (held + t) * c);
-        const Text<T> text{all.data(), c, held + count, c, held + 1, nullptr};
+          std::copy_n(op.x.as<T>() + (first + t) * op.x.strides[0], c,
+                      all.data() + (history + t) * c);
+        const Text<T> text{all.data(), c, history + count, c, history + 1, nullptr};
         for (int64_t t = 0; t < count; ++t) {
-          convolve(text, weight, held + t, sums.data(), row.data());
+          convolve(text, weight, history + t, sums.data(), row.data());
           for (C& x : sums) x = x * sigmoid_of(x);
           narrow(sums.data(), op.out.as<T>() + (first + t) * c, c);
         }
-        if (kept) std::copy_n(all.data() + count * c, held * c, kept);
+        if (kept) std::copy_n(all.data() + count * c, history * c, kept);
       }
     });
   });
