@@ -306,6 +306,8 @@ export class RotaryAttention extends RotaryAttentionBase implements Joinable {
   readonly k_proj: Linear;
   /** Maps channels to kvHeads * headDim. */
   readonly v_proj: Linear;
+  /** From channels to gates of the results, heads * headDim, in families with them. */
+  declare readonly gate_proj?: Linear;
   /** From heads * headDim back to channels; some families have another name. */
   declare readonly o_proj: Linear;
   // Assigned after the output projection: the order of fields is the order of parameters.
@@ -320,6 +322,7 @@ export class RotaryAttention extends RotaryAttentionBase implements Joinable {
     this.q_proj = new Linear(channels, heads * headDim, { bias });
     this.k_proj = new Linear(channels, kvHeads * headDim, { bias });
     this.v_proj = new Linear(channels, kvHeads * headDim, { bias });
+    if (body.traits.gated) this.gate_proj = new Linear(channels, heads * headDim, { bias: false });
     this.addOutProjection();
     addHeadNorms(this, body);
     this.addSinks();
@@ -340,13 +343,18 @@ export class RotaryAttention extends RotaryAttentionBase implements Joinable {
     const joined = this.isJoined ? joinedLinear(x, layers, this.body.headDim) : null;
     if (joined) {
       const [q, k, v] = leading(joined, 3);
-      return { q, k, v };
+      return { q, k, v, ...this.gateOf(x) };
     }
     return shareCasts(x, () => {
       const k = this.splitHeads(this.turning(k_proj, x, this.k_norm));
       const v = this.splitHeads(this.projection(v_proj, x));
-      return { q: this.splitHeads(this.turning(q_proj, x, this.q_norm)), k, v };
+      const q = this.splitHeads(this.turning(q_proj, x, this.q_norm));
+      return { q, k, v, ...this.gateOf(x) };
     });
+  }
+
+  private gateOf(x: Tensor): Pick<ProjectedHeads, 'gate'> {
+    return this.gate_proj ? { gate: this.projection(this.gate_proj, x) } : {};
   }
 }
 

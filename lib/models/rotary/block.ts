@@ -155,7 +155,7 @@ export class RotaryBlock extends Module {
 function createAttention({ packed, perHead, latent, gated, layerKinds }: RotaryTraits) {
   if (layerKinds) return LayeredAttention;
   if (latent) return LatentAttention;
-  if (gated) return GatedAttention;
+  if (gated === true) return GatedAttention;
   if (perHead) return PerHeadAttention;
   return packed ? PackedAttention : RotaryAttention;
 }

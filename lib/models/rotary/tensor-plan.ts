@@ -127,6 +127,9 @@ function projectionStyles({ traits, latent, isFull, full }: BodySizes, path: str
   return {
     [`${path}.q_proj`]: { style: 'column', heads: 'queries' },
     [`${path}.k_proj`]: { style: 'column', heads: 'keys' },
+    ...(traits.gated === 'apart' && {
+      [`${path}.gate_proj`]: { style: 'column', heads: 'queries' } as const,
+    }),
     ...(hasValues && { [`${path}.v_proj`]: { style: 'column', heads: 'keys' } as const }),
   };
 }

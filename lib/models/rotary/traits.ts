@@ -315,8 +315,11 @@ export interface RotaryTraits {
    * stored number scales the result of a block. Default false.
    */
   readonly layerKinds?: boolean;
-  /** Whether q_proj has, for each head, its query and a gate of its result. Default false. */
-  readonly gated?: boolean;
+  /**
+   * Whether q_proj has, for each head, its query and a gate of its result. "apart": gate_proj has
+   * the gates. Default false.
+   */
+  readonly gated?: boolean | 'apart';
   /** Whether the head divides its rows by their norms. Default false. */
   readonly normalizedHead?: boolean;
   /** Default: Llama's names. */
