@@ -1,4 +1,5 @@
 // The model classes for Hugging Face folders; a new family is a line here.
+export { Afmoe, type AfmoeConfig } from './afmoe/afmoe.js';
 export { Apertus, type ApertusConfig } from './apertus/apertus.js';
 export { Arcee, type ArceeConfig } from './arcee/arcee.js';
 export { Baichuan, type BaichuanConfig } from './baichuan/baichuan.js';

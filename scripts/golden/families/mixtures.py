@@ -286,4 +286,23 @@ FAMILIES = {
             "rope": (10000.0, None),
         },
     ),
+    "afmoe": (
+        1087,
+        "AfmoeConfig",
+        "AfmoeForCausalLM",
+        {
+            **NARROW,
+            "head_dim": 6,
+            "num_hidden_layers": 3,
+            "layer_types": [*SLIDING, *SLIDING[:1]],
+            "sliding_window": 5,
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "num_shared_experts": 2,
+            "moe_intermediate_size": 8,
+            "route_scale": 1.5,
+            "mup_enabled": True,
+            "rope": (10000.0, None),
+        },
+    ),
 }
