@@ -48,7 +48,7 @@ class CpuEngine final : public Engine {
   void hand_on(const Collective& call, uint64_t tag, const std::vector<Range>& parts, void* folded);
 
   const int rank_, size_;
-  std::vector<char> scratch_;  // of the thread
+  std::vector<char> scratch_;  // used by the thread only
 
   std::mutex mutex_;                      // guards the members below, except during an exchange
   std::unique_ptr<Transport> transport_;  // null after the thread has ended

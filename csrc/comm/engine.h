@@ -48,7 +48,7 @@ struct Collective {
   DType dtype = DType::f32;
   const void* input = nullptr;
   void* output = nullptr;
-  int64_t count = 0;  // of one row
+  int64_t count = 0;  // elements of one row
   int64_t rows = 1;
   int32_t peer = 0;
   std::string purpose;  // describes the data, equal on all ranks; may be empty

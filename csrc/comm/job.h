@@ -18,7 +18,7 @@ class Job {
   struct Member {
     StoreAddress store;
     int rank, size;
-    Milliseconds timeout;  // for joining, and for each collective
+    Milliseconds timeout;  // limits joining, and each collective
   };
   using OpenEngine = std::function<std::shared_ptr<Engine>(const Rendezvous&)>;
 

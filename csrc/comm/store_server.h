@@ -51,10 +51,10 @@ class StoreServer {
     bool authenticated = false, broken = false, verdict_sent = false;
     bool write_closed = false;   // the connection no longer accepts data
     bool finished = false;       // its rank issues no more collectives
-    Clock::time_point deadline;  // for the proof, later for a waiting get
+    Clock::time_point deadline;  // of the proof; later, of a waiting get
     std::string nonce, in, out, awaited_key;
     bool waiting = false;
-    int rank = -1;  // of a client that reports progress
+    int rank = -1;  // the client's rank, if it reports progress
     Clock::time_point last_report;
     std::unordered_map<uint32_t, std::string> texts, channels;  // abbreviations in its reports
   };

@@ -14,7 +14,7 @@ namespace ds::cuda {
 template <class T>
 struct ColumnTotals {
   T* out[2];
-  int64_t columns;  // of each part
+  int64_t columns;  // columns of each part
   int64_t stride;   // length of a partial row: columns of all parts
   bool accumulate;
 };

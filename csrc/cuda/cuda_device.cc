@@ -38,7 +38,7 @@ cudaEvent_t event_of(Event& event) { return static_cast<CudaEvent&>(event).get()
 /// A pointer as a GPU sees it.
 struct Place {
   cudaMemoryType kind;  // if cudaMemoryTypeUnregistered, only the driver's copies reach it
-  void* address;        // for the GPU
+  void* address;        // the address that the GPU uses
 };
 
 Place place_of(const void* p) {

@@ -26,16 +26,16 @@ struct GemmProblem {
   int64_t rows, columns, inner, batch;
   int64_t a_row_stride, b_row_stride, out_row_stride;
   int64_t a_batch_stride, b_batch_stride, out_batch_stride;
-  DType dtype, out_dtype;  // of a and b; of out, bias and aux
+  DType dtype, out_dtype;  // dtype of a and b; dtype of out, bias and aux
   bool trans_a, trans_b;
   bool accumulate;
   bool deterministic;  // set by Gemm from the device
   uint8_t a_alignment, b_alignment, out_alignment, bias_alignment, aux_alignment;
   uint8_t reserved = 0;
   lt::Epilogue epilogue;               // aux has the layout of out
-  lt::ScaleMode a_scaling, b_scaling;  // for FP8 operands
+  lt::ScaleMode a_scaling, b_scaling;  // FP8 operands only
   GemmCodes a_codes, b_codes;
-  bool fast_accumulation;  // for FP8 operands
+  bool fast_accumulation;  // FP8 operands only
   uint8_t also_reserved[5] = {};
 
   bool operator==(const GemmProblem& other) const;
@@ -52,7 +52,7 @@ struct GemmOperands {
   const void* bias = nullptr;
   void* aux = nullptr;
   void* out = nullptr;
-  const void* a_scale = nullptr;  // for FP8 operands
+  const void* a_scale = nullptr;  // FP8 operands only
   const void* b_scale = nullptr;
 };
 

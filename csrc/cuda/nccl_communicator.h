@@ -112,7 +112,7 @@ class NcclCommunicator {
 
   mutable std::mutex state_mutex_;  // guards the members below
   std::condition_variable changed_;
-  std::deque<std::shared_ptr<CollectiveEnd>> under_way_;  // in the order of their ends
+  std::deque<std::shared_ptr<CollectiveEnd>> under_way_;  // oldest first
   std::vector<cudaEvent_t> spare_;                        // has capacity for all events
   size_t events_ = 0;
   int threads_ = 0;

@@ -5,7 +5,7 @@ namespace ds::cuda {
 
 /// The running code. All source files have the same architectures, so this holds for all kernels.
 struct RunningCode {
-  int architecture;  // of the kernels' code: 80, 90, 100 or 120
+  int architecture;  // compute capability of the code: 80, 90, 100 or 120
   bool hopper;       // code for 90a, with wgmma and setmaxnreg
 };
 

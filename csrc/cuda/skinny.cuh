@@ -27,7 +27,7 @@ struct SkinnyShape {
   static constexpr int stages = kTiles == 1 ? 6 : 3;  // steps in flight per warp
   static constexpr int ahead = kColumns > 1 ? 1 : 4;  // steps ahead of which scales are loaded
   static constexpr int blocks_per_sm = 2;
-  static constexpr int buffers = kColumns == 1 ? 2 : 1;       // for the sums of a tile
+  static constexpr int buffers = kColumns == 1 ? 2 : 1;       // buffers of a tile's sums
   static constexpr int ring = 2 * kTiles * stages * threads;  // packets
   static constexpr size_t shared_bytes =
       size_t{16} * ring + sizeof(float) * buffers * kParts * rows * (outputs + 1);

@@ -30,7 +30,7 @@ class SleepingWaits {
   Place take();
 
   std::mutex mutex_;
-  std::vector<Place> idle_;  // as many as there were threads waiting at once
+  std::vector<Place> idle_;  // as many as threads have waited at once
 };
 
 }  // namespace ds::cuda

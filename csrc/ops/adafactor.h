@@ -12,7 +12,7 @@ namespace ds {
 struct MatrixPart {
   int64_t from;
   int64_t matrices;
-  int64_t rows;     // of all matrices together
+  int64_t rows;     // rows of all matrices together
   int64_t columns;  // below 2^31
 };
 
@@ -73,7 +73,7 @@ struct AdafactorFactors {
   View column_factor;  // [matrices * columns] f32, overwritten
   View control;        // [4] f32
   MatrixPart part;     // `from` must be 0
-  double decay;        // of the second moment at this step
+  double decay;        // decay of the second moment at this step
   double eps;
 };
 
@@ -132,7 +132,7 @@ struct AdafactorScalars {
   double least_scale;  // lower bound of rms(p) in the rate, if scale_parameter is set
   double clip_threshold;
   double weight_decay;
-  double beta1;  // of the first moment, if there is one
+  double beta1;  // decay of the first moment, if there is one
   bool scale_parameter;
 };
 

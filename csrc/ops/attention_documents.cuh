@@ -93,7 +93,7 @@ struct AnyTile {
 template <int kTile, class Layout = AnyTile>
 struct MetTiles {
   static constexpr bool every = false;
-  const DocumentSpan* spans;  // of this row of the batch, or null
+  const DocumentSpan* spans;  // spans of this row of the batch, or null
   DocumentSpan block;
   int begin, end;
   Layout layout = {};

@@ -53,11 +53,11 @@ struct HopperBackwardMemory {
   T stream[Shape::stages][2][kPanels][Shape::tile][kPanel];
   T staging[Shape::consumers * 4][kWarpRows * kPanel];  // rows of a warp
   RowStatistics statistics[kByKey ? Shape::stages : 1]
-                          [kByKey ? Shape::tile : 1];  // of streamed queries
+                          [kByKey ? Shape::tile : 1];  // streamed queries
   SharedBarrier own_full, own_empty, full[Shape::stages], empty[Shape::stages];
   HopperWork work;
   HopperTile tile[Shape::stages];
-  int head[Shape::stages];               // of streamed queries
+  int head[Shape::stages];               // streamed queries
   alignas(16) int own_ids[Shape::rows];  // see hands_over_ids
   alignas(16) int tile_ids[Shape::stages][Shape::tile];
 };
@@ -202,7 +202,7 @@ struct HopperBackwardConsumer {
     const int lane = threadIdx.x % 32, own_row = work.row + first_own();
     const int row = work.row + warp_own();
     Visibility<T, kHiding> seen(args.sizes, args.filter, work.batch, work.head);
-    float lse_log2[2], delta[2];  // of owned queries
+    float lse_log2[2], delta[2];  // statistics of the owned queries
     if constexpr (!kByKey) {
       const RowStatistics* const of_head = args.statistics_of(work.batch, work.head);
 #pragma unroll

@@ -37,7 +37,7 @@ int64_t column_of(const char* name, const Op& op, int64_t row) {
 template <class C>
 struct RowFacts {
   C largest = -std::numeric_limits<C>::infinity();
-  double sum = 0;          // of all logits, if `whole`
+  double sum = 0;          // sum of all logits, if `whole`
   bool is_beaten = false;  // another class beats the target, if `whole`
 };
 

@@ -150,8 +150,8 @@ __global__ void __launch_bounds__(kFp8Threads, kFull && sizeof(T) == 2 ? 3 : 2)
     fp8_cast_kernel(Fp8Source<T> in, Fp8Codes to) {
   extern __shared__ __align__(16) unsigned char shared[];
   using Part = Fp8TilePart<T>;
-  __shared__ __align__(8) uint32_t largest[4][kFp8Tile];  // of quarters of columns
-  __shared__ float multipliers[2][kFp8Tile];              // of rows and columns
+  __shared__ __align__(8) uint32_t largest[4][kFp8Tile];  // magnitudes of quarters of columns
+  __shared__ float multipliers[2][kFp8Tile];              // multipliers of rows and columns
   const int64_t down = int64_t{blockIdx.x} / in.tiles_across;
   const int64_t across = int64_t{blockIdx.x} % in.tiles_across;
   const int64_t row = down * kFp8Tile, column = across * kFp8Tile;

@@ -34,7 +34,7 @@ struct Sequence {
   using C = compute_t<T>;
   Tokens<T> q, k, v;
   Tokens<C> decay, beta;
-  const int32_t* documents;  // of its tokens, or null
+  const int32_t* documents;  // documents of its tokens, or null
   int64_t count, d, e;
 
   /// Returns true if the state is reset at token t.

@@ -33,9 +33,9 @@ struct HopperProductShape {
 struct HopperTileWork {
   int group;
   int row, end;       // rows of out
-  int column;         // of out
+  int column;         // column of out
   int begin, length;  // rows of the group, for the weight gradient
-  int steps;          // of kDepth along the summed dim; -1 ends the launch
+  int steps;          // steps of kDepth along the summed dim; -1 ends the launch
 };
 
 /// Shared memory of a thread block. If the summed dim runs along columns, a tile is [rows][64].

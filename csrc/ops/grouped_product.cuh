@@ -37,7 +37,7 @@ struct Tile {
 /// The group of rows of tile number `index`, if each tile of rows counts `across` times.
 struct FoundGroup {
   int group;           // `groups` for rows beyond the last group
-  int64_t begin, end;  // its rows
+  int64_t begin, end;  // rows of the group
   int64_t index;       // index of the tile in the group
 };
 

@@ -28,7 +28,7 @@ struct Finish {
   T* aux;                // with the layout of out, or null
   T* out;
   int64_t total_rows, rows, columns;  // total_rows = batch * rows
-  int64_t row_stride, batch_stride;   // of out and aux
+  int64_t row_stride, batch_stride;   // strides of out and aux
   MatmulEpilogue epilogue;
   bool accumulate;
 };

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kMaxHead = 256;      // 32 lanes of 8 channels
-constexpr int kMaxTileHead = 128;  // for the kernels on tensor cores
+constexpr int kMaxTileHead = 128;  // largest head dim on tensor cores
 constexpr int64_t kMostSplits = 128;
 
 /// Properties of a kernel that determine the number of splits.

@@ -13,7 +13,7 @@ namespace ds::cuda {
 struct CodeMatrix {
   const uint32_t* packed;  // [outputs, words]
   const void* scale;       // [outputs, groups]
-  DType dtype;             // of scale
+  DType dtype;             // dtype of scale
   const uint8_t* zero;     // like scale, or null
   int64_t outputs, inputs, words, groups, group;
   int shift;  // log2 of the group size, or -1

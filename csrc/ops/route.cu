@@ -235,7 +235,7 @@ __global__ void __launch_bounds__(kThreads)
   using Packets = RoutePackets<T>;
   Packets packets;
   cluster_arrive<kCluster>();
-  float bias = 0.0f;  // of the warp's next expert
+  float bias = 0.0f;  // bias of the warp's next expert
   const auto load = [&] {
     if (a.vectors) packets.load(a, first + warp, 0, end);
     if (a.bias && first + warp < end) bias = to_float(a.bias[first + warp]);

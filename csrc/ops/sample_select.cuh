@@ -7,7 +7,7 @@
 namespace ds::cuda {
 namespace {
 
-constexpr int kThreads = 1024;  // of a block, which processes a row
+constexpr int kThreads = 1024;  // threads of a block, which processes a row
 constexpr float kOut = -INFINITY;
 
 // -------------------------------------------------------------------------------------------------

@@ -203,7 +203,7 @@ const signLevelsCodes: Record<SignLevels, number> = {
 export interface MatrixPart {
   from: number;
   matrices: number;
-  /** of all matrices together */
+  /** rows of all matrices together */
   rows: number;
   /** below 2^31 */
   columns: number;
@@ -218,7 +218,7 @@ export interface AdafactorScalars {
   leastScale: number;
   clipThreshold: number;
   weightDecay: number;
-  /** of the first moment, if there is one */
+  /** decay of the first moment, if there is one */
   beta1: number;
   scaleParameter: boolean;
 }
@@ -460,7 +460,7 @@ export interface AdafactorFactorsArgs {
   control: View;
   /** `from` must be 0 */
   part: MatrixPart;
-  /** of the second moment at this step */
+  /** decay of the second moment at this step */
   decay: number;
   eps: number;
 }

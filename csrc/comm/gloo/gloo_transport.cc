@@ -39,7 +39,7 @@ std::shared_ptr<tcp::Device> shared_device() {
   std::shared_ptr<tcp::Device> device = known.lock();
   if (!device) {
     tcp::attr where;
-    where.hostname = "127.0.0.1";  // of the sockets that listen before the connections exist
+    where.hostname = "127.0.0.1";  // sockets listen here until the connections exist
     try {
       device = std::dynamic_pointer_cast<tcp::Device>(tcp::CreateDevice(where));
     } catch (const std::system_error& error) {
