@@ -1,4 +1,4 @@
-// The evaluation room's door: loss and log-likelihoods of language models on files of rows.
+// Public API of lib/evaluation: loss and log-likelihoods of language models on files of rows.
 export {
   type Answer,
   type ChoiceEvaluation,

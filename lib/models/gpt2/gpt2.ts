@@ -314,8 +314,8 @@ export class GPT2 extends CausalLM {
   }
 
   /**
-   * models.fromPretrained() for a GPT-2 folder. `options` are this library's: dropout is 0 by
-   * default for any folder, and a save writes the folder's original value. Rejects with
+   * Loads a GPT-2 folder, as models.fromPretrained() does. `options` are this library's: dropout is
+   * 0 by default for any folder, and a save writes the folder's original value. Rejects with
    * DS_CHECKPOINT if the folder is damaged or has another model, DS_IO if it cannot be read.
    */
   static fromPretrained(dir: string, options: GPT2Options & FolderOptions = {}): Promise<GPT2> {

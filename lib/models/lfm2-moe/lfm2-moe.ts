@@ -64,10 +64,13 @@ export class Lfm2Moe extends RotaryLM {
     super(TRAITS, given);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: Lfm2MoeConfig) => new Lfm2Moe(config));
 
-  /** models.fromPretrained() for such a folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads such a folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(
     dir: string,
     options: RotaryOptions & FolderOptions = {},

@@ -55,10 +55,13 @@ export class Lfm2 extends RotaryLM {
     super(TRAITS, given);
   }
 
-  /** @internal The family of Hugging Face folders. */
+  /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: Lfm2Config) => new Lfm2(config));
 
-  /** models.fromPretrained() for such a folder. Rejects with DS_CHECKPOINT for other models. */
+  /**
+   * Loads such a folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
+   * models.
+   */
   static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Lfm2> {
     return readPretrained(dir, [Lfm2.family], options);
   }
