@@ -61,7 +61,7 @@ export function redundancyClean<Model extends Module>(
   return model;
 }
 
-/** The section of a configuration; its other keys are not validated. */
+/** Returns the section of a configuration; its other keys are not validated. */
 function sectionOf(config: string | DsConfig): CompressionSection {
   const { compression_training = {} } = readConfig(config);
   const own = { train_micro_batch_size_per_gpu: 1, compression_training };

@@ -41,7 +41,7 @@ import { runOrReport } from './engine/setup/setup-world.js';
 import { DsError } from './errors.js';
 import { CausalLM } from './models/causal-lm.js';
 import { Module } from './nn/index.js';
-import { described, modelHint } from './nn/require-module.js';
+import { describeValue, modelHint } from './nn/require-module.js';
 import type { Optimizer } from './optim/optimizer.js';
 import type { ScheduleSet } from './optim/schedule-set.js';
 import { type Pipelined, PipelineModule } from './pipe/index.js';
@@ -253,8 +253,8 @@ interface JobOptions extends ConfigurationOptions, Pick<Clients, 'distributed'> 
 }
 
 /**
- * @internal The job to train in. A single process may change its device; ranks of a job keep
- * theirs.
+ * @internal Returns the job to train in. A single process may change its device; ranks of a job
+ * keep theirs.
  */
 export async function jobOf(options: JobOptions): Promise<Distributed> {
   const { distributed, device, model } = options;
@@ -276,7 +276,7 @@ function kindOf(model: Module, { hybrid_engine: { enabled } }: ResolvedConfig) {
   throw configError('hybrid_engine.enabled', 'a CausalLM, which generates text', got);
 }
 
-/** The mesh that the model or the configuration requests, or undefined. */
+/** Returns the mesh that the model or the configuration requests, or undefined. */
 function meshWanted(
   model: Module | undefined,
   options: ConfigurationOptions,
@@ -292,7 +292,7 @@ function meshWanted(
   };
 }
 
-/** If keys ask for a plan, `config` is the first of its candidates. */
+/** Reads the configuration. If keys need a plan, `config` is the first of its candidates. */
 function readConfiguration(
   options: ConfigurationOptions,
   hiddenSize: number | undefined,
@@ -367,7 +367,7 @@ function requireModel(model: unknown): void {
     code: 'DS_ARGUMENT',
     op: 'initialize',
     expected: 'a model: an object of a class that extends nn.Module and has a forward()',
-    got: described(model),
+    got: describeValue(model),
     hint: modelHint(model),
   });
 }

@@ -15,7 +15,7 @@ export interface Catalog {
 
 type Listed = Record<keyof Catalog, [name: string, info: TensorInfo][]>;
 
-/** Equal for ranks with parts of the same tensors. */
+/** Returns a digest that is equal for ranks with parts of the same tensors. */
 export function digestOf(catalog: Catalog): string {
   return createHash('sha256')
     .update(JSON.stringify(listTensors(catalog)))

@@ -156,7 +156,7 @@ async function isDead(
   return Date.now() - status.mtimeMs > ABANDONED_MS;
 }
 
-/** Null if the file system has no locks. */
+/** Resolves with whether the lock is taken; null if the file system has no locks. */
 async function tryLock(descriptor: number): Promise<boolean | null> {
   return lockFile(descriptor).catch((error: unknown) => {
     if (error instanceof DsError && error.code === 'DS_IO') return null;

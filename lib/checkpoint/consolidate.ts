@@ -105,7 +105,7 @@ export function consolidate(
   return consolidateWithFiles(dir, out, given, []);
 }
 
-/** consolidate() to a folder that also gets copies of the files `copies`. */
+/** Runs consolidate() to a folder that also receives copies of the files `copies`. */
 export async function consolidateWithFiles(
   dir: string,
   out: string,

@@ -14,7 +14,7 @@ export function convertValues(
   { dtype, transposed }: { dtype: DType; transposed: boolean },
 ): Tensor {
   try {
-    if (transposed && values.ndim !== 2) throw noMatrix(name, values);
+    if (transposed && values.ndim !== 2) throw noMatrixError(name, values);
     const out = noGrad(() =>
       scope(() => {
         const rounded = cast(values, dtype);
@@ -29,7 +29,7 @@ export function convertValues(
   }
 }
 
-/** The largest f16 is 65504: larger weights would become infinite. */
+/** Throws DS_NONFINITE for weights that f16 cannot represent: its largest value is 65504. */
 function requireFinite(name: string, values: Tensor): void {
   const bits = values.toRaw() as Uint16Array;
   if (bits.every((half) => (half & 0x7c00) !== 0x7c00)) return;
@@ -42,7 +42,7 @@ function requireFinite(name: string, values: Tensor): void {
   });
 }
 
-function noMatrix(op: string, { shape }: Tensor): DsError {
+function noMatrixError(op: string, { shape }: Tensor): DsError {
   return new DsError({
     code: 'DS_CHECKPOINT',
     op,

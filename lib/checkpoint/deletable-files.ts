@@ -39,20 +39,21 @@ export async function requireReplaceable(path: string, called = path): Promise<b
 }
 
 async function requireCheckpoint(path: string, status: Stats, called: string): Promise<void> {
-  if (status.isSymbolicLink()) throw notOurs(called, 'a symbolic link');
-  if (!status.isDirectory()) throw notOurs(called, status.isFile() ? 'a file' : 'something else');
+  if (status.isSymbolicLink()) throw notOursError(called, 'a symbolic link');
+  if (!status.isDirectory())
+    throw notOursError(called, status.isFile() ? 'a file' : 'something else');
   const found = (await readdir(path)).sort();
   const ownFileNames = await ownFiles(path);
   if (ownFileNames === null) {
     const what = found.length === 0 ? 'an empty folder' : `a folder with ${formatNames(found)}`;
-    throw notOurs(called, what);
+    throw notOursError(called, what);
   }
   const others = found.filter((name) => !ownFileNames.has(name));
   if (others.length > 0)
-    throw notOurs(called, `a checkpoint with ${formatNames(others)} in it besides`);
+    throw notOursError(called, `a checkpoint with ${formatNames(others)} in it besides`);
 }
 
-/** Null if it does not exist. */
+/** Returns the status of a file; null if it does not exist. */
 async function statusOf(path: string): Promise<Stats | null> {
   return lstat(path).catch((error: NodeJS.ErrnoException) => {
     if (error.code === 'ENOENT') return null;
@@ -105,7 +106,7 @@ function formatNames(names: readonly string[]): string {
   return names.slice(0, SHOWN).join(', ') + (more > 0 ? ` and ${more} more` : '');
 }
 
-function notOurs(op: string, got: string): DsError {
+function notOursError(op: string, got: string): DsError {
   return new DsError({
     code: 'DS_CHECKPOINT',
     op,

@@ -33,10 +33,10 @@ export interface PartNumber {
 
 const modelOf = (model: number): string => `mp_rank_${String(model).padStart(2, '0')}`;
 
-/** The weights of all data ranks of a share. The first one writes them. */
+/** Returns the weights of all data ranks of a share. The first one writes them. */
 export const modelFile = (model: number): string => `${modelOf(model)}_model_states.safetensors`;
 
-/** The weights of one data rank. */
+/** Returns the weights of one data rank. */
 export const modelShardFile = ({ data, model }: PartNumber): string =>
   `zero_pp_rank_${data}_${modelOf(model)}_model_states.safetensors`;
 

@@ -10,7 +10,7 @@ import { type CheckpointWorld, onAllRanks } from './world.js';
 /** Throws DS_IO if the disk of `folder` has less than `bytes` free. */
 export function requireSpace(folder: string, bytes: number): void {
   const { free } = diskOf(folder);
-  if (bytes > free) throw tooLarge(folder, bytes, free, 1);
+  if (bytes > free) throw tooLargeError(folder, bytes, free, 1);
 }
 
 /**
@@ -31,11 +31,11 @@ export async function requireSpaceTogether(
     const here = claims.filter((claim) => claim.disk === disk);
     const wanted = here.reduce((sum, item) => sum + item.bytes, 0);
     const free = Math.max(...here.map((item) => item.free));
-    if (wanted > free) throw tooLarge(folder, wanted, free, here.length);
+    if (wanted > free) throw tooLargeError(folder, wanted, free, here.length);
   }
 }
 
-function tooLarge(folder: string, bytes: number, free: number, ranks: number): DsError {
+function tooLargeError(folder: string, bytes: number, free: number, ranks: number): DsError {
   return new DsError({
     code: 'DS_IO',
     op: `write to ${folder}`,

@@ -6,7 +6,7 @@ import { isObject } from '../runtime/is-object.js';
 /** Default hint. */
 const DAMAGED = 'The checkpoint is damaged or incomplete: load another tag.';
 
-/** The error of a part of a checkpoint that contradicts the rest. */
+/** Returns the error of a part of a checkpoint that contradicts the rest. */
 export function damagedError(op: string, expected: string, got: string): DsError {
   return new DsError({ code: 'DS_CHECKPOINT', op, expected, got, hint: DAMAGED });
 }
@@ -56,12 +56,12 @@ export class Fields {
     throw this.bad(name, `a whole number${bound}`, value);
   }
 
-  /** A whole number from 0. */
+  /** Returns an integer from 0. */
   count(value: unknown, name: string): number {
     return this.integer(value, name, 0);
   }
 
-  /** A number in the range of f32, at least `min`. */
+  /** Returns a number in the range of f32, at least `min`. */
   number(value: unknown, name: string, min = -MAX_F32): number {
     if (typeof value === 'number' && value >= min && value <= MAX_F32) return value;
     throw this.bad(name, min === -MAX_F32 ? 'a finite number' : `a number from ${min}`, value);

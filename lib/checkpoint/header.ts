@@ -168,7 +168,7 @@ function parseEntry(
   return { name, dtype, shape, start, end, ...(code && { code }) };
 }
 
-/** The error for a tensor of another dtype. */
+/** Returns the error for a tensor of another dtype. */
 export function unreadDType(location: string, dtype: unknown): DsError {
   const hint = NOT_READ.includes(dtype) ? UNREAD : DAMAGED;
   return damagedError(location, [...DTYPES.keys()].join(', '), formatField(dtype), hint);

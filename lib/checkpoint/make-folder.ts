@@ -7,9 +7,10 @@ import { syncPath } from '../runtime/file.js';
 import { orDsError } from './file-error.js';
 
 /**
- * Like mkdir -p, also if other processes create the same folders. Each new folder is synced into
- * its parent. Rejects as mkdir does, or with DS_IO. Node's own `recursive` retries for ever if an
- * existing folder rejects new entries with ENOENT, as /proc and automounted folders do.
+ * Creates a folder as mkdir -p does, also if other processes create the same folders. Each new
+ * folder is synced into its parent. Rejects as mkdir does, or with DS_IO. Node's own `recursive`
+ * retries for ever if an existing folder rejects new entries with ENOENT, as /proc and automounted
+ * folders do.
  */
 export async function makeFolder(path: string): Promise<void> {
   const failure = await mkdir(path).then(

@@ -133,7 +133,7 @@ export function parseManifest(text: string, location: string): StoredManifest {
   const id = seal?.[1];
   if (id === undefined || id !== digest(body)) throw damagedOrOld(text, location);
   const value = parseJson(`${body}}`, location);
-  if (!isRead(value.format)) throw otherFormat(location, value);
+  if (!isRead(value.format)) throw otherFormatError(location, value);
   const reader = new Fields(location);
   const files = fileRecords(reader, reader.objects(value.files, 'files'));
   const ranks = reader.objects(value.ranks, 'ranks');
@@ -285,14 +285,14 @@ function damagedOrOld(text: string, location: string): DsError {
   try {
     const value = parseJson(text, location);
     if (!isRead(value.format) && typeof value.format === 'number')
-      return otherFormat(location, value);
+      return otherFormatError(location, value);
   } catch {
     // The error below reports the damage.
   }
   return damagedError(location, 'contents that match the digest in the file', 'changed contents');
 }
 
-function otherFormat(op: string, { format, library }: JsonObject): DsError {
+function otherFormatError(op: string, { format, library }: JsonObject): DsError {
   return new DsError({
     code: 'DS_CHECKPOINT',
     op,

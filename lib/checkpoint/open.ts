@@ -1,7 +1,7 @@
 // Opens and verifies a checkpoint, then reads it part by part from its files.
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
-import { type Box, canonical, intersect, isInside, wholeBox } from '../runtime/box.js';
+import { type Box, canonical, intersectRanges, isInside, wholeBox } from '../runtime/box.js';
 import type { InputFile } from '../runtime/input-file.js';
 import { required } from '../runtime/required.js';
 import { describe, numel } from '../runtime/view.js';
@@ -143,7 +143,7 @@ export class Checkpoint {
     }
     const range = canonical(shape, wanted);
     for (const part of record.parts) {
-      if (!intersect(part, range)) continue;
+      if (!intersectRanges(part, range)) continue;
       const payload = await this.payload(part.file);
       const entry = requireEntry(payload, name, record, part);
       await readPart(payload.file, { entry, range: part }, range, into);
@@ -199,7 +199,7 @@ async function openFiles(dir: string, requested: string | null): Promise<Files> 
     tag,
     manifest,
     files,
-    idNow: async () => manifestId(await locate(dir, tag)),
+    currentIds: async () => manifestId(await locate(dir, tag)),
     close: async () => {
       for (const file of files) await file.close();
     },

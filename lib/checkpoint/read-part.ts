@@ -4,7 +4,7 @@ import {
   type Box,
   type BoxRange,
   boxesOf,
-  intersect,
+  intersectRanges,
   isSameBox,
   partsOf,
   positionIn,
@@ -43,7 +43,7 @@ export async function readPart(
   wanted: BoxRange,
   into: Tensor,
 ): Promise<void> {
-  const both = intersect(stored, wanted);
+  const both = intersectRanges(stored, wanted);
   if (!both) return;
   if (isSameBox(stored.box, wanted.box)) {
     const [from, to] = [both.from - stored.from, both.from - wanted.from];

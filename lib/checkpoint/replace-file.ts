@@ -10,7 +10,7 @@ import { orDsError } from './file-error.js';
 /** Names of incomplete files of replaceFile(). The file of a dead process stays. */
 const DRAFT = /^\..+\.[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
 
-/** Whether an interrupted replaceFile() may have left a file of this name. */
+/** Returns whether an interrupted replaceFile() may have left a file of this name. */
 export const isUnfinishedFile = (name: string): boolean => DRAFT.test(name);
 
 /** Writes `path`; see replaceBy(). */

@@ -28,7 +28,7 @@ export async function retain(draft: Draft, keep: number): Promise<void> {
   for (const tag of old) await removeTag(draft, tag).catch(warnOfOthers);
 }
 
-/** The new checkpoint is complete, so the failure only warns. */
+/** Warns of a failed deletion: the new checkpoint is complete. */
 function warnOfOthers(error: unknown): void {
   if (!(error instanceof DsError) || error.code !== 'DS_CHECKPOINT') throw error;
   const text = `keepLast leaves a checkpoint as it is. ${error.message}`;

@@ -173,7 +173,7 @@ class Writer {
     this.offset += head.length + ranges.reduce((sum, range) => sum + range.bytes, 0);
   }
 
-  /** The staging memory must outlive the running write. */
+  /** Frees the staging memory after the running write. */
   async dispose(): Promise<void> {
     await this.writing.catch(() => {});
     for (const stage of this.staging) stage?.release();

@@ -82,7 +82,7 @@ const BOX = /\[(\d{1,16}:\d{1,16}(?:,\d{1,16}:\d{1,16}){1,31})\]$/;
 export function rangeOf({ name, shape, box, from = 0, tensor }: Shard): BoxRange {
   const range = { box: box ?? wholeBox(shape), from, numel: tensor.numel };
   if (!isInside(range.box, shape) || from + tensor.numel > numel(range.box.shape)) {
-    throw unfit(`"${name}" inside [${shape.join(', ')}]`, describeRange(range));
+    throw unfitError(`"${name}" inside [${shape.join(', ')}]`, describeRange(range));
   }
   return canonical(shape, range);
 }
@@ -115,7 +115,7 @@ interface EntryName {
   range: { from: number; to: number } | null;
 }
 
-/** The reverse of entryName(). */
+/** Parses the result of entryName(). */
 export function parseEntryName(entry: string): EntryName {
   const range = RANGE.exec(entry);
   const rest = range ? entry.slice(0, range.index) : entry;
@@ -156,10 +156,10 @@ export function requireNames(shards: readonly Shard[]): void {
   for (const shard of shards) {
     const { name, shape } = shard;
     if (RANGE.test(name) || BOX.test(name)) {
-      throw unfit('a name that does not end in [from:to]', `"${name}"`);
+      throw unfitError('a name that does not end in [from:to]', `"${name}"`);
     }
     const entry = entryName(name, shape, rangeOf(shard));
-    if (seen.has(entry)) throw unfit('a different name for every tensor', `"${entry}" twice`);
+    if (seen.has(entry)) throw unfitError('a different name for every tensor', `"${entry}" twice`);
     seen.add(entry);
   }
 }
@@ -190,6 +190,6 @@ function describeRange({ box, from, numel: count }: BoxRange): string {
   return `elements ${from} to ${from + count} of ${location}`;
 }
 
-function unfit(expected: string, got: string): DsError {
+function unfitError(expected: string, got: string): DsError {
   return new DsError({ code: 'DS_CHECKPOINT', op: 'save', expected, got });
 }

@@ -48,7 +48,7 @@ export async function writeTogether(
   try {
     const [folder] = await onAllRanks(world, 'making the file', async () => {
       requirePath('save16bitModel', dir);
-      if (typeof file !== 'string' || !isPlainName(file)) throw notAName(file);
+      if (typeof file !== 'string' || !isPlainName(file)) throw notNameError(file);
       if (world.rank !== 0) return null;
       await requireWeights(join(dir, file));
       draft = await begin(absolutePath(dir), 'export');
@@ -164,7 +164,7 @@ function pathTaken(op: string): DsError {
   });
 }
 
-function notAName(file: unknown): DsError {
+function notNameError(file: unknown): DsError {
   const op = 'save16bitModel file';
   const got = JSON.stringify(file) ?? typeof file;
   return argumentError(op, 'a file name', got);

@@ -9,8 +9,8 @@ import { type CheckpointWorld, onAllRanks } from './world.js';
 export interface OpenedFiles {
   /** Identifies their state. */
   readonly id: string;
-  /** The id of the files that have these names now. */
-  idNow(): Promise<string>;
+  /** Returns the id of the files that have these names now. */
+  currentIds(): Promise<string>;
   close(): Promise<void>;
 }
 
@@ -61,7 +61,7 @@ async function attemptAt<T extends OpenedFiles>(
   let opened: T | null = null;
   try {
     opened = await open();
-    if ((await opened.idNow()) === opened.id) return { opened };
+    if ((await opened.currentIds()) === opened.id) return { opened };
     await opened.close();
     return { error: replacedError(location), moving: true };
   } catch (error) {

@@ -26,7 +26,7 @@ interface Flaw {
  */
 export function findFlaw(shape: readonly number[], ranges: readonly BoxRange[]): Flaw | null {
   const tiles: Box[] = [];
-  for (const group of byBox(ranges)) {
+  for (const group of groupByBox(ranges)) {
     const joined = joinedOf(group);
     if ('kind' in joined) return joined;
     for (const range of joined) tiles.push(...boxesOf(range));
@@ -34,7 +34,7 @@ export function findFlaw(shape: readonly number[], ranges: readonly BoxRange[]):
   return findTilingFlaw(wholeBox(shape), tiles);
 }
 
-function byBox(ranges: readonly BoxRange[]): Iterable<BoxRange[]> {
+function groupByBox(ranges: readonly BoxRange[]): Iterable<BoxRange[]> {
   const groups = new Map<string, BoxRange[]>();
   let last: BoxRange[] | undefined;
   for (const range of ranges) {
@@ -143,12 +143,12 @@ function findPairFlaw({ box, tiles }: Region): Flaw | null {
     }
   }
   let rest = [box];
-  for (const tile of sorted) rest = rest.flatMap((box) => without(box, tile));
+  for (const tile of sorted) rest = rest.flatMap((box) => subtractBoxes(box, tile));
   return rest[0] ? { kind: 'missing', element: rest[0].offset } : null;
 }
 
 /** Returns `box` without `other`. */
-function without(box: Box, other: Box): Box[] {
+function subtractBoxes(box: Box, other: Box): Box[] {
   const both = intersectBoxes(box, other);
   if (!both) return [box];
   const parts: Box[] = [];

@@ -72,7 +72,7 @@ export class WeightFiles {
    */
   static async open(path: string, hasCodes = false): Promise<WeightFiles> {
     const found = await stat(path).catch((cause: Error) => {
-      throw absent(path, cause);
+      throw absentError(path, cause);
     });
     const open = found.isDirectory()
       ? () => openFolder(path, hasCodes)
@@ -80,7 +80,9 @@ export class WeightFiles {
     return new WeightFiles(path, await openSteadily(soloWorld, path, open));
   }
 
-  /** The tensors of an open GGUF file, which close() closes. `config` describes their model. */
+  /**
+   * Returns the tensors of an open GGUF file, which close() closes. `config` describes their model.
+   */
   static ofGguf(file: GgufFile, config: JsonObject): WeightFiles {
     const contents = { config, files: [file], homes: homesOf(file), close: () => file.close() };
     return new WeightFiles(file.path, contents);
@@ -147,12 +149,12 @@ async function openSingle(path: string, hasCodes: boolean): Promise<Contents & O
 
 async function openFolder(path: string, hasCodes: boolean): Promise<Contents & OpenedFiles> {
   const names = await readdir(path).catch((cause: Error) => {
-    throw absent(path, cause);
+    throw absentError(path, cause);
   });
   const texts = () => textsOf(path, names.includes(INDEX_FILE));
   const [config, index] = await texts();
   const isWhole = names.includes(WEIGHTS_FILE);
-  if (!index && !isWhole) throw noWeights(path, names);
+  if (!index && !isWhole) throw noWeightsError(path, names);
   const listed = index ? filesOf(path, index.value) : [];
   const used = isWhole && !listed.includes(WEIGHTS_FILE) ? null : index;
   const opened = await openAll(path, used ? listed : [WEIGHTS_FILE], hasCodes);
@@ -193,7 +195,7 @@ function contentsOf(
 ): Contents & OpenedFiles {
   return {
     id: idOf(texts),
-    idNow: async () => idOf(await textsNow()),
+    currentIds: async () => idOf(await textsNow()),
     config: texts[0]?.value ?? null,
     files,
     homes,
@@ -246,7 +248,7 @@ function parseObject(text: string, path: string): JsonObject {
   throw damagedError(path, 'a JSON object', 'another JSON value');
 }
 
-/** The names of the files in an index. */
+/** Returns the names of the files in an index. */
 function filesOf(path: string, { weight_map: map }: JsonObject): string[] {
   const location = `${path}/${INDEX_FILE}`;
   if (!isObject(map)) {
@@ -315,7 +317,7 @@ function homesOf(file: TensorFile): Map<string, Home> {
 }
 
 /** Returns DS_IO for an existing path that cannot be read. */
-function absent(op: string, cause: Error): unknown {
+function absentError(op: string, cause: Error): unknown {
   if (!isMissingPath(cause)) return asDsError(cause, op);
   return new DsError({
     code: 'DS_CHECKPOINT',
@@ -326,24 +328,24 @@ function absent(op: string, cause: Error): unknown {
   });
 }
 
-function noWeights(op: string, files: readonly string[]): DsError {
+function noWeightsError(op: string, files: readonly string[]): DsError {
   const expected = `${WEIGHTS_FILE} or ${INDEX_FILE}`;
-  const refusal = (got: string, hint: string): DsError =>
+  const refusedError = (got: string, hint: string): DsError =>
     new DsError({ code: 'DS_CHECKPOINT', op, expected, got, hint });
   if (files.includes(LATEST) || files.includes(MANIFEST)) {
     const hint = 'Use engine.loadCheckpoint(), or `ds export` the checkpoint first.';
-    return refusal('a checkpoint of an engine', hint);
+    return refusedError('a checkpoint of an engine', hint);
   }
   if (files.includes('adapter_config.json')) {
     const hint =
       'Open its model first, then call peft.loadAdapter(model, folder). To store both in one folder, call peft.merge(model), peft.unload(model) and nn.saveWeights(model, dir).';
-    return refusal('an adapter of PEFT', hint);
+    return refusedError('an adapter of PEFT', hint);
   }
   const other = files.find((name) => name.endsWith('.safetensors'));
-  if (other) return refusal(other, 'Pass the file itself if it has another name.');
+  if (other) return refusedError(other, 'Pass the file itself if it has another name.');
   const pickled = files.find((name) => /\.(bin|pt|pth)$/.test(name));
   const got = pickled ? `${pickled}, a pickle of PyTorch` : 'neither';
-  return refusal(got, 'In Python: model.save_pretrained(dir, safe_serialization=True).');
+  return refusedError(got, 'In Python: model.save_pretrained(dir, safe_serialization=True).');
 }
 
 function damagedError(op: string, expected: string, got: string): DsError {

@@ -29,7 +29,7 @@ export async function onAllRanks<Data extends JsonData<Data>>(
   label: string,
   body: () => Promise<Data>,
 ): Promise<Data[]> {
-  const ownOutcome = await outcomeOf(label, body);
+  const ownOutcome = await runStep(label, body);
   const outcomes = (await world.exchange(label, ownOutcome.reported).catch((error: unknown) => {
     throw ownOutcome.failed ? ownOutcome.error : error;
   })) as Report<Data>[];
@@ -47,7 +47,7 @@ type Failure = Record<'op' | 'expected' | 'got' | 'hint', string>;
 
 type Outcome = { reported: JsonObject } & ({ failed: false } | { failed: true; error: unknown });
 
-async function outcomeOf(step: string, body: () => Promise<unknown>): Promise<Outcome> {
+async function runStep(step: string, body: () => Promise<unknown>): Promise<Outcome> {
   try {
     return { reported: { value: (await body()) as JsonValue }, failed: false };
   } catch (thrown) {

@@ -239,7 +239,7 @@ function view(
 }
 
 function tablesOf({ starts, counts }: ChunkSegments, device: Device): Tables {
-  const list = (values: readonly number[]): Tensor =>
+  const listRows = (values: readonly number[]): Tensor =>
     held(() => Tensor.from(BigInt64Array.from(values, BigInt), { device }));
-  return { starts: list(starts), counts: list(counts) };
+  return { starts: listRows(starts), counts: listRows(counts) };
 }

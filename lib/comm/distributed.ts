@@ -12,7 +12,7 @@ import { required } from '../runtime/required.js';
 import { scope, Tensor } from '../tensor/index.js';
 import type { CommsLogger } from './comms-logger.js';
 import { INIT_OPTIONS, type InitOptions, resolveSettings } from './join-settings.js';
-import { announceMesh, Mesh, meshOf, otherMesh, requireMesh } from './mesh.js';
+import { announceMesh, findOtherMesh, Mesh, meshOf, requireMesh } from './mesh.js';
 import { MeshShape } from './mesh-shape.js';
 import { ProcessGroup } from './process-group.js';
 
@@ -210,12 +210,12 @@ async function join(options: InitOptions): Promise<Distributed> {
       await job.set(HOME_KEY, server ? 'rank 0' : 'another process');
       await job.set(NAME_KEY, randomBytes(8).toString('hex'));
     }
-    const network: Network = { ...noNetwork(device, timeout), job, server };
+    const network: Network = { ...noNetworkError(device, timeout), job, server };
     const world = await openGroup(network, 'world', everyone, rank);
     network.name = await job.get(NAME_KEY, 0);
     network.endsWithFirst = (await job.get(HOME_KEY, 0)) === 'rank 0';
     joined = new Distributed(world, localRank, shape, network);
-    other = await otherMesh(job, worldSize);
+    other = await findOtherMesh(job, worldSize);
   } catch (error) {
     job?.close();
     server?.stop();
@@ -237,10 +237,10 @@ const REFUSED_MS = 15_000;
 /** Returns a job with this process only. Its collectives are copies; it opens no connection. */
 export function aloneOn(device: Device, { localRank = 0, timeout = 600_000 } = {}): Distributed {
   const world = new ProcessGroup('world', [0], 0, device, new SoloGroup());
-  return new Distributed(world, localRank, MeshShape.over(1), noNetwork(device, timeout));
+  return new Distributed(world, localRank, MeshShape.over(1), noNetworkError(device, timeout));
 }
 
-const noNetwork = (device: Device, timeout: number): Network => ({
+const noNetworkError = (device: Device, timeout: number): Network => ({
   job: null,
   server: null,
   device,

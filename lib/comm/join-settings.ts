@@ -66,9 +66,14 @@ interface JoinSettings {
 /** Throws DS_ARGUMENT for invalid numbers, and for several ranks without a secret; DS_DEVICE. */
 export function resolveSettings(options: InitOptions): JoinSettings {
   const env = jobEnvironment();
-  const worldSize = whole('worldSize', options.worldSize ?? env.worldSize ?? 1, 1, 2 ** 20);
-  const rank = whole('rank', options.rank ?? env.rank ?? 0, 0, worldSize - 1);
-  const localRank = whole('localRank', options.localRank ?? env.localRank ?? rank, 0, 2 ** 20);
+  const worldSize = requireWhole('worldSize', options.worldSize ?? env.worldSize ?? 1, 1, 2 ** 20);
+  const rank = requireWhole('rank', options.rank ?? env.rank ?? 0, 0, worldSize - 1);
+  const localRank = requireWhole(
+    'localRank',
+    options.localRank ?? env.localRank ?? rank,
+    0,
+    2 ** 20,
+  );
   const secret = options.secret ?? env.secret ?? '';
   if (worldSize > 1 && secret === '') {
     throw new DsError({
@@ -86,7 +91,7 @@ export function resolveSettings(options: InitOptions): JoinSettings {
     worldSize,
     localRank,
     host: options.masterAddr ?? env.masterAddr ?? '127.0.0.1',
-    port: whole('masterPort', options.masterPort ?? env.masterPort ?? 29500, 1, 65535),
+    port: requireWhole('masterPort', options.masterPort ?? env.masterPort ?? 29500, 1, 65535),
     secret,
     timeout: minutes * 60_000,
     serve: options.serveStore ?? rank === 0,
@@ -94,12 +99,12 @@ export function resolveSettings(options: InitOptions): JoinSettings {
   };
 }
 
-function chooseDevice(wanted: string | Device, localRank: number): Device {
-  if (wanted !== 'auto' && wanted !== 'cuda') return findDevice(wanted);
-  return findDevice(localDevice(wanted, localRank, probeGpus().deviceCount));
+function chooseDevice(requested: string | Device, localRank: number): Device {
+  if (requested !== 'auto' && requested !== 'cuda') return findDevice(requested);
+  return findDevice(localDevice(requested, localRank, probeGpus().deviceCount));
 }
 
-function whole(name: string, value: number | string, low: number, high: number): number {
+function requireWhole(name: string, value: number | string, low: number, high: number): number {
   const number = typeof value === 'string' && value.trim() === '' ? Number.NaN : Number(value);
   if (Number.isInteger(number) && number >= low && number <= high) return number;
   throw invalid(name, `a whole number from ${low} to ${high}`, value);
@@ -122,10 +127,10 @@ function invalid(name: string, expected: string, got: number | string): DsError 
  * index is the local rank modulo the visible GPUs. Opening a group fails if two ranks share a GPU.
  */
 export function localDevice(
-  wanted: 'auto' | 'cuda',
+  requested: 'auto' | 'cuda',
   localRank: number,
   visibleGpus: number,
 ): string {
   if (visibleGpus > 0) return `cuda:${localRank % visibleGpus}`;
-  return wanted === 'auto' ? 'cpu' : wanted;
+  return requested === 'auto' ? 'cpu' : requested;
 }

@@ -19,11 +19,13 @@ export interface JointGroups {
 
 /** A call that all ranks of its groups make. */
 export class JointCall {
-  private readonly begun: ReadonlyMap<ProcessGroup, number>;
+  private readonly issuedBefore: ReadonlyMap<ProcessGroup, number>;
 
   /** The ranks of `groups` make the call. */
   constructor(private readonly groups: JointGroups) {
-    this.begun = new Map(ofSeveral(groups.perhaps).map((group) => [group, group.issued]));
+    this.issuedBefore = new Map(
+      groupsOfSeveral(groups.perhaps).map((group) => [group, group.issued]),
+    );
   }
 
   /**
@@ -32,8 +34,8 @@ export class JointCall {
    */
   giveUp(error: unknown): void {
     const { always } = this.groups;
-    const started = [...this.begun].filter(([{ issued }, before]) => issued !== before);
-    const all = new Set([...ofSeveral(always), ...started.map(([group]) => group)]);
+    const started = [...this.issuedBefore].filter(([{ issued }, before]) => issued !== before);
+    const all = new Set([...groupsOfSeveral(always), ...started.map(([group]) => group)]);
     for (const group of all) group.giveUp(reportOf(error));
   }
 }
@@ -64,7 +66,7 @@ export async function jointlyAsync<Result>(
 }
 
 /** Returns the groups of several ranks. */
-export const ofSeveral = (groups: readonly (ProcessGroup | null)[] = []): ProcessGroup[] =>
+export const groupsOfSeveral = (groups: readonly (ProcessGroup | null)[] = []): ProcessGroup[] =>
   groups.filter((group) => group !== null).filter(({ size }) => size > 1);
 
 /** Returns the text of an error for other ranks. Never throws. */

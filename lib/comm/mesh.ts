@@ -82,10 +82,10 @@ export function meshOf(
   }
 }
 
-/** A rank's key in the store for its mesh. */
+/** Returns a rank's key in the store for its mesh. */
 const keyOf = (rank: number): string => `mesh/${rank}`;
 
-/** Reports the mesh of meshOf(). otherMesh() of every rank reads it. */
+/** Reports the mesh of meshOf(). findOtherMesh() of every rank reads it. */
 export async function announceMesh(job: Job, rank: number, reported: string): Promise<void> {
   await job.set(keyOf(rank), reported);
 }
@@ -94,7 +94,7 @@ export async function announceMesh(job: Job, rank: number, reported: string): Pr
  * Returns the error for every rank if one has another mesh than rank 0. All ranks report their mesh
  * before they open a group.
  */
-export async function otherMesh(job: Job, worldSize: number): Promise<DsError | null> {
+export async function findOtherMesh(job: Job, worldSize: number): Promise<DsError | null> {
   const first = await job.get(keyOf(0), 0);
   for (let rank = 1; rank < worldSize; ++rank) {
     const other = await job.get(keyOf(rank), 0);
@@ -111,13 +111,13 @@ export async function otherMesh(job: Job, worldSize: number): Promise<DsError | 
 }
 
 /** Throws DS_ARGUMENT unless the job has this mesh. */
-export function requireMesh(shape: MeshShape, wanted: MeshShape): void {
-  if (String(shape) === String(wanted)) return;
+export function requireMesh(shape: MeshShape, expected: MeshShape): void {
+  if (String(shape) === String(expected)) return;
   throw new DsError({
     code: 'DS_ARGUMENT',
     op: 'initDistributed mesh',
     expected: `${shape}, the mesh of the joined job`,
-    got: String(wanted),
+    got: String(expected),
     hint: 'Pass the mesh to the first initDistributed(), or destroy() the job first.',
   });
 }

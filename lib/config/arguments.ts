@@ -48,7 +48,7 @@ export function parseConfigArguments(argv: readonly string[]): ParsedArguments {
   for (let i = 0; i < argv.length; ++i) {
     const word = argv[i] as string;
     if (word === '--') return { args, rest: [...rest, ...argv.slice(i)] };
-    const [flag = '', inline] = split(word);
+    const [flag = '', inline] = splitOption(word);
     const name = flag.replaceAll('-', '_').replace(/^__/, '--');
     if (name === '--deepspeed' || name === '--deepscale') args.deepspeed = true;
     else if (name === '--deepspeed_config' || name === '--deepscale_config') {
@@ -60,8 +60,8 @@ export function parseConfigArguments(argv: readonly string[]): ParsedArguments {
   return { args, rest };
 }
 
-/** "--name=value" to its two parts. */
-function split(word: string): [flag: string, value?: string] {
+/** Splits "--name=value" into its two parts. */
+function splitOption(word: string): [flag: string, value?: string] {
   const equals = word.startsWith('--') ? word.indexOf('=') : -1;
   return equals < 0 ? [word] : [word.slice(0, equals), word.slice(equals + 1)];
 }

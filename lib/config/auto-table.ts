@@ -49,7 +49,7 @@ export const PLANNED = [
   'zero_optimization.offload_param.device',
 ] as const;
 
-/** Whether the plan fills "auto" at the dotted path. */
+/** Returns whether the plan fills "auto" at the dotted path. */
 export const asksPlan = (path: string): boolean => PLANNED.some((item) => item === path);
 
 /** Source of one key. */
@@ -141,11 +141,11 @@ const TABLE: Partial<Record<string, AutoRow>> = {
   ),
 };
 
-/** Whether it depends on the stage how the dotted path is filled. */
+/** Returns whether the ZeRO stage determines how the dotted path is filled. */
 export const isOfStage = (path: string): boolean =>
   TABLE[path.replace('.stage3_', '.')]?.stage !== undefined;
 
-/** The row of a dotted path for a configuration with ZeRO `stage`. */
+/** Returns the row of a dotted path for a configuration with ZeRO `stage`. */
 export function rowOf(path: string, stage: unknown): AutoRow | undefined {
   const row = TABLE[path.replace('.stage3_', '.')];
   return row?.stage === undefined || row.stage === Number(stage) ? row : undefined;

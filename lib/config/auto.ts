@@ -12,7 +12,7 @@ import {
 import { canonicalOptimizer, coerceValue } from './coerce.js';
 import { formatConfigValue, type SourceLocation } from './config-error.js';
 import { renameKeys } from './deprecated.js';
-import { byLocation, Draft } from './draft.js';
+import { compareLocations, Draft } from './draft.js';
 import { dottedPath, type Path, readDocument } from './parse.js';
 import { plannedKeys } from './planned-keys.js';
 import { isSection, lists, type Schema, type Section } from './schema.js';
@@ -156,7 +156,7 @@ function fill(draft: Draft, sources: AutoSources, later: boolean): Unfilled[] {
   return unfilled.filter(({ path }) => !leavesToDerive(draft, path));
 }
 
-/** A global batch size without a micro-batch size follows from the samples of one device. */
+/** Fills a global batch size without a micro-batch size from the samples of one device. */
 function fillBatch({ value, made }: Draft, { training: given }: AutoSources): void {
   const { train_batch_size: total, train_micro_batch_size_per_gpu: micro } = value;
   const samples = given?.perDeviceBatchSize;
@@ -176,7 +176,7 @@ function leavesToDerive({ value }: Draft, path: Path): boolean {
   return true;
 }
 
-/** "auto" is a declared choice, or any text. */
+/** Returns whether "auto" is a declared choice of a key, or the key accepts any text. */
 function hasOwnMeaning(schema: Schema): boolean {
   return !schema.dsAuto && (lists(schema, 'auto') || schema.type === 'string');
 }
@@ -246,7 +246,7 @@ function findMismatches(
     const line = `${name}${at}: expected ${formatConfigValue(wanted)} (${row.argument}), got ${formatConfigValue(section[key])}`;
     found.push({ path, location, line });
   });
-  return found.toSorted(byLocation);
+  return found.toSorted(compareLocations);
 }
 
 /** Puts in the training's batch sizes, clipping, and a precision that it switches on. */
@@ -264,7 +264,9 @@ function supply(draft: Draft, sources: AutoSources): void {
   }
 }
 
-/** The section of that name; a new one if it is missing, null if the value is not a section. */
+/**
+ * Returns the section of that name; a new one if it is missing, null if the value is not a section.
+ */
 function sectionOf({ value }: Draft, name: string): Section | null {
   const section = value[name] ?? {};
   return isSection(section) ? section : null;

@@ -31,7 +31,7 @@ export function coerceValues(draft: Draft): void {
   draft.visit(({ section, key, path, schema }) => {
     const value = section[key];
     const name = dottedPath(path);
-    if (schema.dsAnyCase || schema.dsSpellings) section[key] = respell(value, schema);
+    if (schema.dsAnyCase || schema.dsSpellings) section[key] = canonicalSpelling(value, schema);
     else if (name === 'steps_per_print' && isInfinite(value)) section[key] = null;
     else if (typeof value === 'boolean' && NEVER_BOOLEAN.includes(name)) return;
     else {
@@ -75,14 +75,14 @@ function withDeclaredCase(value: unknown, names: readonly unknown[]): unknown {
   return names.find(same) ?? value;
 }
 
-/** The value that another case or spelling stands for. */
-function respell(value: unknown, { enum: names = [], ...schema }: Schema): unknown {
+/** Returns the value that another case or spelling stands for. */
+function canonicalSpelling(value: unknown, { enum: names = [], ...schema }: Schema): unknown {
   const { dsAnyCase, dsSpellings = {} } = schema;
   const name = dsAnyCase ? withDeclaredCase(value, [...names, ...Object.keys(dsSpellings)]) : value;
   return typeof name === 'string' && Object.hasOwn(dsSpellings, name) ? dsSpellings[name] : name;
 }
 
-/** Accelerate's way of saying never. */
+/** Returns whether a value stands for infinity, as Accelerate writes it. */
 function isInfinite(value: unknown): boolean {
   if (typeof value === 'string') return /^(inf|infinity)$/i.test(value);
   return value === Number.POSITIVE_INFINITY;

@@ -19,7 +19,7 @@ interface Group {
   readonly related_modules: readonly (readonly string[])[] | null;
 }
 
-/** The groups of the techniques that are on. */
+/** Returns the groups of the techniques that are on. */
 function groupsIn(section: Section): { path: readonly string[]; group: Group }[] {
   return TECHNIQUES.filter((name) => section[name].shared_parameters.enabled).flatMap((name) =>
     Object.entries(section[name].different_groups).map(([group, value]) => ({
@@ -29,8 +29,8 @@ function groupsIn(section: Section): { path: readonly string[]; group: Group }[]
   );
 }
 
-/** The first violation that `find` returns for `items`. */
-function firstOf<Item>(
+/** Returns the first violation that `find` returns for `items`. */
+function findFirst<Item>(
   items: readonly Item[],
   find: (item: Item) => Violation | null,
 ): Violation | null {
@@ -43,7 +43,7 @@ function firstOf<Item>(
 
 /** Source: DeepSpeed asserts that the key exists. */
 const hasGroups: Rule = ({ compression_training: section }) =>
-  firstOf(TECHNIQUES, (name) => {
+  findFirst(TECHNIQUES, (name) => {
     const { shared_parameters: shared, different_groups: groups } = section[name];
     if (!shared.enabled || Object.keys(groups).length > 0) return null;
     const hint = 'Add a group: { "NAME": { "params": { .. }, "modules": [ .. ] } }.';
@@ -52,7 +52,7 @@ const hasGroups: Rule = ({ compression_training: section }) =>
   });
 
 const patternsAreExpressions: Rule = ({ compression_training: section }) =>
-  firstOf(groupsIn(section), ({ path, group }) => {
+  findFirst(groupsIn(section), ({ path, group }) => {
     const { modules, related_modules: related } = group;
     const patterns = [[modules].flat(), ...(related ?? [])].flat();
     const wrong = patterns.find((pattern) => pattern !== '*' && !isExpression(pattern));
@@ -71,7 +71,7 @@ function isExpression(text: string): boolean {
 
 /** modules and related_modules have equal lengths: DeepSpeed drops entries without a partner. */
 const relatedModulesPairUp: Rule = ({ compression_training: section }) =>
-  firstOf(groupsIn(section), ({ path, group: { modules, related_modules: related } }) => {
+  findFirst(groupsIn(section), ({ path, group: { modules, related_modules: related } }) => {
     const count = [modules].flat().length;
     if (!related || related.length === count) return null;
     const expected = `${count} lists, one for each entry of modules`;
@@ -83,7 +83,7 @@ const relatedModulesPairUp: Rule = ({ compression_training: section }) =>
 const bitsCanBeReached: Rule = ({ compression_training: { weight_quantization: section } }) => {
   const { shared_parameters: shared, different_groups: groups } = section;
   if (!shared.enabled) return null;
-  return firstOf(Object.entries(groups), ([name, { params }]) => {
+  return findFirst(Object.entries(groups), ([name, { params }]) => {
     const path = [SECTION, 'weight_quantization', 'different_groups', name, 'params'];
     const { start_bits: start, target_bits: target } = params;
     if (start < target) {

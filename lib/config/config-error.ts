@@ -27,7 +27,7 @@ export class ConfigError extends DsError {
 
   constructor(fields: ConfigErrorFields) {
     const { path, file, location, ...rest } = fields;
-    super({ code: 'DS_CONFIG', op: whereabouts(file, location, path) || 'config', ...rest });
+    super({ code: 'DS_CONFIG', op: formatLocation(file, location, path) || 'config', ...rest });
     this.path = path;
     this.file = file;
     this.location = location;
@@ -35,10 +35,10 @@ export class ConfigError extends DsError {
 }
 
 /**
- * The first of several errors. Its hint adds `guesses`, and the number of other errors with
+ * Returns the first of several errors. Its hint adds `guesses`, and the number of other errors with
  * `where`, the way to see them.
  */
-export function firstOf(
+export function firstError(
   errors: readonly ConfigError[],
   where: string,
   guesses: readonly string[] = [],
@@ -51,8 +51,8 @@ export function firstOf(
   return new ConfigError({ path, file, location, expected, got, cause, hint });
 }
 
-/** "ds_config.json:12:5: zero_optimization.stage"; parts that are missing are left out. */
-export function whereabouts(
+/** Returns "ds_config.json:12:5: zero_optimization.stage", without parts that are unknown. */
+export function formatLocation(
   file: string | null,
   location: SourceLocation | null,
   path: string,
@@ -64,13 +64,13 @@ export function whereabouts(
 /** Characters of a text, and items of a list, that a message shows. */
 const [SHOWN_LENGTH, SHOWN_ITEMS] = [200, 8];
 
-/** `text`, or the beginning of a long one with its length. */
-export function excerpt(text: string): string {
+/** Returns `text`, or the beginning of a long text with its length. */
+export function shorten(text: string): string {
   if (text.length <= SHOWN_LENGTH) return text;
   return `${text.slice(0, SHOWN_LENGTH)}... (${text.length} characters)`;
 }
 
-/** `value` as a message shows it, in bounded length; an inline configuration may hold anything. */
+/** Formats a value for a message, in bounded length: an inline configuration may be of any size. */
 export function formatConfigValue(value: unknown): string {
   if (ArrayBuffer.isView(value)) return `a ${value.constructor.name}`;
   if (Array.isArray(value)) {
@@ -81,5 +81,5 @@ export function formatConfigValue(value: unknown): string {
     return `an object with ${Object.keys(value).length} keys`;
   }
   if (typeof value === 'function') return 'a function';
-  return typeof value === 'string' ? JSON.stringify(excerpt(value)) : excerpt(String(value));
+  return typeof value === 'string' ? JSON.stringify(shorten(value)) : shorten(String(value));
 }

@@ -65,7 +65,7 @@ const sharesEvenly: Rule = (config) => {
 
 export const curriculumRules: readonly Rule[] = [hasASchedule, beginsWithTokens, sharesEvenly];
 
-/** Source: DeepSpeed, which gives the same warning. */
+/** Returns advice for lengths that are no multiples of 8. Source: DeepSpeed's warning. */
 function slowLengths(scheduled: Scheduled): Advice | null {
   const found = completeSchedule(scheduled);
   const step = found && stepOf(found);

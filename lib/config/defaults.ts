@@ -2,8 +2,8 @@
 import { configSchema, isSection, resolveSchema, type Schema, type Section } from './schema.js';
 
 /**
- * A copy of `value` with the defaults of all current keys. A missing or null section with a section
- * as default is filled as well.
+ * Returns a copy of `value` with the defaults of all current keys. A missing or null section with a
+ * section as default is filled as well.
  */
 export function withDefaults(value: Section, schema: Schema = configSchema): Section {
   const out: Section = { ...value };
@@ -26,9 +26,7 @@ export function withDefaults(value: Section, schema: Schema = configSchema): Sec
   return out;
 }
 
-/**
- * Default of overlap_comm: true at stage 3, as in DeepSpeed.
- */
+/** Sets the default of overlap_comm: true at stage 3, as in DeepSpeed. */
 export function deriveOverlap(value: Section): boolean {
   const zero = value.zero_optimization;
   if (!isSection(zero) || (zero.overlap_comm ?? null) !== null) return false;

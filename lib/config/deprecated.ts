@@ -115,13 +115,15 @@ function replaceDeprecated(draft: Draft, { section, path, key, schema }: Depreca
   draft.noteMove(from, to);
 }
 
-/** A path from the top of the file, or from the section that holds the old key. */
+/** Returns a path from the top of the file, or from the section that holds the old key. */
 function target(draft: Draft, path: string, section: Path): Path {
   const parts = path.split('.');
   return propertyOf(draft.schema, required(parts[0])) ? parts : [...section, ...parts];
 }
 
-/** The section of the last key of `path`, created if missing; null if a value is in the way. */
+/**
+ * Returns the section of the last key of `path`, created if missing; null if a value is in the way.
+ */
 function sectionAt(root: Section, path: Path): [holder: Section | null, name: string] {
   let section = root;
   for (const key of path.slice(0, -1)) {

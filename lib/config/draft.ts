@@ -1,5 +1,5 @@
-// A configuration during resolution: its values, their origins, errors and notices.
-import { ConfigError, type SourceLocation, whereabouts } from './config-error.js';
+// Draft: a configuration during resolution, with the origins of values, errors and notices.
+import { ConfigError, formatLocation, type SourceLocation } from './config-error.js';
 import { type ConfigDocument, dottedPath, type Path } from './parse.js';
 import {
   configSchema,
@@ -29,9 +29,9 @@ export interface Notice {
   readonly text: string;
 }
 
-/** "ds_config.json:3:5: fp16.enabled has no effect: ..." */
+/** Returns a notice as "ds_config.json:3:5: fp16.enabled has no effect: ...". */
 export function noticeLine({ file, location, path, text }: Notice): string {
-  return `${whereabouts(file, location, path)}${path === '' ? ':' : ''} ${text}`;
+  return `${formatLocation(file, location, path)}${path === '' ? ':' : ''} ${text}`;
 }
 
 interface Refusal {
@@ -50,7 +50,7 @@ interface Site {
 }
 
 /** Orders by line and column; without locations, keeps the order. */
-export function byLocation(
+export function compareLocations(
   a: { location: SourceLocation | null },
   b: { location: SourceLocation | null },
 ): number {
@@ -83,7 +83,7 @@ export class Draft {
     this.moves.push({ to: dottedPath(to), from: this.pathInFile(from) });
   }
 
-  /** The path of `path`'s value in the user's file. */
+  /** Returns the path in the user's file of the value at `path`. */
   pathInFile(path: Path): Path {
     for (let length = path.length; length > 0; --length) {
       const move = this.moves.find(({ to }) => to === dottedPath(path.slice(0, length)));

@@ -54,7 +54,7 @@ function isTrue({ value: { elasticity }, schema }: Draft, key: string): boolean 
   return property !== undefined && coerceValue(value, property) === true;
 }
 
-/** The batch for the ranks that the section expects. */
+/** Returns the batch for the ranks that the section expects. */
 export function elasticBatch(section: Elasticity): ElasticBatch | Violation {
   const flaw = flaws.map((find) => find(section)).find((found) => found !== null);
   if (flaw) return flaw;
@@ -63,7 +63,7 @@ export function elasticBatch(section: Elasticity): ElasticBatch | Violation {
     min: Math.max(1, Math.floor(section.min_gpus / node)),
     max: Math.floor(section.max_gpus / node),
   };
-  const found = mostShared(section, Math.floor(largestBatch(section) / perNode), nodes);
+  const found = chooseSharedBatch(section, Math.floor(largestBatch(section) / perNode), nodes);
   if (found.ranks.length === 0) {
     return {
       path: ['elasticity', 'min_gpus'],
@@ -75,11 +75,11 @@ export function elasticBatch(section: Elasticity): ElasticBatch | Violation {
   return { batch: found.batch * perNode, ranks: found.ranks.map((count) => count * perNode) };
 }
 
-/** The batch sizes of `ranks` data ranks. */
+/** Returns the batch sizes of `ranks` data ranks. */
 export function elasticTriad(section: Elasticity, ranks: number): Triad | Violation {
   const shared = elasticBatch(section);
   if ('path' in shared) return shared;
-  const batch = shared.ranks.includes(ranks) ? shared.batch : ownBatch(section, ranks);
+  const batch = shared.ranks.includes(ranks) ? shared.batch : findOwnBatch(section, ranks);
   if (batch === null) {
     const isStrict = section.version === 0.1;
     return {
@@ -106,7 +106,7 @@ export function elasticTriad(section: Elasticity, ranks: number): Triad | Violat
  * Batch size of version 0.2 for a number of ranks that does not divide the common batch: the
  * largest (or smallest) batch that one micro-batch size fills. Null if there is none.
  */
-function ownBatch(section: Elasticity, ranks: number): number | null {
+function findOwnBatch(section: Elasticity, ranks: number): number | null {
   if (section.version === 0.1) return null;
   const max = largestBatch(section);
   const batches = microsOf(section)
@@ -121,7 +121,7 @@ function ownBatch(section: Elasticity, ranks: number): number | null {
  * largest batches up to `max` that are a highly composite multiple of a micro-batch size, or of
  * the least common multiple of all. On a tie, the preferred one wins.
  */
-function mostShared(
+function chooseSharedBatch(
   section: Elasticity,
   max: number,
   range: { min: number; max: number },
@@ -167,7 +167,7 @@ function commonMultiple(sizes: readonly number[], max: number): number {
   }, 1);
 }
 
-/** "1, 2, 3, ... 96 (12 numbers)" */
+/** Returns numbers as text: "1, 2, 3, ... 96 (12 numbers)". */
 function formatCounts(counts: readonly number[]): string {
   if (counts.length <= 24) return counts.join(', ');
   return `${counts.slice(0, 23).join(', ')}, ... ${counts.at(-1)} (${counts.length} numbers)`;
@@ -178,7 +178,7 @@ function microsOf({ micro_batch_sizes: sizes }: Elasticity): number[] {
   return [...new Set(sizes)].sort((a, b) => a - b);
 }
 
-/** NaN without the key: comparisons with it are false, and lacksSizes reports the key. */
+/** NaN without the key: comparisons with it are false, and missingSizes reports the key. */
 const smallest = (section: Elasticity): number => microsOf(section)[0] ?? Number.NaN;
 
 const largestBatch = (section: Elasticity): number => section.max_train_batch_size ?? Number.NaN;
@@ -193,7 +193,7 @@ const dataRanksOfNode = (section: Elasticity): number =>
 type Flaw = (section: Elasticity) => Violation | null;
 
 /** Source: DeepSpeed, which raises ElasticityConfigError. */
-const lacksSizes: Flaw = ({ max_train_batch_size: max, micro_batch_sizes: sizes }) => {
+const missingSizes: Flaw = ({ max_train_batch_size: max, micro_batch_sizes: sizes }) => {
   const key = max === null ? 'max_train_batch_size' : 'micro_batch_sizes';
   if (max !== null && sizes !== null && sizes.length > 0) return null;
   return {
@@ -258,7 +258,7 @@ const overfills: Flaw = (section) => {
 };
 
 const flaws: readonly Flaw[] = [
-  lacksSizes,
+  missingSizes,
   hasNoRange,
   sharesModelsWithoutNodes,
   cutsModelsByNodes,

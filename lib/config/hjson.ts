@@ -1,6 +1,6 @@
 // A reader of Hjson, the superset of JSON that DeepSpeed reads, which keeps the location of every
 // key. Grammar: https://hjson.github.io/syntax.html
-import { excerpt } from './config-error.js';
+import { shorten } from './config-error.js';
 import { TextLines } from './text-lines.js';
 
 /** A value and its start; an object keeps its members in order, with duplicates. */
@@ -56,7 +56,7 @@ const WORDS = new Map<string, boolean | null>([
 /** Python's words for them. */
 const OF_PYTHON: Partial<Record<string, string>> = { True: 'true', False: 'false', None: 'null' };
 
-/** The hint for `text`, a string without quotes. */
+/** Returns the hint for `text`, a string without quotes. */
 export function quotingHint(text: string): string {
   const [, value] = /^(-?\d[\w.+-]*|true|false|null)\s+["']/.exec(text) ?? [];
   if (value !== undefined) return `Write a comma after ${value}.`;
@@ -76,7 +76,7 @@ export function parseHjson(text: string): HjsonNode | null {
   return readHjson(text).root;
 }
 
-/** parseHjson() with the oddities of the text. */
+/** Parses as parseHjson() does; also returns the irregularities of the text. */
 export function readHjson(text: string): { root: HjsonNode | null; oddities: LikelyMistakes } {
   const reader = new Reader(text);
   return { root: reader.document(), oddities: reader };
@@ -148,7 +148,7 @@ class Reader implements LikelyMistakes {
       const at = this.at;
       const key = this.key(end);
       this.skipBlank();
-      if (this.char() !== ':') throw this.unexpectedError(`":" after the key "${excerpt(key)}"`);
+      if (this.char() !== ':') throw this.unexpectedError(`":" after the key "${shorten(key)}"`);
       ++this.at;
       members.push({ key, offset: at, value: this.value() });
     }
@@ -187,7 +187,7 @@ class Reader implements LikelyMistakes {
     return found;
   }
 
-  /** A number, true, false or null if that is all up to a separator; else the line as a string. */
+  /** Returns the number, true, false or null up to a separator; else the line as a string. */
   private word(offset: number): HjsonNode {
     if ('{}[],:'.includes(this.char())) throw this.unexpectedError('a value');
     const token = this.token();
@@ -203,7 +203,7 @@ class Reader implements LikelyMistakes {
     return { kind: 'scalar', offset, value: text, unquoted: true };
   }
 
-  /** Up to a separator, a comment or the end of the line. */
+  /** Reads the text up to a separator, a comment or the end of the line. */
   private token(): string {
     const start = this.at;
     this.match(/[^,}\]#/\r\n]*/y);
@@ -251,7 +251,7 @@ class Reader implements LikelyMistakes {
     return escaped;
   }
 
-  /** ''' ... ''': loses the indentation of its opening quotes, and the last line break. */
+  /** Reads ''' ... ''', without the indentation of its opening quotes and the last line break. */
   private lines(): string {
     const start = this.at;
     const indent = this.textLines.at(start).column - 1;
@@ -298,7 +298,7 @@ class Reader implements LikelyMistakes {
     return found;
   }
 
-  /** "" at the end. */
+  /** Returns the present character; "" at the end. */
   private char(): string {
     return this.text.charAt(this.at);
   }
@@ -313,7 +313,7 @@ class Reader implements LikelyMistakes {
     if (this.runaway && '{}[]'.includes(this.char())) {
       const { offset, text } = this.runaway;
       const wanted = 'a string without brackets, or quotes around it';
-      return new HjsonError(offset, wanted, `"${excerpt(text)}"`, quotingHint(text));
+      return new HjsonError(offset, wanted, `"${shorten(text)}"`, quotingHint(text));
     }
     return new HjsonError(this.at, expected, this.describeChar());
   }

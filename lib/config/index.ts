@@ -7,10 +7,10 @@ import { requireInteger } from '../runtime/require-number.js';
 import { type AutoSources, fillAuto, fillKnownAuto } from './auto.js';
 import { readAutocast } from './autocast.js';
 import { canonicalOptimizer, coerceValues } from './coerce.js';
-import { ConfigError, firstOf } from './config-error.js';
+import { ConfigError, firstError } from './config-error.js';
 import { deepFreeze, deriveOverlap, deriveParams, withDefaults } from './defaults.js';
 import { renameKeys } from './deprecated.js';
-import { byLocation, Draft, type Notice, noticeLine } from './draft.js';
+import { compareLocations, Draft, type Notice, noticeLine } from './draft.js';
 import { type Elasticity, elasticTriad, yieldToElasticity } from './elasticity.js';
 import { type Origins, originsOf } from './origins.js';
 import { type ConfigDocument, readDocument } from './parse.js';
@@ -32,7 +32,7 @@ import { checkSchema } from './validate.js';
 export type { DsConfig, ResolvedConfig } from '../../types/config.js';
 export { type AutoSources, resolveAuto } from './auto.js';
 export { asksPlan } from './auto-table.js';
-export { ConfigError, type SourceLocation, whereabouts } from './config-error.js';
+export { ConfigError, formatLocation, type SourceLocation } from './config-error.js';
 export { type Notice, type NoticeKind, noticeLine } from './draft.js';
 export { type Origin, type Origins, originLine } from './origins.js';
 
@@ -83,7 +83,7 @@ export function readConfig(source: string | DsConfig): DsConfig {
   return readDocument(source).value as DsConfig;
 }
 
-/** readConfig() with the names and types that are obeyed: 2 where a number is written "2". */
+/** Reads as readConfig() does, with current names and coerced types: 2 for a number written "2". */
 export function readTyped(source: string | DsConfig): DsConfig {
   const draft = new Draft(readDocument(source));
   canonicalOptimizer(draft);
@@ -109,29 +109,31 @@ export function resolveConfig(source: string | DsConfig, env: ConfigEnvironment)
   requireInteger('resolveConfig worldSize', environment.worldSize, 1);
   const report = checkConfig(source, environment);
   if (report.config) return report.config;
-  throw refusal(report);
+  throw firstErrorOf(report);
 }
 
 /** Guesses for unknown keys that one error shows. */
 const MAX_GUESSES = 3;
 
-/** The first error. A misspelled key may be its cause, so it names unknown keys with a guess. */
-function refusal({ errors, notices }: ConfigReport): ConfigError {
+/**
+ * Returns the first error. It names unknown keys with a guess: a misspelled key may be its cause.
+ */
+function firstErrorOf({ errors, notices }: ConfigReport): ConfigError {
   const guessed = notices.filter(
     ({ kind, text }) => kind === 'unknown' && text.includes('Did you mean'),
   );
   const guesses = guessed.slice(0, MAX_GUESSES).map(({ path, text }) => `${path} ${text}`);
-  return firstOf(errors, '`ds validate` lists them all.', guesses);
+  return firstError(errors, '`ds validate` lists them all.', guesses);
 }
 
-/** resolveConfig without throwing: all errors of the stage that found any, notices and origins. */
+/** Resolves without throwing: returns all errors of the first failing pass, notices and origins. */
 export function checkConfig(source: string | DsConfig, env: ConfigEnvironment): ConfigReport {
   return reportOrErrors(() => checkDocument(readDocument(source), env));
 }
 
 const NO_CONFIG = { config: null, origins: null, left: null } as const;
 
-/** The report of `body`, or of the ConfigError that it throws. */
+/** Returns the report of `body`, or of the ConfigError that it throws. */
 function reportOrErrors(body: () => ConfigReport): ConfigReport {
   try {
     return body();
@@ -142,7 +144,7 @@ function reportOrErrors(body: () => ConfigReport): ConfigReport {
 }
 
 function checkDocument(document: ConfigDocument, env: ConfigEnvironment): ConfigReport {
-  const { keys, ways } = leftToPlan(document, false);
+  const { keys, ways } = planChoices(document, false);
   const isLeft = keys.size > 0 && env.autoLater === true;
   return isLeft ? checkWays(document, env, { keys, ways }) : check(copyOf(document), env, null);
 }
@@ -166,7 +168,7 @@ export function checkSearch(source: string | DsConfig, env: ConfigEnvironment): 
     const [first] = reports as [ConfigReport, ...ConfigReport[]];
     if (errors.length === 0) return first;
     const unique = new Map(errors.map((error) => [error.message, error]));
-    const sorted = [...unique.values()].toSorted(byLocation);
+    const sorted = [...unique.values()].toSorted(compareLocations);
     return { ...NO_CONFIG, notices: first.notices, errors: sorted };
   });
   return { ...report, choices };
@@ -189,15 +191,15 @@ export function plannedConfigs(
   env: ConfigEnvironment,
 ): PlannedConfigs | null {
   const document = readDocument(source);
-  const { keys, ways } = leftToPlan(document, true);
+  const { keys, ways } = planChoices(document, true);
   if (keys.size === 0) return null;
   const reports = ways.map((way) => check(copyOf(document), env, way));
   const [first, ...others] = reports.flatMap(({ config }) => config ?? []);
   if (first) return { keys, configs: [first, ...others] };
-  throw refusal(leastRefused(reports));
+  throw firstErrorOf(fewestErrors(reports));
 }
 
-/** A draft takes over the values of its document. */
+/** Copies the draft: the copy takes over the values of its document. */
 function copyOf(document: ConfigDocument): ConfigDocument {
   return { ...document, value: copyValue(document.value) as Section };
 }
@@ -209,8 +211,8 @@ function copyValue(value: unknown): unknown {
   return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, copyValue(item)]));
 }
 
-/** The keys of the plan and their possible values: see waysToFill(). */
-function leftToPlan(document: ConfigDocument, isFull: boolean): WaysOfPlan {
+/** Returns the keys of the plan and their possible values: see waysToFill(). */
+function planChoices(document: ConfigDocument, isFull: boolean): WaysOfPlan {
   const draft = new Draft(copyOf(document));
   renameKeys(draft);
   const keys = plannedKeys(draft);
@@ -233,7 +235,7 @@ function checkWays(
   const reports = ways.map((way) => check(copyOf(document), env, way));
   const fine = reports.filter(({ config }) => config !== null);
   const [first] = fine;
-  if (!first?.config) return leastRefused(reports);
+  if (!first?.config) return fewestErrors(reports);
   const isShared = (notice: Notice): boolean =>
     fine.every(({ notices }) => notices.some((item) => noticeLine(item) === noticeLine(notice)));
   const draft = new Draft(copyOf(document));
@@ -242,16 +244,16 @@ function checkWays(
     draft.note('auto', key.split('.'), 'is left to be filled by the plan of initialize().');
   }
   const ownNotices = draft.notices.filter(({ kind }) => kind === 'auto');
-  const notices = [...first.notices.filter(isShared), ...ownNotices].toSorted(byLocation);
+  const notices = [...first.notices.filter(isShared), ...ownNotices].toSorted(compareLocations);
   const config = deepFreeze({ ...first.config, notices: notices.map(noticeLine) });
   return { ...first, config, notices, left: new Set([...first.left, ...keys]) };
 }
 
-function leastRefused(reports: readonly ConfigReport[]): ConfigReport {
+function fewestErrors(reports: readonly ConfigReport[]): ConfigReport {
   return reports.reduce((min, report) => (report.errors.length < min.errors.length ? report : min));
 }
 
-/** Without a `way` of the plan, its keys have their defaults. */
+/** Checks a draft. Without a `way` of the plan, the plan's keys have their defaults. */
 function check(
   document: ConfigDocument,
   env: ConfigEnvironment,
@@ -282,7 +284,7 @@ function check(
   }
   const param = deriveParams(values, draft.value);
   if (param) draft.made.set(`optimizer.params.${param.key}`, { from: 'derived', of: param.of });
-  const notices = draft.notices.toSorted(byLocation);
+  const notices = draft.notices.toSorted(compareLocations);
   const config = deepFreeze({ ...values, notices: notices.map(noticeLine) });
   const origins = originsOf(values, draft, draft.value);
   return { config: checkedAs<ResolvedConfig>(config), origins, left, errors: [], notices };
@@ -299,11 +301,14 @@ function fillIn(draft: Draft, { auto = {}, autoLater = false, worldSize }: Confi
 }
 
 function failure({ errors, notices }: Draft): ConfigReport {
-  const sorted = { errors: errors.toSorted(byLocation), notices: notices.toSorted(byLocation) };
+  const sorted = {
+    errors: errors.toSorted(compareLocations),
+    notices: notices.toSorted(compareLocations),
+  };
   return { config: null, origins: null, left: null, ...sorted };
 }
 
-/** The three batch sizes; refuses sizes that do not fit together. */
+/** Returns the three batch sizes; refuses sizes that do not fit together. */
 function completeTriad(draft: Draft, worldSize: number): Triad | null {
   const elasticity = elasticityOf(draft);
   if (elasticity) return chooseTriad(draft, elasticity, worldSize);
@@ -329,7 +334,7 @@ function elasticityOf({ value }: Draft): Elasticity | null {
   return elasticity.enabled ? elasticity : null;
 }
 
-/** The batch sizes that elasticity chooses; sizes of the training must equal them. */
+/** Returns the batch sizes that elasticity chooses; sizes of the training must equal them. */
 function chooseTriad(draft: Draft, elasticity: Elasticity, ranks: number): Triad | null {
   const triad = elasticTriad(elasticity, ranks);
   if ('path' in triad) {

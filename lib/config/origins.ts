@@ -1,5 +1,5 @@
 // The source of each value of a resolved configuration.
-import { whereabouts } from './config-error.js';
+import { formatLocation } from './config-error.js';
 import type { Draft } from './draft.js';
 import { dottedPath, type Path } from './parse.js';
 import { isSection, type Section } from './schema.js';
@@ -37,11 +37,11 @@ function originOf(draft: Draft, path: Path, given: boolean): Origin {
   if (made) return made;
   if (!given) return { from: 'default' };
   const { path: name, file, location } = draft.where(path);
-  const at = file && whereabouts(file, location, '');
+  const at = file && formatLocation(file, location, '');
   return name === dottedPath(path) ? { from: 'file', at } : { from: 'file', at, name };
 }
 
-/** "ds_config.json:3:5", "default", "derived from ...". */
+/** Returns an origin as text: "ds_config.json:3:5", "default", "derived from ...". */
 export function originLine(origin: Origin): string {
   if (origin.from === 'default') return 'default';
   if (origin.from !== 'file') return `${origin.from}: ${origin.of}`;

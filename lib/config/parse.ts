@@ -4,7 +4,7 @@
 import { closeSync, constants, fstatSync, openSync, readSync, type Stats } from 'node:fs';
 import { leading } from '../runtime/required.js';
 import { errorMessage } from '../runtime/system-error.js';
-import { ConfigError, excerpt, type SourceLocation } from './config-error.js';
+import { ConfigError, type SourceLocation, shorten } from './config-error.js';
 import {
   HjsonError,
   type HjsonNode,
@@ -67,7 +67,8 @@ export function readDocument(source: unknown, name = 'ds_config.json'): ConfigDo
 }
 
 /**
- * The text behind a base64 string that holds a JSON object; null for anything else, such as a path.
+ * Returns the text behind a base64 string that holds a JSON object; null for anything else, such as
+ * a path.
  */
 function decodeBase64(source: string): string | null {
   const compact = source.trim();
@@ -86,7 +87,7 @@ function readText(file: string, name: string): string {
     }
     throw problem(null, {
       expected: `the path of a readable ${name}`,
-      got: excerpt(errorMessage(cause)),
+      got: shorten(errorMessage(cause)),
       hint: 'Check the path; it is relative to the working directory.',
       cause,
     });
@@ -106,7 +107,7 @@ export function parseConfig(text: string, file: string): ConfigDocument {
   return {
     value: toValue(root) as Section,
     file,
-    location: (path) => lines.at(tree.nearest(path)),
+    location: (path) => lines.at(tree.nearestOffset(path)),
     unquoted: (path) => {
       const node = tree.at(path);
       return node?.kind === 'scalar' && node.unquoted;
@@ -115,7 +116,7 @@ export function parseConfig(text: string, file: string): ConfigDocument {
   };
 }
 
-/** One remark for all comments with keys, and one for all missing commas. */
+/** Returns one remark for all comments with keys, and one for all missing commas. */
 function syntaxRemarks(
   root: HjsonNode & { kind: 'object' },
   { swallowing, withoutComma }: LikelyMistakes,
@@ -138,7 +139,7 @@ function syntaxRemarks(
 
 function shortList(items: readonly string[]): string {
   const more = items.length - MAX_LISTED;
-  return [...items.slice(0, MAX_LISTED).map(excerpt), ...(more > 0 ? [`${more} more`] : [])].join(
+  return [...items.slice(0, MAX_LISTED).map(shorten), ...(more > 0 ? [`${more} more`] : [])].join(
     ', ',
   );
 }
@@ -176,8 +177,8 @@ class NodeTree {
     return path.reduce<HjsonNode | null>((node, key) => node && this.child(node, key), this.root);
   }
 
-  /** The offset of the key at `path`, or of the closest one around it that exists. */
-  nearest(path: Path): number {
+  /** Returns the offset of the key at `path`, or of the closest one around it that exists. */
+  nearestOffset(path: Path): number {
     let node = this.root;
     let offset = node.offset;
     for (const key of path) {
@@ -211,7 +212,7 @@ function toValue(node: HjsonNode): unknown {
   return Object.fromEntries(node.members.map(({ key, value }) => [key, toValue(value)]));
 }
 
-/** One error for all keys that are given twice, at any depth. */
+/** Adds one error for all keys that are set twice, at any depth. */
 function refuseDuplicates(root: HjsonNode, lines: TextLines, file: string): void {
   const found: { path: string; location: SourceLocation; first: SourceLocation }[] = [];
   const visit = (node: HjsonNode, path: Path): void => {
@@ -234,7 +235,7 @@ function refuseDuplicates(root: HjsonNode, lines: TextLines, file: string): void
     .slice(0, MAX_LISTED)
     .map(
       ({ path, location, first }) =>
-        `"${excerpt(path)}" at ${lineColumn(location)} (first at ${lineColumn(first)})`,
+        `"${shorten(path)}" at ${lineColumn(location)} (first at ${lineColumn(first)})`,
     );
   if (found.length > MAX_LISTED) listed.push(`${found.length - MAX_LISTED} more`);
   const [{ path, location }] = leading(found, 1);
@@ -252,12 +253,12 @@ class Copier {
   private count = 0;
 
   /**
-   * A deep copy; an undefined property is an absent one. Throws DS_CONFIG for an object in itself,
-   * and for parts that repeat without end.
+   * Returns a deep copy; an undefined property is an absent one. Throws DS_CONFIG for an object in
+   * itself, and for parts that repeat without end.
    */
   copy(value: unknown, path: Path): unknown {
     if (path.length > MAX_DEPTH) {
-      throw tooMuch(
+      throw tooLargeError(
         path,
         `at most ${MAX_DEPTH} levels of nesting`,
         'more levels (an object may contain itself)',
@@ -275,11 +276,12 @@ class Copier {
 
   private take(values: number, path: Path): void {
     this.count += values;
-    if (this.count > MAX_VALUES) throw tooMuch(path, `at most ${MAX_VALUES} values`, 'more values');
+    if (this.count > MAX_VALUES)
+      throw tooLargeError(path, `at most ${MAX_VALUES} values`, 'more values');
   }
 }
 
-function tooMuch(path: Path, expected: string, got: string): ConfigError {
+function tooLargeError(path: Path, expected: string, got: string): ConfigError {
   const where = dottedPath(path.slice(0, 3));
   return new ConfigError({ path: where, file: null, location: null, expected, got });
 }
@@ -300,9 +302,9 @@ class UnfitFile extends Error {
 }
 
 /**
- * The text of `file`, without a byte order mark. Opening never waits (for a writer of a pipe) and
- * reading ends at MAX_BYTES (of a device or of a file that grows). Throws UnfitFile, and errors of
- * the file system.
+ * Returns the text of `file`, without a byte order mark. Opening never waits (for a writer of a
+ * pipe) and reading ends at MAX_BYTES (of a device or of a file that grows). Throws UnfitFile, and
+ * errors of the file system.
  */
 function readConfigText(file: string): string {
   const handle = openSync(file, constants.O_RDONLY | constants.O_NONBLOCK);

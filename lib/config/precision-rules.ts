@@ -15,7 +15,7 @@ const onePrecision: Rule = ({ fp16, bf16 }) =>
       }
     : null;
 
-/** The initial loss scale must lie in its range. */
+/** Returns a violation unless the initial loss scale lies in its range. */
 const initialScaleAboveMinimum: Rule = ({ fp16 }) =>
   fp16.enabled && fp16.loss_scale === 0 && 2 ** fp16.initial_scale_power < fp16.min_loss_scale
     ? {

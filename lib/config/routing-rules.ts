@@ -11,7 +11,7 @@ function sectionOf({ data_efficiency: section }: ResolvedValues) {
   return ltd?.enabled ? ltd : null;
 }
 
-const missing = (...path: string[]): Violation => ({
+const findMissing = (...path: string[]): Violation => ({
   path: [...PATH, ...path],
   expected: 'a value, because random_ltd is on',
   got: 'none',
@@ -21,14 +21,14 @@ const missing = (...path: string[]): Violation => ({
 const hasRequiredKeys: Rule = (config) => {
   const ltd = sectionOf(config);
   if (!ltd) return null;
-  if (!ltd.random_ltd_layer_id?.length) return missing('random_ltd_layer_id');
+  if (!ltd.random_ltd_layer_id?.length) return findMissing('random_ltd_layer_id');
   const schedule = ltd.random_ltd_schedule;
   for (const key of ['min_value', 'max_value'] as const) {
-    if (schedule?.[key] == null) return missing('random_ltd_schedule', key);
+    if (schedule?.[key] == null) return findMissing('random_ltd_schedule', key);
   }
   for (const key of ['require_steps', 'seq_per_step'] as const) {
     const value = schedule?.schedule_config?.[key];
-    if (value == null) return missing('random_ltd_schedule', 'schedule_config', key);
+    if (value == null) return findMissing('random_ltd_schedule', 'schedule_config', key);
   }
   return null;
 };

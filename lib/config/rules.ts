@@ -68,8 +68,8 @@ const rules: readonly Rule[] = [
 ];
 
 /**
- * A schedule that decays has no steps left after its warm-up. Source: DeepSpeed, which warns and
- * runs.
+ * Returns advice for a schedule that decays, but has no steps left after its warm-up. Source:
+ * DeepSpeed, which warns and runs.
  */
 const warmupOutlastsTotal = ({ scheduler }: ResolvedValues): Advice | null => {
   if (scheduler?.type !== 'WarmupDecayLR' && scheduler?.type !== 'WarmupCosineLR') return null;
@@ -96,7 +96,7 @@ const advices = [
   ...samplingAdvices,
 ];
 
-/** Advice on `config`. */
+/** Returns advice on `config`. */
 function adviceOn(config: ResolvedValues): Advice[] {
   return advices.map((advice) => advice(config)).filter((advice) => advice !== null);
 }

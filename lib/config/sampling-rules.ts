@@ -29,7 +29,7 @@ function curriculumIn({ data_efficiency: section }: ResolvedValues): Curriculum 
   return curriculum?.enabled ? curriculum : null;
 }
 
-/** The metrics of a curriculum that is on. */
+/** Returns the metrics of a curriculum that is on. */
 function metricsIn(config: ResolvedValues): MetricSite[] {
   const metrics = curriculumIn(config)?.curriculum_metrics ?? {};
   return Object.entries(metrics).map(([name, section]) => ({ path: [...METRICS, name], section }));
@@ -47,7 +47,7 @@ const hasMetrics: Rule = (config) => {
   };
 };
 
-/** A metric that selects samples needs an index. */
+/** Returns a violation for a metric that selects samples without an index. */
 function lacksAnIndex({ path, section }: MetricSite): Violation | null {
   if (section.clustering_type === 'single_cluster') return null;
   const needed = ['index_to_sample_path', 'index_to_metric_path'] as const;
@@ -82,15 +82,18 @@ const metricsAreComplete: Rule = (config) => {
 
 export const samplingRules: readonly Rule[] = [hasMetrics, metricsAreComplete];
 
-/** Source: DeepSpeed, where only a function that post-processes batches can obey such a metric. */
-function leavesNothingOut({ path, section }: MetricSite): Advice | null {
+/**
+ * Returns advice for a metric of all samples: in DeepSpeed, only a post-processing function obeys
+ * it.
+ */
+function usesAllSamples({ path, section }: MetricSite): Advice | null {
   if (section.clustering_type !== 'single_cluster') return null;
   const text = 'uses all samples: the loop reads difficulties() of trainLoader.sampler.';
   return { path: [...path, 'clustering_type'], text };
 }
 
-/** A share of max_difficulty, which is a hundred percent. */
-function endsBeforeAll(site: MetricSite): Advice | null {
+/** Returns advice for a schedule that ends before max_difficulty, which is a hundred percent. */
+function skipsHardSamples(site: MetricSite): Advice | null {
   const { difficulty_type: type, clustering_type: clustering } = site.section;
   const found = completeSchedule(site);
   if (!found || type !== 'percentile' || clustering === 'single_cluster') return null;
@@ -100,7 +103,7 @@ function endsBeforeAll(site: MetricSite): Advice | null {
   return { path: [...site.path, 'schedule_config', 'difficulty'], text };
 }
 
-const ofMetrics = [beginsBelow, unreadScheduleKey, leavesNothingOut, endsBeforeAll];
+const ofMetrics = [beginsBelow, unreadScheduleKey, usesAllSamples, skipsHardSamples];
 
 /** Advice about metrics. Each function returns the first finding, as rules do. */
 const firstOfMetrics = ofMetrics.map((advice) => (config: ResolvedValues): Advice | null => {
@@ -111,7 +114,7 @@ const firstOfMetrics = ofMetrics.map((advice) => (config: ResolvedValues): Advic
   return null;
 });
 
-/** A section that is on and samples nothing. */
+/** Returns advice for an enabled section that samples nothing. */
 function samplesNothing(config: ResolvedValues): Advice | null {
   const { data_efficiency: section } = config;
   if (!section?.enabled || !section.data_sampling?.enabled || curriculumIn(config)) return null;
@@ -122,13 +125,14 @@ function samplesNothing(config: ResolvedValues): Advice | null {
 const SEED = 1234;
 
 /**
- * A seed without data_sampling has no effect. In DeepSpeed, random-LTD uses PyTorch's generator.
+ * Returns advice for a seed without data_sampling, which has no effect. In DeepSpeed, random-LTD
+ * uses PyTorch's generator.
  */
-function seedsNothing(config: ResolvedValues): Advice | null {
+function hasUnusedSeed(config: ResolvedValues): Advice | null {
   if ((config.data_efficiency?.seed ?? SEED) === SEED || curriculumIn(config)) return null;
   const text =
     'has no effect without data_sampling: random-LTD draws from the generator that seed() sets.';
   return { path: ['data_efficiency', 'seed'], text };
 }
 
-export const samplingAdvices = [...firstOfMetrics, samplesNothing, seedsNothing];
+export const samplingAdvices = [...firstOfMetrics, samplesNothing, hasUnusedSeed];

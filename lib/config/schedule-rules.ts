@@ -31,7 +31,7 @@ const READ: Readonly<Record<Type, readonly (keyof Schedule)[]>> = {
   custom: [],
 };
 
-/** Null if a value is missing; another rule reports that. */
+/** Returns the schedule if it is complete; null if a value is missing: another rule reports it. */
 export function completeSchedule({ section }: Scheduled): Complete | null {
   const { min_difficulty: min, max_difficulty: max, schedule_type: type } = section;
   if (min === null || max === null || type === null) return null;
@@ -44,7 +44,7 @@ export function stepOf({ type, schedule }: Complete): number | null {
   return isRoot ? (schedule.difficulty_step ?? null) : null;
 }
 
-/** A key that a section needs and has not. */
+/** Returns a violation for a missing key. */
 export const missingKey = (path: readonly string[], hint: string): Violation => ({
   path,
   expected: 'a value, because the curriculum is on',
@@ -52,8 +52,11 @@ export const missingKey = (path: readonly string[], hint: string): Violation => 
   hint,
 });
 
-/** Source: DeepSpeed's CurriculumScheduler, which asserts it. */
-function lacksSomething({ path, section }: Scheduled): Violation | null {
+/**
+ * Returns a violation for a missing value. Source: the assertions of DeepSpeed's
+ * CurriculumScheduler.
+ */
+function lacksValue({ path, section }: Scheduled): Violation | null {
   for (const key of ['min_difficulty', 'max_difficulty', 'schedule_type'] as const) {
     if (section[key] === null) {
       return missingKey([...path, key], 'Set it, or disable the section.');
@@ -100,12 +103,12 @@ function listsMisfit(scheduled: Scheduled): Violation | null {
 export const rises = (list: readonly number[]): boolean =>
   list.every((item, i) => i === 0 || item > required(list[i - 1]));
 
-/** The first thing that is wrong with a schedule. */
+/** Returns the first violation of a schedule. */
 export function scheduleViolation(scheduled: Scheduled): Violation | null {
-  return lacksSomething(scheduled) ?? endsEasier(scheduled) ?? listsMisfit(scheduled);
+  return lacksValue(scheduled) ?? endsEasier(scheduled) ?? listsMisfit(scheduled);
 }
 
-/** Advice if rounding goes below the smallest difficulty. DeepSpeed is silent. */
+/** Returns advice if rounding goes below the smallest difficulty. DeepSpeed is silent. */
 export function beginsBelow(scheduled: Scheduled): Advice | null {
   const found = completeSchedule(scheduled);
   const step = found && stepOf(found);
@@ -115,7 +118,7 @@ export function beginsBelow(scheduled: Scheduled): Advice | null {
   return { path: [...scheduled.path, 'min_difficulty'], text };
 }
 
-/** A key that the schedule does not read. */
+/** Returns advice for a key that the schedule does not read. */
 export function unreadScheduleKey(scheduled: Scheduled): Advice | null {
   const found = completeSchedule(scheduled);
   if (!found) return null;

@@ -85,7 +85,7 @@ export function isSection(value: unknown): value is Section {
 }
 
 /**
- * The schema of a key as it is declared; undefined for a key that the section does not have. Keys
+ * Returns the declared schema of a key; undefined if the section has no such key. Keys
  * that are names of the user's own have one for all.
  */
 export function propertyOf(schema: Schema, key: string): Schema | undefined {
@@ -95,9 +95,9 @@ export function propertyOf(schema: Schema, key: string): Schema | undefined {
 }
 
 /**
- * The schema that applies to `value`. Follows a $ref into $defs; keywords next to the $ref override
- * its keywords. Picks the alternative with the value's discriminator (`type`). Returns `schema`
- * itself without a $ref or alternatives.
+ * Returns the schema that applies to `value`. Follows a $ref into $defs; keywords next to the $ref
+ * override its keywords. Picks the alternative with the value's discriminator (`type`). Returns
+ * `schema` itself without a $ref or alternatives.
  */
 export function resolveSchema(schema: Schema, value: unknown): Schema {
   if (schema.$ref) {
@@ -110,7 +110,7 @@ export function resolveSchema(schema: Schema, value: unknown): Schema {
   return schema.oneOf?.find((option) => option.properties?.[key]?.const === value[key]) ?? schema;
 }
 
-/** The types that `schema` takes, over its alternatives. */
+/** Returns the types that `schema` takes, over its alternatives. */
 export function typesOf(schema: Schema): readonly string[] {
   const alternatives = [...(schema.oneOf ?? []), ...(schema.anyOf ?? [])];
   const types = alternatives.flatMap((option) => typesOf(resolveSchema(option, undefined)));
@@ -126,7 +126,7 @@ export function lists(schema: Schema, value: unknown): boolean {
 }
 
 /**
- * The values of `key`: its enum, or the discriminators of the section's alternatives.
+ * Returns the values of `key`: its enum, or the discriminators of the section's alternatives.
  */
 export function choices(schema: Schema, key: string): readonly unknown[] {
   const named = (schema.oneOf ?? []).map((option) => resolveSchema(option, undefined));

@@ -15,7 +15,7 @@ export function isChoice(value: unknown): value is readonly unknown[] {
   return Array.isArray(value) && value.length > 0;
 }
 
-/** The choices of a file with an "autotuning" section. */
+/** Returns the choices of a file with an "autotuning" section. */
 export function searchChoices(file: Section): SearchChoice[] {
   if (!isSection(file.autotuning)) return [];
   const { [MICRO]: micro, [ZERO]: zero } = file;
@@ -28,7 +28,7 @@ export function searchChoices(file: Section): SearchChoice[] {
   ];
 }
 
-/** The files that choose each value once; the other lists have their first value. */
+/** Returns the files that choose each value once; the other lists have their first value. */
 export function filesOfChoices(file: Section, choices: readonly SearchChoice[]): Section[] {
   const base = choices.reduce((made, choice) => withValue(made, choice, choice.values[0]), file);
   const others = choices.flatMap((choice) =>

@@ -34,8 +34,8 @@ interface ConfigSource {
 }
 
 /**
- * The configuration in `sources`, chosen like deepspeed.initialize. Throws DS_ARGUMENT for no
- * source and for several.
+ * Returns the configuration in `sources`, chosen like deepspeed.initialize. Throws DS_ARGUMENT for
+ * no source and for several.
  */
 export function configSource({ config, configParams, args }: ConfigSources): ConfigSource {
   const given = [
@@ -76,7 +76,7 @@ interface CutsIn {
   tokens: number;
 }
 
-/** The cuts that a configuration names, unchecked. Throws as resolveConfig(). */
+/** Returns the cuts that a configuration names, unchecked. Throws as resolveConfig(). */
 export function cutsIn(config: string | DsConfig): CutsIn {
   const { pipeline, tensor_parallel: section, ...others } = readDocument(config).value;
   const tokens = Number(others.sequence_parallel_size);

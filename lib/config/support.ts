@@ -56,7 +56,7 @@ export function judgeSupport(draft: Draft, worldSize: number): void {
   });
 }
 
-/** The ZeRO stage of an unchecked configuration. */
+/** Returns the ZeRO stage of an unchecked configuration. */
 export function stageOf({ value: { zero_optimization: zero } }: Draft): unknown {
   return isSection(zero) ? (zero.stage ?? 0) : 0;
 }
@@ -83,7 +83,7 @@ function isOnDisk(
   return state === 'nvme' || (path[0] === 'aio' && weights === 'nvme');
 }
 
-/** Why a key does nothing at `stage`; undefined where it acts, or where `stage` is no stage. */
+/** Returns why a key does nothing at `stage`; undefined if it acts or `stage` is invalid. */
 function inactiveAt(stage: unknown, { dsStages: stages }: Schema): string | undefined {
   if (!stages || typeof stage !== 'number' || stages.includes(stage)) return undefined;
   return `it acts at stage ${stages.join(', ').replace(/, (\d)$/, ' or $1')}, and this is ${stage}`;

@@ -9,7 +9,7 @@ export class TextLines {
 
   constructor(private readonly text: string) {}
 
-  /** Line and column of `offset`, both from 1. */
+  /** Returns line and column of `offset`, both from 1. */
   at(offset: number): SourceLocation {
     this.starts ??= lineStarts(this.text);
     let [low, high] = [0, this.starts.length];

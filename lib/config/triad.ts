@@ -45,7 +45,8 @@ export function resolveTriad(given: Partial<Triad>, worldSize: number): Triad {
   const triad = complete(given, worldSize);
   const product =
     triad.train_micro_batch_size_per_gpu * triad.gradient_accumulation_steps * worldSize;
-  if (product !== triad.train_batch_size || product <= 0) throw mismatch(given, triad, worldSize);
+  if (product !== triad.train_batch_size || product <= 0)
+    throw mismatchError(given, triad, worldSize);
   return triad;
 }
 
@@ -68,7 +69,7 @@ function complete(given: Partial<Triad>, worldSize: number): Triad {
   };
 }
 
-function mismatch(given: Partial<Triad>, triad: Triad, worldSize: number): DsError {
+function mismatchError(given: Partial<Triad>, triad: Triad, worldSize: number): DsError {
   const [total, micro, steps] = triadKeys.map(
     (name) => `${triad[name]}${given[name] === undefined ? ' (derived)' : ''}`,
   );

@@ -135,8 +135,8 @@ function refuseAccelerate(draft: Draft): void {
 }
 
 /**
- * The file's deepspeed_config. In JSON it is a section. YAML is read as Hjson, so its lines become
- * keys of the file, and the first line becomes the value of the section.
+ * Returns the deepspeed_config of the file. In JSON it is a section. YAML is read as Hjson, so its
+ * lines become keys of the file, and the first line becomes the value of the section.
  */
 function pluginOf(value: Section): Section {
   const { deepspeed_config: own } = value;

@@ -63,7 +63,7 @@ function validator(schema: Schema, key: string, value: unknown): ValidateFunctio
   return made;
 }
 
-/** `property` with nothing but the tag of each alternative that is not `chosen`. */
+/** Returns `property`, in which alternatives other than `chosen` have only their tag. */
 function withAlternative(property: Schema, tag: string, chosen: unknown): Schema {
   const oneOf = property.oneOf?.map((option): Schema => {
     const tags = required(option.properties?.[tag]);
@@ -153,7 +153,7 @@ function hintFor(
   return draft.document.unquoted(draft.pathInFile(path)) ? quotingHint(got) : '';
 }
 
-/** The values that an enum or a discriminator allows. */
+/** Returns the values that an enum or a discriminator allows. */
 function names(error: ErrorObject): readonly unknown[] {
   if (error.keyword === 'enum') return error.params.allowedValues;
   if (error.keyword !== 'discriminator') return [];

@@ -1,5 +1,5 @@
 // The calls that an engine accepts, and the groups of ranks that make each call together.
-import { type JointGroups, jointly, jointlyAsync, ofSeveral } from '../comm/joint-calls.js';
+import { groupsOfSeveral, type JointGroups, jointly, jointlyAsync } from '../comm/joint-calls.js';
 import type { ProcessGroup } from '../comm/process-group.js';
 import { DsError } from '../errors.js';
 import { destroyedError, offloadedError } from './engine-errors.js';
@@ -86,7 +86,7 @@ export class EngineCalls {
       ...(this.stepGroups.perhaps ?? []),
       ...this.joinedGroups,
     ];
-    return ofSeveral([...new Set(all)]);
+    return groupsOfSeveral([...new Set(all)]);
   }
 
   pass<Result>(body: () => Result): Result {

@@ -174,7 +174,7 @@ export class EngineReports {
     return this.parts.layerDrop.theta;
   }
 
-  /** The global gradient norm limit; 0 disables clipping. */
+  /** Returns the global gradient norm limit; 0 disables clipping. */
   gradientClipping(): number {
     return this.config.gradient_clipping;
   }

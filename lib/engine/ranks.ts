@@ -216,7 +216,7 @@ export function otherMeshError(
   return new DsError({ code: 'DS_CONFIG', op, expected, got: String(size), hint });
 }
 
-/** The axes of the shard group. */
+/** Returns the axes of the shard group. */
 const shardAxes = (tokens: boolean): Axis[] => (tokens ? [...DATA, AXIS.sequence] : [...DATA]);
 
 function lossRanksOf(

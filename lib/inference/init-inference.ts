@@ -399,8 +399,7 @@ function requireUnchanged(
     });
   }
   const isSplit =
-    groupOf(model) !== null ||
-    model.parameters().some((parameter) => parameter.missingReason !== null);
+    groupOf(model) !== null || model.parameters().some((parameter) => parameter.missing !== null);
   const ranks = distributed()?.worldSize ?? 1;
   if (ranks === 1 || !(isSplit || (isStreamed(model) && !isWhole))) return;
   throw argumentError(

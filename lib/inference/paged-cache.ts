@@ -10,11 +10,11 @@ import type {
 } from '../nn/attention.js';
 import { WIDEST_HEAD } from '../nn/capped-attention.js';
 import {
-  noAttention,
-  pooledState,
+  allocatePools,
+  createRecurrentState,
   type RecurrentSizes,
+  refuseAttention,
   type StatePools,
-  statePools,
 } from '../nn/recurrent-cache.js';
 import type { Buffer } from '../runtime/buffer.js';
 import { type DType, dtypeSize } from '../runtime/dtype.js';
@@ -100,8 +100,8 @@ export class PagedCache {
     this.layers = layerShapes(sizes).map(({ from }, i): LayerCache => {
       const running = (): DeviceBatch => required(this.running);
       if (this.isRecurrent(i)) {
-        const state = pooledState(() => required(this.states[i]), this.runningLists);
-        return { attend: noAttention, state };
+        const state = createRecurrentState(() => required(this.states[i]), this.runningLists);
+        return { attend: refuseAttention, state };
       }
       const plain: LayerCache = {
         attend: (q, k, v, reach) => attend(pool(i), running(), { q, k, v }, reach),
@@ -149,7 +149,7 @@ export class PagedCache {
       const pool = (): Tensor => Tensor.empty(shape, keyDtypeOf(this.sizes), device);
       this.pools.push(isRecurrent || from !== null ? null : held(pool));
       const states = (): StatePools => {
-        const pools = statePools(this.sequences, required(recurrent), { dtype, device });
+        const pools = allocatePools(this.sequences, required(recurrent), { dtype, device });
         return { inputs: pools.inputs.keep(), states: pools.states?.keep() ?? null };
       };
       this.states.push(isRecurrent ? scope(states) : null);

@@ -14,10 +14,10 @@ import {
 import { libcVersion } from '../runtime/native-files.js';
 import { errorMessage } from '../runtime/system-error.js';
 import {
+  algorithmFiles,
   algorithmFolder,
   forgetAlgorithms,
   type KeptAlgorithms,
-  keptAlgorithms,
 } from '../runtime/timed-algorithms.js';
 import { version } from '../version.js';
 import { type CacheFolder, cacheFolders, libraryMajor, packageOf } from './machine/files.js';
@@ -84,7 +84,7 @@ export async function inspectSystem(): Promise<SystemReport> {
     },
     native: null,
     caches: cacheFolders(),
-    timedProducts: keptAlgorithms(),
+    timedProducts: algorithmFiles(),
   };
   try {
     const { inspectEnvironment } = await import('../runtime/environment.js');

@@ -5,10 +5,10 @@ import {
   type AutoSources,
   asksPlan,
   checkSearch,
+  formatLocation,
   type Notice,
   type Origins,
   originLine,
-  whereabouts,
 } from '../config/index.js';
 import type { SearchChoice } from '../config/search-choices.js';
 import { cutsIn } from '../config/source.js';
@@ -135,7 +135,7 @@ function withAutoOrigins(origins: Origins, left: ReadonlySet<string>): Origins {
 /** "ds_config.json:12:5: error: zero_optimization.stage: expected ...", as compilers write it. */
 function message({ file, location, path }: NoticePlace, kind: string, text: string): string {
   const subject = kind === 'error' && path !== '' ? `${path}:` : path;
-  const position = file ? `${whereabouts(file, location, '')}: ` : '';
+  const position = file ? `${formatLocation(file, location, '')}: ` : '';
   return `${position}${kind}: ${[subject, text].filter(Boolean).join(' ')}`;
 }
 

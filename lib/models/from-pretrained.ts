@@ -2,8 +2,8 @@
 import { join } from 'node:path';
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
-import { noteSourceFolder } from '../nn/source-folder.js';
-import { adapterAlone, adapterFolder } from '../peft/adapter-folder.js';
+import { setSourceFolder } from '../nn/source-folder.js';
+import { adapterFolder, findLoneAdapter } from '../peft/adapter-folder.js';
 import { isObject } from '../runtime/is-object.js';
 import type { CausalLM } from './causal-lm.js';
 import { isCheckpointFolder, readCheckpointModel } from './checkpoint-folder.js';
@@ -135,13 +135,13 @@ async function readCut<Model extends FolderModel, Options extends FolderOptions>
 ): Promise<Model> {
   const { dir, options } = await locateFolder(location, given);
   const adapter = typeof dir === 'string' ? adapterFolder(dir) : null;
-  if (adapter) throw adapterAlone(adapter);
+  if (adapter) throw findLoneAdapter(adapter);
   const isOurs = typeof dir === 'string' && (await isCheckpointFolder(dir));
   const model = isOurs
     ? await readCheckpointModel(dir, all, options, cut)
     : await readPretrained(dir, all, options);
   if (!isOurs) cut(model);
-  noteSourceFolder(model, location);
+  setSourceFolder(model, location);
   return model;
 }
 

@@ -2,7 +2,7 @@
 import type { JsonObject, JsonValue } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { isObject } from '../runtime/is-object.js';
-import { shownJson } from '../runtime/parse-json.js';
+import { formatJson } from '../runtime/parse-json.js';
 
 /** No dimension of a tensor is larger. */
 const MAX_SIZE = 2 ** 31 - 1;
@@ -131,7 +131,7 @@ export class ModelConfig {
 
   /** Creates the error for `key`; `got` is a value of the file, or a description. */
   refusalError(key: string, expected: string, got: JsonValue, hint = this.hint): DsError {
-    const gotText = got === null ? 'nothing' : shownJson(got);
+    const gotText = got === null ? 'nothing' : formatJson(got);
     const op = `${this.path}: ${this.nameOf(key)}`;
     return new DsError({ code: 'DS_CHECKPOINT', op, expected, got: gotText, hint });
   }

@@ -2,7 +2,7 @@
 import { Fp8Linear } from '../nn/fp8-linear.js';
 import type { Linear } from '../nn/linear.js';
 import type { Module } from '../nn/module.js';
-import { HEADS, isAmong, isLinear, packLinears, readSkipModules } from '../nn/pack-linears.js';
+import { HEADS, isLinear, matchesPath, packLinears, readSkipModules } from '../nn/pack-linears.js';
 import {
   QuantizedLinear,
   type QuantizedOptions,
@@ -63,7 +63,7 @@ export function quantizeModel<Model extends Module>(
   const skipped = ofHead ? skipModules : [...HEADS, ...skipModules];
   const isBegun = ofHead !== null && untieHeads(model, ofHead, skipModules);
   const pack = (layer: Linear, path: string): Module => {
-    if (ofHead && isAmong(path, HEADS)) return QuantizedLinear.from(layer, ofHead);
+    if (ofHead && matchesPath(path, HEADS)) return QuantizedLinear.from(layer, ofHead);
     return format === 'e4m3' ? Fp8Linear.from(layer) : QuantizedLinear.from(layer, options);
   };
   packLinears(model, { op, isLayer: isLinear, skipModules: skipped, isBegun, pack });
@@ -92,7 +92,7 @@ function untieHeads(
 ): boolean {
   const instead = new Map<Module, Module>();
   for (const [path, module] of model.namedModules()) {
-    if (!(module instanceof TiedHead) || isAmong(path, skipModules)) continue;
+    if (!(module instanceof TiedHead) || matchesPath(path, skipModules)) continue;
     module.weight.requireWritable('quantizeModel');
     const parts = { ...options, bias: null, hasGelu: false };
     instead.set(module, QuantizedLinear.of(module.weight, parts));

@@ -44,11 +44,11 @@ type ScoreShape = readonly [number, number, number, number];
 const LOWEST: Partial<Record<DType, number>> = { f16: -65504 };
 const lowestOf = (dtype: DType): number => LOWEST[dtype] ?? -1e30;
 
-function refusedError(op: string, name: string, expected: string, mask: Tensor): DsError {
+function maskShapeError(op: string, name: string, expected: string, mask: Tensor): DsError {
   return new DsError({ code: 'DS_SHAPE', op: `${op} ${name}`, expected, got: describe(mask) });
 }
 
-/** attnMask as [B or 1, H or 1, T, S]. Throws DS_SHAPE. */
+/** Returns attnMask as [B or 1, H or 1, T, S]. Throws DS_SHAPE. */
 function attentionMask(op: string, mask: Tensor, [B, H, T, S]: ScoreShape): Tensor {
   const { shape } = mask;
   const fits = shape.at(-1) === S && shape.at(-2) === T;
@@ -58,18 +58,18 @@ function attentionMask(op: string, mask: Tensor, [B, H, T, S]: ScoreShape): Tens
   const repeats = (batch === 1 || batch === B) && (heads === 1 || heads === H);
   if (fits && mask.ndim === 4 && repeats) return mask;
   const expected = `[${T}, ${S}], [${B * H}, ${T}, ${S}] or [${B}, ${H}, ${T}, ${S}]`;
-  throw refusedError(op, 'attnMask', expected, mask);
+  throw maskShapeError(op, 'attnMask', expected, mask);
 }
 
-/** keyPaddingMask as [B, 1, 1, S]. Throws DS_SHAPE. */
+/** Returns keyPaddingMask as [B, 1, 1, S]. Throws DS_SHAPE. */
 function paddingMask(op: string, mask: Tensor, [B, , , S]: ScoreShape): Tensor {
   const isWhole = mask.shape.join() === `${B},${S}` || (B === 1 && mask.shape.join() === `${S}`);
   if (isWhole) return mask.reshape([B, 1, 1, S]);
-  throw refusedError(op, 'keyPaddingMask', `[${B}, ${S}]`, mask);
+  throw maskShapeError(op, 'keyPaddingMask', `[${B}, ${S}]`, mask);
 }
 
 /** Hidden keys (bool) and addends of scores; each null if absent. */
-interface Split {
+interface SplitMask {
   hidden: Tensor | null;
   added: Tensor | null;
 }
@@ -86,30 +86,30 @@ function requireMask(op: string, mask: Tensor): void {
   });
 }
 
-/** Converts the mask for the kernel, where true means seen. */
-function turnTensor(op: string, mask: Tensor): Tensor {
+/** Inverts a bool mask for the kernel, where true means visible; other masks stay. */
+function invertMask(op: string, mask: Tensor): Tensor {
   requireMask(op, mask);
   return mask.dtype === 'bool' ? mask.logicalNot() : mask;
 }
 
-/** The masks as options of attention(). Throws DS_SHAPE, DS_DTYPE. */
+/** Returns the masks as options of attention(). Throws DS_SHAPE, DS_DTYPE. */
 export function keyFilter(op: string, masks: AttentionMasks, sizes: ScoreShape): KeyFilter {
   const { attnMask, keyPaddingMask } = masks;
   const [B, , , S] = sizes;
   return {
-    mask: attnMask ? turnTensor(op, attentionMask(op, attnMask, sizes)) : null,
+    mask: attnMask ? invertMask(op, attentionMask(op, attnMask, sizes)) : null,
     keyMask: keyPaddingMask
-      ? turnTensor(op, paddingMask(op, keyPaddingMask, sizes)).reshape([B, S])
+      ? invertMask(op, paddingMask(op, keyPaddingMask, sizes)).reshape([B, S])
       : null,
   };
 }
 
 /** Returns whether a mask requires a gradient, which the fused kernel does not compute. */
-export function wantsGradient({ attnMask, keyPaddingMask }: AttentionMasks): boolean {
+export function needsGradient({ attnMask, keyPaddingMask }: AttentionMasks): boolean {
   return isGradEnabled() && [attnMask, keyPaddingMask].some((mask) => mask?.requiresGrad);
 }
 
-function splitMask(op: string, mask: Tensor, dtype: DType): Split {
+function splitMask(op: string, mask: Tensor, dtype: DType): SplitMask {
   requireMask(op, mask);
   if (mask.dtype === 'bool') return { hidden: mask, added: null };
   const hidden = mask.lt(lowestOf(mask.dtype));
@@ -117,31 +117,32 @@ function splitMask(op: string, mask: Tensor, dtype: DType): Split {
   return { hidden, added };
 }
 
-const either = (a: Tensor | null, b: Tensor | null): Tensor | null =>
+const combineHidden = (a: Tensor | null, b: Tensor | null): Tensor | null =>
   a && b ? where(a, a, b) : (a ?? b);
 
-/** True if key s is after query t: [1, 1, T, S]. */
-function behind([, , T, S]: ScoreShape, like: Tensor): Tensor {
+/** Returns whether key s is after query t: [1, 1, T, S]. */
+function hidesLater([, , T, S]: ScoreShape, like: Tensor): Tensor {
   const options = { dtype: 'i32', device: like.device } as const;
   const last = arange(T, { ...options, start: S - T }).reshape([T, 1]);
   return gt(arange(S, options).reshape([1, S]), last).reshape([1, 1, T, S]);
 }
 
 /**
- * Attention weights [B, H, T, S] of q [B, H, T, D] and k [B, H, S, D] under masks. A query that
- * sees no key has weights of 0 and passes no gradient on (PyTorch: NaN). Throws DS_SHAPE, DS_DTYPE.
+ * Returns the attention weights [B, H, T, S] of q [B, H, T, D] and k [B, H, S, D] under masks. A
+ * query that sees no key has weights of 0 and passes no gradient on (PyTorch: NaN). Throws
+ * DS_SHAPE, DS_DTYPE.
  */
 function maskedWeights(op: string, q: Tensor, k: Tensor, masks: AttentionMasks): Tensor {
   const [B, H, T, D] = leading(q.shape, 4);
   const sizes = [B, H, T, k.size(2)] as const;
   const { attnMask, keyPaddingMask, isCausal = false } = masks;
-  const parts: Split[] = [];
+  const parts: SplitMask[] = [];
   if (attnMask) parts.push(splitMask(op, attentionMask(op, attnMask, sizes), q.dtype));
   if (keyPaddingMask) parts.push(splitMask(op, paddingMask(op, keyPaddingMask, sizes), q.dtype));
-  if (isCausal) parts.push({ hidden: behind(sizes, q), added: null });
+  if (isCausal) parts.push({ hidden: hidesLater(sizes, q), added: null });
   let scores = matmul(q.mul(1 / Math.sqrt(D)), k.transpose());
   for (const { added } of parts) if (added) scores = scores.add(added);
-  const hidden = parts.reduce<Tensor | null>((all, part) => either(all, part.hidden), null);
+  const hidden = parts.reduce<Tensor | null>((all, part) => combineHidden(all, part.hidden), null);
   if (!hidden) return softmax(scores);
   const weights = softmax(where(hidden, lowestOf(q.dtype), scores));
   return where(hidden, 0, weights);
@@ -157,13 +158,13 @@ export function maskedAttention(
   masks: AttentionMasks,
   p: number,
 ): { out: Tensor; weights: Tensor } {
-  if (sharedTokens()?.heads) throw weightsOfPart(op);
+  if (sharedTokens()?.heads) throw splitTokensError(op);
   const weights = maskedWeights(op, q, k, masks);
   return { out: matmul(p > 0 ? dropout(weights, p) : weights, v), weights };
 }
 
-/** Here each rank has only the queries and keys of its tokens. */
-function weightsOfPart(op: string): DsError {
+/** The error of sequence parallelism: each rank has only the queries and keys of its tokens. */
+function splitTokensError(op: string): DsError {
   return new DsError({
     code: 'DS_ARGUMENT',
     op: `${op} with sequence parallelism`,

@@ -165,7 +165,7 @@ export class KeyValueCache implements SequenceCache {
     if (!sparsity) return attention(q, keys, values, options);
     if (T < S)
       return attention(q, keys, values, { ...options, mask: sparsity.mask(q, S, headShare) });
-    const layout = sparsity.layout(headShare?.total ?? q.size(1), T);
+    const layout = sparsity.layout(headShare?.whole ?? q.size(1), T);
     return attention(q, keys, values, { ...options, layout });
   }
 
@@ -228,7 +228,7 @@ export class CausalSelfAttention extends Module {
     const qkv = this.c_attn.call(x);
     // In a split layer these are the heads of this rank.
     const heads = qkv.size(-1) / 3 / this.headDim;
-    if (cache) return this.c_proj.call(this.cached(qkv, heads, cache));
+    if (cache) return this.c_proj.call(this.attendCached(qkv, heads, cache));
     const { sparsity, headShare } = this;
     const layout = sparsity?.layout(this.heads, qkv.size(1)) ?? null;
     return this.c_proj.call(
@@ -236,7 +236,7 @@ export class CausalSelfAttention extends Module {
     );
   }
 
-  private cached(qkv: Tensor, heads: number, cache: LayerCache): Tensor {
+  private attendCached(qkv: Tensor, heads: number, cache: LayerCache): Tensor {
     const [B, T, width] = leading(qkv.shape, 3);
     const [q, k, v] = leading(
       qkv

@@ -24,12 +24,12 @@ type FullHook<Owner> = (
   gradOutput: Gradients,
 ) => ReplacedGradients;
 
-/** Returns `given` if it can replace `grads`. Throws DS_ARGUMENT. */
-function checkGradients(op: string, grads: Gradients, given: unknown): Gradients {
-  if (given === undefined) return grads;
-  const list: readonly unknown[] | null = Array.isArray(given) ? given : null;
+/** Returns `replacement` if it can replace `grads`. Throws DS_ARGUMENT. */
+function checkGradients(op: string, grads: Gradients, replacement: unknown): Gradients {
+  if (replacement === undefined) return grads;
+  const list: readonly unknown[] | null = Array.isArray(replacement) ? replacement : null;
   if (!list || list.length !== grads.length) {
-    const got = list ? `${list.length} gradients` : formatValue(given);
+    const got = list ? `${list.length} gradients` : formatValue(replacement);
     throw argumentError(op, `undefined, or a list of ${grads.length} gradients`, got);
   }
   for (const [i, grad] of grads.entries()) {
@@ -56,7 +56,7 @@ function checkGradients(op: string, grads: Gradients, given: unknown): Gradients
  * Returns the tensors unchanged, as outputs of one node. Its backward passes on the gradients that
  * `change` returns.
  */
-function passedThrough(
+function passThroughNode(
   name: string,
   tensors: readonly Tensor[],
   saved: readonly Saved[],
@@ -71,7 +71,7 @@ function passedThrough(
   return new Map(tensors.map((x, i) => [x, required(outputs[i])]));
 }
 
-/** The unique tensors among `values` that require a gradient. */
+/** Returns the unique tensors among `values` that require a gradient. */
 function gradientTensors(values: readonly unknown[]): Tensor[] {
   const found = values.filter((x): x is Tensor => x instanceof Tensor && x.requiresGrad);
   return [...new Set(found)];
@@ -101,44 +101,46 @@ class HookedCall<Owner extends object> implements Saved {
    * Returns the inputs; inputs with gradients pass through a node. A tensor that is passed twice
    * counts at its first position.
    */
-  inputs<Inputs extends readonly unknown[]>(given: Inputs): Inputs {
-    const wanted = gradientTensors(given);
-    this.positions = given.map((x, i) => (given.indexOf(x) < i ? -1 : wanted.indexOf(x as Tensor)));
-    if (wanted.length === 0) return given;
+  wrapInputs<Inputs extends readonly unknown[]>(given: Inputs): Inputs {
+    const tracked = gradientTensors(given);
+    this.positions = given.map((x, i) =>
+      given.indexOf(x) < i ? -1 : tracked.indexOf(x as Tensor),
+    );
+    if (tracked.length === 0) return given;
     const name = `inputs of ${this.module.constructor.name}`;
-    const through = passedThrough(name, wanted, [this], (grads) => {
+    const through = passThroughNode(name, tracked, [this], (grads) => {
       const gradInput = this.positions.map((position) => grads[position] ?? null);
-      const next = this.hooks.after(this.module, gradInput, this.gradOutput);
-      return wanted.map((_, position) => next[this.positions.indexOf(position)] ?? null);
+      const next = this.hooks.runFullHooks(this.module, gradInput, this.gradOutput);
+      return tracked.map((_, position) => next[this.positions.indexOf(position)] ?? null);
     });
     return given.map((x) => through.get(x) ?? x) as readonly unknown[] as Inputs;
   }
 
-  /** The result of forward with its tensors passed through a node. Throws DS_ARGUMENT. */
-  output<Output>(given: Output): Output {
+  /** Returns the result of forward, with its tensors passed through a node. Throws DS_ARGUMENT. */
+  wrapOutput<Output>(given: Output): Output {
     const list: readonly unknown[] = Array.isArray(given) ? given : [given];
     this.requireTensors(list);
-    const wanted = gradientTensors(list);
-    if (wanted.length === 0) return given;
+    const tracked = gradientTensors(list);
+    if (tracked.length === 0) return given;
     const name = `outputs of ${this.module.constructor.name}`;
-    const through = passedThrough(name, wanted, [], (grads) => {
-      const arrived = list.map((x) => grads[wanted.indexOf(x as Tensor)] ?? null);
-      const next = this.hooks.before(this.module, arrived);
+    const through = passThroughNode(name, tracked, [], (grads) => {
+      const arrived = list.map((x) => grads[tracked.indexOf(x as Tensor)] ?? null);
+      const next = this.hooks.runPreHooks(this.module, arrived);
       this.arrive(next);
-      return wanted.map((x) => next[list.indexOf(x)] ?? null);
+      return tracked.map((x) => next[list.indexOf(x)] ?? null);
     });
     const out = list.map((x) => through.get(x) ?? x);
     return (Array.isArray(given) ? out : out[0]) as Output;
   }
 
-  /** The hooks run when the inputs' gradients arrive, or here if no input requires one. */
+  /** Receives the gradients of the outputs. Runs the hooks here if no input requires a gradient. */
   private arrive(gradOutput: Gradients): void {
     if (this.positions.some((position) => position >= 0)) {
       for (const grad of gradOutput) grad?.retain();
       this.gradOutput = gradOutput;
     } else {
       const none = this.positions.map(() => null);
-      this.hooks.after(this.module, none, gradOutput);
+      this.hooks.runFullHooks(this.module, none, gradOutput);
     }
   }
 
@@ -166,20 +168,20 @@ export class BackwardHooks<Owner extends object> {
     return () => this.full.delete(hook);
   }
 
-  /** Null if no gradient can arrive: there are no hooks, or nothing is recorded. */
+  /** Starts a call; null if no gradient can arrive: without hooks, or if nothing is recorded. */
   start(module: Owner): HookedCall<Owner> | null {
     if (this.pre.size + this.full.size === 0 || !isGradEnabled()) return null;
     return new HookedCall(this, module);
   }
 
-  before(module: Owner, gradOutput: Gradients): Gradients {
+  runPreHooks(module: Owner, gradOutput: Gradients): Gradients {
     const op = `${module.constructor.name} backward pre-hook`;
     let grads = gradOutput;
     for (const hook of this.pre) grads = checkGradients(op, grads, hook(module, grads));
     return grads;
   }
 
-  after(module: Owner, gradInput: Gradients, gradOutput: Gradients): Gradients {
+  runFullHooks(module: Owner, gradInput: Gradients, gradOutput: Gradients): Gradients {
     const op = `${module.constructor.name} backward hook`;
     let grads = gradInput;
     for (const hook of this.full)

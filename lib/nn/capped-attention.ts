@@ -1,5 +1,5 @@
-// Attention by operations that store the scores: bounded ones, c tanh(score / c), and heads that
-// are too wide for the kernels. Source: Gemma 2 (soft capping).
+// Attention by operations that store the scores, for bounded scores c tanh(score / c), and for
+// heads that are too wide for the kernels. Source: Gemma 2 (soft capping).
 
 import type { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
@@ -60,18 +60,18 @@ export function cappedAttention(
     const grouped = q.reshape([B, Hk, (H / Hk) * T, D]);
     const products = grouped.matmul(k.transpose(2, 3)).reshape([B, H, T, S]);
     const scores = cap === null ? products.mul(scale) : tanh(products.mul(scale / cap)).mul(cap);
-    const seen = visible(q, S, window, documents);
-    const weights = softmax(where(seen, scores, Number.NEGATIVE_INFINITY), -1);
-    const kept = dropout > 0 ? dropped(weights, dropout) : weights;
-    return kept
+    const isVisible = visibleKeys(q, S, window, documents);
+    const weights = softmax(where(isVisible, scores, Number.NEGATIVE_INFINITY), -1);
+    const keptWeights = dropout > 0 ? dropped(weights, dropout) : weights;
+    return keptWeights
       .reshape([B, Hk, (H / Hk) * T, S])
       .matmul(v)
       .reshape([B, H, T, D]);
   });
 }
 
-/** [1 or B, 1, T, S]: whether query t sees key s. */
-function visible(
+/** Returns whether query t sees key s: [1 or B, 1, T, S]. */
+function visibleKeys(
   { device, shape }: Tensor,
   S: number,
   window: number | null,
@@ -83,11 +83,11 @@ function visible(
     .add(S - T)
     .reshape([1, 1, T, 1]);
   const earlier = keys.le(queries);
-  const near = window === null ? earlier : logicalAnd(earlier, keys.gt(queries.sub(window)));
-  if (!documents) return near;
+  const inWindow = window === null ? earlier : logicalAnd(earlier, keys.gt(queries.sub(window)));
+  if (!documents) return inWindow;
   const [B, all] = leading(documents.shape, 2);
-  const same = eq(documents.reshape([B, 1, all, 1]), documents.reshape([B, 1, 1, all]));
-  return logicalAnd(near, same);
+  const sameDocument = eq(documents.reshape([B, 1, all, 1]), documents.reshape([B, 1, 1, all]));
+  return logicalAnd(inWindow, sameDocument);
 }
 
 function requireDense(
@@ -95,18 +95,19 @@ function requireDense(
   dropout: number,
   headShare: HeadShare | null,
 ): void {
-  if (sparsity) throw refusal('no sparse pattern', formatValue(sparsity), 'Omit nn.sparsify().');
+  if (sparsity)
+    throw unsupportedError('no sparse pattern', formatValue(sparsity), 'Omit nn.sparsify().');
   if (sharedTokens()?.heads) {
     const hint = 'Set sequence_parallel_size to 1; tensor_parallel works.';
-    throw refusal('all tokens on each rank', 'tokens split over ranks', hint);
+    throw unsupportedError('all tokens on each rank', 'tokens split over ranks', hint);
   }
   if (dropout > 0 && headShare) {
     const hint = 'Read the model with { attentionDropout: 0 }.';
-    throw refusal('no dropped weights under tensor_parallel', String(dropout), hint);
+    throw unsupportedError('no dropped weights under tensor_parallel', String(dropout), hint);
   }
 }
 
-function refusal(expected: string, got: string, hint: string): DsError {
+function unsupportedError(expected: string, got: string, hint: string): DsError {
   const op = 'attention with bounded scores or heads of more than 256 channels';
   return argumentError(op, expected, got, hint);
 }

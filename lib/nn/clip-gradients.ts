@@ -45,9 +45,9 @@ export function clipGradNorm(
   return noGrad(() =>
     scope(() => {
       if (!device) return zeros([]);
-      const control = controlOf(grads, isLimited ? maxNorm : 0);
+      const control = computeControl(grads, isLimited ? maxNorm : 0);
       const norm = control.select(0, 2).clone();
-      if (errorIfNonfinite && control.select(0, 3).item() === 0) throw nonfinite(op);
+      if (errorIfNonfinite && control.select(0, 3).item() === 0) throw nonfiniteError(op);
       if (!isLimited) return norm;
       const factor = control.select(0, 0);
       for (const grad of grads) scaleBy(grad, factor);
@@ -70,10 +70,10 @@ export function clipGradValue(parameters: Iterable<Tensor>, clipValue: number): 
 }
 
 /**
- * [4] f32: the factor, 1, the norm and whether it is finite. If the allowed norm is 0, the factor
- * is 0.
+ * Returns [4] f32: the factor, 1, the norm, and whether it is finite. If the allowed norm is 0, the
+ * factor is 0.
  */
-function controlOf(grads: readonly Tensor[], maxNorm: number): Tensor {
+function computeControl(grads: readonly Tensor[], maxNorm: number): Tensor {
   const { device } = required(grads[0]);
   const partials = zeros([grads.length], { device });
   for (const [i, grad] of grads.entries()) {
@@ -85,12 +85,12 @@ function controlOf(grads: readonly Tensor[], maxNorm: number): Tensor {
   return control;
 }
 
-/** `grad` times a scalar f32, rounded once. */
+/** Multiplies `grad` by a scalar f32 in place, rounded once. */
 function scaleBy(grad: Tensor, factor: Tensor): void {
   scope(() => kernels.copy({ in: mul(cast(grad, 'f32'), factor), out: grad }));
 }
 
-/** The gradients there are. */
+/** Returns the gradients of the parameters that have one. Throws DS_ARGUMENT, DS_DEVICE. */
 function gradientsOf(op: string, parameters: unknown): Tensor[] {
   const list = parameters instanceof Tensor ? [parameters] : parameters;
   if (typeof (list as Iterable<unknown> | null)?.[Symbol.iterator] !== 'function') {
@@ -119,7 +119,7 @@ function gradientsOf(op: string, parameters: unknown): Tensor[] {
   });
 }
 
-function nonfinite(op: string): DsError {
+function nonfiniteError(op: string): DsError {
   return new DsError({
     code: 'DS_NONFINITE',
     op,

@@ -59,7 +59,7 @@ export class Sequential extends Module {
     for (const [i, layer] of this.layers.entries()) yield [String(i), layer];
   }
 
-  /** The modules in order, as checkpointSequential() takes them. */
+  /** Returns the modules in order, as checkpointSequential() takes them. */
   [Symbol.iterator](): Iterator<Module> {
     return this.layers[Symbol.iterator]();
   }
@@ -73,7 +73,7 @@ export class Sequential extends Module {
 }
 
 /** Throws DS_ARGUMENT unless `modules` is an object. */
-function named<Modules extends object>(modules: Modules): Modules {
+function requireNamed<Modules extends object>(modules: Modules): Modules {
   if (typeof modules === 'object' && modules !== null) return modules;
   throw valueError('ModuleDict', 'modules by name, such as { proj: new nn.Linear(4, 4) }', modules);
 }
@@ -86,7 +86,7 @@ export class ModuleDict extends Module {
   constructor(modules: Readonly<Record<string, Module>> = {}) {
     super();
     this.modulesByName = new Map();
-    for (const [name, module] of Object.entries(named(modules))) this.set(name, module);
+    for (const [name, module] of Object.entries(requireNamed(modules))) this.set(name, module);
   }
 
   protected override *fields(): Generator<[string, Module]> {

@@ -75,7 +75,7 @@ abstract class Convolution extends Module {
     this.windows = windows;
   }
 
-  /** x [N, C, H, W] to [N, out, rows, columns], a view with the channels last in memory. */
+  /** Maps x [N, C, H, W] to [N, out, rows, columns], a view with the channels last in memory. */
   protected convolve(op: string, x: Tensor, kernel: readonly [number, number]): Tensor {
     const [outputs, inputs] = leading(this.weight.shape, 2);
     if (x.shape[1] !== inputs) {
@@ -87,14 +87,14 @@ abstract class Convolution extends Module {
         hint: 'Channels are dim 1: [N, C, ...]; permute() images with channels in the last dim.',
       });
     }
-    const rows = (size: number, pick: typeof height, at: 0 | 1): number => {
+    const windowCount = (size: number, pick: typeof height, at: 0 | 1): number => {
       const { stride = 1, padding = 0, dilation = 1 } = this.windows;
       const reach = pick(dilation) * (kernel[at] - 1) + 1;
       return Math.floor((size + 2 * pick(padding) - reach) / pick(stride)) + 1;
     };
     const columns = unfold(x, kernel, this.windows).transpose();
     const weight = this.weight.reshape([outputs, columns.size(-1)]);
-    const sizes = [rows(x.size(2), height, 0), rows(x.size(3), width, 1)];
+    const sizes = [windowCount(x.size(2), height, 0), windowCount(x.size(3), width, 1)];
     const out = linear(columns, weight, this.bias).reshape([x.size(0), ...sizes, outputs]);
     return out.permute([0, 3, 1, 2]);
   }

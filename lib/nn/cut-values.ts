@@ -10,7 +10,11 @@ import { type Initializer, writeInitial } from './initializers.js';
 import type { StoredValues } from './stored-values.js';
 
 /** Calls `body` with each box, contiguous in `out`, as a tensor of its shape. */
-function eachBox(out: Tensor, boxes: readonly Box[], body: (part: Tensor, box: Box) => void): void {
+function forEachBox(
+  out: Tensor,
+  boxes: readonly Box[],
+  body: (part: Tensor, box: Box) => void,
+): void {
   let at = out.offset;
   for (const box of boxes) {
     const part = held(() => out.alias(box.shape, undefined, at));
@@ -21,7 +25,8 @@ function eachBox(out: Tensor, boxes: readonly Box[], body: (part: Tensor, box: B
 }
 
 /**
- * A box that is cut along at most one dim, as indices in the whole tensor; null for other boxes.
+ * Returns the indices in the complete tensor of a box that is cut along at most one dim; null for
+ * other boxes.
  */
 function partOf({ offset, shape }: Box, whole: readonly number[]): ElementPart | null {
   const dims = shape.flatMap((size, d) => (size === whole[d] ? [] : [d]));
@@ -40,7 +45,7 @@ export function writeCut(init: Initializer, { whole, boxes }: Region, out: Tenso
   const parts = boxes.map((box) => partOf(box, whole));
   if (init.part && parts.every((part) => part !== null)) {
     let i = 0;
-    eachBox(out, boxes, (part) => {
+    forEachBox(out, boxes, (part) => {
       if (part.numel > 0) init.part?.(part, { whole, ...required(parts[i]) });
       ++i;
     });
@@ -57,7 +62,7 @@ export function writeCut(init: Initializer, { whole, boxes }: Region, out: Tenso
 
 /** Copies boxes of `whole` into `out` contiguously. */
 export function copyCut(whole: Tensor, boxes: readonly Box[], out: Tensor): void {
-  eachBox(out, boxes, (part, { offset, shape }) => {
+  forEachBox(out, boxes, (part, { offset, shape }) => {
     const source = shape.reduce<Tensor>(
       (from, size, d) => from.narrow(d, required(offset[d]), size),
       whole,

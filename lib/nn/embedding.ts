@@ -37,7 +37,7 @@ export class Embedding extends Module {
     const options = typeof given === 'function' ? { init: given } : given;
     const { init = normal(1), paddingIdx } = readOptions('Embedding', options, EMBEDDING);
     this.paddingIdx = paddingIdx === undefined ? null : paddingRow(paddingIdx, count);
-    this.weight = new Parameter([count, channels], this.startOf(init, channels));
+    this.weight = new Parameter([count, channels], this.initializerOf(init, channels));
   }
 
   /**
@@ -53,7 +53,7 @@ export class Embedding extends Module {
     });
   }
 
-  private startOf(init: Initializer, channels: number): Initializer {
+  private initializerOf(init: Initializer, channels: number): Initializer {
     const { paddingIdx } = this;
     if (paddingIdx === null || typeof init !== 'function') return init;
     const blank = (out: Tensor, row: number): void => {

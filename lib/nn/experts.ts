@@ -135,7 +135,7 @@ export class Experts extends Module {
   }
 }
 
-/** @internal The forward pass of all experts, with the updates of adapters. */
+/** @internal Returns the forward pass of all experts, with the updates of adapters. */
 export const callExperts = (
   experts: ExpertWeights,
   x: Tensor,
@@ -146,7 +146,7 @@ export const callExperts = (
   scope(() => {
     const tokens = x.reshape([-1, x.size(-1)]);
     const routes = router.call(routed?.reshape(tokens.shape) ?? tokens, loads);
-    return throughExperts(experts, tokens, routes, null, updates).reshape(x.shape);
+    return runExperts(experts, tokens, routes, null, updates).reshape(x.shape);
   });
 
 /**
@@ -162,7 +162,7 @@ export type ExpertUpdates = Readonly<Partial<Record<'gate_up_proj' | 'down_proj'
  * @internal Processes tokens [T, channels] by experts; with `first`, only the experts from `first`
  * on.
  */
-export function throughExperts(
+export function runExperts(
   experts: ExpertWeights,
   tokens: Tensor,
   { ids, weights }: Routes,
@@ -172,22 +172,22 @@ export function throughExperts(
   const { gate_up_proj, down_proj, limit } = experts;
   const groups = groupRows(ids, required(gate_up_proj.shape[0]), first);
   if (limit !== null) {
-    return combineRows(boundedRows(experts, tokens, groups, limit, updates), weights, groups);
+    return combineRows(runBoundedExperts(experts, tokens, groups, limit, updates), weights, groups);
   }
-  const both = product(tokens, gate_up_proj, groups, true);
-  const inner = plus(both, updates.gate_up_proj?.(tokens, groups, true));
-  const hidden = experts.activation === 'silu' ? swiglu(inner) : geluGated(inner);
-  const out = product(hidden, down_proj, groups);
-  return combineRows(plus(out, updates.down_proj?.(hidden, groups, false)), weights, groups);
+  const gateAndUp = multiplyExperts(tokens, gate_up_proj, groups, true);
+  const inner = addUpdate(gateAndUp, updates.gate_up_proj?.(tokens, groups, true));
+  const hidden = experts.activation === 'silu' ? swiglu(inner) : applyGeluGate(inner);
+  const out = multiplyExperts(hidden, down_proj, groups);
+  return combineRows(addUpdate(out, updates.down_proj?.(hidden, groups, false)), weights, groups);
 }
 
-/** GELU of the first half of the channels, times the second half. */
-function geluGated(both: Tensor): Tensor {
-  const [gate, up] = both.split(both.size(1) / 2, 1) as [Tensor, Tensor];
+/** Returns GELU of the first half of the channels, times the second half. */
+function applyGeluGate(gateAndUp: Tensor): Tensor {
+  const [gate, up] = gateAndUp.split(gateAndUp.size(1) / 2, 1) as [Tensor, Tensor];
   return gelu(gate, 'tanh').mul(up);
 }
 
-const plus = (product: Tensor, update: Tensor | undefined): Tensor =>
+const addUpdate = (product: Tensor, update: Tensor | undefined): Tensor =>
   update ? product.add(update) : product;
 
 /** @internal The parameters of all experts, or of the experts of one rank. */
@@ -200,8 +200,8 @@ export interface ExpertWeights
   readonly outputsFirst?: boolean;
 }
 
-/** The products of a matrix [out, in]. */
-const product = (
+/** Returns the products of a matrix [out, in]. */
+const multiplyExperts = (
   x: Tensor,
   weight: Parameter | ComputedWeight,
   groups: RowGroups,
@@ -211,8 +211,12 @@ const product = (
     ? groupedLinear(x, weight, groups, isGathered)
     : groupedFrozen(x, weight, groups, { isGathered, isPlain: false });
 
-/** The products of a matrix [in, out]. */
-const plainProduct = (x: Tensor, weight: Parameter | ComputedWeight, groups: RowGroups): Tensor =>
+/** Returns the products of a matrix [in, out]. */
+const multiplyTransposed = (
+  x: Tensor,
+  weight: Parameter | ComputedWeight,
+  groups: RowGroups,
+): Tensor =>
   weight instanceof Parameter
     ? groupedProduct(x, weight, groups)
     : groupedFrozen(x, weight, groups, { isGathered: false, isPlain: true });
@@ -220,8 +224,8 @@ const plainProduct = (x: Tensor, weight: Parameter | ComputedWeight, groups: Row
 /** Factor of the gate inside the sigmoid. Source: OpenAI's gpt-oss. */
 const GATE_SLOPE = 1.702;
 
-/** The outputs of experts with a limit, row by row. */
-function boundedRows(
+/** Returns the outputs of experts with a limit, row by row. */
+function runBoundedExperts(
   experts: ExpertWeights,
   tokens: Tensor,
   groups: RowGroups,
@@ -232,16 +236,19 @@ function boundedRows(
   const addBias = (x: Tensor, bias: Parameter | null): Tensor =>
     x.add(embedding(required(bias), expert));
   const rows = embedding(tokens, clamp(groups.rows, { min: 0 }));
-  const multiply = experts.outputsFirst ? product : plainProduct;
+  const multiply = experts.outputsFirst ? multiplyExperts : multiplyTransposed;
   const products = multiply(rows, experts.gate_up_proj, groups);
-  const sum = plus(products, updates.gate_up_proj?.(rows, groups, false));
-  const both = addBias(sum, experts.gate_up_proj_bias);
-  const pairs = both.reshape([both.size(0), -1, 2]);
+  const sum = addUpdate(products, updates.gate_up_proj?.(rows, groups, false));
+  const gateAndUp = addBias(sum, experts.gate_up_proj_bias);
+  const pairs = gateAndUp.reshape([gateAndUp.size(0), -1, 2]);
   const gate = clamp(pairs.select(2, 0), { max: limit });
   const up = clamp(pairs.select(2, 1), { min: -limit, max: limit });
   const hidden = gate.mul(gate.mul(GATE_SLOPE).sigmoid()).mul(up.add(1));
   const out = multiply(hidden, experts.down_proj, groups);
-  return addBias(plus(out, updates.down_proj?.(hidden, groups, false)), experts.down_proj_bias);
+  return addBias(
+    addUpdate(out, updates.down_proj?.(hidden, groups, false)),
+    experts.down_proj_bias,
+  );
 }
 
 /** Options of SparseMixture. */

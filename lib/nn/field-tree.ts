@@ -9,7 +9,7 @@ import { Parameter } from './parameter.js';
 
 /** The members of a module (module.ts) that the tree uses. */
 interface Branch {
-  /** Another rank of a pipeline has it. */
+  /** Whether another rank of a pipeline has the module. */
   readonly isElsewhere: boolean;
 }
 
@@ -22,14 +22,14 @@ type FieldsOf<M> = (module: M) => Iterable<[string, FieldOf<M>]>;
 /** A field of the root or below it: its path, and whether the model has it on this rank. */
 type FoundField<M> = readonly [path: string, field: FieldOf<M>, isHere: boolean];
 
-/** Reads the fields on every call, because programs add and remove modules. */
+/** Finds the fields below a module. Reads them on every call: programs add and remove modules. */
 export class FieldTree<M extends Branch> {
   constructor(
     private readonly root: M,
     private readonly fieldsOf: FieldsOf<M>,
   ) {}
 
-  /** The root under the name "" and all modules below it, parents first, each once. */
+  /** Yields the root under the name "" and all modules below it, parents first, each once. */
   *modules(): Generator<[string, M]> {
     const seen = new Set<M>([this.root]);
     yield ['', this.root];
@@ -40,7 +40,7 @@ export class FieldTree<M extends Branch> {
     }
   }
 
-  /** The unique fields of the root itself. */
+  /** Yields the modules in the root's own fields, each once. */
   *children(): Generator<[string, M]> {
     const seen = new Set<M>();
     for (const [name, field] of this.fieldsOf(this.root)) {
@@ -50,7 +50,7 @@ export class FieldTree<M extends Branch> {
     }
   }
 
-  /** The outermost elements of lists. */
+  /** Yields the outermost elements of lists. */
   *elements(module = this.root, prefix = ''): Generator<[string, M]> {
     for (const [name, field] of this.fieldsOf(module)) {
       if (field instanceof Tensor || field.isElsewhere) continue;
@@ -60,12 +60,12 @@ export class FieldTree<M extends Branch> {
     }
   }
 
-  /** Every parameter once, under its first name. */
+  /** Yields every parameter once, under its first name. */
   *parameters(): Generator<[string, Parameter]> {
     for (const [parameter, [name]] of this.parameterNames()) yield [required(name), parameter];
   }
 
-  /** Further names of parameters, with their first names. */
+  /** Returns further names of parameters, with their first names. */
   tiedNames(): Map<string, string> {
     const tied = new Map<string, string>();
     for (const [first, ...others] of this.parameterNames().values()) {
@@ -74,15 +74,15 @@ export class FieldTree<M extends Branch> {
     return tied;
   }
 
-  /** Every buffer, as often as it has names. */
+  /** Yields every buffer once per name. */
   *buffers(): Generator<[string, Tensor]> {
     for (const [name, field, isHere] of this.walk())
       if (isHere && isBuffer(field)) yield [name, field];
   }
 
   /**
-   * All names of each local parameter, including names on other pipeline ranks, in the order of
-   * first names: the same on all ranks of a pipeline.
+   * Returns all names of each local parameter, including names on other pipeline ranks, in the
+   * order of first names: the same on all ranks of a pipeline.
    */
   private parameterNames(): Map<Parameter, string[]> {
     const all = new Map<Parameter, string[]>();
@@ -96,8 +96,8 @@ export class FieldTree<M extends Branch> {
   }
 
   /**
-   * Every parameter, buffer and module below `module`, once per name. Throws DS_ARGUMENT for a
-   * module inside itself; `above` are the ancestors of `module`.
+   * Yields every parameter, buffer and module below `module`, once per name. Throws DS_ARGUMENT for
+   * a module inside itself; `above` are the ancestors of `module`.
    */
   private *walk(
     module = this.root,
@@ -112,7 +112,7 @@ export class FieldTree<M extends Branch> {
         yield [path, field, isReached];
         continue;
       }
-      if (chain.includes(field)) throw endless(path, field);
+      if (chain.includes(field)) throw endlessError(path, field);
       const isHere = isReached && !field.isElsewhere;
       yield [path, field, isHere];
       yield* this.walk(field, `${path}.`, chain, isHere);
@@ -126,10 +126,10 @@ export function isBuffer(field: unknown): field is Tensor {
 }
 
 /**
- * The members of `value` (a list, Map, Set or plain object, nested) that `isMember` accepts, with
- * names "field.key".
+ * Yields the members of `value` (a list, Map, Set or plain object, nested) that `isMember` accepts,
+ * with names "field.key".
  */
-export function* collected<Member>(
+export function* collectMembers<Member>(
   name: string,
   value: object,
   isMember: (item: unknown) => item is Member,
@@ -141,19 +141,19 @@ export function* collected<Member>(
     const path = `${name}.${String(key)}`;
     if (isMember(item)) yield [path, item];
     else if (typeof item === 'object' && item !== null) {
-      yield* collected(path, item, isMember, seen);
+      yield* collectMembers(path, item, isMember, seen);
     }
   }
 }
 
-/** Entries of a list, a Map, a Set or a plain object; no entries of other objects. */
+/** Returns the entries of a list, a Map, a Set or a plain object; none of other objects. */
 function entriesOf(value: object): Iterable<readonly [unknown, unknown]> {
   if (Array.isArray(value) || value instanceof Map) return value.entries();
   if (value instanceof Set) return [...value].entries();
   return isPlainObject(value) ? Object.entries(value) : [];
 }
 
-function endless(path: string, module: object): DsError {
+function endlessError(path: string, module: object): DsError {
   return argumentError(
     path,
     'modules below a module',

@@ -7,7 +7,7 @@ import { leading, required } from '../runtime/required.js';
 import { describe } from '../runtime/view.js';
 import { cast, noGrad, scope, Tensor } from '../tensor/index.js';
 import { FP8_MULTIPLE, multiplyRows, quantizeRows } from '../tensor/ops/fp8-linear.js';
-import { byRows, type JoinableLinear, type JointProduct } from './joined-linears.js';
+import { computeRows, type JoinableLinear, type JointProduct } from './joined-linears.js';
 import { type Linear, LinearGelu } from './linear.js';
 import { type PackedLayout, PackedLinear, StoredParameter } from './packed-linear.js';
 import type { Parameter } from './parameter.js';
@@ -48,13 +48,13 @@ export class Fp8Linear extends PackedLinear implements JoinableLinear {
   static from(layer: Linear): Fp8Linear {
     const { weight, bias } = layer;
     const layout = { shape: weight.shape, hasGelu: layer instanceof LinearGelu };
-    const made = new Fp8Linear(layout, bias);
-    for (const part of [made.weight_codes, made.weight_scale]) {
+    const created = new Fp8Linear(layout, bias);
+    for (const part of [created.weight_codes, created.weight_scale]) {
       part.moveTo(weight.device, part.dtype);
     }
-    noGrad(() => scope(() => made.store(weight.contiguous())));
-    const sum = noGrad(() => scope(() => made.weight_scale.sum().item()));
-    if (Number.isFinite(sum)) return made;
+    noGrad(() => scope(() => created.store(weight.contiguous())));
+    const sum = noGrad(() => scope(() => created.weight_scale.sum().item()));
+    if (Number.isFinite(sum)) return created;
     throw new DsError({
       code: 'DS_NONFINITE',
       op: 'Fp8Linear.from',
@@ -85,13 +85,13 @@ export class Fp8Linear extends PackedLinear implements JoinableLinear {
     quantizeRows(rows, { codes: this.weight_codes, scale: this.weight_scale });
   }
 
-  protected override multiplied(x: Tensor, bias: Tensor | null): Tensor {
+  protected override multiply(x: Tensor, bias: Tensor | null): Tensor {
     const [, inputs] = leading(this.shape, 2);
     if (x.ndim < 1 || x.shape[x.ndim - 1] !== inputs) {
       const expected = `[.., ${inputs}]`;
       throw new DsError({ code: 'DS_SHAPE', op: 'Fp8Linear', expected, got: describe(x) });
     }
-    return productWith(x, [this.weight_codes, this.weight_scale, ...(bias ? [bias] : [])]);
+    return multiplyCodes(x, [this.weight_codes, this.weight_scale, ...(bias ? [bias] : [])]);
   }
 
   /** @internal See JoinableLinear. Layers with an activation are not joined. */
@@ -103,27 +103,27 @@ export class Fp8Linear extends PackedLinear implements JoinableLinear {
       kind: `fp8, ${inputs}, ${bias !== null}`,
       inputs,
       parts: [weight_codes, weight_scale, ...(bias ? [bias] : [])],
-      product: productWith,
-      gated: (x, parts) => scope(() => gatedWith(x, parts)),
+      product: multiplyCodes,
+      gated: (x, parts) => scope(() => multiplyGated(x, parts)),
     };
   }
 }
 
-/** x [.., inputs] to [.., outputs]; parts: codes, scales, and a bias if there is one. */
-function productWith(x: Tensor, [codes, scale, bias]: readonly Tensor[]): Tensor {
+/** Maps x [.., inputs] to [.., outputs]; parts: codes, scales, and a bias if there is one. */
+function multiplyCodes(x: Tensor, [codes, scale, bias]: readonly Tensor[]): Tensor {
   const weight = { codes: required(codes), scale: required(scale) };
   return scope(() =>
-    byRows(x, weight.codes.size(0), (rows, out) =>
+    computeRows(x, weight.codes.size(0), (rows, out) =>
       multiplyRows(quantizeRows(rows), weight, out, bias ?? null),
     ),
   );
 }
 
-/** x [.., inputs] to [.., outputs / 2]; the first half of the outputs are gates. */
-function gatedWith(x: Tensor, parts: readonly Tensor[]): Tensor {
-  const both = productWith(x, parts);
-  const half = both.size(-1) / 2;
-  return byRows(both, half, (rows, out) =>
+/** Maps x [.., inputs] to [.., outputs / 2]; the first half of the outputs are gates. */
+function multiplyGated(x: Tensor, parts: readonly Tensor[]): Tensor {
+  const gateAndUp = multiplyCodes(x, parts);
+  const half = gateAndUp.size(-1) / 2;
+  return computeRows(gateAndUp, half, (rows, out) =>
     kernels.swiglu({ gate: rows.narrow(1, 0, half), up: rows.narrow(1, half, half), out }),
   );
 }

@@ -37,29 +37,30 @@ export interface Initializer {
  * because `out` would keep uninitialized memory.
  */
 export function writeInitial(init: Initializer, out: Tensor): void {
-  const made: unknown = init(out);
-  if (!(made instanceof Tensor) || made.buffer === out.buffer) return;
+  const returned: unknown = init(out);
+  if (!(returned instanceof Tensor) || returned.buffer === out.buffer) return;
   throw argumentError(
     'Parameter',
     'an initializer that writes into the tensor it is given',
-    `an initializer that returns another tensor, ${describe(made)}`,
+    `an initializer that returns another tensor, ${describe(returned)}`,
     'Write (out) => out.copy_(values).',
   );
 }
 
-const AS_IS = 'nn.init.zeros and nn.init.ones are initializers: pass them without ().';
+const CONSTANTS_HINT = 'nn.init.zeros and nn.init.ones are initializers: pass them without ().';
 
-/** @internal An initializer that can also write a part; `body` does both. */
+/** @internal Returns an initializer that can also write a part; `body` does both. */
 export function byRange(body: (out: Tensor, at: InitialPart) => void): Initializer {
   const whole: Initializer = (out) => {
-    if (!(out instanceof Tensor)) throw valueError('nn.init', 'a tensor to write into', out, AS_IS);
+    if (!(out instanceof Tensor))
+      throw valueError('nn.init', 'a tensor to write into', out, CONSTANTS_HINT);
     body(out, { whole: out.shape, ...inOrder });
   };
   whole.part = body;
   return whole;
 }
 
-/** The indices of a part, in the format of random ops. */
+/** Returns the indices of a part, in the format of random ops. */
 const partOf = ({ first, row, stride }: ElementPart): ElementPart => ({ first, row, stride });
 
 /**
@@ -102,8 +103,8 @@ export const zeros: Initializer = byRange((out) => kernels.fill({ out, value: 0 
 export const ones: Initializer = byRange((out) => kernels.fill({ out, value: 1 }));
 
 /**
- * Fan-in and fan-out of one element: the first dims of a weight [out, in, ..] times the product of
- * the rest. Throws DS_SHAPE.
+ * Returns fan-in and fan-out of a weight [out, in, ..]: the first dims times the product of the
+ * other dims. Throws DS_SHAPE.
  */
 function fansOf(op: string, shape: readonly number[]): { fanIn: number; fanOut: number } {
   const [rows = 0, columns = 0, ...field] = shape;
@@ -117,8 +118,8 @@ function fansOf(op: string, shape: readonly number[]): { fanIn: number; fanOut: 
   });
 }
 
-/** Random numbers of standard deviation 1, scaled by `spread` of the shape. */
-function scale(
+/** Returns an initializer with the standard deviation `spread` of the shape. */
+function createScaled(
   draw: 'uniform' | 'normal',
   spread: (shape: readonly number[]) => number,
 ): Initializer {
@@ -133,7 +134,7 @@ function scale(
 
 function xavier(draw: 'uniform' | 'normal', gain: number): Initializer {
   requireFinite('init.xavier gain', gain, 0);
-  return scale(draw, (shape) => {
+  return createScaled(draw, (shape) => {
     const { fanIn, fanOut } = fansOf('init.xavier', shape);
     return gain * Math.sqrt(2 / Math.max(1, fanIn + fanOut));
   });
@@ -200,7 +201,10 @@ function kaiming(draw: 'uniform' | 'normal', given: KaimingOptions): Initializer
     const expected = '"fanIn" or "fanOut"';
     throw argumentError('init.kaiming mode', expected, got);
   }
-  return scale(draw, (shape) => gain / Math.sqrt(Math.max(1, fansOf('init.kaiming', shape)[mode])));
+  return createScaled(
+    draw,
+    (shape) => gain / Math.sqrt(Math.max(1, fansOf('init.kaiming', shape)[mode])),
+  );
 }
 
 /**

@@ -64,8 +64,8 @@ export interface ProductAddition {
   product(x: Tensor, layers: readonly Module[], isGated: boolean): Tensor | null;
 }
 
-/** The first of the layers that adds to its product; null: none. */
-const besideOf = (layers: readonly Module[]): ProductAddition | null => {
+/** Returns the first of the layers that adds to its product; null: none. */
+const additionOf = (layers: readonly Module[]): ProductAddition | null => {
   for (const layer of layers) {
     const beside = (layer as { beside?: ProductAddition | null }).beside ?? null;
     if (beside) return beside;
@@ -86,22 +86,22 @@ export function joinAll(model: Module): void {
   }
 }
 
-/** The form of a part, which must be equal in all layers. */
+/** Returns the form of a part, which must be equal in all layers. */
 const formOf = ({ shape, dtype }: Parameter): string => `${dtype} ${shape.slice(1).join('x')}`;
 
 /** Returns how the layers are joined; null if a layer cannot be joined or they differ. */
 function joiningsOf(layers: readonly Module[]): readonly JointProduct[] | null {
-  const found: JointProduct[] = [];
+  const joinings: JointProduct[] = [];
   for (const layer of layers) {
     const joining = 'joining' in layer ? (layer as JoinableLinear).joining() : null;
     if (!joining) return null;
-    found.push(joining);
+    joinings.push(joining);
   }
-  const forms = found.map(({ kind, parts }) => [kind, ...parts.map(formOf)].join());
-  return forms.every((form) => form === forms[0]) ? found : null;
+  const forms = joinings.map(({ kind, parts }) => [kind, ...parts.map(formOf)].join());
+  return forms.every((form) => form === forms[0]) ? joinings : null;
 }
 
-/** The layers' first parts, their second parts, and so on. */
+/** Returns the layers' first parts, their second parts, and so on. */
 const columnsOf = (joinings: readonly JointProduct[]): Parameter[][] =>
   required(joinings[0]).parts.map((_, i) => joinings.map(({ parts }) => required(parts[i])));
 
@@ -119,14 +119,14 @@ export function joinMemory(layers: readonly Module[]): boolean {
   const isWhole = all.length === layers.length;
   const shapes = isWhole ? all.map(({ shape }) => shape) : [];
   const [weights, biases = []] = columnsOf(joinings).map((column, i) =>
-    putInTurn(column, i === 0 ? shapes : shapes.map((shape) => [numel(shape.slice(0, -1))])),
+    moveTogether(column, i === 0 ? shapes : shapes.map((shape) => [numel(shape.slice(0, -1))])),
   );
   for (const [i, rows] of all.entries()) rows.place(weights?.[i] ?? null, biases[i] ?? null);
   return true;
 }
 
 /** Returns memory of the shapes `behind` that follows the parameters, filled with zeros. */
-function putInTurn(
+function moveTogether(
   parameters: readonly Parameter[],
   behind: readonly (readonly number[])[],
 ): Tensor[] {
@@ -164,15 +164,15 @@ const areAdjacent = (parameters: readonly Parameter[]): boolean =>
     );
   });
 
-/** Contiguous parameters as one tensor, concatenated along the first dim. */
-function asOne(parameters: readonly Parameter[]): Tensor {
+/** Returns contiguous parameters as one tensor, concatenated along the first dim. */
+function concatenate(parameters: readonly Parameter[]): Tensor {
   const [first] = leading(parameters, 1);
   const rows = parameters.reduce((sum, parameter) => sum + parameter.size(0), 0);
   return first.alias([rows, ...first.shape.slice(1)]);
 }
 
-/** The layers' parts, each as one tensor; null under the conditions of joinedLinear(). */
-function joinedParts(
+/** Returns the layers' parts, each as one tensor; null under the conditions of joinedLinear(). */
+function findJoinedParts(
   x: Tensor,
   layers: readonly Module[],
 ): [readonly JointProduct[], Tensor[]] | null {
@@ -180,7 +180,7 @@ function joinedParts(
   const joinings = joiningsOf(layers);
   if (!joinings || x.shape.at(-1) !== joinings[0]?.inputs) return null;
   const columns = columnsOf(joinings);
-  return columns.every(areAdjacent) ? [joinings, columns.map(asOne)] : null;
+  return columns.every(areAdjacent) ? [joinings, columns.map(concatenate)] : null;
 }
 
 /**
@@ -188,17 +188,17 @@ function joinedParts(
  * layer with both. Returns null without computing under the conditions of joinedLinear().
  */
 export function joinedGate(x: Tensor, layers: readonly Module[]): Tensor | null {
-  const found = joinedParts(x, layers);
-  if (!found) return null;
-  const [joinings, parts] = found;
+  const joined = findJoinedParts(x, layers);
+  if (!joined) return null;
+  const [joinings, parts] = joined;
   const [first, ...others] = joinings.map((joining) => required(joining.parts[0]).size(0));
   if (others.some((rows) => rows !== first)) return null;
-  const beside = besideOf(layers);
+  const beside = additionOf(layers);
   if (beside) return beside.product(x, layers, true) ?? swiglu(...gateAndUp(x, layers));
   return required(joinings[0]).gated(x, parts);
 }
 
-/** The outputs of two layers, or the halves of one. */
+/** Returns the outputs of two layers, or the halves of one. */
 function gateAndUp(x: Tensor, layers: readonly Module[]): [gate: Tensor, up: Tensor | null] {
   const [gate, up = null] = required(joinedLinear(x, layers));
   return [required(gate), up];
@@ -215,14 +215,14 @@ export function joinedLinear(
   layers: readonly Module[],
   width: number | null = null,
 ): Tensor[] | null {
-  const found = joinedParts(x, layers);
-  if (!found) return null;
-  const [joinings, parts] = found;
-  const beside = besideOf(layers);
+  const joined = findJoinedParts(x, layers);
+  if (!joined) return null;
+  const [joinings, parts] = joined;
+  const beside = additionOf(layers);
   let all = beside?.product(x, layers, false) ?? null;
   if (!all) {
     all = required(joinings[0]).product(x, parts);
-    if (beside) addBeside(beside, { x, layers, joinings, all });
+    if (beside) addToOutputs(beside, { x, layers, joinings, all });
   }
   const [own, strides] = [all, all.strides.slice(0, -1)];
   let offset = all.offset;
@@ -245,7 +245,7 @@ interface JoinedResult {
 }
 
 /** Adds what the layers compute beside their joint product. */
-function addBeside(beside: ProductAddition, { x, layers, joinings, all }: JoinedResult): void {
+function addToOutputs(beside: ProductAddition, { x, layers, joinings, all }: JoinedResult): void {
   const total = all.size(-1);
   const rows = all.numel / total;
   let { offset } = all;
@@ -258,20 +258,20 @@ function addBeside(beside: ProductAddition, { x, layers, joinings, all }: Joined
   beside.add(x, layers, outs);
 }
 
-/** How a layer x W^T + b is joined. */
+/** Returns how a layer x W^T + b is joined. */
 export const joiningOf = (weight: Parameter, bias: Parameter | null): JointProduct => ({
   kind: 'linear',
   inputs: weight.size(1),
   parts: bias ? [weight, bias] : [weight],
   product: (x, [weight, bias]) => linear(x, required(weight), bias ?? null),
   gated: (x, [weight, bias]) =>
-    byRows(x, required(weight).size(0) / 2, (rows, out) =>
+    computeRows(x, required(weight).size(0) / 2, (rows, out) =>
       kernels.gatedLinear({ x: rows, weight: required(weight), bias: bias ?? null, out }),
     ),
 });
 
 /** Maps x [.., inputs] to [.., outputs]; `run` reads and writes rows. */
-export function byRows(
+export function computeRows(
   x: Tensor,
   outputs: number,
   run: (rows: Tensor, out: Tensor) => void,

@@ -60,7 +60,7 @@ export class Linear extends Module implements JoinableLinear {
     return this.project(x);
   }
 
-  /** @internal The layer without its activation. A null `bias` omits the bias. */
+  /** @internal Computes the layer without its activation. A null `bias` omits the bias. */
   project(x: Tensor, bias: Tensor | null = this.bias): Tensor {
     const { weight, fp8 } = this;
     return fp8 ? fp8Linear(x, weight, bias, fp8) : linear(x, weight, bias);

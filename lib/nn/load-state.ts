@@ -27,19 +27,19 @@ export function loadState(
   const { strict = true } = readOptions('loadStateDict', options, { strict: true });
   requireType('loadStateDict strict', strict, 'boolean');
   requireTensors(state);
-  const own = module.stateDict();
+  const ownState = module.stateDict();
   const tied = module.tiedNames();
-  const given = new Map<string, Tensor>();
-  for (const [name, value] of Object.entries(state)) given.set(tied.get(name) ?? name, value);
-  if (strict) requireSameNames(own, given);
-  const pairs = Object.entries(own).filter(([name]) => given.has(name));
+  const values = new Map<string, Tensor>();
+  for (const [name, value] of Object.entries(state)) values.set(tied.get(name) ?? name, value);
+  if (strict) requireSameNames(ownState, values);
+  const pairs = Object.entries(ownState).filter(([name]) => values.has(name));
   for (const [name, target] of pairs) {
-    const { shape } = required(given.get(name));
+    const { shape } = required(values.get(name));
     if (shape.join() === target.shape.join()) continue;
-    throw mismatch(`${name} ${describe(target)}`, `[${shape.join(', ')}]`, OTHER_MODEL);
+    throw mismatchError(`${name} ${describe(target)}`, `[${shape.join(', ')}]`, OTHER_MODEL);
   }
-  requireLoadable('loadStateDict', pairs, given);
-  for (const [name, target] of pairs) assign(target, required(given.get(name)));
+  requireLoadable('loadStateDict', pairs, values);
+  for (const [name, target] of pairs) copyValues(target, required(values.get(name)));
 }
 
 /** Throws DS_ARGUMENT unless `state` is an object of tensors. */
@@ -58,25 +58,28 @@ function requireTensors(state: unknown): void {
 }
 
 /** Throws DS_CHECKPOINT if a tensor of the module has no value, or a value has no tensor. */
-function requireSameNames(own: Record<string, Tensor>, given: ReadonlyMap<string, Tensor>): void {
-  const missing = Object.keys(own).filter((name) => !given.has(name));
-  const unexpected = [...given.keys()].filter((name) => !(name in own));
+function requireSameNames(
+  ownState: Record<string, Tensor>,
+  values: ReadonlyMap<string, Tensor>,
+): void {
+  const missing = Object.keys(ownState).filter((name) => !values.has(name));
+  const unexpected = [...values.keys()].filter((name) => !(name in ownState));
   const hint = hintForNames({ missing, unexpected }, '{ strict: false }');
-  if (missing.length > 0) throw mismatch(`values for ${list(missing)}`, 'none', hint);
-  if (unexpected.length > 0) throw mismatch('no other names', list(unexpected), hint);
+  if (missing.length > 0) throw mismatchError(`values for ${formatNames(missing)}`, 'none', hint);
+  if (unexpected.length > 0) throw mismatchError('no other names', formatNames(unexpected), hint);
 }
 
-function assign(target: Tensor, source: Tensor): void {
+function copyValues(target: Tensor, source: Tensor): void {
   target.requireWritable('loadStateDict');
   noGrad(() => scope(() => kernels.copy({ in: source.to(target.device), out: target })));
   markChanged(target);
 }
 
-function list(names: readonly string[]): string {
+function formatNames(names: readonly string[]): string {
   const shown = names.slice(0, 5).join(', ');
   return names.length > 5 ? `${shown} and ${names.length - 5} more` : shown;
 }
 
-function mismatch(expected: string, got: string, hint: string): DsError {
+function mismatchError(expected: string, got: string, hint: string): DsError {
   return new DsError({ code: 'DS_CHECKPOINT', op: 'loadStateDict', expected, got, hint });
 }

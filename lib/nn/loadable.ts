@@ -1,5 +1,5 @@
-// Parameters that must not be overwritten by a load, because their values depend on others (merged
-// adapters).
+// Rejects loads over parameters with values that depend on other parameters, such as merged
+// adapters.
 import { DsError } from '../errors.js';
 import type { Tensor } from '../tensor/index.js';
 
@@ -17,9 +17,9 @@ export function refuseLoads(parameters: readonly Tensor[], why: Refusal | null):
 }
 
 /** The reason why values of a tensor cannot be loaded together with values of others. */
-type Together = Readonly<{ others: ReadonlySet<Tensor>; why: Refusal }>;
+type ConflictingLoads = Readonly<{ others: ReadonlySet<Tensor>; why: Refusal }>;
 
-const together = new WeakMap<Tensor, Together>();
+const conflicts = new WeakMap<Tensor, ConflictingLoads>();
 
 /** Rejects loads of `tensor` together with any of `others` from now on; null permits them again. */
 export function refuseTogether(
@@ -27,8 +27,8 @@ export function refuseTogether(
   others: readonly Tensor[],
   why: Refusal | null,
 ): void {
-  if (why) together.set(tensor, { others: new Set(others), why });
-  else together.delete(tensor);
+  if (why) conflicts.set(tensor, { others: new Set(others), why });
+  else conflicts.delete(tensor);
 }
 
 /**
@@ -47,7 +47,7 @@ export function requireLoadable(
     if (value) given.set(name, value);
   }
   for (const [name, value] of given) {
-    const mixed = together.get(value);
+    const mixed = conflicts.get(value);
     if (mixed && [...given.values()].some((other) => mixed.others.has(other))) {
       throw refusedError(op, name, mixed.why);
     }

@@ -9,7 +9,7 @@ import { answerPythonNames } from '../runtime/python-names.js';
 import { requireType } from '../runtime/require-type.js';
 import { held, noGrad, scope, Tensor } from '../tensor/index.js';
 import { BackwardHooks, type Gradients, type ReplacedGradients } from './backward-hooks.js';
-import { collected, FieldTree, isBuffer } from './field-tree.js';
+import { collectMembers, FieldTree, isBuffer } from './field-tree.js';
 import { loadState } from './load-state.js';
 import { outline } from './outline.js';
 import { Parameter } from './parameter.js';
@@ -39,7 +39,7 @@ export type FullBackwardHook = (
 export type StateDictPreHook = () => void;
 
 /** Returns whether a hook's result is a replacement. Observing hooks often return other values. */
-const isInstead = (value: unknown): value is Tensor | readonly unknown[] =>
+const isReplacement = (value: unknown): value is Tensor | readonly unknown[] =>
   value instanceof Tensor || (Array.isArray(value) && value.some((item) => item instanceof Tensor));
 
 /** A module and its path below the root. */
@@ -78,25 +78,26 @@ export abstract class Module {
   private readonly stateDictPreHooks = new Set<StateDictPreHook>();
   private backwardHooks: BackwardHooks<Module> | null = null;
 
-  /** The computation of the module. Call it with call(), which also runs hooks. */
+  /** Computes the module. Call it with call(), which also runs hooks. */
   // biome-ignore lint/suspicious/noExplicitAny: subclasses declare their own inputs and result.
   abstract forward(...inputs: any[]): any;
 
   /** Calls forward(...inputs) with its hooks. */
   call(...inputs: InputsOf<this>): ReturnType<this['forward']> {
     try {
-      let given: readonly unknown[] = inputs;
+      let current: readonly unknown[] = inputs;
       for (const hook of this.preHooks) {
-        const others = hook(this, given);
-        if (isInstead(others)) given = others instanceof Tensor ? [others] : others;
+        const replacement = hook(this, current);
+        if (isReplacement(replacement))
+          current = replacement instanceof Tensor ? [replacement] : replacement;
       }
       const watched = this.backwardHooks?.start(this) ?? null;
-      let output = this.forward(...(watched ? watched.inputs(given) : given));
+      let output = this.forward(...(watched ? watched.wrapInputs(current) : current));
       for (const hook of this.hooks) {
-        const other = hook(this, given, output);
-        if (isInstead(other)) output = other as typeof output;
+        const replacement = hook(this, current, output);
+        if (isReplacement(replacement)) output = replacement as typeof output;
       }
-      return watched ? watched.output(output) : output;
+      return watched ? watched.wrapOutput(output) : output;
     } catch (error) {
       for (const hook of this.failureHooks) hook(this);
       throw error;
@@ -176,7 +177,7 @@ export abstract class Module {
     for (const [name, value] of Object.entries(this)) {
       if (value instanceof Tensor || value instanceof Module) yield [name, value];
       else if (typeof value === 'object' && value !== null) {
-        yield* collected(name, value, isOwned);
+        yield* collectMembers(name, value, isOwned);
       }
     }
   }
@@ -361,9 +362,9 @@ export abstract class Module {
     for (const [, module] of this.namedModules()) {
       for (const [name, field] of module.fields()) {
         if (!isBuffer(field)) continue;
-        const wanted = dtype && isFloating(field.dtype) ? dtype : field.dtype;
-        if (field.device === home && field.dtype === wanted) continue;
-        const moved = held(() => Tensor.empty(field.shape, wanted, home));
+        const dtypeOfBuffer = dtype && isFloating(field.dtype) ? dtype : field.dtype;
+        if (field.device === home && field.dtype === dtypeOfBuffer) continue;
+        const moved = held(() => Tensor.empty(field.shape, dtypeOfBuffer, home));
         noGrad(() => scope(() => kernels.copy({ in: field.to(home), out: moved })));
         (module as unknown as Record<string, Tensor>)[name] = moved;
       }
@@ -378,17 +379,17 @@ export abstract class Module {
   to(...targets: (DType | Device | string)[]): this {
     const parameters = this.parameters();
     for (const parameter of parameters) parameter.requireWritable('Module.to');
-    const wanted = destination(targets);
-    if (wanted.home) this.moveBuffers(wanted.home);
+    const target = readDestination(targets);
+    if (target.home) this.moveBuffers(target.home);
     for (const parameter of parameters) {
-      parameter.moveTo(wanted.home ?? parameter.device, wanted.dtype ?? parameter.dtype);
+      parameter.moveTo(target.home ?? parameter.device, target.dtype ?? parameter.dtype);
     }
     return this;
   }
 }
 
-/** The last device and the last dtype among the targets of to(). */
-function destination(targets: readonly unknown[]): { home?: Device; dtype?: DType } {
+/** Returns the last device and the last dtype among the targets of to(). */
+function readDestination(targets: readonly unknown[]): { home?: Device; dtype?: DType } {
   const found: { home?: Device; dtype?: DType } = {};
   for (const target of targets) {
     if (!isDType(target)) found.home = deviceFor('Module.to', target);
@@ -401,7 +402,10 @@ function destination(targets: readonly unknown[]): { home?: Device; dtype?: DTyp
   return found;
 }
 
-/** Whether an item of a collection belongs to a module; tensors in collections are not buffers. */
+/**
+ * Returns whether an item of a collection belongs to a module; tensors in collections are not
+ * buffers.
+ */
 const isOwned = (item: unknown): item is Parameter | Module =>
   item instanceof Module || item instanceof Parameter;
 

@@ -12,7 +12,7 @@ import {
   type AttentionMasks,
   keyFilter,
   maskedAttention,
-  wantsGradient,
+  needsGradient,
 } from './attention-masks.js';
 import { xavierUniform, zeros } from './initializers.js';
 import { Linear } from './linear.js';
@@ -123,8 +123,8 @@ export class MultiheadAttention extends Module {
       const { out, weights } = this.attend([q, k, v], call, isSelfAttention ? this.sparsity : null);
       const [B, , T] = leading(q.shape, 3);
       const merged = this.out_proj.call(out.transpose(1, 2).reshape([B, T, this.channels]));
-      const shaped = this.isBatched(query) ? this.swapped(merged) : merged.squeeze(0);
-      return [shaped, weights && this.shapedWeights(weights, query, call)];
+      const shaped = this.isBatched(query) ? this.swapBatch(merged) : merged.squeeze(0);
+      return [shaped, weights && this.shapeWeights(weights, query, call)];
     });
   }
 
@@ -136,22 +136,22 @@ export class MultiheadAttention extends Module {
     const op = 'MultiheadAttention';
     const { isCausal = false, needWeights = false } = call;
     const p = this.training ? this.dropout : 0;
-    if (!needWeights && !wantsGradient(call)) {
+    if (!needWeights && !needsGradient(call)) {
       const [B, H, T] = leading(q.shape, 3);
       const filter = keyFilter(op, call, [B, H, T, k.size(2)]);
       const layout = sparsity?.layout(H, T) ?? null;
       const options = { ...filter, layout, causal: isCausal, dropout: p };
       return { out: attention(q, k, v, options), weights: null };
     }
-    if (sparsity && !sparsity.isDense) throw withoutWeights();
+    if (sparsity && !sparsity.isDense) throw noWeightsError();
     const { out, weights } = maskedAttention(op, [q, k, v], call, p);
     return { out, weights: needWeights ? weights : null };
   }
 
-  /** Queries, keys and values, batch first. One product if they share one input. */
+  /** Returns queries, keys and values, batch first, by one product if they have one input. */
   private project(query: Tensor, key: Tensor, value: Tensor): Tensor[] {
     const { in_proj_weight: weight, in_proj_bias: bias, channels } = this;
-    const batch = (x: Tensor): Tensor => (this.isBatched(x) ? this.swapped(x) : x.unsqueeze(0));
+    const batch = (x: Tensor): Tensor => (this.isBatched(x) ? this.swapBatch(x) : x.unsqueeze(0));
     if (query === key && key === value)
       return split(linear(batch(query), weight, bias), channels, -1);
     const weights = split(weight, channels);
@@ -161,7 +161,7 @@ export class MultiheadAttention extends Module {
     );
   }
 
-  /** [B, T, E] as [B, H, T, E / H]. */
+  /** Returns [B, T, E] as [B, H, T, E / H]. */
   private headsOf(x: Tensor): Tensor {
     const [B, T] = leading(x.shape, 2);
     return x.reshape([B, T, this.heads, this.channels / this.heads]).transpose(1, 2);
@@ -172,11 +172,11 @@ export class MultiheadAttention extends Module {
   }
 
   /** Swaps batch and time unless the batch is first. */
-  private swapped(x: Tensor): Tensor {
+  private swapBatch(x: Tensor): Tensor {
     return this.batchFirst ? x : x.transpose(0, 1);
   }
 
-  private shapedWeights(weights: Tensor, query: Tensor, call: AttentionCall): Tensor {
+  private shapeWeights(weights: Tensor, query: Tensor, call: AttentionCall): Tensor {
     const mean = (call.averageAttnWeights ?? true) ? weights.mean(1) : weights;
     return this.isBatched(query) ? mean : mean.squeeze(0);
   }
@@ -200,7 +200,7 @@ export class MultiheadAttention extends Module {
   }
 }
 
-function withoutWeights(): DsError {
+function noWeightsError(): DsError {
   return argumentError(
     'MultiheadAttention',
     'sparse attention without needWeights and without a mask that requires a gradient',

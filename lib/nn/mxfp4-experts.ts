@@ -63,7 +63,7 @@ export class Mxfp4Experts extends Module {
   readonly #up: Mxfp4Matrices;
   readonly #down: Mxfp4Matrices;
 
-  /** Zeros in place of the matrices of `whole`, and its biases. */
+  /** Starts with zeros in place of the matrices of `whole`, and with its biases. */
   constructor(whole: Experts) {
     super();
     this.training = whole.training;
@@ -71,9 +71,9 @@ export class Mxfp4Experts extends Module {
     this.activation = whole.activation;
     const up = byOutputs(whole, whole.gate_up_proj);
     const down = byOutputs(whole, whole.down_proj);
-    [this.gate_up_proj_blocks, this.gate_up_proj_scales] = pack(up);
+    [this.gate_up_proj_blocks, this.gate_up_proj_scales] = allocatePacked(up);
     this.gate_up_proj_bias = whole.gate_up_proj_bias?.requireGrad(false) ?? null;
-    [this.down_proj_blocks, this.down_proj_scales] = pack(down);
+    [this.down_proj_blocks, this.down_proj_scales] = allocatePacked(down);
     this.down_proj_bias = whole.down_proj_bias?.requireGrad(false) ?? null;
     this.#up = new Mxfp4Matrices(up, this.gate_up_proj_blocks, this.gate_up_proj_scales);
     this.#down = new Mxfp4Matrices(down, this.down_proj_blocks, this.down_proj_scales);
@@ -130,14 +130,14 @@ export class Mxfp4Experts extends Module {
   }
 }
 
-/** [experts, out, in] of a matrix of `whole`. */
+/** Returns the shape [experts, out, in] of a matrix of `whole`. */
 function byOutputs({ limit }: Experts, matrix: Parameter): readonly number[] {
   const [experts, first, second] = leading(matrix.shape, 3);
   return limit === null ? [experts, first, second] : [experts, second, first];
 }
 
-/** Codes and scales of matrices [experts, out, in]. */
-function pack(shape: readonly number[]): [Parameter, Parameter] {
+/** Returns zero codes and scales of matrices [experts, out, in]. */
+function allocatePacked(shape: readonly number[]): [Parameter, Parameter] {
   const [experts, outputs, inputs] = leading(shape, 3);
   const scales = [experts, outputs, inputs / MXFP4_BLOCK.inputs];
   return [
@@ -146,7 +146,7 @@ function pack(shape: readonly number[]): [Parameter, Parameter] {
   ];
 }
 
-/** @internal Whether the matrices of `experts` can be stored in MXFP4. */
+/** @internal Returns whether the matrices of `experts` can be stored in MXFP4. */
 export const fitsMxfp4 = ({ gate_up_proj, down_proj }: Experts): boolean =>
   [gate_up_proj, down_proj].every(({ shape }) =>
     shape.slice(1).every((size) => required(size) % MXFP4_BLOCK.inputs === 0),

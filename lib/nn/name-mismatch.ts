@@ -2,7 +2,7 @@
 
 const FACTOR = /(^|\.)lora_([AB](\.[\w-]+)?\.weight|embedding_A|embedding_B|magnitude_vector)$/;
 
-/** Whether an adapter has a parameter of this name. */
+/** Returns whether an adapter has a parameter of this name. */
 export const isFactor = (name: string): boolean => FACTOR.test(name);
 
 /** The advice for shapes that differ. */
@@ -15,8 +15,8 @@ interface NameMismatch {
 }
 
 /**
- * The hint of an error about them. `option` ends the comparison: the hint names it only if it drops
- * no saved value.
+ * Returns the hint of an error about names. `option` ends the comparison: the hint names it only if
+ * it drops no saved value.
  */
 export function hintForNames({ missing, unexpected }: NameMismatch, option: string): string {
   if (unexpected.some(isFactor)) {

@@ -5,12 +5,12 @@ import { Tensor } from '../tensor/index.js';
 import { Parameter } from './parameter.js';
 
 /** The members of a module (module.ts) that the outline shows. */
-interface Outlined {
+interface OutlinedModule {
   parameters(): Parameter[];
   numParameters(): number;
 }
 
-type Fields<M extends Outlined> = (module: M) => Iterable<[string, Tensor | M]>;
+type Fields<M extends OutlinedModule> = (module: M) => Iterable<[string, Tensor | M]>;
 
 /** A module's line and the lines below it. */
 interface Entry {
@@ -25,20 +25,20 @@ interface Entry {
  * numbered modules share one line, "blocks.0 to blocks.11: 12 x Block". A tied parameter counts at
  * its first name.
  */
-export function outline<M extends Outlined>(module: M, fields: Fields<M>): string {
+export function outline<M extends OutlinedModule>(module: M, fields: Fields<M>): string {
   const seen = new Map<Parameter, string>();
-  const { text, below } = entryOf(module, { name: '', path: '', fields, seen });
+  const { text, below } = createEntry(module, { name: '', path: '', fields, seen });
   const wanting = module.parameters().filter(({ requiresGrad }) => requiresGrad);
   const trained = wanting.reduce((sum, { numel }) => sum + numel, 0);
   const total = module.numParameters();
   const frozen = total > trained ? `, ${formatCount(trained)} of them trained` : '';
   const head = text.replace(/(: [\d,]+)?$/, `: ${formatCount(total)} parameters${frozen}`);
-  return [head, ...linesOf(below, '  ')].join('\n');
+  return [head, ...formatEntries(below, '  ')].join('\n');
 }
 
 const formatCount = (count: number): string => count.toLocaleString('en-US');
 
-interface OutlineEntry<M extends Outlined> {
+interface OutlineEntry<M extends OutlinedModule> {
   name: string;
   /** Path from the root, for the names that tied parameters refer to. */
   path: string;
@@ -47,7 +47,7 @@ interface OutlineEntry<M extends Outlined> {
   seen: Map<Parameter, string>;
 }
 
-function entryOf<M extends Outlined>(
+function createEntry<M extends OutlinedModule>(
   module: M,
   { name, path, fields, seen }: OutlineEntry<M>,
 ): Entry {
@@ -56,8 +56,8 @@ function entryOf<M extends Outlined>(
   const before = total(seen);
   for (const [key, field] of fields(module)) {
     const at = path === '' ? key : `${path}.${key}`;
-    if (field instanceof Tensor) own.push(tensorText(key, field, at, seen));
-    else below.push(entryOf(field, { name: key, path: at, fields, seen }));
+    if (field instanceof Tensor) own.push(formatTensor(key, field, at, seen));
+    else below.push(createEntry(field, { name: key, path: at, fields, seen }));
   }
   const count = total(seen) - before;
   const parts = [module.constructor.name, ...own].join(', ');
@@ -70,7 +70,7 @@ function total(seen: ReadonlyMap<Parameter, string>): number {
   return sum;
 }
 
-function tensorText(key: string, tensor: Tensor, path: string, seen: Map<Parameter, string>) {
+function formatTensor(key: string, tensor: Tensor, path: string, seen: Map<Parameter, string>) {
   if (!(tensor instanceof Parameter)) return `buffer ${key} ${describe(tensor)}`;
   const first = seen.get(tensor);
   if (first !== undefined) return `${key} tied to ${first}`;
@@ -78,7 +78,7 @@ function tensorText(key: string, tensor: Tensor, path: string, seen: Map<Paramet
   return `${key} ${describe(tensor)}${tensor.requiresGrad ? '' : ' frozen'}`;
 }
 
-function linesOf(entries: readonly Entry[], indent: string): string[] {
+function formatEntries(entries: readonly Entry[], indent: string): string[] {
   const lines: string[] = [];
   for (let i = 0; i < entries.length; ) {
     const first = required(entries[i]);
@@ -88,7 +88,10 @@ function linesOf(entries: readonly Entry[], indent: string): string[] {
     const last = required(entries[end - 1]);
     const label = end - i > 1 ? `${first.name} to ${last.name}: ${end - i} x ` : `${first.name}: `;
     const each = end - i > 1 && / [\d,]+$/.test(first.text) ? ' each' : '';
-    lines.push(`${indent}${label}${first.text}${each}`, ...linesOf(first.below, `${indent}  `));
+    lines.push(
+      `${indent}${label}${first.text}${each}`,
+      ...formatEntries(first.below, `${indent}  `),
+    );
     i = end;
   }
   return lines;
@@ -96,16 +99,16 @@ function linesOf(entries: readonly Entry[], indent: string): string[] {
 
 /** Returns whether `next` follows `entry` in a list and looks the same. */
 function isNext(entry: Entry, next: Entry): boolean {
-  const [stem, number] = split(entry.name);
-  const [nextStem, nextNumber] = split(next.name);
+  const [stem, number] = splitNumber(entry.name);
+  const [nextStem, nextNumber] = splitNumber(next.name);
   const consecutive = number !== null && stem === nextStem && nextNumber === number + 1;
-  return consecutive && looks(entry) === looks(next);
+  return consecutive && formatEntry(entry) === formatEntry(next);
 }
 
-function split(name: string): [string, number | null] {
+function splitNumber(name: string): [string, number | null] {
   const match = /^(.*?)(\d+)$/.exec(name);
   return match ? [required(match[1]), Number(match[2])] : [name, null];
 }
 
-const looks = ({ text, below }: Entry): string =>
-  [text, ...below.map((each) => `${each.name} ${looks(each)}`)].join('\n');
+const formatEntry = ({ text, below }: Entry): string =>
+  [text, ...below.map((each) => `${each.name} ${formatEntry(each)}`)].join('\n');

@@ -11,10 +11,10 @@ import { replaceModules } from './replace-modules.js';
 export const HEADS: readonly string[] = ['lm_head', 'embed_out', 'score', 'classifier'];
 
 /** Returns whether one of `names` is the path of a module, or the end of its path. */
-export const isAmong = (path: string, names: readonly string[]): boolean =>
+export const matchesPath = (path: string, names: readonly string[]): boolean =>
   names.some((name) => path === name || path.endsWith(`.${name}`));
 
-/** Names, or ends of names, of layers to skip. Throws DS_ARGUMENT for other values. */
+/** Returns the names, or ends of names, of layers to skip. Throws DS_ARGUMENT for other values. */
 export function readSkipModules(op: string, given: unknown): readonly string[] {
   const isName = (value: unknown): boolean => typeof value === 'string' && value !== '';
   if (Array.isArray(given) && given.every(isName)) return given;
@@ -39,7 +39,7 @@ interface Packing<Layer extends Weighted> {
   pack(layer: Layer, path: string): Module;
 }
 
-/** Linear layers, with or without an activation. */
+/** Returns whether a module is a linear layer, with or without an activation. */
 export const isLinear = (module: Module): module is Linear => module instanceof Linear;
 
 /**
@@ -51,7 +51,7 @@ export function packLinears<Layer extends Weighted>(model: Module, packing: Pack
   const instead = new Map<Module, Module>();
   const shared = sharedParameters(model);
   for (const [path, module] of model.namedModules()) {
-    if (!isLayer(module) || isAmong(path, skipModules)) continue;
+    if (!isLayer(module) || matchesPath(path, skipModules)) continue;
     module.weight.requireWritable(op);
     instead.set(module, pack(module, path));
     if (!shared.has(module.weight)) module.weight.dispose();
@@ -63,7 +63,7 @@ export function packLinears<Layer extends Weighted>(model: Module, packing: Pack
   replaceModules(model, instead);
 }
 
-/** Parameters that several modules have. */
+/** Returns the parameters that several modules have. */
 function sharedParameters(model: Module): ReadonlySet<Parameter> {
   const named = new Map(model.namedParameters());
   return new Set([...model.tiedNames().values()].flatMap((name) => named.get(name) ?? []));

@@ -11,7 +11,7 @@ import { Module } from './module.js';
 import { Parameter } from './parameter.js';
 
 /** Initializer of bytes and scales before their values are set. */
-const unset = (out: Tensor): void => kernels.fill({ out, value: 0 });
+const leaveUnset = (out: Tensor): void => kernels.fill({ out, value: 0 });
 
 /**
  * A part of a packed weight: it keeps its dtype, and is never trained. An engine shards, offloads
@@ -19,7 +19,7 @@ const unset = (out: Tensor): void => kernels.fill({ out, value: 0 });
  */
 export class StoredParameter extends Parameter {
   /** `init` writes the first values. Default: zeros. */
-  constructor(shape: readonly number[], dtype: DType, init: (out: Tensor) => void = unset) {
+  constructor(shape: readonly number[], dtype: DType, init: (out: Tensor) => void = leaveUnset) {
     super(shape, init, dtype);
     this.fixedDtype = dtype;
     this.requiresGrad = false;
@@ -86,8 +86,8 @@ export abstract class PackedLinear extends Module {
     markChanged(this.stored);
   }
 
-  /** x W^T + b, without gradients. Default: dequantizes the whole weight temporarily. */
-  protected multiplied(x: Tensor, bias: Tensor | null): Tensor {
+  /** Returns x W^T + b without gradients. Default: dequantizes the complete weight temporarily. */
+  protected multiply(x: Tensor, bias: Tensor | null): Tensor {
     return linear(x, this.values(x.dtype), bias);
   }
 
@@ -96,9 +96,9 @@ export abstract class PackedLinear extends Module {
     return this.product(x, bias);
   }
 
-  /** The weight needs no gradient: nothing of x is kept. */
+  /** Returns and records the product. Keeps nothing of x: the weight needs no gradient. */
   private product(x: Tensor, bias: Tensor | null): Tensor {
-    const out = noGrad(() => scope(() => this.multiplied(x, bias)));
+    const out = noGrad(() => scope(() => this.multiply(x, bias)));
     const inputs = bias ? [x, bias] : [x];
     record('packed_linear', inputs, [out], [this.stored], ([grad], sink) => {
       const rows = gemmRows(grad);

@@ -10,7 +10,7 @@ import {
   wholeRegion,
 } from '../runtime/box.js';
 import { Buffer } from '../runtime/buffer.js';
-import { besideCall } from '../runtime/call.js';
+import { preserveCall } from '../runtime/call.js';
 import { cpu, type Device } from '../runtime/device.js';
 import { type DType, dtypeSize, isFloating } from '../runtime/dtype.js';
 import { argumentError, valueError } from '../runtime/input-errors.js';
@@ -68,15 +68,15 @@ export class Parameter extends Tensor {
     dtype: DType = 'f32',
   ) {
     super(Buffer.released, dtype, requireSizes('Parameter', shape));
-    if (typeof init !== 'function') throw noInitializer(init);
+    if (typeof init !== 'function') throw notInitializerError(init);
     this.owner?.surrender(this, null);
     this.requiresGrad = isFloating(dtype);
     if (!isFloating(dtype)) this.fixedDtype = dtype;
   }
 
   override get buffer(): Buffer {
-    if (this.vacant) throw absent(this.vacant.home);
-    if (!this.isMaterialized && !this.isDisposed) besideCall(() => this.materialize());
+    if (this.vacant) throw shardedError(this.vacant.home);
+    if (!this.isMaterialized && !this.isDisposed) preserveCall(() => this.materialize());
     return this.memory;
   }
 
@@ -85,13 +85,13 @@ export class Parameter extends Tensor {
     return this.vacant ? this.vacant.device : super.device;
   }
 
-  override get missingReason(): string | null {
-    return this.vacant
-      ? `its values are in the shards of ${this.vacant.home}`
-      : super.missingReason;
+  override get missing(): string | null {
+    return this.vacant ? `its values are in the shards of ${this.vacant.home}` : super.missing;
   }
 
-  /** An engine keeps master weights: the next step would overwrite other writes. */
+  /**
+   * Throws DS_ARGUMENT if an engine has master weights: the next step would overwrite the write.
+   */
   override requireWritable(op: string): void {
     if (this.isOpen || !trainerOf(this)) return;
     throw argumentError(
@@ -113,7 +113,7 @@ export class Parameter extends Tensor {
     if (this.isMaterialized) super.changedAt = node;
   }
 
-  /** Parameters belong to their module, so keep() does nothing. */
+  /** Does nothing: parameters belong to their module. */
   override keep(): this {
     return this;
   }
@@ -129,7 +129,7 @@ export class Parameter extends Tensor {
    * DS_RELEASED if an engine had the values in shards and was destroyed, DS_IO for stored values.
    */
   writeInitial(out: Tensor, from = 0): void {
-    if (this.vacant) throw gone(this.vacant.home);
+    if (this.vacant) throw destroyedError(this.vacant.home);
     if (!this.isMaterialized) {
       this.writeFirst(out, from);
       return;
@@ -202,7 +202,7 @@ export class Parameter extends Tensor {
   cutTo(boxes: readonly Box[]): this {
     this.requireWritable('Parameter.cutTo');
     const whole = this.shape;
-    const shape = sideBySide(whole, boxes);
+    const shape = joinedShape(whole, boxes);
     const values = this.isMaterialized ? this.valuesOf(boxes, shape) : null;
     const mutable = this as { shape: readonly number[]; strides: readonly number[] };
     mutable.shape = shape;
@@ -241,7 +241,7 @@ export class Parameter extends Tensor {
    * parameter, DS_RELEASED for one in shards.
    */
   initialize(init: Initializer): this {
-    if (typeof init !== 'function') throw noInitializer(init);
+    if (typeof init !== 'function') throw notInitializerError(init);
     this.requireWritable('Parameter.initialize');
     if (!this.isMaterialized && !this.vacant && !this.isDisposed) {
       this.init = init;
@@ -324,8 +324,8 @@ export class Parameter extends Tensor {
   }
 }
 
-/** The shape of boxes that are adjacent along one dim. Throws DS_SHAPE. */
-function sideBySide(whole: readonly number[], boxes: readonly Box[]): number[] {
+/** Returns the shape of boxes that are adjacent along one dim. Throws DS_SHAPE. */
+function joinedShape(whole: readonly number[], boxes: readonly Box[]): number[] {
   const cut = whole.flatMap((size, d) => (boxes.every((box) => box.shape[d] === size) ? [] : [d]));
   const dim = cut[0] ?? 0;
   if (cut.length <= 1 && (boxes.length === 1 || dim === 0)) {
@@ -340,7 +340,7 @@ function sideBySide(whole: readonly number[], boxes: readonly Box[]): number[] {
   });
 }
 
-function noInitializer(init: unknown): DsError {
+function notInitializerError(init: unknown): DsError {
   return valueError(
     'Parameter',
     'an initializer: a function that writes the first values into a tensor',
@@ -349,7 +349,7 @@ function noInitializer(init: unknown): DsError {
   );
 }
 
-function absent(home: string): DsError {
+function shardedError(home: string): DsError {
   return new DsError({
     code: 'DS_RELEASED',
     op: `a parameter of ${home}`,
@@ -359,7 +359,7 @@ function absent(home: string): DsError {
   });
 }
 
-function gone(home: string): DsError {
+function destroyedError(home: string): DsError {
   return new DsError({
     code: 'DS_RELEASED',
     op: `a parameter of ${home}`,

@@ -9,7 +9,7 @@ import { requireInteger } from '../runtime/require-number.js';
 import { leading, required } from '../runtime/required.js';
 import { describe } from '../runtime/view.js';
 import { cast, held, noGrad, refuseBatchInvariant, scope, Tensor } from '../tensor/index.js';
-import { byRows, type JoinableLinear, type JointProduct } from './joined-linears.js';
+import { computeRows, type JoinableLinear, type JointProduct } from './joined-linears.js';
 import { type Linear, LinearGelu } from './linear.js';
 import { type PackedLayout, PackedLinear, StoredParameter } from './packed-linear.js';
 import type { Parameter } from './parameter.js';
@@ -131,19 +131,19 @@ export class QuantizedLinear extends PackedLinear implements JoinableLinear {
       hasZeros: false,
       isReordered: false,
     };
-    const made = new QuantizedLinear(layout, bias);
-    for (const parameter of [made.weight_packed, made.weight_scale]) {
+    const created = new QuantizedLinear(layout, bias);
+    for (const parameter of [created.weight_packed, created.weight_scale]) {
       parameter.moveTo(weight.device, parameter.dtype);
     }
     noGrad(() =>
       scope(() => {
         const values = weight.dtype === 'f64' ? cast(weight, 'f32') : weight.contiguous();
-        if (largest) made.storeBelow(values, largest);
-        else made.store(values);
+        if (largest) created.storeBelow(values, largest);
+        else created.store(values);
       }),
     );
-    made.requireFinite();
-    return made;
+    created.requireFinite();
+    return created;
   }
 
   /**
@@ -173,16 +173,19 @@ export class QuantizedLinear extends PackedLinear implements JoinableLinear {
     const places = units ? Math.min(units.count * unit, inputs - first) : inputs;
     const outputs = rows.reduce((sum, { count }) => sum + count, 0);
     const shape = [outputs, places];
-    const made = new QuantizedLinear({ ...this.#layout, shape, hasGelu, isReordered: false }, bias);
+    const created = new QuantizedLinear(
+      { ...this.#layout, shape, hasGelu, isReordered: false },
+      bias,
+    );
     const [word, words] = [(first * bits) / 32, Math.ceil((places * bits) / 32)];
     const isGrouped = units !== null && this.groupSize !== null;
     const groups = isGrouped ? { from: units.first, count: units.count } : null;
-    takePart(weight_packed, made.weight_packed, rows, { from: word, count: words });
-    takePart(weight_scale, made.weight_scale, rows, groups);
-    if (weight_zero_point && made.weight_zero_point) {
-      takePart(weight_zero_point, made.weight_zero_point, rows, groups);
+    takePart(weight_packed, created.weight_packed, rows, { from: word, count: words });
+    takePart(weight_scale, created.weight_scale, rows, groups);
+    if (weight_zero_point && created.weight_zero_point) {
+      takePart(weight_zero_point, created.weight_zero_point, rows, groups);
     }
-    return made;
+    return created;
   }
 
   /** @internal Inputs that a part can only have together: a group, or the codes of a word. */
@@ -200,7 +203,7 @@ export class QuantizedLinear extends PackedLinear implements JoinableLinear {
     return this.#layout.groupSize;
   }
 
-  /** For the kernels, which accept a group larger than a row. */
+  /** The group size for kernels, which accept a group larger than a row. */
   private get group(): number {
     return this.#layout.groupSize ?? Math.max(1, required(this.shape[1]));
   }
@@ -256,7 +259,7 @@ export class QuantizedLinear extends PackedLinear implements JoinableLinear {
     });
   }
 
-  protected override multiplied(x: Tensor, bias: Tensor | null): Tensor {
+  protected override multiply(x: Tensor, bias: Tensor | null): Tensor {
     const [, inputs] = leading(this.shape, 2);
     if (x.ndim < 1 || x.shape[x.ndim - 1] !== inputs) {
       const expected = `[.., ${inputs}]`;
@@ -264,7 +267,7 @@ export class QuantizedLinear extends PackedLinear implements JoinableLinear {
     }
     const { weight_order: order } = this;
     const ordered = order ? x.indexSelect(-1, order) : x;
-    return productWith(ordered, { ...this.codes(), bias });
+    return multiplyCodes(ordered, { ...this.codes(), bias });
   }
 
   /**
@@ -284,8 +287,8 @@ export class QuantizedLinear extends PackedLinear implements JoinableLinear {
       kind: ['quantized', bits, group, this.shape[1], hasZero, hasBias].join(),
       inputs: required(this.shape[1]),
       parts: [weight_packed, weight_scale, ...(zero ? [zero] : []), ...(bias ? [bias] : [])],
-      product: (x, parts) => productWith(x, codesOf(parts)),
-      gated: (x, parts) => gatedWith(x, codesOf(parts)),
+      product: (x, parts) => multiplyCodes(x, codesOf(parts)),
+      gated: (x, parts) => multiplyGated(x, codesOf(parts)),
     };
   }
 }
@@ -322,18 +325,18 @@ function takePart(
 /** Codes and bias in the kernels' format. */
 type Codes = Omit<Parameters<typeof kernels.quantizedLinear>[0], 'x' | 'out'>;
 
-/** x [.., inputs] to [.., outputs]. */
-const productWith = (x: Tensor, codes: Codes): Tensor => {
+/** Maps x [.., inputs] to [.., outputs]. */
+const multiplyCodes = (x: Tensor, codes: Codes): Tensor => {
   refuseBatchInvariant('a linear layer', 'weights in f32, bf16 or f16', 'quantized ones');
-  return byRows(x, required(codes.packed.shape[0]), (rows, out) =>
+  return computeRows(x, required(codes.packed.shape[0]), (rows, out) =>
     kernels.quantizedLinear({ x: rows, ...codes, out }),
   );
 };
 
-/** x [.., inputs] to [.., outputs / 2]; the first half of the outputs are gates. */
-const gatedWith = (x: Tensor, codes: Codes): Tensor => {
+/** Maps x [.., inputs] to [.., outputs / 2]; the first half of the outputs are gates. */
+const multiplyGated = (x: Tensor, codes: Codes): Tensor => {
   refuseBatchInvariant('a linear layer', 'weights in f32, bf16 or f16', 'quantized ones');
-  return byRows(x, required(codes.packed.shape[0]) / 2, (rows, out) =>
+  return computeRows(x, required(codes.packed.shape[0]) / 2, (rows, out) =>
     kernels.quantizedGatedLinear({ x: rows, ...codes, out }),
   );
 };

@@ -32,7 +32,7 @@ export interface StatePools {
 }
 
 /** Allocates the pools of one layer. Throws DS_OUT_OF_MEMORY. */
-export function statePools(
+export function allocatePools(
   slots: number,
   { taps, channels, heads, keyDim, valueDim }: RecurrentSizes,
   { dtype, device }: { dtype: DType; device: Device },
@@ -46,7 +46,7 @@ export function statePools(
   };
 }
 
-/** Bytes of the states of one sequence, in all layers. */
+/** Returns the bytes of one sequence's states in all layers. */
 export function stateBytes(sizes: RecurrentSizes, dtype: DType): number {
   const { layers, taps, channels, heads, keyDim, valueDim } = sizes;
   const each =
@@ -60,18 +60,21 @@ export function stateBytes(sizes: RecurrentSizes, dtype: DType): number {
  */
 export type SequenceLists = Readonly<Record<'starts' | 'lengths' | 'slots', Tensor>>;
 
-/** x [B, T, ..] as packed tokens [B T, ..] with last stride 1. */
-const tokensOf = (x: Tensor): Tensor => {
+/** Returns x [B, T, ..] as packed tokens [B T, ..] with last stride 1. */
+const packTokens = (x: Tensor): Tensor => {
   const [B, T, ...rest] = x.shape as [number, number, ...number[]];
   return x.contiguous().reshape([B * T, ...rest]);
 };
 
-/** The recurrence of one layer over packed tokens; records nothing on the tape. */
-export function pooledState(pools: () => StatePools, lists: () => SequenceLists): RecurrentState {
+/** Returns the recurrence of one layer over packed tokens; records nothing on the tape. */
+export function createRecurrentState(
+  pools: () => StatePools,
+  lists: () => SequenceLists,
+): RecurrentState {
   return {
     convolve(x, weight) {
       const out = Tensor.empty(x.shape, x.dtype, x.device);
-      const packed = { x: tokensOf(x), weight, out: tokensOf(out), pool: pools().inputs };
+      const packed = { x: packTokens(x), weight, out: packTokens(out), pool: pools().inputs };
       refuseBatchInvariant('a sequence', 'attention', 'a recurrent layer');
       kernels.shortConvStep({ ...packed, ...lists() });
       return out;
@@ -80,13 +83,13 @@ export function pooledState(pools: () => StatePools, lists: () => SequenceLists)
       const out = Tensor.empty(v.shape, v.dtype, v.device);
       refuseBatchInvariant('a sequence', 'attention', 'a recurrent layer');
       kernels.gatedDeltaStep({
-        q: tokensOf(q),
-        k: tokensOf(k),
-        v: tokensOf(v),
-        decay: tokensOf(decay),
-        beta: tokensOf(beta),
+        q: packTokens(q),
+        k: packTokens(k),
+        v: packTokens(v),
+        decay: packTokens(decay),
+        beta: packTokens(beta),
         ...lists(),
-        out: tokensOf(out),
+        out: packTokens(out),
         pool: required(pools().states),
       });
       return out;
@@ -94,8 +97,8 @@ export function pooledState(pools: () => StatePools, lists: () => SequenceLists)
   };
 }
 
-/** Throws, because attention never uses the cache of such a layer. */
-export function noAttention(): never {
+/** Throws DS_INTERNAL: attention never uses the cache of a layer with a recurrence. */
+export function refuseAttention(): never {
   const [expected, got] = ['a layer with a recurrence', 'attention'];
   throw new DsError({ code: 'DS_INTERNAL', op: 'RecurrentCache', expected, got });
 }
@@ -110,7 +113,7 @@ export class RecurrentCache implements SequenceCache {
     sizes: RecurrentSizes,
     { dtype, device }: { dtype: DType; device: Device },
   ) {
-    const pools = statePools(batch, sizes, { dtype, device });
+    const pools = allocatePools(batch, sizes, { dtype, device });
     const list = (one: (row: number) => number, count = batch): Tensor =>
       Tensor.from(
         Int32Array.from({ length: count }, (_, row) => one(row)),
@@ -122,7 +125,7 @@ export class RecurrentCache implements SequenceCache {
       slots: list((row) => row),
     });
     const within = (count: number): RecurrentState =>
-      pooledState(
+      createRecurrentState(
         () => pools,
         () => listsOf(count),
       );
@@ -144,6 +147,6 @@ export class RecurrentCache implements SequenceCache {
   }
 
   attend(): never {
-    return noAttention();
+    return refuseAttention();
   }
 }

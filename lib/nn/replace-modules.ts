@@ -16,17 +16,17 @@ function replaceIn(holder: object, instead: ReadonlyMap<Module, Module>, seen: S
   const entries = holder instanceof Map ? [...holder] : Object.entries(holder);
   for (const [key, value] of entries) {
     const other = value instanceof Module ? instead.get(value) : undefined;
-    if (other) put(holder, key, other);
+    if (other) setEntry(holder, key, other);
     else if (isCollection(value)) replaceIn(value, instead, seen);
   }
 }
 
-function put(holder: object, key: unknown, value: Module): void {
+function setEntry(holder: object, key: unknown, value: Module): void {
   if (holder instanceof Map) holder.set(key, value);
   else (holder as Record<string, unknown>)[key as string] = value;
 }
 
-/** Collections of a module's tree with replaceable entries; a Set has no keys. */
+/** Returns whether entries of a collection can be replaced; a Set has no keys. */
 function isCollection(value: unknown): value is object {
   return Array.isArray(value) || value instanceof Map || isPlainObject(value);
 }

@@ -8,12 +8,12 @@ export function requireModule(op: string, value: unknown): asserts value is Modu
   throw argumentError(
     op,
     'a model: an object of a class that extends nn.Module',
-    described(value),
+    describeValue(value),
     modelHint(value),
   );
 }
 
-/** A hint for a value that is not a model. */
+/** Returns a hint for a value that is not a model. */
 export function modelHint(value: unknown): string {
   if (typeof value === 'function') return `Pass new ${value.name}(...).`;
   if (!(value instanceof Promise)) return '';
@@ -21,7 +21,7 @@ export function modelHint(value: unknown): string {
 }
 
 /** Describes a value for a message about models. */
-export function described(value: unknown): string {
+export function describeValue(value: unknown): string {
   if (typeof value === 'function') return `the class ${value.name} itself`;
   if (typeof value !== 'object' || value === null) return String(value);
   const { name } = value.constructor ?? Object;

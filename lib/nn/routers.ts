@@ -88,7 +88,7 @@ export class TopKRouter extends Module {
     const options = readOptions('TopKRouter', given, ROUTER);
     const { k = 2, normalize = true, bias = false, weightInit } = options;
     this.k = requireInteger('TopKRouter k', k, 1);
-    if (this.k > experts || experts > 512) throw tooMany(this.k, experts);
+    if (this.k > experts || experts > 512) throw tooManyError(this.k, experts);
     this.normalize = requireType('TopKRouter normalize', normalize, 'boolean');
     const init = weightInit ?? uniform(1 / Math.sqrt(channels));
     this.weight = new Parameter([experts, channels], init);
@@ -102,23 +102,25 @@ export class TopKRouter extends Module {
    * Throws DS_SHAPE if x has other sizes.
    */
   override forward(x: Tensor, loads: RouterLoads | null = null, counts = true): Routes {
-    if (!loads && this.takesFew(x)) return this.routesOfFew(x);
+    if (!loads && this.isFewTokens(x)) return this.routeFew(x);
     const logits = linear(x, this.weight, this.bias);
     const routes = routeTopK(logits, this);
     if (loads)
-      loads.layers.push(loadOf(counts ? logits : logits.detach(), routes.ids, loads.mask).keep());
+      loads.layers.push(
+        computeLoad(counts ? logits : logits.detach(), routes.ids, loads.mask).keep(),
+      );
     return routes;
   }
 
   /** Returns whether one kernel computes the routes: the tokens of a decoding step on a GPU. */
-  private takesFew({ ndim, shape, dtype, device }: Tensor): boolean {
+  private isFewTokens({ ndim, shape, dtype, device }: Tensor): boolean {
     const { weight } = this;
     const isStep = !isGradEnabled() && ndim === 2 && required(shape[0]) <= FEW_TOKENS;
     const isSame = dtype === weight.dtype && shape[1] === weight.shape[1] && dtype !== 'f64';
     return isStep && isSame && device.kind === 'cuda' && !isBatchInvariant();
   }
 
-  private routesOfFew(x: Tensor): Routes {
+  private routeFew(x: Tensor): Routes {
     const rows = x.contiguous();
     const { weight, bias, normalize } = this;
     const [tokens, experts] = [required(rows.shape[0]), required(weight.shape[0])];
@@ -133,7 +135,7 @@ export class TopKRouter extends Module {
 /** For at most so many tokens, one kernel of a GPU computes logits and choices. */
 const FEW_TOKENS = 32;
 
-function tooMany(k: number, experts: number): DsError {
+function tooManyError(k: number, experts: number): DsError {
   return argumentError(
     'TopKRouter',
     'at most 512 experts, and at most all of them per token',
@@ -142,9 +144,10 @@ function tooMany(k: number, experts: number): DsError {
 }
 
 /**
- * [2, experts]: the choices per expert, and the sum of their probabilities, which has a gradient.
+ * Returns [2, experts]: the choices per expert, and the sum of their probabilities, which has a
+ * gradient.
  */
-function loadOf(logits: Tensor, ids: Tensor, mask: Tensor | null): Tensor {
+function computeLoad(logits: Tensor, ids: Tensor, mask: Tensor | null): Tensor {
   return scope(() => {
     const experts = logits.size(1);
     const probabilities = softmax(logits.to('f32'), -1);
@@ -227,7 +230,7 @@ export class GroupRouter extends TopKRouter {
     this.routing = { scores, groups, keptGroups, scale };
     // ERNIE's files have a further dim of 1.
     const shape = scores === 'sigmoid' ? [experts] : [1, experts];
-    this.e_score_correction_bias = choiceBias ? freeze(shape) : null;
+    this.e_score_correction_bias = choiceBias ? createFrozen(shape) : null;
   }
 
   /** As TopKRouter. Routing statistics are not supported: throws DS_ARGUMENT for `loads`. */
@@ -235,10 +238,10 @@ export class GroupRouter extends TopKRouter {
     if (loads) throw argumentError('GroupRouter', 'no load-balancing loss', 'routing statistics');
     const { k, normalize } = this;
     const { scale } = this.routing;
-    const wide = (tensor: Tensor): Tensor => (tensor.dtype === 'f64' ? tensor : tensor.to('f32'));
-    const logits = linear(wide(x), wide(this.weight), this.bias && wide(this.bias));
+    const toWide = (tensor: Tensor): Tensor => (tensor.dtype === 'f64' ? tensor : tensor.to('f32'));
+    const logits = linear(toWide(x), toWide(this.weight), this.bias && toWide(this.bias));
     const scores = this.routing.scores === 'sigmoid' ? sigmoid(logits) : softmax(logits, -1);
-    const ids = scope(() => topk(this.choosable(scores.detach()), k).indices);
+    const ids = scope(() => topk(this.choiceScores(scores.detach()), k).indices);
     const chosen = gather(scores, 1, ids);
     const shares = normalize
       ? chosen.div(chosen.sum({ dims: [1], keepDim: true }).add(TINY))
@@ -246,8 +249,8 @@ export class GroupRouter extends TopKRouter {
     return { ids: ids.to('i32'), weights: scale === 1 ? shares : shares.mul(scale) };
   }
 
-  /** Scores [T, E] by which experts are chosen, -infinity outside of the kept groups. */
-  private choosable(scores: Tensor): Tensor {
+  /** Returns the scores [T, E] that select experts; -infinity outside of the kept groups. */
+  private choiceScores(scores: Tensor): Tensor {
     const { e_score_correction_bias: bias } = this;
     const { groups, keptGroups } = this.routing;
     const choice = bias ? scores.add(bias.detach().to(scores.dtype)) : scores;
@@ -262,8 +265,8 @@ export class GroupRouter extends TopKRouter {
   }
 }
 
-/** A parameter in f32 without a gradient. */
-function freeze(shape: readonly number[]): Parameter {
+/** Returns a parameter in f32 without a gradient. */
+function createFrozen(shape: readonly number[]): Parameter {
   const parameter = new Parameter(shape, zeros);
   parameter.requiresGrad = false;
   parameter.fixedDtype = 'f32';

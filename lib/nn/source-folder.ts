@@ -2,7 +2,7 @@
 const folders = new WeakMap<object, string>();
 
 /** Records that `model` was read from `folder`, a path as the caller gave it. */
-export function noteSourceFolder(model: object, folder: string): void {
+export function setSourceFolder(model: object, folder: string): void {
   folders.set(model, folder);
 }
 

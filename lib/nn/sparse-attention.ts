@@ -10,10 +10,10 @@ import { attention, BlockLayout, type HeadShare, sharedTokens, Tensor } from '..
 import { requireTensor } from '../tensor/ops/shapes.js';
 import { Module } from './module.js';
 import {
+  createLayoutRequest,
   readSparsity,
   type Sparsity,
   type SparsityOptions,
-  seenBlocks,
   sparsityNames,
 } from './sparse-patterns.js';
 
@@ -27,18 +27,18 @@ export type { SparsityOptions } from './sparse-patterns.js';
  * for an unknown option, or a number out of its range.
  */
 export function sparseLayout(given: SparsityOptions, heads: number, tokens: number): BlockLayout {
-  const { fill, ...sizes } = seenBlocks(given, heads, tokens);
+  const { fill, ...sizes } = createLayoutRequest(given, heads, tokens);
   return new BlockLayout(sizes, fill);
 }
 
 /** Number of cached layouts, for the most recent lengths. */
-const KEPT = 8;
+const CACHED_LAYOUTS = 8;
 
 /** A pattern with its cached layouts; the layers of a model share one. */
 export class SparsePattern {
   /** The options with all defaults. */
   readonly options: Sparsity;
-  private readonly made = new Map<string, BlockLayout>();
+  private readonly layouts = new Map<string, BlockLayout>();
 
   /** Throws DS_ARGUMENT, naming the option. */
   constructor(options: SparsityOptions = {}) {
@@ -61,10 +61,11 @@ export class SparsePattern {
     const share = sharedTokens();
     const all = share?.heads ? share.whole : tokens;
     const key = `${Math.ceil(all / block)} ${differentLayoutPerHead ? heads : 1}`;
-    const found = this.made.get(key) ?? sparseLayout(this.options, heads, all);
-    this.made.delete(key);
-    for (const oldest of [...this.made.keys()].slice(0, -KEPT + 1)) this.made.delete(oldest);
-    this.made.set(key, found);
+    const found = this.layouts.get(key) ?? sparseLayout(this.options, heads, all);
+    this.layouts.delete(key);
+    for (const oldest of [...this.layouts.keys()].slice(0, -CACHED_LAYOUTS + 1))
+      this.layouts.delete(oldest);
+    this.layouts.set(key, found);
     return found;
   }
 
@@ -74,7 +75,7 @@ export class SparsePattern {
    */
   mask(queries: Tensor, keys: number, share: HeadShare | null): Tensor | null {
     const [heads, T] = [queries.size(1), queries.size(2)];
-    const layout = this.layout(share?.total ?? heads, keys);
+    const layout = this.layout(share?.whole ?? heads, keys);
     const mask = layout?.mask(T, keys, queries.device) ?? null;
     return mask && mask.size(1) > heads ? mask.narrow(1, share?.first ?? 0, heads) : mask;
   }
@@ -161,25 +162,23 @@ export class SparseSelfAttention extends Module {
     for (const [name, value] of Object.entries({ rpe, keyPaddingMask, attnMask })) {
       if (value !== null) requireTensor(`SparseSelfAttention ${name}`, value);
     }
-    const mask = attnMask && asMask(attnMask, this.maskMode);
+    const mask = attnMask && convertMask(attnMask, this.maskMode);
     return attention(q, k, v, {
       causal,
       layout: this.sparsity.layout(q.size(1), q.size(2)),
-      mask: rpe && mask ? asNumbers(rpe).add(asNumbers(mask)) : (rpe ?? mask),
-      keyMask: keyPaddingMask && asMask(keyPaddingMask, this.keyMaskMode),
+      mask: rpe && mask ? toAddends(rpe).add(toAddends(mask)) : (rpe ?? mask),
+      keyMask: keyPaddingMask && convertMask(keyPaddingMask, this.keyMaskMode),
     });
   }
 }
 
-/** A mask in the format of attention(): with "mul" 0 hides. */
-function asMask(mask: Tensor, mode: 'add' | 'mul'): Tensor {
+/** Converts a mask to the format of attention(); with "mul", 0 hides. */
+function convertMask(mask: Tensor, mode: 'add' | 'mul'): Tensor {
   return mode === 'mul' && mask.dtype !== 'bool' ? mask.ne(0) : mask;
 }
 
-/**
- * Addends of scores, in a dtype that can hold HIDING and that attention() accepts with any other.
- */
-function asNumbers(mask: Tensor): Tensor {
+/** Converts a mask to addends of scores, in a dtype that can represent HIDING. */
+function toAddends(mask: Tensor): Tensor {
   return mask.dtype === 'bool' ? mask.logicalNot().to('f32').mul(HIDING) : mask.to('f32');
 }
 
@@ -193,7 +192,7 @@ function attentionsOf(model: Module): Sparsifiable[] {
   return modules.filter(isSparsifiable);
 }
 
-/** A field of that name may hold another value. */
+/** Returns whether a module has a pattern: a field `sparsity` may also have another value. */
 function isSparsifiable(module: Module): module is Sparsifiable {
   if (!('sparsity' in module) || module instanceof SparseSelfAttention) return false;
   return module.sparsity === null || module.sparsity instanceof SparsePattern;

@@ -83,7 +83,7 @@ export const sparsityNames: OptionNames<SparsityOptions> = {
 const OP = 'sparse attention';
 
 /** Computes a row of a pattern over n blocks. */
-interface RowOf {
+interface PatternRow {
   readonly head: number;
   readonly row: number;
   readonly n: number;
@@ -92,29 +92,30 @@ interface RowOf {
 
 /** The blocks that a pattern lets a row see, and the smallest number of blocks of a sequence. */
 interface Pattern {
-  see(sparsity: Sparsity, of: RowOf): void;
+  see(sparsity: Sparsity, of: PatternRow): void;
   min?(sparsity: Sparsity): number;
 }
 
 const isUnidirectional = ({ attention }: Sparsity): boolean => attention === 'unidirectional';
 
-/** Sees the blocks from `from` on; later blocks than its own only with bidirectional attention. */
-function seeWindow(sparsity: Sparsity, { row, see }: RowOf, from: number, to: number): void {
+/** Sees the blocks [from, to); blocks after the row's own only with bidirectional attention. */
+function seeWindow(sparsity: Sparsity, { row, see }: PatternRow, from: number, to: number): void {
   see(from, isUnidirectional(sparsity) ? Math.min(to, row + 1) : to);
 }
 
-function slidingWindow(sparsity: Sparsity, of: RowOf): void {
+function seeSlidingWindow(sparsity: Sparsity, of: PatternRow): void {
   const reach = Math.floor(sparsity.numSlidingWindowBlocks / 2);
   seeWindow(sparsity, of, of.row - reach, of.row + reach + 1);
 }
 
-/** Ranges of global blocks of n. */
+/** Returns the ranges of global blocks. */
 function globalRanges({ globalBlockIndices: starts, globalBlockEndIndices: ends }: Sparsity) {
   return starts.map((start, i) => [start, ends?.[i] ?? start + 1] as const);
 }
 
 /**
- * The positions of global blocks of "fixed" for `head`; the last, short window has them at its end.
+ * Returns the positions of global blocks of "fixed" for `head`; the last, short window has them at
+ * its end.
  */
 function fixedGlobals(sparsity: Sparsity, head: number, n: number): (readonly [number, number])[] {
   const { numLocalBlocks: local, numGlobalBlocks: count } = sparsity;
@@ -133,7 +134,7 @@ function fixedGlobals(sparsity: Sparsity, head: number, n: number): (readonly [n
  */
 function seeGlobals(
   sparsity: Sparsity,
-  { row, n, see }: RowOf,
+  { row, n, see }: PatternRow,
   ranges: readonly (readonly [number, number])[],
 ): void {
   for (const [start, end] of ranges) {
@@ -143,8 +144,11 @@ function seeGlobals(
   }
 }
 
-/** A generator of uniform numbers of [0, 1) for one row. Source: Steele et al. 2014 (SplitMix). */
-function chance(seed: number, head: number, row: number): () => number {
+/**
+ * Returns a generator of uniform numbers of [0, 1) for one row. Source: Steele et al. 2014
+ * (SplitMix).
+ */
+function createRandom(seed: number, head: number, row: number): () => number {
   let state = (Math.imul(seed + 1, 0x9e3779b1) ^ Math.imul(head + 1, 0x85ebca6b)) >>> 0;
   state = (state ^ Math.imul(row + 1, 0xc2b2ae35)) >>> 0;
   return () => {
@@ -159,8 +163,8 @@ function chance(seed: number, head: number, row: number): () => number {
  * Sees different random blocks of the first `among`: numRandomBlocks of them, or all. Source:
  * Floyd's sampling.
  */
-function seeRandom({ seed, numRandomBlocks }: Sparsity, of: RowOf, among: number): void {
-  const next = chance(seed, of.head, of.row);
+function seeRandom({ seed, numRandomBlocks }: Sparsity, of: PatternRow, among: number): void {
+  const next = createRandom(seed, of.head, of.row);
   const count = Math.min(numRandomBlocks, among);
   const taken = new Set<number>();
   for (let last = among - count; last < among; ++last) {
@@ -170,8 +174,8 @@ function seeRandom({ seed, numRandomBlocks }: Sparsity, of: RowOf, among: number
   for (const column of taken) of.see(column, column + 1);
 }
 
-/** Sees its window of the listed sizes; the last size repeats. */
-function variableWindow(sparsity: Sparsity, of: RowOf): void {
+/** Sees the row's window of the listed sizes; the last size repeats. */
+function seeVariableWindow(sparsity: Sparsity, of: PatternRow): void {
   const { localWindowBlocks: sizes } = sparsity;
   const last = required(sizes.at(-1));
   let [start, index] = [0, 0];
@@ -182,7 +186,7 @@ function variableWindow(sparsity: Sparsity, of: RowOf): void {
 /** Rows and columns of all blocks with `isGlobal`; the lower half with unidirectional attention. */
 function seeCross(
   sparsity: Sparsity,
-  of: RowOf,
+  of: PatternRow,
   ranges: readonly (readonly [number, number])[],
 ): void {
   for (const [start, end] of ranges) {
@@ -203,7 +207,7 @@ const patterns: { readonly [Mode in Sparsity['mode']]: Pattern } = {
   },
   variable: {
     see(sparsity, of) {
-      variableWindow(sparsity, of);
+      seeVariableWindow(sparsity, of);
       seeRandom(sparsity, of, of.n);
       seeGlobals(sparsity, of, globalRanges(sparsity));
     },
@@ -212,7 +216,7 @@ const patterns: { readonly [Mode in Sparsity['mode']]: Pattern } = {
   bigbird: {
     see(sparsity, of) {
       seeRandom(sparsity, of, isUnidirectional(sparsity) ? of.row + 1 : of.n);
-      slidingWindow(sparsity, of);
+      seeSlidingWindow(sparsity, of);
       seeCross(sparsity, of, [[0, sparsity.numGlobalBlocks]]);
     },
     min: (sparsity) =>
@@ -220,23 +224,23 @@ const patterns: { readonly [Mode in Sparsity['mode']]: Pattern } = {
   },
   bslongformer: {
     see(sparsity, of) {
-      slidingWindow(sparsity, of);
+      seeSlidingWindow(sparsity, of);
       seeCross(sparsity, of, globalRanges(sparsity));
     },
     min: ({ numSlidingWindowBlocks }) => numSlidingWindowBlocks,
   },
   local_sliding_window: {
-    see: slidingWindow,
+    see: seeSlidingWindow,
     min: ({ numSlidingWindowBlocks }) => numSlidingWindowBlocks,
   },
 };
 
-const refusedError = (option: string, expected: string, got: unknown, hint = ''): DsError =>
+const optionError = (option: string, expected: string, got: unknown, hint = ''): DsError =>
   valueError(`${OP} ${option}`, expected, got, hint);
 
 function requireIndices(option: string, value: unknown, min: number): readonly number[] {
   if (!Array.isArray(value) || (value.length === 0 && min > 0))
-    throw refusedError(option, 'a list of integers', value);
+    throw optionError(option, 'a list of integers', value);
   for (const each of value) requireInteger(`${OP} ${option}`, each, min);
   return value;
 }
@@ -246,22 +250,22 @@ function requireFixed(sparsity: Sparsity): void {
   const { numLocalBlocks: local, numGlobalBlocks: global } = sparsity;
   const { numDifferentGlobalPatterns: turns, differentLayoutPerHead } = sparsity;
   if (global < 1 || local % global !== 0)
-    throw refusedError('numGlobalBlocks', `a divisor of the ${local} blocks of a window`, global);
+    throw optionError('numGlobalBlocks', `a divisor of the ${local} blocks of a window`, global);
   if (turns > 1 && !differentLayoutPerHead) {
     const hint = 'Set differentLayoutPerHead: true, so that heads use different patterns.';
-    throw refusedError('numDifferentGlobalPatterns', '1 if heads share a layout', turns, hint);
+    throw optionError('numDifferentGlobalPatterns', '1 if heads share a layout', turns, hint);
   }
   if (turns > local / global)
-    throw refusedError('numDifferentGlobalPatterns', `at most ${local / global}`, turns);
+    throw optionError('numDifferentGlobalPatterns', `at most ${local / global}`, turns);
 }
 
 function requireRanges({ globalBlockIndices: starts, globalBlockEndIndices: ends }: Sparsity) {
   if (ends === null) return;
   if (ends.length !== starts.length)
-    throw refusedError('globalBlockEndIndices', `${starts.length} ends, one for each start`, ends);
+    throw optionError('globalBlockEndIndices', `${starts.length} ends, one for each start`, ends);
   starts.forEach((start, i) => {
     const end = required(ends[i]);
-    if (end <= start) throw refusedError('globalBlockEndIndices', `an end above ${start}`, end);
+    if (end <= start) throw optionError('globalBlockEndIndices', `an end above ${start}`, end);
   });
 }
 
@@ -299,7 +303,7 @@ export function readSparsity(given: SparsityOptions): Sparsity {
   requireRanges(sparsity);
   if (sparsity.horizontalGlobalAttention && isUnidirectional(sparsity)) {
     const hint = 'Rows of global blocks see later blocks, which "unidirectional" rules out.';
-    throw refusedError('horizontalGlobalAttention', 'false with "unidirectional"', true, hint);
+    throw optionError('horizontalGlobalAttention', 'false with "unidirectional"', true, hint);
   }
   return sparsity;
 }
@@ -320,12 +324,16 @@ export function requireBlocks(sparsity: Sparsity, tokens: number): void {
 }
 
 /** Sizes of a layout, and the function that fills it. */
-interface SeenBlocks extends BlockLayoutSizes {
+interface LayoutRequest extends BlockLayoutSizes {
   fill(see: SeeBlocks, head: number, query: number): void;
 }
 
-/** The parts of sparseLayout(). Throws DS_ARGUMENT. */
-export function seenBlocks(given: SparsityOptions, heads: number, tokens: number): SeenBlocks {
+/** Returns the parts of sparseLayout(). Throws DS_ARGUMENT. */
+export function createLayoutRequest(
+  given: SparsityOptions,
+  heads: number,
+  tokens: number,
+): LayoutRequest {
   const sparsity = readSparsity(given);
   const { block, mode, differentLayoutPerHead, maxTokens } = sparsity;
   requireInteger(`${OP} heads`, heads, 1);

@@ -1,4 +1,4 @@
-// Models with weights that are loaded for each forward and freed after it.
+// Marks models with weights that are loaded for each forward and freed after it.
 import type { Module } from './module.js';
 
 const streamed = new WeakSet<Module>();

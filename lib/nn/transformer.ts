@@ -124,7 +124,7 @@ abstract class TransformerLayer extends Module {
     this.normFirst = options.normFirst ?? false;
   }
 
-  /** x plus `branch`(x), normalized before or after. */
+  /** Returns x plus `branch`(x), normalized before or after. */
   protected residual(x: Tensor, norm: LayerNorm, branch: (x: Tensor) => Tensor): Tensor {
     if (this.normFirst) return x.add(this.dropout.call(branch(norm.call(x))));
     return norm.call(x.add(this.dropout.call(branch(x))));
@@ -197,21 +197,21 @@ export class TransformerDecoderLayer extends TransformerLayer {
    */
   override forward(tgt: Tensor, memory: Tensor, given: DecoderMasks = {}): Tensor {
     const masks = readOptions('decoder masks', given, DECODER);
-    const own = {
+    const selfMasks = {
       attnMask: masks.tgtMask,
       keyPaddingMask: masks.tgtKeyPaddingMask,
       isCausal: masks.tgtIsCausal,
     };
-    const theirs = {
+    const memoryMasks = {
       attnMask: masks.memoryMask,
       keyPaddingMask: masks.memoryKeyPaddingMask,
       isCausal: masks.memoryIsCausal,
     };
-    const mixed = this.residual(tgt, this.norm1, (x) => this.attendSelf(x, own));
+    const mixed = this.residual(tgt, this.norm1, (x) => this.attendSelf(x, selfMasks));
     const informed = this.residual(
       mixed,
       this.norm2,
-      (x) => this.multihead_attn.call(x, memory, memory, theirs)[0],
+      (x) => this.multihead_attn.call(x, memory, memory, memoryMasks)[0],
     );
     return this.residual(informed, this.norm3, (x) => this.feedForward(x));
   }
@@ -224,7 +224,7 @@ export interface TransformerStackOptions {
 }
 
 /** Calls `make` for `count` modules. Throws DS_ARGUMENT. */
-function layersOf<Layer extends Module>(op: string, make: unknown, count: number): Layer[] {
+function createLayers<Layer extends Module>(op: string, make: unknown, count: number): Layer[] {
   requireInteger(`${op} layers`, count, 1);
   if (typeof make === 'function') return Array.from({ length: count }, () => make() as Layer);
   throw valueError(
@@ -253,7 +253,7 @@ export class TransformerEncoder extends Module {
   ) {
     super();
     const { norm } = readOptions('TransformerEncoder', given, { norm: true });
-    this.layers = layersOf('TransformerEncoder', make, count);
+    this.layers = createLayers('TransformerEncoder', make, count);
     this.norm = norm ?? null;
   }
 
@@ -279,7 +279,7 @@ export class TransformerDecoder extends Module {
   ) {
     super();
     const { norm } = readOptions('TransformerDecoder', given, { norm: true });
-    this.layers = layersOf('TransformerDecoder', make, count);
+    this.layers = createLayers('TransformerDecoder', make, count);
     this.norm = norm ?? null;
   }
 

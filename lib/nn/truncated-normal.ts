@@ -12,11 +12,11 @@ interface Truncation {
 }
 
 /** Source: Giles, "Approximating the erfinv function", 2010: relative error below 1e-6 in f32. */
-const CENTRE = [
+const CENTRE_COEFFICIENTS = [
   2.81022636e-8, 3.43273939e-7, -3.5233877e-6, -4.39150654e-6, 0.00021858087, -0.00125372503,
   -0.00417768164, 0.246640727, 1.50140941,
 ];
-const TAIL = [
+const TAIL_COEFFICIENTS = [
   -0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613,
   0.00943887047, 1.00167406, 2.83297682,
 ];
@@ -26,16 +26,18 @@ const EDGE = 1 - 2 ** -24;
 const polynomial = (w: Tensor, [first = 0, ...rest]: readonly number[]): Tensor =>
   rest.reduce<Tensor>((sum, c, i) => (i === 0 ? w.mul(first) : sum.mul(w)).add(c), w);
 
-/** The inverse of the error function of x in (-1, 1), f32. */
+/** Returns the inverse of the error function of x in (-1, 1), f32. */
 function inverseErf(x: Tensor): Tensor {
   const w = x.mul(-1).add(1).mul(x.add(1)).log().mul(-1);
   const isCentral = w.lt(5);
-  const centre = polynomial(w.sub(2.5), CENTRE);
-  const tail = polynomial(w.maximum(5).sqrt().sub(3), TAIL);
+  const centre = polynomial(w.sub(2.5), CENTRE_COEFFICIENTS);
+  const tail = polynomial(w.maximum(5).sqrt().sub(3), TAIL_COEFFICIENTS);
   return where(isCentral, centre, tail).mul(x);
 }
 
-/** The error function in f64: its series near 0, elsewhere 1 minus a continued fraction. */
+/**
+ * Computes the error function in f64: its series near 0, elsewhere 1 minus a continued fraction.
+ */
 export function erf(x: number): number {
   const size = Math.abs(x);
   if (size > 6) return Math.sign(x);

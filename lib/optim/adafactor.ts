@@ -201,10 +201,10 @@ export class Adafactor extends StandaloneOptimizer<ParamGroup> implements Summed
   }
 }
 
-/** Whether the second moment is stored by rows and columns. */
+/** Returns whether the second moment is stored by rows and columns. */
 const isFactored = (shape: readonly number[]): boolean => shape.length > 1 && numel(shape) > 0;
 
-/** The matrices of a whole parameter of two or more dims. */
+/** Returns the matrices of a whole parameter of two or more dims. */
 function matrixOf(shape: readonly number[]): MatrixPart {
   const [rows, columns] = leading(shape.slice(-2), 2);
   const matrices = numel(shape) / (rows * columns);
@@ -216,22 +216,22 @@ function* updatesOf({ places }: UpdateTensors): Generator<ParameterUpdate> {
   for (const [index, place] of places.entries()) {
     const { shape, from } = place;
     const isMatrix = isFactored(shape);
-    const whole = isMatrix ? matrixOf(shape) : asColumn(shape);
-    yield { place, index, matrix: { ...whole, from }, ...start };
-    start.rows += whole.rows;
-    start.columns += whole.matrices * whole.columns;
-    start.sums += isMatrix ? 1 + whole.rows + whole.matrices * whole.columns : 2;
+    const layout = isMatrix ? matrixOf(shape) : columnOf(shape);
+    yield { place, index, matrix: { ...layout, from }, ...start };
+    start.rows += layout.rows;
+    start.columns += layout.matrices * layout.columns;
+    start.sums += isMatrix ? 1 + layout.rows + layout.matrices * layout.columns : 2;
   }
 }
 
-const asColumn = (shape: readonly number[]): MatrixPart => ({
+const columnOf = (shape: readonly number[]): MatrixPart => ({
   from: 0,
   matrices: 1,
   rows: numel(shape),
   columns: 1,
 });
 
-/** The sums of a matrix's first round. */
+/** Returns the sums of a matrix's first round. */
 function sumsOf(
   { sums }: UpdateTensors,
   { matrix, sums: offset }: ParameterUpdate,

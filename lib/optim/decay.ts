@@ -181,7 +181,7 @@ export class MultiStepLr extends PureSchedule {
     const defaults = { baseLr: undefined, milestones: undefined, gamma: 0.1 };
     const { milestones, ...rest } = readSchedule('MultiStepLR', given, defaults);
     const isList = Array.isArray(milestones) && milestones.every((n) => Number.isInteger(n));
-    if (!isList) throw notIntegers(milestones);
+    if (!isList) throw notIntegersError(milestones);
     this.options = { ...rest, milestones: [...milestones] };
   }
 
@@ -191,7 +191,7 @@ export class MultiStepLr extends PureSchedule {
   }
 }
 
-function notIntegers(got: unknown): DsError {
+function notIntegersError(got: unknown): DsError {
   return new DsError({
     code: 'DS_CONFIG',
     op: 'scheduler.params.milestones',

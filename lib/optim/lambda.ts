@@ -35,17 +35,18 @@ export class LambdaLr extends PureSchedule {
     this.options = readOptions('LambdaLR', given, NAMES);
     const { baseLr, factor } = this.options;
     requireFinite('LambdaLR baseLr', baseLr);
-    if (typeof factor !== 'function') throw wrong('a function', factor);
+    if (typeof factor !== 'function') throw invalidFactorError('a function', factor);
   }
 
   lr(appliedSteps: number): number {
     const { baseLr, factor } = this.options;
     const value = factor(appliedSteps);
-    if (!Number.isFinite(value)) throw wrong(`a finite number for ${appliedSteps} updates`, value);
+    if (!Number.isFinite(value))
+      throw invalidFactorError(`a finite number for ${appliedSteps} updates`, value);
     return baseLr * value;
   }
 }
 
-function wrong(expected: string, got: unknown): DsError {
+function invalidFactorError(expected: string, got: unknown): DsError {
   return argumentError('LambdaLr factor', expected, String(got));
 }

@@ -151,10 +151,15 @@ export class DynamicLossScaler implements LossScaler {
     if (typeof state !== 'object' || state === null || Array.isArray(state))
       throw valueError('DynamicLossScaler.load', 'a result of state()', state);
     if (Object.keys(state).length === 0) return;
-    const scale = wanted(state, 'scale', 'a finite number above 0', (x) => x > 0 && x < Infinity);
-    const iteration = wanted(state, 'iteration', 'a whole number from 0', isFrom(0));
-    const lastOverflow = wanted(state, 'lastOverflow', 'a whole number from -1', isFrom(-1));
-    const left = wanted(state, 'hysteresisLeft', 'a whole number', Number.isSafeInteger);
+    const scale = expectedError(
+      state,
+      'scale',
+      'a finite number above 0',
+      (x) => x > 0 && x < Infinity,
+    );
+    const iteration = expectedError(state, 'iteration', 'a whole number from 0', isFrom(0));
+    const lastOverflow = expectedError(state, 'lastOverflow', 'a whole number from -1', isFrom(-1));
+    const left = expectedError(state, 'hysteresisLeft', 'a whole number', Number.isSafeInteger);
     this.current = scale;
     this.iteration = iteration;
     this.lastOverflow = lastOverflow;
@@ -167,7 +172,7 @@ const isFrom =
   (x: number): boolean =>
     Number.isSafeInteger(x) && x >= min;
 
-function wanted(
+function expectedError(
   state: JsonObject,
   key: string,
   expected: string,

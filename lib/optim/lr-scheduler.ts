@@ -30,7 +30,7 @@ export class LrScheduler {
   ) {
     const groups = optimizer?.groups;
     if (!Array.isArray(groups)) {
-      throw misuse('an optimizer', optimizer, 'Pass the optimizer first, then the schedule.');
+      throw misuseError('an optimizer', optimizer, 'Pass the optimizer first, then the schedule.');
     }
     this.groups = groups;
     const all = groups.map((group: ParamGroup, index) =>
@@ -84,9 +84,9 @@ function requireSchedule(schedule: unknown): void {
   const given = schedule as Partial<LrSchedule> | null | undefined;
   if (typeof given?.apply === 'function' && typeof given.lr === 'function') return;
   const hint = 'For example ({ lr }) => new optim.LinearLr({ baseLr: lr }).';
-  throw misuse('a schedule, or a function from a group to a schedule', schedule, hint);
+  throw misuseError('a schedule, or a function from a group to a schedule', schedule, hint);
 }
 
-function misuse(expected: string, got: unknown, hint: string): DsError {
+function misuseError(expected: string, got: unknown, hint: string): DsError {
   return valueError('LrScheduler', expected, got, hint);
 }

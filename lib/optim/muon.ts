@@ -17,7 +17,7 @@ import {
   requireRule,
 } from './muon-groups.js';
 import {
-  firstMatrix,
+  inputMatrix,
   type NewtonSchulzMethod,
   type Orthogonalization,
   orthogonalize,
@@ -141,7 +141,7 @@ export class Muon extends StandaloneOptimizer<MuonGroup> implements GatheredOpti
     places.forEach((place, index) => {
       if (place.numel === 0) return;
       const matrix = this.matrixOf(place.shape);
-      const first = flat(firstMatrix(workspace, matrix.rows, matrix.columns));
+      const first = flat(inputMatrix(workspace, matrix.rows, matrix.columns));
       const one = { tensors, settings, place, index };
       this.directParameter(one, first, kernels);
       this.applyParameter(one, flat(orthogonalize(workspace, matrix, kernels)), kernels);
@@ -192,7 +192,7 @@ export class Muon extends StandaloneOptimizer<MuonGroup> implements GatheredOpti
     const workspace = kernels.workspace(direction, workspaceSize(matrix), direction.dtype);
     kernels.copy({
       in: direction,
-      out: flat(firstMatrix(workspace, matrix.rows, matrix.columns)),
+      out: flat(inputMatrix(workspace, matrix.rows, matrix.columns)),
     });
     kernels.copy({ in: flat(orthogonalize(workspace, matrix, kernels)), out: direction });
     workspace.release();

@@ -42,7 +42,7 @@ const isGram = (rows: number, columns: number, method: NewtonSchulzMethod): bool
 /**
  * Returns the place for the caller's matrix in the workspace: contiguous, Frobenius norm at most 1.
  */
-export function firstMatrix(workspace: Tensor, rows: number, columns: number): View {
+export function inputMatrix(workspace: Tensor, rows: number, columns: number): View {
   return matrixAt(workspace, 0, rows, columns);
 }
 
@@ -53,7 +53,7 @@ function matrixAt(workspace: Tensor, at: number, rows: number, columns: number):
 }
 
 /**
- * Runs five steps on the matrix of firstMatrix(). Returns the result, at another place in the
+ * Runs five steps on the matrix of inputMatrix(). Returns the result, at another place in the
  * workspace.
  */
 export function orthogonalize(
@@ -92,8 +92,8 @@ class Iteration {
   standard(): View {
     const [gram, factor, scaled] = leading(this.squares, 3);
     for (let step = 0; step < STEPS; ++step) {
-      this.gramOfX(gram);
-      this.polynomial(gram, factor, scaled);
+      this.computeGram(gram);
+      this.computePolynomial(gram, factor, scaled);
       this.scale(this.x, this.y, A);
       this.multiplyX(factor, true);
     }
@@ -102,43 +102,43 @@ class Iteration {
 
   gram(): View {
     let [gram, product, spare, other, factor] = leading(this.squares, 5);
-    this.gramOfX(gram);
+    this.computeGram(gram);
     for (let step = 0; step < STEPS; ++step) {
       if (step === RESTART) {
         this.multiplyX(product, false);
-        this.gramOfX(gram);
+        this.computeGram(gram);
       }
-      this.polynomial(gram, factor, spare);
+      this.computePolynomial(gram, factor, spare);
       if (step === 0 || step === RESTART) {
         this.scale(factor, product, 1);
         this.addToDiagonal(product, A);
       } else {
-        this.advance(factor, product, spare);
+        this.addScaled(factor, product, spare);
         [product, spare] = [spare, product];
       }
       if (step === STEPS - 1 || step + 1 === RESTART) continue;
-      this.advance(factor, gram, spare);
-      this.advance(factor, spare, other);
+      this.addScaled(factor, gram, spare);
+      this.addScaled(factor, spare, other);
       [gram, other] = [other, gram];
     }
     this.multiplyX(product, false);
     return this.x;
   }
 
-  /** out = X X', or X' X for a tall X. */
-  private gramOfX(out: View): void {
+  /** Computes out = X X', or X' X for a tall X. */
+  private computeGram(out: View): void {
     this.product({ a: this.x, b: this.x, out, transA: this.tall, transB: !this.tall });
   }
 
-  /** out = B gram + C gram gram; overwrites `scaled`. */
-  private polynomial(gram: View, out: View, scaled: View): void {
+  /** Computes out = B gram + C gram gram; overwrites `scaled`. */
+  private computePolynomial(gram: View, out: View, scaled: View): void {
     this.scale(gram, scaled, C);
     this.scale(gram, out, B);
     this.product({ a: scaled, b: gram, out, accumulate: true });
   }
 
-  /** out = A of + factor of. */
-  private advance(factor: View, of: View, out: View): void {
+  /** Computes out = A of + factor of. */
+  private addScaled(factor: View, of: View, out: View): void {
     this.scale(of, out, A);
     this.product({ a: factor, b: of, out, accumulate: true });
   }

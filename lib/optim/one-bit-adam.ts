@@ -89,8 +89,8 @@ export class OneBitAdam
     kernels: UpdateKernels,
   ): void {
     const group = required(settings.groups[tensors.group]);
-    if (this.sumsGradients(settings.step)) plainAdam(tensors, group, kernels);
-    else frozenAdam(tensors, group, kernels);
+    if (this.sumsGradients(settings.step)) createPlainRule(tensors, group, kernels);
+    else createFrozenRule(tensors, group, kernels);
   }
 
   passOf({ step, groups }: UpdateSettings<AdamGroup>): PayloadPass | null {
@@ -100,7 +100,7 @@ export class OneBitAdam
       write: writeMoments(groups),
       apply(tensors, payload, kernels) {
         const group = required(groups[tensors.group]);
-        frozenAdam({ ...tensors, grad: payload }, { ...group, betas: [0, 0] }, kernels);
+        createFrozenRule({ ...tensors, grad: payload }, { ...group, betas: [0, 0] }, kernels);
       },
     };
   }
@@ -110,13 +110,17 @@ export class OneBitAdam
   }
 }
 
-/** AdamW without bias correction. */
-export function plainAdam(tensors: UpdateTensors, group: AdamGroup, kernels: UpdateKernels): void {
+/** Creates AdamW's rule without bias correction. */
+export function createPlainRule(
+  tensors: UpdateTensors,
+  group: AdamGroup,
+  kernels: UpdateKernels,
+): void {
   kernels.adamW({ ...adamTensors(tensors), ...adamScalars(group, null) });
 }
 
-/** Adam with a frozen second moment, without bias correction. */
-export function frozenAdam(
+/** Creates Adam's rule with a frozen second moment, without bias correction. */
+export function createFrozenRule(
   tensors: UpdateTensors,
   { lr, betas, eps, weightDecay }: AdamGroup,
   kernels: UpdateKernels,

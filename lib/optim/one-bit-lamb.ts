@@ -195,7 +195,7 @@ export class OneBitLamb
   ): void {
     const { grad, state, control, sums } = tensors;
     const group = required(settings.groups[tensors.group]);
-    const rule = plainRule(group);
+    const rule = createPlainRule(group);
     const coefficients = this.ratios.of(tensors, kernels);
     kernels.lambMoments({ ...operands(tensors, rule), grad, sums: sums[0]! });
     applyRatios(tensors, { rule, group, coefficients }, kernels);
@@ -213,7 +213,7 @@ export class OneBitLamb
     const own = required(settings.groups[group]);
     const { betas, eps, weightDecay } = own;
     const coefficients = this.ratios.of(tensors, kernels);
-    const { rule, ...shared } = operands(tensors, plainRule(own));
+    const { rule, ...shared } = operands(tensors, createPlainRule(own));
     kernels.oneBitLambMoments({
       ...shared,
       fresh: state.exp_avg_sq_fresh!,
@@ -239,8 +239,8 @@ export class OneBitLamb
   }
 }
 
-/** LAMB's rule without bias correction. */
-function plainRule({ lr, betas: [beta1, beta2], eps, weightDecay }: LambGroup): LambScalars {
+/** Creates LAMB's rule without bias correction. */
+function createPlainRule({ lr, betas: [beta1, beta2], eps, weightDecay }: LambGroup): LambScalars {
   const uncorrected = { correction1: 1, correction2: 1, epsInsideSqrt: false };
   return { lr, beta1, beta2, eps, weightDecay, ...uncorrected };
 }

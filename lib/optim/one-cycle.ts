@@ -116,13 +116,13 @@ export class OneCycle extends PureSchedule {
     return appliedSteps - 1 < this.cycleSize;
   }
 
-  /** Position between the ends (0) and the peak (1) of the cycle. */
+  /** Returns the position between the ends (0) and the peak (1) of the cycle. */
   private scale(appliedSteps: number): number {
     const { firstStepSize, secondStepSize, firstStairCount, secondStairCount } = this.options;
     const offset = appliedSteps % this.cycleSize;
     return offset <= firstStepSize
-      ? stairs(offset, firstStepSize, firstStairCount)
-      : stairs(this.cycleSize - offset, secondStepSize, secondStairCount);
+      ? roundToStairs(offset, firstStepSize, firstStairCount)
+      : roundToStairs(this.cycleSize - offset, secondStepSize, secondStairCount);
   }
 
   private decayIntervals(appliedSteps: number): number {
@@ -135,7 +135,7 @@ export class OneCycle extends PureSchedule {
  * position / length, rounded down to a multiple of 1 / count if count > 0. The product comes first,
  * so an exact position on a stair is not rounded below it.
  */
-function stairs(position: number, length: number, count: number): number {
+function roundToStairs(position: number, length: number, count: number): number {
   return count > 0 ? Math.floor((position * count) / length) / count : position / length;
 }
 

@@ -178,7 +178,9 @@ export interface SpeculativeOptimizer<Group extends ParamGroup = ParamGroup>
   speculate(tensors: SpeculationTensors, kernels: UpdateKernels): void;
 }
 
-/** An update in rounds cannot be speculative, because it needs several passes. */
+/**
+ * Returns whether updates can be speculative. An update in rounds cannot: it needs several passes.
+ */
 export function canSpeculate(optimizer: Optimizer): optimizer is SpeculativeOptimizer {
   return 'speculate' in optimizer && !('measure' in optimizer);
 }

@@ -78,7 +78,7 @@ export class OwnState {
   }
 
   /** The saved tensors by name, flat, with the shape of the whole tensor. */
-  get saved(): Record<string, { tensor: Tensor; shape: readonly number[] }> {
+  get savedTensors(): Record<string, { tensor: Tensor; shape: readonly number[] }> {
     const { master, place } = this;
     const { state } = this.kept;
     const kept = Object.entries(savedState(this.declared)).map(([name, { shape }]) => [

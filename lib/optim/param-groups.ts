@@ -50,7 +50,7 @@ export function makeGroups<Group extends ParamGroup>(
   const known = ['params', ...Object.keys(defaults)];
   const groups = lists.map((item, index) => {
     const op = given === lists ? `${name} group ${index}` : name;
-    if (!isGroup<Group>(item)) throw notAGroup(op);
+    if (!isGroup<Group>(item)) throw notGroupError(op);
     const { group: read, extras } = readGroup(op, item, known);
     const { params: own, ...rest } = read;
     const set = Object.entries(rest).filter(([, value]) => value !== undefined);
@@ -200,11 +200,11 @@ export function isGroup<Group extends ParamGroup>(item: unknown): item is GroupO
   return typeof item === 'object' && item !== null && 'params' in item;
 }
 
-function notAGroup(op: string): DsError {
+function notGroupError(op: string): DsError {
   return argumentError(op, 'a group { params: [...], ... }', 'a parameter in a list of groups');
 }
 
-/** The error of a parameter that is not a leaf. Only leaves receive gradients. */
+/** Returns the error of a parameter that is not a leaf. Only leaves receive gradients. */
 function computedError(op: string, { shape }: Tensor): DsError {
   return argumentError(
     op,

@@ -149,7 +149,7 @@ export class ReduceLrOnPlateau implements LrSchedule {
 
 const INFINITE = { positive: Number.POSITIVE_INFINITY, negative: Number.NEGATIVE_INFINITY };
 
-/** The JSON form of an infinite number; null for a finite one. */
+/** Returns the JSON form of an infinite number; null for a finite one. */
 const nameNonFinite = (value: number): string | null =>
   Number.isFinite(value) ? null : String(value);
 

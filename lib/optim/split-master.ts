@@ -57,7 +57,7 @@ export class SplitMaster implements Optimizer {
   }
 }
 
-/** The lower half of zero: 16 bits, stored as bf16, and the tie bit. */
+/** Returns the lower half of zero: 16 bits, stored as bf16, and the tie bit. */
 function halvesOf(shape: readonly number[]): DeclaredState {
   const elements = shape.reduce((product, n) => product * n, 1);
   const kept = { saved: false, initial: 0 };

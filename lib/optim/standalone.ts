@@ -34,7 +34,7 @@ export abstract class StandaloneOptimizer<Group extends ParamGroup = ParamGroup>
   abstract readonly name: string;
   /** The parameter groups. Learning rates and other hyperparameters may change between steps. */
   abstract readonly groups: Group[];
-  private readonly kept = new Map<Tensor, OwnState>();
+  private readonly states = new Map<Tensor, OwnState>();
   private readonly kernels = deviceKernels();
 
   abstract declareState(group: number, shape: readonly number[]): DeclaredState;
@@ -63,11 +63,11 @@ export abstract class StandaloneOptimizer<Group extends ParamGroup = ParamGroup>
     const result = closure?.();
     const members = [...this.members()];
     for (const { parameter } of members) this.requireFree('step', parameter);
-    const found = members.filter(({ parameter }) => parameter.grad !== null);
-    for (const { parameter } of found) this.requireReady(parameter);
+    const withGradient = members.filter(({ parameter }) => parameter.grad !== null);
+    for (const { parameter } of withGradient) this.requireReady(parameter);
     requireHyperparameters(this.name, this.groups);
     noGrad(() => {
-      for (const { parameter, group, index } of found) this.stepOf(parameter, group, index);
+      for (const { parameter, group, index } of withGradient) this.stepOf(parameter, group, index);
     });
     return result;
   }
@@ -91,7 +91,7 @@ export abstract class StandaloneOptimizer<Group extends ParamGroup = ParamGroup>
    * so far has no entry.
    */
   stateDict(): OptimizerStateDict {
-    return stateOf(this.groups, this.kept);
+    return stateOf(this.groups, this.states);
   }
 
   /**
@@ -106,14 +106,14 @@ export abstract class StandaloneOptimizer<Group extends ParamGroup = ParamGroup>
     readState(this, state, (parameter, group, index) => this.stateFor(parameter, group, index));
     for (const { parameter, index } of this.members()) {
       if (state.state[index]) continue;
-      this.kept.get(parameter)?.dispose();
-      this.kept.delete(parameter);
+      this.states.get(parameter)?.dispose();
+      this.states.delete(parameter);
     }
   }
 
   /** Whether there is state that an engine would drop. */
   get hasStepped(): boolean {
-    return this.kept.size > 0;
+    return this.states.size > 0;
   }
 
   /**
@@ -121,8 +121,8 @@ export abstract class StandaloneOptimizer<Group extends ParamGroup = ParamGroup>
    * the optimizer frees it.
    */
   dispose(): void {
-    for (const state of this.kept.values()) state.dispose();
-    this.kept.clear();
+    for (const state of this.states.values()) state.dispose();
+    this.states.clear();
   }
 
   [Symbol.dispose](): void {
@@ -146,11 +146,11 @@ export abstract class StandaloneOptimizer<Group extends ParamGroup = ParamGroup>
   }
 
   private stateFor(parameter: Tensor, group: number, index: number): OwnState {
-    const known = this.kept.get(parameter);
+    const known = this.states.get(parameter);
     if (known) return known;
-    const made = OwnState.of(this, parameter, { group, name: String(index) });
-    this.kept.set(parameter, made);
-    return made;
+    const created = OwnState.of(this, parameter, { group, name: String(index) });
+    this.states.set(parameter, created);
+    return created;
   }
 
   private requireReady(parameter: Tensor): void {
@@ -165,7 +165,7 @@ export abstract class StandaloneOptimizer<Group extends ParamGroup = ParamGroup>
       const expected = 'a contiguous parameter';
       throw new DsError({ code: 'DS_SHAPE', op, expected, got, hint: 'Use a clone() of it.' });
     }
-    const home = this.kept.get(parameter)?.home;
+    const home = this.states.get(parameter)?.home;
     if (!home || (home.device === device && home.dtype === dtype)) return;
     throw new DsError({
       code: 'DS_DEVICE',

@@ -25,14 +25,14 @@ export interface OptimizerStateDict {
  */
 export function stateOf(
   groups: readonly ParamGroup[],
-  kept: ReadonlyMap<Tensor, OwnState>,
+  states: ReadonlyMap<Tensor, OwnState>,
 ): OptimizerStateDict {
   const out: OptimizerStateDict = { state: {}, groups: [] };
   let index = 0;
   for (const group of groups) {
     const params: number[] = [];
     for (const parameter of group.params) {
-      const ownState = kept.get(parameter);
+      const ownState = states.get(parameter);
       if (ownState) out.state[index] = { ...shapedState(ownState), step: ownState.step };
       params.push(index++);
     }
@@ -41,8 +41,8 @@ export function stateOf(
   return out;
 }
 
-function shapedState({ saved }: OwnState): Record<string, Tensor> {
-  const named = Object.entries(saved);
+function shapedState({ savedTensors }: OwnState): Record<string, Tensor> {
+  const named = Object.entries(savedTensors);
   return Object.fromEntries(named.map(([name, { tensor, shape }]) => [name, tensor.alias(shape)]));
 }
 
@@ -51,7 +51,7 @@ interface Entry {
   parameter: Tensor;
   group: number;
   index: number;
-  given: Record<string, unknown>;
+  values: Record<string, unknown>;
 }
 
 /**
@@ -85,15 +85,15 @@ function entriesOf(groups: readonly ParamGroup[], { state }: OptimizerStateDict)
     params.map((parameter) => ({ parameter, group })),
   );
   return all.flatMap((item, index) => {
-    const given = state[index];
-    return given ? [{ ...item, index, given }] : [];
+    const values = state[index];
+    return values ? [{ ...item, index, values }] : [];
   });
 }
 
-function write(ownState: OwnState, { given }: Entry): void {
-  ownState.step = given.step as number;
-  for (const [name, { tensor: target }] of Object.entries(ownState.saved)) {
-    const value = given[name] as Tensor | undefined;
+function write(ownState: OwnState, { values }: Entry): void {
+  ownState.step = values.step as number;
+  for (const [name, { tensor: target }] of Object.entries(ownState.savedTensors)) {
+    const value = values[name] as Tensor | undefined;
     if (!value) continue; // A missing master is taken from the parameter at the next step.
     const out = target.alias(value.shape);
     scope(() => kernels.copy({ in: value.to(target.device), out }));
@@ -102,17 +102,19 @@ function write(ownState: OwnState, { given }: Entry): void {
 }
 
 function requireGroups(op: string, groups: readonly ParamGroup[], state: unknown): void {
-  const { groups: given, state: values } = (state ?? {}) as Partial<OptimizerStateDict>;
-  if (!Array.isArray(given) || typeof values !== 'object' || values === null) {
+  const { groups: savedGroups, state: values } = (state ?? {}) as Partial<OptimizerStateDict>;
+  if (!Array.isArray(savedGroups) || typeof values !== 'object' || values === null) {
     const expected = 'a result of stateDict(): { state, groups }';
     throw misfit(op, expected, formatValue(state));
   }
-  if (given.length !== groups.length) {
-    throw misfit(op, `${groups.length} groups`, `${given.length}`);
+  if (savedGroups.length !== groups.length) {
+    throw misfit(op, `${groups.length} groups`, `${savedGroups.length}`);
   }
   groups.forEach((group, i) => {
     const location = `${op} group ${i}`;
-    const { params, ...settings } = (given[i] ?? {}) as Partial<OptimizerStateDict['groups'][0]>;
+    const { params, ...settings } = (savedGroups[i] ?? {}) as Partial<
+      OptimizerStateDict['groups'][0]
+    >;
     if (!Array.isArray(params) || params.length !== group.params.length) {
       throw misfit(location, `${group.params.length} parameters`, `${params?.length ?? 'none'}`);
     }
@@ -126,31 +128,31 @@ function requireGroups(op: string, groups: readonly ParamGroup[], state: unknown
 
 function requireEntry(
   op: string,
-  { parameter, index, given }: Entry,
+  { parameter, index, values }: Entry,
   declared: DeclaredState,
 ): void {
   const location = `${op} ${index}`;
-  const { step } = given;
+  const { step } = values;
   if (typeof step !== 'number' || !Number.isSafeInteger(step) || step < 0) {
     throw misfit(`${location} step`, 'a number of updates', formatValue(step));
   }
   const names = Object.keys(declared);
-  const extra = Object.keys(given).find((key) => !['step', 'master', ...names].includes(key));
+  const extra = Object.keys(values).find((key) => !['step', 'master', ...names].includes(key));
   if (extra) throw misfit(location, ['step', ...names].join(', '), extra);
-  for (const name of names) requireLike(`${location} ${name}`, declared[name]!, given[name]);
-  if (given.master === undefined) return;
-  requireLike(`${location} master`, { dtype: 'f32', shape: parameter.shape }, given.master);
+  for (const name of names) requireLike(`${location} ${name}`, declared[name]!, values[name]);
+  if (values.master === undefined) return;
+  requireLike(`${location} master`, { dtype: 'f32', shape: parameter.shape }, values.master);
 }
 
 function requireLike(
   location: string,
-  wanted: Pick<Tensor, 'dtype' | 'shape'>,
+  expected: Pick<Tensor, 'dtype' | 'shape'>,
   value: unknown,
 ): void {
-  const isLike = value instanceof Tensor && value.shape.join() === wanted.shape.join();
-  if (isLike && value.dtype === wanted.dtype) return;
+  const isLike = value instanceof Tensor && value.shape.join() === expected.shape.join();
+  if (isLike && value.dtype === expected.dtype) return;
   const got = value instanceof Tensor ? describe(value) : formatValue(value);
-  throw misfit(location, describe(wanted), got);
+  throw misfit(location, describe(expected), got);
 }
 
 function misfit(op: string, expected: string, got: string): DsError {

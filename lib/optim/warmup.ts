@@ -61,7 +61,7 @@ export class WarmupLr extends PureSchedule {
     return t < 0 ? this.minLr : this.minLr + (this.maxLr - this.minLr) * this.fraction(t);
   }
 
-  /** Position between the two learning rates at iteration `t` >= 0. */
+  /** Returns the position between the two learning rates at iteration `t` >= 0. */
   protected fraction(t: number): number {
     return warmupFraction(t, this.warmupSteps, this.warmupType);
   }

@@ -6,7 +6,7 @@ import { required } from '../runtime/required.js';
 import { type AdamGroup, adamDefaults } from './adam-rule.js';
 import { type DeclaredState, perElement } from './declared-state.js';
 import { type ExchangingOptimizer, type PayloadPass, wholeParameter } from './exchange.js';
-import { frozenAdam, plainAdam } from './one-bit-adam.js';
+import { createFrozenRule, createPlainRule } from './one-bit-adam.js';
 import type { UpdateSettings, UpdateTensors } from './optimizer.js';
 import { makeGroups, type ParamsOf } from './param-groups.js';
 import { StandaloneOptimizer } from './standalone.js';
@@ -91,7 +91,8 @@ export class ZeroOneAdam
   }
 
   /**
-   * A checkpoint needs no anchor: ranks synchronize before it, so the anchor equals the weights.
+   * Returns the state without the anchor for checkpoints: ranks synchronize before, so it equals
+   * the weights.
    */
   declareState(_group: number, shape: readonly number[]): DeclaredState {
     return {
@@ -120,11 +121,11 @@ export class ZeroOneAdam
   ): void {
     const group = required(settings.groups[tensors.group]);
     if (this.sumsGradients(settings.step)) {
-      plainAdam(tensors, group, kernels);
+      createPlainRule(tensors, group, kernels);
       return;
     }
     if (this.leavesAnchor) kernels.copy({ in: tensors.master, out: tensors.state.anchor! });
-    frozenAdam(tensors, group, kernels);
+    createFrozenRule(tensors, group, kernels);
   }
 
   passOf(settings: UpdateSettings<AdamGroup>): PayloadPass | null {
@@ -153,7 +154,7 @@ export class ZeroOneAdam
   }
 }
 
-/** First phase: the average of the ranks' gradients. */
+/** Returns the pass of the first phase: the average of the ranks' gradients. */
 function gradientPass(groups: readonly Readonly<AdamGroup>[]): PayloadPass {
   return {
     startsAfresh: false,
@@ -161,12 +162,14 @@ function gradientPass(groups: readonly Readonly<AdamGroup>[]): PayloadPass {
       kernels.momentPayload({ m: null, grad, payload, control, beta1: 0 });
     },
     apply(tensors, payload, kernels) {
-      frozenAdam({ ...tensors, grad: payload }, required(groups[tensors.group]), kernels);
+      createFrozenRule({ ...tensors, grad: payload }, required(groups[tensors.group]), kernels);
     },
   };
 }
 
-/** Second phase: the average of the ranks' movements from the anchor. `rates`: sums by group. */
+/**
+ * Returns the pass of the second phase: averages movements from the anchor. `rates`: by group.
+ */
 function agreementPass(
   groups: readonly Readonly<AdamGroup>[],
   rates: readonly number[],
@@ -331,8 +334,8 @@ class Drift {
 
   /** Drops the records of updates that were skipped or ended up to number `last`. */
   private keep(last: number): void {
-    const made = this.updates.filter(({ step }) => step <= last);
-    const ended = made.findLastIndex(({ ends }) => ends);
-    this.updates = made.slice(ended + 1);
+    const completed = this.updates.filter(({ step }) => step <= last);
+    const ended = completed.findLastIndex(({ ends }) => ends);
+    this.updates = completed.slice(ended + 1);
   }
 }

@@ -81,17 +81,17 @@ interface Layout {
 function layoutOf(x: Tensor, dim: number, sizes: readonly number[]): Layout {
   const max = Math.max(...sizes);
   const rows = Math.max(1, numel(x.shape.slice(0, dim)));
-  return { dim, isEven: sizes.every((size) => size === max), max: max, rows };
+  return { dim, isEven: sizes.every((size) => size === max), max, rows };
 }
 
-/** `x`, with the parts concatenated in each row, as [rows, ranks, elements]. */
-function byRow(x: Tensor, rows: number, ranks: number): Tensor {
+/** Returns `x`, with the parts concatenated in each row, as [rows, ranks, elements]. */
+function viewByRow(x: Tensor, rows: number, ranks: number): Tensor {
   const block = x.numel / (rows * ranks);
   return x.alias([rows, ranks, block], [ranks * block, block, 1], x.offset);
 }
 
-/** `slots`, with whole parts one after another, as [rows, ranks, elements]. */
-function bySlot(slots: Tensor, rows: number, ranks: number): Tensor {
+/** Returns `slots`, with parts one after another, as [rows, ranks, elements]. */
+function viewBySlot(slots: Tensor, rows: number, ranks: number): Tensor {
   const block = slots.numel / (rows * ranks);
   return slots.alias([rows, ranks, block], [block, rows * block, 1], slots.offset);
 }
@@ -119,7 +119,10 @@ export function beginGather(
   const work = group.allGather(slots, from, { purpose: op, stream: where(group) });
   const result = (): Tensor => {
     const out = Tensor.empty(shape, slots.dtype, slots.device);
-    kernels.copy({ in: bySlot(slots, rows, group.size), out: byRow(out, rows, group.size) });
+    kernels.copy({
+      in: viewBySlot(slots, rows, group.size),
+      out: viewByRow(out, rows, group.size),
+    });
     return out;
   };
   return { work, target: slots, result };
@@ -172,8 +175,8 @@ export function beginSum(
   }
   const slots = Tensor.empty([group.size, ...part.shape], x.dtype, x.device);
   if (isEven) {
-    const from = byRow(x.contiguous(), rows, group.size);
-    kernels.copy({ in: from, out: bySlot(slots, rows, group.size) });
+    const from = viewByRow(x.contiguous(), rows, group.size);
+    kernels.copy({ in: from, out: viewBySlot(slots, rows, group.size) });
   } else {
     kernels.fill({ out: slots, value: 0 });
     for (let rank = 0, at = 0; rank < group.size; at += required(sizes[rank]), ++rank) {

@@ -2,7 +2,7 @@
 // ranks route all tokens in the same way, so tokens do not move and the host needs no counts.
 
 import type { ProcessGroup } from '../comm/index.js';
-import { type Experts, throughExperts } from '../nn/experts.js';
+import { type Experts, runExperts } from '../nn/experts.js';
 import { Module } from '../nn/module.js';
 import type { Parameter } from '../nn/parameter.js';
 import type { RouterLoads, TokenRouter } from '../nn/routers.js';
@@ -68,7 +68,7 @@ export class CutExperts extends Module {
       const tokens = all.reshape([-1, all.size(-1)]);
       const read = routed ? stream.enter(routed).reshape(tokens.shape) : tokens;
       const routes = router.call(read, loads, group.rank === 0);
-      const sum = throughExperts(this, tokens, routes, range.first);
+      const sum = runExperts(this, tokens, routes, range.first);
       return stream.leave(sum.reshape(all.shape));
     });
   }

@@ -112,7 +112,7 @@ export class ColumnShard {
     parameter.isReplica = copy !== null && !copy.isFirst;
   }
 
-  /** x [.., in], equal on all ranks, to [.., out here], or [.., out]. Throws DS_COMM. */
+  /** Maps x [.., in], equal on all ranks, to [.., out here], or [.., out]. Throws DS_COMM. */
   around(x: Tensor, product: (own: Tensor) => Tensor): Tensor {
     const { stream, copy, widths, group } = this;
     if (copy) {
@@ -183,7 +183,7 @@ export class ColumnLinear extends Module implements JoinableLinear {
   }
 }
 
-/** Whether several ranks have the same pieces. */
+/** Returns whether several ranks have the same pieces. */
 const isCopied = ({ ranges, pieces }: PartCut): boolean =>
   ranges.reduce((sum, { count }) => sum + count, 0) !== pieces;
 
@@ -252,7 +252,7 @@ export class RowShard {
     bias.hasPartialGradient = this.stream.isShared;
   }
 
-  /** x [.., in here], or [.., in] with scatterInput, to the sum [.., out]. Throws DS_COMM. */
+  /** Maps x [.., in here], or [.., in] with scatterInput, to the sum [.., out]. Throws DS_COMM. */
   around(x: Tensor, product: (own: Tensor) => Tensor, bias: Tensor | null): Tensor {
     const { group, widths: sizes } = this;
     return scope(() => {
@@ -313,7 +313,7 @@ export class RowLinear extends Module {
     super();
     requireModule('RowLinear', whole);
     requireGroup('RowLinear', group);
-    if (whole instanceof LinearGelu) throw noRow();
+    if (whole instanceof LinearGelu) throw noRowError();
     const [, inputs] = leading(whole.weight.shape, 2);
     this.weight = whole.weight;
     this.bias = whole.bias;
@@ -337,7 +337,7 @@ export class RowLinear extends Module {
   }
 }
 
-function noRow(): DsError {
+function noRowError(): DsError {
   return new DsError({
     code: 'DS_ARGUMENT',
     op: 'parallelize',

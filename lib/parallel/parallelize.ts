@@ -95,8 +95,8 @@ export function parallelize<M extends Module>(
 }
 
 /**
- * @internal The same for inference only, including layers with 8- or 4-bit weights: checkpoints
- * could not describe the whole of these parts.
+ * @internal Splits a model as parallelize() does, for inference only, including layers with 8- or
+ * 4-bit weights: checkpoints could not describe the whole of these parts.
  */
 export function parallelizeForInference<M extends Module>(
   model: M,
@@ -112,29 +112,29 @@ function splitModel<M extends Module>(
   plan: TensorPlan | null,
   { sequenceParallel, takesPacked }: { sequenceParallel: boolean; takesPacked: boolean },
 ): M {
-  const chosen = plan ?? planOf(model);
+  const appliedPlan = plan ?? planOf(model);
   if (cut.has(model))
     throw refusedError('a model without tensor parallelism', 'a model that is already parallel');
   if (group.size === 1) return model;
-  const heads = chosen.heads ? splitHeads(chosen.heads, group) : null;
+  const heads = appliedPlan.heads ? splitHeads(appliedPlan.heads, group) : null;
   const stream = sequenceParallel ? tokenStream(group) : wholeStream(group);
-  const styled = styledModules(model, patternsOf(chosen));
+  const styled = findStyled(model, patternsOf(appliedPlan));
   const parameters = [...model.namedParameters()];
   const instead = new Map<Module, Module>();
   for (const [path, module, style] of styled) {
     const ownHeads = style.counts ? splitHeads(style.counts, group) : heads;
-    const made = apply(module, { path, style, heads: ownHeads, group, stream, takesPacked });
-    if (made) instead.set(module, made);
+    const replacement = apply(module, { path, style, heads: ownHeads, group, stream, takesPacked });
+    if (replacement) instead.set(module, replacement);
   }
   replaceModules(model, instead);
   requireNoneLeft(model, new Set(instead.values()));
   for (const [, parameter] of parameters) {
     if (!parameter.isCut) parameter.isReplica = group.rank > 0;
   }
-  if (sequenceParallel) applySequence(model, group, chosen.sequence);
+  if (sequenceParallel) applySequence(model, group, appliedPlan.sequence);
   cut.set(model, group);
   const countsOf = (counts: HeadCounts) => ownCounts(splitHeads(counts, group), group.rank);
-  if (heads) chosen.taken?.(ownCounts(heads, group.rank), countsOf);
+  if (heads) appliedPlan.taken?.(ownCounts(heads, group.rank), countsOf);
   return model;
 }
 
@@ -166,11 +166,10 @@ const ownCounts = ({ queries, keys }: SharedHeads, rank: number) => ({
   keys: required(keys[rank]).count,
 });
 
-/** Every module with the first pattern that matches it. Throws for a pattern without a match. */
-function styledModules(
-  model: Module,
-  patterns: readonly PathStyle[],
-): [string, Module, LayerStyle][] {
+/**
+ * Returns every module with the first pattern that matches it. Throws for a pattern without match.
+ */
+function findStyled(model: Module, patterns: readonly PathStyle[]): [string, Module, LayerStyle][] {
   const used = new Set<PathStyle>();
   const below = [...model.namedModules()].filter(([path]) => path !== '');
   const found = below.flatMap(([path, module]): [string, Module, LayerStyle][] => {
@@ -313,13 +312,13 @@ function headShareAt(module: Module, context: LayerContext): HeadShare {
   if (!('headShare' in module))
     throw misplacedError(context, 'an attention with a headShare', module);
   if (!heads) throw refusedError('a plan with heads', 'the style "attention" without heads');
-  return { first: required(heads.queries[group.rank]).first, total: heads.counts.queries };
+  return { first: required(heads.queries[group.rank]).first, whole: heads.counts.queries };
 }
 
-/** A module with its own reference to a split parameter would compute with a part of it. */
-function requireNoneLeft(model: Module, made: ReadonlySet<Module>): void {
+/** Throws for a module with a reference to a split parameter: it would compute with a part. */
+function requireNoneLeft(model: Module, replaced: ReadonlySet<Module>): void {
   for (const [path, module] of model.namedModules()) {
-    if (made.has(module)) continue;
+    if (replaced.has(module)) continue;
     const own = Object.entries(module).find(
       ([, value]) => (value as Parameter | null)?.isCut === true,
     );

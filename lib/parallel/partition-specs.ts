@@ -38,11 +38,11 @@ export function partitionSpecs(specs: readonly SpecFields[]): PartitionSpec[] {
 
 /** Parses `spec` as a rule, or returns its error with the path of the key. */
 function read(spec: SpecFields): PartitionSpec | PartitionFlaw {
-  const wrong = (key: string, expected: string, hint = ''): PartitionFlaw => {
+  const invalidSpecError = (key: string, expected: string, hint = ''): PartitionFlaw => {
     return { key, expected, got: formatValue(spec[key]), hint };
   };
   const other = Object.keys(spec).find((key) => !KEYS.includes(key));
-  if (other !== undefined) return wrong(other, KEYS.join(', '));
+  if (other !== undefined) return invalidSpecError(other, KEYS.join(', '));
   const {
     patterns,
     partition_type: type = 'column',
@@ -51,16 +51,16 @@ function read(spec: SpecFields): PartitionSpec | PartitionFlaw {
   } = spec;
   const expressions = Array.isArray(patterns) ? patterns.map(expression) : [];
   if (expressions.length === 0 || expressions.includes(null)) {
-    return wrong('patterns', 'regular expressions of names of parameters');
+    return invalidSpecError('patterns', 'regular expressions of names of parameters');
   }
-  if (!TYPES.includes(type)) return wrong('partition_type', '"row", "column" or "skip"');
+  if (!TYPES.includes(type)) return invalidSpecError('partition_type', '"row", "column" or "skip"');
   if (dim !== null && type !== 'skip' && dim !== (type === 'row' ? 1 : 0)) {
-    return wrong('partition_dim', '0 with "column" and 1 with "row"', 'Omit it.');
+    return invalidSpecError('partition_dim', '0 with "column" and 1 with "row"', 'Omit it.');
   }
   const parts = partsIn(shape);
   if (parts === null || (parts > 1 && type === 'row')) {
     const hint = 'Parts of different sizes (grouped heads) need separate layers.';
-    return wrong('shape', '[n, -1] with "column": n equal concatenated parts', hint);
+    return invalidSpecError('shape', '[n, -1] with "column": n equal concatenated parts', hint);
   }
   return { patterns: expressions as Regex[], type: type as PartitionSpec['type'], parts };
 }
@@ -73,7 +73,7 @@ function expression(pattern: unknown): Regex | null {
   }
 }
 
-/** n of [n, -1]; 1 if absent, null for other values. */
+/** Returns n of [n, -1]; 1 if absent, null for other values. */
 function partsIn(shape: unknown): number | null {
   if (shape === null) return 1;
   if (!Array.isArray(shape) || shape.length !== 2 || shape[1] !== -1) return null;

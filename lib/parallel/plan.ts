@@ -96,7 +96,7 @@ export interface PathStyle {
   fits(path: string): boolean;
 }
 
-/** The patterns of a plan, in order. */
+/** Returns the patterns of a plan, in order. */
 export function patternsOf({ layers }: TensorPlan): PathStyle[] {
   const list = Array.isArray(layers) ? layers : Object.entries(layers);
   return list.map(([pattern, style]: [string | RegExp, StyleName | LayerStyle]) => ({

@@ -5,7 +5,7 @@ import { DsError } from '../errors.js';
 import type { JoinableLinear, JointProduct } from '../nn/joined-linears.js';
 import type { Linear } from '../nn/linear.js';
 import { Module } from '../nn/module.js';
-import { HEADS, isAmong, isLinear, packLinears } from '../nn/pack-linears.js';
+import { HEADS, isLinear, matchesPath, packLinears } from '../nn/pack-linears.js';
 import { StoredParameter } from '../nn/packed-linear.js';
 import type { Parameter } from '../nn/parameter.js';
 import {
@@ -30,10 +30,10 @@ type CutLayer = ColumnLinear | RowLinear;
 const isCut = (module: Module): module is CutLayer =>
   module instanceof ColumnLinear || module instanceof RowLinear;
 
-/** Whether ranks split linear layers of the model, and not only its experts. */
+/** Returns whether ranks split linear layers of the model, and not only its experts. */
 export const hasParts = (model: Module): boolean => [...model.modules()].some(isCut);
 
-/** Whether ranks split quantized layers of the model. */
+/** Returns whether ranks split quantized layers of the model. */
 export const hasPackedParts = (model: Module): boolean =>
   [...model.modules()].some((module) => module instanceof CutQuantizedLinear);
 
@@ -78,19 +78,19 @@ class CutQuantizedLinear extends Module implements JoinableLinear {
     this.#first = inputs.first;
   }
 
-  /** The forward of the whole layer. Throws DS_SHAPE, DS_COMM. */
+  /** Computes the forward of the complete layer. Throws DS_SHAPE, DS_COMM. */
   override forward(x: Tensor): Tensor {
     const shard = this.#shard;
     if (shard instanceof ColumnShard) {
-      return shard.around(x, (ownTensor) => this.#part.call(this.inOrder(ownTensor)));
+      return shard.around(x, (ownTensor) => this.#part.call(this.reorderInputs(ownTensor)));
     }
     if (this.#first === null)
       return shard.around(x, (ownTensor) => this.#part.call(ownTensor), this.bias);
-    return shard.aroundAll(x, (all) => this.#part.call(this.inOrder(all)), this.bias);
+    return shard.aroundAll(x, (all) => this.#part.call(this.reorderInputs(all)), this.bias);
   }
 
   /** Selects this rank's inputs of all, in the order of its codes. */
-  private inOrder(all: Tensor): Tensor {
+  private reorderInputs(all: Tensor): Tensor {
     const { weight_order: order } = this;
     if (order) return all.indexSelect(-1, order);
     return this.#first === null ? all : all.narrow(-1, this.#first, required(this.#part.shape[1]));
@@ -184,7 +184,7 @@ export function quantizeParts(model: Module, given: QuantizedOptions): void {
     isCut(module) || isLinear(module);
   // Every rank checks all layers, so all ranks throw together.
   for (const [path, layer] of model.namedModules()) {
-    if (!(layer instanceof RowLinear) || isAmong(path, HEADS)) continue;
+    if (!(layer instanceof RowLinear) || matchesPath(path, HEADS)) continue;
     requireWholeGroups(op, path, layer, options.groupSize);
   }
   const pack = (layer: CutLayer | Linear): Module => {
@@ -225,12 +225,12 @@ function rowPart(layer: RowLinear, options: Required<QuantizedOptions>): Quantiz
   const { weight } = layer;
   const parts = { ...options, bias: null, hasGelu: false };
   return options.groupSize === null
-    ? QuantizedLinear.of(weight, { ...parts, largest: largestOf(layer) })
+    ? QuantizedLinear.of(weight, { ...parts, largest: findLargest(layer) })
     : QuantizedLinear.of(weight, parts);
 }
 
-/** The largest magnitude of each row over all ranks, [outputs, 1]; Infinity for NaN. */
-function largestOf({ weight, group }: RowLinear): Tensor {
+/** Returns the largest magnitude of each row over all ranks, [outputs, 1]; Infinity for NaN. */
+function findLargest({ weight, group }: RowLinear): Tensor {
   return noGrad(() =>
     scope(() => {
       const ownTensor = cast(weight, 'f32')

@@ -110,7 +110,7 @@ function wrap(module: Module, around: Around): void {
   ownModule.forward = (...inputs) => around(forward, inputs);
 }
 
-/** Whether a call may train: inference keeps its activations whole. */
+/** Returns whether a call may train: inference keeps its activations whole. */
 const learns = (module: Module): boolean => module.training || isGradEnabled();
 
 /**

@@ -28,11 +28,11 @@ export interface PartCut {
  */
 export type DimCut = readonly PartCut[];
 
-/** The width of an element in a dim of `size`. */
+/** Returns the width of an element in a dim of `size`. */
 const elementWidth = (cut: DimCut, size: number): number =>
   size / cut.reduce((sum, { pieces }) => sum + pieces, 0);
 
-/** The ranges of `rank` in a dim of `size`: one per part, in memory order. */
+/** Returns the ranges of `rank` in a dim of `size`: one per part, in memory order. */
 export function rangesIn(cut: DimCut, size: number, rank: number): Range[] {
   const width = elementWidth(cut, size);
   let start = 0;
@@ -53,12 +53,12 @@ export function rangesFor(
   group: ProcessGroup,
   op = 'parallelize',
 ): Range[] {
-  if (count < group.size) throw tooFew(op, what, count, group.size);
+  if (count < group.size) throw tooFewError(op, what, count, group.size);
   const sizes = splitEvenly(count, group.size);
   return sizes.map((size, rank) => ({ first: startOf(sizes, rank), count: size }));
 }
 
-function tooFew(op: string, what: string, count: number, ranks: number): DsError {
+function tooFewError(op: string, what: string, count: number, ranks: number): DsError {
   return new DsError({
     code: 'DS_ARGUMENT',
     op,
@@ -80,14 +80,14 @@ export function cutAlong(parameter: Parameter, dim: number, cut: DimCut, rank: n
   parameter.cutTo(boxes);
 }
 
-/** The widths of the ranks' parts of a dim of `size`. */
+/** Returns the widths of the ranks' parts of a dim of `size`. */
 export function widthsOf(cut: DimCut, size: number): number[] {
   return ranksOf(cut).map((rank) =>
     rangesIn(cut, size, rank).reduce((sum, { count }) => sum + count, 0),
   );
 }
 
-/** The ascending, unique borders of the ranks' parts along a dim of `size`. */
+/** Returns the unique borders, ascending, of the ranks' parts along a dim of `size`. */
 export function bordersOf(cut: DimCut, size: number): number[] {
   const borders = ranksOf(cut).flatMap((rank) =>
     rangesIn(cut, size, rank).flatMap(({ first, count }) => [first, first + count]),
@@ -135,7 +135,7 @@ export function splitHeads(
     return { counts, queries: own, keys: shared };
   }
   const owners = splitEvenly(ranks, keys);
-  if (Math.max(...owners) > served) throw tooFew(op, 'heads', queries, ranks);
+  if (Math.max(...owners) > served) throw tooFewError(op, 'heads', queries, ranks);
   const pairs = owners.flatMap((count, head) => {
     const sizes = splitEvenly(served, count);
     return sizes.map((size, i) => ({

@@ -13,7 +13,7 @@ export interface Stream {
   enter(x: Tensor): Tensor;
   /** enter() for a layer with copies on other ranks; only one copy's gradient `counts`. */
   enterCopies(x: Tensor, counts: boolean): Tensor;
-  /** The sum of the ranks' parts. */
+  /** Returns the sum of the ranks' parts. */
   leave(x: Tensor): Tensor;
   /**
    * Returns the sum of the ranks' x weight^T plus the shared bias once: x [.., in here], weight

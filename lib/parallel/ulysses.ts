@@ -37,8 +37,8 @@ const maxOf = (route: Route): number =>
 /** Swaps [.., B, t, ..] and [.., t, B, ..] of one memory. */
 const swap = (x: Tensor): Tensor => x.transpose(0, 1);
 
-/** Memory for `tokens` tokens of all ranks: [n, t, B, heads, D]. */
-function slotsFor(route: Route, like: Tensor, tokens: number): Tensor {
+/** Allocates slots for `tokens` tokens of all ranks: [n, t, B, heads, D]. */
+function allocateSlots(route: Route, like: Tensor, tokens: number): Tensor {
   const [B, , , D] = leading(like.shape, 4);
   const { size } = route.group;
   const shape = [size, tokens / size, B, maxOf(route), D];
@@ -58,19 +58,19 @@ function toHeads(purpose: string, xs: readonly Tensor[], route: Route): Tensor {
   const { group } = route;
   const [first] = leading(xs, 1);
   const tokens = first.size(1) * group.size;
-  const sent = slotsFor(route, first, tokens);
+  const sendSlots = allocateSlots(route, first, tokens);
   for (const rank of group.ranks.keys()) {
     let at = 0;
     headsOf(route, rank).forEach((range, i) => {
       const from = required(xs[i]).narrow(2, range.first, range.count);
-      const out = slotOf(sent, rank).narrow(2, at, range.count);
+      const out = slotOf(sendSlots, rank).narrow(2, at, range.count);
       kernels.copy({ in: swap(from), out });
       at += range.count;
     });
   }
-  const got = Tensor.empty(sent.shape, sent.dtype, sent.device);
-  group.allToAll(got, sent, { purpose }).wait();
-  return got.reshape([tokens, ...sent.shape.slice(2)]);
+  const got = Tensor.empty(sendSlots.shape, sendSlots.dtype, sendSlots.device);
+  group.allToAll(got, sendSlots, { purpose }).wait();
+  return got.reshape([tokens, ...sendSlots.shape.slice(2)]);
 }
 
 /**
@@ -87,15 +87,15 @@ function toTokens(
   const { group } = route;
   const [first] = leading(ys, 1);
   const tokens = first.size(1);
-  const sent = slotsFor(route, first, tokens);
-  const all = sent.reshape([tokens, ...sent.shape.slice(2)]);
+  const sendSlots = allocateSlots(route, first, tokens);
+  const all = sendSlots.reshape([tokens, ...sendSlots.shape.slice(2)]);
   let at = 0;
   for (const y of ys) {
     kernels.copy({ in: swap(y), out: all.narrow(2, at, y.size(2)) });
     at += y.size(2);
   }
-  const got = Tensor.empty(sent.shape, sent.dtype, sent.device);
-  group.allToAll(got, sent, { purpose }).wait();
+  const got = Tensor.empty(sendSlots.shape, sendSlots.dtype, sendSlots.device);
+  group.allToAll(got, sendSlots, { purpose }).wait();
   const seen = outs.map(() => new Set<number>());
   for (const rank of group.ranks.keys()) {
     let from = 0;
@@ -143,9 +143,9 @@ const byHead = (x: Tensor): Tensor =>
 export class Ulysses implements HeadExchange {
   constructor(private readonly group: ProcessGroup) {}
 
-  exchangeHeads(
+  apart(
     [q, k, v]: readonly [q: Tensor, k: Tensor, v: Tensor],
-    attend: Parameters<HeadExchange['exchangeHeads']>[1],
+    attend: Parameters<HeadExchange['apart']>[1],
   ): Tensor {
     const { group } = this;
     const counts = { queries: q.size(1), keys: k.size(1) };
@@ -176,12 +176,12 @@ export class Ulysses implements HeadExchange {
     });
     const [queries, keys, values] = leading(outs, 3);
     const { first } = required(shared.queries[group.rank]);
-    const mixed = attend(queries, keys, values, { first, total: counts.queries });
+    const mixed = attend(queries, keys, values, { first, whole: counts.queries });
     const ownTensor = this.ofTokens(mixed.transpose(1, 2), shared.queries, counts.queries);
     return ownTensor.transpose(1, 2);
   }
 
-  exchangePacked(
+  packed(
     qkv: Tensor,
     heads: number,
     attend: (qkv: Tensor, heads: number, share: HeadShare) => Tensor,
@@ -212,10 +212,10 @@ export class Ulysses implements HeadExchange {
         sink.addGrad(0, into);
       });
     });
-    const mixed = attend(out, count, { first, total: heads });
+    const mixed = attend(out, count, { first, whole: heads });
     const T = mixed.size(1);
-    const back = this.ofTokens(mixed.reshape([B, T, count, D]), ownRanges, heads);
-    return back.reshape([B, t, heads * D]);
+    const output = this.ofTokens(mixed.reshape([B, T, count, D]), ownRanges, heads);
+    return output.reshape([B, t, heads * D]);
   }
 
   /**

@@ -24,7 +24,7 @@ export interface WholeHead extends Module {
   readonly bias?: Parameter | null;
 }
 
-/** The classes of a rank, and the exchanges of their losses. */
+/** Returns the classes of a rank, and the exchanges of their losses. */
 function classShareOf(group: ProcessGroup, { first }: Range, classes: number): ClassShare {
   return {
     first,
@@ -70,7 +70,7 @@ export class VocabularyHead extends Module {
   ) {
     super();
     const { weight, bias } = whole;
-    if (bias) throw noBias();
+    if (bias) throw noBiasError();
     const [classes] = leading(weight.region.whole, 1);
     const ranges = rangesFor('rows', classes, group);
     const cut = [{ ranges, pieces: classes }];
@@ -103,7 +103,7 @@ export class VocabularyHead extends Module {
   }
 }
 
-function noBias(): DsError {
+function noBiasError(): DsError {
   return new DsError({
     code: 'DS_ARGUMENT',
     op: 'parallelize',

@@ -2,10 +2,10 @@
 import type { JsonObject, JsonValue } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import type { Module } from '../nn/module.js';
-import { isAmong } from '../nn/pack-linears.js';
+import { matchesPath } from '../nn/pack-linears.js';
 import { sourceFolderOf } from '../nn/source-folder.js';
 import { ownValue } from '../runtime/own-value.js';
-import { shownJson } from '../runtime/parse-json.js';
+import { formatJson } from '../runtime/parse-json.js';
 import { ALL_LINEAR, type LoraConfig, type LoraOptions, readLoraOptions } from './lora-options.js';
 
 /** Keys of LoraOptions by PEFT's names in snake_case. */
@@ -59,7 +59,7 @@ const OTHER_BEGINNINGS: readonly unknown[] = ['eva', 'orthogonal'];
  */
 export function parseAdapterConfig(path: string, config: JsonObject): LoraConfig {
   const refuse = (key: string, expected: string, hint = ''): never => {
-    const got = shownJson(config[key]);
+    const got = formatJson(config[key]);
     throw new DsError({ code: 'DS_CHECKPOINT', op: `${path}: ${key}`, expected, got, hint });
   };
   if (config.peft_type !== 'LORA') refuse('peft_type', '"LORA"');
@@ -113,7 +113,7 @@ const isNothing = (value: JsonValue | undefined): boolean =>
   value === false ||
   (typeof value === 'object' && Object.keys(value).length === 0);
 
-/** The base model's name: the option, or else the folder of the model, as in PEFT. */
+/** Returns the base model's name: the option, or else the folder of the model, as in PEFT. */
 export const baseNameOf = (model: Module, { baseModelNameOrPath }: LoraConfig): string | null =>
   baseModelNameOrPath ?? sourceFolderOf(model);
 
@@ -182,7 +182,7 @@ function targetsOf(model: Module, config: LoraConfig, targets: readonly string[]
 function shortest(model: Module, targets: readonly string[]): string[] {
   const ends = endsOf(targets);
   const targetNames = new Set(targets);
-  const named = [...model.namedModules()].filter(([name]) => isAmong(name, ends));
+  const named = [...model.namedModules()].filter(([name]) => matchesPath(name, ends));
   return named.every(([name]) => targetNames.has(name)) ? ends : [...targets];
 }
 

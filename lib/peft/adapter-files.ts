@@ -99,7 +99,7 @@ export async function saveAdapter(
   }
 }
 
-/** The modules with adapters; experts have adapters of parameters instead. */
+/** Returns the modules with adapters; experts have adapters of parameters instead. */
 const modulesOf = (model: Module): string[] =>
   [...lorasOf(model)].filter(([, layer]) => !(layer instanceof LoraExperts)).map(([name]) => name);
 
@@ -297,27 +297,31 @@ function parentsOf(name: string): string[] {
 /** Maps file names to tensors of the model. Throws DS_CHECKPOINT for a mismatch. */
 function match(
   files: WeightFiles,
-  wanted: readonly Saved[],
+  expected: readonly Saved[],
   bases: ReadonlyMap<string, Saved>,
 ): Map<string, Saved> {
-  const own = new Map(wanted.map((saved) => [saved.name, saved]));
-  const found = new Map<string, Saved>();
+  const savedByName = new Map(expected.map((saved) => [saved.name, saved]));
+  const matched = new Map<string, Saved>();
   const unexpected: string[] = [];
   for (const [name, entry] of files.tensors) {
     const plain = name.replace('.modules_to_save.', '.').replace(/\.default(?=\.|$)/, '');
     // PEFT's backup of the original module; it is unused.
     if (plain.includes('.original_module.')) continue;
     const saved =
-      own.get(plain) ?? own.get(plain.replace(/\.bias$/, '.base_layer.bias')) ?? bases.get(plain);
+      savedByName.get(plain) ??
+      savedByName.get(plain.replace(/\.bias$/, '.base_layer.bias')) ??
+      bases.get(plain);
     if (!saved) unexpected.push(name);
     else {
       requireShape(`${files.path}: ${name}`, entry, saved);
-      found.set(name, saved);
+      matched.set(name, saved);
     }
   }
-  const there = new Set([...found.values()].map(({ parameter }) => parameter));
-  const missing = wanted.filter(({ parameter }) => !there.has(parameter)).map(({ name }) => name);
-  if (missing.length === 0 && unexpected.length === 0) return found;
+  const matchedParameters = new Set([...matched.values()].map(({ parameter }) => parameter));
+  const missing = expected
+    .filter(({ parameter }) => !matchedParameters.has(parameter))
+    .map(({ name }) => name);
+  if (missing.length === 0 && unexpected.length === 0) return matched;
   const problems = [
     missing.length > 0 ? `without ${formatNames(missing)}` : '',
     unexpected.length > 0 ? `with unexpected ${formatNames(unexpected)}` : '',
@@ -416,7 +420,7 @@ export async function readJson(path: string): Promise<JsonObject> {
   try {
     text = await readFile(path, 'utf8');
   } catch (cause) {
-    throw unread(path, cause);
+    throw unreadError(path, cause);
   }
   try {
     const value: unknown = parseJson(text);
@@ -428,7 +432,7 @@ export async function readJson(path: string): Promise<JsonObject> {
   throw new DsError({ code: 'DS_CHECKPOINT', op: path, expected, got: 'other contents' });
 }
 
-function unread(path: string, cause: unknown): Error {
+function unreadError(path: string, cause: unknown): Error {
   const isMissing = errorCode(cause) === 'ENOENT';
   if (!isMissing) return ioError('loadAdapter', path, cause);
   return new DsError({

@@ -42,7 +42,7 @@ export function modelFilesIn(dir: string): string[] {
 export function requireBase(adapter: AdapterFolder): string {
   const found = findBase(adapter);
   if (found !== null) return found;
-  throw adapterAlone(adapter);
+  throw findLoneAdapter(adapter);
 }
 
 /** Returns the folder of the base model, or null. */
@@ -53,7 +53,7 @@ export function findBase({ path, base }: AdapterFolder): string | null {
 }
 
 /** Returns the error for an adapter in place of a model. */
-export function adapterAlone({ path, base }: AdapterFolder): DsError {
+export function findLoneAdapter({ path, base }: AdapterFolder): DsError {
   const model = base === null ? 'an unnamed model' : JSON.stringify(base);
   return new DsError({
     code: 'DS_CHECKPOINT',

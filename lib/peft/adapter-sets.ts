@@ -25,7 +25,7 @@ interface Sets {
   readonly all: Map<string, AdapterSet>;
   active: readonly string[];
   /** Layers in the model. */
-  shown: ReadonlySet<LoraLayer>;
+  visibleLayers: ReadonlySet<LoraLayer>;
 }
 
 /** PEFT's name of an adapter without one. */
@@ -39,13 +39,13 @@ function setsOf(op: string, model: Module): Sets {
   const layers = lorasOf(model);
   const config = configOf(op, model);
   const found = known.get(model);
-  if (found && [...layers.values()].every((layer) => found.shown.has(layer))) return found;
+  if (found && [...layers.values()].every((layer) => found.visibleLayers.has(layer))) return found;
   return begin(model, DEFAULT_NAME, { config, layers });
 }
 
 function begin(model: Module, name: string, set: AdapterSet): Sets {
-  const shown = new Set(set.layers.values());
-  const made: Sets = { all: new Map([[name, set]]), active: [name], shown };
+  const visibleLayers = new Set(set.layers.values());
+  const made: Sets = { all: new Map([[name, set]]), active: [name], visibleLayers };
   known.set(model, made);
   return made;
 }
@@ -134,7 +134,7 @@ export function setAdapter(
   show(model, sets, names);
 }
 
-/** Several active adapters need plain linear layers. Throws DS_ARGUMENT for others. */
+/** Throws DS_ARGUMENT for several active adapters of layers that are not plain linear layers. */
 function requireSums(op: string, sets: Sets, names: readonly string[]): void {
   for (const name of names) {
     for (const [path, layer] of setIn(op, sets, name).layers) {
@@ -210,7 +210,7 @@ function requireChangeable(op: string, model: Module): void {
   requireFree(op, model);
 }
 
-/** An engine has collected the parameters of the active adapters. */
+/** Throws DS_ARGUMENT if an engine has collected the parameters of the active adapters. */
 function requireFree(op: string, model: Module): void {
   if (model.parameters().every((parameter) => trainerOf(parameter) === null)) return;
   const got = 'one that an engine of initialize() owns';
@@ -219,7 +219,7 @@ function requireFree(op: string, model: Module): void {
 
 /** Takes the active adapters out of the model. */
 function hide(model: Module, sets: Sets): void {
-  replaceModules(model, new Map(Array.from(sets.shown, (layer) => [layer, layer.base])));
+  replaceModules(model, new Map(Array.from(sets.visibleLayers, (layer) => [layer, layer.base])));
 }
 
 /** Puts adapters into a model that shows its base layers. */
@@ -239,13 +239,13 @@ function show(model: Module, sets: Sets, names: readonly string[]): void {
   }
   replaceModules(model, instead);
   sets.active = names;
-  sets.shown = new Set(instead.values());
+  sets.visibleLayers = new Set(instead.values());
   const config = sets.all.get(names[0] ?? '')?.config;
   if (config) setConfig(model, config);
   for (const [base, layer] of instead) follow(layer, base);
 }
 
-/** The model may have moved, or changed its mode, while an adapter waited. */
+/** Moves a waiting adapter to the device of `base`, and sets its training mode. */
 function follow(layer: LoraLayer, base: Module): void {
   layer.settle();
   for (const module of layer.modules()) module.training = base.training;

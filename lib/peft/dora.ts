@@ -11,7 +11,7 @@ import * as kernels from '../runtime/kernels.generated.js';
 import { leading } from '../runtime/required.js';
 import { cast, customFunction, noGrad, scope, Tensor, to } from '../tensor/index.js';
 import {
-  adapted,
+  createAdapter,
   LoraEmbedding,
   type LoraLayer,
   LoraLinear,
@@ -40,7 +40,7 @@ function lengthsOf(values: Tensor, along: Along): Tensor {
 }
 
 /** Returns the norms of the updated weight in f32, without a gradient. */
-function lengthsNow(layer: LoraLayer, along: Along): Tensor {
+function currentLengths(layer: LoraLayer, along: Along): Tensor {
   return noGrad(() =>
     scope(() => {
       const values = valuesOf(layer.base);
@@ -51,17 +51,21 @@ function lengthsNow(layer: LoraLayer, along: Along): Tensor {
   );
 }
 
-/** A magnitude parameter that starts as the present norms, so that the output is unchanged. */
-function magnitudeOf(layer: LoraLayer, count: number, along: Along): Parameter {
+/**
+ * Returns a magnitude parameter that starts as the present norms, so that the output is unchanged.
+ */
+function createMagnitude(layer: LoraLayer, count: number, along: Along): Parameter {
   return new Parameter([count], (out) =>
-    noGrad(() => scope(() => kernels.copy({ in: to(lengthsNow(layer, along), out.device), out }))),
+    noGrad(() =>
+      scope(() => kernels.copy({ in: to(currentLengths(layer, along), out.device), out })),
+    ),
   );
 }
 
 /**
  * Multiplies values [.., C] by factor [C] in the factor's dtype; the result has the values' dtype.
  */
-const scaled = customFunction({
+const scaleRows = customFunction({
   name: 'dora',
   forward: (context, values: Tensor, factor: Tensor) => {
     context.save(values, factor);
@@ -90,7 +94,7 @@ class Merger {
 
   constructor(private readonly along: Along) {}
 
-  /** `sum` is the weight with its update. */
+  /** Returns the merged weight of `sum`, the weight with its update. */
   merged(sum: Tensor, magnitude: Parameter): Tensor {
     const lengths = lengthsOf(sum, this.along);
     this.#lengths = lengths.toArray();
@@ -124,26 +128,26 @@ export class DoraLinear extends LoraLinear {
   constructor(base: Linear | PackedLinear, sizes: LoraSizes) {
     super(base, sizes);
     const [outputs] = leading((base instanceof PackedLinear ? base : base.weight).shape, 1);
-    this.lora_magnitude_vector = this.started(magnitudeOf(this, outputs, 1));
+    this.lora_magnitude_vector = this.startParameter(createMagnitude(this, outputs, 1));
   }
 
   protected override sumOf(x: Tensor): Tensor {
     const { base, sizes } = this;
-    const factor = factorOf(this.lora_magnitude_vector, lengthsNow(this, 1));
-    const given = this.dropped(x);
-    const plain = project(base, given, null);
-    const turned = scaled(plain.add(this.beside(given)), factor);
+    const factor = factorOf(this.lora_magnitude_vector, currentLengths(this, 1));
+    const dropped = this.dropInput(x);
+    const plain = project(base, dropped, null);
+    const turned = scaleRows(plain.add(this.computeUpdate(dropped)), factor);
     const isWhole = !this.training || sizes.dropout === 0;
     if (!isWhole) return project(base, x).sub(plain).add(turned);
     return base.bias ? turned.add(base.bias) : turned;
   }
 
-  protected override mergedWith(before: Tensor): Tensor {
-    return this.#merger.merged(super.mergedWith(before), this.lora_magnitude_vector);
+  protected override mergeInto(before: Tensor): Tensor {
+    return this.#merger.merged(super.mergeInto(before), this.lora_magnitude_vector);
   }
 
-  protected override takenFrom(merged: Tensor): Tensor {
-    return super.takenFrom(this.#merger.unmerged(merged, this.lora_magnitude_vector));
+  protected override subtractFrom(merged: Tensor): Tensor {
+    return super.subtractFrom(this.#merger.unmerged(merged, this.lora_magnitude_vector));
   }
 }
 
@@ -158,19 +162,19 @@ export class DoraEmbedding extends LoraEmbedding {
   constructor(base: Embedding, sizes: LoraSizes) {
     super(base, sizes);
     const [, channels] = leading(base.weight.shape, 2);
-    this.lora_magnitude_vector = this.started(magnitudeOf(this, channels, 0));
+    this.lora_magnitude_vector = this.startParameter(createMagnitude(this, channels, 0));
   }
 
-  protected override finished(rows: Tensor): Tensor {
-    return scaled(rows, factorOf(this.lora_magnitude_vector, lengthsNow(this, 0)));
+  protected override finishRows(rows: Tensor): Tensor {
+    return scaleRows(rows, factorOf(this.lora_magnitude_vector, currentLengths(this, 0)));
   }
 
-  protected override mergedWith(before: Tensor): Tensor {
-    return this.#merger.merged(super.mergedWith(before), this.lora_magnitude_vector);
+  protected override mergeInto(before: Tensor): Tensor {
+    return this.#merger.merged(super.mergeInto(before), this.lora_magnitude_vector);
   }
 
-  protected override takenFrom(merged: Tensor): Tensor {
-    return super.takenFrom(this.#merger.unmerged(merged, this.lora_magnitude_vector));
+  protected override subtractFrom(merged: Tensor): Tensor {
+    return super.subtractFrom(this.#merger.unmerged(merged, this.lora_magnitude_vector));
   }
 }
 
@@ -179,8 +183,8 @@ export class DoraEmbedding extends LoraEmbedding {
  * files are read once, layer by layer; uninitialized weights are initialized. Throws DS_ARGUMENT
  * for an unsupported layer.
  */
-export function withMagnitude(name: string, base: Module, sizes: LoraSizes): LoraLayer {
+export function createDoraAdapter(name: string, base: Module, sizes: LoraSizes): LoraLayer {
   if (base instanceof Embedding) return new DoraEmbedding(base, sizes);
   if (base instanceof Linear || base instanceof PackedLinear) return new DoraLinear(base, sizes);
-  return adapted(name, base, sizes);
+  return createAdapter(name, base, sizes);
 }

@@ -17,7 +17,7 @@ import {
   scope,
   type Tensor,
 } from '../tensor/index.js';
-import { asLinear, changeValues, LoraLayer, type LoraSizes } from './lora-layer.js';
+import { changeValues, createLinearInit, LoraLayer, type LoraSizes } from './lora-layer.js';
 import { NF4Experts } from './nf4-experts.js';
 
 /** @internal The matrices of experts that can have an adapter, in PEFT's order of nesting. */
@@ -140,7 +140,7 @@ export class LoraExperts extends LoraLayer<AnyExperts> {
   }
 }
 
-/** The parameter that holds most of a matrix. */
+/** Returns the parameter that holds most of a matrix. */
 function storedOf(base: AnyExperts, matrix: ExpertMatrix): Parameter {
   return base instanceof NF4Experts ? base[matrix].stored : base[matrix];
 }
@@ -155,21 +155,21 @@ function changeMatrix(
   else changeValues(base[matrix], body);
 }
 
-/** Whether matrices are stored as [in, out]. */
+/** Returns whether matrices are stored as [in, out]. */
 const isTransposed = ({ limit }: AnyExperts): boolean => limit !== null;
 
 function adapterOf(base: AnyExperts, matrix: ExpertMatrix, sizes: LoraSizes): Adapter {
   const [experts = 0, rows = 0, columns = 0] = base[matrix].shape;
   const [outputs, inputs] = isTransposed(base) ? [columns, rows] : [rows, columns];
   const { r, init } = sizes;
-  const startOfA = init === 'gaussian' ? normal(1 / r) : asLinear();
-  const startOfB = init === false ? asLinear() : zeros;
+  const startOfA = init === 'gaussian' ? normal(1 / r) : createLinearInit();
+  const startOfB = init === false ? createLinearInit() : zeros;
   const a = new Linear(inputs, experts * r, { bias: false, weightInit: startOfA });
   const b = new Linear(experts * r, outputs, { bias: false, weightInit: startOfB });
   return { matrix, sizes, a, b };
 }
 
-/** A as [experts, r, in] and B as [experts, r, out]. */
+/** Returns A as [experts, r, in] and B as [experts, r, out]. */
 function factorsOf(base: AnyExperts, { matrix, sizes, a, b }: Adapter, dtype: Tensor['dtype']) {
   const experts = required(base[matrix].shape[0]);
   const left = cast(a.weight, dtype).reshape([experts, sizes.r, -1]);
@@ -177,7 +177,7 @@ function factorsOf(base: AnyExperts, { matrix, sizes, a, b }: Adapter, dtype: Te
   return { left, right };
 }
 
-/** The update of a matrix in f32, in the matrix's shape. */
+/** Returns the update of a matrix in f32, in the matrix's shape. */
 function updateOf(base: AnyExperts, adapter: Adapter): Tensor {
   const { left, right } = factorsOf(base, adapter, 'f32');
   const scaled = right.mul(adapter.sizes.scaling);

@@ -55,8 +55,10 @@ const SAVED_MERGED: Refusal = {
   hint: 'Call peft.unmerge(model) before stateDict(), or omit the adapters from the state.',
 };
 
-/** @internal The initialization of PyTorch's Linear. Source: PEFT's reset_lora_parameters. */
-export const asLinear = (): Initializer => kaimingUniform({ a: Math.sqrt(5) });
+/**
+ * @internal Returns the initialization of PyTorch's Linear. Source: PEFT's reset_lora_parameters.
+ */
+export const createLinearInit = (): Initializer => kaimingUniform({ a: Math.sqrt(5) });
 
 /**
  * A layer with a LoRA adapter: y = base(x) + scaling * B A dropout(x). The base is not a child: its
@@ -151,21 +153,21 @@ export abstract class LoraLayer<Base extends Module = Module> extends Module {
 
   /** Adds the update to the weight. */
   protected addUpdate(): void {
-    this.changeWeight((before) => this.mergedWith(before));
+    this.changeWeight((before) => this.mergeInto(before));
   }
 
   /** Reverses addUpdate(). */
   protected subtractUpdate(): void {
-    this.changeWeight((merged) => this.takenFrom(merged));
+    this.changeWeight((merged) => this.subtractFrom(merged));
   }
 
   /** Returns the merged weight in f32. */
-  protected mergedWith(before: Tensor): Tensor {
+  protected mergeInto(before: Tensor): Tensor {
     return before.add(this.update());
   }
 
-  /** Reverses mergedWith(). */
-  protected takenFrom(merged: Tensor): Tensor {
+  /** Reverses mergeInto(). */
+  protected subtractFrom(merged: Tensor): Tensor {
     return merged.sub(this.update());
   }
 
@@ -190,7 +192,7 @@ export abstract class LoraLayer<Base extends Module = Module> extends Module {
   }
 
   /** Prepares a parameter and computes its initial values now, since they depend on the base's. */
-  protected started(parameter: Parameter): Parameter {
+  protected startParameter(parameter: Parameter): Parameter {
     const { weight } = this;
     if (!weight.stored) void weight.buffer;
     void this.factor(parameter).buffer;
@@ -215,10 +217,10 @@ export function changeValues(weight: Parameter, body: (before: Tensor) => Tensor
 }
 
 /** Casts `x` to `dtype`. Autograd saves x and recomputes the copy. */
-const inDtype = (x: Tensor, dtype: Tensor['dtype']): Tensor =>
+const toDtype = (x: Tensor, dtype: Tensor['dtype']): Tensor =>
   x.dtype === dtype ? x : recomputed((values) => cast(values, dtype), x);
 
-/** Whether the weight alone gives the layer's output. */
+/** Returns whether the weight alone gives the layer's output. */
 const isPlainLinear = (layer: Linear): boolean =>
   layer.constructor === Linear && !layer.fp8 && !layer.hasHooks && !layer.bias;
 
@@ -234,8 +236,8 @@ export class LoraLinear extends LoraLayer<Linear | PackedLinear> {
     super(base, sizes);
     const [outputs, inputs] = shapeOf(base);
     const { r, init } = sizes;
-    const startOfA = init === 'gaussian' ? normal(1 / r) : asLinear();
-    const startOfB = init === false ? asLinear() : zeros;
+    const startOfA = init === 'gaussian' ? normal(1 / r) : createLinearInit();
+    const startOfB = init === false ? createLinearInit() : zeros;
     this.lora_A = new Linear(inputs, r, { bias: false, weightInit: startOfA });
     this.lora_B = new Linear(r, outputs, { bias: false, weightInit: startOfB });
     for (const parameter of this.factors) this.factor(parameter);
@@ -277,37 +279,37 @@ export class LoraLinear extends LoraLayer<Linear | PackedLinear> {
   /** Returns base(x) plus the adapter's output, before the activation. */
   protected sumOf(x: Tensor): Tensor {
     const { base, lora_A, lora_B, sizes } = this;
-    const given = this.dropped(x);
+    const droppedX = this.dropInput(x);
     const isPlain = isPlainLinear(lora_B);
     const isOther = lora_B.weight.dtype !== x.dtype || lora_A.weight.dtype !== x.dtype;
     const isExact = isBatchInvariant();
     if (isPlain && isPlainLinear(lora_A) && !isExact && isWide(x, lora_A.weight, lora_B.weight)) {
-      const inner = wideLinear(given, lora_A.weight).mul(sizes.scaling);
+      const inner = wideLinear(droppedX, lora_A.weight).mul(sizes.scaling);
       return addWideLinearInto(project(base, x), inner, lora_B.weight);
     }
     // A replay runs ops in order up to the last one that backward reads: A's product. So it is
     // first.
     if (!isPlain || isOther || isExact) {
-      const update = this.beside(given);
+      const update = this.computeUpdate(droppedX);
       return project(base, x).add(update);
     }
-    const inner = lora_A.call(given).mul(sizes.scaling);
+    const inner = lora_A.call(droppedX).mul(sizes.scaling);
     return addLinearInto(project(base, x), inner, lora_B.weight);
   }
 
-  /** @internal The adapter's output for x, without the base. */
+  /** @internal Returns the adapter's output for x, without the base. */
   besideOf(x: Tensor): Tensor {
-    return this.beside(this.dropped(x));
+    return this.computeUpdate(this.dropInput(x));
   }
 
   /** Applies dropout to the adapter's input. */
-  protected dropped(x: Tensor): Tensor {
+  protected dropInput(x: Tensor): Tensor {
     return this.training ? dropout(x, this.sizes.dropout) : x;
   }
 
   /** Returns scaling * B A x, in x's dtype. */
-  protected beside(x: Tensor): Tensor {
-    const inner = this.lora_A.call(inDtype(x, this.lora_A.weight.dtype));
+  protected computeUpdate(x: Tensor): Tensor {
+    const inner = this.lora_A.call(toDtype(x, this.lora_A.weight.dtype));
     return cast(this.lora_B.call(inner.mul(this.sizes.scaling)), x.dtype);
   }
 }
@@ -367,9 +369,9 @@ export class LoraEmbedding extends LoraLayer<Embedding> {
     if (!this.isActive) return base.call(index);
     return scope(() => {
       const rows = base.call(index);
-      const inner = this.looked(index);
+      const inner = this.lookUp(index);
       const update = linear(inner.mul(this.sizes.scaling), this.lora_embedding_B);
-      return this.finished(rows.add(cast(update, rows.dtype)));
+      return this.finishRows(rows.add(cast(update, rows.dtype)));
     });
   }
 
@@ -377,21 +379,21 @@ export class LoraEmbedding extends LoraLayer<Embedding> {
    * Returns the columns of A. The padding column gets no gradient, like the padding row of the
    * table.
    */
-  private looked(index: Tensor): Tensor {
+  private lookUp(index: Tensor): Tensor {
     const columns = embedding(this.lora_embedding_A.transpose(0, 1), index);
     const { paddingIdx } = this.base;
     if (paddingIdx === null) return columns;
     return where(index.eq(paddingIdx).unsqueeze(-1), columns.detach(), columns);
   }
 
-  /** Hook for DoRA: post-processes rows that include the update. */
-  protected finished(rows: Tensor): Tensor {
+  /** Returns rows that include the update after DoRA's scaling. Default: unchanged. */
+  protected finishRows(rows: Tensor): Tensor {
     return rows;
   }
 }
 
 /** Wraps `base` with an adapter. Throws DS_ARGUMENT for an unsupported layer. */
-export function adapted(name: string, base: Module, sizes: LoraSizes): LoraLayer {
+export function createAdapter(name: string, base: Module, sizes: LoraSizes): LoraLayer {
   if (base instanceof Embedding) return new LoraEmbedding(base, sizes);
   if (base instanceof Linear || base instanceof PackedLinear) return new LoraLinear(base, sizes);
   throw argumentError(`addLora ${name}`, 'a Linear or an Embedding', `a ${base.constructor.name}`);

@@ -135,7 +135,7 @@ const MISSING: Readonly<Record<string, string>> = {
 
 /** Checks options. Throws DS_ARGUMENT for invalid values, unknown names and unsupported options. */
 export function readLoraOptions(op: string, given: LoraOptions): LoraConfig {
-  const rest = withoutMissing(op, given);
+  const rest = dropMissing(op, given);
   const options = readOptions(op, rest, NAMES);
   const flag = (name: keyof LoraOptions, value: unknown): boolean =>
     requireType(`${op} ${name}`, value, 'boolean');
@@ -198,7 +198,7 @@ function requirePlain(op: string, { loraDropout, useDora, fanInFanOut }: LoraOpt
   if (fanInFanOut) refuse('fanInFanOut', 'false', fanInFanOut);
 }
 
-function withoutMissing(op: string, given: LoraOptions): LoraOptions {
+function dropMissing(op: string, given: LoraOptions): LoraOptions {
   if (!isObject(given)) return given;
   const rest: Record<string, unknown> = { ...given };
   for (const [name, what] of Object.entries(MISSING)) {
@@ -256,7 +256,7 @@ function patternOf(
 /**
  * Returns the value of the first pattern that matches the end of `name`, as in PEFT, or `fallback`.
  */
-export function byPattern(
+export function valueByPattern(
   name: string,
   pattern: Readonly<Record<string, number>>,
   fallback: number,

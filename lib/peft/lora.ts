@@ -9,10 +9,15 @@ import { requireModule } from '../nn/require-module.js';
 import { formatValue } from '../runtime/format-value.js';
 import { argumentError } from '../runtime/input-errors.js';
 import { requireNoSurplus, requireType } from '../runtime/require-type.js';
-import { withMagnitude } from './dora.js';
+import { createDoraAdapter } from './dora.js';
 import { LoraExperts } from './lora-experts.js';
-import { adapted, LoraLayer, type LoraSizes } from './lora-layer.js';
-import { byPattern, type LoraConfig, type LoraOptions, readLoraOptions } from './lora-options.js';
+import { createAdapter, LoraLayer, type LoraSizes } from './lora-layer.js';
+import {
+  type LoraConfig,
+  type LoraOptions,
+  readLoraOptions,
+  valueByPattern,
+} from './lora-options.js';
 import { findExperts, findTargets, isSavedWhole, wholeModules } from './targets.js';
 
 const configs = new WeakMap<Module, LoraConfig>();
@@ -57,12 +62,12 @@ function requireUntiedTargets(model: Module, config: LoraConfig): void {
 export function addAdapters(model: Module, read: LoraConfig): void {
   if (lorasOf(model).size > 0)
     throw argumentError('addLora', 'a model without adapters', 'a model with adapters');
-  const config = read.ensureWeightTying ? withTied(model, read) : read;
+  const config = read.ensureWeightTying ? addTiedNames(model, read) : read;
   const targets = findTargets(model, config);
   const saved = savedModules(model, config);
   const biases = biasesOf(model, config.bias, [...targets.values()]);
   const instead = new Map<Module, Module>();
-  const adapt = config.useDora ? withMagnitude : adapted;
+  const adapt = config.useDora ? createDoraAdapter : createAdapter;
   for (const [name, base] of targets) instead.set(base, adapt(name, base, sizesOf(name, config)));
   for (const [name, { experts, matrices }] of findExperts(model, config)) {
     const sizes = matrices.map((matrix) => [matrix, sizesOf(`${name}.${matrix}`, config)] as const);
@@ -93,8 +98,8 @@ export function configOf(op: string, model: Module): LoraConfig {
 
 /** Returns the settings of one layer's adapter. */
 export function sizesOf(name: string, config: LoraConfig): LoraSizes {
-  const r = byPattern(name, config.rankPattern, config.r);
-  const alpha = byPattern(name, config.alphaPattern, config.loraAlpha);
+  const r = valueByPattern(name, config.rankPattern, config.r);
+  const alpha = valueByPattern(name, config.alphaPattern, config.loraAlpha);
   return {
     r,
     scaling: alpha / (config.useRslora ? Math.sqrt(r) : r),
@@ -105,7 +110,7 @@ export function sizesOf(name: string, config: LoraConfig): LoraSizes {
 }
 
 /** Adds the modules that are tied to modules in modulesToSave. */
-function withTied(model: Module, config: LoraConfig): LoraConfig {
+function addTiedNames(model: Module, config: LoraConfig): LoraConfig {
   const isWhole = (parameter: string): boolean =>
     [...model.namedModules()].some(
       ([name]) => parameter.startsWith(`${name}.`) && isSavedWhole(name, config.modulesToSave),
@@ -138,7 +143,7 @@ function savedModules(model: Module, config: LoraConfig): Parameter[] {
   return parameters;
 }
 
-/** Packed weights cannot be trained. */
+/** Throws DS_ARGUMENT for a module with packed weights: they cannot be trained. */
 function requireWhole(model: Module, parameters: ReadonlySet<Parameter>): void {
   for (const [name, parameter] of model.namedParameters()) {
     if (!parameters.has(parameter) || !(parameter instanceof StoredParameter)) continue;
@@ -151,7 +156,7 @@ function requireWhole(model: Module, parameters: ReadonlySet<Parameter>): void {
   }
 }
 
-/** PEFT copies such a module. Here, training a tied module would also change its counterpart. */
+/** Throws DS_ARGUMENT for a tied module: its training would also change its counterpart. */
 function requireUntied(
   model: Module,
   found: ReadonlyMap<string, Module>,
@@ -206,12 +211,12 @@ export function lorasOf(model: Module): Map<string, LoraLayer> {
 export function merge(model: Module): void;
 export function merge(model: Module, ...surplus: readonly unknown[]): void {
   requireNoSurplus('merge', surplus);
-  const layers = present('merge', model);
+  const layers = requireLayers('merge', model);
   requireAlone(model);
   for (const layer of layers) layer.merge();
 }
 
-/** A merged update would also change the output of other modules that read the weight. */
+/** Throws DS_ARGUMENT if other modules read a weight: a merge would also change their outputs. */
 function requireAlone(model: Module): void {
   const shared = sharedTarget(model);
   if (!shared) return;
@@ -260,7 +265,7 @@ export function mergedNames(model: Module): ReadonlySet<string> {
 
 /** Subtracts the updates of merge() from the weights. Source: PEFT's unmerge_adapter. */
 export function unmerge(model: Module): void {
-  for (const layer of present('unmerge', model)) layer.unmerge();
+  for (const layer of requireLayers('unmerge', model)) layer.unmerge();
 }
 
 /**
@@ -280,7 +285,7 @@ export function withoutAdapters<Result>(model: Module, body: () => Result): Resu
       'Load the base model separately.',
     );
   }
-  const layers = present('withoutAdapters', model);
+  const layers = requireLayers('withoutAdapters', model);
   const merged = layers.find(({ isMerged }) => isMerged);
   if (merged)
     throw argumentError(
@@ -289,8 +294,8 @@ export function withoutAdapters<Result>(model: Module, body: () => Result): Resu
       'merged adapters',
       'Call peft.unmerge() first.',
     );
-  const restore = (): void => layers.forEach(bringBack);
-  layers.forEach(takeAway);
+  const restore = (): void => layers.forEach(restoreAdapter);
+  layers.forEach(detachAdapter);
   let isLater = false;
   try {
     const result = body();
@@ -303,20 +308,20 @@ export function withoutAdapters<Result>(model: Module, body: () => Result): Resu
 }
 
 /** Disabled layers: the number of running bodies, and the state before the first one. */
-const away = new WeakMap<LoraLayer, { bodies: number; wasEnabled: boolean }>();
+const detached = new WeakMap<LoraLayer, { bodies: number; wasEnabled: boolean }>();
 
-function takeAway(layer: LoraLayer): void {
-  const { bodies, wasEnabled } = away.get(layer) ?? { bodies: 0, wasEnabled: layer.isEnabled };
-  away.set(layer, { bodies: bodies + 1, wasEnabled });
+function detachAdapter(layer: LoraLayer): void {
+  const { bodies, wasEnabled } = detached.get(layer) ?? { bodies: 0, wasEnabled: layer.isEnabled };
+  detached.set(layer, { bodies: bodies + 1, wasEnabled });
   layer.isEnabled = false;
 }
 
-/** Concurrent bodies may end in any order. The last one restores the adapter. */
-function bringBack(layer: LoraLayer): void {
-  const { bodies = 1, wasEnabled = true } = away.get(layer) ?? {};
-  if (bodies > 1) away.set(layer, { bodies: bodies - 1, wasEnabled });
+/** Restores an adapter after the last of the concurrent bodies, which may end in any order. */
+function restoreAdapter(layer: LoraLayer): void {
+  const { bodies = 1, wasEnabled = true } = detached.get(layer) ?? {};
+  if (bodies > 1) detached.set(layer, { bodies: bodies - 1, wasEnabled });
   else {
-    away.delete(layer);
+    detached.delete(layer);
     layer.isEnabled = wasEnabled;
   }
 }
@@ -326,14 +331,14 @@ function bringBack(layer: LoraLayer): void {
  * Source: PEFT's merge_and_unload and unload.
  */
 export function unload<Model extends Module>(model: Model): Model {
-  const layers = present('unload', model);
+  const layers = requireLayers('unload', model);
   for (const layer of layers) layer.allowLoads();
   replaceModules(model, new Map(layers.map((layer) => [layer, layer.base])));
   configs.delete(model);
   return model;
 }
 
-function present(op: string, model: Module): LoraLayer[] {
+function requireLayers(op: string, model: Module): LoraLayer[] {
   requireModule(op, model);
   const layers = [...lorasOf(model).values()];
   if (layers.length > 0) return layers;

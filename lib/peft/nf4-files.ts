@@ -5,7 +5,7 @@ import { DsError } from '../errors.js';
 import { Embedding } from '../nn/embedding.js';
 import { Linear, LinearGelu } from '../nn/linear.js';
 import type { Module } from '../nn/module.js';
-import { HEADS, isAmong } from '../nn/pack-linears.js';
+import { HEADS, matchesPath } from '../nn/pack-linears.js';
 import type { Parameter } from '../nn/parameter.js';
 import { replaceModules } from '../nn/replace-modules.js';
 import { argumentError } from '../runtime/input-errors.js';
@@ -99,9 +99,9 @@ async function fill(files: WeightFiles, name: string, parameter: Parameter): Pro
   const entry = files.tensors.get(name);
   const isSame = entry?.dtype === parameter.dtype && numel(entry.shape) === parameter.numel;
   if (!isSame) {
-    const wanted = `${parameter.numel} elements of ${parameter.dtype}`;
+    const expected = `${parameter.numel} elements of ${parameter.dtype}`;
     const got = entry ? `${numel(entry.shape)} of ${entry.dtype}` : 'no such tensor';
-    throw damagedError(`${files.path}: ${name}`, wanted, got);
+    throw damagedError(`${files.path}: ${name}`, expected, got);
   }
   const values = await files.read(name);
   parameter.place(values);
@@ -256,7 +256,7 @@ function isWhole(path: string, module: Module): boolean {
 const ownNames = (module: Module): string[] =>
   [...module.namedParameters()].map(([key]) => key).filter((key) => !key.includes('.'));
 
-const isHead = (path: string): boolean => isAmong(path, HEADS);
+const isHead = (path: string): boolean => matchesPath(path, HEADS);
 
 function damagedError(op: string, expected: string, got: string): DsError {
   return new DsError({ code: 'DS_CHECKPOINT', op, expected, got });

@@ -93,7 +93,7 @@ export class NF4Linear extends PackedLinear {
   /**
    * @internal Like from(), but with zeros that allocate no memory until read: for counting bytes.
    */
-  static unmade(layer: Linear, given: NF4Options = {}): NF4Linear {
+  static createUnfilled(layer: Linear, given: NF4Options = {}): NF4Linear {
     const options = readNF4Options('NF4Linear.from', given);
     const { weight, bias } = layer;
     const hasGelu = layer instanceof LinearGelu;
@@ -106,12 +106,12 @@ export class NF4Linear extends PackedLinear {
    */
   static from(layer: Linear, given: NF4Options = {}): NF4Linear {
     const { weight, bias } = layer;
-    const made = NF4Linear.unmade(layer, given);
-    for (const parameter of made.parameters()) {
+    const created = NF4Linear.createUnfilled(layer, given);
+    for (const parameter of created.parameters()) {
       if (parameter !== bias) parameter.moveTo(weight.device, parameter.dtype);
     }
-    noGrad(() => scope(() => made.setValues(cast(weight, 'f32'))));
-    return made;
+    noGrad(() => scope(() => created.setValues(cast(weight, 'f32'))));
+    return created;
   }
 
   /** Weights per scale. */
@@ -177,7 +177,7 @@ export class NF4Linear extends PackedLinear {
   }
 }
 
-/** NF4 has no code for NaN and would replace it by a finite value. */
+/** Throws DS_NONFINITE: NF4 has no code for NaN and would replace it by a finite value. */
 function requireFinite(values: Tensor): void {
   const sum = scope(() => values.mul(0).sum().item());
   if (sum === 0) return;

@@ -4,7 +4,7 @@ import type { DsError } from '../errors.js';
 import { Experts } from '../nn/experts.js';
 import type { Linear } from '../nn/linear.js';
 import type { Module } from '../nn/module.js';
-import { HEADS, isAmong, isLinear, packLinears, readSkipModules } from '../nn/pack-linears.js';
+import { HEADS, isLinear, matchesPath, packLinears, readSkipModules } from '../nn/pack-linears.js';
 import { replaceModules } from '../nn/replace-modules.js';
 import { requireModule } from '../nn/require-module.js';
 import { argumentError } from '../runtime/input-errors.js';
@@ -63,7 +63,8 @@ function packExperts(
 ): void {
   const instead = new Map<Module, Module>();
   for (const [path, module] of model.namedModules()) {
-    if (module instanceof Experts && !isAmong(path, skipModules)) instead.set(module, pack(module));
+    if (module instanceof Experts && !matchesPath(path, skipModules))
+      instead.set(module, pack(module));
   }
   if (instead.size > 0) replaceModules(model, instead);
   else throw argumentError('quantize experts', 'a model with experts', 'a model without experts');
@@ -71,7 +72,7 @@ function packExperts(
 
 /** @internal quantize() without allocating parameters, to count bytes. */
 export function quantizeUnmade<Model extends Module>(model: Model): Model {
-  const pack = (layer: Linear): NF4Linear => NF4Linear.unmade(layer);
+  const pack = (layer: Linear): NF4Linear => NF4Linear.createUnfilled(layer);
   packLinears(model, { op: 'quantize', isLayer: isLinear, skipModules: HEADS, pack });
   return model;
 }

@@ -5,7 +5,7 @@ import { Embedding } from '../nn/embedding.js';
 import { Experts } from '../nn/experts.js';
 import { Linear } from '../nn/linear.js';
 import type { Module } from '../nn/module.js';
-import { HEADS, isAmong } from '../nn/pack-linears.js';
+import { HEADS, matchesPath } from '../nn/pack-linears.js';
 import { PackedLinear } from '../nn/packed-linear.js';
 import { argumentError } from '../runtime/input-errors.js';
 import { ownValue } from '../runtime/own-value.js';
@@ -71,7 +71,7 @@ export function findExperts(model: Module, config: LoraConfig): Map<string, Targ
     if (!(module instanceof Experts || module instanceof NF4Experts)) continue;
     for (const matrix of EXPERT_MATRICES) {
       const names = config.targetParameters.filter((parameter) =>
-        isAmong(`${path}.${matrix}`, [parameter]),
+        matchesPath(`${path}.${matrix}`, [parameter]),
       );
       if (names.length === 0) continue;
       const matrices = [...(found.get(path)?.matrices ?? []), matrix];
@@ -79,16 +79,18 @@ export function findExperts(model: Module, config: LoraConfig): Map<string, Targ
       for (const name of names) unmatched.delete(name);
     }
   }
-  for (const name of unmatched) throw noMatrix(model, name);
+  for (const name of unmatched) throw noMatrixError(model, name);
   return found;
 }
 
-function noMatrix(model: Module, name: string): DsError {
-  const isThere = [...model.namedParameters()].some(([path]) => isAmong(path, [name]));
+function noMatrixError(model: Module, name: string): DsError {
+  const isThere = [...model.namedParameters()].some(([path]) => matchesPath(path, [name]));
   return argumentError(
     'addLora targetParameters',
     'matrices of experts, such as "mlp.experts.gate_up_proj"',
-    isThere ? `${some([name])}, another parameter` : `${some([name])}, which matches no parameter`,
+    isThere
+      ? `${formatSome([name])}, another parameter`
+      : `${formatSome([name])}, which matches no parameter`,
     isThere ? 'targetModules adapts linear layers and embeddings.' : '',
   );
 }
@@ -108,10 +110,10 @@ export function findTargets(model: Module, config: LoraConfig): Map<string, Modu
         isWanted(name, module, wanted) &&
         !isNamed(name, config.excludeModules) &&
         !isInside(name, wholeModules(config)) &&
-        (isExactly(name, wanted) || inLayers(name, config)),
+        (isExactly(name, wanted) || isInLayers(name, config)),
     ),
   );
-  if (found.size === 0) throw noTargets(wanted, config, named);
+  if (found.size === 0) throw noTargetsError(wanted, config, named);
   for (const [name, module] of found) requireAdaptable(name, module);
   return found;
 }
@@ -147,11 +149,14 @@ const isExactly = (name: string, wanted: string | readonly string[]): boolean =>
 const isInside = (name: string, modulesToSave: readonly string[]): boolean =>
   modulesToSave.some((text) => `.${name}.`.includes(`.${text}.`));
 
-/** A list has names or last name components; a string is an expression for full names. */
+/**
+ * Returns whether a name is wanted: by a list of names or last parts, or by an expression of full
+ * names.
+ */
 function isNamed(name: string, wanted: string | readonly string[]): boolean {
   if (typeof wanted === 'string')
     return expression('addLora targetModules', wanted).matchesStart(name);
-  return isAmong(name, wanted);
+  return matchesPath(name, wanted);
 }
 
 /** Names and name endings of modules that are trained whole. */
@@ -164,7 +169,7 @@ export const wholeModules = ({ modulesToSave, modulesToTie }: LoraConfig): reado
 export const isSavedWhole = (path: string, modulesToSave: readonly string[]): boolean =>
   modulesToSave.some((text) => path.endsWith(text));
 
-function inLayers(name: string, { layersToTransform, layersPattern }: LoraConfig): boolean {
+function isInLayers(name: string, { layersToTransform, layersPattern }: LoraConfig): boolean {
   if (layersToTransform === null || layersToTransform.length === 0) return true;
   const lists = layersPattern.length > 0 ? layersPattern : ['[^.]*'];
   for (const list of lists) {
@@ -190,26 +195,28 @@ function requireAdaptable(name: string, module: Module): void {
   );
 }
 
-function noTargets(
+function noTargetsError(
   wanted: string | readonly string[],
   { layersToTransform }: LoraConfig,
   named: readonly [string, Module][],
 ): DsError {
   const linear = named.filter(([, module]) => isProjection(module)).map(([name]) => lastOf(name));
-  const layers = layersToTransform?.length ? ` in layers ${some(layersToTransform)}` : '';
+  const layers = layersToTransform?.length ? ` in layers ${formatSome(layersToTransform)}` : '';
   const isWhole = typeof wanted === 'string';
-  const called = isWhole ? `with full names that match ${some([wanted])}` : `named ${some(wanted)}`;
+  const called = isWhole
+    ? `with full names that match ${formatSome([wanted])}`
+    : `named ${formatSome(wanted)}`;
   const byEnd = isWhole ? ' A list matches the ends of names: ["q_proj"].' : '';
   return argumentError(
     'addLora targetModules',
     `modules ${called}${layers}`,
     'no such module',
-    `Its linear layers are ${some([...new Set(linear)])}.${byEnd}`,
+    `Its linear layers are ${formatSome([...new Set(linear)])}.${byEnd}`,
   );
 }
 
-/** The first items, each in bounded length: a file may hold any. */
-function some(items: readonly (string | number)[]): string {
+/** Returns the first items as text, each in bounded length: a file may have any length. */
+function formatSome(items: readonly (string | number)[]): string {
   const shown = items.slice(0, SHOWN).map((item) => {
     const text = String(item);
     return text.length > SHOWN_LENGTH ? `${text.slice(0, SHOWN_LENGTH)}...` : text;

@@ -133,7 +133,7 @@ const factorsOf = ({ layer }: Part): Factors => {
   return [required(a), required(b)];
 };
 
-/** The square root of a weight goes to each of A and B, its sign to A. */
+/** Returns the combination: the square root of a weight scales A and B, and its sign scales A. */
 function sumOf(parts: readonly Part[]): Factors {
   const terms = parts.map((part) => {
     const factor = part.weight * part.layer.sizes.scaling;

@@ -32,9 +32,7 @@ const bytesOn = (module: Module, kind: Device['kind']): number =>
     .parameters()
     .filter(
       (parameter) =>
-        parameter.isMaterialized &&
-        parameter.missingReason === null &&
-        parameter.device.kind === kind,
+        parameter.isMaterialized && parameter.missing === null && parameter.device.kind === kind,
     )
     .reduce((sum, { bytes }) => sum + bytes, 0);
 

@@ -71,8 +71,8 @@ function threadCount(): number {
 }
 
 /**
- * OpenBLAS reads its environment when it is first loaded. Its own threads must not compete with the
- * addon's pool.
+ * Limits OpenBLAS to one thread, so that its threads do not compete with the addon's pool. OpenBLAS
+ * reads its environment when it is first loaded.
  */
 function prepareBlas(threads: number): void {
   process.env.OPENBLAS_NUM_THREADS ??= String(threads);
@@ -83,7 +83,9 @@ export function jobEnvironment(): JobEnvironment {
   return rankFromEnvironment(process.env);
 }
 
-/** The variables of the driver's cache of kernels, and the number of this process on its node. */
+/**
+ * Returns the variables of the driver's cache of kernels, and this process's number on its node.
+ */
 export function kernelVariables(): CacheVariables & { LOCAL_RANK?: string | undefined } {
   const { CUDA_CACHE_PATH, CUDA_CACHE_DISABLE, LOCAL_RANK } = process.env;
   return { CUDA_CACHE_PATH, CUDA_CACHE_DISABLE, LOCAL_RANK };
@@ -93,7 +95,7 @@ export function kernelVariables(): CacheVariables & { LOCAL_RANK?: string | unde
  * Returns whether algorithms that GPUs time are kept for later processes: unless the variable is
  * "0".
  */
-export function keepsAlgorithms(): boolean {
+export function isKeepingAlgorithms(): boolean {
   return process.env.DS_ALGORITHM_CACHE !== '0';
 }
 
@@ -113,7 +115,7 @@ export const addon: Addon = loaded.addon;
 addon.setThreads(threads);
 addon.setGpuLibraries(gpuLibraryCandidates(loaded.file).join('\n'));
 
-/** The file of the loaded addon. */
+/** Returns the file of the loaded addon. */
 export function addonPath(): string {
   return loaded.file;
 }

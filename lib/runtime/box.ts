@@ -26,7 +26,7 @@ export interface Region {
   readonly boxes: readonly Box[];
 }
 
-/** A tensor that no other rank has a part of. */
+/** Returns a tensor that no other rank has a part of. */
 export const wholeRegion = (shape: readonly number[]): Region => ({
   whole: shape,
   boxes: [wholeBox(shape)],
@@ -37,7 +37,7 @@ export function wholeBox(shape: readonly number[]): Box {
   return { offset: shape.map(() => 0), shape };
 }
 
-/** Whether other ranks may have the rest of a tensor. */
+/** Returns whether other ranks may have the rest of a tensor. */
 export const isPart = ({ whole, boxes: [first] }: Region): boolean =>
   !first || !isSameBox(first, wholeBox(whole));
 
@@ -60,7 +60,7 @@ export function isInside({ offset, shape }: Box, whole: readonly number[]): bool
 
 const at = (numbers: readonly number[], d: number): number => required(numbers[d]);
 
-/** The first coordinate after a box in dim `d`. */
+/** Returns the first coordinate after a box in dim `d`. */
 export const endOf = ({ offset, shape }: Box, d: number): number => at(offset, d) + at(shape, d);
 
 /** Returns the intersection, or null if it is empty. */
@@ -74,7 +74,7 @@ export function intersectBoxes(a: Box, b: Box): Box | null {
  * Returns the intersection of two ranges, or null if it is empty: a range of the intersection of
  * their boxes. The elements of a range that lie inside a smaller box are contiguous in that box.
  */
-export function intersect(a: BoxRange, b: BoxRange): BoxRange | null {
+export function intersectRanges(a: BoxRange, b: BoxRange): BoxRange | null {
   if (isSameBox(a.box, b.box)) {
     const from = Math.max(a.from, b.from);
     const count = Math.min(a.from + a.numel, b.from + b.numel) - from;
@@ -91,7 +91,10 @@ export function intersect(a: BoxRange, b: BoxRange): BoxRange | null {
   return count > 0 ? { box, from, numel: count } : null;
 }
 
-/** The number of elements of `inner`, a box inside `outer`, before index `position` of `outer`. */
+/**
+ * Returns the number of elements of `inner`, a box inside `outer`, before index `position` of
+ * `outer`.
+ */
 function countBefore(outer: Box, position: number, inner: Box): number {
   let left = numel(inner.shape);
   let row = numel(outer.shape);
@@ -109,13 +112,13 @@ function countBefore(outer: Box, position: number, inner: Box): number {
   return before;
 }
 
-/** Which element of `box` lies at `coordinates` of the tensor. */
+/** Returns the index in `box` of the element at `coordinates` of the tensor. */
 export function positionIn(box: Box, coordinates: readonly number[]): number {
   const strides = contiguousStrides(box.shape);
   return coordinates.reduce((sum, n, d) => sum + (n - at(box.offset, d)) * at(strides, d), 0);
 }
 
-/** The coordinates of element number `position` of `box`. */
+/** Returns the coordinates of element number `position` of `box`. */
 export function coordinatesIn({ offset, shape }: Box, position: number): number[] {
   const strides = contiguousStrides(shape);
   let rest = position;
@@ -141,7 +144,7 @@ export function canonical(shape: readonly number[], range: BoxRange): BoxRange {
   return { box: whole, from: positionIn(whole, box.offset) + from, numel: count };
 }
 
-/** The same elements as at most 2 n - 1 boxes in order, for a tensor of n dims. */
+/** Returns a range as at most 2 n - 1 boxes in order, for a tensor of n dims. */
 export function boxesOf({ box, from, numel: count }: BoxRange): Box[] {
   const boxes: Box[] = [];
   const strides = contiguousStrides(box.shape);
@@ -174,8 +177,8 @@ export function boxesOf({ box, from, numel: count }: BoxRange): Box[] {
 }
 
 /**
- * Elements [from, from + count) of boxes that follow each other in memory: the part of each, and
- * how far from `from` it lies.
+ * Divides elements [from, from + count) of boxes that follow each other in memory. Returns the part
+ * of each box, and its offset from `from`.
  */
 export function rangesOf(
   boxes: readonly Box[],
@@ -205,7 +208,7 @@ export function runShape(box: Box, around: readonly Box[]): number[] {
   return run;
 }
 
-/** The parts of `box` that have the shape `run`, which divides its own, in order. */
+/** Yields the parts of `box` that have the shape `run`, which divides its own, in order. */
 export function* partsOf(box: Box, run: readonly number[]): Generator<Box> {
   const counts = wholeBox(box.shape.map((n, d) => n / at(run, d)));
   for (let i = 0; i < numel(counts.shape); ++i) {

@@ -60,7 +60,7 @@ export class Buffer {
     return new Buffer(device, bytes, true, handle);
   }
 
-  /** Pinned memory of another thread by its offer(); it lives until both have released it. */
+  /** Returns pinned memory of another thread by its offer(); it lives until both release it. */
   static take(device: Device, bytes: number, offer: number): Buffer {
     const handle = native(() => addon.takeBuffer(offer));
     return new Buffer(device, bytes, true, handle);
@@ -155,7 +155,7 @@ export class Buffer {
    * freed when both have passed their last use. release() records `mark`, an event of the device;
    * stream and mark must outlive the buffer.
    */
-  sharedWith(stream: Stream, mark: Event): void {
+  addReader(stream: Stream, mark: Event): void {
     this.releaseStream = stream;
     this.releaseMark = mark;
   }

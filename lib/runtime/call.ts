@@ -72,7 +72,7 @@ export function putView(view: View | null, at: number): number {
  * Runs `body` and then restores the block, because ops in `body` overwrite the arguments of another
  * op. (The first use of an operand may allocate its buffer.)
  */
-export function besideCall(body: () => void): void {
+export function preserveCall(body: () => void): void {
   const words = block.slice();
   try {
     body();

@@ -6,7 +6,7 @@ import { required } from './required.js';
 interface Operand {
   retain(): unknown;
   release(): void;
-  /** The buffer will never be written. */
+  /** Marks that the buffer will never be written. */
   abandon(): void;
 }
 
@@ -101,7 +101,7 @@ function releaseOperands({ operands }: DeferredCall): void {
 
 let row: Row | null = null;
 
-/** The open queue of calls; null outside of postponeCalls(). */
+/** Returns the open queue of calls; null outside of postponeCalls(). */
 export function openRow(): Row | null {
   return row;
 }
@@ -141,7 +141,7 @@ export function promptly<T>(body: () => T): T {
  * The next call that uses `buffer` adds to its values and writes nothing else. It can wait if the
  * call that writes these values waits.
  */
-export function amends(buffer: Operand): void {
+export function markAmended(buffer: Operand): void {
   if (row !== null) row.amends(buffer);
 }
 

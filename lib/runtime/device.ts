@@ -1,7 +1,7 @@
 // Devices: the CPU, which always exists, and GPUs, which open on first use.
 import type { DeviceInfo, GpuProbe, MemoryStats } from '../../types/addon.js';
 import { DsError } from '../errors.js';
-import { addon, keepsAlgorithms, kernelVariables } from './addon.js';
+import { addon, isKeepingAlgorithms, kernelVariables } from './addon.js';
 import { dtypeHint } from './dtype.js';
 import { dtypes } from './dtypes.generated.js';
 import { formatValue } from './format-value.js';
@@ -94,7 +94,7 @@ function open(kind: DeviceKind, index: number): Device {
     opened.set(number, found);
     if (kind === 'cuda') {
       noticeCompilation(found);
-      if (keepsAlgorithms()) shareAlgorithms(found);
+      if (isKeepingAlgorithms()) shareAlgorithms(found);
     }
   }
   return found;

@@ -20,7 +20,7 @@ export function formatValue(value: unknown): string {
   return `an object { ${cut(Object.keys(value).join(', '))} }`;
 }
 
-/** "[2, 3] bf16", for messages. */
+/** Returns "[2, 3] bf16", for messages. */
 export function describe(view: { shape: readonly number[]; dtype: string }): string {
   return `[${view.shape.join(', ')}] ${view.dtype}`;
 }

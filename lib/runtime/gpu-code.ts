@@ -136,7 +136,7 @@ export function codeFor(capability: string, codes: EmbeddedCode[]): EmbeddedCode
   return fitting.sort((a, b) => order(b) - order(a))[0] ?? null;
 }
 
-/** 90 for "sm_90a". */
+/** Returns the number of an architecture: 90 for "sm_90a". */
 function numberOf(architecture: string): number {
   return Number(/\d+/.exec(architecture)?.[0] ?? 0);
 }
@@ -172,7 +172,7 @@ export interface CacheVariables {
   CUDA_CACHE_DISABLE?: string | undefined;
 }
 
-/** The folder in which the driver keeps kernels that it compiled. */
+/** Returns the folder in which the driver keeps kernels that it compiled. */
 export function kernelCache(env: CacheVariables): string {
   return env.CUDA_CACHE_PATH || join(homedir(), '.nv', 'ComputeCache');
 }

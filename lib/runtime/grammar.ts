@@ -20,7 +20,7 @@ class Handled {
     return this.number;
   }
 
-  /** A second call does nothing. */
+  /** Frees the native object. A second call does nothing. */
   dispose(): void {
     if (this.number === 0) return;
     Handled.lost.unregister(this);

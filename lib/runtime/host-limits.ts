@@ -69,19 +69,19 @@ function limitsOf(root: string, line: string, swap: number): GroupLimit[] {
   const [number, controllers = '', ...rest] = line.split(':');
   const path = rest.join(':');
   if (number === '0' && controllers === '') {
-    return ancestors(path).flatMap((group) => unify(root, group, swap));
+    return ancestorsOf(path).flatMap((group) => mergeLimits(root, group, swap));
   }
   if (!controllers.split(',').includes('memory')) return [];
-  return ancestors(path).flatMap((group) => legacy(root, group, swap));
+  return ancestorsOf(path).flatMap((group) => legacy(root, group, swap));
 }
 
-/** "/a/b", "/a", "/". */
-function ancestors(path: string): string[] {
+/** Returns a folder and the folders above it: "/a/b", "/a", "/". */
+function ancestorsOf(path: string): string[] {
   const up = dirname(path);
-  return up === path ? [path] : [path, ...ancestors(up)];
+  return up === path ? [path] : [path, ...ancestorsOf(up)];
 }
 
-function unify(root: string, group: string, swap: number): GroupLimit[] {
+function mergeLimits(root: string, group: string, swap: number): GroupLimit[] {
   const file = (name: string): string => read(root, join('sys/fs/cgroup', group, name));
   const limit = Number.parseInt(file('memory.max'), 10);
   if (!Number.isFinite(limit)) return [];
@@ -116,7 +116,7 @@ function bytesLeft(
   return Math.min(limit, limit - (Number.parseInt(used, 10) || 0) + files) + swap;
 }
 
-/** "Name: 12 kB" and "name 12" by name. */
+/** Returns the numbers of lines such as "Name: 12 kB" and "name 12", by name. */
 function numbersOf(text: string, unit: number): Map<string, number> {
   const found = text.matchAll(/^([\w()]+):?\s+(\d+)/gm);
   return new Map(Array.from(found, ([, name, value]) => [required(name), Number(value) * unit]));

@@ -42,7 +42,7 @@ export class InputFile {
     const descriptor = await promisify<number>('open', path, (done) => open(path, flags, done));
     try {
       const status = await statusOf(descriptor, path);
-      if (!status.isFile()) throw notRegular(path, status);
+      if (!status.isFile()) throw notRegularError(path, status);
       return new InputFile(path, Number(status.size), descriptor, status.mtimeNs);
     } catch (error) {
       close(descriptor, () => {}); // A failed close is less useful than the first error.
@@ -60,7 +60,7 @@ export class InputFile {
     });
   }
 
-  /** The CRC-32C of the whole file. Throws DS_IO. */
+  /** Returns the CRC-32C of the whole file. Throws DS_IO. */
   checksum(): Promise<number> {
     return awaitNative(async () => addon.checksumFile(this.open(), this.path));
   }
@@ -117,7 +117,7 @@ export class InputFile {
     throw fileError('read', this.path, 'a file without concurrent writes', 'a change', { hint });
   }
 
-  /** Idempotent. */
+  /** Closes the file. Idempotent. */
   async close(): Promise<void> {
     const { descriptor } = this;
     if (descriptor === null) return;
@@ -170,7 +170,7 @@ function statusOf(descriptor: number, path: string): Promise<BigIntStats> {
   return promisify('stat', path, (done) => fstat(descriptor, { bigint: true }, done));
 }
 
-function notRegular(path: string, status: BigIntStats): DsError {
+function notRegularError(path: string, status: BigIntStats): DsError {
   const kind = status.isDirectory() ? 'a folder' : status.isFIFO() ? 'a pipe' : 'a device';
   return fileError('open', path, 'a regular file', kind);
 }

@@ -174,7 +174,7 @@ export class Job {
     return lines.split('\n').filter(Boolean).sort();
   }
 
-  /** How many ranks wait for the key. */
+  /** Resolves with the number of ranks that wait for the key. */
   waiters(key: string): Promise<number> {
     return awaitNative(() => addon.storeWaiters(this.handle, key));
   }
@@ -225,7 +225,9 @@ export interface Tickets {
   giveUp(error: string): void;
 }
 
-/** Null has handle 0. So has a released operand, which the addon reports. */
+/**
+ * Returns the handle of an operand; 0 for null and for a released operand, which the addon reports.
+ */
 function handleOf(view: View | null): number {
   return view === null ? 0 : view.buffer.handle || -1;
 }

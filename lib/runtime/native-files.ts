@@ -25,7 +25,7 @@ export function platformPackage(): string {
   return `@ds/native-${platformName()}`;
 }
 
-/** Existing files that may be the addon, in order of preference. */
+/** Returns existing files that may be the addon, in order of preference. */
 export function addonCandidates(root = packageRoot()): string[] {
   const files = [
     join(root, 'build', 'Release', ADDON_FILE),
@@ -34,7 +34,7 @@ export function addonCandidates(root = packageRoot()): string[] {
   return files.filter((file) => existsSync(file));
 }
 
-/** Existing files that may be the GPU back end of an addon, in order of preference. */
+/** Returns existing files that may be the GPU back end of an addon, in order of preference. */
 export function gpuLibraryCandidates(addonFile: string, root = packageRoot()): string[] {
   const platforms = CUDA_MAJORS.map((major) => `${platformName()}-cuda${major}`);
   const files = [join(dirname(addonFile), GPU_FILE), ...fromPackages(root, platforms, GPU_FILE)];
@@ -47,7 +47,9 @@ function fromPackages(root: string, platforms: string[], file: string): string[]
   return [...installed, ...prebuilt].map((folder) => join(folder, file));
 }
 
-/** The folder of an installed package, as Node resolves its name from the package's root. */
+/**
+ * Returns the folder of an installed package, as Node resolves its name from the package's root.
+ */
 function folderOf(name: string, root: string): string[] {
   try {
     return [dirname(require.resolve(`${name}/package.json`, { paths: [root] }))];
@@ -74,7 +76,7 @@ export function libcVersion(): string {
 const MUSL_COMMAND =
   'install the addon for musl in the version of @ds/native: npm install @ds/native-linux-x64-musl';
 
-/** The fix for the reasons of the dynamic linker; without a reason, no file was found. */
+/** Returns the fix for the reasons of the dynamic linker; without a reason, no file was found. */
 export function loadHint(
   reasons: string,
   platform = platformName(),

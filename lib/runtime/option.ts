@@ -197,7 +197,7 @@ const { POSITIVE_INFINITY: MOST, NEGATIVE_INFINITY: LEAST } = Number;
 const isWithin = (value: number, { min = LEAST, max = MOST, above = LEAST, below = MOST }: Range) =>
   value >= min && value <= max && value > above && value < below;
 
-/** " from 0 to 1", or " of at least 0 and below 1". */
+/** Returns the bounds as text: " from 0 to 1", or " of at least 0 and below 1". */
 function boundsOf({ min, max, above, below }: Range): string {
   if (min !== undefined && max !== undefined) return ` from ${min} to ${max}`;
   const bounds = Object.entries({ 'of at least': min, above, 'at most': max, below });

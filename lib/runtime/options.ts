@@ -60,7 +60,7 @@ export function readOptions<Options extends object>(
     const value = options[name];
     if (value === undefined || Object.hasOwn(known, name)) continue;
     const optionName = camelCase(name);
-    if (!Object.hasOwn(known, optionName)) throw unknown(op, name, known);
+    if (!Object.hasOwn(known, optionName)) throw unknownError(op, name, known);
     if (options[optionName] !== undefined) {
       throw argumentError(
         op,
@@ -83,26 +83,26 @@ function isRecord(value: unknown): value is Record<string, unknown> {
   return !(value instanceof Map || value instanceof Set || 'buffer' in value);
 }
 
-function unknown(op: string, name: string, known: Known): DsError {
+function unknownError(op: string, name: string, known: Known): DsError {
   const names = Object.keys(known);
   const word = bare(name);
   const meant =
     names.find((name) => bare(name) === word) ??
-    foreign(word, known) ??
+    findForeign(word, known) ??
     elsewhere.get(word)?.find((text) => names.includes(text)) ??
     (closest(name, names) || names.find((name) => bare(name).startsWith(word)));
   const hint = meant ? `Did you mean "${meant}"?` : '';
   return argumentError(op, `the options ${names.join(', ')}`, formatValue(name), hint);
 }
 
-/** The option that has the name `word` in another place, such as "save.keep". */
-function foreign(word: string, known: Known): string | undefined {
+/** Returns the option that has the name `word` in another place, such as "save.keep". */
+function findForeign(word: string, known: Known): string | undefined {
   for (const [name, option] of Object.entries(known)) {
     if (option === true) continue;
     const { flag, also = [], elsewhere: others = '', fields = {} } = option;
     const words = [flag ?? '', ...also, ...others.split('`')];
     if (words.some((item) => bare(item) === word)) return name;
-    const inside = foreign(word, fields);
+    const inside = findForeign(word, fields);
     if (inside) return `${name}.${inside}`;
   }
   return undefined;

@@ -22,7 +22,7 @@ export const readPageFile = (folder: string, name: string): PageFile => ({
   body: readFileSync(join(folder, name)),
 });
 
-/** The folder of the page of `room`. Compiled tests have no copy beside them. */
+/** Returns the folder of the page of `room`. Compiled tests have no copy beside them. */
 export function pageFolder(room: string): string {
   const copies = [join(__dirname, '..', room, 'page'), join(packageRoot(), 'lib', room, 'page')];
   return copies.find((folder) => existsSync(folder)) ?? required(copies[0]);

@@ -1,4 +1,4 @@
-// JSON of foreign files. Code that visits or prints values recurses, so nesting is bounded.
+// Parses JSON of foreign files with bounded nesting, because code that visits values recurses.
 import { formatValue } from './format-value.js';
 
 /** Levels of lists and objects; known files have fewer than 20. */
@@ -26,8 +26,8 @@ export function requireShallow(value: unknown): void {
   }
 }
 
-/** The JSON of a value in at most 200 characters, for messages. */
-export function shownJson(value: unknown): string {
+/** Returns the JSON of a value in at most 200 characters, for messages. */
+export function formatJson(value: unknown): string {
   try {
     return JSON.stringify(value)?.slice(0, SHOWN) ?? 'nothing';
   } catch {

@@ -1,4 +1,4 @@
-// Waiting for device work without blocking the event loop.
+// Waits for device work without blocking the event loop.
 
 /**
  * Resolves once `done` returns true, called at once and then every few milliseconds. Rejects if it

@@ -6,12 +6,12 @@ import { DsError } from '../errors.js';
  * a match. Throws DS_INTERNAL if it is missing.
  */
 export function required<T>(value: T | null | undefined): T {
-  return value ?? missing();
+  return value ?? missingError();
 }
 
 /** Does the same as required(), but null counts as a value. */
 export function defined<T>(value: T | undefined): T {
-  return value === undefined ? missing() : value;
+  return value === undefined ? missingError() : value;
 }
 
 type Tuple<T, Count extends number, Made extends T[] = []> = Made['length'] extends Count
@@ -26,10 +26,10 @@ export function leading<T, Count extends number>(
   list: readonly T[],
   count: Count,
 ): Tuple<T, Count> {
-  return list.length < count ? missing() : (list as Tuple<T, Count>);
+  return list.length < count ? missingError() : (list as Tuple<T, Count>);
 }
 
-function missing(): never {
+function missingError(): never {
   throw new DsError({
     code: 'DS_INTERNAL',
     op: 'required',

@@ -36,7 +36,7 @@ export class StopSignals {
   }
 
   /** The first one that came; null before. */
-  get noted(): NodeJS.Signals | null {
+  get receivedSignals(): NodeJS.Signals | null {
     const number = addon.notedSignal();
     return number === 0 ? null : nameOf(number);
   }

@@ -19,7 +19,7 @@ export function systemError(error: unknown): DsError | null {
   if (!(error instanceof Error) || error instanceof DsError) return null;
   const { code = '', syscall, path, message } = error as NodeJS.ErrnoException;
   if (!syscall || !code) return null;
-  if (syscall === 'uv_cwd') return noWorkingDirectory(error);
+  if (syscall === 'uv_cwd') return noWorkingDirectoryError(error);
   const op = path === undefined ? syscall : `${syscall} ${path}`;
   if (code === 'EMFILE' || code === 'ENFILE') {
     const hint = 'Raise the limit, for example by `ulimit -n 65536`, or use fewer threads.';
@@ -29,7 +29,7 @@ export function systemError(error: unknown): DsError | null {
   return new DsError({ code: 'DS_IO', op, expected: 'success', got: message, cause: error });
 }
 
-function noWorkingDirectory(cause: unknown): DsError {
+function noWorkingDirectoryError(cause: unknown): DsError {
   return new DsError({
     code: 'DS_IO',
     op: 'working directory',
@@ -40,15 +40,18 @@ function noWorkingDirectory(cause: unknown): DsError {
   });
 }
 
-/** The current folder. Throws DS_IO if it was deleted. */
+/** Returns the current folder. Throws DS_IO if it was deleted. */
 export function workingDirectory(): string {
   try {
     return process.cwd();
   } catch (cause) {
-    throw noWorkingDirectory(cause);
+    throw noWorkingDirectoryError(cause);
   }
 }
 
-/** The absolute form of a path. Throws DS_IO for a relative one if the current folder is gone. */
+/**
+ * Returns the absolute form of a path. Throws DS_IO for a relative one if the current folder is
+ * gone.
+ */
 export const absolutePath = (path: string): string =>
   isAbsolute(path) ? resolve(path) : resolve(workingDirectory(), path);

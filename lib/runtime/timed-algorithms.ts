@@ -12,17 +12,17 @@ const SUFFIX = '.txt';
 /** A line: library, product, algorithm, and two times. */
 const LINE = /^[\d.]+ \w+ [0-9a-f]+ [\d.]+ [\d.]+$/;
 
-/** The folder of the files. */
+/** Returns the folder of algorithm files. */
 export function algorithmFolder(): string {
   return join(homedir(), '.cache', 'ds-native', 'matmul');
 }
 
-/** The file of a GPU model. */
+/** Returns the file of a GPU model. */
 export function algorithmFile(gpu: string, folder = algorithmFolder()): string {
   return join(folder, `${gpu.replace(/[^A-Za-z0-9.]+/g, '-')}${SUFFIX}`);
 }
 
-/** The lines of a file; empty for a link, a pipe, and a file with other lines. */
+/** Returns the lines of a file; empty for a link, a pipe, and a file with other lines. */
 export function readAlgorithms(file: string): string {
   try {
     const text = lstatSync(file).isFile() ? readFileSync(file, 'utf8') : '';
@@ -70,8 +70,8 @@ export interface KeptAlgorithms {
   products: number;
 }
 
-/** The files of a folder. */
-export function keptAlgorithms(folder = algorithmFolder()): KeptAlgorithms[] {
+/** Returns the algorithm files of a folder. */
+export function algorithmFiles(folder = algorithmFolder()): KeptAlgorithms[] {
   return filesOf(folder).map((name) => ({
     gpu: name.slice(0, -SUFFIX.length),
     products: linesOf(readAlgorithms(join(folder, name))).length,
@@ -80,7 +80,7 @@ export function keptAlgorithms(folder = algorithmFolder()): KeptAlgorithms[] {
 
 /** Removes the files with products, and returns what they held: later processes time again. */
 export function forgetAlgorithms(folder = algorithmFolder()): KeptAlgorithms[] {
-  const held = keptAlgorithms(folder);
+  const held = algorithmFiles(folder);
   for (const name of filesOf(folder)) rmSync(join(folder, name), { force: true });
   return held;
 }

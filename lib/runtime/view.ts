@@ -19,7 +19,7 @@ export interface View {
   readonly strides: readonly number[];
 }
 
-/** "[2, 3] bf16", for messages. */
+/** Returns "[2, 3] bf16", for messages. */
 export function describe(view: { shape: readonly number[]; dtype: string }): string {
   return describeView(view);
 }
@@ -30,7 +30,7 @@ export function numel(shape: readonly number[]): number {
   return n;
 }
 
-/** Row-major strides of `shape`. */
+/** Returns the row-major strides of `shape`. */
 export function contiguousStrides(shape: readonly number[]): number[] {
   const strides = new Array<number>(shape.length);
   let step = 1;

@@ -62,12 +62,12 @@ type Calls = OpCalls &
 let isWatched = false;
 let isRecorded = false;
 
-/** Whether a watcher is active: a second one would be rejected. */
+/** Returns whether a watcher is active: a second one would be rejected. */
 export const hasWatcher = (): boolean => isWatched;
 
 /**
- * Whether enqueued work is only recorded (graph.ts) while a watcher is active: its events have no
- * time.
+ * Returns whether enqueued work is only recorded (graph.ts) while a watcher is active: its events
+ * have no time.
  */
 export const recordsOnly = (): boolean => isRecorded;
 

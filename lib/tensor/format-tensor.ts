@@ -23,7 +23,7 @@ export type NestedNumbers = number | NestedNumbers[];
  */
 function formatTensor(x: Tensor): string {
   const head = formatHead(x);
-  if (x.missingReason !== null) return head;
+  if (x.missing !== null) return head;
   const { cells, shape } = readCorners(x);
   const text = formatBlock(alignCells(cells), shape, x.shape);
   const isOnOwnLines = text.includes('\n') || head.length + text.length >= WIDTH;
@@ -31,8 +31,8 @@ function formatTensor(x: Tensor): string {
 }
 
 function formatHead(x: Tensor): string {
-  const { missingReason } = x;
-  if (missingReason !== null) return `Tensor(${describe(x)}, ${missingReason})`;
+  const { missing } = x;
+  if (missing !== null) return `Tensor(${describe(x)}, ${missing})`;
   const graph = x.gradFn ? `, from ${x.gradFn.name}` : x.requiresGrad ? ', requiresGrad' : '';
   return `Tensor(${describe(x)}, ${x.device.name}${graph})`;
 }

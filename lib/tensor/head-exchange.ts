@@ -6,7 +6,7 @@ export interface HeadShare {
   /** Index of the first head among all heads. */
   first: number;
   /** Number of heads on all ranks. */
-  total: number;
+  whole: number;
 }
 
 /**
@@ -18,15 +18,15 @@ export interface HeadExchange {
    * q [B, H, T / n, D], k and v [B, Hk, T / n, D] hold this rank's tokens. `attend` receives all
    * tokens of the heads of `share` and returns [B, h, T, D]. Returns [B, H, T / n, D].
    */
-  exchangeHeads(
+  apart(
     parts: readonly [q: Tensor, k: Tensor, v: Tensor],
     attend: (q: Tensor, k: Tensor, v: Tensor, share: HeadShare) => Tensor,
   ): Tensor;
   /**
-   * Returns exchangeHeads() for a packed qkv [B, T / n, 3C]. `attend` receives [B, T, 3c] for the
+   * Returns apart() for a packed qkv [B, T / n, 3C]. `attend` receives [B, T, 3c] for the
    * heads of `share` and returns [B, T, c]. Returns [B, T / n, C].
    */
-  exchangePacked(
+  packed(
     qkv: Tensor,
     heads: number,
     attend: (qkv: Tensor, heads: number, share: HeadShare) => Tensor,

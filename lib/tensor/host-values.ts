@@ -117,7 +117,7 @@ function kindOf(values: readonly unknown[]): DType {
   return values.every((value) => typeof value === 'bigint') ? 'i64' : 'f32';
 }
 
-/** The range of integers of `dtype`. */
+/** Returns the range of integers of `dtype`. */
 export function integerRange(dtype: 'u8' | 'i32' | 'i64'): readonly [bigint, bigint] {
   if (dtype === 'u8') return [0n, 255n];
   const half = dtype === 'i32' ? 2n ** 31n : 2n ** 63n;

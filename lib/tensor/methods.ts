@@ -60,7 +60,10 @@ const REDUCTIONS: readonly string[] = [
   'std',
 ];
 
-/** The error for surplus arguments. JavaScript would drop them: sum(1, true) would be sum(1). */
+/**
+ * Returns the error for surplus arguments. JavaScript would drop them: sum(1, true) would be
+ * sum(1).
+ */
 function surplusError(name: Name, max: number, args: readonly unknown[]): DsError {
   const takesOptions = REDUCTIONS.includes(name);
   return argumentError(

@@ -369,7 +369,7 @@ export class Tensor implements View {
   }
 
   /** The reason why the tensor has no values to show; null if it has. */
-  get missingReason(): string | null {
+  get missing(): string | null {
     return this.isDisposed || this.memory.isAbandoned ? 'released' : null;
   }
 
@@ -405,7 +405,7 @@ export function tensorsIn(value: unknown): Tensor[] {
   return scopedIn(value).filter((each) => each instanceof Tensor);
 }
 
-/** The error for a constructor call with values instead of memory. */
+/** Returns the error for a constructor call with values instead of memory. */
 function constructorCalledError(given: unknown): DsError {
   return valueError(
     'new Tensor',

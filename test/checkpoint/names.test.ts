@@ -100,7 +100,7 @@ describe('files that are replaced while they are opened', () => {
       const state = states[Math.min(calls++, states.length - 1)] as string | Error;
       if (state instanceof Error) throw state;
       ++open;
-      return { id: state, idNow: async () => now(state), close: async () => void --open };
+      return { id: state, currentIds: async () => now(state), close: async () => void --open };
     };
     return { call, left: () => open, calls: () => calls };
   }

@@ -141,7 +141,7 @@ describe('the memory of the rank with the least memory', () => {
 describe('the free memory of a rank', () => {
   const parameter = (kind: string, bytes: number, more: object = {}) => ({
     isMaterialized: true,
-    missingReason: null,
+    missing: null,
     device: { kind },
     bytes,
     ...more,
@@ -150,7 +150,7 @@ describe('the free memory of a rank', () => {
     parameter('cuda', 100),
     parameter('cuda', 20),
     parameter('cpu', 7),
-    parameter('cuda', 1000, { missingReason: {} }),
+    parameter('cuda', 1000, { missing: {} }),
     parameter('cuda', 1000, { isMaterialized: false }),
   ];
   const adviceFor = (memory: object, kind = 'cuda') =>

@@ -5,8 +5,8 @@ import {
   boxesOf,
   canonical,
   coordinatesIn,
-  intersect,
   intersectBoxes,
+  intersectRanges,
   isInside,
   positionIn,
   rangesOf,
@@ -36,7 +36,7 @@ test('the intersection of two ranges is one range of the intersected box, in ord
     const [a, b] = [randomRange(random, shape), randomRange(random, shape)];
     const inB = new Set(elementsOf(b));
     const expected = elementsOf(a).filter((place) => inB.has(place));
-    const both = intersect(a, b);
+    const both = intersectRanges(a, b);
     expect(both ? elementsOf(both) : []).toEqual(expected);
     if (both) {
       found++;
@@ -95,10 +95,10 @@ test('a range over consecutive boxes is a range of each box', () => {
 
 test('scalars, empty tensors, and boxes that lie outside', () => {
   const scalar: BoxRange = { box: wholeBox([]), from: 0, numel: 1 };
-  expect(intersect(scalar, scalar)).toEqual(scalar);
+  expect(intersectRanges(scalar, scalar)).toEqual(scalar);
   expect(boxesOf(scalar)).toEqual([{ offset: [], shape: [] }]);
   const empty: BoxRange = { box: wholeBox([3, 0]), from: 0, numel: 0 };
-  expect(intersect(empty, empty)).toBeNull();
+  expect(intersectRanges(empty, empty)).toBeNull();
   expect(boxesOf(empty)).toEqual([]);
   expect(isInside({ offset: [1, 2], shape: [2, 2] }, [3, 4])).toBe(true);
   expect(isInside({ offset: [2, 2], shape: [2, 2] }, [3, 4])).toBe(false);
@@ -112,7 +112,7 @@ test('boxes of sizes that are too large to list are handled', () => {
   const ofHalf: BoxRange = { box: half, from: 3 * 2 ** 38, numel: 2 ** 30 };
   const rest = 3 * 2 ** 40 - 5;
   const ofWhole: BoxRange = { box: wholeBox(shape), from: rest / 2 - 0.5, numel: 2 ** 40 };
-  const both = intersect(ofHalf, ofWhole) as BoxRange;
+  const both = intersectRanges(ofHalf, ofWhole) as BoxRange;
   expect(both.box).toEqual(half);
   expect(both.from).toBe(3 * 2 ** 38);
   expect(both.numel).toBe(2 ** 30);

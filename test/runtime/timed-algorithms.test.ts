@@ -16,9 +16,9 @@ import { addon } from '../../lib/runtime/addon.js';
 import { cpu } from '../../lib/runtime/device.js';
 import {
   algorithmFile,
+  algorithmFiles,
   forgetAlgorithms,
   keepAlgorithms,
-  keptAlgorithms,
   readAlgorithms,
 } from '../../lib/runtime/timed-algorithms.js';
 
@@ -56,7 +56,7 @@ test('a folder that cannot be written costs only the timing', () => {
   writeFileSync(blocked, '');
   keepAlgorithms(algorithmFile('G', blocked), line('1.1', 'aa', 1));
   assert.equal(readFileSync(blocked, 'utf8'), '');
-  expect(keptAlgorithms(blocked)).toEqual([]);
+  expect(algorithmFiles(blocked)).toEqual([]);
 });
 
 test('counts and removal by GPU model leave other files', () => {
@@ -67,7 +67,7 @@ test('counts and removal by GPU model leave other files', () => {
     { gpu: 'A-1', products: 2 },
     { gpu: 'B', products: 1 },
   ];
-  expect(keptAlgorithms(folder)).toEqual(held);
+  expect(algorithmFiles(folder)).toEqual(held);
   assert.equal(
     forgetProducts(folder),
     'forgot 2 timed products of A-1\nforgot 1 timed products of B',

@@ -31,19 +31,19 @@ export async function openGgufFiles(path: string): Promise<GgufFiles> {
     for (const name of namesBehind(path, first)) {
       headers.push(await add(name).catch((error) => Promise.reject(withHint(error))));
     }
-    return { files, header: headers.length === 1 ? first : joined(path, files, headers) };
+    return { files, header: headers.length === 1 ? first : joinHeaders(path, files, headers) };
   } catch (error) {
     for (const file of files) await file.close();
     throw error;
   }
 }
 
-const numbered = (number: number): string => String(number).padStart(5, '0');
+const numberedFiles = (number: number): string => String(number).padStart(5, '0');
 
 const endOf = (number: number, count: number): string =>
-  `-${numbered(number)}-of-${numbered(count)}.gguf`;
+  `-${numberedFiles(number)}-of-${numberedFiles(count)}.gguf`;
 
-/** Whether the name is that of a second or later file of a model. */
+/** Returns whether the name is that of a second or later file of a model. */
 export const isFurtherGguf = (name: string): boolean =>
   /-\d{5}-of-\d{5}\.gguf$/.test(name) && !/-00001-of-\d{5}\.gguf$/.test(name);
 
@@ -53,18 +53,18 @@ function namesBehind(path: string, { metadata }: GgufHeader): string[] {
   const count = metadata.get('split.count') ?? 1;
   if (count === 0 || count === 1) return [];
   if (typeof count !== 'number' || !Number.isInteger(count) || count < 0 || count > MAX_FILES) {
-    throw wrong(`${path}: split.count`, `a number up to ${MAX_FILES}`, count);
+    throw mismatchError(`${path}: split.count`, `a number up to ${MAX_FILES}`, count);
   }
   const number = metadata.get('split.no') ?? 0;
-  if (number !== 0) throw wrong(`${path}: split.no`, '0, the first file', number);
+  if (number !== 0) throw mismatchError(`${path}: split.no`, '0, the first file', number);
   const end = endOf(1, count);
-  if (!path.endsWith(end)) throw wrong(path, `a name that ends in ${end}`, path);
+  if (!path.endsWith(end)) throw mismatchError(path, `a name that ends in ${end}`, path);
   const stem = path.slice(0, -end.length);
   return Array.from({ length: count - 1 }, (_, i) => `${stem}${endOf(i + 2, count)}`);
 }
 
-/** One header for all files. Throws DS_CHECKPOINT for files of different models. */
-function joined(
+/** Returns one header for all files. Throws DS_CHECKPOINT for files of different models. */
+function joinHeaders(
   path: string,
   files: readonly InputFile[],
   headers: readonly GgufHeader[],
@@ -73,19 +73,24 @@ function joined(
     const { metadata } = header;
     const place = required(files[file]).path;
     const number = metadata.get('split.no') ?? null;
-    if (number !== file) throw wrong(`${place}: split.no`, `${file}`, number);
+    if (number !== file) throw mismatchError(`${place}: split.no`, `${file}`, number);
     const count = metadata.get('split.count') ?? null;
-    if (count !== headers.length) throw wrong(`${place}: split.count`, `${headers.length}`, count);
+    if (count !== headers.length)
+      throw mismatchError(`${place}: split.count`, `${headers.length}`, count);
     return header.tensors.map((tensor) => ({ ...tensor, file }));
   });
   const { metadata } = required(headers[0]);
   const total = metadata.get('split.tensors.count') ?? tensors.length;
   if (total !== tensors.length) {
-    throw wrong(`${path}: split.tensors.count`, `${tensors.length}, as many as tensors`, total);
+    throw mismatchError(
+      `${path}: split.tensors.count`,
+      `${tensors.length}, as many as tensors`,
+      total,
+    );
   }
   const names = new Set<string>();
   for (const { name } of tensors) {
-    if (names.has(name)) throw wrong(path, 'tensors with distinct names', name);
+    if (names.has(name)) throw mismatchError(path, 'tensors with distinct names', name);
     names.add(name);
   }
   return {
@@ -95,7 +100,7 @@ function joined(
   };
 }
 
-/** The failure of a further file, such as a missing one, with the fix. */
+/** Returns the failure of a further file, such as a missing one, with the fix. */
 const withHint = (error: unknown): unknown =>
   error instanceof DsError && error.code === 'DS_IO'
     ? new DsError({
@@ -108,5 +113,5 @@ const withHint = (error: unknown): unknown =>
       })
     : error;
 
-const wrong = (op: string, expected: string, got: GgufValue | null): DsError =>
+const mismatchError = (op: string, expected: string, got: GgufValue | null): DsError =>
   new DsError({ code: 'DS_CHECKPOINT', op, expected, got: JSON.stringify(got), hint: HINT });

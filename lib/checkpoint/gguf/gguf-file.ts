@@ -238,7 +238,10 @@ function entryOf(part: GgufPart): GgufEntry {
   return { name, dtype, shape, start: 0, end: numel(shape) * dtypeSize(dtype), part };
 }
 
-/** The tensor with value (or block) `at` of all tensors of a part, and the index of it in there. */
+/**
+ * Returns the tensor with value (or block) `at` of all tensors of a part, and the index of it in
+ * there.
+ */
 function placeOf(
   { source, further = [] }: GgufPart,
   at: number,
@@ -253,7 +256,7 @@ function placeOf(
   throw new RangeError(`${source.name}: ${at}`);
 }
 
-/** The runs of a range of a part. */
+/** Yields the runs of a range of a part. */
 const rangesOf = (
   { order, first = 0 }: GgufPart,
   { from, count }: { from: number; count: number },

@@ -54,7 +54,7 @@ export function halfBits(value: number): number {
 }
 
 /** Returns `value`, rounded to f16. */
-function asHalf(value: number): number {
+function roundToHalf(value: number): number {
   const bits = halfBits(value);
   const exponent = (bits >> 10) & 31;
   const fraction = bits & 1023;
@@ -75,7 +75,7 @@ export function packValues(type: PackedType, values: Float32Array): Uint8Array {
   } else if (type === 'F16') {
     for (let i = 0; i < values.length; ++i) out.writeUInt16LE(halfBits(valueAt(values, i)), 2 * i);
   } else {
-    const pack = { Q8_0: q8, MXFP4: mxfp4, Q4_K: q4k, Q6_K: q6k }[type];
+    const pack = { Q8_0: q8, MXFP4: packMxfp4, Q4_K: q4k, Q6_K: q6k }[type];
     for (let block = 0; block * size < values.length; ++block) {
       const from = values.subarray(block * size, (block + 1) * size);
       pack(from, out.subarray(block * bytes, (block + 1) * bytes));
@@ -94,7 +94,7 @@ function q8(x: Float32Array, out: Buffer): void {
 const E2M1 = [0, 0.5, 1, 1.5, 2, 3, 4, 6];
 
 /** The largest magnitude of a block gets a code of 4 or 6. */
-function mxfp4(x: Float32Array, out: Buffer): void {
+function packMxfp4(x: Float32Array, out: Buffer): void {
   const most = x.reduce((max, value) => Math.max(max, Math.abs(value)), 0);
   const exponent = most > 0 ? clamp(Math.floor(Math.log2(most)) - 2 + 127, 0, 254) : 0;
   const scale = 2 ** (exponent - 127);
@@ -122,7 +122,9 @@ interface Affine {
 /** Weights of the values of a group; all groups reuse the memory. */
 const WEIGHTS = new Float64Array(32);
 
-/** The best scale and minimum of 32 values by a search over scales. Large values weigh more. */
+/**
+ * Returns the best scale and minimum of 32 values by a search over scales. Large values weigh more.
+ */
 function affineOf(x: Float32Array): Affine {
   let [low, high, squares] = [0, Number.NEGATIVE_INFINITY, 0];
   for (const value of x) {
@@ -169,8 +171,8 @@ function affineOf(x: Float32Array): Affine {
 function q4k(x: Float32Array, out: Buffer): void {
   const groups = Array.from({ length: 8 }, (_, j) => affineOf(x.subarray(32 * j, 32 * j + 32)));
   const max = (values: readonly number[]): number => Math.max(0, ...values);
-  const d = asHalf(max(groups.map(({ scale }) => scale)) / 63);
-  const m = asHalf(max(groups.map(({ min }) => min)) / 63);
+  const d = roundToHalf(max(groups.map(({ scale }) => scale)) / 63);
+  const m = roundToHalf(max(groups.map(({ min }) => min)) / 63);
   out.writeUInt16LE(halfBits(d), 0);
   out.writeUInt16LE(halfBits(m), 2);
   const six = (value: number, unit: number): number =>
@@ -195,7 +197,7 @@ function q4k(x: Float32Array, out: Buffer): void {
   }
 }
 
-/** The best scale of 16 values for codes of -32 to 31, of either sign. */
+/** Returns the best scale of 16 values for codes of -32 to 31, of either sign. */
 function scaleOf(x: Float32Array): number {
   let max = 0;
   for (const value of x) if (Math.abs(value) > Math.abs(max)) max = value;
@@ -221,7 +223,7 @@ function scaleOf(x: Float32Array): number {
 function q6k(x: Float32Array, out: Buffer): void {
   const scales = Array.from({ length: 16 }, (_, g) => scaleOf(x.subarray(16 * g, 16 * g + 16)));
   const max = scales.reduce((a, b) => (Math.abs(b) > Math.abs(a) ? b : a), 0);
-  const d = asHalf(max / -128);
+  const d = roundToHalf(max / -128);
   out.writeUInt16LE(halfBits(d), 208);
   if (d === 0) {
     // Code 32 stands for 0.

@@ -50,7 +50,7 @@ const text = (value: string): Buffer => {
 
 const f32 = (value: number): Buffer => Buffer.from(Float32Array.of(value).buffer);
 
-/** A list: the type of its values, their number, their bytes. */
+/** Returns a list: the type of its values, their number, their bytes. */
 const list = (type: number, length: number, bytes: Buffer): Buffer =>
   Buffer.concat([u32(LIST), u32(type), u64(length), bytes]);
 

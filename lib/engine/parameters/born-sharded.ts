@@ -31,7 +31,10 @@ export function init<Model extends Module>(build: () => Model): Model {
   return model;
 }
 
-/** A promise resolves to a model with loaded values, so there is nothing to draw. */
+/**
+ * Returns the error of a promise: it resolves to a model with loaded values, so init() has no
+ * effect.
+ */
 const promisedError = (): DsError =>
   new DsError({
     code: 'DS_ARGUMENT',

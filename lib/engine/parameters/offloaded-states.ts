@@ -170,7 +170,7 @@ function readNames(op: string, include: unknown): OffloadState[] {
   return include;
 }
 
-/** The device memory of a state. Tensors of several states belong to the first one. */
+/** Returns the device memory of a state. Tensors of several states belong to the first one. */
 function memoryOf(engine: EngineCore, name: OffloadState): Tensor[] {
   const { state, stage, units } = engine.parts;
   const gradients = units.map(({ gradient }) => gradient.memory);

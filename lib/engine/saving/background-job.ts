@@ -56,7 +56,9 @@ interface Failure {
   hint: string;
 }
 
-/** The tensors must be views of pinned memory. The thread shares this memory. */
+/**
+ * Returns the job of a save. Its tensors must be views of pinned memory, which the thread shares.
+ */
 export function describeJob(
   target: SaveTarget,
   content: CheckpointContent<LocalShard>,

@@ -24,7 +24,7 @@ export const stateKey = (name: string, state: string): string =>
   `${name}.${state === 'master' ? 'fp32' : state}`;
 
 /**
- * The saved state of a parameter by name: its master weights and the declared state of the
+ * Returns the saved state of a parameter by name: its master weights and the declared state of the
  * optimizer.
  */
 export function keptState({ parts }: EngineCore, { group, shape }: LayoutEntry): DeclaredState {

@@ -1,7 +1,7 @@
 // Applies the section "fp8" to the linear layers of a model.
 import { Linear, LinearGelu } from '../../nn/linear.js';
 import type { Module } from '../../nn/module.js';
-import { HEADS, isAmong } from '../../nn/pack-linears.js';
+import { HEADS, matchesPath } from '../../nn/pack-linears.js';
 import type { Parameter } from '../../nn/parameter.js';
 import { ColumnLinear, RowLinear } from '../../parallel/layers.js';
 import { LoraLayer } from '../../peft/lora-layer.js';
@@ -84,12 +84,12 @@ export function useFp8(
     return isFp8Layer(layer) ? [{ path, layer }] : [];
   });
   for (const name of exclude) {
-    if (layers.some(({ path }) => isAmong(path, [name]))) continue;
+    if (layers.some(({ path }) => matchesPath(path, [name]))) continue;
     throw configError('fp8.exclude', 'names, or ends of names, of linear layers', `"${name}"`);
   }
   const skipped = [...HEADS, ...ADAPTERS, ...exclude];
   const selected = layers.filter(
-    ({ path, layer }) => !isAmong(path, skipped) && isDivisible(layer),
+    ({ path, layer }) => !matchesPath(path, skipped) && isDivisible(layer),
   );
   if (selected.length === 0) {
     const expected = `a model with linear layers of dims that are multiples of ${FP8_MULTIPLE}`;

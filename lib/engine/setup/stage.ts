@@ -109,7 +109,9 @@ export function gradientBucket({ zero_optimization: zero }: ResolvedConfig): num
   return zero.offload_optimizer.device === 'none' ? zero.reduce_bucket_size : 0;
 }
 
-/** A single rank has no shards to exchange, but may gather from host memory. */
+/**
+ * Returns the weight flow. A single rank has no shards to exchange, but may gather from the host.
+ */
 function buildWeightFlow(
   config: ResolvedConfig,
   between: GroupSetup,

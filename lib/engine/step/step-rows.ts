@@ -216,7 +216,7 @@ export class ReportedRows {
     return this.values.subarray(start, start + this.columns);
   }
 
-  /** The sum over its micro-batches. */
+  /** Returns the sum of a rank's losses over its micro-batches. */
   lossOf(rank: number): number {
     return this.extraValue(rank, LOSS);
   }

@@ -39,7 +39,7 @@ export class StopRequest {
   }
 
   get isRequested(): boolean {
-    this.reason ??= this.signals?.noted ?? null;
+    this.reason ??= this.signals?.receivedSignals ?? null;
     return this.reason !== null;
   }
 

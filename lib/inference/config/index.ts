@@ -5,10 +5,10 @@ import type {
   ResolvedInferenceValues,
 } from '../../../types/inference-config.generated.js';
 import { coerceValues } from '../../config/coerce.js';
-import { type ConfigError, firstOf } from '../../config/config-error.js';
+import { type ConfigError, firstError } from '../../config/config-error.js';
 import { deepFreeze, withDefaults } from '../../config/defaults.js';
 import { renameKeys } from '../../config/deprecated.js';
-import { byLocation, Draft, noticeLine } from '../../config/draft.js';
+import { compareLocations, Draft, noticeLine } from '../../config/draft.js';
 import { type ConfigDocument, readDocument } from '../../config/parse.js';
 import { lists, type Schema, type Section } from '../../config/schema.js';
 import { judgeSupport } from '../../config/support.js';
@@ -47,7 +47,9 @@ export function resolveInferenceConfig(
   const { $schema: _editor, ...resolved } = withDefaults(draft.value, inferenceSchema);
   refuseContradictions(draft, resolved as unknown as ResolvedInferenceValues);
   throwFirst(draft.errors);
-  const notices = [...draft.notices.toSorted(byLocation), ...overrides.notices].map(noticeLine);
+  const notices = [...draft.notices.toSorted(compareLocations), ...overrides.notices].map(
+    noticeLine,
+  );
   const values: Section = { ...resolved, notices };
   return deepFreeze(values) as unknown as ResolvedInferenceConfig;
 }
@@ -124,9 +126,9 @@ function checkDraft(draft: Draft): Draft {
 
 function throwFirst(errors: readonly ConfigError[]): void {
   if (errors.length === 0) return;
-  const sorted = errors.toSorted(byLocation);
+  const sorted = errors.toSorted(compareLocations);
   const names = sorted.slice(1).map(({ path }) => path);
-  throw firstOf(sorted, `${names.join(', ')}.`);
+  throw firstError(sorted, `${names.join(', ')}.`);
 }
 
 /** Removes "auto", so that the default applies, from keys to which "auto" means nothing else. */

@@ -2,7 +2,7 @@
 import type { JsonValue } from '../../../types/json.js';
 import type { GgufHeader, GgufTensor, GgufValue } from '../../checkpoint/index.js';
 import { DsError } from '../../errors.js';
-import { shownJson } from '../../runtime/parse-json.js';
+import { formatJson } from '../../runtime/parse-json.js';
 
 /** The keys of a file; names without a prefix belong to its architecture. */
 export class GgufKeys {
@@ -19,7 +19,7 @@ export class GgufKeys {
     const name = metadata.get('general.architecture');
     if (typeof name === 'string') return new GgufKeys(path, metadata, name, read);
     const op = `${path}: general.architecture`;
-    const got = shownJson((name ?? null) as JsonValue);
+    const got = formatJson((name ?? null) as JsonValue);
     throw new DsError({ code: 'DS_CHECKPOINT', op, expected: 'the name of an architecture', got });
   }
 
@@ -78,7 +78,7 @@ export class GgufKeys {
   /** Returns the DS_CHECKPOINT for a key. */
   refusal(key: string, expected: string, got: GgufValue | null): DsError {
     const whole = key.startsWith('general.') ? key : `${this.architecture}.${key}`;
-    const shown = got === null ? 'nothing' : shownJson(got as JsonValue);
+    const shown = got === null ? 'nothing' : formatJson(got as JsonValue);
     return new DsError({
       code: 'DS_CHECKPOINT',
       op: `${this.path}: ${whole}`,

@@ -12,7 +12,7 @@ import {
   WeightFiles,
 } from '../../checkpoint/index.js';
 import { DsError } from '../../errors.js';
-import { shownJson } from '../../runtime/parse-json.js';
+import { formatJson } from '../../runtime/parse-json.js';
 import { required } from '../../runtime/required.js';
 import { keysOf } from '../../runtime/typed-keys.js';
 import { numel } from '../../runtime/view.js';
@@ -338,7 +338,7 @@ function numbersOf(
     if (list.length !== layers || !list.every(Number.isFinite)) {
       const op = `${keys.path}: ${key}`;
       const expected = `a number for each of ${layers} layers`;
-      throw new DsError({ code: 'DS_CHECKPOINT', op, expected, got: shownJson(value) });
+      throw new DsError({ code: 'DS_CHECKPOINT', op, expected, got: formatJson(value) });
     }
     return list.map((one: number, layer) => ({
       name: `${blocks}.${layer}.${own}`,

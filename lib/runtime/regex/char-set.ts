@@ -73,7 +73,7 @@ function nativeProperty(name: string): CharSet | null {
 const toTitle = (name: string): string =>
   name.toLowerCase().replace(/(?:^|_)[a-z]/g, (letter) => letter.toUpperCase());
 
-/** A property that every engine has. */
+/** Returns a property that every engine has. */
 const known = (name: string): CharSet => required(property(name));
 
 export const SPACE = known('White_Space');

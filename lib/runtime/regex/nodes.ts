@@ -86,6 +86,8 @@ export function possessive(node: Node, min: number, max: number): Node | null {
   return null;
 }
 
-/** The characters that "." matches: all except newline, or all with "dot matches newline". */
+/**
+ * Returns the characters that "." matches: all except newline, or all with "dot matches newline".
+ */
 export const dot = (hasNewline: boolean): Node =>
   one(hasNewline ? ANY : intersection([ANY, not(NEWLINE)]));

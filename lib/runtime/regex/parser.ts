@@ -109,7 +109,7 @@ class Parser {
     return own;
   }
 
-  /** Null for a comment. */
+  /** Parses one atom; returns null for a comment. */
   private atom(flags: Flags): Node | null {
     const { reader } = this;
     const start = reader.at;

@@ -89,7 +89,7 @@ class Compiler {
     { node, min, max, isLazy }: Extract<Node, { kind: 'repeat' }>,
     end: number,
   ): number {
-    const split = (inner: number, after: number): number =>
+    const addSplit = (inner: number, after: number): number =>
       this.push(
         isLazy
           ? { op: 'split', first: after, second: inner }
@@ -97,14 +97,14 @@ class Compiler {
       );
     let next = end;
     if (max === Number.POSITIVE_INFINITY) {
-      const loop = split(end, end);
+      const loop = addSplit(end, end);
       const inner = this.emit(node, loop);
       const ownInstruction = this.instructions[loop] as { first: number; second: number };
       if (isLazy) ownInstruction.second = inner;
       else ownInstruction.first = inner;
       next = min > 0 ? inner : loop;
     } else {
-      for (let i = min; i < max; ++i) next = split(this.emit(node, next), end);
+      for (let i = min; i < max; ++i) next = addSplit(this.emit(node, next), end);
     }
     const rest = max === Number.POSITIVE_INFINITY ? min - 1 : min;
     for (let i = 0; i < rest; ++i) {

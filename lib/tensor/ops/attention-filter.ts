@@ -207,7 +207,7 @@ function layoutOperand(
     const hint = 'nn.sparseLayout() creates it from the options of a pattern.';
     throw valueError(op, 'a BlockLayout', layout, hint);
   }
-  const totalHeads = share?.total ?? heads;
+  const totalHeads = share?.whole ?? heads;
   const blocks = Math.ceil(T / layout.block);
   if (T !== S) {
     const hint = 'A layout needs queries and keys of one text: use a mask for cross-attention.';

@@ -99,7 +99,7 @@ function drawDropout(p: number, batch: number, share: HeadShare | null): Drop {
   requireFinite('attention dropout', p, 0, 1);
   if (p === 0) return noDropout;
   const { sample, rank, ranks } = mapToWhole({ shape: [batch], numel: batch });
-  const { first: head = 0, total: heads = 0 } = share ?? {};
+  const { first: head = 0, whole: heads = 0 } = share ?? {};
   return { p, ...nextRandom(), sample, rank, ranks, head, heads };
 }
 
@@ -134,9 +134,9 @@ export function attention(q: Tensor, k: Tensor, v: Tensor, options: AttentionOpt
   if (!exchange) return attendLocally(q, k, v, options);
   checkAttention(q, k, v);
   requireHeadlessMask(options.mask);
-  const { first = 0, total } = options.headShare ?? {};
-  return exchange.exchangeHeads([q, k, v], (queries, keys, values, ownShare) => {
-    const headShare = { first: first + ownShare.first, total: total ?? ownShare.total };
+  const { first = 0, whole } = options.headShare ?? {};
+  return exchange.apart([q, k, v], (queries, keys, values, ownShare) => {
+    const headShare = { first: first + ownShare.first, whole: whole ?? ownShare.whole };
     const sliceHeads = (all: Tensor | null | undefined): Tensor | null =>
       all?.narrow(0, ownShare.first, queries.size(1)) ?? null;
     const [sinks, alibiSlopes] = [sliceHeads(options.sinks), sliceHeads(options.alibiSlopes)];
@@ -445,9 +445,9 @@ export function causalSelfAttentionPacked(
   }
   const exchange = exchangeFor(qkv, qkv);
   if (!exchange) return attendPackedLocally(qkv, heads, reach);
-  const { first = 0, total = heads } = reach.headShare ?? {};
-  return exchange.exchangePacked(qkv, heads, (all, own, share) => {
-    const headShare = { first: first + share.first, total };
+  const { first = 0, whole = heads } = reach.headShare ?? {};
+  return exchange.packed(qkv, heads, (all, own, share) => {
+    const headShare = { first: first + share.first, whole };
     return sharingTokens(null, () => attendPackedLocally(all, own, { ...reach, headShare }));
   });
 }

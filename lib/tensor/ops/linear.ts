@@ -1,7 +1,7 @@
 // The linear layer, with and without GELU: a GEMM with a backward that writes three gradients in
 // place.
 
-import { amends } from '../../runtime/deferred-calls.js';
+import { markAmended } from '../../runtime/deferred-calls.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { required } from '../../runtime/required.js';
 import { contiguousStrides, describe, isContiguous, type View } from '../../runtime/view.js';
@@ -155,7 +155,7 @@ export function addLinearInto(sum: Tensor, x: Tensor, weight: Tensor): Tensor {
   const into = asRows(sum);
   markChanged(sum);
   const out = sum.alias(sum.shape, sum.strides);
-  amends(sum.buffer);
+  markAmended(sum.buffer);
   gemm(plainOperand(a), transposeOperand(plainOperand(weight)), into, true);
   const kept = new SavedTensor(x);
   const read = weight.requiresGrad ? [kept, weight] : [weight];
@@ -239,8 +239,8 @@ function recordLinear(x: Tensor, weight: Tensor, bias: Tensor | null, out: Tenso
 }
 
 /**
- * The gradient of z from the gradient of gelu_tanh(z) and from the direct gradient of z; at least
- * one is not null.
+ * Returns the gradient of z from the gradient of gelu_tanh(z) and from the direct gradient of z; at
+ * least one is not null.
  */
 function geluBackward(z: Tensor, grad: Tensor | null, directGrad: Tensor | null): Tensor {
   if (!grad) return toRowMajor(required(directGrad));

@@ -195,7 +195,7 @@ export function divisorOf(rules: RowRules, { target, losses, correct }: Measured
   return out;
 }
 
-/** The value of divisorOf() before the losses are known: no report, no counter of empty means. */
+/** Returns divisorOf() before the losses are known: no report, no counter of empty means. */
 export function earlyDivisor(
   { reduction, divisor, ignoreIndex }: RowRules,
   { target, losses }: Pick<MeasuredRows, 'target' | 'losses'>,

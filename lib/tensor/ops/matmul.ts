@@ -124,7 +124,7 @@ export function matmul(a: Tensor, b: Tensor): Tensor {
   return batch.length === 1 ? out : reshape(out, [...batch, a.size(-2), b.size(-1)]);
 }
 
-/** A repeated batch (stride 0) is copied: not every GEMM reads one. */
+/** Returns x, or a copy of a repeated batch (stride 0): not every GEMM reads one. */
 function contiguousBatch(x: Tensor): Tensor {
   return x.strides[0] === 0 && x.shape[0] !== 1 ? contiguous(x) : x;
 }

@@ -224,7 +224,7 @@ function addProductSlope(
   addInto(moveDimsLast(dx, over), viewOf(slopes, reducedLast.shape), accumulate);
 }
 
-/** The gradient is shared equally among elements that attain the extremum, as in torch.amax. */
+/** Returns the extremum. Elements that attain it share the gradient equally, as in torch.amax. */
 function extremum(op: 'max' | 'min', x: Tensor, options: Reduction): Tensor {
   requireTensor(op, x);
   const { out, kept } = reduce(op, x, options);

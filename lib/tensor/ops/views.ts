@@ -164,7 +164,7 @@ export function squeeze(x: Tensor, dim?: number): Tensor {
   return relabel('squeeze', x, pick(x.shape), pick(x.strides));
 }
 
-/** A view that only adds or drops dims of size 1. */
+/** Returns a view that only adds or drops dims of size 1. */
 function relabel(op: string, x: Tensor, shape: number[], strides: number[]): Tensor {
   const out = x.alias(shape, strides);
   const from = x.shape;

@@ -1,7 +1,7 @@
 // Linear layers with f32 weights over bf16 activations, for adapters. An f32 matrix becomes the sum
 // of two bf16 matrices: tensor cores multiply them, and no activation is cast to f32.
 
-import { amends } from '../../runtime/deferred-calls.js';
+import { markAmended } from '../../runtime/deferred-calls.js';
 import type { Device } from '../../runtime/device.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { leading, required } from '../../runtime/required.js';
@@ -145,7 +145,7 @@ export function addWideLinearInto(sum: Tensor, x: Tensor, weight: Tensor): Tenso
   const into = asRows(sum);
   markChanged(sum);
   const out = sum.alias(sum.shape, sum.strides);
-  amends(sum.buffer);
+  markAmended(sum.buffer);
   const ofInput = (value: Tensor): Tensor => splitIntoColumns(gemmRows(value), device, 1);
   const ofWeight = (): Tensor => splitIntoColumns(weight, device, 2);
   scope(() =>

@@ -108,7 +108,7 @@ export class HostCopy {
     this.slot = pool.take(this.bytes);
     down.wait(this.slot.read);
     this.slot.buffer.copyFrom(tensor.buffer, { from: offset * size, bytes: this.bytes }, down);
-    tensor.buffer.sharedWith(down, mark);
+    tensor.buffer.addReader(down, mark);
   }
 
   /** The tensor on the device; null while only the host has it. */
@@ -178,7 +178,7 @@ class PinnedPool {
   constructor(private readonly device: Device) {}
 
   /**
-   * The smallest idle slot of at least `bytes` and at most twice as many, else a new one of
+   * Returns the smallest idle slot of at least `bytes` and at most twice as many, else a new one of
    * `bytes`. Throws DS_OUT_OF_MEMORY.
    */
   take(bytes: number): PinnedSlot {

@@ -4,7 +4,7 @@ import { argumentError } from '../../runtime/input-errors.js';
 import { isObject } from '../../runtime/is-object.js';
 import type { Option, Syntax } from '../../runtime/option.js';
 import { ownValue } from '../../runtime/own-value.js';
-import { parseJson, shownJson } from '../../runtime/parse-json.js';
+import { formatJson, parseJson } from '../../runtime/parse-json.js';
 import { closest } from '../../runtime/suggestion.js';
 import { ALIASES, ARGUMENTS, MEANT, type TrainArguments } from './arguments.js';
 import { NO_EFFECT, REFUSED } from './foreign-arguments.js';
@@ -228,7 +228,7 @@ function formatArgument(value: unknown): string {
 const SHOWN = 400;
 
 function formatValues(values: readonly unknown[]): string {
-  return values.map(shownJson).join(' ').slice(0, SHOWN);
+  return values.map(formatJson).join(' ').slice(0, SHOWN);
 }
 
 /** The error for the first of several, which names the others. */

@@ -2,7 +2,7 @@
 
 import { readFileSync } from 'node:fs';
 import type { Document, LineCounter, Pair, Scalar } from 'yaml';
-import { excerpt } from '../../config/config-error.js';
+import { shorten } from '../../config/config-error.js';
 import { DsError } from '../../errors.js';
 import { argumentError } from '../../runtime/input-errors.js';
 import { requireShallow } from '../../runtime/parse-json.js';
@@ -71,7 +71,7 @@ function readArgument(
   if (typeof key.value === 'object' || key.value === undefined) {
     throw argumentError(begin, 'the name of an argument', 'a list, a record or an alias');
   }
-  const location = `${begin}: ${excerpt(String(key.value))}`;
+  const location = `${begin}: ${shorten(String(key.value))}`;
   const node = value as { toJS?: (document: Document) => unknown } | null;
   const own = parseValue(location, () => {
     const plain = node?.toJS ? node.toJS(document) : null;

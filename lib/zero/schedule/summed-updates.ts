@@ -125,7 +125,7 @@ export class TensorSums {
     state.placement.traffic.fromDevice(totals, row);
   }
 
-  /** The places of a range are adjacent in the rows, as in the unit. */
+  /** Returns the positions of a range in the rows: they are adjacent, as in the unit. */
   private spansOf(range: GroupRange, offsets: ReadonlyMap<string, readonly number[]>): Range[] {
     const [first] = range.places;
     if (!first) return [];

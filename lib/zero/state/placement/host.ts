@@ -220,7 +220,7 @@ export class HostStreams implements Traffic {
 
   /** The memory is freed after updates have read it. */
   dropGradient({ partition }: ShardPart): void {
-    partition.grad?.buffer.sharedWith(this.order, this.read);
+    partition.grad?.buffer.addReader(this.order, this.read);
     partition.dropGrad();
   }
 
