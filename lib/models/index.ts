@@ -71,6 +71,7 @@ export type {
 export { RotaryLM } from './rotary/rotary-lm.js';
 export type { Angles } from './rotary/rotary-table.js';
 export type { Scales } from './rotary/scales.js';
+export type { ShortConvolution } from './rotary/short-convolution.js';
 export {
   cosineLoss,
   cosineSimilarity,
