@@ -80,15 +80,25 @@ function writeInitial(
   slice.release();
 }
 
-/** Writes this rank's part of `values` (f32 on the device, from element `from` on). */
+/**
+ * Writes this rank's part of `values` into its state: f32 on the device, from element `firstElement`
+ * of the parameter on.
+ */
 export function writeFragments(
   state: OptimizerState,
   partition: Partition,
-  { entry, values, from = 0 }: { entry: LayoutEntry; values: Tensor; from?: number },
+  {
+    entry,
+    values,
+    firstElement = 0,
+  }: { entry: LayoutEntry; values: Tensor; firstElement?: number },
 ): void {
   for (const fragment of partition.fragments) {
     if (fragment.entry !== entry) continue;
-    const slice = sliceFlat(values, { offset: fragment.from - from, numel: fragment.numel });
+    const slice = sliceFlat(values, {
+      offset: fragment.from - firstElement,
+      numel: fragment.numel,
+    });
     state.writeMaster(partition, fragment, slice);
     slice.release();
   }

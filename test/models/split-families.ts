@@ -22,6 +22,7 @@ const CHOSEN: Readonly<Record<string, string>> = {
   opt: 'ReLU, and norms that may be behind sums',
   'opt-narrow': 'norms of sums, a projected embedding',
   arcee: 'biases of feed-forward blocks by an option, squared ReLU',
+  cwm: 'windows without a switch, rotary defaults',
   baichuan: 'packed queries with plain gates, a normalized head',
   cohere2: 'LayerNorm without bias, layers without windows that do not rotate',
   internlm2: 'joined rows per group of queries',

@@ -390,7 +390,7 @@ test('adapters are planned: trained parameters and frozen weights', () => {
   expect(lora.time.update).toBeLessThan(0.01 * whole.time.update);
   const { output } = plan({ ...flags, lora: 16 });
   expect(output).toContain('0.125e9 parameters, including 0.59e6 of trained adapters in f32');
-  expect(output).toContain('of a measured 8B Llama on one H200');
+  expect(output).toContain('Predictions for an 8B Llama on one H200');
 });
 
 test('4-bit weights of an unbuilt model take the bytes of a built one', () => {

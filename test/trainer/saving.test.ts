@@ -272,7 +272,7 @@ test('a run without its best checkpoint warns, and ends with its last weights', 
   const end = await trainer({ ...options, save, maxSteps: 6 }).train({ resume: true });
   expect(end).toMatchObject({ reason: 'done', best: { metric: 5, step: 2, checkpoint: null } });
   expect(warning).toHaveBeenCalledWith(
-    expect.stringContaining('checkpoint-2, the best checkpoint so far, is gone'),
+    expect.stringContaining('checkpoint-2, the best checkpoint so far, is missing'),
     expect.anything(),
   );
   warning.mockRestore();
