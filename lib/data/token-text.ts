@@ -163,7 +163,7 @@ function textFiles({ path, match }: TextSource): string[] {
     throw unreadable(path, cause);
   }
   const wanted = match ? `files that match ${match}` : 'text files';
-  throw dataError(path, `a folder with ${wanted}`, 'no such file', 'Check the path.');
+  throw dataError(path, `a folder with ${wanted}`, 'a folder without them', 'Check the path.');
 }
 
 function readText(file: string): string {

@@ -240,7 +240,7 @@ describe('TokenDataset', () => {
 
   test('a folder without text, a bad sequence length and a bad tokenizer are refused', () => {
     expect(() => TokenDataset.fromText({ path: dir, encode, seq: 8 })).toThrow(
-      /text files, got none/,
+      /text files, got a folder without them/,
     );
     expect(() => new TokenDataset(Int32Array.of(1, 2), 0)).toThrow(/sequence length/);
     const path = join(dir, 'x.txt');

@@ -240,7 +240,7 @@ describe('errors name the sample', () => {
   });
 
   test('an epoch without a batch', async () => {
-    expect(() => [...loaderOf(countTo(0))]).toThrow('epoch 0: expected samples, got none');
+    expect(() => [...loaderOf(countTo(0))]).toThrow('epoch 0: expected samples, got no samples');
     const dropping = loaderOf(countTo(5), { batchSize: 3, worldSize: 2, dropLast: true });
     await expect(collect(dropping)).rejects.toMatchObject({
       code: 'DS_DATA',
@@ -282,7 +282,7 @@ describe('errors name the sample', () => {
     [
       'the state of the other loader',
       () => loaderOf(countTo(3)).loadStateDict({ epoch: 0, served: 0, samples: 9 }),
-      'got one of 9 samples',
+      'got one in a dataset of 9 samples',
     ],
   ])('%s', (_, body, message) => expect(body).toThrow(message));
 

@@ -60,7 +60,7 @@ test('a plan for an unmeasured GPU is marked "estimated"', () => {
   const { output } = plan({ ...flags, gpu: 'a100-40g' });
   expect(output).toMatch(/^ +GPU +host +step \(estimated\) +tokens\/s +way$/m);
   expect(output).toMatch(/^Rates of A100-40G, estimated: 203 TFLOP\/s .* 1\.38 TB\/s/m);
-  expect(output).toMatch(/Times are estimated: no run on A100-40G was measured\./);
+  expect(output).toMatch(/Times are estimates, because no run on A100-40G was measured\./);
   expect(output).toContain('1 x 1 GPUs of 39.0 GiB');
   expect(plan({ ...flags, gpu: 'h200' }).output).not.toContain('estimated');
 });

@@ -20,7 +20,7 @@ const engine = { follow: jest.fn(async () => {}), destroy: jest.fn(async () => {
 const server = {
   url: 'http://there:1',
   served: { maxTokens: 64, tokenizer: {}, canChat: true } as object | null,
-  admission: { inside: 0 },
+  admission: { running: 0 },
   ready: Promise.resolve(),
   failed: new Promise<Error>(() => {}),
   stop: jest.fn(async () => {}),

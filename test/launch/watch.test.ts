@@ -54,7 +54,7 @@ test('a used --port is an error', async () => {
 test('an address that other machines reach warns of missing encryption', async () => {
   pages([]);
   expect((await showPage({ host: '0.0.0.0' })).errors).toEqual([
-    expect.stringMatching(/not encrypted; an ssh tunnel/),
+    expect.stringMatching(/not encrypted. Use an ssh tunnel/),
   ]);
   expect((await showPage({ host: '127.0.0.1' })).errors).toEqual([]);
 });
