@@ -69,8 +69,14 @@ test('without the option, the sampler differs from training', async () => {
 });
 
 test.each([
-  [{ progressive_layer_drop: { enabled: true } }, /exactRollouts: expected no progressive_layer/],
-  [{ bf16: { enabled: true }, fp8: { enabled: true } }, /exactRollouts: expected no fp8/],
+  [
+    { progressive_layer_drop: { enabled: true } },
+    /exactRollouts: expected a configuration without progressive_layer/,
+  ],
+  [
+    { bf16: { enabled: true }, fp8: { enabled: true } },
+    /exactRollouts: expected a configuration without fp8/,
+  ],
   [
     {
       compression_training: {
@@ -80,7 +86,7 @@ test.each([
         },
       },
     },
-    /exactRollouts: expected no compression_training/,
+    /exactRollouts: expected a configuration without compression_training/,
   ],
 ])('configurations whose forwards differ are refused: %#', async (section, message) => {
   const error = await refusal(() => events({ method: grpo(exact), deepspeed: section as never }));
