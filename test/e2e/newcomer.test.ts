@@ -143,7 +143,7 @@ const tensors: readonly Mistake[] = [
   [
     'x.sum().backward() without requireGrad()',
     () => x().sum().backward(),
-    'Call requireGrad() on the trained tensors.',
+    'Call requireGrad() on the trained tensors, and compute the loss without noGrad()',
   ],
   [
     'x.mul(2).backward()',

@@ -239,9 +239,9 @@ test('hpZ and MiCS sizes act at stage 3 only, and one rank has no second copy', 
     shardSizes({
       zero_optimization: { stage, mics_shard_size: copy, zero_hpz_partition_size: secondary },
     } as never);
-  expect(sizes(3, 2, 2)).toEqual({ copy: 2, near: 2 });
-  expect(sizes(3, -1, 1)).toEqual({ copy: null, near: null });
-  expect(sizes(3, 1, 2)).toEqual({ copy: 1, near: 2 });
+  expect(sizes(3, 2, 2)).toEqual({ replica: 2, secondary: 2 });
+  expect(sizes(3, -1, 1)).toEqual({ replica: null, secondary: null });
+  expect(sizes(3, 1, 2)).toEqual({ replica: 1, secondary: 2 });
   expect(sizes(2, 2, 2)).toEqual({});
 });
 
@@ -274,9 +274,9 @@ describe('parameter groups with ranks of their own', () => {
           name: 'group 1',
           group: zeroGroup,
           source: zeroGroup,
-          samples: 1,
+          dataRanks: 1,
           replicas: null,
-          near: null,
+          secondary: null,
           spansStages: false,
         },
       },

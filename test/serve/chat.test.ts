@@ -172,6 +172,6 @@ test('many lines, typed one after the other, give no warning', async () => {
 
 test('a model without a tokenizer is refused', async () => {
   await expect(talk(new FakeEngine(null), '')).rejects.toThrow(
-    /by --tokenizer, or put tokenizer\.json/,
+    /Pass --tokenizer FOLDER, or copy tokenizer\.json/,
   );
 });
