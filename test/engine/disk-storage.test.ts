@@ -88,7 +88,7 @@ test('the configuration reaches the requests, rounded up to whole sectors', () =
     ...requests,
     label: 'weights of rank 1',
     slots: 7,
-    kept: [{ numel: 128 }, { numel: 64 }],
+    weights: [{ numel: 128 }, { numel: 64 }],
   });
   expect(state).toMatchObject({ ...requests, label: 'optimizer state of rank 1' });
   expect(state.slots).toEqual({ count: 7, readsAhead: true, writesBehind: true });
