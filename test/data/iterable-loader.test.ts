@@ -245,7 +245,7 @@ describe('errors name the sample', () => {
     await expect(collect(dropping)).rejects.toMatchObject({
       code: 'DS_DATA',
       expected: '6 samples: a batch for each rank',
-      got: 'fewer',
+      got: 'fewer samples',
     });
   });
 
