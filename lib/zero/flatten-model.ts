@@ -81,8 +81,8 @@ function writeInitial(
 }
 
 /**
- * Writes this rank's part of `values` into its state: f32 on the device, from element `firstElement`
- * of the parameter on.
+ * Writes this rank's part of `values` into its state: f32 on the device, from element
+ * `firstElement` of the parameter on.
  */
 export function writeFragments(
   state: OptimizerState,

@@ -107,7 +107,9 @@ test('a loader over other data is refused by name', async () => {
   const first = await start(20, 0);
   await first.engine.saveCheckpoint(dir);
   const second = await start(21, 0);
-  await expect(second.engine.loadCheckpoint(dir)).rejects.toThrow(/21 samples, got one in a dataset of 20/);
+  await expect(second.engine.loadCheckpoint(dir)).rejects.toThrow(
+    /21 samples, got one in a dataset of 20/,
+  );
 });
 
 test('dataloader_drop_last reaches the loader', async () => {

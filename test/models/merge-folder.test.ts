@@ -91,7 +91,9 @@ test('refuses a folder with files, quantized layers and the adapter of another m
   mkdirSync(out);
   writeFileSync(join(out, 'mine'), '');
   const taken = await refusal(() => mergeFolder({ base, adapter }, out));
-  expect(taken.message).toMatch(/expected a folder that does not exist yet.*a folder that contains mine/);
+  expect(taken.message).toMatch(
+    /expected a folder that does not exist yet.*a folder that contains mine/,
+  );
   expect(readdirSync(out)).toEqual(['mine']);
 
   const packed = join(dir, 'nf4');
