@@ -208,8 +208,8 @@ interface Mismatch {
 }
 
 /**
- * With `mustMatch`: refuses all values that differ from the training's in one error, and adds
- * missing values. The global batch size is compared if `worldSize` is given.
+ * With `mustMatch`: refuses all values that differ from those of the training options in one
+ * error, and adds missing values. The global batch size is compared if `worldSize` is given.
  */
 function matchTraining(draft: Draft, sources: AutoSources, worldSize?: number): void {
   if (!sources.mustMatch) return;
@@ -218,9 +218,9 @@ function matchTraining(draft: Draft, sources: AutoSources, worldSize?: number): 
   if (first) {
     const lines = mismatches.map(({ line }) => line).join('; ');
     draft.refuse(first.path, {
-      expected: 'the values of the training',
-      got: `${mismatches.length === 1 ? 'another' : `${mismatches.length} others`}: ${lines}`,
-      hint: 'Write "auto" for these keys, or give the training the same values.',
+      expected: 'the values of the training options',
+      got: `${mismatches.length === 1 ? 'a different value' : `${mismatches.length} different values`}: ${lines}`,
+      hint: 'Write "auto" for these keys, or set the same values in both.',
     });
   } else {
     supply(draft, sources);

@@ -165,6 +165,24 @@ test('a search changes values of the file of --config', async () => {
   );
 });
 
+test('an error of one rank ends ds train at once, although the other rank waits for it', async () => {
+  const hook = `const { _load: load } = require('node:module');
+    require('node:module')._load = function (...words) {
+      const loaded = load.apply(this, words);
+      const state = process.env.RANK === '1' && loaded?.OptimizerState;
+      if (state) state.prototype.writeMaster = () => { throw new Error('damaged weights'); };
+      return loaded;
+    };`;
+  const preload = join(dir, file('fail-on-rank-1.cjs', hook));
+  const config = file('three.json', JSON.stringify({ zero_optimization: { stage: 3 } }));
+  const line = `--num_procs 2 train ${COMMON} --deepspeed ${config} --output failed --max_steps 2`;
+  const environment = { DS_NUM_THREADS: '1', NODE_OPTIONS: `--require ${preload}` };
+  const { code, stderr } = await new Run([...DS, ...line.split(' ')], dir, environment).finished;
+  expect(code).toBe(1);
+  expect(stderr).toMatch(/rank 1 failed first: exit code 1/);
+  expect(stderr).toMatch(/damaged weights/);
+}, 120_000);
+
 test('two ranks at stage 3 fill "auto", and only the first one prints', async () => {
   const config = file(
     'ds_config.json',
@@ -360,7 +378,7 @@ test('differences between configuration and arguments are listed in one error', 
   const { code, stderr } = await ds(line);
   expect(code).toBe(1);
   expect(stderr).toMatch(
-    /other\.json:1:3: gradient_clipping: expected the values of the training, got 3 others: gradient_clipping at 1:3: expected 1 \(maxGradNorm, --max_grad_norm\), got 0\.5; gradient_accumulation_steps at 2:3: .*; bf16\.enabled at 3:13: expected false/,
+    /other\.json:1:3: gradient_clipping: expected the values of the training options, got 3 different values: gradient_clipping at 1:3: expected 1 \(maxGradNorm, --max_grad_norm\), got 0\.5; gradient_accumulation_steps at 2:3: .*; bf16\.enabled at 3:13: expected false/,
   );
 });
 

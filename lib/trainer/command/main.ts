@@ -14,5 +14,5 @@ async function main(words: readonly string[]): Promise<void> {
 main(process.argv.slice(2)).catch((error) => {
   // An error that is data is one line; anything else keeps its stack.
   console.error(error instanceof DsError ? `ds train: ${error.message}` : error);
-  process.exitCode = 1;
+  process.exit(1); // The job may still be open: see train().
 });

@@ -1,5 +1,6 @@
 // Runs one rank of `ds train`: reads model and rows, trains, saves, and prints a sample.
 
+import { setTimeout as pause } from 'node:timers/promises';
 import { type CheckpointWorld, onAllRanks } from '../../checkpoint/index.js';
 import { requireWritable } from '../../checkpoint/make-folder.js';
 import type { Distributed } from '../../comm/index.js';
@@ -54,6 +55,9 @@ interface Reporting {
 const TOGETHER =
   'All ranks of ds train need the same arguments and files. Look at the output of that rank. DEEPSPEED_TIMEOUT has the minutes.';
 
+/** Milliseconds for which a rank with an error waits for the others. */
+const LEAVE_MS = 5000;
+
 /** Tokens of a sample. */
 const SAMPLE_TOKENS = 48;
 
@@ -77,10 +81,20 @@ export async function train(args: CheckedArguments): Promise<void> {
     const source = prompt && { model: model as CausalLM, tokenizer, prompt, tokens };
     const isWhole = await trainModel(all as RowTrainerOptions, args, { world, report, source });
     if (isWhole && prompt) after = () => showSample(args, { tokenizer, prompt, device });
-  } finally {
-    await job.destroy();
+  } catch (error) {
+    await leaveFailed(job);
+    throw error;
   }
+  await job.destroy();
   await after?.();
+}
+
+/**
+ * Leaves the job after an error. Ranks without an error may wait for this one, so this rank waits
+ * only until ranks with the same error have reported theirs.
+ */
+async function leaveFailed(job: Distributed): Promise<void> {
+  await Promise.race([job.destroy().catch(() => {}), pause(LEAVE_MS)]);
 }
 
 /** Model and data of a rank. */
