@@ -105,7 +105,7 @@ export const optionTexts: Readonly<Record<string, OptionTexts>> = {
     partition: 'of its layers (best)',
     segments: 'checkpoints of activations that are kept',
     'cpu-checkpointing': 'true: these lie in host memory',
-    'keep-last': 'true: the backward does not compute the last of them again',
+    'keep-last-segment': 'true: the backward does not compute the last of them again',
     'early-head': "true: the forward computes the gradient of the head's weight",
     cap: 'GiB of the device that may be taken',
     'comm-times': 'how long collectives take',

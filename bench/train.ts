@@ -156,7 +156,7 @@ async function modelOf(options: Options, seq: number, job: Distributed): Promise
     cpuCheckpointing: options['cpu-checkpointing'] === 'true',
     keepAttention: KEPT.get(options.checkpoint) ?? null,
     keepProjections: options.checkpoint === 'projections',
-    keepLast: options['keep-last'] === 'true',
+    keepLastSegment: options['keep-last-segment'] === 'true',
     earlyHead: options['early-head'] === 'true',
   });
   const model = benchModel(options, seq);
@@ -357,7 +357,7 @@ export async function trainBench(options: Options): Promise<object | null> {
     checkpoint: options.checkpoint ?? false,
     segments: options.segments ?? null,
     cpu_checkpointing: options['cpu-checkpointing'] === 'true',
-    keep_last: options['keep-last'] === 'true',
+    keep_last_segment: options['keep-last-segment'] === 'true',
     early_head: options['early-head'] === 'true',
     tokens_per_second: perSecond,
     ...utilization(model, { seq, perGpu: perSecond / engine.worldSize }),

@@ -57,17 +57,17 @@ const modes: Mode[] = [
   },
   {
     name: 'last segment kept',
-    configure: { keepLast: true, numberCheckpoints: 3 },
+    configure: { keepLastSegment: true, numberCheckpoints: 3 },
     model: { activationCheckpointing: true },
   },
   {
     name: 'cpu_checkpointing, attention and last segment kept',
-    configure: { cpuCheckpointing: true, keepAttention: true, keepLast: true },
+    configure: { cpuCheckpointing: true, keepAttention: true, keepLastSegment: true },
     model: { activationCheckpointing: true },
   },
   {
     name: 'last segment kept, early head',
-    configure: { keepAttention: true, keepLast: true, earlyHead: true },
+    configure: { keepAttention: true, keepLastSegment: true, earlyHead: true },
     model: { activationCheckpointing: true },
     rounds: true,
   },

@@ -181,7 +181,7 @@ export const cases: Case[] = [
     const where = cpuCheckpointing ? 'in host memory' : 'on the device';
     return [false, true].map((keepLast) =>
       llamaCase(`projections kept ${where}${keepLast ? ', last segment kept' : ''}`, (device) => {
-        const options = { cpuCheckpointing, keepAttention: true, keepLast };
+        const options = { cpuCheckpointing, keepAttention: true, keepLastSegment: keepLast };
         /** Gradients, and the ops of the backward. */
         const run = (keepProjections: boolean): [number[][], Record<string, number>] =>
           under({ ...options, keepProjections }, () => {

@@ -242,7 +242,7 @@ export const cases: Case[] = [
   },
   ...[false, true].map(
     (cpuCheckpointing): Case => ({
-      name: `keepLast runs the last segment once${cpuCheckpointing ? ', inputs in host memory' : ''}`,
+      name: `keepLastSegment runs the last segment once${cpuCheckpointing ? ', inputs in host memory' : ''}`,
       run(device) {
         const [x, w] = [leaf([1, 6, 24], device), leaf([24, 8], device)];
         const layer = (y: Tensor): Tensor => linear(causalSelfAttentionPacked(y.tanh(), 2), w);
@@ -266,7 +266,7 @@ export const cases: Case[] = [
         const [all, expected] = through({});
         assert.deepEqual([all.Unary, all.Attention], [3, 3]);
         for (const keepAttention of [false, true]) {
-          const [counts, values] = through({ keepAttention, keepLast: true });
+          const [counts, values] = through({ keepAttention, keepLastSegment: true });
           assert.equal(counts.Unary, 2);
           assert.equal(counts.Attention ?? 0, keepAttention ? 0 : 2);
           assert.deepEqual(values, expected);

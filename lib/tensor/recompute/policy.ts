@@ -27,21 +27,21 @@ export interface CheckpointingOptions {
   /** Keep the inputs of segments in pinned host memory. Default false. */
   cpuCheckpointing?: boolean;
   /**
-   * Keep the output of attention and its statistics in addition to a segment's inputs, and where
-   * these are, instead of recomputing them. Default null: with cpuCheckpointing, if a query sees at
-   * least 4,096 keys on average, as in causal attention over 8,192 tokens.
+   * Keep the output and statistics of attention instead of recomputing them. They are kept where
+   * the inputs of the segment are. Default null: with cpuCheckpointing, if a query sees at least
+   * 4,096 keys on average, as in causal attention over 8,192 tokens.
    */
   keepAttention?: boolean | null;
   /**
-   * Where attention is kept, keep the rotated queries and keys, the values, and the output
-   * projection too, in blocks with rotary positions. Default false.
+   * Beside a kept attention, also keep the rotated queries and keys, the values, and the result of
+   * the output projection. Only blocks with rotary positions do this. Default false.
    */
   keepProjections?: boolean;
   /**
    * Keep all tensors of the last segment of checkpointSequential(), because the backward begins
    * with it. Default false, as in DeepSpeed; PyTorch's checkpoint_sequential keeps them.
    */
-  keepLast?: boolean;
+  keepLastSegment?: boolean;
   /**
    * Compute the gradient of a model's head in the forward, instead of its logits again in the
    * backward. Takes V C elements between the two. Gradients that are accumulated in 16 bits may
@@ -61,7 +61,7 @@ const OPTIONS: OptionNames<CheckpointingOptions> = {
   cpuCheckpointing: true,
   keepAttention: true,
   keepProjections: true,
-  keepLast: true,
+  keepLastSegment: true,
   earlyHead: true,
   synchronize: true,
   profile: true,
@@ -131,7 +131,7 @@ export function configure(given: CheckpointingOptions = {}): void {
       ? (device) => new AttentionResults(store.results(device), minKeys, options.keepProjections)
       : openNothing,
     numberCheckpoints,
-    keepsLast: options.keepLast ?? false,
+    keepsLast: options.keepLastSegment ?? false,
     isHeadEarly: options.earlyHead ?? false,
   };
 }
