@@ -63,8 +63,8 @@ __device__ __forceinline__ void mask_scores(float (&scores)[kTiles][kColumns][4]
     }
 }
 
-/// Sets scores of queries that do not see a key to -infinity. Rows are keys, columns are queries;
-/// `key` and `query` are those of row 0 and column 0.
+/// Sets scores of queries that do not see a key to -infinity. Rows are keys and columns are
+/// queries. Row 0 is `key`, and column 0 is `query`.
 template <int kTiles, int kColumns>
 __device__ __forceinline__ void mask_by_key(float (&scores)[kTiles][kColumns][4],
                                             const AttentionSizes& sizes, int key, int query) {

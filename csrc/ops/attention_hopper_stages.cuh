@@ -93,7 +93,8 @@ struct HopperQueryConsumer {
       for (int e = 0; e < 4; ++e) out[n][e] *= factor[e / 2];
   }
 
-  /// Takes part in a step whose keys are not needed: waits for keys and values and releases them.
+  /// Skips a step, because its keys are hidden. It still waits for the loads and frees their
+  /// stages.
   __device__ __forceinline__ void pass(int step) {
     if (step > 0) {
       await_turn();

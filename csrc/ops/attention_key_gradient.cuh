@@ -25,8 +25,8 @@ struct KeyGradientShape {
   static_assert(kStatisticsPadding % kQueryRows == 0 && kChunkRows % 16 == 0);
 };
 
-/// Streams the queries, douts and row statistics that a key block needs through two stages: head by
-/// head of the group, and within a head the tiles of rows that see a key.
+/// Streams queries, douts and row statistics through two stages to a key block. The outer order is
+/// the heads of the group. The inner order is the tiles of rows that see a key of the block.
 template <class T, class Shape, class Tiles>
 struct QueryStream {
   static constexpr int kD = Shape::head_dim, kRows = Shape::rows;

@@ -129,8 +129,8 @@ __global__ void __launch_bounds__(kMaxThreads) sum_tiles_kernel(Segments<T> s) {
   }
 }
 
-/// For a tile in which a segment begins that crosses its end: adds the tile's last fragment and the
-/// first fragments of the next tiles, in order.
+/// Completes a segment that begins in this tile and ends in a later one. It adds the fragments of
+/// the segment in order: the last one of this tile, then the first ones of the next tiles.
 template <int N, class T>
 __global__ void __launch_bounds__(kMaxThreads) join_tiles_kernel(Segments<T> s) {
   const uint32_t tile = blockIdx.x, first = tile * kTile, next = first + kTile;

@@ -118,8 +118,8 @@ __global__ void __launch_bounds__(kOneRowWarps* kWarp, 3)
 /// Packets that a lane of warp_row_kernel has in flight.
 constexpr int kWarpRowAhead = 6;
 
-/// Computes an output per warp. Used for lengths, such as 2,880, with which most threads of
-/// one_row_kernel would have no packet in its last round.
+/// Computes an output per warp. This suits lengths such as 2,880: most threads of one_row_kernel
+/// would be idle in its last round.
 template <class T>
 __global__ void __launch_bounds__(kOneRowWarps* kWarp)
     warp_row_kernel(const __grid_constant__ OneRow<T> a) {

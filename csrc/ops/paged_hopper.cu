@@ -16,8 +16,8 @@ struct PagedHopperShape<256> : HopperForwardShape<256, 2, 64, 2, true, 24, 1> {}
 
 constexpr int kMostGroup = 64;  // heads per key head: half of a tile of rows
 
-/// Returns true if this kernel is faster. Measured on an H200 at D = 128: with 32 units after 8k
-/// keys, and with 8 tokens of 16 sequences, it is; with a prompt of 64 tokens it is not. Above D =
+/// Returns true if this kernel is faster. On an H200 at D = 128, it is faster with 32 units after
+/// 8k keys, and with 8 tokens of 16 sequences. It is slower with a prompt of 64 tokens. Above D =
 /// 128 the other kernel does not use tensor cores.
 bool suits_rows(const PagedAttention& op, int group, int64_t units, const CudaContext& ctx) {
   const int64_t rows = op.q.shape[0] * group, sequences = op.tables.shape[0];

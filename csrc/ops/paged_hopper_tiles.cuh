@@ -1,10 +1,10 @@
 // Paged attention of prompts on wgmma and TMA: one producer warp and two consumer warpgroups, as in
 // attention_hopper_forward.cuh.
 //
-// A tile of rows has the query heads of a key head, token by token, as in paged_tiles.cuh, so that
-// keys are read once for all of them. TMA copies the blocks of a sequence one by one into a tile of
-// keys. Each lane of the producer copies a block, with its number read from the table one tile
-// ahead.
+// A tile of rows has the query heads of a key head, token by token, as in paged_tiles.cuh. So all
+// of them share one read of the keys. TMA copies the blocks of a sequence one by one into a tile of
+// keys. Each lane of the producer copies one block. It reads the block's number from the table one
+// tile ahead.
 #pragma once
 
 #include "attention_hopper_forward.cuh"

@@ -1,9 +1,9 @@
 // Paged attention on tensor cores. A thread block has a tile of query rows of a group of heads and
 // streams tiles of 64 keys from the blocks of its sequence.
 //
-// For prompts, a tile has 64 or 128 rows; a warp owns 16 or 32 rows and sees all keys, as in
-// attention_forward.cuh. For single tokens, a tile has the rows of a group of heads; each warp has
-// all rows and a quarter of each tile of keys, and their partial results are reduced at the end.
+// For prompts, a tile has 64 or 128 rows. A warp owns 16 or 32 rows and sees all keys, as in
+// attention_forward.cuh. For single tokens, a tile has the rows of a group of heads. Each warp
+// takes all rows and a quarter of the keys of a tile. The partial results are reduced at the end.
 #pragma once
 
 #include "attention_tile.cuh"

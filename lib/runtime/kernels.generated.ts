@@ -1092,13 +1092,13 @@ export function adapterExpandOnHost(args: AdapterExpandArgs, stream: Stream): vo
 }
 
 /**
- * Adds low-rank updates to the outputs of layers whose product also computed h of all adapters. A
- * row of `wide` has the outputs of all layers, then h as [layers, S, R]. Writes out[rows[e]] =
- * outputs + h_p[s] b_p[s]^T for the entries of tiles as in AdapterShrink. If `gated`, writes silu
- * of the first layer's outputs times the second layer's. The bits equal AdapterExpand followed by
- * Swiglu. A row may be in one tile only; rows outside of tiles are unchanged. h and b beyond the
- * rank as in AdapterExpand. `next` is the weight of the following product: a GPU prefetches the
- * beginnings of its rows.
+ * Adds the low-rank updates of adapters to the outputs of joined layers. One product has computed
+ * both: a row of `wide` has the outputs of all layers, then h of all adapters as [layers, S, R].
+ * Writes out[rows[e]] = outputs + h_p[s] b_p[s]^T for the entries of tiles as in AdapterShrink. If
+ * `gated`, writes silu of the first layer's outputs times the second layer's. The bits equal
+ * AdapterExpand followed by Swiglu. A row may be in one tile only; rows outside of tiles are
+ * unchanged. h and b beyond the rank as in AdapterExpand. `next` is the weight of the following
+ * product: a GPU prefetches the beginnings of its rows.
  */
 export interface AdapterSumArgs {
   /** [N, outputs + layers * S * R], floating, contiguous */

@@ -107,8 +107,9 @@ export class PromptReader {
   }
 
   /**
-   * Encodes a text with special tokens. Rejects with DS_DATA, with DS_LIMIT if it takes too much
-   * time or memory, with 400 if it is too long, and with the reason of the client's signal.
+   * Encodes a text with special tokens. Rejects with DS_DATA for a text that cannot be encoded,
+   * with DS_LIMIT if encoding takes too much time or memory, and with status 400 for a long text.
+   * If the client leaves, it rejects with the reason of the client's signal.
    */
   async encode(text: string, asker: QueueClient, field = 'prompt'): Promise<number[]> {
     this.requireLength(field, text.length);

@@ -17,9 +17,9 @@ const WIDTH = 80;
 export type NestedNumbers = number | NestedNumbers[];
 
 /**
- * Returns "Tensor([2, 2] f32, cpu)" and the values: floating ones to 4 digits, in columns, with
- * "..." for the middle of more than 1000 elements. Reads the device. A tensor without values gives
- * the reason instead. Source: NumPy's and PyTorch's printing.
+ * Returns the heading "Tensor([2, 2] f32, cpu)" and the values in columns, with 4 digits. Of more
+ * than 1000 elements, "..." replaces the middle. Reads the values from the device. For a tensor
+ * without values, returns the reason instead. Source: NumPy's and PyTorch's printing.
  */
 function formatTensor(x: Tensor): string {
   const head = formatHead(x);

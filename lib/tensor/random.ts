@@ -24,7 +24,7 @@ export interface SampleShare {
   ranks: number;
 }
 
-/** Maps the elements of a part to those of the complete tensor, in the kernels' format. */
+/** Where the elements of a part lie in the complete tensor. The kernels read this format. */
 export interface ElementPart {
   /** Index of the part's first element in the complete tensor. */
   first: number;

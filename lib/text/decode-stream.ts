@@ -61,8 +61,8 @@ export class DecodeStream {
     const end = isStuck ? text.length : text.length - unfinishedLength(text);
     const fresh = text.slice(this.returned, Math.max(end, this.returned));
     this.returned = Math.max(end, this.returned);
-    // Tokens whose text was returned stay as context, because decoders may treat the start of a
-    // text differently.
+    // The last tokens stay as context, although their text was returned: a decoder may treat the
+    // start of a text differently.
     if (end === text.length && fresh !== '') {
       this.window = more;
       this.returned = this.decode(more).length;

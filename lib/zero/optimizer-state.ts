@@ -1,5 +1,5 @@
-// OptimizerState: divides the partitions of a rank into shares, each with a ShardState and a
-// schedule; and the schedule that updates after the step decision.
+// OptimizerState divides the partitions of a rank into shares. Each share has a ShardState and a
+// schedule. This file also has the schedule that updates after the step decision.
 
 import type { Optimizer, UpdateSettings, UpdateTensors } from '../optim/optimizer.js';
 import { required } from '../runtime/required.js';

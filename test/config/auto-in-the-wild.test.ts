@@ -154,7 +154,9 @@ test.each(files)(
     const { errors } = check(file.keys, DEFAULTS, 2);
     const mismatches = errors.filter(isMismatch);
     expect(mismatches).toHaveLength(file.differ.length > 0 ? 1 : 0);
-    const lines = mismatches[0]?.got.replace(/^(a different value|\d+ different values): /, '').split('; ') ?? [];
+    const lines =
+      mismatches[0]?.got.replace(/^(a different value|\d+ different values): /, '').split('; ') ??
+      [];
     expect(lines.map((line) => line.split(':')[0]).toSorted()).toEqual(file.differ.toSorted());
   },
 );

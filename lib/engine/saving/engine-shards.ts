@@ -238,8 +238,8 @@ export function unitEntriesOf({ parts }: EngineCore): LayoutEntry[] {
 }
 
 /**
- * Returns the whole shape and dtype of every `isSelected` tensor of which this rank holds a part,
- * by name.
+ * Returns the shape and dtype of tensors by name. It lists the tensors that `isSelected` accepts
+ * and that this rank holds in part or in full. The shape is that of the complete tensor.
  */
 export function buildCatalog(
   engine: EngineCore,

@@ -20,8 +20,9 @@ export const maxTiles = (rows: number, adapters: number): number =>
       tilesWithoutAdapter(Math.min(rows, WIDE_ROWS));
 
 /**
- * Returns the tile capacity of a recorded step with `rows` rows: for rows with adapters, a power of
- * two; plus the tiles of the others. Empty tiles cost time.
+ * Returns the number of tiles for which a step with `rows` rows is recorded. Rows with adapters get
+ * a power of two, so that few steps are recorded; other rows get exactly what they need, because
+ * empty tiles cost time.
  */
 export function tileCapacity(slots: readonly number[], rows: number, adapters: number): number {
   const adapterTiles = countTiles(slots);

@@ -13,8 +13,8 @@ export interface StandardSchema {
 }
 
 /**
- * The texts that the model may write: a JSON schema, a Standard Schema that offers one, a regular
- * expression, a list of texts, a grammar, or any JSON object.
+ * Describes the texts that the model may write: by a JSON schema, a Standard Schema with a JSON
+ * schema, a regular expression, a list of texts or a grammar. It can also be any JSON object.
  */
 export type Format =
   | StandardSchema

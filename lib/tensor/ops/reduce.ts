@@ -127,8 +127,8 @@ function sumIntegers(x: Tensor, options: Reduction): Tensor {
 }
 
 /**
- * Returns the dim of the largest stride among dims of at least `parts` elements, because its parts
- * are the most contiguous; else the longest dim.
+ * Returns the dim to divide into `parts`. It has the largest stride of all dims with enough
+ * elements, so that its parts are contiguous. If no dim is long enough, returns the longest one.
  */
 function outermost(x: Tensor, parts: number): number {
   const dims = x.shape.map((_, d) => d);

@@ -6,7 +6,10 @@ import type { ChatMessage } from '../chat-template.js';
 /** Renders messages with the template. Throws DS_DATA if the template refuses them. */
 type Render = (messages: readonly ChatMessage[]) => string;
 
-/** Messages in a form that the template renders, or the index of a message whose calls it drops. */
+/**
+ * `messages`: a form that the template renders. `lost`: no form works, and this is the index of the
+ * message that loses its calls.
+ */
 export type CallHistory = { messages: readonly ChatMessage[] } | { lost: number };
 
 /** Returns a marker of private-use characters, which function names do not contain. */
