@@ -14,12 +14,12 @@ import { absolutePath } from '../runtime/system-error.js';
 import { DataLoader, type WorkerThreadOptions } from './data-loader.js';
 import type { Dataset } from './dataset.js';
 import { writeIndexedLists } from './indexed-lists.js';
-import { risingOrder } from './order.js';
+import { sortByKey } from './order.js';
 
 /**
- * Difficulty of a sample. "seqlen": its tokens. "vocab_rarity": the sum of -log p over its tokens,
- * rounded down; p is a token's share of all tokens of the dataset. Or a function that returns
- * integers of at least 0.
+ * A measure of a sample's difficulty. "seqlen": the number of its tokens. "vocab_rarity": the sum
+ * of -log p over its tokens, rounded down; p is the token's share of all tokens of the dataset. A
+ * function returns integers of at least 0.
  */
 export type DifficultyMetric<Sample> =
   | 'seqlen'
@@ -33,7 +33,7 @@ export interface AnalyzeOptions<Sample, Name extends string = string>
   metrics: Readonly<Record<Name, DifficultyMetric<Sample>>>;
   /** Folder of the files; created if it is missing. */
   folder: string;
-  /** Whether existing files of the metrics are replaced. Default: false. */
+  /** Replaces existing files of the metrics. Default: false. */
   overwrite?: boolean;
 }
 
@@ -57,7 +57,7 @@ const OPTIONS: OptionNames<AnalyzeOptions<unknown>> = {
 
 const OP = 'data.analyze';
 
-/** Samples per read. */
+/** Number of samples per read. */
 const BATCH = 256;
 
 /**
@@ -74,22 +74,22 @@ export async function analyze<Sample, Name extends string>(
   const options = readOptions(OP, given, OPTIONS);
   const folder = absolutePath(requireType(`${OP} folder`, options.folder, 'string'));
   const overwrites = requireType(`${OP} overwrite`, options.overwrite ?? false, 'boolean');
-  const metrics = metricsOf<Sample>(options.metrics);
+  const metrics = readMetrics<Sample>(options.metrics);
   if (!overwrites) for (const [name] of metrics) requireUnused(join(folder, name), name);
-  const undo = makeFolders(metrics.map(([name]) => join(folder, name)));
-  const values = await measure(dataset, metrics, options).catch((error) => {
+  const undo = createFolders(metrics.map(([name]) => join(folder, name)));
+  const values = await measureSamples(dataset, metrics, options).catch((error) => {
     undo();
     throw error;
   });
-  const written: [string, AnalyzedMetric][] = [];
+  const results: [string, AnalyzedMetric][] = [];
   for (const [m, [name]] of metrics.entries()) {
-    written.push([name, await writeMetric(join(folder, name), name, required(values[m]))]);
+    results.push([name, await writeMetric(join(folder, name), name, required(values[m]))]);
   }
-  return Object.fromEntries(written) as Record<Name, AnalyzedMetric>;
+  return Object.fromEntries(results) as Record<Name, AnalyzedMetric>;
 }
 
-/** The values of each metric, by sample. */
-async function measure<Sample>(
+/** Returns the values of each metric, indexed by sample. */
+async function measureSamples<Sample>(
   dataset: Dataset<Sample>,
   metrics: readonly [string, SampleMetric][],
   { numWorkers, workerThread }: AnalyzeOptions<Sample>,
@@ -100,13 +100,14 @@ async function measure<Sample>(
   const values = metrics.map(() => new Float64Array(dataset.length));
   try {
     const surveyed = metrics.filter(([, { survey }]) => survey);
-    const each = (visit: (sample: Sample, index: number) => void) => eachSample(loader, visit);
+    const visitAll = (visit: (sample: Sample, index: number) => void) =>
+      visitSamples(loader, visit);
     if (surveyed.length > 0) {
-      await each((sample, index) => {
+      await visitAll((sample, index) => {
         for (const [, metric] of surveyed) metric.survey?.(sample, index);
       });
     }
-    await each((sample, index) => {
+    await visitAll((sample, index) => {
       for (const [m, [name, metric]] of metrics.entries()) {
         const value = requireWhole(name, index, metric.value(sample, index));
         (values[m] as Float64Array)[index] = value;
@@ -118,7 +119,7 @@ async function measure<Sample>(
   return values;
 }
 
-async function eachSample<Sample>(
+async function visitSamples<Sample>(
   loader: DataLoader<Sample, Sample[]>,
   visit: (sample: Sample, index: number) => void,
 ): Promise<void> {
@@ -131,11 +132,11 @@ function requireUnused(folder: string, name: string): void {
   const files = ['index_to_sample', 'index_to_metric'].flatMap((what) =>
     ['.bin', '.idx'].map((end) => join(folder, `${name}_${what}${end}`)),
   );
-  const found = files.find((file) => existsSync(file));
-  if (found === undefined) return;
+  const existing = files.find((file) => existsSync(file));
+  if (existing === undefined) return;
   throw new DsError({
     code: 'DS_IO',
-    op: `${OP} ${found}`,
+    op: `${OP} ${existing}`,
     expected: 'no file of this name',
     got: 'an existing file',
     hint: 'Use the existing index, choose another folder, or pass { overwrite: true }.',
@@ -146,13 +147,13 @@ function requireUnused(folder: string, name: string): void {
  * Creates folders; the returned function removes the created ones. On failure it removes them and
  * throws DS_IO.
  */
-function makeFolders(folders: readonly string[]): () => void {
-  const made: string[] = [];
+function createFolders(folders: readonly string[]): () => void {
+  const created: string[] = [];
   const undo = (): void => {
-    for (const folder of made) removeEmpty(folder);
+    for (const folder of created) removeEmptyFolder(folder);
   };
   for (const folder of folders) {
-    if (!existsSync(folder)) made.push(folder);
+    if (!existsSync(folder)) created.push(folder);
     const purpose = { op: folder, expected: 'a folder to write the metric to' };
     try {
       onDisk(purpose, () => makeFolderNow(folder));
@@ -165,7 +166,7 @@ function makeFolders(folders: readonly string[]): () => void {
 }
 
 /** Removes an empty folder; keeps other folders and ignores a missing one. */
-function removeEmpty(folder: string): void {
+function removeEmptyFolder(folder: string): void {
   try {
     rmdirSync(folder);
   } catch {
@@ -173,13 +174,13 @@ function removeEmpty(folder: string): void {
   }
 }
 
-/** Groups samples by value: in order of value, then of sample. */
+/** Writes the files of a metric: samples grouped by value, in order of value and then of sample. */
 async function writeMetric(
   folder: string,
   name: string,
   values: Float64Array,
 ): Promise<AnalyzedMetric> {
-  const order = risingOrder(values);
+  const order = sortByKey(values);
   const rising = Float64Array.from(order, (sample) => required(values[sample]));
   const starts = rising.reduce<number[]>((list, value, at) => {
     if (at === 0 || value !== rising[at - 1]) list.push(at);
@@ -199,11 +200,11 @@ async function writeMetric(
   return { indexToSamplePath, indexToMetricPath, percentiles };
 }
 
-function metricsOf<Sample>(given: unknown): [string, SampleMetric][] {
-  const metrics = Object.entries(isObject(given) ? given : {});
+function readMetrics<Sample>(option: unknown): [string, SampleMetric][] {
+  const metrics = Object.entries(isObject(option) ? option : {});
   if (metrics.length === 0) {
     const expected = 'an object of one metric or more, by name';
-    throw refusedError('metrics', expected, given, 'Pass for example { seqlen: "seqlen" }.');
+    throw refusedError('metrics', expected, option, 'Pass for example { seqlen: "seqlen" }.');
   }
   return metrics.map(([name, metric]) => {
     if (!/^[\w-]+$/.test(name)) {
@@ -217,8 +218,8 @@ function metricsOf<Sample>(given: unknown): [string, SampleMetric][] {
     if (metric === 'seqlen') return [name, seqlen];
     if (metric === 'vocab_rarity') return [name, new VocabularyRarity()];
     if (typeof metric === 'function') {
-      const own = metric as (sample: Sample, index: number) => number;
-      return [name, { value: (sample, index) => own(sample as Sample, index) }];
+      const userMetric = metric as (sample: Sample, index: number) => number;
+      return [name, { value: (sample, index) => userMetric(sample as Sample, index) }];
     }
     const expected = '"seqlen", "vocab_rarity" or a function (sample, index) => number';
     throw refusedError(`metrics.${name}`, expected, metric, '');
@@ -237,8 +238,7 @@ function refusedError(option: string, expected: string, value: unknown, hint: st
   return new DsError({ code: 'DS_ARGUMENT', op: `${OP} ${option}`, expected, got, hint });
 }
 
-// Metrics of samples of tokens: how long they are, and how rare their words.
-// Source: DeepSpeed Data Efficiency (Li et al. 2022), with the numbers of its analyze_data.py.
+// Metrics of samples of tokens: their length, and the rarity of their tokens.
 
 /** Computes the metric of a sample. Some metrics read all samples first, in a first pass. */
 interface SampleMetric {
@@ -247,23 +247,24 @@ interface SampleMetric {
   value(sample: unknown, index: number): unknown;
 }
 
-/** Tokens of the sample. */
+/** Returns the number of tokens of a sample. */
 const seqlen: SampleMetric = {
-  value: (sample, index) => tokensOf(sample, index).length,
+  value: (sample, index) => readTokens(sample, index).length,
 };
 
-/** Token numbers are below it, which bounds the counts. */
+/** Token numbers are below this limit, which bounds the size of the counts. */
 const MAX_TOKENS = 2 ** 27;
 
 /**
- * The sum of -log p over the tokens of the sample, p being a token's share of all, rounded down.
+ * Returns the sum of -log p over the tokens of a sample, rounded down; p is the token's share of
+ * all tokens.
  */
 class VocabularyRarity implements SampleMetric {
   private counts = new Float64Array(2 ** 16);
   private total = 0;
 
   survey(sample: unknown, index: number): void {
-    const tokens = tokensOf(sample, index);
+    const tokens = readTokens(sample, index);
     for (let i = 0; i < tokens.length; ++i) {
       const token = required(tokens[i]);
       if (token >= this.counts.length) this.grow(token);
@@ -273,7 +274,7 @@ class VocabularyRarity implements SampleMetric {
   }
 
   value(sample: unknown, index: number): number {
-    const tokens = tokensOf(sample, index);
+    const tokens = readTokens(sample, index);
     let sum = 0;
     for (let i = 0; i < tokens.length; ++i) {
       sum -= Math.log(required(this.counts[required(tokens[i])]) / this.total);
@@ -291,12 +292,16 @@ class VocabularyRarity implements SampleMetric {
 /** Names of the fields with a sample's tokens. */
 const FIELDS = ['tokens', 'ids', 'input_ids'];
 
-/** Throws DS_DATA for a sample without tokens. */
-function tokensOf(sample: unknown, index: number): ArrayLike<number> {
+/**
+ * Returns the tokens of a sample that its attention mask includes. Throws DS_DATA for a sample
+ * without tokens.
+ */
+function readTokens(sample: unknown, index: number): ArrayLike<number> {
   const fields = (sample ?? {}) as Record<string, unknown>;
-  const own = isList(sample) ? sample : FIELDS.map((name) => fields[name]).find(isList);
+  const allTokens = isList(sample) ? sample : FIELDS.map((name) => fields[name]).find(isList);
   const mask = fields.attention_mask;
-  const tokens = own && isList(mask) ? Array.from(own).filter((_, i) => mask[i]) : own;
+  const tokens =
+    allTokens && isList(mask) ? Array.from(allTokens).filter((_, i) => mask[i]) : allTokens;
   if (!tokens) {
     const expected = `tokens: a typed array, alone or as ${FIELDS.join(', ')}`;
     const hint = 'Give a function (sample, index) => number in place of the name of the metric.';

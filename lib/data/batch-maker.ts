@@ -5,14 +5,14 @@ import type { Device } from '../runtime/device.js';
 import { finalizers } from '../runtime/finalizers.js';
 import { required } from '../runtime/required.js';
 import { collateWith, uploadBatch } from './collate.js';
-import { type Dataset, onlyLater } from './dataset.js';
-import { type Uploader, uploaderFor } from './upload.js';
+import { asynchronousError, type Dataset } from './dataset.js';
+import { createUploader, type Uploader } from './upload.js';
 import { type PoolOptions, WorkerPool } from './worker-pool.js';
 import type { Reply, Work } from './worker-protocol.js';
 
-/** Work of each batch of a pass: sample numbers, or a round of a stream. */
+/** The batches of a pass: sample numbers, or rounds of a stream. */
 export interface PassPlan<Work> {
-  /** Infinity for a stream without a length. */
+  /** Number of batches; Infinity for a stream without a length. */
   readonly batches: number;
   work(batch: number): Work;
 }
@@ -24,7 +24,7 @@ export interface PassPlan<Work> {
 export interface BatchMaker<Work, Batch> {
   /** Starts a pass and abandons the current one. */
   begin(plan: PassPlan<Work>): void;
-  /** The next batch of the pass. Throws DS_DATA, and errors of the dataset. */
+  /** Returns the next batch of the pass. Throws DS_DATA, and errors of the dataset. */
   next(): Batch;
   nextAsync(): Promise<Batch>;
   /** Ends the pass at any position. */
@@ -36,7 +36,7 @@ export interface BatchMaker<Work, Batch> {
 /** Options of a batch maker. */
 export interface MakerOptions<Sample, Batch> {
   device: Device;
-  /** Null for the default, which stacks. */
+  /** Null for the default, which stacks samples. */
   collate: ((samples: Sample[], device: Device) => Batch) | null;
 }
 
@@ -45,7 +45,7 @@ export class SampleCombiner<Sample, Batch> {
   private readonly uploader: Uploader;
 
   constructor(private readonly options: MakerOptions<Sample, Batch>) {
-    this.uploader = uploaderFor(options.device);
+    this.uploader = createUploader(options.device);
   }
 
   combine(samples: Sample[]): Batch {
@@ -54,11 +54,12 @@ export class SampleCombiner<Sample, Batch> {
     return collateWith(samples, this.uploader, device) as Batch;
   }
 
-  /** combine() of samples that are there. Throws DS_DATA for promises. */
+  /** Combines samples that are already available. Throws DS_DATA for promises. */
   combineNow(samples: (Sample | Promise<Sample>)[]): Batch {
-    if (!samples.some(types.isPromise)) return atOnce(this.combine(samples as Sample[]));
+    if (!samples.some(types.isPromise))
+      return requireSynchronous(this.combine(samples as Sample[]));
     for (const sample of samples) if (types.isPromise(sample)) sample.catch(() => {});
-    throw onlyLater('a dataset of promises');
+    throw asynchronousError('a dataset of promises');
   }
 
   dispose(): void {
@@ -67,17 +68,17 @@ export class SampleCombiner<Sample, Batch> {
 }
 
 /** Returns a batch. Throws DS_DATA for a promise. */
-function atOnce<Batch>(batch: Batch): Batch {
+function requireSynchronous<Batch>(batch: Batch): Batch {
   if (!types.isPromise(batch)) return batch;
   batch.catch(() => {});
-  throw onlyLater('a collate function that takes time');
+  throw asynchronousError('a collate function that takes time');
 }
 
 /** Gets the samples on the calling thread. */
 export class InProcessMaker<Sample, Batch> implements BatchMaker<Uint32Array, Batch> {
   private readonly combiner: SampleCombiner<Sample, Batch>;
   private plan: PassPlan<Uint32Array> | null = null;
-  private at = 0;
+  private nextBatch = 0;
 
   constructor(
     private readonly dataset: Dataset<Sample>,
@@ -88,15 +89,15 @@ export class InProcessMaker<Sample, Batch> implements BatchMaker<Uint32Array, Ba
 
   begin(plan: PassPlan<Uint32Array>): void {
     this.plan = plan;
-    this.at = 0;
+    this.nextBatch = 0;
   }
 
   next(): Batch {
-    return this.whole() ?? this.combiner.combineNow(this.fetch());
+    return this.combineByDataset() ?? this.combiner.combineNow(this.fetchSamples());
   }
 
   async nextAsync(): Promise<Batch> {
-    return this.whole() ?? this.combiner.combine(await Promise.all(this.fetch()));
+    return this.combineByDataset() ?? this.combiner.combine(await Promise.all(this.fetchSamples()));
   }
 
   end(): void {}
@@ -105,31 +106,34 @@ export class InProcessMaker<Sample, Batch> implements BatchMaker<Uint32Array, Ba
     this.combiner.dispose();
   }
 
-  /** The next batch by the dataset's batch(), if it has one and no collate function is given. */
-  private whole(): Batch | null {
+  /**
+   * Returns the next batch by the dataset's batch(); null without that method or with a collate
+   * function.
+   */
+  private combineByDataset(): Batch | null {
     const { collate, device } = this.options;
     if (collate || !this.dataset.batch) return null;
-    return this.dataset.batch(this.indices(), device) as Batch;
+    return this.dataset.batch(this.nextIndices(), device) as Batch;
   }
 
-  private fetch(): (Sample | Promise<Sample>)[] {
-    return Array.from(this.indices(), (index) => this.dataset.get(index));
+  private fetchSamples(): (Sample | Promise<Sample>)[] {
+    return Array.from(this.nextIndices(), (index) => this.dataset.get(index));
   }
 
-  private indices(): Uint32Array {
-    return required(this.plan).work(this.at++);
+  private nextIndices(): Uint32Array {
+    return required(this.plan).work(this.nextBatch++);
   }
 }
 
 export interface WorkerOptions extends PoolOptions {
-  /** Batches that each worker makes ahead. */
+  /** Number of batches that each worker makes ahead. */
   prefetch: number;
   /** Whether the threads outlive a pass. */
   persistent: boolean;
 }
 
-/** Ends the threads of a loader that was garbage-collected. */
-const abandoned = finalizers<WorkerPool>((pool) => void pool.close());
+/** Ends the threads of a garbage-collected loader. */
+const poolFinalizers = finalizers<WorkerPool>((pool) => void pool.close());
 
 /** Gets the samples on worker threads, which also stack them unless a collate function is given. */
 export class WorkerMaker<W extends Work, Sample, Batch> implements BatchMaker<W, Batch> {
@@ -137,34 +141,34 @@ export class WorkerMaker<W extends Work, Sample, Batch> implements BatchMaker<W,
   private pool: WorkerPool | null = null;
   private closing: Promise<unknown> = Promise.resolve();
   private plan: PassPlan<W> | null = null;
-  private ordered = 0;
+  private requested = 0;
 
   constructor(
     private readonly options: MakerOptions<Sample, Batch>,
     private readonly workers: WorkerOptions,
   ) {
-    this.uploader = uploaderFor(options.device);
+    this.uploader = createUploader(options.device);
   }
 
   begin(plan: PassPlan<W>): void {
     if (!this.pool) {
       this.pool = new WorkerPool(this.workers);
-      abandoned.register(this, this.pool, this.pool);
+      poolFinalizers.register(this, this.pool, this.pool);
     }
     this.pool.discard();
     this.plan = plan;
-    this.ordered = 0;
-    this.orderAhead();
+    this.requested = 0;
+    this.requestAhead();
   }
 
   next(): Batch {
-    return atOnce(this.finish(this.guard(() => required(this.pool).take())));
+    return requireSynchronous(this.finishBatch(this.stopOnError(() => required(this.pool).take())));
   }
 
   async nextAsync(): Promise<Batch> {
     const pool = required(this.pool);
     try {
-      return this.finish(await pool.takeAsync());
+      return this.finishBatch(await pool.takeAsync());
     } catch (error) {
       this.stop();
       throw error;
@@ -182,7 +186,7 @@ export class WorkerMaker<W extends Work, Sample, Batch> implements BatchMaker<W,
     await this.closing;
   }
 
-  private guard<T>(body: () => T): T {
+  private stopOnError<T>(body: () => T): T {
     try {
       return body();
     } catch (error) {
@@ -193,23 +197,23 @@ export class WorkerMaker<W extends Work, Sample, Batch> implements BatchMaker<W,
 
   private stop(): void {
     if (!this.pool) return;
-    abandoned.unregister(this.pool);
+    poolFinalizers.unregister(this.pool);
     this.closing = this.pool.close();
     this.pool = null;
   }
 
-  private orderAhead(): void {
+  private requestAhead(): void {
     const pool = required(this.pool);
     const plan = required(this.plan);
     const limit = this.workers.prefetch * this.workers.workers;
-    while (this.ordered < plan.batches && pool.pending < limit) {
-      pool.request(plan.work(this.ordered++), this.options.collate !== null);
+    while (this.requested < plan.batches && pool.pending < limit) {
+      pool.request(plan.work(this.requested++), this.options.collate !== null);
     }
   }
 
-  private finish(reply: Reply): Batch {
+  private finishBatch(reply: Reply): Batch {
     if ('isEnd' in reply) return null as Batch;
-    this.orderAhead();
+    this.requestAhead();
     if ('batch' in reply) return uploadBatch(reply.batch, this.uploader) as Batch;
     const { samples } = reply as { samples: unknown[] };
     return this.options.collate?.(samples as Sample[], this.options.device) as Batch;

@@ -4,10 +4,16 @@ import type { TypedArray } from '../runtime/dtype.js';
 import { valueError } from '../runtime/input-errors.js';
 import { noGrad, scope, stack, Tensor } from '../tensor/index.js';
 import { type HostArray, type HostBatch, stackColumn } from './host-array.js';
-import { assemble, type Column, columnsOf, isNumeric, requireAll } from './structure.js';
+import {
+  assembleStructure,
+  type Column,
+  isNumeric,
+  requireAll,
+  splitIntoColumns,
+} from './structure.js';
 import { DirectUpload, type Uploader } from './upload.js';
 
-/** Samples of one structure, with a tensor of shape [B, ...] in the place of every leaf. */
+/** A batch of samples of one structure: every leaf is a tensor of shape [B, ...]. */
 export type Batched<Sample> = unknown extends Sample
   ? unknown
   : Sample extends number | TypedArray | Tensor
@@ -29,13 +35,16 @@ export function collate<Sample>(
   return collateWith(samples, new DirectUpload(target), target) as Batched<Sample>;
 }
 
-/** collate() through an uploader of `device`. */
+/** Stacks samples as collate() does, through an uploader of `device`. */
 export function collateWith(
   samples: readonly unknown[],
   uploader: Uploader,
   device: Device,
 ): unknown {
-  const { structure, columns } = columnsOf(samples, (x) => isNumeric(x) || x instanceof Tensor);
+  const { structure, columns } = splitIntoColumns(
+    samples,
+    (x) => isNumeric(x) || x instanceof Tensor,
+  );
   const arrays: HostArray[] = [];
   const leaves: (Tensor | null)[] = columns.map((column) => {
     if (column.items[0] instanceof Tensor) return stackTensors(column, device);
@@ -44,12 +53,12 @@ export function collateWith(
   });
   const uploaded = uploader.upload(arrays).values();
   const tensors = leaves.map((leaf) => leaf ?? uploaded.next().value);
-  return assemble(structure, tensors);
+  return assembleStructure(structure, tensors);
 }
 
-/** The tensors of a batch that was stacked on the host. */
+/** Uploads a batch that was stacked on the host, and returns its tensors in its structure. */
 export function uploadBatch({ structure, arrays }: HostBatch, uploader: Uploader): unknown {
-  return assemble(structure, uploader.upload(arrays));
+  return assembleStructure(structure, uploader.upload(arrays));
 }
 
 function stackTensors(column: Column, device: Device): Tensor {

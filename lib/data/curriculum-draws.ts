@@ -5,33 +5,34 @@ import type { DsError } from '../errors.js';
 import { dataError } from '../runtime/input-errors.js';
 import { required } from '../runtime/required.js';
 import type { DifficultyPath } from './curriculum-schedule.js';
-import { naturalOrder, risingOrder, shuffledOrder } from './order.js';
+import { naturalOrder, shuffledOrder, sortByKey } from './order.js';
 import { PhiloxStream } from './philox.js';
 
 /** Accepts samples with a key of at most the bound of the step's difficulty. */
+/** Limits the samples of a step by one metric. */
 export interface Gate {
-  /** The metric. */
+  /** Name of the metric. */
   readonly name: string;
   readonly path: DifficultyPath;
-  /** A key for each sample. */
+  /** One key per sample. A sample is accepted if its key is at most the bound of the difficulty. */
   readonly keys: Float64Array;
   bound(difficulty: number): number;
-  /** The least difficulty that lets a sample in, for errors. */
+  /** Returns the least difficulty that accepts a sample, for errors. */
   easiest(): number;
 }
 
-/** Options of draws. */
+/** Options of CurriculumDraws. */
 interface DrawsOptions {
-  /** Samples of the dataset. */
+  /** Number of samples in the dataset. */
   length: number;
-  /** A sample must be accepted by all gates. */
+  /** Every gate must accept a sample. */
   gates: readonly Gate[];
-  /** Samples of a step. */
+  /** Number of samples per step. */
   batchSize: number;
   seed: number;
 }
 
-/** Passes over a cluster, and clusters, that have streams of their own. */
+/** Maximum number of passes over a cluster, and of clusters, with separate random streams. */
 const MAX_STREAMS = 2 ** 26;
 
 /**
@@ -44,8 +45,8 @@ export class CurriculumDraws {
   /** All samples, the easiest by the first gate first. */
   private readonly order: Uint32Array;
   /** Number of samples in `order` that the first gate accepts. */
-  private reached = 0;
-  /** Available samples that another gate refuses. */
+  private accepted = 0;
+  /** Samples that the first gate accepts and another gate rejects. */
   private waiting = new Uint32Array(0);
   private readonly clusters: Cluster[] = [];
   /** Prefix sums of cluster sizes. */
@@ -54,10 +55,10 @@ export class CurriculumDraws {
 
   constructor(private readonly options: DrawsOptions) {
     const [first] = options.gates;
-    this.order = first ? risingOrder(first.keys) : naturalOrder(options.length);
+    this.order = first ? sortByKey(first.keys) : naturalOrder(options.length);
   }
 
-  /** The last step that was drawn. */
+  /** Number of steps drawn so far. */
   get step(): number {
     return this.current;
   }
@@ -65,8 +66,8 @@ export class CurriculumDraws {
   /** Skips `steps` steps. Throws DS_DATA if a step has no sample to draw. */
   skip(steps: number): void {
     for (let i = 0; i < steps; ++i) {
-      this.countSamples(this.begin(), (cluster, from, end) => {
-        cluster.served += end - from;
+      this.countSamples(this.beginStep(), (cluster, from, end) => {
+        cluster.drawCount += end - from;
       });
     }
   }
@@ -77,57 +78,57 @@ export class CurriculumDraws {
     const out = new Uint32Array(steps * batchSize);
     for (let i = 0; i < steps; ++i) {
       const batch = out.subarray(i * batchSize, (i + 1) * batchSize);
-      const random = this.begin();
+      const random = this.beginStep();
       this.countSamples(random, (cluster, from, end) => cluster.take(batch, from, end));
       shuffle(batch, random);
     }
     return out;
   }
 
-  /** Goes to the next step, and lets samples in. */
-  private begin(): PhiloxStream {
+  /** Goes to the next step and adds the samples that it accepts. */
+  private beginStep(): PhiloxStream {
     this.current++;
-    this.grow();
+    this.addCluster();
     if (this.clusters.length === 0) throw this.noSampleError();
     return new PhiloxStream(this.options.seed, 2 * this.current);
   }
 
-  private grow(): void {
+  private addCluster(): void {
     const { gates, seed } = this.options;
     const bounds = gates.map(({ path, bound }) => bound(path.at(this.current)));
     if (this.bounds && bounds.every((bound, i) => bound === this.bounds?.[i])) return;
     this.bounds = bounds;
-    const entered = this.newSamples(bounds);
+    const entered = this.takeNewSamples(bounds);
     if (entered.length === 0) return;
     this.sums.push((this.sums.at(-1) ?? 0) + entered.length);
     this.clusters.push(new Cluster(entered, seed, this.clusters.length));
   }
 
-  /** Samples that come within reach under `bounds`, by their number. */
-  private newSamples(bounds: readonly number[]): Uint32Array {
+  /** Returns the samples that become acceptable under `bounds`, in ascending order. */
+  private takeNewSamples(bounds: readonly number[]): Uint32Array {
     const [first, ...others] = this.options.gates;
-    const { order, reached } = this;
+    const { order, accepted } = this;
     if (first) {
       const bound = required(bounds[0]);
-      while (this.reached < order.length && keyAt(first, order, this.reached) <= bound) {
-        this.reached++;
+      while (this.accepted < order.length && keyAt(first, order, this.accepted) <= bound) {
+        this.accepted++;
       }
-    } else this.reached = order.length;
-    const fresh = order.subarray(reached, this.reached);
+    } else this.accepted = order.length;
+    const fresh = order.subarray(accepted, this.accepted);
     if (others.length === 0) return sortAscending(fresh, order.length);
-    const isIn = (sample: number): boolean =>
+    const isAccepted = (sample: number): boolean =>
       others.every(({ keys }, g) => required(keys[sample]) <= required(bounds[g + 1]));
-    const asked = new Uint32Array(this.waiting.length + fresh.length);
-    asked.set(this.waiting);
-    asked.set(fresh, this.waiting.length);
-    this.waiting = asked.filter((sample) => !isIn(sample));
-    return sortAscending(asked.filter(isIn), order.length);
+    const candidates = new Uint32Array(this.waiting.length + fresh.length);
+    candidates.set(this.waiting);
+    candidates.set(fresh, this.waiting.length);
+    this.waiting = candidates.filter((sample) => !isAccepted(sample));
+    return sortAscending(candidates.filter(isAccepted), order.length);
   }
 
   /**
-   * Number of samples per cluster in a step, proportional to its size, rounded up or down at
-   * random, so that the counts sum to a batch. It uses one random number per step, DeepSpeed one
-   * per sample. So skipped steps are cheap, and counts are even.
+   * Computes the number of samples per cluster in a step. It is proportional to the size of the
+   * cluster and rounded up or down at random, so that the counts sum to a batch. This takes one
+   * random number per step (DeepSpeed: one per sample), so skipped steps are cheap.
    */
   private countSamples(
     random: PhiloxStream,
@@ -149,17 +150,20 @@ export class CurriculumDraws {
   private noSampleError(): DsError {
     const { gates, length } = this.options;
     const gateTexts = gates.map(({ name, path }) => `"${name}" ${path.at(this.current)}`);
-    const begins = gates.map((gate) => `"${gate.name}" ${gate.easiest()}`);
+    const easiestTexts = gates.map((gate) => `"${gate.name}" ${gate.easiest()}`);
     return dataError(
       `CurriculumSampler, step ${this.current}`,
       `samples within the difficulties ${gateTexts.join(', ')}`,
-      `none of ${length}; the easiest samples have ${begins.join(', ')}`,
+      `none of ${length}; the easiest samples have ${easiestTexts.join(', ')}`,
       'Raise the min_difficulty of these metrics.',
     );
   }
 }
 
-/** Different numbers below `limit`, the least first: marked where they are many, not compared. */
+/**
+ * Sorts different numbers below `limit` in ascending order: by a table of marks if there are many
+ * of them, otherwise by comparison.
+ */
 function sortAscending(numbers: Uint32Array, limit: number): Uint32Array {
   const sorted = numbers.slice();
   if (numbers.length * 16 < limit) return sorted.sort();
@@ -174,10 +178,10 @@ function sortAscending(numbers: Uint32Array, limit: number): Uint32Array {
 const keyAt = ({ keys }: Gate, order: Uint32Array, at: number): number =>
   required(keys[required(order[at])]);
 
-/** Samples that came within reach together. */
+/** Samples that became available at the same step. */
 class Cluster {
-  /** Draws so far. */
-  served = 0;
+  /** Number of draws so far. */
+  drawCount = 0;
   /** Number of draws at the end of the pass of `order`; 0 before the first pass. */
   private passEnd = 0;
   private order: Uint32Array;
@@ -190,17 +194,17 @@ class Cluster {
     this.order = samples;
   }
 
-  /** Fills these places of `out` with the next samples. */
+  /** Fills `out[from, end)` with the next samples. */
   take(out: Uint32Array, from: number, end: number): void {
     const { length } = this.samples;
     for (let at = from; at < end; ++at) {
-      if (this.served >= this.passEnd) this.goTo(Math.floor(this.served / length));
-      out[at] = required(this.order[length - (this.passEnd - this.served)]);
-      this.served++;
+      if (this.drawCount >= this.passEnd) this.beginPass(Math.floor(this.drawCount / length));
+      out[at] = required(this.order[length - (this.passEnd - this.drawCount)]);
+      this.drawCount++;
     }
   }
 
-  private goTo(pass: number): void {
+  private beginPass(pass: number): void {
     this.passEnd = (pass + 1) * this.samples.length;
     const stream = 2 * (this.number * MAX_STREAMS + (pass % MAX_STREAMS)) + 1;
     const positions = shuffledOrder(this.samples.length, this.seed, stream);
@@ -213,8 +217,8 @@ class Cluster {
 function shuffle(batch: Uint32Array, random: PhiloxStream): void {
   for (let last = batch.length - 1; last > 0; --last) {
     const other = random.below(last + 1);
-    const kept = required(batch[last]);
+    const swapped = required(batch[last]);
     batch[last] = required(batch[other]);
-    batch[other] = kept;
+    batch[other] = swapped;
   }
 }

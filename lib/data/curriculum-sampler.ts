@@ -12,12 +12,12 @@ import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
 import { CurriculumDraws, type Gate } from './curriculum-draws.js';
 import { type CurriculumSchedule, DifficultyPath } from './curriculum-schedule.js';
-import { filePositions, positionsOf, requireValues, valuesInFiles } from './metric-index.js';
-import { dealt, samplesPerRank } from './order.js';
+import { rankValues, readPositions, readValues, requireValues } from './metric-index.js';
+import { samplesPerRank, takeShare } from './order.js';
 import { requireState } from './require-state.js';
 import { requireRank, Sampler } from './sampler.js';
 
-/** How difficult samples are by one metric, and how difficult they may be at each step. */
+/** A metric of difficulty, and its limit at each step. */
 export interface CurriculumMetric {
   /** The difficulty of a step, from step 1 on; it never falls. */
   schedule: CurriculumSchedule;
@@ -43,9 +43,9 @@ export interface CurriculumMetric {
 
 /** Options of a CurriculumSampler, with this rank's index among the data ranks. */
 export interface CurriculumSamplerOptions {
-  /** At least one metric, by name. A sample must be easy enough for every metric. */
+  /** Metrics by name, at least one. A sample must be easy enough for every metric. */
   metrics: Readonly<Record<string, CurriculumMetric>>;
-  /** Samples of a step: of all ranks and micro-batches together. */
+  /** Number of samples per step: of all ranks and micro-batches together. */
   batchSize: number;
   /** Maximum number of epochs: each draws as many samples as the dataset has. Default 1000. */
   epochs?: number;
@@ -92,19 +92,22 @@ export class CurriculumSampler extends Sampler {
   override readonly worldSize: number;
   /** False: batches are always whole. */
   readonly dropLast = false;
-  /** Samples of a step, of all ranks together. */
+  /** Number of samples per step, of all ranks together. */
   readonly batchSize: number;
   private readonly samples: number;
   private readonly epochs: number;
-  private readonly metrics: ReadonlyMap<string, Metric>;
+  private readonly metrics: ReadonlyMap<string, SamplerMetric>;
   private seed: number;
-  /** The last step that it has drawn ends an epoch. */
+  /**
+   * Draws of the current epoch; null before the first draw and after a change of schedule or
+   * position.
+   */
   private draws: CurriculumDraws | null = null;
-  private drawn: { epoch: number; order: Uint32Array } | null = null;
+  private epochOrder: { epoch: number; order: Uint32Array } | null = null;
 
   /**
-   * `samples`: the samples of the whole dataset. Throws DS_ARGUMENT for wrong options. Throws
-   * DS_DATA if a file cannot be read, is damaged, or has another number of samples.
+   * `samples`: the number of samples in the whole dataset. Throws DS_ARGUMENT for wrong options.
+   * Throws DS_DATA if a file cannot be read, is damaged, or has another number of samples.
    */
   constructor(samples: number, given: CurriculumSamplerOptions) {
     super();
@@ -126,18 +129,22 @@ export class CurriculumSampler extends Sampler {
         'It counts the samples of all ranks.',
       );
     }
-    this.metrics = metricsOf(metrics, samples);
+    this.metrics = readMetrics(metrics, samples);
   }
 
   get length(): number {
     return samplesPerRank(this.stepsPerEpoch * this.batchSize, this);
   }
 
-  /** Empty after the last epoch. Throws DS_DATA if a step has no sample within its difficulty. */
+  /**
+   * Returns this rank's samples; empty after the last epoch. Throws DS_DATA if a step has no sample
+   * within its difficulty.
+   */
   order(served: number): Uint32Array {
     if (this.epoch >= this.epochs) return new Uint32Array(0);
-    if (this.drawn?.epoch !== this.epoch) this.drawn = { epoch: this.epoch, order: this.draw() };
-    return dealt(this.drawn.order, served, this);
+    if (this.epochOrder?.epoch !== this.epoch)
+      this.epochOrder = { epoch: this.epoch, order: this.drawEpoch() };
+    return takeShare(this.epochOrder.order, served, this);
   }
 
   /** Returns the maximum difficulty of a step by metric; the first step is 1. */
@@ -155,20 +162,23 @@ export class CurriculumSampler extends Sampler {
     const op = `${OP}.setSchedules`;
     for (const [name, schedule] of Object.entries(schedules)) {
       const metric = this.metrics.get(name);
-      if (!metric) throw valueError(op, `one of the metrics ${namesOf(this.metrics)}`, name);
+      if (!metric) throw valueError(op, `one of the metrics ${formatNames(this.metrics)}`, name);
       metric.setSchedule(requireType(`${op} ${name}`, schedule, 'function') as CurriculumSchedule);
     }
-    this.forget();
+    this.clearDraws();
   }
 
   /**
-   * @internal Digests by metric, for the comparison of ranks; null if all samples are used.
+   * @internal Returns digests by metric, to compare between ranks; null if all samples are used.
    */
   digests(): Record<string, string | null> {
     return Object.fromEntries(Array.from(this.metrics, ([name, { digest }]) => [name, digest]));
   }
 
-  /** Returns the epoch, the seed, and the samples of a step: the same on every rank. */
+  /**
+   * Returns the epoch, the seed and the number of samples per step. They are the same on every
+   * rank.
+   */
   override stateDict(): JsonObject {
     return { ...super.stateDict(), seed: this.seed, batchSize: this.batchSize };
   }
@@ -188,7 +198,7 @@ export class CurriculumSampler extends Sampler {
       });
     }
     this.seed = requireInteger(`${OP} seed`, state.seed, 0);
-    this.forget();
+    this.clearDraws();
     super.loadStateDict(state);
   }
 
@@ -196,7 +206,7 @@ export class CurriculumSampler extends Sampler {
     return Math.ceil(this.samples / this.batchSize);
   }
 
-  private draw(): Uint32Array {
+  private drawEpoch(): Uint32Array {
     const steps = this.stepsPerEpoch;
     const before = this.epoch * steps;
     if (!this.draws || this.draws.step > before) this.draws = this.createDraws();
@@ -211,19 +221,19 @@ export class CurriculumSampler extends Sampler {
 
   private createDraws(): CurriculumDraws {
     const { samples: length, batchSize, seed } = this;
-    const gates = [...this.metrics.values()].flatMap((metric) => metric.gate() ?? []);
+    const gates = [...this.metrics.values()].flatMap((metric) => metric.createGate() ?? []);
     return new CurriculumDraws({ length, batchSize, seed, gates });
   }
 
-  private forget(): void {
+  private clearDraws(): void {
     this.draws = null;
-    this.drawn = null;
+    this.epochOrder = null;
   }
 }
 
-/** A metric as it was given, checked. */
-class Metric {
-  /** The path for difficulties(); draws have another one. */
+/** A checked metric. */
+class SamplerMetric {
+  /** The path that difficulties() reads; the draws use a separate one. */
   path: DifficultyPath;
   private schedule: CurriculumSchedule;
 
@@ -234,7 +244,7 @@ class Metric {
     private readonly keys: Float64Array | null,
   ) {
     this.schedule = options.schedule;
-    this.path = this.newPath();
+    this.path = this.createPath();
   }
 
   get digest(): string | null {
@@ -243,13 +253,13 @@ class Metric {
 
   setSchedule(schedule: CurriculumSchedule): void {
     this.schedule = schedule;
-    this.path = this.newPath();
+    this.path = this.createPath();
   }
 
-  gate(): Gate | null {
+  createGate(): Gate | null {
     const { name, keys, options } = this;
     if (!keys) return null;
-    const path = this.newPath();
+    const path = this.createPath();
     if (options.difficultyType !== 'percentile') {
       const easiest = () => keys.reduce((min, key) => Math.min(min, key));
       return { name, path, keys, bound: (difficulty) => difficulty, easiest };
@@ -263,21 +273,21 @@ class Metric {
     return { name, path, keys, bound, easiest: () => 1 };
   }
 
-  private newPath(): DifficultyPath {
+  private createPath(): DifficultyPath {
     const { name, schedule, options } = this;
     return new DifficultyPath(`${OP} ${name} schedule`, schedule, options.maxDifficulty);
   }
 }
 
-function metricsOf(
-  given: Readonly<Record<string, CurriculumMetric>>,
+function readMetrics(
+  option: Readonly<Record<string, CurriculumMetric>>,
   samples: number,
-): ReadonlyMap<string, Metric> {
-  if (!isObject(given) || Object.keys(given).length === 0) {
+): ReadonlyMap<string, SamplerMetric> {
+  if (!isObject(option) || Object.keys(option).length === 0) {
     const expected = 'an object of one metric or more, by name';
-    throw valueError(`${OP} metrics`, expected, given);
+    throw valueError(`${OP} metrics`, expected, option);
   }
-  const read = ([name, metric]: [string, CurriculumMetric]): [string, Metric] => {
+  const readMetric = ([name, metric]: [string, CurriculumMetric]): [string, SamplerMetric] => {
     const op = `${OP} ${name}`;
     const options = readOptions(op, metric, METRIC);
     requireType(`${op} schedule`, options.schedule, 'function');
@@ -285,14 +295,17 @@ function metricsOf(
     requireOneOf(`${op} difficultyType`, options.difficultyType, ['value', 'percentile']);
     const clusterings = ['schedule_based', 'single_cluster'];
     requireOneOf(`${op} clusteringType`, options.clusteringType, clusterings);
-    const isOne = options.clusteringType === 'single_cluster';
-    return [name, new Metric(name, options, isOne ? null : keysOf(op, options, samples))];
+    const usesAllSamples = options.clusteringType === 'single_cluster';
+    return [
+      name,
+      new SamplerMetric(name, options, usesAllSamples ? null : readKeys(op, options, samples)),
+    ];
   };
-  return new Map(Object.entries(given).map(read));
+  return new Map(Object.entries(option).map(readMetric));
 }
 
-/** Keys of samples, which are compared with the bound of a difficulty. */
-function keysOf(op: string, metric: CurriculumMetric, samples: number): Float64Array {
+/** Returns one key per sample, to compare with the bound of a difficulty. */
+function readKeys(op: string, metric: CurriculumMetric, samples: number): Float64Array {
   const { values, indexToSamplePath, indexToMetricPath, maxDifficulty } = metric;
   const isPercentile = metric.difficultyType === 'percentile';
   if (isPercentile && maxDifficulty > samples) {
@@ -301,7 +314,7 @@ function keysOf(op: string, metric: CurriculumMetric, samples: number): Float64A
   }
   if (values !== undefined) {
     const numbers = requireValues(`${op} values`, values, samples);
-    return isPercentile ? positionsOf(numbers) : numbers;
+    return isPercentile ? rankValues(numbers) : numbers;
   }
   const needed = { indexToSamplePath, ...(isPercentile ? {} : { indexToMetricPath }) };
   for (const [key, path] of Object.entries(needed)) {
@@ -310,7 +323,7 @@ function keysOf(op: string, metric: CurriculumMetric, samples: number): Float64A
     throw valueError(`${op} ${key}`, expected, path, 'data.analyze() writes both files.');
   }
   const files = { indexToSamplePath: required(indexToSamplePath), indexToMetricPath };
-  return isPercentile ? filePositions(files, samples) : valuesInFiles(files, samples);
+  return isPercentile ? readPositions(files, samples) : readValues(files, samples);
 }
 
 function requireOneOf(op: string, value: string | undefined, known: readonly string[]): void {
@@ -318,5 +331,5 @@ function requireOneOf(op: string, value: string | undefined, known: readonly str
   throw valueError(op, known.map((text) => `"${text}"`).join(' or '), value);
 }
 
-const namesOf = (metrics: ReadonlyMap<string, unknown>): string =>
+const formatNames = (metrics: ReadonlyMap<string, unknown>): string =>
   Array.from(metrics.keys(), (name) => `"${name}"`).join(', ');

@@ -9,9 +9,9 @@ import { required } from '../runtime/required.js';
 /** Returns the difficulty of a global step, from step 1. */
 export type CurriculumSchedule = (step: number) => number;
 
-/** The first and the last difficulty. */
+/** The first and the last difficulty of a schedule. */
 export interface DifficultyRange {
-  /** At step 0, before it is rounded. */
+  /** Difficulty at step 0, before rounding. */
   min: number;
   /** Difficulty from the last step of the schedule on. */
   max: number;
@@ -19,9 +19,11 @@ export interface DifficultyRange {
 
 /** Options of fixedRoot(). */
 export interface FixedRootOptions extends DifficultyRange {
-  /** Steps from `min` to `max`. */
+  /** Number of steps from `min` to `max`. */
   totalSteps: number;
-  /** Difficulties are rounded down to multiples of it; `max` need not be one. Default: 1. */
+  /**
+   * Difficulties are rounded down to multiples of this number; `max` need not be one. Default: 1.
+   */
   difficultyStep?: number;
   /**
    * Degree of the root: 1 is linear, 2 the square root, which grows faster at the beginning.
@@ -53,9 +55,9 @@ export function fixedRoot(given: FixedRootOptions): CurriculumSchedule {
   requireFinite('fixedRoot rootDegree', rootDegree, Number.MIN_VALUE);
   if (min === max) return () => max;
   return (step) => {
-    const fraction = accuratePower(step / totalSteps, 1 / rootDegree);
-    const whole = Math.floor(fraction * (max - min) + min);
-    return Math.min(whole - (whole % difficultyStep), max);
+    const fraction = roundedPower(step / totalSteps, 1 / rootDegree);
+    const difficulty = Math.floor(fraction * (max - min) + min);
+    return Math.min(difficulty - (difficulty % difficultyStep), max);
   };
 }
 
@@ -90,14 +92,14 @@ function requireNumbers(op: string, list: unknown): void {
 }
 
 /**
- * The difficulties of a schedule. After the first difficulty of `max` or more, the difficulty is
+ * Evaluates a schedule step by step. After the first difficulty of `max` or more, the difficulty is
  * constant. Source: CurriculumScheduler.update_difficulty().
  */
 export class DifficultyPath {
   private step = 0;
   private difficulty = Number.NEGATIVE_INFINITY;
 
-  /** `op` is the owner of the schedule, for errors. */
+  /** `op` names the schedule in errors. */
   constructor(
     private readonly op: string,
     private readonly schedule: CurriculumSchedule,
@@ -105,8 +107,9 @@ export class DifficultyPath {
   ) {}
 
   /**
-   * Calls the schedule for every step up to this one; rising steps call it once each. Throws
-   * DS_ARGUMENT for a value that is not a number or is below the previous one.
+   * Returns the difficulty of a step. Calls the schedule for every step up to this one; rising
+   * steps call it once each. Throws DS_ARGUMENT for a value that is not a number or is below the
+   * previous one.
    */
   at(step: number): number {
     if (step < this.step) {
@@ -133,20 +136,20 @@ export class DifficultyPath {
 // Powers rounded to the nearest double, as in C libraries. V8's pow is off by one bit in one of ten
 // results, which changes a difficulty that is rounded down.
 
-/** Fraction bits of the fixed-point numbers below. */
+/** Number of fraction bits of the fixed-point numbers below. */
 const FRACTION_BITS = 128n;
 const ONE = 1n << FRACTION_BITS;
 
-/** base^exponent for a positive base and exponent: the nearest double. */
-export function accuratePower(base: number, exponent: number): number {
+/** Returns base^exponent, rounded to the nearest double, for a positive base and exponent. */
+export function roundedPower(base: number, exponent: number): number {
   if (exponent === 1 || base === 1) return base;
   const approximate = base ** exponent;
-  const wanted = (toFixedPoint(exponent) * logarithm(toFixedPoint(base))) >> FRACTION_BITS;
-  const off = Number(wanted - logarithm(toFixedPoint(approximate))) / Number(ONE);
-  return approximate + approximate * off;
+  const exactLog = (toFixedPoint(exponent) * fixedPointLog(toFixedPoint(base))) >> FRACTION_BITS;
+  const logError = Number(exactLog - fixedPointLog(toFixedPoint(approximate))) / Number(ONE);
+  return approximate + approximate * logError;
 }
 
-/** Exact for multiples of 2^-128. */
+/** Converts a double to fixed point; exact for multiples of 2^-128. */
 function toFixedPoint(value: number): bigint {
   let [scaled, bits] = [value, 0n];
   while (!Number.isInteger(scaled) && bits < FRACTION_BITS) {
@@ -156,10 +159,10 @@ function toFixedPoint(value: number): bigint {
   return BigInt(Math.trunc(scaled)) << (FRACTION_BITS - bits);
 }
 
-const LOG_2 = seriesOf(2n * ONE);
+const LOG_2 = logBySeries(2n * ONE);
 
-/** The natural logarithm of a positive fixed-point number. */
-function logarithm(value: bigint): bigint {
+/** Returns the natural logarithm of a positive fixed-point number. */
+function fixedPointLog(value: bigint): bigint {
   let [mantissa, doublings] = [value, 0n];
   while (mantissa < ONE) {
     mantissa <<= 1n;
@@ -169,11 +172,14 @@ function logarithm(value: bigint): bigint {
     mantissa >>= 1n;
     doublings++;
   }
-  return seriesOf(mantissa) + doublings * LOG_2;
+  return logBySeries(mantissa) + doublings * LOG_2;
 }
 
-/** The logarithm of m in [1, 2): ln m = 2 atanh((m - 1) / (m + 1)) gains three bits a term. */
-function seriesOf(mantissa: bigint): bigint {
+/**
+ * Returns the logarithm of m in [1, 2) by ln m = 2 atanh((m - 1) / (m + 1)), which gains three bits
+ * a term.
+ */
+function logBySeries(mantissa: bigint): bigint {
   const ratio = ((mantissa - ONE) << FRACTION_BITS) / (mantissa + ONE);
   const square = (ratio * ratio) >> FRACTION_BITS;
   let sum = 0n;

@@ -17,22 +17,22 @@ import {
 } from './batch-maker.js';
 import type { Batched } from './collate.js';
 import { type Dataset, type DatasetSource, requireServable } from './dataset.js';
-import { turn } from './event-loop.js';
+import { waitForEventLoop } from './event-loop.js';
 import { requireState } from './require-state.js';
 import { RandomSampler, type Sampler, SequentialSampler } from './sampler.js';
 import type { ThreadOptions } from './worker-protocol.js';
 
-/** The threads of a loader. */
+/** Options of a loader's worker threads. */
 export interface WorkerThreadOptions {
-  /** Threads that get and stack samples. Default 0: the calling thread does. */
+  /** Number of threads that get and stack samples. Default 0: the calling thread does. */
   numWorkers?: number;
-  /** Batches that each worker makes ahead. Default 2. */
+  /** Number of batches that each worker makes ahead. Default 2. */
   prefetchFactor?: number;
   /** Milliseconds to wait for a worker's batch before it counts as stalled. Default 120000. */
   workerTimeoutMs?: number;
   /** Keeps the workers from one pass to the next, until close(). Default false. */
   persistentWorkers?: boolean;
-  /** How the worker threads are started. */
+  /** Options for starting the worker threads. */
   workerThread?: ThreadOptions;
 }
 
@@ -48,9 +48,9 @@ export interface DataLoaderOptions<Sample, Batch> extends WorkerThreadOptions {
   seed?: number;
   /** Chooses the samples, in place of shuffle and seed. */
   sampler?: Sampler;
-  /** Leaves out a last batch that is not full. Default false. */
+  /** Drops a last batch that is not full. Default false. */
   dropLast?: boolean;
-  /** Makes a batch of samples. Default: stacks tensors, typed arrays and numbers. */
+  /** Combines samples into a batch. Default: stacks tensors, typed arrays and numbers. */
   collate?: (samples: Sample[], device: Device) => Batch;
 }
 
@@ -120,13 +120,13 @@ export class DataLoader<Sample = unknown, Batch = Batched<Sample>> {
     this.sampler =
       requireSampler(options.sampler ?? null) ??
       (shuffle ? new RandomSampler(length, options) : new SequentialSampler(length));
-    if (this.length < 1) throw this.tooFew();
-    this.maker = makerOf(dataset, this.device, options);
+    if (this.length < 1) throw this.tooFewSamplesError();
+    this.maker = createMaker(dataset, this.device, options);
   }
 
-  /** Batches of a whole epoch on this rank. */
+  /** Number of batches of a whole epoch on this rank. */
   get length(): number {
-    return this.batchesIn(this.sampler.length);
+    return this.countBatches(this.sampler.length);
   }
 
   /** The current epoch, from 0. */
@@ -142,17 +142,17 @@ export class DataLoader<Sample = unknown, Batch = Batched<Sample>> {
     this.sampler.setEpoch(epoch);
   }
 
-  /** Throws DS_DATA with worker and sample if a worker fails, ends or stalls. */
+  /** Yields batches. Throws DS_DATA with worker and sample if a worker fails, ends or stalls. */
   *[Symbol.iterator](): Generator<Batch> {
     const pass = new Pass();
     try {
       while (this.advance(pass)) {
         const batch = this.maker.next();
-        this.count(pass);
+        this.countBatch(pass);
         yield batch;
       }
     } finally {
-      this.end(pass);
+      this.endPass(pass);
     }
   }
 
@@ -161,16 +161,16 @@ export class DataLoader<Sample = unknown, Batch = Batched<Sample>> {
     try {
       while (this.advance(pass)) {
         const batch = await this.maker.nextAsync();
-        this.count(pass);
+        this.countBatch(pass);
         yield batch;
-        await turn();
+        await waitForEventLoop();
       }
     } finally {
-      this.end(pass);
+      this.endPass(pass);
     }
   }
 
-  /** Returns the position, for checkpoints; the same on every rank. */
+  /** Returns the position, for checkpoints. It is the same on every rank. */
   stateDict(): JsonObject {
     this.followSampler();
     const { served } = this.position;
@@ -212,61 +212,61 @@ export class DataLoader<Sample = unknown, Batch = Batched<Sample>> {
   /** Returns whether the epoch has another batch; otherwise moves on to the next epoch. */
   private advance(pass: Pass): boolean {
     if (pass.position === null) this.pass = pass;
-    else if (this.pass !== pass) throw overtaken();
+    else if (this.pass !== pass) throw iterationReplacedError();
     this.followSampler();
-    if (pass.position !== this.position) this.start(pass);
+    if (pass.position !== this.position) this.startPass(pass);
     if (pass.next < pass.batches) return true;
-    this.goTo(this.position.epoch + 1);
+    this.goToEpoch(this.position.epoch + 1);
     return false;
   }
 
-  private start(pass: Pass): void {
+  private startPass(pass: Pass): void {
     const order = this.skipFinishedEpoch();
-    const batches = this.batchesIn(order.length);
-    if (batches === 0) throw this.atItsEnd();
+    const batches = this.countBatches(order.length);
+    if (batches === 0) throw this.noMoreEpochsError();
     pass.begin(this.position, order, batches, this.batchSize);
     this.maker.begin(pass);
   }
 
   /**
-   * The order of the rest of the epoch; if the epoch is finished, the order of the next one, which
-   * is empty at the end of the sampler.
+   * Returns the order of the rest of the epoch. If the epoch is finished, returns the order of the
+   * next one, which is empty at the end of the sampler.
    */
   private skipFinishedEpoch(): Uint32Array {
-    const order = orderOf(this.sampler, this.position.served, this.dataset);
-    if (this.batchesIn(order.length) > 0 || this.position.served === 0) return order;
-    this.goTo(this.position.epoch + 1);
-    return orderOf(this.sampler, 0, this.dataset);
+    const order = readOrder(this.sampler, this.position.served, this.dataset);
+    if (this.countBatches(order.length) > 0 || this.position.served === 0) return order;
+    this.goToEpoch(this.position.epoch + 1);
+    return readOrder(this.sampler, 0, this.dataset);
   }
 
-  private count(pass: Pass): void {
+  private countBatch(pass: Pass): void {
     if (this.pass !== pass || pass.position !== this.position) return;
     this.position.served += pass.work(pass.next++).length * this.sampler.worldSize;
   }
 
-  private end(pass: Pass): void {
+  private endPass(pass: Pass): void {
     if (this.pass !== pass) return;
     this.pass = null;
     this.maker.end();
   }
 
-  private goTo(epoch: number): void {
+  private goToEpoch(epoch: number): void {
     this.sampler.setEpoch(epoch);
     this.position = { epoch, served: 0 };
   }
 
-  /** The program may have set the sampler's epoch. */
+  /** Follows the sampler's epoch, which the program may have set. */
   private followSampler(): void {
     const { epoch } = this.sampler;
     if (epoch !== this.position.epoch) this.position = { epoch, served: 0 };
   }
 
-  private batchesIn(samples: number): number {
+  private countBatches(samples: number): number {
     const batches = samples / this.batchSize;
     return this.dropLast ? Math.floor(batches) : Math.ceil(batches);
   }
 
-  private atItsEnd(): DsError {
+  private noMoreEpochsError(): DsError {
     return dataError(
       `DataLoader, epoch ${this.epoch}`,
       'an epoch with samples',
@@ -275,7 +275,7 @@ export class DataLoader<Sample = unknown, Batch = Batched<Sample>> {
     );
   }
 
-  private tooFew(): DsError {
+  private tooFewSamplesError(): DsError {
     return dataError(
       'DataLoader',
       `at least ${this.dropLast ? this.batchSize : 1} samples`,
@@ -298,41 +298,47 @@ class Pass implements PassPlan<Uint32Array> {
     Object.assign(this, { position, order, batches, batchSize, next: 0 });
   }
 
-  /** The indices of a batch. */
+  /** Returns the sample numbers of a batch. */
   work(batch: number): Uint32Array {
     return this.order.slice(batch * this.batchSize, (batch + 1) * this.batchSize);
   }
 }
 
-/** The order of a sampler, a list or an iterable. Throws DS_DATA for invalid sample numbers. */
-function orderOf(sampler: Sampler, served: number, { length }: { length: number }): Uint32Array {
-  const given: unknown = sampler.order(served);
+/**
+ * Returns the order of a sampler, which may be a list or an iterable. Throws DS_DATA for invalid
+ * sample numbers.
+ */
+function readOrder(sampler: Sampler, served: number, { length }: { length: number }): Uint32Array {
+  const order: unknown = sampler.order(served);
   const name = `${sampler.constructor.name}.order`;
-  if (typeof given !== 'object' || given === null || !(Symbol.iterator in given)) {
-    throw dataError(name, 'a list or an iterable of sample numbers', formatValue(given));
+  if (typeof order !== 'object' || order === null || !(Symbol.iterator in order)) {
+    throw dataError(name, 'a list or an iterable of sample numbers', formatValue(order));
   }
-  const numbers = given instanceof Uint32Array ? given : [...(given as Iterable<number>)];
+  const numbers = order instanceof Uint32Array ? order : [...(order as Iterable<number>)];
   const isSample = (index: number): boolean =>
     Number.isSafeInteger(index) && index >= 0 && index < length;
-  const odd = numbers.findIndex((index) => !isSample(index));
-  if (odd < 0) return numbers instanceof Uint32Array ? numbers : Uint32Array.from(numbers);
+  const invalid = numbers.findIndex((index) => !isSample(index));
+  if (invalid < 0) return numbers instanceof Uint32Array ? numbers : Uint32Array.from(numbers);
   const hint = 'Give the sampler the length of the dataset.';
-  const got = `${formatValue(numbers[odd])} at ${odd}`;
+  const got = `${formatValue(numbers[invalid])} at ${invalid}`;
   throw dataError(name, `numbers of samples from 0 to ${length - 1}`, got, hint);
 }
 
-function makerOf<Sample, Batch>(
+function createMaker<Sample, Batch>(
   dataset: Dataset<Sample>,
   device: Device,
   options: DataLoaderOptions<Sample, Batch>,
 ): BatchMaker<Uint32Array, Batch> {
   const parts = { device, collate: requireCollate('DataLoader', options.collate) };
-  const workers = workersOf(dataset, options);
+  const workers = readWorkerOptions(dataset, options);
   return workers ? new WorkerMaker(parts, workers) : new InProcessMaker(dataset, parts);
 }
 
-/** Options of the dataset's worker threads; null without workers. Throws DS_ARGUMENT. */
-export function workersOf(
+/**
+ * Returns the checked options of the dataset's worker threads; null without workers. Throws
+ * DS_ARGUMENT.
+ */
+export function readWorkerOptions(
   { source }: { source?: DatasetSource | undefined },
   options: WorkerThreadOptions,
 ): WorkerOptions | null {
@@ -360,13 +366,16 @@ export function workersOf(
   );
 }
 
-/** Null if not given. Throws DS_ARGUMENT if it is not a function. */
+/**
+ * Returns the collate function, or null if none is given. Throws DS_ARGUMENT if it is not a
+ * function.
+ */
 export function requireCollate<Collate>(op: string, collate: Collate | undefined): Collate | null {
   if (collate !== undefined && collate !== null) requireType(`${op} collate`, collate, 'function');
   return collate ?? null;
 }
 
-/** Methods of a sampler that a loader calls. */
+/** Names of the methods that a loader calls. */
 const SAMPLER_METHODS = ['order', 'setEpoch', 'stateDict', 'loadStateDict'] as const;
 
 function requireSampler(sampler: Sampler | null): Sampler | null {
@@ -390,8 +399,8 @@ function requireTimeout(milliseconds: number): number {
   );
 }
 
-/** The error of an iteration after another one has begun. */
-export function overtaken(): DsError {
+/** Returns the error of an iteration that continues after a later one has begun. */
+export function iterationReplacedError(): DsError {
   return dataError(
     'DataLoader',
     'one iteration at a time',

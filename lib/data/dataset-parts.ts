@@ -1,4 +1,4 @@
-// Datasets made of others: parts of one, several in a row, and random parts.
+// Datasets made of other datasets: a subset, a concatenation, and random parts.
 
 import type { Device } from '../runtime/device.js';
 import { formatValue } from '../runtime/format-value.js';
@@ -11,18 +11,18 @@ import { buildDataset, type Dataset, type DatasetSource, requireServable } from 
 import { shuffledOrder } from './order.js';
 
 /**
- * The samples of a dataset with the given indices, in their order. Worker threads can serve it if
+ * The samples of a dataset with the given indices, in that order. Worker threads can serve it if
  * they can serve the dataset.
  */
 export class Subset<Sample> implements Dataset<Sample> {
-  /** Uses the dataset's own function, if it has one. */
+  /** Makes a batch by the dataset's own batch(), if it has that method. */
   readonly batch?: NonNullable<Dataset<Sample>['batch']>;
 
-  /** Throws DS_ARGUMENT for numbers that the dataset has not. */
+  /** Throws DS_ARGUMENT for an index outside the dataset. */
   constructor(
     /** The whole dataset. */
     readonly dataset: Dataset<Sample>,
-    /** Numbers of the samples in `dataset`. */
+    /** Indices of the samples in `dataset`. */
     readonly indices: ArrayLike<number>,
   ) {
     requireServable(dataset);
@@ -31,10 +31,10 @@ export class Subset<Sample> implements Dataset<Sample> {
       if (requireInteger('Subset index', index, 0) < dataset.length) continue;
       throw argumentError('Subset index', `one below ${dataset.length}`, String(index));
     }
-    if (dataset.batch) this.batch = (chosen, device) => this.batchOf(chosen, device);
+    if (dataset.batch) this.batch = (chosen, device) => this.makeBatch(chosen, device);
   }
 
-  /** Number of samples, repeated ones included. */
+  /** Number of samples, including repeated ones. */
   get length(): number {
     return this.indices.length;
   }
@@ -50,13 +50,13 @@ export class Subset<Sample> implements Dataset<Sample> {
     return this.dataset.get(required(this.indices[index]));
   }
 
-  private batchOf(chosen: Uint32Array, device: Device): Batched<Sample> {
+  private makeBatch(chosen: Uint32Array, device: Device): Batched<Sample> {
     const numbers = chosen.map((index) => required(this.indices[index]));
     return this.dataset.batch?.(numbers, device) as Batched<Sample>;
   }
 }
 
-/** @internal In a worker thread: the samples `indices` of the dataset of `source`. */
+/** @internal Builds a Subset in a worker thread, from the source of its dataset. */
 export async function buildSubset(
   source: DatasetSource,
   indices: ArrayLike<number>,
@@ -64,7 +64,7 @@ export async function buildSubset(
   return new Subset(await buildDataset(source), indices);
 }
 
-/** Concatenated datasets. Worker threads can serve them if they can serve each one. */
+/** Several datasets in a row. Worker threads can serve it if they can serve each dataset. */
 export class ConcatDataset<Sample> implements Dataset<Sample> {
   /** Number of samples of all datasets. */
   readonly length: number;
@@ -88,7 +88,8 @@ export class ConcatDataset<Sample> implements Dataset<Sample> {
   }
 
   /**
-   * Returns the sample of that dataset in which `index` falls. Throws DS_ARGUMENT beyond the last.
+   * Returns the sample at `index` of the concatenation. Throws DS_ARGUMENT for an index after the
+   * last sample.
    */
   get(index: number): Sample | Promise<Sample> {
     let left = index;
@@ -100,7 +101,7 @@ export class ConcatDataset<Sample> implements Dataset<Sample> {
   }
 }
 
-/** @internal In a worker thread: the concatenated datasets of `sources`. */
+/** @internal Builds a ConcatDataset in a worker thread, from the sources of its datasets. */
 export async function buildConcat(sources: readonly DatasetSource[]): Promise<Dataset<unknown>> {
   return new ConcatDataset(await Promise.all(sources.map(buildDataset)));
 }
@@ -114,10 +115,9 @@ export interface SplitOptions {
 const SPLIT: OptionNames<SplitOptions> = { seed: true };
 
 /**
- * Returns random disjoint parts. `sizes` are numbers of samples that sum to all, or fractions that
- * sum to 1; the first parts receive the remainder of rounding. Equal on every rank. Throws
- * DS_ARGUMENT if `sizes` is not a list that adds up to the length, or the seed is no integer from
- * 0.
+ * Returns random disjoint parts, equal on every rank. `sizes` are numbers of samples that sum to
+ * the length, or fractions that sum to 1; the first parts receive the remainder of rounding. Throws
+ * DS_ARGUMENT for `sizes` of another sum, or a seed that is not an integer from 0.
  */
 export function randomSplit<Sample>(
   dataset: Dataset<Sample>,
@@ -126,7 +126,7 @@ export function randomSplit<Sample>(
 ): Subset<Sample>[] {
   requireServable(dataset);
   const { seed = 0 } = readOptions('randomSplit', given, SPLIT);
-  const counts = countsOf(dataset.length, sizes);
+  const counts = readSizes(dataset.length, sizes);
   const order = shuffledOrder(dataset.length, requireInteger('randomSplit seed', seed, 0), 0);
   let start = 0;
   return counts.map((count) => {
@@ -135,13 +135,15 @@ export function randomSplit<Sample>(
   });
 }
 
-function countsOf(length: number, sizes: readonly number[]): number[] {
+function readSizes(length: number, sizes: readonly number[]): number[] {
   if (!Array.isArray(sizes))
     throw argumentError('randomSplit', 'a list of sizes', formatValue(sizes));
   const total = sizes.reduce((sum, size) => sum + size, 0);
-  const sound = sizes.length > 0 && sizes.every((size) => size >= 0);
-  const isFractions = sound && Math.abs(total - 1) < 1e-6 && sizes.every((size) => size < 1);
-  if (!isFractions && sound && total === length && sizes.every(Number.isInteger)) return [...sizes];
+  const areNonNegative = sizes.length > 0 && sizes.every((size) => size >= 0);
+  const isFractions =
+    areNonNegative && Math.abs(total - 1) < 1e-6 && sizes.every((size) => size < 1);
+  if (!isFractions && areNonNegative && total === length && sizes.every(Number.isInteger))
+    return [...sizes];
   if (!isFractions) {
     const expected = `sizes that add up to ${length}, or fractions that add up to 1`;
     throw argumentError('randomSplit', expected, formatValue(sizes));

@@ -1,4 +1,4 @@
-// Datasets with samples by number, and their construction in worker threads.
+// Datasets with numbered samples, and their construction in worker threads.
 
 import { isAbsolute } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
@@ -13,9 +13,12 @@ import { requireType } from '../runtime/require-type.js';
 import { errorCode, errorMessage } from '../runtime/system-error.js';
 import type { Batched } from './collate.js';
 
-/** Samples by number. get() may return a promise; such a dataset is iterated with `for await`. */
+/**
+ * A dataset with numbered samples. get() may return a promise; iterate such a dataset with `for
+ * await`.
+ */
 export interface Dataset<Sample> {
-  /** Samples. */
+  /** Number of samples. */
   readonly length: number;
   /**
    * Returns sample number `index`, from 0: a number, a typed array, a tensor, or arrays and objects
@@ -24,25 +27,34 @@ export interface Dataset<Sample> {
   get(index: number): Sample | Promise<Sample>;
   /**
    * Returns a whole batch on `device`, equal to the stacked samples; the caller owns its tensors.
-   * The loader calls it without a collate function and without workers. Without it, the loader
-   * stacks.
+   * The loader calls this method if it has neither a collate function nor workers. Without this
+   * method, the loader stacks samples.
    */
   batch?(indices: Uint32Array, device: Device): Batched<Sample>;
-  /** How a worker thread builds this dataset; without it only the calling thread can serve it. */
+  /**
+   * The source from which a worker thread builds this dataset. Without it, only the calling thread
+   * can serve the dataset.
+   */
   readonly source?: DatasetSource | undefined;
 }
 
-/** Functions do not cross threads: a worker imports `module` and calls its export instead. */
+/**
+ * The module and function that build a dataset. Functions cannot be sent to a thread: a worker
+ * imports `module` and calls its export.
+ */
 export interface DatasetSource {
   /** Absolute path or file: URL of a CommonJS or ES module. */
   module: string;
   /** The function that returns the dataset, or a promise of it. */
   export: string;
-  /** Its arguments: values that structuredClone() copies. Shared memory stays shared. */
+  /**
+   * Arguments of the function, which structuredClone() must be able to copy. Shared memory stays
+   * shared.
+   */
   args: readonly unknown[];
 }
 
-/** A dataset named instead of passed, so that worker threads can build it. */
+/** Options of workerDataset(): the module and function that build the dataset. */
 export interface WorkerDatasetOptions {
   /**
    * The module: `new URL('./my-dataset.mjs', import.meta.url)` or its text from an ES module, an
@@ -65,7 +77,7 @@ const OPTIONS: OptionNames<WorkerDatasetOptions> = {
 };
 
 /**
- * Returns a dataset that each worker thread builds, and the calling thread if it needs one. If the
+ * Returns a dataset that each worker thread builds, and the calling thread if needed. If the
  * calling thread cannot require the module (an ES module, or a top-level await), it imports it:
  * samples are then promises, and `length` is required. Throws DS_ARGUMENT for unknown or invalid
  * options, for a missing module or export, and if the export does not return a dataset.
@@ -73,15 +85,15 @@ const OPTIONS: OptionNames<WorkerDatasetOptions> = {
 export function workerDataset<Sample = unknown>(given: WorkerDatasetOptions): Dataset<Sample> {
   const { length, ...options } = readOptions('workerDataset', given, OPTIONS);
   if (length !== undefined) requireInteger('workerDataset length', length, 0);
-  return new ModuleDataset<Sample>(sourceOf('workerDataset', options), length);
+  return new ModuleDataset<Sample>(readSource('workerDataset', options), length);
 }
 
 const SOURCE = { module: true, export: true, args: true } as const;
 
-/** The source named by the options of `op`. Throws DS_ARGUMENT. */
-export function sourceOf(op: string, given: Omit<WorkerDatasetOptions, 'length'>): DatasetSource {
+/** Returns the source described by the options of `op`. Throws DS_ARGUMENT. */
+export function readSource(op: string, given: Omit<WorkerDatasetOptions, 'length'>): DatasetSource {
   const options = readOptions(op, given, SOURCE);
-  const module = moduleOf(op, options.module);
+  const module = readModulePath(op, options.module);
   if (options.export !== undefined) requireType(`${op} export`, options.export, 'string');
   if (!Array.isArray(options.args ?? [])) {
     const expected = 'a list of arguments';
@@ -92,8 +104,8 @@ export function sourceOf(op: string, given: Omit<WorkerDatasetOptions, 'length'>
 }
 
 /** Returns the path of a file URL; other text unchanged. */
-function moduleOf(op: string, given: unknown): string {
-  const text = given instanceof URL ? given.href : given;
+function readModulePath(op: string, module: unknown): string {
+  const text = module instanceof URL ? module.href : module;
   const isUrl = typeof text === 'string' && text.startsWith('file:');
   if (isUrl || (typeof text === 'string' && isAbsolute(text))) {
     return isUrl ? fileURLToPath(text) : text;
@@ -101,7 +113,7 @@ function moduleOf(op: string, given: unknown): string {
   throw valueError(
     `${op} module`,
     'the absolute path or file: URL of a module',
-    given instanceof URL ? given.href : given,
+    module instanceof URL ? module.href : module,
     "Write new URL('./my-dataset.mjs', import.meta.url), or require.resolve('./my-dataset.js').",
   );
 }
@@ -111,51 +123,53 @@ class ModuleDataset<Sample> implements Dataset<Sample> {
 
   constructor(
     readonly source: DatasetSource,
-    private readonly given: number | undefined,
+    private readonly knownLength: number | undefined,
   ) {}
 
   get length(): number {
-    if (this.given !== undefined) return this.given;
-    const built = this.here();
+    if (this.knownLength !== undefined) return this.knownLength;
+    const built = this.buildOnce();
     if (!types.isPromise(built)) return built.length;
     built.catch(() => {});
-    throw badSource(this.source, 'a module that can be required, or `length` with it', 'neither');
+    throw sourceError(this.source, 'a module that can be required, or `length` with it', 'neither');
   }
 
   get(index: number): Sample | Promise<Sample> {
-    const built = this.here();
+    const built = this.buildOnce();
     return types.isPromise(built) ? built.then((set) => set.get(index)) : built.get(index);
   }
 
-  private here(): Dataset<Sample> | Promise<Dataset<Sample>> {
+  private buildOnce(): Dataset<Sample> | Promise<Dataset<Sample>> {
     this.built ??= this.build();
     return this.built;
   }
 
   private build(): Dataset<Sample> | Promise<Dataset<Sample>> {
     const { source } = this;
-    const found = (module: unknown) => {
+    const callChecked = (module: unknown) => {
       const built = callExport(module, source);
-      const isLater = types.isPromise(built);
-      return isLater
+      const isAsync = types.isPromise(built);
+      return isAsync
         ? built.then((set) => requireDataset(set, source))
         : requireDataset(built, source);
     };
     try {
-      const module = required(source);
-      return (types.isPromise(module) ? module.then(found) : found(module)) as Dataset<Sample>;
+      const module = importModule(source);
+      return (
+        types.isPromise(module) ? module.then(callChecked) : callChecked(module)
+      ) as Dataset<Sample>;
     } catch (cause) {
       if (cause instanceof DsError) throw cause;
-      throw badSource(source, 'a module that can be loaded', cause);
+      throw sourceError(source, 'a module that can be loaded', cause);
     }
   }
 }
 
 /**
- * The module of `source`, or a promise if it cannot be required. Throws errors of the module's
- * code.
+ * Returns the module of `source`, or a promise of it if it cannot be required. Throws errors of the
+ * module's code.
  */
-export function required({ module }: DatasetSource): unknown {
+export function importModule({ module }: DatasetSource): unknown {
   try {
     return require(module);
   } catch (error) {
@@ -166,21 +180,21 @@ export function required({ module }: DatasetSource): unknown {
 }
 
 /**
- * The dataset of `source`, in any thread. Throws DS_ARGUMENT if the source returns no dataset, and
- * errors of its code.
+ * Builds the dataset of `source`, in any thread. Throws DS_ARGUMENT if the source returns no
+ * dataset, and errors of its code.
  */
 export async function buildDataset(source: DatasetSource): Promise<Dataset<unknown>> {
-  return requireDataset(await callExport(await required(source), source), source);
+  return requireDataset(await callExport(await importModule(source), source), source);
 }
 
 /** Calls the export of `source`. Throws DS_ARGUMENT if it does not exist. */
 export function callExport(module: unknown, source: DatasetSource): unknown {
-  const found = (module as Record<string, unknown> | null)?.[source.export];
-  if (typeof found === 'function') return found(...source.args);
-  throw badSource(source, `a function exported as "${source.export}"`, typeof found);
+  const exported = (module as Record<string, unknown> | null)?.[source.export];
+  if (typeof exported === 'function') return exported(...source.args);
+  throw sourceError(source, `a function exported as "${source.export}"`, typeof exported);
 }
 
-/** Throws DS_ARGUMENT unless `dataset` can be served; an array cannot. */
+/** Throws DS_ARGUMENT unless a loader can serve `dataset`, for example for an array. */
 export function requireServable(dataset: unknown, op = 'DataLoader'): void {
   const { length, get, iterate } = (dataset ?? {}) as Partial<Dataset<unknown>> & {
     iterate?: unknown;
@@ -198,8 +212,8 @@ export function requireServable(dataset: unknown, op = 'DataLoader'): void {
   );
 }
 
-/** The error of a plain `for` over samples that take time. */
-export function onlyLater(got: string): DsError {
+/** Returns the error of a plain `for` over samples that are promises. */
+export function asynchronousError(got: string): DsError {
   return dataError(
     'DataLoader',
     'a dataset with synchronous get()',
@@ -208,14 +222,14 @@ export function onlyLater(got: string): DsError {
   );
 }
 
-/** Checks the result of the export. Throws DS_ARGUMENT. */
+/** Returns the result of the export. Throws DS_ARGUMENT if it is not a dataset. */
 export function requireDataset(built: unknown, source: DatasetSource): Dataset<unknown> {
   const { length, get } = (built ?? {}) as Partial<Dataset<unknown>>;
   if (Number.isSafeInteger(length) && typeof get === 'function') return built as Dataset<unknown>;
-  throw badSource(source, 'a dataset with length and get(index)', typeof built);
+  throw sourceError(source, 'a dataset with length and get(index)', typeof built);
 }
 
-function badSource(source: DatasetSource, expected: string, got: unknown): DsError {
+function sourceError(source: DatasetSource, expected: string, got: unknown): DsError {
   const failed = got instanceof Error || (got as Error | null)?.message !== undefined;
   return new DsError({
     code: 'DS_ARGUMENT',

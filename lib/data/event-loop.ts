@@ -1,9 +1,9 @@
-// A turn of the event loop between two batches, for signals, timers and running saves.
+// Waits for the event loop between two batches, so that signals, timers and running saves proceed.
 
 /**
  * Resolves after one turn of the event loop, in a few microseconds. Awaiting resolved promises
- * gives the loop no turn: an iteration over ready batches would block all listeners and timers.
+ * gives the loop no turn, so an iteration over ready batches would block all listeners and timers.
  */
-export function turn(): Promise<void> {
+export function waitForEventLoop(): Promise<void> {
   return new Promise((resolve) => setImmediate(resolve));
 }

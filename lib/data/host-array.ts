@@ -1,8 +1,8 @@
-// Batches on the host: plain arrays with a dtype and a shape, which threads can pass on.
+// Batches in host memory: plain arrays with a dtype and a shape, which can move between threads.
 import type { DType, NumericArray } from '../runtime/dtype.js';
-import { type Column, columnsOf, requireAll, type Structure } from './structure.js';
+import { type Column, requireAll, type Structure, splitIntoColumns } from './structure.js';
 
-/** Values in row-major order, in memory of their own. */
+/** Values in row-major order; the array owns its memory. */
 export interface HostArray {
   dtype: DType;
   shape: number[];
@@ -15,7 +15,7 @@ export interface HostBatch {
 }
 
 /** Dtypes of typed arrays; other types become f32. */
-const natural: Record<string, DType> = {
+const DTYPES: Record<string, DType> = {
   Float32Array: 'f32',
   Float64Array: 'f64',
   Int32Array: 'i32',
@@ -27,11 +27,11 @@ const natural: Record<string, DType> = {
 
 /** Stacks samples of numbers (f32) and typed arrays along a new first dim. Throws DS_DATA. */
 export function stackSamples(samples: readonly unknown[]): HostBatch {
-  const { structure, columns } = columnsOf(samples);
+  const { structure, columns } = splitIntoColumns(samples);
   return { structure, arrays: columns.map(stackColumn) };
 }
 
-/** One leaf of every sample. Throws DS_DATA if they differ in type or length. */
+/** Stacks one leaf of every sample. Throws DS_DATA if the samples differ in type or length. */
 export function stackColumn(column: Column): HostArray {
   const { items } = column;
   if (typeof items[0] === 'number') {
@@ -44,15 +44,15 @@ export function stackColumn(column: Column): HostArray {
   requireAll(column, `${length} values of one type`, (x) => {
     return x?.constructor === first.constructor && (x as NumericArray).length === length;
   });
-  const dtype = natural[first.constructor.name] ?? 'f32';
-  const values = arrayOf(dtype, items.length * length);
+  const dtype = DTYPES[first.constructor.name] ?? 'f32';
+  const values = createArray(dtype, items.length * length);
   items.forEach((item, i) => {
     values.set(item as never, i * length);
   });
   return { dtype, shape: [items.length, length], values };
 }
 
-function arrayOf(dtype: DType, length: number): NumericArray {
+function createArray(dtype: DType, length: number): NumericArray {
   if (dtype === 'f64') return new Float64Array(length);
   if (dtype === 'i32') return new Int32Array(length);
   if (dtype === 'i64') return new BigInt64Array(length);

@@ -1,27 +1,30 @@
-// Lists of whole numbers in PREFIX.bin and PREFIX.idx, the output of data.analyze(). The layout is
-// Megatron's indexed dataset, as written by DeepSpeed's DataAnalyzer.
+// Reads and writes lists of whole numbers in PREFIX.bin and PREFIX.idx, the output of
+// data.analyze(). The layout is Megatron's indexed dataset, as written by DeepSpeed's DataAnalyzer.
 
 import { replaceFile } from '../checkpoint/index.js';
 import { dataError } from '../runtime/input-errors.js';
 import { required } from '../runtime/required.js';
 import { HEADER_BYTES, MAGIC, readIndex, readSequenceLengths } from './megatron-index.js';
 import { PositionalFile } from './positional-file.js';
-import { type TokenDType, tokenSize } from './token-format.js';
+import { bytesPerToken, type TokenDType } from './token-format.js';
 
-/** Concatenated lists. */
+/** Several lists, concatenated. */
 export interface IndexedLists {
-  /** Numbers of each list. */
+  /** Length of each list. */
   lengths: Int32Array;
   /** The numbers of all lists. */
   numbers: Float64Array;
 }
 
 /** Returns the path of a pair of files without .bin or .idx. */
-export const prefixOf = (path: string): string => path.replace(/\.(bin|idx)$/, '');
+export const withoutExtension = (path: string): string => path.replace(/\.(bin|idx)$/, '');
 
-/** Throws DS_DATA with file and entry for missing or damaged data and numbers above 53 bits. */
+/**
+ * Reads the lists of a pair of files. Throws DS_DATA with file and entry for missing or damaged
+ * data and numbers above 53 bits.
+ */
 export function readIndexedLists(path: string): IndexedLists {
-  const prefix = prefixOf(path);
+  const prefix = withoutExtension(path);
   const data = new PositionalFile(`${prefix}.bin`);
   try {
     const { dtype } = readIndex(`${prefix}.idx`, data.bytes);
@@ -33,9 +36,9 @@ export function readIndexedLists(path: string): IndexedLists {
   }
 }
 
-type Numbers = Exclude<TokenDType, 'i64' | 'u64'>;
+type NarrowDType = Exclude<TokenDType, 'i64' | 'u64'>;
 
-const NARROW = {
+const NARROW_ARRAYS = {
   u8: Uint8Array,
   i8: Int8Array,
   u16: Uint16Array,
@@ -46,7 +49,7 @@ const NARROW = {
 
 function decodeBytes(bytes: ArrayBuffer, dtype: TokenDType, path: string): Float64Array {
   if (dtype !== 'i64' && dtype !== 'u64') {
-    return new Float64Array(new NARROW[dtype as Numbers](bytes));
+    return new Float64Array(new NARROW_ARRAYS[dtype as NarrowDType](bytes));
   }
   const wide = dtype === 'i64' ? new BigInt64Array(bytes) : new BigUint64Array(bytes);
   const numbers = new Float64Array(wide.length);
@@ -62,7 +65,8 @@ function decodeBytes(bytes: ArrayBuffer, dtype: TokenDType, path: string): Float
 const CODES = { i32: 4, i64: 5 } as const;
 
 /**
- * Replaces both files, the index last; numbers are safe integers. Throws DS_IO if that fails.
+ * Replaces both files, the index last. Numbers must be safe integers. Throws DS_IO for a failed
+ * write.
  */
 export async function writeIndexedLists(prefix: string, lists: IndexedLists): Promise<void> {
   const { numbers, lengths } = lists;
@@ -72,11 +76,11 @@ export async function writeIndexedLists(prefix: string, lists: IndexedLists): Pr
       ? Int32Array.from(numbers)
       : BigInt64Array.from(numbers, (number) => BigInt(number));
   await replaceFile(`${prefix}.bin`, new Uint8Array(bin.buffer));
-  await replaceFile(`${prefix}.idx`, indexOf(lengths, dtype));
+  await replaceFile(`${prefix}.idx`, encodeIndex(lengths, dtype));
 }
 
 /** Encodes an index of one document that contains all lists. */
-function indexOf(lengths: Int32Array, dtype: 'i32' | 'i64'): Uint8Array {
+function encodeIndex(lengths: Int32Array, dtype: 'i32' | 'i64'): Uint8Array {
   const out = Buffer.alloc(HEADER_BYTES + 12 * lengths.length + 16);
   out.write(MAGIC, 0, 'latin1');
   out.writeBigUInt64LE(1n, 9);
@@ -88,7 +92,7 @@ function indexOf(lengths: Int32Array, dtype: 'i32' | 'i64'): Uint8Array {
   for (let i = 0; i < lengths.length; ++i) {
     out.writeInt32LE(required(lengths[i]), HEADER_BYTES + 4 * i);
     out.writeBigInt64LE(BigInt(next), pointers + 8 * i);
-    next += tokenSize(dtype) * required(lengths[i]);
+    next += bytesPerToken(dtype) * required(lengths[i]);
   }
   out.writeBigInt64LE(BigInt(lengths.length), pointers + 8 * lengths.length + 8);
   return out;

@@ -1,21 +1,21 @@
-// Datasets that yield samples in turn, and their construction in worker threads.
+// Datasets that yield samples one after another, and their construction in worker threads.
 import { valueError } from '../runtime/input-errors.js';
 import {
   callExport,
   type Dataset,
   type DatasetSource,
+  importModule,
+  readSource,
   requireDataset,
-  required,
-  sourceOf,
   type WorkerDatasetOptions,
 } from './dataset.js';
 
-/** Samples in turn: an array, a generator, a stream of lines. */
+/** Samples one after another: an array, a generator, a stream of lines. */
 export type Samples<Sample> = Iterable<Sample | Promise<Sample>> | AsyncIterable<Sample>;
 
 /**
- * Samples without a known number, for IterableLoader. Every rank and every worker reads all samples
- * and keeps its own, so the samples may depend only on the epoch.
+ * A dataset without a known length, for IterableLoader. Every rank and every worker reads all
+ * samples and keeps its share, so the samples may depend only on the epoch.
  */
 export interface IterableDataset<Sample> {
   /** Returns all samples of an epoch (from 0), from the first one. */
@@ -25,7 +25,10 @@ export interface IterableDataset<Sample> {
    * samples.
    */
   iterateFrom?(epoch: number, start: number): Samples<Sample>;
-  /** How a worker thread builds this dataset; without it only the calling thread can serve it. */
+  /**
+   * The source from which a worker thread builds this dataset. Without it, only the calling thread
+   * can serve the dataset.
+   */
   readonly source?: DatasetSource | undefined;
 }
 
@@ -36,7 +39,10 @@ export function isIterableDataset<Sample = unknown>(
   return typeof (value as IterableDataset<Sample> | null)?.iterate === 'function';
 }
 
-/** Throws DS_ARGUMENT, also for a generator, which can be gone through but once. */
+/**
+ * Throws DS_ARGUMENT unless `value` has iterate(). A generator has not: it can be iterated only
+ * once.
+ */
 export function requireIterableDataset(value: unknown): void {
   if (isIterableDataset(value)) return;
   throw valueError(
@@ -51,51 +57,53 @@ export function requireIterableDataset(value: unknown): void {
 export type WorkerIterableOptions = Omit<WorkerDatasetOptions, 'length'>;
 
 /**
- * Returns an iterable dataset that each worker thread builds, and the calling thread if it needs
- * one. The `export` of `module`, called with `args`, returns it or a promise of it. Throws
- * DS_ARGUMENT for unknown or invalid options; the first read also throws it for a missing module or
- * export.
+ * Returns an iterable dataset that each worker thread builds, and the calling thread if needed. The
+ * `export` of `module`, called with `args`, returns it or a promise of it. Throws DS_ARGUMENT for
+ * unknown or invalid options; the first read also throws it for a missing module or export.
  */
 export function workerIterable<Sample = unknown>(
   given: WorkerIterableOptions,
 ): IterableDataset<Sample> {
-  const source = sourceOf('workerIterable', given);
-  const from = async function* (
+  const source = readSource('workerIterable', given);
+  const readFrom = async function* (
     open: (built: IterableDataset<unknown>) => Samples<unknown>,
   ): AsyncGenerator<Sample> {
     yield* open(await buildIterable(source)) as Samples<Sample>;
   };
   return {
     source,
-    iterate: (epoch) => from((built) => built.iterate(epoch)),
-    iterateFrom: (epoch, start) => from((built) => samplesFrom(built, epoch, start)),
+    iterate: (epoch) => readFrom((built) => built.iterate(epoch)),
+    iterateFrom: (epoch, start) => readFrom((built) => samplesFrom(built, epoch, start)),
   };
 }
 
-/** Samples from number `start` on; skips samples if the dataset cannot start there. */
+/** Returns the samples from number `start` on; skips samples if the dataset cannot start there. */
 function samplesFrom<Sample>(
   dataset: IterableDataset<Sample>,
   epoch: number,
   start: number,
 ): Samples<Sample> {
-  return dataset.iterateFrom?.(epoch, start) ?? behind(dataset.iterate(epoch), start);
+  return dataset.iterateFrom?.(epoch, start) ?? skipSamples(dataset.iterate(epoch), start);
 }
 
-async function* behind<Sample>(samples: Samples<Sample>, start: number): AsyncGenerator<Sample> {
+async function* skipSamples<Sample>(
+  samples: Samples<Sample>,
+  start: number,
+): AsyncGenerator<Sample> {
   let at = 0;
   for await (const sample of samples) if (at++ >= start) yield sample;
 }
 
 async function buildIterable(source: DatasetSource): Promise<IterableDataset<unknown>> {
-  const built = await callExport(await required(source), source);
+  const built = await callExport(await importModule(source), source);
   if (isIterableDataset(built)) return built;
   throw valueError(`dataset of ${source.module}`, 'a dataset with iterate(epoch)', built);
 }
 
-/** In a worker thread: the dataset of `source`, of either kind. Throws DS_ARGUMENT. */
-export async function buildServed(
+/** Builds the dataset of `source`, of either kind, in a worker thread. Throws DS_ARGUMENT. */
+export async function buildAnyDataset(
   source: DatasetSource,
 ): Promise<Dataset<unknown> | IterableDataset<unknown>> {
-  const built = await callExport(await required(source), source);
+  const built = await callExport(await importModule(source), source);
   return isIterableDataset(built) ? built : requireDataset(built, source);
 }

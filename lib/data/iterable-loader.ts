@@ -17,8 +17,13 @@ import {
   WorkerMaker,
 } from './batch-maker.js';
 import type { Batched } from './collate.js';
-import { overtaken, requireCollate, type WorkerThreadOptions, workersOf } from './data-loader.js';
-import { turn } from './event-loop.js';
+import {
+  iterationReplacedError,
+  readWorkerOptions,
+  requireCollate,
+  type WorkerThreadOptions,
+} from './data-loader.js';
+import { waitForEventLoop } from './event-loop.js';
 import { type IterableDataset, requireIterableDataset } from './iterable-dataset.js';
 import { requireState } from './require-state.js';
 import { ITERATE, RoundReader } from './round-reader.js';
@@ -33,11 +38,11 @@ export interface IterableLoaderOptions<Sample, Batch> extends WorkerThreadOption
   device?: Device | string;
   /** Number of this rank. Default: 0. */
   rank?: number;
-  /** Ranks that share the samples. Default 1. */
+  /** Number of ranks that share the samples. Default 1. */
   worldSize?: number;
   /** Drops the last samples if they do not fill a batch of every rank. Default false. */
   dropLast?: boolean;
-  /** Makes a batch of samples. Default: stacks tensors, typed arrays and numbers. */
+  /** Combines samples into a batch. Default: stacks tensors, typed arrays and numbers. */
   collate?: (samples: Sample[], device: Device) => Batch;
 }
 
@@ -110,7 +115,7 @@ export class IterableLoader<Sample = unknown, Batch = Batched<Sample>> {
     this.batchSize = batchSize;
     this.device = findDevice(options.device ?? 'cpu');
     const parts = { device: this.device, collate: requireCollate(op, options.collate) };
-    const workers = workersOf(dataset, options);
+    const workers = readWorkerOptions(dataset, options);
     this.maker = workers ? new WorkerMaker(parts, workers) : new RoundMaker(dataset, parts);
   }
 
@@ -129,20 +134,20 @@ export class IterableLoader<Sample = unknown, Batch = Batched<Sample>> {
   }
 
   /**
-   * Throws DS_DATA with sample, epoch and worker if a worker fails, ends or stalls, and if an epoch
-   * has no batch.
+   * Yields batches. Throws DS_DATA with sample, epoch and worker if a worker fails, ends or stalls,
+   * and if an epoch has no batch.
    */
   *[Symbol.iterator](): Generator<Batch> {
     const pass = { position: null, batches: 0 };
     try {
       while (true) {
-        this.begin(pass);
+        this.beginPass(pass);
         const batch = this.maker.next();
         if (batch !== null) yield this.countBatch(pass, batch);
         else if (this.endEpoch(pass)) return;
       }
     } finally {
-      this.end(pass);
+      this.endPass(pass);
     }
   }
 
@@ -150,18 +155,18 @@ export class IterableLoader<Sample = unknown, Batch = Batched<Sample>> {
     const pass = { position: null, batches: 0 };
     try {
       while (true) {
-        this.begin(pass);
+        this.beginPass(pass);
         const batch = await this.maker.nextAsync();
         if (batch !== null) yield this.countBatch(pass, batch);
         else if (this.endEpoch(pass)) return;
-        await turn();
+        await waitForEventLoop();
       }
     } finally {
-      this.end(pass);
+      this.endPass(pass);
     }
   }
 
-  /** Returns the position, for checkpoints; the same on every rank. */
+  /** Returns the position, for checkpoints. It is the same on every rank. */
   stateDict(): JsonObject {
     return { ...this.position, samples: null };
   }
@@ -198,10 +203,12 @@ export class IterableLoader<Sample = unknown, Batch = Batched<Sample>> {
     return this.close();
   }
 
-  /** Begins at the position, and again if the program has changed it. */
-  private begin(pass: Pass): void {
+  /**
+   * Begins the pass at the loader's position, and again if the program has changed that position.
+   */
+  private beginPass(pass: Pass): void {
     if (pass.position === null) this.pass = pass;
-    else if (this.pass !== pass) throw overtaken();
+    else if (this.pass !== pass) throw iterationReplacedError();
     const { position } = this;
     if (pass.position === position) return;
     Object.assign(pass, { position, batches: 0 });
@@ -209,19 +216,20 @@ export class IterableLoader<Sample = unknown, Batch = Batched<Sample>> {
     const work = (i: number): Round => ({
       ...this.roundOptions,
       epoch,
-      start: served + i * this.round,
+      start: served + i * this.roundSize,
     });
     this.maker.begin({ batches: Number.POSITIVE_INFINITY, work });
   }
 
-  /** Samples of a batch of every rank. */
-  private get round(): number {
+  /** Number of samples in a batch of every rank. */
+  private get roundSize(): number {
     return this.roundOptions.batchSize * this.roundOptions.worldSize;
   }
 
   private countBatch(pass: Pass, batch: Batch): Batch {
     pass.batches++;
-    if (this.pass === pass && pass.position === this.position) this.position.served += this.round;
+    if (this.pass === pass && pass.position === this.position)
+      this.position.served += this.roundSize;
     return batch;
   }
 
@@ -235,7 +243,7 @@ export class IterableLoader<Sample = unknown, Batch = Batched<Sample>> {
     if (served === 0) {
       throw dataError(
         `IterableLoader, epoch ${epoch}`,
-        this.roundOptions.dropLast ? `${this.round} samples: a batch for each rank` : 'samples',
+        this.roundOptions.dropLast ? `${this.roundSize} samples: a batch for each rank` : 'samples',
         this.roundOptions.dropLast ? 'fewer samples' : 'no samples',
         this.roundOptions.dropLast ? 'Use a smaller batchSize, or dropLast: false.' : '',
       );
@@ -244,7 +252,7 @@ export class IterableLoader<Sample = unknown, Batch = Batched<Sample>> {
     return batches > 0;
   }
 
-  private end(pass: object): void {
+  private endPass(pass: object): void {
     if (this.pass !== pass) return;
     this.pass = null;
     this.maker.end();
@@ -257,12 +265,12 @@ interface Pass {
   batches: number;
 }
 
-/** Goes through the samples on the calling thread. */
+/** Reads the samples on the calling thread. */
 class RoundMaker<Sample, Batch> implements BatchMaker<Round, Batch | null> {
   private readonly combiner: SampleCombiner<Sample, Batch>;
   private reader: RoundReader<Sample>;
   private plan: PassPlan<Round> | null = null;
-  private at = 0;
+  private nextBatch = 0;
 
   constructor(
     private readonly dataset: IterableDataset<Sample>,
@@ -272,33 +280,33 @@ class RoundMaker<Sample, Batch> implements BatchMaker<Round, Batch | null> {
     this.reader = new RoundReader(dataset);
   }
 
-  /** An abandoned pass may still wait for a sample of its reader. */
+  /** Starts with a new reader: an abandoned pass may still wait for a sample of the old one. */
   begin(plan: PassPlan<Round>): void {
     this.reader.close();
     this.reader = new RoundReader(this.dataset);
     this.plan = plan;
-    this.at = 0;
+    this.nextBatch = 0;
   }
 
   next(): Batch | null {
-    const round = this.round();
+    const round = this.nextRound();
     let samples: Sample[] | null;
     try {
       samples = this.reader.read(round);
     } catch (error) {
-      throw sampleError(error, this.reader.at, round);
+      throw sampleError(error, this.reader.nextSample, round);
     }
     return samples && this.combiner.combine(samples);
   }
 
   async nextAsync(): Promise<Batch | null> {
     const { reader } = this;
-    const round = this.round();
+    const round = this.nextRound();
     let samples: Sample[] | null;
     try {
       samples = await reader.readAsync(round);
     } catch (error) {
-      throw sampleError(error, reader.at, round);
+      throw sampleError(error, reader.nextSample, round);
     }
     return samples && this.combiner.combine(samples);
   }
@@ -312,8 +320,8 @@ class RoundMaker<Sample, Batch> implements BatchMaker<Round, Batch | null> {
     this.combiner.dispose();
   }
 
-  private round(): Round {
-    return required(this.plan).work(this.at++);
+  private nextRound(): Round {
+    return required(this.plan).work(this.nextBatch++);
   }
 }
 

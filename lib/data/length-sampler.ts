@@ -5,13 +5,15 @@ import { valueError } from '../runtime/input-errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { required } from '../runtime/required.js';
-import { dealt, samplesPerRank, shuffledOrder } from './order.js';
+import { samplesPerRank, shuffledOrder, takeShare } from './order.js';
 import { requireState } from './require-state.js';
 import { Sampler } from './sampler.js';
 
 /** Options of a LengthGroupedSampler, with this rank's index among the data ranks. */
 export interface LengthGroupedOptions {
-  /** Samples per batch, for the size of groups. Ranks share the order, not the batch. */
+  /**
+   * Samples per batch, which determines the size of groups. Ranks share the order, not the batch.
+   */
   batchSize: number;
   /** Seed of the random order. Default 0; the same on every rank. */
   seed?: number;
@@ -30,7 +32,7 @@ const OPTIONS: OptionNames<LengthGroupedOptions> = {
 
 /** Maximum number of batches in a group, and minimum number of groups. */
 const MAX_BATCHES = 50;
-const FEWEST_GROUPS = 4;
+const MIN_GROUPS = 4;
 
 /**
  * Puts samples of similar length into the same batches. Shuffles all samples, cuts the order into
@@ -48,8 +50,8 @@ export class LengthGroupedSampler extends Sampler {
   private seed: number;
 
   /**
-   * `lengths` has one number for each sample. Throws DS_ARGUMENT if the lengths are no list of
-   * numbers, or an option is no integer in its range.
+   * `lengths` has one number per sample. Throws DS_ARGUMENT unless the lengths are a list of
+   * numbers and each option is an integer in its range.
    */
   constructor(
     private readonly lengths: ArrayLike<number>,
@@ -74,10 +76,10 @@ export class LengthGroupedSampler extends Sampler {
   }
 
   order(served: number): Uint32Array {
-    return dealt(this.whole(), served, this);
+    return takeShare(this.orderEpoch(), served, this);
   }
 
-  /** Returns the epoch and the seed: the same on every rank. */
+  /** Returns the epoch and the seed. Both are the same on every rank. */
   override stateDict(): JsonObject {
     return { ...super.stateDict(), seed: this.seed };
   }
@@ -88,25 +90,24 @@ export class LengthGroupedSampler extends Sampler {
     super.loadStateDict(state);
   }
 
-  private whole(): Uint32Array {
+  private orderEpoch(): Uint32Array {
     const { lengths, batchSize, seed, epoch } = this;
     const order = shuffledOrder(lengths.length, seed, epoch);
-    const batches = Math.floor(lengths.length / (batchSize * FEWEST_GROUPS));
+    const batches = Math.floor(lengths.length / (batchSize * MIN_GROUPS));
     const size = Math.max(1, Math.min(batches, MAX_BATCHES)) * batchSize;
     const lengthOf = (index: number): number => required(lengths[index]);
     for (let at = 0; at < order.length; at += size) {
       // Equal lengths keep the random order: the sort is stable.
       order.subarray(at, at + size).sort((a, b) => lengthOf(b) - lengthOf(a));
     }
-    return longestFirst(order, size, lengthOf);
+    return moveLongestFirst(order, size, lengthOf);
   }
 }
 
 /**
- * Each group begins with its longest sample. The longest sample of all swaps positions with the
- * first.
+ * Swaps the longest sample of all with the first sample. Each group begins with its longest sample.
  */
-function longestFirst(
+function moveLongestFirst(
   order: Uint32Array,
   size: number,
   lengthOf: (index: number) => number,

@@ -4,16 +4,19 @@
 import { dataError } from '../runtime/input-errors.js';
 import { required } from '../runtime/required.js';
 import { PositionalFile } from './positional-file.js';
-import { type TokenDType, tokenSize } from './token-format.js';
+import { bytesPerToken, type TokenDType } from './token-format.js';
 
 export const MAGIC = 'MMIDIDX\0\0';
-/** Magic, version (u64), dtype code (u8), sequences (u64), documents (u64). */
+/** Bytes of the header: magic, version (u64), dtype code (u8), sequences (u64), documents (u64). */
 export const HEADER_BYTES = 34;
-/** Entries that are checked at a time; the index is never held as a whole. */
+/** Number of entries read at a time; the whole index is never in memory. */
 const CHUNK = 1 << 16;
 
-/** Codes 6 to 8 differ between the two formats. The size of the tokens reveals the format. */
-const dtypes: Record<number, TokenDType[]> = {
+/**
+ * Dtypes by code. Codes 6 to 8 differ between Megatron and DeepSpeed; the size of the .bin file
+ * tells them apart.
+ */
+const DTYPES_OF_CODE: Record<number, TokenDType[]> = {
   1: ['u8'],
   2: ['i8'],
   3: ['i16'],
@@ -24,7 +27,7 @@ const dtypes: Record<number, TokenDType[]> = {
   8: ['u16', 'u64'], // Megatron, DeepSpeed
 };
 
-/** The tokens of all sequences, one after another in the .bin file. */
+/** The dtype and number of the tokens in the .bin file. */
 interface IndexedTokens {
   dtype: TokenDType;
   tokens: number;
@@ -32,15 +35,15 @@ interface IndexedTokens {
 
 /**
  * Checks the whole index against the `binBytes` bytes of its .bin file: header, sizes, pointers
- * (sequences must follow one another, as every writer has them), documents. Throws DS_DATA.
+ * (sequences must be contiguous) and documents. Throws DS_DATA.
  */
 export function readIndex(path: string, binBytes: number): IndexedTokens {
   const file = new PositionalFile(path);
   try {
     const header = readHeader(file);
-    const tokens = sumOfLengths(file, header.sequences);
+    const tokens = sumLengths(file, header.sequences);
     const dtype = chooseDType(path, header.code, tokens, binBytes);
-    requirePointers(file, header.sequences, tokenSize(dtype));
+    requirePointers(file, header.sequences, bytesPerToken(dtype));
     requireDocuments(file, header);
     return { dtype, tokens };
   } finally {
@@ -48,7 +51,9 @@ export function readIndex(path: string, binBytes: number): IndexedTokens {
   }
 }
 
-/** The length of every sequence of an index that readIndex() has checked. Throws DS_DATA. */
+/**
+ * Returns the length of every sequence of an index that readIndex() has checked. Throws DS_DATA.
+ */
 export function readSequenceLengths(path: string): Int32Array {
   const file = new PositionalFile(path);
   try {
@@ -79,7 +84,7 @@ function readHeader(file: PositionalFile): Header {
   const version = view.getBigUint64(9, true);
   if (version !== 1n) throw dataError(path, 'version 1', String(version));
   const code = view.getUint8(17);
-  if (!dtypes[code]) throw dataError(path, 'a dtype code of 1 to 8', String(code));
+  if (!DTYPES_OF_CODE[code]) throw dataError(path, 'a dtype code of 1 to 8', String(code));
   const sequences = Number(view.getBigUint64(18, true));
   const documents = Number(view.getBigUint64(26, true));
   const min = HEADER_BYTES + 12 * sequences + 8 * documents;
@@ -91,13 +96,13 @@ function readHeader(file: PositionalFile): Header {
   return { code, sequences, documents };
 }
 
-function sumOfLengths(file: PositionalFile, sequences: number): number {
+function sumLengths(file: PositionalFile, sequences: number): number {
   let tokens = 0;
   for (let first = 0; first < sequences; first += CHUNK) {
     const lengths = readLengths(file, first, sequences);
     for (let i = 0; i < lengths.length; ++i) {
       const length = required(lengths[i]);
-      if (length < 0) throw badEntry(file, 'length', first + i, 'at least 0', length);
+      if (length < 0) throw entryError(file, 'length', first + i, 'at least 0', length);
       tokens += length;
     }
   }
@@ -105,10 +110,12 @@ function sumOfLengths(file: PositionalFile, sequences: number): number {
 }
 
 function chooseDType(path: string, code: number, tokens: number, binBytes: number): TokenDType {
-  const candidates = required(dtypes[code]);
-  const fitting = candidates.find((dtype) => tokenSize(dtype) * tokens === binBytes);
+  const candidates = required(DTYPES_OF_CODE[code]);
+  const fitting = candidates.find((dtype) => bytesPerToken(dtype) * tokens === binBytes);
   if (fitting) return fitting;
-  const sizes = candidates.map((dtype) => `${tokenSize(dtype) * tokens} (${dtype})`).join(' or ');
+  const sizes = candidates
+    .map((dtype) => `${bytesPerToken(dtype) * tokens} (${dtype})`)
+    .join(' or ');
   const hint = 'The .bin file is truncated, or belongs to another index.';
   throw dataError(path, `a .bin file of ${sizes} bytes`, `${binBytes}`, hint);
 }
@@ -121,7 +128,7 @@ function requirePointers(file: PositionalFile, sequences: number, size: number):
     const pointers = new BigInt64Array(file.read(at, 8 * lengths.length));
     for (let i = 0; i < lengths.length; ++i) {
       const pointer = Number(pointers[i]);
-      if (pointer !== next) throw badEntry(file, 'pointer', first + i, String(next), pointer);
+      if (pointer !== next) throw entryError(file, 'pointer', first + i, String(next), pointer);
       next += size * required(lengths[i]);
     }
   }
@@ -136,7 +143,7 @@ function requireDocuments(file: PositionalFile, { sequences, documents }: Header
     for (let i = 0; i < count; ++i) {
       const end = Number(ends[i]);
       if (end >= last && end <= sequences && (first + i > 0 || end === 0)) last = end;
-      else throw badEntry(file, 'document', first + i, `of [${last}, ${sequences}]`, end);
+      else throw entryError(file, 'document', first + i, `of [${last}, ${sequences}]`, end);
     }
   }
 }
@@ -146,7 +153,7 @@ function readLengths(file: PositionalFile, first: number, sequences: number): In
   return new Int32Array(file.read(HEADER_BYTES + 4 * first, 4 * count));
 }
 
-function badEntry(
+function entryError(
   { path }: PositionalFile,
   kind: string,
   at: number,

@@ -1,35 +1,35 @@
-// Orders of samples in an epoch, as functions of length, seed and epoch.
+// Computes the order of samples in an epoch from length, seed and epoch.
 import { required } from '../runtime/required.js';
 import { PhiloxStream } from './philox.js';
 
-/** A permutation of [0, length): Fisher-Yates over Philox stream (seed, epoch). */
+/** Returns a random permutation of [0, length): Fisher-Yates over Philox stream (seed, epoch). */
 export function shuffledOrder(length: number, seed: number, epoch: number): Uint32Array {
   const order = naturalOrder(length);
   const random = new PhiloxStream(seed, epoch);
   for (let last = length - 1; last > 0; --last) {
     const other = random.below(last + 1);
-    const kept = required(order[last]);
+    const swapped = required(order[last]);
     order[last] = required(order[other]);
-    order[other] = kept;
+    order[other] = swapped;
   }
   return order;
 }
 
-/** 0, 1, 2, ... */
+/** Returns 0, 1, 2, ..., length - 1. */
 export function naturalOrder(length: number): Uint32Array {
   const order = new Uint32Array(length);
   for (let i = 0; i < length; ++i) order[i] = i;
   return order;
 }
 
-/** Positions of `keys` from the least key to the largest; of equal ones in their own order. */
-export function risingOrder(keys: Float64Array): Uint32Array {
+/** Returns the indices of `keys` in ascending order of key; equal keys keep their order. */
+export function sortByKey(keys: Float64Array): Uint32Array {
   const { length } = keys;
   const limit = 4 * length + 2 ** 16;
   if (!keys.every((key) => Number.isInteger(key) && key >= 0 && key < limit)) {
     return naturalOrder(length).sort((a, b) => required(keys[a]) - required(keys[b]));
   }
-  // Counted, as comparing takes ten times as long.
+  // Counting sort: comparisons take ten times as long.
   const starts = new Uint32Array(limit + 1);
   for (const key of keys) starts[key + 1] = required(starts[key + 1]) + 1;
   for (let key = 1; key <= limit; ++key) {
@@ -45,7 +45,7 @@ export function risingOrder(keys: Float64Array): Uint32Array {
   return order;
 }
 
-/** Distribution of an order to ranks; `dropLast` drops samples that do not fill every rank. */
+/** A rank's share of an order; `dropLast` drops samples that do not fill every rank. */
 interface Deal {
   readonly rank: number;
   readonly worldSize: number;
@@ -58,23 +58,23 @@ export function samplesPerRank(samples: number, { worldSize, dropLast }: Deal): 
 }
 
 /**
- * The rest of `whole` for a rank after all ranks have served `served` elements. Ranks take elements
- * in turn; if they do not divide evenly, elements repeat from the beginning.
+ * Returns the remaining samples of a rank after all ranks together have served `served` samples.
+ * Ranks take samples in turn; if these do not divide evenly, they repeat from the beginning.
  */
-export function dealt(whole: Uint32Array, served: number, deal: Deal): Uint32Array {
-  const ownSamples = new Uint32Array(samplesPerRank(Math.max(0, whole.length - served), deal));
+export function takeShare(order: Uint32Array, served: number, deal: Deal): Uint32Array {
+  const ownSamples = new Uint32Array(samplesPerRank(Math.max(0, order.length - served), deal));
   for (let i = 0; i < ownSamples.length; ++i) {
     const position = served + deal.rank + i * deal.worldSize;
-    ownSamples[i] = required(whole[position % whole.length]);
+    ownSamples[i] = required(order[position % order.length]);
   }
   return ownSamples;
 }
 
 /**
- * `count` numbers below weights.length, each as likely as its weight: by the inverse of the summed
- * weights, from Philox stream (seed, epoch).
+ * Draws `count` numbers below weights.length with probabilities in proportion to their weights, by
+ * the inverse of the cumulative weights, from Philox stream (seed, epoch).
  */
-export function drawnOrder(
+export function drawWithReplacement(
   weights: Float64Array,
   count: number,
   seed: number,
@@ -87,7 +87,7 @@ export function drawnOrder(
   return Uint32Array.from({ length: count }, () => firstAbove(sums, random.unit() * total));
 }
 
-/** The first index in the rising `sums` with a sum above `value`. */
+/** Returns the first index in the rising `sums` with a sum above `value`. */
 function firstAbove(sums: Float64Array, value: number): number {
   let [low, high] = [0, sums.length - 1];
   while (low < high) {
@@ -99,10 +99,10 @@ function firstAbove(sums: Float64Array, value: number): number {
 }
 
 /**
- * `count` distinct numbers below weights.length, in the order of draws without replacement. Source:
- * Efraimidis & Spirakis 2006: the largest log(u) / weight first.
+ * Draws `count` distinct numbers below weights.length, in the order of draws without replacement.
+ * Source: Efraimidis & Spirakis 2006: the largest log(u) / weight first.
  */
-export function drawnOnce(
+export function drawWithoutReplacement(
   weights: Float64Array,
   count: number,
   seed: number,

@@ -1,5 +1,5 @@
-// Philox4x32-10 in JavaScript: the same words as csrc/core/philox.h, for orders that depend on a
-// seed. Source: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (SC'11).
+// Philox4x32-10 in JavaScript. It computes the same words as csrc/core/philox.h, for orders that
+// depend on a seed. Source: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (SC'11).
 import { required } from '../runtime/required.js';
 
 const ROUNDS = 10;
@@ -8,44 +8,45 @@ const [BY0, BY1] = [0xd2511f53, 0xcd9e8d57];
 const [LOW0, HIGH0, LOW1, HIGH1] = [BY0 & 0xffff, BY0 >>> 16, BY1 & 0xffff, BY1 >>> 16];
 
 /**
- * The upper 32 bits of the product of two unsigned integers; the second is given by its halves.
+ * Returns the upper 32 bits of the product of two unsigned integers; the second is given by its
+ * halves.
  */
-function highProduct(a: number, low: number, high: number): number {
+function multiplyHigh(a: number, low: number, high: number): number {
   const [aLow, aHigh] = [a & 0xffff, a >>> 16];
-  const [ofLow, ofHigh] = [Math.imul(aHigh, low), Math.imul(aLow, high)];
-  const carried = (Math.imul(aLow, low) >>> 16) + (ofLow & 0xffff) + (ofHigh & 0xffff);
-  return (Math.imul(aHigh, high) + (ofLow >>> 16) + (ofHigh >>> 16) + (carried >>> 16)) | 0;
+  const [crossLow, crossHigh] = [Math.imul(aHigh, low), Math.imul(aLow, high)];
+  const carry = (Math.imul(aLow, low) >>> 16) + (crossLow & 0xffff) + (crossHigh & 0xffff);
+  return (Math.imul(aHigh, high) + (crossLow >>> 16) + (crossHigh >>> 16) + (carry >>> 16)) | 0;
 }
 
-const upper = (x: number): number => Math.floor(x / 2 ** 32) | 0;
+const upperWord = (x: number): number => Math.floor(x / 2 ** 32) | 0;
 
 /** Cached keys of the last seed: a program has few seeds and thousands of streams. */
-let last: { seed: number; keys: Int32Array } | null = null;
+let cachedKeys: { seed: number; keys: Int32Array } | null = null;
 
-/** The keys of all rounds of a seed, in pairs. */
-function roundKeys(seed: number): Int32Array {
-  if (last?.seed === seed) return last.keys;
+/** Returns the keys of all rounds of a seed, in pairs. */
+function deriveKeys(seed: number): Int32Array {
+  if (cachedKeys?.seed === seed) return cachedKeys.keys;
   const keys = new Int32Array(2 * ROUNDS);
-  let [k0, k1] = [seed | 0, upper(seed)];
+  let [k0, k1] = [seed | 0, upperWord(seed)];
   for (let round = 0; round < ROUNDS; ++round) {
     keys[2 * round] = k0;
     keys[2 * round + 1] = k1;
     k0 = (k0 + 0x9e3779b9) | 0;
     k1 = (k1 + 0xbb67ae85) | 0;
   }
-  last = { seed, keys };
+  cachedKeys = { seed, keys };
   return keys;
 }
 
 /** Writes the four words of block `counter` of stream `offset`. Integers of 32 bits throughout. */
 function writeBlock(words: Uint32Array, keys: Int32Array, offset: number, counter: number): void {
   let c0 = counter | 0;
-  let c1 = upper(counter);
+  let c1 = upperWord(counter);
   let c2 = offset | 0;
-  let c3 = upper(offset);
+  let c3 = upperWord(offset);
   for (let at = 0; at < 2 * ROUNDS; at += 2) {
-    const next0 = highProduct(c2, LOW1, HIGH1) ^ c1 ^ required(keys[at]);
-    const next2 = highProduct(c0, LOW0, HIGH0) ^ c3 ^ required(keys[at + 1]);
+    const next0 = multiplyHigh(c2, LOW1, HIGH1) ^ c1 ^ required(keys[at]);
+    const next2 = multiplyHigh(c0, LOW0, HIGH0) ^ c3 ^ required(keys[at + 1]);
     c1 = Math.imul(BY1, c2);
     c3 = Math.imul(BY0, c0);
     c0 = next0;
@@ -58,7 +59,8 @@ function writeBlock(words: Uint32Array, keys: Int32Array, offset: number, counte
 }
 
 /**
- * The four words of block `counter` of stream (`seed`, `offset`); all three are safe integers >= 0.
+ * Returns the four words of block `counter` of stream (`seed`, `offset`); all three are safe
+ * integers >= 0.
  */
 export function philox(
   seed: number,
@@ -66,11 +68,11 @@ export function philox(
   counter: number,
 ): [number, number, number, number] {
   const words = new Uint32Array(4);
-  writeBlock(words, roundKeys(seed), offset, counter);
+  writeBlock(words, deriveKeys(seed), offset, counter);
   return [...words] as [number, number, number, number];
 }
 
-/** Words of one stream, in order. */
+/** Yields the words of one stream in order. */
 export class PhiloxStream {
   private readonly keys: Int32Array;
   private readonly block = new Uint32Array(4);
@@ -81,10 +83,10 @@ export class PhiloxStream {
     seed: number,
     private readonly offset: number,
   ) {
-    this.keys = roundKeys(seed);
+    this.keys = deriveKeys(seed);
   }
 
-  /** The next 32-bit word. */
+  /** Returns the next 32-bit word. */
   next(): number {
     if (this.position === 4) {
       writeBlock(this.block, this.keys, this.offset, this.blocks++);
@@ -93,17 +95,17 @@ export class PhiloxStream {
     return required(this.block[this.position++]);
   }
 
-  /** A number in [0, 1), a multiple of 2^-53. */
+  /** Returns a number in [0, 1), a multiple of 2^-53. */
   unit(): number {
     const high = this.next() >>> 5;
     return (high * 2 ** 26 + (this.next() >>> 6)) / 2 ** 53;
   }
 
-  /** An integer in [0, n), every one equally likely; 1 <= n <= 2^32. */
+  /** Returns an integer in [0, n), uniformly distributed; 1 <= n <= 2^32. */
   below(n: number): number {
     let word = this.next();
     if (n === 2 ** 32) return word;
-    // Nearly all words are below any limit; to work it out takes longer than the rest.
+    // Test a cheap bound first: nearly all words pass it, and the exact limit needs a division.
     while (word >= 2 ** 32 - n && word >= 2 ** 32 - (2 ** 32 % n)) word = this.next();
     return (word >>> 0) % (n >>> 0);
   }

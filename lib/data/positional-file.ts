@@ -4,65 +4,65 @@
 import { closeSync, fstatSync, openSync, readSync } from 'node:fs';
 import { finalizers } from '../runtime/finalizers.js';
 import { dataError } from '../runtime/input-errors.js';
-import { unreadable } from './token-window.js';
+import { unreadableFileError } from './token-window.js';
 
-/** Opened by the first read; closed by close(), or when the object is collected. */
+/** A file that the first read opens. close() or the garbage collector closes it. */
 export class PositionalFile {
-  private file: number | null = null;
+  private descriptor: number | null = null;
 
   constructor(readonly path: string) {}
 
-  /** The size in bytes now. Throws DS_DATA. */
+  /** The current size in bytes. Throws DS_DATA. */
   get bytes(): number {
     try {
       const stat = fstatSync(this.open());
       if (stat.isFile()) return stat.size;
     } catch (cause) {
-      throw unreadable(this.path, cause);
+      throw unreadableFileError(this.path, cause);
     }
     throw dataError(this.path, 'a file', 'a folder or a device', 'Check the path.');
   }
 
-  /** `bytes` bytes from `position`. Throws DS_DATA if the file ends before. */
+  /** Reads `bytes` bytes from `position` on. Throws DS_DATA if the file ends before. */
   read(position: number, bytes: number): ArrayBuffer {
-    const into = new Uint8Array(bytes);
+    const out = new Uint8Array(bytes);
     let done = 0;
     while (done < bytes) {
-      const count = this.readSome(into, done, position + done);
+      const count = this.readSome(out, done, position + done);
       if (count === 0) {
         const hint = 'It was truncated: restore it, and keep it unchanged while it is read.';
         throw dataError(this.path, `${bytes} bytes at ${position}`, `its end after ${done}`, hint);
       }
       done += count;
     }
-    return into.buffer;
+    return out.buffer;
   }
 
   close(): void {
-    if (this.file === null) return;
-    forgotten.unregister(this);
-    closeSync(this.file);
-    this.file = null;
+    if (this.descriptor === null) return;
+    fileFinalizers.unregister(this);
+    closeSync(this.descriptor);
+    this.descriptor = null;
   }
 
-  private readSome(into: Uint8Array, offset: number, position: number): number {
+  private readSome(out: Uint8Array, offset: number, position: number): number {
     try {
-      return readSync(this.open(), into, offset, into.length - offset, position);
+      return readSync(this.open(), out, offset, out.length - offset, position);
     } catch (cause) {
-      throw unreadable(this.path, cause);
+      throw unreadableFileError(this.path, cause);
     }
   }
 
   private open(): number {
-    if (this.file !== null) return this.file;
+    if (this.descriptor !== null) return this.descriptor;
     try {
-      this.file = openSync(this.path, 'r');
+      this.descriptor = openSync(this.path, 'r');
     } catch (cause) {
-      throw unreadable(this.path, cause);
+      throw unreadableFileError(this.path, cause);
     }
-    forgotten.register(this, this.file, this);
-    return this.file;
+    fileFinalizers.register(this, this.descriptor, this);
+    return this.descriptor;
   }
 }
 
-const forgotten = finalizers<number>((file) => closeSync(file));
+const fileFinalizers = finalizers<number>((file) => closeSync(file));

@@ -1,7 +1,8 @@
-// RepeatingLoader: a loader without end, epoch after epoch, as DeepSpeed's.
+// RepeatingLoader: repeats a loader without end, epoch after epoch, like DeepSpeed's class of this
+// name.
 import type { DsError } from '../errors.js';
 import { dataError, valueError } from '../runtime/input-errors.js';
-import { turn } from './event-loop.js';
+import { waitForEventLoop } from './event-loop.js';
 
 function isIterable(loader: Partial<Iterable<unknown> & AsyncIterable<unknown>> | null): boolean {
   const begins = [loader?.[Symbol.iterator], loader?.[Symbol.asyncIterator]];
@@ -19,35 +20,35 @@ export class RepeatingLoader<Batch> implements IterableIterator<Batch> {
 
   /** Throws DS_ARGUMENT unless `loader` can be iterated. */
   constructor(
-    /** The loader that is begun again and again. */
+    /** The loader to repeat. */
     readonly loader: Iterable<Batch> & AsyncIterable<Batch>,
   ) {
     if (!isIterable(loader)) throw valueError('RepeatingLoader', 'a loader of batches', loader);
   }
 
   /**
-   * Returns the next batch; never done. Throws DS_DATA if the loader is empty, and errors of the
-   * loader.
+   * Returns the next batch; `done` is always false. Throws DS_DATA if the loader is empty, and
+   * errors of the loader.
    */
   next(): IteratorYieldResult<Batch> {
     for (let epochs = 0; epochs < 2; ++epochs) {
       this.current ??= this.loader[Symbol.iterator]();
-      const result = this.attempt(this.current);
+      const result = this.advance(this.current);
       if (!result.done) return { done: false, value: result.value };
       this.current = null;
     }
-    throw empty();
+    throw emptyLoaderError();
   }
 
-  /** As next(), for asynchronous loaders. */
+  /** Returns the next batch, for asynchronous loaders. */
   async nextAsync(): Promise<IteratorYieldResult<Batch>> {
     for (let epochs = 0; epochs < 2; ++epochs) {
       this.currentAsync ??= this.loader[Symbol.asyncIterator]();
-      const result = await this.attemptAsync(this.currentAsync);
+      const result = await this.advanceAsync(this.currentAsync);
       if (!result.done) return { done: false, value: result.value };
       this.currentAsync = null;
     }
-    throw empty();
+    throw emptyLoaderError();
   }
 
   [Symbol.iterator](): this {
@@ -57,7 +58,7 @@ export class RepeatingLoader<Batch> implements IterableIterator<Batch> {
   [Symbol.asyncIterator](): AsyncIterableIterator<Batch> {
     const iterator: AsyncIterableIterator<Batch> = {
       next: async () => {
-        await turn(); // The loader need not be one of ours.
+        await waitForEventLoop(); // Other classes of loaders may not wait.
         return this.nextAsync();
       },
       [Symbol.asyncIterator]: () => iterator,
@@ -65,8 +66,8 @@ export class RepeatingLoader<Batch> implements IterableIterator<Batch> {
     return iterator;
   }
 
-  /** A failed iteration has ended; the next call begins a new one. */
-  private attempt(iterator: Iterator<Batch>): IteratorResult<Batch> {
+  /** Advances the iteration. After an error, the next call begins a new iteration. */
+  private advance(iterator: Iterator<Batch>): IteratorResult<Batch> {
     try {
       return iterator.next();
     } catch (error) {
@@ -75,7 +76,7 @@ export class RepeatingLoader<Batch> implements IterableIterator<Batch> {
     }
   }
 
-  private async attemptAsync(iterator: AsyncIterator<Batch>): Promise<IteratorResult<Batch>> {
+  private async advanceAsync(iterator: AsyncIterator<Batch>): Promise<IteratorResult<Batch>> {
     try {
       return await iterator.next();
     } catch (error) {
@@ -85,6 +86,6 @@ export class RepeatingLoader<Batch> implements IterableIterator<Batch> {
   }
 }
 
-function empty(): DsError {
+function emptyLoaderError(): DsError {
   return dataError('RepeatingLoader', 'a loader with batches', '0 batches in an epoch');
 }

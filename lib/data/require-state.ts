@@ -1,4 +1,4 @@
-// Whether loadStateDict() of a loader or a sampler was given a state at all.
+// Checks that loadStateDict() of a loader or a sampler received a state.
 
 import { valueError } from '../runtime/input-errors.js';
 import { isObject } from '../runtime/is-object.js';

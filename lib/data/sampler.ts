@@ -1,4 +1,4 @@
-// Samplers: the samples of this rank in an epoch, and their order.
+// Samplers: choose the samples of this rank in an epoch, and their order.
 
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
@@ -8,12 +8,12 @@ import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import {
-  dealt,
-  drawnOnce,
-  drawnOrder,
+  drawWithoutReplacement,
+  drawWithReplacement,
   naturalOrder,
   samplesPerRank,
   shuffledOrder,
+  takeShare,
 } from './order.js';
 import { requireState } from './require-state.js';
 
@@ -24,9 +24,9 @@ import { requireState } from './require-state.js';
 export abstract class Sampler implements Iterable<number> {
   private current = 0;
 
-  /** Samples that this rank serves in a whole epoch. */
+  /** Number of samples that this rank serves in a whole epoch. */
   abstract readonly length: number;
-  /** Ranks that share an epoch. */
+  /** Number of ranks that share an epoch. */
   readonly worldSize: number = 1;
 
   /**
@@ -48,24 +48,24 @@ export abstract class Sampler implements Iterable<number> {
     this.current = requireInteger('Sampler.setEpoch', epoch, 0);
   }
 
-  /** The indices of the whole epoch. */
+  /** Returns the indices of the whole epoch. */
   [Symbol.iterator](): IterableIterator<number> {
     return this.order(0).values();
   }
 
-  /** Returns the epoch and the seed, if there is one. Both are equal on every rank. */
+  /** Returns the epoch, and the seed if there is one. Both are the same on every rank. */
   stateDict(): JsonObject {
     return { epoch: this.epoch };
   }
 
-  /** Throws DS_CHECKPOINT if the state belongs to another kind of order. */
+  /** Sets the position. Throws DS_CHECKPOINT if the state belongs to another kind of order. */
   loadStateDict(state: JsonObject): void {
     requireState('Sampler', state);
     this.setEpoch(state.epoch as number);
   }
 }
 
-/** Serves samples in their order: 0, 1, 2, ... in every epoch. */
+/** Serves samples in their natural order, 0, 1, 2, ..., in every epoch. */
 export class SequentialSampler extends Sampler {
   readonly length: number;
 
@@ -90,7 +90,7 @@ export class SequentialSampler extends Sampler {
   }
 }
 
-/** A new random order in every epoch, a function of (seed, epoch). */
+/** Serves samples in a new random order in every epoch, a function of (seed, epoch). */
 export class RandomSampler extends Sampler {
   readonly length: number;
   private seed: number;
@@ -120,7 +120,7 @@ export class RandomSampler extends Sampler {
 
 /** Options of a DistributedSampler. */
 export interface DistributedSamplerOptions {
-  /** This rank, from 0. */
+  /** Number of this rank, from 0. */
   rank: number;
   /** Number of ranks, at least 1. */
   worldSize: number;
@@ -128,13 +128,11 @@ export interface DistributedSamplerOptions {
   shuffle?: boolean;
   /** Seed of the random order. Default 0; the same on every rank. */
   seed?: number;
-  /**
-   * Leaves out the samples that do not fill every rank, instead of repeating some. Default false.
-   */
+  /** Drops the samples that do not fill every rank, instead of repeating some. Default false. */
   dropLast?: boolean;
 }
 
-const NAMES: OptionNames<DistributedSamplerOptions> = {
+const DISTRIBUTED: OptionNames<DistributedSamplerOptions> = {
   rank: true,
   worldSize: true,
   shuffle: true,
@@ -157,10 +155,13 @@ export class DistributedSampler extends Sampler {
   /** Null for the natural order. */
   private seed: number | null;
 
-  /** `samples` of the whole dataset. Throws DS_ARGUMENT for a rank outside the world. */
+  /**
+   * `samples`: the number of samples in the whole dataset. Throws DS_ARGUMENT for a rank outside
+   * the world.
+   */
   constructor(samples: number, given: DistributedSamplerOptions) {
     super();
-    const options = readOptions('DistributedSampler', given, NAMES);
+    const options = readOptions('DistributedSampler', given, DISTRIBUTED);
     const { rank, worldSize, shuffle = true, seed = 0, dropLast = false } = options;
     this.samples = requireLength('DistributedSampler', samples);
     this.worldSize = requireInteger('DistributedSampler worldSize', worldSize, 1);
@@ -177,11 +178,14 @@ export class DistributedSampler extends Sampler {
 
   order(served: number): Uint32Array {
     const { samples, seed } = this;
-    const whole = seed === null ? naturalOrder(samples) : shuffledOrder(samples, seed, this.epoch);
-    return dealt(whole, served, this);
+    const order = seed === null ? naturalOrder(samples) : shuffledOrder(samples, seed, this.epoch);
+    return takeShare(order, served, this);
   }
 
-  /** Returns the epoch and the seed, null for the natural order: the same on every rank. */
+  /**
+   * Returns the epoch and the seed, which is null for the natural order. Both are the same on every
+   * rank.
+   */
   override stateDict(): JsonObject {
     return { ...super.stateDict(), seed: this.seed };
   }
@@ -201,9 +205,9 @@ export function requireRank(op: string, rank: number, worldSize: number): void {
 
 /** Options of a WeightedRandomSampler, with this rank's index among the data ranks. */
 export interface WeightedSamplerOptions {
-  /** Draws per epoch, of all ranks together. Default: the number of weights. */
+  /** Number of draws per epoch, of all ranks together. Default: the number of weights. */
   samples?: number;
-  /** A sample may come again. Default true. */
+  /** Whether a sample may be drawn again. Default true. */
   replacement?: boolean;
   /** Seed of the random order. Default 0; the same on every rank. */
   seed?: number;
@@ -238,8 +242,8 @@ export class WeightedRandomSampler extends Sampler {
   private seed: number;
 
   /**
-   * Weights are finite and not negative, and one of them is above 0. Throws DS_ARGUMENT, also if
-   * there are more draws without replacement than weights above 0.
+   * Weights must be finite and not negative, at least one of them above 0. Throws DS_ARGUMENT, also
+   * for more draws without replacement than weights above 0.
    */
   constructor(weights: ArrayLike<number>, given: WeightedSamplerOptions = {}) {
     super();
@@ -269,11 +273,11 @@ export class WeightedRandomSampler extends Sampler {
 
   order(served: number): Uint32Array {
     const { weights, samples, seed, epoch } = this;
-    const draw = this.replacement ? drawnOrder : drawnOnce;
-    return dealt(draw(weights, samples, seed, epoch), served, this);
+    const draw = this.replacement ? drawWithReplacement : drawWithoutReplacement;
+    return takeShare(draw(weights, samples, seed, epoch), served, this);
   }
 
-  /** Returns the epoch and the seed: the same on every rank. */
+  /** Returns the epoch and the seed. Both are the same on every rank. */
   override stateDict(): JsonObject {
     return { ...super.stateDict(), seed: this.seed };
   }
@@ -286,18 +290,20 @@ export class WeightedRandomSampler extends Sampler {
 }
 
 function requireWeights(op: string, weights: unknown): Float64Array {
-  const list = Array.isArray(weights) || ArrayBuffer.isView(weights) ? weights : null;
-  const values = Float64Array.from((list ?? []) as ArrayLike<number>);
-  const bad = values.findIndex((weight) => !(weight >= 0 && weight < Number.POSITIVE_INFINITY));
-  if (bad < 0 && values.some((weight) => weight > 0)) return values;
+  const numbers = Array.isArray(weights) || ArrayBuffer.isView(weights) ? weights : null;
+  const values = Float64Array.from((numbers ?? []) as ArrayLike<number>);
+  const invalid = values.findIndex((weight) => !(weight >= 0 && weight < Number.POSITIVE_INFINITY));
+  if (invalid < 0 && values.some((weight) => weight > 0)) return values;
   throw argumentError(
     `${op} weights`,
     'a list of finite numbers that are not negative, one of them above 0',
-    bad < 0 ? formatValue(weights) : `${values[bad]} at ${bad}`,
+    invalid < 0 ? formatValue(weights) : `${values[invalid]} at ${invalid}`,
   );
 }
 
-/** Orders are lists of 32-bit numbers. */
+/**
+ * Returns the length. Throws DS_LIMIT if it exceeds 32 bits, the size of the numbers in an order.
+ */
 function requireLength(op: string, length: number): number {
   requireInteger(`${op} length`, length, 0);
   if (length < 2 ** 32) return length;
@@ -310,18 +316,21 @@ function requireLength(op: string, length: number): number {
   });
 }
 
-/** A position in a shuffled order means nothing in the natural one. */
-function requireSameKind(ownKind: number | null, state: JsonObject): void {
+/**
+ * Throws DS_CHECKPOINT for a state of the other kind: a position in a shuffled order has no meaning
+ * in the natural order.
+ */
+function requireSameKind(ownSeed: number | null, state: JsonObject): void {
   requireState('Sampler', state);
   const { seed: saved } = state;
-  if ((ownKind === null) === (saved === null)) return;
-  const name = (seed: unknown): string =>
+  if ((ownSeed === null) === (saved === null)) return;
+  const describeOrder = (seed: unknown): string =>
     seed === null ? 'the natural order' : 'a shuffled order';
   throw new DsError({
     code: 'DS_CHECKPOINT',
     op: 'Sampler.loadStateDict',
-    expected: `a position in ${name(ownKind)}`,
-    got: `one in ${name(saved)}`,
+    expected: `a position in ${describeOrder(ownSeed)}`,
+    got: `one in ${describeOrder(saved)}`,
     hint: 'Resume with the same shuffle, or without the loader state.',
   });
 }

@@ -12,15 +12,18 @@ export interface Column {
   items: readonly unknown[];
 }
 
-/** Test for leaves of a default batch; tensors only if the caller can handle them. */
+/** Tests whether a value is a leaf. Tensors are leaves only for callers that can handle them. */
 type LeafTest = (value: unknown) => boolean;
 
-/** Numbers and typed arrays. */
+/** Returns whether a value is a number or a typed array. */
 export const isNumeric: LeafTest = (value) =>
   typeof value === 'number' || (ArrayBuffer.isView(value) && !(value instanceof DataView));
 
-/** The structure that all samples share, with their leaves. Throws DS_DATA if they differ. */
-export function columnsOf(
+/**
+ * Returns the structure that all samples share, and the leaves of all samples by position. Throws
+ * DS_DATA if the structures differ.
+ */
+export function splitIntoColumns(
   samples: readonly unknown[],
   isLeaf: LeafTest = isNumeric,
 ): { structure: Structure; columns: Column[] } {
@@ -28,7 +31,7 @@ export function columnsOf(
   const walk = (items: readonly unknown[], location: string): Structure => {
     const first = items[0];
     if (isLeaf(first)) return columns.push({ location, items }) - 1;
-    if (isTensor(first)) throw tensorOf(location);
+    if (isTensor(first)) throw tensorInWorkerError(location);
     if (typeof first !== 'object' || first === null || isOpaque(first)) {
       throw mixedError(location, 'numbers or arrays', first);
     }
@@ -56,14 +59,15 @@ function isOpaque(value: object): boolean {
 }
 
 /**
- * Returns whether it is a tensor; the class itself would bring the addon into every worker thread.
+ * Returns whether a value is a tensor. Tests members, because importing the class would load the
+ * addon in every worker thread.
  */
 export function isTensor(value: unknown): boolean {
   return typeof value === 'object' && value !== null && 'toRaw' in value && 'dtype' in value;
 }
 
-/** Error of a worker thread for a tensor: tensors cannot leave their thread. */
-export function tensorOf(location: string): DsError {
+/** Returns the error of a worker thread for a tensor: tensors cannot leave their thread. */
+export function tensorInWorkerError(location: string): DsError {
   return dataError(
     location,
     'numbers or typed arrays from a worker thread',
@@ -72,18 +76,21 @@ export function tensorOf(location: string): DsError {
   );
 }
 
-/** The structure with the leaves in their positions. */
-export function assemble(structure: Structure, leaves: readonly unknown[]): unknown {
+/** Replaces the positions in a structure by the leaves. */
+export function assembleStructure(structure: Structure, leaves: readonly unknown[]): unknown {
   if (typeof structure === 'number') return leaves[structure];
-  if (Array.isArray(structure)) return structure.map((part) => assemble(part, leaves));
-  const parts = Object.entries(structure).map(([key, part]) => [key, assemble(part, leaves)]);
+  if (Array.isArray(structure)) return structure.map((part) => assembleStructure(part, leaves));
+  const parts = Object.entries(structure).map(([key, part]) => [
+    key,
+    assembleStructure(part, leaves),
+  ]);
   return Object.fromEntries(parts);
 }
 
 /** Throws DS_DATA, naming the sample, unless all items pass. */
 export function requireAll({ items, location }: Column, expected: string, test: LeafTest): void {
-  const odd = items.findIndex((item) => !test(item));
-  if (odd >= 0) throw mixedError(`${location}[${odd}]`, expected, items[odd]);
+  const failed = items.findIndex((item) => !test(item));
+  if (failed >= 0) throw mixedError(`${location}[${failed}]`, expected, items[failed]);
 }
 
 function mixedError(op: string, expected: string, value: unknown): DsError {

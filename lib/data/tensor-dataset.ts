@@ -1,4 +1,4 @@
-// TensorDataset: rows of tensors as samples. Source: torch.utils.data.TensorDataset.
+// TensorDataset: a dataset with rows of tensors as samples. Source: torch.utils.data.TensorDataset.
 import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import { formatValue } from '../runtime/format-value.js';
@@ -11,12 +11,13 @@ import type { Dataset } from './dataset.js';
 /**
  * A dataset of rows of tensors. Sample i is row i of each tensor, [x[i], y[i], ...]. A batch has
  * the stacked rows, [B, ...] each; one op per tensor selects them on the tensors' device. The
- * caller keeps the tensors. It runs on the calling thread, because tensors do not cross threads.
+ * caller keeps the tensors. It runs on the calling thread, because tensors cannot be sent to other
+ * threads.
  */
 export class TensorDataset implements Dataset<Tensor[]> {
   /** The tensors of the constructor. */
   readonly tensors: readonly Tensor[];
-  /** Rows of each tensor. */
+  /** Number of rows of each tensor. */
   readonly length: number;
 
   /** Throws DS_ARGUMENT without tensors, DS_SHAPE if their first dims differ. */

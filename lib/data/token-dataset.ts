@@ -1,82 +1,83 @@
-// TokenDataset: a long run of tokens in memory, cut into windows for next-token prediction.
+// TokenDataset: a long sequence of tokens in memory, cut into windows for next-token prediction.
 import type { Dataset, DatasetSource } from './dataset.js';
 import {
   type JsonlSource,
-  jsonlSource,
+  readJsonlSource,
+  readTextSource,
   type TextSource,
-  textSource,
-  tokensOfJsonl,
-  tokensOfText,
+  tokenizeJsonl,
+  tokenizeText,
 } from './token-text.js';
 import {
+  countWindows,
   requireTokens,
   requireWindow,
+  splitWindow,
   type TokenWindow,
-  windowCount,
-  windowOf,
 } from './token-window.js';
 
 /** A dataset of token windows in memory; windowCount() defines a window. */
 export class TokenDataset implements Dataset<TokenWindow> {
-  /** Windows. */
+  /** Number of windows. */
   readonly length: number;
   private shared: Int32Array | null = null;
 
   /**
-   * `tokens` is kept, not copied; `location` names it in errors. Throws DS_DATA if no window is
+   * Keeps `tokens`, without a copy; `location` names them in errors. Throws DS_DATA if no window is
    * full, DS_ARGUMENT unless `tokens` is an Int32Array.
    */
   constructor(
-    /** All tokens, one after the other. */
+    /** All tokens in their order. */
     readonly tokens: Int32Array,
-    /** Tokens of a window. */
+    /** Tokens per window. */
     readonly seq: number,
     location = 'TokenDataset',
   ) {
     requireTokens(location, tokens);
-    this.length = windowCount(tokens.length, seq, location);
+    this.length = countWindows(tokens.length, seq, location);
   }
 
   /**
-   * Throws DS_DATA, naming the file, for data that cannot be read, is empty, binary or too short;
-   * DS_ARGUMENT for unknown or wrong options.
+   * Tokenizes a text file or a folder. Throws DS_DATA, naming the file, for data that cannot be
+   * read, is empty, binary or too short; DS_ARGUMENT for unknown or wrong options.
    */
   static fromText(given: TextSource): TokenDataset {
-    const source = textSource(given);
-    return new TokenDataset(tokensOfText(source), source.seq, source.path);
+    const source = readTextSource(given);
+    return new TokenDataset(tokenizeText(source), source.seq, source.path);
   }
 
   /**
-   * Throws DS_DATA, naming file and line, for a line that is not an object with such a text;
-   * DS_ARGUMENT.
+   * Tokenizes JSON Lines. Throws DS_DATA, naming file and line, for a line that is not an object
+   * with a text under the key; DS_ARGUMENT.
    */
   static fromJsonl(given: JsonlSource): TokenDataset {
-    const source = jsonlSource(given);
-    return new TokenDataset(tokensOfJsonl(source), source.seq, source.path);
+    const source = readJsonlSource(given);
+    return new TokenDataset(tokenizeJsonl(source), source.seq, source.path);
   }
 
   /**
-   * All threads read the same memory; tokens that are not in shared memory are copied to it once.
+   * The source for worker threads. All threads read the same memory; tokens outside shared memory
+   * are copied there once.
    */
   get source(): DatasetSource {
-    this.shared ??= inSharedMemory(this.tokens);
-    return { module: __filename, export: 'tokenDataset', args: [this.shared, this.seq] };
+    this.shared ??= copyToSharedMemory(this.tokens);
+    return { module: __filename, export: 'buildTokenDataset', args: [this.shared, this.seq] };
   }
 
-  /** Returns views of the run. Throws DS_INDEX if `index` is out of range. */
+  /** Returns views of the tokens. Throws DS_INDEX if `index` is out of range. */
   get(index: number): TokenWindow {
     requireWindow('TokenDataset.get', index, this.length);
     const start = index * this.seq;
-    return windowOf(this.tokens.subarray(start, start + this.seq + 1));
+    return splitWindow(this.tokens.subarray(start, start + this.seq + 1));
   }
 }
 
-/** Entry point for worker threads. */
-export function tokenDataset(tokens: Int32Array, seq: number): TokenDataset {
+/** Builds the dataset in a worker thread. */
+export function buildTokenDataset(tokens: Int32Array, seq: number): TokenDataset {
   return new TokenDataset(tokens, seq);
 }
 
-function inSharedMemory(tokens: Int32Array): Int32Array {
+function copyToSharedMemory(tokens: Int32Array): Int32Array {
   if (tokens.buffer instanceof SharedArrayBuffer) return tokens;
   const shared = new Int32Array(new SharedArrayBuffer(tokens.byteLength));
   shared.set(tokens);

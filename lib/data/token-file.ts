@@ -1,4 +1,4 @@
-// TokenFileDataset: windows of a token file that stays on disk, raw, of llm.c or of Megatron.
+// TokenFileDataset: windows of a token file on disk, in raw, llm.c or Megatron format.
 
 import { writeSync } from 'node:fs';
 import { formatValue } from '../runtime/format-value.js';
@@ -13,27 +13,27 @@ import type { Dataset, DatasetSource } from './dataset.js';
 import { readIndex } from './megatron-index.js';
 import { PositionalFile } from './positional-file.js';
 import {
+  bytesPerToken,
   decodeTokens,
   LLMC_HEADER_BYTES,
   parseLlmcHeader,
   type TokenDType,
-  tokenSize,
 } from './token-format.js';
-import { requireWindow, type TokenWindow, windowCount, windowOf } from './token-window.js';
+import { countWindows, requireWindow, splitWindow, type TokenWindow } from './token-window.js';
 
-/** A file of raw tokens, and the windows that are read from it. */
+/** Options of TokenFileDataset.open(). */
 export interface TokenFileOptions {
   /** Path of the token file. */
   path: string;
   /** Tokens per window. */
   seq: number;
-  /** Of a file without a header. Default "u16", as nanoGPT writes them. */
+  /** Dtype of a file without a header. Default "u16", as nanoGPT writes them. */
   dtype?: 'u16' | 'u32';
 }
 
-/** Megatron's pair of files, and the windows that are read from it. */
+/** Options of TokenFileDataset.openIndexed(). */
 export interface IndexedTokenOptions {
-  /** Of the pair: with .bin, with .idx, or without either. */
+  /** Path of the pair of files: with .bin, with .idx, or without extension. */
   path: string;
   /** Tokens per window. */
   seq: number;
@@ -48,11 +48,11 @@ export interface TokenLayout {
   path: string;
   /** Dtype of a token. */
   dtype: TokenDType;
-  /** Bytes before the first token. */
+  /** Number of bytes before the first token. */
   offset: number;
-  /** Tokens in the file. */
+  /** Number of tokens in the file. */
   tokens: number;
-  /** Tokens of a window. */
+  /** Tokens per window. */
   seq: number;
 }
 
@@ -61,7 +61,7 @@ export interface TokenLayout {
  * so the file may be larger than memory. Every thread opens its own descriptor.
  */
 export class TokenFileDataset implements Dataset<TokenWindow> {
-  /** Windows. */
+  /** Number of windows. */
   readonly length: number;
   /** Position and dtype of the tokens in the file. */
   readonly layout: TokenLayout;
@@ -70,7 +70,7 @@ export class TokenFileDataset implements Dataset<TokenWindow> {
   /** Throws DS_DATA if no window is full. */
   constructor(layout: TokenLayout) {
     const { path, tokens, seq } = layout;
-    this.length = windowCount(tokens, seq, path);
+    this.length = countWindows(tokens, seq, path);
     // Absolute, because threads start later and the working directory may change.
     this.layout = { ...layout, path: absolutePath(path) };
     this.file = new PositionalFile(this.layout.path);
@@ -78,8 +78,8 @@ export class TokenFileDataset implements Dataset<TokenWindow> {
 
   /**
    * Opens little-endian tokens without a header (u16 or u32, as nanoGPT writes them), or with
-   * llm.c's, which is recognised. Throws DS_DATA for a file that is not as long as it should be;
-   * DS_ARGUMENT for unknown or wrong options.
+   * llm.c's header, which is detected. Throws DS_DATA for a file of unexpected length; DS_ARGUMENT
+   * for unknown or wrong options.
    */
   static open(given: TokenFileOptions): TokenFileDataset {
     const { path, seq, dtype } = readOptions('TokenFileDataset.open', given, FILE);
@@ -93,7 +93,7 @@ export class TokenFileDataset implements Dataset<TokenWindow> {
       if (dtype && dtype !== header.dtype) {
         throw dataError(path, `tokens of dtype ${dtype}`, `a header that says ${header.dtype}`);
       }
-      requireSize(path, bytes - LLMC_HEADER_BYTES, header.tokens * tokenSize(header.dtype));
+      requireSize(path, bytes - LLMC_HEADER_BYTES, header.tokens * bytesPerToken(header.dtype));
       return new TokenFileDataset({ path, seq, offset: LLMC_HEADER_BYTES, ...header });
     } finally {
       file.close();
@@ -101,7 +101,7 @@ export class TokenFileDataset implements Dataset<TokenWindow> {
   }
 
   /**
-   * Opens Megatron's indexed dataset, PATH.bin and PATH.idx, as one run of all its sequences.
+   * Opens Megatron's indexed dataset, PATH.bin and PATH.idx, as one sequence of all its tokens.
    * Throws DS_DATA, naming the entry, for an index that is damaged or does not match; DS_ARGUMENT
    * for unknown or wrong options.
    */
@@ -111,27 +111,27 @@ export class TokenFileDataset implements Dataset<TokenWindow> {
     const prefix = path.replace(/\.(bin|idx)$/, '');
     const data = new PositionalFile(`${prefix}.bin`);
     try {
-      const found = readIndex(`${prefix}.idx`, data.bytes);
-      return new TokenFileDataset({ path: data.path, seq, offset: 0, ...found });
+      const index = readIndex(`${prefix}.idx`, data.bytes);
+      return new TokenFileDataset({ path: data.path, seq, offset: 0, ...index });
     } finally {
       data.close();
     }
   }
 
   get source(): DatasetSource {
-    return { module: __filename, export: 'tokenFileDataset', args: [this.layout] };
+    return { module: __filename, export: 'buildTokenFileDataset', args: [this.layout] };
   }
 
   /**
-   * Throws DS_INDEX if `index` is out of range; DS_DATA if the file was truncated or holds an
-   * invalid token.
+   * Reads a window. Throws DS_INDEX if `index` is out of range; DS_DATA if the file was truncated
+   * or holds an invalid token.
    */
   get(index: number): TokenWindow {
     requireWindow('TokenFileDataset.get', index, this.length);
     const { path, dtype, offset, seq } = this.layout;
-    const size = tokenSize(dtype);
+    const size = bytesPerToken(dtype);
     const bytes = this.file.read(offset + index * seq * size, (seq + 1) * size);
-    return windowOf(decodeTokens(bytes, dtype, `${path}, window ${index}`));
+    return splitWindow(decodeTokens(bytes, dtype, `${path}, window ${index}`));
   }
 
   /** Closes the file; the next get() opens it again. */
@@ -140,13 +140,13 @@ export class TokenFileDataset implements Dataset<TokenWindow> {
   }
 }
 
-/** Entry point for worker threads. */
-export function tokenFileDataset(layout: TokenLayout): TokenFileDataset {
+/** Builds the dataset in a worker thread. */
+export function buildTokenFileDataset(layout: TokenLayout): TokenFileDataset {
   return new TokenFileDataset(layout);
 }
 
 function openRaw({ path, seq, dtype = 'u16' }: TokenFileOptions, bytes: number): TokenFileDataset {
-  const size = tokenSize(requireFileDType(dtype));
+  const size = bytesPerToken(requireFileDType(dtype));
   requireSize(path, bytes, Math.floor(bytes / size) * size);
   return new TokenFileDataset({ path, dtype, offset: 0, tokens: bytes / size, seq });
 }
@@ -166,12 +166,13 @@ function requireFileDType(dtype: unknown): 'u16' | 'u32' {
   );
 }
 
-/** Tokens that are converted and written at a time. */
+/** Number of tokens converted and written at a time. */
 const CHUNK = 1 << 20;
 
 /**
- * Writes tokens without a header, little-endian, and then replaces the file. Throws DS_DATA before
- * any write for a token that `dtype` cannot hold, and DS_IO for a failed write; the old file stays.
+ * Writes tokens without a header, little-endian, to a temporary file that then replaces `path`.
+ * Throws DS_DATA before any write for a token that `dtype` cannot hold, and DS_IO for a failed
+ * write; the old file stays.
  */
 export function writeTokenFile(
   path: string,

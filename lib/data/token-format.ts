@@ -6,7 +6,7 @@ import { required } from '../runtime/required.js';
 /** Element types of tokens in files. */
 export type TokenDType = 'u8' | 'i8' | 'i16' | 'u16' | 'i32' | 'u32' | 'i64' | 'u64';
 
-const sizes: Record<TokenDType, number> = {
+const TOKEN_BYTES: Record<TokenDType, number> = {
   u8: 1,
   i8: 1,
   i16: 2,
@@ -17,19 +17,19 @@ const sizes: Record<TokenDType, number> = {
   u64: 8,
 };
 
-/** Bytes of a token. */
-export function tokenSize(dtype: TokenDType): number {
-  return sizes[dtype];
+/** Returns the number of bytes of a token. */
+export function bytesPerToken(dtype: TokenDType): number {
+  return TOKEN_BYTES[dtype];
 }
 
 /**
- * Tokens as i32, from little-endian bytes at an offset that their size divides. Throws DS_DATA,
- * naming `location`, for a token that is negative or does not fit.
+ * Decodes little-endian bytes into i32 tokens. Throws DS_DATA, naming `location`, for a token that
+ * is negative or does not fit.
  */
 export function decodeTokens(bytes: ArrayBuffer, dtype: TokenDType, location: string): Int32Array {
   if (dtype === 'u8') return new Int32Array(new Uint8Array(bytes));
   if (dtype === 'u16') return new Int32Array(new Uint16Array(bytes));
-  if (dtype === 'i64' || dtype === 'u64') return narrow(new BigUint64Array(bytes), location);
+  if (dtype === 'i64' || dtype === 'u64') return narrowTokens(new BigUint64Array(bytes), location);
   const tokens =
     dtype === 'i8'
       ? new Int32Array(new Int8Array(bytes))
@@ -37,39 +37,41 @@ export function decodeTokens(bytes: ArrayBuffer, dtype: TokenDType, location: st
         ? new Int32Array(new Int16Array(bytes))
         : new Int32Array(bytes);
   for (let i = 0; i < tokens.length; ++i) {
-    if (required(tokens[i]) < 0) throw badToken(location, i, required(tokens[i]));
+    if (required(tokens[i]) < 0) throw tokenError(location, i, required(tokens[i]));
   }
   return tokens;
 }
 
-function narrow(wide: BigUint64Array, location: string): Int32Array {
+function narrowTokens(wide: BigUint64Array, location: string): Int32Array {
   const tokens = new Int32Array(wide.length);
   for (let i = 0; i < wide.length; ++i) {
     const token = required(wide[i]);
-    if (token > 0x7fffffffn) throw badToken(location, i, BigInt.asIntN(64, token));
+    if (token > 0x7fffffffn) throw tokenError(location, i, BigInt.asIntN(64, token));
     tokens[i] = Number(token);
   }
   return tokens;
 }
 
-function badToken(location: string, at: number, token: number | bigint): Error {
+function tokenError(location: string, at: number, token: number | bigint): Error {
   const hint = 'The file may be damaged, or of another dtype.';
   return dataError(`${location}, token ${at}`, 'a number of [0, 2^31)', String(token), hint);
 }
 
-/** 256 32-bit integers: magic, version, number of tokens. */
+/**
+ * Bytes of llm.c's header: 256 32-bit integers that begin with magic, version and number of tokens.
+ */
 export const LLMC_HEADER_BYTES = 1024;
 
 /** Source: dev/data/data_common.py of llm.c. */
-const llmcFormats: { magic: number; version: number; dtype: TokenDType }[] = [
+const LLMC_FORMATS: { magic: number; version: number; dtype: TokenDType }[] = [
   { magic: 20240520, version: 1, dtype: 'u16' },
   { magic: 20240801, version: 7, dtype: 'u32' },
 ];
 
 /**
- * Parses llm.c's header; null if the file begins with tokens. Tokens cannot look like a header: the
- * first two would be outside the vocabularies of these dtypes. Throws DS_DATA for an unknown
- * version.
+ * Parses llm.c's header; returns null if the file begins with tokens. Tokens cannot look like a
+ * header: the first two would be outside the vocabularies of these dtypes. Throws DS_DATA for an
+ * unknown version.
  */
 export function parseLlmcHeader(
   head: Uint8Array,
@@ -77,7 +79,7 @@ export function parseLlmcHeader(
 ): { dtype: TokenDType; tokens: number } | null {
   if (head.byteLength < LLMC_HEADER_BYTES) return null;
   const view = new DataView(head.buffer, head.byteOffset, head.byteLength);
-  const format = llmcFormats.find(({ magic }) => magic === view.getInt32(0, true));
+  const format = LLMC_FORMATS.find(({ magic }) => magic === view.getInt32(0, true));
   if (!format) return null;
   const version = view.getInt32(4, true);
   if (version !== format.version) {

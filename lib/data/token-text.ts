@@ -1,4 +1,4 @@
-// Reads text files, folders of text files, and JSON Lines into one run of tokens.
+// Tokenizes text files, folders of text files, and JSON Lines into one sequence of tokens.
 
 import { closeSync, openSync, readdirSync, readFileSync, readSync, statSync } from 'node:fs';
 import { basename, join } from 'node:path';
@@ -9,12 +9,12 @@ import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
 import { errorMessage } from '../runtime/system-error.js';
-import { unreadable } from './token-window.js';
+import { unreadableFileError } from './token-window.js';
 
-/** A tokenizer: text to token numbers. */
+/** Encodes a text into token numbers. */
 export type Encode = (text: string) => ArrayLike<number>;
 
-/** Text to make tokens of. */
+/** Options of TokenDataset.fromText(). */
 export interface TextSource {
   /** A text file, or a folder: its text files are read in the order of their paths. */
   path: string;
@@ -28,13 +28,13 @@ export interface TextSource {
   endOfText?: number;
 }
 
-/** JSON lines to make tokens of. */
+/** Options of TokenDataset.fromJsonl(). */
 export interface JsonlSource {
-  /** A file with one JSON object a line; empty lines are passed over. */
+  /** A file with one JSON object per line; empty lines are skipped. */
   path: string;
   /** The key of the text. Default "text". */
   key?: string;
-  /** Turns a text into tokens. */
+  /** Encodes a text. */
   encode: Encode;
   /** Tokens per window. */
   seq: number;
@@ -57,53 +57,62 @@ const JSONL: OptionNames<JsonlSource> = {
   endOfText: true,
 };
 
-/** `given` by its own names. Throws DS_ARGUMENT for unknown or wrong options. */
-export function textSource(given: TextSource): TextSource {
+/**
+ * Returns the checked options of TokenDataset.fromText(). Throws DS_ARGUMENT for unknown or wrong
+ * options.
+ */
+export function readTextSource(given: TextSource): TextSource {
   const op = 'TokenDataset.fromText';
   const source = readOptions(op, given, TEXT);
-  requireSource(op, source);
+  requireSourceOptions(op, source);
   const { match } = source;
   if (match === undefined || match instanceof RegExp) return source;
   const [expected, got] = ['a regular expression', formatValue(match)];
   throw argumentError(`${op} match`, expected, got);
 }
 
-/** Returns the options of TokenDataset.fromJsonl(), checked. */
-export function jsonlSource(given: JsonlSource): JsonlSource {
+/**
+ * Returns the checked options of TokenDataset.fromJsonl(). Throws DS_ARGUMENT for unknown or wrong
+ * options.
+ */
+export function readJsonlSource(given: JsonlSource): JsonlSource {
   const op = 'TokenDataset.fromJsonl';
   const source = readOptions(op, given, JSONL);
-  requireSource(op, source);
+  requireSourceOptions(op, source);
   if (source.key !== undefined) requireType(`${op} key`, source.key, 'string');
   return source;
 }
 
-function requireSource(op: string, { path, encode, endOfText }: TextSource | JsonlSource): void {
+function requireSourceOptions(
+  op: string,
+  { path, encode, endOfText }: TextSource | JsonlSource,
+): void {
   requireType(`${op} path`, path, 'string');
   requireType(`${op} encode`, encode, 'function');
   if (endOfText !== undefined) requireInteger(`${op} endOfText`, endOfText, 0);
 }
 
-/** All tokens of a source, in memory that threads share. Throws DS_DATA, naming the file. */
-export function tokensOfText(source: TextSource): Int32Array {
-  const run = new TokenRun(source.endOfText);
-  for (const file of textFiles(source)) run.append(source.encode(readText(file)), file);
-  return run.finish();
+/** Returns all tokens of a source, in shared memory. Throws DS_DATA, naming the file. */
+export function tokenizeText(source: TextSource): Int32Array {
+  const tokens = new TokenList(source.endOfText);
+  for (const file of listTextFiles(source)) tokens.append(source.encode(readText(file)), file);
+  return tokens.finish();
 }
 
-/** All tokens of JSON Lines, in shared memory. Throws DS_DATA, naming file and line. */
-export function tokensOfJsonl(source: JsonlSource): Int32Array {
+/** Returns all tokens of JSON Lines, in shared memory. Throws DS_DATA, naming file and line. */
+export function tokenizeJsonl(source: JsonlSource): Int32Array {
   const { path, key = 'text', encode, endOfText } = source;
-  const run = new TokenRun(endOfText);
+  const tokens = new TokenList(endOfText);
   let number = 0;
-  for (const bytes of linesOf(path)) {
+  for (const bytes of readLines(path)) {
     const location = `${path}:${++number}`;
-    const line = decode(bytes, location, 'Convert it to UTF-8.');
-    if (line.trim() !== '') run.append(encode(textOfLine(line, key, location)), location);
+    const line = decodeUtf8(bytes, location, 'Convert it to UTF-8.');
+    if (line.trim() !== '') tokens.append(encode(parseLine(line, key, location)), location);
   }
-  return run.finish();
+  return tokens.finish();
 }
 
-function textOfLine(line: string, key: string, location: string): string {
+function parseLine(line: string, key: string, location: string): string {
   let value: unknown;
   try {
     value = JSON.parse(line);
@@ -119,7 +128,7 @@ function textOfLine(line: string, key: string, location: string): string {
 }
 
 /** An Int32Array that grows. */
-class TokenRun {
+class TokenList {
   private tokens = new Int32Array(1 << 16);
   private length = 0;
 
@@ -150,7 +159,7 @@ class TokenRun {
   }
 }
 
-function textFiles({ path, match }: TextSource): string[] {
+function listTextFiles({ path, match }: TextSource): string[] {
   try {
     if (!statSync(path).isDirectory()) return [path];
     const entries = readdirSync(path, { recursive: true, withFileTypes: true });
@@ -160,10 +169,10 @@ function textFiles({ path, match }: TextSource): string[] {
       .sort();
     if (files.length > 0) return files;
   } catch (cause) {
-    throw unreadable(path, cause);
+    throw unreadableFileError(path, cause);
   }
-  const wanted = match ? `files that match ${match}` : 'text files';
-  throw dataError(path, `a folder with ${wanted}`, 'a folder without them', 'Check the path.');
+  const contents = match ? `files that match ${match}` : 'text files';
+  throw dataError(path, `a folder with ${contents}`, 'a folder without them', 'Check the path.');
 }
 
 function readText(file: string): string {
@@ -171,13 +180,13 @@ function readText(file: string): string {
   try {
     bytes = readFileSync(file);
   } catch (cause) {
-    throw unreadable(file, cause);
+    throw unreadableFileError(file, cause);
   }
   const hint = `Leave ${basename(file)} out with \`match\`, or convert it to UTF-8.`;
-  return decode(bytes, file, hint);
+  return decodeUtf8(bytes, file, hint);
 }
 
-function decode(bytes: Uint8Array, location: string, hint: string): string {
+function decodeUtf8(bytes: Uint8Array, location: string, hint: string): string {
   try {
     return new TextDecoder('utf-8', { fatal: true }).decode(bytes);
   } catch {
@@ -187,29 +196,29 @@ function decode(bytes: Uint8Array, location: string, hint: string): string {
 
 const CHUNK_BYTES = 1 << 20;
 
-/** The lines of a file, without their ends; the file is read in chunks. */
-function* linesOf(path: string): Generator<Uint8Array> {
+/** Yields the lines of a file without their line ends. Reads the file in chunks. */
+function* readLines(path: string): Generator<Uint8Array> {
   let file: number;
   try {
     file = openSync(path, 'r');
   } catch (cause) {
-    throw unreadable(path, cause);
+    throw unreadableFileError(path, cause);
   }
   try {
-    let rest = Buffer.alloc(0);
+    let pending = Buffer.alloc(0);
     while (true) {
       const chunk = Buffer.allocUnsafe(CHUNK_BYTES);
       const count = readChunk(file, chunk, path);
       if (count === 0) break;
-      rest = Buffer.concat([rest, chunk.subarray(0, count)]);
+      pending = Buffer.concat([pending, chunk.subarray(0, count)]);
       let start = 0;
-      for (let end = rest.indexOf(10); end >= 0; end = rest.indexOf(10, start)) {
-        yield rest.subarray(start, end);
+      for (let end = pending.indexOf(10); end >= 0; end = pending.indexOf(10, start)) {
+        yield pending.subarray(start, end);
         start = end + 1;
       }
-      rest = rest.subarray(start);
+      pending = pending.subarray(start);
     }
-    if (rest.length > 0) yield rest;
+    if (pending.length > 0) yield pending;
   } finally {
     closeSync(file);
   }
@@ -219,6 +228,6 @@ function readChunk(file: number, chunk: Uint8Array, path: string): number {
   try {
     return readSync(file, chunk);
   } catch (cause) {
-    throw unreadable(path, cause);
+    throw unreadableFileError(path, cause);
   }
 }

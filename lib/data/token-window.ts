@@ -1,23 +1,23 @@
-// Windows of a long sequence of tokens, for next-token prediction.
+// Splits a long sequence of tokens into windows for next-token prediction.
 
 import { DsError } from '../errors.js';
 import { dataError, valueError } from '../runtime/input-errors.js';
 import { errorMessage } from '../runtime/system-error.js';
 
-/** Token i of `targets` is the one that follows token i of `tokens`. Both have `seq` elements. */
+/** A window: token i of `targets` follows token i of `tokens`. Both have `seq` elements. */
 export interface TokenWindow {
-  /** Tokens [seq], the input of the model. */
+  /** Input of the model, [seq]. */
   tokens: Int32Array;
-  /** Targets [seq]: the tokens shifted by one. */
+  /** Targets of the model, [seq]: the tokens shifted by one. */
   targets: Int32Array;
 }
 
 /**
- * Returns the number of windows of `tokens` tokens. Window i covers tokens [i * seq, (i + 1) *
- * seq]. Windows overlap by one token, a target in one and an input in the next. An incomplete last
- * window is dropped. Throws DS_DATA with `location` if no window is full.
+ * Returns the number of windows in `tokens` tokens. Window i covers tokens [i * seq, (i + 1) *
+ * seq]. Windows overlap by one token: the last target of one is the first input of the next. An
+ * incomplete last window is dropped. Throws DS_DATA with `location` if no window is full.
  */
-export function windowCount(tokens: number, seq: number, location: string): number {
+export function countWindows(tokens: number, seq: number, location: string): number {
   if (!Number.isInteger(seq) || seq < 1) {
     throw dataError(location, 'a sequence length of at least 1', String(seq));
   }
@@ -39,7 +39,7 @@ export function requireTokens(location: string, tokens: unknown): void {
   );
 }
 
-/** Throws DS_INDEX unless there is a window `index`. */
+/** Throws DS_INDEX unless `index` is in [0, windows). */
 export function requireWindow(op: string, index: number, windows: number): void {
   if (Number.isInteger(index) && index >= 0 && index < windows) return;
   throw new DsError({
@@ -51,13 +51,13 @@ export function requireWindow(op: string, index: number, windows: number): void 
 }
 
 /** Splits seq + 1 tokens into inputs and targets, without copying. */
-export function windowOf(tokens: Int32Array): TokenWindow {
+export function splitWindow(tokens: Int32Array): TokenWindow {
   const seq = tokens.length - 1;
   return { tokens: tokens.subarray(0, seq), targets: tokens.subarray(1) };
 }
 
-/** The error of a failed file operation. */
-export function unreadable(path: string, cause: unknown): DsError {
+/** Returns the error of a failed file operation. */
+export function unreadableFileError(path: string, cause: unknown): DsError {
   if (cause instanceof DsError) return cause;
   return new DsError({
     code: 'DS_DATA',

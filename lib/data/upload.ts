@@ -1,4 +1,5 @@
-// From host arrays to tensors: a plain write on the CPU, pinned staging and a stream on a GPU.
+// Copies host arrays into tensors: by a plain write on the CPU, through pinned memory and a stream
+// on a GPU.
 
 import { Buffer } from '../runtime/buffer.js';
 import { cpu, type Device } from '../runtime/device.js';
@@ -7,19 +8,22 @@ import { Event, Stream } from '../runtime/stream.js';
 import { Tensor } from '../tensor/index.js';
 import type { HostArray } from './host-array.js';
 
-/** Makes the tensors of batches on one device; the caller owns the tensors. */
+/** Creates the tensors of batches on one device; the caller owns the tensors. */
 export interface Uploader {
-  /** The arrays may change as soon as the call returns. Throws DS_OUT_OF_MEMORY. */
+  /**
+   * Copies arrays into new tensors. The arrays may change as soon as the call returns. Throws
+   * DS_OUT_OF_MEMORY.
+   */
   upload(arrays: readonly HostArray[]): Tensor[];
-  /** Frees staging memory; waits for the device. The uploader can still be used. */
+  /** Waits for the device and frees staging memory. The uploader can still be used. */
   dispose(): void;
 }
 
-export function uploaderFor(device: Device): Uploader {
+export function createUploader(device: Device): Uploader {
   return device.kind === 'cpu' ? new DirectUpload(device) : new StagedUpload(device);
 }
 
-/** Copies at once; on a GPU, waits for the copy. */
+/** Copies synchronously; on a GPU, waits for the copy. */
 export class DirectUpload implements Uploader {
   constructor(private readonly device: Device) {}
 
@@ -36,17 +40,17 @@ export class DirectUpload implements Uploader {
 
 /** Maximum number of batches in transfer. */
 const SLOTS = 3;
-/** Arrays start at multiples of this many bytes. */
+/** Arrays in a slot start at multiples of this many bytes. */
 const ALIGNMENT = 256;
 
-/** The bytes of a batch in transfer: pinned host memory and device memory of the same size. */
+/** Staging memory of a batch in transfer: pinned host memory and device memory of the same size. */
 interface Slot {
   host: Buffer;
   device: Buffer;
-  /** The bytes have arrived in `device`: recorded on the upload stream. */
+  /** Recorded on the upload stream when the bytes have arrived in `device`. */
   arrived: Event;
-  /** The batch's tensors have been filled from `device`: recorded on the compute stream. */
-  taken: Event;
+  /** Recorded on the compute stream when the batch's tensors have been filled from `device`. */
+  consumed: Event;
 }
 
 /**
@@ -57,7 +61,7 @@ interface Slot {
 export class StagedUpload implements Uploader {
   private stream: Stream | null = null;
   private readonly slots: (Slot | null)[] = new Array(SLOTS).fill(null);
-  private turn = 0;
+  private nextIndex = 0;
 
   constructor(private readonly device: Device) {}
 
@@ -70,11 +74,11 @@ export class StagedUpload implements Uploader {
       offsets.push(bytes);
       bytes += Math.ceil(values.byteLength / ALIGNMENT) * ALIGNMENT;
     }
-    const slot = this.nextSlot(bytes);
+    const slot = this.takeSlot(bytes);
     arrays.forEach(({ values }, i) => {
       slot.host.write(required(offsets[i]), values, cpu().compute);
     });
-    this.stream.wait(slot.taken);
+    this.stream.wait(slot.consumed);
     slot.device.copyFrom(slot.host, { bytes }, this.stream);
     slot.arrived.record(this.stream);
     const { compute } = this.device;
@@ -85,44 +89,44 @@ export class StagedUpload implements Uploader {
       tensor.buffer.copyFrom(slot.device, range, compute);
       return tensor;
     });
-    slot.taken.record(compute);
+    slot.consumed.record(compute);
     return out;
   }
 
-  /** The slot used longest ago, once its pinned memory may be overwritten. */
-  private nextSlot(bytes: number): Slot {
-    const at = this.turn++ % SLOTS;
-    const found = this.slots[at];
-    if (found && found.host.bytes >= bytes) {
-      found.arrived.synchronize();
-      return found;
+  /** Returns the least recently used slot, once its pinned memory may be overwritten. */
+  private takeSlot(bytes: number): Slot {
+    const at = this.nextIndex++ % SLOTS;
+    const slotInUse = this.slots[at];
+    if (slotInUse && slotInUse.host.bytes >= bytes) {
+      slotInUse.arrived.synchronize();
+      return slotInUse;
     }
-    if (found) this.release(found);
+    if (slotInUse) this.releaseSlot(slotInUse);
     this.slots[at] = null;
     const { device } = this;
-    const size = Math.max(bytes, ALIGNMENT, found ? 2 * found.host.bytes : 0);
+    const size = Math.max(bytes, ALIGNMENT, slotInUse ? 2 * slotInUse.host.bytes : 0);
     const slot = {
       host: Buffer.allocatePinned(device, size),
       device: Buffer.allocate(device, size),
       arrived: new Event(device),
-      taken: new Event(device),
+      consumed: new Event(device),
     };
-    // The device's memory is allocated in the order of the compute stream.
-    slot.taken.record(device.compute);
+    // Device memory is allocated in the order of the compute stream.
+    slot.consumed.record(device.compute);
     this.slots[at] = slot;
     return slot;
   }
 
-  private release({ host, device, arrived, taken }: Slot): void {
+  private releaseSlot({ host, device, arrived, consumed }: Slot): void {
     arrived.synchronize();
     host.release();
     device.release();
     arrived.dispose();
-    taken.dispose();
+    consumed.dispose();
   }
 
   dispose(): void {
-    for (const slot of this.slots) if (slot) this.release(slot);
+    for (const slot of this.slots) if (slot) this.releaseSlot(slot);
     this.slots.fill(null);
     this.stream?.dispose();
     this.stream = null;

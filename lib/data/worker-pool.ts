@@ -1,4 +1,4 @@
-// The main thread's side of the workers: assigns batches in turn and returns them in order.
+// Main-thread side of the workers: assigns batches in turn and returns them in order.
 
 import { extname, join } from 'node:path';
 import {
@@ -14,10 +14,10 @@ import { errorMessage } from '../runtime/system-error.js';
 import { startFailure } from '../runtime/thread.js';
 import type { DatasetSource } from './dataset.js';
 import {
-  errorOf,
   type Failure,
   type Job,
   type Reply,
+  restoreError,
   Signal,
   type SupervisorSetup,
   type ThreadOptions,
@@ -29,26 +29,27 @@ import {
 export interface PoolOptions {
   workers: number;
   source: DatasetSource;
-  /** Milliseconds to wait for one batch. */
+  /** Maximum number of milliseconds to wait for one batch. */
   timeoutMs: number;
   thread: ThreadOptions;
 }
 
 /**
- * Worker (id modulo the number of workers) makes batch id, so the order does not depend on the
- * workers' speed. Threads keep the process alive only while a caller awaits takeAsync().
+ * Runs the worker threads of a loader. Worker (id modulo the number of workers) makes batch id, so
+ * the order does not depend on the workers' speed. Threads keep the process alive only while a
+ * caller awaits takeAsync().
  */
 export class WorkerPool {
   private readonly signal: Signal;
   private readonly ports: MessagePort[] = [];
   private readonly control: MessagePort;
   private readonly supervisor: Worker;
-  private readonly ended = new Map<number, WorkerEnd>();
-  /** Error that ended the supervisor, or null. */
-  private lost: DsError | null = null;
+  private readonly workerEnds = new Map<number, WorkerEnd>();
+  /** Error of the supervisor thread, or null while it runs. */
+  private supervisorError: DsError | null = null;
   private nextJob = 0;
   private nextReply = 0;
-  private ending: Promise<unknown> | null = null;
+  private termination: Promise<unknown> | null = null;
 
   /** Throws DS_ARGUMENT if the dataset's arguments cannot be copied to a thread. */
   constructor(private readonly options: PoolOptions) {
@@ -68,7 +69,7 @@ export class WorkerPool {
     this.supervisor.unref();
     // A loop that never awaits receives no events: take() detects the loss by a timeout.
     this.supervisor.on('error', (error) => {
-      this.lost = unsupervisedError(error);
+      this.supervisorError = supervisorEndError(error);
       this.signal.raise();
     });
   }
@@ -82,7 +83,7 @@ export class WorkerPool {
   request(work: Work, raw: boolean): void {
     const id = this.nextJob++;
     const job: Job = { id, work, raw };
-    this.portOf(id).postMessage(job);
+    this.portOfJob(id).postMessage(job);
   }
 
   /** Drops requested batches that take() has not returned. */
@@ -91,7 +92,8 @@ export class WorkerPool {
   }
 
   /**
-   * Returns the oldest requested batch. Throws DS_DATA if a worker failed, ended or stalls.
+   * Returns the oldest requested batch; blocks until it arrives. Throws DS_DATA if a worker failed,
+   * ended or stalls.
    */
   take(): Reply {
     const deadline = performance.now() + this.options.timeoutMs;
@@ -103,7 +105,7 @@ export class WorkerPool {
     }
   }
 
-  /** Like take(), but does not block the event loop. */
+  /** Returns the oldest requested batch, without blocking the event loop. */
   async takeAsync(): Promise<Reply> {
     const deadline = performance.now() + this.options.timeoutMs;
     this.supervisor.ref();
@@ -115,61 +117,64 @@ export class WorkerPool {
         await this.signal.waitAsync(seen, Math.max(0, deadline - performance.now()));
       }
     } finally {
-      if (!this.ending) this.supervisor.unref();
+      if (!this.termination) this.supervisor.unref();
     }
   }
 
-  /** Ends all threads at once; resolves when they have ended. Idempotent. */
+  /** Ends all threads immediately; resolves when they have ended. Idempotent. */
   close(): Promise<unknown> {
-    if (!this.ending) {
+    if (!this.termination) {
       for (const port of [...this.ports, this.control]) port.close();
-      this.ending = this.supervisor.terminate();
+      this.termination = this.supervisor.terminate();
       this.signal.raise();
     }
-    return this.ending;
+    return this.termination;
   }
 
   /** Returns the oldest requested batch, or null if it has not arrived. */
   private poll(deadline: number): Reply | null {
-    if (this.ending) throw closedError();
+    if (this.termination) throw closedError();
     const id = this.nextReply;
     const worker = id % this.options.workers;
-    const late = performance.now() >= deadline;
+    const isLate = performance.now() >= deadline;
     while (true) {
-      const received = receiveMessageOnPort(this.portOf(id))?.message as Reply | undefined;
+      const received = receiveMessageOnPort(this.portOfJob(id))?.message as Reply | undefined;
       if (!received) break;
       if (received.id < id) continue;
-      if ('failure' in received) throw failedError(worker, received.failure);
+      if ('failure' in received) throw workerFailureError(worker, received.failure);
       this.nextReply++;
       return received;
     }
     this.readEnds();
-    const end = this.ended.get(worker);
+    const end = this.workerEnds.get(worker);
     if (end) throw this.workerEndError(end);
-    if (this.lost) throw this.lost;
-    if (late) throw this.stallError(worker);
+    if (this.supervisorError) throw this.supervisorError;
+    if (isLate) throw this.stallError(worker);
     return null;
   }
 
-  /** Reads the ends of workers; the cause of an end arrives before the end. */
+  /**
+   * Reads reports of ended workers. The cause of an end arrives before the end, so the first report
+   * counts.
+   */
   private readEnds(): void {
     while (true) {
       const received = receiveMessageOnPort(this.control)?.message as WorkerEnd | undefined;
       if (!received) return;
-      if (!this.ended.has(received.worker)) this.ended.set(received.worker, received);
+      if (!this.workerEnds.has(received.worker)) this.workerEnds.set(received.worker, received);
     }
   }
 
-  private portOf(id: number): MessagePort {
+  private portOfJob(id: number): MessagePort {
     return required(this.ports[id % this.options.workers]);
   }
 
   private workerEndError({ worker, error, exitCode }: WorkerEnd): DsError {
-    if (error) return failedError(worker, error);
+    if (error) return workerFailureError(worker, error);
     return dataError(
       `DataLoader worker ${worker}`,
       'a running thread',
-      `exit code ${exitCode} ${this.signal.activity(worker)}`,
+      `exit code ${exitCode} ${this.signal.describeActivity(worker)}`,
       'The dataset must not end its thread with process.exit().',
     );
   }
@@ -178,7 +183,7 @@ export class WorkerPool {
     return dataError(
       `DataLoader worker ${worker}`,
       `a batch within ${this.options.timeoutMs} ms`,
-      `nothing; it is ${this.signal.activity(worker)}`,
+      `nothing; it is ${this.signal.describeActivity(worker)}`,
       this.signal.hasBegun(worker)
         ? 'Make that sample faster to get, use more workers, or raise workerTimeoutMs.'
         : 'The system may have refused the thread: see `ulimit -u` and `ulimit -n`.',
@@ -186,8 +191,8 @@ export class WorkerPool {
   }
 }
 
-function failedError(worker: number, failure: Failure): DsError {
-  const cause = errorOf(failure);
+function workerFailureError(worker: number, failure: Failure): DsError {
+  const cause = restoreError(failure);
   return new DsError({
     code: 'DS_DATA',
     op: `DataLoader worker ${worker}, ${failure.location}`,
@@ -197,7 +202,7 @@ function failedError(worker: number, failure: Failure): DsError {
   });
 }
 
-function unsupervisedError(cause: Error): DsError {
+function supervisorEndError(cause: Error): DsError {
   const failure = startFailure('DataLoader', cause);
   if (failure instanceof DsError) return failure;
   return new DsError({

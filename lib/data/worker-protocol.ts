@@ -1,4 +1,4 @@
-// Protocol between threads of a loader: messages by port, and a shared array to wait on.
+// Messages between the threads of a loader, and a shared array for waiting.
 import type { MessagePort } from 'node:worker_threads';
 
 import type { DatasetSource } from './dataset.js';
@@ -19,7 +19,7 @@ export class Signal {
     return new Signal(new Int32Array(new SharedArrayBuffer(4 * (1 + 2 * workers))));
   }
 
-  /** The same signal in another thread. */
+  /** Returns the same signal in another thread. */
   static of(words: Int32Array): Signal {
     return new Signal(words);
   }
@@ -38,12 +38,12 @@ export class Signal {
     Atomics.wait(this.words, 0, seen, milliseconds);
   }
 
-  /** wait() for an event loop. */
+  /** Resolves when the count differs from `seen`, after at most `milliseconds`. */
   async waitAsync(seen: number, milliseconds: number): Promise<void> {
     await (Atomics as unknown as AsyncAtomics).waitAsync(this.words, 0, seen, milliseconds).value;
   }
 
-  mark(worker: number, phase: number, sample = 0): void {
+  setPhase(worker: number, phase: number, sample = 0): void {
     Atomics.store(this.words, 2 + 2 * worker, sample);
     Atomics.store(this.words, 1 + 2 * worker, phase);
   }
@@ -53,8 +53,8 @@ export class Signal {
     return Atomics.load(this.words, 1 + 2 * worker) !== Phase.none;
   }
 
-  /** Text about the current activity of the worker. */
-  activity(worker: number): string {
+  /** Describes the current activity of the worker, for errors. */
+  describeActivity(worker: number): string {
     const sample = Atomics.load(this.words, 2 + 2 * worker) >>> 0;
     switch (Atomics.load(this.words, 1 + 2 * worker)) {
       case Phase.none:
@@ -83,12 +83,12 @@ interface AsyncAtomics {
 
 /** How ranks divide a stream of samples. */
 export interface RoundOptions {
-  /** Samples per batch of a rank. */
+  /** Number of samples per batch of a rank. */
   readonly batchSize: number;
-  /** Index of this rank, from 0. */
+  /** Number of this rank, from 0. */
   readonly rank: number;
   readonly worldSize: number;
-  /** Whether an incomplete last round is dropped. */
+  /** Drops an incomplete last round. */
   readonly dropLast: boolean;
 }
 
@@ -101,18 +101,18 @@ export interface Round extends RoundOptions {
   readonly start: number;
 }
 
-/** Work of a batch: sample numbers, or a round of an iterable dataset. */
+/** The samples of a batch: sample numbers, or a round of an iterable dataset. */
 export type Work = Uint32Array | Round;
 
-/** Main thread to worker: make this batch. */
+/** A request of the main thread to a worker for a batch. */
 export interface Job {
   id: number;
   work: Work;
-  /** Send unbatched samples: the main thread makes the batch. */
+  /** Requests the samples without stacking: the main thread combines them. */
   raw: boolean;
 }
 
-/** Worker to main thread, in the order of its jobs. */
+/** A worker's reply to the main thread, in the order of its jobs. */
 export type Reply = { id: number } & (
   | { batch: HostBatch }
   | { samples: unknown[] }
@@ -120,7 +120,7 @@ export type Reply = { id: number } & (
   | { failure: Failure }
 );
 
-/** An error that has crossed threads. */
+/** An error as plain data, which can be sent to another thread. */
 export interface Failure {
   /** "sample 17", or another activity of the worker. */
   location: string;
@@ -129,7 +129,7 @@ export interface Failure {
   stack: string;
 }
 
-/** Supervisor to main thread: a worker has ended. */
+/** A report of the supervisor to the main thread about an ended worker. */
 export interface WorkerEnd {
   worker: number;
   /** Error that ended the worker; null for a normal end. */
@@ -154,7 +154,7 @@ export interface SupervisorSetup {
   thread: ThreadOptions;
 }
 
-/** How threads are started; see node:worker_threads. */
+/** Options for starting threads; see node:worker_threads. */
 export interface ThreadOptions {
   /** Node options of the threads, such as ["--import", "tsx"] for a dataset in TypeScript. */
   execArgv?: string[];
@@ -162,8 +162,8 @@ export interface ThreadOptions {
   resourceLimits?: { maxOldGenerationSizeMb?: number; maxYoungGenerationSizeMb?: number };
 }
 
-/** A thrown value as plain data. */
-export function failureOf(thrown: unknown, location: string): Failure {
+/** Converts a thrown value into plain data. */
+export function serializeError(thrown: unknown, location: string): Failure {
   const error = thrown as Partial<Error> | null;
   if (typeof error?.message !== 'string') {
     return { location, name: 'Error', message: String(thrown), stack: '' };
@@ -176,8 +176,8 @@ export function failureOf(thrown: unknown, location: string): Failure {
   };
 }
 
-/** The error again, with the name, message and stack of its thread. */
-export function errorOf({ name, message, stack }: Failure): Error {
+/** Recreates an error with the name, message and stack of its thread. */
+export function restoreError({ name, message, stack }: Failure): Error {
   const error = new Error(message);
   error.name = name;
   if (stack) error.stack = stack;

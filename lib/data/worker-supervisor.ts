@@ -1,9 +1,9 @@
-// Entry of the supervisor thread: starts the workers and reports their ends to the main thread. A
-// main thread that is blocked in a wait receives no events itself.
+// Entry of the supervisor thread: starts the workers and reports their ends to the main thread,
+// which receives no events itself while it is blocked in a wait.
 import { extname, join } from 'node:path';
 import { Worker, workerData } from 'node:worker_threads';
 
-import { failureOf, Signal, type SupervisorSetup, type WorkerEnd } from './worker-protocol.js';
+import { Signal, type SupervisorSetup, serializeError, type WorkerEnd } from './worker-protocol.js';
 
 const { workers, signal: words, control, thread } = workerData as SupervisorSetup;
 const signal = Signal.of(words);
@@ -19,10 +19,14 @@ for (const setup of workers) {
   try {
     new Worker(entry, { ...thread, workerData: setup, transferList: [port] })
       .on('error', (error) => {
-        report({ worker, error: failureOf(error, signal.activity(worker)), exitCode: null });
+        report({
+          worker,
+          error: serializeError(error, signal.describeActivity(worker)),
+          exitCode: null,
+        });
       })
       .on('exit', (exitCode) => report({ worker, error: null, exitCode }));
   } catch (error) {
-    report({ worker, error: failureOf(error, 'starting'), exitCode: null });
+    report({ worker, error: serializeError(error, 'starting'), exitCode: null });
   }
 }

@@ -1,19 +1,19 @@
-// The entry of a worker thread: builds the dataset, then turns lists of indices into batches.
+// Entry of a worker thread: builds the dataset, then turns lists of indices into batches.
 import { types } from 'node:util';
 import { workerData } from 'node:worker_threads';
 
 import type { Dataset } from './dataset.js';
 import { type HostBatch, stackSamples } from './host-array.js';
-import { buildServed, type IterableDataset, isIterableDataset } from './iterable-dataset.js';
+import { buildAnyDataset, type IterableDataset, isIterableDataset } from './iterable-dataset.js';
 import { RoundReader } from './round-reader.js';
-import { isTensor, tensorOf } from './structure.js';
+import { isTensor, tensorInWorkerError } from './structure.js';
 import {
-  failureOf,
   type Job,
   Phase,
   type Reply,
   type Round,
   Signal,
+  serializeError,
   type Work,
   type WorkerSetup,
 } from './worker-protocol.js';
@@ -21,7 +21,7 @@ import {
 const { worker, source, signal: words, port } = workerData as WorkerSetup;
 const signal = Signal.of(words);
 
-function say(reply: Reply, transfer: ArrayBuffer[] = []): void {
+function postReply(reply: Reply, transfer: ArrayBuffer[] = []): void {
   port.postMessage(reply, transfer);
   signal.raise();
 }
@@ -30,7 +30,7 @@ function say(reply: Reply, transfer: ArrayBuffer[] = []): void {
 async function fetchAll(dataset: Dataset<unknown>, indices: Uint32Array): Promise<unknown[]> {
   const started: unknown[] = [];
   for (const index of indices) {
-    signal.mark(worker, Phase.sample, index);
+    signal.setPhase(worker, Phase.sample, index);
     const sample = dataset.get(index);
     // An earlier sample's failure is reported first; this one must not count as unhandled.
     if (types.isPromise(sample)) sample.catch(() => {});
@@ -38,77 +38,81 @@ async function fetchAll(dataset: Dataset<unknown>, indices: Uint32Array): Promis
   }
   const samples: unknown[] = [];
   for (const [i, sample] of started.entries()) {
-    if (types.isPromise(sample)) signal.mark(worker, Phase.sample, indices[i]);
+    if (types.isPromise(sample)) signal.setPhase(worker, Phase.sample, indices[i]);
     samples.push(types.isPromise(sample) ? await sample : sample);
   }
   return samples;
 }
 
 /** Copies a sample into arrays that own their memory; the memory is then transferred. */
-function owned(value: unknown, memory: ArrayBuffer[]): unknown {
+function copySample(value: unknown, buffers: ArrayBuffer[]): unknown {
   if (ArrayBuffer.isView(value) && !(value instanceof DataView)) {
     const copy = Uint8Array.prototype.slice.call(
       new Uint8Array(value.buffer, value.byteOffset, value.byteLength),
     );
-    memory.push(copy.buffer);
+    buffers.push(copy.buffer);
     const Type = value.constructor as new (buffer: ArrayBufferLike) => unknown;
     return value instanceof Buffer ? copy : new Type(copy.buffer);
   }
-  if (Array.isArray(value)) return value.map((item) => owned(item, memory));
+  if (Array.isArray(value)) return value.map((item) => copySample(item, buffers));
   if (value === null || typeof value !== 'object') return value;
-  if (isTensor(value)) throw tensorOf('sample');
+  if (isTensor(value)) throw tensorInWorkerError('sample');
   if (Object.getPrototypeOf(value) !== Object.prototype) return value;
-  const parts = Object.entries(value).map(([key, item]) => [key, owned(item, memory)]);
+  const parts = Object.entries(value).map(([key, item]) => [key, copySample(item, buffers)]);
   return Object.fromEntries(parts);
 }
 
-/** Gets the samples of a batch; null behind the last. */
-type Fetch = (work: Work) => Promise<unknown[] | null>;
+/** Gets the samples of a batch; null after the last batch. */
+type FetchSamples = (work: Work) => Promise<unknown[] | null>;
 
-function fetchFrom(dataset: Dataset<unknown> | IterableDataset<unknown>): Fetch {
+function createFetch(dataset: Dataset<unknown> | IterableDataset<unknown>): FetchSamples {
   if (!isIterableDataset(dataset)) return (work) => fetchAll(dataset, work as Uint32Array);
-  const reader = new RoundReader(dataset, (sample) => signal.mark(worker, Phase.sample, sample));
+  const reader = new RoundReader(dataset, (sample) =>
+    signal.setPhase(worker, Phase.sample, sample),
+  );
   return (work) => reader.readAsync(work as Round);
 }
 
-async function serve(fetch: Fetch, { id, work, raw }: Job): Promise<void> {
+async function serveJob(fetch: FetchSamples, { id, work, raw }: Job): Promise<void> {
   try {
     const samples = await fetch(work);
     if (samples === null) {
-      say({ id, isEnd: true });
+      postReply({ id, isEnd: true });
       return;
     }
-    signal.mark(worker, Phase.batch, 'start' in work ? work.start : work[0]);
-    const memory: ArrayBuffer[] = [];
-    if (raw) say({ id, samples: samples.map((sample) => owned(sample, memory)) }, memory);
+    signal.setPhase(worker, Phase.batch, 'start' in work ? work.start : work[0]);
+    const buffers: ArrayBuffer[] = [];
+    if (raw)
+      postReply({ id, samples: samples.map((sample) => copySample(sample, buffers)) }, buffers);
     else {
       const batch: HostBatch = stackSamples(samples);
-      for (const { values } of batch.arrays) memory.push(values.buffer as ArrayBuffer);
-      say({ id, batch }, memory);
+      for (const { values } of batch.arrays) buffers.push(values.buffer as ArrayBuffer);
+      postReply({ id, batch }, buffers);
     }
   } catch (error) {
-    say({ id, failure: failureOf(error, signal.activity(worker)) });
+    postReply({ id, failure: serializeError(error, signal.describeActivity(worker)) });
   } finally {
-    signal.mark(worker, Phase.idle);
+    signal.setPhase(worker, Phase.idle);
   }
 }
 
-async function run(): Promise<void> {
-  signal.mark(worker, Phase.start);
-  const dataset = buildServed(source).then(fetchFrom);
+async function serveJobs(): Promise<void> {
+  signal.setPhase(worker, Phase.start);
+  const dataset = buildAnyDataset(source).then(createFetch);
   dataset.then(
-    () => signal.mark(worker, Phase.idle),
+    () => signal.setPhase(worker, Phase.idle),
     () => {},
   );
-  let last: Promise<void> = Promise.resolve();
+  let previous: Promise<void> = Promise.resolve();
   port.on('message', (job: Job) => {
-    last = last
+    previous = previous
       .then(() => dataset)
       .then(
-        (ready) => serve(ready, job),
-        (error) => say({ id: job.id, failure: failureOf(error, 'building its dataset') }),
+        (ready) => serveJob(ready, job),
+        (error) =>
+          postReply({ id: job.id, failure: serializeError(error, 'building its dataset') }),
       );
   });
 }
 
-void run();
+void serveJobs();

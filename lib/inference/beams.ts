@@ -1,6 +1,6 @@
 // Beam search: keeps several running sequences and returns the likeliest complete ones.
 
-import { turn } from '../data/event-loop.js';
+import { waitForEventLoop } from '../data/event-loop.js';
 import { DsError } from '../errors.js';
 import type { CausalLM } from '../models/index.js';
 import { KeyValueCache } from '../nn/attention.js';
@@ -106,7 +106,7 @@ export async function beamSearch(
   const run = new BeamRun(model, prompt, search);
   try {
     while (run.step()) {
-      await turn();
+      await waitForEventLoop();
       search.signal?.throwIfAborted();
     }
     return run.tree.bestBeams(search.n);

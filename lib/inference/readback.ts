@@ -1,6 +1,6 @@
 // Copies tensors to the host. A reader waits for the kernels before its copy only.
 
-import { turn } from '../data/event-loop.js';
+import { waitForEventLoop } from '../data/event-loop.js';
 import { Buffer } from '../runtime/buffer.js';
 import { cpu, type Device } from '../runtime/device.js';
 import { dtypeSize, rawArray } from '../runtime/dtype.js';
@@ -58,7 +58,7 @@ export class Readback {
         return copied.done;
       },
       async done() {
-        while (!copied.done) await turn();
+        while (!copied.done) await waitForEventLoop();
       },
       values: () =>
         lists.map(({ dtype, numel, start }) => {

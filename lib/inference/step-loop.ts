@@ -1,6 +1,6 @@
 // The generation loop of an engine: schedules steps, samples tokens and reports pieces.
 
-import { turn } from '../data/event-loop.js';
+import { waitForEventLoop } from '../data/event-loop.js';
 import { DsError } from '../errors.js';
 import type { CausalLM } from '../models/index.js';
 import type { Matcher } from '../runtime/grammar.js';
@@ -201,7 +201,7 @@ export class StepLoop implements Generator {
   private async run(): Promise<void> {
     let last: StepInFlight | null = null;
     for (;;) {
-      await turn();
+      await waitForEventLoop();
       if (this.scheduler.isIdle && !last) break;
       if (last && (last.isSpeculative || this.expectsProposals())) {
         await this.land(last);

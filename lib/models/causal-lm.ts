@@ -1,7 +1,7 @@
 // CausalLM, the base of all language models: computes logits and losses, and generates text.
 
 import type { JsonObject } from '../../types/json.js';
-import { firstTokens } from '../data/first-tokens.js';
+import { takeFirstTokens } from '../data/first-tokens.js';
 import { DsError } from '../errors.js';
 import type { SequenceCache } from '../nn/attention.js';
 import { loadBalancingLoss } from '../nn/experts.js';
@@ -314,7 +314,7 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
   /** @internal Returns the inputs of forward() for the first `seqlen` tokens of each row. */
   shortenInputs(inputs: readonly unknown[], seqlen: number): unknown[] {
     const cutInputs = (value: unknown): unknown =>
-      value instanceof Tensor ? firstTokens(value, seqlen) : value;
+      value instanceof Tensor ? takeFirstTokens(value, seqlen) : value;
     const [tokens, targets, reported, ...rest] = inputs;
     const optionalInputs = this.requireInputs(reported);
     const { documents, positions } = optionalInputs;

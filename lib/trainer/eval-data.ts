@@ -1,7 +1,7 @@
 // Evaluation data: each sample once, in order, and the same number of batches on every rank.
 import { DataLoader, type Dataset, type IterableDataset, Sampler } from '../data/index.js';
 import { isIterableDataset } from '../data/iterable-dataset.js';
-import { requireSamples } from '../data/round-reader.js';
+import { getIteratorMethod } from '../data/round-reader.js';
 import type { DataPlace, TrainerData } from './data-source.js';
 import type { TrainerSettings } from './read-options.js';
 import { collateFor, isDataset, requireSource } from './train-data.js';
@@ -39,7 +39,7 @@ export async function openEvalData<Sample, Batch>(
 async function loadAll<Sample>(dataset: IterableDataset<Sample>): Promise<Dataset<Sample>> {
   const samples: Sample[] = [];
   const given = dataset.iterate(0);
-  requireSamples(given);
+  getIteratorMethod(given);
   for await (const sample of given) samples.push(sample);
   return { length: samples.length, get: (index) => samples[index] as Sample };
 }

@@ -1,6 +1,6 @@
 // Moves batches from the host to the engine's device.
 
-import { type Uploader, uploaderFor } from '../data/upload.js';
+import { createUploader, type Uploader } from '../data/upload.js';
 import type { Device } from '../runtime/device.js';
 import { isPlainObject } from '../runtime/is-object.js';
 import { required } from '../runtime/required.js';
@@ -12,7 +12,7 @@ export class BatchMover {
   private readonly uploader: Uploader;
 
   constructor(private readonly device: Device) {
-    this.uploader = uploaderFor(device);
+    this.uploader = createUploader(device);
   }
 
   /** Returns `micro` with its tensors on the device, and disposes of the originals. */

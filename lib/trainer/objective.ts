@@ -1,5 +1,5 @@
 // Objectives: the loss of a batch and its weight.
-import { firstTokens } from '../data/first-tokens.js';
+import { takeFirstTokens } from '../data/first-tokens.js';
 import { CausalLM, type CausalLossOptions } from '../models/causal-lm.js';
 import { TaskModel } from '../models/tasks/task-model.js';
 import type { Module } from '../nn/index.js';
@@ -206,7 +206,7 @@ function shortenedFields<Batch>(batch: Batch, seqlen: number): Batch {
   const cut = fields.map((field) => {
     if (!isByToken(field)) return field;
     const [name, whole] = field as [string, Tensor];
-    const part = firstTokens(whole, seqlen);
+    const part = takeFirstTokens(whole, seqlen);
     if (part !== whole) whole.dispose();
     return [name, part];
   });

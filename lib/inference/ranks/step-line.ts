@@ -1,7 +1,7 @@
 // Messages from rank 0 to the other ranks that share a model: steps to compute, and request events.
 import { deserialize, serialize } from 'node:v8';
 import { JointCall, type ProcessGroup, type Work } from '../../comm/index.js';
-import { turn } from '../../data/event-loop.js';
+import { waitForEventLoop } from '../../data/event-loop.js';
 import { DsError, type DsErrorFields } from '../../errors.js';
 import { cpu } from '../../runtime/device.js';
 import { held, Tensor } from '../../tensor/index.js';
@@ -61,7 +61,7 @@ export class StepLine {
    * thread. Rejects with DS_COMM.
    */
   async next(soon: boolean): Promise<Message> {
-    await turn();
+    await waitForEventLoop();
     const coming = this.send(this.first);
     if (soon) coming.synchronize();
     else await coming.promise;

@@ -1,6 +1,6 @@
 // RolloutSource: batches of completions that the model samples between updates.
 import type { JsonObject } from '../../../types/json.js';
-import { turn } from '../../data/event-loop.js';
+import { waitForEventLoop } from '../../data/event-loop.js';
 import type { DataLoader } from '../../data/index.js';
 import type { CausalLM } from '../../models/causal-lm.js';
 import { cpu } from '../../runtime/device.js';
@@ -146,7 +146,7 @@ class RolloutSource extends MethodSource {
   }
 
   override turn(): Promise<void> | null {
-    return this.ahead.length > 0 ? turn() : null;
+    return this.ahead.length > 0 ? waitForEventLoop() : null;
   }
 
   /** Samples each generation whose first update is at most `maxStaleness` updates away. */
