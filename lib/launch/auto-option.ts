@@ -1,5 +1,5 @@
-// `ds validate --auto lr=1e-5,...`: the values that fill "auto", by their names in initialize() or
-// in a Trainer.
+// Parses `ds validate --auto lr=1e-5,...`: the values that replace "auto", by their names in
+// initialize() or in a Trainer.
 import type { AutoSources } from '../config/index.js';
 import { refuse } from './argument-error.js';
 
@@ -22,7 +22,7 @@ const NUMBERS = [
 
 const SWITCHES = ['fp16', 'bf16'];
 
-/** The names of these keys in Hugging Face's TrainingArguments and model configurations. */
+/** Our names of keys in Hugging Face's TrainingArguments and model configurations. */
 const TRAINER_NAMES: Partial<Record<string, string>> = {
   learning_rate: 'lr',
   adam_beta1: 'beta1',
@@ -35,16 +35,16 @@ const TRAINER_NAMES: Partial<Record<string, string>> = {
 };
 
 /**
- * "lr=1e-5,fp16=true" to sources; dashes and underscores are as good as capitals. Throws
- * DS_ARGUMENT for an unknown name, and for a value that is no number (of `fp16` and `bf16`: neither
- * true nor false).
+ * Parses "lr=1e-5,fp16=true" into sources. Names may have dashes, underscores or capitals. Throws
+ * DS_ARGUMENT for an unknown name, and for a value that is not a number (for `fp16` and `bf16`: not
+ * true or false).
  */
 export function parseAuto(text: string): AutoSources {
   const values: Record<string, number | boolean> = {};
   for (const entry of text.split(',')) {
     const [key = '', value = ''] = entry.split('=').map((part) => part.trim());
-    const name = nameOf(key);
-    values[name] = SWITCHES.includes(name) ? toSwitch(key, value) : toNumber(key, value);
+    const name = findName(key);
+    values[name] = SWITCHES.includes(name) ? parseSwitch(key, value) : parseNumber(key, value);
   }
   const { hiddenSize, beta1, beta2, ...training } = values as Record<string, number>;
   const betas =
@@ -52,22 +52,23 @@ export function parseAuto(text: string): AutoSources {
   return { model: { hiddenSize }, training: { ...training, ...betas } as Training };
 }
 
-function nameOf(key: string): string {
-  const plain = key.replaceAll('-', '_').toLowerCase();
-  const name = TRAINER_NAMES[plain] ?? plain;
-  const same = (known: string) => known.toLowerCase() === name.replaceAll('_', '').toLowerCase();
-  const known = [...NUMBERS, ...SWITCHES].find(same);
-  if (known) return known;
+function findName(key: string): string {
+  const snakeCase = key.replaceAll('-', '_').toLowerCase();
+  const name = TRAINER_NAMES[snakeCase] ?? snakeCase;
+  const isSameName = (known: string) =>
+    known.toLowerCase() === name.replaceAll('_', '').toLowerCase();
+  const match = [...NUMBERS, ...SWITCHES].find(isSameName);
+  if (match) return match;
   return refuse('--auto', `one of ${[...NUMBERS, ...SWITCHES].join(', ')}`, `"${key}"`);
 }
 
-function toNumber(key: string, value: string): number {
+function parseNumber(key: string, value: string): number {
   const number = Number(value);
   if (value !== '' && Number.isFinite(number)) return number;
   return refuse(`--auto ${key}`, 'a number', value === '' ? 'nothing' : `"${value}"`);
 }
 
-function toSwitch(key: string, value: string): boolean {
+function parseSwitch(key: string, value: string): boolean {
   if (value === 'true' || value === 'false') return value === 'true';
   return refuse(`--auto ${key}`, 'true or false', value === '' ? 'nothing' : `"${value}"`);
 }

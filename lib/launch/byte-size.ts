@@ -1,4 +1,4 @@
-// Sizes as people write them.
+// Parses and formats sizes in bytes, such as "5GB" and "2GiB".
 import { required } from '../runtime/required.js';
 
 const UNITS: Record<string, number> = {
@@ -15,7 +15,8 @@ const UNITS: Record<string, number> = {
 };
 
 /**
- * "5GB" is 5e9, "2GiB" 2 ** 31, "1.5 MB" 1.5e6. Returns null for other texts and for sizes below 1.
+ * Parses a size: "5GB" is 5e9, "2GiB" 2 ** 31, "1.5 MB" 1.5e6. Returns null for other texts and for
+ * sizes below 1.
  */
 export function parseBytes(text: string): number | null {
   const match = /^(\d+(?:\.\d+)?)\s*([a-z]*)$/i.exec(text.trim());
@@ -24,7 +25,7 @@ export function parseBytes(text: string): number | null {
   return bytes > 0 && Number.isSafeInteger(bytes) ? bytes : null;
 }
 
-/** "1.5 GB". */
+/** Formats a size with one decimal: "1.5 GB". */
 export function formatBytes(bytes: number): string {
   const unit = ['TB', 'GB', 'MB', 'KB'].find((name) => bytes >= required(UNITS[name])) ?? 'B';
   const value = bytes / required(UNITS[unit]);

@@ -1,16 +1,16 @@
-// `ds chat`: a conversation with a folder's model in the terminal.
+// `ds chat`: a conversation in the terminal with the model of a folder.
 import { CHAT, CHAT_SAMPLING } from '../serve/chat-options.js';
 import { chat, openEngine } from '../serve/index.js';
 import { fromFlags } from './declared-flags.js';
-import { type EngineFlags, engineOptions, textOf } from './engine-flags.js';
+import { type EngineFlags, readEngineOptions, readTemplate } from './engine-flags.js';
 
-/** Talks until the input ends. Returns the exit code. Throws as chat() and initInference() do. */
+/** Chats until the input ends. Returns the exit code. Throws as chat() and initInference() do. */
 export async function chatCommand(folder: string, flags: EngineFlags): Promise<number> {
   const sampling = fromFlags(CHAT_SAMPLING, flags);
   const { system } = fromFlags(CHAT, flags);
-  const engine = await openEngine(folder, engineOptions(flags));
+  const engine = await openEngine(folder, readEngineOptions(flags));
   try {
-    await chat(engine, { system, sampling, chatTemplate: textOf(flags.chatTemplate) });
+    await chat(engine, { system, sampling, chatTemplate: readTemplate(flags.chatTemplate) });
   } finally {
     await engine.destroy();
   }

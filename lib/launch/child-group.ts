@@ -1,4 +1,4 @@
-// A child process that leads its own process group. It ends together with its descendants.
+// A child process that leads its own process group and ends together with its descendants.
 import { type ChildProcess, type SpawnOptions, spawn } from 'node:child_process';
 
 import type { Reaper } from './reaper.js';
@@ -6,20 +6,20 @@ import type { Reaper } from './reaper.js';
 export interface GroupExit {
   code: number | null;
   signal: NodeJS.Signals | null;
-  /** Why it could not be started. */
+  /** The reason why the process could not be started, or null. */
   error: string | null;
 }
 
-/** Milliseconds until output ends after its process, if a descendant still holds the pipe open. */
+/** Milliseconds that descendants may hold the output open after the process has ended. */
 const OUTPUT_GRACE = 1000;
 
 export class ChildGroup {
   readonly child: ChildProcess;
-  /** Settles as soon as the head is gone, or could not be started. */
+  /** Resolves when the leader has ended, or could not be started. */
   readonly headExited: Promise<GroupExit>;
-  /** Settles when the rest of its group was killed, too, and its output has been read. */
+  /** Resolves when the whole group has ended and its output has been read. */
   readonly exited: Promise<GroupExit>;
-  private over = false;
+  private hasExited = false;
 
   constructor(file: string, args: readonly string[], options: SpawnOptions, reaper: Reaper) {
     this.child = spawn(file, args, { ...options, detached: true });
@@ -27,12 +27,12 @@ export class ChildGroup {
     if (pid !== undefined) reaper.guard(pid);
     this.headExited = new Promise((resolve) => {
       this.child.on('error', (error) => {
-        this.over = true;
+        this.hasExited = true;
         resolve({ code: 1, signal: null, error: error.message });
       });
       this.child.on('exit', (code, signal) => {
         this.signal('SIGKILL');
-        this.over = true;
+        this.hasExited = true;
         if (pid !== undefined) reaper.forget(pid);
         resolve({ code, signal, error: null });
       });
@@ -47,13 +47,13 @@ export class ChildGroup {
     });
   }
 
-  /** Sends `signal` to every process of the group, if there is one. */
+  /** Sends `signal` to every process of the group; does nothing after the group's end. */
   signal(signal: NodeJS.Signals): void {
-    if (this.over || this.child.pid === undefined) return;
+    if (this.hasExited || this.child.pid === undefined) return;
     try {
       process.kill(-this.child.pid, signal);
     } catch {
-      // Nobody is left.
+      // All processes of the group have ended.
     }
   }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env node
-// The `ds` command: a subcommand by its name, or else the launcher of a script.
+// The `ds` command: runs a subcommand by its name, or launches a script.
 import { Argument, Command } from 'commander';
 
 import { DsError } from '../errors.js';
@@ -13,37 +13,43 @@ import { addModelCommands } from './model-commands.js';
 import { PLAN } from './plan-options.js';
 import { requireNoCommand } from './script.js';
 import { addServeCommands } from './serve-commands.js';
-import { templatesHelp } from './templates.js';
+import { formatTemplates } from './templates.js';
 import { ELASTIC, ENV, INIT, IO, VALIDATE } from './tool-options.js';
 import { addWatchCommand } from './watch.js';
 
-/** Columns of the help where the output is no terminal. */
+/** Width of the help in columns if the output is not a terminal. */
 const HELP_WIDTH = 80;
 
 /** Exit code for a wrong command line, as in most programs. */
-const USAGE = 2;
+const USAGE_ERROR = 2;
 
-/** Ends with `code`; an error that is data is one line, anything else keeps its stack. */
-async function finish(run: () => Promise<number>): Promise<void> {
+/**
+ * Ends with the exit code of `command`. Prints a DsError as one line; other errors keep their
+ * stack.
+ */
+async function finish(command: () => Promise<number>): Promise<void> {
   try {
-    process.exitCode = await run();
+    process.exitCode = await command();
   } catch (error) {
-    const known = error instanceof DsError ? error : systemError(error);
-    if (!known) throw error;
-    console.error(`ds: ${known.message}`);
-    process.exitCode = USAGE;
+    const dataError = error instanceof DsError ? error : systemError(error);
+    if (!dataError) throw error;
+    console.error(`ds: ${dataError.message}`);
+    process.exitCode = USAGE_ERROR;
   }
 }
 
 const TRAIN = 'train';
 
-async function train(words: readonly string[], before: LaunchOptions | null): Promise<number> {
+async function train(words: readonly string[], unused: LaunchOptions | null): Promise<number> {
   const { trainCommand } = await import('./train.js');
-  return trainCommand(words, before);
+  return trainCommand(words, unused);
 }
 
-/** Ends the process after commander has printed. Commander's code for errors, 1, becomes USAGE. */
-const exitProcess = ({ exitCode }: { exitCode: number }): never => process.exit(exitCode && USAGE);
+/**
+ * Ends the process after commander has printed. Replaces commander's error code 1 by USAGE_ERROR.
+ */
+const exitProcess = ({ exitCode }: { exitCode: number }): never =>
+  process.exit(exitCode && USAGE_ERROR);
 
 const program = new Command('ds')
   .description('Tools of @ds/native.')
@@ -63,10 +69,10 @@ addGroups(program.command('init'), INIT)
   .helpGroup(PROJECT)
   .description('write a project that trains at once on a CPU')
   .argument('[dir]', 'folder that is new or empty', '.')
-  .addHelpText('after', templatesHelp)
+  .addHelpText('after', formatTemplates)
   .action((dir: string, flags: object) =>
     finish(async () => {
-      console.log((await import('./init.js')).init(dir, readFlags(INIT, flags).template));
+      console.log((await import('./init.js')).createProject(dir, readFlags(INIT, flags).template));
       return 0;
     }),
   );
@@ -91,7 +97,7 @@ addGroups(program.command('validate'), VALIDATE)
   .argument('<file>', 'path of the ds_config.json')
   .action((file: string, flags: object) =>
     finish(async () => {
-      const [{ validate }, { parseAuto }] = await Promise.all([
+      const [{ validateFile: validate }, { parseAuto }] = await Promise.all([
         import('./validate.js'),
         import('./auto-option.js'),
       ]);
@@ -140,7 +146,7 @@ addGroups(program.command('elastic'), ELASTIC)
         const expected = 'the path of a ds_config.json';
         throw new DsError({ code: 'DS_ARGUMENT', op: 'elastic', expected, got: 'none' });
       }
-      console.log((await import('./elastic.js')).elastic(named, flags));
+      console.log((await import('./elastic.js')).describeElasticity(named, flags));
       return 0;
     }),
   );
@@ -208,7 +214,7 @@ const launcher = launchCommand((options, script, args) =>
   .usage('COMMAND [options]\n       ds [options] <script> [arguments]')
   .version(version)
   .exitOverride(exitProcess);
-launcher.description(`${launcher.description()}\n${commandsHelp()}`).addHelpText(
+launcher.description(`${launcher.description()}\n${formatCommands()}`).addHelpText(
   'after',
   `
 Examples:
@@ -218,8 +224,8 @@ Examples:
   ds --hostfile hosts train.mjs --epochs 3`,
 );
 
-/** The commands by group, each with `ds` before its name. */
-function commandsHelp(): string {
+/** Formats the commands by group, each with `ds` before its name. */
+function formatCommands(): string {
   const help = program.createHelp();
   help.helpWidth = process.stdout.columns ?? HELP_WIDTH;
   const shown = help.visibleCommands(program).filter((command) => command.name() !== 'help');
@@ -234,7 +240,7 @@ function commandsHelp(): string {
   return `\n${[...blocks, 'ds COMMAND --help prints the options of a command.'].join('\n\n')}`;
 }
 
-// "ds help plan" is "ds plan --help".
+// "ds help plan" means "ds plan --help".
 const [first, ...words] = process.argv.slice(2);
 if (first === 'help') process.argv.splice(2, words.length + 1, ...words, '--help');
 

@@ -1,23 +1,23 @@
-// Binding of ranks to cores: which are a rank's, the command that sets its affinity, and its number
-// of threads.
+// Binds ranks to cores: chooses the cores of each rank, the command that sets its affinity, and its
+// number of threads.
 import { accessSync, constants } from 'node:fs';
 import { delimiter, join } from 'node:path';
 import { gpuNumaNode } from '../runtime/gpu-location.js';
 import type { Variables } from '../runtime/job-environment.js';
 import { refuse } from './argument-error.js';
 import { formatRanges, parseCpuList } from './number-ranges.js';
-import { allowedCpus, type Core, coresOf } from './topology.js';
+import { type Core, listAllowedCpus, listCores } from './topology.js';
 
-/** The words before a rank's own command, and the number of threads for its CPU work. */
+/** The command prefix that binds a rank, and the number of threads for its CPU work. */
 export interface Binding {
   prefix: readonly string[];
   threads: number;
 }
 
 export interface BindingRequest {
-  /** Bind at all. */
+  /** Whether to bind ranks. */
   bind: boolean;
-  /** The only CPUs to use, as a list; null: all that this process may use. */
+  /** List of the CPUs to use; null for all CPUs that this process may use. */
   coreList: string | null;
 }
 
@@ -33,28 +33,28 @@ export function bindRanks(
   notice: (text: string) => void,
 ): Binding[] | null {
   if (!request.bind) return null;
-  const allowed = allowedCpus();
-  const cpus = chosenCpus(request.coreList, allowed);
-  const cores = coresOf(cpus);
+  const allowed = listAllowedCpus();
+  const cpus = selectCpus(request.coreList, allowed);
+  const cores = listCores(cpus);
   const nodes = gpus.map((gpu) => (gpu === null ? null : gpuNumaNode(gpu)));
   const shares = splitCores(cores, nodes);
   if (!shares) {
     notice(`${gpus.length} ranks on ${cores.length} cores: ranks are not bound to cores.`);
     return gpus.map(() => ({ prefix: [], threads: 1 }));
   }
-  const tool = bindingTool(env);
-  const unlike = shares.some((share) => cpusOf(share).length < allowed.length);
-  if (!tool && unlike) {
+  const tool = findBindingTool(env);
+  const isRestricted = shares.some((share) => listCpus(share).length < allowed.length);
+  if (!tool && isRestricted) {
     notice('Ranks are not bound to cores: neither taskset nor numactl is installed.');
   }
   return shares.map((share) => {
-    const list = cpusOf(share);
-    const bound = tool !== null && list.length < allowed.length;
-    return { prefix: bound ? [...tool, formatRanges(list)] : [], threads: share.length };
+    const list = listCpus(share);
+    const isBound = tool !== null && list.length < allowed.length;
+    return { prefix: isBound ? [...tool, formatRanges(list)] : [], threads: share.length };
   });
 }
 
-function chosenCpus(coreList: string | null, allowed: readonly number[]): readonly number[] {
+function selectCpus(coreList: string | null, allowed: readonly number[]): readonly number[] {
   if (coreList === null) return allowed;
   const cpus = parseCpuList(coreList, '--bind_core_list');
   const foreign = cpus.filter((cpu) => !allowed.includes(cpu));
@@ -64,12 +64,15 @@ function chosenCpus(coreList: string | null, allowed: readonly number[]): readon
   return cpus;
 }
 
-function cpusOf(share: readonly Core[]): number[] {
+function listCpus(share: readonly Core[]): number[] {
   return share.flatMap((core) => core.cpus);
 }
 
-/** The first tool on PATH that sets the affinity of a command; memory follows by first touch. */
-function bindingTool(env: Variables): string[] | null {
+/**
+ * Returns the first tool on PATH that sets a command's CPU affinity, with its option. Memory
+ * follows by first touch.
+ */
+function findBindingTool(env: Variables): string[] | null {
   const taskset = findProgram('taskset', env);
   if (taskset) return [taskset, '-c'];
   const numactl = findProgram('numactl', env);
@@ -99,14 +102,14 @@ export function splitCores(
   cores: readonly Core[],
   nodes: readonly (number | null)[],
 ): Core[][] | null {
-  const located = nodes.every((node) => cores.some((core) => core.numaNode === node));
-  const pools = located ? nodes : nodes.map(() => null);
+  const areNodesKnown = nodes.every((node) => cores.some((core) => core.numaNode === node));
+  const pools = areNodesKnown ? nodes : nodes.map(() => null);
   const shares = pools.map((node, rank) => {
     const pool = node === null ? cores : cores.filter((core) => core.numaNode === node);
-    const sharers = pools.filter((other) => other === node).length;
+    const rankCount = pools.filter((other) => other === node).length;
     const index = pools.slice(0, rank).filter((other) => other === node).length;
-    const start = Math.floor((index * pool.length) / sharers);
-    const end = Math.floor(((index + 1) * pool.length) / sharers);
+    const start = Math.floor((index * pool.length) / rankCount);
+    const end = Math.floor(((index + 1) * pool.length) / rankCount);
     return pool.slice(start, end);
   });
   return shares.every((share) => share.length > 0) ? shares : null;

@@ -1,4 +1,4 @@
-// Options of commands from declarations: their help, their check, and their values by name.
+// Builds commander options from declarations, and reads their values.
 import { type Command, InvalidArgumentError, Option } from 'commander';
 import { DsError } from '../errors.js';
 import { isObject } from '../runtime/is-object.js';
@@ -14,26 +14,27 @@ import {
 import { definedOnly } from '../runtime/options.js';
 import { parseBytes } from './byte-size.js';
 
-type Any = Declaration<unknown, unknown>;
+type AnyDeclaration = Declaration<unknown, unknown>;
 
-/** Declared options by the headings of a command's help. */
+/** Declared options by heading of the help. */
 export type Groups = Readonly<Record<string, Declared>>;
 
-type Joined<Each> = (Each extends unknown ? (one: Each) => void : never) extends (
+type Intersection<Each> = (Each extends unknown ? (one: Each) => void : never) extends (
   all: infer All,
 ) => void
   ? All
   : never;
 
-type Absent<Values> = {
+type OptionalKeys<Values> = {
   [Name in keyof Values]: undefined extends Values[Name] ? Name : never;
 }[keyof Values];
 
-type Present<Values> = Omit<Values, Absent<Values>> & Partial<Pick<Values, Absent<Values>>>;
+type WithOptionalKeys<Values> = Omit<Values, OptionalKeys<Values>> &
+  Partial<Pick<Values, OptionalKeys<Values>>>;
 
-/** The values of all groups, with defaults. Options without value and default are absent. */
-export type Flags<G extends Groups> = Present<
-  Joined<{ [Heading in keyof G]: Settings<G[Heading]> }[keyof G]>
+/** Values of all groups, with defaults. Options without value and default are absent. */
+export type Flags<G extends Groups> = WithOptionalKeys<
+  Intersection<{ [Heading in keyof G]: Settings<G[Heading]> }[keyof G]>
 >;
 
 /** Adds the options of each group under its heading. Returns `command`. */
@@ -53,15 +54,15 @@ export function readFlags<G extends Groups>(groups: G, flags: object): Flags<G> 
 /** Adds an option for each declaration with a flag. Returns `command`. */
 export function addDeclared(command: Command, declared: Declared): Command {
   for (const option of Object.values(declared)) {
-    if (option.flag !== undefined) command.addOption(flagOf(option.flag, option));
+    if (option.flag !== undefined) command.addOption(createOption(option.flag, option));
   }
   return command;
 }
 
-function flagOf(flags: string, option: Any): Option {
+function createOption(flags: string, option: AnyDeclaration): Option {
   const fallback = defaultText(option);
-  const noted = option.required ? 'required' : fallback && `default: ${plainText(fallback)}`;
-  const shown = noted === null ? '' : ` (${noted})`;
+  const note = option.required ? 'required' : fallback && `default: ${plainText(fallback)}`;
+  const shown = note === null ? '' : ` (${note})`;
   const flag = new Option(flags, plainText(option.help) + shown)
     .makeOptionMandatory(option.required)
     .conflicts([...(option.conflicts ?? [])]);
@@ -69,7 +70,7 @@ function flagOf(flags: string, option: Any): Option {
   if (option.values) return flag.choices(option.values);
   return flag.argParser((text, previous?: unknown) => {
     try {
-      return option.read(flags, wordValue(text, option, previous));
+      return option.read(flags, parseWord(text, option, previous));
     } catch (error) {
       if (!(error instanceof DsError)) throw error;
       throw new InvalidArgumentError(`Expected ${error.expected}.`);
@@ -77,35 +78,38 @@ function flagOf(flags: string, option: Any): Option {
   });
 }
 
-/** The value of a word. A word that is no number stays a text, which the option refuses. */
-function wordValue(text: string, { syntax = 'text' }: Any, previous: unknown): unknown {
+/**
+ * Converts a word of the command line to a value. A word that is not a number stays text, which the
+ * option's check rejects.
+ */
+function parseWord(text: string, { syntax = 'text' }: AnyDeclaration, previous: unknown): unknown {
   const list = text.split(',');
-  if (syntax === 'pairs') return { ...(isObject(previous) && previous), ...pairOf(text) };
+  if (syntax === 'pairs') return { ...(isObject(previous) && previous), ...parsePair(text) };
   if (syntax === 'texts') return [...(Array.isArray(previous) ? previous : []), text];
   if (syntax === 'names') return list.map((name) => name.trim());
-  if (syntax === 'bytes') return bytesOf(text);
-  if (syntax === 'sizes') return list.map(bytesOf);
-  if (syntax === 'integers') return list.map(numberOf);
-  return /^(integer|number)/.test(syntax) ? numberOf(text) : text;
+  if (syntax === 'bytes') return parseByteSize(text);
+  if (syntax === 'sizes') return list.map(parseByteSize);
+  if (syntax === 'integers') return list.map(parseNumber);
+  return /^(integer|number)/.test(syntax) ? parseNumber(text) : text;
 }
 
-const numberOf = (text: string): number | string =>
+const parseNumber = (text: string): number | string =>
   text.trim() !== '' && !Number.isNaN(Number(text)) ? Number(text) : text;
 
-/** NAME=VALUE. A value may contain "=". */
-function pairOf(text: string): Record<string, string> {
+/** Parses NAME=VALUE. The value may contain "=". */
+function parsePair(text: string): Record<string, string> {
   const at = text.indexOf('=');
   if (at > 0 && at < text.length - 1) return { [text.slice(0, at)]: text.slice(at + 1) };
   throw new InvalidArgumentError('Expected NAME=VALUE.');
 }
 
-function bytesOf(text: string): number {
+function parseByteSize(text: string): number {
   const value = parseBytes(text);
   if (value !== null) return value;
   throw new InvalidArgumentError('Expected bytes, such as 5GB, 500MB or 2GiB.');
 }
 
-/** The options of `declared` that commander has read into `flags`. */
+/** Returns the values of `declared` options that commander has read into `flags`. */
 export function fromFlags<D extends Declared>(declared: D, flags: object): Partial<Options<D>> {
   const given: Readonly<Record<string, unknown>> = { ...flags };
   const values = Object.entries(declared).flatMap(([name, { flag }]) => {

@@ -1,5 +1,5 @@
-// `ds elastic`: the batch that the elasticity section chooses, and the numbers of ranks that divide
-// it.
+// `ds elastic`: prints the batch size that the elasticity section chooses, and the numbers of ranks
+// that divide it.
 import { ConfigError } from '../config/config-error.js';
 import { elasticBatch } from '../config/elasticity.js';
 import { type DsConfig, readConfig, resolveConfig } from '../config/index.js';
@@ -7,28 +7,35 @@ import { triadKeys } from '../config/triad.js';
 import type { ElasticFlags } from './tool-options.js';
 
 /**
- * Returns the text for the elasticity section of `file`, enabled or not. Throws DS_CONFIG if the
- * section is absent or wrong, or excludes this number of ranks. Source: ds_elastic.
+ * Returns a description of the elasticity section of `file`, whether enabled or not. Throws
+ * DS_CONFIG if the section is absent or wrong, or excludes this number of ranks. Source:
+ * ds_elastic.
  */
-export function elastic(file: string, { worldSize, json = false }: ElasticFlags): string {
+export function describeElasticity(
+  file: string,
+  { worldSize, json = false }: ElasticFlags,
+): string {
   const section = readConfig(file).elasticity;
   if (!section) {
     const expected = 'a section with the allowed batch sizes';
     const hint = 'Such as { "max_train_batch_size": 2000, "micro_batch_sizes": [2, 4, 6] }.';
-    throw new ConfigError({ ...at(file, ['elasticity']), expected, got: 'none', hint });
+    throw new ConfigError({ ...locate(file, ['elasticity']), expected, got: 'none', hint });
   }
-  const asleep = { train_micro_batch_size_per_gpu: 1, elasticity: { ...section, enabled: false } };
-  const { elasticity } = resolveConfig(asleep, { worldSize: 1 });
-  const shared = elasticBatch(elasticity);
-  if ('path' in shared) throw new ConfigError({ ...shared, ...at(file, shared.path) });
-  const sizes = worldSize === undefined ? null : sizesFor(section, worldSize);
+  const disabledConfig = {
+    train_micro_batch_size_per_gpu: 1,
+    elasticity: { ...section, enabled: false },
+  };
+  const { elasticity } = resolveConfig(disabledConfig, { worldSize: 1 });
+  const batch = elasticBatch(elasticity);
+  if ('path' in batch) throw new ConfigError({ ...batch, ...locate(file, batch.path) });
+  const sizes = worldSize === undefined ? null : resolveSizes(section, worldSize);
   if (json) {
-    const found = { train_batch_size: shared.batch, data_ranks: shared.ranks };
-    return JSON.stringify(sizes ? { ...found, for: { data_ranks: worldSize, ...sizes } } : found);
+    const result = { train_batch_size: batch.batch, data_ranks: batch.ranks };
+    return JSON.stringify(sizes ? { ...result, for: { data_ranks: worldSize, ...sizes } } : result);
   }
   const lines = [
-    `train_batch_size ${shared.batch}`,
-    `shared out by ${shared.ranks.join(', ')} data ranks (${shared.ranks.length} numbers)`,
+    `train_batch_size ${batch.batch}`,
+    `shared out by ${batch.ranks.join(', ')} data ranks (${batch.ranks.length} numbers)`,
   ];
   if (elasticity.version === 0.2) lines.push('other numbers get a batch of their own');
   if (sizes) {
@@ -38,15 +45,15 @@ export function elastic(file: string, { worldSize, json = false }: ElasticFlags)
   return lines.join('\n');
 }
 
-const at = (file: string, path: readonly string[]) => ({
+const locate = (file: string, path: readonly string[]) => ({
   file,
   location: null,
   path: path.join('.'),
 });
 
-/** The three batch sizes, by their keys. */
-function sizesFor(section: NonNullable<DsConfig['elasticity']>, worldSize: number) {
-  const awake = { elasticity: { ...section, enabled: true } };
-  const config = resolveConfig(awake, { worldSize });
+/** Returns the three batch sizes for `worldSize` ranks, by key. */
+function resolveSizes(section: NonNullable<DsConfig['elasticity']>, worldSize: number) {
+  const enabledConfig = { elasticity: { ...section, enabled: true } };
+  const config = resolveConfig(enabledConfig, { worldSize });
   return Object.fromEntries(triadKeys.map((key) => [key, config[key]]));
 }

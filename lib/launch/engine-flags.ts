@@ -1,4 +1,5 @@
-// The model options of `ds serve` and `ds chat`.
+// Declares the model options of `ds serve` and `ds chat`, and converts them to options of the
+// engine.
 
 import { readFileSync } from 'node:fs';
 import { formatValue } from '../runtime/format-value.js';
@@ -62,13 +63,13 @@ export const ENGINE = {
   }),
 };
 
-/** Further options of `ds serve`. */
+/** More options of `ds serve`. */
 export const SERVER = {
   apiKeyFile: string('file with [keys](#keys-and-access), one a line; also: `DS_API_KEY`', {
     shown: 'no key',
     flag: '--api-key-file <file>',
   }),
-  /** Ranks that share the model. */
+  /** Number of ranks that share the model. */
   tp: integer('[GPUs that share the model](#a-model-on-several-gpus)', {
     min: 1,
     default: 1,
@@ -123,52 +124,60 @@ export const SERVER = {
   }),
 };
 
-/** Options of both commands as they are read. */
+/** Values of both commands' options, as commander reads them. */
 export interface EngineFlags extends Options<typeof ENGINE> {
   tp?: number;
   seed?: number;
   adapter?: Readonly<Record<string, string>>;
   maxLoras?: number;
   maxLoraRank?: number;
-  /** Folders by the names of --model. */
+  /** Folders by name, from --model. */
   model?: Readonly<Record<string, string>>;
-  /** Whether steps are recorded where they can be; false of --no-graphs. */
+  /** Whether to record steps as graphs where possible; false with --no-graphs. */
   graphs: boolean;
 }
 
 /** The options of `ds serve`. fromFlags() selects the options of the server. */
 export interface ServeFlags extends EngineFlags, Options<typeof SERVER> {}
 
-/** How the engine is opened. Throws DS_ARGUMENT for a file that cannot be read. */
-export function engineOptions(flags: EngineFlags): EngineOptions {
+/**
+ * Converts the flags to options of the engine. Throws DS_ARGUMENT for a file that cannot be read.
+ */
+export function readEngineOptions(flags: EngineFlags): EngineOptions {
   const { device, dtype, context, config, tokenizer, tp = 1, seed, graphs, revision } = flags;
   const fromFlags = {
-    speculative: speculativeOf(flags.speculativeConfig),
+    speculative: parseSpeculative(flags.speculativeConfig),
     device,
     dtype,
     max_out_tokens: context,
     tensor_parallel: tp > 1 ? { tp_size: tp } : undefined,
     enable_cuda_graph: graphs ? undefined : false,
   };
-  const given = Object.entries(fromFlags).filter(([, value]) => value !== undefined);
-  const usual = { enable_cuda_graph: 'auto' as const };
-  const all: Config = { ...usual, ...configOf(config), ...Object.fromEntries(given) };
+  const givenValues = Object.entries(fromFlags).filter(([, value]) => value !== undefined);
+  const defaults = { enable_cuda_graph: 'auto' as const };
+  const merged: Config = {
+    ...defaults,
+    ...readConfigFile(config),
+    ...Object.fromEntries(givenValues),
+  };
   const { kvCacheDtype } = flags;
   if (kvCacheDtype !== undefined) {
-    all.kv_cache = { ...all.kv_cache, dtype: kvCacheDtype as 'fp8' };
+    merged.kv_cache = { ...merged.kv_cache, dtype: kvCacheDtype as 'fp8' };
   }
   const { schedulingPolicy: policy } = flags;
-  if (policy !== undefined) all.scheduling = { ...all.scheduling, policy: policy as 'fair' };
+  if (policy !== undefined) merged.scheduling = { ...merged.scheduling, policy: policy as 'fair' };
   const { hostCache } = flags;
-  if (hostCache !== undefined) all.kv_cache = { ...all.kv_cache, host_memory: hostCache };
+  if (hostCache !== undefined) merged.kv_cache = { ...merged.kv_cache, host_memory: hostCache };
   const { adapter: adapters, maxLoras: maxAdapters, maxLoraRank: maxAdapterRank } = flags;
-  const apart = Object.entries({ adapters, maxAdapters, maxAdapterRank });
-  const adapted = Object.fromEntries(apart.filter(([, value]) => value !== undefined));
-  return { config: all, tokenizer, seed, revision, ...adapted };
+  const adapterEntries = Object.entries({ adapters, maxAdapters, maxAdapterRank });
+  const adapterOptions = Object.fromEntries(
+    adapterEntries.filter(([, value]) => value !== undefined),
+  );
+  return { config: merged, tokenizer, seed, revision, ...adapterOptions };
 }
 
-/** The text of a file; undefined without a file. */
-export function textOf(file: string | undefined): string | undefined {
+/** Returns the text of a template file; undefined without a file. Throws DS_ARGUMENT. */
+export function readTemplate(file: string | undefined): string | undefined {
   if (file === undefined) return undefined;
   try {
     return readFileSync(file, 'utf8');
@@ -179,16 +188,16 @@ export function textOf(file: string | undefined): string | undefined {
 
 type Config = NonNullable<EngineOptions['config']>;
 
-function speculativeOf(json: string | undefined): Config['speculative'] {
+function parseSpeculative(json: string | undefined): Config['speculative'] {
   if (json === undefined) return undefined;
   try {
-    const read: unknown = JSON.parse(json);
-    if (isPlainObject(read)) return read;
+    const parsed: unknown = JSON.parse(json);
+    if (isPlainObject(parsed)) return parsed;
   } catch {}
   refuse('--speculative-config', 'a JSON object', formatValue(json));
 }
 
-function configOf(file: string | undefined): Config {
+function readConfigFile(file: string | undefined): Config {
   if (file === undefined) return {};
   try {
     return JSON.parse(readFileSync(file, 'utf8'));

@@ -20,9 +20,14 @@ import {
   type KeptAlgorithms,
 } from '../runtime/timed-algorithms.js';
 import { version } from '../version.js';
-import { type CacheFolder, cacheFolders, libraryMajor, packageOf } from './machine/files.js';
-import { uringRefusal } from './machine/io-uring.js';
-import { armProcessor, processorFeatures } from './machine/processor.js';
+import {
+  type CacheFolder,
+  findPackage,
+  listCacheFolders,
+  parseMajorVersion,
+} from './machine/files.js';
+import { explainUringRefusal } from './machine/io-uring.js';
+import { parseArmProcessor, parseFeatures } from './machine/processor.js';
 
 export interface SystemReport {
   version: string;
@@ -38,14 +43,14 @@ export interface SystemReport {
   native: NativeReport | null;
   error?: string;
   caches: CacheFolder[];
-  /** Matrix products whose fastest algorithm is known, by GPU model. */
+  /** Matrix products with a timed algorithm, by GPU model. */
   timedProducts: KeptAlgorithms[];
 }
 
 export interface NativeReport extends EnvironmentReport {
-  /** "name version" of the package that holds the addon. */
+  /** "name version" of the package that contains the addon. */
   addonPackage: string | null;
-  /** Why io_uring is refused; null if it is used. */
+  /** Reason why io_uring cannot be used; null if it is used. */
   uringRefusal: string | null;
   /** Null without a GPU back end. */
   gpuCode: GpuCodeReport | null;
@@ -53,64 +58,64 @@ export interface NativeReport extends EnvironmentReport {
 
 export interface GpuCodeReport {
   package: string | null;
-  /** In every source file of the library: "sm_90a", "compute_80". */
+  /** Architectures in every source file of the library: "sm_90a", "compute_80". */
   architectures: string[];
-  /** For each GPU, the code that runs; null if it has none. */
+  /** The code that runs on each GPU; null if no code fits. */
   devices: { name: string; capability: string; code: EmbeddedCode | null; driver: number }[];
-  /** The oldest driver branch of the library. */
+  /** The oldest driver branch that runs the library. */
   driver: number;
 }
 
-/** Collects everything; an addon that does not load is part of the report, not a failure. */
+/** Inspects this machine. An addon that does not load is part of the report and no error. */
 export async function inspectSystem(): Promise<SystemReport> {
-  const cpuinfo = text('/proc/cpuinfo');
+  const cpuinfo = readText('/proc/cpuinfo');
   const report: SystemReport = {
     version,
     node: process.versions.node,
     napi: process.versions.napi ?? 'unknown',
     platform: `${process.platform}-${process.arch}`,
-    system: firstMatch('/etc/os-release', /^PRETTY_NAME="?([^"\n]*)/m) ?? process.platform,
+    system: findInFile('/etc/os-release', /^PRETTY_NAME="?([^"\n]*)/m) ?? process.platform,
     libc: libcVersion(),
     cpu: {
-      model: armProcessor(cpuinfo) ?? cpus()[0]?.model ?? 'unknown',
+      model: parseArmProcessor(cpuinfo) ?? cpus()[0]?.model ?? 'unknown',
       logical: cpus().length,
-      features: processorFeatures(cpuinfo),
+      features: parseFeatures(cpuinfo),
     },
     memory: {
       totalBytes: totalmem(),
       hugePages:
-        firstMatch('/sys/kernel/mm/transparent_hugepage/enabled', /\[(\w+)\]/) ?? 'unknown',
-      lockedLimit: firstMatch('/proc/self/limits', /^Max locked memory\s+(\S+)/m) ?? 'unknown',
+        findInFile('/sys/kernel/mm/transparent_hugepage/enabled', /\[(\w+)\]/) ?? 'unknown',
+      lockedLimit: findInFile('/proc/self/limits', /^Max locked memory\s+(\S+)/m) ?? 'unknown',
     },
     native: null,
-    caches: cacheFolders(),
+    caches: listCacheFolders(),
     timedProducts: algorithmFiles(),
   };
   try {
     const { inspectEnvironment } = await import('../runtime/environment.js');
-    report.native = withPackages(inspectEnvironment());
+    report.native = addPackages(inspectEnvironment());
   } catch (error) {
     report.error = errorMessage(error);
   }
   return report;
 }
 
-function withPackages(report: EnvironmentReport): NativeReport {
+function addPackages(report: EnvironmentReport): NativeReport {
   const kernel = {
     release: release(),
-    disabled: text('/proc/sys/kernel/io_uring_disabled') || null,
-    status: text('/proc/self/status'),
+    disabled: readText('/proc/sys/kernel/io_uring_disabled') || null,
+    status: readText('/proc/self/status'),
   };
   return {
     ...report,
-    addonPackage: packageOf(report.addon),
-    uringRefusal: report.fileEngine === 'io_uring' ? null : uringRefusal(kernel),
-    gpuCode: report.gpuLibrary === null ? null : gpuCode(report.gpuLibrary, report),
+    addonPackage: findPackage(report.addon),
+    uringRefusal: report.fileEngine === 'io_uring' ? null : explainUringRefusal(kernel),
+    gpuCode: report.gpuLibrary === null ? null : inspectGpuCode(report.gpuLibrary, report),
   };
 }
 
-/** `report` has the devices and the version of the toolkit. */
-export function gpuCode(
+/** Inspects the GPU code of a library. `report` has the devices and the version of the toolkit. */
+export function inspectGpuCode(
   library: string,
   report: Pick<EnvironmentReport, 'devices' | 'gpu'>,
 ): GpuCodeReport {
@@ -125,15 +130,15 @@ export function gpuCode(
     ];
   });
   return {
-    package: packageOf(library),
+    package: findPackage(library),
     architectures: codes.map(({ architecture }) => architecture),
     devices,
     driver: oldestDriver(runtime),
   };
 }
 
-/** The text of a file; empty if it cannot be read. */
-function text(file: string): string {
+/** Returns the text of a file, or "" if it cannot be read. */
+function readText(file: string): string {
   try {
     return readFileSync(file, 'utf8');
   } catch {
@@ -141,31 +146,33 @@ function text(file: string): string {
   }
 }
 
-function firstMatch(file: string, pattern: RegExp): string | null {
-  return pattern.exec(text(file))?.[1] ?? null;
+function findInFile(file: string, pattern: RegExp): string | null {
+  return pattern.exec(readText(file))?.[1] ?? null;
 }
 
-/** Removes the timed algorithms of matrix products; returns what it did. */
+/** Removes the timed algorithms of matrix products; returns a description of the removed ones. */
 export function forgetProducts(folder = algorithmFolder()): string {
-  const held = forgetAlgorithms(folder);
-  if (held.length === 0) return `no timed products in ${folder}`;
-  return held.map(({ gpu, products }) => `forgot ${products} timed products of ${gpu}`).join('\n');
+  const forgotten = forgetAlgorithms(folder);
+  if (forgotten.length === 0) return `no timed products in ${folder}`;
+  return forgotten
+    .map(({ gpu, products }) => `forgot ${products} timed products of ${gpu}`)
+    .join('\n');
 }
 
-/** The report as lines of "label  text". */
+/** Formats the report as lines of label and text. */
 export function formatSystem(report: SystemReport): string {
   const { cpu, memory, native } = report;
   const locked = Number(memory.lockedLimit);
-  const limit = Number.isFinite(locked) ? binary(locked) : memory.lockedLimit;
+  const limit = Number.isFinite(locked) ? formatBinaryBytes(locked) : memory.lockedLimit;
   const rows: [string, string][] = [
     ['@ds/native', report.version],
     ['node', `${report.node}, Node-API ${report.napi}`],
     ['system', `${report.system}, ${report.platform}, ${report.libc}`],
     ['processor', `${cpu.model}, ${cpu.logical} logical, ${cpu.features.join(' ')}`],
-    ['memory', `${binary(memory.totalBytes)}, huge pages: ${memory.hugePages}`],
+    ['memory', `${formatBinaryBytes(memory.totalBytes)}, huge pages: ${memory.hugePages}`],
     ['locked memory', `limit ${limit}`],
   ];
-  if (native) rows.push(...nativeRows(native));
+  if (native) rows.push(...formatNative(native));
   else rows.push(['addon', `does not load. ${report.error}`]);
   for (const { holds, path, exists } of report.caches)
     rows.push(['cache', `${path}, ${holds}${exists ? '' : ' (none yet)'}`]);
@@ -175,26 +182,26 @@ export function formatSystem(report: SystemReport): string {
   return rows.map(([label, text]) => `${label.padEnd(width)}  ${text}`).join('\n');
 }
 
-function nativeRows(report: NativeReport): [string, string][] {
+function formatNative(report: NativeReport): [string, string][] {
   const { gpu, gpuCode } = report;
   const engine = report.uringRefusal
     ? `${report.fileEngine}; no io_uring: ${report.uringRefusal}`
     : report.fileEngine;
   const rows: [string, string][] = [
-    ['addon', withPackage(report.addon, report.addonPackage)],
+    ['addon', formatFile(report.addon, report.addonPackage)],
     ['threads', String(report.threads)],
     ['file I/O', engine],
   ];
   for (const { name, description, totalBytes, error } of report.devices) {
-    rows.push([name, error ?? `${description}, ${binary(totalBytes)}`]);
-    const own = gpuCode?.devices.find((device) => device.name === name);
-    if (own) rows.push([`${name} code`, formatCode(own.code)]);
+    rows.push([name, error ?? `${description}, ${formatBinaryBytes(totalBytes)}`]);
+    const deviceCode = gpuCode?.devices.find((device) => device.name === name);
+    if (deviceCode) rows.push([`${name} code`, formatCode(deviceCode.code)]);
   }
   rows.push(['GPUs', gpu.message || `${gpu.deviceCount} usable`]);
   if (gpuCode) {
     const driver = Math.max(gpuCode.driver, ...gpuCode.devices.map((device) => device.driver));
     rows.push(
-      ['GPU back end', withPackage(report.gpuLibrary ?? '', gpuCode.package)],
+      ['GPU back end', formatFile(report.gpuLibrary ?? '', gpuCode.package)],
       ['GPU code', gpuCode.architectures.join(' ') || 'none in all source files'],
       [
         'driver',
@@ -204,14 +211,14 @@ function nativeRows(report: NativeReport): [string, string][] {
     );
   }
   for (const { name, purpose, path } of report.libraries) {
-    const major = path === null ? null : libraryMajor(path);
-    const found = major === null ? path : `${path}, version ${major}`;
-    rows.push([name, found ?? `not found; needed for ${purpose}`]);
+    const major = path === null ? null : parseMajorVersion(path);
+    const location = major === null ? path : `${path}, version ${major}`;
+    rows.push([name, location ?? `not found; needed for ${purpose}`]);
   }
   return rows;
 }
 
-function withPackage(file: string, name: string | null): string {
+function formatFile(file: string, name: string | null): string {
   return name === null ? file : `${file}, of ${name}`;
 }
 
@@ -221,13 +228,13 @@ function formatCode(code: EmbeddedCode | null): string {
   return `PTX, ${code.architecture}: the driver compiles kernels at their first use`;
 }
 
-/** 13000 becomes "13.0"; 0 means no version. */
+/** Formats a version number: 13000 becomes "13.0", 0 becomes "none". */
 function formatVersion(version: number): string {
   if (version === 0) return 'none';
   return `${Math.floor(version / 1000)}.${Math.floor((version % 1000) / 10)}`;
 }
 
-function binary(bytes: number): string {
+function formatBinaryBytes(bytes: number): string {
   const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
   const power = Math.min(4, Math.floor(Math.log2(Math.max(1, bytes)) / 10));
   return `${(bytes / 1024 ** power).toFixed(power ? 1 : 0)} ${units[power]}`;

@@ -1,4 +1,4 @@
-// `ds eval`: loss and multiple-choice accuracy of a folder's model.
+// `ds eval`: computes loss and multiple-choice accuracy of the model in a folder.
 import {
   type ChoiceEvaluation,
   type Evaluation,
@@ -13,7 +13,7 @@ import type { EvalFlags } from './model-options.js';
 const DTYPES = { fp32: 'f32', fp16: 'f16', bf16: 'bf16' } as const;
 const NAMES: Record<string, string> = { f64: 'fp64', f32: 'fp32', f16: 'fp16', bf16: 'bf16' };
 
-/** The results of a run. */
+/** Results of an evaluation. */
 interface Results {
   model: string;
   adapter: string | null;
@@ -24,8 +24,8 @@ interface Results {
 }
 
 /**
- * Evaluates and returns the report. `progress` gets the finished and all rows, then null at the
- * end. Throws as evaluate() and evaluateChoices() do.
+ * Evaluates and returns the report. `progress` receives the numbers of finished and of all rows,
+ * then null at the end. Throws as evaluate() and evaluateChoices() do.
  */
 export async function evalCommand(
   folder: string,
@@ -36,19 +36,19 @@ export async function evalCommand(
   if (!data && !tasks) {
     refuse('eval', '--data FILE, --tasks FILE, or both', 'neither');
   }
-  const kind = dtype && { dtype: DTYPES[dtype] };
-  const opened = await openForEvaluation(folder, { device, adapter, ...kind });
+  const weightOptions = dtype && { dtype: DTYPES[dtype] };
+  const opened = await openForEvaluation(folder, { device, adapter, ...weightOptions });
   const { model } = opened;
   const tokenizer = flags.tokenizer ?? opened.tokenizer;
   const onProgress = (done: number, total: number) => progress(`${done} of ${total}`);
   const shared = { tokenizer, batchSize, onProgress };
   const { seq: length, packing, overlong, loss, textKey, delimiter, addBos } = flags;
-  const { device: home, dtype: held } = model.cacheShape();
+  const { device: weightDevice, dtype: weightDtype } = model.cacheShape();
   const results: Results = {
     model: folder,
     adapter: adapter ?? null,
-    device: home.name,
-    dtype: NAMES[held] ?? held,
+    device: weightDevice.name,
+    dtype: NAMES[weightDtype] ?? weightDtype,
     data: null,
     tasks: null,
   };
@@ -62,8 +62,8 @@ export async function evalCommand(
     }
     if (tasks) {
       const rows = { files: tasks, delimiter, addBos };
-      const found = await evaluateChoices(model, definedOnly({ ...shared, ...rows }));
-      results.tasks = { files: tasks, ...found };
+      const evaluation = await evaluateChoices(model, definedOnly({ ...shared, ...rows }));
+      results.tasks = { files: tasks, ...evaluation };
     }
   } finally {
     progress(null);
@@ -71,7 +71,7 @@ export async function evalCommand(
   return flags.json ? JSON.stringify(serializeResults(results), null, 2) : describeResults(results);
 }
 
-/** Names of lm-evaluation-harness for the results of tasks. */
+/** Renames the results of tasks as lm-evaluation-harness does. */
 function serializeResults({ data, tasks, ...head }: Results): object {
   const { cutRows = 0, ...loss } = data ?? {};
   return {
@@ -92,8 +92,8 @@ function serializeResults({ data, tasks, ...head }: Results): object {
 const DIGITS = 4;
 
 function describeResults({ model, adapter, device, dtype, data, tasks }: Results): string {
-  const over = adapter === null ? '' : ` with ${adapter}`;
-  const lines = [`${model}${over} on ${device}, ${dtype}`];
+  const adapterText = adapter === null ? '' : ` with ${adapter}`;
+  const lines = [`${model}${adapterText} on ${device}, ${dtype}`];
   if (data) {
     const { files, rows, samples, tokens, cutRows, loss, perplexity, accuracy } = data;
     const cut = cutRows > 0 ? `, ${cutRows} of them cut` : '';
@@ -106,15 +106,15 @@ function describeResults({ model, adapter, device, dtype, data, tasks }: Results
   }
   if (tasks) {
     const { files, questions, cut } = tasks;
-    const short = cut > 0 ? `, ${cut} contexts cut from the left` : '';
+    const cutText = cut > 0 ? `, ${cut} contexts cut from the left` : '';
     lines.push(
-      `${files.join(', ')}: ${questions} questions${short}`,
-      `  acc         ${withError(tasks.accuracy, tasks.accuracyStderr)}`,
-      `  acc_norm    ${withError(tasks.normalizedAccuracy, tasks.normalizedAccuracyStderr)}`,
+      `${files.join(', ')}: ${questions} questions${cutText}`,
+      `  acc         ${formatWithError(tasks.accuracy, tasks.accuracyStderr)}`,
+      `  acc_norm    ${formatWithError(tasks.normalizedAccuracy, tasks.normalizedAccuracyStderr)}`,
     );
   }
   return lines.join('\n');
 }
 
-const withError = (value: number, error: number | null): string =>
+const formatWithError = (value: number, error: number | null): string =>
   `${value.toFixed(DIGITS)}${error === null ? '' : ` ± ${error.toFixed(DIGITS)}`}`;

@@ -1,5 +1,5 @@
-// `ds export`, its older spelling `ds consolidate`, and `ds merge`: folders of weights for other
-// programs.
+// `ds export`, its older spelling `ds consolidate`, and `ds merge`: write folders of weights for
+// other programs.
 
 import { consolidate } from '../checkpoint/index.js';
 import type { GgufType } from '../models/gguf/save.js';
@@ -10,30 +10,38 @@ import { exportGguf, exportRun } from '../trainer/export-run.js';
 import { formatBytes } from './byte-size.js';
 import type { ConsolidateFlags, ExportFlags, MergeFlags } from './model-options.js';
 
-/** Writes the folder and returns a description of it. Throws as exportRun(). */
+/** Exports a run and returns a description of the folder. Throws as exportRun() does. */
 export async function exportCommand(dir: string, flags: ExportFlags): Promise<string> {
   const { output, tag, dtype, format, maxShardSize: maxShardBytes, gguf } = flags;
-  if (gguf !== undefined) return ggufCommand(dir, flags, gguf);
+  if (gguf !== undefined) return exportGgufCommand(dir, flags, gguf);
   const options = definedOnly({ tag, dtype, format, maxShardBytes });
-  const found = await exportRun(dir, output, options);
-  const layout = found.format === 'hf' ? "Hugging Face's layout" : "this model's own names";
-  const head = `${found.path}: ${formatBytes(found.bytes)} of weights from ${found.source}, ${layout}`;
-  return [head, ...found.files.map((file) => `  ${file}`)].join('\n');
+  const exported = await exportRun(dir, output, options);
+  const layout = exported.format === 'hf' ? "Hugging Face's layout" : "this model's own names";
+  const title = `${exported.path}: ${formatBytes(exported.bytes)} of weights from ${exported.source}, ${layout}`;
+  return [title, ...exported.files.map((file) => `  ${file}`)].join('\n');
 }
 
-async function ggufCommand(dir: string, flags: ExportFlags, type: GgufType): Promise<string> {
+async function exportGgufCommand(dir: string, flags: ExportFlags, type: GgufType): Promise<string> {
   const { output, tag, dtype, format } = flags;
-  const given = Object.entries({ tag, dtype, format }).find(([, value]) => value !== undefined);
-  if (given) {
-    const hint = given[0] === 'tag' ? 'Name the folder of the checkpoint.' : '--gguf sets both.';
-    throw argumentError(`--${given[0]}`, 'no such option with --gguf', String(given[1]), hint);
+  const conflicting = Object.entries({ tag, dtype, format }).find(
+    ([, value]) => value !== undefined,
+  );
+  if (conflicting) {
+    const hint =
+      conflicting[0] === 'tag' ? 'Name the folder of the checkpoint.' : '--gguf sets both.';
+    throw argumentError(
+      `--${conflicting[0]}`,
+      'no such option with --gguf',
+      String(conflicting[1]),
+      hint,
+    );
   }
   const { bytes, source, hasTokenizer } = await exportGguf(dir, output, type);
-  const words = hasTokenizer ? '' : ', without a tokenizer';
-  return `${output}: ${formatBytes(bytes)} of weights from ${source} as ${type}${words}`;
+  const tokenizerNote = hasTokenizer ? '' : ', without a tokenizer';
+  return `${output}: ${formatBytes(bytes)} of weights from ${source} as ${type}${tokenizerNote}`;
 }
 
-/** Writes the merged model and returns the list of its files. Throws as mergeFolder(). */
+/** Writes the merged model and returns the list of its files. Throws as mergeFolder() does. */
 export async function mergeCommand(
   base: string,
   adapter: string,
@@ -43,7 +51,9 @@ export async function mergeCommand(
   return [`${base} with ${adapter}:`, ...files.map((file) => `  ${file}`)].join('\n');
 }
 
-/** Writes the folder and returns a description of it. Throws as consolidate(). */
+/**
+ * Consolidates a checkpoint and returns a description of the folder. Throws as consolidate() does.
+ */
 export async function consolidateCommand(
   dir: string,
   out: string,

@@ -1,13 +1,13 @@
-// --include and --exclude: which hosts and slots a job takes, in DeepSpeed's notation.
+// Parses --include and --exclude, which select hosts and slots in DeepSpeed's notation.
 import { refuse } from './argument-error.js';
 import type { Node } from './hostfile.js';
 
-/** Slots by host; null stands for all of them. */
+/** Slots by host; null means all slots. */
 type Selection = Map<string, string[] | null>;
 
 /**
- * Parses "host", "host:0,1" and several of these joined by "@". A colon inside brackets belongs to
- * the host ("[fe80::1]:0"). Throws DS_ARGUMENT.
+ * Parses filters "host" and "host:0,1", joined by "@". A colon in brackets belongs to the host
+ * ("[fe80::1]:0"). Throws DS_ARGUMENT.
  */
 function parseFilter(option: string, text: string): Selection {
   const selection: Selection = new Map();
@@ -31,27 +31,28 @@ function parseFilter(option: string, text: string): Selection {
  */
 export function includeSlots(nodes: readonly Node[], text: string): Node[] {
   const selection = parseFilter('--include', text);
-  requireKnown('--include', nodes, selection);
+  requireKnownSlots('--include', nodes, selection);
   return nodes
     .filter(({ host }) => selection.has(host))
     .map(({ host, slots }) => ({ host, slots: selection.get(host) ?? slots }));
 }
 
-/** Removes the hosts and slots in `text`. Throws DS_ARGUMENT, also if no slot is left. */
+/** Removes the hosts and slots in `text`. Throws DS_ARGUMENT, also if no slot remains. */
 export function excludeSlots(nodes: readonly Node[], text: string): Node[] {
   const selection = parseFilter('--exclude', text);
-  requireKnown('--exclude', nodes, selection);
-  const rest = nodes
+  requireKnownSlots('--exclude', nodes, selection);
+  const remaining = nodes
     .map(({ host, slots }) => {
-      const gone = selection.has(host) ? (selection.get(host) ?? slots) : [];
-      return { host, slots: slots.filter((slot) => !gone.includes(slot)) };
+      const excluded = selection.has(host) ? (selection.get(host) ?? slots) : [];
+      return { host, slots: slots.filter((slot) => !excluded.includes(slot)) };
     })
     .filter(({ slots }) => slots.length > 0);
-  if (rest.length === 0) refuse('--exclude', 'at least one slot to be left', JSON.stringify(text));
-  return rest;
+  if (remaining.length === 0)
+    refuse('--exclude', 'at least one slot to be left', JSON.stringify(text));
+  return remaining;
 }
 
-function requireKnown(option: string, nodes: readonly Node[], selection: Selection): void {
+function requireKnownSlots(option: string, nodes: readonly Node[], selection: Selection): void {
   for (const [host, slots] of selection) {
     const node = nodes.find((node) => node.host === host);
     if (!node) {

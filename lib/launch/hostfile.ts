@@ -1,4 +1,4 @@
-// Hostfiles: one "host slots=N" a line, as DeepSpeed and Open MPI write them.
+// Parses hostfiles: one line "host slots=N" per host, as DeepSpeed and Open MPI write them.
 
 import { existsSync, readFileSync } from 'node:fs';
 import { errorCode } from '../runtime/system-error.js';
@@ -8,27 +8,24 @@ import { refuse } from './argument-error.js';
 /** The default hostfile of DeepSpeed. */
 const DEFAULT_HOSTFILE = '/job/hostfile';
 
-/**
- * A host, or "this machine", and the slots on it that ranks may take: GPU numbers, or places on the
- * CPU.
- */
+/** A host and its slots for ranks: GPU numbers, or indices on the CPU. */
 export interface Node {
   host: string;
   slots: readonly string[];
 }
 
-/** A destination of ssh that ssh cannot read as an option. */
+/** A destination that ssh cannot mistake for an option. */
 const HOST = /^[A-Za-z0-9_[][\w.@:[\]-]*$/;
 const MAX_SLOTS = 4096;
 
 /**
- * Returns the nodes of hostfile `named`. Returns null if no file is named and the default file does
- * not exist. Throws DS_ARGUMENT with the line for a missing named file, no hosts, a repeated host,
- * or a line other than "host slots=N".
+ * Returns the nodes of the hostfile `path`. Returns null without `path` if the default file does
+ * not exist. Throws DS_ARGUMENT with the line for a missing file, no hosts, a repeated host, or a
+ * line other than "host slots=N".
  */
-export function readHostfile(named: string | undefined): Node[] | null {
-  const file = named ?? DEFAULT_HOSTFILE;
-  if (named === undefined && !existsSync(file)) return null;
+export function readHostfile(path: string | undefined): Node[] | null {
+  const file = path ?? DEFAULT_HOSTFILE;
+  if (path === undefined && !existsSync(file)) return null;
   let text: string;
   try {
     text = readFileSync(file, 'utf8');
@@ -40,8 +37,8 @@ export function readHostfile(named: string | undefined): Node[] | null {
 }
 
 /**
- * Lines of `text`; "#" starts a comment. `file` is for messages. Throws DS_ARGUMENT as
- * readHostfile.
+ * Parses the lines of `text`; "#" begins a comment. `file` names the file in errors. Throws
+ * DS_ARGUMENT as readHostfile() does.
  */
 export function parseHostfile(text: string, file: string): Node[] {
   const seen = new Map<string, number>();

@@ -1,16 +1,16 @@
-// The commands for models of the hub: ds pull and ds models.
+// Adds the commands for models of the hub: `ds pull` and `ds models`.
 import type { Command } from 'commander';
 
 import { addGroups, readFlags } from './declared-flags.js';
 import { MODELS, PULL, REMOVE } from './model-options.js';
 
-type Finish = (run: () => Promise<number>) => Promise<void>;
+type RunToExitCode = (run: () => Promise<number>) => Promise<void>;
 
 /**
- * Adds the commands under the heading `group`; `finish` ends the process with a code or the line of
- * an error.
+ * Adds the commands under the heading `group`. `finish` runs a command, prints its error as one
+ * line, and ends the process.
  */
-export function addHubCommands(program: Command, group: string, finish: Finish): void {
+export function addHubCommands(program: Command, group: string, finish: RunToExitCode): void {
   addGroups(program.command('pull').helpGroup(group), PULL)
     .description('download a model from the Hugging Face hub into the cache')
     .argument('<name>', 'name of the model, such as Qwen/Qwen3-0.6B')

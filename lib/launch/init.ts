@@ -1,4 +1,4 @@
-// `ds init`: writes a project that trains at once on a CPU.
+// `ds init`: creates a project that trains immediately on a CPU.
 
 import {
   existsSync,
@@ -32,15 +32,15 @@ const RENAMED: Readonly<Record<string, string>> = { gitignore: '.gitignore' };
  * remains. Throws DS_ARGUMENT for a folder with files or a path of a file, DS_IO if the folder
  * cannot be written.
  */
-export function init(folder: string, template: Template): string {
+export function createProject(folder: string, template: Template): string {
   const place = `ds init ${folder}`;
   if (folder === '') refuse('ds init', 'the path of a folder', '""', 'Write `ds init hello`.');
   const target = absolutePath(folder);
   try {
     requireEmpty(place, target);
-    const files = projectFiles(template, target);
-    writeAll(files);
-    return nextSteps(folder, template, files.size);
+    const files = readProjectFiles(template, target);
+    writeFiles(files);
+    return describeNextSteps(folder, template, files.size);
   } catch (error) {
     if (error instanceof DsError) throw error;
     throw new DsError({
@@ -67,7 +67,7 @@ function requireEmpty(place: string, target: string): void {
 }
 
 /** Returns the content of each file by its absolute path. */
-function projectFiles(template: Template, target: string): Map<string, string> {
+function readProjectFiles(template: Template, target: string): Map<string, string> {
   const files = new Map<string, string>();
   for (const [from, to] of TEMPLATES[template].sources) {
     const source = join(packageRoot(), from);
@@ -80,15 +80,15 @@ function projectFiles(template: Template, target: string): Map<string, string> {
   const path = join(target, 'package.json');
   const manifest = JSON.parse(required(files.get(path)));
   const dependencies = { '@ds/native': `^${version}` };
-  const own = { ...manifest, name: packageName(target), dependencies };
-  return files.set(path, `${JSON.stringify(own, null, 2)}\n`);
+  const projectManifest = { ...manifest, name: toPackageName(target), dependencies };
+  return files.set(path, `${JSON.stringify(projectManifest, null, 2)}\n`);
 }
 
 const MAX_NAME = 214;
 const RESERVED: ReadonlySet<string> = new Set(['node_modules', 'favicon.ico']);
 
-/** Returns a name that npm accepts: the name of the folder, without characters that npm refuses. */
-export function packageName(target: string): string {
+/** Returns a name that npm accepts: the name of the folder, without invalid characters. */
+export function toPackageName(target: string): string {
   const name = basename(target)
     .normalize('NFKD')
     .toLowerCase()
@@ -99,43 +99,43 @@ export function packageName(target: string): string {
   return name === '' || RESERVED.has(name) ? 'my-project' : name;
 }
 
-/** Writes all files, or none: an error removes the files and folders that this call made. */
-function writeAll(files: ReadonlyMap<string, string>): void {
-  const made: string[] = [];
+/** Writes all files. After an error, removes the files and folders that it created. */
+function writeFiles(files: ReadonlyMap<string, string>): void {
+  const created: string[] = [];
   try {
     for (const [path, content] of files) {
-      made.push(...makeFolder(dirname(path)));
+      created.push(...createFolder(dirname(path)));
       writeFileSync(path, content, { flag: 'wx' });
-      made.push(path);
+      created.push(path);
     }
   } catch (error) {
-    for (const path of made.reverse()) remove(path);
+    for (const path of created.reverse()) removeCreated(path);
     throw error;
   }
 }
 
-/** Removes a file or an empty folder. A folder with files of another process stays. */
-function remove(path: string): void {
+/** Removes a file or an empty folder; keeps a folder with files of another process. */
+function removeCreated(path: string): void {
   try {
     if (statSync(path).isDirectory()) rmdirSync(path);
     else rmSync(path);
   } catch {
-    // The first error is the one to report.
+    // The caller throws the first error.
   }
 }
 
 /**
- * Makes a folder and its parents, and returns the new ones. mkdirSync's own `recursive` never
+ * Creates a folder and its parents, and returns the new ones. mkdirSync's own `recursive` never
  * returns for a path in /proc.
  */
-function makeFolder(path: string): string[] {
+function createFolder(path: string): string[] {
   if (existsSync(path)) return [];
-  const parents = makeFolder(dirname(path));
+  const parents = createFolder(dirname(path));
   mkdirSync(path);
   return [...parents, path];
 }
 
-function nextSteps(folder: string, template: Template, count: number): string {
+function describeNextSteps(folder: string, template: Template, count: number): string {
   const target = absolutePath(folder);
   const steps = [
     ...(target === workingDirectory() ? [] : [`cd ${quote(folder)}`]),
@@ -147,8 +147,8 @@ function nextSteps(folder: string, template: Template, count: number): string {
 }
 
 /**
- * Returns whether a program in `target` finds this package, in its own node_modules or in a
- * parent's.
+ * Returns whether a program in `target` can import this package, from its own node_modules or from
+ * a parent's.
  */
 function isInstalled(target: string): boolean {
   if (existsSync(join(target, 'node_modules/@ds/native/package.json'))) return true;

@@ -1,5 +1,4 @@
-// `ds io`: measures the disk of a folder for optimizer state, and prints the `aio` section that is
-// fastest.
+// `ds io`: measures the disk of a folder for optimizer state, and prints the fastest `aio` section.
 import { DsError } from '../errors.js';
 import { makeFolderNow } from '../runtime/make-folder.js';
 import { onDisk } from '../runtime/on-disk.js';
@@ -8,20 +7,21 @@ import { formatBytes } from './byte-size.js';
 import { type AioSetting, type MeasuredSetting, MIN_BLOCKS, measureDisk } from './measure-disk.js';
 import type { IoFlags } from './tool-options.js';
 
-/** Master weights and Adam's two moments, in f32. */
+/** Bytes per parameter: master weight and Adam's two moments, in f32. */
 const STATE_BYTES = 12;
 const SECONDS_PER_DAY = 86_400;
 
 /**
- * Calls `say` with each measurement, and returns the `aio` section as JSON. Throws DS_IO if the
- * folder does not exist or is full, DS_ARGUMENT for blocks that are too large for the file.
+ * Measures the settings and returns the fastest `aio` section as JSON; calls `say` with each
+ * measurement. Throws DS_IO if the folder does not exist or is full, DS_ARGUMENT for blocks that
+ * are too large for the file.
  */
 export function ioCommand(path: string, flags: IoFlags, say: (line: string) => void): string {
-  const blocks = flags.block_size ?? blocksFor(flags.size);
+  const blocks = flags.block_size ?? chooseBlocks(flags.size);
   for (const block of blocks) requireBlocks(block, flags.size);
-  makeFolder(path);
+  createFolder(path);
   const [firstThreads = 1] = flags.threads;
-  const settings = blocks.map(align).flatMap((block_size) =>
+  const settings = blocks.map(roundToAlignment).flatMap((block_size) =>
     flags.queue_depth.map((queue_depth) => ({
       block_size,
       queue_depth,
@@ -31,33 +31,36 @@ export function ioCommand(path: string, flags: IoFlags, say: (line: string) => v
   const measured: MeasuredSetting[] = [];
   const measure = (setting: AioSetting): void => {
     const item = measureDisk(path, flags.size, setting);
-    if (measured.length === 0) for (const line of heading(path, item, flags)) say(line);
-    say(rowOf(item));
+    if (measured.length === 0) for (const line of formatHeading(path, item, flags)) say(line);
+    say(formatRow(item));
     measured.push(item);
   };
   for (const setting of settings) measure(setting);
-  const { setting: found } = fastest(measured);
+  const { setting: bestSetting } = findFastest(measured);
   for (const intra_op_parallelism of flags.threads.slice(1)) {
-    measure({ ...found, intra_op_parallelism });
+    measure({ ...bestSetting, intra_op_parallelism });
   }
-  const best = fastest(measured);
-  if (flags.parameters) for (const line of costs(best, flags.parameters)) say(line);
+  const best = findFastest(measured);
+  if (flags.parameters) for (const line of describeStepCosts(best, flags.parameters)) say(line);
   return JSON.stringify({ aio: best.setting }, null, 2);
 }
 
 /** Rounds bytes up to the alignment of swap files. */
-const align = (bytes: number): number => Math.ceil(bytes / SWAP_ALIGNMENT) * SWAP_ALIGNMENT;
+const roundToAlignment = (bytes: number): number =>
+  Math.ceil(bytes / SWAP_ALIGNMENT) * SWAP_ALIGNMENT;
 
 const BLOCKS = [2 ** 20, 2 ** 22, 2 ** 24];
 
-/** At least one, however small the file is. */
-function blocksFor(size: number): number[] {
+/** Returns the block sizes to measure, at least one even for a small file. */
+function chooseBlocks(size: number): number[] {
   const max = Math.floor(size / MIN_BLOCKS);
   const fitting = BLOCKS.filter((block) => block <= max);
   return fitting.length > 0 ? fitting : [Math.max(max, 1)];
 }
 
-/** More would be written, and held in memory, than the file was to have. */
+/**
+ * Throws DS_ARGUMENT for a block size that would make the file, and the memory, larger than `size`.
+ */
 function requireBlocks(block: number, size: number): void {
   const max = Math.floor(size / MIN_BLOCKS);
   if (block <= max) return;
@@ -70,28 +73,31 @@ function requireBlocks(block: number, size: number): void {
   });
 }
 
-function makeFolder(path: string): void {
-  const wanted = { op: `ds io ${path}`, expected: 'a folder, or the right to make it' };
-  onDisk(wanted, () => makeFolderNow(path));
+function createFolder(path: string): void {
+  const purpose = { op: `ds io ${path}`, expected: 'a folder, or the right to make it' };
+  onDisk(purpose, () => makeFolderNow(path));
 }
 
-/** Returns the setting with the fastest mixed transfers: updates read and write at once. */
-export function fastest(measured: readonly MeasuredSetting[]): MeasuredSetting {
+/**
+ * Returns the setting with the fastest mixed transfers, because updates read and write at the same
+ * time.
+ */
+export function findFastest(measured: readonly MeasuredSetting[]): MeasuredSetting {
   return measured.reduce((best, measured) =>
     measured.rates.mixed > best.rates.mixed ? measured : best,
   );
 }
 
-function heading(path: string, { info }: MeasuredSetting, { size }: IoFlags): string[] {
+function formatHeading(path: string, { info }: MeasuredSetting, { size }: IoFlags): string[] {
   const { fileSystem, direct, engine } = info;
-  const how = direct ? 'O_DIRECT' : 'through the page cache: O_DIRECT is refused';
+  const access = direct ? 'O_DIRECT' : 'through the page cache: O_DIRECT is refused';
   return [
-    `${path}: ${fileSystem}, ${engine}, ${how}; ${formatBytes(size)}, rates in GB/s`,
+    `${path}: ${fileSystem}, ${engine}, ${access}; ${formatBytes(size)}, rates in GB/s`,
     'block_size  queue_depth  threads   read  write  both ways at once, each',
   ];
 }
 
-function rowOf({ setting, rates }: MeasuredSetting): string {
+function formatRow({ setting, rates }: MeasuredSetting): string {
   const { block_size, queue_depth, intra_op_parallelism } = setting;
   const rate = (bytes: number): string => (bytes / 1e9).toFixed(2);
   return [
@@ -104,8 +110,8 @@ function rowOf({ setting, rates }: MeasuredSetting): string {
   ].join('  ');
 }
 
-/** Returns lines about one step: its bytes, its time, and the bytes written a day. */
-function costs({ rates }: MeasuredSetting, parameters: number): string[] {
+/** Describes one step: its bytes, its time, and the bytes written per day. */
+function describeStepCosts({ rates }: MeasuredSetting, parameters: number): string[] {
   const bytes = STATE_BYTES * parameters;
   const seconds = bytes / rates.mixed;
   const perDay = (bytes / seconds) * SECONDS_PER_DAY;

@@ -1,4 +1,5 @@
-// A job: the complete input of a node that starts its ranks. It is JSON and holds the secret.
+// The job that a launcher sends to each node: everything that a node needs to start its ranks. It
+// is JSON and contains the secret.
 import type { BindingRequest } from './core-binding.js';
 import type { Node } from './hostfile.js';
 import type { Script } from './script.js';
@@ -6,11 +7,11 @@ import type { Script } from './script.js';
 export interface Job {
   /** Nodes with their slots. Ranks are numbered in this order, one per slot. */
   nodes: readonly Node[];
-  /** The kind of a slot: a GPU (a name for CUDA_VISIBLE_DEVICES) or a place on the CPU. */
+  /** Kind of the slots: GPUs (names for CUDA_VISIBLE_DEVICES) or indices on the CPU. */
   device: 'gpu' | 'cpu';
   masterAddr: string;
   masterPort: number;
-  /** Admits to the job's store. */
+  /** Authenticates the ranks at the job's store. */
   secret: string;
   script: Script;
   /** Working directory of the ranks, on every node. */
@@ -18,10 +19,10 @@ export interface Job {
   /** Variables in addition to the node's own environment. */
   environment: Readonly<Record<string, string>>;
   binding: BindingRequest;
-  /** One log file per rank goes here, if anywhere. */
+  /** Folder for one log file per rank; null for no log files. */
   logDirectory: string | null;
-  /** Seconds between asking ranks to end and ending them. */
+  /** Seconds between the stop request to ranks and SIGKILL. */
   grace: number;
-  /** No notices. */
+  /** Prints no notices. */
   quiet: boolean;
 }

@@ -1,4 +1,4 @@
-// `ds launch-node N`: node N of a job that came on standard input, started by a launcher elsewhere.
+// `ds launch-node N`: runs node N of a job that a launcher on another node sends to standard input.
 import type { Job } from './job.js';
 import { readLines } from './lines.js';
 import { type Exit, exitCode } from './member.js';
@@ -8,13 +8,13 @@ import { startRanks } from './start-ranks.js';
 import { INTERRUPTS, Supervisor } from './supervisor.js';
 
 /**
- * Reads the job from the first line of input, and signals for the ranks from later lines. The end
- * of the input means that the starting launcher is gone: the ranks then end. Prints events. Returns
- * the exit code.
+ * Runs the ranks of the node. Reads the job from the first line of input, and signals for the ranks
+ * from later lines. The end of the input means that the launcher has ended, so the ranks end too.
+ * Prints events. Returns the exit code.
  */
 export async function launchNode(nodeRank: number): Promise<number> {
-  const orders = new Orders();
-  const job = await orders.job;
+  const input = new LauncherInput();
+  const job = await input.job;
   process.chdir(job.directory);
   const notice = (text: string) => {
     if (!job.quiet) console.error(`ds: ${text}`);
@@ -29,7 +29,7 @@ export async function launchNode(nodeRank: number): Promise<number> {
     const ranks = startRanks(job, nodeRank, { env: process.env, reaper, sink, notice });
     const report = (failed: Exit) => write(encodeEvent({ failed }));
     const supervisor = new Supervisor(ranks, job.grace, report);
-    orders.obey((signal) => supervisor.interrupt(signal));
+    input.forwardSignals((signal) => supervisor.interrupt(signal));
     const outcome = await supervisor.run();
     if (outcome.failure) return exitCode(outcome.failure);
     return outcome.interrupted ? exitCode({ code: null, signal: outcome.interrupted }) : 0;
@@ -39,22 +39,22 @@ export async function launchNode(nodeRank: number): Promise<number> {
   }
 }
 
-/** Standard input: a job, then signals. */
-class Orders {
+/** The launcher's input: a job on the first line, then signals. */
+class LauncherInput {
   readonly job: Promise<Job>;
-  private readonly early: NodeJS.Signals[] = [];
-  private interrupt: (signal: NodeJS.Signals) => void = (signal) => this.early.push(signal);
+  private readonly earlySignals: NodeJS.Signals[] = [];
+  private interrupt: (signal: NodeJS.Signals) => void = (signal) => this.earlySignals.push(signal);
 
   constructor() {
     this.job = new Promise((resolve, reject) => {
-      let known = false;
+      let isJobRead = false;
       readLines(process.stdin, (line) => {
-        if (known) return this.interrupt(line as NodeJS.Signals);
-        known = true;
+        if (isJobRead) return this.interrupt(line as NodeJS.Signals);
+        isJobRead = true;
         resolve(JSON.parse(line) as Job);
       });
       process.stdin.on('end', () => {
-        if (known) this.interrupt('SIGTERM');
+        if (isJobRead) this.interrupt('SIGTERM');
         else reject(new Error('a job on standard input was expected: use ds --hostfile'));
       });
     });
@@ -63,9 +63,9 @@ class Orders {
     }
   }
 
-  /** Passes on all signals, including earlier ones. */
-  obey(interrupt: (signal: NodeJS.Signals) => void): void {
+  /** Forwards all signals, including earlier ones. */
+  forwardSignals(interrupt: (signal: NodeJS.Signals) => void): void {
     this.interrupt = interrupt;
-    for (const signal of this.early.splice(0)) interrupt(signal);
+    for (const signal of this.earlySignals.splice(0)) interrupt(signal);
   }
 }

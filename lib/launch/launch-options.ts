@@ -1,4 +1,4 @@
-// The options of `ds [options] script.js [arguments]`: DeepSpeed's names, read by commander.
+// Declares the options of `ds [options] script.js [arguments]`, with DeepSpeed's names.
 
 import { Command, Option } from 'commander';
 import { valueError } from '../runtime/input-errors.js';
@@ -68,7 +68,7 @@ const NODES = {
   }),
 };
 
-/** Script and processes. */
+/** Options of the script and its processes. */
 const RUN = {
   module: boolean('the script is the name of a module, found from the current folder', {
     flag: '--module',
@@ -84,9 +84,9 @@ const RUN = {
   }),
 };
 
-/** Search and output. */
+/** Options of the search and of the output. */
 const OUTPUT = {
-  /** Search the fastest configuration, and with "run" train with it. */
+  /** Searches for the fastest configuration; "run" then trains with it. */
   autotuning: oneOf(['tune', 'run'])(
     '[search](autotuning.md) for the fastest `ds_config.json`; `run` then trains with it',
     { flag: '--autotuning <mode>' },
@@ -97,7 +97,7 @@ const OUTPUT = {
   quiet: boolean('print no notices', { flag: '-q, --quiet' }),
 };
 
-/** Options of the launcher, by the headings of its help. */
+/** Options of the launcher, by heading of the help. */
 export const LAUNCH = {
   'Ranks and devices:': PLACE,
   'Several nodes:': NODES,
@@ -105,7 +105,7 @@ export const LAUNCH = {
   'Search and output:': OUTPUT,
 };
 
-/** Named as on the command line. */
+/** Values of the launcher's options, named as on the command line. */
 export interface LaunchOptions
   extends Options<typeof PLACE>,
     Options<typeof NODES>,
@@ -120,7 +120,10 @@ export interface LaunchOptions
   no_ssh_check?: boolean;
 }
 
-/** `start` gets the options, the script, and the script's arguments untouched. */
+/**
+ * Creates the launcher's command. `start` receives the options, the script and the script's
+ * arguments unchanged.
+ */
 export function launchCommand(
   start: (options: LaunchOptions, script: string, args: string[]) => Promise<void>,
 ): Command {
@@ -132,17 +135,17 @@ export function launchCommand(
     .argument('<script>', 'JavaScript or TypeScript file')
     .argument('[arguments...]', 'arguments of the script')
     .passThroughOptions()
-    .action((script, args, options) => start({ ...USUAL, ...options }, script, args));
+    .action((script, args, options) => start({ ...DEFAULTS, ...options }, script, args));
   return addLaunchOptions(command);
 }
 
 /**
  * Takes the launcher's options, in snake_case or kebab-case, from the words of a command that
- * starts ranks. They override `before`. Returns the other words in their order.
+ * starts ranks. They override `defaults`. Returns the other words in their order.
  */
 export function takeLaunchOptions(
   words: readonly string[],
-  before: LaunchOptions | null,
+  defaults: LaunchOptions | null,
 ): { options: LaunchOptions; rest: string[] } {
   const command = new Command('ds train').allowUnknownOption().allowExcessArguments();
   addLaunchOptions(command);
@@ -155,29 +158,29 @@ export function takeLaunchOptions(
     .configureOutput({ writeErr: () => {} });
   try {
     command.parse(
-      words.map((word) => canonicalName(word, names)),
+      words.map((word) => toCanonicalName(word, names)),
       { from: 'user' },
     );
   } catch (error) {
     return refuse('ds train', 'options of the launcher', errorMessage(error));
   }
   const isGiven = (name: string) => command.getOptionValueSource(name) === 'cli';
-  const options = Object.entries(command.opts()).filter(([name]) => !before || isGiven(name));
+  const options = Object.entries(command.opts()).filter(([name]) => !defaults || isGiven(name));
   return {
-    options: { ...USUAL, ...before, ...Object.fromEntries(options) } as LaunchOptions,
+    options: { ...DEFAULTS, ...defaults, ...Object.fromEntries(options) } as LaunchOptions,
     rest: command.args,
   };
 }
 
-/** "--num-procs=2" as "--num_procs=2". */
-function canonicalName(word: string, names: ReadonlyMap<string | undefined, string>): string {
+/** Converts an option to its declared spelling: "--num-procs=2" becomes "--num_procs=2". */
+function toCanonicalName(word: string, names: ReadonlyMap<string | undefined, string>): string {
   const [flag = '', ...value] = word.split('=');
-  const own = flag.startsWith('--') ? names.get(flag.replaceAll('_', '-')) : undefined;
-  return own ? [own, ...value].join('=') : word;
+  const name = flag.startsWith('--') ? names.get(flag.replaceAll('_', '-')) : undefined;
+  return name ? [name, ...value].join('=') : word;
 }
 
-/** Defaults that are values. */
-const USUAL = {
+/** Default values of the options that always have a value. */
+const DEFAULTS = {
   launcher: NODES.launcher.absent('--launcher'),
   grace_period: RUN.grace_period.absent('--grace_period'),
 };
@@ -194,18 +197,21 @@ function addLaunchOptions(command: Command): Command {
   return command.optionsGroup('Options:');
 }
 
-/** Throws DS_ARGUMENT for options that exclude each other. */
+/** Throws DS_ARGUMENT for options that conflict. */
 export function requireConsistent(options: LaunchOptions): void {
-  const given = (names: readonly (keyof LaunchOptions)[]) =>
+  const listGiven = (names: readonly (keyof LaunchOptions)[]) =>
     names.filter((name) => options[name] !== undefined && options[name] !== '');
-  const exclusive = (names: readonly (keyof LaunchOptions)[], others: typeof names) => {
-    const [item] = given(names);
-    const [other] = given(others.filter((name) => name !== item));
+  const requireExclusive = (names: readonly (keyof LaunchOptions)[], others: typeof names) => {
+    const [item] = listGiven(names);
+    const [other] = listGiven(others.filter((name) => name !== item));
     if (item && other) refuse(`--${item}`, `either --${item} or --${other}`, 'both');
   };
-  exclusive(['include', 'exclude'], ['include', 'exclude', 'num_nodes', 'num_gpus', 'num_procs']);
-  exclusive(['num_gpus'], ['num_procs']);
-  exclusive(['node_rank'], ['ssh_port', 'launcher_args']);
+  requireExclusive(
+    ['include', 'exclude'],
+    ['include', 'exclude', 'num_nodes', 'num_gpus', 'num_procs'],
+  );
+  requireExclusive(['num_gpus'], ['num_procs']);
+  requireExclusive(['node_rank'], ['ssh_port', 'launcher_args']);
   const { launcher } = options;
   if (launcher === 'ssh' || launcher === 'pdsh') return;
   refuse(

@@ -1,4 +1,4 @@
-// `ds [options] script.js`: starts the ranks of a job, passes their output on, and ends them all
+// `ds [options] script.js`: starts the ranks of a job, forwards their output, and ends them all
 // together.
 
 import { rmSync, writeFileSync } from 'node:fs';
@@ -12,7 +12,7 @@ import type { StreamName, WriteLine } from './lines.js';
 import { type LaunchJob, makeJob } from './make-job.js';
 import { describeExit, type Exit, exitCode, type JobProcess } from './member.js';
 import { MergedOutput } from './merged-output.js';
-import { worldSizeOf } from './rank-environment.js';
+import { countRanks } from './rank-environment.js';
 import { Reaper } from './reaper.js';
 import type { Program } from './script.js';
 import { SshNode } from './ssh-node.js';
@@ -23,7 +23,7 @@ import { INTERRUPTS, type Outcome, Supervisor } from './supervisor.js';
 export interface JobOutput {
   write: WriteLine;
   notice: (text: string) => void;
-  /** Whether a lone rank writes to this process's own output, which may be a terminal. */
+  /** Whether a single rank writes to this process's own output, which may be a terminal. */
   isTerminal: boolean;
 }
 
@@ -33,9 +33,9 @@ export interface JobOutput {
  * starts.
  */
 export async function launch(options: LaunchOptions, program: Program): Promise<number> {
-  const output = { write, notice: noticeOf(options), isTerminal: true };
-  const plan = await plannedJob(options, program, output.notice);
-  outliveReaders();
+  const output = { write: writeOutput, notice: createNotice(options), isTerminal: true };
+  const plan = await planJob(options, program, output.notice);
+  ignoreOutputErrors();
   return withPidFile(options, async () => {
     const outcome = await runJob(plan, output);
     if (outcome.failure) return exitCode(outcome.failure);
@@ -43,12 +43,15 @@ export async function launch(options: LaunchOptions, program: Program): Promise<
   });
 }
 
-/** Runs `body` while the file of --save_pid is there. Throws DS_ARGUMENT where it cannot be. */
+/**
+ * Runs `body` while the file of --save_pid exists. Throws DS_ARGUMENT if the file cannot be
+ * created.
+ */
 export async function withPidFile(
-  { save_pid: isWanted }: LaunchOptions,
+  { save_pid: savesPid }: LaunchOptions,
   body: () => Promise<number>,
 ): Promise<number> {
-  const file = isWanted ? savePid() : null;
+  const file = savesPid ? writePidFile() : null;
   try {
     return await body();
   } finally {
@@ -56,20 +59,20 @@ export async function withPidFile(
   }
 }
 
-/** Ignores write errors of the output: the end of its reader is no failure of this process. */
-export function outliveReaders(): void {
+/** Ignores write errors of the output, so the end of its reader is not an error of this process. */
+export function ignoreOutputErrors(): void {
   for (const stream of [process.stdout, process.stderr]) stream.on('error', () => {});
 }
 
-/** Prints notices for the user, unless the options are quiet. */
-export function noticeOf({ quiet }: LaunchOptions): (text: string) => void {
+/** Returns a function that prints notices for the user, unless the options are quiet. */
+export function createNotice({ quiet }: LaunchOptions): (text: string) => void {
   return (text) => {
     if (!quiet) console.error(`ds: ${text}`);
   };
 }
 
 /** Calls makeJob() with the hardware of this machine. */
-export function plannedJob(
+export function planJob(
   options: LaunchOptions,
   program: Program,
   notice: (text: string) => void,
@@ -78,27 +81,27 @@ export function plannedJob(
   return makeJob(options, program, { env: process.env, probe, notice });
 }
 
-/** Runs `plan` to its end; signals to this process are passed on to it. */
+/** Runs `plan` to its end and forwards signals to its members. */
 export async function runJob(plan: LaunchJob, output: JobOutput): Promise<Outcome> {
   const { grace } = plan.job;
   const reaper = new Reaper(grace, (reason) =>
     output.notice(`ranks may stay if the launcher is killed: ${reason}`),
   );
-  const sink = new MergedOutput(output.write, { worldSize: ranksSeen(plan) });
+  const sink = new MergedOutput(output.write, { worldSize: countPrintingRanks(plan) });
   const cleanups: (() => void)[] = [];
   try {
     const members = startMembers(plan, sink, reaper, output);
     const supervisor = new Supervisor(members, grace, (exit) => {
       sink.end();
-      for (const line of report(exit, ranksSeen(plan))) output.write('err', line);
+      for (const line of formatFailure(exit, countPrintingRanks(plan))) output.write('err', line);
     });
     const interrupt = (signal: NodeJS.Signals) => supervisor.interrupt(signal);
-    const stop = stopOnce(interrupt, output);
+    const stop = createStopOnce(interrupt, output);
     for (const signal of INTERRUPTS) {
       process.on(signal, interrupt);
       cleanups.push(() => process.off(signal, interrupt));
     }
-    // The reader of the output is gone, or its disk is full.
+    // The reader of the output has ended, or its disk is full.
     for (const stream of [process.stdout, process.stderr]) {
       stream.on('error', stop);
       cleanups.push(() => stream.off('error', stop));
@@ -112,7 +115,8 @@ export async function runJob(plan: LaunchJob, output: JobOutput): Promise<Outcom
 }
 
 /**
- * Ranks here, and the launchers of other nodes. A lone rank writes to this process's own output.
+ * Starts the ranks of this node and the launchers of other nodes. A single rank writes to this
+ * process's own output.
  */
 function startMembers(
   plan: LaunchJob,
@@ -121,45 +125,45 @@ function startMembers(
   { write, notice, isTerminal }: JobOutput,
 ): JobProcess[] {
   const { job, here, remote, ssh } = plan;
-  const isAlone = ranksSeen(plan) === 1 && here.length === 1 && job.logDirectory === null;
+  const isAlone = countPrintingRanks(plan) === 1 && here.length === 1 && job.logDirectory === null;
   const ownsTerminal = isTerminal && isAlone;
-  const around = { env: process.env, reaper, sink: ownsTerminal ? null : sink, notice };
+  const surroundings = { env: process.env, reaper, sink: ownsTerminal ? null : sink, notice };
   return [
-    ...here.flatMap((nodeRank) => startRanks(job, nodeRank, around)),
+    ...here.flatMap((nodeRank) => startRanks(job, nodeRank, surroundings)),
     ...remote.map((nodeRank) => new SshNode({ job, nodeRank, ssh }, sink, write, reaper)),
   ];
 }
 
 /** Returns the number of ranks that print through this process. */
-function ranksSeen({ job, here, remote }: LaunchJob): number {
+function countPrintingRanks({ job, here, remote }: LaunchJob): number {
   const nodes = [...here, ...remote].flatMap((rank) => job.nodes[rank] ?? []);
-  return worldSizeOf({ ...job, nodes });
+  return countRanks({ ...job, nodes });
 }
 
 /**
- * Interrupts the job once for any number of failed writes. It names the cause on the other stream,
- * unless the user closed the pipe.
+ * Returns an error handler that interrupts the job at the first failed write. It reports the cause
+ * on the other stream, unless the user closed the pipe.
  */
-function stopOnce(
+function createStopOnce(
   interrupt: (signal: NodeJS.Signals) => void,
   { write }: JobOutput,
 ): (error: NodeJS.ErrnoException) => void {
-  let stopped = false;
+  let isStopped = false;
   return ({ code, message }) => {
-    if (stopped) return;
-    stopped = true;
+    if (isStopped) return;
+    isStopped = true;
     if (code !== 'EPIPE')
       write('err', `ds: the output cannot be written, the job ends: ${message}`);
     interrupt('SIGTERM');
   };
 }
 
-function write(stream: StreamName, text: string): void {
+function writeOutput(stream: StreamName, text: string): void {
   const to = stream === 'out' ? process.stdout : process.stderr;
   to.write(`${text}\n`);
 }
 
-function report(exit: Exit, ranks: number): string[] {
+function formatFailure(exit: Exit, ranks: number): string[] {
   const head = `ds: ${exit.who} failed${ranks > 1 ? ' first' : ''}: ${describeExit(exit)}.`;
   if (exit.lastLines.length === 0) return [head];
   return [
@@ -168,8 +172,10 @@ function report(exit: Exit, ranks: number): string[] {
   ];
 }
 
-/** <temporary folder>/<pid>.ds, as DeepSpeed names it; never over a file that exists. */
-function savePid(): string {
+/**
+ * Writes the file <temporary folder>/<pid>.ds, as DeepSpeed does. Throws DS_ARGUMENT if it exists.
+ */
+function writePidFile(): string {
   const file = join(tmpdir(), `${process.pid}.ds`);
   try {
     writeFileSync(file, `${process.pid}\n`, { flag: 'wx' });

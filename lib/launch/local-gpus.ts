@@ -1,5 +1,4 @@
-// The GPUs of this machine that a job may take, by the names that CUDA_VISIBLE_DEVICES has for
-// them.
+// Lists the GPUs of this machine that a job may use, by their names in CUDA_VISIBLE_DEVICES.
 import type { GpuProbe } from '../../types/addon.js';
 import type { Variables } from '../runtime/job-environment.js';
 import { refuse } from './argument-error.js';
@@ -8,7 +7,7 @@ import { refuse } from './argument-error.js';
  * Returns all usable GPUs. If CUDA_VISIBLE_DEVICES is set, returns its GPUs (numbers or
  * "GPU-<uuid>") in its order. Throws DS_ARGUMENT if one of them is not usable.
  */
-export function visibleGpus(env: Variables, probe: GpuProbe): string[] {
+export function listVisibleGpus(env: Variables, probe: GpuProbe): string[] {
   const { CUDA_VISIBLE_DEVICES } = env;
   if (CUDA_VISIBLE_DEVICES === undefined) {
     return Array.from({ length: probe.deviceCount }, (_, gpu) => String(gpu));

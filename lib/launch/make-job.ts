@@ -1,12 +1,12 @@
-// Makes a job from options: the nodes of the ranks, the address of rank 0, and the shared
+// Creates a job from options: the nodes of the ranks, the address of rank 0, and the shared
 // variables.
 
 import { randomBytes } from 'node:crypto';
 import { required } from '../runtime/required.js';
 import { absolutePath, workingDirectory } from '../runtime/system-error.js';
-import { freePort, isThisMachine, reachableAddress } from './addresses.js';
+import { findFreePort, findReachableAddress, isThisMachine } from './addresses.js';
 import { refuse } from './argument-error.js';
-import { fileVariables, forwardedVariables } from './exported-environment.js';
+import { readFileVariables, selectForwarded } from './exported-environment.js';
 import type { Job } from './job.js';
 import { type LaunchOptions, requireConsistent } from './launch-options.js';
 import { type MachineAccess, type Selection, selectNodes } from './nodes.js';
@@ -15,9 +15,9 @@ import { splitWords } from './shell-words.js';
 
 export interface LaunchJob {
   job: Job;
-  /** Nodes of `job`; this process starts their ranks itself. */
+  /** Indices of nodes whose ranks this process starts itself. */
   here: readonly number[];
-  /** Nodes that it reaches by ssh. */
+  /** Indices of nodes that this process reaches by ssh. */
   remote: readonly number[];
   ssh: SshOptions;
 }
@@ -27,30 +27,30 @@ export interface SshOptions {
   args: readonly string[];
 }
 
-/** DeepSpeed's. */
+/** DeepSpeed's default port of rank 0. */
 const MASTER_PORT = 29_500;
 
-/** Throws DS_ARGUMENT for everything that the launcher refuses. */
+/** Creates the job. Throws DS_ARGUMENT for every option that the launcher rejects. */
 export async function makeJob(
   options: LaunchOptions,
   program: Program,
-  around: MachineAccess,
+  machine: MachineAccess,
 ): Promise<LaunchJob> {
   requireConsistent(options);
-  const selection = await selectNodes(options, around);
-  const { here, remote } = await distribute(selection, options);
-  const { masterAddr, masterPort } = await meetingPoint(selection, here, options);
-  const variables = fileVariables(around.env, undefined, (file, names) =>
-    around.notice(`ranks get the variables of ${file}: ${names.join(', ')}.`),
+  const selection = await selectNodes(options, machine);
+  const { here, remote } = await assignNodes(selection, options);
+  const { masterAddr, masterPort } = await chooseMasterAddress(selection, here, options);
+  const variables = readFileVariables(machine.env, undefined, (file, names) =>
+    machine.notice(`ranks get the variables of ${file}: ${names.join(', ')}.`),
   );
-  const forwarded = remote.length > 0 ? forwardedVariables(around.env) : {};
+  const forwarded = remote.length > 0 ? selectForwarded(machine.env) : {};
   const { enable_each_rank_log: logs, bind_cores_to_rank: bind, bind_core_list } = options;
   const job: Job = {
     nodes: selection.nodes,
     device: selection.device,
     masterAddr,
     masterPort,
-    secret: secretOf(options, selection, around),
+    secret: createSecret(options, selection, machine),
     script: {
       ...program,
       module: options.module ?? false,
@@ -67,9 +67,9 @@ export async function makeJob(
   return { job, here, remote, ssh: { port: options.ssh_port ?? null, args: words } };
 }
 
-/** Which nodes are started here and which by ssh. */
-async function distribute(
-  { nodes, listed }: Selection,
+/** Decides which nodes start here and which by ssh. */
+async function assignNodes(
+  { nodes, isFromHostfile }: Selection,
   { node_rank, no_ssh }: LaunchOptions,
 ): Promise<Pick<LaunchJob, 'here' | 'remote'>> {
   if (node_rank !== undefined) {
@@ -78,7 +78,7 @@ async function distribute(
     }
     return { here: [node_rank], remote: [] };
   }
-  if (!listed) return { here: [0], remote: [] };
+  if (!isFromHostfile) return { here: [0], remote: [] };
   if (no_ssh && nodes.length > 1) {
     refuse('--no_ssh', 'a --node_rank on each node, for several nodes', 'none');
   }
@@ -91,26 +91,26 @@ async function distribute(
   };
 }
 
-async function meetingPoint(
+async function chooseMasterAddress(
   { nodes }: Selection,
   here: readonly number[],
   { master_addr, master_port, node_rank }: LaunchOptions,
 ): Promise<Pick<Job, 'masterAddr' | 'masterPort'>> {
   if (nodes.length === 1) {
     const masterAddr = master_addr ?? '127.0.0.1';
-    const chosen = here.length > 0 ? await freePort(masterAddr) : MASTER_PORT;
-    return { masterAddr, masterPort: master_port ?? chosen };
+    const defaultPort = here.length > 0 ? await findFreePort(masterAddr) : MASTER_PORT;
+    return { masterAddr, masterPort: master_port ?? defaultPort };
   }
   const masterPort = master_port ?? MASTER_PORT;
   if (master_addr !== undefined) return { masterAddr: master_addr, masterPort };
   if (node_rank !== undefined) {
     refuse('--master_addr', 'the address of node 0, since ds is started on each node', 'none');
   }
-  return { masterAddr: await reachableAddress(required(nodes[0]?.host)), masterPort };
+  return { masterAddr: await findReachableAddress(required(nodes[0]?.host)), masterPort };
 }
 
-/** A new one, except where every node has a launcher of its own. */
-function secretOf(
+/** Returns a new secret, or DS_JOB_SECRET if every node has its own launcher. */
+function createSecret(
   { node_rank }: LaunchOptions,
   { nodes }: Selection,
   { env }: MachineAccess,

@@ -1,4 +1,4 @@
-// Measures a disk with the file, requests and checksums of training, without training.
+// Measures a disk with the file format, requests and checksums of training.
 
 import { Buffer } from '../runtime/buffer.js';
 import { cpu } from '../runtime/device.js';
@@ -6,7 +6,7 @@ import type { HostRange } from '../runtime/file.js';
 import { required } from '../runtime/required.js';
 import { SwapFile, type SwapFileInfo } from '../runtime/swap-file.js';
 
-/** The keys of the `aio` section that decide a rate. */
+/** Keys of the `aio` section that affect the rates. */
 export interface AioSetting {
   /** A multiple of SWAP_ALIGNMENT. */
   block_size: number;
@@ -14,11 +14,11 @@ export interface AioSetting {
   intra_op_parallelism: number;
 }
 
-/** Bytes per second. */
+/** Rates in bytes per second. */
 export interface Rates {
   read: number;
   write: number;
-  /** Reads and writes at once: bytes of one direction. The other direction moves as many. */
+  /** Simultaneous reads and writes: the rate of each direction. */
   mixed: number;
 }
 
@@ -29,12 +29,12 @@ export interface MeasuredSetting {
 }
 
 const SLOTS = 4;
-/** Blocks that the file has at least: each slot holds one, and is at two places. */
+/** Minimum number of blocks in the file: each slot holds one block and uses two positions. */
 export const MIN_BLOCKS = 2 * SLOTS;
-/** Of a slot: a tile of some million parameters. */
+/** Bytes of a slot: a tile of several million parameters. */
 const SLOT_BYTES = 2 ** 26;
 
-/** Measures with a file of `bytes` or a little less in `folder`, gone afterwards. Throws DS_IO. */
+/** Measures with a temporary file of about `bytes` bytes in `folder`. Throws DS_IO. */
 export function measureDisk(folder: string, bytes: number, setting: AioSetting): MeasuredSetting {
   const { block_size: unit } = setting;
   const slot = Math.max(unit, Math.floor(Math.min(SLOT_BYTES, bytes / (2 * SLOTS)) / unit) * unit);
@@ -53,14 +53,14 @@ export function measureDisk(folder: string, bytes: number, setting: AioSetting):
   });
   try {
     fillWithNoise(buffers);
-    return { setting, rates: ratesOf(file, memory, tiles), info: file.info };
+    return { setting, rates: measureRates(file, memory, tiles), info: file.info };
   } finally {
     file.dispose();
     for (const buffer of buffers) buffer.release();
   }
 }
 
-/** Zeros would make disks with compression look faster. */
+/** Fills the buffers with noise: zeros would make compressing disks look faster. */
 function fillWithNoise(buffers: readonly Buffer[]): void {
   for (const buffer of buffers) {
     const words = new Uint32Array(buffer.bytes / 4);
@@ -77,37 +77,40 @@ function fillWithNoise(buffers: readonly Buffer[]): void {
 
 type Transfer = (file: SwapFile, at: number, memory: HostRange) => void;
 
-const { compute: order } = cpu();
-const write: Transfer = (file, at, memory) => file.write(at, memory, order);
-const read: Transfer = (file, at, memory) => file.read(at, memory, order);
+const { compute: computeStream } = cpu();
+const write: Transfer = (file, at, memory) => file.write(at, memory, computeStream);
+const read: Transfer = (file, at, memory) => file.read(at, memory, computeStream);
 
-function ratesOf(file: SwapFile, memory: readonly HostRange[], tiles: number): Rates {
+function measureRates(file: SwapFile, memory: readonly HostRange[], tiles: number): Rates {
   const { bytes } = required(memory[0]);
-  const whole = tiles * bytes;
-  const pass = (transferOf: (turn: number) => [Transfer, tile: number]): number => {
+  const totalBytes = tiles * bytes;
+  const timePass = (transferOf: (turn: number) => [Transfer, tile: number]): number => {
     const start = performance.now();
     for (let turn = 0; turn < tiles; ++turn) {
       const slot = required(memory[turn % memory.length]);
-      file.wait(slot, order);
+      file.wait(slot, computeStream);
       const [transfer, tile] = transferOf(turn);
       transfer(file, tile * bytes, slot);
     }
-    for (const slot of memory) file.wait(slot, order);
+    for (const slot of memory) file.wait(slot, computeStream);
     return (performance.now() - start) / 1000;
   };
-  // Space that was never written may be faster to read, and slower to write.
-  pass((turn) => [write, turn]);
-  const [writing, reading] = [write, read].map((transfer) => pass((turn) => [transfer, turn]));
-  // As an update does: every tile that is read is written a little later.
+  // Write first: space that was never written may be faster to read and slower to write.
+  timePass((turn) => [write, turn]);
+  const [writing, reading] = [write, read].map((transfer) => timePass((turn) => [transfer, turn]));
+  // Like an update: every tile that was read is written a little later.
   const half = Math.floor(tiles / 2);
-  const mixed = pass((turn) =>
+  const mixed = timePass((turn) =>
     turn % 2 === 0 ? [read, turn >> 1] : [write, Math.min(tiles - 1, half + (turn >> 1))],
   );
   const seconds = { write: required(writing), read: required(reading), mixed };
-  return bytesPerSecond(whole, seconds);
+  return toBytesPerSecond(totalBytes, seconds);
 }
 
-/** Each pass moves `whole` bytes; a mixed one moves one half in each direction. */
-export function bytesPerSecond(whole: number, { read, write, mixed }: Rates): Rates {
-  return { read: whole / read, write: whole / write, mixed: whole / 2 / mixed };
+/**
+ * Converts seconds to rates. Each pass moves `totalBytes` bytes; a mixed pass moves half in each
+ * direction.
+ */
+export function toBytesPerSecond(totalBytes: number, { read, write, mixed }: Rates): Rates {
+  return { read: totalBytes / read, write: totalBytes / write, mixed: totalBytes / 2 / mixed };
 }

@@ -1,26 +1,26 @@
-// The output of all ranks as one: a line that every rank prints appears once, another carries its
-// ranks.
+// Merges the output of all ranks: a line that every rank prints appears once; another line is
+// prefixed with its ranks.
 
 import { required } from '../runtime/required.js';
 import type { LineSink, StreamName, WriteLine } from './lines.js';
 import { formatRanges } from './number-ranges.js';
 
-interface Pending {
+interface PendingLine {
   stream: StreamName;
   text: string;
   ranks: Set<number>;
-  /** Place in the order of arrival. */
+  /** Position in the order of arrival. */
   order: number;
   expires: number;
 }
 
-/** First come, first gone, in the same time however many there are. */
+/** A first-in, first-out queue with amortized constant time per operation. */
 class Queue<Item> {
   private items: Item[] = [];
-  private gone = 0;
+  private removed = 0;
 
   get head(): Item | undefined {
-    return this.items[this.gone];
+    return this.items[this.removed];
   }
 
   push(item: Item): void {
@@ -28,20 +28,20 @@ class Queue<Item> {
   }
 
   shift(): Item | undefined {
-    const item = this.items[this.gone++];
-    if (2 * this.gone > this.items.length) {
-      this.items = this.items.slice(this.gone);
-      this.gone = 0;
+    const item = this.items[this.removed++];
+    if (2 * this.removed > this.items.length) {
+      this.items = this.items.slice(this.removed);
+      this.removed = 0;
     }
     return item;
   }
 
-  /** The first one that is so; all behind it must be so, too. */
-  first(isSo: (item: Item) => boolean): Item | undefined {
-    let [low, high] = [this.gone, this.items.length];
+  /** Returns the first item that passes `test`, by binary search: all later items must pass too. */
+  findFirst(test: (item: Item) => boolean): Item | undefined {
+    let [low, high] = [this.removed, this.items.length];
     while (low < high) {
       const middle = (low + high) >>> 1;
-      if (isSo(this.items[middle] as Item)) high = middle;
+      if (test(this.items[middle] as Item)) high = middle;
       else low = middle + 1;
     }
     return this.items[low];
@@ -52,7 +52,7 @@ export interface MergeOptions {
   worldSize: number;
   /** Milliseconds that a line waits for the same line of other ranks. Default 200. */
   window?: number;
-  /** Milliseconds since any moment. Default: the process's clock. */
+  /** Returns the current time in milliseconds. Default: performance.now(). */
   now?: () => number;
 }
 
@@ -62,11 +62,11 @@ export interface MergeOptions {
  * without ranks if all ranks printed it.
  */
 export class MergedOutput implements LineSink {
-  private readonly pending = new Queue<Pending>();
+  private readonly pending = new Queue<PendingLine>();
   /** Pending lines by stream and text, in order of arrival. */
-  private readonly alike = new Map<string, Queue<Pending>>();
-  /** Position of the last line of each rank. */
-  private readonly last = new Map<number, number>();
+  private readonly pendingByText = new Map<string, Queue<PendingLine>>();
+  /** Value of `order` of each rank's last line. */
+  private readonly lastOrder = new Map<number, number>();
   private readonly now: () => number;
   private readonly window: number;
   private count = 0;
@@ -82,19 +82,19 @@ export class MergedOutput implements LineSink {
 
   line(rank: number, stream: StreamName, text: string): void {
     const key = `${stream} ${text}`;
-    const after = this.last.get(rank) ?? -1;
-    const group = this.alike.get(key) ?? new Queue();
-    // Earlier entries already contain a line of this rank.
-    let entry = group.first(({ order }) => order > after);
+    const after = this.lastOrder.get(rank) ?? -1;
+    const group = this.pendingByText.get(key) ?? new Queue();
+    // Entries up to `after` may already contain a line of this rank.
+    let entry = group.findFirst(({ order }) => order > after);
     if (!entry) {
       const expires = this.now() + this.window;
       entry = { stream, text, ranks: new Set(), order: this.count++, expires };
       this.pending.push(entry);
       group.push(entry);
-      this.alike.set(key, group);
+      this.pendingByText.set(key, group);
     }
     entry.ranks.add(rank);
-    this.last.set(rank, entry.order);
+    this.lastOrder.set(rank, entry.order);
     this.flush();
   }
 
@@ -104,7 +104,7 @@ export class MergedOutput implements LineSink {
     while (this.pending.head) this.printFirst();
   }
 
-  /** Prints the lines that have waited long enough. Returns when the next line must wait. */
+  /** Prints the lines that have waited long enough; sets a timer if the next line must wait. */
   flush(): void {
     const { worldSize } = this.options;
     const now = this.now();
@@ -126,11 +126,11 @@ export class MergedOutput implements LineSink {
   private printFirst(): void {
     const { stream, text, ranks } = required(this.pending.shift());
     const key = `${stream} ${text}`;
-    const group = this.alike.get(key);
+    const group = this.pendingByText.get(key);
     group?.shift();
-    if (!group?.head) this.alike.delete(key);
-    const all = ranks.size === this.options.worldSize;
-    const label = all ? '' : `[${formatRanges([...ranks])}] `;
+    if (!group?.head) this.pendingByText.delete(key);
+    const isFromAll = ranks.size === this.options.worldSize;
+    const label = isFromAll ? '' : `[${formatRanges([...ranks])}] `;
     this.write(stream, label + text);
   }
 }

@@ -1,16 +1,16 @@
-// The commands for folders with weights.
+// Adds the commands for folders of weights: `ds eval`, `merge`, `export` and `consolidate`.
 import type { Command } from 'commander';
 
 import { addGroups, readFlags } from './declared-flags.js';
 import { CONSOLIDATE, EVAL, EXPORT, MERGE } from './model-options.js';
 
-type Finish = (run: () => Promise<number>) => Promise<void>;
+type RunToExitCode = (run: () => Promise<number>) => Promise<void>;
 
 /**
- * Adds the commands under the heading `group`; `finish` ends the process with a code or the line of
- * an error.
+ * Adds the commands under the heading `group`. `finish` runs a command, prints its error as one
+ * line, and ends the process.
  */
-export function addModelCommands(program: Command, group: string, finish: Finish): void {
+export function addModelCommands(program: Command, group: string, finish: RunToExitCode): void {
   const print = (text: () => Promise<string>): Promise<void> =>
     finish(async () => {
       console.log(await text());
@@ -57,7 +57,7 @@ export function addModelCommands(program: Command, group: string, finish: Finish
     );
 }
 
-/** Rewrites one line of the terminal; null clears it. */
+/** Rewrites one line of the terminal; null clears the line. */
 function showProgress(line: string | null): void {
   if (process.stderr.isTTY) process.stderr.write(`\r\x1b[K${line ?? ''}`);
 }

@@ -1,4 +1,5 @@
-// The options of the commands for models: `ds eval`, `export`, `merge`, `pull` and `models`.
+// Declares the options of the commands for models: `ds eval`, `export`, `merge`, `pull` and
+// `models`.
 import { boolean, integer, oneOf, string, texts } from '../runtime/option.js';
 import type { Flags } from './declared-flags.js';
 

@@ -1,4 +1,4 @@
-// The models of --models-dir: names and places.
+// Finds the models in the folder of --models-dir.
 import { existsSync, readdirSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { isFurtherGguf } from '../checkpoint/index.js';
@@ -6,34 +6,34 @@ import { formatValue } from '../runtime/format-value.js';
 import { errorMessage } from '../runtime/system-error.js';
 import { refuse } from './argument-error.js';
 
-/** A folder with one of these files is a model, or an adapter with its base. */
-const MARKS = ['config.json', 'adapter_config.json'];
+/** Files that mark a folder as a model, or as an adapter with its base. */
+const MODEL_FILES = ['config.json', 'adapter_config.json'];
 const GGUF = '.gguf';
-/** The end of the first file of a model in several. */
-const FIRST = /(?:-00001-of-\d{5})?\.gguf$/;
+/** End of the name of a model's first file, if there are several. */
+const FIRST_PART = /(?:-00001-of-\d{5})?\.gguf$/;
 
 /**
- * Returns the models in `dir` by name, in the order of names: folders, and GGUF files without
- * their ending. Other entries are left out. Throws DS_ARGUMENT for a folder that cannot be read,
- * without models, or with two models of one name.
+ * Returns the paths of the models in `dir` by name, in order of name: folders, and GGUF files
+ * without their extension. Other entries are skipped. Throws DS_ARGUMENT for a folder that cannot
+ * be read, without models, or with two models of one name.
  */
-export function modelsIn(dir: string): Record<string, string> {
-  const found = new Map<string, string>();
-  for (const entry of listDir(dir).sort()) {
+export function findModels(dir: string): Record<string, string> {
+  const models = new Map<string, string>();
+  for (const entry of readFolder(dir).sort()) {
     const place = join(dir, entry);
-    const name = nameOf(entry, place);
+    const name = findModelName(entry, place);
     if (name === null) continue;
-    if (found.has(name)) {
+    if (models.has(name)) {
       refuse('--models-dir', 'a name for each model', `two models ${formatValue(name)}`);
     }
-    found.set(name, place);
+    models.set(name, place);
   }
-  if (found.size > 0) return Object.fromEntries(found);
+  if (models.size > 0) return Object.fromEntries(models);
   const got = `none in ${formatValue(dir)}`;
   refuse('--models-dir', 'folders with config.json, or GGUF files', got);
 }
 
-function listDir(dir: string): string[] {
+function readFolder(dir: string): string[] {
   try {
     return readdirSync(dir);
   } catch (cause) {
@@ -41,11 +41,11 @@ function listDir(dir: string): string[] {
   }
 }
 
-/** Null: no model. */
-function nameOf(entry: string, place: string): string | null {
+/** Returns the name of the model at `place`; null if there is none. */
+function findModelName(entry: string, place: string): string | null {
   if (entry.startsWith('.')) return null;
-  if (MARKS.some((mark) => existsSync(join(place, mark)))) return entry;
+  if (MODEL_FILES.some((mark) => existsSync(join(place, mark)))) return entry;
   if (isFurtherGguf(entry)) return null;
   const isFile = entry.endsWith(GGUF) && statSync(place, { throwIfNoEntry: false })?.isFile();
-  return isFile ? entry.replace(FIRST, '') : null;
+  return isFile ? entry.replace(FIRST_PART, '') : null;
 }

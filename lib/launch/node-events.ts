@@ -1,4 +1,4 @@
-// Events from a node's launcher to the starting launcher: one JSON text a line.
+// Events that the launcher of a node sends to the starting launcher, as one JSON text per line.
 
 import type { LineSink, StreamName } from './lines.js';
 import type { Exit } from './member.js';
@@ -12,7 +12,9 @@ export function encodeEvent(event: NodeEvent): string {
   return `${JSON.stringify(event)}\n`;
 }
 
-/** Returns null for other lines, for example output of a shell's start-up files. */
+/**
+ * Parses an event. Returns null for other lines, for example output of a shell's start-up files.
+ */
 export function decodeEvent(line: string): NodeEvent | null {
   try {
     const event = JSON.parse(line) as NodeEvent;
@@ -24,7 +26,7 @@ export function decodeEvent(line: string): NodeEvent | null {
   }
 }
 
-/** A sink that passes lines on as events. */
+/** Sends lines as events. */
 export class EventSink implements LineSink {
   constructor(private readonly write: (text: string) => void) {}
 

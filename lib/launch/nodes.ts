@@ -1,4 +1,5 @@
-// Which nodes and slots a job takes: from the hostfile or this machine, through filters and limits.
+// Selects the nodes and slots of a job: from the hostfile or this machine, through filters and
+// limits.
 
 import type { GpuProbe } from '../../types/addon.js';
 import type { Variables } from '../runtime/job-environment.js';
@@ -7,13 +8,13 @@ import { refuse } from './argument-error.js';
 import { excludeSlots, includeSlots } from './filters.js';
 import { type Node, readHostfile } from './hostfile.js';
 import type { LaunchOptions } from './launch-options.js';
-import { visibleGpus } from './local-gpus.js';
+import { listVisibleGpus } from './local-gpus.js';
 
 export interface Selection {
   nodes: Node[];
   device: 'gpu' | 'cpu';
   /** Whether the nodes come from a hostfile. */
-  listed: boolean;
+  isFromHostfile: boolean;
 }
 
 /** Access to the machine and to the user's environment. */
@@ -23,47 +24,51 @@ export interface MachineAccess {
   notice: (text: string) => void;
 }
 
-/** The nodes of the job, each with a slot per rank. Throws DS_ARGUMENT. */
+/** Returns the nodes of the job, each with one slot per rank. Throws DS_ARGUMENT. */
 export async function selectNodes(
   options: LaunchOptions,
-  around: MachineAccess,
+  machine: MachineAccess,
 ): Promise<Selection> {
-  const listed = readHostfile(options.hostfile);
-  const { nodes, device } = listed
-    ? { nodes: listed, device: options.num_procs ? ('cpu' as const) : ('gpu' as const) }
-    : await thisMachine(options, around);
-  const filtered = filter(nodes, options);
+  const hostfileNodes = readHostfile(options.hostfile);
+  const { nodes, device } = hostfileNodes
+    ? { nodes: hostfileNodes, device: options.num_procs ? ('cpu' as const) : ('gpu' as const) }
+    : await describeThisMachine(options, machine);
+  const filtered = filterSlots(nodes, options);
   const limited = limitSlots(filtered, options);
-  if (listed) return { nodes: limitNodes(limited, options.num_nodes), device, listed: true };
-  return { nodes: repeat(limited, options), device, listed: false };
+  if (hostfileNodes)
+    return { nodes: limitNodes(limited, options.num_nodes), device, isFromHostfile: true };
+  return { nodes: repeatNode(limited, options), device, isFromHostfile: false };
 }
 
-async function thisMachine(
+async function describeThisMachine(
   options: LaunchOptions,
   { env, probe, notice }: MachineAccess,
 ): Promise<Pick<Selection, 'nodes' | 'device'>> {
-  const here = (slots: string[]): Node[] => [{ host: 'localhost', slots }];
+  const localNode = (slots: string[]): Node[] => [{ host: 'localhost', slots }];
   const { num_procs } = options;
   if (num_procs) {
-    return { nodes: here(Array.from({ length: num_procs }, (_, i) => String(i))), device: 'cpu' };
+    return {
+      nodes: localNode(Array.from({ length: num_procs }, (_, i) => String(i))),
+      device: 'cpu',
+    };
   }
-  const found = await probe();
-  const gpus = visibleGpus(env, found);
-  if (gpus.length > 0) return { nodes: here(gpus), device: 'gpu' };
+  const gpuProbe = await probe();
+  const gpus = listVisibleGpus(env, gpuProbe);
+  if (gpus.length > 0) return { nodes: localNode(gpus), device: 'gpu' };
   if (options.num_gpus) {
-    const hint = `${found.message} For the CPU use --num_procs.`.trim();
+    const hint = `${gpuProbe.message} For the CPU use --num_procs.`.trim();
     refuse('--num_gpus', 'GPUs that can be used', 'none', hint);
   }
   notice('No GPU was found, so one process starts on the CPU. Use --num_procs for more.');
-  return { nodes: here(['0']), device: 'cpu' };
+  return { nodes: localNode(['0']), device: 'cpu' };
 }
 
-function filter(nodes: Node[], { include, exclude }: LaunchOptions): Node[] {
+function filterSlots(nodes: Node[], { include, exclude }: LaunchOptions): Node[] {
   if (include) return includeSlots(nodes, include);
   return exclude ? excludeSlots(nodes, exclude) : nodes;
 }
 
-/** The first slots of every node. */
+/** Keeps the first slots of every node. */
 function limitSlots(nodes: Node[], { num_gpus, num_procs }: LaunchOptions): Node[] {
   const count = num_gpus ?? num_procs;
   if (count === undefined) return nodes;
@@ -83,8 +88,8 @@ function limitNodes(nodes: Node[], count = nodes.length): Node[] {
   return nodes.slice(0, count);
 }
 
-/** Without a hostfile every node looks like this one. */
-function repeat([node]: Node[], { num_nodes = 1, node_rank }: LaunchOptions): Node[] {
+/** Repeats this machine's node: without a hostfile, every node is assumed to be the same. */
+function repeatNode([node]: Node[], { num_nodes = 1, node_rank }: LaunchOptions): Node[] {
   if (num_nodes > 1 && node_rank === undefined) {
     refuse(
       '--num_nodes',

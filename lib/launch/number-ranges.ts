@@ -1,11 +1,11 @@
-// Numbers as ranges, "0-3,8", as Linux writes lists of CPUs.
+// Parses and formats lists of CPU numbers such as "0-3,8", Linux's notation.
 import { refuse } from './argument-error.js';
 
 const MAX_CPU = 65_535;
 
 /**
- * Ascending and without repetition; an empty text is an empty list. Throws DS_ARGUMENT, naming
- * `place`.
+ * Returns the numbers in ascending order without duplicates; an empty text is an empty list. Throws
+ * DS_ARGUMENT, naming `place`.
  */
 export function parseCpuList(text: string, place: string): number[] {
   const cpus = new Set<number>();

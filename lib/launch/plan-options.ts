@@ -1,10 +1,10 @@
-// The options of `ds plan`.
+// Declares the options of `ds plan`.
 import { boolean, declareOption, integer, number, oneOf, string } from '../runtime/option.js';
 import { requireInteger } from '../runtime/require-number.js';
 import type { Flags } from './declared-flags.js';
 
-/** Rank of adapters, or true for the default rank. */
-const rank = (op: string, value: number | true): number | true =>
+/** Checks the rank of adapters; true means the default rank. */
+const readRank = (op: string, value: number | true): number | true =>
   value === true ? value : requireInteger(op, value, 1);
 
 const MODEL = {
@@ -86,11 +86,11 @@ const PARALLELISM = {
     default: 1,
     flag: '--pp <n>',
   }),
-  lora: declareOption(rank, 'train [adapters](lora.md) of rank R; without a number, 8', {
+  lora: declareOption(readRank, 'train [adapters](lora.md) of rank R; without a number, 8', {
     flag: '--lora [r]',
     syntax: 'integer or switch',
   }),
-  qlora: declareOption(rank, 'the same, over linear layers in 4 bits', {
+  qlora: declareOption(readRank, 'the same, over linear layers in 4 bits', {
     flag: '--qlora [r]',
     syntax: 'integer or switch',
   }),
@@ -122,5 +122,5 @@ export const PLAN = {
   'Output:': OUTPUT,
 };
 
-/** The options of `ds plan`; sizes are bytes. */
+/** Values of the options of `ds plan`; sizes are in bytes. */
 export type PlanFlags = Flags<typeof PLAN>;

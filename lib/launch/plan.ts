@@ -1,5 +1,5 @@
-// `ds plan`: the memory and time of training a model by stage and offload, and the fastest
-// configuration.
+// `ds plan`: predicts memory and time of training a model by stage and offload, and finds the
+// fastest configuration.
 
 import { availableParallelism, totalmem } from 'node:os';
 import { plannedConfigs, resolveConfig } from '../config/index.js';
@@ -26,12 +26,12 @@ import {
 } from '../plan/index.js';
 import { required } from '../runtime/required.js';
 import type { PlanFlags } from './plan-options.js';
-import { plannedGpu } from './planned-gpu.js';
+import { choosePlannedGpu } from './planned-gpu.js';
 
 /** Default rank of adapters. Source: PEFT. */
-const RANK = 8;
+const DEFAULT_RANK = 8;
 
-/** As plan(); of a model of the hub, only its config.json is downloaded. Rejects with DS_HUB. */
+/** Plans as plan() does. Downloads only config.json of a model on the hub. Rejects with DS_HUB. */
 export async function planCommand(flags: PlanFlags): Promise<{ fits: boolean; output: string }> {
   const { model, revision } = flags;
   if (isGpt2Size(model) && revision === undefined) return plan(flags);
@@ -40,38 +40,38 @@ export async function planCommand(flags: PlanFlags): Promise<{ fits: boolean; ou
 }
 
 /**
- * The plan as text, and whether anything fits. Throws DS_ARGUMENT, DS_CHECKPOINT, DS_IO; DS_CONFIG
- * for a ds_config.json that has errors.
+ * Returns the plan as text, and whether a configuration fits. Throws DS_ARGUMENT, DS_CHECKPOINT,
+ * DS_IO; DS_CONFIG for a ds_config.json with errors.
  */
 export function plan(flags: PlanFlags): { fits: boolean; output: string } {
-  if (flags.config !== undefined) return predict(flags, flags.config);
+  if (flags.config !== undefined) return predictConfig(flags, flags.config);
   if (flags.checkpointing) {
     const expected =
       '--config with --checkpointing; without --config, a plan compares both settings';
     throw new DsError({ code: 'DS_ARGUMENT', op: 'plan --checkpointing', expected, got: 'none' });
   }
-  const request = requestOf(flags, plannedModel(flags.model, adaptersOf(flags)));
-  const made = makePlan(request);
-  const fits = made.best !== null;
-  if (!flags.json) return { fits, output: formatPlan(made, request) };
+  const request = createRequest(flags, plannedModel(flags.model, readAdapters(flags)));
+  const result = makePlan(request);
+  const fits = result.best !== null;
+  if (!flags.json) return { fits, output: formatPlan(result, request) };
   const withConfig = (candidate: Candidate) => ({ ...candidate, config: configOf(candidate) });
-  return { fits, output: written(made, request, withConfig) };
+  return { fits, output: formatJson(result, request, withConfig) };
 }
 
-/** A plan as JSON, with its GPU. */
-function written(
+/** Formats a plan as JSON, with its GPU. */
+function formatJson(
   { best, candidates }: Plan,
   { rates, deviceMemory }: PlanRequest,
-  shown: (one: Candidate) => object,
+  describe: (one: Candidate) => object,
 ): string {
   const gpu = { name: rates.name, memory: deviceMemory, estimated: !rates.isMeasured };
-  const all = candidates.map(shown);
-  return JSON.stringify({ gpu, best: best && shown(best), candidates: all }, null, 2);
+  const described = candidates.map(describe);
+  return JSON.stringify({ gpu, best: best && describe(best), candidates: described }, null, 2);
 }
 
-function requestOf(flags: PlanFlags, model: ReturnType<typeof plannedModel>): PlanRequest {
+function createRequest(flags: PlanFlags, model: ReturnType<typeof plannedModel>): PlanRequest {
   const sizes = sizesOf(model);
-  const { rates, memory, note } = plannedGpu(flags.gpu);
+  const { rates, memory, note } = choosePlannedGpu(flags.gpu);
   return {
     sizes,
     batch: flags.batch,
@@ -93,34 +93,31 @@ function requestOf(flags: PlanFlags, model: ReturnType<typeof plannedModel>): Pl
   };
 }
 
-/**
- * Returns memory and time of each choice that a ds_config.json leaves open: one, or several with
- * "auto".
- */
-function predict(given: PlanFlags, file: string): { fits: boolean; output: string } {
+/** Predicts memory and time of each choice in a ds_config.json: one, or several with "auto". */
+function predictConfig(options: PlanFlags, file: string): { fits: boolean; output: string } {
   const { stages, layers: tensor, tokens } = cutsIn(file);
   const axes = { tensor, stages: stages ?? 1 };
-  const flags = { ...given, tp: tensor, pp: axes.stages };
-  const model = plannedModel(flags.model, adaptersOf(flags));
-  const request = requestOf(flags, model);
+  const flags = { ...options, tp: tensor, pp: axes.stages };
+  const model = plannedModel(flags.model, readAdapters(flags));
+  const request = createRequest(flags, model);
   const { sizes, seq, cluster, rates } = request;
   requireLength('plan', seq, sizes);
-  const worldSize = dataRanksOf(flags, tensor * axes.stages * tokens);
+  const worldSize = countDataRanks(flags, tensor * axes.stages * tokens);
   const environment = { worldSize, auto: { model: { hiddenSize: model.hiddenSize } } };
   const configs = plannedConfigs(file, environment)?.configs ?? [resolveConfig(file, environment)];
   const mesh = { data: worldSize, tokens, layers: tensor, stages: axes.stages };
   const facts = { mesh, seq, checkpointing: !!flags.checkpointing, at: { rates, cluster } };
-  const weighed = configs.map((config) => {
+  const predicted = configs.map((config) => {
     requireStages(config.zero_optimization.stage, axes.stages, sizes.layers);
     return weigh(request, setupOfConfig(config, { ...facts, optimizer: configuredFacts(config) }));
   });
-  const { candidates, best } = inOrder(weighed);
+  const { candidates, best } = inOrder(predicted);
   const fits = best !== null;
   if (!flags.json) return { fits, output: formatPrediction(candidates, request) };
-  return { fits, output: written({ best, candidates }, request, (candidate) => candidate) };
+  return { fits, output: formatJson({ best, candidates }, request, (candidate) => candidate) };
 }
 
-/** Throws DS_CONFIG for stages that the pipeline of this model refuses, as initialize() does. */
+/** Throws DS_CONFIG for stages that the model's pipeline rejects, as initialize() does. */
 function requireStages(zero: number, stages: number, layers: number): void {
   const refusedError = (op: string, expected: string, got: number): DsError =>
     new DsError({ code: 'DS_CONFIG', op: `plan --config, ${op}`, expected, got: String(got) });
@@ -131,7 +128,7 @@ function requireStages(zero: number, stages: number, layers: number): void {
 }
 
 /** Returns the number of data ranks if `sharing` ranks hold one model. Throws DS_ARGUMENT. */
-function dataRanksOf({ gpus, nodes }: PlanFlags, sharing: number): number {
+function countDataRanks({ gpus, nodes }: PlanFlags, sharing: number): number {
   const ranks = (gpus * nodes) / sharing;
   if (Number.isInteger(ranks)) return ranks;
   throw new DsError({
@@ -143,7 +140,7 @@ function dataRanksOf({ gpus, nodes }: PlanFlags, sharing: number): number {
 }
 
 /** Returns the adapters of the options. Throws DS_ARGUMENT for options that exclude each other. */
-function adaptersOf({ lora, qlora, loraTargets, tp, pp }: PlanFlags): PlannedAdapters | null {
+function readAdapters({ lora, qlora, loraTargets, tp, pp }: PlanFlags): PlannedAdapters | null {
   const refusedError = (op: string, expected: string, got: string) =>
     new DsError({ code: 'DS_ARGUMENT', op: `plan ${op}`, expected, got });
   if (lora !== undefined && qlora !== undefined)
@@ -161,5 +158,9 @@ function adaptersOf({ lora, qlora, loraTargets, tp, pp }: PlanFlags): PlannedAda
     );
   const names = loraTargets?.split(',');
   const targetModules = names?.length === 1 ? required(names[0]) : (names ?? null);
-  return { r: rank === true ? RANK : rank, targetModules, isQuantized: qlora !== undefined };
+  return {
+    r: rank === true ? DEFAULT_RANK : rank,
+    targetModules,
+    isQuantized: qlora !== undefined,
+  };
 }

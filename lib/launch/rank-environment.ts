@@ -1,54 +1,54 @@
-// The variables with the place of a rank, as DeepSpeed's launcher sets them.
+// Creates the environment variables of a rank, with the names of DeepSpeed's launcher.
 import type { Variables } from '../runtime/job-environment.js';
 import type { Binding } from './core-binding.js';
 import type { Job } from './job.js';
 
-/** A rank of `job`, its node and its resources. */
+/** Position of a rank: its global number, its number on the node, and its node. */
 export interface RankPlace {
   rank: number;
   localRank: number;
   nodeRank: number;
 }
 
-/** The ranks of one node, in order. Global ranks count through the nodes in their order. */
-export function ranksOf(job: Job, nodeRank: number): RankPlace[] {
+/** Returns the ranks of one node in order. Global numbers follow the order of the nodes. */
+export function listRanks(job: Job, nodeRank: number): RankPlace[] {
   const before = job.nodes.slice(0, nodeRank).reduce((sum, node) => sum + node.slots.length, 0);
   const slots = job.nodes[nodeRank]?.slots ?? [];
   return slots.map((_, localRank) => ({ rank: before + localRank, localRank, nodeRank }));
 }
 
-export function worldSizeOf(job: Job): number {
+export function countRanks(job: Job): number {
   return job.nodes.reduce((sum, node) => sum + node.slots.length, 0);
 }
 
-/** `own` (this node's variables), then the job's, then the rank's; a later one wins. */
-export function rankEnvironment(
+/** Merges `nodeVariables`, the job's variables and the rank's variables; later ones override. */
+export function createRankEnvironment(
   job: Job,
   place: RankPlace,
   binding: Binding | null,
-  own: Variables,
+  nodeVariables: Variables,
 ): Record<string, string | undefined> {
   const slots = job.nodes[place.nodeRank]?.slots ?? [];
-  const inherited = { ...own, ...job.environment };
+  const inherited = { ...nodeVariables, ...job.environment };
   return {
     ...inherited,
-    ...threadVariables(binding, inherited),
+    ...createThreadVariables(binding, inherited),
     RANK: String(place.rank),
     LOCAL_RANK: String(place.localRank),
-    WORLD_SIZE: String(worldSizeOf(job)),
+    WORLD_SIZE: String(countRanks(job)),
     LOCAL_SIZE: String(slots.length),
     CROSS_RANK: String(place.nodeRank),
     CROSS_SIZE: String(job.nodes.length),
     MASTER_ADDR: job.masterAddr,
     MASTER_PORT: String(job.masterPort),
     DS_JOB_SECRET: job.secret,
-    // A job on the CPU sees no GPU: "auto" is the CPU in it.
+    // A CPU job must not see a GPU: "auto" then means the CPU.
     CUDA_VISIBLE_DEVICES: job.device === 'gpu' ? slots.join(',') : '',
   };
 }
 
-/** Returns the number of threads for the rank's cores, unless the user set it. */
-function threadVariables(binding: Binding | null, env: Variables): Record<string, string> {
+/** Sets OMP_NUM_THREADS to the rank's number of threads, unless the user set a number. */
+function createThreadVariables(binding: Binding | null, env: Variables): Record<string, string> {
   if (!binding || env.OMP_NUM_THREADS || env.DS_NUM_THREADS) return {};
   return { OMP_NUM_THREADS: String(binding.threads) };
 }

@@ -1,4 +1,4 @@
-// One rank: a Node process that runs the user's script, with its output read line by line.
+// Runs one rank: a Node process with the user's script. Reads its output line by line.
 
 import { createWriteStream, type WriteStream } from 'node:fs';
 import { join } from 'node:path';
@@ -19,7 +19,7 @@ export interface RankCommand {
   environment: Record<string, string | undefined>;
   directory: string;
   binding: Binding | null;
-  /** File that also receives the output of the rank; null: none. */
+  /** File that also receives the output of the rank, or null. */
   logFile: string | null;
   /** Null: the rank writes to this process's own output, which may be a terminal. */
   sink: LineSink | null;
@@ -27,7 +27,7 @@ export interface RankCommand {
   who: string;
 }
 
-/** Lines of standard error that a failure shows. */
+/** Maximum number of lines of standard error that a failure shows. */
 const LAST_LINES = 20;
 
 export class RankProcess implements JobProcess {
@@ -47,7 +47,7 @@ export class RankProcess implements JobProcess {
       reaper,
     );
     const log = command.logFile === null ? null : openLog(command.logFile, sink, command.rank);
-    if (sink) this.read(command.rank, sink, log);
+    if (sink) this.readOutput(command.rank, sink, log);
     const { headExited, exited } = this.group;
     const { lastLines } = this;
     const exit = headExited.then(({ code, signal, error }) => {
@@ -75,7 +75,7 @@ export class RankProcess implements JobProcess {
     this.group.signal('SIGKILL');
   }
 
-  private read(rank: number, sink: LineSink, log: WriteStream | null): void {
+  private readOutput(rank: number, sink: LineSink, log: WriteStream | null): void {
     const { stdout, stderr } = this.group.child;
     if (!stdout || !stderr) return;
     readLines(stdout, (line) => {
@@ -91,7 +91,7 @@ export class RankProcess implements JobProcess {
   }
 }
 
-/** Opens a log. A write error appears once, in the rank's output. */
+/** Opens a log file. A write error appears once, in the rank's output. */
 function openLog(file: string, sink: LineSink | null, rank: number): WriteStream {
   const log = createWriteStream(file, { mode: 0o644 });
   log.on('error', (error) => sink?.line(rank, 'err', `ds: ${file}: ${error.message}`));
@@ -99,10 +99,10 @@ function openLog(file: string, sink: LineSink | null, rank: number): WriteStream
 }
 
 /**
- * Makes `directory` and names the rank's file in it: DIRECTORY/20260131-235959_rank0.log, in UTC.
- * Throws DS_IO.
+ * Creates `directory` and returns the path of the rank's log in it:
+ * DIRECTORY/20260131-235959_rank0.log, in UTC. Throws DS_IO.
  */
-export function logFile(directory: string, rank: number, started: Date): string {
+export function createLogFolder(directory: string, rank: number, started: Date): string {
   const op = `--enable_each_rank_log ${directory}`;
   onDisk({ op, expected: 'a folder that can be made' }, () => makeFolderNow(directory));
   const stamp = started.toISOString().slice(0, 19).replace(/[-:]/g, '').replace('T', '-');

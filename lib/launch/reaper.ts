@@ -1,10 +1,10 @@
-// The reaper: a shell that outlives a killed launcher until it has ended the launcher's processes.
+// The reaper: a shell that ends the ranks if their launcher is killed.
 import { type ChildProcess, spawn } from 'node:child_process';
 
 /**
- * Reads "+ GROUP" and "- GROUP": process groups to guard and to forget. When its input ends with
- * the launcher, it sends SIGTERM to the guarded groups and kills them $1 seconds later. It is its
- * own process, so neither a stuck rank nor a signal to the launcher's group stops it.
+ * Reads "+ GROUP" and "- GROUP": process groups to guard and to release. When its input ends with
+ * the launcher, it sends SIGTERM to the guarded groups and kills them $1 seconds later. It is a
+ * separate process, so neither a stuck rank nor a signal to the launcher's group stops it.
  */
 const SCRIPT = `
 trap '' HUP INT TERM
@@ -30,17 +30,17 @@ for g in $groups; do kill -s KILL -- "-$g"; done 2>/dev/null
 
 export class Reaper {
   private readonly shell: ChildProcess;
-  private readonly gone: Promise<void>;
+  private readonly shellExited: Promise<void>;
 
   /**
-   * `grace` in seconds. `failed` is called if there is no reaper: then a killed launcher leaves
-   * ranks.
+   * `grace` is in seconds. `failed` is called if the shell cannot start: ranks then survive a
+   * killed launcher.
    */
   constructor(grace: number, failed: (reason: string) => void) {
     const args = ['-c', SCRIPT, 'ds-reaper', String(Math.ceil(grace))];
     this.shell = spawn('/bin/sh', args, { detached: true, stdio: ['pipe', 'ignore', 'ignore'] });
     this.shell.stdin?.on('error', () => {});
-    this.gone = new Promise((resolve) => {
+    this.shellExited = new Promise((resolve) => {
       this.shell.on('exit', () => resolve());
       this.shell.on('error', (error) => {
         failed(error.message);
@@ -57,9 +57,9 @@ export class Reaper {
     this.shell.stdin?.write(`- ${group}\n`);
   }
 
-  /** Ends the reaper; groups that it still guards end with it. */
+  /** Ends the reaper and the groups that it still guards. */
   async close(): Promise<void> {
     this.shell.stdin?.end();
-    await this.gone;
+    await this.shellExited;
   }
 }

@@ -1,4 +1,4 @@
-// The program of every rank: the user's script, its arguments, and the arguments of Node for it.
+// Finds the script of every rank, and Node's arguments for it.
 
 import { existsSync, statSync } from 'node:fs';
 import { createRequire } from 'node:module';
@@ -10,25 +10,25 @@ import { closest } from '../runtime/suggestion.js';
 import { absolutePath, errorMessage } from '../runtime/system-error.js';
 import { refuse } from './argument-error.js';
 
-/** A program, in the words of a command line. */
+/** A program as given on the command line. */
 export interface Program {
-  /** A path, or with --module the name of a module, both relative to the current folder. */
+  /** A path; with --module, the name of a module. Both are relative to the current folder. */
   name: string;
   args: readonly string[];
-  /** Arguments of Node for this program. Default: chosen by the kind of the file. */
+  /** Arguments of Node for this program. Default: chosen by the file's extension. */
   node?: readonly string[];
 }
 
 export interface Script extends Program {
   module: boolean;
-  /** Give each rank --local_rank=N before `args`. */
+  /** Whether each rank gets --local_rank=N before `args`. */
   localRankArgument: boolean;
 }
 
 const TYPESCRIPT = ['.ts', '.mts', '.cts'];
 /**
- * Loaders of TypeScript that projects install: where --import finds each, given how to find a
- * package.
+ * TypeScript loaders that projects install: each returns the file for --import, using a function
+ * that finds a package.
  */
 const LOADERS: readonly ((find: (name: string) => string) => string)[] = [
   (find) => find('tsx'),
@@ -37,31 +37,32 @@ const LOADERS: readonly ((find: (name: string) => string) => string)[] = [
 ];
 
 /**
- * Arguments of `node` up to the script's own. Throws DS_ARGUMENT for a script that does not exist,
- * and for TypeScript that neither this Node nor a loader of the script's project understands.
+ * Returns Node's arguments, including the script's path. Throws DS_ARGUMENT for a script that does
+ * not exist, and for TypeScript that neither this Node nor a loader of the script's project can
+ * run.
  */
-export function nodeArguments(script: Script): string[] {
-  const file = script.module ? modulePath(script.name) : scriptPath(script.name);
+export function createNodeArguments(script: Script): string[] {
+  const file = script.module ? requireModule(script.name) : requireScript(script.name);
   if (script.node) return [...script.node, file];
   const typescript = TYPESCRIPT.includes(extname(file));
-  return [...(typescript ? typescriptArguments(file) : []), file];
+  return [...(typescript ? chooseTypescriptArguments(file) : []), file];
 }
 
 /** Returns the file for `name` in the current folder; undefined if it does not exist. */
-function fileOf(name: string): string | undefined {
+function findScript(name: string): string | undefined {
   const file = absolutePath(name);
   return [file, `${file}.js`, `${file}.mjs`, `${file}.cjs`].find(existsSync);
 }
 
-/** Throws DS_ARGUMENT where `name` is no file here, but nearly one of the launcher's commands. */
+/** Throws DS_ARGUMENT if `name` is not a file but similar to one of the launcher's commands. */
 export function requireNoCommand(name: string, commands: readonly string[]): void {
-  const meant = fileOf(name) === undefined ? closest(name, commands) : '';
-  if (meant) refuse('script', 'a file that exists', name, `Did you mean "ds ${meant}"?`);
+  const similar = findScript(name) === undefined ? closest(name, commands) : '';
+  if (similar) refuse('script', 'a file that exists', name, `Did you mean "ds ${similar}"?`);
 }
 
-function scriptPath(name: string): string {
-  const found = fileOf(name);
-  if (found === undefined) {
+function requireScript(name: string): string {
+  const file = findScript(name);
+  if (file === undefined) {
     return refuse(
       'script',
       'a file that exists',
@@ -69,11 +70,11 @@ function scriptPath(name: string): string {
       'Check the path; `ds --help` lists the commands.',
     );
   }
-  if (statSync(found).isDirectory()) refuse('script', 'a file', `the folder ${name}`);
-  return found;
+  if (statSync(file).isDirectory()) refuse('script', 'a file', `the folder ${name}`);
+  return file;
 }
 
-function modulePath(name: string): string {
+function requireModule(name: string): string {
   try {
     return createRequire(absolutePath('script.js')).resolve(name);
   } catch (error) {
@@ -82,7 +83,7 @@ function modulePath(name: string): string {
   }
 }
 
-function typescriptArguments(file: string): string[] {
+function chooseTypescriptArguments(file: string): string[] {
   const { typescript } = process.features as { typescript?: string | false };
   if (typescript) return [];
   const flag = '--experimental-strip-types';

@@ -1,4 +1,4 @@
-// The options of `ds serve` and `ds chat`.
+// Adds the commands `ds serve` and `ds chat`.
 import type { Command } from 'commander';
 
 import { CHAT, CHAT_SAMPLING } from '../serve/chat-options.js';
@@ -7,15 +7,15 @@ import { SERVE } from '../serve/serve-options.js';
 import { addDeclared } from './declared-flags.js';
 import { ENGINE, type EngineFlags, SERVER, type ServeFlags } from './engine-flags.js';
 
-type Finish = (run: () => Promise<number>) => Promise<void>;
+type RunToExitCode = (run: () => Promise<number>) => Promise<void>;
 
 const MODEL = 'folder of a model or of checkpoints, or a name such as Qwen/Qwen3-0.6B';
 
 /**
- * Adds both commands under the heading `group`; `finish` ends the process with a code or the line
- * of an error.
+ * Adds the commands under the heading `group`. `finish` runs a command, prints its error as one
+ * line, and ends the process.
  */
-export function addServeCommands(program: Command, group: string, finish: Finish): void {
+export function addServeCommands(program: Command, group: string, finish: RunToExitCode): void {
   const serve = withModelOptions(program.command('serve').helpGroup(group), '[model]')
     .description("serve models over HTTP, for OpenAI's clients")
     .addHelpText(

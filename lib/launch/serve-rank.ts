@@ -1,24 +1,23 @@
-// The program that the ranks of `ds serve --tp N` run: the first one serves, the others compute
-// with it.
+// The program of the ranks of `ds serve --tp N`: rank 0 serves; the other ranks compute with it.
 import { DsError } from '../errors.js';
 import { followEngine, leaveRanks } from '../serve/index.js';
-import { engineOptions, type ServeFlags } from './engine-flags.js';
-import { serveHere } from './serve.js';
+import { readEngineOptions, type ServeFlags } from './engine-flags.js';
+import { serveInProcess } from './serve.js';
 
-async function main(folder: string, flags: ServeFlags): Promise<number> {
+async function runRank(folder: string, flags: ServeFlags): Promise<number> {
   if (process.env.RANK === '0') {
-    const code = await serveHere(folder, flags);
+    const code = await serveInProcess(folder, flags);
     await leaveRanks();
     return code;
   }
-  // Rank 0 gets the signals as well, and ends the job.
+  // Rank 0 receives the signals as well, and ends the job.
   for (const signal of ['SIGTERM', 'SIGINT'] as const) process.on(signal, () => {});
-  await followEngine(folder, engineOptions(flags));
+  await followEngine(folder, readEngineOptions(flags));
   return 0;
 }
 
 const [folder = '', flags = '{}'] = process.argv.slice(2);
-main(folder, JSON.parse(flags)).then(
+runRank(folder, JSON.parse(flags)).then(
   (code) => {
     process.exitCode = code;
   },

@@ -1,4 +1,4 @@
-// `ds serve`: a folder's model behind HTTP, until a signal ends it.
+// `ds serve`: serves the model of a folder over HTTP until a signal ends it.
 
 import { readFileSync } from 'node:fs';
 import { basename, resolve } from 'node:path';
@@ -22,38 +22,47 @@ import { REQUEST_LIMITS, readLimits, SERVER_LIMITS } from '../serve/limits.js';
 import { SERVE } from '../serve/serve-options.js';
 import { refuse } from './argument-error.js';
 import { fromFlags } from './declared-flags.js';
-import { engineOptions, SERVER, type ServeFlags, textOf } from './engine-flags.js';
-import { modelsIn } from './models-dir.js';
+import { readEngineOptions, readTemplate, SERVER, type ServeFlags } from './engine-flags.js';
+import { findModels } from './models-dir.js';
 
 /** Seconds that ranks have to end after their server. */
-const MARGIN = 10;
+const RANK_END_SECONDS = 10;
 
-/** Exit code after a failure of the engine that only a new start mends. */
+/** Exit code after a failure of the engine that requires a restart. */
 const ENGINE_FAILED = 3;
-/** Milliseconds from a failure of the engine to the end of the server: /health answers 503. */
+/**
+ * Milliseconds between a failure of the engine and the end of the server. Meanwhile /health answers
+ * 503.
+ */
 const LINGER_MS = 2000;
-/** Milliseconds that a failed engine has to free its memory; then the process ends. */
+/** Milliseconds that a failed engine has to free its memory before the process ends. */
 const RELEASE_MS = 10_000;
 
-/** Environment variable of a key. */
-const KEY = 'DS_API_KEY';
+/** Environment variable with a key. */
+const KEY_VARIABLE = 'DS_API_KEY';
 const SIGNALS = ['SIGTERM', 'SIGINT'] as const;
 
-/** Serves with one process, or with --tp ranks. Returns the exit code. Throws as serveHere(). */
+/**
+ * Serves with one process, or with --tp ranks. Returns the exit code. Throws as serveInProcess()
+ * does.
+ */
 export async function serveCommand(folder: string | undefined, flags: ServeFlags): Promise<number> {
   requireModels(folder, flags);
-  if (folder === undefined) return serveHere(null, flags);
-  return (flags.tp ?? 1) > 1 ? serveOverRanks(folder, flags) : serveHere(folder, flags);
+  if (folder === undefined) return serveInProcess(null, flags);
+  return (flags.tp ?? 1) > 1 ? serveOverRanks(folder, flags) : serveInProcess(folder, flags);
 }
 
-/** Throws DS_ARGUMENT unless there is one model, or several without options of one model. */
+/**
+ * Throws DS_ARGUMENT unless the command line names one model, or several without options of one
+ * model.
+ */
 function requireModels(folder: string | undefined, flags: ServeFlags): void {
   const { model, modelsDir, adapter, maxLoras, revision, modelMemory, modelIdle } = flags;
   if (model === undefined && modelsDir === undefined) {
     const several = '--model NAME=FOLDER';
     if (folder === undefined) refuse('serve', `a model, ${several} or --models-dir`, 'none');
-    const given = modelMemory === undefined ? modelIdle : modelMemory;
-    if (given === undefined) return;
+    const memoryOption = modelMemory === undefined ? modelIdle : modelMemory;
+    if (memoryOption === undefined) return;
     refuse(
       '--model-memory, --model-idle',
       `${several} or --models-dir together with it`,
@@ -72,21 +81,21 @@ function requireModels(folder: string | undefined, flags: ServeFlags): void {
     '--revision': revision,
     '--model-name': modelName,
   };
-  const odd = Object.entries(single).find(([, value]) => value !== undefined);
-  if (odd)
+  const conflicting = Object.entries(single).find(([, value]) => value !== undefined);
+  if (conflicting)
     refuse(
-      odd[0],
+      conflicting[0],
       `no such option with ${option}`,
       'both',
       'Serve this model alone: ds serve FOLDER.',
     );
 }
 
-/** Starts the ranks. Rank 0 serves. */
+/** Starts the ranks; rank 0 serves. Returns the exit code. */
 async function serveOverRanks(folder: string, flags: ServeFlags): Promise<number> {
   const { tp, device } = flags;
   const { drainSeconds } = readLimits('serve limits', fromFlags(SERVER_LIMITS, flags));
-  keysOf(flags.apiKeyFile); // A rank would read the model before it refuses a key.
+  readKeys(flags.apiKeyFile); // Check the keys now: a rank would load the model first.
   if (device?.includes(':')) {
     const hint = 'Set CUDA_VISIBLE_DEVICES to choose GPUs.';
     refuse('--device', '"cuda" or "cpu" without a number, with --tp', `"${device}"`, hint);
@@ -96,15 +105,15 @@ async function serveOverRanks(folder: string, flags: ServeFlags): Promise<number
     import('./launch-options.js'),
   ]);
   const { options } = takeLaunchOptions([], null);
-  const place = (await hasGpus(device)) ? { num_gpus: tp } : { num_procs: tp };
-  const grace_period = drainSeconds + MARGIN;
+  const devices = (await hasGpus(device)) ? { num_gpus: tp } : { num_procs: tp };
+  const grace_period = drainSeconds + RANK_END_SECONDS;
   const name = require.resolve('./serve-rank.js');
   const program = { name, args: [folder, JSON.stringify(flags)], node: process.execArgv };
   const codes = new Set<number>();
   const onSignal = (_: string, number: number): unknown => codes.add(128 + number);
   for (const signal of SIGNALS) process.once(signal, onSignal);
-  const code = await launch({ ...options, ...place, grace_period, no_local_rank: true }, program);
-  // A signal is how a server ends.
+  const code = await launch({ ...options, ...devices, grace_period, no_local_rank: true }, program);
+  // A signal is the normal end of a server.
   return codes.has(code) ? 0 : code;
 }
 
@@ -115,22 +124,23 @@ async function hasGpus(device: string | undefined): Promise<boolean> {
 }
 
 /**
- * Serves until the first signal, then lets running requests end; a second one ends the process at
- * once. `folder` is null for several models. Returns the exit code. Throws as serve() and
+ * Serves until the first signal, then lets running requests end; a second signal ends the process
+ * immediately. `folder` is null for several models. Returns the exit code. Throws as serve() and
  * initInference() do.
  */
-export async function serveHere(folder: string | null, flags: ServeFlags): Promise<number> {
-  const options = engineOptions(flags);
-  const apiKeys = keysOf(flags.apiKeyFile);
-  const given = fromFlags(SERVE, flags);
-  const { host = SERVE.host.absent('') } = given;
-  const { model = folder === null ? SERVE.model.absent('') : nameOf(folder) } = given;
-  const chatTemplate = textOf(flags.chatTemplate);
+export async function serveInProcess(folder: string | null, flags: ServeFlags): Promise<number> {
+  const options = readEngineOptions(flags);
+  const apiKeys = readKeys(flags.apiKeyFile);
+  const serveOptions = fromFlags(SERVE, flags);
+  const { host = SERVE.host.absent('') } = serveOptions;
+  const { model = folder === null ? SERVE.model.absent('') : defaultModelName(folder) } =
+    serveOptions;
+  const chatTemplate = readTemplate(flags.chatTemplate);
   const stopped = waitForSignal();
   let engine: ReturnType<typeof openServed> | null = null;
   let code = 0;
   let timer: NodeJS.Timeout | undefined;
-  const open = (folder: string) => () => {
+  const createOpener = (folder: string) => () => {
     engine = openServed(folder, options).then(async (item) => {
       await item.follow();
       return item;
@@ -138,20 +148,20 @@ export async function serveHere(folder: string | null, flags: ServeFlags): Promi
     return engine;
   };
   const limits = fromFlags({ ...REQUEST_LIMITS, ...SERVER_LIMITS }, flags);
-  const settings = { ...given, host, model, apiKeys, chatTemplate, limits };
+  const settings = { ...serveOptions, host, model, apiKeys, chatTemplate, limits };
   const server = await (folder === null
-    ? servePool(poolOf(flags, options), settings)
-    : serve(open(folder), settings));
+    ? servePool(createPool(flags, options), settings)
+    : serve(createOpener(folder), settings));
   if (folder !== null) console.log(`${model} at ${server.url}/v1: loading ${folder}`);
-  if (given.ui) console.log(`chat at ${server.url}/`);
+  if (serveOptions.ui) console.log(`chat at ${server.url}/`);
   if (apiKeys.length === 0 && !isLoopback(host)) {
     console.error(
-      `ds: every client that reaches ${host} may send requests. To require a key, set ${KEY} or --api-key-file.`,
+      `ds: every client that reaches ${host} may send requests. To require a key, set ${KEY_VARIABLE} or --api-key-file.`,
     );
   }
   try {
     await Promise.race([server.ready, stopped]);
-    if (server.served || server.pool) console.log(introduction(server));
+    if (server.served || server.pool) console.log(describeServer(server));
     const cause = await Promise.race([stopped, server.failed]);
     if (cause instanceof Error) {
       code = ENGINE_FAILED;
@@ -172,12 +182,13 @@ export async function serveHere(folder: string | null, flags: ServeFlags): Promi
   return code;
 }
 
-/** The name of the model without --model-name. */
-const nameOf = (folder: string): string => (isRemote(folder) ? folder : basename(resolve(folder)));
+/** Returns the name of a model without --model-name. */
+const defaultModelName = (folder: string): string =>
+  isRemote(folder) ? folder : basename(resolve(folder));
 
 /**
- * Lets health checks see the failure before connections are refused. Returns the timer that ends
- * the process with ENGINE_FAILED if the engine does not free its memory in time.
+ * Delays the end so that health checks see the failure. Returns the timer that ends the process
+ * with ENGINE_FAILED if the engine does not free its memory in time.
  */
 async function endFailed(
   server: InferenceServer,
@@ -191,7 +202,7 @@ async function endFailed(
   return timer;
 }
 
-/** The first signal; after it they have their usual effect. */
+/** Resolves with the first signal; later signals have their default effect. */
 function waitForSignal(): Promise<string> {
   return new Promise((resolve) => {
     const onSignal = (signal: string): void => {
@@ -202,43 +213,44 @@ function waitForSignal(): Promise<string> {
   });
 }
 
-/** The pool of --model, then --models-dir. Throws DS_ARGUMENT for two models of one name. */
-function poolOf(
+/** Opens the pool of --model and --models-dir. Throws DS_ARGUMENT for two models of one name. */
+function createPool(
   { model = {}, modelsDir, ...flags }: ServeFlags,
   options: EngineOptions,
 ): ModelPool {
-  const others = modelsDir === undefined ? {} : modelsIn(modelsDir);
-  const twice = Object.keys(others).find((name) => Object.hasOwn(model, name));
-  if (twice !== undefined) refuse('--models-dir', 'a name for each model', formatValue(twice));
+  const others = modelsDir === undefined ? {} : findModels(modelsDir);
+  const duplicate = Object.keys(others).find((name) => Object.hasOwn(model, name));
+  if (duplicate !== undefined)
+    refuse('--models-dir', 'a name for each model', formatValue(duplicate));
   const { modelMemory: memory, modelIdle: idleSeconds } = fromFlags(SERVER, flags);
-  const given = { memory, idleSeconds };
-  const limits = Object.entries(given).filter(([, value]) => value !== undefined);
+  const limitOptions = { memory, idleSeconds };
+  const limits = Object.entries(limitOptions).filter(([, value]) => value !== undefined);
   return openPool({ ...model, ...others }, options, Object.fromEntries(limits));
 }
 
-function introduction({ served, pool, url }: InferenceServer): string {
+function describeServer({ served, pool, url }: InferenceServer): string {
   if (pool) {
     const names = pool.models.map(({ name }) => name).join(', ');
     return `ready at ${url}/v1: ${names}, each loaded by its first request`;
   }
   if (!served) return '';
   const { maxTokens, tokenizer, canChat } = served;
-  const without = [
+  const missing = [
     ...(tokenizer ? [] : ['without a tokenizer: prompts are tokens']),
     ...(canChat || !tokenizer ? [] : ['without a chat template: completions only']),
   ];
-  return [`ready: ${maxTokens} tokens of prompt and answer`, ...without].join(', ');
+  return [`ready: ${maxTokens} tokens of prompt and answer`, ...missing].join(', ');
 }
 
 /**
- * The keys of the file, one a line, and of the environment. Throws DS_ARGUMENT for an unreadable
- * or empty file, and for a key that does not fit a header.
+ * Returns the keys of the environment and of the file, which has one per line. Throws DS_ARGUMENT
+ * for an unreadable or empty file, and for a key that does not fit a header.
  */
-function keysOf(file: string | undefined): string[] {
-  const given = process.env[KEY]?.trim();
-  if (given === '') refuse(KEY, 'a key, or an unset variable', 'an empty string');
-  if (given !== undefined) requireKey(KEY, given);
-  const keys = given === undefined ? [] : [given];
+function readKeys(file: string | undefined): string[] {
+  const environmentKey = process.env[KEY_VARIABLE]?.trim();
+  if (environmentKey === '') refuse(KEY_VARIABLE, 'a key, or an unset variable', 'an empty string');
+  if (environmentKey !== undefined) requireKey(KEY_VARIABLE, environmentKey);
+  const keys = environmentKey === undefined ? [] : [environmentKey];
   if (file === undefined) return keys;
   let text: string;
   try {

@@ -1,13 +1,13 @@
-// Words of a POSIX shell: quoting them, and splitting a line of them.
+// Quotes words for a POSIX shell, and splits a line into words.
 import { refuse } from './argument-error.js';
 
-/** `word` such that a POSIX shell takes it unchanged, whatever it holds. */
+/** Quotes `word` so that a POSIX shell reads it unchanged. */
 export function quote(word: string): string {
   return /^[\w./:=@%+-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`;
 }
 
 /**
- * The words of `line`, with quotes and backslashes as in a shell and nothing expanded. Throws
+ * Splits `line` into words, with a shell's quotes and backslashes but without expansion. Throws
  * DS_ARGUMENT.
  */
 export function splitWords(option: string, line: string): string[] {

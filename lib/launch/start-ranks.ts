@@ -5,35 +5,39 @@ import { required } from '../runtime/required.js';
 import { bindRanks } from './core-binding.js';
 import type { Job } from './job.js';
 import type { LineSink } from './lines.js';
-import { rankEnvironment, ranksOf } from './rank-environment.js';
-import { logFile, RankProcess } from './rank-process.js';
+import { createRankEnvironment, listRanks } from './rank-environment.js';
+import { createLogFolder, RankProcess } from './rank-process.js';
 import type { Reaper } from './reaper.js';
-import { nodeArguments } from './script.js';
+import { createNodeArguments } from './script.js';
 
 export interface RankSurroundings {
-  /** This node's variables. */
+  /** Variables of this node. */
   env: Variables;
   reaper: Reaper;
-  /** Null: ranks write to this process's own output. */
+  /** Null if ranks write to this process's own output. */
   sink: LineSink | null;
   notice: (text: string) => void;
 }
 
 /**
- * Throws DS_ARGUMENT, before any rank runs, for a script or a list of CPUs that this node does not
- * have.
+ * Starts the ranks. Throws DS_ARGUMENT, before any rank runs, for a script or CPUs that this node
+ * does not have.
  */
-export function startRanks(job: Job, nodeRank: number, around: RankSurroundings): RankProcess[] {
-  const { env, sink, reaper, notice } = around;
+export function startRanks(
+  job: Job,
+  nodeRank: number,
+  surroundings: RankSurroundings,
+): RankProcess[] {
+  const { env, sink, reaper, notice } = surroundings;
   const { script, directory, logDirectory } = job;
   const { host, slots } = required(job.nodes[nodeRank]);
-  const node = nodeArguments(script);
+  const node = createNodeArguments(script);
   const gpus = slots.map((slot) => (job.device === 'gpu' ? slot : null));
   const bindings = bindRanks(job.binding, gpus, env, notice);
   const started = new Date();
-  const places = ranksOf(job, nodeRank);
+  const places = listRanks(job, nodeRank);
   const logs = places.map(({ rank }) =>
-    logDirectory === null ? null : logFile(logDirectory, rank, started),
+    logDirectory === null ? null : createLogFolder(logDirectory, rank, started),
   );
   return places.map((place, i) => {
     const { rank, localRank } = place;
@@ -43,7 +47,7 @@ export function startRanks(job: Job, nodeRank: number, around: RankSurroundings)
       rank,
       localRank,
       args: [...node, ...rankArguments, ...script.args],
-      environment: rankEnvironment(job, place, binding, env),
+      environment: createRankEnvironment(job, place, binding, env),
       directory,
       binding,
       logFile: logs[i] ?? null,

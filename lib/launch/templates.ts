@@ -1,15 +1,15 @@
-// The templates of `ds init`. The files are in templates/ of the package.
+// The templates of `ds init`. Their files are in templates/ of the package.
 
-/** A folder of the package, and the folder of the project that gets its files. */
+/** A folder of the package, and the project folder that receives its files. */
 type Source = readonly [from: string, to: string];
 
 const COMMON: Source = ['templates/common', '.'];
-/** The project has a tokenizer of its own, because `ds chat` and `ds serve` look for one. */
+/** The project contains a tokenizer, because `ds chat` and `ds serve` look for one there. */
 const TOKENIZER: Source = ['examples/tokenizer', 'tokenizer'];
-/** A chat model to start from: its data, its chat template, and the program that trains it. */
+/** A chat model to start from: its data, chat template and training program. */
 const CHAT: Source = ['templates/chat', '.'];
 
-/** What `npm start` of each template does, and where its files come from; later files win. */
+/** The description and the sources of each template; later files replace earlier ones. */
 export const TEMPLATES = {
   chat: {
     start: 'trains a small Llama on chats, then answers your questions',
@@ -35,8 +35,8 @@ export const TEMPLATES = {
 
 export type Template = keyof typeof TEMPLATES;
 
-/** The templates and what they do, for the end of the help. */
-export function templatesHelp(): string {
+/** Lists the templates and their descriptions, for the end of the help. */
+export function formatTemplates(): string {
   const width = Math.max(...Object.keys(TEMPLATES).map((name) => name.length));
   const lines = Object.entries(TEMPLATES).map(
     ([name, { start }]) => `  ${name.padEnd(width)}  ${start}`,

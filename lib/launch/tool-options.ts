@@ -1,4 +1,4 @@
-// The options of `ds init`, `validate`, `elastic`, `env`, `io` and `watch`.
+// Declares the options of `ds init`, `validate`, `elastic`, `env`, `io` and `watch`.
 
 import { valueError } from '../runtime/input-errors.js';
 import { boolean, declareOption, integer, integers, oneOf, string } from '../runtime/option.js';
@@ -98,7 +98,7 @@ export type IoFlags = Flags<typeof IO>;
 /** Options of `ds watch`. */
 export const WATCH = {
   'Options:': {
-    port: declareOption(requireFreePort, 'port; 0 selects a free one', {
+    port: declareOption(requirePortOrZero, 'port; 0 selects a free one', {
       shown: '6006, or a free one',
       flag: '--port <n>',
       syntax: 'integer',
@@ -108,7 +108,7 @@ export const WATCH = {
 };
 export type WatchFlags = Flags<typeof WATCH>;
 
-function requireFreePort(op: string, port: number): number {
+function requirePortOrZero(op: string, port: number): number {
   if (Number.isInteger(port) && port >= 0 && port <= 65_535) return port;
   throw valueError(op, 'a port from 0 to 65535', port);
 }

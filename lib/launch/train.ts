@@ -1,4 +1,5 @@
-// `ds train`: ranks of this package's own training program, with the arguments of transformers.
+// `ds train`: launches ranks of this package's training program, with the arguments of
+// transformers.
 import type { TrainArguments } from '../trainer/command/arguments.js';
 import { checkArguments } from '../trainer/command/check-arguments.js';
 import { helpText } from '../trainer/command/help.js';
@@ -9,9 +10,9 @@ import { autotuneCommand, type PackagedProgram } from './autotune.js';
 import { launch } from './launch.js';
 import { type LaunchOptions, takeLaunchOptions } from './launch-options.js';
 
-const KNOWN: PackagedProgram = {
+const TRAIN_PROGRAM: PackagedProgram = {
   name: 'train',
-  holding: {
+  configArguments: {
     train_micro_batch_size_per_gpu: '--per_device_train_batch_size',
     gradient_accumulation_steps: '--gradient_accumulation_steps',
   },
@@ -19,7 +20,7 @@ const KNOWN: PackagedProgram = {
 
 /**
  * Runs `ds train` with `words` and returns the exit code of launch(). `words` may contain options
- * of the launcher; they override `before`. Errors appear here once, not on each rank.
+ * of the launcher; they override `before`. Argument errors appear here once, not on each rank.
  */
 export async function trainCommand(
   words: readonly string[],
@@ -29,32 +30,36 @@ export async function trainCommand(
     console.log(helpText());
     return 0;
   }
-  const { options, rest: typed } = takeLaunchOptions(words, before);
-  const { args, notices } = await readArguments(typed);
+  const { options, rest: trainWords } = takeLaunchOptions(words, before);
+  const { args, notices } = await readArguments(trainWords);
   checkArguments(args);
   if (!options.quiet) for (const notice of notices) console.error(`ds: ${notice}`);
   if (args.device?.includes(':')) {
     const hint = 'Use --include localhost:0,1 or CUDA_VISIBLE_DEVICES to choose GPUs.';
     refuse('--device', '"cuda" or "cpu" without a number', `"${args.device}"`, hint);
   }
-  const onCpu = args.use_cpu === true || args.device === 'cpu';
-  if (onCpu && options.num_gpus) refuse('--device', 'no "cpu" with --num_gpus', '"cpu"');
-  const rest = [...typed, ...(await pullModel(args))];
-  const isPlaced = [options.num_procs, options.hostfile, options.include, options.exclude];
-  const procs = onCpu && isPlaced.every((item) => item === undefined) ? { num_procs: 1 } : {};
-  // In a package, JavaScript; in its sources, the file type that this process runs.
+  const usesCpu = args.use_cpu === true || args.device === 'cpu';
+  if (usesCpu && options.num_gpus) refuse('--device', 'no "cpu" with --num_gpus', '"cpu"');
+  const rankWords = [...trainWords, ...(await pullModel(args))];
+  const placements = [options.num_procs, options.hostfile, options.include, options.exclude];
+  const procs = usesCpu && placements.every((item) => item === undefined) ? { num_procs: 1 } : {};
+  // In the package, a JavaScript file; in its sources, the file type that this process runs.
   const name = require.resolve('../trainer/command/main.js');
-  const program = { name, args: rest, node: process.execArgv };
-  const all = { ...options, ...procs, module: false, no_local_rank: true };
-  if (!all.autotuning) return launch(all, program);
-  return autotuneCommand(all, { ...program, args: [...rest, ...unnamed(rest, args)] }, KNOWN);
+  const program = { name, args: rankWords, node: process.execArgv };
+  const launchOptions = { ...options, ...procs, module: false, no_local_rank: true };
+  if (!launchOptions.autotuning) return launch(launchOptions, program);
+  return autotuneCommand(
+    launchOptions,
+    { ...program, args: [...rankWords, ...findTunedArguments(rankWords, args)] },
+    TRAIN_PROGRAM,
+  );
 }
 
 /**
- * Returns the arguments of the --config file that a search changes, as words. The words of the
+ * Returns words for the arguments of the --config file that a search changes. The words of the
  * search override them.
  */
-function unnamed(words: readonly string[], args: TrainArguments): string[] {
+function findTunedArguments(words: readonly string[], args: TrainArguments): string[] {
   const names = new Set(words.map((word) => word.replace(/=.*/s, '').replaceAll('-', '_')));
   const tuned = [
     'deepspeed',

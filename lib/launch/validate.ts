@@ -1,4 +1,4 @@
-// `ds validate`: a configuration checked without a model, a device or training.
+// `ds validate`: checks a configuration without a model, a device or training.
 
 import { ConfigError } from '../config/config-error.js';
 import {
@@ -24,85 +24,88 @@ export interface Validation {
   valid: boolean;
   /** The result: JSON, or the resolved configuration; "" if there is no result. */
   output: string;
-  /** One line for each notice and error; empty with `json`, which holds them. */
+  /** One line for each notice and error; empty with `json`, where the output contains them. */
   messages: readonly string[];
-  /** One line: whether the file is valid, and how many errors, warnings and notes there are. */
+  /** One line: whether the file is valid, and the numbers of errors, warnings and notes. */
   summary: string;
 }
 
 /**
- * Resolves `file`. Lists every error, or every notice and the result. Open "auto" values stay in
+ * Resolves `file`. Reports all errors, or all notices and the result. Open "auto" values stay in
  * the result.
  */
-export function validate(file: string, options: ValidateOptions): Validation {
+export function validateFile(file: string, options: ValidateOptions): Validation {
   const { worldSize, auto, strict = false, json = false, explain = false } = options;
-  const { ranks, flaw } = dataRanks(file, worldSize);
+  const { ranks, flaw: rankError } = countDataRanks(file, worldSize);
   const report = checkSearch(file, { worldSize: ranks, auto, strict, autoLater: true });
   const { notices } = report;
-  const errors = flaw ? [...report.errors, flaw] : report.errors;
-  const config = flaw ? null : report.config;
+  const errors = rankError ? [...report.errors, rankError] : report.errors;
+  const config = rankError ? null : report.config;
   const valid = config !== null;
   const { notices: _lines, ...resolved } = config ?? { notices: [] };
-  const left = report.left ?? new Set<string>();
-  const filled = withAuto(resolved, left);
-  const values = config ? withLists(filled, report.choices) : filled;
-  const origins = report.origins && withAutoOrigins(report.origins, left);
-  const summary = summaryOf(file, notices, errors);
+  const openPaths = report.left ?? new Set<string>();
+  const withAutoValues = restoreAuto(resolved, openPaths);
+  const values = config ? addChoices(withAutoValues, report.choices) : withAutoValues;
+  const origins = report.origins && addAutoOrigins(report.origins, openPaths);
+  const summary = formatSummary(file, notices, errors);
   if (json) {
-    const found = {
+    const result = {
       valid,
       config: config && values,
       origins,
       notices: notices.map((notice) => ({
         kind: notice.kind,
-        ...fieldsOf(notice),
+        ...listFields(notice),
         text: notice.text,
       })),
       errors: errors.map((error) => {
         const { code, op, expected, got, hint } = error;
-        return { code, op, ...fieldsOf(error), expected, got, hint };
+        return { code, op, ...listFields(error), expected, got, hint };
       }),
     };
-    return { valid, output: JSON.stringify(found, null, 2), messages: [], summary: '' };
+    return { valid, output: JSON.stringify(result, null, 2), messages: [], summary: '' };
   }
   const messages = [
-    ...notices.map((notice) => message(notice, label(notice), notice.text)),
+    ...notices.map((notice) => formatMessage(notice, chooseLabel(notice), notice.text)),
     ...errors.map((error) => {
       const { expected, got, hint } = error;
-      return message(error, 'error', `expected ${expected}, got ${got}. ${hint}`.trim());
+      return formatMessage(error, 'error', `expected ${expected}, got ${got}. ${hint}`.trim());
     }),
   ];
   if (!config) return { valid, output: '', messages, summary };
   if (!explain) return { valid, output: JSON.stringify(values, null, 2), messages, summary };
   const lines = Object.entries(origins ?? {}).map(([path, origin]) => {
-    return `${path} = ${JSON.stringify(valueAt(values, path))}  (${originLine(origin)})`;
+    return `${path} = ${JSON.stringify(getValue(values, path))}  (${originLine(origin)})`;
   });
   return { valid, output: lines.join('\n'), messages, summary };
 }
 
 /**
- * Returns the number of data ranks after stages, layers and samples are divided, and the error of
- * the total number of ranks. Default: one rank.
+ * Returns the number of data ranks after division by stages, layers and tokens, and the error for a
+ * total that does not divide. Default: one rank.
  */
-function dataRanks(file: string, worldSize: number): { ranks: number; flaw: ConfigError | null } {
-  const all = { ranks: worldSize, flaw: null };
+function countDataRanks(
+  file: string,
+  worldSize: number,
+): { ranks: number; flaw: ConfigError | null } {
+  const undivided = { ranks: worldSize, flaw: null };
   try {
     const { stages, layers, tokens } = cutsIn(file);
     const sharing = (stages ?? 1) * layers * tokens;
     const ranks = worldSize / sharing;
     if (Number.isInteger(ranks)) return { ranks, flaw: null };
-    if (worldSize === 1) return all;
+    if (worldSize === 1) return undivided;
     const expected = `a multiple of ${sharing}, the ranks that share one model by this file`;
     const where = { file, location: null, path: '--world-size' };
     const flaw = new ConfigError({ ...where, expected, got: String(worldSize) });
     return { ranks: Math.ceil(ranks), flaw };
   } catch {
-    return all; // The report lists the errors of the file.
+    return undivided; // The report lists the errors of the file.
   }
 }
 
-/** A copy of `values` with "auto" at each path of `left`. */
-function withAuto(values: object, left: ReadonlySet<string>): Record<string, unknown> {
+/** Returns a copy of `values` with "auto" at each path of `left`. */
+function restoreAuto(values: object, left: ReadonlySet<string>): Record<string, unknown> {
   const copy = structuredClone(values) as Record<string, unknown>;
   for (const path of left) {
     const keys = path.split('.');
@@ -113,8 +116,8 @@ function withAuto(values: object, left: ReadonlySet<string>): Record<string, unk
   return copy;
 }
 
-/** A copy of `values` with the lists of a search. */
-function withLists(values: Record<string, unknown>, choices: readonly SearchChoice[]) {
+/** Returns a copy of `values` with the lists of a search. */
+function addChoices(values: Record<string, unknown>, choices: readonly SearchChoice[]) {
   const copy = structuredClone(values);
   for (const { path, values: list } of choices) {
     const [key, inner] = path;
@@ -124,16 +127,19 @@ function withLists(values: Record<string, unknown>, choices: readonly SearchChoi
   return copy;
 }
 
-function withAutoOrigins(origins: Origins, left: ReadonlySet<string>): Origins {
-  const later = [...left].map((path) => {
+function addAutoOrigins(origins: Origins, left: ReadonlySet<string>): Origins {
+  const autoOrigins = [...left].map((path) => {
     const of = asksPlan(path) ? 'left to the plan of initialize()' : 'left to a Trainer';
     return [path, { from: 'auto', of }] as const;
   });
-  return { ...origins, ...Object.fromEntries(later) };
+  return { ...origins, ...Object.fromEntries(autoOrigins) };
 }
 
-/** "ds_config.json:12:5: error: zero_optimization.stage: expected ...", as compilers write it. */
-function message({ file, location, path }: NoticePlace, kind: string, text: string): string {
+/**
+ * Formats a line as compilers do: "ds_config.json:12:5: error: zero_optimization.stage: expected
+ * ...".
+ */
+function formatMessage({ file, location, path }: NoticePlace, kind: string, text: string): string {
   const subject = kind === 'error' && path !== '' ? `${path}:` : path;
   const position = file ? `${formatLocation(file, location, '')}: ` : '';
   return `${position}${kind}: ${[subject, text].filter(Boolean).join(' ')}`;
@@ -141,17 +147,17 @@ function message({ file, location, path }: NoticePlace, kind: string, text: stri
 
 type NoticePlace = Pick<Notice, 'path' | 'file' | 'location'>;
 
-function fieldsOf({ path, file, location }: NoticePlace) {
+function listFields({ path, file, location }: NoticePlace) {
   return { path, file, line: location?.line ?? null, column: location?.column ?? null };
 }
 
-/** "ds_config.json: invalid: 2 errors, 1 warning" */
-function summaryOf(
+/** Formats "ds_config.json: invalid: 2 errors, 1 warning". */
+function formatSummary(
   file: string,
   notices: readonly Notice[],
   errors: readonly ConfigError[],
 ): string {
-  const labels = [...errors.map(() => 'error'), ...notices.map(label)];
+  const labels = [...errors.map(() => 'error'), ...notices.map(chooseLabel)];
   const counts = ['error', 'warning', 'note'].flatMap((kind) => {
     const { length } = labels.filter((label) => label === kind);
     return length === 0 ? [] : [`${length} ${kind}${length === 1 ? '' : 's'}`];
@@ -160,12 +166,15 @@ function summaryOf(
   return [`${file}: ${state}`, ...(counts.length > 0 ? [counts.join(', ')] : [])].join(': ');
 }
 
-/** Unknown keys are likely mistakes; the rest is for information. */
-function label({ kind }: Notice): string {
+/**
+ * Returns the label of a notice: unknown keys are likely mistakes; the other notices are
+ * information.
+ */
+function chooseLabel({ kind }: Notice): string {
   return kind === 'unknown' || kind === 'advice' ? 'warning' : 'note';
 }
 
-function valueAt(values: object, path: string): unknown {
+function getValue(values: object, path: string): unknown {
   return path
     .split('.')
     .reduce<unknown>((section, key) => (section as Record<string, unknown>)[key], values);

@@ -1,19 +1,19 @@
-// `ds watch`: the page of finished and running runs, until a signal ends it.
+// `ds watch`: serves a page of finished and running training runs until a signal ends it.
 import type { Command } from 'commander';
 
 import { isLoopback } from '../runtime/loopback.js';
 import { addGroups, readFlags } from './declared-flags.js';
 import { WATCH, type WatchFlags } from './tool-options.js';
 
-type Finish = (run: () => Promise<number>) => Promise<void>;
+type RunToExitCode = (run: () => Promise<number>) => Promise<void>;
 
-/** Port of the page, as TensorBoard's. */
-const USUAL_PORT = 6006;
+/** Default port of the page, the same as TensorBoard's. */
+const DEFAULT_PORT = 6006;
 
 const SIGNALS = ['SIGTERM', 'SIGINT', 'SIGHUP'] as const;
 
-/** Adds the command under the heading `group`; `finish` ends the process with its code. */
-export function addWatchCommand(program: Command, group: string, finish: Finish): void {
+/** Adds the command under the heading `group`; `finish` ends the process with its exit code. */
+export function addWatchCommand(program: Command, group: string, finish: RunToExitCode): void {
   addGroups(program.command('watch').helpGroup(group), WATCH)
     .description('show runs on a local web page: losses, speed, memory, samples')
     .argument('<dir...>', 'folders of runs, such as the --output of ds train')
@@ -27,12 +27,14 @@ export function addWatchCommand(program: Command, group: string, finish: Finish)
  * port that is not free.
  */
 export async function watchCommand(dirs: readonly string[], flags: WatchFlags): Promise<number> {
-  // Not by index.js: Node finds no names of its late re-exports in an import().
+  // Import the file: import() of index.js does not find names of its lazy re-exports.
   const { WatchServer } = await import('../watch/server.js');
   const { port, host } = flags;
   const start = (value: number) =>
     WatchServer.start({ dirs, port: value, host, requireRuns: true });
-  const server = await (port === undefined ? start(USUAL_PORT).catch(() => start(0)) : start(port));
+  const server = await (port === undefined
+    ? start(DEFAULT_PORT).catch(() => start(0))
+    : start(port));
   console.log(`watch ${dirs.join(', ')} at ${server.url}`);
   if (!isLoopback(host)) {
     console.error('ds: the page is not encrypted. Use an ssh tunnel to 127.0.0.1 for encryption.');

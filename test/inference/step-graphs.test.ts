@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { cpu, DsError, initInference, nn, scope, Tensor } from '../../lib/index.js';
 import type { Sequence } from '../../lib/inference/sequence.js';
 import { type Recorder, StepGraphs } from '../../lib/inference/step-graphs.js';
-import { type EngineFlags, engineOptions } from '../../lib/launch/engine-flags.js';
+import { type EngineFlags, readEngineOptions } from '../../lib/launch/engine-flags.js';
 
 const V = 3;
 /** Graphs that the engine keeps. */
@@ -209,7 +209,7 @@ test('"auto" checks whether graphs can be recorded, without a notice on the CPU'
 test('ds serve and ds chat default to "auto"', () => {
   const file = join(tmpdir(), `ds-engine-${process.pid}.json`);
   const graphsFor = (flags: Partial<EngineFlags>): unknown =>
-    engineOptions({ graphs: true, ...flags }).config?.enable_cuda_graph;
+    readEngineOptions({ graphs: true, ...flags }).config?.enable_cuda_graph;
   expect(graphsFor({})).toBe('auto');
   expect(graphsFor({ graphs: false })).toBe(false);
   writeFileSync(file, '{"enable_cuda_graph": true}');

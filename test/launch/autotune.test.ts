@@ -11,9 +11,9 @@ import type { LaunchOptions } from '../../lib/launch/launch-options.js';
 jest.mock('../../lib/autotuning/index.js', () => ({ autotune: jest.fn() }));
 jest.mock('../../lib/launch/launch.js', () => ({
   launch: jest.fn(async () => 7),
-  noticeOf: () => () => {},
-  outliveReaders: () => {},
-  plannedJob: jest.fn(),
+  createNotice: () => () => {},
+  ignoreOutputErrors: () => {},
+  planJob: jest.fn(),
   runJob: jest.fn(),
   withPidFile: (_: unknown, body: () => unknown) => body(),
 }));
@@ -26,7 +26,7 @@ beforeEach(() => {
     { host: 'b', slots: ['0', '1', '2'] },
   ];
   const job = { job: { nodes }, remote: [nodes[1]], here: [0] };
-  jest.mocked(launching.plannedJob).mockResolvedValue(job as never);
+  jest.mocked(launching.planJob).mockResolvedValue(job as never);
 });
 afterEach(() => {
   jest.restoreAllMocks();
@@ -75,7 +75,7 @@ test('a job has ended when its last line is in its file', async () => {
 test('a job that cannot be planned leaves no open file', async () => {
   const files = { out: join(dir, 'stdout.log'), err: join(dir, 'stderr.log') };
   await withJobs(async (jobs) => {
-    jest.mocked(launching.plannedJob).mockImplementationOnce(async (_options, _program, notice) => {
+    jest.mocked(launching.planJob).mockImplementationOnce(async (_options, _program, notice) => {
       notice?.('a notice');
       throw new Error('no such host');
     });
@@ -142,7 +142,7 @@ test('the exit code is that of the training with "run", and 1 without a measurem
 
 test('one launcher searches: neither --node_rank nor another first host', async () => {
   await expect(withJobs(async () => ({}), { node_rank: 0 })).rejects.toThrow(/--node_rank/);
-  jest.mocked(launching.plannedJob).mockResolvedValueOnce({
+  jest.mocked(launching.planJob).mockResolvedValueOnce({
     job: { nodes: [] },
     remote: [],
     here: [1],

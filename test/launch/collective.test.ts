@@ -3,7 +3,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-import { freePort } from '../../lib/launch/addresses.js';
+import { findFreePort } from '../../lib/launch/addresses.js';
 import { DS, Run } from './jobs.js';
 
 const ROOT = join(__dirname, '..', '..');
@@ -57,7 +57,7 @@ test('a rank that throws ends the rank that waits for it, and the job has its ex
 });
 
 test('two nodes without ssh share a secret and an address', async () => {
-  const port = String(await freePort('127.0.0.1'));
+  const port = String(await findFreePort('127.0.0.1'));
   const meeting = ['--master_addr', '127.0.0.1', '--master_port', port];
   const nodes = ['0', '1'].map((rank) =>
     start(['--num_procs', '1', '--num_nodes', '2', '--node_rank', rank, ...meeting, 'sum.js'], {
@@ -75,7 +75,7 @@ test('ranks started by srun need no launcher', async () => {
     SLURM_STEP_NUM_TASKS: '2',
     SLURM_STEP_NODELIST: '127.0.0.1',
     DS_JOB_SECRET: 'shared by hand',
-    MASTER_PORT: String(await freePort('127.0.0.1')),
+    MASTER_PORT: String(await findFreePort('127.0.0.1')),
   };
   const ranks = ['0', '1'].map((rank) =>
     startNode(['sum.js'], { ...step, SLURM_PROCID: rank, SLURM_LOCALID: rank }),

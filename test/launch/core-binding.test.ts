@@ -4,12 +4,12 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
 import { bindRanks } from '../../lib/launch/core-binding.js';
-import { allowedCpus } from '../../lib/launch/topology.js';
+import { listAllowedCpus } from '../../lib/launch/topology.js';
 
 const folder = mkdtempSync(join(tmpdir(), 'ds-binding-'));
 afterAll(() => rmSync(folder, { recursive: true }));
 
-const allowed = allowedCpus();
+const allowed = listAllowedCpus();
 const first = String(allowed[0]);
 /** A core list that is no restriction needs no tool. */
 const isPart = allowed.length > 1;

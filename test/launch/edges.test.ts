@@ -1,9 +1,9 @@
 // The adapters that a plan is asked for, the GPUs of a rank, and two presses of Ctrl+C.
 import type { Job } from '../../lib/launch/job.js';
-import { processorFeatures } from '../../lib/launch/machine/processor.js';
+import { parseFeatures } from '../../lib/launch/machine/processor.js';
 import { plan } from '../../lib/launch/plan.js';
 import type { PlanFlags } from '../../lib/launch/plan-options.js';
-import { rankEnvironment } from '../../lib/launch/rank-environment.js';
+import { createRankEnvironment } from '../../lib/launch/rank-environment.js';
 import { CHAT_SAMPLING } from '../../lib/serve/chat-options.js';
 
 const flags = (localOptions: Partial<PlanFlags>): PlanFlags =>
@@ -36,15 +36,15 @@ test('a rank sees the GPUs of its node, and none in a job on the CPU', () => {
   const visibleGpus = (device: 'cpu' | 'gpu') => {
     const job = { nodes, device, environment: {}, masterAddr: 'a', masterPort: 1, secret: 's' };
     const place = { rank: 2, localRank: 1, nodeRank: 1 };
-    return rankEnvironment(job as unknown as Job, place, null, {}).CUDA_VISIBLE_DEVICES;
+    return createRankEnvironment(job as unknown as Job, place, null, {}).CUDA_VISIBLE_DEVICES;
   };
   expect([visibleGpus('gpu'), visibleGpus('cpu')]).toEqual(['2,3', '']);
 });
 
 test('features are read from the first processor', () => {
   const text = 'processor: 0\nflags\t\t: fpu avx2 fma\nbugs: none\nprocessor: 1\nflags: avx512f\n';
-  expect(processorFeatures(text)).toEqual(expect.arrayContaining(['avx2']));
-  expect(processorFeatures(text)).not.toContain('avx512f');
+  expect(parseFeatures(text)).toEqual(expect.arrayContaining(['avx2']));
+  expect(parseFeatures(text)).not.toContain('avx512f');
 });
 
 test('a conversation in the terminal takes sampling options that are numbers', () => {

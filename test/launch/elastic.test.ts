@@ -3,7 +3,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-import { elastic } from '../../lib/launch/elastic.js';
+import { describeElasticity } from '../../lib/launch/elastic.js';
 
 let folder: string;
 beforeAll(() => {
@@ -21,13 +21,15 @@ const SECTION = { max_train_batch_size: 24, micro_batch_sizes: [2, 3], max_gpus:
 
 test('ds elastic prints the batch and its world sizes, whatever else the file contains', () => {
   const path = file(SECTION, { train_batch_size: 5, optimizer: { type: 'none of ours' } });
-  expect(elastic(path, {})).toBe(
+  expect(describeElasticity(path, {})).toBe(
     'train_batch_size 24\nshared out by 1, 2, 3, 4, 6 data ranks (5 numbers)',
   );
 });
 
 test('ds elastic prints the batch sizes of a number of ranks', () => {
-  const lines = elastic(file({ ...SECTION, version: 0.2 }), { worldSize: 5 }).split('\n');
+  const lines = describeElasticity(file({ ...SECTION, version: 0.2 }), { worldSize: 5 }).split(
+    '\n',
+  );
   expect(lines.slice(2)).toEqual([
     'other numbers get a batch of their own',
     '5 data ranks: train_batch_size 20, train_micro_batch_size_per_gpu 2, gradient_accumulation_steps 2',
@@ -35,7 +37,7 @@ test('ds elastic prints the batch sizes of a number of ranks', () => {
 });
 
 test('ds elastic --json prints JSON', () => {
-  expect(JSON.parse(elastic(file(SECTION), { worldSize: 4, json: true }))).toEqual({
+  expect(JSON.parse(describeElasticity(file(SECTION), { worldSize: 4, json: true }))).toEqual({
     train_batch_size: 24,
     data_ranks: [1, 2, 3, 4, 6],
     for: {
@@ -53,5 +55,5 @@ test.each<[object | null, object, RegExp]>([
   [{ ...SECTION, min_gpus: 'few' }, {}, /elasticity.min_gpus: .*"few"/],
   [SECTION, { worldSize: 5 }, /elasticity: expected a number of data ranks .*1, 2, 3, 4, 6, got 5/],
 ])('%j with %j is refused', (section, flags, message) => {
-  expect(() => elastic(file(section as object), flags)).toThrow(message);
+  expect(() => describeElasticity(file(section as object), flags)).toThrow(message);
 });

@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
 import { autotuneCommand } from '../../lib/launch/autotune.js';
-import { engineOptions, textOf } from '../../lib/launch/engine-flags.js';
+import { readEngineOptions, readTemplate } from '../../lib/launch/engine-flags.js';
 import * as launching from '../../lib/launch/launch.js';
 import { trainCommand } from '../../lib/launch/train.js';
 
@@ -31,23 +31,23 @@ function file(name: string, text: string): string {
 }
 
 test('omitted flags are left to the engine', () => {
-  expect(engineOptions({ graphs: true })).toEqual({
+  expect(readEngineOptions({ graphs: true })).toEqual({
     config: { enable_cuda_graph: 'auto' },
     tokenizer: undefined,
     seed: undefined,
   });
-  expect(engineOptions({ graphs: true, tp: 1 }).config).toEqual({ enable_cuda_graph: 'auto' });
+  expect(readEngineOptions({ graphs: true, tp: 1 }).config).toEqual({ enable_cuda_graph: 'auto' });
 });
 
 test('flags override the file of --config, which overrides the defaults', () => {
   const config = file('c.json', '{"dtype":"fp16","enable_cuda_graph":false,"max_out_tokens":7}');
-  expect(engineOptions({ graphs: true, config }).config).toEqual({
+  expect(readEngineOptions({ graphs: true, config }).config).toEqual({
     dtype: 'fp16',
     enable_cuda_graph: false,
     max_out_tokens: 7,
   });
   const options = { device: 'cpu', dtype: 'bf16', context: 9, tp: 2, seed: 0, tokenizer: 't' };
-  expect(engineOptions({ graphs: false, config, ...options })).toEqual({
+  expect(readEngineOptions({ graphs: false, config, ...options })).toEqual({
     config: {
       device: 'cpu',
       dtype: 'bf16',
@@ -62,12 +62,12 @@ test('flags override the file of --config, which overrides the defaults', () => 
 
 test('--speculative-config is a JSON object', () => {
   const speculativeConfig = '{ "method": "ngram", "num_speculative_tokens": 3 }';
-  expect(engineOptions({ graphs: true, speculativeConfig }).config).toEqual({
+  expect(readEngineOptions({ graphs: true, speculativeConfig }).config).toEqual({
     enable_cuda_graph: 'auto',
     speculative: { method: 'ngram', num_speculative_tokens: 3 },
   });
   for (const wrong of ['{', '3', 'null', '[]']) {
-    expect(() => engineOptions({ graphs: true, speculativeConfig: wrong })).toThrow(
+    expect(() => readEngineOptions({ graphs: true, speculativeConfig: wrong })).toThrow(
       /--speculative-config: expected a JSON object, got/,
     );
   }
@@ -75,14 +75,14 @@ test('--speculative-config is a JSON object', () => {
 
 test('the error of an unreadable file names its option', () => {
   const absent = join(dir, 'absent');
-  expect(() => engineOptions({ graphs: true, config: absent })).toThrow(
+  expect(() => readEngineOptions({ graphs: true, config: absent })).toThrow(
     /--config: expected a readable JSON file/,
   );
   const broken = file('broken.json', '{');
-  expect(() => engineOptions({ graphs: true, config: broken })).toThrow(/--config/);
-  expect(() => textOf(absent)).toThrow(/--chat-template: expected a readable file/);
-  expect(textOf(undefined)).toBeUndefined();
-  expect(textOf(file('template', 'text'))).toBe('text');
+  expect(() => readEngineOptions({ graphs: true, config: broken })).toThrow(/--config/);
+  expect(() => readTemplate(absent)).toThrow(/--chat-template: expected a readable file/);
+  expect(readTemplate(undefined)).toBeUndefined();
+  expect(readTemplate(file('template', 'text'))).toBe('text');
 });
 
 describe('ds train', () => {

@@ -4,7 +4,7 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-import { fileVariables } from '../../lib/launch/exported-environment.js';
+import { readFileVariables } from '../../lib/launch/exported-environment.js';
 import { below } from '../support/random.js';
 import { thrownBy } from '../support/refusal.js';
 
@@ -16,7 +16,7 @@ for (const folder of [home, cwd]) mkdirSync(folder);
 /** The variables of a file in the current folder. */
 function readVariables(text: string): Record<string, string> {
   writeFileSync(join(cwd, '.deepspeed_env'), text);
-  return fileVariables({}, [home, cwd]);
+  return readFileVariables({}, [home, cwd]);
 }
 
 const HOSTILE = [
@@ -35,9 +35,9 @@ test.each(HOSTILE)('%s is refused only in the current folder', (name) => {
   expect([error.code, error.op]).toEqual(['DS_ARGUMENT', join(cwd, '.deepspeed_env:2')]);
   expect([error.got, error.hint]).toEqual([name, expect.stringContaining('export the variable')]);
   writeFileSync(join(home, '.deepspeed_env'), `${name}=x`);
-  expect(fileVariables({}, [home, dir])).toEqual({ [name]: 'x' });
+  expect(readFileVariables({}, [home, dir])).toEqual({ [name]: 'x' });
   const named = { DS_ENV_FILE: join(cwd, '.deepspeed_env') };
-  expect(fileVariables(named, [home, cwd])).toEqual({ NCCL_DEBUG: 'INFO', [name]: 'x' });
+  expect(readFileVariables(named, [home, cwd])).toEqual({ NCCL_DEBUG: 'INFO', [name]: 'x' });
   rmSync(join(home, '.deepspeed_env'));
 });
 

@@ -14,7 +14,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
 import { resolveConfig } from '../../lib/config/index.js';
-import { init, packageName } from '../../lib/launch/init.js';
+import { createProject, toPackageName } from '../../lib/launch/init.js';
 import { TEMPLATES, type Template } from '../../lib/launch/templates.js';
 import { packageRoot } from '../../lib/runtime/package-root.js';
 import { version } from '../../lib/version.js';
@@ -56,7 +56,7 @@ describe.each(templates)('the template %s', (template) => {
   let output: string;
   beforeEach(() => {
     folder = join(parent, 'hello');
-    output = init(folder, template);
+    output = createProject(folder, template);
   });
 
   test('has the files of a project', () => {
@@ -104,15 +104,17 @@ describe.each(templates)('the template %s', (template) => {
 
 test('fills an empty folder, also one with the files of git', () => {
   mkdirSync(join(parent, '.git'));
-  init(parent, 'chat');
+  createProject(parent, 'chat');
   expect(existsSync(join(parent, 'train.mjs'))).toBe(true);
 });
 
 test('the printed commands omit npm install if the package is installed', () => {
-  expect(init(join(parent, 'a'), 'chat')).toMatch(/ {2}cd \S+a\n {2}npm install\n {2}npm start/);
+  expect(createProject(join(parent, 'a'), 'chat')).toMatch(
+    / {2}cd \S+a\n {2}npm install\n {2}npm start/,
+  );
   mkdirSync(join(parent, 'node_modules/@ds'), { recursive: true });
   symlinkSync(packageRoot(), join(parent, 'node_modules/@ds/native'));
-  const output = init(join(parent, "it's b"), 'chat');
+  const output = createProject(join(parent, "it's b"), 'chat');
   expect(output).not.toContain('npm install');
   expect(output).toContain(`cd '${parent}/it'\\''s b'`);
 });
@@ -120,7 +122,7 @@ test('the printed commands omit npm install if the package is installed', () => 
 test('a folder with files is refused, and stays as it is', () => {
   writeFileSync(join(parent, 'mine.txt'), 'mine');
   writeFileSync(join(parent, 'train.mjs'), 'mine too');
-  expect(() => init(parent, 'chat')).toThrow(
+  expect(() => createProject(parent, 'chat')).toThrow(
     'expected a folder that is new or empty, got a folder with mine.txt and 1 more. Name another',
   );
   expect(filesIn(parent)).toEqual(['mine.txt', 'train.mjs']);
@@ -130,8 +132,8 @@ test('a folder with files is refused, and stays as it is', () => {
 test('the path of a file is refused', () => {
   const file = join(parent, 'file');
   writeFileSync(file, 'mine');
-  expect(() => init(file, 'chat')).toThrow('got the path of a file');
-  expect(() => init(join(file, 'below'), 'chat')).toThrow(
+  expect(() => createProject(file, 'chat')).toThrow('got the path of a file');
+  expect(() => createProject(join(file, 'below'), 'chat')).toThrow(
     'a folder that can be written, got ENOTDIR',
   );
   expect(read(file)).toBe('mine');
@@ -141,7 +143,7 @@ test.each([
   ['', 'expected the path of a folder, got ""'],
   ['/proc/ds-init', 'expected a folder that can be written'],
 ])('the folder %j is refused', (folder, message) => {
-  expect(() => init(folder, 'chat')).toThrow(message);
+  expect(() => createProject(folder, 'chat')).toThrow(message);
 });
 
 /** Runs `body`; the fifth file is not written, and `before` runs in its place. */
@@ -166,20 +168,20 @@ test.each([
   ['a new folder', 'new/deep'],
   ['an empty folder', '.'],
 ])('a full disk leaves %s as it was', (_, folder) => {
-  withFullDisk(() => init(join(parent, folder), 'chat'));
+  withFullDisk(() => createProject(join(parent, folder), 'chat'));
   expect(readdirSync(parent)).toEqual([]);
 });
 
 test('after an error, a file that another process wrote meanwhile stays', () => {
   const other = join(parent, 'new/tokenizer/other');
   const meanwhile = () => writeFileSync(other, 'other');
-  withFullDisk(() => init(join(parent, 'new'), 'chat'), meanwhile);
+  withFullDisk(() => createProject(join(parent, 'new'), 'chat'), meanwhile);
   expect(filesIn(parent)).toEqual(['new/tokenizer/other']);
 });
 
 test('a broken link is refused, and nothing is written', () => {
   symlinkSync(join(parent, 'nowhere/deep'), join(parent, 'link'));
-  expect(() => init(join(parent, 'link'), 'chat')).toThrow('a folder that can be written');
+  expect(() => createProject(join(parent, 'link'), 'chat')).toThrow('a folder that can be written');
   expect(readdirSync(parent)).toEqual(['link']);
 });
 
@@ -196,5 +198,5 @@ test.each([
   ['/a/a"b\n$c', 'a-b-c'],
   [`/a/${'x'.repeat(300)}`, 'x'.repeat(214)],
 ])('the folder %j becomes the package %j', (folder, name) => {
-  expect(packageName(folder)).toBe(name);
+  expect(toPackageName(folder)).toBe(name);
 });

@@ -3,8 +3,8 @@ import { mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-import { fastest, ioCommand } from '../../lib/launch/io.js';
-import { bytesPerSecond, type MeasuredSetting } from '../../lib/launch/measure-disk.js';
+import { findFastest, ioCommand } from '../../lib/launch/io.js';
+import { type MeasuredSetting, toBytesPerSecond } from '../../lib/launch/measure-disk.js';
 import type { IoFlags } from '../../lib/launch/tool-options.js';
 
 let folder: string;
@@ -47,13 +47,13 @@ test('measures each size of requests with each depth, then threads, and prints t
 });
 
 test('a mixed pass reads and writes half of the bytes each', () => {
-  const rates = bytesPerSecond(1000, { read: 2, write: 4, mixed: 5 });
+  const rates = toBytesPerSecond(1000, { read: 2, write: 4, mixed: 5 });
   expect(rates).toEqual({ read: 500, write: 250, mixed: 100 });
 });
 
 test('keeps the setting with the fastest mixed transfers, in any order', () => {
   const measured = [5, 9, 7].map((mixed) => ({ rates: { read: 1, write: 1, mixed } }));
-  expect(fastest(measured as MeasuredSetting[]).rates.mixed).toBe(9);
+  expect(findFastest(measured as MeasuredSetting[]).rates.mixed).toBe(9);
 });
 
 test('a path that is a file is an error', () => {

@@ -58,8 +58,8 @@ test.each<[Partial<LaunchOptions>, string]>([
 });
 
 test('the hostfile names the device: GPUs, or the CPU with --num_procs', async () => {
-  expect(await select({})).toMatchObject({ device: 'gpu', listed: true });
-  expect(await select({ num_procs: 1 })).toMatchObject({ device: 'cpu', listed: true });
+  expect(await select({})).toMatchObject({ device: 'gpu', isFromHostfile: true });
+  expect(await select({ num_procs: 1 })).toMatchObject({ device: 'cpu', isFromHostfile: true });
 });
 
 describe('without a hostfile', () => {
@@ -69,7 +69,7 @@ describe('without a hostfile', () => {
     expect(await select({ ...none, num_procs: 2 })).toEqual({
       nodes: [{ host: 'localhost', slots: ['0', '1'] }],
       device: 'cpu',
-      listed: false,
+      isFromHostfile: false,
     });
   });
 
@@ -87,7 +87,7 @@ describe('without a hostfile', () => {
     expect(await selectNodes(options(none), around)).toEqual({
       nodes: [{ host: 'localhost', slots: ['0', '1'] }],
       device: 'gpu',
-      listed: false,
+      isFromHostfile: false,
     });
     const selection = await selectNodes(options({ ...none, num_gpus: 1 }), around);
     expect(selection.nodes).toEqual([{ host: 'localhost', slots: ['0'] }]);

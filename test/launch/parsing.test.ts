@@ -6,17 +6,17 @@ import { dirname, join } from 'node:path';
 
 import { splitCores } from '../../lib/launch/core-binding.js';
 import {
-  fileVariables,
-  forwardedVariables,
   parseVariables,
+  readFileVariables,
+  selectForwarded,
 } from '../../lib/launch/exported-environment.js';
 import { excludeSlots, includeSlots } from '../../lib/launch/filters.js';
 import { parseHostfile, readHostfile } from '../../lib/launch/hostfile.js';
 import { takeLaunchOptions } from '../../lib/launch/launch-options.js';
-import { visibleGpus } from '../../lib/launch/local-gpus.js';
+import { listVisibleGpus } from '../../lib/launch/local-gpus.js';
 import { formatRanges, parseCpuList } from '../../lib/launch/number-ranges.js';
 import { quote, splitWords } from '../../lib/launch/shell-words.js';
-import { allowedCpus, type Core, coresOf } from '../../lib/launch/topology.js';
+import { type Core, listAllowedCpus, listCores } from '../../lib/launch/topology.js';
 import { gpuNumaNode } from '../../lib/runtime/gpu-location.js';
 import { rankFromEnvironment } from '../../lib/runtime/job-environment.js';
 import { expandNodeList } from '../../lib/runtime/slurm-node-list.js';
@@ -108,7 +108,9 @@ describe('filters', () => {
 
 test('without /proc every CPU of the machine may be used', () => {
   const count = availableParallelism();
-  expect(allowedCpus(join(dir, 'empty'))).toEqual(Array.from({ length: count }, (_, cpu) => cpu));
+  expect(listAllowedCpus(join(dir, 'empty'))).toEqual(
+    Array.from({ length: count }, (_, cpu) => cpu),
+  );
 });
 
 describe('shell words and environment variables', () => {
@@ -134,12 +136,12 @@ describe('shell words and environment variables', () => {
     write('cwd/.deepspeed_env', 'NCCL_A=cwd');
     write('other', 'A=other');
     const folders = [join(dir, 'home'), join(dir, 'cwd')];
-    expect(fileVariables({}, folders)).toEqual({ NCCL_A: 'cwd', B: 'home' });
-    expect(fileVariables({ DS_ENV_FILE: join(dir, 'other') }, folders)).toEqual({ A: 'other' });
-    expect(() => fileVariables({ DS_ENV_FILE: 'absent' }, folders)).toThrow('DS_ENV_FILE');
-    expect(fileVariables({}, [dir])).toEqual({});
+    expect(readFileVariables({}, folders)).toEqual({ NCCL_A: 'cwd', B: 'home' });
+    expect(readFileVariables({ DS_ENV_FILE: join(dir, 'other') }, folders)).toEqual({ A: 'other' });
+    expect(() => readFileVariables({ DS_ENV_FILE: 'absent' }, folders)).toThrow('DS_ENV_FILE');
+    expect(readFileVariables({}, [dir])).toEqual({});
     const taken: unknown[] = [];
-    fileVariables({}, folders, (file, names) => taken.push([file, names]));
+    readFileVariables({}, folders, (file, names) => taken.push([file, names]));
     expect(taken).toEqual([
       [join(dir, 'home/.deepspeed_env'), ['NCCL_A', 'B']],
       [join(dir, 'cwd/.deepspeed_env'), ['NCCL_A']],
@@ -148,7 +150,7 @@ describe('shell words and environment variables', () => {
 
   test('variables of some prefixes travel, the secret does not', () => {
     const env = { NCCL_DEBUG: 'INFO', PYTHONPATH: 'x', DS_JOB_SECRET: 's', UCX_A: '1', HOME: '/' };
-    expect(forwardedVariables(env)).toEqual({ NCCL_DEBUG: 'INFO', UCX_A: '1' });
+    expect(selectForwarded(env)).toEqual({ NCCL_DEBUG: 'INFO', UCX_A: '1' });
   });
 });
 
@@ -249,8 +251,8 @@ describe('cores', () => {
 
   test('cores of the CPUs that the process may use, and GPUs near them', () => {
     machine();
-    expect(allowedCpus(dir)).toHaveLength(14);
-    const cores = coresOf(allowedCpus(dir), dir);
+    expect(listAllowedCpus(dir)).toHaveLength(14);
+    const cores = listCores(listAllowedCpus(dir), dir);
     expect(cores).toHaveLength(7);
     expect(cores[5]).toEqual({ cpus: [5, 13], numaNode: 1 });
     const numaNodes = ['0', '1', 'GPU-0ca', '2', 'x'].map((gpu) => gpuNumaNode(gpu, dir));
@@ -260,11 +262,11 @@ describe('cores', () => {
   });
 
   test('a machine without topology has one core per CPU', () => {
-    expect(coresOf([1, 0], join(dir, 'absent'))).toEqual([
+    expect(listCores([1, 0], join(dir, 'absent'))).toEqual([
       { cpus: [0], numaNode: 0 },
       { cpus: [1], numaNode: 0 },
     ]);
-    expect(allowedCpus(join(dir, 'absent')).length).toBeGreaterThan(0);
+    expect(listAllowedCpus(join(dir, 'absent')).length).toBeGreaterThan(0);
   });
 
   test.each([1, 2, 3, 5, 7])('%i ranks without a place share all cores evenly', (ranks) => {
@@ -304,12 +306,12 @@ describe('CUDA_VISIBLE_DEVICES', () => {
     ['', []],
     ['1,-1,2', ['1']],
   ])('%j', (value, expected) => {
-    expect(visibleGpus({ CUDA_VISIBLE_DEVICES: value }, probe)).toEqual(expected);
+    expect(listVisibleGpus({ CUDA_VISIBLE_DEVICES: value }, probe)).toEqual(expected);
   });
 
   test('missing GPUs are refused', () => {
     const none = { ...probe, deviceCount: 1, message: 'No driver.' };
-    expect(() => visibleGpus({ CUDA_VISIBLE_DEVICES: '0,9' }, none)).toThrow(
+    expect(() => listVisibleGpus({ CUDA_VISIBLE_DEVICES: '0,9' }, none)).toThrow(
       'CUDA_VISIBLE_DEVICES: expected GPUs that can be used, got "0,9"; 1 can be used. No driver.',
     );
   });

@@ -1,7 +1,7 @@
 // `ds plan --gpu`: named cards, the card of the machine, and the one that is assumed.
 import { plan } from '../../lib/launch/plan.js';
 import type { PlanFlags } from '../../lib/launch/plan-options.js';
-import { plannedGpu } from '../../lib/launch/planned-gpu.js';
+import { choosePlannedGpu } from '../../lib/launch/planned-gpu.js';
 import { H200 } from '../../lib/plan/index.js';
 import { thrownBy } from '../support/refusal.js';
 
@@ -22,7 +22,7 @@ const flags: PlanFlags = {
 };
 
 test.each(['rtx4090', 'RTX 4090', 'rtx-4090'])('%s names a card with its memory', (name) => {
-  const { rates, memory, note } = plannedGpu(name, null);
+  const { rates, memory, note } = choosePlannedGpu(name, null);
   expect([rates.name, rates.isMeasured, memory, note]).toEqual([
     'RTX 4090',
     false,
@@ -32,13 +32,13 @@ test.each(['rtx4090', 'RTX 4090', 'rtx-4090'])('%s names a card with its memory'
 });
 
 test('without a name, plans for the GPU of the machine, or else an H200', () => {
-  const here = plannedGpu(undefined, { name: 'NVIDIA L4', totalBytes: 7 * GIB });
+  const here = choosePlannedGpu(undefined, { name: 'NVIDIA L4', totalBytes: 7 * GIB });
   expect([here.rates.name, here.memory]).toEqual(['L4', 7 * GIB]);
   expect(here.note).toBe('GPU of this machine: NVIDIA L4.');
-  const other = plannedGpu(undefined, { name: 'Some GPU', totalBytes: 9 * GIB });
+  const other = choosePlannedGpu(undefined, { name: 'Some GPU', totalBytes: 9 * GIB });
   expect([other.rates, other.memory]).toEqual([H200, 9 * GIB]);
   expect(other.note).toMatch(/Some GPU\. Its rates are unknown: those of an H200 are used/);
-  const none = plannedGpu(undefined, null);
+  const none = choosePlannedGpu(undefined, null);
   expect([none.rates, none.memory]).toEqual([H200, 139 * GIB]);
   expect(none.note).toMatch(
     /^No usable GPU is here: the plan assumes an H200\. --gpu names another/,
@@ -52,7 +52,7 @@ test.each<[name: string, message: RegExp]>([
   ['rtx409', /expected b200, .*a100-80g.*, got "rtx409"\. Did you mean "rtx4090"\?/],
   ['x', /expected b200, .*, got "x"\. --gpu-memory/],
 ])('refuses %s', (name, message) => {
-  const { code, message: text } = thrownBy(() => plannedGpu(name, null));
+  const { code, message: text } = thrownBy(() => choosePlannedGpu(name, null));
   expect([code, text]).toEqual(['DS_ARGUMENT', expect.stringMatching(message)]);
 });
 

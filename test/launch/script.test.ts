@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 
-import { nodeArguments } from '../../lib/launch/script.js';
+import { createNodeArguments } from '../../lib/launch/script.js';
 
 const FLAG = '--experimental-strip-types';
 const folder = mkdtempSync(join(tmpdir(), 'ds-script-'));
@@ -23,7 +23,7 @@ function write(path: string): string {
 }
 
 const argumentsOf = (name: string) =>
-  nodeArguments({ name, args: [], module: false, localRankArgument: false });
+  createNodeArguments({ name, args: [], module: false, localRankArgument: false });
 
 /** As a version of Node that understands TypeScript itself, with a flag, or not at all. */
 function nodeWith(support: 'strip' | 'flag' | 'none'): void {

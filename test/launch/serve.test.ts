@@ -4,8 +4,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
 import type { ServeFlags } from '../../lib/launch/engine-flags.js';
-import { modelsIn } from '../../lib/launch/models-dir.js';
-import { serveCommand, serveHere } from '../../lib/launch/serve.js';
+import { findModels } from '../../lib/launch/models-dir.js';
+import { serveCommand, serveInProcess } from '../../lib/launch/serve.js';
 import * as serving from '../../lib/serve/index.js';
 
 jest.mock('../../lib/serve/index.js', () => ({
@@ -65,7 +65,7 @@ async function serveWith(options: Partial<ServeFlags> & Record<string, unknown>)
     graphs: true,
     ...options,
   };
-  const ended = serveHere(join(dir, 'tiny'), flags as ServeFlags);
+  const ended = serveInProcess(join(dir, 'tiny'), flags as ServeFlags);
   // It listens for signals before it waits for anything.
   process.emit('SIGTERM', 'SIGTERM');
   return { code: await ended, errors: errors.join('\n'), lines: lines.join('\n') };
@@ -144,7 +144,7 @@ test('a failed engine ends the command with 3, after health checks can see it', 
   jest.spyOn(console, 'error').mockImplementation((text) => void errors.push(text));
   jest.spyOn(console, 'log').mockImplementation(() => {});
   const flags = { host: '127.0.0.1', port: 0, tokenizerThreads: 1, tp: 1, graphs: true };
-  const ended = serveHere(join(dir, 'tiny'), flags as ServeFlags);
+  const ended = serveInProcess(join(dir, 'tiny'), flags as ServeFlags);
   const isOver = ended.then(() => true);
   const turn = () => new Promise<false>((resolve) => setImmediate(resolve, false));
   while (errors.length === 0 && !(await Promise.race([isOver, turn()])));
@@ -230,7 +230,7 @@ test.each([
 test('--models-dir adds the models of a folder, by name', async () => {
   const home = mkdtempSync(join(dir, 'models-'));
   const empty = /expected folders with config\.json, or GGUF files, got none in ".*models-/;
-  expect(() => modelsIn(home)).toThrow(empty);
+  expect(() => findModels(home)).toThrow(empty);
   for (const [folder, file] of [
     ['qwen', 'config.json'],
     ['.hidden', 'config.json'],
@@ -246,13 +246,13 @@ test('--models-dir adds the models of a folder, by name', async () => {
   writeFileSync(join(home, 'other.txt'), '');
   const models = { a: 'a.gguf', b: 'b-00001-of-00002.gguf', qwen: 'qwen', tuned: 'tuned' };
   const places = Object.entries(models).map(([name, place]) => [name, join(home, place)]);
-  expect(Object.entries(modelsIn(home))).toEqual(places);
+  expect(Object.entries(findModels(home))).toEqual(places);
   const flags = { host: '127.0.0.1', port: 0, graphs: true, modelsDir: home };
   const both = { ...flags, model: { qwen: 'elsewhere' } } as unknown as ServeFlags;
   const twice = /--models-dir: expected a name for each model, got "qwen"/;
   await expect(serveCommand(undefined, both)).rejects.toThrow(twice);
   writeFileSync(join(home, 'qwen.gguf'), '');
-  expect(() => modelsIn(home)).toThrow(/a name for each model, got two models "qwen"/);
+  expect(() => findModels(home)).toThrow(/a name for each model, got two models "qwen"/);
 });
 
 test('--model opens a pool with its limits, and prints how models load', async () => {

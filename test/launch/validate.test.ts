@@ -3,7 +3,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-import { validate } from '../../lib/launch/validate.js';
+import { validateFile } from '../../lib/launch/validate.js';
 
 let folder: string;
 beforeAll(() => {
@@ -21,7 +21,7 @@ test('messages are file:line:column: kind: key and sentence, in the order of the
   const path = file(
     '{\n "sead": 1,\n "bfloat16": {},\n "train_batch_size": "4",\n "graph_harvesting": true }',
   );
-  const { valid, messages } = validate(path, { worldSize: 1 });
+  const { valid, messages } = validateFile(path, { worldSize: 1 });
   expect(valid).toBe(true);
   expect(messages).toEqual([
     `${path}:2:2: warning: sead is unknown and ignored. Did you mean "seed"?`,
@@ -29,7 +29,7 @@ test('messages are file:line:column: kind: key and sentence, in the order of the
     `${path}:4:2: note: train_batch_size is read as 4, not as "4".`,
     `${path}:5:2: note: graph_harvesting has no effect: steps are not captured as graphs.`,
   ]);
-  const strict = validate(path, { worldSize: 1, strict: true });
+  const strict = validateFile(path, { worldSize: 1, strict: true });
   expect(strict).toMatchObject({ valid: false, output: '' });
   expect(strict.messages).toContainEqual(
     `${path}:2:2: error: sead: expected a key of this file, got "sead", which is unknown. Did you mean "seed"?`,
@@ -38,7 +38,7 @@ test('messages are file:line:column: kind: key and sentence, in the order of the
 
 test('the error of the batch sizes names the derived one and the world size', () => {
   const path = file('{ "train_batch_size": 32,\n "train_micro_batch_size_per_gpu": 5 }');
-  expect(validate(path, { worldSize: 2 }).messages).toEqual([
+  expect(validateFile(path, { worldSize: 2 }).messages).toEqual([
     `${path}:1:3: error: train_batch_size: expected train_micro_batch_size_per_gpu x gradient_accumulation_steps x world size, got 32 != 5 x 3 (derived) x 2. It must be a multiple of 10: 30 would fit.`,
   ]);
 });
@@ -50,17 +50,17 @@ test.each([
 ])('with 4 ranks and 2 ranks per model, 2 data ranks divide the batches: %s', (cut) => {
   const batch = '"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2';
   const path = file(`{ ${batch}, "gradient_accumulation_steps": 2, ${cut} }`);
-  expect(validate(path, { worldSize: 4 })).toMatchObject({ valid: true, messages: [] });
+  expect(validateFile(path, { worldSize: 4 })).toMatchObject({ valid: true, messages: [] });
 });
 
 test('ranks that the cuts do not divide are an error, as of training', () => {
   const path = file('{ "train_batch_size": 8,\n "tensor_parallel": { "autotp_size": 2 } }');
   const message = `${path}: error: --world-size: expected a multiple of 2, the ranks that share one model by this file, got 3.`;
-  expect(validate(path, { worldSize: 3 })).toMatchObject({ valid: false, messages: [message] });
-  const json = JSON.parse(validate(path, { worldSize: 3, json: true }).output);
+  expect(validateFile(path, { worldSize: 3 })).toMatchObject({ valid: false, messages: [message] });
+  const json = JSON.parse(validateFile(path, { worldSize: 3, json: true }).output);
   expect(json).toMatchObject({ valid: false, errors: [{ code: 'DS_CONFIG', got: '3' }] });
   // The world size is not given.
-  expect(validate(path, { worldSize: 1 })).toMatchObject({ valid: true, messages: [] });
+  expect(validateFile(path, { worldSize: 1 })).toMatchObject({ valid: true, messages: [] });
 });
 
 test.each([
@@ -68,18 +68,18 @@ test.each([
   ['', ': error: expected one JSON object, got an empty file.'],
 ])('a file that does not parse: %j', (text, message) => {
   const path = file(text);
-  expect(validate(path, { worldSize: 1 }).messages).toEqual([`${path}${message}`]);
+  expect(validateFile(path, { worldSize: 1 }).messages).toEqual([`${path}${message}`]);
 });
 
 test('a file that is not there', () => {
-  const { valid, messages } = validate(join(folder, 'absent.json'), { worldSize: 1 });
+  const { valid, messages } = validateFile(join(folder, 'absent.json'), { worldSize: 1 });
   expect(valid).toBe(false);
   expect(messages).toEqual([expect.stringMatching(/^error: .*ENOENT/)]);
 });
 
 test('--json prints one object with places', () => {
   const path = file('{ "train_batch_size": 4, "sead": 1 }');
-  const { output, messages } = validate(path, { worldSize: 2, json: true });
+  const { output, messages } = validateFile(path, { worldSize: 2, json: true });
   expect(messages).toEqual([]);
   expect(JSON.parse(output)).toMatchObject({
     valid: true,
@@ -92,7 +92,9 @@ test('--json prints one object with places', () => {
     notices: [{ kind: 'unknown', path: 'sead', file: path, line: 1, column: 26 }],
     errors: [],
   });
-  const broken = JSON.parse(validate(file('{ "seed": 1.5 }'), { worldSize: 1, json: true }).output);
+  const broken = JSON.parse(
+    validateFile(file('{ "seed": 1.5 }'), { worldSize: 1, json: true }).output,
+  );
   expect(broken).toMatchObject({
     valid: false,
     config: null,
@@ -103,7 +105,7 @@ test('--json prints one object with places', () => {
 
 test('--explain gives every value with its origin', () => {
   const path = file('{ "train_batch_size": 4 }');
-  const lines = validate(path, { worldSize: 2, explain: true }).output.split('\n');
+  const lines = validateFile(path, { worldSize: 2, explain: true }).output.split('\n');
   expect(lines).toContain(`train_batch_size = 4  (${path}:1:3)`);
   expect(lines).toContain(
     'train_micro_batch_size_per_gpu = 2  (derived: train_batch_size, world size 2)',
@@ -115,7 +117,7 @@ test('keys that the plan fills stay "auto", and the other keys are checked', () 
   const path = file(
     '{ "train_batch_size": 4,\n "zero_optimization": {\n  "stage": "auto",\n  "offload_optimizer": "auto" } }',
   );
-  const { valid, messages, output } = validate(path, { worldSize: 1 });
+  const { valid, messages, output } = validateFile(path, { worldSize: 1 });
   expect(valid).toBe(true);
   expect(messages).toEqual([
     `${path}:3:3: note: zero_optimization.stage is left to be filled by the plan of initialize().`,
@@ -127,14 +129,15 @@ test('keys that the plan fills stay "auto", and the other keys are checked', () 
     offload_optimizer: { device: 'auto', ratio: 'auto' },
     offload_param: { device: 'none' },
   });
-  expect(validate(path, { worldSize: 1, explain: true }).output).toContain(
+  expect(validateFile(path, { worldSize: 1, explain: true }).output).toContain(
     'zero_optimization.stage = "auto"  (auto: left to the plan of initialize())',
   );
 });
 
 test('a summary counts the findings', () => {
   const path = file('{ "train_batch_size": "4", "sead": 1, "sed": 2 }');
-  const summaryOf = (options: object = {}) => validate(path, { worldSize: 1, ...options }).summary;
+  const summaryOf = (options: object = {}) =>
+    validateFile(path, { worldSize: 1, ...options }).summary;
   expect(summaryOf()).toBe(`${path}: valid: 2 warnings, 1 note`);
   expect(summaryOf({ strict: true })).toBe(`${path}: invalid: 2 errors, 1 note`);
   expect(summaryOf({ json: true })).toBe('');
@@ -144,7 +147,7 @@ test('a summary counts the findings', () => {
 
 describe('lists next to an "autotuning" section', () => {
   const validateZero = (zero: string, more = '"autotuning": { "enabled": true }') =>
-    validate(file(`{ "train_micro_batch_size_per_gpu": [1, 2],\n ${zero}, ${more} }`), {
+    validateFile(file(`{ "train_micro_batch_size_per_gpu": [1, 2],\n ${zero}, ${more} }`), {
       worldSize: 2,
     });
 

@@ -2,7 +2,7 @@
 import { existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { gpuCode } from '../../lib/launch/env.js';
+import { inspectGpuCode } from '../../lib/launch/env.js';
 import {
   codeFor,
   commonCode,
@@ -154,7 +154,7 @@ test('the report names the code and the driver of each GPU', () => {
     device('cuda:1', 'NVIDIA RTX 3090, compute capability 8.6, driver CUDA 13.0'),
   ];
   const file = library('report.so', [['sm_90a', 'compute_80']]);
-  expect(gpuCode(file, { gpu, devices })).toEqual({
+  expect(inspectGpuCode(file, { gpu, devices })).toEqual({
     package: null,
     architectures: ['sm_90a', 'compute_80'],
     driver: 580,

@@ -1,7 +1,7 @@
-// The completion script for bash.
+// Formats the completion script for bash.
 import type { CommandWords, OptionWords, Values } from './words.js';
 
-/** `launcher` is `ds` itself, with options and a script. */
+/** Returns the script. `launcher` has the options of `ds SCRIPT`. */
 export function bashScript(launcher: CommandWords, commands: readonly CommandWords[]): string {
   const withValue = launcher.options.filter(({ values, isOptional }) => values && !isOptional);
   const all = [{ ...launcher, name: '' }, ...commands];
@@ -18,7 +18,7 @@ _ds() {
   elif [[ $prev == = ]]; then prev=\${COMP_WORDS[COMP_CWORD - 2]}; fi
   for ((i = 1; i < COMP_CWORD; i++)); do
     case \${COMP_WORDS[i]} in
-      ${flagsOf(withValue).join(' | ')})
+      ${listFlags(withValue).join(' | ')})
         if [[ \${COMP_WORDS[i + 1]} == = ]]; then ((i++)); fi
         ((i++)) ;;
       -* | =) ;;
@@ -26,10 +26,10 @@ _ds() {
     esac
   done
   case "$command $prev" in
-${all.flatMap(valueCases).join('\n')}
+${all.flatMap(formatValueCases).join('\n')}
   esac
   case $command in
-${all.map((words) => commandCase(words, names)).join('\n')}
+${all.map((words) => formatCommandCase(words, names)).join('\n')}
     help) _ds_words '${names}' ;;
     *) _ds_file ;;
   esac
@@ -37,31 +37,31 @@ ${all.map((words) => commandCase(words, names)).join('\n')}
 complete -F _ds ds`;
 }
 
-const flagsOf = (options: readonly OptionWords[]): string[] =>
+const listFlags = (options: readonly OptionWords[]): string[] =>
   options.flatMap(({ flags }) => flags);
 
-/** The call that completes a value; a colon if the script knows nothing about it. */
-function callOf(values: Values): string {
+/** Returns the call that completes a value, or ":" if the script cannot complete it. */
+function formatCall(values: Values): string {
   if (values === 'other') return ':';
   return typeof values === 'string' ? `_ds_${values}` : `_ds_words '${values.join(' ')}'`;
 }
 
-/** One case for all options of a command with the same values. */
-function valueCases({ name, options }: CommandWords): string[] {
+/** Formats one case for all options of a command with the same values. */
+function formatValueCases({ name, options }: CommandWords): string[] {
   const cases = new Map<string, string[]>();
   for (const { flags, values, isOptional } of options) {
     if (values === null || (isOptional && values === 'other')) continue;
-    const call = callOf(values);
+    const call = formatCall(values);
     cases.set(call, [...(cases.get(call) ?? []), ...flags.map((flag) => `'${name} ${flag}'`)]);
   }
   return [...cases].map(([call, patterns]) => `    ${patterns.join(' | ')}) ${call}; return ;;`);
 }
 
-function commandCase({ name, options, values }: CommandWords, names: string): string {
-  const flags = `if [[ $cur == -* ]]; then _ds_words '${flagsOf(options).join(' ')}'`;
+function formatCommandCase({ name, options, values }: CommandWords, names: string): string {
+  const flags = `if [[ $cur == -* ]]; then _ds_words '${listFlags(options).join(' ')}'`;
   if (name === '') {
-    const both = `_ds_file; COMPREPLY+=($(compgen -W '${names}' -- "$cur"))`;
-    return `    '') ${flags}; else ${both}; fi ;;`;
+    const completeBoth = `_ds_file; COMPREPLY+=($(compgen -W '${names}' -- "$cur"))`;
+    return `    '') ${flags}; else ${completeBoth}; fi ;;`;
   }
-  return `    ${name}) ${flags}; ${values ? `else ${callOf(values)}; ` : ''}fi ;;`;
+  return `    ${name}) ${flags}; ${values ? `else ${formatCall(values)}; ` : ''}fi ;;`;
 }

@@ -5,7 +5,7 @@ import { ALIASES, ARGUMENTS } from '../../trainer/command/arguments.js';
 import { helpCommand } from '../../trainer/command/help.js';
 import { bashScript } from './bash.js';
 import { fishScript } from './fish.js';
-import { type CommandWords, type OptionWords, wordsOf } from './words.js';
+import { type CommandWords, type OptionWords, readCommand } from './words.js';
 import { zshScript } from './zsh.js';
 
 const SCRIPTS = { bash: bashScript, zsh: zshScript, fish: fishScript };
@@ -13,24 +13,24 @@ const SCRIPTS = { bash: bashScript, zsh: zshScript, fish: fishScript };
 /** Shells with a completion script. */
 export type Shell = keyof typeof SCRIPTS;
 
-/** The script for `shell`, from the commands of `program` and the options of `launcher`. */
+/** Returns the script for `shell`, from the commands of `program` and the options of `launcher`. */
 export function completionScript(shell: Shell, program: Command, launcher: Command): string {
   const visible = program.createHelp().visibleCommands(program);
   const commands = visible
     .filter((command) => command.name() !== 'help')
-    .map((command) => wordsOf(command));
-  const whole = commands.map((command) => FURTHER[command.name]?.(command) ?? command);
-  return SCRIPTS[shell](wordsOf(launcher, 'ds'), whole);
+    .map((command) => readCommand(command));
+  const completed = commands.map((command) => COMPLETED_BY[command.name]?.(command) ?? command);
+  return SCRIPTS[shell](readCommand(launcher, 'ds'), completed);
 }
 
-/** Commands with words that commander does not know. */
-const FURTHER: Readonly<Record<string, (words: CommandWords) => CommandWords>> = {
-  plan: planWords,
-  train: trainWords,
+/** Functions that add options or values which commander does not know, by command. */
+const COMPLETED_BY: Readonly<Record<string, (words: CommandWords) => CommandWords>> = {
+  plan: addGpuNames,
+  train: addTrainOptions,
 };
 
-/** `ds plan --gpu` takes names of a table. */
-function planWords(words: CommandWords): CommandWords {
+/** Adds the names of GPUs to `ds plan --gpu`. */
+function addGpuNames(words: CommandWords): CommandWords {
   const values = GPUS.map(({ key }) => key);
   const options = words.options.map((option) =>
     option.flags.includes('--gpu') ? { ...option, values } : option,
@@ -38,21 +38,21 @@ function planWords(words: CommandWords): CommandWords {
   return { ...words, options };
 }
 
-/** Most texts of `ds train` are names of files or folders. */
-const isText = ({ flags }: OptionWords): boolean =>
+/** Returns whether an option of `ds train` takes a text, usually a file or a folder. */
+const takesText = ({ flags }: OptionWords): boolean =>
   Object.entries(ARGUMENTS).some(
     ([name, { syntax }]) => flags.includes(`--${name}`) && syntax?.startsWith('text'),
   );
 
-/** `ds train` reads its arguments itself; its help has them as options. */
-function trainWords({ name, text }: CommandWords): CommandWords {
-  const known = wordsOf(helpCommand()).options;
-  const options = known.map((words) =>
-    isText(words) ? { ...words, values: 'file' as const } : words,
+/** Adds the options of `ds train`, which reads its arguments without commander. */
+function addTrainOptions({ name, text }: CommandWords): CommandWords {
+  const helpOptions = readCommand(helpCommand()).options;
+  const options = helpOptions.map((words) =>
+    takesText(words) ? { ...words, values: 'file' as const } : words,
   );
-  const others = Object.entries(ALIASES).flatMap(([alias, own]) => {
-    const option = options.find(({ flags }) => flags.includes(`--${own}`));
+  const aliases = Object.entries(ALIASES).flatMap(([alias, argument]) => {
+    const option = options.find(({ flags }) => flags.includes(`--${argument}`));
     return option ? [{ ...option, flags: [`--${alias}`] }] : [];
   });
-  return { name, text, options: [...options, ...others], values: null };
+  return { name, text, options: [...options, ...aliases], values: null };
 }

@@ -1,9 +1,9 @@
-// The words of the command line: commands, options and kinds of values, from commander's commands.
+// Reads what a completion script needs from commander: commands, options and kinds of values.
 
 import type { Argument, Command, Option } from 'commander';
 import { required } from '../../runtime/required.js';
 
-/** Values that complete a word: names of files or folders, some words, or unknown ones. */
+/** Values that complete a word: names of files or folders, a list of words, or unknown. */
 export type Values = 'file' | 'folder' | 'other' | readonly string[];
 
 /** An option with its spellings, such as -c and --config. */
@@ -12,7 +12,7 @@ export interface OptionWords {
   text: string;
   /** Null for an option without a value. */
   values: Values | null;
-  /** The option is complete without its value. */
+  /** Whether the option may occur without its value. */
   isOptional: boolean;
 }
 
@@ -21,46 +21,46 @@ export interface CommandWords {
   name: string;
   text: string;
   options: readonly OptionWords[];
-  /** Values of its arguments; null without arguments. */
+  /** Values of the command's arguments; null without arguments. */
   values: Values | null;
 }
 
-/** Placeholders of files and folders in the help. */
+/** Patterns of placeholders for files and folders in the help. */
 const FILES = /[<[](file|path|script)/;
 const FOLDERS = /[<[](folder|dir|out|adapter|model)/;
 
-/** The visible options and the first argument of `command`, under `name`. */
-export function wordsOf(command: Command, name = command.name()): CommandWords {
-  const options = [...command.options, ...helpOf(command)].filter(({ hidden }) => !hidden);
+/** Returns the visible options and the first argument of `command`, under `name`. */
+export function readCommand(command: Command, name = command.name()): CommandWords {
+  const options = [...command.options, ...readHelpOption(command)].filter(({ hidden }) => !hidden);
   return {
     name,
-    text: firstLine(command.description()),
-    options: options.map(optionWords),
-    values: argumentValues(command.registeredArguments[0]),
+    text: takeFirstLine(command.description()),
+    options: options.map(readOption),
+    values: findArgumentValues(command.registeredArguments[0]),
   };
 }
 
-const helpOf = (command: Command): Option[] =>
+const readHelpOption = (command: Command): Option[] =>
   command
     .createHelp()
     .visibleOptions(command)
     .filter(({ long }) => long === '--help');
 
-function optionWords({ flags, description, argChoices, required, optional }: Option): OptionWords {
+function readOption({ flags, description, argChoices, required, optional }: Option): OptionWords {
   const kind = FOLDERS.test(flags) ? 'folder' : FILES.test(flags) ? 'file' : 'other';
   return {
     flags: flags.match(/(?<=^|[ ,])--?[\w-]+/g) ?? [],
-    text: firstLine(description),
+    text: takeFirstLine(description),
     values: required || optional ? (argChoices ?? kind) : null,
     isOptional: optional,
   };
 }
 
-function argumentValues(argument: Argument | undefined): Values | null {
+function findArgumentValues(argument: Argument | undefined): Values | null {
   if (!argument) return null;
   if (argument.argChoices) return argument.argChoices;
   const shown = `<${argument.name()}>`;
   return FOLDERS.test(shown) ? 'folder' : FILES.test(shown) ? 'file' : 'other';
 }
 
-const firstLine = (text: string): string => required(text.split('\n', 1)[0]);
+const takeFirstLine = (text: string): string => required(text.split('\n', 1)[0]);

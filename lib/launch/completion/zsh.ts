@@ -1,7 +1,7 @@
-// The completion script for zsh.
+// Formats the completion script for zsh.
 import type { CommandWords, OptionWords, Values } from './words.js';
 
-/** `launcher` is `ds` itself, with options and a script. */
+/** Returns the script. `launcher` has the options of `ds SCRIPT`. */
 export function zshScript(launcher: CommandWords, commands: readonly CommandWords[]): string {
   const names = commands.map(({ name, text }) => `    ${quoteText(`${name}:${text}`)}`);
   return `#compdef ds
@@ -16,30 +16,31 @@ ${names.join('\n')}
     return
   fi
   case $words[2] in
-${commands.map(commandCase).join('\n')}
+${commands.map(formatCommandCase).join('\n')}
     help) _describe -t commands command commands ;;
-    *) _arguments -S ${specs(launcher)} '*:argument:_files' ;;
+    *) _arguments -S ${formatSpecs(launcher)} '*:argument:_files' ;;
   esac
 }
 # Zsh runs the file as a function from fpath; a sourced file registers the function.
 if [[ $funcstack[1] == _ds ]]; then _ds "$@"; else compdef _ds ds; fi`;
 }
 
-function commandCase(command: CommandWords): string {
-  const rest = command.values ? ` '*:argument:${actionOf(command.values)}'` : '';
-  return `    ${command.name}) shift words; ((CURRENT--)); _arguments -S ${specs(command)}${rest} ;;`;
+function formatCommandCase(command: CommandWords): string {
+  const argumentSpec = command.values ? ` '*:argument:${formatAction(command.values)}'` : '';
+  return `    ${command.name}) shift words; ((CURRENT--)); _arguments -S ${formatSpecs(command)}${argumentSpec} ;;`;
 }
 
-const specs = ({ options }: CommandWords): string => options.flatMap(specsOf).join(' ');
+const formatSpecs = ({ options }: CommandWords): string =>
+  options.flatMap(formatOptionSpecs).join(' ');
 
-/** The optspecs of \`_arguments\`, one for each spelling. */
-function specsOf({ flags, text, values, isOptional }: OptionWords): string[] {
-  const value = values ? `:${isOptional ? ':' : ''}value:${actionOf(values)}` : '';
+/** Returns the optspecs of zsh's `_arguments`, one for each spelling of an option. */
+function formatOptionSpecs({ flags, text, values, isOptional }: OptionWords): string[] {
+  const value = values ? `:${isOptional ? ':' : ''}value:${formatAction(values)}` : '';
   const shown = text.replace(/[\\[\]:]/g, '\\$&');
   return flags.map((flag) => quoteText(`${flag}${values ? '=' : ''}[${shown}]${value}`));
 }
 
-function actionOf(values: Values): string {
+function formatAction(values: Values): string {
   if (values === 'other') return ' ';
   if (values === 'file') return '_files';
   return values === 'folder' ? '_files -/' : `(${values.join(' ')})`;

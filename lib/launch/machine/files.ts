@@ -1,16 +1,16 @@
-// Files of an installation: the package of a file, and folders with caches.
+// Finds files of an installation: the package of a file, and cache folders.
 import { readFileSync, realpathSync, statSync } from 'node:fs';
 import { homedir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { hubCache } from '../../hub/environment.js';
 import { kernelCache } from '../../runtime/gpu-code.js';
 
-/** Returns "name version" of the package that holds a file; null if no package does. */
-export function packageOf(file: string): string | null {
+/** Returns "name version" of the package that contains a file; null if no package does. */
+export function findPackage(file: string): string | null {
   try {
     for (let folder = dirname(realpathSync(file)); folder !== dirname(folder); ) {
-      const found = nameIn(join(folder, 'package.json'));
-      if (found) return found;
+      const name = readPackageName(join(folder, 'package.json'));
+      if (name) return name;
       folder = dirname(folder);
     }
   } catch {
@@ -19,7 +19,7 @@ export function packageOf(file: string): string | null {
   return null;
 }
 
-function nameIn(file: string): string | null {
+function readPackageName(file: string): string | null {
   try {
     const { name, version } = JSON.parse(readFileSync(file, 'utf8'));
     return name ? `${name} ${version}` : null;
@@ -29,15 +29,15 @@ function nameIn(file: string): string | null {
 }
 
 /** Returns the major version in the name of a library: 13 for libcublasLt.so.13.1.0. */
-export function libraryMajor(file: string): number | null {
-  for (const path of [file, real(file)]) {
+export function parseMajorVersion(file: string): number | null {
+  for (const path of [file, resolveLinks(file)]) {
     const version = /\.so\.(\d+)/.exec(path)?.[1];
     if (version !== undefined) return Number(version);
   }
   return null;
 }
 
-function real(file: string): string {
+function resolveLinks(file: string): string {
   try {
     return realpathSync(file);
   } catch {
@@ -51,8 +51,10 @@ export interface CacheFolder {
   exists: boolean;
 }
 
-/** The folders that the package, the driver and the hub write to, for the given variables. */
-export function cacheFolders(env: NodeJS.ProcessEnv = process.env): CacheFolder[] {
+/**
+ * Returns the folders that the package, the driver and the hub write to, for the given variables.
+ */
+export function listCacheFolders(env: NodeJS.ProcessEnv = process.env): CacheFolder[] {
   const folders = [
     ['kernels that the driver compiled', kernelCache(env)],
     ['measured rates', join(homedir(), '.cache', 'ds-native')],

@@ -1,12 +1,12 @@
-// The processor's name and instruction sets, from the text of /proc/cpuinfo.
+// Parses the processor's name and instruction sets from the text of /proc/cpuinfo.
 
-/** Instruction sets that the CPU back end or OpenBLAS use, as Linux names them. */
+/** Instruction sets that the CPU back end or OpenBLAS uses, with Linux's names. */
 const FEATURES = [
   ...['avx2', 'fma', 'f16c', 'sse4_2', 'avx512f', 'avx512_bf16', 'amx_bf16'],
   ...['asimd', 'asimdhp', 'fphp', 'crc32', 'bf16', 'i8mm', 'sve', 'sve2'],
 ];
 
-/** Arm's "CPU implementer" and "CPU part". */
+/** Names of Arm's "CPU implementer" and "CPU part" numbers. */
 const IMPLEMENTERS: Record<number, string> = {
   65: 'Arm',
   67: 'Cavium',
@@ -17,7 +17,7 @@ const IMPLEMENTERS: Record<number, string> = {
   97: 'Apple',
   192: 'Ampere',
 };
-const PARTS: Record<string, string> = {
+const ARM_PARTS: Record<string, string> = {
   '41/d03': 'Cortex-A53',
   '41/d07': 'Cortex-A57',
   '41/d08': 'Cortex-A72',
@@ -35,22 +35,22 @@ const PARTS: Record<string, string> = {
   'c0/ac3': 'AmpereOne',
 };
 
-/** Returns the features of the list above that the first processor has, in this order. */
-export function processorFeatures(cpuinfo: string): string[] {
+/** Returns the instruction sets of FEATURES that the first processor has, in that order. */
+export function parseFeatures(cpuinfo: string): string[] {
   const flags = /^(?:flags|Features)\s*:\s*(.*)$/m.exec(cpuinfo)?.[1] ?? '';
   const present = new Set(flags.split(' '));
   return FEATURES.filter((feature) => present.has(feature));
 }
 
 /** Returns the name of an Arm processor; null if the text is of another processor. */
-export function armProcessor(cpuinfo: string): string | null {
-  const field = (name: string) => {
+export function parseArmProcessor(cpuinfo: string): string | null {
+  const readField = (name: string) => {
     const text = new RegExp(`^CPU ${name}\\s*:\\s*(0x[0-9a-fA-F]+)$`, 'm').exec(cpuinfo)?.[1];
     return text === undefined ? null : Number(text);
   };
-  const [implementer, part] = [field('implementer'), field('part')];
+  const [implementer, part] = [readField('implementer'), readField('part')];
   if (implementer === null || part === null) return null;
   const [maker, number] = [implementer.toString(16), part.toString(16).padStart(3, '0')];
-  const name = PARTS[`${maker}/${number}`] ?? `part 0x${number}`;
+  const name = ARM_PARTS[`${maker}/${number}`] ?? `part 0x${number}`;
   return `${IMPLEMENTERS[implementer] ?? `implementer 0x${maker}`} ${name}`;
 }

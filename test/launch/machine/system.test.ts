@@ -2,9 +2,13 @@
 import { mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { cacheFolders, libraryMajor, packageOf } from '../../../lib/launch/machine/files.js';
-import { uringRefusal } from '../../../lib/launch/machine/io-uring.js';
-import { armProcessor, processorFeatures } from '../../../lib/launch/machine/processor.js';
+import {
+  findPackage,
+  listCacheFolders,
+  parseMajorVersion,
+} from '../../../lib/launch/machine/files.js';
+import { explainUringRefusal } from '../../../lib/launch/machine/io-uring.js';
+import { parseArmProcessor, parseFeatures } from '../../../lib/launch/machine/processor.js';
 import { libcVersion } from '../../../lib/runtime/native-files.js';
 
 const folder = mkdtempSync(join(tmpdir(), 'machine-'));
@@ -21,19 +25,21 @@ const GRAVITON = [
 ].join('\n');
 
 test('an Arm processor has a name and features', () => {
-  expect(armProcessor(GRAVITON)).toBe('Arm Neoverse N1 (Graviton2, Altra)');
-  expect(processorFeatures(GRAVITON)).toEqual(['asimd', 'asimdhp', 'fphp', 'crc32']);
+  expect(parseArmProcessor(GRAVITON)).toBe('Arm Neoverse N1 (Graviton2, Altra)');
+  expect(parseFeatures(GRAVITON)).toEqual(['asimd', 'asimdhp', 'fphp', 'crc32']);
 });
 
 test('an unknown Arm part keeps its numbers', () => {
-  expect(armProcessor('CPU implementer : 0x41\nCPU part : 0xfff')).toBe('Arm part 0xfff');
-  expect(armProcessor('CPU implementer : 0x7\nCPU part : 0x1')).toBe('implementer 0x7 part 0x001');
+  expect(parseArmProcessor('CPU implementer : 0x41\nCPU part : 0xfff')).toBe('Arm part 0xfff');
+  expect(parseArmProcessor('CPU implementer : 0x7\nCPU part : 0x1')).toBe(
+    'implementer 0x7 part 0x001',
+  );
 });
 
 test('an x86 processor has no Arm name', () => {
   const text = 'model name\t: AMD EPYC\nflags\t\t: fpu sse4_2 fma avx2 f16c\n';
-  expect(armProcessor(text)).toBeNull();
-  expect(processorFeatures(text)).toEqual(['avx2', 'fma', 'f16c', 'sse4_2']);
+  expect(parseArmProcessor(text)).toBeNull();
+  expect(parseFeatures(text)).toEqual(['avx2', 'fma', 'f16c', 'sse4_2']);
 });
 
 const kernel = { release: '6.8.0-31-generic', disabled: '0\n', status: 'Seccomp:\t0\n' };
@@ -46,7 +52,7 @@ test.each([
   [{ disabled: null, status: 'Seccomp:\t2\n' }, /seccomp filter forbids it/],
   [{}, /built without it, or the limit of locked memory/],
 ])('the report says that io_uring is refused: %j', (facts, reason) => {
-  expect(uringRefusal({ ...kernel, ...facts })).toEqual(
+  expect(explainUringRefusal({ ...kernel, ...facts })).toEqual(
     typeof reason === 'string' ? reason : expect.stringMatching(reason),
   );
 });
@@ -58,23 +64,23 @@ test('a file belongs to the nearest package with a name, by its real path', () =
   writeFileSync(join(folder, 'outer', 'lib', 'package.json'), '{ "type": "module" }');
   writeFileSync(join(inner, 'addon.node'), '');
   symlinkSync(join(inner, 'addon.node'), join(folder, 'link.node'));
-  expect(packageOf(join(inner, 'addon.node'))).toBe('outer 1.2.3');
-  expect(packageOf(join(folder, 'link.node'))).toBe('outer 1.2.3');
-  expect(packageOf(join(folder, 'absent.node'))).toBeNull();
+  expect(findPackage(join(inner, 'addon.node'))).toBe('outer 1.2.3');
+  expect(findPackage(join(folder, 'link.node'))).toBe('outer 1.2.3');
+  expect(findPackage(join(folder, 'absent.node'))).toBeNull();
 });
 
 test("a library's major version is in its name or in the name behind a link", () => {
   const file = join(folder, 'libcublasLt.so.13.1.0');
   writeFileSync(file, '');
   symlinkSync(file, join(folder, 'libcublasLt.so'));
-  expect(libraryMajor('/usr/lib/libcublasLt.so.12')).toBe(12);
-  expect(libraryMajor(join(folder, 'libcublasLt.so'))).toBe(13);
-  expect(libraryMajor('/usr/lib/libnccl.so')).toBeNull();
+  expect(parseMajorVersion('/usr/lib/libcublasLt.so.12')).toBe(12);
+  expect(parseMajorVersion(join(folder, 'libcublasLt.so'))).toBe(13);
+  expect(parseMajorVersion('/usr/lib/libnccl.so')).toBeNull();
 });
 
 test('environment variables move the caches', () => {
   const env = { CUDA_CACHE_PATH: folder, HF_HUB_CACHE: join(folder, 'models') };
-  expect(cacheFolders(env)).toEqual([
+  expect(listCacheFolders(env)).toEqual([
     { holds: expect.stringContaining('driver'), path: folder, exists: true },
     expect.objectContaining({ path: expect.stringMatching(/\.cache\/ds-native$/) }),
     { holds: 'models of the hub', path: join(folder, 'models'), exists: false },
