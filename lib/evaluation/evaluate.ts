@@ -1,4 +1,4 @@
-// Loss, perplexity and accuracy of a language model on files of rows.
+// Computes loss, perplexity and accuracy of a language model on files of rows.
 import type { CausalLM } from '../models/index.js';
 import { argumentError } from '../runtime/input-errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
@@ -7,16 +7,16 @@ import { LossReport } from '../tensor/index.js';
 import { collateSamples, TextDataset, type TextOptions, targetsOf } from '../text/index.js';
 import {
   type EvaluatedOptions,
-  eachBatch,
-  requireEvaluated,
-  sameAngles,
+  groupByAngles,
+  prepareEvaluation,
+  runBatches,
 } from './evaluated-model.js';
 
-/** Options of evaluate(): the rows, as a TextDataset reads them, and how they run. */
+/** Options of evaluate(): the rows, as TextDataset reads them, and the batches. */
 export interface EvaluationOptions
   extends EvaluatedOptions,
     Omit<TextOptions, 'tokenizer' | 'length'> {
-  /** Tokens of a sample. Default: 1024, or the maximum of the model. */
+  /** Tokens of a sample. Default: 1024, or the model's maximum if lower. */
   length?: number;
 }
 
@@ -26,15 +26,15 @@ export interface Evaluation {
   loss: number;
   /** exp(loss). */
   perplexity: number;
-  /** Fraction of tokens that have the largest logit. */
+  /** Fraction of tokens with the largest logit. */
   accuracy: number;
-  /** Tokens that the loss counts. */
+  /** Number of tokens that the loss counts. */
   tokens: number;
-  /** Samples that the model reads: rows, or packed rows. */
+  /** Number of samples that the model reads: rows, or packed rows. */
   samples: number;
-  /** Rows of the files. */
+  /** Number of rows in the files. */
   rows: number;
-  /** Rows that are longer than a sample. */
+  /** Number of rows that are longer than a sample. */
   cutRows: number;
 }
 
@@ -53,7 +53,7 @@ const OPTIONS: OptionNames<EvaluationOptions> = {
   timeoutMs: true,
 };
 
-const LENGTH = 1024;
+const DEFAULT_LENGTH = 1024;
 
 /**
  * Computes the mean loss of `model` over the tokens of `options.files`. Rows become samples as in
@@ -65,24 +65,29 @@ const LENGTH = 1024;
  */
 export async function evaluate(model: CausalLM, given: EvaluationOptions): Promise<Evaluation> {
   const op = 'evaluate';
-  const { tokenizer: own, batchSize, ...options } = readOptions(op, given, OPTIONS);
-  const parts = await requireEvaluated(op, model, { tokenizer: own, batchSize });
-  const { onProgress, length = Math.min(LENGTH, model.maxSeq), packing = false, ...how } = options;
+  const { tokenizer: tokenizerOption, batchSize, ...options } = readOptions(op, given, OPTIONS);
+  const evaluated = await prepareEvaluation(op, model, { tokenizer: tokenizerOption, batchSize });
+  const {
+    onProgress,
+    length = Math.min(DEFAULT_LENGTH, model.maxSeq),
+    packing = false,
+    ...textOptions
+  } = options;
   requireInteger(`${op} length`, length, 2);
   if (length > model.maxSeq) {
     throw argumentError(`${op} length`, `at most ${model.maxSeq}, as the model`, String(length));
   }
-  const { tokenizer, device } = parts;
-  const data = await TextDataset.open({ ...how, length, packing, tokenizer });
+  const { tokenizer, device } = evaluated;
+  const data = await TextDataset.open({ ...textOptions, length, packing, tokenizer });
   const collate = collateSamples(tokenizer.padId ?? tokenizer.eosId ?? 0);
   const report = new LossReport(device);
   const sums = { loss: 0, counted: 0, correct: 0 };
   try {
-    await eachBatch(
-      parts,
+    await runBatches(
+      evaluated,
       data,
       (batch) => {
-        for (const samples of sameAngles(model, batch, ({ ids }) => ids.length)) {
+        for (const samples of groupByAngles(model, batch, ({ ids }) => ids.length)) {
           const { ids, labels, documents, positions } = collate([...samples], device);
           report.reset();
           // A single document needs no mask: attention is causal, and padding is on the right.

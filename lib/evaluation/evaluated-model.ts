@@ -1,7 +1,7 @@
-// The model and the tokenizer of an evaluation, checked and in evaluation mode.
+// Prepares the model and the tokenizer of an evaluation, and runs batches in evaluation mode.
 import { setImmediate as turn } from 'node:timers/promises';
 import { distributed } from '../comm/index.js';
-import { localFolder } from '../hub/local-folder.js';
+import { findOrPullFolder } from '../hub/local-folder.js';
 import { CausalLM } from '../models/index.js';
 import { sourceFolderOf } from '../nn/source-folder.js';
 import type { Device } from '../runtime/device.js';
@@ -16,32 +16,32 @@ import { TOKENIZER_FILE } from '../text/tokenizer-folder.js';
 export interface EvaluatedOptions {
   /** A tokenizer, or its folder. Default: the tokenizer in the folder of the model. */
   tokenizer?: Tokenizer | string;
-  /** Rows of a forward. Default 8. */
+  /** Number of rows per forward pass. Default 8. */
   batchSize?: number;
-  /** Called after each batch with the finished and all rows. */
+  /** Called after each batch with the numbers of finished and of all rows. */
   onProgress?: (done: number, total: number) => void;
 }
 
-/** The parts of an evaluation. */
-export interface Evaluated {
+/** The checked model, tokenizer and options of an evaluation. */
+export interface EvaluationSetup {
   model: CausalLM;
   tokenizer: Tokenizer;
   device: Device;
   batchSize: number;
 }
 
-const BATCH = 8;
+const DEFAULT_BATCH = 8;
 
 /**
- * Checks the model and the options that all evaluations share. Throws DS_ARGUMENT for a model that
- * is no language model, that an engine owns, or that has no tokenizer, and for a job of several
- * ranks.
+ * Checks the model and the options that all evaluations share. Throws DS_ARGUMENT for an object
+ * that is not a language model, a model that an engine owns or that has no tokenizer, and for a job
+ * of several ranks.
  */
-export async function requireEvaluated(
+export async function prepareEvaluation(
   op: string,
   model: unknown,
-  { tokenizer, batchSize = BATCH }: EvaluatedOptions,
-): Promise<Evaluated> {
+  { tokenizer, batchSize = DEFAULT_BATCH }: EvaluatedOptions,
+): Promise<EvaluationSetup> {
   if (!(model instanceof CausalLM)) {
     throw valueError(`${op} model`, 'a causal language model (nn.models)', model);
   }
@@ -57,34 +57,34 @@ export async function requireEvaluated(
   }
   return {
     model,
-    tokenizer: await tokenizerOf(op, model, tokenizer),
+    tokenizer: await openTokenizer(op, model, tokenizer),
     device: first.device,
     batchSize: requireInteger(`${op} batchSize`, batchSize, 1),
   };
 }
 
-async function tokenizerOf(
+async function openTokenizer(
   op: string,
   model: CausalLM,
-  given: Tokenizer | string | undefined,
+  tokenizer: Tokenizer | string | undefined,
 ): Promise<Tokenizer> {
-  if (given instanceof Tokenizer) return given;
-  if (given !== undefined && typeof given !== 'string') {
-    throw valueError(`${op} tokenizer`, 'a Tokenizer, or the folder of one', given);
+  if (tokenizer instanceof Tokenizer) return tokenizer;
+  if (tokenizer !== undefined && typeof tokenizer !== 'string') {
+    throw valueError(`${op} tokenizer`, 'a Tokenizer, or the folder of one', tokenizer);
   }
-  const place = given ?? sourceFolderOf(model);
-  const folder = place && (await localFolder(op, place, { need: 'tokenizer' }));
-  if (folder && (given !== undefined || hasTokenizer(folder)))
+  const place = tokenizer ?? sourceFolderOf(model);
+  const folder = place && (await findOrPullFolder(op, place, { need: 'tokenizer' }));
+  if (folder && (tokenizer !== undefined || hasTokenizer(folder)))
     return Tokenizer.fromPretrained(folder);
   const got = folder ? `${folder} without ${TOKENIZER_FILE}` : 'a model without a folder';
   throw argumentError(`${op} tokenizer`, 'a tokenizer', got, 'Set `tokenizer`.');
 }
 
 /**
- * Divides the rows of a batch: each is alone if the rotary angles of the model depend on the length
- * of its batch.
+ * Divides the rows of a batch into groups with equal rotary angles: each row is a group if the
+ * model's angles depend on the length of the batch.
  */
-export function sameAngles<Row>(
+export function groupByAngles<Row>(
   model: CausalLM,
   rows: readonly Row[],
   lengthOf: (row: Row) => number,
@@ -95,11 +95,11 @@ export function sameAngles<Row>(
 }
 
 /**
- * Runs `step` on each batch of `rows` in evaluation mode, without a tape. Other work of the process
- * runs between two batches.
+ * Runs `step` on each batch of `rows` in evaluation mode, without a tape. Yields to the event loop
+ * between two batches.
  */
-export async function eachBatch<Row>(
-  { model, batchSize }: Evaluated,
+export async function runBatches<Row>(
+  { model, batchSize }: EvaluationSetup,
   rows: { length: number; get(index: number): Row },
   step: (batch: Row[], first: number) => void,
   onProgress: EvaluatedOptions['onProgress'],

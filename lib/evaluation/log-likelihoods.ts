@@ -1,4 +1,5 @@
-// Log-likelihoods of continuations after contexts, with the token rules of lm-evaluation-harness.
+// Computes log-likelihoods of continuations after contexts, with the token rules of
+// lm-evaluation-harness.
 
 import type { CausalLM } from '../models/index.js';
 import { argumentError, dataError, valueError } from '../runtime/input-errors.js';
@@ -8,28 +9,28 @@ import { required } from '../runtime/required.js';
 import { crossEntropy, Tensor } from '../tensor/index.js';
 import type { Tokenizer } from '../text/index.js';
 import {
-  type Evaluated,
   type EvaluatedOptions,
-  eachBatch,
-  requireEvaluated,
-  sameAngles,
+  type EvaluationSetup,
+  groupByAngles,
+  prepareEvaluation,
+  runBatches,
 } from './evaluated-model.js';
 
 /** Options of logLikelihoods(). */
 export interface LikelihoodOptions extends EvaluatedOptions {
-  /** Put the tokenizer's first token (BOS) before every context. Default false. */
+  /** Whether to put the tokenizer's BOS token before every context. Default false. */
   addBos?: boolean;
 }
 
-/** Result for one pair. */
+/** Result for one pair of context and continuation. */
 export interface Likelihood {
   /** Sum of the log-probabilities of the continuation's tokens, in nats. */
   logLikelihood: number;
-  /** True if each token of the continuation has the largest logit. */
+  /** Whether each token of the continuation has the largest logit. */
   isGreedy: boolean;
-  /** Tokens of the continuation. */
+  /** Number of tokens of the continuation. */
   tokens: number;
-  /** Tokens that were cut from the left of the context, because the model takes fewer. */
+  /** Number of tokens cut from the left of the context, because the model accepts fewer. */
   cut: number;
 }
 
@@ -43,12 +44,12 @@ const OPTIONS: OptionNames<LikelihoodOptions> = {
 /**
  * Computes the log-likelihood of each continuation after its context, for pairs [context,
  * continuation]. A word at the start of a continuation needs its space. If the context has n
- * tokens, the continuation has the tokens of context + continuation from number n. Spaces at the
- * end of a context belong to its continuation. An empty context becomes the BOS token, or else the
- * EOS token. Source: loglikelihood() of lm-evaluation-harness.
+ * tokens, the continuation has the tokens of context + continuation from number n on. Spaces at the
+ * end of a context belong to its continuation. An empty context becomes the BOS token, or the EOS
+ * token without BOS. Source: loglikelihood() of lm-evaluation-harness.
  *
  * Rejects with DS_ARGUMENT for wrong options, a model that an engine owns, and a job of several
- * ranks; DS_DATA for a continuation without tokens or with more tokens than the model takes.
+ * ranks; DS_DATA for a continuation without tokens or with more tokens than the model accepts.
  */
 export async function logLikelihoods(
   model: CausalLM,
@@ -57,15 +58,15 @@ export async function logLikelihoods(
 ): Promise<Likelihood[]> {
   const op = 'logLikelihoods';
   const { addBos = false, onProgress } = readOptions(op, given, OPTIONS);
-  const parts = await requireEvaluated(op, model, given);
+  const parts = await prepareEvaluation(op, model, given);
   requireBos(op, addBos, parts.tokenizer);
   if (!Array.isArray(pairs) || !pairs.every(isPair)) {
     throw valueError(`${op} pairs`, 'a list of [context, continuation]', pairs);
   }
   const requests = pairs.map(([context, continuation], i) =>
-    requestOf(parts, { context, continuation, addBos, place: `${op} pair ${i}` }),
+    encodeRequest(parts, { context, continuation, addBos, place: `${op} pair ${i}` }),
   );
-  return likelihoodsOf(parts, requests, onProgress);
+  return computeLikelihoods(parts, requests, onProgress);
 }
 
 const isPair = (pair: unknown): boolean =>
@@ -84,14 +85,14 @@ export function requireBos(op: string, addBos: unknown, { bosId }: Tokenizer): v
 
 /** A context and its continuation as tokens. */
 export interface LikelihoodRequest {
-  /** Inputs of the model: all tokens but the last. */
+  /** Inputs of the model: all tokens except the last. */
   inputs: Int32Array;
-  /** Tokens of the continuation, which the last inputs predict. */
+  /** Tokens of the continuation, the targets of the last inputs. */
   targets: Int32Array;
   cut: number;
 }
 
-/** A pair of texts with its place in the data. */
+/** A context and its continuation as texts, with their location in the data. */
 interface Pair {
   context: string;
   continuation: string;
@@ -99,8 +100,11 @@ interface Pair {
   place: string;
 }
 
-/** Returns the tokens of a pair. Throws DS_DATA. */
-export function requestOf({ model, tokenizer }: Evaluated, pair: Pair): LikelihoodRequest {
+/** Encodes a pair of texts. Throws DS_DATA. */
+export function encodeRequest(
+  { model, tokenizer }: EvaluationSetup,
+  pair: Pair,
+): LikelihoodRequest {
   const { place } = pair;
   const { before, targets } = encodePair(tokenizer, pair);
   const { length } = targets;
@@ -110,12 +114,12 @@ export function requestOf({ model, tokenizer }: Evaluated, pair: Pair): Likeliho
     const expected = `a continuation of at most ${model.maxSeq} tokens, as the model takes`;
     throw dataError(place, expected, `${length} tokens`);
   }
-  const all = [...before, ...targets];
-  const kept = all.slice(-(model.maxSeq + 1));
+  const tokens = [...before, ...targets];
+  const lastTokens = tokens.slice(-(model.maxSeq + 1));
   return {
-    inputs: Int32Array.from(kept.slice(0, -1)),
+    inputs: Int32Array.from(lastTokens.slice(0, -1)),
     targets: Int32Array.from(targets),
-    cut: all.length - kept.length,
+    cut: tokens.length - lastTokens.length,
   };
 }
 
@@ -136,41 +140,49 @@ function encodePair(
     return { before: [start], targets: encode(continuation) };
   }
   const start = context.trimEnd();
-  const whole = encode(context + continuation);
+  const allTokens = encode(context + continuation);
   const before = encode(start);
-  return { before: [...first, ...before], targets: whole.slice(before.length) };
+  return { before: [...first, ...before], targets: allTokens.slice(before.length) };
 }
 
-/** Runs the longest requests first, so that a batch has little padding. */
-export async function likelihoodsOf(
-  parts: Evaluated,
+/**
+ * Computes the likelihoods. Runs the longest requests first, so that a batch has little padding.
+ */
+export async function computeLikelihoods(
+  setup: EvaluationSetup,
   requests: readonly LikelihoodRequest[],
   onProgress: EvaluatedOptions['onProgress'],
 ): Promise<Likelihood[]> {
   const order = requests.map((_, i) => i);
   const lengthOf = (i: number): number => requests[i]?.inputs.length ?? 0;
   order.sort((a, b) => lengthOf(b) - lengthOf(a));
-  const found: Likelihood[] = [];
+  const likelihoods: Likelihood[] = [];
   const rows = { length: order.length, get: (i: number) => required(order[i]) };
-  await eachBatch(
-    parts,
+  await runBatches(
+    setup,
     rows,
     (numbers) => {
-      for (const group of sameAngles(parts.model, numbers, lengthOf)) {
+      for (const group of groupByAngles(setup.model, numbers, lengthOf)) {
         const batch = group.map((number) => required(requests[number]));
-        const logits = logitsOf(parts, batch);
+        const logits = computeLogits(setup, batch);
         batch.forEach((request, row) => {
-          found[required(group[row])] = likelihoodOf(logits, row, request);
+          likelihoods[required(group[row])] = sumLikelihood(logits, row, request);
         });
       }
     },
     onProgress,
   );
-  return found;
+  return likelihoods;
 }
 
-/** Logits [B, T, V] of the inputs, padded on the right. Attention is causal, so padding is safe. */
-function logitsOf({ model, device }: Evaluated, batch: readonly LikelihoodRequest[]): Tensor {
+/**
+ * Returns logits [B, T, V] of the inputs, padded on the right. Attention is causal, so padding is
+ * safe.
+ */
+function computeLogits(
+  { model, device }: EvaluationSetup,
+  batch: readonly LikelihoodRequest[],
+): Tensor {
   const longest = Math.max(...batch.map(({ inputs }) => inputs.length));
   const tokens = new Int32Array(batch.length * longest);
   batch.forEach(({ inputs }, row) => {
@@ -179,7 +191,7 @@ function logitsOf({ model, device }: Evaluated, batch: readonly LikelihoodReques
   return model.call(Tensor.from(tokens, { shape: [batch.length, longest], device }));
 }
 
-function likelihoodOf(logits: Tensor, row: number, request: LikelihoodRequest): Likelihood {
+function sumLikelihood(logits: Tensor, row: number, request: LikelihoodRequest): Likelihood {
   const { inputs, targets, cut } = request;
   const count = targets.length;
   const rows = logits
@@ -188,10 +200,10 @@ function likelihoodOf(logits: Tensor, row: number, request: LikelihoodRequest): 
     .reshape([count, logits.size(2)]);
   const target = Tensor.from(targets, { device: logits.device });
   const losses = crossEntropy(rows, target, { reduction: 'none' }).toArray();
-  const best = rows.argmax(-1).toArray().map(Number);
+  const greedyTokens = rows.argmax(-1).toArray().map(Number);
   return {
     logLikelihood: -losses.reduce((sum, loss) => sum + loss, 0),
-    isGreedy: best.every((token, i) => token === targets[i]),
+    isGreedy: greedyTokens.every((token, i) => token === targets[i]),
     tokens: count,
     cut,
   };

@@ -1,5 +1,5 @@
-// Opens the model of a folder for an evaluation, with an adapter if there is one.
-import { localFolder } from '../hub/local-folder.js';
+// Opens the model of a folder for an evaluation, with its adapter if there is one.
+import { findOrPullFolder } from '../hub/local-folder.js';
 import { findBaseFolder } from '../inference/model-folder.js';
 import { type CausalLM, fromPretrained } from '../models/index.js';
 import { type AdapterFolder, adapterFolder } from '../peft/adapter-folder.js';
@@ -11,9 +11,9 @@ import { hasTokenizer } from '../text/gguf-tokenizer.js';
 
 /** Options of openForEvaluation(). */
 export interface OpenForEvaluationOptions {
-  /** Default: a GPU if present, else the CPU. */
+  /** Device of the model. Default: a GPU if present, otherwise the CPU. */
   device?: string;
-  /** Dtype of the weights. Default: that of the folder. */
+  /** Dtype of the weights. Default: the dtype of the folder. */
   dtype?: DType;
   /** Folder of an adapter in PEFT's format. It is not merged into the weights. */
   adapter?: string;
@@ -22,7 +22,7 @@ export interface OpenForEvaluationOptions {
 /** A model, and the folder of its tokenizer. */
 export interface OpenedForEvaluation {
   model: CausalLM;
-  /** The adapter's folder, or else that of the model; undefined without a tokenizer. */
+  /** The adapter's folder, otherwise the model's folder; undefined if neither has a tokenizer. */
   tokenizer: string | undefined;
 }
 
@@ -35,21 +35,21 @@ export async function openForEvaluation(
   place: string,
   { device = 'auto', dtype, adapter }: OpenForEvaluationOptions = {},
 ): Promise<OpenedForEvaluation> {
-  const dir = await localFolder('eval', place, { need: 'model' });
-  const ownFolder = adapterFolder(dir);
-  if (ownFolder && adapter !== undefined) throw twoAdapters(ownFolder);
-  const base = ownFolder ? await findBaseFolder(ownFolder) : dir;
-  const named = adapter && (await localFolder('eval', adapter, { need: 'adapter' }));
-  const over = ownFolder ? dir : named;
+  const dir = await findOrPullFolder('eval', place, { need: 'model' });
+  const adapterInfo = adapterFolder(dir);
+  if (adapterInfo && adapter !== undefined) throw twoAdaptersError(adapterInfo);
+  const base = adapterInfo ? await findBaseFolder(adapterInfo) : dir;
+  const namedAdapter = adapter && (await findOrPullFolder('eval', adapter, { need: 'adapter' }));
+  const adapterDir = adapterInfo ? dir : namedAdapter;
   const model = await fromPretrained(base, dtype === undefined ? {} : { dtype });
-  if (over !== undefined) await loadAdapter(model, over);
+  if (adapterDir !== undefined) await loadAdapter(model, adapterDir);
   model.to(findDevice(device));
-  const folders = over === undefined ? [base] : [over, base];
+  const folders = adapterDir === undefined ? [base] : [adapterDir, base];
   const tokenizer = folders.find(hasTokenizer);
   return { model, tokenizer };
 }
 
-function twoAdapters({ path }: AdapterFolder): Error {
+function twoAdaptersError({ path }: AdapterFolder): Error {
   const hint = 'Pass the folder of the base model, and one adapter.';
   return argumentError('evaluate adapter', 'the folder of the base model as the model', path, hint);
 }

@@ -1,15 +1,15 @@
-// Errors of the hub: the answer of the server, and the fix.
+// Creates the errors of the hub, with the server's answer and a hint.
 import { DsError } from '../errors.js';
 import type { HubSettings } from './environment.js';
-import { printable } from './names.js';
+import { toPrintable } from './names.js';
 
-/** A request of a model, for messages. */
+/** The requested model, for messages. */
 export interface HubRequestInfo {
   readonly name: string;
   readonly revision: string;
 }
 
-/** The parts of a refusal that the hub sends. */
+/** A refusal by the hub. */
 export interface Refusal {
   readonly status: number;
   /** X-Error-Code: "RepoNotFound", "GatedRepo", "RevisionNotFound", "EntryNotFound". */
@@ -20,12 +20,12 @@ export interface Refusal {
   readonly host: string;
 }
 
-/** Errors of unreachable() and of a busy hub. */
-const temporary = new WeakSet<DsError>();
+/** Errors of unreachableError() and of a busy hub. */
+const temporaryErrors = new WeakSet<DsError>();
 
-/** Returns true for an error after which the caller may use its cached copy. */
+/** Returns whether the caller may use its cached copy after this error. */
 export const isTemporary = (error: unknown): boolean =>
-  error instanceof DsError && temporary.has(error);
+  error instanceof DsError && temporaryErrors.has(error);
 
 /** Returns the error for an answer other than success. */
 export function refusalError(
@@ -34,7 +34,7 @@ export function refusalError(
   refusal: Refusal,
 ): DsError {
   const { status, code, host } = refusal;
-  const answer = [`status ${status}`, code, refusal.text && printable(refusal.text)].filter(
+  const answer = [`status ${status}`, code, refusal.text && toPrintable(refusal.text)].filter(
     Boolean,
   );
   const got = `${answer.join(', ')} from ${host}`;
@@ -44,45 +44,45 @@ export function refusalError(
   if (code === 'RevisionNotFound') {
     return error(
       'an existing branch, tag or commit',
-      `Revision ${printable(revision)} is unknown.`,
+      `Revision ${toPrintable(revision)} is unknown.`,
     );
   }
   if (code === 'EntryNotFound') {
     return error('the files of its own listing', 'Try again: the repository may have changed.');
   }
   if (code === 'RepoNotFound' || status === 404 || status === 401) {
-    return missing(error, name, settings);
+    return missingModelError(error, name, settings);
   }
   const busy =
     status === 429
       ? error('an answer within the rate limit', 'Wait some minutes, or set HF_TOKEN.')
       : error('an answer of the hub', 'Try again later, or check HF_ENDPOINT.');
-  temporary.add(busy);
+  temporaryErrors.add(busy);
   return busy;
 }
 
-type Build = (expected: string, hint: string) => DsError;
+type BuildError = (expected: string, hint: string) => DsError;
 
-function gatedError(error: Build, name: string, settings: HubSettings): DsError {
+function gatedError(error: BuildError, name: string, settings: HubSettings): DsError {
   const { endpoint, token } = settings;
-  const then = token
+  const tokenHint = token
     ? `The account of the token (${settings.tokenSource}) has no access yet.`
     : `Then set HF_TOKEN, or write the token to ${settings.tokenSource}.`;
-  const hint = `Accept the conditions at ${endpoint}/${name}. ${then}`;
+  const hint = `Accept the conditions at ${endpoint}/${name}. ${tokenHint}`;
   return error('access to this gated model', hint);
 }
 
-function missing(error: Build, _name: string, settings: HubSettings): DsError {
+function missingModelError(error: BuildError, _name: string, settings: HubSettings): DsError {
   const { endpoint, token, tokenSource } = settings;
-  const own = token
+  const accessHint = token
     ? `The token of ${tokenSource} may lack access to a private model.`
     : `A private model needs HF_TOKEN, or a token in ${tokenSource}.`;
   const expected = `a folder on this machine, or a model of ${endpoint}`;
-  return error(expected, `Check the spelling. ${own}`);
+  return error(expected, `Check the spelling. ${accessHint}`);
 }
 
 /** Returns the error of a connection that failed or stalled. */
-export function unreachable(name: string, settings: HubSettings, got: string): DsError {
+export function unreachableError(name: string, settings: HubSettings, got: string): DsError {
   const error = new DsError({
     code: 'DS_HUB',
     op: name,
@@ -90,12 +90,12 @@ export function unreachable(name: string, settings: HubSettings, got: string): D
     got,
     hint: 'Check the network and HF_ENDPOINT. HF_HUB_OFFLINE=1 uses the cache without requests.',
   });
-  temporary.add(error);
+  temporaryErrors.add(error);
   return error;
 }
 
-/** Returns the error for an answer that breaks the rules of the interface. */
-export function badAnswer(name: string, expected: string, got: string): DsError {
+/** Returns the error for an answer that violates the hub's API. */
+export function badAnswerError(name: string, expected: string, got: string): DsError {
   const hint = 'The server or a proxy on the way is at fault. Check HF_ENDPOINT.';
   return new DsError({ code: 'DS_HUB', op: name, expected, got, hint });
 }

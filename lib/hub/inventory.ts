@@ -1,4 +1,4 @@
-// Lists the models of the cache, and removes them. The files are the state: nothing else is read.
+// Lists and removes the models of the cache. The files are the only state.
 import { randomBytes } from 'node:crypto';
 import { lstat, readdir, readFile, readlink, rename, rm, rmdir, stat } from 'node:fs/promises';
 import { basename, dirname, join, relative, sep } from 'node:path';
@@ -7,10 +7,10 @@ import { ifThere, orDsError } from '../checkpoint/file-error.js';
 import { DsError } from '../errors.js';
 import { readOptions } from '../runtime/options.js';
 import { isLocked } from './blob-lock.js';
-import { CachedModel, folderName } from './cache.js';
-import { hubSettings } from './environment.js';
+import { CachedModel, toFolderName } from './cache.js';
+import { readHubSettings } from './environment.js';
 import { REVISION, type RevisionOptions } from './local-folder.js';
-import { isCommit, isModelName, printable, requireModelName, requireRevision } from './names.js';
+import { isCommit, isModelName, requireModelName, requireRevision, toPrintable } from './names.js';
 
 /** A commit of a model in the cache. */
 export interface CachedRevision {
@@ -42,93 +42,93 @@ export interface CachedModelInfo {
   revisions: CachedRevision[];
 }
 
-/** Lists the models of the cache by name. Rejects with DS_IO if it cannot be read. */
+/** Lists the models of the cache by name. Rejects with DS_IO if the cache cannot be read. */
 export async function models(): Promise<CachedModelInfo[]> {
-  const { cache } = hubSettings();
+  const { cache } = readHubSettings();
   const names = (await ifThere(cache, () => readdir(cache))) ?? [];
-  const found: CachedModelInfo[] = [];
+  const cached: CachedModelInfo[] = [];
   for (const entry of names.filter((name) => name.startsWith('models--'))) {
     const name = entry.slice('models--'.length).replace('--', '/');
     const model = new CachedModel(cache, name);
     const status = await ifThere(model.folder, () => lstat(model.folder));
-    if (isModelName(name) && status?.isDirectory()) found.push(await modelInfo(model));
+    if (isModelName(name) && status?.isDirectory()) cached.push(await readModelInfo(model));
   }
-  return found.sort((a, b) => (a.name < b.name ? -1 : 1));
+  return cached.sort((a, b) => (a.name < b.name ? -1 : 1));
 }
 
 /**
- * Removes a model from the cache, or only one revision and the files that no other revision has.
- * Resolves with the number of freed bytes. Rejects with DS_HUB if the cache lacks it, or while a
- * process downloads it; DS_IO.
+ * Removes a model from the cache, or one revision and the files that no other revision has.
+ * Resolves with the number of freed bytes. Rejects with DS_HUB if the model is not in the cache, or
+ * while a process downloads it; DS_IO.
  */
 export async function remove(name: string, given: RevisionOptions = {}): Promise<number> {
   requireModelName('remove', name);
   const { revision } = readOptions('remove', given, REVISION);
   if (revision !== undefined) requireRevision('remove revision', revision);
-  const { cache } = hubSettings();
+  const { cache } = readHubSettings();
   const model = new CachedModel(cache, name);
   const status = await ifThere(model.folder, () => lstat(model.folder));
-  if (!status?.isDirectory()) throw notCachedError(name, cache, `no model ${printable(name)}`);
-  const info = await modelInfo(model);
+  if (!status?.isDirectory()) throw notCachedError(name, cache, `no model ${toPrintable(name)}`);
+  const info = await readModelInfo(model);
   return orDsError(model.folder, async () => {
     await requireIdle(model);
-    const removed = revision === undefined ? null : revisionOf(model, info, revision);
-    if (!removed || info.revisions.length === 1) return removeAll(model, info);
+    const removed = revision === undefined ? null : findRevision(model, info, revision);
+    if (!removed || info.revisions.length === 1) return removeModel(model, info);
     await removeRevision(model, removed);
-    return info.bytes - (await modelInfo(model)).bytes;
+    return info.bytes - (await readModelInfo(model)).bytes;
   });
 }
 
-function revisionOf(
+function findRevision(
   model: CachedModel,
   { revisions }: CachedModelInfo,
   revision: string,
 ): CachedRevision {
-  const commit = model.commitOf(revision);
+  const commit = model.readCommit(revision);
   const found = revisions.find((revision) => revision.commit === commit);
   if (found) return found;
-  throw notCachedError(model.name, model.cache, `no revision ${printable(revision)} of it`);
+  throw notCachedError(model.name, model.cache, `no revision ${toPrintable(revision)} of it`);
 }
 
-/** The folder disappears at once, so that no process reads a half of it. */
-async function removeAll(model: CachedModel, info: CachedModelInfo): Promise<number> {
+/** Removes a model. Renames the folder first, so that no process reads a part of it. */
+async function removeModel(model: CachedModel, info: CachedModelInfo): Promise<number> {
   const hidden = join(model.cache, `.removed-${randomBytes(6).toString('hex')}`);
   await rename(model.folder, hidden);
   await rm(hidden, { recursive: true, force: true });
-  const locks = dirname(model.lock('x'));
+  const locks = dirname(model.lockPath('x'));
   await rm(locks, { recursive: true, force: true });
   return info.bytes + info.unfinished;
 }
 
 async function removeRevision(model: CachedModel, removed: CachedRevision): Promise<void> {
   const { commit, folder, refs } = removed;
-  const blobNames = await blobsOf(model, folder);
+  const blobNames = await listBlobs(model, folder);
   for (const ref of refs) await removeRef(model, ref);
   const hidden = join(model.folder, `.removed-${randomBytes(6).toString('hex')}`);
   await rename(folder, hidden);
   await rm(hidden, { recursive: true, force: true });
-  await rm(dirname(model.absent(commit, 'x')), { recursive: true, force: true });
-  const kept = new Set<string>();
-  for (const text of await namesIn(dirname(folder))) {
-    for (const blob of await blobsOf(model, join(dirname(folder), text))) kept.add(blob);
+  await rm(dirname(model.absentPath(commit, 'x')), { recursive: true, force: true });
+  const sharedBlobs = new Set<string>();
+  for (const text of await listNames(dirname(folder))) {
+    for (const blob of await listBlobs(model, join(dirname(folder), text))) sharedBlobs.add(blob);
   }
   for (const blob of blobNames) {
-    if (!kept.has(blob)) await rm(model.blob(blob), { force: true });
+    if (!sharedBlobs.has(blob)) await rm(model.blobPath(blob), { force: true });
   }
 }
 
 async function removeRef(model: CachedModel, ref: string): Promise<void> {
-  await rm(model.ref(ref), { force: true });
-  const top = dirname(model.ref('x'));
-  for (let at = dirname(model.ref(ref)); at !== top; at = dirname(at)) {
+  await rm(model.refPath(ref), { force: true });
+  const top = dirname(model.refPath('x'));
+  for (let at = dirname(model.refPath(ref)); at !== top; at = dirname(at)) {
     await rmdir(at).catch(() => {}); // Other refs of the folder stay.
   }
 }
 
 /** Throws DS_HUB while a process downloads a file of the model. */
 async function requireIdle(model: CachedModel): Promise<void> {
-  const locks = dirname(model.lock('x'));
-  for (const name of await namesIn(locks)) {
+  const locks = dirname(model.lockPath('x'));
+  for (const name of await listNames(locks)) {
     if (!(await isLocked(join(locks, name)))) continue;
     throw new DsError({
       code: 'DS_HUB',
@@ -140,13 +140,13 @@ async function requireIdle(model: CachedModel): Promise<void> {
   }
 }
 
-async function modelInfo(model: CachedModel): Promise<CachedModelInfo> {
-  const refs = await refsOf(model);
+async function readModelInfo(model: CachedModel): Promise<CachedModelInfo> {
+  const refs = await readRefs(model);
   const revisions: CachedRevision[] = [];
   const snapshots = join(model.folder, 'snapshots');
-  for (const commit of (await namesIn(snapshots)).filter(isCommit).sort()) {
-    const folder = model.snapshot(commit);
-    const sizes = await sizesIn(folder);
+  for (const commit of (await listNames(snapshots)).filter(isCommit).sort()) {
+    const folder = model.snapshotFolder(commit);
+    const sizes = await listSizes(folder);
     revisions.push({
       commit,
       folder,
@@ -155,50 +155,50 @@ async function modelInfo(model: CachedModel): Promise<CachedModelInfo> {
       refs: refs.filter((ref) => ref.commit === commit).map(({ ref }) => ref),
     });
   }
-  const blobs = await sizesIn(join(model.folder, 'blobs'));
-  const isWhole = ({ name }: Size): boolean => /^[0-9a-f]{40}([0-9a-f]{24})?$/.test(name);
-  const others = blobs.filter((blob) => !isWhole(blob));
-  // Without links, as on Windows, the snapshots have the files.
-  const ownSizes = [...blobs.filter(isWhole), ...(await sizesIn(snapshots))];
+  const blobs = await listSizes(join(model.folder, 'blobs'));
+  const isBlob = ({ name }: FileSize): boolean => /^[0-9a-f]{40}([0-9a-f]{24})?$/.test(name);
+  const unfinished = blobs.filter((blob) => !isBlob(blob));
+  // On systems without links, such as Windows, the snapshots contain the files.
+  const fileSizes = [...blobs.filter(isBlob), ...(await listSizes(snapshots))];
   return {
     name: model.name,
     folder: model.folder,
     revisions,
-    bytes: sum([...new Map(ownSizes.map(({ id, bytes }) => [id, bytes])).values()]),
-    unfinished: sum(others.map(({ allocated }) => allocated)),
-    changed: Math.max(0, ...[...ownSizes, ...others].map(({ changed }) => changed)),
+    bytes: sum([...new Map(fileSizes.map(({ id, bytes }) => [id, bytes])).values()]),
+    unfinished: sum(unfinished.map(({ allocated }) => allocated)),
+    changed: Math.max(0, ...[...fileSizes, ...unfinished].map(({ changed }) => changed)),
   };
 }
 
-/** The branches and tags with their commits. A ref may have slashes in its name. */
-async function refsOf(model: CachedModel): Promise<{ ref: string; commit: string }[]> {
-  const top = dirname(model.ref('x'));
-  const found: { ref: string; commit: string }[] = [];
-  for (const path of await filesBelow(top)) {
+/** Returns the branches and tags with their commits. The name of a ref may contain slashes. */
+async function readRefs(model: CachedModel): Promise<{ ref: string; commit: string }[]> {
+  const top = dirname(model.refPath('x'));
+  const refs: { ref: string; commit: string }[] = [];
+  for (const path of await listFiles(top)) {
     const text = await readFile(path, 'utf8').catch(() => '');
     const ref = relative(top, path).split(sep).join('/');
-    if (isCommit(text.trim())) found.push({ ref, commit: text.trim() });
+    if (isCommit(text.trim())) refs.push({ ref, commit: text.trim() });
   }
-  return found.sort((a, b) => (a.ref < b.ref ? -1 : 1));
+  return refs.sort((a, b) => (a.ref < b.ref ? -1 : 1));
 }
 
-/** A file or the target of a link. */
-interface Size {
+/** A file, or the target of a link. */
+interface FileSize {
   name: string;
   bytes: number;
-  /** Bytes on the disk; an unfinished file has holes. */
+  /** Bytes on the disk; unfinished files have holes. */
   allocated: number;
   changed: number;
-  /** Device and inode: links to one file have the same. */
+  /** Device and inode, equal for links to the same file. */
   id: string;
 }
 
-async function sizesIn(folder: string): Promise<Size[]> {
-  const sizes: Size[] = [];
-  for (const path of await filesBelow(folder)) {
-    const found = await stat(path).catch(() => null);
-    if (!found?.isFile()) continue;
-    const { size, blocks, mtimeMs, dev, ino } = found;
+async function listSizes(folder: string): Promise<FileSize[]> {
+  const sizes: FileSize[] = [];
+  for (const path of await listFiles(folder)) {
+    const stats = await stat(path).catch(() => null);
+    if (!stats?.isFile()) continue;
+    const { size, blocks, mtimeMs, dev, ino } = stats;
     const allocated = Math.min(size, 512 * blocks);
     const id = `${dev}:${ino}`;
     sizes.push({ name: basename(path), bytes: size, allocated, changed: mtimeMs, id });
@@ -206,37 +206,40 @@ async function sizesIn(folder: string): Promise<Size[]> {
   return sizes;
 }
 
-/** Names of the blobs that the links of a snapshot lead to. */
-async function blobsOf(model: CachedModel, folder: string): Promise<Set<string>> {
+/** Returns the names of the blobs that a snapshot's links refer to. */
+async function listBlobs(model: CachedModel, folder: string): Promise<Set<string>> {
   const blobs = new Set<string>();
-  for (const path of await filesBelow(folder)) {
+  for (const path of await listFiles(folder)) {
     const target = await readlink(path).catch(() => null);
     if (target === null) continue;
     const place = join(dirname(path), target);
-    if (dirname(place) === dirname(model.blob('x'))) blobs.add(basename(place));
+    if (dirname(place) === dirname(model.blobPath('x'))) blobs.add(basename(place));
   }
   return blobs;
 }
 
-/** Paths of the files and links below a folder. Links to folders are not followed. */
-async function filesBelow(folder: string): Promise<string[]> {
+/**
+ * Returns the paths of files and links in a folder and its subfolders. Does not follow links to
+ * folders.
+ */
+async function listFiles(folder: string): Promise<string[]> {
   const entries = await readdir(folder, { withFileTypes: true }).catch(() => []);
-  const found: string[] = [];
+  const paths: string[] = [];
   for (const entry of entries) {
     const path = join(folder, entry.name);
-    if (entry.isDirectory()) found.push(...(await filesBelow(path)));
-    else found.push(path);
+    if (entry.isDirectory()) paths.push(...(await listFiles(path)));
+    else paths.push(path);
   }
-  return found;
+  return paths;
 }
 
-const namesIn = (folder: string): Promise<string[]> => readdir(folder).catch(() => []);
+const listNames = (folder: string): Promise<string[]> => readdir(folder).catch(() => []);
 
 const sum = (numbers: readonly number[]): number =>
   numbers.reduce((all, number) => all + number, 0);
 
 function notCachedError(name: string, cache: string, got: string): DsError {
   const expected = `a model in the cache ${cache}`;
-  const hint = `${folderName(name)} would be its folder. \`ds models\` lists the cache.`;
+  const hint = `${toFolderName(name)} would be its folder. \`ds models\` lists the cache.`;
   return new DsError({ code: 'DS_HUB', op: name, expected, got, hint });
 }

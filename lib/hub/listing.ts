@@ -1,66 +1,68 @@
-// Commits and file lists of a model, through @huggingface/hub. The package is loaded on first use.
+// Fetches commits and file lists of a model through @huggingface/hub, which is loaded on first use.
 import { isObject } from '../runtime/is-object.js';
-import { badAnswer } from './hub-error.js';
-import { isCommit, printable, unsafePath } from './names.js';
-import { type HubCall, send, textOf } from './request.js';
+import { badAnswerError } from './hub-error.js';
+import { findPathFault, isCommit, toPrintable } from './names.js';
+import { type HubCall, readText, send } from './request.js';
 import { Retries, TransientFailure } from './retries.js';
 
 /** A file of a commit. */
 export interface ListedFile {
   readonly path: string;
   readonly bytes: number;
-  /** Name of the blob in the cache: the SHA-256 of an LFS file, else git's SHA-1 of the blob. */
+  /**
+   * Name of the blob in the cache: the SHA-256 of an LFS file, otherwise git's SHA-1 of the blob.
+   */
   readonly oid: string;
   readonly isLfs: boolean;
 }
 
-/** A listing of a commit. */
+/** Files and folders of a commit. */
 export interface Listing {
   readonly files: readonly ListedFile[];
   readonly folders: readonly string[];
 }
 
-/** The part of @huggingface/hub that is used; its own types need the DOM's. */
+/** The used functions of @huggingface/hub; its own types need the DOM library. */
 interface Client {
   modelInfo(params: object): Promise<{ sha?: unknown }>;
   listFiles(params: object): AsyncIterable<unknown>;
 }
 
-/** Bytes of one answer, and entries of a listing. */
+/** Maximum bytes of one answer, and maximum entries of a listing. */
 const [ANSWER_BYTES, MAX_ENTRIES] = [16 * 2 ** 20, 50_000];
-/** A call for names fails sooner than one for a file. */
+/** Maximum number of attempts for a listing, fewer than for a file. */
 const ATTEMPTS = 3;
 
-/** Resolves with the commit of the call's revision. Throws DS_HUB. */
-export async function commitOf(call: HubCall): Promise<string> {
-  const { name, revision } = call.asked;
-  const { hubUrl, fetch } = access(call);
-  const found = await client().modelInfo({
+/** Resolves with the commit of the requested revision. Throws DS_HUB. */
+export async function fetchCommit(call: HubCall): Promise<string> {
+  const { name, revision } = call.model;
+  const { hubUrl, fetch } = createAccess(call);
+  const info = await loadClient().modelInfo({
     name,
     revision,
     hubUrl,
     fetch,
     additionalFields: ['sha'],
   });
-  if (typeof found.sha === 'string' && isCommit(found.sha)) return found.sha;
-  throw badAnswer(name, 'a commit of 40 digits', printable(found.sha));
+  if (typeof info.sha === 'string' && isCommit(info.sha)) return info.sha;
+  throw badAnswerError(name, 'a commit of 40 digits', toPrintable(info.sha));
 }
 
 /**
- * Resolves with the content of `folder` in a commit ("" for the top), and all below it if
- * `recursive`. Throws DS_HUB for a hostile or an endless listing.
+ * Resolves with the content of `folder` in a commit ("" for the top), including subfolders if
+ * `recursive`. Throws DS_HUB for an unsafe or too long listing.
  */
-export async function filesOf(
+export async function listFiles(
   call: HubCall,
   commit: string,
   { folder = '', recursive = false } = {},
 ): Promise<Listing> {
-  const { name } = call.asked;
+  const { name } = call.model;
   const files: ListedFile[] = [];
   const folders: string[] = [];
   let entries = 0;
-  const list = client().listFiles({
-    ...access(call),
+  const list = loadClient().listFiles({
+    ...createAccess(call),
     repo: { type: 'model', name },
     revision: commit,
     path: folder || undefined,
@@ -68,23 +70,23 @@ export async function filesOf(
   });
   for await (const entry of list) {
     if (++entries > MAX_ENTRIES) {
-      throw badAnswer(name, `at most ${MAX_ENTRIES} files`, 'more files');
+      throw badAnswerError(name, `at most ${MAX_ENTRIES} files`, 'more files');
     }
-    if (!isObject(entry)) throw badAnswer(name, 'a list of files', printable(entry));
-    const path = pathOf(name, entry);
-    if (entry.type === 'file') files.push(fileOf(name, path, entry));
+    if (!isObject(entry)) throw badAnswerError(name, 'a list of files', toPrintable(entry));
+    const path = requirePath(name, entry);
+    if (entry.type === 'file') files.push(parseFile(name, path, entry));
     else folders.push(path);
   }
   return { files, folders };
 }
 
-function pathOf(name: string, { path }: Record<string, unknown>): string {
-  const reason = unsafePath(path);
+function requirePath(name: string, { path }: Record<string, unknown>): string {
+  const reason = findPathFault(path);
   if (reason === null) return path as string;
-  throw badAnswer(name, 'safe names of files', `${printable(path)}: ${reason}`);
+  throw badAnswerError(name, 'safe names of files', `${toPrintable(path)}: ${reason}`);
 }
 
-function fileOf(
+function parseFile(
   name: string,
   path: string,
   { size, oid, lfs }: Record<string, unknown>,
@@ -94,20 +96,20 @@ function fileOf(
   const bytes = isLfs ? lfs.size : size;
   const isHash =
     typeof hash === 'string' && (isLfs ? /^[0-9a-f]{64}$/ : /^[0-9a-f]{40}$/).test(hash);
-  if (!isHash) throw badAnswer(name, `a hash of ${printable(path)}`, printable(hash));
+  if (!isHash) throw badAnswerError(name, `a hash of ${toPrintable(path)}`, toPrintable(hash));
   if (typeof bytes !== 'number' || !Number.isSafeInteger(bytes) || bytes < 0) {
-    throw badAnswer(name, `a size of ${printable(path)}`, printable(bytes));
+    throw badAnswerError(name, `a size of ${toPrintable(path)}`, toPrintable(bytes));
   }
   return { path, bytes, oid: hash, isLfs };
 }
 
-const client = (): Client => require('@huggingface/hub') as Client;
+const loadClient = (): Client => require('@huggingface/hub') as Client;
 
 /**
- * The client gets no token: `fetch` adds it for the hub's own origin only. A "next" link of a
- * listing could name another host.
+ * Returns the client's options. The client gets no token: `fetch` adds it for the hub's own origin
+ * only, because a "next" link of a listing could name another host.
  */
-function access(call: HubCall): { hubUrl: string; fetch: typeof fetch } {
+function createAccess(call: HubCall): { hubUrl: string; fetch: typeof fetch } {
   const { endpoint } = call.settings;
   const { origin } = new URL(endpoint);
   return {
@@ -115,11 +117,11 @@ function access(call: HubCall): { hubUrl: string; fetch: typeof fetch } {
     fetch: async (input) => {
       const url = new URL(String(input));
       if (url.origin !== origin) {
-        throw badAnswer(call.asked.name, `the next page on ${origin}`, `one on ${url.host}`);
+        throw badAnswerError(call.model.name, `the next page on ${origin}`, `one on ${url.host}`);
       }
       return retry(call, async () => {
         const answer = await send(call, url, { accept: 'application/json' });
-        const text = await textOf(call, answer, ANSWER_BYTES);
+        const text = await readText(call, answer, ANSWER_BYTES);
         requireJson(call, url, text);
         const link = answer.response.headers.get('link');
         return new Response(text, { headers: link === null ? {} : { link } });
@@ -128,17 +130,17 @@ function access(call: HubCall): { hubUrl: string; fetch: typeof fetch } {
   };
 }
 
-/** The client iterates a listing without a check. */
-function requireJson({ asked: { name } }: HubCall, { pathname }: URL, text: string): void {
+/** Checks an answer: the client iterates a listing without a check. */
+function requireJson({ model: { name } }: HubCall, { pathname }: URL, text: string): void {
   const isListing = pathname.includes('/tree/');
   try {
     const value: unknown = JSON.parse(text);
     if (isListing ? Array.isArray(value) : isObject(value)) return;
   } catch {
-    // The text below is the message.
+    // The error below shows the text.
   }
   const expected = isListing ? 'a list of files in JSON' : 'an object in JSON';
-  throw badAnswer(name, expected, printable(text.slice(0, 200)));
+  throw badAnswerError(name, expected, toPrintable(text.slice(0, 200)));
 }
 
 async function retry<T>(call: HubCall, body: () => Promise<T>): Promise<T> {

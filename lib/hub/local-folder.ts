@@ -1,16 +1,16 @@
-// Turns the name of a model into its folder. An existing path always wins, and other paths than
-// ORG/NAME or NAME are never looked up.
+// Finds the folder of a model by its name. An existing path takes precedence, and only ORG/NAME or
+// NAME is looked up on the hub.
 
 import { DsError } from '../errors.js';
 import { argumentError } from '../runtime/input-errors.js';
 import type { OptionNames } from '../runtime/options.js';
 import { CachedModel } from './cache.js';
-import { type FileSet, missingFiles } from './choice.js';
-import { hubSettings } from './environment.js';
+import { type FileSet, listMissingFiles } from './choice.js';
+import { readHubSettings } from './environment.js';
 import { isRemote, requireRevision } from './names.js';
 import { pullWith } from './pull.js';
 
-/** Options of functions that take a name on the hub. */
+/** Options of functions that accept a name on the hub. */
 export interface RevisionOptions {
   /** Branch, tag or commit. Default: "main". */
   revision?: string;
@@ -18,37 +18,40 @@ export interface RevisionOptions {
 
 export const REVISION: OptionNames<RevisionOptions> = { revision: true };
 
-/** The needed files of a model, and its revision. */
+/** The files that the caller needs, and the revision. */
 export interface LocalFolderOptions {
   readonly need: FileSet;
   readonly revision?: string | undefined;
 }
 
 /**
- * Returns `place` if it is a path; downloads a name and resolves with its folder in the cache.
- * Rejects with DS_ARGUMENT for a revision of a path, and as pull() does.
+ * Returns `place` if it is a path. Otherwise downloads the model and resolves with its folder in
+ * the cache. Rejects with DS_ARGUMENT for a revision of a path, and as pull() does.
  */
-export async function localFolder(
+export async function findOrPullFolder(
   op: string,
   place: string,
   { need, revision }: LocalFolderOptions,
 ): Promise<string> {
   if (isPath(op, place, revision)) return place;
-  return pullWith(hubSettings(), place, { files: need, revision });
+  return pullWith(readHubSettings(), place, { files: need, revision });
 }
 
-/** As localFolder(), but reads only the cache. Throws DS_HUB if the cache lacks the name. */
-export function cachedFolder(
+/**
+ * Returns the folder as findOrPullFolder() does, but reads only the cache. Throws DS_HUB if the
+ * model is not in the cache.
+ */
+export function findCachedFolder(
   op: string,
   place: string,
   { need, revision }: LocalFolderOptions,
 ): string {
   if (isPath(op, place, revision)) return place;
-  const { cache } = hubSettings();
+  const { cache } = readHubSettings();
   const model = new CachedModel(cache, place);
-  const commit = model.commitOf(revision ?? 'main');
-  if (commit !== null && missingFiles(model, commit, need).length === 0) {
-    return model.snapshot(commit);
+  const commit = model.readCommit(revision ?? 'main');
+  if (commit !== null && listMissingFiles(model, commit, need).length === 0) {
+    return model.snapshotFolder(commit);
   }
   const options = revision === undefined ? '' : `, { revision: ${JSON.stringify(revision)} }`;
   throw new DsError({
@@ -60,7 +63,10 @@ export function cachedFolder(
   });
 }
 
-/** Throws DS_ARGUMENT for an invalid revision, and for the revision of a path. */
+/**
+ * Returns whether `place` is a path. Throws DS_ARGUMENT for an invalid revision, and for the
+ * revision of a path.
+ */
 function isPath(op: string, place: string, revision: string | undefined): boolean {
   if (revision !== undefined) requireRevision(`${op} revision`, revision);
   if (isRemote(place)) return false;

@@ -1,29 +1,31 @@
-// A file under way: its bytes, and a journal of the ranges that have arrived. A later process reads
-// the journal and fetches the rest.
+// An unfinished download: a file, and a journal of the ranges that have arrived. A later process
+// reads the journal and fetches the rest.
 import { type FileHandle, open, rename, rm, stat } from 'node:fs/promises';
 
-/** A range of the file; its bytes arrive in order. */
+/** A range of the file. Its bytes arrive in order. */
 export interface Segment {
   readonly from: number;
   readonly to: number;
-  /** Bytes that have arrived, from `from` on. */
+  /** Number of bytes that have arrived, starting at `from`. */
   done: number;
 }
 
-/** The parts of a file, and their version. */
+/** The ranges of a file, and the ETag of its version. */
 interface Layout {
   segments: readonly Segment[];
   etag: string | null;
 }
 
-/** Bytes between two entries of the journal: a killed process loses at most these of a segment. */
+/**
+ * Bytes between two entries of the journal: the maximum loss of a segment if the process is killed.
+ */
 const ENTRY_BYTES = 4 * 2 ** 20;
-/** A journal is small; a larger one is foreign. */
+/** Maximum size of a journal; a larger file is not a journal. */
 const JOURNAL_BYTES = 16 * 2 ** 20;
 
 /**
- * Invariant: a range is in the journal only after its bytes are in the file. The lock of the blob
- * protects both files.
+ * An unfinished file. Invariant: a range is in the journal only after its bytes are in the file.
+ * The lock of the blob protects both files.
  */
 export class PartialFile {
   private readonly recorded = new Map<Segment, number>();
@@ -37,31 +39,31 @@ export class PartialFile {
   ) {}
 
   /**
-   * Opens or creates the partial file `path` of `bytes` bytes. `foreign` is the partial file of
-   * Python. Its bytes have arrived in order, so it becomes the start of this one.
+   * Opens or creates the partial file `path` of `bytes` bytes. `pythonPath` is Python's partial
+   * file: its bytes have arrived in order, so it becomes the start of this file.
    */
   static async open(
     path: string,
     bytes: number,
-    { segmentBytes, foreign }: { segmentBytes: number; foreign: string },
+    { segmentBytes, pythonPath }: { segmentBytes: number; pythonPath: string },
   ): Promise<PartialFile> {
     const head = `${bytes} ${segmentBytes}`;
     const lines = await readJournal(path);
-    const isResumable = (await sizeOf(path)) === bytes && lines?.[0] === head;
-    const segments = segmentsOf(bytes, segmentBytes);
+    const isResumable = (await readSize(path)) === bytes && lines?.[0] === head;
+    const segments = createSegments(bytes, segmentBytes);
     let etag: string | null = null;
-    if (isResumable) etag = apply(lines.slice(1), segments);
+    if (isResumable) etag = applyJournal(lines.slice(1), segments);
     else {
-      await discard(path);
-      const arrived = await sizeOf(foreign);
+      await deleteFiles(path);
+      const arrived = await readSize(pythonPath);
       if (arrived !== null && arrived <= bytes) {
-        await rename(foreign, path);
-        fill(segments, arrived);
+        await rename(pythonPath, path);
+        markArrived(segments, arrived);
       }
     }
     const file = await open(path, isResumable || segments[0]?.done ? 'r+' : 'w+');
     try {
-      const journal = await open(journalPath(path), 'a');
+      const journal = await open(toJournalPath(path), 'a');
       const partial = new PartialFile(path, file, journal, head, { segments, etag });
       if (!isResumable) {
         await file.truncate(bytes);
@@ -75,7 +77,7 @@ export class PartialFile {
     }
   }
 
-  /** Bytes that have arrived. */
+  /** Number of bytes that have arrived. */
   get done(): number {
     return this.segments.reduce((sum, { done }) => sum + done, 0);
   }
@@ -89,8 +91,8 @@ export class PartialFile {
       at += bytesWritten;
       segment.done += bytesWritten;
     }
-    const since = segment.done - (this.recorded.get(segment) ?? 0);
-    if (since >= ENTRY_BYTES) await this.record(segment);
+    const unrecorded = segment.done - (this.recorded.get(segment) ?? 0);
+    if (unrecorded >= ENTRY_BYTES) await this.record(segment);
   }
 
   /** Writes the progress of a segment to the journal. */
@@ -100,7 +102,7 @@ export class PartialFile {
     await this.journal.write(`${segment.from} ${segment.done}\n`);
   }
 
-  /** ETag of the server for these bytes; null if unknown. */
+  /** ETag of the server for the arrived bytes; null if unknown. */
   get etag(): string | null {
     return this.layout.etag;
   }
@@ -109,29 +111,29 @@ export class PartialFile {
     return this.layout.segments;
   }
 
-  /** Records the ETag, so that a later process resumes the same bytes. */
+  /** Records the ETag, so that a later process resumes the same version. */
   async setEtag(etag: string): Promise<void> {
     this.layout.etag = etag;
     await this.journal.write(`etag ${etag}\n`);
   }
 
   /**
-   * Forgets everything that has arrived. With `whole`, the file is one segment that no process can
-   * resume, because the server sends no ranges.
+   * Discards all arrived bytes. With `whole`, the file becomes one segment that no process can
+   * resume, because the server does not support ranges.
    */
   async restart(bytes: number, { whole }: { whole: boolean }): Promise<void> {
     const [first] = this.segments;
     const size = whole || !first ? bytes : first.to;
-    this.layout.segments = segmentsOf(bytes, Math.max(1, size));
+    this.layout.segments = createSegments(bytes, Math.max(1, size));
     this.recorded.clear();
     this.layout.etag = null;
     await this.journal.truncate(0);
-    // A process that finds a journal without this head starts over.
+    // A process that finds a journal without this header starts from the beginning.
     if (!whole) await this.journal.write(`${this.head}\n`);
   }
 
   /** Yields the bytes of the complete file, for its checksum. */
-  async *contents(): AsyncGenerator<Uint8Array> {
+  async *readContents(): AsyncGenerator<Uint8Array> {
     const buffer = Buffer.allocUnsafe(2 ** 20);
     for (let at = 0; ; ) {
       const { bytesRead } = await this.file.read(buffer, 0, buffer.length, at);
@@ -141,15 +143,15 @@ export class PartialFile {
     }
   }
 
-  /** Renames the complete file to `path`, after its bytes are on the disk. */
+  /** Flushes the complete file to the disk and renames it to `path`. */
   async complete(path: string): Promise<void> {
     await this.file.sync();
     await this.close();
     await rename(this.path, path);
-    await rm(journalPath(this.path), { force: true });
+    await rm(toJournalPath(this.path), { force: true });
   }
 
-  /** Keeps the files for a later process. Never rejects. */
+  /** Closes the files and keeps them for a later process. Never rejects. */
   async close(): Promise<void> {
     await this.file.close().catch(() => {});
     await this.journal.close().catch(() => {});
@@ -158,19 +160,22 @@ export class PartialFile {
   /** Deletes both files. */
   async discard(): Promise<void> {
     await this.close();
-    await discard(this.path);
+    await deleteFiles(this.path);
   }
 }
 
-export const journalPath = (path: string): string => `${path}.journal`;
+export const toJournalPath = (path: string): string => `${path}.journal`;
 
-async function discard(path: string): Promise<void> {
-  await rm(journalPath(path), { force: true });
+async function deleteFiles(path: string): Promise<void> {
+  await rm(toJournalPath(path), { force: true });
   await rm(path, { force: true });
 }
 
-/** Segments of equal size; the last one may be shorter. An empty file has no segment. */
-export function segmentsOf(bytes: number, segmentBytes: number): Segment[] {
+/**
+ * Divides a file into segments of equal size; the last one may be shorter. An empty file has no
+ * segment.
+ */
+export function createSegments(bytes: number, segmentBytes: number): Segment[] {
   const count = Math.ceil(bytes / segmentBytes);
   return Array.from({ length: count }, (_, i) => ({
     from: i * segmentBytes,
@@ -179,17 +184,17 @@ export function segmentsOf(bytes: number, segmentBytes: number): Segment[] {
   }));
 }
 
-/** The first `arrived` bytes of the file are there. */
-function fill(segments: readonly Segment[], arrived: number): void {
+/** Marks the first `arrived` bytes of the file as arrived. */
+function markArrived(segments: readonly Segment[], arrived: number): void {
   for (const segment of segments) {
     segment.done = Math.max(0, Math.min(arrived, segment.to) - segment.from);
   }
 }
 
 /**
- * Applies whole lines only: a killed process may leave half of one. Returns the ETag, or null.
+ * Applies whole lines only: a killed process may leave a part of a line. Returns the ETag, or null.
  */
-function apply(lines: readonly string[], segments: readonly Segment[]): string | null {
+function applyJournal(lines: readonly string[], segments: readonly Segment[]): string | null {
   const byStart = new Map(segments.map((segment) => [segment.from, segment]));
   let etag: string | null = null;
   for (const line of lines) {
@@ -201,9 +206,9 @@ function apply(lines: readonly string[], segments: readonly Segment[]): string |
   return etag;
 }
 
-/** Returns the lines that end with a newline; null without a journal. */
+/** Returns the lines that end with a newline; null without a readable journal. */
 async function readJournal(path: string): Promise<string[] | null> {
-  const file = await open(journalPath(path), 'r').catch(() => null);
+  const file = await open(toJournalPath(path), 'r').catch(() => null);
   if (!file) return null;
   try {
     if ((await file.stat()).size > JOURNAL_BYTES) return null;
@@ -213,7 +218,7 @@ async function readJournal(path: string): Promise<string[] | null> {
   }
 }
 
-async function sizeOf(path: string): Promise<number | null> {
+async function readSize(path: string): Promise<number | null> {
   return stat(path).then(
     (status) => (status.isFile() ? status.size : null),
     () => null,

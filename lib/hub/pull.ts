@@ -1,4 +1,4 @@
-// pull(): brings a model of the hub into the cache and returns its folder.
+// pull(): downloads a model of the hub into the cache and returns its folder.
 
 import { randomBytes } from 'node:crypto';
 import { readlink, rename, rm, stat, statfs, symlink, writeFile } from 'node:fs/promises';
@@ -13,34 +13,36 @@ import { errorMessage } from '../runtime/system-error.js';
 import { whenAborted } from '../runtime/when-aborted.js';
 import { CachedModel } from './cache.js';
 import {
-  choose,
   chooseByPatterns,
+  chooseFiles,
   type FileSet,
-  indexedWeights,
   isComplete,
-  missingFiles,
+  listIndexedWeights,
+  listMissingFiles,
   TEMPLATES,
 } from './choice.js';
 import { Slots } from './concurrency-limit.js';
-import { DownloadProgress, decimalBytes } from './download-progress.js';
-import { type HubSettings, hubSettings } from './environment.js';
+import { DownloadProgress, formatDecimalBytes } from './download-progress.js';
+import { type HubSettings, readHubSettings } from './environment.js';
 import { isTemporary } from './hub-error.js';
-import { commitOf, filesOf, type ListedFile } from './listing.js';
-import { isCommit, printable, requireModelName, requireRevision } from './names.js';
+import { fetchCommit, type ListedFile, listFiles } from './listing.js';
+import { isCommit, requireModelName, requireRevision, toPrintable } from './names.js';
 import type { HubCall } from './request.js';
-import { fetchBlob, hasBlob, partialPath, type Transfers } from './transfer.js';
+import { fetchBlob, hasBlob, type Transfers, toPartialPath } from './transfer.js';
 
 /** Options of pull(). */
 export interface PullOptions {
   /** Branch, tag or commit. Default: "main". */
   revision?: string;
-  /** The files to fetch. Default: "model". "config" is only config.json. */
+  /** The set of files to fetch. Default: "model". "config" means only config.json. */
   files?: FileSet;
-  /** Patterns of files to fetch instead: "*" and "?" as in a shell. "*" also matches "/". */
+  /**
+   * Patterns of files to fetch instead of a set: "*" and "?" as in a shell. "*" also matches "/".
+   */
   include?: string | readonly string[];
   /** Prints progress to stderr. Default: true, unless HF_HUB_DISABLE_PROGRESS_BARS is set. */
   progress?: boolean;
-  /** Ends the download; a later call resumes it. */
+  /** Stops the download; a later call resumes it. */
   signal?: AbortSignal;
 }
 
@@ -52,14 +54,14 @@ const OPTIONS: OptionNames<PullOptions> = {
   signal: true,
 };
 const NEEDS: readonly FileSet[] = ['model', 'tokenizer', 'config', 'adapter'];
-/** Connections of a pull, and files under way at once. */
+/** Maximum numbers of connections, and of files in transfer. */
 const [CONNECTIONS, FILES] = [8, 4];
 const MAIN = 'main';
 
 /**
- * Brings a model of the Hugging Face hub into the cache, and resolves with its folder there. Only
- * missing files are downloaded. Configuration, tokenizer and safetensors of one set of weights are
- * chosen; formats that run code (.bin, .pt) never are.
+ * Downloads a model of the Hugging Face hub into the cache, and resolves with its folder there.
+ * Fetches only missing files: configuration, tokenizer and safetensors of one set of weights.
+ * Formats that run code (.bin, .pt) are never fetched.
  *
  * Environment: HF_HUB_CACHE, HF_HOME, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE. Rejects with DS_HUB if
  * the hub refuses or cannot be reached, DS_IO if the cache cannot be written, and DS_ARGUMENT.
@@ -68,10 +70,10 @@ const MAIN = 'main';
 export async function pull(name: string, given: PullOptions = {}): Promise<string> {
   requireModelName('pull', name);
   const options = readOptions('pull', given, OPTIONS);
-  return pullWith(hubSettings(), name, options);
+  return pullWith(readHubSettings(), name, options);
 }
 
-/** @internal pull() with settings that replace the environment. */
+/** @internal Downloads as pull() does, with settings in place of the environment. */
 export async function pullWith(
   settings: HubSettings,
   name: string,
@@ -80,17 +82,17 @@ export async function pullWith(
   const { revision = MAIN, files = 'model', progress = settings.progress } = options;
   requireRevision('pull revision', revision);
   requireOneOf('pull files', files, NEEDS);
-  const patterns = patternsOf(options.include);
+  const patterns = readPatterns(options.include);
   const signal = options.signal ?? new AbortController().signal;
-  const call: HubCall = { settings, signal, asked: { name, revision } };
+  const call: HubCall = { settings, signal, model: { name, revision } };
   const model = new CachedModel(settings.cache, name);
-  const found = patterns ? null : offerModel(model, revision, files, settings.offline);
-  if (found) return found;
-  if (settings.offline) throw offline(model, revision, files);
+  const cachedFolder = patterns ? null : findCachedModel(model, revision, files, settings.offline);
+  if (cachedFolder) return cachedFolder;
+  if (settings.offline) throw offlineError(model, revision, files);
   const bar = new DownloadProgress(name, progress ? process.stderr : null);
   try {
-    const commit = isCommit(revision) ? revision : await commitOf(call);
-    const snapshot = model.snapshot(commit);
+    const commit = isCommit(revision) ? revision : await fetchCommit(call);
+    const snapshot = model.snapshotFolder(commit);
     if (patterns || !isComplete(model, commit, files)) {
       await fetchFiles(call, model, { commit, files, patterns, bar });
     }
@@ -99,29 +101,30 @@ export async function pullWith(
     return snapshot;
   } catch (error) {
     bar.finish(false);
-    const commit = patterns || !isTemporary(error) ? null : model.commitOf(revision);
-    if (commit === null || missingFiles(model, commit, files).length > 0) throw error;
+    const commit = patterns || !isTemporary(error) ? null : model.readCommit(revision);
+    if (commit === null || listMissingFiles(model, commit, files).length > 0) throw error;
     const text = `${errorMessage(error)} The cached commit ${commit.slice(0, 8)} is used.`;
     process.emitWarning(text, { type: 'DsWarning', code: 'DS_HUB' });
-    return model.snapshot(commit);
+    return model.snapshotFolder(commit);
   }
 }
 
 /**
- * Returns the folder if it needs no request: the commit is fixed and complete, or the hub is off.
+ * Returns the cached folder if no request is needed: the commit is given and complete, or requests
+ * are disabled.
  */
-function offerModel(
+function findCachedModel(
   model: CachedModel,
   revision: string,
   need: FileSet,
   isOffline: boolean,
 ): string | null {
-  const commit = isOffline || isCommit(revision) ? model.commitOf(revision) : null;
+  const commit = isOffline || isCommit(revision) ? model.readCommit(revision) : null;
   if (commit === null) return null;
-  const isThere = isOffline
-    ? missingFiles(model, commit, need).length === 0
+  const isUsable = isOffline
+    ? listMissingFiles(model, commit, need).length === 0
     : isComplete(model, commit, need);
-  return isThere ? model.snapshot(commit) : null;
+  return isUsable ? model.snapshotFolder(commit) : null;
 }
 
 interface PullTask {
@@ -131,33 +134,39 @@ interface PullTask {
   readonly bar: DownloadProgress;
 }
 
-async function fetchFiles(call: HubCall, model: CachedModel, wanted: PullTask): Promise<void> {
-  const { commit, files, patterns, bar } = wanted;
-  const { name } = call.asked;
+async function fetchFiles(call: HubCall, model: CachedModel, task: PullTask): Promise<void> {
+  const { commit, files, patterns, bar } = task;
+  const { name } = call.model;
   const transfers: Transfers = {
     call,
     model,
     commit,
     slots: new Slots(CONNECTIONS),
-    arrived: (bytes) => bar.arrived(bytes),
-    found: (bytes) => bar.found(bytes),
-    waits: ({ path }) => bar.say(`${name}: another process downloads ${path}, waiting for it`),
+    onDownloaded: (bytes) => bar.addDownloaded(bytes),
+    onCached: (bytes) => bar.addCached(bytes),
+    onWait: ({ path }) =>
+      bar.printLine(`${name}: another process downloads ${path}, waiting for it`),
   };
-  const listing = await filesOf(call, commit, { recursive: patterns !== null });
+  const listing = await listFiles(call, commit, { recursive: patterns !== null });
   const listed = listing.files;
   if (patterns) return fetchSet(transfers, chooseByPatterns(name, patterns, listed), bar);
-  const choice = choose(name, files, listed);
+  const choice = chooseFiles(name, files, listed);
   const hasTemplates = files !== 'config' && listing.folders.includes(TEMPLATES);
-  const templates = hasTemplates ? (await filesOf(call, commit, { folder: TEMPLATES })).files : [];
+  const templates = hasTemplates
+    ? (await listFiles(call, commit, { folder: TEMPLATES })).files
+    : [];
   const jinja = templates.filter(({ path }) => path.endsWith('.jinja'));
   await fetchSet(transfers, [...choice.small, ...jinja], bar);
-  const snapshot = model.snapshot(commit);
-  const indexed = choice.isIndexed ? indexedWeights(name, snapshot, listed) : [];
+  const snapshot = model.snapshotFolder(commit);
+  const indexed = choice.isIndexed ? listIndexedWeights(name, snapshot, listed) : [];
   await fetchSet(transfers, [...choice.weights, ...indexed], bar);
   for (const path of choice.absent) await writeAbsent(model, commit, path);
 }
 
-/** Fetches the files that the snapshot lacks, and links them. A failure ends the others. */
+/**
+ * Fetches the files that are missing in the snapshot, and links them. A failure stops the other
+ * files.
+ */
 async function fetchSet(
   transfers: Transfers,
   files: readonly ListedFile[],
@@ -166,22 +175,22 @@ async function fetchSet(
   const { model, commit, call } = transfers;
   const missing: ListedFile[] = [];
   for (const file of files) {
-    const path = join(model.snapshot(commit), file.path);
-    const found = await stat(path).catch(() => null);
-    if (found?.isFile() && found.size === file.bytes) continue;
+    const path = join(model.snapshotFolder(commit), file.path);
+    const stats = await stat(path).catch(() => null);
+    if (stats?.isFile() && stats.size === file.bytes) continue;
     missing.push(file);
-    bar.expect(file.bytes);
+    bar.addTotal(file.bytes);
   }
   await requireSpace(call, model, missing);
   const controller = new AbortController();
-  const forget = whenAborted(call.signal, () => controller.abort(call.signal.reason));
-  const own = { ...transfers, call: { ...call, signal: controller.signal } };
+  const removeListener = whenAborted(call.signal, () => controller.abort(call.signal.reason));
+  const abortableTransfers = { ...transfers, call: { ...call, signal: controller.signal } };
   const queue = [...missing];
   const failures: unknown[] = [];
   const worker = async (): Promise<void> => {
     for (let file = queue.shift(); file; file = queue.shift()) {
-      await fetchBlob(own, file);
-      await link(model, commit, file);
+      await fetchBlob(abortableTransfers, file);
+      await linkFile(model, commit, file);
     }
   };
   await Promise.all(
@@ -192,11 +201,11 @@ async function fetchSet(
       }),
     ),
   );
-  forget();
+  removeListener();
   if (failures.length > 0) throw failures[0];
 }
 
-/** Throws DS_IO if the disk has less space than the missing files need. */
+/** Throws DS_IO if the missing files need more than the free space of the disk. */
 async function requireSpace(
   call: HubCall,
   model: CachedModel,
@@ -205,7 +214,7 @@ async function requireSpace(
   let needed = 0;
   for (const file of files) {
     if (await hasBlob(model, file)) continue;
-    const partial = await stat(partialPath(model.blob(file.oid))).catch(() => null);
+    const partial = await stat(toPartialPath(model.blobPath(file.oid))).catch(() => null);
     needed += Math.max(0, file.bytes - 512 * (partial?.blocks ?? 0));
   }
   if (needed === 0) return;
@@ -215,24 +224,24 @@ async function requireSpace(
   if (needed <= free) return;
   throw new DsError({
     code: 'DS_IO',
-    op: call.asked.name,
-    expected: `${decimalBytes(needed)} of free space in ${model.cache}`,
-    got: decimalBytes(free),
+    op: call.model.name,
+    expected: `${formatDecimalBytes(needed)} of free space in ${model.cache}`,
+    got: formatDecimalBytes(free),
     hint: 'Remove models with `ds models`, or set HF_HUB_CACHE to a folder of a larger disk.',
   });
 }
 
 /**
- * Makes snapshots/COMMIT/FILE a relative link to the blob. A rename replaces an earlier link at
- * once.
+ * Creates snapshots/COMMIT/FILE, a relative link to the blob. A rename replaces an earlier link
+ * atomically.
  */
-async function link(model: CachedModel, commit: string, file: ListedFile): Promise<void> {
-  const path = join(model.snapshot(commit), file.path);
-  const target = relative(dirname(path), model.blob(file.oid));
+async function linkFile(model: CachedModel, commit: string, file: ListedFile): Promise<void> {
+  const path = join(model.snapshotFolder(commit), file.path);
+  const target = relative(dirname(path), model.blobPath(file.oid));
   await orDsError(path, async () => {
     if ((await readlink(path).catch(() => null)) === target) return;
     await makeFolder(dirname(path));
-    const temporary = `${model.blob(file.oid)}.${randomBytes(6).toString('hex')}.link`;
+    const temporary = `${model.blobPath(file.oid)}.${randomBytes(6).toString('hex')}.link`;
     await symlink(target, temporary);
     try {
       await rename(temporary, path);
@@ -243,7 +252,7 @@ async function link(model: CachedModel, commit: string, file: ListedFile): Promi
   });
 }
 
-/** Writes a small file under its final name at once. */
+/** Writes a small file atomically. */
 async function writeWhole(path: string, text: string): Promise<void> {
   await orDsError(path, async () => {
     await makeFolder(dirname(path));
@@ -254,17 +263,17 @@ async function writeWhole(path: string, text: string): Promise<void> {
 }
 
 async function writeRef(model: CachedModel, revision: string, commit: string): Promise<void> {
-  if (model.commitOf(revision) === commit) return;
-  await writeWhole(model.ref(revision), commit);
+  if (model.readCommit(revision) === commit) return;
+  await writeWhole(model.refPath(revision), commit);
 }
 
 async function writeAbsent(model: CachedModel, commit: string, file: string): Promise<void> {
-  if (model.knows(commit, file)) return;
-  await writeWhole(model.absent(commit, file), '');
+  if (model.hasOrLacks(commit, file)) return;
+  await writeWhole(model.absentPath(commit, file), '');
 }
 
-/** Returns null without patterns. Throws DS_ARGUMENT. */
-function patternsOf(include: PullOptions['include']): readonly string[] | null {
+/** Returns the patterns as a list; null without patterns. Throws DS_ARGUMENT. */
+function readPatterns(include: PullOptions['include']): readonly string[] | null {
   if (include === undefined) return null;
   const list = typeof include === 'string' ? [include] : include;
   const isList = Array.isArray(list) && list.length > 0;
@@ -277,10 +286,10 @@ function patternsOf(include: PullOptions['include']): readonly string[] | null {
   throw valueError('pull include', 'patterns of file names, such as "*.json"', include);
 }
 
-function offline(model: CachedModel, revision: string, need: FileSet): DsError {
-  const commit = model.commitOf(revision);
-  const missing = commit === null ? [] : missingFiles(model, commit, need);
-  const what = `revision ${printable(revision)}`;
+function offlineError(model: CachedModel, revision: string, need: FileSet): DsError {
+  const commit = model.readCommit(revision);
+  const missing = commit === null ? [] : listMissingFiles(model, commit, need);
+  const what = `revision ${toPrintable(revision)}`;
   return new DsError({
     code: 'DS_HUB',
     op: model.name,

@@ -1,19 +1,19 @@
-// Repeats requests after failures that may pass: a broken connection, a busy server.
+// Retries requests after transient failures: a broken connection, a busy server.
 import { setTimeout as delay } from 'node:timers/promises';
 
 import type { DsError } from '../errors.js';
 
-/** Longest Retry-After that a call waits for. */
+/** Maximum Retry-After that a call waits for, in milliseconds. */
 const PATIENCE_MS = 300_000;
-/** Repetitions of one file or answer, progress or not. */
+/** Maximum number of retries of one file or answer, with or without progress. */
 const MAX_RETRIES = 200;
 
-/** A failure that may pass. */
+/** A failure that a retry may fix. */
 export class TransientFailure extends Error {
   constructor(
-    /** The error for the caller if no repetition succeeds. */
+    /** The error for the caller if no retry succeeds. */
     readonly error: DsError,
-    /** Retry-After of the server. */
+    /** Retry-After of the server in milliseconds, or null. */
     readonly waitMs: number | null = null,
   ) {
     super(error.message);
@@ -22,36 +22,38 @@ export class TransientFailure extends Error {
 
 /** Counts the failures of one file or answer. */
 export class Retries {
-  private inARow = 0;
+  private consecutive = 0;
   private total = 0;
 
   constructor(
     private readonly backoffMs: number,
     private readonly signal: AbortSignal,
-    /** Failures in a row until the call gives up. */
-    private readonly max = 5,
+    /** Maximum number of consecutive failures. */
+    private readonly maxConsecutive = 5,
   ) {}
 
-  /** Reports that the last attempt has brought bytes. */
+  /** Resets the consecutive failures, because the last attempt has brought bytes. */
   noteProgress(): void {
-    this.inARow = 0;
+    this.consecutive = 0;
   }
 
-  /** Waits before the next attempt. Throws the error if no attempt is left. */
+  /** Waits before the next attempt. Throws the error if no attempt remains. */
   async pause(failure: unknown): Promise<void> {
     if (!(failure instanceof TransientFailure)) throw failure;
-    this.inARow += 1;
+    this.consecutive += 1;
     this.total += 1;
     const { error, waitMs } = failure;
     const isLong = waitMs !== null && waitMs > PATIENCE_MS;
-    if (isLong || this.inARow >= this.max || this.total >= MAX_RETRIES) throw error;
-    const backoff = this.backoffMs * 2 ** (this.inARow - 1) * (0.75 + Math.random() / 2);
+    if (isLong || this.consecutive >= this.maxConsecutive || this.total >= MAX_RETRIES) throw error;
+    const backoff = this.backoffMs * 2 ** (this.consecutive - 1) * (0.75 + Math.random() / 2);
     await delay(Math.max(waitMs ?? 0, backoff), undefined, { signal: this.signal });
   }
 }
 
-/** Milliseconds of a Retry-After header, seconds or a date; null without a valid one. */
-export function retryAfterMs(header: string | null, now = Date.now()): number | null {
+/**
+ * Returns the milliseconds of a Retry-After header, in seconds or as a date; null if it is invalid.
+ */
+export function parseRetryAfter(header: string | null, now = Date.now()): number | null {
   if (header === null) return null;
   const text = header.trim();
   if (/^\d{1,9}(\.\d+)?$/.test(text)) return Number(text) * 1000;

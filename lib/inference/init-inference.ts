@@ -1,7 +1,7 @@
 // initInference(): builds an inference engine from a model or its folder.
 import { distributed, jointlyAsync } from '../comm/index.js';
 import { DsError } from '../errors.js';
-import { localFolder } from '../hub/local-folder.js';
+import { findOrPullFolder } from '../hub/local-folder.js';
 import { CausalLM, fromConfig } from '../models/index.js';
 import { quantizeModel } from '../models/quantize-model.js';
 import { replaceByMxfp4 } from '../models/quantized/mxfp4.js';
@@ -172,7 +172,7 @@ async function readModel(
   { revision }: InitInferenceOptions,
 ): Promise<OpenedModel> {
   if (resolved.checkpoint) {
-    const folder = await localFolder('initInference', place, { need: 'config', revision });
+    const folder = await findOrPullFolder('initInference', place, { need: 'config', revision });
     return { model: fromConfig(folder), folders: [folder] };
   }
   const options = { ...Object.fromEntries(dtypeOption(resolved)), revision };
@@ -190,7 +190,7 @@ async function openTokenizer(
   if (tokenizer !== undefined) {
     requireType('initInference tokenizer', tokenizer, 'string');
     const need = 'tokenizer';
-    return Tokenizer.fromPretrained(await localFolder('initInference', tokenizer, { need }));
+    return Tokenizer.fromPretrained(await findOrPullFolder('initInference', tokenizer, { need }));
   }
   const folder = folders.find(hasTokenizer);
   return folder === undefined ? null : Tokenizer.fromPretrained(folder);

@@ -1,7 +1,7 @@
 // Opens the folder of initInference(), a model or an adapter with its base model, and reads its end
 // tokens.
 import type { JsonObject } from '../../types/json.js';
-import { localFolder } from '../hub/local-folder.js';
+import { findOrPullFolder } from '../hub/local-folder.js';
 import { isRemote } from '../hub/names.js';
 import { type CausalLM, fromPretrainedCut } from '../models/index.js';
 import type { FolderOptions } from '../models/model-folder.js';
@@ -36,7 +36,7 @@ export async function openModelFolder(
   { revision, ...options }: FolderOptions,
   cut: (model: CausalLM) => void,
 ): Promise<OpenedModel> {
-  const dir = await localFolder('initInference', place, { need: 'model', revision });
+  const dir = await findOrPullFolder('initInference', place, { need: 'model', revision });
   const adapter = adapterFolder(dir);
   if (!adapter) return { model: await fromPretrainedCut(dir, options, cut), folders: [dir] };
   const base = await findBaseFolder(adapter);
@@ -58,7 +58,7 @@ export async function openModelFolder(
 export async function findBaseFolder(adapter: AdapterFolder): Promise<string> {
   const { base } = adapter;
   if (base === null || findBase(adapter) !== null || !isRemote(base)) return requireBase(adapter);
-  return localFolder(adapter.path, base, { need: 'model' });
+  return findOrPullFolder(adapter.path, base, { need: 'model' });
 }
 
 /**

@@ -1,6 +1,6 @@
 // `ds pull` and `ds models`: downloads a model into the cache; lists and removes cached models.
-import { decimalBytes } from '../hub/download-progress.js';
-import { hubSettings } from '../hub/environment.js';
+import { formatDecimalBytes } from '../hub/download-progress.js';
+import { readHubSettings } from '../hub/environment.js';
 import { type CachedModelInfo, models, pull, remove } from '../hub/index.js';
 import { required } from '../runtime/required.js';
 import type { ModelsFlags, PullFlags, RemoveFlags } from './model-options.js';
@@ -9,7 +9,7 @@ import type { ModelsFlags, PullFlags, RemoveFlags } from './model-options.js';
 export async function modelsCommand({ json }: ModelsFlags): Promise<string> {
   const cached = await models();
   if (json) return JSON.stringify(cached, null, 2);
-  const { cache } = hubSettings();
+  const { cache } = readHubSettings();
   if (cached.length === 0) return `no models in ${cache}`;
   const rows = cached.flatMap(formatModel);
   const widths = [0, 1, 2].map((i) => Math.max(...rows.map((row) => required(row[i]).length)));
@@ -21,14 +21,14 @@ export async function modelsCommand({ json }: ModelsFlags): Promise<string> {
   );
   const bytes = cached.reduce((all, info) => all + info.bytes + info.unfinished, 0);
   const count = cached.length === 1 ? 'one model' : `${cached.length} models`;
-  return [...lines, '', `${count}, ${decimalBytes(bytes)}, in ${cache}`].join('\n');
+  return [...lines, '', `${count}, ${formatDecimalBytes(bytes)}, in ${cache}`].join('\n');
 }
 
 /** Formats one row per revision; the first row has the name and the size of the model. */
 function formatModel({ name, bytes, unfinished, changed, revisions }: CachedModelInfo): string[][] {
-  const size = decimalBytes(bytes);
+  const size = formatDecimalBytes(bytes);
   const date = changed > 0 ? new Date(changed).toISOString().slice(0, 10) : '';
-  const unfinishedText = unfinished > 0 ? `, ${decimalBytes(unfinished)} unfinished` : '';
+  const unfinishedText = unfinished > 0 ? `, ${formatDecimalBytes(unfinished)} unfinished` : '';
   const revisionTexts = revisions.map(({ commit, refs, files }) => {
     const names = refs.length > 0 ? ` (${refs.join(', ')})` : '';
     return `${commit.slice(0, 8)}${names}, ${files} ${files === 1 ? 'file' : 'files'}`;
@@ -44,7 +44,7 @@ function formatModel({ name, bytes, unfinished, changed, revisions }: CachedMode
 export async function removeCommand(name: string, { revision }: RemoveFlags): Promise<string> {
   const freed = await remove(name, { revision });
   const what = revision === undefined ? name : `revision ${revision} of ${name}`;
-  return `removed ${what}: ${decimalBytes(freed)} freed`;
+  return `removed ${what}: ${formatDecimalBytes(freed)} freed`;
 }
 
 /** Downloads a model and resolves with its folder. Throws as hub.pull() does. */

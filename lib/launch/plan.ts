@@ -5,7 +5,7 @@ import { availableParallelism, totalmem } from 'node:os';
 import { plannedConfigs, resolveConfig } from '../config/index.js';
 import { cutsIn } from '../config/source.js';
 import { DsError } from '../errors.js';
-import { localFolder } from '../hub/local-folder.js';
+import { findOrPullFolder } from '../hub/local-folder.js';
 import {
   type Candidate,
   configOf,
@@ -35,7 +35,7 @@ const DEFAULT_RANK = 8;
 export async function planCommand(flags: PlanFlags): Promise<{ fits: boolean; output: string }> {
   const { model, revision } = flags;
   if (isGpt2Size(model) && revision === undefined) return plan(flags);
-  const folder = await localFolder('plan --model', model, { need: 'config', revision });
+  const folder = await findOrPullFolder('plan --model', model, { need: 'config', revision });
   return plan({ ...flags, model: folder });
 }
 

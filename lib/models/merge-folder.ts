@@ -2,7 +2,7 @@
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { requireFree } from '../checkpoint/index.js';
-import { localFolder } from '../hub/local-folder.js';
+import { findOrPullFolder } from '../hub/local-folder.js';
 import { PackedLinear } from '../nn/packed-linear.js';
 import { loadAdapter, merge, unload } from '../peft/index.js';
 import { argumentError } from '../runtime/input-errors.js';
@@ -25,8 +25,8 @@ export async function mergeFolder(
   options: { maxShardBytes?: number } = {},
 ): Promise<string[]> {
   await requireFree(out);
-  const base = await localFolder('merge', given.base, { need: 'model' });
-  const adapter = await localFolder('merge', given.adapter, { need: 'adapter' });
+  const base = await findOrPullFolder('merge', given.base, { need: 'model' });
+  const adapter = await findOrPullFolder('merge', given.adapter, { need: 'adapter' });
   const model = await fromPretrained(base);
   requirePlain(base, model);
   await loadAdapter(model, adapter);

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import type { JsonObject } from '../../types/json.js';
 import { generationOf, ifThere, WeightFiles } from '../checkpoint/index.js';
 import { DsError } from '../errors.js';
-import { cachedFolder, localFolder } from '../hub/local-folder.js';
+import { findCachedFolder, findOrPullFolder } from '../hub/local-folder.js';
 import type { Module } from '../nn/module.js';
 import { readQuantized } from '../peft/index.js';
 import { type DType, isDType, isFloating } from '../runtime/dtype.js';
@@ -114,7 +114,7 @@ export async function locateFolder<Options extends FolderOptions>(
 ): Promise<{ dir: string; options: Options }> {
   if (typeof location !== 'string' || !isObject(given)) return { dir: location, options: given };
   const { revision, ...options } = given as FolderOptions;
-  const dir = await localFolder('fromPretrained', location, { need: 'model', revision });
+  const dir = await findOrPullFolder('fromPretrained', location, { need: 'model', revision });
   return { dir, options: options as Options };
 }
 
@@ -182,7 +182,7 @@ export function buildFromConfig<Model extends FolderModel, Options>(
   }
   const [location, all] =
     typeof source === 'string'
-      ? readConfig(cachedFolder('fromConfig', source, { need: 'config' }))
+      ? readConfig(findCachedFolder('fromConfig', source, { need: 'config' }))
       : ['config', source];
   if (typeof source !== 'string') requireShallowConfig(source);
   const { family, values } = chooseFamily(location, all, familiesOf(families, all));

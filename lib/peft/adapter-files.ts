@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import type { JsonObject } from '../../types/json.js';
 import { converted, replaceFile, WeightFiles, writeAlone } from '../checkpoint/index.js';
 import { DsError } from '../errors.js';
-import { localFolder } from '../hub/local-folder.js';
+import { findOrPullFolder } from '../hub/local-folder.js';
 import type { Module } from '../nn/module.js';
 import { isFactor } from '../nn/name-mismatch.js';
 import type { Parameter } from '../nn/parameter.js';
@@ -170,7 +170,7 @@ export async function loadAdapter<Model extends Module>(
   const { isTrainable = false, revision, adapterName: name } = options;
   if (name !== undefined) requireName('loadAdapter adapterName', name);
   requireType('loadAdapter dir', location, 'string');
-  const dir = await localFolder('loadAdapter', location, { need: 'adapter', revision });
+  const dir = await findOrPullFolder('loadAdapter', location, { need: 'adapter', revision });
   const path = join(dir, CONFIG);
   const config = parseAdapterConfig(path, await readJson(path));
   const files = await WeightFiles.open(join(dir, WEIGHTS));

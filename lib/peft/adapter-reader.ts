@@ -3,7 +3,7 @@
 import { join } from 'node:path';
 import { WeightFiles } from '../checkpoint/index.js';
 import { DsError } from '../errors.js';
-import { localFolder } from '../hub/local-folder.js';
+import { findOrPullFolder } from '../hub/local-folder.js';
 import { isFloating } from '../runtime/dtype.js';
 import { required } from '../runtime/required.js';
 import { describe } from '../runtime/view.js';
@@ -44,7 +44,7 @@ export class AdapterReader {
    * ranks other than the ones of adapter_config.json. Rejects with DS_HUB if a download fails.
    */
   static async open(op: string, location: string): Promise<AdapterReader> {
-    const dir = await localFolder(op, location, { need: 'adapter' });
+    const dir = await findOrPullFolder(op, location, { need: 'adapter' });
     const path = join(dir, CONFIG);
     const config = parseAdapterConfig(path, await readJson(path));
     requireFactorsOnly(path, config);

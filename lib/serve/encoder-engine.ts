@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { setImmediate as turn } from 'node:timers/promises';
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
-import { localFolder } from '../hub/local-folder.js';
+import { findOrPullFolder } from '../hub/local-folder.js';
 import type { InferenceConfig } from '../inference/index.js';
 import { CausalLM, fromPretrained } from '../models/index.js';
 import { detectTask } from '../models/tasks/task.js';
@@ -27,7 +27,7 @@ const DTYPES = { fp32: 'f32', fp16: 'f16', bf16: 'bf16' } as const;
  * Rejects as localFolder() does.
  */
 export async function isEncoderFolder(place: string, revision?: string): Promise<boolean> {
-  const folder = await localFolder('serve', place, { need: 'config', revision });
+  const folder = await findOrPullFolder('serve', place, { need: 'config', revision });
   if (existsSync(join(folder, 'modules.json'))) return true;
   let config: JsonObject;
   try {
@@ -67,7 +67,7 @@ export async function openEncoder(
     need: 'tokenizer',
     revision: tokenizerFolder === undefined ? revision : undefined,
   } as const;
-  const files = await localFolder('serve', tokenizerFolder ?? place, where);
+  const files = await findOrPullFolder('serve', tokenizerFolder ?? place, where);
   if (hasTokenizer(files)) return new EncoderEngine(model, Tokenizer.fromPretrained(files));
   throw argumentError(
     'serve',

@@ -2,7 +2,7 @@
 // model's folder.
 import { createHash } from 'node:crypto';
 import { DsError } from '../errors.js';
-import { cachedFolder, REVISION, type RevisionOptions } from '../hub/local-folder.js';
+import { findCachedFolder, REVISION, type RevisionOptions } from '../hub/local-folder.js';
 import { formatValue } from '../runtime/format-value.js';
 import { argumentError, dataError, valueError } from '../runtime/input-errors.js';
 import { readOptions } from '../runtime/options.js';
@@ -124,7 +124,7 @@ export class Tokenizer {
     requireType('Tokenizer.fromPretrained', place, 'string');
     const { revision } = readOptions('Tokenizer.fromPretrained', given, REVISION);
     const need = 'tokenizer';
-    const folder = cachedFolder('Tokenizer.fromPretrained', place, { need, revision });
+    const folder = findCachedFolder('Tokenizer.fromPretrained', place, { need, revision });
     const parts = readTokenizer(folder);
     return new Tokenizer(new CoreTokenizer(tokenizerFile(folder), parts.tokenizer), parts);
   }

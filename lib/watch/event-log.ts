@@ -1,18 +1,18 @@
-// Writes the events of a run into the append-only file of its folder.
+// Appends the events of a run to a file in its folder.
 
 import { dirname } from 'node:path';
 import { AppendFile, makeFolder } from '../monitor/append-file.js';
 import { errorMessage } from '../runtime/system-error.js';
-import { encode, eventsFile, type RunEvent, type UntimedEvent } from './events.js';
+import { encodeEvent, eventsPath, type RunEvent, type UntimedEvent } from './events.js';
 
-/** Milliseconds that an event stays in the buffer at most, while the event loop or steps run. */
+/** Maximum milliseconds that an event stays in the buffer while the event loop or steps run. */
 const BUFFER_MS = 200;
-/** Characters in the buffer at most. */
-const BUFFER = 65_536;
+/** Maximum number of characters in the buffer. */
+const BUFFER_LENGTH = 65_536;
 
 /**
  * Appends events in blocks of whole lines. After kill -9, the events of the last BUFFER_MS are
- * missing, and the last line may be torn. A later process starts on a new line.
+ * missing, and the last line may be incomplete. A later process starts on a new line.
  *
  * A failed write ends the log with one warning DS_MONITOR, and the run continues.
  */
@@ -26,7 +26,7 @@ export class EventLog {
 
   /** Opens RUN_DIR/watch/events.jsonl. Throws DS_IO. */
   constructor(dir: string) {
-    const path = eventsFile(dir);
+    const path = eventsPath(dir);
     makeFolder(dirname(path));
     this.file = new AppendFile(path);
     if (this.file.lastByte !== null && this.file.lastByte !== NEWLINE) this.buffer = '\n';
@@ -38,30 +38,30 @@ export class EventLog {
     return this.file.path;
   }
 
-  /** Adds the time and buffers the event. Writes if the last write was BUFFER_MS ago. */
+  /** Adds the time and buffers the event. Writes the buffer if the last write was BUFFER_MS ago. */
   write(event: UntimedEvent): void {
     if (!this.isOpen) return;
-    this.buffer += encode({ ...event, time: Date.now() } as RunEvent);
+    this.buffer += encodeEvent({ ...event, time: Date.now() } as RunEvent);
     const isDue = performance.now() - this.writtenAt >= BUFFER_MS;
-    if (isDue || this.buffer.length >= BUFFER) this.append();
-    else this.timer ??= setTimeout(() => this.append(), BUFFER_MS).unref();
+    if (isDue || this.buffer.length >= BUFFER_LENGTH) this.writeBuffer();
+    else this.timer ??= setTimeout(() => this.writeBuffer(), BUFFER_MS).unref();
   }
 
   /** Resolves when all events are on the disk. */
   async flush(): Promise<void> {
-    this.append();
+    this.writeBuffer();
     if (this.isOpen) await this.file.sync();
   }
 
   close(): void {
     if (!this.isOpen) return;
-    this.append();
+    this.writeBuffer();
     this.isOpen = false;
     process.off('exit', this.onExit);
     this.file.close();
   }
 
-  private append(): void {
+  private writeBuffer(): void {
     if (this.timer) clearTimeout(this.timer);
     this.timer = null;
     this.writtenAt = performance.now();

@@ -1,4 +1,4 @@
-// Shows runs: the log of a run's events, and the local page that shows it.
+// Exports of lib/watch: the log of a run's events, and the local page that shows it.
 export { EventLog } from './event-log.js';
 export type { NoticeLevel } from './events.js';
 export { ServedPage } from './served-page.js';

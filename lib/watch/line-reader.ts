@@ -1,67 +1,67 @@
-// Reads new whole lines of a growing file in small blocks, so that the event loop never waits long.
+// Reads new whole lines of a growing file in small blocks, which keeps the event loop responsive.
 import { type FileHandle, open } from 'node:fs/promises';
 import { setImmediate as turn } from 'node:timers/promises';
 
-/** Bytes of a block: about 2 ms of parsing. */
-const BLOCK = 262_144;
-/** Bytes of a line at most; a longer line is skipped. */
-const LONGEST = 4 * 2 ** 20;
+/** Bytes of a block, about 2 ms of parsing. */
+const BLOCK_BYTES = 262_144;
+/** Maximum number of bytes of a line; longer lines are skipped. */
+const MAX_LINE_BYTES = 4 * 2 ** 20;
 const NEWLINE = 10;
 
 /** Receives a line without its newline, and the offset of its first byte. */
 type OnLine = (line: string, offset: number) => void;
 
 /**
- * Calls `onLine` for each whole line in the bytes [begin, end) of a file. Returns the offset behind
- * the last whole line; a torn last line stays for the next call. Rejects as node:fs does.
+ * Calls `onLine` for each whole line in the bytes [begin, end) of a file. Returns the offset after
+ * the last whole line; an incomplete last line stays for the next call. Rejects as node:fs does.
  */
 export async function readLines(
   file: FileHandle,
   { begin, end }: { begin: number; end: number },
   onLine: OnLine,
 ): Promise<number> {
-  const block = Buffer.allocUnsafe(BLOCK);
-  let rest: Buffer[] = [];
-  let restBytes = 0;
-  let offset = begin; // Of the next block.
-  let done = begin; // Behind the last whole line.
+  const block = Buffer.allocUnsafe(BLOCK_BYTES);
+  let pending: Buffer[] = [];
+  let pendingBytes = 0;
+  let offset = begin; // Offset of the next block.
+  let linesEnd = begin; // Offset after the last whole line.
   while (offset < end) {
-    const { bytesRead } = await file.read(block, 0, Math.min(BLOCK, end - offset), offset);
+    const { bytesRead } = await file.read(block, 0, Math.min(BLOCK_BYTES, end - offset), offset);
     if (bytesRead === 0) break;
     let start = 0;
     for (;;) {
       const newline = block.subarray(0, bytesRead).indexOf(NEWLINE, start);
       if (newline < 0) break;
-      if (restBytes <= LONGEST) {
+      if (pendingBytes <= MAX_LINE_BYTES) {
         const tail = block.subarray(start, newline);
-        const bytes = restBytes > 0 ? Buffer.concat([...rest, tail]) : tail;
-        onLine(bytes.toString('utf8'), done);
+        const bytes = pendingBytes > 0 ? Buffer.concat([...pending, tail]) : tail;
+        onLine(bytes.toString('utf8'), linesEnd);
       }
-      [rest, restBytes] = [[], 0];
+      [pending, pendingBytes] = [[], 0];
       start = newline + 1;
-      done = offset + start;
+      linesEnd = offset + start;
     }
-    restBytes += bytesRead - start;
-    // The bytes of a line that is too long are counted and not kept.
-    if (restBytes <= LONGEST) rest.push(Buffer.from(block.subarray(start, bytesRead)));
-    else rest = [];
+    pendingBytes += bytesRead - start;
+    // The bytes of a too long line are counted but not kept.
+    if (pendingBytes <= MAX_LINE_BYTES) pending.push(Buffer.from(block.subarray(start, bytesRead)));
+    else pending = [];
     offset += bytesRead;
     await turn();
   }
-  return done;
+  return linesEnd;
 }
 
-/** Follows a file that grows. A file that shrinks or is replaced is read again from its start. */
+/** Follows a growing file. A file that shrinks or is replaced is read again from its start. */
 export class GrowingFile {
   private offset = 0;
   private identity = '';
-  /** Bytes of the file at the last look. */
+  /** Size of the file in bytes at the last update. */
   size = 0;
 
   constructor(readonly path: string) {}
 
-  /** Bytes that have been read. */
-  get read(): number {
+  /** Number of bytes that have been read. */
+  get bytesRead(): number {
     return this.offset;
   }
 
@@ -82,7 +82,7 @@ export class GrowingFile {
       this.size = size;
       const begin = this.offset;
       if (size === begin) return false;
-      // Progress counts while a large file is read.
+      // Updates the progress while a large file is read.
       this.offset = await readLines(file, { begin, end: size }, (line, offset) => {
         this.offset = offset;
         onLine(line, offset);
@@ -93,8 +93,8 @@ export class GrowingFile {
     }
   }
 
-  /** Reads the lines of a part that was read before. */
-  async again(part: { begin: number; end: number }, onLine: OnLine): Promise<void> {
+  /** Reads the lines of a part that has been read before. */
+  async readAgain(part: { begin: number; end: number }, onLine: OnLine): Promise<void> {
     const file = await open(this.path, 'r');
     try {
       await readLines(file, part, onLine);

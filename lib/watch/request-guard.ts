@@ -1,4 +1,4 @@
-// Decides which requests the server answers: method, host, origin and token.
+// Decides which requests the server answers, by method, host, origin and token.
 import { createHash, randomBytes, timingSafeEqual } from 'node:crypto';
 import { lstatSync, readFileSync, writeFileSync } from 'node:fs';
 import type { IncomingMessage } from 'node:http';
@@ -7,14 +7,14 @@ import { dirname, join } from 'node:path';
 import { isLoopback } from '../runtime/loopback.js';
 import { makeFolderNow } from '../runtime/make-folder.js';
 
-/** Why a request is refused. */
+/** The refusal of a request. */
 export interface Refusal {
   status: number;
   message: string;
 }
 
-/** Characters of a request's target at most. */
-const LONGEST_TARGET = 1024;
+/** Maximum number of characters of a request's target. */
+const MAX_TARGET_LENGTH = 1024;
 /** "name", "name:port" or "[::1]:port". */
 const HOST = /^(\[[\da-f:.]+\]|[\w.-]+)(:\d{1,5})?$/i;
 const ADDRESS = /^(\d{1,3}(\.\d{1,3}){3}|\[[\da-f:.]+\])$/i;
@@ -22,19 +22,19 @@ const ADDRESS = /^(\d{1,3}(\.\d{1,3}){3}|\[[\da-f:.]+\])$/i;
 export class RequestGuard {
   private readonly digest: Buffer;
 
-  /** `host`: the address that the server listens at. */
+  /** `host`: the address on which the server listens. */
   constructor(
     token: string,
     private readonly host: string,
   ) {
-    this.digest = digestOf(token);
+    this.digest = computeDigest(token);
   }
 
   /**
-   * Returns a refusal, or null. Every request needs a GET without a body, a Host of this server,
-   * and no foreign Origin. A web page of DNS rebinding names the attacker's host.
+   * Returns a refusal, or null. Every request needs the method GET or HEAD, no body, a Host of this
+   * server, and no foreign Origin. In a DNS rebinding attack, the Host is the attacker's name.
    */
-  refuse({ method, url = '', headers }: IncomingMessage): Refusal | null {
+  findRefusal({ method, url = '', headers }: IncomingMessage): Refusal | null {
     if (method !== 'GET' && method !== 'HEAD') {
       return { status: 405, message: 'Method: expected GET or HEAD.' };
     }
@@ -42,7 +42,7 @@ export class RequestGuard {
     if (hasBody || !/^0*$/.test(headers['content-length'] ?? '')) {
       return { status: 400, message: 'Body: expected an empty body.' };
     }
-    if (url.length > LONGEST_TARGET || !url.startsWith('/')) {
+    if (url.length > MAX_TARGET_LENGTH || !url.startsWith('/')) {
       return { status: 400, message: 'Target: expected a path of this server.' };
     }
     const { host, origin, 'sec-fetch-site': site } = headers;
@@ -61,21 +61,21 @@ export class RequestGuard {
    */
   hasToken({ headers: { authorization } }: IncomingMessage): boolean {
     const [, token] = /^Bearer ([\w-]{1,128})$/.exec(authorization ?? '') ?? [];
-    return timingSafeEqual(this.digest, digestOf(token ?? ''));
+    return timingSafeEqual(this.digest, computeDigest(token ?? ''));
   }
 
-  private isOwnHost(given: string | undefined): boolean {
-    const [, name] = HOST.exec(given ?? '') ?? [];
+  private isOwnHost(hostHeader: string | undefined): boolean {
+    const [, name] = HOST.exec(hostHeader ?? '') ?? [];
     if (name === undefined) return false;
     const host = name.toLowerCase();
     if (isLoopback(host)) return true;
-    // DNS rebinding needs a name; an address of this machine is safe if the server listens there.
+    // DNS rebinding needs a name. An address of this machine is safe if the server listens there.
     return !isLoopback(this.host) && (host === this.host || ADDRESS.test(host));
   }
 }
 
-/** Digests have one length. */
-const digestOf = (token: string): Buffer => createHash('sha256').update(token).digest();
+/** Returns a digest: digests of all tokens have the same length. */
+const computeDigest = (token: string): Buffer => createHash('sha256').update(token).digest();
 
 // The token of this user's watch pages: a file that only the user can read.
 
@@ -83,14 +83,16 @@ const digestOf = (token: string): Buffer => createHash('sha256').update(token).d
 const TOKEN = /^[\w-]{43}$/;
 
 /**
- * Returns the token of ~/.cache/ds-native/watch-token, and creates the file with mode 600. So a
- * page reconnects after the server starts again. Returns a new token if the file is not the user's
- * own, or cannot be written.
+ * Returns the token of ~/.cache/ds-native/watch-token, and creates the file with mode 600. A page
+ * can thus reconnect after a restart of the server. Returns a new token if the file does not belong
+ * to the user only, or cannot be written.
  */
-export function accessToken(file = join(homedir(), '.cache', 'ds-native', 'watch-token')): string {
-  const kept = readToken(file);
-  if (kept !== null) return kept;
-  const token = newToken();
+export function readOrCreateToken(
+  file = join(homedir(), '.cache', 'ds-native', 'watch-token'),
+): string {
+  const savedToken = readToken(file);
+  if (savedToken !== null) return savedToken;
+  const token = createToken();
   try {
     makeFolderNow(dirname(file));
     writeFileSync(file, `${token}\n`, { mode: 0o600, flag: 'wx' });
@@ -100,7 +102,7 @@ export function accessToken(file = join(homedir(), '.cache', 'ds-native', 'watch
   return token;
 }
 
-export const newToken = (): string => randomBytes(32).toString('base64url');
+export const createToken = (): string => randomBytes(32).toString('base64url');
 
 function readToken(file: string): string | null {
   try {

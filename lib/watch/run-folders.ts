@@ -1,26 +1,26 @@
-// Finds the runs in the folders that the user names.
+// Finds runs in the folders that the user names.
 import { readdirSync, statSync } from 'node:fs';
 import { basename, join, resolve } from 'node:path';
 
 import { DsError } from '../errors.js';
-import { eventsFile } from './events.js';
+import { eventsPath } from './events.js';
 import { RunIndex } from './run-index.js';
 
-/** Levels below a given folder in which runs are found. */
-const DEPTH = 3;
-/** Runs at most; further ones are left out. */
+/** Maximum depth of the search below a given folder. */
+const MAX_DEPTH = 3;
+/** Maximum number of runs; later ones are ignored. */
 const MAX_RUNS = 64;
-/** Folders that are looked into at most. */
+/** Maximum number of folders per search. */
 const MAX_FOLDERS = 4096;
 /** Milliseconds between two searches. */
-const FIND_MS = 5000;
+const SEARCH_MS = 5000;
 
-/** The runs of the folders. Runs that appear later are found by update(). */
+/** The runs of the given folders. update() finds runs that appear later. */
 export class RunFolders {
   readonly runs: RunIndex[] = [];
-  private readonly known = new Set<string>();
+  private readonly foundDirs = new Set<string>();
   private readonly roots: readonly { path: string; name: string }[];
-  private foundAt = Number.NEGATIVE_INFINITY;
+  private searchedAt = Number.NEGATIVE_INFINITY;
 
   constructor(dirs: readonly string[]) {
     this.roots = dirs.map((dir) => {
@@ -28,10 +28,10 @@ export class RunFolders {
       const name = dir.replace(/\/+$/, '');
       return { path, name: /^\.*$/.test(name) ? basename(path) : name };
     });
-    this.find();
+    this.findRuns();
   }
 
-  /** Throws DS_IO if a folder holds no run. */
+  /** Throws DS_IO if a folder contains no run. */
   requireRuns(): void {
     for (const { path } of this.roots) {
       if (this.runs.some(({ dir }) => dir === path || dir.startsWith(`${path}/`))) continue;
@@ -45,29 +45,29 @@ export class RunFolders {
     }
   }
 
-  /** Finds new runs and reads what runs have appended. */
+  /** Finds new runs and reads new events of all runs. */
   async update(): Promise<void> {
-    if (performance.now() - this.foundAt >= FIND_MS) this.find();
+    if (performance.now() - this.searchedAt >= SEARCH_MS) this.findRuns();
     for (const run of this.runs) await run.update();
   }
 
-  private find(): void {
-    this.foundAt = performance.now();
+  private findRuns(): void {
+    this.searchedAt = performance.now();
     let left = MAX_FOLDERS;
     const visit = (dir: string, name: string, depth: number): void => {
       if (left-- <= 0 || this.runs.length >= MAX_RUNS) return;
-      if (!this.known.has(dir) && isFile(eventsFile(dir))) {
-        this.known.add(dir);
+      if (!this.foundDirs.has(dir) && isFile(eventsPath(dir))) {
+        this.foundDirs.add(dir);
         this.runs.push(new RunIndex(dir, name));
       }
       if (depth === 0) return;
-      for (const inner of foldersIn(dir)) visit(join(dir, inner), `${name}/${inner}`, depth - 1);
+      for (const inner of listFolders(dir)) visit(join(dir, inner), `${name}/${inner}`, depth - 1);
     };
-    for (const { path, name } of this.roots) visit(path, name, DEPTH);
+    for (const { path, name } of this.roots) visit(path, name, MAX_DEPTH);
   }
 }
 
-function foldersIn(dir: string): string[] {
+function listFolders(dir: string): string[] {
   try {
     return readdirSync(dir, { withFileTypes: true })
       .filter((entry) => entry.isDirectory() && !SKIPPED.test(entry.name))
@@ -78,7 +78,9 @@ function foldersIn(dir: string): string[] {
   }
 }
 
-/** Folders without runs: hidden ones, checkpoints, packages, and the folder of the log. */
+/**
+ * Names of folders without runs: hidden folders, checkpoints, packages, and the folder of the log.
+ */
 const SKIPPED = /^(\.|checkpoint-\d+$|global_step\d+$|node_modules$|watch$)/;
 
 function isFile(path: string): boolean {

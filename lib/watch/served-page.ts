@@ -1,4 +1,4 @@
-// Serves the page of a run from a thread of its own.
+// Serves the page of a run from a separate thread.
 import type { Worker } from 'node:worker_threads';
 
 import { DsError } from '../errors.js';
@@ -6,20 +6,26 @@ import { startFailure, startThread } from '../runtime/thread.js';
 import type { WatchServerOptions } from './server.js';
 import type { ThreadAnswer } from './watch-thread.js';
 
-/** Megabytes of the thread's heap at most; beyond it the page ends and training continues. */
+/** Maximum heap of the thread in MB. Above it the page ends, and training continues. */
 const HEAP_MB = 512;
 
-/** A page that is served until close(), or until the process ends. It keeps no process alive. */
+/**
+ * A page that is served until close(), or until the process ends. It does not keep the process
+ * alive.
+ */
 export class ServedPage {
   private closing: Promise<void> | null = null;
 
   private constructor(
     private readonly worker: Worker,
-    /** The address with the token, for a browser. */
+    /** Address with the token, for a browser. */
     readonly url: string,
   ) {}
 
-  /** Rejects with DS_IO if the port is not free, with DS_LIMIT if no thread starts. */
+  /**
+   * Starts the thread. Rejects with DS_IO if the port is not free, DS_LIMIT if the thread cannot
+   * start.
+   */
   static async start(options: WatchServerOptions): Promise<ServedPage> {
     let worker: Worker;
     try {
@@ -29,7 +35,7 @@ export class ServedPage {
     } catch (cause) {
       throw startFailure('watch', cause);
     }
-    const answer = await firstAnswer(worker);
+    const answer = await waitForAnswer(worker);
     if ('failure' in answer) throw new DsError(answer.failure);
     worker.on('error', (error) => {
       const warning = `The page of ds watch ended, and training continues: ${error.message}`;
@@ -50,7 +56,7 @@ export class ServedPage {
   }
 }
 
-function firstAnswer(worker: Worker): Promise<ThreadAnswer> {
+function waitForAnswer(worker: Worker): Promise<ThreadAnswer> {
   return new Promise((resolve, reject) => {
     worker.once('message', resolve);
     worker.once('error', (cause) => reject(startFailure('watch', cause)));

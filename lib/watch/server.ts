@@ -1,4 +1,4 @@
-// The server of the watch page: fixed routes, read-only, on loopback by default.
+// The HTTP server of the watch page: fixed routes, read-only, on loopback by default.
 
 import type { IncomingMessage, Server, ServerResponse } from 'node:http';
 import { createRequire } from 'node:module';
@@ -8,46 +8,46 @@ import { DsError } from '../errors.js';
 import { PAGE_HEADERS, type PageFile, pageFolder, readPageFile } from '../runtime/page-files.js';
 import { required } from '../runtime/required.js';
 import { ParameterError, WatchApi } from './api.js';
-import { accessToken, RequestGuard } from './request-guard.js';
+import { RequestGuard, readOrCreateToken } from './request-guard.js';
 import { RunFolders } from './run-folders.js';
 
 export interface WatchServerOptions {
-  /** Folders of runs, or folders above them. */
+  /** Folders of runs, or their parent folders. */
   dirs: readonly string[];
-  /** 0: a free port. */
+  /** Port; 0 selects a free port. */
   port: number;
   /** Address to listen on. Default: 127.0.0.1. */
   host?: string;
-  /** Default: the user's token. */
+  /** Access token. Default: the user's token. */
   token?: string;
-  /** Whether each folder must hold a run now. */
+  /** Whether each folder must contain a run at the start. */
   requireRuns?: boolean;
 }
 
-/** Open connections at most. */
+/** Maximum number of open connections. */
 const MAX_CONNECTIONS = 64;
-/** Answers that are computed at once; further requests get 503. */
+/** Maximum number of answers in progress; further requests get 503. */
 const MAX_ANSWERS = 16;
 const HEAD_MS = 5000;
 const REQUEST_MS = 10_000;
 
-/** Serves the page of some runs. Errors of requests end in their answers. */
+/** Serves the page of several runs. An error of a request becomes its answer. */
 export class WatchServer {
   private readonly http: Server;
-  private readonly pages = pageFiles();
+  private readonly pages = readPageFiles();
   private readonly api: WatchApi;
   private readonly guard: RequestGuard;
   private readonly token: string;
-  private answers = 0;
+  private pendingAnswers = 0;
 
   private constructor(private readonly options: WatchServerOptions) {
-    const { dirs, host = '127.0.0.1', token = accessToken(), requireRuns = false } = options;
+    const { dirs, host = '127.0.0.1', token = readOrCreateToken(), requireRuns = false } = options;
     const folders = new RunFolders(dirs);
     if (requireRuns) folders.requireRuns();
     this.token = token;
     this.api = new WatchApi(folders);
     this.guard = new RequestGuard(token, host);
-    // The module loads slowly, and most programs do not serve.
+    // Required here, because the module loads slowly and most programs do not serve.
     const { createServer } = require('node:http') as typeof import('node:http');
     this.http = createServer({
       headersTimeout: HEAD_MS,
@@ -62,7 +62,7 @@ export class WatchServer {
     this.http.on('checkExpectation', (_, response: ServerResponse) => {
       send(response, 417, 'Expect: expected no such header.');
     });
-    // A page that needs upgrades or tunnels is not ours.
+    // The page needs no upgrades or tunnels.
     for (const event of ['upgrade', 'connect'] as const) {
       this.http.on(event, (_, socket) => socket.destroy());
     }
@@ -79,7 +79,7 @@ export class WatchServer {
     return server;
   }
 
-  /** The address with the token, for a browser. Requests do not contain the part after "#". */
+  /** Address with the token, for a browser. Requests do not include the part after "#". */
   get url(): string {
     const { address, port, family } = this.http.address() as AddressInfo;
     const host = family === 'IPv6' ? `[${address}]` : address;
@@ -104,7 +104,7 @@ export class WatchServer {
       };
       this.http.once('error', onError);
       this.http.listen({ host, port }, () => {
-        // Later errors, for example without free file descriptors, cost one connection.
+        // Later errors, for example too few file descriptors, affect one connection only.
         this.http.off('error', onError).on('error', () => {});
         resolve();
       });
@@ -115,7 +115,7 @@ export class WatchServer {
     response.on('error', () => {});
     request.on('error', () => {});
     try {
-      const refusal = this.guard.refuse(request);
+      const refusal = this.guard.findRefusal(request);
       if (refusal) {
         response.setHeader('connection', 'close');
         return send(response, refusal.status, refusal.message);
@@ -128,7 +128,8 @@ export class WatchServer {
       if (!this.guard.hasToken(request)) {
         return send(response, 401, 'Token: expected the link that ds watch printed.');
       }
-      if (this.answers >= MAX_ANSWERS) return send(response, 503, 'Too many requests at once.');
+      if (this.pendingAnswers >= MAX_ANSWERS)
+        return send(response, 503, 'Too many requests at once.');
       await this.compute(response, () => route(new URLSearchParams(query)));
     } catch (error) {
       if (error instanceof ParameterError) send(response, 400, error.message);
@@ -137,11 +138,11 @@ export class WatchServer {
   }
 
   private async compute(response: ServerResponse, body: () => unknown): Promise<void> {
-    this.answers++;
+    this.pendingAnswers++;
     try {
       send(response, 200, JSON.stringify(await body()), 'application/json');
     } finally {
-      this.answers--;
+      this.pendingAnswers--;
     }
   }
 }
@@ -173,10 +174,10 @@ const SCRIPTS = [
 ];
 
 /**
- * Returns the files by their routes. uPlot sets styles through the DOM, which the page's policy
- * allows. Throws as node:fs does if the package is incomplete.
+ * Returns the files by route. uPlot sets styles through the DOM, which the page's policy allows.
+ * Throws as node:fs does if the package is incomplete.
  */
-function pageFiles(): ReadonlyMap<string, PageFile> {
+function readPageFiles(): ReadonlyMap<string, PageFile> {
   const page = pageFolder('watch');
   const plots = dirname(createRequire(__filename).resolve('uplot'));
   return new Map([

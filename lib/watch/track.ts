@@ -1,12 +1,12 @@
-// A track: columns of numbers over steps, in buckets of bounded number.
+// A track: columns of numbers over steps, in a bounded number of buckets.
 import { leading, required } from '../runtime/required.js';
 
-/** Buckets of a track at most; a full track merges pairs. */
+/** Maximum number of buckets; a full track merges pairs. */
 const MAX_BUCKETS = 131_072;
 const FIRST_BUCKETS = 1024;
 const MAX_COLUMNS = 64;
 
-/** Numbers of a column in each bucket; count 0 for a bucket without one. */
+/** Statistics of a column in each bucket; `count` is 0 for an empty bucket. */
 interface Column {
   min: Float64Array;
   max: Float64Array;
@@ -14,25 +14,25 @@ interface Column {
   count: Float64Array;
 }
 
-/** Which axis a range is on: steps, or milliseconds since 1970. */
+/** Axis of a range: steps, or milliseconds since 1970. */
 export type Axis = 'step' | 'time';
 
-/** A range with both ends; undefined: no limit. */
+/** A range that includes both ends; an undefined end is unlimited. */
 export interface Range {
   axis: Axis;
   from?: number;
   to?: number;
 }
 
-/** Values of a column at the points; null for a point without one. */
+/** Values of a column at the points; null for a point without values. */
 export interface Points {
   mean: (number | null)[];
-  /** Only if a point covers several rows. */
+  /** Present only if a point covers several rows. */
   min?: (number | null)[];
   max?: (number | null)[];
 }
 
-/** Points of a range. */
+/** Points of a range, for all columns. */
 export interface DecimatedPoints {
   step: number[];
   time: number[];
@@ -42,33 +42,34 @@ export interface DecimatedPoints {
 }
 
 /**
- * Rows are ordered by step. A row before the last step replaces the rows from that step on: a
- * resumed run repeats the steps after its checkpoint. A row of the last step adds to its values.
+ * A track of rows in order of step. A row before the last step replaces the rows from that step on,
+ * because a resumed run repeats the steps after its checkpoint. A row of the last step adds to its
+ * values.
  *
- * Memory: at most 40 bytes a bucket, plus 32 for each column.
+ * Memory: at most 40 bytes per bucket, plus 32 for each column.
  */
 export class Track {
-  /** Rows of a whole bucket. */
+  /** Number of rows in a full bucket. */
   rowsPerBucket = 1;
   private size = 0;
-  private filled = 0;
+  private rowsInLast = 0;
   private step = new Float64Array(FIRST_BUCKETS);
   private time = new Float64Array(FIRST_BUCKETS);
-  /** Offset of the bucket's first row in the file. */
+  /** File offset of the first row of each bucket. */
   private offset = new Float64Array(FIRST_BUCKETS);
   private readonly columns = new Map<string, Column>();
   private lastStep = -1;
   private lastTime = 0;
 
-  /** `maxBuckets`: a power of 2. */
+  /** `maxBuckets` must be a power of 2. */
   constructor(private readonly maxBuckets = MAX_BUCKETS) {}
 
-  /** The last step; -1 without rows. */
-  get last(): number {
+  /** Step of the last row; -1 without rows. */
+  get lastRowStep(): number {
     return this.lastStep;
   }
 
-  get buckets(): number {
+  get bucketCount(): number {
     return this.size;
   }
 
@@ -76,15 +77,16 @@ export class Track {
     const isSame = step === this.lastStep;
     if (step < this.lastStep) this.truncate(step);
     if (!isSame) {
-      if (this.size === 0 || this.filled === this.rowsPerBucket) this.open(step, time, offset);
-      this.filled++;
+      if (this.size === 0 || this.rowsInLast === this.rowsPerBucket)
+        this.openBucket(step, time, offset);
+      this.rowsInLast++;
     }
     this.lastStep = step;
     this.lastTime = Math.max(this.lastTime, time);
     const at = this.size - 1;
     for (const name of Object.keys(values)) {
       const value = required(values[name]);
-      const column = this.column(name);
+      const column = this.findOrAddColumn(name);
       if (!column || !Number.isFinite(value)) continue;
       if (isSame && this.rowsPerBucket === 1) {
         [column.min[at], column.max[at]] = [Infinity, -Infinity];
@@ -97,21 +99,21 @@ export class Track {
     }
   }
 
-  /** Drops the rows from `step` on. A bucket that begins before it stays whole. */
+  /** Drops the rows from `step` on. Keeps a bucket that begins before it. */
   truncate(step: number): void {
     while (this.size > 0 && required(this.step[this.size - 1]) >= step) this.size--;
-    this.filled = this.rowsPerBucket;
+    this.rowsInLast = this.rowsPerBucket;
     this.lastStep = Math.min(this.lastStep, step - 1);
     if (this.size === 0) this.lastStep = -1;
     this.lastTime = this.size > 0 ? required(this.time[this.size - 1]) : 0;
   }
 
-  /** Returns at most about `width` points of the range, and one more on each side. */
-  decimated(range: Range, width: number): DecimatedPoints {
-    const [begin, end] = this.bucketsOf(range);
+  /** Returns about `width` points of the range at most, and one more on each side. */
+  decimate(range: Range, width: number): DecimatedPoints {
+    const [begin, end] = this.findBuckets(range);
     let stride = 1;
     while ((end - begin) / stride > width) stride *= 2;
-    // Groups begin at multiples of the stride, so that they stay when rows are added.
+    // Groups begin at multiples of the stride, so they stay the same when rows are added.
     const first = Math.floor(begin / stride) * stride;
     const result: DecimatedPoints = {
       step: [],
@@ -126,15 +128,15 @@ export class Track {
     const isExact = result.rows === 1;
     const groups = { first, end: Math.min(this.size, end), stride };
     for (const [name, column] of this.columns) {
-      const points = pointsOf(column, groups, isExact);
+      const points = computePoints(column, groups, isExact);
       if (points) result.columns[name] = points;
     }
     return result;
   }
 
-  /** Bytes of the file with the rows of the range; null without rows. */
-  bytesOf(range: Range, fileEnd: number): { begin: number; end: number } | null {
-    const [begin, end] = this.bucketsOf(range);
+  /** Returns the bytes of the file with the rows of the range; null without rows. */
+  findBytes(range: Range, fileEnd: number): { begin: number; end: number } | null {
+    const [begin, end] = this.findBuckets(range);
     if (begin >= end) return null;
     return {
       begin: required(this.offset[begin]),
@@ -142,31 +144,31 @@ export class Track {
     };
   }
 
-  /** The last value of each column. */
-  latest(): Record<string, number> {
-    const found: Record<string, number> = {};
+  /** Returns the last value of each column. */
+  latestValues(): Record<string, number> {
+    const values: Record<string, number> = {};
     for (const [name, { sum, count }] of this.columns) {
       for (let at = this.size - 1; at >= 0 && at > this.size - 64; at--) {
         if (count[at] === 0) continue;
-        found[name] = required(sum[at]) / required(count[at]);
+        values[name] = required(sum[at]) / required(count[at]);
         break;
       }
     }
-    return found;
+    return values;
   }
 
-  /** Indices [begin, end) of the buckets of a range, with one neighbor on each side. */
-  private bucketsOf({ axis, from = -Infinity, to = Infinity }: Range): [number, number] {
-    const places = axis === 'step' ? this.step : this.time;
-    const begin = lowerBound(places, this.size, from);
-    const end = lowerBound(places, this.size, nextAfter(to));
+  /** Returns the indices [begin, end) of the buckets of a range, with one neighbor on each side. */
+  private findBuckets({ axis, from = -Infinity, to = Infinity }: Range): [number, number] {
+    const positions = axis === 'step' ? this.step : this.time;
+    const begin = lowerBound(positions, this.size, from);
+    const end = lowerBound(positions, this.size, nextAfter(to));
     return [Math.max(0, begin - 1), Math.min(this.size, end + 1)];
   }
 
-  private open(step: number, time: number, offset: number): void {
-    if (this.size === this.maxBuckets) this.merge();
+  private openBucket(step: number, time: number, offset: number): void {
+    if (this.size === this.maxBuckets) this.mergePairs();
     if (this.size === this.step.length) this.grow();
-    if (this.filled === this.rowsPerBucket || this.size === 0) {
+    if (this.rowsInLast === this.rowsPerBucket || this.size === 0) {
       const at = this.size++;
       this.step[at] = step;
       this.time[at] = Math.max(time, this.lastTime);
@@ -177,12 +179,12 @@ export class Track {
         sum[at] = 0;
         count[at] = 0;
       }
-      this.filled = 0;
+      this.rowsInLast = 0;
     }
   }
 
   /** Halves the number of buckets. */
-  private merge(): void {
+  private mergePairs(): void {
     const half = this.size / 2;
     for (let i = 0; i < half; i++) {
       for (const places of [this.step, this.time, this.offset]) {
@@ -197,31 +199,31 @@ export class Track {
     }
     this.size = half;
     this.rowsPerBucket *= 2;
-    this.filled = this.rowsPerBucket;
+    this.rowsInLast = this.rowsPerBucket;
   }
 
   private grow(): void {
     const length = Math.min(this.maxBuckets, this.step.length * 2);
-    const grow = (from: Float64Array, fill = 0): Float64Array<ArrayBuffer> => {
+    const extend = (from: Float64Array, fill = 0): Float64Array<ArrayBuffer> => {
       const to = new Float64Array(length).fill(fill, from.length);
       to.set(from);
       return to;
     };
     [this.step, this.time, this.offset] = leading(
-      [this.step, this.time, this.offset].map((item) => grow(item)),
+      [this.step, this.time, this.offset].map((item) => extend(item)),
       3,
     );
     for (const column of this.columns.values()) {
-      column.min = grow(column.min, Infinity);
-      column.max = grow(column.max, -Infinity);
-      column.sum = grow(column.sum);
-      column.count = grow(column.count);
+      column.min = extend(column.min, Infinity);
+      column.max = extend(column.max, -Infinity);
+      column.sum = extend(column.sum);
+      column.count = extend(column.count);
     }
   }
 
-  private column(name: string): Column | null {
-    const known = this.columns.get(name);
-    if (known) return known;
+  private findOrAddColumn(name: string): Column | null {
+    const existing = this.columns.get(name);
+    if (existing) return existing;
     if (this.columns.size === MAX_COLUMNS) return null;
     const { length } = this.step;
     const column = {
@@ -235,8 +237,8 @@ export class Track {
   }
 }
 
-/** Points of groups of `stride` buckets; null for a column without a value there. */
-function pointsOf(
+/** Returns the points of groups of `stride` buckets; null for a column without values there. */
+function computePoints(
   { min, max, sum, count }: Column,
   { first, end, stride }: { first: number; end: number; stride: number },
   isExact: boolean,
@@ -263,7 +265,7 @@ function pointsOf(
 
 const roundValue = (value: number): number => Number(value.toPrecision(7));
 
-/** The first index of `places` with a value of at least `min`. */
+/** Returns the first index of `places` with a value of at least `min`. */
 function lowerBound(places: Float64Array, size: number, min: number): number {
   let [low, high] = [0, size];
   while (low < high) {
@@ -274,6 +276,6 @@ function lowerBound(places: Float64Array, size: number, min: number): number {
   return low;
 }
 
-/** A number above `value` that no step or time lies between. */
+/** Returns a number above `value` with no step or time in between. */
 const nextAfter = (value: number): number =>
   Number.isFinite(value) ? value + Math.max(1e-9, Math.abs(value) * 2 ** -52) : value;

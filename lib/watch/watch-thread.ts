@@ -1,4 +1,5 @@
-// The thread of the watch page: training blocks the event loop of its own thread.
+// Entry of the thread that serves the watch page, because training blocks the event loop of its own
+// thread.
 import { parentPort, workerData } from 'node:worker_threads';
 
 import { DsError, type DsErrorFields } from '../errors.js';

@@ -3,14 +3,14 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { homedir, tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-import { DownloadProgress, decimalBytes } from '../../lib/hub/download-progress.js';
-import { hubSettings } from '../../lib/hub/environment.js';
+import { DownloadProgress, formatDecimalBytes } from '../../lib/hub/download-progress.js';
+import { readHubSettings } from '../../lib/hub/environment.js';
 import { isModelName } from '../../lib/hub/names.js';
-import { retryAfterMs } from '../../lib/hub/retries.js';
+import { parseRetryAfter } from '../../lib/hub/retries.js';
 import { thrownBy } from '../support/refusal.js';
 
 test('uses the cache folder of Python', () => {
-  const cache = (env: Record<string, string>) => hubSettings(env).cache;
+  const cache = (env: Record<string, string>) => readHubSettings(env).cache;
   expect(cache({})).toBe(join(homedir(), '.cache', 'huggingface', 'hub'));
   expect(cache({ XDG_CACHE_HOME: '/x' })).toBe('/x/huggingface/hub');
   expect(cache({ XDG_CACHE_HOME: '/x', HF_HOME: '/h' })).toBe('/h/hub');
@@ -22,19 +22,19 @@ test('uses the cache folder of Python', () => {
 test('reads the token from HF_TOKEN, or from its file', () => {
   const home = mkdtempSync(join(tmpdir(), 'hub-home-'));
   try {
-    expect(hubSettings({ HF_HOME: home }).token).toBeNull();
+    expect(readHubSettings({ HF_HOME: home }).token).toBeNull();
     writeFileSync(join(home, 'token'), 'hf_file\n');
-    expect(hubSettings({ HF_HOME: home })).toMatchObject({
+    expect(readHubSettings({ HF_HOME: home })).toMatchObject({
       token: 'hf_file',
       tokenSource: join(home, 'token'),
     });
-    expect(hubSettings({ HF_HOME: home, HF_TOKEN: ' hf_own ' })).toMatchObject({
+    expect(readHubSettings({ HF_HOME: home, HF_TOKEN: ' hf_own ' })).toMatchObject({
       token: 'hf_own',
       tokenSource: 'HF_TOKEN',
     });
     const implicit = { HF_HOME: home, HF_HUB_DISABLE_IMPLICIT_TOKEN: '1' };
-    expect(hubSettings(implicit).token).toBeNull();
-    const error = thrownBy(() => hubSettings({ HF_HOME: home, HF_TOKEN: 'secret\r\nX: y' }));
+    expect(readHubSettings(implicit).token).toBeNull();
+    const error = thrownBy(() => readHubSettings({ HF_HOME: home, HF_TOKEN: 'secret\r\nX: y' }));
     expect(error.op).toBe('HF_TOKEN');
     expect(error.message).not.toContain('secret');
   } finally {
@@ -43,18 +43,18 @@ test('reads the token from HF_TOKEN, or from its file', () => {
 });
 
 test('the endpoint, switches and timeouts of the environment are read', () => {
-  expect(hubSettings({ HF_ENDPOINT: 'https://mirror/hf/' }).endpoint).toBe('https://mirror/hf');
-  const secret = thrownBy(() => hubSettings({ HF_ENDPOINT: 'https://me:pass@mirror' }));
+  expect(readHubSettings({ HF_ENDPOINT: 'https://mirror/hf/' }).endpoint).toBe('https://mirror/hf');
+  const secret = thrownBy(() => readHubSettings({ HF_ENDPOINT: 'https://me:pass@mirror' }));
   expect(secret.message).not.toContain('pass@');
   for (const endpoint of ['mirror', 'file:///x', 'https://x/?a']) {
-    expect(thrownBy(() => hubSettings({ HF_ENDPOINT: endpoint })).op).toBe('HF_ENDPOINT');
+    expect(thrownBy(() => readHubSettings({ HF_ENDPOINT: endpoint })).op).toBe('HF_ENDPOINT');
   }
   for (const value of ['1', 'on', 'YES', 'true']) {
-    expect(hubSettings({ HF_HUB_OFFLINE: value }).offline).toBe(true);
+    expect(readHubSettings({ HF_HUB_OFFLINE: value }).offline).toBe(true);
   }
-  expect(hubSettings({ HF_HUB_OFFLINE: '0' }).offline).toBe(false);
-  expect(hubSettings({ HF_HUB_DOWNLOAD_TIMEOUT: '5' }).stallMs).toBe(5000);
-  const seconds = thrownBy(() => hubSettings({ HF_HUB_DOWNLOAD_TIMEOUT: 'x' }));
+  expect(readHubSettings({ HF_HUB_OFFLINE: '0' }).offline).toBe(false);
+  expect(readHubSettings({ HF_HUB_DOWNLOAD_TIMEOUT: '5' }).stallMs).toBe(5000);
+  const seconds = thrownBy(() => readHubSettings({ HF_HUB_DOWNLOAD_TIMEOUT: 'x' }));
   expect(seconds.op).toBe('HF_HUB_DOWNLOAD_TIMEOUT');
 });
 
@@ -69,10 +69,12 @@ test('valid names of the hub are accepted, others refused', () => {
 });
 
 test('Retry-After is read in seconds and as a date', () => {
-  expect(retryAfterMs('2')).toBe(2000);
-  expect(retryAfterMs('Wed, 21 Oct 2026 07:28:00 GMT', Date.UTC(2026, 9, 21, 7, 27))).toBe(60_000);
-  expect(retryAfterMs('Wed, 21 Oct 2020 07:28:00 GMT')).toBe(0);
-  for (const header of [null, 'soon', '-1x', '']) expect(retryAfterMs(header)).toBeNull();
+  expect(parseRetryAfter('2')).toBe(2000);
+  expect(parseRetryAfter('Wed, 21 Oct 2026 07:28:00 GMT', Date.UTC(2026, 9, 21, 7, 27))).toBe(
+    60_000,
+  );
+  expect(parseRetryAfter('Wed, 21 Oct 2020 07:28:00 GMT')).toBe(0);
+  for (const header of [null, 'soon', '-1x', '']) expect(parseRetryAfter(header)).toBeNull();
 });
 
 test('progress is a bar on a terminal, lines elsewhere, and absent without a download', () => {
@@ -85,16 +87,16 @@ test('progress is a bar on a terminal, lines elsewhere, and absent without a dow
       () => now,
     );
   const cached = bar(true);
-  cached.expect(10);
-  cached.found(10);
+  cached.addTotal(10);
+  cached.addCached(10);
   cached.finish(true);
   expect(written).toEqual([]);
   for (const isTTY of [true, false]) {
     written.length = 0;
     const downloadProgress = bar(isTTY);
-    downloadProgress.expect(2_000_000_000);
+    downloadProgress.addTotal(2_000_000_000);
     for (let i = 0; i < 41; ++i) {
-      downloadProgress.arrived(25_000_000);
+      downloadProgress.addDownloaded(25_000_000);
       now += 500;
     }
     downloadProgress.finish(true);
@@ -105,7 +107,7 @@ test('progress is a bar on a terminal, lines elsewhere, and absent without a dow
     expect(drawn.every((text) => text.length <= 70 + '\r\x1b[2K'.length)).toBe(true);
     expect(written.at(-1)).toMatch(/downloaded 1\.0\d GB in 0:2\d \(50\.0 MB\/s\)\n$/);
   }
-  expect([0, 999, 1000, 1_234_567].map(decimalBytes)).toEqual([
+  expect([0, 999, 1000, 1_234_567].map(formatDecimalBytes)).toEqual([
     '0 B',
     '999 B',
     '1.00 kB',

@@ -3,7 +3,7 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-import { type HubSettings, hubSettings } from '../../lib/hub/environment.js';
+import { type HubSettings, readHubSettings } from '../../lib/hub/environment.js';
 import { HubServer } from '../support/hub-server.js';
 
 export const NAME = 'org/tiny';
@@ -67,7 +67,7 @@ export function hubTest(): HubTest {
       return cache;
     },
     settings: (change = {}) => ({
-      ...hubSettings({ HF_HUB_CACHE: cache, HF_ENDPOINT: server?.url, HF_HOME: cache }),
+      ...readHubSettings({ HF_HUB_CACHE: cache, HF_ENDPOINT: server?.url, HF_HOME: cache }),
       progress: false,
       backoffMs: 1,
       segmentBytes: 30_000,

@@ -64,7 +64,7 @@ test('a model under download is not removed', async () => {
   await pullWith(localHubTest.settings(), NAME, {});
   const path = join(localHubTest.cache, '.locks', 'models--org--tiny', `${sha256(WEIGHTS)}.lock`);
   const { signal } = new AbortController();
-  const release = await takeLock(path, { signal, progress: async () => 0, begun: () => {} });
+  const release = await takeLock(path, { signal, progress: async () => 0, onWait: () => {} });
   expect((await refusal(() => hub.remove(NAME))).message).toMatch(/that no process downloads/);
   await release?.();
   expect(await hub.remove(NAME)).toBeGreaterThan(50_000);

@@ -7,8 +7,8 @@ import { join } from 'node:path';
 
 import { nn, seed } from '../../lib/index.js';
 import { packageRoot } from '../../lib/runtime/package-root.js';
-import { decode, eventsFile, type RunEvent } from '../../lib/watch/events.js';
-import { accessToken } from '../../lib/watch/request-guard.js';
+import { decodeEvent, eventsPath, type RunEvent } from '../../lib/watch/events.js';
+import { readOrCreateToken } from '../../lib/watch/request-guard.js';
 import { DS, Run } from '../launch/jobs.js';
 
 let dir: string;
@@ -31,8 +31,8 @@ const TRAIN =
   'train --model model --data rows.jsonl --eval_data rows.jsonl --dataset_num_proc 0 --max_length 64 --per_device_train_batch_size 2 --num_train_epochs 1 --save_strategy no';
 
 function eventsOf(folder: string): RunEvent[] {
-  const lines = readFileSync(eventsFile(join(dir, folder)), 'utf8').split('\n');
-  return lines.map(decode).filter((event) => event !== null);
+  const lines = readFileSync(eventsPath(join(dir, folder)), 'utf8').split('\n');
+  return lines.map(decodeEvent).filter((event) => event !== null);
 }
 
 test('ds train --watch on two ranks: the address, samples, rank times and an end', async () => {
@@ -45,7 +45,7 @@ test('ds train --watch on two ranks: the address, samples, rank times and an end
   expect([...kinds].sort()).toEqual(['end', 'length', 'log', 'ranks', 'row', 'start', 'text']);
   const busy = [expect.any(Number), expect.any(Number)];
   expect(events.find(({ e }) => e === 'ranks')).toMatchObject({ busy });
-  const text = readFileSync(eventsFile(join(dir, 'both')), 'utf8');
+  const text = readFileSync(eventsPath(join(dir, 'both')), 'utf8');
   expect(text).not.toContain(token);
   expect(text).toContain('"reason":"done"');
 });
@@ -80,12 +80,12 @@ test('--no_watch records nothing', async () => {
 
 test('the file of the token is readable only by the user', () => {
   const file = join(dir, 'kept', 'watch-token');
-  const token = accessToken(file);
+  const token = readOrCreateToken(file);
   expect(token).toMatch(/^[\w-]{43}$/);
   expect(statSync(file).mode & 0o777).toBe(0o600);
-  expect(accessToken(file)).toBe(token);
+  expect(readOrCreateToken(file)).toBe(token);
   writeFileSync(join(dir, 'open'), `${token}\n`, { mode: 0o644 });
-  expect(accessToken(join(dir, 'open'))).not.toBe(token);
+  expect(readOrCreateToken(join(dir, 'open'))).not.toBe(token);
   writeFileSync(join(dir, 'odd'), 'short\n', { mode: 0o600 });
-  expect(accessToken(join(dir, 'odd'))).toMatch(/^[\w-]{43}$/);
+  expect(readOrCreateToken(join(dir, 'odd'))).toMatch(/^[\w-]{43}$/);
 });

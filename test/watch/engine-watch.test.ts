@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
 import { initialize, nn, Tensor } from '../../lib/index.js';
-import { decode, eventsFile, type RunEvent } from '../../lib/watch/events.js';
+import { decodeEvent, eventsPath, type RunEvent } from '../../lib/watch/events.js';
 import { readPage, snippetsOf } from '../docs/snippets.js';
 
 let dir: string;
@@ -19,9 +19,9 @@ const adamW = { optimizer: { type: 'AdamW', params: { lr: 1e-3 } } } as const;
 const config = { train_micro_batch_size_per_gpu: 4, ...adamW, gradient_clipping: 1 } as const;
 
 const events = (): RunEvent[] =>
-  readFileSync(eventsFile(dir), 'utf8')
+  readFileSync(eventsPath(dir), 'utf8')
     .split('\n')
-    .map(decode)
+    .map(decodeEvent)
     .filter((event) => event !== null);
 
 const rows = (track: string) =>

@@ -12,7 +12,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { threadOptions } from '../../lib/runtime/thread.js';
 import { EventLog } from '../../lib/watch/event-log.js';
-import { decode, encode, eventsFile } from '../../lib/watch/events.js';
+import { decodeEvent, encodeEvent, eventsPath } from '../../lib/watch/events.js';
 import { RunIndex } from '../../lib/watch/run-index.js';
 
 let dir: string;
@@ -23,7 +23,7 @@ afterEach(() => rmSync(dir, { recursive: true }));
 
 const row = (step: number, loss: number) =>
   ({ e: 'row', track: 'train', step, values: { loss } }) as const;
-const lines = () => readFileSync(eventsFile(dir), 'utf8').split('\n');
+const lines = () => readFileSync(eventsPath(dir), 'utf8').split('\n');
 
 async function index(): Promise<RunIndex> {
   const run = new RunIndex(dir, 'run');
@@ -33,7 +33,7 @@ async function index(): Promise<RunIndex> {
 }
 
 const losses = async (run: RunIndex) => {
-  const { train } = await run.series({ axis: 'step' }, 4000);
+  const { train } = await run.readSeries({ axis: 'step' }, 4000);
   return [train.step, train.columns.loss?.mean ?? []];
 };
 
@@ -44,8 +44,8 @@ test('rows are read back, non-finite numbers as gaps', async () => {
   }
   log.close();
   expect(lines()[1]).toContain('"loss":"NaN"');
-  expect(decode(lines()[2] as string)).toMatchObject({ values: { loss: Infinity } });
-  expect(decode(lines()[3] as string)).toMatchObject({ values: { loss: 0.3 } });
+  expect(decodeEvent(lines()[2] as string)).toMatchObject({ values: { loss: Infinity } });
+  expect(decodeEvent(lines()[3] as string)).toMatchObject({ values: { loss: 0.3 } });
 });
 
 test('a partial last line is skipped, and a later process starts a new line', async () => {
@@ -53,7 +53,7 @@ test('a partial last line is skipped, and a later process starts a new line', as
   first.write(row(1, 4));
   first.write(row(2, 3));
   first.close();
-  appendFileSync(eventsFile(dir), '{"e":"row","track":"train","st');
+  appendFileSync(eventsPath(dir), '{"e":"row","track":"train","st');
   const run = await index();
   expect(await losses(run)).toEqual([
     [1, 2],
@@ -131,19 +131,19 @@ test('hostile lines are ignored, and the others are read', async () => {
     '\u0000\ufffd{"e":"log"}',
   ];
   mkdirSync(join(dir, 'watch'));
-  writeFileSync(eventsFile(dir), `${odd.join('\n')}\n`);
+  writeFileSync(eventsPath(dir), `${odd.join('\n')}\n`);
   const wide = Object.fromEntries(Array.from({ length: 500 }, (_, i) => [`c${i}`, i]));
   const deep = `{"e":"row","time":5,"track":"train","step":7,"values":{"__proto__":1,"loss":1}}\n`;
-  appendFileSync(eventsFile(dir), deep);
+  appendFileSync(eventsPath(dir), deep);
   appendFileSync(
-    eventsFile(dir),
-    encode({ e: 'row', time: 6, track: 'eval', step: 7, values: wide }),
+    eventsPath(dir),
+    encodeEvent({ e: 'row', time: 6, track: 'eval', step: 7, values: wide }),
   );
   const run = await index();
-  const series = await run.series({ axis: 'step' }, 10);
+  const series = await run.readSeries({ axis: 'step' }, 10);
   expect(series.train.step).toEqual([7]);
   expect(Object.keys(series.eval.columns)).toHaveLength(64);
-  expect(run.summary()).toMatchObject({ lines: 0, starts: 1, step: 7 });
+  expect(run.summarize()).toMatchObject({ lines: 0, starts: 1, step: 7 });
   expect(({} as Record<string, unknown>).loss).toBeUndefined();
 });
 
@@ -152,7 +152,7 @@ test('a file that shrinks or is replaced is read again', async () => {
   for (const step of [1, 2, 3]) log.write(row(step, step));
   log.close();
   const run = await index();
-  writeFileSync(eventsFile(dir), encode({ ...row(1, 9), time: 1 }));
+  writeFileSync(eventsPath(dir), encodeEvent({ ...row(1, 9), time: 1 }));
   await run.update();
   expect(await losses(run)).toEqual([[1], [9]]);
 });

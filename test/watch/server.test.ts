@@ -4,12 +4,12 @@ import { connect } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { EventLog } from '../../lib/watch/event-log.js';
-import { newToken } from '../../lib/watch/request-guard.js';
+import { createToken } from '../../lib/watch/request-guard.js';
 import { WatchServer } from '../../lib/watch/server.js';
 
 const SECRET = 'the-secret-of-this-machine';
 const CONFIG = 'only-for-the-owner';
-const token = newToken();
+const token = createToken();
 let dir: string;
 let server: WatchServer;
 let port: number;
@@ -81,7 +81,16 @@ const PATHS = [
 ].map((path) => (path.startsWith('/') ? path : `/${path}`));
 
 const TOKENS = [
-  ...['', 'x', token.slice(1), `${token}x`, token.toUpperCase(), newToken(), 'null', 'undefined'],
+  ...[
+    '',
+    'x',
+    token.slice(1),
+    `${token}x`,
+    token.toUpperCase(),
+    createToken(),
+    'null',
+    'undefined',
+  ],
   ...['%00', '*', "' or 1=1", '../', 'a'.repeat(128), 'a'.repeat(4000), `${token} `.repeat(2)],
 ];
 

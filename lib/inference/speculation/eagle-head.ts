@@ -2,7 +2,7 @@
 import type { JsonObject } from '../../../types/json.js';
 import { WeightFiles } from '../../checkpoint/index.js';
 import { DsError } from '../../errors.js';
-import { localFolder } from '../../hub/local-folder.js';
+import { findOrPullFolder } from '../../hub/local-folder.js';
 import type { CacheShape } from '../../models/caches.js';
 import type { CausalLM, Places } from '../../models/index.js';
 import { startFromFiles } from '../../models/load-weights.js';
@@ -276,7 +276,7 @@ export async function openEagle(place: string, model: CausalLM): Promise<EagleHe
     const expected = 'null for the method "eagle3": the model has no rotary positions';
     throw new DsError({ code: 'DS_CONFIG', op: OP, expected, got: model.constructor.name });
   }
-  const dir = await localFolder('initInference', place, { need: 'model' });
+  const dir = await findOrPullFolder('initInference', place, { need: 'model' });
   const files = await WeightFiles.open(dir);
   let head: EagleHead | null = null;
   try {

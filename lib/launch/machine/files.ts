@@ -2,7 +2,7 @@
 import { readFileSync, realpathSync, statSync } from 'node:fs';
 import { homedir } from 'node:os';
 import { dirname, join } from 'node:path';
-import { hubCache } from '../../hub/environment.js';
+import { findHubCache } from '../../hub/environment.js';
 import { kernelCache } from '../../runtime/gpu-code.js';
 
 /** Returns "name version" of the package that contains a file; null if no package does. */
@@ -58,7 +58,7 @@ export function listCacheFolders(env: NodeJS.ProcessEnv = process.env): CacheFol
   const folders = [
     ['kernels that the driver compiled', kernelCache(env)],
     ['measured rates', join(homedir(), '.cache', 'ds-native')],
-    ['models of the hub', hubCache(env)],
+    ['models of the hub', findHubCache(env)],
   ] as const;
   return folders.map(([holds, path]) => ({ holds, path, exists: isFolder(path) }));
 }

@@ -1,7 +1,7 @@
 // Models, tokenizers and configurations of `ds train` that are names on the hub.
 
 import { basename } from 'node:path';
-import { localFolder } from '../../hub/local-folder.js';
+import { findOrPullFolder } from '../../hub/local-folder.js';
 import { isRemote } from '../../hub/names.js';
 import { required } from '../../runtime/required.js';
 import type { TrainArguments } from './arguments.js';
@@ -18,20 +18,20 @@ export async function tokenizerFolder(args: TrainArguments): Promise<string> {
   const { tokenizer_name: tokenizerName, model_name_or_path: dir, config_name: config } = args;
   const place = tokenizerName ?? dir ?? required(config);
   const revision = tokenizerName === undefined ? revisionOf(place, args) : undefined;
-  return localFolder('ds train', place, { need: 'tokenizer', revision });
+  return findOrPullFolder('ds train', place, { need: 'tokenizer', revision });
 }
 
 /** Resolves with the folder or file of the configuration of a new model. Rejects with DS_HUB. */
 export async function configPlace(args: TrainArguments): Promise<string> {
   const place = required(args.config_name);
-  return localFolder('ds train', place, { need: 'config', revision: revisionOf(place, args) });
+  return findOrPullFolder('ds train', place, { need: 'config', revision: revisionOf(place, args) });
 }
 
 /** Resolves with the folder of the model, or of the configuration of a new one. */
 export async function modelPlace(args: TrainArguments): Promise<string> {
   const { model_name_or_path: dir } = args;
   if (dir === undefined) return configPlace(args);
-  return localFolder('ds train', dir, { need: 'model', revision: revisionOf(dir, args) });
+  return findOrPullFolder('ds train', dir, { need: 'model', revision: revisionOf(dir, args) });
 }
 
 /**
@@ -43,7 +43,7 @@ export async function pullModel(args: TrainArguments): Promise<string[]> {
   const { model_name_or_path: name } = args;
   if (name === undefined || !isRemote(name)) return [];
   const revision = revisionOf(name, args);
-  const folder = await localFolder('ds train', name, { need: 'model', revision });
+  const folder = await findOrPullFolder('ds train', name, { need: 'model', revision });
   requireModel(folder);
   return ['--model_revision', basename(folder)];
 }
