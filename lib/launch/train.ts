@@ -2,7 +2,7 @@
 // transformers.
 import type { TrainArguments } from '../trainer/command/arguments.js';
 import { checkArguments } from '../trainer/command/check-arguments.js';
-import { helpText } from '../trainer/command/help.js';
+import { formatHelp } from '../trainer/command/help.js';
 import { pullModel } from '../trainer/command/hub-model.js';
 import { readArguments } from '../trainer/command/read-arguments.js';
 import { refuse } from './argument-error.js';
@@ -27,7 +27,7 @@ export async function trainCommand(
   before: LaunchOptions | null = null,
 ): Promise<number> {
   if (words.includes('--help') || words.includes('-h')) {
-    console.log(helpText());
+    console.log(formatHelp());
     return 0;
   }
   const { options, rest: trainWords } = takeLaunchOptions(words, before);

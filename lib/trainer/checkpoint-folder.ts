@@ -1,4 +1,4 @@
-// The checkpoint-<step> folders of a run: written, kept, found again and resumed from.
+// Writes, keeps and finds the checkpoint-<step> folders of a run.
 import { lstat, readdir, readFile, stat, unlink } from 'node:fs/promises';
 import { basename, dirname, join, resolve } from 'node:path';
 import type { JsonObject } from '../../types/json.js';
@@ -17,16 +17,18 @@ import type { SaveSettings } from './report-options.js';
 import { isMadeByTrainer } from './trainer-state.js';
 import { isSavedFile, writeJson, writeWeightFolder } from './weight-folder.js';
 
-/** Written last: its presence means that the checkpoint is complete. */
+/** Name of the file that is written last: its presence means that the checkpoint is complete. */
 const STATE = 'trainer_state.json';
 const NAME = /^checkpoint-(\d+)$/;
 const LATEST = 'latest';
-const WEIGHTS_ALONE =
+const WEIGHTS_ONLY_HINT =
   'Checkpoints of save.weightsOnly (--save_only_model) hold no optimizer: start from their weights instead.';
-/** Lies in a folder of ours while it is being written, or was when the process ended. */
+/** Name of a file that marks an incomplete folder of a Trainer. */
 const UNFINISHED = '.unfinished';
 
-/** Sources of a checkpoint. Functions with this argument are collective: every rank calls them. */
+/**
+ * Sources of a checkpoint. Functions with this argument are collective: all ranks must call them.
+ */
 interface CheckpointSource {
   engine: Engine;
   tokenizer: Tokenizer | null;
@@ -34,7 +36,7 @@ interface CheckpointSource {
   save: SaveSettings;
 }
 
-/** The folder of a step. */
+/** Returns the path of the folder of a step. */
 export function checkpointPath(save: SaveSettings, step: number): string {
   return join(save.dir, `checkpoint-${step}`);
 }
@@ -42,7 +44,7 @@ export function checkpointPath(save: SaveSettings, step: number): string {
 /**
  * Writes the folder of `step`: the engine's checkpoint, whole weights, the tokenizer, and last
  * trainer_state.json with `state`. Returns its path. Rejects on all ranks with DS_IO, and with
- * DS_CHECKPOINT where something lies there that no Trainer has made: nothing of it is touched.
+ * DS_CHECKPOINT if the path has other contents, which stay unchanged.
  */
 export async function writeCheckpoint(
   source: CheckpointSource,
@@ -52,7 +54,7 @@ export async function writeCheckpoint(
   const { engine, world, save } = source;
   const dir = checkpointPath(save, step);
   await onAllRanks(world, 'beginning a checkpoint', async () => {
-    if (world.rank === 0) await orDsError(dir, () => open(dir));
+    if (world.rank === 0) await orDsError(dir, () => beginFolder(dir));
     return null;
   });
   if (!save.weightsOnly) await engine.saveCheckpoint(dir, { clientState: { trainer: state } });
@@ -78,33 +80,39 @@ export async function requireDisk({ engine, world, save }: CheckpointSource): Pr
 }
 
 /** Creates the folder and invalidates an older Trainer checkpoint in it. */
-async function open(dir: string): Promise<void> {
-  await requireOurs(dir);
+async function beginFolder(dir: string): Promise<void> {
+  await requireReplaceableFolder(dir);
   await makeFolder(dir);
   await replaceFile(join(dir, UNFINISHED), '');
-  if (await readState(dir)) await unlink(join(dir, STATE));
+  if (await hasTrainerState(dir)) await unlink(join(dir, STATE));
 }
 
 /**
- * Throws DS_CHECKPOINT unless `dir` is free or holds a checkpoint of a Trainer, complete or not.
+ * Throws DS_CHECKPOINT unless `dir` does not exist, is empty, or has a checkpoint of a Trainer,
+ * complete or not.
  */
-async function requireOurs(dir: string): Promise<void> {
+async function requireReplaceableFolder(dir: string): Promise<void> {
   const status = await ifThere(dir, () => lstat(dir));
   if (!status) return;
-  const found = status.isDirectory() ? await readdir(dir) : null;
-  if (found && (found.length === 0 || found.includes(UNFINISHED) || (await readState(dir)))) return;
+  const entries = status.isDirectory() ? await readdir(dir) : null;
+  if (
+    entries &&
+    (entries.length === 0 || entries.includes(UNFINISHED) || (await hasTrainerState(dir)))
+  )
+    return;
   throw new DsError({
     code: 'DS_CHECKPOINT',
     op: dir,
     expected: 'nothing of this name, or a checkpoint of a Trainer to replace',
-    got: found ? `a folder with ${found.slice(0, 3).join(', ')}` : 'a file or an empty folder',
+    got: entries ? `a folder with ${entries.slice(0, 3).join(', ')}` : 'a file or an empty folder',
     hint: 'Nothing was changed: choose another save.dir, or move this folder away.',
   });
 }
 
 /**
- * Deletes all checkpoints except the newest `keep` and `best`; `best` may be among the newest.
- * After a return to an earlier step, checkpoints after `step` belong to another run and stay.
+ * Deletes all checkpoints except `best` and the newest, `keep` in all; `best` may be among the
+ * newest. After a return to an earlier step, checkpoints after `step` belong to another run and
+ * stay.
  */
 export async function retainCheckpoints(
   { world, save }: CheckpointSource,
@@ -115,32 +123,33 @@ export async function retainCheckpoints(
   if (keep === null) return;
   await onAllRanks(world, 'deleting old checkpoints', async () => {
     if (world.rank !== 0) return null;
-    const whole = await wholeCheckpoints(dir);
-    const found = whole.filter((found) => found.step <= step).map(({ path }) => path);
+    const complete = await listCompleteCheckpoints(dir);
+    const ownPaths = complete.filter((found) => found.step <= step).map(({ path }) => path);
     const isBest = (path: string): boolean => best !== null && resolve(path) === resolve(best);
-    const others = found.filter((path) => !isBest(path));
-    const newest = found.at(-1);
+    const others = ownPaths.filter((path) => !isBest(path));
+    const newest = ownPaths.at(-1);
     const min = newest !== undefined && isBest(newest) ? 0 : 1;
-    const room = Math.max(min, keep - (found.length - others.length));
-    for (const path of others.slice(0, Math.max(0, others.length - room))) await removeFolder(path);
+    const room = Math.max(min, keep - (ownPaths.length - others.length));
+    for (const path of others.slice(0, Math.max(0, others.length - room)))
+      await removeCheckpointFolder(path);
     return null;
   });
 }
 
 /**
- * Rejects on all ranks with DS_CHECKPOINT if `dir` has checkpoints after `step`. Otherwise
+ * Rejects on all ranks with DS_CHECKPOINT if `dir` has checkpoints after `step`, because
  * checkpoints of two runs would mix.
  */
-export async function requireNoneBehind(
+export async function requireNoLaterCheckpoints(
   world: CheckpointWorld,
   dir: string,
   step: number,
 ): Promise<void> {
   await onAllRanks(world, 'looking for checkpoints', async () => {
-    const last = world.rank === 0 ? (await wholeCheckpoints(dir)).at(-1) : undefined;
+    const last = world.rank === 0 ? (await listCompleteCheckpoints(dir)).at(-1) : undefined;
     if (!last || last.step <= step) return null;
     const resumeHint = 'train({ resume: true }) (--resume_from_checkpoint) continues from it.';
-    const alternative = (await isResumable(last.path)) ? resumeHint : WEIGHTS_ALONE;
+    const alternative = (await isResumable(last.path)) ? resumeHint : WEIGHTS_ONLY_HINT;
     throw new DsError({
       code: 'DS_CHECKPOINT',
       op: `Trainer save.dir ${dir}`,
@@ -161,40 +170,40 @@ export async function findCheckpoint(
   dir: string | null,
   resume: true | string,
 ): Promise<string | null> {
-  const [found] = await onAllRanks(world, 'finding a checkpoint', async () => {
+  const [newest] = await onAllRanks(world, 'finding a checkpoint', async () => {
     if (world.rank !== 0) return null;
     if (resume !== true) return requireResumable(resume);
-    const all = dir === null ? [] : await wholeCheckpoints(dir);
+    const all = dir === null ? [] : await listCompleteCheckpoints(dir);
     for (const { path } of all.reverse()) if (await isResumable(path)) return path;
     return null;
   });
-  return (found as string | null) ?? null;
+  return (newest as string | null) ?? null;
 }
 
 /**
- * Returns the folder of the best checkpoint for a run that resumes from `path`. A moved run has it
- * next to `path`; otherwise it is at `recorded`. Returns null with a warning if it no longer
- * exists.
+ * Returns the folder of the best checkpoint for a run that resumes from `path`. It is next to
+ * `path` if the run was moved, otherwise at `recorded`. Returns null with a warning if it does not
+ * exist.
  */
 export async function findBest(
   world: CheckpointWorld,
   path: string,
   recorded: string,
 ): Promise<string | null> {
-  const [found] = await onAllRanks(world, 'finding the best checkpoint', async () => {
+  const [best] = await onAllRanks(world, 'finding the best checkpoint', async () => {
     if (world.rank !== 0) return null;
     const sibling = join(dirname(path), basename(recorded));
-    for (const text of [sibling, recorded]) if (await isWhole(text)) return text;
+    for (const text of [sibling, recorded]) if (await isComplete(text)) return text;
     const text = `${recorded}, the best checkpoint so far, is missing: the run ends with its last weights.`;
     process.emitWarning(text, { type: 'DsWarning', code: 'DS_CHECKPOINT' });
     return null;
   });
-  return (found as string | null) ?? null;
+  return (best as string | null) ?? null;
 }
 
 /**
- * Loads a checkpoint: the engine, its random numbers and the data continue from it. Returns the
- * state of the Trainer.
+ * Loads a checkpoint: the engine, its random numbers and the data. Returns the state of the
+ * Trainer.
  */
 export async function readCheckpoint(
   engine: Engine,
@@ -204,13 +213,13 @@ export async function readCheckpoint(
   const { clientState } = await engine.loadCheckpoint(dir, { loadCompanions });
   const { trainer } = clientState;
   if (isObject(trainer)) return trainer;
-  throw notResumable(dir, "a checkpoint of another program's, without a Trainer's state");
+  throw notResumableError(dir, "a checkpoint of another program's, without a Trainer's state");
 }
 
 async function requireResumable(path: string): Promise<string> {
   if (await isResumable(path)) return path;
-  const there = await ifThere(path, () => stat(path));
-  throw notResumable(path, there ? 'one without an engine in it' : 'nothing of this name');
+  const exists = await ifThere(path, () => stat(path));
+  throw notResumableError(path, exists ? 'one without an engine in it' : 'nothing of this name');
 }
 
 async function isResumable(path: string): Promise<boolean> {
@@ -222,32 +231,35 @@ interface StepFolder {
   path: string;
 }
 
-/** Trainer checkpoints in `dir`, the newest last, without checkpoints of transformers. */
-export async function wholeCheckpoints(dir: string): Promise<StepFolder[]> {
+/**
+ * Returns the complete checkpoints of a Trainer in `dir`, the newest last; skips checkpoints of
+ * transformers.
+ */
+export async function listCompleteCheckpoints(dir: string): Promise<StepFolder[]> {
   const names = (await ifThere(dir, () => readdir(dir))) ?? [];
   const steps = names.flatMap((name) => NAME.exec(name)?.[1] ?? []).map(Number);
-  const whole: StepFolder[] = [];
+  const complete: StepFolder[] = [];
   for (const step of steps.sort((a, b) => a - b)) {
     const path = join(dir, `checkpoint-${step}`);
-    if (await isWhole(path)) whole.push({ step, path });
+    if (await isComplete(path)) complete.push({ step, path });
   }
-  return whole;
+  return complete;
 }
 
-async function isWhole(path: string): Promise<boolean> {
+async function isComplete(path: string): Promise<boolean> {
   const status = await ifThere(path, () => lstat(path));
-  return status?.isDirectory() ? readState(path) : false;
+  return status?.isDirectory() ? hasTrainerState(path) : false;
 }
 
-/** Returns whether a Trainer's trainer_state.json lies in the folder. */
-async function readState(folder: string): Promise<boolean> {
+/** Returns whether the folder has a Trainer's trainer_state.json. */
+async function hasTrainerState(folder: string): Promise<boolean> {
   const path = join(folder, STATE);
   const text = await ifThere(path, () => readFile(path, 'utf8'));
   return text !== null && isMadeByTrainer(text);
 }
 
 /** Deletes the files of a checkpoint. Other files of the folder stay, with a warning. */
-async function removeFolder(path: string): Promise<void> {
+async function removeCheckpointFolder(path: string): Promise<void> {
   await orDsError(path, async () => {
     await unlink(join(path, STATE));
     for (const name of await readdir(path)) {
@@ -262,12 +274,12 @@ async function removeFolder(path: string): Promise<void> {
 
 const isEngineTag = (path: string): Promise<boolean> => requireReplaceable(path).catch(() => false);
 
-function notResumable(op: string, got: string): DsError {
+function notResumableError(op: string, got: string): DsError {
   return new DsError({
     code: 'DS_CHECKPOINT',
     op,
     expected: 'a checkpoint-<step> folder of a Trainer',
     got,
-    hint: WEIGHTS_ALONE,
+    hint: WEIGHTS_ONLY_HINT,
   });
 }

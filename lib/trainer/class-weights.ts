@@ -1,20 +1,23 @@
-// The option `classWeights` of a Trainer: factors of labels in the loss.
+// Reads the option `classWeights` of a Trainer: factors of labels in the loss.
 
 import { valueError } from '../runtime/input-errors.js';
 import { isObject } from '../runtime/is-object.js';
 import { requireFinite } from '../runtime/require-number.js';
 
-/** Factors of labels in the loss: in the order of the labels, or by their names. */
+/** Factors of labels in the loss, in the order of the labels or by name. */
 export type ClassWeights = readonly number[] | Readonly<Record<string, number>>;
 
-/** Returns `given`. weightsOf() checks the labels when the model is there. Throws DS_ARGUMENT. */
+/**
+ * Returns `given` if it has the right type. resolveWeights() checks the labels once the model is
+ * known. Throws DS_ARGUMENT.
+ */
 export function requireWeights(op: string, given: ClassWeights): ClassWeights {
   if (Array.isArray(given) || isObject(given)) return given;
   throw valueError(op, 'a list of factors, or factors by the names of labels', given);
 }
 
 /** Returns the factors in the order of the labels. Throws DS_ARGUMENT. */
-export function weightsOf(given: ClassWeights, labels: readonly string[]): Float32Array {
+export function resolveWeights(given: ClassWeights, labels: readonly string[]): Float32Array {
   const op = 'Trainer classWeights';
   const factors = Array.isArray(given)
     ? (given as readonly number[])

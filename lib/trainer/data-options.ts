@@ -1,4 +1,4 @@
-// The option `data` of a Trainer: how samples become micro-batches.
+// Declares the option `data` of a Trainer: how samples become micro-batches.
 import type { Device } from '../runtime/device.js';
 import {
   boolean,
@@ -23,14 +23,14 @@ export const LOADING = {
     '`"random"`, `"sequential"` or `"group_by_length"`',
     { default: 'random', flag: 'train_sampling_strategy' },
   ),
-  /** Leaves out a last micro-batch that is not full. Default: false. */
+  /** Drops a last micro-batch that is not full. Default: false. */
   dropLast: boolean('drop a last micro-batch that is not full', {
     default: false,
     flag: 'dataloader_drop_last',
   }),
-  /** Decides the order. Default: the Trainer's seed. */
+  /** Seed of the order. Default: the Trainer's seed. */
   seed: integer('order of the samples', { min: 0, shown: '`seed`', flag: 'data_seed' }),
-  /** Threads that get samples. Default: 0, the calling thread does. */
+  /** Number of threads that get samples. Default: 0, the calling thread does. */
   workers: integer('threads that load samples', {
     min: 0,
     default: 0,
@@ -46,14 +46,14 @@ export const LOADING = {
   ),
 };
 
-/** Options of `data` that depend on the samples. */
-export const loadingCalls = <Sample, Batch>() => ({
-  /** Makes a batch of samples. Default: pads rows of text, stacks others. */
+/** Declares the options of `data` that depend on the type of samples. */
+export const declareLoadingCalls = <Sample, Batch>() => ({
+  /** Combines samples into a batch. Default: pads rows of text, stacks others. */
   collate: callback<(samples: Sample[], device: Device) => Batch>('makes a batch of samples', {
     shown: 'pad text, stack others',
     elsewhere: '`data_collator`',
   }),
-  /** Tokens of each sample, for "group_by_length". Default: the length of `ids`. */
+  /** Number of tokens of each sample, for "group_by_length". Default: the length of `ids`. */
   lengths: declareOption(
     (_, value: ArrayLike<number>) => value,
     'token counts for `"group_by_length"`',
@@ -64,7 +64,7 @@ export const loadingCalls = <Sample, Batch>() => ({
   ),
 });
 
-/** How samples of `train` become micro-batches. Batches of a source stay unchanged. */
+/** Order and batching of the samples of `train`. Batches of a source stay unchanged. */
 export interface TrainerDataOptions<Sample, Batch>
   extends Options<typeof LOADING>,
-    Options<ReturnType<typeof loadingCalls<Sample, Batch>>> {}
+    Options<ReturnType<typeof declareLoadingCalls<Sample, Batch>>> {}

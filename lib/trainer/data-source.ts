@@ -1,31 +1,32 @@
-// Data of a Trainer: samples that it distributes to ranks, or batches of each rank.
+// Types of a Trainer's data: samples that it distributes to ranks, or batches of each rank.
 import type { Dataset, IterableDataset } from '../data/index.js';
 import type { Stateful } from '../engine/saving/saved-state.js';
 import type { Device } from '../runtime/device.js';
 import { valueError } from '../runtime/input-errors.js';
 
-/** Micro-batches in an order of their own: a TextStream, a DataLoader, or anything like them. */
+/** Micro-batches in a given order, such as a TextStream or a DataLoader. */
 export interface BatchSource<Batch> extends AsyncIterable<Batch>, Partial<Stateful> {
-  /** Micro-batches of an epoch on this rank. Without it, `maxSteps` must be given. */
+  /** Number of micro-batches of an epoch on this rank. Without it, `maxSteps` must be given. */
   readonly length?: number;
   /** Ends threads and other resources of the data. */
   close?(): Promise<void>;
 }
 
-/** The rank and batch size of opened data. */
+/** Rank and batch size for which data are opened. */
 export interface DataPlace {
-  /** This rank among the data ranks. */
+  /** Number of this rank among the data ranks. */
   rank: number;
   /** Number of data ranks. */
   worldSize: number;
-  /** Samples of a micro-batch. */
+  /** Number of samples per micro-batch. */
   batchSize: number;
-  /** Device for the batches: the Trainer counts their targets there, then moves them. */
+  /** Device for the batches. The Trainer counts their targets there, then moves them. */
   device: Device;
-  /** Decides their order. */
+  /** Seed of the order. */
   seed: number;
   /**
-   * Ranks that share each sample (sequence_parallel_size); each has the same number of tokens.
+   * Number of ranks that share each sample (sequence_parallel_size); each has the same number of
+   * tokens.
    */
   tokenRanks: number;
 }

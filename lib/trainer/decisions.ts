@@ -1,4 +1,4 @@
-// Decides when a Trainer logs, evaluates, saves and ends, from values that are equal on all ranks.
+// Decides when a Trainer logs, evaluates, saves and ends. Uses values that are equal on all ranks.
 import { DsError } from '../errors.js';
 import type { RunLength } from './configuration.js';
 import type { EndReason, Metrics, TrainerPlace } from './events.js';
@@ -7,7 +7,7 @@ import { stepsOf } from './own-schedule.js';
 import type { RunSettings } from './read-options.js';
 import type { TrainerState } from './trainer-state.js';
 
-/** After an update, or after the last one of an epoch once more. */
+/** A time of decision: after an update, and again after the last update of an epoch. */
 export interface Moment extends TrainerPlace {
   isEpochEnd: boolean;
 }
@@ -22,77 +22,86 @@ export class Decisions {
     private readonly isExperiment: boolean,
   ) {}
 
-  /** Nothing follows. */
+  /** Returns whether the run has no more updates. */
   isLast({ step }: Moment): boolean {
     return step >= this.length.maxSteps;
   }
 
-  logs(moment: Moment): boolean {
+  isLogDue(moment: Moment): boolean {
     const { every, first } = this.settings.log;
-    return this.isLast(moment) || (first && moment.step === 1) || this.recurs(every, moment);
+    return this.isLast(moment) || (first && moment.step === 1) || this.isIntervalDue(every, moment);
   }
 
-  evaluatesAtStart({ step }: TrainerPlace): boolean {
+  isStartEvaluationDue({ step }: TrainerPlace): boolean {
     const { eval: evaluation } = this.settings;
     return !this.isExperiment && step === 0 && evaluation?.atStart === true;
   }
 
-  evaluates(moment: Moment): boolean {
+  isEvaluationDue(moment: Moment): boolean {
     const { eval: evaluation } = this.settings;
     if (!evaluation || this.isExperiment) return false;
     const { every, delay } = evaluation;
     if ((every === 'epoch' ? moment.epoch : moment.step) < delay) return false;
-    return this.isLast(moment) || this.recurs(every, moment);
+    return this.isLast(moment) || this.isIntervalDue(every, moment);
   }
 
-  /** A stopped run saves, and so does a run at its best evaluation. */
-  saves(moment: Moment, { isBest, end }: { isBest: boolean; end: EndReason | null }): boolean {
+  /**
+   * Returns whether a checkpoint is due. A stopped run saves, and so does a run at its best
+   * evaluation.
+   */
+  isSaveDue(moment: Moment, { isBest, end }: { isBest: boolean; end: EndReason | null }): boolean {
     const { save } = this.settings;
     if (!save || this.isExperiment) return false;
     if (isBest || end === 'stopped') return true;
-    return save.every !== 'best' && (end !== null || this.recurs(save.every, moment));
+    return save.every !== 'best' && (end !== null || this.isIntervalDue(save.every, moment));
   }
 
-  /** `"epoch"` is due only at ends of epochs; other intervals only between them. */
-  private recurs(every: Interval, { step, isEpochEnd }: Moment): boolean {
+  /**
+   * Returns whether an interval has passed. `"epoch"` is due only at ends of epochs; other
+   * intervals only between them.
+   */
+  private isIntervalDue(every: Interval, { step, isEpochEnd }: Moment): boolean {
     if (every === 'epoch' || isEpochEnd) return every === 'epoch' && isEpochEnd;
     return step % stepsOf(every, this.length.maxSteps) === 0;
   }
 }
 
 /**
- * Compares an evaluation with the best so far and records it. Returns null without `save.best`.
- * Throws DS_ARGUMENT if the metric is missing. Source of the comparison: transformers'
- * EarlyStoppingCallback.
+ * Compares an evaluation with the best so far and records it. Returns whether it is better; null
+ * without `save.best`. Throws DS_ARGUMENT if the metric is missing. Source of the comparison:
+ * transformers' EarlyStoppingCallback.
  */
 export function compareWithBest(
   { save, earlyStop }: Settings,
   state: TrainerState,
   metrics: Metrics,
 ): boolean | null {
-  const wanted = save?.best;
-  if (!wanted) return null;
-  const value = metrics[wanted.metric];
-  if (value === undefined) throw absent(wanted.metric, metrics);
-  const gain = gainOver(state.best?.metric ?? null, value, wanted.greaterIsBetter);
+  const best = save?.best;
+  if (!best) return null;
+  const value = metrics[best.metric];
+  if (value === undefined) throw absentMetricError(best.metric, metrics);
+  const gain = computeGain(state.best?.metric ?? null, value, best.greaterIsBetter);
   state.unimproved = gain > (earlyStop?.threshold ?? 0) ? 0 : state.unimproved + 1;
   if (gain > 0) state.best = { metric: value, step: state.step, checkpoint: null };
   return gain > 0;
 }
 
 /** Returns whether early stopping ends the run. */
-export function isEnough({ earlyStop }: Settings, { unimproved }: TrainerState): boolean {
+export function shouldStopEarly({ earlyStop }: Settings, { unimproved }: TrainerState): boolean {
   return earlyStop !== null && unimproved >= earlyStop.patience;
 }
 
-/** Improvement of `value` over the best so far; -Infinity for a value that is not finite. */
-function gainOver(best: number | null, value: number, greaterIsBetter: boolean): number {
+/**
+ * Returns the improvement of `value` over the best so far; -Infinity for a value that is not
+ * finite.
+ */
+function computeGain(best: number | null, value: number, greaterIsBetter: boolean): number {
   if (!Number.isFinite(value)) return Number.NEGATIVE_INFINITY;
   if (best === null) return Number.POSITIVE_INFINITY;
   return greaterIsBetter ? value - best : best - value;
 }
 
-function absent(metric: string, metrics: Metrics): DsError {
+function absentMetricError(metric: string, metrics: Metrics): DsError {
   const expected = `"${metric}" among the metrics of the evaluation`;
   const got = Object.keys(metrics).join(', ');
   return new DsError({ code: 'DS_ARGUMENT', op: 'Trainer save.best', expected, got });

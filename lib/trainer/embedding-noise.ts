@@ -21,8 +21,8 @@ export function addEmbeddingNoise(model: Module, alpha: number): () => void {
   return table.registerForwardHook((_module, _inputs, output) => {
     if (!table.training) return null;
     const embedded = output as Tensor;
-    const [, here, channels] = leading(embedded.shape, 3);
-    const length = sharedTokens()?.whole ?? here;
+    const [, ownLength, channels] = leading(embedded.shape, 3);
+    const length = sharedTokens()?.whole ?? ownLength;
     return embedded.add(noiseLike(embedded, alpha / Math.sqrt(length * channels)));
   });
 }

@@ -1,4 +1,4 @@
-// The option `eval` of a Trainer: data, times and metrics of evaluations.
+// Declares the option `eval` of a Trainer: data, times and metrics of evaluations.
 
 import { argumentError } from '../runtime/input-errors.js';
 import {
@@ -16,12 +16,12 @@ import type { Tensor } from '../tensor/index.js';
 import { isServable, requireData, type TrainerData } from './data-source.js';
 import { requireEvery } from './interval.js';
 
-/** Sums over one batch; the Trainer adds them up over batches and ranks and divides. */
+/** Sums over one batch. The Trainer adds them over batches and ranks, then divides. */
 export type MetricSums = Readonly<Record<string, { sum: number; count: number }>>;
 
 /** Arguments of a loss or a metric. */
 export interface LossInput<Batch> {
-  /** Runs the model, through the engine. */
+  /** Runs the model through the engine. */
   forward: (...inputs: unknown[]) => Tensor;
   /** The micro-batch, on the engine's device. */
   batch: Batch;
@@ -34,7 +34,7 @@ export const EVALUATION = {
     default: 'epoch',
     elsewhere: '`eval_strategy`, `eval_steps`',
   }),
-  /** Samples of a batch on one rank. Default: `batchSize`. */
+  /** Number of samples per batch on one rank. Default: `batchSize`. */
   batchSize: integer('samples of an evaluation batch on one rank', {
     min: 1,
     shown: '`batchSize`',
@@ -42,21 +42,21 @@ export const EVALUATION = {
     also: ['eval_batch_size', 'per_gpu_eval_batch_size'],
   }),
   /** Maximum number of batches. Default: all. */
-  maxBatches: declareOption(requireBatches, 'maximum number of batches', {
+  maxBatches: declareOption(requireMaxBatches, 'maximum number of batches', {
     default: Number.POSITIVE_INFINITY,
     shown: 'all',
   }),
-  /** Evaluates before the first update as well. Default: false. */
+  /** Evaluates also before the first update. Default: false. */
   atStart: boolean('evaluate before the first update', { default: false, flag: 'eval_on_start' }),
-  /** Updates, or epochs with "epoch", before the first evaluation. Default: 0. */
+  /** Number of updates, or of epochs with "epoch", before the first evaluation. Default: 0. */
   delay: number('updates (or epochs) before the first evaluation', {
     min: 0,
     default: 0,
     flag: 'eval_delay',
   }),
   /**
-   * Adds `accuracy` without another pass: the share of counted targets that are the model's first
-   * choice. Only for language models without a custom `loss`. Default: false.
+   * Adds `accuracy` without another pass: the fraction of counted targets with the largest logit.
+   * Only for language models without a custom `loss`. Default: false.
    */
   accuracy: boolean("share of targets that are the model's first choice", {
     default: false,
@@ -64,11 +64,11 @@ export const EVALUATION = {
   }),
 };
 
-/** Options of `eval` that depend on the samples. */
-export const evaluationCalls = <Sample, Batch>() => ({
-  /** The samples, which are evaluated in order, each once. */
+/** Declares the options of `eval` that depend on the type of samples. */
+export const declareEvaluationCalls = <Sample, Batch>() => ({
+  /** Samples, evaluated once each, in order. */
   data: declareOption(
-    requireSamples<TrainerData<Sample, Batch>>,
+    requireEvalData<TrainerData<Sample, Batch>>,
     'the data; `eval: data` is short for it',
     { required: true, elsewhere: '`eval_dataset`' },
   ),
@@ -82,11 +82,11 @@ export const evaluationCalls = <Sample, Batch>() => ({
 /** Options of evaluations. */
 export interface EvalOptions<Sample, Batch>
   extends Options<typeof EVALUATION>,
-    Options<ReturnType<typeof evaluationCalls<Sample, Batch>>> {}
+    Options<ReturnType<typeof declareEvaluationCalls<Sample, Batch>>> {}
 
 /** EvalOptions with defaults; without `batchSize`, the batch size of training applies. */
 export type EvalSettings<Sample, Batch> = Settings<typeof EVALUATION> &
-  Settings<ReturnType<typeof evaluationCalls<Sample, Batch>>>;
+  Settings<ReturnType<typeof declareEvaluationCalls<Sample, Batch>>>;
 
 /** Reads evaluation data, or options with data. Throws DS_ARGUMENT. */
 export function readEval<Sample, Batch>(
@@ -94,16 +94,16 @@ export function readEval<Sample, Batch>(
   given: TrainerData<Sample, Batch> | EvalOptions<Sample, Batch>,
 ): EvalSettings<Sample, Batch> {
   const options = isServable(given) ? { data: given } : given;
-  const all = { ...evaluationCalls<Sample, Batch>(), ...EVALUATION };
-  return readDeclared(op, options, all, '.');
+  const declared = { ...declareEvaluationCalls<Sample, Batch>(), ...EVALUATION };
+  return readDeclared(op, options, declared, '.');
 }
 
-function requireSamples<Data extends object>(op: string, given: Data): Data {
+function requireEvalData<Data extends object>(op: string, given: Data): Data {
   const data = requireData(op, given);
   if (typeof data === 'function' || !('length' in data) || data.length !== 0) return data;
   throw argumentError(op, 'evaluation data with samples, or no `eval`', 'no samples');
 }
 
-function requireBatches(op: string, given: number): number {
+function requireMaxBatches(op: string, given: number): number {
   return given === Number.POSITIVE_INFINITY ? given : requireInteger(op, given, 1);
 }

@@ -17,26 +17,27 @@ import type { Metrics } from './events.js';
 import type { Forward, MicroBatch, Objective } from './micro-batch.js';
 import { type BatchMover, discard } from './moved-batch.js';
 
-/** Parts of an evaluation. */
-interface Judge<Batch> {
+/** Engine, objective and ranks of an evaluation. */
+interface Evaluator<Batch> {
   engine: Engine;
   objective: Objective<Batch>;
   mover: BatchMover;
-  /** The ranks that judge together; every one of them calls. */
+  /** Ranks that evaluate together; all of them must call. */
   world: CheckpointWorld;
 }
 
-/** Values of one sample. */
+/** Output values for one sample. */
 export type Prediction = NumericArray;
 
 type Sums = Record<string, { sum: number; count: number }>;
 
 /**
- * The mean loss of `data` per counted target, and `metrics`, over all ranks; bit-identical on all
- * ranks. Throws DS_DATA if no target counts, DS_ARGUMENT for invalid metrics.
+ * Returns the mean loss of `data` per counted target, and `metrics`, over all ranks. The results
+ * are bit-identical on all ranks. Throws DS_DATA if no target counts, DS_ARGUMENT for invalid
+ * metrics.
  */
 export async function evaluate<Batch>(
-  judge: Judge<Batch>,
+  judge: Evaluator<Batch>,
   data: EvalData<Batch>,
   options: {
     maxBatches?: number;
@@ -47,77 +48,78 @@ export async function evaluate<Batch>(
   const { objective } = judge;
   const sums: Sums = { loss: { sum: 0, count: 0 } };
   const report = options.accuracy && !objective.judged ? new LossReport(judge.engine.device) : null;
-  await inEvaluation(judge.engine, async (forward) => {
-    for await (const { micro, isOwn } of batchesOf(judge, data, options.maxBatches)) {
+  await runInEvaluation(judge.engine, async (forward) => {
+    for await (const { micro, isOwn } of moveBatches(judge, data, options.maxBatches)) {
       report?.reset();
-      const own = noGrad(() => objective.judged?.(forward, micro));
+      const methodResult = noGrad(() => objective.judged?.(forward, micro));
       const loss =
-        own?.loss ?? noGrad(() => scope(() => objective.mean(forward, micro, report).item()));
+        methodResult?.loss ??
+        noGrad(() => scope(() => objective.mean(forward, micro, report).item()));
       const input = { forward: withoutGrad(forward), batch: micro.batch };
-      const further = options.metrics ? requireObject(options.metrics(input)) : {};
+      const metrics = options.metrics ? requireObject(options.metrics(input)) : {};
       if (!isOwn) continue;
-      add(sums, {
+      addSums(sums, {
         loss: { sum: micro.counted > 0 ? loss * micro.counted : 0, count: micro.counted },
       });
-      if (report) add(sums, { accuracy: choicesOf(report) });
-      if (own) add(sums, own.sums);
-      add(sums, requireSums(further, report ? ['loss', 'accuracy'] : ['loss']));
+      if (report) addSums(sums, { accuracy: readAccuracy(report) });
+      if (methodResult) addSums(sums, methodResult.sums);
+      addSums(sums, requireSums(metrics, report ? ['loss', 'accuracy'] : ['loss']));
     }
   }).finally(() => report?.dispose());
   const total: Sums = {};
-  for (const other of await ofDataRanks(judge, 'evaluation', serializeSums(sums))) {
-    add(total, read(other));
+  for (const other of await gatherFromDataRanks(judge, 'evaluation', serializeSums(sums))) {
+    addSums(total, parseSums(other));
   }
   requireCounted(total);
   if (objective.finished) return objective.finished(total) as Metrics;
-  const means = meansOf(total);
+  const means = computeMeans(total);
   return (objective.derived?.(means) as Metrics | undefined) ?? means;
 }
 
 /**
- * Outputs of the model for all samples of `data`, in order, on every rank. `output` returns a
- * tensor with one row per sample of a batch.
+ * Returns the model's outputs for all samples of `data`, in order, on every rank. `output` returns
+ * a tensor with one row per sample of a batch.
  */
 export async function predict<Batch>(
-  judge: Judge<Batch>,
+  judge: Evaluator<Batch>,
   data: EvalData<Batch>,
   output?: (input: LossInput<Batch>) => Tensor,
 ): Promise<Prediction[]> {
   const ownPredictions: Prediction[] = [];
   const { objective, engine } = judge;
-  await inEvaluation(engine, async (forward) => {
-    for await (const { micro, isOwn } of batchesOf(judge, data)) {
+  await runInEvaluation(engine, async (forward) => {
+    for await (const { micro, isOwn } of moveBatches(judge, data)) {
       noGrad(() =>
         scope(() => {
           const out = output
             ? output({ forward, batch: micro.batch })
             : objective.outputs(forward, micro);
-          if (isOwn) ownPredictions.push(...rowsOf(out));
+          if (isOwn) ownPredictions.push(...splitRows(out));
         }),
       );
     }
   });
-  const ofRanks = await ofDataRanks(judge, 'predictions', ownPredictions.map(pack));
-  return inTurn(ofRanks.map((rows) => rows.map(unpack)));
+  const ofRanks = await gatherFromDataRanks(judge, 'predictions', ownPredictions.map(packRow));
+  return interleave(ofRanks.map((rows) => rows.map(unpackRow)));
 }
 
 /**
- * Results of the data ranks in order. Ranks that share a model, and copies, have equal results; the
- * first of them provides it.
+ * Returns the results of all data ranks in order. Ranks that share a model, and replicas, have
+ * equal results; the first of them sends them.
  */
-async function ofDataRanks<Batch, Data extends JsonData<Data>>(
-  { world, engine: { mesh } }: Judge<Batch>,
+async function gatherFromDataRanks<Batch, Data extends JsonData<Data>>(
+  { world, engine: { mesh } }: Evaluator<Batch>,
   label: string,
   ownData: Data,
 ): Promise<Data[]> {
-  const speakers = mesh.shape.ranksAlong(0, ...DATA);
-  const said = speakers.includes(world.rank) ? (ownData as JsonValue) : null;
-  const found = (await world.exchange(label, said)) as Data[];
-  return speakers.map((rank) => found[rank] as Data);
+  const senders = mesh.shape.ranksAlong(0, ...DATA);
+  const message = senders.includes(world.rank) ? (ownData as JsonValue) : null;
+  const received = (await world.exchange(label, message)) as Data[];
+  return senders.map((rank) => received[rank] as Data);
 }
 
 /** Runs `body` with the model in evaluation mode, then restores the mode. */
-async function inEvaluation(
+async function runInEvaluation(
   engine: Engine,
   body: (forward: Forward) => Promise<void>,
 ): Promise<void> {
@@ -135,8 +137,8 @@ const withoutGrad =
   (...inputs) =>
     noGrad(() => forward(...inputs));
 
-async function* batchesOf<Batch>(
-  { objective, mover }: Judge<Batch>,
+async function* moveBatches<Batch>(
+  { objective, mover }: Evaluator<Batch>,
   data: EvalData<Batch>,
   max = Number.POSITIVE_INFINITY,
 ): AsyncGenerator<{ micro: MicroBatch<Batch>; isOwn: boolean }> {
@@ -152,7 +154,7 @@ async function* batchesOf<Batch>(
   }
 }
 
-function add(to: Sums, sums: MetricSums): void {
+function addSums(to: Sums, sums: MetricSums): void {
   for (const [name, { sum, count }] of Object.entries(sums)) {
     const into = to[name] ?? { sum: 0, count: 0 };
     to[name] = { sum: into.sum + sum, count: into.count + count };
@@ -171,18 +173,18 @@ function requireCounted({ loss }: Sums): void {
   }
 }
 
-function meansOf(sums: Sums): Metrics {
+function computeMeans(sums: Sums): Metrics {
   const means = Object.entries(sums).map(([name, { sum, count }]) => [name, sum / count]);
   return Object.fromEntries(means) as Metrics;
 }
 
-/** Sums of the accuracy: correct targets and counted targets. */
-function choicesOf(report: LossReport): { sum: number; count: number } {
+/** Returns the sums of the accuracy: correct and counted targets. */
+function readAccuracy(report: LossReport): { sum: number; count: number } {
   const { correct, counted } = report.read();
   return { sum: correct, count: counted };
 }
 
-/** Refuses values without names, such as a promise: they would be lost. */
+/** Throws DS_ARGUMENT for metrics without names, such as a promise. */
 function requireObject(metrics: unknown): MetricSums {
   if (isObject<MetricSums>(metrics) && !types.isPromise(metrics)) return metrics;
   if (types.isPromise(metrics)) metrics.catch(() => {});
@@ -210,23 +212,23 @@ function requireSums(metrics: MetricSums, taken: readonly string[]): MetricSums 
   return metrics;
 }
 
-/** JSON has no numbers that are not finite. */
-type WrittenSums = Record<string, [sum: string, count: number]>;
+/** Sums as JSON. Texts, because JSON has no non-finite numbers. */
+type SerializedSums = Record<string, [sum: string, count: number]>;
 
-function serializeSums(sums: Sums): WrittenSums {
+function serializeSums(sums: Sums): SerializedSums {
   const entries = Object.entries(sums);
   return Object.fromEntries(entries.map(([name, { sum, count }]) => [name, [String(sum), count]]));
 }
 
-function read(sums: WrittenSums): Sums {
+function parseSums(sums: SerializedSums): Sums {
   const entries = Object.entries(sums);
   return Object.fromEntries(
     entries.map(([name, [sum, count]]) => [name, { sum: Number(sum), count }]),
   );
 }
 
-/** Elements of dim 0, each a flat array. */
-function rowsOf(out: unknown): Prediction[] {
+/** Returns the rows of dim 0, each as a flat array. */
+function splitRows(out: unknown): Prediction[] {
   if (!(out instanceof Tensor) || out.ndim === 0) {
     const expected = 'a tensor with a row for each sample';
     const op = 'Trainer predict output';
@@ -246,18 +248,18 @@ interface PackedRow {
   bytes: string;
 }
 
-function pack(row: Prediction): PackedRow {
+function packRow(row: Prediction): PackedRow {
   const bytes = Buffer.from(row.buffer, row.byteOffset, row.byteLength);
   return { type: row.constructor.name as keyof typeof ARRAYS, bytes: bytes.toString('base64') };
 }
 
-function unpack({ type, bytes }: PackedRow): Prediction {
+function unpackRow({ type, bytes }: PackedRow): Prediction {
   const raw = Uint8Array.from(Buffer.from(bytes, 'base64'));
   return new ARRAYS[type](raw.buffer) as Prediction;
 }
 
-/** Sample i of rank r is number i * ranks + r. */
-function inTurn(ofRanks: readonly Prediction[][]): Prediction[] {
+/** Interleaves the samples of the ranks: sample i of rank r is number i * ranks + r. */
+function interleave(ofRanks: readonly Prediction[][]): Prediction[] {
   const longest = Math.max(...ofRanks.map(({ length }) => length));
   return Array.from({ length: longest }, (_, i) =>
     ofRanks.flatMap((rows) => (i < rows.length ? [required(rows[i])] : [])),

@@ -3,26 +3,26 @@ import type { ChatMessage } from '../text/index.js';
 
 /** The position of training. */
 export interface TrainerPlace {
-  /** Updates so far. */
+  /** Number of updates so far. */
   step: number;
-  /** Passes over the data so far, parts included. */
+  /** Number of passes over the data so far, including fractions. */
   epoch: number;
 }
 
-/** Numbers by name, always with "loss". */
+/** Values by name, always with "loss". */
 export type Metrics = Readonly<Record<string, number>> & { readonly loss: number };
 
 /** Training begins or resumes. */
 export interface BeginEvent extends TrainerPlace {
   /** Discriminates the event types. */
   type: 'begin';
-  /** Total updates of the run. */
+  /** Total number of updates of the run. */
   maxSteps: number;
   /** The checkpoint that the run resumes from; null for a new run. */
   resumedFrom: string | null;
 }
 
-/** An update has been enqueued; its numbers come with a log. */
+/** An update was enqueued. A later log event has its numbers. */
 export interface StepEvent extends TrainerPlace {
   /** Discriminates the event types. */
   type: 'step';
@@ -33,24 +33,28 @@ export interface LogEvent extends TrainerPlace {
   /** Discriminates the event types. */
   type: 'log';
   /**
-   * Mean loss of the updates; the loss of an update is the mean over counted targets of all ranks.
+   * Mean loss of the updates. The loss of an update is the mean over counted targets of all ranks.
    */
   loss: number;
   /** Norm of the last update's gradients before clipping. */
   gradNorm: number;
-  /** Of the last update, of the first group of parameters. */
+  /** Learning rate of the last update, for the first parameter group. */
   lr: number;
   /**
-   * Tokens (or samples, of data without tokens) that all ranks have read so far, without padding.
+   * Number of tokens (or samples, for data without tokens) that all ranks have read so far, without
+   * padding.
    */
   tokens: number;
-  /** Of all ranks, since the last log, without the time of evaluations and checkpoints. */
+  /**
+   * Tokens per second of all ranks since the last log, without the time of evaluations and
+   * checkpoints.
+   */
   tokensPerSecond: number;
   /**
    * Model FLOPs utilization of the devices; null if their peak or the model's FLOPs are unknown.
    */
   mfu: number | null;
-  /** Updates skipped so far because gradients were not finite. */
+  /** Number of updates skipped so far because gradients were not finite. */
   skipped: number;
   /** Means of the method's metrics since the last log, by TRL's names; {} without a method. */
   metrics: Readonly<Record<string, number>>;
@@ -62,13 +66,13 @@ export interface RolloutSample {
   prompt: string | readonly ChatMessage[];
   /** The text of the completion. */
   completion: string;
-  /** Rewards by the names of their functions; null: not judged. */
+  /** Rewards by the names of their functions; null if a function returned no reward. */
   rewards: Readonly<Record<string, number | null>>;
-  /** Its advantage over the other completions of the prompt. */
+  /** Advantage over the other completions of the prompt. */
   advantage: number;
 }
 
-/** The model has completed prompts, and reward functions have judged them. */
+/** The model has completed prompts, and reward functions have rated them. */
 export interface RolloutEvent extends TrainerPlace {
   /** Discriminates the event types. */
   type: 'rollout';
@@ -86,7 +90,7 @@ export interface EvaluateEvent extends TrainerPlace {
   type: 'evaluate';
   /** Metrics over all data and ranks, weighted by counts. */
   metrics: Metrics;
-  /** Whether it is the best so far; null without `save.best`. */
+  /** Whether it is the best evaluation so far; null without `save.best`. */
   isBest: boolean | null;
 }
 
@@ -110,7 +114,7 @@ export interface AlertEvent extends TrainerPlace {
   type: 'alert';
   /** Severity. */
   level: 'info' | 'warning' | 'error';
-  /** The alert in one sentence. */
+  /** Text of the alert, one sentence. */
   message: string;
 }
 
@@ -121,7 +125,7 @@ export type EndReason = 'done' | 'stopped' | 'early';
 export interface EndEvent extends TrainerPlace {
   /** Discriminates the event types. */
   type: 'end';
-  /** Why. */
+  /** Reason of the end. */
   reason: EndReason;
   /** The last checkpoint, or null. */
   checkpoint: string | null;
@@ -171,17 +175,17 @@ export const EVENT_TYPES: Readonly<Record<EventName, true>> = {
 
 /** Listeners by type of event. */
 export class Listeners {
-  private readonly of = new Map<EventName, Set<(event: never) => unknown>>();
+  private readonly byType = new Map<EventName, Set<(event: never) => unknown>>();
 
   /** Adds a listener. A listener that is already registered is called once. */
   add<Type extends EventName>(type: Type, listener: Listener<Type>): void {
-    const present = this.of.get(type) ?? new Set();
-    this.of.set(type, present.add(listener as (event: never) => unknown));
+    const present = this.byType.get(type) ?? new Set();
+    this.byType.set(type, present.add(listener as (event: never) => unknown));
   }
 
-  /** Takes a listener away. */
+  /** Removes a listener. */
   remove<Type extends EventName>(type: Type, listener: Listener<Type>): void {
-    this.of.get(type)?.delete(listener as (event: never) => unknown);
+    this.byType.get(type)?.delete(listener as (event: never) => unknown);
   }
 
   /**
@@ -190,7 +194,7 @@ export class Listeners {
    */
   async report(event: TrainerEvent): Promise<void> {
     for (const type of [event.type, 'any'] as const) {
-      for (const listener of [...(this.of.get(type) ?? [])]) await listener(event as never);
+      for (const listener of [...(this.byType.get(type) ?? [])]) await listener(event as never);
     }
   }
 }

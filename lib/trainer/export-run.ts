@@ -1,4 +1,4 @@
-// Exports a run or a checkpoint as a folder of Hugging Face, with the tokenizer.
+// Exports a run or a checkpoint as a Hugging Face folder with the tokenizer.
 import { existsSync } from 'node:fs';
 import { stat } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -17,44 +17,44 @@ import { adapterFolder } from '../peft/adapter-folder.js';
 import { argumentError } from '../runtime/input-errors.js';
 import { hasTokenizer, isGgufPath, tokenizerFilesOf } from '../text/gguf-tokenizer.js';
 import { tokenizerFilesIn } from '../text/tokenizer-files.js';
-import { wholeCheckpoints } from './checkpoint-folder.js';
+import { listCompleteCheckpoints } from './checkpoint-folder.js';
 
 /** Result of exportRun(). */
-interface Exported extends Consolidated {
+interface ExportedRun extends Consolidated {
   /** The folder with the exported weights: a run, or one of its checkpoints. */
   source: string;
 }
 
-/** The folder of the weights, and the tag of its checkpoint; null: the folder is a model. */
-interface Source {
+/** The folder of the weights, and the tag of its checkpoint; null if the folder is a model. */
+interface WeightSource {
   folder: string;
   checkpoint: { tag: string | undefined } | null;
 }
 
 /**
  * Writes the weights of `dir` and the files of its tokenizer to the new folder `out`. `dir` is a
- * folder of checkpoints, a run of a Trainer, or a model of Hugging Face. Of a run, the final
- * weights count; without them, its newest checkpoint. Checkpoints export master weights in fp32 by
- * default; other weights keep their dtype. Rejects as consolidate(), fromPretrained() and
+ * folder of checkpoints, a run of a Trainer, or a Hugging Face model. For a run, exports the final
+ * weights, or its newest checkpoint without final weights. Checkpoints export master weights in
+ * fp32 by default; other weights keep their dtype. Rejects as consolidate(), fromPretrained() and
  * saveWeights() do; DS_ARGUMENT for an adapter.
  */
 export async function exportRun(
   dir: string,
   out: string,
   options: ConsolidateOptions,
-): Promise<Exported> {
-  const { folder: source, checkpoint } = await sourceOf(dir, options);
+): Promise<ExportedRun> {
+  const { folder: source, checkpoint } = await findSource(dir, options);
   const copies = tokenizerFilesIn(source);
   if (checkpoint) {
     const { tag } = checkpoint;
-    const found = await consolidateWithFiles(source, out, { ...options, tag }, copies);
-    return { source, ...found };
+    const consolidated = await consolidateWithFiles(source, out, { ...options, tag }, copies);
+    return { source, ...consolidated };
   }
   const { path } = await requireFree(out);
   const { dtype, maxShardBytes, format = 'hf' } = options;
-  const how = Object.entries({ dtype, maxShardBytes, format }).filter(([, value]) => value);
+  const saveOptions = Object.entries({ dtype, maxShardBytes, format }).filter(([, value]) => value);
   const model = await fromPretrained(source);
-  const paths = await saveWithFiles(model, out, Object.fromEntries(how), copies);
+  const paths = await saveWithFiles(model, out, Object.fromEntries(saveOptions), copies);
   if (isGgufPath(source) && hasTokenizer(source)) {
     for (const [name, content] of Object.entries(tokenizerFilesOf(source))) {
       await replaceFile(join(path, name), content);
@@ -67,7 +67,7 @@ export async function exportRun(
 }
 
 /**
- * Writes the weights of `dir`, chosen as exportRun() does, and the tokenizer as the GGUF file
+ * Writes the weights of `dir`, chosen as exportRun() does, and the tokenizer to the GGUF file
  * `out`. Rejects as fromPretrained() and saveGguf() do.
  */
 export async function exportGguf(
@@ -75,19 +75,19 @@ export async function exportGguf(
   out: string,
   type: GgufType,
 ): Promise<{ source: string; bytes: number; hasTokenizer: boolean }> {
-  const { folder: source } = await sourceOf(dir, {});
+  const { folder: source } = await findSource(dir, {});
   const model = await fromPretrained(source);
   const isComplete = hasTokenizer(source);
   await saveGguf(model, out, { type, ...(isComplete && { tokenizer: source }) });
   return { source, bytes: (await stat(out)).size, hasTokenizer: isComplete };
 }
 
-async function sourceOf(dir: string, { tag, format }: ConsolidateOptions): Promise<Source> {
+async function findSource(dir: string, { tag, format }: ConsolidateOptions): Promise<WeightSource> {
   if (tag !== undefined) {
     // A Trainer's checkpoint-<step> is a folder of checkpoints.
     const tagFolder = join(dir, tag);
     const isFolder = (await findLatest(tagFolder)) !== null;
-    return isFolder ? sourceOf(tagFolder, { format }) : { folder: dir, checkpoint: { tag } };
+    return isFolder ? findSource(tagFolder, { format }) : { folder: dir, checkpoint: { tag } };
   }
   if (format !== 'native' && adapterFolder(dir)) {
     const hint = 'ds merge BASE ADAPTER --output DIR writes the merged model.';
@@ -96,6 +96,6 @@ async function sourceOf(dir: string, { tag, format }: ConsolidateOptions): Promi
   if ((await findLatest(dir)) !== null) return { folder: dir, checkpoint: { tag: undefined } };
   if (isGgufPath(dir) || existsSync(join(dir, 'config.json')))
     return { folder: dir, checkpoint: null };
-  const newest = (await wholeCheckpoints(dir)).at(-1);
-  return newest ? sourceOf(newest.path, { format }) : { folder: dir, checkpoint: { tag } };
+  const newest = (await listCompleteCheckpoints(dir)).at(-1);
+  return newest ? findSource(newest.path, { format }) : { folder: dir, checkpoint: { tag } };
 }

@@ -10,7 +10,7 @@ import {
   writeCheckpoint,
 } from './checkpoint-folder.js';
 import type { BatchSource } from './data-source.js';
-import { compareWithBest, isEnough, type Moment } from './decisions.js';
+import { compareWithBest, type Moment, shouldStopEarly } from './decisions.js';
 import type { EndReason, EvaluateEvent, TrainerEvent, TrainerPlace } from './events.js';
 import type { Forward, MicroBatch } from './micro-batch.js';
 import { discard } from './moved-batch.js';
@@ -35,7 +35,7 @@ export async function* trainingLoop<Batch>(
   const { save } = settings;
   void engine.stopRequested; // Signals count from now on.
   const updates = { size: accumulation, seqlen: () => engine.curriculumSeqlen };
-  if (decisions.evaluatesAtStart(progressOf(state)) && !state.isEvaluated)
+  if (decisions.isStartEvaluationDue(progressOf(state)) && !state.isEvaluated)
     yield* evaluation(session);
   let end = yield* overdue(session);
   if (state.step >= length.maxSteps) end ??= 'done';
@@ -68,7 +68,7 @@ async function* overdue<Batch>(session: Session<Batch>): Events<EndReason | null
   if (state.step === 0 || engine.stopRequested) return null;
   const ends = length.updatesPerEpoch !== null && isWhole(state.epoch) ? [false, true] : [false];
   const isDue = ends.some((isEpochEnd) =>
-    decisions.evaluates({ ...progressOf(state), isEpochEnd }),
+    decisions.isEvaluationDue({ ...progressOf(state), isEpochEnd }),
   );
   if (isDue && !state.isEvaluated) {
     const { save } = settings;
@@ -79,7 +79,7 @@ async function* overdue<Batch>(session: Session<Batch>): Events<EndReason | null
       else yield* checkpoint(session, save, true);
     }
   }
-  return isEnough(settings, state) ? 'early' : null;
+  return shouldStopEarly(settings, state) ? 'early' : null;
 }
 
 /**
@@ -110,7 +110,7 @@ async function* update<Batch>(
   state.step++;
   objective.updated?.(state.step);
   state.epoch = nextEpoch(state.epoch, length.updatesPerEpoch);
-  const isDue = decisions.logs({ ...progressOf(state), isEpochEnd: false });
+  const isDue = decisions.isLogDue({ ...progressOf(state), isEpochEnd: false });
   book.noteUpdate({ ...progressOf(state), lr, isDue }, sequenceOf(group));
   yield* reported; // A caller that leaves here leaves a complete update.
 }
@@ -119,13 +119,14 @@ async function* update<Batch>(
 async function* act<Batch>(session: Session<Batch>, moment: Moment): Events<EndReason | null> {
   const { engine, settings, state, decisions } = session;
   const stops = engine.stopRequested;
-  const judgement = !stops && decisions.evaluates(moment) ? yield* evaluation(session) : null;
-  const isOver = judgement !== null && isEnough(settings, state);
+  const judgement = !stops && decisions.isEvaluationDue(moment) ? yield* evaluation(session) : null;
+  const isOver = judgement !== null && shouldStopEarly(settings, state);
   const end = stops ? 'stopped' : isOver ? 'early' : decisions.isLast(moment) ? 'done' : null;
-  if (end || (moment.isEpochEnd && decisions.logs(moment))) yield* flushLogs(session);
+  if (end || (moment.isEpochEnd && decisions.isLogDue(moment))) yield* flushLogs(session);
   const { save } = settings;
   const isBest = judgement?.isBest ?? false;
-  if (save && decisions.saves(moment, { isBest, end })) yield* checkpoint(session, save, isBest);
+  if (save && decisions.isSaveDue(moment, { isBest, end }))
+    yield* checkpoint(session, save, isBest);
   return end;
 }
 

@@ -25,7 +25,7 @@ import type { Tensor } from '../tensor/index.js';
 import { FP8_RECIPES, type Fp8Recipe } from '../tensor/ops/fp8-linear.js';
 import { readTokenizer } from '../text/text-options.js';
 import { requireWeights } from './class-weights.js';
-import { LOADING, loadingCalls, type TrainerDataOptions } from './data-options.js';
+import { declareLoadingCalls, LOADING, type TrainerDataOptions } from './data-options.js';
 import { requireData, type TrainerData } from './data-source.js';
 import { EVALUATION, type LossInput, readEval } from './evaluation-options.js';
 import { requireSteps } from './interval.js';
@@ -214,7 +214,7 @@ export const sampleOptions = <Sample, Batch>() => ({
   /** How samples become micro-batches. */
   data: object<TrainerDataOptions<Sample, Batch>>()({
     ...LOADING,
-    ...loadingCalls<Sample, Batch>(),
+    ...declareLoadingCalls<Sample, Batch>(),
   }),
   /**
    * The mean loss of a micro-batch per `count`, f32. Required for models other than CausalLM and

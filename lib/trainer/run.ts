@@ -7,7 +7,7 @@ import {
   findBest,
   findCheckpoint,
   readCheckpoint,
-  requireNoneBehind,
+  requireNoLaterCheckpoints,
 } from './checkpoint-folder.js';
 import { followsLength } from './configuration.js';
 import type { BatchSource } from './data-source.js';
@@ -51,7 +51,7 @@ async function resumeSession<Batch>(
   const { save } = settings;
   const path = resume === false ? null : await findCheckpoint(world, save?.dir ?? null, resume);
   if (path === null) {
-    if (save) await requireNoneBehind(world, save.dir, state.step);
+    if (save) await requireNoLaterCheckpoints(world, save.dir, state.step);
     return null;
   }
   book.read(counts.tokens()); // Counts of an abandoned run come before the checkpoint's.
@@ -68,11 +68,11 @@ async function resumeSession<Batch>(
  * The run ends after its epochs all the same, and the learning rate is that of its place in them.
  */
 function realign<Batch>({ engine, settings, state, length }: Session<Batch>): void {
-  const { updatesPerEpoch, ofEpochs } = length;
-  const isByEpochs = updatesPerEpoch !== null && ofEpochs !== null;
+  const { updatesPerEpoch, epochUpdates } = length;
+  const isByEpochs = updatesPerEpoch !== null && epochUpdates !== null;
   const here = isByEpochs ? Math.floor(state.epoch * updatesPerEpoch + 1e-6) : state.step;
   const before = state.step - here;
-  if (ofEpochs !== null) length.maxSteps = ofEpochs + before;
+  if (epochUpdates !== null) length.maxSteps = epochUpdates + before;
   if (!followsLength(settings)) return;
   const { progress } = engine.parts;
   progress.scheduleStart = Math.min(before, progress.appliedSteps);

@@ -16,11 +16,11 @@ import type { Optimizer } from '../optim/optimizer.js';
 import { cpu } from '../runtime/device.js';
 import { seed } from '../tensor/index.js';
 import {
-  autoSources,
-  firstReading,
+  computeRunLength,
+  createAutoSources,
   type RunLength,
   requireOneStage,
-  runLength,
+  resolveBeforeLength,
 } from './configuration.js';
 import type { BatchSource, DataPlace, TrainerData } from './data-source.js';
 import { Decisions } from './decisions.js';
@@ -90,7 +90,7 @@ export async function openSession<Sample, Batch>(
   const objective = objectiveOf<Batch>(model, settings);
   requireOneStage(settings.deepspeed);
   const job = await jobOf({ ...settings, config: settings.deepspeed });
-  const file = firstReading(settings, job.mesh.size(...DATA));
+  const file = resolveBeforeLength(settings, job.mesh.size(...DATA));
   const place = dataPlaceIn(job, settings, file.train_micro_batch_size_per_gpu);
   const source = await settings.method?.openSource({
     data: settings.train as never,
@@ -114,7 +114,7 @@ export async function openSession<Sample, Batch>(
 interface Grounds<Batch> extends Pick<Session<Batch>, 'settings' | 'objective' | 'data'> {
   job: Distributed;
   /** The configuration before the run's length is known. */
-  file: ReturnType<typeof firstReading>;
+  file: ReturnType<typeof resolveBeforeLength>;
   place: DataPlace;
   source: MethodSource | null | undefined;
 }
@@ -131,7 +131,7 @@ async function sessionOver<Batch>(
   const cost = costOf(model);
   const batches = data?.length ?? null;
   if (data && batches === null && settings.maxSteps === null) throw endless();
-  const length = runLength(settings, batches, file.gradient_accumulation_steps);
+  const length = computeRunLength(settings, batches, file.gradient_accumulation_steps);
   seed(settings.seed);
   const engine = await buildEngine(settings, job, length, {
     optimizer: file.optimizer !== null,
@@ -252,7 +252,7 @@ async function buildEngine(
   has: { optimizer: boolean; scheduler: string | null; bf16States: boolean },
 ): Promise<Engine> {
   const { model, deepspeed: config, strict, stopSignals } = settings;
-  const auto = autoSources(settings, length);
+  const auto = createAutoSources(settings, length);
   const { optimizer: given = 'AdamW' } = settings;
   const own = { name: given as OwnOptimizerName, fp32OptimizerStates: !has.bf16States };
   const byName = has.optimizer ? undefined : () => ownOptimizer(model, settings, own);

@@ -5,7 +5,7 @@ import { formatValue } from '../runtime/format-value.js';
 import { argumentError } from '../runtime/input-errors.js';
 import { requireFinite } from '../runtime/require-number.js';
 import { scope, Tensor } from '../tensor/index.js';
-import { type ClassWeights, weightsOf } from './class-weights.js';
+import { type ClassWeights, resolveWeights } from './class-weights.js';
 import type { MetricSums } from './evaluation-options.js';
 import type { Divisor, Forward, MicroBatch, Objective } from './micro-batch.js';
 import { taskMetrics, taskSums } from './task-metrics.js';
@@ -38,7 +38,7 @@ export class TaskObjective<Batch> implements Objective<Batch> {
       const hint = 'Give `loss`, for example a contrastive loss of nn.models.';
       throw argumentError('Trainer model', 'a model with a loss', 'a model for embeddings', hint);
     }
-    this.weights = options.classWeights && weightsOf(options.classWeights, model.labels);
+    this.weights = options.classWeights && resolveWeights(options.classWeights, model.labels);
   }
 
   shortened(): Batch {

@@ -12,15 +12,15 @@ import { IO } from '../../lib/launch/tool-options.js';
 import { CHAT, CHAT_SAMPLING } from '../../lib/serve/chat-options.js';
 import { REQUEST_LIMITS, SERVER_LIMITS } from '../../lib/serve/limits.js';
 import { SERVE } from '../../lib/serve/serve-options.js';
-import { LOADING, loadingCalls } from '../../lib/trainer/data-options.js';
-import { EVALUATION, evaluationCalls } from '../../lib/trainer/evaluation-options.js';
+import { declareLoadingCalls, LOADING } from '../../lib/trainer/data-options.js';
+import { declareEvaluationCalls, EVALUATION } from '../../lib/trainer/evaluation-options.js';
 import { MODEL, OPTIMIZATION, sampleOptions } from '../../lib/trainer/options.js';
 import { LOGGING, REPORTING, SAVING, STOPPING } from '../../lib/trainer/report-options.js';
 import { flagRows, optionRows, shortRows, tableRows } from '../support/option-table.js';
 
 const page = (name: string) => readFileSync(join(__dirname, '../../docs', name), 'utf8');
 const { train, eval: evaluation, loss, count } = sampleOptions();
-const { data, metrics } = evaluationCalls();
+const { data, metrics } = declareEvaluationCalls();
 const { log: _, save: __, earlyStop: ___, ...reporting } = REPORTING;
 
 test.each<[heading: string, rows: string[]]>([
@@ -29,7 +29,7 @@ test.each<[heading: string, rows: string[]]>([
   ['evaluation', optionRows({ data, ...EVALUATION, metrics }, 'eval.')],
   ['checkpoints', [...optionRows(SAVING, 'save.'), ...optionRows(STOPPING, 'earlyStop.')]],
   ['logs', [...optionRows(LOGGING, 'log.'), ...optionRows(reporting)]],
-  ['field of `data`', optionRows({ ...LOADING, ...loadingCalls() })],
+  ['field of `data`', optionRows({ ...LOADING, ...declareLoadingCalls() })],
 ])('docs/trainer.md has the declared options: %s', (heading, rows) => {
   expect(tableRows(page('trainer.md'), heading)).toEqual(rows);
 });

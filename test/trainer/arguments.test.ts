@@ -7,14 +7,14 @@ import { join } from 'node:path';
 import { ALIASES, ARGUMENTS } from '../../lib/trainer/command/arguments.js';
 import { NO_EFFECT, REFUSED } from '../../lib/trainer/command/foreign-arguments.js';
 import { readArguments } from '../../lib/trainer/command/read-arguments.js';
-import { textPart } from '../../lib/trainer/command/text-part.js';
-import { trainerPart } from '../../lib/trainer/command/trainer-options.js';
+import { readTextOptions } from '../../lib/trainer/command/text-part.js';
+import { readTrainerPart } from '../../lib/trainer/command/trainer-options.js';
 
 /** Splits words at spaces, like a shell. */
 const read = (line: string) => readArguments(line.split(' ').filter(Boolean));
 
 async function part(line: string) {
-  return trainerPart((await read(line)).args, 'out');
+  return readTrainerPart((await read(line)).args, 'out');
 }
 
 let folder: string;
@@ -398,7 +398,7 @@ describe('as options of a Trainer', () => {
 
 describe('as options of rows', () => {
   const rows = async (line: string, use: 'training' | 'evaluation' = 'training') =>
-    textPart((await read(line)).args, 256, use);
+    readTextOptions((await read(line)).args, 256, use);
 
   test('follow TRL', async () => {
     expect(await rows('')).toMatchObject({ length: 256, packing: false, overlong: 'cut' });

@@ -3,7 +3,7 @@ import { cpSync, existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } 
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { nn } from '../../lib/index.js';
-import { methodIn } from '../../lib/trainer/command/methods.js';
+import { readMethod } from '../../lib/trainer/command/methods.js';
 import type { JsonObject } from '../../types/json.js';
 import { DS, type Finished, Run } from '../launch/jobs.js';
 
@@ -77,5 +77,5 @@ test.each([
   [{ method: 'dpo', reward_funcs: ['a'] }, /--reward_funcs: expected --method grpo or rloo/],
   [{ method: 'rloo', loss_type: ['grpo'] }, /--loss_type: expected --method dpo or .* grpo/],
 ])('arguments that exclude each other: %j', (input, message) => {
-  expect(() => methodIn({ ...args, ...input })).toThrow(message);
+  expect(() => readMethod({ ...args, ...input })).toThrow(message);
 });

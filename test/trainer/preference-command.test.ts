@@ -3,7 +3,7 @@ import { cpSync, existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } 
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { nn } from '../../lib/index.js';
-import { methodIn } from '../../lib/trainer/command/methods.js';
+import { readMethod } from '../../lib/trainer/command/methods.js';
 import type { JsonObject } from '../../types/json.js';
 import { DS, type Finished, Run } from '../launch/jobs.js';
 
@@ -71,7 +71,7 @@ test('adapters learn pairs, with the base model as the reference', async () => {
 });
 
 const args = { train_file: ['a'], output_dir: 'b', model_name_or_path: 'c' } as never as Parameters<
-  typeof methodIn
+  typeof readMethod
 >[0];
 
 test.each([
@@ -84,10 +84,10 @@ test.each([
   [{ method: 'reward', beta: 0.2 }, /--beta: expected .*got reward/],
   [{ method: 'orpo', simpo_gamma: 1 }, /--simpo_gamma: expected --method cpo, got orpo/],
 ])('arguments that exclude each other: %j', (input, message) => {
-  expect(() => methodIn({ ...args, ...input })).toThrow(message);
+  expect(() => readMethod({ ...args, ...input })).toThrow(message);
 });
 
 test("SFT's names of its loss change nothing", () => {
-  expect(methodIn({ ...args, loss_type: ['chunked_nll'] })).toBeNull();
-  expect(methodIn({ ...args, method: 'gkd', completion_only_loss: true })).toBe('gkd');
+  expect(readMethod({ ...args, loss_type: ['chunked_nll'] })).toBeNull();
+  expect(readMethod({ ...args, method: 'gkd', completion_only_loss: true })).toBe('gkd');
 });

@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import type { CausalLM } from '../../lib/models/index.js';
 import { packageRoot } from '../../lib/runtime/package-root.js';
 import { Tokenizer } from '../../lib/text/index.js';
-import { continueText, firstPrompt, promptOf } from '../../lib/trainer/command/sample.js';
+import { continueText, createPrompt, readFirstPrompt } from '../../lib/trainer/command/sample.js';
 import { expectError, folderWith, removeFolders } from '../text/folders.js';
 
 const EXAMPLE = join(packageRoot(), 'examples', 'tokenizer');
@@ -34,28 +34,28 @@ test('rows and files without a token are passed over', async () => {
     '{"text":""}\n{"prompt":"","completion":"a"}\n{"text":"one two"}',
   );
   const ids = [...tokenizer.encode('one two')];
-  expect(await firstPrompt(tokenizer, [blank, rows])).toEqual({ text: 'one two', ids });
-  expect(await firstPrompt(tokenizer, [blank])).toBeNull();
+  expect(await readFirstPrompt(tokenizer, [blank, rows])).toEqual({ text: 'one two', ids });
+  expect(await readFirstPrompt(tokenizer, [blank])).toBeNull();
 });
 
 test('the sample uses the first row with text, and no row of tokens', async () => {
   const tokens = file('tokens.jsonl', '{"text":""}\n{"input_ids":[1,2]}\n{"text":"later"}');
-  expect(await firstPrompt(tokenizer, [tokens])).toBeNull();
+  expect(await readFirstPrompt(tokenizer, [tokens])).toBeNull();
 });
 
 test('an empty text is refused without a chat template', () => {
   const base = Tokenizer.fromPretrained(folderWith(EXAMPLE, {}).path);
   const message = /--sample: expected text of at least one token, got ""/;
-  expectError(() => promptOf(base, ''), 'DS_ARGUMENT', message);
-  expect(promptOf(tokenizer, '').ids.length).toBeGreaterThan(0);
+  expectError(() => createPrompt(base, ''), 'DS_ARGUMENT', message);
+  expect(createPrompt(tokenizer, '').ids.length).toBeGreaterThan(0);
 });
 
 test('a text with a token that the model does not have is refused before it trains', () => {
   const base = Tokenizer.fromPretrained(folderWith(EXAMPLE, {}).path);
   const top = Math.max(...base.encode('one two'));
   const message = new RegExp(`--sample: expected tokens of \\[0, ${top}\\), .*got token ${top} in`);
-  expectError(() => promptOf(base, 'one two', top), 'DS_ARGUMENT', message);
-  expect(promptOf(base, 'one two', top + 1).ids).toEqual([...base.encode('one two')]);
+  expectError(() => createPrompt(base, 'one two', top), 'DS_ARGUMENT', message);
+  expect(createPrompt(base, 'one two', top + 1).ids).toEqual([...base.encode('one two')]);
 });
 
 test('tokens of a padded head beyond the tokenizer have no text', () => {

@@ -3,7 +3,7 @@ import { cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } f
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { nn, seed, text } from '../../lib/index.js';
-import { taskIn } from '../../lib/trainer/command/task-rows.js';
+import { readTask } from '../../lib/trainer/command/task-rows.js';
 import { DS, type Finished, Run } from '../launch/jobs.js';
 import { TOKENIZERS } from '../models/head-rows.js';
 
@@ -95,5 +95,5 @@ test.each([
   [{ task: 'ner' }, /--task task: expected "sequence-classification"/],
 ])('%j is refused', (more, message) => {
   const args = { model_name_or_path: 'bert', train_file: ['rows.jsonl'], output_dir: 'no' };
-  expect(() => taskIn({ ...args, ...more })).toThrow(message);
+  expect(() => readTask({ ...args, ...more })).toThrow(message);
 });

@@ -2,7 +2,7 @@
 import type { Command } from 'commander';
 import { GPUS } from '../../monitor/gpus.js';
 import { ALIASES, ARGUMENTS } from '../../trainer/command/arguments.js';
-import { helpCommand } from '../../trainer/command/help.js';
+import { createHelpCommand } from '../../trainer/command/help.js';
 import { bashScript } from './bash.js';
 import { fishScript } from './fish.js';
 import { type CommandWords, type OptionWords, readCommand } from './words.js';
@@ -46,7 +46,7 @@ const takesText = ({ flags }: OptionWords): boolean =>
 
 /** Adds the options of `ds train`, which reads its arguments without commander. */
 function addTrainOptions({ name, text }: CommandWords): CommandWords {
-  const helpOptions = readCommand(helpCommand()).options;
+  const helpOptions = readCommand(createHelpCommand()).options;
   const options = helpOptions.map((words) =>
     takesText(words) ? { ...words, values: 'file' as const } : words,
   );

@@ -1,5 +1,5 @@
-// The arguments of `ds train`, by the names that transformers, TRL and PEFT gave them. Options of
-// the Trainer declare their arguments themselves.
+// Declares the arguments of `ds train`, with the names of transformers, TRL and PEFT. Options of
+// the Trainer declare their own arguments.
 import { GENERATION_CONFIG } from '../../inference/sampling-options.js';
 import {
   type Arguments,
@@ -25,16 +25,17 @@ import { REWARD } from '../methods/reward.js';
 import { MODEL, OPTIMIZATION } from '../options.js';
 import { BEST, LOGGING, REPORTING, SAVING, STOPPING } from '../report-options.js';
 
-/** Further texts of an argument. */
-interface Texts {
+/** Default and aliases of an argument. */
+interface ArgumentTexts {
   shown?: string;
   also?: readonly string[];
 }
 
-const any = <Value>(_: string, value: Value): Value => value;
-const textOrSwitch = (help: string, about: Texts = {}) =>
-  declareOption(any<string | boolean>, help, { ...about, syntax: 'text or switch' });
-const record = (help: string) => declareOption(any<object>, help, { syntax: 'record' });
+const acceptAny = <Value>(_: string, value: Value): Value => value;
+const declareTextOrSwitch = (help: string, about: ArgumentTexts = {}) =>
+  declareOption(acceptAny<string | boolean>, help, { ...about, syntax: 'text or switch' });
+const declareRecord = (help: string) =>
+  declareOption(acceptAny<object>, help, { syntax: 'record' });
 
 /** Model, data and output. */
 const FILES = {
@@ -55,11 +56,11 @@ const FILES = {
     shown: "the model's",
     also: ['tokenizer'],
   }),
-  /** Rows to learn from: files, folders and patterns. */
+  /** Training rows: files, folders and patterns. */
   train_file: texts('rows to train on: files, folders and patterns', {
     also: ['data', 'train_files', 'data_path'],
   }),
-  /** Rows to be judged by. */
+  /** Evaluation rows: files, folders and patterns. */
   validation_file: texts('rows to evaluate on', {
     also: ['eval_data', 'validation_files', 'eval_data_path'],
   }),
@@ -70,20 +71,22 @@ const FILES = {
 
 /** Start and end of a run. */
 const RUN = {
-  resume_from_checkpoint: textOrSwitch('continue from the newest checkpoint, or from this folder'),
+  resume_from_checkpoint: declareTextOrSwitch(
+    'continue from the newest checkpoint, or from this folder',
+  ),
   /** Resume with the data from their beginning. */
   ignore_data_skip: boolean('resume at the first row of the data', { shown: 'false' }),
-  /** The launcher chooses the GPUs. */
+  /** Device; the launcher chooses the GPUs. */
   device: string('"cpu", "cuda" or "auto"', { shown: '"auto"' }),
   use_cpu: boolean('same as --device cpu', { shown: 'false', also: ['no_cuda'] }),
   /** Prompt of the sample after training; --no_sample prints no sample. */
-  sample: textOrSwitch('prompt to continue after training; --no_sample turns it off', {
+  sample: declareTextOrSwitch('prompt to continue after training; --no_sample turns it off', {
     shown: 'the first row with one',
   }),
   sample_tokens: integer('tokens to generate after this prompt', { min: 1, shown: '48' }),
 };
 
-/** How rows become samples. */
+/** Arguments about rows and samples. */
 const ROWS = {
   max_length: integer('maximum number of tokens of a sample', {
     shown: "1024, or the model's maximum",
@@ -101,7 +104,7 @@ const ROWS = {
   }),
   assistant_only_loss: boolean('learn only the answers of the assistant', { shown: 'false' }),
   dataset_text_field: string('key of the text in a row', { shown: '"text"' }),
-  /** Of rows with labels: the key of the text, or of both texts. */
+  /** For rows with labels: the key of the text, or of both texts. */
   text_column_names: texts('keys of one or both texts in a row with a label', {
     shown: 'those of known sets',
   }),
@@ -119,12 +122,12 @@ const ROWS = {
   }),
 };
 
-/** Arguments that several options of the Trainer depend on. */
+/** Arguments that determine several options of the Trainer. */
 const LEARNING = {
-  /** -1 stands for no number, as in transformers. */
+  /** -1 means no limit, as in transformers. */
   max_steps: integer('number of updates, in place of epochs'),
   lr_scheduler_type: string('schedule of the learning rate', { shown: '"linear"' }),
-  lr_scheduler_kwargs: record('parameters of the schedule, such as {"min_lr": 1e-6}'),
+  lr_scheduler_kwargs: declareRecord('parameters of the schedule, such as {"min_lr": 1e-6}'),
   warmup_steps: number('updates of warm-up; below 1, a share of all', { shown: '0' }),
   warmup_ratio: number('share of all updates for warm-up', { shown: '0' }),
   adam_beta1: number('beta1 of AdamW', { min: 0, below: 1, shown: '0.9' }),
@@ -137,7 +140,7 @@ const LEARNING = {
   fp16_full_eval: boolean('evaluate in fp16, as training does', { shown: 'false' }),
   bf16_full_eval: boolean('evaluate in bf16, as training does', { shown: 'false' }),
   gradient_checkpointing: boolean('recompute activations during backward', { shown: 'false' }),
-  /** Of a model with experts: switches the loss of its routers on, by this weight. */
+  /** For a model with experts: enables the loss of its routers, with this weight. */
   router_aux_loss_coef: number('weight of the load-balancing loss of experts'),
 };
 
@@ -146,9 +149,9 @@ const LOGS = {
   logging_steps: number('updates between logs; below 1, a share of all', { shown: '10' }),
   report_to: texts('"tensorboard", "csv", "all" or "none"', { shown: 'none' }),
   disable_tqdm: boolean('lines in place of a progress bar', { shown: 'false' }),
-  /** Port of the page; true: the usual one; false: no recording. */
+  /** Port of the page; true: the default port; false: no recording. */
   watch: declareOption(
-    any<number | boolean>,
+    acceptAny<number | boolean>,
     'serve a local page of the run at this port; 0: a free one',
     {
       shown: 'record for ds watch',
@@ -172,7 +175,7 @@ const SAVES = {
   metric_for_best_model: string('"loss"', { shown: '"loss"' }),
 };
 
-/** The method, and the arguments that several methods share. Their readers check the limits. */
+/** The method, and arguments that several methods share. The methods check their values. */
 const METHOD = {
   method: string('"dpo", "kto", "orpo", "cpo", "reward", "gkd", "grpo" or "rloo"', {
     shown: '"sft"',
@@ -182,7 +185,7 @@ const METHOD = {
   }),
   loss_type: texts('losses of the method, such as sigmoid or ipo', { shown: 'its first one' }),
   loss_weights: texts('weights of several losses of dpo', { shown: '1 each' }),
-  /** Former name of the weight of a loss "sft". */
+  /** Older argument for the weight of a loss "sft". */
   rpo_alpha: number("weight of dpo's further loss sft", { shown: 'none' }),
   ref_model_name_or_path: string('reference model', {
     shown: 'the model without adapters, or the model as it was',
@@ -208,7 +211,7 @@ const METHOD = {
   }),
 };
 
-/** Sampling of rollouts. */
+/** Sampling options of rollouts. */
 export const SAMPLING_OF_ROLLOUTS = {
   ...GENERATION_CONFIG,
   temperature: { ...GENERATION_CONFIG.temperature, help: 'divides the scores; above 0' },
@@ -217,7 +220,7 @@ export const SAMPLING_OF_ROLLOUTS = {
 /** Rewards of completions. */
 const REWARDS = {
   reward_funcs: texts('rewards: built-in names, or exports such as ./file.mjs#name'),
-  reward_weights: declareOption(any<number[]>, 'factors of the rewards', {
+  reward_weights: declareOption(acceptAny<number[]>, 'factors of the rewards', {
     shown: '1 each',
     syntax: 'numbers',
   }),
@@ -253,17 +256,19 @@ export const LORA = {
   use_rslora: boolean('scale by alpha / sqrt(r)', { shown: 'false' }),
   use_dora: boolean('train the length of each weight row (DoRA)', { shown: 'false' }),
   fan_in_fan_out: boolean('written to the files; no effect on training', { shown: 'false' }),
-  init_lora_weights: textOrSwitch('first values: true, false or "gaussian"', { shown: 'true' }),
-  rank_pattern: record('other ranks by name, as JSON'),
-  alpha_pattern: record('other alphas by name, as JSON'),
-  layers_to_transform: declareOption(any<number[]>, 'numbers of the layers with adapters', {
+  init_lora_weights: declareTextOrSwitch('first values: true, false or "gaussian"', {
+    shown: 'true',
+  }),
+  rank_pattern: declareRecord('other ranks by name, as JSON'),
+  alpha_pattern: declareRecord('other alphas by name, as JSON'),
+  layers_to_transform: declareOption(acceptAny<number[]>, 'numbers of the layers with adapters', {
     shown: 'all',
     syntax: 'integers',
   }),
   layers_pattern: texts('name of the list of layers'),
 };
 
-/** 4-bit weights below the adapters. */
+/** Options of 4-bit weights below the adapters. */
 export const QLORA = {
   load_in_4bit: boolean('store the linear layers in 4 bits (QLoRA)', {
     shown: 'false',
@@ -277,7 +282,7 @@ export const QLORA = {
   }),
 };
 
-/** All arguments of a command line and its --config file. */
+/** All arguments of the command line and its --config file. */
 export interface TrainArguments
   extends Options<typeof FILES>,
     Arguments<typeof MODEL>,
@@ -310,40 +315,44 @@ export interface TrainArguments
     Options<typeof LORA>,
     Options<typeof QLORA> {}
 
-/** The options of `declared` that have an argument, by its name. */
-function flags(declared: Declared): Declared {
+/** Returns the options of `declared` that have an argument, by its name. */
+function selectFlags(declared: Declared): Declared {
   const named = Object.values(declared).filter(({ flag }) => flag !== undefined);
   return Object.fromEntries(named.map((option) => [option.flag, option]));
 }
 
-/** Options of grpo() and rloo() without those of other methods. */
-const { beta: _, ...ofRewards } = { ...RLOO, ...GRPO };
+/** Options of grpo() and rloo(), without `beta`, which other methods share. */
+const { beta: _, ...rewardMethodOptions } = { ...RLOO, ...GRPO };
 
-/** All arguments, by the headings of the help. */
+/** All arguments by heading of the help. */
 export const GROUPS: Readonly<Record<string, Declared>> = {
-  'Model, data and output': { ...FILES, ...flags(MODEL), ...RUN, ...flags(REPORTING) },
-  'Rows and samples': { ...ROWS, ...flags(LOADING) },
-  Optimization: { ...flags(OPTIMIZATION), ...LEARNING },
+  'Model, data and output': { ...FILES, ...selectFlags(MODEL), ...RUN, ...selectFlags(REPORTING) },
+  'Rows and samples': { ...ROWS, ...selectFlags(LOADING) },
+  Optimization: { ...selectFlags(OPTIMIZATION), ...LEARNING },
   'Logs, evaluations and checkpoints': {
     ...LOGS,
-    ...flags(LOGGING),
+    ...selectFlags(LOGGING),
     ...EVALS,
-    ...flags(EVALUATION),
+    ...selectFlags(EVALUATION),
     ...SAVES,
-    ...flags(SAVING),
-    ...flags(BEST),
-    ...flags(STOPPING),
+    ...selectFlags(SAVING),
+    ...selectFlags(BEST),
+    ...selectFlags(STOPPING),
   },
   'Preferences and distillation': {
-    ...flags(DPO),
-    ...flags(KTO),
-    ...flags(ORPO),
-    ...flags(CPO),
-    ...flags(REWARD),
-    ...flags(GKD),
+    ...selectFlags(DPO),
+    ...selectFlags(KTO),
+    ...selectFlags(ORPO),
+    ...selectFlags(CPO),
+    ...selectFlags(REWARD),
+    ...selectFlags(GKD),
     ...METHOD,
   },
-  Rewards: { ...REWARDS, ...flags(SAMPLING_OF_ROLLOUTS), ...flags(ofRewards) },
+  Rewards: {
+    ...REWARDS,
+    ...selectFlags(SAMPLING_OF_ROLLOUTS),
+    ...selectFlags(rewardMethodOptions),
+  },
   'LoRA and QLoRA': { ...ADAPTERS, ...LORA, ...QLORA },
 };
 
@@ -355,14 +364,16 @@ export const ALIASES: Readonly<Record<string, string>> = Object.fromEntries(
   Object.entries(ARGUMENTS).flatMap(([name, { also = [] }]) => also.map((text) => [text, name])),
 );
 
-/** Former meanings of aliases that differ from the argument. */
-export const MEANT: Readonly<Record<string, string>> = {
+/** Notes for aliases with another meaning than the argument. */
+export const ALIAS_NOTES: Readonly<Record<string, string>> = {
   block_size:
     'is --max_length: each row is cut at it, for itself. --packing --packing_strategy bfd_split fills samples and splits long rows',
 };
 
-/** The options of `declared` that `args` set; missing arguments stay undefined. */
-export function fromArguments<D extends Declared>(
+/**
+ * Returns the values that `args` sets for the options of `declared`. Missing arguments are absent.
+ */
+export function readOptionsOf<D extends Declared>(
   declared: D,
   args: TrainArguments,
 ): Partial<Options<D>> {

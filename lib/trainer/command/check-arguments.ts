@@ -10,18 +10,18 @@ import { keysOf } from '../../runtime/typed-keys.js';
 import { requireOneStage } from '../configuration.js';
 import { isSavedFile, requireModelConfig, requireNoModel } from '../weight-folder.js';
 import { LORA, QLORA, type TrainArguments } from './arguments.js';
-import { trainerPart } from './trainer-options.js';
+import { readTrainerPart } from './trainer-options.js';
 
-/** Arguments with the required ones present. */
+/** Checked arguments, with the required ones present. */
 export type CheckedArguments = TrainArguments &
   Required<Pick<TrainArguments, 'train_file' | 'output_dir'>>;
 
 /** Arguments that need --use_peft. */
-const OF_LORA = keysOf({ ...LORA, ...QLORA });
+const LORA_ARGUMENTS = keysOf({ ...LORA, ...QLORA });
 
 /**
- * Returns `args`. Throws DS_ARGUMENT for a missing argument, for arguments that exclude each other,
- * and for an invalid value. Throws DS_CHECKPOINT if config.json of the output is not a model's.
+ * Returns `args`. Throws DS_ARGUMENT for a missing argument, for arguments that conflict, and for
+ * an invalid value. Throws DS_CHECKPOINT if config.json of the output does not belong to a model.
  */
 export function checkArguments(args: TrainArguments): CheckedArguments {
   const { model_name_or_path: dir, config_name: config, train_file: files, output_dir: out } = args;
@@ -33,7 +33,7 @@ export function checkArguments(args: TrainArguments): CheckedArguments {
   if (dir !== undefined && config !== undefined) {
     throw argumentError('--config_name', 'either --config_name or --model', 'both');
   }
-  if (dir !== undefined && locationOf(dir) === locationOf(required(out))) {
+  if (dir !== undefined && resolvePath(dir) === resolvePath(required(out))) {
     throw argumentError(
       '--output',
       'a folder other than that of --model, which is not changed',
@@ -42,13 +42,13 @@ export function checkArguments(args: TrainArguments): CheckedArguments {
   }
   if (dir !== undefined) requireModel(dir);
   requireLora(args);
-  requireOwnOutput(args, required(out));
-  const { options } = trainerPart(args, required(out));
+  requireSeparateOutput(args, required(out));
+  const { options } = readTrainerPart(args, required(out));
   if (options.deepspeed !== undefined) requireOneStage(options.deepspeed);
   return args as CheckedArguments;
 }
 
-/** Throws DS_ARGUMENT if the folder holds only an adapter. */
+/** Throws DS_ARGUMENT if the folder contains only an adapter. */
 export function requireModel(dir: string): void {
   if (!adapterFolder(dir)) return;
   const hint =
@@ -57,8 +57,11 @@ export function requireModel(dir: string): void {
   throw argumentError('--model', expected, `${dir}, an adapter of PEFT`, hint);
 }
 
-/** Throws if the trained model would overwrite its own input or another model. */
-function requireOwnOutput(args: TrainArguments, out: string): void {
+/**
+ * Throws DS_ARGUMENT or DS_CHECKPOINT if the trained model would overwrite its own input or another
+ * model.
+ */
+function requireSeparateOutput(args: TrainArguments, out: string): void {
   const { deepspeed, config_name: config, use_peft: isAdapter } = args;
   if (isAdapter) {
     requireNoModel(out);
@@ -66,9 +69,9 @@ function requireOwnOutput(args: TrainArguments, out: string): void {
   }
   for (const [name, path] of Object.entries({ deepspeed, config_name: config })) {
     if (typeof path !== 'string') continue;
-    const location = locationOf(path);
-    const isWritten = dirname(location) === locationOf(out) && isSavedFile(basename(location));
-    if (!isWritten && location !== locationOf(out)) continue;
+    const location = resolvePath(path);
+    const isWritten = dirname(location) === resolvePath(out) && isSavedFile(basename(location));
+    if (!isWritten && location !== resolvePath(out)) continue;
     throw argumentError(
       '--output',
       `a folder other than that of --${name}, which is not changed`,
@@ -78,8 +81,8 @@ function requireOwnOutput(args: TrainArguments, out: string): void {
   requireModelConfig(out);
 }
 
-/** Returns the real path; the given path if it does not exist yet. */
-function locationOf(path: string): string {
+/** Returns the real path; the absolute path if it does not exist yet. */
+function resolvePath(path: string): string {
   try {
     return realpathSync(path);
   } catch {
@@ -89,7 +92,9 @@ function locationOf(path: string): string {
 
 function requireLora(args: TrainArguments): void {
   const { config_name: config, bnb_4bit_quant_type: type = 'nf4' } = args;
-  const [orphan] = OF_LORA.filter((name) => args[name] !== undefined && args[name] !== false);
+  const [orphan] = LORA_ARGUMENTS.filter(
+    (name) => args[name] !== undefined && args[name] !== false,
+  );
   if (!args.use_peft && orphan)
     throw argumentError(`--${orphan}`, '--lora together with it', 'no --lora');
   if (type !== 'nf4') throw argumentError('--bnb_4bit_quant_type', '"nf4"', JSON.stringify(type));

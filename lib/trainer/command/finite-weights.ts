@@ -6,11 +6,11 @@ import { DsError } from '../../errors.js';
 import { isFloating } from '../../runtime/dtype.js';
 import { isfinite, scope, type Tensor } from '../../tensor/index.js';
 
-/** Elements that are looked at together. */
-const PIECE = 2 ** 22;
+/** Number of elements that are tested at a time. */
+const CHUNK = 2 ** 22;
 
-/** A saved model and the number of its updates. */
-interface Saved {
+/** A saved model and its number of updates. */
+interface SavedWeights {
   dir: string;
   /** Whether `dir` holds an adapter instead of a model. */
   isAdapter: boolean;
@@ -18,16 +18,16 @@ interface Saved {
 }
 
 /**
- * Throws DS_NONFINITE on all ranks if a saved weight is infinite or NaN: the update after the last
- * loss can cause this. Rank 0 reads the files.
+ * Throws DS_NONFINITE on all ranks if a saved weight is infinite or NaN, for example because of the
+ * update after the last loss. Rank 0 reads the files.
  */
-export async function requireFinite(
-  { dir, isAdapter, step }: Saved,
+export async function requireFiniteWeights(
+  { dir, isAdapter, step }: SavedWeights,
   world: CheckpointWorld,
 ): Promise<void> {
   const path = isAdapter ? join(dir, 'adapter_model.safetensors') : dir;
   const [damaged] = await onAllRanks(world, 'reading the saved weights', async () =>
-    world.rank === 0 ? damagedIn(path) : null,
+    world.rank === 0 ? findNonFinite(path) : null,
   );
   if (damaged === null) return;
   throw new DsError({
@@ -40,7 +40,7 @@ export async function requireFinite(
 }
 
 /** Returns the name of the first tensor with a non-finite number, or null. */
-async function damagedIn(path: string): Promise<string | null> {
+async function findNonFinite(path: string): Promise<string | null> {
   const files = await WeightFiles.open(path);
   try {
     for (const [name, { dtype }] of files.tensors) {
@@ -59,14 +59,14 @@ async function damagedIn(path: string): Promise<string | null> {
 }
 
 function isAllFinite(values: Tensor): boolean {
-  for (let from = 0; from < values.numel; from += PIECE) {
-    const count = Math.min(PIECE, values.numel - from);
-    const isFine = scope(() =>
+  for (let from = 0; from < values.numel; from += CHUNK) {
+    const count = Math.min(CHUNK, values.numel - from);
+    const hasOnlyFinite = scope(() =>
       isfinite(values.reshape([-1]).narrow(0, from, count))
         .all()
         .item(),
     );
-    if (!isFine) return false;
+    if (!hasOnlyFinite) return false;
   }
   return true;
 }

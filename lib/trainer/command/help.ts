@@ -1,4 +1,4 @@
-// The help of `ds train`: every argument by group.
+// Formats the help of `ds train`, with every argument by group.
 import { Command, Option } from 'commander';
 import {
   type Option as Declaration,
@@ -8,8 +8,8 @@ import {
 } from '../../runtime/option.js';
 import { GROUPS } from './arguments.js';
 
-/** The placeholder of a value by its syntax. */
-const SHOWN: Readonly<Record<Syntax, string>> = {
+/** Placeholders of values by syntax. */
+const PLACEHOLDERS: Readonly<Record<Syntax, string>> = {
   text: '<text>',
   integer: '<n>',
   number: '<x>',
@@ -27,16 +27,16 @@ const SHOWN: Readonly<Record<Syntax, string>> = {
   pairs: '<name=value>',
 };
 
-/** A description for each argument, with its default and its other names. */
-export function helpText(): string {
-  const command = helpCommand();
+/** Returns the help: each argument with its description, default and other names. */
+export function formatHelp(): string {
+  const command = createHelpCommand();
   let text = '';
   command.configureOutput({ writeOut: (part) => (text += part) }).outputHelp();
   return text.trimEnd();
 }
 
-/** A command with an option for each argument, which only prints help. */
-export function helpCommand(): Command {
+/** Creates a command that only prints help, with an option for each argument. */
+export function createHelpCommand(): Command {
   const command = new Command('ds train')
     .usage('--model DIR --data FILE.jsonl --output DIR [arguments]')
     .description(
@@ -48,7 +48,7 @@ export function helpCommand(): Command {
     .option('--config <file>', 'arguments in YAML or JSON; the command line overrides it');
   for (const [heading, group] of Object.entries(GROUPS)) {
     for (const [name, declared] of Object.entries(group)) {
-      command.addOption(optionOf(name, declared).helpGroup(`${heading}:`));
+      command.addOption(createOption(name, declared).helpGroup(`${heading}:`));
     }
   }
   command.addHelpText(
@@ -60,10 +60,10 @@ export function helpCommand(): Command {
   return command;
 }
 
-function optionOf(name: string, declared: Declaration<unknown, unknown>): Option {
+function createOption(name: string, declared: Declaration<unknown, unknown>): Option {
   const { help, also = [], syntax = 'text' } = declared;
   const others = also.length > 0 ? `; also --${also.join(', --')}` : '';
-  const option = new Option(`--${name} ${SHOWN[syntax]}`, plainText(help) + others);
+  const option = new Option(`--${name} ${PLACEHOLDERS[syntax]}`, plainText(help) + others);
   const fallback = defaultText(declared);
   return fallback === null ? option : option.default(fallback, plainText(fallback));
 }

@@ -1,4 +1,4 @@
-// Models, tokenizers and configurations of `ds train` that are names on the hub.
+// Finds models, tokenizers and configurations of `ds train` that are names on the hub.
 
 import { basename } from 'node:path';
 import { findOrPullFolder } from '../../hub/local-folder.js';
@@ -8,41 +8,44 @@ import type { TrainArguments } from './arguments.js';
 import { requireModel } from './check-arguments.js';
 
 /** Returns the revision for a name on the hub; undefined for a path. */
-export const revisionOf = (
+export const findRevision = (
   place: string,
   { model_revision: revision }: TrainArguments,
 ): string | undefined => (isRemote(place) ? revision : undefined);
 
 /** Resolves with the folder of the tokenizer. Rejects with DS_HUB. */
-export async function tokenizerFolder(args: TrainArguments): Promise<string> {
+export async function findTokenizerFolder(args: TrainArguments): Promise<string> {
   const { tokenizer_name: tokenizerName, model_name_or_path: dir, config_name: config } = args;
   const place = tokenizerName ?? dir ?? required(config);
-  const revision = tokenizerName === undefined ? revisionOf(place, args) : undefined;
+  const revision = tokenizerName === undefined ? findRevision(place, args) : undefined;
   return findOrPullFolder('ds train', place, { need: 'tokenizer', revision });
 }
 
 /** Resolves with the folder or file of the configuration of a new model. Rejects with DS_HUB. */
-export async function configPlace(args: TrainArguments): Promise<string> {
+export async function findConfig(args: TrainArguments): Promise<string> {
   const place = required(args.config_name);
-  return findOrPullFolder('ds train', place, { need: 'config', revision: revisionOf(place, args) });
+  return findOrPullFolder('ds train', place, {
+    need: 'config',
+    revision: findRevision(place, args),
+  });
 }
 
 /** Resolves with the folder of the model, or of the configuration of a new one. */
-export async function modelPlace(args: TrainArguments): Promise<string> {
+export async function findModel(args: TrainArguments): Promise<string> {
   const { model_name_or_path: dir } = args;
-  if (dir === undefined) return configPlace(args);
-  return findOrPullFolder('ds train', dir, { need: 'model', revision: revisionOf(dir, args) });
+  if (dir === undefined) return findConfig(args);
+  return findOrPullFolder('ds train', dir, { need: 'model', revision: findRevision(dir, args) });
 }
 
 /**
- * Downloads the model before ranks start, once for this machine. Returns words for the ranks that
- * fix the commit: a branch may move between the starts of two ranks. Rejects with DS_HUB,
- * DS_ARGUMENT for an adapter.
+ * Downloads the model before the ranks start, once for this machine. Returns arguments for the
+ * ranks that fix the commit, because a branch may change between the starts of two ranks. Rejects
+ * with DS_HUB, DS_ARGUMENT for an adapter.
  */
 export async function pullModel(args: TrainArguments): Promise<string[]> {
   const { model_name_or_path: name } = args;
   if (name === undefined || !isRemote(name)) return [];
-  const revision = revisionOf(name, args);
+  const revision = findRevision(name, args);
   const folder = await findOrPullFolder('ds train', name, { need: 'model', revision });
   requireModel(folder);
   return ['--model_revision', basename(folder)];

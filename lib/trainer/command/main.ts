@@ -1,5 +1,5 @@
-// The program that the ranks of `ds train` run: arguments on the command line, its end as exit
-// code.
+// The program that the ranks of `ds train` run: reads arguments from the command line and sets the
+// exit code.
 import { DsError } from '../../errors.js';
 import { checkArguments } from './check-arguments.js';
 import { readArguments } from './read-arguments.js';
@@ -12,7 +12,7 @@ async function main(words: readonly string[]): Promise<void> {
 }
 
 main(process.argv.slice(2)).catch((error) => {
-  // An error that is data is one line; anything else keeps its stack.
+  // Print a DsError as one line; other errors keep their stack.
   console.error(error instanceof DsError ? `ds train: ${error.message}` : error);
   process.exit(1); // The job may still be open: see train().
 });

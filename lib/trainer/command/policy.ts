@@ -11,20 +11,23 @@ import type { TrainingMethod } from '../methods/method.js';
 import type { PolicyLossName } from '../methods/policy-losses.js';
 import * as rewards from '../rollouts/built-in-rewards.js';
 import type { Reward, WeightedReward } from '../rollouts/reward.js';
-import { fromArguments, SAMPLING_OF_ROLLOUTS } from './arguments.js';
+import { readOptionsOf, SAMPLING_OF_ROLLOUTS } from './arguments.js';
 import type { CheckedArguments } from './check-arguments.js';
-import { revisionOf } from './hub-model.js';
-import { oneLoss } from './methods.js';
+import { findRevision } from './hub-model.js';
+import { requireOneLoss } from './methods.js';
 import type { PreferenceMaterial } from './preference-rows.js';
 import { openModel } from './trained-model.js';
 import type { Evaluation } from './trainer-options.js';
 
-/** Tokens before the limit over which get_soft_overlong_punishment falls. */
+/** Fraction of the token limit before the limit in which get_soft_overlong_punishment falls. */
 const OVERLONG_CACHE = 0.2;
-/** The default of --max_completion_length. */
+/** Default of --max_completion_length. */
 const MAX_TOKENS = 512;
 
-/** Built-in rewards by the names of TRL and open-r1. `max`: the limit of a completion. */
+/**
+ * Built-in rewards by the names of TRL and open-r1. `max`: maximum number of tokens of a
+ * completion.
+ */
 const BUILT_IN: Readonly<Record<string, (max: number) => Reward>> = {
   accuracy_reward: () => rewards.accuracy,
   think_format_reward: () => rewards.format,
@@ -33,57 +36,61 @@ const BUILT_IN: Readonly<Record<string, (max: number) => Reward>> = {
   get_repetition_penalty_reward: () => rewards.repetition(),
 };
 
-/** Whether the method learns from rewards. */
+/** Returns whether the method learns from rewards. */
 export const isPolicy = (method: string): boolean => method === 'grpo' || method === 'rloo';
 
-/** Reads prompts, rewards and models. Throws DS_DATA, DS_CHECKPOINT, DS_IO, DS_ARGUMENT. */
+/** Opens prompts, rewards and models. Throws DS_DATA, DS_CHECKPOINT, DS_IO, DS_ARGUMENT. */
 export async function openPolicy(
   args: CheckedArguments,
   name: string,
   { tokenizer, evaluation }: { tokenizer: Tokenizer; evaluation: Evaluation | null },
 ): Promise<PreferenceMaterial> {
-  const { train_file: files, validation_file: judged } = args;
+  const { train_file: files, validation_file: evalFiles } = args;
   const model = await openModel(args);
   const { max_completion_length: max = Math.min(MAX_TOKENS, model.maxSeq - 1) } = args;
   const length = model.maxSeq - max;
   const open = (rows: readonly string[]) => PromptDataset.open({ tokenizer, files: rows, length });
   const train = await open(files);
   const lines = [`learns from ${files.join(', ')}: ${describePrompts(train)}`];
-  const held = evaluation && judged ? await open(judged) : null;
-  if (held) lines.push(`judged by ${judged?.join(', ')}: ${describePrompts(held)}`);
-  const method = await methodOf(args, name, max);
-  const all = { model, method, train: train as never, lines };
-  if (!evaluation || !held) return all;
-  return { ...all, eval: { ...evaluation, data: held as never } };
+  const evalPrompts = evaluation && evalFiles ? await open(evalFiles) : null;
+  if (evalPrompts)
+    lines.push(`judged by ${evalFiles?.join(', ')}: ${describePrompts(evalPrompts)}`);
+  const method = await createMethod(args, name, max);
+  const material = { model, method, train: train as never, lines };
+  if (!evaluation || !evalPrompts) return material;
+  return { ...material, eval: { ...evaluation, data: evalPrompts as never } };
 }
 
-async function methodOf(
+async function createMethod(
   args: CheckedArguments,
   name: string,
   max: number,
 ): Promise<TrainingMethod> {
   const sampling = {
-    ...fromArguments(SAMPLING_OF_ROLLOUTS, args),
+    ...readOptionsOf(SAMPLING_OF_ROLLOUTS, args),
     maxNewTokens: max,
   } as RolloutSampling;
   const reference = await openReference(args);
   const shared = {
-    rewards: await rewardsOf(args, max),
+    rewards: await openRewards(args, max),
     sampling,
     ...(reference && { reference }),
   };
-  if (name === 'rloo') return rloo({ ...fromArguments(RLOO, args), ...shared });
-  const loss = oneLoss(args) as PolicyLossName | undefined;
-  return grpo({ ...fromArguments(GRPO, args), ...shared, ...(loss && { loss }) });
+  if (name === 'rloo') return rloo({ ...readOptionsOf(RLOO, args), ...shared });
+  const loss = requireOneLoss(args) as PolicyLossName | undefined;
+  return grpo({ ...readOptionsOf(GRPO, args), ...shared, ...(loss && { loss }) });
 }
 
-/** The reference for a beta above 0; null if adapters take its place. */
+/**
+ * Opens the reference for a beta above 0; returns null if the model without adapters is the
+ * reference.
+ */
 async function openReference(args: CheckedArguments) {
   const { method, beta = method === 'rloo' ? RLOO.beta.default : 0 } = args;
   const { ref_model_name_or_path: ref, use_peft: isAdapted = false } = args;
   if (!(Number(beta) > 0) || (ref === undefined && isAdapted)) return null;
   const place = ref ?? args.model_name_or_path;
-  if (place !== undefined) return fromPretrained(place, { revision: revisionOf(place, args) });
+  if (place !== undefined) return fromPretrained(place, { revision: findRevision(place, args) });
   const hint = '--ref_model_name_or_path names the reference.';
   throw argumentError(
     '--config_name',
@@ -93,26 +100,27 @@ async function openReference(args: CheckedArguments) {
   );
 }
 
-async function rewardsOf(args: CheckedArguments, max: number): Promise<WeightedReward[]> {
+async function openRewards(args: CheckedArguments, max: number): Promise<WeightedReward[]> {
   const { reward_funcs: names = [], reward_weights: weights = [] } = args;
-  const { reward_model_name_or_path: judge } = args;
-  const found: WeightedReward[] = [];
-  for (const name of names) found.push(await rewardOf(name, max));
-  if (judge !== undefined) found.push({ of: await rewardModel(judge, args) });
-  if (found.length === 0) {
+  const { reward_model_name_or_path: rewardModelPlace } = args;
+  const opened: WeightedReward[] = [];
+  for (const name of names) opened.push(await openReward(name, max));
+  if (rewardModelPlace !== undefined)
+    opened.push({ of: await openRewardModel(rewardModelPlace, args) });
+  if (opened.length === 0) {
     const expected = `a name of ${Object.keys(BUILT_IN).join(', ')}, or ./file.mjs#name`;
     throw argumentError('--reward_funcs', expected, 'nothing');
   }
-  if (weights.length > 0 && weights.length !== found.length) {
-    throw argumentError('--reward_weights', `${found.length} numbers`, `${weights.length}`);
+  if (weights.length > 0 && weights.length !== opened.length) {
+    throw argumentError('--reward_weights', `${opened.length} numbers`, `${weights.length}`);
   }
-  return found.map((reward, i) => ({ ...reward, weight: weights[i] ?? 1 }));
+  return opened.map((reward, i) => ({ ...reward, weight: weights[i] ?? 1 }));
 }
 
-/** A built-in function, or an export of a file of the user. */
-async function rewardOf(name: string, max: number): Promise<WeightedReward> {
-  const built = ownValue(BUILT_IN, name);
-  if (built) return { of: built(max), name };
+/** Opens a built-in reward, or an export of the user's file. */
+async function openReward(name: string, max: number): Promise<WeightedReward> {
+  const createReward = ownValue(BUILT_IN, name);
+  if (createReward) return { of: createReward(max), name };
   const [file = '', exported = 'default'] = name.split('#');
   const op = `--reward_funcs ${name}`;
   if (!/[./\\]/.test(file)) {
@@ -123,15 +131,15 @@ async function rewardOf(name: string, max: number): Promise<WeightedReward> {
   });
   const of = (module as Record<string, unknown>)[exported];
   if (typeof of === 'function') {
-    const own = exported === 'default' ? of.name || 'default' : exported;
-    return { of: of as Reward, name: own };
+    const exportName = exported === 'default' ? of.name || 'default' : exported;
+    return { of: of as Reward, name: exportName };
   }
   const got = Object.keys(module as object).join(', ') || 'no exports';
   throw argumentError(op, `an exported function "${exported}"`, got);
 }
 
-async function rewardModel(place: string, args: CheckedArguments): Promise<Reward> {
-  const revision = revisionOf(place, args);
+async function openRewardModel(place: string, args: CheckedArguments): Promise<Reward> {
+  const revision = findRevision(place, args);
   const task = 'sequence-classification';
   const model = await fromPretrained(place, { task, revision });
   if (!(model instanceof TaskModel)) {
@@ -141,6 +149,6 @@ async function rewardModel(place: string, args: CheckedArguments): Promise<Rewar
 }
 
 function describePrompts({ report: { prompts, dropped } }: PromptDataset): string {
-  const lost = dropped > 0 ? [`${dropped} left out, without room for an answer`] : [];
-  return [`${prompts} prompts`, ...lost].join(', ');
+  const droppedText = dropped > 0 ? [`${dropped} left out, without room for an answer`] : [];
+  return [`${prompts} prompts`, ...droppedText].join(', ');
 }

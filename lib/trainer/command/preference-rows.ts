@@ -14,15 +14,15 @@ import { ORPO, orpo } from '../methods/orpo.js';
 import type { PairLossName } from '../methods/pair-losses.js';
 import { precomputeReference } from '../methods/precompute.js';
 import { REWARD, reward } from '../methods/reward.js';
-import { fromArguments } from './arguments.js';
+import { readOptionsOf } from './arguments.js';
 import type { CheckedArguments } from './check-arguments.js';
-import { revisionOf } from './hub-model.js';
-import { oneLoss } from './methods.js';
+import { findRevision } from './hub-model.js';
+import { requireOneLoss } from './methods.js';
 import { openRows } from './rows.js';
 import { openModel, openTaskModel } from './trained-model.js';
 import type { Evaluation } from './trainer-options.js';
 
-/** The default of --max_length; a smaller limit of the model wins. */
+/** Default of --max_length, unless the model's limit is lower. */
 const MAX_LENGTH = 1024;
 
 /** Model and data of a method. */
@@ -31,11 +31,11 @@ export interface PreferenceMaterial {
   method: TrainingMethod;
   train: unknown;
   eval?: EvalOptions<unknown, unknown>;
-  /** A description of each dataset, one line each. */
+  /** One line about each dataset. */
   lines: string[];
 }
 
-/** The tokenizer of the rows, the device, and how the Trainer evaluates. */
+/** Tokenizer and device of the rows, and the evaluation options of the Trainer. */
 interface RowContext {
   tokenizer: Tokenizer;
   /** Device of this rank. */
@@ -43,35 +43,35 @@ interface RowContext {
   evaluation: Evaluation | null;
 }
 
-/** Reads the rows and the models. Throws DS_DATA, DS_CHECKPOINT, DS_IO, DS_ARGUMENT. */
+/** Opens the rows and the models. Throws DS_DATA, DS_CHECKPOINT, DS_IO, DS_ARGUMENT. */
 export async function openPreferences(
   args: CheckedArguments,
   name: string,
-  around: RowContext,
+  context: RowContext,
 ): Promise<PreferenceMaterial> {
-  if (name === 'reward') return openReward(args, around);
+  if (name === 'reward') return openReward(args, context);
   const model = await openModel(args);
-  if (name === 'gkd') return openDistillation(args, model, around);
-  const rows = { ...around, maxSeq: model.maxSeq };
+  if (name === 'gkd') return openDistillation(args, model, context);
+  const rows = { ...context, maxSeq: model.maxSeq };
   if (name === 'kto') {
-    const data = await openBoth(args, rows, UnpairedDataset.open, describedAnswers);
+    const data = await openSets(args, rows, UnpairedDataset.open, describeAnswers);
     const reference = await openReference(args, false);
-    const loss = oneLoss(args) as KtoLossName | undefined;
-    const options = { ...fromArguments(KTO, args), ...(loss && { loss }) };
+    const loss = requireOneLoss(args) as KtoLossName | undefined;
+    const options = { ...readOptionsOf(KTO, args), ...(loss && { loss }) };
     return { ...data, model, method: kto({ ...options, ...(reference && { reference }) }) };
   }
-  const { sets, ...data } = await openBoth(args, rows, PairDataset.open, describedPairs);
-  if (name === 'orpo') return { ...data, model, method: orpo(fromArguments(ORPO, args)) };
+  const { sets, ...data } = await openSets(args, rows, PairDataset.open, describePairs);
+  if (name === 'orpo') return { ...data, model, method: orpo(readOptionsOf(ORPO, args)) };
   if (name === 'cpo') {
-    const loss = oneLoss(args) as CpoLossName | undefined;
-    const options = { ...fromArguments(CPO, args), ...(loss && { loss }) };
+    const loss = requireOneLoss(args) as CpoLossName | undefined;
+    const options = { ...readOptionsOf(CPO, args), ...(loss && { loss }) };
     return { ...data, model, method: cpo(options) };
   }
   const reference = await openReference(
     args,
     sets.every(({ hasReference }) => hasReference),
   );
-  const options = { ...fromArguments(DPO, args), ...lossesOf(args) };
+  const options = { ...readOptionsOf(DPO, args), ...readLosses(args) };
   if (!args.precompute_ref_log_probs || sets.every(({ hasReference }) => hasReference)) {
     return { ...data, model, method: dpo({ ...options, ...(reference && { reference }) }) };
   }
@@ -82,17 +82,18 @@ export async function openPreferences(
       'both',
     );
   }
-  const known = precompute(args, sets, reference ?? model, around);
-  const [train, held] = known as [PairDataset, PairDataset?];
-  const judged = data.eval && { eval: { ...data.eval, data: held as never } };
-  return { ...data, ...judged, train, model, method: dpo(options) };
+  const precomputed = precomputeSets(args, sets, reference ?? model, context);
+  const [train, evalPairs] = precomputed as [PairDataset, PairDataset?];
+  const evaluated = data.eval && { eval: { ...data.eval, data: evalPairs as never } };
+  return { ...data, ...evaluated, train, model, method: dpo(options) };
 }
 
 /**
- * Returns log-probabilities of the reference for all rows. Before training, a model with new
- * adapters is its own reference, because they change nothing. Each rank uses its own device.
+ * Computes log-probabilities of the reference for all rows. Before training, a model with new
+ * adapters is its own reference, because new adapters change nothing. Each rank uses its own
+ * device.
  */
-function precompute(
+function precomputeSets(
   args: CheckedArguments,
   sets: readonly PairDataset[],
   reference: CausalLM,
@@ -100,21 +101,21 @@ function precompute(
 ): PairDataset[] {
   const { dataset_cache_dir: folder, per_device_train_batch_size: size = 8 } = args;
   const { precompute_ref_batch_size: batchSize = size } = args;
-  const { device: home } = reference.computesIn;
+  const { device: originalDevice } = reference.computesIn;
   reference.to(device);
-  const found = sets.map((set, i) =>
+  const precomputed = sets.map((set, i) =>
     precomputeReference(set, reference, {
       batchSize,
       pad: tokenizer.padId ?? tokenizer.eosId ?? 0,
       ...(folder !== undefined && { cache: join(folder, `reference-${i}.json`) }),
     }),
   );
-  reference.to(home);
-  return found;
+  reference.to(originalDevice);
+  return precomputed;
 }
 
-/** The losses of dpo() and their weights. --rpo_alpha adds the loss of chosen answers. */
-function lossesOf({ loss_type, loss_weights, rpo_alpha: alpha }: CheckedArguments): {
+/** Returns the losses of dpo() and their weights. --rpo_alpha adds the loss of chosen answers. */
+function readLosses({ loss_type, loss_weights, rpo_alpha: alpha }: CheckedArguments): {
   loss?: readonly PairLossName[];
   weights?: readonly number[];
 } {
@@ -125,15 +126,17 @@ function lossesOf({ loss_type, loss_weights, rpo_alpha: alpha }: CheckedArgument
       ...(weights && { weights }),
     };
   }
-  const ownType = (loss_type ?? ['sigmoid']) as readonly PairLossName[];
-  const before = weights ?? ownType.map(() => 1);
-  return { loss: [...ownType, 'sft'], weights: [...before, alpha] };
+  const losses = (loss_type ?? ['sigmoid']) as readonly PairLossName[];
+  const lossWeights = weights ?? losses.map(() => 1);
+  return { loss: [...losses, 'sft'], weights: [...lossWeights, alpha] };
 }
 
-type Opened<Set> = Pick<PreferenceMaterial, 'train' | 'eval' | 'lines'> & { sets: readonly Set[] };
+type OpenedSets<Set> = Pick<PreferenceMaterial, 'train' | 'eval' | 'lines'> & {
+  sets: readonly Set[];
+};
 
-/** Reads the rows to learn from, and those that evaluations read. */
-async function openBoth<Set>(
+/** Opens the rows for training and for evaluation. */
+async function openSets<Set>(
   args: CheckedArguments,
   { tokenizer, evaluation, maxSeq }: RowContext & { maxSeq: number },
   open: (options: {
@@ -143,55 +146,62 @@ async function openBoth<Set>(
     promptLength?: number;
     answerLength?: number;
   }) => Promise<Set>,
-  described: (set: Set) => string,
-): Promise<Opened<Set>> {
-  const { train_file: files, validation_file: judged } = args;
+  describe: (set: Set) => string,
+): Promise<OpenedSets<Set>> {
+  const { train_file: files, validation_file: evalFiles } = args;
   const { max_prompt_length: promptLength, max_completion_length: answerLength } = args;
   const lengths = {
-    length: lengthOf(args, maxSeq),
+    length: readLength(args, maxSeq),
     ...(promptLength !== undefined && { promptLength }),
     ...(answerLength !== undefined && { answerLength }),
   };
   const train = await open({ tokenizer, files, ...lengths });
-  const lines = [`learns from ${files.join(', ')}: ${described(train)}`];
-  if (!evaluation || !judged) return { train, lines, sets: [train] };
-  const held = await open({ tokenizer, files: judged, ...lengths });
-  lines.push(`judged by ${judged.join(', ')}: ${described(held)}`);
-  return { train, eval: { ...evaluation, data: held as never }, lines, sets: [train, held] };
+  const lines = [`learns from ${files.join(', ')}: ${describe(train)}`];
+  if (!evaluation || !evalFiles) return { train, lines, sets: [train] };
+  const evalSet = await open({ tokenizer, files: evalFiles, ...lengths });
+  lines.push(`judged by ${evalFiles.join(', ')}: ${describe(evalSet)}`);
+  return { train, eval: { ...evaluation, data: evalSet as never }, lines, sets: [train, evalSet] };
 }
 
-function lengthOf({ max_length: given }: CheckedArguments, maxSeq: number): number {
+function readLength({ max_length: given }: CheckedArguments, maxSeq: number): number {
   const length = given ?? Math.min(MAX_LENGTH, maxSeq);
   if (length <= maxSeq && length >= 2) return length;
   throw argumentError('--max_length', `2 to ${maxSeq}, which the model takes`, String(length));
 }
 
 /**
- * The model of --ref_model_name_or_path, else a second copy of the model; null if adapters or
- * numbers of the rows take its place. Throws DS_ARGUMENT for a new model without any of these.
+ * Opens the model of --ref_model_name_or_path, otherwise a second copy of the model. Returns null
+ * if the model without adapters is the reference, or if the rows have its log-probabilities. Throws
+ * DS_ARGUMENT for a new model without any of these.
  */
-async function openReference(args: CheckedArguments, isKnown: boolean): Promise<CausalLM | null> {
+async function openReference(
+  args: CheckedArguments,
+  isPrecomputed: boolean,
+): Promise<CausalLM | null> {
   const { ref_model_name_or_path: ref, use_peft: isAdapted = false } = args;
-  if (ref === undefined && (isAdapted || isKnown)) return null;
+  if (ref === undefined && (isAdapted || isPrecomputed)) return null;
   const place = ref ?? args.model_name_or_path;
-  if (place !== undefined) return fromPretrained(place, { revision: revisionOf(place, args) });
+  if (place !== undefined) return fromPretrained(place, { revision: findRevision(place, args) });
   const hint = '--ref_model_name_or_path names the reference.';
   const expected = `a model or --use_peft for --method ${args.method}`;
   throw argumentError('--config_name', expected, 'new weights', hint);
 }
 
-/** A classifier with one label, and pairs as whole texts. */
-async function openReward(args: CheckedArguments, around: RowContext): Promise<PreferenceMaterial> {
+/** Opens a classifier with one label, and pairs as whole texts. */
+async function openReward(
+  args: CheckedArguments,
+  context: RowContext,
+): Promise<PreferenceMaterial> {
   const head = { task: 'sequence-classification', labels: ['reward'] } as const;
   const model = await openTaskModel(args, head);
   const open = (options: Parameters<typeof PairDataset.open>[0]) =>
     PairDataset.open({ ...options, whole: true, overlong: 'drop' });
-  const rows = { ...around, maxSeq: model.maxSeq };
-  const { sets: _, ...data } = await openBoth(args, rows, open, describedPairs);
-  return { ...data, model, method: reward(fromArguments(REWARD, args)) };
+  const rows = { ...context, maxSeq: model.maxSeq };
+  const { sets: _, ...data } = await openSets(args, rows, open, describePairs);
+  return { ...data, model, method: reward(readOptionsOf(REWARD, args)) };
 }
 
-/** Rows of text, and a teacher. */
+/** Opens rows of text, and a teacher. */
 async function openDistillation(
   args: CheckedArguments,
   model: CausalLM,
@@ -201,28 +211,28 @@ async function openDistillation(
   if (place === undefined) {
     throw argumentError('--teacher_model_name_or_path', 'a value with --method gkd', 'none');
   }
-  const teacher = await fromPretrained(place, { revision: revisionOf(place, args) });
-  const { train, lines, ...rest } = await openRows(args, evaluation, {
+  const teacher = await fromPretrained(place, { revision: findRevision(place, args) });
+  const { train, lines, ...rowData } = await openRows(args, evaluation, {
     tokenizer,
     maxSeq: model.maxSeq,
   });
   const { temperature } = args;
-  const sampled = temperature === undefined ? {} : { temperature };
-  const method = gkd({ ...fromArguments(GKD, args), ...sampled, teacher });
-  const judged = rest.eval as EvalOptions<unknown, unknown> | undefined;
-  return { model, method, train, ...(judged && { eval: judged }), lines: [...lines] };
+  const sampling = temperature === undefined ? {} : { temperature };
+  const method = gkd({ ...readOptionsOf(GKD, args), ...sampling, teacher });
+  const evaluated = rowData.eval as EvalOptions<unknown, unknown> | undefined;
+  return { model, method, train, ...(evaluated && { eval: evaluated }), lines: [...lines] };
 }
 
-const cutOf = (cut: number): string[] => (cut > 0 ? [`${cut} with a cut answer`] : []);
+const describeCut = (cut: number): string[] => (cut > 0 ? [`${cut} with a cut answer`] : []);
 
-function describedPairs({ report: { pairs, dropped, cut } }: PairDataset): string {
+function describePairs({ report: { pairs, dropped, cut } }: PairDataset): string {
   const lost = dropped > 0 ? [`${dropped} left out, without room for an answer`] : [];
-  return [`${pairs} pairs`, ...lost, ...cutOf(cut)].join(', ');
+  return [`${pairs} pairs`, ...lost, ...describeCut(cut)].join(', ');
 }
 
-function describedAnswers({ report }: UnpairedDataset): string {
+function describeAnswers({ report }: UnpairedDataset): string {
   const { desirable, undesirable, dropped, cut } = report;
   const lost = dropped > 0 ? [`${dropped} left out, without room for an answer`] : [];
   const all = `${desirable + undesirable} answers, ${desirable} of them desirable`;
-  return [all, ...lost, ...cutOf(cut)].join(', ');
+  return [all, ...lost, ...describeCut(cut)].join(', ');
 }

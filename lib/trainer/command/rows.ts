@@ -10,43 +10,49 @@ import {
 import type { TrainerData } from '../data-source.js';
 import type { EvalOptions } from '../evaluation-options.js';
 import type { TrainArguments } from './arguments.js';
-import { textPart } from './text-part.js';
+import { readTextOptions } from './text-part.js';
 import type { Evaluation } from './trainer-options.js';
 
 type Report = NonNullable<TextDataset['report']>;
 
-/** Data of a Trainer. */
+/** Training and evaluation data of a Trainer. */
 export interface RowData {
   train: TrainerData<TextSample, TextBatch>;
   eval?: EvalOptions<TextSample, TextBatch>;
-  /** A line to print for each kind of data. */
+  /** One line about each dataset, to print. */
   lines: readonly string[];
 }
 
 /**
- * Reads the rows of `args`: all rows, or with --streaming on demand. Throws DS_DATA for
- * files and rows that cannot be read, DS_ARGUMENT.
+ * Opens the rows of `args`: all rows, or with --streaming on demand. Throws DS_DATA for files and
+ * rows that cannot be read, DS_ARGUMENT.
  */
 export async function openRows(
   args: TrainArguments,
   evaluation: Evaluation | null,
   { tokenizer, maxSeq }: { tokenizer: Tokenizer; maxSeq: number },
 ): Promise<RowData> {
-  const { train_file: files = [], validation_file: judged } = args;
-  const how = { tokenizer, files, ...textPart(args, maxSeq, 'training') };
-  const train = args.streaming ? null : await TextDataset.open(how);
-  const lines = [`learns from ${files.join(', ')}: ${formatReport(train?.report ?? null, how)}`];
+  const { train_file: files = [], validation_file: evalFiles } = args;
+  const options = { tokenizer, files, ...readTextOptions(args, maxSeq, 'training') };
+  const train = args.streaming ? null : await TextDataset.open(options);
+  const lines = [
+    `learns from ${files.join(', ')}: ${formatReport(train?.report ?? null, options)}`,
+  ];
   const shuffle = args.train_sampling_strategy !== 'sequential';
-  const data = train ?? stream({ ...how, shuffle });
-  if (!evaluation || !judged) return { train: data, lines };
-  const alike = { tokenizer, files: judged, ...textPart(args, maxSeq, 'evaluation') };
-  const dataset = await TextDataset.open(alike);
-  lines.push(`judged by ${judged.join(', ')}: ${formatReport(dataset.report, alike)}`);
+  const data = train ?? createStream({ ...options, shuffle });
+  if (!evaluation || !evalFiles) return { train: data, lines };
+  const evalOptions = {
+    tokenizer,
+    files: evalFiles,
+    ...readTextOptions(args, maxSeq, 'evaluation'),
+  };
+  const dataset = await TextDataset.open(evalOptions);
+  lines.push(`judged by ${evalFiles.join(', ')}: ${formatReport(dataset.report, evalOptions)}`);
   return { train: data, eval: { ...evaluation, data: dataset }, lines };
 }
 
-/** A stream of rows; the Trainer opens it, because the Trainer knows the ranks. */
-function stream(how: TextOptions & { shuffle: boolean }): TrainerData<TextSample, TextBatch> {
+/** Returns a function that opens a stream of rows; the Trainer calls it with its rank. */
+function createStream(how: TextOptions & { shuffle: boolean }): TrainerData<TextSample, TextBatch> {
   return async ({ tokenRanks, ...place }) =>
     await TextStream.open({ ...how, ...place, padToMultipleOf: tokenRanks });
 }
@@ -55,10 +61,10 @@ function formatReport(report: Report | null, { length, packing }: TextOptions): 
   const shape = `${packing ? 'packed to' : 'of at most'} ${length} tokens`;
   if (!report) return `a stream of samples ${shape}`;
   const { rows, samples, tokens, learned, cutRows, unlearned } = report;
-  const lost = [
+  const lostTexts = [
     ...(cutRows > 0 ? [`${cutRows} rows cut`] : []),
     ...(unlearned > 0 ? [`${unlearned} left out, without a token to learn`] : []),
   ];
-  const parts = [`${rows} rows, ${samples} samples ${shape}`, ...lost];
+  const parts = [`${rows} rows, ${samples} samples ${shape}`, ...lostTexts];
   return `${parts.join(', ')}; ${tokens} tokens, ${learned} of them learned`;
 }

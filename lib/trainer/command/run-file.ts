@@ -7,12 +7,12 @@ import { DsError } from '../../errors.js';
 import { argumentError } from '../../runtime/input-errors.js';
 import { requireShallow } from '../../runtime/parse-json.js';
 import { errorMessage } from '../../runtime/system-error.js';
-import { type CommandArgument, withUnderscores } from './split-arguments.js';
+import { type CommandArgument, toUnderscores } from './split-arguments.js';
 
 /**
- * The arguments in `file` with their locations; a null argument counts as not given. Throws DS_IO
- * for an unreadable file. Throws DS_ARGUMENT for invalid YAML, for YAML without a map of names and
- * values, and for a null that differs from the default.
+ * Returns the arguments in `file` with their locations; skips null values. Throws DS_IO for an
+ * unreadable file. Throws DS_ARGUMENT for invalid YAML, for YAML without a map of names and values,
+ * and for a null that differs from the default.
  */
 export async function readRunFile(file: string): Promise<CommandArgument[]> {
   const text = readText(file);
@@ -20,20 +20,27 @@ export async function readRunFile(file: string): Promise<CommandArgument[]> {
   const yaml = await import('yaml');
   const lines = new yaml.LineCounter();
   const document = parseValue(file, () => {
-    requireFlat(yaml, text);
+    requireFlatTokens(yaml, text);
     return yaml.parseDocument(text, { lineCounter: lines, prettyErrors: false });
   });
   const [error] = document.errors;
-  if (error) throw argumentError(at(file, lines, error.pos[0]), 'YAML', error.message);
+  if (error) throw argumentError(formatLocation(file, lines, error.pos[0]), 'YAML', error.message);
   const { contents } = document;
   if (!yaml.isMap<Scalar>(contents)) {
-    throw argumentError(file, 'names and values, such as "learning_rate: 2e-5"', kindOf(contents));
+    throw argumentError(
+      file,
+      'names and values, such as "learning_rate: 2e-5"',
+      describeContents(contents),
+    );
   }
   const pairs = contents.items.map((pair) => readArgument(pair, { file, lines, document }));
   return pairs.filter(isGiven);
 }
 
-/** In TRL, max_length null cuts no row. With the older names of max_length, null is the default. */
+/**
+ * Returns whether the argument has a value. Throws DS_ARGUMENT for max_length: null, which in TRL
+ * cuts no row. Null is the default of the older names of max_length.
+ */
 function isGiven({ location, name, values }: CommandArgument): boolean {
   if (values[0] !== null) return true;
   if (name !== 'max_length') return false;
@@ -42,22 +49,23 @@ function isGiven({ location, name, values }: CommandArgument): boolean {
   throw argumentError(location, 'a number of tokens, at which rows are cut', 'null', hint);
 }
 
-/** Levels of lists and maps in the tokens of a file. */
-const DEPTH = 100;
+/** Maximum depth of lists and maps in a file. */
+const MAX_DEPTH = 100;
 
 /**
- * Throws an Error for deeper nesting. The composer recurses, and a regular expression that V8
+ * Throws an Error for deeper nesting. The composer is recursive, and a regular expression that V8
  * compiles near the end of the stack aborts the process.
  */
-function requireFlat({ Lexer, Parser }: typeof import('yaml'), text: string): void {
+function requireFlatTokens({ Lexer, Parser }: typeof import('yaml'), text: string): void {
   const parser = new Parser();
   for (const lexeme of new Lexer().lex(text)) {
     for (const _ of parser.next(lexeme));
-    if (parser.stack.length > DEPTH) throw new Error(`more than ${DEPTH} levels of nesting`);
+    if (parser.stack.length > MAX_DEPTH)
+      throw new Error(`more than ${MAX_DEPTH} levels of nesting`);
   }
 }
 
-interface Source {
+interface RunFile {
   file: string;
   lines: LineCounter;
   document: Document;
@@ -65,24 +73,24 @@ interface Source {
 
 function readArgument(
   { key, value }: Pair<Scalar, unknown>,
-  { file, lines, document }: Source,
+  { file, lines, document }: RunFile,
 ): CommandArgument {
-  const begin = at(file, lines, key.range?.[0] ?? 0);
+  const begin = formatLocation(file, lines, key.range?.[0] ?? 0);
   if (typeof key.value === 'object' || key.value === undefined) {
     throw argumentError(begin, 'the name of an argument', 'a list, a record or an alias');
   }
   const location = `${begin}: ${shorten(String(key.value))}`;
   const node = value as { toJS?: (document: Document) => unknown } | null;
-  const own = parseValue(location, () => {
+  const parsed = parseValue(location, () => {
     const plain = node?.toJS ? node.toJS(document) : null;
     requireShallow(plain);
     return plain;
   });
-  return { location, name: withUnderscores(String(key.value)), values: [own] };
+  return { location, name: toUnderscores(String(key.value)), values: [parsed] };
 }
 
 /**
- * Errors that the parser throws instead of listing them: unresolved aliases, too many, deep
+ * Calls `body` and converts errors that the parser throws: unresolved or too many aliases, deep
  * nesting.
  */
 function parseValue<T>(location: string, body: () => T): T {
@@ -104,12 +112,12 @@ function readText(file: string): string {
   }
 }
 
-function at(file: string, lines: LineCounter, offset: number): string {
+function formatLocation(file: string, lines: LineCounter, offset: number): string {
   const { line, col } = lines.linePos(offset);
   return `${file}:${line}:${col}`;
 }
 
-function kindOf(contents: unknown): string {
+function describeContents(contents: unknown): string {
   if (contents === null) return 'an empty file';
   return 'items' in (contents as object) ? 'a list' : 'one value';
 }

@@ -1,4 +1,4 @@
-// What `ds train` prints and records while it trains: lines, the address of the page, samples.
+// Prints and records the progress of `ds train`: lines, the address of the page, samples.
 
 import type { Engine } from '../../engine/engine.js';
 import { MODEL } from '../../engine/ranks.js';
@@ -9,7 +9,7 @@ import type { Tokenizer } from '../../text/index.js';
 import type { TrainerEvent } from '../events.js';
 import { continueText, type Prompt } from './sample.js';
 
-/** What the samples of a run are generated from. */
+/** Model, tokenizer and prompt of the samples of a run. */
 export interface SampleSource {
   model: CausalLM;
   tokenizer: Tokenizer;
@@ -17,16 +17,16 @@ export interface SampleSource {
   tokens: number;
 }
 
-/** Prints on the first rank. Lines before begin() are recorded by begin(). */
+/** Prints on the first rank. begin() records earlier lines. */
 export class RunReport {
-  private held: string[] | null = [];
+  private earlyLines: string[] | null = [];
   private watch: RunWatch | null = null;
   private sampledAt = -1;
 
   constructor(private readonly isFirst: boolean) {}
 
   /** Prints and records a line. */
-  readonly say = (line: string): void => {
+  readonly print = (line: string): void => {
     if (!this.isFirst) return;
     console.log(line);
     this.record(line);
@@ -34,26 +34,26 @@ export class RunReport {
 
   /** Records a line without printing it. */
   record(line: string): void {
-    if (this.held) this.held.push(line);
+    if (this.earlyLines) this.earlyLines.push(line);
     else this.watch?.log(line);
   }
 
-  /** The recording has begun. The address contains a token, so only the terminal shows it. */
+  /** Begins the recording. Prints the address, which contains a token, only to the terminal. */
   begin(watch: RunWatch | null): void {
     this.watch = watch;
     if (watch?.url) console.log(`watch this run at ${watch.url}`);
-    for (const line of this.held ?? []) watch?.log(line);
-    this.held = null;
+    for (const line of this.earlyLines ?? []) watch?.log(line);
+    this.earlyLines = null;
   }
 
   /**
-   * Records a sample after an evaluation, a checkpoint and the last update. Without a page, and for
-   * a model that is split over ranks, it records none. A failure is a notice, and training goes on.
+   * Records a sample after an evaluation, a checkpoint and the last update. Records none without a
+   * page, or for a model that is divided among ranks. A failure becomes a notice.
    */
   sample(event: TrainerEvent, engine: Engine, source: SampleSource | null): void {
     const isDue = event.type === 'evaluate' || event.type === 'save' || event.type === 'end';
     if (!isDue || !source || !this.watch?.url || this.sampledAt === event.step) return;
-    if (!isWhole(engine)) return;
+    if (!hasWholeModel(engine)) return;
     this.sampledAt = event.step;
     engine.synchronize();
     const { model, tokenizer, prompt, tokens } = source;
@@ -67,6 +67,6 @@ export class RunReport {
 }
 
 /** Returns whether this rank can run the model without the others. */
-function isWhole({ mesh, config }: Engine): boolean {
+function hasWholeModel({ mesh, config }: Engine): boolean {
   return mesh.size(...MODEL) === 1 && config.zero_optimization.stage < 3;
 }

@@ -13,37 +13,40 @@ import type { ChatMessage, Tokenizer } from '../../text/index.js';
 import { divideFiles, findFiles } from '../../text/row-files.js';
 import { type LocatedRow, readRows } from '../../text/row-reader.js';
 
-/** Prompt of a sample. */
+/** The prompt of a sample. */
 export interface Prompt {
   /** Text for the terminal. */
   text: string;
   ids: readonly number[];
 }
 
-/** Words of a text row that form the prompt. */
+/** Number of words of a text row in the prompt. */
 const WORDS = 6;
 
 /**
- * The prompt of a user's text: a user message if the tokenizer has a chat template. Throws
+ * Creates a prompt from a user's text: a user message if the tokenizer has a chat template. Throws
  * DS_ARGUMENT for a text without tokens, and for a token beyond the model's `vocabSize`.
  */
-export function promptOf(tokenizer: Tokenizer, text: string, vocabSize = Infinity): Prompt {
+export function createPrompt(tokenizer: Tokenizer, text: string, vocabSize = Infinity): Prompt {
   const isChat = tokenizer.chatTemplates.length > 0;
-  const ids = isChat ? chat(tokenizer, [{ role: 'user', content: text }]) : plain(tokenizer, text);
-  const beyond = ids.find((id) => id >= vocabSize);
-  if (ids.length > 0 && beyond === undefined) return { text, ids };
+  const ids = isChat
+    ? encodeChat(tokenizer, [{ role: 'user', content: text }])
+    : encodePlain(tokenizer, text);
+  const outOfRange = ids.find((id) => id >= vocabSize);
+  if (ids.length > 0 && outOfRange === undefined) return { text, ids };
   const op = '--sample';
   const hint = '--no_sample skips the sample.';
-  if (beyond === undefined) throw valueError(op, 'text of at least one token', text, hint);
-  const got = `token ${beyond} in ${formatValue(text)}`;
+  if (outOfRange === undefined) throw valueError(op, 'text of at least one token', text, hint);
+  const got = `token ${outOfRange} in ${formatValue(text)}`;
   throw argumentError(op, `tokens of [0, ${vocabSize}), as the model has`, got, hint);
 }
 
 /**
- * The prompt from the first row of `files`: its prompt, the messages before the assistant's, or its
- * first words. Null if the row holds tokens or no row exists. Throws DS_DATA.
+ * Returns the prompt from the first row of `files`: its prompt, the messages before the
+ * assistant's, or its first words. Returns null if the row contains tokens or no row exists. Throws
+ * DS_DATA.
  */
-export async function firstPrompt(
+export async function readFirstPrompt(
   tokenizer: Tokenizer,
   files: readonly string[],
   textKey = 'text',
@@ -51,7 +54,7 @@ export async function firstPrompt(
   for (const file of findFiles('ds train --data', files)) {
     for (const part of await divideFiles([file], false)) {
       for await (const located of readRows(part)) {
-        const prompt = ofRow(tokenizer, located, textKey);
+        const prompt = readRowPrompt(tokenizer, located, textKey);
         if (prompt?.ids.length !== 0) return prompt;
       }
     }
@@ -59,34 +62,37 @@ export async function firstPrompt(
   return null;
 }
 
-function ofRow(
+function readRowPrompt(
   tokenizer: Tokenizer,
   { row, location }: LocatedRow,
   textKey: string,
 ): Prompt | null {
   const { prompt } = row;
   const conversation = readConversation(row, location);
-  if (conversation) return ofMessages(tokenizer, conversation);
+  if (conversation) return createMessagesPrompt(tokenizer, conversation);
   if (Array.isArray(prompt)) {
     const messages = convertMessages(prompt, location);
-    return ofMessages(tokenizer, { messages, inputs: readInputs(row, location) });
+    return createMessagesPrompt(tokenizer, { messages, inputs: readInputs(row, location) });
   }
-  if (typeof prompt === 'string') return { text: prompt, ids: plain(tokenizer, prompt) };
+  if (typeof prompt === 'string') return { text: prompt, ids: encodePlain(tokenizer, prompt) };
   const text = row[textKey];
   if (typeof text !== 'string') return null;
   const words = text.trim().split(/\s+/).slice(0, WORDS).join(' ');
-  return { text: words, ids: plain(tokenizer, words) };
+  return { text: words, ids: encodePlain(tokenizer, words) };
 }
 
-function ofMessages(tokenizer: Tokenizer, { messages, inputs }: Conversation): Prompt | null {
+function createMessagesPrompt(
+  tokenizer: Tokenizer,
+  { messages, inputs }: Conversation,
+): Prompt | null {
   const answer = messages.findIndex(({ role }) => role === 'assistant');
   const promptMessages = answer < 0 ? messages : messages.slice(0, answer);
   const { content } = promptMessages.at(-1) ?? {};
   if (typeof content !== 'string') return null;
-  return { text: content, ids: chat(tokenizer, promptMessages, inputs) };
+  return { text: content, ids: encodeChat(tokenizer, promptMessages, inputs) };
 }
 
-function chat(
+function encodeChat(
   tokenizer: Tokenizer,
   messages: readonly ChatMessage[],
   inputs: TemplateInputs = {},
@@ -95,16 +101,16 @@ function chat(
   return [...ids];
 }
 
-/** Token ids with the tokenizer's prefix, without its end token. */
-function plain(tokenizer: Tokenizer, text: string): number[] {
+/** Encodes a text with the tokenizer's prefix, without its end token. */
+function encodePlain(tokenizer: Tokenizer, text: string): number[] {
   const ids = [...tokenizer.encode(text)];
   return ids.at(-1) === tokenizer.eosId ? ids.slice(0, -1) : ids;
 }
 
 /**
  * Generates greedily after `prompt`: at most `tokens` tokens, up to an end token. If the prompt
- * leaves no space in the context, its beginning is cut. Ids above the tokenizer's range have no
- * text, because heads are padded.
+ * leaves no space in the context, its beginning is cut. Skips ids above the tokenizer's range,
+ * which padded heads can produce.
  */
 export function continueText(
   model: CausalLM,
@@ -113,10 +119,12 @@ export function continueText(
   tokens: number,
 ): string {
   const maxNewTokens = Math.min(tokens, Math.max(1, model.maxSeq - ids.length));
-  const given = ids.slice(-(model.maxSeq - maxNewTokens));
-  const written = model.generate(given, { maxNewTokens, temperature: 0 }).slice(given.length);
-  const end = tokenizer.eosId === null ? -1 : written.indexOf(tokenizer.eosId);
-  const answerIds = (end < 0 ? written : written.slice(0, end)).filter((id) =>
+  const promptIds = ids.slice(-(model.maxSeq - maxNewTokens));
+  const generated = model
+    .generate(promptIds, { maxNewTokens, temperature: 0 })
+    .slice(promptIds.length);
+  const end = tokenizer.eosId === null ? -1 : generated.indexOf(tokenizer.eosId);
+  const answerIds = (end < 0 ? generated : generated.slice(0, end)).filter((id) =>
     tokenizer.hasToken(id),
   );
   return tokenizer.decode(answerIds, { skipSpecialTokens: true }).trim();

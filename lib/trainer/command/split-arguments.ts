@@ -1,7 +1,7 @@
-// Splits a command line into arguments: the words that follow each name.
+// Splits a command line into arguments with their values.
 import { DsError } from '../../errors.js';
 
-/** An argument as it was given. */
+/** An argument of the command line or of a file. */
 export interface CommandArgument {
   /** The argument as written: "--learning-rate", or "run.yaml:3:1: learning_rate". */
   readonly location: string;
@@ -12,18 +12,18 @@ export interface CommandArgument {
 }
 
 /**
- * Splits "--a 1 2 --b" into a with two values and b without values; a number may begin with a dash.
+ * Splits "--a 1 2 --b" into a with two values and b without values. A number may begin with a dash.
  * Throws DS_ARGUMENT for a value before the first argument.
  */
 export function splitWords(words: readonly string[]): CommandArgument[] {
-  const given: { location: string; name: string; values: unknown[] }[] = [];
+  const split: { location: string; name: string; values: unknown[] }[] = [];
   for (const word of words) {
-    const last = given.at(-1);
+    const last = split.at(-1);
     if (/^--[a-z]/i.test(word)) {
       const equals = word.indexOf('=');
       const location = equals < 0 ? word : word.slice(0, equals);
       const values = equals < 0 ? [] : [word.slice(equals + 1)];
-      given.push({ location, name: withUnderscores(location.slice(2)), values });
+      split.push({ location, name: toUnderscores(location.slice(2)), values });
     } else if (last && !/^-[a-z]/i.test(word)) {
       last.values.push(word);
     } else {
@@ -36,8 +36,8 @@ export function splitWords(words: readonly string[]): CommandArgument[] {
       });
     }
   }
-  return given;
+  return split;
 }
 
-/** "--learning-rate" without its dashes as transformers calls it. */
-export const withUnderscores = (name: string): string => name.replaceAll('-', '_');
+/** Converts a name such as "learning-rate" to transformers' spelling. */
+export const toUnderscores = (name: string): string => name.replaceAll('-', '_');

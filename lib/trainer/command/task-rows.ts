@@ -13,15 +13,15 @@ import {
 } from '../../text/index.js';
 import type { EvalOptions } from '../evaluation-options.js';
 import type { CheckedArguments } from './check-arguments.js';
-import { modelPlace } from './hub-model.js';
+import { findModel } from './hub-model.js';
 import { openTaskModel } from './trained-model.js';
 import type { Evaluation } from './trainer-options.js';
 
-/** The default of --max_length; a smaller limit of the model wins. */
+/** Default of --max_length, unless the model's limit is lower. */
 const MAX_LENGTH = 512;
 
 /** Arguments that apply only to rows of text without labels. */
-const OF_TEXTS = [
+const TEXT_ARGUMENTS = [
   ...(['packing', 'eval_packing', 'packing_strategy', 'completion_only_loss'] as const),
   ...(['assistant_only_loss', 'streaming', 'sample'] as const),
 ];
@@ -37,26 +37,33 @@ export interface TaskMaterial {
   model: TaskModel;
   train: LabelledDataset;
   eval?: EvalOptions<TextSample, TextBatch>;
-  /** A description of each dataset, one line each. */
+  /** One line about each dataset. */
   lines: string[];
 }
 
 /** Returns the task of the arguments; null for a causal language model. Throws DS_ARGUMENT. */
-export function taskIn(args: CheckedArguments): LabelledTask | null {
-  const { task: given } = args;
-  if (given === undefined || given === 'causal-lm') return null;
-  const task = requireTask('--task', given);
+export function readTask(args: CheckedArguments): LabelledTask | null {
+  const { task: taskName } = args;
+  if (taskName === undefined || taskName === 'causal-lm') return null;
+  const task = requireTask('--task', taskName);
   if (task === 'auto' || task === 'embedding' || task === 'causal-lm') {
     const hint = 'Embeddings are trained by a program: docs/classification.md.';
-    throw argumentError('--task', 'a task of rows with labels', JSON.stringify(given), hint);
+    throw argumentError('--task', 'a task of rows with labels', JSON.stringify(taskName), hint);
   }
-  const odd = OF_TEXTS.find((name) => args[name] !== undefined && args[name] !== false);
-  if (odd) throw argumentError(`--${odd}`, `either --task with labels or --${odd}`, 'both');
+  const conflicting = TEXT_ARGUMENTS.find(
+    (name) => args[name] !== undefined && args[name] !== false,
+  );
+  if (conflicting)
+    throw argumentError(
+      `--${conflicting}`,
+      `either --task with labels or --${conflicting}`,
+      'both',
+    );
   return task;
 }
 
 /**
- * Reads the rows, then the model with a head for their labels. Throws DS_DATA, DS_CHECKPOINT,
+ * Opens the rows, then the model with a head for their labels. Throws DS_DATA, DS_CHECKPOINT,
  * DS_IO, DS_ARGUMENT.
  */
 export async function openTask(
@@ -64,8 +71,8 @@ export async function openTask(
   task: LabelledTask,
   { tokenizer, evaluation }: { tokenizer: Tokenizer; evaluation: Evaluation | null },
 ): Promise<TaskMaterial> {
-  const shape = fromConfig(await modelPlace(args), { task: task as HeadTask });
-  const { train_file: files, validation_file: judged, problem_type: problem } = args;
+  const shape = fromConfig(await findModel(args), { task: task as HeadTask });
+  const { train_file: files, validation_file: evalFiles, problem_type: problem } = args;
   if (problem !== undefined) requireOneOf('--problem_type', problem, PROBLEMS);
   const { max_length: maxLength = Math.min(MAX_LENGTH, shape.maxSeq) } = args;
   if (maxLength > shape.maxSeq || maxLength < 3) {
@@ -74,7 +81,7 @@ export async function openTask(
   }
   const [first, second] = args.text_column_names ?? [];
   const textKey = second !== undefined ? ([first, second] as [string, string]) : first;
-  const how = {
+  const rowOptions = {
     tokenizer,
     task,
     maxLength,
@@ -82,28 +89,38 @@ export async function openTask(
     textKey: textKey ?? args.dataset_text_field,
     ...(problem !== undefined && { kind: KINDS[problem as ProblemType] }),
   };
-  const found = await LabelledDataset.open({ ...how, files });
-  const labels = namesFor(found, shape);
-  const isRenamed = found.labels !== null && labels?.join() !== found.labels.join();
+  const opened = await LabelledDataset.open({ ...rowOptions, files });
+  const labels = chooseLabels(opened, shape);
+  const isRenamed = opened.labels !== null && labels?.join() !== opened.labels.join();
   const train = isRenamed
-    ? await LabelledDataset.open({ ...how, files, labels: labels as string[], kind: found.kind })
-    : found;
+    ? await LabelledDataset.open({
+        ...rowOptions,
+        files,
+        labels: labels as string[],
+        kind: opened.kind,
+      })
+    : opened;
   const model = await openTaskModel(args, {
     task: task as HeadTask,
-    ...(labels && { labels, problemType: problemOf(found.kind, task) }),
+    ...(labels && { labels, problemType: findProblemType(opened.kind, task) }),
   });
   const lines = [`learns from ${files.join(', ')}: ${describeDataset(train)}`];
-  if (!evaluation || !judged) return { model, train, lines };
-  const again = { ...how, ...(labels && { labels, kind: found.kind }), files: judged };
-  const data = await LabelledDataset.open(again);
-  lines.push(`judged by ${judged.join(', ')}: ${data.length} rows`);
+  if (!evaluation || !evalFiles) return { model, train, lines };
+  const evalOptions = {
+    ...rowOptions,
+    ...(labels && { labels, kind: opened.kind }),
+    files: evalFiles,
+  };
+  const data = await LabelledDataset.open(evalOptions);
+  lines.push(`judged by ${evalFiles.join(', ')}: ${data.length} rows`);
   return { model, train, eval: { ...evaluation, data: data as never }, lines };
 }
 
 /**
- * Returns the names of a trained head if it has all labels of the rows, else the names of the rows.
+ * Returns the labels of a trained head if it has all labels of the rows, otherwise the labels of
+ * the rows.
  */
-function namesFor({ labels }: LabelledDataset, shape: TaskModel): readonly string[] | null {
+function chooseLabels({ labels }: LabelledDataset, shape: TaskModel): readonly string[] | null {
   if (labels === null) return null;
   const labelNames = shape.labels;
   const isNamed = labelNames.some((name, i) => name !== `LABEL_${i}`);
@@ -112,10 +129,10 @@ function namesFor({ labels }: LabelledDataset, shape: TaskModel): readonly strin
   return labels.every((name) => labelNames.includes(name)) ? labelNames : labels;
 }
 
-function problemOf(kind: LabelKind, task: LabelledTask): ProblemType | null {
+function findProblemType(kind: LabelKind, task: LabelledTask): ProblemType | null {
   if (task !== 'sequence-classification') return null;
-  const found = Object.entries(KINDS).find(([, item]) => item === kind);
-  return (found?.[0] ?? null) as ProblemType | null;
+  const entry = Object.entries(KINDS).find(([, item]) => item === kind);
+  return (entry?.[0] ?? null) as ProblemType | null;
 }
 
 function describeDataset({ length, labels, kind }: LabelledDataset): string {

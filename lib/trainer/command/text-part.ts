@@ -1,29 +1,30 @@
-// Arguments of `ds train` about rows, as the options of text datasets.
+// Converts arguments of `ds train` about rows to options of text datasets.
 
 import { argumentError } from '../../runtime/input-errors.js';
 import type { TextOptions } from '../../text/index.js';
 import type { TrainArguments } from './arguments.js';
 
-/** How the rows of a file become samples. */
+/** Options for making samples from the rows of a file. */
 type TextPart = Pick<
   TextOptions,
   'length' | 'packing' | 'overlong' | 'loss' | 'textKey' | 'threads' | 'cache'
 >;
 
-/** TRL's; a model that takes fewer tokens bounds it. */
+/** TRL's default, unless the model's limit is lower. */
 const MAX_LENGTH = 1024;
 
-/** TRL's packing strategies, and their treatment of rows that are too long. */
+/** TRL's packing strategies, and how they treat rows that are too long. */
 const OVERLONG: Readonly<Record<string, TextOptions['overlong']>> = {
   bfd: 'cut',
   bfd_split: 'split',
 };
 
 /**
- * How `args` make samples of at most `maxSeq` tokens of the rows to learn from, or to be judged by.
- * Throws DS_ARGUMENT for lengths that the model has not, and a packing that would mix documents.
+ * Returns the options for making samples of at most `maxSeq` tokens from training or evaluation
+ * rows. Throws DS_ARGUMENT for lengths that the model does not support, and for a packing strategy
+ * that would mix documents.
  */
-export function textPart(
+export function readTextOptions(
   args: TrainArguments,
   maxSeq: number,
   use: 'training' | 'evaluation',
@@ -42,14 +43,14 @@ export function textPart(
     length,
     packing: use === 'training' ? packing : (args.eval_packing ?? packing),
     overlong: OVERLONG[strategy],
-    loss: lossOf(args),
+    loss: readLoss(args),
     textKey: args.dataset_text_field,
     threads: args.dataset_num_proc,
     cache: args.dataset_cache_dir,
   };
 }
 
-function lossOf(args: TrainArguments): TextOptions['loss'] {
+function readLoss(args: TrainArguments): TextOptions['loss'] {
   const { completion_only_loss: completion, assistant_only_loss: assistant = false } = args;
   if (assistant && completion) {
     throw argumentError(

@@ -16,20 +16,21 @@ import { required } from '../../runtime/required.js';
 import { keysOf } from '../../runtime/typed-keys.js';
 import { seed } from '../../tensor/index.js';
 import { LORA, type TrainArguments } from './arguments.js';
-import { configPlace, revisionOf } from './hub-model.js';
+import { findConfig, findRevision } from './hub-model.js';
 
-/** The folder or name of the model, or of the configuration of a new one. */
-export function sourceOf({ model_name_or_path: dir, config_name: config }: TrainArguments): string {
+/** Returns the folder or name of the model, or of the configuration of a new model. */
+export function getModelSource({
+  model_name_or_path: dir,
+  config_name: config,
+}: TrainArguments): string {
   return required(dir ?? config);
 }
 
-/**
- * Returns the model to train. Throws DS_CHECKPOINT, DS_IO, and DS_ARGUMENT for LoRA's options.
- */
+/** Opens the model to train. Throws DS_CHECKPOINT, DS_IO, and DS_ARGUMENT for LoRA's options. */
 export async function openModel(args: TrainArguments): Promise<CausalLM> {
   seed(args.seed ?? 42);
   const base = await openBase(args);
-  return args.use_peft ? addLora(base, loraOptions(args)) : base;
+  return args.use_peft ? addLora(base, readLoraOptions(args)) : base;
 }
 
 /** PEFT's names of tasks. */
@@ -39,7 +40,9 @@ const PEFT_TASKS: Readonly<Partial<Record<HeadTask, string>>> = {
   'question-answering': 'QUESTION_ANS',
 };
 
-/** Returns the model of a task. Adapters leave its head to be trained whole. Throws likewise. */
+/**
+ * Opens the model of a task. With adapters, its head is trained whole. Throws as openModel() does.
+ */
 export async function openTaskModel(
   args: TrainArguments,
   head: LabelOptions & { task: HeadTask },
@@ -51,13 +54,13 @@ export async function openTaskModel(
     ...(checkpoint !== undefined && { activationCheckpointing: checkpoint }),
   };
   const base = dir
-    ? await fromPretrained(dir, { ...options, revision: revisionOf(dir, args) })
-    : fromConfig(await configPlace(args), options);
+    ? await fromPretrained(dir, { ...options, revision: findRevision(dir, args) })
+    : fromConfig(await findConfig(args), options);
   if (!args.use_peft) return base;
-  const { load_in_4bit: isSmall, bnb_4bit_use_double_quant: doubleQuant } = args;
+  const { load_in_4bit: isQuantized, bnb_4bit_use_double_quant: doubleQuant } = args;
   const { modules_to_save: modulesToSave = base.headModules() } = args;
-  const lora = { ...loraOptions(args), modulesToSave, taskType: PEFT_TASKS[head.task] ?? null };
-  return addLora(isSmall ? quantize(base, { doubleQuant }) : base, lora);
+  const lora = { ...readLoraOptions(args), modulesToSave, taskType: PEFT_TASKS[head.task] ?? null };
+  return addLora(isQuantized ? quantize(base, { doubleQuant }) : base, lora);
 }
 
 /** Opens the model without adapters. */
@@ -69,41 +72,41 @@ async function openBase(args: TrainArguments): Promise<CausalLM> {
   };
   const { model_name_or_path: dir } = args;
   const opened = dir
-    ? fromPretrained(dir, { ...options, revision: revisionOf(dir, args) })
-    : (async () => fromConfig(await configPlace(args), options))();
+    ? fromPretrained(dir, { ...options, revision: findRevision(dir, args) })
+    : (async () => fromConfig(await findConfig(args), options))();
   const model = await opened.catch((error: unknown) => {
-    throw isOfRouters(error) ? withoutExperts(args) : error;
+    throw isRouterError(error) ? noExpertsError(args) : error;
   });
   if (!dir) return model;
-  const { load_in_4bit: isSmall, load_experts_in_4bit: experts } = args;
+  const { load_in_4bit: isQuantized, load_experts_in_4bit: experts } = args;
   const { bnb_4bit_use_double_quant: doubleQuant } = args;
-  return isSmall ? quantize(model, { doubleQuant, experts }) : model;
+  return isQuantized ? quantize(model, { doubleQuant, experts }) : model;
 }
 
-/** Whether a model without experts refused the option of routers. */
-const isOfRouters = (error: unknown): boolean =>
+/** Returns whether a model without experts rejected the option of routers. */
+const isRouterError = (error: unknown): boolean =>
   error instanceof DsError && error.got === '"routerAuxLossCoef"';
 
-function withoutExperts(args: TrainArguments): DsError {
+function noExpertsError(args: TrainArguments): DsError {
   const expected = 'a model with experts';
   const hint = 'Leave it out: a model without them has no routers.';
-  return argumentError('--router_aux_loss_coef', expected, sourceOf(args), hint);
+  return argumentError('--router_aux_loss_coef', expected, getModelSource(args), hint);
 }
 
-/** Names of PEFT in camelCase; addLora() checks the values. */
-function loraOptions(args: TrainArguments): LoraOptions {
+/** Converts PEFT's names to camelCase; addLora() checks the values. */
+function readLoraOptions(args: TrainArguments): LoraOptions {
   const names = keysOf(LORA);
   return {
     ...Object.fromEntries(names.map((name) => [camelCase(name), args[name]])),
     targetModules: singleOrList(args.target_modules),
     excludeModules: singleOrList(args.exclude_modules),
-    baseModelNameOrPath: sourceOf(args),
+    baseModelNameOrPath: getModelSource(args),
   };
 }
 
 /**
- * One value is "all-linear" or a regular expression, as in TRL. A value of plain letters is a name:
- * as an expression it would match no module.
+ * Returns a single value as a text: "all-linear" or a regular expression, as in TRL. A value of
+ * word characters is a list with one name: as an expression it would match no module.
  */
 function singleOrList(
   names: readonly string[] | undefined,
@@ -113,8 +116,8 @@ function singleOrList(
   return /^[\w.]+$/.test(name) ? names : name;
 }
 
-/** Loads the model from the output folder, as a user does. */
-export async function savedModel(args: TrainArguments): Promise<CausalLM> {
+/** Loads the model from the output folder like a user. */
+export async function loadSavedModel(args: TrainArguments): Promise<CausalLM> {
   const dir = required(args.output_dir);
   return args.use_peft ? loadAdapter(await openBase(args), dir) : fromPretrained(dir);
 }

@@ -1,4 +1,4 @@
-// Arguments of `ds train` as the options of a Trainer.
+// Converts arguments of `ds train` to the options of a Trainer.
 
 import { argumentError } from '../../runtime/input-errors.js';
 import { ownValue } from '../../runtime/own-value.js';
@@ -17,10 +17,10 @@ import {
   STOPPING,
 } from '../report-options.js';
 import { TASK_METRICS } from '../task-metrics.js';
-import { fromArguments, type TrainArguments } from './arguments.js';
+import { readOptionsOf, type TrainArguments } from './arguments.js';
 import { METHODS } from './methods.js';
 
-/** How a Trainer evaluates; its data come later. */
+/** Evaluation options of a Trainer, without data. */
 export type Evaluation = Omit<EvalOptions<unknown, unknown>, 'data'>;
 
 /** Options of a Trainer, without its model and data. */
@@ -32,44 +32,45 @@ interface TrainerPart {
 
 /**
  * Converts `args` to options. Missing arguments stay undefined, so the Trainer's defaults apply.
- * Throws DS_ARGUMENT for invalid values and for arguments that exclude each other.
+ * Throws DS_ARGUMENT for invalid values and for arguments that conflict.
  */
-export function trainerPart(args: TrainArguments, dir: string): TrainerPart {
+export function readTrainerPart(args: TrainArguments, dir: string): TrainerPart {
   const { adam_beta1: beta1, adam_beta2: beta2, max_steps: steps = -1 } = args;
-  const logging = everyOf('logging', args.logging_strategy, args.logging_steps);
+  const logging = readInterval('logging', args.logging_strategy, args.logging_steps);
   return {
     options: {
-      ...fromArguments(MODEL, args),
-      ...fromArguments(OPTIMIZATION, args),
-      ...fromArguments(REPORTING, args),
-      precision: precisionOf(args),
+      ...readOptionsOf(MODEL, args),
+      ...readOptionsOf(OPTIMIZATION, args),
+      ...readOptionsOf(REPORTING, args),
+      precision: readPrecision(args),
       maxSteps: steps > 0 ? steps : undefined,
-      schedule: scheduleOf(args),
-      warmup: warmupOf(args),
+      schedule: readSchedule(args),
+      warmup: readWarmup(args),
       betas:
         beta1 === undefined && beta2 === undefined ? undefined : [beta1 ?? 0.9, beta2 ?? 0.999],
-      optimizer: optimizerOf(args.optim),
-      data: { ...loadingOf(args), seed: args.data_seed, sequenceLength: args.max_length },
-      log: { ...fromArguments(LOGGING, args), every: logging === null ? NEVER : logging },
-      save: saveOf(args, dir),
-      earlyStop: earlyStopOf(args),
-      report: reportOf(args),
-      watch: watchOf(args, dir),
+      optimizer: readOptimizer(args.optim),
+      data: { ...readLoading(args), seed: args.data_seed, sequenceLength: args.max_length },
+      log: { ...readOptionsOf(LOGGING, args), every: logging === null ? NEVER : logging },
+      save: readSave(args, dir),
+      earlyStop: readEarlyStop(args),
+      report: readReport(args),
+      watch: readWatch(args, dir),
       progress: args.disable_tqdm === undefined ? undefined : !args.disable_tqdm,
       device: args.use_cpu ? 'cpu' : args.device,
     },
-    evaluation: evaluationOf(args),
+    evaluation: readEvaluation(args),
   };
 }
 
-/** Updates that no run has. */
+/** An interval longer than any run. */
 const NEVER = Number.MAX_SAFE_INTEGER;
 
 /**
- * With a ds_config, --fp16_full_eval means fp16 training, by the table of "auto" values. Without
- * one it throws DS_ARGUMENT, because evaluations use the dtype of training.
+ * Returns the precision. With a ds_config, --fp16_full_eval means fp16 training, by the table of
+ * "auto" values. Without a ds_config it throws DS_ARGUMENT, because evaluations use the dtype of
+ * training.
  */
-function precisionOf(args: TrainArguments): Precision | undefined {
+function readPrecision(args: TrainArguments): Precision | undefined {
   const { fp16, bf16, fp16_full_eval: fp16Eval, bf16_full_eval: bf16Eval, deepspeed } = args;
   for (const [name, evaluates, trains] of [
     ['fp16', fp16Eval, fp16],
@@ -87,8 +88,8 @@ function precisionOf(args: TrainArguments): Precision | undefined {
 }
 
 /**
- * transformers' names of AdamW with moments in f32; the configuration has other optimizers. Where
- * these are paged there, `offload_optimizer` keeps them on the host here.
+ * Names in transformers of AdamW with moments in f32; the configuration selects other optimizers.
+ * For paged variants, use `offload_optimizer` to keep the moments on the host.
  */
 const ADAMW = [
   'adamw',
@@ -102,19 +103,22 @@ const ADAMW = [
   'paged_adamw_32bit',
 ];
 
-/** transformers' names of AdamW with moments in 8 bits. */
+/** Names in transformers of AdamW with moments in 8 bits. */
 const ADAMW_8BIT = ['adamw_8bit', 'adamw_bnb_8bit', 'paged_adamw_8bit'];
 
-/** Undefined for AdamW: the configuration may have another optimizer. */
-function optimizerOf(optim: string | undefined): 'AdamW8bit' | undefined {
+/** Returns the optimizer; undefined for AdamW, because the configuration may select another one. */
+function readOptimizer(optim: string | undefined): 'AdamW8bit' | undefined {
   if (optim === undefined || ADAMW.includes(optim)) return undefined;
   if (ADAMW_8BIT.includes(optim)) return 'AdamW8bit';
   const hint = 'Set other optimizers as "optimizer" in the DeepSpeed configuration.';
   throw argumentError('--optim', [...ADAMW, ...ADAMW_8BIT].join(', '), JSON.stringify(optim), hint);
 }
 
-/** Steps, else the share; a ratio of 1 would be one step of a Trainer's. */
-function warmupOf({ warmup_steps: steps, warmup_ratio: ratio }: TrainArguments) {
+/**
+ * Returns the number of warm-up steps, otherwise their fraction. A ratio of 1 would mean one step
+ * in a Trainer.
+ */
+function readWarmup({ warmup_steps: steps, warmup_ratio: ratio }: TrainArguments) {
   if (ratio !== undefined && !(ratio >= 0 && ratio < 1)) {
     const hint = 'Use --warmup_steps for a number of updates.';
     throw argumentError('--warmup_ratio', 'a fraction of all updates in [0, 1)', `${ratio}`, hint);
@@ -122,19 +126,19 @@ function warmupOf({ warmup_steps: steps, warmup_ratio: ratio }: TrainArguments) 
   return steps || ratio;
 }
 
-/** Names in lr_scheduler_kwargs, and ours. */
+/** Our option names by names in lr_scheduler_kwargs. */
 const SCHEDULE_NAMES: Readonly<Record<string, keyof typeof SCHEDULE>> = Object.fromEntries(
   keysOf(SCHEDULE).flatMap((name) =>
     (SCHEDULE[name].elsewhere?.match(/\w+/g) ?? []).map((other) => [other, name]),
   ),
 );
 
-function scheduleOf(args: TrainArguments): Schedule | undefined {
-  const { lr_scheduler_type: given, lr_scheduler_kwargs: own } = args;
-  if (given === undefined && own === undefined) return undefined;
-  const type = (given ?? 'linear') as 'linear';
+function readSchedule(args: TrainArguments): Schedule | undefined {
+  const { lr_scheduler_type: typeName, lr_scheduler_kwargs: parameters } = args;
+  if (typeName === undefined && parameters === undefined) return undefined;
+  const type = (typeName ?? 'linear') as 'linear';
   const options: Record<string, unknown> = {};
-  for (const [name, value] of Object.entries(own ?? {})) {
+  for (const [name, value] of Object.entries(parameters ?? {})) {
     const optionName = ownValue(SCHEDULE_NAMES, name);
     const location = `--lr_scheduler_kwargs ${name}`;
     if (!optionName)
@@ -146,29 +150,32 @@ function scheduleOf(args: TrainArguments): Schedule | undefined {
   return Object.keys(options).length === 0 ? type : { type, ...options };
 }
 
-/** Throws DS_ARGUMENT for options that streams do not have; openRows() sets a stream's order. */
-function loadingOf(args: TrainArguments): TrainerOptions['data'] {
-  const given = fromArguments(LOADING, args);
-  const { sampling = args.group_by_length ? 'group_by_length' : undefined } = given;
-  if (!args.streaming) return { ...given, sampling };
+/**
+ * Returns the loading options. Throws DS_ARGUMENT for options that streams do not support;
+ * openRows() sets a stream's order.
+ */
+function readLoading(args: TrainArguments): TrainerOptions['data'] {
+  const loading = readOptionsOf(LOADING, args);
+  const { sampling = args.group_by_length ? 'group_by_length' : undefined } = loading;
+  if (!args.streaming) return { ...loading, sampling };
   const streams = 'no --streaming';
   if (sampling === 'group_by_length') {
     const hint = 'Remove one of them: the lengths of streamed rows are unknown.';
     throw argumentError('--train_sampling_strategy group_by_length', streams, 'both', hint);
   }
-  if (given.workers) {
+  if (loading.workers) {
     const hint = 'Use --dataset_num_proc for the threads that read and tokenize a stream.';
-    throw argumentError('--dataloader_num_workers', streams, `${given.workers}`, hint);
+    throw argumentError('--dataloader_num_workers', streams, `${loading.workers}`, hint);
   }
-  if (given.dropLast === false) {
+  if (loading.dropLast === false) {
     const hint = 'Remove the argument: a stream drops rows that do not fill a batch on every rank.';
     throw argumentError('--dataloader_drop_last', `true, or ${streams}`, 'false', hint);
   }
   return { sampling: sampling === 'sequential' ? undefined : sampling };
 }
 
-/** By a strategy and its steps: undefined for the default, null for never. */
-function everyOf(
+/** Returns the interval of a strategy and its steps: undefined for the default, null for never. */
+function readInterval(
   what: string,
   strategy: string | undefined,
   steps: number | undefined,
@@ -179,30 +186,30 @@ function everyOf(
   throw argumentError(`--${what}_strategy`, '"no", "steps" or "epoch"', JSON.stringify(strategy));
 }
 
-function saveOf(args: TrainArguments, dir: string): CheckpointOptions | undefined {
+function readSave(args: TrainArguments, dir: string): CheckpointOptions | undefined {
   const { save_strategy: strategy, save_steps: steps } = args;
-  const every = strategy === 'best' ? 'best' : everyOf('save', strategy, steps);
-  const best = bestOf(args);
+  const every = strategy === 'best' ? 'best' : readInterval('save', strategy, steps);
+  const best = readBest(args);
   if (every === null) return undefined;
-  return { ...fromArguments(SAVING, args), dir, every, best };
+  return { ...readOptionsOf(SAVING, args), dir, every, best };
 }
 
-/** The metric of the best checkpoint, if an argument needs it. */
-function bestOf(args: TrainArguments): CheckpointOptions['best'] {
+/** Returns the options of the best checkpoint if an argument needs them. */
+function readBest(args: TrainArguments): CheckpointOptions['best'] {
   const { load_best_model_at_end: load = false, metric_for_best_model: metric = 'loss' } = args;
-  const argument = argumentForBest(args);
+  const argument = findBestArgument(args);
   if (argument === null) return undefined;
   const { save_strategy: saves, eval_strategy: evaluates, validation_file: files } = args;
-  if (saves === 'no' && argument === METRIC) return undefined; // It would only mark a checkpoint.
+  if (saves === 'no' && argument === METRIC) return undefined; // Only marks a checkpoint.
   if (files === undefined)
     throw argumentError(argument, '--eval_data FILE together with it', 'no --eval_data');
   if (evaluates === 'no')
     throw argumentError(argument, 'an --eval_strategy other than "no"', '"no"');
   if (saves === 'no') throw argumentError(argument, 'a --save_strategy other than "no"', '"no"');
   const name = metric.replace(/^eval_/, '');
-  const ofMethod = METHODS[args.method ?? 'sft']?.metrics;
-  const own = ofMethod ?? (args.task === undefined ? [] : TASK_METRICS);
-  const known = ['loss', ...own];
+  const methodMetrics = METHODS[args.method ?? 'sft']?.metrics;
+  const extraMetrics = methodMetrics ?? (args.task === undefined ? [] : TASK_METRICS);
+  const known = ['loss', ...extraMetrics];
   if (!known.includes(name)) {
     const hint =
       'Other metrics are computed by a program of your own: `eval.metrics` of its Trainer.';
@@ -214,21 +221,21 @@ function bestOf(args: TrainArguments): CheckpointOptions['best'] {
       hint,
     );
   }
-  return { ...fromArguments(BEST, args), metric, load };
+  return { ...readOptionsOf(BEST, args), metric, load };
 }
 
 const METRIC = '--metric_for_best_model';
 
-/** The argument that needs the best evaluation, or null. */
-function argumentForBest(args: TrainArguments): string | null {
+/** Returns the argument that needs the best evaluation, or null. */
+function findBestArgument(args: TrainArguments): string | null {
   if (args.load_best_model_at_end) return '--load_best_model_at_end';
   if (args.save_strategy === 'best') return '--save_strategy best';
   if (args.early_stopping_patience !== undefined) return '--early_stopping_patience';
   return args.metric_for_best_model === undefined ? null : METRIC;
 }
 
-function earlyStopOf(args: TrainArguments): TrainerOptions['earlyStop'] {
-  const { patience, threshold } = fromArguments(STOPPING, args);
+function readEarlyStop(args: TrainArguments): TrainerOptions['earlyStop'] {
+  const { patience, threshold } = readOptionsOf(STOPPING, args);
   if (patience !== undefined) return { patience, threshold };
   if (threshold === undefined) return undefined;
   throw argumentError(
@@ -238,15 +245,18 @@ function earlyStopOf(args: TrainArguments): TrainerOptions['earlyStop'] {
   );
 }
 
-function reportOf({ report_to: given, save_strategy: strategy }: TrainArguments) {
-  const services = (given ?? []).filter((name) => name !== 'none');
-  const named = services.map((name) => (name === 'all' ? 'tensorboard' : name));
-  if (named.length === 0 || strategy !== 'no') return named as TrainerOptions['report'];
-  throw argumentError('--report_to', 'a --save_strategy other than "no"', named.join(' '));
+function readReport({ report_to: reportTo, save_strategy: strategy }: TrainArguments) {
+  const services = (reportTo ?? []).filter((name) => name !== 'none');
+  const reports = services.map((name) => (name === 'all' ? 'tensorboard' : name));
+  if (reports.length === 0 || strategy !== 'no') return reports as TrainerOptions['report'];
+  throw argumentError('--report_to', 'a --save_strategy other than "no"', reports.join(' '));
 }
 
-/** Every run is recorded in its output folder, so that `ds watch` can show it later. */
-function watchOf({ watch }: TrainArguments, dir: string) {
+/**
+ * Returns the watch options. Every run is recorded in its output folder, so that `ds watch` can
+ * show it later.
+ */
+function readWatch({ watch }: TrainArguments, dir: string) {
   if (watch === false) return false;
   if (typeof watch === 'number' && !(watch >= 0 && watch < 65_536)) {
     throw argumentError('--watch', 'a port from 0 to 65535', `${watch}`);
@@ -254,19 +264,19 @@ function watchOf({ watch }: TrainArguments, dir: string) {
   return { dir, port: watch === undefined ? null : watch === true ? undefined : watch };
 }
 
-/** The argument that implies evaluations without a strategy, or null. */
-function argumentForEvaluation(args: TrainArguments): string | null {
+/** Returns the argument that implies evaluations without a strategy, or null. */
+function findEvaluationArgument(args: TrainArguments): string | null {
   if (args.eval_on_start) return '--eval_on_start';
   return args.eval_steps === undefined ? null : '--eval_steps';
 }
 
-function evaluationOf(args: TrainArguments): Evaluation | null {
+function readEvaluation(args: TrainArguments): Evaluation | null {
   const { eval_strategy: strategy, eval_steps: steps, validation_file: files } = args;
   if (strategy === 'no' && args.eval_on_start) {
     throw argumentError('--eval_on_start', 'an --eval_strategy other than "no"', '"no"');
   }
   if (files === undefined) {
-    const argument = strategy === undefined ? argumentForEvaluation(args) : '--eval_strategy';
+    const argument = strategy === undefined ? findEvaluationArgument(args) : '--eval_strategy';
     if (argument === null || strategy === 'no') return null;
     throw argumentError(
       argument,
@@ -275,7 +285,7 @@ function evaluationOf(args: TrainArguments): Evaluation | null {
     );
   }
   const isBySteps = strategy === 'steps' && steps === undefined;
-  const every = everyOf('eval', strategy, isBySteps ? (args.logging_steps ?? 10) : steps);
+  const every = readInterval('eval', strategy, isBySteps ? (args.logging_steps ?? 10) : steps);
   if (every === null) return null;
-  return { ...fromArguments(EVALUATION, args), every };
+  return { ...readOptionsOf(EVALUATION, args), every };
 }
