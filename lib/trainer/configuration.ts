@@ -3,7 +3,7 @@ import type { DsConfig, ResolvedConfig } from '../../types/config.js';
 import { type AutoSources, readTyped, resolveConfig } from '../config/index.js';
 import { cutsIn } from '../config/source.js';
 import { DsError } from '../errors.js';
-import { stepsOf } from './own-schedule.js';
+import { resolveSteps } from './own-schedule.js';
 import type { RunSettings } from './read-options.js';
 
 type Settings = RunSettings;
@@ -102,7 +102,7 @@ export function computeRunLength(
     updatesPerEpoch,
     epochUpdates: ofEpochs,
     maxSteps,
-    warmupSteps: stepsOf(settings.warmup, maxSteps),
+    warmupSteps: resolveSteps(settings.warmup, maxSteps),
   };
 }
 

@@ -3,7 +3,7 @@ import { DsError } from '../errors.js';
 import type { RunLength } from './configuration.js';
 import type { EndReason, Metrics, TrainerPlace } from './events.js';
 import type { Interval } from './interval.js';
-import { stepsOf } from './own-schedule.js';
+import { resolveSteps } from './own-schedule.js';
 import type { RunSettings } from './read-options.js';
 import type { TrainerState } from './trainer-state.js';
 
@@ -62,7 +62,7 @@ export class Decisions {
    */
   private isIntervalDue(every: Interval, { step, isEpochEnd }: Moment): boolean {
     if (every === 'epoch' || isEpochEnd) return every === 'epoch' && isEpochEnd;
-    return step % stepsOf(every, this.length.maxSteps) === 0;
+    return step % resolveSteps(every, this.length.maxSteps) === 0;
   }
 }
 

@@ -15,7 +15,7 @@ import type { EvalData } from './eval-data.js';
 import type { LossInput, MetricSums } from './evaluation-options.js';
 import type { Metrics } from './events.js';
 import type { Forward, MicroBatch, Objective } from './micro-batch.js';
-import { type BatchMover, discard } from './moved-batch.js';
+import { type BatchMover, disposeMicroBatch } from './moved-batch.js';
 
 /** Engine, objective and ranks of an evaluation. */
 interface Evaluator<Batch> {
@@ -47,14 +47,15 @@ export async function evaluate<Batch>(
 ): Promise<Metrics> {
   const { objective } = judge;
   const sums: Sums = { loss: { sum: 0, count: 0 } };
-  const report = options.accuracy && !objective.judged ? new LossReport(judge.engine.device) : null;
+  const report =
+    options.accuracy && !objective.evaluateBatch ? new LossReport(judge.engine.device) : null;
   await runInEvaluation(judge.engine, async (forward) => {
     for await (const { micro, isOwn } of moveBatches(judge, data, options.maxBatches)) {
       report?.reset();
-      const methodResult = noGrad(() => objective.judged?.(forward, micro));
+      const methodResult = noGrad(() => objective.evaluateBatch?.(forward, micro));
       const loss =
         methodResult?.loss ??
-        noGrad(() => scope(() => objective.mean(forward, micro, report).item()));
+        noGrad(() => scope(() => objective.computeMeanLoss(forward, micro, report).item()));
       const input = { forward: withoutGrad(forward), batch: micro.batch };
       const metrics = options.metrics ? requireObject(options.metrics(input)) : {};
       if (!isOwn) continue;
@@ -71,9 +72,9 @@ export async function evaluate<Batch>(
     addSums(total, parseSums(other));
   }
   requireCounted(total);
-  if (objective.finished) return objective.finished(total) as Metrics;
+  if (objective.computeMetrics) return objective.computeMetrics(total) as Metrics;
   const means = computeMeans(total);
-  return (objective.derived?.(means) as Metrics | undefined) ?? means;
+  return (objective.deriveMetrics?.(means) as Metrics | undefined) ?? means;
 }
 
 /**
@@ -93,7 +94,7 @@ export async function predict<Batch>(
         scope(() => {
           const out = output
             ? output({ forward, batch: micro.batch })
-            : objective.outputs(forward, micro);
+            : objective.computeOutputs(forward, micro);
           if (isOwn) ownPredictions.push(...splitRows(out));
         }),
       );
@@ -144,11 +145,11 @@ async function* moveBatches<Batch>(
 ): AsyncGenerator<{ micro: MicroBatch<Batch>; isOwn: boolean }> {
   let done = 0;
   for await (const { batch, isOwn } of data) {
-    const micro = mover.move(objective.counted(batch));
+    const micro = mover.move(objective.countBatch(batch));
     try {
       yield { micro, isOwn };
     } finally {
-      discard(micro);
+      disposeMicroBatch(micro);
     }
     if (++done >= max) return;
   }

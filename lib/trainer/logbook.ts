@@ -1,4 +1,4 @@
-// Collects the numbers of updates: means since the last log, speed, and the progress bar.
+// Collects the numbers of updates for logs: means since the last log, speed, and the progress bar.
 import { join } from 'node:path';
 import type { Engine } from '../engine/engine.js';
 import type { RunWatch } from '../engine/watch/run-watch.js';
@@ -21,12 +21,12 @@ import type { RunSettings } from './read-options.js';
 import type { StepMetrics } from './step-metrics.js';
 import type { TrainerState } from './trainer-state.js';
 
-/** An update with numbers that the device has not returned yet. */
-interface Pending {
+/** An update whose numbers the device has not returned yet. */
+interface PendingUpdate {
   step: number;
   epoch: number;
   lr: number;
-  /** Whether a log follows. */
+  /** Whether a log is due after it. */
   isDue: boolean;
 }
 
@@ -37,61 +37,61 @@ export interface LogbookOptions {
   length: Pick<RunLength, 'maxSteps'>;
   /** FLOPs per token for a sequence length; null if no formula is known. */
   costOf: ((sequence: number) => number) | null;
-  /** Null records nothing. */
+  /** Null to record nothing. */
   watch: RunWatch | null;
-  /** Metrics of the method; null without any. */
+  /** Metrics of the method, or null. */
   metrics: StepMetrics | null;
 }
 
-/** Numbers arrive one update late, so the host does not wait for the device. */
+/** Collects numbers. They arrive one update late, so the host does not wait for the device. */
 export class Logbook {
-  private pending: Pending | null = null;
-  /** The last update with numbers. */
-  private last: Pending | null = null;
-  /** Skipped updates, and whether the last update was skipped. */
+  private pending: PendingUpdate | null = null;
+  /** The last update with numbers, or null. */
+  private last: PendingUpdate | null = null;
+  /** Number of skipped updates, and whether the last update was skipped. */
   private skipped = 0;
   private wasSkipped = false;
-  /** Losses since the last log: their sum, and of how many updates. */
+  /** Sum of the losses since the last log, and their number. */
   private lossSum = 0;
   private updates = 0;
-  /** FLOPs of a token of the last update; 0 where no formula is known. */
+  /** FLOPs per token of the last update; 0 if no formula is known. */
   private tokenFlops = 0;
-  /** Tokens counted by read(). */
+  /** Number of tokens already counted by countTokens(). */
   private counted = 0;
-  private since: { time: number; tokens: number; flops: number };
+  private lastLog: { time: number; tokens: number; flops: number };
   /** Null before a run begins. */
   private bar: ProgressBar | null = null;
   private readonly monitor: MonitorMaster;
 
-  /** Sums of the method's metrics since the last log; null without any. */
+  /** Sums of the method's metrics since the last log, or null. */
   readonly metrics: StepMetrics | null;
 
-  /** On the first rank it opens reports. Throws DS_IO. */
+  /** Opens reports on the first rank. Throws DS_IO. */
   constructor(private readonly options: LogbookOptions) {
     const { engine, settings, state } = options;
     this.metrics = options.metrics;
-    this.monitor = new MonitorMaster(engine.globalRank === 0 ? reportsOf(settings) : []);
-    this.since = sinceNow(state);
+    this.monitor = new MonitorMaster(engine.globalRank === 0 ? openReports(settings) : []);
+    this.lastLog = startMeasurement(state);
   }
 
   /**
    * Begins a run: resets speed and skipped updates; rank 0 draws a bar. A pending update belongs to
    * this run unless the run resumes from a checkpoint.
    */
-  begin(isElsewhere = false): void {
+  begin(isResumed = false): void {
     const { engine, settings, length } = this.options;
-    if (isElsewhere) {
+    if (isResumed) {
       [this.pending, this.lossSum, this.updates] = [null, 0, 0];
       this.metrics?.reset();
     }
     if (!this.pending) this.skipped = engine.skippedSteps;
     const draws = engine.globalRank === 0 && settings.progress;
     if (draws) this.bar ??= new ProgressBar({ total: length.maxSteps, stream: process.stderr });
-    this.restart();
+    this.restartSpeed();
   }
 
-  private restart(): void {
-    this.since = sinceNow(this.options.state);
+  private restartSpeed(): void {
+    this.lastLog = startMeasurement(this.options.state);
   }
 
   /** Stops the clock of training; the returned function starts it again. */
@@ -99,28 +99,30 @@ export class Logbook {
     const start = performance.now();
     this.options.watch?.pause();
     return () => {
-      this.since.time += performance.now() - start;
+      this.lastLog.time += performance.now() - start;
     };
   }
 
-  /** `tokens`: the tokens that all ranks have read in this run. */
-  read(tokens: number): void {
+  /**
+   * Counts tokens and FLOPs. `tokens`: the number of tokens that all ranks have read in this run.
+   */
+  countTokens(tokens: number): void {
     const { state } = this.options;
     state.flops += this.tokenFlops * (tokens - this.counted);
     state.tokens += tokens - this.counted;
     this.counted = tokens;
   }
 
-  /** Called when an update is enqueued. `sequence`: tokens of its sequences. */
-  noteUpdate(update: Pending, sequence: number): void {
+  /** Notes an enqueued update. `sequence`: tokens of its sequences. */
+  noteUpdate(update: PendingUpdate, sequence: number): void {
     this.pending = update;
     if (update.isDue) this.metrics?.fetch();
     this.tokenFlops = this.options.costOf?.(sequence) ?? 0;
   }
 
   /**
-   * Reads the numbers of the pending update, once. Returns alerts, and a log if one is due. Waits
-   * for its backward. Throws DS_NONFINITE: see engine.backward().
+   * Reads the numbers of the pending update once. Returns alerts, and a log if one is due. Waits
+   * for the update's backward. Throws DS_NONFINITE: see engine.backward().
    */
   readPending(): (AlertEvent | LogEvent)[] {
     const { pending } = this;
@@ -133,23 +135,23 @@ export class Logbook {
       this.lossSum += loss;
       this.updates++;
     }
-    this.bar?.update({ step: pending.step, loss, lr: pending.lr, ...this.speed() });
-    const alerts = this.alerts(pending, loss);
-    return pending.isDue ? [...alerts, this.log(pending)] : alerts;
+    this.bar?.update({ step: pending.step, loss, lr: pending.lr, ...this.computeSpeed() });
+    const alerts = this.findAlerts(pending, loss);
+    return pending.isDue ? [...alerts, this.createLog(pending)] : alerts;
   }
 
-  /** A log of the updates since the last log, or null. */
-  rest(): LogEvent | null {
+  /** Returns a log of the updates since the last log, or null. */
+  flushLog(): LogEvent | null {
     if (!this.last || this.updates === 0) return null;
     this.metrics?.fetch();
-    return this.log(this.last);
+    return this.createLog(this.last);
   }
 
   /** Writes an event to the reports. */
   report(event: TrainerEvent): void {
-    if (this.options.watch) record(this.options.watch, event);
+    if (this.options.watch) recordEvent(this.options.watch, event);
     if (!this.monitor.enabled) return;
-    const numbers = numbersOf(event);
+    const numbers = listNumbers(event);
     const events = Object.entries(numbers).map(([name, value]) => ({
       name,
       value,
@@ -158,7 +160,7 @@ export class Logbook {
     if (events.length > 0) this.monitor.write(events);
   }
 
-  /** Leaves the bar as it is; resolves when reports are on disk. */
+  /** Ends the bar; resolves when reports are on disk. */
   async pause(): Promise<void> {
     this.bar?.finish();
     await this.monitor.flush();
@@ -170,18 +172,18 @@ export class Logbook {
   }
 
   /** Reports a skipped update only if the previous update was not skipped. */
-  private alerts({ step, epoch }: Pending, loss: number): AlertEvent[] {
+  private findAlerts({ step, epoch }: PendingUpdate, loss: number): AlertEvent[] {
     const { skippedSteps } = this.options.engine;
     const isSkipped = skippedSteps > this.skipped;
-    const isNews = isSkipped && !this.wasSkipped;
+    const isNewSkip = isSkipped && !this.wasSkipped;
     [this.skipped, this.wasSkipped] = [skippedSteps, isSkipped];
     const message = `Update ${step} was left out: its gradients were not finite, its loss was ${loss.toPrecision(5)}.`;
-    return isNews ? [{ type: 'alert', level: 'warning', step, epoch, message }] : [];
+    return isNewSkip ? [{ type: 'alert', level: 'warning', step, epoch, message }] : [];
   }
 
-  private log({ step, epoch, lr }: Pending): LogEvent {
+  private createLog({ step, epoch, lr }: PendingUpdate): LogEvent {
     const { engine, state } = this.options;
-    const { tokensPerSecond = 0, mfu } = this.speed();
+    const { tokensPerSecond = 0, mfu } = this.computeSpeed();
     const event: LogEvent = {
       type: 'log',
       step,
@@ -196,31 +198,38 @@ export class Logbook {
       metrics: this.metrics?.read() ?? {},
     };
     [this.lossSum, this.updates] = [0, 0];
-    this.restart();
+    this.restartSpeed();
     state.addLog(event);
     return event;
   }
 
   /** Returns the speed since the last log. */
-  private speed(): { tokensPerSecond?: number; mfu?: number } {
+  private computeSpeed(): { tokensPerSecond?: number; mfu?: number } {
     const { engine, state } = this.options;
-    const seconds = (performance.now() - this.since.time) / 1000;
-    const tokens = state.tokens - this.since.tokens;
+    const seconds = (performance.now() - this.lastLog.time) / 1000;
+    const tokens = state.tokens - this.lastLog.tokens;
     if (seconds <= 0 || tokens <= 0) return {};
     const tokensPerSecond = tokens / seconds;
     const { bf16, fp16 } = engine.config;
     const dtype = bf16.enabled ? 'bf16' : fp16.enabled ? 'f16' : 'f32';
     const peak = peakFlops(engine.device, dtype);
-    const flops = state.flops - this.since.flops; // Sequences may have had several lengths.
+    const flops = state.flops - this.lastLog.flops; // Sequences may have had several lengths.
     if (peak === null || flops === 0) return { tokensPerSecond };
     return { tokensPerSecond, mfu: flops / seconds / (peak * engine.worldSize) };
   }
 }
 
-const sinceNow = ({ tokens, flops }: TrainerState) => ({ time: performance.now(), tokens, flops });
+const startMeasurement = ({ tokens, flops }: TrainerState) => ({
+  time: performance.now(),
+  tokens,
+  flops,
+});
 
-/** Of a language model, by the formula of PaLM; before an engine has its parameters. */
-export function costOf(model: Module): LogbookOptions['costOf'] {
+/**
+ * Returns the FLOPs per token of a language model, by the formula of PaLM, as a function of the
+ * sequence length; null for other models. Call it before an engine owns the parameters.
+ */
+export function createCostFunction(model: Module): LogbookOptions['costOf'] {
   if (!(model instanceof CausalLM)) return null;
   const { layers, heads, channels, headDim = channels / heads } = model.config;
   const isTable = (name: string): boolean =>
@@ -240,8 +249,8 @@ export function costOf(model: Module): LogbookOptions['costOf'] {
   return (sequence) => flopsPerToken({ parameters, layers, width: heads * headDim, sequence });
 }
 
-/** Writes an event into the recording. The engine records steps itself. */
-function record(watch: RunWatch, event: TrainerEvent): void {
+/** Writes an event to the recording. The engine records steps itself. */
+function recordEvent(watch: RunWatch, event: TrainerEvent): void {
   switch (event.type) {
     case 'begin':
       watch.length(event.maxSteps);
@@ -267,8 +276,8 @@ function record(watch: RunWatch, event: TrainerEvent): void {
   }
 }
 
-/** Under the names of transformers' integrations. */
-function numbersOf(event: TrainerEvent): Record<string, number> {
+/** Returns the numbers of an event by the names of transformers' integrations. */
+function listNumbers(event: TrainerEvent): Record<string, number> {
   if (event.type === 'evaluate') {
     const named = Object.entries(event.metrics).map(([name, value]) => [`eval/${name}`, value]);
     return Object.fromEntries(named);
@@ -288,7 +297,7 @@ function numbersOf(event: TrainerEvent): Record<string, number> {
   };
 }
 
-function reportsOf({ report, save, runName }: LogbookOptions['settings']): Monitor[] {
+function openReports({ report, save, runName }: LogbookOptions['settings']): Monitor[] {
   const at = { outputPath: join(save?.dir ?? '.', 'runs'), jobName: runName };
   return report.map((report) => {
     if (report === 'tensorboard') return new TensorBoardMonitor(at);

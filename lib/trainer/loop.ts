@@ -13,7 +13,7 @@ import type { BatchSource } from './data-source.js';
 import { compareWithBest, type Moment, shouldStopEarly } from './decisions.js';
 import type { EndReason, EvaluateEvent, TrainerEvent, TrainerPlace } from './events.js';
 import type { Forward, MicroBatch } from './micro-batch.js';
-import { discard } from './moved-batch.js';
+import { disposeMicroBatch } from './moved-batch.js';
 import type { SaveSettings } from './report-options.js';
 import { judge, type Session } from './session.js';
 import { groupsOf } from './train-data.js';
@@ -26,7 +26,7 @@ type Events<Result = void> = AsyncGenerator<TrainerEvent, Result>;
  * Trains on `data` from the current state until the run ends or stops. If the caller leaves the
  * iteration, the current update with its log, evaluation and checkpoint is completed.
  */
-export async function* trainingLoop<Batch>(
+export async function* runTrainingLoop<Batch>(
   session: Session<Batch>,
   data: BatchSource<Batch>,
   isLeft: () => boolean,
@@ -35,26 +35,26 @@ export async function* trainingLoop<Batch>(
   const { save } = settings;
   void engine.stopRequested; // Signals count from now on.
   const updates = { size: accumulation, seqlen: () => engine.curriculumSeqlen };
-  if (decisions.isStartEvaluationDue(progressOf(state)) && !state.isEvaluated)
-    yield* evaluation(session);
-  let end = yield* overdue(session);
+  if (decisions.isStartEvaluationDue(getProgress(state)) && !state.isEvaluated)
+    yield* runEvaluation(session);
+  let end = yield* makeUpEvaluation(session);
   if (state.step >= length.maxSteps) end ??= 'done';
   if (!end && save) await requireDisk({ engine, world, save, tokenizer: settings.tokenizer });
   while (!end && !isLeft()) {
     const first = state.step;
     for await (const group of groupsOf(data, objective, updates)) {
       yield* session.source?.events() ?? [];
-      yield* update(session, group);
-      yield { type: 'step', ...progressOf(state) };
-      end = yield* act(session, { ...progressOf(state), isEpochEnd: false });
+      yield* runUpdate(session, group);
+      yield { type: 'step', ...getProgress(state) };
+      end = yield* finishUpdate(session, { ...getProgress(state), isEpochEnd: false });
       if (end || isLeft()) break;
     }
-    if (state.step === first) throw noBatches();
+    if (state.step === first) throw noBatchesError();
     const { updatesPerEpoch } = length;
-    if ((end || isLeft()) && !(updatesPerEpoch && isWhole(state.epoch))) break;
+    if ((end || isLeft()) && !(updatesPerEpoch && isWholeEpoch(state.epoch))) break;
     state.epoch = updatesPerEpoch === null ? state.epoch + 1 : Math.round(state.epoch);
-    yield { type: 'epoch', ...progressOf(state) };
-    end ??= yield* act(session, { ...progressOf(state), isEpochEnd: true });
+    yield { type: 'epoch', ...getProgress(state) };
+    end ??= yield* finishUpdate(session, { ...getProgress(state), isEpochEnd: true });
   }
   return end;
 }
@@ -63,20 +63,21 @@ export async function* trainingLoop<Batch>(
  * Makes the evaluation that was due at the resumed step and is missing: the run was stopped there
  * or between checkpoint and evaluation. Returns the reason if early stopping ends the run.
  */
-async function* overdue<Batch>(session: Session<Batch>): Events<EndReason | null> {
+async function* makeUpEvaluation<Batch>(session: Session<Batch>): Events<EndReason | null> {
   const { engine, settings, state, decisions, length } = session;
   if (state.step === 0 || engine.stopRequested) return null;
-  const ends = length.updatesPerEpoch !== null && isWhole(state.epoch) ? [false, true] : [false];
+  const ends =
+    length.updatesPerEpoch !== null && isWholeEpoch(state.epoch) ? [false, true] : [false];
   const isDue = ends.some((isEpochEnd) =>
-    decisions.isEvaluationDue({ ...progressOf(state), isEpochEnd }),
+    decisions.isEvaluationDue({ ...getProgress(state), isEpochEnd }),
   );
   if (isDue && !state.isEvaluated) {
     const { save } = settings;
-    const judgement = yield* evaluation(session);
+    const judgement = yield* runEvaluation(session);
     if (save && judgement?.isBest && state.best) {
       const here = checkpointPath(save, state.step);
       if (state.checkpoint === here) state.best.checkpoint = here;
-      else yield* checkpoint(session, save, true);
+      else yield* saveCheckpoint(session, save, true);
     }
   }
   return shouldStopEarly(settings, state) ? 'early' : null;
@@ -85,22 +86,24 @@ async function* overdue<Batch>(session: Session<Batch>): Events<EndReason | null
 /**
  * One update. Each counted target of all micro-batches and ranks has the same weight.
  */
-async function* update<Batch>(
+async function* runUpdate<Batch>(
   session: Session<Batch>,
   group: readonly MicroBatch<Batch>[],
 ): Events {
   const { engine, objective, counts, mover, book, state, length, decisions, source } = session;
   const forward: Forward = (...inputs) => engine.forward<Tensor>(...inputs);
-  book.read(counts.tokens());
+  book.countTokens(counts.tokens());
   const parts = setMicroBatches(engine, group.length);
   const { counted, further } = counts.divisors(group, { ranks: engine.dpWorldSize, parts });
   const reported: TrainerEvent[] = [];
-  objective.begun?.(forward, group);
+  objective.beginUpdate?.(forward, group);
   for (const micro of group) {
     const here = mover.move(micro);
     const { metrics } = book;
-    scope(() => engine.backward(objective.shared(forward, here, counted, metrics, further)));
-    discard(here);
+    scope(() =>
+      engine.backward(objective.computeSharedLoss(forward, here, counted, metrics, further)),
+    );
+    disposeMicroBatch(here);
     reported.push(...book.readPending()); // The device has computed the last update's numbers.
     await source?.turn();
   }
@@ -108,75 +111,84 @@ async function* update<Batch>(
   const [lr = 0] = engine.getLr();
   engine.step();
   state.step++;
-  objective.updated?.(state.step);
-  state.epoch = nextEpoch(state.epoch, length.updatesPerEpoch);
-  const isDue = decisions.isLogDue({ ...progressOf(state), isEpochEnd: false });
-  book.noteUpdate({ ...progressOf(state), lr, isDue }, sequenceOf(group));
+  objective.endUpdate?.(state.step);
+  state.epoch = advanceEpoch(state.epoch, length.updatesPerEpoch);
+  const isDue = decisions.isLogDue({ ...getProgress(state), isEpochEnd: false });
+  book.noteUpdate({ ...getProgress(state), lr, isDue }, countRowTokens(group));
   yield* reported; // A caller that leaves here leaves a complete update.
 }
 
 /** Evaluates, saves and reports if due; returns the reason if the run ends here. */
-async function* act<Batch>(session: Session<Batch>, moment: Moment): Events<EndReason | null> {
+async function* finishUpdate<Batch>(
+  session: Session<Batch>,
+  moment: Moment,
+): Events<EndReason | null> {
   const { engine, settings, state, decisions } = session;
   const stops = engine.stopRequested;
-  const judgement = !stops && decisions.isEvaluationDue(moment) ? yield* evaluation(session) : null;
+  const judgement =
+    !stops && decisions.isEvaluationDue(moment) ? yield* runEvaluation(session) : null;
   const isOver = judgement !== null && shouldStopEarly(settings, state);
   const end = stops ? 'stopped' : isOver ? 'early' : decisions.isLast(moment) ? 'done' : null;
   if (end || (moment.isEpochEnd && decisions.isLogDue(moment))) yield* flushLogs(session);
   const { save } = settings;
   const isBest = judgement?.isBest ?? false;
   if (save && decisions.isSaveDue(moment, { isBest, end }))
-    yield* checkpoint(session, save, isBest);
+    yield* saveCheckpoint(session, save, isBest);
   return end;
 }
 
-async function* evaluation<Batch>(session: Session<Batch>): Events<EvaluateEvent | null> {
+async function* runEvaluation<Batch>(session: Session<Batch>): Events<EvaluateEvent | null> {
   const { settings, state, book } = session;
   if (!settings.eval) return null;
-  yield* finishRun(session);
+  yield* reportPending(session);
   const resume = book.suspend();
   const metrics = await judge(session, settings.eval.data, settings.eval);
   const isBest = compareWithBest(settings, state, metrics);
-  const event: EvaluateEvent = { type: 'evaluate', ...progressOf(state), metrics, isBest };
+  const event: EvaluateEvent = { type: 'evaluate', ...getProgress(state), metrics, isBest };
   state.addEvaluation(event);
   yield event;
   resume();
   return event;
 }
 
-async function* checkpoint<Batch>(
+async function* saveCheckpoint<Batch>(
   session: Session<Batch>,
   save: SaveSettings,
   isBest: boolean,
 ): Events {
   const { engine, world, settings, state, book } = session;
-  yield* finishRun(session);
+  yield* reportPending(session);
   const resume = book.suspend();
   if (isBest && state.best) state.best.checkpoint = checkpointPath(save, state.step);
   const source = { engine, world, save, tokenizer: settings.tokenizer };
-  const path = await writeCheckpoint(source, state.step, stateJson(session));
+  const path = await writeCheckpoint(source, state.step, createStateJson(session));
   state.checkpoint = path;
   await retainCheckpoints(source, state.step, state.best?.checkpoint ?? null);
-  yield { type: 'save', ...progressOf(state), path };
+  yield { type: 'save', ...getProgress(state), path };
   resume();
 }
 
 /** Contents of trainer_state.json. */
-export function stateJson<Batch>({ engine, settings, state, length }: Session<Batch>): JsonObject {
+export function createStateJson<Batch>({
+  engine,
+  settings,
+  state,
+  length,
+}: Session<Batch>): JsonObject {
   const batchSize = engine.trainMicroBatchSizePerGpu();
   return state.toJson(settings, { maxSteps: length.maxSteps, batchSize });
 }
 
 /** Reports the last update if it is still pending; no other update has begun. */
-async function* finishRun<Batch>({ book, counts }: Session<Batch>): Events {
-  book.read(counts.tokens());
+async function* reportPending<Batch>({ book, counts }: Session<Batch>): Events {
+  book.countTokens(counts.tokens());
   yield* book.readPending();
 }
 
 /** Whatever has not been logged yet. */
 async function* flushLogs<Batch>(session: Session<Batch>): Events {
-  yield* finishRun(session);
-  const rest = session.book.rest();
+  yield* reportPending(session);
+  const rest = session.book.flushLog();
   if (rest) yield rest;
 }
 
@@ -190,22 +202,22 @@ function setMicroBatches(engine: Engine, micros: number): number {
 }
 
 /** Tokens of a row; 1 where samples are counted. */
-function sequenceOf<Batch>([micro]: readonly MicroBatch<Batch>[]): number {
+function countRowTokens<Batch>([micro]: readonly MicroBatch<Batch>[]): number {
   return micro?.targets?.shape.at(-1) ?? 1;
 }
 
-const progressOf = ({ step, epoch }: TrainerState): TrainerPlace => ({ step, epoch });
+const getProgress = ({ step, epoch }: TrainerState): TrainerPlace => ({ step, epoch });
 
 /**
  * The epoch after one more update, without accumulated rounding. If the batch size has changed, the
  * result is rounded down to a whole update.
  */
-const nextEpoch = (epoch: number, updates: number | null): number =>
+const advanceEpoch = (epoch: number, updates: number | null): number =>
   updates === null ? epoch : Math.floor(epoch * updates + 1 + 1e-6) / updates;
 
-const isWhole = (epoch: number): boolean => Math.abs(epoch - Math.round(epoch)) < 1e-6;
+const isWholeEpoch = (epoch: number): boolean => Math.abs(epoch - Math.round(epoch)) < 1e-6;
 
-function noBatches(): DsError {
+function noBatchesError(): DsError {
   return new DsError({
     code: 'DS_DATA',
     op: 'Trainer train',

@@ -17,19 +17,19 @@ export class BatchMover {
 
   /** Returns `micro` with its tensors on the device, and disposes of the originals. */
   move<Batch>(micro: MicroBatch<Batch>): MicroBatch<Batch> {
-    const here = tensorsOf(micro);
-    const away = here.filter((tensor) => tensor.device !== this.device);
-    if (away.length === 0) return micro;
+    const tensors = listTensors(micro);
+    const others = tensors.filter((tensor) => tensor.device !== this.device);
+    if (others.length === 0) return micro;
     const uploaded = this.uploader.upload(
-      away.map((tensor) => ({
+      others.map((tensor) => ({
         dtype: tensor.dtype,
         shape: [...tensor.shape],
         values: tensor.toRaw(),
       })),
     );
-    const copies = new Map(away.map((tensor, i) => [tensor, required(uploaded[i])]));
-    const result = replaceValue(micro, (tensor) => copies.get(tensor) ?? tensor);
-    for (const tensor of away) tensor.dispose();
+    const copies = new Map(others.map((tensor, i) => [tensor, required(uploaded[i])]));
+    const result = replaceTensors(micro, (tensor) => copies.get(tensor) ?? tensor);
+    for (const tensor of others) tensor.dispose();
     return result;
   }
 
@@ -39,23 +39,23 @@ export class BatchMover {
   }
 }
 
-/** Lets a micro-batch's tensors go. */
-export function discard(micro: MicroBatch<unknown>): void {
-  for (const tensor of tensorsOf(micro)) if (!tensor.isDisposed) tensor.dispose();
+/** Disposes of a micro-batch's tensors. */
+export function disposeMicroBatch(micro: MicroBatch<unknown>): void {
+  for (const tensor of listTensors(micro)) if (!tensor.isDisposed) tensor.dispose();
 }
 
-/** Each once. */
-function tensorsOf({ batch, targets }: MicroBatch<unknown>): Tensor[] {
-  const found = new Set<Tensor>();
-  replaceValue({ batch, targets }, (tensor) => {
-    found.add(tensor);
+/** Returns the different tensors of a micro-batch. */
+function listTensors({ batch, targets }: MicroBatch<unknown>): Tensor[] {
+  const tensors = new Set<Tensor>();
+  replaceTensors({ batch, targets }, (tensor) => {
+    tensors.add(tensor);
     return tensor;
   });
-  return [...found];
+  return [...tensors];
 }
 
-/** A copy of lists and plain objects with each tensor replaced. */
-function replaceValue<Value>(value: Value, by: (tensor: Tensor) => Tensor): Value {
+/** Returns a copy of lists and plain objects with each tensor replaced. */
+function replaceTensors<Value>(value: Value, by: (tensor: Tensor) => Tensor): Value {
   const walk = (part: unknown): unknown => {
     if (part instanceof Tensor) return by(part);
     if (Array.isArray(part)) return part.map(walk);

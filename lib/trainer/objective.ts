@@ -1,4 +1,4 @@
-// Objectives: the loss of a batch and its weight.
+// Creates objectives, which compute the loss of a batch and its weight.
 import { takeFirstTokens } from '../data/first-tokens.js';
 import { CausalLM, type CausalLossOptions } from '../models/causal-lm.js';
 import { TaskModel } from '../models/tasks/task-model.js';
@@ -21,10 +21,10 @@ type ObjectiveOptions<Batch> = Pick<
 >;
 
 /**
- * Returns the objective of the model, or of the caller's loss. Throws DS_ARGUMENT if there is
- * neither.
+ * Returns the objective of the method or the model, or an objective with the caller's loss. Throws
+ * DS_ARGUMENT if the model has no loss.
  */
-export function objectiveOf<Batch>(
+export function createObjective<Batch>(
   model: Module,
   { loss, count, labelSmoothing, classWeights, method }: ObjectiveOptions<Batch>,
 ): Objective<Batch> {
@@ -44,7 +44,7 @@ export function objectiveOf<Batch>(
     throw argumentError(`Trainer ${name}`, `no ${name} with ${method.name}()`, 'a value');
   }
   if (loss) {
-    if (labelSmoothing === 0) return new OwnObjective(loss, count ?? countedIn);
+    if (labelSmoothing === 0) return new CustomObjective(loss, count ?? countTargets);
     const got = `${labelSmoothing} with a custom \`loss\``;
     throw argumentError('Trainer labelSmoothing', 'the loss of the model itself', got);
   }
@@ -83,19 +83,19 @@ class CausalObjective<Batch> implements Objective<Batch> {
   /**
    * Cuts a batch to `seqlen` tokens. Targets replace labels: the last target needs the next token.
    */
-  shortened(batch: Batch, seqlen: number): Batch {
+  shorten(batch: Batch, seqlen: number): Batch {
     const { labels, ...rest } = batch as { labels?: Tensor };
     const targets = this.targetsOf(batch);
-    const cut = shortenedFields({ ...rest, targets } as Batch, seqlen);
+    const cut = shortenFields({ ...rest, targets } as Batch, seqlen);
     if (labels && targets !== labels) labels.dispose();
     return cut;
   }
 
-  counted(batch: Batch): MicroBatch<Batch> {
+  countBatch(batch: Batch): MicroBatch<Batch> {
     const targets = this.targetsOf(batch);
     const counted = this.options.count?.(batch) ?? countOthers(targets, this.ignored);
     requireFinite('Trainer count', counted, 0);
-    return { batch, targets, counted, tokens: tokensIn(batch, targets) };
+    return { batch, targets, counted, tokens: countTokens(batch, targets) };
   }
 
   private targetsOf(batch: Batch): Tensor {
@@ -103,65 +103,69 @@ class CausalObjective<Batch> implements Objective<Batch> {
     return targets ? requireTensor(batch, targets) : targetsOf(requireTensor(batch, labels));
   }
 
-  mean(forward: Forward, micro: MicroBatch<Batch>, report: LossReport | null = null): Tensor {
+  computeMeanLoss(
+    forward: Forward,
+    micro: MicroBatch<Batch>,
+    report: LossReport | null = null,
+  ): Tensor {
     return this.loss(forward, micro, report ? { report } : {});
   }
 
-  shared(forward: Forward, micro: MicroBatch<Batch>, divisor: Divisor): Tensor {
+  computeSharedLoss(forward: Forward, micro: MicroBatch<Batch>, divisor: Divisor): Tensor {
     return this.loss(forward, micro, { divisor });
   }
 
-  /** The most probable next token at each place, [B, T]. */
-  outputs(forward: Forward, micro: MicroBatch<Batch>): Tensor {
-    const { tokens, documents, positions } = causalBatch(micro);
+  /** Returns the most probable next token at each position, [B, T]. */
+  computeOutputs(forward: Forward, micro: MicroBatch<Batch>): Tensor {
+    const { tokens, documents, positions } = readCausalBatch(micro);
     return forward(tokens, null, { documents, positions }).argmax(-1);
   }
 
   private loss(forward: Forward, micro: MicroBatch<Batch>, how: CausalLossOptions): Tensor {
-    const { tokens, targets, documents, positions } = causalBatch(micro);
+    const { tokens, targets, documents, positions } = readCausalBatch(micro);
     const { labelSmoothing } = this.options;
     const loss = labelSmoothing > 0 ? { ...how, labelSmoothing } : how;
     return forward(tokens, targets, { documents, positions, loss });
   }
 }
 
-class OwnObjective<Batch> implements Objective<Batch> {
+class CustomObjective<Batch> implements Objective<Batch> {
   constructor(
     private readonly loss: (input: LossInput<Batch>) => Tensor,
     private readonly count: (batch: Batch) => number,
   ) {}
 
-  shortened(batch: Batch, seqlen: number): Batch {
-    return shortenedFields(batch, seqlen);
+  shorten(batch: Batch, seqlen: number): Batch {
+    return shortenFields(batch, seqlen);
   }
 
-  counted(batch: Batch): MicroBatch<Batch> {
+  countBatch(batch: Batch): MicroBatch<Batch> {
     const counted = requireFinite('Trainer count', this.count(batch), 0);
-    return { batch, targets: null, counted, tokens: samplesIn(batch) };
+    return { batch, targets: null, counted, tokens: countSamples(batch) };
   }
 
-  mean(forward: Forward, { batch }: MicroBatch<Batch>): Tensor {
+  computeMeanLoss(forward: Forward, { batch }: MicroBatch<Batch>): Tensor {
     return this.loss({ forward, batch });
   }
 
-  shared(forward: Forward, micro: MicroBatch<Batch>, divisor: Divisor): Tensor {
-    return weigh(this.mean(forward, micro), micro.counted, divisor);
+  computeSharedLoss(forward: Forward, micro: MicroBatch<Batch>, divisor: Divisor): Tensor {
+    return weighLoss(this.computeMeanLoss(forward, micro), micro.counted, divisor);
   }
 
-  outputs(): Tensor {
+  computeOutputs(): Tensor {
     const expected = 'an output function for a model other than CausalLM';
     const hint = 'Pass `output: ({ forward, batch }) => ...`, a tensor with a row for each sample.';
     throw argumentError('Trainer predict output', expected, 'nothing', hint);
   }
 }
 
-/** `mean` times `counted`, divided by `divisor`. */
-function weigh(mean: Tensor, counted: number, divisor: Divisor): Tensor {
+/** Returns `mean` times `counted`, divided by `divisor`. */
+function weighLoss(mean: Tensor, counted: number, divisor: Divisor): Tensor {
   if (typeof divisor !== 'number') return scope(() => mean.mul(counted).div(divisor));
   return divisor === counted ? mean : mean.mul(counted / divisor);
 }
 
-function causalBatch<Batch>({ batch, targets }: MicroBatch<Batch>): CausalBatch {
+function readCausalBatch<Batch>({ batch, targets }: MicroBatch<Batch>): CausalBatch {
   const { ids, tokens = ids, documents, positions } = batch as Record<string, Tensor | undefined>;
   return {
     tokens: requireTensor(batch, tokens),
@@ -194,7 +198,7 @@ const BY_TOKEN = [
   'loss_mask',
 ];
 
-function shortenedFields<Batch>(batch: Batch, seqlen: number): Batch {
+function shortenFields<Batch>(batch: Batch, seqlen: number): Batch {
   const fields = Object.entries((batch ?? {}) as Record<string, unknown>);
   const isByToken = ([name, value]: [string, unknown]): boolean =>
     BY_TOKEN.includes(name) && value instanceof Tensor && value.ndim >= 2;
@@ -205,27 +209,27 @@ function shortenedFields<Batch>(batch: Batch, seqlen: number): Batch {
   }
   const cut = fields.map((field) => {
     if (!isByToken(field)) return field;
-    const [name, whole] = field as [string, Tensor];
-    const part = takeFirstTokens(whole, seqlen);
-    if (part !== whole) whole.dispose();
-    return [name, part];
+    const [name, tensor] = field as [string, Tensor];
+    const shortened = takeFirstTokens(tensor, seqlen);
+    if (shortened !== tensor) tensor.dispose();
+    return [name, shortened];
   });
   return Object.fromEntries(cut) as Batch;
 }
 
 /** Counts labels or targets other than the ignored one; without both, counts samples. */
-function countedIn(batch: unknown): number {
+function countTargets(batch: unknown): number {
   const { labels, targets = labels } = (batch ?? {}) as Record<string, unknown>;
   const isIndices =
     targets instanceof Tensor && (targets.dtype === 'i32' || targets.dtype === 'i64');
-  return isIndices ? countOthers(targets, IGNORED) : samplesIn(batch);
+  return isIndices ? countOthers(targets, IGNORED) : countSamples(batch);
 }
 
 /**
- * Tokens without padding, by the numbers of `documents` or by a mask. Equal to the count of
+ * Counts tokens without padding, by the numbers of `documents` or by a mask. Equals the count of
  * transformers with `include_num_input_tokens_seen: "non_padding"`.
  */
-function tokensIn(batch: unknown, targets: Tensor): number {
+function countTokens(batch: unknown, targets: Tensor): number {
   const { documents, attention_mask, mask = attention_mask } = batch as Record<string, unknown>;
   const isByToken = (value: unknown): value is Tensor =>
     value instanceof Tensor && value.numel === targets.numel;
@@ -234,20 +238,20 @@ function tokensIn(batch: unknown, targets: Tensor): number {
   return targets.numel;
 }
 
-/** Dim 0 of the first tensor. Throws DS_ARGUMENT for a batch without tensors. */
-function samplesIn(batch: unknown): number {
+/** Returns dim 0 of the first tensor. Throws DS_ARGUMENT for a batch without tensors. */
+function countSamples(batch: unknown): number {
   const [first] = tensorsIn([batch]);
   if (first) return first.shape[0] ?? 1;
   throw argumentError('Trainer batch', 'batches with a tensor in them', formatValue(batch));
 }
 
-/** Elements other than `ignored`. */
+/** Counts elements other than `ignored`. */
 function countOthers(targets: Tensor, ignored: number): number {
   const none = targets.dtype === 'i64' ? BigInt(ignored) : ignored;
   return countWhere(targets, (target) => target !== none);
 }
 
-/** Waits for the device of tensors on one. */
+/** Counts values that satisfy a test. Waits for the device of the tensor. */
 function countWhere(tensor: Tensor, counts: (value: number | bigint) => boolean): number {
   const values = tensor.toRaw();
   let count = 0;

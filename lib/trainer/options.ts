@@ -1,4 +1,4 @@
-// Options of a Trainer, each declared once. The Trainer checks all of them before it builds
+// Declares the options of a Trainer, each once. The Trainer checks all options before it builds
 // anything.
 import type { DsConfig } from '../../types/config.js';
 import type { Distributed } from '../comm/index.js';
@@ -34,7 +34,7 @@ import { OWN_OPTIMIZERS, type OwnOptimizerName } from './own-optimizer.js';
 import { requireSchedule } from './own-schedule.js';
 import type { REPORTING } from './report-options.js';
 
-/** Dtypes of training, as configurations call them. */
+/** Dtypes of training, by their names in configurations. */
 export type Precision = 'fp32' | 'fp16' | 'bf16';
 
 /** Model and configuration. */
@@ -60,7 +60,7 @@ export const MODEL = {
     flag: 'deepspeed',
     syntax: 'text or record',
   }),
-  /** Unknown keys of that configuration are errors. Default: false. */
+  /** Rejects unknown keys of that configuration. Default: false. */
   strict: boolean('refuse unknown keys of the configuration', { default: false }),
   /** See initialize(). */
   device: declareOption((_, value: string | Device) => value, '`"cpu"`, `"cuda"` or `"auto"`', {
@@ -94,45 +94,47 @@ export const OPTIMIZATION = {
     shown: 'none',
     flag: 'fp8',
   }),
-  /** Passes over the data; parts count. Default: 3. */
+  /** Number of passes over the data, may be fractional. Default: 3. */
   epochs: number('passes over the data', {
     above: 0,
     default: 3,
     flag: 'num_train_epochs',
     also: ['epochs', 'num_epochs'],
   }),
-  /** Updates; in place of epochs, repeating the data as need be. */
+  /** Number of updates, in place of epochs; repeats the data if needed. */
   maxSteps: integer('number of updates, in place of epochs', {
     min: 1,
     default: null,
     elsewhere: '`max_steps`',
   }),
-  /** Samples of a micro-batch on one rank. Default: 8. */
+  /** Number of samples per micro-batch on one rank. Default: 8. */
   batchSize: integer('samples of a micro-batch on one rank', {
     min: 1,
     default: 8,
     flag: 'per_device_train_batch_size',
     also: ['batch_size', 'per_gpu_train_batch_size'],
   }),
-  /** Micro-batches of an update. Default: 1. */
+  /** Number of micro-batches per update. Default: 1. */
   accumulation: integer('micro-batches of an update', {
     min: 1,
     default: 1,
     flag: 'gradient_accumulation_steps',
   }),
-  /** Default: 5e-5, or that of the method. */
+  /** Learning rate. Default: 5e-5, or the method's default. */
   lr: number('learning rate', { min: 0, default: 5e-5, flag: 'learning_rate', also: ['lr'] }),
-  /** How the rate falls, where the configuration has no scheduler. Default: "linear". */
+  /** Shape of the learning rate, if the configuration has no scheduler. Default: "linear". */
   schedule: declareOption(requireSchedule, '[schedule](#schedules) of the learning rate', {
     default: 'linear',
     elsewhere: '`lr_scheduler_type`',
   }),
-  /** Updates over which the rate rises from 0, or a share of all (below 1). Default: 0. */
+  /**
+   * Number of updates in which the rate rises from 0, or a fraction of all (below 1). Default: 0.
+   */
   warmup: declareOption(requireSteps, 'updates of warm-up; below 1, a share of all', {
     default: 0,
     elsewhere: '`warmup_steps`, `warmup_ratio`',
   }),
-  /** Of matrices and DoRA's magnitudes: biases and norms do not decay. Default: 0. */
+  /** Weight decay of matrices and DoRA's magnitudes, not of biases and norms. Default: 0. */
   weightDecay: number('weight decay of matrices and [DoRA](lora.md#dora) magnitudes', {
     min: 0,
     default: 0,
@@ -165,9 +167,7 @@ export const OPTIMIZATION = {
     'a function that builds your own',
     { shown: '`schedule`', elsewhere: '`optimizers`' },
   ),
-  /**
-   * What is learned from the data, such as preferences by dpo(). Default: next tokens, or labels.
-   */
+  /** Training method, such as dpo(). Default: next tokens, or labels. */
   method: declareOption(requireMethod, '[preferences](post-training.md) in place of next tokens', {
     default: null,
     shown: 'next tokens',
@@ -194,12 +194,12 @@ export const OPTIMIZATION = {
     default: null,
     flag: 'neftune_noise_alpha',
   }),
-  /** Decides dropout and, unless `data.seed` does, the order of the data. Default: 42. */
+  /** Seed of dropout and, without `data.seed`, of the order of the data. Default: 42. */
   seed: integer('dropout and order of the data', { min: 0, default: 42, flag: 'seed' }),
 };
 
-/** Options of a Trainer that depend on the samples. */
-export const sampleOptions = <Sample, Batch>() => ({
+/** Declares the options of a Trainer that depend on the type of samples. */
+export const declareSampleOptions = <Sample, Batch>() => ({
   /** Training data; not needed for evaluate() and predict(). */
   train: declareOption(requireData<TrainerData<Sample, Batch>>, 'training [data](#data)', {
     default: null,
@@ -238,7 +238,7 @@ export interface TrainerOptions<Sample = unknown, Batch = Batched<Sample>>
   extends Options<typeof MODEL>,
     Options<typeof OPTIMIZATION>,
     Options<typeof REPORTING>,
-    Options<ReturnType<typeof sampleOptions<Sample, Batch>>> {}
+    Options<ReturnType<typeof declareSampleOptions<Sample, Batch>>> {}
 
 function requireModel<Model extends Module>(op: string, model: Model): Model {
   if (model instanceof Module && typeof model.forward === 'function') return model;

@@ -5,7 +5,7 @@ import { argumentError, valueError } from '../runtime/input-errors.js';
 import { isObject } from '../runtime/is-object.js';
 import { number, type Options, oneOf, readDeclared } from '../runtime/option.js';
 
-/** How the learning rate goes after the warm-up, by the names of transformers. */
+/** Shape of the learning rate after the warm-up, by the names of transformers. */
 export type ScheduleType =
   | 'linear'
   | 'cosine'
@@ -18,7 +18,7 @@ export type ScheduleType =
   | 'inverse_sqrt'
   | 'warmup_stable_decay';
 
-/** How a rate rises or falls: in a line, by half a wave, or by 1 minus a square root. */
+/** Shape of a rise or fall: a line, half a cosine wave, or 1 minus a square root. */
 export type Slope = 'linear' | 'cosine' | '1-sqrt';
 
 const SLOPES: readonly Slope[] = ['linear', 'cosine', '1-sqrt'];
@@ -68,32 +68,32 @@ export interface ScheduleOptions extends Options<typeof SCHEDULE> {
 /** A schedule by name, or with its options. */
 export type Schedule = ScheduleType | ScheduleOptions;
 
-/** The updates that a schedule is laid over, and the rate that it starts from. */
+/** Length of a schedule in updates, and its highest rate. */
 interface ScheduleSpan {
   lr: number;
   warmupSteps: number;
   totalSteps: number;
 }
 
-/** The schedules of configurations that go as one of these does. Source: transformers. */
-const LIKE: Readonly<Record<string, ScheduleType>> = {
+/** Schedules of configurations that equal one of these types. Source: transformers. */
+const EQUIVALENTS: Readonly<Record<string, ScheduleType>> = {
   WarmupLR: 'constant_with_warmup',
   WarmupDecayLR: 'linear',
   WarmupCosineLR: 'cosine',
 };
 
-/** A warning if the caller's schedule differs from the configuration's, else null. */
-export function overruledWarning(schedule: Schedule, scheduler: string): string | null {
+/** Returns a warning if the caller's schedule differs from the configuration's, otherwise null. */
+export function warnIfOverruled(schedule: Schedule, scheduler: string): string | null {
   const type = typeof schedule === 'string' ? schedule : schedule.type;
-  if (LIKE[scheduler] === type) return null;
+  if (EQUIVALENTS[scheduler] === type) return null;
   return (
     `scheduler of the configuration, ${scheduler}, drives the rate: schedule "${type}" ` +
     '(--lr_scheduler_type) has no effect. Leave the section out of the file to have it.'
   );
 }
 
-/** A warning if a warm-up is given for a schedule without one, else null. */
-export function warmupWarning(schedule: Schedule, warmup: number): string | null {
+/** Returns a warning if a warm-up is given for a schedule without one, otherwise null. */
+export function warnIfNoWarmup(schedule: Schedule, warmup: number): string | null {
   const type = typeof schedule === 'string' ? schedule : schedule.type;
   if (type !== 'constant' || warmup === 0) return null;
   return (
@@ -103,10 +103,10 @@ export function warmupWarning(schedule: Schedule, warmup: number): string | null
 }
 
 /** A schedule with all options of its type. */
-type Report = ScheduleOptions & typeof NEUTRAL;
+type CompleteSchedule = ScheduleOptions & typeof COMMON_DEFAULTS;
 
 /** Default values of options. */
-const NEUTRAL = {
+const COMMON_DEFAULTS = {
   minLr: 0,
   cycles: 0.5,
   power: 1,
@@ -115,88 +115,95 @@ const NEUTRAL = {
   decayType: 'cosine' as Slope,
 };
 
-/** A rate as a factor of the highest: `part` of the rise, or of the way after it, is done. */
-type Curve = (part: number, options: Report, span: ScheduleSpan) => number;
+/**
+ * Returns a rate as a factor of the highest rate. `part`: finished fraction of the rise, or of the
+ * steps after it.
+ */
+type Curve = (part: number, options: CompleteSchedule, span: ScheduleSpan) => number;
 
-/** The lowest rate as a factor of the highest. A rate of 0 is no part of anything: it stays. */
-const minOf = ({ minLr, minLrRate }: Report, { lr }: ScheduleSpan): number =>
+/**
+ * Returns the lowest rate as a factor of the highest. If the highest rate is 0, the factor does not
+ * matter.
+ */
+const computeMinFactor = ({ minLr, minLrRate }: CompleteSchedule, { lr }: ScheduleSpan): number =>
   minLrRate ?? (lr > 0 ? minLr / lr : 0);
 
-const between = (fall: number, options: Report, span: ScheduleSpan): number => {
-  const min = minOf(options, span);
+const scaleFall = (fall: number, options: CompleteSchedule, span: ScheduleSpan): number => {
+  const min = computeMinFactor(options, span);
   return min + (1 - min) * fall;
 };
 
-const wave = (turns: number): number => Math.max(0, 0.5 * (1 + Math.cos(Math.PI * turns)));
+const cosineWave = (turns: number): number => Math.max(0, 0.5 * (1 + Math.cos(Math.PI * turns)));
 
 const cosine: Curve = (part, options, span) =>
-  between(wave(2 * options.cycles * part), options, span);
+  scaleFall(cosineWave(2 * options.cycles * part), options, span);
 
 const flat: Curve = () => 1;
 
-/** Updates after the warm-up. */
-const restOf = ({ totalSteps, warmupSteps }: ScheduleSpan): number =>
+/** Returns the number of updates after the warm-up. */
+const countStepsAfterWarmup = ({ totalSteps, warmupSteps }: ScheduleSpan): number =>
   Math.max(1, totalSteps - warmupSteps);
 
 const RISES: Readonly<Record<Slope, (part: number) => number>> = {
   linear: (part) => part,
-  cosine: (part) => 1 - wave(part),
+  cosine: (part) => 1 - cosineWave(part),
   '1-sqrt': (part) => 1 - Math.sqrt(1 - part),
 };
 
-const FALLS: Readonly<Record<Slope, (part: number, options: Report) => number>> = {
+const FALLS: Readonly<Record<Slope, (part: number, options: CompleteSchedule) => number>> = {
   linear: (part) => 1 - part,
-  cosine: (part, { cycles }) => wave(2 * cycles * part),
+  cosine: (part, { cycles }) => cosineWave(2 * cycles * part),
   '1-sqrt': (part) => 1 - Math.sqrt(part),
 };
 
-/** Level, then a fall to the lowest rate. */
+/** Constant, then a fall to the lowest rate. */
 const stableDecay: Curve = (part, options, span) => {
-  const steps = stepsOf(options.decay, span.totalSteps);
-  const stable = options.stable ?? restOf(span) - steps;
-  const gone = part * restOf(span) - stable;
-  if (gone < 0) return 1;
-  const fall = gone >= steps ? 0 : FALLS[options.decayType](gone / Math.max(1, steps), options);
-  return between(fall, options, span);
+  const steps = resolveSteps(options.decay, span.totalSteps);
+  const stable = options.stable ?? countStepsAfterWarmup(span) - steps;
+  const fallSteps = part * countStepsAfterWarmup(span) - stable;
+  if (fallSteps < 0) return 1;
+  const fall =
+    fallSteps >= steps ? 0 : FALLS[options.decayType](fallSteps / Math.max(1, steps), options);
+  return scaleFall(fall, options, span);
 };
 
 /** Shifts a schedule by one step, so that the last step has the lowest rate. */
-const ahead = (part: number, steps: number): number => Math.min(1, part + 1 / steps);
+const shiftByStep = (part: number, steps: number): number => Math.min(1, part + 1 / steps);
 
 /** Warm-up curves other than a line from 0. */
 const WARMUPS: { readonly [Type in ScheduleType]?: Curve } = {
   constant: flat,
   warmup_stable_decay: (part, options, span) =>
-    between(RISES[options.warmupType](part), options, span),
+    scaleFall(RISES[options.warmupType](part), options, span),
   cosine_warmup_with_min_lr: (part, { warmupLrRate: first }, { warmupSteps }) => {
-    if (first === undefined) return ahead(part, warmupSteps);
+    if (first === undefined) return shiftByStep(part, warmupSteps);
     return first + ((1 - first) * part * warmupSteps) / Math.max(1, warmupSteps - 1);
   },
 };
 
 /** Source: transformers, optimization.py. */
 const CURVES: Readonly<Record<ScheduleType, Curve>> = {
-  linear: (part, options, span) => between(1 - part, options, span),
+  linear: (part, options, span) => scaleFall(1 - part, options, span),
   cosine,
   cosine_with_min_lr: cosine,
   cosine_warmup_with_min_lr: (part, options, span) =>
-    cosine(ahead(part, restOf(span)), options, span),
+    cosine(shiftByStep(part, countStepsAfterWarmup(span)), options, span),
   cosine_with_restarts: (part, options, span) =>
-    between(part >= 1 ? 0 : wave((options.cycles * part) % 1), options, span),
-  polynomial: (part, options, span) => between((1 - part) ** options.power, options, span),
+    scaleFall(part >= 1 ? 0 : cosineWave((options.cycles * part) % 1), options, span),
+  polynomial: (part, options, span) => scaleFall((1 - part) ** options.power, options, span),
   constant: flat,
   constant_with_warmup: flat,
   inverse_sqrt: (part, _, span) => {
     const scale = span.warmupSteps || 10_000;
-    return 1 / Math.sqrt((part * restOf(span) + scale) / scale);
+    return 1 / Math.sqrt((part * countStepsAfterWarmup(span) + scale) / scale);
   },
   warmup_stable_decay: stableDecay,
 };
 
-type OwnOption = keyof typeof SCHEDULE;
+type ScheduleOption = keyof typeof SCHEDULE;
 
 /** Options of each schedule type. */
-const OWN: Readonly<Record<ScheduleType, readonly OwnOption[]>> = {
+const TYPE_OPTIONS: Readonly<Record<ScheduleType, readonly ScheduleOption[]>> = {
   linear: ['minLr', 'minLrRate'],
   cosine: ['minLr', 'minLrRate', 'cycles'],
   cosine_with_min_lr: ['minLr', 'minLrRate', 'cycles'],
@@ -212,19 +219,19 @@ const OWN: Readonly<Record<ScheduleType, readonly OwnOption[]>> = {
   ],
 };
 
-/** Defaults of single types. */
-const DEFAULTS: { readonly [Type in ScheduleType]?: Partial<Report> } = {
+/** Defaults of some types. */
+const DEFAULTS: { readonly [Type in ScheduleType]?: Partial<CompleteSchedule> } = {
   cosine_with_restarts: { cycles: 1 },
   polynomial: { minLr: 1e-7 },
 };
 
 /** Returns `value` updates; a value below 1 is a fraction of `total`, rounded up. */
-export function stepsOf(value: number, total: number): number {
+export function resolveSteps(value: number, total: number): number {
   return value < 1 ? Math.ceil(value * total) : value;
 }
 
 const isType = (type: unknown): type is ScheduleType =>
-  typeof type === 'string' && Object.hasOwn(OWN, type);
+  typeof type === 'string' && Object.hasOwn(TYPE_OPTIONS, type);
 
 /** Returns `given`. Throws DS_ARGUMENT with `op`: see readSchedule(). */
 export function requireSchedule(op: string, given: Schedule): Schedule {
@@ -236,26 +243,28 @@ export function requireSchedule(op: string, given: Schedule): Schedule {
  * Returns `given` with defaults. Throws DS_ARGUMENT for an unknown type, for options that the type
  * does not have, and for both `minLr` and `minLrRate`.
  */
-export function readSchedule(given: Schedule, op = 'Trainer schedule'): Report {
+export function readSchedule(given: Schedule, op = 'Trainer schedule'): CompleteSchedule {
   const options: Partial<ScheduleOptions> = isObject<ScheduleOptions>(given)
     ? given
     : { type: given };
-  const { type, ...own } = options;
+  const { type, ...typeOptions } = options;
   if (!isType(type)) {
     const hint =
       (type as unknown) === 'reduce_lr_on_plateau'
         ? 'Give `lrScheduler` an optim.ReduceLrOnPlateau.'
         : 'Other schedules: the "scheduler" of the configuration, or `lrScheduler`.';
-    throw valueError(op, Object.keys(OWN).join(', '), type, hint);
+    throw valueError(op, Object.keys(TYPE_OPTIONS).join(', '), type, hint);
   }
-  const read = Object.entries(readDeclared(op, own, SCHEDULE));
-  const said = read.filter(([, value]) => value !== undefined);
-  const [foreign] = said.filter(([name]) => !(OWN[type] as readonly string[]).includes(name));
-  if (foreign) throw foreignOption(type, foreign[0], OWN[type]);
-  if (own.minLr !== undefined && own.minLrRate !== undefined) {
+  const entries = Object.entries(readDeclared(op, typeOptions, SCHEDULE));
+  const setEntries = entries.filter(([, value]) => value !== undefined);
+  const [foreign] = setEntries.filter(
+    ([name]) => !(TYPE_OPTIONS[type] as readonly string[]).includes(name),
+  );
+  if (foreign) throw foreignOptionError(type, foreign[0], TYPE_OPTIONS[type]);
+  if (typeOptions.minLr !== undefined && typeOptions.minLrRate !== undefined) {
     throw argumentError(op, 'either minLr or minLrRate', 'both');
   }
-  return { ...NEUTRAL, ...DEFAULTS[type], ...Object.fromEntries(said), type };
+  return { ...COMMON_DEFAULTS, ...DEFAULTS[type], ...Object.fromEntries(setEntries), type };
 }
 
 /**
@@ -269,12 +278,12 @@ export function requireFall(schedule: Schedule, lr: number): void {
 }
 
 /**
- * Up to `lr` during the warm-up, mostly from 0, then along the schedule's curve, which ends with
- * the run.
+ * A schedule that rises to `lr` during the warm-up, usually from 0, then follows the curve of its
+ * type until the end of the run.
  */
 export class OwnSchedule extends PureSchedule {
   readonly name: string;
-  private readonly options: Report;
+  private readonly options: CompleteSchedule;
 
   /** Throws DS_ARGUMENT: see readSchedule() and requireFall(). */
   constructor(
@@ -296,13 +305,13 @@ export class OwnSchedule extends PureSchedule {
       if (!rise) return (lr * appliedSteps) / warmupSteps;
       return lr * rise(appliedSteps / warmupSteps, options, span);
     }
-    const part = (appliedSteps - warmupSteps) / restOf(span);
+    const part = (appliedSteps - warmupSteps) / countStepsAfterWarmup(span);
     const ends = type === 'inverse_sqrt' ? part : Math.min(1, part);
     return lr * CURVES[type](ends, options, span);
   }
 }
 
-function foreignOption(type: string, name: string, names: readonly string[]): DsError {
+function foreignOptionError(type: string, name: string, names: readonly string[]): DsError {
   const expected = names.length > 0 ? names.join(', ') : 'no options';
   const op = `Trainer schedule ${JSON.stringify(type)}`;
   return argumentError(op, expected, `"${name}"`);

@@ -6,7 +6,7 @@ import { readDeclared, type Settings } from '../runtime/option.js';
 import { readOptions } from '../runtime/options.js';
 import type { LOADING, TrainerDataOptions } from './data-options.js';
 import type { EVALUATION, EvalSettings } from './evaluation-options.js';
-import { MODEL, OPTIMIZATION, sampleOptions, type TrainerOptions } from './options.js';
+import { declareSampleOptions, MODEL, OPTIMIZATION, type TrainerOptions } from './options.js';
 import { requireFall } from './own-schedule.js';
 import { REPORTING, type SaveSettings } from './report-options.js';
 import { TASK_METRICS } from './task-metrics.js';
@@ -29,7 +29,7 @@ type DataPlan = Settings<typeof LOADING> & { seed: number };
 
 /** TrainerOptions with defaults. */
 export interface TrainerSettings<Sample, Batch> extends RunSettings {
-  train: Settings<ReturnType<typeof sampleOptions<Sample, Batch>>>['train'];
+  train: Settings<ReturnType<typeof declareSampleOptions<Sample, Batch>>>['train'];
   eval: (EvalPlan & EvalSettings<Sample, Batch>) | null;
   data: DataPlan & Pick<TrainerDataOptions<Sample, Batch>, 'collate' | 'lengths'>;
   loss: TrainerOptions<Sample, Batch>['loss'];
@@ -43,7 +43,12 @@ export interface TrainerSettings<Sample, Batch> extends RunSettings {
 export function readTrainerOptions<Sample, Batch>(
   given: TrainerOptions<Sample, Batch>,
 ): TrainerSettings<Sample, Batch> {
-  const declared = { ...MODEL, ...sampleOptions<Sample, Batch>(), ...OPTIMIZATION, ...REPORTING };
+  const declared = {
+    ...MODEL,
+    ...declareSampleOptions<Sample, Batch>(),
+    ...OPTIMIZATION,
+    ...REPORTING,
+  };
   const read = readDeclared('Trainer', given, declared);
   const { seed, batchSize, data, eval: judged, watch, save } = read;
   const own = Object.entries(readOptions('Trainer', given, declared));

@@ -12,7 +12,7 @@ import {
 import { followsLength } from './configuration.js';
 import type { BatchSource } from './data-source.js';
 import type { EndEvent, EndReason, TrainerEvent } from './events.js';
-import { trainingLoop } from './loop.js';
+import { runTrainingLoop } from './loop.js';
 import type { Session } from './session.js';
 
 /** Start of a run. */
@@ -36,7 +36,7 @@ export async function* runOf<Batch>(
   book.begin(resumedFrom !== null);
   const { maxSteps } = length;
   yield { type: 'begin', step: state.step, epoch: state.epoch, maxSteps, resumedFrom };
-  const reason = isLeft() ? null : yield* trainingLoop(session, data, isLeft);
+  const reason = isLeft() ? null : yield* runTrainingLoop(session, data, isLeft);
   if (reason === null) return null;
   const end = await endRun(session, reason);
   yield end;
@@ -54,7 +54,7 @@ async function resumeSession<Batch>(
     if (save) await requireNoLaterCheckpoints(world, save.dir, state.step);
     return null;
   }
-  book.read(counts.tokens()); // Counts of an abandoned run come before the checkpoint's.
+  book.countTokens(counts.tokens()); // Counts of an abandoned run come before the checkpoint's.
   state.loadJson(await readCheckpoint(engine, path, resumeData), path);
   state.checkpoint = path;
   const { best } = state;

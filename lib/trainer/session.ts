@@ -28,13 +28,13 @@ import { addEmbeddingNoise } from './embedding-noise.js';
 import { type EvalData, openEvalData } from './eval-data.js';
 import { evaluate } from './evaluation.js';
 import type { Metrics } from './events.js';
-import { costOf, Logbook } from './logbook.js';
+import { createCostFunction, Logbook } from './logbook.js';
 import type { MethodSource } from './methods/method.js';
 import type { Objective } from './micro-batch.js';
 import { BatchMover } from './moved-batch.js';
-import { objectiveOf } from './objective.js';
-import { type OwnOptimizerName, ownOptimizer } from './own-optimizer.js';
-import { OwnSchedule, overruledWarning, warmupWarning } from './own-schedule.js';
+import { createObjective } from './objective.js';
+import { createOptimizer, type OwnOptimizerName } from './own-optimizer.js';
+import { OwnSchedule, warnIfNoWarmup, warnIfOverruled } from './own-schedule.js';
 import type { RunSettings, TrainerSettings } from './read-options.js';
 import { StepMetrics } from './step-metrics.js';
 import { type TargetCounts, targetCounts } from './target-counts.js';
@@ -87,7 +87,7 @@ export async function openSession<Sample, Batch>(
   const { model, tokenizer } = settings;
   if (model instanceof DecoderTask)
     model.padTokenId ??= tokenizer?.padId ?? tokenizer?.eosId ?? null;
-  const objective = objectiveOf<Batch>(model, settings);
+  const objective = createObjective<Batch>(model, settings);
   requireOneStage(settings.deepspeed);
   const job = await jobOf({ ...settings, config: settings.deepspeed });
   const file = resolveBeforeLength(settings, job.mesh.size(...DATA));
@@ -128,7 +128,7 @@ async function sessionOver<Batch>(
   ends: End[],
 ): Promise<Session<Batch>> {
   const { model, neftuneNoiseAlpha: noise } = settings;
-  const cost = costOf(model);
+  const cost = createCostFunction(model);
   const batches = data?.length ?? null;
   if (data && batches === null && settings.maxSteps === null) throw endless();
   const length = computeRunLength(settings, batches, file.gradient_accumulation_steps);
@@ -148,10 +148,10 @@ async function sessionOver<Batch>(
   const world = checkpointWorld(job, TOGETHER);
   const watch = isMeasured ? null : await opensWatch(settings, engine, world);
   const { dataGroup } = engine.parts.ranks;
-  ends.push(() => objective.closed?.());
-  await objective.opened?.({ engine, job, dataGroup });
+  ends.push(() => objective.close?.());
+  await objective.open?.({ engine, job, dataGroup });
   const metrics = objective.hasStepMetrics
-    ? new StepMetrics(dataGroup, objective.derived?.bind(objective))
+    ? new StepMetrics(dataGroup, objective.deriveMetrics?.bind(objective))
     : null;
   source?.begin({ engine, job, world, progress: state, maxSteps: length.maxSteps });
   return {
@@ -202,7 +202,7 @@ export async function closeSession<Batch>(session: Session<Batch>): Promise<void
     () => counts.dispose(),
     () => mover.dispose(),
     () => session.endNoise?.(),
-    () => session.objective.closed?.(),
+    () => session.objective.close?.(),
     () => engine.destroy(),
   ]);
 }
@@ -255,7 +255,7 @@ async function buildEngine(
   const auto = createAutoSources(settings, length);
   const { optimizer: given = 'AdamW' } = settings;
   const own = { name: given as OwnOptimizerName, fp32OptimizerStates: !has.bf16States };
-  const byName = has.optimizer ? undefined : () => ownOptimizer(model, settings, own);
+  const byName = has.optimizer ? undefined : () => createOptimizer(model, settings, own);
   const optimizer = typeof given === 'function' ? given : byName;
   const { lrScheduler = has.scheduler ? undefined : scheduleOver(settings, length) } = settings;
   const notice = job.rank === 0 && !settings.lrScheduler && ineffective(settings, has.scheduler);
@@ -270,8 +270,8 @@ function ineffective(
   { schedule, warmup, given }: RunSettings,
   scheduler: string | null,
 ): string | null {
-  if (scheduler === null) return warmupWarning(schedule, warmup);
-  return given.has('schedule') ? overruledWarning(schedule, scheduler) : null;
+  if (scheduler === null) return warnIfNoWarmup(schedule, warmup);
+  return given.has('schedule') ? warnIfOverruled(schedule, scheduler) : null;
 }
 
 /** Returns a schedule for each group, from the rate of the group. */

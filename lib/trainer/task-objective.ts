@@ -41,12 +41,12 @@ export class TaskObjective<Batch> implements Objective<Batch> {
     this.weights = options.classWeights && resolveWeights(options.classWeights, model.labels);
   }
 
-  shortened(): Batch {
+  shorten(): Batch {
     const expected = 'no curriculum_learning for this model';
     throw argumentError('Trainer model', expected, `a task of ${this.model.task}`);
   }
 
-  counted(batch: Batch): MicroBatch<Batch> {
+  countBatch(batch: Batch): MicroBatch<Batch> {
     const { ids, mask } = this.batchOf(batch);
     const counted = this.options.count?.(batch) ?? this.targetsIn(batch);
     requireFinite('Trainer count', counted, 0);
@@ -76,37 +76,37 @@ export class TaskObjective<Batch> implements Objective<Batch> {
       : classes.length;
   }
 
-  mean(forward: Forward, micro: MicroBatch<Batch>): Tensor {
+  computeMeanLoss(forward: Forward, micro: MicroBatch<Batch>): Tensor {
     return this.loss(forward, micro, {});
   }
 
-  shared(forward: Forward, micro: MicroBatch<Batch>, divisor: Divisor): Tensor {
+  computeSharedLoss(forward: Forward, micro: MicroBatch<Batch>, divisor: Divisor): Tensor {
     return this.loss(forward, micro, { divisor });
   }
 
   /** Returns the outputs for each sample. */
-  outputs(forward: Forward, { batch }: MicroBatch<Batch>): Tensor {
+  computeOutputs(forward: Forward, { batch }: MicroBatch<Batch>): Tensor {
     const { ids, mask, types } = this.batchOf(batch);
     return forward(ids, this.inputsOf({ mask, types }));
   }
 
   /** The mean loss of a batch, and the sums of its metrics. */
-  judged(forward: Forward, micro: MicroBatch<Batch>): { loss: number; sums: MetricSums } {
+  evaluateBatch(forward: Forward, micro: MicroBatch<Batch>): { loss: number; sums: MetricSums } {
     return scope(() => {
       const { labels, starts, ends, mask } = this.batchOf(micro.batch);
-      const loss = this.mean(forward, micro).item();
+      const loss = this.computeMeanLoss(forward, micro).item();
       const targets = {
         ...(labels && { labels }),
         ...(starts && { starts }),
         ...(ends && { ends }),
         ...(mask && { mask }),
       };
-      return { loss, sums: taskSums(this.model, this.outputs(forward, micro), targets) };
+      return { loss, sums: taskSums(this.model, this.computeOutputs(forward, micro), targets) };
     });
   }
 
   /** The metrics that follow from all sums. */
-  finished(sums: MetricSums): Record<string, number> {
+  computeMetrics(sums: MetricSums): Record<string, number> {
     return taskMetrics(sums, this.model.labels.length);
   }
 

@@ -185,7 +185,7 @@ export async function* groupsOf<Batch>(
   let group: MicroBatch<Batch>[] = [];
   for await (const batch of source) {
     const max = seqlen();
-    group.push(objective.counted(max === null ? batch : objective.shortened(batch, max)));
+    group.push(objective.countBatch(max === null ? batch : objective.shorten(batch, max)));
     if (group.length < size) continue;
     yield group;
     group = [];

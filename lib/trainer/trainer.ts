@@ -23,7 +23,7 @@ import {
   type Metrics,
   type TrainerEvent,
 } from './events.js';
-import { stateJson } from './loop.js';
+import { createStateJson } from './loop.js';
 import type { TrainerOptions } from './options.js';
 import { readTrainerOptions, type TrainerSettings } from './read-options.js';
 import { type Beginning, runOf } from './run.js';
@@ -170,7 +170,7 @@ export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
 
   /** @internal Contents of trainer_state.json. */
   async stateJson(): Promise<JsonObject> {
-    return stateJson(await this.session());
+    return createStateJson(await this.session());
   }
 
   /**

@@ -14,12 +14,12 @@ import { REQUEST_LIMITS, SERVER_LIMITS } from '../../lib/serve/limits.js';
 import { SERVE } from '../../lib/serve/serve-options.js';
 import { declareLoadingCalls, LOADING } from '../../lib/trainer/data-options.js';
 import { declareEvaluationCalls, EVALUATION } from '../../lib/trainer/evaluation-options.js';
-import { MODEL, OPTIMIZATION, sampleOptions } from '../../lib/trainer/options.js';
+import { declareSampleOptions, MODEL, OPTIMIZATION } from '../../lib/trainer/options.js';
 import { LOGGING, REPORTING, SAVING, STOPPING } from '../../lib/trainer/report-options.js';
 import { flagRows, optionRows, shortRows, tableRows } from '../support/option-table.js';
 
 const page = (name: string) => readFileSync(join(__dirname, '../../docs', name), 'utf8');
-const { train, eval: evaluation, loss, count } = sampleOptions();
+const { train, eval: evaluation, loss, count } = declareSampleOptions();
 const { data, metrics } = declareEvaluationCalls();
 const { log: _, save: __, earlyStop: ___, ...reporting } = REPORTING;
 

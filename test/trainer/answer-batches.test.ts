@@ -184,9 +184,9 @@ test.each(
     ...wholeOf(model, batch, rows),
   });
   const objective = method.objectiveOf<Batch>(model);
-  const micro = objective.counted(batch);
+  const micro = objective.countBatch(batch);
   expect(micro.counted).toBe(rows.length / 2);
-  const loss = objective.mean(forward, micro);
+  const loss = objective.computeMeanLoss(forward, micro);
   expect(Math.abs(loss.item() - expected)).toBeLessThan(2e-6 * Math.max(1, Math.abs(expected)));
   loss.backward();
   for (const { grad } of model.parameters()) {
@@ -216,7 +216,7 @@ test('kto with mismatched rows', () => {
   const expected = x(own).map((value, i) =>
     i === 1 ? 1 - sigmoid(0.2 * (z - value)) : 1.5 * (1 - sigmoid(0.2 * (value - z))),
   );
-  const loss = objective.mean(forward, objective.counted(batch)).item();
+  const loss = objective.computeMeanLoss(forward, objective.countBatch(batch)).item();
   expect(Math.abs(loss - mean(expected))).toBeLessThan(2e-6);
 });
 
@@ -242,11 +242,19 @@ test('several micro-batches have the loss and the gradient of one', () => {
       const model = modelOf(3);
       const forward: Forward = (...inputs) => model.call(...(inputs as [Tensor]));
       const objective = method.objectiveOf<Batch>(model);
-      const micros: MicroBatch<Batch>[] = batches.map((batch) => objective.counted({ ...batch }));
+      const micros: MicroBatch<Batch>[] = batches.map((batch) =>
+        objective.countBatch({ ...batch }),
+      );
       const sum = (kind: 'counted' | 'further'): number =>
         micros.reduce((all, micro) => all + (micro[kind] ?? 0), 0);
       const losses = micros.map((micro) => {
-        const loss = objective.shared(forward, micro, sum('counted'), null, sum('further'));
+        const loss = objective.computeSharedLoss(
+          forward,
+          micro,
+          sum('counted'),
+          null,
+          sum('further'),
+        );
         loss.backward();
         return loss.item();
       });

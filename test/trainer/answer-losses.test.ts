@@ -7,8 +7,8 @@ import { cpoLoss } from '../../lib/trainer/methods/cpo.js';
 import { gkdLoss } from '../../lib/trainer/methods/gkd.js';
 import { ktoLoss } from '../../lib/trainer/methods/kto.js';
 import { logOddsRatio } from '../../lib/trainer/methods/orpo.js';
-import { halves } from '../../lib/trainer/methods/pair-losses.js';
-import { rewardLoss } from '../../lib/trainer/methods/reward.js';
+import { splitHalves } from '../../lib/trainer/methods/pair-losses.js';
+import { computeRewardLoss } from '../../lib/trainer/methods/reward.js';
 
 interface Case {
   loss: number;
@@ -69,10 +69,10 @@ function lossOf(name: string, localTensor: Tensor, dtype: Wide): Tensor {
   }
   const means = localTensor.div(tensor(counts));
   if (method === 'orpo') {
-    const ratio = logOddsRatio(...halves(means));
+    const ratio = logOddsRatio(...splitHalves(means));
     return ratio.sigmoid().log().mul(-0.1).mean();
   }
-  const [chosen, rejected] = halves(loss === 'simpo' || loss === 'ipo' ? means : localTensor);
+  const [chosen, rejected] = splitHalves(loss === 'simpo' || loss === 'ipo' ? means : localTensor);
   return cpoLoss({ chosen, rejected }, { ...CPO, loss: loss as 'simpo' }).mean();
 }
 
@@ -114,9 +114,9 @@ test.each(['f64', 'f32'] as const)('reward models in %s', (dtype) => {
       ORDER.map((row) => scores[row] as number),
       dtype,
     );
-    const [chosen, rejected] = halves(localTensor);
+    const [chosen, rejected] = splitHalves(localTensor);
     const parts = { chosen, rejected, margins: margins && Tensor.from([...margins], { dtype }) };
-    const loss = rewardLoss(parts, { centerRewardsCoefficient: center }).mean();
+    const loss = computeRewardLoss(parts, { centerRewardsCoefficient: center }).mean();
     expectClose([loss.item()], [wanted[name]], TOLERANCE[dtype]);
     if (!gradient) continue;
     loss.backward();

@@ -45,7 +45,7 @@ test('the share of the peak is that of the FLOPs since the last log, at every le
   const ratios: number[] = [];
   let tokens = 0;
   for (const [i, [sequence, read]] of updates.entries()) {
-    book.read(tokens); // Tokens of the previous update.
+    book.countTokens(tokens); // Tokens of the previous update.
     book.noteUpdate({ step: i + 1, epoch: 0, lr: 1, isDue: i > 0 }, sequence);
     tokens += read;
     for (const event of book.readPending()) {
@@ -54,7 +54,7 @@ test('the share of the peak is that of the FLOPs since the last log, at every le
     }
   }
   expect(ratios).toEqual([4e6, 16e6].map((cost) => expect.closeTo(cost, 0)));
-  book.read(tokens);
+  book.countTokens(tokens);
   expect(state.flops).toBe(8 * 4e6 + 32 * 16e6 + 128 * 64e6);
 });
 

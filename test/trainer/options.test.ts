@@ -1,7 +1,7 @@
 // Tests the options of a Trainer: the error for each wrong one, and the defaults.
 import { nn } from '../../lib/index.js';
 import { EVENT_TYPES } from '../../lib/trainer/events.js';
-import { OwnSchedule, stepsOf } from '../../lib/trainer/own-schedule.js';
+import { OwnSchedule, resolveSteps } from '../../lib/trainer/own-schedule.js';
 import { readTrainerOptions } from '../../lib/trainer/read-options.js';
 import { thrownBy } from '../support/refusal.js';
 
@@ -155,9 +155,12 @@ test('every type of event reaches a listener', () => {
 });
 
 test('steps are a number, or a fraction of all updates', () => {
-  expect([stepsOf(0.03, 100), stepsOf(0.031, 100), stepsOf(7, 100), stepsOf(0, 100)]).toEqual([
-    3, 4, 7, 0,
-  ]);
+  expect([
+    resolveSteps(0.03, 100),
+    resolveSteps(0.031, 100),
+    resolveSteps(7, 100),
+    resolveSteps(0, 100),
+  ]).toEqual([3, 4, 7, 0]);
 });
 
 /** Values by the formulas of transformers' optimization.py, for 4 warm-up steps of 20. */

@@ -1,12 +1,12 @@
 // Tests which weights the optimizer of a Trainer decays: the same as in transformers' Trainer.
 import { nn, peft } from '../../lib/index.js';
-import { ownOptimizer } from '../../lib/trainer/own-optimizer.js';
+import { createOptimizer } from '../../lib/trainer/own-optimizer.js';
 
 /** Names of parameters by their weight decay. */
 function decays(model: nn.Module): Record<number, string[]> {
   const settings = { lr: 1, betas: [0.9, 0.999], eps: 1e-8, weightDecay: 0.1 } as const;
   const own = { name: 'AdamW', fp32OptimizerStates: true } as const;
-  const { groups } = ownOptimizer(model, { ...settings, betas: [0.9, 0.999] }, own);
+  const { groups } = createOptimizer(model, { ...settings, betas: [0.9, 0.999] }, own);
   const names = new Map([...model.namedParameters()].map(([name, one]) => [one, name] as const));
   return Object.fromEntries(
     groups.map(({ params, weightDecay }) => [
@@ -22,7 +22,7 @@ const gpt2 = (): nn.Module =>
 test('AdamW8bit by its name has the same groups', () => {
   const settings = { lr: 1, betas: [0.9, 0.999] as const, eps: 1e-8, weightDecay: 0.1 };
   const of = (name: 'AdamW' | 'AdamW8bit') =>
-    ownOptimizer(gpt2(), settings, { name, fp32OptimizerStates: true });
+    createOptimizer(gpt2(), settings, { name, fp32OptimizerStates: true });
   const sizes = (name: 'AdamW' | 'AdamW8bit') =>
     of(name).groups.map(({ params, weightDecay }) => [Array.from(params).length, weightDecay]);
   expect(of('AdamW8bit').constructor.name).toBe('AdamW8bit');

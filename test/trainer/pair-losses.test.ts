@@ -4,9 +4,9 @@ import { join } from 'node:path';
 import { Tensor } from '../../lib/index.js';
 import {
   type Divergence,
-  halves,
   PAIR_LOSSES,
   type PairLossName,
+  splitHalves,
 } from '../../lib/trainer/methods/pair-losses.js';
 
 interface Golden {
@@ -51,10 +51,10 @@ function read(name: string) {
 test.each(Object.keys(golden.cases))('%s', (name) => {
   const { loss, sft, ...options } = read(name);
   const localTensor = f64(rowsOf(golden.policy)).requireGrad();
-  const [chosen, rejected] = halves(localTensor);
-  const [chosenReference, rejectedReference] = halves(f64(rowsOf(golden.reference)));
+  const [chosen, rejected] = splitHalves(localTensor);
+  const [chosenReference, rejectedReference] = splitHalves(f64(rowsOf(golden.reference)));
   const counts = ORDER.map((row) => golden.counts[row] as number);
-  const [chosenTokens, rejectedTokens] = halves(f64(counts));
+  const [chosenTokens, rejectedTokens] = splitHalves(f64(counts));
   const sums = {
     chosen,
     rejected,

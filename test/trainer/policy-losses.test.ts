@@ -2,18 +2,22 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { Tensor } from '../../lib/index.js';
-import { advantagesOf, leaveOneOut, type Score } from '../../lib/trainer/methods/advantages.js';
+import {
+  computeAdvantages,
+  computeLeaveOneOut,
+  type Score,
+} from '../../lib/trainer/methods/advantages.js';
 import {
   type Correction,
-  countOf,
-  divergence,
-  leaveOneOutLosses,
-  leaveOneOutRatios,
+  computeRatios,
+  computeSequenceLosses,
+  computeSequenceRatios,
+  computeTokenLosses,
+  countWeight,
+  estimateDivergence,
   type PolicyBatch,
   type PolicyLossName,
-  ratiosOf,
   sumLosses,
-  tokenLosses,
 } from '../../lib/trainer/methods/policy-losses.js';
 
 interface Golden {
@@ -104,12 +108,14 @@ describe.each([false, true])('padding before the tokens: %s', (left) => {
     const count = { sequences: counts.length, tokens, max };
     const total =
       name === 'rloo'
-        ? leaveOneOutLosses(batch, leaveOneOutRatios(batch), options.epsilon)
+        ? computeSequenceLosses(batch, computeSequenceRatios(batch), options.epsilon)
             .sum()
             .div(counts.length)
-        : sumLosses(tokenLosses(ratiosOf(batch, options.level), options), batch.mask, loss).div(
-            countOf(loss, count),
-          );
+        : sumLosses(
+            computeTokenLosses(computeRatios(batch, options.level), options),
+            batch.mask,
+            loss,
+          ).div(countWeight(loss, count));
     const expected = golden.cases[name] as Golden['cases'][string];
     near(total.item(), expected.loss);
     total.backward();
@@ -120,7 +126,7 @@ describe.each([false, true])('padding before the tokens: %s', (left) => {
 
   test('the estimator of the KL divergence', () => {
     const { logp, reference, mask } = batchOf(left);
-    const mean = divergence(logp, reference as Tensor)
+    const mean = estimateDivergence(logp, reference as Tensor)
       .mul(mask)
       .sum()
       .div(tokens);
@@ -133,7 +139,10 @@ test('a sequence without tokens, and a fully masked micro-batch, have no loss', 
   const mask = batch.mask.mul(0);
   const options = read('grpo.grpo beta=0.1');
   for (const loss of ['grpo', 'bnpo', 'dapo', 'luspo', 'vespo'] as const) {
-    const losses = tokenLosses(ratiosOf({ ...batch, mask }, 'sequence'), { ...options, loss });
+    const losses = computeTokenLosses(computeRatios({ ...batch, mask }, 'sequence'), {
+      ...options,
+      loss,
+    });
     const total = sumLosses(losses, mask, loss);
     expect(total.item()).toBeCloseTo(0, 12);
   }
@@ -157,7 +166,7 @@ test.each([
     { ...usual, scale: 'group', aggregation: 'normalize_then_sum' },
   ],
 ] as const)('%s', (name, options) => {
-  const { advantages, totals } = advantagesOf(given, options);
+  const { advantages, totals } = computeAdvantages(given, options);
   for (const [i, one] of advantages.entries()) near(one, (recorded[name] as number[])[i] as number);
   for (const [i, one] of totals.entries()) {
     near(one as number, (recorded.total as number[])[i] as number);
@@ -166,7 +175,7 @@ test.each([
 
 test('a completion without a score is left out', () => {
   const { rewards, ...expected } = recorded.unscorable;
-  const { advantages, totals } = advantagesOf(
+  const { advantages, totals } = computeAdvantages(
     rewards.map((reward) => [reward]),
     { ...usual, weights: [1], generations: 4, scale: 'group' },
   );
@@ -177,8 +186,8 @@ test('a completion without a score is left out', () => {
 });
 
 test.each([2, 4])('leave-one-out advantages of %d', (generations) => {
-  const { totals } = advantagesOf(given, { ...usual, scale: 'none' });
-  for (const [i, one] of leaveOneOut(totals, generations).entries()) {
+  const { totals } = computeAdvantages(given, { ...usual, scale: 'none' });
+  for (const [i, one] of computeLeaveOneOut(totals, generations).entries()) {
     near(one, (recorded[`rloo group of ${generations}`] as number[])[i] as number);
   }
 });

@@ -3,8 +3,11 @@
 import type { ProcessGroup } from '../../lib/comm/index.js';
 import { Tensor } from '../../lib/index.js';
 import { cpu } from '../../lib/runtime/device.js';
-import { leaveOneOutRatios, ratiosOf } from '../../lib/trainer/methods/policy-losses.js';
-import { clipMetrics, samplerMetrics } from '../../lib/trainer/methods/policy-metrics.js';
+import { computeRatios, computeSequenceRatios } from '../../lib/trainer/methods/policy-losses.js';
+import {
+  computeClipMetrics,
+  computeSamplerMetrics,
+} from '../../lib/trainer/methods/policy-metrics.js';
 import { type DeviceSums, extremeOf, StepMetrics } from '../../lib/trainer/step-metrics.js';
 
 const of = (rows: readonly (readonly number[])[]): Tensor =>
@@ -58,7 +61,7 @@ function expectAll(found: Record<string, number>, expected: Record<string, numbe
 
 test('ratios of tokens', () => {
   // Row 0 (A > 0): e^0.5 is above 1.28. Row 1 (A < 0): e^-0.4 is below 0.8.
-  const found = clipMetrics(ratiosOf(batch, 'token'), options as never, COUNTED);
+  const found = computeClipMetrics(computeRatios(batch, 'token'), options as never, COUNTED);
   expectAll(valuesOf(found), {
     'clip_ratio/low_mean': 1 / 5,
     'clip_ratio/low_min': 0,
@@ -70,7 +73,7 @@ test('ratios of tokens', () => {
 
 test('ratios of sequences', () => {
   // The means of the logarithms are 0.1 / 3 and -0.25: only the second one is clipped.
-  const found = clipMetrics(ratiosOf(batch, 'sequence'), options as never, COUNTED);
+  const found = computeClipMetrics(computeRatios(batch, 'sequence'), options as never, COUNTED);
   expectAll(valuesOf(found), {
     'clip_ratio/low_mean': 1 / 3,
     'clip_ratio/low_min': 0,
@@ -79,21 +82,21 @@ test('ratios of sequences', () => {
     'clip_ratio/region_mean': 1 / 3,
   });
   // Leave-one-out: the sums are 0.1, -0.5 and 0.
-  const ratio = leaveOneOutRatios(batch);
-  const ofSums = clipMetrics({ ratio, batch, bySequence: ratio }, options as never, COUNTED);
+  const ratio = computeSequenceRatios(batch);
+  const ofSums = computeClipMetrics({ ratio, batch, bySequence: ratio }, options as never, COUNTED);
   expect(valuesOf(ofSums)['clip_ratio/low_mean']).toBeCloseTo(1 / 3, 5);
 });
 
 test('losses without two limits', () => {
-  const ratios = ratiosOf(batch, 'token');
+  const ratios = computeRatios(batch, 'token');
   const cispo = { ...options, loss: 'cispo', epsilonHigh: 1.5 } as never;
-  expectAll(valuesOf(clipMetrics(ratios, cispo, COUNTED)), { cispo_clip_ratio: 1 / 5 });
+  expectAll(valuesOf(computeClipMetrics(ratios, cispo, COUNTED)), { cispo_clip_ratio: 1 / 5 });
   const vespo = { ...options, loss: 'vespo' } as never;
   // k 2, L 3 for A > 0, else 3 and 2, by the product of the ratios.
   const weight = (log: number, k: number, l: number) => Math.exp(l + k * log - l * Math.exp(log));
   const mean = (weight(0.1, 2, 3) + weight(-0.5, 3, 2) + weight(0, 2, 3)) / 3;
-  expectAll(valuesOf(clipMetrics(ratios, vespo, COUNTED)), { 'vespo/phi_seq_mean': mean });
-  expect(clipMetrics(ratios, { ...options, loss: 'sapo' } as never, COUNTED)).toEqual({});
+  expectAll(valuesOf(computeClipMetrics(ratios, vespo, COUNTED)), { 'vespo/phi_seq_mean': mean });
+  expect(computeClipMetrics(ratios, { ...options, loss: 'sapo' } as never, COUNTED)).toEqual({});
 });
 
 test.each([
@@ -103,7 +106,7 @@ test.each([
   ['sequence_truncate', [Math.exp(-0.1), 1.2, 1]],
   ['sequence_mask', [Math.exp(-0.1), 0, 1]],
 ] as const)('the sampler with the correction %s', (correction, factors) => {
-  const sums = samplerMetrics(batch, { correction, correctionRange: [0, 1.2] }, COUNTED);
+  const sums = computeSamplerMetrics(batch, { correction, correctionRange: [0, 1.2] }, COUNTED);
   const name = 'sampling/importance_sampling_ratio';
   expectAll(valuesOf(sums), {
     'sampling/sampling_logp_difference/mean': (0.2 + 0.1 + 0.05 + 0.3) / 5,

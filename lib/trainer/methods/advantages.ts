@@ -1,19 +1,20 @@
-// Rewards of completions, and their advantages over the other completions of the same prompt.
+// Combines the rewards of completions, and computes their advantages over the other completions of
+// the same prompt.
 
 /** A reward; null if the function cannot judge the completion. */
 export type Score = number | null;
 
-/** How rewards are scaled: by the deviation of the group, of the whole batch, or not. */
+/** Divisor of advantages: the deviation of the group, of the whole batch, or none. */
 export type ScaleRewards = 'group' | 'batch' | 'none';
 
-/** Options of advantagesOf(). */
+/** Options of computeAdvantages(). */
 export interface AdvantageOptions {
-  /** Completions of each prompt; they are adjacent. */
+  /** Number of completions per prompt; they are adjacent. */
   readonly generations: number;
   readonly scale: ScaleRewards;
   /** Weight of each reward function. */
   readonly weights: readonly number[];
-  /** Sum rewards first, or normalize the rewards of each function first. */
+  /** Whether to sum rewards first, or to normalize the rewards of each function first. */
   readonly aggregation: 'sum_then_normalize' | 'normalize_then_sum';
 }
 
@@ -29,8 +30,8 @@ export interface Advantages {
 
 const EPSILON = 1e-4;
 
-/** Mean and sample deviation of numbers; 0 for a single number. */
-export function momentsOf(values: readonly number[]): { mean: number; deviation: number } {
+/** Returns mean and sample deviation of numbers; the deviation of a single number is 0. */
+export function computeMoments(values: readonly number[]): { mean: number; deviation: number } {
   const { length } = values;
   if (length === 0) return { mean: 0, deviation: 0 };
   const mean = values.reduce((sum, value) => sum + value, 0) / length;
@@ -38,15 +39,16 @@ export function momentsOf(values: readonly number[]): { mean: number; deviation:
   return { mean, deviation: length > 1 ? Math.sqrt(squares / (length - 1)) : 0 };
 }
 
-const known = (values: readonly Score[]): number[] => values.filter((value) => value !== null);
+const selectKnown = (values: readonly Score[]): number[] =>
+  values.filter((value) => value !== null);
 
-function groupsOf<Value>(values: readonly Value[], size: number): Value[][] {
+function splitGroups<Value>(values: readonly Value[], size: number): Value[][] {
   const groups = Math.ceil(values.length / size);
   return Array.from({ length: groups }, (_, i) => values.slice(i * size, (i + 1) * size));
 }
 
 /** Returns the weighted sum of the rewards that are not null; null without any. */
-export function totalsOf(
+export function sumRewards(
   rewards: readonly (readonly Score[])[],
   weights: readonly number[],
 ): Score[] {
@@ -56,28 +58,30 @@ export function totalsOf(
   });
 }
 
-/** (reward - mean of its group) / (deviation of its group + 1e-4); null stays null. */
+/** Returns (reward - mean of its group) / (deviation of its group + 1e-4); null stays null. */
 function normalize(values: readonly Score[], size: number, scales: boolean): Score[] {
-  return groupsOf(values, size).flatMap((group) => {
-    const { mean, deviation } = momentsOf(known(group));
+  return splitGroups(values, size).flatMap((group) => {
+    const { mean, deviation } = computeMoments(selectKnown(group));
     const divisor = scales ? deviation + EPSILON : 1;
     return group.map((score) => (score === null ? null : (score - mean) / divisor));
   });
 }
 
 /**
- * Returns advantages of completions from their `rewards` [completion][function]. A completion
- * without any reward is left out and has the advantage 0. `shared` exchanges sums of all ranks for
- * "batch"; default: this rank has all completions.
+ * Returns the advantages of completions from their `rewards` [completion][function]. A completion
+ * without rewards does not count and has the advantage 0. `deviationOf` computes the deviation over
+ * all ranks for "batch"; default: this rank has all completions.
  */
-export function advantagesOf(
+export function computeAdvantages(
   rewards: readonly (readonly Score[])[],
   options: AdvantageOptions,
-  deviationOf: (values: readonly number[]) => number = (values) => momentsOf(values).deviation,
+  deviationOf: (values: readonly number[]) => number = (values) => computeMoments(values).deviation,
 ): Advantages {
   const { generations, scale, weights, aggregation } = options;
-  const totals = totalsOf(rewards, weights);
-  const moments = groupsOf(totals, generations).map((group) => momentsOf(known(group)));
+  const totals = sumRewards(rewards, weights);
+  const moments = splitGroups(totals, generations).map((group) =>
+    computeMoments(selectKnown(group)),
+  );
   const parts = {
     totals,
     means: moments.map(({ mean }) => mean),
@@ -91,23 +95,23 @@ export function advantagesOf(
         true,
       ),
     );
-    const sums = totalsOf(
+    const sums = sumRewards(
       rewards.map((_, i) => columns.map((column) => column[i] ?? null)),
       weights,
     );
-    const { mean } = momentsOf(known(sums));
-    const divisor = deviationOf(known(sums)) + EPSILON;
+    const { mean } = computeMoments(selectKnown(sums));
+    const divisor = deviationOf(selectKnown(sums)) + EPSILON;
     return { ...parts, advantages: sums.map((sum) => (sum === null ? 0 : (sum - mean) / divisor)) };
   }
   const centred = normalize(totals, generations, scale === 'group');
-  const divisor = scale === 'batch' ? deviationOf(known(totals)) + EPSILON : 1;
+  const divisor = scale === 'batch' ? deviationOf(selectKnown(totals)) + EPSILON : 1;
   return { ...parts, advantages: centred.map((score) => (score ?? 0) / divisor) };
 }
 
-/** RLOO: the reward minus the mean of the other completions of the prompt. */
-export function leaveOneOut(totals: readonly Score[], generations: number): number[] {
-  return groupsOf(totals, generations).flatMap((group) => {
-    const rewards = known(group);
+/** Returns RLOO's advantages: the reward minus the mean of the other completions of the prompt. */
+export function computeLeaveOneOut(totals: readonly Score[], generations: number): number[] {
+  return splitGroups(totals, generations).flatMap((group) => {
+    const rewards = selectKnown(group);
     const sum = rewards.reduce((all, reward) => all + reward, 0);
     return group.map((score) =>
       score === null || rewards.length < 2 ? 0 : score - (sum - score) / (rewards.length - 1),

@@ -8,13 +8,13 @@ import type { Divisor, Forward, MicroBatch, Objective, SessionParts } from '../m
 import { type DeviceSums, readSums, type StepMetrics } from '../step-metrics.js';
 import { withoutDropout } from './no-dropout.js';
 
-/** Counts of a batch on the host. */
+/** Numbers of items and tokens in a batch. */
 export interface AnswerCounts {
-  /** Pairs or rows, over which the mean loss is taken. */
+  /** Number of pairs or rows for the mean loss. */
   readonly counted: number;
-  /** Tokens of the answers. */
+  /** Number of tokens of the answers. */
   readonly tokens: number;
-  /** Tokens of the second loss. Default: 0. */
+  /** Number of tokens of the second loss. Default: 0. */
   readonly further?: number;
 }
 
@@ -29,44 +29,44 @@ export abstract class AnswerObjective<Batch, Items, Sums> implements Objective<B
     private readonly disableDropout: boolean,
   ) {}
 
-  async opened({ engine }: SessionParts): Promise<void> {
+  async open({ engine }: SessionParts): Promise<void> {
     if (this.disableDropout) this.restore ??= withoutDropout(engine.module);
   }
 
-  async closed(): Promise<void> {
+  async close(): Promise<void> {
     this.restore?.();
     this.restore = null;
   }
 
   /** Returns the batch. Throws DS_ARGUMENT for a batch of other data. */
-  protected abstract read(batch: unknown): Items;
+  protected abstract requireBatch(batch: unknown): Items;
 
   /** Counts a batch on the host. */
   protected abstract count(items: Items): AnswerCounts;
 
-  /** Adds tensors that follow from a batch on the host. The Trainer frees them. */
-  protected prepared(items: Items): Items {
+  /** Adds tensors that are computed from a batch on the host. The Trainer frees them. */
+  protected prepare(items: Items): Items {
     return items;
   }
 
-  /** Runs the models. `measures`: whether metricsOf() follows. */
-  protected abstract sumsOf(forward: Forward, items: Items, measures: boolean): Sums;
+  /** Runs the models. `measures`: whether metrics are computed next. */
+  protected abstract computeSums(forward: Forward, items: Items, measures: boolean): Sums;
 
-  /** The loss of each pair, row or token that counts, [..] f32; 0 elsewhere. */
-  protected abstract lossOf(sums: Sums): Tensor;
+  /** Returns the loss of each counted pair, row or token, [..] f32; 0 for others. */
+  protected abstract computeLoss(sums: Sums): Tensor;
 
-  /** A second loss, summed over tokens, a scalar f32; null without one. */
-  protected tokenLossOf(_sums: Sums): Tensor | null {
+  /** Returns a second loss, summed over tokens, a scalar f32; null if there is none. */
+  protected computeTokenLoss(_sums: Sums): Tensor | null {
     return null;
   }
 
-  /** Sums of the metrics, without gradients. */
-  protected abstract metricsOf(sums: Sums): DeviceSums;
+  /** Returns the sums of the metrics, without gradients. */
+  protected abstract computeDeviceSums(sums: Sums): DeviceSums;
 
-  /** The rewards of each pair or row, with a row for each. */
-  protected abstract outputsOf(sums: Sums): Tensor;
+  /** Returns the rewards, one row per pair or row. */
+  protected abstract computeOutputRows(sums: Sums): Tensor;
 
-  shortened(): Batch {
+  shorten(): Batch {
     throw argumentError(
       'Trainer method',
       `no curriculum_learning with ${this.method}()`,
@@ -74,53 +74,58 @@ export abstract class AnswerObjective<Batch, Items, Sums> implements Objective<B
     );
   }
 
-  counted(batch: Batch): MicroBatch<Batch> {
-    const items = this.prepared(this.read(batch));
+  countBatch(batch: Batch): MicroBatch<Batch> {
+    const items = this.prepare(this.requireBatch(batch));
     return { batch: items as unknown as Batch, targets: null, ...this.count(items) };
   }
 
-  mean(forward: Forward, micro: MicroBatch<Batch>): Tensor {
-    return this.whole(this.sumsOf(forward, this.read(micro.batch), false), micro);
+  computeMeanLoss(forward: Forward, micro: MicroBatch<Batch>): Tensor {
+    return this.meanOfSums(this.computeSums(forward, this.requireBatch(micro.batch), false), micro);
   }
 
-  shared(
+  computeSharedLoss(
     forward: Forward,
     { batch }: MicroBatch<Batch>,
     divisor: Divisor,
     metrics: StepMetrics | null = null,
     further: Divisor = divisor,
   ): Tensor {
-    const sums = this.sumsOf(forward, this.read(batch), metrics !== null);
-    if (metrics) noGrad(() => metrics.add(this.metricsOf(sums)));
-    const loss = this.lossOf(sums).sum().div(divisor);
-    const ofTokens = this.tokenLossOf(sums);
+    const sums = this.computeSums(forward, this.requireBatch(batch), metrics !== null);
+    if (metrics) noGrad(() => metrics.add(this.computeDeviceSums(sums)));
+    const loss = this.computeLoss(sums).sum().div(divisor);
+    const ofTokens = this.computeTokenLoss(sums);
     return ofTokens ? loss.add(ofTokens.div(further)) : loss;
   }
 
-  outputs(forward: Forward, { batch }: MicroBatch<Batch>): Tensor {
-    return scope(() => this.outputsOf(this.sumsOf(forward, this.read(batch), false)));
+  computeOutputs(forward: Forward, { batch }: MicroBatch<Batch>): Tensor {
+    return scope(() =>
+      this.computeOutputRows(this.computeSums(forward, this.requireBatch(batch), false)),
+    );
   }
 
-  judged(forward: Forward, micro: MicroBatch<Batch>): { loss: number; sums: MetricSums } {
+  evaluateBatch(forward: Forward, micro: MicroBatch<Batch>): { loss: number; sums: MetricSums } {
     return scope(() => {
-      const sums = this.sumsOf(forward, this.read(micro.batch), true);
-      return { loss: this.whole(sums, micro).item(), sums: readSums(this.metricsOf(sums)) };
+      const sums = this.computeSums(forward, this.requireBatch(micro.batch), true);
+      return {
+        loss: this.meanOfSums(sums, micro).item(),
+        sums: readSums(this.computeDeviceSums(sums)),
+      };
     });
   }
 
-  private whole(sums: Sums, { counted, further = 0 }: MicroBatch<Batch>): Tensor {
-    const loss = this.lossOf(sums).sum().div(Math.max(1, counted));
-    const ofTokens = this.tokenLossOf(sums);
+  private meanOfSums(sums: Sums, { counted, further = 0 }: MicroBatch<Batch>): Tensor {
+    const loss = this.computeLoss(sums).sum().div(Math.max(1, counted));
+    const ofTokens = this.computeTokenLoss(sums);
     return ofTokens ? loss.add(ofTokens.div(Math.max(1, further))) : loss;
   }
 }
 
 /** Sums the numbers of a tensor on the host. */
-export const totalOf = (tensor: Tensor): number =>
+export const sumOnHost = (tensor: Tensor): number =>
   tensor.toArray().reduce((sum: number, value) => sum + Number(value), 0);
 
 /** Returns a batch of a PairDataset. Throws DS_ARGUMENT for other batches. */
-export function pairBatch(method: string, batch: unknown): PairBatch {
+export function requirePairBatch(method: string, batch: unknown): PairBatch {
   const { ids, targets, answered } = (batch ?? {}) as Partial<PairBatch>;
   const isPairs = [ids, targets, answered].every((item) => item instanceof Tensor);
   const isRows = ids instanceof Tensor && answered?.size(0) === ids.size(0);

@@ -1,25 +1,25 @@
-// Entropy, mean logits and accuracy of answers, from the losses that see their logits.
+// Collects entropy, mean logits and accuracy of answers from the token losses.
 import type { Device } from '../../runtime/device.js';
 import type { Tensor } from '../../tensor/index.js';
 import { TokenReport } from '../../tensor/ops/loss-report.js';
 import type { DeviceSums } from '../step-metrics.js';
 
-/** Copies of the numbers of a report, [1] f32 each. Frees the report. */
+/** Copies the numbers of a report, [1] f32 each, and frees the report. */
 function takeReport(
   report: TokenReport,
 ): Record<'tokens' | 'correct' | 'entropy' | 'logits', Tensor> {
   const { counted, correct, entropy, logits } = report;
-  const own = {
+  const values = {
     tokens: counted.to('f32'),
     correct: correct.to('f32'),
     entropy: entropy.clone(),
     logits: logits.clone(),
   };
   report.dispose();
-  return own;
+  return values;
 }
 
-/** Reports of rows of answers: chosen ones (or desirable ones), and others. */
+/** Reports of two groups of rows: chosen (or desirable) answers, and others. */
 export class AnswerReports {
   private readonly chosen: TokenReport;
   private readonly rejected: TokenReport;
@@ -29,13 +29,13 @@ export class AnswerReports {
     this.rejected = new TokenReport(device);
   }
 
-  /** The report of each row. */
-  of(isChosen: readonly boolean[]): TokenReport[] {
+  /** Returns the report of each row. */
+  selectReports(isChosen: readonly boolean[]): TokenReport[] {
     return isChosen.map((item) => (item ? this.chosen : this.rejected));
   }
 
-  /** The sums by TRL's names, as tensors of this scope. Frees the reports. */
-  sums(): DeviceSums {
+  /** Returns the sums by TRL's names, as tensors of this scope. Frees the reports. */
+  takeSums(): DeviceSums {
     const [w, l] = [takeReport(this.chosen), takeReport(this.rejected)];
     return {
       entropy: { sum: w.entropy.add(l.entropy), count: w.tokens.add(l.tokens) },

@@ -7,11 +7,16 @@ import { exp, softplus, type Tensor } from '../../tensor/index.js';
 import type { PairBatch } from '../../text/index.js';
 import type { Forward, Objective } from '../micro-batch.js';
 import type { DeviceSums } from '../step-metrics.js';
-import { type AnswerCounts, AnswerObjective, pairBatch, totalOf } from './answer-objective.js';
+import {
+  type AnswerCounts,
+  AnswerObjective,
+  requirePairBatch,
+  sumOnHost,
+} from './answer-objective.js';
 import { requireCausal, TrainingMethod } from './method.js';
 import { DROPOUT } from './no-dropout.js';
-import { halves } from './pair-losses.js';
-import { PAIR_METRICS, pairMetrics, pairOutputs } from './pair-metrics.js';
+import { splitHalves } from './pair-losses.js';
+import { computePairMetrics, PAIR_METRICS, stackPairOutputs } from './pair-metrics.js';
 
 /** Name of a loss of cpo(), as in TRL. */
 export type CpoLossName = 'sigmoid' | 'hinge' | 'ipo' | 'simpo';
@@ -94,20 +99,20 @@ export interface CpoSums {
   /** Sums, or means per token, that the loss compares. */
   readonly chosen: Tensor;
   readonly rejected: Tensor;
-  /** Sums of chosen answers, and their tokens. */
+  /** Sums of chosen answers, and their numbers of tokens. */
   readonly chosenSum: Tensor;
   readonly chosenTokens: Tensor;
 }
 
 const logSigmoid = (x: Tensor): Tensor => softplus(x.neg()).neg();
 
-/** The rewards of log-probabilities, before beta. */
-function rewardOf(logps: Tensor, alpha: number): Tensor {
+/** Returns the rewards of log-probabilities, before the factor beta. */
+function computeReward(logps: Tensor, alpha: number): Tensor {
   if (alpha === 0) return logps;
   return exp(logps.mul(-alpha)).neg().add(1).div(alpha);
 }
 
-/** The loss of each pair, [P]. */
+/** Returns the loss of each pair, [P]. */
 export function cpoLoss(
   { chosen, rejected }: Pick<CpoSums, 'chosen' | 'rejected'>,
   {
@@ -118,7 +123,7 @@ export function cpoLoss(
     alpha,
   }: Omit<Settings<typeof CPO>, 'disableDropout'>,
 ): Tensor {
-  const d = rewardOf(chosen, alpha).sub(rewardOf(rejected, alpha));
+  const d = computeReward(chosen, alpha).sub(computeReward(rejected, alpha));
   if (loss === 'hinge') return d.mul(-beta).add(1).relu();
   if (loss === 'ipo') return d.sub(1 / (2 * beta)).square();
   const x = d.mul(beta).sub(loss === 'simpo' ? simpoGamma : 0);
@@ -133,49 +138,49 @@ class CpoObjective<Batch> extends AnswerObjective<Batch, PairBatch, CpoSums> {
     super('cpo', settings.disableDropout);
   }
 
-  protected read(batch: unknown): PairBatch {
-    return pairBatch('cpo', batch);
+  protected requireBatch(batch: unknown): PairBatch {
+    return requirePairBatch('cpo', batch);
   }
 
   protected count({ ids, answered }: PairBatch): AnswerCounts {
     const pairs = ids.size(0) / 2;
-    const further = totalOf(answered.narrow(0, 0, pairs));
-    return { counted: pairs, tokens: totalOf(answered), further };
+    const further = sumOnHost(answered.narrow(0, 0, pairs));
+    return { counted: pairs, tokens: sumOnHost(answered), further };
   }
 
-  protected sumsOf(forward: Forward, { ids, targets, answered }: PairBatch): CpoSums {
+  protected computeSums(forward: Forward, { ids, targets, answered }: PairBatch): CpoSums {
     const sums = forward(ids, targets, { loss: { rows: true } });
     const { loss } = this.settings;
     const isMean = loss === 'simpo' || loss === 'ipo';
-    const [chosen, rejected] = halves(isMean ? sums.div(answered.clamp(1)) : sums);
-    const [chosenSum] = halves(sums);
-    const [chosenTokens] = halves(answered);
+    const [chosen, rejected] = splitHalves(isMean ? sums.div(answered.clamp(1)) : sums);
+    const [chosenSum] = splitHalves(sums);
+    const [chosenTokens] = splitHalves(answered);
     return { chosen, rejected, chosenSum, chosenTokens };
   }
 
-  protected lossOf(sums: CpoSums): Tensor {
+  protected computeLoss(sums: CpoSums): Tensor {
     return cpoLoss(sums, this.settings);
   }
 
-  protected override tokenLossOf({ chosenSum }: CpoSums): Tensor | null {
+  protected override computeTokenLoss({ chosenSum }: CpoSums): Tensor | null {
     const { cpoAlpha } = this.settings;
     return cpoAlpha === 0 ? null : chosenSum.sum().mul(-cpoAlpha);
   }
 
-  protected metricsOf(sums: CpoSums): DeviceSums {
+  protected computeDeviceSums(sums: CpoSums): DeviceSums {
     const { chosen, rejected, chosenSum, chosenTokens } = sums;
     return {
-      ...pairMetrics({ rewards: this.rewards(sums), logps: [chosen, rejected] }),
+      ...computePairMetrics({ rewards: this.rewards(sums), logps: [chosen, rejected] }),
       nll_loss: { sum: chosenSum.sum().neg(), count: chosenTokens.sum() },
     };
   }
 
-  protected outputsOf(sums: CpoSums): Tensor {
-    return pairOutputs(this.rewards(sums));
+  protected computeOutputRows(sums: CpoSums): Tensor {
+    return stackPairOutputs(this.rewards(sums));
   }
 
   private rewards({ chosen, rejected }: CpoSums): [Tensor, Tensor] {
     const { beta, alpha } = this.settings;
-    return [rewardOf(chosen, alpha).mul(beta), rewardOf(rejected, alpha).mul(beta)];
+    return [computeReward(chosen, alpha).mul(beta), computeReward(rejected, alpha).mul(beta)];
   }
 }

@@ -18,20 +18,30 @@ import { concat, exp, log, noGrad, scope, Tensor } from '../../tensor/index.js';
 import type { PairBatch } from '../../text/index.js';
 import type { Forward, Objective, SessionParts } from '../micro-batch.js';
 import type { DeviceSums } from '../step-metrics.js';
-import { type AnswerCounts, AnswerObjective, pairBatch, totalOf } from './answer-objective.js';
+import {
+  type AnswerCounts,
+  AnswerObjective,
+  requirePairBatch,
+  sumOnHost,
+} from './answer-objective.js';
 import { AnswerReports } from './answer-reports.js';
 import { requireCausal, TrainingMethod } from './method.js';
 import { DROPOUT } from './no-dropout.js';
 import {
   DIVERGENCES,
   type Divergence,
-  halves,
   PAIR_LOSSES,
   type PairLossName,
   type PairSums,
-  SMOOTHED,
+  SMOOTHING_LIMITS,
+  splitHalves,
 } from './pair-losses.js';
-import { PAIR_METRICS, pairMetrics, pairOutputs, TOKEN_METRICS } from './pair-metrics.js';
+import {
+  computePairMetrics,
+  PAIR_METRICS,
+  stackPairOutputs,
+  TOKEN_METRICS,
+} from './pair-metrics.js';
 import { REFERENCE, Reference } from './reference.js';
 
 /** The declared options of dpo(). */
@@ -97,18 +107,18 @@ export const DPO = {
     default: false,
     flag: 'use_weighting',
   }),
-  /** Moves the reference towards the model now and then (TR-DPO). Default: false. */
+  /** Moves the reference towards the model at intervals (TR-DPO). Default: false. */
   syncRefModel: boolean('move the reference towards the model at intervals (TR-DPO)', {
     default: false,
     flag: 'sync_ref_model',
   }),
-  /** Updates between two moves of the reference. Default: 512. */
+  /** Number of updates between two moves of the reference. Default: 512. */
   refModelSyncSteps: integer('updates between two moves of the reference', {
     min: 1,
     default: 512,
     flag: 'ref_model_sync_steps',
   }),
-  /** Share of the model in the weights of the moved reference. Default: 0.6. */
+  /** Fraction of the model in the weights of the moved reference. Default: 0.6. */
   refModelMixupAlpha: number('share of the model in the moved reference', {
     min: 0,
     max: 1,
@@ -146,7 +156,7 @@ export function dpo(given: DpoOptions = {}): TrainingMethod {
     throw valueError('dpo weights', `${loss.length} numbers, one for each loss`, weights);
   }
   for (const name of loss) {
-    const [low, high] = SMOOTHED[name] ?? [0, 0];
+    const [low, high] = SMOOTHING_LIMITS[name] ?? [0, 0];
     if (labelSmoothing === 0 ? low === 0 : labelSmoothing < high) continue;
     const expected = low > 0 ? 'a number above 0, such as 0.001' : '0';
     throw valueError(`dpo labelSmoothing of ${name}`, expected, labelSmoothing);
@@ -196,16 +206,16 @@ interface SplitPairs extends PairBatch {
 interface DpoSums extends PairSums {
   /** Weights of the pairs, [P] f32; null: 1. */
   readonly weights: Tensor | null;
-  /** Null if metrics do not follow. */
+  /** Null if no metrics are computed. */
   readonly reports: AnswerReports | null;
 }
 
 /** Losses and rewards of micro-batches of pairs. */
 class DpoObjective<Batch> extends AnswerObjective<Batch, SplitPairs, DpoSums> {
   private readonly reference: Reference;
-  /** Names and weights of the losses of pairs. */
+  /** Names and weights of the losses. */
   private readonly losses: readonly (readonly [PairLossName, number])[];
-  /** Weight of the loss "sft", which is a mean over tokens. */
+  /** Weight of the loss "sft", a mean over tokens. */
   private readonly sft: number;
 
   constructor(
@@ -220,39 +230,39 @@ class DpoObjective<Batch> extends AnswerObjective<Batch, SplitPairs, DpoSums> {
     this.sft = all.reduce((sum, [name, weight]) => sum + (name === 'sft' ? weight : 0), 0);
   }
 
-  override async opened(around: SessionParts): Promise<void> {
-    await super.opened(around);
-    await this.reference.open(around.engine, around.job);
+  override async open(parts: SessionParts): Promise<void> {
+    await super.open(parts);
+    await this.reference.open(parts.engine, parts.job);
   }
 
-  updated(step: number): void {
+  endUpdate(step: number): void {
     const { syncRefModel, refModelSyncSteps: steps, refModelMixupAlpha: alpha } = this.settings;
     if (syncRefModel && step % steps === 0) this.reference.follow({ steps, alpha });
   }
 
-  override async closed(): Promise<void> {
-    await super.closed();
+  override async close(): Promise<void> {
+    await super.close();
     await this.reference.close();
   }
 
-  protected read(batch: unknown): SplitPairs {
-    return pairBatch('dpo', batch);
+  protected requireBatch(batch: unknown): SplitPairs {
+    return requirePairBatch('dpo', batch);
   }
 
-  protected override prepared(pairs: SplitPairs): SplitPairs {
+  protected override prepare(pairs: SplitPairs): SplitPairs {
     return this.settings.ldAlpha === 1 ? pairs : { ...pairs, split: splitTargets(pairs) };
   }
 
   protected count({ ids, answered }: PairBatch): AnswerCounts {
     const pairs = ids.size(0) / 2;
-    const chosen = this.sft > 0 ? totalOf(answered.narrow(0, 0, pairs)) : 0;
-    return { counted: pairs, tokens: totalOf(answered), further: chosen };
+    const chosen = this.sft > 0 ? sumOnHost(answered.narrow(0, 0, pairs)) : 0;
+    return { counted: pairs, tokens: sumOnHost(answered), further: chosen };
   }
 
-  protected sumsOf(forward: Forward, batch: SplitPairs, measures: boolean): DpoSums {
+  protected computeSums(forward: Forward, batch: SplitPairs, measures: boolean): DpoSums {
     const { ids, targets, answered, split } = batch;
     const { useWeighting, ldAlpha } = this.settings;
-    this.reference.requireOne(batch.reference !== undefined);
+    this.reference.requireOneReference(batch.reference !== undefined);
     if (batch.reference && split) {
       const expected = 'a reference model, which gives the numbers of single tokens';
       throw argumentError(
@@ -261,24 +271,25 @@ class DpoObjective<Batch> extends AnswerObjective<Batch, SplitPairs, DpoSums> {
         'log-probabilities of the reference in the rows',
       );
     }
-    const weights = useWeighting ? this.weightsOf(forward, batch) : null;
-    const both = Array.from({ length: split?.size(0) ?? 0 }, (_, i) => i % ids.size(0));
+    const weights = useWeighting ? this.computeWeights(forward, batch) : null;
+    const rowNumbers = Array.from({ length: split?.size(0) ?? 0 }, (_, i) => i % ids.size(0));
     const scored = split ?? targets;
-    const rows = split ? both : true;
-    const whole = (sums: Tensor): Tensor => {
+    const rows = split ? rowNumbers : true;
+    const combineParts = (sums: Tensor): Tensor => {
       if (!split) return sums;
-      const [first, rest] = halves(sums);
+      const [first, rest] = splitHalves(sums);
       return first.add(rest.mul(ldAlpha));
     };
-    const reference = batch.reference ?? whole(this.reference.logProbs(forward, ids, scored, rows));
+    const reference =
+      batch.reference ?? combineParts(this.reference.computeLogProbs(forward, ids, scored, rows));
     const reports = measures ? new AnswerReports(ids.device) : null;
     const half = ids.size(0) / 2;
     const isChosen = Array.from({ length: scored.size(0) }, (_, i) => i % (2 * half) < half);
-    const measured = reports && { reports: reports.of(isChosen) };
-    const ownTensor = whole(forward(ids, scored, { loss: { rows, ...measured } }));
-    const [chosen, rejected] = halves(ownTensor);
-    const [chosenReference, rejectedReference] = halves(reference);
-    const [chosenTokens, rejectedTokens] = halves(answered);
+    const measured = reports && { reports: reports.selectReports(isChosen) };
+    const policySums = combineParts(forward(ids, scored, { loss: { rows, ...measured } }));
+    const [chosen, rejected] = splitHalves(policySums);
+    const [chosenReference, rejectedReference] = splitHalves(reference);
+    const [chosenTokens, rejectedTokens] = splitHalves(answered);
     return {
       chosen,
       rejected,
@@ -292,27 +303,27 @@ class DpoObjective<Batch> extends AnswerObjective<Batch, SplitPairs, DpoSums> {
   }
 
   /**
-   * The product over both answers of exp(mean(log p - log sum p^2)), [P], row by row to bound the
-   * memory of logits.
+   * Returns the product over both answers of exp(mean(log p - log sum p^2)), [P]. Runs row by row,
+   * to bound the memory of logits.
    */
-  private weightsOf(forward: Forward, { ids, targets, answered }: PairBatch): Tensor {
+  private computeWeights(forward: Forward, { ids, targets, answered }: PairBatch): Tensor {
     return noGrad(() => {
       const rows = Array.from({ length: ids.size(0) }, (_, row) =>
         scope(() => {
-          const [ownTensor, wanted] = [ids, targets].map((tensor) =>
+          const [rowIds, rowTargets] = [ids, targets].map((tensor) =>
             tensor.narrow(0, row, 1).contiguous(),
           );
-          const logits = forward(ownTensor, null).to('f32').logSoftmax(-1);
-          return weightSum(logits, wanted as Tensor);
+          const logits = forward(rowIds, null).to('f32').logSoftmax(-1);
+          return sumTokenWeights(logits, rowTargets as Tensor);
         }),
       );
-      const [w, l] = halves(exp(concat(rows, 0).div(answered.clamp(1))));
+      const [w, l] = splitHalves(exp(concat(rows, 0).div(answered.clamp(1))));
       return w.mul(l);
     });
   }
 
   /** Returns the weighted sum of the losses of each pair, [P]. */
-  protected lossOf(sums: DpoSums): Tensor {
+  protected computeLoss(sums: DpoSums): Tensor {
     const parts = this.losses.map(([name, weight]) =>
       PAIR_LOSSES[name](sums, this.settings).mul(weight),
     );
@@ -321,18 +332,21 @@ class DpoObjective<Batch> extends AnswerObjective<Batch, SplitPairs, DpoSums> {
     return sums.weights ? total.mul(sums.weights) : total;
   }
 
-  protected override tokenLossOf({ chosen }: PairSums): Tensor | null {
+  protected override computeTokenLoss({ chosen }: PairSums): Tensor | null {
     return this.sft === 0 ? null : chosen.sum().mul(-this.sft);
   }
 
-  protected metricsOf(sums: DpoSums): DeviceSums {
+  protected computeDeviceSums(sums: DpoSums): DeviceSums {
     const { chosen, rejected, reports } = sums;
-    const ofPairs = pairMetrics({ rewards: this.rewards(sums), logps: [chosen, rejected] });
-    return { ...ofPairs, ...reports?.sums() };
+    const ownPairMetrics = computePairMetrics({
+      rewards: this.rewards(sums),
+      logps: [chosen, rejected],
+    });
+    return { ...ownPairMetrics, ...reports?.takeSums() };
   }
 
-  protected outputsOf(sums: PairSums): Tensor {
-    return pairOutputs(this.rewards(sums));
+  protected computeOutputRows(sums: PairSums): Tensor {
+    return stackPairOutputs(this.rewards(sums));
   }
 
   /** Returns beta times (log-probability minus that by the reference) of each answer, [P]. */
@@ -345,28 +359,28 @@ class DpoObjective<Batch> extends AnswerObjective<Batch, SplitPairs, DpoSums> {
   }
 }
 
-/** The sum over targets of log p - log sum p^2, [1], of log-probabilities [1, T, V]. */
-function weightSum(logs: Tensor, targets: Tensor): Tensor {
+/** Returns the sum over targets of log p - log sum p^2, [1], from log-probabilities [1, T, V]. */
+function sumTokenWeights(logs: Tensor, targets: Tensor): Tensor {
   const counts = targets.ne(IGNORED);
-  const wanted = targets.mul(counts.to('i32')).to('i64').unsqueeze(2);
-  const ownTensor = logs.gather(2, wanted).squeeze(2);
-  const likely = log(exp(logs.mul(2)).sum(-1));
-  return ownTensor.sub(likely).mul(counts.to('f32')).sum(1);
+  const indices = targets.mul(counts.to('i32')).to('i64').unsqueeze(2);
+  const targetLogs = logs.gather(2, indices).squeeze(2);
+  const squareLogs = log(exp(logs.mul(2)).sum(-1));
+  return targetLogs.sub(squareLogs).mul(counts.to('f32')).sum(1);
 }
 
 const IGNORED = -100;
 
-/** Targets on the host: the first tokens of both answers, and then the rest; see SplitPairs. */
+/** Splits targets on the host: the first tokens of both answers, then the rest; see SplitPairs. */
 function splitTargets({ targets, answered }: PairBatch): Tensor {
   const [R, T] = targets.shape as [number, number];
-  const own = Int32Array.from(targets.toRaw(), Number);
+  const allTargets = Int32Array.from(targets.toRaw(), Number);
   const counts = answered.toArray().map(Number);
   const split = new Int32Array(2 * R * T).fill(IGNORED);
   for (let row = 0; row < R; ++row) {
     const pair = (row + R / 2) % R;
     let left = Math.min(counts[row] as number, counts[pair] as number);
     for (let t = row * T; t < (row + 1) * T; ++t) {
-      const target = own[t] as number;
+      const target = allTargets[t] as number;
       if (target === IGNORED) continue;
       split[left > 0 ? t : R * T + t] = target;
       left -= 1;

@@ -18,7 +18,7 @@ import type { Forward, Objective, SessionParts } from '../micro-batch.js';
 import { openDistilled } from '../rollouts/distilled-source.js';
 import type { DeviceSums } from '../step-metrics.js';
 import { type AnswerCounts, AnswerObjective } from './answer-objective.js';
-import { type MethodSource, requireCausal, type SourceGrounds, TrainingMethod } from './method.js';
+import { type MethodSource, requireCausal, type SourceRequest, TrainingMethod } from './method.js';
 import { DROPOUT } from './no-dropout.js';
 import { Reference } from './reference.js';
 
@@ -41,7 +41,7 @@ export const GKD = {
   /** Divisor of the logits of both models. Default: 1. */
   lossTemperature: number('divisor of the logits of both models', { above: 0, default: 1 }),
   /**
-   * Chance that an update learns from completions that the student samples (on-policy). Default:
+   * Probability that an update learns from completions sampled by the student (on-policy). Default:
    * 0.5.
    */
   lmbda: number('chance of an update that the student samples its completions', {
@@ -104,18 +104,18 @@ class Gkd extends TrainingMethod {
     throw argumentError('gkd teacher', expected, String(teacher.vocabSize));
   }
 
-  override openSource(grounds: SourceGrounds): Promise<MethodSource | null> {
+  override openSource(grounds: SourceRequest): Promise<MethodSource | null> {
     return openDistilled(this.settings, grounds);
   }
 }
 
-/** log(exp(a) + exp(b)). */
+/** Returns log(exp(a) + exp(b)). */
 const logAddExp = (a: Tensor, b: Tensor): Tensor => a.add(softplus(b.sub(a)));
 
-/** KL(p || q) of log-probabilities, [..]. */
-const divergence = (p: Tensor, q: Tensor): Tensor => exp(p).mul(p.sub(q)).sum(-1);
+/** Returns KL(p || q) of log-probabilities, [..]. */
+const klDivergence = (p: Tensor, q: Tensor): Tensor => exp(p).mul(p.sub(q)).sum(-1);
 
-/** The divergence of each token, [..] f32, of logits [.., V]. */
+/** Returns the divergence of each token, [..] f32, from logits [.., V]. */
 export function gkdLoss(
   student: Tensor,
   teacher: Tensor,
@@ -125,12 +125,12 @@ export function gkdLoss(
     const wide = logits.dtype === 'f64' ? logits : logits.to('f32');
     return wide.div(lossTemperature).logSoftmax(-1);
   }) as [Tensor, Tensor];
-  if (beta === 0) return divergence(t, s);
-  if (beta === 1) return divergence(s, t);
+  if (beta === 0) return klDivergence(t, s);
+  if (beta === 1) return klDivergence(s, t);
   const m = logAddExp(s.add(Math.log(1 - beta)), t.add(Math.log(beta)));
-  return divergence(t, m)
+  return klDivergence(t, m)
     .mul(beta)
-    .add(divergence(s, m).mul(1 - beta));
+    .add(klDivergence(s, m).mul(1 - beta));
 }
 
 /** A batch of text rows with the targets of each position. */
@@ -154,23 +154,23 @@ class GkdObjective<Batch> extends AnswerObjective<Batch, DistilledBatch, Tensor>
     this.teacher = new Reference('gkd', student, settings.teacher, 'teacher');
   }
 
-  override async opened(around: SessionParts): Promise<void> {
-    await super.opened(around);
-    await this.teacher.open(around.engine, around.job);
+  override async open(parts: SessionParts): Promise<void> {
+    await super.open(parts);
+    await this.teacher.open(parts.engine, parts.job);
   }
 
-  override async closed(): Promise<void> {
-    await super.closed();
+  override async close(): Promise<void> {
+    await super.close();
     await this.teacher.close();
   }
 
-  protected read(batch: unknown): DistilledBatch {
+  protected requireBatch(batch: unknown): DistilledBatch {
     const { ids, labels, targets = labels } = (batch ?? {}) as Record<string, unknown>;
     if (ids instanceof Tensor && targets instanceof Tensor) return batch as DistilledBatch;
     throw argumentError('Trainer train', 'a text.TextDataset for gkd()', 'other data');
   }
 
-  protected override prepared(batch: DistilledBatch): DistilledBatch {
+  protected override prepare(batch: DistilledBatch): DistilledBatch {
     const { labels, ...rest } = batch as DistilledBatch & { labels?: Tensor };
     if (rest.targets || !labels) return batch;
     const targets = targetsOf(labels);
@@ -183,26 +183,26 @@ class GkdObjective<Batch> extends AnswerObjective<Batch, DistilledBatch, Tensor>
     return { counted, tokens: counted };
   }
 
-  /** The divergences of tokens that count, 0 for others, [B, T]. */
-  protected sumsOf(forward: Forward, batch: DistilledBatch): Tensor {
+  /** Returns the divergences of counted tokens, 0 for others, [B, T]. */
+  protected computeSums(forward: Forward, batch: DistilledBatch): Tensor {
     const { ids, targets, documents = null, positions = null } = batch;
     const places = { documents, positions };
-    const teacher = this.teacher.outputs(ids, places);
+    const teacher = this.teacher.computeLogits(ids, places);
     const student = forward(ids, null, places);
     const counts = noGrad(() => targets.ne(IGNORED).to('f32'));
     return gkdLoss(student, teacher, this.settings).mul(counts);
   }
 
-  protected lossOf(losses: Tensor): Tensor {
+  protected computeLoss(losses: Tensor): Tensor {
     return losses;
   }
 
-  protected metricsOf(): DeviceSums {
+  protected computeDeviceSums(): DeviceSums {
     return {};
   }
 
-  /** The sum of the divergences of each row, [B]. */
-  protected outputsOf(losses: Tensor): Tensor {
+  /** Returns the sum of the divergences of each row, [B]. */
+  protected computeOutputRows(losses: Tensor): Tensor {
     return losses.sum(1);
   }
 }

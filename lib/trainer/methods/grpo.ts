@@ -23,17 +23,22 @@ import { type Reward, readRewards, type WeightedReward } from '../rollouts/rewar
 import type { RolloutPlan } from '../rollouts/rollout-plan.js';
 import { openRollouts } from '../rollouts/rollout-source.js';
 import { type RolloutTool, readTool, type TimedTool } from '../rollouts/tools.js';
-import { advantagesOf, leaveOneOut, type ScaleRewards, totalsOf } from './advantages.js';
-import { type MethodSource, type SourceGrounds, TrainingMethod } from './method.js';
+import {
+  computeAdvantages,
+  computeLeaveOneOut,
+  type ScaleRewards,
+  sumRewards,
+} from './advantages.js';
+import { type MethodSource, type SourceRequest, TrainingMethod } from './method.js';
 import { type Correction, POLICY_LOSSES } from './policy-losses.js';
 import { PolicyObjective, type PolicySettings } from './policy-objective.js';
 
-/** Sampling of rollouts: options of InferenceEngine.generate(). */
+/** Sampling options of rollouts, as in InferenceEngine.generate(). */
 export interface RolloutSampling
   extends Options<typeof GENERATION_CONFIG>,
     Pick<GenerateRequest, 'maxNewTokens' | 'minTokens' | 'stop' | 'stopTokens'> {}
 
-const SAMPLED: Record<keyof RolloutSampling, true | OtherNames> = {
+const SAMPLING_NAMES: Record<keyof RolloutSampling, true | OtherNames> = {
   ...GENERATION_CONFIG,
   maxNewTokens: true,
   minTokens: true,
@@ -41,7 +46,7 @@ const SAMPLED: Record<keyof RolloutSampling, true | OtherNames> = {
   stopTokens: true,
 };
 const MAX_TOKENS = 512;
-/** The most samples of a prompt that have different seeds. */
+/** Maximum number of samples of a prompt with different seeds. */
 const MAX_GENERATIONS = 1024;
 
 /** Options of grpo() and rloo(). */
@@ -59,14 +64,14 @@ const SHARED = {
     shown: '`maxNewTokens` 512, `temperature` 1',
     elsewhere: '`max_completion_length`, `temperature`, `top_p`, `top_k`, `min_p`',
   }),
-  /** Micro-batches of a generation. Default: those of an update. */
+  /** Number of micro-batches per generation. Default: the micro-batches of an update. */
   stepsPerGeneration: integer('micro-batches that one generation serves', {
     min: 1,
     default: null,
     shown: '`accumulation`',
     flag: 'steps_per_generation',
   }),
-  /** Times that each generation is trained on. Default: 1. */
+  /** Number of times that each generation is trained on. Default: 1. */
   iterations: integer('times that each generation is trained on', {
     min: 1,
     default: 1,
@@ -90,7 +95,7 @@ const SHARED = {
     default: null,
     shown: '32 on the CPU, 128 to 512 on a GPU',
   }),
-  /** Ranks that have sampled their prompts sample those of slower ranks. Default: false. */
+  /** Ranks that have sampled their prompts sample prompts of slower ranks. Default: false. */
   workStealing: boolean('ranks [take prompts](#several-ranks) of slower ranks', {
     default: false,
   }),
@@ -102,7 +107,7 @@ const SHARED = {
     shown: '`generations`',
     flag: 'num_generations_eval',
   }),
-  /** Leaves completions without an end token out of the loss. Default: false. */
+  /** Excludes completions without an end token from the loss. Default: false. */
   maskTruncated: boolean('leave completions without an end token out of the loss', {
     default: false,
     flag: 'mask_truncated_completions',
@@ -248,7 +253,7 @@ export function grpo(given: GrpoOptions): TrainingMethod {
   const { loss, epsilon, epsilonHigh, beta, level, correctionCap, ...rest } = settings;
   const { generations, scaleRewards: scale, aggregation, rewards } = rest;
   const weights = rewards.map(({ weight }) => weight);
-  const how = { generations, scale, aggregation, weights };
+  const advantageOptions = { generations, scale, aggregation, weights };
   return new Policy({
     name: 'grpo',
     objective: {
@@ -273,7 +278,7 @@ export function grpo(given: GrpoOptions): TrainingMethod {
       corrects: rest.correction !== null,
       mayBeSpread: true,
       advantages: ({ rewards: all, rollouts, first }) =>
-        advantagesOf(all, how).advantages.slice(first, first + rollouts.length),
+        computeAdvantages(all, advantageOptions).advantages.slice(first, first + rollouts.length),
     },
   });
 }
@@ -312,21 +317,24 @@ export function rloo(given: RlooOptions): TrainingMethod {
       corrects: false,
       mayBeSpread: false,
       advantages: ({ rewards: all, rollouts, first }) => {
-        const totals = totalsOf(all.slice(first, first + rollouts.length), weights);
-        const kept = totals.map((total, i) => {
+        const totals = sumRewards(all.slice(first, first + rollouts.length), weights);
+        const penalized = totals.map((total, i) => {
           const { old, reference } = rollouts[i] ?? {};
           if (total === null || !old || !reference) return total;
-          const apart = old.reduce((sum, value, t) => sum + value - (reference[t] as number), 0);
-          return total - beta * apart;
+          const divergence = old.reduce(
+            (sum, value, t) => sum + value - (reference[t] as number),
+            0,
+          );
+          return total - beta * divergence;
         });
-        return leaveOneOut(kept, generations);
+        return computeLeaveOneOut(penalized, generations);
       },
     },
   });
 }
 
-/** The parts of a method of policies. */
-interface Parts {
+/** Settings of a policy method. */
+interface PolicyParts {
   name: string;
   objective: Omit<PolicySettings, 'method' | 'temperature' | 'max'>;
   plan: Omit<RolloutPlan, 'method'>;
@@ -336,7 +344,7 @@ class Policy extends TrainingMethod {
   readonly name: string;
   readonly metrics = ['reward', 'reward_std'];
 
-  constructor(private readonly parts: Parts) {
+  constructor(private readonly parts: PolicyParts) {
     super();
     this.name = parts.name;
   }
@@ -347,19 +355,19 @@ class Policy extends TrainingMethod {
     return new PolicyObjective(model, { ...objective, method: this.name, temperature, max: max });
   }
 
-  override openSource(grounds: SourceGrounds): Promise<MethodSource> {
+  override openSource(grounds: SourceRequest): Promise<MethodSource> {
     return openRollouts({ ...this.parts.plan, method: this.name }, grounds);
   }
 }
 
 function readSampling(op: string, given: RolloutSampling) {
-  const read = readOptions(op, given, SAMPLED);
-  const { maxNewTokens = MAX_TOKENS, temperature = 1 } = read;
+  const options = readOptions(op, given, SAMPLING_NAMES);
+  const { maxNewTokens = MAX_TOKENS, temperature = 1 } = options;
   requireInteger(`${op}.maxNewTokens`, maxNewTokens, 1);
   if (!(Number.isFinite(temperature) && temperature > 0)) {
     throw valueError(`${op}.temperature`, 'a number above 0: completions must differ', temperature);
   }
-  return { ...definedOnly(read), maxNewTokens, temperature };
+  return { ...definedOnly(options), maxNewTokens, temperature };
 }
 
 function readReference(op: string, given: CausalLM): CausalLM {

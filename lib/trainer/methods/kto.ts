@@ -11,7 +11,7 @@ import { concat, noGrad, scope, sigmoid, Tensor } from '../../tensor/index.js';
 import type { UnpairedBatch } from '../../text/index.js';
 import type { Forward, MicroBatch, Objective, SessionParts } from '../micro-batch.js';
 import { type DeviceSums, meanOf } from '../step-metrics.js';
-import { type AnswerCounts, AnswerObjective, totalOf } from './answer-objective.js';
+import { type AnswerCounts, AnswerObjective, sumOnHost } from './answer-objective.js';
 import { AnswerReports } from './answer-reports.js';
 import { requireCausal, TrainingMethod } from './method.js';
 import { DROPOUT } from './no-dropout.js';
@@ -96,7 +96,7 @@ export interface KtoSums {
   readonly z: Tensor;
 }
 
-/** The loss of each answer, [B]. */
+/** Returns the loss of each answer, [B]. */
 export function ktoLoss(
   { x, desirable, z }: KtoSums,
   {
@@ -111,10 +111,10 @@ export function ktoLoss(
   return good.mul(desirable).add(bad.mul(desirable.neg().add(1)));
 }
 
-/** Further values for metrics. */
+/** Values for the metrics. */
 interface KtoMetrics extends KtoSums {
   readonly logps: Tensor;
-  /** Null if metrics do not follow. */
+  /** Null if no metrics are computed. */
   readonly reports: AnswerReports | null;
 }
 
@@ -138,20 +138,20 @@ class KtoObjective<Batch> extends AnswerObjective<Batch, LabelledBatch, KtoMetri
     this.reference = new Reference('kto', model, settings.reference);
   }
 
-  override async opened(around: SessionParts): Promise<void> {
-    await super.opened(around);
-    this.group = around.dataGroup;
-    this.engine = around.engine;
-    await this.reference.open(around.engine, around.job);
+  override async open(parts: SessionParts): Promise<void> {
+    await super.open(parts);
+    this.group = parts.dataGroup;
+    this.engine = parts.engine;
+    await this.reference.open(parts.engine, parts.job);
   }
 
-  override async closed(): Promise<void> {
-    await super.closed();
-    this.updated();
+  override async close(): Promise<void> {
+    await super.close();
+    this.endUpdate();
     await this.reference.close();
   }
 
-  protected read(batch: unknown): UnpairedBatch {
+  protected requireBatch(batch: unknown): UnpairedBatch {
     const { ids, targets, desirable, mismatched } = (batch ?? {}) as Partial<UnpairedBatch>;
     const isKnown = [ids, targets, desirable].every((item) => item instanceof Tensor);
     if (isKnown && mismatched) return batch as UnpairedBatch;
@@ -159,48 +159,48 @@ class KtoObjective<Batch> extends AnswerObjective<Batch, LabelledBatch, KtoMetri
   }
 
   protected count({ ids, answered }: UnpairedBatch): AnswerCounts {
-    return { counted: ids.size(0), tokens: totalOf(answered) };
+    return { counted: ids.size(0), tokens: sumOnHost(answered) };
   }
 
-  protected override prepared(batch: UnpairedBatch): LabelledBatch {
+  protected override prepare(batch: UnpairedBatch): LabelledBatch {
     const isDesirable = batch.desirable.toArray().map((value) => Number(value) > 0);
     return { ...batch, isDesirable };
   }
 
-  begun(forward: Forward, group: readonly MicroBatch<Batch>[]): void {
-    const batches = group.map(({ batch }) => this.read(batch));
-    this.baseline = this.divergence(forward, batches).keep();
+  beginUpdate(forward: Forward, group: readonly MicroBatch<Batch>[]): void {
+    const batches = group.map(({ batch }) => this.requireBatch(batch));
+    this.baseline = this.estimateDivergence(forward, batches).keep();
   }
 
-  updated(): void {
+  endUpdate(): void {
     this.baseline?.dispose();
     this.baseline = null;
   }
 
-  protected sumsOf(forward: Forward, batch: LabelledBatch, measures: boolean): KtoMetrics {
+  protected computeSums(forward: Forward, batch: LabelledBatch, measures: boolean): KtoMetrics {
     const { ids, targets, desirable, isDesirable } = batch;
-    const z = this.baseline ?? this.divergence(forward, [batch]);
-    const reference = this.reference.logProbs(forward, ids, targets);
+    const z = this.baseline ?? this.estimateDivergence(forward, [batch]);
+    const reference = this.reference.computeLogProbs(forward, ids, targets);
     const reports = measures && isDesirable ? new AnswerReports(ids.device) : null;
-    const measured = reports && isDesirable && { reports: reports.of(isDesirable) };
+    const measured = reports && isDesirable && { reports: reports.selectReports(isDesirable) };
     const logps = forward(ids, targets, { loss: { rows: true, ...measured } });
     return { x: logps.sub(reference), desirable, z, logps, reports };
   }
 
   /**
-   * The mean over the batches of all ranks of x of prompts with the answers of other rows, at least
-   * 0.
+   * Estimates the divergence: the mean of x over the batches of all ranks, for prompts with the
+   * answers of other rows; at least 0.
    */
-  private divergence(forward: Forward, batches: readonly UnpairedBatch[]): Tensor {
+  private estimateDivergence(forward: Forward, batches: readonly UnpairedBatch[]): Tensor {
     const device = this.engine?.device ?? required(batches[0]).ids.device;
     if (this.settings.loss !== 'kto') return Tensor.from([0], { device }).reshape([]);
     return noGrad(() =>
       scope(() => {
         const sums = batches.map(({ mismatched: { ids, targets, counted = ids.size(0) } }) => {
-          const [others, wanted] = [ids.to(device), targets.to(device)];
-          const reference = this.reference.logProbs(forward, others, wanted);
-          const ownTensor = forward(others, wanted, { loss: { rows: true } });
-          const x = ownTensor
+          const [others, otherTargets] = [ids.to(device), targets.to(device)];
+          const reference = this.reference.computeLogProbs(forward, others, otherTargets);
+          const logps = forward(others, otherTargets, { loss: { rows: true } });
+          const x = logps
             .sub(reference)
             .sum()
             .mul(counted > 0 ? 1 : 0);
@@ -216,37 +216,37 @@ class KtoObjective<Batch> extends AnswerObjective<Batch, LabelledBatch, KtoMetri
     );
   }
 
-  protected lossOf(sums: KtoMetrics): Tensor {
+  protected computeLoss(sums: KtoMetrics): Tensor {
     return ktoLoss(sums, this.settings);
   }
 
-  protected metricsOf({ x, desirable, z, logps, reports }: KtoMetrics): DeviceSums {
+  protected computeDeviceSums({ x, desirable, z, logps, reports }: KtoMetrics): DeviceSums {
     // TRL reports the accuracy of tokens for pairs only.
-    const { mean_token_accuracy: _, ...ofTokens } = reports?.sums() ?? {};
+    const { mean_token_accuracy: _, ...tokenMetrics } = reports?.takeSums() ?? {};
     const rewards = x.mul(this.settings.beta);
     const others = desirable.neg().add(1);
-    const of = (values: Tensor, which: Tensor) => ({
+    const meanWhere = (values: Tensor, which: Tensor) => ({
       sum: values.mul(which).sum(),
       count: which.sum(),
     });
     return {
-      'rewards/chosen': of(rewards, desirable),
-      'rewards/rejected': of(rewards, others),
-      'logps/chosen': of(logps, desirable),
-      'logps/rejected': of(logps, others),
+      'rewards/chosen': meanWhere(rewards, desirable),
+      'rewards/rejected': meanWhere(rewards, others),
+      'logps/chosen': meanWhere(logps, desirable),
+      'logps/rejected': meanWhere(logps, others),
       kl: meanOf(z.reshape([1])),
-      ...ofTokens,
+      ...tokenMetrics,
     };
   }
 
-  derived(means: Readonly<Record<string, number>>): Record<string, number> {
+  deriveMetrics(means: Readonly<Record<string, number>>): Record<string, number> {
     const { 'rewards/chosen': w, 'rewards/rejected': l } = means;
     const hasBoth = Number.isFinite(w) && Number.isFinite(l);
     return hasBoth ? { ...means, 'rewards/margins': (w as number) - (l as number) } : means;
   }
 
-  /** The rewards of the answers, [B]. */
-  protected outputsOf({ x }: KtoMetrics): Tensor {
+  /** Returns the rewards of the answers, [B]. */
+  protected computeOutputRows({ x }: KtoMetrics): Tensor {
     return x.mul(this.settings.beta);
   }
 }

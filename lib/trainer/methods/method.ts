@@ -1,4 +1,4 @@
-// TrainingMethod: another objective of a Trainer than next tokens, such as preferences.
+// TrainingMethod: replaces the next-token objective of a Trainer, for example by preferences.
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { JsonObject } from '../../../types/json.js';
 import type { CheckpointWorld } from '../../checkpoint/index.js';
@@ -13,31 +13,31 @@ import type { BatchSource, DataPlace, TrainerData } from '../data-source.js';
 import type { Metrics, RolloutEvent } from '../events.js';
 import type { Objective } from '../micro-batch.js';
 
-/** Another objective than next tokens. dpo() and grpo() create one. */
+/** An objective other than next tokens. dpo() and grpo() create one. */
 export abstract class TrainingMethod {
   /** Name of the method in `ds train --method`. */
   abstract readonly name: string;
 
-  /** Learning rate by default, as in TRL; null: that of the Trainer. */
+  /** Default learning rate, as in TRL; null for the Trainer's. */
   readonly lr: number | null = null;
 
   /** Names of the metrics in logs and evaluations. */
   abstract readonly metrics: readonly string[];
 
-  /** @internal Returns the objective for `model`. Throws DS_ARGUMENT for a model without them. */
+  /** @internal Returns the objective for `model`. Throws DS_ARGUMENT for an unsuitable model. */
   abstract objectiveOf<Batch>(model: Module): Objective<Batch>;
 
   /**
-   * @internal Opens training data that become batches by the model itself; null: the Trainer makes
-   * the batches.
+   * @internal Opens training data from which the model itself makes batches; null if the Trainer
+   * makes the batches.
    */
-  openSource(_grounds: SourceGrounds): Promise<MethodSource | null> {
+  openSource(_grounds: SourceRequest): Promise<MethodSource | null> {
     return Promise.resolve(null);
   }
 }
 
-/** What a method knows before the engine is built. */
-export interface SourceGrounds {
+/** Inputs of a source before the engine exists. */
+export interface SourceRequest {
   /** Null for a Trainer that only evaluates. */
   data: TrainerData<unknown, unknown> | null;
   settings: {
@@ -49,18 +49,18 @@ export interface SourceGrounds {
   config: ResolvedConfig;
 }
 
-/** Parts of a session that a source uses once the engine is built. */
+/** Parts of a session that a source uses when the engine exists. */
 export interface SourceParts {
   engine: Engine;
   job: Distributed;
   world: CheckpointWorld;
-  /** Updates and epochs so far. */
+  /** Numbers of updates and epochs so far. */
   progress: { readonly step: number; readonly epoch: number };
-  /** Updates of the whole run. */
+  /** Number of updates of the whole run. */
   maxSteps: number;
 }
 
-/** Batches that a method makes with the model. */
+/** A source of batches that a method makes with the model. */
 export abstract class MethodSource implements BatchSource<never> {
   abstract readonly length: number;
   /** Called once, before the first iteration. */
@@ -76,8 +76,8 @@ export abstract class MethodSource implements BatchSource<never> {
     return null;
   }
   /**
-   * Returns the metrics of `data`, of at most `maxBatches` batches. All ranks call it. Absent: the
-   * objective evaluates.
+   * Returns the metrics of at most `maxBatches` batches of `data`. All ranks must call it. If it is
+   * absent, the objective evaluates.
    */
   evaluate?(
     data: TrainerData<unknown, unknown>,
@@ -85,7 +85,7 @@ export abstract class MethodSource implements BatchSource<never> {
   ): Promise<Metrics>;
 }
 
-/** Returns `model`. Throws DS_ARGUMENT for other models than language models. */
+/** Returns `model`. Throws DS_ARGUMENT unless it is a language model. */
 export function requireCausal(method: string, model: Module): CausalLM {
   if (model instanceof CausalLM) return model;
   throw argumentError('Trainer model', `a CausalLM for ${method}()`, `a ${model.constructor.name}`);

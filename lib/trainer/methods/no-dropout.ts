@@ -1,4 +1,5 @@
-// Training without dropout: a method compares log-probabilities, which dropout makes random.
+// Disables dropout in training, because methods compare log-probabilities, which dropout makes
+// random.
 import { Embedding, type Module } from '../../nn/index.js';
 import { boolean } from '../../runtime/option.js';
 
@@ -9,24 +10,24 @@ export const DROPOUT = boolean('train without dropout, also without that of adap
 });
 
 /**
- * Puts all layers of `model` into evaluation mode at each forward. The model itself stays in
- * training mode outside its forward, because engines read it. Tables of tokens keep their mode:
- * NEFTune's noise follows it. Returns a function that ends this.
+ * Sets all layers of `model` to evaluation mode during each forward. The model itself stays in
+ * training mode outside its forward, because engines read it. Embeddings keep their mode, which
+ * NEFTune's noise follows. Returns a function that restores the modes.
  */
 export function withoutDropout(model: Module): () => void {
   let wasTraining = model.training;
-  const before = model.registerForwardPreHook(() => {
+  const removePreHook = model.registerForwardPreHook(() => {
     wasTraining = model.training;
     for (const module of model.modules()) {
       if (!(module instanceof Embedding)) module.training = false;
     }
   });
-  const after = model.registerForwardHook(() => {
+  const removeHook = model.registerForwardHook(() => {
     model.training = wasTraining;
   });
   return () => {
-    before();
-    after();
+    removePreHook();
+    removeHook();
     model.train(model.training);
   };
 }

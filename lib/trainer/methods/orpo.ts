@@ -1,5 +1,5 @@
-// Odds-ratio preference optimization: the next-token loss of chosen rows, and the odds of both
-// answers. Sources: Hong et al. 2024, TRL's ORPOTrainer.
+// Odds-ratio preference optimization: the next-token loss of chosen rows, and the odds ratio of
+// both answers. Sources: Hong et al. 2024, TRL's ORPOTrainer.
 
 import type { Module } from '../../nn/index.js';
 import { number, type Options, readDeclared, type Settings } from '../../runtime/option.js';
@@ -8,11 +8,16 @@ import { expm1, log, softplus, Tensor } from '../../tensor/index.js';
 import type { PairBatch } from '../../text/index.js';
 import type { Forward, Objective } from '../micro-batch.js';
 import { type DeviceSums, meanOf } from '../step-metrics.js';
-import { type AnswerCounts, AnswerObjective, pairBatch, totalOf } from './answer-objective.js';
+import {
+  type AnswerCounts,
+  AnswerObjective,
+  requirePairBatch,
+  sumOnHost,
+} from './answer-objective.js';
 import { requireCausal, TrainingMethod } from './method.js';
 import { DROPOUT } from './no-dropout.js';
-import { halves } from './pair-losses.js';
-import { PAIR_METRICS, pairMetrics, pairOutputs } from './pair-metrics.js';
+import { splitHalves } from './pair-losses.js';
+import { computePairMetrics, PAIR_METRICS, stackPairOutputs } from './pair-metrics.js';
 
 const IGNORED = -100;
 
@@ -68,15 +73,15 @@ interface OrpoSums {
   readonly whole: Tensor;
 }
 
-/** An upper bound of means: log(1 - exp(x)) has no value at 0, the mean of an empty answer. */
-const HIGHEST = -1e-6;
+/** Upper bound of means: log(1 - exp(x)) is undefined at 0, the mean of an empty answer. */
+const MAX_MEAN = -1e-6;
 
-/** log(p / (1 - p)) of log p. */
+/** Returns log(p / (1 - p)) from log p. */
 const logOdds = (x: Tensor): Tensor => x.sub(log(expm1(x).neg()));
 
-/** The logarithm of the odds ratio of each pair, [P], from means per token. */
+/** Returns the logarithm of the odds ratio of each pair, [P], from means per token. */
 export function logOddsRatio(chosen: Tensor, rejected: Tensor): Tensor {
-  const [w, l] = [chosen, rejected].map((x) => x.clamp(Number.NEGATIVE_INFINITY, HIGHEST));
+  const [w, l] = [chosen, rejected].map((x) => x.clamp(Number.NEGATIVE_INFINITY, MAX_MEAN));
   return logOdds(required(w)).sub(logOdds(required(l)));
 }
 
@@ -87,20 +92,22 @@ class OrpoObjective<Batch> extends AnswerObjective<Batch, WholePairs, OrpoSums> 
     super('orpo', settings.disableDropout);
   }
 
-  protected read(batch: unknown): WholePairs {
-    return pairBatch('orpo', batch) as WholePairs;
+  protected requireBatch(batch: unknown): WholePairs {
+    return requirePairBatch('orpo', batch) as WholePairs;
   }
 
-  protected override prepared(pairs: WholePairs): WholePairs {
+  protected override prepare(pairs: WholePairs): WholePairs {
     const { ids, targets, answered } = pairs;
     const [R, T] = ids.shape as [number, number];
     const P = R / 2;
-    const [tokens, own] = [ids, targets].map((tensor) => Int32Array.from(tensor.toRaw(), Number));
+    const [tokens, targetIds] = [ids, targets].map((tensor) =>
+      Int32Array.from(tensor.toRaw(), Number),
+    );
     const scored = new Int32Array((R + P) * T).fill(IGNORED);
-    scored.set(own as Int32Array);
+    scored.set(targetIds as Int32Array);
     const counts = Float32Array.from(answered.narrow(0, 0, P).toArray(), Number);
     for (let row = 0; row < P; ++row) {
-      const first = (own as Int32Array)
+      const first = (targetIds as Int32Array)
         .subarray(row * T, (row + 1) * T)
         .findIndex((target) => target !== IGNORED);
       if (first <= 0) continue;
@@ -117,41 +124,41 @@ class OrpoObjective<Batch> extends AnswerObjective<Batch, WholePairs, OrpoSums> 
   }
 
   protected count({ ids, answered, whole }: WholePairs): AnswerCounts {
-    return { counted: ids.size(0) / 2, tokens: totalOf(answered), further: totalOf(whole) };
+    return { counted: ids.size(0) / 2, tokens: sumOnHost(answered), further: sumOnHost(whole) };
   }
 
-  protected sumsOf(forward: Forward, batch: WholePairs): OrpoSums {
+  protected computeSums(forward: Forward, batch: WholePairs): OrpoSums {
     const { ids, scored, answered, whole } = batch;
     const R = ids.size(0);
     const rows = Array.from({ length: scored.size(0) }, (_, i) => i % R);
     const sums = forward(ids, scored, { loss: { rows } });
     const answers = sums.narrow(0, 0, R);
-    const [chosen, rejected] = halves(answers.div(answered.clamp(1)));
+    const [chosen, rejected] = splitHalves(answers.div(answered.clamp(1)));
     const wholeSum = sums.narrow(0, 0, R / 2).add(sums.narrow(0, R, R / 2));
     return { chosen, rejected, wholeSum, whole };
   }
 
-  protected lossOf({ chosen, rejected }: OrpoSums): Tensor {
+  protected computeLoss({ chosen, rejected }: OrpoSums): Tensor {
     return logSigmoid(logOddsRatio(chosen, rejected)).mul(-this.settings.beta);
   }
 
-  protected override tokenLossOf({ wholeSum }: OrpoSums): Tensor {
+  protected override computeTokenLoss({ wholeSum }: OrpoSums): Tensor {
     return wholeSum.sum().neg();
   }
 
-  protected metricsOf(sums: OrpoSums): DeviceSums {
+  protected computeDeviceSums(sums: OrpoSums): DeviceSums {
     const { chosen, rejected, wholeSum, whole } = sums;
     const odds = logOddsRatio(chosen, rejected);
     return {
-      ...pairMetrics({ rewards: this.rewards(sums), logps: [chosen, rejected] }),
+      ...computePairMetrics({ rewards: this.rewards(sums), logps: [chosen, rejected] }),
       nll_loss: { sum: wholeSum.sum().neg(), count: whole.sum() },
       log_odds_ratio: meanOf(logSigmoid(odds)),
       log_odds_chosen: meanOf(odds),
     };
   }
 
-  protected outputsOf(sums: OrpoSums): Tensor {
-    return pairOutputs(this.rewards(sums));
+  protected computeOutputRows(sums: OrpoSums): Tensor {
+    return stackPairOutputs(this.rewards(sums));
   }
 
   private rewards({ chosen, rejected }: OrpoSums): [Tensor, Tensor] {

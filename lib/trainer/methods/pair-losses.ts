@@ -1,5 +1,5 @@
-// The losses of preference pairs by TRL's names. Each returns a loss for each pair, [P] f32.
-// Sources: the papers in the comments; beta, e (label smoothing) and the letters are theirs.
+// Losses of preference pairs, by TRL's names. Each returns a loss per pair, [P] f32. Sources: the
+// papers in the comments; beta, e (label smoothing) and the letters follow them.
 import { exp, sigmoid, softplus, sort, type Tensor } from '../../tensor/index.js';
 
 /** Sums over the answers of P pairs, [P] f32 each. */
@@ -32,7 +32,7 @@ export interface PairLossOptions {
   readonly discopopTau: number;
 }
 
-/** f-divergences of Wang et al. 2023, for the alpha of "alpha_divergence". */
+/** f-divergences of Wang et al. 2023. `alpha` applies to "alpha_divergence". */
 export const DIVERGENCES = {
   reverse_kl: (x: Tensor): Tensor => x,
   forward_kl: (x: Tensor): Tensor => exp(x.neg()).neg(),
@@ -46,10 +46,12 @@ export type Divergence = keyof typeof DIVERGENCES;
 const logSigmoid = (x: Tensor): Tensor => softplus(x.neg()).neg();
 
 /**
- * Returns x (log-probability minus that by the reference) of both answers, and the difference d of
- * f(x).
+ * Returns x (log-probability minus the reference's) of both answers, and the difference d of f(x).
  */
-function ratios(sums: PairSums, { divergence, fAlphaDivergenceCoef: alpha }: PairLossOptions) {
+function computeRatios(
+  sums: PairSums,
+  { divergence, fAlphaDivergenceCoef: alpha }: PairLossOptions,
+) {
   const w = sums.chosen.sub(sums.chosenReference);
   const l = sums.rejected.sub(sums.rejectedReference);
   const f = DIVERGENCES[divergence];
@@ -58,8 +60,8 @@ function ratios(sums: PairSums, { divergence, fAlphaDivergenceCoef: alpha }: Pai
 
 type PairLoss = (sums: PairSums, options: PairLossOptions) => Tensor;
 
-/** -(1 - e) log sigmoid(x) - e log sigmoid(-x). */
-const conservative = (x: Tensor, e: number): Tensor =>
+/** Returns -(1 - e) log sigmoid(x) - e log sigmoid(-x). */
+const smoothedLoss = (x: Tensor, e: number): Tensor =>
   e === 0
     ? logSigmoid(x).neg()
     : logSigmoid(x)
@@ -69,8 +71,8 @@ const conservative = (x: Tensor, e: number): Tensor =>
 const sortTensor = (x: Tensor): Tensor => sort(x, 0).values;
 
 /** Returns the difference of x per token between both answers. */
-const meanDifference = (sums: PairSums, options: PairLossOptions): Tensor => {
-  const { w, l } = ratios(sums, options);
+const computeMeanDifference = (sums: PairSums, options: PairLossOptions): Tensor => {
+  const { w, l } = computeRatios(sums, options);
   return w.div(sums.chosenTokens.clamp(1)).sub(l.div(sums.rejectedTokens.clamp(1)));
 };
 
@@ -78,21 +80,21 @@ const meanDifference = (sums: PairSums, options: PairLossOptions): Tensor => {
 export const PAIR_LOSSES = {
   /** Rafailov et al. 2023; with label smoothing, Mitchell 2023. */
   sigmoid: (sums, options) =>
-    conservative(ratios(sums, options).d.mul(options.beta), options.labelSmoothing),
+    smoothedLoss(computeRatios(sums, options).d.mul(options.beta), options.labelSmoothing),
   /** Zhao et al. 2023. */
-  hinge: (sums, options) => ratios(sums, options).d.mul(-options.beta).add(1).relu(),
+  hinge: (sums, options) => computeRatios(sums, options).d.mul(-options.beta).add(1).relu(),
   /** Azar et al. 2023. */
   ipo: (sums, options) =>
-    meanDifference(sums, options)
+    computeMeanDifference(sums, options)
       .sub(1 / (2 * options.beta))
       .square(),
   /** Lambert et al. 2024. */
   sigmoid_norm: (sums, options) =>
-    logSigmoid(meanDifference(sums, options).mul(options.beta)).neg(),
+    logSigmoid(computeMeanDifference(sums, options).mul(options.beta)).neg(),
   /** Chowdhury et al. 2024. */
   robust: (sums, options) => {
     const { beta, labelSmoothing: e } = options;
-    const x = ratios(sums, options).d.mul(beta);
+    const x = computeRatios(sums, options).d.mul(beta);
     const loss = logSigmoid(x)
       .mul(e - 1)
       .add(logSigmoid(x.neg()).mul(e));
@@ -101,59 +103,59 @@ export const PAIR_LOSSES = {
   /** Ji et al. 2024. */
   exo_pair: (sums, options) => {
     const e = options.labelSmoothing;
-    const x = ratios(sums, options).d.mul(options.beta);
+    const x = computeRatios(sums, options).d.mul(options.beta);
     const [q, rest] = [sigmoid(x), sigmoid(x.neg())];
     const first = q.mul(logSigmoid(x).sub(Math.log(1 - e)));
     return first.add(rest.mul(logSigmoid(x.neg()).sub(Math.log(e))));
   },
   /** Chen et al. 2024. */
   nca_pair: (sums, options) => {
-    const { w, l } = ratios(sums, options);
+    const { w, l } = computeRatios(sums, options);
     const [a, b] = [w, l].map((tensor) => tensor.mul(options.beta)) as [Tensor, Tensor];
     const both = logSigmoid(a.neg()).add(logSigmoid(b.neg())).mul(0.5);
     return logSigmoid(a).add(both).neg();
   },
   /** Jung et al. 2024, without the running mean. */
   bco_pair: (sums, options) => {
-    const { w, l } = ratios(sums, options);
+    const { w, l } = computeRatios(sums, options);
     return logSigmoid(w.mul(options.beta))
       .add(logSigmoid(l.mul(-options.beta)))
       .neg();
   },
   /** Wu et al. 2024. */
   sppo_hard: (sums, options) => {
-    const { w, l } = ratios(sums, options);
+    const { w, l } = computeRatios(sums, options);
     const half = 0.5 / options.beta;
     return w.sub(half).square().add(l.add(half).square());
   },
   /** Melnyk et al. 2024, of the pairs of a micro-batch. */
   aot: (sums, options) => {
-    const ownTensor = sortTensor(sums.chosen.sub(sums.rejected));
-    const other = sortTensor(sums.chosenReference.sub(sums.rejectedReference));
-    return conservative(ownTensor.sub(other).mul(options.beta), options.labelSmoothing);
+    const policy = sortTensor(sums.chosen.sub(sums.rejected));
+    const reference = sortTensor(sums.chosenReference.sub(sums.rejectedReference));
+    return smoothedLoss(policy.sub(reference).mul(options.beta), options.labelSmoothing);
   },
   /** Melnyk et al. 2024, with chosen and rejected answers sorted separately. */
   aot_unpaired: (sums, options) => {
-    const { w, l } = ratios(sums, options);
-    return conservative(sortTensor(w).sub(sortTensor(l)).mul(options.beta), options.labelSmoothing);
+    const { w, l } = computeRatios(sums, options);
+    return smoothedLoss(sortTensor(w).sub(sortTensor(l)).mul(options.beta), options.labelSmoothing);
   },
   /** D'Oosterlinck et al. 2024. */
   apo_zero: (sums, options) => {
-    const { w, l } = ratios(sums, options);
+    const { w, l } = computeRatios(sums, options);
     return sigmoid(l.mul(options.beta))
       .sub(sigmoid(w.mul(options.beta)))
       .add(1);
   },
   /** D'Oosterlinck et al. 2024, for chosen answers that are worse than the model's. */
   apo_down: (sums, options) => {
-    const { w, d } = ratios(sums, options);
+    const { w, d } = computeRatios(sums, options);
     return sigmoid(w.mul(options.beta))
       .add(1)
       .sub(sigmoid(d.mul(options.beta)));
   },
   /** Lu et al. 2024. */
   discopop: (sums, options) => {
-    const g = ratios(sums, options).d.mul(options.beta);
+    const g = computeRatios(sums, options).d.mul(options.beta);
     const k = sigmoid(g.div(options.discopopTau));
     return exp(g.neg())
       .mul(k)
@@ -167,8 +169,8 @@ export const PAIR_LOSSES = {
 /** Name of a loss of pairs, as in TRL. */
 export type PairLossName = keyof typeof PAIR_LOSSES;
 
-/** Losses with label smoothing: its lowest value, and its limit. Other losses accept only 0. */
-export const SMOOTHED: Readonly<
+/** Limits of label smoothing [low, high) by loss. Other losses accept only 0. */
+export const SMOOTHING_LIMITS: Readonly<
   Partial<Record<PairLossName, readonly [low: number, high: number]>>
 > = {
   sigmoid: [0, 0.5],
@@ -179,7 +181,7 @@ export const SMOOTHED: Readonly<
 };
 
 /** Splits 2P numbers into P numbers of chosen answers and P numbers of rejected answers. */
-export function halves(both: Tensor): [chosen: Tensor, rejected: Tensor] {
+export function splitHalves(both: Tensor): [chosen: Tensor, rejected: Tensor] {
   const pairs = both.size(0) / 2;
   return [both.narrow(0, 0, pairs), both.narrow(0, pairs, pairs)];
 }

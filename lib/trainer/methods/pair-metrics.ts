@@ -1,4 +1,4 @@
-// Metrics of pairs by TRL's names.
+// Computes the metrics of pairs, by TRL's names.
 import { stack, type Tensor } from '../../tensor/index.js';
 import { type DeviceSums, meanOf } from '../step-metrics.js';
 
@@ -24,7 +24,7 @@ export interface PairValues {
 }
 
 /** Returns the sums of PAIR_METRICS. */
-export function pairMetrics({ rewards: [w, l], logps }: PairValues): DeviceSums {
+export function computePairMetrics({ rewards: [w, l], logps }: PairValues): DeviceSums {
   const margins = w.sub(l);
   return {
     'rewards/chosen': meanOf(w),
@@ -36,5 +36,5 @@ export function pairMetrics({ rewards: [w, l], logps }: PairValues): DeviceSums 
   };
 }
 
-/** Rewards as outputs of predict(): [P, 2]. */
-export const pairOutputs = (rewards: readonly [Tensor, Tensor]): Tensor => stack(rewards, 1);
+/** Stacks rewards as outputs of predict(), [P, 2]. */
+export const stackPairOutputs = (rewards: readonly [Tensor, Tensor]): Tensor => stack(rewards, 1);

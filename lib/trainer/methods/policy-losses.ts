@@ -1,8 +1,8 @@
-// The token losses of policies by TRL's names. Sources: the papers in the comments. A is the
-// advantage of a sequence; r is the probability of a token by the model over that at sampling.
+// Token losses of policies, by TRL's names. Sources: the papers in the comments. A is the advantage
+// of a sequence; r is the ratio of a token's probability to its probability at sampling.
 import { exp, minimum, sigmoid, type Tensor } from '../../tensor/index.js';
 
-/** Numbers of the completions of B sequences. */
+/** Values of the completions of B sequences. */
 export interface PolicyBatch {
   /** Log-probabilities by the trained model, [B, T]. */
   readonly logp: Tensor;
@@ -18,7 +18,7 @@ export interface PolicyBatch {
   readonly sampler: Tensor | null;
 }
 
-/** A correction for a sampler with other rounding errors than training. */
+/** Corrections for a sampler with other rounding errors than training. */
 export type Correction = 'token_truncate' | 'token_mask' | 'sequence_truncate' | 'sequence_mask';
 
 /** Options of the losses; see GRPO. */
@@ -44,25 +44,25 @@ export interface Ratios {
 
 type TokenLoss = (ratios: Ratios, options: PolicyLossOptions) => Tensor;
 
-/** max(-r A, -clip(r) A); `delta` limits the first r. Schulman et al. 2017. */
+/** Returns max(-r A, -clip(r) A); `delta` limits the first r. Schulman et al. 2017. */
 const clip: TokenLoss = ({ ratio, batch: { advantages } }, { epsilon, epsilonHigh, delta }) => {
   const first = delta === null ? ratio : ratio.clamp(null, delta);
   const second = ratio.clamp(1 - epsilon, 1 + epsilonHigh);
   return minimum(first.mul(advantages), second.mul(advantages)).neg();
 };
 
-/** `positive` where the advantage is above 0, else `negative`. */
-const bySign = (advantages: Tensor, positive: number, negative: number): Tensor =>
+/** Returns `positive` where the advantage is above 0, otherwise `negative`. */
+const chooseBySign = (advantages: Tensor, positive: number, negative: number): Tensor =>
   advantages
     .gt(0)
     .to(advantages.dtype)
     .mul(positive - negative)
     .add(negative);
 
-/** The weights of whole sequences in "vespo", [B, 1], without gradients. */
-export function vespoWeights({ advantages, logp, old, mask }: PolicyBatch): Tensor {
+/** Returns the weights of whole sequences in "vespo", [B, 1], without gradients. */
+export function computeVespoWeights({ advantages, logp, old, mask }: PolicyBatch): Tensor {
   const log = logp.detach().sub(old).mul(mask).sum({ dim: 1, keepDim: true });
-  const [k, l] = [bySign(advantages, 2, 3), bySign(advantages, 3, 2)];
+  const [k, l] = [chooseBySign(advantages, 2, 3), chooseBySign(advantages, 3, 2)];
   return exp(log.mul(k).add(l).sub(exp(log).mul(l)));
 }
 
@@ -83,18 +83,18 @@ export const POLICY_LOSSES = {
     ratio.detach().clamp(null, epsilonHigh).mul(advantages).mul(logp).neg(),
   /** Gao et al. 2025. */
   sapo: ({ ratio, batch: { advantages } }, { temperatures: [positive, negative] }) => {
-    const t = bySign(advantages, positive, negative);
+    const t = chooseBySign(advantages, positive, negative);
     return sigmoid(ratio.sub(1).mul(t)).mul(-4).div(t).mul(advantages);
   },
   /** VESPO 2026, with weights of whole sequences. */
-  vespo: ({ batch }) => vespoWeights(batch).mul(batch.advantages).mul(batch.logp).neg(),
+  vespo: ({ batch }) => computeVespoWeights(batch).mul(batch.advantages).mul(batch.logp).neg(),
 } satisfies Readonly<Record<string, TokenLoss>>;
 
 /** Name of a loss of policies, as in TRL. */
 export type PolicyLossName = keyof typeof POLICY_LOSSES;
 
-/** Ratios of tokens, or of sequences: the exponential of the mean over the tokens. */
-export function ratiosOf(batch: PolicyBatch, level: PolicyLossOptions['level']): Ratios {
+/** Returns ratios of tokens, or of sequences: the exponential of the mean over the tokens. */
+export function computeRatios(batch: PolicyBatch, level: PolicyLossOptions['level']): Ratios {
   const { logp, old, mask } = batch;
   const log = logp.sub(old).mul(mask);
   if (level === 'token') return { ratio: exp(log), batch };
@@ -104,26 +104,26 @@ export function ratiosOf(batch: PolicyBatch, level: PolicyLossOptions['level']):
 }
 
 /** Returns the loss of each token, [B, T], with the KL term and without masked tokens. */
-export function tokenLosses(ratios: Ratios, options: PolicyLossOptions): Tensor {
+export function computeTokenLosses(ratios: Ratios, options: PolicyLossOptions): Tensor {
   const { logp, reference, mask } = ratios.batch;
-  const plain = POLICY_LOSSES[options.loss](ratios, options).mul(mask);
-  const factor = correctionOf(ratios.batch, options);
-  const ownTensor = factor ? plain.mul(factor) : plain;
-  if (!reference || options.beta === 0) return ownTensor;
-  return ownTensor.add(divergence(logp, reference).mul(options.beta).mul(mask));
+  const uncorrected = POLICY_LOSSES[options.loss](ratios, options).mul(mask);
+  const factor = computeCorrection(ratios.batch, options);
+  const losses = factor ? uncorrected.mul(factor) : uncorrected;
+  if (!reference || options.beta === 0) return losses;
+  return losses.add(estimateDivergence(logp, reference).mul(options.beta).mul(mask));
 }
 
-/** The estimator k3 of the KL divergence from the reference, by token. Schulman 2020. */
-export function divergence(logp: Tensor, reference: Tensor): Tensor {
+/** Returns the k3 estimate of the KL divergence from the reference, per token. Schulman 2020. */
+export function estimateDivergence(logp: Tensor, reference: Tensor): Tensor {
   const x = reference.sub(logp);
   return exp(x).sub(x).sub(1);
 }
 
 /**
- * exp(old - sampler) of tokens [B, T] or sequences [B, 1], truncated or masked; null without a
- * correction.
+ * Returns exp(old - sampler) of tokens [B, T] or sequences [B, 1], truncated or masked; null
+ * without a correction.
  */
-export function correctionOf(
+export function computeCorrection(
   { old, sampler, mask }: PolicyBatch,
   {
     correction,
@@ -139,7 +139,7 @@ export function correctionOf(
   return factor.mul(factor.ge(min).to(dtype)).mul(factor.le(max).to(dtype));
 }
 
-/** How the token losses of a loss become one number. */
+/** How the token losses are reduced to one number. */
 export type Reduction = 'sequences' | 'tokens' | 'micro-batch';
 
 const REDUCTIONS: Readonly<Record<PolicyLossName, Reduction>> = {
@@ -161,8 +161,8 @@ export function sumLosses(losses: Tensor, mask: Tensor, name: PolicyLossName): T
   return losses.sum(1).div(mask.sum(1).clamp(1)).sum();
 }
 
-/** Weight of a micro-batch of `sequences` with `tokens` that count. */
-export function countOf(
+/** Returns the weight of a micro-batch of `sequences` with `tokens` counted tokens. */
+export function countWeight(
   name: PolicyLossName,
   { sequences, tokens, max }: { sequences: number; tokens: number; max: number },
 ): number {
@@ -171,13 +171,13 @@ export function countOf(
   return name === 'dapo' || name === 'cispo' || name === 'vespo' ? tokens : sequences;
 }
 
-/** RLOO: one ratio for each sequence, the product over its tokens; [B, 1]. */
-export function leaveOneOutRatios({ logp, old, mask }: PolicyBatch): Tensor {
+/** Returns RLOO's ratio of each sequence, the product over its tokens; [B, 1]. */
+export function computeSequenceRatios({ logp, old, mask }: PolicyBatch): Tensor {
   return exp(logp.sub(old).mul(mask).sum({ dim: 1, keepDim: true }));
 }
 
-/** RLOO: the losses of sequences with these ratios, which are clipped; [B]. */
-export function leaveOneOutLosses(
+/** Returns RLOO's losses of sequences with clipped ratios; [B]. */
+export function computeSequenceLosses(
   { advantages }: PolicyBatch,
   ratio: Tensor,
   epsilon: number,

@@ -1,59 +1,60 @@
-// Metrics of policies by TRL's names: clipped ratios, and the distance from the sampler.
+// Computes the metrics of policies, by TRL's names: clipped ratios, and the distance from the
+// sampler.
 import { exp, type Tensor, where } from '../../tensor/index.js';
 import { type DeviceSum, type DeviceSums, extremeOf, meanOf } from '../step-metrics.js';
 import {
-  correctionOf,
+  computeCorrection,
+  computeVespoWeights,
   type PolicyBatch,
   type PolicyLossOptions,
   type Ratios,
-  vespoWeights,
 } from './policy-losses.js';
 
-/** Losses that clip no ratio between two limits. */
+/** Losses that do not clip ratios at two limits. */
 const UNCLIPPED = ['cispo', 'sapo', 'vespo'];
 
 /**
- * Shares of clipped ratios: over tokens, or over sequences at their level. `low_min` and `high_max`
- * are extremes of the shares of sequences. `counted`: tokens that count.
+ * Returns the fractions of clipped ratios: over tokens, or over sequences at the sequence level.
+ * `low_min` and `high_max` are extremes over sequences. `counted`: number of counted tokens.
  */
-export function clipMetrics(
+export function computeClipMetrics(
   { ratio, bySequence, batch }: Ratios,
   { epsilon, epsilonHigh, loss }: PolicyLossOptions,
   counted: number,
 ): DeviceSums {
   const { mask, advantages } = batch;
-  const flags = (tensor: Tensor): Tensor => tensor.to('f32');
-  const [isLoss, isGain] = [flags(advantages.lt(0)), flags(advantages.gt(0))];
+  const toFlags = (tensor: Tensor): Tensor => tensor.to('f32');
+  const [isLoss, isGain] = [toFlags(advantages.lt(0)), toFlags(advantages.gt(0))];
   const mean = (tensor: Tensor): DeviceSum =>
     bySequence ? meanOf(tensor) : { sum: tensor.mul(mask).sum(), count: counted };
   const from = bySequence ?? ratio;
   if (loss === 'cispo') {
-    return { cispo_clip_ratio: mean(flags(from.gt(epsilonHigh)).mul(isGain)) };
+    return { cispo_clip_ratio: mean(toFlags(from.gt(epsilonHigh)).mul(isGain)) };
   }
-  if (loss === 'vespo') return { 'vespo/phi_seq_mean': meanOf(vespoWeights(batch)) };
+  if (loss === 'vespo') return { 'vespo/phi_seq_mean': meanOf(computeVespoWeights(batch)) };
   if (UNCLIPPED.includes(loss)) return {};
-  const low = flags(from.lt(1 - epsilon)).mul(isLoss);
-  const high = flags(from.gt(1 + epsilonHigh)).mul(isGain);
+  const low = toFlags(from.lt(1 - epsilon)).mul(isLoss);
+  const high = toFlags(from.gt(1 + epsilonHigh)).mul(isGain);
   const tokens = mask.sum({ dim: 1, keepDim: true });
   const shares = (tensor: Tensor): Tensor =>
     bySequence ? tensor : tensor.mul(mask).sum({ dim: 1, keepDim: true }).div(tokens.clamp(1));
-  // Sequences without tokens have no share.
-  const within = (one: Tensor, other: number): Tensor =>
-    bySequence ? one : where(tokens.gt(0), one, other);
+  // Sequences without tokens have no fraction.
+  const replaceEmpty = (share: Tensor, other: number): Tensor =>
+    bySequence ? share : where(tokens.gt(0), share, other);
   return {
     'clip_ratio/low_mean': mean(low),
-    'clip_ratio/low_min': extremeOf(within(shares(low), 1).min(), 'min'),
+    'clip_ratio/low_min': extremeOf(replaceEmpty(shares(low), 1).min(), 'min'),
     'clip_ratio/high_mean': mean(high),
-    'clip_ratio/high_max': extremeOf(within(shares(high), 0).max(), 'max'),
+    'clip_ratio/high_max': extremeOf(replaceEmpty(shares(high), 0).max(), 'max'),
     'clip_ratio/region_mean': mean(low.add(high)),
   };
 }
 
 /**
- * The distance between the log-probabilities of sampler and training, and exp(old - sampler): the
- * factor of the correction, or without one the ratio of each token.
+ * Returns the distance between the log-probabilities of sampler and training, and exp(old -
+ * sampler): the factor of the correction, or without a correction the ratio of each token.
  */
-export function samplerMetrics(
+export function computeSamplerMetrics(
   batch: PolicyBatch,
   options: Pick<PolicyLossOptions, 'correction' | 'correctionRange'>,
   counted: number,
@@ -61,7 +62,7 @@ export function samplerMetrics(
   const { old, sampler, mask } = batch;
   if (!sampler) return {};
   const distance = old.sub(sampler).abs().mul(mask);
-  const factor = correctionOf(batch, options) ?? exp(old.sub(sampler).mul(mask));
+  const factor = computeCorrection(batch, options) ?? exp(old.sub(sampler).mul(mask));
   const isByToken = factor.size(1) === mask.size(1) && !options.correction?.startsWith('sequence');
   const counts = mask.gt(0);
   const [min, max] = isByToken

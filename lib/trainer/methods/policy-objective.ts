@@ -7,38 +7,38 @@ import type { Divisor, Forward, MicroBatch, Objective } from '../micro-batch.js'
 import type { RolloutBatch } from '../rollouts/rollout-batch.js';
 import { type DeviceSum, type DeviceSums, extremeOf, type StepMetrics } from '../step-metrics.js';
 import {
-  countOf,
-  divergence,
-  leaveOneOutLosses,
-  leaveOneOutRatios,
+  computeRatios,
+  computeSequenceLosses,
+  computeSequenceRatios,
+  computeTokenLosses,
+  countWeight,
+  estimateDivergence,
   type PolicyLossOptions,
   type Ratios,
-  ratiosOf,
   sumLosses,
-  tokenLosses,
 } from './policy-losses.js';
-import { clipMetrics, samplerMetrics } from './policy-metrics.js';
+import { computeClipMetrics, computeSamplerMetrics } from './policy-metrics.js';
 
 /** Options of the objective. */
 export interface PolicySettings extends PolicyLossOptions {
-  /** The method, for errors. */
+  /** Name of the method, for errors. */
   readonly method: string;
-  /** Leave-one-out losses, with one ratio for each sequence. */
+  /** Whether to use leave-one-out losses, with one ratio per sequence. */
   readonly isLeaveOneOut: boolean;
   /** Temperature of sampling, which divides the logits of training too. */
   readonly temperature: number;
   /** Maximum number of tokens of a completion. */
   readonly max: number;
-  /** Computes the bits that the sampler recorded. */
+  /** Computes the same bits as the sampler. */
   readonly exactRollouts: boolean;
 }
 
-/** Numbers of a generation by the names of metrics, for the first micro-batch of it. */
+/** Metrics of a generation by name, for its first micro-batch. */
 export type RolloutMetrics = Readonly<Record<string, number>>;
 
 /** A batch of rollouts with the metrics of their generation. */
 export interface PolicyMicroBatch extends RolloutBatch {
-  /** The names are equal in all batches. Null: the values count in an earlier batch. */
+  /** The names are equal in all batches. Null if the values count in an earlier batch. */
   metrics: { names: readonly string[]; values: readonly number[] | null };
 }
 
@@ -56,32 +56,32 @@ export class PolicyObjective<Batch> implements Objective<Batch> {
     throw argumentError('Trainer model', `a CausalLM for ${settings.method}()`, got);
   }
 
-  shortened(): Batch {
+  shorten(): Batch {
     const expected = `no curriculum_learning with ${this.settings.method}()`;
     throw argumentError('Trainer method', expected, 'a curriculum_learning section');
   }
 
-  counted(given: Batch): MicroBatch<Batch> {
-    const batch = this.batchIn(given);
+  countBatch(given: Batch): MicroBatch<Batch> {
+    const batch = this.requireBatch(given);
     const { loss, max, isLeaveOneOut } = this.settings;
     const sequences = batch.ids.size(0);
     const counted = isLeaveOneOut
       ? sequences
-      : countOf(loss, { sequences, tokens: batch.counted, max });
+      : countWeight(loss, { sequences, tokens: batch.counted, max });
     return { batch: given, targets: null, counted, tokens: batch.length };
   }
 
-  mean(forward: Forward, micro: MicroBatch<Batch>): Tensor {
-    return this.shared(forward, micro, Math.max(1, micro.counted));
+  computeMeanLoss(forward: Forward, micro: MicroBatch<Batch>): Tensor {
+    return this.computeSharedLoss(forward, micro, Math.max(1, micro.counted));
   }
 
-  shared(
+  computeSharedLoss(
     forward: Forward,
     { batch: given }: MicroBatch<Batch>,
     divisor: Divisor,
     metrics: StepMetrics | null = null,
   ): Tensor {
-    const batch = this.batchIn(given);
+    const batch = this.requireBatch(given);
     const { temperature, isLeaveOneOut, level, epsilon, loss, exactRollouts } = this.settings;
     const both = forward(batch.ids, batch.targets, {
       loss: { tokens: { temperature, entropies: true, batchInvariant: exactRollouts } },
@@ -89,19 +89,19 @@ export class PolicyObjective<Batch> implements Objective<Batch> {
     const logp = both.narrow(0, 0, 1).squeeze(0);
     const policy = { ...batch, logp, old: batch.old ?? logp.detach() };
     if (isLeaveOneOut) {
-      const ratio = leaveOneOutRatios(policy);
-      const losses = leaveOneOutLosses(policy, ratio, epsilon);
+      const ratio = computeSequenceRatios(policy);
+      const losses = computeSequenceLosses(policy, ratio, epsilon);
       const ratios = { ratio, batch: policy, bySequence: ratio };
-      if (metrics) noGrad(() => metrics.add(this.metricsOf(ratios, batch, both)));
+      if (metrics) noGrad(() => metrics.add(this.computeDeviceSums(ratios, batch, both)));
       return losses.sum().div(divisor);
     }
-    const ratios = ratiosOf(policy, level);
-    const losses = tokenLosses(ratios, this.settings);
-    if (metrics) noGrad(() => metrics.add(this.metricsOf(ratios, batch, both)));
+    const ratios = computeRatios(policy, level);
+    const losses = computeTokenLosses(ratios, this.settings);
+    if (metrics) noGrad(() => metrics.add(this.computeDeviceSums(ratios, batch, both)));
     return sumLosses(losses, batch.mask, loss).div(divisor);
   }
 
-  outputs(): Tensor {
+  computeOutputs(): Tensor {
     const hint = 'Generate with engine.module.generate().';
     throw argumentError(
       'Trainer predict',
@@ -111,7 +111,7 @@ export class PolicyObjective<Batch> implements Objective<Batch> {
     );
   }
 
-  private metricsOf(
+  private computeDeviceSums(
     ratios: Ratios,
     { counted, metrics: { names, values } }: PolicyMicroBatch,
     both: Tensor,
@@ -119,21 +119,21 @@ export class PolicyObjective<Batch> implements Objective<Batch> {
     const { beta } = this.settings;
     const { batch: policy } = ratios;
     const { mask, logp, old, reference } = policy;
-    const over = (x: Tensor): DeviceSum => ({ sum: x.mul(mask).sum(), count: counted });
-    const own: Record<string, DeviceSum> = {
-      entropy: over(both.narrow(0, 1, 1).squeeze(0)),
-      ...samplerMetrics(policy, this.settings, counted),
+    const meanOverTokens = (x: Tensor): DeviceSum => ({ sum: x.mul(mask).sum(), count: counted });
+    const deviceSums: Record<string, DeviceSum> = {
+      entropy: meanOverTokens(both.narrow(0, 1, 1).squeeze(0)),
+      ...computeSamplerMetrics(policy, this.settings, counted),
       'policy/logp_difference/max': extremeOf(logp.sub(old).abs().mul(mask).max(), 'max'),
-      ...clipMetrics(ratios, this.settings, counted),
+      ...computeClipMetrics(ratios, this.settings, counted),
     };
-    if (reference && beta > 0) own.kl = over(divergence(logp, reference));
+    if (reference && beta > 0) deviceSums.kl = meanOverTokens(estimateDivergence(logp, reference));
     for (const [i, name] of names.entries()) {
-      own[name] = { sum: values?.[i] ?? 0, count: values ? 1 : 0 };
+      deviceSums[name] = { sum: values?.[i] ?? 0, count: values ? 1 : 0 };
     }
-    return own;
+    return deviceSums;
   }
 
-  private batchIn(given: Batch): PolicyMicroBatch {
+  private requireBatch(given: Batch): PolicyMicroBatch {
     const { ids, advantages } = (given ?? {}) as Partial<PolicyMicroBatch>;
     if (ids && advantages) return given as PolicyMicroBatch;
     const expected = `a text.PromptDataset for ${this.settings.method}()`;

@@ -1,4 +1,4 @@
-// precomputeReference(): log-probabilities by the reference once, before training.
+// precomputeReference(): computes log-probabilities by the reference once, before training.
 
 import { createHash } from 'node:crypto';
 import { readFileSync, statSync, writeSync } from 'node:fs';
@@ -17,25 +17,25 @@ import { collatePairs, PairDataset, type PairSample } from '../../text/index.js'
 
 /** Options of precomputeReference(). */
 export interface PrecomputeOptions {
-  /** Pairs of a forward. Default: 8. */
+  /** Number of pairs per forward pass. Default: 8. */
   batchSize?: number;
-  /** Id that fills rows. Default: 0. */
+  /** Token id for padding. Default: 0. */
   pad?: number;
-  /** A file that keeps the numbers for the same pairs and weights. Default: none. */
+  /** File that caches the numbers for the same pairs and weights. Default: none. */
   cache?: string;
 }
 
 const OPTIONS: OptionNames<PrecomputeOptions> = { batchSize: true, pad: true, cache: true };
 
-type Numbers = [chosen: number, rejected: number][];
+type PairNumbers = [chosen: number, rejected: number][];
 
-/** The beginning of a cache: another file of this name is not overwritten. */
-const HEAD = '{"about":"log-probabilities by a reference","key":';
+/** First bytes of a cache file. Another file of this name is not overwritten. */
+const CACHE_HEADER = '{"about":"log-probabilities by a reference","key":';
 
 /**
- * Returns `pairs` with log-probabilities by `reference`, a model on the device where it computes.
- * dpo() then needs no reference. Throws DS_ARGUMENT, also for a cache that is another file; DS_IO
- * for a cache without a folder. If the numbers cannot be written, a notice says so.
+ * Returns `pairs` with log-probabilities by `reference`, computed on its device. dpo() then needs
+ * no reference. Throws DS_ARGUMENT, also for a cache path with another file; DS_IO for a cache
+ * without a folder. If the cache cannot be written, prints a notice.
  */
 export function precomputeReference(
   pairs: PairDataset,
@@ -50,17 +50,23 @@ export function precomputeReference(
     throw valueError(`${op} reference`, 'a language model of nn.models', reference);
   }
   const samples = Array.from({ length: pairs.length }, (_, i) => pairs.get(i));
-  const key = cache === undefined ? '' : keyOf(samples, reference);
-  const kept = cache === undefined ? null : keptIn(cache, key);
-  if (kept?.length === pairs.length) return pairs.withReference(kept);
+  const key = cache === undefined ? '' : computeKey(samples, reference);
+  const cached = cache === undefined ? null : readCache(cache, key);
+  if (cached?.length === pairs.length) return pairs.withReference(cached);
   const numbers = computeSamples(samples, reference, { batchSize, pad });
   if (cache !== undefined)
-    keep(cache, `${HEAD}${JSON.stringify(key)},"numbers":${JSON.stringify(numbers)}}`);
+    writeCache(
+      cache,
+      `${CACHE_HEADER}${JSON.stringify(key)},"numbers":${JSON.stringify(numbers)}}`,
+    );
   return pairs.withReference(numbers);
 }
 
-/** Writes a cache. A full disk must not cost the numbers, so it is a notice. */
-function keep(cache: string, text: string): void {
+/**
+ * Writes a cache. A failure, for example a full disk, becomes a notice, so the numbers are not
+ * lost.
+ */
+function writeCache(cache: string, text: string): void {
   try {
     writeWhole(cache, (file) => void writeAll(file, Buffer.from(text)));
   } catch (error) {
@@ -68,7 +74,7 @@ function keep(cache: string, text: string): void {
   }
 }
 
-/** A write to a file may end early, for example on a disk that becomes full. */
+/** Writes all bytes: a single write may be partial, for example on a disk that becomes full. */
 function writeAll(file: number, bytes: Uint8Array): void {
   for (let at = 0; at < bytes.length; ) at += writeSync(file, bytes, at);
 }
@@ -77,42 +83,42 @@ function computeSamples(
   samples: readonly PairSample[],
   reference: CausalLM,
   { batchSize, pad }: { batchSize: number; pad: number },
-): Numbers {
+): PairNumbers {
   const { training } = reference;
   reference.eval();
   try {
-    return sumsOf(samples, reference, batchSize, pad);
+    return computeNumbers(samples, reference, batchSize, pad);
   } finally {
     reference.train(training);
   }
 }
 
-function sumsOf(
+function computeNumbers(
   samples: readonly PairSample[],
   reference: CausalLM,
   batchSize: number,
   pad: number,
-): Numbers {
+): PairNumbers {
   const collate = collatePairs(pad);
-  const numbers: Numbers = [];
+  const numbers: PairNumbers = [];
   for (let from = 0; from < samples.length; from += batchSize) {
-    const some = samples
+    const batch = samples
       .slice(from, from + batchSize)
       .map((sample) => ({ ...sample, reference: null }));
     const sums = scope(() => {
-      const { ids, targets } = collate(some, reference.computesIn.device);
-      const found = noGrad(() => reference.call(ids, targets, { loss: { rows: true } }));
-      return found.toArray().map(Number);
+      const { ids, targets } = collate(batch, reference.computesIn.device);
+      const rowSums = noGrad(() => reference.call(ids, targets, { loss: { rows: true } }));
+      return rowSums.toArray().map(Number);
     });
-    for (const i of some.keys()) {
-      numbers.push([required(sums[i]), required(sums[i + some.length])]);
+    for (const i of batch.keys()) {
+      numbers.push([required(sums[i]), required(sums[i + batch.length])]);
     }
   }
   return numbers;
 }
 
-/** A hash of the pairs and the weights. */
-function keyOf(samples: readonly PairSample[], reference: CausalLM): string {
+/** Returns a hash of the pairs and the weights. */
+function computeKey(samples: readonly PairSample[], reference: CausalLM): string {
   const hash = createHash('sha256');
   for (const { chosen, rejected, prompt } of samples) {
     hash.update(`${prompt} ${chosen.length} ${rejected.length} `).update(chosen).update(rejected);
@@ -125,27 +131,27 @@ function keyOf(samples: readonly PairSample[], reference: CausalLM): string {
   return hash.digest('hex');
 }
 
-/** The numbers of a cache with `key`; null without such a cache. Makes its folder. */
-function keptIn(cache: string, key: string): Numbers | null {
-  const text = textOf(cache);
+/** Returns the numbers of a cache with `key`; null without such a cache. Creates its folder. */
+function readCache(cache: string, key: string): PairNumbers | null {
+  const text = readCacheText(cache);
   if (text === null) return null;
-  if (!text.startsWith(HEAD.slice(0, text.length))) {
+  if (!text.startsWith(CACHE_HEADER.slice(0, text.length))) {
     throw argumentError('precomputeReference cache', 'a new path, or a file that it wrote', cache);
   }
   try {
-    const kept = JSON.parse(text) as { key?: string; numbers?: Numbers };
-    return kept.key === key ? (kept.numbers ?? null) : null;
+    const cached = JSON.parse(text) as { key?: string; numbers?: PairNumbers };
+    return cached.key === key ? (cached.numbers ?? null) : null;
   } catch {
-    return null; // The numbers of a damaged cache are computed again.
+    return null; // The caller computes the numbers of a damaged cache again.
   }
 }
 
-/** The text of a regular file; null if the path is free. Throws DS_ARGUMENT, DS_IO. */
-function textOf(cache: string): string | null {
+/** Returns the text of a regular file; null if the path is free. Throws DS_ARGUMENT, DS_IO. */
+function readCacheText(cache: string): string | null {
   try {
-    const found = statSync(cache, { throwIfNoEntry: false });
-    if (found?.isFile()) return readFileSync(cache, 'utf8');
-    if (!found) {
+    const stats = statSync(cache, { throwIfNoEntry: false });
+    if (stats?.isFile()) return readFileSync(cache, 'utf8');
+    if (!stats) {
       makeFolderNow(dirname(cache));
       return null;
     }

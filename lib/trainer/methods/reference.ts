@@ -1,4 +1,5 @@
-// The reference of a method: another model, the model without its adapters, or numbers in the rows.
+// The reference of a method: another model, the model without its adapters, or log-probabilities in
+// the rows.
 import type { Distributed } from '../../comm/index.js';
 import type { Engine } from '../../engine/engine.js';
 import { initializeServed } from '../../initialize.js';
@@ -22,17 +23,17 @@ function readReference(op: string, given: CausalLM): CausalLM {
   throw valueError(op, 'a language model of nn.models', given);
 }
 
-/** How a reference follows the trained model: sync_ref_model of TRL. */
+/** How a reference follows the trained model, as sync_ref_model of TRL. */
 export interface ReferenceSync {
-  /** Updates between two syncs. */
+  /** Number of updates between two syncs. */
   readonly steps: number;
-  /** Share of the trained weights in the new weights of the reference. */
+  /** Fraction of the trained weights in the new weights of the reference. */
   readonly alpha: number;
 }
 
 /** Computes log-probabilities by the reference. */
 export class Reference {
-  /** The engine of the reference at ZeRO stage 3; null: the model is whole on each rank. */
+  /** Engine of the reference at ZeRO stage 3; null if the model is whole on each rank. */
   private engine: Engine | null = null;
   private isPlaced = false;
   private trained: Engine | null = null;
@@ -55,8 +56,8 @@ export class Reference {
   }
 
   /**
-   * Gives another model the dtype of the training. At ZeRO stage 3, an engine of its own without
-   * optimizer shards its frozen weights like those of the trained model.
+   * Converts another model to the training dtype. At ZeRO stage 3, creates an engine without
+   * optimizer, which shards the frozen weights like the trained model's.
    */
   async open(trained: Engine, job: Distributed): Promise<void> {
     const { reference } = this;
@@ -86,15 +87,15 @@ export class Reference {
     engine.eval();
   }
 
-  /** Gives the reference its own weights back. */
+  /** Destroys the engine, which returns the weights to the reference. */
   async close(): Promise<void> {
     await this.engine?.destroy();
     this.engine = null;
   }
 
   /**
-   * Moves the weights of the reference towards those of the trained model. Throws DS_ARGUMENT if
-   * either is sharded or in other layers.
+   * Moves the weights of the reference towards the trained weights. Throws DS_ARGUMENT if either is
+   * sharded or in other layers.
    */
   follow({ alpha }: ReferenceSync): void {
     const { reference, model, engine } = this;
@@ -102,10 +103,10 @@ export class Reference {
     if (!reference) throw argumentError(place, 'a reference model', 'none');
     if (engine) throw argumentError(place, 'ZeRO stage 2 or lower', 'stage 3');
     this.trained?.synchronize(); // The update of the weights may still run.
-    const own = new Map(model.namedParameters());
+    const trainedParameters = new Map(model.namedParameters());
     noGrad(() => {
       for (const [name, parameter] of reference.namedParameters()) {
-        const trained = own.get(name);
+        const trained = trainedParameters.get(name);
         if (!trained || trained.dtype !== parameter.dtype) {
           throw argumentError(place, 'a reference with the layers of the model', name);
         }
@@ -114,8 +115,11 @@ export class Reference {
     });
   }
 
-  /** Throws DS_ARGUMENT if rows with log-probabilities of the reference come beside a model. */
-  requireOne(hasNumbers: boolean): void {
+  /**
+   * Throws DS_ARGUMENT if the rows have log-probabilities of the reference and a model is given
+   * too.
+   */
+  requireOneReference(hasNumbers: boolean): void {
     if (!hasNumbers || !this.reference) return;
     const expected = 'no log-probabilities of the reference in the rows if a model is given';
     const hint = 'Leave out `reference`, or ref_chosen_logps and ref_rejected_logps.';
@@ -123,25 +127,27 @@ export class Reference {
   }
 
   /**
-   * The log-probabilities of targets by row, without gradients, see CausalLossOptions.rows. The
-   * result is a copy: forwards of an engine without gradients free earlier results.
+   * Returns the log-probabilities of targets by row, without gradients; see CausalLossOptions.rows.
+   * The result is a copy: forwards of an engine without gradients free earlier results.
    */
-  logProbs(
+  computeLogProbs(
     forward: Forward,
     ids: Tensor,
     targets: Tensor,
     rows: true | readonly number[] = true,
   ): Tensor {
-    return noGrad(() => this.run(forward, ids, targets, { loss: { rows } }).clone());
+    return noGrad(() => this.runReference(forward, ids, targets, { loss: { rows } }).clone());
   }
 
-  /** The logits of another model [B, T, V], without gradients. */
-  outputs(ids: Tensor, places: object): Tensor {
-    return noGrad(() => required(this.forwardOf(ids))(ids, null, places).clone());
+  /** Returns the logits of another model [B, T, V], without gradients. */
+  computeLogits(ids: Tensor, places: object): Tensor {
+    return noGrad(() => required(this.getForward(ids))(ids, null, places).clone());
   }
 
-  /** The forward of another model on the device of the batch; null without one. */
-  private forwardOf({ device }: Tensor): Forward | null {
+  /**
+   * Returns the forward of another model on the device of the batch; null without another model.
+   */
+  private getForward({ device }: Tensor): Forward | null {
     const { reference, engine } = this;
     if (engine) return (...inputs) => engine.forward<Tensor>(...inputs);
     if (!reference) return null;
@@ -150,8 +156,11 @@ export class Reference {
     return (...inputs) => reference.call(...(inputs as [Tensor]));
   }
 
-  private run(forward: Forward, ...inputs: [ids: Tensor, targets: Tensor, how: object]): Tensor {
-    const other = this.forwardOf(inputs[0]);
+  private runReference(
+    forward: Forward,
+    ...inputs: [ids: Tensor, targets: Tensor, how: object]
+  ): Tensor {
+    const other = this.getForward(inputs[0]);
     if (other) return other(...inputs);
     const { model } = this;
     if (lorasOf(model).size > 0) {

@@ -1,6 +1,6 @@
-// Reward modelling: a classifier with one label learns that chosen answers have higher scores.
-// Sources: Bradley and Terry 1952, Touvron et al. 2023 (margin), Eisenstein et al. 2023 (centring),
-// TRL's RewardTrainer.
+// Reward modelling: trains a classifier with one label to score chosen answers higher. Sources:
+// Bradley and Terry 1952, Touvron et al. 2023 (margin), Eisenstein et al. 2023 (centring), TRL's
+// RewardTrainer.
 import { TaskModel } from '../../models/tasks/task-model.js';
 import type { Module } from '../../nn/index.js';
 import { argumentError } from '../../runtime/input-errors.js';
@@ -9,11 +9,16 @@ import { maximum, minimum, softplus, Tensor } from '../../tensor/index.js';
 import type { PairBatch } from '../../text/index.js';
 import type { Forward, Objective } from '../micro-batch.js';
 import { type DeviceSums, extremeOf, meanOf } from '../step-metrics.js';
-import { type AnswerCounts, AnswerObjective, pairBatch, totalOf } from './answer-objective.js';
+import {
+  type AnswerCounts,
+  AnswerObjective,
+  requirePairBatch,
+  sumOnHost,
+} from './answer-objective.js';
 import { TrainingMethod } from './method.js';
 import { DROPOUT } from './no-dropout.js';
-import { halves } from './pair-losses.js';
-import { pairOutputs } from './pair-metrics.js';
+import { splitHalves } from './pair-losses.js';
+import { stackPairOutputs } from './pair-metrics.js';
 
 /** The declared options of reward(). */
 export const REWARD = {
@@ -33,8 +38,8 @@ export interface RewardOptions extends Options<typeof REWARD> {}
 
 /**
  * Returns the `method` of a Trainer that trains a reward model: a model with the task
- * "sequence-classification" and one label. The data are pairs of a text.PairDataset; their margins
- * count. Throws DS_ARGUMENT for wrong options.
+ * "sequence-classification" and one label. The data are pairs of a text.PairDataset, with their
+ * margins. Throws DS_ARGUMENT for wrong options.
  */
 export function reward(given: RewardOptions = {}): TrainingMethod {
   return new Reward(readDeclared('reward', given, REWARD));
@@ -68,12 +73,12 @@ export interface Scores {
   readonly chosen: Tensor;
   /** Scores of rejected answers. */
   readonly rejected: Tensor;
-  /** Least differences; null: 0. */
+  /** Minimum differences; null for 0. */
   readonly margins: Tensor | null;
 }
 
-/** The loss of each pair, [P]. */
-export function rewardLoss(
+/** Returns the loss of each pair, [P]. */
+export function computeRewardLoss(
   { chosen, rejected, margins }: Scores,
   { centerRewardsCoefficient: center }: Omit<Settings<typeof REWARD>, 'disableDropout'>,
 ): Tensor {
@@ -93,11 +98,11 @@ class RewardObjective<Batch> extends AnswerObjective<Batch, MaskedPairs, Scores>
     super('reward', settings.disableDropout);
   }
 
-  protected read(batch: unknown): MaskedPairs {
-    return pairBatch('reward', batch) as MaskedPairs;
+  protected requireBatch(batch: unknown): MaskedPairs {
+    return requirePairBatch('reward', batch) as MaskedPairs;
   }
 
-  protected override prepared(pairs: MaskedPairs): MaskedPairs {
+  protected override prepare(pairs: MaskedPairs): MaskedPairs {
     const { ids, lengths } = pairs;
     const [R, T] = ids.shape as [number, number];
     const mask = new Int32Array(R * T);
@@ -108,20 +113,20 @@ class RewardObjective<Batch> extends AnswerObjective<Batch, MaskedPairs, Scores>
   }
 
   protected count({ ids, lengths }: PairBatch): AnswerCounts {
-    return { counted: ids.size(0) / 2, tokens: totalOf(lengths) };
+    return { counted: ids.size(0) / 2, tokens: sumOnHost(lengths) };
   }
 
-  protected sumsOf(forward: Forward, { ids, mask, margins }: MaskedPairs): Scores {
+  protected computeSums(forward: Forward, { ids, mask, margins }: MaskedPairs): Scores {
     const scores = forward(ids, { mask }).to('f32').reshape([-1]);
-    const [chosen, rejected] = halves(scores);
+    const [chosen, rejected] = splitHalves(scores);
     return { chosen, rejected, margins: margins ?? null };
   }
 
-  protected lossOf(scores: Scores): Tensor {
-    return rewardLoss(scores, this.settings);
+  protected computeLoss(scores: Scores): Tensor {
+    return computeRewardLoss(scores, this.settings);
   }
 
-  protected metricsOf({ chosen, rejected }: Scores): DeviceSums {
+  protected computeDeviceSums({ chosen, rejected }: Scores): DeviceSums {
     const margins = chosen.sub(rejected);
     return {
       accuracy: meanOf(margins.gt(0).to('f32')),
@@ -132,7 +137,7 @@ class RewardObjective<Batch> extends AnswerObjective<Batch, MaskedPairs, Scores>
     };
   }
 
-  protected outputsOf({ chosen, rejected }: Scores): Tensor {
-    return pairOutputs([chosen, rejected]);
+  protected computeOutputRows({ chosen, rejected }: Scores): Tensor {
+    return stackPairOutputs([chosen, rejected]);
   }
 }

@@ -11,7 +11,7 @@ import { required } from '../../runtime/required.js';
 import { Tensor } from '../../tensor/index.js';
 import type { BatchSource } from '../data-source.js';
 import type { RolloutEvent } from '../events.js';
-import { MethodSource, type SourceGrounds, type SourceParts } from '../methods/method.js';
+import { MethodSource, type SourceParts, type SourceRequest } from '../methods/method.js';
 import { openTrainData } from '../train-data.js';
 import { hashOf } from './generation.js';
 import { type Rollouts, rolloutsOf } from './rollouts.js';
@@ -43,7 +43,7 @@ const OP = 'gkd lmbda';
 /** Opens rows whose completions are sampled. Throws DS_ARGUMENT at stage 3 with `seqKd`. */
 export async function openDistilled(
   plan: DistilledPlan,
-  { data, settings, place, config }: SourceGrounds,
+  { data, settings, place, config }: SourceRequest,
 ): Promise<MethodSource | null> {
   if (plan.lmbda === 0 && !plan.seqKd) return null;
   if (plan.seqKd && config.zero_optimization.stage === 3) {

@@ -3,7 +3,7 @@ import { createHash } from 'node:crypto';
 import type { GenerateRequest } from '../../inference/index.js';
 import type { PromptSample } from '../../text/index.js';
 import type { Score } from '../methods/advantages.js';
-import { momentsOf } from '../methods/advantages.js';
+import { computeMoments } from '../methods/advantages.js';
 import type { Completion, CompletionsToScore } from './reward.js';
 
 /** A completion with the log-probabilities that the sampler recorded. */
@@ -98,7 +98,7 @@ export function metricsOf(
   const rewards = outcomes.flatMap((outcome) => outcome.rewards);
   const byFunction = names.flatMap((name, k) => {
     const ownRewards = rewards.map((row) => row[k] ?? null).filter((item) => item !== null);
-    const { mean, deviation } = momentsOf(ownRewards);
+    const { mean, deviation } = computeMoments(ownRewards);
     return ownRewards.length === 0
       ? []
       : [
@@ -108,18 +108,18 @@ export function metricsOf(
   });
   const zero = deviations.filter((deviation) => deviation < 1e-12).length;
   return {
-    reward: momentsOf(known).mean,
-    reward_std: momentsOf(known).deviation,
+    reward: computeMoments(known).mean,
+    reward_std: computeMoments(known).deviation,
     frac_reward_zero_std: zero / Math.max(1, deviations.length),
     ...Object.fromEntries(byFunction),
-    'completions/mean_length': momentsOf(lengths).mean,
+    'completions/mean_length': computeMoments(lengths).mean,
     'completions/min_length': Math.min(...lengths),
     'completions/max_length': Math.max(...lengths),
     'completions/clipped_ratio': 1 - ended.length / lengths.length,
-    'completions/mean_terminated_length': momentsOf(ended).mean,
+    'completions/mean_terminated_length': computeMoments(ended).mean,
     'completions/min_terminated_length': ended.length > 0 ? Math.min(...ended) : 0,
     'completions/max_terminated_length': ended.length > 0 ? Math.max(...ended) : 0,
-    ...(calls.length > 0 && { 'tools/call_frequency': momentsOf(calls).mean }),
+    ...(calls.length > 0 && { 'tools/call_frequency': computeMoments(calls).mean }),
     ...(how.workStealing && { 'sampling/stolen_ratio': stolen / lengths.length }),
     ...(how.maxStaleness && { 'sample/staleness_mean': how.staleness ?? 0 }),
   };

@@ -5,7 +5,7 @@ import { argumentError } from '../../runtime/input-errors.js';
 import type { PromptSample } from '../../text/index.js';
 import { isPromptSample } from '../../text/prompt-dataset.js';
 import type { DataPlace, TrainerData } from '../data-source.js';
-import type { SourceGrounds } from '../methods/method.js';
+import type { SourceRequest } from '../methods/method.js';
 import { isDataset } from '../train-data.js';
 
 /** The options that decide the sizes; see RolloutPlan. */
@@ -82,7 +82,7 @@ export async function longestOf(prompts: Dataset<PromptSample>): Promise<PromptS
 /** Returns the loader of this rank's prompts; with `isSpread`, of all prompts. */
 export function loaderOf(
   prompts: Dataset<PromptSample>,
-  { settings, place, sizes }: Pick<SourceGrounds, 'settings' | 'place'> & { sizes: Sizes },
+  { settings, place, sizes }: Pick<SourceRequest, 'settings' | 'place'> & { sizes: Sizes },
 ): DataLoader<PromptSample, PromptSample[]> {
   const { seed } = place;
   const shuffle = settings.data.sampling === 'random';

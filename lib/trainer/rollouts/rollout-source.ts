@@ -8,8 +8,8 @@ import { required } from '../../runtime/required.js';
 import type { PromptSample } from '../../text/index.js';
 import type { DataPlace, TrainerData } from '../data-source.js';
 import type { Metrics, RolloutEvent } from '../events.js';
-import { momentsOf, type Score, totalsOf } from '../methods/advantages.js';
-import { MethodSource, type SourceGrounds, type SourceParts } from '../methods/method.js';
+import { computeMoments, type Score, sumRewards } from '../methods/advantages.js';
+import { MethodSource, type SourceParts, type SourceRequest } from '../methods/method.js';
 import type { PolicyMicroBatch } from '../methods/policy-objective.js';
 import { requireExact } from './exact.js';
 import { hashOf, metricNames, metricsOf, type Sampled } from './generation.js';
@@ -56,7 +56,7 @@ const NOTHING: Pending = { rollouts: [], order: [], metrics: null };
 /** Opens `data`, a text.PromptDataset, for this rank. Throws DS_ARGUMENT, DS_DATA. */
 export async function openRollouts(
   plan: RolloutPlan,
-  { data, settings, place, config }: SourceGrounds,
+  { data, settings, place, config }: SourceRequest,
 ): Promise<MethodSource> {
   if (plan.exactRollouts) requireExact(plan.method, config);
   const accumulation = config.gradient_accumulation_steps;
@@ -88,7 +88,7 @@ class RolloutSource extends MethodSource {
   constructor(
     private readonly plan: RolloutPlan,
     private readonly prompts: DataLoader<PromptSample, PromptSample[]> | null,
-    private readonly grounds: Pick<SourceGrounds, 'settings' | 'place'> & {
+    private readonly grounds: Pick<SourceRequest, 'settings' | 'place'> & {
       sizes: Sizes;
       accumulation: number;
       longest: PromptSample | null;
@@ -258,7 +258,7 @@ class RolloutSource extends MethodSource {
       rollout.advantage = required(advantages[i]);
     });
     const names = plan.rewards.map(({ name }) => name);
-    const moments = groupMoments(totalsOf(all, this.weights), plan.generations);
+    const moments = groupMoments(sumRewards(all, this.weights), plan.generations);
     const numbers = metricsOf(outcomes, names, moments, {
       ...plan,
       staleness: progress.step - made.step,
@@ -363,7 +363,7 @@ class RolloutSource extends MethodSource {
     const outcomes = await sampler.outcomesOf(await sampler.sample(pieces, EVALUATION));
     const rewards = outcomes.flatMap((outcome) => outcome.rewards);
     const names = plan.rewards.map(({ name }) => name);
-    const totals = totalsOf(rewards, this.weights);
+    const totals = sumRewards(rewards, this.weights);
     const found = metricsOf(outcomes, names, groupMoments(totals, plan.evalGenerations));
     return { ...found, loss: -(found.reward ?? Number.NaN) };
   }
@@ -379,7 +379,7 @@ function groupMoments(totals: readonly Score[], size: number) {
   const groups = Array.from({ length: totals.length / size }, (_, i) =>
     totals.slice(i * size, (i + 1) * size).filter((total) => total !== null),
   );
-  return { totals, deviations: groups.map((group) => momentsOf(group).deviation) };
+  return { totals, deviations: groups.map((group) => computeMoments(group).deviation) };
 }
 
 /** Fisher-Yates by numbers of the hash of `key`. */
