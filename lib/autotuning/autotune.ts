@@ -1,4 +1,4 @@
-// The search: measures the model, tries the configurations that fit, and keeps the best.
+// Searches the fastest configuration: measures the model and runs the configurations that fit.
 import type { ResolvedConfig } from '../../types/config.js';
 import { ConfigError } from '../config/config-error.js';
 import {
@@ -10,18 +10,18 @@ import {
 } from '../config/index.js';
 import { isSection, type Section } from '../config/schema.js';
 import { byteText } from '../runtime/byte-text.js';
-import { requestedBatches } from './batch-choice.js';
+import { readBatchRequest } from './batch-choice.js';
 import { Experiments, Interrupted, type Jobs } from './experiments.js';
-import { configArgument, type Mappings } from './program-arguments.js';
+import { findConfigArgument, type Mappings } from './program-arguments.js';
 import {
   type Candidate,
-  firstRuns,
-  type OffloadChoice,
-  type Space,
-  variantsOf,
-  waysOf,
+  listBranches,
+  listFirstConfigs,
+  listVariants,
+  type SearchBranch,
+  type SearchSpace,
 } from './search-space.js';
-import { bestOf, metricOf, type Row, Tuner } from './tuner.js';
+import { type ExperimentResult, findBest, readMetric, Tuner } from './tuner.js';
 
 type Settings = ResolvedConfig['autotuning'];
 
@@ -52,27 +52,27 @@ export interface SearchResult {
  * DS_CONFIG, DS_IO.
  */
 export async function autotune(request: AutotuneRequest): Promise<SearchResult> {
-  const { args, known, jobs, say } = request;
-  const config = configArgument(args);
+  const { args, known, jobs, say: print } = request;
+  const config = findConfigArgument(args);
   const file = readConfig(config.file) as Section;
   requireFreeBatch(config.file, file);
-  const settings = settingsOf(config.file, file, say);
-  const mappings: Mappings = { named: namedBy(settings), known };
-  const batches = requestedBatches(file, settings, args, mappings);
+  const settings = readSettings(config.file, file, print);
+  const mappings: Mappings = { named: readMappings(settings), known };
+  const batches = readBatchRequest(file, settings, args, mappings);
   const experiments = new Experiments(jobs, settings, { args, config, mappings });
-  const search = new Search({ file, settings, batches }, experiments, say);
+  const search = new Search({ file, settings, batches }, experiments, print);
   const isInterrupted = await search.run();
   const best = search.best();
-  const found = best ? experiments.best(best.candidate) : null;
-  for (const line of search.report(found?.file ?? null)) say(line);
-  return { file: found?.file ?? null, args: found?.args ?? args, isInterrupted };
+  const bestFiles = best ? experiments.writeBest(best.candidate) : null;
+  for (const line of search.writeSummary(bestFiles?.file ?? null)) print(line);
+  return { file: bestFiles?.file ?? null, args: bestFiles?.args ?? args, isInterrupted };
 }
 
-function namedBy({ arg_mappings: named }: Settings): Readonly<Record<string, string>> {
+function readMappings({ arg_mappings: named }: Settings): Readonly<Record<string, string>> {
   return (named ?? {}) as Readonly<Record<string, string>>;
 }
 
-/** A search varies batch sizes, which elasticity would override. */
+/** Throws DS_CONFIG with elasticity, which would override the batch sizes that a search varies. */
 function requireFreeBatch(path: string, { elasticity }: Section): void {
   if (!isSection(elasticity) || elasticity.enabled !== true) return;
   const where = { file: path, location: null, path: 'elasticity.enabled' };
@@ -80,14 +80,19 @@ function requireFreeBatch(path: string, { elasticity }: Section): void {
   throw new ConfigError({ ...where, expected: 'false in a search', got: 'true', hint });
 }
 
-/** Returns the section with its defaults. Errors and notices have their positions in the file. */
-function settingsOf(path: string, { autotuning }: Section, say: (line: string) => void): Settings {
+/** Returns the section `autotuning` with its defaults. Prints its notices and throws its errors. */
+function readSettings(
+  path: string,
+  { autotuning }: Section,
+  print: (line: string) => void,
+): Settings {
   const { errors, notices } = checkSearch(path, { worldSize: 1, autoLater: true });
-  const isOurs = ({ path: key }: { path: string }): boolean => /^autotuning(\.|$)/.test(key);
-  for (const notice of notices.filter(isOurs)) {
-    if (notice.path !== 'autotuning.enabled') say(noticeLine(notice));
+  const isAutotuningKey = ({ path: key }: { path: string }): boolean =>
+    /^autotuning(\.|$)/.test(key);
+  for (const notice of notices.filter(isAutotuningKey)) {
+    if (notice.path !== 'autotuning.enabled') print(noticeLine(notice));
   }
-  const error = errors.find(isOurs);
+  const error = errors.find(isAutotuningKey);
   if (error) throw error;
   const section = { ...(autotuning as Section | null), enabled: true };
   const minimal = { train_micro_batch_size_per_gpu: 1, autotuning: section } as DsConfig;
@@ -95,25 +100,25 @@ function settingsOf(path: string, { autotuning }: Section, say: (line: string) =
 }
 
 class Search {
-  private readonly rows: Row[] = [];
-  private ways: readonly OffloadChoice[] = [];
+  private readonly rows: ExperimentResult[] = [];
+  private choices: readonly SearchBranch[] = [];
   private readonly startedAt = performance.now();
 
   constructor(
-    private readonly space: Space,
+    private readonly space: SearchSpace,
     private readonly experiments: Experiments,
-    private readonly say: (line: string) => void,
+    private readonly print: (line: string) => void,
   ) {}
 
   /** Runs all experiments. Returns true if the search was interrupted. */
   async run(): Promise<boolean> {
     try {
-      const info = await this.experiments.modelInfo(firstRuns(this.space));
-      this.ways = waysOf(this.space, info);
-      await this.tryAll(this.firstOfEach());
+      const info = await this.experiments.measureModel(listFirstConfigs(this.space));
+      this.choices = listBranches(this.space, info);
+      await this.tryAll(this.listFirstCandidates());
       const best = this.best();
       if (!this.space.settings.fast && best) {
-        await this.tryAll(variantsOf(best.candidate, this.space, info), [best]);
+        await this.tryAll(listVariants(best.candidate, this.space, info), [best]);
       }
       return false;
     } catch (error) {
@@ -122,52 +127,52 @@ class Search {
     }
   }
 
-  best(): Row | null {
-    return bestOf(this.rows, this.space.settings.metric);
+  best(): ExperimentResult | null {
+    return findBest(this.rows, this.space.settings.metric);
   }
 
   /** Writes the summary file and returns its lines. */
-  report(best: string | null): string[] {
+  writeSummary(best: string | null): string[] {
     const seconds = (performance.now() - this.startedAt) / 1000;
     const { metric } = this.space.settings;
-    const lines = summaryOf({ rows: this.rows, ways: this.ways, metric, seconds, best });
-    this.experiments.summarize(`${lines.join('\n')}\n`);
+    const lines = formatSummary({ rows: this.rows, ways: this.choices, metric, seconds, best });
+    this.experiments.writeSummary(`${lines.join('\n')}\n`);
     return lines;
   }
 
   /**
-   * The first `num_tuning_micro_batch_sizes` candidates of each way, or all sizes that the file
-   * lists.
+   * Returns the first `num_tuning_micro_batch_sizes` candidates of each branch, or the candidates
+   * of all sizes that the file lists.
    */
-  private firstOfEach(): Candidate[] {
+  private listFirstCandidates(): Candidate[] {
     const { settings, batches } = this.space;
     const count = batches.only ? undefined : settings.num_tuning_micro_batch_sizes;
-    return this.ways.flatMap(({ candidates }) => candidates.slice(0, count));
+    return this.choices.flatMap(({ candidates }) => candidates.slice(0, count));
   }
 
-  private async tryAll(candidates: readonly Candidate[], known: readonly Row[] = []) {
+  private async tryAll(candidates: readonly Candidate[], known: readonly ExperimentResult[] = []) {
     const { settings } = this.space;
     const tuner = new Tuner(candidates, settings, known);
     for (let next = tuner.next(); next; next = tuner.next()) {
       const row = await this.experiments.runCandidate(next);
       this.rows.push(row);
-      tuner.addRow(row);
-      const smaller = tuner.waits(next.way) ? null : this.smallerThan(row);
+      tuner.addResult(row);
+      const smaller = tuner.hasWaiting(next.way) ? null : this.nextSmaller(row);
       if (smaller) tuner.add(smaller);
-      this.say(experimentLine(row, settings.metric, tuner.left));
+      this.print(formatExperiment(row, settings.metric, tuner.left));
     }
   }
 
-  /** If memory was short for every candidate of a way: its next smaller micro-batch. */
-  private smallerThan({ isShort, candidate }: Row): Candidate | null {
+  /** Returns the next smaller micro-batch of a branch if all others ran out of memory, or null. */
+  private nextSmaller({ isShort, candidate }: ExperimentResult): Candidate | null {
     const { way, microBatch } = candidate;
-    const ofWay = this.rows.filter(({ candidate: other }) => other.way === way);
-    if (!isShort || ofWay.some(({ metrics }) => metrics !== null)) return null;
-    const tried = new Set(ofWay.map(({ candidate: other }) => other.microBatch));
-    const all = this.ways.find(({ name }) => name === way)?.candidates ?? [];
+    const sameWay = this.rows.filter(({ candidate: other }) => other.way === way);
+    if (!isShort || sameWay.some(({ metrics }) => metrics !== null)) return null;
+    const triedSizes = new Set(sameWay.map(({ candidate: other }) => other.microBatch));
+    const candidates = this.choices.find(({ name }) => name === way)?.candidates ?? [];
     return (
-      all.find(
-        (candidate) => candidate.microBatch < microBatch && !tried.has(candidate.microBatch),
+      candidates.find(
+        (candidate) => candidate.microBatch < microBatch && !triedSizes.has(candidate.microBatch),
       ) ?? null
     );
   }
@@ -184,23 +189,24 @@ const UNITS: Readonly<Record<Metric, string>> = {
 };
 
 /** Formats four digits without trailing zeros: "29.08", "1200", "4.5e+13". */
-function number(value: number): string {
+function formatNumber(value: number): string {
   const [digits = '', ...exponent] = value.toPrecision(4).split('e');
   const short = digits.includes('.') ? digits.replace(/\.?0+$/, '') : digits;
   return [short, ...exponent].join('e');
 }
 
 /** "autotuning: z1_gas1_tmbspg4: 123.4 samples/s, 48 ms a step (at most 5 more)". */
-function experimentLine(row: Row, metric: Metric, left: number): string {
-  const value = metricOf(row, metric);
-  const result = value === null ? `nothing: ${row.failure}` : `${number(value)} ${UNITS[metric]}`;
+function formatExperiment(row: ExperimentResult, metric: Metric, left: number): string {
+  const value = readMetric(row, metric);
+  const result =
+    value === null ? `nothing: ${row.failure}` : `${formatNumber(value)} ${UNITS[metric]}`;
   const more = left > 0 ? ` (at most ${left} more)` : '';
   return `autotuning: ${row.candidate.name}: ${result}${more}`;
 }
 
-interface Searched {
-  rows: readonly Row[];
-  ways: readonly OffloadChoice[];
+interface SearchSummary {
+  rows: readonly ExperimentResult[];
+  ways: readonly SearchBranch[];
   metric: Metric;
   seconds: number;
   /** The file of the best configuration, or null. */
@@ -211,28 +217,36 @@ interface Searched {
  * Returns a table of all experiments, the best of each way, the ways without candidates, and the
  * best file.
  */
-function summaryOf({ rows, ways, metric, seconds, best }: Searched): string[] {
+function formatSummary({ rows, ways, metric, seconds, best }: SearchSummary): string[] {
   const measured = rows.map((row) => {
     const { metrics, failure, candidate } = row;
     const peak = metrics ? byteText(metrics.peak_memory) : '';
-    const value = metricOf(row, metric);
-    return [candidate.name, value === null ? '' : number(value), peak, failure ?? ''];
+    const value = readMetric(row, metric);
+    return [candidate.name, value === null ? '' : formatNumber(value), peak, failure ?? ''];
   });
   const spaces = new Set(rows.map(({ candidate }) => candidate.way));
-  const ofSpaces = [...spaces, 'global'].map((space) => {
-    const ownRows = rows.filter(({ candidate }) => space === 'global' || candidate.way === space);
-    const top = bestOf(ownRows, metric);
-    const value = top && metricOf(top, metric);
-    return [space, `${ownRows.length}`, value ? number(value) : '', top?.candidate.name ?? ''];
+  const spaceTable = [...spaces, 'global'].map((space) => {
+    const spaceRows = rows.filter(({ candidate }) => space === 'global' || candidate.way === space);
+    const top = findBest(spaceRows, metric);
+    const value = top && readMetric(top, metric);
+    return [
+      space,
+      `${spaceRows.length}`,
+      value ? formatNumber(value) : '',
+      top?.candidate.name ?? '',
+    ];
   });
-  const left = ways.flatMap(({ name, reason }) =>
+  const omitted = ways.flatMap(({ name, reason }) =>
     reason ? [`${name} was left out: ${reason}`] : [],
   );
   return [
-    ...table([['experiment', UNITS[metric], 'peak memory', 'failure'], ...measured]),
+    ...formatTable([['experiment', UNITS[metric], 'peak memory', 'failure'], ...measured]),
     '',
-    ...table([['tuning_space', 'num_experiments', UNITS[metric], 'best_exp_name'], ...ofSpaces]),
-    ...(left.length > 0 ? ['', ...left] : []),
+    ...formatTable([
+      ['tuning_space', 'num_experiments', UNITS[metric], 'best_exp_name'],
+      ...spaceTable,
+    ]),
+    ...(omitted.length > 0 ? ['', ...omitted] : []),
     '',
     best
       ? `The best configuration is ${best}.`
@@ -241,11 +255,15 @@ function summaryOf({ rows, ways, metric, seconds, best }: Searched): string[] {
   ];
 }
 
-function table([head = [], ...rows]: readonly string[][]): string[] {
+function formatTable([head = [], ...rows]: readonly string[][]): string[] {
   const widths = head.map((_, i) =>
     Math.max(3, ...[head, ...rows].map((row) => row[i]?.length ?? 0)),
   );
-  const line = (row: readonly string[]): string =>
+  const formatLine = (row: readonly string[]): string =>
     `| ${row.map((cell, i) => cell.padEnd(widths[i] ?? 0)).join(' | ')} |`;
-  return [line(head), line(widths.map((width) => '-'.repeat(width))), ...rows.map(line)];
+  return [
+    formatLine(head),
+    formatLine(widths.map((width) => '-'.repeat(width))),
+    ...rows.map(formatLine),
+  ];
 }

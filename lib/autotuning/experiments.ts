@@ -1,4 +1,4 @@
-// Experiments: jobs of the user's program, each with its configuration and result folder.
+// Runs the experiments of a search: jobs of the user's program, each with its result folder.
 
 import {
   existsSync,
@@ -17,9 +17,9 @@ import type { ExperimentMetrics, ModelInfo } from '../plan/index.js';
 import { argumentError } from '../runtime/input-errors.js';
 import { makeFolderNow } from '../runtime/make-folder.js';
 import { type DiskOperation, onDisk } from '../runtime/on-disk.js';
-import { type ConfigArgument, type Mappings, withValues } from './program-arguments.js';
+import { applyValues, type ConfigArgument, type Mappings } from './program-arguments.js';
 import type { Candidate } from './search-space.js';
-import type { Row } from './tuner.js';
+import type { ExperimentResult } from './tuner.js';
 
 type Settings = ResolvedConfig['autotuning'];
 
@@ -52,10 +52,10 @@ const MONITORS = ['tensorboard', 'csv_monitor', 'wandb', 'comet', 'flops_profile
 const FIRST_RUN = 'profile_model_info';
 
 /** A file that marks a folder as the search's own: the search may delete its known names there. */
-const MARK = '.ds-autotuning';
+const MARKER_FILE = '.ds-autotuning';
 
 /** The files of one experiment's folder. */
-const LEFT = [
+const EXPERIMENT_FILES = [
   'exp.json',
   'ds_config.json',
   'cmd.txt',
@@ -88,10 +88,10 @@ export class Experiments {
     this.results = resolve(settings.results_dir);
     this.descriptions = resolve(settings.exps_dir);
     const folders = [this.results, this.descriptions];
-    folders.forEach(requireOwn);
+    folders.forEach(requireSearchFolder);
     for (const folder of folders) {
       makeFolder(folder);
-      write(join(folder, MARK), '');
+      write(join(folder, MARKER_FILE), '');
     }
     if (settings.overwrite) this.clear();
   }
@@ -101,18 +101,18 @@ export class Experiments {
    *
    * Throws DS_ARGUMENT if no run reaches it.
    */
-  async modelInfo(configs: readonly Section[]): Promise<ModelInfo> {
+  async measureModel(configs: readonly Section[]): Promise<ModelInfo> {
     const folder = join(this.results, FIRST_RUN);
     const file = join(folder, 'model_info.json');
     let failure = '';
     for (const config of configs) {
       const section = { enabled: true, model_info_path: file, model_info: { profile: true } };
-      const ended = await this.start(
+      const jobEnd = await this.runJob(
         FIRST_RUN,
-        withoutMonitors({ ...config, autotuning: section }),
+        removeMonitors({ ...config, autotuning: section }),
       );
       const info = readJson<ModelInfo>(file);
-      const reason = reasonOf(folder, ended, 'it ended before the first forward of an engine');
+      const reason = findFailure(folder, jobEnd, 'it ended before the first forward of an engine');
       // A run that is out of memory still reports enough of the model.
       if (info && (info.activation_mem_per_gpu !== null || reason.isShort)) return info;
       failure = reason.text;
@@ -127,7 +127,7 @@ export class Experiments {
   }
 
   /** Runs `candidate`, or returns the stored result of an equal experiment. */
-  async runCandidate(candidate: Candidate): Promise<Row> {
+  async runCandidate(candidate: Candidate): Promise<ExperimentResult> {
     const { name } = candidate;
     const folder = join(this.results, name);
     const file = join(folder, 'metrics.json');
@@ -139,68 +139,71 @@ export class Experiments {
       metric,
       metric_path: file,
     };
-    const config = withoutMonitors({ ...candidate.config, autotuning: section });
-    const isThere =
+    const config = removeMonitors({ ...candidate.config, autotuning: section });
+    const hasStoredResult =
       !overwrite &&
       isSame(readJson(join(folder, 'exp.json')), this.describeExperiment(name, config));
-    const known = isThere ? readJson<ExperimentMetrics>(file) : null;
-    if (known) return { candidate, metrics: known, failure: null, isShort: false };
-    const ended = await this.start(name, config);
+    const storedMetrics = hasStoredResult ? readJson<ExperimentMetrics>(file) : null;
+    if (storedMetrics) return { candidate, metrics: storedMetrics, failure: null, isShort: false };
+    const jobEnd = await this.runJob(name, config);
     const metrics = readJson<ExperimentMetrics>(file);
     if (metrics) return { candidate, metrics, failure: null, isShort: false };
     const steps = end_profile_step + (metric === 'flops' ? 2 : 1);
-    const reason = reasonOf(folder, ended, `it ended before step ${steps}`);
+    const reason = findFailure(folder, jobEnd, `it ended before step ${steps}`);
     return { candidate, metrics: null, failure: reason.text, isShort: reason.isShort };
   }
 
   /** Writes `config` as the best one. Returns its file and the program's arguments with it. */
-  best({ config }: Candidate): { file: string; args: readonly string[] } {
+  writeBest({ config }: Candidate): { file: string; args: readonly string[] } {
     const file = join(this.results, 'ds_config_optimal.json');
-    write(file, text(config));
-    const args = this.argumentsOf(file, config);
+    write(file, toJson(config));
+    const args = this.buildArguments(file, config);
     write(join(this.results, 'cmd_optimal.txt'), `${this.jobs.command(args)}\n`);
     return { file, args };
   }
 
   /** Writes summary.txt to the results folder. */
-  summarize(summary: string): void {
+  writeSummary(summary: string): void {
     write(join(this.results, 'summary.txt'), summary);
   }
 
-  private async start(name: string, config: Section): Promise<JobEnd> {
+  private async runJob(name: string, config: Section): Promise<JobEnd> {
     const { jobs } = this;
     const folder = join(this.results, name);
-    takeAway(folder, LEFT);
+    removeFiles(folder, EXPERIMENT_FILES);
     makeFolder(folder);
     const file = join(folder, 'ds_config.json');
-    const all = this.describeExperiment(name, config);
-    const { result_dir: _folder, user_args: args, ...described } = all;
+    const experiment = this.describeExperiment(name, config);
+    const { result_dir: _folder, user_args: args, ...description } = experiment;
     const logs = { out: join(folder, 'stdout.log'), err: join(folder, 'stderr.log') };
-    write(join(this.descriptions, `${name}.json`), text(described));
-    write(join(folder, 'exp.json'), text(all));
-    write(file, text(config));
+    write(join(this.descriptions, `${name}.json`), toJson(description));
+    write(join(folder, 'exp.json'), toJson(experiment));
+    write(file, toJson(config));
     for (const log of Object.values(logs)) write(log, '');
     write(join(folder, 'cmd.txt'), `${jobs.command(args)}\n`);
-    const ended = await jobs.run(args, logs);
-    if (ended.isInterrupted) throw new Interrupted();
-    return ended;
+    const jobEnd = await jobs.run(args, logs);
+    if (jobEnd.isInterrupted) throw new Interrupted();
+    return jobEnd;
   }
 
-  /** Everything that determines an experiment's result, except for the program. */
+  /** Returns the inputs that determine an experiment's result, except for the program. */
   private describeExperiment(name: string, config: Section) {
     const { slots: num_gpus, nodes: num_nodes } = this.jobs;
     const folder = join(this.results, name);
-    const user_args = this.argumentsOf(join(folder, 'ds_config.json'), config);
+    const user_args = this.buildArguments(join(folder, 'ds_config.json'), config);
     return { name, ds_config: config, num_gpus, num_nodes, result_dir: folder, user_args };
   }
 
-  /** On other machines the argument is the configuration itself, as in DeepSpeed's experiments. */
-  private argumentsOf(file: string, config: Section): string[] {
+  /**
+   * Returns the program's arguments with `config`. Other machines cannot read the file, so their
+   * argument is the configuration itself, as in DeepSpeed's experiments.
+   */
+  private buildArguments(file: string, config: Section): string[] {
     const { args: _given, config: argument, mappings } = this.program;
     const word = this.jobs.isRemote
       ? Buffer.from(JSON.stringify(config)).toString('base64url')
       : file;
-    return withValues(argument.replaced(word), mappings, config);
+    return applyValues(argument.replaceFile(word), mappings, config);
   }
 
   /** Deletes the files of earlier searches, and no others. */
@@ -208,18 +211,18 @@ export class Experiments {
     for (const name of readdirSync(this.results)) {
       const folder = join(this.results, name);
       if (!lstatSync(folder).isDirectory() || !existsSync(join(folder, 'exp.json'))) continue;
-      takeAway(folder, LEFT);
+      removeFiles(folder, EXPERIMENT_FILES);
       if (readdirSync(folder).length === 0) rmdirSync(folder);
-      takeAway(this.descriptions, [`${name}.json`]);
+      removeFiles(this.descriptions, [`${name}.json`]);
     }
   }
 }
 
 /** Throws DS_IO if `folder` has files that are not from a search. */
-function requireOwn(folder: string): void {
+function requireSearchFolder(folder: string): void {
   if (!existsSync(folder)) return;
   const names = onDisk(diskOperation(folder), () => readdirSync(folder));
-  if (names.length === 0 || names.includes(MARK)) return;
+  if (names.length === 0 || names.includes(MARKER_FILE)) return;
   throw new DsError({
     code: 'DS_IO',
     op: `autotuning ${folder}`,
@@ -229,19 +232,19 @@ function requireOwn(folder: string): void {
   });
 }
 
-function takeAway(folder: string, names: readonly string[]): void {
+function removeFiles(folder: string, names: readonly string[]): void {
   for (const name of names)
     onDisk(diskOperation(join(folder, name)), () => rmSync(join(folder, name), { force: true }));
 }
 
 /** Returns `config` without the monitor sections. */
-function withoutMonitors(config: Section): Section {
+function removeMonitors(config: Section): Section {
   return Object.fromEntries(Object.entries(config).filter(([key]) => !MONITORS.includes(key)));
 }
 
 /** Returns why no metric was written. */
-function reasonOf(folder: string, { code }: JobEnd, early: string) {
-  const errorTail = tailOf(join(folder, 'stderr.log'));
+function findFailure(folder: string, { code }: JobEnd, early: string) {
+  const errorTail = readTail(join(folder, 'stderr.log'));
   const isKilled = code === 137;
   const isShort = isKilled || /DS_OUT_OF_MEMORY|heap out of memory|out of memory/i.test(errorTail);
   // Removes the rank labels.
@@ -251,7 +254,7 @@ function reasonOf(folder: string, { code }: JobEnd, early: string) {
   return { isShort, text: error ? `${error.slice(0, 300)} (${ending})` : ending };
 }
 
-function tailOf(file: string): string {
+function readTail(file: string): string {
   return existsSync(file) ? readFileSync(file, 'utf8').slice(-TAIL) : '';
 }
 
@@ -265,7 +268,7 @@ function readJson<Value>(file: string): Value | null {
 
 const isSame = (a: unknown, b: unknown): boolean => JSON.stringify(a) === JSON.stringify(b);
 
-const text = (value: object): string => `${JSON.stringify(value, null, 2)}\n`;
+const toJson = (value: object): string => `${JSON.stringify(value, null, 2)}\n`;
 
 function makeFolder(folder: string): void {
   onDisk(diskOperation(folder), () => makeFolderNow(folder));

@@ -4,18 +4,18 @@ import { checkConfig, type DsConfig, type ResolvedConfig } from '../config/index
 import type { Section } from '../config/schema.js';
 import {
   type ModelInfo,
+  predictSetup,
   ratesNamed,
+  type SelectionInputs,
   type Setup,
   setupOfConfig,
   usedShare,
-  type Weights,
-  weighWay,
 } from '../plan/index.js';
 
 /** The prediction for one configuration. */
 export interface FitPrediction {
   /** The reason why the configuration is invalid, or null. */
-  refusal: string | null;
+  invalidity: string | null;
   /** Whether it fits in memory. False if it is invalid. */
   fits: boolean;
   /** Samples per second of all ranks, or null if unknown. */
@@ -27,31 +27,31 @@ export const isCountable = ({ knowsActivations, activation_mem_per_gpu: kept }: 
   knowsActivations || kept !== null;
 
 /** Returns the prediction for `file` with the model and the ranks of `info`. */
-export function fitOf(file: Section, info: ModelInfo): FitPrediction {
+export function predictFit(file: Section, info: ModelInfo): FitPrediction {
   const environment = { worldSize: info.mesh.data, autoLater: true };
   const { config, errors } = checkConfig(file as DsConfig, environment);
   if (!config) {
     const [first] = errors;
     return {
-      refusal: first?.message ?? 'the configuration is invalid',
+      invalidity: first?.message ?? 'the configuration is invalid',
       fits: false,
       samplesPerSecond: null,
     };
   }
   const { sizes, knowsActivations, isHost, cluster, room, activation_mem_per_gpu } = info;
   const rates = ratesNamed(info.card);
-  const weights: Weights = { sizes, knowsActivations, isHost, cluster, rates, room };
-  const way = weighWay({ config, setup: setupOf(config, info) }, weights);
-  const kept = knowsActivations ? 0 : (activation_mem_per_gpu ?? 0);
-  const device = way.device + kept * config.train_micro_batch_size_per_gpu;
+  const inputs: SelectionInputs = { sizes, knowsActivations, isHost, cluster, rates, room };
+  const prediction = predictSetup({ config, setup: createSetup(config, info) }, inputs);
+  const activations = knowsActivations ? 0 : (activation_mem_per_gpu ?? 0);
+  const device = prediction.device + activations * config.train_micro_batch_size_per_gpu;
   return {
-    refusal: null,
-    fits: usedShare({ ...way, device }, weights, room.host) <= 1,
-    samplesPerSecond: way.step === null ? null : config.train_batch_size / way.step,
+    invalidity: null,
+    fits: usedShare({ ...prediction, device }, inputs, room.host) <= 1,
+    samplesPerSecond: prediction.step === null ? null : config.train_batch_size / prediction.step,
   };
 }
 
-function setupOf(config: ResolvedConfig, info: ModelInfo): Setup {
+function createSetup(config: ResolvedConfig, info: ModelInfo): Setup {
   const { mesh, sizes, checkpointing } = info;
   const seq = info.sequence_length ?? Math.min(1024, sizes.maxSeq);
   // Runs turn speculation off by themselves if host memory is short.

@@ -1,4 +1,4 @@
-// The arguments of the program: its configuration file, and arguments for configuration values.
+// Finds and replaces the configuration file and configuration values in the program's arguments.
 
 import { isSection, type Section } from '../config/schema.js';
 import { argumentError } from '../runtime/input-errors.js';
@@ -8,51 +8,56 @@ import { required } from '../runtime/required.js';
 export interface ConfigArgument {
   file: string;
   /** Returns the arguments with `value` instead of the file. */
-  replaced(value: string): string[];
+  replaceFile(value: string): string[];
 }
 
 /** In DeepSpeed's order. The second is also a switch without a value. */
 const FLAGS = ['--deepspeed_config', '--deepspeed', '--deepscale_config'];
 
 /** Normalizes "--Per-Device" to "--per_device", as parsers do. */
-const plain = (flag: string): string => `--${flag.replace(/^-+/, '').replaceAll('-', '_')}`;
+const normalizeFlag = (flag: string): string => `--${flag.replace(/^-+/, '').replaceAll('-', '_')}`;
 
 interface FlagPosition {
-  at: number;
+  index: number;
   /** Whether the value follows "=" in the same argument. */
   isInline: boolean;
   value: string;
 }
 
 /** Returns the last value of `flag` before "--" (parsers use the last one), or null. */
-function positionOf(args: readonly string[], flag: string): FlagPosition | null {
+function findFlag(args: readonly string[], flag: string): FlagPosition | null {
   const end = args.indexOf('--');
   const words = [...(end < 0 ? args : args.slice(0, end)).entries()];
   for (const [at, word] of words.reverse()) {
     const equals = word.startsWith('--') ? word.indexOf('=') : -1;
     const name = equals < 0 ? word : word.slice(0, equals);
-    if (!name.startsWith('--') || plain(name) !== plain(flag)) continue;
-    if (equals > 0) return { at, isInline: true, value: word.slice(equals + 1) };
+    if (!name.startsWith('--') || normalizeFlag(name) !== normalizeFlag(flag)) continue;
+    if (equals > 0) return { index: at, isInline: true, value: word.slice(equals + 1) };
     const value = args[at + 1];
-    if (value !== undefined && !value.startsWith('--')) return { at, isInline: false, value };
+    if (value !== undefined && !value.startsWith('--'))
+      return { index: at, isInline: false, value };
   }
   return null;
 }
 
-function put(args: readonly string[], { at, isInline }: FlagPosition, value: string): string[] {
+function setFlag(
+  args: readonly string[],
+  { index, isInline }: FlagPosition,
+  value: string,
+): string[] {
   const words = [...args];
-  const [name = ''] = required(words[at]).split('=');
-  if (isInline) words[at] = `${name}=${value}`;
-  else words[at + 1] = value;
+  const [name = ''] = required(words[index]).split('=');
+  if (isInline) words[index] = `${name}=${value}`;
+  else words[index + 1] = value;
   return words;
 }
 
-/** Throws DS_ARGUMENT if no argument names a configuration. */
-export function configArgument(args: readonly string[]): ConfigArgument {
+/** Returns the argument that names the configuration. Throws DS_ARGUMENT without one. */
+export function findConfigArgument(args: readonly string[]): ConfigArgument {
   for (const flag of FLAGS) {
-    const position = positionOf(args, flag);
+    const position = findFlag(args, flag);
     if (position && (flag !== '--deepspeed' || /json$/i.test(position.value))) {
-      return { file: position.value, replaced: (value) => put(args, position, value) };
+      return { file: position.value, replaceFile: (value) => setFlag(args, position, value) };
     }
   }
   throw argumentError(
@@ -65,7 +70,7 @@ export function configArgument(args: readonly string[]): ConfigArgument {
 
 /** Returns the integer value of `flag`, or null. Throws DS_ARGUMENT if it is 0. */
 export function numberOf(args: readonly string[], flag: string): number | null {
-  const position = positionOf(args, flag);
+  const position = findFlag(args, flag);
   if (!position || !/^\d+$/.test(position.value)) return null;
   const number = Number(position.value);
   if (number > 0) return number;
@@ -81,39 +86,42 @@ export interface Mappings {
   known: Readonly<Record<string, string>>;
 }
 
-/** Trims keys as DeepSpeed does: public configurations have spaces around them. */
-export function flagOf({ named, known }: Mappings, key: string): string | null {
-  const own = Object.entries(named).find(([name]) => name.trim() === key);
-  return own?.[1].trim() ?? known[key] ?? null;
+/**
+ * Returns the flag that sets the key, or null. Keys are trimmed as in DeepSpeed: public
+ * configurations have spaces around them.
+ */
+export function findMappedFlag({ named, known }: Mappings, key: string): string | null {
+  const entry = Object.entries(named).find(([name]) => name.trim() === key);
+  return entry?.[1].trim() ?? known[key] ?? null;
 }
 
 /** Returns `args` with the values of `config`. */
-export function withValues(
+export function applyValues(
   args: readonly string[],
   { named, known }: Mappings,
   config: Section,
 ): string[] {
   let words = [...args];
   const set = (key: string, flag: string, isAdded: boolean): void => {
-    const value = keyOf(config, key.trim());
+    const value = findKey(config, key.trim());
     if (value === undefined || value === 'auto' || typeof value === 'object') return;
-    const position = positionOf(words, flag.trim());
-    if (position) words = put(words, position, String(value));
-    else if (isAdded) words = withAdded(words, [flag.trim(), String(value)]);
+    const position = findFlag(words, flag.trim());
+    if (position) words = setFlag(words, position, String(value));
+    else if (isAdded) words = addArguments(words, [flag.trim(), String(value)]);
   };
   for (const [key, flag] of Object.entries(known)) set(key, flag, false);
   for (const [key, flag] of Object.entries(named)) set(key, flag, true);
   return words;
 }
 
-/** A program reads no options after "--". */
-function withAdded(args: readonly string[], added: readonly string[]): string[] {
+/** Returns `args` with `added` before "--": a program reads no options after it. */
+function addArguments(args: readonly string[], added: readonly string[]): string[] {
   const at = args.indexOf('--');
   return args.toSpliced(at < 0 ? args.length : at, 0, ...added);
 }
 
-/** Finds a key by its dotted path, or by name at any depth. */
-function keyOf(config: Section, key: string): unknown {
+/** Returns the value of a key by its dotted path, or by its name at any depth. */
+function findKey(config: Section, key: string): unknown {
   const steps = key.split('.');
   const at = steps.reduce<unknown>(
     (value, step) => (isSection(value) ? value[step] : undefined),
@@ -121,5 +129,5 @@ function keyOf(config: Section, key: string): unknown {
   );
   if (at !== undefined || steps.length > 1) return at;
   const inner = Object.values(config).filter(isSection);
-  return inner.map((section) => keyOf(section, key)).find((value) => value !== undefined);
+  return inner.map((section) => findKey(section, key)).find((value) => value !== undefined);
 }

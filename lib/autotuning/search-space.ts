@@ -1,4 +1,4 @@
-// The search space: ZeRO stages, micro-batches, and offload if memory requires it.
+// Lists the candidates of a search: ZeRO stages, micro-batches, and offload if memory requires it.
 import { isDeepStrictEqual } from 'node:util';
 
 import type { ResolvedConfig } from '../../types/config.js';
@@ -9,14 +9,14 @@ import { DsError } from '../errors.js';
 import type { ModelInfo } from '../plan/index.js';
 import { ownValue } from '../runtime/own-value.js';
 import {
-  accumulationOf,
   type BatchRequest,
+  chooseAccumulation,
+  listMicroBatches,
   MICRO,
-  microBatches,
   STEPS,
   TOTAL,
 } from './batch-choice.js';
-import { type FitPrediction, fitOf, isCountable } from './memory-fit.js';
+import { type FitPrediction, isCountable, predictFit } from './memory-fit.js';
 
 type Settings = ResolvedConfig['autotuning'];
 
@@ -32,7 +32,7 @@ export interface Candidate {
 }
 
 /** A stage with its offload, and the candidates that fit. */
-export interface OffloadChoice {
+export interface SearchBranch {
   name: string;
   /** From the largest micro-batch that fits to the smallest. */
   candidates: readonly Candidate[];
@@ -41,26 +41,28 @@ export interface OffloadChoice {
 }
 
 /** The inputs of a search. */
-export interface Space {
+export interface SearchSpace {
   file: Section;
   settings: Settings;
   batches: BatchRequest;
 }
 
-/** zero_optimization of a way. */
+/** Name and zero_optimization of a branch. */
 interface Placement {
   name: string;
   zero: Section;
 }
 
-const MOVED = { device: 'cpu', pin_memory: true };
+const CPU_OFFLOAD = { device: 'cpu', pin_memory: true };
 
 /** Returns zero_optimization of `file`, with the first value of each list. */
-function zeroOf({ zero_optimization: zero }: Section): Section {
+function readZeroSection({ zero_optimization: zero }: Section): Section {
   if (!isSection(zero)) return {};
-  const kept = Object.entries(zero).flatMap(([key, value]) => rename(key, firstOf(value), zero));
-  const all = Object.fromEntries(kept) as Section;
-  const { offload_optimizer: state, offload_param: weights, ...rest } = all;
+  const entries = Object.entries(zero).flatMap(([key, value]) =>
+    renameDeprecated(key, firstChoice(value), zero),
+  );
+  const section = Object.fromEntries(entries) as Section;
+  const { offload_optimizer: state, offload_param: weights, ...rest } = section;
   return {
     ...rest,
     // The search chooses offload if it is "auto".
@@ -76,22 +78,22 @@ const SWITCHES: Readonly<Record<string, string>> = {
 };
 
 /** Returns a deprecated key in its current form. If both are set, validation rejects them later. */
-function rename(key: string, value: unknown, zero: Section): [string, unknown][] {
-  const now = ownValue(SWITCHES, key);
-  if (now === undefined || typeof value !== 'boolean' || Object.hasOwn(zero, now)) {
+function renameDeprecated(key: string, value: unknown, zero: Section): [string, unknown][] {
+  const newKey = ownValue(SWITCHES, key);
+  if (newKey === undefined || typeof value !== 'boolean' || Object.hasOwn(zero, newKey)) {
     return [[key, value]];
   }
-  return value ? [[now, { device: 'cpu' }]] : [];
+  return value ? [[newKey, { device: 'cpu' }]] : [];
 }
 
-const firstOf = (value: unknown): unknown => (isChoice(value) ? value[0] : value);
+const firstChoice = (value: unknown): unknown => (isChoice(value) ? value[0] : value);
 
 /**
  * Returns the stages to search: the stages of the file, or all. One rank has nothing to partition.
  *
  * Throws DS_CONFIG if the list is empty.
  */
-function stagesOf({ zero_optimization: zero }: Section, ranks: number): readonly unknown[] {
+function readStages({ zero_optimization: zero }: Section, ranks: number): readonly unknown[] {
   // Runs read `true` as stage 1.
   if (typeof zero === 'boolean') return [Number(zero)];
   const stage = isSection(zero) ? zero.stage : undefined;
@@ -105,29 +107,30 @@ function stagesOf({ zero_optimization: zero }: Section, ranks: number): readonly
 }
 
 /**
- * Returns all ways with the candidates that fit. If no candidate fits and the file sets no offload,
- * adds ways with the optimizer state, and then also the weights, in host memory.
+ * Returns all branches with the candidates that fit. If no candidate fits and the file sets no
+ * offload, adds branches with the optimizer state, and then also the weights, in host memory.
  */
-export function waysOf(space: Space, info: ModelInfo): OffloadChoice[] {
+export function listBranches(space: SearchSpace, info: ModelInfo): SearchBranch[] {
   const { file } = space;
   const ranks = info.mesh.data * info.mesh.tokens;
-  const zero = zeroOf(file);
-  const stages = stagesOf(file, ranks);
+  const zero = readZeroSection(file);
+  const stages = readStages(file, ranks);
   const plain = stages.map((stage) => ({ name: `z${stage}`, zero: { ...zero, stage } }));
-  const ways = plain.map((placement) => wayOf(placement, space, info));
-  const isSaid = zero.offload_optimizer !== undefined || zero.offload_param !== undefined;
-  if (isSaid || info.isHost || ways.some(({ candidates }) => candidates.length > 0)) return ways;
+  const branches = plain.map((placement) => createBranch(placement, space, info));
+  const setsOffload = zero.offload_optimizer !== undefined || zero.offload_param !== undefined;
+  if (setsOffload || info.isHost || branches.some(({ candidates }) => candidates.length > 0))
+    return branches;
   // On one rank, stage 2 represents all stages that keep weights on the device.
-  const isOpen = ranks === 1 && stagesOf(file, 2).length > 1;
-  const added = moveStages(isOpen ? [2, 3] : stages, zero);
-  return [...ways, ...added.map((placement) => wayOf(placement, space, info))];
+  const isOpen = ranks === 1 && readStages(file, 2).length > 1;
+  const added = offloadStages(isOpen ? [2, 3] : stages, zero);
+  return [...branches, ...added.map((placement) => createBranch(placement, space, info))];
 }
 
-function moveStages(stages: readonly unknown[], zero: Section): Placement[] {
+function offloadStages(stages: readonly unknown[], zero: Section): Placement[] {
   return stages.flatMap((stage): Placement[] => {
     if (stage === 0) return [];
-    const state = { ...zero, stage, offload_optimizer: MOVED };
-    const both = { ...state, offload_param: MOVED };
+    const state = { ...zero, stage, offload_optimizer: CPU_OFFLOAD };
+    const both = { ...state, offload_param: CPU_OFFLOAD };
     return [
       { name: `z${stage}_offload`, zero: state },
       ...(stage === 3 ? [{ name: 'z3_offload_param', zero: both }] : []),
@@ -135,19 +138,23 @@ function moveStages(stages: readonly unknown[], zero: Section): Placement[] {
   });
 }
 
-function wayOf({ name, zero }: Placement, space: Space, info: ModelInfo): OffloadChoice {
+function createBranch(
+  { name, zero }: Placement,
+  space: SearchSpace,
+  info: ModelInfo,
+): SearchBranch {
   const { settings, batches } = space;
-  const sizes = microBatches(batches, settings, info.mesh.data);
+  const sizes = listMicroBatches(batches, settings, info.mesh.data);
   if (info.mesh.stages > 1 && Number(zero.stage) > 1) {
     return { name, candidates: [], reason: 'a pipeline supports stages 0 and 1' };
   }
-  if (sizes.length === 0) return { name, candidates: [], reason: noSize(space, info) };
-  const open = isCountable(info) || batches.only ? sizes : sizes.slice(-1);
-  const weighed = open.map((size) => {
-    const config = configWith(space, zero, { size, ranks: info.mesh.data });
-    return { size, config, fit: fitOf(config, info) };
+  if (sizes.length === 0) return { name, candidates: [], reason: describeMissingSize(space, info) };
+  const tried = isCountable(info) || batches.only ? sizes : sizes.slice(-1);
+  const predictions = tried.map((size) => {
+    const config = buildConfig(space, zero, { size, ranks: info.mesh.data });
+    return { size, config, fit: predictFit(config, info) };
   });
-  const candidates = weighed
+  const candidates = predictions
     .filter(({ fit }) => fit.fits)
     .map(({ size, config, fit }) => ({
       name: `${name}_gas${config[STEPS]}_tmbspg${size}`,
@@ -156,10 +163,10 @@ function wayOf({ name, zero }: Placement, space: Space, info: ModelInfo): Offloa
       config,
       predicted: fit.samplesPerSecond,
     }));
-  return { name, candidates, reason: candidates.length > 0 ? null : noneFits(weighed) };
+  return { name, candidates, reason: candidates.length > 0 ? null : describeMisfit(predictions) };
 }
 
-function noSize({ settings, batches }: Space, { mesh }: ModelInfo): string {
+function describeMissingSize({ settings, batches }: SearchSpace, { mesh }: ModelInfo): string {
   const { max_train_batch_size: max, max_train_micro_batch_size_per_gpu: limit } = settings;
   const { min_train_batch_size: fewest } = settings;
   const { total } = batches;
@@ -176,19 +183,19 @@ function noSize({ settings, batches }: Space, { mesh }: ModelInfo): string {
   return `${of} makes up ${TOTAL} ${total}`;
 }
 
-function noneFits(weighed: readonly { size: number; fit: FitPrediction }[]): string {
+function describeMisfit(weighed: readonly { size: number; fit: FitPrediction }[]): string {
   const min = weighed.at(-1);
-  return min?.fit.refusal ?? `a micro-batch of ${min?.size} does not fit by the plan`;
+  return min?.fit.invalidity ?? `a micro-batch of ${min?.size} does not fit by the plan`;
 }
 
-/** Returns `file` with a way's stage and offload, and with the micro-batch size. */
-function configWith(
-  { file, settings, batches }: Space,
+/** Returns `file` with a branch's stage and offload, and with the micro-batch size. */
+function buildConfig(
+  { file, settings, batches }: SearchSpace,
   zero: Section,
   place: { size: number; ranks: number },
 ): Section {
   const { autotuning: _search, ...rest } = file;
-  const steps = accumulationOf(batches, settings, place);
+  const steps = chooseAccumulation(batches, settings, place);
   return {
     ...rest,
     ...(file[TOTAL] !== undefined && { [TOTAL]: place.size * steps * place.ranks }),
@@ -206,83 +213,83 @@ function configWith(
  *
  * Throws DS_CONFIG if all are invalid.
  */
-export function firstRuns({ file, batches }: Space): Section[] {
+export function listFirstConfigs({ file, batches }: SearchSpace): Section[] {
   const { autotuning: _search, [TOTAL]: _total, ...rest } = file;
-  const open = stagesOf(file, 2)
+  const open = readStages(file, 2)
     .map(Number)
     .sort((a, b) => b - a);
   const stages = new Set([open[0] ?? 0, ...open.filter((stage) => stage < 2)]);
-  const all = [...stages].map((stage) => ({
+  const configs = [...stages].map((stage) => ({
     ...rest,
     [MICRO]: batches.only?.at(-1) ?? batches.min,
     [STEPS]: 1,
-    zero_optimization: { ...zeroOf(file), stage },
+    zero_optimization: { ...readZeroSection(file), stage },
   }));
-  const checked = all.map((item) =>
+  const checked = configs.map((item) =>
     checkConfig(item as DsConfig, { worldSize: 1, autoLater: true }).errors.at(0),
   );
   if (checked[0] && checked.every((error) => error !== undefined)) throw checked[0];
-  return all.filter((_, i) => checked[i] === undefined);
+  return configs.filter((_, i) => checked[i] === undefined);
 }
 
 /** ZeRO keys that `fast: false` varies on its own, by stage. Source: DeepSpeed, in part. */
-const MORE: Readonly<Record<number, Readonly<Record<string, readonly unknown[]>>>> = {
+const VARIED_KEYS: Readonly<Record<number, Readonly<Record<string, readonly unknown[]>>>> = {
   1: { overlap_comm: [true, false], reduce_bucket_size: [5e7, 5e8, 1e9] },
   2: { overlap_comm: [true, false], reduce_bucket_size: [5e7, 5e8, 1e9] },
   3: { overlap_comm: [true, false], prefetch_bucket_size: [5e6, 5e7, 5e8] },
 };
 
 /** Values of the open ZeRO keys, and the experiment name for them. */
-interface Choice {
+interface KeyChoice {
   name: string;
   keys: Section;
 }
 
 /** Returns `best` with every other choice of the ZeRO keys that the file leaves open. */
-export function variantsOf(best: Candidate, { file }: Space, info: ModelInfo): Candidate[] {
-  const ownSection = isSection(file.zero_optimization) ? file.zero_optimization : {};
+export function listVariants(best: Candidate, { file }: SearchSpace, info: ModelInfo): Candidate[] {
+  const fileSection = isSection(file.zero_optimization) ? file.zero_optimization : {};
   const { stage } = best.config.zero_optimization as { stage: number };
   const isAlone = info.mesh.data * info.mesh.tokens === 1;
-  const standard = Object.entries(isAlone ? {} : (MORE[stage] ?? {})).filter(
-    ([key]) => ownSection[key] === undefined && ownSection[`stage3_${key}`] === undefined,
+  const standard = Object.entries(isAlone ? {} : (VARIED_KEYS[stage] ?? {})).filter(
+    ([key]) => fileSection[key] === undefined && fileSection[`stage3_${key}`] === undefined,
   );
-  const named = Object.entries(ownSection).filter(
+  const named = Object.entries(fileSection).filter(
     ([key, value]) => key !== 'stage' && isChoice(value),
   );
   const choices = [...standard, ...named] as [string, readonly unknown[]][];
-  const all = choices.reduce<Choice[]>(
-    (made, [key, values]) =>
-      made.flatMap(({ name, keys }) =>
+  const variants = choices.reduce<KeyChoice[]>(
+    (combinations, [key, values]) =>
+      combinations.flatMap(({ name, keys }) =>
         values.map((value, i) => ({
-          name: `${name}_${initials(key)}${isSection(value) ? i : value}`,
+          name: `${name}_${abbreviate(key)}${isSection(value) ? i : value}`,
           keys: { ...keys, [key]: value },
         })),
       ),
     [{ name: best.name, keys: {} }],
   );
   const zero = best.config.zero_optimization as Section;
-  const known = meaningOf(best.config, info);
-  return all
+  const bestMeaning = resolveZeroSection(best.config, info);
+  return variants
     .map(({ name, keys }) => ({
       ...best,
       name,
       config: { ...best.config, zero_optimization: { ...zero, ...keys } },
     }))
     .filter(({ config }) => {
-      const meaning = meaningOf(config, info);
-      return meaning !== null && !isDeepStrictEqual(meaning, known);
+      const meaning = resolveZeroSection(config, info);
+      return meaning !== null && !isDeepStrictEqual(meaning, bestMeaning);
     });
 }
 
 /** Returns zero_optimization with its defaults, or null if it is invalid. */
-function meaningOf(config: Section, { mesh }: ModelInfo): object | null {
+function resolveZeroSection(config: Section, { mesh }: ModelInfo): object | null {
   const environment = { worldSize: mesh.data, autoLater: true };
   const { config: resolved } = checkConfig(config as DsConfig, environment);
   return resolved?.zero_optimization ?? null;
 }
 
 /** Abbreviates "reduce_bucket_size" to "rbs". */
-const initials = (key: string): string =>
+const abbreviate = (key: string): string =>
   key
     .split('_')
     .map((word) => word.charAt(0))

@@ -1,4 +1,4 @@
-// Chooses the next candidate, and decides when to stop.
+// Chooses the next candidate of a search, and decides when the search stops.
 
 import type { ResolvedConfig } from '../../types/config.js';
 import type { ExperimentMetrics } from '../plan/index.js';
@@ -8,7 +8,7 @@ import type { Candidate } from './search-space.js';
 
 type Settings = ResolvedConfig['autotuning'];
 
-export interface Row {
+export interface ExperimentResult {
   candidate: Candidate;
   metrics: ExperimentMetrics | null;
   /** The reason if nothing was measured, or null. */
@@ -18,7 +18,10 @@ export interface Row {
 }
 
 /** Returns the metric of a row, or null if it was not measured. */
-export function metricOf({ metrics }: Row, metric: Settings['metric']): number | null {
+export function readMetric(
+  { metrics }: ExperimentResult,
+  metric: Settings['metric'],
+): number | null {
   if (!metrics) return null;
   return metric === 'flops' ? (metrics.FLOPS_per_gpu ?? null) : metrics[metric];
 }
@@ -30,10 +33,13 @@ function isBetter(a: number | null, b: number | null, metric: Settings['metric']
 }
 
 /** Returns the best of `rows`, or null if no row was measured. */
-export function bestOf(rows: readonly Row[], metric: Settings['metric']): Row | null {
-  let best: Row | null = null;
+export function findBest(
+  rows: readonly ExperimentResult[],
+  metric: Settings['metric'],
+): ExperimentResult | null {
+  let best: ExperimentResult | null = null;
   for (const row of rows) {
-    const [value, max] = [metricOf(row, metric), best && metricOf(best, metric)];
+    const [value, max] = [readMetric(row, metric), best && readMetric(best, metric)];
     if (isBetter(value, max, metric)) best = row;
   }
   return best;
@@ -42,15 +48,15 @@ export function bestOf(rows: readonly Row[], metric: Settings['metric']): Row | 
 /** Returns candidates one at a time. */
 export class Tuner {
   private waiting: Candidate[];
-  private readonly rows: Row[] = [];
-  private tried = 0;
+  private readonly rows: ExperimentResult[] = [];
+  private trials = 0;
   private withoutGain = 0;
 
   /** `first`: known results, which do not count as trials. */
   constructor(
     candidates: readonly Candidate[],
     private readonly settings: Settings,
-    first: readonly Row[] = [],
+    first: readonly ExperimentResult[] = [],
   ) {
     const isRandom = settings.tuner_type === 'random';
     this.waiting = isRandom ? shuffle(candidates) : [...candidates];
@@ -59,26 +65,27 @@ export class Tuner {
 
   /** Upper limit of the remaining trials. */
   get left(): number {
-    return Math.min(this.waiting.length, this.settings.tuner_num_trials - this.tried);
+    return Math.min(this.waiting.length, this.settings.tuner_num_trials - this.trials);
   }
 
   /** Returns null after all candidates, or at the trial limit or early stop. */
   next(): Candidate | null {
     const { tuner_early_stopping: patience, tuner_type: type } = this.settings;
     if (this.left <= 0 || (patience > 0 && this.withoutGain >= patience)) return null;
-    const next = type === 'model_based' ? this.mostPromising() : this.waiting[0];
+    const next = type === 'model_based' ? this.findMostPromising() : this.waiting[0];
     this.waiting = this.waiting.filter((candidate) => candidate !== next);
     return next ?? null;
   }
 
   /** Records the last result. If memory was short, drops larger micro-batches of the same way. */
-  addRow(row: Row): void {
+  addResult(row: ExperimentResult): void {
     const { metric } = this.settings;
-    const before = bestOf(this.rows, metric);
+    const before = findBest(this.rows, metric);
     this.rows.push(row);
-    this.tried++;
-    const isFound = bestOf(this.rows, metric) !== null;
-    this.withoutGain = bestOf(this.rows, metric) !== before || !isFound ? 0 : this.withoutGain + 1;
+    this.trials++;
+    const hasBest = findBest(this.rows, metric) !== null;
+    this.withoutGain =
+      findBest(this.rows, metric) !== before || !hasBest ? 0 : this.withoutGain + 1;
     if (!row.isShort) return;
     const { way, microBatch } = row.candidate;
     this.waiting = this.waiting.filter(
@@ -87,7 +94,7 @@ export class Tuner {
   }
 
   /** Returns whether candidates of `way` remain. */
-  waits(way: string): boolean {
+  hasWaiting(way: string): boolean {
     return this.waiting.some((candidate) => candidate.way === way);
   }
 
@@ -97,10 +104,10 @@ export class Tuner {
   }
 
   /**
-   * The highest predicted rate, corrected by measured results. Without predictions: the first in
-   * order.
+   * Returns the candidate with the highest predicted rate, corrected by measured results. Without
+   * predictions, returns the first candidate in order.
    */
-  private mostPromising(): Candidate | undefined {
+  private findMostPromising(): Candidate | undefined {
     if (this.waiting.some((candidate) => candidate.predicted === null)) return this.waiting[0];
     const { metric } = this.settings;
     /** Samples per second. For latency: a value in proportion to steps per second. */
@@ -109,15 +116,15 @@ export class Tuner {
       return (predicted ?? 0) / (metric === 'latency' ? samples : 1);
     };
     const score = (candidate: Candidate): number =>
-      rateOf(candidate) * this.correction(candidate.way);
+      rateOf(candidate) * this.computeCorrection(candidate.way);
     return this.waiting.toSorted((a, b) => score(b) - score(a))[0];
   }
 
-  /** Mean ratio of measured to predicted samples per second, of this way, or else of all ways. */
-  private correction(way: string): number {
+  /** Returns the mean ratio of measured to predicted rates, of this branch or else of all. */
+  private computeCorrection(way: string): number {
     const reported = this.rows.filter(({ metrics, candidate }) => metrics && candidate.predicted);
-    const ownRows = reported.filter(({ candidate }) => candidate.way === way);
-    const used = ownRows.length > 0 ? ownRows : reported;
+    const wayRows = reported.filter(({ candidate }) => candidate.way === way);
+    const used = wayRows.length > 0 ? wayRows : reported;
     if (used.length === 0) return 1;
     const ratios = used.map(
       ({ metrics, candidate }) => (metrics?.throughput ?? 0) / (candidate.predicted ?? 1),
@@ -133,10 +140,10 @@ function shuffle(candidates: readonly Candidate[]): Candidate[] {
     state = (state * 48271) % 0x7fffffff;
     return state % below;
   };
-  const out = [...candidates];
-  for (let i = out.length - 1; i > 0; --i) {
+  const shuffled = [...candidates];
+  for (let i = shuffled.length - 1; i > 0; --i) {
     const j = draw(i + 1);
-    [out[i], out[j]] = [required(out[j]), required(out[i])];
+    [shuffled[i], shuffled[j]] = [required(shuffled[j]), required(shuffled[i])];
   }
-  return out;
+  return shuffled;
 }

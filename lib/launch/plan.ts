@@ -7,22 +7,22 @@ import { cutsIn } from '../config/source.js';
 import { DsError } from '../errors.js';
 import { findOrPullFolder } from '../hub/local-folder.js';
 import {
+  buildConfig,
   type Candidate,
-  configOf,
   configuredFacts,
+  createPlannedModel,
   formatPlan,
   formatPrediction,
-  inOrder,
   isGpt2Size,
   makePlan,
   type Plan,
   type PlannedAdapters,
   type PlanRequest,
-  plannedModel,
+  predictCandidate,
+  rankCandidates,
   requireLength,
   setupOfConfig,
   sizesOf,
-  weigh,
 } from '../plan/index.js';
 import { required } from '../runtime/required.js';
 import type { PlanFlags } from './plan-options.js';
@@ -50,11 +50,11 @@ export function plan(flags: PlanFlags): { fits: boolean; output: string } {
       '--config with --checkpointing; without --config, a plan compares both settings';
     throw new DsError({ code: 'DS_ARGUMENT', op: 'plan --checkpointing', expected, got: 'none' });
   }
-  const request = createRequest(flags, plannedModel(flags.model, readAdapters(flags)));
+  const request = createRequest(flags, createPlannedModel(flags.model, readAdapters(flags)));
   const result = makePlan(request);
   const fits = result.best !== null;
   if (!flags.json) return { fits, output: formatPlan(result, request) };
-  const withConfig = (candidate: Candidate) => ({ ...candidate, config: configOf(candidate) });
+  const withConfig = (candidate: Candidate) => ({ ...candidate, config: buildConfig(candidate) });
   return { fits, output: formatJson(result, request, withConfig) };
 }
 
@@ -69,7 +69,7 @@ function formatJson(
   return JSON.stringify({ gpu, best: best && describe(best), candidates: described }, null, 2);
 }
 
-function createRequest(flags: PlanFlags, model: ReturnType<typeof plannedModel>): PlanRequest {
+function createRequest(flags: PlanFlags, model: ReturnType<typeof createPlannedModel>): PlanRequest {
   const sizes = sizesOf(model);
   const { rates, memory, note } = choosePlannedGpu(flags.gpu);
   return {
@@ -98,7 +98,7 @@ function predictConfig(options: PlanFlags, file: string): { fits: boolean; outpu
   const { stages, layers: tensor, tokens } = cutsIn(file);
   const axes = { tensor, stages: stages ?? 1 };
   const flags = { ...options, tp: tensor, pp: axes.stages };
-  const model = plannedModel(flags.model, readAdapters(flags));
+  const model = createPlannedModel(flags.model, readAdapters(flags));
   const request = createRequest(flags, model);
   const { sizes, seq, cluster, rates } = request;
   requireLength('plan', seq, sizes);
@@ -106,12 +106,15 @@ function predictConfig(options: PlanFlags, file: string): { fits: boolean; outpu
   const environment = { worldSize, auto: { model: { hiddenSize: model.hiddenSize } } };
   const configs = plannedConfigs(file, environment)?.configs ?? [resolveConfig(file, environment)];
   const mesh = { data: worldSize, tokens, layers: tensor, stages: axes.stages };
-  const facts = { mesh, seq, checkpointing: !!flags.checkpointing, at: { rates, cluster } };
+  const facts = { mesh, seq, checkpointing: !!flags.checkpointing, hardware: { rates, cluster } };
   const predicted = configs.map((config) => {
     requireStages(config.zero_optimization.stage, axes.stages, sizes.layers);
-    return weigh(request, setupOfConfig(config, { ...facts, optimizer: configuredFacts(config) }));
+    return predictCandidate(
+      request,
+      setupOfConfig(config, { ...facts, optimizer: configuredFacts(config) }),
+    );
   });
-  const { candidates, best } = inOrder(predicted);
+  const { candidates, best } = rankCandidates(predicted);
   const fits = best !== null;
   if (!flags.json) return { fits, output: formatPrediction(candidates, request) };
   return { fits, output: formatJson({ best, candidates }, request, (candidate) => candidate) };

@@ -1,4 +1,4 @@
-// Result files (JSON) of a run under `ds --autotuning`: its model info, or its measurements.
+// Writes the JSON result files of a run under `ds --autotuning`: model info or measurements.
 import { renameSync, writeFileSync } from 'node:fs';
 
 import { onDisk } from '../runtime/on-disk.js';
@@ -6,7 +6,7 @@ import type { JobMesh } from './config-setup.js';
 import type { ModelSizes } from './model-sizes.js';
 import type { OptimizerFacts } from './optimizer-facts.js';
 import type { Cluster } from './step-time.js';
-import type { Room } from './zero-choice.js';
+import type { AvailableMemory } from './zero-choice.js';
 
 /** A model in its job. The first three fields are DeepSpeed's. */
 export interface ModelInfo extends OptimizerFacts {
@@ -27,7 +27,7 @@ export interface ModelInfo extends OptimizerFacts {
   deviceName: string;
   /** The name that the driver of a GPU reports. */
   card: string;
-  room: Room;
+  room: AvailableMemory;
   cluster: Cluster;
   mesh: JobMesh;
 }
@@ -45,14 +45,14 @@ export interface ExperimentMetrics {
   peak_memory: number;
 }
 
-/** Writes `file` atomically. Throws DS_IO. */
+/** Writes `result` as JSON to `file`, which appears only when it is complete. Throws DS_IO. */
 export function writeResult(file: string, result: ModelInfo | ExperimentMetrics): void {
-  const wanted = {
+  const errorFields = {
     op: `autotuning ${file}`,
     expected: 'a file that can be written',
     hint: 'The launcher creates the folder. With several nodes, rank 0 needs access to it.',
   };
-  onDisk(wanted, () => {
+  onDisk(errorFields, () => {
     writeFileSync(`${file}.part`, `${JSON.stringify(result, null, 2)}\n`);
     renameSync(`${file}.part`, file);
   });

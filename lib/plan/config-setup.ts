@@ -6,9 +6,9 @@ import { tileSize } from '../zero/state/tiles.js';
 import type { OptimizerFacts } from './optimizer-facts.js';
 import type { Rates } from './rates.js';
 import { plainSetup, type Setup, type WeightsOnDisk } from './setup.js';
-import { type Cluster, plannedGpuShare } from './step-time.js';
+import { type Cluster, predictGpuShare } from './step-time.js';
 
-/** Ranks by what they divide. */
+/** Numbers of ranks along each axis of parallelism. */
 export interface JobMesh {
   /** Data-parallel ranks, and sequence-parallel ranks within each of them. */
   data: number;
@@ -29,18 +29,18 @@ export interface JobFacts {
   seq?: number;
   /** Default: false. */
   checkpointing?: boolean;
-  /** Plans a gpu_share of null, which a run measures. Default: it is 0. */
-  at?: { rates: Rates; cluster: Cluster };
+  /** Hardware for predicting a gpu_share of null, which a run would measure. Default: share 0. */
+  hardware?: { rates: Rates; cluster: Cluster };
 }
 
 const ONE_RANK: JobMesh = { data: 1, tokens: 1, layers: 1, stages: 1 };
 
-/** Returns the setup of a configuration. */
+/** Returns the setup of a plan for a resolved configuration. */
 export function setupOfConfig(config: ResolvedConfig, facts: JobFacts): Setup {
   const { bf16, data_types, zero_optimization: zero } = config;
   const { stage, offload_optimizer: state, offload_param, overlap_comm } = zero;
-  const { optimizer, mesh = ONE_RANK, seq = 1, checkpointing = false, at } = facts;
-  const precision = precisionOf(config);
+  const { optimizer, mesh = ONE_RANK, seq = 1, checkpointing = false, hardware } = facts;
+  const precision = readPrecision(config);
   const all = mesh.data * mesh.tokens;
   const ranks = stage === 3 && zero.mics_shard_size > 0 ? zero.mics_shard_size : all;
   const setup: Setup = {
@@ -52,7 +52,7 @@ export function setupOfConfig(config: ResolvedConfig, facts: JobFacts): Setup {
     stages: mesh.stages,
     optimizer: state.device === 'none' ? 'device' : state.device,
     weights: stage === 3 && offload_param.device !== 'none' ? 'cpu' : 'device',
-    weightsOnDisk: weightsOnDiskOf(config),
+    weightsOnDisk: readWeightsOnDisk(config),
     ratio: state.ratio,
     gpuShare: state.gpu_share ?? 0,
     speculates: speculates(config, facts),
@@ -83,8 +83,8 @@ export function setupOfConfig(config: ResolvedConfig, facts: JobFacts): Setup {
     bf16States: bf16.bf16_optimizer_states,
   };
   const isMeasured = state.gpu_share === null && state.device === 'cpu' && !facts.isHost;
-  return isMeasured && at
-    ? { ...setup, gpuShare: plannedGpuShare(setup, at.rates, at.cluster) }
+  return isMeasured && hardware
+    ? { ...setup, gpuShare: predictGpuShare(setup, hardware.rates, hardware.cluster) }
     : setup;
 }
 
@@ -96,7 +96,7 @@ function keepsAttention({ activation_checkpointing: section }: ResolvedConfig, s
 }
 
 /** The dtype of weights, activations and gradients of backward. */
-function precisionOf({ fp16, bf16 }: ResolvedConfig): Setup['precision'] {
+function readPrecision({ fp16, bf16 }: ResolvedConfig): Setup['precision'] {
   if (fp16.enabled) return 'fp16';
   return bf16.enabled ? 'bf16' : 'fp32';
 }
@@ -109,14 +109,14 @@ function precisionOf({ fp16, bf16 }: ResolvedConfig): Setup['precision'] {
  */
 function speculates(config: ResolvedConfig, { optimizer, isHost }: JobFacts): boolean {
   const { super_offload: superOffload } = config.zero_optimization.offload_optimizer;
-  const precision = precisionOf(config);
+  const precision = readPrecision(config);
   const hasOneDType = (config.data_types.grad_accum_dtype ?? precision) === precision;
   const able = optimizer.canSpeculate && hasOneDType && !isHost;
-  return (superOffload ?? able) && !weightsOnDiskOf(config);
+  return (superOffload ?? able) && !readWeightsOnDisk(config);
 }
 
 /** The weights that a configuration keeps on a disk; null without any. */
-function weightsOnDiskOf({ zero_optimization: zero }: ResolvedConfig): WeightsOnDisk | null {
+function readWeightsOnDisk({ zero_optimization: zero }: ResolvedConfig): WeightsOnDisk | null {
   const { device, max_in_cpu: inMemory, buffer_count: slots, buffer_size } = zero.offload_param;
   if (zero.stage !== 3 || device !== 'nvme') return null;
   return { inMemory, slots, slotSize: tileSize(buffer_size) };

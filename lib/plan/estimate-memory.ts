@@ -1,11 +1,11 @@
-// estimateMemory(): predicts the memory of a model for each ZeRO stage and offload.
+// Predicts the memory of a model for each ZeRO stage and offload (zero.estimateMemory()).
 import { DsError } from '../errors.js';
 import { CausalLM } from '../models/index.js';
 import { formatValue } from '../runtime/format-value.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
-import { type DeviceBytes, type HostBytes, memoryOf, total } from './memory.js';
+import { type DeviceBytes, type HostBytes, predictMemory, totalBytes } from './memory.js';
 import { requireLength, sizesOf } from './model-sizes.js';
 import { adamWFacts } from './optimizer-facts.js';
 import { plainSetup, type Setup } from './setup.js';
@@ -61,7 +61,7 @@ export interface MemoryEstimate {
   host: HostBytes & { total: number };
 }
 
-const WAYS = [
+const VARIANTS = [
   ...[0, 1, 2, 3].map((stage) => ({ stage, optimizer: 'device', weights: 'device' })),
   ...[1, 2, 3].map((stage) => ({ stage, optimizer: 'cpu', weights: 'device' })),
   { stage: 3, optimizer: 'cpu', weights: 'cpu' },
@@ -83,58 +83,58 @@ export function estimateMemory(
     throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: formatValue(model) });
   }
   const sizes = sizesOf(model);
-  const read = readOptions(op, options, NAMES);
-  const whole = (name: 'ranks' | 'microBatch' | 'seq' | 'accumulation', fallback: number) =>
-    requireInteger(`${op} ${name}`, read[name] ?? fallback, 1);
+  const values = readOptions(op, options, NAMES);
+  const readPositive = (name: 'ranks' | 'microBatch' | 'seq' | 'accumulation', fallback: number) =>
+    requireInteger(`${op} ${name}`, values[name] ?? fallback, 1);
   const bf16States = requireType(
     `${op} bf16OptimizerStates`,
-    read.bf16OptimizerStates ?? false,
+    values.bf16OptimizerStates ?? false,
     'boolean',
   );
   const adamW = adamWFacts(bf16States);
-  const stateBytes = requireFinite(`${op} stateBytes`, read.stateBytes ?? adamW.stateBytes, 0);
+  const stateBytes = requireFinite(`${op} stateBytes`, values.stateBytes ?? adamW.stateBytes, 0);
   const setup: Setup = {
     ...plainSetup,
     bf16States,
-    ranks: whole('ranks', 1),
-    microBatch: whole('microBatch', 1),
-    seq: whole('seq', Math.min(1024, sizes.maxSeq)),
-    accumulation: whole('accumulation', 1),
-    precision: precisionOf(op, read.precision ?? 'bf16'),
-    checkpointing: checkpointingOf(op, read.activationCheckpointing, model),
+    ranks: readPositive('ranks', 1),
+    microBatch: readPositive('microBatch', 1),
+    seq: readPositive('seq', Math.min(1024, sizes.maxSeq)),
+    accumulation: readPositive('accumulation', 1),
+    precision: parsePrecision(op, values.precision ?? 'bf16'),
+    checkpointing: readCheckpointing(op, values.activationCheckpointing, model),
     stateBytes,
     // Other state is of another optimizer.
     canSplit: stateBytes === adamW.stateBytes,
-    speculates: requireType(`${op} superOffload`, read.superOffload ?? true, 'boolean'),
+    speculates: requireType(`${op} superOffload`, values.superOffload ?? true, 'boolean'),
   };
   requireLength(op, setup.seq, sizes);
-  return WAYS.map((way) => {
-    const { device, host } = memoryOf(sizes, { ...setup, ...way });
+  return VARIANTS.map((way) => {
+    const { device, host } = predictMemory(sizes, { ...setup, ...way });
     return {
       stage: way.stage,
       offloadOptimizer: way.optimizer === 'cpu' ? 'cpu' : 'none',
       offloadParam: way.weights === 'cpu' ? 'cpu' : 'none',
-      device: { ...device, total: total(device) },
-      host: { ...host, total: total(host) },
+      device: { ...device, total: totalBytes(device) },
+      host: { ...host, total: totalBytes(host) },
     };
   });
 }
 
 const PRECISIONS: readonly Setup['precision'][] = ['bf16', 'fp16', 'fp32'];
 
-function precisionOf(op: string, given: unknown): Setup['precision'] {
-  const found = PRECISIONS.find((precision) => precision === given);
-  if (found) return found;
+function parsePrecision(op: string, value: unknown): Setup['precision'] {
+  const match = PRECISIONS.find((precision) => precision === value);
+  if (match) return match;
   const expected = PRECISIONS.map((precision) => `"${precision}"`).join(', ');
   throw new DsError({
     code: 'DS_ARGUMENT',
     op: `${op} precision`,
     expected,
-    got: formatValue(given),
+    got: formatValue(value),
   });
 }
 
-function checkpointingOf(op: string, given: unknown, { config }: CausalLM): boolean {
-  if (given === undefined) return config.activationCheckpointing === true;
-  return requireType(`${op} activationCheckpointing`, given, 'boolean');
+function readCheckpointing(op: string, value: unknown, { config }: CausalLM): boolean {
+  if (value === undefined) return config.activationCheckpointing === true;
+  return requireType(`${op} activationCheckpointing`, value, 'boolean');
 }

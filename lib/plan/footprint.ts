@@ -1,4 +1,4 @@
-// Composes the memory of a parameter from the strategies that keep its state.
+// Computes the bytes of a parameter from the strategies that store its state and master weight.
 import { dtypeSize } from '../runtime/dtype.js';
 import type { Bytes } from '../zero/state/lent-state.js';
 import { JoinedMasters } from '../zero/state/master/joined.js';
@@ -61,10 +61,11 @@ export interface Footprint {
 }
 
 /**
- * How masters are kept if the optimizer and the weights allow `splits`. Speculative weights are one
- * step ahead of the masters, so they are not upper halves. Only the device joins halves.
+ * Returns how master weights are stored. `splits`: the optimizer and the weights allow masters in
+ * two halves. Speculative weights are one step ahead of the masters, so they cannot be their upper
+ * halves. Only the device joins halves.
  */
-export function mastersOf(
+export function chooseMasters(
   placement: PlacementName,
   { splits, speculates }: { splits: boolean; speculates: boolean },
 ): StateChoice['masters'] {
@@ -74,40 +75,40 @@ export function mastersOf(
   return placement === 'streamed' ? 'joined' : 'f32';
 }
 
-/** Returns the bytes of one parameter. `windows`: if the configuration sets their number. */
-export function footprintOf(
+/** Returns the bytes of one parameter. `windows`: number of open tiles, if a key sets it. */
+export function computeFootprint(
   { placement, masters, weights: stored, speculates }: StateChoice,
   { weight, gradient, state }: ParameterBytes,
   windows = 1,
 ): Footprint {
-  const place = PLACEMENTS[placement];
-  const kept = MASTERS[masters];
-  const { updates } = place;
+  const placementCosts = PLACEMENTS[placement];
+  const masterCosts = MASTERS[masters];
+  const { updates } = placementCosts;
   const isAway = stored !== 'device';
   // f32 weights on the device are their own masters.
-  const isMaster = place.state === 'device' && !isAway && weight === dtypeSize('f32');
-  const ofState = state + (isMaster ? 0 : kept.stored);
+  const isMaster = placementCosts.state === 'device' && !isAway && weight === dtypeSize('f32');
+  const stateBytes = state + (isMaster ? 0 : masterCosts.stored);
   // Upper halves in host memory cross with the rest of a tile.
-  const opened = ofState + (kept.areWeights && isAway ? weight : 0);
+  const tileState = stateBytes + (masterCosts.areWeights && isAway ? weight : 0);
   const footprint: Footprint = {
-    state: { ...none, [place.state]: ofState },
+    state: { ...none, [placementCosts.state]: stateBytes },
     gradients: { ...none },
-    weights: { ...none, device: kept.onDevice },
-    movesGradients: updates !== null && !(kept.areWeights && updates === 'device'),
-    keepsWeight: isAway && kept.keepsWeights,
-    tile: { ...none, device: kept.scratch },
-    largestTile: place.largestTile,
-    crossing: { state: opened, gathered: 0 },
+    weights: { ...none, device: masterCosts.onDevice },
+    movesGradients: updates !== null && !(masterCosts.areWeights && updates === 'device'),
+    keepsWeight: isAway && masterCosts.keepsWeights,
+    tile: { ...none, device: masterCosts.scratch },
+    largestTile: placementCosts.largestTile,
+    crossing: { state: tileState, gathered: 0 },
   };
   if (footprint.keepsWeight) footprint.weights.device += weight;
   else if (isAway) footprint.crossing.gathered = weight;
   if (updates === null) return footprint;
   if (footprint.movesGradients) footprint.gradients[updates] = (speculates ? 2 : 1) * gradient;
   // Updates write weights into gradients of their dtype, or into their storage.
-  const isReached = kept.areWeights || gradient === weight || stored === updates;
-  if (!isReached) footprint.weights[updates] += weight;
-  footprint.tile[updates] += (place.windows ?? windows) * opened;
-  if (kept.areWeights && !isAway && updates === 'host') {
+  const hasWeightBuffer = masterCosts.areWeights || gradient === weight || stored === updates;
+  if (!hasWeightBuffer) footprint.weights[updates] += weight;
+  footprint.tile[updates] += (placementCosts.windows ?? windows) * tileState;
+  if (masterCosts.areWeights && !isAway && updates === 'host') {
     footprint.tile.host += WEIGHT_SLOTS * weight;
     footprint.largestTile = LARGEST_SLOT;
   }

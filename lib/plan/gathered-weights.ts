@@ -1,5 +1,5 @@
-// Predicts the gathered weights of stage 3 during a step. It simulates GatheredWeights and
-// UnitTrace of lib/zero with element counts.
+// Predicts which weights of stage 3 are gathered during a step, by a simulation of GatheredWeights
+// and UnitTrace of lib/zero with element counts.
 import { required } from '../runtime/required.js';
 import type { ModelSizes } from './model-sizes.js';
 import type { Setup } from './setup.js';
@@ -32,22 +32,23 @@ const DISTINCT_PASSES = 2;
 let last: { key: string; gathers: Gathers } | null = null;
 
 /** Simulates a step with a known order of units. Caches the last result. */
-export function gathersOf({ root, block, layers }: Units, setup: Setup): Gathers {
+export function simulateGathers({ root, block, layers }: Units, setup: Setup): Gathers {
   const { prefetch, maxLive, maxReuse, persistence, modelPersistence } = setup;
   const limits = [prefetch, maxLive, maxReuse, persistence, modelPersistence];
   const key = [root, block, layers, setup.accumulation > 1, ...limits].join(' ');
-  if (last?.key !== key) last = { key, gathers: new Replay({ root, block, layers }, setup).run() };
+  if (last?.key !== key)
+    last = { key, gathers: new GatherSimulation({ root, block, layers }, setup).run() };
   return last.gathers;
 }
 
-class Replay {
+class GatherSimulation {
   private readonly order: readonly number[];
   private readonly passes: number;
   private readonly gathered = new Set<number>();
   private readonly unused = new Set<number>();
   private readonly persistent: ReadonlySet<number>;
   /** Index in `order` of the current unit. */
-  private place = 0;
+  private position = 0;
   private live = 0;
   private total = 0;
 
@@ -61,7 +62,7 @@ class Replay {
     // Consecutive uses of a unit count once: a pass ends with the first unit of the next pass.
     const following = pass.slice(1);
     this.order = [...pass, ...Array.from({ length: this.passes - 1 }, () => following).flat()];
-    this.persistent = this.persistentUnits(blocks);
+    this.persistent = this.findPersistent(blocks);
   }
 
   run(): Gathers {
@@ -73,19 +74,19 @@ class Replay {
       live[done] = this.live;
       inFlight[done] = [...this.unused].reduce((sum, unit) => sum + this.sizeOf(unit), 0);
     };
-    let place = 0;
+    let position = 0;
     for (let pass = 0; pass < this.passes; pass++) {
-      if (pass === 0) this.use(place);
-      for (let i = 0; i < layers; i++) this.useOnce(++place);
+      if (pass === 0) this.use(position);
+      for (let i = 0; i < layers; i++) this.useAndRelease(++position);
       this.release(ROOT);
-      this.use(++place);
+      this.use(++position);
       record(0);
       for (let done = 1; done <= layers; done++) {
-        this.use(++place);
+        this.use(++position);
         record(done);
-        this.release(required(this.order[place]));
+        this.release(required(this.order[position]));
       }
-      this.use(++place);
+      this.use(++position);
       for (const unit of [...this.gathered]) this.release(unit);
     }
     return { live, inFlight, perMicroBatch: this.total / this.passes };
@@ -95,27 +96,27 @@ class Replay {
     return unit === ROOT ? this.units.root : this.units.block;
   }
 
-  private persistentUnits(blocks: readonly number[]): ReadonlySet<number> {
+  private findPersistent(blocks: readonly number[]): ReadonlySet<number> {
     const { persistence, modelPersistence } = this.limits;
-    const found = new Set<number>();
+    const units = new Set<number>();
     let total = 0;
     for (const unit of [...blocks, ROOT]) {
       const size = this.sizeOf(unit);
       if (size > persistence || total + size > modelPersistence) continue;
       total += size;
-      found.add(unit);
+      units.add(unit);
     }
-    return found;
+    return units;
   }
 
-  private useOnce(place: number): void {
-    this.use(place);
-    this.release(required(this.order[place]));
+  private useAndRelease(position: number): void {
+    this.use(position);
+    this.release(required(this.order[position]));
   }
 
-  private use(place: number): void {
-    this.place = place;
-    const unit = required(this.order[place]);
+  private use(position: number): void {
+    this.position = position;
+    const unit = required(this.order[position]);
     this.gather(unit);
     this.unused.delete(unit);
     this.fetchAhead();
@@ -132,7 +133,7 @@ class Replay {
   private fetchAhead(): void {
     const { prefetch, maxLive } = this.limits;
     let ahead = 0;
-    for (let i = this.place + 1; i < this.order.length && ahead < prefetch; i++) {
+    for (let i = this.position + 1; i < this.order.length && ahead < prefetch; i++) {
       const unit = required(this.order[i]);
       ahead += this.sizeOf(unit);
       if (this.gathered.has(unit)) continue;
@@ -151,7 +152,7 @@ class Replay {
 
   private isUsedWithin(unit: number, max: number): boolean {
     let distance = 0;
-    for (let i = this.place + 1; i < this.order.length && distance <= max; i++) {
+    for (let i = this.position + 1; i < this.order.length && distance <= max; i++) {
       const next = required(this.order[i]);
       if (next === unit) return true;
       distance += this.sizeOf(next);

@@ -1,4 +1,5 @@
-// Chooses the device's share of updates of host state from the measured speed of both processors.
+// Chooses which share of the state in host memory the GPU updates, from the measured speed of the
+// CPU threads and of the GPU.
 
 import { homedir, hostname } from 'node:os';
 import { join } from 'node:path';
@@ -11,7 +12,7 @@ import type { Partition } from '../zero/shard.js';
 import { stateSizes } from '../zero/state/range-state.js';
 import { broadcastValues, type Collectives } from '../zero/wire.js';
 import type { Footprint } from './footprint.js';
-import { ratesOf } from './known-rates.js';
+import { loadOrMeasureRates } from './known-rates.js';
 import {
   balancedShare,
   measureRates,
@@ -51,35 +52,36 @@ export function findGpuShare(options: ShareOptions): number {
   if (device.kind === 'cpu') return 0;
   const elements = partitions.reduce((sum, { numel }) => sum + numel, 0);
   if (elements < FEWEST_ELEMENTS) return 0;
-  const rates = ratesHere(options);
-  if (rates === null) return agreedOn(group, device, 0);
+  const rates = measureLocalRates(options);
+  if (rates === null) return broadcastNumber(group, device, 0);
   const footprint = footprintIn('streamed', setup);
   const element = dtypeSize(required(partitions[0]).weights.dtype);
   const balanced = balancedShare(rates, { ...footprint.crossing, element });
   const fraction = MEMORY_FRACTION[footprint.movesGradients ? 'always' : 'passing'];
-  const max = (fraction * spareBytes(device, partitions)) / bytesThatStay(options, footprint);
-  return agreedOn(group, device, Math.min(balanced, max));
+  const max =
+    (fraction * countSpareBytes(device, partitions)) / countResidentBytes(options, footprint);
+  return broadcastNumber(group, device, Math.min(balanced, max));
 }
 
 /**
- * Measures the update rates of this rank's processors while other ranks measure too. Null as in
- * ratesOf().
+ * Returns the update rates of this rank's processors, measured while other ranks measure too. Null
+ * as in loadOrMeasureRates().
  */
-function ratesHere(options: ShareOptions): ProcessorRates | null {
+function measureLocalRates(options: ShareOptions): ProcessorRates | null {
   const { device, group } = options;
   const processors = `${device.info.name}, ${threads()} threads, ${group.size} ranks`;
-  const moments = momentsOf(options);
-  const what = moments === 'f32' ? processors : `${processors}, moments in ${moments}`;
-  return ratesOf(`${hostname()}, ${what}, ${METHOD}`, {
+  const moments = momentsDType(options);
+  const measuredSetup = moments === 'f32' ? processors : `${processors}, moments in ${moments}`;
+  return loadOrMeasureRates(`${hostname()}, ${measuredSetup}, ${METHOD}`, {
     isFirst: group.rank === 0,
-    agree: (own) => agreedOn(group, device, own ? 1 : 0) === 1,
+    broadcast: (isCached) => broadcastNumber(group, device, isCached ? 1 : 0) === 1,
     measure: () => measureRates(device, { moments }),
     file: join(homedir(), '.cache', 'ds-native', 'processor-rates.json'),
   });
 }
 
-/** The dtype of Adam's moments in `optimizer`; f32 for other optimizers. */
-export function momentsOf({
+/** Returns the dtype of Adam's moments in `optimizer`; f32 for other optimizers. */
+export function momentsDType({
   partitions,
   optimizer,
 }: Pick<ShareOptions, 'partitions' | 'optimizer'>): RateSettings['moments'] {
@@ -91,32 +93,32 @@ export function momentsOf({
 }
 
 /**
- * Bytes on the device if it updates all `partitions`, mostly gradients. Without memory of their
- * own, gradients stay where backward writes them: before stage 2 in whole units.
+ * Returns the bytes that stay on the device if it updates all `partitions`; most are gradients.
+ * Gradients without separate memory stay where backward writes them: before stage 2 in whole units.
  */
-function bytesThatStay(
+function countResidentBytes(
   { partitions, setup }: ShareOptions,
   { gradients, weights, movesGradients }: Footprint,
 ): number {
-  const ownBytes = gradients.device + weights.device;
+  const bytesPerElement = gradients.device + weights.device;
   return partitions.reduce((sum, { unit, numel }) => {
-    if (movesGradients) return sum + ownBytes * numel;
+    if (movesGradients) return sum + bytesPerElement * numel;
     const elements = setup.stage < 2 ? unit.layout.numel : numel;
-    return sum + elements * dtypeSize(unit.gradient.dtype) + ownBytes * numel;
+    return sum + elements * dtypeSize(unit.gradient.dtype) + bytesPerElement * numel;
   }, 0);
 }
 
-/** Bytes of the device without weights. Whole weights may not be allocated yet. */
-function spareBytes(device: Device, partitions: readonly Partition[]): number {
+/** Returns the free bytes of the device after all weights are allocated. */
+function countSpareBytes(device: Device, partitions: readonly Partition[]): number {
   const { cap, total, inUse } = device.memory;
-  const coming = partitions.reduce(
+  const unallocated = partitions.reduce(
     (sum, { unit }) => sum + unit.layout.numel * dtypeSize(unit.dtype) - unit.bytes.weights,
     0,
   );
-  return Math.max(0, (cap || total) - inUse - coming);
+  return Math.max(0, (cap || total) - inUse - unallocated);
 }
 
-function agreedOn(group: Collectives, device: Device, value: number): number {
+function broadcastNumber(group: Collectives, device: Device, value: number): number {
   if (group.size === 1) return value;
   const values = held(() => Tensor.from(Float32Array.of(value), { device }));
   broadcastValues(group, values);

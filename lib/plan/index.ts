@@ -7,38 +7,38 @@ export {
   type MemoryEstimate,
 } from './estimate-memory.js';
 export {
-  type CertainBytes,
-  certainOf,
   type DeviceBytes,
   type HostBytes,
   type Memory,
-  memoryOf,
+  type MinimumBytes,
   type Parts,
-  total,
+  predictMemory,
+  predictMinimum,
+  totalBytes,
 } from './memory.js';
-export { countsOf, type ModelSizes, requireLength, sizesOf } from './model-sizes.js';
+export { countSizes, type ModelSizes, requireLength, sizesOf } from './model-sizes.js';
 export { configuredFacts, factsOf, type OptimizerFacts } from './optimizer-facts.js';
 export {
+  buildConfig,
   type Candidate,
-  configOf,
-  inOrder,
   makePlan,
   type Plan,
   type PlanRequest,
-  weigh,
+  predictCandidate,
+  rankCandidates,
 } from './plan.js';
-export { isGpt2Size, type PlannedAdapters, plannedModel } from './planned-model.js';
+export { createPlannedModel, isGpt2Size, type PlannedAdapters } from './planned-model.js';
 export { H200, hostAdamRate, type Rates, ratesNamed, ratesOf } from './rates.js';
 export { formatPlan, formatPrediction } from './report.js';
 export { type Place, plainSetup, type Setup } from './setup.js';
-export { choiceOf, footprintIn } from './state-parts.js';
-export { type Cluster, plannedGpuShare, type StepTime, stepTime } from './step-time.js';
+export { chooseStrategies, footprintIn } from './state-parts.js';
+export { type Cluster, predictGpuShare, predictStepTime, type StepTime } from './step-time.js';
 export {
+  type AvailableMemory,
   type CandidateMemory,
   type CandidateSetup,
-  chooseWay,
-  type Room,
+  chooseSetup,
+  predictSetup,
+  type SelectionInputs,
   usedShare,
-  type Weights,
-  weighWay,
 } from './zero-choice.js';

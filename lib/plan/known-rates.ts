@@ -1,18 +1,18 @@
-// Caches measured processor rates of hosts in a file of the user.
+// Caches the measured processor rates of hosts in a file in the user's home folder.
 import { readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { dirname } from 'node:path';
 import { makeFolderNow } from '../runtime/make-folder.js';
 import type { ProcessorRates } from './processor-rates.js';
 
 /** Maximum number of hosts in the file. */
-const REMEMBERED = 32;
+const MAX_HOSTS = 32;
 
 /** Coordinates the ranks of a run to find the rates of their processors. */
 interface RatesSource {
   /** Whether this is the first rank. Its cached entry counts for all ranks, and only it writes. */
   isFirst: boolean;
   /** Returns the value of the first rank. Every rank calls it once. */
-  agree: (own: boolean) => boolean;
+  broadcast: (isCached: boolean) => boolean;
   measure: () => ProcessorRates;
   /** The cache file. */
   file: string;
@@ -22,38 +22,38 @@ interface RatesSource {
  * Returns cached rates, or measures them on all ranks at the same time and caches them. Returns
  * null if the first rank has cached rates and this one does not.
  */
-export function ratesOf(key: string, source: RatesSource): ProcessorRates | null {
-  const { isFirst, agree, measure, file } = source;
-  const known = readKnown(file);
-  const found = known[key];
-  const isKnown = isRates(found);
-  if (agree(isKnown)) return isKnown ? found : null;
+export function loadOrMeasureRates(key: string, source: RatesSource): ProcessorRates | null {
+  const { isFirst, broadcast, measure, file } = source;
+  const cached = readCache(file);
+  const entry = cached[key];
+  const isCached = isRates(entry);
+  if (broadcast(isCached)) return isCached ? entry : null;
   const rates = measure();
   if (!isFirst) return rates;
-  const entries = [...Object.entries(known), [key, rates] as const].slice(-REMEMBERED);
-  keep(file, Object.fromEntries(entries));
+  const entries = [...Object.entries(cached), [key, rates] as const].slice(-MAX_HOSTS);
+  writeCache(file, Object.fromEntries(entries));
   return rates;
 }
 
-/** An invalid file counts as empty, so the rates are measured again. */
-function readKnown(file: string): Record<string, unknown> {
+/** Reads the cache file. An invalid file counts as empty, so the rates are measured again. */
+function readCache(file: string): Record<string, unknown> {
   try {
-    const found: unknown = JSON.parse(readFileSync(file, 'utf8'));
-    return typeof found === 'object' && found ? { ...found } : {};
+    const content: unknown = JSON.parse(readFileSync(file, 'utf8'));
+    return typeof content === 'object' && content ? { ...content } : {};
   } catch {
     return {};
   }
 }
 
-/** If the folder is not writable, each run measures again. */
-function keep(file: string, rates: Record<string, unknown>): void {
-  const written = `${file}.${process.pid}`;
+/** Writes the cache file. If the folder is not writable, each run measures again. */
+function writeCache(file: string, rates: Record<string, unknown>): void {
+  const temporary = `${file}.${process.pid}`;
   try {
     makeFolderNow(dirname(file));
-    writeFileSync(written, `${JSON.stringify(rates, null, 2)}\n`);
-    renameSync(written, file);
+    writeFileSync(temporary, `${JSON.stringify(rates, null, 2)}\n`);
+    renameSync(temporary, file);
   } catch {
-    rmSync(written, { force: true });
+    rmSync(temporary, { force: true });
   }
 }
 

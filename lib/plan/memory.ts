@@ -9,9 +9,9 @@ import {
 import { CODE_BYTES } from '../zero/quantized.js';
 import { RUNNING_COPIES } from '../zero/state/placement/host.js';
 import type { Footprint } from './footprint.js';
-import { gathersOf } from './gathered-weights.js';
+import { simulateGathers } from './gathered-weights.js';
 import { castPerToken, type Elements, type ModelSizes } from './model-sizes.js';
-import { partOf } from './part-of-model.js';
+import { sizesOfRank } from './part-of-model.js';
 import type { Setup } from './setup.js';
 import {
   elementBytes,
@@ -58,36 +58,38 @@ export interface Memory {
 }
 
 /** Returns the sum of the parts. */
-export const total = (parts: DeviceBytes | HostBytes): number =>
+export const totalBytes = (parts: DeviceBytes | HostBytes): number =>
   Object.values(parts).reduce((sum: number, bytes: number) => sum + bytes, 0);
 
 /** Node, the addon and the GPU context, measured with an empty model. */
 const PROCESS = 0.5 * 2 ** 30;
 
-/** Sums `of` over the parameters of all parts. */
+/** Returns the sum of `of` over the parameters of all parts. */
 const sumOver = (
   parts: readonly StatePart[],
   of: (footprint: Footprint, part: StatePart) => number,
 ): number => parts.reduce((sum, part) => sum + part.count * of(part.footprint, part), 0);
 
-/** Returns the fraction of the trained parameters for which `is` holds. */
+/** Returns the fraction of the trained parameters with a footprint that satisfies `predicate`. */
 export function fractionWhere(
   sizes: ModelSizes,
   setup: Setup,
-  is: (footprint: Footprint) => boolean,
+  predicate: (footprint: Footprint) => boolean,
 ): number {
   const all = sizes.trained.count * updatedShare(setup);
-  const found = sumOver(statePartsOf(sizes, setup), (footprint) => (is(footprint) ? 1 : 0));
-  return all === 0 ? 0 : found / all;
+  const matching = sumOver(statePartsOf(sizes, setup), (footprint) =>
+    predicate(footprint) ? 1 : 0,
+  );
+  return all === 0 ? 0 : matching / all;
 }
 
-/** Elements of the head: logits of a chunk or of all rows, and padded copies of its weight. */
-function headElements(sizes: ModelSizes, setup: Setup): number {
+/** Returns the elements of the head: logits of a chunk or of all rows, and its padded weight. */
+function countHeadElements(sizes: ModelSizes, setup: Setup): number {
   const { paddedVocabulary: columns, vocabulary, channels, trained } = sizes;
   const rows = setup.microBatch * setup.seq;
   const isLarge = exceedsKeptLogits([rows, columns], elementBytes(setup), trained.hasHead);
   const isChunked = setup.checkpointing || isLarge;
-  const held = isChunked ? Math.min(rows, chunkRowsFor(columns, rows)) : rows;
+  const liveRows = isChunked ? Math.min(rows, chunkRowsFor(columns, rows)) : rows;
   // For a frozen head, the gradient of its input is computed per chunk in the forward; for a
   // trained one with many rows, that of its weight too.
   const isWeightEarly =
@@ -95,11 +97,11 @@ function headElements(sizes: ModelSizes, setup: Setup): number {
   const isInputEarly = isWeightEarly || !trained.hasHead;
   const early = isChunked && isInputEarly ? (rows + (isWeightEarly ? columns : 0)) * channels : 0;
   const padded = vocabulary === columns ? 0 : 2 * columns * channels;
-  return held * columns + padded + early;
+  return liveRows * columns + padded + early;
 }
 
 /** Memory that changes during backward, at one moment. */
-interface Moment {
+interface BackwardMoment {
   gradients: number;
   weights: number;
   activations: number;
@@ -109,10 +111,10 @@ interface Moment {
 }
 
 /**
- * Elements of block gradients in reduction buckets, pending or in flight. A bucket contains whole
- * blocks. With overlap, one bucket fills during the reduction of the last one.
+ * Returns the elements of block gradients in reduction buckets, pending or in flight. A bucket
+ * contains whole blocks. With overlap, one bucket fills during the reduction of the last one.
  */
-function bucketsOf(block: number, { optimizer, reduceBucket, overlap }: Setup): number {
+function countBucketElements(block: number, { optimizer, reduceBucket, overlap }: Setup): number {
   // Offload to the host uses no buckets: see gradientBucket().
   const size = optimizer === 'device' ? reduceBucket : 0;
   const blocks = block === 0 ? 0 : Math.max(1, Math.ceil(size / block));
@@ -120,47 +122,45 @@ function bucketsOf(block: number, { optimizer, reduceBucket, overlap }: Setup): 
 }
 
 /**
- * Gradient elements after the backward of the head and of `done` blocks. `away`: the fraction that
- * leaves the memory of backward. `units`: of these, blocks on their way to the host.
+ * Returns the gradient elements after the backward of the head and of `done` blocks. `away`: the
+ * fraction that leaves the memory of backward. `units`: of these, blocks in transfer to the host.
  */
-function gradientsAt(
+function countGradients(
   sizes: ModelSizes,
   setup: Setup,
   { away, done, units = RUNNING_COPIES }: { away: number; done: number; units?: number },
 ): number {
   const { count: parameters, root, block } = sizes.trained;
-  const made = root + done * block;
+  const computed = root + done * block;
   const waitsForAll = setup.accumulation > 1;
   const sharded = setup.stage >= 2 && setup.ranks > 1;
-  const underWay = Math.min(root + bucketsOf(block, setup), made);
+  const inBuckets = Math.min(root + countBucketElements(block, setup), computed);
   if (sharded) {
-    const stays = waitsForAll ? parameters : (1 - away) * made + away * underWay;
-    return stays / setup.ranks + underWay;
+    const resident = waitsForAll ? parameters : (1 - away) * computed + away * inBuckets;
+    return resident / setup.ranks + inBuckets;
   }
   if (waitsForAll) return parameters;
-  if (away === 0) return made;
-  const kept = (1 - away) * made;
-  const sent = setup.ranks > 1 ? underWay : Math.min(made, root + units * block);
+  if (away === 0) return computed;
+  const kept = (1 - away) * computed;
+  const sent = setup.ranks > 1 ? inBuckets : Math.min(computed, root + units * block);
   return kept + sent;
 }
 
-/** True if weights are gathered for use and released afterwards. */
+/** Returns true if weights are gathered for use and released afterwards. */
 const gathersWeights = ({ stage, ranks, weights }: Setup): boolean =>
   stage === 3 && (ranks > 1 || weights === 'cpu');
 
-/** Weight elements on the device after the backward of `done` blocks. */
-function weightsAt(sizes: ModelSizes, setup: Setup, done: number): number {
+/** Returns the weight elements on the device after the backward of `done` blocks. */
+function countWeights(sizes: ModelSizes, setup: Setup, done: number): number {
   const { parameters } = sizes;
   const { ranks, nearRanks } = setup;
   if (!gathersWeights(setup)) return parameters;
-  const stays = setup.weights === 'cpu' ? 0 : parameters / ranks;
-  const near = ranks > 1 && nearRanks > 1 ? parameters / nearRanks : 0;
-  return stays + near + required(gathersOf(sizes, setup).live[done]);
+  const resident = setup.weights === 'cpu' ? 0 : parameters / ranks;
+  const secondary = ranks > 1 && nearRanks > 1 ? parameters / nearRanks : 0;
+  return resident + secondary + required(simulateGathers(sizes, setup).live[done]);
 }
 
-/**
- * Activations that checkpointing keeps, by segment of blocks. Without it, each block keeps its own.
- */
+/** Activations that checkpointing keeps per segment of blocks. Without it, a segment is a block. */
 interface Segments {
   /** Segments of the blocks of a rank, and blocks of the largest one. */
   count: number;
@@ -176,7 +176,7 @@ interface Segments {
 /** Segments with their inputs on the device under cpu_checkpointing: see OffloadedInputs. */
 const INPUTS_ON_DEVICE = 2;
 
-function segmentsOf(sizes: ModelSizes, setup: Setup): Segments {
+function computeSegments(sizes: ModelSizes, setup: Setup): Segments {
   const { layers, activations: shape } = sizes;
   const { checkpointing, segments, hostCheckpoints } = setup;
   const tokens = setup.microBatch * setup.seq;
@@ -201,46 +201,48 @@ function segmentsOf(sizes: ModelSizes, setup: Setup): Segments {
   };
 }
 
-/** Bytes per token of a block's attention: the output, and an f32 log-sum-exp of each head. */
+/** Returns the bytes per token of attention in a block: output and f32 log-sum-exp. */
 function attentionBytes({ attentionWidth, headDim }: ModelSizes, element: number): number {
   if (headDim === 0) return 0;
   return attentionWidth * element + (attentionWidth / headDim) * dtypeSize('f32');
 }
 
-/** Messages of quantized collectives in flight, and the f32 sums of one block's gradients. */
-function messagesAt(sizes: ModelSizes, setup: Setup, done: number): number {
+/** Returns the bytes of quantized messages in flight, and of one block's f32 gradient sums. */
+function countMessageBytes(sizes: ModelSizes, setup: Setup, done: number): number {
   if (setup.ranks === 1 || setup.stage !== 3) return 0;
   const { block } = sizes.trained;
-  const gathers = setup.quantizedWeights ? required(gathersOf(sizes, setup).inFlight[done]) : 0;
+  const gathers = setup.quantizedWeights
+    ? required(simulateGathers(sizes, setup).inFlight[done])
+    : 0;
   const sums = (2 * dtypeSize('f32') * block) / setup.ranks;
-  const reduced = Math.min(bucketsOf(block, setup), done * block);
+  const reduced = Math.min(countBucketElements(block, setup), done * block);
   return (
     gathers * CODE_BYTES.weights +
     (setup.quantizedGradients ? reduced * CODE_BYTES.gradients + sums : 0)
   );
 }
 
-function momentsOf(sizes: ModelSizes, setup: Setup): Moment[] {
+function predictMoments(sizes: ModelSizes, setup: Setup): BackwardMoment[] {
   const away = fractionWhere(sizes, setup, ({ movesGradients }) => movesGradients);
   const { layers, activations: shape, channels, trained, unpacked, adapters } = sizes;
   const tokens = setup.microBatch * setup.seq;
   const element = elementBytes(setup);
   const stream = tokens * channels * element;
   const block = tokens * (shape.kept * element + shape.statistics);
-  const { length, bytes, attention, onDevice } = segmentsOf(sizes, setup);
+  const { length, bytes, attention, onDevice } = computeSegments(sizes, setup);
   // Results in host memory come back when the backward has passed the largest moment.
   const kept = setup.hostCheckpoints ? 0 : attention.segment;
   const passing = tokens * castPerToken(adapters, setup) + adapters.lengths;
   const ofBlock = setup.checkpointing ? shape.replayed : shape.backward;
   const inBackward = unpacked * element + passing * dtypeSize('f32') + tokens * ofBlock * element;
   const beginning = {
-    gradients: Math.min(trained.root, gradientsAt(sizes, setup, { away, done: 0 })),
-    weights: weightsAt(sizes, setup, 0),
+    gradients: Math.min(trained.root, countGradients(sizes, setup, { away, done: 0 })),
+    weights: countWeights(sizes, setup, 0),
     activations: onDevice * (bytes + kept) + 3 * stream,
-    head: headElements(sizes, setup),
-    messages: messagesAt(sizes, setup, 0),
+    head: countHeadElements(sizes, setup),
+    messages: countMessageBytes(sizes, setup, 0),
   };
-  const momentDuring = (done: number): Moment => {
+  const momentDuring = (done: number): BackwardMoment => {
     // The recomputed segment still holds the activations of the blocks that backward has not
     // passed.
     const [ended, inside] = [Math.floor((done - 1) / length), (done - 1) % length];
@@ -249,54 +251,53 @@ function momentsOf(sizes: ModelSizes, setup: Setup): Moment[] {
     // The replayed blocks hold the results of their own segment.
     const others = (left - 1) * kept + (kept > 0 ? inside * attention.block : 0);
     return {
-      gradients: gradientsAt(sizes, setup, { away, done }),
-      weights: weightsAt(sizes, setup, done),
+      gradients: countGradients(sizes, setup, { away, done }),
+      weights: countWeights(sizes, setup, done),
       activations: left * bytes + others + replayed + inBackward,
       head: 0,
-      messages: messagesAt(sizes, setup, done),
+      messages: countMessageBytes(sizes, setup, done),
     };
   };
   /** The gradient of the block is complete, and its activations are gone. */
-  const momentAtEnd = (done: number): Moment => {
+  const momentAtEnd = (done: number): BackwardMoment => {
     const { activations, ...rest } = momentDuring(done);
-    const gradients = gradientsAt(sizes, setup, { away, done, units: RUNNING_COPIES + 1 });
+    const gradients = countGradients(sizes, setup, { away, done, units: RUNNING_COPIES + 1 });
     return { ...rest, gradients, activations: activations - inBackward - block };
   };
   const blocks = Array.from({ length: layers }, (_, done) => done + 1);
   return [beginning, ...blocks.flatMap((done) => [momentDuring(done), momentAtEnd(done)])];
 }
 
-/** Inputs of segments, and kept results of attention, in host memory. */
-function hostCheckpoints(sizes: ModelSizes, setup: Setup): number {
+/** Returns the host bytes of segment inputs and of kept results of attention. */
+function hostCheckpointBytes(sizes: ModelSizes, setup: Setup): number {
   if (!setup.checkpointing || !setup.hostCheckpoints) return 0;
-  const { count, bytes, attention } = segmentsOf(sizes, setup);
+  const { count, bytes, attention } = computeSegments(sizes, setup);
   const kept = count * bytes + sizes.layers * attention.block;
   return Math.min(setup.stages, setup.accumulation) * kept;
 }
 
-/** Bytes of weights that live off the device, by location. */
-function livingWeights(sizes: ModelSizes, setup: Setup): { host: number; disk: number } {
+/** Returns the bytes of weights that are stored in host memory and on a disk. */
+function offloadedWeightBytes(sizes: ModelSizes, setup: Setup): { host: number; disk: number } {
   if (setup.weights !== 'cpu') return { host: 0, disk: 0 };
   const { block, weights, trained } = sizes;
   const share = updatedShare(setup);
   const bytes = meanBytes(weights, setup);
   const kept = fractionWhere(sizes, setup, ({ keepsWeight }) => keepsWeight);
-  const living = (weights.count - kept * trained.count) * share;
+  const offloaded = (weights.count - kept * trained.count) * share;
   const { weightsOnDisk } = setup;
-  if (!weightsOnDisk) return { host: bytes * living, disk: 0 };
+  if (!weightsOnDisk) return { host: bytes * offloaded, disk: 0 };
   const { inMemory, slots, slotSize } = weightsOnDisk;
   // Whole units stay in host memory. Units on the disk come in equal parts.
   const unit = block * share;
-  const held = inMemory >= living ? living : Math.floor(inMemory / Math.max(unit, 1)) * unit;
-  const slot = held < living ? largestPart(largestUnit(sizes, setup), slotSize) : 0;
-  return { host: bytes * (held + slots * slot), disk: bytes * (living - held) };
+  const inHost =
+    inMemory >= offloaded ? offloaded : Math.floor(inMemory / Math.max(unit, 1)) * unit;
+  const slot = inHost < offloaded ? largestPart(largestUnit(sizes, setup), slotSize) : 0;
+  return { host: bytes * (inHost + slots * slot), disk: bytes * (offloaded - inHost) };
 }
 
-/**
- * Predicts the memory of one rank at the peak of backward: at the head, or in one of the blocks.
- */
-export function memoryOf(whole: ModelSizes, setup: Setup): Memory {
-  const sizes = partOf(whole, setup);
+/** Returns the memory of one rank at the peak of backward: at the head, or in one of the blocks. */
+export function predictMemory(modelSizes: ModelSizes, setup: Setup): Memory {
+  const sizes = sizesOfRank(modelSizes, setup);
   const element = elementBytes(setup);
   const parts = statePartsOf(sizes, setup);
   const ofWeight = meanBytes(sizes.weights, setup);
@@ -310,7 +311,7 @@ export function memoryOf(whole: ModelSizes, setup: Setup): Memory {
       0,
     );
   const optimizer = sumOver(parts, ({ state }) => state.device) + passing('device');
-  const moments = momentsOf(sizes, setup).map(
+  const moments = predictMoments(sizes, setup).map(
     (moment): DeviceBytes => ({
       weights: moment.weights * ofWeight + moment.messages,
       gradients: moment.gradients * ofGradient,
@@ -319,13 +320,15 @@ export function memoryOf(whole: ModelSizes, setup: Setup): Memory {
       head: moment.head * element,
     }),
   );
-  const device = moments.reduce((worst, moment) => (total(moment) > total(worst) ? moment : worst));
-  const living = livingWeights(sizes, setup);
+  const device = moments.reduce((worst, moment) =>
+    totalBytes(moment) > totalBytes(worst) ? moment : worst,
+  );
+  const living = offloadedWeightBytes(sizes, setup);
   return {
     device,
     host: {
       optimizer: sumOver(parts, ({ state }) => state.host),
-      buffers: passing('host') + living.host + hostCheckpoints(sizes, setup),
+      buffers: passing('host') + living.host + hostCheckpointBytes(sizes, setup),
       processes: PROCESS,
     },
     disk: sumOver(parts, ({ state }) => state.disk) + living.disk,
@@ -336,7 +339,7 @@ export function memoryOf(whole: ModelSizes, setup: Setup): Memory {
 export type Parts = Readonly<Record<string, number>>;
 
 /** Bytes that a rank needs for any batch. If the device is the CPU, it has the bytes of both. */
-export interface CertainBytes {
+export interface MinimumBytes {
   device: Parts;
   host: Parts;
   disk: { state: number; weights: number };
@@ -348,7 +351,7 @@ const STATE = 'master weights and optimizer state';
  * Returns a lower bound of the memory of a run: without padding, buckets, open tiles and
  * activations, for any division of units by offload_optimizer.ratio and offload_param.max_in_cpu.
  */
-export function certainOf(sizes: ModelSizes, setup: Setup): CertainBytes {
+export function predictMinimum(sizes: ModelSizes, setup: Setup): MinimumBytes {
   const { weights, trained } = sizes;
   const slack = trained.count === 0 ? 1 : Math.max(trained.root, trained.block) / trained.count;
   const parts = statePartsOf(sizes, setup, slack);
@@ -356,8 +359,8 @@ export function certainOf(sizes: ModelSizes, setup: Setup): CertainBytes {
   const bytes = weights.count * meanBytes(weights, setup) * share;
   const isAway = setup.weights === 'cpu';
   const onDisk = isAway ? setup.weightsOnDisk : null;
-  const [narrowest, widest] = widthsOf(weights, setup);
-  const sure = onDisk
+  const [narrowest, widest] = dtypeWidths(weights, setup);
+  const inHost = onDisk
     ? Math.max(0, onDisk.inMemory - largestUnit(sizes, setup)) * narrowest
     : bytes;
   const isTwice = setup.optimizer === 'cpu' && setup.speculates;
@@ -374,7 +377,7 @@ export function certainOf(sizes: ModelSizes, setup: Setup): CertainBytes {
         parts,
         ({ gradients }) => gradients.host,
       ),
-      weights: isAway ? Math.min(bytes, sure) : 0,
+      weights: isAway ? Math.min(bytes, inHost) : 0,
     },
     disk: {
       state: sumOver(parts, ({ state }) => state.disk),
@@ -383,10 +386,13 @@ export function certainOf(sizes: ModelSizes, setup: Setup): CertainBytes {
   };
 }
 
-/** Bytes of an element in the narrowest and in the widest dtype of weights. */
-function widthsOf({ count, own }: Elements, setup: Setup): [narrowest: number, widest: number] {
-  const [element, fixed] = [elementBytes(setup), own.bytes / own.count];
-  if (own.count === 0) return [element, element];
-  if (own.count === count) return [fixed, fixed];
+/** Returns the bytes of an element in the narrowest and in the widest dtype of weights. */
+function dtypeWidths(
+  { count, inFixedDtype }: Elements,
+  setup: Setup,
+): [narrowest: number, widest: number] {
+  const [element, fixed] = [elementBytes(setup), inFixedDtype.bytes / inFixedDtype.count];
+  if (inFixedDtype.count === 0) return [element, element];
+  if (inFixedDtype.count === count) return [fixed, fixed];
   return [Math.min(element, fixed), Math.max(element, fixed)];
 }

@@ -1,4 +1,4 @@
-// Model sizes for a plan: units of transfer, trained parameters and activations.
+// Counts the sizes of a model for a plan: parameters, units of transfer, and activations.
 import { DsError } from '../errors.js';
 import type { BlockActivations } from '../models/activation-shape.js';
 import type { CausalLM } from '../models/index.js';
@@ -15,11 +15,11 @@ import type { Setup } from './setup.js';
 export interface Elements {
   count: number;
   /** Elements with a fixed dtype instead of the engine's. */
-  own: { count: number; bytes: number };
+  inFixedDtype: { count: number; bytes: number };
 }
 
 /** Temporary f32 values of adapters; one layer has them at a time. */
-interface Adapters {
+interface AdapterSizes {
   /** Elements per token of the widest layer: its f32 values and their gradient. */
   perToken: number;
   /** The same in bf16, where most f32 factors are split instead. */
@@ -34,7 +34,7 @@ interface Adapters {
 }
 
 /** Packed (quantized) weights. */
-interface Packed {
+interface PackedSizes {
   /** Logical weights of all blocks. */
   count: number;
   /** Stored elements, and their bytes. */
@@ -65,9 +65,9 @@ export interface ModelSizes {
   /** Elements of the largest packed weight, which its product unpacks; 0 without packed weights. */
   unpacked: number;
   /** All packed weights. */
-  packed: Packed;
+  packed: PackedSizes;
   /** Additional memory of layers with adapters. */
-  adapters: Adapters;
+  adapters: AdapterSizes;
   /** Number of blocks. */
   layers: number;
   /** Saved activations of one block per token. */
@@ -101,7 +101,7 @@ const UNKNOWN: BlockActivations = {
 export function sizesOf(model: CausalLM): ModelSizes {
   const { channels, heads, headDim = channels / heads } = model.config;
   const { lm_head, vocabSize: vocabulary, maxSeq } = model;
-  const counts = countsOf(model);
+  const counts = countSizes(model);
   const recurrences = model.recurrentSizes?.layers.filter((has) => has).length ?? 0;
   const hasHead = !(lm_head instanceof PackedLinear) && lm_head.weight.requiresGrad;
   return {
@@ -119,16 +119,16 @@ export function sizesOf(model: CausalLM): ModelSizes {
   };
 }
 
-const learns = ({ requiresGrad }: Parameter): boolean => requiresGrad;
+const isTrainable = ({ requiresGrad }: Parameter): boolean => requiresGrad;
 
 /**
  * Returns the sizes of any module: only parameters are counted. Activations and attention sizes are
  * 0. `layers` is the parameter count of all blocks divided by the largest block, rounded up.
  * `isTrained` selects the parameters with gradients and state.
  */
-export function countsOf(
+export function countSizes(
   model: Module,
-  isTrained: (parameter: Parameter) => boolean = learns,
+  isTrained: (parameter: Parameter) => boolean = isTrainable,
 ): ModelSizes {
   const count = (parameters: Iterable<{ numel: number }>): number =>
     [...parameters].reduce((sum, { numel }) => sum + numel, 0);
@@ -151,16 +151,16 @@ export function countsOf(
     idle: 0,
     root: parameters - inBlocks,
     block,
-    weights: elementsOf(model.parameters()),
+    weights: countElements(model.parameters()),
     trained: {
-      ...elementsOf(trained),
+      ...countElements(trained),
       root: count(trained) - trainedBlocks.reduce((sum, block) => sum + block, 0),
       block: Math.max(0, ...trainedBlocks),
       hasHead: trained.length > 0,
     },
     unpacked: Math.max(0, ...packed.map(({ shape }) => numel(shape))),
-    packed: packedOf(packed),
-    adapters: adaptersOf(loras),
+    packed: countPacked(packed),
+    adapters: countAdapters(loras),
     layers: block === 0 ? 0 : Math.ceil(inBlocks / block),
     activations: UNKNOWN,
     channels: 0,
@@ -172,42 +172,44 @@ export function countsOf(
   };
 }
 
-function elementsOf(parameters: readonly Parameter[]): Elements {
-  const found: Elements = { count: 0, own: { count: 0, bytes: 0 } };
+function countElements(parameters: readonly Parameter[]): Elements {
+  const elements: Elements = { count: 0, inFixedDtype: { count: 0, bytes: 0 } };
   for (const { numel: count, fixedDtype } of parameters) {
-    found.count += count;
+    elements.count += count;
     if (fixedDtype === null) continue;
-    found.own.count += count;
-    found.own.bytes += count * dtypeSize(fixedDtype);
+    elements.inFixedDtype.count += count;
+    elements.inFixedDtype.bytes += count * dtypeSize(fixedDtype);
   }
-  return found;
+  return elements;
 }
 
-function packedOf(layers: readonly (PackedLinear | NF4Matrices)[]): Packed {
+function countPacked(layers: readonly (PackedLinear | NF4Matrices)[]): PackedSizes {
   const sum = (list: readonly number[]): number => list.reduce((all, value) => all + value, 0);
-  const held = layers.flatMap((layer) =>
+  const tensors = layers.flatMap((layer) =>
     layer.parameters().filter((part) => !('bias' in layer && part === layer.bias)),
   );
   return {
     count: sum(layers.map(({ shape }) => numel(shape))),
-    elements: sum(held.map((parameter) => parameter.numel)),
+    elements: sum(tensors.map((parameter) => parameter.numel)),
     bytes: sum(
-      held.map((parameter) => parameter.numel * dtypeSize(parameter.fixedDtype ?? parameter.dtype)),
+      tensors.map(
+        (parameter) => parameter.numel * dtypeSize(parameter.fixedDtype ?? parameter.dtype),
+      ),
     ),
   };
 }
 
-/** Returns the elements of temporary f32 values of adapters per token. */
+/** Returns the elements per token that adapters convert to f32 for a product. */
 export const castPerToken = (
-  { perToken, perTokenInBf16 }: Adapters,
+  { perToken, perTokenInBf16 }: AdapterSizes,
   { precision }: Pick<Setup, 'precision'>,
 ): number => (precision === 'bf16' ? perTokenInBf16 : perToken);
 
-function adaptersOf(layers: readonly LoraLayer[]): Adapters {
+function countAdapters(layers: readonly LoraLayer[]): AdapterSizes {
   const linears = layers.filter((layer) => layer instanceof LoraLinear);
-  const wide = linears.filter(({ sizes }) => sizes.isWide);
-  const sized = linears.filter((linear) => linear instanceof DoraLinear);
-  const cast = wide.filter(
+  const wideLinears = linears.filter(({ sizes }) => sizes.isWide);
+  const doraLinears = linears.filter((linear) => linear instanceof DoraLinear);
+  const castLinears = wideLinears.filter(
     (linear) => linear instanceof DoraLinear || !splitsRank(linear.lora_A.weight.size(0)),
   );
   const sidesOf = ({ lora_A, lora_B }: LoraLinear): [number, number] => [
@@ -215,9 +217,9 @@ function adaptersOf(layers: readonly LoraLayer[]): Adapters {
     lora_B.weight.size(0),
   ];
   return {
-    perToken: 2 * Math.max(0, ...wide.flatMap(sidesOf)),
-    perTokenInBf16: 2 * Math.max(0, ...cast.flatMap(sidesOf)),
-    lengths: 2 * Math.max(0, ...sized.map((linear) => numel(sidesOf(linear)))),
+    perToken: 2 * Math.max(0, ...wideLinears.flatMap(sidesOf)),
+    perTokenInBf16: 2 * Math.max(0, ...castLinears.flatMap(sidesOf)),
+    lengths: 2 * Math.max(0, ...doraLinears.map((linear) => numel(sidesOf(linear)))),
     streamed: linears.flatMap(sidesOf).reduce((sum, side) => sum + side, 0),
   };
 }

@@ -1,4 +1,4 @@
-// The facts of an optimizer for a plan: the bytes of its state, and its kinds of updates.
+// Reads the facts of an optimizer that a plan needs: bytes of its state, and kinds of its updates.
 import type { ResolvedConfig } from '../../types/config.js';
 import { DsError } from '../errors.js';
 import { Parameter } from '../nn/parameter.js';
@@ -25,8 +25,10 @@ export function factsOf(optimizer: Optimizer): OptimizerFacts {
   for (const [group, { params }] of optimizer.groups.entries()) {
     for (const { shape } of params.filter(({ requiresGrad }) => requiresGrad)) {
       elements += numel(shape);
-      for (const { shape: kept, dtype } of Object.values(declaredState(optimizer, group, shape))) {
-        bytes += numel(kept) * dtypeSize(dtype);
+      for (const { shape: stateShape, dtype } of Object.values(
+        declaredState(optimizer, group, shape),
+      )) {
+        bytes += numel(stateShape) * dtypeSize(dtype);
       }
     }
   }
@@ -37,18 +39,18 @@ export function factsOf(optimizer: Optimizer): OptimizerFacts {
   };
 }
 
-/** A parameter without memory. */
-const some = (): Parameter[] => [new Parameter([64], () => {})];
+/** Returns one parameter without memory, for optimizers that a plan only asks for facts. */
+const placeholders = (): Parameter[] => [new Parameter([64], () => {})];
 
 export const adamWFacts = (bf16States: boolean): OptimizerFacts =>
-  factsOf(new AdamW(some(), { fp32OptimizerStates: !bf16States }));
+  factsOf(new AdamW(placeholders(), { fp32OptimizerStates: !bf16States }));
 
 /** Returns the facts of a configured optimizer. Throws DS_ARGUMENT for one of whole parameters. */
 export function configuredFacts({ optimizer, bf16 }: ResolvedConfig): OptimizerFacts {
   const type = optimizer?.type ?? 'AdamW';
   if (type === 'Adam' || type === 'AdamW') return adamWFacts(bf16.bf16_optimizer_states);
-  if (type === 'Lion') return factsOf(new Lion(some()));
-  if (type === 'Adagrad') return factsOf(new Adagrad(some()));
+  if (type === 'Lion') return factsOf(new Lion(placeholders()));
+  if (type === 'Adagrad') return factsOf(new Adagrad(placeholders()));
   throw new DsError({
     code: 'DS_ARGUMENT',
     op: 'plan --config, optimizer.type',

@@ -3,17 +3,17 @@
 import type { DsConfig } from '../../types/config.js';
 import { DsError } from '../errors.js';
 import { required } from '../runtime/required.js';
-import { type Memory, memoryOf, total } from './memory.js';
+import { type Memory, predictMemory, totalBytes } from './memory.js';
 import { type ModelSizes, requireLength } from './model-sizes.js';
 import { adamWFacts } from './optimizer-facts.js';
 import type { Rates } from './rates.js';
 import { plainSetup, type Setup } from './setup.js';
 import {
   type Cluster,
-  plannedGpuShare,
-  ranksOfMachine,
+  countRanksOfMachine,
+  predictGpuShare,
+  predictStepTime,
   type StepTime,
-  stepTime,
 } from './step-time.js';
 
 /** The hardware and the training job. */
@@ -65,17 +65,17 @@ const DRIVER = 0.6 * 2 ** 30;
 const HOST_SPARE = 1.05;
 
 /** Returns the bytes of each memory with its margin. `isHost`: the device is the CPU. */
-export const withMargins = ({ device, host, disk }: Memory, isHost = false) => ({
-  device: total(device) * DEVICE_SPARE + (isHost ? 0 : DRIVER),
-  host: total(host) * HOST_SPARE,
+export const addMargins = ({ device, host, disk }: Memory, isHost = false) => ({
+  device: totalBytes(device) * DEVICE_SPARE + (isHost ? 0 : DRIVER),
+  host: totalBytes(host) * HOST_SPARE,
   disk,
 });
 
 /** Candidates within this fraction of the fastest count as equally fast. */
-export const AS_FAST = 0.98;
+export const EQUAL_SPEED = 0.98;
 
-/** Returns the tensor and pipeline sizes that divide the number of ranks. */
-function axesOf({ cluster, sizes, max }: PlanRequest): Pick<Setup, 'tensor' | 'stages'>[] {
+/** Returns the pairs of tensor and pipeline sizes that divide the number of ranks. */
+function listAxes({ cluster, sizes, max }: PlanRequest): Pick<Setup, 'tensor' | 'stages'>[] {
   const all = cluster.nodes * cluster.devicesPerNode;
   const upTo = (limit: number): number[] =>
     Array.from({ length: limit }, (_, i) => i + 1).filter((value) => all % value === 0);
@@ -88,25 +88,25 @@ function axesOf({ cluster, sizes, max }: PlanRequest): Pick<Setup, 'tensor' | 's
 }
 
 /** Returns the setups for each combination of parallelism, offload and checkpointing. */
-function setupsOf(request: PlanRequest): Setup[] {
+function enumerateSetups(request: PlanRequest): Setup[] {
   const { cluster, rates } = request;
-  const found = axesOf(request).flatMap((axes) => setupsOn(axes, request));
-  return found.flatMap((setup) => {
+  const setups = listAxes(request).flatMap((axes) => enumerateSetupsOn(axes, request));
+  return setups.flatMap((setup) => {
     if (setup.optimizer !== 'cpu') return [setup];
-    const both = [setup, { ...setup, gpuShare: plannedGpuShare(setup, rates, cluster) }];
-    return [...both, ...both.map((way) => ({ ...way, speculates: false }))];
+    const variants = [setup, { ...setup, gpuShare: predictGpuShare(setup, rates, cluster) }];
+    return [...variants, ...variants.map((way) => ({ ...way, speculates: false }))];
   });
 }
 
 /**
- * Keeps the global batch constant: with tensor or pipeline parallelism, each data rank gets more
- * samples.
+ * Returns the setups with these parallel sizes. The global batch stays constant: with tensor or
+ * pipeline parallelism, each data rank gets more samples.
  */
-function setupsOn(axes: Pick<Setup, 'tensor' | 'stages'>, request: PlanRequest): Setup[] {
+function enumerateSetupsOn(axes: Pick<Setup, 'tensor' | 'stages'>, request: PlanRequest): Setup[] {
   const { cluster, seq, precision, bf16States, diskMemory } = request;
-  const sharing = axes.tensor * axes.stages;
-  const ranks = (cluster.nodes * cluster.devicesPerNode) / sharing;
-  const batch = request.batch * sharing;
+  const modelRanks = axes.tensor * axes.stages;
+  const ranks = (cluster.nodes * cluster.devicesPerNode) / modelRanks;
+  const batch = request.batch * modelRanks;
   const { stateBytes, canSplit } = adamWFacts(bf16States);
   const state = { bf16States, stateBytes, canSplit };
   const common = { ...plainSetup, ...axes, ...state, ranks, seq, precision };
@@ -115,40 +115,43 @@ function setupsOn(axes: Pick<Setup, 'tensor' | 'stages'>, request: PlanRequest):
   const upTo = (stages: readonly Setup['stage'][]) => stages.filter((stage) => stage <= atMost);
   const stages = upTo(ranks > 1 ? [0, 1, 2, 3] : [0]);
   const offloading = upTo(ranks > 1 ? [1, 2, 3] : axes.stages > 1 ? [1] : [2]);
-  return halvesOf(batch).flatMap((microBatch) =>
+  return listHalves(batch).flatMap((microBatch) =>
     [false, true].flatMap((checkpointing): Setup[] => {
-      const one = { ...common, microBatch, accumulation: batch / microBatch, checkpointing };
-      const whole = { ...one, stage: 3, weights: 'cpu', optimizer: 'cpu' } as const;
+      const base = { ...common, microBatch, accumulation: batch / microBatch, checkpointing };
+      const offloaded = { ...base, stage: 3, weights: 'cpu', optimizer: 'cpu' } as const;
       return [
-        ...stages.map((stage) => ({ ...one, stage })),
+        ...stages.map((stage) => ({ ...base, stage })),
         ...offloading.flatMap((stage) => [
           ...[0.25, 0.5, 0.75, 1].map(
-            (ratio) => ({ ...one, stage, optimizer: 'cpu', ratio }) as const,
+            (ratio) => ({ ...base, stage, optimizer: 'cpu', ratio }) as const,
           ),
-          ...(diskMemory > 0 ? [{ ...one, stage, optimizer: 'nvme' } as const] : []),
+          ...(diskMemory > 0 ? [{ ...base, stage, optimizer: 'nvme' } as const] : []),
         ]),
-        ...(atMost === 3 ? [whole] : []),
-        ...(atMost === 3 && diskMemory > 0 ? [{ ...whole, optimizer: 'nvme' } as const] : []),
+        ...(atMost === 3 ? [offloaded] : []),
+        ...(atMost === 3 && diskMemory > 0 ? [{ ...offloaded, optimizer: 'nvme' } as const] : []),
       ];
     }),
   );
 }
 
 /** Returns `batch` and its integer halves. */
-function halvesOf(batch: number): number[] {
-  const out = [batch];
-  while (required(out.at(-1)) % 2 === 0) out.push(required(out.at(-1)) / 2);
-  return out;
+function listHalves(batch: number): number[] {
+  const halves = [batch];
+  while (required(halves.at(-1)) % 2 === 0) halves.push(required(halves.at(-1)) / 2);
+  return halves;
 }
 
-/** Predicts memory and time of a setup. */
-export function weigh(request: Omit<PlanRequest, 'batch' | 'seq'>, setup: Setup): Candidate {
+/** Returns a setup with its predicted memory and time. */
+export function predictCandidate(
+  request: Omit<PlanRequest, 'batch' | 'seq'>,
+  setup: Setup,
+): Candidate {
   const { sizes, cluster, rates } = request;
-  const memory = memoryOf(sizes, setup);
-  const { device, ...ofRank } = withMargins(memory);
-  const here = ranksOfMachine(setup, cluster);
-  const [host, disk] = [ofRank.host * here, ofRank.disk * here];
-  const time = stepTime(sizes, setup, rates, cluster);
+  const memory = predictMemory(sizes, setup);
+  const { device, ...ofRank } = addMargins(memory);
+  const ranksHere = countRanksOfMachine(setup, cluster);
+  const [host, disk] = [ofRank.host * ranksHere, ofRank.disk * ranksHere];
+  const time = predictStepTime(sizes, setup, rates, cluster);
   const samples = setup.ranks * setup.copies * setup.microBatch * setup.accumulation;
   const isInMemory = device <= request.deviceMemory && host <= request.hostMemory;
   const fits = isInMemory && disk <= request.diskMemory;
@@ -170,26 +173,27 @@ export function weigh(request: Omit<PlanRequest, 'batch' | 'seq'>, setup: Setup)
  * batch, length or device count.
  */
 export function makePlan(request: PlanRequest): Plan {
-  requireWhole('batch', request.batch);
-  requireWhole('seq', request.seq);
-  requireWhole('gpus', request.cluster.devicesPerNode);
-  requireWhole('nodes', request.cluster.nodes);
+  requirePositive('batch', request.batch);
+  requirePositive('seq', request.seq);
+  requirePositive('gpus', request.cluster.devicesPerNode);
+  requirePositive('nodes', request.cluster.nodes);
   requireLength('plan', request.seq, request.sizes);
-  const candidates = setupsOf(request).map((setup) => weigh(request, setup));
-  return inOrder(candidates);
+  const candidates = enumerateSetups(request).map((setup) => predictCandidate(request, setup));
+  return rankCandidates(candidates);
 }
 
 /** Sorts candidates and selects the best: it may be up to 2 % slower than the first. */
-export function inOrder(candidates: readonly Candidate[]): Plan {
+export function rankCandidates(candidates: readonly Candidate[]): Plan {
   const fitting = candidates.filter(({ fits }) => fits);
   const fastest = Math.max(0, ...fitting.map(({ tokensPerSecond }) => tokensPerSecond));
-  const best = fitting.find(({ tokensPerSecond }) => tokensPerSecond > AS_FAST * fastest) ?? null;
+  const best =
+    fitting.find(({ tokensPerSecond }) => tokensPerSecond > EQUAL_SPEED * fastest) ?? null;
   const rank = (candidate: Candidate): number =>
     candidate.fits ? candidate.tokensPerSecond : -candidate.device;
   return { candidates: candidates.toSorted((a, b) => rank(b) - rank(a)), best };
 }
 
-function requireWhole(name: string, value: number): void {
+function requirePositive(name: string, value: number): void {
   if (Number.isSafeInteger(value) && value > 0) return;
   const expected = 'a positive whole number';
   throw new DsError({ code: 'DS_ARGUMENT', op: `plan ${name}`, expected, got: `${value}` });
@@ -199,7 +203,7 @@ function requireWhole(name: string, value: number): void {
 const NVME_PATH = '/nvme';
 
 /** Returns the ds_config.json of a candidate. Checkpointing is an option of the model instead. */
-export function configOf({ setup }: Candidate): DsConfig {
+export function buildConfig({ setup }: Candidate): DsConfig {
   const { stage, optimizer, weights, ratio, precision, microBatch, accumulation, overlap } = setup;
   const { gpuShare: gpu_share, speculates, tensor, stages, ranks, bf16States } = setup;
   const sections = {

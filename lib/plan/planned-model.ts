@@ -22,15 +22,18 @@ export const isGpt2Size = (name: string): boolean => GPT2_SIZE.test(name);
  * Creates a model without allocated parameters. `name` is a GPT-2 size ("124M", "1558M", "10B") or
  * a folder with a config.json. Throws DS_ARGUMENT, DS_CHECKPOINT, DS_IO.
  */
-export function plannedModel(name: string, adapters: PlannedAdapters | null = null): CausalLM {
-  const base = baseModel(name);
+export function createPlannedModel(
+  name: string,
+  adapters: PlannedAdapters | null = null,
+): CausalLM {
+  const base = createBaseModel(name);
   if (!adapters) return base;
   const { r, targetModules, isQuantized } = adapters;
   const model = isQuantized ? quantizeUnmade(base) : base;
   return addLora(model, { r, ...(targetModules !== null && { targetModules }) });
 }
 
-function baseModel(name: string): CausalLM {
+function createBaseModel(name: string): CausalLM {
   if (isGpt2Size(name)) return new GPT2(GPT2.config(name));
   if (name) return fromConfig(name);
   throw new DsError({

@@ -1,5 +1,4 @@
-// Measures the update rates of CPU threads and of the device for state in host memory, at the same
-// time.
+// Measures how fast CPU threads and the GPU update state in host memory while both work.
 
 import type { Device } from '../runtime/device.js';
 import { type DType, dtypeSize } from '../runtime/dtype.js';
@@ -77,46 +76,46 @@ interface Place {
 }
 
 /**
- * Measures the rates; blocks for a fraction of a second. Default temporary memory: 1.8 GB on the
- * host, 0.2 GB on the device.
+ * Returns the measured rates; blocks for a fraction of a second. Default temporary memory: 1.8 GB
+ * on the host, 0.2 GB on the device.
  */
 export function measureRates(
   device: Device,
   { elements = ELEMENTS, passes = PASSES, moments = 'f32' }: Partial<RateSettings> = {},
 ): ProcessorRates {
-  const place = (): Place => {
-    const of = (dtype: DType): Tensor => allocatePinned(device, [elements], dtype);
+  const allocatePlace = (): Place => {
+    const allocate = (dtype: DType): Tensor => allocatePinned(device, [elements], dtype);
     return {
-      state: [of('f32'), of(moments), of(moments)],
-      gradients: [of('bf16'), of('bf16')],
-      passing: [of('f32'), of('f32'), of('f32')],
+      state: [allocate('f32'), allocate(moments), allocate(moments)],
+      gradients: [allocate('bf16'), allocate('bf16')],
+      passing: [allocate('f32'), allocate('f32'), allocate('f32')],
     };
   };
-  const places = Array.from({ length: PLACES }, place);
-  const at = (turn: number): Place => required(places[turn % PLACES]);
+  const places = Array.from({ length: PLACES }, allocatePlace);
+  const placeAt = (turn: number): Place => required(places[turn % PLACES]);
   const control = allocateFilled(device, [4], 'f32', 1);
-  const window = at(0).passing.map(() => held(() => Tensor.empty([elements], 'f32', device)));
+  const window = placeAt(0).passing.map(() => held(() => Tensor.empty([elements], 'f32', device)));
   device.compute.synchronize();
-  const [host, ...ways] = timesOf(device, passes, [
-    (stream, turn) => update(at(turn), control, stream),
-    (stream, turn) => copyEach(window, at(turn).passing, stream),
+  const [host, ...copies] = timePasses(device, passes, [
+    (stream, turn) => updateOnHost(placeAt(turn), control, stream),
+    (stream, turn) => copyEach(window, placeAt(turn).passing, stream),
     // Copies back go to another place than the next upload reads, which a cache would hold.
-    (stream, turn) => copyEach(at(turn + PLACES / 2).passing, window, stream),
+    (stream, turn) => copyEach(placeAt(turn + PLACES / 2).passing, window, stream),
   ]);
   const memory = places.flatMap(({ state, gradients, passing }) => [state, gradients, passing]);
   for (const tensor of [...memory.flat(), control, ...window]) tensor.release();
-  const together = Math.min(...[host, ...ways].map((times) => required(times?.at(-1))));
-  const rate = (times: readonly number[] = []): number => passRate(times, together);
+  const firstEnd = Math.min(...[host, ...copies].map((times) => required(times?.at(-1))));
+  const rate = (times: readonly number[] = []): number => passRate(times, firstEnd);
   const bytes = window.length * elements * dtypeSize('f32');
-  return { host: elements * rate(host), link: bytes * Math.min(...ways.map(rate)) };
+  return { host: elements * rate(host), link: bytes * Math.min(...copies.map(rate)) };
 }
 
 /**
- * Returns the passes per second of a stream. It counts passes until `together`, when the first
+ * Returns the passes per second of a stream. It counts passes until `firstEnd`, when the first
  * stream ends: later passes have the machine to themselves.
  */
-export function passRate(times: readonly number[], together: number): number {
-  const done = times.filter((time) => time <= together);
+export function passRate(times: readonly number[], firstEnd: number): number {
+  const done = times.filter((time) => time <= firstEnd);
   // With few short passes, one may take longer than all passes of another stream.
   const counted = done.length > 0 ? done : times;
   return counted.length / required(counted.at(-1));
@@ -126,7 +125,7 @@ export function passRate(times: readonly number[], together: number): number {
  * Runs all `works`, each on its own stream. Returns the seconds from the start to the end of each
  * pass.
  */
-function timesOf(
+function timePasses(
   device: Device,
   passes: number,
   works: readonly ((stream: Stream, turn: number) => void)[],
@@ -159,7 +158,7 @@ function copyEach(to: readonly Tensor[], from: readonly Tensor[], stream: Stream
 }
 
 /** Runs the pass with the most bytes: it commits a step and speculates the next. */
-function update({ state, gradients }: Place, control: Tensor, stream: Stream): void {
+function updateOnHost({ state, gradients }: Place, control: Tensor, stream: Stream): void {
   const [master, m, v] = state;
   const [previous, next] = gradients;
   const rule = {

@@ -1,4 +1,4 @@
-// Hardware rates for the prediction of step times.
+// Lists the hardware rates that predictions of step times use.
 
 import { GPUS, type Gpu, gpuNamed } from '../monitor/gpus.js';
 import { required } from '../runtime/required.js';
@@ -71,40 +71,41 @@ const PUBLISHED = required(GPUS.find(({ key }) => key === 'h200'));
  */
 export function ratesOf(gpu: Gpu): Rates {
   if (gpu.key === PUBLISHED.key) return H200;
-  const like = (rate: number, figure: 'half' | 'f32' | 'bandwidth' | 'pcie'): number =>
+  const scale = (rate: number, figure: 'half' | 'f32' | 'bandwidth' | 'pcie'): number =>
     (rate * gpu[figure]) / PUBLISHED[figure];
-  const pcie = like(H200.pcie, 'pcie');
+  const pcie = scale(H200.pcie, 'pcie');
   return {
     ...H200,
     name: gpu.label,
     isMeasured: false,
     pcie,
-    matmul: like(H200.matmul, 'half'),
-    matmul32: like(H200.matmul32, 'f32'),
+    matmul: scale(H200.matmul, 'half'),
+    matmul32: scale(H200.matmul32, 'f32'),
     attention: H200.attention.map(({ headDim, forward, backward }) => ({
       headDim,
-      forward: like(forward, 'half'),
-      backward: like(backward, 'half'),
+      forward: scale(forward, 'half'),
+      backward: scale(backward, 'half'),
     })),
-    deviceMemory: like(H200.deviceMemory, 'bandwidth'),
+    deviceMemory: scale(H200.deviceMemory, 'bandwidth'),
     link: gpu.nvlink === null ? pcie : (H200.link * gpu.nvlink) / required(PUBLISHED.nvlink),
   };
 }
 
-/** Rates by the name that a driver reports. Unknown GPUs get the rates of the H200. */
+/** Returns the rates of a GPU by its driver's name. Unknown GPUs get the rates of the H200. */
 export function ratesNamed(name: string): Rates {
   const gpu = gpuNamed(name);
   return gpu ? ratesOf(gpu) : H200;
 }
 
-/** The rate of attention for heads of `headDim` channels. */
+/** Returns the rate of attention for heads of `headDim` channels. */
 export function attentionRate({ attention }: Rates, headDim: number): AttentionRate {
   const reached = attention.findLast((rate) => rate.headDim <= headDim);
   return reached ?? required(attention[0]);
 }
 
 /**
- * Interpolates between measured core counts. Beyond the last one, it scales with the square root.
+ * Returns the bytes per second of Adam on `cores` cores, interpolated between measured counts.
+ * Beyond the last count, it grows with the square root.
  */
 export function hostAdamRate({ hostAdam }: Rates, cores: number): number {
   const above = hostAdam.findIndex(([measured]) => measured >= cores);

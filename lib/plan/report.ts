@@ -3,13 +3,19 @@
 import { gibibytes } from '../runtime/byte-text.js';
 import { required } from '../runtime/required.js';
 import type { ModelSizes } from './model-sizes.js';
-import { type Candidate, configOf, inOrder, type Plan, type PlanRequest } from './plan.js';
+import {
+  buildConfig,
+  type Candidate,
+  type Plan,
+  type PlanRequest,
+  rankCandidates,
+} from './plan.js';
 import { hostAdamRate } from './rates.js';
 
 const SHOWN = 12;
 
 /** "stage 2, optimizer on the host (ratio 0.5), checkpointing, micro-batch 4 x 2". */
-function nameOf({ setup }: Candidate): string {
+function formatSetup({ setup }: Candidate): string {
   const { tensor, stages } = setup;
   const { stage, optimizer, weights, ratio, checkpointing, microBatch, accumulation } = setup;
   const shares = [
@@ -30,8 +36,8 @@ function nameOf({ setup }: Candidate): string {
   ].join(', ');
 }
 
-/** Table of the first setups and the best one. The disk column appears if a setup uses the disk. */
-function waysOf(
+/** Returns a table of the first setups and the best one, with a disk column if a setup needs it. */
+function formatCandidates(
   candidates: readonly Candidate[],
   best: Candidate | null,
   { rates }: PlanRequest,
@@ -41,23 +47,23 @@ function waysOf(
   const first = candidates.slice(0, rank < SHOWN ? SHOWN : SHOWN - 1);
   const shown = rank < SHOWN ? first : [...first, required(best)];
   const usesDisk = shown.some(({ disk }) => disk > 0);
-  const row = (candidate: Candidate): string[] => [
+  const formatRow = (candidate: Candidate): string[] => [
     candidate === marked ? 'best' : candidate.fits ? 'fits' : 'too much',
     gibibytes(candidate.device),
     gibibytes(candidate.host),
     ...(usesDisk ? [gibibytes(candidate.disk)] : []),
     `${candidate.time.step.toFixed(3)} s`,
     `${(candidate.tokensPerSecond / 1000).toFixed(1)}k`,
-    nameOf(candidate),
+    formatSetup(candidate),
   ];
   const memories = ['GPU', 'host', ...(usesDisk ? ['disk'] : [])];
-  return table([
+  return formatTable([
     ['', ...memories, rates.isMeasured ? 'step' : 'step (estimated)', 'tokens/s', 'way'],
-    ...shown.map(row),
+    ...shown.map(formatRow),
   ]);
 }
 
-function table(rows: readonly string[][]): string[] {
+function formatTable(rows: readonly string[][]): string[] {
   const widths = rows[0]?.map((_, i) => Math.max(...rows.map((row) => (row[i] ?? '').length)));
   return rows.map((row) =>
     row
@@ -67,32 +73,32 @@ function table(rows: readonly string[][]): string[] {
   );
 }
 
-function parts(name: string, bytes: object): string {
+function formatParts(name: string, bytes: object): string {
   const list = Object.entries(bytes).map(
     ([part, value]) => `${part} ${gibibytes(value as number)}`,
   );
   return `${name}: ${list.join(', ')}`;
 }
 
-/** Number of weights; packed weights count by their logical size. */
-const weightsOf = ({ parameters, packed }: ModelSizes): number =>
+/** Returns the number of weights; packed weights count by their logical size. */
+const countWeights = ({ parameters, packed }: ModelSizes): number =>
   parameters - packed.elements + packed.count;
 
-function ofAdapters({ trained, weights, packed }: ModelSizes): string {
+function describeAdapters({ trained, weights, packed }: ModelSizes): string {
   if (trained.count >= weights.count) return '';
   const frozen =
     packed.count > 0 ? 'the linear layers of the blocks in 4 bits, frozen' : 'the rest frozen';
   return `, including ${(trained.count / 1e6).toFixed(2)}e6 of trained adapters in f32, ${frozen}`;
 }
 
-function assumptions(request: PlanRequest): string[] {
+function listAssumptions(request: PlanRequest): string[] {
   const { rates, note, cluster, sizes, deviceMemory, hostMemory, diskMemory, max } = request;
   const { nodes, devicesPerNode, coresPerNode, nodeLink } = cluster;
   const adam = hostAdamRate(rates, coresPerNode) / 1e9;
   const link = nodes > 1 ? `, ${(nodeLink / 1e9).toFixed(0)} GB/s of network per machine` : '';
   return [
     ...(note ? [note] : []),
-    `${(weightsOf(sizes) / 1e9).toFixed(3)}e9 parameters${ofAdapters(sizes)}; ${nodes} x ${devicesPerNode} GPUs of ${gibibytes(deviceMemory)}, ${gibibytes(hostMemory)} of memory and ${coresPerNode} cores per machine${link}.`,
+    `${(countWeights(sizes) / 1e9).toFixed(3)}e9 parameters${describeAdapters(sizes)}; ${nodes} x ${devicesPerNode} GPUs of ${gibibytes(deviceMemory)}, ${gibibytes(hostMemory)} of memory and ${coresPerNode} cores per machine${link}.`,
     `Rates of ${rates.name}${rates.isMeasured ? '' : ', estimated'}: ${(rates.matmul / 1e12).toFixed(0)} TFLOP/s in 16-bit products, ${(rates.deviceMemory / 1e12).toFixed(2)} TB/s of GPU memory, ${(rates.link / 1e9).toFixed(0)} GB/s between GPUs. PCIe: ${(rates.pcie / 1e9).toFixed(0)} GB/s in each direction. Adam on the host: ${adam.toFixed(0)} GB/s.`,
     ...(diskMemory > 0
       ? [
@@ -115,8 +121,8 @@ function assumptions(request: PlanRequest): string[] {
   ];
 }
 
-/** Required and available bytes of each memory. */
-function needsOf({ device, host, disk }: Candidate, request: PlanRequest) {
+/** Returns the needed and available bytes of each memory. */
+function listNeeds({ device, host, disk }: Candidate, request: PlanRequest) {
   const { deviceMemory, hostMemory, diskMemory } = request;
   return [
     ['of each GPU', device, deviceMemory],
@@ -126,20 +132,20 @@ function needsOf({ device, host, disk }: Candidate, request: PlanRequest) {
 }
 
 /** Returns the candidate with the smallest total shortage. */
-function nearestOf(candidates: readonly Candidate[], request: PlanRequest): Candidate {
-  const lackOf = (candidate: Candidate): number =>
-    needsOf(candidate, request).reduce(
+function findNearest(candidates: readonly Candidate[], request: PlanRequest): Candidate {
+  const shortageOf = (candidate: Candidate): number =>
+    listNeeds(candidate, request).reduce(
       (sum, [, needed, there]) => sum + Math.max(0, needed - there),
       0,
     );
   return candidates.reduce((best, candidate) =>
-    lackOf(candidate) < lackOf(best) ? candidate : best,
+    shortageOf(candidate) < shortageOf(best) ? candidate : best,
   );
 }
 
 /** Describes the memory shortage of a setup, or its use of each memory. */
-function summaryOf(candidate: Candidate, request: PlanRequest): string {
-  const needs = needsOf(candidate, request);
+function formatSummary(candidate: Candidate, request: PlanRequest): string {
+  const needs = listNeeds(candidate, request);
   const short = needs.filter(([, needed, there]) => needed > there);
   const text = (short.length > 0 ? short : needs.filter(([, needed]) => needed > 0))
     .map(([of, needed, there]) => `${gibibytes(needed)} of the ${gibibytes(there)} ${of}`)
@@ -152,17 +158,17 @@ function summaryOf(candidate: Candidate, request: PlanRequest): string {
  * it fits.
  */
 export function formatPrediction(candidates: readonly Candidate[], request: PlanRequest): string {
-  const { best } = inOrder(candidates);
+  const { best } = rankCandidates(candidates);
   const candidate = best ?? required(candidates[0]);
   return [
-    ...waysOf(candidates, best, request),
+    ...formatCandidates(candidates, best, request),
     '',
-    summaryOf(candidate, request),
-    parts('Each GPU', candidate.memory.device),
-    parts('Each rank on the host', candidate.memory.host),
+    formatSummary(candidate, request),
+    formatParts('Each GPU', candidate.memory.device),
+    formatParts('Each rank on the host', candidate.memory.host),
     ...(candidate.disk > 0 ? [`Each machine on its disk: ${gibibytes(candidate.disk)}`] : []),
     '',
-    ...assumptions(request),
+    ...listAssumptions(request),
   ].join('\n');
 }
 
@@ -170,28 +176,28 @@ export function formatPrediction(candidates: readonly Candidate[], request: Plan
 export function formatPlan({ candidates, best }: Plan, request: PlanRequest): string {
   const more = candidates.length - SHOWN;
   const lines = [
-    ...waysOf(candidates, best, request),
+    ...formatCandidates(candidates, best, request),
     ...(more > 0 ? [`and ${more} more; --json lists them.`] : []),
     '',
   ];
   if (best) {
     const { checkpointing } = best.setup;
     lines.push(
-      `Best: ${nameOf(best)}.`,
-      parts('Each GPU', best.memory.device),
-      parts('Each rank on the host', best.memory.host),
+      `Best: ${formatSetup(best)}.`,
+      formatParts('Each GPU', best.memory.device),
+      formatParts('Each rank on the host', best.memory.host),
       ...(best.disk > 0 ? [`Each machine on its disk: ${gibibytes(best.disk)}`] : []),
       ...(checkpointing ? ['Create the model with activationCheckpointing: true.'] : []),
-      JSON.stringify(configOf(best), null, 2),
+      JSON.stringify(buildConfig(best), null, 2),
     );
   } else {
-    const nearest = nearestOf(candidates, request);
+    const nearest = findNearest(candidates, request);
     lines.push(
-      `Nothing fits. The nearest is ${nameOf(nearest)}.`,
-      summaryOf(nearest, request),
-      parts('Each GPU', nearest.memory.device),
-      parts('Each rank on the host', nearest.memory.host),
+      `Nothing fits. The nearest is ${formatSetup(nearest)}.`,
+      formatSummary(nearest, request),
+      formatParts('Each GPU', nearest.memory.device),
+      formatParts('Each rank on the host', nearest.memory.host),
     );
   }
-  return [...lines, '', ...assumptions(request)].join('\n');
+  return [...lines, '', ...listAssumptions(request)].join('\n');
 }

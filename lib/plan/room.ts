@@ -7,7 +7,7 @@ import { cpu, type Device } from '../runtime/device.js';
 import { diskOf } from '../runtime/disk.js';
 import { hostLimits } from '../runtime/host-limits.js';
 import type { Cluster } from './step-time.js';
-import type { Room } from './zero-choice.js';
+import type { AvailableMemory } from './zero-choice.js';
 
 /** The location of a rank and its available bytes. */
 export interface RankMemory {
@@ -27,7 +27,7 @@ export interface RankMemory {
   disk: number;
 }
 
-const bytesOn = (module: Module, kind: Device['kind']): number =>
+const countBytesOn = (module: Module, kind: Device['kind']): number =>
   module
     .parameters()
     .filter(
@@ -37,28 +37,32 @@ const bytesOn = (module: Module, kind: Device['kind']): number =>
     .reduce((sum, { bytes }) => sum + bytes, 0);
 
 /**
- * Bytes of host memory that become free for the run: the model, which moves, and memory that an
- * earlier engine left in the CPU allocator.
+ * Returns the bytes of host memory that become free for the run: the model, which moves, and memory
+ * that an earlier engine left in the CPU allocator.
  */
-export function returnedBytes(module: Module): number {
+export function countReturnedBytes(module: Module): number {
   const { reserved, inUse } = cpu().memory;
-  return bytesOn(module, 'cpu') + Math.max(0, reserved - inUse);
+  return countBytesOn(module, 'cpu') + Math.max(0, reserved - inUse);
 }
 
-/** Bytes of the cap, else of the device; null if its memory is host memory without a cap. */
-export function limitOf({ kind, memory: { cap, total } }: Device): number | null {
+/** Returns the cap of a device or its size in bytes; null for host memory without a cap. */
+export function deviceLimit({ kind, memory: { cap, total } }: Device): number | null {
   if (cap > 0) return cap;
   return kind === 'cpu' ? null : total;
 }
 
-/** Returns the standing of this process. */
-export function memoryOfRank(module: Module, config: ResolvedConfig, device: Device): RankMemory {
-  const limit = limitOf(device);
+/** Returns the machine of this process and its available bytes. */
+export function measureRankMemory(
+  module: Module,
+  config: ResolvedConfig,
+  device: Device,
+): RankMemory {
+  const limit = deviceLimit(device);
   const limits = hostLimits();
   const within = Math.min(Number.MAX_SAFE_INTEGER, ...limits.groups.map(({ free }) => free));
   const { nvme_path: folder } = config.zero_optimization.offload_optimizer;
   const free = (max: number): number =>
-    Math.max(1, max - device.memory.inUse + bytesOn(module, device.kind));
+    Math.max(1, max - device.memory.inUse + countBytesOn(module, device.kind));
   return {
     machine: limits.machine,
     cores: availableParallelism(),
@@ -67,20 +71,20 @@ export function memoryOfRank(module: Module, config: ResolvedConfig, device: Dev
     card: device.info.name,
     host: Math.min(limits.free, within),
     hostAtMost: Math.min(limits.canGrow ? limits.atMost : limits.free, within),
-    returned: returnedBytes(module),
+    returned: countReturnedBytes(module),
     disk: folder === null ? 0 : diskOf(folder).free,
   };
 }
 
 /** Groups `all` by `key`, in the order of first occurrence. */
-export function groupBy<T>(all: readonly T[], key: (one: T) => string): T[][] {
+export function groupBy<T>(all: readonly T[], key: (value: T) => string): T[][] {
   const groups = new Map<string, T[]>();
   for (const item of all) groups.set(key(item), [...(groups.get(key(item)) ?? []), item]);
   return [...groups.values()];
 }
 
-/** Returns the hosts of the ranks. */
-export function clusterOf(rankMemories: readonly RankMemory[]): Cluster {
+/** Returns the number of machines of the ranks, and their devices and cores. */
+export function describeCluster(rankMemories: readonly RankMemory[]): Cluster {
   const machines = groupBy(rankMemories, ({ machine }) => machine);
   return {
     nodes: machines.length,
@@ -90,8 +94,8 @@ export function clusterOf(rankMemories: readonly RankMemory[]): Cluster {
   };
 }
 
-/** Returns the minimum over the ranks. Ranks of one host divide its free memory equally. */
-export function roomOf(rankMemories: readonly RankMemory[]): Room {
+/** Returns the available bytes of the poorest rank. Ranks of a host divide its free memory. */
+export function findAvailableMemory(rankMemories: readonly RankMemory[]): AvailableMemory {
   const machines = groupBy(rankMemories, ({ machine }) => machine);
   const min = (of: (here: RankMemory[]) => number): number => Math.min(...machines.map(of));
   const perRank = (key: 'host' | 'hostAtMost') => (here: RankMemory[]) => {

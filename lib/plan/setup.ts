@@ -1,4 +1,4 @@
-// The training setup of a plan: the values of ds_config.json that affect memory and time.
+// Declares the training setup of a plan: the values of ds_config.json that affect memory and time.
 
 /** Location of optimizer state or weights. */
 export type Place = 'device' | 'cpu' | 'nvme';

@@ -10,17 +10,17 @@ import { type Disk, diskOf } from '../runtime/disk.js';
 import { type HostLimits, hostLimits } from '../runtime/host-limits.js';
 import { required } from '../runtime/required.js';
 import { setupOfConfig } from './config-setup.js';
-import { type CertainBytes, certainOf, type Parts } from './memory.js';
-import { countsOf } from './model-sizes.js';
+import { type MinimumBytes, type Parts, predictMinimum } from './memory.js';
+import { countSizes } from './model-sizes.js';
 import { factsOf } from './optimizer-facts.js';
-import { groupBy, limitOf, returnedBytes } from './room.js';
+import { countReturnedBytes, deviceLimit, groupBy } from './room.js';
 
-/** CertainBytes with the bytes on disks by folder of the file. */
-type Needs = Omit<CertainBytes, 'disk'> & { disk: Parts };
+/** MinimumBytes, with the bytes on disks by folder. */
+type MemoryNeeds = Omit<MinimumBytes, 'disk'> & { disk: Parts };
 
 /** The needs of one rank, and the limits of its device, host and disks. */
-export interface Claim {
-  needs: Needs;
+export interface MemoryClaim {
+  needs: MemoryNeeds;
   /** Bytes of the model in host memory now, and of the allocator, which the run uses. */
   returned: number;
   device: { name: string; isHost: boolean; limit: number | null };
@@ -34,7 +34,7 @@ export interface Claim {
   speculated: Parts | null;
 }
 
-/** A memory with too little room. */
+/** A memory with too few bytes. */
 export interface Shortage {
   /** For example "host memory for 2 ranks"; `there` is the available amount. */
   of: string;
@@ -59,22 +59,23 @@ export interface CountInputs {
  * Returns the needs, and the host memory with speculative updates: see Claim. The latter uses the
  * configured gpu_share, because the device stores the gradients of its share.
  */
-export function needsOf(
+export function countNeeds(
   { module, config, optimizer, shards }: CountInputs,
   device: Device,
-): { needs: Needs; speculated: Parts | null } {
+): { needs: MemoryNeeds; speculated: Parts | null } {
   const { offload_optimizer: offload, offload_param: param } = config.zero_optimization;
   const owned = new Set<unknown>(optimizer.groups.flatMap(({ params }) => params));
-  const sizes = countsOf(module, (parameter) => parameter.requiresGrad && owned.has(parameter));
+  const sizes = countSizes(module, (parameter) => parameter.requiresGrad && owned.has(parameter));
   const isHost = device.kind === 'cpu';
   const mesh = { data: shards, tokens: 1, layers: 1, stages: 1 };
   const setup = setupOfConfig(config, { optimizer: factsOf(optimizer), isHost, mesh });
-  const isOpen = offload.device === 'cpu' && offload.super_offload === null && setup.speculates;
-  const planned = { ...setup, speculates: setup.speculates && !isOpen };
+  const leavesSpeculation =
+    offload.device === 'cpu' && offload.super_offload === null && setup.speculates;
+  const planned = { ...setup, speculates: setup.speculates && !leavesSpeculation };
   const isShared = offload.gpu_share === null ? !isHost : offload.gpu_share > 0;
   // The device may update any share.
   const shares = isShared ? [0, 1] : [0];
-  const all = shares.map((gpuShare) => certainOf(sizes, { ...planned, gpuShare }));
+  const all = shares.map((gpuShare) => predictMinimum(sizes, { ...planned, gpuShare }));
   const { disk } = required(all[0]);
   const files = [
     { [String(offload.nvme_path)]: disk.state },
@@ -82,15 +83,15 @@ export function needsOf(
   ];
   const onDisk = Object.entries(addParts(files)).filter(([, bytes]) => bytes > 0);
   const needs = {
-    device: min(all.map(({ device: parts }) => parts)),
-    host: min(all.map(({ host }) => host)),
+    device: minimumParts(all.map(({ device: parts }) => parts)),
+    host: minimumParts(all.map(({ host }) => host)),
     disk: Object.fromEntries(onDisk),
   };
-  return { needs, speculated: isOpen ? certainOf(sizes, setup).host : null };
+  return { needs, speculated: leavesSpeculation ? predictMinimum(sizes, setup).host : null };
 }
 
 /** Returns the minimum of each part. */
-function min(all: readonly Parts[]): Parts {
+function minimumParts(all: readonly Parts[]): Parts {
   const names = Object.keys(required(all[0]));
   const of = (name: string): number => Math.min(...all.map((parts) => required(parts[name])));
   return Object.fromEntries(names.map((name) => [name, of(name)]));
@@ -100,71 +101,73 @@ function min(all: readonly Parts[]): Parts {
  * Returns the shortage of host memory for speculation, if the configuration leaves it open. Returns
  * null if memory suffices or the host may receive more.
  */
-export function shortageOfSpeculation(claims: readonly Claim[]): Shortage | null {
+export function findSpeculationShortage(claims: readonly MemoryClaim[]): Shortage | null {
   if (!claims.every(({ speculated }) => speculated !== null)) return null;
   const speculating = claims.map((claim) => ({
     ...claim,
     needs: { ...claim.needs, host: required(claim.speculated) },
   }));
-  return shortages(speculating).find(({ tier, isCertain }) => tier === 'host' && isCertain) ?? null;
+  return (
+    findShortages(speculating).find(({ tier, isCertain }) => tier === 'host' && isCertain) ?? null
+  );
 }
 
-/** Returns the claim of this process. */
-export function claimOf(counted: CountInputs, device: Device): Claim {
-  const { needs, speculated } = needsOf(counted, device);
+/** Returns the needs of this process, and the limits of its device, host and disks. */
+export function measureClaim(counted: CountInputs, device: Device): MemoryClaim {
+  const { needs, speculated } = countNeeds(counted, device);
   const disks = Object.keys(needs.disk).map((folder) => [folder, diskOf(folder)] as const);
   return {
     needs,
     speculated,
-    returned: returnedBytes(counted.module),
-    device: { name: device.name, isHost: device.kind === 'cpu', limit: limitOf(device) },
+    returned: countReturnedBytes(counted.module),
+    device: { name: device.name, isHost: device.kind === 'cpu', limit: deviceLimit(device) },
     host: hostLimits(),
     disks: Object.fromEntries(disks),
   };
 }
 
 /** Returns all shortages; equal on every rank. */
-export function shortages(claims: readonly Claim[]): Shortage[] {
-  return [...onDevices(claims), ...onHosts(claims), ...onDisks(claims)];
+export function findShortages(claims: readonly MemoryClaim[]): Shortage[] {
+  return [...findOnDevices(claims), ...findOnHosts(claims), ...findOnDisks(claims)];
 }
 
-function onDevices(claims: readonly Claim[]): Shortage[] {
+function findOnDevices(claims: readonly MemoryClaim[]): Shortage[] {
   return claims.flatMap(({ needs: { device: parts }, device: { name, limit } }, rank) => {
-    if (limit === null || sumOf(parts) <= limit) return [];
-    const whose = claims.length > 1 ? ` of rank ${rank}` : '';
-    const of = `the memory of ${name}${whose}`;
+    if (limit === null || sumParts(parts) <= limit) return [];
+    const suffix = claims.length > 1 ? ` of rank ${rank}` : '';
+    const of = `the memory of ${name}${suffix}`;
     return [{ of, parts, there: byteText(limit), tier: 'device', isCertain: true }];
   });
 }
 
-function onHosts(claims: readonly Claim[]): Shortage[] {
+function findOnHosts(claims: readonly MemoryClaim[]): Shortage[] {
   return groupBy(claims, ({ host }) => host.machine).flatMap((here): Shortage[] => {
     const all = here.map(({ needs, device }) => [needs.host, device.isHost ? needs.device : {}]);
     const parts = addParts(all.flat());
     const returned = here.reduce((sum, claim) => sum + claim.returned, 0);
     const max = (free: (limits: HostLimits) => number): number =>
       Math.max(...here.map(({ host }) => free(host))) + returned;
-    const whose = here.length > 1 ? ` for ${here.length} ranks` : '';
-    const short = { of: `host memory${whose}`, parts, tier: 'host' } as const;
+    const suffix = here.length > 1 ? ` for ${here.length} ranks` : '';
+    const short = { of: `host memory${suffix}`, parts, tier: 'host' } as const;
     const { host } = required(here[0]);
     const within = host.groups.flatMap(({ group, limit }, i): Shortage[] => {
       const free = max(({ groups }) => groups[i]?.free ?? Number.MAX_SAFE_INTEGER);
-      if (sumOf(parts) <= free) return [];
+      if (sumParts(parts) <= free) return [];
       const there = `${byteText(free)} free of the ${byteText(limit)} limit of control group ${group}`;
       return [{ ...short, there, isCertain: true }];
     });
     const free = max((limits) => limits.free);
-    if (within.length > 0 || sumOf(parts) <= free) return within.slice(0, 1);
+    if (within.length > 0 || sumParts(parts) <= free) return within.slice(0, 1);
     const there = `${byteText(free)} free of ${byteText(host.total)}`;
     const atMost = max((limits) => limits.atMost);
-    if (host.canGrow && sumOf(parts) > atMost) {
+    if (host.canGrow && sumParts(parts) > atMost) {
       return [{ ...short, there: `${byteText(atMost)} of memory and swap`, isCertain: true }];
     }
     return [{ ...short, there, isCertain: !host.canGrow }];
   });
 }
 
-function onDisks(claims: readonly Claim[]): Shortage[] {
+function findOnDisks(claims: readonly MemoryClaim[]): Shortage[] {
   const files = claims.flatMap(({ needs, host, disks }) =>
     Object.entries(needs.disk).map(([folder, bytes]) => {
       const { disk = '', free = Number.MAX_SAFE_INTEGER } = disks[folder] ?? {};
@@ -174,13 +177,14 @@ function onDisks(claims: readonly Claim[]): Shortage[] {
   return groupBy(files, ({ disk }) => disk).flatMap((here): Shortage[] => {
     const parts = addParts(here.map(({ folder, bytes }) => ({ [folder]: bytes })));
     const free = Math.max(...here.map((file) => file.free));
-    if (sumOf(parts) <= free) return [];
+    if (sumParts(parts) <= free) return [];
     const there = `${byteText(free)} free`;
     return [{ of: 'disk', parts, there, tier: 'disk', isCertain: true }];
   });
 }
 
-const sumOf = (parts: Parts): number => Object.values(parts).reduce((sum, bytes) => sum + bytes, 0);
+const sumParts = (parts: Parts): number =>
+  Object.values(parts).reduce((sum, bytes) => sum + bytes, 0);
 
 /** Adds parts of the same name. */
 export function addParts(all: readonly Parts[]): Parts {
@@ -191,32 +195,32 @@ export function addParts(all: readonly Parts[]): Parts {
   return sums;
 }
 
-export function refusal(found: readonly Shortage[], config: ResolvedConfig): DsError {
-  const needs = found.map(({ of, parts }) => needsText(of, parts));
-  const hints = found.flatMap(({ tier }) => settings(tier, config));
+export function shortageError(shortages: readonly Shortage[], config: ResolvedConfig): DsError {
+  const needs = shortages.map(({ of, parts }) => formatNeeds(of, parts));
+  const hints = shortages.flatMap(({ tier }) => suggestSettings(tier, config));
   return new DsError({
     code: 'DS_OUT_OF_MEMORY',
     op: 'initialize',
     expected: `${needs.join(', ')}, before any activations`,
-    got: found.map(({ there }) => there).join(', '),
+    got: shortages.map(({ there }) => there).join(', '),
     hint: [...new Set(hints)].join(' '),
   });
 }
 
 /** Formats "17.4 GiB of host memory (weights 2.9 GiB + ...)". */
-export function needsText(of: string, parts: Parts): string {
+export function formatNeeds(of: string, parts: Parts): string {
   const list = Object.entries(parts).filter(([, bytes]) => bytes > 0);
   const terms = list.map(([name, bytes]) => `${name} ${byteText(bytes)}`);
-  return `${byteText(sumOf(parts))} of ${of} (${terms.join(' + ')})`;
+  return `${byteText(sumParts(parts))} of ${of} (${terms.join(' + ')})`;
 }
 
 /** Returns settings that reduce the need in a tier of memory. `ds plan` compares all of them. */
-export function settings(
+export function suggestSettings(
   tier: Shortage['tier'],
   { zero_optimization: zero }: ResolvedConfig,
 ): string[] {
   const { stage, offload_optimizer: optimizer, offload_param: param } = zero;
-  const ask = 'npx ds plan lists all settings with their memory.';
+  const planAdvice = 'npx ds plan lists all settings with their memory.';
   if (tier === 'disk') {
     return [
       'Set nvme_path to a larger disk, or keep a share in memory with offload_optimizer.ratio.',
@@ -240,7 +244,7 @@ export function settings(
       ...moved,
       ...weights,
       'More ranks on other hosts divide the state from stage 1 on.',
-      ask,
+      planAdvice,
     ];
   }
   return [
@@ -253,6 +257,6 @@ export function settings(
       ? ['"stage": 3 with "offload_param": { "device": "cpu" } moves the weights there.']
       : []),
     ...(stage < 3 ? ['More ranks divide the state from stage 1 on, and weights at stage 3.'] : []),
-    ask,
+    planAdvice,
   ];
 }

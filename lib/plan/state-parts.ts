@@ -2,9 +2,9 @@
 import { dtypeSize } from '../runtime/dtype.js';
 import { tileSize } from '../zero/state/tiles.js';
 import {
+  chooseMasters,
+  computeFootprint,
   type Footprint,
-  footprintOf,
-  mastersOf,
   type ParameterBytes,
   type PlacementName,
   type StateChoice,
@@ -27,10 +27,12 @@ export interface StatePart {
 /** Bytes of an element in the engine's compute dtype. */
 export const elementBytes = ({ precision }: Setup): number => (precision === 'fp32' ? 4 : 2);
 
-/** Mean bytes of an element, over elements in the engine's dtype and in a fixed dtype. */
-export function meanBytes({ count, own }: Elements, setup: Setup): number {
-  if (own.count === 0) return elementBytes(setup);
-  return ((count - own.count) * elementBytes(setup) + own.bytes) / count;
+/**
+ * Returns the mean bytes of an element, over elements in the engine's dtype and in fixed dtypes.
+ */
+export function meanBytes({ count, inFixedDtype }: Elements, setup: Setup): number {
+  if (inFixedDtype.count === 0) return elementBytes(setup);
+  return ((count - inFixedDtype.count) * elementBytes(setup) + inFixedDtype.bytes) / count;
 }
 
 /** Fraction of the trained parameters that a rank updates. */
@@ -49,34 +51,39 @@ interface DTypeBytes extends ParameterBytes {
   isFixed: boolean;
 }
 
-function inEngineDType(setup: Setup): DTypeBytes {
+function engineDTypeBytes(setup: Setup): DTypeBytes {
   const weight = elementBytes(setup);
   const gradient = setup.wideGradients ? dtypeSize('f32') : weight;
   return { weight, gradient, state: setup.stateBytes, isFixed: false };
 }
 
 /** Returns the strategies for state at `placement` of parameters in the engine's dtype. */
-export function choiceOf(placement: PlacementName, setup: Setup): StateChoice {
+export function chooseStrategies(placement: PlacementName, setup: Setup): StateChoice {
   const { optimizer, precision, canSplit, weightsOnDisk } = setup;
   const weights = setup.weights === 'device' ? 'device' : weightsOnDisk ? 'disk' : 'host';
   const splits = canSplit && precision === 'bf16' && weights !== 'disk';
   const speculates = optimizer === 'cpu' && setup.speculates;
-  return { placement, masters: mastersOf(placement, { splits, speculates }), weights, speculates };
+  return {
+    placement,
+    masters: chooseMasters(placement, { splits, speculates }),
+    weights,
+    speculates,
+  };
 }
 
-/** Returns the bytes of a parameter. Default: one in the engine's dtype. */
+/** Returns the footprint of a parameter. Default: one in the engine's dtype. */
 export function footprintIn(
   placement: PlacementName,
   setup: Setup,
-  { isFixed, ...bytes }: DTypeBytes = inEngineDType(setup),
+  { isFixed, ...bytes }: DTypeBytes = engineDTypeBytes(setup),
 ): Footprint {
-  const choice = choiceOf(placement, setup);
-  const ownChoice: StateChoice = isFixed ? { ...choice, masters: 'f32' } : choice;
-  return footprintOf(ownChoice, bytes, setup.slots);
+  const choice = chooseStrategies(placement, setup);
+  const dtypeChoice: StateChoice = isFixed ? { ...choice, masters: 'f32' } : choice;
+  return computeFootprint(dtypeChoice, bytes, setup.slots);
 }
 
-/** Fractions of the state by placement. `slack`: the fraction that may be on either side. */
-function fractionsOf(
+/** Returns fractions of the state by placement. `slack`: the part that may be on either side. */
+function divideState(
   { optimizer, ratio, gpuShare }: Setup,
   slack: number,
 ): [PlacementName, number][] {
@@ -92,17 +99,17 @@ function fractionsOf(
  * either side of offload_optimizer.ratio, because whole units are divided.
  */
 export function statePartsOf({ trained }: ModelSizes, setup: Setup, slack = 0): StatePart[] {
-  const { count, own } = trained;
-  const fixed = own.bytes / own.count;
+  const { count, inFixedDtype } = trained;
+  const fixed = inFixedDtype.bytes / inFixedDtype.count;
   const dtypes = [
-    { elements: count - own.count, bytes: inEngineDType(setup) },
+    { elements: count - inFixedDtype.count, bytes: engineDTypeBytes(setup) },
     {
-      elements: own.count,
+      elements: inFixedDtype.count,
       bytes: { weight: fixed, gradient: fixed, state: setup.stateBytes, isFixed: true },
     },
   ];
   return dtypes.flatMap(({ elements, bytes }) =>
-    fractionsOf(setup, slack).flatMap(([placement, fraction]): StatePart[] => {
+    divideState(setup, slack).flatMap(([placement, fraction]): StatePart[] => {
       if (elements * fraction === 0) return [];
       const footprint = footprintIn(placement, setup, bytes);
       const size = Math.min(tileSize(setup.subGroup), footprint.largestTile);

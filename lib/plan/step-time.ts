@@ -1,10 +1,10 @@
-// Predicts the duration of a step in closed form from measured rates. The comments of the constants
-// are its assumptions.
+// Predicts the duration of a step by formulas over measured rates. The comments of the constants
+// state the assumptions.
 
-import { gathersOf } from './gathered-weights.js';
+import { simulateGathers } from './gathered-weights.js';
 import { fractionWhere } from './memory.js';
 import { castPerToken, type Elements, type ModelSizes } from './model-sizes.js';
-import { partOf } from './part-of-model.js';
+import { sizesOfRank } from './part-of-model.js';
 import { balancedShare } from './processor-rates.js';
 import { attentionRate, hostAdamRate, type Rates } from './rates.js';
 import type { Setup } from './setup.js';
@@ -79,7 +79,7 @@ const ADAPTER_PASSES = {
   wide: { forward: 13, backward: 18 },
   plain: { forward: 5, backward: 7 },
 } as const;
-/** Seconds of forward and backward of one micro-batch. */
+/** Returns the seconds of forward and backward of one micro-batch. */
 function computeTime(sizes: ModelSizes, setup: Setup, rates: Rates): number {
   const { parameters, idle, root, layers, attentionWidth, channels, trained, packed } = sizes;
   const { paddedVocabulary, vocabulary } = sizes;
@@ -91,17 +91,17 @@ function computeTime(sizes: ModelSizes, setup: Setup, rates: Rates): number {
   const head = 2 * headWeights * tokens;
   const replayed = setup.checkpointing ? REPLAYED * forward : 0;
   // Frozen weights have no gradient products. Trained adapters use f32 products.
-  const isWhole = trained.count >= sizes.weights.count;
-  const ofWeights = isWhole ? forward : 0;
+  const trainsAll = trained.count >= sizes.weights.count;
+  const ofWeights = trainsAll ? forward : 0;
   const ofHead = trained.hasHead ? head : 0;
   const all = 2 * forward + ofWeights + 2 * head + ofHead + replayed;
   const products = all / ((rates.matmul * filled) / slower);
-  const adapterSeconds = isWhole ? 0 : adapterTime(sizes, setup, rates);
+  const adapterSeconds = trainsAll ? 0 : adapterTime(sizes, setup, rates);
   // Causal attention skips half of the scores.
   const scores = 2 * tokens * setup.seq * attentionWidth * layers;
-  const again = setup.checkpointing && !setup.keepsAttention ? 2 : 1;
+  const forwards = setup.checkpointing && !setup.keepsAttention ? 2 : 1;
   const { forward: forwardRate, backward: backwardRate } = attentionRate(rates, sizes.headDim);
-  const attention = slower * scores * (again / forwardRate + 2.5 / backwardRate);
+  const attention = slower * scores * (forwards / forwardRate + 2.5 / backwardRate);
   const passes = PASSES * (setup.checkpointing ? 1.25 : 1);
   const streamed = layers * tokens * channels * passes + tokens * paddedVocabulary * LOGIT_PASSES;
   return (
@@ -109,9 +109,7 @@ function computeTime(sizes: ModelSizes, setup: Setup, rates: Rates): number {
   );
 }
 
-/**
- * Seconds of adapters in one micro-batch, and of unpacking quantized weights for their products.
- */
+/** Returns the seconds of adapters in one micro-batch, and of unpacking quantized weights. */
 function adapterTime(
   { trained, packed, adapters }: ModelSizes,
   setup: Setup,
@@ -119,89 +117,93 @@ function adapterTime(
 ): number {
   const { microBatch, seq, checkpointing, precision } = setup;
   const tokens = microBatch * seq;
-  const again = checkpointing ? 2 : 1;
+  const forwards = checkpointing ? 2 : 1;
   const isWide = castPerToken(adapters, setup) > 0 || precision === 'fp32';
-  const macs = (again + 2) * (trained.count - trained.root) * tokens;
+  const macs = (forwards + 2) * (trained.count - trained.root) * tokens;
   const products = (2 * macs) / (isWide ? rates.matmul32 : rates.matmul);
   const { forward, backward } = ADAPTER_PASSES[isWide ? 'wide' : 'plain'];
-  const passes = tokens * adapters.streamed * (again * forward + backward);
-  const made = (again + 1) * (packed.bytes + packed.count * elementBytes(setup));
-  return products + (passes + made) / rates.deviceMemory;
+  const passes = tokens * adapters.streamed * (forwards * forward + backward);
+  const unpackedBytes = (forwards + 1) * (packed.bytes + packed.count * elementBytes(setup));
+  return products + (passes + unpackedBytes) / rates.deviceMemory;
 }
 
 /** Returns the number of ranks on one machine. */
-export function ranksOfMachine({ ranks, copies, tensor, stages }: Setup, at: Cluster): number {
-  return Math.min(ranks * copies * tensor * stages, at.devicesPerNode);
+export function countRanksOfMachine(
+  { ranks, copies, tensor, stages }: Setup,
+  cluster: Cluster,
+): number {
+  return Math.min(ranks * copies * tensor * stages, cluster.devicesPerNode);
 }
 
-/** Bytes per second of a rank's collectives across machines, or within the only machine. */
-function slowestLink(setup: Setup, rates: Rates, at: Cluster): number {
-  const ofRank = at.nodeLink / ranksOfMachine(setup, at);
-  return at.nodes > 1 ? Math.min(rates.link, ofRank) : rates.link;
+/** Returns the bytes per second of a rank's collectives across machines, or within the only one. */
+function slowestLink(setup: Setup, rates: Rates, cluster: Cluster): number {
+  const ofRank = cluster.nodeLink / countRanksOfMachine(setup, cluster);
+  return cluster.nodes > 1 ? Math.min(rates.link, ofRank) : rates.link;
 }
 
 /**
- * Seconds of tensor and pipeline communication in one step; it does not overlap. Each block has two
- * all-reduces of its output in forward, two in backward, and two in recomputation (Megatron-LM,
- * section 3). Each pipeline stage sends one output per micro-batch and direction. Tensor-parallel
- * ranks are on one machine if they fit.
+ * Returns the seconds of tensor and pipeline communication in one step, which does not overlap.
+ * Each block has two all-reduces of its output in forward, two in backward, and two in
+ * recomputation (Megatron-LM, section 3). Each pipeline stage sends one output per micro-batch and
+ * direction. Tensor-parallel ranks are on one machine if they fit.
  */
-function sharingTime(sizes: ModelSizes, setup: Setup, rates: Rates, at: Cluster): number {
+function sharingTime(sizes: ModelSizes, setup: Setup, rates: Rates, cluster: Cluster): number {
   const { tensor, stages, accumulation } = setup;
   const output = setup.microBatch * setup.seq * sizes.channels * elementBytes(setup);
-  const within = tensor <= at.devicesPerNode ? rates.link : slowestLink(setup, rates, at);
+  const within = tensor <= cluster.devicesPerNode ? rates.link : slowestLink(setup, rates, cluster);
   const reductions = (setup.checkpointing ? 6 : 4) * sizes.layers;
   const layers = (reductions * 2 * output * (tensor - 1)) / tensor / within;
-  const between = stages > 1 ? (2 * output) / slowestLink(setup, rates, at) : 0;
+  const between = stages > 1 ? (2 * output) / slowestLink(setup, rates, cluster) : 0;
   return accumulation * (layers + between);
 }
 
 /**
- * Seconds of one step that the device waits for weights from host memory. Each micro-batch
- * transfers its rank's part for forward and again for backward, except weights that stay on the
- * device.
+ * Returns the seconds of one step that the device waits for weights from host memory. Each
+ * micro-batch transfers its rank's part for forward and again for backward, except weights that
+ * stay on the device.
  */
 function arrivalTime(
   sizes: ModelSizes,
   setup: Setup,
-  { rates, at, micro }: { rates: Rates; at: Cluster; micro: number },
+  { rates, cluster, micro }: { rates: Rates; cluster: Cluster; micro: number },
 ): number {
   if (setup.weights === 'device') return 0;
   const { weights, trained } = sizes;
   const kept = fractionWhere(sizes, setup, ({ keepsWeight }) => keepsWeight);
   const count = weights.count - kept * trained.count;
-  const elements = (count * gathersOf(sizes, setup).perMicroBatch) / sizes.parameters;
+  const elements = (count * simulateGathers(sizes, setup).perMicroBatch) / sizes.parameters;
   const bytes = (elements * meanBytes(weights, setup)) / setup.ranks;
   const { weightsOnDisk } = setup;
   const inMemory = weightsOnDisk ? weightsOnDisk.inMemory / (count / setup.ranks) : 1;
   // All ranks of a machine read from one disk.
-  const onDisk = Math.max(0, 1 - inMemory) * bytes * ranksOfMachine(setup, at);
+  const onDisk = Math.max(0, 1 - inMemory) * bytes * countRanksOfMachine(setup, cluster);
   const arriving = Math.max(bytes / rates.pcie, onDisk / rates.disk);
   const hidden = Math.min(micro, arriving);
   return setup.accumulation * (arriving - (1 - UNHIDDEN_WEIGHTS) * hidden);
 }
 
-/** Seconds of collectives in one step, including overlapped ones. */
-function exchangeTime(sizes: ModelSizes, setup: Setup, rates: Rates, at: Cluster): number {
+/** Returns the seconds of collectives in one step, including overlapped ones. */
+function exchangeTime(sizes: ModelSizes, setup: Setup, rates: Rates, cluster: Cluster): number {
   if (setup.ranks === 1) return 0;
-  const slowest = slowestLink(setup, rates, at);
-  const of = (elements: Elements): number =>
+  const slowest = slowestLink(setup, rates, cluster);
+  const transferTime = (elements: Elements): number =>
     (elements.count * meanBytes(elements, setup) * (setup.ranks - 1)) / setup.ranks / slowest;
-  const learnt = of(sizes.trained);
+  const gradientTime = transferTime(sizes.trained);
   const { stage, accumulation } = setup;
-  if (stage < 2) return 2 * learnt;
-  if (stage === 2) return (accumulation + 1) * learnt;
-  const gathers = gathersOf(sizes, setup).perMicroBatch / sizes.parameters;
-  return accumulation * (gathers * of(sizes.weights) + learnt);
+  if (stage < 2) return 2 * gradientTime;
+  if (stage === 2) return (accumulation + 1) * gradientTime;
+  const gathers = simulateGathers(sizes, setup).perMicroBatch / sizes.parameters;
+  return accumulation * (gathers * transferTime(sizes.weights) + gradientTime);
 }
 
 /**
  * Returns the fraction of offloaded state that makes device and host finish at the same time. It is
  * rounded to two decimals, as in a run.
  */
-export function plannedGpuShare(setup: Setup, rates: Rates, at: Cluster): number {
-  const ranksHere = ranksOfMachine(setup, at);
-  const host = hostAdamRate(rates, at.coresPerNode) / ranksHere / updateBytes(ADAM_ON_HOST, setup);
+export function predictGpuShare(setup: Setup, rates: Rates, cluster: Cluster): number {
+  const ranksHere = countRanksOfMachine(setup, cluster);
+  const host =
+    hostAdamRate(rates, cluster.coresPerNode) / ranksHere / updateBytes(ADAM_ON_HOST, setup);
   const { crossing } = footprintIn('streamed', setup);
   const element = elementBytes(setup);
   const share = balancedShare({ host, link: rates.pcie }, { ...crossing, element });
@@ -216,14 +218,14 @@ interface UpdateTime {
   onHost: number;
 }
 
-function updateTime(sizes: ModelSizes, setup: Setup, rates: Rates, at: Cluster): UpdateTime {
+function updateTime(sizes: ModelSizes, setup: Setup, rates: Rates, cluster: Cluster): UpdateTime {
   const { count: trained } = sizes.trained;
   const share = setup.stage === 0 ? 1 : 1 / setup.ranks;
   const away = setup.optimizer === 'device' ? 0 : setup.ratio;
   const onDevice = ((1 - away) * trained * share * updateBytes(ADAM, setup)) / rates.deviceMemory;
-  const ranksHere = ranksOfMachine(setup, at);
+  const ranksHere = countRanksOfMachine(setup, cluster);
   const offloaded = away * trained * share;
-  const hostAdam = hostAdamRate(rates, at.coresPerNode) / ranksHere;
+  const hostAdam = hostAdamRate(rates, cluster.coresPerNode) / ranksHere;
   const ofThreads = setup.speculates
     ? updateBytes(ADAM_ON_HOST, setup)
     : updateBytes(ADAM_AFTERWARDS, setup) / UNDISTURBED;
@@ -236,25 +238,30 @@ function updateTime(sizes: ModelSizes, setup: Setup, rates: Rates, at: Cluster):
   return { onDevice, onHost: Math.max(byThreads, byDisk, (offloaded * crossing) / rates.pcie) };
 }
 
-/** Predicts the duration of one step of `whole`. */
-export function stepTime(whole: ModelSizes, setup: Setup, rates: Rates, at: Cluster): StepTime {
-  const sizes = partOf(whole, setup);
+/** Returns the predicted seconds of one step, by cause. */
+export function predictStepTime(
+  modelSizes: ModelSizes,
+  setup: Setup,
+  rates: Rates,
+  cluster: Cluster,
+): StepTime {
+  const sizes = sizesOfRank(modelSizes, setup);
   const isAlone = setup.ranks * setup.tensor * setup.stages === 1;
   const contention = isAlone ? 1 : CONTENTION;
   // Pipeline stages idle during the first and last micro-batches of other stages.
   const micros = setup.accumulation + setup.stages - 1;
   const compute = contention * micros * computeTime(sizes, setup, rates);
   const micro = compute / micros;
-  const { onDevice, onHost } = updateTime(sizes, setup, rates, at);
+  const { onDevice, onHost } = updateTime(sizes, setup, rates, cluster);
   const unhidden = UNHIDDEN_EXCHANGE[`${setup.overlap}`];
-  const shared = sharingTime(sizes, setup, rates, at);
-  const arrivals = arrivalTime(sizes, setup, { rates, at, micro });
-  const exposed = exchangeTime(sizes, setup, rates, at) * unhidden + shared + arrivals;
+  const shared = sharingTime(sizes, setup, rates, cluster);
+  const arrivals = arrivalTime(sizes, setup, { rates, cluster, micro });
+  const exposed = exchangeTime(sizes, setup, rates, cluster) * unhidden + shared + arrivals;
   const device = compute + onDevice;
   // Only the last micro-batch of an accumulation overlaps with the update.
   const hides = onDevice + (setup.speculates ? micro : FORWARD[`${setup.checkpointing}`] * micro);
-  const both =
+  const overlapped =
     Math.max(hides, onHost) + UNHIDDEN[isAlone ? 'one' : 'several'] * Math.min(hides, onHost);
-  const step = (onHost === 0 ? device : device - hides + both) + exposed;
+  const step = (onHost === 0 ? device : device - hides + overlapped) + exposed;
   return { compute, update: onDevice + onHost, exposed, step };
 }

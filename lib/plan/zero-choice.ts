@@ -1,11 +1,11 @@
-// Resolves "auto" in the ZeRO configuration to the fastest setup that fits.
+// Chooses the fastest setup that fits in memory, for "auto" in the ZeRO configuration.
 
-import { type Memory, memoryOf } from './memory.js';
+import { type Memory, predictMemory } from './memory.js';
 import type { ModelSizes } from './model-sizes.js';
-import { AS_FAST, withMargins } from './plan.js';
+import { addMargins, EQUAL_SPEED } from './plan.js';
 import type { Rates } from './rates.js';
 import type { Place, Setup } from './setup.js';
-import { type Cluster, stepTime } from './step-time.js';
+import { type Cluster, predictStepTime } from './step-time.js';
 
 /** A candidate configuration and its setup. */
 export interface CandidateSetup<Config> {
@@ -14,7 +14,7 @@ export interface CandidateSetup<Config> {
 }
 
 /** Available bytes of each memory for one rank: the minimum over all ranks. */
-export interface Room {
+export interface AvailableMemory {
   /** Device memory; null if only host memory limits the device. */
   device: number | null;
   host: number;
@@ -25,7 +25,7 @@ export interface Room {
 }
 
 /** Inputs of the selection. */
-export interface Weights {
+export interface SelectionInputs {
   sizes: ModelSizes;
   /** True if `sizes` includes the activations of blocks. */
   knowsActivations: boolean;
@@ -33,7 +33,7 @@ export interface Weights {
   isHost: boolean;
   cluster: Cluster;
   rates: Rates;
-  room: Room;
+  room: AvailableMemory;
 }
 
 /** A candidate with its predicted bytes, including the margins of a plan. */
@@ -47,7 +47,7 @@ export interface CandidateMemory<Config> extends CandidateSetup<Config> {
 }
 
 /** Fraction of device memory for weights, gradients and state if activations are unknown. */
-const LEFT_TO_ACTIVATIONS = 0.5;
+const SHARE_WITHOUT_ACTIVATIONS = 0.5;
 
 const DISTANCE: Record<Place, number> = { device: 0, cpu: 1, nvme: 2 };
 
@@ -61,27 +61,27 @@ const DISTANCE: Record<Place, number> = { device: 0, cpu: 1, nvme: 2 };
  *   3. Without a time prediction, only offload and sharding count.
  *   4. If no candidate fits with margins, the smallest one is taken if it fits without them.
  */
-export function chooseWay<Config>(
+export function chooseSetup<Config>(
   ways: readonly CandidateSetup<Config>[],
-  weights: Weights,
+  weights: SelectionInputs,
 ): { best: CandidateMemory<Config> | null; leanest: CandidateMemory<Config> } {
   const { room, knowsActivations } = weights;
-  const open = weights.isHost ? inPlace(ways) : ways;
-  const weighed = open.toSorted(byDistance).map((way) => weighWay(way, weights));
-  const share = knowsActivations ? 1 : LEFT_TO_ACTIVATIONS;
-  const fitting = weighed.filter((item) => usedShare(item, weights, room.host, share) <= 1);
+  const candidates = weights.isHost ? dropCpuOffload(ways) : ways;
+  const predicted = candidates.toSorted(compareOffload).map((way) => predictSetup(way, weights));
+  const share = knowsActivations ? 1 : SHARE_WITHOUT_ACTIVATIONS;
+  const fitting = predicted.filter((item) => usedShare(item, weights, room.host, share) <= 1);
   const fastest = Math.min(...fitting.map(({ step }) => step ?? 0));
-  const best = fitting.find(({ step }) => AS_FAST * (step ?? 0) <= fastest);
+  const best = fitting.find(({ step }) => EQUAL_SPEED * (step ?? 0) <= fastest);
   const usedShareOf = (item: CandidateMemory<Config>): number =>
     usedShare(item, weights, room.hostAtMost);
-  const leanest = weighed.reduce((min, item) =>
+  const leanest = predicted.reduce((min, item) =>
     usedShareOf(item) < usedShareOf(min) ? item : min,
   );
   return { best: best ?? (usedShareOf(leanest) <= 1 ? leanest : null), leanest };
 }
 
-/** On the CPU, offload to the CPU changes nothing, so these candidates are dropped. */
-function inPlace<Config>(
+/** Returns the candidates without CPU offload, which changes nothing on a CPU device. */
+function dropCpuOffload<Config>(
   ways: readonly CandidateSetup<Config>[],
 ): readonly CandidateSetup<Config>[] {
   const staying = ways.filter(
@@ -90,8 +90,8 @@ function inPlace<Config>(
   return staying.length > 0 ? staying : ways;
 }
 
-/** Orders candidates by the amount of offload, then of sharding. */
-function byDistance(
+/** Compares candidates by the amount of offload, then of sharding. */
+function compareOffload(
   { setup: a }: CandidateSetup<unknown>,
   { setup: b }: CandidateSetup<unknown>,
 ): number {
@@ -105,19 +105,19 @@ function byDistance(
   );
 }
 
-/** Predicts the memory of a candidate, and its time if possible. */
-export function weighWay<Config>(
+/** Returns a candidate with its predicted memory, and its time if the prediction is possible. */
+export function predictSetup<Config>(
   way: CandidateSetup<Config>,
-  weights: Weights,
+  weights: SelectionInputs,
 ): CandidateMemory<Config> {
   const { sizes, knowsActivations, isHost, cluster, rates } = weights;
-  const memory = memoryOf(sizes, way.setup);
+  const memory = predictMemory(sizes, way.setup);
   const isPredicted = knowsActivations && !isHost;
   return {
     ...way,
     memory,
-    ...withMargins(memory, isHost),
-    step: isPredicted ? stepTime(sizes, way.setup, rates, cluster).step : null,
+    ...addMargins(memory, isHost),
+    step: isPredicted ? predictStepTime(sizes, way.setup, rates, cluster).step : null,
   };
 }
 
@@ -127,11 +127,11 @@ export function weighWay<Config>(
  */
 export function usedShare(
   { device, host, disk }: CandidateMemory<unknown>,
-  { room, isHost }: Weights,
-  hostRoom: number,
+  { room, isHost }: SelectionInputs,
+  hostLimit: number,
   share = 1,
 ): number {
   const ofHost = isHost ? device / share + host : host;
   const ofDevice = room.device === null ? 0 : device / share / room.device;
-  return Math.max(ofDevice, ofHost / hostRoom, disk > room.disk ? Infinity : 0);
+  return Math.max(ofDevice, ofHost / hostLimit, disk > room.disk ? Infinity : 0);
 }

@@ -3,8 +3,8 @@
 import { MeshShape } from '../../lib/comm/mesh-shape.js';
 import { assignColumns, assignStageColumns } from '../../lib/engine/step/step-columns.js';
 import { countedRanges } from '../../lib/engine/step/step-control.js';
-import { memoryOfRank, type RankMemory, roomOf } from '../../lib/plan/room.js';
-import { needsText } from '../../lib/plan/shortages.js';
+import { findAvailableMemory, measureRankMemory, type RankMemory } from '../../lib/plan/room.js';
+import { formatNeeds } from '../../lib/plan/shortages.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { noGrad, Tensor } from '../../lib/tensor/index.js';
 
@@ -121,20 +121,30 @@ describe('the memory of the rank with the least memory', () => {
     }) as RankMemory;
 
   test('ranks of a machine share its host memory and disk, including returned memory', () => {
-    expect(roomOf([memoryOf('a')])).toEqual({
+    expect(findAvailableMemory([memoryOf('a')])).toEqual({
       device: 100,
       host: 1000,
       hostAtMost: 2000,
       disk: 500,
     });
     const two = [memoryOf('a', { returned: 40 }), memoryOf('a', { host: 960, returned: 20 })];
-    expect(roomOf(two)).toEqual({ device: 100, host: 510, hostAtMost: 1030, disk: 250 });
+    expect(findAvailableMemory(two)).toEqual({
+      device: 100,
+      host: 510,
+      hostAtMost: 1030,
+      disk: 250,
+    });
   });
 
   test('the machine with the least counts, and the device with the least', () => {
     const all = [memoryOf('a', { device: 90 }), memoryOf('b', { host: 300, disk: 100 })];
-    expect(roomOf(all)).toEqual({ device: 90, host: 300, hostAtMost: 2000, disk: 100 });
-    expect(roomOf([memoryOf('a', { device: null })]).device).toBeNull();
+    expect(findAvailableMemory(all)).toEqual({
+      device: 90,
+      host: 300,
+      hostAtMost: 2000,
+      disk: 100,
+    });
+    expect(findAvailableMemory([memoryOf('a', { device: null })]).device).toBeNull();
   });
 });
 
@@ -154,7 +164,7 @@ describe('the free memory of a rank', () => {
     parameter('cuda', 1000, { isMaterialized: false }),
   ];
   const adviceFor = (memory: object, kind = 'cuda') =>
-    memoryOfRank(
+    measureRankMemory(
       { parameters: () => parameters } as never,
       { zero_optimization: { offload_optimizer: { nvme_path: null } } } as never,
       {
@@ -183,7 +193,7 @@ describe('the free memory of a rank', () => {
 
 test('the needed memory is listed in its parts, without zeros', () => {
   const GIB = 2 ** 30;
-  const text = needsText('host memory', {
+  const text = formatNeeds('host memory', {
     weights: 2 * GIB,
     gradients: 0,
     optimizer: GIB,

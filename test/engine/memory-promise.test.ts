@@ -8,12 +8,12 @@ import { requireMemory } from '../../lib/engine/setup/memory.js';
 import { NoOptimizer } from '../../lib/engine/setup/optimizer.js';
 import { type DsConfig, DsError, initialize, nn, optim, Tensor } from '../../lib/index.js';
 import {
-  type Claim,
-  claimOf,
-  needsOf,
-  settings,
-  shortageOfSpeculation,
-  shortages,
+  countNeeds,
+  findShortages,
+  findSpeculationShortage,
+  type MemoryClaim,
+  measureClaim,
+  suggestSettings,
 } from '../../lib/plan/shortages.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { hostLimits } from '../../lib/runtime/host-limits.js';
@@ -49,7 +49,7 @@ function countBytes(
     { worldSize: shards },
   );
   const optimizer = new AdamW(module.parameters(), { lr: 1e-3 });
-  const { needs: bytes } = needsOf({ module, config, optimizer, shards }, cpu());
+  const { needs: bytes } = countNeeds({ module, config, optimizer, shards }, cpu());
   const { length } = module.parameters();
   expect(length).toBeGreaterThan(10);
   return { bytes, n: module.numParameters() };
@@ -173,7 +173,7 @@ test('a model without elements needs no memory', () => {
   });
   const module = new nn.ReLU();
   const optimizer = new NoOptimizer();
-  const { device, host } = needsOf({ module, config, optimizer, shards: 1 }, cpu()).needs;
+  const { device, host } = countNeeds({ module, config, optimizer, shards: 1 }, cpu()).needs;
   const all = [...Object.values(device), ...Object.values(host)];
   expect(all.every((bytes) => bytes === 0)).toBe(true);
 });
@@ -186,9 +186,9 @@ test('memory that the allocator of the CPU keeps is free for the next engine', (
   const device = cpu();
   const block = Tensor.empty([2 * MIB], 'f32', cpu()).keep();
   device.trim();
-  const before = claimOf(options, device).returned;
+  const before = measureClaim(options, device).returned;
   block.dispose();
-  expect(claimOf(options, device).returned - before).toBe(8 * MIB);
+  expect(measureClaim(options, device).returned - before).toBe(8 * MIB);
 });
 
 test.each([
@@ -206,7 +206,7 @@ test.each([
   jest.mocked(statfsSync).mockReturnValueOnce(disk);
   const getuid = jest.spyOn(process, 'getuid' as never).mockReturnValue(user as never);
   const options = { module, config, optimizer, shards: 1 };
-  const { disks } = claimOf(options, cpu());
+  const { disks } = measureClaim(options, cpu());
   getuid.mockRestore();
   expect(disks['/fast']?.free).toBe(blocks * 4096);
 });
@@ -243,7 +243,10 @@ test.each(measured)('a run takes at least the certain bytes: %s', async (_, opti
   device.resetPeaks();
   const { engine } = await initialize({ model, config, device });
   const { optimizer, state, stage } = engine.parts;
-  const { needs } = needsOf({ module: model, config: engine.config, optimizer, shards: 1 }, device);
+  const { needs } = countNeeds(
+    { module: model, config: engine.config, optimizer, shards: 1 },
+    device,
+  );
   trainTiny(engine, 0, 1);
   const weights = stage.partitions.reduce((sum, { unit }) => sum + unit.bytes.weights, 0);
   expect(needs.device[STATE]).toBeLessThanOrEqual(state.bytes.device);
@@ -261,7 +264,10 @@ test.each(measured)('a run takes at least the certain bytes: %s', async (_, opti
 });
 
 /** A rank that needs 10 MiB of each. */
-function claim(more: Partial<Claim['host']>, localOptions: Partial<Claim> = {}): Claim {
+function claim(
+  more: Partial<MemoryClaim['host']>,
+  localOptions: Partial<MemoryClaim> = {},
+): MemoryClaim {
   return {
     needs: {
       device: { weights: 10 * MIB },
@@ -285,8 +291,10 @@ function claim(more: Partial<Claim['host']>, localOptions: Partial<Claim> = {}):
   };
 }
 
-const shortagesOf = (claims: readonly Claim[]): string[] =>
-  shortages(claims).map(({ tier: place, there, isCertain }) => `${place}: ${there}, ${isCertain}`);
+const shortagesOf = (claims: readonly MemoryClaim[]): string[] =>
+  findShortages(claims).map(
+    ({ tier: place, there, isCertain }) => `${place}: ${there}, ${isCertain}`,
+  );
 
 describe('too little memory', () => {
   test('an exact fit is not refused', () => {
@@ -302,7 +310,7 @@ describe('too little memory', () => {
 
   test('a device, of the rank that has less', () => {
     const small = claim({}, { device: { name: 'cuda:1', isHost: false, limit: 10 * MIB - 1 } });
-    expect(shortages([claim({}), small]).map(({ of }) => of)).toEqual([
+    expect(findShortages([claim({}), small]).map(({ of }) => of)).toEqual([
       'the memory of cuda:1 of rank 1',
     ]);
     const free = claim({}, { device: { name: 'cpu', isHost: true, limit: null } });
@@ -365,7 +373,7 @@ describe('updates that may be speculative', () => {
     const config = resolveConfig(options as DsConfig, { worldSize: 1 });
     const optimizer = new optim.AdamW(module.parameters(), { lr: 1e-3 });
     const counts = { module, config, optimizer, shards: 1 };
-    return { n: module.numParameters(), ...claimOf(counts, gpu), given: counts };
+    return { n: module.numParameters(), ...measureClaim(counts, gpu), given: counts };
   };
   const sum = (parts: object): number => Object.values(parts).reduce((a, b) => a + b, 0);
 
@@ -390,7 +398,7 @@ describe('updates that may be speculative', () => {
     const job = { world: { device: gpu }, worldSize: 1, rank: 0 } as never;
     const claimsFor = (each: number, of = given) => {
       // The model's f32 weights and the memory cached by the CPU allocator are returned.
-      const free = each * n - claimOf(of, gpu).returned;
+      const free = each * n - measureClaim(of, gpu).returned;
       const total = { total: 40 * n, free, atMost: 40 * n };
       const limits = { machine: 'a', ...total, canGrow: false, groups: [] };
       jest.mocked(hostLimits).mockReturnValueOnce(limits);
@@ -428,18 +436,18 @@ describe('updates that may be speculative', () => {
 
   test('wait where all ranks of a machine together have too little for that', () => {
     const speculating = { speculated: { state: 16 * MIB } };
-    const of = (more: Partial<Claim['host']>) => [
+    const of = (more: Partial<MemoryClaim['host']>) => [
       claim(more, speculating),
       claim(more, speculating),
     ];
-    expect(shortageOfSpeculation(of({ free: 32 * MIB }))).toBeNull();
-    expect(shortageOfSpeculation(of({ free: 31 * MIB }))).toMatchObject({
+    expect(findSpeculationShortage(of({ free: 32 * MIB }))).toBeNull();
+    expect(findSpeculationShortage(of({ free: 31 * MIB }))).toMatchObject({
       there: '31.0 MiB free of 100.0 MiB',
       parts: { state: 32 * MIB },
     });
     // Speculation that may grow, or that the user requested, is accepted.
-    expect(shortageOfSpeculation(of({ free: 31 * MIB, canGrow: true }))).toBeNull();
-    expect(shortageOfSpeculation([claim({ free: MIB })])).toBeNull();
+    expect(findSpeculationShortage(of({ free: 31 * MIB, canGrow: true }))).toBeNull();
+    expect(findSpeculationShortage([claim({ free: MIB })])).toBeNull();
   });
 });
 
@@ -487,6 +495,6 @@ test.each([
       zero_optimization,
     } as const;
     const config = resolveConfig(options, { worldSize: 1 });
-    expect(settings('host', config).join('\n')).toMatch(words);
+    expect(suggestSettings('host', config).join('\n')).toMatch(words);
   },
 );

@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { plannedConfigs, resolveConfig } from '../../lib/config/index.js';
 import { chooseConfig, chooseUpdates, measureModel } from '../../lib/engine/setup/memory.js';
 import { type DsConfig, initialize, nn, optim, seed, Trainer } from '../../lib/index.js';
-import { type RankMemory, roomOf } from '../../lib/plan/room.js';
+import { findAvailableMemory, type RankMemory } from '../../lib/plan/room.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { hostLimits } from '../../lib/runtime/host-limits.js';
 import { stateBits, tinyConfig, tinyModel, trainTiny, weightBits } from '../e2e/tiny-training.js';
@@ -278,14 +278,16 @@ describe('the memory of the ranks', () => {
   });
 
   test('the smallest rank decides, and ranks of a machine share its free memory', () => {
-    expect(roomOf([memoryOf({}), memoryOf({ device: 60, host: 50, hostAtMost: 70 })])).toEqual({
+    expect(
+      findAvailableMemory([memoryOf({}), memoryOf({ device: 60, host: 50, hostAtMost: 70 })]),
+    ).toEqual({
       device: 60,
       host: 25,
       hostAtMost: 35,
       disk: 20,
     });
     const apart = [memoryOf({}), memoryOf({ machine: 'b', host: 50, hostAtMost: 50 })];
-    expect(roomOf(apart)).toEqual({ device: 100, host: 50, hostAtMost: 50, disk: 40 });
+    expect(findAvailableMemory(apart)).toEqual({ device: 100, host: 50, hostAtMost: 50, disk: 40 });
   });
 
   test('memory that a model returns counts as free; a device without a limit has no limit', () => {
@@ -293,7 +295,7 @@ describe('the memory of the ranks', () => {
       memoryOf({ device: null, returned: 10 }),
       memoryOf({ device: null, returned: 10 }),
     ];
-    expect(roomOf([a, b])).toMatchObject({ device: null, host: 50 });
+    expect(findAvailableMemory([a, b])).toMatchObject({ device: null, host: 50 });
   });
 });
 

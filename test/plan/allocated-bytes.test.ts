@@ -1,7 +1,7 @@
 // Compares the plan's bytes of optimizer state with a run on the CPU.
 import { tmpdir } from 'node:os';
 import { cpu, type DsConfig, initialize, nn } from '../../lib/index.js';
-import { memoryOf, plainSetup, type Setup, sizesOf } from '../../lib/plan/index.js';
+import { plainSetup, predictMemory, type Setup, sizesOf } from '../../lib/plan/index.js';
 
 type Way = Partial<Pick<Setup, 'speculates' | 'gpuShare' | 'weights' | 'slots' | 'subGroup'>> &
   Pick<Setup, 'optimizer'>;
@@ -36,7 +36,7 @@ test.each(
   });
   const stage = way.weights === 'cpu' ? 3 : 1;
   const setup = { ...plainSetup, seq: 16, precision, wideGradients: wide, ...way, stage } as const;
-  const { device, host, disk } = memoryOf(sizesOf(model), setup);
+  const { device, host, disk } = predictMemory(sizesOf(model), setup);
   const inMemory = { super_offload: way.speculates ?? null, gpu_share: way.gpuShare ?? 0 };
   const onDisk = { nvme_path: tmpdir(), buffer_count: setup.slots };
   const config = {

@@ -10,11 +10,11 @@ import {
 import {
   configuredFacts,
   H200,
-  memoryOf,
+  predictMemory,
+  predictStepTime,
   setupOfConfig,
   sizesOf,
-  stepTime,
-  total,
+  totalBytes,
 } from '../../lib/plan/index.js';
 import { seed, Tensor } from '../../lib/tensor/index.js';
 import { quiet } from '../support/quiet.js';
@@ -68,7 +68,7 @@ const planSection = (section: DsConfig['activation_checkpointing']) => {
     seq: SEQ,
     checkpointing: true,
   });
-  return memoryOf(sizesOf(model()), setup);
+  return predictMemory(sizesOf(model()), setup);
 };
 
 test.each<[string, DsConfig['activation_checkpointing']]>([
@@ -82,7 +82,7 @@ test.each<[string, DsConfig['activation_checkpointing']]>([
 ])('peak of the device: %s', async (_, section) => {
   const { device, host } = planSection(section);
   // On the CPU, copies in host memory count as memory of the device.
-  const [got, predicted] = [await peakOf(section), total(device) + host.buffers];
+  const [got, predicted] = [await peakOf(section), totalBytes(device) + host.buffers];
   expect(Math.abs(predicted / got - 1)).toBeLessThan(0.03);
 });
 
@@ -100,7 +100,7 @@ test('attention is kept in host memory from 8,192 tokens on, unless the key is s
     const config = resolveConfig(configOf(section), { worldSize: 1 });
     const optimizer = configuredFacts(config);
     const setup = setupOfConfig(config, { optimizer, seq, checkpointing: true });
-    return { ...memoryOf(sizes, setup), ...stepTime(sizes, setup, H200, ONE_GPU) };
+    return { ...predictMemory(sizes, setup), ...predictStepTime(sizes, setup, H200, ONE_GPU) };
   };
   const away = { cpu_checkpointing: true };
   const [long, again] = [of(8192, away), of(8192, { ...away, keep_attention: false })];

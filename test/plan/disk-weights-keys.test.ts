@@ -1,7 +1,13 @@
 // Bytes of a step with weights on a disk: the plan of a configuration against a run on the CPU.
 import { tmpdir } from 'node:os';
 import { cpu, type DsConfig, initialize, nn, resolveConfig } from '../../lib/index.js';
-import { configuredFacts, memoryOf, setupOfConfig, sizesOf, total } from '../../lib/plan/index.js';
+import {
+  configuredFacts,
+  predictMemory,
+  setupOfConfig,
+  sizesOf,
+  totalBytes,
+} from '../../lib/plan/index.js';
 import { seed, Tensor } from '../../lib/tensor/index.js';
 import { quiet } from '../support/quiet.js';
 
@@ -62,7 +68,7 @@ function planKeys(keys: Keys) {
     seq: SEQ,
     checkpointing: false,
   });
-  return memoryOf(sizesOf(model()), setup);
+  return predictMemory(sizesOf(model()), setup);
 }
 
 const all = BLOCK * LAYERS + 256 * CHANNELS + SEQ * CHANNELS + 2 * CHANNELS;
@@ -76,7 +82,7 @@ test.each<[Keys, onDisk: number]>([
 ])('%j', async (keys, onDisk) => {
   const { device, host, disk } = planKeys(keys);
   // On the CPU, host memory counts as memory of the device.
-  const [got, predicted] = [await peakOf(keys), total(device) + host.buffers];
+  const [got, predicted] = [await peakOf(keys), totalBytes(device) + host.buffers];
   expect(Math.abs(predicted / got - 1)).toBeLessThan(0.02);
   expect(Math.abs(disk / 2 - onDisk)).toBeLessThan(0.3 * BLOCK);
 });

@@ -1,5 +1,5 @@
 // Tests the memory of a parameter by its strategies, for the tiles of an update.
-import { footprintOf, mastersOf, type StateChoice } from '../../lib/plan/footprint.js';
+import { chooseMasters, computeFootprint, type StateChoice } from '../../lib/plan/footprint.js';
 
 const bytes = { weight: 2, gradient: 2, state: 8 };
 const choice = (options: Partial<StateChoice>): StateChoice => ({
@@ -11,12 +11,12 @@ const choice = (options: Partial<StateChoice>): StateChoice => ({
 });
 
 test('upper halves that leave host memory need two slots, of bounded tiles', () => {
-  const split = footprintOf(choice({ masters: 'split' }), bytes);
+  const split = computeFootprint(choice({ masters: 'split' }), bytes);
   expect(split.tile.host).toBe(2 * 2);
   expect(split.largestTile).toBe(2 ** 26);
   // Whole masters and offloaded weights need no slot.
   for (const other of [choice({}), choice({ masters: 'split', weights: 'host' })]) {
-    const { tile, largestTile } = footprintOf(other, bytes);
+    const { tile, largestTile } = computeFootprint(other, bytes);
     expect([tile.host, largestTile]).toEqual([0, Infinity]);
   }
 });
@@ -30,5 +30,5 @@ test.each<[StateChoice['placement'], boolean, boolean, string]>([
   ['device', true, false, 'f32'],
   ['nvme', true, false, 'f32'],
 ])('%s, splits %p, speculates %p: masters are %s', (placement, splits, speculates, masters) => {
-  expect(mastersOf(placement, { splits, speculates })).toBe(masters);
+  expect(chooseMasters(placement, { splits, speculates })).toBe(masters);
 });

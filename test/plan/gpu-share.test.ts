@@ -3,9 +3,9 @@ import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSyn
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { initialize, nn, type Tensor } from '../../lib/index.js';
-import { findGpuShare, momentsOf, type ShareOptions } from '../../lib/plan/gpu-share.js';
+import { findGpuShare, momentsDType, type ShareOptions } from '../../lib/plan/gpu-share.js';
 import { plainSetup, type Setup } from '../../lib/plan/index.js';
-import { ratesOf } from '../../lib/plan/known-rates.js';
+import { loadOrMeasureRates } from '../../lib/plan/known-rates.js';
 import { measureRates } from '../../lib/plan/processor-rates.js';
 import { cpu } from '../../lib/runtime/device.js';
 import type { AdamWSpeculateArgs } from '../../lib/runtime/kernels.generated.js';
@@ -13,7 +13,7 @@ import * as kernels from '../../lib/runtime/kernels.generated.js';
 
 jest.mock('../../lib/plan/known-rates.js', () => {
   const real = jest.requireActual('../../lib/plan/known-rates.js');
-  return { ...real, ratesOf: jest.fn(real.ratesOf) };
+  return { ...real, loadOrMeasureRates: jest.fn(real.loadOrMeasureRates) };
 });
 jest.mock('../../lib/runtime/kernels.generated.js', () => {
   const real = jest.requireActual('../../lib/runtime/kernels.generated.js');
@@ -35,7 +35,7 @@ const rates = (host: number) => ({ host, link: 1 });
 function asRank(rank: number, first?: boolean) {
   const measure = jest.fn(() => rates(1 + rank));
   const agree = (own: boolean) => first ?? own;
-  const got = ratesOf('host', { isFirst: rank === 0, agree, measure, file });
+  const got = loadOrMeasureRates('host', { isFirst: rank === 0, broadcast: agree, measure, file });
   return { got, measured: measure.mock.calls.length };
 }
 
@@ -54,7 +54,7 @@ test('measurements update moments in their dtype', async () => {
       },
     });
     const { partitions } = engine.parts.stage;
-    const moments = momentsOf({ partitions, optimizer: engine.optimizer });
+    const moments = momentsDType({ partitions, optimizer: engine.optimizer });
     expect(moments).toBe(dtype);
     engine.destroy();
     updated.mockClear();
@@ -101,7 +101,7 @@ describe('gradients that stay from backward to the update', () => {
     own?: Partial<Setup>;
   }): number {
     const { gradDtype, shardsGradients, hasWeights = false, own = {} } = options;
-    (ratesOf as jest.Mock).mockReturnValueOnce({ host: 1, link: 1e6 });
+    (loadOrMeasureRates as jest.Mock).mockReturnValueOnce({ host: 1, link: 1e6 });
     const inUse = hasWeights ? 4 * numel : 0;
     const bytes = { weights: inUse, gradients: 0 };
     const stage = shardsGradients ? 2 : 1;

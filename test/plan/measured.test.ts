@@ -7,12 +7,12 @@ import { addLora, quantizeUnmade } from '../../lib/peft/index.js';
 import {
   type Cluster,
   H200,
-  memoryOf,
   plainSetup,
+  predictMemory,
+  predictStepTime,
   type Setup,
   sizesOf,
-  stepTime,
-  total,
+  totalBytes,
 } from '../../lib/plan/index.js';
 
 const GIB = 2 ** 30;
@@ -178,7 +178,7 @@ for (const [section, row, model, setup] of [...sharedRows, slowRow]) {
 }
 
 test.each(deviceRows)('peak of the device: %s', (_, model, setup, gib) => {
-  const got = total(memoryOf(sizes(model), { ...plainSetup, ...setup }).device) / GIB;
+  const got = totalBytes(predictMemory(sizes(model), { ...plainSetup, ...setup }).device) / GIB;
   expect(Math.abs(got / gib() - 1)).toBeLessThan(BYTES);
 });
 
@@ -234,7 +234,7 @@ for (const [section, row, model, setup] of [...sharedRows, slowRow]) {
 }
 
 test.each(hostRows)('peak of host memory: %s', (_, model, setup, gib) => {
-  const got = total(memoryOf(sizes(model), { ...plainSetup, ...setup }).host) / GIB;
+  const got = totalBytes(predictMemory(sizes(model), { ...plainSetup, ...setup }).host) / GIB;
   expect(Math.abs(got / gib() - 1)).toBeLessThan(BYTES);
 });
 
@@ -353,11 +353,16 @@ for (const [section, row, model, setup] of sharedRows) {
 test('weights in host memory are copied for each micro-batch, even a small one', () => {
   const setup = { ...plainSetup, ...weightsToo, microBatch: 1, accumulation: 8 };
   const model = sizes('1558M');
-  const { step } = stepTime(model, setup, H200, machine(1, 16));
+  const { step } = predictStepTime(model, setup, H200, machine(1, 16));
   const once = (2 * model.parameters) / H200.pcie;
   expect(step).toBeGreaterThan(8 * once);
   expect(step).toBeLessThan(8 * 2 * once + 0.5);
-  const { step: whole } = stepTime(model, { ...setup, weights: 'device' }, H200, machine(1, 16));
+  const { step: whole } = predictStepTime(
+    model,
+    { ...setup, weights: 'device' },
+    H200,
+    machine(1, 16),
+  );
   expect(whole).toBeLessThan(8 * once);
 });
 
@@ -367,7 +372,8 @@ test.each([
   ['host threads after the step decision', { ...offload, speculates: false }, 20 / 28],
 ] as const)('of moments in bf16 %s moves half: 8 bytes of an update less', (_, own, share) => {
   const updateOf = (setup: Partial<Setup>): number =>
-    stepTime(sizes('1558M'), { ...plainSetup, ...own, ...setup }, H200, machine(1, 4)).update;
+    predictStepTime(sizes('1558M'), { ...plainSetup, ...own, ...setup }, H200, machine(1, 4))
+      .update;
   const narrow = updateOf({ bf16States: true, stateBytes: 4 });
   expect(narrow / updateOf({})).toBeCloseTo(share, 6);
 });
@@ -375,7 +381,7 @@ test.each([
 test('moments in bf16 save as much of a step of 10B as they did', () => {
   const ms = (row: string): number => sharedNumber(slow, row, 'step_ms', 'median');
   const planBytes = (setup: Partial<Setup>): number =>
-    stepTime(sizes('10B'), { ...plainSetup, ...setup }, H200, machine(1, 16)).step;
+    predictStepTime(sizes('10B'), { ...plainSetup, ...setup }, H200, machine(1, 16)).step;
   const [, row, , setup] = slowRow;
   const got = planBytes(setup) / planBytes(shared10B);
   expect(Math.abs(got / (ms(row) / ms('the same, moments in f32')) - 1)).toBeLessThan(BYTES);
@@ -388,13 +394,14 @@ const ON_MMA_SYNC = {
 };
 
 test.each(timeRows)('step time: %s', (_, model, setup, at, ms) => {
-  const got = 1000 * stepTime(sizes(model), { ...plainSetup, ...setup }, ON_MMA_SYNC, at).step;
+  const got =
+    1000 * predictStepTime(sizes(model), { ...plainSetup, ...setup }, ON_MMA_SYNC, at).step;
   expect(Math.abs(got / ms() - 1)).toBeLessThan(SECONDS);
 });
 
 test('step time: 124M with attention on wgmma', () => {
   const setup = { ...plainSetup, microBatch: 16 };
-  const got = 1000 * stepTime(sizes('124M'), setup, H200, machine(1, 16)).step;
+  const got = 1000 * predictStepTime(sizes('124M'), setup, H200, machine(1, 16)).step;
   const ms = measuredNumber('train-124M-wgmma', 'step_ms', 'median');
   expect(Math.abs(got / ms - 1)).toBeLessThan(SECONDS);
 });
@@ -420,8 +427,8 @@ test.each([
   const sizes = llama8B(kind, true);
   const setup = { ...plainSetup, microBatch: 2, seq: 4096, checkpointing };
   const of = (name: string) => numberOf('adapters-train-h200', ['split_bf16', row, name]);
-  const got = total(memoryOf(sizes, setup).device) / GIB;
-  const { step } = stepTime(sizes, setup, H200, machine(1, 16));
+  const got = totalBytes(predictMemory(sizes, setup).device) / GIB;
+  const { step } = predictStepTime(sizes, setup, H200, machine(1, 16));
   expect(Math.abs(got / of('peak_device_gib') - 1)).toBeLessThan(BYTES);
   expect(Math.abs((1000 * step) / of('step_ms') - 1)).toBeLessThan(SECONDS);
 });
@@ -436,9 +443,9 @@ test.each([
   const sizes = llama8B(kind, isWide);
   const setup = { ...plainSetup, microBatch, seq: 2048, checkpointing: true };
   const gib = measuredNumber('llama-h200', row, 'ours', 'peak_device_gib');
-  const got = total(memoryOf(sizes, setup).device) / GIB;
+  const got = totalBytes(predictMemory(sizes, setup).device) / GIB;
   expect(Math.abs(got / gib - 1)).toBeLessThan(BYTES);
   const ms = measuredNumber('llama-h200', row, 'ours', 'ms_per_step', 'median');
-  const { step } = stepTime(sizes, setup, H200, machine(1, 16));
+  const { step } = predictStepTime(sizes, setup, H200, machine(1, 16));
   expect(Math.abs((1000 * step) / ms - 1)).toBeLessThan(SECONDS);
 });

@@ -1,7 +1,13 @@
 // Compares the plan's bytes with a run on two CPU ranks, for each memory key of
 // "zero_optimization".
 import { type DsConfig, nn, resolveConfig } from '../../lib/index.js';
-import { configuredFacts, memoryOf, setupOfConfig, sizesOf, total } from '../../lib/plan/index.js';
+import {
+  configuredFacts,
+  predictMemory,
+  setupOfConfig,
+  sizesOf,
+  totalBytes,
+} from '../../lib/plan/index.js';
 import { runRanks } from '../comm/ranks.js';
 import type { MemoryKeysJob } from './memory-keys-process.js';
 
@@ -114,7 +120,7 @@ function planRun({ zero, accumulation }: Run): number {
     seq: SEQ,
     checkpointing: false,
   });
-  return total(memoryOf(sizesOf(new nn.models.GPT2(shape)), setup).device);
+  return totalBytes(predictMemory(sizesOf(new nn.models.GPT2(shape)), setup).device);
 }
 
 let measured: readonly number[];

@@ -4,7 +4,13 @@ import assert from 'node:assert/strict';
 import { tmpdir } from 'node:os';
 import { measureMemory } from '../../lib/engine/watch/memory-breakdown.js';
 import { checkpointing, type DsConfig, initialize, nn, seed, Tensor } from '../../lib/index.js';
-import { factsOf, memoryOf, setupOfConfig, sizesOf, total } from '../../lib/plan/index.js';
+import {
+  factsOf,
+  predictMemory,
+  setupOfConfig,
+  sizesOf,
+  totalBytes,
+} from '../../lib/plan/index.js';
 import type { Device } from '../../lib/runtime/device.js';
 import { required } from '../../lib/runtime/required.js';
 import type { Case } from '../support/case.js';
@@ -99,12 +105,12 @@ async function measureRun(run: Run, device: Device): Promise<{ got: Bytes; predi
     seq,
     checkpointing: again,
   });
-  const plan = memoryOf(sizes, setup);
+  const plan = predictMemory(sizes, setup);
   const { optimizer: state, buffers } = plan.host;
   engine.destroy();
   for (const tensor of [tokens, ...model.parameters()]) tensor.dispose();
   checkpointing.reset();
-  const predicted = { device: total(plan.device), host: state + buffers, disk: plan.disk };
+  const predicted = { device: totalBytes(plan.device), host: state + buffers, disk: plan.disk };
   return { got, predicted };
 }
 

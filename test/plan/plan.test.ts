@@ -4,13 +4,13 @@ import { cpu, nn, peft, zero } from '../../lib/index.js';
 import { plan } from '../../lib/launch/plan.js';
 import { quantizeUnmade } from '../../lib/peft/index.js';
 import {
-  configOf,
+  buildConfig,
   H200,
   type ModelSizes,
   makePlan,
-  memoryOf,
   type PlanRequest,
   plainSetup,
+  predictMemory,
   sizesOf,
 } from '../../lib/plan/index.js';
 
@@ -61,8 +61,8 @@ test('candidates that fit come first, and the best configuration is valid', () =
     const fits = candidates.map((candidate) => candidate.fits);
     expect(fits).toEqual([...fits].sort((a, b) => Number(b) - Number(a)));
     for (const candidate of candidates) {
-      const { errors } = checkConfig(configOf(candidate), { worldSize: ranks });
-      expect([configOf(candidate), errors]).toEqual([configOf(candidate), []]);
+      const { errors } = checkConfig(buildConfig(candidate), { worldSize: ranks });
+      expect([buildConfig(candidate), errors]).toEqual([buildConfig(candidate), []]);
     }
   }
 });
@@ -93,7 +93,7 @@ test('state that the device updates costs it two gradients, upper halves and two
   expect(kept).toBeCloseTo((4 - 2 - 1 / 8) * gpuShare * sizes.parameters, -1);
   expect(plain.memory.host.buffers - shared.memory.host.buffers).toBeCloseTo(gradients, -1);
   expect(shared.time.step).toBeLessThan(plain.time.step);
-  expect(configOf(plain)).toMatchObject({
+  expect(buildConfig(plain)).toMatchObject({
     zero_optimization: { offload_optimizer: { gpu_share: 0 } },
   });
 });
@@ -119,7 +119,7 @@ test('after the step decision masters are in halves: 3.9 bytes a parameter less 
   expect(tried.memory.host.optimizer + tried.memory.host.buffers).toBeCloseTo(16 * parameters, -1);
   expect(after.host).toBeLessThan(125 * GIB);
   expect(after.time.step).toBeGreaterThan(tried.time.step);
-  expect(configOf(after)).toMatchObject({
+  expect(buildConfig(after)).toMatchObject({
     zero_optimization: { offload_optimizer: { super_offload: false } },
   });
 });
@@ -132,7 +132,7 @@ test.each([
   (overlap, units) => {
     const setup = { ...plainSetup, stage: 2, ranks: 2, overlap } as const;
     const gradients = (optimizer: 'cpu' | 'device'): number =>
-      memoryOf(sizes, { ...setup, optimizer }).device.gradients;
+      predictMemory(sizes, { ...setup, optimizer }).device.gradients;
     const { root, block } = sizes.trained;
     // In bf16, plus this rank's own part before it has reached the host.
     expect(gradients('cpu')).toBeLessThanOrEqual(2 * 1.5 * (root + units * block));
@@ -158,7 +158,7 @@ test('state on a disk: 12 bytes a parameter there, a gradient and slots in memor
   const faster = makePlan({ ...planRequest, diskMemory: 20e9, rates: { ...H200, disk: 4e9 } }).best;
   expect(faster?.time.update).toBeCloseTo((12 * parameters) / 4e9, 6);
   expect(makePlan({ ...planRequest, diskMemory: 18e9 }).best).toBeNull();
-  const config = configOf(best);
+  const config = buildConfig(best);
   expect(config.zero_optimization).toMatchObject({
     offload_optimizer: { device: 'nvme', nvme_path: '/nvme' },
   });
@@ -197,10 +197,10 @@ describe('ranks that share a model', () => {
       expect(tensor * stages * ranks).toBe(4);
       expect(ranks * microBatch * accumulation).toBe(8);
       if (stages > 1) expect(stage).toBeLessThan(2);
-      const { errors } = checkConfig(configOf(candidate), { worldSize: ranks });
-      expect([configOf(candidate), errors]).toEqual([configOf(candidate), []]);
+      const { errors } = checkConfig(buildConfig(candidate), { worldSize: ranks });
+      expect([buildConfig(candidate), errors]).toEqual([buildConfig(candidate), []]);
     }
-    expect(configOf(of(2, 2))).toMatchObject({
+    expect(buildConfig(of(2, 2))).toMatchObject({
       tensor_parallel: { autotp_size: 2 },
       pipeline: { stages: 2 },
     });
@@ -339,7 +339,7 @@ test('moments in bf16 are 4 bytes a parameter less, and in the configuration', (
     /bf16OptimizerStates: expected true or false/,
   );
   const best = (bf16States: boolean, precision: 'bf16' | 'fp16' = 'bf16') =>
-    configOf(makePlan(request({ bf16States, precision })).best as never);
+    buildConfig(makePlan(request({ bf16States, precision })).best as never);
   expect(best(false).bf16).toEqual({ enabled: true });
   expect(best(true).bf16).toEqual({ enabled: true, bf16_optimizer_states: true });
   expect(best(true, 'fp16').bf16).toEqual({ enabled: false, bf16_optimizer_states: true });

@@ -2,7 +2,14 @@
 
 import { nn } from '../../lib/index.js';
 import { GPUS, gpuNamed, TOO_OLD } from '../../lib/monitor/gpus.js';
-import { H200, plainSetup, ratesNamed, ratesOf, sizesOf, stepTime } from '../../lib/plan/index.js';
+import {
+  H200,
+  plainSetup,
+  predictStepTime,
+  ratesNamed,
+  ratesOf,
+  sizesOf,
+} from '../../lib/plan/index.js';
 import { readPage } from '../docs/snippets.js';
 
 const of = (key: string) => {
@@ -65,7 +72,7 @@ test('a slower GPU takes longer, and f32 has the rate of its own units', () => {
   const sizes = sizesOf(new nn.models.GPT2(nn.models.GPT2.config('124M')));
   const at = { nodes: 1, devicesPerNode: 1, coresPerNode: 16, nodeLink: 50e9 };
   const step = (key: string, precision: 'bf16' | 'fp32') =>
-    stepTime(sizes, { ...plainSetup, microBatch: 8, precision }, of(key), at).step;
+    predictStepTime(sizes, { ...plainSetup, microBatch: 8, precision }, of(key), at).step;
   const order = ['b200', 'h200', 'h100', 'a100-80g', 'rtx4090', 'rtx3090'];
   const times = order.map((key) => step(key, 'bf16'));
   expect(times).toEqual(times.toSorted((a, b) => a - b));

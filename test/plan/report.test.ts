@@ -5,10 +5,10 @@ import {
   H200,
   type PlanRequest,
   plainSetup,
+  predictCandidate,
   requireLength,
   type Setup,
   sizesOf,
-  weigh,
 } from '../../lib/plan/index.js';
 
 const GIB = 2 ** 30;
@@ -30,7 +30,7 @@ const request: PlanRequest = {
 
 /** The name of a way, as its row ends. */
 function nameOf(changed: Partial<Setup>): string {
-  const candidate = weigh(request, { ...plainSetup, ...changed });
+  const candidate = predictCandidate(request, { ...plainSetup, ...changed });
   const row = formatPrediction([candidate], request).split('\n')[1] ?? '';
   return row.slice(row.indexOf('stage '));
 }

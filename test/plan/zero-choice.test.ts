@@ -2,14 +2,14 @@
 import { nn } from '../../lib/index.js';
 import {
   type CandidateSetup,
-  chooseWay,
-  countsOf,
+  chooseSetup,
+  countSizes,
   H200,
   plainSetup,
-  plannedGpuShare,
+  predictGpuShare,
+  type SelectionInputs,
   type Setup,
   sizesOf,
-  type Weights,
 } from '../../lib/plan/index.js';
 
 const GIB = 2 ** 30;
@@ -31,7 +31,7 @@ function ways(ranks: number): CandidateSetup<Partial<Setup>>[] {
       [true, false].map((speculates) => ({ stage, optimizer: 'cpu', ratio, speculates }) as const),
     ),
   );
-  const share = plannedGpuShare({ ...common, optimizer: 'cpu' }, H200, at(ranks));
+  const share = predictGpuShare({ ...common, optimizer: 'cpu' }, H200, at(ranks));
   const all: Partial<Setup>[] = [
     { stage: 3, optimizer: 'cpu', weights: 'cpu', speculates: false },
     ...onHost.flatMap((item) => [item, { ...item, gpuShare: share }]),
@@ -43,10 +43,10 @@ function ways(ranks: number): CandidateSetup<Partial<Setup>>[] {
 
 const ROOM = { device: 139 * GIB, host: 128 * GIB, hostAtMost: 128 * GIB, disk: 0 };
 
-function choose(ranks: number, room: Partial<typeof ROOM>, more: Partial<Weights> = {}) {
+function choose(ranks: number, room: Partial<typeof ROOM>, more: Partial<SelectionInputs> = {}) {
   const rooms = { ...ROOM, hostAtMost: room.host ?? ROOM.hostAtMost, ...room };
   const common = { sizes, knowsActivations: true, isHost: false, rates: H200 };
-  return chooseWay(ways(ranks), { ...common, cluster: at(ranks), room: rooms, ...more });
+  return chooseSetup(ways(ranks), { ...common, cluster: at(ranks), room: rooms, ...more });
 }
 
 const chooseConfig = (...values: Parameters<typeof choose>) => choose(...values).best?.config;
@@ -125,9 +125,9 @@ test('with unknown activations, half of the device stays free if possible', () =
   const model = new nn.Sequential(
     ...Array.from({ length: 8 }, () => new nn.Linear(4096, 4096, { bias: false })),
   );
-  const unknown = { sizes: countsOf(model), knowsActivations: false };
+  const unknown = { sizes: countSizes(model), knowsActivations: false };
   // 16 bytes of each parameter: weights, gradients, masters and moments.
-  expect(countsOf(model).parameters * 16).toBe(2 * GIB);
+  expect(countSizes(model).parameters * 16).toBe(2 * GIB);
   expect(chooseConfig(1, { device: 8 * GIB }, unknown)).toEqual({ stage: 0 });
   expect(choose(1, { device: 8 * GIB }, unknown).best?.step).toBeNull();
   const moved = choose(1, { device: 4 * GIB }, unknown).best;

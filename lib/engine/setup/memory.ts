@@ -7,31 +7,31 @@ import { CausalLM } from '../../models/index.js';
 import type { Module } from '../../nn/module.js';
 import { canExchange } from '../../optim/exchange.js';
 import { canGather, canSum, type Optimizer } from '../../optim/optimizer.js';
-import { choiceLine, nothingFits } from '../../plan/choice-report.js';
+import { formatChoice, nothingFitsError } from '../../plan/choice-report.js';
 import {
   type CandidateSetup,
-  chooseWay,
-  countsOf,
+  chooseSetup,
+  countSizes,
   factsOf,
   type JobMesh,
   type ModelInfo,
   type ModelSizes,
+  predictSetup,
   ratesNamed,
   setupOfConfig,
   sizesOf,
   usedShare,
-  weighWay,
   writeResult,
 } from '../../plan/index.js';
-import { clusterOf, memoryOfRank, roomOf } from '../../plan/room.js';
+import { describeCluster, findAvailableMemory, measureRankMemory } from '../../plan/room.js';
 import {
   type CountInputs,
-  claimOf,
-  needsText,
-  refusal,
+  findShortages,
+  findSpeculationShortage,
+  formatNeeds,
+  measureClaim,
   type Shortage,
-  shortageOfSpeculation,
-  shortages,
+  shortageError,
 } from '../../plan/shortages.js';
 import { notice } from '../../runtime/notice.js';
 import { required } from '../../runtime/required.js';
@@ -46,7 +46,7 @@ import { isCutOver } from './tensor-parallel.js';
 export interface WholeModel {
   sizes: ModelSizes;
   /** Whether it is a language model. Its activation memory is known. */
-  isKnown: boolean;
+  knowsActivations: boolean;
   checkpointing: boolean;
   /** Whether each rank already has only a part of its layers. */
   isCut: boolean;
@@ -54,11 +54,11 @@ export interface WholeModel {
 
 /** Returns the sizes of `module`, which stays unchanged. */
 export function measureModel(module: Module, job: Distributed): WholeModel {
-  const isKnown = module instanceof CausalLM;
+  const knowsActivations = module instanceof CausalLM;
   return {
-    sizes: isKnown ? sizesOf(module) : countsOf(module),
-    isKnown,
-    checkpointing: isKnown && module.config.activationCheckpointing === true,
+    sizes: knowsActivations ? sizesOf(module) : countSizes(module),
+    knowsActivations,
+    checkpointing: knowsActivations && module.config.activationCheckpointing === true,
     isCut: isCutOver(job, module),
   };
 }
@@ -80,9 +80,9 @@ export async function chooseConfig(
     model,
     sequenceLength,
   });
-  if (!best) throw nothingFits(leanest, context);
+  if (!best) throw nothingFitsError(leanest, context);
   if (job.rank === 0) {
-    process.stdout.write(`${choiceLine(best, context)}\n`);
+    process.stdout.write(`${formatChoice(best, context)}\n`);
     for (const text of best.config.notices) notice(text);
   }
   return best.config;
@@ -148,17 +148,17 @@ async function chooseAmong(
   { model, sequenceLength }: { model: WholeModel; sequenceLength: number | undefined },
 ) {
   const { device } = job.world;
-  const ownMemory = memoryOfRank(decisions.module, decisions.config, device);
+  const ownMemory = measureRankMemory(decisions.module, decisions.config, device);
   const rankMemories = await exchangeValues(job, ownMemory);
-  const cluster = clusterOf(rankMemories);
-  const seq = model.isKnown ? (sequenceLength ?? Math.min(1024, model.sizes.maxSeq)) : 1;
+  const cluster = describeCluster(rankMemories);
+  const seq = model.knowsActivations ? (sequenceLength ?? Math.min(1024, model.sizes.maxSeq)) : 1;
   // All ranks choose the same, so the first rank's GPU decides.
   const rates = ratesNamed(rankMemories[0]?.card ?? '');
   const isHost = device.kind === 'cpu';
   const facts = {
     seq,
     isHost,
-    at: { rates, cluster },
+    hardware: { rates, cluster },
     mesh: jobMesh(job, model.isCut),
     optimizer: factsOf(decisions.optimizer),
     checkpointing: model.checkpointing || decisions.optimizer instanceof NoOptimizer,
@@ -166,15 +166,15 @@ async function chooseAmong(
   const ways = configs.map((config): CandidateSetup<ResolvedConfig> => {
     return { config, setup: setupOfConfig(config, facts) };
   });
-  const room = roomOf(rankMemories);
+  const room = findAvailableMemory(rankMemories);
   const sizes = sizesInTraining(decisions.optimizer, model.sizes);
-  const { isKnown } = model;
-  const weights = { sizes, knowsActivations: isKnown, isHost, cluster, rates, room };
+  const { knowsActivations } = model;
+  const weights = { sizes, knowsActivations, isHost, cluster, rates, room };
   const { deviceName } = ownMemory;
-  const context = { room, isHost, isKnown, deviceName, ranks: job.worldSize, rates };
-  const first = weighWay(required(ways[0]), weights);
+  const context = { room, isHost, knowsActivations, deviceName, ranks: job.worldSize, rates };
+  const first = predictSetup(required(ways[0]), weights);
   const firstFits = usedShare(first, weights, room.host) <= 1;
-  return { ...chooseWay(ways, weights), firstFits, context };
+  return { ...chooseSetup(ways, weights), firstFits, context };
 }
 
 /**
@@ -196,7 +196,13 @@ function isPossible(
 /** Returns `sizes` of a run with this optimizer: without training, no gradients and no state. */
 export function sizesInTraining(optimizer: Optimizer, sizes: ModelSizes): ModelSizes {
   if (!(optimizer instanceof NoOptimizer)) return sizes;
-  const none = { count: 0, own: { count: 0, bytes: 0 }, root: 0, block: 0, hasHead: false };
+  const none = {
+    count: 0,
+    inFixedDtype: { count: 0, bytes: 0 },
+    root: 0,
+    block: 0,
+    hasHead: false,
+  };
   return { ...sizes, trained: none };
 }
 
@@ -218,9 +224,9 @@ export async function describeModel(
 ): Promise<void> {
   const file = modelInfoPath(config);
   if (file === null || model === null) return;
-  const { sizes: whole, isKnown, checkpointing, isCut } = model;
+  const { sizes: whole, knowsActivations, checkpointing, isCut } = model;
   const { device } = job.world;
-  const ownMemory = memoryOfRank(module, config, device);
+  const ownMemory = measureRankMemory(module, config, device);
   const rankMemories = await exchangeValues(job, ownMemory);
   if (job.rank !== 0) return;
   const sizes = sizesInTraining(optimizer, whole);
@@ -230,14 +236,14 @@ export async function describeModel(
     activation_mem_per_gpu: null,
     sequence_length: null,
     sizes,
-    knowsActivations: isKnown,
+    knowsActivations,
     checkpointing,
     ...factsOf(optimizer),
     isHost: device.kind === 'cpu',
     deviceName: device.name,
     card: ownMemory.card,
-    room: roomOf(rankMemories),
-    cluster: clusterOf(rankMemories),
+    room: findAvailableMemory(rankMemories),
+    cluster: describeCluster(rankMemories),
     mesh: jobMesh(job, isCut),
   };
   writeResult(file, info);
@@ -274,15 +280,15 @@ export async function requireMemory(
   shards: number,
 ): Promise<ResolvedConfig> {
   const { config } = inputs;
-  const claims = await exchangeValues(job, claimOf({ ...inputs, shards }, job.world.device));
-  const shortageList = shortages(claims);
+  const claims = await exchangeValues(job, measureClaim({ ...inputs, shards }, job.world.device));
+  const shortageList = findShortages(claims);
   const certain = shortageList.filter(({ isCertain }) => isCertain);
-  if (certain.length > 0) throw refusal(certain, config);
-  const tooMuch = shortageOfSpeculation(claims);
+  if (certain.length > 0) throw shortageError(certain, config);
+  const tooMuch = findSpeculationShortage(claims);
   if (job.rank === 0) {
     if (tooMuch) notice(formatShortage(tooMuch));
     for (const shortage of shortageList) {
-      const { message } = refusal([shortage], config);
+      const { message } = shortageError([shortage], config);
       notice(`${message} A virtual machine may receive more memory, so training continues.`);
     }
   }
@@ -292,6 +298,6 @@ export async function requireMemory(
 function formatShortage({ of, parts, there }: Shortage): string {
   return (
     `initialize: updates wait until backward has ended ("super_offload": false). Speculation needs ` +
-    `${needsText(of, parts)}, and there is ${there}. "super_offload": true enables them anyway.`
+    `${formatNeeds(of, parts)}, and there is ${there}. "super_offload": true enables them anyway.`
   );
 }

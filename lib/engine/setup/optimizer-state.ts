@@ -11,7 +11,7 @@ import {
 import { SplitMaster, type SplittingOptimizer } from '../../optim/split-master.js';
 import type { StateChoice } from '../../plan/footprint.js';
 import { findGpuShare } from '../../plan/gpu-share.js';
-import { choiceOf, factsOf, type Setup, setupOfConfig } from '../../plan/index.js';
+import { chooseStrategies, factsOf, type Setup, setupOfConfig } from '../../plan/index.js';
 import { configError } from '../../runtime/input-errors.js';
 import { DeferredUpdates, type OptimizerState, type Schedule } from '../../zero/optimizer-state.js';
 import { ExchangedUpdates } from '../../zero/schedule/exchanged-updates.js';
@@ -236,7 +236,7 @@ const setupOf = ({ config, optimizer, device }: StateOptions): Setup =>
 /** Returns how the masters of bf16 weights are kept. */
 function mastersFor(Processor: Processor, options: StateOptions): StateChoice['masters'] {
   const placement = Processor === StreamedState ? 'streamed' : 'host';
-  return choiceOf(placement, setupOf(options)).masters;
+  return chooseStrategies(placement, setupOf(options)).masters;
 }
 
 /** Returns the schedule of one pass, or of passes with an exchange between ranks. */
