@@ -9,7 +9,7 @@ import { PipelineEngine } from '../lib/engine/pipeline-engine.js';
 import { type DsConfig, initialize } from '../lib/index.js';
 import type { CausalLM } from '../lib/models/index.js';
 import { parallelize } from '../lib/parallel/index.js';
-import { formatRoles, type RoleTimes, timesByRole } from '../lib/profiler/roles.js';
+import { formatRoles, type RoleTimes, sumByRole } from '../lib/profiler/roles.js';
 import type { TraceFile } from '../lib/profiler/trace-events.js';
 import type { Device } from '../lib/runtime/device.js';
 import { Tensor } from '../lib/tensor/index.js';
@@ -251,7 +251,7 @@ async function traceSteps(
   try {
     const path = engine.trace(options.trace ?? join(folder, 'trace.json'), { steps });
     for (let i = 0; i < steps; ++i) await update();
-    return timesByRole(JSON.parse(readFileSync(path, 'utf8')) as TraceFile);
+    return sumByRole(JSON.parse(readFileSync(path, 'utf8')) as TraceFile);
   } finally {
     rmSync(folder, { recursive: true });
   }

@@ -1,6 +1,6 @@
 // Chooses the GPU of `ds plan`: by name, on this machine, or the default.
 
-import { GPUS, type Gpu, gpuNamed, TOO_OLD } from '../monitor/gpus.js';
+import { findGpuByName, GPUS, type Gpu, TOO_OLD } from '../monitor/gpus.js';
 import { H200, type Rates, ratesOf } from '../plan/index.js';
 import { device, probeGpus } from '../runtime/device.js';
 import { required } from '../runtime/required.js';
@@ -29,7 +29,7 @@ export function choosePlannedGpu(name: string | undefined, localGpu = findLocalG
     const note = `No usable GPU is here: the plan assumes an ${ASSUMED.label}. --gpu names another one.`;
     return { ...planTableGpu(ASSUMED), note };
   }
-  const gpu = gpuNamed(localGpu.name);
+  const gpu = findGpuByName(localGpu.name);
   const { totalBytes: memory } = localGpu;
   if (gpu) return { rates: ratesOf(gpu), memory, note: `GPU of this machine: ${localGpu.name}.` };
   const note = `GPU of this machine: ${localGpu.name}. Its rates are unknown: those of an ${H200.name} are used.`;

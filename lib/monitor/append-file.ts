@@ -33,7 +33,7 @@ export class AppendFile {
 
   /** Throws DS_IO. The file may then end with a part of `chunk`. */
   append(chunk: Uint8Array): void {
-    const fd = this.open();
+    const fd = this.requireOpen();
     try {
       for (let done = 0; done < chunk.length; ) done += writeSync(fd, chunk, done);
     } catch (cause) {
@@ -44,7 +44,7 @@ export class AppendFile {
   /** Resolves when everything is on the disk. */
   async sync(): Promise<void> {
     try {
-      await promisify(fsync)(this.open());
+      await promisify(fsync)(this.requireOpen());
     } catch (cause) {
       throw cause instanceof DsError ? cause : ioError(this.path, cause);
     }
@@ -55,7 +55,7 @@ export class AppendFile {
     this.fd = null;
   }
 
-  private open(): number {
+  private requireOpen(): number {
     if (this.fd !== null) return this.fd;
     throw new DsError({
       code: 'DS_IO',

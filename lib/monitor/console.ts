@@ -54,16 +54,16 @@ export class ConsoleMonitor {
    */
   progress({ step, samples, skipped, lr, momentum, loss }: ProgressReport): void {
     const time = this.now();
-    const since = this.last;
+    const previous = this.last;
     this.last ??= { samples, time };
     if (step % this.every !== 0) return;
-    const list = (values: readonly unknown[]): string =>
+    const formatList = (values: readonly unknown[]): string =>
       JSON.stringify(values).replaceAll(',', ', ');
-    const rate = since ? (1000 * (samples - since.samples)) / (time - since.time) : null;
-    const speed = rate === null ? '' : `, samples/s=${rate.toFixed(1)}`;
-    const fit = loss === null ? '' : `, loss=${loss.toPrecision(5)}`;
-    const rates = `lr=${list(lr)}, mom=${list(momentum)}`;
-    this.print(`step=${step}, skipped=${skipped}, ${rates}${fit}${speed}`);
+    const rate = previous ? (1000 * (samples - previous.samples)) / (time - previous.time) : null;
+    const rateText = rate === null ? '' : `, samples/s=${rate.toFixed(1)}`;
+    const lossText = loss === null ? '' : `, loss=${loss.toPrecision(5)}`;
+    const rates = `lr=${formatList(lr)}, mom=${formatList(momentum)}`;
+    this.print(`step=${step}, skipped=${skipped}, ${rates}${lossText}${rateText}`);
     this.last = { samples, time };
   }
 

@@ -26,12 +26,12 @@ const FOLDER: OptionNames<LogFolder> = { outputPath: true, jobName: true };
  *
  * Throws DS_ARGUMENT for unknown options, and if one is missing or not a string; DS_IO.
  */
-export function logFolder(op: string, given: LogFolder): string {
+export function resolveLogFolder(op: string, given: LogFolder): string {
   const { outputPath, jobName } = readOptions(op, given, FOLDER);
   requireType(`${op} outputPath`, outputPath, 'string');
   requireType(`${op} jobName`, jobName, 'string');
-  const wanted = { op: `${op} outputPath`, expected: 'an existing working directory' };
-  return onDisk(wanted, () => resolve(join(outputPath, jobName)));
+  const diskOperation = { op: `${op} outputPath`, expected: 'an existing working directory' };
+  return onDisk(diskOperation, () => resolve(join(outputPath, jobName)));
 }
 
 /**
@@ -50,7 +50,7 @@ export class CsvMonitor implements Monitor {
 
   /** Creates the folder `outputPath`/`jobName`. */
   constructor(at: LogFolder) {
-    this.folder = logFolder('CsvMonitor', at);
+    this.folder = resolveLogFolder('CsvMonitor', at);
     makeFolder(this.folder);
   }
 
@@ -60,7 +60,7 @@ export class CsvMonitor implements Monitor {
    */
   write(events: readonly MonitorEvent[]): void {
     for (const { name, value, step } of requireEvents('CsvMonitor.write', events)) {
-      this.file(name).append(Buffer.from(row(String(step), number(value))));
+      this.openFile(name).append(Buffer.from(formatRow(String(step), formatNumber(value))));
     }
   }
 
@@ -73,13 +73,13 @@ export class CsvMonitor implements Monitor {
     this.files.clear();
   }
 
-  private file(name: string): AppendFile {
-    const known = this.files.get(name);
-    if (known) return known;
+  private openFile(name: string): AppendFile {
+    const existing = this.files.get(name);
+    if (existing) return existing;
     const file = new AppendFile(join(this.folder, `${name.replace(/[/ ]/g, '_')}.csv`));
     this.files.set(name, file);
     const column = name.slice(name.lastIndexOf('/') + 1);
-    if (file.initialBytes === 0) file.append(Buffer.from(row('step', quoteField(column))));
+    if (file.initialBytes === 0) file.append(Buffer.from(formatRow('step', quoteField(column))));
     else if (file.lastByte !== NEWLINE) file.append(Buffer.from('\r\n'));
     return file;
   }
@@ -88,7 +88,7 @@ export class CsvMonitor implements Monitor {
 const NEWLINE = 10;
 
 /** Uses the line ends of Python's csv writer: "\r\n". */
-function row(step: string, value: string): string {
+function formatRow(step: string, value: string): string {
   return `${step},${value}\r\n`;
 }
 
@@ -97,7 +97,7 @@ function quoteField(field: string): string {
 }
 
 /** Formats a number as Python does. */
-function number(value: number): string {
+function formatNumber(value: number): string {
   if (Number.isFinite(value)) return String(value);
   if (Number.isNaN(value)) return 'nan';
   return value > 0 ? 'inf' : '-inf';

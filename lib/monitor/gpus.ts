@@ -263,5 +263,5 @@ export const TOO_OLD: Readonly<Record<string, number>> = {
 };
 
 /** Returns the figures of a GPU by the name that its driver reports; null for unknown GPUs. */
-export const gpuNamed = (name: string): Gpu | null =>
+export const findGpuByName = (name: string): Gpu | null =>
   GPUS.find((gpu) => gpu.name.test(name)) ?? null;

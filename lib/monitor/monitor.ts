@@ -37,8 +37,8 @@ export function requireEvents(op: string, events: unknown): readonly MonitorEven
     const { name, value, step } = (event ?? {}) as Partial<MonitorEvent>;
     const isEvent = typeof name === 'string' && typeof value === 'number';
     if (isEvent && typeof step === 'number') continue;
-    const wanted = '{ name, value, step }: a string and two numbers';
-    throw valueError(`${op} event ${i}`, wanted, event);
+    const eventForm = '{ name, value, step }: a string and two numbers';
+    throw valueError(`${op} event ${i}`, eventForm, event);
   }
   return events;
 }

@@ -71,7 +71,7 @@ export function progressLine(
   columns = COLUMNS,
 ): string {
   const step = `${`${report.step}`.padStart(`${total}`.length)}/${total}`;
-  let parts = partsOf(report, secondsLeft);
+  let parts = formatParts(report, secondsLeft);
   const width = (): number =>
     parts.reduce((sum, { text }) => sum + text.length + 2, step.length) + SHORTEST_BAR + 3;
   while (width() >= columns && parts.some(({ order }) => order > 0)) {
@@ -79,36 +79,38 @@ export function progressLine(
     parts = parts.filter(({ order }) => order !== min);
   }
   const text = [step, ...parts.map((part) => part.text)].join('  ');
-  const room = Math.min(LONGEST_BAR, columns - text.length - 4);
-  if (room < SHORTEST_BAR) return text.slice(0, Math.max(1, columns - 1));
-  const done = Math.round((room * Math.min(report.step, total)) / Math.max(1, total));
-  return `[${'='.repeat(done).padEnd(room, '-')}] ${text}`;
+  const barColumns = Math.min(LONGEST_BAR, columns - text.length - 4);
+  if (barColumns < SHORTEST_BAR) return text.slice(0, Math.max(1, columns - 1));
+  const done = Math.round((barColumns * Math.min(report.step, total)) / Math.max(1, total));
+  return `[${'='.repeat(done).padEnd(barColumns, '-')}] ${text}`;
 }
 
 /** In display order. Parts with a higher `order` are dropped first. */
-function partsOf(
+function formatParts(
   report: StepReport,
   secondsLeft: number | null,
 ): { text: string; order: number }[] {
   const { loss, lr, tokensPerSecond, mfu, memoryBytes } = report;
-  const whole = (value: number): string => Math.round(value).toLocaleString('en');
+  const formatInteger = (value: number): string => Math.round(value).toLocaleString('en');
   const parts: [number, string | undefined][] = [
     [0, loss === undefined ? undefined : `loss ${loss.toFixed(3)}`],
     [4, lr === undefined ? undefined : `lr ${lr.toExponential(2)}`],
-    [1, tokensPerSecond === undefined ? undefined : `${whole(tokensPerSecond)} tokens/s`],
+    [1, tokensPerSecond === undefined ? undefined : `${formatInteger(tokensPerSecond)} tokens/s`],
     [2, mfu === undefined ? undefined : `MFU ${(100 * mfu).toFixed(1)}%`],
-    [3, memoryBytes === undefined ? undefined : `${whole(memoryBytes / 2 ** 20)} MiB`],
-    [0, secondsLeft === null ? undefined : `${clockTime(secondsLeft)} left`],
+    [3, memoryBytes === undefined ? undefined : `${formatInteger(memoryBytes / 2 ** 20)} MiB`],
+    [0, secondsLeft === null ? undefined : `${formatTime(secondsLeft)} left`],
   ];
   return parts.flatMap(([order, text]) => (text === undefined ? [] : [{ text, order }]));
 }
 
 /** "0:09", "12:34", "1:02:03". */
-function clockTime(seconds: number): string {
-  const all = Math.round(seconds);
-  const two = (value: number): string => `${value}`.padStart(2, '0');
-  const [hours, minutes] = [Math.floor(all / 3600), Math.floor(all / 60) % 60];
-  return hours > 0 ? `${hours}:${two(minutes)}:${two(all % 60)}` : `${minutes}:${two(all % 60)}`;
+function formatTime(seconds: number): string {
+  const total = Math.round(seconds);
+  const padTwo = (value: number): string => `${value}`.padStart(2, '0');
+  const [hours, minutes] = [Math.floor(total / 3600), Math.floor(total / 60) % 60];
+  return hours > 0
+    ? `${hours}:${padTwo(minutes)}:${padTwo(total % 60)}`
+    : `${minutes}:${padTwo(total % 60)}`;
 }
 
 /**
@@ -123,7 +125,7 @@ export class ProgressBar {
   private readonly every: number;
   private readonly now: () => number;
   /** Tokens per second at an MFU of 1, or null if unknown. */
-  private readonly bestSpeed: number | null;
+  private readonly peakSpeed: number | null;
   private first: { step: number; time: number } | null = null;
   private drawn = false;
 
@@ -136,7 +138,7 @@ export class ProgressBar {
     this.stream = stream;
     this.every = Math.max(1, Math.ceil(total / lines));
     this.now = now;
-    this.bestSpeed = bestSpeedOf(options);
+    this.peakSpeed = peakTokensPerSecond(options);
   }
 
   /** Redraws the bar with the values of a step. */
@@ -163,10 +165,10 @@ export class ProgressBar {
   }
 
   private utilization(tokensPerSecond: number | undefined): number | undefined {
-    const { bestSpeed } = this;
-    return bestSpeed === null || tokensPerSecond === undefined
+    const { peakSpeed } = this;
+    return peakSpeed === null || tokensPerSecond === undefined
       ? undefined
-      : tokensPerSecond / bestSpeed;
+      : tokensPerSecond / peakSpeed;
   }
 
   private secondsLeft(step: number): number | null {
@@ -177,14 +179,14 @@ export class ProgressBar {
   }
 }
 
-function bestSpeedOf({ flopsPerToken, peakFlops }: ProgressBarOptions): number | null {
-  const cost = positive('flopsPerToken', flopsPerToken);
-  const peak = positive('peakFlops', peakFlops);
+function peakTokensPerSecond({ flopsPerToken, peakFlops }: ProgressBarOptions): number | null {
+  const cost = requirePositive('flopsPerToken', flopsPerToken);
+  const peak = requirePositive('peakFlops', peakFlops);
   return cost === null || peak === null ? null : peak / cost;
 }
 
 /** Returns null for a missing value. Throws DS_ARGUMENT. */
-function positive(name: string, value: number | null | undefined): number | null {
+function requirePositive(name: string, value: number | null | undefined): number | null {
   if (value === undefined || value === null) return null;
   if (value > 0 && value < Number.POSITIVE_INFINITY) return value;
   const [op, expected] = [`ProgressBar ${name}`, 'a positive, finite number'];

@@ -5,7 +5,7 @@ import { formatValue } from '../runtime/format-value.js';
 import { valueError } from '../runtime/input-errors.js';
 import { required } from '../runtime/required.js';
 import { AppendFile, makeFolder } from './append-file.js';
-import { type LogFolder, logFolder } from './csv.js';
+import { type LogFolder, resolveLogFolder } from './csv.js';
 import { type Monitor, type MonitorEvent, requireEvents } from './monitor.js';
 
 /** A serial number for files of one process opened in the same second. */
@@ -23,13 +23,13 @@ export class TensorBoardMonitor implements Monitor {
 
   /** Creates the folder `outputPath`/`jobName` and the file. */
   constructor(at: LogFolder) {
-    const folder = logFolder('TensorBoardMonitor', at);
-    const start = seconds();
+    const folder = resolveLogFolder('TensorBoardMonitor', at);
+    const start = nowInSeconds();
     const run = `${Math.floor(start)}.${hostname()}.${process.pid}.${opened++}`;
     makeFolder(folder);
     this.file = new AppendFile(join(folder, `events.out.tfevents.${run}`), { fresh: true });
     try {
-      this.file.append(tfRecord(versionEvent(start)));
+      this.file.append(encodeRecord(encodeVersionEvent(start)));
     } catch (error) {
       this.file.close();
       throw error;
@@ -47,9 +47,11 @@ export class TensorBoardMonitor implements Monitor {
    * Throws DS_IO, and DS_ARGUMENT if an event is invalid or its step is not an integer >= 0.
    */
   write(events: readonly MonitorEvent[]): void {
-    const now = seconds();
+    const now = nowInSeconds();
     const checked = requireEvents('TensorBoardMonitor.write', events);
-    this.file.append(Buffer.concat(checked.map((event) => tfRecord(scalarEvent(event, now)))));
+    this.file.append(
+      Buffer.concat(checked.map((event) => encodeRecord(encodeScalarEvent(event, now)))),
+    );
   }
 
   flush(): Promise<void> {
@@ -61,7 +63,7 @@ export class TensorBoardMonitor implements Monitor {
   }
 }
 
-function seconds(): number {
+function nowInSeconds(): number {
   return Date.now() / 1000;
 }
 
@@ -78,7 +80,7 @@ const FLOAT = 5;
  * u64 length, masked CRC of the length, data, masked CRC of the data, all little-endian. Readers
  * ignore an incomplete last record.
  */
-function tfRecord(data: Uint8Array): Buffer {
+function encodeRecord(data: Uint8Array): Buffer {
   const head = Buffer.alloc(12);
   head.writeBigUInt64LE(BigInt(data.length));
   head.writeUInt32LE(maskedCrc32c(head.subarray(0, 8)), 8);
@@ -88,9 +90,9 @@ function tfRecord(data: Uint8Array): Buffer {
 }
 
 /** The first event of a file: Event { wall_time = 1, file_version = 3 }. `wallTime` in seconds. */
-function versionEvent(wallTime: number): Buffer {
+function encodeVersionEvent(wallTime: number): Buffer {
   const version = Buffer.from('brain.Event:2');
-  return Buffer.concat([double(1, wallTime), bytes(3, version)]);
+  return Buffer.concat([encodeDouble(1, wallTime), encodeBytes(3, version)]);
 }
 
 /**
@@ -98,7 +100,7 @@ function versionEvent(wallTime: number): Buffer {
  *
  * TensorBoard stores values as f32. Throws DS_ARGUMENT if the step is not an integer >= 0.
  */
-function scalarEvent({ name, value, step }: MonitorEvent, wallTime: number): Buffer {
+function encodeScalarEvent({ name, value, step }: MonitorEvent, wallTime: number): Buffer {
   if (!Number.isSafeInteger(step) || step < 0) {
     const op = `TensorBoardMonitor step of ${formatValue(name)}`;
     throw valueError(
@@ -108,17 +110,21 @@ function scalarEvent({ name, value, step }: MonitorEvent, wallTime: number): Buf
       'Pass a count of samples or steps. The value may be any number.',
     );
   }
-  const summaryValue = Buffer.concat([bytes(1, Buffer.from(name)), float(2, value)]);
-  const number = Buffer.concat([tag(2, VARINT), varint(step)]);
-  return Buffer.concat([double(1, wallTime), number, bytes(5, bytes(1, summaryValue))]);
+  const summaryValue = Buffer.concat([encodeBytes(1, Buffer.from(name)), encodeFloat(2, value)]);
+  const number = Buffer.concat([encodeTag(2, VARINT), encodeVarint(step)]);
+  return Buffer.concat([
+    encodeDouble(1, wallTime),
+    number,
+    encodeBytes(5, encodeBytes(1, summaryValue)),
+  ]);
 }
 
-function tag(field: number, wireType: number): Buffer {
-  return varint(field * 8 + wireType);
+function encodeTag(field: number, wireType: number): Buffer {
+  return encodeVarint(field * 8 + wireType);
 }
 
 /** `value` is a non-negative safe integer. */
-function varint(value: number): Buffer {
+function encodeVarint(value: number): Buffer {
   const out: number[] = [];
   let rest = value;
   for (; rest >= 128; rest = Math.floor(rest / 128)) out.push((rest % 128) + 128);
@@ -126,26 +132,26 @@ function varint(value: number): Buffer {
   return Buffer.from(out);
 }
 
-function bytes(field: number, content: Uint8Array): Buffer {
-  return Buffer.concat([tag(field, BYTES), varint(content.length), content]);
+function encodeBytes(field: number, content: Uint8Array): Buffer {
+  return Buffer.concat([encodeTag(field, BYTES), encodeVarint(content.length), content]);
 }
 
-function double(field: number, value: number): Buffer {
+function encodeDouble(field: number, value: number): Buffer {
   const out = Buffer.alloc(8);
   out.writeDoubleLE(value);
-  return Buffer.concat([tag(field, DOUBLE), out]);
+  return Buffer.concat([encodeTag(field, DOUBLE), out]);
 }
 
-function float(field: number, value: number): Buffer {
+function encodeFloat(field: number, value: number): Buffer {
   const out = Buffer.alloc(4);
   out.writeFloatLE(value);
-  return Buffer.concat([tag(field, FLOAT), out]);
+  return Buffer.concat([encodeTag(field, FLOAT), out]);
 }
 
 /** 0x1edc6f41 with reversed bits. */
 const POLYNOMIAL = 0x82f63b78;
 
-const table = Uint32Array.from({ length: 256 }, (_, byte) => {
+const crcTable = Uint32Array.from({ length: 256 }, (_, byte) => {
   let crc = byte;
   for (let bit = 0; bit < 8; ++bit) crc = crc & 1 ? (crc >>> 1) ^ POLYNOMIAL : crc >>> 1;
   return crc;
@@ -154,7 +160,7 @@ const table = Uint32Array.from({ length: 256 }, (_, byte) => {
 /** CRC-32C (Castagnoli) as an unsigned 32-bit integer. Source: RFC 3720, appendix B.4. */
 export function crc32c(bytes: Uint8Array): number {
   let crc = 0xffffffff;
-  for (const byte of bytes) crc = required(table[(crc ^ byte) & 0xff]) ^ (crc >>> 8);
+  for (const byte of bytes) crc = required(crcTable[(crc ^ byte) & 0xff]) ^ (crc >>> 8);
   return (crc ^ 0xffffffff) >>> 0;
 }
 

@@ -5,7 +5,7 @@ import type { DType } from '../runtime/dtype.js';
 import { valueError } from '../runtime/input-errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
-import { gpuNamed } from './gpus.js';
+import { findGpuByName } from './gpus.js';
 
 /** The sizes that determine a transformer's FLOPs per token. */
 export interface TransformerSize {
@@ -40,9 +40,11 @@ const SIZE: OptionNames<TransformerSize> = {
  */
 export function flopsPerToken(given: TransformerSize): number {
   const size = readOptions('flopsPerToken', given, SIZE);
-  const of = (name: keyof TransformerSize): number =>
+  const readSize = (name: keyof TransformerSize): number =>
     requireInteger(`flopsPerToken ${name}`, size[name], 1);
-  return 6 * of('parameters') + 12 * of('layers') * of('width') * of('sequence');
+  return (
+    6 * readSize('parameters') + 12 * readSize('layers') * readSize('width') * readSize('sequence')
+  );
 }
 
 /**
@@ -61,7 +63,7 @@ export function peakFlops(device: Device, dtype: DType): number | null {
 
 /** peakFlops() of a GPU by its name. */
 export function peakFlopsOf(name: string, dtype: DType): number | null {
-  const peak = gpuNamed(name);
+  const peak = findGpuByName(name);
   if (!peak) return null;
   if (dtype === 'f32') return peak.f32 * 1e12;
   return dtype === 'f16' || dtype === 'bf16' ? peak.half * 1e12 : null;

@@ -1,6 +1,6 @@
 // Lists the hardware rates that predictions of step times use.
 
-import { GPUS, type Gpu, gpuNamed } from '../monitor/gpus.js';
+import { findGpuByName, GPUS, type Gpu } from '../monitor/gpus.js';
 import { required } from '../runtime/required.js';
 
 /** FLOPs per second of the products inside attention; causal, half of the scores count. */
@@ -93,7 +93,7 @@ export function ratesOf(gpu: Gpu): Rates {
 
 /** Returns the rates of a GPU by its driver's name. Unknown GPUs get the rates of the H200. */
 export function ratesNamed(name: string): Rates {
-  const gpu = gpuNamed(name);
+  const gpu = findGpuByName(name);
   return gpu ? ratesOf(gpu) : H200;
 }
 

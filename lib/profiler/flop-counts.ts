@@ -13,42 +13,42 @@ export interface Work {
   flops: number;
 }
 
-type Count<Args> = (args: Args) => Work;
+type WorkFormula<Args> = (args: Args) => Work;
 
-const products = (macs: number): Work => ({ macs, flops: 2 * macs });
-const plain = (flops: number): Work => ({ macs: 0, flops });
+const countMacs = (macs: number): Work => ({ macs, flops: 2 * macs });
+const countFlops = (flops: number): Work => ({ macs: 0, flops });
 const size = (view: View): number => numel(view.shape);
 
 const GELU = { none: 0, gelu: 1, gelu_grad: 2 } as const;
 
 /** 2 M N K per matrix of the batch. The bias is not counted, as in DeepSpeed. */
-function matmul({ a, out, transA, epilogue }: OpArgs['Matmul']): Work {
+function matmulWork({ a, out, transA, epilogue }: OpArgs['Matmul']): Work {
   const K = required(a.shape[a.shape.length - (transA ? 2 : 1)]);
-  const { macs, flops } = products(size(out) * K);
+  const { macs, flops } = countMacs(size(out) * K);
   return { macs, flops: flops + GELU[epilogue] * size(out) };
 }
 
 /** One operation per logit, plus the product if the op computes the logits. */
 function routingWork({ logits, x }: OpArgs['RouteTopK']): Work {
-  const { macs, flops } = products(x ? size(logits) * required(x.shape[1]) : 0);
+  const { macs, flops } = countMacs(x ? size(logits) * required(x.shape[1]) : 0);
   return { macs, flops: flops + size(logits) };
 }
 
 /** Two products per element of `out`, plus the gate. */
-function gatedProducts({ x, out }: OpArgs['GatedLinear'] | OpArgs['QuantizedGatedLinear']): Work {
-  const { macs, flops } = products(2 * size(out) * required(x.shape[1]));
+function gatedLinearWork({ x, out }: OpArgs['GatedLinear'] | OpArgs['QuantizedGatedLinear']): Work {
+  const { macs, flops } = countMacs(2 * size(out) * required(x.shape[1]));
   return { macs, flops: flops + elementFlops.Swiglu.out * size(out) };
 }
 
 /** As AdapterExpand, plus the gate. */
-function adapterSum({ rows, b, b2, b3, out, gated }: OpArgs['AdapterSum']): Work {
+function adapterSumWork({ rows, b, b2, b3, out, gated }: OpArgs['AdapterSum']): Work {
   const factors = [b, b2, b3].reduce((sum, factor) => sum + (factor ? size(factor) : 0), 0);
-  const { macs, flops } = products((size(rows) * factors) / required(b.shape[0]));
+  const { macs, flops } = countMacs((size(rows) * factors) / required(b.shape[0]));
   return { macs, flops: flops + (gated ? elementFlops.Swiglu.out * size(out) : 0) };
 }
 
 /** Returns the number of (query, key) pairs outside the window, for T queries and S keys. */
-function outsideWindow(T: number, S: number, window: number, causal: boolean): number {
+function countOutsideWindow(T: number, S: number, window: number, causal: boolean): number {
   if (window === 0) return 0;
   const triangle = (side: number): number => Math.max(0, side) ** 2 / 2;
   const before = triangle(S - window) - triangle(S - T - window);
@@ -70,7 +70,7 @@ function attentionProducts({
 }: OpArgs['Attention'] | OpArgs['AttentionBackward']): number {
   const [B, H, T, D] = leading(q.shape, 4);
   const S = required(k.shape[2]);
-  const hidden = (causal ? (T * T) / 2 : 0) + outsideWindow(T, S, window, causal);
+  const hidden = (causal ? (T * T) / 2 : 0) + countOutsideWindow(T, S, window, causal);
   return 2 * B * H * D * (T * S - hidden);
 }
 
@@ -79,8 +79,8 @@ function attentionProducts({
  * table, since the lengths are on the device.
  */
 function pagedProducts({ q, pool, tables, window }: OpArgs['PagedAttention']): number {
-  const room = required(tables.shape[1]) * required(pool.shape[3]);
-  return 2 * size(q) * (window > 0 ? Math.min(window, room) : room);
+  const tokens = required(tables.shape[1]) * required(pool.shape[3]);
+  return 2 * size(q) * (window > 0 ? Math.min(window, tokens) : tokens);
 }
 
 /** Four products of each token's heads with the state [D, E]: decay, read, write and query. */
@@ -103,45 +103,45 @@ type CountedOp = Exclude<keyof OpArgs, UpdateOp | keyof typeof elementFlops>;
  * Sources: DeepSpeed profiling/flops_profiler/profiler.py; Chowdhery et al. 2022 (PaLM), appendix
  * B.
  */
-const counts: { readonly [Name in CountedOp]?: Count<OpArgs[Name]> } = {
-  Matmul: matmul,
+const formulas: { readonly [Name in CountedOp]?: WorkFormula<OpArgs[Name]> } = {
+  Matmul: matmulWork,
   // Every row counts. Rows of another rank's experts come after the last group.
-  GroupedMatmul: ({ x, out }) => products(size(out) * required(x.shape[1])),
-  GroupedWeightGradient: ({ x, dout }) => products(size(dout) * required(x.shape[1])),
+  GroupedMatmul: ({ x, out }) => countMacs(size(out) * required(x.shape[1])),
+  GroupedWeightGradient: ({ x, dout }) => countMacs(size(dout) * required(x.shape[1])),
   // The ranks are on the device: each entry counts with the largest.
-  AdapterShrink: ({ x, h }) => products(size(h) * required(x.shape[1])),
-  AdapterExpand: ({ h, out }) => products(size(h) * required(out.shape[1])),
-  AdapterSum: adapterSum,
-  CombineRows: ({ places, out }) => plain(2 * size(places) * required(out.shape[1])),
-  CombineRowsBackward: ({ places, dout }) => plain(3 * size(places) * required(dout.shape[1])),
-  InvariantLinear: ({ x, out }) => products(size(out) * required(x.shape[1])),
-  Fp8Matmul: ({ a, out }) => products(size(out) * required(a.shape[1])),
+  AdapterShrink: ({ x, h }) => countMacs(size(h) * required(x.shape[1])),
+  AdapterExpand: ({ h, out }) => countMacs(size(h) * required(out.shape[1])),
+  AdapterSum: adapterSumWork,
+  CombineRows: ({ places, out }) => countFlops(2 * size(places) * required(out.shape[1])),
+  CombineRowsBackward: ({ places, dout }) => countFlops(3 * size(places) * required(dout.shape[1])),
+  InvariantLinear: ({ x, out }) => countMacs(size(out) * required(x.shape[1])),
+  Fp8Matmul: ({ a, out }) => countMacs(size(out) * required(a.shape[1])),
   RouteTopK: routingWork,
-  QuantizedLinear: ({ x, out }) => products(size(out) * required(x.shape[1])),
-  GatedLinear: gatedProducts,
-  QuantizedGatedLinear: gatedProducts,
-  Attention: (args) => products(attentionProducts(args)),
-  AttentionBackward: (args) => products(2 * attentionProducts(args)),
-  PagedAttention: (args) => products(pagedProducts(args)),
-  GatedDelta: (args) => products(deltaProducts(args)),
-  GatedDeltaBackward: (args) => products(2 * deltaProducts(args)),
-  GatedDeltaStep: (args) => products(deltaProducts(args)),
+  QuantizedLinear: ({ x, out }) => countMacs(size(out) * required(x.shape[1])),
+  GatedLinear: gatedLinearWork,
+  QuantizedGatedLinear: gatedLinearWork,
+  Attention: (args) => countMacs(attentionProducts(args)),
+  AttentionBackward: (args) => countMacs(2 * attentionProducts(args)),
+  PagedAttention: (args) => countMacs(pagedProducts(args)),
+  GatedDelta: (args) => countMacs(deltaProducts(args)),
+  GatedDeltaBackward: (args) => countMacs(2 * deltaProducts(args)),
+  GatedDeltaStep: (args) => countMacs(deltaProducts(args)),
 };
 
 /** The header of op `name` gives the FLOPs per element of each operand. */
-function workByElement(name: string, args: Record<string, View | null>): Work {
+function countElementWork(name: string, args: Record<string, View | null>): Work {
   const rows: Record<string, Record<string, number>> = elementFlops;
   const terms = Object.entries(rows[name] ?? {});
   const sizes = terms.map(([operand, flops]) => {
     const view = args[operand];
     return view ? flops * size(view) : 0;
   });
-  return plain(sizes.reduce((sum, each) => sum + each, 0));
+  return countFlops(sizes.reduce((sum, each) => sum + each, 0));
 }
 
 /** Returns the work of op `op` with the arguments of its kernel function. */
-export function workOf(op: number, args: object): Work {
+export function countWork(op: number, args: object): Work {
   const name = opNames[op] as string;
-  const count = (counts as Record<string, Count<never>>)[name];
-  return count ? count(args as never) : workByElement(name, args as Record<string, View | null>);
+  const count = (formulas as Record<string, WorkFormula<never>>)[name];
+  return count ? count(args as never) : countElementWork(name, args as Record<string, View | null>);
 }

@@ -13,7 +13,7 @@ import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { noGrad, scope } from '../tensor/index.js';
-import { type ModelProfile, modelProfile, type StepFacts } from './profile.js';
+import { createModelProfile, type ModelProfile, type StepFacts } from './profile.js';
 import { Recorder } from './recorder.js';
 import { formatProfile, REPORT_OPTIONS, type ReportOptions } from './report.js';
 
@@ -79,7 +79,7 @@ export class FlopsProfiler {
   /** Stops counting, and drops the results. */
   endProfile(): void {
     this.stopProfile();
-    this.recorder?.settle();
+    this.recorder?.addLatencies();
     this.recorder = null;
   }
 
@@ -118,8 +118,8 @@ export class FlopsProfiler {
         got: 'no profile',
       });
     }
-    recorder.settle();
-    return modelProfile(recorder.tree.root, this.device.name, engine);
+    recorder.addLatencies();
+    return createModelProfile(recorder.tree.root, this.device.name, engine);
   }
 
   /** Throws DS_ARGUMENT before startProfile(), DS_IO. */

@@ -9,7 +9,7 @@ export type Pass = 'forward' | 'backward' | 'recompute';
 /** Work of each pass. */
 export type PassWork = Record<Pass, Work>;
 
-function noWork(): PassWork {
+function createPassWork(): PassWork {
   const zero = (): Work => ({ macs: 0, flops: 0 });
   return { forward: zero(), backward: zero(), recompute: zero() };
 }
@@ -23,7 +23,7 @@ export function addWork(to: Work, { macs, flops }: Work): void {
 export class ModuleNode {
   readonly children: ModuleNode[] = [];
   /** The module's work without its children. */
-  readonly own = noWork();
+  readonly own = createPassWork();
   /** Forward calls, without recomputation. */
   calls = 0;
   /** Device milliseconds of these calls, with children. */
@@ -41,9 +41,9 @@ export class ModuleNode {
   ) {}
 
   /** Returns the work of the module and its descendants. */
-  total(): PassWork {
-    const sum = noWork();
-    for (const part of [this.own, ...this.children.map((child) => child.total())]) {
+  sumWork(): PassWork {
+    const sum = createPassWork();
+    for (const part of [this.own, ...this.children.map((child) => child.sumWork())]) {
       for (const pass of ['forward', 'backward', 'recompute'] as const) {
         addWork(sum[pass], part[pass]);
       }
@@ -60,7 +60,7 @@ export class ModuleTree {
   constructor(root: Module) {
     const byPath = new Map<string, ModuleNode>();
     for (const [path, module] of root.namedModules()) {
-      const parent = path === '' ? null : nearest(byPath, path);
+      const parent = path === '' ? null : findParent(byPath, path);
       const name = parent?.path ? path.slice(parent.path.length + 1) : path;
       const node = new ModuleNode(name, path, module);
       parent?.children.push(node);
@@ -70,7 +70,7 @@ export class ModuleTree {
     this.root = required(byPath.get(''));
   }
 
-  of(module: Module): ModuleNode {
+  nodeOf(module: Module): ModuleNode {
     return required(this.nodes.get(module));
   }
 
@@ -80,10 +80,10 @@ export class ModuleTree {
 }
 
 /** Returns the node of the nearest ancestor path. Arrays of modules have no node. */
-function nearest(byPath: ReadonlyMap<string, ModuleNode>, path: string): ModuleNode {
+function findParent(byPath: ReadonlyMap<string, ModuleNode>, path: string): ModuleNode {
   for (let end = path.lastIndexOf('.'); end > 0; end = path.lastIndexOf('.', end - 1)) {
-    const found = byPath.get(path.slice(0, end));
-    if (found) return found;
+    const node = byPath.get(path.slice(0, end));
+    if (node) return node;
   }
   return required(byPath.get(''));
 }

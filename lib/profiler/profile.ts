@@ -54,31 +54,35 @@ export interface ModelProfile {
   model: ModuleProfile;
 }
 
-const ratio = (part: number, whole: number): number => (whole > 0 ? part / whole : 0);
+const ratio = (part: number, total: number): number => (total > 0 ? part / total : 0);
 
 /** Returns the data of `root`'s tree. Requires recorder.settle() first. */
-export function modelProfile(
+export function createModelProfile(
   root: ModuleNode,
   device: string,
   engine: StepFacts | null,
 ): ModelProfile {
-  const work = root.total();
-  const whole = { parameters: root.module.numParameters(), work: work.forward, ms: root.latencyMs };
+  const work = root.sumWork();
+  const totals = {
+    parameters: root.module.numParameters(),
+    work: work.forward,
+    ms: root.latencyMs,
+  };
   return {
     device,
-    parameters: whole.parameters,
+    parameters: totals.parameters,
     work,
     engine,
-    model: moduleProfile(root, whole),
+    model: createModuleProfile(root, totals),
   };
 }
 
-function moduleProfile(
+function createModuleProfile(
   node: ModuleNode,
-  whole: { parameters: number; work: Work; ms: number },
+  totals: { parameters: number; work: Work; ms: number },
 ): ModuleProfile {
   const parameters = node.module.numParameters();
-  const work = node.total();
+  const work = node.sumWork();
   return {
     name: node.name,
     type: node.module.constructor.name,
@@ -90,10 +94,10 @@ function moduleProfile(
     ownLatencyMs: node.latencyMs - node.innerMs,
     recomputeMs: node.recomputeMs,
     share: {
-      parameters: ratio(parameters, whole.parameters),
-      macs: ratio(work.forward.macs, whole.work.macs),
-      latency: ratio(node.latencyMs, whole.ms),
+      parameters: ratio(parameters, totals.parameters),
+      macs: ratio(work.forward.macs, totals.work.macs),
+      latency: ratio(node.latencyMs, totals.ms),
     },
-    children: node.children.map((child) => moduleProfile(child, whole)),
+    children: node.children.map((child) => createModuleProfile(child, totals)),
   };
 }

@@ -7,10 +7,10 @@ import { required } from '../runtime/required.js';
 import { Event } from '../runtime/stream.js';
 import { runningSequenceNumber } from '../tensor/backward.js';
 import { isRecomputing, latestSequence } from '../tensor/tape.js';
-import { workOf } from './flop-counts.js';
+import { countWork } from './flop-counts.js';
 import { addWork, type ModuleNode, ModuleTree, type Pass } from './module-tree.js';
 
-interface Call {
+interface ModuleCall {
   node: ModuleNode;
   caller: ModuleNode | null;
   pass: 'forward' | 'recompute';
@@ -19,7 +19,7 @@ interface Call {
 }
 
 /** From tape node `after` + 1, `node` was the innermost running module. */
-interface Mark {
+interface TapeMark {
   after: number;
   node: ModuleNode;
 }
@@ -32,9 +32,9 @@ interface Mark {
  */
 export class Recorder {
   readonly tree: ModuleTree;
-  private readonly open: Call[] = [];
-  private readonly closed: Call[] = [];
-  private readonly marks: Mark[] = [];
+  private readonly openCalls: ModuleCall[] = [];
+  private readonly closedCalls: ModuleCall[] = [];
+  private readonly marks: TapeMark[] = [];
   private removers: (() => void)[] = [];
 
   constructor(
@@ -49,7 +49,7 @@ export class Recorder {
     observeKernels((op, args) => this.count(op, args));
     this.removers.push(() => observeKernels(null));
     for (const module of this.tree.modules()) {
-      const node = this.tree.of(module);
+      const node = this.tree.nodeOf(module);
       this.removers.push(
         module.registerForwardPreHook(() => this.enter(node)),
         module.registerForwardHook(() => this.leave(node)),
@@ -60,12 +60,12 @@ export class Recorder {
 
   detach(): void {
     for (const remove of this.removers.splice(0)) remove();
-    for (const call of this.open.splice(0)) call.start.dispose();
+    for (const call of this.openCalls.splice(0)) call.start.dispose();
   }
 
   /** Waits for the device, and adds the latencies of the finished calls to the tree. */
-  settle(): void {
-    for (const { node, caller, pass, start, end } of this.closed.splice(0)) {
+  addLatencies(): void {
+    for (const { node, caller, pass, start, end } of this.closedCalls.splice(0)) {
       required(end).synchronize();
       const ms = required(end).since(start);
       start.dispose();
@@ -82,16 +82,16 @@ export class Recorder {
 
   private enter(node: ModuleNode): void {
     const pass = runningSequenceNumber() === 0 ? 'forward' : 'recompute';
-    const caller = this.open.at(-1)?.node ?? null;
-    this.open.push({ node, caller, pass, start: this.mark(), end: null });
+    const caller = this.openCalls.at(-1)?.node ?? null;
+    this.openCalls.push({ node, caller, pass, start: this.recordEvent(), end: null });
     this.marks.push({ after: latestSequence(), node });
   }
 
   private leave(node: ModuleNode): void {
     const call = this.closeInnermost(node);
     if (!call) return;
-    call.end = this.mark();
-    this.closed.push(call);
+    call.end = this.recordEvent();
+    this.closedCalls.push(call);
   }
 
   /** Drops a call that ended with an exception. */
@@ -100,22 +100,22 @@ export class Recorder {
   }
 
   /** Removes and returns the innermost call, or null if it is another module's. */
-  private closeInnermost(node: ModuleNode): Call | null {
-    const call = this.open.at(-1);
+  private closeInnermost(node: ModuleNode): ModuleCall | null {
+    const call = this.openCalls.at(-1);
     if (call?.node !== node) return null;
-    this.open.pop();
+    this.openCalls.pop();
     this.marks.push({ after: latestSequence(), node: call.caller ?? this.tree.root });
     return call;
   }
 
   /** Finds the op's module at the call, and adds the op's work when it runs. */
   private count(op: number, args: object): (() => void) | null {
-    const work = workOf(op, args);
+    const work = countWork(op, args);
     if (work.flops === 0) return null;
     const node = runningSequenceNumber();
-    const caller = this.open.at(-1)?.node;
+    const caller = this.openCalls.at(-1)?.node;
     const pass: Pass = node === 0 ? 'forward' : isRecomputing() ? 'recompute' : 'backward';
-    const { own } = caller ?? this.recorderOf(node);
+    const { own } = caller ?? this.findRecordingModule(node);
     return () => addWork(own[pass], work);
   }
 
@@ -123,7 +123,7 @@ export class Recorder {
    * Returns the module that recorded tape node `node`, by bisection. Root: if the node is older
    * than the profile.
    */
-  private recorderOf(node: number): ModuleNode {
+  private findRecordingModule(node: number): ModuleNode {
     let [low, high] = [0, this.marks.length];
     while (low < high) {
       const middle = (low + high) >>> 1;
@@ -133,7 +133,7 @@ export class Recorder {
     return this.marks[low - 1]?.node ?? this.tree.root;
   }
 
-  private mark(): Event {
+  private recordEvent(): Event {
     return new Event(this.device, true).record(this.device.compute);
   }
 }

@@ -24,7 +24,7 @@ export const REPORT_OPTIONS: OptionNames<ReportOptions> = {
 };
 
 const WIDTH = 78;
-const heading = (title: string): string => {
+const formatHeading = (title: string): string => {
   const left = Math.floor((WIDTH - title.length - 2) / 2);
   return `${'-'.repeat(left)} ${title} ${'-'.repeat(WIDTH - title.length - 2 - left)}`;
 };
@@ -49,7 +49,7 @@ function formatRate(flops: number, ms: number): string {
   return ms > 0 ? formatCount((flops * 1000) / ms, 'FLOPS') : '-';
 }
 
-const percent = (share: number): string => `${Number((100 * share).toFixed(2))}%`;
+const formatPercent = (share: number): string => `${Number((100 * share).toFixed(2))}%`;
 
 /**
  * Returns the whole report, without a final line break. Throws DS_ARGUMENT for unknown or invalid
@@ -63,43 +63,45 @@ export function formatProfile(profile: ModelProfile, given: ReportOptions = {}):
   requireType('formatProfile detailed', detailed, 'boolean');
   requireFinite('formatProfile recomputeFwdFactor', recomputeFwdFactor, 0);
   const lines = [
-    heading('Flops Profiler'),
-    ...summary(profile, recomputeFwdFactor),
+    formatHeading('Flops Profiler'),
+    ...formatSummary(profile, recomputeFwdFactor),
     '',
-    heading('Aggregated Profile'),
+    formatHeading('Aggregated Profile'),
     `Top ${topModules} module classes by params, MACs and forward latency at each depth:`,
     ...aggregateByDepth(profile.model, moduleDepth).flatMap((level, depth) =>
-      levelLines(level, depth, topModules),
+      formatLevel(level, depth, topModules),
     ),
   ];
-  if (detailed) lines.push('', heading('Detailed Profile'), ...NOTES, ...tree(profile.model, ''));
+  if (detailed)
+    lines.push('', formatHeading('Detailed Profile'), ...NOTES, ...formatTree(profile.model, ''));
   return [...lines, '-'.repeat(WIDTH)].join('\n');
 }
 
-const row = (name: string, value: string | number): string => `${`${name}:`.padEnd(54)}${value}`;
+const formatRow = (name: string, value: string | number): string =>
+  `${`${name}:`.padEnd(54)}${value}`;
 
-function summary(
+function formatSummary(
   { device, parameters, work, engine, model }: ModelProfile,
   factor: number,
 ): string[] {
   const { forward, backward, recompute } = work;
   const lines = [
-    ...(engine ? [row('global step', engine.step)] : []),
-    row('device', device),
+    ...(engine ? [formatRow('global step', engine.step)] : []),
+    formatRow('device', device),
     ...(engine
-      ? [row('samples, in micro-batches', `${engine.samples} in ${engine.microBatches}`)]
-      : [row('forward calls', model.calls)]),
-    row('params', formatCount(parameters)),
-    row('fwd MACs', formatCount(forward.macs, 'MACs')),
-    row('fwd flops', formatCount(forward.flops)),
+      ? [formatRow('samples, in micro-batches', `${engine.samples} in ${engine.microBatches}`)]
+      : [formatRow('forward calls', model.calls)]),
+    formatRow('params', formatCount(parameters)),
+    formatRow('fwd MACs', formatCount(forward.macs, 'MACs')),
+    formatRow('fwd flops', formatCount(forward.flops)),
   ];
   if (backward.flops > 0) {
     const estimate = (2 + factor) * forward.flops;
     const counted = backward.flops + recompute.flops;
     lines.push(
-      row('bwd flops', formatCount(backward.flops)),
-      row('recomputed fwd flops', formatCount(recompute.flops)),
-      row(
+      formatRow('bwd flops', formatCount(backward.flops)),
+      formatRow('recomputed fwd flops', formatCount(recompute.flops)),
+      formatRow(
         `(bwd + recomputed) / (${2 + factor} * fwd), DeepSpeed's estimate`,
         (counted / estimate).toFixed(4),
       ),
@@ -107,33 +109,33 @@ function summary(
   }
   const fwdMs = engine ? engine.latencyMs.forward : model.latencyMs;
   lines.push(
-    row('fwd latency', formatDuration(fwdMs)),
-    row('fwd FLOPS', formatRate(forward.flops, fwdMs)),
+    formatRow('fwd latency', formatDuration(fwdMs)),
+    formatRow('fwd FLOPS', formatRate(forward.flops, fwdMs)),
   );
-  return engine ? [...lines, ...stepLines(engine, work)] : lines;
+  return engine ? [...lines, ...formatStep(engine, work)] : lines;
 }
 
-function stepLines(
+function formatStep(
   engine: NonNullable<ModelProfile['engine']>,
   work: ModelProfile['work'],
 ): string[] {
   const { backward, step, total } = engine.latencyMs;
   const inBackward = work.backward.flops + work.recompute.flops;
   return [
-    row('bwd latency', formatDuration(backward)),
-    row('bwd FLOPS, recomputation included', formatRate(inBackward, backward)),
-    row('step latency', formatDuration(step)),
-    row('iter latency', formatDuration(total)),
-    row(
+    formatRow('bwd latency', formatDuration(backward)),
+    formatRow('bwd FLOPS, recomputation included', formatRate(inBackward, backward)),
+    formatRow('step latency', formatDuration(step)),
+    formatRow('iter latency', formatDuration(total)),
+    formatRow(
       'model FLOPS = (fwd + bwd) / iter latency',
       formatRate(work.forward.flops + work.backward.flops, total),
     ),
-    row('samples/second', total > 0 ? ((1000 * engine.samples) / total).toFixed(2) : '-'),
+    formatRow('samples/second', total > 0 ? ((1000 * engine.samples) / total).toFixed(2) : '-'),
   ];
 }
 
-function levelLines(level: readonly Aggregate[], depth: number, top: number): string[] {
-  const best = (value: (of: Aggregate) => number, text: (n: number) => string): string =>
+function formatLevel(level: readonly TypeTotals[], depth: number, top: number): string[] {
+  const best = (value: (of: TypeTotals) => number, text: (n: number) => string): string =>
     [...level]
       .sort((a, b) => value(b) - value(a))
       .slice(0, top)
@@ -158,17 +160,17 @@ const NOTES = [
   '',
 ];
 
-function tree(node: ModuleProfile, indent: string): string[] {
+function formatTree(node: ModuleProfile, indent: string): string[] {
   const label = node.name ? `(${node.name}): ${node.type}` : node.type;
-  const params = `${formatCount(node.parameters)} = ${percent(node.share.parameters)} Params`;
+  const params = `${formatCount(node.parameters)} = ${formatPercent(node.share.parameters)} Params`;
   if (node.calls === 0 && node.work.forward.flops === 0 && node.work.backward.flops === 0) {
     return [`${indent}${label}(${params}, fused)`];
   }
   const { forward, backward, recompute } = node.work;
   const facts = [
     params,
-    `${formatCount(forward.macs, 'MACs')} = ${percent(node.share.macs)} MACs`,
-    `${formatDuration(node.latencyMs)} = ${percent(node.share.latency)} latency`,
+    `${formatCount(forward.macs, 'MACs')} = ${formatPercent(node.share.macs)} MACs`,
+    `${formatDuration(node.latencyMs)} = ${formatPercent(node.share.latency)} latency`,
     formatRate(forward.flops, node.latencyMs),
   ];
   if (backward.flops > 0) facts.push(`bwd ${formatCount(backward.flops)}`);
@@ -178,20 +180,20 @@ function tree(node: ModuleProfile, indent: string): string[] {
   const inner = `${indent}  `;
   return [
     head,
-    ...node.children.flatMap((child) => tree(child, inner)),
-    `${inner}rest: ${rest(node)}`,
+    ...node.children.flatMap((child) => formatTree(child, inner)),
+    `${inner}rest: ${formatRest(node)}`,
     `${indent})`,
   ];
 }
 
-function rest({ own, ownLatencyMs }: ModuleProfile): string {
+function formatRest({ own, ownLatencyMs }: ModuleProfile): string {
   const facts = [formatCount(own.forward.macs, 'MACs'), formatDuration(ownLatencyMs)];
   if (own.backward.flops > 0) facts.push(`bwd ${formatCount(own.backward.flops)}`);
   if (own.recompute.flops > 0) facts.push(`recomputed ${formatCount(own.recompute.flops)}`);
   return facts.join(', ');
 }
 
-interface Aggregate {
+interface TypeTotals {
   type: string;
   parameters: number;
   /** MACs of the forward. */
@@ -201,18 +203,18 @@ interface Aggregate {
 }
 
 /** Returns one list per level, starting with the model. `deepest` -1: all levels. */
-function aggregateByDepth(model: ModuleProfile, deepest: number): Aggregate[][] {
-  const levels: Aggregate[][] = [];
+function aggregateByDepth(model: ModuleProfile, deepest: number): TypeTotals[][] {
+  const levels: TypeTotals[][] = [];
   const last = deepest < 0 ? Number.POSITIVE_INFINITY : deepest;
   for (let level = [model]; level.length > 0 && levels.length <= last; ) {
-    levels.push(byType(level));
+    levels.push(sumByType(level));
     level = level.flatMap(({ children }) => children);
   }
   return levels;
 }
 
-function byType(modules: readonly ModuleProfile[]): Aggregate[] {
-  const sums = new Map<string, Aggregate>();
+function sumByType(modules: readonly ModuleProfile[]): TypeTotals[] {
+  const sums = new Map<string, TypeTotals>();
   for (const { type, parameters, work, latencyMs } of modules) {
     const sum = sums.get(type) ?? { type, parameters: 0, macs: 0, latencyMs: 0 };
     sum.parameters += parameters;

@@ -62,7 +62,7 @@ const ORDER: readonly Role[] = [
 ];
 
 /** Names of lanes by process and thread number, and names of processes. */
-function lanesOf(events: readonly TraceEvent[]): (event: TraceEvent) => [string, string] {
+function readLanes(events: readonly TraceEvent[]): (event: TraceEvent) => [string, string] {
   const names = new Map<string, string>();
   for (const { ph, name, pid, tid, args } of events) {
     if (ph !== 'M' || typeof args?.name !== 'string') continue;
@@ -80,8 +80,8 @@ const isCollective = (process: string, { name, cat }: TraceEvent): boolean =>
  * Sums a trace of whole steps by role. Ops of the compute stream count; copies and updates beside
  * it do not. A trace without a step has no roles.
  */
-export function timesByRole({ traceEvents }: TraceFile): RoleTimes {
-  const laneOf = lanesOf(traceEvents);
+export function sumByRole({ traceEvents }: TraceFile): RoleTimes {
+  const laneOf = readLanes(traceEvents);
   const sums = new Map<Role, number>(ORDER.map((role) => [role, 0]));
   const add = (role: Role, ms: number): void => {
     sums.set(role, (sums.get(role) ?? 0) + ms);

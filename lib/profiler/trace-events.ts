@@ -62,38 +62,38 @@ const microseconds = (ns: number): number => Math.round(ns) / 1000;
  * Returns events by start time, a parent before its children. Lanes have numbers in the order of
  * their first spans.
  */
-export function traceEvents(spans: readonly TraceSpan[], rank: number): TraceEvent[] {
+export function createTraceEvents(spans: readonly TraceSpan[], rank: number): TraceEvent[] {
   const ordered = [...spans].sort((a, b) => a.start - b.start || b.end - a.end);
   const zero = ordered[0]?.start ?? 0;
   const lanes = new Map<string, TraceEvent>();
-  const named: TraceEvent[] = [];
-  const place = ({ process, lane }: TraceSpan) => {
+  const labels: TraceEvent[] = [];
+  const laneEvent = ({ process, lane }: TraceSpan) => {
     const key = `${process}\n${lane}`;
     const pid = rank * PROCESSES_PER_RANK + PROCESSES.indexOf(process) + 1;
-    const found = lanes.get(key);
-    if (found) return found;
+    const existing = lanes.get(key);
+    if (existing) return existing;
     if (![...lanes.values()].some((lane) => lane.pid === pid)) {
       const title = rank > 0 ? `rank ${rank}, ${process}` : process;
-      named.push(label('process_name', pid, 0, { name: title }));
-      named.push(label('process_sort_index', pid, 0, { sort_index: pid }));
+      labels.push(createLabel('process_name', pid, 0, { name: title }));
+      labels.push(createLabel('process_sort_index', pid, 0, { sort_index: pid }));
     }
     const tid = [...lanes.values()].filter((lane) => lane.pid === pid).length + 1;
-    const made = label('thread_name', pid, tid, { name: lane });
-    named.push(made, label('thread_sort_index', pid, tid, { sort_index: tid }));
-    lanes.set(key, made);
-    return made;
+    const laneLabel = createLabel('thread_name', pid, tid, { name: lane });
+    labels.push(laneLabel, createLabel('thread_sort_index', pid, tid, { sort_index: tid }));
+    lanes.set(key, laneLabel);
+    return laneLabel;
   };
   const events = ordered.map((span): TraceEvent => {
-    const { pid, tid } = place(span);
+    const { pid, tid } = laneEvent(span);
     const [from, to] = [microseconds(span.start - zero), microseconds(span.end - zero)];
     const { name, category: cat, details } = span;
     const dur = Math.round((to - from) * 1000) / 1000;
     return { name, cat, ph: 'X', ts: from, dur, pid, tid, ...(details && { args: details }) };
   });
-  return [...named, ...events];
+  return [...labels, ...events];
 }
 
-function label(
+function createLabel(
   name: string,
   pid: number,
   tid: number,
@@ -103,23 +103,23 @@ function label(
 }
 
 /** Distributes spans that may overlap over a minimum number of lanes: "NAME", "NAME 2", ... */
-export function apart(spans: readonly TraceSpan[]): TraceSpan[] {
+export function spreadOverLanes(spans: readonly TraceSpan[]): TraceSpan[] {
   const ends = new Map<string, number[]>();
   return [...spans]
     .sort((a, b) => a.start - b.start)
     .map((span) => {
       const key = `${span.process}\n${span.lane}`;
-      const taken = ends.get(key) ?? [];
-      const free = taken.findIndex((end) => end <= span.start);
-      const at = free < 0 ? taken.length : free;
-      taken[at] = span.end;
-      ends.set(key, taken);
+      const laneEnds = ends.get(key) ?? [];
+      const free = laneEnds.findIndex((end) => end <= span.start);
+      const at = free < 0 ? laneEnds.length : free;
+      laneEnds[at] = span.end;
+      ends.set(key, laneEnds);
       return { ...span, lane: at === 0 ? span.lane : `${span.lane} ${at + 1}` };
     });
 }
 
 /** Removes overlaps of sequential spans of a queue, which come from clock rounding. */
-export function inTurn(spans: readonly TraceSpan[]): TraceSpan[] {
+export function removeOverlaps(spans: readonly TraceSpan[]): TraceSpan[] {
   const ends = new Map<string, number>();
   return spans.map((span) => {
     const key = `${span.process}\n${span.lane}`;

@@ -11,7 +11,13 @@ import {
   type WorkWatcher,
   watchWork,
 } from '../runtime/watched-work.js';
-import { apart, inTurn, type TraceFile, type TraceSpan, traceEvents } from './trace-events.js';
+import {
+  createTraceEvents,
+  removeOverlaps,
+  spreadOverLanes,
+  type TraceFile,
+  type TraceSpan,
+} from './trace-events.js';
 
 /** Nanoseconds, of the same clock as in the addon's threads. */
 const now = (): number => Number(process.hrtime.bigint());
@@ -20,7 +26,7 @@ const now = (): number => Number(process.hrtime.bigint());
 const SHORTEST_WAIT = 20_000;
 
 /** A recorded event of a device. */
-interface Mark {
+interface ClockMark {
   event: Event;
   /** Nanoseconds of this process's clock, or null if unknown yet. */
   at: number | null;
@@ -28,13 +34,13 @@ interface Mark {
 
 /** Converts event times of one device to the clock of this process. */
 class DeviceClock {
-  private readonly marks: Mark[] = [];
+  private readonly marks: ClockMark[] = [];
 
   /** Waits for the compute stream, so that the device completes the first mark at a known time. */
-  constructor(private readonly home: StreamHome) {
-    home.compute.synchronize();
+  constructor(private readonly device: StreamHome) {
+    device.compute.synchronize();
     const before = now();
-    const event = new Event(home, true).record(home.compute);
+    const event = new Event(device, true).record(device.compute);
     event.synchronize();
     this.marks.push({ event, at: (before + now()) / 2 });
   }
@@ -44,7 +50,7 @@ class DeviceClock {
    * within a second, and to 4 microseconds within a minute.
    */
   mark(): void {
-    this.marks.push({ event: new Event(this.home, true).record(this.home.compute), at: null });
+    this.marks.push({ event: new Event(this.device, true).record(this.device.compute), at: null });
   }
 
   /** The `mark` argument of time() for an event recorded now. */
@@ -67,11 +73,11 @@ class DeviceClock {
   }
 }
 
-type Described = Omit<TraceSpan, 'start' | 'end'>;
+type SpanLabel = Omit<TraceSpan, 'start' | 'end'>;
 
 /** Work between two events of a stream. */
-interface Between {
-  span: Described;
+interface StreamSpan {
+  span: SpanLabel;
   clock: DeviceClock;
   mark: number;
   start: Event;
@@ -79,7 +85,7 @@ interface Between {
 }
 
 /** The state between begin() and end(). */
-interface Running {
+interface TraceState {
   stop: () => ThreadWork[];
   device: DeviceClock;
   clocks: Map<number, DeviceClock>;
@@ -102,9 +108,9 @@ export interface TraceOptions {
  * no overhead outside of begin() and end().
  */
 export class Trace implements WorkWatcher {
-  private running: Running | null = null;
-  private readonly onStreams: Between[] = [];
-  private readonly onThisThread: TraceSpan[] = [];
+  private running: TraceState | null = null;
+  private readonly streamSpans: StreamSpan[] = [];
+  private readonly threadSpans: TraceSpan[] = [];
   private readonly rank: number;
 
   /** Begins to record. `rank` names the process in the trace. */
@@ -118,14 +124,14 @@ export class Trace implements WorkWatcher {
   /** Waits once for the device. Throws DS_ARGUMENT while another trace runs in this thread. */
   begin(): void {
     const stop = watchWork(this);
-    const clock = orElse(stop, () => new DeviceClock(this.device));
+    const clock = stopOnError(stop, () => new DeviceClock(this.device));
     const clocks = new Map([[this.device.number, clock]]);
     this.running = { stop, device: clock, clocks, lanes: new Map(), threads: threads() };
     // Discards the wait for the clock.
-    this.onThisThread.length = 0;
+    this.threadSpans.length = 0;
   }
 
-  private get begun(): Running {
+  private get state(): TraceState {
     if (this.running) return this.running;
     const expected = 'begin() before this call';
     throw new DsError({
@@ -144,23 +150,23 @@ export class Trace implements WorkWatcher {
    *
    * Throws DS_ARGUMENT before begin().
    */
-  open(called: string, category: 'step' | 'phase'): (name?: string) => void {
-    const { device } = this.begun;
+  open(defaultName: string, category: 'step' | 'phase'): (name?: string) => void {
+    const { device } = this.state;
     if (category === 'step' && !recordsOnly()) device.mark();
     const began = now();
-    const start = this.point();
+    const start = this.recordEvent();
     const mark = device.newest;
-    return (name = called) => {
-      const end = this.point();
+    return (name = defaultName) => {
+      const end = this.recordEvent();
       const span = { process: 'device', lane: 'phases', name, category } as const;
-      if (start && end) this.onStreams.push({ span, clock: device, mark, start, end });
+      if (start && end) this.streamSpans.push({ span, clock: device, mark, start, end });
       else for (const event of [start, end]) event?.dispose();
       this.add({ name, category, start: began, end: now() });
     };
   }
 
   /** Records an event on the compute stream. Returns null during graph capture. */
-  private point(): Event | null {
+  private recordEvent(): Event | null {
     return recordsOnly() ? null : new Event(this.device, true).record(this.device.compute);
   }
 
@@ -171,15 +177,15 @@ export class Trace implements WorkWatcher {
       enqueue();
     } finally {
       const end = new Event(stream.device, true).record(stream);
-      const span: Described = {
+      const span: SpanLabel = {
         process: by === 'host' ? 'host threads' : 'device',
         lane: this.laneOf(stream),
         name,
         category: bytes === null ? 'op' : 'copy',
         ...(bytes !== null && { details: { bytes } }),
-        ...(by === 'host' && { details: { threads: this.begun.threads } }),
+        ...(by === 'host' && { details: { threads: this.state.threads } }),
       };
-      this.onStreams.push({ span, clock, mark: clock.newest, start, end });
+      this.streamSpans.push({ span, clock, mark: clock.newest, start, end });
     }
   }
 
@@ -200,30 +206,34 @@ export class Trace implements WorkWatcher {
    * Throws DS_ARGUMENT before begin(), and the device's errors.
    */
   end(): TraceFile {
-    const { clocks } = this.begun;
+    const { clocks } = this.state;
     try {
-      const hostWork = this.stopped();
-      const streams = inTurnByLane(this.onStreams.map((stream) => this.spanOf(stream)));
-      const spans = [...this.onThisThread, ...streams, ...apart(hostWork.map(spanBeside))];
+      const hostWork = this.stopRecording();
+      const streams = orderStreamSpans(this.streamSpans.map((stream) => this.spanOf(stream)));
+      const spans = [
+        ...this.threadSpans,
+        ...streams,
+        ...spreadOverLanes(hostWork.map(toThreadSpan)),
+      ];
       return {
-        traceEvents: traceEvents(spans, this.rank),
+        traceEvents: createTraceEvents(spans, this.rank),
         displayTimeUnit: 'ms',
         otherData: { device: `${this.device} (${this.device.info.name})`, rank: this.rank },
       };
     } finally {
-      for (const { start, end } of this.onStreams)
+      for (const { start, end } of this.streamSpans)
         for (const event of [start, end]) event.dispose();
       for (const clock of clocks.values()) clock.dispose();
-      this.onStreams.length = 0;
-      this.onThisThread.length = 0;
+      this.streamSpans.length = 0;
+      this.threadSpans.length = 0;
     }
   }
 
   /** Waits for the device, ends the recording, and returns the work of other threads. */
-  private stopped(): ThreadWork[] {
-    const { stop } = this.begun;
+  private stopRecording(): ThreadWork[] {
+    const { stop } = this.state;
     try {
-      orElse(stop, () => this.device.synchronize());
+      stopOnError(stop, () => this.device.synchronize());
       return stop();
     } finally {
       this.running = null;
@@ -231,39 +241,41 @@ export class Trace implements WorkWatcher {
   }
 
   private add(span: Omit<TraceSpan, 'process' | 'lane'>): void {
-    this.onThisThread.push({ process: 'JavaScript', lane: 'training thread', ...span });
+    this.threadSpans.push({ process: 'JavaScript', lane: 'training thread', ...span });
   }
 
-  private spanOf({ span, clock, mark, start, end }: Between): TraceSpan {
+  private spanOf({ span, clock, mark, start, end }: StreamSpan): TraceSpan {
     return { ...span, start: clock.time(start, mark), end: clock.time(end, mark) };
   }
 
   /** Waits for the compute stream at the first call for a device. */
-  private clockOf(home: StreamHome): DeviceClock {
-    const { clocks } = this.begun;
-    let clock = clocks.get(home.number);
+  private clockOf(device: StreamHome): DeviceClock {
+    const { clocks } = this.state;
+    let clock = clocks.get(device.number);
     if (!clock) {
-      clock = new DeviceClock(home);
-      clocks.set(home.number, clock);
+      clock = new DeviceClock(device);
+      clocks.set(device.number, clock);
     }
     return clock;
   }
 
   /** Returns the stream's name. Streams with equal names have separate lanes. */
   private laneOf({ handle, name, device }: Stream): string {
-    const { lanes } = this.begun;
-    const found = lanes.get(handle);
-    if (found) return found;
+    const { lanes } = this.state;
+    const existing = lanes.get(handle);
+    if (existing) return existing;
     const label = device.number === this.device.number ? name : `${device.name}: ${name}`;
-    const alike = [...lanes.values()].filter((lane) => lane.replace(/ \d+$/, '') === label).length;
-    const lane = alike === 0 ? label : `${label} ${alike + 1}`;
+    const sameName = [...lanes.values()].filter(
+      (lane) => lane.replace(/ \d+$/, '') === label,
+    ).length;
+    const lane = sameName === 0 ? label : `${label} ${sameName + 1}`;
     lanes.set(handle, lane);
     return lane;
   }
 }
 
 /** Returns the result of `body`. If it throws, stops the recording. */
-function orElse<T>(stop: () => unknown, body: () => T): T {
+function stopOnError<T>(stop: () => unknown, body: () => T): T {
   try {
     return body();
   } catch (error) {
@@ -273,12 +285,12 @@ function orElse<T>(stop: () => unknown, body: () => T): T {
 }
 
 /** Phases are nested in steps. Steps and enqueued work of a stream do not overlap. */
-function inTurnByLane(spans: readonly TraceSpan[]): TraceSpan[] {
+function orderStreamSpans(spans: readonly TraceSpan[]): TraceSpan[] {
   const isPhase = ({ category }: TraceSpan): boolean => category === 'phase';
-  return [...spans.filter(isPhase), ...inTurn(spans.filter((span) => !isPhase(span)))];
+  return [...spans.filter(isPhase), ...removeOverlaps(spans.filter((span) => !isPhase(span)))];
 }
 
-function spanBeside({ kind, name, bytes, began: start, ended: end }: ThreadWork): TraceSpan {
+function toThreadSpan({ kind, name, bytes, began: start, ended: end }: ThreadWork): TraceSpan {
   const isDisk = kind !== 'collective';
   return {
     process: isDisk ? 'disk' : 'collectives',

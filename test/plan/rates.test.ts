@@ -1,7 +1,7 @@
 // The rates of GPUs: the table of published figures, and estimates from it.
 
 import { nn } from '../../lib/index.js';
-import { GPUS, gpuNamed, TOO_OLD } from '../../lib/monitor/gpus.js';
+import { findGpuByName, GPUS, TOO_OLD } from '../../lib/monitor/gpus.js';
 import {
   H200,
   plainSetup,
@@ -38,7 +38,7 @@ test.each<[driver: string, key: string | undefined]>([
   ['NVIDIA GeForce RTX 3090 Ti', undefined],
   ['Tesla V100-SXM2-32GB', undefined],
 ])('the driver calls it %s: %s', (driver, key) => {
-  expect(gpuNamed(driver)?.key).toBe(key);
+  expect(findGpuByName(driver)?.key).toBe(key);
 });
 
 test('figures are plausible, and keys are unique', () => {

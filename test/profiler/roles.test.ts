@@ -1,6 +1,6 @@
 // Tests the sums of a trace by role.
 
-import { formatRoles, roleOfOp, timesByRole } from '../../lib/profiler/roles.js';
+import { formatRoles, roleOfOp, sumByRole } from '../../lib/profiler/roles.js';
 import type { TraceEvent, TraceFile } from '../../lib/profiler/trace-events.js';
 import { opNames } from '../../lib/runtime/kernels.generated.js';
 
@@ -67,7 +67,7 @@ test('rows are means over steps, and idle time is the rest of the compute stream
     span('allReduce of gradients', 'op', 3, [2000, 5]),
     span('wait for numbers', 'wait', 1, [0, 9], 1),
   );
-  const { steps, stepMs, roles } = timesByRole(file);
+  const { steps, stepMs, roles } = sumByRole(file);
   expect([steps, stepMs]).toEqual([2, 12]);
   const ms = Object.fromEntries(roles.map(({ role, ms: one }) => [role, one]));
   expect(ms).toEqual({
@@ -93,13 +93,13 @@ test('collectives of the CPU count, and a trace without a step has no rows', () 
     span('step 1', 'step', 1, [0, 4]),
     span('allGather', 'collective', 1, [0, 1], 4),
   );
-  expect(timesByRole(file).roles.at(-1)).toEqual({ role: 'communication', ms: 1, share: 0.25 });
-  expect(timesByRole(traceOf()).roles).toEqual([]);
+  expect(sumByRole(file).roles.at(-1)).toEqual({ role: 'communication', ms: 1, share: 0.25 });
+  expect(sumByRole(traceOf()).roles).toEqual([]);
 });
 
 test('the table has a row for each role', () => {
   const file = traceOf(span('step 1', 'step', 1, [0, 4]), span('Matmul', 'op', 2, [0, 3]));
-  expect(formatRoles(timesByRole(file)).split('\n')).toEqual([
+  expect(formatRoles(sumByRole(file)).split('\n')).toEqual([
     'device time by role, mean of 1 step',
     'attention           0.00 ms     0.0 %',
     'linears             3.00 ms    75.0 %',

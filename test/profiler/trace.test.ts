@@ -1,7 +1,12 @@
 // Traces of steps on the CPU, and the order of their lines.
 
 import { profiler, Tensor } from '../../lib/index.js';
-import { apart, inTurn, type TraceSpan, traceEvents } from '../../lib/profiler/trace-events.js';
+import {
+  createTraceEvents,
+  removeOverlaps,
+  spreadOverLanes,
+  type TraceSpan,
+} from '../../lib/profiler/trace-events.js';
 import { addon } from '../../lib/runtime/addon.js';
 import { cpu, threads } from '../../lib/runtime/device.js';
 import { fillOnHost } from '../../lib/runtime/kernels.generated.js';
@@ -126,7 +131,7 @@ const span = (lane: string, start: number, end: number): TraceSpan => ({
 
 describe('lines of a trace', () => {
   test('longer spans precede the spans inside them, and times start at 0', () => {
-    const events = traceEvents([span('a', 12, 13), span('a', 10, 20), span('b', 11, 30)], 2);
+    const events = createTraceEvents([span('a', 12, 13), span('a', 10, 20), span('b', 11, 30)], 2);
     const spans = events.filter(({ ph }) => ph === 'X');
     expect(spans.map(({ name }) => name)).toEqual(['10 to 20', '11 to 30', '12 to 13']);
     expect(spans.map(({ ts, dur }) => [ts, dur])).toEqual([
@@ -143,18 +148,23 @@ describe('lines of a trace', () => {
   });
 
   test('overlapping spans get separate lanes', () => {
-    const lanes = apart([span('a', 5, 9), span('a', 0, 10), span('a', 9, 12), span('b', 1, 2)]);
+    const lanes = spreadOverLanes([
+      span('a', 5, 9),
+      span('a', 0, 10),
+      span('a', 9, 12),
+      span('b', 1, 2),
+    ]);
     expect(lanes.map(({ name, lane }) => [name, lane])).toEqual([
       ['0 to 10', 'a'],
       ['1 to 2', 'b'],
       ['5 to 9', 'a 2'],
       ['9 to 12', 'a 2'],
     ]);
-    requireForm(traceEvents(lanes, 0));
+    requireForm(createTraceEvents(lanes, 0));
   });
 
   test('spans of a queue that overlap by rounding become sequential', () => {
-    const queue = inTurn([
+    const queue = removeOverlaps([
       span('a', 0, 10),
       span('a', 9, 12),
       span('b', 9, 12),
@@ -169,7 +179,7 @@ describe('lines of a trace', () => {
   });
 
   test('spans that overlap in one lane are no trace', () => {
-    const bad = traceEvents([span('a', 0, 10), span('a', 5, 15)], 0);
+    const bad = createTraceEvents([span('a', 0, 10), span('a', 5, 15)], 0);
     expect(() => requireForm(bad)).toThrow(/overlaps/);
     expect(() => requireForm([{ ...(bad[0] as object), dur: undefined } as never])).toThrow(/dur/);
   });

@@ -4,7 +4,7 @@ import { writeFileSync } from 'node:fs';
 import { dirname } from 'node:path';
 import { DsError } from '../../errors.js';
 import { Trace, type TraceFile, writeTrace } from '../../profiler/index.js';
-import { formatRoles, timesByRole } from '../../profiler/roles.js';
+import { formatRoles, sumByRole } from '../../profiler/roles.js';
 import type { Device } from '../../runtime/device.js';
 import { formatValue } from '../../runtime/format-value.js';
 import { makeFolderNow } from '../../runtime/make-folder.js';
@@ -38,7 +38,7 @@ export interface TracedStepOptions extends Required<TraceStepsOptions> {
 const isTable = (path: string): boolean => path.endsWith('.txt');
 
 function writeFile(path: string, file: TraceFile): void {
-  if (isTable(path)) writeFileSync(path, `${formatRoles(timesByRole(file))}\n`);
+  if (isTable(path)) writeFileSync(path, `${formatRoles(sumByRole(file))}\n`);
   else writeTrace(path, file);
 }
 
