@@ -4,9 +4,9 @@
 import type { DsConfig } from '../types/config.js';
 import {
   type CompressionSection,
-  clean,
+  cleanCompression,
   compress,
-  isOn,
+  isCompressionEnabled,
   reduceLayers,
   requireUncompressed,
 } from './compression/index.js';
@@ -33,7 +33,7 @@ export function initCompression<Model extends Module>(
   requireModule('initCompression', model);
   requireUnowned(model);
   const section = sectionOf(config);
-  if (!isOn(section)) return model;
+  if (!isCompressionEnabled(section)) return model;
   requireUncompressed(model);
   if (section.layer_reduction.enabled) {
     requireModule('initCompression teacherModel, for layer_reduction', teacherModel);
@@ -57,7 +57,7 @@ export function redundancyClean<Model extends Module>(
   config: string | DsConfig,
 ): Model {
   requireModule('redundancyClean', model);
-  clean(model, sectionOf(config));
+  cleanCompression(model, sectionOf(config));
   return model;
 }
 

@@ -1,5 +1,5 @@
-// Ends compression: masked elements become 0 or are removed, rounded weights become the weights,
-// and plain layers return.
+// Ends compression: sets masked elements to 0 or removes them, keeps rounded weights, and restores
+// plain layers.
 
 import { isDeepStrictEqual } from 'node:util';
 import type { DsError } from '../errors.js';
@@ -11,9 +11,14 @@ import { replaceModules } from '../nn/replace-modules.js';
 import { argumentError } from '../runtime/input-errors.js';
 import { leading } from '../runtime/required.js';
 import { indexSelect, noGrad, scope, Tensor } from '../tensor/index.js';
-import { type Compression, compressionOf, forgetCompression, isOn } from './compress.js';
-import { CompressedLinear, linearsOf, StepClock } from './compressed-layers.js';
-import { cutsOf, type KeptIndices } from './cut-layers.js';
+import {
+  type Compression,
+  compressionOf,
+  forgetCompression,
+  isCompressionEnabled,
+} from './compress.js';
+import { CompressedLinear, listLinears, StepClock } from './compressed-layers.js';
+import { computeCuts, type KeptIndices } from './cut-layers.js';
 import { type CompressionSection, FINISHED, type Values } from './technique.js';
 
 /**
@@ -22,50 +27,54 @@ import { type CompressionSection, FINISHED, type Values } from './technique.js';
  * a model that `section` did not compress or that an engine owns, DS_CONFIG if layers do not fit
  * each other. Source: DeepSpeed's redundancy_clean.
  */
-export function clean(model: Module, section: CompressionSection): void {
-  const done = compressionOf(model);
-  if (!done && !isOn(section)) return;
-  if (!done) throw misusedError('a model prepared by initCompression()', 'another model');
-  if (!isDeepStrictEqual(done.section, section)) {
+export function cleanCompression(model: Module, section: CompressionSection): void {
+  const compression = compressionOf(model);
+  if (!compression && !isCompressionEnabled(section)) return;
+  if (!compression) throw misusedError('a model prepared by initCompression()', 'another model');
+  if (!isDeepStrictEqual(compression.section, section)) {
     throw misusedError('the section passed to initCompression()', 'another section');
   }
   for (const parameter of model.parameters()) parameter.requireWritable('redundancyClean');
-  noGrad(() => scope(() => cleanLayers(model, done)));
+  noGrad(() => scope(() => cleanLayers(model, compression)));
   forgetCompression(model);
 }
 
-function cleanLayers(model: Module, done: Compression): void {
-  const cuts = cutsOf(model, done);
-  const instead = new Map<Module, Module>();
+function cleanLayers(model: Module, compression: Compression): void {
+  const cuts = computeCuts(model, compression);
+  const replacements = new Map<Module, Module>();
   const written = new Set<Parameter>();
-  for (const [name, layer] of done.layers) {
+  for (const [name, layer] of compression.layers) {
     const { base } = layer;
     const cut = cuts.get(name);
     if (cut && base instanceof Linear) {
-      instead.set(layer, withInputs(layer, smaller(base, layer.valuesAt(FINISHED), cut)));
+      replacements.set(
+        layer,
+        keepInputQuantization(layer, shrinkLinear(base, layer.valuesAt(FINISHED), cut)),
+      );
       continue;
     }
-    write(base, layer.valuesAt(FINISHED), written);
-    instead.set(layer, withInputs(layer, base));
+    writeValues(base, layer.valuesAt(FINISHED), written);
+    replacements.set(layer, keepInputQuantization(layer, base));
   }
-  for (const [name, layer] of linearsOf(model)) {
+  for (const [name, layer] of listLinears(model)) {
     const cut = cuts.get(name);
-    if (cut && !done.layers.has(name)) instead.set(layer, smaller(layer, layer, cut));
+    if (cut && !compression.layers.has(name))
+      replacements.set(layer, shrinkLinear(layer, layer, cut));
   }
-  replaceModules(model, instead);
+  replaceModules(model, replacements);
 }
 
 /** Returns `plain`; its inputs are quantized if `layer` quantizes its own. */
-function withInputs(layer: Module, plain: Module): Module {
+function keepInputQuantization(layer: Module, plain: Module): Module {
   plain.training = layer.training;
   if (!(layer instanceof CompressedLinear && layer.inputs)) return plain;
-  const made = new CompressedLinear(plain as Linear, new StepClock());
-  made.inputs = { ...layer.inputs, offset: 0 };
-  return made;
+  const wrapped = new CompressedLinear(plain as Linear, new StepClock());
+  wrapped.inputs = { ...layer.inputs, offset: 0 };
+  return wrapped;
 }
 
-/** A shared weight is written once: rounded values must not be rounded again. */
-function write(
+/** Writes values to a layer. A shared weight is written once, so that it is not rounded again. */
+function writeValues(
   base: { weight: Parameter; bias?: Parameter | null },
   { weight, bias }: Values,
   written: Set<Parameter>,
@@ -76,27 +85,31 @@ function write(
 }
 
 /** Returns a layer of the remaining rows and columns. */
-function smaller(base: Linear, { weight, bias }: Values, { rows, columns }: KeptIndices): Linear {
+function shrinkLinear(
+  base: Linear,
+  { weight, bias }: Values,
+  { rows, columns }: KeptIndices,
+): Linear {
   const [outputs, inputs] = leading(base.weight.shape, 2);
   const Class = base instanceof LinearGelu ? LinearGelu : Linear;
-  const made = new Class(columns?.length ?? inputs, rows?.length ?? outputs, {
+  const shrunk = new Class(columns?.length ?? inputs, rows?.length ?? outputs, {
     bias: base.bias !== null,
     weightInit: zeros,
     biasInit: zeros,
   });
   const { dtype, device } = base.weight;
-  for (const parameter of made.parameters()) parameter.moveTo(device, dtype);
-  made.weight.copy_(chooseValues(chooseValues(weight, 0, rows), 1, columns));
-  made.weight.requiresGrad = base.weight.requiresGrad;
-  if (bias && made.bias && base.bias) {
-    made.bias.copy_(chooseValues(bias, 0, rows));
-    made.bias.requiresGrad = base.bias.requiresGrad;
+  for (const parameter of shrunk.parameters()) parameter.moveTo(device, dtype);
+  shrunk.weight.copy_(selectIndices(selectIndices(weight, 0, rows), 1, columns));
+  shrunk.weight.requiresGrad = base.weight.requiresGrad;
+  if (bias && shrunk.bias && base.bias) {
+    shrunk.bias.copy_(selectIndices(bias, 0, rows));
+    shrunk.bias.requiresGrad = base.bias.requiresGrad;
   }
-  made.training = base.training;
-  return made;
+  shrunk.training = base.training;
+  return shrunk;
 }
 
-function chooseValues(values: Tensor, dim: number, numbers: readonly number[] | null): Tensor {
+function selectIndices(values: Tensor, dim: number, numbers: readonly number[] | null): Tensor {
   if (!numbers) return values;
   const options = { shape: [numbers.length], dtype: 'i64', device: values.device } as const;
   return indexSelect(values, dim, Tensor.from([...numbers], options));

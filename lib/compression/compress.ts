@@ -9,8 +9,8 @@ import { argumentError } from '../runtime/input-errors.js';
 import { CompressedEmbedding, CompressedLinear, StepClock } from './compressed-layers.js';
 import { requireRelated } from './cut-layers.js';
 import { findLayers, type LayerGroup } from './find-layers.js';
-import { headPruning, rowPruning, sparsePruning } from './pruning.js';
-import { activationQuantization, weightQuantization } from './quantization.js';
+import { createHeadPruning, createRowPruning, createSparsePruning } from './pruning.js';
+import { createActivationQuantization, createWeightQuantization } from './quantization.js';
 import { requireGroups } from './quantizers.js';
 import type { CompressionSection } from './technique.js';
 
@@ -34,8 +34,8 @@ export function forgetCompression(model: Module): void {
   compressions.delete(model);
 }
 
-/** Whether the section enables any technique. */
-export const isOn = (section: CompressionSection): boolean =>
+/** Returns whether the section enables any technique or layer reduction. */
+export const isCompressionEnabled = (section: CompressionSection): boolean =>
   section.layer_reduction.enabled || hasTechniques(section);
 
 /** Returns whether any technique on layers is on. */
@@ -46,7 +46,7 @@ export function hasTechniques({ layer_reduction: _, ...techniques }: Compression
 type Layer = CompressedLinear | CompressedEmbedding;
 
 /** An active technique: its layers, and the function that adds it to one of them. */
-interface Work {
+interface TechniqueWork {
   readonly group: LayerGroup;
   make(layer: Layer, name: string): void;
 }
@@ -63,57 +63,57 @@ interface Work {
 export function compress(model: Module, section: CompressionSection): void {
   const clock = new StepClock();
   const layers = new Map<string, Layer>();
-  const instead = new Map<Module, Module>();
-  for (const works of worksOf(section)) {
-    const found = findLayers(
+  const replacements = new Map<Module, Module>();
+  for (const works of listWorks(section)) {
+    const layersOfGroups = findLayers(
       model,
       works.map(({ group }) => group),
     );
     for (const { group, make } of works) {
-      for (const [name, base] of found.get(group) ?? []) {
-        const layer = layers.get(name) ?? layerFor(base, clock);
+      for (const [name, base] of layersOfGroups.get(group) ?? []) {
+        const layer = layers.get(name) ?? createLayer(base, clock);
         make(layer, name);
         layers.set(name, layer);
-        instead.set(base, layer);
+        replacements.set(base, layer);
       }
     }
   }
   requireRelated(model, { section, layers });
-  replaceModules(model, instead);
+  replaceModules(model, replacements);
   compressions.set(model, { section, clock, layers });
 }
 
-const layerFor = (base: Linear | Embedding, clock: StepClock): Layer =>
+const createLayer = (base: Linear | Embedding, clock: StepClock): Layer =>
   base instanceof Linear ? new CompressedLinear(base, clock) : new CompressedEmbedding(base, clock);
 
-/**
- * The works by technique, in the order of their effect. Source: the forward of
- * LinearLayer_Compress.
- */
-function worksOf(section: CompressionSection): Work[][] {
+/** Returns the works by technique, in the order of LinearLayer_Compress's forward. */
+function listWorks(section: CompressionSection): TechniqueWork[][] {
   const { weight_quantization: weights, activation_quantization: inputs } = section;
   const { sparse_pruning: sparse, row_pruning: rows, head_pruning: heads } = section;
   return [
-    worksIn('weight_quantization', weights, (layer, name, params) => {
+    listTechniqueWorks('weight_quantization', weights, (layer, name, params) => {
       const { shared_parameters: shared } = weights;
-      const groups = groupsFor(layer, shared);
+      const groups = countGroups(layer, shared);
       requireGroups(`initCompression ${name}`, layer.weight, groups);
-      layer.add(weightQuantization({ name, groups }, shared, params));
+      layer.add(createWeightQuantization({ name, groups }, shared, params));
     }),
-    worksIn('sparse_pruning', sparse, (layer, name, params) => {
-      const ownLinear = asLinear(layer, name);
-      ownLinear.add(sparsePruning(ownLinear, sparse.shared_parameters, params));
+    listTechniqueWorks('sparse_pruning', sparse, (layer, name, params) => {
+      const ownLinear = requireLinear(layer, name);
+      ownLinear.add(createSparsePruning(ownLinear, sparse.shared_parameters, params));
     }),
-    worksIn('row_pruning', rows, (layer, name, params) => {
-      const ownLinear = asLinear(layer, name);
-      ownLinear.add(rowPruning(ownLinear, rows.shared_parameters, params));
+    listTechniqueWorks('row_pruning', rows, (layer, name, params) => {
+      const ownLinear = requireLinear(layer, name);
+      ownLinear.add(createRowPruning(ownLinear, rows.shared_parameters, params));
     }),
-    worksIn('head_pruning', heads, (layer, name, params) => {
-      const ownLinear = asLinear(layer, name);
-      ownLinear.add(headPruning(ownLinear, heads.shared_parameters, params));
+    listTechniqueWorks('head_pruning', heads, (layer, name, params) => {
+      const ownLinear = requireLinear(layer, name);
+      ownLinear.add(createHeadPruning(ownLinear, heads.shared_parameters, params));
     }),
-    worksIn('activation_quantization', inputs, (layer, name, params) => {
-      asLinear(layer, name).inputs = activationQuantization(inputs.shared_parameters, params);
+    listTechniqueWorks('activation_quantization', inputs, (layer, name, params) => {
+      requireLinear(layer, name).inputs = createActivationQuantization(
+        inputs.shared_parameters,
+        params,
+      );
     }),
   ];
 }
@@ -125,11 +125,11 @@ interface TechniqueSection<Params> {
   };
 }
 
-function worksIn<Params>(
+function listTechniqueWorks<Params>(
   technique: string,
   { shared_parameters: shared, different_groups: groups }: TechniqueSection<Params>,
   make: (layer: Layer, name: string, params: Params) => void,
-): Work[] {
+): TechniqueWork[] {
   if (!shared.enabled) return [];
   return Object.entries(groups).map(([name, { modules, params }]) => ({
     group: { path: `compression_training.${technique}.different_groups.${name}`, modules },
@@ -137,16 +137,19 @@ function worksIn<Params>(
   }));
 }
 
-/** In forward an embedding has one step per row. Source: DeepSpeed's Embedding_Compress. */
-function groupsFor(
+/**
+ * Returns the number of quantization groups. If an embedding is rounded in forward, each row is a
+ * group, as in DeepSpeed's Embedding_Compress.
+ */
+function countGroups(
   layer: Layer,
   shared: CompressionSection['weight_quantization']['shared_parameters'],
 ): number {
-  const byRow = shared.quantize_weight_in_forward && layer instanceof CompressedEmbedding;
-  return byRow ? layer.weight.size(0) : shared.quantize_groups;
+  const isRowwise = shared.quantize_weight_in_forward && layer instanceof CompressedEmbedding;
+  return isRowwise ? layer.weight.size(0) : shared.quantize_groups;
 }
 
-function asLinear(layer: Layer, name: string): CompressedLinear {
+function requireLinear(layer: Layer, name: string): CompressedLinear {
   if (layer instanceof CompressedLinear) return layer;
   throw new DsError({
     code: 'DS_CONFIG',

@@ -1,4 +1,4 @@
-// Compressed layers: wrappers that replace a layer and keep the names of its parameters.
+// Defines the layers that replace compressed ones and keep the names of their parameters.
 import type { Embedding } from '../nn/embedding.js';
 import { Linear, LinearGelu } from '../nn/linear.js';
 import { type Field, Module } from '../nn/module.js';
@@ -38,7 +38,7 @@ abstract class CompressedLayer<Base extends Linear | Embedding> extends Module {
     return this.#techniques;
   }
 
-  /** @internal The next technique. */
+  /** @internal Adds a technique, which applies after the others. */
   add(technique: Technique): void {
     this.#techniques.push(technique);
   }
@@ -46,10 +46,13 @@ abstract class CompressedLayer<Base extends Linear | Embedding> extends Module {
   /** Returns the compressed values after `step` global steps. */
   valuesAt(step: number): Values {
     const { base } = this;
-    const own: Values = { weight: base.weight, bias: base instanceof Linear ? base.bias : null };
+    const baseValues: Values = {
+      weight: base.weight,
+      bias: base instanceof Linear ? base.bias : null,
+    };
     return this.#techniques
       .filter(({ offset }) => step >= offset)
-      .reduce((values, technique) => technique.compress(values, step), own);
+      .reduce((values, technique) => technique.compress(values, step), baseValues);
   }
 
   /** The compressed values after the finished steps. */
@@ -95,8 +98,8 @@ export class CompressedLinear extends CompressedLayer<Linear> {
       const { weight, bias } = this.values;
       const compute = this.base instanceof LinearGelu ? linearGelu : linear;
       const { inputs } = this;
-      const given = inputs && this.step >= inputs.offset ? inputs.compress(x) : x;
-      return compute(given, weight, bias);
+      const roundedInput = inputs && this.step >= inputs.offset ? inputs.compress(x) : x;
+      return compute(roundedInput, weight, bias);
     });
   }
 }
@@ -115,18 +118,16 @@ export class CompressedEmbedding extends CompressedLayer<Embedding> {
 }
 
 /** Returns the linear layers of `model`, including the bases of compressed ones, in its order. */
-export function linearsOf(model: Module): Map<string, Linear> {
-  const found = new Map<string, Linear>();
+export function listLinears(model: Module): Map<string, Linear> {
+  const linears = new Map<string, Linear>();
   for (const [name, module] of model.namedModules()) {
     const layer = module instanceof CompressedLinear ? module.base : module;
-    if (layer instanceof Linear) found.set(name, layer);
+    if (layer instanceof Linear) linears.set(name, layer);
   }
-  return found;
+  return linears;
 }
 
-// The global step of compressed layers: the step of their engine.
-
-/** Completed steps. 0 without an engine; the last value after an engine ends. */
+/** Completed steps of the engine. 0 without an engine; the last value after an engine ends. */
 export class StepClock {
   private read = (): number => 0;
 

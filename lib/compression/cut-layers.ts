@@ -6,7 +6,11 @@ import type { Module } from '../nn/module.js';
 import { argumentError } from '../runtime/input-errors.js';
 import { Regex } from '../runtime/regex/regex.js';
 import { required } from '../runtime/required.js';
-import { type CompressedEmbedding, type CompressedLinear, linearsOf } from './compressed-layers.js';
+import {
+  type CompressedEmbedding,
+  type CompressedLinear,
+  listLinears,
+} from './compressed-layers.js';
 import type { CompressionSection, Technique } from './technique.js';
 
 /** The remaining outputs and inputs of a layer by index; null: all of them. */
@@ -16,16 +20,16 @@ export interface KeptIndices {
 }
 
 /** A pruning technique that can shrink layers. */
-type Structured = 'row_pruning' | 'head_pruning';
+type PruningTechnique = 'row_pruning' | 'head_pruning';
 
 interface GroupKey {
   /** The dotted path of the group. */
   path: string;
-  technique: Structured;
+  technique: PruningTechnique;
 }
 
 /** The compressed layers, and the section of their techniques. */
-interface Compressed {
+interface CompressedModel {
   readonly section: CompressionSection;
   readonly layers: ReadonlyMap<string, CompressedLinear | CompressedEmbedding>;
 }
@@ -34,10 +38,10 @@ interface Compressed {
  * Returns the cuts that related_modules request, by layer. Throws as requireRelated() does, and
  * DS_CONFIG if one side of a layer has two different cuts.
  */
-export function cutsOf(model: Module, compressed: Compressed): Map<string, KeptIndices> {
+export function computeCuts(model: Module, compressed: CompressedModel): Map<string, KeptIndices> {
   const cuts = new Map<string, KeptIndices>();
-  for (const pair of pairsOf(model, compressed)) {
-    cutPair(pair, (name, part) => keep(cuts, pair.key, [name, part]));
+  for (const pair of pairRelated(model, compressed)) {
+    cutPair(pair, (name, part) => recordCut(cuts, pair.key, [name, part]));
   }
   return cuts;
 }
@@ -47,8 +51,8 @@ export function cutsOf(model: Module, compressed: Compressed): Map<string, KeptI
  * they do not pair up or their sizes do not match, DS_ARGUMENT for a tied weight, which cannot
  * shrink.
  */
-export function requireRelated(model: Module, compressed: Compressed): void {
-  const pairs = pairsOf(model, compressed);
+export function requireRelated(model: Module, compressed: CompressedModel): void {
+  const pairs = pairRelated(model, compressed);
   const cut = new Set(pairs.flatMap(({ name, other }) => [name, other]));
   for (const names of model.tiedNames()) {
     const tied = names.find((name) => cut.has(name.slice(0, name.lastIndexOf('.'))));
@@ -66,15 +70,15 @@ export function requireRelated(model: Module, compressed: Compressed): void {
  * Pairs the i-th layer of `modules` with the i-th layer of each related expression, in the model's
  * order.
  */
-function pairsOf(model: Module, { section, layers }: Compressed): Pair[] {
-  const pairs: Pair[] = [];
-  const linears = linearsOf(model);
-  for (const { key, patterns, related } of groupsOf(section)) {
-    const masked = [...linears.keys()].filter((name) => techniqueOf(layers.get(name), key));
+function pairRelated(model: Module, { section, layers }: CompressedModel): RelatedPair[] {
+  const pairs: RelatedPair[] = [];
+  const linears = listLinears(model);
+  for (const { key, patterns, related } of listRelatedGroups(section)) {
+    const masked = [...linears.keys()].filter((name) => findTechnique(layers.get(name), key));
     for (const [i, pattern] of patterns.entries()) {
-      const names = namesFitting(masked, pattern);
+      const names = selectNames(masked, pattern);
       for (const relatedPattern of related[i] ?? []) {
-        const others = namesFitting([...linears.keys()], relatedPattern);
+        const others = selectNames([...linears.keys()], relatedPattern);
         if (others.length !== names.length) {
           throw unpairedError(key, { pattern: relatedPattern, names, others });
         }
@@ -91,15 +95,16 @@ function pairsOf(model: Module, { section, layers }: Compressed): Pair[] {
   return pairs;
 }
 
-const techniqueOf = (
+const findTechnique = (
   layer: CompressedLinear | CompressedEmbedding | undefined,
   { technique }: GroupKey,
 ): Technique | undefined => layer?.techniques.find(({ kind }) => kind === technique);
 
 /**
- * One mask may cut outputs of a layer and another its inputs, but each side allows only one mask.
+ * Records a cut of a layer. Throws DS_CONFIG if a side has two different masks. Outputs and inputs
+ * may have different masks.
  */
-function keep(
+function recordCut(
   cuts: Map<string, KeptIndices>,
   { path }: GroupKey,
   [name, part]: readonly [string, Partial<KeptIndices>],
@@ -124,7 +129,7 @@ interface RelatedGroup {
   related: readonly (readonly string[])[];
 }
 
-function groupsOf(section: CompressionSection): RelatedGroup[] {
+function listRelatedGroups(section: CompressionSection): RelatedGroup[] {
   return (['row_pruning', 'head_pruning'] as const).flatMap((technique) => {
     const { shared_parameters: shared, different_groups: groups } = section[technique];
     if (!shared.enabled) return [];
@@ -135,14 +140,14 @@ function groupsOf(section: CompressionSection): RelatedGroup[] {
   });
 }
 
-function namesFitting(names: readonly string[], pattern: string): string[] {
+function selectNames(names: readonly string[], pattern: string): string[] {
   if (pattern === '*') return [...names];
   const expression = new Regex(pattern);
   return names.filter((name) => expression.test(name));
 }
 
 /** A pruned layer, and an adjacent one. */
-interface Pair {
+interface RelatedPair {
   key: GroupKey;
   layer: CompressedLinear;
   name: string;
@@ -150,11 +155,11 @@ interface Pair {
 }
 
 function cutPair(
-  { key, layer, name, other }: Pair,
+  { key, layer, name, other }: RelatedPair,
   keep: (name: string, part: Partial<KeptIndices>) => void,
 ): void {
-  const { mask } = required(techniqueOf(layer, key));
-  const kept = numbersOf(mask?.().toArray() ?? []);
+  const { mask } = required(findTechnique(layer, key));
+  const kept = listKept(mask?.().toArray() ?? []);
   if (key.technique === 'row_pruning') {
     keep(name, { rows: kept });
     keep(other, { columns: kept });
@@ -167,24 +172,24 @@ function cutPair(
   keep(other, { rows: indices });
 }
 
-/** The indices of the ones in a mask. */
-const numbersOf = (mask: readonly number[]): number[] =>
+/** Returns the indices of the elements that a mask keeps. */
+const listKept = (mask: readonly number[]): number[] =>
   mask.flatMap((value, i) => (value === 0 ? [] : [i]));
 
 /**
  * Checks that the side of the adjacent layer, of `shape`, has the size of the pruned side of
  * `layer`.
  */
-function requireSize({ key, layer, name, other }: Pair, shape: readonly number[]): void {
+function requireSize({ key, layer, name, other }: RelatedPair, shape: readonly number[]): void {
   const [outputs, inputs] = layer.weight.shape;
   const isRows = key.technique === 'row_pruning';
-  const [wanted, got] = isRows ? [outputs, shape[1]] : [inputs, shape[0]];
-  if (got === wanted) return;
-  const [adjacentSide, own] = isRows ? ['inputs', 'outputs'] : ['outputs', 'inputs'];
+  const [expectedSize, got] = isRows ? [outputs, shape[1]] : [inputs, shape[0]];
+  if (got === expectedSize) return;
+  const [adjacentSide, prunedSide] = isRows ? ['inputs', 'outputs'] : ['outputs', 'inputs'];
   throw new DsError({
     code: 'DS_CONFIG',
     op: `${key.path}.related_modules, ${other}`,
-    expected: `${wanted} ${adjacentSide}, as ${name} has ${own}`,
+    expected: `${expectedSize} ${adjacentSide}, as ${name} has ${prunedSide}`,
     got: String(got),
     hint: 'Name the adjacent linear layers, or omit related_modules: pruned elements are then 0.',
   });

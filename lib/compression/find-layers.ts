@@ -23,7 +23,7 @@ const FORWARDS: readonly unknown[] = [Linear, LinearGelu, Embedding].map(
 
 const SHOWN = 6;
 
-const lastOf = (name: string): string => name.slice(name.lastIndexOf('.') + 1);
+const lastPart = (name: string): string => name.slice(name.lastIndexOf('.') + 1);
 
 const isCompressible = (module: Module): module is Linear | Embedding =>
   module instanceof Linear || module instanceof Embedding;
@@ -41,27 +41,27 @@ export function findLayers(
   groups: readonly LayerGroup[],
 ): Map<LayerGroup, Map<string, Linear | Embedding>> {
   const seen = new Map<string, string>();
-  const found = new Map<LayerGroup, Map<string, Linear | Embedding>>();
+  const layersOfGroups = new Map<LayerGroup, Map<string, Linear | Embedding>>();
   for (const group of groups) {
-    const own = new Map<string, Linear | Embedding>();
+    const groupLayers = new Map<string, Linear | Embedding>();
     for (const pattern of [group.modules].flat()) {
-      for (const [name, module] of matchingLayers(model, group, pattern)) {
+      for (const [name, module] of findMatching(model, group, pattern)) {
         const before = seen.get(name);
-        if (before !== undefined) throw twice(group, { name, before });
+        if (before !== undefined) throw duplicateLayerError(group, { name, before });
         seen.set(name, group.path);
-        own.set(name, module);
+        groupLayers.set(name, module);
       }
     }
-    found.set(group, own);
+    layersOfGroups.set(group, groupLayers);
   }
-  return found;
+  return layersOfGroups;
 }
 
 /**
  * Returns the layers with names that `pattern` matches anywhere. Throws DS_CONFIG without a match,
  * and for layers that compression cannot reach.
  */
-function matchingLayers(
+function findMatching(
   model: Module,
   { path }: Pick<LayerGroup, 'path'>,
   pattern: string,
@@ -70,33 +70,37 @@ function matchingLayers(
   const layers = named.filter((item): item is [string, Linear | Embedding] =>
     isCompressible(item[1]),
   );
-  const isDirect = directReads(model);
+  const isDirect = findDirectReads(model);
   const expression = pattern === '*' ? null : new Regex(pattern);
-  const wanted = layers.filter(([name, module]) =>
+  const matches = layers.filter(([name, module]) =>
     expression ? expression.test(name) : module instanceof Linear && !isDirect(name),
   );
-  if (wanted.length === 0) throw noMatchError({ path, pattern }, layers);
-  for (const [name, module] of wanted) {
+  if (matches.length === 0) throw noMatchError({ path, pattern }, layers);
+  for (const [name, module] of matches) {
     const got = `${JSON.stringify(pattern)}, which matches ${name}`;
-    if (isDirect(name)) throw unreachedError(path, `${got}; the model reads its weight directly`);
+    if (isDirect(name))
+      throw unsupportedLayerError(path, `${got}; the model reads its weight directly`);
     if (!FORWARDS.includes(module.forward)) {
-      throw unreachedError(path, `${got}, a ${module.constructor.name} with its own forward`);
+      throw unsupportedLayerError(
+        path,
+        `${got}, a ${module.constructor.name} with its own forward`,
+      );
     }
   }
-  return wanted;
+  return matches;
 }
 
 /**
  * Returns a function that tests whether a model of this library, possibly nested in another, reads
  * a layer's weight without its forward.
  */
-function directReads(model: Module): (name: string) => boolean {
+function findDirectReads(model: Module): (name: string) => boolean {
   const libraryLayers = [...model.namedModules()].filter(
     ([, module]) => module.describe() !== null,
   );
   const prefixes = libraryLayers.map(([name]) => (name === '' ? '' : `${name}.`));
   return (name) =>
-    READ_DIRECTLY.includes(lastOf(name)) && prefixes.some((prefix) => name.startsWith(prefix));
+    READ_DIRECTLY.includes(lastPart(name)) && prefixes.some((prefix) => name.startsWith(prefix));
 }
 
 function noMatchError(
@@ -115,7 +119,7 @@ function noMatchError(
   });
 }
 
-function unreachedError(path: string, got: string): DsError {
+function unsupportedLayerError(path: string, got: string): DsError {
   return new DsError({
     code: 'DS_CONFIG',
     op: `${path}.modules`,
@@ -125,7 +129,10 @@ function unreachedError(path: string, got: string): DsError {
   });
 }
 
-function twice({ path }: LayerGroup, { name, before }: { name: string; before: string }): DsError {
+function duplicateLayerError(
+  { path }: LayerGroup,
+  { name, before }: { name: string; before: string },
+): DsError {
   return new DsError({
     code: 'DS_CONFIG',
     op: `${path}.modules`,

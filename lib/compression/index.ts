@@ -1,11 +1,11 @@
 // The API of compression: quantization and pruning during training.
-export { clean } from './clean.js';
+export { cleanCompression } from './clean.js';
 export {
   type Compression,
   compress,
   compressionOf,
   hasTechniques,
-  isOn,
+  isCompressionEnabled,
   requireUncompressed,
 } from './compress.js';
 export { CompressedEmbedding, CompressedLinear } from './compressed-layers.js';

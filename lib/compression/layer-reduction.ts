@@ -19,20 +19,20 @@ export function reduceLayers(model: Module, teacher: Module, section: Section): 
     ...others.map((name) => [name, name] as const),
   ];
   const pairs = copies.map(
-    ([to, from]) => [moduleAt(model, to, 'model'), moduleAt(teacher, from, 'teacher')] as const,
+    ([to, from]) => [findModule(model, to, 'model'), findModule(teacher, from, 'teacher')] as const,
   );
   for (const [to, from] of pairs) to.loadStateDict(from.stateDict());
 }
 
-function moduleAt(model: Module, path: string, whose: string): Module {
-  const found = new Map(model.namedModules()).get(path);
-  if (found) return found;
+function findModule(model: Module, path: string, role: string): Module {
+  const module = new Map(model.namedModules()).get(path);
+  if (module) return module;
   const names = [...model.namedChildren()].map(([name]) => name).join(', ');
   throw new DsError({
     code: 'DS_CONFIG',
     op: SECTION,
-    expected: `a module "${path}" in the ${whose}`,
+    expected: `a module "${path}" in the ${role}`,
     got: 'no module of this name',
-    hint: `The names of the ${whose} begin with ${names}.`,
+    hint: `The names of the ${role} begin with ${names}.`,
   });
 }

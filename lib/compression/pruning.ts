@@ -12,7 +12,7 @@ import { type Params, type Shared, straightThrough, type Technique } from './tec
  * Returns 1 for the ceil(ratio n) largest of the n `values`, 0 for the others; the first of equal
  * values stay.
  */
-export function topMask(values: Tensor, ratio: number): Tensor {
+export function selectLargest(values: Tensor, ratio: number): Tensor {
   return noGrad(() =>
     scope(() => {
       const { shape, dtype, device, numel } = values;
@@ -29,20 +29,24 @@ export function topMask(values: Tensor, ratio: number): Tensor {
 }
 
 /** Returns a fixed mask of the currently largest values: a buffer of a layer, f32. */
-function fixedMask(weight: Parameter, measure: (values: Tensor) => Tensor, ratio: number): Tensor {
+function createFixedMask(
+  weight: Parameter,
+  measure: (values: Tensor) => Tensor,
+  ratio: number,
+): Tensor {
   return held(() =>
     noGrad(() =>
       scope(() => {
         const values = Tensor.empty(weight.shape, 'f32', weight.device);
         weight.writeInitial(values);
-        return topMask(measure(values), ratio);
+        return selectLargest(measure(values), ratio);
       }),
     ),
   );
 }
 
 /** Returns trainable scores of `shape`, in the dtype and the memory of `weight`. */
-function scoresFor(weight: Parameter, shape: readonly number[]): Parameter {
+function createScores(weight: Parameter, shape: readonly number[]): Parameter {
   const scores = new Parameter(shape, kaimingUniform({ a: Math.sqrt(5) }));
   if (weight.isMaterialized) scores.moveTo(weight.device, weight.dtype);
   return scores;
@@ -52,35 +56,35 @@ function scoresFor(weight: Parameter, shape: readonly number[]): Parameter {
  * Returns the mask of a layer in `like`'s dtype: the fixed one, or that of the currently largest
  * scores, which receive its gradient. Source: DeepSpeed's TopKBinarizer.
  */
-function maskOf(
+function computeMask(
   { fixed, scores }: { fixed: Tensor | null; scores: Parameter | null },
   ratio: number,
   like: Tensor,
 ): Tensor {
   if (!scores) return cast(required(fixed), like.dtype);
-  return cast(straightThrough((values) => topMask(values, ratio))(scores), like.dtype);
+  return cast(straightThrough((values) => selectLargest(values, ratio))(scores), like.dtype);
 }
 
 // Sparse pruning: single weights become 0.
 
 /**
- * Selects the remaining elements of `layer`: now, by magnitude ("l1"), or in each step by trained
- * scores ("topk"). Source: DeepSpeed's enable_sparse_pruning.
+ * Returns a technique that selects the remaining elements of `layer`: now, by magnitude ("l1"), or
+ * in each step by trained scores ("topk"). Source: DeepSpeed's enable_sparse_pruning.
  */
-export function sparsePruning(
+export function createSparsePruning(
   layer: CompressedLinear,
   { method, schedule_offset: offset }: Shared<'sparse_pruning'>,
   { dense_ratio: ratio }: Params<'sparse_pruning'>,
 ): Technique {
-  const { weight: ownParameter } = layer;
-  if (method === 'l1') layer.sparse_pruning_mask = fixedMask(ownParameter, abs, ratio);
-  else layer.sparse_mask_scores = scoresFor(ownParameter, ownParameter.shape);
+  const { weight: parameter } = layer;
+  if (method === 'l1') layer.sparse_pruning_mask = createFixedMask(parameter, abs, ratio);
+  else layer.sparse_mask_scores = createScores(parameter, parameter.shape);
   return {
     kind: 'sparse_pruning',
     offset,
     compress: ({ weight, bias }) => {
       const { sparse_pruning_mask: fixed, sparse_mask_scores: scores } = layer;
-      return { weight: weight.mul(maskOf({ fixed, scores }, ratio, weight)), bias };
+      return { weight: weight.mul(computeMask({ fixed, scores }, ratio, weight)), bias };
     },
   };
 }
@@ -88,21 +92,22 @@ export function sparsePruning(
 // Row pruning: outputs of a linear layer become 0, with their biases.
 
 /**
- * Selects the remaining outputs of `layer`: now, by the sums of their weights' magnitudes ("l1"),
- * or in each step by trained scores ("topk"). Source: DeepSpeed's enable_row_pruning.
+ * Returns a technique that selects the remaining outputs of `layer`: now, by the sums of their
+ * weights' magnitudes ("l1"), or in each step by trained scores ("topk"). Source: DeepSpeed's
+ * enable_row_pruning.
  */
-export function rowPruning(
+export function createRowPruning(
   layer: CompressedLinear,
   { method, schedule_offset: offset }: Shared<'row_pruning'>,
   { dense_ratio: ratio }: Params<'row_pruning'>,
 ): Technique {
-  const { weight: ownParameter } = layer;
-  const sizes = (values: Tensor) => sum(abs(values), { dims: 1, keepDim: true });
-  if (method === 'l1') layer.row_pruning_mask = fixedMask(ownParameter, sizes, ratio);
-  else layer.row_mask_scores = scoresFor(ownParameter, [ownParameter.size(0), 1]);
+  const { weight: parameter } = layer;
+  const sumMagnitudes = (values: Tensor) => sum(abs(values), { dims: 1, keepDim: true });
+  if (method === 'l1') layer.row_pruning_mask = createFixedMask(parameter, sumMagnitudes, ratio);
+  else layer.row_mask_scores = createScores(parameter, [parameter.size(0), 1]);
   const mask = () => {
     const { row_pruning_mask: fixed, row_mask_scores: scores } = layer;
-    return maskOf({ fixed, scores }, ratio, layer.weight);
+    return computeMask({ fixed, scores }, ratio, layer.weight);
   };
   return {
     kind: 'row_pruning',
@@ -118,20 +123,21 @@ export function rowPruning(
 // Head pruning: sets blocks of inputs of the layer after attention to 0, one block per head.
 
 /**
- * Trained scores select the remaining heads in each step. Throws DS_SHAPE if num_heads does not
- * divide the inputs of `layer`. Source: DeepSpeed's enable_head_pruning.
+ * Returns a technique that selects the remaining heads in each step by trained scores. Throws
+ * DS_SHAPE if num_heads does not divide the inputs of `layer`. Source: DeepSpeed's
+ * enable_head_pruning.
  */
-export function headPruning(
+export function createHeadPruning(
   layer: CompressedLinear,
   { num_heads, schedule_offset: offset }: Shared<'head_pruning'>,
   { dense_ratio: ratio }: Params<'head_pruning'>,
 ): Technique {
   const heads = required(num_heads);
   const [outputs, inputs] = leading(layer.weight.shape, 2);
-  if (inputs % heads !== 0) throw uneven(inputs, heads);
-  layer.head_pruning_scores = scoresFor(layer.weight, [1, heads]);
+  if (inputs % heads !== 0) throw headCountError(inputs, heads);
+  layer.head_pruning_scores = createScores(layer.weight, [1, heads]);
   const mask = () =>
-    maskOf({ fixed: null, scores: layer.head_pruning_scores }, ratio, layer.weight);
+    computeMask({ fixed: null, scores: layer.head_pruning_scores }, ratio, layer.weight);
   return {
     kind: 'head_pruning',
     offset,
@@ -143,7 +149,7 @@ export function headPruning(
   };
 }
 
-function uneven(inputs: number, heads: number): DsError {
+function headCountError(inputs: number, heads: number): DsError {
   return new DsError({
     code: 'DS_SHAPE',
     op: 'head_pruning.shared_parameters.num_heads',

@@ -43,8 +43,8 @@ export function precisionAt(
   return { bits, fraction: enabled ? Math.min(1, (count - last) * change) : 1 };
 }
 
-/** FNV-1a of `text`: a seed for each name. */
-function seedOf(text: string): number {
+/** Returns the FNV-1a hash of `text`, as a seed for each name. */
+function hashName(text: string): number {
   let hash = 0x811c9dc5;
   for (const byte of Buffer.from(text)) hash = Math.imul(hash ^ byte, 0x01000193) >>> 0;
   return hash;
@@ -54,21 +54,21 @@ function seedOf(text: string): number {
  * Returns noise that depends only on the layer's name and the step: it is equal on every rank, in
  * each micro-batch, in recomputation and after a resume.
  */
-function noiseOf(name: string, step: number): (like: Tensor) => Tensor {
+function createNoise(name: string, step: number): (like: Tensor) => Tensor {
   return (like) => {
     const out = Tensor.empty(like.shape, 'f32', like.device);
-    const range = { low: -0.5, high: 0.5, seed: seedOf(name), offset: step };
+    const range = { low: -0.5, high: 0.5, seed: hashName(name), offset: step };
     kernels.randomUniform({ out, ...range, ...inOrder });
     return out;
   };
 }
 
 /**
- * Rounds the weight of the layer `name` in forward, in `groups` parts. DeepSpeed rounds the 16-bit
- * copy after each update, or in forward. Both give the same numbers, because the gradient of the
- * rounded weight goes to the master weight in both.
+ * Returns a technique that rounds the weight of the layer `name` in forward, in `groups` parts.
+ * DeepSpeed rounds the 16-bit copy after each update, or in forward. Both give the same numbers,
+ * because the gradient of the rounded weight goes to the master weight in both.
  */
-export function weightQuantization(
+export function createWeightQuantization(
   { name, groups }: { name: string; groups: number },
   shared: Shared<'weight_quantization'>,
   params: Params<'weight_quantization'>,
@@ -77,7 +77,7 @@ export function weightQuantization(
   const isNoisy = rounding === 'stochastic' && !shared.quantize_weight_in_forward;
   const roundWeight = (weight: Tensor, step: number): Tensor => {
     const { bits, fraction } = precisionAt(step - offset + 1, shared, params);
-    const noise = isNoisy && Number.isFinite(step) ? noiseOf(name, step) : null;
+    const noise = isNoisy && Number.isFinite(step) ? createNoise(name, step) : null;
     const rule: Rounding = { bits, type, groups, noise };
     const values = quantizeValues(weight, rule);
     return fraction === 1 ? values : weight.mul(1 - fraction).add(values.mul(fraction));
@@ -92,16 +92,16 @@ export function weightQuantization(
 // Activation quantization: rounds the inputs of linear layers to few bits.
 
 /**
- * Rounds each row of the last dim by its own range; the gradient passes unchanged. Source:
- * DeepSpeed's range_calibration "dynamic".
+ * Returns a technique that rounds each row of the last dim by its own range; the gradient passes
+ * unchanged. Source: DeepSpeed's range_calibration "dynamic".
  */
-export function activationQuantization(
+export function createActivationQuantization(
   { quantization_type: type, schedule_offset: offset }: Shared<'activation_quantization'>,
   { bits }: Params<'activation_quantization'>,
 ): InputTechnique {
-  const rounded = straightThrough((x) => {
+  const roundRows = straightThrough((x) => {
     const groups = x.numel / required(x.shape.at(-1));
     return x.numel === 0 ? x : quantizeValues(x, { bits, type, groups, noise: null });
   });
-  return { offset, compress: (x: Tensor) => rounded(x) };
+  return { offset, compress: (x: Tensor) => roundRows(x) };
 }

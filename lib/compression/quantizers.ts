@@ -17,61 +17,62 @@ export interface Rounding {
   readonly noise: ((like: Tensor) => Tensor) | null;
 }
 
-type Rule = (rows: Tensor, rounding: Rounding) => Tensor;
+type RoundingRule = (rows: Tensor, rounding: Rounding) => Tensor;
 
 /** Returns `value`, or 1 if it is 0, the range of a group of equal values. */
-const orOne = (value: Tensor): Tensor => where(value.eq(0), 1, value);
+const replaceZero = (value: Tensor): Tensor => where(value.eq(0), 1, value);
 
-const noisy = (codes: Tensor, { noise }: Rounding): Tensor =>
+const roundCodes = (codes: Tensor, { noise }: Rounding): Tensor =>
   round(noise ? codes.add(noise(codes)) : codes);
 
 /**
- * Codes from -2^(bits - 1) to 2^(bits - 1) - 1; the step is 2 max|x| / 2^bits. A positive maximum
- * exceeds the largest code, as in DeepSpeed.
+ * Rounds to codes from -2^(bits - 1) to 2^(bits - 1) - 1; the step is 2 max|x| / 2^bits. A positive
+ * maximum exceeds the largest code, as in DeepSpeed.
  */
-const symmetric: Rule = (rows, rounding) => {
+const roundSymmetric: RoundingRule = (rows, rounding) => {
   const levels = 2 ** rounding.bits;
   const step = abs(rows)
     .max({ dims: 1, keepDim: true })
     .mul(2 / levels);
-  const codes = noisy(rows.div(orOne(step)), rounding);
+  const codes = roundCodes(rows.div(replaceZero(step)), rounding);
   return codes.clamp(-levels / 2, levels / 2 - 1).mul(step);
 };
 
 /**
- * Codes from 0 to 2^bits - 1; the step is (max - min) / 2^bits, and code 0 is the multiple of it
- * nearest to min.
+ * Rounds to codes from 0 to 2^bits - 1; the step is (max - min) / 2^bits, and code 0 is the
+ * multiple of it nearest to min.
  */
-const asymmetric: Rule = (rows, rounding) => {
+const roundAsymmetric: RoundingRule = (rows, rounding) => {
   const levels = 2 ** rounding.bits;
   const min = rows.min({ dims: 1, keepDim: true });
   const step = rows.max({ dims: 1, keepDim: true }).sub(min).div(levels);
-  const divisor = orOne(step);
+  const divisor = replaceZero(step);
   const zero = round(min.div(divisor)).mul(step);
-  const codes = noisy(rows.sub(zero).div(divisor), rounding).clamp(0, levels - 1);
+  const codes = roundCodes(rows.sub(zero).div(divisor), rounding).clamp(0, levels - 1);
   return where(step.eq(0), rows, codes.mul(step).add(zero));
 };
 
 /**
- * 0 for magnitudes up to 0.7 mean|x|; above, the mean magnitude of the larger values with the sign
- * of x. Source: Li et al. 2016.
+ * Rounds magnitudes up to 0.7 mean|x| to 0, and others to their mean magnitude with the sign of x.
+ * Source: Li et al. 2016.
  */
-const ternary: Rule = (rows) => {
+const roundTernary: RoundingRule = (rows) => {
   const sizes = abs(rows);
   const threshold = mean(sizes, { dims: 1, keepDim: true }).mul(0.7);
   const beyond = cast(sizes.gt(threshold), 'f32');
   const count = sum(beyond, { dims: 1, keepDim: true });
-  const size = sum(sizes.mul(beyond), { dims: 1, keepDim: true }).div(orOne(count));
+  const size = sum(sizes.mul(beyond), { dims: 1, keepDim: true }).div(replaceZero(count));
   return sign(rows).mul(beyond).mul(size);
 };
 
-/** The mean magnitude with the sign of x. Source: Rastegari et al. 2016. */
-const binary: Rule = (rows) => sign(rows).mul(mean(abs(rows), { dims: 1, keepDim: true }));
+/** Rounds to the mean magnitude with the sign of x. Source: Rastegari et al. 2016. */
+const roundBinary: RoundingRule = (rows) =>
+  sign(rows).mul(mean(abs(rows), { dims: 1, keepDim: true }));
 
-function ruleFor({ bits, type }: Rounding): Rule {
-  if (bits === 1) return binary;
-  if (bits === 2) return ternary;
-  return type === 'symmetric' ? symmetric : asymmetric;
+function chooseRule({ bits, type }: Rounding): RoundingRule {
+  if (bits === 1) return roundBinary;
+  if (bits === 2) return roundTernary;
+  return type === 'symmetric' ? roundSymmetric : roundAsymmetric;
 }
 
 /**
@@ -84,7 +85,7 @@ export function quantizeValues(x: Tensor, rounding: Rounding): Tensor {
   requireGroups('quantized', x, groups);
   return scope(() => {
     const rows = cast(x, 'f32').reshape(groups, x.numel / groups);
-    return cast(ruleFor(rounding)(rows, rounding).reshape(...x.shape), x.dtype);
+    return cast(chooseRule(rounding)(rows, rounding).reshape(...x.shape), x.dtype);
   });
 }
 

@@ -1,4 +1,4 @@
-// A compression technique transforms the weight and the bias of a layer.
+// Declares compression techniques, which transform the weight and the bias of a layer.
 
 import type { ResolvedConfig } from '../../types/config.js';
 import { required } from '../runtime/required.js';

@@ -1,6 +1,6 @@
 // Rules across keys: each function returns keys that conflict, and the fix.
 import type { ResolvedValues } from '../../types/config.js';
-import { methodExpected } from '../pipe/partition-method.js';
+import { expectedMethod } from '../pipe/partition-method.js';
 import { formatValue } from '../runtime/format-value.js';
 import { autotuningRules, searchesNothing } from './autotuning-rules.js';
 import { compressionRules, unreadInForward } from './compression-rules.js';
@@ -27,7 +27,7 @@ const adamWIsDecoupled: Rule = ({ optimizer }) =>
 
 /** pipeline.partition must be a known method. */
 const partitionIsKnown: Rule = ({ pipeline: { partition } }) => {
-  const expected = partition === 'best' ? null : methodExpected(partition);
+  const expected = partition === 'best' ? null : expectedMethod(partition);
   return expected
     ? {
         path: ['pipeline', 'partition'],

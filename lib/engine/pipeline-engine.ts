@@ -5,7 +5,6 @@ import { RepeatingLoader } from '../data/repeating-loader.js';
 import { DsError } from '../errors.js';
 import {
   type Action,
-  forwardsOf,
   type Links,
   lower,
   type Pipeline,
@@ -14,6 +13,7 @@ import {
   requireValues,
   type Schedule,
   type StageWorker,
+  selectForwards,
   type Values,
 } from '../pipe/index.js';
 import { formatValue } from '../runtime/format-value.js';
@@ -147,7 +147,7 @@ export class PipelineEngine extends Engine {
       const { training } = module;
       module.eval();
       try {
-        await this.run(forwardsOf(this.pipe.schedule), micros, worker);
+        await this.run(selectForwards(this.pipe.schedule), micros, worker);
         return this.meanLoss(worker.sum, micros);
       } finally {
         module.train(training);
@@ -215,7 +215,7 @@ export class PipelineEngine extends Engine {
     const { links } = this.pipe;
     try {
       return await this.calls.runAsync(this.allGroups, () =>
-        links.withCause(() => this.withShapes(body)),
+        links.reportingFailure(() => this.withShapes(body)),
       );
     } catch (error) {
       this.forget();
@@ -231,8 +231,8 @@ export class PipelineEngine extends Engine {
     const actions = this.actionsOf(schedule, micros);
     this.parts.hooks.reset();
     this.parts.hooks.awaitWeights();
-    pipeline.begin(micros);
-    links.begin(micros, worker.kind);
+    pipeline.beginBatch(micros);
+    links.beginBatch(micros, worker.kind);
     const position = { rank, ranks, stages: pipeline.stages };
     await new PipelineRun(worker, links, position).run(actions);
   }

@@ -1,4 +1,4 @@
-// A file that only grows: append() writes whole chunks, so a crash leaves a readable prefix.
+// Appends whole chunks to a file, so that a crash leaves a readable prefix.
 
 import { closeSync, fstatSync, fsync, openSync, readSync, writeSync } from 'node:fs';
 import { promisify } from 'node:util';
@@ -7,7 +7,7 @@ import { makeFolderNow } from '../runtime/make-folder.js';
 import { required } from '../runtime/required.js';
 import { errorMessage } from '../runtime/system-error.js';
 
-/** Has no buffer in the process: appended data survives a crash of the process. */
+/** A file without a buffer in the process: appended data survives a crash of the process. */
 export class AppendFile {
   /** Size of the file when it was opened. */
   readonly initialBytes: number;
@@ -31,7 +31,7 @@ export class AppendFile {
     }
   }
 
-  /** Throws DS_IO. The file may then end with a part of `chunk`. */
+  /** Appends `chunk`. Throws DS_IO; the file may then end with a part of `chunk`. */
   append(chunk: Uint8Array): void {
     const fd = this.requireOpen();
     try {

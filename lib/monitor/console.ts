@@ -1,4 +1,4 @@
-// Console lines of steps_per_print and wall_clock_breakdown, in DeepSpeed's format.
+// Prints the console lines of steps_per_print and wall_clock_breakdown, in DeepSpeed's format.
 
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
@@ -48,7 +48,7 @@ export class ConsoleMonitor {
   }
 
   /**
-   * "step=20, skipped=0, lr=[0.001], mom=[[0.9, 0.999]], loss=4.8713, samples/s=512.0".
+   * Prints "step=20, skipped=0, lr=[0.001], mom=[[0.9, 0.999]], loss=4.8713, samples/s=512.0".
    *
    * The rate covers the wall-clock time since the previous line, or since the first reported step.
    */
@@ -67,7 +67,7 @@ export class ConsoleMonitor {
     this.last = { samples, time };
   }
 
-  /** "step=20, time (ms) | forward: 1.23 | backward: 2.46 | step: 0.31" */
+  /** Prints "step=20, time (ms) | forward: 1.23 | backward: 2.46 | step: 0.31". */
   times(step: number, milliseconds: Readonly<Record<string, number>>): void {
     if (step % this.every !== 0) return;
     const phases = Object.entries(milliseconds).map(([name, ms]) => `${name}: ${ms.toFixed(2)}`);

@@ -1,5 +1,5 @@
-// CSV monitor: one file per metric, in DeepSpeed's layout. Source: DeepSpeed
-// monitor/csv_monitor.py.
+// Writes the metrics of a run to CSV files, one per metric, in DeepSpeed's layout. Source:
+// DeepSpeed monitor/csv_monitor.py.
 import { join, resolve } from 'node:path';
 
 import { onDisk } from '../runtime/on-disk.js';
@@ -22,7 +22,7 @@ export interface LogFolder {
 const FOLDER: OptionNames<LogFolder> = { outputPath: true, jobName: true };
 
 /**
- * Returns the absolute path.
+ * Returns the absolute path of a monitor's folder.
  *
  * Throws DS_ARGUMENT for unknown options, and if one is missing or not a string; DS_IO.
  */

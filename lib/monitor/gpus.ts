@@ -1,4 +1,4 @@
-// Published figures of GPUs.
+// Lists the published figures of GPUs: rates, memory and links.
 
 /** Figures of a GPU from its data sheet. Rates of products are dense, without sparsity. */
 export interface Gpu {

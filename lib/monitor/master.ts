@@ -1,4 +1,4 @@
-// MonitorMaster: several monitors as one. A failure of one does not affect the others.
+// Sends the metrics of a run to several monitors. A failure of one does not affect the others.
 
 import { valueError } from '../runtime/input-errors.js';
 import { answerPythonNames } from '../runtime/python-names.js';

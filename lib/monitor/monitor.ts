@@ -1,4 +1,4 @@
-// The interface of every monitor of a run's metrics.
+// Declares the interface of monitors, which receive the metrics of a run.
 import { valueError } from '../runtime/input-errors.js';
 
 /** A value of a metric. */

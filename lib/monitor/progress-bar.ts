@@ -1,4 +1,4 @@
-// Training progress on a console: a bar on a terminal, plain lines otherwise.
+// Prints training progress on a console: a bar on a terminal, plain lines otherwise.
 
 import { valueError } from '../runtime/input-errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
@@ -85,7 +85,7 @@ export function progressLine(
   return `[${'='.repeat(done).padEnd(barColumns, '-')}] ${text}`;
 }
 
-/** In display order. Parts with a higher `order` are dropped first. */
+/** Returns the values as texts in display order. Parts with a higher `order` are dropped first. */
 function formatParts(
   report: StepReport,
   secondsLeft: number | null,
@@ -103,7 +103,7 @@ function formatParts(
   return parts.flatMap(([order, text]) => (text === undefined ? [] : [{ text, order }]));
 }
 
-/** "0:09", "12:34", "1:02:03". */
+/** Formats seconds as "0:09", "12:34" or "1:02:03". */
 function formatTime(seconds: number): string {
   const total = Math.round(seconds);
   const padTwo = (value: number): string => `${value}`.padStart(2, '0');
@@ -185,7 +185,7 @@ function peakTokensPerSecond({ flopsPerToken, peakFlops }: ProgressBarOptions): 
   return cost === null || peak === null ? null : peak / cost;
 }
 
-/** Returns null for a missing value. Throws DS_ARGUMENT. */
+/** Returns a positive number, or null if it is missing. Throws DS_ARGUMENT. */
 function requirePositive(name: string, value: number | null | undefined): number | null {
   if (value === undefined || value === null) return null;
   if (value > 0 && value < Number.POSITIVE_INFINITY) return value;

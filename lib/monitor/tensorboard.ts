@@ -1,4 +1,4 @@
-// TensorBoard monitor: one event file per run, written without TensorFlow or Python.
+// Writes the metrics of a run to an event file of TensorBoard, without TensorFlow or Python.
 import { hostname } from 'node:os';
 import { join } from 'node:path';
 import { formatValue } from '../runtime/format-value.js';
@@ -77,8 +77,8 @@ const BYTES = 2;
 const FLOAT = 5;
 
 /**
- * u64 length, masked CRC of the length, data, masked CRC of the data, all little-endian. Readers
- * ignore an incomplete last record.
+ * Returns a record: u64 length, masked CRC of the length, data, masked CRC of the data, all
+ * little-endian. Readers ignore an incomplete last record.
  */
 function encodeRecord(data: Uint8Array): Buffer {
   const head = Buffer.alloc(12);
@@ -89,14 +89,15 @@ function encodeRecord(data: Uint8Array): Buffer {
   return Buffer.concat([head, data, foot]);
 }
 
-/** The first event of a file: Event { wall_time = 1, file_version = 3 }. `wallTime` in seconds. */
+/** Returns the first event of a file: Event { wall_time = 1, file_version = 3 }, in seconds. */
 function encodeVersionEvent(wallTime: number): Buffer {
   const version = Buffer.from('brain.Event:2');
   return Buffer.concat([encodeDouble(1, wallTime), encodeBytes(3, version)]);
 }
 
 /**
- * Event { wall_time = 1, step = 2, summary = 5 { value = 1 { tag = 1, simple_value = 2 } } }.
+ * Returns Event { wall_time = 1, step = 2, summary = 5 { value = 1 { tag = 1, simple_value = 2 } }
+ * }.
  *
  * TensorBoard stores values as f32. Throws DS_ARGUMENT if the step is not an integer >= 0.
  */
@@ -123,7 +124,7 @@ function encodeTag(field: number, wireType: number): Buffer {
   return encodeVarint(field * 8 + wireType);
 }
 
-/** `value` is a non-negative safe integer. */
+/** Returns the protobuf encoding of `value`, a non-negative safe integer. */
 function encodeVarint(value: number): Buffer {
   const out: number[] = [];
   let rest = value;
@@ -157,14 +158,14 @@ const crcTable = Uint32Array.from({ length: 256 }, (_, byte) => {
   return crc;
 });
 
-/** CRC-32C (Castagnoli) as an unsigned 32-bit integer. Source: RFC 3720, appendix B.4. */
+/** Returns CRC-32C (Castagnoli) as an unsigned 32-bit integer. Source: RFC 3720, appendix B.4. */
 export function crc32c(bytes: Uint8Array): number {
   let crc = 0xffffffff;
   for (const byte of bytes) crc = required(crcTable[(crc ^ byte) & 0xff]) ^ (crc >>> 8);
   return (crc ^ 0xffffffff) >>> 0;
 }
 
-/** The TFRecord checksum: rotated and shifted, since the data may contain checksums. */
+/** Returns the checksum of TFRecord: rotated and shifted, since the data may contain checksums. */
 function maskedCrc32c(bytes: Uint8Array): number {
   const crc = crc32c(bytes);
   return (((crc >>> 15) | (crc << 17)) + 0xa282ead8) >>> 0;

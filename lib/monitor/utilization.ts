@@ -1,4 +1,4 @@
-// Model FLOPs utilization: the FLOPs per token of a transformer, and the peak FLOP/s of a device.
+// Computes the two sides of model FLOPs utilization: FLOPs per token, and peak FLOP/s of a device.
 
 import { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
@@ -61,7 +61,7 @@ export function peakFlops(device: Device, dtype: DType): number | null {
   return device.kind === 'cpu' ? null : peakFlopsOf(device.info.name, dtype);
 }
 
-/** peakFlops() of a GPU by its name. */
+/** Returns the peak FLOP/s of a GPU by the name that its driver reports; null if unknown. */
 export function peakFlopsOf(name: string, dtype: DType): number | null {
   const peak = findGpuByName(name);
   if (!peak) return null;

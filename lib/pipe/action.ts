@@ -44,10 +44,10 @@ export interface Reduce {
 /** An entry of a rank's list. */
 export type Action = Work | Transfer | Reduce;
 
-/** The key of work in other actions; a micro-batch visits a stage once per kind. */
-export const keyOf = ({ kind, stage, micro }: Work): string => `${kind} ${stage} ${micro}`;
+/** Returns the key of work in maps; a micro-batch visits a stage once per kind. */
+export const workKey = ({ kind, stage, micro }: Work): string => `${kind} ${stage} ${micro}`;
 
-/** "F(stage 2, micro 5)", for messages. */
+/** Formats an action for messages: "F(stage 2, micro 5)". */
 export function describeAction(action: Action): string {
   if (action.kind === 'reduce') return `reduce(stage ${action.stage})`;
   return `${action.kind}(stage ${action.stage}, micro ${action.micro})`;
@@ -65,21 +65,21 @@ export const rankOf = (stage: number, ranks: number): number => stage % ranks;
  * Returns the other work that `work` depends on, in a model of `stages` stages. With halved
  * backwards its gradient comes from the next stage's I.
  */
-export function needsOf(work: Work, stages: number): readonly (readonly Work[])[] {
+export function listInputs(work: Work, stages: number): readonly (readonly Work[])[] {
   const { kind, stage, micro } = work;
-  const one = (...kinds: WorkKind[]): Work[] => kinds.map((k) => ({ kind: k, stage, micro }));
+  const worksHere = (...kinds: WorkKind[]): Work[] => kinds.map((k) => ({ kind: k, stage, micro }));
   if (kind === 'F') return stage === 0 ? [] : [[{ kind, stage: stage - 1, micro }]];
-  if (kind === 'W') return [one('I')];
-  const ownWorks = one('F');
-  if (stage === stages - 1) return [ownWorks];
-  return [ownWorks, (['B', 'I'] as const).map((k) => ({ kind: k, stage: stage + 1, micro }))];
+  if (kind === 'W') return [worksHere('I')];
+  const forwards = worksHere('F');
+  if (stage === stages - 1) return [forwards];
+  return [forwards, (['B', 'I'] as const).map((k) => ({ kind: k, stage: stage + 1, micro }))];
 }
 
 /**
- * The error of lists that cannot end: each rank of `waiting` waits for an action that no rank
- * performs.
+ * Returns the DS_INTERNAL for lists that cannot end: each rank of `waiting` waits for an action
+ * that no rank performs.
  */
-export function stuck(op: string, waiting: readonly (Action | undefined)[]): DsError {
+export function deadlockError(op: string, waiting: readonly (Action | undefined)[]): DsError {
   const lines = waiting.map((action, rank) =>
     action ? `rank ${rank} before ${describeAction(action)}` : `rank ${rank} at its end`,
   );

@@ -2,8 +2,8 @@
 export { rankOf } from './action.js';
 export * from './api.js';
 export { requireValues } from './layers.js';
-export { groupOf, Links } from './links.js';
+export { Links, openGroup } from './links.js';
 export { Pipeline } from './pipeline.js';
 export { isPipelined } from './pipeline-module.js';
 export { type PipelinePosition, PipelineRun, type StageWorker } from './run.js';
-export { forwardsOf } from './schedules.js';
+export { selectForwards } from './schedules.js';

@@ -1,4 +1,4 @@
-// The layers of a pipeline, which are the units of division into stages, and specs that build them.
+// Declares and builds the layers of a pipeline, which are divided into stages.
 import { DsError } from '../errors.js';
 import { Module } from '../nn/module.js';
 import { formatValue } from '../runtime/format-value.js';
@@ -8,8 +8,8 @@ import { Tensor } from '../tensor/index.js';
 /** Values between layers: one tensor, or several. */
 export type Values = Tensor | readonly Tensor[];
 
-/** The values as a list. */
-export const listOf = (values: Values): readonly Tensor[] =>
+/** Returns the values as a list. */
+export const toList = (values: Values): readonly Tensor[] =>
   values instanceof Tensor ? [values] : values;
 
 /** Returns `values` if they are valid between layers. Throws DS_ARGUMENT with `op`. */
@@ -113,29 +113,31 @@ export class TiedLayerSpec<Args extends any[] = any[]> extends LayerSpec<Args> {
 export type LayerLike = Module | LayerSpec | ((values: Tensor) => Values);
 
 /**
- * Builds the layers of `given` and stores their modules in `modules`, each under the number of its
+ * Builds the layers of `layers` and stores their modules in `modules`, each under the number of its
  * first layer.
  */
 export function buildLayers(
-  given: readonly LayerLike[],
+  layers: readonly LayerLike[],
   modules: Record<string, Module>,
 ): PipelineLayer[] {
   const tied = new Map<string, Module>();
-  const add = (index: number, module: Module): Module => {
+  const addModule = (index: number, module: Module): Module => {
     const known = Object.values(modules).includes(module);
     if (!known) modules[index] = module;
     return module;
   };
-  return given.map((layer, index) => {
+  return layers.map((layer, index) => {
     if (layer instanceof TiedLayerSpec) {
       const module = tied.get(layer.key) ?? layer.build();
       tied.set(layer.key, module);
-      add(index, module);
+      addModule(index, module);
       const { forward } = layer;
-      return forward ? { modules: [module], forward: (x) => forward(module, x) } : layerOf(module);
+      return forward
+        ? { modules: [module], forward: (x) => forward(module, x) }
+        : callModule(module);
     }
-    if (layer instanceof LayerSpec) return layerOf(add(index, layer.build()));
-    if (layer instanceof Module) return layerOf(add(index, layer));
+    if (layer instanceof LayerSpec) return callModule(addModule(index, layer.build()));
+    if (layer instanceof Module) return callModule(addModule(index, layer));
     if (typeof layer === 'function') {
       return { modules: [], forward: (x) => (layer as (x: Values) => Values)(x) };
     }
@@ -145,7 +147,7 @@ export function buildLayers(
 }
 
 /** Returns a layer that calls the module; each of several values is an argument. */
-function layerOf(module: Module): PipelineLayer {
+function callModule(module: Module): PipelineLayer {
   const call = (...inputs: unknown[]): Values => module.call(...(inputs as [])) as Values;
   return {
     modules: [module],

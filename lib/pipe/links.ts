@@ -1,4 +1,4 @@
-// Links: transfers of values and gradients between the ranks of a pipeline.
+// Transfers values and gradients between the ranks of a pipeline.
 
 import type { Distributed, ProcessGroup, Work } from '../comm/index.js';
 import { AXIS } from '../comm/mesh-shape.js';
@@ -6,8 +6,8 @@ import type { Device } from '../runtime/device.js';
 import { required } from '../runtime/required.js';
 import { held, noGrad, scope, Tensor } from '../tensor/index.js';
 import { type Action, isWork, type Transfer } from './action.js';
-import { listOf, type Values } from './layers.js';
-import { type BatchKind, inWords, Outlines, outlineOf } from './outlines.js';
+import { toList, type Values } from './layers.js';
+import { type BatchKind, describeValues, KIND_NAMES, Outlines } from './outlines.js';
 
 /** Values in transfer from another rank. */
 export class IncomingValues {
@@ -43,7 +43,7 @@ const groupsOfJobs = new WeakMap<Distributed, Map<string, Promise<ProcessGroup |
  * Returns the group of `ranks`, including this one, for the purpose `use`; opened once. Rejects
  * with DS_COMM.
  */
-export async function groupOf(
+export async function openGroup(
   job: Distributed,
   ranks: readonly number[],
   use: string,
@@ -88,17 +88,17 @@ export class Links {
     const { mesh } = job;
     const ranks = mesh.shape.ranksAlong(job.rank, AXIS.pipeline);
     const rank = mesh.place(AXIS.pipeline);
-    // An engine's are not another's.
+    // Each engine has outlines of its own.
     const name = `${job.nextName('pipeline')}/${mesh.place(...mesh.shape.others(AXIS.pipeline))}`;
     const groups = new Map<string, ProcessGroup>();
-    for (const key of channelsOf(lists)) {
+    for (const key of listChannels(lists)) {
       const [from = 0, to = 0] = key.split(' ').map(Number);
       if (rank !== from && rank !== to) continue;
       const pair = [required(ranks[from]), required(ranks[to])];
-      groups.set(key, await groupOf(job, pair, key));
+      groups.set(key, await openGroup(job, pair, key));
     }
-    const ownActions = (lists[rank] ?? []).filter(({ kind }) => kind === 'sendF');
-    const departures = [...new Set(ownActions.map(({ stage }) => stage))];
+    const sends = (lists[rank] ?? []).filter(({ kind }) => kind === 'sendF');
+    const departures = [...new Set(sends.map(({ stage }) => stage))];
     const outlines = new Outlines(job, { name, dynamicShape, departures });
     return new Links(job, rank, groups, outlines);
   }
@@ -113,15 +113,15 @@ export class Links {
   }
 
   /** Starts the transfers of a batch of `micros` micro-batches. */
-  begin(micros: number, kind: BatchKind): void {
-    this.batch = `${micros} ${inWords[kind]}`;
+  beginBatch(micros: number, kind: BatchKind): void {
+    this.batch = `${micros} ${KIND_NAMES[kind]}`;
   }
 
   /**
    * Runs a batch, `body`. If it fails, ranks that wait for outlines receive the error. Ranks that
    * wait for a transfer receive it through channels.
    */
-  async withCause<Result>(body: () => Promise<Result>): Promise<Result> {
+  async reportingFailure<Result>(body: () => Promise<Result>): Promise<Result> {
     try {
       return await body();
     } catch (error) {
@@ -135,14 +135,14 @@ export class Links {
    * transfer is complete.
    */
   async sendValues(transfer: Transfer, values: Values, kind: BatchKind): Promise<void> {
-    await this.outlines.report(transfer, outlineOf(values, kind), kind);
-    this.send(transfer, listOf(values));
+    await this.outlines.report(transfer, describeValues(values, kind), kind);
+    this.send(transfer, toList(values));
   }
 
   /** Receives the output of the previous stage. Tensors require gradients if they did there. */
   async receiveValues(transfer: Transfer, kind: BatchKind): Promise<IncomingValues> {
     const { group } = this.channel(transfer);
-    const { several, tensors } = await this.outlines.hear(transfer, group, kind);
+    const { several, tensors } = await this.outlines.receive(transfer, group, kind);
     const buffers = tensors.map(({ shape, dtype, wantsGrad }) => {
       const buffer = held(() => Tensor.empty(shape, dtype, this.device));
       if (wantsGrad) buffer.requireGrad(true);
@@ -165,9 +165,9 @@ export class Links {
 
   /** Frees the tensors of complete transfers. */
   freeComplete(): void {
-    const gone = this.departing.filter(({ works }) => works.every(({ done }) => done));
-    this.departing = this.departing.filter((item) => !gone.includes(item));
-    for (const { tensors } of gone) release(tensors);
+    const complete = this.departing.filter(({ works }) => works.every(({ done }) => done));
+    this.departing = this.departing.filter((item) => !complete.includes(item));
+    for (const { tensors } of complete) release(tensors);
   }
 
   /** Waits for outgoing transfers, and frees their tensors. */
@@ -183,14 +183,14 @@ export class Links {
 
   private send(transfer: Transfer, tensors: readonly Tensor[]): void {
     const { group, peer } = this.channel(transfer);
-    const leaving = tensors.map((tensor) =>
+    const contiguous = tensors.map((tensor) =>
       noGrad(() => scope(() => (tensor.isContiguous ? tensor : tensor.contiguous()).retain())),
     );
     const stream = group.beside.follow();
-    const works = leaving.map((tensor) =>
-      group.send(tensor, peer, { stream, purpose: purposeOf(transfer, this.batch) }),
+    const works = contiguous.map((tensor) =>
+      group.send(tensor, peer, { stream, purpose: describeTransfer(transfer, this.batch) }),
     );
-    this.departing.push({ works, tensors: leaving });
+    this.departing.push({ works, tensors: contiguous });
   }
 
   private receive(
@@ -201,42 +201,42 @@ export class Links {
     const { group, peer } = this.channel(transfer);
     const stream = group.beside.follow(); // Compute may still use memory that these tensors reuse.
     const works = buffers.map((buffer) =>
-      group.recv(buffer, peer, { stream, purpose: purposeOf(transfer, this.batch) }),
+      group.recv(buffer, peer, { stream, purpose: describeTransfer(transfer, this.batch) }),
     );
     return new IncomingValues(several, buffers, works);
   }
 
   private channel(transfer: Transfer): { group: ProcessGroup; peer: number } {
-    const group = required(this.groups.get(keyOf(this.rank, transfer)));
+    const group = required(this.groups.get(channelKey(this.rank, transfer)));
     return { group, peer: 1 - group.rank };
   }
 }
 
-const purposeOf = ({ kind, stage, micro }: Transfer, batch: string): string => {
+const describeTransfer = ({ kind, stage, micro }: Transfer, batch: string): string => {
   const isForward = kind.endsWith('F');
-  const made = kind === 'recvF' ? stage - 1 : kind === 'recvB' ? stage + 1 : stage;
-  const what = isForward ? 'output' : 'input gradient';
-  return `${what} of stage ${made}, micro-batch ${micro} of ${batch}`;
+  const source = kind === 'recvF' ? stage - 1 : kind === 'recvB' ? stage + 1 : stage;
+  const content = isForward ? 'output' : 'input gradient';
+  return `${content} of stage ${source}, micro-batch ${micro} of ${batch}`;
 };
 
-/** "from to direction": the key of transfers that share one order. */
-function keyOf(rank: number, { kind, peer }: Transfer): string {
+/** Returns "from to direction", the key of transfers that share one order. */
+function channelKey(rank: number, { kind, peer }: Transfer): string {
   const ends = kind.startsWith('send') ? [rank, peer] : [peer, rank];
   return `${ends.join(' ')} ${kind.at(-1)}`;
 }
 
 /** Returns the channels in an order that is the same on all ranks. */
-function channelsOf(lists: readonly (readonly Action[])[]): string[] {
+function listChannels(lists: readonly (readonly Action[])[]): string[] {
   const keys = lists.flatMap((list, rank) =>
     list.flatMap((action) =>
-      isWork(action) || action.kind === 'reduce' ? [] : [keyOf(rank, action)],
+      isWork(action) || action.kind === 'reduce' ? [] : [channelKey(rank, action)],
     ),
   );
-  return [...new Set(keys)].sort((a, b) => order(a) - order(b));
+  return [...new Set(keys)].sort((a, b) => channelOrder(a) - channelOrder(b));
 }
 
-/** Sorts by pair of ranks, so that a pair opens its groups one after the other. */
-function order(key: string): number {
+/** Returns a number that sorts by pair of ranks, so that a pair opens its groups consecutively. */
+function channelOrder(key: string): number {
   const [from = 0, to = 0] = key.split(' ').map(Number);
   const direction = (from < to ? 0 : 2) + (key.endsWith('F') ? 0 : 1);
   return (Math.min(from, to) * 4096 + Math.max(from, to)) * 4 + direction;

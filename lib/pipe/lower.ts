@@ -1,7 +1,15 @@
-// Lowers a schedule's work to the actions of each rank: adds transfers after the work with results
+// Converts a schedule's work to the actions of each rank: adds transfers after work with results
 // for other ranks, and reductions after complete gradients.
 import { required } from '../runtime/required.js';
-import { type Action, keyOf, needsOf, rankOf, stuck, type Transfer, type Work } from './action.js';
+import {
+  type Action,
+  deadlockError,
+  listInputs,
+  rankOf,
+  type Transfer,
+  type Work,
+  workKey,
+} from './action.js';
 import type { Schedule } from './schedules.js';
 
 /**
@@ -13,7 +21,7 @@ import type { Schedule } from './schedules.js';
  */
 export function lower(schedule: Schedule, ranks: number, micros: number): Action[][] {
   const stages = ranks * schedule.stagesPerRank;
-  const stays = (half: Work): boolean => sendOf(half, stages, ranks) === null;
+  const stays = (half: Work): boolean => findSend(half, stages, ranks) === null;
   const plan = schedule.plan(ranks, micros).map((order) => mergeHalves(order, stays));
   return plan.length === 0 ? [] : addReductions(addTransfers(plan, stages));
 }
@@ -24,8 +32,8 @@ function mergeHalves(order: readonly Work[], stays: (half: Work) => boolean): Wo
   for (const work of order) {
     const last = merged.at(-1);
     const completes = work.kind === 'W' && last?.kind === 'I' && last.stage === work.stage;
-    const isOne = completes && last.micro === work.micro && stays(last);
-    if (isOne) merged[merged.length - 1] = { ...work, kind: 'B' };
+    const isWholeBackward = completes && last.micro === work.micro && stays(last);
+    if (isWholeBackward) merged[merged.length - 1] = { ...work, kind: 'B' };
     else merged.push(work);
   }
   return merged;
@@ -43,32 +51,32 @@ function addTransfers(plan: readonly Work[][], stages: number): Action[][] {
   const next = plan.map(() => 0);
   const done = new Set<string>();
   const isReady = (work: Work): boolean =>
-    needsOf(work, stages).every((either) => either.some((need) => done.has(keyOf(need))));
+    listInputs(work, stages).every((either) => either.some((need) => done.has(workKey(need))));
   const hasWorkLeft = (): boolean =>
     plan.some((order, rank) => required(next[rank]) < order.length);
   while (hasWorkLeft()) {
     const round = plan.map((order, rank) => order[required(next[rank])]);
     const ready = round.map((work) => work !== undefined && isReady(work));
-    if (!ready.includes(true)) throw stuck('pipeline schedule', round);
+    if (!ready.includes(true)) throw deadlockError('pipeline schedule', round);
     round.forEach((work, rank) => {
       if (!work || !ready[rank]) return;
       next[rank] = required(next[rank]) + 1;
-      done.add(keyOf(work));
+      done.add(workKey(work));
       lists[rank]?.push(work);
     });
     round.forEach((work, rank) => {
       if (!work || !ready[rank]) return;
-      const sent = sendOf(work, stages, ranks);
+      const sent = findSend(work, stages, ranks);
       if (!sent) return;
       lists[rank]?.push(sent);
-      lists[sent.peer]?.push(receiveOf(sent, rank));
+      lists[sent.peer]?.push(matchingReceive(sent, rank));
     });
   }
   return lists;
 }
 
-/** The transfer of the result of `work` to another rank, or null. */
-function sendOf({ kind, stage, micro }: Work, stages: number, ranks: number): Transfer | null {
+/** Returns the transfer of the result of `work` to another rank, or null. */
+function findSend({ kind, stage, micro }: Work, stages: number, ranks: number): Transfer | null {
   if (kind === 'W') return null;
   const to = kind === 'F' ? stage + 1 : stage - 1;
   const peer = rankOf(to, ranks);
@@ -76,7 +84,7 @@ function sendOf({ kind, stage, micro }: Work, stages: number, ranks: number): Tr
   return { kind: kind === 'F' ? 'sendF' : 'sendB', stage, micro, peer };
 }
 
-function receiveOf({ kind, stage, micro }: Transfer, peer: number): Transfer {
+function matchingReceive({ kind, stage, micro }: Transfer, peer: number): Transfer {
   if (kind === 'sendF') return { kind: 'recvF', stage: stage + 1, micro, peer };
   return { kind: 'recvB', stage: stage - 1, micro, peer };
 }

@@ -1,5 +1,5 @@
-// Outlines: shapes and dtypes of values. A rank sends them to the next rank through the job's store
-// before the values.
+// Sends outlines (shapes and dtypes of values) to the next rank, through the job's store, before
+// the values.
 import { type Distributed, type ProcessGroup, reportOf } from '../comm/index.js';
 import { DsError } from '../errors.js';
 import { type DType, isFloating } from '../runtime/dtype.js';
@@ -7,7 +7,7 @@ import { poll } from '../runtime/poll.js';
 import { describe } from '../runtime/view.js';
 import { Tensor } from '../tensor/index.js';
 import type { Transfer } from './action.js';
-import { listOf, type Values } from './layers.js';
+import { toList, type Values } from './layers.js';
 
 /** The kind of a batch. Shapes of one kind do not apply to the other. */
 export type BatchKind = 'train' | 'eval';
@@ -20,27 +20,27 @@ interface Outline {
 }
 
 /** An outline with its rank, stage and kind. */
-interface Report extends Outline {
+interface OutlineReport extends Outline {
   rank: number;
   kind: BatchKind;
 }
 
 /** The sender's error in place of an outline. */
-interface Absence {
+interface FailureReport {
   rank: number;
   error: string;
 }
 
 const KINDS: readonly BatchKind[] = ['train', 'eval'];
 /** Names of the kinds in messages. */
-export const inWords: Readonly<Record<BatchKind, string>> = {
+export const KIND_NAMES: Readonly<Record<BatchKind, string>> = {
   train: 'in training',
   eval: 'in evaluation',
 };
 
 /** Returns the outline of values. In evaluation no tensor requires a gradient. */
-export function outlineOf(values: Values, kind: BatchKind): Outline {
-  const tensors = listOf(values).map(({ dtype, shape, requiresGrad }) => ({
+export function describeValues(values: Values, kind: BatchKind): Outline {
+  const tensors = toList(values).map(({ dtype, shape, requiresGrad }) => ({
     dtype,
     shape,
     wantsGrad: kind === 'train' && requiresGrad && isFloating(dtype),
@@ -73,11 +73,11 @@ export class Outlines {
 
   /** Sends the outline of `transfer`. Throws DS_SHAPE if shapes have changed and must not. */
   async report(transfer: Transfer, outline: Outline, kind: BatchKind): Promise<void> {
-    const location = labelOf(transfer.stage, kind);
+    const location = locationKey(transfer.stage, kind);
     const before = this.reported.get(location);
     if (before && !this.options.dynamicShape) {
       if (JSON.stringify(before) !== JSON.stringify(outline)) {
-        throw changedError(transfer, before, outline);
+        throw shapesChangedError(transfer, before, outline);
       }
       return;
     }
@@ -85,7 +85,7 @@ export class Outlines {
     const { rank, store } = this.job;
     await store?.set(
       this.nextKey(transfer.stage),
-      JSON.stringify({ rank, kind, ...outline } satisfies Report),
+      JSON.stringify({ rank, kind, ...outline } satisfies OutlineReport),
     );
   }
 
@@ -93,18 +93,18 @@ export class Outlines {
    * Resolves with the outline of the values that `transfer` receives through `group`. Rejects with
    * DS_COMM if its sender has failed or runs a batch of the other kind, or if the job has failed.
    */
-  async hear(transfer: Transfer, group: ProcessGroup, kind: BatchKind): Promise<Outline> {
+  async receive(transfer: Transfer, group: ProcessGroup, kind: BatchKind): Promise<Outline> {
     const sender = transfer.stage - 1;
-    const location = labelOf(sender, kind);
+    const location = locationKey(sender, kind);
     const known = this.known.get(location);
     if (known && !this.options.dynamicShape) return known;
     const key = this.nextKey(sender);
     const { store, timeout } = this.job;
-    const reported = await unlessOver(group, store?.get(key, timeout) ?? Promise.resolve(''));
-    const outline = JSON.parse(reported) as Report | Absence;
+    const reported = await rejectOnFailure(group, store?.get(key, timeout) ?? Promise.resolve(''));
+    const outline = JSON.parse(reported) as OutlineReport | FailureReport;
     await store?.delete(key);
-    if ('error' in outline) throw absent(transfer, outline);
-    if (outline.kind !== kind) throw ofOtherKind(transfer, kind, outline);
+    if ('error' in outline) throw senderFailedError(transfer, outline);
+    if (outline.kind !== kind) throw otherBatchKindError(transfer, kind, outline);
     this.known.set(location, outline);
     return outline;
   }
@@ -115,9 +115,9 @@ export class Outlines {
    */
   async reportFailure(error: unknown): Promise<void> {
     const { rank, store } = this.job;
-    const text = JSON.stringify({ rank, error: reportOf(error) } satisfies Absence);
+    const text = JSON.stringify({ rank, error: reportOf(error) } satisfies FailureReport);
     for (const stage of this.options.departures) {
-      const isReportedToAll = KINDS.every((kind) => this.reported.has(labelOf(stage, kind)));
+      const isReportedToAll = KINDS.every((kind) => this.reported.has(locationKey(stage, kind)));
       if (isReportedToAll && !this.options.dynamicShape) continue;
       await store?.set(this.nextKey(stage), text).catch(() => {});
     }
@@ -133,10 +133,13 @@ export class Outlines {
 }
 
 /** Returns the label of outputs of `stage`. */
-const labelOf = (stage: number, kind: BatchKind): string => `${kind}, stage ${stage}`;
+const locationKey = (stage: number, kind: BatchKind): string => `${kind}, stage ${stage}`;
 
 /** Settles like `reported`; rejects with DS_COMM once the job has failed. */
-async function unlessOver<Report>(group: ProcessGroup, reported: Promise<Report>): Promise<Report> {
+async function rejectOnFailure<Report>(
+  group: ProcessGroup,
+  reported: Promise<Report>,
+): Promise<Report> {
   let isOver = false;
   const failure = poll(() => {
     if (!isOver) group.check();
@@ -152,7 +155,7 @@ async function unlessOver<Report>(group: ProcessGroup, reported: Promise<Report>
   }
 }
 
-function absent({ stage }: Transfer, { rank, error }: Absence): DsError {
+function senderFailedError({ stage }: Transfer, { rank, error }: FailureReport): DsError {
   return new DsError({
     code: 'DS_COMM',
     op: `pipeline, input of stage ${stage}`,
@@ -162,24 +165,28 @@ function absent({ stage }: Transfer, { rank, error }: Absence): DsError {
   });
 }
 
-function ofOtherKind({ stage }: Transfer, kind: BatchKind, { rank, kind: other }: Report): DsError {
+function otherBatchKindError(
+  { stage }: Transfer,
+  kind: BatchKind,
+  { rank, kind: other }: OutlineReport,
+): DsError {
   return new DsError({
     code: 'DS_COMM',
     op: `pipeline, input of stage ${stage}`,
-    expected: `a batch ${inWords[kind]}, as on this rank`,
-    got: `a batch ${inWords[other]} on rank ${rank}`,
+    expected: `a batch ${KIND_NAMES[kind]}, as on this rank`,
+    got: `a batch ${KIND_NAMES[other]} on rank ${rank}`,
     hint: 'All ranks call trainBatch() and evalBatch() in the same order.',
   });
 }
 
-const textOf = ({ tensors }: Outline): string => tensors.map(describe).join(', ');
+const formatOutline = ({ tensors }: Outline): string => tensors.map(describe).join(', ');
 
-function changedError({ stage }: Transfer, before: Outline, now: Outline): DsError {
+function shapesChangedError({ stage }: Transfer, before: Outline, now: Outline): DsError {
   return new DsError({
     code: 'DS_SHAPE',
     op: `pipeline, output of stage ${stage}`,
-    expected: `${textOf(before)}, as in the first micro-batch`,
-    got: textOf(now),
+    expected: `${formatOutline(before)}, as in the first micro-batch`,
+    got: formatOutline(now),
     hint: 'Use one shape for all micro-batches, or set dynamicShape: true in the PipelineModule.',
   });
 }

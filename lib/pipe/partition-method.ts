@@ -1,4 +1,4 @@
-// The methods of dividing layers into pipeline stages.
+// Checks the names of methods that divide layers into pipeline stages.
 
 import { Regex } from '../runtime/regex/regex.js';
 import { errorMessage } from '../runtime/system-error.js';
@@ -6,11 +6,11 @@ import { errorMessage } from '../runtime/system-error.js';
 const KNOWN = /^(parameters|uniform|flops|type:.+)$/i;
 
 /** Returns the valid methods for a DsError, or null if `method` is valid; case is ignored. */
-export function methodExpected(method: unknown): string | null {
+export function expectedMethod(method: unknown): string | null {
   const word = String(method);
   if (!KNOWN.test(word)) return '"parameters", "uniform", "flops" or "type:REGEX"';
   try {
-    patternOf(word);
+    parsePattern(word);
     return null;
   } catch (error) {
     return `a regular expression after "type:" (${errorMessage(error)})`;
@@ -18,7 +18,7 @@ export function methodExpected(method: unknown): string | null {
 }
 
 /** Returns the case-insensitive pattern for class names of layers; null for other methods. */
-export function patternOf(method: string): Regex | null {
+export function parsePattern(method: string): Regex | null {
   if (!/^type:/i.test(method)) return null;
   return new Regex(method.slice('type:'.length), { ignoresCase: true });
 }

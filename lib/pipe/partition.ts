@@ -1,4 +1,4 @@
-// Division of the layers of a model into the stages of a pipeline.
+// Divides the layers of a model into the stages of a pipeline.
 
 import { DsError } from '../errors.js';
 import { required } from '../runtime/required.js';
@@ -10,7 +10,7 @@ import { required } from '../runtime/required.js';
  * longest first stages. DeepSpeed's partition_balanced minimizes the difference of both by a search
  * that may miss the optimum. Throws DS_ARGUMENT for more stages than layers.
  */
-export function balance(weights: readonly number[], stages: number): number[] {
+export function balanceStages(weights: readonly number[], stages: number): number[] {
   const n = weights.length;
   if (stages > n) {
     throw new DsError({
@@ -30,7 +30,7 @@ export function balance(weights: readonly number[], stages: number): number[] {
   for (let k = 1; k <= stages; ++k) {
     const previous = best;
     best = sums.map((sum, i) => {
-      let found: Cut | null = null;
+      let bestCut: Cut | null = null;
       for (let j = i - 1; j >= k - 1; --j) {
         const before = previous[j];
         if (!before) continue;
@@ -40,9 +40,9 @@ export function balance(weights: readonly number[], stages: number): number[] {
           min: Math.min(before.min, stageSum),
           at: [...before.at, j],
         };
-        if (!found || isBetter(cut, found)) found = cut;
+        if (!bestCut || isBetter(cut, bestCut)) bestCut = cut;
       }
-      return found;
+      return bestCut;
     });
   }
   return [...required(best[n]).at, n];

@@ -1,4 +1,4 @@
-// PipelineModule: a model as a list of layers.
+// Defines PipelineModule, a model as a list of layers that initialize() can divide into stages.
 
 import { DsError } from '../errors.js';
 import { Module } from '../nn/module.js';
@@ -15,7 +15,7 @@ import {
   type PipelineLayer,
   type Values,
 } from './layers.js';
-import { methodExpected } from './partition-method.js';
+import { expectedMethod } from './partition-method.js';
 
 /** Division of layers into stages: see PipelineOptions. */
 export type PartitionMethod = 'parameters' | 'uniform' | 'flops' | `type:${string}`;
@@ -94,12 +94,12 @@ export class PipelineModule extends Module implements Pipelined {
     const options = readOptions(op, given, OPTIONS);
     const { layers, lossFn = null, numStages, ...rest } = options;
     const isList = typeof layers === 'object' && Symbol.iterator in layers;
-    if (!isList) throw wrong('layers', 'a list of layers', formatValue(layers));
+    if (!isList) throw optionError('layers', 'a list of layers', formatValue(layers));
     const modules: Record<string, Module> = {};
     this.steps = buildLayers([...layers], modules);
-    if (this.steps.length === 0) throw wrong('layers', 'at least one layer', 'none');
+    if (this.steps.length === 0) throw optionError('layers', 'at least one layer', 'none');
     this.layers = modules;
-    this.lossFn = lossFunctionOf(lossFn);
+    this.lossFn = toLossFunction(lossFn);
     this.pipelineOptions = requireOptions(op, rest);
     this.numStages =
       numStages === undefined ? null : requireInteger(`${op} numStages`, numStages, 1);
@@ -121,7 +121,7 @@ export class PipelineModule extends Module implements Pipelined {
   pipelineLoss(outputs: Values, labels: unknown): Tensor {
     const loss = this.lossFn ? this.lossFn(outputs, labels) : outputs;
     if (loss instanceof Tensor) return loss;
-    throw wrong('lossFn', 'a tensor, the loss', formatValue(loss));
+    throw optionError('lossFn', 'a tensor, the loss', formatValue(loss));
   }
 }
 
@@ -134,26 +134,26 @@ export function isPipelined(model: object): model is Module & Pipelined {
  * Returns the loss function. Throws DS_ARGUMENT for other values, and for a module with parameters,
  * because no stage could train them.
  */
-function lossFunctionOf(lossFn: unknown): LossFunction | null {
+function toLossFunction(lossFn: unknown): LossFunction | null {
   const isClass = typeof lossFn === 'function' && lossFn.prototype instanceof Module;
   if (lossFn === null || (typeof lossFn === 'function' && !isClass)) {
     return lossFn as LossFunction | null;
   }
   if (!(lossFn instanceof Module)) {
     const got = isClass ? `the class ${(lossFn as { name: string }).name}` : formatValue(lossFn);
-    throw wrong('lossFn', 'a function or a module, such as new nn.MSELoss()', got);
+    throw optionError('lossFn', 'a function or a module, such as new nn.MSELoss()', got);
   }
   const [first] = lossFn.namedParameters();
   if (!first) return (outputs, labels) => lossFn.call(outputs, labels) as Tensor;
   const expected = 'a loss without parameters; a module with parameters can be the last layer';
-  throw wrong('lossFn', expected, `${formatValue(lossFn)} with ${first[0]}`);
+  throw optionError('lossFn', expected, `${formatValue(lossFn)} with ${first[0]}`);
 }
 
 /** Throws DS_ARGUMENT for invalid values. */
 function requireOptions(op: string, options: PipelineOptions): PipelineOptions {
   const { partitionMethod: method, activationCheckpointInterval, baseSeed } = options;
-  const expected = method === undefined ? null : methodExpected(method);
-  if (expected) throw wrong('partitionMethod', expected, formatValue(method));
+  const expected = method === undefined ? null : expectedMethod(method);
+  if (expected) throw optionError('partitionMethod', expected, formatValue(method));
   if (activationCheckpointInterval !== undefined) {
     requireInteger(`${op} activationCheckpointInterval`, activationCheckpointInterval, 0);
   }
@@ -164,6 +164,6 @@ function requireOptions(op: string, options: PipelineOptions): PipelineOptions {
   return options;
 }
 
-function wrong(name: string, expected: string, got: string): DsError {
+function optionError(name: string, expected: string, got: string): DsError {
   return new DsError({ code: 'DS_ARGUMENT', op: `PipelineModule ${name}`, expected, got });
 }

@@ -1,4 +1,4 @@
-// Pipeline: the division of a model's layers into stages, and the execution of one stage.
+// Divides a model's layers into stages, and runs the layers of one stage.
 
 import { DsError } from '../errors.js';
 import { Embedding } from '../nn/embedding.js';
@@ -16,8 +16,8 @@ import {
 } from '../tensor/index.js';
 import { rankOf } from './action.js';
 import { type Pipelined, type PipelineLayer, requireValues, type Values } from './layers.js';
-import { balance } from './partition.js';
-import { patternOf } from './partition-method.js';
+import { balanceStages } from './partition.js';
+import { parsePattern } from './partition-method.js';
 import type { PipelineOptions } from './pipeline-module.js';
 
 /**
@@ -49,9 +49,9 @@ export class Pipeline {
   ) {
     this.layers = model.pipelineLayers();
     const { partitionMethod = 'parameters' } = options;
-    const weights = this.layers.map((layer) => weightOf(layer, partitionMethod));
-    this.starts = balance(weights, place.ranks * stagesPerRank);
-    const shared = [...this.heldBy()].filter(([, ranks]) => ranks.length > 1);
+    const weights = this.layers.map((layer) => computeWeight(layer, partitionMethod));
+    this.starts = balanceStages(weights, place.ranks * stagesPerRank);
+    const shared = [...this.findRanks()].filter(([, ranks]) => ranks.length > 1);
     const parameters = shared.filter(([tensor]) => tensor instanceof Parameter);
     this.tied = new Map(parameters as [Parameter, number[]][]);
     const isCopy = (ranks: readonly number[]): boolean => required(ranks[0]) < place.rank;
@@ -66,16 +66,20 @@ export class Pipeline {
   }
 
   /** Returns the ranks of each parameter and buffer, in the order of the model. */
-  private heldBy(): Map<Tensor, number[]> {
-    const held = new Map<Tensor, number[]>();
+  private findRanks(): Map<Tensor, number[]> {
+    const ranksOfTensors = new Map<Tensor, number[]>();
     const { model } = this;
-    for (const tensor of [...model.parameters(), ...model.buffers()]) held.set(tensor, []);
+    for (const tensor of [...model.parameters(), ...model.buffers()])
+      ranksOfTensors.set(tensor, []);
     for (let rank = 0; rank < this.place.ranks; ++rank) {
       const modules = [...this.modulesOf(this.stagesOf(rank))];
-      const ownTensors = modules.flatMap((module) => [...module.parameters(), ...module.buffers()]);
-      for (const tensor of new Set(ownTensors)) held.get(tensor)?.push(rank);
+      const rankTensors = modules.flatMap((module) => [
+        ...module.parameters(),
+        ...module.buffers(),
+      ]);
+      for (const tensor of new Set(rankTensors)) ranksOfTensors.get(tensor)?.push(rank);
     }
-    return held;
+    return ranksOfTensors;
   }
 
   /** Stages of the model. */
@@ -106,10 +110,10 @@ export class Pipeline {
    * Excludes the modules that rank `rank` does not have from the model. The returned function
    * restores them.
    */
-  cut(rank = this.place.rank): () => void {
-    const ownModules = this.modulesOf(this.stagesOf(rank));
+  hideOtherStages(rank = this.place.rank): () => void {
+    const kept = this.modulesOf(this.stagesOf(rank));
     const all = this.modulesOf(Array.from({ length: this.stages }, (_, stage) => stage));
-    const others = [...all].filter((module) => !ownModules.has(module));
+    const others = [...all].filter((module) => !kept.has(module));
     for (const module of others) module.isElsewhere = true;
     return () => {
       for (const module of others) module.isElsewhere = false;
@@ -120,7 +124,7 @@ export class Pipeline {
    * Starts a batch of `micros` micro-batches: random numbers continue where the previous batch
    * ended.
    */
-  begin(micros: number): void {
+  beginBatch(micros: number): void {
     this.base = getRandomState();
     this.batches += micros;
     const { seed, offset } = this.base;
@@ -131,7 +135,10 @@ export class Pipeline {
   run(stage: number, micro: number, values: Values): Values {
     const after = getRandomState();
     try {
-      return this.segments(stage).reduce((x, segment) => this.through(segment, micro, x), values);
+      return this.segmentsOf(stage).reduce(
+        (x, segment) => this.runSegment(segment, micro, x),
+        values,
+      );
     } finally {
       setRandomState(after);
     }
@@ -142,33 +149,33 @@ export class Pipeline {
   }
 
   /** Layer numbers, grouped by checkpointed segment. */
-  private segments(stage: number): { layers: number[]; again: boolean }[] {
+  private segmentsOf(stage: number): { layers: number[]; isCheckpointed: boolean }[] {
     const { activationCheckpointInterval: interval = 0 } = this.options;
     const [from = 0, to = 0] = this.starts.slice(stage, stage + 2);
     const layers = Array.from({ length: to - from }, (_, i) => from + i);
-    if (interval === 0 || !isGradEnabled()) return [{ layers, again: false }];
+    if (interval === 0 || !isGradEnabled()) return [{ layers, isCheckpointed: false }];
     const starts = layers.filter((_, i) => i % interval === 0);
     return starts.map((first) => ({
       layers: layers.filter((layer) => layer >= first && layer < first + interval),
-      again: true,
+      isCheckpointed: true,
     }));
   }
 
-  private through(
-    { layers, again }: { layers: number[]; again: boolean },
+  private runSegment(
+    { layers, isCheckpointed }: { layers: number[]; isCheckpointed: boolean },
     micro: number,
     values: Values,
   ): Values {
     const body = (...inputs: Tensor[]): Tensor | Tensor[] => {
       const first: Values = values instanceof Tensor ? required(inputs[0]) : inputs;
-      const last = layers.reduce<Values>((x, layer) => this.layer(layer, micro, x), first);
+      const last = layers.reduce<Values>((x, layer) => this.runLayer(layer, micro, x), first);
       return last instanceof Tensor ? last : [...last];
     };
     const inputs = values instanceof Tensor ? [values] : [...values];
-    return again ? checkpoint(body, ...inputs) : body(...inputs);
+    return isCheckpointed ? checkpoint(body, ...inputs) : body(...inputs);
   }
 
-  private layer(index: number, micro: number, values: Values): Values {
+  private runLayer(index: number, micro: number, values: Values): Values {
     const { seedLayers = false, baseSeed = 1234 } = this.options;
     const { seed, offset } = this.base;
     const first = offset + (micro * this.layers.length + index) * DRAWS;
@@ -176,20 +183,20 @@ export class Pipeline {
     setRandomState(
       seedLayers ? { seed: baseSeed * (count + 1) + index, offset: 0 } : { seed, offset: first },
     );
-    const given = required(this.layers[index]).forward(values);
+    const outputs = required(this.layers[index]).forward(values);
     const hint = 'Return the input of the next layer from its forward.';
-    const result = requireValues(`pipeline layer ${index}`, given, hint);
+    const result = requireValues(`pipeline layer ${index}`, outputs, hint);
     const drawn = getRandomState().offset - (seedLayers ? 0 : first);
-    if (drawn > DRAWS) throw tooMany(index, drawn);
+    if (drawn > DRAWS) throw tooManyDrawsError(index, drawn);
     return result;
   }
 }
 
 /** Returns the weight of a layer in the division into stages. */
-function weightOf({ modules, macs }: PipelineLayer, given: string): number {
-  const pattern = patternOf(given);
+function computeWeight({ modules, macs }: PipelineLayer, partitionMethod: string): number {
+  const pattern = parsePattern(partitionMethod);
   if (pattern) return modules.some((module) => pattern.test(module.constructor.name)) ? 1 : 0;
-  const method = given.toLowerCase();
+  const method = partitionMethod.toLowerCase();
   if (method === 'uniform') return 1;
   const inner = [...new Set(modules.flatMap((module) => module.modules()))];
   const parameters = new Set(modules.flatMap((module) => module.parameters()));
@@ -205,7 +212,7 @@ function weightOf({ modules, macs }: PipelineLayer, given: string): number {
   return macs ?? elements(multiplied);
 }
 
-function tooMany(layer: number, drawn: number): DsError {
+function tooManyDrawsError(layer: number, drawn: number): DsError {
   return new DsError({
     code: 'DS_LIMIT',
     op: `pipeline layer ${layer}`,

@@ -2,7 +2,7 @@
 import { required } from '../runtime/required.js';
 import { held, Tensor, zeros } from '../tensor/index.js';
 import { type Action, rankOf, type Transfer, type Work } from './action.js';
-import { listOf, type Values } from './layers.js';
+import { toList, type Values } from './layers.js';
 import type { IncomingValues, Links } from './links.js';
 import type { BatchKind } from './outlines.js';
 
@@ -45,7 +45,7 @@ export interface StageWorker {
 }
 
 /** State of a micro-batch in a stage. */
-interface Visit {
+interface MicroBatchState {
   /**
    * Leaves of the stage's graph, released with it; null in the first stage, where the worker owns
    * the inputs.
@@ -54,46 +54,46 @@ interface Visit {
   outputs: Values;
 }
 
-const nameOf = ({ stage, micro }: PipelinePosition): string => `${stage} ${micro}`;
+const positionKey = ({ stage, micro }: PipelinePosition): string => `${stage} ${micro}`;
 
 /** Values between two stages: in transfer from another rank, or passed within this rank. */
-class Mail {
+class StageInbox {
   private readonly arriving = new Map<string, IncomingValues>();
-  private readonly here = new Map<string, Values>();
+  private readonly local = new Map<string, Values>();
 
   expect(at: PipelinePosition, arriving: IncomingValues): void {
-    this.arriving.set(nameOf(at), arriving);
+    this.arriving.set(positionKey(at), arriving);
   }
 
   put(at: PipelinePosition, values: Values): void {
-    this.here.set(nameOf(at), values);
+    this.local.set(positionKey(at), values);
   }
 
   /** The caller owns the tensors. */
   take(at: PipelinePosition): Values {
-    const name = nameOf(at);
-    const values = this.here.get(name) ?? required(this.arriving.get(name)).take();
-    this.here.delete(name);
+    const name = positionKey(at);
+    const values = this.local.get(name) ?? required(this.arriving.get(name)).take();
+    this.local.delete(name);
     this.arriving.delete(name);
     return values;
   }
 
   drop(): void {
-    for (const values of this.here.values()) release(values);
+    for (const values of this.local.values()) release(values);
     for (const arriving of this.arriving.values()) arriving.drop();
   }
 }
 
 function release(values: Values): void {
-  for (const value of listOf(values)) value.release();
+  for (const value of toList(values)) value.release();
 }
 
 /** A run of a rank's list of actions. */
 export class PipelineRun {
-  private readonly visits = new Map<string, Visit>();
+  private readonly visits = new Map<string, MicroBatchState>();
   /** Values by the stage that takes them. */
-  private readonly values = new Mail();
-  private readonly gradients = new Mail();
+  private readonly values = new StageInbox();
+  private readonly gradients = new StageInbox();
   /** Outputs by the stage that computed them. */
   private readonly leaving = new Map<string, readonly Tensor[]>();
 
@@ -107,7 +107,7 @@ export class PipelineRun {
   async run(actions: readonly Action[]): Promise<void> {
     try {
       for (const action of actions) {
-        await this.act(action);
+        await this.perform(action);
         this.links.freeComplete();
       }
       this.links.finish();
@@ -125,7 +125,7 @@ export class PipelineRun {
     this.links.drop();
   }
 
-  private async act(action: Action): Promise<void> {
+  private async perform(action: Action): Promise<void> {
     const { links } = this;
     const { kind } = this.worker;
     switch (action.kind) {
@@ -139,7 +139,7 @@ export class PipelineRun {
       case 'recvF':
         return this.values.expect(action, await links.receiveValues(action, kind));
       case 'recvB': {
-        const outputs = differentiable(this.visitAt(action).outputs);
+        const outputs = selectDifferentiable(this.visitAt(action).outputs);
         return this.gradients.expect(action, links.receiveGradients(action, outputs));
       }
       case 'sendF':
@@ -158,44 +158,44 @@ export class PipelineRun {
     const at = { stage, micro };
     const inputs = stage === 0 ? null : this.values.take(at);
     const outputs = worker.forward(stage, micro, inputs ?? worker.inputs(micro));
-    this.visits.set(nameOf(at), { inputs, outputs });
+    this.visits.set(positionKey(at), { inputs, outputs });
     const isLast = stage === this.position.stages - 1;
     if (!isLast && !this.isHere(stage + 1)) return;
-    if (!isLast) this.values.put({ stage: stage + 1, micro }, leavesOf(outputs, worker.kind));
+    if (!isLast) this.values.put({ stage: stage + 1, micro }, detachValues(outputs, worker.kind));
     if (worker.kind === 'eval') this.end(at);
   }
 
   private backward({ kind, stage, micro }: Work): void {
     const at = { stage, micro };
     const isLast = stage === this.position.stages - 1;
-    const gradients = isLast ? null : listOf(this.gradients.take(at));
+    const gradients = isLast ? null : toList(this.gradients.take(at));
     const { inputs, outputs } = this.visitAt(at);
-    if (kind === 'B') this.worker.backward(stage, differentiable(outputs), gradients);
-    else this.worker.inputGradients(at, differentiable(outputs), gradients);
+    if (kind === 'B') this.worker.backward(stage, selectDifferentiable(outputs), gradients);
+    else this.worker.inputGradients(at, selectDifferentiable(outputs), gradients);
     for (const gradient of gradients ?? []) gradient.release();
     if (inputs !== null) {
-      const ownTensors = gradientsOf(inputs);
-      if (this.isHere(stage - 1)) this.gradients.put({ stage: stage - 1, micro }, ownTensors);
-      else this.leaving.set(nameOf(at), ownTensors);
+      const inputGradients = takeGradients(inputs);
+      if (this.isHere(stage - 1)) this.gradients.put({ stage: stage - 1, micro }, inputGradients);
+      else this.leaving.set(positionKey(at), inputGradients);
     }
     this.end(at);
   }
 
   private sendGradients(transfer: Transfer): void {
-    const name = nameOf(transfer);
+    const name = positionKey(transfer);
     this.links.sendGradients(transfer, required(this.leaving.get(name)));
     this.leaving.delete(name);
   }
 
   private end(at: PipelinePosition): void {
     const { inputs } = this.visitAt(at);
-    this.visits.delete(nameOf(at));
+    this.visits.delete(positionKey(at));
     this.worker.finish(at.stage, at.micro);
     release(inputs ?? []);
   }
 
-  private visitAt(at: PipelinePosition): Visit {
-    return required(this.visits.get(nameOf(at)));
+  private visitAt(at: PipelinePosition): MicroBatchState {
+    return required(this.visits.get(positionKey(at)));
   }
 
   private isHere(stage: number): boolean {
@@ -204,12 +204,12 @@ export class PipelineRun {
 }
 
 /** The `values` that require gradients. */
-const differentiable = (values: Values): readonly Tensor[] =>
-  listOf(values).filter(({ requiresGrad }) => requiresGrad);
+const selectDifferentiable = (values: Values): readonly Tensor[] =>
+  toList(values).filter(({ requiresGrad }) => requiresGrad);
 
 /** Returns the values as another rank would receive them: the graph ends, and a new one begins. */
-function leavesOf(values: Values, kind: BatchKind): Values {
-  const leaves = listOf(values).map((value) => {
+function detachValues(values: Values, kind: BatchKind): Values {
+  const leaves = toList(values).map((value) => {
     const leaf = held(() => value.alias(value.shape, value.strides, value.offset));
     if (kind === 'train' && value.requiresGrad) leaf.requireGrad(true);
     return leaf;
@@ -220,8 +220,8 @@ function leavesOf(values: Values, kind: BatchKind): Values {
 /**
  * Returns the gradients of leaves, which the caller owns; zeros for leaves that nothing depends on.
  */
-function gradientsOf(inputs: Values): readonly Tensor[] {
-  return differentiable(inputs).map((input) => {
+function takeGradients(inputs: Values): readonly Tensor[] {
+  return selectDifferentiable(inputs).map((input) => {
     const { grad } = input;
     input.grad = null;
     return grad ?? held(() => zeros(input.shape, { dtype: input.dtype, device: input.device }));

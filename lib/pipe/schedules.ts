@@ -1,4 +1,4 @@
-// Pipeline schedules: the order of micro-batches on each rank in a step.
+// Defines pipeline schedules: the order of micro-batches on each rank in a step.
 import type { Work, WorkKind } from './action.js';
 
 /** An order of work without transfers, which lower.ts derives. */
@@ -11,18 +11,18 @@ export interface Schedule {
   plan(ranks: number, micros: number): Work[][];
 }
 
-const work = (kind: WorkKind, stage: number, micro: number): Work => ({ kind, stage, micro });
-const count = (n: number): number[] => Array.from({ length: n }, (_, i) => i);
+const createWork = (kind: WorkKind, stage: number, micro: number): Work => ({ kind, stage, micro });
+const indices = (n: number): number[] => Array.from({ length: n }, (_, i) => i);
 
 /** Returns a schedule with one stage per rank in the given `order`. */
-function oneStage(
+function createSchedule(
   name: string,
   order: (rank: number, ranks: number, micros: number) => Work[],
 ): Schedule {
   return {
     name,
     stagesPerRank: 1,
-    plan: (ranks, micros) => count(ranks).map((rank) => order(rank, ranks, micros)),
+    plan: (ranks, micros) => indices(ranks).map((rank) => order(rank, ranks, micros)),
   };
 }
 
@@ -31,29 +31,29 @@ function oneStage(
  * al. 2019 (GPipe). Backwards run in the order of forwards, as on one rank, so gradients accumulate
  * in the same order.
  */
-export const GPIPE = oneStage('gpipe', (stage, _, micros) => [
-  ...count(micros).map((micro) => work('F', stage, micro)),
-  ...count(micros).map((micro) => work('B', stage, micro)),
+export const GPIPE = createSchedule('gpipe', (stage, _, micros) => [
+  ...indices(micros).map((micro) => createWork('F', stage, micro)),
+  ...indices(micros).map((micro) => createWork('B', stage, micro)),
 ]);
 
-/** Alternating forwards and backwards, as soon as a gradient is available. */
-const inTurns = (stage: number, ranks: number, micros: number): Work[] =>
+/** Returns alternating forwards and backwards, as soon as a gradient is available. */
+const alternateWork = (stage: number, ranks: number, micros: number): Work[] =>
   alternate(
-    count(micros).map((micro) => work('F', stage, micro)),
-    count(micros).map((micro) => work('B', stage, micro)),
+    indices(micros).map((micro) => createWork('F', stage, micro)),
+    indices(micros).map((micro) => createWork('B', stage, micro)),
     Math.min(ranks - stage - 1, micros),
   );
 
 /**
- * The same order with halved backwards after the last forward, as in Qi et al. 2024: the previous
+ * Returns `order` with halved backwards after the last forward, as in Qi et al. 2024: the previous
  * stage waits for their input gradients, which are sent before the weight gradients are computed.
  */
-function endingEarly(order: readonly Work[]): Work[] {
+function halveLastBackwards(order: readonly Work[]): Work[] {
   const last = order.findLastIndex(({ kind }) => kind === 'F');
   return order.flatMap((each, i) => {
     const { kind, stage, micro } = each;
     const isAwaited = i > last && kind === 'B' && stage > 0;
-    return isAwaited ? [work('I', stage, micro), work('W', stage, micro)] : [each];
+    return isAwaited ? [createWork('I', stage, micro), createWork('W', stage, micro)] : [each];
   });
 }
 
@@ -62,8 +62,8 @@ function endingEarly(order: readonly Work[]): Work[] {
  * rank micro-batches live. Source: Narayanan et al. 2019 (PipeDream-Flush); DeepSpeed's
  * TrainSchedule has this order, with whole backwards.
  */
-export const ONE_F_ONE_B = oneStage('1f1b', (stage, ranks, micros) =>
-  endingEarly(inTurns(stage, ranks, micros)),
+export const ONE_F_ONE_B = createSchedule('1f1b', (stage, ranks, micros) =>
+  halveLastBackwards(alternateWork(stage, ranks, micros)),
 );
 
 /**
@@ -71,30 +71,30 @@ export const ONE_F_ONE_B = oneStage('1f1b', (stage, ranks, micros) =>
  * micro-batches late on rank r. Idle (p - 1)(F + I - W), p micro-batches live on every rank.
  * Source: Qi et al. 2024 (ZB-H1).
  */
-export const ZERO_BUBBLE = oneStage('zero-bubble', (stage, ranks, micros) => {
+export const ZERO_BUBBLE = createSchedule('zero-bubble', (stage, ranks, micros) => {
   const order: Work[] = [];
   let [inputs, weights] = [0, 0];
-  for (const each of inTurns(stage, ranks, micros)) {
+  for (const each of alternateWork(stage, ranks, micros)) {
     if (each.kind === 'F') {
       order.push(each);
       continue;
     }
-    order.push(work('I', stage, inputs++));
-    if (inputs > stage) order.push(work('W', stage, weights++));
+    order.push(createWork('I', stage, inputs++));
+    if (inputs > stage) order.push(createWork('W', stage, weights++));
   }
-  while (weights < micros) order.push(work('W', stage, weights++));
+  while (weights < micros) order.push(createWork('W', stage, weights++));
   return order;
 });
 
 /** Forwards only, for an evaluation. */
-export const INFERENCE = oneStage('inference', (stage, _, micros) =>
-  count(micros).map((micro) => work('F', stage, micro)),
+export const INFERENCE = createSchedule('inference', (stage, _, micros) =>
+  indices(micros).map((micro) => createWork('F', stage, micro)),
 );
 
 /**
  * Returns the forwards of a schedule in order: INFERENCE, with the same number of stages per rank.
  */
-export function forwardsOf(schedule: Schedule): Schedule {
+export function selectForwards(schedule: Schedule): Schedule {
   const plan = (ranks: number, micros: number): Work[][] =>
     schedule.plan(ranks, micros).map((order) => order.filter(({ kind }) => kind === 'F'));
   return schedule.stagesPerRank === 1
@@ -110,28 +110,30 @@ export function forwardsOf(schedule: Schedule): Schedule {
  */
 export function interleaved(stagesPerRank: number): Schedule {
   const plan = (ranks: number, micros: number): Work[][] => {
-    const groups = groupsOf(micros, ranks);
+    const groups = groupMicroBatches(micros, ranks);
     const largest = Math.max(...groups.map((group) => group.length));
-    const turns = count(stagesPerRank);
-    return count(ranks).map((rank) => {
+    const turns = indices(stagesPerRank);
+    return indices(ranks).map((rank) => {
       const inGroups = (kind: WorkKind, order: readonly number[]): Work[] =>
         groups.flatMap((group) =>
-          order.flatMap((turn) => group.map((micro) => work(kind, turn * ranks + rank, micro))),
+          order.flatMap((turn) =>
+            group.map((micro) => createWork(kind, turn * ranks + rank, micro)),
+          ),
         );
       const forwards = inGroups('F', turns);
       const ahead = 2 * (ranks - rank - 1) + (stagesPerRank - 1) * largest;
       const backwards = inGroups('B', turns.toReversed());
-      return endingEarly(alternate(forwards, backwards, Math.min(ahead, forwards.length)));
+      return halveLastBackwards(alternate(forwards, backwards, Math.min(ahead, forwards.length)));
     });
   };
   return { name: `interleaved ${stagesPerRank}`, stagesPerRank, plan };
 }
 
 /** Groups micro-batches by `size`; the remainder joins the last group. */
-function groupsOf(micros: number, size: number): number[][] {
+function groupMicroBatches(micros: number, size: number): number[][] {
   const groups = Math.max(1, Math.floor(micros / size));
-  return count(groups).map((i) =>
-    count(micros).slice(i * size, i === groups - 1 ? micros : (i + 1) * size),
+  return indices(groups).map((i) =>
+    indices(micros).slice(i * size, i === groups - 1 ? micros : (i + 1) * size),
   );
 }
 

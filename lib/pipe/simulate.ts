@@ -4,15 +4,15 @@ import { DsError } from '../errors.js';
 import { required } from '../runtime/required.js';
 import {
   type Action,
+  deadlockError,
   describeAction,
   isWork,
-  keyOf,
-  needsOf,
+  listInputs,
   rankOf,
-  stuck,
   type Transfer,
   type Work,
   type WorkKind,
+  workKey,
 } from './action.js';
 
 /** Duration of work, in any unit of time. */
@@ -65,8 +65,8 @@ export function simulate(lists: readonly (readonly Action[])[], costs: Costs): S
 }
 
 class Simulator {
-  /** Completion times of work, by keyOf(), on the rank that did it. */
-  private readonly made = new Map<string, number>();
+  /** Completion times of work, by workKey(), on the rank that did it. */
+  private readonly completed = new Map<string, number>();
   /** Arrival times by kind, stage and micro-batch. */
   private readonly arrived = new Map<string, number>();
   private readonly channels = new Map<string, Channel>();
@@ -90,8 +90,10 @@ class Simulator {
     const nextActions = (): (Action | undefined)[] =>
       lists.map((list, i) => list[required(next[i])]);
     for (let waiting = nextActions(); waiting.some(Boolean); waiting = nextActions()) {
-      const moved = waiting.map((action, rank) => action !== undefined && this.act(action, rank));
-      if (!moved.includes(true)) throw stuck('pipeline simulation', waiting);
+      const moved = waiting.map(
+        (action, rank) => action !== undefined && this.perform(action, rank),
+      );
+      if (!moved.includes(true)) throw deadlockError('pipeline simulation', waiting);
     }
     const time = Math.max(0, ...this.clocks);
     const busy = this.spans.map((spans) => spans.reduce((sum, { from, to }) => sum + to - from, 0));
@@ -99,12 +101,12 @@ class Simulator {
       time,
       spans: this.spans,
       idle: busy.map((each) => time - each),
-      live: this.spans.map(maxLive),
+      live: this.spans.map(countLive),
     };
   }
 
   /** Performs the next action of rank `rank`, unless it must wait. */
-  private act(action: Action, rank: number): boolean {
+  private perform(action: Action, rank: number): boolean {
     const isDone = isWork(action)
       ? this.compute(action, rank)
       : action.kind === 'reduce' || this.transfer(action, rank);
@@ -113,26 +115,26 @@ class Simulator {
   }
 
   private compute(work: Work, rank: number): boolean {
-    const from = this.inputsThere(work);
+    const from = this.findInputTime(work);
     if (from === null) return false;
     const start = Math.max(required(this.clocks[rank]), from);
     const end = start + this.duration(work);
     this.clocks[rank] = end;
-    this.made.set(keyOf(work), end);
+    this.completed.set(workKey(work), end);
     this.spans[rank]?.push({ work, from: start, to: end });
     return true;
   }
 
-  /** Null while something is missing. */
-  private inputsThere(work: Work): number | null {
+  /** Returns the time at which the inputs of `work` are there; null while one is missing. */
+  private findInputTime(work: Work): number | null {
     const ranks = this.lists.length;
     let latest = 0;
-    for (const either of needsOf(work, this.stages)) {
+    for (const either of listInputs(work, this.stages)) {
       const times = either.map((need) => {
         const isHere = rankOf(need.stage, ranks) === rankOf(work.stage, ranks);
         const kind = work.kind === 'F' ? 'recvF' : 'recvB';
         return isHere
-          ? this.made.get(keyOf(need))
+          ? this.completed.get(workKey(need))
           : this.arrived.get(`${kind} ${work.stage} ${work.micro}`);
       });
       const time = times.find((each) => each !== undefined);
@@ -155,7 +157,7 @@ class Simulator {
     const channel = this.channel(`${ends.join(' to ')} ${transfer.kind.at(-1)}`);
     const at = required(this.clocks[rank]);
     (sends ? channel.sent : channel.awaited).push({ transfer, at });
-    this.serve(channel);
+    this.matchTransfers(channel);
     return true;
   }
 
@@ -165,7 +167,7 @@ class Simulator {
     return known;
   }
 
-  private serve(channel: Channel): void {
+  private matchTransfers(channel: Channel): void {
     for (;;) {
       const [sent, awaited] = [channel.sent[0], channel.awaited[0]];
       if (!sent || !awaited) return;
@@ -191,7 +193,7 @@ function requireSame(sent: Transfer, awaited: Transfer): void {
 }
 
 /** Returns the largest number of kept activations, from the start of F to the end of B or W. */
-function maxLive(spans: readonly Span[]): number {
+function countLive(spans: readonly Span[]): number {
   let [live, max] = [0, 0];
   for (const { work } of spans) {
     if (work.kind === 'F') max = Math.max(max, ++live);

@@ -1,4 +1,4 @@
-// The arithmetic of each op: one formula per op, from the shapes of its arguments.
+// Counts the floating-point operations of each op by a formula over the shapes of its arguments.
 
 import { type OpArgs, opNames, type UpdateOp } from '../runtime/kernels.generated.js';
 import { leading, required } from '../runtime/required.js';
@@ -21,26 +21,26 @@ const size = (view: View): number => numel(view.shape);
 
 const GELU = { none: 0, gelu: 1, gelu_grad: 2 } as const;
 
-/** 2 M N K per matrix of the batch. The bias is not counted, as in DeepSpeed. */
+/** Returns 2 M N K per matrix of the batch. The bias is not counted, as in DeepSpeed. */
 function matmulWork({ a, out, transA, epilogue }: OpArgs['Matmul']): Work {
   const K = required(a.shape[a.shape.length - (transA ? 2 : 1)]);
   const { macs, flops } = countMacs(size(out) * K);
   return { macs, flops: flops + GELU[epilogue] * size(out) };
 }
 
-/** One operation per logit, plus the product if the op computes the logits. */
+/** Returns one operation per logit, plus the product if the op computes the logits. */
 function routingWork({ logits, x }: OpArgs['RouteTopK']): Work {
   const { macs, flops } = countMacs(x ? size(logits) * required(x.shape[1]) : 0);
   return { macs, flops: flops + size(logits) };
 }
 
-/** Two products per element of `out`, plus the gate. */
+/** Returns two products per element of `out`, plus the gate. */
 function gatedLinearWork({ x, out }: OpArgs['GatedLinear'] | OpArgs['QuantizedGatedLinear']): Work {
   const { macs, flops } = countMacs(2 * size(out) * required(x.shape[1]));
   return { macs, flops: flops + elementFlops.Swiglu.out * size(out) };
 }
 
-/** As AdapterExpand, plus the gate. */
+/** Returns the products of AdapterExpand, plus the gate. */
 function adapterSumWork({ rows, b, b2, b3, out, gated }: OpArgs['AdapterSum']): Work {
   const factors = [b, b2, b3].reduce((sum, factor) => sum + (factor ? size(factor) : 0), 0);
   const { macs, flops } = countMacs((size(rows) * factors) / required(b.shape[0]));
@@ -83,7 +83,7 @@ function pagedProducts({ q, pool, tables, window }: OpArgs['PagedAttention']): n
   return 2 * size(q) * (window > 0 ? Math.min(window, tokens) : tokens);
 }
 
-/** Four products of each token's heads with the state [D, E]: decay, read, write and query. */
+/** Returns four products of each token's heads with the state [D, E]: decay, read, write, query. */
 const deltaProducts = ({ k, v }: Record<'k' | 'v', View>): number =>
   4 * size(v) * required(k.shape[k.shape.length - 1]);
 
@@ -128,7 +128,7 @@ const formulas: { readonly [Name in CountedOp]?: WorkFormula<OpArgs[Name]> } = {
   GatedDeltaStep: (args) => countMacs(deltaProducts(args)),
 };
 
-/** The header of op `name` gives the FLOPs per element of each operand. */
+/** Returns the work of an op by the FLOPs per element that its header states for each operand. */
 function countElementWork(name: string, args: Record<string, View | null>): Work {
   const rows: Record<string, Record<string, number>> = elementFlops;
   const terms = Object.entries(rows[name] ?? {});

@@ -1,4 +1,4 @@
-// The FLOPs profiler: parameters, MACs, FLOPs and latency of every module, under DeepSpeed's names.
+// Measures parameters, MACs, FLOPs and latency of every module, under the names of DeepSpeed's API.
 
 import { writeFileSync } from 'node:fs';
 import { dirname } from 'node:path';
@@ -55,7 +55,7 @@ export class FlopsProfiler {
     return this.recorder !== null;
   }
 
-  /** Starts at zero. Throws DS_ARGUMENT while another profiler runs in this thread. */
+  /** Starts counting at zero. Throws DS_ARGUMENT while another profiler runs in this thread. */
   startProfile(): void {
     this.endProfile();
     const recorder = new Recorder(this.module, this.device);
@@ -70,7 +70,7 @@ export class FlopsProfiler {
     this.active = false;
   }
 
-  /** Restarts at zero. */
+  /** Restarts counting at zero, if a profile runs. */
   resetProfile(): void {
     if (!this.active) return;
     this.startProfile();
@@ -122,7 +122,7 @@ export class FlopsProfiler {
     return createModelProfile(recorder.tree.root, this.device.name, engine);
   }
 
-  /** Throws DS_ARGUMENT before startProfile(), DS_IO. */
+  /** Prints the counts so far. Throws DS_ARGUMENT before startProfile(), DS_IO. */
   printModelProfile(options: PrintOptions = {}, engine: StepFacts | null = null): void {
     printProfile(this.profile(engine), options);
   }

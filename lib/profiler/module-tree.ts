@@ -1,4 +1,4 @@
-// A model's modules as a tree of counters: the work and the time of each module.
+// Stores the work and the time of each module of a model in a tree.
 
 import type { Module } from '../nn/index.js';
 import { required } from '../runtime/required.js';

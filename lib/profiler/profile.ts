@@ -1,4 +1,4 @@
-// The data of a profile, in the form of the JSON output.
+// Collects the data of a profile, in the form of the JSON output.
 import type { Work } from './flop-counts.js';
 import type { ModuleNode, PassWork } from './module-tree.js';
 

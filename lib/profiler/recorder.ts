@@ -1,4 +1,4 @@
-// Observes a model: the module of each op, and the device time of each module call.
+// Records which module runs each op of a model, and the device time of each module call.
 
 import type { Module } from '../nn/index.js';
 import { observeKernels } from '../runtime/call.js';
@@ -18,15 +18,15 @@ interface ModuleCall {
   end: Event | null;
 }
 
-/** From tape node `after` + 1, `node` was the innermost running module. */
+/** The innermost running module of the tape nodes after number `after`, until the next mark. */
 interface TapeMark {
   after: number;
   node: ModuleNode;
 }
 
 /**
- * An op belongs to the innermost running module. In a backward: to the module that recorded the
- * tape node. Without a module: to the root.
+ * Adds the work of each op to a module. In a forward, this is the innermost running module. In a
+ * backward, it is the module that recorded the tape node. Ops without a module belong to the root.
  *
  * Hooks and events exist only between attach() and detach().
  */
@@ -44,7 +44,7 @@ export class Recorder {
     this.tree = new ModuleTree(model);
   }
 
-  /** Throws DS_ARGUMENT while another recorder is attached. */
+  /** Adds the hooks. Throws DS_ARGUMENT while another recorder is attached. */
   attach(): void {
     observeKernels((op, args) => this.count(op, args));
     this.removers.push(() => observeKernels(null));
@@ -120,8 +120,8 @@ export class Recorder {
   }
 
   /**
-   * Returns the module that recorded tape node `node`, by bisection. Root: if the node is older
-   * than the profile.
+   * Returns the module that recorded tape node `node`, by bisection. Returns the root if the node
+   * is older than the profile.
    */
   private findRecordingModule(node: number): ModuleNode {
     let [low, high] = [0, this.marks.length];

@@ -1,4 +1,4 @@
-// Device time of traced steps by role: the table of `bench train` and of --profile.
+// Sums the device time of traced steps by role, for the table of `bench train` and of --profile.
 
 import { required } from '../runtime/required.js';
 import type { TraceEvent, TraceFile } from './trace-events.js';
@@ -61,7 +61,7 @@ const ORDER: readonly Role[] = [
   ...(['rest', 'idle', 'communication'] as const),
 ];
 
-/** Names of lanes by process and thread number, and names of processes. */
+/** Returns a function from an event to the names of its process and of its lane. */
 function readLanes(events: readonly TraceEvent[]): (event: TraceEvent) => [string, string] {
   const names = new Map<string, string>();
   for (const { ph, name, pid, tid, args } of events) {
@@ -77,8 +77,8 @@ const isCollective = (process: string, { name, cat }: TraceEvent): boolean =>
   (cat === 'op' && /^(all|reduce|broadcast|send|recv|barrier)/.test(name));
 
 /**
- * Sums a trace of whole steps by role. Ops of the compute stream count; copies and updates beside
- * it do not. A trace without a step has no roles.
+ * Returns the device time of a trace of whole steps by role. Ops of the compute stream count.
+ * Copies and updates on other streams do not count. A trace without a step has no roles.
  */
 export function sumByRole({ traceEvents }: TraceFile): RoleTimes {
   const laneOf = readLanes(traceEvents);

@@ -1,4 +1,4 @@
-// A trace in Chrome's format: time spans, in one lane per stream, thread or disk.
+// Converts time spans to a trace in Chrome's format, with one lane per stream, thread or disk.
 // Source: "Trace Event Format", for chrome://tracing and Perfetto.
 import { writeFileSync } from 'node:fs';
 
@@ -59,8 +59,8 @@ const PROCESSES_PER_RANK = 10;
 const microseconds = (ns: number): number => Math.round(ns) / 1000;
 
 /**
- * Returns events by start time, a parent before its children. Lanes have numbers in the order of
- * their first spans.
+ * Returns the names of lanes, then events by start time, a parent before its children. Lanes have
+ * numbers in the order of their first spans.
  */
 export function createTraceEvents(spans: readonly TraceSpan[], rank: number): TraceEvent[] {
   const ordered = [...spans].sort((a, b) => a.start - b.start || b.end - a.end);
@@ -102,7 +102,7 @@ function createLabel(
   return { name, cat: '__metadata', ph: 'M', ts: 0, dur: 0, pid, tid, args };
 }
 
-/** Distributes spans that may overlap over a minimum number of lanes: "NAME", "NAME 2", ... */
+/** Returns spans that may overlap on a minimum number of lanes: "NAME", "NAME 2", ... */
 export function spreadOverLanes(spans: readonly TraceSpan[]): TraceSpan[] {
   const ends = new Map<string, number[]>();
   return [...spans]
@@ -118,7 +118,7 @@ export function spreadOverLanes(spans: readonly TraceSpan[]): TraceSpan[] {
     });
 }
 
-/** Removes overlaps of sequential spans of a queue, which come from clock rounding. */
+/** Returns sequential spans of a queue without the overlaps that come from clock rounding. */
 export function removeOverlaps(spans: readonly TraceSpan[]): TraceSpan[] {
   const ends = new Map<string, number>();
   return spans.map((span) => {

@@ -19,7 +19,7 @@ import {
   type TraceSpan,
 } from './trace-events.js';
 
-/** Nanoseconds, of the same clock as in the addon's threads. */
+/** Returns nanoseconds of the clock that the addon's threads use too. */
 const now = (): number => Number(process.hrtime.bigint());
 
 /** Nanoseconds. A shorter wait had no work to wait for. */
@@ -284,7 +284,7 @@ function stopOnError<T>(stop: () => unknown, body: () => T): T {
   }
 }
 
-/** Phases are nested in steps. Steps and enqueued work of a stream do not overlap. */
+/** Returns spans without overlaps of steps and enqueued work. Phases are nested in steps. */
 function orderStreamSpans(spans: readonly TraceSpan[]): TraceSpan[] {
   const isPhase = ({ category }: TraceSpan): boolean => category === 'phase';
   return [...spans.filter(isPhase), ...removeOverlaps(spans.filter((span) => !isPhase(span)))];

@@ -1,12 +1,12 @@
-// The pre-tokenizers of GGUF files. Source: the tokenizers of the models, and llama.cpp's names.
+// Lists the pre-tokenizers of GGUF files. Source: the models' tokenizers, and llama.cpp's names.
 
 /**
- * A pre-tokenizer: the rules that split texts before merges. CUTTINGS lists them by
+ * A pre-tokenizer: the rules that split texts before merges. PRE_TOKENIZERS lists them by
  * tokenizer.ggml.pre.
  */
-export interface Cutting {
+export interface PreTokenizer {
   /** The other names of the same rules. */
-  readonly also?: readonly string[];
+  readonly otherNames?: readonly string[];
   readonly normalizer?: string;
   /** Regular expressions of the Split steps before ByteLevel; null: the expression of GPT-2. */
   readonly splits: readonly string[] | null;
@@ -20,7 +20,7 @@ const WORDS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|";
 const REST = '| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+';
 
 /** Words with capitals first, or capitals alone; `end` may follow each. */
-const cased = (end: string): string => {
+const createCasedWords = (end: string): string => {
   const [upper, lower] = ['[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]', '[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]'];
   const start = '[^\\r\\n\\p{L}\\p{N}]?';
   return `${start}${upper}*${lower}+${end}|${start}${upper}+${lower}*${end}|`;
@@ -49,14 +49,14 @@ const CASED =
 const OTHER_SCRIPTS = '[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+';
 
 /** The pre-tokenizers by their names in files. */
-export const CUTTINGS: Readonly<Record<string, Cutting>> = {
+export const PRE_TOKENIZERS: Readonly<Record<string, PreTokenizer>> = {
   'llama-bpe': {
-    also: ['llama3', 'llama-v3', 'smaug-bpe', 'falcon3', 'pixtral'],
+    otherNames: ['llama3', 'llama-v3', 'smaug-bpe', 'falcon3', 'pixtral'],
     splits: [`${WORDS}\\p{N}{1,3}${REST}`],
     ignoresMerges: true,
   },
   qwen2: {
-    also: ['deepseek-r1-qwen', 'megrez', 'hunyuan'],
+    otherNames: ['deepseek-r1-qwen', 'megrez', 'hunyuan'],
     normalizer: 'NFC',
     splits: [`${WORDS}\\p{N}${REST}`],
   },
@@ -67,12 +67,12 @@ export const CUTTINGS: Readonly<Record<string, Cutting>> = {
     ],
   },
   'gpt-4o': {
-    also: ['llama4', 'minimax-m2'],
-    splits: [`${cased("(?i:'s|'t|'re|'ve|'m|'ll|'d)?")}\\p{N}{1,3}${PATHS}`],
+    otherNames: ['llama4', 'minimax-m2'],
+    splits: [`${createCasedWords("(?i:'s|'t|'re|'ve|'m|'ll|'d)?")}\\p{N}{1,3}${PATHS}`],
   },
-  tekken: { splits: [`${cased('')}\\p{N}${PATHS}`], ignoresMerges: true },
+  tekken: { splits: [`${createCasedWords('')}\\p{N}${PATHS}`], ignoresMerges: true },
   'deepseek-v3': {
-    also: ['hunyuan-dense'],
+    otherNames: ['hunyuan-dense'],
     splits: [
       '\\p{N}{1,3}',
       '[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+',
@@ -96,9 +96,9 @@ export const CUTTINGS: Readonly<Record<string, Cutting>> = {
     hasDigits: true,
   },
   dbrx: {
-    also: ['olmo', 'smollm3', 'glm4', 'chatglm-bpe'],
+    otherNames: ['olmo', 'smollm3', 'glm4', 'chatglm-bpe'],
     splits: [`${WORDS}\\p{N}{1,3}${REST}`],
   },
-  smollm: { also: ['starcoder', 'refact', 'command-r'], splits: null, hasDigits: true },
-  'gpt-2': { also: ['default', 'phi-2', 'jina-en', 'mpt', 'olmo-1b'], splits: null },
+  smollm: { otherNames: ['starcoder', 'refact', 'command-r'], splits: null, hasDigits: true },
+  'gpt-2': { otherNames: ['default', 'phi-2', 'jina-en', 'mpt', 'olmo-1b'], splits: null },
 };

@@ -1,5 +1,5 @@
-// The tokenizer in a GGUF file as the files of a tokenizer's folder, and back. Source: llama.cpp's
-// conversion script, and the merges that transformers derives from scores.
+// Converts the tokenizer of a GGUF file to the files of a tokenizer's folder, and back. Source:
+// llama.cpp's conversion script, and the merges that transformers derives from scores.
 
 import { closeSync, existsSync, fstatSync, openSync, readSync } from 'node:fs';
 import { join } from 'node:path';
@@ -14,7 +14,7 @@ import { isObject } from '../runtime/is-object.js';
 import { required } from '../runtime/required.js';
 import { errorMessage } from '../runtime/system-error.js';
 import { keysOf } from '../runtime/typed-keys.js';
-import { CUTTINGS, type Cutting } from './gguf-cuttings.js';
+import { PRE_TOKENIZERS, type PreTokenizer } from './gguf-cuttings.js';
 import {
   type Json,
   readTokenizerFolder,
@@ -30,13 +30,13 @@ const NO_TOKENIZER = 'none';
 
 const BYTES = { type: 'ByteLevel', add_prefix_space: false, trim_offsets: true, use_regex: false };
 
-/** Throws DS_DATA for a damaged file and for a tokenizer that is not supported. */
+/** Reads the tokenizer of a GGUF file. Throws DS_DATA for a damaged or unsupported one. */
 function readGgufTokenizer(path: string): TokenizerFolder {
-  const { metadata } = headerOf(path);
-  const from = new Source(path, metadata);
-  const added = addedOf(from);
+  const { metadata } = readHeader(path);
+  const from = new TokenizerMetadata(path, metadata);
+  const added = listAddedTokens(from);
   const tokenizer = { version: '1.0', truncation: null, padding: null, added_tokens: added };
-  const parts = from.model === 'gpt2' ? ofMerges(from) : ofCharacters(from);
+  const parts = from.model === 'gpt2' ? readByteLevel(from) : readSentencePiece(from);
   const role = (name: string): string | undefined => {
     const id = metadata.get(`tokenizer.ggml.${name}_token_id`);
     return typeof id === 'number' ? from.tokens[id] : undefined;
@@ -47,7 +47,7 @@ function readGgufTokenizer(path: string): TokenizerFolder {
   const template = metadata.get('tokenizer.chat_template');
   return {
     location: path,
-    tokenizer: { ...tokenizer, ...parts, post_processor: boundsOf(from, roles) },
+    tokenizer: { ...tokenizer, ...parts, post_processor: createPostProcessor(from, roles) },
     config: { ...roles },
     roles,
     sides: { padding: 'right', truncation: 'right' },
@@ -63,7 +63,7 @@ export const readTokenizer = (place: string): TokenizerFolder =>
  * Returns tokenizer.json and tokenizer_config.json for the tokenizer of a GGUF file. Throws
  * DS_DATA.
  */
-export function tokenizerFilesOf(path: string): Readonly<Record<string, string>> {
+export function createTokenizerFiles(path: string): Readonly<Record<string, string>> {
   const { tokenizer, config, templates } = readGgufTokenizer(path);
   const all = { ...config, ...(templates.default && { chat_template: templates.default }) };
   const kind = { tokenizer_class: 'PreTrainedTokenizerFast' };
@@ -74,7 +74,7 @@ export function tokenizerFilesOf(path: string): Readonly<Record<string, string>>
 }
 
 /** Returns the file that errors name. */
-export const tokenizerFile = (place: string): string =>
+export const tokenizerLocation = (place: string): string =>
   isGgufPath(place) ? place : join(place, TOKENIZER_FILE);
 
 /** Returns whether a tokenizer splits texts by regular expressions. */
@@ -85,14 +85,14 @@ export function hasPatterns({ tokenizer: { model: _, ...steps } }: TokenizerFold
 /** Returns whether a folder or a GGUF file has a tokenizer. */
 export function hasTokenizer(place: string): boolean {
   if (!isGgufPath(place)) return existsSync(join(place, TOKENIZER_FILE));
-  const model = headerOf(place).metadata.get('tokenizer.ggml.model') ?? NO_TOKENIZER;
+  const model = readHeader(place).metadata.get('tokenizer.ggml.model') ?? NO_TOKENIZER;
   return model !== NO_TOKENIZER;
 }
 
 /** Whether a path names a GGUF file. */
 export const isGgufPath = (path: string): boolean => path.endsWith('.gguf');
 
-function headerOf(path: string): GgufHeader {
+function readHeader(path: string): GgufHeader {
   let file: number;
   try {
     file = openSync(path, 'r');
@@ -114,7 +114,7 @@ function headerOf(path: string): GgufHeader {
 }
 
 /** The metadata of a file, with checked lists. */
-class Source {
+class TokenizerMetadata {
   readonly model: string;
   readonly tokens: readonly string[];
   readonly kinds: readonly number[];
@@ -127,7 +127,7 @@ class Source {
     if (model !== 'gpt2' && model !== 'llama' && model !== 'gemma4') {
       const hint = 'Pass the folder or the hub name of the original model as the tokenizer.';
       const got = model === undefined ? 'no tokenizer' : JSON.stringify(model);
-      throw this.damaged(
+      throw this.damageError(
         'model',
         '"gpt2" (BPE), "llama" or "gemma4" (SentencePiece BPE)',
         got,
@@ -141,7 +141,7 @@ class Source {
       : this.tokens.map(() => KIND.normal);
     this.kinds = kinds;
     if (kinds.length !== this.tokens.length) {
-      throw this.damaged('token_type', `${this.tokens.length} numbers`, `${kinds.length}`);
+      throw this.damageError('token_type', `${this.tokens.length} numbers`, `${kinds.length}`);
     }
   }
 
@@ -149,7 +149,7 @@ class Source {
     const values = this.metadata.get(`tokenizer.ggml.${name}`);
     const isList = Array.isArray(values) && values.every((value) => typeof value === type);
     if (isList) return values as readonly GgufValue[];
-    throw this.damaged(name, `a list of ${type}s`, typeof values);
+    throw this.damageError(name, `a list of ${type}s`, typeof values);
   }
 
   flag(name: string, fallback: boolean): boolean {
@@ -157,7 +157,7 @@ class Source {
     return typeof value === 'boolean' ? value : fallback;
   }
 
-  damaged(name: string, expected: string, got: string, hint = ''): Error {
+  damageError(name: string, expected: string, got: string, hint = ''): Error {
     return dataError(`${this.path}: tokenizer.ggml.${name}`, expected, got, hint);
   }
 
@@ -167,7 +167,7 @@ class Source {
   }
 }
 
-function addedOf({ tokens, kinds, model }: Source): Json[] {
+function listAddedTokens({ tokens, kinds, model }: TokenizerMetadata): Json[] {
   const isAdded = (kind: number | undefined): boolean =>
     kind === KIND.control || kind === KIND.added || (kind === KIND.unknown && model !== 'gpt2');
   return tokens.flatMap((content, id) => {
@@ -178,21 +178,24 @@ function addedOf({ tokens, kinds, model }: Source): Json[] {
   });
 }
 
-function ofMerges(from: Source): Json {
+function readByteLevel(from: TokenizerMetadata): Json {
   const pre = from.metadata.get('tokenizer.ggml.pre') ?? 'default';
-  const found = Object.entries(CUTTINGS).find(
-    ([name, { also = [] }]) => name === pre || also.includes(pre as string),
+  const preTokenizer = Object.entries(PRE_TOKENIZERS).find(
+    ([name, { otherNames = [] }]) => name === pre || otherNames.includes(pre as string),
   );
-  if (!found) {
-    const known = Object.entries(CUTTINGS).flatMap(([name, { also = [] }]) => [name, ...also]);
+  if (!preTokenizer) {
+    const known = Object.entries(PRE_TOKENIZERS).flatMap(([name, { otherNames = [] }]) => [
+      name,
+      ...otherNames,
+    ]);
     const hint = 'Pass the folder or the hub name of the original model as the tokenizer.';
-    throw from.damaged('pre', known.join(', '), JSON.stringify(pre), hint);
+    throw from.damageError('pre', known.join(', '), JSON.stringify(pre), hint);
   }
-  const [, { normalizer, ignoresMerges = false }] = found;
-  const merges = listedMerges(from);
+  const [, { normalizer, ignoresMerges = false }] = preTokenizer;
+  const merges = readMerges(from);
   return {
     normalizer: normalizer ? { type: normalizer } : null,
-    pre_tokenizer: stepsOf(found[1]),
+    pre_tokenizer: createSteps(preTokenizer[1]),
     decoder: { ...BYTES, add_prefix_space: true, use_regex: true },
     model: {
       type: 'BPE',
@@ -210,13 +213,13 @@ function ofMerges(from: Source): Json {
 }
 
 /** The merges of a file, best first. */
-const listedMerges = (from: Source): [string, string][] =>
+const readMerges = (from: TokenizerMetadata): [string, string][] =>
   (from.list('merges', 'string') as readonly string[]).map((merge) => {
     const space = merge.indexOf(' ', 1);
     return [merge.slice(0, space), merge.slice(space + 1)];
   });
 
-function stepsOf({ splits, hasDigits }: Cutting): Json {
+function createSteps({ splits, hasDigits }: PreTokenizer): Json {
   const split = (Regex: string): Json => {
     return { type: 'Split', pattern: { Regex }, behavior: 'Isolated', invert: false };
   };
@@ -227,14 +230,14 @@ function stepsOf({ splits, hasDigits }: Cutting): Json {
 }
 
 /**
- * SentencePiece's BPE: it merges characters, in lists of Gemma 4 or by the scores of tokens. Merges
- * of Gemma 4 do not cross the ends of lines.
+ * Reads SentencePiece's BPE, which merges characters by Gemma 4's list or by the scores of tokens.
+ * Merges of Gemma 4 do not cross the ends of lines.
  */
-function ofCharacters(from: Source): Json {
+function readSentencePiece(from: TokenizerMetadata): Json {
   const isGemma = from.model === 'gemma4';
   const merges = isGemma
-    ? listedMerges(from)
-    : mergesOf(from, from.list('scores', 'number') as readonly number[]);
+    ? readMerges(from)
+    : deriveMerges(from, from.list('scores', 'number') as readonly number[]);
   const hasPrefix = from.flag('add_space_prefix', !isGemma);
   const lines = { type: 'Split', pattern: { Regex: '\\n+' }, behavior: 'Isolated', invert: false };
   const space = { type: 'Replace', pattern: { String: ' ' }, content: '\u2581' };
@@ -265,14 +268,17 @@ function ofCharacters(from: Source): Json {
   };
 }
 
-/** All cuts of a token into two tokens, tokens of high scores first. */
-function mergesOf({ tokens, kinds }: Source, scores: readonly number[]): [string, string][] {
+/** Returns all splits of a token into two tokens, tokens of high scores first. */
+function deriveMerges(
+  { tokens, kinds }: TokenizerMetadata,
+  scores: readonly number[],
+): [string, string][] {
   const ids = new Map(tokens.map((token, id) => [token, id]));
-  const found: { score: number; left: string; right: string; lengths: [number, number] }[] = [];
+  const merges: { score: number; left: string; right: string; lengths: [number, number] }[] = [];
   for (const [id, token] of tokens.entries()) {
     if (kinds[id] !== KIND.normal && kinds[id] !== KIND.added) continue;
     const characters = [...token];
-    const own = characters.flatMap((_, cut) => {
+    const tokenMerges = characters.flatMap((_, cut) => {
       const left = characters.slice(0, cut).join('');
       const right = characters.slice(cut).join('');
       if (cut === 0 || !ids.has(left) || !ids.has(right)) return [];
@@ -280,17 +286,17 @@ function mergesOf({ tokens, kinds }: Source, scores: readonly number[]): [string
       return [{ score: scores[id] ?? 0, left, right, lengths }];
     });
     const idOf = (text: string): number => required(ids.get(text));
-    own.sort((a, b) => idOf(a.left) - idOf(b.left) || idOf(a.right) - idOf(b.right));
-    for (const item of own) found.push(item);
+    tokenMerges.sort((a, b) => idOf(a.left) - idOf(b.left) || idOf(a.right) - idOf(b.right));
+    for (const item of tokenMerges) merges.push(item);
   }
-  found.sort(
+  merges.sort(
     (a, b) => b.score - a.score || b.lengths[0] - a.lengths[0] || b.lengths[1] - a.lengths[1],
   );
-  return found.map(({ left, right }) => [left, right]);
+  return merges.map(({ left, right }) => [left, right]);
 }
 
-/** Tokens before and after a text. */
-function boundsOf(from: Source, roles: Json): Json | null {
+/** Returns the post-processor that adds tokens before and after a text, or null. */
+function createPostProcessor(from: TokenizerMetadata, roles: Json): Json | null {
   const isScored = from.model !== 'gpt2';
   const pre = from.metadata.get('tokenizer.ggml.pre');
   const adds = {
@@ -320,7 +326,7 @@ function boundsOf(from: Source, roles: Json): Json | null {
  * Returns the metadata for the tokenizer in a folder, and a model of `vocabSize` tokens. Null
  * stands for no tokenizer. Throws DS_DATA for a tokenizer that llama.cpp lacks.
  */
-export function ggufTokenizer(
+export function createTokenizerMetadata(
   folder: string | null,
   vocabSize: number,
 ): ReadonlyMap<string, WrittenValue> {
@@ -330,37 +336,43 @@ export function ggufTokenizer(
   const added = new Map(
     (tokenizer.added_tokens as Json[]).map((token) => [token.id as number, token]),
   );
-  const spelled = vocabularyOf(model, added, `${location}: model`);
-  const size = Math.max(vocabSize, spelled.length);
-  if (spelled.length > vocabSize) {
-    throw dataError(location, `at most ${vocabSize} tokens, as the model has`, `${spelled.length}`);
+  const vocabulary = readVocabulary(model, added, `${location}: model`);
+  const size = Math.max(vocabSize, vocabulary.length);
+  if (vocabulary.length > vocabSize) {
+    throw dataError(
+      location,
+      `at most ${vocabSize} tokens, as the model has`,
+      `${vocabulary.length}`,
+    );
   }
-  const tokens = Array.from({ length: size }, (_, id) => spelled[id] ?? `[PAD${id}]`);
+  const tokens = Array.from({ length: size }, (_, id) => vocabulary[id] ?? `[PAD${id}]`);
   const isScored = model.byte_fallback === true;
   const kinds = tokens.map((token, id) => {
     const item = added.get(id);
     if (isScored && token === model.unk_token) return KIND.unknown;
     if (item) return item.special ? KIND.control : KIND.added;
-    if (spelled[id] === undefined) return KIND.unused;
+    if (vocabulary[id] === undefined) return KIND.unused;
     return isScored && /^<0x[0-9A-F]{2}>$/.test(token) ? KIND.byte : KIND.normal;
   });
   const ids = { bos: roles.bos_token, eos: roles.eos_token, padding: roles.pad_token };
   const named = Object.entries({ ...ids, ...(isScored && { unknown: roles.unk_token }) });
   const template = templates.default;
   return new Map<string, WrittenValue>([
-    ...(isScored ? scoresOf(model, tokens, tokenizer) : mergesText(model, tokenizer, location)),
+    ...(isScored
+      ? createScoreMetadata(model, tokens, tokenizer)
+      : createMergeMetadata(model, tokenizer, location)),
     ['tokenizer.ggml.tokens', tokens],
     ['tokenizer.ggml.token_type', Int32Array.from(kinds)],
     ...named.flatMap(([name, token]): [string, WrittenValue][] => {
       const id = token === undefined ? -1 : tokens.indexOf(token);
       return id < 0 ? [] : [[`tokenizer.ggml.${name}_token_id`, id]];
     }),
-    ['tokenizer.ggml.add_bos_token', startsWith(tokenizer, roles.bos_token)],
+    ['tokenizer.ggml.add_bos_token', addsFirst(tokenizer, roles.bos_token)],
     ...(template === undefined ? [] : [['tokenizer.chat_template', template] as const]),
   ]);
 }
 
-function vocabularyOf(
+function readVocabulary(
   { type, vocab }: Json,
   added: ReadonlyMap<number, Json>,
   location: string,
@@ -376,17 +388,21 @@ function vocabularyOf(
 }
 
 /** Returns the metadata of a byte-level BPE: its merges, and the name of its pre-tokenizer. */
-function mergesText(model: Json, tokenizer: Json, location: string): [string, WrittenValue][] {
+function createMergeMetadata(
+  model: Json,
+  tokenizer: Json,
+  location: string,
+): [string, WrittenValue][] {
   const merges = (model.merges as (string | [string, string])[]).map((merge) =>
     typeof merge === 'string' ? merge : merge.join(' '),
   );
-  const pre = Object.entries(CUTTINGS).find(([, cutting]) => {
-    const isSame = sameSteps(stepsOf(cutting), tokenizer.pre_tokenizer);
+  const pre = Object.entries(PRE_TOKENIZERS).find(([, cutting]) => {
+    const isSame = hasSameSteps(createSteps(cutting), tokenizer.pre_tokenizer);
     return isSame && (cutting.ignoresMerges ?? false) === (model.ignore_merges ?? false);
   });
   if (!pre) {
     const got = JSON.stringify(tokenizer.pre_tokenizer)?.slice(0, 300) ?? 'nothing';
-    throw dataError(`${location}: pre_tokenizer`, Object.keys(CUTTINGS).join(', '), got);
+    throw dataError(`${location}: pre_tokenizer`, Object.keys(PRE_TOKENIZERS).join(', '), got);
   }
   return [
     ['tokenizer.ggml.model', 'gpt2'],
@@ -396,7 +412,7 @@ function mergesText(model: Json, tokenizer: Json, location: string): [string, Wr
 }
 
 /** Returns whether two pre-tokenizers split texts equally. Offsets may differ. */
-function sameSteps(a: unknown, b: unknown): boolean {
+function hasSameSteps(a: unknown, b: unknown): boolean {
   const text = (item: unknown): string =>
     JSON.stringify(item, (key, value) => (key === 'trim_offsets' ? undefined : value));
   const flat = (value: unknown): unknown => {
@@ -415,15 +431,15 @@ function sortValue(value: unknown): unknown {
 }
 
 /** Returns the metadata of a SentencePiece BPE. Tokens of early merges have high scores. */
-function scoresOf(
+function createScoreMetadata(
   model: Json,
   tokens: readonly string[],
   tokenizer: Json,
 ): [string, WrittenValue][] {
   const ranks = new Map<string, number>();
   for (const [rank, merge] of (model.merges as (string | [string, string])[]).entries()) {
-    const whole = (typeof merge === 'string' ? merge.split(' ') : merge).join('');
-    if (!ranks.has(whole)) ranks.set(whole, rank);
+    const merged = (typeof merge === 'string' ? merge.split(' ') : merge).join('');
+    if (!ranks.has(merged)) ranks.set(merged, rank);
   }
   const last = ranks.size === 0 ? 0 : Math.max(...ranks.values()) + 1;
   const scores = tokens.map((token) => -(ranks.get(token) ?? last));
@@ -437,7 +453,7 @@ function scoresOf(
 }
 
 /** Returns whether the post-processor puts `token` before texts. */
-function startsWith(tokenizer: Json, token: string | undefined): boolean {
+function addsFirst(tokenizer: Json, token: string | undefined): boolean {
   const text = JSON.stringify(tokenizer.post_processor ?? null);
   return (
     token !== undefined && text.includes(`"single":[{"SpecialToken":{"id":${JSON.stringify(token)}`)

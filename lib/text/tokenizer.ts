@@ -17,7 +17,7 @@ import {
   REPLACEMENT,
 } from './decode-stream.js';
 import { type EncodedPair, encodePair } from './encode-pair.js';
-import { hasPatterns, readTokenizer, tokenizerFile } from './gguf-tokenizer.js';
+import { hasPatterns, readTokenizer, tokenizerLocation } from './gguf-tokenizer.js';
 import { fewestTokens } from './min-tokens.js';
 import { type PaddedBatch, padRows } from './padding.js';
 import { maskOddPieces, TokenSpans } from './token-spans.js';
@@ -126,7 +126,7 @@ export class Tokenizer {
     const need = 'tokenizer';
     const folder = findCachedFolder('Tokenizer.fromPretrained', place, { need, revision });
     const parts = readTokenizer(folder);
-    return new Tokenizer(new CoreTokenizer(tokenizerFile(folder), parts.tokenizer), parts);
+    return new Tokenizer(new CoreTokenizer(tokenizerLocation(folder), parts.tokenizer), parts);
   }
 
   /** Folder of the tokenizer. */

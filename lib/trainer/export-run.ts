@@ -15,7 +15,7 @@ import { fromPretrained } from '../models/index.js';
 import { saveWithFiles } from '../models/save-weights.js';
 import { adapterFolder } from '../peft/adapter-folder.js';
 import { argumentError } from '../runtime/input-errors.js';
-import { hasTokenizer, isGgufPath, tokenizerFilesOf } from '../text/gguf-tokenizer.js';
+import { createTokenizerFiles, hasTokenizer, isGgufPath } from '../text/gguf-tokenizer.js';
 import { tokenizerFilesIn } from '../text/tokenizer-files.js';
 import { listCompleteCheckpoints } from './checkpoint-folder.js';
 
@@ -56,7 +56,7 @@ export async function exportRun(
   const model = await fromPretrained(source);
   const paths = await saveWithFiles(model, out, Object.fromEntries(saveOptions), copies);
   if (isGgufPath(source) && hasTokenizer(source)) {
-    for (const [name, content] of Object.entries(tokenizerFilesOf(source))) {
+    for (const [name, content] of Object.entries(createTokenizerFiles(source))) {
       await replaceFile(join(path, name), content);
     }
   }

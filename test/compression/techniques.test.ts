@@ -1,7 +1,7 @@
 // Tests the output of compression techniques against explicit arithmetic.
 
-import { topMask } from '../../lib/compression/pruning.js';
-import { precisionAt, weightQuantization } from '../../lib/compression/quantization.js';
+import { selectLargest } from '../../lib/compression/pruning.js';
+import { createWeightQuantization, precisionAt } from '../../lib/compression/quantization.js';
 import { quantizeValues } from '../../lib/compression/quantizers.js';
 import { resolveConfig } from '../../lib/config/index.js';
 import { initCompression, nn, seed, Tensor } from '../../lib/index.js';
@@ -122,7 +122,7 @@ test('stochastic rounding is right in the mean, and the same for the same step',
     { worldSize: 1 },
   ).compression_training;
   const technique = (name: string) =>
-    weightQuantization(
+    createWeightQuantization(
       { name, groups: 1 },
       weight_quantization.shared_parameters,
       weight_quantization.different_groups.one?.params as never,
@@ -143,8 +143,8 @@ test('stochastic rounding is right in the mean, and the same for the same step',
 
 test('pruning keeps the largest weights, and the first of equal ones', () => {
   const values = Tensor.from([3, 1, 3, 2, 3, 0, -1], { shape: [7, 1] });
-  expect(topMask(values, 0.25).toArray()).toEqual([1, 0, 1, 0, 0, 0, 0]);
-  expect(topMask(values, 0.5).toArray()).toEqual([1, 0, 1, 1, 1, 0, 0].map((x) => x));
+  expect(selectLargest(values, 0.25).toArray()).toEqual([1, 0, 1, 0, 0, 0, 0]);
+  expect(selectLargest(values, 0.5).toArray()).toEqual([1, 0, 1, 1, 1, 0, 0].map((x) => x));
 });
 
 /** A linear layer [4, 6] in a list, compressed by `section`. */

@@ -3,7 +3,11 @@ import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSyn
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { writeGguf } from '../../lib/checkpoint/index.js';
-import { ggufTokenizer, hasTokenizer, tokenizerFilesOf } from '../../lib/text/gguf-tokenizer.js';
+import {
+  createTokenizerFiles,
+  createTokenizerMetadata,
+  hasTokenizer,
+} from '../../lib/text/gguf-tokenizer.js';
 import { Tokenizer } from '../../lib/text/index.js';
 
 const golden = join('test', 'golden', 'transformers', 'tokenizers');
@@ -20,7 +24,7 @@ async function writeTokenizer(name: string, metadata: Parameters<typeof writeGgu
 test.each(kinds)('%s keeps ids, texts, special tokens and chats', async (kind) => {
   const dir = join(golden, kind);
   const expected = Tokenizer.fromPretrained(dir);
-  const path = await writeTokenizer(kind, ggufTokenizer(dir, 1200));
+  const path = await writeTokenizer(kind, createTokenizerMetadata(dir, 1200));
   const got = Tokenizer.fromPretrained(path);
   expect(hasTokenizer(path)).toBe(true);
   const texts = [
@@ -44,7 +48,7 @@ test.each(kinds)('%s keeps ids, texts, special tokens and chats', async (kind) =
   expect(got.vocabSize).toBe(1200);
 
   const back = join(folder, kind);
-  writeFiles(back, tokenizerFilesOf(path));
+  writeFiles(back, createTokenizerFiles(path));
   expect([...Tokenizer.fromPretrained(back).encode(texts.join(' '))]).toEqual([
     ...expected.encode(texts.join(' ')),
   ]);
@@ -60,7 +64,7 @@ test('Gemma 4 has merges of characters, which do not cross lines', async () => {
   const dir = join(golden, 'llama2');
   const tokenizer = JSON.parse(readFileSync(join(dir, 'tokenizer.json'), 'utf8'));
   const { merges } = tokenizer.model as { merges: [string, string][] };
-  const metadata = new Map(ggufTokenizer(dir, 1000));
+  const metadata = new Map(createTokenizerMetadata(dir, 1000));
   metadata.set('tokenizer.ggml.model', 'gemma4');
   metadata.set(
     'tokenizer.ggml.merges',
@@ -89,13 +93,13 @@ test('Gemma 4 has merges of characters, which do not cross lines', async () => {
 });
 
 test('the error of a file without a tokenizer', async () => {
-  const path = await writeTokenizer('none', ggufTokenizer(null, 10));
+  const path = await writeTokenizer('none', createTokenizerMetadata(null, 10));
   expect(hasTokenizer(path)).toBe(false);
   expect(() => Tokenizer.fromPretrained(path)).toThrow(/tokenizer\.ggml\.model: .* got "none"/);
 });
 
 test('unknown rules of cutting are refused by name', async () => {
-  const metadata = new Map([...ggufTokenizer(join(golden, 'gpt2'), 1100)]);
+  const metadata = new Map([...createTokenizerMetadata(join(golden, 'gpt2'), 1100)]);
   metadata.set('tokenizer.ggml.pre', 'viking');
   const path = await writeTokenizer('pre', metadata);
   expect(() => Tokenizer.fromPretrained(path)).toThrow(/tokenizer\.ggml\.pre: .*"viking"/);
@@ -162,7 +166,7 @@ test.each([
   const normalizer = pre === 'qwen35' ? { type: 'NFC' } : null;
   const changed = { ...tokenizer, normalizer, pre_tokenizer: { type: 'Sequence', pretokenizers } };
   writeFiles(dir, { 'tokenizer.json': JSON.stringify(changed), 'tokenizer_config.json': '{}' });
-  const metadata = new Map(ggufTokenizer(dir, 1200));
+  const metadata = new Map(createTokenizerMetadata(dir, 1200));
   expect(metadata.get('tokenizer.ggml.pre')).toBe(pre);
   const [expected, got] = [dir, await writeTokenizer(pre, metadata)].map((place) =>
     Tokenizer.fromPretrained(place),
@@ -172,5 +176,5 @@ test.each([
 });
 
 test('a vocabulary larger than the model is refused', () => {
-  expect(() => ggufTokenizer(join(golden, 'gpt2'), 100)).toThrow(/at most 100 tokens/);
+  expect(() => createTokenizerMetadata(join(golden, 'gpt2'), 100)).toThrow(/at most 100 tokens/);
 });

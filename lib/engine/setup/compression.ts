@@ -1,7 +1,7 @@
 // Checks the section "compression_training" against the model, and connects its layers to the step
 // counter.
 import { isDeepStrictEqual } from 'node:util';
-import { compressionOf, hasTechniques, isOn } from '../../compression/index.js';
+import { compressionOf, hasTechniques, isCompressionEnabled } from '../../compression/index.js';
 import type { DsError } from '../../errors.js';
 import { configError } from '../../runtime/input-errors.js';
 import type { Decisions } from '../engine-parts.js';
@@ -16,7 +16,7 @@ export function requireCompression(
   plan: PipelinePlan | null,
 ): void {
   const done = compressionOf(module);
-  if (!done && !isOn(section)) return;
+  if (!done && !isCompressionEnabled(section)) return;
   if (plan && hasTechniques(section)) {
     throw refusedError(
       'a model without pipeline stages',

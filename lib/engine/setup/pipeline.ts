@@ -8,18 +8,18 @@ import type { Module } from '../../nn/module.js';
 import type { Parameter } from '../../nn/parameter.js';
 import { canGather, canSum, type Optimizer } from '../../optim/optimizer.js';
 import {
-  forwardsOf,
   GPIPE,
-  groupOf,
   interleaved,
   isPipelined,
   Links,
   lower,
   ONE_F_ONE_B,
+  openGroup,
   Pipeline,
   PipelineModule,
   type PipelineOptions,
   type Schedule,
+  selectForwards,
   ZERO_BUBBLE,
 } from '../../pipe/index.js';
 import { configError } from '../../runtime/input-errors.js';
@@ -138,7 +138,7 @@ function openLinks(
   { pipeline, schedule, dynamicShape }: PipelinePlan,
 ): Promise<Links> {
   const { ranks } = pipeline.place;
-  const evaluation = lower(forwardsOf(schedule), ranks, 1);
+  const evaluation = lower(selectForwards(schedule), ranks, 1);
   const training = lower(schedule, ranks, 1);
   const lists = training.map((list, rank) => [...list, ...(evaluation[rank] ?? [])]);
   return Links.open(job, lists, dynamicShape);
@@ -174,7 +174,7 @@ async function openTies(
       mesh.shape.ranksAlong(required(column[stage]), ...DATA),
     );
     const name = `tied by stages ${key}`;
-    const group = await groupOf(job, ranks, name);
+    const group = await openGroup(job, ranks, name);
     const ownGroup = { name, group, source: group, dataRanks: mesh.size(...DATA) };
     ties.push({
       parameters,
@@ -190,7 +190,7 @@ export function keepStages(
   { undo }: BuildResources,
 ): void {
   if (!plan) return;
-  undo.defer(plan.pipeline.cut());
+  undo.defer(plan.pipeline.hideOtherStages());
   const ownTensors = new Set<Tensor>(module.parameters());
   for (const group of optimizer.groups as { params: readonly Tensor[] }[]) {
     group.params = group.params.filter((parameter) => ownTensors.has(parameter));

@@ -1,7 +1,7 @@
-// The declaration of an architecture of GGUF files.
+// Declares how an architecture of GGUF files differs from the common names and keys.
 import type { JsonObject } from '../../../types/json.js';
 import type { RotarySizes } from '../rotary/config.js';
-import type { Entries } from './entries.js';
+import type { GgufEntries } from './entries.js';
 import type { GgufKeys } from './keys.js';
 import type { GgufRule } from './layouts.js';
 
@@ -90,7 +90,7 @@ export interface GgufArchitecture {
     readonly keys: GgufKeys;
   }) => JsonObject;
   /** Further metadata. */
-  readonly written?: (sizes: RotarySizes) => Entries;
+  readonly written?: (sizes: RotarySizes) => GgufEntries;
   /**
    * Layers with a window: all, all except each `fullEvery`th, or those in a list of the file.
    * Default: no window.
@@ -107,7 +107,7 @@ export interface GgufArchitecture {
 /** A number of each block. */
 export interface LayerNumber {
   /** The complete name in a block of the model. */
-  readonly own: string;
+  readonly modelName: string;
   readonly shape: readonly number[];
   /** The complete key. */
   readonly key: string;

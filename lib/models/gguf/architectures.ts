@@ -1,14 +1,21 @@
-// The supported architectures of GGUF files. Source: llama.cpp's conversion script and its list of
-// tensor names.
+// Lists the supported architectures of GGUF files. Source: llama.cpp's conversion script and its
+// list of tensor names.
 import { F32 } from '../../checkpoint/index.js';
 import type { GgufArchitecture } from './architecture.js';
 import { BAICHUAN } from './baichuan.js';
 import { DELTA_35 } from './delta.js';
-import type { Entries } from './entries.js';
+import type { GgufEntries } from './entries.js';
 import { GATE_UP, STACKED_HALVES } from './layouts.js';
 import { MIXTURES } from './mixtures.js';
-import { shortest } from './read-rope.js';
-import { AFTER, GRANITE, MIXTRAL, plainFeed, SECOND, WIDE_FEED } from './shared-names.js';
+import { shortenF32 } from './read-rope.js';
+import {
+  createFeedNames,
+  GRANITE_NUMBERS,
+  MIXTRAL,
+  NORM_AFTER_ATTENTION,
+  NORMS_AFTER_BRANCHES,
+  WIDE_FEED,
+} from './shared-names.js';
 
 const GEMMA = {
   hasOffsetNorms: true,
@@ -47,7 +54,7 @@ export const ARCHITECTURES: readonly GgufArchitecture[] = [
     modelTypes: ['gemma2'],
     className: 'Gemma2ForCausalLM',
     ...GEMMA,
-    names: AFTER,
+    names: NORMS_AFTER_BRANCHES,
     numbers: {
       attn_logit_softcapping: 'attn_logit_softcapping',
       final_logit_softcapping: 'final_logit_softcapping',
@@ -59,7 +66,7 @@ export const ARCHITECTURES: readonly GgufArchitecture[] = [
     modelTypes: ['gemma3_text'],
     className: 'Gemma3ForCausalLM',
     ...GEMMA,
-    names: AFTER,
+    names: NORMS_AFTER_BRANCHES,
     window: { fullEvery: 6 },
   },
   {
@@ -76,7 +83,7 @@ export const ARCHITECTURES: readonly GgufArchitecture[] = [
       'model.per_layer_projection_norm': 'per_layer_proj_norm',
     },
     names: {
-      ...AFTER,
+      ...NORMS_AFTER_BRANCHES,
       per_layer_input_gate: 'inp_gate',
       per_layer_projection: 'proj',
       post_per_layer_input_norm: 'post_norm',
@@ -92,16 +99,16 @@ export const ARCHITECTURES: readonly GgufArchitecture[] = [
     },
     experts: { router: 'router.proj' },
     rules: [
-      { own: 'layer_scalar', stored: ['layer_output_scale.weight'] },
-      { own: 'router.scale', stored: ['ffn_gate_inp.scale'] },
-      { own: 'router.per_expert_scale', stored: ['ffn_down_exps.scale'] },
-      { own: 'experts.gate_up_proj', stored: ['ffn_gate_up_exps.weight'] },
+      { modelName: 'layer_scalar', fileNames: ['layer_output_scale.weight'] },
+      { modelName: 'router.scale', fileNames: ['ffn_gate_inp.scale'] },
+      { modelName: 'router.per_expert_scale', fileNames: ['ffn_down_exps.scale'] },
+      { modelName: 'experts.gate_up_proj', fileNames: ['ffn_gate_up_exps.weight'] },
       {
-        own: 'experts.gate_up_proj',
+        modelName: 'experts.gate_up_proj',
         layout: GATE_UP,
-        stored: ['ffn_gate_exps.weight', 'ffn_up_exps.weight'],
+        fileNames: ['ffn_gate_exps.weight', 'ffn_up_exps.weight'],
       },
-      { own: 'experts.down_proj', stored: ['ffn_down_exps.weight'] },
+      { modelName: 'experts.down_proj', fileNames: ['ffn_down_exps.weight'] },
     ],
     fixed: { hidden_activation: 'gelu_pytorch_tanh', tie_word_embeddings: true },
     keys: { num_experts_per_tok: 'top_k_experts' },
@@ -116,7 +123,7 @@ export const ARCHITECTURES: readonly GgufArchitecture[] = [
     name: 'olmo2',
     modelTypes: ['olmo3'],
     className: 'Olmo3ForCausalLM',
-    names: AFTER,
+    names: NORMS_AFTER_BRANCHES,
     window: 'listed',
     windowRope: 'unscaled',
     lacksBiases: true,
@@ -140,8 +147,8 @@ export const ARCHITECTURES: readonly GgufArchitecture[] = [
       );
       return {
         scale_emb: Number(embed),
-        scale_depth: shortest(Number(residual) * Math.sqrt(keys.size('block_count'))),
-        dim_model_base: shortest(keys.size('embedding_length') / keys.positive('logit_scale')),
+        scale_depth: shortenF32(Number(residual) * Math.sqrt(keys.size('block_count'))),
+        dim_model_base: shortenF32(keys.size('embedding_length') / keys.positive('logit_scale')),
       };
     },
     written: ({ scales, layers, channels }) => ({
@@ -161,9 +168,9 @@ export const ARCHITECTURES: readonly GgufArchitecture[] = [
     names: { 'shared_mlp.output_linear': 'ffn_down' },
     rules: [
       {
-        own: 'shared_mlp.input_linear.weight',
+        modelName: 'shared_mlp.input_linear.weight',
         layout: STACKED_HALVES,
-        stored: ['ffn_gate.weight', 'ffn_up.weight'],
+        fileNames: ['ffn_gate.weight', 'ffn_up.weight'],
       },
     ],
   },
@@ -173,7 +180,7 @@ export const ARCHITECTURES: readonly GgufArchitecture[] = [
     className: 'Ministral3ForCausalLM',
     isPaired: true,
     hasRopeSection: true,
-    written: ({ ropeScaling }): Entries =>
+    written: ({ ropeScaling }): GgufEntries =>
       ropeScaling?.type === 'yarn' && ropeScaling.queryBeta !== undefined
         ? { 'attention.temperature_scale': new F32(ropeScaling.queryBeta) }
         : {},
@@ -191,13 +198,18 @@ export const ARCHITECTURES: readonly GgufArchitecture[] = [
     className: 'SmolLM3ForCausalLM',
     isPaired: true,
   },
-  { name: 'olmo2', modelTypes: ['olmo2'], className: 'Olmo2ForCausalLM', names: AFTER },
+  {
+    name: 'olmo2',
+    modelTypes: ['olmo2'],
+    className: 'Olmo2ForCausalLM',
+    names: NORMS_AFTER_BRANCHES,
+  },
   {
     name: 'granite',
     modelTypes: ['granite'],
     className: 'GraniteForCausalLM',
     isPaired: true,
-    numbers: GRANITE,
+    numbers: GRANITE_NUMBERS,
   },
   {
     name: 'stablelm',
@@ -213,7 +225,7 @@ export const ARCHITECTURES: readonly GgufArchitecture[] = [
     className: 'PhiForCausalLM',
     epsilon: 'layer_norm_eps',
     outside: { 'model.final_layernorm': 'output_norm' },
-    names: { 'self_attn.dense': 'attn_output', ...plainFeed('fc1', 'fc2') },
+    names: { 'self_attn.dense': 'attn_output', ...createFeedNames('fc1', 'fc2') },
   },
   {
     name: 'starcoder2',
@@ -221,7 +233,7 @@ export const ARCHITECTURES: readonly GgufArchitecture[] = [
     className: 'Starcoder2ForCausalLM',
     epsilon: 'norm_epsilon',
     biasKey: 'use_bias',
-    names: plainFeed('c_fc', 'c_proj'),
+    names: createFeedNames('c_fc', 'c_proj'),
     fixed: { sliding_window: null },
   },
   {
@@ -275,10 +287,10 @@ export const ARCHITECTURES: readonly GgufArchitecture[] = [
     lacksBiases: true,
     names: { attention_layernorm: 'attn_norm', feedforward_layernorm: 'ffn_norm' },
     layerNumbers: [
-      { own: 'mlp.act_fn.alpha_p', shape: [1], key: 'xielu.alpha_p' },
-      { own: 'mlp.act_fn.alpha_n', shape: [1], key: 'xielu.alpha_n' },
-      { own: 'mlp.act_fn.beta', shape: [], key: 'xielu.beta' },
-      { own: 'mlp.act_fn.eps', shape: [], key: 'xielu.eps' },
+      { modelName: 'mlp.act_fn.alpha_p', shape: [1], key: 'xielu.alpha_p' },
+      { modelName: 'mlp.act_fn.alpha_n', shape: [1], key: 'xielu.alpha_n' },
+      { modelName: 'mlp.act_fn.beta', shape: [], key: 'xielu.beta' },
+      { modelName: 'mlp.act_fn.eps', shape: [], key: 'xielu.eps' },
     ],
   },
   {
@@ -299,7 +311,7 @@ export const ARCHITECTURES: readonly GgufArchitecture[] = [
     name: 'seed_oss',
     modelTypes: ['seed_oss'],
     className: 'SeedOssForCausalLM',
-    names: SECOND,
+    names: NORM_AFTER_ATTENTION,
     lacksBiases: 'feed',
   },
   {
@@ -391,7 +403,7 @@ export const ARCHITECTURES: readonly GgufArchitecture[] = [
       'attn.c_attn': 'attn_qkv',
       'attn.c_proj': 'attn_output',
       ln_2: 'ffn_norm',
-      ...plainFeed('c_fc', 'c_proj'),
+      ...createFeedNames('c_fc', 'c_proj'),
     },
     keys: {
       num_hidden_layers: 'n_layer',

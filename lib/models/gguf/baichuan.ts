@@ -1,5 +1,5 @@
-// The architecture of Baichuan in GGUF files: llama.cpp decides by the number of layers if scores
-// have linear biases. Source: llama.cpp's conversion script and its graph of Baichuan.
+// Describes Baichuan in GGUF files: llama.cpp decides by the number of layers if scores have linear
+// biases. Source: llama.cpp's conversion script and its graph of Baichuan.
 import type { JsonObject } from '../../../types/json.js';
 import type { GgufArchitecture } from './architecture.js';
 import type { GgufKeys } from './keys.js';
@@ -10,23 +10,23 @@ const [ROTARY, BIASED] = [32, 40];
 
 const EXPECTED = `${ROTARY} layers with rotary positions, or ${BIASED} with biased scores`;
 
-const COMMON = {
+const SHARED = {
   name: 'baichuan',
   modelTypes: ['baichuan'],
   className: 'BaichuanForCausalLM',
   lacksBiases: true,
   rules: [
     {
-      own: 'self_attn.W_pack.weight',
+      modelName: 'self_attn.W_pack.weight',
       layout: PACKED_PAIRS,
-      stored: ['attn_q.weight', 'attn_k.weight', 'attn_v.weight'],
+      fileNames: ['attn_q.weight', 'attn_k.weight', 'attn_v.weight'],
     },
   ],
 } as const;
 
 const isBiased = (keys: GgufKeys): boolean => keys.size('block_count') === BIASED;
 
-const writes = (layers: number, hasBiases: boolean) => ({
+const describeWritable = (layers: number, hasBiases: boolean) => ({
   // Only models with rotary positions have this key.
   fits: (config: JsonObject): boolean =>
     config.num_hidden_layers === layers && hasBiases === !('max_position_embeddings' in config),
@@ -36,18 +36,18 @@ const writes = (layers: number, hasBiases: boolean) => ({
 /** With biased scores, and with rotary positions. */
 export const BAICHUAN: readonly GgufArchitecture[] = [
   {
-    ...COMMON,
+    ...SHARED,
     matches: isBiased,
-    writes: writes(BIASED, true),
+    writes: describeWritable(BIASED, true),
     lacksRope: true,
     keys: { max_position_embeddings: 'model_max_length' },
   },
   {
-    ...COMMON,
-    writes: writes(ROTARY, false),
+    ...SHARED,
+    writes: describeWritable(ROTARY, false),
     more({ keys }) {
       const layers = keys.size('block_count');
-      if (layers !== ROTARY) throw keys.refusal('block_count', EXPECTED, layers);
+      if (layers !== ROTARY) throw keys.keyError('block_count', EXPECTED, layers);
       return {};
     },
   },

@@ -1,6 +1,6 @@
-// Gated delta nets in GGUF files: names, and the order of values.
+// Describes gated delta nets in GGUF files: names of tensors, and the order of their values.
 import type { RotarySizes } from '../rotary/config.js';
-import type { Entries } from './entries.js';
+import type { GgufEntries } from './entries.js';
 import {
   CONVOLUTION,
   DELTA_COLUMNS,
@@ -10,13 +10,13 @@ import {
   DELTA_VALUES,
   NEGATIVE_EXP,
 } from './layouts.js';
-import { SECOND } from './shared-names.js';
+import { NORM_AFTER_ATTENTION } from './shared-names.js';
 
 const COMMON = {
   isDelta: true,
   hasOffsetNorms: true,
   plainNorm: 'ssm_norm',
-  names: { ...SECOND, 'linear_attn.norm': 'ssm_norm' },
+  names: { ...NORM_AFTER_ATTENTION, 'linear_attn.norm': 'ssm_norm' },
 } as const;
 
 /** Qwen3-Next. */
@@ -28,13 +28,17 @@ export const DELTA = {
     'linear_attn.out_proj': 'ssm_out',
   },
   rules: [
-    { own: 'linear_attn.A_log', stored: ['ssm_a'], change: NEGATIVE_EXP },
-    { own: 'linear_attn.dt_bias', stored: ['ssm_dt.bias'] },
-    { own: 'linear_attn.conv1d.weight', stored: ['ssm_conv1d.weight'], layout: CONVOLUTION },
+    { modelName: 'linear_attn.A_log', fileNames: ['ssm_a'], change: NEGATIVE_EXP },
+    { modelName: 'linear_attn.dt_bias', fileNames: ['ssm_dt.bias'] },
     {
-      own: 'linear_attn.in_proj_qkvz.weight',
+      modelName: 'linear_attn.conv1d.weight',
+      fileNames: ['ssm_conv1d.weight'],
+      layout: CONVOLUTION,
+    },
+    {
+      modelName: 'linear_attn.in_proj_qkvz.weight',
       layout: DELTA_ROWS,
-      stored: ['attn_qkv.weight', 'attn_gate.weight'],
+      fileNames: ['attn_qkv.weight', 'attn_gate.weight'],
     },
   ],
 } as const;
@@ -44,21 +48,45 @@ export const DELTA_35 = {
   ...COMMON,
   rules: [
     {
-      own: 'linear_attn.A_log',
-      stored: ['ssm_a'],
+      modelName: 'linear_attn.A_log',
+      fileNames: ['ssm_a'],
       change: NEGATIVE_EXP,
       layout: DELTA_HEADS,
     },
-    { own: 'linear_attn.dt_bias', stored: ['ssm_dt.bias'], layout: DELTA_HEADS },
-    { own: 'linear_attn.conv1d.weight', stored: ['ssm_conv1d.weight'], layout: DELTA_CONVOLUTION },
-    { own: 'linear_attn.in_proj_qkv.weight', stored: ['attn_qkv.weight'], layout: DELTA_VALUES },
-    { own: 'linear_attn.in_proj_z.weight', stored: ['attn_gate.weight'], layout: DELTA_HEADS },
-    { own: 'linear_attn.in_proj_a.weight', stored: ['ssm_alpha.weight'], layout: DELTA_HEADS },
-    { own: 'linear_attn.in_proj_b.weight', stored: ['ssm_beta.weight'], layout: DELTA_HEADS },
-    { own: 'linear_attn.out_proj.weight', stored: ['ssm_out.weight'], layout: DELTA_COLUMNS },
+    { modelName: 'linear_attn.dt_bias', fileNames: ['ssm_dt.bias'], layout: DELTA_HEADS },
+    {
+      modelName: 'linear_attn.conv1d.weight',
+      fileNames: ['ssm_conv1d.weight'],
+      layout: DELTA_CONVOLUTION,
+    },
+    {
+      modelName: 'linear_attn.in_proj_qkv.weight',
+      fileNames: ['attn_qkv.weight'],
+      layout: DELTA_VALUES,
+    },
+    {
+      modelName: 'linear_attn.in_proj_z.weight',
+      fileNames: ['attn_gate.weight'],
+      layout: DELTA_HEADS,
+    },
+    {
+      modelName: 'linear_attn.in_proj_a.weight',
+      fileNames: ['ssm_alpha.weight'],
+      layout: DELTA_HEADS,
+    },
+    {
+      modelName: 'linear_attn.in_proj_b.weight',
+      fileNames: ['ssm_beta.weight'],
+      layout: DELTA_HEADS,
+    },
+    {
+      modelName: 'linear_attn.out_proj.weight',
+      fileNames: ['ssm_out.weight'],
+      layout: DELTA_COLUMNS,
+    },
   ],
   /** Text has the same position in all sections. */
-  written({ headDim, partialRotaryFactor = 1 }: RotarySizes): Entries {
+  written({ headDim, partialRotaryFactor = 1 }: RotarySizes): GgufEntries {
     const pairs = Math.floor(headDim * partialRotaryFactor) / 2;
     const third = Math.ceil(pairs / 3);
     const sections = [third, third, pairs - 2 * third, 0];

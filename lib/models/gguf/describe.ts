@@ -1,4 +1,5 @@
-// Makes the metadata of a GGUF file from the sizes of a model, and its tensors of rotary factors.
+// Creates the metadata of a GGUF file, and its tensors of rotary factors, from the sizes of a
+// model.
 
 import { F32, type GgufMetadata, type WrittenValue } from '../../checkpoint/index.js';
 import { formatValue } from '../../runtime/format-value.js';
@@ -9,26 +10,26 @@ import type { DeltaSizes } from '../rotary/delta-config.js';
 import type { MoeSizes } from '../rotary/mixture.js';
 import { rotaryRule, type YarnScaling } from '../rotary/rope-scaling.js';
 import type { GgufArchitecture, GgufMixture } from './architecture.js';
-import type { Entries } from './entries.js';
+import type { GgufEntries } from './entries.js';
 
 /** Returns the error for a setting that llama.cpp lacks or computes differently. */
-const lostError = (what: string, expected: string, got: unknown) =>
+const unsupportedError = (what: string, expected: string, got: unknown) =>
   argumentError(`saveGguf ${what}`, expected, formatValue(got), 'llama.cpp has no key for it.');
 
 /** Returns the metadata for a model. Throws DS_ARGUMENT for settings that llama.cpp lacks. */
-export function metadataOf(
+export function createMetadata(
   architecture: GgufArchitecture,
   sizes: RotarySizes,
   fileType: number,
 ): GgufMetadata {
   const { name } = architecture;
   const entries = Object.entries({
-    ...sizesOf(architecture, sizes),
-    ...ropeOf(architecture, sizes),
-    ...scalesOf(architecture, sizes),
-    ...windowOf(architecture, sizes),
-    ...(architecture.hasKinds && kindsOf(sizes)),
-    ...(sizes.delta && deltaOf(sizes.delta)),
+    ...describeSizes(architecture, sizes),
+    ...describeRope(architecture, sizes),
+    ...describeScales(architecture, sizes),
+    ...describeWindow(architecture, sizes),
+    ...(architecture.hasKinds && describeLayerKinds(sizes)),
+    ...(sizes.delta && describeDelta(sizes.delta)),
     ...architecture.written?.(sizes),
   });
   return new Map<string, WrittenValue>([
@@ -39,13 +40,13 @@ export function metadataOf(
   ]);
 }
 
-function sizesOf(
+function describeSizes(
   { epsilon, parallelBy, mixture, numbers = {}, lacksSharedKeys }: GgufArchitecture,
   { moe, ...sizes }: RotarySizes,
-): Entries {
-  if (!parallelBy && sizes.parallel === false) throw lostError('parallel', 'true', false);
+): GgufEntries {
+  if (!parallelBy && sizes.parallel === false) throw unsupportedError('parallel', 'true', false);
   if (lacksSharedKeys && sizes.kvHeads !== sizes.heads) {
-    throw lostError('kvHeads', `${sizes.heads}, as many as heads`, sizes.kvHeads);
+    throw unsupportedError('kvHeads', `${sizes.heads}, as many as heads`, sizes.kvHeads);
   }
   return {
     vocab_size: sizes.vocabSize,
@@ -55,7 +56,7 @@ function sizesOf(
     feed_forward_length: sizes.hidden,
     'attention.head_count': sizes.heads,
     ...(sizes.latent
-      ? latentOf(sizes.latent)
+      ? describeLatent(sizes.latent)
       : {
           'attention.head_count_kv': sizes.kvHeads,
           'attention.key_length': sizes.headDim,
@@ -65,7 +66,7 @@ function sizesOf(
       sizes.eps,
     ),
     ...(parallelBy && { use_parallel_residual: sizes.parallel ?? parallelBy === 'key' }),
-    ...(moe && mixture && expertsOf(mixture, moe)),
+    ...(moe && mixture && describeExperts(mixture, moe)),
     ...(moe?.sharedHidden &&
       'shared_expert_intermediate_size' in numbers && {
         expert_shared_feed_forward_length: moe.sharedHidden,
@@ -74,7 +75,7 @@ function sizesOf(
 }
 
 /** Returns the keys of layers of several kinds. */
-function kindsOf(sizes: RotarySizes): Entries {
+function describeLayerKinds(sizes: RotarySizes): GgufEntries {
   const { headDim, kvHeads, hidden, full, sharedKeys, layerInputDim, layers } = sizes;
   const wide = full?.headDim ?? headDim;
   const firstShared = layers - (sharedKeys?.layers ?? 0);
@@ -84,7 +85,7 @@ function kindsOf(sizes: RotarySizes): Entries {
   // llama.cpp reads keys of the last layer without a window, and of the layer before it.
   if (sharedKeys && (!isFull[firstShared - 1] || isFull[firstShared - 2] !== false)) {
     const expected = 'after a layer with a window and one without';
-    throw lostError('sharedKeys', expected, sharedKeys.layers);
+    throw unsupportedError('sharedKeys', expected, sharedKeys.layers);
   }
   const perLayer = (of: (window: number | null, layer: number) => number): Int32Array =>
     Int32Array.from(readWindows(sizes), of);
@@ -105,11 +106,19 @@ function kindsOf(sizes: RotarySizes): Entries {
 }
 
 /** Returns the keys of gated delta nets. Throws DS_ARGUMENT for settings that llama.cpp lacks. */
-function deltaOf({ keyHeads, heads, keyDim, valueDim, taps, layers }: DeltaSizes): Entries {
-  if (valueDim !== keyDim) throw lostError('delta valueDim', `${keyDim}, as keyDim`, valueDim);
+function describeDelta({
+  keyHeads,
+  heads,
+  keyDim,
+  valueDim,
+  taps,
+  layers,
+}: DeltaSizes): GgufEntries {
+  if (valueDim !== keyDim)
+    throw unsupportedError('delta valueDim', `${keyDim}, as keyDim`, valueDim);
   const every = layers.indexOf(false) + 1;
   if (every === 0 || layers.some((isDelta, i) => isDelta !== ((i + 1) % every !== 0))) {
-    throw lostError('delta layers', 'all layers but each nth', layers);
+    throw unsupportedError('delta layers', 'all layers but each nth', layers);
   }
   return {
     'ssm.conv_kernel': taps,
@@ -122,7 +131,13 @@ function deltaOf({ keyHeads, heads, keyDim, valueDim, taps, layers }: DeltaSizes
 }
 
 /** llama.cpp computes latent attention with one key head, the latent. */
-const latentOf = ({ queryRank, keyRank, plainDim, rotaryDim, valueDim }: LatentSizes): Entries => ({
+const describeLatent = ({
+  queryRank,
+  keyRank,
+  plainDim,
+  rotaryDim,
+  valueDim,
+}: LatentSizes): GgufEntries => ({
   'attention.head_count_kv': 1,
   ...(queryRank !== null && { 'attention.q_lora_rank': queryRank }),
   'attention.kv_lora_rank': keyRank,
@@ -133,16 +148,16 @@ const latentOf = ({ queryRank, keyRank, plainDim, rotaryDim, valueDim }: LatentS
 });
 
 /** Returns the keys of experts. Throws DS_ARGUMENT for settings that llama.cpp lacks. */
-function expertsOf(mixture: GgufMixture, moe: MoeSizes): Entries {
+function describeExperts(mixture: GgufMixture, moe: MoeSizes): GgufEntries {
   const { normalizes = true, isSigmoid, mayLead, shared, hasGroups } = mixture;
   const hasFactor = mixture.hasFactor ?? isSigmoid;
   if (moe.denseLayers.length > 0 && !mayLead) {
-    throw lostError('moe denseLayers', 'no dense layers', moe.denseLayers);
+    throw unsupportedError('moe denseLayers', 'no dense layers', moe.denseLayers);
   }
   if (normalizes !== 'key' && moe.normalize !== normalizes) {
-    throw lostError('moe normalize', String(normalizes), moe.normalize);
+    throw unsupportedError('moe normalize', String(normalizes), moe.normalize);
   }
-  if (moe.groups !== 1 && hasGroups !== true) throw lostError('moe groups', '1', moe.groups);
+  if (moe.groups !== 1 && hasGroups !== true) throw unsupportedError('moe groups', '1', moe.groups);
   return {
     expert_count: moe.experts,
     expert_used_count: moe.perToken,
@@ -165,33 +180,33 @@ function expertsOf(mixture: GgufMixture, moe: MoeSizes): Entries {
   };
 }
 
-const rotaryDimOf = ({ headDim, partialRotaryFactor = 1, latent }: RotarySizes): number =>
+const countRotaryChannels = ({ headDim, partialRotaryFactor = 1, latent }: RotarySizes): number =>
   latent?.rotaryDim ?? Math.floor(headDim * partialRotaryFactor);
 
-function ropeOf(
+function describeRope(
   { name, lacksRope, windowRope, isLatent, hasKinds }: GgufArchitecture,
   sizes: RotarySizes,
-): Entries {
+): GgufEntries {
   if (lacksRope) return {};
   const { ropeTheta, ropeScaling, ropeLayers, windowRopeTheta } = sizes;
   if (ropeLayers?.some((rotates, i) => rotates !== ((i + 1) % 4 !== 0))) {
-    throw lostError('ropeLayers', 'every fourth layer without rotation', ropeLayers);
+    throw unsupportedError('ropeLayers', 'every fourth layer without rotation', ropeLayers);
   }
   const ofWindows = windowRope === 'unscaled' ? ropeTheta : 10_000;
   if (windowRope !== 'base' && (windowRopeTheta ?? ofWindows) !== ofWindows) {
-    throw lostError('windowRopeTheta', String(ofWindows), windowRopeTheta);
+    throw unsupportedError('windowRopeTheta', String(ofWindows), windowRopeTheta);
   }
-  const base: Entries = {
+  const base: GgufEntries = {
     'rope.freq_base': new F32(ropeTheta),
     ...(windowRope === 'base' && { 'rope.freq_base_swa': new F32(windowRopeTheta ?? 10_000) }),
-    'rope.dimension_count': rotaryDimOf(sizes),
+    'rope.dimension_count': countRotaryChannels(sizes),
   };
   switch (ropeScaling?.type) {
     case undefined:
     case 'llama3':
       return base;
     case 'proportional':
-      if (!hasKinds) throw lostError('ropeScaling', 'another scaling', ropeScaling);
+      if (!hasKinds) throw unsupportedError('ropeScaling', 'another scaling', ropeScaling);
       return base;
     case 'linear':
       return {
@@ -205,14 +220,14 @@ function ropeOf(
         ...base,
         'rope.scaling.original_context_length': originalMaxSeq,
         'rope.scaling.attn_factor': new F32(
-          attentionFactor ?? rotaryRule(anglesOf(sizes), ropeScaling, 1).magnitude,
+          attentionFactor ?? rotaryRule(angleSizes(sizes), ropeScaling, 1).magnitude,
         ),
       };
     }
     case 'yarn':
-      return { ...base, ...yarnOf(ropeScaling, isLatent ? 0.1 : 1) };
+      return { ...base, ...describeYarn(ropeScaling, isLatent ? 0.1 : 1) };
     default:
-      throw lostError(
+      throw unsupportedError(
         'ropeScaling',
         `none, linear, llama3, yarn or longrope in ${name}`,
         ropeScaling,
@@ -221,13 +236,13 @@ function ropeOf(
 }
 
 /** Returns the keys of YaRN. Throws DS_ARGUMENT for another factor of sines. */
-function yarnOf(scaling: YarnScaling, perLog: number): Entries {
+function describeYarn(scaling: YarnScaling, perLog: number): GgufEntries {
   const { factor, originalMaxSeq, betaFast, betaSlow, mscale, mscaleAllDim } = scaling;
   if (scaling.attentionFactor !== undefined) {
-    throw lostError('ropeScaling attentionFactor', 'the default', scaling.attentionFactor);
+    throw unsupportedError('ropeScaling attentionFactor', 'the default', scaling.attentionFactor);
   }
   if (mscale !== mscaleAllDim) {
-    throw lostError('ropeScaling mscale', `${mscaleAllDim}, as mscaleAllDim`, mscale);
+    throw unsupportedError('ropeScaling mscale', `${mscaleAllDim}, as mscaleAllDim`, mscale);
   }
   return {
     'rope.scaling.type': 'yarn',
@@ -241,13 +256,15 @@ function yarnOf(scaling: YarnScaling, perLog: number): Entries {
   };
 }
 
-const anglesOf = (sizes: RotarySizes) => ({
-  rotaryDim: rotaryDimOf(sizes),
+const angleSizes = (sizes: RotarySizes) => ({
+  rotaryDim: countRotaryChannels(sizes),
   ropeTheta: sizes.ropeTheta,
 });
 
 /** Returns the divisors of rotary frequencies, which llama.cpp reads from tensors. */
-export function ropeTensors(sizes: RotarySizes): Readonly<Record<string, readonly number[]>> {
+export function computeRopeDivisors(
+  sizes: RotarySizes,
+): Readonly<Record<string, readonly number[]>> {
   const { ropeScaling } = sizes;
   if (ropeScaling?.type === 'longrope') {
     const { longFactor, shortFactor } = ropeScaling;
@@ -255,20 +272,23 @@ export function ropeTensors(sizes: RotarySizes): Readonly<Record<string, readonl
   }
   if (ropeScaling?.type === 'proportional') {
     const pairs = (sizes.full?.headDim ?? sizes.headDim) / 2;
-    const turning = Math.floor(ropeScaling.share * pairs);
+    const rotated = Math.floor(ropeScaling.share * pairs);
     return {
-      'rope_freqs.weight': Array.from({ length: pairs }, (_, i) => (i < turning ? 1 : 1e30)),
+      'rope_freqs.weight': Array.from({ length: pairs }, (_, i) => (i < rotated ? 1 : 1e30)),
     };
   }
   if (ropeScaling?.type !== 'llama3') return {};
-  const plain = rotaryRule(anglesOf(sizes), null, 1).frequencies;
-  const scaled = rotaryRule(anglesOf(sizes), ropeScaling, 1).frequencies;
+  const plain = rotaryRule(angleSizes(sizes), null, 1).frequencies;
+  const scaled = rotaryRule(angleSizes(sizes), ropeScaling, 1).frequencies;
   const divisors = plain.map((frequency, i) => frequency / (scaled[i] ?? frequency));
   return { 'rope_freqs.weight': divisors };
 }
 
 /** Returns llama.cpp's keys for the scales of the family. */
-function scalesOf({ name, hasOffsetNorms }: GgufArchitecture, sizes: RotarySizes): Entries {
+function describeScales(
+  { name, hasOffsetNorms }: GgufArchitecture,
+  sizes: RotarySizes,
+): GgufEntries {
   const { scores, embed, residual, logits, scoreCap, logitCap } = sizes.scales ?? {};
   const named: Readonly<Record<string, number | null | undefined>> = hasOffsetNorms
     ? { attn_logit_softcapping: scoreCap, final_logit_softcapping: logitCap }
@@ -280,10 +300,10 @@ function scalesOf({ name, hasOffsetNorms }: GgufArchitecture, sizes: RotarySizes
         final_logit_softcapping: logitCap,
       };
   if (hasOffsetNorms && typeof scores === 'number' && scores !== gemmaScale(name, sizes)) {
-    throw lostError('scales.scores', String(gemmaScale(name, sizes)), scores);
+    throw unsupportedError('scales.scores', String(gemmaScale(name, sizes)), scores);
   }
-  const given = Object.entries(named).filter(([, value]) => typeof value === 'number');
-  return Object.fromEntries(given.map(([key, value]) => [key, new F32(required(value))]));
+  const numbers = Object.entries(named).filter(([, value]) => typeof value === 'number');
+  return Object.fromEntries(numbers.map(([key, value]) => [key, new F32(required(value))]));
 }
 
 /** Returns llama.cpp's query_pre_attn_scalar: channels / heads in 27B models, else headDim. */
@@ -291,15 +311,15 @@ function gemmaScale(name: string, { layers, channels, heads, headDim }: RotarySi
   return layers === (name === 'gemma2' ? 46 : 62) ? channels / heads : headDim;
 }
 
-function windowOf({ name, window }: GgufArchitecture, sizes: RotarySizes): Entries {
+function describeWindow({ name, window }: GgufArchitecture, sizes: RotarySizes): GgufEntries {
   const windows = readWindows(sizes);
   const width = windows.find((window) => window !== null && window < sizes.maxSeq) ?? null;
   if (!window) {
-    if (width !== null) throw lostError('window', `no window in ${name}`, width);
+    if (width !== null) throw unsupportedError('window', `no window in ${name}`, width);
     return {};
   }
   if (window === 'listed') {
-    const slides = windows.map((one) => one !== null && width !== null);
+    const slides = windows.map((layerWindow) => layerWindow !== null && width !== null);
     return {
       'attention.sliding_window': width ?? 0,
       'attention.sliding_window_pattern': slides,
@@ -308,7 +328,11 @@ function windowOf({ name, window }: GgufArchitecture, sizes: RotarySizes): Entri
   const every = window === 'all' ? 0 : window.fullEvery;
   const isFull = (i: number): boolean => every > 0 && (i + 1) % every === 0;
   if (width !== null && windows.some((window, i) => (window === null) !== isFull(i))) {
-    throw lostError('window', every ? `every layer but each ${every}th` : 'all layers', windows);
+    throw unsupportedError(
+      'window',
+      every ? `every layer but each ${every}th` : 'all layers',
+      windows,
+    );
   }
   return { 'attention.sliding_window': width ?? 0 };
 }

@@ -2,4 +2,4 @@
 import type { WrittenValue } from '../../checkpoint/index.js';
 
 /** Values by the keys of an architecture, without its name. */
-export type Entries = Readonly<Record<string, WrittenValue>>;
+export type GgufEntries = Readonly<Record<string, WrittenValue>>;

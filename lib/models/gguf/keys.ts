@@ -1,4 +1,4 @@
-// Typed access to the metadata of a GGUF file.
+// Reads typed values from the metadata of a GGUF file.
 import type { JsonValue } from '../../../types/json.js';
 import type { GgufHeader, GgufTensor, GgufValue } from '../../checkpoint/index.js';
 import { DsError } from '../../errors.js';
@@ -24,7 +24,7 @@ export class GgufKeys {
   }
 
   /** Returns the value of a key with its full name; null if it is absent. */
-  whole(key: string): GgufValue | null {
+  getFullKey(key: string): GgufValue | null {
     return this.metadata.get(key) ?? null;
   }
 
@@ -33,17 +33,17 @@ export class GgufKeys {
    * layers differ.
    */
   get(key: string): GgufValue | null {
-    const value = this.whole(`${this.architecture}.${key}`);
+    const value = this.getFullKey(`${this.architecture}.${key}`);
     // Some files list a number for each layer.
     if (!Array.isArray(value) || value.length === 0) return value;
     const [first] = value as readonly GgufValue[];
     if (value.every((item) => item === first)) return first as GgufValue;
-    throw this.refusal(key, 'the same number in all layers', value);
+    throw this.keyError(key, 'the same number in all layers', value);
   }
 
   /** Returns the list of a key; null if it is absent, or one value for all layers. */
   list(key: string): readonly GgufValue[] | null {
-    const value = this.whole(`${this.architecture}.${key}`);
+    const value = this.getFullKey(`${this.architecture}.${key}`);
     return Array.isArray(value) ? (value as readonly GgufValue[]) : null;
   }
 
@@ -51,37 +51,37 @@ export class GgufKeys {
   number(key: string, fallback: number): number {
     const value = this.get(key) ?? fallback;
     if (typeof value === 'number' && Number.isFinite(value) && value >= 0) return value;
-    throw this.refusal(key, 'a number of 0 or more', value);
+    throw this.keyError(key, 'a number of 0 or more', value);
   }
 
   /** Returns a boolean, or `fallback` if the key is absent. Throws DS_CHECKPOINT. */
   flag(key: string, fallback: boolean): boolean {
     const value = this.get(key) ?? fallback;
     if (typeof value === 'boolean') return value;
-    throw this.refusal(key, 'true or false', value);
+    throw this.keyError(key, 'true or false', value);
   }
 
   /** Returns a positive number. Throws DS_CHECKPOINT. */
   positive(key: string): number {
     const value = this.get(key);
     if (typeof value === 'number' && Number.isFinite(value) && value > 0) return value;
-    throw this.refusal(key, 'a positive number', value);
+    throw this.keyError(key, 'a positive number', value);
   }
 
   /** Returns a positive integer. Throws DS_CHECKPOINT. */
   size(key: string): number {
     const value = this.positive(key);
     if (Number.isSafeInteger(value)) return value;
-    throw this.refusal(key, 'a positive integer', value);
+    throw this.keyError(key, 'a positive integer', value);
   }
 
   /** Returns the DS_CHECKPOINT for a key. */
-  refusal(key: string, expected: string, got: GgufValue | null): DsError {
-    const whole = key.startsWith('general.') ? key : `${this.architecture}.${key}`;
+  keyError(key: string, expected: string, got: GgufValue | null): DsError {
+    const fullKey = key.startsWith('general.') ? key : `${this.architecture}.${key}`;
     const shown = got === null ? 'nothing' : formatJson(got as JsonValue);
     return new DsError({
       code: 'DS_CHECKPOINT',
-      op: `${this.path}: ${whole}`,
+      op: `${this.path}: ${fullKey}`,
       expected,
       got: shown,
       hint: 'docs/gguf.md lists what is supported. A folder of safetensors may exist for this model.',

@@ -1,5 +1,5 @@
-// How tensors of a GGUF file make up a tensor of the model, where names, shapes or the order of
-// values differ. Reading and writing use the same description.
+// Describes tensors whose shapes or order of values differ between GGUF files and models. Reading
+// and writing use the same description.
 
 import type { ValueOrder } from '../../checkpoint/index.js';
 import { numel } from '../../runtime/view.js';
@@ -27,9 +27,9 @@ export interface DeltaHeads {
 /** Shapes and order of the values of a tensor. */
 export interface GgufLayout {
   /** Returns the shape in the model. */
-  readonly own: (stored: readonly Shape[], sizes: LayoutSizes) => Shape;
+  readonly modelShape: (stored: readonly Shape[], sizes: LayoutSizes) => Shape;
   /** Returns the shapes in the file. */
-  readonly stored: (own: Shape, sizes: LayoutSizes) => readonly Shape[];
+  readonly fileShapes: (own: Shape, sizes: LayoutSizes) => readonly Shape[];
   /** Default: the order of the model, one tensor after another. */
   readonly order?: (own: Shape, sizes: LayoutSizes) => ValueOrder;
   /** Tensors of a model that keeps MXFP4 codes: their shape without the blocks, and the order. */
@@ -42,9 +42,9 @@ export interface GgufLayout {
 /** A tensor of the model, and the tensors of the file with its values. */
 export interface GgufRule {
   /** The complete name in a block of the model. */
-  readonly own: string;
+  readonly modelName: string;
   /** The complete names in a block of the file. */
-  readonly stored: readonly string[];
+  readonly fileNames: readonly string[];
   /** Default: the same shape and order. */
   readonly layout?: GgufLayout;
   /** Default: the same values. */
@@ -66,19 +66,19 @@ export const NEGATIVE_EXP: ValueChange = {
   write: (value) => -Math.exp(value),
 };
 
-const first = ([shape = []]: readonly Shape[]): Shape => shape;
+const firstShape = ([shape = []]: readonly Shape[]): Shape => shape;
 
 /** The same shape and order under another name. */
-export const SAME: GgufLayout = { own: first, stored: (own) => [own] };
+export const SAME: GgufLayout = { modelShape: firstShape, fileShapes: (own) => [own] };
 
 /** A vector in the file, a matrix of one row in the model. */
 export const ROW: GgufLayout = {
-  own: ([shape = []]) => (shape.length === 1 ? [1, ...shape] : shape),
-  stored: (own) => [own.slice(-1)],
+  modelShape: ([shape = []]) => (shape.length === 1 ? [1, ...shape] : shape),
+  fileShapes: (own) => [own.slice(-1)],
 };
 
 /** Channels j and j + dim / 2 of a head are rows 2j and 2j + 1 of the file. */
-function pairedAxes(heads: number, dim: number, width: number): (readonly [number, number])[] {
+function listPairedAxes(heads: number, dim: number, width: number): (readonly [number, number])[] {
   return [
     [heads, dim * width],
     [2, width],
@@ -88,11 +88,11 @@ function pairedAxes(heads: number, dim: number, width: number): (readonly [numbe
 }
 
 /** Queries or keys whose channels are in pairs. */
-export const paired = (kind: 'q' | 'k'): GgufLayout => ({
+export const createPairedLayout = (kind: 'q' | 'k'): GgufLayout => ({
   ...SAME,
   order([rows = 0, width = 1], { heads, kvHeads }) {
     const count = kind === 'q' ? heads : kvHeads;
-    return { boxes: [{ axes: pairedAxes(count, rows / count, width) }] };
+    return { boxes: [{ axes: listPairedAxes(count, rows / count, width) }] };
   },
 });
 
@@ -119,20 +119,20 @@ export const JOINED: GgufLayout = {
 };
 
 /** The shapes of queries, keys and values of a matrix with all of them. */
-function threeShapes([rows = 0, width = 1]: Shape, { heads, kvHeads }: LayoutSizes): Shape[] {
+function splitShape([rows = 0, width = 1]: Shape, { heads, kvHeads }: LayoutSizes): Shape[] {
   const dim = rows / (heads + 2 * kvHeads);
   return [heads, kvHeads, kvHeads].map((count) => [count * dim, width]);
 }
 
-const stackedRows = (shapes: readonly Shape[]): Shape => [
+const stackRows = (shapes: readonly Shape[]): Shape => [
   shapes.reduce((sum, [rows = 0]) => sum + rows, 0),
-  ...first(shapes).slice(1),
+  ...firstShape(shapes).slice(1),
 ];
 
 /** The matrix of JOINED; the file has three tensors, and pairs the channels of each head. */
 export const JOINED_PAIRS: GgufLayout = {
-  own: stackedRows,
-  stored: threeShapes,
+  modelShape: stackRows,
+  fileShapes: splitShape,
   order([rows = 0, width = 1], { heads, kvHeads }) {
     const dim = rows / (heads + 2 * kvHeads);
     const head = dim * width;
@@ -141,8 +141,8 @@ export const JOINED_PAIRS: GgufLayout = {
     return {
       repeats: kvHeads,
       boxes: [
-        { step: queries * head, axes: pairedAxes(queries, dim, width) },
-        { first: keys, step: head, axes: pairedAxes(1, dim, width) },
+        { step: queries * head, axes: listPairedAxes(queries, dim, width) },
+        { first: keys, step: head, axes: listPairedAxes(1, dim, width) },
         { first: keys + kvHeads * head, step: head, axes: [[head, 1]] },
       ],
     };
@@ -151,16 +151,16 @@ export const JOINED_PAIRS: GgufLayout = {
 
 /** A matrix with all queries, all keys and all values; the file is as for JOINED_PAIRS. */
 export const PACKED_PAIRS: GgufLayout = {
-  own: stackedRows,
-  stored: threeShapes,
+  modelShape: stackRows,
+  fileShapes: splitShape,
   order([rows = 0, width = 1], { heads, kvHeads }) {
     const dim = rows / (heads + 2 * kvHeads);
     const keys = heads * dim * width;
     const values = keys + kvHeads * dim * width;
     return {
       boxes: [
-        { axes: pairedAxes(heads, dim, width) },
-        { first: keys, axes: pairedAxes(kvHeads, dim, width) },
+        { axes: listPairedAxes(heads, dim, width) },
+        { first: keys, axes: listPairedAxes(kvHeads, dim, width) },
         { first: values, axes: [[kvHeads * dim * width, 1]] },
       ],
     };
@@ -172,8 +172,8 @@ export const PACKED_PAIRS: GgufLayout = {
  * rows of `up`.
  */
 export const GATE_UP: GgufLayout = {
-  own: ([[experts = 0, width = 0, channels = 0] = []]) => [experts, 2 * width, channels],
-  stored: ([experts = 0, both = 0, channels = 0]) =>
+  modelShape: ([[experts = 0, width = 0, channels = 0] = []]) => [experts, 2 * width, channels],
+  fileShapes: ([experts = 0, both = 0, channels = 0]) =>
     [0, 1].map(() => [experts, both / 2, channels]),
   order([experts = 0, both = 0, channels = 0]) {
     const one = (both / 2) * channels;
@@ -184,8 +184,8 @@ export const GATE_UP: GgufLayout = {
 
 /** Matrices [experts, inputs, outputs] that a file has as [experts, outputs, inputs]. */
 export const TRANSPOSED: GgufLayout = {
-  own: ([[experts = 0, outputs = 0, inputs = 0] = []]) => [experts, inputs, outputs],
-  stored: ([experts = 0, inputs = 0, outputs = 0]) => [[experts, outputs, inputs]],
+  modelShape: ([[experts = 0, outputs = 0, inputs = 0] = []]) => [experts, inputs, outputs],
+  fileShapes: ([experts = 0, inputs = 0, outputs = 0]) => [[experts, outputs, inputs]],
   order: ([experts = 0, inputs = 0, outputs = 0]) => ({
     boxes: [{ axes: [[experts, inputs * outputs] as const, [inputs, 1], [outputs, inputs]] }],
     plane: inputs * outputs,
@@ -195,8 +195,9 @@ export const TRANSPOSED: GgufLayout = {
 
 /** Columns of the gate and of the `up` matrix by turns, [experts, inputs, 2 width]. */
 export const GATE_UP_COLUMNS: GgufLayout = {
-  own: ([[experts = 0, width = 0, inputs = 0] = []]) => [experts, inputs, 2 * width],
-  stored: ([experts = 0, inputs = 0, both = 0]) => [0, 1].map(() => [experts, both / 2, inputs]),
+  modelShape: ([[experts = 0, width = 0, inputs = 0] = []]) => [experts, inputs, 2 * width],
+  fileShapes: ([experts = 0, inputs = 0, both = 0]) =>
+    [0, 1].map(() => [experts, both / 2, inputs]),
   order([experts = 0, inputs = 0, both = 0]) {
     const one = (both / 2) * inputs;
     const outer = [[experts, one] as const, [inputs, 1] as const, [both / 2, inputs] as const];
@@ -214,8 +215,8 @@ export const GATE_UP_COLUMNS: GgufLayout = {
 
 /** Numbers of the gate and of the `up` matrix by turns, [experts, 2 width]. */
 export const GATE_UP_BIAS: GgufLayout = {
-  own: ([[experts = 0, width = 0] = []]) => [experts, 2 * width],
-  stored: ([experts = 0, both = 0]) => [0, 1].map(() => [experts, both / 2]),
+  modelShape: ([[experts = 0, width = 0] = []]) => [experts, 2 * width],
+  fileShapes: ([experts = 0, both = 0]) => [0, 1].map(() => [experts, both / 2]),
   order: ([experts = 0, both = 0]) => ({
     boxes: [{ axes: [[(experts * both) / 2, 1] as const, [2, (experts * both) / 2]] }],
   }),
@@ -226,11 +227,11 @@ export const GATE_UP_BIAS: GgufLayout = {
  * transposed keys [heads, rank, plainDim], and values [heads, valueDim, rank].
  */
 export const LATENT_ROWS: GgufLayout = {
-  own([keys = [], values = []]) {
+  modelShape([keys = [], values = []]) {
     const [heads = 0, rank = 0, plain = 0] = keys;
     return [heads * (plain + (values[1] ?? 0)), rank];
   },
-  stored([rows = 0, rank = 0], { heads, plainDim = 0 }) {
+  fileShapes([rows = 0, rank = 0], { heads, plainDim = 0 }) {
     const value = rows / heads - plainDim;
     return [
       [heads, rank, plainDim],
@@ -247,8 +248,8 @@ export const LATENT_ROWS: GgufLayout = {
 
 /** Two matrices, the rows of one behind those of the other. */
 export const STACKED_HALVES: GgufLayout = {
-  own: stackedRows,
-  stored: ([rows = 0, ...rest]) => [0, 1].map(() => [rows / 2, ...rest]),
+  modelShape: stackRows,
+  fileShapes: ([rows = 0, ...rest]) => [0, 1].map(() => [rows / 2, ...rest]),
 };
 
 const NO_DELTA: DeltaHeads = { keyHeads: 1, heads: 1, keyDim: 1, valueDim: 1 };
@@ -258,8 +259,8 @@ const NO_DELTA: DeltaHeads = { keyHeads: 1, heads: 1, keyDim: 1, valueDim: 1 };
  * The file has all queries, keys and values in one tensor, the gates in another.
  */
 export const DELTA_ROWS: GgufLayout = {
-  own: stackedRows,
-  stored([rows = 0, width = 1], { delta = NO_DELTA }) {
+  modelShape: stackRows,
+  fileShapes([rows = 0, width = 1], { delta = NO_DELTA }) {
     const gates = delta.heads * delta.valueDim;
     return [
       [rows - gates, width],
@@ -284,14 +285,14 @@ export const DELTA_ROWS: GgufLayout = {
  * Axes of the value heads of a delta net. The model groups value heads by key head. The file lists
  * the first value head of each key head, then the second, and so on.
  */
-function tiledHeads(
+function listTiledHeads(
   { keyHeads, heads }: DeltaHeads,
-  one: number,
+  size: number,
 ): (readonly [count: number, distance: number])[] {
   return [
-    [keyHeads, one],
-    [heads / keyHeads, keyHeads * one],
-    [one, 1],
+    [keyHeads, size],
+    [heads / keyHeads, keyHeads * size],
+    [size, 1],
   ];
 }
 
@@ -299,7 +300,7 @@ function tiledHeads(
 export const DELTA_HEADS: GgufLayout = {
   ...SAME,
   order(own, { delta = NO_DELTA }) {
-    return { boxes: [{ axes: tiledHeads(delta, numel(own) / delta.heads) }] };
+    return { boxes: [{ axes: listTiledHeads(delta, numel(own) / delta.heads) }] };
   },
 };
 
@@ -312,40 +313,40 @@ export const DELTA_VALUES: GgufLayout = {
     const before = 2 * keyHeads * keyDim * width;
     const boxes = [
       { axes: [[before, 1] as const] },
-      { first: before, axes: tiledHeads(delta, valueDim * width) },
+      { first: before, axes: listTiledHeads(delta, valueDim * width) },
     ];
     return { boxes };
   },
 };
 
 /** Weights of a convolution, [channels, 1, taps] in the model. */
-const unsqueezed = (layout: GgufLayout): GgufLayout => ({
+const unsqueezeChannels = (layout: GgufLayout): GgufLayout => ({
   ...layout,
-  own: ([[channels = 0, taps = 0] = []]) => [channels, 1, taps],
-  stored: ([channels = 0, , taps = 0]) => [[channels, taps]],
+  modelShape: ([[channels = 0, taps = 0] = []]) => [channels, 1, taps],
+  fileShapes: ([channels = 0, , taps = 0]) => [[channels, taps]],
 });
 
-export const CONVOLUTION = unsqueezed(SAME);
-export const DELTA_CONVOLUTION = unsqueezed(DELTA_VALUES);
+export const CONVOLUTION = unsqueezeChannels(SAME);
+export const DELTA_CONVOLUTION = unsqueezeChannels(DELTA_VALUES);
 
 /** Columns of value heads. */
 export const DELTA_COLUMNS: GgufLayout = {
   ...SAME,
   order([rows = 0, width = 1], { delta = NO_DELTA }) {
-    const heads = tiledHeads(delta, delta.valueDim);
+    const heads = listTiledHeads(delta, delta.valueDim);
     return { boxes: [{ axes: [[rows, width] as const, ...heads] }] };
   },
 };
 
 /** Returns whether tensors of a file fit the model. Dimensions of 1 are ignored. */
-export function fits(
-  { own, stored }: GgufLayout,
+export function fitsShapes(
+  { modelShape, fileShapes }: GgufLayout,
   shapes: readonly Shape[],
   sizes: LayoutSizes,
 ): boolean {
-  const shape = own(shapes, sizes);
+  const shape = modelShape(shapes, sizes);
   const wide = (all: Shape): string => all.filter((size) => size !== 1).join();
-  const expected = stored(shape, sizes);
+  const expected = fileShapes(shape, sizes);
   return (
     shape.every((size) => Number.isSafeInteger(size) && size > 0) &&
     expected.length === shapes.length &&

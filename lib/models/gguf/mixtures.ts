@@ -1,8 +1,13 @@
-// The supported architectures of GGUF files that always have experts.
+// Lists the supported architectures of GGUF files that always have experts.
 import type { GgufArchitecture } from './architecture.js';
 import { DELTA, DELTA_35 } from './delta.js';
 import { GATE_UP_BIAS, GATE_UP_COLUMNS, LATENT_ROWS, TRANSPOSED } from './layouts.js';
-import { GRANITE, MIXTRAL, SECOND, sharedExpert } from './shared-names.js';
+import {
+  createSharedExpertNames,
+  GRANITE_NUMBERS,
+  MIXTRAL,
+  NORM_AFTER_ATTENTION,
+} from './shared-names.js';
 
 /** llama.cpp's numbers of the scores of routers. */
 export const [SOFTMAX, SIGMOID_GATE] = [1, 2];
@@ -32,19 +37,22 @@ const DEEPSEEK = {
   name: 'deepseek2',
   isLatent: true,
   lacksBiases: true,
-  names: { ...LATENT, ...sharedExpert('shared_experts') },
+  names: { ...LATENT, ...createSharedExpertNames('shared_experts') },
   rules: [
     {
-      own: 'self_attn.kv_b_proj.weight',
+      modelName: 'self_attn.kv_b_proj.weight',
       layout: LATENT_ROWS,
-      stored: ['attn_k_b.weight', 'attn_v_b.weight'],
+      fileNames: ['attn_k_b.weight', 'attn_v_b.weight'],
     },
   ],
 } as const;
 
 /** The shared expert of Qwen's mixtures. */
 const QWEN = {
-  names: { ...sharedExpert('shared_expert'), 'mlp.shared_expert_gate': 'ffn_gate_inp_shexp' },
+  names: {
+    ...createSharedExpertNames('shared_expert'),
+    'mlp.shared_expert_gate': 'ffn_gate_inp_shexp',
+  },
   numbers: { shared_expert_intermediate_size: 'expert_shared_feed_forward_length' },
 };
 
@@ -126,13 +134,13 @@ export const MIXTURES: readonly GgufArchitecture[] = [
       gateUp: 'block_sparse_moe.input_linear',
       down: 'block_sparse_moe.output_linear',
     },
-    numbers: GRANITE,
+    numbers: GRANITE_NUMBERS,
   },
   {
     name: 'dots1',
     modelTypes: ['dots1'],
     className: 'Dots1ForCausalLM',
-    names: sharedExpert('shared_experts'),
+    names: createSharedExpertNames('shared_experts'),
     lacksSharedKeys: true,
     mixture: { modelType: 'dots1', className: 'Dots1ForCausalLM', ...SIGMOID },
     fixed: { use_sliding_window: false },
@@ -142,7 +150,7 @@ export const MIXTURES: readonly GgufArchitecture[] = [
     modelTypes: ['glm4_moe'],
     className: 'Glm4MoeForCausalLM',
     mixture: { modelType: 'glm4_moe', className: 'Glm4MoeForCausalLM', ...SIGMOID },
-    names: { ...sharedExpert('shared_experts'), ...SECOND },
+    names: { ...createSharedExpertNames('shared_experts'), ...NORM_AFTER_ATTENTION },
     more: ({ has }) => ({ use_qk_norm: has('blk.0.attn_q_norm.weight') }),
   },
   {
@@ -180,26 +188,26 @@ export const MIXTURES: readonly GgufArchitecture[] = [
       className: 'GptOssForCausalLM',
       experts: 'num_local_experts',
     },
-    names: { ...SECOND, 'mlp.router': 'ffn_gate_inp' },
+    names: { ...NORM_AFTER_ATTENTION, 'mlp.router': 'ffn_gate_inp' },
     experts: { router: 'mlp.router' },
     rules: [
-      { own: 'self_attn.sinks', stored: ['attn_sinks.weight'] },
+      { modelName: 'self_attn.sinks', fileNames: ['attn_sinks.weight'] },
       {
-        own: 'mlp.experts.gate_up_proj',
+        modelName: 'mlp.experts.gate_up_proj',
         layout: GATE_UP_COLUMNS,
-        stored: ['ffn_gate_exps.weight', 'ffn_up_exps.weight'],
+        fileNames: ['ffn_gate_exps.weight', 'ffn_up_exps.weight'],
       },
       {
-        own: 'mlp.experts.gate_up_proj_bias',
+        modelName: 'mlp.experts.gate_up_proj_bias',
         layout: GATE_UP_BIAS,
-        stored: ['ffn_gate_exps.bias', 'ffn_up_exps.bias'],
+        fileNames: ['ffn_gate_exps.bias', 'ffn_up_exps.bias'],
       },
       {
-        own: 'mlp.experts.down_proj',
+        modelName: 'mlp.experts.down_proj',
         layout: TRANSPOSED,
-        stored: ['ffn_down_exps.weight'],
+        fileNames: ['ffn_down_exps.weight'],
       },
-      { own: 'mlp.experts.down_proj_bias', stored: ['ffn_down_exps.bias'] },
+      { modelName: 'mlp.experts.down_proj_bias', fileNames: ['ffn_down_exps.bias'] },
     ],
     window: { fullEvery: 2 },
   },
@@ -231,7 +239,7 @@ export const MIXTURES: readonly GgufArchitecture[] = [
       shared: 'ungated',
       choiceBias: 'mlp.moe_statics.e_score_correction_bias',
     },
-    names: sharedExpert('shared_experts'),
+    names: createSharedExpertNames('shared_experts'),
     keys: {
       num_experts_per_tok: 'moe_k',
       n_shared_experts: 'moe_num_shared_experts',

@@ -1,4 +1,4 @@
-// Rotary positions in the metadata of a GGUF file, as entries of config.json.
+// Converts the rotary positions in the metadata of a GGUF file to entries of config.json.
 
 import type { JsonObject } from '../../../types/json.js';
 import type { GgufTensor } from '../../checkpoint/index.js';
@@ -12,22 +12,22 @@ import type { GgufKeys } from './keys.js';
 const MAX_HEAD = 2 ** 16;
 
 /** Returns the entries of config.json for rotary positions. Throws DS_CHECKPOINT. */
-export function ropeOf(
+export function readRope(
   { name, hasRopeSection, lacksRope, isLatent, hasKinds, windowRope }: GgufArchitecture,
   keys: GgufKeys,
   headDim: number,
   tensors: readonly GgufTensor[],
 ): JsonObject {
   if (lacksRope) return {};
-  if (hasKinds) return proportionalOf(keys, tensors);
+  if (hasKinds) return readProportionalRope(keys, tensors);
   const theta = keys.number('rope.freq_base', 10_000);
   const dim = keys.number('rope.dimension_count', headDim);
   if (!Number.isInteger(dim / 2) || dim < 2 || dim > headDim || headDim > MAX_HEAD) {
     const expected = `an even number up to the ${headDim} channels of a head, at most ${MAX_HEAD}`;
-    throw keys.refusal('rope.dimension_count', expected, dim);
+    throw keys.keyError('rope.dimension_count', expected, dim);
   }
   const partial: JsonObject = { partial_rotary_factor: dim / headDim };
-  const scaling = scalingOf(keys, { theta, dim, isLatent }, tensors);
+  const scaling = readScaling(keys, { theta, dim, isLatent }, tensors);
   if (hasRopeSection) {
     const type = scaling ?? { rope_type: 'default' };
     return { rope_parameters: { ...type, rope_theta: theta, ...partial } };
@@ -51,16 +51,19 @@ export function ropeOf(
 }
 
 /** Frequencies of channels that do not rotate are divided by this. */
-const UNTURNED = 1e30;
+const FIXED_DIVISOR = 1e30;
 
 /** Returns the entries if layers without a window rotate only their first channels. */
-function proportionalOf(keys: GgufKeys, tensors: readonly GgufTensor[]): JsonObject {
+function readProportionalRope(keys: GgufKeys, tensors: readonly GgufTensor[]): JsonObject {
   const tensor = tensors.find(({ name }) => name === 'rope_freqs.weight');
   const divisors = tensor ? keys.read(tensor) : [1];
-  if (divisors.length > MAX_HEAD || divisors.some((one) => one !== 1 && !(one > UNTURNED / 2))) {
-    throw keys.refusal('rope_freqs.weight', `1 or ${UNTURNED}`, formatValue(divisors));
+  if (
+    divisors.length > MAX_HEAD ||
+    divisors.some((divisor) => divisor !== 1 && !(divisor > FIXED_DIVISOR / 2))
+  ) {
+    throw keys.keyError('rope_freqs.weight', `1 or ${FIXED_DIVISOR}`, formatValue(divisors));
   }
-  const share = divisors.filter((one) => one === 1).length / divisors.length;
+  const share = divisors.filter((divisor) => divisor === 1).length / divisors.length;
   const full = {
     rope_type: 'proportional',
     partial_rotary_factor: share,
@@ -75,7 +78,7 @@ function proportionalOf(keys: GgufKeys, tensors: readonly GgufTensor[]): JsonObj
   };
 }
 
-function scalingOf(
+function readScaling(
   keys: GgufKeys,
   { theta, dim, isLatent = false }: { theta: number; dim: number; isLatent?: boolean | undefined },
   tensors: readonly GgufTensor[],
@@ -100,18 +103,18 @@ function scalingOf(
     };
   }
   const divisors = values('rope_freqs.weight');
-  if (divisors) return llama3Of(keys, { theta, dim }, divisors);
+  if (divisors) return findLlama3Scaling(keys, { theta, dim }, divisors);
   if (type === 'none' || (type === 'linear' && factor === 1)) return null;
   if (type === 'linear') return { rope_type: 'linear', factor };
-  if (type === 'yarn') return yarnOf(keys, { factor, original, isLatent });
-  throw keys.refusal('rope.scaling.type', 'none, linear or yarn', type);
+  if (type === 'yarn') return readYarn(keys, { factor, original, isLatent });
+  throw keys.keyError('rope.scaling.type', 'none, linear or yarn', type);
 }
 
-function yarnOf(
+function readYarn(
   keys: GgufKeys,
   { factor, original, isLatent }: { factor: number; original: number; isLatent: boolean },
 ): JsonObject {
-  const given = (key: string, name: string): JsonObject =>
+  const readOptional = (key: string, name: string): JsonObject =>
     keys.get(name) === null ? {} : { [key]: keys.positive(name) };
   // Files with latent attention have a tenth of mscale_all_dim. It equals mscale.
   const log = keys.number('rope.scaling.yarn_log_multiplier', 0) * (isLatent ? 10 : 1);
@@ -120,21 +123,21 @@ function yarnOf(
     rope_type: 'yarn',
     factor,
     original_max_position_embeddings: original,
-    ...given('beta_fast', 'rope.scaling.yarn_beta_fast'),
-    ...given('beta_slow', 'rope.scaling.yarn_beta_slow'),
-    ...(log > 0 && { mscale: shortest(log), mscale_all_dim: shortest(log) }),
-    ...(beta > 0 && { llama_4_scaling_beta: shortest(beta) }),
+    ...readOptional('beta_fast', 'rope.scaling.yarn_beta_fast'),
+    ...readOptional('beta_slow', 'rope.scaling.yarn_beta_slow'),
+    ...(log > 0 && { mscale: shortenF32(log), mscale_all_dim: shortenF32(log) }),
+    ...(beta > 0 && { llama_4_scaling_beta: shortenF32(beta) }),
   };
 }
 
 /** Returns the shortest decimal number with the same f32 value, or nearly so. */
-export const shortest = (value: number): number => Number(value.toPrecision(6));
+export const shortenF32 = (value: number): number => Number(value.toPrecision(6));
 
 /**
  * Returns the Llama 3 scaling with these divisors of frequencies. Files lack its four parameters,
  * so the usual ones are tried.
  */
-function llama3Of(
+function findLlama3Scaling(
   keys: GgufKeys,
   { theta, dim }: { theta: number; dim: number },
   divisors: readonly number[],
@@ -145,8 +148,8 @@ function llama3Of(
   for (let log = 13, step = 0; step < 32; ++step, log = 13 + (step & 1 ? -1 : 1) * (step >> 1)) {
     const originalMaxSeq = 2 ** Math.max(log, 1);
     const numbers = { factor, lowFreqFactor: 1, highFreqFactor: 4, originalMaxSeq };
-    const found = rotaryRule(sizes, { type: 'llama3', ...numbers }, 1).frequencies;
-    const isSame = found.every((frequency, i) => {
+    const frequencies = rotaryRule(sizes, { type: 'llama3', ...numbers }, 1).frequencies;
+    const isSame = frequencies.every((frequency, i) => {
       const divisor = required(plain[i]) / frequency;
       return Math.abs(divisor - (divisors[i] ?? 0)) < 1e-4 * divisor;
     });
@@ -159,5 +162,5 @@ function llama3Of(
       original_max_position_embeddings: originalMaxSeq,
     };
   }
-  throw keys.refusal('rope_freqs.weight', 'the divisors of Llama 3', formatValue(divisors));
+  throw keys.keyError('rope_freqs.weight', 'the divisors of Llama 3', formatValue(divisors));
 }

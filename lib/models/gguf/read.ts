@@ -19,10 +19,17 @@ import { numel } from '../../runtime/view.js';
 import type { GgufArchitecture, GgufMixture } from './architecture.js';
 import { ARCHITECTURES } from './architectures.js';
 import { GgufKeys } from './keys.js';
-import { type DeltaHeads, fits, type GgufRule, type LayoutSizes, OFFSET, SAME } from './layouts.js';
+import {
+  type DeltaHeads,
+  fitsShapes,
+  type GgufRule,
+  type LayoutSizes,
+  OFFSET,
+  SAME,
+} from './layouts.js';
 import { SIGMOID_GATE, SOFTMAX } from './mixtures.js';
-import { expertNames, modelName, readerOf, rulesOf, STACKS } from './names.js';
-import { ropeOf } from './read-rope.js';
+import { chooseReader, findModelName, listRules, readExpertNames, STACKS } from './names.js';
+import { readRope } from './read-rope.js';
 
 /**
  * Opens `path`. Throws DS_CHECKPOINT for a damaged file, an unsupported architecture or type of
@@ -33,12 +40,12 @@ export async function openGguf(path: string): Promise<WeightFiles> {
   const file = await GgufFile.open(path, (header) => {
     const keys = GgufKeys.of(path, header);
     const names = new Set(header.tensors.map(({ name }) => name));
-    const architecture = readerOf(architectureOf(keys), (name) => names.has(name));
-    config = configOf(architecture, keys, header);
-    const file = { architecture, keys, header, sizes: sizesOf(architecture, keys) };
+    const architecture = chooseReader(findArchitecture(keys), (name) => names.has(name));
+    config = readConfig(architecture, keys, header);
+    const file = { architecture, keys, header, sizes: readLayoutSizes(architecture, keys) };
     const parts = [
-      ...header.tensors.flatMap((tensor) => partsOf(file, tensor)),
-      ...numbersOf(architecture, keys),
+      ...header.tensors.flatMap((tensor) => listParts(file, tensor)),
+      ...readLayerNumbers(architecture, keys),
     ];
     // Experts in MXFP4 have the names of Hugging Face's folders with such experts.
     if (parts.some(({ codes }) => codes)) config.quantization_config = { quant_method: 'mxfp4' };
@@ -47,16 +54,16 @@ export async function openGguf(path: string): Promise<WeightFiles> {
   return WeightFiles.ofGguf(file, config);
 }
 
-function architectureOf(keys: GgufKeys): GgufArchitecture {
-  const found = ARCHITECTURES.find(
+function findArchitecture(keys: GgufKeys): GgufArchitecture {
+  const architecture = ARCHITECTURES.find(
     ({ name, matches }) => name === keys.architecture && (matches?.(keys) ?? true),
   );
-  if (found) return found;
+  if (architecture) return architecture;
   const known = [...new Set(ARCHITECTURES.map(({ name }) => name))].join(', ');
-  throw keys.refusal('general.architecture', known, keys.architecture);
+  throw keys.keyError('general.architecture', known, keys.architecture);
 }
 
-function configOf(
+function readConfig(
   architecture: GgufArchitecture,
   keys: GgufKeys,
   { tensors }: GgufHeader,
@@ -65,14 +72,14 @@ function configOf(
   const has = (name: string): boolean => tensors.some((tensor) => tensor.name === name);
   const blocks = keys.size('block_count');
   if (blocks > tensors.length) {
-    throw keys.refusal('block_count', `at most ${tensors.length}, as many as tensors`, blocks);
+    throw keys.keyError('block_count', `at most ${tensors.length}, as many as tensors`, blocks);
   }
   const experts = keys.number('expert_count', 0);
-  if (experts > 0 && !mixture) throw keys.refusal('expert_count', '0', experts);
+  if (experts > 0 && !mixture) throw keys.keyError('expert_count', '0', experts);
   const heads = keys.size('attention.head_count');
   const channels = keys.size('embedding_length');
-  const latent = architecture.isLatent ? latentOf(keys) : null;
-  const kinds = architecture.hasKinds ? kindsOf(keys, has) : null;
+  const latent = architecture.isLatent ? readLatent(keys) : null;
+  const kinds = architecture.hasKinds ? readLayerKinds(keys, has) : null;
   const headDim =
     latent?.qk_rope_head_dim ??
     kinds?.headDim ??
@@ -81,35 +88,37 @@ function configOf(
   const table = tensors.find(({ name }) => name === 'token_embd.weight');
   if (!latent && !kinds && keys.number('attention.value_length', headDim) !== headDim) {
     const got = keys.get('attention.value_length');
-    throw keys.refusal('attention.value_length', `${headDim}, that of keys`, got);
+    throw keys.keyError('attention.value_length', `${headDim}, that of keys`, got);
   }
   const kvHeads = latent
     ? heads
     : (kinds?.kvHeads ?? keys.number('attention.head_count_kv', heads));
   if (heads % kvHeads !== 0) {
-    throw keys.refusal('attention.head_count_kv', `a divisor of ${heads} heads`, kvHeads);
+    throw keys.keyError('attention.head_count_kv', `a divisor of ${heads} heads`, kvHeads);
   }
-  const own = Object.entries(numbers).map(([key, name]) => [key, keys.positive(name)] as const);
+  const numberEntries = Object.entries(numbers).map(
+    ([key, name]) => [key, keys.positive(name)] as const,
+  );
   const { keys: renamed = {}, more } = architecture;
   const config: JsonObject = {
     architectures: [experts ? mixture?.className : architecture.className] as string[],
     model_type: experts && mixture ? mixture.modelType : modelType,
     vocab_size: table?.shape[0] ?? keys.size('vocab_size'),
     hidden_size: channels,
-    intermediate_size: kinds?.hidden ?? hiddenOf(keys),
-    num_hidden_layers: layersOf(architecture, keys),
+    intermediate_size: kinds?.hidden ?? readHidden(keys),
+    num_hidden_layers: countLayers(architecture, keys),
     num_attention_heads: heads,
     num_key_value_heads: kvHeads,
     head_dim: headDim,
     ...latent,
     ...kinds?.entries,
-    ...(architecture.isDelta && deltaOf(keys)),
+    ...(architecture.isDelta && readDelta(keys)),
     max_position_embeddings: keys.size('context_length'),
     ...(epsilon
       ? { [epsilon]: keys.positive('attention.layer_norm_epsilon') }
       : { rms_norm_eps: keys.positive('attention.layer_norm_rms_epsilon') }),
     tie_word_embeddings: !has('output.weight'),
-    torch_dtype: dtypeOf(tensors),
+    torch_dtype: readDType(tensors),
     attention_bias: has('blk.0.attn_q.bias') || has('blk.0.attn_qkv.bias'),
     mlp_bias: has('blk.0.ffn_up.bias'),
     ...(biasKey && { [biasKey]: has('blk.0.attn_q.bias') }),
@@ -118,12 +127,12 @@ function configOf(
     ...(parallelBy === 'key' && {
       use_parallel_residual: keys.flag('use_parallel_residual', true),
     }),
-    ...(experts > 0 && mixture && mixtureOf(mixture, keys, experts)),
-    ...Object.fromEntries(own),
+    ...(experts > 0 && mixture && readMixture(mixture, keys, experts)),
+    ...Object.fromEntries(numberEntries),
     ...fixed,
-    ...ropeOf(architecture, keys, headDim, tensors),
-    ...windowOf(architecture, keys),
-    ...tokensOf(keys),
+    ...readRope(architecture, keys, headDim, tensors),
+    ...readWindow(architecture, keys),
+    ...readTokenIds(keys),
     ...more?.({ has, kvHeads, keys }),
   };
   return Object.fromEntries(
@@ -132,23 +141,23 @@ function configOf(
 }
 
 /** Returns the width of feed-forward blocks. A file may lack it if all blocks have experts. */
-const hiddenOf = (keys: GgufKeys): number =>
+const readHidden = (keys: GgufKeys): number =>
   keys.get('feed_forward_length') === null && keys.number('expert_count', 0) > 0
     ? keys.size('expert_feed_forward_length')
     : keys.size('feed_forward_length');
 
 /** Returns the heads of gated delta nets. Throws DS_CHECKPOINT. */
-function deltaHeads(keys: GgufKeys): DeltaHeads {
+function readDeltaHeads(keys: GgufKeys): DeltaHeads {
   const heads = keys.size('ssm.time_step_rank');
   const inner = keys.size('ssm.inner_size');
-  if (inner % heads !== 0) throw keys.refusal('ssm.inner_size', `a multiple of ${heads}`, inner);
+  if (inner % heads !== 0) throw keys.keyError('ssm.inner_size', `a multiple of ${heads}`, inner);
   const keyHeads = keys.size('ssm.group_count');
   return { heads, keyHeads, keyDim: keys.size('ssm.state_size'), valueDim: inner / heads };
 }
 
 /** Returns the entries of config.json for gated delta nets. */
-function deltaOf(keys: GgufKeys): JsonObject {
-  const { heads, keyHeads, keyDim, valueDim } = deltaHeads(keys);
+function readDelta(keys: GgufKeys): JsonObject {
+  const { heads, keyHeads, keyDim, valueDim } = readDeltaHeads(keys);
   return {
     linear_num_value_heads: heads,
     linear_num_key_heads: keyHeads,
@@ -160,14 +169,14 @@ function deltaOf(keys: GgufKeys): JsonObject {
 }
 
 /** Returns the entries of config.json for an architecture with layers of several kinds. */
-function kindsOf(keys: GgufKeys, has: (tensor: string) => boolean) {
+function readLayerKinds(keys: GgufKeys, has: (tensor: string) => boolean) {
   const count = keys.size('block_count');
-  const slides = slidesOf(keys, count);
+  const slides = readWindowLayers(keys, count);
   const perLayer = (key: string): readonly number[] => {
     const list = keys.list(key) ?? Array.from({ length: count }, () => keys.size(key));
     const isSize = (value: GgufValue): boolean => Number.isSafeInteger(value) && Number(value) > 0;
     if (list.length === count && list.every(isSize)) return list as readonly number[];
-    throw keys.refusal(key, `a positive integer for each of ${count} layers`, list);
+    throw keys.keyError(key, `a positive integer for each of ${count} layers`, list);
   };
   const [kv, hidden] = [perLayer('attention.head_count_kv'), perLayer('feed_forward_length')];
   const [sliding, full] = [slides.indexOf(true), slides.indexOf(false)];
@@ -194,24 +203,24 @@ function kindsOf(keys: GgufKeys, has: (tensor: string) => boolean) {
 }
 
 /** Whether each layer has a window. Throws DS_CHECKPOINT. */
-function slidesOf(keys: GgufKeys, count: number): readonly boolean[] {
+function readWindowLayers(keys: GgufKeys, count: number): readonly boolean[] {
   const key = 'attention.sliding_window_pattern';
   const every = Array.from({ length: count }, (_, i) => (i + 1) % 4 !== 0);
   const list = keys.list(key) ?? every;
   if (list.length === count && list.every((value) => typeof value === 'boolean')) {
     return list as readonly boolean[];
   }
-  throw keys.refusal(key, `true or false for each of ${count} layers`, list);
+  throw keys.keyError(key, `true or false for each of ${count} layers`, list);
 }
 
 /** Returns the entries of config.json for latent attention. */
-function latentOf(keys: GgufKeys) {
+function readLatent(keys: GgufKeys) {
   const rotary = keys.size('rope.dimension_count');
   // Older files have the widths of heads under the plain names.
   const length = (name: string): number =>
     keys.number(`attention.${name}_length_mla`, 0) || keys.size(`attention.${name}_length`);
   const key = length('key');
-  if (key <= rotary) throw keys.refusal('attention.key_length', `more than ${rotary}`, key);
+  if (key <= rotary) throw keys.keyError('attention.key_length', `more than ${rotary}`, key);
   return {
     q_lora_rank: keys.number('attention.q_lora_rank', 0) || null,
     kv_lora_rank: keys.size('attention.kv_lora_rank'),
@@ -222,25 +231,25 @@ function latentOf(keys: GgufKeys) {
 }
 
 /** Returns the number of layers. Layers that predict later tokens do not count. */
-function layersOf({ mixture }: GgufArchitecture, keys: GgufKeys): number {
+function countLayers({ mixture }: GgufArchitecture, keys: GgufKeys): number {
   const [all, predicting] = [keys.size('block_count'), keys.number('nextn_predict_layers', 0)];
   if (predicting === 0) return all;
   if (mixture?.isSigmoid && Number.isInteger(predicting) && predicting < all) {
     return all - predicting;
   }
-  throw keys.refusal('nextn_predict_layers', '0', predicting);
+  throw keys.keyError('nextn_predict_layers', '0', predicting);
 }
 
 /** Returns the entries of config.json for experts. */
-function mixtureOf(mixture: GgufMixture, keys: GgufKeys, experts: number): JsonObject {
+function readMixture(mixture: GgufMixture, keys: GgufKeys, experts: number): JsonObject {
   const { experts: key = 'num_experts', width, normalizes, isSigmoid, mayLead, shared } = mixture;
   const gate = isSigmoid ? SIGMOID_GATE : SOFTMAX;
   const gating = keys.number('expert_gating_func', gate);
   if (gating !== gate) {
-    throw keys.refusal('expert_gating_func', isSigmoid ? '2, a sigmoid' : '1, a softmax', gating);
+    throw keys.keyError('expert_gating_func', isSigmoid ? '2, a sigmoid' : '1, a softmax', gating);
   }
   const groups = keys.number('expert_group_count', 1) || 1;
-  if (groups > 1 && !mixture.hasGroups) throw keys.refusal('expert_group_count', '1', groups);
+  if (groups > 1 && !mixture.hasGroups) throw keys.keyError('expert_group_count', '1', groups);
   return {
     [key]: experts,
     num_experts_per_tok: keys.size('expert_used_count'),
@@ -262,7 +271,7 @@ function mixtureOf(mixture: GgufMixture, keys: GgufKeys, experts: number): JsonO
 /**
  * Returns the dtype of the weights: bf16 if matrices are packed into blocks or have several types.
  */
-function dtypeOf(tensors: readonly GgufTensor[]): string {
+function readDType(tensors: readonly GgufTensor[]): string {
   const matrices = tensors.filter(({ shape }) => shape.length > 1);
   const [first, ...others] = new Set(matrices.map(({ type }) => type.dtype));
   const names: Readonly<Record<string, string>> = { f16: 'float16', f32: 'float32' };
@@ -270,16 +279,19 @@ function dtypeOf(tensors: readonly GgufTensor[]): string {
 }
 
 /** Returns the ids of special tokens. */
-function tokensOf(keys: GgufKeys): JsonObject {
+function readTokenIds(keys: GgufKeys): JsonObject {
   const roles = { bos_token_id: 'bos', eos_token_id: 'eos', pad_token_id: 'padding' };
-  const found = Object.entries(roles).map(([key, name]) => {
-    const id = keys.whole(`tokenizer.ggml.${name}_token_id`);
+  const ids = Object.entries(roles).map(([key, name]) => {
+    const id = keys.getFullKey(`tokenizer.ggml.${name}_token_id`);
     return [key, typeof id === 'number' ? id : null] as const;
   });
-  return Object.fromEntries(found);
+  return Object.fromEntries(ids);
 }
 
-function windowOf({ name, window, hasOffsetNorms }: GgufArchitecture, keys: GgufKeys): JsonObject {
+function readWindow(
+  { name, window, hasOffsetNorms }: GgufArchitecture,
+  keys: GgufKeys,
+): JsonObject {
   if (!window) return {};
   // llama.cpp needs the key also for models without a window; 0 stands for none.
   const width = keys.number('attention.sliding_window', 0);
@@ -288,9 +300,9 @@ function windowOf({ name, window, hasOffsetNorms }: GgufArchitecture, keys: Gguf
   const count = keys.size('block_count');
   const slides =
     window === 'listed'
-      ? slidesOf(keys, count)
+      ? readWindowLayers(keys, count)
       : Array.from({ length: count }, (_, i) => (i + 1) % window.fullEvery !== 0);
-  const types = slides.map((does) => (does ? 'sliding_attention' : 'full_attention'));
+  const types = slides.map((slides) => (slides ? 'sliding_attention' : 'full_attention'));
   const layers = { sliding_window: width, layer_types: types };
   if (!hasOffsetNorms) return layers;
   const scale = keys.number('attention.scale', 0);
@@ -303,14 +315,14 @@ function windowOf({ name, window, hasOffsetNorms }: GgufArchitecture, keys: Gguf
 }
 
 /** Tensors that only the configuration uses, or that no model needs. */
-const CONSUMED = new Set([
+const UNUSED_TENSORS = new Set([
   'rope_freqs.weight',
   'rope_factors_long.weight',
   'rope_factors_short.weight',
 ]);
 
 /** A file, and its description. */
-interface Source {
+interface GgufSource {
   readonly architecture: GgufArchitecture;
   readonly keys: GgufKeys;
   readonly header: GgufHeader;
@@ -318,49 +330,57 @@ interface Source {
 }
 
 /** Returns the numbers that decide the order of values. */
-function sizesOf({ isLatent, hasKinds, isDelta }: GgufArchitecture, keys: GgufKeys): LayoutSizes {
+function readLayoutSizes(
+  { isLatent, hasKinds, isDelta }: GgufArchitecture,
+  keys: GgufKeys,
+): LayoutSizes {
   const heads = keys.size('attention.head_count');
-  if (isLatent) return { heads, kvHeads: heads, plainDim: latentOf(keys).qk_nope_head_dim };
+  if (isLatent) return { heads, kvHeads: heads, plainDim: readLatent(keys).qk_nope_head_dim };
   if (hasKinds) return { heads, kvHeads: heads };
-  if (isDelta) return { heads, kvHeads: heads, delta: deltaHeads(keys) };
+  if (isDelta) return { heads, kvHeads: heads, delta: readDeltaHeads(keys) };
   return { heads, kvHeads: keys.number('attention.head_count_kv', heads) };
 }
 
 /** Returns the numbers of blocks that the metadata has. Throws DS_CHECKPOINT. */
-function numbersOf(
+function readLayerNumbers(
   { layerNumbers = [], blocks = 'model.layers' }: GgufArchitecture,
   keys: GgufKeys,
 ): GgufPart[] {
   const layers = keys.size('block_count');
-  return layerNumbers.flatMap(({ own, shape, key }) => {
-    const value = keys.whole(key);
+  return layerNumbers.flatMap(({ modelName, shape, key }) => {
+    const value = keys.getFullKey(key);
     const list = Array.isArray(value) ? value : Array.from({ length: layers }, () => value);
     if (list.length !== layers || !list.every(Number.isFinite)) {
       const op = `${keys.path}: ${key}`;
       const expected = `a number for each of ${layers} layers`;
       throw new DsError({ code: 'DS_CHECKPOINT', op, expected, got: formatJson(value) });
     }
-    return list.map((one: number, layer) => ({
-      name: `${blocks}.${layer}.${own}`,
-      source: metadataTensor(key, shape, [one]),
+    return list.map((value: number, layer) => ({
+      name: `${blocks}.${layer}.${modelName}`,
+      source: metadataTensor(key, shape, [value]),
       shape,
     }));
   });
 }
 
 /** Returns the tensors of the model in a tensor of the file. */
-function partsOf(file: Source, source: GgufTensor): readonly GgufPart[] {
+function listParts(file: GgufSource, source: GgufTensor): readonly GgufPart[] {
   const { architecture, keys } = file;
-  if (CONSUMED.has(source.name) || isPredicting(architecture, keys, source.name)) return [];
+  if (UNUSED_TENSORS.has(source.name) || isPredicting(architecture, keys, source.name)) return [];
   const { hasOffsetNorms, plainNorm, blocks = 'model.layers' } = architecture;
   const [, layer, rest = ''] = /^blk\.(\d+)\.(.+)$/.exec(source.name) ?? [];
-  const rule = rulesOf(architecture).find(({ stored }) => stored.includes(rest));
-  if (rule && rule.stored[0] !== rest) return [];
-  if (rule) return partsBy(rule, file, { source, layer, name: `${blocks}.${layer}.${rule.own}` });
+  const rule = listRules(architecture).find(({ fileNames }) => fileNames.includes(rest));
+  if (rule && rule.fileNames[0] !== rest) return [];
+  if (rule)
+    return listPartsOfRule(rule, file, {
+      source,
+      layer,
+      name: `${blocks}.${layer}.${rule.modelName}`,
+    });
   const [, stem = '', suffix = ''] = /^(.*)\.(weight|bias)$/.exec(source.name) ?? [];
-  const stack = stackOf(architecture, { stem, suffix });
-  if (stack !== null) return expertsIn(source, stack);
-  const name = modelName(architecture, stem);
+  const stack = findStackName(architecture, { stem, suffix });
+  if (stack !== null) return listExperts(source, stack);
+  const name = findModelName(architecture, stem);
   if (name === undefined) {
     const op = `${keys.path}: ${source.name}`;
     const expected = `tensors of ${architecture.name} models`;
@@ -373,12 +393,12 @@ function partsOf(file: Source, source: GgufTensor): readonly GgufPart[] {
 }
 
 /** The parts of a rule; `source` is the first of its tensors. Throws DS_CHECKPOINT. */
-function partsBy(
-  { stored, layout = SAME, change }: GgufRule,
-  { keys, header, sizes }: Source,
+function listPartsOfRule(
+  { fileNames, layout = SAME, change }: GgufRule,
+  { keys, header, sizes }: GgufSource,
   { source, layer, name }: { source: GgufTensor; layer: string | undefined; name: string },
 ): GgufPart[] {
-  const further = stored.slice(1).map((rest) => {
+  const further = fileNames.slice(1).map((rest) => {
     const tensor = header.tensors.find((one) => one.name === `blk.${layer}.${rest}`);
     if (tensor) return tensor;
     const op = `${keys.path}: ${source.name}`;
@@ -386,7 +406,7 @@ function partsBy(
     throw new DsError({ code: 'DS_CHECKPOINT', op, expected, got: 'nothing' });
   });
   const shapes = [source, ...further].map(({ shape }) => shape);
-  if (!fits(layout, shapes, sizes)) {
+  if (!fitsShapes(layout, shapes, sizes)) {
     throw new DsError({
       code: 'DS_CHECKPOINT',
       op: `${keys.path}: ${source.name}`,
@@ -394,7 +414,7 @@ function partsBy(
       got: shapes.map((shape) => `[${shape}]`).join(' and '),
     });
   }
-  const shape = layout.own(shapes, sizes);
+  const shape = layout.modelShape(shapes, sizes);
   if (layout.codes && [source, ...further].every(({ type }) => type.name === 'MXFP4')) {
     const rows = layout.codes.rows(shape);
     const groups = [...rows.slice(0, -1), required(rows.at(-1)) / source.type.values];
@@ -421,23 +441,23 @@ function partsBy(
 /** Returns whether a tensor belongs to a layer that predicts later tokens. */
 function isPredicting(architecture: GgufArchitecture, keys: GgufKeys, name: string): boolean {
   const [, layer] = /^blk\.(\d+)\./.exec(name) ?? [];
-  return layer !== undefined && Number(layer) >= layersOf(architecture, keys);
+  return layer !== undefined && Number(layer) >= countLayers(architecture, keys);
 }
 
 /** Returns Hugging Face's name of the router, or the pattern of an expert's matrix. */
-function stackOf(
+function findStackName(
   architecture: GgufArchitecture,
   { stem, suffix }: { stem: string; suffix: string },
 ): string | null {
   const [, layer, rest] = /^blk\.(\d+)\.(.+)$/.exec(stem) ?? [];
   const kind = keysOf(STACKS).find((key) => STACKS[key] === rest);
   if (!kind || suffix !== 'weight') return null;
-  const own = expertNames(architecture)[kind];
-  return own === undefined ? null : `model.layers.${layer}.${own}.weight`;
+  const pattern = readExpertNames(architecture)[kind];
+  return pattern === undefined ? null : `model.layers.${layer}.${pattern}.weight`;
 }
 
 /** The parts in a tensor of all experts, or the router. */
-function expertsIn(source: GgufTensor, pattern: string): GgufPart[] {
+function listExperts(source: GgufTensor, pattern: string): GgufPart[] {
   const { shape: all } = source;
   if (!pattern.includes('*')) return [{ name: pattern, source, shape: all }];
   const [experts = 0, ...shape] = all;

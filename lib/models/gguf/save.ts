@@ -1,4 +1,4 @@
-// saveGguf: writes a model and its tokenizer as one GGUF file for llama.cpp.
+// Writes a model and its tokenizer as one GGUF file for llama.cpp (saveGguf()).
 
 import {
   blockValues,
@@ -20,16 +20,16 @@ import { requireType } from '../../runtime/require-type.js';
 import { required } from '../../runtime/required.js';
 import { numel } from '../../runtime/view.js';
 import { held, noGrad, scope } from '../../tensor/index.js';
-import { ggufTokenizer } from '../../text/gguf-tokenizer.js';
+import { createTokenizerMetadata } from '../../text/gguf-tokenizer.js';
 import type { CausalLM } from '../causal-lm.js';
 import { MIN_NORM, NormalizedHead } from '../normalized-head.js';
 import { RotaryLM } from '../rotary/rotary-lm.js';
 import { pretrainedSources } from '../save-weights.js';
 import type { GgufArchitecture } from './architecture.js';
 import { ARCHITECTURES } from './architectures.js';
-import { metadataOf, ropeTensors } from './describe.js';
+import { computeRopeDivisors, createMetadata } from './describe.js';
 import { type LayoutSizes, OFFSET, SAME } from './layouts.js';
-import { expertNames, placeOf, rulesOf, STACKS, storedName } from './names.js';
+import { findStoredName, listRules, readExpertNames, STACKS, splitBlockName } from './names.js';
 
 /**
  * The type of all matrices in a file, or a mixture of llama.cpp: "Q4_K_M" of Q4_K and Q6_K, "MXFP4"
@@ -87,30 +87,30 @@ export async function saveGguf(
   if (fileType === undefined) {
     throw valueError('saveGguf type', Object.keys(FILE_TYPES).join(', '), type);
   }
-  const [architecture, own] = architectureOf(model);
-  const { vocabSize, moe } = own.config;
+  const [architecture, rotaryModel] = findArchitecture(model);
+  const { vocabSize, moe } = rotaryModel.config;
   if (type === 'MXFP4' && !moe) {
     throw valueError('saveGguf type', 'another type for a model without experts', type);
   }
   const metadata = new Map([
-    ...metadataOf(architecture, own.config, fileType),
-    ...(await numbersOf(architecture, own)),
-    ...ggufTokenizer(tokenizer ?? null, vocabSize),
+    ...createMetadata(architecture, rotaryModel.config, fileType),
+    ...(await collectLayerNumbers(architecture, rotaryModel)),
+    ...createTokenizerMetadata(tokenizer ?? null, vocabSize),
   ]);
-  const pieces = piecesOf(architecture, own, type);
+  const pieces = planTensors(architecture, rotaryModel, type);
   const sourceOf = new Map(pieces.map((piece) => [piece.tensor, piece]));
   const plan = { metadata, tensors: pieces.map(({ tensor }) => tensor) };
   await replaceBy(path, (draft) =>
-    writeGguf(draft, plan, (tensor) => bytesOf(required(sourceOf.get(tensor)))),
+    writeGguf(draft, plan, (tensor) => packTensor(required(sourceOf.get(tensor)))),
   );
 }
 
-function architectureOf(model: CausalLM): [GgufArchitecture, RotaryLM] {
+function findArchitecture(model: CausalLM): [GgufArchitecture, RotaryLM] {
   const { config = {} } = model.describe() ?? {};
   const type = config.model_type;
   const ofType = ARCHITECTURES.filter(({ modelTypes }) => modelTypes.includes(type as string));
-  const found = ofType.find(({ writes }) => writes?.fits(config) ?? true);
-  if (found && model instanceof RotaryLM) return [found, model];
+  const architecture = ofType.find(({ writes }) => writes?.fits(config) ?? true);
+  if (architecture && model instanceof RotaryLM) return [architecture, model];
   const expected = ofType[0]?.writes?.expected;
   if (expected) throw argumentError('saveGguf', expected, `${config.num_hidden_layers} layers`);
   const known = ARCHITECTURES.flatMap(({ modelTypes }) => modelTypes).join(', ');
@@ -118,30 +118,30 @@ function architectureOf(model: CausalLM): [GgufArchitecture, RotaryLM] {
 }
 
 /** Returns the metadata with a number of each block. */
-async function numbersOf(
+async function collectLayerNumbers(
   architecture: GgufArchitecture,
   model: RotaryLM,
 ): Promise<[string, Float32Array][]> {
   const { layerNumbers = [] } = architecture;
   if (layerNumbers.length === 0) return [];
-  const found: [string, Float32Array][] = [];
+  const numbers: [string, Float32Array][] = [];
   const lists = new Map(
-    layerNumbers.map(({ own, key }) => {
+    layerNumbers.map(({ modelName, key }) => {
       const list = new Float32Array(model.config.layers);
-      found.push([key, list]);
-      return [own, list];
+      numbers.push([key, list]);
+      return [modelName, list];
     }),
   );
   for (const source of pretrainedSources(model, model.describe()).sources) {
-    const place = placeOf(architecture, source.name);
+    const place = splitBlockName(architecture, source.name);
     const list = place && lists.get(place.rest);
-    if (place && list) list.set(await valuesOf(source), Number(place.layer));
+    if (place && list) list.set(await readValues(source), Number(place.layer));
   }
-  return found;
+  return numbers;
 }
 
 /** A tensor of the file, and its values: one tensor of the model, or several in order. */
-interface Piece {
+interface FileTensor {
   readonly tensor: WrittenTensor;
   readonly sources: readonly TensorSource[];
   /** The order of a source's values in the file. Default: the same. */
@@ -155,7 +155,7 @@ interface Piece {
 }
 
 /** A tensor of the file with values of a tensor of the model. */
-interface Target extends Pick<Piece, 'order' | 'change'> {
+interface TensorTarget extends Pick<FileTensor, 'order' | 'change'> {
   readonly name: string;
   readonly shape: readonly number[];
   /** Whether the tensor of the model has all experts. Default: several of them make a stack. */
@@ -169,30 +169,37 @@ interface PlacedOrder {
   readonly count: number;
 }
 
-function piecesOf(architecture: GgufArchitecture, model: RotaryLM, type: GgufType): Piece[] {
-  const numbers = new Set(architecture.layerNumbers?.map(({ own }) => own));
-  const isNumber = (name: string): boolean => numbers.has(placeOf(architecture, name)?.rest ?? '');
+function planTensors(
+  architecture: GgufArchitecture,
+  model: RotaryLM,
+  type: GgufType,
+): FileTensor[] {
+  const numbers = new Set(architecture.layerNumbers?.map(({ modelName }) => modelName));
+  const isNumber = (name: string): boolean =>
+    numbers.has(splitBlockName(architecture, name)?.rest ?? '');
   const { sources } = pretrainedSources(model, model.describe());
   const isTied = model.config.tied;
   // llama.cpp multiplies by the rows as they are.
   const hasUnitHead = model.lm_head instanceof NormalizedHead;
-  const stacks = new Map<string, { target: Target; sources: TensorSource[] }>();
+  const stacks = new Map<string, { target: TensorTarget; sources: TensorSource[] }>();
   for (const source of sources) {
     if (isNumber(source.name)) continue;
-    for (const target of targetsOf(architecture, model, source)) {
-      const known = stacks.get(target.name)?.sources ?? [];
-      stacks.set(target.name, { target, sources: [...known, source] });
+    for (const target of listTargets(architecture, model, source)) {
+      const stacked = stacks.get(target.name)?.sources ?? [];
+      stacks.set(target.name, { target, sources: [...stacked, source] });
     }
   }
-  const small = Object.entries(ropeTensors(model.config)).map(([name, values]): Piece => {
-    return { tensor: { name, shape: [values.length], type: 'F32' }, sources: [], values };
-  });
+  const small = Object.entries(computeRopeDivisors(model.config)).map(
+    ([name, values]): FileTensor => {
+      return { tensor: { name, shape: [values.length], type: 'F32' }, sources: [], values };
+    },
+  );
   const { hasOffsetNorms, plainNorm } = architecture;
-  const ofModel = [...stacks].map(([name, { target, sources: all }]): Piece => {
+  const ofModel = [...stacks].map(([name, { target, sources: all }]): FileTensor => {
     const isStack = name.includes('_exps.') && !target.isWhole;
     const shape = isStack ? [all.length, ...target.shape] : target.shape;
-    const wanted = typeOf(name, type, { layers: model.config.layers, isTied });
-    const tensor = { name, shape, type: fitting(wanted, shape) };
+    const preferred = chooseType(name, type, { layers: model.config.layers, isTied });
+    const tensor = { name, shape, type: chooseFittingType(preferred, shape) };
     const isPlain = name.endsWith(`.${plainNorm}.weight`);
     const isOffset = hasOffsetNorms && name.endsWith('norm.weight') && !isPlain;
     const change = target.change ?? (isOffset ? OFFSET.write : null);
@@ -210,39 +217,39 @@ function piecesOf(architecture: GgufArchitecture, model: RotaryLM, type: GgufTyp
 }
 
 /** Returns the tensors of the file with the values of a tensor of the model. Throws DS_ARGUMENT. */
-function targetsOf(
+function listTargets(
   architecture: GgufArchitecture,
   { config: { heads, kvHeads, latent, delta } }: RotaryLM,
   { name, shape }: TensorSource,
-): Target[] {
-  const place = placeOf(architecture, name);
-  const rule = place && rulesOf(architecture).find(({ own }) => own === place.rest);
-  if (!rule) return [{ name: fileName(architecture, name), shape, isWhole: shape.length > 2 }];
-  requireStored(architecture, name, required(rule.stored[0]));
+): TensorTarget[] {
+  const place = splitBlockName(architecture, name);
+  const rule = place && listRules(architecture).find(({ modelName }) => modelName === place.rest);
+  if (!rule) return [{ name: findFileName(architecture, name), shape, isWhole: shape.length > 2 }];
+  requireStored(architecture, name, required(rule.fileNames[0]));
   const ofLatent = latent && { plainDim: latent.plainDim };
   const sizes: LayoutSizes = { heads, kvHeads, ...ofLatent, ...(delta && { delta }) };
   const { layout = SAME, change } = rule;
   const order = layout.order?.(shape, sizes) ?? null;
   let first = 0;
-  return layout.stored(shape, sizes).map((stored, i) => {
+  return layout.fileShapes(shape, sizes).map((stored, i) => {
     const count = numel(stored);
     const placed = { order, first, count };
     first += count;
     return {
-      name: `blk.${place.layer}.${required(rule.stored[i])}`,
+      name: `blk.${place.layer}.${required(rule.fileNames[i])}`,
       shape: stored,
       isWhole: true,
-      ...((order || rule.stored.length > 1) && { order: placed }),
+      ...((order || rule.fileNames.length > 1) && { order: placed }),
       ...(change && { change: change.write }),
     };
   });
 }
 
 /** Returns the name in the file of a tensor with Hugging Face's name. Throws DS_ARGUMENT. */
-function fileName(architecture: GgufArchitecture, name: string): string {
+function findFileName(architecture: GgufArchitecture, name: string): string {
   const [, stem = '', suffix = ''] = /^(.*)\.(weight|bias)$/.exec(name) ?? [];
-  const stored = storedName(architecture, stem) ?? stackName(architecture, stem);
-  if (stored === undefined) throw lackingError(architecture, name);
+  const stored = findStoredName(architecture, stem) ?? findStackName(architecture, stem);
+  if (stored === undefined) throw unsupportedTensorError(architecture, name);
   return requireStored(architecture, name, `${stored}.${suffix}`);
 }
 
@@ -252,16 +259,16 @@ function requireStored(architecture: GgufArchitecture, name: string, stored: str
   const mayBias = lacksBiases === 'feed' ? !/\.ffn_(?!norm)/.test(stored) : !lacksBiases;
   const isFine = mayBias || !name.endsWith('.bias') || /norm/.test(stored);
   if (isFine) return stored;
-  throw lackingError(architecture, name);
+  throw unsupportedTensorError(architecture, name);
 }
 
-const lackingError = ({ name }: GgufArchitecture, got: string): DsError =>
+const unsupportedTensorError = ({ name }: GgufArchitecture, got: string): DsError =>
   argumentError('saveGguf', `tensors of ${name} in llama.cpp`, got);
 
-function stackName(architecture: GgufArchitecture, stem: string): string | undefined {
-  const place = placeOf(architecture, stem);
+function findStackName(architecture: GgufArchitecture, stem: string): string | undefined {
+  const place = splitBlockName(architecture, stem);
   const pattern = place?.rest.replace(/\.\d+\./, '.*.');
-  const names = Object.entries(expertNames(architecture));
+  const names = Object.entries(readExpertNames(architecture));
   const kind = names.find(([, name]) => name === pattern)?.[0] as keyof typeof STACKS | undefined;
   return kind && place ? `blk.${place.layer}.${STACKS[kind]}` : undefined;
 }
@@ -272,7 +279,7 @@ const hasMoreBits = (layer: number, layers: number): boolean => {
   return layer < eighth || layer >= Math.floor((7 * layers) / 8) || (layer - eighth) % 3 === 2;
 };
 
-function typeOf(
+function chooseType(
   name: string,
   type: GgufType,
   { layers, isTied }: { layers: number; isTied: boolean },
@@ -289,22 +296,22 @@ function typeOf(
 }
 
 /** Returns the wanted type if its blocks fit the rows of the shape, else Q8_0 or F16. */
-function fitting(wanted: PackedType, shape: readonly number[]): PackedType {
-  const types: PackedType[] = [wanted, 'Q8_0', 'F16'];
+function chooseFittingType(preferred: PackedType, shape: readonly number[]): PackedType {
+  const types: PackedType[] = [preferred, 'Q8_0', 'F16'];
   const width = shape.at(-1) ?? 1;
   return types.find((type) => width % blockValues(type) === 0) ?? 'F16';
 }
 
-async function* bytesOf({
+async function* packTensor({
   tensor,
   sources,
   values,
   unitRows,
   ...changes
-}: Piece): AsyncGenerator<Uint8Array> {
+}: FileTensor): AsyncGenerator<Uint8Array> {
   if (values) yield packed(tensor.type, Float32Array.from(values));
   for (const source of sources) {
-    const all = changeValues(await valuesOf(source), changes);
+    const all = reorderValues(await readValues(source), changes);
     if (unitRows !== undefined) divideByNorms(all, unitRows);
     if (tensor.type !== 'F32') requireRange(source.name, all);
     for (let at = 0; at < all.length; at += CHUNK) {
@@ -337,7 +344,7 @@ function requireRange(name: string, values: Float32Array): void {
   });
 }
 
-async function valuesOf({ values }: TensorSource): Promise<Float32Array> {
+async function readValues({ values }: TensorSource): Promise<Float32Array> {
   if (typeof values !== 'function') throw new TypeError('values of a model');
   const tensor = await values();
   try {
@@ -351,9 +358,9 @@ async function valuesOf({ values }: TensorSource): Promise<Float32Array> {
 }
 
 /** Returns the values of a tensor of the file in its order. */
-function changeValues(
+function reorderValues(
   values: Float32Array,
-  { order: placed, change }: Pick<Piece, 'order' | 'change'>,
+  { order: placed, change }: Pick<FileTensor, 'order' | 'change'>,
 ): Float32Array {
   const changed = change ? values.map(change) : values;
   if (!placed) return changed;

@@ -1,5 +1,5 @@
-// Names of tensors that several architectures of GGUF files share, and factors. Source: llama.cpp's
-// conversion script and its list of tensor names.
+// Lists names of tensors and factors that several architectures of GGUF files share. Source:
+// llama.cpp's conversion script and its list of tensor names.
 import type { ExpertNames } from './architecture.js';
 
 export const EXPERTS: ExpertNames = {
@@ -17,14 +17,14 @@ export const MIXTRAL: ExpertNames = {
 };
 
 /** Tensors outside of blocks: Hugging Face's name and llama.cpp's. */
-export const OUTSIDE: Readonly<Record<string, string>> = {
+export const OUTSIDE_NAMES: Readonly<Record<string, string>> = {
   'model.embed_tokens': 'token_embd',
   'model.norm': 'output_norm',
   lm_head: 'output',
 };
 
 /** Tensors of a block. */
-export const BLOCK: Readonly<Record<string, string>> = {
+export const BLOCK_NAMES: Readonly<Record<string, string>> = {
   input_layernorm: 'attn_norm',
   'self_attn.q_proj': 'attn_q',
   'self_attn.k_proj': 'attn_k',
@@ -40,31 +40,31 @@ export const BLOCK: Readonly<Record<string, string>> = {
 };
 
 /** Norms behind the branches, of Gemma 2, Gemma 3 and OLMo 2. */
-export const AFTER = {
+export const NORMS_AFTER_BRANCHES = {
   post_attention_layernorm: 'post_attention_norm',
   pre_feedforward_layernorm: 'ffn_norm',
   post_feedforward_layernorm: 'post_ffw_norm',
 };
 
 /** A norm behind attention under the name of one before the feed-forward block. */
-export const SECOND = { post_attention_layernorm: 'post_attention_norm' };
+export const NORM_AFTER_ATTENTION = { post_attention_layernorm: 'post_attention_norm' };
 
 /** Names of the shared expert. */
-export const sharedExpert = (name: string) =>
+export const createSharedExpertNames = (name: string) =>
   Object.fromEntries(
     ['gate', 'up', 'down'].map((part) => [`mlp.${name}.${part}_proj`, `ffn_${part}_shexp`]),
   );
 
 /** Names of feed-forward blocks without gates. */
-export const plainFeed = (first: string, second: string) => ({
+export const createFeedNames = (first: string, second: string) => ({
   [`mlp.${first}`]: 'ffn_up',
   [`mlp.${second}`]: 'ffn_down',
 });
 
 /** Names of feed-forward blocks of GPT-NeoX, BLOOM and Falcon. */
-export const WIDE_FEED = plainFeed('dense_h_to_4h', 'dense_4h_to_h');
+export const WIDE_FEED = createFeedNames('dense_h_to_4h', 'dense_4h_to_h');
 
-export const GRANITE = {
+export const GRANITE_NUMBERS = {
   embedding_multiplier: 'embedding_scale',
   residual_multiplier: 'residual_scale',
   attention_multiplier: 'attention.scale',
