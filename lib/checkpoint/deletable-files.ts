@@ -42,13 +42,13 @@ async function requireCheckpoint(path: string, status: Stats, called: string): P
   if (status.isSymbolicLink()) throw notOursError(called, 'a symbolic link');
   if (!status.isDirectory())
     throw notOursError(called, status.isFile() ? 'a file' : 'something else');
-  const found = (await readdir(path)).sort();
+  const entries = (await readdir(path)).sort();
   const ownFileNames = await ownFiles(path);
   if (ownFileNames === null) {
-    const what = found.length === 0 ? 'an empty folder' : `a folder with ${formatNames(found)}`;
+    const what = entries.length === 0 ? 'an empty folder' : `a folder with ${formatNames(entries)}`;
     throw notOursError(called, what);
   }
-  const others = found.filter((name) => !ownFileNames.has(name));
+  const others = entries.filter((name) => !ownFileNames.has(name));
   if (others.length > 0)
     throw notOursError(called, `a checkpoint with ${formatNames(others)} in it besides`);
 }

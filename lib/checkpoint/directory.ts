@@ -167,8 +167,8 @@ export async function missingTag(dir: string, expected: string): Promise<DsError
   const refusedError = (got: string, hint: string): DsError =>
     new DsError({ code: 'DS_CHECKPOINT', op: dir, expected, got, hint });
   if (await isThere(join(dir, MANIFEST))) {
-    const whole = absolutePath(dir);
-    const hint = `Give the folder that it lies in, ${dirname(whole)}, and the tag ${basename(whole)}.`;
+    const fullPath = absolutePath(dir);
+    const hint = `Give the folder that it lies in, ${dirname(fullPath)}, and the tag ${basename(fullPath)}.`;
     return refusedError('a checkpoint itself', hint);
   }
   const isFolder = await Promise.all(tags.map((tag) => isThere(join(dir, tag, LATEST))));

@@ -29,9 +29,9 @@ export async function requireSpaceTogether(
   });
   for (const { disk } of claims) {
     const here = claims.filter((claim) => claim.disk === disk);
-    const wanted = here.reduce((sum, item) => sum + item.bytes, 0);
+    const needed = here.reduce((sum, item) => sum + item.bytes, 0);
     const free = Math.max(...here.map((item) => item.free));
-    if (wanted > free) throw tooLargeError(folder, wanted, free, here.length);
+    if (needed > free) throw tooLargeError(folder, needed, free, here.length);
   }
 }
 

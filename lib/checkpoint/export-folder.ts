@@ -83,15 +83,15 @@ async function appear(from: string, path: string, files: readonly string[] | nul
       throw takenError(path, 'a file or folder that another process has just created');
     return syncPath(dirname(path));
   }
-  const made: string[] = [];
+  const created: string[] = [];
   try {
     for (const file of files) {
       const location = join(path, file);
       if (!(await renameExclusive(join(from, file), location))) throw takenError(path, file);
-      made.push(file);
+      created.push(file);
     }
   } catch (error) {
-    for (const file of made) await renameExclusive(join(path, file), join(from, file));
+    for (const file of created) await renameExclusive(join(path, file), join(from, file));
     throw error;
   }
   await syncPath(path);
@@ -192,8 +192,8 @@ export async function requireFree(out: string): Promise<FreeFolder> {
   if (!status.isDirectory())
     throw takenError(path, status.isFile() ? 'a file' : 'a link or a device');
   await orDsError(path, () => clearFolder(path));
-  const [found] = await orDsError(path, () => readdir(path));
-  if (found !== undefined) throw takenError(path, `a folder that contains ${found}`);
+  const [existing] = await orDsError(path, () => readdir(path));
+  if (existing !== undefined) throw takenError(path, `a folder that contains ${existing}`);
   return { path, isThere: true };
 }
 

@@ -61,18 +61,18 @@ export function inFileSlices(
   if (!patterns || typeof values !== 'function') return [source];
   const slices = fileSlicesOf(patterns, shape);
   const box = wholeBox(shape);
-  let made: Tensor | null = null;
+  let created: Tensor | null = null;
   return slices.map((slice, i) => ({
     name: slice.name,
     dtype,
     shape: slice.shape,
     values: async () => {
-      made ??= await values();
-      const all = made;
+      created ??= await values();
+      const all = created;
       const offset = all.offset + positionIn(box, slice.box.offset);
       const part = held(() => all.alias(slice.shape, undefined, offset));
       if (i === slices.length - 1) {
-        made = null;
+        created = null;
         all.release();
       }
       return part;

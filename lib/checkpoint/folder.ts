@@ -67,9 +67,9 @@ export async function openInside(
 
 /** Returns whether the link `path` leads to a file of its folder, or to a blob of its snapshot. */
 async function staysInside(folder: string, path: string): Promise<boolean> {
-  const found = await Promise.all([realpath(folder), realpath(path)]).catch(() => null);
-  if (!found) return false;
-  const [ownPath, target] = found;
+  const resolved = await Promise.all([realpath(folder), realpath(path)]).catch(() => null);
+  if (!resolved) return false;
+  const [ownPath, target] = resolved;
   if (target.startsWith(ownPath + sep)) return true;
   const isSnapshot = basename(dirname(ownPath)) === 'snapshots';
   return isSnapshot && dirname(target) === join(ownPath, '..', '..', 'blobs');

@@ -199,7 +199,7 @@ function tensorRecords(
         `[${info.shape.join(', ')}]`,
       );
     }
-    const of = { ...info, fileCount, whole: wholeBox(info.shape), format: manifest.format };
+    const of = { ...info, fileCount, tensorBox: wholeBox(info.shape), format: manifest.format };
     const list = reader.list(parts, `${location}.parts`);
     const all = list.map((part) => partOf(reader, part, `${location}.parts`, of));
     requireWhole(`${reader.location}: ${location}`, info, all);
@@ -210,7 +210,7 @@ function tensorRecords(
 
 interface PartOf extends TensorInfo {
   fileCount: number;
-  whole: Box;
+  tensorBox: Box;
   format: unknown;
 }
 
@@ -228,7 +228,7 @@ function partOf(reader: Fields, value: unknown, location: string, of: PartOf): P
     const boxes = of.format === 2 ? '' : ' or [file, from, numel, offset, shape]';
     throw reader.refusal(location, `parts [file, from, numel]${boxes}`, formatItems(items));
   }
-  const box = hasBox ? boxOf(reader, items, location) : of.whole;
+  const box = hasBox ? boxOf(reader, items, location) : of.tensorBox;
   const part = { file, from, numel: count, box };
   const isWithin = !hasBox || isInside(box, of.shape);
   if (!isWithin || from + count > numel(box.shape)) {
@@ -246,16 +246,18 @@ function partOf(reader: Fields, value: unknown, location: string, of: PartOf): P
 }
 
 /** Returns whether the part needs a box to describe its elements. */
-function isOfBox(part: Part, { shape, whole }: PartOf): boolean {
+function isOfBox(part: Part, { shape, tensorBox }: PartOf): boolean {
   const { box, numel: count } = part;
-  const isOwnForm = !isSameBox(box, whole) && isSameBox(canonical(shape, part).box, box);
+  const isOwnForm = !isSameBox(box, tensorBox) && isSameBox(canonical(shape, part).box, box);
   return count > 0 && isOwnForm && shape.length <= MAX_BOX_DIMS;
 }
 
 /** Formats numbers and lists of numbers; omits deeper values. */
 function formatItems(items: readonly unknown[]): string {
-  const one = (item: unknown): string => (typeof item === 'number' ? `${item}` : '...');
-  const parts = items.map((item) => (Array.isArray(item) ? `[${item.map(one)}]` : one(item)));
+  const formatItem = (item: unknown): string => (typeof item === 'number' ? `${item}` : '...');
+  const parts = items.map((item) =>
+    Array.isArray(item) ? `[${item.map(formatItem)}]` : formatItem(item),
+  );
   return `[${parts.join(', ')}]`.slice(0, 80);
 }
 

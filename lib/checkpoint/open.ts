@@ -134,14 +134,14 @@ export class Checkpoint {
   ): Promise<void> {
     const record = this.record(section, name);
     const { shape, dtype } = record;
-    const wanted = { box: box ?? wholeBox(shape), from, numel: into.numel };
-    const isPart = isInside(wanted.box, shape) && from + into.numel <= numel(wanted.box.shape);
+    const request = { box: box ?? wholeBox(shape), from, numel: into.numel };
+    const isPart = isInside(request.box, shape) && from + into.numel <= numel(request.box.shape);
     if (dtype !== into.dtype || !isPart) {
       const location = box ? ` of [${box.shape.join(', ')}] at [${box.offset.join(', ')}]` : '';
       const want = `elements ${from} to ${from + into.numel}${location} of ${into.dtype}`;
       throw this.otherModel(name, want, describe(record));
     }
-    const range = canonical(shape, wanted);
+    const range = canonical(shape, request);
     for (const part of record.parts) {
       if (!intersectRanges(part, range)) continue;
       const payload = await this.payload(part.file);
@@ -161,8 +161,8 @@ export class Checkpoint {
   }
 
   private record(section: Section, name: string): TensorRecord {
-    const found = this.manifest[section].get(name);
-    if (found) return found;
+    const entry = this.manifest[section].get(name);
+    if (entry) return entry;
     throw this.otherModel(name, 'this tensor', `${this.manifest[section].size} others`);
   }
 
@@ -291,10 +291,10 @@ function requireEntry(
   const location = `${file.path}: ${name}`;
   if (!entry)
     throw damagedError(location, 'the tensor that the manifest lists', 'no tensor of this name');
-  const wanted = entryShape(part);
-  if (entry.dtype === dtype && entry.shape.join() === wanted.join()) return entry;
+  const expectedShape = entryShape(part);
+  if (entry.dtype === dtype && entry.shape.join() === expectedShape.join()) return entry;
   const got = `${entry.dtype} [${entry.shape.join(', ')}]`;
-  throw damagedError(location, `${dtype} [${wanted.join(', ')}], as in the manifest`, got);
+  throw damagedError(location, `${dtype} [${expectedShape.join(', ')}], as in the manifest`, got);
 }
 
 function hex(sum: number): string {

@@ -13,13 +13,13 @@ import { readManifest } from './manifest.js';
  */
 export async function retain(draft: Draft, keep: number): Promise<void> {
   const { dir } = draft;
-  const found: { tag: string; savedAt: number }[] = [];
+  const checkpoints: { tag: string; savedAt: number }[] = [];
   for (const tag of await listTags(dir)) {
     const manifest = await readManifest(join(dir, tag)).catch(() => null);
-    if (manifest) found.push({ tag, savedAt: manifest.savedAt });
+    if (manifest) checkpoints.push({ tag, savedAt: manifest.savedAt });
   }
   const latest = await findLatest(dir);
-  const old = found
+  const old = checkpoints
     .map((item, index) => ({ ...item, place: index }))
     .sort((a, b) => b.savedAt - a.savedAt || b.place - a.place)
     .slice(keep)

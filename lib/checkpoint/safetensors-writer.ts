@@ -44,14 +44,14 @@ export async function writeSafetensors(
         await writer.addRemote(values);
         continue;
       }
-      const made = typeof values === 'function';
-      const tensor = made ? await values() : values;
+      const isComputed = typeof values === 'function';
+      const tensor = isComputed ? await values() : values;
       try {
         requireContiguous(name, tensor);
         await writer.add(tensor);
-        if (made) await writer.drain();
+        if (isComputed) await writer.drain();
       } finally {
-        if (made) tensor.release();
+        if (isComputed) tensor.release();
       }
     }
     return await writer.finish();

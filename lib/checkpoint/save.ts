@@ -316,17 +316,17 @@ export function agreeOnTag(proposals: readonly string[], validation: TagValidati
   const tag = required(proposals[0]);
   const other = proposals.findIndex((proposal) => proposal !== tag);
   if (other < 0 || validation === 'Ignore') return tag;
-  const found = `"${tag}" on rank 0 and "${proposals[other]}" on rank ${other}`;
+  const disagreement = `"${tag}" on rank 0 and "${proposals[other]}" on rank ${other}`;
   if (validation === 'Fail') {
     throw new DsError({
       code: 'DS_CHECKPOINT',
       op: 'checkpoint tag',
       expected: 'the same tag on every rank',
-      got: found,
+      got: disagreement,
       hint: 'Or set checkpoint.tag_validation to "Warn" or "Ignore": then rank 0 decides.',
     });
   }
-  const text = `Ranks save under different tags, ${found}: rank 0's is used.`;
+  const text = `Ranks save under different tags, ${disagreement}: rank 0's is used.`;
   process.emitWarning(text, { type: 'DsWarning', code: 'DS_CHECKPOINT' });
   return tag;
 }

@@ -142,12 +142,12 @@ export function entryRange(
   count: number,
 ): BoxRange | null {
   const { name, box, range } = parseEntryName(entry);
-  const found = { box: box ?? wholeBox(shape), from: range?.from ?? 0, numel: count };
+  const request = { box: box ?? wholeBox(shape), from: range?.from ?? 0, numel: count };
   const isPossible =
-    isInside(found.box, shape) &&
-    found.box.shape.every((n) => n > 0 || !box) &&
-    found.from + count <= numel(found.box.shape);
-  return isPossible && entryName(name, shape, canonical(shape, found)) === entry ? found : null;
+    isInside(request.box, shape) &&
+    request.box.shape.every((n) => n > 0 || !box) &&
+    request.from + count <= numel(request.box.shape);
+  return isPossible && entryName(name, shape, canonical(shape, request)) === entry ? request : null;
 }
 
 /** Throws DS_CHECKPOINT for a name in the form of a part's name, or a duplicate name. */

@@ -38,9 +38,9 @@ export async function writeTogether(
   shards: readonly Shard[],
   world: CheckpointWorld,
 ): Promise<string> {
-  const own = { model: tensors, optimizer: new Map<string, TensorInfo>() };
-  const digests = await onAllRanks(world, BEGIN_EXPORT, async () => digestOf(own));
-  const { model } = await mergedCatalog(world, own, digests);
+  const rankTensors = { model: tensors, optimizer: new Map<string, TensorInfo>() };
+  const digests = await onAllRanks(world, BEGIN_EXPORT, async () => digestOf(rankTensors));
+  const { model } = await mergedCatalog(world, rankTensors, digests);
   const table = Array.from(model, ([name, info]) => ({ name, ...info }));
   const { bytes: head, entries } = encodeHeader(table);
   const starts = new Map(entries.map(({ name, start }) => [name, head.length + start]));
@@ -68,9 +68,10 @@ export async function writeTogether(
       await syncPath(path);
       return count;
     });
-    const whole = table.reduce((sum, { shape }) => sum + numel(shape), 0);
+    const totalElements = table.reduce((sum, { shape }) => sum + numel(shape), 0);
     const total = written.reduce((sum, count) => sum + count, 0);
-    if (total !== whole) throw incomplete(file, `${whole} elements of all ranks`, `${total}`);
+    if (total !== totalElements)
+      throw incomplete(file, `${totalElements} elements of all ranks`, `${total}`);
     await onAllRanks(world, 'completing the file', async () => {
       if (world.rank !== 0) return null;
       await putInPlace(path, join(dir, file));
@@ -91,16 +92,17 @@ async function writePart(path: string, start: number, shard: Shard): Promise<voi
   const { name, shape, tensor } = shard;
   const size = dtypeSize(tensor.dtype);
   const range = rangeOf(shard);
-  const whole = wholeBox(shape);
-  if (isSameBox(range.box, whole)) return writeAt(path, start + range.from * size, name, tensor);
+  const tensorBox = wholeBox(shape);
+  if (isSameBox(range.box, tensorBox))
+    return writeAt(path, start + range.from * size, name, tensor);
   const values = await onHost(tensor);
   try {
     for (const box of boxesOf(range)) {
-      for (const row of partsOf(box, runShape(box, [range.box, whole]))) {
+      for (const row of partsOf(box, runShape(box, [range.box, tensorBox]))) {
         const from = values.offset + positionIn(range.box, row.offset) - range.from;
         const bytes = numel(row.shape) * size;
         const ranges = [{ buffer: values.buffer, offset: from * size, bytes }];
-        await writeFile(path, { offset: start + positionIn(whole, row.offset) * size, ranges });
+        await writeFile(path, { offset: start + positionIn(tensorBox, row.offset) * size, ranges });
       }
     }
   } finally {
@@ -126,19 +128,19 @@ export async function writeAlone(path: string, sources: readonly TensorSource[])
   await requireWeights(path);
   const draft = await begin(dirname(absolutePath(path)), 'export');
   try {
-    const made = join(draft.folder, WEIGHTS_FILE);
+    const draftPath = join(draft.folder, WEIGHTS_FILE);
     requireSpace(draft.folder, bytesOf(sources));
-    await writeSafetensors(made, sources);
-    await putInPlace(made, path);
+    await writeSafetensors(draftPath, sources);
+    await putInPlace(draftPath, path);
   } finally {
     await finish(draft);
   }
 }
 
-async function putInPlace(made: string, path: string): Promise<void> {
+async function putInPlace(draftPath: string, path: string): Promise<void> {
   const replaces = await requireWeights(path);
-  if (replaces) await rename(made, path);
-  else if (!(await renameExclusive(made, path))) throw pathTaken(path);
+  if (replaces) await rename(draftPath, path);
+  else if (!(await renameExclusive(draftPath, path))) throw pathTaken(path);
   await syncPath(dirname(absolutePath(path)));
 }
 

@@ -71,10 +71,10 @@ export class WeightFiles {
    * - a tensor has one-byte codes, unless `hasCodes` permits them.
    */
   static async open(path: string, hasCodes = false): Promise<WeightFiles> {
-    const found = await stat(path).catch((cause: Error) => {
+    const stats = await stat(path).catch((cause: Error) => {
       throw absentError(path, cause);
     });
-    const open = found.isDirectory()
+    const open = stats.isDirectory()
       ? () => openFolder(path, hasCodes)
       : () => openSingle(path, hasCodes);
     return new WeightFiles(path, await openSteadily(soloWorld, path, open));
@@ -297,10 +297,10 @@ function locationsOf(
   { weight_map: map }: JsonObject,
   files: ReadonlyMap<string, SafetensorsFile>,
 ): Map<string, Home> {
-  const found = new Map(Array.from(files, ([name, file]) => [name, homesOf(file)]));
+  const locations = new Map(Array.from(files, ([name, file]) => [name, homesOf(file)]));
   const homes = new Map<string, Home>();
   for (const [name, file] of Object.entries(map as JsonObject)) {
-    const home = found.get(file as string)?.get(name);
+    const home = locations.get(file as string)?.get(name);
     if (!home)
       throw damagedError(
         `${path}/${file}: ${name}`,

@@ -145,7 +145,7 @@ function fill(draft: Draft, sources: AutoSources, later: boolean): Unfilled[] {
     const value = filler?.value(sources);
     if (filler && value !== undefined) {
       section[key] = structuredClone(value);
-      draft.made.set(dottedPath(path), { from: 'auto', of: filler.of });
+      draft.filled.set(dottedPath(path), { from: 'auto', of: filler.of });
     } else if (DROPS_AUTO.includes(String(path[0])) && !(later && filler)) {
       delete section[key];
       draft.note('auto', path, 'is "auto": the default applies.');
@@ -157,12 +157,12 @@ function fill(draft: Draft, sources: AutoSources, later: boolean): Unfilled[] {
 }
 
 /** Fills a global batch size without a micro-batch size from the samples of one device. */
-function fillBatch({ value, made }: Draft, { training: given }: AutoSources): void {
+function fillBatch({ value, filled }: Draft, { training: given }: AutoSources): void {
   const { train_batch_size: total, train_micro_batch_size_per_gpu: micro } = value;
   const samples = given?.perDeviceBatchSize;
   if (total !== 'auto' || micro !== undefined || samples === undefined) return;
   value.train_micro_batch_size_per_gpu = samples;
-  made.set('train_micro_batch_size_per_gpu', { from: 'auto', of: 'training.perDeviceBatchSize' });
+  filled.set('train_micro_batch_size_per_gpu', { from: 'auto', of: 'training.perDeviceBatchSize' });
 }
 
 /** Takes out an "auto" batch size where another one determines it. */
@@ -232,21 +232,21 @@ function findMismatches(
   sources: AutoSources,
   worldSize: number | undefined,
 ): Mismatch[] {
-  const found: Mismatch[] = [];
+  const mismatches: Mismatch[] = [];
   draft.visit(({ section, key, path, schema }) => {
     const row = rowOf(dottedPath(path), stageOf(draft));
     if (!row?.argument || section[key] === 'auto') return;
     const { training = {} } = sources;
     const isTotal = row.total !== undefined && worldSize !== undefined;
-    const wanted = isTotal ? row.total?.(training, worldSize) : row.value(sources);
+    const expected = isTotal ? row.total?.(training, worldSize) : row.value(sources);
     const got = coerceValue(section[key], schema);
-    if (wanted === undefined || JSON.stringify(got) === JSON.stringify(wanted)) return;
+    if (expected === undefined || JSON.stringify(got) === JSON.stringify(expected)) return;
     const { path: name, location } = draft.where(path);
     const at = location ? ` at ${location.line}:${location.column}` : '';
-    const line = `${name}${at}: expected ${formatConfigValue(wanted)} (${row.argument}), got ${formatConfigValue(section[key])}`;
-    found.push({ path, location, line });
+    const line = `${name}${at}: expected ${formatConfigValue(expected)} (${row.argument}), got ${formatConfigValue(section[key])}`;
+    mismatches.push({ path, location, line });
   });
-  return found.toSorted(compareLocations);
+  return mismatches.toSorted(compareLocations);
 }
 
 /** Puts in the training's batch sizes, clipping, and a precision that it switches on. */
@@ -260,7 +260,7 @@ function supply(draft: Draft, sources: AutoSources): void {
     if (!section || section[key] !== undefined || isNothing) continue;
     section[key] = value;
     if (path.length === 2) draft.value[first] = section;
-    draft.made.set(dottedPath(path), { from: 'auto', of: row?.of ?? '' });
+    draft.filled.set(dottedPath(path), { from: 'auto', of: row?.of ?? '' });
   }
 }
 

@@ -18,7 +18,7 @@ export function readAutocast(draft: Draft): void {
   const isOn = own.enabled === true;
   draft.value[dtype] = { ...own, enabled: true };
   const of = 'torch_autocast.dtype';
-  if (!isOn) draft.made.set(`${dtype}.enabled`, { from: 'derived', of });
+  if (!isOn) draft.filled.set(`${dtype}.enabled`, { from: 'derived', of });
   const text = `enables ${dtype}.enabled. Weights and activations are ${dtype}; master weights and sums are fp32. In PyTorch, weights, norms and softmax stay fp32.`;
   draft.note('advice', ['torch_autocast', 'enabled'], text);
 }

@@ -35,8 +35,8 @@ function findFirst<Item>(
   find: (item: Item) => Violation | null,
 ): Violation | null {
   for (const item of items) {
-    const found = find(item);
-    if (found) return found;
+    const flaw = find(item);
+    if (flaw) return flaw;
   }
   return null;
 }

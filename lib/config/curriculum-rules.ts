@@ -18,20 +18,20 @@ function scheduledIn({ curriculum_learning: section }: ResolvedValues): Schedule
 }
 
 const hasASchedule: Rule = (config) => {
-  const found = scheduledIn(config);
-  return found && scheduleViolation(found);
+  const scheduled = scheduledIn(config);
+  return scheduled && scheduleViolation(scheduled);
 };
 
 /** min_difficulty is at least difficulty_step: rounded down, the first length would be 0. */
 const beginsWithTokens: Rule = (config) => {
   const scheduled = scheduledIn(config);
-  const found = scheduled && completeSchedule(scheduled);
-  const step = found && stepOf(found);
-  if (!step || found.min >= step) return null;
+  const schedule = scheduled && completeSchedule(scheduled);
+  const step = schedule && stepOf(schedule);
+  if (!step || schedule.min >= step) return null;
   return {
     path: [SECTION, 'min_difficulty'],
     expected: `at least difficulty_step, ${step}, because difficulties are rounded down to its multiples`,
-    got: String(found.min),
+    got: String(schedule.min),
     hint: 'Start at a multiple of difficulty_step, or make it smaller.',
   };
 };
@@ -67,8 +67,8 @@ export const curriculumRules: readonly Rule[] = [hasASchedule, beginsWithTokens,
 
 /** Returns advice for lengths that are no multiples of 8. Source: DeepSpeed's warning. */
 function slowLengths(scheduled: Scheduled): Advice | null {
-  const found = completeSchedule(scheduled);
-  const step = found && stepOf(found);
+  const schedule = completeSchedule(scheduled);
+  const step = schedule && stepOf(schedule);
   if (!step || step % 8 === 0) return null;
   const path = [SECTION, 'schedule_config', 'difficulty_step'];
   return { path, text: `is ${step}: lengths that are multiples of 8 suit tensor cores better.` };
@@ -77,7 +77,7 @@ function slowLengths(scheduled: Scheduled): Advice | null {
 export const curriculumAdvices = [slowLengths, beginsBelow, unreadScheduleKey].map(
   (advice) =>
     (config: ResolvedValues): Advice | null => {
-      const found = scheduledIn(config);
-      return found && advice(found);
+      const scheduled = scheduledIn(config);
+      return scheduled && advice(scheduled);
     },
 );

@@ -64,7 +64,7 @@ export class Draft {
   readonly notices: Notice[] = [];
   readonly errors: ConfigError[] = [];
   /** Dotted paths of values that are not in the file, and their source. */
-  readonly made = new Map<string, { from: 'auto' | 'derived'; of: string }>();
+  readonly filled = new Map<string, { from: 'auto' | 'derived'; of: string }>();
   private readonly moves: { to: string; from: Path }[] = [];
 
   constructor(

@@ -63,8 +63,8 @@ export function elasticBatch(section: Elasticity): ElasticBatch | Violation {
     min: Math.max(1, Math.floor(section.min_gpus / node)),
     max: Math.floor(section.max_gpus / node),
   };
-  const found = chooseSharedBatch(section, Math.floor(largestBatch(section) / perNode), nodes);
-  if (found.ranks.length === 0) {
+  const batch = chooseSharedBatch(section, Math.floor(largestBatch(section) / perNode), nodes);
+  if (batch.ranks.length === 0) {
     return {
       path: ['elasticity', 'min_gpus'],
       expected: 'a range with a number of GPUs that divides a batch',
@@ -72,7 +72,7 @@ export function elasticBatch(section: Elasticity): ElasticBatch | Violation {
       hint: `Raise max_gpus, lower min_gpus, or allow more than ${largestBatch(section)} samples.`,
     };
   }
-  return { batch: found.batch * perNode, ranks: found.ranks.map((count) => count * perNode) };
+  return { batch: batch.batch * perNode, ranks: batch.ranks.map((count) => count * perNode) };
 }
 
 /** Returns the batch sizes of `ranks` data ranks. */
@@ -148,14 +148,14 @@ function divisorsOf(
   micros: readonly number[],
   { min, max }: { min: number; max: number },
 ): number[] {
-  const found = new Set<number>();
+  const divisors = new Set<number>();
   for (const micro of micros.filter((size) => batch % size === 0)) {
     const times = batch / micro;
     for (let divisor = 1; divisor * divisor <= times; ++divisor) {
-      if (times % divisor === 0) found.add(divisor).add(times / divisor);
+      if (times % divisor === 0) divisors.add(divisor).add(times / divisor);
     }
   }
-  return [...found].filter((count) => min <= count && count <= max).sort((a, b) => a - b);
+  return [...divisors].filter((count) => min <= count && count <= max).sort((a, b) => a - b);
 }
 
 /** Returns the least common multiple; Infinity if it exceeds `max`. DeepSpeed would use it. */

@@ -182,9 +182,9 @@ class Reader implements LikelyMistakes {
 
   private key(end: string): string {
     if (this.char() === '"' || this.char() === "'") return this.readQuoted();
-    const found = this.match(/[^\s{}[\],:]+/y);
-    if (!found) throw this.unexpectedError(end ? `a key or "${end}"` : 'a key');
-    return found;
+    const text = this.match(/[^\s{}[\],:]+/y);
+    if (!text) throw this.unexpectedError(end ? `a key or "${end}"` : 'a key');
+    return text;
   }
 
   /** Returns the number, true, false or null up to a separator; else the line as a string. */
@@ -293,9 +293,9 @@ class Reader implements LikelyMistakes {
   /** Passes the match of the sticky `pattern`; "" without a match. */
   private match(pattern: RegExp): string {
     pattern.lastIndex = this.at;
-    const found = pattern.exec(this.text)?.[0] ?? '';
-    this.at += found.length;
-    return found;
+    const matched = pattern.exec(this.text)?.[0] ?? '';
+    this.at += matched.length;
+    return matched;
   }
 
   /** Returns the present character; "" at the end. */

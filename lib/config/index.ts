@@ -280,10 +280,10 @@ function check(
   if (draft.errors.length > 0) return failure(draft);
   if (deriveOverlap(values)) {
     const of = 'zero_optimization.stage';
-    draft.made.set('zero_optimization.overlap_comm', { from: 'derived', of });
+    draft.filled.set('zero_optimization.overlap_comm', { from: 'derived', of });
   }
   const param = deriveParams(values, draft.value);
-  if (param) draft.made.set(`optimizer.params.${param.key}`, { from: 'derived', of: param.of });
+  if (param) draft.filled.set(`optimizer.params.${param.key}`, { from: 'derived', of: param.of });
   const notices = draft.notices.toSorted(compareLocations);
   const config = deepFreeze({ ...values, notices: notices.map(noticeLine) });
   const origins = originsOf(values, draft, draft.value);
@@ -318,7 +318,7 @@ function completeTriad(draft: Draft, worldSize: number): Triad | null {
     const triad = resolveTriad(given, worldSize);
     const of = [...known, `world size ${worldSize}`].join(', ');
     for (const key of triadKeys)
-      if (!known.includes(key)) draft.made.set(key, { from: 'derived', of });
+      if (!known.includes(key)) draft.filled.set(key, { from: 'derived', of });
     return triad;
   } catch (error) {
     if (!(error instanceof DsError)) throw error;
@@ -352,6 +352,6 @@ function chooseTriad(draft: Draft, elasticity: Elasticity, ranks: number): Triad
     return null;
   }
   const of = `elasticity, world size ${ranks}`;
-  for (const key of triadKeys) draft.made.set(key, { from: 'derived', of });
+  for (const key of triadKeys) draft.filled.set(key, { from: 'derived', of });
   return triad;
 }

@@ -33,8 +33,8 @@ export function originsOf(config: Section, draft: Draft, given: Section): Origin
 }
 
 function originOf(draft: Draft, path: Path, given: boolean): Origin {
-  const made = draft.made.get(dottedPath(path));
-  if (made) return made;
+  const filled = draft.filled.get(dottedPath(path));
+  if (filled) return filled;
   if (!given) return { from: 'default' };
   const { path: name, file, location } = draft.where(path);
   const at = file && formatLocation(file, location, '');

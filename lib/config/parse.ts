@@ -214,7 +214,7 @@ function toValue(node: HjsonNode): unknown {
 
 /** Adds one error for all keys that are set twice, at any depth. */
 function refuseDuplicates(root: HjsonNode, lines: TextLines, file: string): void {
-  const found: { path: string; location: SourceLocation; first: SourceLocation }[] = [];
+  const duplicates: { path: string; location: SourceLocation; first: SourceLocation }[] = [];
   const visit = (node: HjsonNode, path: Path): void => {
     if (node.kind === 'array') node.items.forEach((item, i) => void visit(item, [...path, i]));
     if (node.kind !== 'object') return;
@@ -224,21 +224,21 @@ function refuseDuplicates(root: HjsonNode, lines: TextLines, file: string): void
       if (first === undefined) seen.set(key, offset);
       else {
         const locations = { location: lines.at(offset), first: lines.at(first) };
-        found.push({ path: dottedPath([...path, key]), ...locations });
+        duplicates.push({ path: dottedPath([...path, key]), ...locations });
       }
       visit(value, [...path, key]);
     }
   };
   visit(root, []);
-  if (!found[0]) return;
-  const listed = found
+  if (!duplicates[0]) return;
+  const listed = duplicates
     .slice(0, MAX_LISTED)
     .map(
       ({ path, location, first }) =>
         `"${shorten(path)}" at ${lineColumn(location)} (first at ${lineColumn(first)})`,
     );
-  if (found.length > MAX_LISTED) listed.push(`${found.length - MAX_LISTED} more`);
-  const [{ path, location }] = leading(found, 1);
+  if (duplicates.length > MAX_LISTED) listed.push(`${duplicates.length - MAX_LISTED} more`);
+  const [{ path, location }] = leading(duplicates, 1);
   const got = `duplicate keys: ${listed.join(', ')}`;
   const hint = 'Keep one of each.';
   throw new ConfigError({ path, file, location, expected: 'every key once', got, hint });

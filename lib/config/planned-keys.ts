@@ -70,7 +70,7 @@ export function waysToFill(
 }
 
 /** Fills `way` in. */
-export function fillPlanned({ value, made }: Draft, way: PlannedWay): void {
+export function fillPlanned({ value, filled }: Draft, way: PlannedWay): void {
   for (const [path, filling] of Object.entries(way)) {
     const keys = path.split('.');
     const last = required(keys.pop());
@@ -82,7 +82,7 @@ export function fillPlanned({ value, made }: Draft, way: PlannedWay): void {
       section = next;
     }
     section[last] = filling;
-    made.set(path, { from: 'auto', of: 'the plan' });
+    filled.set(path, { from: 'auto', of: 'the plan' });
   }
 }
 

@@ -69,9 +69,9 @@ const gradientsSumInWeightsDtypeOrFp32: Rule = (config) => {
 /** super_offload needs gradients in the dtype of weights: it overwrites them with new weights. */
 const speculationHasOneDtype: Rule = (config) => {
   const { grad_accum_dtype: dtype } = config.data_types;
-  const { super_offload: wanted } = config.zero_optimization.offload_optimizer;
+  const { super_offload: requested } = config.zero_optimization.offload_optimizer;
   const chosen = weightDtype(config);
-  if (!wanted || dtype === null || dtype === chosen) return null;
+  if (!requested || dtype === null || dtype === chosen) return null;
   return {
     path: ['zero_optimization', 'offload_optimizer', 'super_offload'],
     expected: `false or null while data_types.grad_accum_dtype is "${dtype}" and weights are "${chosen}"`,

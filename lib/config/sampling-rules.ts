@@ -74,8 +74,8 @@ function falls({ path, section }: MetricSite): Violation | null {
 
 const metricsAreComplete: Rule = (config) => {
   for (const site of metricsIn(config)) {
-    const found = scheduleViolation(site) ?? falls(site) ?? lacksAnIndex(site);
-    if (found) return found;
+    const violation = scheduleViolation(site) ?? falls(site) ?? lacksAnIndex(site);
+    if (violation) return violation;
   }
   return null;
 };
@@ -95,11 +95,11 @@ function usesAllSamples({ path, section }: MetricSite): Advice | null {
 /** Returns advice for a schedule that ends before max_difficulty, which is a hundred percent. */
 function skipsHardSamples(site: MetricSite): Advice | null {
   const { difficulty_type: type, clustering_type: clustering } = site.section;
-  const found = completeSchedule(site);
-  if (!found || type !== 'percentile' || clustering === 'single_cluster') return null;
-  const last = found.schedule.difficulty?.at(-1);
-  if (found.type !== 'fixed_discrete' || last === undefined || last >= found.max) return null;
-  const text = `ends at ${last} of max_difficulty, ${found.max}: harder samples are never drawn.`;
+  const schedule = completeSchedule(site);
+  if (!schedule || type !== 'percentile' || clustering === 'single_cluster') return null;
+  const last = schedule.schedule.difficulty?.at(-1);
+  if (schedule.type !== 'fixed_discrete' || last === undefined || last >= schedule.max) return null;
+  const text = `ends at ${last} of max_difficulty, ${schedule.max}: harder samples are never drawn.`;
   return { path: [...site.path, 'schedule_config', 'difficulty'], text };
 }
 
@@ -108,8 +108,8 @@ const ofMetrics = [beginsBelow, unreadScheduleKey, usesAllSamples, skipsHardSamp
 /** Advice about metrics. Each function returns the first finding, as rules do. */
 const firstOfMetrics = ofMetrics.map((advice) => (config: ResolvedValues): Advice | null => {
   for (const site of metricsIn(config)) {
-    const found = advice(site);
-    if (found) return found;
+    const result = advice(site);
+    if (result) return result;
   }
   return null;
 });

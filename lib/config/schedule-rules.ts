@@ -71,20 +71,20 @@ function lacksValue({ path, section }: Scheduled): Violation | null {
 
 /** Refuses a schedule that ends easier. DeepSpeed silently stays at the first difficulty. */
 function endsEasier(scheduled: Scheduled): Violation | null {
-  const found = completeSchedule(scheduled);
-  if (!found || found.max >= found.min) return null;
+  const schedule = completeSchedule(scheduled);
+  if (!schedule || schedule.max >= schedule.min) return null;
   return {
     path: [...scheduled.path, 'max_difficulty'],
-    expected: `at least min_difficulty, ${found.min}`,
-    got: String(found.max),
+    expected: `at least min_difficulty, ${schedule.min}`,
+    got: String(schedule.max),
     hint: 'Raise max_difficulty or lower min_difficulty.',
   };
 }
 
 function listsMisfit(scheduled: Scheduled): Violation | null {
-  const found = completeSchedule(scheduled);
-  const { difficulty, max_step: steps } = found?.schedule ?? {};
-  if (found?.type !== 'fixed_discrete' || !difficulty || !steps) return null;
+  const schedule = completeSchedule(scheduled);
+  const { difficulty, max_step: steps } = schedule?.schedule ?? {};
+  if (schedule?.type !== 'fixed_discrete' || !difficulty || !steps) return null;
   const path = [...scheduled.path, 'schedule_config', 'max_step'];
   if (steps.length !== difficulty.length - 1) {
     const expected = `${difficulty.length - 1} steps, one less than there are difficulties`;
@@ -110,11 +110,11 @@ export function scheduleViolation(scheduled: Scheduled): Violation | null {
 
 /** Returns advice if rounding goes below the smallest difficulty. DeepSpeed is silent. */
 export function beginsBelow(scheduled: Scheduled): Advice | null {
-  const found = completeSchedule(scheduled);
-  const step = found && stepOf(found);
-  if (!step || found.min % step === 0 || found.min === found.max) return null;
-  const first = found.min - (found.min % step);
-  const text = `is ${found.min}, no multiple of difficulty_step, ${step}: difficulties are rounded down, to ${first} at least.`;
+  const schedule = completeSchedule(scheduled);
+  const step = schedule && stepOf(schedule);
+  if (!step || schedule.min % step === 0 || schedule.min === schedule.max) return null;
+  const first = schedule.min - (schedule.min % step);
+  const text = `is ${schedule.min}, no multiple of difficulty_step, ${step}: difficulties are rounded down, to ${first} at least.`;
   return { path: [...scheduled.path, 'min_difficulty'], text };
 }
 

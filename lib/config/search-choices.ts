@@ -30,7 +30,10 @@ export function searchChoices(file: Section): SearchChoice[] {
 
 /** Returns the files that choose each value once; the other lists have their first value. */
 export function filesOfChoices(file: Section, choices: readonly SearchChoice[]): Section[] {
-  const base = choices.reduce((made, choice) => withValue(made, choice, choice.values[0]), file);
+  const base = choices.reduce(
+    (section, choice) => withValue(section, choice, choice.values[0]),
+    file,
+  );
   const others = choices.flatMap((choice) =>
     choice.values.slice(1).map((value) => withValue(base, choice, value)),
   );

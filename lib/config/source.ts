@@ -38,19 +38,19 @@ interface ConfigSource {
  * no source and for several.
  */
 export function configSource({ config, configParams, args }: ConfigSources): ConfigSource {
-  const given = [
+  const sources = [
     { name: 'config', value: config },
     { name: 'configParams', value: configParams },
     { name: 'args.deepspeed_config', value: args?.deepspeed_config },
     { name: 'args.deepspeedConfig', value: args?.deepspeedConfig },
     { name: 'args.deepscale_config', value: args?.deepscale_config },
   ].filter(({ value }) => value !== undefined && value !== null);
-  const [only, second] = given;
+  const [only, second] = sources;
   if (!only?.value || second) {
     throw argumentError(
       'initialize',
       'one configuration: config, or args with --deepspeed_config',
-      given.length === 0 ? 'none' : given.map(({ name }) => name).join(' and '),
+      sources.length === 0 ? 'none' : sources.map(({ name }) => name).join(' and '),
       second
         ? 'Keep one of them.'
         : 'Pass `config`: the path of a ds_config.json, or the object itself.',

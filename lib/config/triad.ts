@@ -28,32 +28,32 @@ export function dropNullSizes(value: Section): void {
  * divisions. Throws DS_CONFIG for sizes that do not divide, with the three values, the derived one,
  * and values that fit.
  */
-export function resolveTriad(given: Partial<Triad>, worldSize: number): Triad {
-  const { train_batch_size: total, train_micro_batch_size_per_gpu: micro } = given;
+export function resolveTriad(sizes: Partial<Triad>, worldSize: number): Triad {
+  const { train_batch_size: total, train_micro_batch_size_per_gpu: micro } = sizes;
   if (total === undefined && micro === undefined) {
     throw new DsError({
       code: 'DS_CONFIG',
       op: 'train_batch_size',
       expected: 'train_batch_size or train_micro_batch_size_per_gpu',
       got:
-        given.gradient_accumulation_steps === undefined
+        sizes.gradient_accumulation_steps === undefined
           ? 'neither'
           : 'gradient_accumulation_steps alone',
       hint: 'Set train_micro_batch_size_per_gpu to the samples of one forward on one device.',
     });
   }
-  const triad = complete(given, worldSize);
+  const triad = complete(sizes, worldSize);
   const product =
     triad.train_micro_batch_size_per_gpu * triad.gradient_accumulation_steps * worldSize;
   if (product !== triad.train_batch_size || product <= 0)
-    throw mismatchError(given, triad, worldSize);
+    throw mismatchError(sizes, triad, worldSize);
   return triad;
 }
 
-function complete(given: Partial<Triad>, worldSize: number): Triad {
-  const total = given.train_batch_size;
-  let micro = given.train_micro_batch_size_per_gpu;
-  let steps = given.gradient_accumulation_steps;
+function complete(sizes: Partial<Triad>, worldSize: number): Triad {
+  const total = sizes.train_batch_size;
+  let micro = sizes.train_micro_batch_size_per_gpu;
+  let steps = sizes.gradient_accumulation_steps;
   if (total !== undefined && micro !== undefined) {
     steps ??= Math.floor(Math.floor(total / micro) / worldSize);
   } else if (total !== undefined) {
@@ -69,11 +69,11 @@ function complete(given: Partial<Triad>, worldSize: number): Triad {
   };
 }
 
-function mismatchError(given: Partial<Triad>, triad: Triad, worldSize: number): DsError {
+function mismatchError(sizes: Partial<Triad>, triad: Triad, worldSize: number): DsError {
   const [total, micro, steps] = triadKeys.map(
-    (name) => `${triad[name]}${given[name] === undefined ? ' (derived)' : ''}`,
+    (name) => `${triad[name]}${sizes[name] === undefined ? ' (derived)' : ''}`,
   );
-  const { train_micro_batch_size_per_gpu: perDevice, gradient_accumulation_steps: times } = given;
+  const { train_micro_batch_size_per_gpu: perDevice, gradient_accumulation_steps: times } = sizes;
   const unit = (perDevice ?? 1) * (times ?? 1) * worldSize;
   const nearest = Math.max(1, Math.round(triad.train_batch_size / unit)) * unit;
   const determined = perDevice !== undefined && times !== undefined;

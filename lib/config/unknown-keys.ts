@@ -139,9 +139,9 @@ function refuseAccelerate(draft: Draft): void {
  * lines become keys of the file, and the first line becomes the value of the section.
  */
 function pluginOf(value: Section): Section {
-  const { deepspeed_config: own } = value;
-  if (isSection(own)) return own;
-  const [, key = '', first = ''] = String(own ?? '').match(/^(\w+):\s*(.*)$/) ?? [];
+  const { deepspeed_config: pluginConfig } = value;
+  if (isSection(pluginConfig)) return pluginConfig;
+  const [, key = '', first = ''] = String(pluginConfig ?? '').match(/^(\w+):\s*(.*)$/) ?? [];
   return { ...value, ...(key && { [key]: numberOr(first.replace(/^(['"])(.*)\1$/, '$2')) }) };
 }
 

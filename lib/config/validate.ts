@@ -40,9 +40,9 @@ function validatorsOf(schema: Schema): Validators {
   for (const [keyword, schemaType] of Object.entries(annotations)) {
     ajv.addKeyword({ keyword, schemaType });
   }
-  const made = { compile: ajv.compile.bind(ajv), known: new Map() };
-  compiled.set(schema, made);
-  return made;
+  const validators = { compile: ajv.compile.bind(ajv), known: new Map() };
+  compiled.set(schema, validators);
+  return validators;
 }
 
 /**
@@ -55,12 +55,16 @@ function validator(schema: Schema, key: string, value: unknown): ValidateFunctio
   const tag = property.discriminator?.propertyName;
   const chosen = tag ? (resolveSchema(property, value).properties?.[tag]?.const ?? '') : '';
   const name = `${key} ${chosen}`;
-  const found = known.get(name);
-  if (found) return found;
+  const cached = known.get(name);
+  if (cached) return cached;
   const ownSchema = tag ? withAlternative(property, tag, chosen) : property;
-  const made = compile({ ...schema, properties: { [key]: ownSchema }, additionalProperties: true });
-  known.set(name, made);
-  return made;
+  const compiled = compile({
+    ...schema,
+    properties: { [key]: ownSchema },
+    additionalProperties: true,
+  });
+  known.set(name, compiled);
+  return compiled;
 }
 
 /** Returns `property`, in which alternatives other than `chosen` have only their tag. */

@@ -104,8 +104,8 @@ export function beginGather(
   where: StreamChoice = onCompute,
 ): Exchange {
   const { group, sizes } = shared;
-  const own = required(sizes[group.rank]);
-  const layout = layoutOf(x, requireDim(op, x, shared, own), sizes);
+  const ownSize = required(sizes[group.rank]);
+  const layout = layoutOf(x, requireDim(op, x, shared, ownSize), sizes);
   const { dim, isEven, max, rows } = layout;
   if (!isEven) return gatherUneven(op, x, shared, layout, where);
   const shape = resize(x, dim, max * group.size);
@@ -186,11 +186,11 @@ export function beginSum(
     }
   }
   const work = group.reduceScatter(part, slots, { purpose: op, stream: where(group) });
-  const own = required(sizes[group.rank]);
+  const ownSize = required(sizes[group.rank]);
   return {
     work,
     target: part,
-    result: () => (isEven ? part : part.narrow(dim, 0, own).contiguous()),
+    result: () => (isEven ? part : part.narrow(dim, 0, ownSize).contiguous()),
   };
 }
 

@@ -30,24 +30,24 @@ export class CutExperts extends Module {
   readonly activation: Experts['activation'];
   private readonly range: Range;
 
-  /** Moves the parameters of `whole` here. Throws DS_ARGUMENT for more ranks than experts. */
+  /** Moves the parameters of `original` here. Throws DS_ARGUMENT for more ranks than experts. */
   constructor(
-    whole: Experts,
+    original: Experts,
     /** The ranks that share them. */
     readonly group: ProcessGroup,
     private readonly stream: Stream,
   ) {
     super();
-    const count = whole.gate_up_proj.size(0);
+    const count = original.gate_up_proj.size(0);
     const ranges = rangesFor('experts', count, group);
     this.range = required(ranges[group.rank]);
-    this.gate_up_proj = whole.gate_up_proj;
-    this.gate_up_proj_bias = whole.gate_up_proj_bias;
-    this.down_proj = whole.down_proj;
-    this.down_proj_bias = whole.down_proj_bias;
-    this.limit = whole.limit;
-    this.activation = whole.activation;
-    for (const parameter of whole.parameters()) {
+    this.gate_up_proj = original.gate_up_proj;
+    this.gate_up_proj_bias = original.gate_up_proj_bias;
+    this.down_proj = original.down_proj;
+    this.down_proj_bias = original.down_proj_bias;
+    this.limit = original.limit;
+    this.activation = original.activation;
+    for (const parameter of original.parameters()) {
       cutAlong(parameter, 0, [{ ranges, pieces: count }], group.rank);
     }
   }

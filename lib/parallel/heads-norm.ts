@@ -17,15 +17,17 @@ export class HeadsNorm extends Module {
   readonly eps: number;
   private readonly channels: number;
 
-  /** Moves the weight of `whole` here. Throws DS_ARGUMENT if several ranks have the same head. */
+  /**
+   * Moves the weight of `original` here. Throws DS_ARGUMENT if several ranks have the same head.
+   */
   constructor(
-    whole: RMSNorm,
+    original: RMSNorm,
     /** The ranks that share it. */
     readonly group: ProcessGroup,
     cut: DimCut,
   ) {
     super();
-    const { weight, eps } = whole;
+    const { weight, eps } = original;
     this.channels = weight.size(0);
     const counts = cut.map(({ pieces, ranges }) => [
       pieces,

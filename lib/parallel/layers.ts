@@ -141,21 +141,21 @@ export class ColumnLinear extends Module implements JoinableLinear {
   /** @internal */
   readonly shard: ColumnShard;
 
-  /** Moves the parameters of `whole` here. Throws DS_ARGUMENT for invalid sizes or options. */
+  /** Moves the parameters of `original` here. Throws DS_ARGUMENT for invalid sizes or options. */
   constructor(
-    whole: Linear,
+    original: Linear,
     /** The ranks that share it. */
     readonly group: ProcessGroup,
     options: ColumnLinearOptions = {},
   ) {
     super();
-    requireModule('ColumnLinear', whole);
+    requireModule('ColumnLinear', original);
     requireGroup('ColumnLinear', group);
-    const [outputs] = leading(whole.weight.shape, 1);
-    const { weight, bias } = whole;
+    const [outputs] = leading(original.weight.shape, 1);
+    const { weight, bias } = original;
     this.weight = weight;
     this.bias = bias;
-    this.hasGelu = whole instanceof LinearGelu;
+    this.hasGelu = original instanceof LinearGelu;
     this.shard = new ColumnShard(outputs, group, options);
     for (const item of [weight, bias]) if (item) this.shard.take(item);
   }
@@ -303,22 +303,22 @@ export class RowLinear extends Module {
   /** @internal */
   readonly shard: RowShard;
 
-  /** Moves the parameters of `whole` here. Throws DS_ARGUMENT for invalid sizes or options. */
+  /** Moves the parameters of `original` here. Throws DS_ARGUMENT for invalid sizes or options. */
   constructor(
-    whole: Linear,
+    original: Linear,
     /** The ranks that share it. */
     readonly group: ProcessGroup,
     options: RowLinearOptions = {},
   ) {
     super();
-    requireModule('RowLinear', whole);
+    requireModule('RowLinear', original);
     requireGroup('RowLinear', group);
-    if (whole instanceof LinearGelu) throw noRowError();
-    const [, inputs] = leading(whole.weight.shape, 2);
-    this.weight = whole.weight;
-    this.bias = whole.bias;
+    if (original instanceof LinearGelu) throw noRowError();
+    const [, inputs] = leading(original.weight.shape, 2);
+    this.weight = original.weight;
+    this.bias = original.bias;
     this.shard = new RowShard(inputs, group, options);
-    cutAlong(whole.weight, 1, this.shard.cut, group.rank);
+    cutAlong(original.weight, 1, this.shard.cut, group.rank);
     if (this.bias) this.shard.take(this.bias);
   }
 
@@ -370,15 +370,15 @@ export class VocabularyEmbedding extends Module {
   private readonly count: number;
   private readonly stream: Stream;
 
-  /** Moves the parameter of `whole` here. Throws DS_ARGUMENT for invalid sizes or options. */
+  /** Moves the parameter of `original` here. Throws DS_ARGUMENT for invalid sizes or options. */
   constructor(
-    whole: Embedding,
+    original: Embedding,
     /** The ranks that share it. */
     readonly group: ProcessGroup,
     { stream = wholeStream(group) }: Pick<LayerCutOptions, 'stream'> = {},
   ) {
     super();
-    const { weight, paddingIdx } = whole;
+    const { weight, paddingIdx } = original;
     [this.count] = leading(weight.shape, 1);
     const ranges = rangesFor('rows', this.count, group);
     this.range = required(ranges[group.rank]);
@@ -428,7 +428,7 @@ export class ChannelDropout extends Module {
     if (!this.training) return x;
     const { widths, rank } = this;
     const whole = startOf(widths, widths.length);
-    const own = { first: startOf(widths, rank), count: required(widths[rank]), whole };
-    return dropoutOfChannels(x, this.p, own);
+    const columns = { first: startOf(widths, rank), count: required(widths[rank]), whole };
+    return dropoutOfChannels(x, this.p, columns);
   }
 }

@@ -172,14 +172,14 @@ const ownCounts = ({ queries, keys }: SharedHeads, rank: number) => ({
 function findStyled(model: Module, patterns: readonly PathStyle[]): [string, Module, LayerStyle][] {
   const used = new Set<PathStyle>();
   const below = [...model.namedModules()].filter(([path]) => path !== '');
-  const found = below.flatMap(([path, module]): [string, Module, LayerStyle][] => {
+  const styled = below.flatMap(([path, module]): [string, Module, LayerStyle][] => {
     const fitting = patterns.filter(({ fits }) => fits(path));
     for (const style of fitting) used.add(style);
     const [first] = fitting;
     return first && first.style.style !== 'whole' ? [[path, module, first.style]] : [];
   });
   const idle = patterns.find((pattern) => !used.has(pattern));
-  if (!idle) return found;
+  if (!idle) return styled;
   const paths = below.map(([path]) => path);
   throw refusedError(
     'patterns that match module paths',
@@ -196,8 +196,8 @@ function applySequence(model: Module, group: ProcessGroup, plan: SequencePlan | 
     );
   const modules = new Map(model.namedModules());
   const at = (path: string): Module => {
-    const found = modules.get(path);
-    if (found) return found;
+    const module = modules.get(path);
+    if (module) return module;
     throw refusedError("paths of modules in the plan's `sequence`", formatValue(path));
   };
   const byToken = plan.byToken.map(matcherOf);
@@ -249,8 +249,8 @@ function apply(module: Module, context: LayerContext): Module | null {
       (module as { headShare?: HeadShare | null }).headShare = headShareAt(module, context);
       if ('headGroup' in module) module.headGroup = group;
       // Each rank uses the values of its own heads, for example the sinks.
-      for (const own of Object.values(module)) {
-        if (own instanceof Parameter) own.hasPartialGradient = true;
+      for (const child of Object.values(module)) {
+        if (child instanceof Parameter) child.hasPartialGradient = true;
       }
       return null;
     case 'perHead':
@@ -288,8 +288,8 @@ const isHead = (module: Module): module is Module & { weight: Parameter } =>
 
 function cutAt({ style, heads, stream }: LayerContext): LayerCutOptions {
   const { parts, pieces } = style;
-  const given = { stream, ...(parts && { parts }), ...(pieces && { pieces }) };
-  if (!style.heads) return given;
+  const options = { stream, ...(parts && { parts }), ...(pieces && { pieces }) };
+  if (!style.heads) return options;
   if (!heads)
     throw refusedError(
       'a plan with heads',
@@ -319,13 +319,13 @@ function headShareAt(module: Module, context: LayerContext): HeadShare {
 function requireNoneLeft(model: Module, replaced: ReadonlySet<Module>): void {
   for (const [path, module] of model.namedModules()) {
     if (replaced.has(module)) continue;
-    const own = Object.entries(module).find(
+    const uncut = Object.entries(module).find(
       ([, value]) => (value as Parameter | null)?.isCut === true,
     );
-    if (!own) continue;
+    if (!uncut) continue;
     throw refusedError(
       'the same split for all modules that share a parameter',
-      `${path || 'the model'} with ${own[0]}, which another module splits`,
+      `${path || 'the model'} with ${uncut[0]}, which another module splits`,
       'Give a tied head the style "head", and its table "vocabulary".',
     );
   }

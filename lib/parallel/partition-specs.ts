@@ -27,8 +27,8 @@ const KEYS: readonly string[] = ['patterns', 'partition_type', 'shape', 'partiti
 
 /** Null for a rule. */
 export function partitionFlaw(spec: SpecFields): PartitionFlaw | null {
-  const found = read(spec);
-  return 'expected' in found ? found : null;
+  const flaw = read(spec);
+  return 'expected' in flaw ? flaw : null;
 }
 
 /** Rules without flaws. */

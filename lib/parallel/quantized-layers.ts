@@ -106,20 +106,20 @@ class CutQuantizedLinear extends Module implements JoinableLinear {
 
 /**
  * Returns a rank's part of the outputs of a quantized layer, to replace a ColumnLinear. It has its
- * own memory; the memory of `whole` is freed. Throws DS_ARGUMENT.
+ * own memory; the memory of `original` is freed. Throws DS_ARGUMENT.
  */
 export function quantizedColumn(
-  whole: QuantizedLinear,
+  original: QuantizedLinear,
   group: ProcessGroup,
   options: ColumnLinearOptions,
 ): CutQuantizedLinear {
-  const [outputs] = leading(whole.shape, 1);
+  const [outputs] = leading(original.shape, 1);
   const shard = new ColumnShard(outputs, group, options);
-  const { bias, weight_order: order } = whole;
+  const { bias, weight_order: order } = original;
   if (bias) shard.take(bias);
   const rows = rangesIn(shard.cut, outputs, group.rank);
-  const part = whole.part({ rows, units: null }, bias, whole.hasGelu);
-  release(whole, order);
+  const part = original.part({ rows, units: null }, bias, original.hasGelu);
+  release(original, order);
   return new CutQuantizedLinear(part, shard, bias, { order, first: null });
 }
 
@@ -129,23 +129,23 @@ export function quantizedColumn(
  * the inputs from the other ranks. Throws DS_ARGUMENT, also for fewer groups than ranks.
  */
 export function quantizedRow(
-  whole: QuantizedLinear,
+  original: QuantizedLinear,
   group: ProcessGroup,
   options: RowLinearOptions,
 ): CutQuantizedLinear {
-  const [outputs, inputs] = leading(whole.shape, 2);
+  const [outputs, inputs] = leading(original.shape, 2);
   const shard = new RowShard(inputs, group, options);
-  const { bias, weight_order: order, unit } = whole;
+  const { bias, weight_order: order, unit } = original;
   if (bias) shard.take(bias);
   const isApart = order === null && shard.cut.length === 1;
   const isEven = isApart && shard.borders.every((at) => at % unit === 0 || at === inputs);
   const units = isEven
     ? unitsOf(required(rangesIn(shard.cut, inputs, group.rank)[0]), unit)
     : required(rangesFor('groups of inputs', Math.ceil(inputs / unit), group)[group.rank]);
-  const part = whole.part({ rows: [{ first: 0, count: outputs }], units }, null, false);
+  const part = original.part({ rows: [{ first: 0, count: outputs }], units }, null, false);
   const [first, count] = [units.first * unit, required(part.shape[1])];
   const ownOrder = order && partOf(order, first, count);
-  release(whole, null);
+  release(original, null);
   return new CutQuantizedLinear(part, shard, bias, {
     order: ownOrder,
     first: isEven ? null : first,
@@ -159,17 +159,17 @@ const unitsOf = ({ first, count }: Range, unit: number): Range => ({
 });
 
 function partOf(order: Parameter, first: number, count: number): Parameter {
-  const made = new StoredParameter([count], order.dtype);
+  const part = new StoredParameter([count], order.dtype);
   const values = held(() => noGrad(() => scope(() => order.narrow(0, first, count).clone())));
-  made.place(values);
+  part.place(values);
   values.release();
-  return made;
+  return part;
 }
 
 /** Frees the whole tensors after their parts have been copied. */
-function release(whole: QuantizedLinear, kept: Parameter | null): void {
-  for (const parameter of whole.parameters())
-    if (parameter !== kept && parameter !== whole.bias) parameter.dispose();
+function release(original: QuantizedLinear, kept: Parameter | null): void {
+  for (const parameter of original.parameters())
+    if (parameter !== kept && parameter !== original.bias) parameter.dispose();
 }
 
 /**

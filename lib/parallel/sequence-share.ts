@@ -45,13 +45,13 @@ export class SequenceRanks {
    */
   partOf(model: Module, tokens: Tensor): SequencePart | null {
     const { group } = this;
-    const whole = tokens.size(TOKENS);
-    const count = whole / group.size;
+    const totalTokens = tokens.size(TOKENS);
+    const count = totalTokens / group.size;
     if (Number.isInteger(count) && count > 0) {
       return new SequencePart(group, {
         first: group.rank * count,
         count,
-        whole,
+        whole: totalTokens,
         heads: this.heads,
       });
     }

@@ -136,9 +136,10 @@ export function splitTokens(body: Module, first: Module, group: ProcessGroup): v
 }
 
 function shareOf(body: Module, tokens: unknown, group: ProcessGroup): DimShare {
-  const whole = tokens instanceof Tensor && tokens.ndim >= 2 ? tokens.size(TOKENS) : 0;
-  const count = whole / group.size;
-  if (whole > 0 && Number.isInteger(count)) return { first: group.rank * count, count, whole };
+  const totalTokens = tokens instanceof Tensor && tokens.ndim >= 2 ? tokens.size(TOKENS) : 0;
+  const count = totalTokens / group.size;
+  if (totalTokens > 0 && Number.isInteger(count))
+    return { first: group.rank * count, count, whole: totalTokens };
   throw new DsError({
     code: 'DS_SHAPE',
     op: `sequence parallelism of ${body.constructor.name}`,

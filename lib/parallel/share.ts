@@ -38,9 +38,9 @@ export function rangesIn(cut: DimCut, size: number, rank: number): Range[] {
   let start = 0;
   return cut.map(({ ranges, pieces }) => {
     const { first, count } = required(ranges[rank]);
-    const found = { first: (start + first) * width, count: count * width };
+    const range = { first: (start + first) * width, count: count * width };
     start += pieces;
-    return found;
+    return range;
   });
 }
 
@@ -70,11 +70,11 @@ function tooFewError(op: string, what: string, count: number, ranks: number): Ds
 
 /** Keeps this rank's part of `parameter` along `dim`. Throws DS_SHAPE, DS_ARGUMENT. */
 export function cutAlong(parameter: Parameter, dim: number, cut: DimCut, rank: number): void {
-  const whole = parameter.shape;
-  const boxes = rangesIn(cut, required(whole[dim]), rank).map(
+  const wholeShape = parameter.shape;
+  const boxes = rangesIn(cut, required(wholeShape[dim]), rank).map(
     ({ first, count }): Box => ({
-      offset: whole.map((_size, d) => (d === dim ? first : 0)),
-      shape: whole.map((size, d) => (d === dim ? count : size)),
+      offset: wholeShape.map((_size, d) => (d === dim ? first : 0)),
+      shape: wholeShape.map((size, d) => (d === dim ? count : size)),
     }),
   );
   parameter.cutTo(boxes);
@@ -128,11 +128,11 @@ export function splitHeads(
   const ranks = group.size;
   if (keys >= ranks) {
     const shared = rangesFor('heads', keys, group, op);
-    const own = shared.map(({ first, count }) => ({
+    const ownHeads = shared.map(({ first, count }) => ({
       first: first * served,
       count: count * served,
     }));
-    return { counts, queries: own, keys: shared };
+    return { counts, queries: ownHeads, keys: shared };
   }
   const owners = splitEvenly(ranks, keys);
   if (Math.max(...owners) > served) throw tooFewError(op, 'heads', queries, ranks);

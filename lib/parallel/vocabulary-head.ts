@@ -60,16 +60,16 @@ export class VocabularyHead extends Module {
   private readonly widths: readonly number[];
 
   /**
-   * Moves the weight of `whole` here; the token table may have split it before. Throws DS_ARGUMENT,
-   * also for a head with a bias.
+   * Moves the weight of `original` here; the token table may have split it before. Throws
+   * DS_ARGUMENT, also for a head with a bias.
    */
   constructor(
-    whole: WholeHead,
+    original: WholeHead,
     /** The ranks that share it. */
     readonly group: ProcessGroup,
   ) {
     super();
-    const { weight, bias } = whole;
+    const { weight, bias } = original;
     if (bias) throw noBiasError();
     const [classes] = leading(weight.region.whole, 1);
     const ranges = rangesFor('rows', classes, group);

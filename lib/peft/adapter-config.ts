@@ -160,9 +160,9 @@ export function adapterConfigOf(
  * instead.
  */
 function targetsOf(model: Module, config: LoraConfig, targets: readonly string[]): JsonObject {
-  const { targetModules: wanted, layersToTransform, layersPattern } = config;
-  const isAll = typeof wanted === 'string' && wanted.toLowerCase() === ALL_LINEAR;
-  if (isAll || (typeof wanted === 'string' && layersToTransform !== null)) {
+  const { targetModules: requested, layersToTransform, layersPattern } = config;
+  const isAll = typeof requested === 'string' && requested.toLowerCase() === ALL_LINEAR;
+  if (isAll || (typeof requested === 'string' && layersToTransform !== null)) {
     return {
       target_modules: shortest(model, targets),
       layers_to_transform: null,
@@ -170,7 +170,7 @@ function targetsOf(model: Module, config: LoraConfig, targets: readonly string[]
     };
   }
   return {
-    target_modules: typeof wanted === 'string' ? wanted : [...(wanted ?? endsOf(targets))],
+    target_modules: typeof requested === 'string' ? requested : [...(requested ?? endsOf(targets))],
     layers_to_transform: layersToTransform && [...layersToTransform],
     layers_pattern: listOrNull(layersPattern),
   };

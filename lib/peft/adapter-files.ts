@@ -245,8 +245,8 @@ function savedOf(model: Module): Saved[] {
     const isBias = last === 'bias' && wantsBias(config.bias, isWrapped);
     const isWhole = parentsOf(name).some((parent) => isSavedWhole(parent, wholeModules(config)));
     if (!isFactor(name) && !isBias && !isWhole) continue;
-    const own = isBias && isWrapped ? `${owner}.base_layer.bias` : name;
-    saved.push({ name: PREFIX + own, parameter, transposed: transposedNames.has(name) });
+    const savedName = isBias && isWrapped ? `${owner}.base_layer.bias` : name;
+    saved.push({ name: PREFIX + savedName, parameter, transposed: transposedNames.has(name) });
   }
   return [...saved, ...tiedOf(model, config, saved)];
 }
@@ -254,10 +254,10 @@ function savedOf(model: Module): Saved[] {
 /** PEFT stores a copy for each name of a tied module. */
 function tiedOf(model: Module, config: LoraConfig, saved: readonly Saved[]): Saved[] {
   const names = wholeModules(config);
-  const whole = [...model.tiedNames()].filter(([tied]) =>
+  const tiedNames = [...model.tiedNames()].filter(([tied]) =>
     parentsOf(tied).some((parent) => isSavedWhole(parent, names)),
   );
-  return whole.flatMap(([tied, name]) => {
+  return tiedNames.flatMap(([tied, name]) => {
     const first = saved.find((saved) => saved.name === PREFIX + name);
     return first ? [{ ...first, name: PREFIX + tied }] : [];
   });
@@ -269,20 +269,20 @@ function tiedOf(model: Module, config: LoraConfig, saved: readonly Saved[]): Sav
  */
 function basesOf(model: Module): Map<string, Saved> {
   const layers = lorasOf(model);
-  const found = new Map<string, Saved>();
+  const bases = new Map<string, Saved>();
   for (const [name, parameter] of model.namedParameters()) {
     if (!/(^|\.)(embed_tokens|embed_in|wte|wpe|lm_head|embed_out)\.weight$/.test(name)) continue;
-    const own = layers.has(name.slice(0, -'.weight'.length))
+    const baseName = layers.has(name.slice(0, -'.weight'.length))
       ? name.replace(/weight$/, 'base_layer.weight')
       : name;
-    found.set(PREFIX + own, { name: PREFIX + own, parameter, transposed: false });
+    bases.set(PREFIX + baseName, { name: PREFIX + baseName, parameter, transposed: false });
   }
   for (const [tied, name] of model.tiedNames()) {
     const first =
-      found.get(PREFIX + name) ?? found.get(PREFIX + name.replace(/weight$/, 'base_layer.weight'));
-    if (first) found.set(PREFIX + tied, { ...first, name: PREFIX + tied });
+      bases.get(PREFIX + name) ?? bases.get(PREFIX + name.replace(/weight$/, 'base_layer.weight'));
+    if (first) bases.set(PREFIX + tied, { ...first, name: PREFIX + tied });
   }
-  return found;
+  return bases;
 }
 
 const wantsBias = (bias: string, isWrapped: boolean): boolean =>

@@ -40,16 +40,16 @@ export function modelFilesIn(dir: string): string[] {
  * the adapter's folder. Throws DS_CHECKPOINT if neither is a folder.
  */
 export function requireBase(adapter: AdapterFolder): string {
-  const found = findBase(adapter);
-  if (found !== null) return found;
+  const folder = findBase(adapter);
+  if (folder !== null) return folder;
   throw findLoneAdapter(adapter);
 }
 
 /** Returns the folder of the base model, or null. */
 export function findBase({ path, base }: AdapterFolder): string | null {
   const places = base === null ? [] : [resolve(base), resolve(path, base)];
-  const found = places.find((place) => existsSync(place) && statSync(place).isDirectory());
-  return found === undefined || found === resolve(path) ? null : found;
+  const folder = places.find((place) => existsSync(place) && statSync(place).isDirectory());
+  return folder === undefined || folder === resolve(path) ? null : folder;
 }
 
 /** Returns the error for an adapter in place of a model. */

@@ -104,14 +104,14 @@ function layersOf(files: WeightFiles, config: LoraConfig): Map<string, AdapterFa
   const others: string[] = [];
   for (const name of files.tensors.keys()) {
     const plain = name.replace(/\.default(?=\.|$)/, '');
-    const found = /^(.+)\.lora_(A|B)\.weight$/.exec(plain);
-    if (!found || !plain.startsWith(PREFIX)) {
+    const match = /^(.+)\.lora_(A|B)\.weight$/.exec(plain);
+    if (!match || !plain.startsWith(PREFIX)) {
       others.push(name);
       continue;
     }
-    const path = required(found[1]).slice(PREFIX.length);
+    const path = required(match[1]).slice(PREFIX.length);
     const pair = names.get(path) ?? {};
-    pair[found[2] === 'A' ? 'a' : 'b'] = name;
+    pair[match[2] === 'A' ? 'a' : 'b'] = name;
     names.set(path, pair);
   }
   if (others.length > 0 || names.size === 0) {

@@ -38,16 +38,16 @@ function setsOf(op: string, model: Module): Sets {
   requireModule(op, model);
   const layers = lorasOf(model);
   const config = configOf(op, model);
-  const found = known.get(model);
-  if (found && [...layers.values()].every((layer) => found.visibleLayers.has(layer))) return found;
+  const sets = known.get(model);
+  if (sets && [...layers.values()].every((layer) => sets.visibleLayers.has(layer))) return sets;
   return begin(model, DEFAULT_NAME, { config, layers });
 }
 
 function begin(model: Module, name: string, set: AdapterSet): Sets {
   const visibleLayers = new Set(set.layers.values());
-  const made: Sets = { all: new Map([[name, set]]), active: [name], visibleLayers };
-  known.set(model, made);
-  return made;
+  const sets: Sets = { all: new Map([[name, set]]), active: [name], visibleLayers };
+  known.set(model, sets);
+  return sets;
 }
 
 /**
@@ -193,8 +193,8 @@ export function adapterSet(op: string, model: Module, name: string): AdapterSet 
 }
 
 function setIn(op: string, { all }: Sets, name: string): AdapterSet {
-  const found = all.get(name);
-  if (found) return found;
+  const set = all.get(name);
+  if (set) return set;
   const names = [...all.keys()].map((key) => JSON.stringify(key)).join(', ');
   throw argumentError(op, `the name of an adapter (${names})`, formatValue(name));
 }
@@ -232,9 +232,10 @@ function show(model: Module, sets: Sets, names: readonly string[]): void {
     }
   }
   const instead = new Map<Module, LoraLayer>();
-  for (const [base, own] of layers) {
-    const [first] = own.values();
-    const shown = own.size === 1 && first ? first : new LoraSum(own as Map<string, LoraLinear>);
+  for (const [base, adapter] of layers) {
+    const [first] = adapter.values();
+    const shown =
+      adapter.size === 1 && first ? first : new LoraSum(adapter as Map<string, LoraLinear>);
     instead.set(base, shown);
   }
   replaceModules(model, instead);

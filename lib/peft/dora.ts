@@ -71,10 +71,10 @@ const scaleRows = customFunction({
     context.save(values, factor);
     return scope(() => cast(cast(values, factor.dtype).mul(factor), values.dtype));
   },
-  backward: (context, given) => {
-    if (!given) return null;
+  backward: (context, gradient) => {
+    if (!gradient) return null;
     const [values, factor] = leading(context.saved, 2);
-    const grad = cast(given, factor.dtype);
+    const grad = cast(gradient, factor.dtype);
     const each = grad.mul(cast(values, factor.dtype)).reshape([-1, factor.numel]);
     return [cast(grad.mul(factor), values.dtype), each.sum(0)];
   },

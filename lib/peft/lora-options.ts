@@ -261,10 +261,10 @@ export function valueByPattern(
   pattern: Readonly<Record<string, number>>,
   fallback: number,
 ): number {
-  const found = Object.keys(pattern).find((key) =>
+  const matching = Object.keys(pattern).find((key) =>
     expression(`pattern ${key}`, `(.*\\.)?(${key})`).matchesStart(name),
   );
-  return found === undefined ? fallback : required(pattern[found]);
+  return matching === undefined ? fallback : required(pattern[matching]);
 }
 
 const compiled = new Map<string, Regex>();
@@ -276,10 +276,10 @@ export function expression(op: string, text: string): Regex {
   const known = compiled.get(text);
   if (known) return known;
   try {
-    const made = new Regex(text, { isWhole: true });
+    const regex = new Regex(text, { isWhole: true });
     if (compiled.size >= MAX_COMPILED) compiled.clear();
-    compiled.set(text, made);
-    return made;
+    compiled.set(text, regex);
+    return regex;
   } catch (cause) {
     const { message } = cause as Error;
     throw argumentError(op, 'a regular expression', message);

@@ -128,17 +128,17 @@ function addTiedNames(model: Module, config: LoraConfig): LoraConfig {
  */
 function savedModules(model: Module, config: LoraConfig): Parameter[] {
   const wholes = wholeModules(config);
-  const found = new Map([...model.namedModules()].filter(([name]) => isSavedWhole(name, wholes)));
+  const modules = new Map([...model.namedModules()].filter(([name]) => isSavedWhole(name, wholes)));
   for (const wanted of config.modulesToSave) {
-    if ([...found.keys()].some((name) => isSavedWhole(name, [wanted]))) continue;
+    if ([...modules.keys()].some((name) => isSavedWhole(name, [wanted]))) continue;
     throw argumentError(
       'addLora modulesToSave',
       'names of modules',
       `${formatValue(wanted)}, which matches no module`,
     );
   }
-  const parameters = [...found.values()].flatMap((module) => module.parameters());
-  requireUntied(model, found, new Set(parameters));
+  const parameters = [...modules.values()].flatMap((module) => module.parameters());
+  requireUntied(model, modules, new Set(parameters));
   requireWhole(model, new Set(parameters));
   return parameters;
 }
@@ -159,18 +159,18 @@ function requireWhole(model: Module, parameters: ReadonlySet<Parameter>): void {
 /** Throws DS_ARGUMENT for a tied module: its training would also change its counterpart. */
 function requireUntied(
   model: Module,
-  found: ReadonlyMap<string, Module>,
+  modules: ReadonlyMap<string, Module>,
   parameters: ReadonlySet<Parameter>,
 ): void {
   const inside = (name: string): boolean =>
-    [...found.keys()].some((key) => name.startsWith(`${key}.`));
+    [...modules.keys()].some((key) => name.startsWith(`${key}.`));
   const first = new Map(model.namedParameters());
   for (const [tied, name] of model.tiedNames()) {
     const shared = first.get(name);
     if (!shared || !parameters.has(shared) || inside(tied) === inside(name)) continue;
-    const [whole, other] = inside(tied) ? [tied, name] : [name, tied];
+    const [savedName, other] = inside(tied) ? [tied, name] : [name, tied];
     throw argumentError(
-      `addLora modulesToSave, ${whole}`,
+      `addLora modulesToSave, ${savedName}`,
       'a module without tied parameters',
       `a parameter tied to ${other}`,
       'Name both modules, or set ensureWeightTying.',
@@ -194,11 +194,11 @@ function biasesOf(
 /** Returns the layers with adapters by path. */
 export function lorasOf(model: Module): Map<string, LoraLayer> {
   requireModule('lorasOf', model);
-  const found = new Map<string, LoraLayer>();
+  const loras = new Map<string, LoraLayer>();
   for (const [name, module] of model.namedModules()) {
-    if (module instanceof LoraLayer) found.set(name, module);
+    if (module instanceof LoraLayer) loras.set(name, module);
   }
-  return found;
+  return loras;
 }
 
 /**

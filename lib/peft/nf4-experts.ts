@@ -20,12 +20,12 @@ export class NF4Matrices extends Module implements ComputedWeight {
     this.#packed = new NF4Linear({ ...options, shape, hasGelu: false });
   }
 
-  /** @internal Quantizes `whole` on its device. */
-  static from(whole: Parameter, options: Required<NF4Options>): NF4Matrices {
-    const made = new NF4Matrices(whole.shape, options);
-    for (const parameter of made.parameters()) parameter.moveTo(whole.device, parameter.dtype);
-    noGrad(() => scope(() => made.setValues(cast(whole, 'f32'))));
-    return made;
+  /** @internal Quantizes `matrix` on its device. */
+  static from(matrix: Parameter, options: Required<NF4Options>): NF4Matrices {
+    const matrices = new NF4Matrices(matrix.shape, options);
+    for (const parameter of matrices.parameters()) parameter.moveTo(matrix.device, parameter.dtype);
+    noGrad(() => scope(() => matrices.setValues(cast(matrix, 'f32'))));
+    return matrices;
   }
 
   /** @internal */
@@ -77,24 +77,24 @@ export class NF4Experts extends Module {
   /** The function of the gate. */
   readonly activation: Experts['activation'];
 
-  private constructor(whole: Experts, pack: (matrix: Parameter) => NF4Matrices) {
+  private constructor(experts: Experts, pack: (matrix: Parameter) => NF4Matrices) {
     super();
-    this.training = whole.training;
-    this.gate_up_proj = pack(whole.gate_up_proj);
-    this.down_proj = pack(whole.down_proj);
-    this.gate_up_proj_bias = whole.gate_up_proj_bias?.requireGrad(false) ?? null;
-    this.down_proj_bias = whole.down_proj_bias?.requireGrad(false) ?? null;
-    this.limit = whole.limit;
-    this.activation = whole.activation;
+    this.training = experts.training;
+    this.gate_up_proj = pack(experts.gate_up_proj);
+    this.down_proj = pack(experts.down_proj);
+    this.gate_up_proj_bias = experts.gate_up_proj_bias?.requireGrad(false) ?? null;
+    this.down_proj_bias = experts.down_proj_bias?.requireGrad(false) ?? null;
+    this.limit = experts.limit;
+    this.activation = experts.activation;
   }
 
   /**
-   * Quantizes the matrices of `whole` on their device and frees them; biases are shared. Throws
+   * Quantizes the matrices of `experts` on their device and frees them; biases are shared. Throws
    * DS_NONFINITE for weights that are not finite, and DS_ARGUMENT if an engine owns them.
    */
-  static from(whole: Experts, given: NF4Options = {}): NF4Experts {
+  static from(experts: Experts, given: NF4Options = {}): NF4Experts {
     const options = readNF4Options('NF4Experts.from', given);
-    return new NF4Experts(whole, (matrix) => {
+    return new NF4Experts(experts, (matrix) => {
       matrix.requireWritable('NF4Experts.from');
       const packed = NF4Matrices.from(matrix, options);
       matrix.dispose();

@@ -66,17 +66,17 @@ export async function readQuantized(model: Module, files: WeightFiles): Promise<
       );
     }
     const state = parseState(`${files.path}: ${name}`, await textOf(files, name), layer);
-    const made = emptyLayer(layer, state);
-    instead.set(layer, made);
+    const quantized = emptyLayer(layer, state);
+    instead.set(layer, quantized);
     consumed.add(name);
     for (const [end, field] of Object.entries(ENDS)) {
-      const parameter = made[field] as Parameter | null;
+      const parameter = quantized[field] as Parameter | null;
       if (!parameter) continue;
       await fill(files, path + end, parameter);
       consumed.add(path + end);
     }
-    for (const [name, parameter] of made.namedParameters()) {
-      if (parameter !== made.bias) filled.add(`${path}.${name}`);
+    for (const [name, parameter] of quantized.namedParameters()) {
+      if (parameter !== quantized.bias) filled.add(`${path}.${name}`);
     }
   }
   replaceModules(model, instead);
@@ -86,13 +86,13 @@ export async function readQuantized(model: Module, files: WeightFiles): Promise<
 function emptyLayer(layer: Linear, { shape, blockSize, offset }: QuantState): NF4Linear {
   const { bias } = layer;
   const layout = { shape, blockSize, doubleQuant: offset !== null };
-  const made = new NF4Linear({ ...layout, hasGelu: layer instanceof LinearGelu }, bias);
+  const quantized = new NF4Linear({ ...layout, hasGelu: layer instanceof LinearGelu }, bias);
   if (offset !== null) {
     const values = held(() => Tensor.from(Float32Array.of(offset)));
-    made.nested_offset?.place(values);
+    quantized.nested_offset?.place(values);
     values.release();
   }
-  return made;
+  return quantized;
 }
 
 async function fill(files: WeightFiles, name: string, parameter: Parameter): Promise<void> {
@@ -147,11 +147,11 @@ function parseState(op: string, text: string, { weight }: Linear): QuantState {
 
 /** Returns the 4-bit layers by path. */
 function quantizedOf(model: Module): Map<string, NF4Linear> {
-  const found = new Map<string, NF4Linear>();
+  const layers = new Map<string, NF4Linear>();
   for (const [name, module] of model.namedModules()) {
-    if (module instanceof NF4Linear) found.set(name, module);
+    if (module instanceof NF4Linear) layers.set(name, module);
   }
-  return found;
+  return layers;
 }
 
 /**

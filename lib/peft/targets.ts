@@ -65,7 +65,7 @@ interface TargetExperts {
  * DS_ARGUMENT for a name that is no matrix of experts.
  */
 export function findExperts(model: Module, config: LoraConfig): Map<string, TargetExperts> {
-  const found = new Map<string, TargetExperts>();
+  const experts = new Map<string, TargetExperts>();
   const unmatched = new Set(config.targetParameters);
   for (const [path, module] of model.namedModules()) {
     if (!(module instanceof Experts || module instanceof NF4Experts)) continue;
@@ -74,13 +74,13 @@ export function findExperts(model: Module, config: LoraConfig): Map<string, Targ
         matchesPath(`${path}.${matrix}`, [parameter]),
       );
       if (names.length === 0) continue;
-      const matrices = [...(found.get(path)?.matrices ?? []), matrix];
-      found.set(path, { experts: module, matrices });
+      const matrices = [...(experts.get(path)?.matrices ?? []), matrix];
+      experts.set(path, { experts: module, matrices });
       for (const name of names) unmatched.delete(name);
     }
   }
   for (const name of unmatched) throw noMatrixError(model, name);
-  return found;
+  return experts;
 }
 
 function noMatrixError(model: Module, name: string): DsError {
@@ -102,20 +102,20 @@ function noMatrixError(model: Module, name: string): DsError {
 export function findTargets(model: Module, config: LoraConfig): Map<string, Module> {
   const { targetModules, targetParameters } = config;
   if (targetModules?.length === 0 && targetParameters.length > 0) return new Map();
-  const wanted = targetModules ?? defaultsOf(model);
+  const requested = targetModules ?? defaultsOf(model);
   const named = [...model.namedModules()].filter(([name]) => name !== '');
-  const found = new Map(
+  const targets = new Map(
     named.filter(
       ([name, module]) =>
-        isWanted(name, module, wanted) &&
+        isWanted(name, module, requested) &&
         !isNamed(name, config.excludeModules) &&
         !isInside(name, wholeModules(config)) &&
-        (isExactly(name, wanted) || isInLayers(name, config)),
+        (isExactly(name, requested) || isInLayers(name, config)),
     ),
   );
-  if (found.size === 0) throw noTargetsError(wanted, config, named);
-  for (const [name, module] of found) requireAdaptable(name, module);
-  return found;
+  if (targets.size === 0) throw noTargetsError(requested, config, named);
+  for (const [name, module] of targets) requireAdaptable(name, module);
+  return targets;
 }
 
 function defaultsOf(model: Module): readonly string[] {
@@ -134,16 +134,16 @@ function defaultsOf(model: Module): readonly string[] {
   );
 }
 
-function isWanted(name: string, module: Module, wanted: string | readonly string[]): boolean {
-  if (typeof wanted === 'string' && wanted.toLowerCase() === ALL_LINEAR) {
+function isWanted(name: string, module: Module, requested: string | readonly string[]): boolean {
+  if (typeof requested === 'string' && requested.toLowerCase() === ALL_LINEAR) {
     return isProjection(module) && !HEADS.includes(lastOf(name));
   }
-  return isNamed(name, wanted);
+  return isNamed(name, requested);
 }
 
 /** PEFT checks the layer index only for names that match by their end. */
-const isExactly = (name: string, wanted: string | readonly string[]): boolean =>
-  typeof wanted !== 'string' && wanted.includes(name);
+const isExactly = (name: string, requested: string | readonly string[]): boolean =>
+  typeof requested !== 'string' && requested.includes(name);
 
 /** Modules that are trained whole get no adapter. Entries match any name component here. */
 const isInside = (name: string, modulesToSave: readonly string[]): boolean =>
@@ -153,10 +153,10 @@ const isInside = (name: string, modulesToSave: readonly string[]): boolean =>
  * Returns whether a name is wanted: by a list of names or last parts, or by an expression of full
  * names.
  */
-function isNamed(name: string, wanted: string | readonly string[]): boolean {
-  if (typeof wanted === 'string')
-    return expression('addLora targetModules', wanted).matchesStart(name);
-  return matchesPath(name, wanted);
+function isNamed(name: string, requested: string | readonly string[]): boolean {
+  if (typeof requested === 'string')
+    return expression('addLora targetModules', requested).matchesStart(name);
+  return matchesPath(name, requested);
 }
 
 /** Names and name endings of modules that are trained whole. */
@@ -196,16 +196,16 @@ function requireAdaptable(name: string, module: Module): void {
 }
 
 function noTargetsError(
-  wanted: string | readonly string[],
+  requested: string | readonly string[],
   { layersToTransform }: LoraConfig,
   named: readonly [string, Module][],
 ): DsError {
   const linear = named.filter(([, module]) => isProjection(module)).map(([name]) => lastOf(name));
   const layers = layersToTransform?.length ? ` in layers ${formatSome(layersToTransform)}` : '';
-  const isWhole = typeof wanted === 'string';
+  const isWhole = typeof requested === 'string';
   const called = isWhole
-    ? `with full names that match ${formatSome([wanted])}`
-    : `named ${formatSome(wanted)}`;
+    ? `with full names that match ${formatSome([requested])}`
+    : `named ${formatSome(requested)}`;
   const byEnd = isWhole ? ' A list matches the ends of names: ["q_proj"].' : '';
   return argumentError(
     'addLora targetModules',

@@ -23,13 +23,13 @@ interface Loaded {
 
 /** Ops are called by number: an addon built from other headers would run a different op. */
 function refuseOtherOps(loaded: Addon, file: string): void {
-  const found = loaded.opInterface?.();
-  if (found === opInterface) return;
+  const version = loaded.opInterface?.();
+  if (version === opInterface) return;
   throw new DsError({
     code: 'DS_PLATFORM',
     op: 'native addon',
     expected: `an addon built for the ops of this package, ${opInterface}`,
-    got: `${file} for ${found ?? 'an earlier version'}`,
+    got: `${file} for ${version ?? 'an earlier version'}`,
     hint: 'Rebuild it: npm run build:native. If DS_NATIVE_BINDING is set, it selects the file.',
   });
 }
@@ -40,9 +40,9 @@ function load(): Loaded {
   const failures: { file: string; error: unknown }[] = [];
   for (const file of override ? [override] : addonCandidates()) {
     try {
-      const found = require(file) as Addon;
-      refuseOtherOps(found, file);
-      return { addon: found, file };
+      const loaded = require(file) as Addon;
+      refuseOtherOps(loaded, file);
+      return { addon: loaded, file };
     } catch (error) {
       failures.push({ file, error });
     }

@@ -88,16 +88,16 @@ const opened = new Map<number, Device>();
 
 function open(kind: DeviceKind, index: number): Device {
   const number = kind === 'cpu' ? 0 : 1 + index;
-  let found = opened.get(number);
-  if (!found) {
-    found = new Device(kind, index, number);
-    opened.set(number, found);
+  let existing = opened.get(number);
+  if (!existing) {
+    existing = new Device(kind, index, number);
+    opened.set(number, existing);
     if (kind === 'cuda') {
-      noticeCompilation(found);
-      if (isKeepingAlgorithms()) shareAlgorithms(found);
+      noticeCompilation(existing);
+      if (isKeepingAlgorithms()) shareAlgorithms(existing);
     }
   }
-  return found;
+  return existing;
 }
 
 /** Time between two looks at newly timed algorithms, in milliseconds. */
@@ -144,8 +144,8 @@ export function cpu(): Device {
  * CPU. Throws DS_DEVICE if there is no such device.
  */
 export function device(name: string | Device = 'auto'): Device {
-  const found = findDevice(name);
-  if (found) return found;
+  const match = findDevice(name);
+  if (match) return match;
   throw new DsError({
     code: 'DS_DEVICE',
     op: 'device',
@@ -160,8 +160,8 @@ export function device(name: string | Device = 'auto'): Device {
  * DS_DEVICE.
  */
 export function deviceFor(op: string, name: unknown): Device {
-  const found = findDevice(name);
-  if (found) return found;
+  const match = findDevice(name);
+  if (match) return match;
   throw new DsError({
     code: 'DS_DEVICE',
     op,

@@ -106,8 +106,9 @@ const foreign: Readonly<Record<string, DType>> = {
 
 /** Returns a hint for a foreign dtype name: '"float32" is "f32" here.', or an empty text. */
 export function dtypeHint(name: unknown): string {
-  const own = typeof name === 'string' ? foreign[name.toLowerCase().replace('torch.', '')] : '';
-  return own ? `${JSON.stringify(name)} is '${own}' here.` : '';
+  const equivalent =
+    typeof name === 'string' ? foreign[name.toLowerCase().replace('torch.', '')] : '';
+  return equivalent ? `${JSON.stringify(name)} is '${equivalent}' here.` : '';
 }
 
 export function isDType(name: unknown): name is DType {

@@ -59,8 +59,8 @@ export function inspectEnvironment(): EnvironmentReport {
     gpu,
     devices: ['cpu', ...gpus].map(inspectDevice),
     libraries: LIBRARIES.map(({ name, purpose, files }) => {
-      const found = files.map((file) => native(() => addon.libraryPath(file))).find(Boolean);
-      return { name, purpose, path: found ?? null };
+      const path = files.map((file) => native(() => addon.libraryPath(file))).find(Boolean);
+      return { name, purpose, path: path ?? null };
     }),
   };
 }

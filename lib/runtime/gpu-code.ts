@@ -49,7 +49,7 @@ export function readGpuEntries(file: string): GpuEntry[][] {
 }
 
 function readEntries(bytes: Buffer): GpuEntry[] {
-  const found: GpuEntry[] = [];
+  const entries: GpuEntry[] = [];
   for (let at = 0; at + 64 <= bytes.length; ) {
     const kind = bytes.readUInt16LE(at);
     const begin = at + bytes.readUInt32LE(at + 4);
@@ -60,12 +60,12 @@ function readEntries(bytes: Buffer): GpuEntry[] {
     const suffix = bytes.readBigUInt64LE(at + 40) & ONE_CAPABILITY ? 'a' : '';
     const name = `${bytes.readUInt32LE(at + 28)}${suffix}`;
     if (kind === CUBIN)
-      found.push({ kind: 'cubin', architecture: `sm_${name}`, payload, unpacked });
+      entries.push({ kind: 'cubin', architecture: `sm_${name}`, payload, unpacked });
     if (kind === PTX)
-      found.push({ kind: 'ptx', architecture: `compute_${name}`, payload, unpacked });
+      entries.push({ kind: 'ptx', architecture: `compute_${name}`, payload, unpacked });
     at = end;
   }
-  return found;
+  return entries;
 }
 
 type Read = (offset: number, bytes: number) => Buffer;

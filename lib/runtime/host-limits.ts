@@ -118,8 +118,8 @@ function bytesLeft(
 
 /** Returns the numbers of lines such as "Name: 12 kB" and "name 12", by name. */
 function numbersOf(text: string, unit: number): Map<string, number> {
-  const found = text.matchAll(/^([\w()]+):?\s+(\d+)/gm);
-  return new Map(Array.from(found, ([, name, value]) => [required(name), Number(value) * unit]));
+  const matches = text.matchAll(/^([\w()]+):?\s+(\d+)/gm);
+  return new Map(Array.from(matches, ([, name, value]) => [required(name), Number(value) * unit]));
 }
 
 function read(root: string, path: string): string {

@@ -30,11 +30,11 @@ type RankAndSize = Pick<JobEnvironment, 'rank' | 'worldSize' | 'localRank' | 'ma
  * MASTER_ADDR and it cannot be derived.
  */
 export function rankFromEnvironment(env: Variables): JobEnvironment {
-  const found = fromLauncher(env) ?? fromOpenMpi(env) ?? fromSlurm(env) ?? {};
+  const position = fromLauncher(env) ?? fromOpenMpi(env) ?? fromSlurm(env) ?? {};
   return {
-    ...found,
-    localRank: env.LOCAL_RANK ?? found.localRank,
-    masterAddr: env.MASTER_ADDR ?? found.masterAddr,
+    ...position,
+    localRank: env.LOCAL_RANK ?? position.localRank,
+    masterAddr: env.MASTER_ADDR ?? position.masterAddr,
     masterPort: env.MASTER_PORT,
     timeout: env.DEEPSPEED_TIMEOUT,
     secret: env.DS_JOB_SECRET,

@@ -14,11 +14,11 @@ export interface DiskOperation {
 /**
  * Returns the result of `body`, which calls Node's file functions. Throws DS_IO for their errors.
  */
-export function onDisk<Result>(wanted: DiskOperation, body: () => Result): Result {
+export function onDisk<Result>(operation: DiskOperation, body: () => Result): Result {
   try {
     return body();
   } catch (cause) {
     if (cause instanceof DsError) throw cause;
-    throw new DsError({ code: 'DS_IO', ...wanted, got: errorMessage(cause), cause });
+    throw new DsError({ code: 'DS_IO', ...operation, got: errorMessage(cause), cause });
   }
 }

@@ -201,8 +201,8 @@ const isWithin = (value: number, { min = LEAST, max = MOST, above = LEAST, below
 function boundsOf({ min, max, above, below }: Range): string {
   if (min !== undefined && max !== undefined) return ` from ${min} to ${max}`;
   const bounds = Object.entries({ 'of at least': min, above, 'at most': max, below });
-  const given = bounds.filter(([, bound]) => bound !== undefined);
-  return given.length > 0 ? ` ${given.map((item) => item.join(' ')).join(' and ')}` : '';
+  const limits = bounds.filter(([, bound]) => bound !== undefined);
+  return limits.length > 0 ? ` ${limits.map((item) => item.join(' ')).join(' and ')}` : '';
 }
 
 type NoLimits = Record<never, never>;

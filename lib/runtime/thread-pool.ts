@@ -83,9 +83,9 @@ export class ThreadPool<Question, Answer> {
     }
     const { folder, entry, data, heapMiB } = this.options;
     const limits = heapMiB === undefined ? undefined : { maxOldGenerationSizeMb: heapMiB };
-    const made = new AnsweringThread<Question, Answer>(startThread(folder, entry, data, limits));
-    this.all.add(made);
-    return made;
+    const thread = new AnsweringThread<Question, Answer>(startThread(folder, entry, data, limits));
+    this.all.add(thread);
+    return thread;
   }
 
   /** Resolves when a thread may be free, and when `signal` is aborted. */
@@ -212,8 +212,8 @@ export function answerQuestions<Question, Answer>(
   parentPort?.postMessage('started' satisfies Reply<Answer>);
   parentPort?.on('message', async (question: Question) => {
     try {
-      const made = await answer(question);
-      parentPort?.postMessage({ answer: made } satisfies Reply<Answer>, memoryOf(made));
+      const reply = await answer(question);
+      parentPort?.postMessage({ answer: reply } satisfies Reply<Answer>, memoryOf(reply));
     } catch (thrown) {
       const failure = fieldsOf(thrown) ?? { ...unknown(question), got: wordsOf(thrown) };
       parentPort?.postMessage({ failure } satisfies Reply<Answer>);

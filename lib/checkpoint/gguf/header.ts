@@ -186,7 +186,7 @@ export function readGgufHeader(path: string, size: number, read: ReadBytes): Ggu
     const key = reader.text();
     metadata.set(key, reader.value(reader.u32()));
   }
-  const found = Array.from({ length: tensors }, () => entry(reader));
+  const entries = Array.from({ length: tensors }, () => entry(reader));
   const align = alignment(reader, metadata);
   const start = Math.ceil(reader.at / align) * align;
   const valuesOf = ({ name, start: at, bytes, type }: GgufTensor): readonly number[] => {
@@ -197,7 +197,7 @@ export function readGgufHeader(path: string, size: number, read: ReadBytes): Ggu
     type.unpack(packed, bytes / type.bytes, values);
     return [...values];
   };
-  return { metadata, tensors: locate(reader, found, { start, align }), read: valuesOf };
+  return { metadata, tensors: locate(reader, entries, { start, align }), read: valuesOf };
 }
 
 type Entry = Omit<GgufTensor, 'start'> & { offset: number };
@@ -225,10 +225,10 @@ function entry(reader: Reader): Entry {
 }
 
 function alignment(reader: Reader, metadata: GgufHeader['metadata']): number {
-  const given = metadata.get('general.alignment') ?? 32;
-  const isPower = Number.isInteger(given) && Number.isInteger(Math.log2(given as number));
-  if (isPower && (given as number) <= 2 ** 20) return given as number;
-  throw reader.damagedError('general.alignment as a power of 2 up to 2^20', JSON.stringify(given));
+  const stated = metadata.get('general.alignment') ?? 32;
+  const isPower = Number.isInteger(stated) && Number.isInteger(Math.log2(stated as number));
+  if (isPower && (stated as number) <= 2 ** 20) return stated as number;
+  throw reader.damagedError('general.alignment as a power of 2 up to 2^20', JSON.stringify(stated));
 }
 
 /**

@@ -101,9 +101,9 @@ function packMxfp4(x: Float32Array, out: Buffer): void {
   out[0] = exponent;
   for (let i = 0; i < 32; ++i) {
     const value = valueAt(x, i);
-    const wanted = Math.abs(value) / scale;
+    const target = Math.abs(value) / scale;
     let code = 0;
-    while (code < 7 && 2 * wanted > (E2M1[code] as number) + (E2M1[code + 1] as number)) ++code;
+    while (code < 7 && 2 * target > (E2M1[code] as number) + (E2M1[code + 1] as number)) ++code;
     // Value i is in the low half of byte i, value 16 + i in its high half.
     const nibble = value < 0 && code > 0 ? code | 8 : code;
     out[1 + (i & 15)] = valueAt(out, 1 + (i & 15)) | (nibble << (i < 16 ? 0 : 4));
@@ -187,10 +187,10 @@ function q4k(x: Float32Array, out: Buffer): void {
       out[j] = valueAt(out, j) | ((s >> 4) << 6);
       out[4 + j] = valueAt(out, 4 + j) | ((n >> 4) << 6);
     }
-    const [own, below] = [d * s, m * n];
+    const [step, below] = [d * s, m * n];
     for (let l = 0; l < 32; ++l) {
       const value = valueAt(x, 32 * j + l);
-      const code = own === 0 ? 0 : clamp(Math.round((value + below) / own), 0, 15);
+      const code = step === 0 ? 0 : clamp(Math.round((value + below) / step), 0, 15);
       const at = 16 + 32 * (j >> 1) + l;
       out[at] = valueAt(out, at) | (code << (4 * (j & 1)));
     }
@@ -233,10 +233,10 @@ function q6k(x: Float32Array, out: Buffer): void {
   for (const [g, scale] of scales.entries()) {
     const eight = clamp(Math.round(scale / d), -128, 127);
     out.writeInt8(eight, 192 + g);
-    const own = d * eight;
+    const step = d * eight;
     for (let i = 0; i < 16; ++i) {
       const e = 16 * g + i;
-      const code = own === 0 ? 0 : clamp(Math.round(valueAt(x, e) / own), -32, 31);
+      const code = step === 0 ? 0 : clamp(Math.round(valueAt(x, e) / step), -32, 31);
       putSix(out, e, code + 32);
     }
   }

@@ -97,8 +97,8 @@ function headerOf(metadata: GgufMetadata, tensors: readonly WrittenTensor[]): Bu
     return [text(name), u32(shape.length), ...dims, u32(packedTypeId(type)), u64(at)];
   });
   const magic = Buffer.concat([Buffer.from('GGUF'), u32(3), u64(tensors.length)]);
-  const whole = Buffer.concat([magic, u64(metadata.size), ...pairs, ...table]);
-  return Buffer.concat([whole, Buffer.alloc(paddingAt(whole.length))]);
+  const header = Buffer.concat([magic, u64(metadata.size), ...pairs, ...table]);
+  return Buffer.concat([header, Buffer.alloc(paddingAt(header.length))]);
 }
 
 /**

@@ -51,12 +51,12 @@ const properties = new Map<string, CharSet | null>();
  * Returns the code points of a Unicode property, such as "L" or "Han"; null for an unknown name.
  */
 export function property(name: string): CharSet | null {
-  let found = properties.get(name);
-  if (found === undefined) {
-    found = nativeProperty(name);
-    properties.set(name, found);
+  let set = properties.get(name);
+  if (set === undefined) {
+    set = nativeProperty(name);
+    properties.set(name, set);
   }
-  return found;
+  return set;
 }
 
 function nativeProperty(name: string): CharSet | null {

@@ -92,14 +92,14 @@ function codePoint(reader: Reader, code: number): number {
 function readProperty(reader: Reader): CharSet {
   const start = reader.at;
   const isNegative = reader.next() === 'P';
-  const found = reader.take(/\{(\^?)([^{}]*)\}/y) ?? reader.take(/()([A-Z])/y);
-  if (found === null) throw reader.fault('expected a property such as \\p{L}', start);
-  const name = required(found[2]).replace(/[\s-]/g, '');
+  const match = reader.take(/\{(\^?)([^{}]*)\}/y) ?? reader.take(/()([A-Z])/y);
+  if (match === null) throw reader.fault('expected a property such as \\p{L}', start);
+  const name = required(match[2]).replace(/[\s-]/g, '');
   const plain = name.toLowerCase().replaceAll('_', '');
   // [:punct:] includes symbols, \p{Punct} does not.
   const ownSet = (plain === 'punct' ? property('P') : POSIX.get(plain)) ?? property(name);
   if (ownSet === null) throw reader.fault(`the property \\p{${name}} is unknown`, start);
-  return isNegative === (found[1] === '^') ? ownSet : not(ownSet);
+  return isNegative === (match[1] === '^') ? ownSet : not(ownSet);
 }
 
 /** Returns the set between "[" and "]"; the reader is after "[". */
@@ -119,8 +119,8 @@ export function readClass(reader: Reader, context: SetContext, depth = 0): CharS
     } else items.push(readItem(reader, context, depth));
   }
   operands.push(union(items));
-  const whole = intersection(operands);
-  const cased = context.ignoresCase && depth === 0 ? foldCase(whole) : whole;
+  const members = intersection(operands);
+  const cased = context.ignoresCase && depth === 0 ? foldCase(members) : members;
   return isNegative ? not(cased) : cased;
 }
 
@@ -155,8 +155,8 @@ function readMember(reader: Reader, context: SetContext, depth: number): CharSet
     reader.next();
     return 8;
   }
-  const found = readEscape(reader, context);
-  if (found !== null) return found;
+  const parsed = readEscape(reader, context);
+  if (parsed !== null) return parsed;
   const letter = reader.peek();
   if (letter === '' || context.dialect === 'python') {
     throw reader.fault(`the escape \\${letter} is not supported`);

@@ -36,7 +36,7 @@ export const cat = (nodes: readonly Node[]): Node =>
   nodes.length === 1 ? required(nodes[0]) : { kind: 'cat', nodes };
 export const alt = (nodes: readonly Node[]): Node =>
   nodes.length === 1 ? required(nodes[0]) : { kind: 'alt', nodes };
-export const one = (set: CharSet): Node => ({ kind: 'set', set });
+export const setNode = (set: CharSet): Node => ({ kind: 'set', set });
 
 const side = (isAhead: boolean, set: CharSet, isNegative = false): Side => ({
   kind: 'side',
@@ -57,13 +57,13 @@ export const TEXT_END = side(true, ANY, true);
 export const LINE_START = alt([TEXT_START, cat([side(false, NEWLINE), side(true, ANY)])]);
 export const LINE_END = alt([TEXT_END, side(true, NEWLINE)]);
 /** Also matches before a newline that ends the text. */
-export const LAST_LINE_END = alt([TEXT_END, look(true, false, cat([one(NEWLINE), TEXT_END]))]);
+export const LAST_LINE_END = alt([TEXT_END, look(true, false, cat([setNode(NEWLINE), TEXT_END]))]);
 
 /** \R, which takes "\r\n" as a whole. */
 export const LINE_BREAK = alt([
-  cat([one(single(13)), one(NEWLINE)]),
-  cat([one(single(13)), side(true, NEWLINE, true)]),
-  one(union([range(10, 12), single(0x85), range(0x2028, 0x2029)])),
+  cat([setNode(single(13)), setNode(NEWLINE)]),
+  cat([setNode(single(13)), side(true, NEWLINE, true)]),
+  setNode(union([range(10, 12), single(0x85), range(0x2028, 0x2029)])),
 ]);
 
 /** \b, or \B. */
@@ -90,4 +90,4 @@ export function possessive(node: Node, min: number, max: number): Node | null {
  * Returns the characters that "." matches: all except newline, or all with "dot matches newline".
  */
 export const dot = (hasNewline: boolean): Node =>
-  one(hasNewline ? ANY : intersection([ANY, not(NEWLINE)]));
+  setNode(hasNewline ? ANY : intersection([ANY, not(NEWLINE)]));

@@ -12,8 +12,8 @@ import {
   LINE_START,
   look,
   type Node,
-  one,
   possessive,
+  setNode,
   TEXT_END,
   TEXT_START,
   wordBorder,
@@ -60,8 +60,8 @@ class Parser {
     return node;
   }
 
-  private alternatives(given: Flags): Node {
-    let flags = given;
+  private alternatives(outerFlags: Flags): Node {
+    let flags = outerFlags;
     const branches: Node[] = [];
     let items: Node[] = [];
     for (;;) {
@@ -88,25 +88,25 @@ class Parser {
 
   /** Parses the flags of "(?i)", which apply up to the end of the group. */
   private bareFlags(flags: Flags): Flags | null {
-    const found = this.reader.take(/\(\?([a-zA-Z]*)(?:-([a-zA-Z]+))?\)/y);
-    return found && this.withFlags(flags, found[1] ?? '', found[2] ?? '');
+    const match = this.reader.take(/\(\?([a-zA-Z]*)(?:-([a-zA-Z]+))?\)/y);
+    return match && this.withFlags(flags, match[1] ?? '', match[2] ?? '');
   }
 
   private withFlags(flags: Flags, on: string, off: string): Flags {
-    const own = { ...flags };
+    const newFlags = { ...flags };
     for (const [letters, value] of [
       [on, true],
       [off, false],
     ] as const) {
       for (const letter of letters) {
         const isDotAll = letter === (this.dialect === 'python' ? 's' : 'm');
-        if (letter === 'i') own.ignoresCase = value;
-        else if (isDotAll) own.dotsAll = value;
-        else if (letter === 'm') own.multiline = value;
+        if (letter === 'i') newFlags.ignoresCase = value;
+        else if (isDotAll) newFlags.dotsAll = value;
+        else if (letter === 'm') newFlags.multiline = value;
         else if (letter !== 'u') throw this.reader.fault(`the flag "${letter}" is not supported`);
       }
     }
-    return own;
+    return newFlags;
   }
 
   /** Parses one atom; returns null for a comment. */
@@ -118,7 +118,7 @@ class Parser {
       case '(':
         return this.group(flags, start);
       case '[':
-        return one(readClass(reader, { ...flags, dialect: this.dialect }));
+        return setNode(readClass(reader, { ...flags, dialect: this.dialect }));
       case '.':
         return dot(flags.dotsAll);
       case '^':
@@ -136,20 +136,20 @@ class Parser {
   }
 
   private letter(code: number, { ignoresCase }: Flags): Node {
-    return one(ignoresCase ? foldCase(single(code)) : single(code));
+    return setNode(ignoresCase ? foldCase(single(code)) : single(code));
   }
 
   private escape(flags: Flags): Node {
     const { reader } = this;
     const start = reader.at - 1;
     if (this.dialect === 'oniguruma') {
-      if (reader.skip('w')) return one(LOOSE_WORD);
-      if (reader.skip('W')) return one(not(LOOSE_WORD));
+      if (reader.skip('w')) return setNode(LOOSE_WORD);
+      if (reader.skip('W')) return setNode(not(LOOSE_WORD));
       if (reader.skip('R')) return LINE_BREAK;
     }
-    const found = readEscape(reader, { ...flags, dialect: this.dialect });
-    if (typeof found === 'number') return this.letter(found, flags);
-    if (found !== null) return one(flags.ignoresCase ? foldCase(found) : found);
+    const parsed = readEscape(reader, { ...flags, dialect: this.dialect });
+    if (typeof parsed === 'number') return this.letter(parsed, flags);
+    if (parsed !== null) return setNode(flags.ignoresCase ? foldCase(parsed) : parsed);
     const letter = reader.next();
     switch (letter) {
       case 'b':
@@ -163,7 +163,7 @@ class Parser {
         return this.dialect === 'python' ? TEXT_END : LAST_LINE_END;
       case 'N':
       case 'O':
-        if (this.dialect === 'oniguruma') return letter === 'N' ? one(not(NEWLINE)) : dot(true);
+        if (this.dialect === 'oniguruma') return letter === 'N' ? setNode(not(NEWLINE)) : dot(true);
     }
     const isKnown = /^[A-Za-z0-9]?$/.test(letter);
     const isPlain = this.dialect === 'oniguruma' && /^[A-Za-z]$/.test(letter);
@@ -213,9 +213,9 @@ class Parser {
   private atomic(node: Node, start: number): Node {
     if (node.kind === 'set') return node;
     const { kind } = node;
-    const own =
+    const body =
       kind === 'repeat' && !node.isLazy ? possessive(node.node, node.min, node.max) : null;
-    if (own !== null) return own;
+    if (body !== null) return body;
     throw this.reader.fault(
       'atomic groups of more than one repeated class are not supported',
       start,
@@ -261,9 +261,9 @@ class Parser {
     if (reader.skip('+')) return [1, maximum, false];
     if (reader.skip('?')) return [0, 1, false];
     const start = reader.at;
-    const found = reader.take(COUNT);
-    if (found === null) return null;
-    const [, minimum, comma, largest, only] = found;
+    const match = reader.take(COUNT);
+    if (match === null) return null;
+    const [, minimum, comma, largest, only] = match;
     const min = Number(minimum ?? 0);
     const max =
       only !== undefined ? Number(only) : comma === undefined ? min : Number(largest || maximum);

@@ -125,7 +125,7 @@ class Compiler {
 
   private lookNumber(node: Lookaround): number {
     const { looks } = this.shared;
-    const found = looks.indexOf(node);
-    return found >= 0 ? found : looks.push(node) - 1;
+    const index = looks.indexOf(node);
+    return index >= 0 ? index : looks.push(node) - 1;
   }
 }

@@ -32,9 +32,9 @@ export class Reader {
   /** Returns the match of a sticky expression, which must be linear; null if it does not match. */
   take(expression: RegExp): RegExpExecArray | null {
     expression.lastIndex = this.at;
-    const found = expression.exec(this.text);
-    if (found !== null) this.at = expression.lastIndex;
-    return found;
+    const match = expression.exec(this.text);
+    if (match !== null) this.at = expression.lastIndex;
+    return match;
   }
 
   fault(message: string, at = this.at): RegexFault {

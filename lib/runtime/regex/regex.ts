@@ -102,7 +102,7 @@ export class Regex {
   /** Returns starts and ends of the matches that do not overlap: [start, end, start, end, ...]. */
   bounds(text: string, max = Number.POSITIVE_INFINITY): number[] {
     const scan = this.scan(text);
-    const found: number[] = [];
+    const bounds: number[] = [];
     let failed = 0;
     let starts: Uint8Array | null = null;
     for (let at = 0; at <= text.length; ) {
@@ -115,13 +115,13 @@ export class Regex {
         continue;
       }
       // Oniguruma's crate skips an empty match at the end of the previous match.
-      const isLeftOut = this.skipsAdjacent && end === at && found.at(-1) === at;
-      if (!isLeftOut) found.push(at, end);
-      if (found.length >= 2 * max) break;
+      const isLeftOut = this.skipsAdjacent && end === at && bounds.at(-1) === at;
+      if (!isLeftOut) bounds.push(at, end);
+      if (bounds.length >= 2 * max) break;
       // After an empty match the search continues one character later.
       at = end > at ? end : at + widthAt(text, at);
     }
-    return found;
+    return bounds;
   }
 
   private scan(text: string): Scan {
