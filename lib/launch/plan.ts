@@ -69,7 +69,10 @@ function formatJson(
   return JSON.stringify({ gpu, best: best && describe(best), candidates: described }, null, 2);
 }
 
-function createRequest(flags: PlanFlags, model: ReturnType<typeof createPlannedModel>): PlanRequest {
+function createRequest(
+  flags: PlanFlags,
+  model: ReturnType<typeof createPlannedModel>,
+): PlanRequest {
   const sizes = sizesOf(model);
   const { rates, memory, note } = choosePlannedGpu(flags.gpu);
   return {
