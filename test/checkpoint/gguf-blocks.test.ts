@@ -1,4 +1,6 @@
 // GGUF blocks: sums of llama.cpp's reader for fixed bytes, and the error of packing.
+import { createHash } from 'node:crypto';
+import { readFileSync } from 'node:fs';
 import { BLOCK_TYPES, typeId } from '../../lib/checkpoint/gguf/blocks.js';
 import { halfBits, type PackedType, packValues } from '../../lib/checkpoint/gguf/quantize.js';
 import { seededRandom } from '../support/random.js';
@@ -54,6 +56,28 @@ test.each(['Q8_0', 'Q4_0', 'IQ4_NL', 'MXFP4', 'Q4_K', 'Q5_K', 'Q6_K'])(
     expect([...both]).toEqual([...unpack(name, first), ...unpack(name, second)]);
   },
 );
+
+const HASHES = JSON.parse(readFileSync('test/golden/gguf-blocks.json', 'utf8')) as Record<
+  string,
+  string
+>;
+
+/** As random_bytes() of scripts/record-gguf-blocks.py. */
+function randomBytes(count: number): Uint8Array {
+  let state = 1;
+  return Uint8Array.from({ length: count }, () => {
+    state = (Math.imul(state, 1_103_515_245) + 12_345) & 0x7fffffff;
+    return state >> 16;
+  });
+}
+
+test.each(Object.entries(HASHES))('random blocks of %s equal those of gguf', (name, hash) => {
+  const values = unpack(name, randomBytes(24 * typeOf(name).bytes));
+  const plain = values.map((value) => (Number.isNaN(value) ? 0 : value + 0));
+  expect(createHash('sha256').update(new Uint8Array(plain.buffer)).digest('hex').slice(0, 16)).toBe(
+    hash,
+  );
+});
 
 test('the codes of MXFP4 are the numbers of e2m1', () => {
   const bytes = Uint8Array.from({ length: 17 }, (_, i) => (i === 0 ? 128 : (i - 1) | 0x70));

@@ -157,7 +157,7 @@ test.each([
   ['a type of value', file(0n, 1n, words('a'), u32(77)), 'from 0 to 12'],
   ['an alignment', file(0n, 1n, words('general.alignment'), u32(4), u32(0)), 'a power of 2'],
   ['five dimensions', file(1n, 0n, words('t'), u32(5)), 'at most 4 dimensions'],
-  ['Q2_K', file(1n, 0n, tensor('t', [256n], 10, 0n)), 'got Q2_K'],
+  ['NVFP4', file(1n, 0n, tensor('t', [256n], 40, 0n)), 'got NVFP4'],
   ['half a block', file(1n, 0n, tensor('t', [33n], 8, 0n)), 'whole blocks of 32'],
   [
     '2^60 values',

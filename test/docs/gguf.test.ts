@@ -61,7 +61,8 @@ test('the errors of types are those of normally distributed numbers', () => {
 test('the tables are complete', () => {
   const page = readPage(PAGE);
   const rows = [...BLOCK_TYPES.values()].map(({ name }) => name);
-  const types = /\| types of weights \| (.*) \|/.exec(page)?.[1]?.split(', ') ?? [];
+  const cells = [...page.matchAll(/\| .*types of weights \| (.*) \|/g)];
+  const types = cells.flatMap(([, cell = '']) => cell.split(', '));
   expect(types.sort()).toEqual(rows.sort());
   const lines = [...page.matchAll(/\| .*architectures \| (.*) \|/g)];
   const named = lines.flatMap(([, cell = '']) => [...cell.matchAll(/`([\w-]+)`/g)]);

@@ -3,6 +3,7 @@
 
 import type { DType } from '../../runtime/dtype.js';
 import { required } from '../../runtime/required.js';
+import { halfAt, LOW_BIT_TYPES, NONLINEAR } from './low-bits.js';
 
 /** A type of stored values. */
 export interface BlockType {
@@ -17,29 +18,9 @@ export interface BlockType {
   readonly unpack: (bytes: Uint8Array, count: number, out: Float32Array) => void;
 }
 
-/** All f16 numbers by their bits. */
-const HALVES = new Float32Array(65_536);
-for (let bits = 0; bits < 65_536; ++bits) {
-  const [sign, exponent, fraction] = [bits >> 15 ? -1 : 1, (bits >> 10) & 31, bits & 1023];
-  HALVES[bits] =
-    exponent === 0
-      ? sign * fraction * 2 ** -24
-      : exponent === 31
-        ? fraction
-          ? Number.NaN
-          : sign * Number.POSITIVE_INFINITY
-        : sign * (1 + fraction / 1024) * 2 ** (exponent - 15);
-}
-
 /** Unchecked, for inner loops. */
 const byteAt = (bytes: Uint8Array, i: number): number => bytes[i] as number;
 
-/** Returns the f16 number at byte `at`. */
-export const halfAt = (bytes: Uint8Array, at: number): number =>
-  HALVES[byteAt(bytes, at) | (byteAt(bytes, at + 1) << 8)] as number;
-
-/** Values of the 16 codes of IQ4_NL. */
-const NONLINEAR = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 /** Values of the 16 codes of MXFP4: e2m1 numbers. */
 const E2M1 = [0, 0.5, 1, 1.5, 2, 3, 4, 6, -0, -0.5, -1, -1.5, -2, -3, -4, -6];
 
@@ -181,33 +162,22 @@ export const BLOCK_TYPES: ReadonlyMap<number, BlockType> = new Map([
   [12, blocks('Q4_K', [144, 256], (bytes, count, out) => withMinimum(bytes, count, out, false))],
   [13, blocks('Q5_K', [176, 256], (bytes, count, out) => withMinimum(bytes, count, out, true))],
   [14, blocks('Q6_K', [210, 256], q6k)],
+  ...LOW_BIT_TYPES.map(
+    ([id, name, bytes, values, unpack]) => [id, blocks(name, [bytes, values], unpack)] as const,
+  ),
 ]);
 
 /** Names of ggml's unsupported types, for messages. */
 const OTHERS: Readonly<Record<number, string>> = {
-  3: 'Q4_1',
-  6: 'Q5_0',
-  7: 'Q5_1',
   9: 'Q8_1',
-  10: 'Q2_K',
-  11: 'Q3_K',
   15: 'Q8_K',
-  16: 'IQ2_XXS',
-  17: 'IQ2_XS',
-  18: 'IQ3_XXS',
-  19: 'IQ1_S',
-  21: 'IQ3_S',
-  22: 'IQ2_S',
-  23: 'IQ4_XS',
   24: 'I8',
   25: 'I16',
   26: 'I32',
   27: 'I64',
   28: 'F64',
-  29: 'IQ1_M',
-  34: 'TQ1_0',
-  35: 'TQ2_0',
   40: 'NVFP4',
+  41: 'Q1_0',
 };
 
 /** Returns the name of a type for messages. */
