@@ -1,7 +1,11 @@
-// The calls that an engine accepts, and the groups of ranks that make each call together.
+// The calls that an engine accepts, the losses that they take, and the groups of ranks that make
+// each call together.
 import { groupsOfSeveral, type JointGroups, jointly, jointlyAsync } from '../comm/joint-calls.js';
 import type { ProcessGroup } from '../comm/process-group.js';
 import { DsError } from '../errors.js';
+import { formatValue } from '../runtime/format-value.js';
+import { valueError } from '../runtime/input-errors.js';
+import { Tensor } from '../tensor/index.js';
 import { destroyedError, offloadedError } from './engine-errors.js';
 import type { Ranks } from './ranks.js';
 
@@ -221,3 +225,33 @@ export const OFFLOAD_STATES: readonly OffloadState[] = [
 export const BACKWARD_STATES: readonly OffloadState[] = [
   ...(['lp_params', 'lp_grads', 'contiguous_grad_buffer'] as const),
 ];
+
+/** Throws DS_ARGUMENT unless `loss` is a tensor, DS_SHAPE unless it is one f32 element. */
+export function requireLoss(op: string, loss: Tensor): void {
+  if (!(loss instanceof Tensor)) {
+    throw new DsError({
+      code: 'DS_ARGUMENT',
+      op,
+      expected: 'a loss: the tensor that forward() has computed',
+      got: formatValue(loss),
+      hint: 'If the model returns several tensors, pass only the loss.',
+    });
+  }
+  if (loss.numel === 1 && loss.dtype === 'f32') return;
+  throw new DsError({
+    code: 'DS_SHAPE',
+    op,
+    expected: 'a loss of one f32 element',
+    got: `[${loss.shape.join(', ')}] ${loss.dtype}`,
+    hint: "Reduce it first, for example with .mean(), and cast it with .to('f32').",
+  });
+}
+
+/**
+ * Throws DS_ARGUMENT unless `factor` is finite and positive, so that losses can be multiplied and
+ * gradients divided by it.
+ */
+export function requireFactor(op: string, factor: number): void {
+  if (Number.isFinite(factor) && factor > 0) return;
+  throw valueError(op, 'a finite number above 0', factor);
+}

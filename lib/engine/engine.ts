@@ -4,6 +4,7 @@ import { requireEnded, requireNoSurplus } from '../runtime/require-type.js';
 import { TensorGrowth } from '../tensor/growth.js';
 import { Scope, sharingSamples, type Tensor } from '../tensor/index.js';
 import { scopeInto } from '../tensor/scope.js';
+import { requireFactor, requireLoss } from './calls.js';
 import type { EngineParts } from './engine-parts.js';
 import { EngineReports } from './engine-reports.js';
 import { gatheredParameters } from './parameters/gathered-parameters.js';
@@ -20,10 +21,9 @@ import {
   type SaveOptions,
 } from './saving/checkpointer.js';
 import type { LoadedCheckpoint, LoadOptions } from './saving/restore.js';
+import { runBackward } from './step/gradient-collector.js';
 import { sampleShareOf } from './step/inputs.js';
-import { requireFactor, requireLoss, runBackward } from './step/loss.js';
-import { resync } from './step/resync.js';
-import type { EngineStepOptions } from './step/step-decisions.js';
+import { type EngineStepOptions, resync } from './step/step-decisions.js';
 import { type RunWatch, type WatchOptions, watchRun } from './watch/run-watch.js';
 import { untimed } from './watch/step-watch.js';
 

@@ -1,5 +1,6 @@
 // Stage 3 gathers the weights of FP8 layers as codes, one byte each. Products do not change,
 // because they quantize the decoded weights to the same codes.
+
 import type { Parameter } from '../nn/parameter.js';
 import type { Buffer } from '../runtime/buffer.js';
 import { type DType, dtypeSize } from '../runtime/dtype.js';
@@ -10,10 +11,9 @@ import type { View } from '../runtime/view.js';
 import { copyFlat } from '../tensor/flat.js';
 import { held, Tensor } from '../tensor/index.js';
 import { fragmentsOf, parameterAlignment, type Range, shardOf } from './layout.js';
-import { type GatherUnit, gatherPlain } from './stage3.js';
 import type { WeightUnit } from './unit.js';
-import type { CollectivePlace, Collectives } from './wire.js';
-import { releaseOn } from './wire.js';
+import { type GatherUnit, gatherPlain } from './weights.js';
+import { type CollectivePlace, type Collectives, releaseOn } from './wire.js';
 
 /** Elements of a shard that are one part of a message, a multiple of parameterAlignment. */
 interface MessagePiece extends Range {

@@ -6,9 +6,8 @@ import type { Stream } from '../runtime/stream.js';
 import type { View } from '../runtime/view.js';
 import { held, Tensor } from '../tensor/index.js';
 import { parameterAlignment } from './layout.js';
-import { type GatherFlat, gatherPlain } from './stage3.js';
-import type { CollectivePlace, Collectives, Work } from './wire.js';
-import { releaseOn, type Wire } from './wire.js';
+import { type GatherFlat, gatherPlain } from './weights.js';
+import { type CollectivePlace, type Collectives, releaseOn, type Wire, type Work } from './wire.js';
 
 /** Bits of a gathered weight (zero_quantized_weights). Source: ZeRO++'s qwZ. */
 const GATHER_BITS = 8;

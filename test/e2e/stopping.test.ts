@@ -5,7 +5,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
-import { StopRequest } from '../../lib/engine/step/stop-request.js';
+import { StopRequest } from '../../lib/engine/step/step-decisions.js';
 import { DS, pause, Run, scriptOf } from '../launch/jobs.js';
 import type { Stopped, Stopping } from './stopping-process.js';
 

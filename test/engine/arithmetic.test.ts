@@ -1,8 +1,8 @@
 // Tests which ranks count which elements, and the memory that ranks share.
 
 import { MeshShape } from '../../lib/comm/mesh-shape.js';
-import { assignColumns, assignStageColumns } from '../../lib/engine/step/step-columns.js';
 import { countedRanges } from '../../lib/engine/step/step-control.js';
+import { assignColumns, assignStageColumns } from '../../lib/engine/step/step-rows.js';
 import { findAvailableMemory, measureRankMemory, type RankMemory } from '../../lib/plan/room.js';
 import { formatNeeds } from '../../lib/plan/shortages.js';
 import { cpu } from '../../lib/runtime/device.js';

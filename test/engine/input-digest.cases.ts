@@ -1,7 +1,7 @@
 // Tests that the digest of a batch is the weighted sum of its bytes on every device. A different
 // value, shape, order or dtype changes it.
 import assert from 'node:assert/strict';
-import { DigestWeights, InputDigest } from '../../lib/engine/step/input-digest.js';
+import { DigestWeights, InputDigest } from '../../lib/engine/step/copy-check.js';
 import { arange, type DType, Tensor } from '../../lib/index.js';
 import type { Device } from '../../lib/runtime/device.js';
 import { held, scope, zeros } from '../../lib/tensor/index.js';

@@ -8,8 +8,7 @@ import {
   weightShards,
 } from '../../lib/engine/saving/engine-shards.js';
 import { buildState } from '../../lib/engine/setup/optimizer-state.js';
-import { resync } from '../../lib/engine/step/resync.js';
-import { StepDecisions } from '../../lib/engine/step/step-decisions.js';
+import { resync, StepDecisions } from '../../lib/engine/step/step-decisions.js';
 import { DsError } from '../../lib/errors.js';
 import {
   type DsConfig,

@@ -2,8 +2,12 @@
 // sums and losses count.
 import { Mesh } from '../../lib/comm/mesh.js';
 import { MeshShape } from '../../lib/comm/mesh-shape.js';
-import { assignColumns, assignStageColumns } from '../../lib/engine/step/step-columns.js';
-import { BATCHES, StepRows } from '../../lib/engine/step/step-rows.js';
+import {
+  assignColumns,
+  assignStageColumns,
+  BATCHES,
+  StepRows,
+} from '../../lib/engine/step/step-rows.js';
 import { liveTensors } from '../../lib/index.js';
 import { Linear } from '../../lib/nn/index.js';
 import { cpu } from '../../lib/runtime/device.js';

@@ -1,5 +1,5 @@
 // A stop acts on all ranks after the same step, and aborts the signal with its reason.
-import { StopRequest } from '../../lib/engine/step/stop-request.js';
+import { StopRequest } from '../../lib/engine/step/step-decisions.js';
 import { thrownBy } from '../support/refusal.js';
 
 test('one rank stops at once, with the reason of its first request', () => {

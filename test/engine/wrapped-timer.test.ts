@@ -2,15 +2,15 @@
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import type {
-  Phase,
-  PhaseTimer,
-  PhaseTimes,
-  TimedStep,
+import {
+  type Phase,
+  type PhaseTimer,
+  type PhaseTimes,
+  type TimedStep,
+  WrappedTimer,
 } from '../../lib/engine/watch/phase-timer.js';
 import { ProfiledStep } from '../../lib/engine/watch/profiled-step.js';
 import { readTraceOptions, TracedSteps } from '../../lib/engine/watch/traced-steps.js';
-import { WrappedTimer } from '../../lib/engine/watch/wrapped-timer.js';
 import { Trace } from '../../lib/profiler/index.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { thrownBy } from '../support/refusal.js';

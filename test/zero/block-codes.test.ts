@@ -12,7 +12,7 @@ import {
   QuantizedWire,
   ReplicatedWire,
 } from '../../lib/zero/quantized.js';
-import { onDevice, onHost } from '../../lib/zero/stage3.js';
+import { onDevice, onHost } from '../../lib/zero/weights.js';
 import type { CollectivePlace, Collectives } from '../../lib/zero/wire.js';
 
 const device = cpu();

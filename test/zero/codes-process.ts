@@ -9,7 +9,7 @@ import {
   QuantizedWire,
   ReplicatedWire,
 } from '../../lib/zero/quantized.js';
-import { MemoryStore } from '../../lib/zero/shard.js';
+import { MemoryStore } from '../../lib/zero/unit.js';
 
 export interface CodesJob {
   kind: 'cpu' | 'cuda';

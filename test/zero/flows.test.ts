@@ -4,26 +4,26 @@ import { cpu } from '../../lib/runtime/device.js';
 import { Event, Stream } from '../../lib/runtime/stream.js';
 import { held, Tensor } from '../../lib/tensor/index.js';
 import { liveTensors } from '../../lib/tensor/tensor.js';
-import { untimedComm } from '../../lib/zero/bucket.js';
 import { layoutUnit } from '../../lib/zero/layout.js';
-import { MemoryStore, type Partition, type WeightShard } from '../../lib/zero/shard.js';
-import type { GradientFlow } from '../../lib/zero/stage.js';
 import {
   alternatingGradients,
+  type GradientFlow,
   localGradients,
   summedGradients,
-  WholeWeights,
-} from '../../lib/zero/stage0.js';
-import { sumPartialGradients } from '../../lib/zero/stage2.js';
+  sumPartialGradients,
+  untimedComm,
+} from '../../lib/zero/stage.js';
+import { bytesOf, LentState, totalBytes } from '../../lib/zero/state/lent-state.js';
+import { allocatePinned } from '../../lib/zero/state/pinned.js';
+import { MemoryStore, type Partition, type WeightShard } from '../../lib/zero/unit.js';
 import {
   GatheredWeights,
   gatherPlain,
   onDevice,
   SecondaryShards,
   UnitTrace,
-} from '../../lib/zero/stage3.js';
-import { bytesOf, LentState, totalBytes } from '../../lib/zero/state/lent-state.js';
-import { allocatePinned } from '../../lib/zero/state/pinned.js';
+  WholeWeights,
+} from '../../lib/zero/weights.js';
 import type { CollectivePlace, Collectives } from '../../lib/zero/wire.js';
 
 const device = cpu();

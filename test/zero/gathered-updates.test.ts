@@ -2,7 +2,7 @@
 
 import { layoutUnit } from '../../lib/zero/layout.js';
 import { makeBatches } from '../../lib/zero/schedule/gathered-updates.js';
-import type { Partition } from '../../lib/zero/shard.js';
+import type { Partition } from '../../lib/zero/unit.js';
 
 /** Units of matrices (group 0) and vectors (group 1), by size, in halves. */
 function partitionsOf(units: readonly { matrices: number[]; vectors: number[] }[]): Partition[] {

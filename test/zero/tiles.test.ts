@@ -4,7 +4,6 @@ import type { Optimizer } from '../../lib/optim/optimizer.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { liveTensors } from '../../lib/tensor/tensor.js';
 import { clipGroups, layoutUnit } from '../../lib/zero/layout.js';
-import type { Partition } from '../../lib/zero/shard.js';
 import { allocateFilled } from '../../lib/zero/state/pinned.js';
 import { allocateState, type RangeState, stateTensors } from '../../lib/zero/state/range-state.js';
 import {
@@ -14,6 +13,7 @@ import {
   isByElement,
   tileSize,
 } from '../../lib/zero/state/tiles.js';
+import type { Partition } from '../../lib/zero/unit.js';
 
 test.each([
   [0, 64],

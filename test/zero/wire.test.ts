@@ -3,11 +3,16 @@ import { cpu } from '../../lib/runtime/device.js';
 import { sliceFlat } from '../../lib/tensor/flat.js';
 import { held, Tensor } from '../../lib/tensor/index.js';
 import { liveTensors } from '../../lib/tensor/tensor.js';
-import type { Partition } from '../../lib/zero/shard.js';
-import type { GradientFlow } from '../../lib/zero/stage.js';
-import { ownedGradients, shardedGradients } from '../../lib/zero/stage2.js';
-import type { CollectivePlace, Collectives } from '../../lib/zero/wire.js';
-import { AllReduceWire, CastWire, DividedWire, type Wire } from '../../lib/zero/wire.js';
+import { type GradientFlow, ownedGradients, shardedGradients } from '../../lib/zero/stage.js';
+import type { Partition } from '../../lib/zero/unit.js';
+import {
+  AllReduceWire,
+  CastWire,
+  type CollectivePlace,
+  type Collectives,
+  DividedWire,
+  type Wire,
+} from '../../lib/zero/wire.js';
 
 const device = cpu();
 const at: CollectivePlace = { stream: device.compute, purpose: 'gradient of a test' };
@@ -99,7 +104,7 @@ describe('a flow of gradients', () => {
       grad: null as Tensor | null,
       range: { offset: 2, numel: 2 },
     };
-    const add = (transfer: Parameters<import('../../lib/zero/bucket.js').Buckets['add']>[0]) => {
+    const add = (transfer: Parameters<import('../../lib/zero/stage.js').Buckets['add']>[0]) => {
       log.push(transfer.numel);
       transfer.start(device.compute).wait(device.compute);
       transfer.complete(device.compute);

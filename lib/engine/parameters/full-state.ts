@@ -13,12 +13,11 @@ import { copyFlat, sliceFlat } from '../../tensor/flat.js';
 import { noGrad, scope, Tensor } from '../../tensor/index.js';
 import { writeFragments } from '../../zero/flatten-model.js';
 import { type Fragment, overlap, shardOf } from '../../zero/layout.js';
-import type { Partition, WeightShard } from '../../zero/shard.js';
-import { sliceFragment } from '../../zero/shard.js';
 import type { LentState } from '../../zero/state/lent-state.js';
+import { type Partition, sliceFragment, type WeightShard } from '../../zero/unit.js';
 import { broadcastValues } from '../../zero/wire.js';
 import type { EngineCore } from '../engine-parts.js';
-import { resync } from '../step/resync.js';
+import { resync } from '../step/step-decisions.js';
 import { keepWrites } from './open-writes.js';
 import { findOwned, type HeldParameter, type OwnedParameter } from './owned-parameters.js';
 

@@ -10,7 +10,7 @@ import { required } from '../../runtime/required.js';
 import { scope, Tensor } from '../../tensor/index.js';
 import { broadcastValues } from '../../zero/wire.js';
 import type { EngineCore } from '../engine-parts.js';
-import { resync } from '../step/resync.js';
+import { resync } from '../step/step-decisions.js';
 import { publishFrozen, publishMasters, writeFrozen, writeMaster } from './full-state.js';
 import { openForWrites, takeWritten } from './open-writes.js';
 import {

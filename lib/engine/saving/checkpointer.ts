@@ -21,7 +21,7 @@ import { requireType } from '../../runtime/require-type.js';
 import { type EngineCalls, StateUse } from '../calls.js';
 import { destroyedError, interruptedError } from '../engine-errors.js';
 import type { EngineCore } from '../engine-parts.js';
-import { resync } from '../step/resync.js';
+import { resync } from '../step/step-decisions.js';
 import { BackgroundSave } from './background-save.js';
 import {
   buildCatalog,

@@ -15,7 +15,7 @@ import { numel } from '../../runtime/view.js';
 import { sliceFlat } from '../../tensor/flat.js';
 import type { Tensor } from '../../tensor/index.js';
 import type { Fragment, LayoutEntry, Range } from '../../zero/layout.js';
-import type { Partition, WeightShard } from '../../zero/shard.js';
+import type { Partition, WeightShard } from '../../zero/unit.js';
 import type { EngineCore } from '../engine-parts.js';
 import { remoteState, remoteWeights, sliceRemote } from './remote-state.js';
 

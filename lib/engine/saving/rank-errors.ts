@@ -7,7 +7,7 @@ import * as kernels from '../../runtime/kernels.generated.js';
 import { required } from '../../runtime/required.js';
 import { held, Tensor } from '../../tensor/index.js';
 import type { LayoutEntry } from '../../zero/layout.js';
-import type { RankError } from '../../zero/optimizer-state.js';
+import type { RankError } from '../../zero/state/strategies.js';
 import type { EngineCore } from '../engine-parts.js';
 import { divideByBox, entriesOf, stateKey } from './engine-shards.js';
 

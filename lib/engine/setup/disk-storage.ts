@@ -9,12 +9,11 @@ import { required } from '../../runtime/required.js';
 import { SWAP_ALIGNMENT, type SwapFileInfo } from '../../runtime/swap-file.js';
 import { absolutePath } from '../../runtime/system-error.js';
 import { shardOf } from '../../zero/layout.js';
-import type { Partition } from '../../zero/shard.js';
 import type { DiskAccess } from '../../zero/state/disk-tiles.js';
 import { DiskWeights } from '../../zero/state/disk-weights.js';
 import { NvmeState } from '../../zero/state/placement/nvme.js';
 import { tileSize } from '../../zero/state/tiles.js';
-import type { WeightUnit } from '../../zero/unit.js';
+import type { Partition, WeightUnit } from '../../zero/unit.js';
 import type { Collectives } from '../../zero/wire.js';
 
 interface DiskWeightsRequest {

@@ -13,22 +13,27 @@ import type { StateChoice } from '../../plan/footprint.js';
 import { findGpuShare } from '../../plan/gpu-share.js';
 import { chooseStrategies, factsOf, type Setup, setupOfConfig } from '../../plan/index.js';
 import { configError } from '../../runtime/input-errors.js';
-import { DeferredUpdates, type OptimizerState, type Schedule } from '../../zero/optimizer-state.js';
+import {
+  DeferredUpdates,
+  DeviceWeights,
+  F32Masters,
+  type OptimizerState,
+  ShardState,
+} from '../../zero/optimizer-state.js';
 import { ExchangedUpdates } from '../../zero/schedule/exchanged-updates.js';
 import { GatheredUpdates } from '../../zero/schedule/gathered-updates.js';
 import { Speculative } from '../../zero/schedule/speculative.js';
 import { SummedUpdates } from '../../zero/schedule/summed-updates.js';
-import type { Partition } from '../../zero/shard.js';
 import { JoinedMasters } from '../../zero/state/master/joined.js';
 import { SplitMasters } from '../../zero/state/master/split.js';
 import { DeviceState } from '../../zero/state/placement/device.js';
 import { HostState, type HostStateOptions } from '../../zero/state/placement/host.js';
 import { StreamedState } from '../../zero/state/placement/streamed.js';
-import { DeviceWeights, F32Masters, ShardState } from '../../zero/state/shard-state.js';
-import type { Masters, Placement } from '../../zero/state/strategies.js';
+import type { Masters, Placement, Schedule } from '../../zero/state/strategies.js';
 import { isByElement, tileSize } from '../../zero/state/tiles.js';
 import { LARGEST_SLOT, WeightSlots } from '../../zero/state/weight-slots.js';
 import { OffloadedWeights } from '../../zero/state/weights/offloaded.js';
+import type { Partition } from '../../zero/unit.js';
 import type { ReleaseStack } from '../release-stack.js';
 import { openNvmeState, type StateOptions } from './disk-storage.js';
 import { findCutParameter } from './optimizer-needs.js';

@@ -1,41 +1,44 @@
 // Builds the ZeRO stages from the configuration; only this file depends on stage numbers.
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Device } from '../../runtime/device.js';
-import { Buckets, type CommTimer, untimedComm } from '../../zero/bucket.js';
 import { gatherFp8 } from '../../zero/fp8-gather.js';
 import { gatherCodes, QuantizedWire, ReplicatedWire } from '../../zero/quantized.js';
 import {
+  alternatingGradients,
+  Buckets,
+  type CommTimer,
   type GradientFlow,
   type GradientRoute,
+  localGradients,
+  ownedGradients,
+  shardedGradients,
+  summedGradients,
+  sumPartialGradients,
+  untimedComm,
   type WeightFlow,
   type ZeroStage,
   ZeroStages,
 } from '../../zero/stage.js';
-import {
-  alternatingGradients,
-  localGradients,
-  summedGradients,
-  WholeWeights,
-} from '../../zero/stage0.js';
-import {
-  ownedGradients,
-  PublishedWeights,
-  shardedGradients,
-  sumPartialGradients,
-} from '../../zero/stage2.js';
+import type { WeightUnit } from '../../zero/unit.js';
 import {
   GatheredWeights,
   type GatherUnit,
   gatherPlain,
   onDevice,
   onHost,
+  PublishedWeights,
   SecondaryShards,
   type ShardStorage,
   UnitTrace,
-} from '../../zero/stage3.js';
-import type { WeightUnit } from '../../zero/unit.js';
-import type { Collectives } from '../../zero/wire.js';
-import { AllReduceWire, CastWire, DividedWire, type Wire } from '../../zero/wire.js';
+  WholeWeights,
+} from '../../zero/weights.js';
+import {
+  AllReduceWire,
+  CastWire,
+  type Collectives,
+  DividedWire,
+  type Wire,
+} from '../../zero/wire.js';
 import type { ZeroGroup, ZeroGroups } from '../zero-groups.js';
 import { openDiskWeights } from './disk-storage.js';
 import { createFp8Test } from './fp8.js';

@@ -2,7 +2,9 @@
 // completion.
 
 import type { Module } from '../../nn/module.js';
+import * as kernels from '../../runtime/kernels.generated.js';
 import { required } from '../../runtime/required.js';
+import { backward, held, Tensor } from '../../tensor/index.js';
 import type { OptimizerState } from '../../zero/optimizer-state.js';
 import type { ZeroStages } from '../../zero/stage.js';
 import type { Unit, UnitListener, WeightUnit } from '../../zero/unit.js';
@@ -349,4 +351,15 @@ function collectReached(body: () => void): ReadonlySet<GradientCollector> {
     reachedCollectors = outer;
   }
   return reached;
+}
+
+/** Runs the backward of `loss` times `factor`: adds gradients to the leaves below it. */
+export function runBackward(loss: Tensor, factor: number): void {
+  const seed = held(() => Tensor.emptyLike(loss));
+  kernels.fill({ out: seed, value: factor });
+  try {
+    backward(loss, [seed]);
+  } finally {
+    seed.release();
+  }
 }

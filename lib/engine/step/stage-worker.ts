@@ -20,9 +20,10 @@ import {
   within,
 } from '../../tensor/index.js';
 import { scopeInto } from '../../tensor/scope.js';
+import { requireLoss } from '../calls.js';
 import type { EngineParts } from '../engine-parts.js';
+import { runBackward } from './gradient-collector.js';
 import { sampleShareOf } from './inputs.js';
-import { requireLoss, runBackward } from './loss.js';
 
 type Parts = Pick<
   EngineParts,

@@ -11,17 +11,20 @@ import { sliceFlat } from '../../tensor/flat.js';
 import { held, Tensor, zeros } from '../../tensor/index.js';
 import { overlap, type Range } from '../../zero/layout.js';
 import type { OptimizerState } from '../../zero/optimizer-state.js';
-import type { Partition } from '../../zero/shard.js';
 import type { GradientReceiver } from '../../zero/stage.js';
+import type { Partition } from '../../zero/unit.js';
 import { MODEL, type Ranks } from '../ranks.js';
 import type { EmptyBatches } from '../watch/empty-batches.js';
 import type { StepWatch } from '../watch/step-watch.js';
 import type { BatchSizes } from './batch-sizes.js';
-import { type CopyMismatch, findDifferentResults, findOtherBatch } from './copy-check.js';
-import { DigestWeights, InputDigest } from './input-digest.js';
-import type { Columns } from './step-columns.js';
-import { BATCHES, type BatchUse, type ReportedRows, StepRows } from './step-rows.js';
-import type { StopRequest } from './stop-request.js';
+import {
+  type CopyMismatch,
+  DigestWeights,
+  findDifferentResults,
+  findOtherBatch,
+  InputDigest,
+} from './copy-check.js';
+import { BATCHES, type BatchUse, type Columns, type ReportedRows, StepRows } from './step-rows.js';
 
 /**
  * Returns the ranges of `partition.counted` in parameters that this rank counts: `answersFor`.
@@ -82,7 +85,8 @@ interface ControlOptions {
   maxNorm: number;
   /** A non-finite gradient skips the update. */
   skipNonfinite: boolean;
-  stop: Pick<StopRequest, 'isRequested'>;
+  /** Whether this rank requests a stop. */
+  stop: { readonly isRequested: boolean };
   /** `busy`: milliseconds of this rank in an earlier step; null if they are not shared. */
   watch: Pick<StepWatch, 'busy'>;
   batch: Pick<BatchSizes, 'accumulationSteps'>;

@@ -1,4 +1,5 @@
-// Reads each step decision one step later, and updates counters, loss scale and observers.
+// Reads each step decision one step later, and updates counters, loss scale, the stop request and
+// observers.
 import { DsError } from '../../errors.js';
 import type { LossScaler } from '../../optim/loss-scale.js';
 import type { Optimizer } from '../../optim/optimizer.js';
@@ -6,12 +7,14 @@ import { requireHyperparameters } from '../../optim/param-groups.js';
 import type { Metric } from '../../optim/reduce-on-plateau.js';
 import type { ScheduleSet } from '../../optim/schedule-set.js';
 import { type OptionNames, readOptions } from '../../runtime/options.js';
-import type { UpdatePlan } from '../../zero/optimizer-state.js';
+import { requireSignals, StopSignals } from '../../runtime/stop-signals.js';
+import type { OptimizerState } from '../../zero/optimizer-state.js';
+import type { ZeroStages } from '../../zero/stage.js';
+import type { UpdatePlan } from '../../zero/state/strategies.js';
 import type { EmptyBatches } from '../watch/empty-batches.js';
 import type { StepWatch } from '../watch/step-watch.js';
 import { mismatchError } from './copy-check.js';
 import type { StepControl, StepDecision, UnevenBatches } from './step-control.js';
-import type { StopRequest } from './stop-request.js';
 
 /** Options of engine.step(). */
 export interface EngineStepOptions {
@@ -207,4 +210,107 @@ export interface Progress {
 
 export function noProgress(): Progress {
   return { globalSteps: 0, globalSamples: 0, skippedSteps: 0, appliedSteps: 0, scheduleStart: 0 };
+}
+
+interface StopOptions {
+  /** Ranks of the job. */
+  worldSize: number;
+  /** Signals that request a stop. They count from the first read of `isDue` or `signal`. */
+  signals: readonly NodeJS.Signals[];
+}
+
+/** The user at the terminal, a scheduler or launcher, and a closed terminal send these. */
+export const STOP_SIGNALS: readonly NodeJS.Signals[] = ['SIGINT', 'SIGTERM', 'SIGHUP'];
+
+/**
+ * A rank sends its request with its gradient norm, in the exchange of every step, and all ranks
+ * receive it with the step decision. A rank may take that decision early (the learning rate needs
+ * it). So the request acts at the end of the next step: every rank has taken the decision by then.
+ * A job of one rank does not wait.
+ */
+export class StopRequest {
+  private readonly controller = new AbortController();
+  private signals: StopSignals | null = null;
+  /** Why this rank requests a stop; null if it does not. */
+  private reason: string | null = null;
+  /** Finished steps. */
+  private steps = 0;
+  /** Number of finished steps when the ranks received a request; null before. */
+  private agreedAt: number | null = null;
+  private isDisposed = false;
+
+  /** Throws DS_ARGUMENT for invalid signals. */
+  constructor(private readonly options: StopOptions) {
+    requireSignals(options.signals);
+  }
+
+  /** Requests a stop; the first `reason` stands. */
+  request(reason: string): void {
+    this.reason ??= reason;
+  }
+
+  get isRequested(): boolean {
+    this.reason ??= this.signals?.receivedSignals ?? null;
+    return this.reason !== null;
+  }
+
+  /** Whether all ranks must stop now. The first read starts to listen to signals. */
+  get isDue(): boolean {
+    this.listen();
+    const { worldSize } = this.options;
+    const due =
+      worldSize === 1 ? this.isRequested : this.agreedAt !== null && this.steps > this.agreedAt;
+    if (due && !this.controller.signal.aborted) {
+      this.controller.abort(new Error(`Stop requested by ${this.reason ?? 'another rank'}.`));
+    }
+    return due;
+  }
+
+  /** Aborts when isDue becomes true at the end of a step, or at a read of isDue. */
+  get signal(): AbortSignal {
+    this.listen();
+    return this.controller.signal;
+  }
+
+  /** Marks that the step decision contains the request of a rank. */
+  markAgreement(): void {
+    this.agreedAt ??= this.steps;
+  }
+
+  /** Counts a finished step. */
+  markStep(): void {
+    this.steps++;
+    if (this.signals) void this.isDue;
+  }
+
+  dispose(): void {
+    this.isDisposed = true;
+    this.signals?.dispose();
+    this.signals = null;
+  }
+
+  private listen(): void {
+    if (!this.isDisposed) this.signals ??= new StopSignals(this.options.signals);
+  }
+}
+
+/**
+ * Makes the weights of all ranks equal if an optimizer lets them differ; waits for the last step
+ * decision then. All ranks call it.
+ */
+export function resync({
+  state,
+  stage,
+  stepDecisions,
+  progress,
+}: {
+  state: OptimizerState;
+  stage: ZeroStages;
+  stepDecisions: StepDecisions;
+  progress: Progress;
+}): void {
+  if (!state.isAdrift) return;
+  stepDecisions.take();
+  state.resync(progress.appliedSteps, stage);
+  stage.dispatch();
 }

@@ -1,14 +1,15 @@
 // The rows of numbers that ranks exchange in every step.
 
+import { AXIS } from '../../comm/mesh-shape.js';
+import type { Pipeline } from '../../pipe/pipeline.js';
 import type { Device } from '../../runtime/device.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { required } from '../../runtime/required.js';
 import { sliceFlat } from '../../tensor/flat.js';
-import { held, noGrad, scope, type Tensor, zeros } from '../../tensor/index.js';
+import { held, noGrad, scope, Tensor, zeros } from '../../tensor/index.js';
 import type { Range } from '../../zero/layout.js';
-import type { Ranks } from '../ranks.js';
-import type { DigestOutputs } from './input-digest.js';
-import type { Columns } from './step-columns.js';
+import type { Partition } from '../../zero/unit.js';
+import { normRanksAt, type Ranks } from '../ranks.js';
 
 /** Offsets in a row after the sums of squares. */
 const LOSS = 0;
@@ -36,7 +37,7 @@ interface ReportedDigest {
 type RowRanks = Pick<Ranks, 'world' | 'lossRanks' | 'normRanks'>;
 
 /**
- * Owns one row per rank of the job. A rank writes its own row, and share() gathers all rows. Each
+ * Owns one row per rank of the job. A rank writes its own row, and gather() gathers all rows. Each
  * row has:
  *
  * - A sum of squares for each column.
@@ -46,7 +47,7 @@ type RowRanks = Pick<Ranks, 'world' | 'lossRanks' | 'normRanks'>;
  * - Digests of the batches.
  */
 export class StepRows {
-  /** [ranks, columns + BEHIND] f32. */
+  /** [ranks, columns + EXTRA_COLUMNS] f32. */
   readonly all: Tensor;
   /** [1] f32 each, in this rank's row: sums of squares of its partitions, in their order. */
   readonly squares: readonly Tensor[];
@@ -265,4 +266,93 @@ function divideIntoRuns(ranks: readonly number[]): number[][] {
     }
   }
   return runs;
+}
+
+/** Columns of a row. Each rank fills its own columns. */
+export interface Columns {
+  /** Number of columns over all stages. */
+  readonly count: number;
+  /** Columns of this rank's partitions, in their order. */
+  readonly ownColumns: readonly number[];
+  /** The ranks that fill each range of columns: the data ranks and tensor ranks of a stage. */
+  readonly runs: readonly (Range & { readonly ranks: readonly number[] })[];
+}
+
+/** Returns the columns of ranks that hold all partitions. */
+function allColumns(partitions: number, ranks: readonly number[]): Columns {
+  const ownColumns = Array.from({ length: partitions }, (_, i) => i);
+  return { count: partitions, ownColumns, runs: [{ offset: 0, numel: partitions, ranks }] };
+}
+
+/**
+ * Returns the columns of a pipeline. `owners`: the stage of each column. `ranks`: the counting
+ * ranks of each stage. `rank`: this stage.
+ */
+export function assignStageColumns(
+  owners: readonly number[],
+  ranks: readonly (readonly number[])[],
+  rank: number,
+): Columns {
+  const runs: { offset: number; numel: number; owner: number }[] = [];
+  owners.forEach((owner, offset) => {
+    const last = runs.at(-1);
+    if (last?.owner === owner) last.numel++;
+    else runs.push({ offset, numel: 1, owner });
+  });
+  return {
+    count: owners.length,
+    ownColumns: owners.flatMap((owner, column) => (owner === rank ? [column] : [])),
+    runs: runs.map(({ owner, ...range }) => ({ ...range, ranks: ranks[owner] ?? [] })),
+  };
+}
+
+/** Returns the columns of partition sums in the exchange of the norm, in layer order. */
+export function assignColumns(
+  pipeline: Pipeline | null,
+  partitions: readonly Partition[],
+  { world, normRanks, tensorGroup, mesh }: Ranks,
+): Columns {
+  if (!pipeline || pipeline.place.ranks === 1) return allColumns(partitions.length, normRanks);
+  const { layers, place } = pipeline;
+  const counts = held(() => zeros([world.size, layers.length], { device: world.device }));
+  const ownCounts = new Array<number>(layers.length).fill(0);
+  const own = partitions.map((partition) => firstLayer(pipeline, partition));
+  for (const layer of own) ownCounts[layer] = (ownCounts[layer] ?? 0) + 1;
+  const row = held(() => Tensor.from(ownCounts, { device: world.device }));
+  world.allGather(counts, row, { purpose: 'units of stages' }).wait();
+  const all = counts.toArray();
+  counts.release();
+  row.release();
+  const ofStage = mesh.shape.ranksAlong(world.rank, AXIS.pipeline);
+  const owners = layers.flatMap((_, layer) =>
+    ofStage.flatMap((rank, stage) =>
+      new Array<number>(all[rank * layers.length + layer] ?? 0).fill(stage),
+    ),
+  );
+  const countingRanks = ofStage.map((rank) =>
+    normRanksAt(mesh, rank, { layers: tensorGroup !== null }),
+  );
+  return assignStageColumns(owners, countingRanks, place.rank);
+}
+
+/** Returns the first layer of this rank that reads the partition's parameters. */
+function firstLayer({ layers, starts, ownStages }: Pipeline, { unit }: Partition): number {
+  const [first] = unit.parameters;
+  const own = ownStages.flatMap((stage) => {
+    const [from = 0, to = 0] = starts.slice(stage, stage + 2);
+    return Array.from({ length: to - from }, (_, i) => from + i);
+  });
+  const reads = (layer: number): boolean =>
+    layers[layer]?.modules.some((module) =>
+      module.parameters().some((parameter) => parameter === first?.parameter),
+    ) ?? false;
+  return own.find(reads) ?? own[0] ?? 0;
+}
+
+/** The outputs of a digest: f32 elements in this rank's row. */
+export interface DigestOutputs {
+  /** Holds the bits of an i32. */
+  bits: Tensor;
+  /** Holds an integer below 2^24; 0 without a tensor. */
+  outline: Tensor;
 }

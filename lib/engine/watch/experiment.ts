@@ -10,8 +10,7 @@ import type { Device } from '../../runtime/device.js';
 import { required } from '../../runtime/required.js';
 import { Tensor, zeros } from '../../tensor/index.js';
 import type { Collectives } from '../../zero/wire.js';
-import type { Phase, PhaseTimer } from './phase-timer.js';
-import { WrappedTimer } from './wrapped-timer.js';
+import { type Phase, type PhaseTimer, WrappedTimer } from './phase-timer.js';
 
 /** The measured engine. */
 interface ExperimentRun {

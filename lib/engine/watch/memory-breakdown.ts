@@ -4,8 +4,7 @@ import { mebibytes } from '../../runtime/byte-text.js';
 import type { Device } from '../../runtime/device.js';
 import type { OptimizerState } from '../../zero/optimizer-state.js';
 import type { ZeroStages } from '../../zero/stage.js';
-import type { Phase, PhaseTimer } from './phase-timer.js';
-import { WrappedTimer } from './wrapped-timer.js';
+import { type Phase, type PhaseTimer, WrappedTimer } from './phase-timer.js';
 
 export interface MemoryOwners {
   device: Device;

@@ -151,3 +151,37 @@ export class EventTimer implements PhaseTimer {
     return this.spareEvents.pop() ?? new Event(this.device, true);
   }
 }
+
+/** Owns the inner timer. */
+export abstract class WrappedTimer implements PhaseTimer {
+  constructor(protected inner: PhaseTimer) {}
+
+  time<T>(phase: Phase, body: () => T): T {
+    return this.inner.time(phase, body);
+  }
+
+  finishStep(step: number, samples: number): void {
+    this.inner.finishStep(step, samples);
+  }
+
+  takePassed(): TimedStep[] {
+    return this.inner.takePassed();
+  }
+
+  all(): TimedStep[] {
+    return this.inner.all();
+  }
+
+  last(): PhaseTimes | null {
+    return this.inner.last();
+  }
+
+  recordOn(device: Device): this {
+    this.inner = this.inner.recordOn(device);
+    return this;
+  }
+
+  dispose(): void {
+    this.inner.dispose();
+  }
+}

@@ -3,8 +3,7 @@
 import type { FlopsProfiler, PrintOptions } from '../../profiler/index.js';
 import { required } from '../../runtime/required.js';
 import { Event } from '../../runtime/stream.js';
-import { EventTimer, type Phase, type PhaseTimer } from './phase-timer.js';
-import { WrappedTimer } from './wrapped-timer.js';
+import { EventTimer, type Phase, type PhaseTimer, WrappedTimer } from './phase-timer.js';
 
 interface ProfiledStepOptions extends PrintOptions {
   /** Global step, from 1. A run that resumes after it is not profiled. */

@@ -12,8 +12,7 @@ import { type OptionNames, readOptions } from '../../runtime/options.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import { errorMessage } from '../../runtime/system-error.js';
 import { hasWatcher } from '../../runtime/watched-work.js';
-import type { Phase, PhaseTimer } from './phase-timer.js';
-import { WrappedTimer } from './wrapped-timer.js';
+import { type Phase, type PhaseTimer, WrappedTimer } from './phase-timer.js';
 
 /** Options of engine.trace(). */
 export interface TraceStepsOptions {

@@ -14,15 +14,15 @@ import { required } from '../../runtime/required.js';
 import { copyAll, sliceFlat } from '../../tensor/flat.js';
 import { held, Tensor } from '../../tensor/index.js';
 import { overlap } from '../layout.js';
-import {
-  DeferredUpdates,
-  type Publisher,
-  type RankError,
-  type Schedule,
-  type UpdatedPartition,
-  type UpdatePlan,
-} from '../optimizer-state.js';
-import type { Partition } from '../shard.js';
+import { DeferredUpdates } from '../optimizer-state.js';
+import type {
+  Publisher,
+  RankError,
+  Schedule,
+  UpdatedPartition,
+  UpdatePlan,
+} from '../state/strategies.js';
+import type { Partition } from '../unit.js';
 import type { SharedUpdateParts } from './summed-updates.js';
 
 /** Parts of an update over several ranks with whole units. */

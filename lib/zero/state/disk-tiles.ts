@@ -4,7 +4,7 @@ import type { Device } from '../../runtime/device.js';
 import { type DType, dtypeSize } from '../../runtime/dtype.js';
 import { SWAP_ALIGNMENT, type SwapFileOptions } from '../../runtime/swap-file.js';
 import { alignUp, type GroupRange } from '../layout.js';
-import type { Partition } from '../shard.js';
+import type { Partition } from '../unit.js';
 import { allocateFilled } from './pinned.js';
 import { allocateTables, stateSizes } from './range-state.js';
 import { createTileEvents, cutRange, type StateTile } from './tiles.js';

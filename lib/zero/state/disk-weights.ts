@@ -7,8 +7,7 @@ import { SWAP_ALIGNMENT, SwapFile, type SwapFileInfo } from '../../runtime/swap-
 import { copyFlat, sliceFlat } from '../../tensor/flat.js';
 import type { Tensor } from '../../tensor/index.js';
 import { alignUp, type Fragment, type Range } from '../layout.js';
-import { MemoryStore, type WeightStore, writeTensor } from '../shard.js';
-import type { WeightUnit } from '../unit.js';
+import { MemoryStore, type WeightStore, type WeightUnit, writeTensor } from '../unit.js';
 import { type DiskAccess, planFile, type StoredTile } from './disk-tiles.js';
 import { type Bytes, LentState } from './lent-state.js';
 import { allocatePinned } from './pinned.js';

@@ -6,7 +6,7 @@ import type { Stream } from '../../runtime/stream.js';
 import { copyFlat } from '../../tensor/flat.js';
 import type { Tensor } from '../../tensor/index.js';
 import type { Fragment, Range } from '../layout.js';
-import type { Partition } from '../shard.js';
+import type { Partition } from '../unit.js';
 import { LentState } from './lent-state.js';
 import { type Allocate, allocateState, namedFragment, stateTensors } from './range-state.js';
 import type { ShardPart, StateStorage } from './strategies.js';

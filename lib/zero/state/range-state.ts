@@ -8,8 +8,7 @@ import { numel as sizeOf } from '../../runtime/view.js';
 import { sliceFlat } from '../../tensor/flat.js';
 import type { Tensor } from '../../tensor/index.js';
 import type { Fragment, GroupRange, Range } from '../layout.js';
-import type { Partition } from '../shard.js';
-import { sliceFragment } from '../shard.js';
+import { type Partition, sliceFragment } from '../unit.js';
 
 /** Allocates state: a tensor of `shape` with `value` in each element, with a reference. */
 export type Allocate = (shape: readonly number[], dtype: DType, value: number) => Tensor;

@@ -1,14 +1,88 @@
-// The strategies of a ShardState: where its state is, how masters are kept, how weights leave.
-import type { UpdateTensors } from '../../optim/optimizer.js';
+// The contracts of optimizer state: when it is updated, where it is stored, how masters are kept,
+// how weights leave.
+import type { UpdateSettings, UpdateTensors } from '../../optim/optimizer.js';
 import type { UpdateKernels } from '../../optim/update-kernels.js';
 import type { DType } from '../../runtime/dtype.js';
 import type { Event, Stream } from '../../runtime/stream.js';
 import type { Tensor } from '../../tensor/index.js';
-import type { Fragment, Range } from '../layout.js';
-import type { Partition } from '../shard.js';
+import type { Fragment, LayoutEntry, Range } from '../layout.js';
+import type { Partition } from '../unit.js';
 import type { Bytes, LentState } from './lent-state.js';
 import type { RangeState } from './range-state.js';
 import type { StateTile } from './tiles.js';
+
+/** The properties of the next update that are known before its gradients. */
+export interface UpdatePlan {
+  readonly settings: UpdateSettings;
+  /** The factor of the gradients: loss scale, and accumulation steps if not divided out. */
+  readonly gradientScale: number;
+}
+
+/**
+ * A partition, and the stream that orders the change of its weights. With `markChanged`, the change
+ * precedes this event, because the stream also changes other partitions.
+ */
+export type UpdatedPartition = readonly [partition: Partition, stream: Stream, changed?: Event];
+
+/** Sends updated weights to the other ranks. */
+export interface Publisher {
+  /** The weights change in the order of `stream`, before `markChanged`. Once per update. */
+  publish(partition: Partition, stream: Stream, changed?: Event): void;
+}
+
+/** A compression error of a parameter on this rank, which the next exchange adds. */
+export interface RankError {
+  readonly entry: LayoutEntry;
+  /**
+   * "worker_error": the rank's own error, for the whole parameter. "server_error": the error of the
+   * average, for the part that this rank owns.
+   */
+  readonly name: 'worker_error' | 'server_error';
+  /** First element, from the parameter's start. */
+  readonly from: number;
+  /** Flat, f32. The receiver releases it. */
+  readonly tensor: Tensor;
+}
+
+/**
+ * Decides when the partitions of one ShardState are updated, and how ranks share the work. Methods
+ * only enqueue work, unless their comment states that they block.
+ */
+export interface Schedule {
+  /**
+   * Updates every partition in forward order after the decision `control` on the device. Yields
+   * each one after its new weights are enqueued.
+   */
+  update(control: Tensor, plan: UpdatePlan): Generator<UpdatedPartition, void>;
+  /** Releases the schedule, before dispose() of the ShardState. */
+  dispose(): void;
+  /** Adds a partition that the ShardState has adopted. Called in forward order. */
+  adopt?(partition: Partition): void;
+  /** Called before the backward that completes the gradients of `plan`. */
+  prepare?(plan: UpdatePlan): void;
+  /** The ShardState has received the gradient of `partition`. */
+  gradReady?(partition: Partition): void;
+  /** Called after all gradients. Uploads of speculative weights start. */
+  endBackward?(): void;
+  /** Enqueues the part of an update that needs no step decision. Called in forward order. */
+  begin?(partition: Partition): void;
+  /** Called before weights are read. */
+  awaitWeights?(partition: Partition): void;
+  /** Replaces ShardState.gradOf. */
+  gradOf?(partition: Partition): Tensor | null;
+  /** Marks a partition's gradient or state as changed by other code. */
+  markChanged?(): void;
+  /** Enqueues postponed commits, so that the state is that of the last update. */
+  commit?(): void;
+  /** Whether weights of ranks may differ by local updates. Equal on every rank. */
+  readonly isAdrift?: boolean;
+  /** Makes the weights of all ranks equal, after `applied` updates. All ranks call it. */
+  resync?(applied: number, publisher: Publisher): void;
+  /** This rank's compression errors. */
+  rankErrors?(): Iterable<RankError>;
+  /** Bytes in addition to the ShardState's. */
+  readonly bytes?: Pick<Bytes, 'device' | 'host'>;
+}
 
 /** Master weights and state of a tile in memory that kernels access. */
 export type OpenTile = Pick<UpdateTensors, 'master' | 'state'>;

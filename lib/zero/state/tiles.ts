@@ -8,7 +8,7 @@ import { Event } from '../../runtime/stream.js';
 import { sliceFlat } from '../../tensor/flat.js';
 import type { Tensor } from '../../tensor/index.js';
 import { type GroupRange, parameterAlignment, type Range } from '../layout.js';
-import type { Partition } from '../shard.js';
+import type { Partition } from '../unit.js';
 import { type Allocate, type RangeState, stateTensors } from './range-state.js';
 
 /** A tile. Its tensors are slices of the range's tensors, except `starts`. */

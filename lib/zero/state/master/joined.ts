@@ -7,7 +7,7 @@ import * as kernels from '../../../runtime/kernels.generated.js';
 import { required } from '../../../runtime/required.js';
 import { copyAll, sliceFlat } from '../../../tensor/flat.js';
 import type { Tensor } from '../../../tensor/index.js';
-import type { Partition } from '../../shard.js';
+import type { Partition } from '../../unit.js';
 import type { Bytes } from '../lent-state.js';
 import { SplitFragments } from '../split-fragments.js';
 import {

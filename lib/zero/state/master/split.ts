@@ -5,7 +5,7 @@ import { required } from '../../../runtime/required.js';
 import type { Stream } from '../../../runtime/stream.js';
 import { sliceFlat } from '../../../tensor/flat.js';
 import type { Tensor } from '../../../tensor/index.js';
-import type { Partition } from '../../shard.js';
+import type { Partition } from '../../unit.js';
 import type { Bytes } from '../lent-state.js';
 import { SplitFragments } from '../split-fragments.js';
 import {

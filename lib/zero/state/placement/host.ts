@@ -7,7 +7,7 @@ import { required } from '../../../runtime/required.js';
 import { Event, Stream } from '../../../runtime/stream.js';
 import { copyAll, copyFlat, sliceFlat } from '../../../tensor/flat.js';
 import type { Tensor } from '../../../tensor/index.js';
-import type { Partition } from '../../shard.js';
+import type { Partition } from '../../unit.js';
 import { StateInMemory } from '../in-memory.js';
 import type { Bytes } from '../lent-state.js';
 import { allocateFilled, allocatePinned } from '../pinned.js';

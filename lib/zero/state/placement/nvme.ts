@@ -11,7 +11,7 @@ import { SwapFile, type SwapFileInfo } from '../../../runtime/swap-file.js';
 import { copyFlat } from '../../../tensor/flat.js';
 import type { Tensor } from '../../../tensor/index.js';
 import type { Fragment, Range } from '../../layout.js';
-import type { Partition } from '../../shard.js';
+import type { Partition } from '../../unit.js';
 import { createDiskTile, type DiskAccess, type DiskTile, planTiles } from '../disk-tiles.js';
 import { type Bytes, LentState } from '../lent-state.js';
 import { allocatePinned } from '../pinned.js';

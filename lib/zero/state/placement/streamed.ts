@@ -12,7 +12,7 @@ import { Event, Stream } from '../../../runtime/stream.js';
 import { copyAll, zeroRange } from '../../../tensor/flat.js';
 import { held, Tensor } from '../../../tensor/index.js';
 import { alignUp } from '../../layout.js';
-import type { Partition } from '../../shard.js';
+import type { Partition } from '../../unit.js';
 import { StateInMemory } from '../in-memory.js';
 import type { Bytes } from '../lent-state.js';
 import { allocateFilled, allocatePinned } from '../pinned.js';
