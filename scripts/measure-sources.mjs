@@ -90,7 +90,8 @@ function calledModules() {
 
 /** Ops, layers and models: what a step computes, not how a gradient travels. */
 const isComputation = (path) => /^(tensor\/ops|nn|models)\//.test(path);
-const isStrategy = (path) => /^zero\/state\/(placement|master|weights)\//.test(path);
+const isStrategy = (path) =>
+  /^zero\/state\/(placement\/|split-masters|offloaded-weights)/.test(path);
 /** Observers see a step, but move no gradient. */
 const isCore = (path) => /^(zero|engine)\/(?!watch\/)/.test(path);
 

@@ -8,7 +8,7 @@ import { type Device, threads } from '../runtime/device.js';
 import { dtypeSize } from '../runtime/dtype.js';
 import { required } from '../runtime/required.js';
 import { held, Tensor } from '../tensor/index.js';
-import { stateSizes } from '../zero/state/range-state.js';
+import { stateSizes } from '../zero/state/tiles.js';
 import type { Partition } from '../zero/unit.js';
 import { broadcastValues, type Collectives } from '../zero/wire.js';
 import type { Footprint } from './footprint.js';

@@ -7,7 +7,7 @@ import { required } from '../runtime/required.js';
 import { Event, Stream } from '../runtime/stream.js';
 import { copyAll } from '../tensor/flat.js';
 import { held, Tensor } from '../tensor/index.js';
-import { allocateFilled, allocatePinned } from '../zero/state/pinned.js';
+import { allocateFilled, allocatePinned } from '../zero/state/memory.js';
 
 /** Rates of a rank's two processors, while both work and other ranks of the host measure too. */
 export interface ProcessorRates {

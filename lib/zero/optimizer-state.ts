@@ -10,8 +10,7 @@ import { Event, type Stream } from '../runtime/stream.js';
 import { sliceFlat } from '../tensor/flat.js';
 import type { Tensor } from '../tensor/index.js';
 import type { Fragment } from './layout.js';
-import { type Bytes, bytesOf, type LentState, totalBytes } from './state/lent-state.js';
-import { uploadRounded } from './state/pinned.js';
+import { type Bytes, bytesOf, type LentState, totalBytes, uploadRounded } from './state/memory.js';
 import {
   type MasterCosts,
   type Masters,

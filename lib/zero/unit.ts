@@ -24,7 +24,7 @@ import {
   type Range,
   type UnitLayout,
 } from './layout.js';
-import { type Bytes, bytesOf, LentState } from './state/lent-state.js';
+import { type Bytes, bytesOf, LentState } from './state/memory.js';
 
 export interface UnitParameter {
   name: string;

@@ -14,7 +14,7 @@ import {
   type OwnedShard,
   type WeightFlow,
 } from './stage.js';
-import { allocatePinned } from './state/pinned.js';
+import { allocatePinned } from './state/memory.js';
 import { MemoryStore, type WeightShard, type WeightStore, type WeightUnit } from './unit.js';
 import type { CollectivePlace, Collectives, Work } from './wire.js';
 

@@ -11,7 +11,7 @@ import { DsError, initialize, nn, scope, Tensor } from '../../lib/index.js';
 import { perElement } from '../../lib/optim/declared-state.js';
 import { Buffer } from '../../lib/runtime/buffer.js';
 import { startThread } from '../../lib/runtime/thread.js';
-import type { LentState } from '../../lib/zero/state/lent-state.js';
+import type { LentState } from '../../lib/zero/state/memory.js';
 
 jest.mock('../../lib/runtime/thread.js', () => ({
   ...jest.requireActual('../../lib/runtime/thread.js'),

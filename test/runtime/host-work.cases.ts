@@ -4,7 +4,7 @@ import * as kernels from '../../lib/runtime/kernels.generated.js';
 import { Event, Stream } from '../../lib/runtime/stream.js';
 import { copyFlat } from '../../lib/tensor/flat.js';
 import { held, Tensor } from '../../lib/tensor/index.js';
-import { allocatePinned } from '../../lib/zero/state/pinned.js';
+import { allocatePinned } from '../../lib/zero/state/memory.js';
 import type { Case } from '../support/case.js';
 
 /** More than fit the queue of a GPU's stream at once. */

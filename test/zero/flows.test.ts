@@ -13,8 +13,7 @@ import {
   sumPartialGradients,
   untimedComm,
 } from '../../lib/zero/stage.js';
-import { bytesOf, LentState, totalBytes } from '../../lib/zero/state/lent-state.js';
-import { allocatePinned } from '../../lib/zero/state/pinned.js';
+import { allocatePinned, bytesOf, LentState, totalBytes } from '../../lib/zero/state/memory.js';
 import { MemoryStore, type Partition, type WeightShard } from '../../lib/zero/unit.js';
 import {
   GatheredWeights,

@@ -19,13 +19,12 @@ import {
   F32Masters,
   ShardState,
 } from '../../lib/zero/optimizer-state.js';
-import { JoinedMasters } from '../../lib/zero/state/master/joined.js';
-import { SplitMasters } from '../../lib/zero/state/master/split.js';
-import { allocatePinned } from '../../lib/zero/state/pinned.js';
+import { allocatePinned } from '../../lib/zero/state/memory.js';
 import { DeviceState } from '../../lib/zero/state/placement/device.js';
 import { HostState } from '../../lib/zero/state/placement/host.js';
 import { NvmeState } from '../../lib/zero/state/placement/nvme.js';
 import { StreamedState } from '../../lib/zero/state/placement/streamed.js';
+import { JoinedMasters, SplitMasters } from '../../lib/zero/state/split-masters.js';
 import type { Masters, Placement } from '../../lib/zero/state/strategies.js';
 import { TileSlots } from '../../lib/zero/state/tile-slots.js';
 import { WeightSlots } from '../../lib/zero/state/weight-slots.js';

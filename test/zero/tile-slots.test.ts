@@ -2,8 +2,7 @@
 import { cpu } from '../../lib/runtime/device.js';
 import type { HostRange } from '../../lib/runtime/file.js';
 import type { SwapFile } from '../../lib/runtime/swap-file.js';
-import type { StoredTile } from '../../lib/zero/state/disk-tiles.js';
-import { type SlotOptions, TileSlots } from '../../lib/zero/state/tile-slots.js';
+import { type SlotOptions, type StoredTile, TileSlots } from '../../lib/zero/state/tile-slots.js';
 
 const BYTES = 256;
 const tiles: StoredTile[] = [0, 1, 2, 3, 4].map((i) => ({

@@ -4,13 +4,15 @@ import type { Optimizer } from '../../lib/optim/optimizer.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { liveTensors } from '../../lib/tensor/tensor.js';
 import { clipGroups, layoutUnit } from '../../lib/zero/layout.js';
-import { allocateFilled } from '../../lib/zero/state/pinned.js';
-import { allocateState, type RangeState, stateTensors } from '../../lib/zero/state/range-state.js';
+import { allocateFilled } from '../../lib/zero/state/memory.js';
 import {
+  allocateState,
   createTiles,
   cutEvenly,
   disposeTile,
   isByElement,
+  type RangeState,
+  stateTensors,
   tileSize,
 } from '../../lib/zero/state/tiles.js';
 import type { Partition } from '../../lib/zero/unit.js';

@@ -13,7 +13,7 @@ import { copyFlat, sliceFlat } from '../../tensor/flat.js';
 import { noGrad, scope, Tensor } from '../../tensor/index.js';
 import { writeFragments } from '../../zero/flatten-model.js';
 import { type Fragment, overlap, shardOf } from '../../zero/layout.js';
-import type { LentState } from '../../zero/state/lent-state.js';
+import type { LentState } from '../../zero/state/memory.js';
 import { type Partition, sliceFragment, type WeightShard } from '../../zero/unit.js';
 import { broadcastValues } from '../../zero/wire.js';
 import type { EngineCore } from '../engine-parts.js';

@@ -4,7 +4,7 @@ import type { StateTensor } from '../../optim/declared-state.js';
 import { dtypeSize } from '../../runtime/dtype.js';
 import { sliceFlat } from '../../tensor/flat.js';
 import type { Fragment, Range } from '../../zero/layout.js';
-import type { LentState } from '../../zero/state/lent-state.js';
+import type { LentState } from '../../zero/state/memory.js';
 import type { WeightShard } from '../../zero/unit.js';
 
 /** Returns the part of a fragment that starts at its element `offset`. */

@@ -1,4 +1,5 @@
 // Restores an engine from a checkpoint of any number of ranks at any stage.
+
 import type { JsonObject } from '../../../types/json.js';
 import {
   Checkpoint,
@@ -13,8 +14,7 @@ import type { DType } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { held, Tensor } from '../../tensor/index.js';
 import { markChanged } from '../../tensor/tape.js';
-import type { LentState } from '../../zero/state/lent-state.js';
-import { allocatePinned } from '../../zero/state/pinned.js';
+import { allocatePinned, type LentState } from '../../zero/state/memory.js';
 import type { EngineCore } from '../engine-parts.js';
 import {
   type BoxedPart,

@@ -32,7 +32,7 @@ import { copyAll, sliceFlat } from '../../tensor/flat.js';
 import type { Tensor } from '../../tensor/index.js';
 import type { Range } from '../layout.js';
 import type { ShardState } from '../optimizer-state.js';
-import { type Bytes, bytesOf } from '../state/lent-state.js';
+import { type Bytes, bytesOf } from '../state/memory.js';
 import type { HostState } from '../state/placement/host.js';
 import type { StreamedState } from '../state/placement/streamed.js';
 import type { Schedule, UpdatedPartition, UpdatePlan } from '../state/strategies.js';

@@ -8,10 +8,8 @@ import { copyFlat, sliceFlat } from '../../tensor/flat.js';
 import type { Tensor } from '../../tensor/index.js';
 import { alignUp, type Fragment, type Range } from '../layout.js';
 import { MemoryStore, type WeightStore, type WeightUnit, writeTensor } from '../unit.js';
-import { type DiskAccess, planFile, type StoredTile } from './disk-tiles.js';
-import { type Bytes, LentState } from './lent-state.js';
-import { allocatePinned } from './pinned.js';
-import { portionOf, TileSlots } from './tile-slots.js';
+import { allocatePinned, type Bytes, LentState } from './memory.js';
+import { type DiskAccess, planFile, portionOf, type StoredTile, TileSlots } from './tile-slots.js';
 import { cutEvenly } from './tiles.js';
 
 interface UnitWeights {

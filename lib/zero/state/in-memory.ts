@@ -7,10 +7,16 @@ import { copyFlat } from '../../tensor/flat.js';
 import type { Tensor } from '../../tensor/index.js';
 import type { Fragment, Range } from '../layout.js';
 import type { Partition } from '../unit.js';
-import { LentState } from './lent-state.js';
-import { type Allocate, allocateState, namedFragment, stateTensors } from './range-state.js';
+import { LentState } from './memory.js';
 import type { ShardPart, StateStorage } from './strategies.js';
-import { createTiles, disposeTile } from './tiles.js';
+import {
+  type Allocate,
+  allocateState,
+  createTiles,
+  disposeTile,
+  namedFragment,
+  stateTensors,
+} from './tiles.js';
 
 interface MemoryOptions {
   allocate: Allocate;

@@ -7,9 +7,8 @@ import type { Event, Stream } from '../../runtime/stream.js';
 import type { Tensor } from '../../tensor/index.js';
 import type { Fragment, LayoutEntry, Range } from '../layout.js';
 import type { Partition } from '../unit.js';
-import type { Bytes, LentState } from './lent-state.js';
-import type { RangeState } from './range-state.js';
-import type { StateTile } from './tiles.js';
+import type { Bytes, LentState } from './memory.js';
+import type { RangeState, StateTile } from './tiles.js';
 
 /** The properties of the next update that are known before its gradients. */
 export interface UpdatePlan {

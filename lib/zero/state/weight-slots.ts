@@ -5,7 +5,7 @@ import { required } from '../../runtime/required.js';
 import { Event, type Stream } from '../../runtime/stream.js';
 import { copyFlat, sliceFlat } from '../../tensor/flat.js';
 import type { Tensor } from '../../tensor/index.js';
-import { allocatePinned } from './pinned.js';
+import { allocatePinned } from './memory.js';
 import type { StateTile } from './tiles.js';
 
 /** Number of slots: one is updated while the other is uploaded and refilled. */

@@ -9,8 +9,7 @@ import { copyAll, copyFlat, sliceFlat } from '../../../tensor/flat.js';
 import type { Tensor } from '../../../tensor/index.js';
 import type { Partition } from '../../unit.js';
 import { StateInMemory } from '../in-memory.js';
-import type { Bytes } from '../lent-state.js';
-import { allocateFilled, allocatePinned } from '../pinned.js';
+import { allocateFilled, allocatePinned, type Bytes } from '../memory.js';
 import type { Placement, PlacementCosts, ShardPart, Traffic } from '../strategies.js';
 import type { StateTile } from '../tiles.js';
 

@@ -12,10 +12,7 @@ import { copyFlat } from '../../../tensor/flat.js';
 import type { Tensor } from '../../../tensor/index.js';
 import type { Fragment, Range } from '../../layout.js';
 import type { Partition } from '../../unit.js';
-import { createDiskTile, type DiskAccess, type DiskTile, planTiles } from '../disk-tiles.js';
-import { type Bytes, LentState } from '../lent-state.js';
-import { allocatePinned } from '../pinned.js';
-import { placeInState, stateTensors } from '../range-state.js';
+import { allocatePinned, type Bytes, LentState } from '../memory.js';
 import type {
   OpenTile,
   Placement,
@@ -24,8 +21,16 @@ import type {
   StateStorage,
   TileWindows,
 } from '../strategies.js';
-import { portionOf, type SlotOptions, TileSlots } from '../tile-slots.js';
-import { disposeTile, type StateTile } from '../tiles.js';
+import {
+  createDiskTile,
+  type DiskAccess,
+  type DiskTile,
+  planTiles,
+  portionOf,
+  type SlotOptions,
+  TileSlots,
+} from '../tile-slots.js';
+import { disposeTile, placeInState, type StateTile, stateTensors } from '../tiles.js';
 import { HostStreams } from './host.js';
 
 export interface NvmeStateOptions extends DiskAccess {

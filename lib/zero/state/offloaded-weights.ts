@@ -1,13 +1,12 @@
 // OffloadedWeights: updated weights of partitions with weights in host memory or on a disk
 // (offload_param). They reach the device only when a gather needs them.
-
-import * as kernels from '../../../runtime/kernels.generated.js';
-import { required } from '../../../runtime/required.js';
-import type { Event, Stream } from '../../../runtime/stream.js';
-import { sliceFlat } from '../../../tensor/flat.js';
-import { held, Tensor } from '../../../tensor/index.js';
-import type { Partition } from '../../unit.js';
-import { allocatePinned } from '../pinned.js';
+import * as kernels from '../../runtime/kernels.generated.js';
+import { required } from '../../runtime/required.js';
+import type { Event, Stream } from '../../runtime/stream.js';
+import { sliceFlat } from '../../tensor/flat.js';
+import { held, Tensor } from '../../tensor/index.js';
+import type { Partition } from '../unit.js';
+import { allocatePinned } from './memory.js';
 import {
   canAccess,
   type Masters,
@@ -15,8 +14,8 @@ import {
   type Placement,
   type ShardPart,
   type WeightTarget,
-} from '../strategies.js';
-import type { StateTile } from '../tiles.js';
+} from './strategies.js';
+import type { StateTile } from './tiles.js';
 
 /**
  * Updates write the weights in their storage if kernels reach it. Else each tile is uploaded to
