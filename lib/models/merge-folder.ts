@@ -6,10 +6,12 @@ import { findOrPullFolder } from '../hub/local-folder.js';
 import { PackedLinear } from '../nn/packed-linear.js';
 import { loadAdapter, merge, unload } from '../peft/index.js';
 import { argumentError } from '../runtime/input-errors.js';
+import { isGgufPath } from '../text/gguf-tokenizer.js';
 import { tokenizerFilesIn } from '../text/tokenizer-files.js';
 import { TOKENIZER_FILE } from '../text/tokenizer-folder.js';
 import type { CausalLM } from './causal-lm.js';
 import { fromPretrained } from './from-pretrained.js';
+import { writeGgufTokenizer } from './gguf/write-tokenizer.js';
 import { saveWithFiles } from './save-weights.js';
 
 /**
@@ -33,7 +35,9 @@ export async function mergeFolder(
   merge(model);
   unload(model);
   const hasOwn = existsSync(join(adapter, TOKENIZER_FILE));
-  return saveWithFiles(model, out, options, tokenizerFilesIn(hasOwn ? adapter : base));
+  const files = await saveWithFiles(model, out, options, tokenizerFilesIn(hasOwn ? adapter : base));
+  const isGgufTokenizer = !hasOwn && isGgufPath(base);
+  return isGgufTokenizer ? [...files, ...(await writeGgufTokenizer(base, out))] : files;
 }
 
 /** Rounding to a few bits would lose most of an update. */

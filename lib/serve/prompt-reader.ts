@@ -88,7 +88,8 @@ export class PromptReader {
     private readonly tokenizer: Tokenizer,
     private readonly options: PromptReaderOptions,
   ) {
-    const { threads, chatTemplate, max, characters, seconds } = options;
+    const { threads, max, characters, seconds } = options;
+    const chatTemplate = options.chatTemplate ?? tokenizer.ownTemplate ?? undefined;
     this.queue = new FairQueue(threads);
     this.hasPatterns = tokenizer.hasPatterns;
     const template = chatTemplate ?? tokenizer.templateText('default') ?? '';

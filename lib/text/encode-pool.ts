@@ -20,6 +20,8 @@ import type { Tokenizer } from './tokenizer.js';
 export interface EncodeSetup {
   /** The folder of the tokenizer. */
   folder: string;
+  /** Chat template that replaces that of the folder, or null. */
+  ownTemplate: string | null;
   settings: RowSettings;
 }
 
@@ -39,7 +41,8 @@ export class EncodePool {
 
   constructor(private readonly options: PoolOptions) {
     const { tokenizer, settings, threads, timeoutMs } = options;
-    const data: EncodeSetup = { folder: tokenizer.folder, settings };
+    const { folder, ownTemplate } = tokenizer;
+    const data: EncodeSetup = { folder, ownTemplate, settings };
     const entry = { folder: __dirname, entry: 'encode-thread', data };
     this.pool = new ThreadPool({ ...entry, threads, timeoutMs });
   }

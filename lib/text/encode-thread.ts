@@ -7,13 +7,16 @@ import { type EncodedPart, encodePart } from './encoded-part.js';
 import type { FilePart } from './row-files.js';
 import { Tokenizer } from './tokenizer.js';
 
-const { folder, settings } = workerData as EncodeSetup;
+const { folder, ownTemplate, settings } = workerData as EncodeSetup;
 let tokenizer: Tokenizer | null = null;
 
 function encode(part: FilePart): Promise<EncodedPart> | EncodedPart {
-  tokenizer ??= Tokenizer.fromPretrained(folder);
+  tokenizer ??= openTokenizer();
   return encodePart(part, tokenizer, settings);
 }
+
+const openTokenizer = (): Tokenizer =>
+  Tokenizer.fromPretrained(folder, ownTemplate === null ? {} : { chatTemplate: ownTemplate });
 
 const listBuffers = ({ ids, labels, lengths }: EncodedPart): ArrayBuffer[] =>
   [ids, labels, lengths].map(({ buffer }) => buffer as ArrayBuffer);

@@ -49,6 +49,7 @@ export type {
   EncodeChatOptions,
   EncodedChat,
   EncodeOptions,
+  TokenizerOptions,
 } from './tokenizer-options.js';
 export {
   collateUnpaired,

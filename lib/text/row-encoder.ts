@@ -1,4 +1,5 @@
 // Encodes rows to tokens and labels: text, conversations, prompts with completions, and token ids.
+import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import { dataError } from '../runtime/input-errors.js';
 import type { ChatMessage } from './chat-template.js';
@@ -117,6 +118,9 @@ export class RowEncoder {
     try {
       return this.tokenizer.applyChatTemplate(messages, given);
     } catch (cause) {
+      // A tokenizer without a chat template.
+      if (cause instanceof DsError && cause.code === 'DS_ARGUMENT')
+        throw dataError(location(), cause.expected, cause.got, cause.hint);
       const { message } = cause as Error;
       throw dataError(location(), 'messages that the chat template takes', message);
     }

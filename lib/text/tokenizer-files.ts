@@ -2,13 +2,16 @@
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 
+/** File of the chat template; it takes precedence over tokenizer_config.json. */
+export const CHAT_TEMPLATE_FILE = 'chat_template.jinja';
+
 /** Names of the files; each may be missing. */
 export const TOKENIZER_FILES: readonly string[] = [
   'tokenizer.json',
   'tokenizer_config.json',
   'special_tokens_map.json',
   'added_tokens.json',
-  'chat_template.jinja',
+  CHAT_TEMPLATE_FILE,
   'chat_template.json',
   'vocab.json',
   'merges.txt',

@@ -1,9 +1,19 @@
 // Options of a Tokenizer's methods, and their names.
+import { REVISION, type RevisionOptions } from '../hub/local-folder.js';
 import type { Device } from '../runtime/device.js';
 import type { OptionNames } from '../runtime/options.js';
 import type { DecodeOptions, DecodeStreamOptions } from './decode-stream.js';
 import type { PaddingOptions } from './padding.js';
 import type { Side } from './tokenizer-folder.js';
+
+/** Options of Tokenizer.fromPretrained(). */
+export interface TokenizerOptions extends RevisionOptions {
+  /**
+   * Text of a chat template in Jinja, in place of the folder's. A Trainer saves it with the model.
+   * Default: the template of the folder.
+   */
+  chatTemplate?: string;
+}
 
 /** Options of encoding. */
 export interface EncodeOptions {
@@ -58,6 +68,7 @@ export interface EncodedChat {
   assistant: Uint8Array | null;
 }
 
+export const OPEN: OptionNames<TokenizerOptions> = { ...REVISION, chatTemplate: true };
 export const ENCODE: OptionNames<EncodeOptions> = {
   addSpecialTokens: true,
   maxLength: true,

@@ -2,7 +2,7 @@
 // model's folder.
 import { createHash } from 'node:crypto';
 import { DsError } from '../errors.js';
-import { findCachedFolder, REVISION, type RevisionOptions } from '../hub/local-folder.js';
+import { findCachedFolder } from '../hub/local-folder.js';
 import { formatValue } from '../runtime/format-value.js';
 import { argumentError, dataError, valueError } from '../runtime/input-errors.js';
 import { readOptions } from '../runtime/options.js';
@@ -34,7 +34,9 @@ import {
   type EncodeChatOptions,
   type EncodedChat,
   type EncodeOptions,
+  OPEN,
   PAIR,
+  type TokenizerOptions,
 } from './tokenizer-options.js';
 import { TOKENIZER_RULES } from './tokenizer-rules.js';
 import { CoreTokenizer } from './tokenizers/core.js';
@@ -83,6 +85,8 @@ export class Tokenizer {
   private constructor(
     private readonly core: CoreTokenizer,
     private readonly parts: TokenizerFolder,
+    /** @internal The option `chatTemplate`; null if the template is that of the folder. */
+    readonly ownTemplate: string | null,
   ) {
     const { config, location, tokenizer, templates } = parts;
     const added = [...core.added.values()];
@@ -117,16 +121,19 @@ export class Tokenizer {
    * special_tokens_map.json and chat templates. `place` is the folder, a GGUF file, or a name of
    * the hub that hub.pull() or nn.models.fromPretrained() has downloaded: this function is
    * synchronous. Throws DS_DATA with the file's path if a file is missing, damaged or not
-   * supported. Throws DS_HUB if the cache lacks the name, and DS_ARGUMENT if `place` is not a
-   * string.
+   * supported. Throws DS_HUB if the cache lacks the name, and DS_ARGUMENT if `place` or
+   * `chatTemplate` is not a string.
    */
-  static fromPretrained(place: string, given: RevisionOptions = {}): Tokenizer {
-    requireType('Tokenizer.fromPretrained', place, 'string');
-    const { revision } = readOptions('Tokenizer.fromPretrained', given, REVISION);
-    const need = 'tokenizer';
-    const folder = findCachedFolder('Tokenizer.fromPretrained', place, { need, revision });
+  static fromPretrained(place: string, given: TokenizerOptions = {}): Tokenizer {
+    const op = 'Tokenizer.fromPretrained';
+    requireType(op, place, 'string');
+    const { revision, chatTemplate = null } = readOptions(op, given, OPEN);
+    if (chatTemplate !== null) requireType(`${op} chatTemplate`, chatTemplate, 'string');
+    const folder = findCachedFolder(op, place, { need: 'tokenizer', revision });
     const parts = readTokenizer(folder);
-    return new Tokenizer(new CoreTokenizer(tokenizerLocation(folder), parts.tokenizer), parts);
+    if (chatTemplate !== null) parts.templates.default = chatTemplate;
+    const core = new CoreTokenizer(tokenizerLocation(folder), parts.tokenizer);
+    return new Tokenizer(core, parts, chatTemplate);
   }
 
   /** Folder of the tokenizer. */
@@ -340,7 +347,7 @@ export class Tokenizer {
       op,
       expected,
       availableNames,
-      'Base models have no chat template: give `template`, a Jinja text.',
+      'Base models have no chat template. Use the template of the chat model: Tokenizer.fromPretrained(folder, { chatTemplate }), or --chat_template_path of ds train.',
     );
   }
 

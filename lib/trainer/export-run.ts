@@ -7,15 +7,15 @@ import {
   type ConsolidateOptions,
   consolidateWithFiles,
   findLatest,
-  replaceFile,
   requireFree,
 } from '../checkpoint/index.js';
 import { type GgufType, saveGguf } from '../models/gguf/save.js';
+import { writeGgufTokenizer } from '../models/gguf/write-tokenizer.js';
 import { fromPretrained } from '../models/index.js';
 import { saveWithFiles } from '../models/save-weights.js';
 import { adapterFolder } from '../peft/adapter-folder.js';
 import { argumentError } from '../runtime/input-errors.js';
-import { createTokenizerFiles, hasTokenizer, isGgufPath } from '../text/gguf-tokenizer.js';
+import { hasTokenizer, isGgufPath } from '../text/gguf-tokenizer.js';
 import { tokenizerFilesIn } from '../text/tokenizer-files.js';
 import { listCompleteCheckpoints } from './checkpoint-folder.js';
 
@@ -55,11 +55,7 @@ export async function exportRun(
   const saveOptions = Object.entries({ dtype, maxShardBytes, format }).filter(([, value]) => value);
   const model = await fromPretrained(source);
   const paths = await saveWithFiles(model, out, Object.fromEntries(saveOptions), copies);
-  if (isGgufPath(source) && hasTokenizer(source)) {
-    for (const [name, content] of Object.entries(createTokenizerFiles(source))) {
-      await replaceFile(join(path, name), content);
-    }
-  }
+  if (isGgufPath(source)) await writeGgufTokenizer(source, path);
   const weights = paths.filter((path) => path.endsWith('.safetensors'));
   const sizes = await Promise.all(weights.map(async (weight) => (await stat(weight)).size));
   const files = paths.map((path) => path.slice(path.lastIndexOf('/') + 1));

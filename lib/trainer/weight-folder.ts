@@ -22,14 +22,16 @@ import { makeFolder } from '../checkpoint/make-folder.js';
 import type { Engine } from '../engine/engine.js';
 import { gatheredParameters } from '../engine/parameters/gathered-parameters.js';
 import { DsError } from '../errors.js';
+import { writeGgufTokenizer } from '../models/gguf/write-tokenizer.js';
 import type { Module } from '../nn/module.js';
 import { adapterParameters, namesItsBase } from '../peft/adapter-files.js';
 import { modelFilesIn } from '../peft/adapter-folder.js';
 import { isPlain, lorasOf, mergedNames, requireUnmerged, saveAdapter } from '../peft/index.js';
 import { isObject } from '../runtime/is-object.js';
 import { parseJson } from '../runtime/parse-json.js';
+import { isGgufPath } from '../text/gguf-tokenizer.js';
 import type { Tokenizer } from '../text/index.js';
-import { TOKENIZER_FILES } from '../text/tokenizer-files.js';
+import { CHAT_TEMPLATE_FILE, TOKENIZER_FILES } from '../text/tokenizer-files.js';
 
 const CONFIG = 'config.json';
 const GENERATION = 'generation_config.json';
@@ -207,16 +209,28 @@ async function consolidateWeights(
 const describedTensors = ({ module }: Engine): JsonObject | null =>
   isPlain(module) ? module.describe() : null;
 
-/** Existing files stay, for example if a model is saved to its own folder. */
+/**
+ * Existing files stay, for example if a model is saved to its own folder. A chat template that the
+ * program has chosen replaces that of the folder.
+ */
 async function copyTokenizer(tokenizer: Tokenizer, dir: string): Promise<void> {
   await orDsError(dir, async () => {
-    const { folder } = tokenizer;
-    if ((await realpath(folder)) === (await realpath(dir))) return;
-    const there = new Set(await readdir(folder));
-    for (const file of TOKENIZER_FILES.filter((name) => there.has(name))) {
-      await replaceFile(join(dir, file), await readFile(join(folder, file)));
-    }
+    await copyTokenizerFiles(tokenizer, dir);
+    const { ownTemplate } = tokenizer;
+    if (ownTemplate !== null) await replaceFile(join(dir, CHAT_TEMPLATE_FILE), ownTemplate);
   });
+}
+
+async function copyTokenizerFiles({ folder }: Tokenizer, dir: string): Promise<void> {
+  if (isGgufPath(folder)) {
+    await writeGgufTokenizer(folder, dir);
+    return;
+  }
+  if ((await realpath(folder)) === (await realpath(dir))) return;
+  const there = new Set(await readdir(folder));
+  for (const file of TOKENIZER_FILES.filter((name) => there.has(name))) {
+    await replaceFile(join(dir, file), await readFile(join(folder, file)));
+  }
 }
 
 function exportDType({ config }: Engine): ExportDType {

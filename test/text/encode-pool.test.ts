@@ -52,3 +52,20 @@ test('a closed pool starts no thread, and rejects waiting callers', async () => 
   start.mockRestore();
   await expectRejection(() => pool.encode([part]).next(), 'DS_DATA', /a closed pool/);
 });
+
+test('threads use a chat template that replaces that of the folder', async () => {
+  const place = join(TOKENIZERS, 'qwen2');
+  const chatTemplate = "{% for m in messages %}{{ m['content'] }};{% endfor %}";
+  const own = text.Tokenizer.fromPretrained(place, { chatTemplate });
+  const chats = join(folder, 'chats.jsonl');
+  writeFileSync(chats, '{"messages":[{"role":"user","content":"one"}]}\n');
+  const dataset = await open({ files: chats, tokenizer: own, packing: false, threads: 1 });
+  expect(own.decode(dataset.get(0).ids)).toBe('one;');
+  expect(own.fingerprint).not.toBe(tokenizer.fingerprint);
+  const odd = { chatTemplate: 3 as never };
+  await expectRejection(
+    async () => text.Tokenizer.fromPretrained(place, odd),
+    'DS_ARGUMENT',
+    /chatTemplate: expected a string/,
+  );
+});

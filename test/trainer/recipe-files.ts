@@ -222,7 +222,7 @@ export const RECIPES: Readonly<Record<string, Recipe>> = {
       save_strategy: 'no',
       dataset_train_split: 'train',
     },
-    left: ['chat_template', 'dataset_name', 'dataset_train_split', 'push_to_hub'],
+    left: ['dataset_name', 'dataset_train_split', 'push_to_hub'],
   },
   "TRL's example of kto": {
     method: 'kto',

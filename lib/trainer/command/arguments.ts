@@ -56,6 +56,11 @@ const FILES = {
     shown: "the model's",
     also: ['tokenizer'],
   }),
+  /** A chat template: its file, its Jinja text, or the folder or name of a tokenizer. */
+  chat_template_path: string('Jinja file or tokenizer with the chat template to train with', {
+    shown: "the tokenizer's",
+    also: ['chat_template'],
+  }),
   /** Training rows: files, folders and patterns. */
   train_file: texts('rows to train on: files, folders and patterns', {
     also: ['data', 'train_files', 'data_path'],

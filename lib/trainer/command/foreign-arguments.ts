@@ -168,10 +168,6 @@ export const REFUSED: Readonly<Record<string, Refusal>> = {
   ]),
   ...withRefusal('set "offload_param" or --gradient_checkpointing', ['activation_offloading']),
   ...withRefusal('8-bit weights are not supported: use --load_in_4bit', ['load_in_8bit']),
-  ...withRefusal("write the template into the tokenizer's chat_template.jinja", [
-    'chat_template_path',
-    'chat_template',
-  ]),
   ...withRefusal("write it into the tokenizer's tokenizer_config.json", ['eos_token', 'pad_token']),
   ...withRefusal('hidden states of earlier batches are not supported', ['past_index']),
   ...withRefusal('gradients are always checked for infinity and NaN', ['debug']),

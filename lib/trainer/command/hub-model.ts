@@ -3,6 +3,7 @@
 import { basename } from 'node:path';
 import { findOrPullFolder } from '../../hub/local-folder.js';
 import { isRemote } from '../../hub/names.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import { required } from '../../runtime/required.js';
 import type { TrainArguments } from './arguments.js';
 import { requireModel } from './check-arguments.js';
@@ -13,11 +14,19 @@ export const findRevision = (
   { model_revision: revision }: TrainArguments,
 ): string | undefined => (isRemote(place) ? revision : undefined);
 
-/** Resolves with the folder of the tokenizer. Rejects with DS_HUB. */
+/**
+ * Resolves with the folder of the tokenizer. Rejects with DS_HUB, and with DS_ARGUMENT for a file
+ * of --config_name without --tokenizer_name.
+ */
 export async function findTokenizerFolder(args: TrainArguments): Promise<string> {
   const { tokenizer_name: tokenizerName, model_name_or_path: dir, config_name: config } = args;
   const place = tokenizerName ?? dir ?? required(config);
   const revision = tokenizerName === undefined ? findRevision(place, args) : undefined;
+  if (place === config && basename(place).endsWith('.json')) {
+    const hint = 'Add --tokenizer_name: a new model has no tokenizer of its own.';
+    const expected = 'the folder or name of a tokenizer';
+    throw argumentError('--tokenizer_name', expected, `none, with --config_name ${place}`, hint);
+  }
   return findOrPullFolder('ds train', place, { need: 'tokenizer', revision });
 }
 

@@ -12,7 +12,7 @@ import type { CausalLM, TaskModel } from '../../models/index.js';
 import type { Module } from '../../nn/index.js';
 import type { Device } from '../../runtime/device.js';
 import { required } from '../../runtime/required.js';
-import { type TextBatch, type TextSample, Tokenizer } from '../../text/index.js';
+import type { TextBatch, TextSample, Tokenizer } from '../../text/index.js';
 import { resolveBeforeLength } from '../configuration.js';
 import type { EndEvent, LogEvent, TrainerEvent } from '../events.js';
 import type { TrainingMethod } from '../methods/method.js';
@@ -23,7 +23,6 @@ import { writeJson } from '../weight-folder.js';
 import type { TrainArguments } from './arguments.js';
 import type { CheckedArguments } from './check-arguments.js';
 import { requireFiniteWeights } from './finite-weights.js';
-import { findTokenizerFolder } from './hub-model.js';
 import { readMethod } from './methods.js';
 import { isPolicy, openPolicy } from './policy.js';
 import { openPreferences } from './preference-rows.js';
@@ -31,6 +30,7 @@ import { openRows, type RowData } from './rows.js';
 import { RunReport, type SampleSource } from './run-report.js';
 import { continueText, createPrompt, type Prompt, readFirstPrompt } from './sample.js';
 import { openTask, readTask } from './task-rows.js';
+import { openTokenizer } from './tokenizer.js';
 import { getModelSource, loadSavedModel, openModel } from './trained-model.js';
 import { type Evaluation, readTrainerPart } from './trainer-options.js';
 
@@ -128,7 +128,7 @@ async function readOnAllRanks(
   const materials: Material[] = [];
   await onAllRanks(world, 'preparing to train', async () => {
     if (isFirst) await requireWritable(args.output_dir);
-    const tokenizer = Tokenizer.fromPretrained(await findTokenizerFolder(args));
+    const tokenizer = await openTokenizer(args);
     const name = readMethod(args);
     if (name) {
       const open = isPolicy(name) ? openPolicy : openPreferences;

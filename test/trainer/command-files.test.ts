@@ -1,0 +1,99 @@
+// Runs `ds train` in this process on files as users have them: GGUF, base models without a chat
+// template, tokenizers of other models.
+import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { nn, peft, seed, text } from '../../lib/index.js';
+import { mergeFolder } from '../../lib/models/merge-folder.js';
+import { packageRoot } from '../../lib/runtime/package-root.js';
+import { checkArguments } from '../../lib/trainer/command/check-arguments.js';
+import { readArguments } from '../../lib/trainer/command/read-arguments.js';
+import { train } from '../../lib/trainer/command/train.js';
+import { refusal } from '../support/refusal.js';
+
+const SIZES = { layers: 1, heads: 2, kvHeads: 1, channels: 32, hidden: 64, maxSeq: 64 };
+const TEMPLATE =
+  "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}";
+
+let dir: string;
+let printed: jest.SpyInstance;
+beforeAll(async () => {
+  dir = mkdtempSync(join(tmpdir(), 'ds-command-files-'));
+  seed(1);
+  const model = new nn.models.Llama({ vocabSize: 1007, ...SIZES, tied: true });
+  const base = join(dir, 'base');
+  await nn.saveWeights(model, base, { format: 'hf' });
+  cpSync(join(packageRoot(), 'examples', 'tokenizer'), base, { recursive: true });
+  const path = join(base, 'tokenizer_config.json');
+  const { chat_template: _, ...config } = JSON.parse(readFileSync(path, 'utf8'));
+  writeFileSync(path, JSON.stringify(config));
+  await nn.saveGguf(model, join(dir, 'base.gguf'), { type: 'F32', tokenizer: base });
+  const messages = [
+    { role: 'user', content: 'Who starts the ranks?' },
+    { role: 'assistant', content: 'The launcher does.' },
+  ];
+  writeFileSync(join(dir, 'chats.jsonl'), JSON.stringify({ messages }));
+  writeFileSync(join(dir, 'template.jinja'), TEMPLATE);
+});
+afterAll(() => rmSync(dir, { recursive: true }));
+beforeEach(() => {
+  printed = jest.spyOn(console, 'log').mockImplementation(() => {});
+});
+afterEach(() => printed.mockRestore());
+
+/** Runs one update of `ds train` with these arguments; paths are relative to `dir`. */
+async function trainOnce(line: string): Promise<void> {
+  const words = line.replaceAll('@', `${dir}/`).split(' ');
+  const common = '--device cpu --max_steps 1 --disable_tqdm --save_strategy no --watch false';
+  const { args } = await readArguments([...words, ...common.split(' ')]);
+  await train(checkArguments(args));
+}
+
+const error = async (line: string): Promise<string> =>
+  (await refusal(() => trainOnce(line))).message;
+
+test('a GGUF file and a chat template become a folder with both', async () => {
+  await trainOnce(
+    '--model @base.gguf --data @chats.jsonl --output @tuned --chat_template_path @template.jinja --dataset_num_proc 0',
+  );
+  const tokenizer = text.Tokenizer.fromPretrained(join(dir, 'tuned'));
+  const chat = tokenizer.chatText([{ role: 'user', content: 'Hi' }]);
+  expect(chat).toBe('[user]Hi');
+  const original = text.Tokenizer.fromPretrained(join(dir, 'base'));
+  expect(tokenizer.encode('The ranks')).toEqual(original.encode('The ranks'));
+  expect((await nn.models.fromPretrained(join(dir, 'tuned'))).maxSeq).toBe(64);
+});
+
+test('a merged adapter of a GGUF file has its tokenizer', async () => {
+  const model = await nn.models.fromPretrained(join(dir, 'base.gguf'));
+  await peft.saveAdapter(peft.addLora(model, { r: 2 }), join(dir, 'adapter'));
+  await mergeFolder({ base: join(dir, 'base.gguf'), adapter: join(dir, 'adapter') }, `${dir}/one`);
+  expect(text.Tokenizer.fromPretrained(join(dir, 'one')).vocabSize).toBeGreaterThan(900);
+});
+
+test('a base model takes the chat template of another tokenizer, or its text', async () => {
+  cpSync(join(dir, 'base'), join(dir, 'chat'), { recursive: true });
+  writeFileSync(join(dir, 'chat', 'chat_template.jinja'), TEMPLATE);
+  const common = '--model @base --data @chats.jsonl --dataset_num_proc 0 --no_sample';
+  await trainOnce(`${common} --output @a --chat_template_path @chat`);
+  await trainOnce(`${common} --output @b --chat-template {{messages[0]['content']}}`);
+  const saved = ['a', 'b'].map((name) =>
+    readFileSync(join(dir, name, 'chat_template.jinja'), 'utf8'),
+  );
+  expect(saved).toEqual([TEMPLATE, "{{messages[0]['content']}}"]);
+  expect(await error(`${common} --output @c --chat_template_path @base`)).toMatch(
+    /^--chat_template_path: expected a Jinja file, or a tokenizer with a chat template, got .*base, a tokenizer without one/,
+  );
+});
+
+test('a base model without a chat template names the argument that sets one', async () => {
+  const line = '--model @base --data @chats.jsonl --output @d --dataset_num_proc 0';
+  expect(await error(line)).toMatch(
+    /chats\.jsonl:1: expected a chat template "default" in .*base, got none\. .*--chat_template_path of ds train\.$/,
+  );
+});
+
+test('a new model from a file of its configuration needs a tokenizer', async () => {
+  const line = '--config_name @base/config.json --data @chats.jsonl --output @e';
+  expect(await error(line)).toMatch(/^--tokenizer_name: expected .*Add --tokenizer_name/);
+});
