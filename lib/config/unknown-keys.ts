@@ -12,6 +12,7 @@ const KNOWN_MISTAKES = new Map([
     'optimizer.params.max_grad_norm',
     'Clipping is set at the top of the file: "gradient_clipping".',
   ],
+  ['optimizer.params.learning_rate', 'Did you mean "lr"?'],
   ['zero_optimization.offload_optimizer.buffer_size', 'DeepSpeed no longer has it.'],
 ]);
 

@@ -1,4 +1,5 @@
 // Creates the errors of the hub, with the server's answer and a hint.
+import { existsSync } from 'node:fs';
 import { DsError } from '../errors.js';
 import type { HubSettings } from './environment.js';
 import { toPrintable } from './names.js';
@@ -83,12 +84,15 @@ function missingModelError(error: BuildError, _name: string, settings: HubSettin
 
 /** Returns the error of a connection that failed or stalled. */
 export function unreachableError(name: string, settings: HubSettings, got: string): DsError {
+  const { endpoint } = settings;
+  const isFolder = existsSync(name);
+  const folderHint = isFolder ? '' : `If ${name} is a folder, check its path: it does not exist. `;
   const error = new DsError({
     code: 'DS_HUB',
     op: name,
-    expected: `an answer of ${settings.endpoint}`,
+    expected: isFolder ? `an answer of ${endpoint}` : `a folder, or an answer of ${endpoint}`,
     got,
-    hint: 'Check the network and HF_ENDPOINT. HF_HUB_OFFLINE=1 uses the cache without requests.',
+    hint: `${folderHint}Check the network and HF_ENDPOINT. HF_HUB_OFFLINE=1 uses the cache without requests.`,
   });
   temporaryErrors.add(error);
   return error;

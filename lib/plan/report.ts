@@ -91,6 +91,10 @@ function describeAdapters({ trained, weights, packed }: ModelSizes): string {
   return `, including ${(trained.count / 1e6).toFixed(2)}e6 of trained adapters in f32, ${frozen}`;
 }
 
+/** Returns "0.124e9", or all digits of a small number. */
+const formatCount = (count: number): string =>
+  count < 1e7 ? count.toLocaleString('en') : `${(count / 1e9).toFixed(3)}e9`;
+
 function listAssumptions(request: PlanRequest): string[] {
   const { rates, note, cluster, sizes, deviceMemory, hostMemory, diskMemory, max } = request;
   const { nodes, devicesPerNode, coresPerNode, nodeLink } = cluster;
@@ -98,7 +102,7 @@ function listAssumptions(request: PlanRequest): string[] {
   const link = nodes > 1 ? `, ${(nodeLink / 1e9).toFixed(0)} GB/s of network per machine` : '';
   return [
     ...(note ? [note] : []),
-    `${(countWeights(sizes) / 1e9).toFixed(3)}e9 parameters${describeAdapters(sizes)}; ${nodes} x ${devicesPerNode} GPUs of ${gibibytes(deviceMemory)}, ${gibibytes(hostMemory)} of memory and ${coresPerNode} cores per machine${link}.`,
+    `${formatCount(countWeights(sizes))} parameters${describeAdapters(sizes)}; ${nodes} x ${devicesPerNode} GPUs of ${gibibytes(deviceMemory)}, ${gibibytes(hostMemory)} of memory and ${coresPerNode} cores per machine${link}.`,
     `Rates of ${rates.name}${rates.isMeasured ? '' : ', estimated'}: ${(rates.matmul / 1e12).toFixed(0)} TFLOP/s in 16-bit products, ${(rates.deviceMemory / 1e12).toFixed(2)} TB/s of GPU memory, ${(rates.link / 1e9).toFixed(0)} GB/s between GPUs. PCIe: ${(rates.pcie / 1e9).toFixed(0)} GB/s in each direction. Adam on the host: ${adam.toFixed(0)} GB/s.`,
     ...(diskMemory > 0
       ? [

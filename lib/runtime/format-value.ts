@@ -29,9 +29,15 @@ function isTensorLike(value: object): value is { shape: readonly number[]; dtype
   return 'shape' in value && Array.isArray(value.shape) && 'dtype' in value;
 }
 
+const formatKind = (value: object): string => (isTensorLike(value) ? 'tensor' : 'object');
+
 function formatItems(items: readonly unknown[]): string {
   const shown = Array.from(items.slice(0, ITEMS), (item) =>
-    Array.isArray(item) ? '[..]' : typeof item === 'object' && item ? 'object' : formatValue(item),
+    Array.isArray(item)
+      ? '[..]'
+      : typeof item === 'object' && item
+        ? formatKind(item)
+        : formatValue(item),
   );
   return `[${shown.join(', ')}${items.length > ITEMS ? ', ..' : ''}]`;
 }

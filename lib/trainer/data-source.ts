@@ -55,7 +55,11 @@ export function isServable(value: unknown): boolean {
 /** Returns `data`. Throws DS_ARGUMENT with `op` unless a Trainer can open it. */
 export function requireData<Data>(op: string, data: Data): Data {
   if (isServable(data)) return data;
-  const isList = Array.isArray(data);
-  const hint = isList ? 'For an array: { length: list.length, get: (i) => list[i] }.' : '';
-  throw valueError(op, SERVABLE, data, hint);
+  throw valueError(op, SERVABLE, data, hintFor(data));
+}
+
+function hintFor(data: unknown): string {
+  if (Array.isArray(data)) return 'For an array: { length: list.length, get: (i) => list[i] }.';
+  if (typeof data !== 'string') return '';
+  return 'For files: await text.TextDataset.open({ files, tokenizer, length: 1024 }).';
 }

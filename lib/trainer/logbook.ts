@@ -177,7 +177,11 @@ export class Logbook {
     const isSkipped = skippedSteps > this.skipped;
     const isNewSkip = isSkipped && !this.wasSkipped;
     [this.skipped, this.wasSkipped] = [skippedSteps, isSkipped];
-    const message = `Update ${step} was left out: its gradients were not finite, its loss was ${loss.toPrecision(5)}.`;
+    const { fp16 } = this.options.engine.config;
+    const hint = fp16.enabled
+      ? ' A few such updates are normal in fp16: the loss scale falls.'
+      : '';
+    const message = `Update ${step} was left out: its gradients were not finite, its loss was ${loss.toPrecision(5)}.${hint}`;
     return isNewSkip ? [{ type: 'alert', level: 'warning', step, epoch, message }] : [];
   }
 

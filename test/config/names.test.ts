@@ -206,6 +206,12 @@ test.each([
   expect(errors).toEqual([expect.objectContaining({ hint: `Did you mean "${guess}"?` })]);
 });
 
+test('the learning rate of an optimizer', () => {
+  const optimizer = { type: 'AdamW', params: { learning_rate: 1e-4 } };
+  const { errors } = check({ optimizer });
+  expect(errors).toEqual([expect.objectContaining({ hint: 'Did you mean "lr"?' })]);
+});
+
 test('names of every object are no keys', () => {
   const config = check(JSON.parse('{ "constructor": 1, "__proto__": { "fp16": 2 } }'));
   expect(config.notices.map(({ path }) => path)).toEqual(['constructor', '__proto__']);

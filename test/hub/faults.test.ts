@@ -176,7 +176,8 @@ test('a damaged blob is fetched again', async () => {
 test('a silent server ends the download with an error', async () => {
   hub.server.fault = () => true;
   const error = await refusal(() => pullWith(hub.settings({ stallMs: 50 }), NAME, {}));
-  expect(error.message).toMatch(/an answer of http.*got no byte for 0\.05 s/);
+  expect(error.message).toMatch(/a folder, or an answer of http.*got no byte for 0\.05 s/);
+  expect(error.hint).toContain(`If ${NAME} is a folder, check its path: it does not exist.`);
 });
 
 /** The URL of a port without a server. */

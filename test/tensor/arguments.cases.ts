@@ -122,6 +122,9 @@ export const cases: Case[] = [
       expectTensor(x.grad as ops.Tensor, 'f32', [2, 2]);
       refuses(/sub: expected tensors, or a tensor and a number, got 2/, ({ sub }) => sub?.(1, 2));
       refuses(/add.*got an array \[1, 2\].*Tensor\.from/, ({ add }) => add?.(x, [1, 2]));
+      const sample =
+        /add.*got an array \[tensor, tensor\]\. An array of numbers in a sample.*Float32Array/;
+      refuses(sample, ({ add }) => add?.(x, [x, x]));
       refuses(/where.*dtype bool, got \[2\] f32.*\.ne\(0\)/, ({ where }) => where?.(x, 1, 0));
     },
   ),

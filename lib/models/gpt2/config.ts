@@ -100,6 +100,7 @@ export function findPublishedGpt2(name: string): GPT2Config {
     op: 'GPT2.config',
     expected: Object.keys(configs).join(', '),
     got: JSON.stringify(name),
+    hint: 'For another model, name its folder or its name on the hub, such as Qwen/Qwen3-8B.',
   });
 }
 

@@ -37,10 +37,15 @@ export function notTensorError(
   op: string,
   expected: string,
   value: unknown,
-  hint = 'Tensor.from() creates a tensor from numbers and arrays.',
+  hint = isTensorList(value)
+    ? 'An array of numbers in a sample becomes a list of tensors: return a Float32Array or an Int32Array.'
+    : 'Tensor.from() creates a tensor from numbers and arrays.',
 ): DsError {
   return valueError(op, expected, value, hint);
 }
+
+const isTensorList = (value: unknown): boolean =>
+  Array.isArray(value) && value.length > 0 && value.every((item) => item instanceof Tensor);
 
 /** A shape argument: one list, or sizes as separate arguments. */
 export type Sizes = readonly [readonly number[]] | readonly number[];
