@@ -87,8 +87,11 @@ export class PromptDataset implements Dataset<PromptSample> {
     }
     report.prompts = samples.length;
     if (samples.length > 0) return new PromptDataset(samples, report);
-    const got = report.dropped > 0 ? `${report.dropped} prompts of more than ${max}` : 'none';
-    throw dataError(op, 'rows with a prompt', got);
+    if (max === null || report.dropped === 0) throw dataError(op, 'rows with a prompt', 'none');
+    const hint =
+      'Raise `length`; in ds train, lower --max_completion_length or shorten the prompts.';
+    const got = `${report.dropped} longer prompts`;
+    throw dataError(op, `a prompt of at most ${max} tokens`, got, hint);
   }
 
   /** Returns the prompt `index`. Throws DS_INDEX if `index` is out of range. */

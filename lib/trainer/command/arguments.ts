@@ -212,7 +212,7 @@ const METHOD = {
   }),
   max_completion_length: integer('tokens of an answer; longer ones lose their end', {
     min: 1,
-    shown: 'no limit; 512 for grpo',
+    shown: "no limit; grpo: 512, or half of the model's maximum",
   }),
 };
 

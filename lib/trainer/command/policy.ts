@@ -21,7 +21,7 @@ import type { Evaluation } from './trainer-options.js';
 
 /** Fraction of the token limit before the limit in which get_soft_overlong_punishment falls. */
 const OVERLONG_CACHE = 0.2;
-/** Default of --max_completion_length. */
+/** Default of --max_completion_length, unless half of the model's tokens are fewer. */
 const MAX_TOKENS = 512;
 
 /**
@@ -47,15 +47,16 @@ export async function openPolicy(
 ): Promise<PreferenceMaterial> {
   const { train_file: files, validation_file: evalFiles } = args;
   const model = await openModel(args);
-  const { max_completion_length: max = Math.min(MAX_TOKENS, model.maxSeq - 1) } = args;
+  const half = Math.max(1, Math.floor(model.maxSeq / 2));
+  const { max_completion_length: max = Math.min(MAX_TOKENS, half) } = args;
   const length = model.maxSeq - max;
   const open = (rows: readonly string[]) => PromptDataset.open({ tokenizer, files: rows, length });
+  const method = await createMethod(args, name, max);
   const train = await open(files);
   const lines = [`learns from ${files.join(', ')}: ${describePrompts(train)}`];
   const evalPrompts = evaluation && evalFiles ? await open(evalFiles) : null;
   if (evalPrompts)
     lines.push(`judged by ${evalFiles?.join(', ')}: ${describePrompts(evalPrompts)}`);
-  const method = await createMethod(args, name, max);
   const material = { model, method, train: train as never, lines };
   if (!evaluation || !evalPrompts) return material;
   return { ...material, eval: { ...evaluation, data: evalPrompts as never } };
