@@ -99,7 +99,8 @@ export async function fromPretrained(
   given: (PretrainedOptions | TaskPretrainedOptions) & { task?: Task | 'auto' } = {},
 ): Promise<CausalLM | TaskModel> {
   const { task: taskOption, ...options } = isObject(given) ? given : { ...(given as object) };
-  const task = taskOption === undefined ? 'causal-lm' : requireTask('fromPretrained', taskOption);
+  const task =
+    taskOption === undefined ? 'causal-lm' : requireTask('fromPretrained task', taskOption);
   if (task === 'causal-lm') {
     return fromPretrainedCut(dir, isObject(given) ? options : given, () => {});
   }
@@ -167,7 +168,7 @@ export function fromConfig(
   config: JsonObject | string,
   { task: taskOption, ...options }: TaskPretrainedOptions & { task?: Task | 'auto' } = {},
 ): CausalLM | TaskModel {
-  const task = taskOption === undefined ? 'causal-lm' : requireTask('fromConfig', taskOption);
+  const task = taskOption === undefined ? 'causal-lm' : requireTask('fromConfig task', taskOption);
   if (task === 'causal-lm') return buildFromConfig(config, families, options);
   return buildFromConfig(config, familiesFor(task), options);
 }

@@ -204,7 +204,12 @@ function readTaggedRow({ row, location }: LocatedRow, { textKey, labelKey }: Row
   }
   const expected = 'lists of one length, "tokens" and "tags"';
   const got = `a row with ${Object.keys(row).slice(0, 8).join(', ')}`;
-  throw dataError(location(), expected, got, 'Name the keys: textKey, labelKey.');
+  throw dataError(
+    location(),
+    expected,
+    got,
+    'Name the keys: textKey, labelKey (--text_column_names, --label_column_name).',
+  );
 }
 
 /**

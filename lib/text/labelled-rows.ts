@@ -45,7 +45,7 @@ export function readTexts({ row, location }: LocatedRow, { textKey }: RowKeys): 
     location(),
     `strings under ${expectedKeys}`,
     formatRow(row),
-    'Name the keys: textKey.',
+    'Name the keys: textKey (--text_column_names).',
   );
 }
 
@@ -58,7 +58,7 @@ export function readLabel({ row, location }: LocatedRow, { labelKey }: RowKeys):
     location(),
     `a label under ${keys.join(' or ')}`,
     formatRow(row),
-    'Name the key: labelKey.',
+    'Name the key: labelKey (--label_column_name).',
   );
 }
 

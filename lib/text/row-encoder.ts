@@ -95,6 +95,8 @@ export class RowEncoder {
     if (loss === 'completion') throw noLossError(location, 'prompt and completion', row);
     const text = row[textKey];
     if (typeof text === 'string') return learnAll(this.appendEnd(this.tokenizer.encode(text)));
+    if (hasValue(row, textKey))
+      throw dataError(location(), `a string "${textKey}"`, formatValue(text));
     throw dataError(location(), `a row with ${KEYS}`, formatValue(row), hintFor(row));
   }
 
@@ -215,10 +217,25 @@ function readIntegers(
   });
 }
 
-/** Returns a hint for rows with Alpaca's keys. */
+/** Other names of a prompt and its completion. */
+const COMPLETION_KEYS = [
+  ['question', 'answer'],
+  ['question', 'response'],
+  ['query', 'response'],
+  ['prompt', 'response'],
+  ['input', 'output'],
+] as const;
+
+/** Returns a hint for rows of Alpaca, of preferences, and of prompts under other names. */
 function hintFor(row: Row): string {
+  if (hasValue(row, 'chosen') && hasValue(row, 'rejected')) {
+    return 'Preferences need a method that learns from them, such as --method dpo: docs/post-training.md.';
+  }
+  const renamed = COMPLETION_KEYS.find((keys) => keys.every((key) => hasValue(row, key)));
   if (row.instruction === undefined) {
-    return 'Name the key of the text with `textKey` (--dataset_text_field).';
+    return renamed
+      ? `Rename "${renamed[0]}" to "prompt" and "${renamed[1]}" to "completion".`
+      : 'Name the key of the text with `textKey` (--dataset_text_field).';
   }
   return 'Write rows { instruction, input, output } as { prompt, completion }, or as messages of a user and an assistant.';
 }

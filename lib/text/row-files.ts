@@ -134,7 +134,7 @@ function requireFormat(path: string): RowFormat {
     path,
     expected,
     basename(path),
-    'Compressed and other files have to be converted.',
+    'Convert other files to JSON lines first: docs/text.md#files.',
   );
 }
 

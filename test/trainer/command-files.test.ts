@@ -97,3 +97,46 @@ test('a new model from a file of its configuration needs a tokenizer', async () 
   const line = '--config_name @base/config.json --data @chats.jsonl --output @e';
   expect(await error(line)).toMatch(/^--tokenizer_name: expected .*Add --tokenizer_name/);
 });
+
+test('a tokenizer with more tokens than the model is refused before training', async () => {
+  const config = JSON.parse(readFileSync(join(dir, 'base', 'config.json'), 'utf8'));
+  writeFileSync(join(dir, 'small.json'), JSON.stringify({ ...config, vocab_size: 300 }));
+  writeFileSync(join(dir, 'text.jsonl'), '{"text":"Which stage shards gradients?"}');
+  const line =
+    '--config_name @small.json --tokenizer_name @base --data @text.jsonl --output @f --dataset_num_proc 0';
+  expect(await error(line)).toMatch(
+    /^--tokenizer_name: expected tokens of \[0, 300\), as the model has, got token \d+ of .*base, a tokenizer with 1007 tokens\./,
+  );
+});
+
+test.each([
+  ['a.jsonl', '', /a\.jsonl: expected at least one row, got none: the file is empty\./],
+  ['a.jsonl', '{"text":5}', /a\.jsonl:1: expected a string "text", got 5\./],
+  [
+    'a.jsonl',
+    '{"question":"a","answer":"b"}',
+    /Rename "question" to "prompt" and "answer" to "comp/,
+  ],
+  ['a.jsonl', '{"prompt":"a","chosen":"b","rejected":"c"}', /need a method .* --method dpo/],
+  ['a.jsonl', '{"body":"a"}', /--dataset_text_field/],
+  ['a.csv', 'text\na', /a\.csv: expected a file that ends in .* docs\/text\.md#files/],
+])('%s with %s says what to change', async (name, content, message) => {
+  writeFileSync(join(dir, name), content);
+  const line = `--model @base --data @${name} --output @g --dataset_num_proc 0`;
+  expect(await error(line)).toMatch(message);
+});
+
+test('grpo leaves half of a small model to the prompts, and checks rewards before rows', async () => {
+  writeFileSync(join(dir, 'prompts.jsonl'), JSON.stringify({ prompt: 'What is 2 + 2?' }));
+  const line =
+    '--method grpo --model @base --data @prompts.jsonl --output @i --num_generations 2 --per_device_train_batch_size 2';
+  expect(await error(`${line} --reward_funcs ./none.mjs`)).toMatch(
+    /^--reward_funcs \.\/none\.mjs: /,
+  );
+  const rewarded = `${line} --reward_funcs accuracy_reward`;
+  expect(await error(`${rewarded} --max_completion_length 63`)).toMatch(
+    /^PromptDataset\.open: expected a prompt of at most 1 tokens, got 1 longer prompts\. .*--max_completion_length/,
+  );
+  writeFileSync(join(dir, 'prompts.jsonl'), '{"prompt":"What is 2 + 2?","solution":"4"}');
+  await trainOnce(rewarded);
+});

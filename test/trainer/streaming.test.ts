@@ -24,7 +24,7 @@ test.each([
   const { train } = await openRows(
     { train_file: [path], streaming: true, dataset_num_proc: 0, train_sampling_strategy },
     null,
-    { tokenizer, maxSeq: 8 },
+    { tokenizer, model: { maxSeq: 8, vocabSize: tokenizer.vocabSize } },
   );
   const place = { rank: 0, worldSize: 1, batchSize: 4, device: cpu(), seed: 1, tokenRanks: 1 };
   const seen: number[] = [];

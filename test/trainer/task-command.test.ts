@@ -92,7 +92,7 @@ test('rows of another task are refused with their line', async () => {
 test.each([
   [{ task: 'sequence-classification', packing: true }, /--packing: expected either --task/],
   [{ task: 'embedding' }, /--task: expected a task of rows with labels/],
-  [{ task: 'ner' }, /--task task: expected "sequence-classification"/],
+  [{ task: 'ner' }, /--task: expected "sequence-classification"/],
 ])('%j is refused', (more, message) => {
   const args = { model_name_or_path: 'bert', train_file: ['rows.jsonl'], output_dir: 'no' };
   expect(() => readTask({ ...args, ...more })).toThrow(message);

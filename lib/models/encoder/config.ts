@@ -153,7 +153,7 @@ export function readEncoderConfig(traits: EncoderTraits, options: EncoderConfig)
     const expected = traits.positions === 'rotary' ? 'heads of an even width' : 'a divisor';
     throw valueError(`${name} heads`, `${expected} of ${channels} channels`, heads);
   }
-  const checkedTask = requireTask(name, task);
+  const checkedTask = requireTask(`${name} task`, task);
   if (checkedTask === 'auto' || checkedTask === 'causal-lm') {
     throw argumentError(`${name} task`, 'a task of an encoder', `"${checkedTask}"`);
   }

@@ -47,7 +47,7 @@ export const hasLabels = (task: Task): boolean =>
 export function requireTask(op: string, task: unknown): Task | 'auto' {
   if (task === 'auto' || TASKS.includes(task as Task)) return task as Task | 'auto';
   const knownTasks = [...TASKS, 'auto'].map((text) => JSON.stringify(text)).join(', ');
-  throw argumentError(`${op} task`, knownTasks, formatValue(task));
+  throw argumentError(op, knownTasks, formatValue(task));
 }
 
 /** Returns the task that `architectures` of a config.json names; null for other classes. */

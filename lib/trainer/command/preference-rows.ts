@@ -212,10 +212,7 @@ async function openDistillation(
     throw argumentError('--teacher_model_name_or_path', 'a value with --method gkd', 'none');
   }
   const teacher = await fromPretrained(place, { revision: findRevision(place, args) });
-  const { train, lines, ...rowData } = await openRows(args, evaluation, {
-    tokenizer,
-    maxSeq: model.maxSeq,
-  });
+  const { train, lines, ...rowData } = await openRows(args, evaluation, { tokenizer, model });
   const { temperature } = args;
   const sampling = temperature === undefined ? {} : { temperature };
   const method = gkd({ ...readOptionsOf(GKD, args), ...sampling, teacher });

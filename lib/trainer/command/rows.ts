@@ -1,4 +1,6 @@
 // Opens the files of `ds train` as a Trainer's data and counts their rows.
+import type { CausalLM } from '../../models/index.js';
+import { argumentError } from '../../runtime/input-errors.js';
 import {
   type TextBatch,
   TextDataset,
@@ -30,11 +32,13 @@ export interface RowData {
 export async function openRows(
   args: TrainArguments,
   evaluation: Evaluation | null,
-  { tokenizer, maxSeq }: { tokenizer: Tokenizer; maxSeq: number },
+  { tokenizer, model }: { tokenizer: Tokenizer; model: Pick<CausalLM, 'maxSeq' | 'vocabSize'> },
 ): Promise<RowData> {
+  const { maxSeq } = model;
   const { train_file: files = [], validation_file: evalFiles } = args;
   const options = { tokenizer, files, ...readTextOptions(args, maxSeq, 'training') };
   const train = args.streaming ? null : await TextDataset.open(options);
+  if (train) requireModelTokens(train, tokenizer, model);
   const lines = [
     `learns from ${files.join(', ')}: ${formatReport(train?.report ?? null, options)}`,
   ];
@@ -47,8 +51,31 @@ export async function openRows(
     ...readTextOptions(args, maxSeq, 'evaluation'),
   };
   const dataset = await TextDataset.open(evalOptions);
+  requireModelTokens(dataset, tokenizer, model);
   lines.push(`judged by ${evalFiles.join(', ')}: ${formatReport(dataset.report, evalOptions)}`);
   return { train: data, eval: { ...evaluation, data: dataset }, lines };
+}
+
+/**
+ * Throws DS_ARGUMENT for a token that the model's embedding lacks. A GPU would train on wrong
+ * values without an error.
+ */
+function requireModelTokens(
+  { largestId }: TextDataset,
+  tokenizer: Tokenizer,
+  { vocabSize }: Pick<CausalLM, 'vocabSize'>,
+): void {
+  if (largestId < vocabSize) return;
+  const { folder } = tokenizer;
+  const got = `token ${largestId} of ${folder}, a tokenizer with ${tokenizer.vocabSize} tokens`;
+  const hint =
+    'Use the tokenizer of the model: check --tokenizer_name and the files of the folder.';
+  throw argumentError(
+    '--tokenizer_name',
+    `tokens of [0, ${vocabSize}), as the model has`,
+    got,
+    hint,
+  );
 }
 
 /** Returns a function that opens a stream of rows; the Trainer calls it with its rank. */

@@ -159,7 +159,7 @@ async function readOnAllRanks(
     const model = await openModel(args);
     print(describeRun(args, model, job));
     requireTrainerOptions({ ...options, model, tokenizer }, evaluation, job);
-    const rows = await openRows(args, evaluation, { tokenizer, maxSeq: model.maxSeq });
+    const rows = await openRows(args, evaluation, { tokenizer, model });
     rows.lines.forEach(print);
     const prompt = isFirst ? await choosePrompt(args, tokenizer, model) : null;
     materials.push({ model, tokenizer, rows, prompt });
