@@ -20,7 +20,7 @@ export interface TensorEntry {
 }
 
 /** One-byte codes that become weights with a scale. */
-export type CodeDType = 'F8_E4M3' | 'I8';
+type CodeDType = 'F8_E4M3' | 'I8';
 const CODES: readonly unknown[] = ['F8_E4M3', 'I8'] satisfies CodeDType[];
 
 /** Bytes before the JSON. */

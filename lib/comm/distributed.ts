@@ -319,7 +319,7 @@ function requireRanks(ranks: readonly number[], worldSize: number): void {
  * Returns, for each call in logger.latencies(), the milliseconds of the rank that waited least. All
  * ranks of `group` call it, after the same collectives.
  */
-export function leastLatencies(group: ProcessGroup, logger: CommsLogger): number[][] {
+function leastLatencies(group: ProcessGroup, logger: CommsLogger): number[][] {
   const ownLatencies = logger.latencies();
   const { device } = group;
   // The exchange itself is not logged.

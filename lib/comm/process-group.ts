@@ -331,7 +331,7 @@ function shapeError(op: string, expected: string, got: string): DsError {
 const libraryFolders = [__dirname, `${dirname(__dirname)}${sep}runtime`];
 
 /** Returns "train.js:12": the nearest frame outside of the library's communication code, or ''. */
-export function callSite(): string {
+function callSite(): string {
   const holder: { stack?: string } = {};
   const { stackTraceLimit } = Error;
   Error.stackTraceLimit = 8;

@@ -56,7 +56,7 @@ export interface ConfigEnvironment {
 }
 
 /** Either a configuration or the errors. */
-export type ConfigReport = { readonly notices: readonly Notice[] } & (
+type ConfigReport = { readonly notices: readonly Notice[] } & (
   | {
       readonly config: ResolvedConfig;
       readonly origins: Origins;
@@ -150,7 +150,7 @@ function checkDocument(document: ConfigDocument, env: ConfigEnvironment): Config
 }
 
 /** A report, and the lists of values for a search. */
-export type SearchReport = ConfigReport & { readonly choices: readonly SearchChoice[] };
+type SearchReport = ConfigReport & { readonly choices: readonly SearchChoice[] };
 
 /**
  * checkConfig() of a file for `ds --autotuning`. If it has an "autotuning" section, a list stands
@@ -175,7 +175,7 @@ export function checkSearch(source: string | DsConfig, env: ConfigEnvironment): 
 }
 
 /** The configurations that the plan compares. */
-export interface PlannedConfigs {
+interface PlannedConfigs {
   /** Dotted paths of the keys that the plan fills. */
   readonly keys: ReadonlySet<string>;
   /** At least one. */

@@ -222,7 +222,7 @@ export const OFFLOAD_STATES: readonly OffloadState[] = [
 ];
 
 /** The states that backward() uses. */
-export const BACKWARD_STATES: readonly OffloadState[] = [
+const BACKWARD_STATES: readonly OffloadState[] = [
   ...(['lp_params', 'lp_grads', 'contiguous_grad_buffer'] as const),
 ];
 

@@ -231,10 +231,7 @@ export interface EngineOptimizer extends Optimizer {
 }
 
 /** Adds the engine's zeroGrad() to the optimizer until the engine is destroyed. */
-export function addZeroGrad(
-  { optimizer, owned }: EngineParts,
-  zeroGrad: () => void,
-): EngineOptimizer {
+function addZeroGrad({ optimizer, owned }: EngineParts, zeroGrad: () => void): EngineOptimizer {
   const property = { value: zeroGrad, configurable: true, writable: true };
   Object.defineProperty(optimizer, 'zeroGrad', property);
   owned.defer(() => delete (optimizer as Partial<EngineOptimizer>).zeroGrad);

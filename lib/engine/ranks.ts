@@ -129,7 +129,7 @@ export async function openRanks(
 }
 
 /** Sizes of replicas within the shard group. */
-export interface ShardSizes {
+interface ShardSizes {
   /**
    * Ranks in each replica of weights, gradients and state (mics_shard_size). Default: null, one
    * replica.

@@ -84,7 +84,7 @@ export function requireBos(op: string, addBos: unknown, { bosId }: Tokenizer): v
 }
 
 /** A context and its continuation as tokens. */
-export interface LikelihoodRequest {
+interface LikelihoodRequest {
   /** Inputs of the model: all tokens except the last. */
   inputs: Int32Array;
   /** Tokens of the continuation, the targets of the last inputs. */

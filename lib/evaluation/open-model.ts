@@ -10,7 +10,7 @@ import { argumentError } from '../runtime/input-errors.js';
 import { hasTokenizer } from '../text/gguf-tokenizer.js';
 
 /** Options of openForEvaluation(). */
-export interface OpenForEvaluationOptions {
+interface OpenForEvaluationOptions {
   /** Device of the model. Default: a GPU if present, otherwise the CPU. */
   device?: string;
   /** Dtype of the weights. Default: the dtype of the folder. */
@@ -20,7 +20,7 @@ export interface OpenForEvaluationOptions {
 }
 
 /** A model, and the folder of its tokenizer. */
-export interface OpenedForEvaluation {
+interface OpenedForEvaluation {
   model: CausalLM;
   /** The adapter's folder, otherwise the model's folder; undefined if neither has a tokenizer. */
   tokenizer: string | undefined;

@@ -16,7 +16,7 @@ import { lockFile } from '../runtime/file.js';
 const [PAUSE_MS, PATIENCE_MS] = [100, 600_000];
 
 /** Options of a wait for another owner. */
-export interface WaitOptions {
+interface WaitOptions {
   readonly signal: AbortSignal;
   /** Returns a number that changes while the owner makes progress. */
   progress(): Promise<number>;
@@ -25,7 +25,7 @@ export interface WaitOptions {
 }
 
 /** Releases a lock. */
-export type Release = () => Promise<void>;
+type Release = () => Promise<void>;
 
 /**
  * Takes the lock, waiting for another owner. Resolves with null if the file system has no locks.

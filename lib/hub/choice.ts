@@ -13,7 +13,7 @@ import { toPrintable } from './names.js';
 /** What to fetch. In a repository without a model, "model" means the adapter. */
 export type FileSet = 'model' | 'tokenizer' | 'config' | 'adapter';
 
-export const CONFIG = 'config.json';
+const CONFIG = 'config.json';
 const [SINGLE_FILE, INDEX] = ['model.safetensors', 'model.safetensors.index.json'];
 const ADAPTER = ['adapter_config.json', 'adapter_model.safetensors'] as const;
 const TOKENIZER = 'tokenizer.json';
@@ -45,7 +45,7 @@ const SMALL_FILES: Readonly<Record<FileSet, FileRules>> = {
 };
 
 /** The files of a repository to fetch. */
-export interface Choice {
+interface Choice {
   /** Configuration, tokenizer and index: small files, fetched first. */
   readonly small: readonly ListedFile[];
   /** Weights that are known without an index. */

@@ -8,7 +8,7 @@ const [DRAW_MS, LINE_MS] = [100, 10_000];
 const WINDOW_MS = 5000;
 
 /** The output stream of the progress. */
-export interface ProgressStream {
+interface ProgressStream {
   readonly isTTY?: boolean;
   readonly columns?: number;
   write(text: string): unknown;
@@ -27,7 +27,7 @@ export function formatDecimalBytes(bytes: number): string {
 }
 
 /** Formats a duration: "0:09", "12:34", "1:02:03". */
-export function formatDuration(seconds: number): string {
+function formatDuration(seconds: number): string {
   const totalSeconds = Math.round(seconds);
   const padTwo = (value: number): string => `${value}`.padStart(2, '0');
   const [hours, minutes] = [Math.floor(totalSeconds / 3600), Math.floor(totalSeconds / 60) % 60];

@@ -27,7 +27,7 @@ export interface HubSettings {
   readonly segmentBytes: number;
 }
 
-export type Variables = Readonly<Record<string, string | undefined>>;
+type Variables = Readonly<Record<string, string | undefined>>;
 
 const ENDPOINT = 'https://huggingface.co';
 const STALL_SECONDS = 30;

@@ -11,7 +11,7 @@ export interface HubRequestInfo {
 }
 
 /** A refusal by the hub. */
-export interface Refusal {
+interface Refusal {
   readonly status: number;
   /** X-Error-Code: "RepoNotFound", "GatedRepo", "RevisionNotFound", "EntryNotFound". */
   readonly code: string;

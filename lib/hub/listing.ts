@@ -17,7 +17,7 @@ export interface ListedFile {
 }
 
 /** Files and folders of a commit. */
-export interface Listing {
+interface Listing {
   readonly files: readonly ListedFile[];
   readonly folders: readonly string[];
 }

@@ -19,7 +19,7 @@ export interface RevisionOptions {
 export const REVISION: OptionNames<RevisionOptions> = { revision: true };
 
 /** The files that the caller needs, and the revision. */
-export interface LocalFolderOptions {
+interface LocalFolderOptions {
   readonly need: FileSet;
   readonly revision?: string | undefined;
 }

@@ -175,7 +175,7 @@ async function deleteFiles(path: string): Promise<void> {
  * Divides a file into segments of equal size; the last one may be shorter. An empty file has no
  * segment.
  */
-export function createSegments(bytes: number, segmentBytes: number): Segment[] {
+function createSegments(bytes: number, segmentBytes: number): Segment[] {
   const count = Math.ceil(bytes / segmentBytes);
   return Array.from({ length: count }, (_, i) => ({
     from: i * segmentBytes,

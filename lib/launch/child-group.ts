@@ -3,7 +3,7 @@ import { type ChildProcess, type SpawnOptions, spawn } from 'node:child_process'
 
 import type { Reaper } from './reaper.js';
 
-export interface GroupExit {
+interface GroupExit {
   code: number | null;
   signal: NodeJS.Signals | null;
   /** The reason why the process could not be started, or null. */

@@ -27,7 +27,7 @@ export function selectForwarded(env: Variables): Record<string, string> {
 }
 
 /** Called with a file and the names of the variables read from it. */
-export type EnvironmentListener = (file: string, names: readonly string[]) => void;
+type EnvironmentListener = (file: string, names: readonly string[]) => void;
 
 /**
  * Reads KEY=VALUE lines of .deepspeed_env in the home folder, then in the current one, which

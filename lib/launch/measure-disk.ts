@@ -15,7 +15,7 @@ export interface AioSetting {
 }
 
 /** Rates in bytes per second. */
-export interface Rates {
+interface Rates {
   read: number;
   write: number;
   /** Simultaneous reads and writes: the rate of each direction. */

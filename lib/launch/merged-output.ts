@@ -48,7 +48,7 @@ class Queue<Item> {
   }
 }
 
-export interface MergeOptions {
+interface MergeOptions {
   worldSize: number;
   /** Milliseconds that a line waits for the same line of other ranks. Default 200. */
   window?: number;

@@ -8,7 +8,7 @@ import { closest } from '../runtime/suggestion.js';
 import { refuse } from './argument-error.js';
 
 /** The GPU of a plan. */
-export interface PlannedGpu {
+interface PlannedGpu {
   rates: Rates;
   /** Memory in bytes. */
   memory: number;

@@ -4,7 +4,7 @@ import type { Binding } from './core-binding.js';
 import type { Job } from './job.js';
 
 /** Position of a rank: its global number, its number on the node, and its node. */
-export interface RankPlace {
+interface RankPlace {
   rank: number;
   localRank: number;
   nodeRank: number;

@@ -11,7 +11,7 @@ import { type LineSink, readLines } from './lines.js';
 import type { Exit, JobProcess } from './member.js';
 import type { Reaper } from './reaper.js';
 
-export interface RankCommand {
+interface RankCommand {
   rank: number;
   localRank: number;
   /** Arguments of `node`. */

@@ -10,7 +10,7 @@ import { createLogFolder, RankProcess } from './rank-process.js';
 import type { Reaper } from './reaper.js';
 import { createNodeArguments } from './script.js';
 
-export interface RankSurroundings {
+interface RankSurroundings {
   /** Variables of this node. */
   env: Variables;
   reaper: Reaper;

@@ -156,7 +156,7 @@ export const callExperts = (
 export type ExpertUpdate = (rows: Tensor, groups: RowGroups, isGathered: boolean) => Tensor;
 
 /** @internal The updates of the two matrices. */
-export type ExpertUpdates = Readonly<Partial<Record<'gate_up_proj' | 'down_proj', ExpertUpdate>>>;
+type ExpertUpdates = Readonly<Partial<Record<'gate_up_proj' | 'down_proj', ExpertUpdate>>>;
 
 /**
  * @internal Processes tokens [T, channels] by experts; with `first`, only the experts from `first`
@@ -191,7 +191,7 @@ const addUpdate = (product: Tensor, update: Tensor | undefined): Tensor =>
   update ? product.add(update) : product;
 
 /** @internal The parameters of all experts, or of the experts of one rank. */
-export interface ExpertWeights
+interface ExpertWeights
   extends Pick<Experts, 'gate_up_proj_bias' | 'down_proj_bias' | 'limit' | 'activation'> {
   /** See Experts; a frozen matrix may be computed. */
   readonly gate_up_proj: Parameter | ComputedWeight;

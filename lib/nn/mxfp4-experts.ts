@@ -3,7 +3,7 @@
 
 import type { DType } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
-import { leading, required } from '../runtime/required.js';
+import { leading } from '../runtime/required.js';
 import {
   type ComputedWeight,
   isGradEnabled,
@@ -145,9 +145,3 @@ function allocatePacked(shape: readonly number[]): [Parameter, Parameter] {
     new StoredParameter(scales, 'u8'),
   ];
 }
-
-/** @internal Returns whether the matrices of `experts` can be stored in MXFP4. */
-export const fitsMxfp4 = ({ gate_up_proj, down_proj }: Experts): boolean =>
-  [gate_up_proj, down_proj].every(({ shape }) =>
-    shape.slice(1).every((size) => required(size) % MXFP4_BLOCK.inputs === 0),
-  );

@@ -58,7 +58,7 @@ export function stateBytes(sizes: RecurrentSizes, dtype: DType): number {
 /**
  * Where the sequences of packed tokens begin, their lengths, and their slots; see GatedDeltaStep.
  */
-export type SequenceLists = Readonly<Record<'starts' | 'lengths' | 'slots', Tensor>>;
+type SequenceLists = Readonly<Record<'starts' | 'lengths' | 'slots', Tensor>>;
 
 /** Returns x [B, T, ..] as packed tokens [B T, ..] with last stride 1. */
 const packTokens = (x: Tensor): Tensor => {

@@ -14,7 +14,7 @@ import { sizesOf } from './lora.js';
 import type { LoraConfig } from './lora-options.js';
 
 /** The adapter of one linear layer in the files. */
-export interface AdapterFactors {
+interface AdapterFactors {
   /** Path of the layer in the model. */
   readonly path: string;
   readonly rank: number;

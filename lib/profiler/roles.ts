@@ -4,7 +4,7 @@ import { required } from '../runtime/required.js';
 import type { TraceEvent, TraceFile } from './trace-events.js';
 
 /** Kinds of work on the device in a step. */
-export type Role =
+type Role =
   | 'attention'
   | 'linears'
   | 'norms'
@@ -34,7 +34,7 @@ export function roleOfOp(name: string): Role {
 }
 
 /** A row of the table. */
-export interface RoleTime {
+interface RoleTime {
   /** Kind of the work. */
   role: Role;
   /** Milliseconds a step. */

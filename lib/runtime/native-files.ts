@@ -10,8 +10,8 @@ import { existsSync, readdirSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { packageRoot } from './package-root.js';
 
-export const ADDON_FILE = 'ds_native.node';
-export const GPU_FILE = 'libds_cuda.so';
+const ADDON_FILE = 'ds_native.node';
+const GPU_FILE = 'libds_cuda.so';
 /** Majors of CUDA that packages are built with; the preferred one comes first. */
 const CUDA_MAJORS = [13, 12];
 

@@ -171,7 +171,7 @@ export class AttentionResults implements KeptResults {
 }
 
 /** The properties of an attention that determine its cost. */
-export interface AttentionCall {
+interface AttentionCall {
   /** The queries, or the packed projection. */
   readonly like: Tensor;
   /** Keys that a query sees, on average. */

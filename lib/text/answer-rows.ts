@@ -15,7 +15,7 @@ export interface EncodedAnswers {
 }
 
 /** How to encode a row. */
-export interface AnswerRules {
+interface AnswerRules {
   readonly tokenizer: Tokenizer;
   /** Encode a prompt and its answer as one text. The prompt then has 0 tokens. */
   readonly isWhole: boolean;
@@ -154,7 +154,7 @@ export interface AnswerLengths {
 export const ANSWER_LENGTHS = { length: true, promptLength: true, answerLength: true } as const;
 
 /** Checked limits; Infinity for no limit. */
-export type AnswerLimits = Required<AnswerLengths>;
+type AnswerLimits = Required<AnswerLengths>;
 
 /** Returns the checked limits. Throws DS_ARGUMENT. */
 export function readLengths(op: string, given: AnswerLengths): AnswerLimits {
@@ -182,7 +182,7 @@ export function cutAnswers(
 }
 
 /** Rows of tokens as flat arrays [R, T], padded on the right. */
-export interface PaddedAnswers {
+interface PaddedAnswers {
   /** [R, T]. */
   readonly shape: readonly [number, number];
   /** Tokens and padding, [R, T]. */

@@ -6,7 +6,7 @@ import { defined, required } from '../runtime/required.js';
 import type { LocatedRow, Row } from './row-reader.js';
 
 /** The one or two texts of a row. */
-export type RowTexts = readonly [first: string, second?: string];
+type RowTexts = readonly [first: string, second?: string];
 
 /** Keys of texts in published datasets, pairs first. A row uses the first entry that it has. */
 const TEXT_KEYS: readonly (readonly [string, string?])[] = [

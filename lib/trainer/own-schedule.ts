@@ -243,7 +243,7 @@ export function requireSchedule(op: string, given: Schedule): Schedule {
  * Returns `given` with defaults. Throws DS_ARGUMENT for an unknown type, for options that the type
  * does not have, and for both `minLr` and `minLrRate`.
  */
-export function readSchedule(given: Schedule, op = 'Trainer schedule'): CompleteSchedule {
+function readSchedule(given: Schedule, op = 'Trainer schedule'): CompleteSchedule {
   const options: Partial<ScheduleOptions> = isObject<ScheduleOptions>(given)
     ? given
     : { type: given };

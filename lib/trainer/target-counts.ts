@@ -14,7 +14,7 @@ interface Averaging {
 }
 
 /** Divisors of both losses of a micro-batch. */
-export interface Divisors {
+interface Divisors {
   /** Divisor of the loss of counted targets. */
   readonly counted: Divisor;
   /** Divisor of the second loss, by tokens: see MicroBatch.further. */

@@ -18,7 +18,7 @@ export const TASK_METRICS: readonly string[] = [
 ];
 
 /** Targets of a batch, on any device. */
-export interface TaskTargets {
+interface TaskTargets {
   labels?: Tensor;
   starts?: Tensor;
   ends?: Tensor;

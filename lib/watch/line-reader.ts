@@ -15,7 +15,7 @@ type OnLine = (line: string, offset: number) => void;
  * Calls `onLine` for each whole line in the bytes [begin, end) of a file. Returns the offset after
  * the last whole line; an incomplete last line stays for the next call. Rejects as node:fs does.
  */
-export async function readLines(
+async function readLines(
   file: FileHandle,
   { begin, end }: { begin: number; end: number },
   onLine: OnLine,

@@ -8,7 +8,7 @@ import { isLoopback } from '../runtime/loopback.js';
 import { makeFolderNow } from '../runtime/make-folder.js';
 
 /** The refusal of a request. */
-export interface Refusal {
+interface Refusal {
   status: number;
   message: string;
 }

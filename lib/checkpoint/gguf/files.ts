@@ -9,7 +9,7 @@ const MAX_FILES = 1000;
 const HINT = 'Download all files of the model into one folder, and name the first one.';
 
 /** The open files of a model, and a header with the tensors of all of them. */
-export interface GgufFiles {
+interface GgufFiles {
   readonly files: readonly InputFile[];
   readonly header: GgufHeader;
 }

@@ -30,7 +30,7 @@ export interface GgufPart {
 }
 
 /** A tensor of the model, and its bytes after unpacking. */
-export interface GgufEntry extends TensorEntry {
+interface GgufEntry extends TensorEntry {
   readonly part: GgufPart;
 }
 

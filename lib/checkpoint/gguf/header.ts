@@ -38,7 +38,7 @@ export interface GgufHeader {
 }
 
 /** Fills `into` with the file's bytes from `at` on. */
-export type ReadBytes = (at: number, into: Uint8Array) => void;
+type ReadBytes = (at: number, into: Uint8Array) => void;
 
 /** The first four bytes of a file. */
 export const GGUF_MAGIC = 'GGUF';

@@ -19,7 +19,7 @@ export interface ValueRun {
  * Consecutive values of the model, and their indices in the file. An index counts values of all
  * tensors of the file that make up the tensor of the model, one tensor after another.
  */
-export interface ValueBox {
+interface ValueBox {
   /** Index of the first value. Default 0. */
   readonly first?: number;
   /** Distance to the first value of the same box in the next repetition. Default 0. */

@@ -109,10 +109,10 @@ const PYTHON_NAMES: Readonly<Record<string, string>> = {
 };
 
 /** A class of engines that are not pipelines. */
-export type EngineKind = new (parts: EngineParts) => Engine;
+type EngineKind = new (parts: EngineParts) => Engine;
 
 /** Returns the engine, which owns its parts. Python's names on it throw an error. */
-export function createEngine(
+function createEngine(
   ownParts: Omit<EngineParts, 'meeting'>,
   job: Distributed,
   pipeline: OpenPipeline | null,
@@ -128,7 +128,7 @@ export function createEngine(
 }
 
 /** Returns the parts that run a step. `observers` receive each step. */
-export function createStepParts(
+function createStepParts(
   decisions: Decisions,
   holdings: OwnedParts,
   {

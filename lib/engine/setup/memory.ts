@@ -43,7 +43,7 @@ import { exchangeValues } from './setup-world.js';
 import { isCutOver } from './tensor-parallel.js';
 
 /** A model before its layers are divided over ranks. */
-export interface WholeModel {
+interface WholeModel {
   sizes: ModelSizes;
   /** Whether it is a language model. Its activation memory is known. */
   knowsActivations: boolean;
@@ -123,7 +123,7 @@ export async function chooseUpdates(
 type Offload = ResolvedConfig['zero_optimization']['offload_optimizer'];
 
 /** Returns the frozen configuration with changed values of offload_optimizer. */
-export function withOffload(config: ResolvedConfig, changes: Partial<Offload>): ResolvedConfig {
+function withOffload(config: ResolvedConfig, changes: Partial<Offload>): ResolvedConfig {
   const zero = config.zero_optimization;
   const offload = Object.freeze({ ...zero.offload_optimizer, ...changes });
   const changed = Object.freeze({ ...zero, offload_optimizer: offload });
@@ -131,7 +131,7 @@ export function withOffload(config: ResolvedConfig, changes: Partial<Offload>): 
 }
 
 /** Returns the mesh for the plan. `isCut`: the sizes already count one rank's part of layers. */
-export function jobMesh({ mesh }: Distributed, isCut: boolean): JobMesh {
+function jobMesh({ mesh }: Distributed, isCut: boolean): JobMesh {
   return {
     data: mesh.size(AXIS.data),
     tokens: mesh.size(AXIS.sequence),
@@ -194,7 +194,7 @@ function isPossible(
 }
 
 /** Returns `sizes` of a run with this optimizer: without training, no gradients and no state. */
-export function sizesInTraining(optimizer: Optimizer, sizes: ModelSizes): ModelSizes {
+function sizesInTraining(optimizer: Optimizer, sizes: ModelSizes): ModelSizes {
   if (!(optimizer instanceof NoOptimizer)) return sizes;
   const none = {
     count: 0,

@@ -1,7 +1,6 @@
 // Compiles a JSON schema to grammar rules. Throws an error with the path of an unsupported keyword.
 import { formatValue } from '../../runtime/format-value.js';
 import { argumentError } from '../../runtime/input-errors.js';
-import { isObject } from '../../runtime/is-object.js';
 import { restMatcher } from './constants.js';
 import type { GrammarBuilder, Node } from './description.js';
 import { anyNumberNode, decimalsNode, integerNode, isDivisor, MAX_DIVISOR } from './numbers.js';
@@ -293,10 +292,4 @@ function requireNumber(value: unknown, path: string): number | null {
   if (value === undefined) return null;
   if (typeof value === 'number' && Number.isFinite(value)) return value;
   throw argumentError(`format schema ${path}`, 'a number', formatValue(value));
-}
-
-/** Returns `value` as a schema. Throws DS_ARGUMENT for other values. */
-export function requireSchemaValue(value: unknown): Schema {
-  if (typeof value === 'boolean' || isObject(value)) return value as Schema;
-  throw argumentError('format schema #', 'a JSON schema', formatValue(value));
 }

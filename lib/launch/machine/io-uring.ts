@@ -1,6 +1,6 @@
 // Explains why Linux refuses io_uring to this process, from files of /proc.
 
-export interface KernelFacts {
+interface KernelFacts {
   /** Kernel release as `uname -r` prints it: "6.1.0-18-amd64". */
   release: string;
   /** Text of /proc/sys/kernel/io_uring_disabled; null before Linux 6.6. */

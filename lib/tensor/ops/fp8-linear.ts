@@ -139,7 +139,7 @@ function multiplyCodes(
 }
 
 /** Codes and scales of the rows of a matrix by "rowwise": e4m3, and powers of two. */
-export interface RowCodes {
+interface RowCodes {
   /** [rows, columns padded to 16] u8. */
   readonly codes: Tensor;
   /** [rows] f32. */

@@ -1,27 +1,9 @@
 // Converts the section "activation_checkpointing" to options of checkpointing.configure().
+import type { ActivationCheckpointingConfig } from '../../../types/config.js';
 import { type CheckpointingOptions, configure as configureByOptions } from './policy.js';
 
 /** Options of checkpointing.configure(), named as in the section activation_checkpointing. */
-export interface ActivationCheckpointingSection {
-  /** No effect: each rank saves the inputs of its own segments. */
-  partition_activations?: boolean;
-  /** No effect: the memory pools do not fragment. */
-  contiguous_memory_optimization?: boolean;
-  /** Number of checkpoints in one forward. Default: null, unknown. */
-  number_checkpoints?: number | null;
-  /** Saves the inputs of segments in host memory. */
-  cpu_checkpointing?: boolean;
-  /**
-   * Keeps the results of attention: see keepAttention. Default: null, for long rows on the host.
-   */
-  keep_attention?: boolean | null;
-  /** Synchronizes the device at the borders of segments. */
-  synchronize_checkpoint_boundary?: boolean;
-  /** Measures segments. */
-  profile?: boolean;
-  /** Appears in tutorials. DeepSpeed ignores it too. */
-  enabled?: boolean;
-}
+export type ActivationCheckpointingSection = ActivationCheckpointingConfig;
 
 /** Keys with a snake_case form other than the name of the option. Null: ignored. */
 const KEYS: Readonly<Record<string, keyof CheckpointingOptions | null>> = {

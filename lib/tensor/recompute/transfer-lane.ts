@@ -8,7 +8,7 @@ import { held } from '../scope.js';
 import { Tensor } from '../tensor.js';
 
 /** Segments that wait for their replay, in forward order. */
-export class SegmentQueue<Segment> {
+class SegmentQueue<Segment> {
   private readonly waiting: Segment[] = [];
 
   get newest(): Segment | undefined {

@@ -37,7 +37,7 @@ export function readBounds(location: string, content: unknown, idOf: IdOf): Boun
 }
 
 /** An id of a pair, and the index of its text. */
-export interface TypedId {
+interface TypedId {
   readonly id: number;
   readonly type: number;
 }

@@ -5,7 +5,7 @@ import { callSchema, type FunctionTool } from './call-schema.js';
 import { isStringValue } from './value-types.js';
 
 /** Form of one call: text, then JSON or fields, then text. */
-export interface CallForm {
+interface CallForm {
   /** A list means one of these texts. */
   readonly before: string | readonly string[];
   /** Schema of the JSON; absent with `fields`. */

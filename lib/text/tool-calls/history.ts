@@ -10,7 +10,7 @@ type Render = (messages: readonly ChatMessage[]) => string;
  * `messages`: a form that the template renders. `lost`: no form works, and this is the index of the
  * message that loses its calls.
  */
-export type CallHistory = { messages: readonly ChatMessage[] } | { lost: number };
+type CallHistory = { messages: readonly ChatMessage[] } | { lost: number };
 
 /** Returns a marker of private-use characters, which function names do not contain. */
 const markFor = (index: number): string => `\uF8F4${index}\uF8F5`;

@@ -33,7 +33,7 @@ const KINDS: Readonly<Record<ProblemType, LabelKind>> = {
 };
 
 /** Model and data of a task. */
-export interface TaskMaterial {
+interface TaskMaterial {
   model: TaskModel;
   train: LabelledDataset;
   eval?: EvalOptions<TextSample, TextBatch>;

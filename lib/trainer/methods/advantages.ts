@@ -19,7 +19,7 @@ export interface AdvantageOptions {
 }
 
 /** Rewards and advantages of completions. */
-export interface Advantages {
+interface Advantages {
   /** Weighted sum of the rewards of each completion; null without any reward. */
   readonly totals: readonly Score[];
   readonly advantages: readonly number[];

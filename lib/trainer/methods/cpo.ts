@@ -95,7 +95,7 @@ class Cpo extends TrainingMethod {
 }
 
 /** Log-probabilities of P pairs, [P] f32 each. */
-export interface CpoSums {
+interface CpoSums {
   /** Sums, or means per token, that the loss compares. */
   readonly chosen: Tensor;
   readonly rejected: Tensor;

@@ -13,7 +13,6 @@ import {
   type Options,
   oneOf,
   readDeclared,
-  type Settings,
 } from '../../runtime/option.js';
 import { definedOnly, type OtherNames, readOptions } from '../../runtime/options.js';
 import { requireInteger } from '../../runtime/require-number.js';
@@ -374,6 +373,3 @@ function readReference(op: string, given: CausalLM): CausalLM {
   if (given instanceof CausalLM) return given;
   throw argumentError(op, 'a language model of nn.models', `${given}`);
 }
-
-/** Settings of grpo(), for other files. */
-export type GrpoSettings = Settings<typeof GRPO>;

@@ -87,7 +87,7 @@ class Kto extends TrainingMethod {
 }
 
 /** Values of B answers. */
-export interface KtoSums {
+interface KtoSums {
   /** Log-probability minus that by the reference, [B] f32. */
   readonly x: Tensor;
   /** 1 for desirable answers, 0 for others, [B] f32. */

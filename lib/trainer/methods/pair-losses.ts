@@ -19,7 +19,7 @@ export interface PairSums {
 }
 
 /** Options of the losses; see DPO. */
-export interface PairLossOptions {
+interface PairLossOptions {
   /** Penalty for moving away from the reference. */
   readonly beta: number;
   /** Probability that chosen and rejected are swapped. */

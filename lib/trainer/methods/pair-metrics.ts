@@ -16,7 +16,7 @@ export const PAIR_METRICS = [
 export const TOKEN_METRICS = ['entropy', 'logits/chosen', 'logits/rejected', 'mean_token_accuracy'];
 
 /** Rewards and log-probabilities of P pairs, [P] f32 each. */
-export interface PairValues {
+interface PairValues {
   /** Rewards of chosen and rejected answers. */
   readonly rewards: readonly [chosen: Tensor, rejected: Tensor];
   /** Log-probabilities of chosen and rejected answers. */

@@ -140,7 +140,7 @@ export function computeCorrection(
 }
 
 /** How the token losses are reduced to one number. */
-export type Reduction = 'sequences' | 'tokens' | 'micro-batch';
+type Reduction = 'sequences' | 'tokens' | 'micro-batch';
 
 const REDUCTIONS: Readonly<Record<PolicyLossName, Reduction>> = {
   grpo: 'sequences',

@@ -33,9 +33,6 @@ export interface PolicySettings extends PolicyLossOptions {
   readonly exactRollouts: boolean;
 }
 
-/** Metrics of a generation by name, for its first micro-batch. */
-export type RolloutMetrics = Readonly<Record<string, number>>;
-
 /** A batch of rollouts with the metrics of their generation. */
 export interface PolicyMicroBatch extends RolloutBatch {
   /** The names are equal in all batches. Null if the values count in an earlier batch. */

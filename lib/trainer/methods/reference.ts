@@ -24,7 +24,7 @@ function readReference(op: string, given: CausalLM): CausalLM {
 }
 
 /** How a reference follows the trained model, as sync_ref_model of TRL. */
-export interface ReferenceSync {
+interface ReferenceSync {
   /** Number of updates between two syncs. */
   readonly steps: number;
   /** Fraction of the trained weights in the new weights of the reference. */

@@ -68,7 +68,7 @@ class Reward extends TrainingMethod {
 }
 
 /** Scores of P pairs, [P] f32 each. */
-export interface Scores {
+interface Scores {
   /** Scores of chosen answers. */
   readonly chosen: Tensor;
   /** Scores of rejected answers. */

@@ -17,7 +17,7 @@ import { hashOf } from './generation.js';
 import { type Rollouts, rolloutsOf } from './rollouts.js';
 
 /** Rows with sampled completions, and the sampling settings. */
-export interface DistilledPlan {
+interface DistilledPlan {
   readonly teacher: CausalLM;
   /** Chance that the student samples the completions of an update. */
   readonly lmbda: number;

@@ -22,7 +22,7 @@ const DIGITS = 13;
  * The seed of the samples of a prompt, from the seed of the run, the prompt and the pass over the
  * data. It does not depend on ranks and batches.
  */
-export const seedOf = (run: number, prompt: number, pass: number): number =>
+const seedOf = (run: number, prompt: number, pass: number): number =>
   hashOf(`${run} ${prompt} ${pass}`);
 
 /** A number below 2^52 by the hash of a text. */

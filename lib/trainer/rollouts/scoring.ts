@@ -10,7 +10,7 @@ import { noGrad, scope, type Tensor } from '../../tensor/index.js';
 import { batchOf, byRollout, type Rollout } from './rollout-batch.js';
 
 /** How completions are scored. */
-export interface Scoring {
+interface Scoring {
   engine: Engine;
   pad: number;
   temperature: number;

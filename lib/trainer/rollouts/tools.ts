@@ -55,7 +55,7 @@ export function readTool(op: string, given: RolloutTool | TimedTool): Required<T
 }
 
 /** How completions use a tool. */
-export interface ToolTurns {
+interface ToolTurns {
   tool: Required<TimedTool>;
   /** Maximum number of calls of the tool for a completion. */
   turns: number;

@@ -114,7 +114,7 @@ export class SplitMasters implements Masters {
   }
 }
 
-export function withLowerHalves({ state }: StateTile): OpenTile {
+function withLowerHalves({ state }: StateTile): OpenTile {
   const { [halves.low]: low, ...rest } = state;
   return { master: required(low).retain(), state: rest };
 }
@@ -240,7 +240,7 @@ interface FragmentLocation {
 }
 
 /** Joins and splits on CPU threads. Lent fragments are f32 copies. */
-export class SplitFragments {
+class SplitFragments {
   constructor(
     private readonly device: Device,
     private readonly optimizer: SplitMaster,

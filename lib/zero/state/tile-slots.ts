@@ -238,7 +238,7 @@ const FIELD_ALIGNMENT = 256;
 /** The folder and label of a swap file, and the sizes of its requests. */
 export type DiskAccess = Omit<SwapFileOptions, 'bytes' | 'purpose' | 'memory'>;
 
-export interface Field {
+interface Field {
   /** "master", or the name of a state. */
   readonly name: string;
   readonly dtype: DType;
@@ -270,7 +270,7 @@ export interface DiskTile extends StateTile, TilePlace {
 }
 
 /** The tiles of each owner in a file. */
-export interface DiskPlan<Owner, Tile extends StoredTile> {
+interface DiskPlan<Owner, Tile extends StoredTile> {
   readonly tiles: ReadonlyMap<Owner, readonly Tile[]>;
   readonly bytes: number;
   /** Bytes of the largest tile. */
