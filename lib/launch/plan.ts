@@ -96,6 +96,26 @@ function createRequest(
   };
 }
 
+/** Arguments that change neither memory nor the time of a step; defaults of a Trainer. */
+const TRAINING = {
+  lr: 5e-5,
+  betas: [0.9, 0.999],
+  eps: 1e-8,
+  weightDecay: 0,
+  warmupSteps: 0,
+  totalSteps: 1000,
+  maxGradNorm: 1,
+  accumulationSteps: 1,
+} as const;
+
+/** Returns values for "auto" keys that the arguments of a training fill. */
+const fillTraining = ({ batch, precision }: PlanFlags) => ({
+  ...TRAINING,
+  perDeviceBatchSize: batch,
+  bf16: precision === 'bf16',
+  fp16: precision === 'fp16',
+});
+
 /** Predicts memory and time of each choice in a ds_config.json: one, or several with "auto". */
 function predictConfig(options: PlanFlags, file: string): { fits: boolean; output: string } {
   const { stages, layers: tensor, tokens } = cutsIn(file);
@@ -106,7 +126,8 @@ function predictConfig(options: PlanFlags, file: string): { fits: boolean; outpu
   const { sizes, seq, cluster, rates } = request;
   requireLength('plan', seq, sizes);
   const worldSize = countDataRanks(flags, tensor * axes.stages * tokens);
-  const environment = { worldSize, auto: { model: { hiddenSize: model.hiddenSize } } };
+  const auto = { model: { hiddenSize: model.hiddenSize }, training: fillTraining(options) };
+  const environment = { worldSize, auto };
   const configs = plannedConfigs(file, environment)?.configs ?? [resolveConfig(file, environment)];
   const mesh = { data: worldSize, tokens, layers: tensor, stages: axes.stages };
   const facts = { mesh, seq, checkpointing: !!flags.checkpointing, hardware: { rates, cluster } };

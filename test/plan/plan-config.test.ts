@@ -125,3 +125,36 @@ test('refuses unsupported values', () => {
     /--checkpointing: expected --config/,
   );
 });
+
+test('fills "auto" of a file for Hugging Face\'s Trainer from --batch and --precision', () => {
+  const config = {
+    train_batch_size: 'auto',
+    train_micro_batch_size_per_gpu: 'auto',
+    gradient_accumulation_steps: 'auto',
+    gradient_clipping: 'auto',
+    bf16: { enabled: 'auto' },
+    optimizer: {
+      type: 'AdamW',
+      params: { lr: 'auto', betas: 'auto', eps: 'auto', weight_decay: 'auto' },
+    },
+    scheduler: {
+      type: 'WarmupDecayLR',
+      params: {
+        warmup_min_lr: 'auto',
+        warmup_max_lr: 'auto',
+        warmup_num_steps: 'auto',
+        total_num_steps: 'auto',
+      },
+    },
+    zero_optimization: {
+      stage: 3,
+      reduce_bucket_size: 'auto',
+      stage3_prefetch_bucket_size: 'auto',
+    },
+  };
+  const predictSetup = (more: object) =>
+    JSON.parse(predict(config, { json: true, ...more }).output).best.setup;
+  expect(predictSetup({ batch: 4 })).toMatchObject({ stage: 3, microBatch: 4, accumulation: 1 });
+  const bytes = (precision: string) => predict(config, { precision }).output;
+  expect(bytes('fp32')).not.toBe(bytes('bf16'));
+});
