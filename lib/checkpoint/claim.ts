@@ -28,14 +28,14 @@ const PURPOSE =
 
 /** statfs types of file systems with locks that all readers of the files see. */
 const LOCAL = new Set([
-  0xef53,
-  0x58465342,
-  0x9123683e,
-  0x01021994, // ext2 to ext4, XFS, Btrfs, tmpfs
-  0x794c7630,
-  0x2fc12fc1,
-  0xf2f52010,
-  0xca451a4e, // overlay, ZFS, F2FS, bcachefs
+  0xef53, // ext2 to ext4
+  0x58465342, // XFS
+  0x9123683e, // Btrfs
+  0x01021994, // tmpfs
+  0x794c7630, // overlay
+  0x2fc12fc1, // ZFS
+  0xf2f52010, // F2FS
+  0xca451a4e, // bcachefs
 ]);
 
 interface Statement {

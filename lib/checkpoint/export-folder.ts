@@ -150,11 +150,26 @@ async function copyInto(path: string, folder: string): Promise<string> {
 
 /** Keys of config.json with numbers that transformers 5 requires to be floats. */
 const FLOATS = [
-  ...['attention_dropout', 'router_jitter_noise', 'router_aux_loss_coef', 'routed_scaling_factor'],
-  ...['attn_logit_softcapping', 'final_logit_softcapping', 'logit_scale', 'clip_qkv'],
-  ...['attention_multiplier', 'embedding_multiplier', 'residual_multiplier', 'logits_scaling'],
-  ...['resid_pdrop', 'embd_pdrop', 'attn_pdrop', 'hidden_dropout', 'hidden_dropout_prob'],
-  ...['attention_probs_dropout_prob', 'initializer_range', 'initializer_cutoff_factor'],
+  'attention_dropout',
+  'router_jitter_noise',
+  'router_aux_loss_coef',
+  'routed_scaling_factor',
+  'attn_logit_softcapping',
+  'final_logit_softcapping',
+  'logit_scale',
+  'clip_qkv',
+  'attention_multiplier',
+  'embedding_multiplier',
+  'residual_multiplier',
+  'logits_scaling',
+  'resid_pdrop',
+  'embd_pdrop',
+  'attn_pdrop',
+  'hidden_dropout',
+  'hidden_dropout_prob',
+  'attention_probs_dropout_prob',
+  'initializer_range',
+  'initializer_cutoff_factor',
 ];
 /** Keys with lists of floats. */
 const FLOAT_LISTS = ['time_step_limit', 'short_factor', 'long_factor'];

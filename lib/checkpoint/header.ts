@@ -46,8 +46,20 @@ const DTYPES = new Map(Object.entries(NAMES).map(([dtype, name]) => [name, dtype
 
 /** Other dtypes of safetensors. Source: its Dtype. */
 const NOT_READ: readonly unknown[] = [
-  ...['F4', 'F6_E2M3', 'F6_E3M2', 'F8_E4M3', 'F8_E5M2', 'F8_E8M0', 'F8_E4M3FNUZ', 'F8_E5M2FNUZ'],
-  ...['I8', 'I16', 'U16', 'U32', 'U64', 'C64'],
+  'F4',
+  'F6_E2M3',
+  'F6_E3M2',
+  'F8_E4M3',
+  'F8_E5M2',
+  'F8_E8M0',
+  'F8_E4M3FNUZ',
+  'F8_E5M2FNUZ',
+  'I8',
+  'I16',
+  'U16',
+  'U32',
+  'U64',
+  'C64',
 ];
 
 const DAMAGED = 'The file is damaged, or is not a safetensors file.';

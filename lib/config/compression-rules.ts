@@ -10,8 +10,12 @@ type Technique = Exclude<keyof Section, 'layer_reduction'>;
 const SECTION = 'compression_training';
 
 const TECHNIQUES: readonly Technique[] = [
-  ...(['weight_quantization', 'activation_quantization', 'sparse_pruning'] as const),
-  ...(['row_pruning', 'head_pruning', 'channel_pruning'] as const),
+  'weight_quantization',
+  'activation_quantization',
+  'sparse_pruning',
+  'row_pruning',
+  'head_pruning',
+  'channel_pruning',
 ];
 
 interface Group {

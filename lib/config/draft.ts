@@ -58,7 +58,7 @@ export function compareLocations(
   return a.location.line - b.location.line || a.location.column - b.location.column;
 }
 
-/** Owns `value`, which the passes change in location. */
+/** Owns `value`, which the passes change in place. */
 export class Draft {
   readonly value: Section;
   readonly notices: Notice[] = [];

@@ -223,7 +223,9 @@ export const OFFLOAD_STATES: readonly OffloadState[] = [
 
 /** The states that backward() uses. */
 const BACKWARD_STATES: readonly OffloadState[] = [
-  ...(['lp_params', 'lp_grads', 'contiguous_grad_buffer'] as const),
+  'lp_params',
+  'lp_grads',
+  'contiguous_grad_buffer',
 ];
 
 /** Throws DS_ARGUMENT unless `loss` is a tensor, DS_SHAPE unless it is one f32 element. */

@@ -14,6 +14,9 @@ import {
 import { definedOnly } from '../runtime/options.js';
 import { parseBytes } from './byte-size.js';
 
+/** Runs a command, prints its error as one line, and ends the process with the exit code. */
+export type RunToExitCode = (run: () => Promise<number>) => Promise<void>;
+
 type AnyDeclaration = Declaration<unknown, unknown>;
 
 /** Declared options by heading of the help. */

@@ -1,10 +1,8 @@
 // Adds the commands for folders of weights: `ds eval`, `merge`, `export` and `consolidate`.
 import type { Command } from 'commander';
 
-import { addGroups, readFlags } from './declared-flags.js';
+import { addGroups, type RunToExitCode, readFlags } from './declared-flags.js';
 import { CONSOLIDATE, EVAL, EXPORT, MERGE } from './model-options.js';
-
-type RunToExitCode = (run: () => Promise<number>) => Promise<void>;
 
 /**
  * Adds the commands under the heading `group`. `finish` runs a command, prints its error as one

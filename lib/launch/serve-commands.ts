@@ -4,10 +4,8 @@ import type { Command } from 'commander';
 import { CHAT, CHAT_SAMPLING } from '../serve/chat-options.js';
 import { REQUEST_LIMITS, SERVER_LIMITS } from '../serve/limits.js';
 import { SERVE } from '../serve/serve-options.js';
-import { addDeclared } from './declared-flags.js';
+import { addDeclared, type RunToExitCode } from './declared-flags.js';
 import { ENGINE, type EngineFlags, SERVER, type ServeFlags } from './engine-flags.js';
-
-type RunToExitCode = (run: () => Promise<number>) => Promise<void>;
 
 const MODEL = 'folder of a model or of checkpoints, or a name such as Qwen/Qwen3-0.6B';
 

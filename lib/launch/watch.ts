@@ -2,10 +2,8 @@
 import type { Command } from 'commander';
 
 import { isLoopback } from '../runtime/loopback.js';
-import { addGroups, readFlags } from './declared-flags.js';
+import { addGroups, type RunToExitCode, readFlags } from './declared-flags.js';
 import { WATCH, type WatchFlags } from './tool-options.js';
-
-type RunToExitCode = (run: () => Promise<number>) => Promise<void>;
 
 /** Default port of the page, the same as TensorBoard's. */
 const DEFAULT_PORT = 6006;

@@ -58,7 +58,7 @@ export function tokenStream(group: ProcessGroup): Stream {
   };
   const isShared = (x: Tensor): boolean => {
     if (sharedTokens()) return true;
-    if (x.requiresGrad && isGradEnabled()) throw outside();
+    if (x.requiresGrad && isGradEnabled()) throw outsideModelError();
     return false;
   };
   const leave = (x: Tensor): Tensor =>
@@ -81,7 +81,7 @@ export function tokenStream(group: ProcessGroup): Stream {
   };
 }
 
-function outside(): DsError {
+function outsideModelError(): DsError {
   return new DsError({
     code: 'DS_ARGUMENT',
     op: 'sequence parallelism',
@@ -91,7 +91,7 @@ function outside(): DsError {
   });
 }
 
-function sharedTwice(): DsError {
+function sharedTwiceError(): DsError {
   return new DsError({
     code: 'DS_ARGUMENT',
     op: 'sequence parallelism',
@@ -111,7 +111,7 @@ function wrap(module: Module, around: Around): void {
 }
 
 /** Returns whether a call may train: inference keeps its activations whole. */
-const learns = (module: Module): boolean => module.training || isGradEnabled();
+const mayTrain = (module: Module): boolean => module.training || isGradEnabled();
 
 /**
  * From now on the activations inside `body`, from its block `first` on, are split by tokens. body
@@ -120,8 +120,8 @@ const learns = (module: Module): boolean => module.training || isGradEnabled();
  */
 export function splitTokens(body: Module, first: Module, group: ProcessGroup): void {
   wrap(body, (forward, inputs) => {
-    if (!learns(body)) return forward(...inputs);
-    if (sharedTokens()) throw sharedTwice();
+    if (!mayTrain(body)) return forward(...inputs);
+    if (sharedTokens()) throw sharedTwiceError();
     const [tokens] = inputs as [Tensor];
     const share = shareOf(body, tokens, group);
     const out = sharingTokens(share, () => forward(...inputs)) as Tensor;

@@ -57,8 +57,14 @@ export interface RoleTimes {
 }
 
 const ORDER: readonly Role[] = [
-  ...(['attention', 'linears', 'norms', 'loss', 'optimizer'] as const),
-  ...(['rest', 'idle', 'communication'] as const),
+  'attention',
+  'linears',
+  'norms',
+  'loss',
+  'optimizer',
+  'rest',
+  'idle',
+  'communication',
 ];
 
 /** Returns a function from an event to the names of its process and of its lane. */

@@ -214,9 +214,14 @@ const TYPE_OPTIONS: Readonly<Record<ScheduleType, readonly ScheduleOption[]>> = 
   constant_with_warmup: [],
   inverse_sqrt: [],
   warmup_stable_decay: [
-    ...(['minLr', 'minLrRate', 'cycles', 'decay', 'stable'] as const),
-    ...(['warmupType', 'decayType'] as const),
-  ],
+    'minLr',
+    'minLrRate',
+    'cycles',
+    'decay',
+    'stable',
+    'warmupType',
+    'decayType',
+  ] as const,
 };
 
 /** Defaults of some types. */

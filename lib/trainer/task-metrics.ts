@@ -103,11 +103,9 @@ function addClasses(
 function classMetrics(of: (name: string) => number, labels: number): Record<string, number> {
   const count = (kind: string): number[] =>
     Array.from({ length: labels }, (_, label) => of(`${kind}.${label}`));
-  const [hits, predicted, wanted] = [count('hit'), count('said'), count('true')] as [
-    number[],
-    number[],
-    number[],
-  ];
+  const hits = count('hit');
+  const predicted = count('said');
+  const wanted = count('true');
   const each = hits.map((hit, i) => rates(hit, required(predicted[i]), required(wanted[i])));
   const seen = each.filter((_, i) => required(predicted[i]) + required(wanted[i]) > 0);
   const mean = (name: 'f1' | 'precision' | 'recall'): number =>

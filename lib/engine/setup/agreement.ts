@@ -30,10 +30,21 @@ type Texts = Record<string, string>;
 
 /** Sections for printing, logging and measuring. They may differ between ranks. */
 const LOCAL_SECTIONS: ReadonlySet<string> = new Set<keyof ResolvedConfig>([
-  ...(['notices', 'steps_per_print', 'wall_clock_breakdown', 'memory_breakdown'] as const),
-  ...(['dump_state', 'log_level', 'timers', 'flops_profiler', 'comms_logger'] as const),
-  ...(['tensorboard', 'csv_monitor', 'wandb', 'comet', 'autotuning'] as const),
-]);
+  'notices',
+  'steps_per_print',
+  'wall_clock_breakdown',
+  'memory_breakdown',
+  'dump_state',
+  'log_level',
+  'timers',
+  'flops_profiler',
+  'comms_logger',
+  'tensorboard',
+  'csv_monitor',
+  'wandb',
+  'comet',
+  'autotuning',
+] as const);
 
 interface Rule {
   section: Section;

@@ -125,8 +125,7 @@ export function buildObservers(
   const metrics = fp16.enabled ? [TRAIN_LOSS, LR, LOSS_SCALE] : [TRAIN_LOSS, LR];
   const observers: StepObserver[] = [];
   // Steps have times only with wall_clock_breakdown or recordPhases().
-  if (master.enabled) observers.push(new TimeEvents(master));
-  if (master.enabled) observers.push(new MetricEvents(master, metrics));
+  if (master.enabled) observers.push(new TimeEvents(master), new MetricEvents(master, metrics));
   if (every) observers.push(new ProgressLines(new ConsoleMonitor({ every })));
   if (timed) observers.push(new TimeLines(new ConsoleMonitor({ every: every ?? 1 })));
   if (config.activation_checkpointing.profile) observers.push(new SegmentLines(every ?? 1));

@@ -9,9 +9,27 @@ type Keywords = { [keyword: string]: unknown };
 
 /** Keywords without effect on validation. */
 const ANNOTATIONS = new Set([
-  ...['title', 'description', 'default', 'examples', 'example', '$comment', '$schema', '$id', 'id'],
-  ...['$defs', 'definitions', 'deprecated', 'readOnly', 'writeOnly', '$anchor', 'nullable'],
-  ...['contentEncoding', 'contentMediaType', 'discriminator', 'externalDocs', 'xml'],
+  'title',
+  'description',
+  'default',
+  'examples',
+  'example',
+  '$comment',
+  '$schema',
+  '$id',
+  'id',
+  '$defs',
+  'definitions',
+  'deprecated',
+  'readOnly',
+  'writeOnly',
+  '$anchor',
+  'nullable',
+  'contentEncoding',
+  'contentMediaType',
+  'discriminator',
+  'externalDocs',
+  'xml',
 ]);
 const MAX_BRANCHES = 64;
 const MAX_DEPTH = 64;

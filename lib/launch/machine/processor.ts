@@ -2,8 +2,21 @@
 
 /** Instruction sets that the CPU back end or OpenBLAS uses, with Linux's names. */
 const FEATURES = [
-  ...['avx2', 'fma', 'f16c', 'sse4_2', 'avx512f', 'avx512_bf16', 'amx_bf16'],
-  ...['asimd', 'asimdhp', 'fphp', 'crc32', 'bf16', 'i8mm', 'sve', 'sve2'],
+  'avx2',
+  'fma',
+  'f16c',
+  'sse4_2',
+  'avx512f',
+  'avx512_bf16',
+  'amx_bf16',
+  'asimd',
+  'asimdhp',
+  'fphp',
+  'crc32',
+  'bf16',
+  'i8mm',
+  'sve',
+  'sve2',
 ];
 
 /** Names of Arm's "CPU implementer" and "CPU part" numbers. */

@@ -32,8 +32,12 @@ export interface Pooling {
 
 /** All modes. The modes of a folder have this order. */
 export const POOLING_MODES: readonly PoolingMode[] = [
-  ...(['cls_token', 'max_tokens', 'mean_tokens', 'mean_sqrt_len_tokens'] as const),
-  ...(['weightedmean_tokens', 'lasttoken'] as const),
+  'cls_token',
+  'max_tokens',
+  'mean_tokens',
+  'mean_sqrt_len_tokens',
+  'weightedmean_tokens',
+  'lasttoken',
 ];
 
 /** A value below every hidden state. */

@@ -36,7 +36,9 @@ export type ProblemType =
 
 /** All problem types. */
 export const PROBLEMS: readonly ProblemType[] = [
-  ...(['regression', 'single_label_classification', 'multi_label_classification'] as const),
+  'regression',
+  'single_label_classification',
+  'multi_label_classification',
 ];
 
 /** Whether a task's head has an output for each label. */

@@ -14,9 +14,23 @@ import type { ResponseStore } from './response-store.js';
 
 /** Fields of a response request that chats do not have. */
 const RESPONSE_FIELDS: ReadonlySet<string> = new Set([
-  ...['input', 'instructions', 'tools', 'tool_choice', 'text', 'max_output_tokens', 'include'],
-  ...['previous_response_id', 'reasoning', 'truncation', 'background', 'stream_options'],
-  ...['conversation', 'prompt', 'max_tool_calls', 'top_logprobs', 'store'],
+  'input',
+  'instructions',
+  'tools',
+  'tool_choice',
+  'text',
+  'max_output_tokens',
+  'include',
+  'previous_response_id',
+  'reasoning',
+  'truncation',
+  'background',
+  'stream_options',
+  'conversation',
+  'prompt',
+  'max_tool_calls',
+  'top_logprobs',
+  'store',
 ]);
 
 /** Renames chat fields in error messages to the fields of this route. */

@@ -48,18 +48,21 @@ export function reduceRows(rows: SharedRows, share: ClassShare, ignoreIndex: num
   noGrad(() =>
     scope(() => {
       const [lse, losses, target] = [rows.lse, rows.losses, rows.target].map(tensorOf) as [
-        ...[Tensor, Tensor, Tensor],
+        Tensor,
+        Tensor,
+        Tensor,
       ];
       const counts = ne(target, ignoreIndex);
       const largest = clone(lse);
       share.combine(largest, 'max');
       const mass = exp(sub(lse, largest));
       const targetLogits = sub(lse, losses);
-      const ownTensors = rows.correct ? [localTargetLogits(rows, share)] : [];
-      const sums = stack([mass, targetLogits, ...ownTensors]);
+      const checked = rows.correct ? [localTargetLogits(rows, share)] : [];
+      const sums = stack([mass, targetLogits, ...checked]);
       share.combine(sums, 'sum');
       const [total, picked, logit] = split(sums, 1).map((tensor) => squeeze(tensor, 0)) as [
-        ...[Tensor, Tensor],
+        Tensor,
+        Tensor,
         Tensor?,
       ];
       const totalLse = add(largest, log(total));

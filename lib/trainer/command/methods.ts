@@ -69,9 +69,16 @@ export const METHODS: Readonly<Record<string, CommandMethod>> = {
 
 /** Arguments that apply only to rows of text. */
 const TEXT_ARGUMENTS = [
-  ...(['packing', 'eval_packing', 'packing_strategy', 'completion_only_loss', 'task'] as const),
-  ...(['assistant_only_loss', 'streaming', 'dataset_text_field', 'sample'] as const),
-];
+  'packing',
+  'eval_packing',
+  'packing_strategy',
+  'completion_only_loss',
+  'task',
+  'assistant_only_loss',
+  'streaming',
+  'dataset_text_field',
+  'sample',
+] as const;
 /** Arguments for rows of text that gkd() accepts. */
 const GKD_TEXT_ARGUMENTS: readonly string[] = [
   'completion_only_loss',

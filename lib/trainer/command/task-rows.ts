@@ -22,9 +22,14 @@ const MAX_LENGTH = 512;
 
 /** Arguments that apply only to rows of text without labels. */
 const TEXT_ARGUMENTS = [
-  ...(['packing', 'eval_packing', 'packing_strategy', 'completion_only_loss'] as const),
-  ...(['assistant_only_loss', 'streaming', 'sample'] as const),
-];
+  'packing',
+  'eval_packing',
+  'packing_strategy',
+  'completion_only_loss',
+  'assistant_only_loss',
+  'streaming',
+  'sample',
+] as const;
 
 const KINDS: Readonly<Record<ProblemType, LabelKind>> = {
   regression: 'value',
