@@ -1,7 +1,7 @@
 // Adagrad: learning rates that fall with the sum of squared gradients. Source: Duchi et al. 2011 in
 // the form of torch.optim.Adagrad.
 
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { readWithDefaults } from '../runtime/options.js';
 import { required } from '../runtime/required.js';
 import { type DeclaredState, perElement } from './declared-state.js';
 import type { UpdateSettings, UpdateTensors } from './optimizer.js';
@@ -33,12 +33,12 @@ export interface AdagradOptions {
   eps?: number;
 }
 
-const NAMES: OptionNames<AdagradOptions> = {
-  lr: true,
-  lrDecay: true,
-  weightDecay: true,
-  initialAccumulatorValue: true,
-  eps: true,
+const DEFAULTS: Required<AdagradOptions> = {
+  lr: 1e-2,
+  lrDecay: 0,
+  weightDecay: 0,
+  initialAccumulatorValue: 0,
+  eps: 1e-10,
 };
 
 /**
@@ -52,10 +52,7 @@ export class Adagrad extends StandaloneOptimizer<AdagradGroup> {
   /** Throws DS_ARGUMENT, see makeGroups. */
   constructor(params: ParamsOf<AdagradGroup>, given: AdagradOptions = {}) {
     super();
-    const options = readOptions('Adagrad', given, NAMES);
-    const { lr = 1e-2, lrDecay = 0, weightDecay = 0, eps = 1e-10 } = options;
-    const { initialAccumulatorValue = 0 } = options;
-    const defaults = { lr, lrDecay, weightDecay, initialAccumulatorValue, eps };
+    const defaults = readWithDefaults('Adagrad', given, DEFAULTS);
     this.groups = makeGroups<AdagradGroup>('Adagrad', params, defaults);
   }
 

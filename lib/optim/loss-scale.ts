@@ -4,7 +4,7 @@
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { valueError } from '../runtime/input-errors.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { readWithDefaults } from '../runtime/options.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 
@@ -54,12 +54,12 @@ export interface DynamicLossScalerOptions {
   minScale?: number;
 }
 
-const OPTIONS: OptionNames<DynamicLossScalerOptions> = {
-  initialScalePower: true,
-  window: true,
-  hysteresis: true,
-  consecutiveHysteresis: true,
-  minScale: true,
+const DEFAULTS: Required<DynamicLossScalerOptions> = {
+  initialScalePower: 16,
+  window: 1000,
+  hysteresis: 2,
+  consecutiveHysteresis: false,
+  minScale: 1,
 };
 
 /**
@@ -81,9 +81,8 @@ export class DynamicLossScaler implements LossScaler {
   /** Throws DS_ARGUMENT for unknown or invalid options. */
   constructor(given: DynamicLossScalerOptions = {}) {
     const op = 'DynamicLossScaler';
-    const options = readOptions(op, given, OPTIONS);
-    const { initialScalePower = 16, window = 1000, hysteresis = 2, minScale = 1 } = options;
-    const { consecutiveHysteresis = false } = options;
+    const options = readWithDefaults(op, given, DEFAULTS);
+    const { initialScalePower, window, hysteresis, minScale, consecutiveHysteresis } = options;
     requireFinite(`${op} initialScalePower`, initialScalePower);
     requireInteger(`${op} window`, window, 1);
     requireInteger(`${op} hysteresis`, hysteresis, Number.MIN_SAFE_INTEGER);

@@ -1,7 +1,7 @@
 // RMSprop: learning rates that fall with a running mean of squared gradients. Sources: Tieleman &
 // Hinton 2012, lecture 6.5; Graves 2013, arXiv:1308.0850; in the form of torch.optim.RMSprop.
 
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { readWithDefaults } from '../runtime/options.js';
 import { required } from '../runtime/required.js';
 import { type DeclaredState, perElement, requireState } from './declared-state.js';
 import type { UpdateSettings, UpdateTensors } from './optimizer.js';
@@ -42,13 +42,13 @@ export interface RMSpropOptions {
   centered?: boolean;
 }
 
-const NAMES: OptionNames<RMSpropOptions> = {
-  lr: true,
-  alpha: true,
-  eps: true,
-  weightDecay: true,
-  momentum: true,
-  centered: true,
+const DEFAULTS: Required<RMSpropOptions> = {
+  lr: 1e-2,
+  alpha: 0.99,
+  eps: 1e-8,
+  weightDecay: 0,
+  momentum: 0,
+  centered: false,
 };
 
 /**
@@ -71,10 +71,7 @@ export class RMSprop extends StandaloneOptimizer<RMSpropGroup> {
   /** Throws DS_ARGUMENT, see makeGroups. */
   constructor(params: ParamsOf<RMSpropGroup>, given: RMSpropOptions = {}) {
     super();
-    const options = readOptions('RMSprop', given, NAMES);
-    const { lr = 1e-2, alpha = 0.99, eps = 1e-8, weightDecay = 0 } = options;
-    const { momentum = 0, centered = false } = options;
-    const defaults = { lr, alpha, eps, weightDecay, momentum, centered };
+    const defaults = readWithDefaults('RMSprop', given, DEFAULTS);
     this.groups = makeGroups<RMSpropGroup>('RMSprop', params, defaults);
   }
 

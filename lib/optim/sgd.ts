@@ -2,7 +2,7 @@
 // torch.optim.SGD.
 
 import { argumentError } from '../runtime/input-errors.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { readWithDefaults } from '../runtime/options.js';
 import { required } from '../runtime/required.js';
 import { type DeclaredState, perElement, requireState } from './declared-state.js';
 import type { UpdateSettings, UpdateTensors } from './optimizer.js';
@@ -37,12 +37,12 @@ export interface SgdOptions {
   nesterov?: boolean;
 }
 
-const NAMES: OptionNames<SgdOptions> = {
-  lr: true,
-  momentum: true,
-  dampening: true,
-  weightDecay: true,
-  nesterov: true,
+const DEFAULTS: Required<SgdOptions> = {
+  lr: 1e-3,
+  momentum: 0,
+  dampening: 0,
+  weightDecay: 0,
+  nesterov: false,
 };
 
 /**
@@ -61,9 +61,7 @@ export class Sgd extends StandaloneOptimizer<SgdGroup> {
   /** Throws DS_ARGUMENT: see makeGroups; and for nesterov without momentum or with dampening. */
   constructor(params: ParamsOf<SgdGroup>, given: SgdOptions = {}) {
     super();
-    const options = readOptions('SGD', given, NAMES);
-    const { lr = 1e-3, momentum = 0, dampening = 0, weightDecay = 0, nesterov = false } = options;
-    const defaults = { lr, momentum, dampening, weightDecay, nesterov };
+    const defaults = readWithDefaults('SGD', given, DEFAULTS);
     this.groups = makeGroups<SgdGroup>('SGD', params, defaults);
     this.groups.forEach(requireNesterovMomentum);
   }

@@ -76,6 +76,22 @@ export function readOptions<Options extends object>(
   return (renamed ?? options) as Options;
 }
 
+/**
+ * Returns the options with `defaults` in place of absent ones. The defaults name all options.
+ * Throws DS_ARGUMENT as readOptions() does.
+ */
+export function readWithDefaults<Options extends object>(
+  op: string,
+  given: Options | undefined,
+  defaults: Required<Options>,
+): Required<Options> {
+  const known = Object.fromEntries(Object.keys(defaults).map((name) => [name, true as const]));
+  const options = new Map(Object.entries(defaults));
+  const read = readOptions(op, given, known) as Readonly<Record<string, unknown>>;
+  for (const name of options.keys()) if (read[name] !== undefined) options.set(name, read[name]);
+  return Object.fromEntries(options) as Required<Options>;
+}
+
 /** Returns whether `value` can hold options: it is not a list, a collection or a tensor. */
 function isRecord(value: unknown): value is Record<string, unknown> {
   if (typeof value !== 'object' || value === null) return false;
