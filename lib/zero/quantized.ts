@@ -23,10 +23,10 @@ export const gatherCodes: GatherFlat = (place, flat, group, at) => {
   const { memory } = place;
   if (memory && !memory.buffer.pinned) codes.write(memory, messages, group.rank, at.stream);
   else {
-    const ownTensor = held(() => Tensor.empty([numel], flat.dtype, flat.device));
-    place.load(ownTensor, at.stream);
-    codes.write(ownTensor, messages, group.rank, at.stream);
-    releaseOn(at.stream, ownTensor);
+    const ownShard = held(() => Tensor.empty([numel], flat.dtype, flat.device));
+    place.load(ownShard, at.stream);
+    codes.write(ownShard, messages, group.rank, at.stream);
+    releaseOn(at.stream, ownShard);
   }
   const { words } = codes;
   const from = messages.offset + group.rank * words;

@@ -210,9 +210,9 @@ export class GatheredWeights implements WeightFlow {
     const { unit, range, storage } = shard;
     this.shards.set(unit, shard);
     const { compute } = this.device;
-    const ownTensor = sliceFlat(unit.weights, range);
-    compute.wait(this.computed.record(storage.store(ownTensor, compute)));
-    ownTensor.release();
+    const ownShard = sliceFlat(unit.weights, range);
+    compute.wait(this.computed.record(storage.store(ownShard, compute)));
+    ownShard.release();
     unit.vacate();
     if (this.isPersistent(unit)) this.persistent.add(unit);
   }
@@ -384,10 +384,10 @@ export const gatherPlain: GatherFlat = (store, flat, group, at) => {
   const { memory } = store;
   if (memory && !memory.buffer.pinned) return group.allGather(flat, memory, at);
   const numel = flat.numel / group.size;
-  const ownTensor = sliceFlat(flat, { offset: group.rank * numel, numel });
-  store.load(ownTensor, at.stream);
-  const work = group.allGather(flat, ownTensor, at);
-  ownTensor.release();
+  const ownShard = sliceFlat(flat, { offset: group.rank * numel, numel });
+  store.load(ownShard, at.stream);
+  const work = group.allGather(flat, ownShard, at);
+  ownShard.release();
   return work;
 };
 

@@ -129,10 +129,10 @@ export class AllReduceWire implements Wire {
       wait: (stream) => {
         work.wait(stream);
         const numel = full.numel / size;
-        const ownTensor = full.alias([numel], undefined, full.offset + rank * numel);
-        const inPlace = output.buffer === ownTensor.buffer && output.offset === ownTensor.offset;
-        if (!inPlace) kernels.copy({ in: ownTensor, out: output }, stream);
-        ownTensor.dispose();
+        const ownShard = full.alias([numel], undefined, full.offset + rank * numel);
+        const inPlace = output.buffer === ownShard.buffer && output.offset === ownShard.offset;
+        if (!inPlace) kernels.copy({ in: ownShard, out: output }, stream);
+        ownShard.dispose();
       },
     };
   }

@@ -119,7 +119,7 @@ export class StepRows {
 
   dispose(): void {
     for (const square of this.squares) square.release();
-    for (const ownTensor of [this.lossSum, this.stop, this.micros, this.busy]) ownTensor.release();
+    for (const element of [this.lossSum, this.stop, this.micros, this.busy]) element.release();
     for (const { bits, outline } of Object.values(this.digests)) {
       bits.release();
       outline.release();
@@ -169,9 +169,9 @@ export class StepRows {
     const { world } = this.ranks;
     const { compute } = all.device;
     const flat = all.alias([all.numel], undefined, all.offset);
-    const ownTensor = all.alias([width], undefined, all.offset + world.rank * width);
-    world.allGather(flat, ownTensor, { stream: compute, purpose: 'gradient norms' }).wait(compute);
-    ownTensor.dispose();
+    const ownRow = all.alias([width], undefined, all.offset + world.rank * width);
+    world.allGather(flat, ownRow, { stream: compute, purpose: 'gradient norms' }).wait(compute);
+    ownRow.dispose();
     flat.dispose();
   }
 
