@@ -33,13 +33,14 @@ export interface PartNumber {
 
 const modelOf = (model: number): string => `mp_rank_${String(model).padStart(2, '0')}`;
 
-/** Returns the weights of all data ranks of a share. The first one writes them. */
+/** Returns the name of the file with the weights of a share. Its first data rank writes the file. */
 export const modelFile = (model: number): string => `${modelOf(model)}_model_states.safetensors`;
 
-/** Returns the weights of one data rank. */
+/** Returns the name of the file with the weights of one data rank. */
 export const modelShardFile = ({ data, model }: PartNumber): string =>
   `zero_pp_rank_${data}_${modelOf(model)}_model_states.safetensors`;
 
+/** Returns the name of the file with the optimizer state of one data rank. */
 export const optimizerFile = ({ data, model }: PartNumber): string =>
   `zero_pp_rank_${data}_${modelOf(model)}_optim_states.safetensors`;
 
