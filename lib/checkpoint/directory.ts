@@ -33,7 +33,9 @@ export interface PartNumber {
 
 const modelOf = (model: number): string => `mp_rank_${String(model).padStart(2, '0')}`;
 
-/** Returns the name of the file with the weights of a share. Its first data rank writes the file. */
+/**
+ * Returns the name of the file with the weights of a share. Its first data rank writes the file.
+ */
 export const modelFile = (model: number): string => `${modelOf(model)}_model_states.safetensors`;
 
 /** Returns the name of the file with the weights of one data rank. */
