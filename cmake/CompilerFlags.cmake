@@ -32,9 +32,10 @@ if(DS_SANITIZE)
     set(CMAKE_CXX_FLAGS_RELEASE "-O0 -DNDEBUG")
     list(REMOVE_ITEM DS_CPU_OP_FLAGS -O3)
   endif()
+  set(DS_CLEAR_BY_STORES "") # all files share a precompiled header, and so its options
   list(JOIN DS_SANITIZE "," DS_SANITIZE_LIST)
   target_compile_options(ds_flags INTERFACE
     $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${DS_SANITIZE_LIST} -fno-sanitize-recover=undefined
-      -fno-omit-frame-pointer -g1>)
+      -fno-omit-frame-pointer -g1 -fpch-preprocess>)
   target_link_options(ds_flags INTERFACE -fsanitize=${DS_SANITIZE_LIST})
 endif()

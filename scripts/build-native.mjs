@@ -181,7 +181,11 @@ if (process.argv.includes('--this-machine')) {
   if (isBuilt && !cuda) dropped.length = 0;
   console.log(note);
 }
-if (hasCcache()) options.unshift(...launchers.map((launcher) => `-D${launcher}=ccache`));
+if (hasCcache()) {
+  options.unshift(...launchers.map((launcher) => `-D${launcher}=ccache`));
+  // Without these, ccache keeps nothing that uses a precompiled header.
+  process.env.CCACHE_SLOPPINESS ??= 'pch_defines,time_macros';
+}
 const [configure, build] = await commandsOf(tree, target);
 dropForeignTree(tree, configure[configure.indexOf('-G') + 1]);
 for (const folder of [join(root, 'build'), tree]) mkdirSync(folder, { recursive: true });
