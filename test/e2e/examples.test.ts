@@ -128,27 +128,6 @@ test('zero3-two-ranks trains on two ranks, saves, and resumes at another stage',
   }
 });
 
-test.each(['examples/own-model.js', 'build/js/examples/own-model.js'])(
-  '%s learns, keeps its best checkpoint, resumes, and gives equal results on two ranks at stage 3',
-  (script) => {
-    const ranks = join(folder, `ranks-${script.length}`);
-    const losses = (out: string): string[] =>
-      Array.from(out.matchAll(/validation loss (\d\.\d+)/g), ([, loss = '']) => loss);
-    // No other example writes to this folder.
-    const first = losses(run(script));
-    expect(Math.min(...first.map(Number))).toBeLessThan(Number(first[0]) / 10);
-    expect(Number(first.at(-1))).toBe(Math.min(...first.map(Number)));
-    const job = ['dist/launch/cli.js', '--num_procs', '2', join(root, script), ranks] as const;
-    const together = losses(run(...job));
-    expect(together).toHaveLength(first.length);
-    for (const [i, loss] of together.entries())
-      expect(Number(loss)).toBeCloseTo(Number(first[i]), 2);
-    const resumed = run(...job);
-    expect(resumed).toMatch(/^\[0\] resumed after step \d+$/m);
-    expect(losses(resumed)).toEqual([together.at(-1)]);
-  },
-);
-
 /** Numbers after `before`, in the order of the lines. */
 const numbersAfter = (before: RegExp, out: string): number[] =>
   [...out.matchAll(before)].map(([, number]) => Number(number));
