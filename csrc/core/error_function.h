@@ -1,4 +1,4 @@
-// erf without branches, so that the compiler can vectorise loops over it on the CPU.
+// erf without branches, so that the compiler can vectorize loops over it on the CPU.
 #pragma once
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// copy_directly(): copies words of 16 bytes if both addresses allow it, otherwise bytes.
+// copy_directly(): copies words of 16 or 4 bytes if addresses and size allow it, otherwise bytes.
 #include <algorithm>
 #include <cstdint>
 
@@ -15,6 +15,8 @@ constexpr int kEach = 4;
 /// 128 KiB in flight hide the latency of PCIe. Compute keeps the other SMs.
 constexpr size_t kMostBlocks = 2;
 
+/// Copies `count` words. One of the pointers is page-locked host memory, as the GPU addresses it.
+/// Each thread has kEach loads in flight.
 template <class Word>
 __global__ void __launch_bounds__(kThreads)
     direct_copy_kernel(Word* dst, const Word* src, size_t count) {

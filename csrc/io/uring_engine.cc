@@ -13,7 +13,7 @@
 namespace ds::io {
 namespace {
 
-constexpr size_t kLargestRegistered = size_t{1} << 30;  // the kernel's limit of one range
+constexpr size_t kLargestRegistered = size_t{1} << 30;  // bytes: the kernel's limit of one range
 constexpr int kNotRegistered = -1;
 
 /// Memory and a file that are registered with a ring, so that the kernel keeps them pinned and
@@ -60,7 +60,7 @@ class Registered {
 /// The ring always has a read of the bell in flight.
 class UringEngine final : public FileEngine {
  public:
-  /// Takes ownership of an initialised ring and the bell. If it throws DS_LIMIT because the system
+  /// Takes ownership of an initialized ring and the bell. If it throws DS_LIMIT because the system
   /// refuses a thread, the caller still owns them.
   UringEngine(const io_uring& ring, int bell, const EngineOptions& options)
       : ring_(ring),
@@ -106,8 +106,8 @@ class UringEngine final : public FileEngine {
     while (true) {
       const bool closing = take_pending();
       if (closing && under_way_ == 0) return;
-      // If it fails (interrupted, or out of kernel memory), the entries stay queued for the next
-      // round.
+      // If this call fails (interrupted, or out of kernel memory), the entries stay queued for the
+      // next round.
       io_uring_submit_and_wait(&ring_, 1);
       handle_completions();
     }

@@ -29,6 +29,7 @@ __device__ __forceinline__ SegmentChunk own_chunk(int64_t n) {
   return {0, begin, end < n ? end : n};
 }
 
+/// Writes partials[block], the sum of p^2 over the chunk of the block.
 __global__ void __launch_bounds__(kSegmentThreads)
     parameter_kernel(const float* master, const float* control, int64_t n, double* partials) {
   if (control[1] == 0) return;
@@ -136,6 +137,7 @@ __global__ void __launch_bounds__(kSegmentThreads) row_factor_kernel(Moments s) 
     s.factor[i] = adafactor_factor(s.moment[i], mean);
 }
 
+/// Updates the moments of columns and writes their factors. A thread per column of a matrix.
 __global__ void __launch_bounds__(kThreads) column_factor_kernel(Moments s) {
   if (s.control[1] == 0) return;
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
@@ -175,6 +177,7 @@ struct Directions {
   }
 };
 
+/// Writes partials[block], the sum of u^2 over the chunk of the block.
 template <class G>
 __global__ void __launch_bounds__(kSegmentThreads)
     direction_kernel(const G* grad, Factors factors, const float* control, int64_t n,
@@ -195,6 +198,7 @@ __global__ void __launch_bounds__(kSegmentThreads)
   if (threadIdx.x == 0) partials[blockIdx.x] = sum;
 }
 
+/// Updates v, and writes the sums of p^2 and u^2 over the chunk of the block to partials[block, 2].
 template <class G>
 __global__ void __launch_bounds__(kSegmentThreads)
     moment_kernel(const float* master, float* v, const G* grad, const float* control,
@@ -238,6 +242,7 @@ struct Apply {
   int64_t n;
 };
 
+/// Updates the master, the first moment and the weight. A block per chunk.
 template <class G, class W>
 __global__ void __launch_bounds__(kSegmentThreads) apply_kernel(Apply<G, W> s) {
   const bool apply = s.control[1] != 0;

@@ -104,6 +104,8 @@ __device__ __forceinline__ void update_narrow(const NarrowRange& r, float factor
   if (r.weight.data) r.weight.store<N>(at, p);
 }
 
+/// Updates elements with moments in bf16, N at a time. The first threads of the grid update the
+/// rest one by one.
 template <int N>
 __global__ void __launch_bounds__(kUpdateThreads) narrow_kernel(NarrowRange r) {
   const float factor = r.control[0];
@@ -151,6 +153,7 @@ struct HalvesRange {
   bool vectors;
 };
 
+/// Updates split masters, eight per thread and step.
 template <class G, class M>
 __global__ void __launch_bounds__(kUpdateThreads) halves_kernel(HalvesRange<G, M> r) {
   if (r.control[1] == 0) return;
@@ -235,6 +238,8 @@ __device__ __forceinline__ float round_to_codes(const DynamicCode& code, const f
   return scale;
 }
 
+/// Updates elements with moments in 8 bits, a warp per block of codes. Each thread block first
+/// copies both code books to shared memory.
 template <class G, class W>
 __global__ void __launch_bounds__(kUpdateThreads) coded_kernel(CodedRange<G, W> r) {
   __shared__ DynamicCode code_m, code_v;

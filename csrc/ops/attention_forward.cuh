@@ -66,6 +66,7 @@ __device__ __forceinline__ void finish_rows(State& state, const ForwardArguments
                                                  args.sizes.rows - row, args.sizes.d);
 }
 
+/// Computes out and lse of a query block from all keys that it sees, in order.
 template <class T, class Shape, Hiding kHiding>
 __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
     attention_forward_kernel(const __grid_constant__ ForwardArguments<T> args) {

@@ -24,6 +24,7 @@ struct PlainTiles {
       tile[row * (d + 1) + i] = row < rows ? to_float(source[row * view.row_stride + i]) : 0.f;
     __syncthreads();
   }
+  /// Returns the sum of a[i] b[i] over d elements, in order.
   static __device__ float dot(const float* a, const float* b, int d) {
     float sum = 0.f;
     for (int i = 0; i < d; ++i) sum = fmaf(a[i], b[i], sum);
@@ -132,6 +133,7 @@ __device__ void plain_score_gradient(float* p, float* ds, const float* const (&t
   __syncthreads();
 }
 
+/// Computes dq, one thread block per (head, kTile queries).
 template <class T, int kTile, Hiding kHiding>
 __global__ void attention_plain_query_gradient_kernel(
     const __grid_constant__ BackwardArguments<T> args) {
@@ -163,6 +165,8 @@ __global__ void attention_plain_query_gradient_kernel(
   Tiles::store(args.dq, args.dq.at(work.batch, work.head, first_row), dq, sizes.scale, here, d);
 }
 
+/// Computes dk and dv, one thread block per (key head, kTile keys). It adds the query heads of its
+/// key head in order.
 template <class T, int kTile, Hiding kHiding>
 __global__ void attention_plain_key_gradient_kernel(
     const __grid_constant__ BackwardArguments<T> args) {
@@ -200,6 +204,7 @@ __global__ void attention_plain_key_gradient_kernel(
   Tiles::store(args.dv, args.dv.at(work.batch, work.head, first_key), dv, 1.f, rows, d);
 }
 
+/// Launches the forward on `stream`.
 template <class T, int kTile, Hiding kHiding>
 void launch_attention_plain(const ForwardArguments<T>& args, cudaStream_t stream) {
   using Tiles = PlainTiles<kTile>;
@@ -212,6 +217,7 @@ void launch_attention_plain(const ForwardArguments<T>& args, cudaStream_t stream
   DS_CUDA_LAUNCHED("attention");
 }
 
+/// Launches both gradients on `stream`, which must have computed the statistics of the rows.
 template <class T, int kTile, Hiding kHiding>
 void launch_attention_plain_backward(const BackwardArguments<T>& args, cudaStream_t stream) {
   using Tiles = PlainTiles<kTile>;

@@ -42,6 +42,8 @@ template <class W>
 constexpr uint32_t kTile = sizeof(W) <= 2 ? 64 : 32;
 constexpr int kTileThreadsX = 32, kTileThreadsY = 8;
 
+/// Copies a tile per block through shared memory, so that loads and stores are both coalesced. W is
+/// a word of the size of an element.
 template <class W>
 __global__ void __launch_bounds__(kTileThreadsX* kTileThreadsY)
     transpose_kernel(W* out, const W* in, Transposition t) {

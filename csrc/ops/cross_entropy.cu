@@ -202,6 +202,7 @@ struct Gradient {
   int64_t first, classes;
 };
 
+/// Writes the gradient of a row of logits. A block per row.
 template <class T, class I>
 __global__ void __launch_bounds__(kThreads) cross_entropy_backward_kernel(Gradient<T, I> g) {
   constexpr int N = kPacket<T>;

@@ -40,6 +40,7 @@ __device__ __forceinline__ int count_chunk(int (&by_warp)[kWarps][kMost], int gr
   return before;
 }
 
+/// Writes counts[chunk, group]: how many choices of a chunk are in each group. A block per chunk.
 __global__ void __launch_bounds__(kThreads) count_kernel(Choices c) {
   __shared__ int by_warp[kWarps][kMost];
   count_chunk(by_warp, c.groups, c.group(int64_t{blockIdx.x} * kChunk + threadIdx.x));
@@ -50,6 +51,8 @@ __global__ void __launch_bounds__(kThreads) count_kernel(Choices c) {
   }
 }
 
+/// Writes the row of each choice to `places`, the tokens in the order of groups to `rows`, and the
+/// offsets. A block per chunk. `counts` is null if there is only one chunk.
 __global__ void __launch_bounds__(kThreads) place_kernel(Choices c) {
   __shared__ int by_warp[kWarps][kMost];
   __shared__ int start[kMost + 1];  // start of each group, then of its choices in this chunk

@@ -8,6 +8,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
+/// A thread per token. An invalid reference to `previous` gives token 0.
 __global__ void __launch_bounds__(kThreads)
     feed_tokens_kernel(const int* tokens, const int* previous, int* out, int64_t count,
                        int64_t size) {

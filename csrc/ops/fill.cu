@@ -26,6 +26,7 @@ T host_value(double x) {
   else return T(static_cast<float>(x));
 }
 
+/// Writes start + i * step, computed in f64 without fma, as on the CPU.
 template <class T>
 __global__ void __launch_bounds__(256) arange_kernel(T* out, int64_t n, double start, double step) {
   const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;

@@ -131,6 +131,8 @@ __device__ int64_t scale_at(Fp8Scaling scaling, int64_t row, int64_t g, int64_t 
   return row / kFp8Tile * ((groups + 3) / 4 * 4) + g;
 }
 
+/// Computes the product without tensor cores, for shapes that the library refuses. A thread per
+/// element of out, in steps of the grid. Sums each group of 128 products, and then scales it.
 template <class T>
 __global__ void __launch_bounds__(kFp8Threads) plain_kernel(PlainProduct<T> p) {
   const int64_t step = int64_t{gridDim.x} * kFp8Threads;

@@ -25,6 +25,7 @@ __device__ __forceinline__ uint32_t two_codes(float x, float y) {
 #endif
 }
 
+/// Returns the codes of four elements times `by`; x[0] is first in memory.
 template <Fp8Format kFormat>
 __device__ __forceinline__ uint32_t four_codes(const float (&x)[4], float by) {
   return two_codes<kFormat>(mul_rn(x[0], by), mul_rn(x[1], by)) |

@@ -92,6 +92,8 @@ __device__ __forceinline__ void load_row(const float* row, int lane, float (&out
   }
 }
 
+/// Runs a recurrence over the tokens of a sequence. A block per (sequence, head, kLines lines), N
+/// elements of a line per thread. Vectors of kTokens tokens at a time are in shared memory.
 template <class T, int N, Pass kPass>
 __global__ void __launch_bounds__(kThreads) delta_kernel(Delta<T> a) {
   constexpr bool kBackwards = kPass == Pass::values || kPass == Pass::writes;

@@ -26,6 +26,7 @@ __device__ __forceinline__ float packet_squares(const Vector<T, N>& x) {
   return y[0];
 }
 
+/// Writes partials[block], the sum of x^2 in f64 over the packets of the block.
 template <int N, class T>
 __global__ void __launch_bounds__(kThreads)
     square_sum_kernel(const T* x, int64_t n, double* partials) {
@@ -48,6 +49,7 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) partials[blockIdx.x] = sum;
 }
 
+/// Adds the partials in a fixed order. One block.
 __global__ void __launch_bounds__(kThreads)
     total_kernel(const double* partials, int count, float* out) {
   double sum = 0;
@@ -56,6 +58,7 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) out[0] = static_cast<float>(sum);
 }
 
+/// Decides on the step, see GradientControl. One thread, because it adds few partials and in order.
 __global__ void control_kernel(const float* partials, PartialRows rows, float* control,
                                double loss_scale, double max_norm, bool skip_nonfinite) {
   double sum = 0;

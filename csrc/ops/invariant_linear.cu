@@ -61,6 +61,8 @@ __device__ __forceinline__ void copy_rows(T* shared, const T* from, int64_t stri
   }
 }
 
+/// Computes a tile of out, kHeight rows by kWidth columns. A warp has a part of the tile. k runs
+/// through kStages stages in shared memory.
 template <class T, class S>
 __global__ void __launch_bounds__(S::kThreads) tensor_core_kernel(Arguments<T> a) {
   extern __shared__ __align__(128) unsigned char memory[];

@@ -71,6 +71,7 @@ __global__ void __launch_bounds__(kSegmentThreads)
   coefficients[i] = lamb_coefficient(sums[2 * i], sums[2 * i + 1], least, most);
 }
 
+/// Updates the master and writes the weight. A block per chunk.
 template <class W>
 __global__ void __launch_bounds__(kSegmentThreads)
     apply_kernel(Range<float, W> s, const float* coefficients) {

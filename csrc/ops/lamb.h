@@ -49,12 +49,9 @@ inline void check(const LambMoments& op) {
   check_control(kOp, op.control);
 }
 
-/// Computes, between the halves, coefficient = clamp(
-/// p
-/// /
-/// u
-/// , min_coefficient, max_coefficient) of each parameter from the sums over the whole parameter. It
-/// is 1 if either norm is 0. If control[1] is 0, nothing changes.
+/// Computes, between LambMoments and LambApply, the trust ratio of each parameter from the sums
+/// over the whole parameter: coefficient = clamp(||p|| / ||u||, min_coefficient, max_coefficient).
+/// It is 1 if either norm is 0. If control[1] is 0, nothing changes.
 struct LambCoefficients {
   View sums;          // [parameters, 2] f64
   View coefficients;  // [parameters] f32

@@ -19,6 +19,7 @@ struct Rows {
   int64_t columns, row_stride, ignore_index;
 };
 
+/// Writes both sums of a row. A block per row.
 template <class T, class I>
 __global__ void __launch_bounds__(kThreads) logit_sums_kernel(Rows<T, I> op) {
   constexpr int N = kPacket<T>;

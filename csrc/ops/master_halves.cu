@@ -10,6 +10,7 @@ namespace {
 
 constexpr int kThreads = 256, kBlocksPerSm = 8;
 
+/// Joins eight masters per thread and step. With `vectors`, all pointers allow wide accesses.
 __global__ void __launch_bounds__(kThreads)
     join_kernel(Halves from, float* out, int64_t n, bool vectors) {
   const int64_t first = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * kEight;
@@ -19,6 +20,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+/// Splits eight masters per thread and step. With `vectors`, all pointers allow wide accesses.
 __global__ void __launch_bounds__(kThreads)
     split_kernel(const float* in, Halves to, int64_t n, bool vectors) {
   const int64_t first = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * kEight;

@@ -35,6 +35,8 @@ struct Finish {
 
 constexpr int kLanes = 32, kRowsPerBlock = 8;
 
+/// Applies bias, epilogue and accumulation to a product in f32 (null: to zeros). A row of threads
+/// per row of out.
 template <class T>
 __global__ void finish_kernel(Finish<T> f) {
   const int64_t step = int64_t{gridDim.x} * kRowsPerBlock;

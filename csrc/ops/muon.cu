@@ -12,6 +12,7 @@ namespace {
 
 constexpr int kThreads = 256, kBlocksPerSm = 8;
 
+/// Updates the momentum, and writes partials[block], the sum of u^2 over the chunk of the block.
 template <class G>
 __global__ void __launch_bounds__(kSegmentThreads)
     momentum_kernel(float* momentum, const G* grad, const int64_t* starts, int64_t parameters,
@@ -42,6 +43,7 @@ __global__ void __launch_bounds__(kSegmentThreads)
   if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
+/// Writes u divided by the norm of its parameter, or 0 if the step is skipped.
 template <class G, class D>
 __global__ void __launch_bounds__(kThreads)
     direction_kernel(const float* momentum, const G* grad, const double* squares, D* direction,
@@ -56,6 +58,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+/// Updates the master and writes the weight, unless that is null.
 template <class D, class W>
 __global__ void __launch_bounds__(kThreads)
     apply_kernel(float* master, const D* direction, W* weight, const float* control, MuonStep step,

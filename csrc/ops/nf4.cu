@@ -24,6 +24,7 @@ __device__ __forceinline__ float largest(const T* x, int64_t count) {
   return warp_reduce(max, Larger{});
 }
 
+/// Writes absmax and the packed 4-bit codes of a block of values. A warp per block.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     nf4_quantize_kernel(const T* in, const float* codes, uint8_t* packed, float* absmax, int64_t n,
@@ -44,6 +45,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+/// Writes absmax and the 8-bit codes of a block of values. A warp per block. kThreads equals the
+/// number of codes.
 __global__ void __launch_bounds__(kThreads)
     bytes_quantize_kernel(const float* in, const float* codes, uint8_t* out, float* absmax,
                           int64_t n, int64_t block, int64_t blocks) {

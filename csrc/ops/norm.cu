@@ -7,6 +7,7 @@
 namespace ds::cuda {
 namespace {
 
+/// Returns the elements, or null for an absent view.
 template <class T>
 T* pointer(const View& v) {
   return v ? v.as<T>() : nullptr;

@@ -10,6 +10,7 @@ namespace {
 
 constexpr int kThreads = 256, kBlocksPerSm = 8;
 
+/// Writes the payload of each element, see MomentPayload. `m` is null without a moment.
 template <class G>
 __global__ void __launch_bounds__(kThreads)
     moment_kernel(const float* m, const G* grad, float* payload, const float* control, float beta1,
@@ -27,6 +28,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+/// Writes how far each element has moved from its anchor, see DriftPayload.
 __global__ void __launch_bounds__(kThreads)
     drift_kernel(const float* p, const float* anchor, const float* v, float* payload,
                  const float* control, float eps, int64_t n) {

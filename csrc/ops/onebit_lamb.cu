@@ -14,6 +14,7 @@ struct Range {
   OneBitLambConstants constants;
 };
 
+/// Updates m and fresh, and writes the three sums of the chunk of the block to partials[block, 3].
 __global__ void __launch_bounds__(kSegmentThreads) moments_kernel(Range s, double* partials) {
   if (s.control[1] == 0) return;
   const SegmentChunk chunk = chunk_of(s.starts, s.parameters, blockIdx.x);
@@ -48,6 +49,8 @@ __global__ void __launch_bounds__(kSegmentThreads) moments_kernel(Range s, doubl
   partials[3 * int64_t{blockIdx.x} + 2] = largest;
 }
 
+/// Adds the sums of a parameter over its chunks, and takes the largest ratio. A block per
+/// parameter.
 __global__ void __launch_bounds__(kSegmentThreads)
     sums_kernel(const double* partials, const int64_t* starts, const float* control, double* sums) {
   const bool skipped = control[1] == 0;
@@ -75,6 +78,7 @@ __global__ void __launch_bounds__(kSegmentThreads)
   frozen[i] = fma_rn(beta, frozen[i], mul_rn(one_minus_beta, coefficients[i]));
 }
 
+/// Writes the factor and the coefficient of each parameter. One thread per parameter.
 __global__ void __launch_bounds__(kSegmentThreads)
     coefficient_kernel(OneBitLambCoefficients op, const double* sums, const float* frozen,
                        float* factor, float* coefficients, const float* control,

@@ -55,7 +55,7 @@ inline void check(const OneBitLambMoments& op) {
   check_control(kOp, op.control);
 }
 
-/// Computes, between the halves, for each parameter:
+/// Computes, between OneBitLambMoments and LambApply, for each parameter:
 /// 1. f = the largest ratio, or 1 without a ratio.
 /// 2. With weight decay f = f q + 1 - q, with q = min(1, ||u|| / ||u + weight_decay * p||).
 /// 3. f is clamped to [least, most] and then to factor * (1 -+ threshold).

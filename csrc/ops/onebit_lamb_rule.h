@@ -46,7 +46,8 @@ DS_HOST_DEVICE OneBitLambTerms one_bit_lamb_element(const OneBitLambConstants& c
   return {wide * wide, update * update, static_cast<double>(ratio)};
 }
 
-/// Returns the new factor of a parameter.
+/// Returns the new factor of a parameter, as OneBitLambCoefficients defines it. `sums` are the
+/// three of OneBitLambMoments, `last` is the previous factor.
 DS_HOST_DEVICE float one_bit_lamb_factor(const double* sums, float last, bool decays, double least,
                                          double most, double threshold) {
   double factor = sums[2] > 0 ? sums[2] : 1;

@@ -15,7 +15,7 @@
 //    (accumulator precision inside, one rounding at the end);
 //  * "FLOPs: 5 per element of out, 1 of residual." above the struct is the count of the profiler.
 //    Without such a line, lib/profiler/flop-counts.ts has a formula, or the op counts nothing;
-//  * ops never allocate their results, never synchronise and never change their inputs, unless the
+//  * ops never allocate their results, never synchronize and never change their inputs, unless the
 //    header says so; every op is deterministic; empty tensors are legal.
 #pragma once
 

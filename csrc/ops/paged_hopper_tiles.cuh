@@ -344,6 +344,8 @@ struct PagedHopperConsumer : HopperQueryConsumer<Shape, PagedHopperMemory<T, Sha
   }
 };
 
+/// Runs on one block per SM, which takes units of work (a tile of queries and a key head) from a
+/// counter. One warp copies keys and values, the other warp groups compute.
 template <class T, class Shape>
 __global__ void __launch_bounds__(DS_HOPPER_BODY ? Shape::threads : 1, 1)
     paged_hopper_kernel(const __grid_constant__ PagedHopperArguments<T> args) {

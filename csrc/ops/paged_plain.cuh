@@ -127,6 +127,7 @@ __device__ void write_rows(const PagedArguments<T, P>& a, const QueryTile& tile,
   write_merged<kGroups, kRows, kPlainThreads, false>(a, tile, &sums[0][0][0], kWidth, &marks[0][0]);
 }
 
+/// Attends to the keys of a split for kRows rows of a query tile, kLanes threads per key, with FMA.
 template <int kLanes, int kRows, class T, class P>
 __global__ void __launch_bounds__(kPlainThreads)
     paged_plain_kernel(const __grid_constant__ PagedArguments<T, P> a) {

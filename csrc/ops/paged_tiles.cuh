@@ -232,6 +232,8 @@ __device__ __forceinline__ void write_shared_rows(const PagedArguments<T, P>& a,
   write_merged<Shape::key_warps, kRows, Shape::threads, true>(a, tile, sums, kWidth, marks);
 }
 
+/// Attends to the keys of a split for a tile of queries on mma.sync, with two stages of keys and
+/// values in shared memory.
 template <class T, class P, class Shape>
 __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
     paged_tile_kernel(const __grid_constant__ PagedArguments<T, P> a) {

@@ -184,6 +184,7 @@ void many_rows(const QuantizedLinear& op, const CodeMatrix& w, CudaContext& ctx)
   run(Matmul{op.x, matrix, op.bias, {}, op.out, false, true, MatmulEpilogue::none, false}, ctx);
 }
 
+/// Writes a word of codes per thread. A code with an invalid `order` is 0.
 __global__ void __launch_bounds__(kThreads)
     repack_kernel(const uint32_t* in, const int32_t* order, uint32_t* out, int64_t outputs,
                   int64_t words, int64_t width, int64_t inputs, int bits, bool awq) {

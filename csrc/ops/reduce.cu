@@ -97,6 +97,8 @@ __device__ __forceinline__ void part_of(const Plan& plan, uint32_t& first, uint3
 
 constexpr int kLanes = 32, kRows = 8, kUnroll = 4;
 
+/// Reduces where kept elements are contiguous, N columns per thread. The kRows rows of threads
+/// share the reduced elements of the part of blockIdx.y.
 template <int N, class T, class Combine>
 __global__ void __launch_bounds__(kLanes* kRows)
     reduce_columns_kernel(const T* in, Result<T> result, Plan plan, uint32_t columns) {
@@ -169,6 +171,8 @@ __global__ void __launch_bounds__(256)
 /// the 32 results are combined in order.
 constexpr int kPartRows = 32;
 
+/// Combines the partials of plan.splits parts in a fixed order. A column of threads per kept
+/// element.
 template <class T, class Combine>
 __global__ void __launch_bounds__(kLanes* kPartRows)
     reduce_parts_kernel(Result<T> result, Plan plan) {

@@ -56,6 +56,7 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(Rotation<T> r) {
   store_vector(out + r.half, y2);
 }
 
+/// Returns true if the strides of the first three dims are multiples of n.
 bool strides_divide(const View& v, int64_t n) {
   for (int d = 0; d < 3; ++d)
     if (v.shape[d] > 1 && v.strides[d] % n != 0) return false;

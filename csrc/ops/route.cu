@@ -294,6 +294,8 @@ void launch_route_tokens(const TokenRoutes<T>& a, int64_t tokens, CudaContext& c
                 a);
 }
 
+/// Writes the gradient of the logits of a token. A warp per token, which keeps the exponentials in
+/// registers.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     route_backward_kernel(const T* logits, const int32_t* ids, const float* dweights, T* dlogits,

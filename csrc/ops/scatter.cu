@@ -25,6 +25,7 @@ struct Lines {
   int64_t count, size, index_stride;
 };
 
+/// The operands. Strides are in elements, along the dim.
 template <class T>
 struct Problem : Lines {
   T* out;
@@ -87,6 +88,7 @@ __global__ void __launch_bounds__(kThreads) short_lines_kernel(Problem<T> p, con
 // -------------------------------------------------------------------------------------------------
 // Long lines: entries sorted by place.
 
+/// Writes the destination of each entry as its sort key, and the number of the entry.
 template <class I>
 __global__ void __launch_bounds__(kThreads)
     places_kernel(Lines lines, const I* index, Numbering numbering, uint32_t n, uint32_t* keys,
@@ -108,11 +110,13 @@ struct Sorted {
   uint32_t n;
   Numbering numbering;
 
+  /// Returns true if entry i is the first one of a valid destination.
   __device__ __forceinline__ bool starts(uint32_t i) const {
     return keys[i] != kNowhere && (i == 0 || keys[i - 1] != keys[i]);
   }
 };
 
+/// Returns the element of src of sorted entry i.
 template <class T>
 __device__ __forceinline__ const T* source_of(const Problem<T>& p, const Sorted& s, uint32_t i) {
   const auto [line, j] = s.numbering.entry(s.positions[i]);
@@ -121,6 +125,7 @@ __device__ __forceinline__ const T* source_of(const Problem<T>& p, const Sorted&
   return p.src + at[1] + j * p.src_stride;
 }
 
+/// Returns the element of out to which a key belongs.
 template <class T>
 __device__ __forceinline__ T* place_of(const Problem<T>& p, const Sorted& s, uint32_t key) {
   const uint32_t line = static_cast<uint32_t>(key / p.size);

@@ -51,6 +51,7 @@ __device__ void load_taps(const T* weight, int64_t channel, int taps, float (&w)
   for (int j = 0; j < kMostTaps; ++j) w[j] = j < taps ? to_float(weight[channel * taps + j]) : 0.0f;
 }
 
+/// Computes out of a channel and kRun tokens per thread. Blocks: (channels, batches and runs).
 template <class T>
 __global__ void __launch_bounds__(kThreads) conv_kernel(Conv<T> a) {
   const int64_t channel = int64_t{blockIdx.x} * kThreads + threadIdx.x;
@@ -76,6 +77,7 @@ __device__ float slope_at(const Conv<T>& a, const T* x, const T* dout, const flo
   return to_float(dout[t * a.dout_token]) * s * (1.0f + sum * (1.0f - s));
 }
 
+/// Computes dx of a channel and kRun tokens per thread. Blocks: (channels, batches and runs).
 template <class T>
 __global__ void __launch_bounds__(kThreads) conv_inputs_kernel(Conv<T> a) {
   const int64_t channel = int64_t{blockIdx.x} * kThreads + threadIdx.x;

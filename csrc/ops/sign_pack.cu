@@ -9,6 +9,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
+/// Writes the kSums sums of value + error over the chunk of the block to partials[block, kSums].
 template <SignLevels kKind>
 __global__ void __launch_bounds__(kSegmentThreads)
     measure_kernel(const float* value, const float* error, const int64_t* starts,
@@ -85,6 +86,8 @@ struct SegmentWalk {
   }
 };
 
+/// Writes 8 signs per thread and step, the first one in the highest bit, and updates the error of
+/// each element.
 __global__ void __launch_bounds__(kThreads)
     pack_kernel(const float* value, float* error, const int64_t* starts, const int64_t* counts,
                 int64_t segments, const float* levels, const float* control, uint8_t* bits,
@@ -113,6 +116,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+/// Writes the mean over ranks of 8 elements per thread and step. It adds the ranks in order.
 __global__ void __launch_bounds__(kThreads)
     average_kernel(const uint8_t* bits, int64_t bits_apart, const float* levels,
                    int64_t levels_apart, int64_t ranks, const int64_t* starts,

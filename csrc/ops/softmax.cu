@@ -16,6 +16,7 @@ __device__ __forceinline__ float group_reduce(float x, Combine combine) {
   else return block_reduce(x, combine);
 }
 
+/// Computes a row per group of kGroup threads.
 template <class T, int kGroup>
 __global__ void __launch_bounds__(kThreads)
     softmax_kernel(const T* in, T* out, int64_t rows, int64_t columns, bool log) {
@@ -37,6 +38,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+/// Computes the gradient of a row per group of kGroup threads.
 template <class T, int kGroup>
 __global__ void __launch_bounds__(kThreads)
     softmax_backward_kernel(const T* y, const T* dout, T* dx, int64_t rows, int64_t columns,

@@ -18,6 +18,7 @@ struct Split {
   uint32_t columns;
 };
 
+/// Splits an element per thread and step. Infinity and NaN have a lower part of 0.
 __global__ void __launch_bounds__(kThreads) split_kernel(Split s) {
   const int64_t step = int64_t{gridDim.x} * kThreads;
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < s.count; i += step) {

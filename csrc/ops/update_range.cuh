@@ -53,6 +53,8 @@ __device__ __forceinline__ void round_vector(const UpdateRange<Rule, G, W>& r, i
   store_streaming(r.weight + at, weight);
 }
 
+/// Updates elements by the rule, N at a time. The first threads of the grid update the rest one by
+/// one. A skipped step only rounds the master to `weight`.
 template <int N, class Rule, class G, class W>
 __global__ void __launch_bounds__(kUpdateThreads) update_kernel(UpdateRange<Rule, G, W> r) {
   constexpr auto kValues = std::make_index_sequence<1 + Rule::kStates>();

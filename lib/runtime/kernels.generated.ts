@@ -2648,12 +2648,9 @@ export function lambMomentsOnHost(args: LambMomentsArgs, stream: Stream): void {
 }
 
 /**
- * Computes, between the halves, coefficient = clamp(
- * p
- * /
- * u
- * , min_coefficient, max_coefficient) of each parameter from the sums over the whole parameter. It
- * is 1 if either norm is 0. If control[1] is 0, nothing changes.
+ * Computes, between LambMoments and LambApply, the trust ratio of each parameter from the sums
+ * over the whole parameter: coefficient = clamp(||p|| / ||u||, min_coefficient, max_coefficient).
+ * It is 1 if either norm is 0. If control[1] is 0, nothing changes.
  */
 export interface LambCoefficientsArgs {
   /** [parameters, 2] f64 */
@@ -3841,7 +3838,7 @@ export function oneBitLambMomentsOnHost(args: OneBitLambMomentsArgs, stream: Str
 }
 
 /**
- * Computes, between the halves, for each parameter:
+ * Computes, between OneBitLambMoments and LambApply, for each parameter:
  * 1. f = the largest ratio, or 1 without a ratio.
  * 2. With weight decay f = f q + 1 - q, with q = min(1, ||u|| / ||u + weight_decay * p||).
  * 3. f is clamped to [least, most] and then to factor * (1 -+ threshold).
