@@ -70,7 +70,8 @@ Promise<double> write_file(Addon& addon, std::string path, ByteCount offset, Byt
                            Doubles segments, Checksum crc) {
   constexpr Place kSegments{"writeFile", "segments"};
   if (segments.count % 3 != 0) {
-    refuse("DS_ARGUMENT", kSegments, "triples of numbers", text(segments.count, " numbers"));
+    refuse("DS_ARGUMENT", kSegments, "triples [buffer, offset, bytes]",
+           text(segments.count, " numbers"));
   }
   std::vector<HostRange> ranges;
   for (size_t at = 0; at < segments.count; at += 3) {

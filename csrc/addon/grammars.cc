@@ -104,7 +104,7 @@ void fill_mask(Addon&, Handle<MatcherRef> matcher, Bytes words) {
 Promise<void> fill_masks(Addon& addon, Doubles places, Handle<Buffer> target) {
   constexpr Place kPlaces{"fillMasks", "places"};
   if (places.count % 2 != 0) {
-    refuse("DS_ARGUMENT", kPlaces, "pairs of numbers", text(places.count, " numbers"));
+    refuse("DS_ARGUMENT", kPlaces, "pairs [matcher, offset]", text(places.count, " numbers"));
   }
   std::vector<std::shared_ptr<MatcherRef>> matchers;
   std::vector<HostRange> ranges;

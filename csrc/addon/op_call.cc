@@ -84,7 +84,7 @@ class Reader {
  private:
   void read(const char* name, double handle, View& view) {
     const Buffer& buffer = *Handle<Buffer>::of(addon_.buffers, handle, {op_, name});
-    if (!reachable(buffer)) refuse_place(buffer);
+    if (!reachable(buffer)) refuse_place(name, buffer);
     const double* const head = take(3);
     const int64_t dtype = integer_of(op_, head[0]), ndim = integer_of(op_, head[1]);
     const int64_t offset = integer_of(op_, head[2]);
@@ -99,7 +99,7 @@ class Reader {
       view.strides[d] = integer_of(op_, steps[d]);
     }
     const int64_t first = first_byte(view, offset, buffer.bytes());
-    if (first < 0) refuse_bounds(view, offset, buffer);
+    if (first < 0) refuse_bounds(name, view, offset, buffer);
     view.data = static_cast<char*>(buffer.data()) + first;
   }
 
@@ -160,15 +160,16 @@ class Reader {
     refuse("DS_SHAPE", text("at most ", kMaxDims, " dims of ", name), text(ndim),
            "Join dims that belong together with reshape().");
   }
-  DS_COLD void refuse_place(const Buffer& buffer) const {
-    refuse("DS_DEVICE", text("all tensors in the memory of ", device_.info().name),
+  DS_COLD void refuse_place(const char* name, const Buffer& buffer) const {
+    refuse("DS_DEVICE", text(name, " in the memory of ", device_.info().name),
            in_host_memory(buffer) ? "a tensor in host memory"
                                   : text("a tensor on ", buffer.device().info().name),
            "Move the tensor first, for example with .to(device).");
   }
-  DS_COLD void refuse_bounds(const View& view, int64_t offset, const Buffer& buffer) const {
-    refuse("DS_BOUNDS", text("a view inside its ", buffer.bytes(), " bytes"),
-           text(view.describe(), " at element ", offset));
+  DS_COLD void refuse_bounds(const char* name, const View& view, int64_t offset,
+                             const Buffer& buffer) const {
+    refuse("DS_BOUNDS", text(name, " inside its buffer of ", buffer.bytes(), " bytes"),
+           text(describe_strides(view), " at element ", offset));
   }
 
   Addon& addon_;
@@ -188,7 +189,7 @@ void require_distinct(const char* op, const View& out) {
     extent += (out.shape[d] - 1) * out.strides[d];
   }
   if (out.numel() <= extent) return;
-  throw Error("DS_BOUNDS", op, "a view without repeated elements", out.describe());
+  throw Error("DS_BOUNDS", op, "out without repeated elements", describe_strides(out));
 }
 
 /// Reads the arguments of the op in the block and checks its preconditions.

@@ -92,14 +92,15 @@ Communication& communication(Addon& addon) {
 
 std::shared_ptr<comm::Job> job_of(const Handle<JobRef>& handle) {
   if (std::shared_ptr<comm::Job> job = handle->job.load()) return job;
-  throw Error("DS_COMM", "job", "a joined job", "a job that was not joined");
+  throw Error("DS_COMM", "job", "a joined job",
+              "one that is still joining, or that failed to join");
 }
 
 comm::ProcessGroup& group_of(const Handle<GroupRef>& handle) {
   const std::shared_ptr<comm::ProcessGroup> group = handle->group.load();
   if (group) return *group;  // its handle keeps it alive
   throw Error("DS_COMM", "process group", "an open process group",
-              "a process group that was not opened");
+              "one that is still opening, or that failed to open");
 }
 
 /// Converts to whole milliseconds, at most a century.
@@ -115,7 +116,7 @@ auto ask(Addon& addon, const Handle<JobRef>& job, Body body) {
 }
 
 /// How often leave_job checks whether other environments have released the job.
-constexpr comm::Milliseconds kGuestLook{5};
+constexpr comm::Milliseconds kGuestPoll{5};
 
 // --- the argument block -----------------------------------------------------------------------
 
@@ -140,7 +141,8 @@ Operand operand(Addon& addon, comm::ProcessGroup& group, const double* words, si
   if (!(cpu ? pinned || &out.buffer->device() == &group.device()
             : !pinned && &out.buffer->device() == &group.device())) {
     refuse("DS_DEVICE", place, text("memory of ", group.device().info().name),
-           "memory of another device", "Move the tensor to the group's device first.");
+           text("memory of ", out.buffer->device().info().name),
+           "Move the tensor to the group's device first.");
   }
   out.bytes = elements * size_of(dtype);
   const double begin = words[1] * static_cast<double>(size_of(dtype));
@@ -199,9 +201,10 @@ void require_legal_overlap(const comm::ProcessGroup& group, const comm::Collecti
       : kind == comm::Kind::all_to_all     ? same && group.size() == 1
                                            : same;
   if (legal) return;
-  throw Error("DS_ARGUMENT", comm::name_of(kind),
-              "an output in the range of the input, or without overlap",
-              "ranges that overlap in part");
+  throw Error(
+      "DS_ARGUMENT", comm::name_of(kind),
+      "ranges without overlap, or in place (all_gather, reduce_scatter: at the chunk of this rank)",
+      "ranges that overlap in part");
 }
 
 }  // namespace
@@ -322,7 +325,7 @@ Promise<void> leave_job(Addon& addon, Handle<JobRef> job) {
   return start_task(addon, [leaving, guests = ref->guests] {
     const auto deadline = comm::Clock::now() + leaving->timeout();
     while (*guests > 0 && !leaving->failure()->raised() && comm::Clock::now() < deadline) {
-      std::this_thread::sleep_for(kGuestLook);
+      std::this_thread::sleep_for(kGuestPoll);
     }
     leaving->meet_at_the_end();
   });
@@ -345,11 +348,11 @@ Promise<double> open_group(Addon& addon, Handle<JobRef> job, Handle<StreamRef> d
   Communication& open = communication(addon);
   const std::shared_ptr<comm::Job> joined = job_of(job);
   const int32_t* const end = ranks.data + ranks.count;
-  const bool outside = std::any_of(
+  const int32_t* const outside = std::find_if(
       ranks.data, end, [&](int32_t member) { return member < 0 || member >= joined->size(); });
-  if (outside || ranks.count < 2) {
+  if (outside != end || ranks.count < 2) {
     refuse("DS_ARGUMENT", {"openGroup", "ranks"}, text("two or more ranks below ", joined->size()),
-           outside ? "another rank" : text(ranks.count));
+           outside != end ? text("rank ", *outside) : text(ranks.count, " ranks"));
   }
   if (rank >= static_cast<int64_t>(ranks.count)) {
     refuse("DS_ARGUMENT", {"openGroup", "rank"}, text("an index below ", ranks.count),
@@ -374,7 +377,8 @@ double start_collective(Addon& addon, Handle<GroupRef> group, Handle<StreamRef> 
                         std::string purpose, std::string label) {
   comm::ProcessGroup& members = group_of(group);
   if (addon.argument_count < kWords) {
-    throw Error("DS_INTERNAL", "collective", "a longer argument block", text(addon.argument_count));
+    throw Error("DS_INTERNAL", "collective", text("an argument block of ", kWords, " words"),
+                text(addon.argument_count));
   }
   const double* words = addon.arguments;
   comm::Collective call;

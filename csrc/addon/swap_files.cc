@@ -32,7 +32,8 @@ double open_swap_file(Addon& addon, std::string folder, std::string label, std::
                       SwapBytes bytes, Doubles tuning) {
   constexpr Place kTuning{"openSwapFile", "tuning"};
   if (tuning.count < kTuningWords || (tuning.count - kTuningWords) % 3 != 0) {
-    refuse("DS_ARGUMENT", kTuning, "three numbers and then triples",
+    refuse("DS_ARGUMENT", kTuning,
+           "[blockBytes, depth, checkers], then triples [buffer, offset, bytes]",
            text(tuning.count, " numbers"));
   }
   io::SwapOptions options{std::move(folder), std::move(label), std::move(purpose)};

@@ -32,7 +32,7 @@ void call_lower(const Rendezvous& rendezvous, std::vector<Socket>& peers,
     const std::string entry = rendezvous.get(text("address/", peer));
     const size_t space = entry.find(' ', kTokenBytes);
     if (entry.size() < kTokenBytes || space == std::string::npos) {
-      fail("a damaged entry in the store");
+      fail(text("an invalid address of rank ", peer, " in the store"));
     }
     const int port = std::atoi(entry.substr(kTokenBytes, space - kTokenBytes).c_str());
     const Address address = resolve(entry.substr(space + 1), static_cast<uint16_t>(port));

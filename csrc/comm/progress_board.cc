@@ -49,8 +49,8 @@ ProgressBoard::State* ProgressBoard::state_of(const std::string& channel) {
   return found == channels_.end() ? nullptr : &found->second;
 }
 
-void ProgressBoard::decide(Verdict verdict) {
-  if (!verdict_) verdict_ = std::move(verdict);
+void ProgressBoard::decide(JobFailure failure) {
+  if (!failure_) failure_ = std::move(failure);
 }
 
 void ProgressBoard::define(const Channel& channel) {
@@ -75,8 +75,8 @@ void ProgressBoard::started(int rank, const std::string& channel, uint64_t seque
   if (!departed_.empty()) check_departed(channel, *state);
 }
 
-Verdict ProgressBoard::disagreement(const std::string& place, const Entry& entry, int rank,
-                                    const std::string& text) const {
+JobFailure ProgressBoard::disagreement(const std::string& place, const Entry& entry, int rank,
+                                       const std::string& text) const {
   if (is_error(entry.text) || is_error(text)) {
     const auto [culprit, error] = is_error(text)
                                       ? std::pair(rank, error_in(text))
@@ -149,7 +149,7 @@ void ProgressBoard::finished(int rank) { depart(rank, {"has left the job (job.de
 
 void ProgressBoard::left(int rank, bool clean, const std::string& reason) {
   depart(rank, {reason, false});
-  if (clean || verdict_) return;
+  if (clean || failure_) return;
   const auto error = errors_.find(rank);
   const std::string before = error == errors_.end() ? "" : ds::text(" after ", error->second);
   decide({"process group", "every rank to stay until the end",

@@ -13,7 +13,7 @@
 namespace ds::comm {
 
 /// The failure that ends a job, equal on all ranks: the fields of a DS_COMM error.
-struct Verdict {
+struct JobFailure {
   std::string op, expected, got, hint;
 };
 
@@ -50,7 +50,7 @@ class ProgressBoard {
   /// fail.
   void left(int rank, bool clean, const std::string& reason);
 
-  const std::optional<Verdict>& verdict() const { return verdict_; }
+  const std::optional<JobFailure>& failure() const { return failure_; }
 
  private:
   struct Entry {
@@ -72,19 +72,19 @@ class ProgressBoard {
 
   State* state_of(const std::string& channel);
   /// Returns the failure if `rank` issued another collective than the first rank.
-  Verdict disagreement(const std::string& place, const Entry& entry, int rank,
-                       const std::string& text) const;
+  JobFailure disagreement(const std::string& place, const Entry& entry, int rank,
+                          const std::string& text) const;
   void check_departed(const std::string& name, const State& state);
   void depart(int rank, Departure departure);
   /// Lists the ranks that have not issued collective `sequence`, or only departed ranks among them,
   /// because the others may be late.
   std::string missing_of(const State& state, uint64_t sequence, bool departed_only) const;
-  void decide(Verdict verdict);
+  void decide(JobFailure failure);
 
   std::map<std::string, State> channels_;
   std::map<int, Departure> departed_;  // by rank
   std::map<int, std::string> errors_;  // by rank: its newest error, until its next collective
-  std::optional<Verdict> verdict_;
+  std::optional<JobFailure> failure_;
 };
 
 }  // namespace ds::comm

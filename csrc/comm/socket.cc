@@ -83,8 +83,7 @@ Address resolve(const std::string& host, uint16_t port) {
   wanted.ai_socktype = SOCK_STREAM;
   const int status = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &wanted, &found);
   if (status != 0 || !found) {
-    fail(text("a host name or address that resolves"),
-         text('"', host, "\": ", gai_strerror(status)),
+    fail("a host name or address that resolves", text('"', host, "\": ", gai_strerror(status)),
          "Set MASTER_ADDR to the name or address of the machine that runs rank 0.");
   }
   Address out;

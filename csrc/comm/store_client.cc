@@ -92,8 +92,8 @@ std::optional<std::string> StoreClient::ask(Writer& request, Milliseconds patien
   std::lock_guard lock(mutex_);
   const Clock::time_point deadline = Clock::now() + patience + answer_time_;
   if (request.frame().size() > kMaxFrame) {
-    throw Error("DS_COMM", "store", text("at most ", kMaxFrame, " bytes"),
-                text(request.frame().size()));
+    throw Error("DS_COMM", "store", text("a request of at most ", kMaxFrame, " bytes"),
+                text(request.frame().size()), "Store smaller values.");
   }
   std::string payload;
   try {
@@ -112,7 +112,9 @@ std::optional<std::string> StoreClient::ask(Writer& request, Milliseconds patien
     case Answer::closing:
       throw Error("DS_COMM", "store", "an open store", "a store that rank 0 has closed",
                   "Rank 0 ended first: look at its output.");
-    default: throw Error("DS_COMM", "store", "an answer", "a refusal");
+    default:
+      throw Error("DS_COMM", "store", "a request that the store can read", "a refusal",
+                  "Run the same version of the package on all ranks.");
   }
 }
 
@@ -120,7 +122,9 @@ std::string StoreClient::exchange(std::string_view frame, Clock::time_point dead
   send_all(socket_, frame, deadline);
   uint32_t length;
   receive_all(socket_, reinterpret_cast<char*>(&length), sizeof(length), deadline);
-  if (length > kMaxFrame) throw Error("DS_COMM", "store", "a short answer", text(length, " bytes"));
+  if (length > kMaxFrame)
+    throw Error("DS_COMM", "store", text("an answer of at most ", kMaxFrame, " bytes"),
+                text(length));
   std::string payload(length, '\0');
   receive_all(socket_, payload.data(), length, deadline);
   return payload;

@@ -88,12 +88,12 @@ void StoreServer::serve_all() {
     }
     if (entries[1].revents) accept_all();
     expire(Clock::now());
-    send_verdict();
+    send_failure();
     for (auto at = clients_.begin(); at != clients_.end();) {
       const auto current = at++;
       if (current->broken) remove_client(current);
     }
-    send_verdict();
+    send_failure();
   }
   const std::string closing = Writer().put(Answer::closing).frame();
   for (Client& client : clients_) {
@@ -343,17 +343,21 @@ void StoreServer::answer_report(Client& client, Reader& request) {
       return;
     }
   }
-  if (!client.verdict_sent) send(client, Writer().put(Answer::ok).frame());
+  if (!client.failure_sent) send(client, Writer().put(Answer::ok).frame());
 }
 
-void StoreServer::send_verdict() {
-  if (!board_.verdict()) return;
-  const Verdict& v = *board_.verdict();
+void StoreServer::send_failure() {
+  if (!board_.failure()) return;
+  const JobFailure& failure = *board_.failure();
   for (Client& client : clients_) {
-    if (client.rank < 0 || client.verdict_sent) continue;
-    client.verdict_sent = true;
+    if (client.rank < 0 || client.failure_sent) continue;
+    client.failure_sent = true;
     Writer out;
-    out.put(Answer::verdict).put(v.op).put(v.expected).put(v.got).put(v.hint);
+    out.put(Answer::failure)
+        .put(failure.op)
+        .put(failure.expected)
+        .put(failure.got)
+        .put(failure.hint);
     send(client, out.frame());
   }
 }

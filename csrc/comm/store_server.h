@@ -48,7 +48,7 @@ class StoreServer {
  private:
   struct Client {
     Socket socket;
-    bool authenticated = false, broken = false, verdict_sent = false;
+    bool authenticated = false, broken = false, failure_sent = false;
     bool write_closed = false;   // the connection no longer accepts data
     bool finished = false;       // its rank issues no more collectives
     Clock::time_point deadline;  // of the proof; later, of a waiting get
@@ -75,7 +75,7 @@ class StoreServer {
   const std::string& add(const std::string& key, int64_t step);
   void wake_waiters(const std::string& key);
   void expire(Clock::time_point now);
-  void send_verdict();
+  void send_failure();
   void remove_client(Clients::iterator client);
   int next_wait(Clock::time_point now) const;
   /// Extends the deadlines of all ranks by `late`, a delay of this thread. (If the whole job was

@@ -310,7 +310,7 @@ void Watchdog::extend_deadlines(Clock::duration late) {
 
 void Watchdog::handle_answer(Reader answer) {
   switch (answer.get<Answer>()) {
-    case Answer::verdict: {
+    case Answer::failure: {
       const std::string op = answer.text(), expected = answer.text(), got = answer.text();
       fail(Error("DS_COMM", op, expected, got, answer.text()));
       break;

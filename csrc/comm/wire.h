@@ -20,7 +20,7 @@ constexpr const char* kAtTheEnd = "job/leaving";
 /// A client's request, the first byte of its frame.
 enum class Request : uint8_t { set = 1, get, add, compare_set, remove, keys, waiters, report };
 /// The first byte of an answer.
-enum class Answer : uint8_t { ok = 0, timeout = 1, refused = 2, verdict = 3, closing = 4 };
+enum class Answer : uint8_t { ok = 0, timeout = 1, refused = 2, failure = 3, closing = 4 };
 
 /// Notes of a progress report, which begins with the rank. A text or channel is sent once with an
 /// id, which later notes use.

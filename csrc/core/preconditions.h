@@ -5,17 +5,29 @@
 
 namespace ds {
 
+/// Returns shape, dtype and strides for messages: "[2, 3] bf16 with strides [1, 2]".
+inline std::string describe_strides(const View& v) {
+  std::string strides;
+  for (int d = 0; d < v.ndim; ++d) strides += (d ? ", " : "") + std::to_string(v.strides[d]);
+  return text(v.describe(), " with strides [", strides, "]");
+}
+
 inline void require_contiguous(const char* op, const View& v, const char* name) {
-  DS_CHECK_SHAPE(v.contiguous(), op, text(name, " contiguous"),
-                 text(v.describe(), " with strides"));
+  if (v.contiguous()) return;
+  throw Error("DS_SHAPE", op, text(name, " to be contiguous"), describe_strides(v),
+              "Copy the tensor first with .contiguous().");
 }
 
 inline void require_same_shape(const char* op, const View& a, const View& b) {
-  DS_CHECK_SHAPE(a.same_shape(b), op, a.describe(), b.describe());
+  DS_CHECK_SHAPE(a.same_shape(b), op, "tensors of one shape",
+                 text(a.describe(), " and ", b.describe()));
 }
 
 inline void require_same_dtype(const char* op, const View& a, const View& b) {
-  if (a.dtype != b.dtype) throw Error("DS_DTYPE", op, name_of(a.dtype), name_of(b.dtype));
+  if (a.dtype == b.dtype) return;
+  throw Error("DS_DTYPE", op, "tensors of one dtype",
+              text(name_of(a.dtype), " and ", name_of(b.dtype)),
+              "Cast one of them first, for example with .to('f32').");
 }
 
 /// Checks that `v` has the shape and dtype of `model`.

@@ -11,7 +11,7 @@ namespace ds::cpu {
 inline void require_index(const char* name, int64_t index, int64_t size, const char* what) {
   if (index >= 0 && index < size) return;
   throw Error("DS_INDEX", name, text("an index in [0, ", size, ") of ", what), text(index),
-              "Check the token ids or labels against the size of the table.");
+              "Check the indices, for example token ids or labels, against this size.");
 }
 
 }  // namespace ds::cpu

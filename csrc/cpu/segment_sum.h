@@ -40,13 +40,15 @@ inline double segment_sum(const double* partials, int stride, const int64_t* sta
 }
 
 /// Throws DS_ARGUMENT unless `starts` (i64, [segments + 1]) ascends from 0 to n.
-inline void check_climbs(const char* op, const View& starts, int64_t n) {
+inline void check_ascending(const char* op, const View& starts, int64_t n) {
   const int64_t* const at = starts.as<int64_t>();
   const int64_t segments = starts.numel() - 1;
-  bool climbs = at[0] == 0 && at[segments] == n;
-  for (int64_t i = 0; i < segments; ++i) climbs = climbs && at[i] <= at[i + 1];
-  if (!climbs)
-    throw Error("DS_ARGUMENT", op, text("starts that ascend from 0 to ", n), "other starts");
+  for (int64_t i = 0; i <= segments; ++i) {
+    const bool fits = i == 0 ? at[i] == 0 : at[i] >= at[i - 1];
+    if (fits && (i < segments || at[i] == n)) continue;
+    throw Error("DS_ARGUMENT", op, text("starts that ascend from 0 to ", n),
+                text(at[i], " as start ", i));
+  }
 }
 
 }  // namespace ds::cpu

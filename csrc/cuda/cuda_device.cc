@@ -36,12 +36,12 @@ class CudaEvent final : public Event {
 cudaEvent_t event_of(Event& event) { return static_cast<CudaEvent&>(event).get(); }
 
 /// A pointer as a GPU sees it.
-struct Place {
+struct GpuPointer {
   cudaMemoryType kind;  // if cudaMemoryTypeUnregistered, only the driver's copies reach it
   void* address;        // the address that the GPU uses
 };
 
-Place place_of(const void* p) {
+GpuPointer gpu_pointer(const void* p) {
   cudaPointerAttributes attributes{};
   if (cudaPointerGetAttributes(&attributes, p) != cudaSuccess) {
     static_cast<void>(cudaGetLastError());
@@ -183,7 +183,7 @@ bool CudaDevice::done(Event& event) {
   return true;
 }
 
-void CudaDevice::require_hope() const {
+void CudaDevice::require_usable() const {
   if (!given_up_.load()) return;
   throw Error("DS_CUDA", "synchronize", text("GPU ", index_, " to finish its work"),
               "a collective that did not end after NCCL aborted it",
@@ -191,7 +191,7 @@ void CudaDevice::require_hope() const {
 }
 
 void CudaDevice::synchronize(Event& event) {
-  require_hope();
+  require_usable();
   if (!done(event)) {
     make_current();
     waits_.await(event_of(event));
@@ -200,13 +200,13 @@ void CudaDevice::synchronize(Event& event) {
 }
 
 void CudaDevice::synchronize(Stream& stream) {
-  require_hope();
+  require_usable();
   DS_CUDA(cudaStreamSynchronize(stream_of(stream)), "synchronize");
   collect_host_calls();
 }
 
 void CudaDevice::synchronize_all() {
-  require_hope();
+  require_usable();
   make_current();
   DS_CUDA(cudaDeviceSynchronize(), "synchronize_all");
   collect_host_calls();
@@ -218,9 +218,7 @@ double CudaDevice::elapsed_ms(Event& start, Event& end) {
   return milliseconds;
 }
 
-/// Returns true if a kernel should copy: the copy is awaited, and bulk streams keep the copy
-/// engines busy.
-bool CudaDevice::passes_engines(cudaMemoryType to, const Stream& stream) const {
+bool CudaDevice::should_copy_by_kernel(cudaMemoryType to, const Stream& stream) const {
   return bulk_streams_ > 0 && to == cudaMemoryTypeDevice &&
          static_cast<const CudaStream&>(stream).urgency() == Urgency::kAwaited;
 }
@@ -229,12 +227,12 @@ void CudaDevice::copy(void* dst, const void* src, size_t bytes, Stream& stream) 
   if (bytes == 0) return;
   make_current();
   const cudaStream_t order = stream_of(stream);
-  const Place to = place_of(dst), from = place_of(src);
+  const GpuPointer to = gpu_pointer(dst), from = gpu_pointer(src);
   const bool crosses = (to.kind == cudaMemoryTypeHost && from.kind == cudaMemoryTypeDevice) ||
                        (to.kind == cudaMemoryTypeDevice && from.kind == cudaMemoryTypeHost);
   if (crosses && to.address && from.address &&
-      (bytes <= kFewBytes ||
-       (passes_engines(to.kind, stream) && in_wide_words(to.address, from.address, bytes)))) {
+      (bytes <= kFewBytes || (should_copy_by_kernel(to.kind, stream) &&
+                              in_wide_words(to.address, from.address, bytes)))) {
     copy_directly(to.address, from.address, bytes, order);
     return;
   }

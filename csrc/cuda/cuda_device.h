@@ -114,8 +114,10 @@ class CudaDevice final : public Device {
   /// belongs to the thread that uses the device.
   void collect_host_calls();
   /// Throws DS_CUDA after give_up().
-  void require_hope() const;
-  bool passes_engines(cudaMemoryType to, const Stream& stream) const;
+  void require_usable() const;
+  /// Returns true if a kernel should copy: the copy is awaited, and bulk streams keep the copy
+  /// engines busy.
+  bool should_copy_by_kernel(cudaMemoryType to, const Stream& stream) const;
 
   const int index_;
   cudaDeviceProp properties_{};

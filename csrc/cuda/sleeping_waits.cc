@@ -12,40 +12,40 @@ constexpr const char* kOp = "synchronize";
 }  // namespace
 
 SleepingWaits::~SleepingWaits() {
-  for (const Place& place : idle_) {
-    cudaEventDestroy(place.end);
-    cudaStreamDestroy(place.stream);
+  for (const Waiter& waiter : idle_) {
+    cudaEventDestroy(waiter.done);
+    cudaStreamDestroy(waiter.stream);
   }
 }
 
 void SleepingWaits::await(cudaEvent_t event) {
-  const Place place = take();
-  // After a failed wait the device is lost, so the place is not reused.
-  DS_CUDA(cudaStreamWaitEvent(place.stream, event, cudaEventWaitDefault), kOp);
-  DS_CUDA(cudaEventRecord(place.end, place.stream), kOp);
-  DS_CUDA(cudaEventSynchronize(place.end), kOp);
+  const Waiter waiter = take();
+  // After a failed wait the device is lost, so its stream and event are not reused.
+  DS_CUDA(cudaStreamWaitEvent(waiter.stream, event, cudaEventWaitDefault), kOp);
+  DS_CUDA(cudaEventRecord(waiter.done, waiter.stream), kOp);
+  DS_CUDA(cudaEventSynchronize(waiter.done), kOp);
   const std::lock_guard lock(mutex_);
-  idle_.push_back(place);
+  idle_.push_back(waiter);
 }
 
-SleepingWaits::Place SleepingWaits::take() {
+SleepingWaits::Waiter SleepingWaits::take() {
   {
     const std::lock_guard lock(mutex_);
     if (!idle_.empty()) {
-      const Place place = idle_.back();
+      const Waiter waiter = idle_.back();
       idle_.pop_back();
-      return place;
+      return waiter;
     }
   }
   constexpr unsigned kFlags = cudaEventDisableTiming | cudaEventBlockingSync;
-  Place place;
-  DS_CUDA(cudaStreamCreateWithFlags(&place.stream, cudaStreamNonBlocking), kOp);
-  if (const cudaError_t status = cudaEventCreateWithFlags(&place.end, kFlags);
+  Waiter waiter;
+  DS_CUDA(cudaStreamCreateWithFlags(&waiter.stream, cudaStreamNonBlocking), kOp);
+  if (const cudaError_t status = cudaEventCreateWithFlags(&waiter.done, kFlags);
       status != cudaSuccess) {
-    cudaStreamDestroy(place.stream);
+    cudaStreamDestroy(waiter.stream);
     fail(status, "cudaEventCreateWithFlags", kOp);
   }
-  return place;
+  return waiter;
 }
 
 }  // namespace ds::cuda

@@ -23,14 +23,14 @@ class SleepingWaits {
 
  private:
   /// A stream that waits for the event, and the event on which the thread sleeps.
-  struct Place {
+  struct Waiter {
     cudaStream_t stream = nullptr;
-    cudaEvent_t end = nullptr;
+    cudaEvent_t done = nullptr;
   };
-  Place take();
+  Waiter take();
 
   std::mutex mutex_;
-  std::vector<Place> idle_;  // as many as threads have waited at once
+  std::vector<Waiter> idle_;  // as many as threads have waited at once
 };
 
 }  // namespace ds::cuda

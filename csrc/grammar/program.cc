@@ -24,17 +24,19 @@ class Description {
  public:
   Description(const int32_t* words, size_t count) : words_(words), end_(count) {
     if (count > static_cast<size_t>(kMaxWords)) over_limit("words", static_cast<size_t>(kMaxWords));
-    if (take(kVersion + 1) != kVersion) refuse("a description of version 1", "another version");
+    if (take(kVersion + 1) != kVersion)
+      refuse(text("a description of version ", kVersion), "another version");
     const int64_t rules = take(INT32_MAX), sets = take(INT32_MAX), nodes = take(INT32_MAX);
     const auto most = static_cast<int64_t>(count);
-    if (rules < 1 || std::max({rules, sets, nodes}) > most) refuse("a whole description", "less");
+    if (rules < 1 || std::max({rules, sets, nodes}) > most)
+      refuse("a complete description", "fewer words than its counts state");
     start = take(rules);
     const int64_t characters_count = take(most + 1);
     for (int64_t i = 0; i < sets; ++i) this->sets.push_back(take_set());
     for (int64_t i = 0; i < nodes; ++i) this->nodes.push_back(take_node(i, sets, rules));
     for (int64_t i = 0; i < rules; ++i) bodies.push_back(take(nodes));
     for (int64_t i = 0; i < characters_count; ++i) characters.push_back(take(nodes));
-    if (at_ != end_) refuse("a description of its own length", "more words");
+    if (at_ != end_) refuse(text("a description of ", at_, " words"), text(end_));
   }
 
   std::vector<ByteSet> sets;  // sets of bytes
@@ -44,7 +46,7 @@ class Description {
 
  private:
   int32_t word() {
-    if (at_ == end_) refuse("a whole description", "less");
+    if (at_ == end_) refuse("a complete description", text("only ", end_, " words"));
     return words_[at_++];
   }
   int32_t take(int64_t below) {
@@ -86,7 +88,9 @@ class Description {
         expect(3);
         node.arguments.push_back(take(index));
         const int32_t least = take(INT32_MAX), most = word();
-        if (most != kUnbounded && most < least) refuse("a count of at least the least", text(most));
+        if (most != kUnbounded && most < least) {
+          refuse(text("a maximum count of ", least, " (the minimum) or more"), text(most));
+        }
         node.arguments.insert(node.arguments.end(), {least, most});
         break;
       }
@@ -137,7 +141,7 @@ Property fixed_point(const Description& from, Rule rule) {
     }
     if (!changed) return holds;
   }
-  refuse("rules with one meaning", "a rule that contradicts itself");
+  refuse("rules that do not contradict themselves", "a rule that excludes its own texts");
 }
 
 template <class Holds>
@@ -255,7 +259,9 @@ class Builder {
   }
 
   void require_pure(size_t index) {
-    if (has_call_[index]) refuse("intersections without calls", "one with a call of a rule");
+    if (has_call_[index]) {
+      refuse("intersections and complements without recursive rules", "one that calls a rule");
+    }
   }
 
   ByteSet classes_in(const ByteSet& bytes) const {

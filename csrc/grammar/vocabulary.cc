@@ -69,8 +69,11 @@ Vocabulary::Vocabulary(const char* bytes, size_t byte_count, const int32_t* offs
   const bool ascend = std::is_sorted(offsets_.begin(), offsets_.end());
   if (offset_count < 2 || !ascend || offsets_.front() != 0 ||
       static_cast<size_t>(offsets_.back()) != byte_count) {
-    throw Error("DS_ARGUMENT", "vocabulary", "offsets that ascend from 0 to the number of bytes",
-                "others");
+    throw Error("DS_ARGUMENT", "vocabulary",
+                text("offsets that ascend from 0 to the ", byte_count, " bytes"),
+                offset_count < 2 ? text(offset_count, " offsets")
+                : !ascend        ? "offsets that do not ascend"
+                                 : text(offsets_.front(), " to ", offsets_.back()));
   }
   std::vector<uint32_t> all, other;
   plain_.assign(kMostCharacters + 1, std::vector<uint32_t>(words()));

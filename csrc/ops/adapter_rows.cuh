@@ -24,6 +24,7 @@ struct AdapterLists {
   int entries, count, adapters;  // count: rows of x or out
 };
 
+/// Arguments of AdapterShrink for up to kAdapterLayers layers.
 template <class T>
 struct ShrinkArguments {
   AdapterLists lists;
@@ -31,12 +32,13 @@ struct ShrinkArguments {
   const T* a[kAdapterLayers];
   const int* ranks[kAdapterLayers];
   T* h;
-  int64_t k;
-  int most;
+  int64_t k;     // inputs: columns of x
+  int most;      // R, the largest rank
   int parts;     // blocks of a cluster, each of which sums a part of k
   bool settled;  // lists and factors may be read before the previous kernel has ended
 };
 
+/// Arguments of AdapterExpand.
 template <class T>
 struct ExpandArguments {
   AdapterLists lists;
@@ -44,10 +46,11 @@ struct ExpandArguments {
   const T* b[kAdapterLayers];
   const int* ranks[kAdapterLayers];
   T* out[kAdapterLayers];
-  int64_t stride[kAdapterLayers], m[kAdapterLayers];
+  int64_t stride[kAdapterLayers];        // elements between rows of out
+  int64_t m[kAdapterLayers];             // columns of out
   int turns[kAdapterLayers], all_turns;  // turns along the columns, per layer and in all
-  int most, layers;
-  bool packets;  // 8 elements of out may be read and written at once
+  int most, layers;                      // R, the largest rank, and the number of layers
+  bool packets;                          // 8 elements of out may be read and written at once
   bool settled;
 };
 
@@ -72,6 +75,7 @@ struct AdapterTile {
   }
 };
 
+/// Returns `rank`, or 0 if it is invalid.
 __device__ __forceinline__ int valid_rank(int rank, int most) {
   return rank < 0 || rank > most ? 0 : rank;
 }
@@ -82,6 +86,7 @@ __device__ __forceinline__ void end_without_work() {
   if (blockIdx.x + blockIdx.y + blockIdx.z == 0) await_previous();
 }
 
+/// Prefetches the cache line at `p` to L2.
 __device__ __forceinline__ void prefetch(const void* p) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }

@@ -20,7 +20,8 @@ AttentionSizes checked_sizes(const char* op, const Op& x) {
   const int64_t B = x.q.shape[0], H = x.q.shape[1], T = x.q.shape[2], D = x.q.shape[3];
   const int64_t Hk = x.k.shape[1], S = x.k.shape[2];
   DS_CHECK_SHAPE(T <= kMaxRows && S <= kMaxRows && B <= kMaxRows && H <= kMaxRows, op,
-                 text("sizes up to ", kMaxRows), text(x.q.describe(), " and ", x.k.describe()));
+                 text("B, H, T and S up to ", kMaxRows),
+                 text(x.q.describe(), " and ", x.k.describe()));
   if (D > kPlainHeadDim)
     throw Error("DS_SHAPE", op, text("a head dim D up to ", kPlainHeadDim), text("D = ", D),
                 "Use more, smaller heads.");

@@ -20,6 +20,7 @@ __device__ __forceinline__ T missing() {
   else return from_float<T>(NAN);
 }
 
+/// Copies the row of an index, N elements per thread and step. A block per index.
 template <class T, class I, int N>
 __global__ void __launch_bounds__(kMaxThreads)
     embedding_kernel(const T* weight, const I* index, T* out, int64_t rows, int64_t columns,
@@ -46,6 +47,7 @@ __global__ void __launch_bounds__(kMaxThreads)
 constexpr uint32_t kTile = 64;
 constexpr int kLookAhead = 8;
 
+/// Writes the sort key and the position of each index.
 template <class I>
 __global__ void __launch_bounds__(256) sort_keys_kernel(const I* index, uint32_t n, uint32_t rows,
                                                         uint32_t* keys, uint32_t* positions) {
@@ -88,6 +90,8 @@ __device__ __forceinline__ float* fragment(const Segments<T>& s, uint32_t tile, 
   return s.fragments + (int64_t{tile} * 2 + began_here) * s.columns + column;
 }
 
+/// Adds the rows of dout of a tile of sorted positions. Block (tile, group of columns); a thread
+/// adds N columns.
 template <int N, class T>
 __global__ void __launch_bounds__(kMaxThreads) sum_tiles_kernel(Segments<T> s) {
   __shared__ uint32_t keys[kTile + 1], positions[kTile];
@@ -205,7 +209,8 @@ void run(const Embedding& op, CudaContext& ctx) {
   constexpr const char* kOp = "embedding";
   const int64_t columns = op.out.shape[1], n = op.index.shape[0];
   if (op.out.numel() == 0) return;
-  DS_CHECK_SHAPE(op.weight.shape[0] > 0, kOp, "a table with rows", op.weight.describe());
+  DS_CHECK_SHAPE(op.weight.shape[0] > 0, kOp, "a weight with at least one row",
+                 op.weight.describe());
   for_all(kOp, op.weight.dtype, [&](auto tag) {
     dispatch_index(kOp, op.index.dtype, [&](auto index) {
       using T = typename decltype(tag)::type;
@@ -228,8 +233,8 @@ void run(const EmbeddingBackward& op, CudaContext& ctx) {
   constexpr const char* kOp = "embedding_backward";
   const int64_t n = op.index.shape[0], columns = op.dout.shape[1];
   const int64_t rows = op.dweight.shape[0], limit = (int64_t{1} << 31) - 1;
-  DS_CHECK_SHAPE(n < limit && rows < limit, kOp, "fewer than 2^31 indices and rows",
-                 op.dweight.describe());
+  DS_CHECK_SHAPE(n < limit && rows < limit, kOp, "fewer than 2^31 - 1 indices and rows",
+                 text(n, " indices and ", rows, " rows"));
   for_floating(kOp, op.dout.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     constexpr int N = kPacket<T>;

@@ -35,7 +35,7 @@ void run(const Gather& op, CudaContext& ctx) {
   constexpr const char* kOp = "gather";
   if (op.out.numel() == 0) return;
   const Line line = {op.in.shape[op.dim], op.in.strides[op.dim]};
-  DS_CHECK_SHAPE(line.size > 0, kOp, "a dim with elements", op.in.describe());
+  DS_CHECK_SHAPE(line.size > 0, kOp, text("elements in dim ", op.dim, " of in"), op.in.describe());
   View source = op.in;
   source.strides[op.dim] = 0;
   const View* const views[3] = {&op.out, &op.index, &source};

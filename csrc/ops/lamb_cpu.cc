@@ -96,7 +96,7 @@ void apply_chunk(const LambApply& op, const LambConstants& c, const SegmentChunk
 
 void run(const LambMoments& op, CpuContext& ctx) {
   constexpr const char* kOp = "lamb_moments";
-  check_climbs(kOp, op.starts, op.master.numel());
+  check_ascending(kOp, op.starts, op.master.numel());
   const int64_t parameters = op.starts.numel() - 1;
   if (parameters == 0) return;
   auto* const sums = op.sums.as<double>();
@@ -134,7 +134,7 @@ void run(const LambCoefficients& op, CpuContext&) {
 
 void run(const LambApply& op, CpuContext& ctx) {
   constexpr const char* kOp = "lamb_apply";
-  check_climbs(kOp, op.starts, op.master.numel());
+  check_ascending(kOp, op.starts, op.master.numel());
   const int64_t parameters = op.starts.numel() - 1;
   if (parameters == 0) return;
   const LambConstants constants = lamb_constants(op.rule);

@@ -13,11 +13,12 @@
 namespace ds::cpu {
 namespace {
 
-constexpr int64_t kSlotGrain = 8;
+constexpr int64_t kSlotGrain = 8;               // chunks per task
 constexpr int64_t kGrain = 32 * kSegmentBlock;  // elements per task
 
 // These functions must not be inlined, so that their arithmetic stays inside the scope of
-// FlushDenormals.
+// FlushDenormals. They copy the constants, because a store to a float array might change the
+// referenced ones, and the compiler would then load them again for each element.
 __attribute__((noinline)) void momentum_block(const MuonConstants& constants, float factor,
                                               const float* __restrict grad,
                                               float* __restrict momentum,
@@ -98,7 +99,7 @@ void apply_range(const MuonApply& op, int64_t begin, int64_t end) {
 void run(const MuonMomentum& op, CpuContext& ctx) {
   constexpr const char* kOp = "muon_momentum";
   const int64_t n = op.momentum.numel();
-  check_climbs(kOp, op.starts, n);
+  check_ascending(kOp, op.starts, n);
   const int64_t parameters = op.starts.numel() - 1;
   if (parameters == 0) return;
   auto* const sums = op.sums.as<double>();

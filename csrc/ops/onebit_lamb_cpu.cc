@@ -57,7 +57,7 @@ void run(const OneBitLambAverage& op, CpuContext&) {
 }
 
 void run(const OneBitLambMoments& op, CpuContext& ctx) {
-  check_climbs("one_bit_lamb_moments", op.starts, op.master.numel());
+  check_ascending("one_bit_lamb_moments", op.starts, op.master.numel());
   const int64_t parameters = op.starts.numel() - 1;
   if (parameters == 0) return;
   auto* const sums = op.sums.as<double>();

@@ -15,7 +15,8 @@ namespace {
 
 constexpr const char* kOp = "rotary_store";
 
-void check_numbers(const RotaryStore& op) {
+/// Throws DS_INDEX for an invalid position or slot, before anything is written.
+void check_indices(const RotaryStore& op) {
   const auto *slots = op.slots.as<int32_t>(), *positions = op.positions.as<int32_t>();
   const int64_t places = op.pool.shape[0] * op.pool.shape[3];
   for (int64_t n = 0; n < op.q.shape[0]; ++n) {
@@ -26,7 +27,7 @@ void check_numbers(const RotaryStore& op) {
 
 /// Normalizes x as RmsNorm does, rounded to T.
 template <class T>
-void normalise(compute_t<T>* x, T* rounded, const View& norm, int64_t d, double eps) {
+void normalize(compute_t<T>* x, T* rounded, const View& norm, int64_t d, double eps) {
   using C = compute_t<T>;
   const C squares = sum_of<C>(d, [&](int64_t i) { return x[i] * x[i]; });
   const C variance = std::max(squares / static_cast<C>(d), C(0));
@@ -37,6 +38,7 @@ void normalise(compute_t<T>* x, T* rounded, const View& norm, int64_t d, double 
   widen(rounded, x, d);
 }
 
+/// Processes the heads of one token, with buffers of D elements that its thread reuses.
 template <class T>
 struct Heads {
   using C = compute_t<T>;
@@ -44,16 +46,16 @@ struct Heads {
   int64_t d = op.q.shape[2];
   std::vector<C> x = std::vector<C>(static_cast<size_t>(d));
   std::vector<T> rounded = std::vector<T>(static_cast<size_t>(d));
-  std::vector<T> turned = std::vector<T>(static_cast<size_t>(d));
+  std::vector<T> rotated = std::vector<T>(static_cast<size_t>(d));
 
   static const T* row(const View& v, int64_t n, int64_t head) {
     return v.as<T>() + n * v.strides[0] + head * v.strides[1];
   }
 
-  /// Normalizes and rotates a head of queries or keys.
-  void turn(const View& from, const View& norm, int64_t n, int64_t head, T* to) {
+  /// Writes a head of queries or keys to `to`, normalized if `norm` is present, and rotated.
+  void rotate(const View& from, const View& norm, int64_t n, int64_t head, T* to) {
     widen(row(from, n, head), x.data(), d);
-    if (norm) normalise<T>(x.data(), rounded.data(), norm, d, op.eps);
+    if (norm) normalize<T>(x.data(), rounded.data(), norm, d, op.eps);
     const int64_t half = d / 2, angles = op.positions.as<int32_t>()[n] * half;
     const C *const cos = op.cos.as<C>() + angles, *const sin = op.sin.as<C>() + angles;
     for (int64_t i = 0; i < half; ++i) {
@@ -82,15 +84,16 @@ struct Heads {
           fp8_code<Fp8Format::e4m3>(static_cast<float>(static_cast<C>(from[i])));
   }
 
-  void token(int64_t n) {
+  /// Writes the queries of token n, and stores its keys and values unless its slot is negative.
+  void process_token(int64_t n) {
     for (int64_t h = 0; h < op.q.shape[1]; ++h)
-      turn(op.q, op.q_norm, n, h, const_cast<T*>(row(op.out, n, h)));
+      rotate(op.q, op.q_norm, n, h, const_cast<T*>(row(op.out, n, h)));
     const int32_t slot = op.slots.as<int32_t>()[n];
     if (slot < 0) return;
     const int64_t values = op.pool.shape[2] * op.pool.shape[3] * d;
     for (int64_t h = 0; h < op.k.shape[1]; ++h) {
-      turn(op.k, op.k_norm, n, h, turned.data());
-      store(turned.data(), key(slot, h));
+      rotate(op.k, op.k_norm, n, h, rotated.data());
+      store(rotated.data(), key(slot, h));
       store(row(op.v, n, h), key(slot, h) + values);
     }
   }
@@ -99,14 +102,14 @@ struct Heads {
 }  // namespace
 
 void run(const RotaryStore& op, CpuContext& ctx) {
-  check_numbers(op);
+  check_indices(op);
   const int64_t width = std::max<int64_t>(1, (op.q.shape[1] + op.k.shape[1]) * op.q.shape[2]);
   for_floating(kOp, op.q.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     ctx.pool.parallel_for(op.q.shape[0], std::max<int64_t>(1, kElementGrain / width),
                           [&](int64_t begin, int64_t end) {
                             Heads<T> heads{op};
-                            for (int64_t n = begin; n < end; ++n) heads.token(n);
+                            for (int64_t n = begin; n < end; ++n) heads.process_token(n);
                           });
   });
 }

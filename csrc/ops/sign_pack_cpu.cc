@@ -194,7 +194,7 @@ __attribute__((noinline)) void average_run(const SignAverage& op, int64_t segmen
 void run(const SignCompress& op, CpuContext& ctx) {
   constexpr const char* kOp = "sign_compress";
   const int64_t n = op.value.numel();
-  check_climbs(kOp, op.starts, n);
+  check_ascending(kOp, op.starts, n);
   uint8_t* const bits = op.bits.as<uint8_t>();
   if (op.control.as<float>()[1] == 0.0f) {
     std::fill_n(bits, op.bits.numel(), uint8_t{0});
@@ -216,7 +216,7 @@ void run(const SignCompress& op, CpuContext& ctx) {
 
 void run(const SignAverage& op, CpuContext& ctx) {
   const int64_t n = op.out.numel();
-  check_climbs("sign_average", op.starts, n);
+  check_ascending("sign_average", op.starts, n);
   ctx.pool.parallel_for((n + 7) / 8, kByteGrain, [&](int64_t first, int64_t last) {
     const FlushDenormals flush;
     std::fill(op.out.as<float>() + first * 8, op.out.as<float>() + std::min(n, last * 8), 0.0f);

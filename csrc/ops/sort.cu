@@ -21,11 +21,12 @@ using key_t = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
 template <class T>
 constexpr int kKeyBits = static_cast<int>(sizeof(T) * 8);
 
-/// Return the bits of a floating number, sign first.
+/// Returns the bits of a floating number, sign first.
 __device__ __forceinline__ uint32_t bits_in_key(float x) { return __float_as_uint(x); }
 __device__ __forceinline__ uint32_t bits_in_key(__half x) { return __half_as_ushort(x); }
 __device__ __forceinline__ uint32_t bits_in_key(__nv_bfloat16 x) { return __bfloat16_as_ushort(x); }
 
+/// Returns the key of x in ascending order.
 template <class T>
 __device__ __forceinline__ key_t<T> ascending_key(T x) {
   constexpr key_t<T> sign = key_t<T>{1} << (kKeyBits<T> - 1), all = sign | (sign - 1);
@@ -65,7 +66,7 @@ struct Problem {
   const T* in;
   T* values;  // null if only positions are needed
   int64_t* index;
-  int64_t stride;
+  int64_t stride;  // elements of `in` between columns
   uint32_t columns, places;
   bool descending;
 
@@ -189,6 +190,7 @@ __device__ __forceinline__ uint32_t find_bin(const uint32_t* bins, uint32_t& wan
   return answer[0];
 }
 
+/// Writes the first `places` elements of a row in order. A block per row.
 template <class T>
 __global__ void __launch_bounds__(kSelectThreads) select_kernel(Problem<T> p, int column_bits) {
   using Key = key_t<T>;
@@ -267,6 +269,7 @@ __global__ void __launch_bounds__(256)
   keys[i] = static_cast<uint32_t>(word == Word::low ? key : key >> 32);
 }
 
+/// Stores the first `places` elements of each row. A thread per element.
 template <class T>
 __global__ void __launch_bounds__(256)
     gather_sorted_kernel(Problem<T> p, uint32_t first_row, uint32_t rows,
@@ -297,7 +300,7 @@ void sort_long_rows(const Problem<T>& p, CudaContext& ctx) {
       pairs.sort(n, bits);
     };
     pass(Word::low, true, std::min(kKeyBits<T>, 32));
-    if (kKeyBits < T >> 32) pass(Word::high, false, 32);
+    if (sizeof(T) > 4) pass(Word::high, false, 32);
     if (rows > 1) pass(Word::row, false, bits_for(rows - 1));
     gather_sorted_kernel<<<blocks_for(int64_t{rows} * p.places), 256, 0, ctx.stream>>>(
         p, first_row, rows, pairs.positions);
