@@ -15,13 +15,18 @@ export interface TensorEntry {
   readonly shape: readonly number[];
   readonly start: number;
   readonly end: number;
-  /** The dtype of one-byte codes, which `dtype` calls u8. Absent: values of `dtype`. */
+  /** The dtype of codes in the file, if `dtype` has another name. Absent: values of `dtype`. */
   readonly code?: CodeDType;
 }
 
-/** One-byte codes that become weights with a scale. */
-type CodeDType = 'F8_E4M3' | 'I8';
-const CODES: readonly unknown[] = ['F8_E4M3', 'I8'] satisfies CodeDType[];
+/** Codes that become weights with a scale: one byte, or words with several codes. */
+type CodeDType = 'F8_E4M3' | 'I8' | 'U32';
+/** The dtype that reads the bytes of codes. */
+const CODES = new Map<unknown, DType>([
+  ['F8_E4M3', 'u8'],
+  ['I8', 'u8'],
+  ['U32', 'i32'],
+] satisfies [CodeDType, DType][]);
 
 /** Bytes before the JSON. */
 export const PREFIX_BYTES = 8;
@@ -163,8 +168,8 @@ function parseEntry(
       formatField(value),
     );
   }
-  const code = hasCodes && CODES.includes(value.dtype) ? (value.dtype as CodeDType) : null;
-  const dtype = code ? 'u8' : DTYPES.get(String(value.dtype));
+  const code = hasCodes && CODES.has(value.dtype) ? (value.dtype as CodeDType) : null;
+  const dtype = code ? CODES.get(code) : DTYPES.get(String(value.dtype));
   if (!dtype) throw unreadDType(location, value.dtype);
   const { shape, data_offsets: offsets } = value;
   if (!isCounts(shape) || shape.length > MAX_DIMS)

@@ -19,7 +19,9 @@ import { openGguf } from './gguf/read.js';
 import { type Layout, startFromFiles } from './load-weights.js';
 import { ModelConfig } from './model-config.js';
 import type { ModelOrigin } from './origin.js';
-import { isCoded, requireNoCodes, wrapCodedLayout } from './quantized/coded.js';
+import { findCoded, isCoded, requireNoCodes } from './quantized/coded.js';
+import { wrapDecodedLayout } from './quantized/decoded.js';
+import { findFp4, findMlx, isFp4, isMlx } from './quantized/group-codes.js';
 import { wrapMxfp4Layout } from './quantized/mxfp4.js';
 import { readPacked } from './quantized/read-packed.js';
 import { readScheme } from './quantized/scheme.js';
@@ -133,12 +135,13 @@ export async function readPretrained<Model extends FolderModel, Options>(
   const files = await openFiles(dir);
   try {
     if (!files.config) throw notPretrainedError(dir, 'no file config.json');
-    const { quantization_config: quantizationSection = null, ...all } = files.config;
+    // MLX writes its section under the first name, and newer versions under both.
+    const { quantization = null, quantization_config = quantization, ...all } = files.config;
     const location = isGguf(dir) ? dir : join(dir, 'config.json');
     const { family, values } = chooseFamily(location, all, familiesOf(families, all));
     const config = new ModelConfig(location, values, family.architecture);
-    const quantization =
-      quantizationSection === null ? null : config.with('quantization_config', quantizationSection);
+    const scheme =
+      quantization_config === null ? null : config.with('quantization_config', quantization_config);
     const model = family.build(
       { config, tensors: files.tensors },
       familyOptions as unknown as Options,
@@ -147,10 +150,10 @@ export async function readPretrained<Model extends FolderModel, Options>(
     model.cameFrom({ config: values, generation: isGguf(dir) ? null : await generationOf(dir) });
     const plain = withHead(family.layout(model), familyOptions);
     const wrappedLayout =
-      quantization === null ? wrapTransposedLayout(model, files, plain, dtype) : plain;
+      scheme === null ? wrapTransposedLayout(model, files, plain, dtype) : plain;
     const layout = await besideQuantized(model, files, wrappedLayout, {
       config,
-      quantization,
+      quantization: scheme,
       dtype,
     });
     requireNoCodes(files, layout);
@@ -235,8 +238,19 @@ async function besideQuantized(
   if (quantization.get('quant_method') === 'mxfp4') {
     return wrapMxfp4Layout(model, files, layout, dtype);
   }
-  if (isCoded(quantization)) {
-    return wrapCodedLayout(model, files, layout, { config: quantization, dtype });
+  const find = [
+    { is: isMlx, find: findMlx },
+    { is: isCoded, find: findCoded },
+    { is: isFp4, find: findFp4 },
+  ].find((reader) => reader.is(quantization))?.find;
+  if (find) {
+    const matrices = await find(files, layout, quantization);
+    if (matrices.length === 0) {
+      const key = ['format', 'quant_method', 'bits'].find((key) => quantization.has(key)) ?? 'bits';
+      const expected = 'a folder with codes of weights';
+      throw quantization.refusalError(key, expected, quantization.get(key));
+    }
+    return wrapDecodedLayout(model, files, layout, { matrices, dtype });
   }
   const isBitsAndBytes = quantization.get('quant_method') === 'bitsandbytes';
   if (isBitsAndBytes && quantization.get('bnb_4bit_quant_type') !== 'nf4') {

@@ -156,7 +156,7 @@ test.each<[string, Record<string, unknown> | null, Record<string, Stored>, RegEx
     { weight_scale_inv: floats(scales.slice(0, 9), [3, 3]) },
     /weight_block_size: expected two numbers/,
   ],
-  ['another algorithm', { quant_method: 'modelopt', quant_algo: 'NVFP4' }, {}, /quant_algo/],
+  ['another algorithm', { quant_method: 'modelopt', quant_algo: 'W4A8_AWQ' }, {}, /quant_algo/],
   ['no quantization_config', null, {}, /expected F32.*got "F8_E4M3".*docs\/quantization/],
 ])('%s is refused', async (name, config, more, message) => {
   const dir = await folderWith(`bad ${name}`, config, more);

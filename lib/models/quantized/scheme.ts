@@ -28,7 +28,7 @@ export interface FolderScheme {
 type QuantizationSection = ModelConfig;
 
 const ONLY_HERE =
-  'Folders of GPTQ (4 and 8 bits), AWQ (gemm) and compressed-tensors (pack-quantized) open here: docs/quantization.md.';
+  'Folders of GPTQ (4 and 8 bits), AWQ (gemm), compressed-tensors and MLX open here: docs/quantization.md.';
 
 /** Throws DS_CHECKPOINT with the key and the reason for unsupported schemes. */
 export function readScheme(config: QuantizationSection): FolderScheme {
