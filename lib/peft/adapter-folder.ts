@@ -36,8 +36,8 @@ export function modelFilesIn(dir: string): string[] {
 }
 
 /**
- * Returns the folder of the base model. The name is a path relative to the working directory or to
- * the adapter's folder. Throws DS_CHECKPOINT if neither is a folder.
+ * Returns the folder or GGUF file of the base model. The name is a path relative to the working
+ * directory or to the adapter's folder. Throws DS_CHECKPOINT if neither exists.
  */
 export function requireBase(adapter: AdapterFolder): string {
   const folder = findBase(adapter);
@@ -45,12 +45,15 @@ export function requireBase(adapter: AdapterFolder): string {
   throw findLoneAdapter(adapter);
 }
 
-/** Returns the folder of the base model, or null. */
+/** Returns the folder or GGUF file of the base model, or null. */
 export function findBase({ path, base }: AdapterFolder): string | null {
   const places = base === null ? [] : [resolve(base), resolve(path, base)];
-  const folder = places.find((place) => existsSync(place) && statSync(place).isDirectory());
+  const folder = places.find((place) => existsSync(place) && isModelPlace(place));
   return folder === undefined || folder === resolve(path) ? null : folder;
 }
+
+const isModelPlace = (place: string): boolean =>
+  place.endsWith('.gguf') || statSync(place).isDirectory();
 
 /** Returns the error for an adapter in place of a model. */
 export function findLoneAdapter({ path, base }: AdapterFolder): DsError {

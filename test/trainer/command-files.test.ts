@@ -3,7 +3,7 @@
 import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { nn, peft, seed, text } from '../../lib/index.js';
+import { initInference, nn, peft, seed, text } from '../../lib/index.js';
 import { mergeFolder } from '../../lib/models/merge-folder.js';
 import { packageRoot } from '../../lib/runtime/package-root.js';
 import { checkArguments } from '../../lib/trainer/command/check-arguments.js';
@@ -64,9 +64,13 @@ test('a GGUF file and a chat template become a folder with both', async () => {
   expect((await nn.models.fromPretrained(join(dir, 'tuned'))).maxSeq).toBe(64);
 });
 
-test('a merged adapter of a GGUF file has its tokenizer', async () => {
+test('an adapter of a GGUF file opens with its base, and merges with its tokenizer', async () => {
   const model = await nn.models.fromPretrained(join(dir, 'base.gguf'));
   await peft.saveAdapter(peft.addLora(model, { r: 2 }), join(dir, 'adapter'));
+  const engine = await initInference(join(dir, 'adapter'));
+  const [answer] = await engine.generate({ prompt: [5, 6], maxNewTokens: 2, temperature: 0 });
+  await engine.destroy();
+  expect(answer?.tokens).toHaveLength(2);
   await mergeFolder({ base: join(dir, 'base.gguf'), adapter: join(dir, 'adapter') }, `${dir}/one`);
   expect(text.Tokenizer.fromPretrained(join(dir, 'one')).vocabSize).toBeGreaterThan(900);
 });
