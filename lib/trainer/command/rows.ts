@@ -57,8 +57,8 @@ export async function openRows(
 }
 
 /**
- * Throws DS_ARGUMENT for a token that the model's embedding lacks. A GPU would train on wrong
- * values without an error.
+ * Throws DS_ARGUMENT for a token that the model's embedding lacks. On a GPU, its embedding would be
+ * NaN, and the loss would not name the cause.
  */
 function requireModelTokens(
   { largestId }: TextDataset,
