@@ -26,6 +26,8 @@ export interface GenerationPiece {
   readonly logprobs?: readonly TokenLogprob[];
   /** Null until the last piece. */
   readonly finishReason: FinishReason | null;
+  /** The stop string that ended the text. */
+  readonly stopString?: string;
   /** Prompt tokens found in the prefix cache. */
   readonly cachedTokens: number;
 }
@@ -61,6 +63,8 @@ export class Continuation {
   private hasFollowed = false;
   /** True if the format allows only an end token. */
   private isComplete = false;
+  /** The stop string that ended the text. */
+  private stopString: string | null = null;
   private readonly stream: TextStream | null;
   private readonly tokenizer: Tokenizer | null;
 
@@ -117,6 +121,8 @@ export class Continuation {
     // The head may be padded beyond the tokenizer's vocabulary. Padding tokens have no text.
     const hasText = !isEnd && this.tokenizer?.hasToken(token);
     const pushed = hasText ? this.stream?.push(token, this.mayStop) : null;
+    if (isEnd) this.findStopToken(token);
+    else this.stopString = pushed?.stop ?? null;
     if (isEnd || pushed?.stop || this.isComplete) this.reason = 'stop';
     else if (sequence.tokens.length >= sequence.limit) this.reason = 'length';
     const piece = this.createPiece((pushed?.text ?? '') + this.takeHeldText(), [token]);
@@ -154,13 +160,23 @@ export class Continuation {
   private takeHeldText(): string {
     if (!this.isDone) return '';
     const { text = '', stop = null } = this.stream?.end(this.mayStop) ?? {};
-    if (stop) this.reason = 'stop';
+    if (stop) {
+      this.reason = 'stop';
+      this.stopString = stop;
+    }
     return text;
+  }
+
+  /** Special tokens decode to no text, so a stop string that is one ends the text as a token. */
+  private findStopToken(token: number): void {
+    const text = this.tokenizer?.idToToken(token) ?? null;
+    if (text !== null && this.request.stop.includes(text)) this.stopString = text;
   }
 
   private createPiece(text: string, tokens: readonly number[]): GenerationPiece {
     const cachedTokens = this.sequence.cached ?? 0;
-    return { index: this.index, text, tokens, finishReason: this.reason, cachedTokens };
+    const piece = { index: this.index, text, tokens, finishReason: this.reason, cachedTokens };
+    return this.stopString === null ? piece : { ...piece, stopString: this.stopString };
   }
 }
 

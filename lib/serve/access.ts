@@ -1,7 +1,7 @@
 // Checks API keys in constant time.
 
 import { createHash, timingSafeEqual } from 'node:crypto';
-import type { IncomingMessage } from 'node:http';
+import type { IncomingHttpHeaders, IncomingMessage } from 'node:http';
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import { required } from '../runtime/required.js';
@@ -37,11 +37,11 @@ export class Access {
 
   /**
    * Names the client of a request by its key: the digest of the key, or "" if no key is needed.
-   * Throws 401 unless "Authorization: Bearer KEY" has one of the keys.
+   * Throws 401 unless the headers have one of the keys.
    */
-  require({ headers: { authorization } }: IncomingMessage): string {
+  require(request: IncomingMessage): string {
     if (this.isOpen) return '';
-    const [, key] = /^Bearer\s+(\S+)\s*$/i.exec(authorization ?? '') ?? [];
+    const key = keyOf(request.headers);
     const headers = { 'www-authenticate': 'Bearer' };
     if (key === undefined) {
       const message = 'Authorization: expected "Bearer KEY", got no key.';
@@ -57,6 +57,16 @@ export class Access {
       headers,
     });
   }
+}
+
+/**
+ * Returns the key of a request: of "Authorization: Bearer KEY", or of "X-Api-Key: KEY", which
+ * Anthropic's clients send. Returns undefined without a key.
+ */
+export function keyOf(headers: IncomingHttpHeaders): string | undefined {
+  const [, key] = /^Bearer\s+(\S+)\s*$/i.exec(headers.authorization ?? '') ?? [];
+  const other = headers['x-api-key'];
+  return key ?? (typeof other === 'string' && other !== '' ? other : undefined);
 }
 
 /** Throws DS_ARGUMENT, naming `location` and not the key, unless "Bearer KEY" can show the key. */

@@ -26,6 +26,8 @@ export interface AnswerPart {
   /** Null unless the request set `logprobs`. */
   logprobs: readonly PartLogprob[] | null;
   finishReason: string | null;
+  /** The stop string that ended the text. */
+  stopString?: string;
   /** Characters of all earlier tokens of the choice, including text that is held back. */
   offset: number;
 }

@@ -55,6 +55,7 @@ export async function generateAnswer(
       response,
       delivery: parsed.delivery,
       model: name,
+      promptTokens: tasks.reduce((sum, { prompt }) => sum + prompt.length, 0),
       choices: tasks.length * parsed.options.n,
       overflow: life.overflow,
       maxUnread: served.limits.unreadBytes,
@@ -214,12 +215,13 @@ class RequestRun {
    */
   private send(
     choice: number,
-    piece: Pick<AnswerPart, 'finishReason'> & Pick<ServedPiece, 'tokens' | 'logprobs'>,
+    piece: Pick<AnswerPart, 'finishReason' | 'stopString'> &
+      Pick<ServedPiece, 'tokens' | 'logprobs'>,
     offset: number,
     parts: readonly PartText[],
   ): void {
     const { delivery, options } = this.parsed;
-    const { tokens, logprobs = [], finishReason } = piece;
+    const { tokens, logprobs = [], finishReason, stopString } = piece;
     const hasLogprobs = options.logprobs !== undefined;
     const all = parts.length > 0 ? parts : [{ text: '' }];
     for (const [i, partText] of all.entries()) {
@@ -227,6 +229,7 @@ class RequestRun {
         ...partText,
         offset,
         finishReason: i === all.length - 1 ? finishReason : null,
+        ...(stopString !== undefined && i === all.length - 1 && { stopString }),
         tokens: delivery.tokenIds ? (i === 0 ? tokens : []) : null,
         logprobs: hasLogprobs ? (i === 0 ? logprobs : []) : null,
       });

@@ -48,6 +48,8 @@ export interface AnswerSetup {
   /** Number of choices. */
   choices: number;
   model: string;
+  /** Tokens of all prompts. */
+  promptTokens: number;
   /** Bytes that may wait for the client. Beyond them, `overflow` is called. */
   maxUnread: number;
   overflow: () => void;

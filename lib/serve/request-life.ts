@@ -3,6 +3,7 @@ import { setMaxListeners } from 'node:events';
 import type { ServerResponse } from 'node:http';
 
 import { timerMs } from '../runtime/timer.js';
+import { keyOf } from './access.js';
 import { ApiError } from './api-error.js';
 import type { QueueClient } from './fair-queue.js';
 
@@ -20,7 +21,7 @@ export class RequestLife implements QueueClient {
     seconds: number,
   ) {
     const { socket, headers } = response.req;
-    this.client = `${socket.remoteAddress} ${headers.authorization ?? ''}`;
+    this.client = `${socket.remoteAddress} ${keyOf(headers) ?? ''}`;
     this.connection = socket;
     // A response that is queued on its connection has no socket yet, and gets no event of its end.
     response.req.socket.once('close', this.onClose);

@@ -3,7 +3,7 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { JsonObject } from '../../types/json.js';
 import { required } from '../runtime/required.js';
-import type { Access } from './access.js';
+import { type Access, keyOf } from './access.js';
 import { describeModels, loadAdapter, unloadAdapter } from './adapters.js';
 import type { Admission } from './admission.js';
 import { generateAnswer, type RequestContext } from './answer-request.js';
@@ -23,6 +23,7 @@ import { embeddings, rerank } from './embeddings.js';
 import type { QueueClient } from './fair-queue.js';
 import type { Hosts } from './hosts.js';
 import type { ResolvedLimits } from './limits.js';
+import { countTokens, readMessages } from './messages/messages-request.js';
 import { engineMetrics } from './metrics.js';
 import type { Lease, ModelPool } from './model-pool.js';
 import type { ParsedRequest } from './parsed-request.js';
@@ -78,6 +79,8 @@ const ROUTES: Readonly<Record<string, Route>> = {
   '/v1/models': { GET: answerModels },
   '/v1/completions': { POST: handleGeneration(readCompletion) },
   '/v1/chat/completions': { POST: handleGeneration(readChat) },
+  '/v1/messages': { POST: handleGeneration(readMessages) },
+  '/v1/messages/count_tokens': { POST: handleObject(countTokens) },
   '/v1/responses': { POST: handleGeneration(readStoredRequest) },
   '/v1/load_lora_adapter': { POST: handleAdapters(loadAdapter) },
   '/v1/unload_lora_adapter': { POST: handleAdapters(unloadAdapter) },
@@ -95,7 +98,7 @@ const PAGE: Route = {
 };
 
 /** Returns the path of a request. Proxies may send a complete URL. Source: RFC 9112, 3.2.2. */
-const pathOf = ({ url = '/' }: IncomingMessage): string =>
+export const pathOf = ({ url = '/' }: IncomingMessage): string =>
   required(url.replace(/^https?:\/\/[^/?]*/i, '').split('?')[0]);
 
 const isGuarded = (path: string): boolean =>
@@ -206,7 +209,7 @@ function decodeText(text: string): string {
 }
 
 /** Returns the owner of a client's responses: its key. */
-const ownerOf = ({ headers }: IncomingMessage): string => headers.authorization ?? '';
+const ownerOf = ({ headers }: IncomingMessage): string => keyOf(headers) ?? '';
 
 function readStoredRequest(
   body: JsonObject,

@@ -17,12 +17,13 @@ import { Cors } from './cors.js';
 import { EngineFailure } from './engine-failure.js';
 import { Hosts } from './hosts.js';
 import { type ResolvedLimits, readLimits } from './limits.js';
+import { isMessagesPath, sendMessagesError } from './messages/messages-error.js';
 import { Metrics } from './metrics.js';
 import type { ModelPool } from './model-pool.js';
 import { requireSize } from './request-body.js';
 import type { RequestLife } from './request-life.js';
 import { ResponseStore } from './responses/response-store.js';
-import { answerRequest } from './routes.js';
+import { answerRequest, pathOf } from './routes.js';
 import { sendError } from './send.js';
 import { SERVE, type ServeOptions, type ServeSettings } from './serve-options.js';
 import type { ServedEngine } from './served-engine.js';
@@ -346,7 +347,8 @@ export class InferenceServer {
   private refuse(response: ServerResponse, error: ApiError): void {
     const isForeign = error.status === 401 || error.status === 403;
     if (isForeign || !response.req.complete) this.connections.closeAfter(response);
-    sendError(response, error);
+    if (isMessagesPath(pathOf(response.req))) sendMessagesError(response, error);
+    else sendError(response, error);
   }
 
   /** Closes the connection if the client does not read the rest of the answer in time. */

@@ -1,5 +1,8 @@
 // Tests stop strings split over pieces, and the text of tokens without the held-back part.
+import { join } from 'node:path';
+import { initInference, nn, text } from '../../lib/index.js';
 import { StopStrings, TextStream } from '../../lib/inference/text-stream.js';
+import { packageRoot } from '../../lib/runtime/package-root.js';
 import { DecodeStream } from '../../lib/text/decode-stream.js';
 
 /** The text for `pieces`, and the stop string that ended it. */
@@ -148,4 +151,24 @@ test('stop strings before minTokens stay text, and later ones end it', () => {
       isStopped: expected !== null,
     });
   }
+});
+
+test('the last piece of a stream names the stop string, also a special token', async () => {
+  const tokenizer = text.Tokenizer.fromPretrained(join(packageRoot(), 'examples', 'tokenizer'));
+  const sizes = { vocabSize: tokenizer.vocabSize, maxSeq: 64, layers: 1, heads: 2, channels: 16 };
+  const small = { max_ragged_sequence_count: 1, kv_cache: { block_size: 16, blocks: 4 } };
+  const engine = await initInference(new nn.models.GPT2(sizes), small, { tokenizer });
+  for (const [stop, token, count] of [
+    ['aa', 'a', 2],
+    ['<|im_end|>', '<|im_end|>', 1],
+    ['b', 'a', 6],
+  ] as const) {
+    const logitBias = { [tokenizer.tokenToId(token) ?? 0]: 1000 };
+    const request = { prompt: [3], maxNewTokens: 6, ignoreEos: true, logitBias, stop: ['x', stop] };
+    const names: (string | undefined)[] = [];
+    for await (const { stopString } of engine.stream(request)) names.push(stopString);
+    const last = count < 6 ? stop : undefined;
+    expect(names).toEqual([...Array.from({ length: count - 1 }, () => undefined), last]);
+  }
+  await engine.destroy();
 });

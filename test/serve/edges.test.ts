@@ -386,6 +386,7 @@ test('the last event of a stream has the finish reason, even without text', () =
     delivery: { stream: true, includeUsage: false, tokenIds: false },
     choices: 1,
     model: 'm',
+    promptTokens: 1,
     maxUnread: 1024,
     overflow: () => {},
   });

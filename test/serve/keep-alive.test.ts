@@ -35,6 +35,7 @@ function answerTo(kept: Kept, stream = true): Answer {
     delivery: { stream, includeUsage: true, tokenIds: false },
     choices: 1,
     model: 'm',
+    promptTokens: 1,
     maxUnread: 1024,
     overflow: () => {},
   });

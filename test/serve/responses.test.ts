@@ -58,6 +58,7 @@ describe('an answer', () => {
       response: sent as never,
       choices: 1,
       model: 'tiny',
+      promptTokens: 3,
       maxUnread: 1e6,
       overflow: () => {},
       delivery: { stream, includeUsage: false, tokenIds: false },

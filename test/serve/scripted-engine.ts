@@ -66,7 +66,8 @@ export class ScriptedEngine extends FakeEngine {
           else if (i + 1 === maxNewTokens) reason = 'length';
           const rest = reason === 'length' ? decode.end().text : '';
           const piece = { ...common, ...logprobs(token), tokens: [token] };
-          yield { ...piece, text: decoded.text + rest, finishReason: reason };
+          const ended = decoded.stop ? { stopString: decoded.stop } : {};
+          yield { ...piece, ...ended, text: decoded.text + rest, finishReason: reason };
           if (reason) break;
         }
         if (reason) continue;
