@@ -11,7 +11,7 @@ import { required } from '../runtime/required.js';
 import { noGrad, type Tensor } from '../tensor/index.js';
 import type { Tokenizer } from '../text/index.js';
 import type { Adapters } from './adapters/adapters.js';
-import { requireName } from './adapters/settings.js';
+import { requireName, WITH_ADAPTERS } from './adapters/settings.js';
 import { searchBeams } from './beam-generation.js';
 import { type ChatRequest, type ChatResult, chat } from './chat.js';
 import { type Generation, type GenerationPiece, gatherPieces } from './continuation.js';
@@ -158,7 +158,7 @@ export class InferenceEngine {
     const hint = 'Set maxAdapters in the options of initInference().';
     throw argumentError(
       `InferenceEngine.${call}`,
-      'an engine with adapters',
+      WITH_ADAPTERS,
       'an engine without adapters',
       hint,
     );

@@ -3,6 +3,7 @@
 import type { ServerResponse } from 'node:http';
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
+import { WITH_ADAPTERS } from '../inference/adapters/settings.js';
 import type { Access } from './access.js';
 import { ApiError, invalidError, noModelError, unsupportedError } from './api-error.js';
 import { RequestFields } from './request-fields.js';
@@ -130,6 +131,7 @@ const noAdaptersError = (): ApiError =>
  */
 function loadError(error: unknown): unknown {
   if (!(error instanceof DsError)) return error;
+  if (error.expected === WITH_ADAPTERS) return noAdaptersError();
   const { code, message } = error;
   const isAbsent = code === 'DS_CHECKPOINT' && error.got === 'no such file';
   if (isAbsent) return new ApiError(404, message, { param: 'lora_path', code });

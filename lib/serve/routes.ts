@@ -135,7 +135,10 @@ function findRoute(path: string): Route {
   if (path.startsWith(RESPONSES)) return { GET: sendStoredResponse, DELETE: deleteResponse };
   if (Object.hasOwn(ROUTES, path)) return required(ROUTES[path]);
   const paths = Object.keys(ROUTES).join(', ');
-  throw new ApiError(404, `path: expected ${paths}, got ${path.slice(0, 60)}.`);
+  const known = path.replace(/^\/v1(?=\/v1\/)/, '').replace(/\/$/, '');
+  const meant = [known, `/v1${known}`].find((name) => Object.hasOwn(ROUTES, name));
+  const hint = meant === undefined ? '' : ` Did you mean ${meant}? Correct the base URL.`;
+  throw new ApiError(404, `path: expected ${paths}, got ${path.slice(0, 60)}.${hint}`);
 }
 
 function answerHealth(context: ServerContext, _: IncomingMessage, response: ServerResponse): void {

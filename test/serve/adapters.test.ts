@@ -124,6 +124,16 @@ test.each([
   expect(answer.json.error.message).toMatch(message);
 });
 
+test('a server without room for adapters names the option that makes room', async () => {
+  const plain = await initInference(tiny(), { device: 'cpu', max_out_tokens: 32 });
+  const other = await serve(plain, { port: 0, apiKeys: ['key'] });
+  const load = { lora_name: 'law', lora_path: places.law };
+  const { status, json } = await post('load_lora_adapter', load, other);
+  expect([status, json.error.message]).toEqual([400, expect.stringMatching(/with --max-loras/)]);
+  await other.kill();
+  await plain.destroy();
+});
+
 test('a server without a key changes no adapters', async () => {
   const load = { lora_name: 'law', lora_path: places.law };
   for (const path of ['load_lora_adapter', 'unload_lora_adapter']) {

@@ -327,6 +327,34 @@ describe('an error', () => {
   });
 });
 
+test('a system prompt that the template leaves out is an error of its field', async () => {
+  const chatTemplate =
+    '{% for m in messages %}{% if m.role == "user" %}{{ m.content }}{% endif %}{% endfor %}';
+  await withServer(
+    async (address) => {
+      const body = { ...hello, system: 'Be kind.' };
+      for (const path of ['messages', 'messages/count_tokens']) {
+        const { max_tokens: _, ...counted } = body;
+        const sent = path === 'messages' ? body : counted;
+        const { status, json } = await ask(`${address}/v1/${path}`, { body: sent });
+        const message = expect.stringMatching(/^system: expected a message that the chat template/);
+        expect([status, json.error.message]).toEqual([400, message]);
+      }
+      const said = { role: 'assistant', content: 'Lost.' };
+      const lost = { ...hello, messages: [user('a'), said, user('b')] };
+      const { json } = await ask(`${address}/v1/messages`, { body: lost });
+      expect(json.error.message).toMatch(/^messages: expected a message that the chat template/);
+      const response = { input: 'a', instructions: 'Be kind.', client_metadata: { a: 'b' } };
+      const { json: other } = await ask(`${address}/v1/responses`, { body: response });
+      expect(other.error).toMatchObject({
+        param: 'instructions',
+        message: expect.stringMatching(/^instructions: expected a message that/),
+      });
+    },
+    { chatTemplate, model: 'tiny' },
+  );
+});
+
 test('a stored response belongs to the key of either header', async () => {
   const path = `${server.url}/v1/responses`;
   const { json } = await ask(path, { body: { input: 'x' }, headers });

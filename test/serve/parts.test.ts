@@ -355,6 +355,17 @@ describe('routes', () => {
         404,
         expect.stringMatching(/^path: expected \/health, .*, got \/x{59}\.$/),
       ]);
+      for (const [path, meant] of [
+        ['/chat/completions', '/v1/chat/completions'],
+        ['/v1/v1/messages', '/v1/messages'],
+        ['/v1/models/../', undefined],
+        ['/v1/completions/', '/v1/completions'],
+      ]) {
+        const { status, json } = await ask(url + path);
+        expect([path, status]).toEqual([path, 404]);
+        if (meant) expect(json.error.message).toContain(`Did you mean ${meant}? Correct the base`);
+        else expect(json.error.message).not.toContain('Did you mean');
+      }
       const wrong = await ask(`${url}/v1/responses/${'y'.repeat(70)}`, {
         method: 'PUT',
       });

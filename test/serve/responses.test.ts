@@ -40,7 +40,8 @@ describe('an answer', () => {
     }
   }
 
-  const head = { id: 'resp_1', created_at: 5, echo: { metadata: { a: 'b' }, store: true } };
+  const echo = { metadata: { a: 'b' }, store: true };
+  const head = { id: 'resp_1', created_at: 5, echo, namespaces: new Map() };
   const usage = { promptTokens: 3, completionTokens: 4, cachedTokens: 1, reasoningTokens: 2 };
   const part = (more: object) => ({
     text: '',
@@ -287,6 +288,28 @@ describe('over HTTP', () => {
     expect((await ask(localText, withKey())).status).toBe(404);
     const other = await ask(localText, { ...withKey(), method: 'POST', body: {} });
     expect([other.status, other.headers.allow]).toEqual([405, 'GET, DELETE']);
+  });
+
+  test('functions of a namespace are called by both names', async () => {
+    const space = { type: 'namespace', name: 'agents', description: 'd', tools: [tool] };
+    engine.answers.push('<tool_call>{"name": "agents__f", "arguments": {}}</tool_call>', 'Done.');
+    const { json } = await send({ input: 'x', tools: [tool, space] });
+    expect(engine.lastPrompt).toMatch(/"name": "f".*"name": "agents__f"/s);
+    const [call] = json.output;
+    const own = { type: 'function_call', name: 'f', namespace: 'agents', arguments: '{}' };
+    expect(call).toMatchObject(own);
+    const result = { type: 'function_call_output', call_id: call.call_id, output: 'ok' };
+    const messages = [{ role: 'user', content: 'x' }, call, result];
+    await send({ input: messages, tools: [tool, space] });
+    expect(engine.lastPrompt).toContain('<tool_call>{"name": "agents__f"');
+    for (const [more, param] of [
+      [{ name: 7 }, 'tools[0].name'],
+      [{ tools: 'f' }, 'tools[0].tools'],
+      [{ tools: [{ type: 'custom', name: 'p' }] }, 'tools[0].type'],
+    ] as const) {
+      const { json: wrong } = await send({ input: 'x', tools: [{ ...space, ...more }] });
+      expect(wrong.error.param).toBe(param);
+    }
   });
 
   test('the next turn has the items of the turns before it', async () => {

@@ -7,6 +7,8 @@ import { requireInteger } from '../../runtime/require-number.js';
 
 /** Maximum rank of an adapter. */
 export const MAX_RANK = 256;
+/** The expected engine in the error of an engine without slots for adapters. */
+export const WITH_ADAPTERS = 'an engine with adapters';
 /** Maximum number of loaded adapters. */
 const MAX_ADAPTERS = 1024;
 

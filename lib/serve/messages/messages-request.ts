@@ -8,6 +8,7 @@ import { ApiError, invalidError, unsupportedError } from '../api-error.js';
 import { readChat, readPrompt } from '../chat-request.js';
 import type { QueueClient } from '../fair-queue.js';
 import type { ParsedRequest } from '../parsed-request.js';
+import { type FieldNames, promptNames, renameField, withFieldNames } from '../renamed-errors.js';
 import { RequestFields } from '../request-fields.js';
 import type { ServedModel } from '../served-model.js';
 import { blocksToMessages } from './message-blocks.js';
@@ -34,7 +35,7 @@ const ANSWER: readonly string[] = ['max_tokens', 'stop_sequences', 'output_forma
 const THINKING: readonly unknown[] = ['enabled', 'adaptive', 'between_tools', 'disabled'];
 
 /** Renames chat fields in error messages to the fields of this route. */
-const NAMES: readonly (readonly [chat: RegExp, own: string])[] = [
+const NAMES: FieldNames = [
   [/^stop$/, 'stop_sequences'],
   [/^reasoning_effort$/, 'output_config.effort'],
   [/^response_format(\.json_schema)?\b/, 'output_config.format'],
@@ -62,12 +63,13 @@ export function readMessages(body: JsonObject, served: ServedModel): ParsedReque
   };
   for (const name of WITHOUT_EFFECT) fields.any(name);
   fields.requireKnown();
-  const parsed = renameErrors(() => readChat(chat, served));
+  const parsed = withFieldNames(NAMES, () => readChat(chat, served));
   const id = `msg_${randomUUID().replaceAll('-', '')}`;
   return {
     ...parsed,
     // As in Anthropic's API, the answer ends where the context ends.
     options: { ...parsed.options, maxNewTokens: max },
+    prompts: (asker) => parsed.prompts(asker).catch(failPrompt(prompt)),
     open: (setup) => new MessageAnswer(setup, { id, max }),
   };
 }
@@ -80,11 +82,22 @@ export async function countTokens(
 ): Promise<JsonObject> {
   const fields = new RequestFields(body);
   findAdapter(served, fields.text('model'));
-  const chat = new RequestFields(promptFields(fields));
+  const prompt = promptFields(fields);
+  const chat = new RequestFields(prompt);
   for (const name of [...SHARED, ...WITHOUT_EFFECT, ...ANSWER]) fields.any(name);
   fields.requireKnown();
-  const tokens = await renameErrors(() => readPrompt(chat, served)).prompt(asker);
+  const parsed = withFieldNames(NAMES, () => readPrompt(chat, served));
+  const tokens = await parsed.prompt(asker).catch(failPrompt(prompt));
   return { input_tokens: tokens.length };
+}
+
+/** Returns a function that throws an error of the prompt, with the fields of the request. */
+function failPrompt({ messages }: JsonObject): (error: unknown) => never {
+  const [first] = messages as { role: string }[];
+  const names = promptNames(first?.role === 'system' ? 'system' : null, 'messages');
+  return (error) => {
+    throw renameField(names, error);
+  };
 }
 
 /** Returns the chat fields that decide the prompt. */
@@ -177,18 +190,4 @@ function responseFormatField(fields: RequestFields): JsonObject {
   const { type, schema } = format;
   const json_schema = { name: 'answer', ...fieldUnlessAbsent('schema', schema) };
   return { response_format: type === 'json_schema' ? { type, json_schema } : format };
-}
-
-/** Calls `read`, and renames the fields in its errors. */
-function renameErrors<T>(read: () => T): T {
-  try {
-    return read();
-  } catch (error) {
-    if (!(error instanceof ApiError) || error.param === null) throw error;
-    const { status, message, param, code, headers } = error;
-    const [chat, own] = NAMES.find(([name]) => name.test(param)) ?? [];
-    if (!chat || own === undefined) throw error;
-    const details = { ...(code && { code }), headers, param: param.replace(chat, own) };
-    throw new ApiError(status, message.replace(param, details.param), details);
-  }
 }

@@ -7,6 +7,7 @@ import type { AnswerPart, CallPart } from '../answer-format.js';
 import type { ApiError } from '../api-error.js';
 import { EventStream } from '../event-stream.js';
 import { sendError, sendJson } from '../send.js';
+import type { NamespacedNames } from './namespaces.js';
 
 /** Fields of a response that do not depend on the answer. */
 export interface ResponseHead {
@@ -15,6 +16,7 @@ export interface ResponseHead {
   created_at: number;
   /** Fields copied from the request. */
   echo: JsonObject;
+  namespaces: NamespacedNames;
 }
 
 type ItemKind = 'reasoning' | 'message' | 'function_call';
@@ -25,7 +27,7 @@ interface OpenItem {
   index: number;
   id: string;
   /** The call's id and name. */
-  call: { call_id: string; name: string } | null;
+  call: { call_id: string; name: string; namespace?: string } | null;
   texts: string[];
 }
 
@@ -146,7 +148,8 @@ export class ResponseAnswer implements Answer {
   private addCall({ id, name = '', arguments: text }: CallPart): void {
     if (id !== undefined) {
       this.closeItem();
-      this.openItem('function_call', { call_id: id, name });
+      const own = this.head.namespaces.get(name) ?? { name };
+      this.openItem('function_call', { call_id: id, ...own });
     }
     if (text === '' || this.item?.kind !== 'function_call') return;
     const { index, id: item_id, texts } = this.item;

@@ -3,6 +3,7 @@ import type { JsonObject, JsonValue } from '../../../types/json.js';
 import { formatValue } from '../../runtime/format-value.js';
 import { isObject } from '../../runtime/is-object.js';
 import { ApiError, invalidError, unsupportedError } from '../api-error.js';
+import { chatName } from './namespaces.js';
 
 /** Maximum number of items in a conversation. */
 const MAX_ITEMS = 8192;
@@ -61,7 +62,11 @@ export function itemsToMessages(items: readonly JsonObject[], offset: number): M
       const calls = Array.isArray(message.tool_calls) ? message.tool_calls : [];
       message.tool_calls = [
         ...calls,
-        { id, type: 'function', function: { name, arguments: args } },
+        {
+          id,
+          type: 'function',
+          function: { name: chatName(item.namespace, name), arguments: args },
+        },
       ];
     } else if (type === 'function_call_output') {
       assistant = null;

@@ -3,11 +3,13 @@ import { randomUUID } from 'node:crypto';
 import type { JsonObject, JsonValue } from '../../../types/json.js';
 import { formatValue } from '../../runtime/format-value.js';
 import { isObject } from '../../runtime/is-object.js';
-import { ApiError, invalidError, unsupportedError } from '../api-error.js';
+import { invalidError, unsupportedError } from '../api-error.js';
 import { readChat } from '../chat-request.js';
 import type { ParsedRequest } from '../parsed-request.js';
+import { type FieldNames, promptNames, renameField, withFieldNames } from '../renamed-errors.js';
 import { RequestFields } from '../request-fields.js';
 import type { ServedModel } from '../served-model.js';
+import { chatName, flattenNamespaces, type NamespacedNames } from './namespaces.js';
 import { ResponseAnswer, type ResponseHead } from './response-answer.js';
 import { itemsToMessages, readItems } from './response-items.js';
 import type { ResponseStore } from './response-store.js';
@@ -31,10 +33,11 @@ const RESPONSE_FIELDS: ReadonlySet<string> = new Set([
   'max_tool_calls',
   'top_logprobs',
   'store',
+  'client_metadata',
 ]);
 
 /** Renames chat fields in error messages to the fields of this route. */
-const NAMES: readonly (readonly [chat: RegExp, own: string])[] = [
+const NAMES: FieldNames = [
   [/^messages\b/, 'input'],
   [/^max_(completion_)?tokens$/, 'max_output_tokens'],
   [/^reasoning_effort$/, 'reasoning.effort'],
@@ -57,11 +60,12 @@ export function readResponse(
   const isStored = fields.flag('store') ?? true;
   const messages = itemsToMessages([...before, ...items], before.length);
   const system = instructions === null ? [] : [{ role: 'system', content: instructions }];
+  const { names: namespaces, ...toolFields } = chatToolFields(fields);
   const chatFields = Object.entries(body).filter(([name]) => !RESPONSE_FIELDS.has(name));
   const chat: JsonObject = {
     ...Object.fromEntries(chatFields),
     messages: [...system, ...messages],
-    ...chatToolFields(fields),
+    ...toolFields,
     ...responseFormatField(fields),
     ...fieldUnlessAbsent('max_completion_tokens', fields.integer('max_output_tokens', 1)),
     ...fieldUnlessAbsent('reasoning_effort', fields.inside('reasoning')?.text('effort')),
@@ -69,11 +73,13 @@ export function readResponse(
   if (chat.messages && (chat.messages as JsonValue[]).length === 0) {
     throw invalidError('input', 'a string, or a list of items', formatValue(body.input));
   }
-  const parsed = renameErrors(() => readChat(chat, served));
+  const parsed = withFieldNames(NAMES, () => readChat(chat, served));
+  const names = promptNames(instructions === null ? null : 'instructions', 'input');
   const head: ResponseHead = {
     id: `resp_${randomUUID().replaceAll('-', '')}`,
     created_at: Math.floor(Date.now() / 1000),
     echo: echoedFields(body, isStored),
+    namespaces,
   };
   const keep = (response: JsonObject, output: readonly JsonObject[]): void => {
     if (!isStored) return;
@@ -84,6 +90,10 @@ export function readResponse(
     ...parsed,
     promptField: 'input',
     requestedField: 'max_output_tokens',
+    prompts: (asker) =>
+      parsed.prompts(asker).catch((error: unknown) => {
+        throw renameField(names, error);
+      }),
     open: (setup) => new ResponseAnswer(setup, head, keep),
   };
 }
@@ -108,17 +118,26 @@ function refuseUnsupported(fields: RequestFields): void {
 const fieldUnlessAbsent = (name: string, value: JsonValue | undefined): JsonObject =>
   value === undefined ? {} : { [name]: value };
 
+/** Fields of a chat request, and the functions of namespaces. */
+interface ChatTools {
+  tools?: JsonValue;
+  tool_choice?: JsonValue;
+  names: NamespacedNames;
+}
+
 /** Converts flat tools and a flat tool choice to the form of a chat request. */
-function chatToolFields(fields: RequestFields): JsonObject {
+function chatToolFields(fields: RequestFields): ChatTools {
   const tools = fields.any('tools');
   const choice = fields.any('tool_choice');
   const isNamed = isObject<JsonObject>(choice) && choice.type === 'function';
   const chatChoice = isNamed
-    ? { type: 'function', function: { name: choice.name ?? null } }
+    ? { type: 'function', function: { name: chatName(choice.namespace, choice.name ?? null) } }
     : choice;
-  if (tools === undefined) return fieldUnlessAbsent('tool_choice', chatChoice);
+  const choiceField = fieldUnlessAbsent('tool_choice', chatChoice);
+  if (tools === undefined) return { ...choiceField, names: new Map() };
   if (!Array.isArray(tools)) throw invalidError('tools', 'a list of functions', formatValue(tools));
-  const nested = tools.map((tool, i) => {
+  const { tools: flat, names } = flattenNamespaces(tools);
+  const nested = flat.map((tool, i) => {
     if (!isObject<JsonObject>(tool)) throw invalidError(`tools[${i}]`, 'a tool', formatValue(tool));
     const { type, ...described } = tool;
     if (type === 'function') return { type, function: described };
@@ -128,7 +147,7 @@ function chatToolFields(fields: RequestFields): JsonObject {
       `the server runs no tools; expected "function", got ${got}`,
     );
   });
-  return { tools: nested, ...fieldUnlessAbsent('tool_choice', chatChoice) };
+  return { tools: nested, ...choiceField, names };
 }
 
 /** Converts `text.format` to `response_format`. */
@@ -140,20 +159,6 @@ function responseFormatField(fields: RequestFields): JsonObject {
   const { type, ...schema } = format;
   const chatFormat = type === 'json_schema' ? { type, json_schema: schema } : format;
   return { ...verbosity, response_format: chatFormat };
-}
-
-/** Calls `read`, and renames the fields in its errors. */
-function renameErrors(read: () => ParsedRequest): ParsedRequest {
-  try {
-    return read();
-  } catch (error) {
-    if (!(error instanceof ApiError) || error.param === null) throw error;
-    const { status, message, param, code, headers } = error;
-    const [chat, own] = NAMES.find(([name]) => name.test(param)) ?? [];
-    if (!chat || own === undefined) throw error;
-    const details = { ...(code && { code }), headers, param: param.replace(chat, own) };
-    throw new ApiError(status, message.replace(param, details.param), details);
-  }
 }
 
 /** Returns the fields of the request that the response repeats. */
