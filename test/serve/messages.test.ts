@@ -197,6 +197,14 @@ describe('a prompt', () => {
     expect(lastPrompt).toContain('"parameters": {"type": "object"}');
   });
 
+  test('has system messages after the first as texts of the user', async () => {
+    const note = { role: 'system', content: [{ type: 'text', text: 'Agents: none.' }] };
+    await send({ system: 'Be kind.', messages: [user('Hello'), note, user('Now')] });
+    const text = 'user\nHello\n<system>\nAgents: none.\n</system>\nNow<|im_end|>';
+    expect(engine.lastPrompt).toContain(text);
+    expect(engine.lastPrompt.match(/<\|im_start\|>system/g)).toHaveLength(1);
+  });
+
   test('is continued if the last message is of the assistant', async () => {
     engine.answers.push('ris.');
     const messages = [user('Capital?'), { role: 'assistant', content: 'Pa' }];

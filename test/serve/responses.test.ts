@@ -290,6 +290,17 @@ describe('over HTTP', () => {
     expect([other.status, other.headers.allow]).toEqual([405, 'GET, DELETE']);
   });
 
+  test('instructions at the start are one system message', async () => {
+    engine.answers.push('x', 'x');
+    const said = (role: string, content: string) => ({ role, content });
+    const input = [said('developer', 'B'), said('system', 'C'), said('user', 'D')];
+    await send({ instructions: 'A', input });
+    expect(engine.lastPrompt).toContain('<|im_start|>system\nA\n\nB\n\nC<|im_end|>');
+    expect(engine.lastPrompt.match(/<\|im_start\|>system/g)).toHaveLength(1);
+    await send({ input: [said('user', 'D'), said('developer', 'B')] });
+    expect(engine.lastPrompt).toMatch(/user\nD.*system\nB/s);
+  });
+
   test('functions of a namespace are called by both names', async () => {
     const space = { type: 'namespace', name: 'agents', description: 'd', tools: [tool] };
     engine.answers.push('<tool_call>{"name": "agents__f", "arguments": {}}</tool_call>', 'Done.');

@@ -80,6 +80,13 @@ function addMessage(chat: ChatBuilder, message: JsonValue, location: string): vo
   if (role !== 'user' && role !== 'assistant' && role !== 'system') {
     throw invalidError(`${location}.role`, '"user" or "assistant"', formatValue(role));
   }
+  if (role === 'system') {
+    // Claude Code sends notes in the middle of a conversation. Many templates have one system
+    // message at the start, and refuse or drop others.
+    const text = textsOf(content ?? null, `${location}.content`).join('\n');
+    chat.add('user', `<system>\n${text}\n</system>`);
+    return;
+  }
   if (typeof content === 'string') {
     chat.add(role, content);
     return;
@@ -92,13 +99,13 @@ function addMessage(chat: ChatBuilder, message: JsonValue, location: string): vo
     const place = `${location}.content[${i}]`;
     if (!isObject<JsonObject>(block)) throw invalidError(place, 'a block', formatValue(block));
     if (role === 'assistant') addAnswerBlock(chat, block, place);
-    else addUserBlock(chat, role, block, place);
+    else addUserBlock(chat, block, place);
   }
 }
 
-function addUserBlock(chat: ChatBuilder, role: string, block: JsonObject, place: string): void {
-  if (block.type !== 'tool_result' || role !== 'user') {
-    chat.add(role, textOf(block, place));
+function addUserBlock(chat: ChatBuilder, block: JsonObject, place: string): void {
+  if (block.type !== 'tool_result') {
+    chat.add('user', textOf(block, place));
     return;
   }
   const { tool_use_id: id, content = '' } = block;

@@ -17,15 +17,37 @@ import { NO_THREADS } from './messages-error.js';
 
 /** Fields that chats have too, under the same names. */
 const SHARED: readonly string[] = [
-  ...['model', 'stream', 'temperature', 'top_p', 'top_k', 'metadata', 'service_tier'],
-  ...['seed', 'min_p', 'repetition_penalty', 'presence_penalty', 'frequency_penalty'],
-  ...['min_tokens', 'ignore_eos', 'stop_token_ids', 'cache_salt', 'priority', 'logit_bias'],
+  'model',
+  'stream',
+  'temperature',
+  'top_p',
+  'top_k',
+  'metadata',
+  'service_tier',
+  'seed',
+  'min_p',
+  'repetition_penalty',
+  'presence_penalty',
+  'frequency_penalty',
+  'min_tokens',
+  'ignore_eos',
+  'stop_token_ids',
+  'cache_salt',
+  'priority',
+  'logit_bias',
 ];
 
 /** Fields for caching, billing and hints, which do not change the answer of a model. */
 const WITHOUT_EFFECT: readonly string[] = [
-  ...['cache_control', 'context_management', 'inference_geo', 'speed', 'diagnostics', 'betas'],
-  ...['user_profile_id', 'workspace_id', 'anthropic_version'],
+  'cache_control',
+  'context_management',
+  'inference_geo',
+  'speed',
+  'diagnostics',
+  'betas',
+  'user_profile_id',
+  'workspace_id',
+  'anthropic_version',
 ];
 
 /** Fields of the answer, which have no effect on the number of tokens of a prompt. */

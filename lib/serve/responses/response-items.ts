@@ -93,6 +93,21 @@ export function itemsToMessages(items: readonly JsonObject[], offset: number): M
   return messages;
 }
 
+const INSTRUCTING: ReadonlySet<string> = new Set(['system', 'developer']);
+
+/**
+ * Joins the instructions at the start of a conversation to one message: many templates have one
+ * system message, and Codex sends several.
+ */
+export function joinInstructions(messages: readonly JsonObject[]): JsonObject[] {
+  const end = messages.findIndex(({ role }) => !INSTRUCTING.has(role as string));
+  const instructions = messages.slice(0, end < 0 ? messages.length : end);
+  const [first] = instructions;
+  if (!first || instructions.length === 1) return [...messages];
+  const content = instructions.map((message) => message.content as string).join('\n\n');
+  return [{ ...first, content }, ...messages.slice(instructions.length)];
+}
+
 /** Types of content parts with text. */
 const TEXTS: ReadonlySet<unknown> = new Set([
   'input_text',

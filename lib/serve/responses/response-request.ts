@@ -11,7 +11,7 @@ import { RequestFields } from '../request-fields.js';
 import type { ServedModel } from '../served-model.js';
 import { chatName, flattenNamespaces, type NamespacedNames } from './namespaces.js';
 import { ResponseAnswer, type ResponseHead } from './response-answer.js';
-import { itemsToMessages, readItems } from './response-items.js';
+import { itemsToMessages, joinInstructions, readItems } from './response-items.js';
 import type { ResponseStore } from './response-store.js';
 
 /** Fields of a response request that chats do not have. */
@@ -64,7 +64,7 @@ export function readResponse(
   const chatFields = Object.entries(body).filter(([name]) => !RESPONSE_FIELDS.has(name));
   const chat: JsonObject = {
     ...Object.fromEntries(chatFields),
-    messages: [...system, ...messages],
+    messages: joinInstructions([...system, ...messages]),
     ...toolFields,
     ...responseFormatField(fields),
     ...fieldUnlessAbsent('max_completion_tokens', fields.integer('max_output_tokens', 1)),
