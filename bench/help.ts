@@ -105,6 +105,8 @@ export const optionTexts: Readonly<Record<string, OptionTexts>> = {
     partition: 'of its layers (best)',
     segments: 'checkpoints of activations that are kept',
     'cpu-checkpointing': 'true: these lie in host memory',
+    'keep-projections':
+      'with --checkpoint attention: so many of the last segments keep projections',
     'keep-last-segment': 'true: the backward does not compute the last of them again',
     'early-head': "true: the forward computes the gradient of the head's weight",
     cap: 'GiB of the device that may be taken',

@@ -155,7 +155,8 @@ async function modelOf(options: Options, seq: number, job: Distributed): Promise
     numberCheckpoints: options.segments ? Number(options.segments) : null,
     cpuCheckpointing: options['cpu-checkpointing'] === 'true',
     keepAttention: KEPT.get(options.checkpoint) ?? null,
-    keepProjections: options.checkpoint === 'projections',
+    keepProjections:
+      options.checkpoint === 'projections' || Number(options['keep-projections'] ?? 0),
     keepLastSegment: options['keep-last-segment'] === 'true',
     earlyHead: options['early-head'] === 'true',
   });
@@ -357,6 +358,7 @@ export async function trainBench(options: Options): Promise<object | null> {
     checkpoint: options.checkpoint ?? false,
     segments: options.segments ?? null,
     cpu_checkpointing: options['cpu-checkpointing'] === 'true',
+    keep_projections: Number(options['keep-projections'] ?? 0),
     keep_last_segment: options['keep-last-segment'] === 'true',
     early_head: options['early-head'] === 'true',
     tokens_per_second: perSecond,

@@ -13,6 +13,8 @@ import {
   type HeadShare,
   Tensor,
 } from '../tensor/index.js';
+import { computeBesideAttention } from '../tensor/kept-results.js';
+import { keysPerQuery } from '../tensor/ops/attention-filter.js';
 import { cappedAttention, WIDEST_HEAD } from './capped-attention.js';
 import { Linear, type LinearOptions } from './linear.js';
 import { Module } from './module.js';
@@ -231,9 +233,12 @@ export class CausalSelfAttention extends Module {
     if (cache) return this.c_proj.call(this.attendCached(qkv, heads, cache));
     const { sparsity, headShare } = this;
     const layout = sparsity?.layout(this.heads, qkv.size(1)) ?? null;
-    return this.c_proj.call(
-      causalSelfAttentionPacked(qkv, heads, { documents, layout, headShare }),
-    );
+    const mixed = causalSelfAttentionPacked(qkv, heads, { documents, layout, headShare });
+    const { c_proj } = this;
+    if (c_proj.constructor !== Linear || c_proj.isHooked) return c_proj.call(mixed);
+    const T = qkv.size(1);
+    const keys = keysPerQuery({ T, S: T }, { window: 0, causal: true });
+    return computeBesideAttention({ keys, isRead: true }, () => c_proj.call(mixed));
   }
 
   private attendCached(qkv: Tensor, heads: number, cache: LayerCache): Tensor {

@@ -2,9 +2,10 @@
 // dropout on.
 import assert from 'node:assert/strict';
 import type { Device } from '../../lib/runtime/device.js';
-import { scope, seed } from '../../lib/tensor/index.js';
+import { liveTensors, scope, seed, type Tensor } from '../../lib/tensor/index.js';
 import * as checkpointing from '../../lib/tensor/recompute/index.js';
 import type { Case } from '../support/case.js';
+import { countOps } from '../support/op-counts.js';
 import {
   type Precision,
   type TinyOptions,
@@ -14,6 +15,8 @@ import {
   trainTiny,
   weightBits,
 } from './tiny-training.js';
+
+type Counts = Record<string, number>;
 
 interface Mode {
   name: string;
@@ -38,6 +41,11 @@ const modes: Mode[] = [
   {
     name: 'number_checkpoints 2',
     configure: { numberCheckpoints: 2 },
+    model: { activationCheckpointing: true },
+  },
+  {
+    name: 'attention kept, projections of two segments too',
+    configure: { keepAttention: true, keepProjections: 2, keepLastSegment: true },
     model: { activationCheckpointing: true },
   },
   {
@@ -160,7 +168,44 @@ function trainingCase(mode: Mode, precision: Precision, place: Place): Case {
   };
 }
 
+/** The ops of a forward and of its backward, by name. */
+function countPasses(device: Device): { forward: Counts; backward: Counts } {
+  seed(78);
+  const gpt2 = tinyModel({ model: { layers, activationCheckpointing: true } }).to(device, 'f32');
+  const { tokens, targets } = tinyBatch(0, device);
+  const passed: Tensor[] = [];
+  const forward = countOps(() => passed.push(scope(() => gpt2.call(tokens, targets))));
+  const [loss] = passed as [Tensor];
+  const backward = countOps(() => scope(() => loss.backward()));
+  loss.dispose();
+  for (const { grad } of gpt2.parameters()) grad?.dispose();
+  for (const each of [tokens, targets, ...gpt2.parameters()]) each.dispose();
+  return { forward, backward };
+}
+
+const opsOfSegments: Case = {
+  name: 'kept projections are not computed again',
+  async run(device) {
+    const tensors = liveTensors();
+    const counted = (configure: checkpointing.CheckpointingOptions) =>
+      withMode({ name: '', configure, model: {} }, () => countPasses(device));
+    const plain = await counted({ keepAttention: true });
+    const some = await counted({ keepAttention: true, keepProjections: 2 });
+    const all = await counted({ keepAttention: true, keepProjections: true });
+    const products = ({ backward }: { backward: Counts }): number => backward.Matmul ?? 0;
+    assert.deepEqual(
+      [products(plain) - products(some), products(plain) - products(all)],
+      [2, layers],
+    );
+    const kept = { keepAttention: true, keepLastSegment: true };
+    const last = await counted(kept);
+    assert.equal(products(last) - products(await counted({ ...kept, keepProjections: 2 })), 2);
+    assert.equal(liveTensors(), tensors);
+  },
+};
+
 export const cases: Case[] = [
+  opsOfSegments,
   ...modes.map((mode) => gradientCase(mode, 'f32')),
   ...exact.map((mode) => gradientCase(mode, 'bf16')),
   ...exact.map((mode) => trainingCase(mode, 'bf16', 'offloaded')),

@@ -20,7 +20,7 @@ import {
   withGrad,
 } from '../tape.js';
 import { Tensor } from '../tensor.js';
-import { currentPolicy } from './policy.js';
+import { currentPolicy, segmentsBehind } from './policy.js';
 import type { KeptInputs } from './store.js';
 import { unwatchedSegment, type WatchedSegment } from './watch.js';
 
@@ -76,7 +76,7 @@ function recordSegment<Inputs extends readonly unknown[], Result extends Tensor 
   const { store, watch, openKeptResults } = currentPolicy();
   const isInvariant = isBatchInvariant();
   const kept = store.keep(inputs);
-  const keptResults = openKeptResults(tensors[0]?.device ?? null);
+  const keptResults = openKeptResults(tensors[0]?.device ?? null, segmentsBehind());
   const segment = tensors[0] ? watch.open(tensors[0].device) : unwatchedSegment;
   const recorded: RecordedSegment = {
     run: (replayInputs) => runBatchInvariant(() => fn(...(replayInputs as Inputs)), isInvariant),

@@ -33,10 +33,12 @@ export interface CheckpointingOptions {
    */
   keepAttention?: boolean | null;
   /**
-   * Beside a kept attention, also keep the rotated queries and keys, the values, and the result of
-   * the output projection. Only blocks with rotary positions do this. Default false.
+   * Beside a kept attention, also keep the result of the output projection, and in blocks with
+   * rotary positions the rotated queries and keys, and the values. Other models keep nothing more.
+   * A number: only in so many of the last segments of checkpointSequential(), without one that
+   * keepLastSegment keeps. Their memory is free again before most gradients exist. Default false.
    */
-  keepProjections?: boolean;
+  keepProjections?: boolean | number;
   /**
    * Keep all tensors of the last segment of checkpointSequential(), because the backward begins
    * with it. Default false, as in DeepSpeed; PyTorch's checkpoint_sequential keeps them.
@@ -70,8 +72,11 @@ const OPTIONS: OptionNames<CheckpointingOptions> = {
 interface CheckpointPolicy {
   readonly store: ActivationStore;
   readonly watch: SegmentWatch;
-  /** Creates the store of kept results for a new segment. */
-  readonly openKeptResults: (device: Device | null) => KeptResults;
+  /**
+   * Creates the store of kept results for a new segment. `later`: the number of segments behind it
+   * in its sequence.
+   */
+  readonly openKeptResults: (device: Device | null, later: number) => KeptResults;
   readonly numberCheckpoints: number | null;
   readonly keepsLast: boolean;
   readonly isHeadEarly: boolean;
@@ -124,17 +129,35 @@ export function configure(given: CheckpointingOptions = {}): void {
   reset();
   const store = cpuCheckpointing ? new PinnedStore() : onDevice;
   const minKeys = fewestKeptKeys(options);
+  const { keepProjections: kept = false } = options;
+  const isProjecting = (later: number): boolean => kept === true || later < Number(kept);
   policy = {
     store,
     watch: synchronize ? new SynchronizedWatch(watch) : watch,
     openKeptResults: Number.isFinite(minKeys)
-      ? (device) => new AttentionResults(store.results(device), minKeys, options.keepProjections)
+      ? (device, later) => new AttentionResults(store.results(device), minKeys, isProjecting(later))
       : openNothing,
     numberCheckpoints,
     keepsLast: options.keepLastSegment ?? false,
     isHeadEarly: options.earlyHead ?? false,
   };
 }
+
+let laterSegments = Number.POSITIVE_INFINITY;
+
+/** Runs `body`, which records a segment with `later` segments behind it in its sequence. */
+export function recordBefore<T>(later: number, body: () => T): T {
+  const outer = laterSegments;
+  laterSegments = later;
+  try {
+    return body();
+  } finally {
+    laterSegments = outer;
+  }
+}
+
+/** Returns the number of recordBefore(); infinite outside of a sequence. */
+export const segmentsBehind = (): number => laterSegments;
 
 /** Returns whether the gradient of a model's head is computed in the forward. */
 export const isHeadEarly = (): boolean => policy.isHeadEarly;
@@ -167,10 +190,16 @@ const OP = 'checkpointing.configure';
 
 function checkOptions({
   numberCheckpoints: count = null,
+  keepProjections = false,
   profile,
   ...options
 }: CheckpointingOptions) {
   if (count !== null) requireInteger(`${OP} numberCheckpoints`, count, 1);
+  if (typeof keepProjections === 'number') {
+    requireInteger(`${OP} keepProjections`, keepProjections, 0);
+  } else if (keepProjections != null) {
+    requireType(`${OP} keepProjections`, keepProjections, 'boolean');
+  }
   for (const [name, value] of Object.entries(options)) {
     if (value != null) requireType(`${OP} ${name}`, value, 'boolean');
   }

@@ -7,7 +7,7 @@ import { scope } from '../scope.js';
 import { isGradEnabled } from '../tape.js';
 import type { Tensor } from '../tensor.js';
 import { checkpoint } from './checkpoint.js';
-import { currentPolicy } from './policy.js';
+import { currentPolicy, recordBefore } from './policy.js';
 
 /**
  * A function, or a module (any object with call()), from one tensor to the next. It also receives
@@ -81,6 +81,7 @@ export function checkpointSequential<Given extends (Tensor | null)[]>(
   const { keepsLast, store } = currentPolicy();
   let x = input;
   const parts = segmentsOf([...layers], segments);
+  const last = parts.length - (keepsLast ? 2 : 1);
   for (const [i, part] of parts.entries()) {
     const run = (first: Tensor, ...also: Given): Tensor => chain(part, first, also);
     const isKept = keepsLast && i === parts.length - 1 && isGradEnabled();
@@ -90,7 +91,7 @@ export function checkpointSequential<Given extends (Tensor | null)[]>(
           () => store.prefetchNewest(at.device),
           () => run(at, ...given),
         )
-      : checkpoint(run, at, ...given);
+      : recordBefore(last - i, () => checkpoint(run, at, ...given));
     if (x !== input) x.dispose();
     x = next;
   }
