@@ -184,12 +184,16 @@ function countPasses(device: Device): { forward: Counts; backward: Counts } {
 }
 
 const opsOfSegments: Case = {
-  name: 'kept projections are not computed again',
+  name: 'norms add the sums between segments, and kept projections are not computed again',
   async run(device) {
     const tensors = liveTensors();
     const counted = (configure: checkpointing.CheckpointingOptions) =>
       withMode({ name: '', configure, model: {} }, () => countPasses(device));
     const plain = await counted({ keepAttention: true });
+    const onHost = await counted({ keepAttention: true, cpuCheckpointing: true });
+    // Host memory receives inputs before the next segment runs, so kernels of their own add them.
+    const adds = (counts: { forward: Counts }): number => counts.forward.Binary ?? 0;
+    assert.equal(adds(onHost) - adds(plain), layers - 1);
     const some = await counted({ keepAttention: true, keepProjections: 2 });
     const all = await counted({ keepAttention: true, keepProjections: true });
     const products = ({ backward }: { backward: Counts }): number => backward.Matmul ?? 0;

@@ -27,6 +27,7 @@ import { CausalLM } from '../causal-lm.js';
 import { listRunning, requireOwnTokens, scaleBranch } from '../layer-factors.js';
 import { type Family, type FolderOptions, readPretrained } from '../model-folder.js';
 import { inRows, type Places } from '../places.js';
+import { StreamSums } from '../stream-sums.js';
 import { TiedHead } from '../tied-head.js';
 import { type DrawnTokens, drawTokens, replaceChosen, selectChosen } from '../token-drop.js';
 import { gpt2BlockActivations } from './activations.js';
@@ -270,19 +271,28 @@ export class Transformer extends Module {
     { documents, factors }: Places,
     drawn: DrawnTokens | null,
   ): Tensor {
-    const layers = listRunning(this.h, factors).map(
-      ({ layer, index, factor }) =>
+    const sums = new StreamSums();
+    const running = listRunning(this.h, factors);
+    const layers = running.map(
+      ({ layer, index, factor }, i) =>
         (input: Tensor, within: Tensor | null, chosen: Tensor | null) => {
           const through = (b: Tensor, r: Tensor | null, some: Tensor | null) =>
             layer.call(b, r, null, some, factor);
           const seen = selectChosen(drawn, index, chosen);
-          const [branch, residual] = runOnChosen([input, null], seen, within, through);
-          return residual ? branch.add(residual) : branch;
+          const [branch, residual] = sums.enter(input, (b, r) =>
+            runOnChosen([b, r], seen, within, through),
+          );
+          const mayWait = !drawn && i + 1 < running.length;
+          return residual ? sums.add(branch, residual, mayWait) : branch;
         },
     );
     const segments = this.config.numberCheckpoints ?? null;
-    const stream = checkpointSequential(layers, segments, x, documents, drawn?.chosen ?? null);
-    return this.ln_f.call(stream);
+    try {
+      const stream = checkpointSequential(layers, segments, x, documents, drawn?.chosen ?? null);
+      return this.ln_f.call(stream);
+    } finally {
+      sums.drop();
+    }
   }
 }
 

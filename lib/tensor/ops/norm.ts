@@ -3,7 +3,7 @@
 import { statisticOf } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { describe, isContiguous, type View } from '../../runtime/view.js';
-import { type GradSink, record } from '../tape.js';
+import { type GradSink, isGradEnabled, noGrad, record } from '../tape.js';
 import { Tensor } from '../tensor.js';
 import {
   asRows,
@@ -31,6 +31,37 @@ function checkResidual(op: string, x: Tensor, residual: Tensor): void {
   requireSameType(op, x, residual);
   if (!sameShape(x.shape, residual.shape)) {
     throw shapeError(op, `a residual like ${describe(x)}`, describe(residual));
+  }
+}
+
+/** Memory for the sum of a norm, and a function to call after the kernel is enqueued. */
+interface SumMemory {
+  readonly sum: Tensor;
+  readonly onWritten: () => void;
+}
+
+let sumMemory: SumMemory | null = null;
+
+/** Returns the memory of writeSumInto() if it fits; only the first norm receives it. */
+function takeSumMemory(like: Tensor): SumMemory | null {
+  const given = sumMemory;
+  if (!given || isGradEnabled() || given.sum.dtype !== like.dtype) return null;
+  if (!sameShape(given.sum.shape, like.shape)) return null;
+  sumMemory = null;
+  return given;
+}
+
+/**
+ * Runs `body` without recording. Its first addLayerNorm() of this shape writes its sum to `sum`,
+ * contiguous, then calls `onWritten`.
+ */
+export function writeSumInto<T>(sum: Tensor, onWritten: () => void, body: () => T): T {
+  const outer = sumMemory;
+  sumMemory = { sum, onWritten };
+  try {
+    return noGrad(body);
+  } finally {
+    sumMemory = outer;
   }
 }
 
@@ -211,7 +242,8 @@ export function addLayerNorm(
     return addLayerNorm(x, residual, contiguous(weight), bias && contiguous(bias), eps);
   checkResidual('add_layer_norm', x, residual);
   const [left, right] = [contiguous(x), contiguous(residual)];
-  const sum = Tensor.emptyLike(left);
+  const given = takeSumMemory(left);
+  const sum = given?.sum ?? Tensor.emptyLike(left);
   const out = Tensor.emptyLike(left);
   const mean = Tensor.empty([rowCount(x.shape)], statisticOf(x.dtype), x.device);
   const rstd = Tensor.emptyLike(mean);
@@ -226,6 +258,7 @@ export function addLayerNorm(
     rstd,
     eps,
   });
+  given?.onWritten();
   const inputs = bias ? [left, right, weight, bias] : [left, right, weight];
   recordAddNorm(
     'add_layer_norm',

@@ -143,6 +143,9 @@ export function configure(given: CheckpointingOptions = {}): void {
   };
 }
 
+/** Returns whether segments keep their inputs themselves, not copies in other memory. */
+export const areInputsOnDevice = (): boolean => policy.store === onDevice;
+
 let laterSegments = Number.POSITIVE_INFINITY;
 
 /** Runs `body`, which records a segment with `later` segments behind it in its sequence. */
