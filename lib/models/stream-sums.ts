@@ -28,7 +28,9 @@ export class StreamSums {
     return sum;
   }
 
-  /** Runs a block on the stream `input`, which is branch + residual, or branch without a residual. */
+  /**
+   * Runs a block on the stream `input`, which is branch + residual, or branch without a residual.
+   */
   enter<T>(input: Tensor, block: (branch: Tensor, residual: Tensor | null) => T): T {
     const { waiting } = this;
     if (!waiting || waiting.sum !== input || isGradEnabled()) {

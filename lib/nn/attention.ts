@@ -13,7 +13,7 @@ import {
   type HeadShare,
   Tensor,
 } from '../tensor/index.js';
-import { computeBesideAttention } from '../tensor/kept-results.js';
+import { computeBesideAttention, isInSegment } from '../tensor/kept-results.js';
 import { keysPerQuery } from '../tensor/ops/attention-filter.js';
 import { cappedAttention, WIDEST_HEAD } from './capped-attention.js';
 import { Linear, type LinearOptions } from './linear.js';
@@ -220,12 +220,14 @@ export class CausalSelfAttention extends Module {
 
   /**
    * x [B, T, C]. With a cache, x are the tokens after the cached ones. Without a cache, attention
-   * stays inside `documents` [B, T], see attention().
+   * stays inside `documents` [B, T], see attention(). `isRead`: false for an op inside
+   * computeBeside() that keeps what it computes from the result.
    */
   override forward(
     x: Tensor,
     cache: LayerCache | null = null,
     documents: Tensor | null = null,
+    isRead = true,
   ): Tensor {
     const qkv = this.c_attn.call(x);
     // In a split layer these are the heads of this rank.
@@ -234,11 +236,22 @@ export class CausalSelfAttention extends Module {
     const { sparsity, headShare } = this;
     const layout = sparsity?.layout(this.heads, qkv.size(1)) ?? null;
     const mixed = causalSelfAttentionPacked(qkv, heads, { documents, layout, headShare });
+    return isInSegment() && this.isPlain
+      ? this.computeBeside(x, () => this.c_proj.call(mixed), isRead)
+      : this.c_proj.call(mixed);
+  }
+
+  /** @internal Whether the output projection adds nothing to its product, and no hook sees it. */
+  get isPlain(): boolean {
     const { c_proj } = this;
-    if (c_proj.constructor !== Linear || c_proj.isHooked) return c_proj.call(mixed);
-    const T = qkv.size(1);
-    const keys = keysPerQuery({ T, S: T }, { window: 0, causal: true });
-    return computeBesideAttention({ keys, isRead: true }, () => c_proj.call(mixed));
+    return c_proj.constructor === Linear && !c_proj.isHooked && !this.isHooked;
+  }
+
+  /** @internal Runs `body` beside this attention of x [B, T, C]: see computeBesideAttention(). */
+  computeBeside<T>(x: Tensor, body: () => T, isRead = true): T {
+    const tokens = x.size(1);
+    const keys = keysPerQuery({ T: tokens, S: tokens }, { window: 0, causal: true });
+    return computeBesideAttention({ keys, isRead }, body);
   }
 
   private attendCached(qkv: Tensor, heads: number, cache: LayerCache): Tensor {

@@ -75,6 +75,9 @@ interface ActiveSegments {
 
 let active: ActiveSegments = { keeping: null, replaying: null, watch: null };
 
+/** Returns whether a surrounding segment keeps or replays results. */
+export const isInSegment = (): boolean => active.keeping !== null || active.replaying !== null;
+
 function runWithin<T>(segments: ActiveSegments, body: () => T): T {
   const outer = active;
   active = segments;
@@ -247,6 +250,28 @@ export function computeProjection(
   const result = replaying ? (replaying.next(description)[0] ?? allocateUnread(allocate)) : make();
   keeping?.add(description, isRead ? [result] : []);
   return result;
+}
+
+/** The kept result of an op that computes several. */
+interface KeptSum {
+  /** The result in a replay; null: the op computes it. */
+  readonly kept: Tensor | null;
+  /** Keeps the computed result, if a surrounding segment keeps projections. */
+  keep(result: Tensor): void;
+}
+
+const NOTHING_KEPT: KeptSum = { kept: null, keep() {} };
+
+/** As computeProjection(), for an op that computes its result together with others. */
+export function keptSumOf(op: string, like: Tensor): KeptSum {
+  if (beside === null) return NOTHING_KEPT;
+  const { keys } = beside;
+  const keeping = active.keeping?.areProjectionsKept(keys) ? active.keeping : null;
+  const replaying = active.replaying?.areProjectionsKept(keys) ? active.replaying : null;
+  if (!keeping && !replaying) return NOTHING_KEPT;
+  const description = `${op} of ${describe(like)}`;
+  const kept = replaying?.next(description)[0] ?? null;
+  return { kept, keep: (result) => keeping?.add(description, [result]) };
 }
 
 function allocateUnread(allocate: () => Tensor): Tensor {

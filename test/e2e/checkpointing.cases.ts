@@ -168,8 +168,14 @@ function trainingCase(mode: Mode, precision: Precision, place: Place): Case {
   };
 }
 
-/** The ops of a forward and of its backward, by name. */
-function countPasses(device: Device): { forward: Counts; backward: Counts } {
+/** The ops of a forward and of its backward, by name, and the gradients. */
+interface Passes {
+  forward: Counts;
+  backward: Counts;
+  gradients: (readonly number[])[];
+}
+
+function countPasses(device: Device): Passes {
   seed(78);
   const gpt2 = tinyModel({ model: { layers, activationCheckpointing: true } }).to(device, 'f32');
   const { tokens, targets } = tinyBatch(0, device);
@@ -178,9 +184,13 @@ function countPasses(device: Device): { forward: Counts; backward: Counts } {
   const [loss] = passed as [Tensor];
   const backward = countOps(() => scope(() => loss.backward()));
   loss.dispose();
-  for (const { grad } of gpt2.parameters()) grad?.dispose();
+  const gradients = gpt2.parameters().map(({ grad }) => {
+    const values = grad?.toArray() ?? [];
+    grad?.dispose();
+    return values;
+  });
   for (const each of [tokens, targets, ...gpt2.parameters()]) each.dispose();
-  return { forward, backward };
+  return { forward, backward, gradients };
 }
 
 const opsOfSegments: Case = {
@@ -204,6 +214,9 @@ const opsOfSegments: Case = {
     const kept = { keepAttention: true, keepLastSegment: true };
     const last = await counted(kept);
     assert.equal(products(last) - products(await counted({ ...kept, keepProjections: 2 })), 2);
+    for (const { gradients } of [onHost, some, all, last]) {
+      assert.deepEqual(gradients, plain.gradients);
+    }
     assert.equal(liveTensors(), tensors);
   },
 };

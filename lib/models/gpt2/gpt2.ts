@@ -21,6 +21,7 @@ import {
   scope,
   type Tensor,
 } from '../../tensor/index.js';
+import { isInSegment } from '../../tensor/kept-results.js';
 import type { BlockActivations } from '../activation-shape.js';
 import { flattenStream, streaming } from '../block-layers.js';
 import { CausalLM } from '../causal-lm.js';
@@ -125,9 +126,20 @@ export class GPT2Block extends Module {
     factor = 1,
   ): [Tensor, Tensor] {
     const [stream, x] = this.normalize(branch, residual, this.ln_1);
-    const attended = scaleBranch(this.drop(this.attn.call(x, cache, documents)), factor);
-    const [next, y] = this.normalize(attended, stream, this.ln_2);
+    const { attn, ln_2 } = this;
+    // A segment that keeps projections keeps the sum, from which the norm follows.
+    const isSummed = isInSegment() && this.addsAttention(factor);
+    const attended = scaleBranch(this.drop(attn.call(x, cache, documents, !isSummed)), factor);
+    const [next, y] = isSummed
+      ? attn.computeBeside(x, () => this.normalize(attended, stream, ln_2))
+      : this.normalize(attended, stream, ln_2);
     return [scaleBranch(this.drop(this.mlp.call(y)), factor), next];
+  }
+
+  /** Returns whether the attention is added to the stream as it is, and nothing else reads it. */
+  private addsAttention(factor: number): boolean {
+    const isDropped = this.training && this.dropoutRate > 0;
+    return this.attn.isPlain && !isDropped && factor === 1 && this.normalize === normalizeBranch;
   }
 
   private drop(x: Tensor): Tensor {

@@ -3,6 +3,7 @@
 import { statisticOf } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { describe, isContiguous, type View } from '../../runtime/view.js';
+import { keptSumOf } from '../kept-results.js';
 import { type GradSink, isGradEnabled, noGrad, record } from '../tape.js';
 import { Tensor } from '../tensor.js';
 import {
@@ -243,21 +244,23 @@ export function addLayerNorm(
   checkResidual('add_layer_norm', x, residual);
   const [left, right] = [contiguous(x), contiguous(residual)];
   const given = takeSumMemory(left);
-  const sum = given?.sum ?? Tensor.emptyLike(left);
+  const { kept, keep } = keptSumOf('add_layer_norm', residual);
+  const sum = kept ?? given?.sum ?? Tensor.emptyLike(left);
   const out = Tensor.emptyLike(left);
   const mean = Tensor.empty([rowCount(x.shape)], statisticOf(x.dtype), x.device);
   const rstd = Tensor.emptyLike(mean);
   kernels.layerNorm({
-    x: asRows(left),
-    residual: asRows(right),
+    x: asRows(kept ?? left),
+    residual: kept ? null : asRows(right),
     weight,
     bias,
-    sum: asRows(sum),
+    sum: kept ? null : asRows(sum),
     out: asRows(out),
     mean,
     rstd,
     eps,
   });
+  keep(sum);
   given?.onWritten();
   const inputs = bias ? [left, right, weight, bias] : [left, right, weight];
   recordAddNorm(
