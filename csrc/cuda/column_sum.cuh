@@ -91,6 +91,7 @@ __global__ void __launch_bounds__(kColumnThreads, kColumnBlocksPerSm)
   const int64_t block_column = int64_t{blockIdx.x} * kWidth, column = block_column + lane * N;
   const int64_t first = blockIdx.y * part, last = min(first + part, in.rows);
   float sums[N] = {};
+  await_previous();
   for (int64_t row = first + y; column < in.columns && row < last;
        row += kColumnRows * kColumnLoads) {
     Vector<T, N> x[kColumnLoads];
@@ -128,8 +129,8 @@ void sum_columns(const char* op, CudaContext& ctx, const DenseRows<T>& in, T* ou
   const int64_t parts = (in.rows + part - 1) / part;
   float* const partials = ctx.scratch_of<float>(parts * in.columns);
   const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(parts));
-  column_parts_kernel<T><<<grid, kColumnThreads, 0, ctx.stream>>>(in, partials, part);
-  DS_CUDA_LAUNCHED(op);
+  launch_behind(ctx, {op, grid, dim3(kColumnThreads), ctx.stream}, column_parts_kernel<T>, in,
+                partials, part);
   const ColumnTotals<T> totals = {{out, nullptr}, in.columns, in.columns, accumulate};
   join_columns(op, ctx, totals, partials, parts);
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "../cuda/block_reduce.cuh"
+#include "../cuda/dependent_launch.cuh"
 #include "../cuda/vector.cuh"
 
 namespace ds::cuda {
@@ -30,6 +31,8 @@ __device__ __forceinline__ float packet_squares(const Vector<T, N>& x) {
 template <int N, class T>
 __global__ void __launch_bounds__(kThreads)
     square_sum_kernel(const T* x, int64_t n, double* partials) {
+  let_next_begin();
+  await_previous();
   const int64_t packets = n / N, step = int64_t{gridDim.x} * kThreads;
   const int64_t thread = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   double sum = 0;
@@ -52,6 +55,8 @@ __global__ void __launch_bounds__(kThreads)
 /// Adds the partials in a fixed order. One block.
 __global__ void __launch_bounds__(kThreads)
     total_kernel(const double* partials, int count, float* out) {
+  let_next_begin();
+  await_previous();
   double sum = 0;
   for (int i = threadIdx.x; i < count; i += kThreads) sum += partials[i];
   sum = block_sum(sum);
@@ -88,10 +93,10 @@ void run(const SumOfSquares& op, CudaContext& ctx) {
         static_cast<int>(std::min<int64_t>(wanted, int64_t{ctx.sm_count} * kBlocksPerSm));
     double* partials = ctx.scratch_of<double>(blocks);
     const auto kernel = aligned_for<N>(x) ? square_sum_kernel<N, T> : square_sum_kernel<1, T>;
-    kernel<<<blocks, kThreads, 0, ctx.stream>>>(x, n, partials);
-    DS_CUDA_LAUNCHED(kOp);
-    total_kernel<<<1, kThreads, 0, ctx.stream>>>(partials, blocks, op.out.as<float>());
-    DS_CUDA_LAUNCHED(kOp);
+    launch_behind(ctx, {kOp, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), ctx.stream},
+                  kernel, x, n, partials);
+    launch_behind(ctx, {kOp, dim3(1), dim3(kThreads), ctx.stream}, total_kernel, partials, blocks,
+                  op.out.as<float>());
   });
 }
 
