@@ -307,8 +307,10 @@ export class UnitGradient {
   /** Ends the sum of a backward: parameters without a gradient count as zero. */
   private close(): void {
     const { unit } = this;
-    for (const entry of unit.layout.entries) {
-      if (unit.parameterOf(entry).grad === null) zeroRange(this.allocateOnce(), entry);
+    for (const { name, parameter } of unit.parameters) {
+      if (parameter.grad !== null) continue;
+      const entry = required(unit.layout.entries.find((each) => each.name === name));
+      zeroRange(this.allocateOnce(), entry);
     }
     if (!this.isWide) return;
     const written = this.allocateOnce().retain();
