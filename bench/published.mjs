@@ -39,6 +39,7 @@ function source(file, ...keys) {
 }
 
 const RESIDENT = 'train-h200-2026-11-29';
+const CHECKPOINTED = 'train-h200-2026-11-30';
 const OFFLOAD = ['offload-h200', 'masters in halves that are tried out'];
 const LLAMA = 'llama-h200';
 const SCALING = 'zero-1558M-weak-scaling';
@@ -76,8 +77,8 @@ const training = () => [
   pair('GPT-2 1558M, B8', RESIDENT, '1558M B8', 'torch.compile', 'torch.compile'),
   pair(
     'GPT-2 1558M, B8, checkpointing',
-    RESIDENT,
-    '1558M B8, checkpointing',
+    CHECKPOINTED,
+    '1558M B8, call 3',
     'torch.compile',
     'torch.compile',
   ),
