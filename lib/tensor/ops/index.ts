@@ -22,7 +22,7 @@ export { linearGelu, linearOfRank, linearPadded } from './linear.js';
 export { type LinearCrossEntropyOptions, linearCrossEntropy } from './linear-cross-entropy.js';
 export { countEmptyMeans, type RowLossOptions, type RowOptions } from './loss.js';
 export { type LossCounts, LossReport } from './loss-report.js';
-export * from './norm.js';
+export { addLayerNorm, addRmsNorm, layerNorm, rmsNorm } from './norm.js';
 export type { Operand } from './operands.js';
 export {
   type BceWithLogitsOptions,
