@@ -292,7 +292,7 @@ describe('the description of a model for autotuning', () => {
     expect(await describeRun({}, linear(), new NoOptimizer())).toMatchObject({
       num_params: 544,
       trainable_num_params: 0,
-      sizes: { trained: { count: 0, own: { count: 0, bytes: 0 }, root: 0, block: 0 } },
+      sizes: { trained: { count: 0, inFixedDtype: { count: 0, bytes: 0 }, root: 0, block: 0 } },
     });
   });
 
