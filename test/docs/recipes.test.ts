@@ -88,7 +88,13 @@ const models = readdirSync(join(root, 'lib/models'), { withFileTypes: true })
   .map(({ name }) => name);
 const isEncoder = (model: string): boolean =>
   readFileSync(join(root, pathOf(model)), 'utf8').includes('extends EncoderModel');
-const decoders = models.filter((model) => !isEncoder(model)).map((model) => ({ model }));
+const classIn = (model: string): string => {
+  const text = readFileSync(join(root, pathOf(model)), 'utf8');
+  return [...text.matchAll(/^export class (\w+) extends/gm)].at(-1)?.[1] ?? model;
+};
+const decoders = models
+  .filter((model) => !isEncoder(model))
+  .map((model) => ({ model, Model: classIn(model) }));
 const encoders = models.filter(isEncoder).map((encoder) => ({ encoder }));
 
 describe('existing features have the files of their recipe', () => {
