@@ -39,7 +39,6 @@ function source(file, ...keys) {
 }
 
 const RESIDENT = 'train-h200-2026-11-29';
-const CHECKPOINTED = 'train-h200-2026-11-30';
 const OFFLOAD = ['offload-h200', 'masters in halves that are tried out'];
 const LLAMA = 'llama-h200';
 const SCALING = 'zero-1558M-weak-scaling';
@@ -77,7 +76,7 @@ const training = () => [
   pair('GPT-2 1558M, B8', RESIDENT, '1558M B8', 'torch.compile', 'torch.compile'),
   pair(
     'GPT-2 1558M, B8, checkpointing',
-    CHECKPOINTED,
+    'train-h200-2026-11-30',
     '1558M B8, call 3',
     'torch.compile',
     'torch.compile',
