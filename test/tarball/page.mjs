@@ -3,12 +3,17 @@
 import assert from 'node:assert/strict';
 import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
-import { readFileSync, rmSync } from 'node:fs';
+import { readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 
 const [page, count = '1000'] = process.argv.slice(2);
 const text = readFileSync(page, 'utf8');
-const blocks = [...text.matchAll(/^```(sh)?\n(.*?)^```$/gms)].slice(0, Number(count));
+/** Commands, outputs, and programs that begin with the name of their file. */
+const isRead = ([, language, body]) =>
+  ['', 'sh'].includes(language) || /^\/\/ \S+\.mjs$/m.test(body.split('\n')[0]);
+const blocks = [...text.matchAll(/^```(\w*)\n(.*?)^```$/gms)]
+  .filter(isRead)
+  .slice(0, Number(count));
 
 /** Numbers differ between runs and machines; the width of a progress bar follows its numbers. */
 const masked = (line) =>
@@ -79,7 +84,9 @@ async function serve(command, folder, last) {
 let folder = process.cwd();
 for (const [i, [, language, body]] of blocks.entries()) {
   const lines = body.split('\n').filter((line) => line.trim() !== '' && line !== '...');
-  if (language !== 'sh') {
+  if (language === 'js') {
+    writeFileSync(join(folder, body.slice(3, body.indexOf('\n'))), body);
+  } else if (language !== 'sh') {
     for (const line of lines) {
       const pattern = patternOf(line);
       const stream = unread.find((all) => all.some((one) => pattern.test(one)));
