@@ -308,3 +308,14 @@ test.each<[string, JsonObject, Record<string, Stored>, RegExp]>([
   const dir = await folderWith(LLAMA, section, { without: /up_proj/, more });
   await expect(valuesOf(dir)).rejects.toThrow(message);
 });
+
+test('a stack of many experts without codes is refused before its experts are listed', async () => {
+  const [experts, none] = [1_000_000_000, new Uint8Array()];
+  const more = under('model.layers.0.mlp.switch_mlp.up_proj', {
+    weight: { dtype: 'U32', shape: [experts, 0, 0], bytes: none },
+    scales: { dtype: 'F32', shape: [experts, 0, 0], bytes: none },
+    biases: { dtype: 'F32', shape: [experts, 0, 0], bytes: none },
+  });
+  const dir = await folderWith(MIXTURE, MLX, { without: /up_proj/, more });
+  await expect(valuesOf(dir)).rejects.toThrow(/weight: expected codes, got an empty tensor/);
+});

@@ -210,7 +210,7 @@ export function isMlx(config: ModelConfig): boolean {
   return config.get('quant_method') === null && config.has('bits') && config.has('group_size');
 }
 
-/** Endings of experts' names in MLX's folders, by those of other folders. */
+/** Maps the last part of an expert's name in other folders to that in MLX folders. */
 const EXPERT_ENDS: Readonly<Record<string, string>> = {
   w1: 'gate_proj',
   w2: 'down_proj',
@@ -242,6 +242,7 @@ export function findMlx(files: WeightFiles, layout: Layout, config: ModelConfig)
       throw damagedError(files, codes, "a layer's matrix", describe({ dtype: 'i32', shape }));
     }
     const [rows, words] = leading(shape.slice(-2), 2);
+    if (rows * words === 0) throw damagedError(files, codes, 'codes', 'an empty tensor');
     const size = [rows, (words * 32) / format.bits] as const;
     const groups = [...shape.slice(0, -1), size[1] / format.groupSize];
     const scales = `${base}.scales`;

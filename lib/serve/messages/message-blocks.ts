@@ -56,8 +56,8 @@ class ChatBuilder {
 
   addCall(call: JsonObject): void {
     const message = this.openAssistant();
-    const calls = Array.isArray(message.tool_calls) ? message.tool_calls : [];
-    message.tool_calls = [...calls, call];
+    if (Array.isArray(message.tool_calls)) message.tool_calls.push(call);
+    else message.tool_calls = [call];
   }
 
   addResult(call: string, content: string): void {
