@@ -1,4 +1,5 @@
 // Prints the progress of a download to stderr: a bar on a terminal, lines elsewhere.
+import { formatDuration } from '../runtime/format-duration.js';
 import { required } from '../runtime/required.js';
 
 const COLUMNS = 80;
@@ -24,16 +25,6 @@ export function formatDecimalBytes(bytes: number): string {
     unit += 1;
   }
   return `${unit === 0 ? value : value.toPrecision(3)} ${units[unit]}`;
-}
-
-/** Formats a duration: "0:09", "12:34", "1:02:03". */
-function formatDuration(seconds: number): string {
-  const totalSeconds = Math.round(seconds);
-  const padTwo = (value: number): string => `${value}`.padStart(2, '0');
-  const [hours, minutes] = [Math.floor(totalSeconds / 3600), Math.floor(totalSeconds / 60) % 60];
-  return hours > 0
-    ? `${hours}:${padTwo(minutes)}:${padTwo(totalSeconds % 60)}`
-    : `${minutes}:${padTwo(totalSeconds % 60)}`;
 }
 
 /** Counts bytes and prints the progress. Prints nothing until a download begins. */

@@ -1,5 +1,6 @@
 // Prints training progress on a console: a bar on a terminal, plain lines otherwise.
 
+import { formatDuration } from '../runtime/format-duration.js';
 import { valueError } from '../runtime/input-errors.js';
 import { type OptionNames, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
@@ -98,19 +99,9 @@ function formatParts(
     [1, tokensPerSecond === undefined ? undefined : `${formatInteger(tokensPerSecond)} tokens/s`],
     [2, mfu === undefined ? undefined : `MFU ${(100 * mfu).toFixed(1)}%`],
     [3, memoryBytes === undefined ? undefined : `${formatInteger(memoryBytes / 2 ** 20)} MiB`],
-    [0, secondsLeft === null ? undefined : `${formatTime(secondsLeft)} left`],
+    [0, secondsLeft === null ? undefined : `${formatDuration(secondsLeft)} left`],
   ];
   return parts.flatMap(([order, text]) => (text === undefined ? [] : [{ text, order }]));
-}
-
-/** Formats seconds as "0:09", "12:34" or "1:02:03". */
-function formatTime(seconds: number): string {
-  const total = Math.round(seconds);
-  const padTwo = (value: number): string => `${value}`.padStart(2, '0');
-  const [hours, minutes] = [Math.floor(total / 3600), Math.floor(total / 60) % 60];
-  return hours > 0
-    ? `${hours}:${padTwo(minutes)}:${padTwo(total % 60)}`
-    : `${minutes}:${padTwo(total % 60)}`;
 }
 
 /**

@@ -129,7 +129,7 @@ export abstract class DecodedMatrix implements StoredValues {
     let at = out.offset;
     for (const part of boxesOf({ box, from, numel: out.numel })) {
       const values = this.decode(leading(part.offset, 2), leading(part.shape, 2));
-      this.write(values, out.alias([values.length], undefined, at));
+      writeDecoded(this.source.name, values, out.alias([values.length], undefined, at));
       at += values.length;
     }
   }
@@ -143,19 +143,23 @@ export abstract class DecodedMatrix implements StoredValues {
     first: readonly [row: number, column: number],
     size: readonly [rows: number, columns: number],
   ): Float32Array;
+}
 
-  private write(values: Float32Array, target: Tensor): void {
-    noGrad(() =>
-      scope(() => {
-        const read = held(() => Tensor.from(values, { shape: [values.length] }));
-        const conversion = { dtype: target.dtype, transposed: false };
-        const codes = held(() => converted(this.source.name, read, conversion));
-        kernels.copy({ in: codes.to(target.device), out: target });
-        codes.release();
-      }),
-    );
-    target.dispose();
-  }
+/**
+ * Converts `values` of the matrix `name` to the dtype of `target` [values.length], writes them
+ * there and disposes `target`.
+ */
+export function writeDecoded(name: string, values: Float32Array, target: Tensor): void {
+  noGrad(() =>
+    scope(() => {
+      const read = held(() => Tensor.from(values, { shape: [values.length] }));
+      const conversion = { dtype: target.dtype, transposed: false };
+      const result = held(() => converted(name, read, conversion));
+      kernels.copy({ in: result.to(target.device), out: target });
+      result.release();
+    }),
+  );
+  target.dispose();
 }
 
 /** Returns the error for a tensor of the files. */

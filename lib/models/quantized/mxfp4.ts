@@ -3,7 +3,7 @@
 // gpt-oss.
 
 import type { JsonObject } from '../../../types/json.js';
-import { converted, type WeightFiles } from '../../checkpoint/index.js';
+import type { WeightFiles } from '../../checkpoint/index.js';
 import { DsError } from '../../errors.js';
 import { Experts } from '../../nn/experts.js';
 import { zeros } from '../../nn/initializers.js';
@@ -14,12 +14,12 @@ import { replaceModules } from '../../nn/replace-modules.js';
 import type { StoredValues } from '../../nn/stored-values.js';
 import { type Box, boxesOf, wholeBox } from '../../runtime/box.js';
 import type { DType } from '../../runtime/dtype.js';
-import * as kernels from '../../runtime/kernels.generated.js';
 import { leading, required } from '../../runtime/required.js';
 import { describe } from '../../runtime/view.js';
-import { held, noGrad, scope, Tensor } from '../../tensor/index.js';
+import type { Tensor } from '../../tensor/index.js';
 import type { Layout } from '../load-weights.js';
 import { type OpenWeights, StoredWeights } from '../stored-weights.js';
+import { writeDecoded } from './decoded.js';
 
 const { inputs: BLOCK, bytes: BLOCK_BYTES } = MXFP4_BLOCK;
 /** Exponent of a scale byte of 0. */
@@ -130,7 +130,7 @@ class Mxfp4Values implements StoredValues {
       const [experts, inputs, outputs] = leading(part.shape, 3);
       for (let e = 0; e < experts; e++) {
         const values = this.decode(expert + e, [input, inputs], [output, outputs]);
-        this.write(values, out.alias([values.length], undefined, at));
+        writeDecoded(this.stored.blocks, values, out.alias([values.length], undefined, at));
         at += values.length;
       }
     }
@@ -147,19 +147,6 @@ class Mxfp4Values implements StoredValues {
       new StoredWeights(open, { name, dtype: 'u8', transposed: false });
     blocks.startFrom(weights(stored.blocks));
     scales.startFrom(weights(stored.scales));
-  }
-
-  private write(values: Float32Array, target: Tensor): void {
-    noGrad(() =>
-      scope(() => {
-        const read = held(() => Tensor.from(values, { shape: [values.length] }));
-        const conversion = { dtype: target.dtype, transposed: false };
-        const blocks = held(() => converted(this.stored.blocks, read, conversion));
-        kernels.copy({ in: blocks.to(target.device), out: target });
-        blocks.release();
-      }),
-    );
-    target.dispose();
   }
 
   /** [inputs, outputs] of an expert, row-major. */
