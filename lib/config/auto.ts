@@ -208,8 +208,9 @@ interface Mismatch {
 }
 
 /**
- * With `mustMatch`: refuses all values that differ from those of the training options in one
- * error, and adds missing values. The global batch size is compared if `worldSize` is given.
+ * Does nothing without `mustMatch`. Throws one DS_CONFIG that lists all values which differ from
+ * the training options. Adds values that the file lacks. Compares the global batch size only if the
+ * caller gives `worldSize`.
  */
 function matchTraining(draft: Draft, sources: AutoSources, worldSize?: number): void {
   if (!sources.mustMatch) return;

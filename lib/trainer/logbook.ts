@@ -21,7 +21,7 @@ import type { RunSettings } from './read-options.js';
 import type { StepMetrics } from './step-metrics.js';
 import type { TrainerState } from './trainer-state.js';
 
-/** An update whose numbers the device has not returned yet. */
+/** An update of the weights. The host waits for its loss and norm from the device. */
 interface PendingUpdate {
   step: number;
   epoch: number;

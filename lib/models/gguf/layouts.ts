@@ -1,5 +1,5 @@
-// Describes tensors whose shapes or order of values differ between GGUF files and models. Reading
-// and writing use the same description.
+// Describes tensors that GGUF files store with another shape or another order of values than
+// models. The reader and the writer use the same description.
 
 import type { ValueOrder } from '../../checkpoint/index.js';
 import { numel } from '../../runtime/view.js';

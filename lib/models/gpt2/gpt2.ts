@@ -127,7 +127,8 @@ export class GPT2Block extends Module {
   ): [Tensor, Tensor] {
     const [stream, x] = this.normalize(branch, residual, this.ln_1);
     const { attn, ln_2 } = this;
-    // A segment that keeps projections keeps the sum, from which the norm follows.
+    // If the checkpoint keeps projections, it keeps the sum of attention and stream instead.
+    // Backward computes the norm again from this sum.
     const isSummed = isInSegment() && this.addsAttention(factor);
     const attended = scaleBranch(this.drop(attn.call(x, cache, documents, !isSummed)), factor);
     const [next, y] = isSummed

@@ -28,8 +28,8 @@ export abstract class TrainingMethod {
   abstract objectiveOf<Batch>(model: Module): Objective<Batch>;
 
   /**
-   * @internal Opens training data from which the model itself makes batches; null if the Trainer
-   * makes the batches.
+   * @internal Opens the training data if the method generates its batches with the model. Returns
+   * null if the Trainer reads the batches from rows.
    */
   openSource(_grounds: SourceRequest): Promise<MethodSource | null> {
     return Promise.resolve(null);
