@@ -56,6 +56,9 @@ interface Contents extends Pick<OpenedFiles, 'close'> {
  * these files. The opener closes them.
  */
 export class WeightFiles {
+  /** Readers ask for it once per tensor, and folders of mixtures have 100,000 tensors. */
+  private listed: ReadonlyMap<string, TensorEntry> | null = null;
+
   private constructor(
     /** The given path. */
     readonly path: string,
@@ -98,7 +101,8 @@ export class WeightFiles {
   }
 
   get tensors(): ReadonlyMap<string, TensorEntry> {
-    return new Map(Array.from(this.contents.homes, ([name, { entry }]) => [name, entry]));
+    this.listed ??= new Map(Array.from(this.contents.homes, ([name, { entry }]) => [name, entry]));
+    return this.listed;
   }
 
   /** Bytes of all files. */

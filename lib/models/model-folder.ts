@@ -7,7 +7,7 @@ import { generationOf, ifThere, WeightFiles } from '../checkpoint/index.js';
 import { DsError } from '../errors.js';
 import { findCachedFolder, findOrPullFolder } from '../hub/local-folder.js';
 import type { Module } from '../nn/module.js';
-import { readQuantized } from '../peft/index.js';
+import { type ReadQuantized, readQuantized } from '../peft/index.js';
 import { type DType, isDType, isFloating } from '../runtime/dtype.js';
 import { formatValue } from '../runtime/format-value.js';
 import { argumentError } from '../runtime/input-errors.js';
@@ -257,9 +257,14 @@ async function besideQuantized(
     const got = quantization.get('bnb_4bit_quant_type');
     throw config.refusalError('quantization_config', 'NF4 of bitsandbytes', got);
   }
-  const { consumed, filled } = isBitsAndBytes
-    ? await readQuantized(model, files)
-    : await readPacked(model, files, layout, readScheme(quantization));
+  if (isBitsAndBytes) return withoutRead(layout, await readQuantized(model, files));
+  const { matrices, ...read } = await readPacked(model, files, layout, readScheme(quantization));
+  const rest = withoutRead(layout, read);
+  return matrices.length === 0 ? rest : wrapDecodedLayout(model, files, rest, { matrices, dtype });
+}
+
+/** Returns the layout without tensors that are already loaded. */
+function withoutRead(layout: Layout, { consumed, filled }: ReadQuantized): Layout {
   const nameOf = (name: string): string | null => (consumed.has(name) ? null : layout.nameOf(name));
   return { ...layout, nameOf, filled };
 }

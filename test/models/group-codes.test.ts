@@ -1,11 +1,11 @@
 // Folders of MLX, and FP4 and int8 of compressed-tensors and ModelOpt, give the values of their
 // formulas.
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { WeightFiles } from '../../lib/checkpoint/index.js';
 import { nn } from '../../lib/index.js';
 import type { JsonObject } from '../../types/json.js';
+import { bytesOf, type Changes, floats, type Stored, writeFolder } from './written-folder.js';
 
 const [ROWS, COLUMNS] = [6, 32];
 const NAME = 'model.layers.0.mlp.up_proj';
@@ -34,55 +34,8 @@ beforeAll(() => {
 });
 afterAll(() => rmSync(home, { recursive: true, force: true }));
 
-interface Stored {
-  dtype: string;
-  shape: number[];
-  bytes: Uint8Array;
-}
-const floats = (values: number[], shape: number[]): Stored => ({
-  dtype: 'F32',
-  shape,
-  bytes: new Uint8Array(Float32Array.from(values).buffer),
-});
-const bytesOf = (dtype: string, values: number[], shape: number[]): Stored => ({
-  dtype,
-  shape,
-  bytes: Uint8Array.from(values),
-});
-
-/** A folder of `config` without the tensors of `without`, and with `more`. */
-async function folderWith(
-  config: JsonObject,
-  section: JsonObject,
-  { without, more }: { without: RegExp; more: Record<string, Stored> },
-): Promise<string> {
-  const dir = mkdtempSync(join(home, 'folder-'));
-  await nn.models.fromConfig(config).save(dir);
-  const files = await WeightFiles.open(dir);
-  const all: Record<string, Stored> = {};
-  for (const [tensor, { shape }] of files.tensors) {
-    if (without.test(tensor)) continue;
-    const values = await files.read(tensor);
-    all[tensor] = floats(values.toArray(), [...shape]);
-    values.release();
-  }
-  await files.close();
-  Object.assign(all, more);
-  let at = 0;
-  const table = Object.entries(all).map(([tensor, { dtype, shape, bytes }]) => {
-    const entry = [tensor, { dtype, shape, data_offsets: [at, at + bytes.length] }];
-    at += bytes.length;
-    return entry;
-  });
-  const json = Buffer.from(JSON.stringify(Object.fromEntries(table)));
-  const head = Buffer.alloc(8);
-  head.writeBigUInt64LE(BigInt(json.length));
-  const data = Object.values(all).map(({ bytes }) => bytes);
-  writeFileSync(join(dir, 'model.safetensors'), Buffer.concat([head, json, ...data]));
-  const saved = JSON.parse(readFileSync(join(dir, 'config.json'), 'utf8'));
-  writeFileSync(join(dir, 'config.json'), JSON.stringify({ ...saved, ...section }));
-  return dir;
-}
+const folderWith = (config: JsonObject, section: JsonObject, tensors: Changes): Promise<string> =>
+  writeFolder(home, config, section, tensors);
 
 async function valuesOf(dir: string, name = `${NAME}.weight`): Promise<number[]> {
   const model = await nn.models.fromPretrained(dir, { dtype: 'f32' });

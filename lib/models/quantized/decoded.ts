@@ -81,14 +81,14 @@ export function wrapDecodedLayout(
 }
 
 /** A parameter that files store in slices, for example the matrices of experts. */
-interface SlicedParameter {
+export interface SlicedParameter {
   readonly parameter: string;
   readonly shape: readonly number[];
   readonly slices: readonly FileSlice[];
 }
 
 /** Returns the slices of all parameters by their names in the files. */
-function slicesByName(
+export function slicesByName(
   { slices: patterns = {} }: Layout,
   parameters: ReadonlyMap<string, Parameter>,
 ): Map<string, { sliced: SlicedParameter; slice: FileSlice }> {
@@ -152,13 +152,23 @@ export abstract class DecodedMatrix implements StoredValues {
 export function writeDecoded(name: string, values: Float32Array, target: Tensor): void {
   noGrad(() =>
     scope(() => {
-      const read = held(() => Tensor.from(values, { shape: [values.length] }));
-      const conversion = { dtype: target.dtype, transposed: false };
-      const result = held(() => converted(name, read, conversion));
-      kernels.copy({ in: result.to(target.device), out: target });
-      result.release();
+      writeValues(
+        name,
+        held(() => Tensor.from(values, { shape: [values.length] })),
+        target,
+      );
     }),
   );
+}
+
+/** Like writeDecoded() for a contiguous tensor, which it releases. */
+export function writeValues(name: string, values: Tensor, target: Tensor): void {
+  const conversion = { dtype: target.dtype, transposed: false };
+  const result = held(() => converted(name, values, conversion));
+  const flat = result.alias([result.numel]);
+  kernels.copy({ in: flat.to(target.device), out: target });
+  flat.dispose();
+  result.release();
   target.dispose();
 }
 

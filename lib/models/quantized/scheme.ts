@@ -28,7 +28,7 @@ export interface FolderScheme {
 type QuantizationSection = ModelConfig;
 
 const ONLY_HERE =
-  'Folders of GPTQ (4 and 8 bits), AWQ (gemm), compressed-tensors and MLX open here: docs/quantization.md.';
+  'Folders of GPTQ (4 and 8 bits), AWQ (gemm), AutoRound, compressed-tensors and MLX open here: docs/quantization.md.';
 
 /** Throws DS_CHECKPOINT with the key and the reason for unsupported schemes. */
 export function readScheme(config: QuantizationSection): FolderScheme {
@@ -37,11 +37,14 @@ export function readScheme(config: QuantizationSection): FolderScheme {
       return readGptq(config);
     case 'awq':
       return readAwq(config);
+    case 'auto-round':
+    case 'intel/auto-round':
+      return readAutoRound(config);
     case 'compressed-tensors':
       return readCompressed(config);
     default: {
       const expected =
-        '"bitsandbytes", "mxfp4", "fp8", "modelopt", "gptq", "awq" or "compressed-tensors"';
+        '"bitsandbytes", "mxfp4", "fp8", "modelopt", "gptq", "awq", "auto-round" or "compressed-tensors"';
       throw config.refusalError('quant_method', expected, config.get('quant_method'), ONLY_HERE);
     }
   }
@@ -60,8 +63,12 @@ function requireChoice(
 }
 
 /** -1 is a step per output. */
-function readGroup(config: QuantizationSection, key: string): number | null {
-  const value = config.get(key, 128);
+function readGroup(
+  config: QuantizationSection,
+  key: string,
+  fallback: JsonValue = 128,
+): number | null {
+  const value = config.get(key, fallback);
   if (value === -1) return null;
   if (Number.isSafeInteger(value) && Number(value) > 0 && Number(value) % 8 === 0) {
     return Number(value);
@@ -93,10 +100,14 @@ function readGptq(config: QuantizationSection): FolderScheme {
   requireChoice(config, 'checkpoint_format', ['gptq', 'gptq_v2'], repacked);
   requireChoice(config, 'format', ['gptq', 'gptq_v2'], repacked);
   requireChoice(config, 'is_marlin_format', [false], repacked);
-  const rules = Object.keys(Object(config.get('dynamic', {})));
-  if (rules.some((rule) => !rule.startsWith('-:'))) {
+  const rules: Record<string, JsonValue> = Object(config.get('dynamic', {}));
+  // A rule without values changes nothing: folders of Qwen have one for the head.
+  const changes = ([rule, values]: [string, JsonValue]): boolean =>
+    !rule.startsWith('-:') && Object.keys(Object(values)).length > 0;
+  if (Object.entries(rules).some(changes)) {
     const why = 'Layers with different bits or groups are not supported.';
-    throw config.refusalError('dynamic', 'rules that exclude layers ("-:...")', rules, why);
+    const expected = 'rules that exclude layers ("-:...")';
+    throw config.refusalError('dynamic', expected, Object.keys(rules), why);
   }
   const format = config.get('checkpoint_format', config.get('format', 'gptq'));
   const scheme = { bits, groupSize: readGroup(config, 'group_size'), hasZeros: true };
@@ -116,6 +127,34 @@ function readAwq(config: QuantizationSection): FolderScheme {
   const key = config.get('group_size') === null ? 'q_group_size' : 'group_size';
   const scheme = { bits, groupSize: readGroup(config, key), hasZeros: true };
   return { method: 'awq', zeroOffset: 0, schemeOf: () => scheme };
+}
+
+/**
+ * The tensors of GPTQ or AWQ; extra_config has layers with other bits. Source: AutoRound's folders.
+ */
+function readAutoRound(config: QuantizationSection): FolderScheme {
+  const why = 'The supported layouts of AutoRound are those of GPTQ and AWQ, with integers.';
+  requireChoice(config, 'data_type', ['int'], why);
+  const key = config.get('packing_format') === null ? 'backend' : 'packing_format';
+  const format = config.get(key, 'auto_round:auto_gptq');
+  const layout = /^(?:auto_round:)?(?:auto_)?(gptq|awq)(?::exllamav2)?$/.exec(String(format))?.[1];
+  if (layout === undefined) {
+    const expected = '"auto_round:auto_gptq" or "auto_round:auto_awq"';
+    throw config.refusalError(key, expected, format, why);
+  }
+  const bits = layout === 'awq' ? [4] : [4, 8];
+  const read = (section: QuantizationSection, own: JsonValue): LayerScheme => ({
+    bits: readBits(section, 'bits', bits, own),
+    groupSize: readGroup(section, 'group_size', config.get('group_size', 128)),
+    hasZeros: true,
+  });
+  const whole = read(config, null);
+  const own = config.section('extra_config');
+  return {
+    method: layout === 'awq' ? 'awq' : 'gptq',
+    zeroOffset: layout === 'awq' ? 0 : 1,
+    schemeOf: (path) => (own.has(path) ? read(own.section(path), whole.bits) : whole),
+  };
 }
 
 /** An entry of config_groups. */

@@ -3,6 +3,7 @@
 
 import type { JsonObject } from '../../../types/json.js';
 import type { TensorSource } from '../../checkpoint/index.js';
+import { Experts } from '../../nn/experts.js';
 import { Linear } from '../../nn/linear.js';
 import type { Module } from '../../nn/module.js';
 import { QuantizedLinear } from '../../nn/quantized-linear.js';
@@ -102,7 +103,9 @@ export function packedConfig(model: Module): JsonObject | null {
     if (!isOrdered) (group.weights as JsonObject).actorder = 'group';
     return [`group_${i}`, group];
   });
-  const plain = [...model.namedModules()].filter(([, module]) => module instanceof Linear);
+  const plain = [...model.namedModules()].filter(
+    ([, module]) => module instanceof Linear || module instanceof Experts,
+  );
   return {
     quant_method: 'compressed-tensors',
     format: 'pack-quantized',
