@@ -22,6 +22,7 @@ const LATENT = ['q_proj', 'q_b_proj', 'kv_b_proj'];
 /** PEFT's default targets by the model_type of config.json. */
 const FAMILIES: Readonly<Record<string, readonly string[]>> = {
   baichuan: ['W_pack'],
+  bailing_moe: ['query_key_value'],
   bert: ['query', 'value'],
   bloom: ['query_key_value'],
   'deberta-v2': ['query_proj', 'value_proj'],
@@ -32,9 +33,11 @@ const FAMILIES: Readonly<Record<string, readonly string[]>> = {
   gpt_bigcode: ['c_attn'],
   gpt_neox: ['query_key_value'],
   modernbert: ['Wqkv'],
+  mpt: ['Wqkv'],
   phi: ['q_proj', 'v_proj', 'fc1', 'fc2'],
   internlm2: ['wqkv'],
   phi3: ['qkv_proj'],
+  qwen: ['c_attn'],
   roberta: ['query', 'value'],
   'xlm-roberta': ['query', 'value'],
 };

@@ -1,11 +1,12 @@
 """Defines families that transformers lacks, as variants of Llama under other names."""
 
+import functools
 import json
 import os
 
 import torch
 import transformers
-from families.sizes import SIZES
+from families.sizes import SIZES, TINY
 from safetensors.torch import load_file, save_file
 
 
@@ -73,6 +74,81 @@ def rename_exaone(tensors):
     return renamed
 
 
+def fuse_qwen(tensors):
+    """Qwen2's tensors under the names of the first Qwen."""
+    names = {
+        "model.": "transformer.",
+        "embed_tokens": "wte",
+        "layers.": "h.",
+        "input_layernorm": "ln_1",
+        "post_attention_layernorm": "ln_2",
+        "self_attn.o_proj": "attn.c_proj",
+        "self_attn.q_proj": "attn.c_attn",
+        "mlp.gate_proj": "mlp.w2",
+        "mlp.up_proj": "mlp.w1",
+        "mlp.down_proj": "mlp.c_proj",
+        "transformer.norm": "transformer.ln_f",
+    }
+    fused = {}
+    for name, tensor in tensors.items():
+        if "k_proj" in name or "v_proj" in name:
+            continue
+        if "q_proj" in name:
+            tensor = torch.cat([tensors[name.replace("q_proj", f"{one}_proj")] for one in "qkv"])
+        for theirs, own in names.items():
+            name = name.replace(theirs, own)
+        fused[name] = tensor
+    return fused
+
+
+def without_choice_bias(tensors):
+    """GLM 4.5's tensors without the bias for the choice of experts."""
+    return {name: one for name, one in tensors.items() if "e_score_correction" not in name}
+
+
+def fuse_ling(tensors):
+    """GLM 4.5's tensors under the names of Ling: queries, keys and values in one matrix."""
+    names = {
+        "embed_tokens": "word_embeddings",
+        "self_attn.o_proj": "attention.dense",
+        "self_attn.q_proj": "attention.query_key_value",
+        "self_attn.q_norm": "attention.query_layernorm",
+        "self_attn.k_norm": "attention.key_layernorm",
+        "e_score_correction_bias": "expert_bias",
+    }
+    fused = {}
+    for name, tensor in tensors.items():
+        if "k_proj" in name or "v_proj" in name:
+            continue
+        if "q_proj" in name:
+            tensor = torch.cat([tensors[name.replace("q_proj", f"{one}_proj")] for one in "qkv"])
+        for theirs, own in names.items():
+            name = name.replace(theirs, own)
+        fused[name] = tensor
+    return fused
+
+
+def fuse_first_ling(tensors):
+    """The first version has a softmax router, without a bias for the choice."""
+    return fuse_ling(without_choice_bias(tensors))
+
+
+def choose_by_softmax(model):
+    """DeepSeek MoE's router: the weights are those of a softmax over all experts."""
+
+    def route(gate, x):
+        logits = torch.nn.functional.linear(x.view(-1, gate.hidden_dim), gate.weight)
+        weights, ids = logits.softmax(-1).topk(gate.top_k, dim=-1)
+        if gate.norm_topk_prob:
+            weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
+        return logits, weights, ids
+
+    for layer in model.model.layers:
+        gate = getattr(layer.mlp, "gate", None)
+        if gate is not None:
+            gate.forward = functools.partial(route, gate)
+
+
 def normalize_head(model):
     """Baichuan 2's head: its rows have length 1."""
     head = model.lm_head
@@ -108,7 +184,25 @@ def bias_scores(model):
 
 
 # Changes of a model for families that transformers does not have.
-PATCHES = {"baichuan": normalize_head, "baichuan-alibi": bias_scores}
+PATCHES = {
+    "baichuan": normalize_head,
+    "baichuan-alibi": bias_scores,
+    "deepseek": choose_by_softmax,
+    "bailing-moe-first": choose_by_softmax,
+}
+LING = {
+    "model_type": "bailing_moe",
+    "num_experts": 4,
+    "num_local_experts": None,
+    "n_routed_experts": None,
+    "num_shared_experts": 2,
+    "n_shared_experts": None,
+    "rope_theta": 10000.0,
+    "rope_parameters": None,
+    "use_bias": False,
+    "use_qkv_bias": False,
+    "norm_head": False,
+}
 BAICHUAN = {"model_type": "baichuan", "architectures": ["BaichuanForCausalLM"]}
 # Families that transformers does not have: Llama with other names, and the keys of config.json.
 RENAMED = {
@@ -116,6 +210,61 @@ RENAMED = {
     "baichuan-alibi": (
         fuse_baichuan,
         {**BAICHUAN, "model_max_length": 128, "max_position_embeddings": None},
+    ),
+    "bailing-moe": (
+        fuse_ling,
+        {
+            **LING,
+            "architectures": ["BailingMoeV2ForCausalLM"],
+            "score_function": "sigmoid",
+            "moe_router_enable_expert_bias": True,
+            "use_qk_norm": True,
+            "partial_rotary_factor": 0.5,
+        },
+    ),
+    "bailing-moe-first": (
+        fuse_first_ling,
+        {
+            **LING,
+            "architectures": ["BailingMoeForCausalLM"],
+            "use_qk_norm": None,
+            "partial_rotary_factor": None,
+            "routed_scaling_factor": None,
+            "n_group": None,
+            "topk_group": None,
+        },
+    ),
+    "deepseek": (
+        without_choice_bias,
+        {
+            "model_type": "deepseek",
+            "architectures": ["DeepseekForCausalLM"],
+            "scoring_func": "softmax",
+            "moe_layer_freq": 1,
+            "rope_theta": 10000.0,
+            "rope_parameters": None,
+            "partial_rotary_factor": None,
+            "num_nextn_predict_layers": None,
+        },
+    ),
+    "qwen": (
+        fuse_qwen,
+        {
+            "model_type": "qwen",
+            "architectures": ["QWenLMHeadModel"],
+            "intermediate_size": 2 * TINY["intermediate_size"],
+            "seq_length": TINY["max_position_embeddings"],
+            "kv_channels": 4,
+            "layer_norm_epsilon": 1e-6,
+            "rms_norm_eps": None,
+            "no_bias": True,
+            "rotary_emb_base": 10000,
+            "use_logn_attn": True,
+            "use_dynamic_ntk": True,
+            "rope_parameters": None,
+            "layer_types": None,
+            "num_key_value_heads": None,
+        },
     ),
     "internlm2": (
         fuse_internlm2,

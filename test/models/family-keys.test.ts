@@ -5,6 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type TensorSource, WeightFiles, writeAlone } from '../../lib/checkpoint/index.js';
 import { nn } from '../../lib/index.js';
+import { NormalizedHead } from '../../lib/models/normalized-head.js';
 import { OpenWeights } from '../../lib/models/stored-weights.js';
 import { wrapTransposedLayout } from '../../lib/models/transposed-experts.js';
 import { cpu } from '../../lib/runtime/device.js';
@@ -42,6 +43,9 @@ describe('defaults of absent keys', () => {
     expect(windows('olmo3', 5)).toEqual([W, W, W, null, W]);
     expect(windows('cohere2', 4)).toEqual([W, W, W, null]);
     expect(windows('exaone4', 4, { sliding_window: null })).toBe(null);
+    const pattern = { sliding_window_pattern: 'LLG' };
+    expect(windows('exaone4', 6, pattern)).toEqual([W, W, null, W, W, null]);
+    expect(windows('exaone4', 5, pattern)).toEqual([W, W, null, W, null]);
   });
 
   test('layers without positions', () => {
@@ -62,6 +66,49 @@ describe('defaults of absent keys', () => {
     });
     const { scales } = withKeys('gemma2', { attn_logit_softcapping: null }).config;
     expect(scales).toEqual({ scores: 24, scoreCap: null, logitCap: 2.5 });
+  });
+
+  test('a length of null counts as absent', () => {
+    expect(withKeys('dots1', { max_position_embeddings: null }).config.maxSeq).toBe(2048);
+  });
+
+  test('a DeepSeek without experts is dense, and a Qwen has half of intermediate_size', () => {
+    const dense = withKeys('deepseek', {
+      n_routed_experts: undefined,
+      n_shared_experts: undefined,
+    });
+    expect(dense.config.moe).toBe(undefined);
+    expect(dense.describe().config).not.toHaveProperty('n_routed_experts');
+    const qwen = withKeys('qwen', { seq_length: 64 });
+    expect([
+      qwen.config.hidden,
+      qwen.config.maxSeq,
+      qwen.describe().config.intermediate_size,
+    ]).toEqual([24, 64, 48]);
+    expect(() => withKeys('qwen', { visual: {} })).toThrow(refusal(/visual/));
+    expect(() => withKeys('qwen', { intermediate_size: 47 })).toThrow(refusal(/an even number/));
+  });
+
+  test('the first Ling and the second have other routers', () => {
+    const { config } = withKeys('bailing-moe').describe();
+    expect(config).toMatchObject({ score_function: 'sigmoid', use_qk_norm: true, n_group: 2 });
+    const first = withKeys('bailing-moe-first').describe().config;
+    expect(first).toMatchObject({ score_function: 'softmax', use_qk_norm: false });
+    expect(withKeys('bailing-moe', { norm_head: true }).lm_head).toBeInstanceOf(NormalizedHead);
+    const many = { multi_gate: true };
+    expect(() => withKeys('bailing-moe', many)).toThrow(refusal(/multi_gate/));
+    const free = { moe_router_enable_expert_bias: false };
+    expect(() => withKeys('bailing-moe', free)).toThrow(refusal(/enable_expert_bias/));
+  });
+
+  test('settings of the attention of MPT', () => {
+    const withAttention = (attn_config: object) => withKeys('mpt', { attn_config });
+    const { config } = withAttention({ clip_qkv: 6 }).describe();
+    expect(config.attn_config).toEqual({ alibi: true, clip_qkv: 6 });
+    expect(withAttention({ clip_qkv: null }).config.scales).toEqual({ clip: null });
+    expect(() => withAttention({ alibi: false })).toThrow(refusal(/attn_config: alibi: .*table/));
+    expect(() => withAttention({ qk_ln: true })).toThrow(refusal(/attn_config: qk_ln/));
+    expect(() => withKeys('mpt', { no_bias: false })).toThrow(refusal(/no_bias/));
   });
 
   test('key heads of older Falcons, and layers that predict later tokens', () => {
@@ -208,7 +255,7 @@ describe('refused by name', () => {
     ['falcon', { alibi: true }, /alibi: expected false, got true/],
     ['falcon', { parallel_attn: false }, /parallel_attn: expected true, got false/],
     ['gptj', { rotary_dim: 10 }, /rotary_dim: expected at most 8 channels, got 10/],
-    ['olmo', { clip_qkv: 8 }, /clip_qkv: expected null, got 8/],
+    ['olmo', { clip_qkv: -1 }, /clip_qkv: expected a positive number, got -1/],
     ['gpt-oss', { swiglu_limit: 5 }, /swiglu_limit: expected 7, got 5/],
     ['deepseek-v3', { scoring_func: 'softmax' }, /scoring_func: expected sigmoid/],
     ['deepseek-v3', { n_group: 4 }, /n_group: expected a divisor of 6, got 4/],

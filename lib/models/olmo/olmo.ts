@@ -5,7 +5,7 @@ import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import type { RotaryTraits } from '../rotary/traits.js';
 
 /** Options of Olmo: sizes, and the mode of its activations. */
-export type OlmoConfig = FamilyConfig<'attentionBias'>;
+export type OlmoConfig = FamilyConfig<'attentionBias' | 'scales'>;
 
 const TRAITS: RotaryTraits = {
   name: 'Olmo',
@@ -14,7 +14,8 @@ const TRAITS: RotaryTraits = {
   biases: { qkv: 'attentionBias', out: 'attentionBias', mlp: false },
   norm: { kind: 'plain', eps: ['layer_norm_eps', 1e-5] },
   window: 'none',
-  only: { clip_qkv: [null], layer_norm_eps: [1e-5] },
+  scales: { clip: { key: 'clip_qkv', fallback: null } },
+  only: { layer_norm_eps: [1e-5] },
   defaults: { max_position_embeddings: 2048, pad_token_id: 1 },
 };
 

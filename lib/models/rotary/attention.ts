@@ -14,6 +14,7 @@ import type { SparsePattern } from '../../nn/sparse-attention.js';
 import { leading, required } from '../../runtime/required.js';
 import {
   attention,
+  clamp,
   concat,
   type HeadShare,
   isGradEnabled,
@@ -60,7 +61,7 @@ export interface ProjectedHeads {
 export function createHeadNorm(body: BodySizes, heads: number): Norm | null {
   const { qkNorm = 'none' } = body.traits;
   if (qkNorm === 'none') return null;
-  // No family has norms of heads without parameters.
+  // Norms of heads without parameters follow the rotation, where nothing reads a weight.
   return createNorm(body, qkNorm === 'whole' ? heads * body.headDim : body.headDim) as Norm;
 }
 
@@ -129,9 +130,16 @@ export abstract class RotaryAttentionBase extends Module {
    * cached ones.
    */
   override forward(x: Tensor, context: AttentionContext, cache: LayerCache | null): Tensor {
-    const heads = this.project(x);
+    const heads = this.clipHeads(this.project(x));
     const mixed = this.attendFused(cache, heads, context) ?? this.mixHeads(heads, context, cache);
     return this.projectOut(mixed, heads);
+  }
+
+  private clipHeads(heads: ProjectedHeads): ProjectedHeads {
+    const { clip } = this.body.factors;
+    if (clip === null) return heads;
+    const [q, k, v] = [heads.q, heads.k, heads.v].map((values) => clamp(values, -clip, clip));
+    return { ...heads, q: required(q), k: required(k), v: required(v) };
   }
 
   /** @internal Projects results [B, H, T, D] back to the stream. */

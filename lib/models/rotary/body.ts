@@ -125,7 +125,8 @@ export class RotaryModel extends Module {
     }
     addLayerInputs(this, body, init);
     const { rotaryDim, ropeTheta, full } = body;
-    const widest = { ropeTheta, rotaryDim: full?.headDim ?? rotaryDim };
+    const { backward = false } = body.traits.rope ?? {};
+    const widest = { ropeTheta, rotaryDim: full?.headDim ?? rotaryDim, backward };
     this.rotary = new RotaryTable(widest, ropeScaling, maxSeq);
     this.queryRotary = queryFactor(ropeScaling ?? null)
       ? new RotaryTable(widest, ropeScaling, maxSeq, true)

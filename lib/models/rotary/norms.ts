@@ -101,11 +101,36 @@ export class BareLayerNorm extends Module {
   }
 }
 
+/** RMSNorm without parameters. Source: nanochat. */
+export class BareRMSNorm extends Module {
+  constructor(
+    private readonly channels: number,
+    /** Added to the mean of squares. */
+    readonly eps: number,
+  ) {
+    super();
+  }
+
+  /** [.., channels] to the same shape. */
+  override forward(x: Tensor): Tensor {
+    return rmsNorm(x, this.unit(x), this.eps);
+  }
+
+  /** @internal [sum, norm(sum)] of sum = x + residual. */
+  added(x: Tensor, residual: Tensor): [Tensor, Tensor] {
+    return addRmsNorm(x, residual, this.unit(x), this.eps);
+  }
+
+  private unit({ dtype, device }: Tensor): Tensor {
+    return unit([this.channels], { dtype, device });
+  }
+}
+
 /** A norm of a block. */
 export type Norm = RMSNorm | OffsetRMSNorm | LayerNorm | OffsetLayerNorm | PlainLayerNorm;
 
 /** A norm of a block, also one without parameters. */
-export type AnyNorm = Norm | BareLayerNorm;
+export type AnyNorm = Norm | BareLayerNorm | BareRMSNorm;
 
 /** A new norm of `width` channels. */
 export function createNorm(
@@ -116,6 +141,7 @@ export function createNorm(
   if (kind === 'layer') return new (offset ? OffsetLayerNorm : LayerNorm)(width, eps);
   if (kind === 'layerNoBias') return new PlainLayerNorm(width, eps);
   if (kind === 'plain') return new BareLayerNorm(width, eps);
+  if (kind === 'bareRms') return new BareRMSNorm(width, eps);
   return offset ? new OffsetRMSNorm(width, eps) : new RMSNorm(width, eps);
 }
 
@@ -126,7 +152,11 @@ export function normalizeSum(
   norm: AnyNorm,
 ): [Tensor, Tensor] {
   if (!residual) return [branch, norm.call(branch)];
-  if (norm instanceof OffsetRMSNorm || norm instanceof OffsetLayerNorm) {
+  if (
+    norm instanceof OffsetRMSNorm ||
+    norm instanceof OffsetLayerNorm ||
+    norm instanceof BareRMSNorm
+  ) {
     return norm.added(branch, residual);
   }
   if (norm instanceof BareLayerNorm) {

@@ -118,7 +118,9 @@ export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): Ro
   const { attention, mlp } = norm.block ?? PRE_NORMS;
   const { model = 'model', layers: list = 'layers' } = traits.names ?? {};
   const norm1 =
-    norm.kind === 'plain' ? 'self_attn.q_proj' : (attention[0] ?? attention[1] ?? mlp[0]);
+    norm.kind === 'plain' || norm.kind === 'bareRms'
+      ? 'self_attn.q_proj'
+      : (attention[0] ?? attention[1] ?? mlp[0]);
   const normName = `${model}.${list}.*.${norm1}.weight`;
   const last = (traits.files?.[normName] ?? normName).replace('*', String(layers - 1));
   const [epsKey, eps] = norm.eps ?? EPS;
@@ -141,7 +143,8 @@ export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): Ro
   const [channels, heads] = [config.size('hidden_size'), config.size('num_attention_heads')];
   // transformers fails at the first forward of latent attention with other numbers.
   if (traits.latent) config.requireOneOf('num_key_value_heads', [heads]);
-  const maxSeq = config.size('max_position_embeddings');
+  // Some files have null, which counts as absent.
+  const maxSeq = config.size('max_position_embeddings', fallbackSeq(traits));
   const vocabSize = config.size('vocab_size');
   // transformers ignores the keys of families with the three projections by head.
   const keyHeads = hasOwnHeads(traits) ? heads : config.size('num_key_value_heads', heads);
@@ -197,6 +200,11 @@ function requireLayerType({ layerTypes: supported }: RotaryTraits, config: Model
     return;
   throw config.refusalError('layer_types', `"${supported[0]}" only`, types);
 }
+
+const fallbackSeq = ({ defaults }: RotaryTraits): number | null => {
+  const { max_position_embeddings: length } = defaults;
+  return typeof length === 'number' ? length : null;
+};
 
 /** Whether the model of a config.json has experts. */
 const hasExperts = ({ moe }: RotaryTraits, config: ModelConfig): boolean =>
@@ -347,8 +355,12 @@ function defaultTypes(
 ): string[] {
   if (windowEvery) {
     const [key, fallback] = windowEvery;
-    const every = key === null ? fallback : config.size(key, fallback);
-    const slides = (i: number): boolean => width !== null && (i + 1) % every !== 0;
+    const pattern = key === null ? null : config.get(key);
+    const isPattern = typeof pattern === 'string' && /^[LG]+$/.test(pattern);
+    const every = key === null || isPattern ? fallback : config.size(key, fallback);
+    const isLocal = (i: number): boolean =>
+      isPattern ? i + 1 < layers && pattern[i % pattern.length] === 'L' : (i + 1) % every !== 0;
+    const slides = (i: number): boolean => width !== null && isLocal(i);
     return Array.from({ length: layers }, (_, i) => (slides(i) ? SLIDING : FULL));
   }
   const first = config.get('max_window_layers', layers);

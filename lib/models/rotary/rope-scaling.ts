@@ -119,6 +119,8 @@ export interface AngleSizes {
   /** Channels of a head that are turned. */
   rotaryDim: number;
   ropeTheta: number;
+  /** Whether channels turn in the other direction. Default false. */
+  backward?: boolean;
 }
 
 /** The names of the numbers of all scalings, except the type. */

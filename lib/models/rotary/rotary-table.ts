@@ -105,6 +105,7 @@ export class RotaryTable {
       }
       return Tensor.from(values, { shape: [rows, width], dtype, device });
     };
-    return { cos: computeTable(Math.cos), sin: computeTable(Math.sin) };
+    const sign = this.sizes.backward ? -1 : 1;
+    return { cos: computeTable(Math.cos), sin: computeTable((angle) => sign * Math.sin(angle)) };
   }
 }

@@ -11,7 +11,7 @@ import type { RotaryTraits, ScaleName, ScaleTraits } from './traits.js';
  * Values of a family's keys, by this library's names. Granite: embedding_multiplier is `embed`,
  * residual_multiplier `residual`, attention_multiplier `scores`, logits_scaling `logits`. Gemma:
  * query_pre_attn_scalar is `scores`, attn_logit_softcapping `scoreCap`, final_logit_softcapping
- * `logitCap`. Cohere: logit_scale is `logits`. null: none.
+ * `logitCap`. Cohere: logit_scale is `logits`. MPT and OLMo: clip_qkv is `clip`. null: none.
  */
 export interface Scales {
   /** Factor of the products of queries and keys. */
@@ -26,6 +26,8 @@ export interface Scales {
   scoreCap?: number | null;
   /** Bound of the logits. */
   logitCap?: number | null;
+  /** Bound of queries, keys and values. */
+  clip?: number | null;
 }
 
 /** Factors of a model; 1 changes nothing. */
@@ -38,6 +40,8 @@ export interface ScaleFactors {
   scoreCap: number | null;
   /** null: unbounded. */
   logitCap: number | null;
+  /** null: unbounded. */
+  clip: number | null;
 }
 
 const NAMES: OptionNames<Scales> = {
@@ -47,6 +51,7 @@ const NAMES: OptionNames<Scales> = {
   logits: true,
   scoreCap: true,
   logitCap: true,
+  clip: true,
 };
 
 /** Returns the family's scales that have a key. */
@@ -124,5 +129,6 @@ export function computeFactors(
     logits: factor('logits', 1),
     scoreCap: scales.scoreCap ?? null,
     logitCap: scales.logitCap ?? null,
+    clip: scales.clip ?? null,
   };
 }

@@ -53,9 +53,10 @@ export const ONE_NORM: BlockNorms = { attention: ['input_layernorm', null], mlp:
 /** The formula and the places of norms. */
 interface NormTraits {
   /**
-   * RMSNorm; LayerNorm with weight and bias, with a weight only, or with neither. Default "rms".
+   * RMSNorm, also without a weight ("bareRms"); LayerNorm with weight and bias, with a weight only,
+   * or with neither. Default "rms".
    */
-  readonly kind?: 'rms' | 'layer' | 'layerNoBias' | 'plain';
+  readonly kind?: 'rms' | 'bareRms' | 'layer' | 'layerNoBias' | 'plain';
   /** Whether norms multiply by 1 + weight; only RMSNorm and LayerNorm with both. Default false. */
   readonly offset?: boolean;
   /** config.json's key of eps, and transformers' default. Default: rms_norm_eps, 1e-6. */
@@ -156,6 +157,8 @@ export interface RopeTraits {
   readonly ofPictures?: readonly string[];
   /** Whether channels 2i and 2i + 1 are a pair; otherwise i and i + R / 2. Default false. */
   readonly interleaved?: boolean;
+  /** Whether channels turn in the other direction. Default false. */
+  readonly backward?: boolean;
   /**
    * Layers that do not rotate. "listed": config.json lists them (no_rope_layers). "unwindowed":
    * layers without a window. "unwindowedIfMixed": the same if another layer has a window.
@@ -224,6 +227,8 @@ interface ScalesTraits {
   readonly scoreCap?: ScaleTraits;
   /** Bound c of logits: c tanh(logit / c). */
   readonly logitCap?: ScaleTraits;
+  /** Bound of queries, keys and values, on both sides. */
+  readonly clip?: ScaleTraits;
 }
 
 /** Layers of gated delta nets. */
@@ -339,7 +344,8 @@ export interface RotaryTraits {
   readonly unswitched?: boolean;
   /**
    * Without a list of layers, layer i has a window unless this number divides i + 1; it is the
-   * value of the key, or the default. Replaces slidesAt, and the switch use_sliding_window.
+   * value of the key, or the default. A text such as "LLLG" is a pattern that repeats; the last
+   * layer then has no window. Replaces slidesAt, and the switch use_sliding_window.
    */
   readonly windowEvery?: readonly [key: string | null, fallback: number];
   /** Names of a layer's attention in attention_types, which then lists all layers. */

@@ -223,6 +223,22 @@ FAMILIES = {
             "pad_token_id": 0,
         },
     ),
+    "mpt": (
+        1091,
+        "MptConfig",
+        "MptForCausalLM",
+        {
+            "vocab_size": TINY["vocab_size"],
+            "d_model": 24,
+            "n_layers": 2,
+            "n_heads": 6,
+            "max_seq_len": 128,
+            "attn_config": {"clip_qkv": 0.4},
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+            "pad_token_id": 0,
+        },
+    ),
     "biogpt": (
         1075,
         "BioGptConfig",

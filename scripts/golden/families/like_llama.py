@@ -214,7 +214,25 @@ FAMILIES = {
             "rope": (10000.0, {"partial_rotary_factor": 0.5}),
         },
     ),
-    "olmo": (1036, "OlmoConfig", "OlmoForCausalLM", {**TINY, "rope": (10000.0, None)}),
+    "olmo": (
+        1036,
+        "OlmoConfig",
+        "OlmoForCausalLM",
+        {**TINY, "clip_qkv": 0.4, "rope": (10000.0, None)},
+    ),
+    "nanochat": (
+        1088,
+        "NanoChatConfig",
+        "NanoChatForCausalLM",
+        {**TINY, "final_logit_softcapping": 1.5, "rope": (10000.0, None)},
+    ),
+    # The first Qwen has the formula of Qwen2, with a key head for each query head.
+    "qwen": (
+        1089,
+        "Qwen2Config",
+        "Qwen2ForCausalLM",
+        {**TINY, "num_key_value_heads": 4, "rope": (10000.0, None)},
+    ),
     "olmo2": (
         1016,
         "Olmo2Config",
