@@ -48,7 +48,7 @@ import { type Pipelined, PipelineModule } from './pipe/index.js';
 import { type Device, device as findDevice } from './runtime/device.js';
 import { formatValue } from './runtime/format-value.js';
 import { configError } from './runtime/input-errors.js';
-import { type OptionNames, readOptions } from './runtime/options.js';
+import { namesOf, readOptions } from './runtime/options.js';
 import { requireNoSurplus, requireType } from './runtime/require-type.js';
 import { seed } from './tensor/index.js';
 import { HybridEngine } from './trainer/rollouts/hybrid-engine.js';
@@ -89,26 +89,6 @@ export interface InitializeOptions<Sample, Batch> extends Clients, Configuration
    */
   device?: string | Device;
 }
-
-const OPTIONS: OptionNames<InitializeOptions<unknown, unknown>> = {
-  model: true,
-  modelParameters: true,
-  trainingData: true,
-  collate: true,
-  numWorkers: true,
-  config: true,
-  args: true,
-  configParams: true,
-  auto: true,
-  strict: true,
-  optimizer: true,
-  lrScheduler: true,
-  monitors: true,
-  device: true,
-  distributed: true,
-  commTimer: true,
-  stopSignals: true,
-};
 
 /** Result of initialize(): the engine, and the objects that it created. */
 export interface Initialized<Sample, Batch> {
@@ -209,7 +189,7 @@ async function initializeEngine<Sample, Batch>(
   given: AnyOptions<Sample, Batch>,
   isServing: boolean,
 ) {
-  const options = readOptions('initialize', given, OPTIONS);
+  const options = readOptions('initialize', given, namesOf.InitializeOptions);
   const { model } = options;
   requireModel(model);
   requireUnowned(model);

@@ -7,7 +7,7 @@ import { cpu } from '../runtime/device.js';
 import { type DType, isFloating } from '../runtime/dtype.js';
 import { argumentError } from '../runtime/input-errors.js';
 import { isObject } from '../runtime/is-object.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { held, Tensor } from '../tensor/index.js';
 import { convertValues } from './convert.js';
 import { bytesOf, type FreeFolder, requireFree, writeFolder } from './export-folder.js';
@@ -44,13 +44,6 @@ export interface ConsolidateOptions {
    */
   format?: ExportFormat;
 }
-
-const OPTIONS: OptionNames<ConsolidateOptions> = {
-  tag: true,
-  dtype: true,
-  maxShardBytes: true,
-  format: true,
-};
 
 /** Result of consolidate(). */
 export interface Consolidated {
@@ -112,7 +105,7 @@ export async function consolidateWithFiles(
   given: ConsolidateOptions,
   copies: readonly string[],
 ): Promise<Consolidated> {
-  const options = readOptions('consolidate', given, OPTIONS);
+  const options = readOptions('consolidate', given, namesOf.ConsolidateOptions);
   const { dtype = 'fp32', maxShardBytes = MAX_SHARD_BYTES } = options;
   requirePath('consolidate dir', dir);
   requirePath('consolidate out', out);

@@ -2,7 +2,7 @@
 
 import { dtypeSize } from '../runtime/dtype.js';
 import type { Collective, CollectiveKind } from '../runtime/job.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { required } from '../runtime/required.js';
 
 /** A logged collective. */
@@ -28,8 +28,6 @@ export interface CommsLoggerOptions {
   /** Called with each record as one line. */
   verbose?: (line: string) => void;
 }
-
-const OPTIONS: OptionNames<CommsLoggerOptions> = { profAll: true, ops: true, verbose: true };
 
 /** Totals of one kind and size. */
 export interface CommsTotal {
@@ -86,7 +84,7 @@ export class CommsLogger {
 
   /** Throws DS_ARGUMENT for unknown options. */
   constructor(given: CommsLoggerOptions = {}) {
-    this.options = readOptions('CommsLogger', given, OPTIONS);
+    this.options = readOptions('CommsLogger', given, namesOf.CommsLoggerOptions);
   }
 
   /** @internal Returns the record of a call. */

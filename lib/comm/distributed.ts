@@ -5,13 +5,13 @@ import { jobEnvironment } from '../runtime/addon.js';
 import { cpu, type Device, device as findDevice } from '../runtime/device.js';
 import { formatValue } from '../runtime/format-value.js';
 import { Job, SoloGroup, StoreServer } from '../runtime/job.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { answerPythonNames } from '../runtime/python-names.js';
 import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
 import { scope, Tensor } from '../tensor/index.js';
 import type { CommsLogger } from './comms-logger.js';
-import { INIT_OPTIONS, type InitOptions, resolveSettings } from './join-settings.js';
+import { type InitOptions, resolveSettings } from './join-settings.js';
 import { announceMesh, findOtherMesh, Mesh, meshOf, requireMesh } from './mesh.js';
 import { MeshShape } from './mesh-shape.js';
 import { ProcessGroup } from './process-group.js';
@@ -21,8 +21,6 @@ export interface LogSummaryOptions {
   /** Adds the time that rank 0 waited for slower ranks. All ranks call it then. Default: false. */
   showStraggler?: boolean;
 }
-
-const LOG_SUMMARY: OptionNames<LogSummaryOptions> = { showStraggler: true };
 
 /** A rank in a job of `worldSize` ranks, with its process groups. */
 export class Distributed {
@@ -112,7 +110,7 @@ export class Distributed {
    * deepspeed.comm.log_summary.
    */
   logSummary(given: LogSummaryOptions = {}): void {
-    const { showStraggler = false } = readOptions('logSummary', given, LOG_SUMMARY);
+    const { showStraggler = false } = readOptions('logSummary', given, namesOf.LogSummaryOptions);
     requireType('logSummary showStraggler', showStraggler, 'boolean');
     const { logger } = this.world;
     if (!logger) return;
@@ -157,7 +155,7 @@ export function distributed(): Distributed | null {
 
 /** Calls Distributed.logSummary() of the job. Prints nothing in a single process. */
 export function logSummary(given: LogSummaryOptions = {}): void {
-  readOptions('logSummary', given, LOG_SUMMARY);
+  readOptions('logSummary', given, namesOf.LogSummaryOptions);
   current?.logSummary(given);
 }
 
@@ -171,7 +169,7 @@ export function logSummary(given: LogSummaryOptions = {}): void {
  * - DS_COMM: a port in use, another secret, a missing rank.
  */
 export async function initDistributed(given: InitOptions = {}): Promise<Distributed> {
-  const options = readOptions('initDistributed', given, INIT_OPTIONS);
+  const options = readOptions('initDistributed', given, namesOf.InitOptions);
   const job = current ?? (await joinJob(options));
   if (options.mesh) requireMesh(job.mesh.shape, MeshShape.over(job.worldSize, options.mesh));
   return job;

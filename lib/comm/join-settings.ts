@@ -3,7 +3,6 @@
 import { DsError } from '../errors.js';
 import { jobEnvironment } from '../runtime/addon.js';
 import { type Device, device as findDevice, probeGpus } from '../runtime/device.js';
-import type { OptionNames } from '../runtime/options.js';
 import type { MeshOptions } from './mesh-shape.js';
 
 /**
@@ -35,19 +34,6 @@ export interface InitOptions {
   /** Sizes of the axes pp, dp, sp and tp, equal on every rank. Default: all ranks on dp. */
   mesh?: MeshOptions;
 }
-
-export const INIT_OPTIONS: OptionNames<InitOptions> = {
-  rank: true,
-  worldSize: true,
-  localRank: true,
-  masterAddr: true,
-  masterPort: true,
-  timeout: true,
-  secret: true,
-  serveStore: true,
-  device: true,
-  mesh: true,
-};
 
 /** The options, completed from the environment. */
 interface JoinSettings {

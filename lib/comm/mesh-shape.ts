@@ -1,6 +1,6 @@
 // MeshShape: the ranks of a job as a grid with named axes, by arithmetic only.
 import { DsError } from '../errors.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 
 /** The axis of each kind of parallelism: stages, parts of a batch, tokens, parts of layers. */
@@ -68,7 +68,7 @@ export class MeshShape<Name extends string = Axis> {
     given: Partial<Record<Name, number>>,
   ): MeshShape<Name> {
     const op = 'initDistributed mesh';
-    const known = Object.fromEntries(axes.map((axis) => [axis, true])) as OptionNames<typeof given>;
+    const known = Object.fromEntries(axes.map((axis) => [axis, true as const]));
     const options = readOptions(op, given, known);
     const sizes = axes.map((axis): [Name, number] => [
       axis,

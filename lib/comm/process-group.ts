@@ -12,7 +12,7 @@ import {
   requireFlat,
   type Tickets,
 } from '../runtime/job.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { poll } from '../runtime/poll.js';
 import { answerPythonNames } from '../runtime/python-names.js';
 import { Event, Stream } from '../runtime/stream.js';
@@ -40,14 +40,7 @@ export interface CollectiveOptions {
   label?: string;
 }
 
-const OPTIONS: OptionNames<CollectiveOptions> = {
-  op: true,
-  stream: true,
-  purpose: true,
-  label: true,
-};
-const ALL_REDUCE = { ...OPTIONS, output: true } as const;
-const ROWS = { ...OPTIONS, rows: true } as const;
+const ALL_REDUCE = { ...namesOf.CollectiveOptions, output: true } as const;
 
 /** Options of a collective on rows. Each row is exchanged separately. */
 export interface RowOptions extends CollectiveOptions {
@@ -184,7 +177,7 @@ export class ProcessGroup {
    * may be that slot.
    */
   reduceScatter(output: View, input: View, given: RowOptions = {}): Work {
-    const options = readOptions('reduceScatter', given, ROWS);
+    const options = readOptions('reduceScatter', given, namesOf.RowOptions);
     const { rows = 1 } = options;
     this.requireSizes('reduceScatter', input, output, this.size, 1);
     const count = rowOf('reduceScatter', output, rows);
@@ -196,7 +189,7 @@ export class ProcessGroup {
    * of it.
    */
   allGather(output: View, input: View, given: RowOptions = {}): Work {
-    const options = readOptions('allGather', given, ROWS);
+    const options = readOptions('allGather', given, namesOf.RowOptions);
     const { rows = 1 } = options;
     this.requireSizes('allGather', input, output, 1, this.size);
     const count = rowOf('allGather', input, rows);
@@ -205,21 +198,21 @@ export class ProcessGroup {
 
   /** Copies the `tensor` of `root`, a rank of the group, to every rank. */
   broadcast(tensor: View, root: number, given: CollectiveOptions = {}): Work {
-    const options = readOptions('broadcast', given, OPTIONS);
+    const options = readOptions('broadcast', given, namesOf.CollectiveOptions);
     const count = elementsOf('broadcast', tensor);
     return this.start('broadcast', { input: tensor, output: tensor, count, peer: root }, options);
   }
 
   /** Reduces `tensor` over all ranks into the tensor of `root`; the others keep theirs. */
   reduce(tensor: View, root: number, given: CollectiveOptions = {}): Work {
-    const options = readOptions('reduce', given, OPTIONS);
+    const options = readOptions('reduce', given, namesOf.CollectiveOptions);
     const count = elementsOf('reduce', tensor);
     return this.start('reduce', { input: tensor, output: tensor, count, peer: root }, options);
   }
 
   /** Sends slot j of `input` to slot `rank` of rank j's `output`. */
   allToAll(output: View, input: View, given: CollectiveOptions = {}): Work {
-    const options = readOptions('allToAll', given, OPTIONS);
+    const options = readOptions('allToAll', given, namesOf.CollectiveOptions);
     this.requireSizes('allToAll', input, output, 1, 1);
     const count = numel(input.shape) / this.size;
     if (!Number.isInteger(count)) {
@@ -234,7 +227,7 @@ export class ProcessGroup {
    * the other receive first.
    */
   send(tensor: View, peer: number, given: CollectiveOptions = {}): Work {
-    const options = readOptions('send', given, OPTIONS);
+    const options = readOptions('send', given, namesOf.CollectiveOptions);
     const count = elementsOf('send', tensor);
     return this.start('send', { input: tensor, output: null, count, peer }, options);
   }
@@ -244,14 +237,14 @@ export class ProcessGroup {
    * disagree or one fails.
    */
   recv(tensor: View, peer: number, given: CollectiveOptions = {}): Work {
-    const options = readOptions('recv', given, OPTIONS);
+    const options = readOptions('recv', given, namesOf.CollectiveOptions);
     const count = elementsOf('recv', tensor);
     return this.start('recv', { input: null, output: tensor, count, peer }, options);
   }
 
   /** Done when every rank has reached it. */
   barrier(given: CollectiveOptions = {}): Work {
-    const options = readOptions('barrier', given, OPTIONS);
+    const options = readOptions('barrier', given, namesOf.CollectiveOptions);
     return this.start('barrier', { input: null, output: null, count: 0 }, options);
   }
 

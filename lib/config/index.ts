@@ -2,7 +2,7 @@
 // cross-check.
 import type { DsConfig, ResolvedConfig, ResolvedValues } from '../../types/config.js';
 import { DsError } from '../errors.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { type AutoSources, fillAuto, fillKnownAuto } from './auto.js';
 import { readAutocast } from './autocast.js';
@@ -92,20 +92,13 @@ export function readTyped(source: string | DsConfig): DsConfig {
   return draft.value as DsConfig;
 }
 
-const ENVIRONMENT: OptionNames<ConfigEnvironment> = {
-  worldSize: true,
-  strict: true,
-  auto: true,
-  autoLater: true,
-};
-
 /**
  * Reads a file, base64 or an object and returns the resolved configuration, frozen. Throws the
  * first DS_CONFIG error; its hint has the number of other errors. Throws DS_ARGUMENT for an invalid
  * environment.
  */
 export function resolveConfig(source: string | DsConfig, env: ConfigEnvironment): ResolvedConfig {
-  const environment = readOptions('resolveConfig', env, ENVIRONMENT);
+  const environment = readOptions('resolveConfig', env, namesOf.ConfigEnvironment);
   requireInteger('resolveConfig worldSize', environment.worldSize, 1);
   const report = checkConfig(source, environment);
   if (report.config) return report.config;

@@ -7,7 +7,7 @@ import { dataError } from '../runtime/input-errors.js';
 import { isObject } from '../runtime/is-object.js';
 import { makeFolderNow } from '../runtime/make-folder.js';
 import { onDisk } from '../runtime/on-disk.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
 import { absolutePath } from '../runtime/system-error.js';
@@ -47,14 +47,6 @@ export interface AnalyzedMetric {
   percentiles: number[];
 }
 
-const OPTIONS: OptionNames<AnalyzeOptions<unknown>> = {
-  metrics: true,
-  folder: true,
-  overwrite: true,
-  numWorkers: true,
-  workerThread: true,
-};
-
 const OP = 'data.analyze';
 
 /** Number of samples per read. */
@@ -71,7 +63,7 @@ export async function analyze<Sample, Name extends string>(
   dataset: Dataset<Sample>,
   given: AnalyzeOptions<Sample, Name>,
 ): Promise<Record<Name, AnalyzedMetric>> {
-  const options = readOptions(OP, given, OPTIONS);
+  const options = readOptions(OP, given, namesOf.AnalyzeOptions);
   const folder = absolutePath(requireType(`${OP} folder`, options.folder, 'string'));
   const overwrites = requireType(`${OP} overwrite`, options.overwrite ?? false, 'boolean');
   const metrics = readMetrics<Sample>(options.metrics);

@@ -6,7 +6,7 @@ import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import { valueError } from '../runtime/input-errors.js';
 import { isObject } from '../runtime/is-object.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
@@ -57,25 +57,6 @@ export interface CurriculumSamplerOptions {
   worldSize?: number;
 }
 
-const OPTIONS: OptionNames<CurriculumSamplerOptions> = {
-  metrics: true,
-  batchSize: true,
-  epochs: true,
-  seed: true,
-  rank: true,
-  worldSize: true,
-};
-
-const METRIC: OptionNames<CurriculumMetric> = {
-  schedule: true,
-  maxDifficulty: true,
-  difficultyType: true,
-  clusteringType: true,
-  values: true,
-  indexToSamplePath: true,
-  indexToMetricPath: true,
-};
-
 const OP = 'CurriculumSampler';
 
 /**
@@ -111,7 +92,7 @@ export class CurriculumSampler extends Sampler {
    */
   constructor(samples: number, given: CurriculumSamplerOptions) {
     super();
-    const options = readOptions(OP, given, OPTIONS);
+    const options = readOptions(OP, given, namesOf.CurriculumSamplerOptions);
     const { metrics, batchSize, epochs = 1000, seed = 0, rank = 0, worldSize = 1 } = options;
     this.samples = requireInteger(`${OP} samples`, samples, 1);
     this.batchSize = requireInteger(`${OP} batchSize`, batchSize, 1);
@@ -289,7 +270,7 @@ function readMetrics(
   }
   const readMetric = ([name, metric]: [string, CurriculumMetric]): [string, SamplerMetric] => {
     const op = `${OP} ${name}`;
-    const options = readOptions(op, metric, METRIC);
+    const options = readOptions(op, metric, namesOf.CurriculumMetric);
     requireType(`${op} schedule`, options.schedule, 'function');
     requireFinite(`${op} maxDifficulty`, options.maxDifficulty);
     requireOneOf(`${op} difficultyType`, options.difficultyType, ['value', 'percentile']);

@@ -2,7 +2,7 @@
 // Source of formulas and rounding: DeepSpeed's CurriculumScheduler.
 
 import { argumentError, valueError } from '../runtime/input-errors.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { required } from '../runtime/required.js';
 
@@ -32,21 +32,13 @@ export interface FixedRootOptions extends DifficultyRange {
   rootDegree?: number;
 }
 
-const ROOT: OptionNames<FixedRootOptions> = {
-  min: true,
-  max: true,
-  totalSteps: true,
-  difficultyStep: true,
-  rootDegree: true,
-};
-
 /**
  * Returns the schedule min + (max - min) (step / totalSteps)^(1 / rootDegree), rounded down and at
  * most `max`. If `min` equals `max`, every step has `max`. Throws DS_ARGUMENT if a number is not
  * finite, `max` is below `min`, or a step count is below 1.
  */
 export function fixedRoot(given: FixedRootOptions): CurriculumSchedule {
-  const options = readOptions('fixedRoot', given, ROOT);
+  const options = readOptions('fixedRoot', given, namesOf.FixedRootOptions);
   const { difficultyStep = 1, rootDegree = 1 } = options;
   const min = requireFinite('fixedRoot min', options.min);
   const max = requireFinite('fixedRoot max', options.max, min);

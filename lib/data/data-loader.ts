@@ -5,7 +5,7 @@ import { DsError } from '../errors.js';
 import { type Device, device as findDevice } from '../runtime/device.js';
 import { formatValue } from '../runtime/format-value.js';
 import { argumentError, dataError, valueError } from '../runtime/input-errors.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import {
@@ -54,21 +54,6 @@ export interface DataLoaderOptions<Sample, Batch> extends WorkerThreadOptions {
   collate?: (samples: Sample[], device: Device) => Batch;
 }
 
-const OPTIONS: OptionNames<DataLoaderOptions<unknown, unknown>> = {
-  batchSize: true,
-  device: true,
-  dropLast: true,
-  collate: true,
-  shuffle: true,
-  seed: true,
-  sampler: true,
-  numWorkers: true,
-  prefetchFactor: true,
-  workerTimeoutMs: true,
-  persistentWorkers: true,
-  workerThread: true,
-};
-
 /**
  * The position of a loader. `served`: samples of the epoch that the loaders of all ranks have
  * returned.
@@ -110,7 +95,7 @@ export class DataLoader<Sample = unknown, Batch = Batched<Sample>> {
     private readonly dataset: Dataset<Sample>,
     given: DataLoaderOptions<Sample, Batch> = {},
   ) {
-    const options = readOptions('DataLoader', given, OPTIONS);
+    const options = readOptions('DataLoader', given, namesOf.DataLoaderOptions);
     requireServable(dataset);
     this.batchSize = requireInteger('DataLoader batchSize', options.batchSize ?? 1, 1);
     this.device = findDevice(options.device ?? 'cpu');

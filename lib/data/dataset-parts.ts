@@ -3,7 +3,7 @@
 import type { Device } from '../runtime/device.js';
 import { formatValue } from '../runtime/format-value.js';
 import { argumentError } from '../runtime/input-errors.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { required } from '../runtime/required.js';
 import type { Batched } from './collate.js';
@@ -112,8 +112,6 @@ export interface SplitOptions {
   seed?: number;
 }
 
-const SPLIT: OptionNames<SplitOptions> = { seed: true };
-
 /**
  * Returns random disjoint parts, equal on every rank. `sizes` are numbers of samples that sum to
  * the length, or fractions that sum to 1; the first parts receive the remainder of rounding. Throws
@@ -125,7 +123,7 @@ export function randomSplit<Sample>(
   given: SplitOptions = {},
 ): Subset<Sample>[] {
   requireServable(dataset);
-  const { seed = 0 } = readOptions('randomSplit', given, SPLIT);
+  const { seed = 0 } = readOptions('randomSplit', given, namesOf.SplitOptions);
   const counts = readSizes(dataset.length, sizes);
   const order = shuffledOrder(dataset.length, requireInteger('randomSplit seed', seed, 0), 0);
   let start = 0;

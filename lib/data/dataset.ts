@@ -7,7 +7,7 @@ import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import { formatValue } from '../runtime/format-value.js';
 import { argumentError, dataError, valueError } from '../runtime/input-errors.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { errorCode, errorMessage } from '../runtime/system-error.js';
@@ -69,13 +69,6 @@ export interface WorkerDatasetOptions {
   length?: number;
 }
 
-const OPTIONS: OptionNames<WorkerDatasetOptions> = {
-  module: true,
-  export: true,
-  args: true,
-  length: true,
-};
-
 /**
  * Returns a dataset that each worker thread builds, and the calling thread if needed. If the
  * calling thread cannot require the module (an ES module, or a top-level await), it imports it:
@@ -83,7 +76,7 @@ const OPTIONS: OptionNames<WorkerDatasetOptions> = {
  * options, for a missing module or export, and if the export does not return a dataset.
  */
 export function workerDataset<Sample = unknown>(given: WorkerDatasetOptions): Dataset<Sample> {
-  const { length, ...options } = readOptions('workerDataset', given, OPTIONS);
+  const { length, ...options } = readOptions('workerDataset', given, namesOf.WorkerDatasetOptions);
   if (length !== undefined) requireInteger('workerDataset length', length, 0);
   return new ModuleDataset<Sample>(readSource('workerDataset', options), length);
 }

@@ -5,7 +5,7 @@ import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { type Device, device as findDevice } from '../runtime/device.js';
 import { dataError } from '../runtime/input-errors.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
@@ -45,20 +45,6 @@ export interface IterableLoaderOptions<Sample, Batch> extends WorkerThreadOption
   /** Combines samples into a batch. Default: stacks tensors, typed arrays and numbers. */
   collate?: (samples: Sample[], device: Device) => Batch;
 }
-
-const OPTIONS: OptionNames<IterableLoaderOptions<unknown, unknown>> = {
-  batchSize: true,
-  device: true,
-  rank: true,
-  worldSize: true,
-  dropLast: true,
-  collate: true,
-  numWorkers: true,
-  prefetchFactor: true,
-  workerTimeoutMs: true,
-  persistentWorkers: true,
-  workerThread: true,
-};
 
 /**
  * The position of a loader. `served`: samples of the epoch that the loaders of all ranks have
@@ -102,7 +88,7 @@ export class IterableLoader<Sample = unknown, Batch = Batched<Sample>> {
    */
   constructor(dataset: IterableDataset<Sample>, given: IterableLoaderOptions<Sample, Batch> = {}) {
     const op = 'IterableLoader';
-    const options = readOptions(op, given, OPTIONS);
+    const options = readOptions(op, given, namesOf.IterableLoaderOptions);
     requireIterableDataset(dataset);
     const { batchSize = 1, rank = 0, worldSize = 1, dropLast = false } = options;
     this.roundOptions = {

@@ -2,7 +2,7 @@
 
 import type { JsonObject } from '../../types/json.js';
 import { valueError } from '../runtime/input-errors.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { required } from '../runtime/required.js';
 import { samplesPerRank, shuffledOrder, takeShare } from './order.js';
@@ -22,13 +22,6 @@ export interface LengthGroupedOptions {
   /** Number of ranks. Default 1. */
   worldSize?: number;
 }
-
-const OPTIONS: OptionNames<LengthGroupedOptions> = {
-  batchSize: true,
-  seed: true,
-  rank: true,
-  worldSize: true,
-};
 
 /** Maximum number of batches in a group, and minimum number of groups. */
 const MAX_BATCHES = 50;
@@ -59,7 +52,7 @@ export class LengthGroupedSampler extends Sampler {
   ) {
     super();
     const op = 'LengthGroupedSampler';
-    const options = readOptions(op, given, OPTIONS);
+    const options = readOptions(op, given, namesOf.LengthGroupedOptions);
     const { batchSize, seed = 0, rank = 0, worldSize = 1 } = options;
     if (!(Array.isArray(lengths) || ArrayBuffer.isView(lengths))) {
       const expected = 'a list of the lengths of all samples';

@@ -4,7 +4,7 @@ import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import { argumentError } from '../runtime/input-errors.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import {
@@ -132,14 +132,6 @@ export interface DistributedSamplerOptions {
   dropLast?: boolean;
 }
 
-const DISTRIBUTED: OptionNames<DistributedSamplerOptions> = {
-  rank: true,
-  worldSize: true,
-  shuffle: true,
-  seed: true,
-  dropLast: true,
-};
-
 /**
  * Deals one order of all samples to the ranks in turn: rank r serves its elements r, r + worldSize,
  * ... If they do not divide evenly, the order repeats from its beginning until all ranks have the
@@ -161,7 +153,7 @@ export class DistributedSampler extends Sampler {
    */
   constructor(samples: number, given: DistributedSamplerOptions) {
     super();
-    const options = readOptions('DistributedSampler', given, DISTRIBUTED);
+    const options = readOptions('DistributedSampler', given, namesOf.DistributedSamplerOptions);
     const { rank, worldSize, shuffle = true, seed = 0, dropLast = false } = options;
     this.samples = requireLength('DistributedSampler', samples);
     this.worldSize = requireInteger('DistributedSampler worldSize', worldSize, 1);
@@ -217,14 +209,6 @@ export interface WeightedSamplerOptions {
   worldSize?: number;
 }
 
-const WEIGHTED: OptionNames<WeightedSamplerOptions> = {
-  samples: true,
-  replacement: true,
-  seed: true,
-  rank: true,
-  worldSize: true,
-};
-
 /**
  * Draws sample i with a probability in proportion to weights[i]. Draws depend on (seed, epoch);
  * ranks share them in turn, like DistributedSampler. Source:
@@ -248,7 +232,7 @@ export class WeightedRandomSampler extends Sampler {
   constructor(weights: ArrayLike<number>, given: WeightedSamplerOptions = {}) {
     super();
     const op = 'WeightedRandomSampler';
-    const options = readOptions(op, given, WEIGHTED);
+    const options = readOptions(op, given, namesOf.WeightedSamplerOptions);
     this.weights = requireWeights(op, weights);
     const { samples = weights.length, replacement = true } = options;
     const { seed = 0, rank = 0, worldSize = 1 } = options;

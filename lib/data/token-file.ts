@@ -4,7 +4,7 @@ import { writeSync } from 'node:fs';
 import { formatValue } from '../runtime/format-value.js';
 import { argumentError, dataError } from '../runtime/input-errors.js';
 import { onDisk } from '../runtime/on-disk.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
 import { absolutePath } from '../runtime/system-error.js';
@@ -38,9 +38,6 @@ export interface IndexedTokenOptions {
   /** Tokens per window. */
   seq: number;
 }
-
-const FILE: OptionNames<TokenFileOptions> = { path: true, seq: true, dtype: true };
-const INDEXED: OptionNames<IndexedTokenOptions> = { path: true, seq: true };
 
 /** The position of the tokens in a file. */
 export interface TokenLayout {
@@ -82,7 +79,11 @@ export class TokenFileDataset implements Dataset<TokenWindow> {
    * for unknown or wrong options.
    */
   static open(given: TokenFileOptions): TokenFileDataset {
-    const { path, seq, dtype } = readOptions('TokenFileDataset.open', given, FILE);
+    const { path, seq, dtype } = readOptions(
+      'TokenFileDataset.open',
+      given,
+      namesOf.TokenFileOptions,
+    );
     requireType('TokenFileDataset.open path', path, 'string');
     const file = new PositionalFile(path);
     try {
@@ -106,7 +107,11 @@ export class TokenFileDataset implements Dataset<TokenWindow> {
    * for unknown or wrong options.
    */
   static openIndexed(given: IndexedTokenOptions): TokenFileDataset {
-    const { path, seq } = readOptions('TokenFileDataset.openIndexed', given, INDEXED);
+    const { path, seq } = readOptions(
+      'TokenFileDataset.openIndexed',
+      given,
+      namesOf.IndexedTokenOptions,
+    );
     requireType('TokenFileDataset.openIndexed path', path, 'string');
     const prefix = path.replace(/\.(bin|idx)$/, '');
     const data = new PositionalFile(`${prefix}.bin`);

@@ -4,7 +4,7 @@ import { closeSync, openSync, readdirSync, readFileSync, readSync, statSync } fr
 import { basename, join } from 'node:path';
 import { formatValue } from '../runtime/format-value.js';
 import { argumentError, dataError } from '../runtime/input-errors.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
@@ -42,28 +42,13 @@ export interface JsonlSource {
   endOfText?: number;
 }
 
-const TEXT: OptionNames<TextSource> = {
-  path: true,
-  match: true,
-  encode: true,
-  seq: true,
-  endOfText: true,
-};
-const JSONL: OptionNames<JsonlSource> = {
-  path: true,
-  key: true,
-  encode: true,
-  seq: true,
-  endOfText: true,
-};
-
 /**
  * Returns the checked options of TokenDataset.fromText(). Throws DS_ARGUMENT for unknown or wrong
  * options.
  */
 export function readTextSource(given: TextSource): TextSource {
   const op = 'TokenDataset.fromText';
-  const source = readOptions(op, given, TEXT);
+  const source = readOptions(op, given, namesOf.TextSource);
   requireSourceOptions(op, source);
   const { match } = source;
   if (match === undefined || match instanceof RegExp) return source;
@@ -77,7 +62,7 @@ export function readTextSource(given: TextSource): TextSource {
  */
 export function readJsonlSource(given: JsonlSource): JsonlSource {
   const op = 'TokenDataset.fromJsonl';
-  const source = readOptions(op, given, JSONL);
+  const source = readOptions(op, given, namesOf.JsonlSource);
   requireSourceOptions(op, source);
   if (source.key !== undefined) requireType(`${op} key`, source.key, 'string');
   return source;

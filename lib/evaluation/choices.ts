@@ -2,7 +2,7 @@
 import type { CausalLM } from '../models/index.js';
 import { formatValue } from '../runtime/format-value.js';
 import { dataError } from '../runtime/input-errors.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
 import { divideFiles, findFiles } from '../text/row-files.js';
@@ -53,15 +53,6 @@ export interface ChoiceEvaluation {
   answers: Answer[];
 }
 
-const OPTIONS: OptionNames<ChoiceOptions> = {
-  tokenizer: true,
-  batchSize: true,
-  onProgress: true,
-  addBos: true,
-  files: true,
-  delimiter: true,
-};
-
 /**
  * Answers multiple-choice questions by log-likelihood. A row of the files is { context (or prompt),
  * choices, answer }; `answer` is the index of a choice, its text, or a list of these. The model
@@ -75,7 +66,7 @@ export async function evaluateChoices(
   given: ChoiceOptions,
 ): Promise<ChoiceEvaluation> {
   const op = 'evaluateChoices';
-  const options = readOptions(op, given, OPTIONS);
+  const options = readOptions(op, given, namesOf.ChoiceOptions);
   const { files, delimiter = ' ', addBos = false, onProgress } = options;
   requireType(`${op} delimiter`, delimiter, 'string');
   const parts = await prepareEvaluation(op, model, options);

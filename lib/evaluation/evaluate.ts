@@ -1,7 +1,7 @@
 // Computes loss, perplexity and accuracy of a language model on files of rows.
 import type { CausalLM } from '../models/index.js';
 import { argumentError } from '../runtime/input-errors.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { LossReport } from '../tensor/index.js';
 import { collateSamples, TextDataset, type TextOptions, targetsOf } from '../text/index.js';
@@ -38,21 +38,6 @@ export interface Evaluation {
   cutRows: number;
 }
 
-const OPTIONS: OptionNames<EvaluationOptions> = {
-  tokenizer: true,
-  batchSize: true,
-  onProgress: true,
-  files: true,
-  length: true,
-  packing: true,
-  overlong: true,
-  loss: true,
-  textKey: true,
-  threads: true,
-  cache: true,
-  timeoutMs: true,
-};
-
 const DEFAULT_LENGTH = 1024;
 
 /**
@@ -65,7 +50,11 @@ const DEFAULT_LENGTH = 1024;
  */
 export async function evaluate(model: CausalLM, given: EvaluationOptions): Promise<Evaluation> {
   const op = 'evaluate';
-  const { tokenizer: tokenizerOption, batchSize, ...options } = readOptions(op, given, OPTIONS);
+  const {
+    tokenizer: tokenizerOption,
+    batchSize,
+    ...options
+  } = readOptions(op, given, namesOf.EvaluationOptions);
   const evaluated = await prepareEvaluation(op, model, { tokenizer: tokenizerOption, batchSize });
   const {
     onProgress,

@@ -3,7 +3,7 @@
 
 import type { CausalLM } from '../models/index.js';
 import { argumentError, dataError, valueError } from '../runtime/input-errors.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
 import { crossEntropy, Tensor } from '../tensor/index.js';
@@ -34,13 +34,6 @@ export interface Likelihood {
   cut: number;
 }
 
-const OPTIONS: OptionNames<LikelihoodOptions> = {
-  tokenizer: true,
-  batchSize: true,
-  onProgress: true,
-  addBos: true,
-};
-
 /**
  * Computes the log-likelihood of each continuation after its context, for pairs [context,
  * continuation]. A word at the start of a continuation needs its space. If the context has n
@@ -57,7 +50,7 @@ export async function logLikelihoods(
   given: LikelihoodOptions = {},
 ): Promise<Likelihood[]> {
   const op = 'logLikelihoods';
-  const { addBos = false, onProgress } = readOptions(op, given, OPTIONS);
+  const { addBos = false, onProgress } = readOptions(op, given, namesOf.LikelihoodOptions);
   const parts = await prepareEvaluation(op, model, given);
   requireBos(op, addBos, parts.tokenizer);
   if (!Array.isArray(pairs) || !pairs.every(isPair)) {

@@ -5,11 +5,11 @@ import { basename, dirname, join, relative, sep } from 'node:path';
 
 import { ifThere, orDsError } from '../checkpoint/file-error.js';
 import { DsError } from '../errors.js';
-import { readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { isLocked } from './blob-lock.js';
 import { CachedModel, toFolderName } from './cache.js';
 import { readHubSettings } from './environment.js';
-import { REVISION, type RevisionOptions } from './local-folder.js';
+import type { RevisionOptions } from './local-folder.js';
 import { isCommit, isModelName, requireModelName, requireRevision, toPrintable } from './names.js';
 
 /** A commit of a model in the cache. */
@@ -63,7 +63,7 @@ export async function models(): Promise<CachedModelInfo[]> {
  */
 export async function remove(name: string, given: RevisionOptions = {}): Promise<number> {
   requireModelName('remove', name);
-  const { revision } = readOptions('remove', given, REVISION);
+  const { revision } = readOptions('remove', given, namesOf.RevisionOptions);
   if (revision !== undefined) requireRevision('remove revision', revision);
   const { cache } = readHubSettings();
   const model = new CachedModel(cache, name);

@@ -3,7 +3,6 @@
 
 import { DsError } from '../errors.js';
 import { argumentError } from '../runtime/input-errors.js';
-import type { OptionNames } from '../runtime/options.js';
 import { CachedModel } from './cache.js';
 import { type FileSet, listMissingFiles } from './choice.js';
 import { readHubSettings } from './environment.js';
@@ -15,8 +14,6 @@ export interface RevisionOptions {
   /** Branch, tag or commit. Default: "main". */
   revision?: string;
 }
-
-export const REVISION: OptionNames<RevisionOptions> = { revision: true };
 
 /** The files that the caller needs, and the revision. */
 interface LocalFolderOptions {

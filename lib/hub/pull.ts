@@ -7,7 +7,7 @@ import { orDsError } from '../checkpoint/file-error.js';
 import { makeFolder } from '../checkpoint/make-folder.js';
 import { DsError } from '../errors.js';
 import { valueError } from '../runtime/input-errors.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireOneOf } from '../runtime/require-type.js';
 import { errorMessage } from '../runtime/system-error.js';
 import { whenAborted } from '../runtime/when-aborted.js';
@@ -46,13 +46,6 @@ export interface PullOptions {
   signal?: AbortSignal;
 }
 
-const OPTIONS: OptionNames<PullOptions> = {
-  revision: true,
-  files: true,
-  include: true,
-  progress: true,
-  signal: true,
-};
 const NEEDS: readonly FileSet[] = ['model', 'tokenizer', 'config', 'adapter'];
 /** Maximum numbers of connections, and of files in transfer. */
 const [CONNECTIONS, FILES] = [8, 4];
@@ -69,7 +62,7 @@ const MAIN = 'main';
  */
 export async function pull(name: string, given: PullOptions = {}): Promise<string> {
   requireModelName('pull', name);
-  const options = readOptions('pull', given, OPTIONS);
+  const options = readOptions('pull', given, namesOf.PullOptions);
   return pullWith(readHubSettings(), name, options);
 }
 

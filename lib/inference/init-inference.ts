@@ -15,7 +15,7 @@ import { type Device, device as findDevice } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
 import { supportsGraphs } from '../runtime/graph.js';
 import { argumentError, valueError } from '../runtime/input-errors.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireNoSurplus, requireType } from '../runtime/require-type.js';
 import { trainerOf } from '../tensor/index.js';
 import { allOrNothing } from '../tensor/scope.js';
@@ -63,14 +63,6 @@ export interface InitInferenceOptions extends AdapterOptions {
   revision?: string;
 }
 
-const OPTIONS: OptionNames<InitInferenceOptions> = {
-  tokenizer: true,
-  revision: true,
-  adapters: true,
-  maxAdapters: true,
-  maxAdapterRank: true,
-};
-
 /**
  * Builds an inference engine. `model` is a model object, a folder in the Hugging Face format, or a
  * name on the hub, which is downloaded once. The folder also provides the tokenizer. A folder with
@@ -112,7 +104,7 @@ async function readTogether(
   given: InitInferenceOptions,
 ): Promise<{ options: InitInferenceOptions; resolved: ResolvedInferenceConfig }> {
   try {
-    const readValues = readOptions('initInference', given, OPTIONS);
+    const readValues = readOptions('initInference', given, namesOf.InitInferenceOptions);
     const resolved = resolveInferenceConfig(config);
     for (const notice of resolved.notices) {
       process.emitWarning(notice, { type: 'DsWarning', code: 'DS_CONFIG' });

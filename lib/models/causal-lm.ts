@@ -23,7 +23,7 @@ import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
 import { formatValue } from '../runtime/format-value.js';
 import { argumentError } from '../runtime/input-errors.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { required } from '../runtime/required.js';
 import { numel } from '../runtime/view.js';
 import {
@@ -87,23 +87,6 @@ interface Call {
   places: Places;
   how: CausalLossOptions;
 }
-
-const INPUTS: OptionNames<CausalInputs> = {
-  documents: true,
-  positions: true,
-  loss: true,
-  layerFactors: true,
-  layerTokens: true,
-};
-const LOSS: OptionNames<CausalLossOptions> = {
-  divisor: true,
-  labelSmoothing: true,
-  report: true,
-  skipIgnored: true,
-  rows: true,
-  reports: true,
-  tokens: true,
-};
 
 /**
  * A causal language model. forward(tokens [B, T] i32 or i64) returns logits [B, T, V]. With targets
@@ -261,8 +244,8 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
   ): Tensor {
     this.requireLength(tokens);
     const op = `${this.constructor.name} inputs`;
-    const { loss, ...inputsWithoutLoss } = readOptions(op, inputs, INPUTS);
-    const how = readOptions(`${op}.loss`, loss, LOSS);
+    const { loss, ...inputsWithoutLoss } = readOptions(op, inputs, namesOf.CausalInputs);
+    const how = readOptions(`${op}.loss`, loss, namesOf.CausalLossOptions);
     const places = readPlaces(op, tokens, inputsWithoutLoss, this.config);
     const part = this.#sequence?.partOf(this, tokens);
     if (how.rows || how.tokens) return this.logsOf({ tokens, targets, places, how }, !part);
@@ -352,7 +335,7 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
    */
   private requireInputs(inputs: unknown, drawn: keyof CausalInputs | null = null): CausalInputs {
     const op = `${this.constructor.name} inputs`;
-    const reported = readOptions(op, inputs as CausalInputs | undefined, INPUTS);
+    const reported = readOptions(op, inputs as CausalInputs | undefined, namesOf.CausalInputs);
     const twice = drawn && reported[drawn];
     if (twice == null) return reported;
     const hint = 'Omit it, or disable the section of the configuration.';

@@ -6,7 +6,7 @@ import type { Module } from '../nn/module.js';
 import { cpu, type Device } from '../runtime/device.js';
 import { formatValue } from '../runtime/format-value.js';
 import * as kernels from '../runtime/kernels.generated.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { required } from '../runtime/required.js';
 import { inOrder, noGrad, scope, Tensor } from '../tensor/index.js';
@@ -48,13 +48,6 @@ export interface GenerateOptions {
   seed?: number;
 }
 
-const NAMES: OptionNames<GenerateOptions> = {
-  maxNewTokens: true,
-  temperature: true,
-  topK: true,
-  seed: true,
-};
-
 /**
  * Returns the prompt followed by `maxNewTokens` sampled tokens. forward() of the model must return
  * logits. Runs in evaluation mode, without a graph. Only the decoder's cache grows with the number
@@ -66,7 +59,11 @@ export function generate(
   prompt: readonly number[],
   options: GenerateOptions,
 ): number[] {
-  const { temperature = 1, topK, ...read } = readOptions('generate', options, NAMES);
+  const {
+    temperature = 1,
+    topK,
+    ...read
+  } = readOptions('generate', options, namesOf.GenerateOptions);
   const maxNewTokens = requireInteger('generate maxNewTokens', read.maxNewTokens, 0);
   const seed = requireInteger('generate seed', read.seed ?? 0, 0);
   requirePrompt(prompt);

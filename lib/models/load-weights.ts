@@ -21,7 +21,7 @@ import { positionIn, wholeBox } from '../runtime/box.js';
 import { cpu } from '../runtime/device.js';
 import { type DType, isFloating } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
 import { describe } from '../runtime/view.js';
@@ -94,7 +94,6 @@ interface MatchedWeight extends LoadedWeights {
   mismatched: string[];
 }
 
-const OPTIONS: OptionNames<LoadWeightsOptions> = { strict: true, format: true };
 /** Names of one kind in an error. */
 const SHOWN = 40;
 
@@ -122,7 +121,7 @@ export async function loadWeights(
 ): Promise<LoadedWeights> {
   requireModule('loadWeights', module);
   requireType('loadWeights path', path, 'string');
-  const { strict = true, format } = readOptions('loadWeights', given, OPTIONS);
+  const { strict = true, format } = readOptions('loadWeights', given, namesOf.LoadWeightsOptions);
   requireFree(module.namedParameters());
   requireLoadable('loadWeights', module.namedParameters());
   const files = await WeightFiles.open(path);

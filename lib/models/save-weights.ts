@@ -31,7 +31,7 @@ import {
 import { cpu } from '../runtime/device.js';
 import { type DType, isFloating } from '../runtime/dtype.js';
 import { argumentError } from '../runtime/input-errors.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireType } from '../runtime/require-type.js';
 import { held, noGrad, scope, Tensor, to, trainerOf } from '../tensor/index.js';
 import { mxfp4Config } from './quantized/mxfp4.js';
@@ -55,7 +55,6 @@ export interface SaveWeightsOptions {
   maxShardBytes?: number;
 }
 
-const OPTIONS: OptionNames<SaveWeightsOptions> = { dtype: true, format: true, maxShardBytes: true };
 const DTYPE_NAMES = Object.entries(EXPORT_DTYPES);
 
 /**
@@ -87,7 +86,7 @@ export async function saveWithFiles(
   given: SaveWeightsOptions,
   copies: readonly string[],
 ): Promise<string[]> {
-  const options = readOptions('saveWeights', given, OPTIONS);
+  const options = readOptions('saveWeights', given, namesOf.SaveWeightsOptions);
   requireType('saveWeights path', path, 'string');
   const isFile = path.endsWith('.safetensors');
   requireChoice('dtype', options.dtype, Object.keys(EXPORT_DTYPES));

@@ -1,6 +1,6 @@
 // Prints the console lines of steps_per_print and wall_clock_breakdown, in DeepSpeed's format.
 
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 
 /** The values of one progress line. */
@@ -29,8 +29,6 @@ export interface ConsoleOptions {
   now?: () => number;
 }
 
-const OPTIONS: OptionNames<ConsoleOptions> = { every: true, stream: true, now: true };
-
 /** Prints every N-th step. */
 export class ConsoleMonitor {
   private readonly every: number;
@@ -40,7 +38,7 @@ export class ConsoleMonitor {
 
   /** Throws DS_ARGUMENT unless `every` is an integer from 1. */
   constructor(given: ConsoleOptions) {
-    const options = readOptions('ConsoleMonitor', given, OPTIONS);
+    const options = readOptions('ConsoleMonitor', given, namesOf.ConsoleOptions);
     const { every, stream = process.stdout, now = () => performance.now() } = options;
     this.every = requireInteger('ConsoleMonitor every', every, 1);
     this.stream = stream;

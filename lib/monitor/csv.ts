@@ -3,7 +3,7 @@
 import { join, resolve } from 'node:path';
 
 import { onDisk } from '../runtime/on-disk.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireType } from '../runtime/require-type.js';
 import { AppendFile, makeFolder } from './append-file.js';
 import { type Monitor, type MonitorEvent, requireEvents } from './monitor.js';
@@ -19,15 +19,13 @@ export interface LogFolder {
   jobName: string;
 }
 
-const FOLDER: OptionNames<LogFolder> = { outputPath: true, jobName: true };
-
 /**
  * Returns the absolute path of a monitor's folder.
  *
  * Throws DS_ARGUMENT for unknown options, and if one is missing or not a string; DS_IO.
  */
 export function resolveLogFolder(op: string, given: LogFolder): string {
-  const { outputPath, jobName } = readOptions(op, given, FOLDER);
+  const { outputPath, jobName } = readOptions(op, given, namesOf.LogFolder);
   requireType(`${op} outputPath`, outputPath, 'string');
   requireType(`${op} jobName`, jobName, 'string');
   const diskOperation = { op: `${op} outputPath`, expected: 'an existing working directory' };

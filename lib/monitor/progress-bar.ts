@@ -2,7 +2,7 @@
 
 import { formatDuration } from '../runtime/format-duration.js';
 import { valueError } from '../runtime/input-errors.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 
 /** The values after a step. Only given values are shown. */
@@ -42,15 +42,6 @@ export interface ProgressBarOptions {
   /** Clock in milliseconds. Default: performance.now. */
   now?: () => number;
 }
-
-const OPTIONS: OptionNames<ProgressBarOptions> = {
-  total: true,
-  stream: true,
-  lines: true,
-  now: true,
-  flopsPerToken: true,
-  peakFlops: true,
-};
 
 /** Maximum columns of a line. */
 const COLUMNS = 80;
@@ -122,7 +113,7 @@ export class ProgressBar {
 
   /** Throws DS_ARGUMENT unless `total` is an integer from 0. */
   constructor(given: ProgressBarOptions) {
-    const options = readOptions('ProgressBar', given, OPTIONS);
+    const options = readOptions('ProgressBar', given, namesOf.ProgressBarOptions);
     const { total, stream = process.stdout, lines = 20, now = () => performance.now() } = options;
     this.total = requireInteger('ProgressBar total', total, 0);
     requireInteger('ProgressBar lines', lines, 1);

@@ -3,7 +3,7 @@
 import { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
 import { valueError } from '../runtime/input-errors.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { findGpuByName } from './gpus.js';
 
@@ -24,13 +24,6 @@ export interface TransformerSize {
   sequence: number;
 }
 
-const SIZE: OptionNames<TransformerSize> = {
-  parameters: true,
-  layers: true,
-  width: true,
-  sequence: true,
-};
-
 /**
  * Returns the FLOPs per token of forward and backward: 6 x parameters + 12 x layers x width x
  * sequence. Ignores recomputation and causal masks.
@@ -39,7 +32,7 @@ const SIZE: OptionNames<TransformerSize> = {
  * appendix B.
  */
 export function flopsPerToken(given: TransformerSize): number {
-  const size = readOptions('flopsPerToken', given, SIZE);
+  const size = readOptions('flopsPerToken', given, namesOf.TransformerSize);
   const readSize = (name: keyof TransformerSize): number =>
     requireInteger(`flopsPerToken ${name}`, size[name], 1);
   return (

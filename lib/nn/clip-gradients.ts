@@ -4,7 +4,7 @@
 import { DsError } from '../errors.js';
 import { argumentError, valueError } from '../runtime/input-errors.js';
 import * as kernels from '../runtime/kernels.generated.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireFinite } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
@@ -20,8 +20,6 @@ export interface ClipGradNormOptions {
   errorIfNonfinite?: boolean;
 }
 
-const OPTIONS: OptionNames<ClipGradNormOptions> = { errorIfNonfinite: true };
-
 /**
  * Scales the gradients of `parameters` in place so that their joint L2 norm is at most `maxNorm`:
  * by min(1, maxNorm / (norm + 1e-6)). Returns the norm before scaling, a scalar f32 on their
@@ -36,7 +34,7 @@ export function clipGradNorm(
   given: ClipGradNormOptions = {},
 ): Tensor {
   const op = 'clipGradNorm';
-  const { errorIfNonfinite = false } = readOptions(op, given, OPTIONS);
+  const { errorIfNonfinite = false } = readOptions(op, given, namesOf.ClipGradNormOptions);
   requireType(`${op} errorIfNonfinite`, errorIfNonfinite, 'boolean');
   const isLimited = maxNorm !== Number.POSITIVE_INFINITY;
   if (isLimited) requireFinite(`${op} maxNorm`, maxNorm, 0);

@@ -3,7 +3,7 @@
 
 import { DsError } from '../errors.js';
 import { valueError } from '../runtime/input-errors.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { leading } from '../runtime/required.js';
 import { describe } from '../runtime/view.js';
@@ -27,14 +27,6 @@ export interface ConvOptions extends WindowOptions {
   /** Only 1, the default: groups of channels are not computed. */
   groups?: number;
 }
-
-const CONV: OptionNames<ConvOptions> = {
-  stride: true,
-  padding: true,
-  dilation: true,
-  bias: true,
-  groups: true,
-};
 
 const height = (pair: Pair): number => (typeof pair === 'object' ? pair?.[0] : pair);
 const width = (pair: Pair): number => (typeof pair === 'object' ? pair?.[1] : pair);
@@ -64,7 +56,7 @@ abstract class Convolution extends Module {
   ) {
     super();
     const [inputs, outputs] = channels;
-    const { bias = true, groups, ...windows } = readOptions(op, given, CONV);
+    const { bias = true, groups, ...windows } = readOptions(op, given, namesOf.ConvOptions);
     requireOneGroup(op, groups);
     requireInteger(`${op} inputs`, inputs, 1);
     requireInteger(`${op} outputs`, outputs, 1);
@@ -138,7 +130,12 @@ export class Conv1d extends Convolution {
   /** Throws DS_ARGUMENT for invalid sizes or options. */
   constructor(inputs: number, outputs: number, kernelSize: number, options: ConvOptions = {}) {
     requireInteger('Conv1d kernelSize', kernelSize, 1);
-    const { stride = 1, padding = 0, dilation = 1, ...rest } = readOptions('Conv1d', options, CONV);
+    const {
+      stride = 1,
+      padding = 0,
+      dilation = 1,
+      ...rest
+    } = readOptions('Conv1d', options, namesOf.ConvOptions);
     super('Conv1d', [inputs, outputs], [kernelSize], {
       stride: [1, requireInteger('Conv1d stride', stride, 1)],
       padding: [0, requireInteger('Conv1d padding', padding, 0)],

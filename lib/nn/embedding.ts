@@ -1,7 +1,7 @@
 // Embedding: a table of rows by index, with an optional padding row.
 
 import { argumentError } from '../runtime/input-errors.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { leading } from '../runtime/required.js';
 import { embedding, scope, type Tensor, where } from '../tensor/index.js';
@@ -20,8 +20,6 @@ export interface EmbeddingOptions {
   paddingIdx?: number;
 }
 
-const EMBEDDING: OptionNames<EmbeddingOptions> = { init: true, paddingIdx: true };
-
 /** A table [V, C] of rows; indices [..] (i32 or i64) give [.., C]. Default N(0, 1). */
 export class Embedding extends Module {
   /** The weight [count, channels]. */
@@ -35,7 +33,11 @@ export class Embedding extends Module {
     requireInteger('Embedding count', count, 1);
     requireInteger('Embedding channels', channels, 1);
     const options = typeof given === 'function' ? { init: given } : given;
-    const { init = normal(1), paddingIdx } = readOptions('Embedding', options, EMBEDDING);
+    const { init = normal(1), paddingIdx } = readOptions(
+      'Embedding',
+      options,
+      namesOf.EmbeddingOptions,
+    );
     this.paddingIdx = paddingIdx === undefined ? null : paddingRow(paddingIdx, count);
     this.weight = new Parameter([count, channels], this.initializerOf(init, channels));
   }

@@ -2,7 +2,7 @@
 // Shazeer et al. 2017; Fedus et al. 2022 (Switch Transformer) for the loss; no token is dropped.
 
 import { valueError } from '../runtime/input-errors.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { required } from '../runtime/required.js';
 import {
@@ -30,7 +30,6 @@ import { Parameter } from './parameter.js';
 import {
   GroupRouter,
   type GroupRouting,
-  ROUTER,
   type RouterLoads,
   type TokenRouter,
   TopKRouter,
@@ -102,8 +101,11 @@ export class Experts extends Module {
     requireInteger('Experts count', count, 1);
     requireInteger('Experts channels', channels, 1);
     requireInteger('Experts hidden', hidden, 1);
-    const names = { weightInit: true, limit: true, activation: true } as const;
-    const { weightInit, limit = null, activation = 'silu' } = readOptions('Experts', given, names);
+    const {
+      weightInit,
+      limit = null,
+      activation = 'silu',
+    } = readOptions('Experts', given, namesOf.ExpertsOptions);
     if (activation !== 'silu' && activation !== 'geluTanh') {
       throw valueError('Experts activation', '"silu" or "geluTanh"', activation);
     }
@@ -263,14 +265,6 @@ export interface SparseMixtureOptions extends TopKRouterOptions {
   sharedHidden?: number | null;
 }
 
-const MIXTURE: OptionNames<SparseMixtureOptions> = {
-  ...ROUTER,
-  sharedHidden: true,
-  limit: true,
-  sharedGate: true,
-  routing: true,
-};
-
 /**
  * A feed-forward block of many experts; each token goes to k of them. The output of a shared expert
  * is scaled by sigmoid(shared_expert_gate(x)). Modules have the names of transformers' sparse
@@ -291,7 +285,7 @@ export class SparseMixture extends Module {
   /** Throws DS_ARGUMENT for invalid sizes or options. */
   constructor(channels: number, hidden: number, experts: number, given: SparseMixtureOptions = {}) {
     super();
-    const options = readOptions('SparseMixture', given, MIXTURE);
+    const options = readOptions('SparseMixture', given, namesOf.SparseMixtureOptions);
     const { sharedHidden, limit = null, sharedGate = true, routing = null, ...router } = options;
     const { weightInit } = router;
     this.gate = routing

@@ -4,7 +4,7 @@ import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import { argumentError, valueError } from '../runtime/input-errors.js';
 import * as kernels from '../runtime/kernels.generated.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireFinite } from '../runtime/require-number.js';
 import { required } from '../runtime/required.js';
 import { describe, numel } from '../runtime/view.js';
@@ -190,10 +190,8 @@ export interface KaimingOptions {
   nonlinearity?: Nonlinearity;
 }
 
-const KAIMING: OptionNames<KaimingOptions> = { a: true, mode: true, nonlinearity: true };
-
 function kaiming(draw: 'uniform' | 'normal', given: KaimingOptions): Initializer {
-  const options = readOptions('init.kaiming', given, KAIMING);
+  const options = readOptions('init.kaiming', given, namesOf.KaimingOptions);
   const { a = 0, mode = 'fanIn', nonlinearity = 'leakyRelu' } = options;
   const gain = calculateGain(nonlinearity, requireFinite('init.kaiming a', a));
   if (mode !== 'fanIn' && mode !== 'fanOut') {
@@ -234,19 +232,12 @@ export interface TruncNormalOptions {
   high?: number;
 }
 
-const TRUNCATED: OptionNames<TruncNormalOptions> = {
-  mean: true,
-  stddev: true,
-  low: true,
-  high: true,
-};
-
 /**
  * Returns an initializer: N(mean, stddev^2) between two values. Throws DS_ARGUMENT if a number is
  * not finite, `stddev` is 0, or `high` is below `low`. Source: torch.nn.init.trunc_normal_.
  */
 export function truncNormal(given: TruncNormalOptions = {}): Initializer {
-  const options = readOptions('init.truncNormal', given, TRUNCATED);
+  const options = readOptions('init.truncNormal', given, namesOf.TruncNormalOptions);
   const mean = requireFinite('init.truncNormal mean', options.mean ?? 0);
   const stddev = requireFinite('init.truncNormal stddev', options.stddev ?? 1, Number.MIN_VALUE);
   const low = requireFinite('init.truncNormal low', options.low ?? -2);

@@ -1,5 +1,5 @@
 // Linear layers, and the gated feed-forward block of three linear layers.
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { gelu, linear, linearGelu, swiglu, type Tensor } from '../tensor/index.js';
@@ -26,8 +26,6 @@ export interface LinearOptions {
   biasInit?: Initializer;
 }
 
-const LINEAR: OptionNames<LinearOptions> = { bias: true, weightInit: true, biasInit: true };
-
 /** A linear layer x W^T + b with weight [out, in]. x [.., in] gives [.., out]. */
 export class Linear extends Module implements JoinableLinear {
   /** The weight [outputs, inputs]. */
@@ -43,7 +41,7 @@ export class Linear extends Module implements JoinableLinear {
     const { name } = new.target;
     requireInteger(`${name} inputs`, inputs, 1);
     requireInteger(`${name} outputs`, outputs, 1);
-    const options = readOptions(name, given, LINEAR);
+    const options = readOptions(name, given, namesOf.LinearOptions);
     for (const init of ['weightInit', 'biasInit'] as const) {
       if (options[init] !== undefined) requireType(`${name} ${init}`, options[init], 'function');
     }

@@ -1,6 +1,6 @@
 // Losses as modules, with the options of the functions that they call. Each returns a scalar by
 // default.
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import {
   type BceWithLogitsOptions,
   binaryCrossEntropyWithLogits,
@@ -21,9 +21,6 @@ import {
 } from '../tensor/index.js';
 import { Module } from './module.js';
 
-const LOSS: OptionNames<LossOptions> = { reduction: true };
-const NLL: OptionNames<NllLossOptions> = { ignoreIndex: true, weight: true, reduction: true };
-
 /** Mean squared error as a module: mse(): (x - target)^2. */
 export class MSELoss extends Module {
   private readonly options: LossOptions;
@@ -31,7 +28,7 @@ export class MSELoss extends Module {
   /** Throws DS_ARGUMENT for unknown options, as do all losses here. */
   constructor(options: LossOptions = {}) {
     super();
-    this.options = readOptions('MSELoss', options, LOSS);
+    this.options = readOptions('MSELoss', options, namesOf.LossOptions);
   }
 
   /** Maps input and target of one shape to a scalar; with reduction "none" to that shape. */
@@ -47,7 +44,7 @@ export class L1Loss extends Module {
   /** Throws DS_ARGUMENT for an unknown option. */
   constructor(options: LossOptions = {}) {
     super();
-    this.options = readOptions('L1Loss', options, LOSS);
+    this.options = readOptions('L1Loss', options, namesOf.LossOptions);
   }
 
   /** Maps input and target of one shape to a scalar; with reduction "none" to that shape. */
@@ -63,7 +60,7 @@ export class HuberLoss extends Module {
   /** Throws DS_ARGUMENT for an unknown option. */
   constructor(options: HuberLossOptions = {}) {
     super();
-    this.options = readOptions('HuberLoss', options, { ...LOSS, delta: true });
+    this.options = readOptions('HuberLoss', options, namesOf.HuberLossOptions);
   }
 
   /** Maps input and target of one shape to a scalar; with reduction "none" to that shape. */
@@ -82,7 +79,7 @@ export class SmoothL1Loss extends Module {
   /** Throws DS_ARGUMENT for an unknown option. */
   constructor(options: SmoothL1LossOptions = {}) {
     super();
-    this.options = readOptions('SmoothL1Loss', options, { ...LOSS, beta: true });
+    this.options = readOptions('SmoothL1Loss', options, namesOf.SmoothL1LossOptions);
   }
 
   /** Maps input and target of one shape to a scalar; with reduction "none" to that shape. */
@@ -98,7 +95,7 @@ export class KLDivLoss extends Module {
   /** Throws DS_ARGUMENT for an unknown option. */
   constructor(options: KlDivOptions = {}) {
     super();
-    this.options = readOptions('KLDivLoss', options, { reduction: true, logTarget: true });
+    this.options = readOptions('KLDivLoss', options, namesOf.KlDivOptions);
   }
 
   /**
@@ -124,8 +121,7 @@ export class BCEWithLogitsLoss extends Module {
   /** The caller owns the tensors: keep() them if a scope made them. */
   constructor(given: BceWithLogitsOptions = {}) {
     super();
-    const known = { ...LOSS, weight: true, posWeight: true } as const;
-    const options = readOptions('BCEWithLogitsLoss', given, known);
+    const options = readOptions('BCEWithLogitsLoss', given, namesOf.BceWithLogitsOptions);
     this.weight = options.weight ?? null;
     this.posWeight = options.posWeight ?? null;
     this.reduction = options.reduction;
@@ -156,7 +152,7 @@ export class NLLLoss extends Module {
   /** The caller owns the class weights: keep() them if a scope made them. */
   constructor(given: NllLossOptions = {}) {
     super();
-    const { weight, ...options } = readOptions('NLLLoss', given, NLL);
+    const { weight, ...options } = readOptions('NLLLoss', given, namesOf.NllLossOptions);
     this.weight = weight ?? null;
     this.options = options;
   }
@@ -183,11 +179,10 @@ export class CrossEntropyLoss extends Module {
   constructor(given: CrossEntropyOptions | number = {}) {
     super();
     const options = typeof given === 'number' ? { ignoreIndex: given } : given;
-    const known = { ...NLL, labelSmoothing: true } as const;
     const { weight, ...rest } = readOptions<CrossEntropyOptions>(
       'CrossEntropyLoss',
       options,
-      known,
+      namesOf.CrossEntropyOptions,
     );
     this.weight = weight ?? null;
     this.options = rest;

@@ -2,7 +2,7 @@
 
 import { DsError } from '../errors.js';
 import { argumentError } from '../runtime/input-errors.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { leading, required } from '../runtime/required.js';
 import { describe } from '../runtime/view.js';
@@ -30,12 +30,6 @@ export interface MultiheadAttentionOptions {
   batchFirst?: boolean;
 }
 
-const ATTENTION: OptionNames<MultiheadAttentionOptions> = {
-  dropout: true,
-  bias: true,
-  batchFirst: true,
-};
-
 /** Options of one call of MultiheadAttention. */
 export interface AttentionCall extends AttentionMasks {
   /**
@@ -46,14 +40,6 @@ export interface AttentionCall extends AttentionMasks {
   /** Average these weights over the heads: [B, T, S] instead of [B, H, T, S]. Default true. */
   averageAttnWeights?: boolean;
 }
-
-const CALL: OptionNames<AttentionCall> = {
-  attnMask: true,
-  keyPaddingMask: true,
-  isCausal: true,
-  needWeights: true,
-  averageAttnWeights: true,
-};
 
 /**
  * Attention of `heads` heads over packed projections: in_proj_weight [3E, E] for queries, keys and
@@ -88,7 +74,7 @@ export class MultiheadAttention extends Module {
     given: MultiheadAttentionOptions = {},
   ) {
     super();
-    const options = readOptions('MultiheadAttention', given, ATTENTION);
+    const options = readOptions('MultiheadAttention', given, namesOf.MultiheadAttentionOptions);
     requireInteger('MultiheadAttention channels', channels, 1);
     requireInteger('MultiheadAttention heads', heads, 1);
     if (channels % heads !== 0) {
@@ -114,7 +100,7 @@ export class MultiheadAttention extends Module {
     value: Tensor,
     given: AttentionCall = {},
   ): [Tensor, Tensor | null] {
-    const call = readOptions('MultiheadAttention.call', given, CALL);
+    const call = readOptions('MultiheadAttention.call', given, namesOf.AttentionCall);
     for (const input of [query, key, value]) this.requireShape(input, query);
     return scope(() => {
       const parts = this.project(query, key, value).map((part) => this.headsOf(part));

@@ -2,7 +2,7 @@
 
 import { DsError } from '../errors.js';
 import { argumentError } from '../runtime/input-errors.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { describe, numel } from '../runtime/view.js';
 import { ones as constantOnes, layerNorm, rmsNorm, scope, type Tensor } from '../tensor/index.js';
@@ -71,8 +71,6 @@ export interface GroupNormOptions {
   affine?: boolean;
 }
 
-const GROUP_NORM: OptionNames<GroupNormOptions> = { eps: true, affine: true };
-
 /**
  * Normalizes each sample's channels in `groups`, with all later dims, then applies weight and bias
  * [C]. x [N, C, ..]. Source: Wu & He 2018.
@@ -94,7 +92,7 @@ export class GroupNorm extends Module {
     given: GroupNormOptions = {},
   ) {
     super();
-    const { eps = 1e-5, affine = true } = readOptions('GroupNorm', given, GROUP_NORM);
+    const { eps = 1e-5, affine = true } = readOptions('GroupNorm', given, namesOf.GroupNormOptions);
     requireInteger('GroupNorm groups', groups, 1);
     requireInteger('GroupNorm channels', channels, 1);
     this.eps = requireFinite('GroupNorm eps', eps, 0);

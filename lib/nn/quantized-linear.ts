@@ -4,7 +4,7 @@ import { DsError } from '../errors.js';
 import type { DType } from '../runtime/dtype.js';
 import { argumentError, valueError } from '../runtime/input-errors.js';
 import * as kernels from '../runtime/kernels.generated.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { leading, required } from '../runtime/required.js';
 import { describe } from '../runtime/view.js';
@@ -25,8 +25,6 @@ export interface QuantizedOptions {
   groupSize?: number | null;
 }
 
-const NAMES: OptionNames<QuantizedOptions> = { bits: true, groupSize: true };
-
 /** Complete QuantizedOptions, and further properties of a layer. */
 export interface QuantizedLayout extends PackedLayout, Required<QuantizedOptions> {
   /** Dtype of the scales: f32, f16 or bf16. */
@@ -44,7 +42,11 @@ export function readQuantizedOptions(
   op: string,
   given: QuantizedOptions,
 ): Required<QuantizedOptions> {
-  const { bits, groupSize = bits === 4 ? 128 : null } = readOptions(op, given, NAMES);
+  const { bits, groupSize = bits === 4 ? 128 : null } = readOptions(
+    op,
+    given,
+    namesOf.QuantizedOptions,
+  );
   if (bits !== 4 && bits !== 8) throw valueError(`${op} bits`, '8 or 4', bits);
   if (groupSize === null || requireInteger(`${op} groupSize`, groupSize, 8) % 8 === 0) {
     return { bits, groupSize };

@@ -3,7 +3,7 @@
 import type { DsError } from '../errors.js';
 import { argumentError, valueError } from '../runtime/input-errors.js';
 import * as kernels from '../runtime/kernels.generated.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
@@ -58,14 +58,6 @@ export interface TopKRouterOptions {
   bias?: boolean;
 }
 
-/** @internal Names of the options. */
-export const ROUTER: OptionNames<TopKRouterOptions> = {
-  k: true,
-  normalize: true,
-  weightInit: true,
-  bias: true,
-};
-
 /**
  * Sends each token to the k experts with the largest logits; see routeTopK(). Its weight does not
  * belong to a linear layer: it is neither quantized nor gets an adapter.
@@ -85,7 +77,7 @@ export class TopKRouter extends Module {
     super();
     requireInteger('TopKRouter channels', channels, 1);
     requireInteger('TopKRouter experts', experts, 1);
-    const options = readOptions('TopKRouter', given, ROUTER);
+    const options = readOptions('TopKRouter', given, namesOf.TopKRouterOptions);
     const { k = 2, normalize = true, bias = false, weightInit } = options;
     this.k = requireInteger('TopKRouter k', k, 1);
     if (this.k > experts || experts > 512) throw tooManyError(this.k, experts);
@@ -172,14 +164,6 @@ export interface GroupRouting {
   choiceBias?: boolean;
 }
 
-const ROUTING: OptionNames<GroupRouting> = {
-  scores: true,
-  groups: true,
-  keptGroups: true,
-  scale: true,
-  choiceBias: true,
-};
-
 /** Added to the sum of weights before a division. Source: DeepSeek-V3. */
 const TINY = 1e-20;
 
@@ -211,7 +195,7 @@ export class GroupRouter extends TopKRouter {
       keptGroups = groups,
       scale = 1,
       choiceBias = scores === 'sigmoid',
-    } = readOptions(op, routing, ROUTING);
+    } = readOptions(op, routing, namesOf.GroupRouting);
     if (scores !== 'sigmoid' && scores !== 'softmax') {
       throw valueError(`${op} scores`, '"sigmoid" or "softmax"', scores);
     }

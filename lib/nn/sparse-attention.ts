@@ -4,7 +4,7 @@
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import { argumentError, valueError } from '../runtime/input-errors.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { describe } from '../runtime/view.js';
 import { attention, BlockLayout, type HeadShare, sharedTokens, Tensor } from '../tensor/index.js';
 import { requireTensor } from '../tensor/ops/shapes.js';
@@ -14,7 +14,6 @@ import {
   readSparsity,
   type Sparsity,
   type SparsityOptions,
-  sparsityNames,
 } from './sparse-patterns.js';
 
 export type { SparsityOptions } from './sparse-patterns.js';
@@ -89,12 +88,6 @@ export interface SparseSelfAttentionOptions extends SparsityOptions {
   attnMaskMode?: 'add' | 'mul';
 }
 
-const OPTIONS: OptionNames<SparseSelfAttentionOptions> = {
-  ...sparsityNames,
-  keyPaddingMaskMode: true,
-  attnMaskMode: true,
-};
-
 /** Options of one call of SparseSelfAttention. */
 export interface SparseAttentionCall {
   /** Added to the scaled scores: broadcasts to [B, H, T, T]. */
@@ -106,13 +99,6 @@ export interface SparseAttentionCall {
   /** Queries see no later tokens; cheaper than a mask. Default false. */
   causal?: boolean;
 }
-
-const CALL: OptionNames<SparseAttentionCall> = {
-  rpe: true,
-  keyPaddingMask: true,
-  attnMask: true,
-  causal: true,
-};
 
 /** A number that hides its key. */
 const HIDING = -1e38;
@@ -136,7 +122,7 @@ export class SparseSelfAttention extends Module {
       keyPaddingMaskMode = 'add',
       attnMaskMode = 'mul',
       ...rest
-    } = readOptions('SparseSelfAttention', given, OPTIONS);
+    } = readOptions('SparseSelfAttention', given, namesOf.SparseSelfAttentionOptions);
     for (const [name, mode] of Object.entries({ keyPaddingMaskMode, attnMaskMode })) {
       if (mode === 'add' || mode === 'mul') continue;
       const op = `SparseSelfAttention ${name}`;
@@ -149,7 +135,7 @@ export class SparseSelfAttention extends Module {
 
   /** q, k and v [B, H, T, D] of one sequence; returns [B, H, T, D]. Throws as attention(). */
   override forward(q: Tensor, k: Tensor, v: Tensor, given: SparseAttentionCall = {}): Tensor {
-    const call = readOptions('SparseSelfAttention.call', given, CALL);
+    const call = readOptions('SparseSelfAttention.call', given, namesOf.SparseAttentionCall);
     const { rpe = null, keyPaddingMask = null, attnMask = null, causal = false } = call;
     if (!(q instanceof Tensor) || q.ndim !== 4) {
       throw new DsError({

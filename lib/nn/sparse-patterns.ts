@@ -3,7 +3,7 @@
 
 import { DsError } from '../errors.js';
 import { valueError } from '../runtime/input-errors.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireOneOf, requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
@@ -60,25 +60,6 @@ export interface SparsityOptions {
 
 /** All options with their defaults. */
 export type Sparsity = Readonly<Required<SparsityOptions>>;
-
-/** @internal Every option there is. */
-export const sparsityNames: OptionNames<SparsityOptions> = {
-  mode: true,
-  block: true,
-  differentLayoutPerHead: true,
-  numLocalBlocks: true,
-  numGlobalBlocks: true,
-  attention: true,
-  horizontalGlobalAttention: true,
-  numDifferentGlobalPatterns: true,
-  numRandomBlocks: true,
-  localWindowBlocks: true,
-  globalBlockIndices: true,
-  globalBlockEndIndices: true,
-  numSlidingWindowBlocks: true,
-  seed: true,
-  maxTokens: true,
-};
 
 const OP = 'sparse attention';
 
@@ -273,7 +254,7 @@ const DIRECTIONS = ['bidirectional', 'unidirectional'] as const;
 
 /** Returns `given` with all defaults. Throws DS_ARGUMENT with the name of the option. */
 export function readSparsity(given: SparsityOptions): Sparsity {
-  const options = readOptions(OP, given, sparsityNames);
+  const options = readOptions(OP, given, namesOf.SparsityOptions);
   const integer = (name: keyof SparsityOptions, fallback: number, min: number): number =>
     requireInteger(`${OP} ${name}`, options[name] ?? fallback, min);
   const flag = (name: keyof SparsityOptions): boolean =>

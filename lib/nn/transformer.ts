@@ -3,7 +3,7 @@
 
 import { formatValue } from '../runtime/format-value.js';
 import { argumentError, valueError } from '../runtime/input-errors.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { gelu, relu, type Tensor } from '../tensor/index.js';
 import type { AttentionMasks } from './attention-masks.js';
@@ -29,15 +29,6 @@ export interface TransformerLayerOptions {
   normFirst?: boolean;
 }
 
-const LAYER: OptionNames<TransformerLayerOptions> = {
-  dimFeedforward: true,
-  dropout: true,
-  activation: true,
-  layerNormEps: true,
-  batchFirst: true,
-  normFirst: true,
-};
-
 /** Masks of an encoder layer's self-attention; see AttentionMasks. */
 export interface EncoderMasks {
   /** See AttentionMasks. */
@@ -47,12 +38,6 @@ export interface EncoderMasks {
   /** See AttentionMasks. */
   isCausal?: boolean;
 }
-
-const ENCODER: OptionNames<EncoderMasks> = {
-  srcMask: true,
-  srcKeyPaddingMask: true,
-  isCausal: true,
-};
 
 /**
  * Masks of a decoder layer's self-attention (tgt) and of its attention to the encoder (memory); see
@@ -72,15 +57,6 @@ export interface DecoderMasks {
   /** See AttentionMasks. */
   memoryIsCausal?: boolean;
 }
-
-const DECODER: OptionNames<DecoderMasks> = {
-  tgtMask: true,
-  tgtKeyPaddingMask: true,
-  tgtIsCausal: true,
-  memoryMask: true,
-  memoryKeyPaddingMask: true,
-  memoryIsCausal: true,
-};
 
 type Activation = (x: Tensor) => Tensor;
 
@@ -151,7 +127,7 @@ export class TransformerEncoderLayer extends TransformerLayer {
 
   /** Throws DS_ARGUMENT for invalid sizes or options. */
   constructor(channels: number, heads: number, given: TransformerLayerOptions = {}) {
-    const options = readOptions('TransformerEncoderLayer', given, LAYER);
+    const options = readOptions('TransformerEncoderLayer', given, namesOf.TransformerLayerOptions);
     super('TransformerEncoderLayer', channels, heads, options);
     this.norm1 = new LayerNorm(channels, options.layerNormEps);
     this.norm2 = new LayerNorm(channels, options.layerNormEps);
@@ -159,7 +135,11 @@ export class TransformerEncoderLayer extends TransformerLayer {
 
   /** Maps src [T, B, C] (or batch first, or [T, C]) to the same shape. */
   override forward(src: Tensor, given: EncoderMasks = {}): Tensor {
-    const { srcMask, srcKeyPaddingMask, isCausal } = readOptions('encoder masks', given, ENCODER);
+    const { srcMask, srcKeyPaddingMask, isCausal } = readOptions(
+      'encoder masks',
+      given,
+      namesOf.EncoderMasks,
+    );
     const masks = { attnMask: srcMask, keyPaddingMask: srcKeyPaddingMask, isCausal };
     const mixed = this.residual(src, this.norm1, (x) => this.attendSelf(x, masks));
     return this.residual(mixed, this.norm2, (x) => this.feedForward(x));
@@ -182,7 +162,7 @@ export class TransformerDecoderLayer extends TransformerLayer {
 
   /** Throws DS_ARGUMENT for invalid sizes or options. */
   constructor(channels: number, heads: number, given: TransformerLayerOptions = {}) {
-    const options = readOptions('TransformerDecoderLayer', given, LAYER);
+    const options = readOptions('TransformerDecoderLayer', given, namesOf.TransformerLayerOptions);
     super('TransformerDecoderLayer', channels, heads, options);
     const { dropout = 0.1, batchFirst, layerNormEps } = options;
     this.multihead_attn = new MultiheadAttention(channels, heads, { dropout, batchFirst });
@@ -196,7 +176,7 @@ export class TransformerDecoderLayer extends TransformerLayer {
    * tgt.
    */
   override forward(tgt: Tensor, memory: Tensor, given: DecoderMasks = {}): Tensor {
-    const masks = readOptions('decoder masks', given, DECODER);
+    const masks = readOptions('decoder masks', given, namesOf.DecoderMasks);
     const selfMasks = {
       attnMask: masks.tgtMask,
       keyPaddingMask: masks.tgtKeyPaddingMask,

@@ -7,7 +7,7 @@ import type {
   AdafactorSumsArgs,
   MatrixPart,
 } from '../runtime/kernels.generated.js';
-import type { OptionNames } from '../runtime/options.js';
+import { namesOf } from '../runtime/options.js';
 import { requireFinite } from '../runtime/require-number.js';
 import { leading, required } from '../runtime/required.js';
 import { numel, type View } from '../runtime/view.js';
@@ -52,18 +52,6 @@ export interface AdafactorOptions {
   warmupInit?: boolean;
 }
 
-const NAMES: OptionNames<AdafactorOptions> = {
-  lr: true,
-  eps: true,
-  clipThreshold: true,
-  decayRate: true,
-  beta1: true,
-  weightDecay: true,
-  scaleParameter: true,
-  relativeStep: true,
-  warmupInit: true,
-};
-
 /** One parameter of a range, whole or in part. */
 interface ParameterUpdate {
   place: ParameterPlace;
@@ -106,7 +94,7 @@ export class Adafactor extends StandaloneOptimizer<ParamGroup> implements Summed
   /** Throws DS_ARGUMENT for lr with relativeStep, warmupInit without it, and as makeGroups. */
   constructor(params: ParamsOf<ParamGroup>, given: AdafactorOptions = {}) {
     super();
-    const options = readChoices('Adafactor', given, NAMES);
+    const options = readChoices('Adafactor', given, namesOf.AdafactorOptions);
     const { lr = null, weightDecay = 0, eps = [1e-30, 1e-3], decayRate = -0.8 } = options;
     const { clipThreshold = 1, beta1 = null, scaleParameter = true, warmupInit = false } = options;
     const relativeStep = options.relativeStep ?? lr === null;

@@ -3,7 +3,7 @@
 
 import type { DType } from '../runtime/dtype.js';
 import type { AdamWScalars } from '../runtime/kernels.generated.js';
-import type { OptionNames } from '../runtime/options.js';
+import { namesOf } from '../runtime/options.js';
 import { required } from '../runtime/required.js';
 import { type AdamGroup, adamDefaults, adamScalars, adamTensors } from './adam-rule.js';
 import { readChoices } from './choices.js';
@@ -41,16 +41,6 @@ export interface AdamWOptions {
   fp32OptimizerStates?: boolean;
 }
 
-const NAMES: OptionNames<AdamWOptions> = {
-  lr: true,
-  betas: true,
-  eps: true,
-  weightDecay: true,
-  biasCorrection: true,
-  decoupled: true,
-  fp32OptimizerStates: true,
-};
-
 /**
  * AdamW, as in PyTorch:
  *
@@ -74,7 +64,7 @@ export class AdamW
   /** Throws DS_ARGUMENT, see makeGroups. */
   constructor(params: ParamsOf<AdamGroup>, given: AdamWOptions = {}) {
     super();
-    const options = readChoices('AdamW', given, NAMES);
+    const options = readChoices('AdamW', given, namesOf.AdamWOptions);
     this.groups = makeGroups<AdamGroup>('AdamW', params, adamDefaults(options));
     this.biasCorrection = options.biasCorrection ?? true;
     this.decoupled = options.decoupled ?? true;
@@ -148,21 +138,11 @@ export interface AdamOptions extends Omit<AdamWOptions, 'decoupled'> {
   adamWMode?: boolean;
 }
 
-const ADAM_NAMES: OptionNames<AdamOptions> = {
-  lr: true,
-  betas: true,
-  eps: true,
-  weightDecay: true,
-  biasCorrection: true,
-  adamWMode: true,
-  fp32OptimizerStates: true,
-};
-
 /** AdamW unless adamWMode is false, like "Adam" in DeepSpeed. */
 export class Adam extends AdamW {
   /** Throws DS_ARGUMENT, see makeGroups. */
   constructor(params: ParamsOf<AdamGroup>, given: AdamOptions = {}) {
-    const { adamWMode, ...options } = readChoices('Adam', given, ADAM_NAMES);
+    const { adamWMode, ...options } = readChoices('Adam', given, namesOf.AdamOptions);
     super(params, { ...options, decoupled: adamWMode ?? true });
   }
 }

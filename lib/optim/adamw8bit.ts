@@ -1,7 +1,7 @@
 // AdamW with 8-bit moments; not exact. Sources: Dettmers et al. 2021, arXiv:2110.02861;
 // bitsandbytes.
 
-import type { OptionNames } from '../runtime/options.js';
+import { namesOf } from '../runtime/options.js';
 import { requireFinite } from '../runtime/require-number.js';
 import { required } from '../runtime/required.js';
 import { numel } from '../runtime/view.js';
@@ -31,15 +31,6 @@ export interface AdamW8bitOptions {
   min8bitSize?: number;
 }
 
-const NAMES: OptionNames<AdamW8bitOptions> = {
-  lr: true,
-  betas: true,
-  eps: true,
-  weightDecay: true,
-  biasCorrection: true,
-  min8bitSize: true,
-};
-
 /** Elements per scale, as in csrc/core/dynamic_code.h. */
 const BLOCK = 256;
 const ZERO = { signed: 127, unsigned: 0 };
@@ -60,7 +51,7 @@ export class AdamW8bit extends StandaloneOptimizer<AdamGroup> {
   /** Throws DS_ARGUMENT, see makeGroups. */
   constructor(params: ParamsOf<AdamGroup>, given: AdamW8bitOptions = {}) {
     super();
-    const options = readChoices('AdamW8bit', given, NAMES);
+    const options = readChoices('AdamW8bit', given, namesOf.AdamW8bitOptions);
     this.groups = makeGroups<AdamGroup>('AdamW8bit', params, adamDefaults(options));
     this.biasCorrection = options.biasCorrection ?? true;
     this.min8bitSize = options.min8bitSize ?? 4096;

@@ -2,7 +2,7 @@
 // Sources: You et al. 2020, arXiv:1904.00962, algorithm 2; DeepSpeed's FusedLamb.
 
 import type { LambScalars } from '../runtime/kernels.generated.js';
-import type { OptionNames } from '../runtime/options.js';
+import { namesOf } from '../runtime/options.js';
 import { required } from '../runtime/required.js';
 import type { Tensor } from '../tensor/index.js';
 import { adamDefaults } from './adam-rule.js';
@@ -51,18 +51,6 @@ export interface LambOptions {
   momentCorrection?: boolean;
 }
 
-const NAMES: OptionNames<LambOptions> = {
-  lr: true,
-  betas: true,
-  eps: true,
-  epsInsideSqrt: true,
-  weightDecay: true,
-  maxCoeff: true,
-  minCoeff: true,
-  biasCorrection: true,
-  momentCorrection: true,
-};
-
 /**
  * LAMB: Adam with a trust ratio for each parameter.
  *
@@ -90,7 +78,7 @@ export class Lamb extends StandaloneOptimizer<LambGroup> implements SummedOptimi
   /** Throws DS_ARGUMENT, see makeGroups. */
   constructor(params: ParamsOf<LambGroup>, given: LambOptions = {}) {
     super();
-    const options = readChoices('Lamb', given, NAMES);
+    const options = readChoices('Lamb', given, namesOf.LambOptions);
     const { maxCoeff = 10, minCoeff = 0.01 } = options;
     const defaults = { ...adamDefaults(options), maxCoeff, minCoeff };
     this.groups = makeGroups<LambGroup>('Lamb', params, defaults);

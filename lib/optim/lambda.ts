@@ -3,7 +3,7 @@
 
 import type { DsError } from '../errors.js';
 import { argumentError } from '../runtime/input-errors.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireFinite } from '../runtime/require-number.js';
 import { PureSchedule, requireNoOptimizer } from './schedule.js';
 
@@ -16,8 +16,6 @@ export interface LambdaOptions {
    */
   factor: (appliedSteps: number) => number;
 }
-
-const NAMES: OptionNames<LambdaOptions> = { baseLr: true, factor: true };
 
 /**
  * Computes the learning rate with a function of yours: lr = base * factor(n) after n updates.
@@ -32,7 +30,7 @@ export class LambdaLr extends PureSchedule {
   constructor(given: LambdaOptions) {
     super();
     requireNoOptimizer('LambdaLR', given);
-    this.options = readOptions('LambdaLR', given, NAMES);
+    this.options = readOptions('LambdaLR', given, namesOf.LambdaOptions);
     const { baseLr, factor } = this.options;
     requireFinite('LambdaLR baseLr', baseLr);
     if (typeof factor !== 'function') throw invalidFactorError('a function', factor);

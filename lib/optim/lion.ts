@@ -1,6 +1,6 @@
 // Lion: the sign of an interpolated momentum. Source: Chen et al. 2023, arXiv:2302.06675.
 
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { required } from '../runtime/required.js';
 import { type DeclaredState, perElement } from './declared-state.js';
 import type { UpdateSettings, UpdateTensors } from './optimizer.js';
@@ -26,12 +26,6 @@ export interface LionOptions {
   weightDecay?: number;
 }
 
-const NAMES: OptionNames<LionOptions> = {
-  lr: true,
-  betas: true,
-  weightDecay: true,
-};
-
 /**
  * Lion: the sign of a momentum gives the step.
  *
@@ -48,7 +42,7 @@ export class Lion extends StandaloneOptimizer<LionGroup> {
   /** Throws DS_ARGUMENT, see makeGroups. */
   constructor(params: ParamsOf<LionGroup>, given: LionOptions = {}) {
     super();
-    const options = readOptions('Lion', given, NAMES);
+    const options = readOptions('Lion', given, namesOf.LionOptions);
     const { lr = 1e-3, betas = [0.9, 0.999], weightDecay = 0 } = options;
     this.groups = makeGroups<LionGroup>('Lion', params, { lr, betas, weightDecay });
   }

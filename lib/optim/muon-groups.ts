@@ -1,7 +1,7 @@
 // Selects the parameters for Muon by name and number of dims: matrices between hidden states.
 
 import { argumentError, valueError } from '../runtime/input-errors.js';
-import type { OptionNames } from '../runtime/options.js';
+import { namesOf } from '../runtime/options.js';
 import { Tensor } from '../tensor/index.js';
 import {
   type GroupOptions,
@@ -93,19 +93,8 @@ export function splitMuonGroups(
   });
 }
 
-const NAMES: OptionNames<GroupOptions<MuonGroup>> = {
-  params: true,
-  lr: true,
-  weightDecay: true,
-  useMuon: true,
-  momentum: true,
-  betas: true,
-  eps: true,
-  name: true,
-};
-
 function readMuonGroup(group: GroupOptions<MuonGroup>, index: number): GroupOptions<MuonGroup> {
-  const read = readGroup(`Muon group ${index}`, group, Object.keys(NAMES));
+  const read = readGroup(`Muon group ${index}`, group, Object.keys(namesOf.MuonGroupOptions));
   return { ...read.extras, ...read.group };
 }
 

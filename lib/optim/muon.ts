@@ -2,7 +2,7 @@
 // Jordan et al. 2024, kellerjordan.github.io/posts/muon; DeepSpeed's Muon (MuonWithAuxAdam).
 
 import type { DType } from '../runtime/dtype.js';
-import type { OptionNames } from '../runtime/options.js';
+import { namesOf } from '../runtime/options.js';
 import { required } from '../runtime/required.js';
 import { numel, type View } from '../runtime/view.js';
 import type { Tensor } from '../tensor/index.js';
@@ -53,17 +53,6 @@ export interface MuonOptions {
   eps?: number;
 }
 
-const NAMES: OptionNames<MuonOptions> = {
-  lr: true,
-  momentum: true,
-  nesterov: true,
-  weightDecay: true,
-  nsMethod: true,
-  adamLr: true,
-  betas: true,
-  eps: true,
-};
-
 /**
  * Muon: the orthogonalized momentum of a matrix gives the step.
  *
@@ -92,7 +81,7 @@ export class Muon extends StandaloneOptimizer<MuonGroup> implements GatheredOpti
    */
   constructor(params: Iterable<MuonGroupOptions>, given: MuonOptions = {}) {
     super();
-    const options = readChoices('Muon', given, NAMES);
+    const options = readChoices('Muon', given, namesOf.MuonOptions);
     const { lr = 0.02, adamLr = 3e-4, momentum = 0.95, weightDecay = 0 } = options;
     const { betas = [0.9, 0.95], eps = 1e-10 } = options;
     const groups = (listOf('Muon', params) as MuonGroupOptions[]).map((item, index) => {

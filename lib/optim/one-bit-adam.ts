@@ -1,7 +1,7 @@
 // 1-bit Adam: after a warm-up, ranks exchange moments with one bit per element, with a frozen
 // second moment. Sources: Tang et al. 2021, arXiv:2102.02888; DeepSpeed's OneBitAdam.
 
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { required } from '../runtime/required.js';
 import { type AdamGroup, adamDefaults, adamScalars, adamTensors } from './adam-rule.js';
@@ -31,14 +31,6 @@ export interface OneBitAdamOptions {
   freezeStep?: number;
 }
 
-const NAMES: OptionNames<OneBitAdamOptions> = {
-  lr: true,
-  betas: true,
-  eps: true,
-  weightDecay: true,
-  freezeStep: true,
-};
-
 /**
  * 1-bit Adam, as in DeepSpeed. Updates 1 to freezeStep: AdamW without bias correction. Afterwards v
  * is constant, and
@@ -66,7 +58,7 @@ export class OneBitAdam
   /** Throws DS_ARGUMENT, see makeGroups. */
   constructor(params: ParamsOf<AdamGroup>, given: OneBitAdamOptions = {}) {
     super();
-    const options = readOptions('OneBitAdam', given, NAMES);
+    const options = readOptions('OneBitAdam', given, namesOf.OneBitAdamOptions);
     this.groups = makeGroups<AdamGroup>('OneBitAdam', params, adamDefaults(options));
     this.freezeStep = requireInteger('OneBitAdam freezeStep', options.freezeStep ?? 100_000, 0);
   }

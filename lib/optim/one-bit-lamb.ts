@@ -2,7 +2,7 @@
 // follow a fresh second moment. Sources: Li et al. 2021, arXiv:2104.06069; DeepSpeed's OneBitLamb.
 
 import type { LambScalars } from '../runtime/kernels.generated.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { required } from '../runtime/required.js';
 import type { Tensor } from '../tensor/index.js';
@@ -48,20 +48,6 @@ export interface OneBitLambOptions {
   factorThreshold?: number;
 }
 
-const NAMES: OptionNames<OneBitLambOptions> = {
-  lr: true,
-  betas: true,
-  eps: true,
-  weightDecay: true,
-  maxCoeff: true,
-  minCoeff: true,
-  freezeStep: true,
-  coeffBeta: true,
-  factorMax: true,
-  factorMin: true,
-  factorThreshold: true,
-};
-
 /**
  * 1-bit LAMB, as in DeepSpeed. Updates 1 to freezeStep: LAMB without bias correction; `frozen` is
  * the mean of its trust ratios other than 1. Afterwards v is constant, and
@@ -99,7 +85,7 @@ export class OneBitLamb
   /** Throws DS_ARGUMENT, see makeGroups. */
   constructor(params: ParamsOf<LambGroup>, given: OneBitLambOptions = {}) {
     super();
-    const options = readOptions('OneBitLamb', given, NAMES);
+    const options = readOptions('OneBitLamb', given, namesOf.OneBitLambOptions);
     const { maxCoeff = 10, minCoeff = 0.01 } = options;
     const defaults = { ...adamDefaults(options), maxCoeff, minCoeff };
     this.groups = makeGroups<LambGroup>('OneBitLamb', params, defaults);

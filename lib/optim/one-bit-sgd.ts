@@ -3,7 +3,7 @@
 // Source: Seide et al. 2014, "1-Bit Stochastic Gradient Descent", in the form of CNTK's column
 // quantizer.
 
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { numel } from '../runtime/view.js';
 import type { ExchangingOptimizer, PayloadPass } from './exchange.js';
@@ -16,15 +16,6 @@ export interface OneBitSGDOptions extends SgdOptions {
   /** Updates of the warm-up with uncompressed gradients. Default: 100000. */
   freezeStep?: number;
 }
-
-const NAMES: OptionNames<OneBitSGDOptions> = {
-  lr: true,
-  momentum: true,
-  dampening: true,
-  weightDecay: true,
-  nesterov: true,
-  freezeStep: true,
-};
 
 /**
  * SGD with a 1-bit exchange of gradients. From update freezeStep + 1 on, gradients are averages
@@ -41,7 +32,11 @@ export class OneBitSGD extends Sgd implements ExchangingOptimizer<SgdGroup> {
 
   /** Throws DS_ARGUMENT, see Sgd. */
   constructor(params: ParamsOf<SgdGroup>, given: OneBitSGDOptions = {}) {
-    const { freezeStep = 100_000, ...options } = readOptions('OneBitSGD', given, NAMES);
+    const { freezeStep = 100_000, ...options } = readOptions(
+      'OneBitSGD',
+      given,
+      namesOf.OneBitSGDOptions,
+    );
     super(params, options);
     this.freezeStep = requireInteger('OneBitSGD freezeStep', freezeStep, 0);
   }

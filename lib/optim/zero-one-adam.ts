@@ -1,6 +1,6 @@
 // 0/1 Adam: sums of gradients at growing intervals, one bit per element between them, and finally
 // local updates. Sources: Lu et al. 2022, arXiv:2202.06009; DeepSpeed's ZeroOneAdam.
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { required } from '../runtime/required.js';
 import { type AdamGroup, adamDefaults } from './adam-rule.js';
@@ -35,17 +35,6 @@ export interface ZeroOneAdamOptions {
   localStepClipper?: number;
 }
 
-const NAMES: OptionNames<ZeroOneAdamOptions> = {
-  lr: true,
-  betas: true,
-  eps: true,
-  weightDecay: true,
-  varFreezeStep: true,
-  varUpdateScaler: true,
-  localStepScaler: true,
-  localStepClipper: true,
-};
-
 /**
  * 0/1 Adam, as in DeepSpeed. First phase, updates 1 to varFreezeStep: if the interval of the second
  * moment divides the update's number, AdamW without bias correction. Else the average of the ranks'
@@ -77,7 +66,7 @@ export class ZeroOneAdam
   /** Throws DS_ARGUMENT, see makeGroups. */
   constructor(params: ParamsOf<AdamGroup>, given: ZeroOneAdamOptions = {}) {
     super();
-    const options = readOptions('ZeroOneAdam', given, NAMES);
+    const options = readOptions('ZeroOneAdam', given, namesOf.ZeroOneAdamOptions);
     this.groups = makeGroups<AdamGroup>('ZeroOneAdam', params, adamDefaults(options));
     const count = (name: keyof ZeroOneIntervals, otherwise: number, min: number): number =>
       requireInteger(`ZeroOneAdam ${name}`, options[name] ?? otherwise, min);

@@ -13,7 +13,7 @@ import { QuantizedLinear } from '../nn/quantized-linear.js';
 import { replaceModules } from '../nn/replace-modules.js';
 import { requireModule } from '../nn/require-module.js';
 import { formatValue } from '../runtime/format-value.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
 import type { HeadShare } from '../tensor/index.js';
@@ -58,8 +58,6 @@ export interface ParallelizeOptions {
   sequenceParallel?: boolean;
 }
 
-const OPTIONS: OptionNames<ParallelizeOptions> = { sequenceParallel: true };
-
 /** Models that are split already, and their groups. */
 const cut = new WeakMap<Module, ProcessGroup>();
 
@@ -89,7 +87,11 @@ export function parallelize<M extends Module>(
 ): M {
   requireModule('parallelize', model);
   requireGroup('parallelize', group);
-  const { sequenceParallel = false } = readOptions('parallelize', given, OPTIONS);
+  const { sequenceParallel = false } = readOptions(
+    'parallelize',
+    given,
+    namesOf.ParallelizeOptions,
+  );
   requireType('parallelize sequenceParallel', sequenceParallel, 'boolean');
   return splitModel(model, group, plan, { sequenceParallel, takesPacked: false });
 }

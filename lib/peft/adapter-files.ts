@@ -15,7 +15,7 @@ import { argumentError } from '../runtime/input-errors.js';
 import { isObject } from '../runtime/is-object.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { makeFolderNow } from '../runtime/make-folder.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { parseJson } from '../runtime/parse-json.js';
 import { requireNoSurplus, requireType } from '../runtime/require-type.js';
 import { leading } from '../runtime/required.js';
@@ -137,12 +137,6 @@ export interface LoadAdapterOptions {
   adapterName?: string;
 }
 
-const LOAD_OPTIONS: OptionNames<LoadAdapterOptions> = {
-  isTrainable: true,
-  revision: true,
-  adapterName: true,
-};
-
 /**
  * Loads the adapter in the folder `dir` into `model`. A name on the hub is downloaded into the
  * cache once; an existing path wins over a name. If the model has adapters of the same layers, only
@@ -166,7 +160,7 @@ export async function loadAdapter<Model extends Module>(
   ...surplus: readonly unknown[]
 ): Promise<Model> {
   requireNoSurplus('loadAdapter', surplus);
-  const options = readOptions('loadAdapter', given, LOAD_OPTIONS);
+  const options = readOptions('loadAdapter', given, namesOf.LoadAdapterOptions);
   const { isTrainable = false, revision, adapterName: name } = options;
   if (name !== undefined) requireName('loadAdapter adapterName', name);
   requireType('loadAdapter dir', location, 'string');

@@ -3,7 +3,7 @@
 import { formatValue } from '../runtime/format-value.js';
 import { argumentError, valueError } from '../runtime/input-errors.js';
 import { isObject } from '../runtime/is-object.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { Regex } from '../runtime/regex/regex.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { requireOneOf, requireType } from '../runtime/require-type.js';
@@ -104,29 +104,6 @@ export interface LoraConfig {
 /** The targetModules value for all linear layers except the head, in any case. */
 export const ALL_LINEAR = 'all-linear';
 
-const NAMES: OptionNames<LoraOptions> = {
-  r: true,
-  loraAlpha: true,
-  loraDropout: true,
-  bias: true,
-  useRslora: true,
-  useDora: true,
-  ensureWeightTying: true,
-  targetParameters: true,
-  targetModules: true,
-  excludeModules: true,
-  layersToTransform: true,
-  layersPattern: true,
-  rankPattern: true,
-  alphaPattern: true,
-  modulesToSave: true,
-  initLoraWeights: true,
-  autocastAdapterDtype: true,
-  fanInFanOut: true,
-  baseModelNameOrPath: true,
-  taskType: true,
-};
-
 /** Options of PEFT that change results and are unsupported here. */
 const MISSING: Readonly<Record<string, string>> = {
   useQalora: 'QA-LoRA',
@@ -136,7 +113,7 @@ const MISSING: Readonly<Record<string, string>> = {
 /** Checks options. Throws DS_ARGUMENT for invalid values, unknown names and unsupported options. */
 export function readLoraOptions(op: string, given: LoraOptions): LoraConfig {
   const rest = dropMissing(op, given);
-  const options = readOptions(op, rest, NAMES);
+  const options = readOptions(op, rest, namesOf.LoraOptions);
   const flag = (name: keyof LoraOptions, value: unknown): boolean =>
     requireType(`${op} ${name}`, value, 'boolean');
   const text = (name: keyof LoraOptions, given: unknown): string | null =>

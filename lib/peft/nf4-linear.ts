@@ -6,7 +6,7 @@ import type { Parameter } from '../nn/parameter.js';
 import type { DType } from '../runtime/dtype.js';
 import { argumentError } from '../runtime/input-errors.js';
 import * as kernels from '../runtime/kernels.generated.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
@@ -23,8 +23,6 @@ export interface NF4Options {
   doubleQuant?: boolean;
 }
 
-const NAMES: OptionNames<NF4Options> = { blockSize: true, doubleQuant: true };
-
 /** Scales per nested scale. */
 const NESTED_BLOCK = 256;
 
@@ -38,7 +36,7 @@ export interface NF4Layout extends PackedLayout {
 
 /** Checks options. Throws DS_ARGUMENT. */
 export function readNF4Options(op: string, given: NF4Options): Required<NF4Options> {
-  const { blockSize = 64, doubleQuant = true } = readOptions(op, given, NAMES);
+  const { blockSize = 64, doubleQuant = true } = readOptions(op, given, namesOf.NF4Options);
   requireType(`${op} doubleQuant`, doubleQuant, 'boolean');
   if (requireInteger(`${op} blockSize`, blockSize, 2) % 2 === 0) return { blockSize, doubleQuant };
   const got = String(blockSize);

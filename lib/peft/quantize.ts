@@ -8,7 +8,7 @@ import { HEADS, isLinear, matchesPath, packLinears, readSkipModules } from '../n
 import { replaceModules } from '../nn/replace-modules.js';
 import { requireModule } from '../nn/require-module.js';
 import { argumentError } from '../runtime/input-errors.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireType } from '../runtime/require-type.js';
 import { lorasOf } from './lora.js';
 import { NF4Experts } from './nf4-experts.js';
@@ -25,13 +25,6 @@ export interface QuantizeOptions extends NF4Options {
   experts?: boolean;
 }
 
-const NAMES: OptionNames<QuantizeOptions> = {
-  blockSize: true,
-  doubleQuant: true,
-  skipModules: true,
-  experts: true,
-};
-
 /**
  * Stores the weights of all linear layers of `model` in NF4 and freezes them; `skipModules` are
  * left out. Only one layer at a time is materialized. For QLoRA, call addLora() next. Call it
@@ -41,7 +34,7 @@ const NAMES: OptionNames<QuantizeOptions> = {
  */
 export function quantize<Model extends Module>(model: Model, given: QuantizeOptions = {}): Model {
   requireModule('quantize', model);
-  const named = readOptions('quantize', given, NAMES);
+  const named = readOptions('quantize', given, namesOf.QuantizeOptions);
   const { skipModules: skip = HEADS, experts: withExperts = false, ...rest } = named;
   requireType('quantize experts', withExperts, 'boolean');
   const skipModules = readSkipModules('quantize', skip);

@@ -3,7 +3,7 @@
 import { DsError } from '../errors.js';
 import { Module } from '../nn/module.js';
 import { formatValue } from '../runtime/format-value.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
@@ -60,17 +60,6 @@ export interface PipelineModuleOptions extends PipelineOptions {
   numStages?: number;
 }
 
-const OPTIONS: OptionNames<PipelineModuleOptions> = {
-  layers: true,
-  lossFn: true,
-  numStages: true,
-  partitionMethod: true,
-  activationCheckpointInterval: true,
-  seedLayers: true,
-  baseSeed: true,
-  dynamicShape: true,
-};
-
 /**
  * Consecutive layers and a loss. initialize() creates a PipelineEngine from it: each rank of the
  * mesh's axis pp runs some of the layers and keeps only their parameters. In a single process it is
@@ -91,7 +80,7 @@ export class PipelineModule extends Module implements Pipelined {
   constructor(given: PipelineModuleOptions) {
     super();
     const op = 'PipelineModule';
-    const options = readOptions(op, given, OPTIONS);
+    const options = readOptions(op, given, namesOf.PipelineModuleOptions);
     const { layers, lossFn = null, numStages, ...rest } = options;
     const isList = typeof layers === 'object' && Symbol.iterator in layers;
     if (!isList) throw optionError('layers', 'a list of layers', formatValue(layers));

@@ -2,7 +2,7 @@
 import { DsError } from '../errors.js';
 import { CausalLM } from '../models/index.js';
 import { formatValue } from '../runtime/format-value.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { type DeviceBytes, type HostBytes, predictMemory, totalBytes } from './memory.js';
@@ -34,18 +34,6 @@ export interface EstimateMemoryOptions {
   /** offload_optimizer.super_offload. Default: true; false needs less host memory. */
   superOffload?: boolean;
 }
-
-const NAMES: OptionNames<EstimateMemoryOptions> = {
-  ranks: true,
-  microBatch: true,
-  seq: true,
-  accumulation: true,
-  precision: true,
-  activationCheckpointing: true,
-  stateBytes: true,
-  superOffload: true,
-  bf16OptimizerStates: true,
-};
 
 /** Bytes of one rank for one stage and offload. */
 export interface MemoryEstimate {
@@ -83,7 +71,7 @@ export function estimateMemory(
     throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: formatValue(model) });
   }
   const sizes = sizesOf(model);
-  const values = readOptions(op, options, NAMES);
+  const values = readOptions(op, options, namesOf.EstimateMemoryOptions);
   const readPositive = (name: 'ranks' | 'microBatch' | 'seq' | 'accumulation', fallback: number) =>
     requireInteger(`${op} ${name}`, values[name] ?? fallback, 1);
   const bf16States = requireType(

@@ -9,13 +9,13 @@ import { cpu, type Device } from '../runtime/device.js';
 import { formatValue } from '../runtime/format-value.js';
 import { makeFolderNow } from '../runtime/make-folder.js';
 import { onDisk } from '../runtime/on-disk.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { noGrad, scope } from '../tensor/index.js';
 import { createModelProfile, type ModelProfile, type StepFacts } from './profile.js';
 import { Recorder } from './recorder.js';
-import { formatProfile, REPORT_OPTIONS, type ReportOptions } from './report.js';
+import { formatProfile, type ReportOptions } from './report.js';
 
 /** The target of a profile: an engine, or a model on the device of its parameters. */
 export type Profiled = Module | { module: Module; device: Device };
@@ -25,8 +25,6 @@ export interface PrintOptions extends ReportOptions {
   /** Output file instead of standard output, created with its folders. ".json" selects JSON. */
   outputFile?: string | null;
 }
-
-const PRINT_OPTIONS: OptionNames<PrintOptions> = { ...REPORT_OPTIONS, outputFile: true };
 
 /**
  * Counts the model's work from startProfile() to stopProfile(), with no overhead otherwise. Totals
@@ -134,7 +132,7 @@ export class FlopsProfiler {
  * Throws DS_ARGUMENT for unknown or invalid options, DS_IO.
  */
 export function printProfile(profile: ModelProfile, options: PrintOptions = {}): void {
-  const { outputFile, ...report } = readOptions('printProfile', options, PRINT_OPTIONS);
+  const { outputFile, ...report } = readOptions('printProfile', options, namesOf.PrintOptions);
   if (outputFile) requireType('printProfile outputFile', outputFile, 'string');
   if (!outputFile) {
     process.stdout.write(`${formatProfile(profile, report)}\n`);
@@ -155,12 +153,6 @@ export interface ModelProfileOptions extends PrintOptions {
   /** Forward passes before the profiled one. Default: 1. */
   warmUp?: number;
 }
-
-const PROFILE_OPTIONS: OptionNames<ModelProfileOptions> = {
-  ...PRINT_OPTIONS,
-  printProfile: true,
-  warmUp: true,
-};
 
 /** The result of getModelProfile(). */
 export interface ForwardProfile {
@@ -197,7 +189,7 @@ export function getModelProfile(
       hint: 'Write getModelProfile(model, [tokens], options).',
     });
   }
-  const read = readOptions('getModelProfile', options, PROFILE_OPTIONS);
+  const read = readOptions('getModelProfile', options, namesOf.ModelProfileOptions);
   const { printProfile: print = true, warmUp = 1, outputFile, ...report } = read;
   requireType('getModelProfile printProfile', print, 'boolean');
   requireInteger('getModelProfile warmUp', warmUp, 0);

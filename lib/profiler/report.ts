@@ -1,5 +1,5 @@
 // Formats a profile as text, in DeepSpeed's parts: summary, aggregate by depth, module tree.
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import type { ModelProfile, ModuleProfile } from './profile.js';
@@ -15,13 +15,6 @@ export interface ReportOptions {
   /** Recompute factor of DeepSpeed's estimate: (2 + factor) times the forward. Default: 0. */
   recomputeFwdFactor?: number;
 }
-
-export const REPORT_OPTIONS: OptionNames<ReportOptions> = {
-  moduleDepth: true,
-  topModules: true,
-  detailed: true,
-  recomputeFwdFactor: true,
-};
 
 const WIDTH = 78;
 const formatHeading = (title: string): string => {
@@ -56,7 +49,7 @@ const formatPercent = (share: number): string => `${Number((100 * share).toFixed
  * options.
  */
 export function formatProfile(profile: ModelProfile, given: ReportOptions = {}): string {
-  const options = readOptions('formatProfile', given, REPORT_OPTIONS);
+  const options = readOptions('formatProfile', given, namesOf.ReportOptions);
   const { moduleDepth = -1, topModules = 1, detailed = true, recomputeFwdFactor = 0 } = options;
   requireInteger('formatProfile moduleDepth', moduleDepth, -1);
   requireInteger('formatProfile topModules', topModules, 1);

@@ -2,10 +2,8 @@
 import type { DsError } from '../errors.js';
 import { formatValue } from './format-value.js';
 import { argumentError } from './input-errors.js';
+import { optionNames } from './option-names.generated.js';
 import { closest } from './suggestion.js';
-
-/** Every name of an options interface; the compiler keeps the list complete. */
-export type OptionNames<Options> = Readonly<Record<keyof Options & string, true>>;
 
 /** Names of an option in other places, by which a message finds it. */
 export interface OtherNames {
@@ -21,6 +19,14 @@ export interface OtherNames {
 
 /** Options by name. */
 type Known = Readonly<Record<string, OtherNames | true>>;
+
+const namesIn = (list: string) =>
+  Object.fromEntries(list.split(' ').map((name) => [name, true as const]));
+
+/** The names of the options of each interface. `npm run gen` lists them. */
+export const namesOf = Object.fromEntries(
+  Object.entries(optionNames).map(([name, list]) => [name, namesIn(list)]),
+) as Readonly<Record<keyof typeof optionNames, Readonly<Record<string, true>>>>;
 
 /** Other libraries' names of options, lowercase and without underscores. */
 const elsewhere: ReadonlyMap<string, readonly string[]> = new Map(

@@ -17,7 +17,7 @@ import { finalizers } from '../runtime/finalizers.js';
 import { formatValue } from '../runtime/format-value.js';
 import { valueError } from '../runtime/input-errors.js';
 import * as kernels from '../runtime/kernels.generated.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireSizes } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
@@ -37,16 +37,11 @@ export interface TensorOptions {
   device?: Device | string;
 }
 
-/** The names of TensorOptions. */
-export const TENSOR: OptionNames<TensorOptions> = { dtype: true, device: true };
-
 /** Options of Tensor.from(). */
 export interface FromOptions extends TensorOptions {
   /** Shape of the tensor. Default: the shape of the data. */
   shape?: readonly number[];
 }
-
-const FROM_OPTIONS: OptionNames<FromOptions> = { ...TENSOR, shape: true };
 
 /**
  * The graph node of a tensor that requires a gradient. Only the tape (tape.ts) creates and reads
@@ -150,7 +145,7 @@ export class Tensor implements View {
    * dtype cannot hold.
    */
   static from(data: Nested | TypedArray, given: FromOptions = {}): Tensor {
-    const options = readOptions('Tensor.from', given, FROM_OPTIONS);
+    const options = readOptions('Tensor.from', given, namesOf.FromOptions);
     const device = findDevice(options.device ?? cpu());
     const { values, shape, natural } = hostValues(data);
     const dtype = parseDType(options.dtype ?? natural, 'Tensor.from');

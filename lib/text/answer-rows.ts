@@ -150,9 +150,6 @@ export interface AnswerLengths {
   answerLength?: number;
 }
 
-/** Names of the options in AnswerLengths. */
-export const ANSWER_LENGTHS = { length: true, promptLength: true, answerLength: true } as const;
-
 /** Checked limits; Infinity for no limit. */
 type AnswerLimits = Required<AnswerLengths>;
 

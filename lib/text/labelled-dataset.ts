@@ -5,7 +5,7 @@ import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import { formatValue } from '../runtime/format-value.js';
 import { argumentError, dataError } from '../runtime/input-errors.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { defined, leading } from '../runtime/required.js';
 import { Tensor } from '../tensor/index.js';
@@ -50,20 +50,6 @@ export interface LabelledOptions extends RowKeys, RowSource {
   /** For "masked-lm": selects the masked tokens. Default: 42. */
   seed?: number;
 }
-
-const OPTIONS: OptionNames<LabelledOptions> = {
-  files: true,
-  rows: true,
-  tokenizer: true,
-  task: true,
-  labels: true,
-  kind: true,
-  maxLength: true,
-  maskShare: true,
-  seed: true,
-  textKey: true,
-  labelKey: true,
-};
 
 /** A row as tokens. */
 export interface LabelledSample {
@@ -121,7 +107,7 @@ export class LabelledDataset implements Dataset<LabelledSample> {
    */
   static async open(given: LabelledOptions): Promise<LabelledDataset> {
     const op = 'LabelledDataset.open';
-    const options = readOptions(op, given, OPTIONS);
+    const options = readOptions(op, given, namesOf.LabelledOptions);
     const { task = 'sequence-classification', maxLength = 512 } = options;
     requireInteger(`${op} maxLength`, maxLength, 3);
     const tokenizer = readTokenizer(`${op} tokenizer`, options.tokenizer);

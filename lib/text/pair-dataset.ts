@@ -6,13 +6,12 @@ import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import { formatValue } from '../runtime/format-value.js';
 import { argumentError, dataError } from '../runtime/input-errors.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireOneOf, requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
 import { Tensor } from '../tensor/index.js';
 import {
-  ANSWER_LENGTHS,
   type AnswerLengths,
   cutAnswers,
   encodeAnswers,
@@ -37,15 +36,6 @@ export interface PairOptions extends RowSource, AnswerLengths {
    */
   whole?: boolean;
 }
-
-const OPTIONS: OptionNames<PairOptions> = {
-  files: true,
-  rows: true,
-  tokenizer: true,
-  overlong: true,
-  whole: true,
-  ...ANSWER_LENGTHS,
-};
 
 /** A tokenized pair: the prompt with each answer. */
 export interface PairSample {
@@ -115,7 +105,7 @@ export class PairDataset implements Dataset<PairSample> {
    */
   static async open(given: PairOptions): Promise<PairDataset> {
     const op = 'PairDataset.open';
-    const options = readOptions(op, given, OPTIONS);
+    const options = readOptions(op, given, namesOf.PairOptions);
     const { tokenizer: named, overlong = 'cut', whole = false, files, rows } = options;
     const tokenizer = readTokenizer(`${op} tokenizer`, named);
     const limits = readLengths(op, options);

@@ -3,7 +3,7 @@
 import type { Dataset } from '../data/index.js';
 import { DsError } from '../errors.js';
 import { dataError } from '../runtime/input-errors.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import type { ChatMessage } from './chat-template.js';
 import { convertMessages, readInputs } from './conversation.js';
@@ -19,13 +19,6 @@ export interface PromptOptions extends RowSource {
   /** Drops prompts with more tokens. Default: keeps all. */
   length?: number;
 }
-
-const OPTIONS: OptionNames<PromptOptions> = {
-  files: true,
-  rows: true,
-  tokenizer: true,
-  length: true,
-};
 
 /** A tokenized prompt, with the other columns of its row. */
 export interface PromptSample {
@@ -70,7 +63,7 @@ export class PromptDataset implements Dataset<PromptSample> {
    */
   static async open(given: PromptOptions): Promise<PromptDataset> {
     const op = 'PromptDataset.open';
-    const { tokenizer: named, length, ...source } = readOptions(op, given, OPTIONS);
+    const { tokenizer: named, length, ...source } = readOptions(op, given, namesOf.PromptOptions);
     const tokenizer = readTokenizer(`${op} tokenizer`, named);
     const max = length === undefined ? null : requireInteger(`${op} length`, length, 1);
     const report: PromptReport = { prompts: 0, dropped: 0, longest: 0 };

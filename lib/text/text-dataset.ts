@@ -3,7 +3,7 @@
 import type { Dataset, DatasetSource } from '../data/index.js';
 import { DsError } from '../errors.js';
 import { dataError } from '../runtime/input-errors.js';
-import { readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { required } from '../runtime/required.js';
 import { EncodePool } from './encode-pool.js';
 import type { EncodedPart } from './encoded-part.js';
@@ -11,12 +11,7 @@ import { addCounts, emptyReport, packRows, type TextReport, warnUnended } from '
 import type { Piece } from './packing.js';
 import { divideFiles } from './row-files.js';
 import { buildSample, type TextSample, type TokenRun } from './sample.js';
-import {
-  readTextSettings,
-  TEXT_OPTIONS,
-  type TextOptions,
-  type TextSettings,
-} from './text-options.js';
+import { readTextSettings, type TextOptions, type TextSettings } from './text-options.js';
 
 /** Samples as typed arrays, which threads share. */
 interface SharedSamples extends TokenRun {
@@ -54,7 +49,7 @@ export class TextDataset implements Dataset<TextSample> {
    */
   static async open(given: TextOptions): Promise<TextDataset> {
     const op = 'TextDataset.open';
-    const settings = readTextSettings(op, readOptions(op, given, TEXT_OPTIONS));
+    const settings = readTextSettings(op, readOptions(op, given, namesOf.TextOptions));
     const pool = new EncodePool(settings.pool);
     const parts: EncodedPart[] = [];
     try {

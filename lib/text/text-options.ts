@@ -1,7 +1,6 @@
 // Options of text datasets and streams: files, tokenizer, lengths, packing and loss.
 import { availableParallelism } from 'node:os';
 import { valueError } from '../runtime/input-errors.js';
-import type { OptionNames } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import type { PoolOptions } from './encode-pool.js';
@@ -46,20 +45,6 @@ export interface TextOptions {
    */
   timeoutMs?: number;
 }
-
-/** The names of TextOptions. */
-export const TEXT_OPTIONS: OptionNames<TextOptions> = {
-  files: true,
-  tokenizer: true,
-  length: true,
-  packing: true,
-  overlong: true,
-  loss: true,
-  textKey: true,
-  threads: true,
-  cache: true,
-  timeoutMs: true,
-};
 
 /** Checked TextOptions with defaults. */
 export interface TextSettings {

@@ -6,7 +6,7 @@ import { shuffledOrder } from '../data/order.js';
 import { DsError } from '../errors.js';
 import { type Device, device as findDevice } from '../runtime/device.js';
 import { argumentError, dataError } from '../runtime/input-errors.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { defined, required } from '../runtime/required.js';
@@ -21,12 +21,7 @@ import {
   type TextSample,
   type TokenRun,
 } from './sample.js';
-import {
-  readTextSettings,
-  TEXT_OPTIONS,
-  type TextOptions,
-  type TextSettings,
-} from './text-options.js';
+import { readTextSettings, type TextOptions, type TextSettings } from './text-options.js';
 
 /** Options of a TextStream. */
 export interface TextStreamOptions extends TextOptions {
@@ -50,18 +45,6 @@ export interface TextStreamOptions extends TextOptions {
   /** Rounds the length of rows that are not packed up to a multiple of this. Default 1. */
   padToMultipleOf?: number;
 }
-
-const OPTIONS: OptionNames<TextStreamOptions> = {
-  ...TEXT_OPTIONS,
-  batchSize: true,
-  device: true,
-  shuffle: true,
-  shuffleBuffer: true,
-  seed: true,
-  rank: true,
-  worldSize: true,
-  padToMultipleOf: true,
-};
 
 /** Start of a buffer: its index in the epoch, and the part and row of its first row. */
 interface BufferStart {
@@ -116,7 +99,7 @@ export class TextStream {
    */
   static async open(given: TextStreamOptions): Promise<TextStream> {
     const op = 'TextStream.open';
-    const options = readOptions(op, given, OPTIONS);
+    const options = readOptions(op, given, namesOf.TextStreamOptions);
     const { batchSize = 1, shuffleBuffer = 1000, seed = 0, rank = 0, worldSize = 1 } = options;
     const { shuffle = true, padToMultipleOf = 1 } = options;
     requireType(`${op} shuffle`, shuffle, 'boolean');

@@ -1,8 +1,6 @@
 // Options of a Tokenizer's methods, and their names.
-import { REVISION, type RevisionOptions } from '../hub/local-folder.js';
+import type { RevisionOptions } from '../hub/local-folder.js';
 import type { Device } from '../runtime/device.js';
-import type { OptionNames } from '../runtime/options.js';
-import type { DecodeOptions, DecodeStreamOptions } from './decode-stream.js';
 import type { PaddingOptions } from './padding.js';
 import type { Side } from './tokenizer-folder.js';
 
@@ -67,34 +65,3 @@ export interface EncodedChat {
   /** 1 for tokens of the assistant; null without `assistantMask`. */
   assistant: Uint8Array | null;
 }
-
-export const OPEN: OptionNames<TokenizerOptions> = { ...REVISION, chatTemplate: true };
-export const ENCODE: OptionNames<EncodeOptions> = {
-  addSpecialTokens: true,
-  maxLength: true,
-  truncationSide: true,
-};
-export const PAIR: OptionNames<Pick<EncodeOptions, 'maxLength'>> = { maxLength: true };
-export const DECODE: OptionNames<DecodeOptions> = { skipSpecialTokens: true };
-export const DECODE_STREAM: OptionNames<DecodeStreamOptions> = {
-  ...DECODE,
-  after: true,
-  visible: true,
-};
-export const BATCH: OptionNames<BatchOptions> = {
-  ...ENCODE,
-  padTo: true,
-  padToMultipleOf: true,
-  paddingSide: true,
-  device: true,
-};
-export const CHAT: OptionNames<ChatOptions> = {
-  addGenerationPrompt: true,
-  tools: true,
-  documents: true,
-  template: true,
-  variables: true,
-  continueFinalMessage: true,
-};
-
-export const ENCODE_CHAT: OptionNames<EncodeChatOptions> = { ...CHAT, assistantMask: true };

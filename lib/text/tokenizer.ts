@@ -5,7 +5,7 @@ import { DsError } from '../errors.js';
 import { findCachedFolder } from '../hub/local-folder.js';
 import { formatValue } from '../runtime/format-value.js';
 import { argumentError, dataError, valueError } from '../runtime/input-errors.js';
-import { readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
@@ -22,21 +22,13 @@ import { fewestTokens } from './min-tokens.js';
 import { type PaddedBatch, padRows } from './padding.js';
 import { maskOddPieces, TokenSpans } from './token-spans.js';
 import type { Role, Side, TokenizerFolder } from './tokenizer-folder.js';
-import {
-  BATCH,
-  type BatchOptions,
-  CHAT,
-  type ChatOptions,
-  DECODE,
-  DECODE_STREAM,
-  ENCODE,
-  ENCODE_CHAT,
-  type EncodeChatOptions,
-  type EncodedChat,
-  type EncodeOptions,
-  OPEN,
-  PAIR,
-  type TokenizerOptions,
+import type {
+  BatchOptions,
+  ChatOptions,
+  EncodeChatOptions,
+  EncodedChat,
+  EncodeOptions,
+  TokenizerOptions,
 } from './tokenizer-options.js';
 import { TOKENIZER_RULES } from './tokenizer-rules.js';
 import { CoreTokenizer } from './tokenizers/core.js';
@@ -127,7 +119,7 @@ export class Tokenizer {
   static fromPretrained(place: string, given: TokenizerOptions = {}): Tokenizer {
     const op = 'Tokenizer.fromPretrained';
     requireType(op, place, 'string');
-    const { revision, chatTemplate = null } = readOptions(op, given, OPEN);
+    const { revision, chatTemplate = null } = readOptions(op, given, namesOf.TokenizerOptions);
     if (chatTemplate !== null) requireType(`${op} chatTemplate`, chatTemplate, 'string');
     const folder = findCachedFolder(op, place, { need: 'tokenizer', revision });
     const parts = readTokenizer(folder);
@@ -189,7 +181,7 @@ export class Tokenizer {
   /** Returns ids of a text. Throws DS_ARGUMENT if `text` is not a string or an option is wrong. */
   encode(text: string, given: EncodeOptions = {}): Int32Array {
     const op = 'Tokenizer.encode';
-    return this.encodeText(op, text, readOptions(op, given, ENCODE));
+    return this.encodeText(op, text, readOptions(op, given, namesOf.EncodeOptions));
   }
 
   /**
@@ -202,7 +194,7 @@ export class Tokenizer {
     second: string,
     given: Pick<EncodeOptions, 'maxLength'> = {},
   ): EncodedPair {
-    const { maxLength } = readOptions('Tokenizer.encodePair', given, PAIR);
+    const { maxLength } = readOptions('Tokenizer.encodePair', given, { maxLength: true });
     return encodePair(this.core, [first, second], maxLength);
   }
 
@@ -225,7 +217,7 @@ export class Tokenizer {
    */
   encodeBatch(texts: readonly string[], given: BatchOptions = {}): PaddedBatch {
     const op = 'Tokenizer.encodeBatch';
-    const options = readOptions(op, given, BATCH);
+    const options = readOptions(op, given, namesOf.BatchOptions);
     if (!Array.isArray(texts) || texts.length === 0) {
       throw valueError(op, 'a list of strings', texts);
     }
@@ -236,13 +228,17 @@ export class Tokenizer {
 
   /** Returns the text of ids. Throws DS_INDEX for a number that is no token. */
   decode(ids: ArrayLike<number>, given: DecodeOptions = {}): string {
-    const { skipSpecialTokens = false } = readOptions('Tokenizer.decode', given, DECODE);
+    const { skipSpecialTokens = false } = readOptions(
+      'Tokenizer.decode',
+      given,
+      namesOf.DecodeOptions,
+    );
     return this.decodeIds(Array.from(ids), skipSpecialTokens);
   }
 
   /** Returns a decoder of text as tokens arrive. Default: without special tokens. */
   decodeStream(given: DecodeStreamOptions = {}): DecodeStream {
-    const options = readOptions('Tokenizer.decodeStream', given, DECODE_STREAM);
+    const options = readOptions('Tokenizer.decodeStream', given, namesOf.DecodeStreamOptions);
     const { skipSpecialTokens = true, after = [], visible = [] } = options;
     const visibleIds = new Set(visible);
     const isShown = (id: number): boolean => !this.specialIds.has(id) || visibleIds.has(id);
@@ -290,7 +286,7 @@ export class Tokenizer {
    */
   applyChatTemplate(messages: readonly ChatMessage[], given: EncodeChatOptions = {}): EncodedChat {
     const op = 'Tokenizer.applyChatTemplate';
-    const { assistantMask = false, ...options } = readOptions(op, given, ENCODE_CHAT);
+    const { assistantMask = false, ...options } = readOptions(op, given, namesOf.EncodeChatOptions);
     requireType(`${op} assistantMask`, assistantMask, 'boolean');
     const { text, spans } = this.render(op, messages, options, assistantMask);
     const ids = this.encode(text, { addSpecialTokens: false });
@@ -314,7 +310,7 @@ export class Tokenizer {
     given: ChatOptions,
     marked: boolean,
   ): RenderedChat {
-    const options = readOptions(op, given, CHAT);
+    const options = readOptions(op, given, namesOf.ChatOptions);
     const { addGenerationPrompt = false, tools = null, documents = null } = options;
     if (addGenerationPrompt && options.continueFinalMessage) {
       throw argumentError(op, 'either addGenerationPrompt or continueFinalMessage', 'both', '');

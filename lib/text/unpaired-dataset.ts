@@ -5,12 +5,11 @@ import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import { formatValue } from '../runtime/format-value.js';
 import { dataError } from '../runtime/input-errors.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { required } from '../runtime/required.js';
 import { Tensor } from '../tensor/index.js';
 import {
-  ANSWER_LENGTHS,
   type AnswerLengths,
   cutAnswers,
   type EncodedAnswers,
@@ -29,13 +28,6 @@ export interface UnpairedOptions extends RowSource, AnswerLengths {
   /** Encodes texts. Its chat template formats messages. */
   tokenizer: Tokenizer | string;
 }
-
-const OPTIONS: OptionNames<UnpairedOptions> = {
-  files: true,
-  rows: true,
-  tokenizer: true,
-  ...ANSWER_LENGTHS,
-};
 
 /** A tokenized prompt with an answer. */
 export interface UnpairedSample {
@@ -105,7 +97,12 @@ export class UnpairedDataset implements Dataset<UnpairedSample> {
    */
   static async open(given: UnpairedOptions): Promise<UnpairedDataset> {
     const op = 'UnpairedDataset.open';
-    const { tokenizer: named, files, rows, ...lengths } = readOptions(op, given, OPTIONS);
+    const {
+      tokenizer: named,
+      files,
+      rows,
+      ...lengths
+    } = readOptions(op, given, namesOf.UnpairedOptions);
     const tokenizer = readTokenizer(`${op} tokenizer`, named);
     const limits = readLengths(op, lengths);
     const { length } = limits;

@@ -7,7 +7,7 @@ import type { Engine } from '../engine/engine.js';
 import type { RunWatch } from '../engine/watch/run-watch.js';
 import { formatValue } from '../runtime/format-value.js';
 import { argumentError } from '../runtime/input-errors.js';
-import { type OptionNames, readOptions } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireNoSurplus, requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
 import type { Tensor } from '../tensor/index.js';
@@ -46,8 +46,6 @@ export interface TrainOptions {
   /** Also resume the position in the data. Default true. */
   resumeData?: boolean;
 }
-
-const TRAIN: OptionNames<TrainOptions> = { signal: true, resume: true, resumeData: true };
 
 /**
  * Trains a model on data with its own engine. On several ranks each has a Trainer of the same
@@ -103,7 +101,7 @@ export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
   train(given?: TrainOptions): TrainingRun;
   train(given: TrainOptions = {}, ...surplus: readonly unknown[]): TrainingRun {
     requireNoSurplus('Trainer train', surplus);
-    const options = readOptions('Trainer train', given, TRAIN);
+    const options = readOptions('Trainer train', given, namesOf.TrainOptions);
     const { resume = false, signal } = options;
     if (typeof resume !== 'string') requireType('Trainer train resume', resume, 'boolean');
     if (signal !== undefined && !(signal instanceof AbortSignal)) {

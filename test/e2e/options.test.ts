@@ -71,7 +71,7 @@ const watching: readonly Mistake[] = [
   [
     'printProfile(p, { topModule })',
     () => profiler.printProfile({}, { topModule: 3 }),
-    'printProfile: expected the options moduleDepth, topModules, detailed, recomputeFwdFactor',
+    'printProfile: expected the options outputFile, moduleDepth, topModules, detailed, recomputeFwdFactor',
   ],
   [
     'printProfile(p, { outputFile: 3 })',
@@ -111,7 +111,7 @@ const watching: readonly Mistake[] = [
   [
     'new ProgressBar({ steps: 10 })',
     () => new monitor.ProgressBar({ steps: 10 }),
-    'ProgressBar: expected the options total, stream, lines, now, flopsPerToken, peakFlops, got "steps".',
+    'ProgressBar: expected the options total, stream, lines, flopsPerToken, peakFlops, now, got "steps".',
   ],
   [
     'new ProgressBar({})',

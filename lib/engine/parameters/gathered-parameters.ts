@@ -4,7 +4,7 @@ import { DsError } from '../../errors.js';
 import { Module } from '../../nn/module.js';
 import type { Parameter } from '../../nn/parameter.js';
 import { isPart } from '../../runtime/box.js';
-import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { namesOf, readOptions } from '../../runtime/options.js';
 import { requireEnded, requireType } from '../../runtime/require-type.js';
 import { required } from '../../runtime/required.js';
 import { scope, Tensor } from '../../tensor/index.js';
@@ -35,8 +35,6 @@ export interface GatherOptions {
 /** An engine (all parameters in its units), a module, a parameter, or several parameters. */
 export type Gatherable = EngineCore | Module | Parameter | Iterable<Parameter>;
 
-const GATHER_OPTIONS: OptionNames<GatherOptions> = { modifierRank: true };
-
 /**
  * Runs `body` with whole parameters on every rank, at any stage. They stay gathered until `body`
  * returns or its promise settles. All ranks call it. `body` may run forwards, but no step.
@@ -57,7 +55,7 @@ export function gatheredParameters<Result>(
   options: GatherOptions,
   body: () => Result,
 ): Result {
-  const { modifierRank = null } = readOptions('GatheredParameters', options, GATHER_OPTIONS);
+  const { modifierRank = null } = readOptions('GatheredParameters', options, namesOf.GatherOptions);
   requireType('GatheredParameters', body, 'function');
   const parameters = shardedIn(what);
   const shared = modifierRank === null ? parameters : [...parameters, ...wholeParametersIn(what)];

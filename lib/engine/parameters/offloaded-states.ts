@@ -3,7 +3,7 @@
 import type { Buffer } from '../../runtime/buffer.js';
 import { Buffer as Memory } from '../../runtime/buffer.js';
 import { argumentError, configError, valueError } from '../../runtime/input-errors.js';
-import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { namesOf, readOptions } from '../../runtime/options.js';
 import { requireOneOf, requireType } from '../../runtime/require-type.js';
 import { Event, Stream } from '../../runtime/stream.js';
 import type { Tensor } from '../../tensor/index.js';
@@ -33,14 +33,6 @@ export interface ReloadStatesOptions {
 /** Bytes that left the device, by state. */
 export type OffloadedBytes = Partial<Record<OffloadState, number>>;
 
-const OFFLOAD: OptionNames<OffloadStatesOptions> = {
-  include: true,
-  device: true,
-  pinMemory: true,
-  nonBlocking: true,
-};
-const RELOAD: OptionNames<ReloadStatesOptions> = { nonBlocking: true };
-
 /** The host copies of an engine's states, and the stream of their transfers. */
 export class OffloadedStates {
   private stream: Stream | null = null;
@@ -59,7 +51,7 @@ export class OffloadedStates {
   offload(given: OffloadStatesOptions | undefined): OffloadedBytes {
     const op = 'engine.offloadStates';
     this.calls.requireChangeable(op, []);
-    const options = readOptions(op, given, OFFLOAD);
+    const options = readOptions(op, given, namesOf.OffloadStatesOptions);
     const { include, device = 'cpu', pinMemory = true, nonBlocking = false } = options;
     const names = readNames(op, include ?? OFFLOAD_STATES);
     requireOneOf(`${op} device`, device, ['cpu', 'none']);
@@ -94,7 +86,7 @@ export class OffloadedStates {
   reload(given: ReloadStatesOptions | undefined): void {
     const op = 'engine.reloadStates';
     this.calls.requireOpen(op);
-    const { nonBlocking = false } = readOptions(op, given, RELOAD);
+    const { nonBlocking = false } = readOptions(op, given, namesOf.ReloadStatesOptions);
     requireType(`${op} nonBlocking`, nonBlocking, 'boolean');
     this.restore(() => true);
     this.calls.use.offloaded.clear();

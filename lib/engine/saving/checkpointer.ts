@@ -16,7 +16,7 @@ import {
 } from '../../checkpoint/index.js';
 import { DsError, type DsErrorCode } from '../../errors.js';
 import { mergedNames, requireUnmerged } from '../../peft/index.js';
-import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { namesOf, readOptions } from '../../runtime/options.js';
 import { requireType } from '../../runtime/require-type.js';
 import { type EngineCalls, StateUse } from '../calls.js';
 import { destroyedError, interruptedError } from '../engine-errors.js';
@@ -63,26 +63,6 @@ export interface ExportWeightsOptions {
   /** Omit frozen parameters. Default: false. */
   excludeFrozenParameters?: boolean;
 }
-
-const EXPORT_OPTIONS: OptionNames<ExportWeightsOptions> = { excludeFrozenParameters: true };
-
-const SAVE_OPTIONS: OptionNames<SaveOptions> = {
-  tag: true,
-  clientState: true,
-  saveLatest: true,
-  keepLast: true,
-  asynchronous: true,
-  excludeFrozenParameters: true,
-};
-
-const LOAD_OPTIONS: OptionNames<LoadOptions> = {
-  tag: true,
-  loadModuleStrict: true,
-  loadOptimizerStates: true,
-  loadLrSchedulerStates: true,
-  loadModuleOnly: true,
-  loadCompanions: true,
-};
 
 /** The label of the exchange in which a rank announces that it makes no further call. */
 const LEAVE_LABEL = 'engine.destroy()';
@@ -368,7 +348,7 @@ function readSave(
   given: SaveOptions,
   { module }: EngineCore,
 ): { options: SaveOptions; contentSettings: ContentOptions } {
-  const options = readOptions('saveCheckpoint', given, SAVE_OPTIONS);
+  const options = readOptions('saveCheckpoint', given, namesOf.SaveOptions);
   const { asynchronous = false, saveLatest = true } = options;
   requireType('saveCheckpoint asynchronous', asynchronous, 'boolean');
   requireType('saveCheckpoint saveLatest', saveLatest, 'boolean');
@@ -378,7 +358,7 @@ function readSave(
 
 function readLoad(dir: string, given: LoadOptions): LoadOptions {
   requirePath('loadCheckpoint', dir);
-  const options = readOptions('loadCheckpoint', given, LOAD_OPTIONS);
+  const options = readOptions('loadCheckpoint', given, namesOf.LoadOptions);
   for (const [name, value] of Object.entries(options)) {
     if (name !== 'tag' && value !== undefined)
       requireType(`loadCheckpoint ${name}`, value, 'boolean');
@@ -396,7 +376,7 @@ function withoutFrozen(given: ExportWeightsOptions): boolean {
   const { excludeFrozenParameters: without = false } = readOptions(
     'save16bitModel',
     given,
-    EXPORT_OPTIONS,
+    namesOf.ExportWeightsOptions,
   );
   requireType('save16bitModel excludeFrozenParameters', without, 'boolean');
   return without;

@@ -6,7 +6,7 @@ import type { Optimizer } from '../../optim/optimizer.js';
 import { requireHyperparameters } from '../../optim/param-groups.js';
 import type { Metric } from '../../optim/reduce-on-plateau.js';
 import type { ScheduleSet } from '../../optim/schedule-set.js';
-import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { namesOf, readOptions } from '../../runtime/options.js';
 import { requireSignals, StopSignals } from '../../runtime/stop-signals.js';
 import type { OptimizerState } from '../../zero/optimizer-state.js';
 import type { ZeroStages } from '../../zero/stage.js';
@@ -24,8 +24,6 @@ export interface EngineStepOptions {
    */
   metrics?: Metric;
 }
-
-const STEP_OPTIONS: OptionNames<EngineStepOptions> = { metrics: true };
 
 /**
  * Plans the next update: its number and hyperparameters. A plan is final only after the last step
@@ -53,7 +51,7 @@ export class UpdatePlanner {
 
   /** Returns the metric of the options of step(). Throws DS_ARGUMENT if no schedule uses it. */
   readMetric(given: EngineStepOptions): Metric | undefined {
-    const { metrics } = readOptions('engine.step', given, STEP_OPTIONS);
+    const { metrics } = readOptions('engine.step', given, namesOf.EngineStepOptions);
     if (metrics !== undefined) this.schedules.requireMetric('engine.step', metrics);
     return metrics;
   }

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import type { JsonValue } from '../../../types/json.js';
 import type { Device } from '../../runtime/device.js';
 import { valueError } from '../../runtime/input-errors.js';
-import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { namesOf, readOptions } from '../../runtime/options.js';
 import { requireOneOf, requireType } from '../../runtime/require-type.js';
 import { absolutePath } from '../../runtime/system-error.js';
 import { version } from '../../version.js';
@@ -30,8 +30,6 @@ export interface WatchOptions {
   /** Name of the run. Default: none. */
   name?: string;
 }
-
-const OPTIONS: OptionNames<WatchOptions> = { dir: true, port: true, host: true, name: true };
 
 /** Port of the page, as TensorBoard's. */
 const USUAL_PORT = 6006;
@@ -139,7 +137,7 @@ interface WatchParts {
  * with DS_ARGUMENT, with DS_IO if the folder is not writable or the port is not free.
  */
 export async function watchRun(engine: WatchedEngine, given: WatchOptions): Promise<RunWatch> {
-  const options = readOptions('engine.watch', given, OPTIONS);
+  const options = readOptions('engine.watch', given, namesOf.WatchOptions);
   const { port, host, name = '' } = options;
   const dir = absolutePath(requireType('engine.watch dir', options.dir ?? newFolder(), 'string'));
   requireType('engine.watch name', name, 'string');

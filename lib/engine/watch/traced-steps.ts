@@ -8,7 +8,7 @@ import { formatRoles, sumByRole } from '../../profiler/roles.js';
 import type { Device } from '../../runtime/device.js';
 import { formatValue } from '../../runtime/format-value.js';
 import { makeFolderNow } from '../../runtime/make-folder.js';
-import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { namesOf, readOptions } from '../../runtime/options.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import { errorMessage } from '../../runtime/system-error.js';
 import { hasWatcher } from '../../runtime/watched-work.js';
@@ -24,8 +24,6 @@ export interface TraceStepsOptions {
    */
   after?: number;
 }
-
-const NAMES: OptionNames<TraceStepsOptions> = { steps: true, after: true };
 
 /** The options with the file and the trace; the file's folder exists. */
 export interface TracedStepOptions extends Required<TraceStepsOptions> {
@@ -52,7 +50,7 @@ export function readTraceOptions(
     const expected = 'the name of a file, such as "trace.json"';
     throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: formatValue(path) });
   }
-  const { steps = 1, after = 0 } = readOptions(op, given, NAMES);
+  const { steps = 1, after = 0 } = readOptions(op, given, namesOf.TraceStepsOptions);
   const options = {
     path: rank === 0 ? path : path.replace(/(\.json|\.txt)?$/, `.rank${rank}$1`),
     steps: requireInteger(`${op} steps`, steps, 1),

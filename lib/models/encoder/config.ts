@@ -1,7 +1,7 @@
 // Reads and checks the sizes of an encoder.
 
 import { argumentError, valueError } from '../../runtime/input-errors.js';
-import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { namesOf, readOptions } from '../../runtime/options.js';
 import { requireFinite, requireInteger } from '../../runtime/require-number.js';
 import { requireOneOf, requireType } from '../../runtime/require-type.js';
 import {
@@ -113,39 +113,10 @@ const COUNTS = ['vocabSize', 'maxSeq', 'layers', 'heads', 'channels', 'hidden'] 
 const RATES = ['dropout', 'attentionDropout', 'headDropout'] as const;
 const ACTIVATIONS: readonly EncoderActivation[] = ['gelu', 'geluTanh', 'relu', 'silu', 'tanh'];
 
-const NAMES: OptionNames<EncoderConfig> = {
-  vocabSize: true,
-  maxSeq: true,
-  layers: true,
-  heads: true,
-  channels: true,
-  hidden: true,
-  task: true,
-  labels: true,
-  problemType: true,
-  types: true,
-  embeddingSize: true,
-  activation: true,
-  eps: true,
-  dropout: true,
-  attentionDropout: true,
-  headDropout: true,
-  padTokenId: true,
-  initializerRange: true,
-  windows: true,
-  ropeTheta: true,
-  windowRopeTheta: true,
-  buckets: true,
-  maxDistance: true,
-  pooling: true,
-  activationCheckpointing: true,
-  numberCheckpoints: true,
-};
-
 /** Returns `options` with defaults. Throws DS_ARGUMENT for invalid sizes and unknown options. */
 export function readEncoderConfig(traits: EncoderTraits, options: EncoderConfig): EncoderSizes {
   const { name, types } = traits;
-  const config = readOptions(name, options, NAMES);
+  const config = readOptions(name, options, namesOf.EncoderConfig);
   for (const size of COUNTS) requireInteger(`${name} ${size}`, config[size], 1);
   const { heads, channels, maxSeq, layers, dropout = 0.1, task = 'embedding' } = config;
   const width = channels / heads;

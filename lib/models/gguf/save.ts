@@ -15,7 +15,7 @@ import { DsError } from '../../errors.js';
 import { requireModule } from '../../nn/require-module.js';
 import { cpu } from '../../runtime/device.js';
 import { argumentError, valueError } from '../../runtime/input-errors.js';
-import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { namesOf, readOptions } from '../../runtime/options.js';
 import { requireType } from '../../runtime/require-type.js';
 import { required } from '../../runtime/required.js';
 import { numel } from '../../runtime/view.js';
@@ -44,8 +44,6 @@ export interface SaveGgufOptions {
   /** Folder or GGUF file with the tokenizer, which llama.cpp needs for texts. Default: none. */
   tokenizer?: string;
 }
-
-const OPTIONS: OptionNames<SaveGgufOptions> = { type: true, tokenizer: true };
 
 /** llama.cpp's ids of the types (general.file_type). */
 const FILE_TYPES: Readonly<Record<string, number>> = {
@@ -78,7 +76,7 @@ export async function saveGguf(
   path: string,
   given: SaveGgufOptions = {},
 ): Promise<void> {
-  const { type = 'Q8_0', tokenizer } = readOptions('saveGguf', given, OPTIONS);
+  const { type = 'Q8_0', tokenizer } = readOptions('saveGguf', given, namesOf.SaveGgufOptions);
   requireModule('saveGguf', model);
   requireType('saveGguf path', path, 'string');
   if (!path.endsWith('.gguf')) throw valueError('saveGguf path', 'a name that ends in .gguf', path);

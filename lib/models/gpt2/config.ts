@@ -1,6 +1,6 @@
 // Sizes of GPT-2 models, published and custom, and the modes of their activations.
 import { DsError } from '../../errors.js';
-import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { namesOf, readOptions } from '../../runtime/options.js';
 import { requireFinite, requireInteger } from '../../runtime/require-number.js';
 
 /** Sizes of a GPT-2, and the mode of its activations. */
@@ -53,20 +53,6 @@ export type GPT2Options = Omit<Partial<GPT2Config>, keyof GPT2Sizes>;
 
 const SIZES = ['vocabSize', 'maxSeq', 'layers', 'heads', 'channels'] as const;
 
-const CONFIG: OptionNames<GPT2Config> = {
-  vocabSize: true,
-  maxSeq: true,
-  layers: true,
-  heads: true,
-  channels: true,
-  dropout: true,
-  activationCheckpointing: true,
-  numberCheckpoints: true,
-  fusedGelu: true,
-  ignoreIndex: true,
-  initializerRange: true,
-};
-
 /** @internal initializerRange of `config`, or that of the published models. */
 export const resolveInitializerRange = ({ initializerRange = 0.02 }: GPT2Config): number =>
   initializerRange;
@@ -109,7 +95,7 @@ export function findPublishedGpt2(name: string): GPT2Config {
  * sizes.
  */
 export function readGpt2Config(options: GPT2Config): GPT2Config {
-  const config = readOptions('GPT2', options, CONFIG);
+  const config = readOptions('GPT2', options, namesOf.GPT2Config);
   for (const size of SIZES) requireInteger(`GPT2 ${size}`, config[size], 1);
   requireFinite('GPT2 initializerRange', resolveInitializerRange(config), 0);
   if (config.channels % config.heads === 0) return config;

@@ -1,7 +1,7 @@
 // Sizes of models with rotary positions, and the parameters of their blocks.
 
 import { argumentError, valueError } from '../../runtime/input-errors.js';
-import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { namesOf, readOptions } from '../../runtime/options.js';
 import { requireFinite, requireInteger } from '../../runtime/require-number.js';
 import { requireType } from '../../runtime/require-type.js';
 import { keysOf } from '../../runtime/typed-keys.js';
@@ -180,9 +180,12 @@ export type FamilyConfig<Own extends FamilyOption = never> = Omit<
   Exclude<FamilyOption, Own>
 >;
 
+/** Options of all families. */
+type CommonOptions = FamilyConfig;
+
 /** A complete RotaryConfig. */
 export type RotarySizes = Omit<RotaryConfig, 'moe'> &
-  Required<Omit<RotaryConfig, FamilyOption | 'numberCheckpoints' | 'ignoreIndex'>> & {
+  Required<Omit<CommonOptions, 'numberCheckpoints' | 'ignoreIndex'>> & {
     moe?: MoeSizes;
   };
 
@@ -216,26 +219,6 @@ export interface BodySizes extends Omit<RotarySizes, 'moe' | 'scales'> {
   factors: ScaleFactors;
 }
 
-const COMMON: OptionNames<Omit<RotaryConfig, FamilyOption>> = {
-  vocabSize: true,
-  maxSeq: true,
-  layers: true,
-  heads: true,
-  channels: true,
-  hidden: true,
-  kvHeads: true,
-  headDim: true,
-  eps: true,
-  ropeTheta: true,
-  ropeScaling: true,
-  tied: true,
-  attentionDropout: true,
-  padTokenId: true,
-  initializerRange: true,
-  activationCheckpointing: true,
-  numberCheckpoints: true,
-  ignoreIndex: true,
-};
 const COUNTS = ['vocabSize', 'maxSeq', 'layers', 'heads', 'channels', 'hidden'] as const;
 
 const MIXED = ['moe', 'routerAuxLossCoef'] as const;
@@ -288,7 +271,7 @@ export function readRotaryConfig(traits: RotaryTraits, options: RotaryConfig): R
   const { name } = traits;
   const varying = readVarying(traits);
   const names = {
-    ...COMMON,
+    ...namesOf.CommonOptions,
     ...Object.fromEntries(varying.map((varying) => [varying, true as const])),
   };
   const config = readOptions(name, options, names);

@@ -2,7 +2,7 @@
 import type { JsonObject, JsonValue } from '../../../types/json.js';
 import type { RecurrentSizes } from '../../nn/recurrent-cache.js';
 import { argumentError, valueError } from '../../runtime/input-errors.js';
-import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { namesOf, readOptions } from '../../runtime/options.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import type { ModelConfig } from '../model-config.js';
 
@@ -14,13 +14,11 @@ export interface ConvSizes {
   layers: readonly boolean[];
 }
 
-const NAMES: OptionNames<ConvSizes> = { taps: true, layers: true };
-
 /** Returns the complete `given`; `model` is the name in errors. Throws DS_ARGUMENT. */
 export function readConv(model: string, given: ConvSizes | undefined, layers: number): ConvSizes {
   const op = `${model} conv`;
   if (given === undefined) throw argumentError(op, '{ taps, layers }', 'undefined');
-  const { taps, layers: list } = readOptions(op, given, NAMES);
+  const { taps, layers: list } = readOptions(op, given, namesOf.ConvSizes);
   requireInteger(`${op} taps`, taps, 1);
   if (taps < 2 || taps > 8) throw valueError(`${op} taps`, '2 to 8', taps);
   const isFlag = (value: unknown): boolean => typeof value === 'boolean';

@@ -2,7 +2,7 @@
 import type { JsonObject, JsonValue } from '../../../types/json.js';
 import type { RecurrentSizes } from '../../nn/recurrent-cache.js';
 import { argumentError, valueError } from '../../runtime/input-errors.js';
-import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { namesOf, readOptions } from '../../runtime/options.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import { entriesOf } from '../../runtime/typed-keys.js';
 import type { ModelConfig } from '../model-config.js';
@@ -23,15 +23,6 @@ export interface DeltaSizes {
   layers: readonly boolean[];
 }
 
-const NAMES: OptionNames<DeltaSizes> = {
-  keyHeads: true,
-  heads: true,
-  keyDim: true,
-  valueDim: true,
-  taps: true,
-  layers: true,
-};
-
 /** Returns the complete `delta`; `model` is the name in errors. Throws DS_ARGUMENT. */
 export function readDelta(
   model: string,
@@ -40,7 +31,7 @@ export function readDelta(
 ): DeltaSizes {
   const op = `${model} delta`;
   if (delta === undefined) throw argumentError(op, 'the sizes of gated delta nets', 'undefined');
-  const read = readOptions(op, delta, NAMES);
+  const read = readOptions(op, delta, namesOf.DeltaSizes);
   const { keyHeads, heads, taps, layers: list } = read;
   for (const name of ['keyHeads', 'heads', 'keyDim', 'valueDim', 'taps'] as const) {
     requireInteger(`${op} ${name}`, read[name], 1);

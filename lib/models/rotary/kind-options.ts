@@ -1,7 +1,7 @@
 // Options of models with layers of several kinds. Source: Gemma 4.
 
 import { argumentError, valueError } from '../../runtime/input-errors.js';
-import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { namesOf, readOptions } from '../../runtime/options.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import { requireType } from '../../runtime/require-type.js';
 
@@ -32,9 +32,6 @@ interface LayerKinds {
   layerInputDim: number | null;
 }
 
-const FULL_HEADS: OptionNames<FullHeads> = { headDim: true, kvHeads: true, keysAsValues: true };
-const SHARED_KEYS: OptionNames<SharedKeys> = { layers: true, doubled: true };
-
 interface KindOptions {
   full?: FullHeads | null;
   sharedKeys?: SharedKeys | null;
@@ -61,7 +58,7 @@ function readFull(
   { heads, kvHeads: usual }: { heads: number; kvHeads: number },
 ): Required<FullHeads> {
   const op = `${name} full`;
-  const read = readOptions(op, full, FULL_HEADS);
+  const read = readOptions(op, full, namesOf.FullHeads);
   const { headDim, kvHeads = usual, keysAsValues = false } = read;
   requireType(`${op} keysAsValues`, keysAsValues, 'boolean');
   if (!Number.isInteger(headDim) || headDim < 2 || headDim % 2 !== 0) {
@@ -81,7 +78,7 @@ function readShared(
   isFull: readonly boolean[],
 ): Required<SharedKeys> {
   const op = `${name} sharedKeys`;
-  const { layers, doubled = false } = readOptions(op, shared, SHARED_KEYS);
+  const { layers, doubled = false } = readOptions(op, shared, namesOf.SharedKeys);
   requireType(`${op} doubled`, doubled, 'boolean');
   requireInteger(`${op} layers`, layers, 1);
   const readersFull = isFull.slice(0, Math.max(0, isFull.length - layers));

@@ -4,7 +4,7 @@ import { isDeepStrictEqual } from 'node:util';
 import type { JsonObject, JsonValue } from '../../../types/json.js';
 import type { SliceNames } from '../../checkpoint/index.js';
 import { argumentError, valueError } from '../../runtime/input-errors.js';
-import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { namesOf, readOptions } from '../../runtime/options.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import { requireType } from '../../runtime/require-type.js';
 import type { ModelConfig } from '../model-config.js';
@@ -110,18 +110,6 @@ export const QWEN_FILES: ExpertFiles = {
   down: 'down_proj',
 };
 
-const NAMES: OptionNames<MoeConfig> = {
-  experts: true,
-  perToken: true,
-  hidden: true,
-  sharedHidden: true,
-  normalize: true,
-  denseLayers: true,
-  groups: true,
-  keptGroups: true,
-  scale: true,
-};
-
 /** Returns the complete `moe`; `model` is the name in errors. Throws DS_ARGUMENT. */
 export function readMoe(
   model: string,
@@ -131,7 +119,7 @@ export function readMoe(
 ): MoeSizes {
   const op = `${model} moe`;
   if (moe === undefined) throw argumentError(op, '{ experts, perToken }', 'undefined');
-  const { sharedHidden = null, ...config } = readOptions(op, moe, NAMES);
+  const { sharedHidden = null, ...config } = readOptions(op, moe, namesOf.MoeConfig);
   const isNormed = traits.choosesNorm !== 'never';
   const { normalize = isNormed, denseLayers = [], hidden = dense } = config;
   const experts = requireInteger(`${op} experts`, config.experts, 1);

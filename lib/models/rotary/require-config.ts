@@ -1,7 +1,7 @@
 // Checks of the sizes of models with rotary positions.
 
 import { argumentError, valueError } from '../../runtime/input-errors.js';
-import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { namesOf, readOptions } from '../../runtime/options.js';
 import { requireFinite, requireInteger } from '../../runtime/require-number.js';
 import { type RopeScaling, requireScaling } from './rope-scaling.js';
 import { COMMON_ROPE, type RotaryTraits } from './traits.js';
@@ -27,21 +27,13 @@ export interface LatentSizes {
 export const computeRotaryDim = (headDim: number, factor = 1): number =>
   Math.floor(headDim * factor);
 
-const LATENT: OptionNames<LatentSizes> = {
-  queryRank: true,
-  keyRank: true,
-  plainDim: true,
-  rotaryDim: true,
-  valueDim: true,
-};
-
 export function requireLatent(
   { name }: RotaryTraits,
   { latent }: { latent?: LatentSizes },
 ): LatentSizes {
   const op = `${name} latent`;
   if (latent === undefined) throw argumentError(op, 'the widths of latent attention', 'undefined');
-  const read = readOptions(op, latent, LATENT);
+  const read = readOptions(op, latent, namesOf.LatentSizes);
   for (const [key, value] of Object.entries(read)) {
     if (key !== 'queryRank' || value !== null) requireInteger(`${op} ${key}`, value, 1);
   }

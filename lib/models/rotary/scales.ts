@@ -1,6 +1,6 @@
 // Scales and bounds of a family's values: options, keys of config.json, and factors.
 import type { JsonObject } from '../../../types/json.js';
-import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { type namesOf, readOptions } from '../../runtime/options.js';
 import { requireFinite } from '../../runtime/require-number.js';
 import { entriesOf } from '../../runtime/typed-keys.js';
 import type { ModelConfig } from '../model-config.js';
@@ -44,16 +44,6 @@ export interface ScaleFactors {
   clip: number | null;
 }
 
-const NAMES: OptionNames<Scales> = {
-  scores: true,
-  embed: true,
-  residual: true,
-  logits: true,
-  scoreCap: true,
-  logitCap: true,
-  clip: true,
-};
-
 /** Returns the family's scales that have a key. */
 function listKeyedScales({ scales = {} }: RotaryTraits): [ScaleName, ScaleTraits][] {
   return entriesOf(scales).filter(
@@ -65,7 +55,7 @@ function listKeyedScales({ scales = {} }: RotaryTraits): [ScaleName, ScaleTraits
 export function readScales(traits: RotaryTraits, scales: Scales | undefined): Scales {
   const supported = listKeyedScales(traits);
   const names = Object.fromEntries(supported.map(([name]) => [name, true as const]));
-  const read = readOptions(`${traits.name} scales`, scales, names as typeof NAMES);
+  const read = readOptions(`${traits.name} scales`, scales, names as typeof namesOf.Scales);
   const entries = supported.map(([name, { fallback }]) => {
     const value = read[name] === undefined ? fallback : read[name];
     const op = `${traits.name} scales.${name}`;

@@ -6,7 +6,7 @@ import type { PretrainedDescription } from '../../nn/pretrained-description.js';
 import { sourceFolderOf } from '../../nn/source-folder.js';
 import type { TensorPlan } from '../../parallel/plan.js';
 import { argumentError } from '../../runtime/input-errors.js';
-import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { namesOf, readOptions } from '../../runtime/options.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import { required } from '../../runtime/required.js';
 import { noGrad, scope, type Tensor } from '../../tensor/index.js';
@@ -32,20 +32,6 @@ export interface TaskInputs extends TaskLabels {
   loss?: TaskLossOptions;
 }
 
-const INPUTS: OptionNames<TaskInputs> = {
-  mask: true,
-  types: true,
-  labels: true,
-  starts: true,
-  ends: true,
-  loss: true,
-};
-const LOSS: OptionNames<TaskLossOptions> = {
-  divisor: true,
-  classWeights: true,
-  labelSmoothing: true,
-};
-
 /** Options of embed(). */
 export interface EmbedOptions {
   /** Encodes the texts. Default: the tokenizer of the model's folder. */
@@ -57,13 +43,6 @@ export interface EmbedOptions {
   /** A prefix of each text, such as "query: ". Default: none. */
   prompt?: string;
 }
-
-const EMBED: OptionNames<EmbedOptions> = {
-  tokenizer: true,
-  batchSize: true,
-  maxLength: true,
-  prompt: true,
-};
 
 const vectorOf = (rows: readonly Int32Array[], i: number): Int32Array => required(rows[i]);
 
@@ -152,7 +131,7 @@ export abstract class TaskModel extends Module {
    */
   embed(texts: readonly string[], given: EmbedOptions = {}): Float32Array[] {
     const op = `${this.constructor.name} embed`;
-    const { batchSize = 32, ...options } = readOptions(op, given, EMBED);
+    const { batchSize = 32, ...options } = readOptions(op, given, namesOf.EmbedOptions);
     requireInteger(`${op} batchSize`, batchSize, 1);
     if (this.task !== 'embedding')
       throw argumentError(op, 'a model of the task "embedding"', this.task);
@@ -226,8 +205,8 @@ export abstract class TaskModel extends Module {
   override forward(ids: Tensor, given: TaskInputs = {}): Tensor {
     const op = this.constructor.name;
     this.requireLength(ids);
-    const inputs = readOptions(`${op} inputs`, given, INPUTS);
-    const how = readOptions(`${op} inputs.loss`, inputs.loss, LOSS);
+    const inputs = readOptions(`${op} inputs`, given, namesOf.TaskInputs);
+    const how = readOptions(`${op} inputs.loss`, inputs.loss, namesOf.TaskLossOptions);
     return scope(() => {
       const hidden = this.hiddenOf(ids, inputs);
       if (this.task === 'embedding') return this.embedding(hidden, inputs.mask ?? null);

@@ -3,7 +3,7 @@
 import { argumentError } from '../../runtime/input-errors.js';
 import type { ActivationOp } from '../../runtime/kernels.generated.js';
 import * as kernels from '../../runtime/kernels.generated.js';
-import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { namesOf, readOptions } from '../../runtime/options.js';
 import { requireFinite, requireNumber } from '../../runtime/require-number.js';
 import { record } from '../tape.js';
 import { Tensor } from '../tensor.js';
@@ -37,8 +37,6 @@ export interface SoftplusOptions {
   threshold?: number;
 }
 
-const SOFTPLUS: OptionNames<SoftplusOptions> = { beta: true, threshold: true };
-
 // Operations: functions; methods too.
 
 /**
@@ -65,7 +63,7 @@ export function elu(x: Tensor, alpha = 1): Tensor {
  * torch.nn.functional.softplus.
  */
 export function softplus(x: Tensor, options: SoftplusOptions = {}): Tensor {
-  const { beta = 1, threshold = 20 } = readOptions('softplus', options, SOFTPLUS);
+  const { beta = 1, threshold = 20 } = readOptions('softplus', options, namesOf.SoftplusOptions);
   requireFinite('softplus beta', beta);
   requireNumber('softplus threshold', threshold);
   if (beta === 0) {

@@ -3,7 +3,7 @@
 import { statisticOf } from '../../runtime/dtype.js';
 import { argumentError } from '../../runtime/input-errors.js';
 import * as kernels from '../../runtime/kernels.generated.js';
-import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { namesOf, readOptions } from '../../runtime/options.js';
 import { requireFinite, requireInteger } from '../../runtime/require-number.js';
 import { leading, required } from '../../runtime/required.js';
 import { describe, type View } from '../../runtime/view.js';
@@ -62,21 +62,6 @@ export interface AttentionOptions extends KeyFilter {
 }
 
 export type { HeadShare };
-
-const ATTENTION: OptionNames<AttentionOptions> = {
-  causal: true,
-  scale: true,
-  dropout: true,
-  mask: true,
-  keyMask: true,
-  keyLengths: true,
-  documents: true,
-  window: true,
-  layout: true,
-  headShare: true,
-  sinks: true,
-  alibiSlopes: true,
-};
 
 type Drop = kernels.AttentionDropout;
 
@@ -271,7 +256,7 @@ function attendBackward(
 
 /** Computes attention() on a rank that has all tokens. */
 function attendLocally(q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions): Tensor {
-  const read = readOptions('attention', options, ATTENTION);
+  const read = readOptions('attention', options, namesOf.AttentionOptions);
   const { causal = false, scale: givenScale, dropout = 0, headShare = null, sinks = null } = read;
   checkAttention(q, k, v);
   if (sinks) requireSinks(q, sinks);
@@ -418,13 +403,6 @@ export interface PackedReach extends AttentionReach {
   headShare?: HeadShare | null;
 }
 
-const REACH: OptionNames<PackedReach> = {
-  documents: true,
-  window: true,
-  layout: true,
-  headShare: true,
-};
-
 // Operations: none.
 
 /**
@@ -457,7 +435,11 @@ function attendPackedLocally(qkv: Tensor, heads: number, options: PackedReach): 
   const [B, T, width] = leading(qkv.shape, 3);
   const source = toPackedRows(qkv);
   const C = width / 3;
-  const { headShare: share = null, ...reach } = readOptions('attention', options, REACH);
+  const { headShare: share = null, ...reach } = readOptions(
+    'attention',
+    options,
+    namesOf.PackedReach,
+  );
   const filter = reachOperands(qkv, { B, T, S: T, heads, share }, reach);
   const scale = 1 / Math.sqrt(C / heads);
   const settings: AttentionSettings = {

@@ -3,7 +3,7 @@ import { DsError } from '../../errors.js';
 import { cpu, type Device, deviceFor, device as findDevice } from '../../runtime/device.js';
 import { type DType, dtypeSize, isDType, parseDType } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
-import { readOptions } from '../../runtime/options.js';
+import { namesOf, readOptions } from '../../runtime/options.js';
 import {
   requireFinite,
   requireInteger,
@@ -13,7 +13,7 @@ import {
 import { requireRepresentable } from '../host-values.js';
 import { inOrder, nextRandom } from '../random.js';
 import { record } from '../tape.js';
-import { TENSOR, Tensor, type TensorOptions } from '../tensor.js';
+import { Tensor, type TensorOptions } from '../tensor.js';
 import { requireTensor, toRowMajor } from './shapes.js';
 
 /** Returns an uninitialized tensor; default f32 on the CPU. */
@@ -29,7 +29,7 @@ function fillTensor(
   value: number,
   options: TensorOptions,
 ): Tensor {
-  const out = create(op, shape, readOptions(op, options, TENSOR));
+  const out = create(op, shape, readOptions(op, options, namesOf.TensorOptions));
   kernels.fill({ out, value });
   return out;
 }
@@ -86,7 +86,7 @@ export interface RangeOptions extends TensorOptions {
  */
 export function arange(count: number, given: RangeOptions = {}): Tensor {
   requireInteger('arange count', count, 0);
-  const options = readOptions('arange', given, { ...TENSOR, start: true, step: true });
+  const options = readOptions('arange', given, namesOf.RangeOptions);
   const start = requireFinite('arange start', options.start ?? 0);
   const step = requireFinite('arange step', options.step ?? 1);
   const out = create('arange', [count], options);
@@ -109,7 +109,7 @@ export interface NormalOptions extends TensorOptions {
  * the sizes do not fit, DS_ARGUMENT unless `mean` is finite and `stddev` is at least 0.
  */
 export function randn(shape: readonly number[], given: NormalOptions = {}): Tensor {
-  const options = readOptions('randn', given, { ...TENSOR, mean: true, stddev: true });
+  const options = readOptions('randn', given, namesOf.NormalOptions);
   const mean = requireFinite('randn mean', options.mean ?? 0);
   const stddev = requireFinite('randn stddev', options.stddev ?? 1, 0);
   const out = create('randn', shape, options);
@@ -130,7 +130,7 @@ export interface UniformOptions extends TensorOptions {
  * Throws DS_SHAPE if the sizes do not fit, DS_ARGUMENT unless the bounds are finite and rising.
  */
 export function uniform(shape: readonly number[], given: UniformOptions = {}): Tensor {
-  const options = readOptions('uniform', given, { ...TENSOR, low: true, high: true });
+  const options = readOptions('uniform', given, namesOf.UniformOptions);
   const low = requireFinite('uniform low', options.low ?? 0);
   const high = requireFinite('uniform high', options.high ?? 1, low);
   const out = create('uniform', shape, options);

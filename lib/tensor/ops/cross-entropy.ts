@@ -4,7 +4,7 @@
 import type { DsError } from '../../errors.js';
 import { isFloating, statisticOf } from '../../runtime/dtype.js';
 import { argumentError } from '../../runtime/input-errors.js';
-import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { namesOf, readOptions } from '../../runtime/options.js';
 import { describe } from '../../runtime/view.js';
 import { scope } from '../scope.js';
 import { noGrad } from '../tape.js';
@@ -16,7 +16,6 @@ import { gather } from './indexing.js';
 import {
   checkTarget,
   classCrossEntropy,
-  ROW_LOSS,
   type RowLossOptions,
   type RowOptions,
   type RowRules,
@@ -42,9 +41,6 @@ export interface NllLossOptions extends RowOptions {
  * sum.
  */
 export interface CrossEntropyOptions extends RowLossOptions, Pick<NllLossOptions, 'weight'> {}
-
-const NLL: OptionNames<NllLossOptions> = { ignoreIndex: true, weight: true, reduction: true };
-const CROSS: OptionNames<CrossEntropyOptions> = { ...ROW_LOSS, weight: true };
 
 /** The options of one call, complete. */
 interface Rules extends RowRules {
@@ -78,7 +74,7 @@ export function crossEntropy(
 ): Tensor {
   const op = 'cross_entropy';
   requireTensor(op, logits);
-  const options = readOptions(op, given, CROSS);
+  const options = readOptions(op, given, namesOf.CrossEntropyOptions);
   const rules = rulesOf(op, logits, options);
   const isSoft = target instanceof Tensor && isFloating(target.dtype);
   if (isSoft && sameShape(logits.shape, target.shape)) {
@@ -102,7 +98,11 @@ export function nllLoss(
   given: NllLossOptions = {},
 ): Tensor {
   requireTensor('nll_loss', logProbabilities);
-  const rules = rulesOf('nll_loss', logProbabilities, readOptions('nll_loss', given, NLL));
+  const rules = rulesOf(
+    'nll_loss',
+    logProbabilities,
+    readOptions('nll_loss', given, namesOf.NllLossOptions),
+  );
   checkTarget('nll_loss', logProbabilities, logProbabilities.shape.slice(0, -1), target);
   const wide = statisticOf(logProbabilities.dtype);
   return scope(() => lossOfClasses(cast(logProbabilities, wide), target, rules));

@@ -3,7 +3,7 @@
 import { DsError } from '../../errors.js';
 import { statisticOf } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
-import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { namesOf, readOptions } from '../../runtime/options.js';
 import { leading } from '../../runtime/required.js';
 import { describe } from '../../runtime/view.js';
 import { refuseBatchInvariant } from '../batch-invariant.js';
@@ -62,17 +62,15 @@ type KernelInputs = Readonly<Record<'q' | 'k' | 'v' | 'decay' | 'beta', Tensor>>
   readonly documents: Tensor | null;
 };
 
-const INPUTS: OptionNames<DeltaInputs> = {
-  q: true,
-  k: true,
-  v: true,
-  decay: true,
-  beta: true,
-  documents: true,
-};
-
 function readDelta(inputs: DeltaInputs): KernelInputs {
-  const { q, k, v, decay, beta, documents = null } = readOptions(DELTA, inputs, INPUTS);
+  const {
+    q,
+    k,
+    v,
+    decay,
+    beta,
+    documents = null,
+  } = readOptions(DELTA, inputs, namesOf.DeltaInputs);
   for (const tensor of [q, k, v, decay, beta]) requireTensor(DELTA, tensor);
   requireSameType(DELTA, q, k);
   requireSameType(DELTA, q, v);

@@ -3,7 +3,7 @@
 
 import { type DType, dtypeSize } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
-import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { namesOf, readOptions } from '../../runtime/options.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import { requireType } from '../../runtime/require-type.js';
 import { leading, required } from '../../runtime/required.js';
@@ -19,7 +19,6 @@ import {
   average,
   checkTarget,
   divisorOf,
-  ROW_LOSS,
   type RowLossOptions,
   reportSums,
   rowRulesOf,
@@ -70,15 +69,6 @@ export interface LinearCrossEntropyOptions extends RowLossOptions {
    */
   classShare?: ClassShare | null;
 }
-
-const HEAD: OptionNames<LinearCrossEntropyOptions> = {
-  ...ROW_LOSS,
-  chunkRows: true,
-  recompute: true,
-  earlyWeight: true,
-  skipIgnored: true,
-  classShare: true,
-};
 
 /** Logits of one chunk. */
 const CHUNK_LOGITS = 2 ** 27;
@@ -361,7 +351,11 @@ export function linearCrossEntropy(
   options: LinearCrossEntropyOptions = {},
 ): Tensor {
   const op = 'linear_cross_entropy';
-  const { skipIgnored = false, classShare = null, ...read } = readOptions(op, options, HEAD);
+  const {
+    skipIgnored = false,
+    classShare = null,
+    ...read
+  } = readOptions(op, options, namesOf.LinearCrossEntropyOptions);
   requireType(`${op} skipIgnored`, skipIgnored, 'boolean');
   requireInput(op, x, weight);
   checkTarget(op, x, x.shape.slice(0, -1), target);

@@ -7,7 +7,7 @@ import { formatValue } from '../../runtime/format-value.js';
 import { argumentError } from '../../runtime/input-errors.js';
 import type { CompareOp } from '../../runtime/kernels.generated.js';
 import * as kernels from '../../runtime/kernels.generated.js';
-import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { namesOf, readOptions } from '../../runtime/options.js';
 import { leading } from '../../runtime/required.js';
 import { describe, numel, type View } from '../../runtime/view.js';
 import { scope } from '../scope.js';
@@ -159,8 +159,6 @@ export interface ClampOptions {
   max?: Operand | null;
 }
 
-const CLAMP: OptionNames<ClampOptions> = { min: true, max: true };
-
 // Operations: arithmetic; methods too.
 
 /**
@@ -175,7 +173,9 @@ export function clamp(
 ): Tensor {
   requireTensor('clamp', x);
   const isOptions = typeof min === 'object' && min !== null && !(min instanceof Tensor);
-  const limits = isOptions ? readOptions<ClampOptions>('clamp', min, CLAMP) : { min, max };
+  const limits = isOptions
+    ? readOptions<ClampOptions>('clamp', min, namesOf.ClampOptions)
+    : { min, max };
   if (isOptions && max !== null) throw twoLimitsError(max);
   const [low, high] = [limits.min ?? null, limits.max ?? null] as [Operand | null, Operand | null];
   if (low === null && high === null) throw twoLimitsError(null);

@@ -6,7 +6,6 @@ import type { Device } from '../../runtime/device.js';
 import { type DType, statisticOf } from '../../runtime/dtype.js';
 import { formatValue } from '../../runtime/format-value.js';
 import * as kernels from '../../runtime/kernels.generated.js';
-import type { OptionNames } from '../../runtime/options.js';
 import { requireFinite, requireInteger } from '../../runtime/require-number.js';
 import { required } from '../../runtime/required.js';
 import { describe, numel, type View } from '../../runtime/view.js';
@@ -58,15 +57,6 @@ export interface RowLossOptions extends RowOptions {
   /** Receives, on the device, how many rows counted and how many targets had the largest logit. */
   report?: LossReport;
 }
-
-/** The names of RowLossOptions. */
-export const ROW_LOSS: OptionNames<RowLossOptions> = {
-  ignoreIndex: true,
-  labelSmoothing: true,
-  reduction: true,
-  divisor: true,
-  report: true,
-};
 
 /** RowLossOptions, complete. */
 export interface RowRules {

@@ -2,7 +2,7 @@
 
 import { isFloating } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
-import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { namesOf, readOptions } from '../../runtime/options.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import { required } from '../../runtime/required.js';
 import { describe } from '../../runtime/view.js';
@@ -15,8 +15,6 @@ export interface MultinomialOptions {
   /** A category may be drawn several times. Default false. */
   replacement?: boolean;
 }
-
-const MULTINOMIAL: OptionNames<MultinomialOptions> = { replacement: true };
 
 // Operations: random; methods too.
 
@@ -31,7 +29,7 @@ const MULTINOMIAL: OptionNames<MultinomialOptions> = { replacement: true };
 export function multinomial(x: Tensor, draws: number, options: MultinomialOptions = {}): Tensor {
   requireTensor('multinomial', x);
   requireInteger('multinomial draws', draws, 0);
-  const given = readOptions<MultinomialOptions>('multinomial', options, MULTINOMIAL);
+  const given = readOptions<MultinomialOptions>('multinomial', options, namesOf.MultinomialOptions);
   if ((x.ndim !== 1 && x.ndim !== 2) || !isFloating(x.dtype)) {
     throw shapeError('multinomial', '[C] or [N, C] of a floating dtype', describe(x));
   }

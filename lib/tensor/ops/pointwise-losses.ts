@@ -4,7 +4,7 @@
 import { isFloating } from '../../runtime/dtype.js';
 import { formatValue } from '../../runtime/format-value.js';
 import { argumentError } from '../../runtime/input-errors.js';
-import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { namesOf, readOptions } from '../../runtime/options.js';
 import { requireFinite } from '../../runtime/require-number.js';
 import { required } from '../../runtime/required.js';
 import { describe } from '../../runtime/view.js';
@@ -28,8 +28,6 @@ export interface LossOptions {
    */
   reduction?: LossReduction;
 }
-
-const LOSS: OptionNames<LossOptions> = { reduction: true };
 
 /**
  * Returns `value`, or "mean" if it is undefined. Throws DS_ARGUMENT if it is not one of `known`.
@@ -96,13 +94,13 @@ function differenceLoss(
  * together, DS_ARGUMENT for invalid options.
  */
 export function mse(x: Tensor, target: Operand, given: LossOptions = {}): Tensor {
-  const { reduction } = readOptions('mse', given, LOSS);
+  const { reduction } = readOptions('mse', given, namesOf.LossOptions);
   return differenceLoss('mse', x, target, reduction, square);
 }
 
 /** Returns |x - target|, averaged; else as mse(). The gradient is 0 where they are equal. */
 export function l1Loss(x: Tensor, target: Operand, given: LossOptions = {}): Tensor {
-  const { reduction } = readOptions('l1_loss', given, LOSS);
+  const { reduction } = readOptions('l1_loss', given, namesOf.LossOptions);
   return differenceLoss('l1_loss', x, target, reduction, abs);
 }
 
@@ -126,7 +124,7 @@ export interface HuberLossOptions extends LossOptions {
  * averaged; else as mse(). Source: Huber 1964.
  */
 export function huberLoss(x: Tensor, target: Operand, given: HuberLossOptions = {}): Tensor {
-  const options = readOptions('huber_loss', given, { ...LOSS, delta: true });
+  const options = readOptions('huber_loss', given, namesOf.HuberLossOptions);
   const delta = requireFinite('huber_loss delta', options.delta ?? 1, Number.MIN_VALUE);
   const rule = (difference: Tensor): Tensor => huberOf(difference, delta);
   return differenceLoss('huber_loss', x, target, options.reduction, rule);
@@ -140,7 +138,7 @@ export interface SmoothL1LossOptions extends LossOptions {
 
 /** Returns huberLoss() with delta = beta, divided by beta: its slope is 1 far from the target. */
 export function smoothL1Loss(x: Tensor, target: Operand, given: SmoothL1LossOptions = {}): Tensor {
-  const options = readOptions('smooth_l1_loss', given, { ...LOSS, beta: true });
+  const options = readOptions('smooth_l1_loss', given, namesOf.SmoothL1LossOptions);
   const beta = requireFinite('smooth_l1_loss beta', options.beta ?? 1, 0);
   const rule = (difference: Tensor): Tensor =>
     beta === 0 ? abs(difference) : mul(huberOf(difference, beta), 1 / beta);
@@ -191,7 +189,7 @@ export function binaryCrossEntropyWithLogits(
   given: BceWithLogitsOptions = {},
 ): Tensor {
   const op = 'binary_cross_entropy_with_logits';
-  const options = readOptions(op, given, { ...LOSS, weight: true, posWeight: true });
+  const options = readOptions(op, given, namesOf.BceWithLogitsOptions);
   const { weight, posWeight } = options;
   const reduction = reductionOf(op, options.reduction);
   requireTensor(op, x);
@@ -238,7 +236,7 @@ export interface KlDivOptions {
  * & Leibler 1951.
  */
 export function klDiv(x: Tensor, target: Tensor, given: KlDivOptions = {}): Tensor {
-  const options = readOptions('kl_div', given, { reduction: true, logTarget: true });
+  const options = readOptions('kl_div', given, namesOf.KlDivOptions);
   const known = ['mean', 'batchmean', 'sum', 'none'];
   const reduction = reductionOf<LossReduction | 'batchmean'>('kl_div', options.reduction, known);
   requireTensor('kl_div', target);

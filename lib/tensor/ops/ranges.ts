@@ -4,7 +4,7 @@
 import { cpu, device as findDevice } from '../../runtime/device.js';
 import { parseDType } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
-import { readOptions } from '../../runtime/options.js';
+import { namesOf, readOptions } from '../../runtime/options.js';
 import { requireFinite, requireInteger, requireSizes } from '../../runtime/require-number.js';
 import { required } from '../../runtime/required.js';
 import { describe } from '../../runtime/view.js';
@@ -12,7 +12,7 @@ import { integerRange } from '../host-values.js';
 import { inOrder, nextRandom } from '../random.js';
 import { scope } from '../scope.js';
 import { noGrad } from '../tape.js';
-import { TENSOR, Tensor, type TensorOptions } from '../tensor.js';
+import { Tensor, type TensorOptions } from '../tensor.js';
 import { arange, cast, full, to, uniform, zeros } from './creation.js';
 import { add, mul, scale } from './elementwise.js';
 import { matmul } from './matmul.js';
@@ -40,7 +40,7 @@ export function linspace(
   requireFinite('linspace start', start);
   requireFinite('linspace end', end);
   requireInteger('linspace steps', steps, 0);
-  const given = readOptions('linspace', options, TENSOR);
+  const given = readOptions('linspace', options, namesOf.TensorOptions);
   const step = steps > 1 ? (end - start) / (steps - 1) : 0;
   const out = arange(steps, { ...given, start, step });
   if (steps > 1) kernels.fill({ out: viewOf(out, [1], [1], out.offset + steps - 1), value: end });
@@ -54,7 +54,7 @@ export function linspace(
 export function eye(rows: number, columns?: number, options: TensorOptions = {}): Tensor {
   requireInteger('eye rows', rows, 0);
   const width = requireInteger('eye columns', columns ?? rows, 0);
-  const out = zeros([rows, width], readOptions('eye', options, TENSOR));
+  const out = zeros([rows, width], readOptions('eye', options, namesOf.TensorOptions));
   const diagonal = viewOf(out, [Math.min(rows, width)], [width + 1]);
   if (out.numel > 0) kernels.fill({ out: diagonal, value: 1 });
   return out;
@@ -80,7 +80,7 @@ export function randint(
   requireInteger('randint high', high, low + 1);
   requireFinite('randint high - low', high - low, 1, MAX_VALUES + 1);
   requireSizes('randint', shape);
-  const options = readOptions('randint', given, TENSOR);
+  const options = readOptions('randint', given, namesOf.TensorOptions);
   const dtype = parseDType(options.dtype ?? 'i64', 'randint');
   const device = findDevice(options.device ?? cpu());
   if (dtype === 'u8' || dtype === 'i32') {
@@ -103,7 +103,7 @@ export function randint(
  */
 export function randperm(count: number, given: TensorOptions = {}): Tensor {
   requireInteger('randperm', count, 0);
-  const options = readOptions('randperm', given, TENSOR);
+  const options = readOptions('randperm', given, namesOf.TensorOptions);
   const order = Array.from({ length: count }, (_, i) => i);
   const draws = scope(() => {
     const out = Tensor.empty([2, count], 'f32', cpu());

@@ -5,7 +5,7 @@ import { isFloating } from '../../runtime/dtype.js';
 import { argumentError } from '../../runtime/input-errors.js';
 import type { ReduceOp } from '../../runtime/kernels.generated.js';
 import * as kernels from '../../runtime/kernels.generated.js';
-import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { namesOf, readOptions } from '../../runtime/options.js';
 import { leading, required } from '../../runtime/required.js';
 import { describe, numel, type View } from '../../runtime/view.js';
 import { scope } from '../scope.js';
@@ -40,11 +40,13 @@ export interface ReduceOptions {
  */
 export type Reduction = ReduceOptions | number | readonly number[];
 
-export const REDUCE: OptionNames<ReduceOptions> = { dims: true, dim: true, keepDim: true };
-
 export function readReduction(op: string, given: Reduction): ReduceOptions {
   if (typeof given === 'number' || Array.isArray(given)) return { dims: given };
-  const { dims, dim, keepDim } = readOptions<ReduceOptions>(op, given as ReduceOptions, REDUCE);
+  const { dims, dim, keepDim } = readOptions<ReduceOptions>(
+    op,
+    given as ReduceOptions,
+    namesOf.ReduceOptions,
+  );
   if (dims === undefined || dim === undefined) return { dims: dims ?? dim, keepDim };
   throw argumentError(
     op,

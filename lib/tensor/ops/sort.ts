@@ -2,7 +2,7 @@
 
 import { isFloating } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
-import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { namesOf, readOptions } from '../../runtime/options.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import { required } from '../../runtime/required.js';
 import { describe } from '../../runtime/view.js';
@@ -39,9 +39,6 @@ export interface Sorted {
   indices: Tensor;
 }
 
-const SORT: OptionNames<SortOptions> = { dim: true, descending: true, stable: true };
-const TOPK: OptionNames<TopkOptions> = { dim: true, largest: true, sorted: true };
-
 /** Returns the first `count` elements of the last dim in sorted order; differentiable. */
 function selectFirst(x: Tensor, count: number, descending: boolean): Sorted {
   const shape = x.shape.with(-1, count);
@@ -75,7 +72,11 @@ function selectFirstAlong(x: Tensor, at: number, count: number, descending: bool
 export function sort(x: Tensor, options: SortOptions | number = {}): Sorted {
   requireTensor('sort', x);
   const given = typeof options === 'number' ? { dim: options } : options;
-  const { dim = -1, descending = false } = readOptions<SortOptions>('sort', given, SORT);
+  const { dim = -1, descending = false } = readOptions<SortOptions>(
+    'sort',
+    given,
+    namesOf.SortOptions,
+  );
   const at = normalizeDim('sort', dim, x.ndim);
   return selectFirstAlong(x, at, required(x.shape[at]), descending);
 }
@@ -84,7 +85,11 @@ export function sort(x: Tensor, options: SortOptions | number = {}): Sorted {
 export function argsort(x: Tensor, options: SortOptions | number = {}): Tensor {
   requireTensor('argsort', x);
   const given = typeof options === 'number' ? { dim: options } : options;
-  const { dim = -1, descending = false } = readOptions<SortOptions>('argsort', given, SORT);
+  const { dim = -1, descending = false } = readOptions<SortOptions>(
+    'argsort',
+    given,
+    namesOf.SortOptions,
+  );
   const at = normalizeDim('argsort', dim, x.ndim);
   const lines = at === x.ndim - 1 ? x : transpose(x, at, -1);
   const index = Tensor.empty(lines.shape, 'i64', x.device);
@@ -102,7 +107,7 @@ export function topk(x: Tensor, k: number, options: TopkOptions | number = {}): 
   requireTensor('topk', x);
   requireInteger('topk k', k, 0);
   const given = typeof options === 'number' ? { dim: options } : options;
-  const { dim = -1, largest = true } = readOptions<TopkOptions>('topk', given, TOPK);
+  const { dim = -1, largest = true } = readOptions<TopkOptions>('topk', given, namesOf.TopkOptions);
   const at = normalizeDim('topk', dim, x.ndim);
   if (k > required(x.shape[at])) {
     throw shapeError('topk', `k of at most the size of dim ${at} of ${describe(x)}`, String(k));

@@ -3,7 +3,7 @@
 import { DsError } from '../../errors.js';
 import { type DType, isFloating } from '../../runtime/dtype.js';
 import { valueError } from '../../runtime/input-errors.js';
-import { readOptions } from '../../runtime/options.js';
+import { namesOf, readOptions } from '../../runtime/options.js';
 import { requireFinite } from '../../runtime/require-number.js';
 import { required } from '../../runtime/required.js';
 import { describe, numel } from '../../runtime/view.js';
@@ -17,7 +17,6 @@ import {
   max,
   mean,
   min,
-  REDUCE,
   type ReduceOptions,
   readReduction,
   reductionOf,
@@ -82,7 +81,7 @@ function spread(op: 'var' | 'std', x: Tensor, given: Spread): Tensor {
   requireFloat(op, x);
   const options: SpreadOptions = isDims(given)
     ? { dims: given }
-    : readOptions<SpreadOptions>(op, given, { ...REDUCE, correction: true });
+    : readOptions<SpreadOptions>(op, given, namesOf.SpreadOptions);
   const { correction = 1, ...reduction } = options;
   requireFinite(`${op} correction`, correction);
   const { dims, keepDim } = readReduction(op, reduction);

@@ -2,7 +2,7 @@
 
 import { valueError } from '../../runtime/input-errors.js';
 import * as kernels from '../../runtime/kernels.generated.js';
-import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { namesOf, readOptions } from '../../runtime/options.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import { leading, required } from '../../runtime/required.js';
 import { describe, type View } from '../../runtime/view.js';
@@ -22,8 +22,6 @@ export interface WindowOptions {
   /** Distance between elements of a window. Default 1. */
   dilation?: Pair;
 }
-
-const WINDOW: OptionNames<WindowOptions> = { stride: true, padding: true, dilation: true };
 
 /** Returns `value` as [height, width]. Throws DS_ARGUMENT. */
 function pairOf(op: string, value: Pair, min: number): readonly [number, number] {
@@ -71,7 +69,7 @@ function axisOf(
  */
 export function unfold(x: Tensor, kernelSize: Pair, given: WindowOptions = {}): Tensor {
   requireTensor('unfold', x);
-  const options = readOptions('unfold', given, WINDOW);
+  const options = readOptions('unfold', given, namesOf.WindowOptions);
   if (x.ndim !== 4) throw shapeError('unfold', 'images [N, C, H, W]', describe(x));
   const pairs = {
     kernel: pairOf('unfold kernelSize', kernelSize, 1),

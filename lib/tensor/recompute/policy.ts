@@ -1,7 +1,7 @@
 // The policy of activation checkpointing, set by configure() and used by checkpoint().
 import { DsError } from '../../errors.js';
 import type { Device } from '../../runtime/device.js';
-import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { namesOf, readOptions } from '../../runtime/options.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import { requireType } from '../../runtime/require-type.js';
 import { AttentionResults, type KeptResults, noKeptResults } from '../kept-results.js';
@@ -56,19 +56,6 @@ export interface CheckpointingOptions {
   profile?: boolean | SegmentObserver;
 }
 
-const OPTIONS: OptionNames<CheckpointingOptions> = {
-  partitionActivations: true,
-  contiguousCheckpointing: true,
-  numberCheckpoints: true,
-  cpuCheckpointing: true,
-  keepAttention: true,
-  keepProjections: true,
-  keepLastSegment: true,
-  earlyHead: true,
-  synchronize: true,
-  profile: true,
-};
-
 interface CheckpointPolicy {
   readonly store: ActivationStore;
   readonly watch: SegmentWatch;
@@ -92,6 +79,7 @@ const defaultPolicy: CheckpointPolicy = {
   keepsLast: false,
   isHeadEarly: false,
 };
+
 let policy = defaultPolicy;
 
 /**
@@ -120,7 +108,7 @@ export function currentPolicy(): CheckpointPolicy {
  * DS_ARGUMENT for unknown or wrong options, DS_CONFIG for unsupported options.
  */
 export function configure(given: CheckpointingOptions = {}): void {
-  const options = readOptions(OP, given, OPTIONS);
+  const options = readOptions(OP, given, namesOf.CheckpointingOptions);
   checkOptions(options);
   const { numberCheckpoints = null, cpuCheckpointing, synchronize, profile } = options;
   const watch = profile

@@ -7,7 +7,7 @@ import { CausalLM } from '../../models/causal-lm.js';
 import { argumentError, valueError } from '../../runtime/input-errors.js';
 import { makeFolderNow } from '../../runtime/make-folder.js';
 import { notice } from '../../runtime/notice.js';
-import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { namesOf, readOptions } from '../../runtime/options.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import { required } from '../../runtime/required.js';
 import { errorMessage, systemError } from '../../runtime/system-error.js';
@@ -25,8 +25,6 @@ export interface PrecomputeOptions {
   cache?: string;
 }
 
-const OPTIONS: OptionNames<PrecomputeOptions> = { batchSize: true, pad: true, cache: true };
-
 type PairNumbers = [chosen: number, rejected: number][];
 
 /** First bytes of a cache file. Another file of this name is not overwritten. */
@@ -43,7 +41,7 @@ export function precomputeReference(
   given: PrecomputeOptions = {},
 ): PairDataset {
   const op = 'precomputeReference';
-  const { batchSize = 8, pad = 0, cache } = readOptions(op, given, OPTIONS);
+  const { batchSize = 8, pad = 0, cache } = readOptions(op, given, namesOf.PrecomputeOptions);
   requireInteger(`${op} batchSize`, batchSize, 1);
   if (!(pairs instanceof PairDataset)) throw valueError(`${op} pairs`, 'a PairDataset', pairs);
   if (!(reference instanceof CausalLM)) {

@@ -3,7 +3,7 @@ import { DecoderTask } from '../../models/tasks/decoder-task.js';
 import { TaskModel } from '../../models/tasks/task-model.js';
 import { argumentError, dataError, valueError } from '../../runtime/input-errors.js';
 import { isObject } from '../../runtime/is-object.js';
-import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { namesOf, readOptions } from '../../runtime/options.js';
 import { requireFinite, requireInteger } from '../../runtime/require-number.js';
 import { noGrad, scope, Tensor } from '../../tensor/index.js';
 import type { ChatMessage, Tokenizer } from '../../text/index.js';
@@ -100,8 +100,7 @@ export interface OverlongOptions {
  * DS_ARGUMENT unless both options are integers from 1. Source: Yu et al. 2025 (DAPO).
  */
 export function overlong(given: OverlongOptions): Reward {
-  const names: OptionNames<OverlongOptions> = { limit: true, cache: true };
-  const { limit, cache } = readOptions('rewards.overlong', given, names);
+  const { limit, cache } = readOptions('rewards.overlong', given, namesOf.OverlongOptions);
   requireInteger('rewards.overlong limit', limit, 1);
   requireInteger('rewards.overlong cache', cache, 1);
   const of: Reward = ({ completions }) =>
@@ -125,8 +124,11 @@ export interface RepetitionOptions {
  * `size` is an integer from 1 and `penalty` is at most 0. Source: Yeo et al. 2025.
  */
 export function repetition(given: RepetitionOptions = {}): Reward {
-  const names: OptionNames<RepetitionOptions> = { size: true, penalty: true };
-  const { size = 3, penalty = -1 } = readOptions('rewards.repetition', given, names);
+  const { size = 3, penalty = -1 } = readOptions(
+    'rewards.repetition',
+    given,
+    namesOf.RepetitionOptions,
+  );
   requireInteger('rewards.repetition size', size, 1);
   requireFinite('rewards.repetition penalty', penalty, Number.NEGATIVE_INFINITY, 0);
   const of: Reward = ({ completions }) =>
@@ -156,8 +158,11 @@ export interface RewardModelOptions {
  */
 export function model(given: RewardModelOptions): Reward {
   const op = 'rewards.model';
-  const names: OptionNames<RewardModelOptions> = { model: true, tokenizer: true, batchSize: true };
-  const { model: classifier, tokenizer, batchSize = 8 } = readOptions(op, given, names);
+  const {
+    model: classifier,
+    tokenizer,
+    batchSize = 8,
+  } = readOptions(op, given, namesOf.RewardModelOptions);
   if (!(classifier instanceof TaskModel))
     throw valueError(`${op} model`, 'a classifier', classifier);
   if (classifier.task !== 'sequence-classification' || classifier.labels.length !== 1) {

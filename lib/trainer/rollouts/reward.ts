@@ -4,7 +4,7 @@ import { DsError } from '../../errors.js';
 import { formatValue } from '../../runtime/format-value.js';
 import { valueError } from '../../runtime/input-errors.js';
 import { isObject } from '../../runtime/is-object.js';
-import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { namesOf, readOptions } from '../../runtime/options.js';
 import { requireFinite } from '../../runtime/require-number.js';
 import { requireType } from '../../runtime/require-type.js';
 import { timerMs } from '../../runtime/timer.js';
@@ -50,7 +50,6 @@ export interface WeightedReward {
   timeout?: number;
 }
 
-const NAMES: OptionNames<WeightedReward> = { of: true, weight: true, name: true, timeout: true };
 const TIMEOUT = 600;
 
 /** WeightedReward with defaults. */
@@ -68,7 +67,8 @@ export function readRewards(
     if (typeof item !== 'function' && !isObject(item)) {
       throw valueError(place, 'a function, or { of, weight, name, timeout }', item);
     }
-    const options = typeof item === 'function' ? { of: item } : readOptions(place, item, NAMES);
+    const options =
+      typeof item === 'function' ? { of: item } : readOptions(place, item, namesOf.WeightedReward);
     const { of, weight = 1, timeout = TIMEOUT } = options;
     requireType(`${place} of`, of, 'function');
     const name = options.name ?? (of.name || `reward_${i}`);

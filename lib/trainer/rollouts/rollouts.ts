@@ -9,7 +9,7 @@ import { initRollouts } from '../../inference/init-inference.js';
 import { CausalLM } from '../../models/causal-lm.js';
 import { groupOf } from '../../parallel/index.js';
 import { argumentError, valueError } from '../../runtime/input-errors.js';
-import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { namesOf, readOptions } from '../../runtime/options.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import { requireNoSurplus, requireOneOf, requireType } from '../../runtime/require-type.js';
 import type { Tokenizer } from '../../text/index.js';
@@ -44,16 +44,6 @@ export interface RolloutOptions {
   enableCudaGraph?: boolean;
 }
 
-const OPTIONS: OptionNames<RolloutOptions> = {
-  tokenizer: true,
-  maxTokens: true,
-  maxSequences: true,
-  releaseCache: true,
-  offload: true,
-  batchInvariant: true,
-  enableCudaGraph: true,
-};
-
 /**
  * Returns a generator of text with the weights of `engine`, without a copy of them. Adapters act
  * beside the weights. Throws DS_ARGUMENT if the model of the engine is not a CausalLM.
@@ -65,7 +55,7 @@ export function rolloutsOf(
   ...surplus: readonly unknown[]
 ): Rollouts {
   requireNoSurplus('rolloutsOf', surplus);
-  const read = readOptions('rolloutsOf', given, OPTIONS);
+  const read = readOptions('rolloutsOf', given, namesOf.RolloutOptions);
   const { tokenizer = null, maxTokens, maxSequences = null, offload = [] } = read;
   const { releaseCache = true, batchInvariant = false, enableCudaGraph = true } = read;
   requireType('rolloutsOf releaseCache', releaseCache, 'boolean');

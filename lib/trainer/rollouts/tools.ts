@@ -5,7 +5,7 @@ import type { GenerateRequest } from '../../inference/index.js';
 import { formatValue } from '../../runtime/format-value.js';
 import { valueError } from '../../runtime/input-errors.js';
 import { isObject } from '../../runtime/is-object.js';
-import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { namesOf, readOptions } from '../../runtime/options.js';
 import { requireFinite } from '../../runtime/require-number.js';
 import { requireType } from '../../runtime/require-type.js';
 import { required } from '../../runtime/required.js';
@@ -41,14 +41,13 @@ export interface TimedTool {
   timeout?: number;
 }
 
-const NAMES: OptionNames<TimedTool> = { of: true, timeout: true };
 const TIMEOUT = 600;
 
 /** Returns the function with its timeout. Throws DS_ARGUMENT. */
 export function readTool(op: string, given: RolloutTool | TimedTool): Required<TimedTool> {
   if (typeof given === 'function') return { of: given, timeout: TIMEOUT };
   if (!isObject(given)) throw valueError(op, 'a function, or { of, timeout }', given);
-  const { of, timeout = TIMEOUT } = readOptions(op, given as TimedTool, NAMES);
+  const { of, timeout = TIMEOUT } = readOptions(op, given as TimedTool, namesOf.TimedTool);
   requireType(`${op} of`, of, 'function');
   requireFinite(`${op} timeout`, timeout, 0);
   return { of, timeout };

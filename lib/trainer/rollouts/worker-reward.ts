@@ -4,7 +4,7 @@ import { resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { DsError } from '../../errors.js';
 import { dataError } from '../../runtime/input-errors.js';
-import { type OptionNames, readOptions } from '../../runtime/options.js';
+import { namesOf, readOptions } from '../../runtime/options.js';
 import { requireFinite, requireInteger } from '../../runtime/require-number.js';
 import { requireType } from '../../runtime/require-type.js';
 import { ThreadPool } from '../../runtime/thread-pool.js';
@@ -30,8 +30,6 @@ export interface WorkerSetup {
 
 /** The input of a reward function without its signal, which cannot be copied. */
 export type WorkerQuestion = Omit<RewardInput, 'signal'>;
-
-const NAMES: OptionNames<WorkerOptions> = { exported: true, threads: true, timeout: true };
 const TIMEOUT = 600;
 
 /**
@@ -43,7 +41,7 @@ const TIMEOUT = 600;
 export function worker(file: string, given: WorkerOptions = {}): Reward {
   const op = 'rewards.worker';
   const [path = '', after] = requireType(`${op} file`, file, 'string').split('#');
-  const options = readOptions(op, given, NAMES);
+  const options = readOptions(op, given, namesOf.WorkerOptions);
   const { exported = after ?? 'default', threads = 1, timeout = TIMEOUT } = options;
   requireType(`${op} exported`, exported, 'string');
   requireInteger(`${op} threads`, threads, 1);
