@@ -12,7 +12,7 @@ export interface AnswerReading {
 }
 
 /** Replaces the format of a request with `messages`. */
-export interface ConstrainedAnswer {
+interface ConstrainedAnswer {
   format: ReadFormat;
   visibleTokens: readonly number[];
   /** Null if the template has no reasoning. */

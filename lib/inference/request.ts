@@ -39,7 +39,7 @@ export interface RequestLimits {
 }
 
 /** Declares the options of a request besides sampling, for the limits of an engine. */
-export const requestOptions = (limits: RequestLimits) => ({
+const requestOptions = (limits: RequestLimits) => ({
   /**
    * Text or tokens. The engine's tokenizer encodes text and adds special tokens. A request has
    * either a prompt or messages.

@@ -15,7 +15,7 @@ export interface PolicySettings {
 }
 
 /** Default: clients take turns. */
-export const DEFAULT_POLICY: PolicySettings = { policy: 'fair', maxWait: 1000 };
+const DEFAULT_POLICY: PolicySettings = { policy: 'fair', maxWait: 1000 };
 
 /** Minimum lead in tokens of a client before its sequence is preempted for another client. */
 const QUANTUM = 64;

@@ -29,7 +29,7 @@ import {
 import { explainUringRefusal } from './machine/io-uring.js';
 import { parseArmProcessor, parseFeatures } from './machine/processor.js';
 
-export interface SystemReport {
+interface SystemReport {
   version: string;
   node: string;
   napi: string;
@@ -47,7 +47,7 @@ export interface SystemReport {
   timedProducts: KeptAlgorithms[];
 }
 
-export interface NativeReport extends EnvironmentReport {
+interface NativeReport extends EnvironmentReport {
   /** "name version" of the package that contains the addon. */
   addonPackage: string | null;
   /** Reason why io_uring cannot be used; null if it is used. */
@@ -56,7 +56,7 @@ export interface NativeReport extends EnvironmentReport {
   gpuCode: GpuCodeReport | null;
 }
 
-export interface GpuCodeReport {
+interface GpuCodeReport {
   package: string | null;
   /** Architectures in every source file of the library: "sm_90a", "compute_80". */
   architectures: string[];

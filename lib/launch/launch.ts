@@ -20,7 +20,7 @@ import { startRanks } from './start-ranks.js';
 import { INTERRUPTS, type Outcome, Supervisor } from './supervisor.js';
 
 /** Destinations of a job's output. */
-export interface JobOutput {
+interface JobOutput {
   write: WriteLine;
   notice: (text: string) => void;
   /** Whether a single rank writes to this process's own output, which may be a terminal. */

@@ -15,7 +15,7 @@ import { cutsIn } from '../config/source.js';
 import { required } from '../runtime/required.js';
 import type { ValidateFlags } from './tool-options.js';
 
-export interface ValidateOptions extends Omit<ValidateFlags, 'auto'> {
+interface ValidateOptions extends Omit<ValidateFlags, 'auto'> {
   /** Values for "auto" keys. A Trainer fills the others, and the output lists them. */
   auto?: AutoSources;
 }

@@ -62,7 +62,7 @@ export interface Places {
 }
 
 /** Hidden states that a forward hands out. */
-export interface HiddenTaps {
+interface HiddenTaps {
   /** Blocks whose inputs count, ascending. */
   readonly layers: readonly number[];
   /** Called with each of these inputs [B, T, C], in order. */

@@ -108,7 +108,7 @@ export class SwiGLU extends Module implements Joinable {
    */
   constructor(channels: number, hidden: number, given: SwiGluOptions = {}) {
     super();
-    const { bias = false } = readOptions('SwiGLU', given, { bias: true });
+    const { bias = false } = readOptions('SwiGLU', given, namesOf.SwiGluOptions);
     this.gate_proj = new Linear(channels, hidden, { bias });
     this.up_proj = new Linear(channels, hidden, { bias });
     this.down_proj = new Linear(hidden, channels, { bias });

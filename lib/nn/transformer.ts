@@ -232,7 +232,7 @@ export class TransformerEncoder extends Module {
     given: TransformerStackOptions = {},
   ) {
     super();
-    const { norm } = readOptions('TransformerEncoder', given, { norm: true });
+    const { norm } = readOptions('TransformerEncoder', given, namesOf.TransformerStackOptions);
     this.layers = createLayers('TransformerEncoder', make, count);
     this.norm = norm ?? null;
   }
@@ -258,7 +258,7 @@ export class TransformerDecoder extends Module {
     given: TransformerStackOptions = {},
   ) {
     super();
-    const { norm } = readOptions('TransformerDecoder', given, { norm: true });
+    const { norm } = readOptions('TransformerDecoder', given, namesOf.TransformerStackOptions);
     this.layers = createLayers('TransformerDecoder', make, count);
     this.norm = norm ?? null;
   }

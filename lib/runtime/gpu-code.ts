@@ -18,7 +18,7 @@ const CUBIN = 2;
 const ONE_CAPABILITY = 0x10_0000n;
 
 /** Code of a container with its bytes, which nvcc may have packed by Zstandard. */
-export interface GpuEntry extends EmbeddedCode {
+interface GpuEntry extends EmbeddedCode {
   payload: Buffer;
   /** Bytes after unpacking. */
   unpacked: number;

@@ -11,7 +11,7 @@ import { send } from './send.js';
 import type { ServedModel } from './served-model.js';
 
 /** Returns the model names that a client may request: the base first, then its adapters. */
-export const modelNames = ({ name, engine: { adapters = [] } }: ServedModel): readonly string[] => [
+const modelNames = ({ name, engine: { adapters = [] } }: ServedModel): readonly string[] => [
   name,
   ...adapters.filter((adapter) => adapter !== name),
 ];

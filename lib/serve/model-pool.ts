@@ -32,7 +32,7 @@ export interface PoolLimits {
 }
 
 /** State of a model in /v1/models and /health. */
-export type ModelState = 'unloaded' | 'loading' | 'loaded' | 'unloading' | 'failed';
+type ModelState = 'unloaded' | 'loading' | 'loaded' | 'unloading' | 'failed';
 
 /** Keeps a model loaded while a request uses it. */
 export interface Lease {

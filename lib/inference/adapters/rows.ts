@@ -33,7 +33,7 @@ export function tileCapacity(slots: readonly number[], rows: number, adapters: n
 }
 
 /** Returns the number of tiles of rows with these slots; -1: no adapter. */
-export function countTiles(slots: Iterable<number>): number {
+function countTiles(slots: Iterable<number>): number {
   const rows = new Map<number, number>();
   let tiles = 0;
   for (const slot of slots) {

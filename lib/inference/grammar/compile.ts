@@ -9,7 +9,7 @@ const HEAP_MIB = 512;
 const [MAX_FORMATS, MAX_WORDS] = [256, 2 ** 24];
 
 /** A compiled format. */
-export interface CompiledFormat {
+interface CompiledFormat {
   /** Equal for equal formats. */
   readonly key: string;
   /** The serialized grammar (csrc/grammar/program.h). */

@@ -22,7 +22,7 @@ const digitsNode = (to: GrammarBuilder, min: number, max: number): Node =>
   to.repeat(digitNode(to), min, max);
 
 /** Returns a node that matches an integer of at most DIGITS digits. */
-export function anyIntegerNode(to: GrammarBuilder): Node {
+function anyIntegerNode(to: GrammarBuilder): Node {
   const natural = to.any(to.text('0'), to.seq(digitNode(to, 1), digitsNode(to, 0, DIGITS - 1)));
   return to.seq(to.optional(to.text('-')), natural);
 }

@@ -308,7 +308,7 @@ function hasEdge(tree: PatternTree): boolean {
 }
 
 /** How to convert a pattern to a node. */
-export interface PatternOptions {
+interface PatternOptions {
   /** Location for errors. */
   op: string;
   /** Returns a node that matches one character of a set, in the spelling of the text. */

@@ -6,7 +6,7 @@ import type { StringNodes } from './schema-text.js';
 const MAX_SPACE = 8;
 
 /** Rules of an array. */
-export interface ArrayRules {
+interface ArrayRules {
   /** Nodes of the first items, by position. */
   readonly first: readonly Node[];
   /** Node of each later item. */

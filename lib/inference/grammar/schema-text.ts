@@ -37,10 +37,10 @@ const FORMATS: Readonly<Record<string, string>> = {
 /** Maximum length of a host name. */
 const MAX_HOSTNAME = 253;
 
-export const FORMAT_NAMES = Object.keys(FORMATS);
+const FORMAT_NAMES = Object.keys(FORMATS);
 
 /** Keywords of a string. */
-export interface TextRules {
+interface TextRules {
   readonly min: number;
   readonly max: number;
   readonly patterns: readonly { readonly source: string; readonly path: string }[];

@@ -20,7 +20,7 @@ export interface DraftHead {
 }
 
 /** Sizes of a draft model. */
-export interface DraftSizes {
+interface DraftSizes {
   /** Maximum number of tokens of a step. */
   readonly tokens: number;
   /** Vocabulary of the model whose tokens it proposes. */

@@ -53,7 +53,7 @@ export const createEncoderNorm = ({ biases, eps }: EncoderBodySizes, width: numb
  * Attention without output projection, in which queries also see later tokens. The family names the
  * projections.
  */
-export class EncoderAttention extends Module implements Joinable {
+class EncoderAttention extends Module implements Joinable {
   /** @internal The heads of this rank, with tensor parallelism; null: all heads. */
   headShare: HeadShare | null = null;
   private isJoined = false;

@@ -4,10 +4,10 @@
 export type EncoderActivation = 'gelu' | 'geluTanh' | 'relu' | 'silu' | 'tanh';
 
 /** A key of config.json, and its default in transformers. */
-export type KeyWith<Value> = readonly [key: string, fallback: Value];
+type KeyWith<Value> = readonly [key: string, fallback: Value];
 
 /** The family's keys of config.json. */
-export interface EncoderKeys {
+interface EncoderKeys {
   readonly channels: string;
   readonly layers: string;
   readonly heads: string;
@@ -36,7 +36,7 @@ export const BERT_KEYS: EncoderKeys = {
 };
 
 /** Positions of tokens. */
-export type EncoderPositions =
+type EncoderPositions =
   /** A table; token t has row t. */
   | 'absolute'
   /** A table; padding has the row padTokenId, and tokens have the next rows. */

@@ -105,7 +105,7 @@ export interface GgufArchitecture {
 }
 
 /** A number of each block. */
-export interface LayerNumber {
+interface LayerNumber {
   /** The complete name in a block of the model. */
   readonly modelName: string;
   readonly shape: readonly number[];

@@ -9,7 +9,7 @@ import type { BodySizes } from './config.js';
 import { createNorm, type Norm } from './norms.js';
 
 /** TopKRouter on normalized and scaled tokens; a number of each expert scales its weights. */
-export class ScaledRouter extends Module {
+class ScaledRouter extends Module {
   /** Maps channels to the logits of experts. */
   readonly proj: TopKRouter;
   /** [channels]. */

@@ -85,7 +85,7 @@ export class PlainLayerNorm extends Module {
 }
 
 /** LayerNorm without parameters. Source: transformers' OlmoLayerNorm. */
-export class BareLayerNorm extends Module {
+class BareLayerNorm extends Module {
   constructor(
     private readonly channels: number,
     /** Added to the variance. */

@@ -107,7 +107,7 @@ export interface PlainNames {
 }
 
 /** Names of modules that differ from Llama's, as in transformers and in the files. */
-export interface ModuleNames {
+interface ModuleNames {
   /** Default "model"; "model.decoder" is a module inside of another. */
   readonly model?: string;
   /** Default "embed_tokens". */

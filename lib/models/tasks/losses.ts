@@ -52,7 +52,7 @@ const IGNORED = -100;
  * Returns the problem type of sequences. Without `problemType`, the outputs and labels decide, as
  * in transformers.
  */
-export function chooseProblem(
+function chooseProblem(
   problemType: ProblemType | null,
   outputs: number,
   labels: Tensor,

@@ -55,7 +55,7 @@ export function selectTokens(hidden: Tensor, places: Tensor): Tensor {
 export const findFirst = (hidden: Tensor): Tensor => hidden.narrow(1, 0, 1).squeeze(1).contiguous();
 
 /** Returns the position of the first token, [B] i32; `mask` [B, T] is 1 for tokens. */
-export function firstPositions(mask: Tensor): Tensor {
+function firstPositions(mask: Tensor): Tensor {
   return noGrad(() => mask.to('f32').argmax(1).to('i32'));
 }
 

@@ -14,7 +14,7 @@ const MODULES = 'modules.json';
 const POOLING = '1_Pooling';
 
 /** The settings of embeddings in a folder of sentence-transformers. */
-export interface SentenceFolder {
+interface SentenceFolder {
   /** Path of the model's folder in it. */
   readonly path: string;
   /** How hidden states become embeddings. */

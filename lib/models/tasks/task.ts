@@ -26,7 +26,7 @@ export const CLASS_ENDS: Readonly<Record<HeadTask, string>> = {
 };
 
 /** All tasks. */
-export const TASKS: readonly Task[] = [...keysOf(CLASS_ENDS), 'causal-lm'];
+const TASKS: readonly Task[] = [...keysOf(CLASS_ENDS), 'causal-lm'];
 
 /** How the loss of labels is computed, as in transformers. */
 export type ProblemType =

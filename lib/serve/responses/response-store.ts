@@ -3,7 +3,7 @@ import type { JsonObject } from '../../../types/json.js';
 import { ApiError } from '../api-error.js';
 
 /** A response with the items of its turn. */
-export interface StoredResponse {
+interface StoredResponse {
   id: string;
   /** The client. Other clients cannot read the response. */
   owner: string;

@@ -33,7 +33,7 @@ import {
 import { disposeTile, placeInState, type StateTile, stateTensors } from '../tiles.js';
 import { HostStreams } from './host.js';
 
-export interface NvmeStateOptions extends DiskAccess {
+interface NvmeStateOptions extends DiskAccess {
   optimizer: Optimizer;
   /** All partitions of the state. */
   partitions: readonly Partition[];
