@@ -43,6 +43,7 @@ export {
 export * as data from './data/index.js';
 export type { OffloadState } from './engine/calls.js';
 export type { Engine } from './engine/engine.js';
+export type { Stateful } from './engine/engine-parts.js';
 export type { EngineOptimizer } from './engine/engine-reports.js';
 export { scaleJointLoss } from './engine/joint-loss.js';
 export type {
@@ -53,7 +54,6 @@ export type {
 export type { MicroBatches, PipelineEngine } from './engine/pipeline-engine.js';
 export type { ExportWeightsOptions, SaveOptions } from './engine/saving/checkpointer.js';
 export type { LoadedCheckpoint, LoadOptions } from './engine/saving/restore.js';
-export type { Stateful } from './engine/saving/saved-state.js';
 export type { Clients } from './engine/setup/clients.js';
 export type { ShortensInputs } from './engine/step/curriculum.js';
 export type { DropsLayers, LayerDrop } from './engine/step/layer-drop.js';

@@ -10,14 +10,14 @@
 //      wins.
 //   5. D/.old-T-<owner>~0 is deleted.
 //   6. `latest` is replaced: written as D/.latest-<owner>, synced, renamed, D synced.
-//   7. Expired tags are renamed to D/.gone-T-<owner>, then deleted: retention.ts.
+//   7. Expired tags are renamed to D/.gone-T-<owner>, then deleted: retain().
 //   8. The claim is deleted.
 //
 // A death in 2 leaves the old D/T. Between 3 and 4 it leaves the old checkpoint under its .old
 // name, where a reader finds it (see find()), and the next save moves it back. After 4 it leaves
 // the new checkpoint. `latest` always names an existing checkpoint. The next save deletes leftovers
-// of a dead save. Only files in a manifest are deleted (ours.ts): a save fails if other files are
-// in its way.
+// of a dead save. Only files in a manifest are deleted (deletable-files.ts): a save fails if other
+// files are in its way.
 import { lstat, mkdir, readdir, rename, stat, unlink, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 
@@ -25,9 +25,10 @@ import { DsError } from '../errors.js';
 import { renameExclusive, syncPath } from '../runtime/file.js';
 import { Claim, clearDead } from './claim.js';
 import { isDraftFile, removeCheckpoint, removeOwn, requireReplaceable } from './deletable-files.js';
-import { LATEST, requireLatestReplaceable } from './directory.js';
+import { findLatest, LATEST, listTags, requireLatestReplaceable } from './directory.js';
 import { ifThere, orDsError } from './file-error.js';
 import { makeFolder } from './make-folder.js';
+import { readManifest } from './manifest.js';
 
 /** ".tmp-<tag>-<owner>", ".old-<tag>-<owner>~<turn>", ".gone-<tag>-<owner>". */
 const LEFTOVER = /^\.(tmp|old|gone)-(.+)-([0-9a-f]{32})(?:~(\d+))?$/;
@@ -107,10 +108,39 @@ export async function finish({ dir, claim }: Draft): Promise<void> {
 }
 
 /**
+ * Deletes all except the newest `keep` checkpoints of the draft's folder, by save time. Incomplete
+ * checkpoints are neither deleted nor counted. The draft's own tag and the tag in `latest` always
+ * stay. A checkpoint with other files stays, with a warning that names them. Throws DS_IO.
+ */
+export async function retain(draft: Draft, keep: number): Promise<void> {
+  const { dir } = draft;
+  const checkpoints: { tag: string; savedAt: number }[] = [];
+  for (const tag of await listTags(dir)) {
+    const manifest = await readManifest(join(dir, tag)).catch(() => null);
+    if (manifest) checkpoints.push({ tag, savedAt: manifest.savedAt });
+  }
+  const latest = await findLatest(dir);
+  const old = checkpoints
+    .map((item, index) => ({ ...item, place: index }))
+    .sort((a, b) => b.savedAt - a.savedAt || b.place - a.place)
+    .slice(keep)
+    .map(({ tag }) => tag)
+    .filter((tag) => tag !== latest && tag !== draft.tag);
+  for (const tag of old) await removeTag(draft, tag).catch(warnOfOthers);
+}
+
+/** Warns of a failed deletion: the new checkpoint is complete. */
+function warnOfOthers(error: unknown): void {
+  if (!(error instanceof DsError) || error.code !== 'DS_CHECKPOINT') throw error;
+  const text = `keepLast leaves a checkpoint as it is. ${error.message}`;
+  process.emitWarning(text, { type: 'DsWarning', code: 'DS_CHECKPOINT' });
+}
+
+/**
  * Deletes the checkpoint `dir`/`tag` atomically, so readers never see a part of it. Throws
  * DS_CHECKPOINT if it contains other files, or is not a checkpoint.
  */
-export async function removeTag({ dir, claim }: Draft, tag: string): Promise<void> {
+async function removeTag({ dir, claim }: Draft, tag: string): Promise<void> {
   const aside = join(dir, `.gone-${tag}-${claim.owner}`);
   await orDsError(dir, async () => {
     if (await setAside(join(dir, tag), aside)) await removeCheckpoint(aside);

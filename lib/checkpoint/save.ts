@@ -11,7 +11,7 @@ import { absolutePath } from '../runtime/system-error.js';
 import { numel } from '../runtime/view.js';
 import { version } from '../version.js';
 import { type Catalog, digestOf, mergedCatalog } from './catalog.js';
-import { begin, type Draft, finish, publish, requireRoom } from './commit.js';
+import { begin, type Draft, finish, publish, requireRoom, retain } from './commit.js';
 import {
   isCheckpointFile,
   modelFile,
@@ -24,7 +24,6 @@ import { requireSpaceTogether } from './disk-space.js';
 import { openInside, requirePath } from './folder.js';
 import type { TensorEntry } from './header.js';
 import { type FileRecord, type Manifest, type TensorRecord, writeManifest } from './manifest.js';
-import { retain } from './retention.js';
 import { SafetensorsFile } from './safetensors-file.js';
 import { writeSafetensors } from './safetensors-writer.js';
 import {

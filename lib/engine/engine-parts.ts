@@ -1,5 +1,6 @@
 // The parts of an engine; setup/build-engine.ts creates them.
 import type { ResolvedConfig } from '../../types/config.js';
+import type { JsonObject } from '../../types/json.js';
 import type { CheckpointWorld } from '../checkpoint/index.js';
 import type { Module } from '../nn/module.js';
 import type { LossScaler } from '../optim/loss-scale.js';
@@ -11,7 +12,6 @@ import type { ZeroStages } from '../zero/stage.js';
 import type { Unit } from '../zero/unit.js';
 import type { Ranks } from './ranks.js';
 import type { ReleaseStack } from './release-stack.js';
-import type { Stateful } from './saving/saved-state.js';
 import type { PipelinePlan } from './setup/pipeline.js';
 import type { BatchSizes } from './step/batch-sizes.js';
 import type { Curriculum } from './step/curriculum.js';
@@ -87,4 +87,12 @@ export interface EngineCore {
   readonly companions: ReadonlyMap<string, Stateful>;
   synchronize(): void;
   flushMonitors(): Promise<void>;
+}
+
+/** A companion of the engine, such as the loader of its training data. */
+export interface Stateful {
+  /** Returns the state to save. */
+  stateDict(): JsonObject;
+  /** Throws DS_CHECKPOINT if the state belongs to another kind of object. */
+  loadStateDict(state: JsonObject): void;
 }

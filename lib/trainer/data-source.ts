@@ -1,6 +1,6 @@
 // Types of a Trainer's data: samples that it distributes to ranks, or batches of each rank.
 import type { Dataset, IterableDataset } from '../data/index.js';
-import type { Stateful } from '../engine/saving/saved-state.js';
+import type { Stateful } from '../engine/engine-parts.js';
 import type { Device } from '../runtime/device.js';
 import { valueError } from '../runtime/input-errors.js';
 

@@ -18,8 +18,7 @@ import { formatRanges, parseCpuList } from '../../lib/launch/number-ranges.js';
 import { quote, splitWords } from '../../lib/launch/shell-words.js';
 import { type Core, listAllowedCpus, listCores } from '../../lib/launch/topology.js';
 import { gpuNumaNode } from '../../lib/runtime/gpu-location.js';
-import { rankFromEnvironment } from '../../lib/runtime/job-environment.js';
-import { expandNodeList } from '../../lib/runtime/slurm-node-list.js';
+import { expandNodeList, rankFromEnvironment } from '../../lib/runtime/job-environment.js';
 
 let dir: string;
 beforeAll(() => {

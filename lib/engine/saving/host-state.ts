@@ -1,16 +1,90 @@
-// The state of an engine without tensors: loads it from a checkpoint, or restores the previous
-// values.
+// The state of an engine without tensors: reads it from a manifest, loads it, or restores the
+// previous values.
 
+import { join } from 'node:path';
 import type { JsonObject } from '../../../types/json.js';
-import { Fields } from '../../checkpoint/index.js';
+import { type Checkpoint, Fields, MANIFEST } from '../../checkpoint/index.js';
 import { DsError } from '../../errors.js';
 import { declaredState } from '../../optim/declared-state.js';
 import { hyperparameters } from '../../optim/param-groups.js';
 import { required } from '../../runtime/required.js';
-import { getRandomState, setRandomState } from '../../tensor/index.js';
+import { getRandomState, type RandomState, setRandomState } from '../../tensor/index.js';
 import type { EngineCore } from '../engine-parts.js';
+import type { Progress } from '../step/step-decisions.js';
 import { entriesOf } from './engine-shards.js';
-import type { SavedState } from './saved-state.js';
+
+/** State that all ranks share. */
+interface SharedState {
+  progress: Progress;
+  scaler: JsonObject;
+  schedule: { schedules: JsonObject[] };
+  /** Hyperparameters by group. */
+  groups: JsonObject[];
+  clientState: JsonObject;
+  /** Null without a curriculum. */
+  curriculum: JsonObject | null;
+}
+
+/** State of one rank. */
+interface RankState {
+  random: RandomState;
+  companions: Record<string, JsonObject>;
+}
+
+export interface SavedState {
+  /** Path of the manifest, for errors. */
+  location: string;
+  shared: SharedState;
+  /** State of each data rank; at least one. */
+  ranks: readonly RankState[];
+}
+
+/** Throws DS_CHECKPOINT with the manifest, the field, and the expected and present values. */
+export function readSavedState({ path, state, ranks }: Checkpoint): SavedState {
+  const { curriculum = null } = state;
+  const location = join(path, MANIFEST);
+  const reader = new Fields(location);
+  const schedule = reader.object(state.schedule, 'state.schedule');
+  const schedules = reader.objects(schedule.schedules, 'state.schedule.schedules');
+  return {
+    location,
+    shared: {
+      progress: progressOf(reader, reader.object(state.progress, 'state.progress')),
+      scaler: reader.object(state.scaler, 'state.scaler'),
+      schedule: { schedules },
+      groups: reader.objects(state.groups, 'state.groups'),
+      clientState: reader.object(state.clientState, 'state.clientState'),
+      curriculum: curriculum === null ? null : reader.object(curriculum, 'state.curriculum'),
+    },
+    ranks: ranks.map((rank, i) => rankOf(reader, rank, `ranks[${i}]`)),
+  };
+}
+
+function progressOf(reader: Fields, saved: JsonObject): Progress {
+  const count = (name: keyof Progress) => reader.count(saved[name], `state.progress.${name}`);
+  return {
+    globalSteps: count('globalSteps'),
+    globalSamples: count('globalSamples'),
+    skippedSteps: count('skippedSteps'),
+    appliedSteps: count('appliedSteps'),
+    scheduleStart: reader.integer(saved.scheduleStart, 'state.progress.scheduleStart'),
+  };
+}
+
+function rankOf(reader: Fields, saved: JsonObject, name: string): RankState {
+  const random = reader.object(saved.random, `${name}.random`);
+  const companions = reader.object(saved.companions, `${name}.companions`);
+  for (const [key, state] of Object.entries(companions)) {
+    reader.object(state, `${name}.companions.${key}`);
+  }
+  return {
+    random: {
+      seed: reader.count(random.seed, `${name}.random.seed`),
+      offset: reader.count(random.offset, `${name}.random.offset`),
+    },
+    companions: companions as Record<string, JsonObject>,
+  };
+}
 
 /** The parts of a checkpoint to load. */
 export interface LoadSelection {

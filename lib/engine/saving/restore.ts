@@ -19,15 +19,15 @@ import type { EngineCore } from '../engine-parts.js';
 import {
   type BoxedPart,
   divideByBox,
+  divideFragment,
   heldFragments,
   keptState,
   stateKey,
   statePart,
   unitEntriesOf,
 } from './engine-shards.js';
-import { HostState, type LoadSelection } from './host-state.js';
+import { HostState, type LoadSelection, readSavedState } from './host-state.js';
 import { readErrors } from './rank-errors.js';
-import { divideFragment } from './remote-state.js';
 import {
   isPresent,
   requireKnown,
@@ -37,7 +37,6 @@ import {
   requireSameShapes,
   unknownNames,
 } from './same-model.js';
-import { readSavedState } from './saved-state.js';
 
 /** Options of engine.loadCheckpoint(). Must be equal on every rank. */
 export interface LoadOptions {

@@ -7,8 +7,8 @@ import { describe } from '../../runtime/view.js';
 import type { Tensor } from '../../tensor/index.js';
 import type { EngineCore } from '../engine-parts.js';
 import { entriesOf, keptState, stateKey } from './engine-shards.js';
+import type { SavedState } from './host-state.js';
 import { isRankError } from './rank-errors.js';
-import type { SavedState } from './saved-state.js';
 
 /** The option that loads only matching tensors. */
 const LENIENT = '{ loadModuleStrict: false }';
