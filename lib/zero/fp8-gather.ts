@@ -10,9 +10,9 @@ import type { Stream } from '../runtime/stream.js';
 import type { View } from '../runtime/view.js';
 import { copyFlat } from '../tensor/flat.js';
 import { held, Tensor } from '../tensor/index.js';
+import { type GatherUnit, gatherPlain } from './gathered-weights.js';
 import { fragmentsOf, parameterAlignment, type Range, shardOf } from './layout.js';
 import type { WeightUnit } from './unit.js';
-import { type GatherUnit, gatherPlain } from './weights.js';
 import { type CollectivePlace, type Collectives, releaseOn } from './wire.js';
 
 /** Elements of a shard that are one part of a message, a multiple of parameterAlignment. */

@@ -5,8 +5,8 @@ import * as kernels from '../runtime/kernels.generated.js';
 import type { Stream } from '../runtime/stream.js';
 import type { View } from '../runtime/view.js';
 import { held, Tensor } from '../tensor/index.js';
+import { type GatherFlat, gatherPlain } from './gathered-weights.js';
 import { parameterAlignment } from './layout.js';
-import { type GatherFlat, gatherPlain } from './weights.js';
 import { type CollectivePlace, type Collectives, releaseOn, type Wire, type Work } from './wire.js';
 
 /** Bits of a gathered weight (zero_quantized_weights). Source: ZeRO++'s qwZ. */

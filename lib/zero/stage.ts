@@ -1,6 +1,6 @@
 // A ZeRO stage moves the gradients of units to the partitions that ranks update, and updated
 // weights back. This file routes each unit to the flows of its group of ranks, and has the gradient
-// flows of all stages. weights.ts has the weight flows.
+// flows of all stages. weights.ts and gathered-weights.ts have the weight flows.
 
 import type { Device } from '../runtime/device.js';
 import { argumentError } from '../runtime/input-errors.js';

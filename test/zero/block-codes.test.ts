@@ -4,6 +4,7 @@ import type { Stream } from '../../lib/runtime/stream.js';
 import type { View } from '../../lib/runtime/view.js';
 import { held, Tensor } from '../../lib/tensor/index.js';
 import { liveTensors } from '../../lib/tensor/tensor.js';
+import { onDevice, onHost } from '../../lib/zero/gathered-weights.js';
 import {
   BLOCK,
   BlockCodes,
@@ -12,7 +13,6 @@ import {
   QuantizedWire,
   ReplicatedWire,
 } from '../../lib/zero/quantized.js';
-import { onDevice, onHost } from '../../lib/zero/weights.js';
 import type { CollectivePlace, Collectives } from '../../lib/zero/wire.js';
 
 const device = cpu();

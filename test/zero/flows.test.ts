@@ -4,6 +4,13 @@ import { cpu } from '../../lib/runtime/device.js';
 import { Event, Stream } from '../../lib/runtime/stream.js';
 import { held, Tensor } from '../../lib/tensor/index.js';
 import { liveTensors } from '../../lib/tensor/tensor.js';
+import {
+  GatheredWeights,
+  gatherPlain,
+  onDevice,
+  SecondaryShards,
+  UnitTrace,
+} from '../../lib/zero/gathered-weights.js';
 import { layoutUnit } from '../../lib/zero/layout.js';
 import {
   alternatingGradients,
@@ -15,14 +22,7 @@ import {
 } from '../../lib/zero/stage.js';
 import { allocatePinned, bytesOf, LentState, totalBytes } from '../../lib/zero/state/memory.js';
 import { MemoryStore, type Partition, type WeightShard } from '../../lib/zero/unit.js';
-import {
-  GatheredWeights,
-  gatherPlain,
-  onDevice,
-  SecondaryShards,
-  UnitTrace,
-  WholeWeights,
-} from '../../lib/zero/weights.js';
+import { WholeWeights } from '../../lib/zero/weights.js';
 import type { CollectivePlace, Collectives } from '../../lib/zero/wire.js';
 
 const device = cpu();

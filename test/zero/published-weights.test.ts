@@ -6,16 +6,16 @@ import { addon } from '../../lib/runtime/addon.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { Event, Stream } from '../../lib/runtime/stream.js';
 import { held, Tensor } from '../../lib/tensor/index.js';
-import { untimedComm } from '../../lib/zero/stage.js';
-import type { WeightShard } from '../../lib/zero/unit.js';
 import {
   GatheredWeights,
   gatherPlain,
   onDevice,
   onHost,
-  PublishedWeights,
   UnitTrace,
-} from '../../lib/zero/weights.js';
+} from '../../lib/zero/gathered-weights.js';
+import { untimedComm } from '../../lib/zero/stage.js';
+import type { WeightShard } from '../../lib/zero/unit.js';
+import { PublishedWeights } from '../../lib/zero/weights.js';
 import type { CollectivePlace, Collectives } from '../../lib/zero/wire.js';
 
 const bucketOfAll = 1e9;

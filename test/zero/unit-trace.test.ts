@@ -1,7 +1,7 @@
 // Tests the prediction of this step's units from the order of the last step.
 
+import { UnitTrace } from '../../lib/zero/gathered-weights.js';
 import type { WeightUnit } from '../../lib/zero/unit.js';
-import { UnitTrace } from '../../lib/zero/weights.js';
 
 const unit = (name: string, numel: number) => ({ name, layout: { numel } }) as WeightUnit;
 const [A, B, C, D] = [unit('a', 1), unit('b', 10), unit('c', 100), unit('d', 1000)];

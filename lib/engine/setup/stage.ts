@@ -2,6 +2,16 @@
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Device } from '../../runtime/device.js';
 import { gatherFp8 } from '../../zero/fp8-gather.js';
+import {
+  GatheredWeights,
+  type GatherUnit,
+  gatherPlain,
+  onDevice,
+  onHost,
+  SecondaryShards,
+  type ShardStorage,
+  UnitTrace,
+} from '../../zero/gathered-weights.js';
 import { gatherCodes, QuantizedWire, ReplicatedWire } from '../../zero/quantized.js';
 import {
   alternatingGradients,
@@ -20,18 +30,7 @@ import {
   ZeroStages,
 } from '../../zero/stage.js';
 import type { WeightUnit } from '../../zero/unit.js';
-import {
-  GatheredWeights,
-  type GatherUnit,
-  gatherPlain,
-  onDevice,
-  onHost,
-  PublishedWeights,
-  SecondaryShards,
-  type ShardStorage,
-  UnitTrace,
-  WholeWeights,
-} from '../../zero/weights.js';
+import { PublishedWeights, WholeWeights } from '../../zero/weights.js';
 import {
   AllReduceWire,
   CastWire,
