@@ -6,7 +6,8 @@ import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import * as vega from 'vega';
 import * as lite from 'vega-lite';
-import { charts, tables } from '../bench/published.mjs';
+import { tables } from '../bench/published.mjs';
+import { charts } from '../bench/published-charts.mjs';
 
 const docs = join(import.meta.dirname, '..', 'docs');
 const RESULTS = 'https://github.com/ds-native/native/blob/main/bench/results';
