@@ -1,6 +1,6 @@
 // Links between the pages of the documentation, and into the sources, lead somewhere, also from the
 // package.
-import { existsSync, readFileSync } from 'node:fs';
+import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { packageRoot } from '../../lib/runtime/package-root.js';
 import { headingsOf } from './headings.js';
@@ -62,12 +62,17 @@ test.each(pages())(
   },
 );
 
-/** Sources that a page names by their paths. */
+const rooms = readdirSync(join(root, 'lib'));
+
+/** Sources that a page names by their paths. Paths of lib/ may begin with the room. */
 function pathsIn(page: string): string[] {
-  const paths = readPage(page).matchAll(
-    /`((?:lib|csrc|test|scripts|bench|examples|docs)\/[\w./-]+)`/g,
-  );
-  return Array.from(paths, ([, path = '']) => path);
+  const text = readPage(page);
+  const paths = text.matchAll(/`((?:lib|csrc|test|scripts|bench|examples|docs)\/[\w./-]+)`/g);
+  const files = text.matchAll(/`([\w-]+)(\/[\w./-]+\.ts)`/g);
+  const inRooms = Array.from(files, ([, room = '', rest = '']) => [room, rest] as const)
+    .filter(([room]) => rooms.includes(room))
+    .map(([room, rest]) => `lib/${room}${rest}`);
+  return [...Array.from(paths, ([, path = '']) => path), ...inRooms];
 }
 
 test.each([...pages(), 'CONTRIBUTING.md'])('the sources that %s names exist', (page) => {
@@ -76,6 +81,7 @@ test.each([...pages(), 'CONTRIBUTING.md'])('the sources that %s names exist', (p
 
 test('pages name sources', () => {
   expect(pathsIn('CONTRIBUTING.md')).toContain('test/config/obeyed.test.ts');
+  expect(pathsIn('docs/architecture.md')).toContain('lib/zero/stage.ts');
 });
 
 test('finds a link to a file outside the package', () => {
