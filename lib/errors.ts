@@ -46,6 +46,16 @@ export interface DsErrorFields {
  */
 const FRAMES = 60;
 
+/** Writes entries on lines of their own, for `got` of an error that lists several. */
+export const formatLines = (entries: readonly string[]): string =>
+  entries.map((entry) => `\n  ${entry}`).join('');
+
+/** Puts the fix on a line of its own behind a list of entries. */
+function formatMessage({ op, expected, got, hint }: DsErrorFields): string {
+  const end = got.includes('\n  ') ? '\n' : '. ';
+  return `${op}: expected ${expected}, got ${got}${hint ? `${end}${hint}` : end.trimEnd()}`;
+}
+
 /** The class of all errors of the library. `message` is "op: expected X, got Y. hint". */
 export class DsError extends Error {
   /** The kind of failure; programs branch on it. */
@@ -61,10 +71,7 @@ export class DsError extends Error {
 
   /** Builds the message from the fields. */
   constructor(fields: DsErrorFields) {
-    const hint = fields.hint ? ` ${fields.hint}` : '';
-    super(`${fields.op}: expected ${fields.expected}, got ${fields.got}.${hint}`, {
-      cause: fields.cause,
-    });
+    super(formatMessage(fields), { cause: fields.cause });
     this.name = 'DsError';
     this.code = fields.code;
     this.op = fields.op;

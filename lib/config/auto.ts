@@ -1,5 +1,6 @@
 // "auto": filled in from the model and the training arguments, as Hugging Face's Trainer fills it.
 import type { DsConfig } from '../../types/config.js';
+import { formatLines } from '../errors.js';
 import { valueError } from '../runtime/input-errors.js';
 import {
   type AutoRow,
@@ -217,10 +218,14 @@ function matchTraining(draft: Draft, sources: AutoSources, worldSize?: number): 
   const mismatches = findMismatches(draft, sources, worldSize);
   const [first] = mismatches;
   if (first) {
-    const lines = mismatches.map(({ line }) => line).join('; ');
+    const lines = mismatches.map(({ line }) => line);
+    const [only] = lines;
+    const isOne = lines.length === 1;
     draft.refuse(first.path, {
       expected: 'the values of the training options',
-      got: `${mismatches.length === 1 ? 'a different value' : `${mismatches.length} different values`}: ${lines}`,
+      got: isOne
+        ? `a different value: ${only}`
+        : `${lines.length} different values:${formatLines(lines)}`,
       hint: 'Write "auto" for these keys, or set the same values in both.',
     });
   } else {

@@ -155,8 +155,9 @@ test.each(files)(
     const mismatches = errors.filter(isMismatch);
     expect(mismatches).toHaveLength(file.differ.length > 0 ? 1 : 0);
     const lines =
-      mismatches[0]?.got.replace(/^(a different value|\d+ different values): /, '').split('; ') ??
-      [];
+      mismatches[0]?.got
+        .replace(/^(a different value: |\d+ different values:\n {2})/, '')
+        .split('\n  ') ?? [];
     expect(lines.map((line) => line.split(':')[0]).toSorted()).toEqual(file.differ.toSorted());
   },
 );
@@ -190,11 +191,11 @@ describe('a configuration that must match', () => {
         op: `${file}:2:3: train_batch_size`,
         expected: 'the values of the training options',
         got:
-          '5 different values: ' +
-          'train_batch_size at 2:3: expected 16 (batchSize x accumulation x world size, --per_device_train_batch_size x --gradient_accumulation_steps x world size), got 64; ' +
-          'gradient_accumulation_steps at 3:3: expected 1 (accumulation, --gradient_accumulation_steps), got "4"; ' +
-          'optimizer.params.betas at 6:31: expected [0.9, 0.999] (betas, --adam_beta1 and --adam_beta2), got [0.9, 0.95]; ' +
-          'scheduler.params.warmup_max_lr at 8:73: expected 0.00005 (lr, --learning_rate), got 0.001; ' +
+          '5 different values:\n  ' +
+          'train_batch_size at 2:3: expected 16 (batchSize x accumulation x world size, --per_device_train_batch_size x --gradient_accumulation_steps x world size), got 64\n  ' +
+          'gradient_accumulation_steps at 3:3: expected 1 (accumulation, --gradient_accumulation_steps), got "4"\n  ' +
+          'optimizer.params.betas at 6:31: expected [0.9, 0.999] (betas, --adam_beta1 and --adam_beta2), got [0.9, 0.95]\n  ' +
+          'scheduler.params.warmup_max_lr at 8:73: expected 0.00005 (lr, --learning_rate), got 0.001\n  ' +
           'bfloat16.enabled at 9:17: expected false (precision, --bf16), got true',
         hint: 'Write "auto" for these keys, or set the same values in both.',
       }),

@@ -1,5 +1,5 @@
 // Reads the arguments of `ds train` from the command line and from the file of --config.
-import { DsError } from '../../errors.js';
+import { DsError, formatLines } from '../../errors.js';
 import { argumentError } from '../../runtime/input-errors.js';
 import { isObject } from '../../runtime/is-object.js';
 import type { Option, Syntax } from '../../runtime/option.js';
@@ -36,7 +36,7 @@ export async function readArguments(words: readonly string[]): Promise<ReadArgum
   ];
   const args: Record<string, unknown> = {};
   const notices: string[] = [];
-  const refusals: string[] = [];
+  const refusals: DsError[] = [];
   const unknownArguments: CommandArgument[] = [];
   const errors: DsError[] = [];
   for (const item of argumentList) {
@@ -63,24 +63,15 @@ export async function readArguments(words: readonly string[]): Promise<ReadArgum
       const { reason, off } = refusal;
       const isOff =
         values.length > 0 && values.every((value) => off.includes(formatArgument(value)));
-      if (!isOff) refusals.push(`${location} (${reason})`);
+      if (!isOff) refusals.push(unsupportedError(item, reason));
     } else {
       unknownArguments.push(item);
     }
   }
-  const problems = [
-    ...(unknownArguments[0]
-      ? [unknownArgumentError(unknownArguments[0], unknownArguments.slice(1))]
-      : []),
-    ...(refusals.length > 0 ? [unsupportedError(refusals)] : []),
-    ...errors,
-  ];
-  if (problems[0]) throw combineErrors(problems[0], problems.slice(1));
+  const problems = [...unknownArguments.map(unknownArgumentError), ...refusals, ...errors];
+  if (problems[0]) throw combineErrors([problems[0], ...problems.slice(1)]);
   return { args: args as TrainArguments, notices };
 }
-
-const unsupportedError = (refusals: readonly string[]): DsError =>
-  argumentError('ds train', 'supported arguments', refusals.join('; '), 'Remove these arguments.');
 
 /** Returns the DsError that `body` throws, or an empty list. */
 function catchErrors(body: () => void): DsError[] {
@@ -93,13 +84,15 @@ function catchErrors(body: () => void): DsError[] {
   }
 }
 
-/** Returns `first` with the other errors in its hint. */
-function combineErrors(first: DsError, others: readonly DsError[]): DsError {
-  if (others.length === 0) return first;
-  const { op, expected, got } = first;
-  const list = others.map((other) => `${other.op}: expected ${other.expected}, got ${other.got}`);
-  const hint = `${first.hint} Also wrong: ${list.join('; ')}.`.trim();
-  return argumentError(op, expected, got, hint);
+/** Returns the only error, or one error with each of them on its own line. */
+function combineErrors(errors: readonly [DsError, ...DsError[]]): DsError {
+  const [first] = errors;
+  if (errors.length === 1) return first;
+  const lines = errors.map(({ op, expected, got, hint }) =>
+    `${op}: expected ${expected}, got ${got}. ${hint}`.trim(),
+  );
+  const got = `${errors.length} errors:${formatLines(lines)}`;
+  return argumentError('ds train', 'valid arguments', got, 'ds train --help lists all arguments.');
 }
 
 interface KnownArgument {
@@ -244,18 +237,14 @@ function formatValues(values: readonly unknown[]): string {
   return values.map(formatJson).join(' ').slice(0, MAX_SHOWN);
 }
 
-/** Returns the error for the first unknown argument, with the names of the others. */
-function unknownArgumentError(
-  { location, name }: CommandArgument,
-  others: readonly CommandArgument[],
-): DsError {
-  const hints = [suggestName(name), ...others.map((other) => suggestName(other.name))];
-  const defaultHint = hints.some(Boolean) ? [] : ['ds train --help lists them.'];
-  const got = `"${name}", which is unknown`;
-  const more = others.map((other) => other.location).join(', ');
-  const all = others.length > 0 ? `${got}; so are ${more}` : got;
-  const hint = [...hints.filter(Boolean), ...defaultHint].join(' ');
-  return argumentError(location, 'an argument of ds train', all, hint);
+function unsupportedError({ location, name }: CommandArgument, reason: string): DsError {
+  const got = `"${name}" (${reason})`;
+  return argumentError(location, 'an argument that ds train supports', got, 'Remove it.');
+}
+
+function unknownArgumentError({ location, name }: CommandArgument): DsError {
+  const hint = suggestName(name) || 'ds train --help lists them.';
+  return argumentError(location, 'an argument of ds train', `"${name}", which is unknown`, hint);
 }
 
 function suggestName(name: string): string {
