@@ -1,8 +1,10 @@
 // Encodes prompts and answers in rows with TRL's keys: texts or messages.
 import { dataError } from '../runtime/input-errors.js';
+import { isObject } from '../runtime/is-object.js';
 import { requireInteger } from '../runtime/require-number.js';
 import type { ChatMessage } from './chat-template.js';
 import { convertMessages, readInputs, type TemplateInputs } from './conversation.js';
+import { answerTo, readAnswer, readInstruction } from './instruction-rows.js';
 import type { LocatedRow, Row } from './row-reader.js';
 import type { Tokenizer } from './tokenizer.js';
 
@@ -38,17 +40,18 @@ export function encodeAnswers(
   keys: readonly string[],
   rules: AnswerRules,
 ): EncodedAnswers {
-  const { prompt } = row;
-  const hasPrompt = prompt !== undefined && prompt !== null;
-  const answers = keys.map((key) => row[key]);
+  const known = asAnswerRow(row, keys, rules.tokenizer);
+  const { prompt } = known;
+  const hasPrompt = isGiven(prompt);
+  const answers = keys.map((key) => known[key]);
   const parts = hasPrompt ? [prompt, ...answers] : answers;
   if (hasPrompt || keys.length > 1) {
     if (parts.every((part) => typeof part === 'string')) {
-      return encodeTexts(splitTexts(row, answers as string[]), rules);
+      return encodeTexts(splitTexts(known, answers as string[]), rules);
     }
     if (parts.every(Array.isArray)) {
       return encodeMessages(
-        splitMessages(row, answers, location),
+        splitMessages(known, answers, location),
         readInputs(row, location),
         location,
         rules,
@@ -58,7 +61,64 @@ export function encodeAnswers(
   const keyNames = keys.map((key) => `"${key}"`).join(' and ');
   const promptNote = keys.length > 1 ? ' (and "prompt")' : ' and "prompt"';
   const expected = `${keyNames}${promptNote} as strings, or as lists of messages`;
-  throw dataError(location(), expected, `a row with ${Object.keys(row).slice(0, 8).join(', ')}`);
+  const kinds = Object.entries(row).slice(0, 8);
+  const got = `a row with ${kinds.map(([key, value]) => `${key} (${kindOf(value)})`).join(', ')}`;
+  throw dataError(location(), expected, got, 'docs/post-training.md#data lists the keys.');
+}
+
+const isGiven = (value: unknown): boolean => value !== undefined && value !== null;
+
+function kindOf(value: unknown): string {
+  if (Array.isArray(value)) return 'list';
+  return value === null ? 'null' : typeof value;
+}
+
+/**
+ * Returns a row of a published dataset with TRL's keys. These sets have a question in place of a
+ * prompt, one message in place of a list, or a prompt as text beside conversations that contain it.
+ */
+function asAnswerRow(row: Row, keys: readonly string[], tokenizer: Tokenizer): Row {
+  const found = keys.map((key) => (keys.length > 1 ? row[key] : (row[key] ?? readAnswer(row))));
+  // ShareGPT's preferences: earlier turns, and a message for each answer.
+  const answers = found.map((answer) => (isObject(answer) ? [answer] : answer));
+  const merge = (prompt: unknown, values: readonly unknown[] = answers): Row => ({
+    ...row,
+    prompt,
+    ...Object.fromEntries(keys.map((key, i) => [key, values[i]])),
+  });
+  const { prompt, conversations } = row;
+  if (!isGiven(prompt) && isGiven(conversations)) return merge(conversations);
+  if (answers.every((answer) => Array.isArray(answer))) {
+    const question =
+      typeof prompt === 'string'
+        ? [{ role: 'user', content: prompt }]
+        : isGiven(prompt)
+          ? null
+          : readInstruction(row, tokenizer);
+    if (!Array.isArray(question)) return merge(prompt);
+    // As in TRL: conversations that contain the prompt need no other.
+    const isAnswerOnly = answers.every(([first]) => isAssistant(first));
+    return merge(isAnswerOnly ? question : undefined);
+  }
+  if (isGiven(prompt) || !answers.every((answer) => typeof answer === 'string'))
+    return merge(prompt);
+  const question = readInstruction(row, tokenizer);
+  const isWhole = question === null || answers.every((answer) => contains(answer, question));
+  return isWhole
+    ? merge(prompt)
+    : merge(
+        question,
+        answers.map((answer) => answerTo(question, answer)),
+      );
+}
+
+const isAssistant = (message: unknown): boolean =>
+  isObject(message) && (message.role === 'assistant' || message.from === 'gpt');
+
+/** Returns whether an answer is a whole text that repeats its question. */
+function contains(answer: string, question: string | readonly ChatMessage[]): boolean {
+  const text = typeof question === 'string' ? question : String(question.at(-1)?.content);
+  return answer.includes(text.trim());
 }
 
 /**

@@ -7,6 +7,7 @@ import { namesOf, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import type { ChatMessage } from './chat-template.js';
 import { convertMessages, readInputs } from './conversation.js';
+import { readInstruction } from './instruction-rows.js';
 import { type RowSource, readLocatedRows } from './located-rows.js';
 import type { LocatedRow, Row } from './row-reader.js';
 import { readTokenizer } from './text-options.js';
@@ -101,7 +102,8 @@ function encodePrompt(
   { row, location }: LocatedRow,
   index: number,
 ): PromptSample {
-  const { prompt: rawPrompt, ...columns } = row;
+  const { prompt: given, ...columns } = row;
+  const rawPrompt = given ?? readInstruction(row, tokenizer);
   const rest = { index, columns, location: location() };
   if (typeof rawPrompt === 'string') {
     const promptIds = tokenizer.encode(rawPrompt);

@@ -10,6 +10,7 @@ import {
   readInputs,
   type TemplateInputs,
 } from './conversation.js';
+import { asCompletionRow } from './instruction-rows.js';
 import type { Row } from './row-reader.js';
 import type { Tokenizer } from './tokenizer.js';
 
@@ -47,7 +48,8 @@ interface EncoderInputs extends TemplateInputs {
   assistantMask?: boolean;
 }
 
-const KEYS = 'text, messages (conversations), prompt and completion, or input_ids';
+const KEYS =
+  'text, messages (conversations), prompt and completion, instruction and output, or input_ids';
 
 /** Keys of a tokenized row that mark the learned tokens, by loss. */
 const MARKS = {
@@ -87,10 +89,17 @@ export class RowEncoder {
     const conversation = readConversation(row, location);
     if (conversation) return this.encodeChat(conversation, location);
     if (hasValue(row, 'prompt') && hasValue(row, 'completion'))
-      return this.encodeCompletion(row, location);
+      return this.encodeCompletion(row, location, loss);
     const isMarked =
       loss === null || loss === 'all' || MARKS[loss].some((key) => hasValue(row, key));
     if (hasValue(row, 'input_ids') && isMarked) return this.encodeTokens(row, location);
+    // Published sets often have the whole text in another column.
+    const isAnswerOnly = loss === 'completion' || loss === 'assistant';
+    const instruction =
+      hasValue(row, textKey) && !isAnswerOnly ? null : asCompletionRow(row, this.tokenizer);
+    // The assistant has written the whole completion.
+    const learned = loss === 'assistant' ? 'completion' : loss;
+    if (instruction) return this.encodeCompletion(instruction, location, learned);
     if (loss === 'assistant') throw noLossError(location, 'messages', row);
     if (loss === 'completion') throw noLossError(location, 'prompt and completion', row);
     const text = row[textKey];
@@ -128,7 +137,7 @@ export class RowEncoder {
     }
   }
 
-  private encodeCompletion(row: Row, location: () => string): EncodedRow {
+  private encodeCompletion(row: Row, location: () => string, loss: LossKind | null): EncodedRow {
     const { prompt, completion } = row;
     let before: Int32Array;
     let ids: Int32Array;
@@ -156,9 +165,8 @@ export class RowEncoder {
         `${formatValue(prompt)} and ${formatValue(completion)}`,
       );
     }
-    if (this.settings.loss === 'all') return learnAll(ids);
-    if (this.settings.loss === 'assistant')
-      throw noLossError(location, 'messages', { prompt, completion });
+    if (loss === 'all') return learnAll(ids);
+    if (loss === 'assistant') throw noLossError(location, 'messages', { prompt, completion });
     const isBlurred = before.some((id, i) => id !== ids[i]);
     return { ...learnSome(ids, (i) => i >= before.length), isBlurred };
   }
@@ -217,27 +225,15 @@ function readIntegers(
   });
 }
 
-/** Other names of a prompt and its completion. */
-const COMPLETION_KEYS = [
-  ['question', 'answer'],
-  ['question', 'response'],
-  ['query', 'response'],
-  ['prompt', 'response'],
-  ['input', 'output'],
-] as const;
-
-/** Returns a hint for rows of Alpaca, of preferences, and of prompts under other names. */
+/** Returns a hint for rows of preferences, of several turns, and with unknown keys. */
 function hintFor(row: Row): string {
   if (hasValue(row, 'chosen') && hasValue(row, 'rejected')) {
     return 'Preferences need a method that learns from them, such as --method dpo: docs/post-training.md.';
   }
-  const renamed = COMPLETION_KEYS.find((keys) => keys.every((key) => hasValue(row, key)));
-  if (row.instruction === undefined) {
-    return renamed
-      ? `Rename "${renamed[0]}" to "prompt" and "${renamed[1]}" to "completion".`
-      : 'Name the key of the text with `textKey` (--dataset_text_field).';
+  if (hasValue(row, 'history')) {
+    return 'Write rows with a history as messages of a user and an assistant.';
   }
-  return 'Write rows { instruction, input, output } as { prompt, completion }, or as messages of a user and an assistant.';
+  return 'Rename the keys as docs/text.md#rows lists them, or name the key of the text with `textKey` (--dataset_text_field).';
 }
 
 function noLossError(location: () => string, keys: string, row: Row): Error {

@@ -108,6 +108,117 @@ test('.json has an array of rows, or a row on each line', async () => {
   );
 });
 
+describe('rows of published instruction sets', () => {
+  const user = 'Name the capital.\n\nFrance';
+  const rows = [
+    { instruction: 'Name the capital.', input: 'France', output: 'Paris' },
+    { instruction: 'Name the capital.', context: 'France', response: 'Paris', category: 'qa' },
+    { question: user, answer: 'Paris' },
+    { query: user, response: 'Paris', type: 'x' },
+    { input: user, output: 'Paris' },
+    { instruction: 'Name the capital.', input: 'France', output: 'Paris', history: [] },
+  ];
+
+  test('are chats with a chat template, and learn the answer', async () => {
+    const messages = [
+      { role: 'user', content: user },
+      { role: 'assistant', content: 'Paris' },
+    ];
+    const path = jsonl('alpaca.jsonl', [...rows, { messages }]);
+    const all = await tokens(path);
+    expect(new Set(all.map((ids) => ids.join())).size).toBe(1);
+    const instructions = jsonl('alpaca-only.jsonl', rows);
+    for (const loss of [undefined, 'completion', 'assistant'] as const) {
+      const options = { files: instructions, tokenizer: qwen, length: 256, threads: 0, loss };
+      const dataset = await text.TextDataset.open({ ...options, packing: false });
+      const { ids, labels } = dataset.get(0);
+      const learned = [...ids].filter((_, i) => labels[i] !== -100);
+      expect(qwen.decode(learned)).toMatch(/^Paris/);
+    }
+  });
+
+  test('keep the system prompt', async () => {
+    const row = { system_prompt: 'Be short.', question: 'Two?', response: '2' };
+    const [ids] = await tokens(jsonl('orca.jsonl', [row]));
+    const chat = [
+      { role: 'system', content: 'Be short.' },
+      { role: 'user', content: 'Two?' },
+      { role: 'assistant', content: '2' },
+    ];
+    expect(ids).toEqual([...qwen.applyChatTemplate(chat).ids]);
+  });
+
+  test('are texts without a chat template', async () => {
+    const base = text.Tokenizer.fromPretrained(join(TOKENIZERS, 'gpt2'));
+    const path = jsonl('base.jsonl', [...rows, { prompt: `${user}\n\n`, response: 'Paris' }]);
+    const all = await tokens(path, { tokenizer: base });
+    expect(all.map((ids) => base.decode(ids, { skipSpecialTokens: true }))).toEqual(
+      all.map(() => `${user}\n\nParis`),
+    );
+  });
+
+  test('give way to a text column', async () => {
+    const path = jsonl('text.jsonl', [{ ...rows[0], text: 'whole' }]);
+    const [ids] = await tokens(path);
+    expect(qwen.decode(ids as number[], { skipSpecialTokens: true })).toBe('whole');
+  });
+
+  test('have prompts for rewards, and keep the answer as a column', async () => {
+    const { get } = await text.PromptDataset.open({
+      tokenizer: qwen,
+      rows: [{ question: 'Two?', answer: '2' }],
+    }).then((set) => ({ get: (i: number) => set.get(i) }));
+    expect(get(0)).toMatchObject({
+      prompt: [{ role: 'user', content: 'Two?' }],
+      columns: { answer: '2' },
+    });
+  });
+});
+
+test('preferences of published sets keep their prompt', async () => {
+  const user = { role: 'user', content: 'Two?' };
+  const [good, bad] = ['2', '3'].map((content) => ({ role: 'assistant', content }));
+  const rows = [
+    { prompt: [user], chosen: [good], rejected: [bad] },
+    // UltraFeedback: the prompt as text, and whole conversations.
+    { prompt: 'Two?', chosen: [user, good], rejected: [user, bad], score_chosen: 9 },
+    { prompt: 'Two?', chosen: [good], rejected: [bad] },
+    // Orca's pairs.
+    { question: 'Two?', chosen: '2', rejected: '3' },
+    // ShareGPT.
+    {
+      conversations: [{ from: 'human', value: 'Two?' }],
+      chosen: { from: 'gpt', value: '2' },
+      rejected: { from: 'gpt', value: '3' },
+    },
+  ];
+  const pairs = await text.PairDataset.open({ tokenizer: qwen, rows });
+  const all = rows.map((_, i) => pairs.get(i));
+  expect(all).toEqual(all.map(() => all[0]));
+  expect(qwen.decode(all[0]?.chosen.slice(all[0].prompt) ?? [])).toMatch(/^2/);
+
+  // Whole texts repeat their question.
+  const whole = { question: 'Two?', chosen: 'Q: Two? A: 2', rejected: 'Q: Two? A: 3' };
+  const texts = await text.PairDataset.open({ tokenizer: qwen, rows: [whole] });
+  const { chosen, prompt } = texts.get(0);
+  expect(qwen.decode(chosen.slice(0, prompt))).toBe('Q: Two? A:');
+
+  const answers = await text.UnpairedDataset.open({
+    tokenizer: qwen,
+    rows: [{ instruction: 'Two?', output: '2', label: true }],
+  });
+  expect(answers.get(0).ids).toEqual(all[0]?.chosen);
+});
+
+test('preferences of mixed kinds are refused with the kind of each key', async () => {
+  const rows = [{ prompt: 'Two?', chosen: 'a', rejected: ['b'], score: 1 }];
+  await expectRejection(
+    () => text.PairDataset.open({ tokenizer: qwen, rows }),
+    'DS_DATA',
+    /row 0: .* got a row with prompt \(string\), chosen \(string\), rejected \(list\), score \(number\)\. docs/,
+  );
+});
+
 test.each([
   [
     'a speaker of no role',
@@ -130,9 +241,9 @@ test.each([
     /bad\.jsonl:3: expected an object under chat_template_kwargs, got 1/,
   ],
   [
-    "Alpaca's keys",
-    '{"instruction":"a","input":"","output":"b"}',
-    /bad\.jsonl:3: expected a row with text, .* as \{ prompt, completion \}/,
+    'a history of earlier turns',
+    '{"instruction":"a","input":"","output":"b","history":[["c","d"]]}',
+    /bad\.jsonl:3: expected a row with text, .* Write rows with a history as messages/,
   ],
 ])('%s is refused with the place', async (_, content, message) => {
   const path = join(folder, 'bad.jsonl');

@@ -116,11 +116,7 @@ test('a tokenizer with more tokens than the model is refused before training', a
 test.each([
   ['a.jsonl', '', /a\.jsonl: expected at least one row, got none: the file is empty\./],
   ['a.jsonl', '{"text":5}', /a\.jsonl:1: expected a string "text", got 5\./],
-  [
-    'a.jsonl',
-    '{"question":"a","answer":"b"}',
-    /Rename "question" to "prompt" and "answer" to "comp/,
-  ],
+  ['a.jsonl', '{"frage":"a","antwort":"b"}', /Rename the keys as docs\/text\.md#rows lists them/],
   ['a.jsonl', '{"prompt":"a","chosen":"b","rejected":"c"}', /need a method .* --method dpo/],
   ['a.jsonl', '{"body":"a"}', /--dataset_text_field/],
   ['a.csv', 'text\na', /a\.csv: expected a file that ends in .* docs\/text\.md#files/],

@@ -10,6 +10,7 @@ import {
   type TemplateInputs,
 } from '../../text/conversation.js';
 import type { ChatMessage, Tokenizer } from '../../text/index.js';
+import { readInstruction } from '../../text/instruction-rows.js';
 import { divideFiles, findFiles } from '../../text/row-files.js';
 import { type LocatedRow, readRows } from '../../text/row-reader.js';
 
@@ -67,7 +68,8 @@ function readRowPrompt(
   { row, location }: LocatedRow,
   textKey: string,
 ): Prompt | null {
-  const { prompt } = row;
+  const isText = typeof row[textKey] === 'string';
+  const prompt = row.prompt ?? (isText ? null : readInstruction(row, tokenizer));
   const conversation = readConversation(row, location);
   if (conversation) return createMessagesPrompt(tokenizer, conversation);
   if (Array.isArray(prompt)) {
