@@ -15,8 +15,9 @@ import {
   type LabelKind,
   type LabelSet,
   labelIndex,
+  plainNumber,
   type RowKeys,
-  readLabel,
+  readLabels,
   readTexts,
 } from './labelled-rows.js';
 import { type RowSource, readLocatedRows } from './located-rows.js';
@@ -133,10 +134,7 @@ export class LabelledDataset implements Dataset<LabelledSample> {
   }
 
   private static fromTexts(rows: readonly LocatedRow[], options: OpenedOptions): LabelledDataset {
-    const written = rows.map((row) => ({
-      label: readLabel(row, options),
-      location: () => row.location(),
-    }));
+    const written = readLabels(rows, options);
     const labels = findLabels(written, { names: options.labels, kind: options.kind });
     const samples = rows.map((row, i): LabelledSample => {
       const { label, location } = defined(written[i]);
@@ -183,7 +181,7 @@ function readTaggedRow({ row, location }: LocatedRow, { textKey, labelKey }: Row
   const { tokens, words = tokens } = row;
   const texts = typeof textKey === 'string' ? row[textKey] : words;
   const { ner_tags: entities, pos_tags: parts, tags = entities ?? parts, labels = tags } = row;
-  const tagList = labelKey === undefined ? labels : row[labelKey];
+  const tagList = plainNumber(labelKey === undefined ? labels : row[labelKey]);
   const isWords = Array.isArray(texts) && texts.every((word) => typeof word === 'string');
   if (isWords && Array.isArray(tagList) && tagList.length === texts.length) {
     return { words: texts, tags: tagList, location };
@@ -248,12 +246,13 @@ function encodeAnswerSample(
   const { ids, types } = tokenizer.encodePair(question, context, { maxLength });
   const { text: texts = [], answer_start: starts = [] } = (answers ?? {}) as {
     text?: string[];
-    answer_start?: number[];
+    answer_start?: (number | bigint)[];
   };
-  const [text, start] = [texts[0], starts[0]];
+  const [text, first] = [texts[0], starts[0]];
   const outside = ids.length;
   let target = Int32Array.of(outside, outside);
-  if (text !== undefined && start !== undefined) {
+  if (text !== undefined && first !== undefined) {
+    const start = Number(first);
     const count = (part: string): number =>
       tokenizer.encode(part.trimEnd(), { addSpecialTokens: false }).length;
     const contextIds = tokenizer.encode(context, { addSpecialTokens: false });

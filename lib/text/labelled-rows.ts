@@ -49,8 +49,38 @@ export function readTexts({ row, location }: LocatedRow, { textKey }: RowKeys): 
   );
 }
 
+const NUMBER = /^\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*$/i;
+
+/** Returns a number, or a list of them, for Parquet's 64-bit integers, which are bigints. */
+export function plainNumber(value: unknown): unknown {
+  if (typeof value === 'bigint') return Number(value);
+  return Array.isArray(value) ? value.map(plainNumber) : value;
+}
+
+/** A label and its place. */
+interface LocatedLabel {
+  label: unknown;
+  location(): string;
+}
+
+/**
+ * Returns the labels of all rows. A column of numbers in CSV contains numbers, as in pandas. Throws
+ * DS_DATA for a row without a label.
+ */
+export function readLabels(rows: readonly LocatedRow[], keys: RowKeys): LocatedLabel[] {
+  const labels = rows.map((row) => ({
+    label: plainNumber(readLabel(row, keys)),
+    location: () => row.location(),
+  }));
+  const isText = rows.every((row) => row.isText);
+  const empty = isText ? labels.find(({ label }) => label === '') : undefined;
+  if (empty) throw dataError(empty.location(), 'a label', 'an empty value');
+  if (!isText || !labels.every(({ label }) => NUMBER.test(String(label)))) return labels;
+  return labels.map(({ label, location }) => ({ label: Number(label), location }));
+}
+
 /** Returns the label of a row, unchanged. Throws DS_DATA. */
-export function readLabel({ row, location }: LocatedRow, { labelKey }: RowKeys): unknown {
+function readLabel({ row, location }: LocatedRow, { labelKey }: RowKeys): unknown {
   const keys = labelKey === undefined ? LABEL_KEYS : [labelKey];
   const key = keys.find((key) => Object.hasOwn(row, key));
   if (key !== undefined) return row[key];

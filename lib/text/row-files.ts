@@ -20,14 +20,15 @@ import {
   errorMessage,
   workingDirectory,
 } from '../runtime/system-error.js';
+import { divideCsv } from './csv-rows.js';
 import { readGroupStarts } from './parquet-rows.js';
 
 /** Format of a file. */
-type RowFormat = 'jsonl' | 'json' | 'parquet' | 'text';
+type RowFormat = 'jsonl' | 'json' | 'parquet' | 'csv' | 'text';
 
 /**
- * A part of a file. For jsonl, the lines that start in a byte range; for parquet, a range of rows;
- * else the whole file.
+ * A part of a file. For jsonl and csv, the rows that start in a byte range; for parquet, a range of
+ * rows; else the whole file.
  */
 export interface FilePart {
   path: string;
@@ -43,12 +44,15 @@ const FORMATS: Readonly<Record<string, RowFormat>> = {
   '.ndjson': 'jsonl',
   '.json': 'json',
   '.parquet': 'parquet',
+  '.csv': 'csv',
+  '.tsv': 'csv',
   '.txt': 'text',
   '.md': 'text',
 };
 
 /**
- * Bytes of a part of jsonl: large compared to a message between threads, small compared to a file.
+ * Bytes of a part of jsonl or csv: large compared to a message between threads, small compared to a
+ * file.
  */
 const PART_BYTES = 4 << 20;
 
@@ -134,7 +138,7 @@ function requireFormat(path: string): RowFormat {
     path,
     expected,
     basename(path),
-    'Convert other files to JSON lines first: docs/text.md#files.',
+    'Save tables as CSV, and convert other files to JSON lines: docs/text.md#files.',
   );
 }
 
@@ -199,6 +203,7 @@ function fileSize(path: string): number {
 
 async function partBorders(path: string, format: RowFormat, size: number): Promise<number[]> {
   if (format === 'parquet') return readGroupStarts(path);
+  if (format === 'csv') return divideCsv(path, size, PART_BYTES);
   if (format !== 'jsonl') return [0, Math.max(size, 1)];
   const count = Math.max(1, Math.ceil(size / PART_BYTES));
   return Array.from({ length: count + 1 }, (_, i) => Math.floor((i * size) / count));

@@ -1,12 +1,14 @@
 // Reads the rows of a part of a file, with their locations for errors.
 
 import { constants } from 'node:buffer';
-import { closeSync, openSync, readFileSync, readSync } from 'node:fs';
+import { closeSync, readFileSync } from 'node:fs';
 import { dataError } from '../runtime/input-errors.js';
 import { isObject } from '../runtime/is-object.js';
 import { required } from '../runtime/required.js';
 import { errorCode, errorMessage } from '../runtime/system-error.js';
+import { type DecodeRecord, readCsvRows } from './csv-rows.js';
 import { readParquetRows } from './parquet-rows.js';
+import { openFile, readChunks } from './read-chunks.js';
 import type { FilePart } from './row-files.js';
 
 /** A row of a file, unchanged. */
@@ -16,6 +18,8 @@ export type Row = Record<string, unknown>;
 export interface LocatedRow {
   row: Row;
   location(): string;
+  /** Whether the format has no numbers: numbers and flags are texts, as in CSV. */
+  isText?: boolean;
 }
 
 /** Yields rows in order. Throws DS_DATA with file and line if a row is damaged. */
@@ -30,6 +34,12 @@ export async function* readRows(part: FilePart): AsyncGenerator<LocatedRow> {
       const location = (): string => `${path}:${countLines(path, at)}`;
       const text = decodeUtf8(bytes, location);
       if (text.trim() !== '') yield { row: parseRow(text, location), location };
+    }
+  } else if (format === 'csv') {
+    const locate = (at: number): string => `${path}:${countLines(path, at)}`;
+    const decode: DecodeRecord = ({ bytes, at }) => decodeUtf8(bytes, () => locate(at));
+    for (const { row, at } of readCsvRows(path, [start, end], { decode, locate })) {
+      yield { row, location: () => locate(at), isText: true };
     }
   } else {
     const rows = await readParquetRows(path, start, end);
@@ -90,7 +100,6 @@ function decodeUtf8(bytes: Uint8Array, location: () => string): string {
   }
 }
 
-const CHUNK_BYTES = 1 << 20;
 const NEWLINE = 10;
 
 /** Yields the lines that start in [start, end), without line ends, and their positions. */
@@ -138,25 +147,6 @@ function findLineStart(file: number, at: number, end: number): number {
     if (seen >= end) break;
   }
   return end;
-}
-
-/** Yields the bytes of a file from `at` on, in chunks with separate memory. */
-function* readChunks(file: number, at: number): Generator<Buffer> {
-  for (let from = at; ; ) {
-    const chunk = Buffer.allocUnsafe(CHUNK_BYTES);
-    const count = readSync(file, chunk, 0, CHUNK_BYTES, from);
-    if (count === 0) return;
-    yield chunk.subarray(0, count);
-    from += count;
-  }
-}
-
-function openFile(path: string): number {
-  try {
-    return openSync(path, 'r');
-  } catch (cause) {
-    throw dataError(path, 'a readable file', errorMessage(cause));
-  }
 }
 
 /** Returns the number of the line that starts at a byte; used for errors only. */

@@ -13,8 +13,8 @@ import { Tokenizer } from './tokenizer.js';
 export interface TextOptions {
   /**
    * Paths, folders, and patterns such as "data/*.jsonl", relative to the working directory. Files
-   * of .jsonl (.ndjson), .json (an array, or as .jsonl), .parquet, and .txt or .md (a file is a
-   * row).
+   * of .jsonl (.ndjson), .json (an array, or as .jsonl), .parquet, .csv, .tsv, and .txt or .md (a
+   * file is a row).
    */
   files: string | readonly string[];
   /** A tokenizer, or the folder of one. */

@@ -137,8 +137,16 @@ export class UnpairedDataset implements Dataset<UnpairedSample> {
 
 type LabelledAnswer = EncodedAnswers & { readonly desirable: boolean };
 
+/** Labels in CSV, as pandas and spreadsheets write them. */
+const FLAGS: Readonly<Record<string, boolean>> = {
+  true: true,
+  false: false,
+  '1': true,
+  '0': false,
+};
+
 function readAnswers(located: LocatedRow, tokenizer: Tokenizer): LabelledAnswer[] {
-  const { row, location } = located;
+  const { row, location, isText } = located;
   const rules = { tokenizer, isWhole: false };
   const isPair = row.chosen !== undefined && row.rejected !== undefined;
   if (isPair) {
@@ -146,7 +154,7 @@ function readAnswers(located: LocatedRow, tokenizer: Tokenizer): LabelledAnswer[
     return sides.map((ids, side) => ({ prompt, sides: [ids], desirable: side === 0 }));
   }
   const answer = encodeAnswers(located, ['completion'], rules);
-  const { label } = row;
+  const label = isText ? (FLAGS[String(row.label).trim().toLowerCase()] ?? row.label) : row.label;
   if (typeof label === 'boolean') return [{ ...answer, desirable: label }];
   throw dataError(location(), 'true or false as the label', formatValue(label));
 }

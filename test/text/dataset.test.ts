@@ -150,7 +150,7 @@ test('patterns, folders and formats: jsonl, json, text, each file once', async (
   write('b.json', '[{"text":"three"}]');
   write('inner/c.txt', 'four');
   write('inner/d.md', 'five');
-  write('e.csv', 'no');
+  write('e.xlsx', 'no');
   const texts = async (files: string | string[]): Promise<string[]> => {
     const dataset = await open(files, { packing: false });
     return contents(dataset).map(({ ids }) => qwen.decode(ids.slice(0, -1)));

@@ -119,7 +119,8 @@ test.each([
   ['a.jsonl', '{"frage":"a","antwort":"b"}', /Rename the keys as docs\/text\.md#rows lists them/],
   ['a.jsonl', '{"prompt":"a","chosen":"b","rejected":"c"}', /need a method .* --method dpo/],
   ['a.jsonl', '{"body":"a"}', /--dataset_text_field/],
-  ['a.csv', 'text\na', /a\.csv: expected a file that ends in .* docs\/text\.md#files/],
+  ['a.xlsx', 'text\na', /a\.xlsx: expected a file that ends in .* Save tables as CSV/],
+  ['a.csv', 'body\na', /a\.csv:2: expected a row with text, .*--dataset_text_field/],
 ])('%s with %s says what to change', async (name, content, message) => {
   writeFileSync(join(dir, name), content);
   const line = `--model @base --data @${name} --output @g --dataset_num_proc 0`;
