@@ -149,7 +149,7 @@ function requireLanguageModel(location: string, values: JsonObject): void {
   }
   if (names.length === 0 || !names.every((name) => OTHER_HEAD.test(name))) return;
   const hint =
-    'fromPretrained(dir, { task: "auto" }) reads the head of a folder, and { task: "sequence-classification" } the head of that task. For a new language model, omit "architectures".';
+    'This folder has the head of another task: fromPretrained(dir, { task: "auto" }) opens it, and classify(texts) of a classifier returns labels (docs/classification.md). For a new language model, omit "architectures".';
   throw config.refusalError(
     'architectures',
     'a language model, such as "LlamaForCausalLM"',

@@ -72,6 +72,7 @@ export { RotaryLM } from './rotary/rotary-lm.js';
 export type { Angles } from './rotary/rotary-table.js';
 export type { Scales } from './rotary/scales.js';
 export type { ShortConvolution } from './rotary/short-convolution.js';
+export type { Classification, ClassifyOptions } from './tasks/classification.js';
 export {
   cosineLoss,
   cosineSimilarity,

@@ -17,6 +17,7 @@ export const optionNames = {
   CheckpointingOptions: 'partitionActivations contiguousCheckpointing numberCheckpoints cpuCheckpointing keepAttention keepProjections keepLastSegment earlyHead synchronize profile',
   ChoiceOptions: 'files delimiter addBos tokenizer batchSize onProgress',
   ClampOptions: 'min max',
+  ClassifyOptions: 'tokenizer batchSize maxLength',
   ClipGradNormOptions: 'errorIfNonfinite',
   CollectiveOptions: 'op stream purpose label',
   CommonOptions: 'eps vocabSize maxSeq layers heads channels hidden kvHeads headDim ropeTheta ropeScaling tied attentionDropout padTokenId initializerRange activationCheckpointing numberCheckpoints ignoreIndex',

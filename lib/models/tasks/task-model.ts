@@ -11,10 +11,12 @@ import { requireInteger } from '../../runtime/require-number.js';
 import { required } from '../../runtime/required.js';
 import { noGrad, scope, type Tensor } from '../../tensor/index.js';
 import { requireTensor } from '../../tensor/ops/shapes.js';
+import type { EncodedPair } from '../../text/encode-pair.js';
 import { Tokenizer } from '../../text/index.js';
 import { padRows } from '../../text/padding.js';
 import { type ModelOrigin, mergeOrigin } from '../origin.js';
 import { type SaveWeightsOptions, saveWeights } from '../save-weights.js';
+import { type Classification, type ClassifyOptions, scoreLogits } from './classification.js';
 import { type TaskLabels, type TaskLossOptions, taskLoss } from './losses.js';
 import { normalizeRows, type Pooling, pool, requireModes } from './pooling.js';
 import { writeSentenceFolder } from './sentence-folder.js';
@@ -44,7 +46,6 @@ export interface EmbedOptions {
   prompt?: string;
 }
 
-const vectorOf = (rows: readonly Int32Array[], i: number): Int32Array => required(rows[i]);
 
 /** Sizes that every TaskModel has. */
 export interface TaskSizes {
@@ -131,26 +132,59 @@ export abstract class TaskModel extends Module {
    */
   embed(texts: readonly string[], given: EmbedOptions = {}): Float32Array[] {
     const op = `${this.constructor.name} embed`;
-    const { batchSize = 32, ...options } = readOptions(op, given, namesOf.EmbedOptions);
-    requireInteger(`${op} batchSize`, batchSize, 1);
+    const { prompt = '', ...options } = readOptions(op, given, namesOf.EmbedOptions);
     if (this.task !== 'embedding')
       throw argumentError(op, 'a model of the task "embedding"', this.task);
-    const tokenizer = options.tokenizer ?? this.folderTokenizer(op);
-    const { maxLength = this.maxLength ?? this.maxSeq, prompt = '' } = options;
-    const rows = texts.map((text) => tokenizer.encode(`${prompt}${text}`, { maxLength }));
+    const prompted = texts.map((text) => `${prompt}${text}`);
+    return this.outputsOfTexts(op, prompted, {
+      maxLength: this.maxLength ?? this.maxSeq,
+      ...options,
+    });
+  }
+
+  /**
+   * Returns the label of each text, with its scores, in the order of `texts`. A pair is one row of
+   * two texts. Texts of similar length share a batch. Throws DS_ARGUMENT if the task is not
+   * "sequence-classification", or without a tokenizer.
+   */
+  classify(
+    texts: readonly (string | readonly [string, string])[],
+    given: ClassifyOptions = {},
+  ): Classification[] {
+    const op = `${this.constructor.name} classify`;
+    const options = readOptions(op, given, namesOf.ClassifyOptions);
+    if (this.task !== 'sequence-classification')
+      throw argumentError(op, 'a model of the task "sequence-classification"', this.task);
+    const rows = this.outputsOfTexts(op, texts, { maxLength: this.maxSeq, ...options });
+    return rows.map((logits) => scoreLogits(logits, this.labels, this.problemType));
+  }
+
+  /** Returns the outputs of each text, in f32. Needs a head with one vector for each text. */
+  private outputsOfTexts(
+    op: string,
+    texts: readonly (string | readonly [string, string])[],
+    options: ClassifyOptions & { maxLength: number },
+  ): Float32Array[] {
+    const { batchSize = 32, maxLength, tokenizer = this.folderTokenizer(op) } = options;
+    requireInteger(`${op} batchSize`, batchSize, 1);
+    const rows = texts.map((text) => {
+      if (typeof text !== 'string') return tokenizer.encodePair(...text, { maxLength });
+      const ids = tokenizer.encode(text, { maxLength });
+      return { ids, types: new Int32Array(ids.length) };
+    });
     const order = rows
       .map((_, i) => i)
-      .sort((a, b) => vectorOf(rows, b).length - vectorOf(rows, a).length);
+      .sort((a, b) => required(rows[b]).ids.length - required(rows[a]).ids.length);
     const vectors: Float32Array[] = [];
+    // Without a padding token, a decoder cannot find the last tokens of a batch.
+    const size = this.padTokenId === null && this.task !== 'embedding' ? 1 : batchSize;
     const { training } = this;
     this.eval();
     try {
-      for (let at = 0; at < order.length; at += batchSize) {
-        const some = order.slice(at, at + batchSize);
-        const values = this.embeddingsOf(
-          some.map((i) => vectorOf(rows, i)),
-          tokenizer,
-        );
+      for (let at = 0; at < order.length; at += size) {
+        const some = order.slice(at, at + size);
+        const batch = some.map((i) => required(rows[i]));
+        const values = this.outputsOfRows(batch, tokenizer);
         some.forEach((i, b) => {
           vectors[i] = required(values[b]);
         });
@@ -161,13 +195,24 @@ export abstract class TaskModel extends Module {
     return vectors;
   }
 
-  private embeddingsOf(rows: readonly Int32Array[], tokenizer: Tokenizer): Float32Array[] {
+  private outputsOfRows(rows: readonly EncodedPair[], tokenizer: Tokenizer): Float32Array[] {
     const pad = this.padTokenId ?? tokenizer.padId ?? tokenizer.eosId ?? 0;
     const { device } = required(this.parameters()[0]);
+    const padded = (values: readonly Int32Array[], filling: number) =>
+      padRows(this.constructor.name, values, filling, { device });
     return noGrad(() =>
       scope(() => {
-        const { ids, mask } = padRows('embed', rows, pad, { device });
-        const out = (this as TaskModel).call(ids, { mask }).to('f32');
+        const { ids, mask } = padded(
+          rows.map((row) => row.ids),
+          pad,
+        );
+        const types = this.hasTypes
+          ? padded(
+              rows.map((row) => row.types),
+              0,
+            ).ids
+          : null;
+        const out = (this as TaskModel).call(ids, { mask, types }).to('f32');
         const values = out.toRaw() as Float32Array;
         const width = out.size(1);
         return rows.map((_, b) => values.slice(b * width, (b + 1) * width));
