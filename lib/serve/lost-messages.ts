@@ -7,6 +7,11 @@ type Render = (messages: readonly ChatMessage[]) => string;
 /** Roles that every template renders. */
 const KNOWN_ROLES: ReadonlySet<unknown> = new Set(['system', 'user', 'assistant']);
 
+/**
+ * Roles of a conversation's turns. A template may drop the oldest turns: it shortens the history.
+ */
+const TURNS: ReadonlySet<unknown> = new Set(['user', 'assistant']);
+
 /** Returns a marker of private-use characters, which messages do not contain. */
 const markFor = (index: number): string => `\uF8F2${index}\uF8F3`;
 
@@ -14,6 +19,7 @@ const markFor = (index: number): string => `\uF8F2${index}\uF8F3`;
  * Returns the index of the first non-empty message that `text` lacks; -1 if it lacks no message.
  * `render` wrote `text` from the messages. Templates trim and shorten contents, so the function
  * renders again with marks as contents. A message is lost if the template drops its mark as well.
+ * The oldest turns are not lost if the template drops all of them.
  */
 export function findLostMessage(
   messages: readonly ChatMessage[],
@@ -36,5 +42,10 @@ export function findLostMessage(
   };
   const all = markChosen(() => true);
   const unseen = doubtful.filter((i) => !all?.includes(markFor(i)));
-  return unseen.find((i) => markChosen((value) => value === i) === text) ?? -1;
+  const isTurn = (i: number): boolean => i < messages.length - 1 && TURNS.has(messages[i]?.role);
+  const end = unseen.findLast(isTurn) ?? -1;
+  const isOld = (i: number): boolean => i <= end && isTurn(i);
+  const isShortened = end >= 0 && markChosen(isOld) === text;
+  const doubted = isShortened ? unseen.filter((i) => !isOld(i)) : unseen;
+  return doubted.find((i) => markChosen((value) => value === i) === text) ?? -1;
 }

@@ -4,12 +4,7 @@ import { DsError } from '../errors.js';
 import { type LostAnswerError, ThreadPool } from '../runtime/thread-pool.js';
 import { timerMs } from '../runtime/timer.js';
 import type { ChatMessage, Tokenizer } from '../text/index.js';
-import {
-  invalidError,
-  tooLongError,
-  tooManyCharactersError,
-  unsupportedError,
-} from './api-error.js';
+import { ApiError, tooLongError, tooManyCharactersError, unsupportedError } from './api-error.js';
 import { FairQueue, type QueueClient } from './fair-queue.js';
 
 /**
@@ -160,10 +155,10 @@ export class PromptReader {
       throw unsupportedError(`messages[${answer.lostCalls}].tool_calls`, reason);
     }
     if (!('lost' in answer)) return this.requireTokens('messages', answer);
-    const role = `"${messages[answer.lost]?.role}"`;
-    const expected = 'a message that the chat template writes into the prompt';
-    const got = `${role} with content that it leaves out`;
-    throw invalidError(`messages[${answer.lost}].role`, expected, `${got}`);
+    const param = `messages[${answer.lost}].role`;
+    const got = `"${messages[answer.lost]?.role}" with content that it leaves out`;
+    const message = `${param}: expected a message that the chat template writes into the prompt, got ${got}. Write it into a message of the user, or start the server with --chat-template.`;
+    throw new ApiError(400, message, { param });
   }
 
   /**

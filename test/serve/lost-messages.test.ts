@@ -45,6 +45,23 @@ test('a shortened message is not lost, a dropped one is', () => {
   expect(short(messagesOf(['user', 'Hi'], ['critic', 'No']))).toMatchObject({ lost: 1 });
 });
 
+test('the oldest turns may be dropped, but no instruction and no single turn', () => {
+  const lastOnly = (roles: readonly string[]) => (messages: ChatMessage[]) => {
+    const render = (chat: readonly ChatMessage[]): string =>
+      chat
+        .filter(({ role }, i) => i === chat.length - 1 || roles.includes(role))
+        .map(({ content }) => String(content))
+        .join('\n');
+    return findLostMessage(messages, render(messages), render);
+  };
+  const turns = messagesOf(['user', 'One'], ['assistant', 'Two'], ['user', 'One']);
+  expect(lastOnly([])(turns)).toBe(-1);
+  expect(lastOnly(['user'])(turns)).toBe(1);
+  expect(lastOnly([])(messagesOf(['system', 'Be kind.'], ['user', 'Hi']))).toBe(0);
+  const late = messagesOf(['user', 'One'], ['system', 'Be kind.'], ['user', 'Two']);
+  expect(lastOnly([])(late)).toBe(1);
+});
+
 test('a dropped message is found beside others that the template writes', () => {
   const lost = template(['user', 'tool']);
   const messages = messagesOf(
