@@ -23,11 +23,11 @@ export function findAdapter(served: ServedModel, model: string | null | undefine
   throw noModelError(model, modelNames(served));
 }
 
+/** An entry of /v1/models; `created` is in seconds since 1970. */
+export type ModelEntry = { id: string; created: number } & JsonObject;
+
 /** Returns the entries of /v1/models. As in vLLM, `parent` of an adapter is its base. */
-export function describeModels(
-  served: ServedModel,
-  created: number,
-): ({ id: string } & JsonObject)[] {
+export function describeModels(served: ServedModel, created: number): ModelEntry[] {
   const { name: root, maxTokens: max_model_len } = served;
   return modelNames(served).map((id) => ({
     id,

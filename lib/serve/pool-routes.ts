@@ -1,5 +1,5 @@
 // Describes the models of a pool for /v1/models, /health and /metrics.
-import type { JsonObject } from '../../types/json.js';
+import type { ModelEntry } from './adapters.js';
 import { formatMetric } from './histogram.js';
 import type { ModelPool, PooledModel } from './model-pool.js';
 
@@ -7,7 +7,7 @@ import type { ModelPool, PooledModel } from './model-pool.js';
 export function describePooled(
   { name: id, state, reason, served }: PooledModel,
   created: number,
-): { id: string } & JsonObject {
+): ModelEntry {
   const status = { value: state, ...(reason !== null && { reason }) };
   const max_model_len = served?.maxTokens ?? null;
   const common = { id, object: 'model', created, owned_by: 'ds', root: id, parent: null };

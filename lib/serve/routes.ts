@@ -4,7 +4,7 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { JsonObject } from '../../types/json.js';
 import { required } from '../runtime/required.js';
 import { type Access, keyOf } from './access.js';
-import { describeModels, loadAdapter, unloadAdapter } from './adapters.js';
+import { describeModels, loadAdapter, type ModelEntry, unloadAdapter } from './adapters.js';
 import type { Admission } from './admission.js';
 import { generateAnswer, type RequestContext } from './answer-request.js';
 import {
@@ -121,24 +121,45 @@ export async function answerRequest(
   const route = context.page?.has(path) ? PAGE : findRoute(path);
   const method = request.method === 'HEAD' ? 'GET' : request.method;
   const handler = Object.hasOwn(route, method ?? '') ? route[method as 'GET'] : undefined;
-  if (!handler) {
-    const allow = Object.keys(route).join(', ');
-    throw new ApiError(405, `${path.slice(0, 60)}: expected ${allow}, got another method.`, {
-      headers: { allow },
-    });
-  }
+  if (!handler) throw methodError(path, route, request);
   await handler(context, request, response);
 }
 
+/** 405: the path has no such method. */
+function methodError(path: string, route: Route, { method, headers }: IncomingMessage): ApiError {
+  const allow = Object.keys(route).join(', ');
+  const isPreflight = headers['access-control-request-method'] !== undefined;
+  const advice = isPreflight ? ' Start the server with --cors ORIGIN to permit a web page.' : '';
+  const message = `${path.slice(0, 60)}: expected ${allow}, got ${method}.${advice}`;
+  return new ApiError(405, message, { headers: { allow } });
+}
+
 function findRoute(path: string): Route {
+  const known = path.replace(/(?<=.)\/$/, '');
+  if (known === '/v1/models') return required(ROUTES[known]);
   if (path.startsWith(MODELS)) return { GET: answerModel };
   if (path.startsWith(RESPONSES)) return { GET: sendStoredResponse, DELETE: deleteResponse };
   if (Object.hasOwn(ROUTES, path)) return required(ROUTES[path]);
   const paths = Object.keys(ROUTES).join(', ');
-  const known = path.replace(/^\/v1(?=\/v1\/)/, '').replace(/\/$/, '');
-  const meant = [known, `/v1${known}`].find((name) => Object.hasOwn(ROUTES, name));
-  const hint = meant === undefined ? '' : ` Did you mean ${meant}? Correct the base URL.`;
-  throw new ApiError(404, `path: expected ${paths}, got ${path.slice(0, 60)}.${hint}`);
+  const message = `path: got ${path.slice(0, 60)}, which this server does not have. ${advisePath(known)}Paths: ${paths}.`;
+  throw new ApiError(404, message);
+}
+
+/** Names of health checks on other servers. */
+const HEALTH = /^\/(v1\/health|healthz?|livez?|readyz?|ping|status)$/;
+/** Paths of the own APIs of Ollama, LM Studio and llama.cpp. */
+const OTHER_APIS = /^\/(api(\/|$)|completion$|infill$|props$|slots$|apply-template$)/;
+
+/** Returns a sentence with the path that the client means; "" for an unknown path. */
+function advisePath(path: string): string {
+  const short = path.replace(/^\/v1(?=\/v1\/)/, '');
+  const meant = [short, `/v1${short}`].find((name) => Object.hasOwn(ROUTES, name));
+  if (meant !== undefined) return `Did you mean ${meant}? Correct the base URL. `;
+  if (path === '/') return 'Start the server with --ui for a page to chat. ';
+  if (path === '/v1') return 'This is the base URL: clients add the rest. ';
+  if (HEALTH.test(path)) return 'Did you mean /health? ';
+  if (!OTHER_APIS.test(path)) return '';
+  return 'It belongs to the API of another server: set your client to "OpenAI compatible", with a base URL that ends in /v1. ';
 }
 
 function answerHealth(context: ServerContext, _: IncomingMessage, response: ServerResponse): void {
@@ -159,8 +180,27 @@ function answerMetrics(context: ServerContext, _: IncomingMessage, response: Ser
   send(response, 200, context.metrics.text(lines), PROMETHEUS);
 }
 
-function answerModels(context: ServerContext, _: IncomingMessage, response: ServerResponse): void {
-  sendJson(response, 200, { object: 'list', data: describeContext(context) });
+function answerModels(
+  context: ServerContext,
+  request: IncomingMessage,
+  response: ServerResponse,
+): void {
+  const models = describeContext(context);
+  const isAnthropic = request.headers['anthropic-version'] !== undefined;
+  const list = isAnthropic ? describeAnthropic(models) : { object: 'list', data: models };
+  sendJson(response, 200, list);
+}
+
+/** Returns the list in the format of Anthropic's API. All models are on one page. */
+function describeAnthropic(models: readonly ModelEntry[]): JsonObject {
+  const data = models.map((model) => ({
+    ...model,
+    type: 'model',
+    display_name: model.id,
+    created_at: new Date(1000 * model.created).toISOString(),
+  }));
+  const [first_id, last_id] = [models.at(0)?.id ?? null, models.at(-1)?.id ?? null];
+  return { data, has_more: false, first_id, last_id };
 }
 
 /** Answers /tokenizer_info. With several models, the query selects one: `?model=NAME`. */
@@ -196,7 +236,7 @@ function answerModel(
 }
 
 /** Returns the entries of /v1/models. */
-function describeContext(context: ServerContext): ({ id: string } & JsonObject)[] {
+function describeContext(context: ServerContext): ModelEntry[] {
   requireRunning(context);
   const { pool, started } = context;
   if (pool) return pool.models.map((model) => describePooled(model, started));

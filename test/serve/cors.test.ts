@@ -14,8 +14,9 @@ const preflight = {
 
 test('without the option, no origin is allowed', () =>
   withServer(async (url) => {
-    const { status, headers } = await ask(`${url}/v1/models`, preflight);
+    const { status, headers, json } = await ask(`${url}/v1/models`, preflight);
     expect(status).toBe(405);
+    expect(json.error.message).toMatch(/got OPTIONS\. Start the server with --cors ORIGIN/);
     expect(headers['access-control-allow-origin']).toBeUndefined();
     const { headers: others } = await ask(`${url}/health`, { headers: { origin: ORIGIN } });
     expect(others['access-control-allow-origin']).toBeUndefined();

@@ -363,6 +363,16 @@ test('a system prompt that the template leaves out is an error of its field', as
   );
 });
 
+test("the models are listed in the format of Anthropic's clients", async () => {
+  const { json } = await ask(`${server.url}/v1/models`, {
+    headers: { ...headers, 'anthropic-version': '2023-06-01' },
+  });
+  const [{ id, type, display_name, created_at }] = json.data;
+  expect({ ...json, data: [] }).toEqual({ data: [], has_more: false, first_id: id, last_id: id });
+  expect([type, display_name]).toEqual(['model', id]);
+  expect(new Date(created_at).getTime()).toBe(1000 * json.data[0].created);
+});
+
 test('a stored response belongs to the key of either header', async () => {
   const path = `${server.url}/v1/responses`;
   const { json } = await ask(path, { body: { input: 'x' }, headers });

@@ -353,7 +353,9 @@ describe('routes', () => {
       const unknown = await ask(url + long);
       expect([unknown.status, unknown.json.error.message]).toEqual([
         404,
-        expect.stringMatching(/^path: expected \/health, .*, got \/x{59}\.$/),
+        expect.stringMatching(
+          /^path: got \/x{59}, which this server does not have\. Paths: \/health, /,
+        ),
       ]);
       for (const [path, meant] of [
         ['/chat/completions', '/v1/chat/completions'],
@@ -366,11 +368,21 @@ describe('routes', () => {
         if (meant) expect(json.error.message).toContain(`Did you mean ${meant}? Correct the base`);
         else expect(json.error.message).not.toContain('Did you mean');
       }
+      for (const [path, advice] of [
+        ['/', '--ui'],
+        ['/v1/', 'This is the base URL'],
+        ['/readyz', 'Did you mean /health?'],
+        ['/api/tags', 'set your client to "OpenAI compatible"'],
+        ['/props', 'set your client to "OpenAI compatible"'],
+      ]) {
+        expect((await ask(url + path)).json.error.message).toContain(advice);
+      }
+      expect((await ask(`${url}/v1/models/`)).json.data).toHaveLength(1);
       const wrong = await ask(`${url}/v1/responses/${'y'.repeat(70)}`, {
         method: 'PUT',
       });
       expect(wrong.json.error.message).toBe(
-        `/v1/responses/${'y'.repeat(46)}: expected GET, DELETE, got another method.`,
+        `/v1/responses/${'y'.repeat(46)}: expected GET, DELETE, got PUT.`,
       );
       expect([wrong.status, wrong.headers.allow]).toEqual([405, 'GET, DELETE']);
     }));
