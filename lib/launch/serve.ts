@@ -234,12 +234,14 @@ function describeServer({ served, pool, url }: InferenceServer): string {
     return `ready at ${url}/v1: ${names}, each loaded by its first request`;
   }
   if (!served) return '';
-  const { maxTokens, tokenizer, canChat } = served;
+  const { maxTokens, tokenizer, canChat, engine } = served;
+  const { maxSeq = maxTokens } = engine.module;
+  const longer = maxSeq > maxTokens ? ` (--context: up to ${maxSeq})` : '';
   const missing = [
     ...(tokenizer ? [] : ['without a tokenizer: prompts are tokens']),
     ...(canChat || !tokenizer ? [] : ['without a chat template: completions only']),
   ];
-  return [`ready: ${maxTokens} tokens of prompt and answer`, ...missing].join(', ');
+  return [`ready: ${maxTokens} tokens of prompt and answer${longer}`, ...missing].join(', ');
 }
 
 /**

@@ -92,9 +92,13 @@ export function invalidError(param: string, expected: string, got: string): ApiE
 /** OpenAI's code of a prompt that is too long. */
 export const TOO_LONG = 'context_length_exceeded';
 
+const LONGER = 'Shorten the prompt, or raise --context (and --max-prompt-tokens, if you set it).';
+
 /** 400: the prompt in the field `param` has more than `max` tokens. */
 export function tooLongError(param: string, tokens: string, max: number): ApiError {
-  const message = `${param}: expected at most ${max} tokens, got ${tokens}. Shorten the prompt.`;
+  // The inputs of an encoder end where its positions end.
+  const advice = param === 'input' ? 'Shorten the text.' : LONGER;
+  const message = `${param}: expected at most ${max} tokens, got ${tokens}. ${advice}`;
   return new ApiError(400, message, { param, code: TOO_LONG });
 }
 
@@ -137,6 +141,8 @@ export function noModelError(
   const listed = all.slice(0, MAX_NAMES).map((name) => JSON.stringify(name));
   const more = all.length > MAX_NAMES ? ' or another one of /v1/models' : '';
   const expected = listed.join(', ') || 'a loaded adapter, of which there is none';
-  const message = `${param}: expected ${expected}${more}, got ${JSON.stringify(wanted.slice(0, 60))}.`;
+  const got = JSON.stringify(wanted.slice(0, 60));
+  const advice = param === 'model' ? ' Change the name in the client, or set --model-name.' : '';
+  const message = `${param}: expected ${expected}${more}, got ${got}.${advice}`;
   return new ApiError(404, message, { param, code: 'model_not_found' });
 }

@@ -11,8 +11,12 @@ const ROLES = ['system', 'developer', 'user', 'assistant', 'tool', 'function'];
 /** Maximum number of messages in a conversation. */
 const MAX_MESSAGES = 4096;
 
-/** Fields of earlier answers that clients send back. No template reads them. */
+/** Fields of earlier answers, and marks for caches, that clients send. No template reads them. */
 const IGNORED: ReadonlySet<string> = new Set([
+  'id',
+  'cache_control',
+  'reasoning_details',
+  'thinking_blocks',
   'refusal',
   'annotations',
   'parsed',
@@ -49,8 +53,8 @@ function parseMessage(message: JsonValue, location: string): ChatMessage {
   if (wrongField)
     throw invalidError(`${location}.${wrongField[0]}`, 'a string', formatValue(wrongField[1]));
   const parsedCalls = isAbsent(calls) ? null : parseCalls(role, calls, `${location}.tool_calls`);
-  const isSilent =
-    role === 'assistant' && (parsedCalls || thought || reasoning) && isAbsent(content);
+  // An answer may consist of calls or reasoning, or be empty.
+  const isSilent = role === 'assistant' && isAbsent(content);
   const text = isSilent ? '' : readText(content, `${location}.content`);
   return {
     role,

@@ -158,7 +158,7 @@ export function limitToContext(
   const room = maxTokens - length;
   if (length > maxPromptTokens) throw tooLongError(promptField, `${length}`, maxPromptTokens);
   if (requestedTokens !== undefined && requestedTokens > room) {
-    const message = `${requestedField}: expected at most ${maxTokens} tokens of prompt and answer, got ${length} and ${requestedTokens}. Lower ${requestedField}, or shorten the prompt.`;
+    const message = `${requestedField}: expected at most ${maxTokens} tokens of prompt and answer, got ${length} and ${requestedTokens}. Lower ${requestedField}, shorten the prompt, or raise --context.`;
     throw new ApiError(400, message, { param: requestedField, code: TOO_LONG });
   }
   const maxNewTokens = requestedTokens ?? Math.min(options.maxNewTokens ?? room, room);

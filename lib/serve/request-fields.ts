@@ -7,6 +7,7 @@ import { type Declared, integer, type Option, type Settings } from '../runtime/o
 import { snakeCase } from '../runtime/options.js';
 import { closest } from '../runtime/suggestion.js';
 import { ApiError, invalidError } from './api-error.js';
+import { adviceFor } from './foreign-fields.js';
 
 /** null counts as absent, as in OpenAI's interface. */
 type Absent = undefined;
@@ -101,10 +102,10 @@ export class RequestFields {
   requireKnown(): void {
     for (const name of Object.keys(this.values)) {
       if (this.readNames.has(name) || this.values[name] === null) continue;
-      const meant = closest(name, [...this.readNames]);
-      const hint = meant ? ` Did you mean "${meant}"?` : '';
       const param = this.location + name.slice(0, 60);
-      const message = `"${param}" is an unknown parameter.${hint}`;
+      const meant = closest(name, [...this.readNames]);
+      const hint = adviceFor(param) ?? (meant ? `Did you mean "${meant}"?` : '');
+      const message = `"${param}" is an unknown parameter. ${hint}`.trimEnd();
       throw new ApiError(400, message, { param, code: 'unknown_parameter' });
     }
   }

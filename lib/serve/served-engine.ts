@@ -46,6 +46,8 @@ export interface ServedEngine {
   /** The model. */
   readonly module: {
     readonly vocabSize: number;
+    /** Largest `maxTokens` of the model; absent if unknown. */
+    readonly maxSeq?: number;
     /** Its `generation` is the folder's generation_config.json. */
     describe(): object | null;
   };

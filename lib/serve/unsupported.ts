@@ -1,4 +1,4 @@
-// OpenAI parameters that this server refuses or ignores.
+// Parameters of OpenAI and vLLM that this server refuses or ignores.
 import { isDeepStrictEqual } from 'node:util';
 import type { JsonValue } from '../../types/json.js';
 
@@ -24,6 +24,13 @@ const UNSUPPORTED: Readonly<Record<string, UnsupportedField>> = {
   web_search_options: { reason: 'the server does not search the web', ignored: [] },
   suffix: { reason: 'the model only continues a text at its end', ignored: [''] },
   best_of: { reason: 'the server does not rank answers; send n', ignored: [1] },
+  moderation: { reason: 'the server checks no contents', ignored: [] },
+  include_stop_str_in_output: { reason: 'answers end before the stop string', ignored: [false] },
+  skip_special_tokens: { reason: 'answers contain no special tokens', ignored: [true] },
+  spaces_between_special_tokens: { reason: 'answers contain none', ignored: [true] },
+  use_beam_search: { reason: 'the server has no beam search', ignored: [false] },
+  length_penalty: { reason: 'the server has no beam search', ignored: [1] },
+  include_reasoning: { reason: 'answers contain their reasoning', ignored: [true] },
   verbosity: { reason: 'request it in a message', ignored: ['medium'] },
 };
 
@@ -34,8 +41,10 @@ const WITHOUT_EFFECT = [
   'safety_identifier',
   'service_tier',
   'prompt_cache_key',
+  'prompt_cache_options',
   'prompt_cache_retention',
   'prediction',
+  'cache_prompt',
   'store',
 ];
 

@@ -19,7 +19,7 @@ jest.mock('../../lib/serve/index.js', () => ({
 const engine = { follow: jest.fn(async () => {}), destroy: jest.fn(async () => {}) };
 const server = {
   url: 'http://there:1',
-  served: { maxTokens: 64, tokenizer: {}, canChat: true } as object | null,
+  served: { maxTokens: 64, tokenizer: {}, canChat: true, engine: { module: {} } } as object | null,
   admission: { running: 0 },
   ready: Promise.resolve(),
   failed: new Promise<Error>(() => {}),
@@ -184,9 +184,12 @@ test('a signal stops the server, then ends the engine, and leaves no listener', 
 test('the first lines mention a model without chat template or tokenizer', async () => {
   const { served: whole } = server;
   try {
-    server.served = { maxTokens: 8, tokenizer: {}, canChat: false };
-    expect((await serveWith({})).lines).toMatch(/8 tokens .*, without a chat template/);
-    server.served = { maxTokens: 8, tokenizer: null, canChat: false };
+    const engine = { module: { maxSeq: 32 } };
+    server.served = { maxTokens: 8, tokenizer: {}, canChat: false, engine };
+    expect((await serveWith({})).lines).toMatch(
+      /8 tokens of prompt and answer \(--context: up to 32\), without a chat template/,
+    );
+    server.served = { maxTokens: 8, tokenizer: null, canChat: false, engine };
     const { lines } = await serveWith({});
     expect(lines).toMatch(/, without a tokenizer: prompts are tokens$/m);
     expect(lines).not.toMatch(/chat template/);

@@ -196,6 +196,21 @@ const chats: readonly Wrong[] = [
   [{ chat_template_kwargs: { deep: nestLists(900) } }, 'chat_template_kwargs', /at most 64 levels/],
   [{ prompt: 'x' }, 'prompt', /an unknown parameter/],
   [
+    { guided_json: {} },
+    'guided_json',
+    /parameter\. Send "structured_outputs": \{ "json": \.\.\. \}/,
+  ],
+  [{ options: { num_ctx: 8 } }, 'options', /parameter\. Send its fields beside "model"/],
+  [{ n_predict: 8 }, 'n_predict', /parameter\. Send "max_tokens" instead\.$/],
+  [{ typ_p: 1 }, 'typ_p', /parameter\. Remove it: the samplers are/],
+  [{ constructor: 1 }, 'constructor', /an unknown parameter\.$/],
+  [{ moderation: {} }, 'moderation', /not supported: the server checks no contents/],
+  [{ skip_special_tokens: false }, 'skip_special_tokens', /not supported/],
+  [
+    { response_format: { type: 'json_object', schema: {} } },
+    ...(['response_format.schema', /takes a schema as "json_schema"/] as const),
+  ],
+  [
     { continue_final_message: true, add_generation_prompt: true },
     ...(['add_generation_prompt', /false with/] as const),
   ],
@@ -235,9 +250,17 @@ test.each([
 
 test('options without effect are accepted', async () => {
   const body = {
-    messages: chat,
+    messages: [
+      { role: 'user', content: 'a', id: 'a', cache_control: { type: 'ephemeral' } },
+      { role: 'assistant', content: null, thinking_blocks: [{}], reasoning_details: [{}] },
+    ],
     tools: [],
     tool_choice: 'none',
+    skip_special_tokens: true,
+    include_stop_str_in_output: false,
+    use_beam_search: false,
+    cache_prompt: true,
+    prompt_cache_options: { ttl: '1h' },
     response_format: { type: 'text' },
     chat_template_kwargs: { deep: nestLists(63) },
     user: 'a',
@@ -247,7 +270,8 @@ test('options without effect are accepted', async () => {
     stop: null,
     logit_bias: null,
   };
-  expect((await ask(`${url}/v1/chat/completions`, { body, headers: KEY })).status).toBe(200);
+  const { status, json } = await ask(`${url}/v1/chat/completions`, { body, headers: KEY });
+  expect([status, json.error]).toEqual([200, undefined]);
 });
 
 const UNREAD = '{% for m in messages %}{{ m.content }}{% endfor %}';
@@ -272,6 +296,7 @@ const known = (label: string): string =>
 test.each<[string, string, readonly object[], number | null]>([
   ['roles that it does not know', known("m.role != 'tool'"), [{ role: 'tool', content: '4' }], 1],
   ['functions', known("m.role == 'user'"), [{ role: 'function', content: 'b' }], 1],
+  ['all but the last', known('loop.last'), [{ role: 'user', content: 'Bye' }], null],
   ['all but the first', known('loop.first'), [{ role: 'user', content: 'Bye' }], 1],
   ['what says nothing', known("m.role == 'user'"), [{ role: 'tool', content: ' \n' }], null],
   [
