@@ -142,7 +142,8 @@ export function noModelError(
   const more = all.length > MAX_NAMES ? ' or another one of /v1/models' : '';
   const expected = listed.join(', ') || 'a loaded adapter, of which there is none';
   const got = JSON.stringify(wanted.slice(0, 60));
-  const advice = param === 'model' ? ' Change the name in the client, or set --model-name.' : '';
+  const rename = ' Change the name in the client, or rename the model (--model-name, --model).';
+  const advice = param === 'model' ? rename : '';
   const message = `${param}: expected ${expected}${more}, got ${got}.${advice}`;
   return new ApiError(404, message, { param, code: 'model_not_found' });
 }

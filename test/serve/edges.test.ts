@@ -363,11 +363,11 @@ test('a request may name 128 functions', () => {
 });
 
 test('the error of a long model name shows its start', () => {
-  expect(noModelError('x'.repeat(60), 'm').message).toBe(
-    `model: expected "m", got "${'x'.repeat(60)}".`,
+  expect(noModelError('x'.repeat(60), 'm', 'lora_name').message).toBe(
+    `lora_name: expected "m", got "${'x'.repeat(60)}".`,
   );
   expect(noModelError('x'.repeat(61), 'm').message).toBe(
-    `model: expected "m", got "${'x'.repeat(60)}".`,
+    `model: expected "m", got "${'x'.repeat(60)}". Change the name in the client, or rename the model (--model-name, --model).`,
   );
 });
 
