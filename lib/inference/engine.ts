@@ -3,7 +3,7 @@
 import { jointly } from '../comm/index.js';
 import { DsError } from '../errors.js';
 import type { CausalLM } from '../models/index.js';
-import { argumentError } from '../runtime/input-errors.js';
+import { argumentError, valueError } from '../runtime/input-errors.js';
 import { answerPythonNames } from '../runtime/python-names.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireNoSurplus } from '../runtime/require-type.js';
@@ -194,10 +194,18 @@ export class InferenceEngine {
    * Runs generate() for several prompts in shared steps. If one request is invalid, it rejects
    * before any step.
    */
-  async generateBatch(requests: readonly GenerateRequest[]): Promise<Generation[][]> {
+  generateBatch(requests: readonly GenerateRequest[]): Promise<Generation[][]>;
+  async generateBatch(
+    requests: readonly GenerateRequest[],
+    ...surplus: readonly unknown[]
+  ): Promise<Generation[][]> {
+    requireNoSurplus('generateBatch', surplus, 'Put all options into each request.');
+    if (!Array.isArray(requests)) {
+      throw valueError('InferenceEngine.generateBatch', 'a list of requests', requests);
+    }
     const jobs: Submitted[] = [];
     try {
-      const read = requests.map((request) => this.read(request));
+      const read = requests.map((request, i) => this.readOneOf(request, i));
       for (const [i, request] of read.entries()) {
         if (request.format) read[i] = await this.withGrammar(request);
       }
@@ -352,6 +360,18 @@ export class InferenceEngine {
       expected: 'a live engine',
       got: 'a destroyed engine',
     });
+  }
+
+  /** Reads a request of a batch. The error of a request has its index. */
+  private readOneOf(given: GenerateRequest, i: number): ReadRequest {
+    try {
+      return this.read(given);
+    } catch (error) {
+      if (!(error instanceof DsError)) throw error;
+      const { code, op, expected, got, hint } = error;
+      const name = op.replace(/^InferenceEngine request\b/, `InferenceEngine requests[${i}]`);
+      throw new DsError({ code, op: name, expected, got, hint, cause: error });
+    }
   }
 
   /** Throws the errors of readRequest(), and DS_ARGUMENT for beam searches, which cannot stream. */

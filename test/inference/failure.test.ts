@@ -1,7 +1,7 @@
 // InferenceEngine.failure: a device that fails every call is permanent, the error of one step is
 // not.
 import { DsError } from '../../lib/errors.js';
-import { initInference } from '../../lib/inference/index.js';
+import { type GenerateRequest, initInference } from '../../lib/inference/index.js';
 import { LeaderGenerator } from '../../lib/inference/ranks/lead.js';
 import { StepLine } from '../../lib/inference/ranks/step-line.js';
 import type { StepLoop } from '../../lib/inference/step-loop.js';
@@ -72,4 +72,19 @@ test('the failure of a job is that of its first rank', () => {
   isLost = true;
   expect(lead.failure).toBe(lost);
   line.close();
+});
+
+test('errors of a batch name the request', async () => {
+  const { engine } = await tinyEngine();
+  const batch = (requests: unknown) =>
+    engine.generateBatch(requests as GenerateRequest[]).then(null, ({ message }) => message);
+  expect(await batch([request, { prompt: Array(40).fill(1) }])).toMatch(
+    /^InferenceEngine requests\[1\] prompt: expected at most \d+ tokens/,
+  );
+  expect(await batch([{ prompt: [1], maxTokens: 3 }])).toMatch(
+    /^InferenceEngine requests\[0\]: expected the options .* Did you mean "maxNewTokens"\?$/,
+  );
+  expect(await batch({ prompt: [1] })).toMatch(/generateBatch: expected a list of requests, got/);
+  expect(engine.stats()).toMatchObject({ running: 0, waiting: 0, blocksUsed: 0 });
+  await engine.destroy();
 });

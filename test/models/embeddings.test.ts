@@ -35,6 +35,7 @@ test('texts keep their order, in batches of any size', () => {
   expect(model.embed([], { tokenizer })).toEqual([]);
   const prompted = model.embed(['dog'], { tokenizer, prompt: 'the ' });
   expect(prompted[0]?.[0]).toBeCloseTo(fullRows[1]?.[0] as number, 5);
+  expect(() => model.embed('dog' as never)).toThrow(/embed: expected a list of texts, got "dog"/);
   expect(() => model.embed(TEXTS)).toThrow(/embed: expected `tokenizer`/);
 });
 

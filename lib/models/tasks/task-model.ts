@@ -5,7 +5,7 @@ import { Module } from '../../nn/module.js';
 import type { PretrainedDescription } from '../../nn/pretrained-description.js';
 import { sourceFolderOf } from '../../nn/source-folder.js';
 import type { TensorPlan } from '../../parallel/plan.js';
-import { argumentError } from '../../runtime/input-errors.js';
+import { argumentError, valueError } from '../../runtime/input-errors.js';
 import { namesOf, readOptions } from '../../runtime/options.js';
 import { requireInteger } from '../../runtime/require-number.js';
 import { required } from '../../runtime/required.js';
@@ -46,6 +46,10 @@ export interface EmbedOptions {
   prompt?: string;
 }
 
+
+function requireTexts(op: string, texts: unknown): void {
+  if (!Array.isArray(texts)) throw valueError(op, 'a list of texts', texts);
+}
 
 /** Sizes that every TaskModel has. */
 export interface TaskSizes {
@@ -135,6 +139,7 @@ export abstract class TaskModel extends Module {
     const { prompt = '', ...options } = readOptions(op, given, namesOf.EmbedOptions);
     if (this.task !== 'embedding')
       throw argumentError(op, 'a model of the task "embedding"', this.task);
+    requireTexts(op, texts);
     const prompted = texts.map((text) => `${prompt}${text}`);
     return this.outputsOfTexts(op, prompted, {
       maxLength: this.maxLength ?? this.maxSeq,
@@ -155,6 +160,7 @@ export abstract class TaskModel extends Module {
     const options = readOptions(op, given, namesOf.ClassifyOptions);
     if (this.task !== 'sequence-classification')
       throw argumentError(op, 'a model of the task "sequence-classification"', this.task);
+    requireTexts(op, texts);
     const rows = this.outputsOfTexts(op, texts, { maxLength: this.maxSeq, ...options });
     return rows.map((logits) => scoreLogits(logits, this.labels, this.problemType));
   }
