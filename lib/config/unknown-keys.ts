@@ -7,6 +7,9 @@ import { isSection, propertyOf, resolveSchema, type Schema, type Section } from 
 
 /** Hints for keys of older versions and of wrong pages. */
 const KNOWN_MISTAKES = new Map([
+  ['max_model_len', 'In an inference configuration, it is "max_out_tokens".'],
+  ['gpu_memory_utilization', 'In an inference configuration, set "kv_cache.memory" in bytes.'],
+  ['tensor_parallel_size', 'Did you mean "tensor_parallel.tp_size"?'],
   ['max_grad_norm', 'Did you mean "gradient_clipping"?'],
   [
     'optimizer.params.max_grad_norm',

@@ -110,7 +110,7 @@ const BESIDE_TEXT = /^(tie_word_embeddings|dtype|torch_dtype)$|_token_id$/;
 /** An encoder, which is no causal language model. */
 function noTaskError(location: string, all: JsonObject): DsError {
   const hint =
-    'Give the task, as in fromPretrained(dir, { task: "sequence-classification" }), or { task: "auto" } for the head of the folder.';
+    'An encoder generates no text. Open it with nn.models.fromPretrained(dir, { task: "auto" }), or name its task, such as "embedding". ds serve answers embeddings and rankings.';
   const config = new ModelConfig(location, all, hint);
   return config.refusalError('model_type', 'a causal language model', config.get('model_type'));
 }

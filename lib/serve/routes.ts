@@ -86,6 +86,7 @@ const ROUTES: Readonly<Record<string, Route>> = {
   '/v1/unload_lora_adapter': { POST: handleAdapters(unloadAdapter) },
   '/v1/embeddings': { POST: handleObject(embeddings) },
   '/v1/rerank': { POST: handleObject(rerank) },
+  '/v2/rerank': { POST: handleObject(rerank) },
   '/rerank': { POST: handleObject(rerank) },
   '/tokenizer_info': { GET: answerTokenizerInfo },
   '/tokenize': { POST: handleObject(tokenize) },
@@ -102,7 +103,7 @@ export const pathOf = ({ url = '/' }: IncomingMessage): string =>
   required(url.replace(/^https?:\/\/[^/?]*/i, '').split('?')[0]);
 
 const isGuarded = (path: string): boolean =>
-  /^\/(v1(\/|$)|((de)?tokenize|tokenizer_info|rerank)$)/.test(path);
+  /^\/(v[12](\/|$)|((de)?tokenize|tokenizer_info|rerank)$)/.test(path);
 
 /** Answers a request, or throws an ApiError. */
 export async function answerRequest(

@@ -131,6 +131,7 @@ test.each([
 });
 
 test.each<[Given, string, RegExp]>([
+  [{ max_model_len: 9 }, 'max_model_len', /which is unknown. .* it is "max_out_tokens"/],
   [{ max_out_token: 9 }, 'max_out_token', /which is unknown. Did you mean "max_out_tokens"/],
   [{ quantization_setting: 8 }, 'quantization_setting', /a key of this file/],
   [{ tp: { size: 2 } }, 'tp.size', /a key of tensor_parallel/],

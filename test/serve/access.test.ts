@@ -26,7 +26,15 @@ test.each([
 test('all paths of the API need a key, unknown ones and their root too', () =>
   withServer(
     async (url) => {
-      const guarded = ['/v1', '/v1/', '/v1/none', '/tokenize', '/detokenize', '/rerank'];
+      const guarded = [
+        '/v1',
+        '/v1/',
+        '/v1/none',
+        '/v2/rerank',
+        '/tokenize',
+        '/detokenize',
+        '/rerank',
+      ];
       for (const path of [...guarded, '/tokenizer_info', '/v1?a=1']) {
         expect([path, (await ask(url + path)).status]).toEqual([path, 401]);
       }

@@ -126,6 +126,8 @@ test('a ranking', async () => {
   await withEncoder(dir, async (url) => {
     const body = { model: 'tiny', query: 'Which animal barks?', documents: TEXTS };
     const { json } = await ask(`${url}/rerank`, { body });
+    const { json: cohere } = await ask(`${url.replace(/1$/, '2')}/rerank`, { body });
+    expect(cohere.results).toEqual(json.results);
     const scores = json.results.map(
       (result: { relevance_score: number }) => result.relevance_score,
     );
