@@ -9,6 +9,7 @@ import type { Metrics, RequestWatch } from './metrics.js';
 import { limitToContext, type Options, type ParsedRequest } from './parsed-request.js';
 import { ChoiceReader, type PartText } from './planned-reading.js';
 import { RequestLife, whileAlive } from './request-life.js';
+import type { RequestLog } from './request-log.js';
 import type { ServedPiece } from './served-engine.js';
 import type { ServedModel } from './served-model.js';
 import type { CallPlan } from './tools.js';
@@ -16,6 +17,8 @@ import type { CallPlan } from './tools.js';
 /** Server state that all requests share. */
 export interface RequestContext {
   readonly metrics: Metrics;
+  /** Null without the option `logRequests`. */
+  readonly log: RequestLog | null;
   /** Running requests. When the server stops, it ends them. */
   readonly lives: Set<RequestLife>;
   /** Converts any thrown value to the error that the client gets. */
@@ -62,9 +65,13 @@ export async function generateAnswer(
     });
     try {
       const run = new RequestRun(served, parsed, { life, answer, watch });
-      answer.end(await run.runAll(tasks));
+      const usage = await run.runAll(tasks);
+      counter.log?.addUsage(response, name, usage);
+      answer.end(usage);
     } catch (thrown) {
-      answer.fail(counter.apiError(thrown));
+      const error = counter.apiError(thrown);
+      counter.log?.addError(response, error);
+      answer.fail(error);
     }
   });
 }

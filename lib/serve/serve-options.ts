@@ -74,6 +74,12 @@ export const SERVE = {
     shown: 'no page',
     flag: '--ui',
   }),
+  /** Print a line of JSON for each request, without its texts. Default: false. */
+  logRequests: boolean('print [a line of JSON](serving.md#logs) for each request', {
+    default: false,
+    shown: 'no log',
+    flag: '--log-requests',
+  }),
   /** Threads that turn prompts into tokens. Default: 2. */
   tokenizerThreads: integer('threads that turn prompts into tokens', {
     min: 1,

@@ -22,6 +22,7 @@ import { Metrics } from './metrics.js';
 import type { ModelPool } from './model-pool.js';
 import { requireSize } from './request-body.js';
 import type { RequestLife } from './request-life.js';
+import { RequestLog } from './request-log.js';
 import { ResponseStore } from './responses/response-store.js';
 import { answerRequest, pathOf } from './routes.js';
 import { sendError } from './send.js';
@@ -86,6 +87,8 @@ export class InferenceServer {
   readonly responses = new ResponseStore();
   /** @internal Null without the option `ui`. */
   readonly page: ChatPage | null;
+  /** @internal Null without the option `logRequests`. */
+  readonly log: RequestLog | null;
   /** The limits, with defaults. */
   readonly limits: ResolvedLimits;
   /** Resolves when the model is loaded. Rejects if the engine does not start. */
@@ -118,6 +121,7 @@ export class InferenceServer {
     this.admission = new Admission(requests, keyRequests ?? usual);
     this.bodies = new BodyBudget(this.limits.bodiesBytes);
     this.page = options.ui ? new ChatPage() : null;
+    this.log = options.logRequests ? new RequestLog((line) => console.log(line)) : null;
     const bodyMs = timerMs(this.limits.bodySeconds);
     const headMs = Math.min(timerMs(this.limits.headSeconds), bodyMs);
     // The module loads slowly, and most programs do not serve.
@@ -263,12 +267,15 @@ export class InferenceServer {
     this.connections.add(response);
     request.on('error', () => {}); // The reader of the body gets the error.
     response.on('error', () => {});
+    const begun = performance.now();
     try {
       await answerRequest(this, request, response);
     } catch (thrown) {
       this.refuse(response, this.apiError(thrown));
     }
-    this.metrics.countResponse(response.headersSent ? response.statusCode : CLIENT_GONE);
+    const status = response.headersSent ? response.statusCode : CLIENT_GONE;
+    this.metrics.countResponse(status);
+    this.log?.end(response, pathOf(request), status, (performance.now() - begun) / 1000);
     this.limitFinalWrite(response);
   };
 
@@ -345,6 +352,7 @@ export class InferenceServer {
    * incomplete request: Node would read the rest for as long as the client sends.
    */
   private refuse(response: ServerResponse, error: ApiError): void {
+    this.log?.addError(response, error);
     const isForeign = error.status === 401 || error.status === 403;
     if (isForeign || !response.req.complete) this.connections.closeAfter(response);
     if (isMessagesPath(pathOf(response.req))) sendMessagesError(response, error);

@@ -1,5 +1,6 @@
 // Single parts of the server: histograms, sampling defaults, and requests at their limits.
-
+import { createHash } from 'node:crypto';
+import { ApiError } from '../../lib/serve/api-error.js';
 import { CHAT_SAMPLING } from '../../lib/serve/chat-options.js';
 import { embeddings, rerank } from '../../lib/serve/embeddings.js';
 import { Histogram } from '../../lib/serve/histogram.js';
@@ -386,6 +387,44 @@ describe('routes', () => {
       );
       expect([wrong.status, wrong.headers.allow]).toEqual([405, 'GET, DELETE']);
     }));
+
+  test('of requests are logged without their texts', async () => {
+    const lines: string[] = [];
+    const print = jest.spyOn(console, 'log').mockImplementation((line) => void lines.push(line));
+    const headers = { authorization: 'Bearer one' };
+    try {
+      await withServer(
+        async (url, engine) => {
+          await ask(`${url}/health`);
+          const body = { prompt: 'secret words', max_tokens: 2 };
+          await ask(`${url}/v1/completions`, { body, headers });
+          await ask(`${url}/v1/completions`, { body: { ...body, odd: 1 }, headers });
+          await ask(`${url}/v1/models`);
+          engine.failAt = { place: 1, error: new ApiError(503, 'gone', { code: 'slow_reader' }) };
+          await ask(`${url}/v1/completions`, { body: { ...body, stream: true }, headers });
+          engine.failAt = null;
+        },
+        { logRequests: true, apiKeys: ['one'], model: 'tiny' },
+      );
+    } finally {
+      print.mockRestore();
+    }
+    const records = lines.map((line) => JSON.parse(line));
+    const [first, , refused] = records;
+    const client = createHash('sha256').update('one').digest('hex').slice(0, 8);
+    expect(Object.keys(first).join()).toBe(
+      'time,status,seconds,method,path,client,model,prompt_tokens,cached_tokens,completion_tokens',
+    );
+    expect(first).toMatchObject({ status: 200, client, model: 'tiny', completion_tokens: 2 });
+    expect(records.map(({ status, error }) => [status, error])).toEqual([
+      [200, undefined],
+      [400, 'unknown_parameter'],
+      [401, 'missing_api_key'],
+      [200, 'slow_reader'],
+    ]);
+    expect(refused).not.toHaveProperty('client');
+    expect(lines.join()).not.toMatch(/secret|one"/);
+  });
 
   test('answer that the server is stopping', () =>
     withServer(async (url, _, server) => {
