@@ -6,6 +6,7 @@ import { REQUEST_LIMITS, SERVER_LIMITS } from '../serve/limits.js';
 import { SERVE } from '../serve/serve-options.js';
 import { addDeclared, type RunToExitCode } from './declared-flags.js';
 import { ENGINE, type EngineFlags, SERVER, type ServeFlags } from './engine-flags.js';
+import { withAdvice } from './foreign-flags.js';
 
 const MODEL = 'folder of a model or of checkpoints, or a name such as Qwen/Qwen3-0.6B';
 
@@ -16,6 +17,7 @@ const MODEL = 'folder of a model or of checkpoints, or a name such as Qwen/Qwen3
 export function addServeCommands(program: Command, group: string, finish: RunToExitCode): void {
   const serve = withModelOptions(program.command('serve').helpGroup(group), '[model]')
     .description("serve models over HTTP, for OpenAI's clients")
+    .configureOutput({ outputError: (text, write) => write(withAdvice(text)) })
     .addHelpText(
       'after',
       `

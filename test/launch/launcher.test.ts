@@ -371,6 +371,7 @@ describe('signals', () => {
 
 describe('refusals', () => {
   test.each([
+    [['serve', 'm', '--max-model-len', '8'], "'--max-model-len'\n(Use --context N.)\n"],
     [['--num_gpu', '2', 'x.js'], "unknown option '--num_gpu'\n(Did you mean --num_gpus?)"],
     [['--num_procs', '2'], 'missing required argument'],
     [['absent.js'], 'script: expected a file that exists, got absent.js.'],

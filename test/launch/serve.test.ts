@@ -2,8 +2,8 @@
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-
 import type { ServeFlags } from '../../lib/launch/engine-flags.js';
+import { withAdvice } from '../../lib/launch/foreign-flags.js';
 import { findModels } from '../../lib/launch/models-dir.js';
 import { serveCommand, serveInProcess } from '../../lib/launch/serve.js';
 import * as serving from '../../lib/serve/index.js';
@@ -281,4 +281,19 @@ test('--model opens a pool with its limits, and prints how models load', async (
   ]);
   expect(jest.mocked(serving.servePool).mock.lastCall?.[0]).toBe('a pool');
   expect(lines.join('\n')).toContain('a, b, each loaded by its first request');
+});
+
+test.each([
+  [
+    "error: unknown option '--api-key'\n(Did you mean --api-key-file?)\n",
+    /key'\n\(Set DS_API_KEY, /,
+  ],
+  ["error: unknown option '-ngl'\n", /-ngl'\n\(All layers are on the GPU; [^\n]*\)\n$/],
+  [
+    "error: unknown option '--contxt'\n(Did you mean --context?)\n",
+    /\(Did you mean --context\?\)\n$/,
+  ],
+  ["error: unknown option '--constructor'\n", /constructor'\n$/],
+])('the error %j of an option of another server gets advice', (error, expected) => {
+  expect(withAdvice(error)).toMatch(expected);
 });
