@@ -7,56 +7,70 @@ export type AnyCase<Name extends string> = Name | Lowercase<Name> | Uppercase<Na
 export interface DsConfig {
   /** Address of this schema, for editors; ignored here. */
   $schema?: string;
-  /** Samples per optimizer step over all ranks. */
+  /**
+   * Samples of one optimizer step, over all ranks. Set two of the three batch keys; the third
+   * follows.
+   */
   train_batch_size?: number | null | 'auto';
-  /** Samples per forward and backward on one device. */
+  /** Samples in one forward on each device. Lower it if memory is short; raise it for speed. */
   train_micro_batch_size_per_gpu?: number | null | 'auto';
-  /** Micro-batches per optimizer step; derived from the other two, else 1. */
+  /**
+   * Micro-batches in one step. Raise it to keep the batch size if memory allows small micro-batches
+   * only.
+   */
   gradient_accumulation_steps?: number | null | 'auto';
   /**
-   * true: one update per gradient_accumulation_steps backwards. false: every step() updates, losses
-   * are not divided. Default true.
+   * true: the engine counts micro-batches and divides losses. false: your loop decides, and every
+   * step() updates. Default true.
    */
   managed_gradient_accumulation?: boolean;
-  /** The optimizer; null: pass it to initialize(). Default null. */
+  /** Optimizer and its hyperparameters; null: pass an optimizer to initialize(). Default null. */
   optimizer?: OptimizerConfig | null;
-  /** The learning-rate schedule; null: the optimizer's constant rate. Default null. */
+  /** Learning-rate schedule; null: the rate stays constant. Default null. */
   scheduler?: SchedulerConfig | null;
-  /** Half precision with loss scaling. */
+  /** Trains in fp16 with loss scaling. Use bf16 instead if your GPU has it. */
   fp16?: Fp16Config;
-  /** bfloat16 without loss scaling. */
+  /** Trains in bf16, which needs no loss scaling. The usual choice on a GPU. */
   bf16?: Bf16Config;
   /**
    * Old name of bf16.
    * @deprecated Use bf16.
    */
   bfloat16?: Bf16Config;
-  /** FP8 products of linear layers; needs bf16. See docs/fp8.md. */
+  /**
+   * Computes linear layers in FP8: faster on RTX 40, H100 and newer GPUs. Needs bf16. See
+   * docs/fp8.md.
+   */
   fp8?: Fp8Config;
-  /** Dtypes other than the defaults of fp16 and bf16. */
+  /** Overrides dtypes that follow from fp16 and bf16. */
   data_types?: DataTypesConfig;
-  /** ZeRO: shards training state over ranks, and offloads it. */
+  /**
+   * ZeRO divides training state among ranks, and moves it to host memory or a disk. See
+   * docs/which-stage.md.
+   */
   zero_optimization?: ZeroConfig;
-  /** Maximum global L2 norm of gradients; 0: no clipping. Default 1. */
+  /**
+   * Largest norm of all gradients together; larger ones are scaled down. 0: no clipping. Default 1.
+   */
   gradient_clipping?: number | 'auto';
   /**
-   * Divides gradients by the number of ranks before the sum instead of after it. Default false. No
-   * effect on one rank: one rank has nothing to communicate.
+   * Divides gradients before the sum over ranks, not after it. Set it if sums overflow in fp16.
+   * Default false. No effect on one rank: one rank has nothing to communicate.
    */
   prescale_gradients?: boolean;
   /**
-   * Divisor of gradients before the sum over ranks; the remaining factor is applied after it.
-   * Default 1. No effect on one rank: one rank has nothing to communicate.
+   * Divides gradients by this number before the sum over ranks, and by the rest after it. Default
+   * 1. No effect on one rank: one rank has nothing to communicate.
    */
   gradient_predivide_factor?: number;
   /**
-   * Averages or sums gradients over ranks. Default "mean". No effect on one rank: over one rank the
-   * sum is the mean.
+   * "mean" averages gradients over ranks. "sum": only if your loss is divided by all samples
+   * already. Default "mean". No effect on one rank: over one rank the sum is the mean.
    */
   gradient_allreduce_op?: AnyCase<'mean' | 'sum'>;
   /**
-   * Dtype of reductions over ranks; null: data_types.grad_accum_dtype. Default null. No effect on
-   * one rank: one rank has nothing to communicate.
+   * Dtype of gradients on the network; null: grad_accum_dtype. "fp32" is more exact and sends more.
+   * Default null. No effect on one rank: one rank has nothing to communicate.
    */
   communication_data_type?: AnyCase<'fp16' | 'bf16' | 'fp32'> | null;
   /**
@@ -92,26 +106,29 @@ export interface DsConfig {
    * run on the host.
    */
   zero_force_ds_cpu_optimizer?: boolean;
-  /** Global steps between two progress lines; null: no lines. Default null. */
+  /** Steps between two lines of progress (loss, rate, speed); null: no lines. Default null. */
   steps_per_print?: number | null;
   /**
-   * Measures forward, backward, reduction and step on the device; a line per steps_per_print (or
-   * each) step. Default false.
+   * Prints the time of forward, backward, reduction and step. Use it if training is slow. Default
+   * false.
    */
   wall_clock_breakdown?: boolean;
   /**
-   * Prints device and host memory by owner, after initialization and around forward, backward and
-   * step. Default false.
+   * Prints GPU and host memory by owner, around each phase. Use it if memory runs out. Default
+   * false.
    */
   memory_breakdown?: boolean;
   /**
-   * Prints the resolved configuration and the state of a new engine; secrets are masked. Default
-   * false.
+   * Prints all resolved values and the state of a new engine. Use it for reports; secrets are
+   * masked. Default false.
    */
   dump_state?: boolean;
-  /** Seed of the library's random generator; null: unchanged. Default null. */
+  /**
+   * Seed of the random generator, as by seed(): dropout, order of samples. null: the generator
+   * keeps its state. Default null.
+   */
   seed?: number | null;
-  /** Drops the last batch of an epoch if it is not full. Default false. */
+  /** Drops the last batch of an epoch if it has too few samples. Default false. */
   dataloader_drop_last?: boolean;
   /**
    * Size of the vocabulary; DeepSpeed warns unless it is a multiple of 8. Default null. No effect:
@@ -129,12 +146,13 @@ export interface DsConfig {
    */
   graph_harvesting?: boolean;
   /**
-   * Ranks that split the tokens of each sample (Ulysses), axis sp of the mesh; 1: off. Default 1.
+   * Ranks that divide the tokens of a sample. Raise it for long samples; 1: off. See
+   * docs/sequence-parallel.md. Default 1.
    */
   sequence_parallel_size?: number;
   /**
-   * Ranks with different samples; null: ranks of the job divided by the other axes of the mesh.
-   * Default null.
+   * Ranks with different samples; null: all ranks, divided by those of the other axes. Default
+   * null.
    */
   data_parallel_size?: number | null;
   /**
@@ -144,13 +162,16 @@ export interface DsConfig {
   use_data_before_expert_parallelism?: boolean;
   /** Timers, as in DeepSpeed. */
   timers?: TimersConfig;
-  /** Storage of checkpointed activations; the model selects the checkpointed layers. */
+  /**
+   * Where recomputed layers keep their inputs. The model turns checkpointing on. See
+   * docs/activation-checkpointing.md.
+   */
   activation_checkpointing?: ActivationCheckpointingConfig;
-  /** Counts operations and time per module in one step. */
+  /** Measures FLOPs and time of each module in one step. See docs/profiling.md. */
   flops_profiler?: FlopsProfilerConfig;
-  /** Writes TensorBoard event files. */
+  /** Writes losses and rates for TensorBoard. */
   tensorboard?: EventFolderConfig;
-  /** Writes one CSV file per metric. */
+  /** Writes losses and rates to CSV files, one for each metric. */
   csv_monitor?: EventFolderConfig;
   /**
    * Sends events to Weights & Biases. No effect: enable tensorboard and run `wandb sync`, or pass a
@@ -163,46 +184,56 @@ export interface DsConfig {
    */
   comet?: CometConfig | null;
   /**
-   * Logs size, time and bandwidth of each collective, and waits for it; comm.logSummary() prints a
-   * table. No effect on one rank: one rank has nothing to communicate.
+   * Measures each collective; comm.logSummary() prints a table. Slows training down: it waits for
+   * each one. No effect on one rank: one rank has nothing to communicate.
    */
   comms_logger?: CommsLoggerConfig | null;
   /** How checkpoints are written. */
   checkpoint?: CheckpointConfig;
-  /** Asynchronous file access for NVMe; `ds io PATH` measures a disk and prints this section. */
+  /**
+   * How training reads and writes a disk. `ds io PATH` measures your disk and prints the best
+   * values.
+   */
   aio?: AioConfig;
-  /** Pipeline parallelism; see PipelineModule. */
+  /** Pipeline parallelism: ranks divide the list of layers. See docs/pipeline.md. */
   pipeline?: PipelineConfig;
   /** Mixed precision by NVIDIA's apex; other keys go to it. Not supported yet: set bf16 or fp16. */
   amp?: AmpConfig;
-  /** PyTorch's mixed precision: read as bf16 or fp16, with inputs cast. */
+  /** PyTorch's mixed precision. It acts as bf16 or fp16, and casts the inputs of the model. */
   torch_autocast?: TorchAutocastConfig | null;
-  /** Progressive layer drop: skips layers more and more often. */
+  /** Skips layers at random, more often as training goes on. See docs/data-efficiency.md. */
   progressive_layer_drop?: ProgressiveLayerDropConfig | null;
   /** Estimates curvature eigenvalues per layer. Not supported yet: eigenvalues are not computed. */
   eigenvalue?: EigenvalueConfig | null;
-  /** Curriculum by sequence length. */
+  /** Starts with short samples, then lengthens them. See docs/data-sampling.md. */
   curriculum_learning?: CurriculumLearningConfig | null;
-  /** Data efficiency: sampling by difficulty, and token routing. */
+  /** Shows easy samples first, or lets layers skip tokens. See docs/data-efficiency.md. */
   data_efficiency?: DataEfficiencyConfig | null;
-  /** Sparse attention by a block pattern. Default null. */
+  /**
+   * Attention to some blocks of positions only, for long samples. See docs/layers.md. Default null.
+   */
   sparse_attention?: SparseAttentionConfig | boolean | null;
-  /** Elastic batch size for different numbers of ranks: see docs/launcher.md. */
+  /** Keeps the batch size if the number of ranks changes. See docs/launcher.md. */
   elasticity?: ElasticityConfig | null;
-  /** Searches for the fastest configuration: `ds --autotuning tune|run`. */
+  /**
+   * Measures configurations and finds the fastest: `ds --autotuning tune`. See docs/autotuning.md.
+   */
   autotuning?: AutotuningConfig | null;
-  /** Quantization and pruning of a model from `initCompression()`. */
+  /** Quantizes or prunes a model of initCompression() in training. See docs/compression.md. */
   compression_training?: CompressionTrainingConfig | null;
   /**
    * Old form of quantization during training. Default null. Not supported yet: use
    * compression_training.
    */
   quantize_training?: { [key: string]: unknown } | null;
-  /** Quantized weights of an engine without an optimizer (stage 3). Default null. */
+  /**
+   * Weights in 4 or 8 bits, for an engine without an optimizer (stage 3). Saves memory in
+   * inference. Default null.
+   */
   weight_quantization?: WeightQuantizationConfig | null;
-  /** Trains and generates with one engine: see docs/grpo.md. */
+  /** Lets one engine train and generate, for training on rewards. See docs/grpo.md. */
   hybrid_engine?: HybridEngineConfig;
-  /** Tensor parallelism: see docs/tensor-parallel.md. */
+  /** Tensor parallelism: ranks divide each layer. See docs/tensor-parallel.md. */
   tensor_parallel?: TensorParallelConfig;
   /**
    * Splits experts over ranks. Default null. Not supported yet: use tensor_parallel, which
@@ -226,7 +257,7 @@ export interface DsConfig {
   datastates_ckpt?: { [key: string]: unknown } | null;
 }
 
-/** The optimizer; null: pass it to initialize(). */
+/** Optimizer and its hyperparameters; null: pass an optimizer to initialize(). */
 export type OptimizerConfig =
   | {
       /** Adam with decoupled weight decay, unless params.adam_w_mode is false. */
@@ -240,7 +271,7 @@ export type OptimizerConfig =
       legacy_fusion?: boolean;
     }
   | {
-      /** Adam with decoupled weight decay. */
+      /** The usual choice: Adam with decoupled weight decay. */
       type: AnyCase<'AdamW'>;
       /** Hyperparameters of Adam and AdamW. */
       params?: AdamParams;
@@ -306,7 +337,10 @@ export type OptimizerConfig =
       legacy_fusion?: boolean;
     }
   | {
-      /** Updates by the sign of a moment. */
+      /**
+       * Updates by the sign of a moment: half of AdamW's state. Use a tenth to a third of AdamW's
+       * rate.
+       */
       type: AnyCase<'Lion'>;
       /** Hyperparameters of Lion. */
       params?: LionParams;
@@ -317,7 +351,7 @@ export type OptimizerConfig =
       legacy_fusion?: boolean;
     }
   | {
-      /** Adam with a trust ratio per parameter. */
+      /** Adam with a trust ratio for each parameter, for very large batches. */
       type: AnyCase<'Lamb'>;
       /** Hyperparameters of LAMB. */
       params?: LambParams;
@@ -339,7 +373,7 @@ export type OptimizerConfig =
       legacy_fusion?: boolean;
     }
   | {
-      /** Orthogonalized momentum for matrices, Adam for other parameters. */
+      /** Orthogonalized momentum for matrices, Adam for other parameters: less state than AdamW. */
       type: AnyCase<'Muon'>;
       /** Hyperparameters of Muon for matrices and of Adam for all other parameters. */
       params?: MuonParams;
@@ -350,7 +384,10 @@ export type OptimizerConfig =
       legacy_fusion?: boolean;
     }
   | {
-      /** Adam with a second moment per row and column, steps relative to the parameter's norm. */
+      /**
+       * Second moments for rows and columns only: very little state. Steps are relative to a
+       * parameter's norm.
+       */
       type: AnyCase<'Adafactor'>;
       /** Hyperparameters of Adafactor, as in transformers and fairseq. */
       params?: AdafactorParams;
@@ -420,13 +457,20 @@ export type OptimizerConfig =
 export interface AdamParams {
   /** Learning rate. Default 0.001. */
   lr?: number | 'auto';
-  /** Decay rates of the first and second moment. Default [0.9, 0.999]. */
+  /**
+   * Decay of the two moments: nearer to 1 changes slower. 0.95 as the second suits language models.
+   * Default [0.9, 0.999].
+   */
   betas?: readonly [number, number] | 'auto';
-  /** Added to the root of the second moment. Default 1e-8. */
+  /** Added to the root of the second moment, so that no division is by 0. Default 1e-8. */
   eps?: number | 'auto';
-  /** Decoupled weight decay, times the learning rate. Default 0. */
+  /**
+   * Each update shrinks weights by this factor times the rate. Usual values: 0 to 0.1. Default 0.
+   */
   weight_decay?: number | 'auto';
-  /** Bias correction: divides moments by 1 - beta^t. Default true. */
+  /**
+   * Corrects moments of the first updates: divides them by 1 - beta^t at update t. Default true.
+   */
   bias_correction?: boolean;
   /**
    * true: decoupled decay; false: adds weight_decay * p to the gradient ("Adam" only). Default
@@ -439,8 +483,8 @@ export interface AdamParams {
    */
   amsgrad?: boolean;
   /**
-   * Whether to use PyTorch's implementation. Default false. No effect: it only changes the default
-   * of weight_decay to 0.01, as PyTorch's AdamW.
+   * Uses PyTorch's implementation. Default false. No effect: it only changes the default of
+   * weight_decay to 0.01, as PyTorch's AdamW.
    */
   torch_adam?: boolean;
 }
@@ -449,7 +493,10 @@ export interface AdamParams {
 export interface SgdParams {
   /** Learning rate. Default 0.001. */
   lr?: number | 'auto';
-  /** Momentum factor; 0: no state. Default 0. */
+  /**
+   * Share of the previous update that is kept, such as 0.9. 0: no momentum, and no state. Default
+   * 0.
+   */
   momentum?: number;
   /** The gradient enters the momentum with the factor 1 - this. Default 0. */
   dampening?: number;
@@ -483,7 +530,10 @@ export interface RMSpropParams {
   eps?: number | 'auto';
   /** weight_decay * p is added to the gradient. Default 0. */
   weight_decay?: number | 'auto';
-  /** Momentum factor; 0: no state. Default 0. */
+  /**
+   * Share of the previous update that is kept, such as 0.9. 0: no momentum, and no state. Default
+   * 0.
+   */
   momentum?: number;
   /** Centered: divides by the standard deviation of gradients. Default false. */
   centered?: boolean;
@@ -495,7 +545,9 @@ export interface LionParams {
   lr?: number | 'auto';
   /** Weight of the moment in the update, and its decay. Default [0.9, 0.999]. */
   betas?: readonly [number, number] | 'auto';
-  /** Decoupled weight decay, times the learning rate. Default 0. */
+  /**
+   * Each update shrinks weights by this factor times the rate. Usual values: 0 to 0.1. Default 0.
+   */
   weight_decay?: number | 'auto';
 }
 
@@ -503,9 +555,12 @@ export interface LionParams {
 export interface LambParams {
   /** Learning rate. Default 0.001. */
   lr?: number | 'auto';
-  /** Decay rates of the first and second moment. Default [0.9, 0.999]. */
+  /**
+   * Decay of the two moments: nearer to 1 changes slower. 0.95 as the second suits language models.
+   * Default [0.9, 0.999].
+   */
   betas?: readonly [number, number] | 'auto';
-  /** Added to the root of the second moment. Default 1e-8. */
+  /** Added to the root of the second moment, so that no division is by 0. Default 1e-8. */
   eps?: number | 'auto';
   /** Weight decay, added to the update direction. Default 0. */
   weight_decay?: number | 'auto';
@@ -533,15 +588,17 @@ export interface LambParams {
 export interface MuonParams {
   /** Learning rate. Default 0.02. */
   lr?: number | 'auto';
-  /** Learning rate of matrices; null: lr. Default null. */
+  /** Learning rate of matrices (Muon); null: lr. Default null. */
   muon_lr?: number | null;
   /** Momentum factor of matrices. Default 0.95. */
   momentum?: number;
-  /** Decoupled weight decay, times the learning rate. Default 0. */
+  /**
+   * Each update shrinks weights by this factor times the rate. Usual values: 0 to 0.1. Default 0.
+   */
   weight_decay?: number | 'auto';
   /** Variant of the Newton-Schulz iteration. Default "gram". */
   ns_method?: 'gram' | 'standard';
-  /** Learning rate of other parameters (Adam); default: lr. Default 0.0003. */
+  /** Learning rate of all parameters that are no matrices (Adam); default: lr. Default 0.0003. */
   adam_lr?: number;
   /** Decay rates of Adam's first and second moment. Default [0.9, 0.95]. */
   betas?: readonly [number, number] | 'auto';
@@ -551,7 +608,7 @@ export interface MuonParams {
 
 /** Hyperparameters of Adafactor, as in transformers and fairseq. */
 export interface AdafactorParams {
-  /** Learning rate; null with relative_step. Default null. */
+  /** Learning rate: size of an update. null with relative_step. Default null. */
   lr?: number | null | 'auto';
   /** Added to squared gradients, and smallest norm for scale_parameter. Default [1e-30, 0.001]. */
   eps?: readonly [number, number];
@@ -559,9 +616,11 @@ export interface AdafactorParams {
   clip_threshold?: number;
   /** The second moment decays by 1 - t^decay_rate at update t. Default -0.8. */
   decay_rate?: number;
-  /** Decay of a first moment (4 bytes per parameter); null: no first moment. Default null. */
+  /** Decay of a first moment: 4 more bytes a parameter. null: no first moment. Default null. */
   beta1?: number | null;
-  /** Decoupled weight decay, times the learning rate. Default 0. */
+  /**
+   * Each update shrinks weights by this factor times the rate. Usual values: 0 to 0.1. Default 0.
+   */
   weight_decay?: number | 'auto';
   /** Multiplies the rate by the root mean square of the parameter. Default true. */
   scale_parameter?: boolean;
@@ -575,15 +634,22 @@ export interface AdafactorParams {
 export interface AdamW8bitParams {
   /** Learning rate. Default 0.001. */
   lr?: number | 'auto';
-  /** Decay rates of the first and second moment. Default [0.9, 0.999]. */
+  /**
+   * Decay of the two moments: nearer to 1 changes slower. 0.95 as the second suits language models.
+   * Default [0.9, 0.999].
+   */
   betas?: readonly [number, number] | 'auto';
-  /** Added to the root of the second moment. Default 1e-8. */
+  /** Added to the root of the second moment, so that no division is by 0. Default 1e-8. */
   eps?: number | 'auto';
-  /** Decoupled weight decay, times the learning rate. Default 0. */
+  /**
+   * Each update shrinks weights by this factor times the rate. Usual values: 0 to 0.1. Default 0.
+   */
   weight_decay?: number | 'auto';
-  /** Bias correction: divides moments by 1 - beta^t. Default true. */
+  /**
+   * Corrects moments of the first updates: divides them by 1 - beta^t at update t. Default true.
+   */
   bias_correction?: boolean;
-  /** Parameters with fewer elements have f32 moments. Default 4096. */
+  /** Smaller parameters, counted in elements, keep moments in f32. Default 4096. */
   min_8bit_size?: number;
 }
 
@@ -591,15 +657,20 @@ export interface AdamW8bitParams {
 export interface OneBitAdamParams {
   /** Learning rate. Default 0.001. */
   lr?: number | 'auto';
-  /** Updates with full gradient sums; 15 to 25 % of a run. Default 1e5. */
+  /** Updates before the compression starts: 15 to 25 % of a run. Default 1e5. */
   freeze_step?: number;
-  /** Decay rates of the first and second moment. Default [0.9, 0.999]. */
+  /**
+   * Decay of the two moments: nearer to 1 changes slower. 0.95 as the second suits language models.
+   * Default [0.9, 0.999].
+   */
   betas?: readonly [number, number] | 'auto';
-  /** Added to the root of the second moment. Default 1e-8. */
+  /** Added to the root of the second moment, so that no division is by 0. Default 1e-8. */
   eps?: number | 'auto';
-  /** Decoupled weight decay, times the learning rate. Default 0. */
+  /**
+   * Each update shrinks weights by this factor times the rate. Usual values: 0 to 0.1. Default 0.
+   */
   weight_decay?: number | 'auto';
-  /** Whether to use CUDA-aware MPI. Default false. No effect: the exchange uses NCCL or Gloo. */
+  /** Uses MPI that reads GPU memory. Default false. No effect: the exchange uses NCCL or Gloo. */
   cuda_aware?: boolean;
   /**
    * Back end of the compressed exchange. Default "nccl". No effect: the exchange uses NCCL on GPUs,
@@ -607,8 +678,8 @@ export interface OneBitAdamParams {
    */
   comm_backend_name?: 'nccl' | 'gloo' | 'mpi' | 'hccl' | 'compressed';
   /**
-   * Bias correction: divides moments by 1 - beta^t. Default true. No effect: no bias correction, as
-   * in DeepSpeed.
+   * Corrects moments of the first updates: divides them by 1 - beta^t at update t. Default true. No
+   * effect: no bias correction, as in DeepSpeed.
    */
   bias_correction?: boolean;
   /**
@@ -642,13 +713,18 @@ export interface ZeroOneAdamParams {
   local_step_scaler?: number;
   /** Largest number of updates between two agreements of ranks. Default 16. */
   local_step_clipper?: number;
-  /** Decay rates of the first and second moment. Default [0.9, 0.999]. */
+  /**
+   * Decay of the two moments: nearer to 1 changes slower. 0.95 as the second suits language models.
+   * Default [0.9, 0.999].
+   */
   betas?: readonly [number, number] | 'auto';
-  /** Added to the root of the second moment. Default 1e-8. */
+  /** Added to the root of the second moment, so that no division is by 0. Default 1e-8. */
   eps?: number | 'auto';
-  /** Decoupled weight decay, times the learning rate. Default 0. */
+  /**
+   * Each update shrinks weights by this factor times the rate. Usual values: 0 to 0.1. Default 0.
+   */
   weight_decay?: number | 'auto';
-  /** Whether to use CUDA-aware MPI. Default false. No effect: the exchange uses NCCL or Gloo. */
+  /** Uses MPI that reads GPU memory. Default false. No effect: the exchange uses NCCL or Gloo. */
   cuda_aware?: boolean;
   /**
    * Back end of the compressed exchange. Default "nccl". No effect: the exchange uses NCCL on GPUs,
@@ -656,8 +732,8 @@ export interface ZeroOneAdamParams {
    */
   comm_backend_name?: 'nccl' | 'gloo' | 'mpi' | 'hccl' | 'compressed';
   /**
-   * Bias correction: divides moments by 1 - beta^t. Default true. No effect: no bias correction, as
-   * in DeepSpeed.
+   * Corrects moments of the first updates: divides them by 1 - beta^t at update t. Default true. No
+   * effect: no bias correction, as in DeepSpeed.
    */
   bias_correction?: boolean;
   /**
@@ -681,11 +757,14 @@ export interface ZeroOneAdamParams {
 export interface OneBitLambParams {
   /** Learning rate. Default 0.001. */
   lr?: number | 'auto';
-  /** Updates with full gradient sums; 15 to 25 % of a run. Default 1e5. */
+  /** Updates before the compression starts: 15 to 25 % of a run. Default 1e5. */
   freeze_step?: number;
-  /** Decay rates of the first and second moment. Default [0.9, 0.999]. */
+  /**
+   * Decay of the two moments: nearer to 1 changes slower. 0.95 as the second suits language models.
+   * Default [0.9, 0.999].
+   */
   betas?: readonly [number, number] | 'auto';
-  /** Added to the root of the second moment. Default 1e-8. */
+  /** Added to the root of the second moment, so that no division is by 0. Default 1e-8. */
   eps?: number | 'auto';
   /** Weight decay, added to the update direction. Default 0. */
   weight_decay?: number | 'auto';
@@ -701,7 +780,7 @@ export interface OneBitLambParams {
   factor_min?: number;
   /** Largest relative change of the factor per update. Default 0.1. */
   factor_threshold?: number;
-  /** Whether to use CUDA-aware MPI. Default false. No effect: the exchange uses NCCL or Gloo. */
+  /** Uses MPI that reads GPU memory. Default false. No effect: the exchange uses NCCL or Gloo. */
   cuda_aware?: boolean;
   /**
    * Back end of the compressed exchange. Default "nccl". No effect: the exchange uses NCCL on GPUs,
@@ -709,8 +788,8 @@ export interface OneBitLambParams {
    */
   comm_backend_name?: 'nccl' | 'gloo' | 'mpi' | 'hccl' | 'compressed';
   /**
-   * Bias correction: divides moments by 1 - beta^t. Default true. No effect: no bias correction, as
-   * in DeepSpeed.
+   * Corrects moments of the first updates: divides them by 1 - beta^t at update t. Default true. No
+   * effect: no bias correction, as in DeepSpeed.
    */
   bias_correction?: boolean;
   /**
@@ -734,9 +813,12 @@ export interface OneBitLambParams {
 export interface OneBitSGDParams {
   /** Learning rate. Default 0.001. */
   lr?: number | 'auto';
-  /** Updates with full gradient sums; 15 to 25 % of a run. Default 1e5. */
+  /** Updates before the compression starts: 15 to 25 % of a run. Default 1e5. */
   freeze_step?: number;
-  /** Momentum factor; 0: no state. Default 0. */
+  /**
+   * Share of the previous update that is kept, such as 0.9. 0: no momentum, and no state. Default
+   * 0.
+   */
   momentum?: number;
   /** The gradient enters the momentum with the factor 1 - this. Default 0. */
   dampening?: number;
@@ -744,7 +826,7 @@ export interface OneBitSGDParams {
   weight_decay?: number | 'auto';
   /** Nesterov momentum; needs momentum and no dampening. Default false. */
   nesterov?: boolean;
-  /** Whether to use CUDA-aware MPI. Default false. No effect: the exchange uses NCCL or Gloo. */
+  /** Uses MPI that reads GPU memory. Default false. No effect: the exchange uses NCCL or Gloo. */
   cuda_aware?: boolean;
   /**
    * Back end of the compressed exchange. Default "nccl". No effect: the exchange uses NCCL on GPUs,
@@ -753,24 +835,30 @@ export interface OneBitSGDParams {
   comm_backend_name?: 'nccl' | 'gloo' | 'mpi' | 'hccl' | 'compressed';
 }
 
-/** The learning-rate schedule; null: the optimizer's constant rate. */
+/** Learning-rate schedule; null: the rate stays constant. */
 export type SchedulerConfig =
   | {
-      /** Warm-up from a minimum to a maximum rate, then constant. */
+      /** Raises the rate to a maximum, then keeps it. */
       type: 'WarmupLR';
-      /** Warm-up from a minimum to a maximum rate, then constant. */
+      /** Raises the rate to a maximum, then keeps it. */
       params?: WarmupParams;
     }
   | {
-      /** Warm-up, then linear decay to the minimum rate. */
+      /** Raises the rate, then lowers it in a line to the minimum. Usual for fine-tuning. */
       type: 'WarmupDecayLR';
-      /** Warm-up, then linear decay to the minimum rate. */
+      /** Raises the rate, then lowers it in a line to the minimum. Usual for fine-tuning. */
       params: WarmupDecayParams;
     }
   | {
-      /** Warm-up, then cosine decay, as shares of the optimizer's rate. */
+      /**
+       * Raises the rate, then lowers it along a cosine. Usual for pretraining. Values are shares of
+       * the rate.
+       */
       type: 'WarmupCosineLR';
-      /** Warm-up, then cosine decay, as shares of the optimizer's rate. */
+      /**
+       * Raises the rate, then lowers it along a cosine. Usual for pretraining. Values are shares of
+       * the rate.
+       */
       params: WarmupCosineParams;
     }
   | {
@@ -780,9 +868,9 @@ export type SchedulerConfig =
       params: OneCycleParams;
     }
   | {
-      /** A growing rate, to find the largest rate that trains. */
+      /** Raises the rate slowly, to find the largest one that trains. */
       type: 'LRRangeTest';
-      /** A growing rate, to find the largest rate that trains. */
+      /** Raises the rate slowly, to find the largest one that trains. */
       params?: LrRangeTestParams;
     }
   | {
@@ -840,49 +928,73 @@ export type SchedulerConfig =
       params?: PlateauParams;
     };
 
-/** Warm-up from a minimum to a maximum rate, then constant. */
+/** Raises the rate to a maximum, then keeps it. */
 export interface WarmupParams {
-  /** Rate before the first update, or a list per group. Default 0. */
+  /** Rate at the start of the warm-up, or a list with one for each group. Default 0. */
   warmup_min_lr?: number | readonly number[] | 'auto';
-  /** Rate after the warm-up, or a list per group; null: the optimizer's rate. Default null. */
+  /**
+   * Rate after the warm-up, or a list with one for each group; null: the optimizer's rate. Default
+   * null.
+   */
   warmup_max_lr?: number | readonly number[] | null | 'auto';
-  /** Updates of the warm-up, at least 2. Default 1000. */
+  /**
+   * Updates in which the rate rises, at least 2. Raise it if the loss jumps at the start. Default
+   * 1000.
+   */
   warmup_num_steps?: number | 'auto';
-  /** How the rate grows in the warm-up: linearly or by the logarithm. Default "log". */
+  /**
+   * How the rate rises in the warm-up: in equal parts ("linear"), or fast first ("log"). Default
+   * "log".
+   */
   warmup_type?: 'log' | 'linear';
-  /** Last update before the start; only -1: checkpoints store the position. Default -1. */
+  /** Only -1 is accepted: a checkpoint stores the position. Default -1. */
   last_batch_iteration?: number;
 }
 
-/** Warm-up, then linear decay to the minimum rate. */
+/** Raises the rate, then lowers it in a line to the minimum. Usual for fine-tuning. */
 export interface WarmupDecayParams {
-  /** Updates of the whole run, warm-up included. */
+  /** Updates of the whole run, with the warm-up. Set the steps that you train. */
   total_num_steps: number | 'auto';
-  /** Rate before the first update, or a list per group. Default 0. */
+  /** Rate at the start of the warm-up, or a list with one for each group. Default 0. */
   warmup_min_lr?: number | readonly number[] | 'auto';
-  /** Rate after the warm-up, or a list per group. Default 0.001. */
+  /** Rate after the warm-up, or a list with one for each group. Default 0.001. */
   warmup_max_lr?: number | readonly number[] | 'auto';
-  /** Updates of the warm-up, at least 2. Default 1000. */
+  /**
+   * Updates in which the rate rises, at least 2. Raise it if the loss jumps at the start. Default
+   * 1000.
+   */
   warmup_num_steps?: number | 'auto';
-  /** How the rate grows in the warm-up: linearly or by the logarithm. Default "log". */
+  /**
+   * How the rate rises in the warm-up: in equal parts ("linear"), or fast first ("log"). Default
+   * "log".
+   */
   warmup_type?: 'log' | 'linear';
-  /** Last update before the start; only -1: checkpoints store the position. Default -1. */
+  /** Only -1 is accepted: a checkpoint stores the position. Default -1. */
   last_batch_iteration?: number;
 }
 
-/** Warm-up, then cosine decay, as shares of the optimizer's rate. */
+/**
+ * Raises the rate, then lowers it along a cosine. Usual for pretraining. Values are shares of the
+ * rate.
+ */
 export interface WarmupCosineParams {
-  /** Updates of the whole run, warm-up included. */
+  /** Updates of the whole run, with the warm-up. Set the steps that you train. */
   total_num_steps: number | 'auto';
   /** Share of the rate at the start of the warm-up. Default 0. */
   warmup_min_ratio?: number;
-  /** Updates of the warm-up, at least 2. Default 1000. */
+  /**
+   * Updates in which the rate rises, at least 2. Raise it if the loss jumps at the start. Default
+   * 1000.
+   */
   warmup_num_steps?: number | 'auto';
   /** Share of the rate at the end of the decay. Default 0.0001. */
   cos_min_ratio?: number;
-  /** How the rate grows in the warm-up: linearly or by the logarithm. Default "log". */
+  /**
+   * How the rate rises in the warm-up: in equal parts ("linear"), or fast first ("log"). Default
+   * "log".
+   */
   warmup_type?: 'log' | 'linear';
-  /** Last update before the start; only -1: checkpoints store the position. Default -1. */
+  /** Only -1 is accepted: a checkpoint stores the position. Default -1. */
   last_batch_iteration?: number;
 }
 
@@ -912,11 +1024,11 @@ export interface OneCycleParams {
   cycle_max_mom?: number | readonly number[];
   /** The momentum is multiplied by 1 + this per decay_step_size updates. Default 0. */
   decay_mom_rate?: number;
-  /** Last update before the start; only -1: checkpoints store the position. Default -1. */
+  /** Only -1 is accepted: a checkpoint stores the position. Default -1. */
   last_batch_iteration?: number;
 }
 
-/** A growing rate, to find the largest rate that trains. */
+/** Raises the rate slowly, to find the largest one that trains. */
 export interface LrRangeTestParams {
   /** Rate of the first update, or a list per group. Default 0.001. */
   lr_range_test_min_lr?: number | readonly number[];
@@ -926,7 +1038,7 @@ export interface LrRangeTestParams {
   lr_range_test_step_rate?: number;
   /** Raises the rate once per interval, not in every update. Default false. */
   lr_range_test_staircase?: boolean;
-  /** Last update before the start; only -1: checkpoints store the position. Default -1. */
+  /** Only -1 is accepted: a checkpoint stores the position. Default -1. */
   last_batch_iteration?: number;
 }
 
@@ -1016,17 +1128,20 @@ export interface PlateauParams {
   eps?: number;
 }
 
-/** Half precision with loss scaling. */
+/** Trains in fp16 with loss scaling. Use bf16 instead if your GPU has it. */
 export interface Fp16Config {
-  /** Weights and activations in fp16. Default false. */
+  /** Turns it on: weights and activations in fp16, master weights in fp32. Default false. */
   enabled?: boolean | 'auto';
-  /** Fixed loss scale; 0: dynamic. Default 0. */
+  /** Factor of the loss; 0: the engine adapts it. Default 0. */
   loss_scale?: number;
-  /** Initial dynamic scale, as a power of 2. Default 16. */
+  /**
+   * The dynamic scale starts at 2 to this power. Lower it if the first steps are all skipped.
+   * Default 16.
+   */
   initial_scale_power?: number;
-  /** Steps without overflow before the scale doubles. Default 1000. */
+  /** The dynamic scale doubles after this number of steps without overflow. Default 1000. */
   loss_scale_window?: number;
-  /** Overflows before the scale is halved; 0 or less: never. Default 2. */
+  /** Number of overflows before the scale is halved; 0 or less: never. Default 2. */
   hysteresis?: number;
   /** Resets the hysteresis after each step without overflow. Default false. */
   consecutive_hysteresis?: boolean;
@@ -1041,11 +1156,11 @@ export interface Fp16Config {
   fp16_master_weights_and_grads?: boolean;
 }
 
-/** bfloat16 without loss scaling. */
+/** Trains in bf16, which needs no loss scaling. The usual choice on a GPU. */
 export interface Bf16Config {
-  /** Weights and activations in bf16. Default false. */
+  /** Turns it on: weights and activations in bf16, master weights in fp32. Default false. */
   enabled?: boolean | 'auto';
-  /** Skips updates with infinite or NaN gradients. Default true. */
+  /** Skips a step if a gradient is infinite or NaN. Default true. */
   check_grad_overflow?: boolean;
   /**
    * Accumulates gradients during backward. Default false. No effect: gradients always accumulate
@@ -1058,38 +1173,44 @@ export interface Bf16Config {
    */
   bf16_master_weights_and_grads?: boolean;
   /**
-   * bf16 moments of Adam and AdamW: 4 bytes per parameter less, not exact. Master weights stay
-   * fp32. Default false.
+   * Moments of AdamW in bf16: 4 bytes less per parameter, not exact. See docs/offload.md. Default
+   * false.
    */
   bf16_optimizer_states?: boolean;
 }
 
-/** FP8 products of linear layers; needs bf16. See docs/fp8.md. */
+/**
+ * Computes linear layers in FP8: faster on RTX 40, H100 and newer GPUs. Needs bf16. See
+ * docs/fp8.md.
+ */
 export interface Fp8Config {
   /**
-   * FP8 products, except in heads and in layers with dims that are no multiples of 16. Default
+   * Turns FP8 on. Heads, and layers with dims that are no multiples of 16, stay in bf16. Default
    * false.
    */
   enabled?: boolean;
   /**
-   * The elements that share a scale: the tensor, a row, or 128 (128 x 128 of a weight). Default
-   * "tensorwise".
+   * Elements with one scale: a tensor (fastest), a row, or blocks of 128. Rows and blocks keep
+   * small values better. Default "tensorwise".
    */
   recipe?: 'tensorwise' | 'rowwise' | 'blockwise';
-  /** Names, or ends of names, of layers that stay in bf16. Default []. */
+  /**
+   * Names, or ends of names, of layers that stay in bf16. Add layers if the loss gets worse.
+   * Default [].
+   */
   exclude?: readonly string[];
   /**
-   * Gathers the weights of FP8 layers as codes of one byte (stage 3, recipe tensorwise). Default
+   * Gathers FP8 weights as one byte each: half of the traffic (stage 3, recipe tensorwise). Default
    * false. No effect on one rank: one rank has nothing to communicate.
    */
   all_gather?: boolean;
 }
 
-/** Dtypes other than the defaults of fp16 and bf16. */
+/** Overrides dtypes that follow from fp16 and bf16. */
 export interface DataTypesConfig {
   /**
-   * Dtype of gradient sums over micro-batches; null: the dtype of the weights. Clipping and the
-   * update read the sums. Default null.
+   * Dtype of gradient sums; null: as the weights. Set "fp32" if you accumulate many micro-batches.
+   * Default null.
    */
   grad_accum_dtype?: AnyCase<'fp16' | 'bf16' | 'fp32' | 'float16' | 'half' | 'torch.float16' | 'bfloat16' | 'torch.bfloat16' | 'float32' | 'float' | 'torch.float32'> | null;
   /** Dtype of the weights; must agree with fp16 and bf16. Default null. */
@@ -1098,13 +1219,25 @@ export interface DataTypesConfig {
   buffer_dtype?: AnyCase<'fp16' | 'bf16' | 'fp32' | 'float16' | 'half' | 'torch.float16' | 'bfloat16' | 'torch.bfloat16' | 'float32' | 'float' | 'torch.float32'> | null;
 }
 
-/** ZeRO: shards training state over ranks, and offloads it. */
+/**
+ * ZeRO divides training state among ranks, and moves it to host memory or a disk. See
+ * docs/which-stage.md.
+ */
 export interface ZeroConfig {
-  /** 0: no sharding; 1: optimizer state; 2: gradients too; 3: weights too. Default 0. */
+  /**
+   * What ranks divide: 0 nothing, 1 optimizer state, 2 also gradients, 3 also weights. Raise it to
+   * save memory. Default 0.
+   */
   stage?: 0 | 1 | 2 | 3 | 'auto';
-  /** Master weights and moments in host memory or on a disk: see docs/offload.md. */
+  /**
+   * Keeps master weights and moments in host memory or on a disk: saves 12 bytes a parameter. See
+   * docs/offload.md.
+   */
   offload_optimizer?: OffloadOptimizerConfig | null | 'auto';
-  /** Weights of stage 3 in host memory or on a disk between uses. Acts at stage 3. */
+  /**
+   * Keeps weights in host memory or on a disk until a layer needs them (stage 3). See
+   * docs/which-stage.md. Acts at stage 3.
+   */
   offload_param?: OffloadParamConfig | null | 'auto';
   /**
    * Copies gradients into one buffer during backward. Default true. No effect: gradients always lie
@@ -1112,18 +1245,18 @@ export interface ZeroConfig {
    */
   contiguous_gradients?: boolean;
   /**
-   * Communicates during compute; null: at stage 3. Default null. No effect on one rank: one rank
-   * has nothing to communicate.
+   * Communicates while the GPU computes: faster, but needs more memory. null: on at stage 3 only.
+   * Default null. No effect on one rank: one rank has nothing to communicate.
    */
   overlap_comm?: boolean | null;
   /**
-   * Reduces each gradient to its owner only. Default true. No effect on one rank: one rank has
-   * nothing to communicate. Acts at stage 1, 2 or 3.
+   * true: each rank receives only its share of the gradients. false: all gradients. Default true.
+   * No effect on one rank: one rank has nothing to communicate. Acts at stage 1, 2 or 3.
    */
   reduce_scatter?: boolean;
   /**
-   * Gradient elements per reduction; a larger unit is one reduction. Default 5e8. No effect on one
-   * rank: one rank has nothing to communicate.
+   * Gradient elements in one reduction. Lower it to save memory; raise it if the network has a high
+   * latency. Default 5e8. No effect on one rank: one rank has nothing to communicate.
    */
   reduce_bucket_size?: number | 'auto';
   /**
@@ -1137,8 +1270,8 @@ export interface ZeroConfig {
    */
   allgather_partitions?: boolean;
   /**
-   * Weight elements per all-gather; a larger unit is one all-gather. Default 5e8. No effect on one
-   * rank: one rank has nothing to communicate. Acts at stage 1 or 2.
+   * Weight elements in one all-gather. Lower it to save memory. Default 5e8. No effect on one rank:
+   * one rank has nothing to communicate. Acts at stage 1 or 2.
    */
   allgather_bucket_size?: number;
   /**
@@ -1157,42 +1290,42 @@ export interface ZeroConfig {
    */
   elastic_checkpoint?: boolean;
   /**
-   * Largest number of elements per update with offload, rounded down to a multiple of 64; not for
-   * LAMB and Muon. Default 1e9. No effect without offload_optimizer: an update on the device takes
-   * a unit at a time.
+   * Elements in one offloaded update, a multiple of 64. Lower it to save memory. Not for LAMB and
+   * Muon. Default 1e9. No effect without offload_optimizer: an update on the device takes a unit at
+   * a time.
    */
   sub_group_size?: number;
   /**
-   * Elements that stage 3 prefetches, rounded up to whole units; 0: no prefetch. Default 5e7. No
-   * effect on one rank: one rank holds all weights. Acts at stage 3.
+   * Elements that stage 3 gathers in advance; 0: none. Lower it to save memory; raise it if the GPU
+   * waits. Default 5e7. No effect on one rank: one rank holds all weights. Acts at stage 3.
    */
   stage3_prefetch_bucket_size?: number | 'auto';
   /** Another name of stage3_prefetch_bucket_size. */
   prefetch_bucket_size?: number | 'auto';
   /**
-   * Units (layers) up to this number of elements stay gathered; DeepSpeed counts parameters.
-   * Default 1e5. No effect on one rank: one rank holds all weights. Acts at stage 3.
+   * Layers of up to this number of elements stay gathered. Raise it for speed. DeepSpeed counts
+   * parameters. Default 1e5. No effect on one rank: one rank holds all weights. Acts at stage 3.
    */
   stage3_param_persistence_threshold?: number | 'auto';
   /** Another name of stage3_param_persistence_threshold. */
   param_persistence_threshold?: number | 'auto';
   /**
-   * Largest number of elements that stay gathered. Default 9007199254740991. No effect on one rank:
-   * one rank holds all weights. Acts at stage 3.
+   * Limit for all layers that stay gathered, in elements. Lower it to save memory. Default
+   * 9007199254740991. No effect on one rank: one rank holds all weights. Acts at stage 3.
    */
   stage3_model_persistence_threshold?: number;
   /** Another name of stage3_model_persistence_threshold. */
   model_persistence_threshold?: number;
   /**
-   * Gathered elements above which stage 3 releases units. Default 1e9. No effect on one rank: one
-   * rank holds all weights. Acts at stage 3.
+   * Gathered elements at which stage 3 begins to release layers. Lower it to save memory. Default
+   * 1e9. No effect on one rank: one rank holds all weights. Acts at stage 3.
    */
   stage3_max_live_parameters?: number;
   /** Another name of stage3_max_live_parameters. */
   max_live_parameters?: number;
   /**
-   * A unit that is used again within this number of elements stays gathered. Default 1e9. No effect
-   * on one rank: one rank holds all weights. Acts at stage 3.
+   * A layer stays gathered if the engine needs it again within this number of elements. Default
+   * 1e9. No effect on one rank: one rank holds all weights. Acts at stage 3.
    */
   stage3_max_reuse_distance?: number;
   /** Another name of stage3_max_reuse_distance. */
@@ -1233,18 +1366,24 @@ export interface ZeroConfig {
    */
   legacy_stage1?: boolean;
   /**
-   * Ranks of one machine that hold a second sharded copy of the weights for backward (ZeRO++, stage
-   * 3); 1: off. Default 1.
+   * GPUs of a machine that share a second copy of the weights: backward then needs no network
+   * (stage 3). 1: off. Default 1.
    */
   zero_hpz_partition_size?: number;
-  /** Gathers weights in 8 bits, one scale per 64 elements (ZeRO++, stage 3). Default false. */
+  /**
+   * Gathers weights in 8 bits: half of the traffic, not exact. For slow networks (ZeRO++, stage 3).
+   * Default false.
+   */
   zero_quantized_weights?: boolean;
   /**
    * Gathers frozen weights in 8 bits (ZeRO++). Default false. Not supported yet: weights travel in
    * their own dtype.
    */
   zero_quantized_nontrainable_weights?: boolean;
-  /** Reduces gradients in 4 bits, one scale per 64 elements (ZeRO++, stage 3). Default false. */
+  /**
+   * Reduces gradients in 4 bits: a quarter of the traffic, not exact. For slow networks (ZeRO++,
+   * stage 3). Default false.
+   */
   zero_quantized_gradients?: boolean;
   /**
    * Error feedback of quantized gradients (ZeRO++ LoCo). Default null. Not supported yet: quantized
@@ -1252,8 +1391,8 @@ export interface ZeroConfig {
    */
   zeropp_loco_param?: LocoConfig | null;
   /**
-   * Ranks per sharded copy of weights, gradients and state (MiCS, stage 3); -1: all ranks. Default
-   * -1.
+   * Ranks that divide one copy of the state (MiCS, stage 3). Set the GPUs of a machine on slow
+   * networks; -1: all. Default -1.
    */
   mics_shard_size?: number;
   /**
@@ -1317,11 +1456,14 @@ export interface ZeroConfig {
   stage3_gather_fp16_weights_on_model_save?: boolean;
 }
 
-/** Master weights and moments in host memory or on a disk: see docs/offload.md. */
+/**
+ * Keeps master weights and moments in host memory or on a disk: saves 12 bytes a parameter. See
+ * docs/offload.md.
+ */
 export interface OffloadOptimizerConfig {
   /**
-   * Place of master weights and moments: GPU, host memory, or a disk (docs/nvme.md). Default
-   * "none".
+   * Where the state is: "none" on the GPU, "cpu" in host memory, "nvme" on a disk (docs/nvme.md).
+   * Default "none".
    */
   device?: 'none' | 'cpu' | 'nvme' | 'auto';
   /**
@@ -1329,15 +1471,18 @@ export interface OffloadOptimizerConfig {
    */
   pin_memory?: boolean;
   /**
-   * Computes updates during backward, bit-identical; null: Adam and AdamW on a GPU, if host memory
+   * Updates during backward: faster, more host memory. null: on for AdamW on a GPU if host memory
    * suffices. Default null.
    */
   super_offload?: boolean | null;
-  /** Offloaded share of the state; the state of the first layers stays on the device. Default 1. */
+  /**
+   * Share of the state that leaves the GPU, 0 to 1. Lower it if the GPU has free memory: steps get
+   * faster. Default 1.
+   */
   ratio?: number | 'auto';
   /**
-   * Share of the host state that the GPU updates, bit-identical; null ("auto"): measured, 0 without
-   * a GPU. Default null.
+   * Share of the offloaded state that the GPU updates. Set 0 if GPU memory is short. null, "auto":
+   * measured. Default null.
    */
   gpu_share?: number | null;
   /**
@@ -1347,14 +1492,14 @@ export interface OffloadOptimizerConfig {
    */
   nvme_path?: string | null;
   /**
-   * Host buffers for state of a disk, sub_group_size elements each; 3 overlap read, compute and
-   * write. Default 4. No effect while nothing is kept on NVMe: offload_optimizer.device is not
+   * Host buffers of sub_group_size elements. With 3 or more, reading, computing and writing
+   * overlap. Default 4. No effect while nothing is kept on NVMe: offload_optimizer.device is not
    * "nvme".
    */
   buffer_count?: number;
   /**
-   * Reads state ahead, also during forward and backward; null: true. Default null. No effect while
-   * nothing is kept on NVMe: offload_optimizer.device is not "nvme".
+   * Reads state in advance, also during forward and backward; null: true. Default null. No effect
+   * while nothing is kept on NVMe: offload_optimizer.device is not "nvme".
    */
   pipeline_read?: boolean | null;
   /**
@@ -1374,9 +1519,15 @@ export interface OffloadOptimizerConfig {
   cpuadam_cores_perc?: number;
 }
 
-/** Weights of stage 3 in host memory or on a disk between uses. Acts at stage 3. */
+/**
+ * Keeps weights in host memory or on a disk until a layer needs them (stage 3). See
+ * docs/which-stage.md. Acts at stage 3.
+ */
 export interface OffloadParamConfig {
-  /** Where weights are stored between uses. Default "none". */
+  /**
+   * Where the weights wait: "none" on the GPU, "cpu" in host memory, "nvme" on a disk. Default
+   * "none".
+   */
   device?: 'none' | 'cpu' | 'nvme' | 'auto';
   /**
    * Folder for weights, required for "nvme", created if missing; files are freed when the rank
@@ -1385,18 +1536,18 @@ export interface OffloadParamConfig {
    */
   nvme_path?: string | null;
   /**
-   * Host buffers for weights of a disk; uploads, reads and writes overlap. Default 5. No effect
-   * while no weights are kept on NVMe: offload_param.device is not "nvme".
+   * Host buffers for weights from a disk. More buffers overlap more transfers and take more memory.
+   * Default 5. No effect while no weights are kept on NVMe: offload_param.device is not "nvme".
    */
   buffer_count?: number;
   /**
-   * Elements per buffer, rounded down to a multiple of 64; larger weights are split. Default 1e8.
-   * No effect while no weights are kept on NVMe: offload_param.device is not "nvme".
+   * Elements of one buffer, a multiple of 64. Larger weights take several buffers. Default 1e8. No
+   * effect while no weights are kept on NVMe: offload_param.device is not "nvme".
    */
   buffer_size?: number;
   /**
-   * Elements per rank that stay in host memory with "nvme"; other weights are on the disk. Default
-   * 1e9. No effect while no weights are kept on NVMe: offload_param.device is not "nvme".
+   * With "nvme": elements that each rank keeps in host memory. Raise it if host memory is free.
+   * Default 1e9. No effect while no weights are kept on NVMe: offload_param.device is not "nvme".
    */
   max_in_cpu?: number;
   /** Uses page-locked host memory. Default true. */
@@ -1478,17 +1629,23 @@ export interface ThroughputTimerConfig {
   synchronized?: boolean;
 }
 
-/** Storage of checkpointed activations; the model selects the checkpointed layers. */
+/**
+ * Where recomputed layers keep their inputs. The model turns checkpointing on. See
+ * docs/activation-checkpointing.md.
+ */
 export interface ActivationCheckpointingConfig {
   /**
    * A key of tutorials; DeepSpeed ignores it. Default false. No effect: the model selects the
    * checkpointed layers.
    */
   enabled?: boolean;
-  /** Keeps checkpointed activations in host memory. Default false. */
+  /**
+   * Keeps the inputs of checkpointed layers in host memory. Use it for very long samples. Default
+   * false.
+   */
   cpu_checkpointing?: boolean;
   /**
-   * Keeps attention's output instead of recomputing it; null: with cpu_checkpointing, from 8,192
+   * Keeps the output of attention: faster, more memory. null: with cpu_checkpointing, from 8,192
    * tokens on. Default null.
    */
   keep_attention?: boolean | null;
@@ -1496,10 +1653,7 @@ export interface ActivationCheckpointingConfig {
   number_checkpoints?: number | null;
   /** Synchronizes the device around checkpoints. Default false. */
   synchronize_checkpoint_boundary?: boolean;
-  /**
-   * Measures each checkpoint: a line per steps_per_print (or each) step, and checkpointing.times().
-   * Default false.
-   */
+  /** Prints the time of each checkpoint; checkpointing.times() returns it. Default false. */
   profile?: boolean;
   /**
    * Splits checkpointed activations over model-parallel ranks. Default false. No effect: each rank
@@ -1513,25 +1667,28 @@ export interface ActivationCheckpointingConfig {
   contiguous_memory_optimization?: boolean;
 }
 
-/** Counts operations and time per module in one step. */
+/** Measures FLOPs and time of each module in one step. See docs/profiling.md. */
 export interface FlopsProfilerConfig {
   /** Turns the profiler on. Default false. */
   enabled?: boolean;
-  /** Factor of DeepSpeed's estimate of operations: 2 + this number of forwards. Default 0. */
+  /**
+   * In DeepSpeed's estimate, a backward counts as 2 + this number of forwards. 1: with
+   * checkpointing. Default 0.
+   */
   recompute_fwd_factor?: number;
-  /** Profiled global step, from 1 (DeepSpeed: from 0). Default 1. */
+  /** Step to profile; the first is 1 (in DeepSpeed 0). The first steps are slower. Default 1. */
   profile_step?: number;
-  /** Deepest level of the summary; -1: innermost modules. Default -1. */
+  /** Levels of modules in the summary; -1: down to the innermost modules. Default -1. */
   module_depth?: number;
-  /** Module classes per depth in the summary. Default 1. */
+  /** Module classes that the summary lists on each level: the most expensive ones. Default 1. */
   top_modules?: number;
   /** Prints the table of all modules. Default true. */
   detailed?: boolean;
-  /** File for the profile, JSON if its name ends in .json; null: standard output. Default null. */
+  /** File for the profile. A name in .json gets JSON; null: print it. Default null. */
   output_file?: string | null;
 }
 
-/** Writes TensorBoard event files. */
+/** Writes losses and rates for TensorBoard. */
 export interface EventFolderConfig {
   /** Turns the monitor on. Default false. */
   enabled?: boolean;
@@ -1582,15 +1739,15 @@ export interface CometConfig {
 }
 
 /**
- * Logs size, time and bandwidth of each collective, and waits for it; comm.logSummary() prints a
- * table. No effect on one rank: one rank has nothing to communicate.
+ * Measures each collective; comm.logSummary() prints a table. Slows training down: it waits for
+ * each one. No effect on one rank: one rank has nothing to communicate.
  */
 export interface CommsLoggerConfig {
   /** Switches the log on; in DeepSpeed the section itself does. Default false. */
   enabled?: boolean;
   /** Logs every operation. Default true. */
   prof_all?: boolean;
-  /** Logged operations, under any name of DeepSpeed; used if prof_all is false. Default []. */
+  /** Operations to log if prof_all is false, by their names in DeepSpeed. Default []. */
   prof_ops?: readonly ('all_reduce' | 'all_reduce_coalesced' | 'reduce_scatter' | 'reduce_scatter_base' | 'reduce_scatter_tensor' | 'reduce_scatter_coalesced' | 'all_gather' | 'all_gather_base' | 'all_gather_into_tensor' | 'all_gather_coalesced' | 'all_to_all' | 'all_to_all_single' | 'broadcast' | 'reduce' | 'send' | 'isend' | 'recv' | 'irecv' | 'barrier')[];
   /** Prints a line for each operation, on rank 0. Default false. */
   verbose?: boolean;
@@ -1603,7 +1760,10 @@ export interface CommsLoggerConfig {
 
 /** How checkpoints are written. */
 export interface CheckpointConfig {
-  /** Reaction to different tags of ranks; Warn and Ignore use the tag of rank 0. Default "Warn". */
+  /**
+   * What happens if ranks save under different tags. "Fail" throws; the others use the tag of rank
+   * 0. Default "Warn".
+   */
   tag_validation?: AnyCase<'Warn' | 'Ignore' | 'Fail'>;
   /**
    * Loads a checkpoint of another number of ranks or another stage. Default false. No effect: every
@@ -1650,23 +1810,26 @@ export interface CheckpointWriterConfig {
   io_multiplier?: number;
 }
 
-/** Asynchronous file access for NVMe; `ds io PATH` measures a disk and prints this section. */
+/**
+ * How training reads and writes a disk. `ds io PATH` measures your disk and prints the best values.
+ */
 export interface AioConfig {
   /**
-   * Bytes per request and per checksum, rounded up to a multiple of 4096. Default 1048576. No
-   * effect while nothing is kept on NVMe: neither offload_optimizer.device nor offload_param.device
-   * is "nvme".
+   * Bytes of one disk request, and of one checksum. Multiples of 4096. Default 1048576. No effect
+   * while nothing is kept on NVMe: neither offload_optimizer.device nor offload_param.device is
+   * "nvme".
    */
   block_size?: number;
   /**
-   * Requests in flight: depth of the io_uring, or threads if io_uring is forbidden. Default 8. No
+   * Disk requests at a time, through io_uring. Without io_uring: number of threads. Default 8. No
    * effect while nothing is kept on NVMe: neither offload_optimizer.device nor offload_param.device
    * is "nvme".
    */
   queue_depth?: number;
   /**
-   * Threads that compute the checksums of transfers. Default 1. No effect while nothing is kept on
-   * NVMe: neither offload_optimizer.device nor offload_param.device is "nvme".
+   * Threads that check data from the disk. Raise it if a fast disk waits for the CPU. Default 1. No
+   * effect while nothing is kept on NVMe: neither offload_optimizer.device nor offload_param.device
+   * is "nvme".
    */
   intra_op_parallelism?: number;
   /** Another name of intra_op_parallelism. */
@@ -1685,25 +1848,28 @@ export interface AioConfig {
   use_gds?: boolean;
 }
 
-/** Pipeline parallelism; see PipelineModule. */
+/** Pipeline parallelism: ranks divide the list of layers. See docs/pipeline.md. */
 export interface PipelineConfig {
   /**
-   * Number of stages: cuts a model with known layers, over axis pp of the mesh. "auto": from
-   * PipelineModule or mesh. Default "auto".
+   * Parts of the list of layers, one for each rank of axis pp. "auto": from PipelineModule or the
+   * mesh. Default "auto".
    */
   stages?: 'auto' | number;
-  /** Order of micro-batches; a key of this library. Default "1f1b". */
+  /** Order of micro-batches: see docs/pipeline.md. DeepSpeed has no such key. Default "1f1b". */
   schedule?: '1f1b' | '1F1B' | 'gpipe' | 'interleaved' | 'zero-bubble';
-  /** Stages per rank of the interleaved schedule; a key of this library. Default 2. */
+  /**
+   * Stages of each rank, for "interleaved". More stages wait less and send more. DeepSpeed has no
+   * such key. Default 2.
+   */
   stages_per_rank?: number;
   /**
-   * "parameters", "uniform", "flops", "type:REGEX"; "best": the method of PipelineModule, "flops"
-   * for language models. Default "best".
+   * What the parts balance: "parameters", "uniform", "flops" or "type:REGEX". "best": by the model.
+   * Default "best".
    */
   partition?: string;
-  /** Seeds the generator per layer and micro-batch. Default false. */
+  /** Seeds the random generator for each layer and micro-batch. Default false. */
   seed_layers?: boolean;
-  /** Layers between two checkpoints; 0: the model decides. Default 0. */
+  /** Layers that backward recomputes together; 0: the model decides. Default 0. */
   activation_checkpoint_interval?: number;
   /**
    * Splits activations between stages over the ranks of tensor parallelism. Default true. No
@@ -1728,7 +1894,7 @@ export interface AmpConfig {
   [key: string]: unknown;
 }
 
-/** PyTorch's mixed precision: read as bf16 or fp16, with inputs cast. */
+/** PyTorch's mixed precision. It acts as bf16 or fp16, and casts the inputs of the model. */
 export interface TorchAutocastConfig {
   /** Turns this section on. Default false. */
   enabled?: boolean;
@@ -1743,13 +1909,16 @@ export interface TorchAutocastConfig {
   lower_precision_safe_modules?: readonly string[] | null;
 }
 
-/** Progressive layer drop: skips layers more and more often. */
+/** Skips layers at random, more often as training goes on. See docs/data-efficiency.md. */
 export interface ProgressiveLayerDropConfig {
   /** Turns this section on. Default false. */
   enabled?: boolean;
-  /** Final probability that the last layer runs; earlier layers run more often. Default 1. */
+  /**
+   * Final probability that the last layer runs. Lower: faster and less exact. Earlier layers run
+   * more often. Default 1.
+   */
   theta?: number;
-  /** Rate at which theta falls per step. Default 0.001. */
+  /** How fast the probability falls in each step. Default 0.001. */
   gamma?: number;
 }
 
@@ -1773,11 +1942,11 @@ export interface EigenvalueConfig {
   layer_num?: number;
 }
 
-/** Curriculum by sequence length. */
+/** Starts with short samples, then lengthens them. See docs/data-sampling.md. */
 export interface CurriculumLearningConfig {
   /** Turns this section on. Default false. */
   enabled?: boolean;
-  /** Difficulty measure: the first tokens of each sample. Default "seqlen". */
+  /** Measure of difficulty: "seqlen" cuts samples to their first tokens. Default "seqlen". */
   curriculum_type?: 'seqlen';
   /** Difficulty at the start. Default null. */
   min_difficulty?: number | null;
@@ -1794,7 +1963,7 @@ export interface CurriculumLearningConfig {
 
 /** Parameters of the schedule. */
 export interface CurriculumScheduleConfig {
-  /** Steps from the smallest to the largest difficulty (fixed_linear, fixed_root). Default null. */
+  /** Steps until the largest difficulty is reached (fixed_linear, fixed_root). Default null. */
   total_curriculum_step?: number | null;
   /**
    * Difficulties are rounded down to a multiple (fixed_linear, fixed_root); use 8 for tensor cores.
@@ -1809,25 +1978,28 @@ export interface CurriculumScheduleConfig {
   max_step?: readonly number[] | null;
 }
 
-/** Data efficiency: sampling by difficulty, and token routing. */
+/** Shows easy samples first, or lets layers skip tokens. See docs/data-efficiency.md. */
 export interface DataEfficiencyConfig {
   /** Turns this section on. Default false. */
   enabled?: boolean;
-  /** Seed of data_sampling; random-LTD uses the generator of seed(). Default 1234. */
+  /** Seed of data_sampling. Random LTD uses seed(). Default 1234. */
   seed?: number;
-  /** Selects the samples of `trainingData` for each step. */
+  /** Chooses the samples of `trainingData` for each step. */
   data_sampling?: DataSamplingConfig | null;
   /** Selects the tokens that layers process. */
   data_routing?: DataRoutingConfig | null;
 }
 
-/** Selects the samples of `trainingData` for each step. */
+/** Chooses the samples of `trainingData` for each step. */
 export interface DataSamplingConfig {
   /** Turns this section on. Default false. */
   enabled?: boolean;
   /** Maximum number of epochs. Default 1000. */
   num_epochs?: number;
-  /** Threads that load samples; `numWorkers` of `initialize()` overrides it. Default 0. */
+  /**
+   * Threads that load samples. Raise it if the GPU waits for data; `numWorkers` overrides it.
+   * Default 0.
+   */
   num_workers?: number;
   /**
    * Puts batches into page-locked memory. Default false. No effect: batches always use pinned
@@ -1948,7 +2120,7 @@ export interface RandomLtdGrowthConfig {
   seq_per_step?: number | null;
 }
 
-/** Sparse attention by a block pattern. */
+/** Attention to some blocks of positions only, for long samples. See docs/layers.md. */
 export interface SparseAttentionConfig {
   /** The pattern; a notice lists keys that it ignores. Default "fixed". */
   mode?: 'dense' | 'fixed' | 'variable' | 'bigbird' | 'bslongformer';
@@ -1980,7 +2152,7 @@ export interface SparseAttentionConfig {
   num_sliding_window_blocks?: number;
 }
 
-/** Elastic batch size for different numbers of ranks: see docs/launcher.md. */
+/** Keeps the batch size if the number of ranks changes. See docs/launcher.md. */
 export interface ElasticityConfig {
   /** Turns this section on. Default false. */
   enabled?: boolean;
@@ -2011,7 +2183,9 @@ export interface ElasticityConfig {
   version?: 0.1 | 0.2;
 }
 
-/** Searches for the fastest configuration: `ds --autotuning tune|run`. */
+/**
+ * Measures configurations and finds the fastest: `ds --autotuning tune`. See docs/autotuning.md.
+ */
 export interface AutotuningConfig {
   /** Switches it on in DeepSpeed; here the flag `--autotuning` does. Default false. */
   enabled?: boolean;
@@ -2025,7 +2199,7 @@ export interface AutotuningConfig {
   exps_dir?: string;
   /** true: repeats experiments; false: uses existing results. Default true. */
   overwrite?: boolean;
-  /** Steps of an experiment before the measurement. Default 3. */
+  /** Steps before the measurement, so that it starts warm. Default 3. */
   start_profile_step?: number;
   /** Another name of start_profile_step. */
   start_step?: number;
@@ -2033,11 +2207,11 @@ export interface AutotuningConfig {
   end_profile_step?: number;
   /** Another name of end_profile_step. */
   end_step?: number;
-  /** Compared value: samples/s, ms per step, or FLOP/s per GPU. Default "throughput". */
+  /** What must be best: samples/s, ms of a step, or FLOP/s of a GPU. Default "throughput". */
   metric?: 'throughput' | 'latency' | 'flops' | 'FLOPS' | 'FLOPS_per_gpu';
   /** Written by the launcher: file for the measurement of this experiment. Default null. */
   metric_path?: string | null;
-  /** Order of experiments: listed, random, or by the plan's prediction. Default "gridsearch". */
+  /** Order of experiments: as listed, random, or fastest prediction first. Default "gridsearch". */
   tuner_type?: 'gridsearch' | 'random' | 'model_based';
   /** Experiments without improvement before the search ends; 0: never. Default 5. */
   tuner_early_stopping?: number;
@@ -2078,7 +2252,7 @@ export interface AutotuningModelInfoConfig {
   num_layers?: number | null;
 }
 
-/** Quantization and pruning of a model from `initCompression()`. */
+/** Quantizes or prunes a model of initCompression() in training. See docs/compression.md. */
 export interface CompressionTrainingConfig {
   /** Quantizes weights in training. */
   weight_quantization?: CompressionWeightQuantizationConfig | null;
@@ -2110,7 +2284,10 @@ export interface CompressionWeightQuantizationShared {
   enabled?: boolean;
   /** Whether to use DeepSpeed's kernel. Default false. No effect: tensor operations compute it. */
   quantizer_kernel?: boolean;
-  /** Global steps before the technique starts; skipped fp16 steps count. Default 0. */
+  /**
+   * Steps before this starts; skipped fp16 steps count. Give the model time to learn first. Default
+   * 0.
+   */
   schedule_offset?: number;
   /** Equal parts of a weight in memory order, each with its own scale. Default 1. */
   quantize_groups?: number;
@@ -2184,7 +2361,10 @@ export interface CompressionActivationQuantizationShared {
    * ranks do not share calibrated ranges; use dynamic.
    */
   range_calibration?: 'dynamic';
-  /** Global steps before the technique starts; skipped fp16 steps count. Default 1000. */
+  /**
+   * Steps before this starts; skipped fp16 steps count. Give the model time to learn first. Default
+   * 1000.
+   */
   schedule_offset?: number;
 }
 
@@ -2224,7 +2404,10 @@ export interface CompressionSparsePruningShared {
    * "snip_momentum" is not supported yet: DeepSpeed calls neural_compressor for it; use l1 or topk.
    */
   method?: 'l1' | 'topk';
-  /** Global steps before the technique starts; skipped fp16 steps count. Default 1000. */
+  /**
+   * Steps before this starts; skipped fp16 steps count. Give the model time to learn first. Default
+   * 1000.
+   */
   schedule_offset?: number;
   /** Global step after which pruning ends. Default null. No effect: only snip_momentum uses it. */
   schedule_offset_end?: number | null;
@@ -2256,7 +2439,7 @@ export interface CompressionSparsePruningGroup {
 
 /** Parameters of the group. */
 export interface CompressionSparsePruningParams {
-  /** Share that stays, rounded up. */
+  /** Share of weights, rows or heads that stays, rounded up. Lower: smaller and less exact. */
   dense_ratio: number;
 }
 
@@ -2276,7 +2459,10 @@ export interface CompressionRowPruningShared {
    * Kept rows: largest sums of magnitudes at the start, or largest trained scores. Default "l1".
    */
   method?: 'l1' | 'topk';
-  /** Global steps before the technique starts; skipped fp16 steps count. Default 1000. */
+  /**
+   * Steps before this starts; skipped fp16 steps count. Give the model time to learn first. Default
+   * 1000.
+   */
   schedule_offset?: number;
 }
 
@@ -2295,7 +2481,7 @@ export interface CompressionRowPruningGroup {
 
 /** Parameters of the group. */
 export interface CompressionRowPruningParams {
-  /** Share that stays, rounded up. */
+  /** Share of weights, rows or heads that stays, rounded up. Lower: smaller and less exact. */
   dense_ratio: number;
 }
 
@@ -2316,7 +2502,10 @@ export interface CompressionHeadPruningShared {
    * names it and does not compute it; use topk.
    */
   method?: 'topk';
-  /** Global steps before the technique starts; skipped fp16 steps count. Default 1000. */
+  /**
+   * Steps before this starts; skipped fp16 steps count. Give the model time to learn first. Default
+   * 1000.
+   */
   schedule_offset?: number;
   /** Heads per layer; required if enabled. Default null. */
   num_heads?: number | null;
@@ -2337,7 +2526,7 @@ export interface CompressionHeadPruningGroup {
 
 /** Parameters of the group. */
 export interface CompressionHeadPruningParams {
-  /** Share that stays, rounded up. */
+  /** Share of weights, rows or heads that stays, rounded up. Lower: smaller and less exact. */
   dense_ratio: number;
 }
 
@@ -2358,7 +2547,10 @@ export interface CompressionChannelPruningShared {
   enabled?: boolean;
   /** How channels are chosen, as for rows. Default "l1". */
   method?: 'l1' | 'topk';
-  /** Global steps before the technique starts; skipped fp16 steps count. Default 1000. */
+  /**
+   * Steps before this starts; skipped fp16 steps count. Give the model time to learn first. Default
+   * 1000.
+   */
   schedule_offset?: number;
 }
 
@@ -2377,7 +2569,7 @@ export interface CompressionChannelPruningGroup {
 
 /** Parameters of the group. */
 export interface CompressionChannelPruningParams {
-  /** Share that stays, rounded up. */
+  /** Share of weights, rows or heads that stays, rounded up. Lower: smaller and less exact. */
   dense_ratio: number;
 }
 
@@ -2395,7 +2587,9 @@ export interface CompressionLayerReductionConfig {
   other_module_name?: readonly string[];
 }
 
-/** Quantized weights of an engine without an optimizer (stage 3). */
+/**
+ * Weights in 4 or 8 bits, for an engine without an optimizer (stage 3). Saves memory in inference.
+ */
 export interface WeightQuantizationConfig {
   /**
    * Linear layers except the head in 4 or 8 bits, in memory, transfer and compute. Default null.
@@ -2425,7 +2619,7 @@ export interface QuantizedInitializationConfig {
   symmetric?: boolean;
 }
 
-/** Trains and generates with one engine: see docs/grpo.md. */
+/** Lets one engine train and generate, for training on rewards. See docs/grpo.md. */
 export interface HybridEngineConfig {
   /**
    * initialize() returns a HybridEngine, which has generate(). The model is a CausalLM. Default
@@ -2433,13 +2627,16 @@ export interface HybridEngineConfig {
    */
   enabled?: boolean;
   /**
-   * Largest number of tokens of a prompt and its completion; the model's limit if that is lower.
-   * Default 512.
+   * Most tokens of a prompt and its completion, up to the limit of the model. Raise it for long
+   * answers. Default 512.
    */
   max_out_tokens?: number;
   /** Ranks per model during generation: 1, or those of tensor_parallel.autotp_size. Default 1. */
   inference_tp_size?: number;
-  /** Frees the key-value cache after each generation. Default false. */
+  /**
+   * Frees the key-value cache after each generation. Set it if training then runs out of memory.
+   * Default false.
+   */
   release_inference_cache?: boolean;
   /**
    * Keeps gathered weights between tokens. Default true. No effect: weights of stage 3 are gathered
@@ -2458,14 +2655,14 @@ export interface HybridEngineConfig {
   enable_cuda_graph?: boolean;
 }
 
-/** Tensor parallelism: see docs/tensor-parallel.md. */
+/** Tensor parallelism: ranks divide each layer. See docs/tensor-parallel.md. */
 export interface TensorParallelConfig {
   /**
    * The size decides; false with a size above 1 is an error. DeepSpeed refuses this key. Default
    * true.
    */
   enabled?: boolean;
-  /** Ranks per layer, axis tp of the mesh: initialize() cuts the model. 0, 1: off. Default 0. */
+  /** Ranks that divide each layer. Use GPUs of one machine; 0 or 1: off. Default 0. */
   autotp_size?: number;
   /** Another name of autotp_size. */
   tp_size?: number;
@@ -2560,51 +2757,63 @@ export interface NebulaConfig {
 
 /** ds_config.json: every key of DeepSpeed 0.19.6 with its support here. */
 export interface ResolvedValues {
-  /** Samples per optimizer step over all ranks. */
+  /**
+   * Samples of one optimizer step, over all ranks. Set two of the three batch keys; the third
+   * follows.
+   */
   readonly train_batch_size: number;
-  /** Samples per forward and backward on one device. */
+  /** Samples in one forward on each device. Lower it if memory is short; raise it for speed. */
   readonly train_micro_batch_size_per_gpu: number;
-  /** Micro-batches per optimizer step; derived from the other two, else 1. */
+  /**
+   * Micro-batches in one step. Raise it to keep the batch size if memory allows small micro-batches
+   * only.
+   */
   readonly gradient_accumulation_steps: number;
   /**
-   * true: one update per gradient_accumulation_steps backwards. false: every step() updates, losses
-   * are not divided.
+   * true: the engine counts micro-batches and divides losses. false: your loop decides, and every
+   * step() updates.
    */
   readonly managed_gradient_accumulation: boolean;
-  /** The optimizer; null: pass it to initialize(). */
+  /** Optimizer and its hyperparameters; null: pass an optimizer to initialize(). */
   readonly optimizer: ResolvedOptimizer | null;
-  /** The learning-rate schedule; null: the optimizer's constant rate. */
+  /** Learning-rate schedule; null: the rate stays constant. */
   readonly scheduler: ResolvedScheduler | null;
-  /** Half precision with loss scaling. */
+  /** Trains in fp16 with loss scaling. Use bf16 instead if your GPU has it. */
   readonly fp16: ResolvedFp16;
-  /** bfloat16 without loss scaling. */
+  /** Trains in bf16, which needs no loss scaling. The usual choice on a GPU. */
   readonly bf16: ResolvedBf16;
-  /** FP8 products of linear layers; needs bf16. See docs/fp8.md. */
+  /**
+   * Computes linear layers in FP8: faster on RTX 40, H100 and newer GPUs. Needs bf16. See
+   * docs/fp8.md.
+   */
   readonly fp8: ResolvedFp8;
-  /** Dtypes other than the defaults of fp16 and bf16. */
+  /** Overrides dtypes that follow from fp16 and bf16. */
   readonly data_types: ResolvedDataTypes;
-  /** ZeRO: shards training state over ranks, and offloads it. */
+  /**
+   * ZeRO divides training state among ranks, and moves it to host memory or a disk. See
+   * docs/which-stage.md.
+   */
   readonly zero_optimization: ResolvedZero;
-  /** Maximum global L2 norm of gradients; 0: no clipping. */
+  /** Largest norm of all gradients together; larger ones are scaled down. 0: no clipping. */
   readonly gradient_clipping: number;
   /**
-   * Divides gradients by the number of ranks before the sum instead of after it. No effect on one
-   * rank: one rank has nothing to communicate.
+   * Divides gradients before the sum over ranks, not after it. Set it if sums overflow in fp16. No
+   * effect on one rank: one rank has nothing to communicate.
    */
   readonly prescale_gradients: boolean;
   /**
-   * Divisor of gradients before the sum over ranks; the remaining factor is applied after it. No
-   * effect on one rank: one rank has nothing to communicate.
+   * Divides gradients by this number before the sum over ranks, and by the rest after it. No effect
+   * on one rank: one rank has nothing to communicate.
    */
   readonly gradient_predivide_factor: number;
   /**
-   * Averages or sums gradients over ranks. No effect on one rank: over one rank the sum is the
-   * mean.
+   * "mean" averages gradients over ranks. "sum": only if your loss is divided by all samples
+   * already. No effect on one rank: over one rank the sum is the mean.
    */
   readonly gradient_allreduce_op: 'mean' | 'sum';
   /**
-   * Dtype of reductions over ranks; null: data_types.grad_accum_dtype. No effect on one rank: one
-   * rank has nothing to communicate.
+   * Dtype of gradients on the network; null: grad_accum_dtype. "fp32" is more exact and sends more.
+   * No effect on one rank: one rank has nothing to communicate.
    */
   readonly communication_data_type: 'fp16' | 'bf16' | 'fp32' | null;
   /**
@@ -2631,23 +2840,23 @@ export interface ResolvedValues {
    * host.
    */
   readonly zero_force_ds_cpu_optimizer: boolean;
-  /** Global steps between two progress lines; null: no lines. */
+  /** Steps between two lines of progress (loss, rate, speed); null: no lines. */
   readonly steps_per_print: number | null;
-  /**
-   * Measures forward, backward, reduction and step on the device; a line per steps_per_print (or
-   * each) step.
-   */
+  /** Prints the time of forward, backward, reduction and step. Use it if training is slow. */
   readonly wall_clock_breakdown: boolean;
-  /**
-   * Prints device and host memory by owner, after initialization and around forward, backward and
-   * step.
-   */
+  /** Prints GPU and host memory by owner, around each phase. Use it if memory runs out. */
   readonly memory_breakdown: boolean;
-  /** Prints the resolved configuration and the state of a new engine; secrets are masked. */
+  /**
+   * Prints all resolved values and the state of a new engine. Use it for reports; secrets are
+   * masked.
+   */
   readonly dump_state: boolean;
-  /** Seed of the library's random generator; null: unchanged. */
+  /**
+   * Seed of the random generator, as by seed(): dropout, order of samples. null: the generator
+   * keeps its state.
+   */
   readonly seed: number | null;
-  /** Drops the last batch of an epoch if it is not full. */
+  /** Drops the last batch of an epoch if it has too few samples. */
   readonly dataloader_drop_last: boolean;
   /**
    * Size of the vocabulary; DeepSpeed warns unless it is a multiple of 8. No effect: DeepSpeed does
@@ -2658,9 +2867,12 @@ export interface ResolvedValues {
   readonly log_level: string | null;
   /** Captures parts of the step as GPU graphs. No effect: steps are not captured as graphs. */
   readonly graph_harvesting: boolean;
-  /** Ranks that split the tokens of each sample (Ulysses), axis sp of the mesh; 1: off. */
+  /**
+   * Ranks that divide the tokens of a sample. Raise it for long samples; 1: off. See
+   * docs/sequence-parallel.md.
+   */
   readonly sequence_parallel_size: number;
-  /** Ranks with different samples; null: ranks of the job divided by the other axes of the mesh. */
+  /** Ranks with different samples; null: all ranks, divided by those of the other axes. */
   readonly data_parallel_size: number | null;
   /**
    * Order of ranks with mixtures of experts. No effect: tensor_parallel distributes experts over
@@ -2669,13 +2881,16 @@ export interface ResolvedValues {
   readonly use_data_before_expert_parallelism: boolean;
   /** Timers, as in DeepSpeed. */
   readonly timers: ResolvedTimers;
-  /** Storage of checkpointed activations; the model selects the checkpointed layers. */
+  /**
+   * Where recomputed layers keep their inputs. The model turns checkpointing on. See
+   * docs/activation-checkpointing.md.
+   */
   readonly activation_checkpointing: ResolvedActivationCheckpointing;
-  /** Counts operations and time per module in one step. */
+  /** Measures FLOPs and time of each module in one step. See docs/profiling.md. */
   readonly flops_profiler: ResolvedFlopsProfiler;
-  /** Writes TensorBoard event files. */
+  /** Writes losses and rates for TensorBoard. */
   readonly tensorboard: ResolvedEventFolder;
-  /** Writes one CSV file per metric. */
+  /** Writes losses and rates to CSV files, one for each metric. */
   readonly csv_monitor: ResolvedEventFolder;
   /**
    * Sends events to Weights & Biases. No effect: enable tensorboard and run `wandb sync`, or pass a
@@ -2688,43 +2903,51 @@ export interface ResolvedValues {
    */
   readonly comet: ResolvedComet;
   /**
-   * Logs size, time and bandwidth of each collective, and waits for it; comm.logSummary() prints a
-   * table. No effect on one rank: one rank has nothing to communicate.
+   * Measures each collective; comm.logSummary() prints a table. Slows training down: it waits for
+   * each one. No effect on one rank: one rank has nothing to communicate.
    */
   readonly comms_logger: ResolvedCommsLogger;
   /** How checkpoints are written. */
   readonly checkpoint: ResolvedCheckpoint;
-  /** Asynchronous file access for NVMe; `ds io PATH` measures a disk and prints this section. */
+  /**
+   * How training reads and writes a disk. `ds io PATH` measures your disk and prints the best
+   * values.
+   */
   readonly aio: ResolvedAio;
-  /** Pipeline parallelism; see PipelineModule. */
+  /** Pipeline parallelism: ranks divide the list of layers. See docs/pipeline.md. */
   readonly pipeline: ResolvedPipeline;
   /** Mixed precision by NVIDIA's apex; other keys go to it. Not supported yet: set bf16 or fp16. */
   readonly amp: ResolvedAmp;
-  /** PyTorch's mixed precision: read as bf16 or fp16, with inputs cast. */
+  /** PyTorch's mixed precision. It acts as bf16 or fp16, and casts the inputs of the model. */
   readonly torch_autocast: ResolvedTorchAutocast;
-  /** Progressive layer drop: skips layers more and more often. */
+  /** Skips layers at random, more often as training goes on. See docs/data-efficiency.md. */
   readonly progressive_layer_drop: ResolvedProgressiveLayerDrop;
   /** Estimates curvature eigenvalues per layer. Not supported yet: eigenvalues are not computed. */
   readonly eigenvalue: ResolvedEigenvalue;
-  /** Curriculum by sequence length. */
+  /** Starts with short samples, then lengthens them. See docs/data-sampling.md. */
   readonly curriculum_learning: ResolvedCurriculumLearning;
-  /** Data efficiency: sampling by difficulty, and token routing. */
+  /** Shows easy samples first, or lets layers skip tokens. See docs/data-efficiency.md. */
   readonly data_efficiency: ResolvedDataEfficiency;
-  /** Sparse attention by a block pattern. */
+  /** Attention to some blocks of positions only, for long samples. See docs/layers.md. */
   readonly sparse_attention: ResolvedSparseAttention | boolean | null;
-  /** Elastic batch size for different numbers of ranks: see docs/launcher.md. */
+  /** Keeps the batch size if the number of ranks changes. See docs/launcher.md. */
   readonly elasticity: ResolvedElasticity;
-  /** Searches for the fastest configuration: `ds --autotuning tune|run`. */
+  /**
+   * Measures configurations and finds the fastest: `ds --autotuning tune`. See docs/autotuning.md.
+   */
   readonly autotuning: ResolvedAutotuning;
-  /** Quantization and pruning of a model from `initCompression()`. */
+  /** Quantizes or prunes a model of initCompression() in training. See docs/compression.md. */
   readonly compression_training: ResolvedCompressionTraining;
   /** Old form of quantization during training. Not supported yet: use compression_training. */
   readonly quantize_training: { [key: string]: unknown } | null;
-  /** Quantized weights of an engine without an optimizer (stage 3). */
+  /**
+   * Weights in 4 or 8 bits, for an engine without an optimizer (stage 3). Saves memory in
+   * inference.
+   */
   readonly weight_quantization: ResolvedWeightQuantization | null;
-  /** Trains and generates with one engine: see docs/grpo.md. */
+  /** Lets one engine train and generate, for training on rewards. See docs/grpo.md. */
   readonly hybrid_engine: ResolvedHybridEngine;
-  /** Tensor parallelism: see docs/tensor-parallel.md. */
+  /** Tensor parallelism: ranks divide each layer. See docs/tensor-parallel.md. */
   readonly tensor_parallel: ResolvedTensorParallel;
   /**
    * Splits experts over ranks. Not supported yet: use tensor_parallel, which distributes whole
@@ -2745,7 +2968,7 @@ export interface ResolvedValues {
   readonly datastates_ckpt: { [key: string]: unknown } | null;
 }
 
-/** The optimizer; null: pass it to initialize(). */
+/** Optimizer and its hyperparameters; null: pass an optimizer to initialize(). */
 export type ResolvedOptimizer =
   | {
       /** Adam with decoupled weight decay, unless params.adam_w_mode is false. */
@@ -2756,7 +2979,7 @@ export type ResolvedOptimizer =
       readonly legacy_fusion: boolean;
     }
   | {
-      /** Adam with decoupled weight decay. */
+      /** The usual choice: Adam with decoupled weight decay. */
       readonly type: 'AdamW';
       /** Hyperparameters of Adam and AdamW. */
       readonly params: ResolvedAdamParams;
@@ -2804,7 +3027,10 @@ export type ResolvedOptimizer =
       readonly legacy_fusion: boolean;
     }
   | {
-      /** Updates by the sign of a moment. */
+      /**
+       * Updates by the sign of a moment: half of AdamW's state. Use a tenth to a third of AdamW's
+       * rate.
+       */
       readonly type: 'Lion';
       /** Hyperparameters of Lion. */
       readonly params: ResolvedLionParams;
@@ -2812,7 +3038,7 @@ export type ResolvedOptimizer =
       readonly legacy_fusion: boolean;
     }
   | {
-      /** Adam with a trust ratio per parameter. */
+      /** Adam with a trust ratio for each parameter, for very large batches. */
       readonly type: 'Lamb';
       /** Hyperparameters of LAMB. */
       readonly params: ResolvedLambParams;
@@ -2828,7 +3054,7 @@ export type ResolvedOptimizer =
       readonly legacy_fusion: boolean;
     }
   | {
-      /** Orthogonalized momentum for matrices, Adam for other parameters. */
+      /** Orthogonalized momentum for matrices, Adam for other parameters: less state than AdamW. */
       readonly type: 'Muon';
       /** Hyperparameters of Muon for matrices and of Adam for all other parameters. */
       readonly params: ResolvedMuonParams;
@@ -2836,7 +3062,10 @@ export type ResolvedOptimizer =
       readonly legacy_fusion: boolean;
     }
   | {
-      /** Adam with a second moment per row and column, steps relative to the parameter's norm. */
+      /**
+       * Second moments for rows and columns only: very little state. Steps are relative to a
+       * parameter's norm.
+       */
       readonly type: 'Adafactor';
       /** Hyperparameters of Adafactor, as in transformers and fairseq. */
       readonly params: ResolvedAdafactorParams;
@@ -2888,13 +3117,15 @@ export type ResolvedOptimizer =
 export interface ResolvedAdamParams {
   /** Learning rate. */
   readonly lr: number;
-  /** Decay rates of the first and second moment. */
+  /**
+   * Decay of the two moments: nearer to 1 changes slower. 0.95 as the second suits language models.
+   */
   readonly betas: readonly [number, number];
-  /** Added to the root of the second moment. */
+  /** Added to the root of the second moment, so that no division is by 0. */
   readonly eps: number;
-  /** Decoupled weight decay, times the learning rate. */
+  /** Each update shrinks weights by this factor times the rate. Usual values: 0 to 0.1. */
   readonly weight_decay: number;
-  /** Bias correction: divides moments by 1 - beta^t. */
+  /** Corrects moments of the first updates: divides them by 1 - beta^t at update t. */
   readonly bias_correction: boolean;
   /** true: decoupled decay; false: adds weight_decay * p to the gradient ("Adam" only). */
   readonly adam_w_mode: boolean;
@@ -2904,8 +3135,8 @@ export interface ResolvedAdamParams {
    */
   readonly amsgrad: boolean;
   /**
-   * Whether to use PyTorch's implementation. No effect: it only changes the default of weight_decay
-   * to 0.01, as PyTorch's AdamW.
+   * Uses PyTorch's implementation. No effect: it only changes the default of weight_decay to 0.01,
+   * as PyTorch's AdamW.
    */
   readonly torch_adam: boolean;
 }
@@ -2914,7 +3145,7 @@ export interface ResolvedAdamParams {
 export interface ResolvedSgdParams {
   /** Learning rate. */
   readonly lr: number;
-  /** Momentum factor; 0: no state. */
+  /** Share of the previous update that is kept, such as 0.9. 0: no momentum, and no state. */
   readonly momentum: number;
   /** The gradient enters the momentum with the factor 1 - this. */
   readonly dampening: number;
@@ -2948,7 +3179,7 @@ export interface ResolvedRMSpropParams {
   readonly eps: number;
   /** weight_decay * p is added to the gradient. */
   readonly weight_decay: number;
-  /** Momentum factor; 0: no state. */
+  /** Share of the previous update that is kept, such as 0.9. 0: no momentum, and no state. */
   readonly momentum: number;
   /** Centered: divides by the standard deviation of gradients. */
   readonly centered: boolean;
@@ -2960,7 +3191,7 @@ export interface ResolvedLionParams {
   readonly lr: number;
   /** Weight of the moment in the update, and its decay. */
   readonly betas: readonly [number, number];
-  /** Decoupled weight decay, times the learning rate. */
+  /** Each update shrinks weights by this factor times the rate. Usual values: 0 to 0.1. */
   readonly weight_decay: number;
 }
 
@@ -2968,9 +3199,11 @@ export interface ResolvedLionParams {
 export interface ResolvedLambParams {
   /** Learning rate. */
   readonly lr: number;
-  /** Decay rates of the first and second moment. */
+  /**
+   * Decay of the two moments: nearer to 1 changes slower. 0.95 as the second suits language models.
+   */
   readonly betas: readonly [number, number];
-  /** Added to the root of the second moment. */
+  /** Added to the root of the second moment, so that no division is by 0. */
   readonly eps: number;
   /** Weight decay, added to the update direction. */
   readonly weight_decay: number;
@@ -2997,15 +3230,15 @@ export interface ResolvedLambParams {
 export interface ResolvedMuonParams {
   /** Learning rate. */
   readonly lr: number;
-  /** Learning rate of matrices; null: lr. */
+  /** Learning rate of matrices (Muon); null: lr. */
   readonly muon_lr: number | null;
   /** Momentum factor of matrices. */
   readonly momentum: number;
-  /** Decoupled weight decay, times the learning rate. */
+  /** Each update shrinks weights by this factor times the rate. Usual values: 0 to 0.1. */
   readonly weight_decay: number;
   /** Variant of the Newton-Schulz iteration. */
   readonly ns_method: 'gram' | 'standard';
-  /** Learning rate of other parameters (Adam); default: lr. */
+  /** Learning rate of all parameters that are no matrices (Adam); default: lr. */
   readonly adam_lr: number;
   /** Decay rates of Adam's first and second moment. */
   readonly betas: readonly [number, number];
@@ -3015,7 +3248,7 @@ export interface ResolvedMuonParams {
 
 /** Hyperparameters of Adafactor, as in transformers and fairseq. */
 export interface ResolvedAdafactorParams {
-  /** Learning rate; null with relative_step. */
+  /** Learning rate: size of an update. null with relative_step. */
   readonly lr: number | null;
   /** Added to squared gradients, and smallest norm for scale_parameter. */
   readonly eps: readonly [number, number];
@@ -3023,9 +3256,9 @@ export interface ResolvedAdafactorParams {
   readonly clip_threshold: number;
   /** The second moment decays by 1 - t^decay_rate at update t. */
   readonly decay_rate: number;
-  /** Decay of a first moment (4 bytes per parameter); null: no first moment. */
+  /** Decay of a first moment: 4 more bytes a parameter. null: no first moment. */
   readonly beta1: number | null;
-  /** Decoupled weight decay, times the learning rate. */
+  /** Each update shrinks weights by this factor times the rate. Usual values: 0 to 0.1. */
   readonly weight_decay: number;
   /** Multiplies the rate by the root mean square of the parameter. */
   readonly scale_parameter: boolean;
@@ -3039,15 +3272,17 @@ export interface ResolvedAdafactorParams {
 export interface ResolvedAdamW8bitParams {
   /** Learning rate. */
   readonly lr: number;
-  /** Decay rates of the first and second moment. */
+  /**
+   * Decay of the two moments: nearer to 1 changes slower. 0.95 as the second suits language models.
+   */
   readonly betas: readonly [number, number];
-  /** Added to the root of the second moment. */
+  /** Added to the root of the second moment, so that no division is by 0. */
   readonly eps: number;
-  /** Decoupled weight decay, times the learning rate. */
+  /** Each update shrinks weights by this factor times the rate. Usual values: 0 to 0.1. */
   readonly weight_decay: number;
-  /** Bias correction: divides moments by 1 - beta^t. */
+  /** Corrects moments of the first updates: divides them by 1 - beta^t at update t. */
   readonly bias_correction: boolean;
-  /** Parameters with fewer elements have f32 moments. */
+  /** Smaller parameters, counted in elements, keep moments in f32. */
   readonly min_8bit_size: number;
 }
 
@@ -3055,22 +3290,25 @@ export interface ResolvedAdamW8bitParams {
 export interface ResolvedOneBitAdamParams {
   /** Learning rate. */
   readonly lr: number;
-  /** Updates with full gradient sums; 15 to 25 % of a run. */
+  /** Updates before the compression starts: 15 to 25 % of a run. */
   readonly freeze_step: number;
-  /** Decay rates of the first and second moment. */
+  /**
+   * Decay of the two moments: nearer to 1 changes slower. 0.95 as the second suits language models.
+   */
   readonly betas: readonly [number, number];
-  /** Added to the root of the second moment. */
+  /** Added to the root of the second moment, so that no division is by 0. */
   readonly eps: number;
-  /** Decoupled weight decay, times the learning rate. */
+  /** Each update shrinks weights by this factor times the rate. Usual values: 0 to 0.1. */
   readonly weight_decay: number;
-  /** Whether to use CUDA-aware MPI. No effect: the exchange uses NCCL or Gloo. */
+  /** Uses MPI that reads GPU memory. No effect: the exchange uses NCCL or Gloo. */
   readonly cuda_aware: boolean;
   /**
    * Back end of the compressed exchange. No effect: the exchange uses NCCL on GPUs, Gloo on CPUs.
    */
   readonly comm_backend_name: 'nccl' | 'gloo' | 'mpi' | 'hccl' | 'compressed';
   /**
-   * Bias correction: divides moments by 1 - beta^t. No effect: no bias correction, as in DeepSpeed.
+   * Corrects moments of the first updates: divides them by 1 - beta^t at update t. No effect: no
+   * bias correction, as in DeepSpeed.
    */
   readonly bias_correction: boolean;
   /**
@@ -3102,20 +3340,23 @@ export interface ResolvedZeroOneAdamParams {
   readonly local_step_scaler: number;
   /** Largest number of updates between two agreements of ranks. */
   readonly local_step_clipper: number;
-  /** Decay rates of the first and second moment. */
+  /**
+   * Decay of the two moments: nearer to 1 changes slower. 0.95 as the second suits language models.
+   */
   readonly betas: readonly [number, number];
-  /** Added to the root of the second moment. */
+  /** Added to the root of the second moment, so that no division is by 0. */
   readonly eps: number;
-  /** Decoupled weight decay, times the learning rate. */
+  /** Each update shrinks weights by this factor times the rate. Usual values: 0 to 0.1. */
   readonly weight_decay: number;
-  /** Whether to use CUDA-aware MPI. No effect: the exchange uses NCCL or Gloo. */
+  /** Uses MPI that reads GPU memory. No effect: the exchange uses NCCL or Gloo. */
   readonly cuda_aware: boolean;
   /**
    * Back end of the compressed exchange. No effect: the exchange uses NCCL on GPUs, Gloo on CPUs.
    */
   readonly comm_backend_name: 'nccl' | 'gloo' | 'mpi' | 'hccl' | 'compressed';
   /**
-   * Bias correction: divides moments by 1 - beta^t. No effect: no bias correction, as in DeepSpeed.
+   * Corrects moments of the first updates: divides them by 1 - beta^t at update t. No effect: no
+   * bias correction, as in DeepSpeed.
    */
   readonly bias_correction: boolean;
   /**
@@ -3139,11 +3380,13 @@ export interface ResolvedZeroOneAdamParams {
 export interface ResolvedOneBitLambParams {
   /** Learning rate. */
   readonly lr: number;
-  /** Updates with full gradient sums; 15 to 25 % of a run. */
+  /** Updates before the compression starts: 15 to 25 % of a run. */
   readonly freeze_step: number;
-  /** Decay rates of the first and second moment. */
+  /**
+   * Decay of the two moments: nearer to 1 changes slower. 0.95 as the second suits language models.
+   */
   readonly betas: readonly [number, number];
-  /** Added to the root of the second moment. */
+  /** Added to the root of the second moment, so that no division is by 0. */
   readonly eps: number;
   /** Weight decay, added to the update direction. */
   readonly weight_decay: number;
@@ -3159,14 +3402,15 @@ export interface ResolvedOneBitLambParams {
   readonly factor_min: number;
   /** Largest relative change of the factor per update. */
   readonly factor_threshold: number;
-  /** Whether to use CUDA-aware MPI. No effect: the exchange uses NCCL or Gloo. */
+  /** Uses MPI that reads GPU memory. No effect: the exchange uses NCCL or Gloo. */
   readonly cuda_aware: boolean;
   /**
    * Back end of the compressed exchange. No effect: the exchange uses NCCL on GPUs, Gloo on CPUs.
    */
   readonly comm_backend_name: 'nccl' | 'gloo' | 'mpi' | 'hccl' | 'compressed';
   /**
-   * Bias correction: divides moments by 1 - beta^t. No effect: no bias correction, as in DeepSpeed.
+   * Corrects moments of the first updates: divides them by 1 - beta^t at update t. No effect: no
+   * bias correction, as in DeepSpeed.
    */
   readonly bias_correction: boolean;
   /**
@@ -3190,9 +3434,9 @@ export interface ResolvedOneBitLambParams {
 export interface ResolvedOneBitSGDParams {
   /** Learning rate. */
   readonly lr: number;
-  /** Updates with full gradient sums; 15 to 25 % of a run. */
+  /** Updates before the compression starts: 15 to 25 % of a run. */
   readonly freeze_step: number;
-  /** Momentum factor; 0: no state. */
+  /** Share of the previous update that is kept, such as 0.9. 0: no momentum, and no state. */
   readonly momentum: number;
   /** The gradient enters the momentum with the factor 1 - this. */
   readonly dampening: number;
@@ -3200,7 +3444,7 @@ export interface ResolvedOneBitSGDParams {
   readonly weight_decay: number;
   /** Nesterov momentum; needs momentum and no dampening. */
   readonly nesterov: boolean;
-  /** Whether to use CUDA-aware MPI. No effect: the exchange uses NCCL or Gloo. */
+  /** Uses MPI that reads GPU memory. No effect: the exchange uses NCCL or Gloo. */
   readonly cuda_aware: boolean;
   /**
    * Back end of the compressed exchange. No effect: the exchange uses NCCL on GPUs, Gloo on CPUs.
@@ -3208,24 +3452,30 @@ export interface ResolvedOneBitSGDParams {
   readonly comm_backend_name: 'nccl' | 'gloo' | 'mpi' | 'hccl' | 'compressed';
 }
 
-/** The learning-rate schedule; null: the optimizer's constant rate. */
+/** Learning-rate schedule; null: the rate stays constant. */
 export type ResolvedScheduler =
   | {
-      /** Warm-up from a minimum to a maximum rate, then constant. */
+      /** Raises the rate to a maximum, then keeps it. */
       readonly type: 'WarmupLR';
-      /** Warm-up from a minimum to a maximum rate, then constant. */
+      /** Raises the rate to a maximum, then keeps it. */
       readonly params: ResolvedWarmupParams;
     }
   | {
-      /** Warm-up, then linear decay to the minimum rate. */
+      /** Raises the rate, then lowers it in a line to the minimum. Usual for fine-tuning. */
       readonly type: 'WarmupDecayLR';
-      /** Warm-up, then linear decay to the minimum rate. */
+      /** Raises the rate, then lowers it in a line to the minimum. Usual for fine-tuning. */
       readonly params: ResolvedWarmupDecayParams;
     }
   | {
-      /** Warm-up, then cosine decay, as shares of the optimizer's rate. */
+      /**
+       * Raises the rate, then lowers it along a cosine. Usual for pretraining. Values are shares of
+       * the rate.
+       */
       readonly type: 'WarmupCosineLR';
-      /** Warm-up, then cosine decay, as shares of the optimizer's rate. */
+      /**
+       * Raises the rate, then lowers it along a cosine. Usual for pretraining. Values are shares of
+       * the rate.
+       */
       readonly params: ResolvedWarmupCosineParams;
     }
   | {
@@ -3235,9 +3485,9 @@ export type ResolvedScheduler =
       readonly params: ResolvedOneCycleParams;
     }
   | {
-      /** A growing rate, to find the largest rate that trains. */
+      /** Raises the rate slowly, to find the largest one that trains. */
       readonly type: 'LRRangeTest';
-      /** A growing rate, to find the largest rate that trains. */
+      /** Raises the rate slowly, to find the largest one that trains. */
       readonly params: ResolvedLrRangeTestParams;
     }
   | {
@@ -3295,49 +3545,52 @@ export type ResolvedScheduler =
       readonly params: ResolvedPlateauParams;
     };
 
-/** Warm-up from a minimum to a maximum rate, then constant. */
+/** Raises the rate to a maximum, then keeps it. */
 export interface ResolvedWarmupParams {
-  /** Rate before the first update, or a list per group. */
+  /** Rate at the start of the warm-up, or a list with one for each group. */
   readonly warmup_min_lr: number | readonly number[];
-  /** Rate after the warm-up, or a list per group; null: the optimizer's rate. */
+  /** Rate after the warm-up, or a list with one for each group; null: the optimizer's rate. */
   readonly warmup_max_lr: number | readonly number[] | null;
-  /** Updates of the warm-up, at least 2. */
+  /** Updates in which the rate rises, at least 2. Raise it if the loss jumps at the start. */
   readonly warmup_num_steps: number;
-  /** How the rate grows in the warm-up: linearly or by the logarithm. */
+  /** How the rate rises in the warm-up: in equal parts ("linear"), or fast first ("log"). */
   readonly warmup_type: 'log' | 'linear';
-  /** Last update before the start; only -1: checkpoints store the position. */
+  /** Only -1 is accepted: a checkpoint stores the position. */
   readonly last_batch_iteration: number;
 }
 
-/** Warm-up, then linear decay to the minimum rate. */
+/** Raises the rate, then lowers it in a line to the minimum. Usual for fine-tuning. */
 export interface ResolvedWarmupDecayParams {
-  /** Updates of the whole run, warm-up included. */
+  /** Updates of the whole run, with the warm-up. Set the steps that you train. */
   readonly total_num_steps: number;
-  /** Rate before the first update, or a list per group. */
+  /** Rate at the start of the warm-up, or a list with one for each group. */
   readonly warmup_min_lr: number | readonly number[];
-  /** Rate after the warm-up, or a list per group. */
+  /** Rate after the warm-up, or a list with one for each group. */
   readonly warmup_max_lr: number | readonly number[];
-  /** Updates of the warm-up, at least 2. */
+  /** Updates in which the rate rises, at least 2. Raise it if the loss jumps at the start. */
   readonly warmup_num_steps: number;
-  /** How the rate grows in the warm-up: linearly or by the logarithm. */
+  /** How the rate rises in the warm-up: in equal parts ("linear"), or fast first ("log"). */
   readonly warmup_type: 'log' | 'linear';
-  /** Last update before the start; only -1: checkpoints store the position. */
+  /** Only -1 is accepted: a checkpoint stores the position. */
   readonly last_batch_iteration: number;
 }
 
-/** Warm-up, then cosine decay, as shares of the optimizer's rate. */
+/**
+ * Raises the rate, then lowers it along a cosine. Usual for pretraining. Values are shares of the
+ * rate.
+ */
 export interface ResolvedWarmupCosineParams {
-  /** Updates of the whole run, warm-up included. */
+  /** Updates of the whole run, with the warm-up. Set the steps that you train. */
   readonly total_num_steps: number;
   /** Share of the rate at the start of the warm-up. */
   readonly warmup_min_ratio: number;
-  /** Updates of the warm-up, at least 2. */
+  /** Updates in which the rate rises, at least 2. Raise it if the loss jumps at the start. */
   readonly warmup_num_steps: number;
   /** Share of the rate at the end of the decay. */
   readonly cos_min_ratio: number;
-  /** How the rate grows in the warm-up: linearly or by the logarithm. */
+  /** How the rate rises in the warm-up: in equal parts ("linear"), or fast first ("log"). */
   readonly warmup_type: 'log' | 'linear';
-  /** Last update before the start; only -1: checkpoints store the position. */
+  /** Only -1 is accepted: a checkpoint stores the position. */
   readonly last_batch_iteration: number;
 }
 
@@ -3367,11 +3620,11 @@ export interface ResolvedOneCycleParams {
   readonly cycle_max_mom: number | readonly number[];
   /** The momentum is multiplied by 1 + this per decay_step_size updates. */
   readonly decay_mom_rate: number;
-  /** Last update before the start; only -1: checkpoints store the position. */
+  /** Only -1 is accepted: a checkpoint stores the position. */
   readonly last_batch_iteration: number;
 }
 
-/** A growing rate, to find the largest rate that trains. */
+/** Raises the rate slowly, to find the largest one that trains. */
 export interface ResolvedLrRangeTestParams {
   /** Rate of the first update, or a list per group. */
   readonly lr_range_test_min_lr: number | readonly number[];
@@ -3381,7 +3634,7 @@ export interface ResolvedLrRangeTestParams {
   readonly lr_range_test_step_rate: number;
   /** Raises the rate once per interval, not in every update. */
   readonly lr_range_test_staircase: boolean;
-  /** Last update before the start; only -1: checkpoints store the position. */
+  /** Only -1 is accepted: a checkpoint stores the position. */
   readonly last_batch_iteration: number;
 }
 
@@ -3471,17 +3724,17 @@ export interface ResolvedPlateauParams {
   readonly eps: number;
 }
 
-/** Half precision with loss scaling. */
+/** Trains in fp16 with loss scaling. Use bf16 instead if your GPU has it. */
 export interface ResolvedFp16 {
-  /** Weights and activations in fp16. */
+  /** Turns it on: weights and activations in fp16, master weights in fp32. */
   readonly enabled: boolean;
-  /** Fixed loss scale; 0: dynamic. */
+  /** Factor of the loss; 0: the engine adapts it. */
   readonly loss_scale: number;
-  /** Initial dynamic scale, as a power of 2. */
+  /** The dynamic scale starts at 2 to this power. Lower it if the first steps are all skipped. */
   readonly initial_scale_power: number;
-  /** Steps without overflow before the scale doubles. */
+  /** The dynamic scale doubles after this number of steps without overflow. */
   readonly loss_scale_window: number;
-  /** Overflows before the scale is halved; 0 or less: never. */
+  /** Number of overflows before the scale is halved; 0 or less: never. */
   readonly hysteresis: number;
   /** Resets the hysteresis after each step without overflow. */
   readonly consecutive_hysteresis: boolean;
@@ -3496,11 +3749,11 @@ export interface ResolvedFp16 {
   readonly fp16_master_weights_and_grads: boolean;
 }
 
-/** bfloat16 without loss scaling. */
+/** Trains in bf16, which needs no loss scaling. The usual choice on a GPU. */
 export interface ResolvedBf16 {
-  /** Weights and activations in bf16. */
+  /** Turns it on: weights and activations in bf16, master weights in fp32. */
   readonly enabled: boolean;
-  /** Skips updates with infinite or NaN gradients. */
+  /** Skips a step if a gradient is infinite or NaN. */
   readonly check_grad_overflow: boolean;
   /**
    * Accumulates gradients during backward. No effect: gradients always accumulate during backward,
@@ -3512,33 +3765,35 @@ export interface ResolvedBf16 {
    * parameter more).
    */
   readonly bf16_master_weights_and_grads: boolean;
-  /**
-   * bf16 moments of Adam and AdamW: 4 bytes per parameter less, not exact. Master weights stay
-   * fp32.
-   */
+  /** Moments of AdamW in bf16: 4 bytes less per parameter, not exact. See docs/offload.md. */
   readonly bf16_optimizer_states: boolean;
 }
 
-/** FP8 products of linear layers; needs bf16. See docs/fp8.md. */
+/**
+ * Computes linear layers in FP8: faster on RTX 40, H100 and newer GPUs. Needs bf16. See
+ * docs/fp8.md.
+ */
 export interface ResolvedFp8 {
-  /** FP8 products, except in heads and in layers with dims that are no multiples of 16. */
+  /** Turns FP8 on. Heads, and layers with dims that are no multiples of 16, stay in bf16. */
   readonly enabled: boolean;
-  /** The elements that share a scale: the tensor, a row, or 128 (128 x 128 of a weight). */
+  /**
+   * Elements with one scale: a tensor (fastest), a row, or blocks of 128. Rows and blocks keep
+   * small values better.
+   */
   readonly recipe: 'tensorwise' | 'rowwise' | 'blockwise';
-  /** Names, or ends of names, of layers that stay in bf16. */
+  /** Names, or ends of names, of layers that stay in bf16. Add layers if the loss gets worse. */
   readonly exclude: readonly string[];
   /**
-   * Gathers the weights of FP8 layers as codes of one byte (stage 3, recipe tensorwise). No effect
-   * on one rank: one rank has nothing to communicate.
+   * Gathers FP8 weights as one byte each: half of the traffic (stage 3, recipe tensorwise). No
+   * effect on one rank: one rank has nothing to communicate.
    */
   readonly all_gather: boolean;
 }
 
-/** Dtypes other than the defaults of fp16 and bf16. */
+/** Overrides dtypes that follow from fp16 and bf16. */
 export interface ResolvedDataTypes {
   /**
-   * Dtype of gradient sums over micro-batches; null: the dtype of the weights. Clipping and the
-   * update read the sums.
+   * Dtype of gradient sums; null: as the weights. Set "fp32" if you accumulate many micro-batches.
    */
   readonly grad_accum_dtype: 'fp16' | 'bf16' | 'fp32' | null;
   /** Dtype of the weights; must agree with fp16 and bf16. */
@@ -3547,13 +3802,25 @@ export interface ResolvedDataTypes {
   readonly buffer_dtype: 'fp16' | 'bf16' | 'fp32' | null;
 }
 
-/** ZeRO: shards training state over ranks, and offloads it. */
+/**
+ * ZeRO divides training state among ranks, and moves it to host memory or a disk. See
+ * docs/which-stage.md.
+ */
 export interface ResolvedZero {
-  /** 0: no sharding; 1: optimizer state; 2: gradients too; 3: weights too. */
+  /**
+   * What ranks divide: 0 nothing, 1 optimizer state, 2 also gradients, 3 also weights. Raise it to
+   * save memory.
+   */
   readonly stage: 0 | 1 | 2 | 3;
-  /** Master weights and moments in host memory or on a disk: see docs/offload.md. */
+  /**
+   * Keeps master weights and moments in host memory or on a disk: saves 12 bytes a parameter. See
+   * docs/offload.md.
+   */
   readonly offload_optimizer: ResolvedOffloadOptimizer;
-  /** Weights of stage 3 in host memory or on a disk between uses. Acts at stage 3. */
+  /**
+   * Keeps weights in host memory or on a disk until a layer needs them (stage 3). See
+   * docs/which-stage.md. Acts at stage 3.
+   */
   readonly offload_param: ResolvedOffloadParam;
   /**
    * Copies gradients into one buffer during backward. No effect: gradients always lie in flat
@@ -3561,18 +3828,18 @@ export interface ResolvedZero {
    */
   readonly contiguous_gradients: boolean;
   /**
-   * Communicates during compute; null: at stage 3. No effect on one rank: one rank has nothing to
-   * communicate.
+   * Communicates while the GPU computes: faster, but needs more memory. null: on at stage 3 only.
+   * No effect on one rank: one rank has nothing to communicate.
    */
   readonly overlap_comm: boolean | null;
   /**
-   * Reduces each gradient to its owner only. No effect on one rank: one rank has nothing to
-   * communicate. Acts at stage 1, 2 or 3.
+   * true: each rank receives only its share of the gradients. false: all gradients. No effect on
+   * one rank: one rank has nothing to communicate. Acts at stage 1, 2 or 3.
    */
   readonly reduce_scatter: boolean;
   /**
-   * Gradient elements per reduction; a larger unit is one reduction. No effect on one rank: one
-   * rank has nothing to communicate.
+   * Gradient elements in one reduction. Lower it to save memory; raise it if the network has a high
+   * latency. No effect on one rank: one rank has nothing to communicate.
    */
   readonly reduce_bucket_size: number;
   /**
@@ -3586,8 +3853,8 @@ export interface ResolvedZero {
    */
   readonly allgather_partitions: boolean;
   /**
-   * Weight elements per all-gather; a larger unit is one all-gather. No effect on one rank: one
-   * rank has nothing to communicate. Acts at stage 1 or 2.
+   * Weight elements in one all-gather. Lower it to save memory. No effect on one rank: one rank has
+   * nothing to communicate. Acts at stage 1 or 2.
    */
   readonly allgather_bucket_size: number;
   /**
@@ -3606,34 +3873,33 @@ export interface ResolvedZero {
    */
   readonly elastic_checkpoint: boolean;
   /**
-   * Largest number of elements per update with offload, rounded down to a multiple of 64; not for
-   * LAMB and Muon. No effect without offload_optimizer: an update on the device takes a unit at a
-   * time.
+   * Elements in one offloaded update, a multiple of 64. Lower it to save memory. Not for LAMB and
+   * Muon. No effect without offload_optimizer: an update on the device takes a unit at a time.
    */
   readonly sub_group_size: number;
   /**
-   * Elements that stage 3 prefetches, rounded up to whole units; 0: no prefetch. No effect on one
-   * rank: one rank holds all weights. Acts at stage 3.
+   * Elements that stage 3 gathers in advance; 0: none. Lower it to save memory; raise it if the GPU
+   * waits. No effect on one rank: one rank holds all weights. Acts at stage 3.
    */
   readonly stage3_prefetch_bucket_size: number;
   /**
-   * Units (layers) up to this number of elements stay gathered; DeepSpeed counts parameters. No
-   * effect on one rank: one rank holds all weights. Acts at stage 3.
+   * Layers of up to this number of elements stay gathered. Raise it for speed. DeepSpeed counts
+   * parameters. No effect on one rank: one rank holds all weights. Acts at stage 3.
    */
   readonly stage3_param_persistence_threshold: number;
   /**
-   * Largest number of elements that stay gathered. No effect on one rank: one rank holds all
-   * weights. Acts at stage 3.
+   * Limit for all layers that stay gathered, in elements. Lower it to save memory. No effect on one
+   * rank: one rank holds all weights. Acts at stage 3.
    */
   readonly stage3_model_persistence_threshold: number;
   /**
-   * Gathered elements above which stage 3 releases units. No effect on one rank: one rank holds all
-   * weights. Acts at stage 3.
+   * Gathered elements at which stage 3 begins to release layers. Lower it to save memory. No effect
+   * on one rank: one rank holds all weights. Acts at stage 3.
    */
   readonly stage3_max_live_parameters: number;
   /**
-   * A unit that is used again within this number of elements stays gathered. No effect on one rank:
-   * one rank holds all weights. Acts at stage 3.
+   * A layer stays gathered if the engine needs it again within this number of elements. No effect
+   * on one rank: one rank holds all weights. Acts at stage 3.
    */
   readonly stage3_max_reuse_distance: number;
   /**
@@ -3661,25 +3927,33 @@ export interface ResolvedZero {
    */
   readonly legacy_stage1: boolean;
   /**
-   * Ranks of one machine that hold a second sharded copy of the weights for backward (ZeRO++, stage
-   * 3); 1: off.
+   * GPUs of a machine that share a second copy of the weights: backward then needs no network
+   * (stage 3). 1: off.
    */
   readonly zero_hpz_partition_size: number;
-  /** Gathers weights in 8 bits, one scale per 64 elements (ZeRO++, stage 3). */
+  /**
+   * Gathers weights in 8 bits: half of the traffic, not exact. For slow networks (ZeRO++, stage 3).
+   */
   readonly zero_quantized_weights: boolean;
   /**
    * Gathers frozen weights in 8 bits (ZeRO++). Not supported yet: weights travel in their own
    * dtype.
    */
   readonly zero_quantized_nontrainable_weights: boolean;
-  /** Reduces gradients in 4 bits, one scale per 64 elements (ZeRO++, stage 3). */
+  /**
+   * Reduces gradients in 4 bits: a quarter of the traffic, not exact. For slow networks (ZeRO++,
+   * stage 3).
+   */
   readonly zero_quantized_gradients: boolean;
   /**
    * Error feedback of quantized gradients (ZeRO++ LoCo). Not supported yet: quantized gradients
    * have no error feedback.
    */
   readonly zeropp_loco_param: ResolvedLoco | null;
-  /** Ranks per sharded copy of weights, gradients and state (MiCS, stage 3); -1: all ranks. */
+  /**
+   * Ranks that divide one copy of the state (MiCS, stage 3). Set the GPUs of a machine on slow
+   * networks; -1: all.
+   */
   readonly mics_shard_size: number;
   /**
    * Gathers within and across hosts in two steps (MiCS). No effect: a gather is one collective;
@@ -3719,22 +3993,30 @@ export interface ResolvedZero {
   readonly zenflow: ResolvedZenFlow | null;
 }
 
-/** Master weights and moments in host memory or on a disk: see docs/offload.md. */
+/**
+ * Keeps master weights and moments in host memory or on a disk: saves 12 bytes a parameter. See
+ * docs/offload.md.
+ */
 export interface ResolvedOffloadOptimizer {
-  /** Place of master weights and moments: GPU, host memory, or a disk (docs/nvme.md). */
+  /**
+   * Where the state is: "none" on the GPU, "cpu" in host memory, "nvme" on a disk (docs/nvme.md).
+   */
   readonly device: 'none' | 'cpu' | 'nvme';
   /** Uses page-locked host memory. No effect: offloaded state is always page-locked. */
   readonly pin_memory: boolean;
   /**
-   * Computes updates during backward, bit-identical; null: Adam and AdamW on a GPU, if host memory
+   * Updates during backward: faster, more host memory. null: on for AdamW on a GPU if host memory
    * suffices.
    */
   readonly super_offload: boolean | null;
-  /** Offloaded share of the state; the state of the first layers stays on the device. */
+  /**
+   * Share of the state that leaves the GPU, 0 to 1. Lower it if the GPU has free memory: steps get
+   * faster.
+   */
   readonly ratio: number;
   /**
-   * Share of the host state that the GPU updates, bit-identical; null ("auto"): measured, 0 without
-   * a GPU.
+   * Share of the offloaded state that the GPU updates. Set 0 if GPU memory is short. null, "auto":
+   * measured.
    */
   readonly gpu_share: number | null;
   /**
@@ -3743,13 +4025,13 @@ export interface ResolvedOffloadOptimizer {
    */
   readonly nvme_path: string | null;
   /**
-   * Host buffers for state of a disk, sub_group_size elements each; 3 overlap read, compute and
-   * write. No effect while nothing is kept on NVMe: offload_optimizer.device is not "nvme".
+   * Host buffers of sub_group_size elements. With 3 or more, reading, computing and writing
+   * overlap. No effect while nothing is kept on NVMe: offload_optimizer.device is not "nvme".
    */
   readonly buffer_count: number;
   /**
-   * Reads state ahead, also during forward and backward; null: true. No effect while nothing is
-   * kept on NVMe: offload_optimizer.device is not "nvme".
+   * Reads state in advance, also during forward and backward; null: true. No effect while nothing
+   * is kept on NVMe: offload_optimizer.device is not "nvme".
    */
   readonly pipeline_read: boolean | null;
   /**
@@ -3765,9 +4047,12 @@ export interface ResolvedOffloadOptimizer {
   readonly cpuadam_cores_perc: number;
 }
 
-/** Weights of stage 3 in host memory or on a disk between uses. Acts at stage 3. */
+/**
+ * Keeps weights in host memory or on a disk until a layer needs them (stage 3). See
+ * docs/which-stage.md. Acts at stage 3.
+ */
 export interface ResolvedOffloadParam {
-  /** Where weights are stored between uses. */
+  /** Where the weights wait: "none" on the GPU, "cpu" in host memory, "nvme" on a disk. */
   readonly device: 'none' | 'cpu' | 'nvme';
   /**
    * Folder for weights, required for "nvme", created if missing; files are freed when the rank
@@ -3775,17 +4060,17 @@ export interface ResolvedOffloadParam {
    */
   readonly nvme_path: string | null;
   /**
-   * Host buffers for weights of a disk; uploads, reads and writes overlap. No effect while no
-   * weights are kept on NVMe: offload_param.device is not "nvme".
+   * Host buffers for weights from a disk. More buffers overlap more transfers and take more memory.
+   * No effect while no weights are kept on NVMe: offload_param.device is not "nvme".
    */
   readonly buffer_count: number;
   /**
-   * Elements per buffer, rounded down to a multiple of 64; larger weights are split. No effect
-   * while no weights are kept on NVMe: offload_param.device is not "nvme".
+   * Elements of one buffer, a multiple of 64. Larger weights take several buffers. No effect while
+   * no weights are kept on NVMe: offload_param.device is not "nvme".
    */
   readonly buffer_size: number;
   /**
-   * Elements per rank that stay in host memory with "nvme"; other weights are on the disk. No
+   * With "nvme": elements that each rank keeps in host memory. Raise it if host memory is free. No
    * effect while no weights are kept on NVMe: offload_param.device is not "nvme".
    */
   readonly max_in_cpu: number;
@@ -3865,16 +4150,19 @@ export interface ResolvedThroughputTimer {
   readonly synchronized: boolean;
 }
 
-/** Storage of checkpointed activations; the model selects the checkpointed layers. */
+/**
+ * Where recomputed layers keep their inputs. The model turns checkpointing on. See
+ * docs/activation-checkpointing.md.
+ */
 export interface ResolvedActivationCheckpointing {
   /**
    * A key of tutorials; DeepSpeed ignores it. No effect: the model selects the checkpointed layers.
    */
   readonly enabled: boolean;
-  /** Keeps checkpointed activations in host memory. */
+  /** Keeps the inputs of checkpointed layers in host memory. Use it for very long samples. */
   readonly cpu_checkpointing: boolean;
   /**
-   * Keeps attention's output instead of recomputing it; null: with cpu_checkpointing, from 8,192
+   * Keeps the output of attention: faster, more memory. null: with cpu_checkpointing, from 8,192
    * tokens on.
    */
   readonly keep_attention: boolean | null;
@@ -3882,9 +4170,7 @@ export interface ResolvedActivationCheckpointing {
   readonly number_checkpoints: number | null;
   /** Synchronizes the device around checkpoints. */
   readonly synchronize_checkpoint_boundary: boolean;
-  /**
-   * Measures each checkpoint: a line per steps_per_print (or each) step, and checkpointing.times().
-   */
+  /** Prints the time of each checkpoint; checkpointing.times() returns it. */
   readonly profile: boolean;
   /**
    * Splits checkpointed activations over model-parallel ranks. No effect: each rank keeps the
@@ -3898,25 +4184,28 @@ export interface ResolvedActivationCheckpointing {
   readonly contiguous_memory_optimization: boolean;
 }
 
-/** Counts operations and time per module in one step. */
+/** Measures FLOPs and time of each module in one step. See docs/profiling.md. */
 export interface ResolvedFlopsProfiler {
   /** Turns the profiler on. */
   readonly enabled: boolean;
-  /** Factor of DeepSpeed's estimate of operations: 2 + this number of forwards. */
+  /**
+   * In DeepSpeed's estimate, a backward counts as 2 + this number of forwards. 1: with
+   * checkpointing.
+   */
   readonly recompute_fwd_factor: number;
-  /** Profiled global step, from 1 (DeepSpeed: from 0). */
+  /** Step to profile; the first is 1 (in DeepSpeed 0). The first steps are slower. */
   readonly profile_step: number;
-  /** Deepest level of the summary; -1: innermost modules. */
+  /** Levels of modules in the summary; -1: down to the innermost modules. */
   readonly module_depth: number;
-  /** Module classes per depth in the summary. */
+  /** Module classes that the summary lists on each level: the most expensive ones. */
   readonly top_modules: number;
   /** Prints the table of all modules. */
   readonly detailed: boolean;
-  /** File for the profile, JSON if its name ends in .json; null: standard output. */
+  /** File for the profile. A name in .json gets JSON; null: print it. */
   readonly output_file: string | null;
 }
 
-/** Writes TensorBoard event files. */
+/** Writes losses and rates for TensorBoard. */
 export interface ResolvedEventFolder {
   /** Turns the monitor on. */
   readonly enabled: boolean;
@@ -3967,15 +4256,15 @@ export interface ResolvedComet {
 }
 
 /**
- * Logs size, time and bandwidth of each collective, and waits for it; comm.logSummary() prints a
- * table. No effect on one rank: one rank has nothing to communicate.
+ * Measures each collective; comm.logSummary() prints a table. Slows training down: it waits for
+ * each one. No effect on one rank: one rank has nothing to communicate.
  */
 export interface ResolvedCommsLogger {
   /** Switches the log on; in DeepSpeed the section itself does. */
   readonly enabled: boolean;
   /** Logs every operation. */
   readonly prof_all: boolean;
-  /** Logged operations, under any name of DeepSpeed; used if prof_all is false. */
+  /** Operations to log if prof_all is false, by their names in DeepSpeed. */
   readonly prof_ops: readonly ('all_reduce' | 'all_reduce_coalesced' | 'reduce_scatter' | 'reduce_scatter_base' | 'reduce_scatter_tensor' | 'reduce_scatter_coalesced' | 'all_gather' | 'all_gather_base' | 'all_gather_into_tensor' | 'all_gather_coalesced' | 'all_to_all' | 'all_to_all_single' | 'broadcast' | 'reduce' | 'send' | 'isend' | 'recv' | 'irecv' | 'barrier')[];
   /** Prints a line for each operation, on rank 0. */
   readonly verbose: boolean;
@@ -3988,7 +4277,10 @@ export interface ResolvedCommsLogger {
 
 /** How checkpoints are written. */
 export interface ResolvedCheckpoint {
-  /** Reaction to different tags of ranks; Warn and Ignore use the tag of rank 0. */
+  /**
+   * What happens if ranks save under different tags. "Fail" throws; the others use the tag of rank
+   * 0.
+   */
   readonly tag_validation: 'Warn' | 'Ignore' | 'Fail';
   /**
    * Loads a checkpoint of another number of ranks or another stage. No effect: every checkpoint
@@ -4035,21 +4327,24 @@ export interface ResolvedCheckpointWriter {
   readonly io_multiplier: number;
 }
 
-/** Asynchronous file access for NVMe; `ds io PATH` measures a disk and prints this section. */
+/**
+ * How training reads and writes a disk. `ds io PATH` measures your disk and prints the best values.
+ */
 export interface ResolvedAio {
   /**
-   * Bytes per request and per checksum, rounded up to a multiple of 4096. No effect while nothing
-   * is kept on NVMe: neither offload_optimizer.device nor offload_param.device is "nvme".
+   * Bytes of one disk request, and of one checksum. Multiples of 4096. No effect while nothing is
+   * kept on NVMe: neither offload_optimizer.device nor offload_param.device is "nvme".
    */
   readonly block_size: number;
   /**
-   * Requests in flight: depth of the io_uring, or threads if io_uring is forbidden. No effect while
+   * Disk requests at a time, through io_uring. Without io_uring: number of threads. No effect while
    * nothing is kept on NVMe: neither offload_optimizer.device nor offload_param.device is "nvme".
    */
   readonly queue_depth: number;
   /**
-   * Threads that compute the checksums of transfers. No effect while nothing is kept on NVMe:
-   * neither offload_optimizer.device nor offload_param.device is "nvme".
+   * Threads that check data from the disk. Raise it if a fast disk waits for the CPU. No effect
+   * while nothing is kept on NVMe: neither offload_optimizer.device nor offload_param.device is
+   * "nvme".
    */
   readonly intra_op_parallelism: number;
   /**
@@ -4062,25 +4357,27 @@ export interface ResolvedAio {
   readonly use_gds: boolean;
 }
 
-/** Pipeline parallelism; see PipelineModule. */
+/** Pipeline parallelism: ranks divide the list of layers. See docs/pipeline.md. */
 export interface ResolvedPipeline {
   /**
-   * Number of stages: cuts a model with known layers, over axis pp of the mesh. "auto": from
-   * PipelineModule or mesh.
+   * Parts of the list of layers, one for each rank of axis pp. "auto": from PipelineModule or the
+   * mesh.
    */
   readonly stages: 'auto' | number;
-  /** Order of micro-batches; a key of this library. */
+  /** Order of micro-batches: see docs/pipeline.md. DeepSpeed has no such key. */
   readonly schedule: '1f1b' | '1F1B' | 'gpipe' | 'interleaved' | 'zero-bubble';
-  /** Stages per rank of the interleaved schedule; a key of this library. */
+  /**
+   * Stages of each rank, for "interleaved". More stages wait less and send more. DeepSpeed has no
+   * such key.
+   */
   readonly stages_per_rank: number;
   /**
-   * "parameters", "uniform", "flops", "type:REGEX"; "best": the method of PipelineModule, "flops"
-   * for language models.
+   * What the parts balance: "parameters", "uniform", "flops" or "type:REGEX". "best": by the model.
    */
   readonly partition: string;
-  /** Seeds the generator per layer and micro-batch. */
+  /** Seeds the random generator for each layer and micro-batch. */
   readonly seed_layers: boolean;
-  /** Layers between two checkpoints; 0: the model decides. */
+  /** Layers that backward recomputes together; 0: the model decides. */
   readonly activation_checkpoint_interval: number;
   /**
    * Splits activations between stages over the ranks of tensor parallelism. No effect: each
@@ -4105,7 +4402,7 @@ export interface ResolvedAmp {
   [key: string]: unknown;
 }
 
-/** PyTorch's mixed precision: read as bf16 or fp16, with inputs cast. */
+/** PyTorch's mixed precision. It acts as bf16 or fp16, and casts the inputs of the model. */
 export interface ResolvedTorchAutocast {
   /** Turns this section on. */
   readonly enabled: boolean;
@@ -4118,13 +4415,16 @@ export interface ResolvedTorchAutocast {
   readonly lower_precision_safe_modules: readonly string[] | null;
 }
 
-/** Progressive layer drop: skips layers more and more often. */
+/** Skips layers at random, more often as training goes on. See docs/data-efficiency.md. */
 export interface ResolvedProgressiveLayerDrop {
   /** Turns this section on. */
   readonly enabled: boolean;
-  /** Final probability that the last layer runs; earlier layers run more often. */
+  /**
+   * Final probability that the last layer runs. Lower: faster and less exact. Earlier layers run
+   * more often.
+   */
   readonly theta: number;
-  /** Rate at which theta falls per step. */
+  /** How fast the probability falls in each step. */
   readonly gamma: number;
 }
 
@@ -4148,11 +4448,11 @@ export interface ResolvedEigenvalue {
   readonly layer_num: number;
 }
 
-/** Curriculum by sequence length. */
+/** Starts with short samples, then lengthens them. See docs/data-sampling.md. */
 export interface ResolvedCurriculumLearning {
   /** Turns this section on. */
   readonly enabled: boolean;
-  /** Difficulty measure: the first tokens of each sample. */
+  /** Measure of difficulty: "seqlen" cuts samples to their first tokens. */
   readonly curriculum_type: 'seqlen';
   /** Difficulty at the start. */
   readonly min_difficulty: number | null;
@@ -4166,7 +4466,7 @@ export interface ResolvedCurriculumLearning {
 
 /** Parameters of the schedule. */
 export interface ResolvedCurriculumSchedule {
-  /** Steps from the smallest to the largest difficulty (fixed_linear, fixed_root). */
+  /** Steps until the largest difficulty is reached (fixed_linear, fixed_root). */
   readonly total_curriculum_step: number | null;
   /**
    * Difficulties are rounded down to a multiple (fixed_linear, fixed_root); use 8 for tensor cores.
@@ -4180,25 +4480,25 @@ export interface ResolvedCurriculumSchedule {
   readonly max_step: readonly number[] | null;
 }
 
-/** Data efficiency: sampling by difficulty, and token routing. */
+/** Shows easy samples first, or lets layers skip tokens. See docs/data-efficiency.md. */
 export interface ResolvedDataEfficiency {
   /** Turns this section on. */
   readonly enabled: boolean;
-  /** Seed of data_sampling; random-LTD uses the generator of seed(). */
+  /** Seed of data_sampling. Random LTD uses seed(). */
   readonly seed: number;
-  /** Selects the samples of `trainingData` for each step. */
+  /** Chooses the samples of `trainingData` for each step. */
   readonly data_sampling: ResolvedDataSampling;
   /** Selects the tokens that layers process. */
   readonly data_routing: ResolvedDataRouting;
 }
 
-/** Selects the samples of `trainingData` for each step. */
+/** Chooses the samples of `trainingData` for each step. */
 export interface ResolvedDataSampling {
   /** Turns this section on. */
   readonly enabled: boolean;
   /** Maximum number of epochs. */
   readonly num_epochs: number;
-  /** Threads that load samples; `numWorkers` of `initialize()` overrides it. */
+  /** Threads that load samples. Raise it if the GPU waits for data; `numWorkers` overrides it. */
   readonly num_workers: number;
   /** Puts batches into page-locked memory. No effect: batches always use pinned memory. */
   readonly pin_memory: boolean;
@@ -4306,7 +4606,7 @@ export interface ResolvedRandomLtdGrowth {
   readonly seq_per_step: number | null;
 }
 
-/** Sparse attention by a block pattern. */
+/** Attention to some blocks of positions only, for long samples. See docs/layers.md. */
 export interface ResolvedSparseAttention {
   /** The pattern; a notice lists keys that it ignores. */
   readonly mode: 'dense' | 'fixed' | 'variable' | 'bigbird' | 'bslongformer';
@@ -4336,7 +4636,7 @@ export interface ResolvedSparseAttention {
   readonly num_sliding_window_blocks: number;
 }
 
-/** Elastic batch size for different numbers of ranks: see docs/launcher.md. */
+/** Keeps the batch size if the number of ranks changes. See docs/launcher.md. */
 export interface ResolvedElasticity {
   /** Turns this section on. */
   readonly enabled: boolean;
@@ -4365,7 +4665,9 @@ export interface ResolvedElasticity {
   readonly version: 0.1 | 0.2;
 }
 
-/** Searches for the fastest configuration: `ds --autotuning tune|run`. */
+/**
+ * Measures configurations and finds the fastest: `ds --autotuning tune`. See docs/autotuning.md.
+ */
 export interface ResolvedAutotuning {
   /** Switches it on in DeepSpeed; here the flag `--autotuning` does. */
   readonly enabled: boolean;
@@ -4377,15 +4679,15 @@ export interface ResolvedAutotuning {
   readonly exps_dir: string;
   /** true: repeats experiments; false: uses existing results. */
   readonly overwrite: boolean;
-  /** Steps of an experiment before the measurement. */
+  /** Steps before the measurement, so that it starts warm. */
   readonly start_profile_step: number;
   /** Last measured step; the experiment ends one step later. */
   readonly end_profile_step: number;
-  /** Compared value: samples/s, ms per step, or FLOP/s per GPU. */
+  /** What must be best: samples/s, ms of a step, or FLOP/s of a GPU. */
   readonly metric: 'throughput' | 'latency' | 'flops';
   /** Written by the launcher: file for the measurement of this experiment. */
   readonly metric_path: string | null;
-  /** Order of experiments: listed, random, or by the plan's prediction. */
+  /** Order of experiments: as listed, random, or fastest prediction first. */
   readonly tuner_type: 'gridsearch' | 'random' | 'model_based';
   /** Experiments without improvement before the search ends; 0: never. */
   readonly tuner_early_stopping: number;
@@ -4426,7 +4728,7 @@ export interface ResolvedAutotuningModelInfo {
   readonly num_layers: number | null;
 }
 
-/** Quantization and pruning of a model from `initCompression()`. */
+/** Quantizes or prunes a model of initCompression() in training. See docs/compression.md. */
 export interface ResolvedCompressionTraining {
   /** Quantizes weights in training. */
   readonly weight_quantization: ResolvedCompressionWeightQuantization;
@@ -4458,7 +4760,7 @@ export interface ResolvedCompressionWeightQuantizationShared {
   readonly enabled: boolean;
   /** Whether to use DeepSpeed's kernel. No effect: tensor operations compute it. */
   readonly quantizer_kernel: boolean;
-  /** Global steps before the technique starts; skipped fp16 steps count. */
+  /** Steps before this starts; skipped fp16 steps count. Give the model time to learn first. */
   readonly schedule_offset: number;
   /** Equal parts of a weight in memory order, each with its own scale. */
   readonly quantize_groups: number;
@@ -4527,7 +4829,7 @@ export interface ResolvedCompressionActivationQuantizationShared {
    * calibrated ranges; use dynamic.
    */
   readonly range_calibration: 'dynamic';
-  /** Global steps before the technique starts; skipped fp16 steps count. */
+  /** Steps before this starts; skipped fp16 steps count. Give the model time to learn first. */
   readonly schedule_offset: number;
 }
 
@@ -4567,7 +4869,7 @@ export interface ResolvedCompressionSparsePruningShared {
    * not supported yet: DeepSpeed calls neural_compressor for it; use l1 or topk.
    */
   readonly method: 'l1' | 'topk';
-  /** Global steps before the technique starts; skipped fp16 steps count. */
+  /** Steps before this starts; skipped fp16 steps count. Give the model time to learn first. */
   readonly schedule_offset: number;
   /** Global step after which pruning ends. No effect: only snip_momentum uses it. */
   readonly schedule_offset_end: number | null;
@@ -4596,7 +4898,7 @@ export interface ResolvedCompressionSparsePruningGroup {
 
 /** Parameters of the group. */
 export interface ResolvedCompressionSparsePruningParams {
-  /** Share that stays, rounded up. */
+  /** Share of weights, rows or heads that stays, rounded up. Lower: smaller and less exact. */
   readonly dense_ratio: number;
 }
 
@@ -4614,7 +4916,7 @@ export interface ResolvedCompressionRowPruningShared {
   readonly enabled: boolean;
   /** Kept rows: largest sums of magnitudes at the start, or largest trained scores. */
   readonly method: 'l1' | 'topk';
-  /** Global steps before the technique starts; skipped fp16 steps count. */
+  /** Steps before this starts; skipped fp16 steps count. Give the model time to learn first. */
   readonly schedule_offset: number;
 }
 
@@ -4630,7 +4932,7 @@ export interface ResolvedCompressionRowPruningGroup {
 
 /** Parameters of the group. */
 export interface ResolvedCompressionRowPruningParams {
-  /** Share that stays, rounded up. */
+  /** Share of weights, rows or heads that stays, rounded up. Lower: smaller and less exact. */
   readonly dense_ratio: number;
 }
 
@@ -4651,7 +4953,7 @@ export interface ResolvedCompressionHeadPruningShared {
    * not compute it; use topk.
    */
   readonly method: 'topk';
-  /** Global steps before the technique starts; skipped fp16 steps count. */
+  /** Steps before this starts; skipped fp16 steps count. Give the model time to learn first. */
   readonly schedule_offset: number;
   /** Heads per layer; required if enabled. */
   readonly num_heads: number | null;
@@ -4669,7 +4971,7 @@ export interface ResolvedCompressionHeadPruningGroup {
 
 /** Parameters of the group. */
 export interface ResolvedCompressionHeadPruningParams {
-  /** Share that stays, rounded up. */
+  /** Share of weights, rows or heads that stays, rounded up. Lower: smaller and less exact. */
   readonly dense_ratio: number;
 }
 
@@ -4690,7 +4992,7 @@ export interface ResolvedCompressionChannelPruningShared {
   readonly enabled: boolean;
   /** How channels are chosen, as for rows. */
   readonly method: 'l1' | 'topk';
-  /** Global steps before the technique starts; skipped fp16 steps count. */
+  /** Steps before this starts; skipped fp16 steps count. Give the model time to learn first. */
   readonly schedule_offset: number;
 }
 
@@ -4706,7 +5008,7 @@ export interface ResolvedCompressionChannelPruningGroup {
 
 /** Parameters of the group. */
 export interface ResolvedCompressionChannelPruningParams {
-  /** Share that stays, rounded up. */
+  /** Share of weights, rows or heads that stays, rounded up. Lower: smaller and less exact. */
   readonly dense_ratio: number;
 }
 
@@ -4724,7 +5026,9 @@ export interface ResolvedCompressionLayerReduction {
   readonly other_module_name: readonly string[];
 }
 
-/** Quantized weights of an engine without an optimizer (stage 3). */
+/**
+ * Weights in 4 or 8 bits, for an engine without an optimizer (stage 3). Saves memory in inference.
+ */
 export interface ResolvedWeightQuantization {
   /** Linear layers except the head in 4 or 8 bits, in memory, transfer and compute. */
   readonly quantized_initialization: ResolvedQuantizedInitialization | null;
@@ -4747,17 +5051,20 @@ export interface ResolvedQuantizedInitialization {
   readonly symmetric: boolean;
 }
 
-/** Trains and generates with one engine: see docs/grpo.md. */
+/** Lets one engine train and generate, for training on rewards. See docs/grpo.md. */
 export interface ResolvedHybridEngine {
   /** initialize() returns a HybridEngine, which has generate(). The model is a CausalLM. */
   readonly enabled: boolean;
   /**
-   * Largest number of tokens of a prompt and its completion; the model's limit if that is lower.
+   * Most tokens of a prompt and its completion, up to the limit of the model. Raise it for long
+   * answers.
    */
   readonly max_out_tokens: number;
   /** Ranks per model during generation: 1, or those of tensor_parallel.autotp_size. */
   readonly inference_tp_size: number;
-  /** Frees the key-value cache after each generation. */
+  /**
+   * Frees the key-value cache after each generation. Set it if training then runs out of memory.
+   */
   readonly release_inference_cache: boolean;
   /**
    * Keeps gathered weights between tokens. No effect: weights of stage 3 are gathered once for each
@@ -4772,11 +5079,11 @@ export interface ResolvedHybridEngine {
   readonly enable_cuda_graph: boolean;
 }
 
-/** Tensor parallelism: see docs/tensor-parallel.md. */
+/** Tensor parallelism: ranks divide each layer. See docs/tensor-parallel.md. */
 export interface ResolvedTensorParallel {
   /** The size decides; false with a size above 1 is an error. DeepSpeed refuses this key. */
   readonly enabled: boolean;
-  /** Ranks per layer, axis tp of the mesh: initialize() cuts the model. 0, 1: off. */
+  /** Ranks that divide each layer. Use GPUs of one machine; 0 or 1: off. */
   readonly autotp_size: number;
   /** The same settings in the form of DeepSpeed's inference. */
   readonly tensor_parallel: ResolvedTensorParallelRanks;

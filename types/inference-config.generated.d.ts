@@ -8,35 +8,44 @@ export interface InferenceConfig {
   /** Address of this schema, for editors; ignored here. */
   $schema?: string;
   /**
-   * Dtype of weights; null: of the model (DeepSpeed: fp16). "int8": linear layers except the head,
-   * one scale per row. Default null.
+   * Dtype of weights; null: the model's (DeepSpeed: fp16). "int8" halves the memory of linear
+   * layers, not exact. Default null.
    */
   dtype?: 'fp16' | 'bf16' | 'fp32' | 'int8' | 'float16' | 'half' | 'torch.fp16' | 'torch.float16' | 'torch.half' | 'bfloat16' | 'bfloat' | 'torch.bf16' | 'torch.bfloat16' | 'torch.bfloat' | 'float32' | 'float' | 'torch.fp32' | 'torch.float32' | 'torch.float' | 'torch.int8' | null;
   /**
-   * "cpu", "cuda", "cuda:N" or "auto" (a GPU if present); null: device of the model, "auto" for a
+   * "cpu", "cuda", "cuda:N", or "auto": a GPU if present. null: the model's device, "auto" for a
    * folder. Default null.
    */
   device?: string | null;
   /**
-   * Largest number of tokens of prompt and output; null: 1024, or the model's limit if shorter.
-   * Default null.
+   * Most tokens of prompt and output together. Raise it for long texts. null: 1024, or the model's
+   * limit. Default null.
    */
   max_out_tokens?: number | null;
   /** Another name of max_out_tokens. */
   max_tokens?: number | null;
-  /** Smallest number of new tokens that must fit after a prompt. Default 1. */
+  /** Refuses a prompt unless this number of new tokens fits after it. Default 1. */
   min_out_tokens?: number;
   /** Another name of min_out_tokens. */
   min_tokens?: number;
-  /** Largest number of tokens per step; null: 2048 on a GPU, 512 on the CPU. Default null. */
+  /**
+   * Most tokens of one step. Lower it for steadier streams; raise it for long prompts. null: 2048,
+   * on a CPU 512. Default null.
+   */
   max_ragged_batch_size?: number | null;
-  /** Largest number of sequences per step; null: 128 on a GPU, 32 on the CPU. Default null. */
+  /**
+   * Most sequences of one step. Raise it for many clients, if memory allows. null: 128, on a CPU
+   * 32. Default null.
+   */
   max_ragged_sequence_count?: number | null;
-  /** Memory of keys and values. */
+  /** Memory for keys and values of all running sequences. See docs/inference.md. */
   kv_cache?: KvCacheConfig;
-  /** Turns of clients and requests. */
+  /** Order of requests that wait. See docs/serving.md. */
   scheduling?: SchedulingConfig;
-  /** Speculative decoding: a step verifies several proposed tokens. Default null. */
+  /**
+   * Guesses several tokens and checks them in one step: faster for few clients. See
+   * docs/speculation.md. Default null.
+   */
   speculative?: SpeculativeConfig | null;
   /**
    * Replaces blocks of known models with fused ones. Default false. No effect: models always use
@@ -45,23 +54,20 @@ export interface InferenceConfig {
   replace_with_kernel_inject?: boolean;
   /** Another name of replace_with_kernel_inject. */
   kernel_inject?: boolean;
-  /** Tensor parallelism. */
+  /** Ranks divide each layer. See docs/large-inference.md. */
   tensor_parallel?: InferenceTensorParallelConfig;
   /** Another name of tensor_parallel. */
   tp?: InferenceTensorParallelConfig;
-  /**
-   * Records decode steps as CUDA graphs, one per number of sequences. "auto": if possible. On the
-   * CPU true is a notice. Default false.
-   */
+  /** Records steps as CUDA graphs: faster for few sequences. "auto": if possible. Default false. */
   enable_cuda_graph?: 'auto' | boolean;
   /**
-   * Launches a step before the host reads the tokens of the previous one; null: on a GPU. Default
-   * null.
+   * Starts a step before the host has read the tokens of the last one: faster. null: on a GPU.
+   * Default null.
    */
   async_scheduling?: boolean | null;
   /**
-   * Log-probabilities have the same bits in any batch, and equal those of training. Slower.
-   * exactRollouts of grpo() sets it. Default false.
+   * Makes logprobs independent of the batch, and equal to training. Slower. exactRollouts of grpo()
+   * sets it. Default false.
    */
   batch_invariant?: boolean;
   /** Runs Triton's kernels. Default false. Not supported yet: Triton needs Python. */
@@ -77,14 +83,17 @@ export interface InferenceConfig {
   triangular_masking?: boolean;
   /** Another name of triangular_masking. */
   tm?: boolean;
-  /** Mixtures of experts; true: an empty section. */
+  /** Settings of models with experts; true: the defaults. */
   moe?: InferenceMoeConfig | boolean;
   /**
    * Keeps weights in host memory. Default false. Not supported yet: use initialize() at stage 3
    * with offload_param.
    */
   keep_module_on_host?: boolean;
-  /** Linear layers except the head in 8 or 4 bits; DeepSpeed ignores this key. Default null. */
+  /**
+   * Linear layers in 8 or 4 bits, except the head: less memory, not exact. See
+   * docs/quantization.md. Default null.
+   */
   quant?: InferenceQuantConfig | null;
   /**
    * JSON file, or its contents, with the safetensors files: Hugging Face's names, or from
@@ -184,70 +193,84 @@ export interface InferenceConfig {
   moe_type?: 'standard' | 'residual';
 }
 
-/** Memory of keys and values. */
+/** Memory for keys and values of all running sequences. See docs/inference.md. */
 export interface KvCacheConfig {
-  /** Tokens per block. Default 64. */
+  /**
+   * Tokens of one block, the unit in which memory is reserved. The default suits most runs. Default
+   * 64.
+   */
   block_size?: number;
-  /** Number of blocks; null: as many as fit `memory`. Default null. */
+  /** Size of the cache in blocks; null: as many as `memory` holds. Default null. */
   blocks?: number | null;
   /**
-   * Bytes; null: 90 % of free GPU memory; on the CPU 8 sequences of max_out_tokens, at most 1 GiB.
-   * Default null.
+   * Size of the cache in bytes. Lower it to share a GPU. null: 90 % of free GPU memory; on a CPU at
+   * most 1 GiB. Default null.
    */
   memory?: number | null;
-  /** Prefix caching: prompts reuse keys and values of equal beginnings. Default true. */
+  /**
+   * Prompts with equal beginnings share keys and values. Turn it off to compare speeds. Default
+   * true.
+   */
   prefix_caching?: boolean;
   /**
-   * Keys and values: of the model's dtype, or one byte each (FP8 e4m3, scale 1). Default "auto".
+   * "fp8" stores keys and values in one byte each: twice the context, not exact. "auto": the
+   * model's dtype. Default "auto".
    */
   dtype?: 'auto' | 'fp8' | 'fp8_e4m3';
-  /** Bytes of host memory for evicted blocks of cached prefixes; null: none. Default null. */
+  /**
+   * Bytes of host memory for prefixes that leave the GPU. Set it for many long conversations. null:
+   * none. Default null.
+   */
   host_memory?: number | null;
 }
 
-/** Turns of clients and requests. */
+/** Order of requests that wait. See docs/serving.md. */
 export interface SchedulingConfig {
   /**
-   * Turns between clients, then `priority`; `priority` of all requests; or the order of arrival.
+   * "fair": clients take turns; "priority": urgent requests first; "fcfs": order of arrival.
    * Default "fair".
    */
   policy?: 'fair' | 'priority' | 'fcfs';
   /**
-   * Steps in the queue after which a request counts as its client's most urgent one. Default 1000.
+   * Steps that a request may wait. After them, it comes before its client's other requests. Default
+   * 1000.
    */
   max_wait_steps?: number;
 }
 
-/** Speculative decoding: a step verifies several proposed tokens. */
+/**
+ * Guesses several tokens and checks them in one step: faster for few clients. See
+ * docs/speculation.md.
+ */
 export interface SpeculativeConfig {
   /**
-   * Source of proposals: prompt lookup, a smaller model, an EAGLE-3 head; null: by `model`, one of
-   * the first two. Default null.
+   * Source of guesses: prompt lookup, a smaller model, or an EAGLE-3 head; null: the first, or
+   * `model`. Default null.
    */
   method?: 'ngram' | 'draft_model' | 'eagle3' | null;
   /**
-   * Draft model with the tokenizer of the model, or its EAGLE-3 head: folder or name on the hub.
-   * Default null.
+   * Folder or hub name of a smaller model with the same tokenizer, or of an EAGLE-3 head. Default
+   * null.
    */
   model?: string | null;
-  /** Maximum number of proposed tokens per sequence and step. Default 7. */
+  /** Most tokens that a step guesses. Raise it if most guesses are right. Default 7. */
   num_speculative_tokens?: number;
-  /** Maximum number of tokens of an n-gram. Default 5. */
+  /** Prompt lookup searches for this number of last tokens first. Default 5. */
   prompt_lookup_max?: number;
-  /** Fewest tokens of an n-gram. Default 2. */
+  /** Prompt lookup searches for no fewer tokens than this. Default 2. */
   prompt_lookup_min?: number;
-  /**
-   * Maximum number of running sequences with proposals; above, steps compute one token each.
-   * Default 32.
-   */
+  /** With more sequences than this, steps make no guesses: then guessing costs time. Default 32. */
   disable_by_batch_size?: number;
 }
 
-/** Tensor parallelism. */
+/** Ranks divide each layer. See docs/large-inference.md. */
 export interface InferenceTensorParallelConfig {
   /** Allows cuts of layers. Default true. */
   enabled?: boolean;
-  /** Ranks per layer: axis tp of the mesh of a job that `ds` started. Default 1. */
+  /**
+   * Ranks that divide each layer. Start them with `ds`. Use it if a model does not fit one GPU.
+   * Default 1.
+   */
   tp_size?: number;
   /** Multiple for the size of parts of a layer. Default 64. No effect: parts are not rounded. */
   tp_grain_size?: number;
@@ -262,13 +285,11 @@ export interface InferenceTensorParallelConfig {
   tp_group?: { [key: string]: unknown } | null;
 }
 
-/** Mixtures of experts; true: an empty section. */
+/** Settings of models with experts; true: the defaults. */
 export interface InferenceMoeConfig {
   /** Switches it on. Default true. */
   enabled?: boolean;
-  /**
-   * Ranks that share the experts; with tensor_parallel.tp_size, the same number or 1. Default 1.
-   */
+  /** Ranks that divide the experts: 1, or tensor_parallel.tp_size. Default 1. */
   ep_size?: number;
   /** Experts per layer. Default [1]. No effect: config.json has the number. */
   moe_experts?: readonly number[];
@@ -292,7 +313,9 @@ export interface InferenceMoeConfig {
   expert_group?: { [key: string]: unknown } | null;
 }
 
-/** Linear layers except the head in 8 or 4 bits; DeepSpeed ignores this key. */
+/**
+ * Linear layers in 8 or 4 bits, except the head: less memory, not exact. See docs/quantization.md.
+ */
 export interface InferenceQuantConfig {
   /** Switches quantization on. Default true. */
   enabled?: boolean;
@@ -346,8 +369,8 @@ export interface InferenceQuantInitializationConfig {
   /** Bits per weight; null: num_bits. Default null. */
   num_bits?: 4 | 8 | null;
   /**
-   * Inputs of a row that share a scale; null: 128 for 4 bits, the whole row for 8 bits. Default
-   * null.
+   * Inputs of a row with one scale. Lower: more exact, more memory. null: 128 for 4 bits, else the
+   * whole row. Default null.
    */
   group_size?: number | null;
   /** Grouped dim of a weight. Default 1. "0" is not supported yet: only inputs are grouped. */
@@ -381,45 +404,54 @@ export interface InferenceCheckpointConfig {
  */
 export interface ResolvedInferenceValues {
   /**
-   * Dtype of weights; null: of the model (DeepSpeed: fp16). "int8": linear layers except the head,
-   * one scale per row.
+   * Dtype of weights; null: the model's (DeepSpeed: fp16). "int8" halves the memory of linear
+   * layers, not exact.
    */
   readonly dtype: 'fp16' | 'bf16' | 'fp32' | 'int8' | null;
   /**
-   * "cpu", "cuda", "cuda:N" or "auto" (a GPU if present); null: device of the model, "auto" for a
+   * "cpu", "cuda", "cuda:N", or "auto": a GPU if present. null: the model's device, "auto" for a
    * folder.
    */
   readonly device: string | null;
-  /** Largest number of tokens of prompt and output; null: 1024, or the model's limit if shorter. */
+  /**
+   * Most tokens of prompt and output together. Raise it for long texts. null: 1024, or the model's
+   * limit.
+   */
   readonly max_out_tokens: number | null;
-  /** Smallest number of new tokens that must fit after a prompt. */
+  /** Refuses a prompt unless this number of new tokens fits after it. */
   readonly min_out_tokens: number;
-  /** Largest number of tokens per step; null: 2048 on a GPU, 512 on the CPU. */
+  /**
+   * Most tokens of one step. Lower it for steadier streams; raise it for long prompts. null: 2048,
+   * on a CPU 512.
+   */
   readonly max_ragged_batch_size: number | null;
-  /** Largest number of sequences per step; null: 128 on a GPU, 32 on the CPU. */
+  /**
+   * Most sequences of one step. Raise it for many clients, if memory allows. null: 128, on a CPU
+   * 32.
+   */
   readonly max_ragged_sequence_count: number | null;
-  /** Memory of keys and values. */
+  /** Memory for keys and values of all running sequences. See docs/inference.md. */
   readonly kv_cache: ResolvedKvCache;
-  /** Turns of clients and requests. */
+  /** Order of requests that wait. See docs/serving.md. */
   readonly scheduling: ResolvedScheduling;
-  /** Speculative decoding: a step verifies several proposed tokens. */
+  /**
+   * Guesses several tokens and checks them in one step: faster for few clients. See
+   * docs/speculation.md.
+   */
   readonly speculative: ResolvedSpeculative | null;
   /**
    * Replaces blocks of known models with fused ones. No effect: models always use fused kernels.
    */
   readonly replace_with_kernel_inject: boolean;
-  /** Tensor parallelism. */
+  /** Ranks divide each layer. See docs/large-inference.md. */
   readonly tensor_parallel: ResolvedInferenceTensorParallel;
-  /**
-   * Records decode steps as CUDA graphs, one per number of sequences. "auto": if possible. On the
-   * CPU true is a notice.
-   */
+  /** Records steps as CUDA graphs: faster for few sequences. "auto": if possible. */
   readonly enable_cuda_graph: 'auto' | boolean;
-  /** Launches a step before the host reads the tokens of the previous one; null: on a GPU. */
+  /** Starts a step before the host has read the tokens of the last one: faster. null: on a GPU. */
   readonly async_scheduling: boolean | null;
   /**
-   * Log-probabilities have the same bits in any batch, and equal those of training. Slower.
-   * exactRollouts of grpo() sets it.
+   * Makes logprobs independent of the batch, and equal to training. Slower. exactRollouts of grpo()
+   * sets it.
    */
   readonly batch_invariant: boolean;
   /** Runs Triton's kernels. Not supported yet: Triton needs Python. */
@@ -433,14 +465,17 @@ export interface ResolvedInferenceValues {
   readonly zero: { [key: string]: unknown };
   /** Causal attention. No effect: the model decides. */
   readonly triangular_masking: boolean;
-  /** Mixtures of experts; true: an empty section. */
+  /** Settings of models with experts; true: the defaults. */
   readonly moe: ResolvedInferenceMoe;
   /**
    * Keeps weights in host memory. Not supported yet: use initialize() at stage 3 with
    * offload_param.
    */
   readonly keep_module_on_host: boolean;
-  /** Linear layers except the head in 8 or 4 bits; DeepSpeed ignores this key. */
+  /**
+   * Linear layers in 8 or 4 bits, except the head: less memory, not exact. See
+   * docs/quantization.md.
+   */
   readonly quant: ResolvedInferenceQuant | null;
   /**
    * JSON file, or its contents, with the safetensors files: Hugging Face's names, or from
@@ -484,60 +519,66 @@ export interface ResolvedInferenceValues {
   readonly transposed_mode: boolean;
 }
 
-/** Memory of keys and values. */
+/** Memory for keys and values of all running sequences. See docs/inference.md. */
 export interface ResolvedKvCache {
-  /** Tokens per block. */
+  /** Tokens of one block, the unit in which memory is reserved. The default suits most runs. */
   readonly block_size: number;
-  /** Number of blocks; null: as many as fit `memory`. */
+  /** Size of the cache in blocks; null: as many as `memory` holds. */
   readonly blocks: number | null;
   /**
-   * Bytes; null: 90 % of free GPU memory; on the CPU 8 sequences of max_out_tokens, at most 1 GiB.
+   * Size of the cache in bytes. Lower it to share a GPU. null: 90 % of free GPU memory; on a CPU at
+   * most 1 GiB.
    */
   readonly memory: number | null;
-  /** Prefix caching: prompts reuse keys and values of equal beginnings. */
+  /** Prompts with equal beginnings share keys and values. Turn it off to compare speeds. */
   readonly prefix_caching: boolean;
-  /** Keys and values: of the model's dtype, or one byte each (FP8 e4m3, scale 1). */
+  /**
+   * "fp8" stores keys and values in one byte each: twice the context, not exact. "auto": the
+   * model's dtype.
+   */
   readonly dtype: 'auto' | 'fp8';
-  /** Bytes of host memory for evicted blocks of cached prefixes; null: none. */
+  /**
+   * Bytes of host memory for prefixes that leave the GPU. Set it for many long conversations. null:
+   * none.
+   */
   readonly host_memory: number | null;
 }
 
-/** Turns of clients and requests. */
+/** Order of requests that wait. See docs/serving.md. */
 export interface ResolvedScheduling {
-  /**
-   * Turns between clients, then `priority`; `priority` of all requests; or the order of arrival.
-   */
+  /** "fair": clients take turns; "priority": urgent requests first; "fcfs": order of arrival. */
   readonly policy: 'fair' | 'priority' | 'fcfs';
-  /** Steps in the queue after which a request counts as its client's most urgent one. */
+  /** Steps that a request may wait. After them, it comes before its client's other requests. */
   readonly max_wait_steps: number;
 }
 
-/** Speculative decoding: a step verifies several proposed tokens. */
+/**
+ * Guesses several tokens and checks them in one step: faster for few clients. See
+ * docs/speculation.md.
+ */
 export interface ResolvedSpeculative {
   /**
-   * Source of proposals: prompt lookup, a smaller model, an EAGLE-3 head; null: by `model`, one of
-   * the first two.
+   * Source of guesses: prompt lookup, a smaller model, or an EAGLE-3 head; null: the first, or
+   * `model`.
    */
   readonly method: 'ngram' | 'draft_model' | 'eagle3' | null;
-  /**
-   * Draft model with the tokenizer of the model, or its EAGLE-3 head: folder or name on the hub.
-   */
+  /** Folder or hub name of a smaller model with the same tokenizer, or of an EAGLE-3 head. */
   readonly model: string | null;
-  /** Maximum number of proposed tokens per sequence and step. */
+  /** Most tokens that a step guesses. Raise it if most guesses are right. */
   readonly num_speculative_tokens: number;
-  /** Maximum number of tokens of an n-gram. */
+  /** Prompt lookup searches for this number of last tokens first. */
   readonly prompt_lookup_max: number;
-  /** Fewest tokens of an n-gram. */
+  /** Prompt lookup searches for no fewer tokens than this. */
   readonly prompt_lookup_min: number;
-  /** Maximum number of running sequences with proposals; above, steps compute one token each. */
+  /** With more sequences than this, steps make no guesses: then guessing costs time. */
   readonly disable_by_batch_size: number;
 }
 
-/** Tensor parallelism. */
+/** Ranks divide each layer. See docs/large-inference.md. */
 export interface ResolvedInferenceTensorParallel {
   /** Allows cuts of layers. */
   readonly enabled: boolean;
-  /** Ranks per layer: axis tp of the mesh of a job that `ds` started. */
+  /** Ranks that divide each layer. Start them with `ds`. Use it if a model does not fit one GPU. */
   readonly tp_size: number;
   /** Multiple for the size of parts of a layer. No effect: parts are not rounded. */
   readonly tp_grain_size: number;
@@ -549,11 +590,11 @@ export interface ResolvedInferenceTensorParallel {
   readonly tp_group: { [key: string]: unknown } | null;
 }
 
-/** Mixtures of experts; true: an empty section. */
+/** Settings of models with experts; true: the defaults. */
 export interface ResolvedInferenceMoe {
   /** Switches it on. */
   readonly enabled: boolean;
-  /** Ranks that share the experts; with tensor_parallel.tp_size, the same number or 1. */
+  /** Ranks that divide the experts: 1, or tensor_parallel.tp_size. */
   readonly ep_size: number;
   /** Experts per layer. No effect: config.json has the number. */
   readonly moe_experts: readonly number[];
@@ -568,7 +609,9 @@ export interface ResolvedInferenceMoe {
   readonly ep_group: { [key: string]: unknown } | null;
 }
 
-/** Linear layers except the head in 8 or 4 bits; DeepSpeed ignores this key. */
+/**
+ * Linear layers in 8 or 4 bits, except the head: less memory, not exact. See docs/quantization.md.
+ */
 export interface ResolvedInferenceQuant {
   /** Switches quantization on. */
   readonly enabled: boolean;
@@ -618,7 +661,10 @@ export interface ResolvedInferenceQuantWeight {
 export interface ResolvedInferenceQuantInitialization {
   /** Bits per weight; null: num_bits. */
   readonly num_bits: 4 | 8 | null;
-  /** Inputs of a row that share a scale; null: 128 for 4 bits, the whole row for 8 bits. */
+  /**
+   * Inputs of a row with one scale. Lower: more exact, more memory. null: 128 for 4 bits, else the
+   * whole row.
+   */
   readonly group_size: number | null;
   /** Grouped dim of a weight. "0" is not supported yet: only inputs are grouped. */
   readonly group_dim: number;

@@ -3,8 +3,8 @@ import { loadSchema } from './schema.mjs';
 
 const TRAINING = `# Configuration
 
-\`ds_config.json\` configures \`initialize()\`, the Trainer and \`ds train\`, with the keys of DeepSpeed 0.19.6 and
-\`seed\`.
+A configuration sets batch size, optimizer, precision, ZeRO and offload. \`initialize()\`, the Trainer and \`ds train\`
+read it from an object or from a file such as \`ds_config.json\`. It has the keys of DeepSpeed 0.19.6, and a few more.
 
 \`\`\`json
 {
@@ -16,10 +16,21 @@ const TRAINING = `# Configuration
 }
 \`\`\`
 
-\`$schema\` gives completion in editors. A file may have comments and trailing commas, and at most 8 MiB.
-[Recipes](recipes.md) has complete files.
+Most runs need few keys. Begin with these, and omit all others:
 
-| find keys of | sections |
+| goal | key |
+| --- | --- |
+| choose the batch size | \`train_batch_size\`; if memory is short, also \`train_micro_batch_size_per_gpu\` |
+| train in bf16 | [\`bf16\`](#bf16): \`enabled\` |
+| choose optimizer and learning rate | [\`optimizer\`](#optimizer): \`type\`, and \`lr\` in \`params\` |
+| raise and lower the learning rate | [\`scheduler\`](#scheduler) |
+| fit a larger model | \`stage\` and \`offload_optimizer\` of [\`zero_optimization\`](#zero_optimization) |
+| print losses | \`steps_per_print\` |
+
+[Recipes](recipes.md) has complete files. \`ds validate FILE\` checks a file and prints every value. \`$schema\` gives
+completion in editors. A file may have comments and trailing commas, and at most 8 MiB.
+
+| keys of | sections |
 | --- | --- |
 | batch, clipping, seed, progress | [top level](#top-level) |
 | optimizer and learning rate | [optimizer](#optimizer), [scheduler](#scheduler) |
@@ -31,7 +42,7 @@ const TRAINING = `# Configuration
 | checkpoints and compression | [checkpoint](#checkpoint), [compression_training](#compression_training) |
 | watching and tuning | [tensorboard](#tensorboard), [csv_monitor](#csv_monitor), [flops_profiler](#flops_profiler), [autotuning](#autotuning) |
 
-A key works as described if it has no status. Otherwise:
+If a key of the tables below has no status, it works as described. Otherwise:
 
 | status | meaning |
 | --- | --- |
@@ -40,7 +51,8 @@ A key works as described if it has no status. Otherwise:
 | **not supported yet** | an error, unless the key is off or has its default |
 | **deprecated** | accepted under the old name; a notice states the new name |
 
-Off means \`false\`, \`null\`, \`"enabled": false\` or \`"device": "none"\`.
+Off means \`false\`, \`null\`, \`"enabled": false\` or \`"device": "none"\`. In the tables, a section is an object with keys
+of its own.
 
 **\`"auto"\`.** A [Trainer](train-command.md) fills \`"auto"\` by the rules of Hugging Face's Trainer. In
 \`zero_optimization\`, \`stage\`, \`offload_optimizer\` (\`device\`, \`ratio\`) and \`offload_param\` (\`device\`) take the
@@ -49,8 +61,8 @@ fastest choice that fits ([planning](planning.md#let-the-plan-choose)).
 
 const INFERENCE = `# Inference configuration
 
-The configuration of \`initInference(model, config)\` has the keys of DeepSpeed 0.19.6 and the step limits of
-DeepSpeed-FastGen.
+The second argument of \`initInference(model, config)\` sets precision, context, cache and scheduling. It has the keys of
+DeepSpeed 0.19.6 and the step limits of DeepSpeed-FastGen. All keys are optional.
 
 \`\`\`json
 { "$schema": "./node_modules/@ds/native/ds_inference_config.schema.json" }

@@ -34,7 +34,10 @@ function wrapped(text) {
   return lines.join('\n');
 }
 
-const cell = (text) => text.replaceAll('|', '\\|').replaceAll('\n', ' ');
+/** `text` with links to the pages that it names, such as docs/offload.md. */
+const linked = (text) => text.replace(/\bdocs\/([\w-]+)\.md\b/g, '[$1]($1.md)');
+
+const cell = (text) => linked(text.replaceAll('|', '\\|').replaceAll('\n', ' '));
 const code = (text) => `\`${text}\``;
 
 function typeText(node) {
@@ -148,7 +151,7 @@ function inheritedStatus(node) {
 function sectionText(node, path) {
   const inherited = inheritedStatus(node);
   const note = remarks(node).map((remark) => `**${remark}.**`);
-  const text = wrapped([node.description, ...note].join(' '));
+  const text = wrapped(linked([node.description, ...note].join(' ')));
   const out = [`## ${path.join('.')}`, '', text, ''];
   if (node.oneOf) return [...out, alternatives(node, path)].join('\n');
   if (inherited) {
@@ -184,7 +187,7 @@ function alternatives({ oneOf }, path) {
   for (const { params, names } of kinds.values()) {
     if (!params.properties) continue;
     const title = names.map(code).join(', ');
-    out.push(`### ${path.join('.')}.params of ${title}`, '', params.description, '');
+    out.push(`### ${path.join('.')}.params of ${title}`, '', linked(params.description), '');
     out.push(table(params, [...path, 'params']));
   }
   return out.join('\n');
