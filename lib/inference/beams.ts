@@ -28,12 +28,18 @@ export type { Beam } from './beam-tree.js';
 /** Options of a search. */
 export const BEAMS = {
   /** Number of beams, at least 1. */
-  numBeams: integer('texts to keep', { min: 1, shown: '1: no search' }),
+  numBeams: integer('number of texts that the search keeps; more is slower', {
+    min: 1,
+    shown: '1: no search',
+  }),
   /**
    * Exponent of the length that divides the sum of the logprobs. Values above 0 favor longer
    * sequences. Default: 1.
    */
-  lengthPenalty: number('divide the sum of logprobs by length^`lengthPenalty`', { shown: '1' }),
+  lengthPenalty: number(
+    'divide the sum of logprobs by length^`lengthPenalty`; above 0 favors longer texts',
+    { shown: '1' },
+  ),
   /**
    * True stops when `numBeams` sequences are finished. False stops when a better result is unlikely
    * at the present length. "never" judges by the largest possible length. Default: false.
@@ -45,7 +51,10 @@ export const BEAMS = {
 const SEARCH = {
   ...BEAMS,
   /** Number of beams, at least 1. */
-  numBeams: integer('texts to keep', { min: 1, required: true }),
+  numBeams: integer('number of texts that the search keeps; more is slower', {
+    min: 1,
+    required: true,
+  }),
   /** Maximum number of new tokens of a sequence. */
   maxNewTokens: integer('maximum number of new tokens of a sequence', { min: 1, required: true }),
   /** Number of results, at most `numBeams`. Default: 1. */

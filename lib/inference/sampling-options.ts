@@ -21,15 +21,18 @@ import type { Tokenizer } from '../text/index.js';
  */
 export const GENERATION_CONFIG = {
   /** Divides the scores; 0 selects the likeliest token. Default: 1. */
-  temperature: number('divides the scores; 0 takes the likeliest token (the first of equal ones)', {
-    min: 0,
-    f32: true,
-    default: 1,
-    elsewhere: '`temperature`',
-    flag: 'temperature',
-  }),
+  temperature: number(
+    'above 1: more surprising texts; below 1: less; 0: always the likeliest token',
+    {
+      min: 0,
+      f32: true,
+      default: 1,
+      elsewhere: '`temperature`',
+      flag: 'temperature',
+    },
+  ),
   /** Keeps the K likeliest tokens and ties of the K-th; 0 keeps all. Default: 0. */
-  topK: integer('keep the K likeliest tokens, and all that are as likely as the K-th', {
+  topK: integer('sample from the K likeliest tokens only, and from those as likely as the K-th', {
     min: 0,
     default: 0,
     shown: '0: all',
@@ -40,16 +43,19 @@ export const GENERATION_CONFIG = {
    * Keeps the smallest set of likeliest tokens with this total probability, in [0, 1]; 0 keeps one.
    * Default: 1.
    */
-  topP: number('keep the likeliest tokens until their probabilities sum to this value', {
-    min: 0,
-    max: 1,
-    default: 1,
-    shown: '1: all',
-    elsewhere: '`top_p`',
-    flag: 'top_p',
-  }),
+  topP: number(
+    'sample from the likeliest tokens that have this probability together; 0.9 drops unlikely ones',
+    {
+      min: 0,
+      max: 1,
+      default: 1,
+      shown: '1: all',
+      elsewhere: '`top_p`',
+      flag: 'top_p',
+    },
+  ),
   /** Keeps tokens with at least this fraction of the largest probability, in [0, 1]. Default: 0. */
-  minP: number("keep tokens with at least this fraction of the likeliest token's probability", {
+  minP: number('drop tokens below this share of the largest probability, such as 0.05', {
     min: 0,
     max: 1,
     default: 0,
@@ -61,7 +67,7 @@ export const GENERATION_CONFIG = {
    * least 0.01. Default: 1.
    */
   repetitionPenalty: number(
-    'divides scores of tokens in prompt or output (multiplies negative scores); at least 0.01',
+    'above 1: repeat tokens of prompt and answer less, such as 1.1; at least 0.01',
     {
       min: 0.01, // With smaller divisors, scores could overflow.
       f32: true,
@@ -76,20 +82,22 @@ export const GENERATION_CONFIG = {
 /** Options that are checked without a vocabulary. In HTTP bodies, names are in snake_case. */
 export const SAMPLING = {
   /** False selects the likeliest token, as temperature 0 does. Default: true. */
-  doSample: boolean('false takes the likeliest token, as temperature 0 does', { default: true }),
+  doSample: boolean('false: always take the likeliest token, as with `temperature` 0', {
+    default: true,
+  }),
   ...GENERATION_CONFIG,
   /** Subtracted from the scores of tokens in the output. Default: 0. */
-  presencePenalty: number('subtracted from scores of tokens in the output', {
+  presencePenalty: number('above 0: use tokens of the answer less, however often they occurred', {
     f32: true,
     default: 0,
   }),
   /** Subtracted from the scores once for each occurrence in the output. Default: 0. */
-  frequencyPenalty: number("the same, times the token's count in the output", {
+  frequencyPenalty: number('above 0: the same, once for each time that a token occurred', {
     f32: true,
     default: 0,
   }),
   /** Tokens to sample before an end token or stop string may end the sequence. Default: 0. */
-  minTokens: integer('tokens before an end token or a stop string may end the text', {
+  minTokens: integer('number of tokens before the answer may end', {
     min: 0,
     default: 0,
   }),
@@ -97,7 +105,7 @@ export const SAMPLING = {
    * Equal seeds and scores give equal tokens, independent of other sequences in the batch. Default:
    * a value of the global generator, see seed().
    */
-  seed: integer('the same seed gives the same text', {
+  seed: integer('seed of the random numbers: the same seed gives the same text', {
     min: 0,
     default: null,
     shown: "the library's generator",
@@ -117,7 +125,7 @@ export const tokenOptions = (vocabulary: Vocabulary) => ({
   logitBias: declareOption(
     (op, bias: Readonly<Record<number, number>> | ReadonlyMap<number, number>) =>
       readBias(op, bias, vocabulary.vocabSize),
-    'added to scores: `{ 50256: -100 }`, or a Map; `-Infinity` bans a token',
+    'numbers added to the scores of tokens: `{ 50256: -100 }`, or a Map; `-Infinity` bans a token',
     { default: [], shown: 'none' },
   ),
   /**
@@ -126,13 +134,13 @@ export const tokenOptions = (vocabulary: Vocabulary) => ({
    */
   badWords: declareOption(
     (op, words: readonly (string | readonly number[])[]) => readBadWords(op, words, vocabulary),
-    'texts, or lists of up to 64 tokens, that may not appear',
+    'texts, or lists of up to 64 tokens, that an answer must not contain',
     { default: [], shown: 'none' },
   ),
   /** Restricts sampling to these tokens. Default: all. */
   allowedTokens: declareOption(
     (op, tokens: readonly number[]) => readAllowed(op, tokens, vocabulary.vocabSize),
-    'only these tokens',
+    'sample from these tokens only',
     { default: null, shown: 'all' },
   ),
   /**
@@ -141,7 +149,7 @@ export const tokenOptions = (vocabulary: Vocabulary) => ({
    */
   logprobs: declareOption(
     (op, count: number) => readLogprobs(op, count, vocabulary.vocabSize),
-    "report each token's logprob and this many alternatives",
+    'return the logprob of each token, and this number of alternatives',
     { default: null },
   ),
 });

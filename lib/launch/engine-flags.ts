@@ -11,14 +11,20 @@ import { refuse } from './argument-error.js';
 
 /** Options of both commands. */
 export const ENGINE = {
-  revision: string('branch, tag or commit of a model [by name](hub.md)', {
+  revision: string('branch, tag or commit, if the model is a [name on the hub](hub.md)', {
     shown: '`main`',
     flag: '--revision <name>',
   }),
-  device: string('`"cpu"` or a GPU', { shown: 'a GPU if present', flag: '--device <name>' }),
-  dtype: string('fp32, fp16 or bf16', { shown: "the folder's", flag: '--dtype <name>' }),
+  device: string('where the model runs: `"cpu"`, `"cuda"` or `"cuda:N"`', {
+    shown: 'a GPU if present',
+    flag: '--device <name>',
+  }),
+  dtype: string('number format of the weights: fp32, fp16 or bf16', {
+    shown: "the folder's",
+    flag: '--dtype <name>',
+  }),
   context: integer(
-    'maximum number of [tokens](#context-and-memory) of prompt and answer together',
+    'most [tokens](#context-and-memory) of prompt and answer together; raise it for long texts',
     {
       min: 2,
       shown: "1024, or the model's maximum if lower",
@@ -30,7 +36,7 @@ export const ENGINE = {
     flag: '--config <file>',
   }),
   hostCache: integer(
-    'bytes of host memory for evicted [prefixes](inference.md#prefixes-in-host-memory)',
+    'host memory for [prefixes](inference.md#prefixes-in-host-memory) that leave the GPU, such as 16GiB',
     {
       min: 1,
       shown: 'none',
@@ -38,10 +44,13 @@ export const ENGINE = {
       syntax: 'bytes',
     },
   ),
-  speculativeConfig: string('[speculative decoding](speculation.md), as JSON', {
-    shown: 'none',
-    flag: '--speculative-config <json>',
-  }),
+  speculativeConfig: string(
+    'options of [speculative decoding](speculation.md), as JSON: faster for few clients',
+    {
+      shown: 'none',
+      flag: '--speculative-config <json>',
+    },
+  ),
   kvCacheDtype: string('`fp8`: store [keys and values](#fp8-keys-and-values) in one byte', {
     shown: '`auto`, as the weights',
     flag: '--kv-cache-dtype <name>',
@@ -57,7 +66,7 @@ export const ENGINE = {
     shown: "the model's",
     flag: '--tokenizer <folder>',
   }),
-  chatTemplate: string('Jinja template of chats', {
+  chatTemplate: string('file with the Jinja template of chats', {
     shown: "the tokenizer's",
     flag: '--chat-template <file>',
   }),
@@ -65,16 +74,22 @@ export const ENGINE = {
 
 /** More options of `ds serve`. */
 export const SERVER = {
-  apiKeyFile: string('file with [keys](#keys-and-access), one a line; also: `DS_API_KEY`', {
-    shown: 'no key',
-    flag: '--api-key-file <file>',
-  }),
+  apiKeyFile: string(
+    'file with the [keys](#keys-and-access) of clients, one in each line; `DS_API_KEY` has one key',
+    {
+      shown: 'no key',
+      flag: '--api-key-file <file>',
+    },
+  ),
   /** Number of ranks that share the model. */
-  tp: integer('[GPUs that share the model](#a-model-on-several-gpus)', {
-    min: 1,
-    default: 1,
-    flag: '--tp <n>',
-  }),
+  tp: integer(
+    '[GPUs that divide the model](#a-model-on-several-gpus); use it if the model does not fit one',
+    {
+      min: 1,
+      default: 1,
+      flag: '--tp <n>',
+    },
+  ),
   models: declareOption(
     (_, models: Readonly<Record<string, string>>) => models,
     'one of [several models](several-models.md#several-models), instead of the argument; repeatable',
@@ -91,7 +106,7 @@ export const SERVER = {
     syntax: 'bytes',
   }),
   modelIdle: integer(
-    'seconds without a request until a model is [unloaded](several-models.md#several-models)',
+    'seconds without a request after which a model is [unloaded](several-models.md#several-models)',
     {
       min: 1,
       shown: 'never',
@@ -111,7 +126,7 @@ export const SERVER = {
       flag: '--max-loras <n>',
     },
   ),
-  maxAdapterRank: integer('largest rank of an adapter, up to 256', {
+  maxAdapterRank: integer('largest rank of an adapter, up to 256; a larger one costs memory', {
     min: 1,
     max: 256,
     shown: 'the largest of `--adapter`',

@@ -31,7 +31,7 @@ const PLACE = {
 
 /** Several nodes. */
 const NODES = {
-  hostfile: string('file with a line `host slots=N` for each node', {
+  hostfile: string('file that lists the machines, with a line `host slots=N` for each', {
     shown: '`/job/hostfile`, else this machine',
     flag: '-H, --hostfile <file>',
   }),
@@ -40,20 +40,27 @@ const NODES = {
     shown: 'all',
     flag: '--num_nodes <n>',
   }),
-  node_rank: integer('number of this node, if you start `ds` on each node', {
+  node_rank: integer('number of this node, from 0, if you start `ds` on each node yourself', {
     min: 0,
     flag: '--node_rank <n>',
   }),
-  master_addr: string('address where rank 0 listens', {
+  master_addr: string('address of the machine of rank 0, which the other nodes can reach', {
     shown: 'first host; on one node 127.0.0.1',
     flag: '--master_addr <address>',
   }),
-  master_port: declareOption(requirePort, 'port where rank 0 listens', {
-    shown: '29500; on one node a free port',
-    flag: '--master_port <port>',
-    syntax: 'integer',
-  }),
-  no_ssh: boolean('with a hostfile: start only the processes of this node', { flag: '--no_ssh' }),
+  master_port: declareOption(
+    requirePort,
+    'port on the machine of rank 0; choose another if it is in use',
+    {
+      shown: '29500; on one node a free port',
+      flag: '--master_port <port>',
+      syntax: 'integer',
+    },
+  ),
+  no_ssh: boolean(
+    'with a hostfile: start only the processes of this node; then run `ds` on each node',
+    { flag: '--no_ssh' },
+  ),
   ssh_port: declareOption(requirePort, 'port of ssh', {
     flag: '--ssh_port <port>',
     syntax: 'integer',
@@ -63,7 +70,7 @@ const NODES = {
     shown: '`ssh`',
     flag: '--launcher <name>',
   }),
-  launcher_args: string('options of ssh, split like shell words', {
+  launcher_args: string('more options for ssh, such as `-i key`', {
     flag: '--launcher_args <words>',
   }),
 };
@@ -73,8 +80,11 @@ const RUN = {
   module: boolean('the script is the name of a module, found from the current folder', {
     flag: '--module',
   }),
-  no_local_rank: boolean('do not pass `--local_rank=N`', { flag: '--no_local_rank' }),
-  grace_period: integer('seconds between the request to end and SIGKILL', {
+  no_local_rank: boolean(
+    'do not pass `--local_rank=N` to the script; use it if the script refuses the argument',
+    { flag: '--no_local_rank' },
+  ),
+  grace_period: integer('seconds that processes get to save and end, before SIGKILL', {
     min: 0,
     default: 30,
     flag: '--grace_period <seconds>',
@@ -91,9 +101,12 @@ const OUTPUT = {
     '[search](autotuning.md) for the fastest `ds_config.json`; `run` then trains with it',
     { flag: '--autotuning <mode>' },
   ),
-  enable_each_rank_log: string('also write `<folder>/<UTC time>_rank<N>.log`', {
-    flag: '--enable_each_rank_log <folder>',
-  }),
+  enable_each_rank_log: string(
+    'write the output of each rank to `<folder>/<UTC time>_rank<N>.log` too',
+    {
+      flag: '--enable_each_rank_log <folder>',
+    },
+  ),
   quiet: boolean('print no notices', { flag: '-q, --quiet' }),
 };
 

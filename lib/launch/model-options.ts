@@ -10,32 +10,44 @@ const JSON_OUTPUT = { json: boolean('print JSON', { flag: '--json' }) };
 /** Options of `ds eval`. */
 export const EVAL = {
   'Rows:': {
-    data: texts('rows for loss, perplexity and accuracy; may be repeated', {
+    data: texts('file with [rows](#rows) for loss, perplexity and accuracy; may be repeated', {
       flag: '--data <file>',
     }),
-    seq: integer('tokens of a sample', {
+    seq: integer('longest sample, in tokens', {
       min: 1,
       shown: "1024, or the model's maximum",
       flag: '--seq <n>',
     }),
-    packing: boolean('fill each sample with several rows; attention stays inside a row', {
-      flag: '--packing',
+    packing: boolean(
+      'put several rows into each sample: faster for short rows; rows do not see each other',
+      {
+        flag: '--packing',
+      },
+    ),
+    overlong: oneOf(['cut', 'split', 'drop'])(
+      'what to do with rows longer than `--seq`: cut, split or drop them',
+      {
+        default: 'cut',
+        flag: '--overlong <way>',
+      },
+    ),
+    loss: oneOf(['all', 'completion', 'assistant'])(
+      'tokens that count: all, those of the completion, or those of the assistant',
+      {
+        shown: 'as `ds train`',
+        flag: '--loss <kind>',
+      },
+    ),
+    textKey: string('key of a row that contains its text', {
+      default: 'text',
+      flag: '--text-key <key>',
     }),
-    overlong: oneOf(['cut', 'split', 'drop'])('rows longer than `--seq`', {
-      default: 'cut',
-      flag: '--overlong <way>',
-    }),
-    loss: oneOf(['all', 'completion', 'assistant'])('tokens that count', {
-      shown: 'as `ds train`',
-      flag: '--loss <kind>',
-    }),
-    textKey: string('key of the text in a row', { default: 'text', flag: '--text-key <key>' }),
   },
   'Multiple-choice questions:': {
     tasks: texts('[rows](#multiple-choice-questions) {context, choices, answer}; may be repeated', {
       flag: '--tasks <file>',
     }),
-    delimiter: string('text between a context and a choice', {
+    delimiter: string('text that is put between a context and a choice', {
       default: ' ',
       shown: 'one space',
       flag: '--delimiter <text>',
@@ -43,14 +55,23 @@ export const EVAL = {
     addBos: boolean("begin each context with the tokenizer's BOS token", { flag: '--add-bos' }),
   },
   'Model:': {
-    adapter: string("adapter in PEFT's format; it stays unmerged", { flag: '--adapter <folder>' }),
+    adapter: string("folder of an adapter in PEFT's format; it stays separate", {
+      flag: '--adapter <folder>',
+    }),
     tokenizer: string('folder or name of the tokenizer', {
       shown: "the model's",
       flag: '--tokenizer <folder>',
     }),
-    device: string('`"cpu"` or a GPU', { shown: 'a GPU if present', flag: '--device <name>' }),
+    device: string('where the model runs: `"cpu"`, `"cuda"` or `"cuda:N"`', {
+      shown: 'a GPU if present',
+      flag: '--device <name>',
+    }),
     dtype: precision('dtype of the weights', { shown: 'as the folder', flag: '--dtype <dtype>' }),
-    batch: integer('samples of a forward', { min: 1, default: 8, flag: '--batch <n>' }),
+    batch: integer('samples of one forward; lower it if memory is short', {
+      min: 1,
+      default: 8,
+      flag: '--batch <n>',
+    }),
   },
   'Output:': JSON_OUTPUT,
 };
@@ -67,14 +88,20 @@ const SHARD_SIZE = {
 };
 
 const FORMAT = {
-  format: oneOf(['hf', 'native'])('names and layout; `native` keeps our names', {
-    shown: '`hf` if possible',
-    flag: '--format <format>',
-  }),
+  format: oneOf(['hf', 'native'])(
+    'names of the weights: `hf` as in transformers, `native` as in this library',
+    {
+      shown: '`hf` if possible',
+      flag: '--format <format>',
+    },
+  ),
 };
 
 const TAG = {
-  tag: string('checkpoint, such as checkpoint-500', { shown: 'the latest', flag: '--tag <tag>' }),
+  tag: string('name of the checkpoint, such as checkpoint-500', {
+    shown: 'the latest',
+    flag: '--tag <tag>',
+  }),
 };
 
 /** Options of `ds merge`. */
@@ -93,10 +120,13 @@ export const EXPORT = {
       required: true,
       flag: '--output <folder>',
     }),
-    dtype: precision('dtype; fp32 exports the master weights', {
-      shown: 'fp32 of a checkpoint, else unchanged',
-      flag: '--dtype <dtype>',
-    }),
+    dtype: precision(
+      'number format of the weights; fp32 exports the master weights of a checkpoint',
+      {
+        shown: 'fp32 of a checkpoint, else unchanged',
+        flag: '--dtype <dtype>',
+      },
+    ),
     ...SHARD_SIZE,
     ...FORMAT,
     ...TAG,

@@ -12,7 +12,7 @@ const MODEL = {
     required: true,
     flag: '--model <model>',
   }),
-  revision: string('branch, tag or commit of a model of the hub', {
+  revision: string('branch, tag or commit, if the model is a name on the hub', {
     shown: '`main`',
     flag: '--revision <name>',
   }),
@@ -21,7 +21,7 @@ const MODEL = {
     default: 1,
     flag: '--batch <n>',
   }),
-  seq: integer('tokens of a sample', {
+  seq: integer('longest sample, in tokens', {
     min: 1,
     shown: "1024, or the model's maximum",
     flag: '--seq <n>',
@@ -41,34 +41,41 @@ const MACHINES = {
     shown: 'the GPU of this machine, else an H200',
     flag: '--gpu <name>',
   }),
-  gpuMemory: integer('memory of each GPU', {
+  gpuMemory: integer("memory of each GPU, such as 24GiB, in place of the GPU's own", {
     min: 1,
     shown: "that GPU's",
     flag: '--gpu-memory <size>',
     syntax: 'bytes',
   }),
-  hostMemory: integer('memory of each machine', {
+  hostMemory: integer('memory of each machine, such as 64GiB', {
     min: 1,
     shown: "this machine's",
     flag: '--host-memory <size>',
     syntax: 'bytes',
   }),
   gpus: integer('GPUs of each machine', { min: 1, default: 1, flag: '--gpus <n>' }),
-  nodes: integer('machines', { min: 1, default: 1, flag: '--nodes <n>' }),
-  cores: integer('cores of each machine; they limit Adam on the host', {
+  nodes: integer('number of machines', { min: 1, default: 1, flag: '--nodes <n>' }),
+  cores: integer('CPU cores of each machine; they limit the speed of offload', {
     min: 1,
     shown: "this machine's",
     flag: '--cores <n>',
   }),
   /** GB/s. */
-  link: number('rate between machines', { above: 0, default: 50, flag: '--link <GB/s>' }),
-  nvmeSpace: integer('disk space of each machine; also tries [state on the disk](nvme.md)', {
-    min: 1,
-    flag: '--nvme-space <size>',
-    syntax: 'bytes',
+  link: number('speed of the network between machines', {
+    above: 0,
+    default: 50,
+    flag: '--link <GB/s>',
   }),
+  nvmeSpace: integer(
+    'free disk space of each machine; with it, the plan also tries [state on the disk](nvme.md)',
+    {
+      min: 1,
+      flag: '--nvme-space <size>',
+      syntax: 'bytes',
+    },
+  ),
   /** GB/s. */
-  nvmeRate: number('rate of the disk, reading and writing at once; `ds io` measures it', {
+  nvmeRate: number('speed of the disk while it reads and writes; `ds io` measures it', {
     above: 0,
     default: 2,
     flag: '--nvme-rate <GB/s>',
@@ -90,11 +97,11 @@ const PARALLELISM = {
     flag: '--lora [r]',
     syntax: 'integer or switch',
   }),
-  qlora: declareOption(readRank, 'the same, over linear layers in 4 bits', {
+  qlora: declareOption(readRank, 'the same, with the linear layers in 4 bits: less memory', {
     flag: '--qlora [r]',
     syntax: 'integer or switch',
   }),
-  loraTargets: string('layers with adapters, joined by commas, or all-linear', {
+  loraTargets: string('names of layers with adapters, joined by commas, or all-linear', {
     shown: 'as PEFT',
     flag: '--lora-targets <names>',
   }),

@@ -67,19 +67,19 @@ export const IO = {
       flag: '--size <size>',
       syntax: 'bytes',
     }),
-    block_size: integers('bytes of a request', {
+    block_size: integers('sizes of a disk request to try', {
       min: 1,
       shown: '1MiB,4MiB,16MiB',
       flag: '--block_size <list>',
       syntax: 'sizes',
     }),
-    queue_depth: integers('requests at once', {
+    queue_depth: integers('numbers of requests at a time to try', {
       min: 1,
       default: [8, 32],
       shown: '8,32',
       flag: '--queue_depth <list>',
     }),
-    threads: integers('threads for checksums', {
+    threads: integers('numbers of threads for checksums to try', {
       min: 1,
       default: [1, 2, 4],
       shown: '1,2,4',

@@ -12,7 +12,7 @@ export const CHAT = {
   /** Destination of answers. Default: standard output. */
   output: declareOption((_, output: Writable) => output, 'destination of answers'),
   /** A system message before the conversation. */
-  system: string('system prompt', { flag: '--system <text>' }),
+  system: string('instruction to the model before the conversation', { flag: '--system <text>' }),
   /** A Jinja text in place of the tokenizer's own chat template. */
   chatTemplate: string("a Jinja text in place of the tokenizer's chat template"),
   /** Sampling options; they override generation_config.json. */
@@ -33,7 +33,7 @@ export const CHAT_SAMPLING: Declared = {
       }),
   ),
   seed: { ...SAMPLING.seed, shown: 'random', flag: '--seed <n>' },
-  maxNewTokens: integer('tokens of an answer', {
+  maxNewTokens: integer('most tokens of an answer', {
     min: 1,
     shown: 'the rest of the context',
     flag: '--max-tokens <n>',

@@ -7,7 +7,7 @@ import { readOptions } from '../runtime/options.js';
 /** Limits of one request. */
 export const REQUEST_LIMITS = {
   /** Tokens of a prompt. Default: one less than the context. */
-  promptTokens: integer('maximum number of tokens of a prompt; more gets HTTP 400', {
+  promptTokens: integer('longest prompt, in tokens; a longer one gets HTTP 400', {
     min: 1,
     default: Number.MAX_SAFE_INTEGER,
     shown: 'the context',
@@ -17,13 +17,13 @@ export const REQUEST_LIMITS = {
    * UTF-16 units of a text that is tokenized, or tokens that /detokenize takes. Default: 16 for
    * each token of the context, and at least 65,536.
    */
-  promptCharacters: integer('maximum number of characters of a prompt; more gets HTTP 400', {
+  promptCharacters: integer('longest prompt, in characters; a longer one gets HTTP 400', {
     min: 1,
     shown: '16 a token of the context, at least 65,536',
     flag: '--max-prompt-chars <n>',
   }),
   /** Answers to one prompt (`n`). Default: 16. */
-  answers: integer('answers of a request (`n`); more gets HTTP 400', {
+  answers: integer('most answers to one prompt (`n`); more gets HTTP 400', {
     min: 1,
     default: 16,
     flag: '--max-answers <n>',
@@ -31,7 +31,7 @@ export const REQUEST_LIMITS = {
   /** Prompts in one request. Default: 64. */
   prompts: integer('prompts in one request', { min: 1, default: 64 }),
   /** Bytes of a request's body; more gets HTTP 413. Default: 4 MiB. */
-  bodyBytes: integer('maximum size of a request; more gets HTTP 413', {
+  bodyBytes: integer('largest request, in bytes; a larger one gets HTTP 413', {
     min: 1,
     default: 4 * 2 ** 20,
     shown: '4 MiB',
@@ -39,7 +39,7 @@ export const REQUEST_LIMITS = {
     syntax: 'bytes',
   }),
   /** Seconds that one prompt may take to be tokenized. Default: 30. */
-  promptSeconds: integer('seconds to tokenize one prompt; then HTTP 400', {
+  promptSeconds: integer('seconds that one prompt may take to become tokens; then HTTP 400', {
     min: 1,
     default: 30,
     flag: '--prompt-timeout <seconds>',
@@ -57,11 +57,14 @@ export const REQUEST_LIMITS = {
     flag: '--body-timeout <seconds>',
   }),
   /** Seconds until a request that has not ended is ended. Default: 600. */
-  requestSeconds: integer('maximum time of a request; then HTTP 503', {
-    min: 1,
-    default: 600,
-    flag: '--request-timeout <seconds>',
-  }),
+  requestSeconds: integer(
+    'seconds that a request may take; then HTTP 503. Raise it for long answers',
+    {
+      min: 1,
+      default: 600,
+      flag: '--request-timeout <seconds>',
+    },
+  ),
   /**
    * Bytes that wait for a client that reads slowly; beyond them its request ends. Default: 1 MiB.
    */
@@ -80,7 +83,7 @@ export const REQUEST_LIMITS = {
 /** Limits of all requests together. */
 export const SERVER_LIMITS = {
   /** Requests that run or wait; one more gets HTTP 429. Default: 1024. */
-  requests: integer('requests that run or wait; more gets HTTP 429 with `Retry-After`', {
+  requests: integer('most requests that run or wait; one more gets HTTP 429 with `Retry-After`', {
     min: 1,
     default: 1024,
     flag: '--max-requests <n>',
@@ -90,7 +93,7 @@ export const SERVER_LIMITS = {
    * it if the server has several keys.
    */
   keyRequests: integer(
-    'requests of one [key](#priorities-and-turns) that run or wait; more gets HTTP 429',
+    'most requests of one [key](#priorities-and-turns) that run or wait; one more gets HTTP 429',
     {
       min: 1,
       shown: 'half of `--max-requests` with several keys',
@@ -101,7 +104,7 @@ export const SERVER_LIMITS = {
    * Bytes of the bodies of all requests under way; beyond them, a body of more than 64 KiB is 503.
    * Default: 128 MiB.
    */
-  bodiesBytes: integer('bytes of all request bodies together; more gets HTTP 503', {
+  bodiesBytes: integer('most bytes of all request bodies together; more gets HTTP 503', {
     min: 1,
     default: 128 * 2 ** 20,
     shown: '128 MiB',
@@ -113,14 +116,14 @@ export const SERVER_LIMITS = {
    * all have one, the new connection is closed. Default: 1024, and at most half of the files that
    * the process may open.
    */
-  connections: integer('open connections', {
+  connections: integer('most connections at a time', {
     min: 1,
     default: 1024,
     shown: '1024, half of `ulimit -n` at most',
     flag: '--max-connections <n>',
   }),
   /** Seconds for running requests to end after stop(). Default: 30. */
-  drainSeconds: integer('seconds for running requests after a signal; then HTTP 503', {
+  drainSeconds: integer('seconds that running requests get after a stop signal; then HTTP 503', {
     min: 1,
     default: 30,
     flag: '--drain-timeout <seconds>',

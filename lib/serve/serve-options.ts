@@ -29,14 +29,16 @@ export const SERVE = {
     syntax: 'integer',
   }),
   /** Clients send one of these keys. Default: clients need no key. */
-  apiKeys: declareOption((_, keys: readonly string[]) => keys, 'keys of clients', { default: [] }),
+  apiKeys: declareOption((_, keys: readonly string[]) => keys, 'keys that clients must send', {
+    default: [],
+  }),
   /**
    * More hosts that requests may name if the server has no key and listens on loopback; "*" for
    * any. Default: localhost, 127.0.0.0/8 and [::1] only.
    */
   allowedHosts: declareOption(
     (_, hosts: readonly string[]) => hosts,
-    'more [host names](#keys-and-access) for a local server without a key, or `*`',
+    'more [host names](#keys-and-access) that requests to a local server without a key may use; `*`: all',
     { shown: 'none', flag: '--allowed-hosts <names>', syntax: 'names' },
   ),
   /** The origin of web pages that may send requests, or "*" for all origins. Default: no origin. */
@@ -81,11 +83,14 @@ export const SERVE = {
     flag: '--log-requests',
   }),
   /** Threads that turn prompts into tokens. Default: 2. */
-  tokenizerThreads: integer('threads that turn prompts into tokens', {
-    min: 1,
-    default: 2,
-    flag: '--tokenizer-threads <n>',
-  }),
+  tokenizerThreads: integer(
+    'threads that turn prompts into tokens; raise it for many long prompts',
+    {
+      min: 1,
+      default: 2,
+      flag: '--tokenizer-threads <n>',
+    },
+  ),
   /** Bounds of requests and connections. */
   limits: declareOption((op, limits: ServeLimits) => readLimits(op, limits), 'bounds of requests', {
     fields: { ...REQUEST_LIMITS, ...SERVER_LIMITS },

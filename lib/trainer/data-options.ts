@@ -24,14 +24,14 @@ export const LOADING = {
     { default: 'random', flag: 'train_sampling_strategy' },
   ),
   /** Drops a last micro-batch that is not full. Default: false. */
-  dropLast: boolean('drop a last micro-batch that is not full', {
+  dropLast: boolean('drop the last micro-batch of an epoch if it is not full', {
     default: false,
     flag: 'dataloader_drop_last',
   }),
   /** Seed of the order. Default: the Trainer's seed. */
-  seed: integer('order of the samples', { min: 0, shown: '`seed`', flag: 'data_seed' }),
+  seed: integer('seed of the order of the samples', { min: 0, shown: '`seed`', flag: 'data_seed' }),
   /** Number of threads that get samples. Default: 0, the calling thread does. */
-  workers: integer('threads that load samples', {
+  workers: integer('threads that load samples; raise it if the GPU waits for data', {
     min: 0,
     default: 0,
     flag: 'dataloader_num_workers',
@@ -49,10 +49,13 @@ export const LOADING = {
 /** Declares the options of `data` that depend on the type of samples. */
 export const declareLoadingCalls = <Sample, Batch>() => ({
   /** Combines samples into a batch. Default: pads rows of text, stacks others. */
-  collate: callback<(samples: Sample[], device: Device) => Batch>('makes a batch of samples', {
-    shown: 'pad text, stack others',
-    elsewhere: '`data_collator`',
-  }),
+  collate: callback<(samples: Sample[], device: Device) => Batch>(
+    'function that makes a batch of samples',
+    {
+      shown: 'pad text, stack others',
+      elsewhere: '`data_collator`',
+    },
+  ),
   /** Number of tokens of each sample, for "group_by_length". Default: the length of `ids`. */
   lengths: declareOption(
     (_, value: ArrayLike<number>) => value,

@@ -30,19 +30,23 @@ export interface LossInput<Batch> {
 /** The declared options of evaluations. */
 export const EVALUATION = {
   /** When to evaluate. Default: "epoch". */
-  every: declareOption(requireEvery, 'when to evaluate', {
-    default: 'epoch',
-    elsewhere: '`eval_strategy`, `eval_steps`',
-  }),
+  every: declareOption(
+    requireEvery,
+    'when to evaluate: a number of updates, a share of them below 1, or `"epoch"`',
+    {
+      default: 'epoch',
+      elsewhere: '`eval_strategy`, `eval_steps`',
+    },
+  ),
   /** Number of samples per batch on one rank. Default: `batchSize`. */
-  batchSize: integer('samples of an evaluation batch on one rank', {
+  batchSize: integer('samples of an evaluation batch on each rank', {
     min: 1,
     shown: '`batchSize`',
     flag: 'per_device_eval_batch_size',
     also: ['eval_batch_size', 'per_gpu_eval_batch_size'],
   }),
   /** Maximum number of batches. Default: all. */
-  maxBatches: declareOption(requireMaxBatches, 'maximum number of batches', {
+  maxBatches: declareOption(requireMaxBatches, 'most batches of an evaluation', {
     default: Number.POSITIVE_INFINITY,
     shown: 'all',
   }),

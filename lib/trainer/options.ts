@@ -49,19 +49,27 @@ export const MODEL = {
     },
   ),
   /** A tokenizer or its folder. It is saved with the weights; its padding token fills text rows. */
-  tokenizer: declareOption(readTokenizer, 'a tokenizer, or its folder; saved with the weights', {
-    default: null,
-    elsewhere: '`processing_class`',
-  }),
+  tokenizer: declareOption(
+    readTokenizer,
+    'tokenizer, or its folder; needed for text, and saved with the weights',
+    {
+      default: null,
+      elsewhere: '`processing_class`',
+    },
+  ),
   /** A ds_config.json or its object; "auto" and missing sizes are filled from these options. */
-  deepspeed: declareOption(requireConfig, 'a `ds_config.json`, or its JSON', {
-    default: {},
-    shown: 'one rank, or stage 0',
-    flag: 'deepspeed',
-    syntax: 'text or record',
-  }),
+  deepspeed: declareOption(
+    requireConfig,
+    '[configuration](configuration.md): the path of a `ds_config.json`, or an object',
+    {
+      default: {},
+      shown: 'one rank, or stage 0',
+      flag: 'deepspeed',
+      syntax: 'text or record',
+    },
+  ),
   /** Rejects unknown keys of that configuration. Default: false. */
-  strict: boolean('refuse unknown keys of the configuration', { default: false }),
+  strict: boolean('throw an error for unknown keys of the configuration', { default: false }),
   /** See initialize(). */
   device: declareOption((_, value: string | Device) => value, '`"cpu"`, `"cuda"` or `"auto"`', {
     shown: '`"auto"`',
@@ -69,7 +77,7 @@ export const MODEL = {
   /** See initialize(). */
   distributed: declareOption(
     (_, value: Distributed | null) => value,
-    'a job that the program has joined',
+    'job of several ranks, if the program has joined it by `initDistributed()`',
     { shown: "the launcher's" },
   ),
   /** Signals that end training with a checkpoint. Default: SIGINT, SIGTERM and SIGHUP. */
@@ -89,39 +97,50 @@ export const OPTIMIZATION = {
     elsewhere: '`bf16`, `fp16`',
   }),
   /** Recipe of FP8 products; needs precision "bf16". Default: none. */
-  fp8: oneOf<Fp8Recipe>(FP8_RECIPES)('recipe of [FP8 products](fp8.md), with bf16', {
-    default: null,
-    shown: 'none',
-    flag: 'fp8',
-  }),
+  fp8: oneOf<Fp8Recipe>(FP8_RECIPES)(
+    'compute linear layers in [FP8](fp8.md), with this recipe; needs bf16',
+    {
+      default: null,
+      shown: 'none',
+      flag: 'fp8',
+    },
+  ),
   /** Number of passes over the data, may be fractional. Default: 3. */
-  epochs: number('passes over the data', {
+  epochs: number('passes over the data; fewer if evaluations get worse', {
     above: 0,
     default: 3,
     flag: 'num_train_epochs',
     also: ['epochs', 'num_epochs'],
   }),
   /** Number of updates, in place of epochs; repeats the data if needed. */
-  maxSteps: integer('number of updates, in place of epochs', {
+  maxSteps: integer('number of updates, in place of `epochs`', {
     min: 1,
     default: null,
     elsewhere: '`max_steps`',
   }),
   /** Number of samples per micro-batch on one rank. Default: 8. */
-  batchSize: integer('samples of a micro-batch on one rank', {
+  batchSize: integer('samples of a micro-batch on each rank; lower it if memory is short', {
     min: 1,
     default: 8,
     flag: 'per_device_train_batch_size',
     also: ['batch_size', 'per_gpu_train_batch_size'],
   }),
   /** Number of micro-batches per update. Default: 1. */
-  accumulation: integer('micro-batches of an update', {
-    min: 1,
-    default: 1,
-    flag: 'gradient_accumulation_steps',
-  }),
+  accumulation: integer(
+    'micro-batches of an update; raise it for a larger batch in the same memory',
+    {
+      min: 1,
+      default: 1,
+      flag: 'gradient_accumulation_steps',
+    },
+  ),
   /** Learning rate. Default: 5e-5, or the method's default. */
-  lr: number('learning rate', { min: 0, default: 5e-5, flag: 'learning_rate', also: ['lr'] }),
+  lr: number('learning rate: size of an update; lower it if the loss rises', {
+    min: 0,
+    default: 5e-5,
+    flag: 'learning_rate',
+    also: ['lr'],
+  }),
   /** Shape of the learning rate, if the configuration has no scheduler. Default: "linear". */
   schedule: declareOption(requireSchedule, '[schedule](#schedules) of the learning rate', {
     default: 'linear',
@@ -130,10 +149,14 @@ export const OPTIMIZATION = {
   /**
    * Number of updates in which the rate rises from 0, or a fraction of all (below 1). Default: 0.
    */
-  warmup: declareOption(requireSteps, 'updates of warm-up; below 1, a share of all', {
-    default: 0,
-    elsewhere: '`warmup_steps`, `warmup_ratio`',
-  }),
+  warmup: declareOption(
+    requireSteps,
+    'updates in which the rate rises from 0; below 1: a share of all updates',
+    {
+      default: 0,
+      elsewhere: '`warmup_steps`, `warmup_ratio`',
+    },
+  ),
   /** Weight decay of matrices and DoRA's magnitudes, not of biases and norms. Default: 0. */
   weightDecay: number('weight decay of matrices and [DoRA](lora.md#dora) magnitudes', {
     min: 0,
@@ -141,14 +164,18 @@ export const OPTIMIZATION = {
     flag: 'weight_decay',
   }),
   /** Betas of AdamW. Default: [0.9, 0.999]. */
-  betas: declareOption(readBetas, 'of AdamW', {
+  betas: declareOption(readBetas, "how slowly AdamW's two moments change; rarely changed", {
     default: [0.9, 0.999],
     elsewhere: '`adam_beta1`, `adam_beta2`',
   }),
   /** Epsilon of AdamW. Default: 1e-8. */
-  eps: number('epsilon of AdamW', { min: 0, default: 1e-8, flag: 'adam_epsilon' }),
+  eps: number("AdamW's epsilon, which prevents divisions by 0; rarely changed", {
+    min: 0,
+    default: 1e-8,
+    flag: 'adam_epsilon',
+  }),
   /** Maximum gradient norm for clipping; 0 disables clipping. Default: 1. */
-  maxGradNorm: number('clip gradients to this norm; 0: no clipping', {
+  maxGradNorm: number('largest gradient norm; larger gradients are scaled down. 0: no clipping', {
     min: 0,
     default: 1,
     flag: 'max_grad_norm',
@@ -159,7 +186,7 @@ export const OPTIMIZATION = {
    */
   optimizer: declareOption(
     requireOptimizer<OwnOptimizerName | ((params: ParamsOf<ParamGroup>) => Optimizer)>,
-    '`"AdamW8bit"`, or a function that builds your own',
+    '`"AdamW8bit"` for less memory, or a function that builds your own',
     { shown: '`"AdamW"`', elsewhere: '`optim`, `optimizers`' },
   ),
   /** A schedule in place of the configuration's and of `schedule`. */
@@ -173,12 +200,15 @@ export const OPTIMIZATION = {
     shown: 'next tokens',
   }),
   /** Label smoothing: probability spread evenly over all tokens. Default: 0. */
-  labelSmoothing: number('share of each target spread over all tokens', {
-    min: 0,
-    below: 1,
-    default: 0,
-    flag: 'label_smoothing_factor',
-  }),
+  labelSmoothing: number(
+    'share of each target that all tokens get, such as 0.1, against overconfidence',
+    {
+      min: 0,
+      below: 1,
+      default: 0,
+      flag: 'label_smoothing_factor',
+    },
+  ),
   /** Factors of labels in the loss of a classifier, by number or name. Default: 1. */
   classWeights: declareOption(
     requireWeights,
@@ -189,13 +219,17 @@ export const OPTIMIZATION = {
    * Alpha of NEFTune's noise on token embeddings (Jain et al. 2023): the bound of the noise times
    * the root of a sample's elements. Default: no noise.
    */
-  neftuneNoiseAlpha: number('noise on token embeddings (NEFTune), below alpha / sqrt(T C)', {
+  neftuneNoiseAlpha: number('noise on token embeddings (NEFTune), such as 5, for small data sets', {
     min: 0,
     default: null,
     flag: 'neftune_noise_alpha',
   }),
   /** Seed of dropout and, without `data.seed`, of the order of the data. Default: 42. */
-  seed: integer('dropout and order of the data', { min: 0, default: 42, flag: 'seed' }),
+  seed: integer('seed of dropout and of the order of the data', {
+    min: 0,
+    default: 42,
+    flag: 'seed',
+  }),
 };
 
 /** Declares the options of a Trainer that depend on the type of samples. */

@@ -35,14 +35,18 @@ export type Report = 'tensorboard' | 'csv' | Monitor;
 /** The declared options of logs. */
 export const LOGGING = {
   /** Default: 10. */
-  every: declareOption(requireEvery, 'when to log', {
-    default: 10,
-    elsewhere: '`logging_strategy`, `logging_steps`',
-  }),
+  every: declareOption(
+    requireEvery,
+    'when to log: a number of updates, a share of them below 1, or `"epoch"`',
+    {
+      default: 10,
+      elsewhere: '`logging_strategy`, `logging_steps`',
+    },
+  ),
   /** Logs the first update as well. Default: false. */
   first: boolean('log the first update too', { default: false, flag: 'logging_first_step' }),
   /** Excludes losses that are not finite from means. Default: false, so a mean can be NaN. */
-  nanFilter: boolean('leave non-finite losses out of means; transformers: true', {
+  nanFilter: boolean('leave NaN and infinite losses out of means; true in transformers', {
     default: false,
     flag: 'logging_nan_inf_filter',
   }),
@@ -95,11 +99,15 @@ export const SAVING = {
     flag: 'save_total_limit',
   }),
   /** Keeps the best checkpoint: a metric of the evaluation, or an object with more options. */
-  best: declareOption(readBest, 'metric, or `{ metric, greaterIsBetter, load }`', {
-    default: null,
-    fields: BEST,
-    elsewhere: '`metric_for_best_model`, `load_best_model_at_end`',
-  }),
+  best: declareOption(
+    readBest,
+    'metric that finds the best checkpoint, or `{ metric, greaterIsBetter, load }`',
+    {
+      default: null,
+      fields: BEST,
+      elsewhere: '`metric_for_best_model`, `load_best_model_at_end`',
+    },
+  ),
   /**
    * Writes whole weights and the tokenizer into each checkpoint, for transformers; for a model with
    * adapters only the adapters, for PEFT. Default: true.
@@ -121,13 +129,13 @@ export type SaveSettings = Settings<typeof SAVING>;
 /** The declared options of early stopping. */
 export const STOPPING = {
   /** Number of consecutive evaluations without improvement. */
-  patience: integer('end after so many evaluations without improvement', {
+  patience: integer('end after this number of evaluations without improvement', {
     min: 1,
     required: true,
     flag: 'early_stopping_patience',
   }),
   /** Minimum improvement. Default: 0. */
-  threshold: number('smallest change that counts as improvement', {
+  threshold: number('smallest change of the metric that counts as an improvement', {
     min: 0,
     default: 0,
     flag: 'early_stopping_threshold',
@@ -179,7 +187,10 @@ export const REPORTING = {
     flag: 'profile',
   }),
   /** Draws a progress bar on rank 0. Default: true. */
-  progress: boolean('progress bar', { default: true, elsewhere: '`disable_tqdm`' }),
+  progress: boolean('show a progress bar on rank 0', {
+    default: true,
+    elsewhere: '`disable_tqdm`',
+  }),
   /** Name of the run in reports. Default: "trainer". */
   runName: string('name of the run in reports', { default: 'trainer', flag: 'run_name' }),
   /** Called for each event, before the iteration of train() receives it. */

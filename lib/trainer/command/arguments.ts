@@ -44,7 +44,9 @@ const FILES = {
     also: ['model'],
   }),
   /** Branch, tag or commit of a model of the hub. A folder ignores it, as in transformers. */
-  model_revision: string('branch, tag or commit of a model of the hub', { shown: '"main"' }),
+  model_revision: string('branch, tag or commit, if the model is a name on the hub', {
+    shown: '"main"',
+  }),
   /** Folder or file of a configuration: a model with new weights. */
   config_name: string('config.json of a new model with random weights, in place of --model'),
   /** The head of the model. Default: that of a causal language model. */
@@ -62,11 +64,11 @@ const FILES = {
     also: ['chat_template'],
   }),
   /** Training rows: files, folders and patterns. */
-  train_file: texts('rows to train on: files, folders and patterns', {
+  train_file: texts('rows to train on: files, folders or patterns such as data/*.jsonl', {
     also: ['data', 'train_files', 'data_path'],
   }),
   /** Evaluation rows: files, folders and patterns. */
-  validation_file: texts('rows to evaluate on', {
+  validation_file: texts('rows to evaluate on, which training does not use', {
     also: ['eval_data', 'validation_files', 'eval_data_path'],
   }),
   output_dir: string('folder of the trained weights, checkpoints and reports', {
@@ -88,27 +90,32 @@ const RUN = {
   sample: declareTextOrSwitch('prompt to continue after training; --no_sample turns it off', {
     shown: 'the first row with one',
   }),
-  sample_tokens: integer('tokens to generate after this prompt', { min: 1, shown: '48' }),
+  sample_tokens: integer('number of tokens to generate after this prompt', { min: 1, shown: '48' }),
 };
 
 /** Arguments about rows and samples. */
 const ROWS = {
-  max_length: integer('maximum number of tokens of a sample', {
+  max_length: integer('longest sample, in tokens; lower it if memory is short', {
     shown: "1024, or the model's maximum",
     also: ['max_seq_length', 'block_size', 'cutoff_len', 'model_max_length'],
   }),
-  packing: boolean('fill each sample with several rows', { shown: 'false' }),
-  eval_packing: boolean('fill the samples of evaluations with several rows', {
+  packing: boolean('put several rows into each sample: faster for short rows', { shown: 'false' }),
+  eval_packing: boolean('the same for evaluations', {
     shown: '--packing',
   }),
-  packing_strategy: string('"bfd" cuts long rows, "bfd_split" keeps their parts', {
-    shown: '"bfd"',
-  }),
-  completion_only_loss: boolean('learn only the completions', {
+  packing_strategy: string(
+    '"bfd" cuts rows that are too long, "bfd_split" keeps the rest as more samples',
+    {
+      shown: '"bfd"',
+    },
+  ),
+  completion_only_loss: boolean('learn the completions only, not the prompts', {
     shown: 'true for prompt-completion rows',
   }),
-  assistant_only_loss: boolean('learn only the answers of the assistant', { shown: 'false' }),
-  dataset_text_field: string('key of the text in a row', { shown: '"text"' }),
+  assistant_only_loss: boolean('learn the answers of the assistant only, not the questions', {
+    shown: 'false',
+  }),
+  dataset_text_field: string('key of a row that contains its text', { shown: '"text"' }),
   /** For rows with labels: the key of the text, or of both texts. */
   text_column_names: texts('keys of one or both texts in a row with a label', {
     shown: 'those of known sets',
@@ -117,11 +124,13 @@ const ROWS = {
   problem_type: string('"regression", or "single_" or "multi_label_classification"', {
     shown: 'by the labels',
   }),
-  dataset_num_proc: integer('threads that read and tokenize', {
+  dataset_num_proc: integer('threads that read rows and make tokens', {
     also: ['preprocessing_num_workers'],
   }),
-  dataset_cache_dir: string('folder that keeps tokens for the next run'),
-  streaming: boolean('read rows while training, in place of all rows first', { shown: 'false' }),
+  dataset_cache_dir: string('folder that keeps the tokens, so that the next run starts faster'),
+  streaming: boolean('read rows during training; use it if the data do not fit host memory', {
+    shown: 'false',
+  }),
   group_by_length: boolean('same as --train_sampling_strategy group_by_length', {
     shown: 'false',
   }),
@@ -131,29 +140,46 @@ const ROWS = {
 const LEARNING = {
   /** -1 means no limit, as in transformers. */
   max_steps: integer('number of updates, in place of epochs'),
-  lr_scheduler_type: string('schedule of the learning rate', { shown: '"linear"' }),
-  lr_scheduler_kwargs: declareRecord('parameters of the schedule, such as {"min_lr": 1e-6}'),
-  warmup_steps: number('updates of warm-up; below 1, a share of all', { shown: '0' }),
-  warmup_ratio: number('share of all updates for warm-up', { shown: '0' }),
-  adam_beta1: number('beta1 of AdamW', { min: 0, below: 1, shown: '0.9' }),
-  adam_beta2: number('beta2 of AdamW', { min: 0, below: 1, shown: '0.999' }),
-  optim: string('"adamw_torch" or "adamw_8bit"; others in the configuration', {
-    shown: '"adamw_torch"',
+  lr_scheduler_type: string('how the learning rate changes, such as linear, cosine or constant', {
+    shown: '"linear"',
   }),
-  fp16: boolean('train in fp16', { shown: 'false' }),
-  bf16: boolean('train in bf16', { shown: 'false' }),
+  lr_scheduler_kwargs: declareRecord('parameters of the schedule, such as {"min_lr": 1e-6}'),
+  warmup_steps: number('updates in which the rate rises from 0; below 1: a share of all updates', {
+    shown: '0',
+  }),
+  warmup_ratio: number('share of all updates in which the rate rises from 0', { shown: '0' }),
+  adam_beta1: number("decay of AdamW's first moment; rarely changed", {
+    min: 0,
+    below: 1,
+    shown: '0.9',
+  }),
+  adam_beta2: number("decay of AdamW's second moment; rarely changed", {
+    min: 0,
+    below: 1,
+    shown: '0.999',
+  }),
+  optim: string(
+    'optimizer: "adamw_torch", or "adamw_8bit" for less memory; others in --deepspeed',
+    {
+      shown: '"adamw_torch"',
+    },
+  ),
+  fp16: boolean('train in fp16, with loss scaling', { shown: 'false' }),
+  bf16: boolean('train in bf16; the usual choice on a GPU', { shown: 'false' }),
   fp16_full_eval: boolean('evaluate in fp16, as training does', { shown: 'false' }),
   bf16_full_eval: boolean('evaluate in bf16, as training does', { shown: 'false' }),
-  gradient_checkpointing: boolean('recompute activations during backward', { shown: 'false' }),
+  gradient_checkpointing: boolean('recompute activations during backward: less memory, more time', {
+    shown: 'false',
+  }),
   /** For a model with experts: enables the loss of its routers, with this weight. */
-  router_aux_loss_coef: number('weight of the load-balancing loss of experts'),
+  router_aux_loss_coef: number('weight of the loss that keeps experts equally busy'),
 };
 
 const LOGS = {
   logging_strategy: string('"steps", "epoch" or "no"', { shown: '"steps"' }),
   logging_steps: number('updates between logs; below 1, a share of all', { shown: '10' }),
   report_to: texts('"tensorboard", "csv", "all" or "none"', { shown: 'none' }),
-  disable_tqdm: boolean('lines in place of a progress bar', { shown: 'false' }),
+  disable_tqdm: boolean('print lines in place of a progress bar', { shown: 'false' }),
   /** Port of the page; true: the default port; false: no recording. */
   watch: declareOption(
     acceptAny<number | boolean>,
@@ -205,7 +231,7 @@ const METHOD = {
     min: 1,
     shown: '--per_device_train_batch_size',
   }),
-  teacher_model_name_or_path: string('teacher of gkd'),
+  teacher_model_name_or_path: string('model that gkd learns from'),
   max_prompt_length: integer('tokens of a prompt; longer ones lose their beginning', {
     min: 1,
     shown: 'no limit',
@@ -225,7 +251,7 @@ export const SAMPLING_OF_ROLLOUTS = {
 /** Rewards of completions. */
 const REWARDS = {
   reward_funcs: texts('rewards: built-in names, or exports such as ./file.mjs#name'),
-  reward_weights: declareOption(acceptAny<number[]>, 'factors of the rewards', {
+  reward_weights: declareOption(acceptAny<number[]>, 'weights of the rewards', {
     shown: '1 each',
     syntax: 'numbers',
   }),
@@ -241,10 +267,15 @@ const ADAPTERS = {
 
 /** Options of addLora() by PEFT's names. */
 export const LORA = {
-  r: integer('rank', { shown: '8', also: ['lora_r', 'lora_rank'] }),
-  lora_alpha: number('alpha of the factor alpha / r', { shown: '8' }),
-  lora_dropout: number('dropout on the input of the adapters', { shown: '0' }),
-  target_modules: texts('layers with adapters, or all-linear', {
+  r: integer('rank of the adapters; higher: more parameters to learn with', {
+    shown: '8',
+    also: ['lora_r', 'lora_rank'],
+  }),
+  lora_alpha: number('scale of the adapters: their output is multiplied by alpha / r', {
+    shown: '8',
+  }),
+  lora_dropout: number('dropout on the input of the adapters, against overfitting', { shown: '0' }),
+  target_modules: texts('names of layers with adapters, or all-linear', {
     shown: "PEFT's for the model",
     also: ['lora_target_modules'],
   }),
@@ -252,13 +283,15 @@ export const LORA = {
     shown: 'none',
     also: ['lora_target_parameters'],
   }),
-  exclude_modules: texts('layers without adapters'),
+  exclude_modules: texts('names of layers without adapters'),
   modules_to_save: texts('modules to train and save whole', { also: ['lora_modules_to_save'] }),
   bias: string('biases to train: "none", "all" or "lora_only"', {
     shown: '"none"',
     also: ['lora_bias'],
   }),
-  use_rslora: boolean('scale by alpha / sqrt(r)', { shown: 'false' }),
+  use_rslora: boolean('multiply by alpha / sqrt(r) in place of alpha / r; for high ranks', {
+    shown: 'false',
+  }),
   use_dora: boolean('train the length of each weight row (DoRA)', { shown: 'false' }),
   fan_in_fan_out: boolean('written to the files; no effect on training', { shown: 'false' }),
   init_lora_weights: declareTextOrSwitch('first values: true, false or "gaussian"', {
@@ -275,13 +308,13 @@ export const LORA = {
 
 /** Options of 4-bit weights below the adapters. */
 export const QLORA = {
-  load_in_4bit: boolean('store the linear layers in 4 bits (QLoRA)', {
+  load_in_4bit: boolean('store the linear layers in 4 bits (QLoRA): a quarter of the memory', {
     shown: 'false',
     also: ['q_lora'],
   }),
   load_experts_in_4bit: boolean('store experts in 4 bits too', { shown: 'false' }),
   bnb_4bit_quant_type: string('"nf4"', { shown: '"nf4"' }),
-  bnb_4bit_use_double_quant: boolean('quantize the scales too', {
+  bnb_4bit_use_double_quant: boolean('quantize the scales too: a little less memory', {
     shown: 'false',
     also: ['use_bnb_nested_quant'],
   }),

@@ -24,7 +24,7 @@ export type CpoLossName = 'sigmoid' | 'hinge' | 'ipo' | 'simpo';
 /** The declared options of cpo(). */
 export const CPO = {
   /** Factor of the difference of both answers. Default: 0.1. */
-  beta: number('factor of the difference of both answers', {
+  beta: number('how strongly the difference of both answers counts', {
     above: 0,
     default: 0.1,
     flag: 'beta',
@@ -35,7 +35,7 @@ export const CPO = {
     elsewhere: '`loss_type`',
   }),
   /** Probability that chosen and rejected are swapped, below 0.5. Default: 0. */
-  labelSmoothing: number('chance that a label is wrong', {
+  labelSmoothing: number('chance that a pair has the wrong order; above 0 for noisy data', {
     min: 0,
     below: 0.5,
     default: 0,
@@ -48,7 +48,7 @@ export const CPO = {
     flag: 'cpo_alpha',
   }),
   /** Margin between both answers in the loss "simpo". Default: 0.5. */
-  simpoGamma: number('margin of the loss `simpo`', {
+  simpoGamma: number('for the loss `simpo`: how much better the chosen answer must be', {
     min: 0,
     default: 0.5,
     flag: 'simpo_gamma',

@@ -47,7 +47,7 @@ import { REFERENCE, Reference } from './reference.js';
 /** The declared options of dpo(). */
 export const DPO = {
   /** Penalty for moving away from the reference. Default: 0.1. */
-  beta: number('penalty for moving away from the reference', {
+  beta: number('penalty for moving away from the reference; lower it to learn more from the data', {
     above: 0,
     default: 0.1,
     flag: 'beta',
@@ -64,7 +64,7 @@ export const DPO = {
     elsewhere: '`loss_weights`',
   }),
   /** Probability that chosen and rejected are swapped, below 0.5. Default: 0. */
-  labelSmoothing: number('chance that a label is wrong', {
+  labelSmoothing: number('chance that a pair has the wrong order; above 0 for noisy data', {
     min: 0,
     below: 0.5,
     default: 0,
@@ -93,12 +93,15 @@ export const DPO = {
    * Factor of the tokens of the longer answer beyond the length of the shorter one (LD-DPO, Liu et
    * al. 2024). Default: 1.
    */
-  ldAlpha: number('factor of the tokens beyond the shorter answer (LD-DPO)', {
-    min: 0,
-    max: 1,
-    default: 1,
-    flag: 'ld_alpha',
-  }),
+  ldAlpha: number(
+    'below 1: tokens beyond the shorter answer count less (LD-DPO), against long answers',
+    {
+      min: 0,
+      max: 1,
+      default: 1,
+      flag: 'ld_alpha',
+    },
+  ),
   /**
    * Weights pairs by the probability of their answers (WPO, Zhou et al. 2024). It costs another
    * forward. Default: false.
@@ -113,13 +116,13 @@ export const DPO = {
     flag: 'sync_ref_model',
   }),
   /** Number of updates between two moves of the reference. Default: 512. */
-  refModelSyncSteps: integer('updates between two moves of the reference', {
+  refModelSyncSteps: integer('updates after which the reference moves', {
     min: 1,
     default: 512,
     flag: 'ref_model_sync_steps',
   }),
   /** Fraction of the model in the weights of the moved reference. Default: 0.6. */
-  refModelMixupAlpha: number('share of the model in the moved reference', {
+  refModelMixupAlpha: number('how far the reference moves: 1 makes it the model', {
     min: 0,
     max: 1,
     default: 0.6,

@@ -32,29 +32,38 @@ export const GKD = {
   /**
    * 0: KL(teacher || student), 1: KL(student || teacher), between: Jensen-Shannon. Default: 0.5.
    */
-  beta: number('0: forward KL, 1: reverse KL, between: Jensen-Shannon', {
-    min: 0,
-    max: 1,
-    default: 0.5,
-    flag: 'beta',
-  }),
+  beta: number(
+    'divergence from the teacher. 0: forward KL, 1: reverse KL, between: Jensen-Shannon',
+    {
+      min: 0,
+      max: 1,
+      default: 0.5,
+      flag: 'beta',
+    },
+  ),
   /** Divisor of the logits of both models. Default: 1. */
-  lossTemperature: number('divisor of the logits of both models', { above: 0, default: 1 }),
+  lossTemperature: number('divisor of the logits of both models; above 1: softer targets', {
+    above: 0,
+    default: 1,
+  }),
   /**
    * Probability that an update learns from completions sampled by the student (on-policy). Default:
    * 0.5.
    */
-  lmbda: number('chance of an update that the student samples its completions', {
+  lmbda: number('share of the updates with completions that the student samples', {
     min: 0,
     max: 1,
     default: 0.5,
     flag: 'lmbda',
   }),
   /** Whether the teacher samples the completions of the other updates. Default: false. */
-  seqKd: boolean('the teacher samples the completions of other updates', {
-    default: false,
-    flag: 'seq_kd',
-  }),
+  seqKd: boolean(
+    'in the other updates, the teacher samples the completions; false: they are from the data',
+    {
+      default: false,
+      flag: 'seq_kd',
+    },
+  ),
   /** Maximum number of tokens of a sampled completion. Default: 128. */
   maxNewTokens: integer('maximum number of tokens of a sampled completion', {
     min: 1,

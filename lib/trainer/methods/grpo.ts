@@ -64,18 +64,21 @@ const SHARED = {
     elsewhere: '`max_completion_length`, `temperature`, `top_p`, `top_k`, `min_p`',
   }),
   /** Number of micro-batches per generation. Default: the micro-batches of an update. */
-  stepsPerGeneration: integer('micro-batches that one generation serves', {
+  stepsPerGeneration: integer('micro-batches that train on one generation', {
     min: 1,
     default: null,
     shown: '`accumulation`',
     flag: 'steps_per_generation',
   }),
   /** Number of times that each generation is trained on. Default: 1. */
-  iterations: integer('times that each generation is trained on', {
-    min: 1,
-    default: 1,
-    flag: 'num_iterations',
-  }),
+  iterations: integer(
+    'times that the model trains on each generation; more is faster and less exact',
+    {
+      min: 1,
+      default: 1,
+      flag: 'num_iterations',
+    },
+  ),
   /**
    * Maximum number of updates between the sampling of a generation and its first update. Default:
    * 0.
@@ -89,11 +92,14 @@ const SHARED = {
    * Maximum number of completions that a rank samples at once. Default: 32 on the CPU, 128 to 512
    * on a GPU.
    */
-  maxSequences: integer('maximum number of completions that a rank samples at once', {
-    min: 1,
-    default: null,
-    shown: '32 on the CPU, 128 to 512 on a GPU',
-  }),
+  maxSequences: integer(
+    'most completions that a rank samples at a time; lower it if memory is short',
+    {
+      min: 1,
+      default: null,
+      shown: '32 on the CPU, 128 to 512 on a GPU',
+    },
+  ),
   /** Ranks that have sampled their prompts sample prompts of slower ranks. Default: false. */
   workStealing: boolean('ranks [take prompts](#several-ranks) of slower ranks', {
     default: false,
@@ -151,21 +157,27 @@ const SHARED = {
 export const GRPO = {
   ...SHARED,
   /** Completions of each prompt. Default: 8. */
-  generations: integer('completions of each prompt', {
-    min: 2,
-    max: MAX_GENERATIONS,
-    default: 8,
-    flag: 'num_generations',
-  }),
+  generations: integer(
+    'completions of each prompt, which are compared; more is slower and steadier',
+    {
+      min: 2,
+      max: MAX_GENERATIONS,
+      default: 8,
+      flag: 'num_generations',
+    },
+  ),
   /** Name of a loss in TRL. Default: "dapo". */
   loss: oneOf(keysOf(POLICY_LOSSES))('[loss](#losses)', {
     default: 'dapo',
     elsewhere: '`loss_type`',
   }),
   /** Ratios are clipped below 1 - epsilon. Default: 0.2. */
-  epsilon: number('clip ratios below 1 - epsilon', { min: 0, default: 0.2, flag: 'epsilon' }),
+  epsilon: number(
+    'how far an update may move probabilities down: ratios are clipped at 1 - epsilon',
+    { min: 0, default: 0.2, flag: 'epsilon' },
+  ),
   /** Ratios are clipped above 1 + this number. Default: epsilon; 5 for "cispo". */
-  epsilonHigh: number('clip ratios above 1 + this number', {
+  epsilonHigh: number('the same upwards: ratios are clipped at 1 + this number', {
     min: 0,
     default: null,
     shown: '`epsilon`; 5 for `cispo`',
@@ -183,14 +195,14 @@ export const GRPO = {
     flag: 'importance_sampling_level',
   }),
   /** Weight of the KL divergence from the reference. Default: 0, without a reference. */
-  beta: number('weight of the KL divergence from the reference', {
+  beta: number('weight of the KL divergence from the reference; raise it to stay near that model', {
     min: 0,
     default: 0,
     flag: 'beta',
   }),
   /** Standard deviation that divides advantages. "none" divides by 1. Default: "group". */
   scaleRewards: oneOf<ScaleRewards>(['group', 'batch', 'none'])(
-    'standard deviation that divides advantages',
+    'group whose standard deviation divides advantages',
     { default: 'group', flag: 'scale_rewards' },
   ),
   /** Sums rewards first, or normalizes those of each function first. */
@@ -216,7 +228,7 @@ export const GRPO = {
     'token_mask',
     'sequence_truncate',
     'sequence_mask',
-  ])('weight that corrects rounding errors of the sampler', { default: null, shown: 'none' }),
+  ])('weight of tokens against rounding errors of the sampler', { default: null, shown: 'none' }),
   /** Upper limit of this weight. Default: 3. */
   correctionCap: number('upper limit of this weight', { above: 0, default: 3 }),
 };
@@ -225,16 +237,26 @@ export const GRPO = {
 export const RLOO = {
   ...SHARED,
   /** Completions of each prompt. Default: 2. */
-  generations: integer('completions of each prompt', {
-    min: 2,
-    max: MAX_GENERATIONS,
-    default: 2,
-    flag: 'num_generations',
-  }),
+  generations: integer(
+    'completions of each prompt, which are compared; more is slower and steadier',
+    {
+      min: 2,
+      max: MAX_GENERATIONS,
+      default: 2,
+      flag: 'num_generations',
+    },
+  ),
   /** Ratios are clipped to 1 - epsilon and 1 + epsilon. Default: 0.2. */
-  epsilon: number('clip ratios of completions', { min: 0, default: 0.2, flag: 'epsilon' }),
+  epsilon: number(
+    'how far an update may move probabilities: ratios are clipped at 1 - epsilon and 1 + epsilon',
+    { min: 0, default: 0.2, flag: 'epsilon' },
+  ),
   /** Weight of the KL divergence in rewards. Default: 0.05. */
-  beta: number('weight of the KL divergence in rewards', { min: 0, default: 0.05, flag: 'beta' }),
+  beta: number('weight of the KL divergence in rewards; raise it to stay near the reference', {
+    min: 0,
+    default: 0.05,
+    flag: 'beta',
+  }),
 };
 
 /** Options of grpo(). */

@@ -23,7 +23,7 @@ export type KtoLossName = 'kto' | 'apo_zero_unpaired';
 /** The declared options of kto(). */
 export const KTO = {
   /** Penalty for moving away from the reference. Default: 0.1. */
-  beta: number('penalty for moving away from the reference', {
+  beta: number('penalty for moving away from the reference; lower it to learn more from the data', {
     above: 0,
     default: 0.1,
     flag: 'beta',
@@ -34,13 +34,13 @@ export const KTO = {
     elsewhere: '`loss_type`',
   }),
   /** Weight of desirable answers. Default: 1. */
-  desirableWeight: number('weight of desirable answers', {
+  desirableWeight: number('weight of desirable answers; raise it if there are few', {
     min: 0,
     default: 1,
     flag: 'desirable_weight',
   }),
   /** Weight of undesirable answers. Default: 1. */
-  undesirableWeight: number('weight of undesirable answers', {
+  undesirableWeight: number('weight of undesirable answers; raise it if there are few', {
     min: 0,
     default: 1,
     flag: 'undesirable_weight',

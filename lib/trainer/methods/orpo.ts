@@ -24,7 +24,11 @@ const IGNORED = -100;
 /** The declared options of orpo(). */
 export const ORPO = {
   /** Weight of the odds ratio (lambda in the paper). Default: 0.1. */
-  beta: number('weight of the odds ratio', { above: 0, default: 0.1, flag: 'beta' }),
+  beta: number('weight of the odds ratio beside the next-token loss', {
+    above: 0,
+    default: 0.1,
+    flag: 'beta',
+  }),
   /** Train without dropout. Default: true. */
   disableDropout: DROPOUT,
 };
