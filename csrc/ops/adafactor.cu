@@ -1,5 +1,5 @@
-// Adafactor on the GPU: a warp per row, a thread per column of a group of rows, and a block per
-// chunk for the other sums.
+// Adafactor on the GPU. A warp sums a row, a thread a column of a group of rows, and a block a
+// chunk of elements.
 #include "adafactor.h"
 
 #include <algorithm>
@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(kThreads) column_factor_kernel(Moments s) {
   s.factor[i] = adafactor_factor(moment, 1.0);
 }
 
-/// What a direction is computed from: factors of rows and columns, or a moment per element.
+/// Scales of the gradient: factors of rows and columns, or a second moment per element.
 struct Factors {
   const float *row, *column, *v;
   MatrixPart part;

@@ -1,5 +1,5 @@
-// Which keys the queries of a head see on the CPU: bands, documents, layouts, lengths, masks,
-// dropout.
+// Decides on the CPU which keys each query of a head sees: by bands, documents, block layouts,
+// lengths, masks and dropout.
 #pragma once
 
 #include <algorithm>

@@ -15,7 +15,7 @@ __device__ __forceinline__ float mask_bias(__nv_bfloat16 number) {
   return mask_bias(to_float(number));
 }
 
-/// The tiles of keys that kRows queries from `row` on see by the layout of a head.
+/// Finds the tiles of keys that the block layout of a head shows to kRows queries from `row` on.
 template <int kRows, int kKeys>
 struct LaidKeys {
   BlockLayout layout;
@@ -24,8 +24,8 @@ struct LaidKeys {
   __device__ bool meets(int key) const { return layout.meet(head, row, kRows, key, kKeys); }
 };
 
-/// The tiles of queries that see at least one of kKeys keys from `key` on, in at least one of
-/// `heads` heads.
+/// Finds the tiles of queries that see at least one of kKeys keys from `key` on. The layouts of
+/// `heads` heads count.
 template <int kRows, int kKeys>
 struct LaidRows {
   BlockLayout layout;
@@ -38,7 +38,7 @@ struct LaidRows {
   }
 };
 
-/// All filters.
+/// Applies all filters: bands, documents, lengths, block layouts, masks and dropout.
 template <class T>
 struct Visibility<T, Hiding::elements> : Visibility<T, Hiding::tiles> {
   using Tiles = Visibility<T, Hiding::tiles>;

@@ -1,7 +1,7 @@
-// The gated delta rule on the GPU. Each block keeps 16 lines (rows or columns) of a head's state
-// [D, E] in registers and iterates over tokens. In the forward and the gradient of v, columns are
-// independent. In the gradients of q and k, rows are, once the gradient of v is known. So no block
-// waits for another.
+// The gated delta rule on the GPU. Each block keeps 16 lines of a head's state [D, E] in registers
+// and iterates over tokens. No block waits for another: lines are columns in the forward and the
+// gradient of v, and rows in the gradients of q and k, after the gradient of v is known. Such lines
+// do not depend on each other.
 #include "gated_delta.h"
 
 #include <algorithm>

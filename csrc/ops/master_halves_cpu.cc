@@ -7,8 +7,8 @@
 namespace ds::cpu {
 namespace {
 
-constexpr int64_t kGrain =
-    1 << 15;  // floats of a task, a multiple of 8: a task owns its bytes of ties
+// Floats of a task, a multiple of 8: tasks must not share a byte, which has the ties of 8 floats.
+constexpr int64_t kGrain = 1 << 15;
 
 }  // namespace
 

@@ -5,8 +5,8 @@
 
 namespace ds {
 
-/// Returns true if p is finite and not negative, and may be the probability of a category up to a
-/// factor.
+/// Returns true if p is finite and not negative. Then it may be a probability before division by
+/// the sum.
 DS_HOST_DEVICE bool is_probability(float p) { return p >= 0.0f && p < __builtin_inff(); }
 
 /// Returns an integer proportional to p: 2^38 for p = max, 0 for p = 0, otherwise at least 1.
@@ -39,8 +39,8 @@ DS_HOST_DEVICE float exponential_of(uint32_t word) {
   return mul_rn(series, u);
 }
 
-/// Returns the key of element i in the race of its row, at most the largest finite float. Returns 0
-/// if p is 0 or below the smallest normal float.
+/// Returns p divided by an exponential number. The elements of a row with the largest keys are a
+/// sample without replacement. The result is finite, and 0 for p below the smallest normal float.
 DS_HOST_DEVICE float race_key(float p, uint32_t word) {
   constexpr float kLeast = 0x1p-126f, kMost = 0x1.fffffep127f;
   if (p < kLeast) return 0.0f;

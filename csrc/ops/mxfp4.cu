@@ -11,10 +11,10 @@ namespace ds::cuda {
 namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / kWarp;
-/// Weights of a word, which a thread dequantizes.
+/// Number of weights in a word. A thread dequantizes one word.
 constexpr int kCodes = 8;
 
-/// kVectors: codes may be read by words, and out written by packets of eight.
+/// With kVectors, a thread reads codes by words and writes `out` in packets of eight.
 template <class T, bool kVectors>
 __global__ void __launch_bounds__(kThreads)
     dequantize_kernel(const uint8_t* codes, const uint8_t* scales, T* out, int64_t words) {

@@ -63,8 +63,8 @@ __global__ void __launch_bounds__(kThreads)
     out[from + i] = nearest_of_256(code, mul_rn(in[from + i], inverse));
 }
 
-/// Divides by `by`. Powers of two are shifts, because a 64-bit division takes longer than the
-/// values of a block.
+/// Divides by `by`. For powers of two, it shifts instead: a 64-bit division takes longer than all
+/// other work on a block of values.
 struct Divisor {
   int64_t by;
   int shift;  // log2 of `by`, or -1

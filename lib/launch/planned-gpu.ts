@@ -26,13 +26,13 @@ const ASSUMED = required(GPUS.find(({ key }) => key === 'h200'));
 export function choosePlannedGpu(name: string | undefined, localGpu = findLocalGpu()): PlannedGpu {
   if (name !== undefined) return planTableGpu(findGpu(name));
   if (!localGpu) {
-    const note = `No usable GPU is here: the plan assumes an ${ASSUMED.label}. --gpu names another one.`;
+    const note = `This machine has no usable GPU: the plan assumes an ${ASSUMED.label}. Choose another one with --gpu.`;
     return { ...planTableGpu(ASSUMED), note };
   }
   const gpu = findGpuByName(localGpu.name);
   const { totalBytes: memory } = localGpu;
   if (gpu) return { rates: ratesOf(gpu), memory, note: `GPU of this machine: ${localGpu.name}.` };
-  const note = `GPU of this machine: ${localGpu.name}. Its rates are unknown: those of an ${H200.name} are used.`;
+  const note = `GPU of this machine: ${localGpu.name}. Its rates are unknown: the plan uses the rates of an ${H200.name}.`;
   return { rates: H200, memory, note };
 }
 
@@ -50,7 +50,9 @@ function findGpu(name: string): Gpu {
   }
   const keys = GPUS.map((gpu) => gpu.key);
   const similar = closest(name, keys);
-  const hint = similar ? `Did you mean "${similar}"?` : '--gpu-memory describes another memory.';
+  const hint = similar
+    ? `Did you mean "${similar}"?`
+    : 'For another GPU, take the most similar one and set --gpu-memory.';
   return refuse('plan --gpu', keys.join(', '), JSON.stringify(name), hint);
 }
 

@@ -17,7 +17,10 @@ const TYPES: readonly unknown[] = ['qwen3_vl_moe'];
 
 const MATRIX = /\.mlp\.experts\.(?:gate_up_proj|down_proj)$/;
 
-/** Returns a layout that transposes experts of `files` which are stored so. */
+/**
+ * Returns `layout`, which also transposes the experts that `files` store as [experts, inputs,
+ * outputs].
+ */
 export function wrapTransposedLayout(
   model: Module,
   files: WeightFiles,
@@ -46,7 +49,7 @@ export function wrapTransposedLayout(
   return { ...layout, nameOf, decoded };
 }
 
-/** [experts, outputs, inputs] of stored [experts, inputs, outputs]. */
+/** Stored [experts, inputs, outputs] as values [experts, outputs, inputs]. */
 class TransposedExperts implements StoredValues {
   readonly dtype: DType;
   readonly origin: string;

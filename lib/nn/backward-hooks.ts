@@ -8,8 +8,8 @@ import { describe } from '../runtime/view.js';
 import { isGradEnabled, record, type Saved, Tensor } from '../tensor/index.js';
 
 /**
- * A gradient per tensor; null if it has none or needs none. Borrowed: clone() gradients that
- * outlive the hook.
+ * The gradient of each tensor; null if it has none or needs none. They are valid during the hook:
+ * clone() a gradient to keep it.
  */
 export type Gradients = readonly (Tensor | null)[];
 

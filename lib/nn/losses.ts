@@ -21,7 +21,7 @@ import {
 } from '../tensor/index.js';
 import { Module } from './module.js';
 
-/** Mean squared error as a module: mse(): (x - target)^2. */
+/** Mean squared error, (x - target)^2, as a module: see mse(). */
 export class MSELoss extends Module {
   private readonly options: LossOptions;
 
@@ -37,7 +37,7 @@ export class MSELoss extends Module {
   }
 }
 
-/** Mean absolute error as a module: l1Loss(): |x - target|. */
+/** Mean absolute error, |x - target|, as a module: see l1Loss(). */
 export class L1Loss extends Module {
   private readonly options: LossOptions;
 
@@ -53,7 +53,7 @@ export class L1Loss extends Module {
   }
 }
 
-/** Huber loss as a module: huberLoss(): squared below `delta`, linear above. */
+/** Huber loss, squared below `delta` and linear above, as a module: see huberLoss(). */
 export class HuberLoss extends Module {
   private readonly options: HuberLossOptions;
 
@@ -70,8 +70,8 @@ export class HuberLoss extends Module {
 }
 
 /**
- * Smooth L1 loss as a module: smoothL1Loss(): quadratic below `beta`, above it the absolute
- * difference minus a constant.
+ * Smooth L1 loss as a module: see smoothL1Loss(). It is quadratic below `beta`, and above it the
+ * absolute difference minus a constant.
  */
 export class SmoothL1Loss extends Module {
   private readonly options: SmoothL1LossOptions;
@@ -88,7 +88,7 @@ export class SmoothL1Loss extends Module {
   }
 }
 
-/** Kullback-Leibler divergence as a module: klDiv() of log probabilities and probabilities. */
+/** Kullback-Leibler divergence of log-probabilities and probabilities as a module: see klDiv(). */
 export class KLDivLoss extends Module {
   private readonly options: KlDivOptions;
 
@@ -108,7 +108,7 @@ export class KLDivLoss extends Module {
 }
 
 /**
- * Binary cross-entropy of logits as a module: binaryCrossEntropyWithLogits(); its weights are
+ * Binary cross-entropy of logits as a module: see binaryCrossEntropyWithLogits(). The weights are
  * buffers of the module.
  */
 export class BCEWithLogitsLoss extends Module {
@@ -128,7 +128,7 @@ export class BCEWithLogitsLoss extends Module {
   }
 
   /**
-   * Returns logits and targets in [0, 1] of one shape to a scalar; with reduction "none" to that
+   * Maps logits and targets in [0, 1] of one shape to a scalar; with reduction "none" to that
    * shape.
    */
   override forward(x: Tensor, target: Tensor): Tensor {
@@ -141,7 +141,7 @@ export class BCEWithLogitsLoss extends Module {
 }
 
 /**
- * Negative log-likelihood as a module: nllLoss() of log probabilities; the class weights are a
+ * Negative log-likelihood of log-probabilities as a module: see nllLoss(). The class weights are a
  * buffer of the module.
  */
 export class NLLLoss extends Module {
@@ -157,14 +157,14 @@ export class NLLLoss extends Module {
     this.options = options;
   }
 
-  /** x [.., V], target [..] i32 or i64. */
+  /** Maps log-probabilities x [.., V] and classes [..] (i32 or i64) to the loss. */
   override forward(x: Tensor, target: Tensor): Tensor {
     return nllLoss(x, target, { ...this.options, weight: this.weight ?? undefined });
   }
 }
 
 /**
- * Cross-entropy of logits as a module: crossEntropy(); the class weights are a buffer of the
+ * Cross-entropy of logits as a module: see crossEntropy(). The class weights are a buffer of the
  * module.
  */
 export class CrossEntropyLoss extends Module {
@@ -188,7 +188,7 @@ export class CrossEntropyLoss extends Module {
     this.options = rest;
   }
 
-  /** logits [.., V], target [..] i32 or i64, or probabilities [.., V]. */
+  /** Maps logits [.., V] and classes [..] (i32 or i64), or probabilities [.., V], to the loss. */
   override forward(logits: Tensor, target: Tensor): Tensor {
     return crossEntropy(logits, target, { ...this.options, weight: this.weight ?? undefined });
   }

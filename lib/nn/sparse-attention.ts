@@ -21,9 +21,9 @@ export type { SparsityOptions } from './sparse-patterns.js';
 /**
  * Returns the layout of `tokens` tokens for `heads` heads. It depends only on its arguments, so all
  * ranks get the same (DeepSpeed broadcasts the layout of rank 0). `tokens` need not be a multiple
- * of the block. As DeepSpeed's make_layout, except for random draws, and for rows with fewer blocks
- * than requested, which see all of them. Omitted options have their defaults. Throws DS_ARGUMENT
- * for an unknown option, or a number out of its range.
+ * of the block. The layout equals that of DeepSpeed's make_layout, with two exceptions: random
+ * blocks differ, and a row with fewer blocks than requested sees all of them. Omitted options have
+ * their defaults. Throws DS_ARGUMENT for an unknown option, or a number out of its range.
  */
 export function sparseLayout(given: SparsityOptions, heads: number, tokens: number): BlockLayout {
   const { fill, ...sizes } = createLayoutRequest(given, heads, tokens);

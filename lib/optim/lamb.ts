@@ -72,10 +72,10 @@ export class Lamb extends StandaloneOptimizer<LambGroup> implements SummedOptimi
   private readonly biasCorrection: boolean;
   private readonly momentCorrection: boolean;
   private readonly epsInsideSqrt: boolean;
-  /** By the coefficients of each range, which the range's owner frees. */
+  /** Trust ratios of the last update. Their memory belongs to the owner of each range. */
   private readonly ratios = new TrustRatios();
 
-  /** Throws DS_ARGUMENT, see makeGroups. */
+  /** Throws DS_ARGUMENT for an invalid option or group. */
   constructor(params: ParamsOf<LambGroup>, given: LambOptions = {}) {
     super();
     const options = readChoices('Lamb', given, namesOf.LambOptions);

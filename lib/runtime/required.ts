@@ -1,9 +1,9 @@
-// Values that an invariant of the caller guarantees.
+// Functions that return a value that must exist, and throw DS_INTERNAL if it does not.
 import { DsError } from '../errors.js';
 
 /**
- * Returns `value`: an element below a list's length, an entry of a map that has the key, a group of
- * a match. Throws DS_INTERNAL if it is missing.
+ * Returns `value`, which the caller has made sure of: an element below a list's length, the entry
+ * of a known key, or a group of a match. Throws DS_INTERNAL if it is missing.
  */
 export function required<T>(value: T | null | undefined): T {
   return value ?? missingError();

@@ -45,7 +45,7 @@ export class TextDataset implements Dataset<TextSample> {
    * Reads all files on threads and packs their rows. Samples depend only on the files and options,
    * not on threads or the cache. Packed samples have `length` tokens. Other samples have the length
    * of their document; collateSamples() batches them. Throws DS_DATA with file and line if a row
-   * cannot be read or no row has a token to learn. Throws DS_ARGUMENT.
+   * cannot be read or no row has a token to learn, DS_ARGUMENT for an invalid option.
    */
   static async open(given: TextOptions): Promise<TextDataset> {
     const op = 'TextDataset.open';

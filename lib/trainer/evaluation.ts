@@ -194,7 +194,7 @@ function requireObject(metrics: unknown): MetricSums {
     op: 'Trainer eval.metrics',
     expected: 'an object of sums, { name: { sum, count } }',
     got: formatValue(metrics),
-    hint: 'It is called once for each batch, and cannot be async.',
+    hint: 'eval.metrics is called once for each batch, and cannot be async.',
   });
 }
 

@@ -37,11 +37,13 @@ test('without a name, plans for the GPU of the machine, or else an H200', () => 
   expect(here.note).toBe('GPU of this machine: NVIDIA L4.');
   const other = choosePlannedGpu(undefined, { name: 'Some GPU', totalBytes: 9 * GIB });
   expect([other.rates, other.memory]).toEqual([H200, 9 * GIB]);
-  expect(other.note).toMatch(/Some GPU\. Its rates are unknown: those of an H200 are used/);
+  expect(other.note).toMatch(
+    /Some GPU\. Its rates are unknown: the plan uses the rates of an H200/,
+  );
   const none = choosePlannedGpu(undefined, null);
   expect([none.rates, none.memory]).toEqual([H200, 139 * GIB]);
   expect(none.note).toMatch(
-    /^No usable GPU is here: the plan assumes an H200\. --gpu names another/,
+    /^This machine has no usable GPU: the plan assumes an H200\. Choose another/,
   );
 });
 
@@ -50,7 +52,7 @@ test.each<[name: string, message: RegExp]>([
   ['V100-32G', /got V100-32G of capability 7\.0/],
   ['t4', /capability 7\.5/],
   ['rtx409', /expected b200, .*a100-80g.*, got "rtx409"\. Did you mean "rtx4090"\?/],
-  ['x', /expected b200, .*, got "x"\. --gpu-memory/],
+  ['x', /expected b200, .*, got "x"\. For another GPU, .*--gpu-memory/],
 ])('refuses %s', (name, message) => {
   const { code, message: text } = thrownBy(() => choosePlannedGpu(name, null));
   expect([code, text]).toEqual(['DS_ARGUMENT', expect.stringMatching(message)]);

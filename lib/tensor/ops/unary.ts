@@ -8,7 +8,7 @@ import { record } from '../tape.js';
 import { Tensor } from '../tensor.js';
 import { copyRowMajor, recordConstant, requireTensor } from './shapes.js';
 
-/** Returns op(x) for every element; floating dtypes, any strides. The backward reads x. */
+/** Returns op(x) for every element of a floating tensor with any strides. The backward reads x. */
 export function unary(op: UnaryOp, x: Tensor): Tensor {
   requireTensor(op, x);
   const out = Tensor.emptyLike(x);
@@ -21,7 +21,7 @@ export function unary(op: UnaryOp, x: Tensor): Tensor {
   return out;
 }
 
-/** Returns op(x) of a function with integer values, such as floor; integers are unchanged. */
+/** Returns op(x) of a function with whole results, such as floor. Integer tensors are unchanged. */
 function staircase(op: UnaryOp, x: Tensor): Tensor {
   requireTensor(op, x);
   if (!isFloating(x.dtype)) return copyRowMajor(x);
@@ -33,11 +33,13 @@ function staircase(op: UnaryOp, x: Tensor): Tensor {
 
 // Operations: arithmetic; methods too.
 
-/** Returns -x, element by element; see unary. */
+/** Returns -x, element by element. Throws DS_DTYPE unless `x` is floating. */
 export const neg = (x: Tensor): Tensor => unary('neg', x);
-/** Returns |x|, element by element, with gradient 0 at 0; see unary. */
+/**
+ * Returns |x|, element by element, with gradient 0 at 0. Throws DS_DTYPE unless `x` is floating.
+ */
 export const abs = (x: Tensor): Tensor => unary('abs', x);
-/** Returns 1 / x, element by element; see unary. */
+/** Returns 1 / x, element by element. Throws DS_DTYPE unless `x` is floating. */
 export const reciprocal = (x: Tensor): Tensor => unary('reciprocal', x);
 /**
  * Returns the largest integer up to x, element by element, in x's dtype; gradient 0. Throws
@@ -62,38 +64,47 @@ export const trunc = (x: Tensor): Tensor => staircase('trunc', x);
 
 // Operations: functions; methods too.
 
-/** Returns e to the power x, element by element; see unary. */
+/** Returns e to the power x, element by element. Throws DS_DTYPE unless `x` is floating. */
 export const exp = (x: Tensor): Tensor => unary('exp', x);
-/** Returns the natural logarithm, element by element; see unary. */
+/** Returns the natural logarithm, element by element. Throws DS_DTYPE unless `x` is floating. */
 export const log = (x: Tensor): Tensor => unary('log', x);
-/** Returns log(1 + x), exact for small x, element by element; see unary. */
+/**
+ * Returns log(1 + x), exact for small x, element by element. Throws DS_DTYPE unless `x` is
+ * floating.
+ */
 export const log1p = (x: Tensor): Tensor => unary('log1p', x);
-/** Returns exp(x) - 1, exact for small x, element by element; see unary. */
+/**
+ * Returns exp(x) - 1, exact for small x, element by element. Throws DS_DTYPE unless `x` is
+ * floating.
+ */
 export const expm1 = (x: Tensor): Tensor => unary('expm1', x);
-/** Returns the square root, element by element; see unary. */
+/** Returns the square root, element by element. Throws DS_DTYPE unless `x` is floating. */
 export const sqrt = (x: Tensor): Tensor => unary('sqrt', x);
-/** Returns 1 / sqrt(x), element by element; see unary. */
+/** Returns 1 / sqrt(x), element by element. Throws DS_DTYPE unless `x` is floating. */
 export const rsqrt = (x: Tensor): Tensor => unary('rsqrt', x);
-/** Returns x x, element by element; see unary. */
+/** Returns x * x, element by element. Throws DS_DTYPE unless `x` is floating. */
 export const square = (x: Tensor): Tensor => unary('square', x);
-/** Returns the sine of radians, element by element; see unary. */
+/** Returns the sine of radians, element by element. Throws DS_DTYPE unless `x` is floating. */
 export const sin = (x: Tensor): Tensor => unary('sin', x);
-/** Returns the cosine of radians, element by element; see unary. */
+/** Returns the cosine of radians, element by element. Throws DS_DTYPE unless `x` is floating. */
 export const cos = (x: Tensor): Tensor => unary('cos', x);
-/** Returns the tangent of radians, element by element; see unary. */
+/** Returns the tangent of radians, element by element. Throws DS_DTYPE unless `x` is floating. */
 export const tan = (x: Tensor): Tensor => unary('tan', x);
-/** Returns the hyperbolic tangent, element by element; see unary. */
+/** Returns the hyperbolic tangent, element by element. Throws DS_DTYPE unless `x` is floating. */
 export const tanh = (x: Tensor): Tensor => unary('tanh', x);
-/** Returns 1 / (1 + exp(-x)), element by element; see unary. */
+/** Returns 1 / (1 + exp(-x)), element by element. Throws DS_DTYPE unless `x` is floating. */
 export const sigmoid = (x: Tensor): Tensor => unary('sigmoid', x);
-/** Returns max(x, 0), element by element, with gradient 0 at 0; see unary. */
+/**
+ * Returns max(x, 0), element by element, with gradient 0 at 0. Throws DS_DTYPE unless `x` is
+ * floating.
+ */
 export const relu = (x: Tensor): Tensor => unary('relu', x);
-/** Returns x sigmoid(x), element by element; see unary. */
+/** Returns x sigmoid(x), element by element. Throws DS_DTYPE unless `x` is floating. */
 export const silu = (x: Tensor): Tensor => unary('silu', x);
 
 /**
  * Returns the error function, 2 / sqrt(pi) times the integral of exp(-t t) from 0 to x, element by
- * element; see unary.
+ * element. Throws DS_DTYPE unless `x` is floating.
  */
 export const erf = (x: Tensor): Tensor => unary('erf', x);
 /**

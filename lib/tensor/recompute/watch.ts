@@ -1,5 +1,5 @@
-// Observes a segment's forward and its recomputation: not at all, by device events, or by device
-// waits.
+// Measures the forward and the recomputation of a segment: by device events, by waits for the
+// device, or not at all.
 import type { Device } from '../../runtime/device.js';
 import { Event } from '../../runtime/stream.js';
 import type { Saved } from '../tape.js';
@@ -26,7 +26,7 @@ export interface SegmentTimes {
   runs: number;
   /** Time of the first forward. */
   forwardMs: number;
-  /** Of the recomputed forward inside the backward; 0 without a backward. */
+  /** Time of the recomputed forward inside the backward; 0 without a backward. */
   recomputeMs: number;
 }
 

@@ -11,7 +11,7 @@ function decomposeFloat(value: number): { mantissa: bigint; exponent: number } {
   return { mantissa: fraction | (2n ** 52n), exponent: power - 1075 };
 }
 
-/** |value| * 10^decimals, rounded to an integer. */
+/** Returns |value| * 10^decimals, rounded to an integer. */
 function scaleToInteger(value: number, decimals: number): bigint {
   const { mantissa, exponent } = decomposeFloat(value);
   let [top, bottom] = [mantissa, 1n];
@@ -24,7 +24,7 @@ function scaleToInteger(value: number, decimals: number): bigint {
   return twice > bottom || (twice === bottom && whole % 2n === 1n) ? whole + 1n : whole;
 }
 
-/** "%.<decimals>f" of |value|. */
+/** Returns |value| as Python's "%.<decimals>f". */
 export function formatFixed(value: number, decimals: number): string {
   const digits = String(scaleToInteger(value, decimals)).padStart(decimals + 1, '0');
   if (decimals === 0) return digits;
@@ -47,7 +47,7 @@ function significantDigits(value: number, count: number): { digits: string; powe
 const formatExponent = (power: number): string =>
   `e${power < 0 ? '-' : '+'}${String(Math.abs(power)).padStart(2, '0')}`;
 
-/** "%.<decimals>e" of |value|. */
+/** Returns |value| as Python's "%.<decimals>e". */
 export function formatExponential(value: number, decimals: number): string {
   const { digits, power } = significantDigits(value, decimals + 1);
   const point = decimals > 0 ? `.${digits.slice(1)}` : '';
@@ -55,8 +55,8 @@ export function formatExponential(value: number, decimals: number): string {
 }
 
 /**
- * "%.<precision>g" of |value|; `keepsZeros` is the flag "#". With `hasPoint` (format() without a
- * type), the exponent is used one digit earlier.
+ * Returns |value| as Python's "%.<precision>g". `keepsZeros` is its flag "#". With `hasPoint`, as
+ * in format() without a type, a number with one digit less gets an exponent already.
  */
 export function formatGeneral(
   value: number,
@@ -82,7 +82,7 @@ export function formatGeneral(
 const insertPoint = (digits: string, power: number, decimals: number): string =>
   decimals === 0 ? digits : `${digits.slice(0, power + 1)}.${digits.slice(power + 1)}`;
 
-/** round() of a float. */
+/** Returns Python's round(value, decimals). */
 export function roundFloat(value: number, decimals: number): number {
   if (!Number.isFinite(value) || value === 0 || decimals > 323) return value;
   if (decimals < -308) return value < 0 ? -0 : 0;

@@ -33,11 +33,14 @@ import type { Parser } from './text-input.js';
 export interface CallFamily {
   /** Parses an answer to its end. */
   read: (reading: CallReading) => Parser;
-  /** Tokens of the form that must appear in the text even if they are special. */
+  /** Special tokens that mark calls. The decoded text of an answer keeps them. */
   tokens: readonly string[];
   /** Length of a call's id. Mistral's templates require 9 letters and digits. */
   idLength?: number;
-  /** Whether calls and reasoning are messages of one form, which is always parsed. */
+  /**
+   * Whether the family writes calls, reasoning and answers as messages of one format. The server
+   * then parses every answer.
+   */
   isWhole?: boolean;
   /** Text before the JSON of a forced call or of a format. Default: none. */
   jsonStart?: string;
