@@ -29,7 +29,7 @@ struct Normal {
   }
 };
 
-/// kBlocks: the elements of a thread are a Philox block.
+/// With kBlocks, the four elements of a thread come from one Philox block.
 template <bool kBlocks, class T, class Distribution>
 __global__ void __launch_bounds__(kThreads)
     random_kernel(T* out, int64_t n, Part part, Distribution distribution, uint64_t seed,

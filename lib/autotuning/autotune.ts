@@ -1,4 +1,4 @@
-// Searches the fastest configuration: measures the model and runs the configurations that fit.
+// Searches for the fastest configuration: measures the model and runs the configurations that fit.
 import type { ResolvedConfig } from '../../types/config.js';
 import { ConfigError } from '../config/config-error.js';
 import {
@@ -49,7 +49,7 @@ export interface SearchResult {
  * Runs a search and writes the results to results_dir.
  *
  * Throws DS_ARGUMENT if the arguments name no configuration or the program does not train with it,
- * DS_CONFIG, DS_IO.
+ * DS_CONFIG if the configuration is invalid, DS_IO if a result cannot be written.
  */
 export async function autotune(request: AutotuneRequest): Promise<SearchResult> {
   const { args, known, jobs, say: print } = request;

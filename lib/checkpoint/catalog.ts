@@ -1,4 +1,4 @@
-// Catalogs: the whole tensors in a save, merged over ranks with different layers.
+// Merges the catalogs of ranks with different layers. A catalog lists the whole tensors of a save.
 
 import { createHash } from 'node:crypto';
 import { DsError } from '../errors.js';
@@ -7,7 +7,7 @@ import { describe } from '../runtime/view.js';
 import type { TensorInfo } from './shard.js';
 import { type CheckpointWorld, onAllRanks } from './world.js';
 
-/** Weights and buffers; master weights and optimizer state. By name. */
+/** Tensors by name: weights and buffers of the model; master weights and state of the optimizer. */
 export interface Catalog {
   model: ReadonlyMap<string, TensorInfo>;
   optimizer: ReadonlyMap<string, TensorInfo>;

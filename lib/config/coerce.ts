@@ -1,5 +1,5 @@
-// Values written as another type: "500", "true", 1 for true, as DeepSpeed's typed sections take
-// them, and names in another case.
+// Converts values of a configuration that have another type or case, as DeepSpeed does: "500" to
+// 500, 1 to true, "adamw" to "AdamW".
 import type { Draft } from './draft.js';
 import { dottedPath } from './parse.js';
 import { choices, isSection, lists, propertyOf, type Schema, typesOf } from './schema.js';

@@ -3,7 +3,7 @@ import { partitionFlaw } from '../parallel/partition-specs.js';
 import type { Rule } from './rule.js';
 import { isSection } from './schema.js';
 
-/** Both names of the size are equal, or one is not given. */
+/** Requires one value for both names of the size. */
 const oneSize: Rule = ({ tensor_parallel: { autotp_size: size, tensor_parallel: other } }) =>
   size > 1 && other.tp_size > 1 && size !== other.tp_size
     ? {
@@ -27,7 +27,7 @@ const cutIsOn: Rule = ({ tensor_parallel: { enabled, autotp_size, tensor_paralle
     : null;
 };
 
-/** Rules that divide layers are complete. */
+/** Requires complete rules for the division of layers. */
 const specsAreRules: Rule = ({ tensor_parallel: { partition_config: config } }) => {
   for (const [index, spec] of (config?.layer_specs ?? []).entries()) {
     const flaw = partitionFlaw(spec);

@@ -277,7 +277,8 @@ export class Engine extends EngineReports {
 
   /**
    * Moves states to host memory; returns freed bytes by state. Until reloadStates(), calls that
-   * need them throw DS_RELEASED. Throws DS_CONFIG, DS_ARGUMENT. Source: DeepSpeed's offload_states.
+   * need them throw DS_RELEASED. Throws DS_CONFIG if the configuration offloads states already,
+   * DS_ARGUMENT for an invalid option. Source: DeepSpeed's offload_states.
    */
   offloadStates(options?: OffloadStatesOptions): OffloadedBytes {
     return this.offloaded.offload(options);

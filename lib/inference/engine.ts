@@ -92,7 +92,8 @@ export class InferenceEngine {
   /**
    * Returns logits [B, T, V] for tokens [B, T], without autograd and without the cache. The caller
    * owns them. Ranks that share the model must all make the same call while no generation runs.
-   * Throws DS_SHAPE, DS_RELEASED, DS_ARGUMENT, DS_COMM.
+   * Throws DS_SHAPE for too many tokens, DS_ARGUMENT during a generation of several ranks,
+   * DS_RELEASED after destroy(), DS_COMM if another rank fails.
    */
   call(tokens: Tensor): Tensor {
     this.requireAlive('call');
@@ -319,7 +320,10 @@ export class InferenceEngine {
     this.generator.sleep();
   }
 
-  /** Allocates the cache after sleep(); else does nothing. Throws DS_OUT_OF_MEMORY. */
+  /**
+   * Allocates the cache after sleep(); else does nothing. Throws DS_OUT_OF_MEMORY if memory is
+   * short.
+   */
   wake(): void {
     this.requireAlive('wake');
     this.generator.wake();

@@ -149,8 +149,8 @@ async function readCut<Model extends FolderModel, Options extends FolderOptions>
 /**
  * Creates a new model from a config.json (an object, a file or a folder) with transformers' random
  * initialization. Values take memory only when needed, and at ZeRO stage 3 no rank ever has all of
- * them. Throws DS_CHECKPOINT, DS_IO, DS_ARGUMENT. Source: transformers'
- * AutoModelForCausalLM.from_config.
+ * them. Throws DS_CHECKPOINT for a config.json that is not supported, DS_IO if it cannot be read,
+ * DS_ARGUMENT for an invalid option. Source: transformers' AutoModelForCausalLM.from_config.
  */
 export function fromConfig(
   config: JsonObject | string,
