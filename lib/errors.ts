@@ -1,28 +1,31 @@
 // The one error type of the library. Errors are data: place, expected, got and fix.
 
-/** Stable machine-readable codes; the text may change, these do not. */
+/**
+ * Kinds of errors. A code never changes its name; messages may change. If a comment says "Throws
+ * DS_IO." without a condition, the meaning below is the condition.
+ */
 export type DsErrorCode =
-  | 'DS_SHAPE'
-  | 'DS_DTYPE'
-  | 'DS_DEVICE'
-  | 'DS_INDEX'
-  | 'DS_BOUNDS'
-  | 'DS_RELEASED'
-  | 'DS_OUT_OF_MEMORY'
-  | 'DS_CUDA'
-  | 'DS_LIBRARY'
-  | 'DS_ARGUMENT'
-  | 'DS_CONFIG'
-  | 'DS_AUTOGRAD'
-  | 'DS_NONFINITE'
-  | 'DS_DATA'
-  | 'DS_CHECKPOINT'
-  | 'DS_IO'
-  | 'DS_HUB'
-  | 'DS_COMM'
-  | 'DS_PLATFORM'
-  | 'DS_LIMIT'
-  | 'DS_INTERNAL';
+  | 'DS_SHAPE' // shapes or strides do not fit
+  | 'DS_DTYPE' // the dtype is not supported, or two dtypes differ
+  | 'DS_DEVICE' // no such device, or tensors of two devices
+  | 'DS_INDEX' // an index is out of range
+  | 'DS_BOUNDS' // a view leaves its buffer
+  | 'DS_RELEASED' // the object was destroyed or released
+  | 'DS_OUT_OF_MEMORY' // GPU or host memory is exhausted
+  | 'DS_CUDA' // a call of the CUDA driver or runtime failed
+  | 'DS_LIBRARY' // a library such as cuBLASLt or NCCL is missing or too old
+  | 'DS_ARGUMENT' // an argument or option is invalid
+  | 'DS_CONFIG' // a value of the configuration is invalid
+  | 'DS_AUTOGRAD' // calls of forward, backward and step in a wrong order
+  | 'DS_NONFINITE' // a loss, gradient or weight is infinite or NaN
+  | 'DS_DATA' // data files, rows, texts or a tokenizer are invalid
+  | 'DS_CHECKPOINT' // a checkpoint or model folder is missing, damaged or of another model
+  | 'DS_IO' // the file system refused to read or write
+  | 'DS_HUB' // the hub refused a request, or a download is damaged
+  | 'DS_COMM' // another rank failed, left or is late
+  | 'DS_PLATFORM' // the package has no addon for this machine
+  | 'DS_LIMIT' // a limit of the library or of the operating system is exceeded
+  | 'DS_INTERNAL'; // a defect of this library: please report it
 
 /** The fields of a DsError. */
 export interface DsErrorFields {
