@@ -12,8 +12,8 @@ export type DsErrorCode =
   | 'DS_BOUNDS' // a view leaves its buffer
   | 'DS_RELEASED' // the object was destroyed or released
   | 'DS_OUT_OF_MEMORY' // GPU or host memory is exhausted
-  | 'DS_CUDA' // a call of the CUDA driver or runtime failed
-  | 'DS_LIBRARY' // a library such as cuBLASLt or NCCL is missing or too old
+  | 'DS_CUDA' // a call of the GPU's driver or runtime failed
+  | 'DS_LIBRARY' // a library for GPUs, such as cuBLASLt, is missing or too old
   | 'DS_ARGUMENT' // an argument or option is invalid
   | 'DS_CONFIG' // a value of the configuration is invalid
   | 'DS_AUTOGRAD' // calls of forward, backward and step in a wrong order

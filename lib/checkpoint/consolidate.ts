@@ -86,8 +86,8 @@ const MAX_SHARD_BYTES = 5e9;
  * - Throws DS_CHECKPOINT for a missing tag, damage, or a model without a description for
  *   transformers.
  * - Throws DS_ARGUMENT for an unknown option, or an `out` with files.
- * - Throws DS_NONFINITE for a weight that the dtype cannot represent, DS_IO if a file cannot be read
- *   or written.
+ * - Throws DS_NONFINITE for a weight that the dtype cannot represent.
+ * - Throws DS_IO if a file cannot be read or written.
  *
  * Source: DeepSpeed's zero_to_fp32.
  */

@@ -197,7 +197,8 @@ export class EngineReports {
    * Writes a trace of the next steps in Chrome's trace format (chrome://tracing, Perfetto):
    * activity of streams, host threads, ranks and disks. A file "*.txt" receives a table of device
    * time by role instead. Returns the file; ranks other than the first write FILE.rankN.json.
-   * Throws DS_ARGUMENT for an invalid option, DS_IO if the file cannot be written. Source: torch.profiler's export_chrome_trace.
+   * Throws DS_ARGUMENT for an invalid option, DS_IO if the file cannot be written. Source:
+   * torch.profiler's export_chrome_trace.
    */
   trace(path: string, options: TraceStepsOptions = {}): string {
     this.calls.requireOpen('engine.trace');

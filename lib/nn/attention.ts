@@ -136,7 +136,10 @@ export class KeyValueCache implements SequenceCache {
   /** Tokens that it holds. */
   length = 0;
 
-  /** Allocates keys and values of `shape`, [B, Hk, capacity, D]. Throws DS_OUT_OF_MEMORY if memory is short. */
+  /**
+   * Allocates keys and values of `shape`, [B, Hk, capacity, D]. Throws DS_OUT_OF_MEMORY if memory
+   * is short.
+   */
   constructor(shape: readonly [number, number, number, number], dtype: DType, device: Device) {
     this.keys = Tensor.empty(shape, dtype, device);
     this.values = Tensor.empty(shape, dtype, device);

@@ -8,7 +8,7 @@ import { packageRoot } from '../../lib/runtime/package-root.js';
 const root = join(packageRoot(), 'test', 'golden', 'transformers', 'models');
 
 /** The environment may name the families to test, as in DS_FAMILIES=glm,phi. Default: all. */
-const chosen = process.env['DS_FAMILIES']?.split(',') ?? null;
+const chosen = process.env.DS_FAMILIES?.split(',') ?? null;
 
 /** Names of folders; a family may have several. */
 export const FAMILIES: readonly string[] = readdirSync(root).filter(

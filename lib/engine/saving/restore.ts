@@ -74,8 +74,8 @@ export interface LoadedCheckpoint {
  * Restores an engine of the same model, on all ranks or on none. Drops gradients since the last
  * step, because they belong to another run. Throws DS_CHECKPOINT with file and tensor or field if
  * the checkpoint is missing or damaged, or if its model, optimizer or schedule differs. The engine
- * is then unchanged. If DS_IO interrupts the reading of a verified file, the engine may have a part of the state: load
- * again.
+ * is then unchanged. If DS_IO interrupts the reading of a verified file, the engine may have a part
+ * of the state: load again.
  */
 export async function restoreEngine(
   engine: EngineCore,

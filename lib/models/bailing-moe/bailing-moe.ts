@@ -84,8 +84,8 @@ const createTraits = ({
 });
 
 /**
- * Language models published as Ling and Ring: Lite, Plus, Mini 2.0, Flash 2.0, 1T. Source: Ling team
- * 2025, and the code beside its weights.
+ * Language models published as Ling and Ring: Lite, Plus, Mini 2.0, Flash 2.0, 1T. Source: Ling
+ * team 2025, and the code beside its weights.
  */
 export class BailingMoe extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */

@@ -1,4 +1,5 @@
-// MPT: scores with linear biases, LayerNorm and projections without biases, and GELU without a gate.
+// MPT: scores with linear biases, LayerNorm and projections without biases, and GELU without a
+// gate.
 import type { JsonObject } from '../../../types/json.js';
 import type { PretrainedDescription } from '../../nn/pretrained-description.js';
 import type { ModelConfig } from '../model-config.js';

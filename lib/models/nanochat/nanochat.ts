@@ -29,7 +29,9 @@ const TRAITS: RotaryTraits = {
   },
 };
 
-/** Language models published as nanochat. Source: Karpathy 2025; transformers' NanoChatForCausalLM. */
+/**
+ * Language models published as nanochat. Source: Karpathy 2025; transformers' NanoChatForCausalLM.
+ */
 export class NanoChat extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(options: NanoChatConfig) {

@@ -46,7 +46,6 @@ export interface EmbedOptions {
   prompt?: string;
 }
 
-
 function requireTexts(op: string, texts: unknown): void {
   if (!Array.isArray(texts)) throw valueError(op, 'a list of texts', texts);
 }

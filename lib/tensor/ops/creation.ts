@@ -47,16 +47,16 @@ export function full(shape: readonly number[], value: number, options: TensorOpt
 }
 
 /**
- * Returns zeros. Default: f32 on the CPU. Throws DS_SHAPE, DS_DTYPE or DS_DEVICE for an invalid shape,
- * dtype or device, and DS_OUT_OF_MEMORY if memory is short.
+ * Returns zeros. Default: f32 on the CPU. Throws DS_SHAPE, DS_DTYPE or DS_DEVICE for an invalid
+ * shape, dtype or device, and DS_OUT_OF_MEMORY if memory is short.
  */
 export function zeros(shape: readonly number[], options: TensorOptions = {}): Tensor {
   return fillTensor('zeros', shape, 0, options);
 }
 
 /**
- * Returns ones. Default: f32 on the CPU. Throws DS_SHAPE, DS_DTYPE or DS_DEVICE for an invalid shape,
- * dtype or device, and DS_OUT_OF_MEMORY if memory is short.
+ * Returns ones. Default: f32 on the CPU. Throws DS_SHAPE, DS_DTYPE or DS_DEVICE for an invalid
+ * shape, dtype or device, and DS_OUT_OF_MEMORY if memory is short.
  */
 export function ones(shape: readonly number[], options: TensorOptions = {}): Tensor {
   return fillTensor('ones', shape, 1, options);
