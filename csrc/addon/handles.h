@@ -26,7 +26,8 @@ class HandleTable {
     uint32_t slot;
     if (free_.empty()) {
       if (slots_.size() >= kSlots)
-        throw Error("DS_LIMIT", noun_, "fewer than 16 million live handles", "more");
+        throw Error("DS_LIMIT", noun_, text("at most ", kSlots - 1, " live handles"), "one more",
+                    "Release objects that you no longer need.");
       slot = static_cast<uint32_t>(slots_.size());
       slots_.emplace_back();
     } else {

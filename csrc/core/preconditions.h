@@ -12,10 +12,25 @@ inline std::string describe_strides(const View& v) {
   return text(v.describe(), " with strides [", strides, "]");
 }
 
+constexpr const char* kCopyHint = "Copy the tensor first with .contiguous().";
+
 inline void require_contiguous(const char* op, const View& v, const char* name) {
   if (v.contiguous()) return;
-  throw Error("DS_SHAPE", op, text(name, " to be contiguous"), describe_strides(v),
-              "Copy the tensor first with .contiguous().");
+  throw Error("DS_SHAPE", op, text(name, " to be contiguous"), describe_strides(v), kCopyHint);
+}
+
+/// Returns true if the elements of a row, the last dim, are adjacent in memory.
+inline bool has_contiguous_rows(const View& v) {
+  return v.ndim > 0 && (v.size(-1) <= 1 || v.strides[v.ndim - 1] == 1);
+}
+
+/// Checks that `v` has `dims` dims and contiguous rows. `shape` names the dims: "[rows, D]".
+inline void require_rows(const char* op, const View& v, int dims, const char* name,
+                         const char* shape) {
+  DS_CHECK_SHAPE(v.ndim == dims, op, text(name, " ", shape), v.describe());
+  if (has_contiguous_rows(v)) return;
+  throw Error("DS_SHAPE", op, text(name, " ", shape, " with last stride 1"), describe_strides(v),
+              kCopyHint);
 }
 
 inline void require_same_shape(const char* op, const View& a, const View& b) {

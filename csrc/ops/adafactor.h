@@ -23,9 +23,9 @@ inline void check_factors(const char* op, const MatrixPart& part, const View& ro
   const bool even = part.matrices > 0 && part.rows >= 0 && part.rows % part.matrices == 0;
   const bool narrow = part.columns > 0 && part.columns < int64_t{1} << 31;
   if (!even || !narrow) {
-    throw Error(
-        "DS_ARGUMENT", op, "matrices of equal height with 1 to 2^31 - 1 columns",
-        text(part.matrices, " of ", part.rows, " rows together and ", part.columns, " columns"));
+    throw Error("DS_ARGUMENT", op, "matrices of equal height with 1 to 2^31 - 1 columns",
+                text(part.matrices, " matrices of ", part.rows, " rows together and ", part.columns,
+                     " columns"));
   }
   if (part.from < 0 || part.from + n > part.rows * part.columns) {
     throw Error("DS_ARGUMENT", op, text("a range inside ", part.rows * part.columns, " elements"),
@@ -164,7 +164,9 @@ inline void check(const AdafactorApply& op) {
   check_states(kOp, op.master, {&op.master});
   check_elements(kOp, op.master, op.grad, "grad");
   if (!op.v == !op.row_factor || !op.row_factor != !op.column_factor) {
-    throw Error("DS_ARGUMENT", kOp, "either v, or row_factor and column_factor", "both or neither");
+    throw Error("DS_ARGUMENT", kOp, "either v, or row_factor and column_factor",
+                text("v ", op.v.describe(), ", row_factor ", op.row_factor.describe(),
+                     ", column_factor ", op.column_factor.describe()));
   }
   if (op.v) check_states(kOp, op.master, {&op.v});
   else check_factors(kOp, op.part, op.row_factor, DType::f32, op.column_factor, op.master.numel());

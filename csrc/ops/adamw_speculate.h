@@ -42,14 +42,15 @@ inline void check(const AdamWSpeculate& op) {
   check_states(kOp, op.master, {&op.master});
   check_moments(kOp, op.master, op.m, op.v);
   const auto check_gradient = [&](const View& grad, const View& control) {
-    check_elements(kOp, op.master, grad, "gradients");
-    DS_CHECK_SHAPE(control, kOp, "control [4] f32 with its gradient", "none");
+    check_elements(kOp, op.master, grad, "gradient");
+    DS_CHECK_SHAPE(control, kOp, "control [4] f32 with its gradient", "a gradient without control");
     check_control(kOp, control);
   };
   if (op.previous) check_gradient(op.previous, op.previous_control);
   if (op.next) check_gradient(op.next, op.next_control);
   if (op.previous && op.next) require_same_dtype(kOp, op.previous, op.next);
-  DS_CHECK_SHAPE(op.weight || !op.next, kOp, "a weight together with next", "none");
+  DS_CHECK_SHAPE(op.weight || !op.next, kOp, "a weight together with next",
+                 "next without a weight");
   if (op.weight) check_elements(kOp, op.master, op.weight, "weight");
 }
 

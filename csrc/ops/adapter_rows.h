@@ -81,10 +81,11 @@ inline void check_adapter_lists(const char* op, const View& rows, const View& ti
 inline void check_adapter_layer(const char* op, const View& like, const View& factor,
                                 const View& ranks, int64_t slots) {
   DS_CHECK_SHAPE(factor.ndim == 3 && factor.shape[0] == slots, op,
-                 text("a factor of ", slots, " adapters"), factor.describe());
+                 text("a factor [", slots, ", any, any], one matrix for each adapter"),
+                 factor.describe());
   require_same_dtype(op, like, factor);
   require_contiguous(op, factor, "factor");
-  DS_CHECK_SHAPE(static_cast<bool>(ranks), op, "ranks with each factor", "none");
+  DS_CHECK_SHAPE(static_cast<bool>(ranks), op, "ranks with each factor", "a factor without ranks");
   require_list(op, ranks, slots, DType::i32, "ranks");
 }
 
@@ -96,7 +97,8 @@ inline void check(const AdapterShrink& op) {
   check_adapter_lists(kOp, op.rows, op.tiles);
   DS_CHECK_SHAPE(op.a.ndim == 3, kOp, "a [S, R, K]", op.a.describe());
   const int64_t slots = op.a.shape[0], rank = op.a.shape[1];
-  DS_CHECK_SHAPE(op.a2 || !op.a3, kOp, "a second layer before a third", "a third layer");
+  DS_CHECK_SHAPE(op.a2 || !op.a3, kOp, "a second layer with the third",
+                 "a third layer without a second");
   check_adapter_layer(kOp, op.x, op.a, op.ranks, slots);
   if (op.a2) check_adapter_layer(kOp, op.x, op.a2, op.ranks2, slots);
   if (op.a3) check_adapter_layer(kOp, op.x, op.a3, op.ranks3, slots);
@@ -120,7 +122,8 @@ inline void check(const AdapterExpand& op) {
   check_adapter_lists(kOp, op.rows, op.tiles);
   DS_CHECK_SHAPE(op.b.ndim == 3, kOp, "b [S, M, R]", op.b.describe());
   const int64_t slots = op.b.shape[0], rank = op.h.shape[2];
-  DS_CHECK_SHAPE(op.b2 || !op.b3, kOp, "a second layer before a third", "a third layer");
+  DS_CHECK_SHAPE(op.b2 || !op.b3, kOp, "a second layer with the third",
+                 "a third layer without a second");
   const int64_t layers = op.b3 ? 3 : op.b2 ? 2 : 1;
   DS_CHECK_SHAPE(op.h.shape[0] == layers && op.h.shape[1] == op.rows.shape[0], kOp,
                  text("h [", layers, ", ", op.rows.shape[0], ", R]"), op.h.describe());
@@ -130,11 +133,11 @@ inline void check(const AdapterExpand& op) {
   for (int64_t p = 0; p < layers; ++p) {
     check_adapter_layer(kOp, op.h, *factors[p], *ranks[p], slots);
     const View& out = *outs[p];
-    DS_CHECK_SHAPE(static_cast<bool>(out), kOp, "an output with each factor", "none");
-    DS_CHECK_SHAPE(out.ndim == 2 && out.shape[0] == op.out.shape[0] &&
-                       (out.strides[1] == 1 || out.shape[1] <= 1),
-                   kOp, text("out [", op.out.shape[0], ", M] with contiguous rows"),
-                   out.describe());
+    DS_CHECK_SHAPE(static_cast<bool>(out), kOp, "an output with each factor",
+                   "a factor without an output");
+    DS_CHECK_SHAPE(out.ndim == 2 && out.shape[0] == op.out.shape[0] && has_contiguous_rows(out),
+                   kOp, text("out [", op.out.shape[0], ", M] with last stride 1"),
+                   describe_strides(out));
     require_same_dtype(kOp, op.h, out);
     DS_CHECK_SHAPE(factors[p]->shape[1] == out.shape[1] && factors[p]->shape[2] == rank, kOp,
                    text("b [", slots, ", ", out.shape[1], ", ", rank, "]"), factors[p]->describe());
@@ -148,9 +151,11 @@ inline void check(const AdapterSum& op) {
   require_contiguous(kOp, op.wide, "wide");
   check_adapter_lists(kOp, op.rows, op.tiles);
   DS_CHECK_SHAPE(op.b.ndim == 3, kOp, "b [S, M, R]", op.b.describe());
-  DS_CHECK_SHAPE(op.b2 || !op.b3, kOp, "a second layer before a third", "a third layer");
+  DS_CHECK_SHAPE(op.b2 || !op.b3, kOp, "a second layer with the third",
+                 "a third layer without a second");
   const int64_t layers = op.b3 ? 3 : op.b2 ? 2 : 1, slots = op.b.shape[0], rank = op.b.shape[2];
-  DS_CHECK_SHAPE(!op.gated || layers == 2, kOp, "two layers of a gate", text(layers, " layers"));
+  DS_CHECK_SHAPE(!op.gated || layers == 2, kOp, "two layers (gate and up) with gated",
+                 text(layers));
   const View* const factors[] = {&op.b, &op.b2, &op.b3};
   const View* const ranks[] = {&op.ranks, &op.ranks2, &op.ranks3};
   int64_t outputs = 0;
@@ -158,7 +163,8 @@ inline void check(const AdapterSum& op) {
     check_adapter_layer(kOp, op.wide, *factors[p], *ranks[p], slots);
     const bool fits =
         factors[p]->shape[2] == rank && (!op.gated || factors[p]->shape[1] == op.b.shape[1]);
-    DS_CHECK_SHAPE(fits, kOp, text("factors of rank ", rank, op.gated ? " and equal sizes" : ""),
+    DS_CHECK_SHAPE(fits, kOp,
+                   text("factors of rank ", rank, op.gated ? " and equal output sizes" : ""),
                    factors[p]->describe());
     outputs += factors[p]->shape[1];
   }
@@ -171,9 +177,9 @@ inline void check(const AdapterSum& op) {
                  op.wide.describe());
   const int64_t width = op.gated ? op.b.shape[1] : outputs;
   DS_CHECK_SHAPE(op.out.ndim == 2 && op.out.shape[0] == op.wide.shape[0] &&
-                     op.out.shape[1] == width && (op.out.strides[1] == 1 || width <= 1),
-                 kOp, text("out [", op.wide.shape[0], ", ", width, "] with contiguous rows"),
-                 op.out.describe());
+                     op.out.shape[1] == width && has_contiguous_rows(op.out),
+                 kOp, text("out [", op.wide.shape[0], ", ", width, "] with last stride 1"),
+                 describe_strides(op.out));
   require_same_dtype(kOp, op.wide, op.out);
 }
 

@@ -141,8 +141,7 @@ BlockLayout layout_of(const Op& op) {
 
 /// Checks that `v` is [B, H, rows, D] with last stride 1 and the dtype of `like`.
 inline void check_heads(const char* name, const View& v, const char* what, const View& like) {
-  DS_CHECK_SHAPE(v.ndim == 4 && (v.shape[3] <= 1 || v.strides[3] == 1), name,
-                 text(what, " [B, H, rows, D] with last stride 1"), v.describe());
+  require_rows(name, v, 4, what, "[B, H, rows, D]");
   require_same_dtype(name, like, v);
 }
 
@@ -172,7 +171,7 @@ inline void check_documents(const char* name, const View& documents, const char*
   require_dtype(name, documents, DType::i32, what);
   const int64_t* const shape = documents.shape;
   DS_CHECK_SHAPE(documents.ndim == 2 && shape[0] == rows && shape[1] == tokens, name,
-                 text("[", rows, ", ", tokens, "] as ", what), documents.describe());
+                 text(what, " [", rows, ", ", tokens, "]"), documents.describe());
 }
 
 /// Checks that `layout` is absent, or valid for H heads or one shared head, with T queries and T
@@ -186,7 +185,7 @@ void check_layout(const char* name, const Op& op) {
   const int64_t block = op.block;
   if (block < kLeastBlock || (block & (block - 1)) != 0)
     throw Error("DS_ARGUMENT", name,
-                text("a block size that is a power of two and at least ", kLeastBlock),
+                text("a block of the layout that is a power of two and at least ", kLeastBlock),
                 text(block));
   const int64_t heads = op.q.shape[1], queries = op.q.shape[2], keys = op.k.shape[2];
   DS_CHECK_SHAPE(queries == keys, name, "as many keys as queries with a layout",
@@ -204,8 +203,8 @@ inline void check_drawn_heads(const char* name, const AttentionDropout& dropout,
   const int64_t heads = dropout.heads ? dropout.heads : count;
   if (dropout.head >= 0 && dropout.head + count <= heads) return;
   throw Error("DS_ARGUMENT", name,
-              text("a first head with ", count, " heads from it on, of ", heads),
-              text(dropout.head));
+              text("head with ", count, " heads from it on, of ", heads, " in all"),
+              text("head ", dropout.head));
 }
 
 /// Preconditions of the forward and the backward.
@@ -218,8 +217,8 @@ void check_attention(const char* name, const Op& op) {
   check_heads_like(name, op.out, "out", op.q);
   const int64_t* const q = op.q.shape;
   const int64_t* const k = op.k.shape;
-  DS_CHECK_SHAPE(k[0] == q[0] && k[3] == q[3], name, text("k for q ", op.q.describe()),
-                 op.k.describe());
+  DS_CHECK_SHAPE(k[0] == q[0] && k[3] == q[3], name,
+                 text("k with the batch and head dim of q ", op.q.describe()), op.k.describe());
   DS_CHECK_SHAPE(q[1] == 0 || (k[1] > 0 && q[1] % k[1] == 0), name,
                  "query heads a multiple of key heads",
                  text(q[1], " query heads, ", k[1], " key heads"));
@@ -227,7 +226,8 @@ void check_attention(const char* name, const Op& op) {
   check_mask(name, op.key_mask, "key_mask", {q[0], k[2]}, op.q);
   if (op.key_lengths) require_list(name, op.key_lengths, q[0], DType::i32, "key_lengths");
   DS_CHECK_SHAPE(bool(op.query_documents) == bool(op.key_documents), name,
-                 "documents of queries and of keys, or of neither", "documents of one of the two");
+                 "query_documents and key_documents, or neither",
+                 op.query_documents ? "query_documents only" : "key_documents only");
   check_documents(name, op.query_documents, "query_documents", q[0], q[2]);
   check_documents(name, op.key_documents, "key_documents", q[0], k[2]);
   if (op.window < 0)

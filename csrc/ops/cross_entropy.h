@@ -29,15 +29,14 @@ struct CrossEntropy {
 
 /// Checks that `logits` is [N, V] and `target` is [N].
 inline void check_logits(const char* name, const View& logits, const View& target) {
-  DS_CHECK_SHAPE(logits.ndim == 2 && (logits.shape[1] <= 1 || logits.strides[1] == 1), name,
-                 "[N, V] with last stride 1", logits.describe());
+  require_rows(name, logits, 2, "logits", "[N, V]");
   require_floating(name, logits);
   require_vector(name, target, logits.shape[0], "target");
   require_index(name, target);
 }
 
 /// Checks that `smoothing` is in [0, 1].
-inline void require_share(const char* name, double smoothing) {
+inline void require_smoothing(const char* name, double smoothing) {
   if (smoothing >= 0 && smoothing <= 1) return;
   throw Error("DS_ARGUMENT", name, "smoothing in [0, 1]", text(smoothing));
 }
@@ -54,8 +53,8 @@ void check_classes(const char* name, const Op& op) {
   const int64_t all = all_classes(op), columns = op.logits.shape[1];
   if (op.first >= 0 && op.first + columns <= all) return;
   throw Error("DS_ARGUMENT", name,
-              text("a first class with ", columns, " classes from it on, of ", all),
-              text(op.first));
+              text("first with ", columns, " classes from it on, of ", all, " in all"),
+              text("first ", op.first));
 }
 
 inline void check(const CrossEntropy& op) {
@@ -67,7 +66,7 @@ inline void check(const CrossEntropy& op) {
     require_vector(kOp, op.correct, op.logits.shape[0], "correct");
     require_dtype(kOp, op.correct, DType::i64, "correct");
   }
-  require_share(kOp, op.smoothing);
+  require_smoothing(kOp, op.smoothing);
   check_classes(kOp, op);
 }
 
@@ -93,7 +92,7 @@ inline void check(const CrossEntropyBackward& op) {
   require_like(kOp, op.logits, op.dlogits);
   require_statistic(kOp, op.lse, op.logits.shape[0], op.logits, "lse");
   require_statistic(kOp, op.scale, 1, op.logits, "scale");
-  require_share(kOp, op.smoothing);
+  require_smoothing(kOp, op.smoothing);
   check_classes(kOp, op);
 }
 

@@ -20,6 +20,16 @@ enum class Fp8Scaling : int32_t {
   square,  // 128 x 128: scale [ceil(rows / 128), ceil(columns / 128) padded to 4]
 };
 
+constexpr const char* name_of(Fp8Scaling scaling) {
+  switch (scaling) {
+    case Fp8Scaling::tensor: return "tensor";
+    case Fp8Scaling::row: return "row";
+    case Fp8Scaling::group: return "group";
+    case Fp8Scaling::square: return "square";
+  }
+  return "unknown";
+}
+
 /// Elements of a group, and side of a square.
 constexpr int64_t kFp8Group = 128;
 
@@ -47,8 +57,10 @@ inline void check_fp8_codes(const char* op, const View& v, int64_t rows, int64_t
   DS_CHECK_SHAPE(v.ndim == 2 && v.shape[0] == rows && v.shape[1] == fp8_padded(columns), op,
                  text(name, " [", rows, ", ", fp8_padded(columns), "]"), v.describe());
   require_contiguous(op, v, name);
-  if (reinterpret_cast<uintptr_t>(v.data) % 16 != 0) {
-    throw Error("DS_ARGUMENT", op, text(name, " at a multiple of 16 bytes"), "another address");
+  if (const uintptr_t excess = reinterpret_cast<uintptr_t>(v.data) % 16; excess != 0) {
+    throw Error("DS_ARGUMENT", op, text(name, " at an address that is a multiple of 16 bytes"),
+                text("an address ", excess, " bytes above one"),
+                "Keep the codes in a tensor of their own, not in a slice.");
   }
 }
 
@@ -69,18 +81,16 @@ struct Fp8Quantize {
 
 inline void check(const Fp8Quantize& op) {
   constexpr const char* kOp = "fp8_quantize";
-  DS_CHECK_SHAPE(op.in.ndim == 2, kOp, "in [rows, columns]", op.in.describe());
+  require_rows(kOp, op.in, 2, "in", "[rows, columns]");
   require_narrow(kOp, op.in, "in");
   const int64_t rows = op.in.shape[0], columns = op.in.shape[1];
-  DS_CHECK_SHAPE(columns <= 1 || op.in.strides[1] == 1, kOp, "in with last stride 1",
-                 text(op.in.describe(), " with last stride ", op.in.strides[1]));
   const bool one = op.scaling == Fp8Scaling::tensor;
   const bool given = op.out || op.transposed;
   const bool scales = static_cast<bool>(op.scale) == (one || op.out);
   const bool others = static_cast<bool>(op.transposed_scale) == (!one && op.transposed);
   if (!given || !scales || !others) {
     throw Error(
-        "DS_ARGUMENT", kOp, "codes, and scales for them",
+        "DS_ARGUMENT", kOp, "codes, and scales for each of them",
         text("out ", op.out.describe(), " with scale ", op.scale.describe(), ", transposed ",
              op.transposed.describe(), " with transposed_scale ", op.transposed_scale.describe()));
   }
@@ -113,25 +123,23 @@ struct Fp8Matmul {
 
 inline void check(const Fp8Matmul& op) {
   constexpr const char* kOp = "fp8_matmul";
-  DS_CHECK_SHAPE(op.out.ndim == 2, kOp, "out [M, N]", op.out.describe());
+  require_rows(kOp, op.out, 2, "out", "[M, N]");
   require_narrow(kOp, op.out, "out");
   const int64_t m = op.out.shape[0], n = op.out.shape[1];
   DS_CHECK_SHAPE(op.a.ndim == 2, kOp, text("a [", m, ", K]"), op.a.describe());
   const int64_t k = op.a.shape[1];
-  DS_CHECK_SHAPE(k % 16 == 0, kOp, "an inner size that is a multiple of 16", text(k));
+  DS_CHECK_SHAPE(k % 16 == 0, kOp, "an inner size K that is a multiple of 16", text(k));
   check_fp8_codes(kOp, op.a, m, k, "a");
   check_fp8_codes(kOp, op.b, n, k, "b");
   check_fp8_scale(kOp, op.a_scale, op.a_scaling, m, k, "a_scale");
   check_fp8_scale(kOp, op.b_scale, op.b_scaling, n, k, "b_scale");
-  DS_CHECK_SHAPE(n <= 1 || op.out.strides[1] == 1, kOp, "out with last stride 1",
-                 text(op.out.strides[1]));
   DS_CHECK_SHAPE(m <= 1 || n == 0 || op.out.strides[0] >= n, kOp, "rows of out that do not overlap",
                  text("row stride ", op.out.strides[0]));
   const bool blocks = op.a_scaling >= Fp8Scaling::group;
   const bool pairs = op.b_scaling >= Fp8Scaling::group;
   if (blocks != pairs || (!blocks && op.a_scaling != op.b_scaling)) {
     throw Error("DS_ARGUMENT", kOp, "one scaling of both operands, or groups and squares",
-                "other scalings");
+                text(name_of(op.a_scaling), " for a, ", name_of(op.b_scaling), " for b"));
   }
   if (!op.bias) return;
   require_vector(kOp, op.bias, n, "bias");

@@ -65,12 +65,12 @@ inline void check_delta(const char* op, const View& q, const View& k, const View
   require_floating(op, q);
   require_like(op, q, k);
   require_same_dtype(op, q, v);
-  for (const View* one : {&q, &k, &v}) {
-    const bool fits = one->ndim == dims && (one->size(-1) <= 1 || one->strides[dims - 1] == 1);
-    DS_CHECK_SHAPE(fits, op, text(dims, " dims with last stride 1"), one->describe());
-  }
+  const bool is_batch = dims == 4;
+  for (const View* one : {&q, &k})
+    require_rows(op, *one, dims, "q and k", is_batch ? "[B, T, Hk, D]" : "[N, Hk, D]");
+  require_rows(op, v, dims, "v", is_batch ? "[B, T, H, E]" : "[N, H, E]");
   for (int d = 0; d < dims - 2; ++d)
-    DS_CHECK_SHAPE(v.shape[d] == q.shape[d], op, text("values of the tokens of ", q.describe()),
+    DS_CHECK_SHAPE(v.shape[d] == q.shape[d], op, text("v with the tokens of q ", q.describe()),
                    v.describe());
   const int64_t heads = v.size(-2), key_heads = q.size(-2);
   DS_CHECK_SHAPE(heads == 0 || (key_heads > 0 && heads % key_heads == 0), op,
@@ -80,7 +80,8 @@ inline void check_delta(const char* op, const View& q, const View& k, const View
     require_dtype(op, *one, statistic_of(q.dtype), "decay and beta");
     bool fits = one->ndim == dims - 1;
     for (int d = 0; fits && d < dims - 1; ++d) fits = one->shape[d] == v.shape[d];
-    DS_CHECK_SHAPE(fits, op, text("decay and beta of ", v.describe()), one->describe());
+    DS_CHECK_SHAPE(fits, op, text("decay and beta with the heads of v ", v.describe()),
+                   one->describe());
     require_contiguous(op, *one, "decay and beta");
   }
 }
@@ -107,8 +108,7 @@ inline void check(const GatedDeltaBackward& op) {
   constexpr const char* kOp = "gated_delta_backward";
   check_delta(kOp, op.q, op.k, op.v, op.decay, op.beta, 4);
   require_like(kOp, op.v, op.dout);
-  DS_CHECK_SHAPE(op.dout.size(-1) <= 1 || op.dout.strides[3] == 1, kOp, "dout with last stride 1",
-                 op.dout.describe());
+  require_rows(kOp, op.dout, 4, "dout", "[B, T, H, E]");
   const View* const pairs[][2] = {{&op.q, &op.dq},
                                   {&op.k, &op.dk},
                                   {&op.v, &op.dv},

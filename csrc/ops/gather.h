@@ -20,11 +20,14 @@ inline void check_places(const char* name, const View& whole, const View& index,
   require_same_shape(name, part, index);
   require_same_dtype(name, whole, part);
   require_index(name, index);
-  DS_CHECK_SHAPE(whole.ndim == part.ndim && dim >= 0 && dim < whole.ndim, name,
-                 text("dim ", dim, " of ", whole.describe()), part.describe());
+  DS_CHECK_SHAPE(dim >= 0 && dim < whole.ndim, name, text("a dim of ", whole.describe()),
+                 text("dim ", dim));
+  DS_CHECK_SHAPE(whole.ndim == part.ndim, name, text("an index with ", whole.ndim, " dims"),
+                 index.describe());
   for (int d = 0; d < whole.ndim; ++d)
-    DS_CHECK_SHAPE(d == dim || whole.shape[d] == part.shape[d], name, whole.describe(),
-                   part.describe());
+    DS_CHECK_SHAPE(d == dim || whole.shape[d] == part.shape[d], name,
+                   text("an index with the sizes of ", whole.describe(), " except in dim ", dim),
+                   index.describe());
 }
 
 inline void check(const Gather& op) { check_places("gather", op.in, op.index, op.out, op.dim); }

@@ -47,8 +47,8 @@ inline void check(const GradientControl& op) {
   constexpr const char* kOp = "gradient_control";
   const View& v = op.partials;
   require_dtype(kOp, v, DType::f32, "partials");
-  DS_CHECK_SHAPE((v.ndim == 1 || v.ndim == 2) && (v.size(-1) <= 1 || v.strides[v.ndim - 1] == 1),
-                 kOp, "partials [k], or [r, k] of contiguous rows", v.describe());
+  DS_CHECK_SHAPE((v.ndim == 1 || v.ndim == 2) && has_contiguous_rows(v), kOp,
+                 "partials [k] or [r, k] with last stride 1", describe_strides(v));
   require_list(kOp, op.control, 4, DType::f32, "control");
 }
 

@@ -18,8 +18,7 @@ struct InvariantLinear {
 inline void check(const InvariantLinear& op) {
   constexpr const char* kOp = "invariant_linear";
   const auto check_matrix = [&](const View& v, const char* name) {
-    DS_CHECK_SHAPE(v.ndim == 2 && (v.shape[1] <= 1 || v.strides[1] == 1), kOp,
-                   text(name, " [rows, columns] with last stride 1"), v.describe());
+    require_rows(kOp, v, 2, name, "[rows, columns]");
   };
   check_matrix(op.x, "x");
   check_matrix(op.weight, "weight");

@@ -21,8 +21,7 @@ struct LogitSums {
 inline void check(const LogitSums& op) {
   constexpr const char* kOp = "logit_sums";
   const int64_t rows = op.logits.shape[0];
-  DS_CHECK_SHAPE(op.logits.ndim == 2 && (op.logits.shape[1] <= 1 || op.logits.strides[1] == 1), kOp,
-                 "[N, V] with last stride 1", op.logits.describe());
+  require_rows(kOp, op.logits, 2, "logits", "[N, V]");
   require_floating(kOp, op.logits);
   require_vector(kOp, op.target, rows, "target");
   require_index(kOp, op.target);

@@ -33,10 +33,7 @@ inline void check(const Matmul& op) {
   const int32_t ndim = op.out.ndim;
   DS_CHECK_SHAPE(ndim == 2 || ndim == 3, kOp, "out [M, N] or [batch, M, N]", op.out.describe());
   const auto check_matrix = [&](const View& v, const char* name) {
-    DS_CHECK_SHAPE(v.ndim == ndim, kOp, text(name, " with ", ndim, " dims"), v.describe());
-    DS_CHECK_SHAPE(v.size(-1) <= 1 || v.strides[ndim - 1] == 1, kOp,
-                   text(name, " with last stride 1"),
-                   text(v.describe(), " with last stride ", v.strides[ndim - 1]));
+    require_rows(kOp, v, ndim, name, ndim == 2 ? "[rows, columns]" : "[batch, rows, columns]");
   };
   check_matrix(op.a, "a");
   check_matrix(op.b, "b");
@@ -47,9 +44,9 @@ inline void check(const Matmul& op) {
            (ndim == 2 || v.shape[0] == op.out.shape[0]);
   };
   DS_CHECK_SHAPE(op.trans_a ? is(op.a, k, m) : is(op.a, m, k), kOp,
-                 text("a that gives ", op.out.describe()), op.a.describe());
+                 text("a for the product ", op.out.describe()), op.a.describe());
   DS_CHECK_SHAPE(op.trans_b ? is(op.b, n, k) : is(op.b, k, n), kOp,
-                 text("b that gives ", op.out.describe(), " with a ", op.a.describe()),
+                 text("b for the product ", op.out.describe(), " with a ", op.a.describe()),
                  op.b.describe());
   DS_CHECK_SHAPE(m <= 1 || n == 0 || op.out.strides[ndim - 2] >= n, kOp,
                  "rows of out that do not overlap", text("row stride ", op.out.strides[ndim - 2]));

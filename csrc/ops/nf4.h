@@ -73,7 +73,8 @@ inline void check(const Nf4Dequantize& op) {
   require_narrow(kOp, op.out, "out");
   require_contiguous(kOp, op.out, "out");
   DS_CHECK_SHAPE(op.block > 0 && op.block % 2 == 0 && op.nested_block > 0, kOp,
-                 "positive blocks, the first even", text(op.block, " and ", op.nested_block));
+                 "a positive, even block and a positive nested_block",
+                 text(op.block, " and ", op.nested_block));
   const int64_t n = op.out.numel(), blocks = blocks_of(n, op.block);
   require_list(kOp, op.packed, blocks_of(n, 2), DType::u8, "packed");
   require_list(kOp, op.code, kNf4Codes, DType::f32, "code");
@@ -83,7 +84,9 @@ inline void check(const Nf4Dequantize& op) {
   const bool none = !op.nested_code && !op.nested_absmax && !op.offset;
   if (!(nested ? given : none)) {
     throw Error("DS_ARGUMENT", kOp, "nested_code, nested_absmax and offset exactly if absmax is u8",
-                nested ? "some of them missing" : "some of them");
+                text("absmax in ", name_of(op.absmax.dtype), " with nested_code ",
+                     op.nested_code.describe(), ", nested_absmax ", op.nested_absmax.describe(),
+                     ", offset ", op.offset.describe()));
   }
   if (!nested) return;
   require_list(kOp, op.nested_code, kByteCodes, DType::f32, "nested_code");

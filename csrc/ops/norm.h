@@ -50,7 +50,8 @@ void check_forward(const char* name, const Op& op, const View& bias, const View&
   check_columns(name, op.x, bias, "bias");
   if (mean) require_statistic(name, mean, op.x.shape[0], op.x, "mean");
   require_statistic(name, op.rstd, op.x.shape[0], op.x, "rstd");
-  DS_CHECK_SHAPE(!op.residual || op.sum, name, "sum and residual together", "residual without sum");
+  DS_CHECK_SHAPE(!op.residual || op.sum, name, "sum together with residual",
+                 "residual without sum");
 }
 
 inline void check(const LayerNorm& op) { check_forward("layer_norm", op, op.bias, op.mean); }

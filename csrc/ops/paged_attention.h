@@ -51,8 +51,7 @@ struct PagedAttention {
 
 /// Checks that `v` is [tokens, heads, D] with last stride 1.
 inline void check_ragged(const char* name, const View& v, const char* what) {
-  DS_CHECK_SHAPE(v.ndim == 3 && (v.shape[2] <= 1 || v.strides[2] == 1), name,
-                 text(what, " [tokens, heads, D] with last stride 1"), v.describe());
+  require_rows(name, v, 3, what, "[tokens, heads, D]");
 }
 
 /// Checks that `pool` is [blocks, 2, heads, block, D] with the D of `v`, and that the heads of `v`
@@ -90,8 +89,7 @@ inline void check(const PagedAttention& op) {
                  text(heads, " query heads, ", key_heads, " key heads"));
   const View& tables = op.tables;
   require_dtype(kOp, tables, DType::i32, "tables");
-  DS_CHECK_SHAPE(tables.ndim == 2 && (tables.shape[1] <= 1 || tables.strides[1] == 1), kOp,
-                 "tables [sequences, blocks] with last stride 1", tables.describe());
+  require_rows(kOp, tables, 2, "tables", "[sequences, blocks]");
   require_list(kOp, op.starts, tables.shape[0] + 1, DType::i32, "starts");
   require_list(kOp, op.lengths, tables.shape[0], DType::i32, "lengths");
   DS_CHECK_SHAPE(tables.shape[0] > 0 || op.q.shape[0] == 0, kOp, "a sequence for each query",
@@ -99,7 +97,8 @@ inline void check(const PagedAttention& op) {
   if (op.lse) {
     require_list(kOp, op.lse, op.q.shape[0] * heads, statistic_of(op.q.dtype), "lse");
     DS_CHECK_SHAPE(op.q.shape[2] > 0, kOp, "a head dim above 0 for lse", op.q.describe());
-    if (!op.invariant) throw Error("DS_ARGUMENT", kOp, "invariant together with lse", "lse alone");
+    if (!op.invariant)
+      throw Error("DS_ARGUMENT", kOp, "invariant together with lse", "lse without invariant");
   }
   if (op.sinks) {
     require_vector(kOp, op.sinks, heads, "sinks");

@@ -21,18 +21,19 @@ struct Reduce {
 inline void check(const Reduce& op) {
   constexpr const char* kOp = "reduce";
   require_same_dtype(kOp, op.in, op.out);
-  DS_CHECK_SHAPE(op.in.ndim == op.out.ndim, kOp, op.in.describe(), op.out.describe());
+  DS_CHECK_SHAPE(op.in.ndim == op.out.ndim, kOp, text("out with the ", op.in.ndim, " dims of in"),
+                 op.out.describe());
   for (int d = 0; d < op.in.ndim; ++d) {
     DS_CHECK_SHAPE(op.out.shape[d] == op.in.shape[d] || op.out.shape[d] == 1, kOp,
-                   text("sizes of ", op.in.describe(), " or 1"), op.out.describe());
+                   text("out with the sizes of ", op.in.describe(), " or 1"), op.out.describe());
   }
   if (op.in.dtype == DType::boolean) unsupported(kOp, op.in.dtype, "any dtype but bool");
   if (op.op == ReduceOp::mean && !is_floating(op.in.dtype)) {
     unsupported(kOp, op.in.dtype, "a floating dtype for the mean");
   }
   const bool ordered = op.op == ReduceOp::max || op.op == ReduceOp::min;
-  DS_CHECK_SHAPE(!ordered || op.in.numel() > 0 || op.out.numel() == 0, kOp, "at least one element",
-                 op.in.describe());
+  DS_CHECK_SHAPE(!ordered || op.in.numel() > 0 || op.out.numel() == 0, kOp,
+                 "at least one element for max and min", op.in.describe());
 }
 
 /// Returns the index of the first maximum of the last dim. NaN counts as the maximum.
@@ -44,12 +45,12 @@ struct ArgMax {
 
 inline void check(const ArgMax& op) {
   constexpr const char* kOp = "arg_max";
-  DS_CHECK_SHAPE(op.in.ndim >= 1 && op.in.size(-1) > 0, kOp, "[..., C] with C > 0",
+  DS_CHECK_SHAPE(op.in.ndim >= 1 && op.in.size(-1) > 0, kOp, "in [..., C] with C > 0",
                  op.in.describe());
   View rows = op.in;
   --rows.ndim;
-  DS_CHECK_SHAPE(rows.same_shape(op.out), kOp, text(op.in.describe(), " without its last dim"),
-                 op.out.describe());
+  DS_CHECK_SHAPE(rows.same_shape(op.out), kOp,
+                 text("out like ", op.in.describe(), " without its last dim"), op.out.describe());
   require_dtype(kOp, op.out, DType::i64, "out");
   require_contiguous(kOp, op.out, "out");
   if (op.in.dtype == DType::boolean) unsupported(kOp, op.in.dtype, "any dtype but bool");

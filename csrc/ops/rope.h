@@ -22,25 +22,26 @@ inline void check(const Rope& op) {
   constexpr const char* kOp = "rope";
   require_like(kOp, op.in, op.out);
   require_floating(kOp, op.in);
-  DS_CHECK_SHAPE(op.in.ndim == 4 && op.in.shape[3] % 2 == 0, kOp, "[B, T, H, D] with even D",
+  DS_CHECK_SHAPE(op.in.ndim == 4 && op.in.shape[3] % 2 == 0, kOp, "in [B, T, H, D] with even D",
                  op.in.describe());
   const int64_t half = op.in.shape[3] / 2, t = op.in.shape[1];
   if (const View& positions = op.positions) {
     require_dtype(kOp, positions, DType::i32, "positions");
     const bool fits = positions.ndim == 2 && positions.shape[0] == op.in.shape[0];
     DS_CHECK_SHAPE(fits && positions.shape[1] == t, kOp,
-                   text("[", op.in.shape[0], ", ", t, "] as positions"), positions.describe());
+                   text("positions [", op.in.shape[0], ", ", t, "]"), positions.describe());
     require_contiguous(kOp, positions, "positions");
   }
   const int64_t rows = op.positions && op.cos.ndim == 2 ? op.cos.shape[0] : t;
   for (const View* v : {&op.cos, &op.sin}) {
     DS_CHECK_SHAPE(v->ndim == 2 && v->shape[0] == rows && v->shape[1] == half, kOp,
-                   text("[", rows, ", ", half, "] as cos and sin"), v->describe());
+                   text("cos and sin [", rows, ", ", half, "]"), v->describe());
     require_dtype(kOp, *v, statistic_of(op.in.dtype), "cos and sin");
     require_contiguous(kOp, *v, "cos and sin");
   }
   for (const View* v : {&op.in, &op.out}) {
-    DS_CHECK_SHAPE(v->numel() == 0 || v->strides[3] == 1, kOp, "last stride 1", v->describe());
+    DS_CHECK_SHAPE(v->numel() == 0 || v->strides[3] == 1, kOp, "in and out with last stride 1",
+                   describe_strides(*v));
   }
 }
 

@@ -47,11 +47,12 @@ inline void check(const RotaryStore& op) {
   for (const View* table : {&op.cos, &op.sin}) {
     DS_CHECK_SHAPE(
         table->ndim == 2 && table->shape[1] == d / 2 && table->shape[0] == op.cos.shape[0], kOp,
-        text("[rows, ", d / 2, "] as cos and sin"), table->describe());
+        text("cos and sin [rows, ", d / 2, "] of equal shapes"), table->describe());
     require_dtype(kOp, *table, statistic_of(op.q.dtype), "cos and sin");
     require_contiguous(kOp, *table, "cos and sin");
   }
-  DS_CHECK_SHAPE(!op.q_norm == !op.k_norm, kOp, "q_norm and k_norm, or neither", "one of them");
+  DS_CHECK_SHAPE(!op.q_norm == !op.k_norm, kOp, "q_norm and k_norm, or neither",
+                 op.q_norm ? "q_norm only" : "k_norm only");
   for (const View* norm : {&op.q_norm, &op.k_norm}) {
     if (!*norm) continue;
     require_vector(kOp, *norm, d, "norm");

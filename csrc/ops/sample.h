@@ -78,12 +78,10 @@ struct SampleTokens {
 inline void check(const SampleTokens& op) {
   constexpr const char* kOp = "sample_tokens";
   require_narrow(kOp, op.scores, "scores");
-  DS_CHECK_SHAPE(op.scores.ndim == 2, kOp, "scores [S, V]", op.scores.describe());
+  require_rows(kOp, op.scores, 2, "scores", "[S, V]");
   const int64_t rows = op.scores.shape[0], vocabulary = op.scores.shape[1];
-  DS_CHECK_SHAPE(vocabulary > 0 && vocabulary < int64_t{1} << 24, kOp, "1 to 2^24 - 1 tokens",
-                 op.scores.describe());
-  DS_CHECK_SHAPE(op.scores.strides[1] == 1 || vocabulary == 1, kOp, "contiguous rows of scores",
-                 text(op.scores.describe(), " with strides"));
+  DS_CHECK_SHAPE(vocabulary > 0 && vocabulary < int64_t{1} << 24, kOp,
+                 "a vocabulary of 1 to 2^24 - 1 tokens", op.scores.describe());
   require_list(kOp, op.slots, rows, DType::i32, "slots");
   require_list(kOp, op.tokens, rows, DType::i32, "tokens");
   if (op.logprobs) require_list(kOp, op.logprobs, 2 * rows, DType::f32, "logprobs");

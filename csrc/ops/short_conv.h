@@ -46,8 +46,7 @@ constexpr int64_t kMostTaps = 8;
 /// Checks x [.., C] with `dims` dims, and weights [C, K].
 inline void check_short_conv(const char* op, const View& x, const View& weight, int dims) {
   require_floating(op, x);
-  const bool is_packed = x.ndim == dims && (x.size(-1) <= 1 || x.strides[dims - 1] == 1);
-  DS_CHECK_SHAPE(is_packed, op, text(dims, " dims with last stride 1"), x.describe());
+  require_rows(op, x, dims, "x", dims == 3 ? "[B, T, C]" : "[N, C]");
   require_same_dtype(op, x, weight);
   const bool fits = weight.ndim == 2 && weight.shape[0] == x.size(-1) && weight.shape[1] > 0 &&
                     weight.shape[1] <= kMostTaps;
@@ -68,8 +67,7 @@ inline void check(const ShortConvBackward& op) {
   constexpr const char* kOp = "short_conv_backward";
   check_short_conv(kOp, op.x, op.weight, 3);
   for (const View* one : {&op.dout, &op.dx}) require_like(kOp, op.x, *one);
-  DS_CHECK_SHAPE(op.dout.size(-1) <= 1 || op.dout.strides[2] == 1, kOp, "dout with last stride 1",
-                 op.dout.describe());
+  require_rows(kOp, op.dout, 3, "dout", "[B, T, C]");
   require_contiguous(kOp, op.dx, "dx");
   require_same_shape(kOp, op.weight, op.dweight);
   require_dtype(kOp, op.dweight, statistic_of(op.x.dtype), "dweight");

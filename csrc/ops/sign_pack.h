@@ -62,9 +62,9 @@ struct SignAverage {
 inline void check_sign_rows(const View& v, int64_t ranks, int64_t width, DType dtype,
                             const char* name) {
   DS_CHECK_SHAPE(v.ndim == 2 && v.size(0) == ranks && v.size(1) == width && v.dtype == dtype &&
-                     (width <= 1 || v.strides[1] == 1),
+                     has_contiguous_rows(v),
                  "sign_average",
-                 text(name, " [", ranks, ", ", width, "] ", name_of(dtype), " of contiguous rows"),
+                 text(name, " [", ranks, ", ", width, "] ", name_of(dtype), " with last stride 1"),
                  v.describe());
 }
 

@@ -16,14 +16,17 @@ struct Sort {
 
 inline void check(const Sort& op) {
   constexpr const char* kOp = "sort";
-  DS_CHECK_SHAPE(op.in.ndim >= 1 && op.index.ndim == op.in.ndim, kOp, "[.., C]", op.in.describe());
+  DS_CHECK_SHAPE(op.in.ndim >= 1 && op.index.ndim == op.in.ndim, kOp,
+                 "in with at least one dim, and an index with as many",
+                 text(op.in.describe(), " and ", op.index.describe()));
   const int last = op.in.ndim - 1;
   DS_CHECK_SHAPE(op.in.shape[last] < int64_t{1} << 31, kOp, "rows of fewer than 2^31 elements",
                  op.in.describe());
   DS_CHECK_SHAPE(op.index.shape[last] <= op.in.shape[last], kOp,
                  text("at most ", op.in.shape[last], " indices in a row"), op.index.describe());
   for (int d = 0; d < last; ++d)
-    DS_CHECK_SHAPE(op.index.shape[d] == op.in.shape[d], kOp, op.in.describe(), op.index.describe());
+    DS_CHECK_SHAPE(op.index.shape[d] == op.in.shape[d], kOp,
+                   text("an index with the rows of ", op.in.describe()), op.index.describe());
   require_dtype(kOp, op.index, DType::i64, "index");
   require_contiguous(kOp, op.index, "index");
   if (!op.values) return;

@@ -27,10 +27,10 @@ inline void check(const SplitBf16& op) {
   check_part(op.low, "low");
   if (op.again) check_part(op.again, "again");
   const auto check_rows = [&](const View& v) {
-    const bool whole = v.shape[1] <= 1 || v.strides[1] == 1;
+    const bool whole = has_contiguous_rows(v);
     const bool apart = v.shape[0] <= 1 || v.strides[0] >= v.shape[1];
     DS_CHECK_SHAPE(whole && apart, kOp, "rows with last stride 1 that do not overlap",
-                   text(v.describe(), " with strides ", v.strides[0], ", ", v.strides[1]));
+                   describe_strides(v));
   };
   check_rows(op.in);
   check_rows(op.high);

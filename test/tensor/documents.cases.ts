@@ -276,7 +276,7 @@ const partly = documentCase('rope turns the channels that there are angles for',
   assert.deepEqual(dfirst.contiguous().toArray(), (first.grad as Tensor).toArray());
   assert.deepEqual(drest.contiguous().toArray(), dout.narrow(-1, D, 6).contiguous().toArray());
   const odd = draw('odd', [2, 9, 3, D - 2], device);
-  refuses('DS_SHAPE', /as cos and sin/, () => rope(odd, cos, sin));
+  refuses('DS_SHAPE', /cos and sin/, () => rope(odd, cos, sin));
 });
 
 const outside = documentCase('a position outside the table shows', (device) => {

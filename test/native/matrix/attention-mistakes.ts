@@ -99,7 +99,7 @@ const rotaryMistakes: readonly Mistake[] = [
     op: 'rotary_store',
     what: 'one norm',
     code: 'DS_SHAPE',
-    message: 'one of them',
+    message: 'q_norm only',
     run: (m) => kernels.rotaryStore({ ...rotaryOperands(m), kNorm: null }),
   },
   {
@@ -312,7 +312,7 @@ export const mistakes: readonly Mistake[] = [
     op: 'attention',
     what: 'documents of keys alone',
     code: 'DS_SHAPE',
-    message: 'one of the two',
+    message: 'key_documents only',
     run: (m) => kernels.attention({ ...attentionOperands(m), keyDocuments: m([1, 5], 'i32') }),
   },
   {

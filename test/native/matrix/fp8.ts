@@ -302,7 +302,7 @@ export const mistakes: readonly Mistake[] = [
     op: 'fp8_quantize',
     what: 'strides',
     code: 'DS_SHAPE',
-    message: 'last stride 4',
+    message: '[4, 16] f32 with strides [1, 4]',
     run: (m) => kernels.fp8Quantize({ ...quantizeArgs(m), in: m([4, 16], 'f32', [1, 4]) }),
   },
   {
