@@ -18,7 +18,7 @@ constexpr int kSignals = 65;
 constexpr int64_t kSamePress = 500'000'000;  // in ns; arrivals within it are one request
 
 std::atomic<int> g_noted{0};
-std::atomic<int64_t> g_since{0};
+std::atomic<int64_t> g_since{0};  // time of the first arrival in ns, or 0
 int g_watched = 0;
 /// The previous handler of each signal. It changes only while our handler is not installed.
 struct sigaction g_before[kSignals];
@@ -46,9 +46,10 @@ void pass_on(int signal, siginfo_t* info, void* context) {
 
 void note(int signal, siginfo_t* info, void* context) {
   const int error = errno;
-  int none = 0;
-  if (g_noted.compare_exchange_strong(none, signal)) g_since = now();
-  else if (now() - g_since > kSamePress) return end_by(signal);
+  int64_t since = 0;
+  // The time decides, because two threads may handle arrivals at once.
+  if (g_since.compare_exchange_strong(since, now())) g_noted = signal;
+  else if (now() - since > kSamePress) return end_by(signal);
   pass_on(signal, info, context);
   errno = error;
 }
@@ -83,7 +84,9 @@ void StopSignals::unwatch(int signal) {
     sigaction(signal, &g_before[signal], nullptr);
   }
   g_is_watched[signal] = false;
-  if (--g_watched == 0) g_noted = 0;
+  if (--g_watched > 0) return;
+  g_noted = 0;
+  g_since = 0;
 }
 
 int StopSignals::noted() { return g_noted; }
