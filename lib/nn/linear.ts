@@ -4,6 +4,7 @@ import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 import { gelu, linear, linearGelu, swiglu, type Tensor } from '../tensor/index.js';
 import { type Fp8Recipe, fp8Linear, shareCasts } from '../tensor/ops/fp8-linear.js';
+import { areGradientsJoint, gatedProjection } from '../tensor/ops/joint-gradients.js';
 import { type Initializer, uniform } from './initializers.js';
 import {
   type Joinable,
@@ -64,6 +65,11 @@ export class Linear extends Module implements JoinableLinear {
     return fp8 ? fp8Linear(x, weight, bias, fp8) : linear(x, weight, bias);
   }
 
+  /** @internal Whether the layer computes x weight^T by linear() and nothing else. */
+  get isPlainProduct(): boolean {
+    return this.constructor === Linear && !this.isHooked && !this.bias && !this.fp8;
+  }
+
   /**
    * @internal See JoinableLinear. Subclasses add operations after the product, so they are not
    * joined.
@@ -119,6 +125,9 @@ export class SwiGLU extends Module implements Joinable {
     const { gate_proj, up_proj } = this;
     const joined = this.isJoined ? joinedGate(x, [gate_proj, up_proj]) : null;
     if (joined) return this.down_proj.call(joined);
+    if (areGradientsJoint(x) && gate_proj.isPlainProduct && up_proj.isPlainProduct) {
+      return this.down_proj.call(gatedProjection(x, gate_proj.weight, up_proj.weight));
+    }
     const [gate, up] = shareCasts(x, () => [gate_proj.call(x), up_proj.call(x)] as const);
     return this.down_proj.call(swiglu(gate, up));
   }

@@ -2,11 +2,14 @@
 // checkpointing.
 import assert from 'node:assert/strict';
 import { nn } from '../../lib/index.js';
+import { joinMemory } from '../../lib/nn/joined-linears.js';
 import type { Device } from '../../lib/runtime/device.js';
 import { liveTensors, noGrad, scope, seed, Tensor } from '../../lib/tensor/index.js';
+import { forceJointGradients } from '../../lib/tensor/ops/joint-gradients.js';
 import type { Case } from '../support/case.js';
 import { countOps } from '../support/op-counts.js';
 import { under } from '../tensor/segments.js';
+import { relativeError } from './golden.js';
 import { logitsOf, lossOf, type Sizes, type Weights } from './llama-formulas.js';
 
 const { Llama, generate } = nn.models;
@@ -68,6 +71,16 @@ const variants: readonly Variant[] = [
     scaling: llama3,
   },
 ];
+
+/** Moves weights with one input next to each other, as they are in the memory of an engine. */
+function placeTogether(model: nn.models.Llama): void {
+  for (const { self_attn, mlp } of model.model.layers) {
+    const { q_proj, k_proj, v_proj } = self_attn as unknown as Record<string, nn.Linear>;
+    const { gate_proj, up_proj } = mlp as unknown as Record<string, nn.Linear>;
+    joinMemory([q_proj, k_proj, v_proj] as nn.Linear[]);
+    joinMemory([gate_proj, up_proj] as nn.Linear[]);
+  }
+}
 
 /** A model without weights of exactly 0 or 1, and the sizes of its formulas. */
 function build(variant: Variant, device: Device): { model: nn.models.Llama; sizes: Sizes } {
@@ -202,6 +215,49 @@ export const cases: Case[] = [
       }),
     );
   }),
+  ...['f32', 'bf16'].map((dtype) =>
+    llamaCase(`one product for the gradient of a shared input, ${dtype}`, (device) => {
+      /** Gradients by name, and the ops of the backward. */
+      const run = (
+        on: boolean | null,
+        areAdjacent: boolean,
+        more: Partial<Config> = {},
+      ): [Map<string, number[]>, Record<string, number>] => {
+        const config = { kvHeads: 2, channels: 64, headDim: 16, hidden: 128, ...more };
+        const { model } = build({ name: '', config }, device);
+        model.to(device, dtype as 'f32' | 'bf16');
+        if (areAdjacent) placeTogether(model);
+        forceJointGradients(on);
+        try {
+          const loss = model.call(rowOf(tokens, device), rowOf(targets, device));
+          const counts = countOps(() => loss.backward());
+          const values = Array.from(
+            model.namedParameters(),
+            ([name, { grad }]) => [name, (grad as Tensor).toArray()] as const,
+          );
+          return [new Map(values), counts];
+        } finally {
+          forceJointGradients(null);
+        }
+      };
+      const [plain, all] = run(false, true);
+      const [apart, same] = run(true, false);
+      const [joint, fewer] = run(true, true);
+      // Keys, values and the up projection of two layers.
+      assert.equal(same.Matmul, all.Matmul);
+      assert.equal((all.Matmul ?? 0) - (fewer.Matmul ?? 0), 6);
+      assert.ok(joint.size > 15);
+      const [far, near] = dtype === 'f32' ? [1e-5, 1e-6] : [0.03, 0.03];
+      for (const [name, values] of plain) {
+        assert.ok(relativeError(joint.get(name) as number[], values) < far, name);
+        assert.ok(relativeError(apart.get(name) as number[], values) < near, name);
+      }
+      const again = run(true, true, { activationCheckpointing: true });
+      assert.deepEqual(again[0], joint);
+      const accumulated = run(true, true, { attentionBias: true, mlpBias: true });
+      assert.equal(accumulated[1].Matmul, all.Matmul);
+    }),
+  ),
   llamaCase('sizes that cannot be are named', (device) => {
     const expectRefusal = (more: object, message: RegExp) =>
       assert.throws(() => new Llama({ ...small, ...more }), { code: 'DS_ARGUMENT', message });

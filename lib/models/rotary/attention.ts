@@ -15,7 +15,6 @@ import { leading, required } from '../../runtime/required.js';
 import {
   attention,
   clamp,
-  concat,
   type HeadShare,
   isGradEnabled,
   rope,
@@ -25,10 +24,11 @@ import {
 import { computeBesideAttention } from '../../tensor/kept-results.js';
 import { keysPerQuery } from '../../tensor/ops/attention-filter.js';
 import { shareCasts } from '../../tensor/ops/fp8-linear.js';
+import { areGradientsJoint, rotatedProjections } from '../../tensor/ops/joint-gradients.js';
 import type { BodySizes, Window } from './config.js';
 import { setNamed } from './named-module.js';
 import { createNorm, type Norm, OffsetRMSNorm } from './norms.js';
-import type { Angles } from './rotary-table.js';
+import { type Angles, pairsToHalves } from './rotary-table.js';
 
 /** Values that the blocks of one forward share. */
 export interface AttentionContext extends Angles {
@@ -120,6 +120,24 @@ export abstract class RotaryAttentionBase extends Module {
   /** @internal Projects tokens [B, T, C] to queries, keys and values. */
   protected abstract project(x: Tensor): ProjectedHeads;
 
+  /**
+   * @internal Returns rotated queries, rotated keys, and values [B, heads, T, headDim] of layers
+   * that share the gradient of x; null for others.
+   */
+  protected projectRotated(_x: Tensor, _context: AttentionContext): ProjectedHeads | null {
+    return null;
+  }
+
+  /** @internal Whether heads are rotated as projected, by halves, all by equal angles. */
+  protected rotatesPlainly({ ofQueries }: AttentionContext): boolean {
+    return (
+      this.body.factors.clip === null &&
+      Boolean(this.body.rotates[this.place.layer]) &&
+      !this.body.traits.rope?.interleaved &&
+      !ofQueries
+    );
+  }
+
   /** @internal Returns the channels of results [B, T, heads, headDim] that values have. */
   protected selectValues(mixed: Tensor): Tensor {
     return mixed;
@@ -130,6 +148,8 @@ export abstract class RotaryAttentionBase extends Module {
    * cached ones.
    */
   override forward(x: Tensor, context: AttentionContext, cache: LayerCache | null): Tensor {
+    const rotated = cache ? null : this.projectRotated(x, context);
+    if (rotated) return this.projectOut(this.attend(rotated.q, rotated, context, null), {});
     const heads = this.clipHeads(this.project(x));
     const mixed = this.attendFused(cache, heads, context) ?? this.mixHeads(heads, context, cache);
     return this.projectOut(mixed, heads);
@@ -194,7 +214,8 @@ export abstract class RotaryAttentionBase extends Module {
     );
   }
 
-  private selectAngles(context: AttentionContext): Angles {
+  /** @internal */
+  protected selectAngles(context: AttentionContext): Angles {
     const { ofWindows } = context;
     return (this.body.ownAngles[this.place.layer] && ofWindows) || context;
   }
@@ -295,17 +316,6 @@ export abstract class RotaryAttentionBase extends Module {
 const isPlainRms = (norm: Norm): boolean =>
   norm instanceof RMSNorm && !(norm instanceof OffsetRMSNorm);
 
-/**
- * Moves channel 2i of the first `width` channels of each head to i, and 2i + 1 to i + width / 2, as
- * rope() expects. Queries and keys get the same permutation, so their products stay the same.
- */
-function pairsToHalves(heads: Tensor, width: number): Tensor {
-  const [B, T, H, D] = leading(heads.shape, 4);
-  const pairs = heads.narrow(3, 0, width).reshape([B, T, H, width / 2, 2]);
-  const halves = pairs.transpose(3, 4).reshape([B, T, H, width]);
-  return width < D ? concat([halves, heads.narrow(3, width, D - width)], 3) : halves;
-}
-
 /** The attention of Llama, Mistral and Qwen, with separate projections. */
 export class RotaryAttention extends RotaryAttentionBase implements Joinable {
   /** Maps channels to heads * headDim. */
@@ -359,6 +369,26 @@ export class RotaryAttention extends RotaryAttentionBase implements Joinable {
       const q = this.splitHeads(this.turning(q_proj, x, this.q_norm));
       return { q, k, v, ...this.gateOf(x) };
     });
+  }
+
+  /** @internal */
+  protected override projectRotated(x: Tensor, context: AttentionContext): ProjectedHeads | null {
+    const { q_proj, k_proj, v_proj, q_norm, gate_proj } = this;
+    const arePlain = [q_proj, k_proj, v_proj].every((layer) => layer.isPlainProduct);
+    if (!areGradientsJoint(x) || !arePlain || q_norm || gate_proj) return null;
+    if (!this.rotatesPlainly(context) || (this.isJoined && !isGradEnabled())) return null;
+    const byToken = (heads: Tensor): Tensor => this.rotate(heads, null, context).transpose(1, 2);
+    const heads = rotatedProjections(x, {
+      weights: [q_proj.weight, k_proj.weight, v_proj.weight],
+      rotation: { ...this.selectAngles(context), positions: context.positions },
+      project: () => {
+        const k = byToken(this.splitHeads(this.turning(k_proj, x, null)));
+        const v = this.splitHeads(this.projection(v_proj, x));
+        return [byToken(this.splitHeads(this.turning(q_proj, x, null))), k, v];
+      },
+    });
+    const [q, k, v] = heads.map((each) => each.transpose(1, 2)) as [Tensor, Tensor, Tensor];
+    return { q, k, v };
   }
 
   private gateOf(x: Tensor): Pick<ProjectedHeads, 'gate'> {

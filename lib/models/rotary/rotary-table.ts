@@ -1,7 +1,8 @@
 // Tables of cosines and sines by position, built on demand and cached by device.
 import type { Device } from '../../runtime/device.js';
 import type { DType } from '../../runtime/dtype.js';
-import { Tensor, within } from '../../tensor/index.js';
+import { leading } from '../../runtime/required.js';
+import { concat, Tensor, within } from '../../tensor/index.js';
 import {
   type AngleSizes,
   angleRegime,
@@ -108,4 +109,15 @@ export class RotaryTable {
     const sign = this.sizes.backward ? -1 : 1;
     return { cos: computeTable(Math.cos), sin: computeTable((angle) => sign * Math.sin(angle)) };
   }
+}
+
+/**
+ * Moves channel 2i of the first `width` channels of each head to i, and 2i + 1 to i + width / 2, as
+ * rope() expects. Queries and keys get the same permutation, so their products stay the same.
+ */
+export function pairsToHalves(heads: Tensor, width: number): Tensor {
+  const [B, T, H, D] = leading(heads.shape, 4);
+  const pairs = heads.narrow(3, 0, width).reshape([B, T, H, width / 2, 2]);
+  const halves = pairs.transpose(3, 4).reshape([B, T, H, width]);
+  return width < D ? concat([halves, heads.narrow(3, width, D - width)], 3) : halves;
 }

@@ -25,7 +25,7 @@ import {
 import { concat } from './views.js';
 
 /** Returns positions as contiguous [B, T] i32. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE. */
-function ropePositions(positions: Tensor, x: Tensor): Tensor {
+export function ropePositions(positions: Tensor, x: Tensor): Tensor {
   const op = 'rope positions';
   requireSameDevice(op, positions, x);
   if (positions.dtype !== 'i32' && positions.dtype !== 'i64') {
@@ -39,7 +39,7 @@ function ropePositions(positions: Tensor, x: Tensor): Tensor {
 }
 
 /** Angles and positions of a rotation. */
-interface Rotation {
+export interface Rotation {
   cos: Tensor;
   sin: Tensor;
   positions: Tensor | null;
@@ -58,7 +58,7 @@ function channelsOf(x: View, start: number, count: number): View {
  * Rotates the first channels of heads [B, T, H, D] into `out`, and copies the channels without an
  * angle.
  */
-function rotateHeads(heads: View, out: View, rotation: Rotation): void {
+export function rotateHeads(heads: View, out: View, rotation: Rotation): void {
   const { cos, sin, positions, inverse } = rotation;
   const [width, rotated] = [heads.shape.at(-1) ?? 0, 2 * (cos.shape.at(-1) ?? 0)];
   if (rotated === 0 || rotated >= width) {
