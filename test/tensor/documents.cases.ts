@@ -279,6 +279,40 @@ const partly = documentCase('rope turns the channels that there are angles for',
   refuses('DS_SHAPE', /cos and sin/, () => rope(odd, cos, sin));
 });
 
+const manyHeads = documentCase('rope turns each of many heads as it turns one', (device) => {
+  const [cos, sin] = table(150, device);
+  for (const dtype of ['f32', 'bf16'] as const) {
+    for (const heads of [1, 2, 3, 8, 12]) {
+      const all = draw('x', [2, 150, heads + 1, D], device).to(dtype);
+      const leaf = all.narrow(2, 1, heads).requireGrad();
+      const dout = draw('dout', [2, 150, heads, D], device).to(dtype);
+      const out = rope(leaf, cos, sin);
+      out.mul(dout).sum().backward();
+      for (let h = 0; h < heads; ++h) {
+        const of = (x: Tensor): Tensor => x.detach().narrow(2, h, 1).contiguous();
+        const alone = of(leaf).requireGrad();
+        const turned = rope(alone, cos, sin);
+        turned.mul(of(dout)).sum().backward();
+        assert.deepEqual(of(out).toArray(), turned.toArray());
+        assert.deepEqual(of(leaf.grad as Tensor).toArray(), (alone.grad as Tensor).toArray());
+      }
+    }
+  }
+  // One head against the formula.
+  const x = draw('x', [1, 150, 1, D], device);
+  const [values, cosines, sines] = [x, cos, sin].map((each) => Array.from(each.toArray(), Number));
+  const at = (list: number[] | undefined, i: number): number => list?.[i] ?? Number.NaN;
+  rope(x, cos, sin)
+    .toArray()
+    .forEach((value, i) => {
+      const [t, d] = [Math.floor(i / D), i % D];
+      const angle = (t * D) / 2 + (d % (D / 2));
+      const other = d < D / 2 ? -at(values, i + D / 2) : at(values, i - D / 2);
+      const expected = at(values, i) * at(cosines, angle) + other * at(sines, angle);
+      assert.ok(Math.abs(Number(value) - expected) < 1e-5, `element ${i}`);
+    });
+});
+
 const outside = documentCase('a position outside the table shows', (device) => {
   const [cos, sin] = table(5, device);
   const x = draw('x', [1, 3, 1, D], device);
@@ -335,6 +369,7 @@ export const cases: Case[] = [
   fromPacked,
   positions,
   partly,
+  manyHeads,
   outside,
   mistakes,
 ];
