@@ -6,6 +6,9 @@
 // shared memory. P and dS stay in registers: the accumulators of one product are the left operand
 // of the next. The products with P and dS of a tile run while the scores of the next tile are
 // issued.
+//
+// The kernel of dk and dv can keep dS in memory. Then dq is a product of dS and the keys: see
+// attention_hopper_product.cuh.
 #pragma once
 
 #include <type_traits>
@@ -15,11 +18,36 @@
 
 namespace ds::cuda {
 
+constexpr int kKeptTile = 64;                              // rows and columns of a kept tile
+constexpr int kKeptPackets = kKeptTile * kKeptTile / 8;    // of 16 bytes, in a tile
+constexpr int kKeptWarpPackets = kKeptPackets / 4;         // of a warp's 16 keys
+constexpr int kKeptGroupPackets = kKeptWarpPackets / 4;    // of 16 keys and 16 queries
+
+/// dS of causal attention with as many keys as queries, in tiles of 64 x 64 on and below the
+/// diagonal. A tile has the order in which the threads hold it as left operand of dk: by 16 keys, by
+/// 16 queries, by lane. So stores and loads are contiguous.
+struct KeptSlopes {
+  uint4* data;  // null: not kept
+
+  static __host__ __device__ int64_t tiles_of(int rows) {
+    const int64_t side = (rows + kKeptTile - 1) / kKeptTile;
+    return side * (side + 1) / 2;
+  }
+  /// Returns the tile of the keys from `key` on and of the queries from `query` on.
+  __device__ __forceinline__ uint4* tile(const AttentionSizes& sizes, int batch, int head, int query,
+                                         int key) const {
+    const int64_t of_head = int64_t{batch} * sizes.heads + head, row = query / kKeptTile;
+    return data + (of_head * tiles_of(sizes.rows) + row * (row + 1) / 2 + key / kKeptTile) *
+                      kKeptPackets;
+  }
+};
+
 template <class T>
 struct HopperBackwardArguments {
   TensorMap own[2], stream[2];  // keys and values, queries and douts, or the reverse
   BackwardArguments<T> call;
   unsigned* counter;  // 0 before and after the launch
+  KeptSlopes kept;
 };
 
 /// The sums of a consumer. In a split kernel, two consumers own the same keys: one sums dk, the
@@ -67,7 +95,7 @@ constexpr size_t hopper_backward_bytes =
 
 /// Distributes units of work to the consumers and copies their tiles, by one warp. With kByKey, the
 /// block owns keys and streams the queries of each head of the group; otherwise the reverse.
-template <class T, class Shape, Hiding kHiding, bool kByKey>
+template <class T, class Shape, Hiding kHiding, bool kByKey, bool kKeeps>
 __device__ __forceinline__ void hopper_backward_produce(
     const HopperBackwardArguments<T>& args, HopperBackwardMemory<T, Shape, kByKey>& memory) {
   const AttentionSizes& sizes = args.call.sizes;
@@ -121,7 +149,7 @@ __device__ __forceinline__ void hopper_backward_produce(
           SharedBarrier& full = memory.full[stage];
           memory.empty[stage].wait(place.parity ^ 1);
           memory.tile[stage] = {first, flags};
-          if constexpr (kHiding == Hiding::elements) memory.head[stage] = head;
+          if constexpr (kHiding == Hiding::elements || kKeeps) memory.head[stage] = head;
           const bool mixed = has_ids && (flags & HopperTile::kAnyMixed);
           full.arrive_expecting(sizeof(memory.stream[0]) +
                                 (kByKey ? sizeof(memory.statistics[0]) : 0) +
@@ -165,18 +193,22 @@ __device__ __forceinline__ void hopper_backward_produce(
   }
 }
 
-/// A consumer warpgroup.
-template <class T, class Shape, Hiding kHiding, bool kByKey, HopperRole kRole>
+/// A consumer warpgroup. With kKeeps, it stores dS.
+template <class T, class Shape, Hiding kHiding, bool kByKey, HopperRole kRole, bool kKeeps>
 struct HopperBackwardConsumer {
   static constexpr int kD = Shape::head_dim, kTile = Shape::tile;
   static constexpr bool kFiltered = kHiding != Hiding::causal;
   static constexpr bool kDrops = kHiding == Hiding::elements;
   static constexpr bool kFirst = kRole != HopperRole::second;
   static constexpr bool kSecond = kByKey && kRole != HopperRole::first;
+  // Whether dS of a tile waits in registers until its products have ended. At D = 128, ptxas would
+  // run out of registers and wait after each product.
+  static constexpr bool kFlushesLate = kKeeps && kD <= 64;
   using Memory = HopperBackwardMemory<T, Shape, kByKey>;
   const BackwardArguments<T>& args;
   Memory& memory;
   int group;  // index of this consumer
+  KeptSlopes kept;
   RingPlace<Shape::stages> place;
   float first[kFirst ? kD / 8 : 1][4];    // dq or dk, before the scale
   float second[kSecond ? kD / 8 : 1][4];  // dv
@@ -194,6 +226,16 @@ struct HopperBackwardConsumer {
     hold(acc);
     issue_by_rows<kD>(acc, memory.own[which], first_own(), memory.stream[stage][which]);
     hold(acc);
+  }
+
+  /// Stores dS of a tile, if there is one. While the scores of the next tile are computed, warps
+  /// have nothing else to do.
+  static __device__ __forceinline__ void flush(uint4* to, const uint32_t (&left)[kTile / 16][4]) {
+    static_assert(!kKeeps || (kByKey && kTile == kKeptTile));
+    if (to == nullptr) return;
+#pragma unroll
+    for (int k = 0; k < kTile / 16; ++k)
+      __stcs(to + k * kKeptGroupPackets, uint4{left[k][0], left[k][1], left[k][2], left[k][3]});
   }
 
   __device__ __forceinline__ void attend(const HopperWork& work) {
@@ -216,6 +258,7 @@ struct HopperBackwardConsumer {
     float scores[1][kTile / 8][4], dp[1][kFirst ? kTile / 8 : 1][4];
     uint32_t left[kTile / 16][4], left_p[kSecond ? kTile / 16 : 1][4];
     int held = -1;  // the stage that running products read
+    uint4* to = nullptr;  // where dS of the tile in `left` belongs, if it is kept
 #pragma unroll 1
     for (int step = 0; step < work.steps; ++step) {
       const int stage = place.stage;
@@ -234,6 +277,8 @@ struct HopperBackwardConsumer {
           wgmma_wait<0>();
           release_stage(memory.empty[held]);
           held = -1;
+          if constexpr (kFlushesLate) flush(to, left);
+          to = nullptr;
         }
         release_stage(memory.empty[stage]);
         continue;
@@ -251,6 +296,11 @@ struct HopperBackwardConsumer {
       if (held >= 0) release_stage(memory.empty[held]);
       held = stage;
       if constexpr (kFirst) issue_rows(dp[0], 1, stage);
+      if constexpr (kKeeps) {
+        if constexpr (kFlushesLate) flush(to, left);
+        to = kept.tile(sizes, work.batch, memory.head[stage], tile, own_row) +
+             static_cast<int>(threadIdx.x) / 32 % 4 * kKeptWarpPackets + lane;
+      }
       wgmma_wait<kFirst ? 1 : 0>();
       hold(scores[0]);
       bool mixed = handed.mixed(mine);
@@ -316,6 +366,7 @@ struct HopperBackwardConsumer {
       }
       if constexpr (kFirst) {
         pack_left<T, kTile>(left, dp[0]);
+        if constexpr (kKeeps && !kFlushesLate) flush(to, left);
         issue_by_columns<kD>(first, left, memory.stream[stage][0]);
       }
     }
@@ -324,6 +375,7 @@ struct HopperBackwardConsumer {
     if constexpr (kFirst) hold(first);
     if constexpr (kSecond) hold(second);
     if (held >= 0) release_stage(memory.empty[held]);
+    if constexpr (kFlushesLate) flush(to, left);
   }
 
   /// Writes one gradient of this warp's rows. Keys beyond a length get 0.
@@ -377,7 +429,7 @@ struct HopperBackwardConsumer {
 };
 
 /// Without a body, the launch bound is 1 thread, which hopper_serves() tests.
-template <class T, class Shape, Hiding kHiding, bool kByKey>
+template <class T, class Shape, Hiding kHiding, bool kByKey, bool kKeeps = false>
 __global__ void __launch_bounds__(DS_HOPPER_BODY ? Shape::threads : 1, 1)
     hopper_attention_backward_kernel(const __grid_constant__ HopperBackwardArguments<T> args) {
 #if DS_HOPPER_BODY
@@ -399,11 +451,11 @@ __global__ void __launch_bounds__(DS_HOPPER_BODY ? Shape::threads : 1, 1)
   }
   __syncthreads();
   run_hopper_roles<Shape>(
-      [&] { hopper_backward_produce<T, Shape, kHiding, kByKey>(args, memory); },
+      [&] { hopper_backward_produce<T, Shape, kHiding, kByKey, kKeeps>(args, memory); },
       [&](int group) {
         const auto consume = [&]<HopperRole kRole>(std::integral_constant<HopperRole, kRole>) {
-          HopperBackwardConsumer<T, Shape, kHiding, kByKey, kRole> consumer{args.call, memory,
-                                                                            group};
+          HopperBackwardConsumer<T, Shape, kHiding, kByKey, kRole, kKeeps> consumer{
+              args.call, memory, group, args.kept};
           consumer.run();
         };
         if constexpr (!Shape::split)

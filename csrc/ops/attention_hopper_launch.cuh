@@ -7,6 +7,7 @@
 #include "attention_hopper.cuh"
 #include "attention_hopper_backward.cuh"
 #include "attention_hopper_forward.cuh"
+#include "attention_hopper_product.cuh"
 
 namespace ds::cuda {
 
@@ -135,12 +136,12 @@ bool launch_hopper_forward(const ForwardArguments<T>& args, CudaContext& ctx) {
   });
 }
 
-/// Launches the kernel of dk and dv, or of dq if not kByKey.
-template <class T, class Shape, Hiding kHiding, bool kByKey>
-void launch_hopper_gradient(BackwardArguments<T> args, CudaContext& ctx) {
+/// Launches the kernel of dk and dv, or of dq if not kByKey. With kKeeps, it stores dS in `kept`.
+template <class T, class Shape, Hiding kHiding, bool kByKey, bool kKeeps = false>
+void launch_hopper_gradient(BackwardArguments<T> args, CudaContext& ctx, KeptSlopes kept = {}) {
   const char* op = "attention_backward";
   AttentionSizes& sizes = args.sizes;
-  const auto kernel = hopper_attention_backward_kernel<T, Shape, kHiding, kByKey>;
+  const auto kernel = hopper_attention_backward_kernel<T, Shape, kHiding, kByKey, kKeeps>;
   const int own_rows = kByKey ? sizes.keys : sizes.rows;
   const int64_t heads = int64_t{sizes.batches} * (kByKey ? sizes.key_heads : sizes.heads);
   const int64_t head_bytes = int64_t{kByKey ? sizes.rows : sizes.keys} * sizes.d * 4;
@@ -158,19 +159,67 @@ void launch_hopper_gradient(BackwardArguments<T> args, CudaContext& ctx) {
       kByKey ? HopperBackwardArguments<T>{{keys(args.k, kOwn), keys(args.v, kOwn)},
                                           {queries(args.q, kTile), queries(args.dout, kTile)},
                                           args,
-                                          ctx.counter()}
+                                          ctx.counter(),
+                                          kept}
              : HopperBackwardArguments<T>{{queries(args.q, kOwn), queries(args.dout, kOwn)},
                                           {keys(args.k, kTile), keys(args.v, kTile)},
                                           args,
-                                          ctx.counter()};
+                                          ctx.counter(),
+                                          kept};
   const int64_t units = (own_rows + Shape::rows - 1) / Shape::rows * heads;
   const auto grid = static_cast<unsigned>(std::min<int64_t>(units, ctx.sm_count));
   kernel<<<grid, Shape::threads, hopper_backward_bytes<T, Shape, kByKey>, ctx.stream>>>(all);
   DS_CUDA_LAUNCHED(op);
 }
 
+/// Head dims of the kernels that keep dS, and the largest memory for it.
+template <int kD, Hiding kHiding>
+constexpr bool keeps_slopes = kHiding == Hiding::causal && (kD == 64 || kD == 128);
+constexpr int64_t kKeptBytes = int64_t{5} << 28;
+
+template <int kD>
+using HopperProduct = std::conditional_t<kD <= 64, HopperProductShape<64, 4, 6>,
+                                         HopperProductShape<128, 3, 4>>;
+
+/// Computes dk and dv with dS kept, then dq. Returns false if dS would be too large, or if the sizes
+/// or the GPU do not suit.
+template <class T, int kD>
+bool launch_hopper_kept(BackwardArguments<T> args, CudaContext& ctx) {
+  const char* op = "attention_backward";
+  using Keys = typename HopperShapes<kD, Hiding::causal>::Keys;
+  using Product = HopperProduct<kD>;
+  AttentionSizes& sizes = args.sizes;
+  const int64_t heads = int64_t{sizes.batches} * sizes.heads;
+  const int64_t packets = heads * KeptSlopes::tiles_of(sizes.rows) * kKeptPackets;
+  constexpr int64_t kPacketBytes = sizeof(uint4);
+  if (!sizes.causal || sizes.rows != sizes.keys || packets > kKeptBytes / kPacketBytes) return false;
+  const auto kernel = hopper_attention_product_kernel<T, Product>;
+  constexpr size_t kKeyBytes = hopper_backward_bytes<T, Keys, true>;
+  constexpr size_t kBytes = hopper_product_bytes<T, Product>;
+  if (!hopper_serves<Keys, Hiding::causal, kKeyBytes, true>(
+          hopper_attention_backward_kernel<T, Keys, Hiding::causal, true, true>, op) ||
+      !hopper_serves<Product, Hiding::causal, kBytes>(kernel, op))
+    return false;
+  const KeptSlopes kept{ctx.scratch_of<uint4>(static_cast<size_t>(packets))};
+  launch_hopper_gradient<T, Keys, Hiding::causal, true, true>(args, ctx, kept);
+  const int64_t head_bytes = int64_t{sizes.keys} * sizes.d * 2 / sizes.group();
+  sizes.heads_in_turn =
+      heads_in_even_turns(heads, kHopperTurnBytes / std::max<int64_t>(1, head_bytes));
+  const HopperProductArguments<T> all{
+      hopper_map(args.k, sizes, sizes.key_heads, sizes.keys, kKeptTile), args.dq, sizes, kept,
+      ctx.counter()};
+  const int64_t units = (sizes.rows + Product::rows - 1) / Product::rows * heads;
+  const auto grid = static_cast<unsigned>(std::min<int64_t>(units, ctx.sm_count));
+  kernel<<<grid, Product::threads, kBytes, ctx.stream>>>(all);
+  DS_CUDA_LAUNCHED(op);
+  return true;
+}
+
 template <class T, int kD, Hiding kHiding>
 bool launch_hopper_backward(const BackwardArguments<T>& args, CudaContext& ctx) {
+  if constexpr (keeps_slopes<kD, kHiding>) {
+    if (launch_hopper_kept<T, kD>(args, ctx)) return true;
+  }
   using Keys = typename HopperShapes<kD, kHiding>::Keys;
   using Queries = typename HopperShapes<kD, kHiding>::Queries;
   const char* op = "attention_backward";
