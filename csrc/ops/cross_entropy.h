@@ -96,4 +96,51 @@ inline void check(const CrossEntropyBackward& op) {
   check_classes(kOp, op);
 }
 
+/// Computes losses and lse as CrossEntropy, and dlogits as CrossEntropyBackward from that lse, in one
+/// pass over the logits. FLOPs: 3 per element of logits.
+struct CrossEntropyBoth {
+  View logits;   // [N, V], last stride 1, any row stride; floating
+  View target;   // [N] i32 or i64, contiguous
+  View losses;   // [N] f32 (f64 for f64)
+  View lse;      // [N] f32 (f64 for f64)
+  View scale;    // [1] f32 (f64 for f64)
+  View dlogits;  // [N, V] of logits' dtype, last stride 1; may be logits itself
+  double smoothing;
+  int64_t ignore_index;
+  int64_t first;    // class of the first column
+  int64_t classes;  // number of all classes; 0: the number of columns
+};
+
+/// The two ops whose results CrossEntropyBoth computes.
+inline CrossEntropy forward_of(const CrossEntropyBoth& op) {
+  return {op.logits, op.target, op.losses, op.lse, {}, op.smoothing, op.ignore_index,
+          op.first,  op.classes};
+}
+inline CrossEntropyBackward backward_of(const CrossEntropyBoth& op) {
+  return {op.logits, op.target, op.lse, op.scale, op.dlogits, op.smoothing, op.ignore_index,
+          op.first,  op.classes};
+}
+
+inline void check(const CrossEntropyBoth& op) {
+  check(forward_of(op));
+  check(backward_of(op));
+}
+
+/// Computes x *= factor[0] / divisor[0], rounded once, and does nothing if both are equal. The
+/// quotient is rounded to f32 (f64 for f64). FLOPs: 1 per element of x.
+struct Rescale {
+  View x;        // [N, V], last stride 1, any row stride; floating
+  View factor;   // [1] f32 (f64 for f64)
+  View divisor;  // [1] f32 (f64 for f64)
+};
+
+inline void check(const Rescale& op) {
+  constexpr const char* kOp = "rescale";
+  DS_CHECK_SHAPE(op.x.ndim == 2 && (op.x.shape[1] <= 1 || op.x.strides[1] == 1), kOp,
+                 "[N, V] with last stride 1", op.x.describe());
+  require_floating(kOp, op.x);
+  require_statistic(kOp, op.factor, 1, op.x, "factor");
+  require_statistic(kOp, op.divisor, 1, op.x, "divisor");
+}
+
 }  // namespace ds

@@ -23,6 +23,8 @@
   ROW(Copy) \
   ROW(CrossEntropy) \
   ROW(CrossEntropyBackward) \
+  ROW(CrossEntropyBoth) \
+  ROW(Rescale) \
   ROW(Dropout) \
   ROW(Unary) \
   ROW(UnaryBackward) \
@@ -135,6 +137,8 @@
   NAMES(Copy, "in", "out") \
   NAMES(CrossEntropy, "logits", "target", "losses", "lse", "correct") \
   NAMES(CrossEntropyBackward, "logits", "target", "lse", "scale", "dlogits") \
+  NAMES(CrossEntropyBoth, "logits", "target", "losses", "lse", "scale", "dlogits") \
+  NAMES(Rescale, "x", "factor", "divisor") \
   NAMES(Dropout, "in", "out") \
   NAMES(Unary, "in", "out") \
   NAMES(UnaryBackward, "in", "dout", "dx") \
@@ -225,4 +229,4 @@
   NAMES(SwigluBackward, "gate", "up", "dout", "dgate", "dup")
 
 /// Changes with every op, and with every class that the libraries share.
-#define DS_INTERFACE_HASH 1688559412
+#define DS_INTERFACE_HASH 1867064522
