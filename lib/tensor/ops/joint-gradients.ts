@@ -3,16 +3,17 @@
 // a product per layer, each of which reads and writes the sum of those before.
 
 import * as kernels from '../../runtime/kernels.generated.js';
-import { required } from '../../runtime/required.js';
+import { leading, required } from '../../runtime/required.js';
 import type { View } from '../../runtime/view.js';
+import { isBatchInvariant } from '../batch-invariant.js';
 import { activeCollector } from '../grad-sink.js';
 import { SavedTensor } from '../recompute.js';
 import { type GradSink, noGrad, record } from '../tape.js';
 import { Tensor } from '../tensor.js';
-import { linear } from './linear.js';
+import { checkLinear, linear } from './linear.js';
 import { gemm, gemmRows, plainOperand, transposeOperand } from './matmul.js';
 import { type Rotation, ropePositions, rotateHeads } from './rope.js';
-import { asRows, rowCount, toPackedRows, toRowMajor, viewOf } from './shapes.js';
+import { asRows, rowCount, toPackedRows, toRowMajor, viewOf, writeTogether } from './shapes.js';
 import { swiglu } from './swiglu.js';
 
 let isForced: boolean | null = null;
@@ -92,11 +93,54 @@ function propagate(
     }
   });
   sink.markComplete(0);
-  for (const [i, dz] of parts.entries()) {
-    sink.writeDeferred(i + 1, [all, x], (dw, accumulate) =>
-      gemm(transposeOperand(plainOperand(dz)), plainOperand(gemmRows(x.value())), dw, accumulate),
-    );
+  const differentiate = (dz: View, dw: View, accumulate: boolean): void =>
+    gemm(transposeOperand(plainOperand(dz)), plainOperand(gemmRows(x.value())), dw, accumulate);
+  for (let i = 0; i < parts.length; ++i) {
+    const dz = required(parts[i]);
+    const next = parts[i + 1];
+    if (next && isSmall(dz) && isSmall(next) && !activeCollector()) {
+      writePair(sink, i + 1, joinColumns(dz, next), differentiate);
+      ++i;
+    } else {
+      sink.writeDeferred(i + 1, [all, x], (dw, accumulate) => differentiate(dz, dw, accumulate));
+    }
   }
+}
+
+/** Outputs of a layer with a weight gradient of too few tiles for a GPU. */
+const SMALL_OUTPUTS = 1024;
+const isSmall = (dz: View): boolean => required(dz.shape[1]) <= SMALL_OUTPUTS;
+
+/** Two neighbours of JointOutputs as one view, and each of them. */
+interface Pair {
+  readonly both: View;
+  readonly each: readonly [View, View];
+}
+
+function joinColumns(a: View, b: View): Pair {
+  const [rows, columns] = leading(a.shape, 2);
+  const both = viewOf(a, [rows, columns + required(b.shape[1])], a.strides, a.offset);
+  return { both, each: [a, b] };
+}
+
+/** Writes the gradients of inputs i and i + 1: by one product if they are adjacent in memory. */
+function writePair(
+  sink: GradSink,
+  i: number,
+  { both, each }: Pair,
+  differentiate: (dz: View, dw: View, accumulate: boolean) => void,
+): void {
+  writeTogether(sink, [i, i + 1], (outs, accumulate) => {
+    const [first, second] = outs;
+    const joined =
+      first && second && accumulate[0] === accumulate[1] ? joinWeights([first, second]) : null;
+    if (joined) {
+      differentiate(both, joined, accumulate[0] ?? false);
+      return;
+    }
+    for (const [k, out] of outs.entries())
+      if (out) differentiate(each[k] as View, out, accumulate[k] ?? false);
+  });
 }
 
 /** Returns what the backward of layers reads: x if a weight is trained, and the weights. */
@@ -112,17 +156,20 @@ const savedOf = (x: SavedTensor, weights: readonly Tensor[]) =>
 export function gatedProjection(x: Tensor, gateWeight: Tensor, upWeight: Tensor): Tensor {
   const weights = [gateWeight, upWeight];
   const [gate, up, out] = noGrad(() => {
-    const [gate, up] = [linear(x, gateWeight), linear(x, upWeight)] as const;
+    const [gate, up] = projectBoth(x, gateWeight, upWeight);
     return [gate, up, swiglu(gate, up)] as const;
   });
+  const [rows, width] = [rowCount(gate.shape), gate.size(-1)];
+  const asMatrix = (of: Tensor): View =>
+    viewOf(of, [rows, width], [of.strides[of.ndim - 2] ?? width, 1]);
   const kept = new SavedTensor(x);
   const saved = [...savedOf(kept, weights), gate, up];
   record('gated_projection', [x, ...weights], [out], saved, ([grad], sink) => {
-    const outputs = allocateOutputs(weights, rowCount(gate.shape));
+    const outputs = allocateOutputs(weights, rows);
     const [dgate, dup] = outputs.parts;
     kernels.swigluBackward({
-      gate: asRows(gate),
-      up: asRows(up),
+      gate: asMatrix(gate),
+      up: asMatrix(up),
       dout: asRows(toRowMajor(grad)),
       dgate: required(dgate),
       dup: required(dup),
@@ -132,6 +179,18 @@ export function gatedProjection(x: Tensor, gateWeight: Tensor, upWeight: Tensor)
     propagate(outputs, kept, weights, sink);
   });
   return out;
+}
+
+/** Returns x gate^T and x up^T: by one product, side by side, if the weights are adjacent. */
+function projectBoth(x: Tensor, gate: Tensor, up: Tensor): readonly [Tensor, Tensor] {
+  const joined = isBatchInvariant() ? null : joinWeights([gate, up]);
+  if (!joined || gate.size(1) !== up.size(1)) return [linear(x, gate), linear(x, up)];
+  checkLinear('linear', x, gate, null);
+  const [width, total] = [gate.size(0), gate.size(0) + up.size(0)];
+  const both = Tensor.empty([...x.shape.slice(0, -1), total], x.dtype, x.device);
+  const rows = gemmRows(x);
+  gemm(plainOperand(rows), transposeOperand(plainOperand(joined)), asRows(both), false);
+  return [both.narrow(-1, 0, width), both.narrow(-1, width, total - width)];
 }
 
 /** Projections of one input to heads, which `project` computes without recording. */
