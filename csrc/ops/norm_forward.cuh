@@ -116,7 +116,7 @@ constexpr int kForwardThreads = 128;
 /// Blocks per SM that fit the registers of three rows and their computation.
 template <int kPackets>
 constexpr int kForwardBlocks = kPackets <= 4    ? 6
-                               : kPackets <= 7  ? 4
+                               : kPackets <= 8  ? 4
                                : kPackets <= 10 ? 3
                                                 : 2;
 
@@ -327,6 +327,7 @@ void launch_forward(const char* op, const NormForward<T>& f, CudaContext& ctx) {
   if (!vectors) launch_behind(ctx, rows, norm_forward_block<T, 1, kCentered>, f);
   else if (per_lane <= 4) launch_forward_warp<4, kCentered>(op, f, ctx);
   else if (per_lane <= 7) launch_forward_warp<7, kCentered>(op, f, ctx);
+  else if (!kCentered && per_lane <= 8) launch_forward_warp<8, kCentered>(op, f, ctx);
   else if (per_lane <= 10) launch_forward_warp<10, kCentered>(op, f, ctx);
   else if (per_lane <= 16) launch_forward_warp<16, kCentered>(op, f, ctx);
   else launch_behind(ctx, rows, norm_forward_block<T, N, kCentered>, f);
