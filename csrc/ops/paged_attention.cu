@@ -29,10 +29,14 @@ struct PagedKernel {
 /// If a split has more keys, it takes longer than the launch of the reduction.
 constexpr int64_t kLongSplit = 256;
 
-/// Launches a kernel. If there are fewer blocks than SMs, several blocks split the keys of a
-/// sequence. Their partial results are then reduced: for up to kMostClustered splits by the cluster
-/// of these blocks, otherwise by a second kernel. The number of splits depends only on values known
-/// to the host.
+/// Blocks per SM of single tokens below which several blocks split the keys of a sequence. An SM
+/// with one or two blocks does not load at the rate of memory, and the longest sequences end late.
+constexpr int64_t kFewBlocks = 4;
+
+/// Launches a kernel. If there are few blocks, several blocks split the keys of a sequence. Their
+/// partial results are then reduced: for up to kMostClustered splits by the cluster of these
+/// blocks, otherwise by a second kernel. The number of splits depends only on values known to the
+/// host.
 template <class T, class P, class Kernel>
 void launch(Kernel* kernel, const PagedKernel& shape, PagedArguments<T, P> a,
             const PagedAttention& op, CudaContext& ctx) {
@@ -41,8 +45,10 @@ void launch(Kernel* kernel, const PagedKernel& shape, PagedArguments<T, P> a,
   const int64_t tiles = (rows + shape.rows - 1) / shape.rows;
   const int64_t work = tiles * a.sequences * a.rows.key_heads, processors = ctx.sm_count;
   const int64_t context = int64_t{a.rows.most} * a.rows.block;
-  const bool whole = work >= processors || op.invariant;
-  const int64_t wanted = whole ? 1 : (2 * processors + work - 1) / work;
+  const bool several = op.longest <= 1 && work >= processors;
+  const int64_t aim = processors * (several ? kFewBlocks : 2);
+  const bool whole = op.invariant || work >= (several ? aim : processors);
+  const int64_t wanted = whole ? 1 : (aim + work - 1) / work;
   const int64_t possible = (context + shape.fewest_keys - 1) / shape.fewest_keys;
   a.splits =
       static_cast<int>(std::max<int64_t>(1, std::min<int64_t>({wanted, possible, kMostSplits})));
