@@ -22,6 +22,10 @@ constexpr int kPlainThreads = 256;
 /// Bytes of the next weight that are prefetched: as many as memory delivers while the kernels
 /// before its product run. The part of a row is a multiple of kNextStep.
 constexpr int64_t kNextBytes = int64_t{16} << 20, kNextStep = 128;
+/// Rows of a weight per block of its product. If the weight has fewer rows than the blocks of all
+/// SMs, blocks share rows: most of them begin in the middle of a row, and do not need its
+/// beginning.
+constexpr int64_t kNextTile = 128;
 
 bool aligned_to_16(const View& v) {
   const int64_t row = v.shape[1] * static_cast<int64_t>(size_of(v.dtype));
@@ -241,7 +245,8 @@ void launch(const AdapterSum& op, CudaContext& ctx) {
     tensor_cores = tensor_cores && args.m[p] % 8 == 0 && aligned_for<8>(args.b[p]);
   }
   if (args.all_turns == 0) return;
-  if (op.next && op.next.shape[0] > 0 && aligned_to_16(op.next)) {
+  const bool whole_rows = op.next && op.next.shape[0] >= kNextTile * ctx.sm_count;
+  if (whole_rows && aligned_to_16(op.next)) {
     args.next = op.next.as<char>();
     args.next_rows = static_cast<int>(op.next.shape[0]);
     args.next_stride = op.next.shape[1] * static_cast<int64_t>(size_of(op.next.dtype));

@@ -53,7 +53,7 @@ struct AdapterExpand {
 /// `gated`, writes silu of the first layer's outputs times the second layer's. The bits equal
 /// AdapterExpand followed by Swiglu. A row may be in one tile only; rows outside of tiles are
 /// unchanged. h and b beyond the rank as in AdapterExpand. `next` is the weight of the following
-/// product: a GPU prefetches the beginnings of its rows.
+/// product: a GPU prefetches the beginnings of its rows if they are many.
 struct AdapterSum {
   View wide;        // [N, outputs + layers * S * R], floating, contiguous
   View rows;        // [E] i32, contiguous

@@ -1098,7 +1098,7 @@ export function adapterExpandOnHost(args: AdapterExpandArgs, stream: Stream): vo
  * `gated`, writes silu of the first layer's outputs times the second layer's. The bits equal
  * AdapterExpand followed by Swiglu. A row may be in one tile only; rows outside of tiles are
  * unchanged. h and b beyond the rank as in AdapterExpand. `next` is the weight of the following
- * product: a GPU prefetches the beginnings of its rows.
+ * product: a GPU prefetches the beginnings of its rows if they are many.
  */
 export interface AdapterSumArgs {
   /** [N, outputs + layers * S * R], floating, contiguous */
