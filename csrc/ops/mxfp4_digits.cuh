@@ -27,9 +27,13 @@ __device__ __forceinline__ uint32_t chosen_bytes(uint32_t low, uint32_t high, ui
 
 /// Returns the bytes of the lowest four codes of a word. If the sign of a code is set, the look-up
 /// selects the sign of a table's byte, which is 0. So one look-up returns the byte and the other 0.
+/// Look-ups fill the unit for integers, so the unit for multiplications adds them.
 __device__ __forceinline__ uint32_t mx_bytes(uint32_t word) {
-  return chosen_bytes(0x43424140u, 0x4c484644u, word) |
-         chosen_bytes(0x3d3e3f40u, 0x34383a3cu, word ^ 0x88888888u);
+  const uint32_t positive = chosen_bytes(0x43424140u, 0x4c484644u, word);
+  const uint32_t negative = chosen_bytes(0x3d3e3f40u, 0x34383a3cu, word ^ 0x88888888u);
+  uint32_t bytes;
+  asm("mad.lo.u32 %0, %1, 1, %2;" : "=r"(bytes) : "r"(positive), "r"(negative));
+  return bytes;
 }
 
 /// Returns the left operand of product i of 4. Packet r has the codes of a lane's run of its row r.
