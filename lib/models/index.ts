@@ -34,8 +34,6 @@ export type { PlaceInputs, Places } from './places.js';
 export type {
   AttentionContext,
   GatedAttention,
-  PackedAttention,
-  PerHeadAttention,
   RotaryAttention,
 } from './rotary/attention.js';
 export { RotaryBlock } from './rotary/block.js';
@@ -58,6 +56,7 @@ export type { BlockAttention, LatentAttention } from './rotary/latent-attention.
 export type { LayeredAttention } from './rotary/layered-attention.js';
 export type { MoeConfig, MoeSizes } from './rotary/mixture.js';
 export type { Norm, OffsetLayerNorm, OffsetRMSNorm, PlainLayerNorm } from './rotary/norms.js';
+export type { PackedAttention, PerHeadAttention } from './rotary/packed-attention.js';
 export type { PackedSwiGLU } from './rotary/packed-swiglu.js';
 export type {
   DynamicScaling,

@@ -8,8 +8,6 @@ import { scaleBranch } from '../layer-factors.js';
 import {
   type AttentionContext,
   GatedAttention,
-  PackedAttention,
-  PerHeadAttention,
   RotaryAttention,
 } from './attention.js';
 import { addExperts, addExpertsResult } from './beside-experts.js';
@@ -22,6 +20,7 @@ import { bodyAt } from './layer-kinds.js';
 import { LayeredAttention } from './layered-attention.js';
 import { setNamed } from './named-module.js';
 import { type AnyNorm, createNorm, type Norm, normalizeSum } from './norms.js';
+import { PackedAttention, PerHeadAttention } from './packed-attention.js';
 import { ShortConvolution } from './short-convolution.js';
 import type { RotaryTraits } from './traits.js';
 

@@ -11,14 +11,13 @@ import {
   type AttentionContext,
   type GatedAttention,
   type LayerPlace,
-  type PackedAttention,
-  type PerHeadAttention,
   type ProjectedHeads,
   type RotaryAttention,
   RotaryAttentionBase,
 } from './attention.js';
 import type { BodySizes, LatentSizes } from './config.js';
 import type { LayeredAttention } from './layered-attention.js';
+import type { PackedAttention, PerHeadAttention } from './packed-attention.js';
 
 /**
  * Multi-head latent attention. A paged cache holds latents if the weights are plain and whole;
