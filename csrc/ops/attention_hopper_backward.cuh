@@ -18,14 +18,14 @@
 
 namespace ds::cuda {
 
-constexpr int kKeptTile = 64;                              // rows and columns of a kept tile
-constexpr int kKeptPackets = kKeptTile * kKeptTile / 8;    // of 16 bytes, in a tile
-constexpr int kKeptWarpPackets = kKeptPackets / 4;         // of a warp's 16 keys
-constexpr int kKeptGroupPackets = kKeptWarpPackets / 4;    // of 16 keys and 16 queries
+constexpr int kKeptTile = 64;                            // rows and columns of a kept tile
+constexpr int kKeptPackets = kKeptTile * kKeptTile / 8;  // of 16 bytes, in a tile
+constexpr int kKeptWarpPackets = kKeptPackets / 4;       // of a warp's 16 keys
+constexpr int kKeptGroupPackets = kKeptWarpPackets / 4;  // of 16 keys and 16 queries
 
 /// dS of causal attention with as many keys as queries, in tiles of 64 x 64 on and below the
-/// diagonal. A tile has the order in which the threads hold it as left operand of dk: by 16 keys, by
-/// 16 queries, by lane. So stores and loads are contiguous.
+/// diagonal. A tile has the order in which the threads hold it as left operand of dk: by 16 keys,
+/// by 16 queries, by lane. So stores and loads are contiguous.
 struct KeptSlopes {
   uint4* data;  // null: not kept
 
@@ -34,11 +34,11 @@ struct KeptSlopes {
     return side * (side + 1) / 2;
   }
   /// Returns the tile of the keys from `key` on and of the queries from `query` on.
-  __device__ __forceinline__ uint4* tile(const AttentionSizes& sizes, int batch, int head, int query,
-                                         int key) const {
+  __device__ __forceinline__ uint4* tile(const AttentionSizes& sizes, int batch, int head,
+                                         int query, int key) const {
     const int64_t of_head = int64_t{batch} * sizes.heads + head, row = query / kKeptTile;
-    return data + (of_head * tiles_of(sizes.rows) + row * (row + 1) / 2 + key / kKeptTile) *
-                      kKeptPackets;
+    return data +
+           (of_head * tiles_of(sizes.rows) + row * (row + 1) / 2 + key / kKeptTile) * kKeptPackets;
   }
 };
 
@@ -257,7 +257,7 @@ struct HopperBackwardConsumer {
     }
     float scores[1][kTile / 8][4], dp[1][kFirst ? kTile / 8 : 1][4];
     uint32_t left[kTile / 16][4], left_p[kSecond ? kTile / 16 : 1][4];
-    int held = -1;  // the stage that running products read
+    int held = -1;        // the stage that running products read
     uint4* to = nullptr;  // where dS of the tile in `left` belongs, if it is kept
 #pragma unroll 1
     for (int step = 0; step < work.steps; ++step) {

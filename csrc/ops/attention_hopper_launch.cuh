@@ -178,11 +178,11 @@ constexpr bool keeps_slopes = kHiding == Hiding::causal && (kD == 64 || kD == 12
 constexpr int64_t kKeptBytes = int64_t{5} << 28;
 
 template <int kD>
-using HopperProduct = std::conditional_t<kD <= 64, HopperProductShape<64, 4, 6>,
-                                         HopperProductShape<128, 3, 4>>;
+using HopperProduct =
+    std::conditional_t<kD <= 64, HopperProductShape<64, 4, 6>, HopperProductShape<128, 3, 4>>;
 
-/// Computes dk and dv with dS kept, then dq. Returns false if dS would be too large, or if the sizes
-/// or the GPU do not suit.
+/// Computes dk and dv with dS kept, then dq. Returns false if dS would be too large, or if the
+/// sizes or the GPU do not suit.
 template <class T, int kD>
 bool launch_hopper_kept(BackwardArguments<T> args, CudaContext& ctx) {
   const char* op = "attention_backward";
@@ -192,7 +192,8 @@ bool launch_hopper_kept(BackwardArguments<T> args, CudaContext& ctx) {
   const int64_t heads = int64_t{sizes.batches} * sizes.heads;
   const int64_t packets = heads * KeptSlopes::tiles_of(sizes.rows) * kKeptPackets;
   constexpr int64_t kPacketBytes = sizeof(uint4);
-  if (!sizes.causal || sizes.rows != sizes.keys || packets > kKeptBytes / kPacketBytes) return false;
+  if (!sizes.causal || sizes.rows != sizes.keys || packets > kKeptBytes / kPacketBytes)
+    return false;
   const auto kernel = hopper_attention_product_kernel<T, Product>;
   constexpr size_t kKeyBytes = hopper_backward_bytes<T, Keys, true>;
   constexpr size_t kBytes = hopper_product_bytes<T, Product>;

@@ -104,8 +104,8 @@ struct HopperProductConsumer {
     for (int s = 0; s < kGroups; ++s) packets[s] = __ldcs(tile + s * kKeptWarpPackets);
   }
 
-  /// Adds the product of tile `step`, if this consumer has `count` > step tiles. Then loads the tile
-  /// after the next into `packets`.
+  /// Adds the product of tile `step`, if this consumer has `count` > step tiles. Then loads the
+  /// tile after the next into `packets`.
   __device__ __forceinline__ void add(uint4 (&packets)[kGroups], const uint4* tiles, int step,
                                       int count) {
     const int stage = place.stage;
@@ -141,8 +141,8 @@ struct HopperProductConsumer {
       if (work.steps < 0) break;
       const int first = work.row + kKeptTile * group, row = first + warp * kWarpRows;
       const int count = first < sizes.rows ? first / kKeptTile + 1 : 0;
-      const uint4* const tiles = args.kept.tile(sizes, work.batch, work.head, first, 0) +
-                                 warp * kKeptGroupPackets + lane;
+      const uint4* const tiles =
+          args.kept.tile(sizes, work.batch, work.head, first, 0) + warp * kKeptGroupPackets + lane;
       uint4 even[kGroups], odd[kGroups];
       if (count > 0) load(even, tiles);
       if (count > 1) load(odd, tiles + kKeptPackets);

@@ -96,8 +96,8 @@ inline void check(const CrossEntropyBackward& op) {
   check_classes(kOp, op);
 }
 
-/// Computes losses and lse as CrossEntropy, and dlogits as CrossEntropyBackward from that lse, in one
-/// pass over the logits. FLOPs: 3 per element of logits.
+/// Computes losses and lse as CrossEntropy, and dlogits as CrossEntropyBackward from that lse, in
+/// one pass over the logits. FLOPs: 3 per element of logits.
 struct CrossEntropyBoth {
   View logits;   // [N, V], last stride 1, any row stride; floating
   View target;   // [N] i32 or i64, contiguous
@@ -113,12 +113,12 @@ struct CrossEntropyBoth {
 
 /// The two ops whose results CrossEntropyBoth computes.
 inline CrossEntropy forward_of(const CrossEntropyBoth& op) {
-  return {op.logits, op.target, op.losses, op.lse, {}, op.smoothing, op.ignore_index,
-          op.first,  op.classes};
+  return {op.logits,    op.target,       op.losses, op.lse,    {},
+          op.smoothing, op.ignore_index, op.first,  op.classes};
 }
 inline CrossEntropyBackward backward_of(const CrossEntropyBoth& op) {
-  return {op.logits, op.target, op.lse, op.scale, op.dlogits, op.smoothing, op.ignore_index,
-          op.first,  op.classes};
+  return {op.logits,    op.target,       op.lse,   op.scale,  op.dlogits,
+          op.smoothing, op.ignore_index, op.first, op.classes};
 }
 
 inline void check(const CrossEntropyBoth& op) {

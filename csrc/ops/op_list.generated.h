@@ -229,4 +229,4 @@
   NAMES(SwigluBackward, "gate", "up", "dout", "dgate", "dup")
 
 /// Changes with every op, and with every class that the libraries share.
-#define DS_INTERFACE_HASH 1867064522
+#define DS_INTERFACE_HASH 1615917565

@@ -1453,8 +1453,8 @@ export function crossEntropyBackwardOnHost(args: CrossEntropyBackwardArgs, strea
 }
 
 /**
- * Computes losses and lse as CrossEntropy, and dlogits as CrossEntropyBackward from that lse, in one
- * pass over the logits. FLOPs: 3 per element of logits.
+ * Computes losses and lse as CrossEntropy, and dlogits as CrossEntropyBackward from that lse, in
+ * one pass over the logits. FLOPs: 3 per element of logits.
  */
 export interface CrossEntropyBothArgs {
   /** [N, V], last stride 1, any row stride; floating */

@@ -78,7 +78,10 @@ function placeTogether(model: nn.models.Llama): void {
   for (const { self_attn, mlp } of model.model.layers) {
     const { q_proj, k_proj, v_proj } = self_attn as unknown as Record<string, nn.Linear>;
     const { gate_proj, up_proj } = mlp as unknown as Record<string, nn.Linear>;
-    for (const layers of [[q_proj, k_proj, v_proj], [gate_proj, up_proj]] as nn.Linear[][]) {
+    for (const layers of [
+      [q_proj, k_proj, v_proj],
+      [gate_proj, up_proj],
+    ] as nn.Linear[][]) {
       joinMemory(layers);
       placeGradients(layers.map(({ weight }) => weight));
     }

@@ -214,7 +214,9 @@ const early: Case[] = (['f32', 'bf16', 'f16'] as const).map((dtype) =>
 function keptGradients(device: Device, options: Options, factor: number): number[][] {
   const make = (name: string, shape: number[]): Tensor => {
     const count = shape.reduce((product, size) => product * size, 1);
-    return Tensor.from(draw(name, count, 1), { shape, device }).to('bf16').requireGrad();
+    return Tensor.from(draw(name, count, 1), { shape, device })
+      .to('bf16')
+      .requireGrad();
   };
   const [x, weight] = [make('kept x', [300, 16]), make('kept w', [40, 16])];
   const chosen = Array.from({ length: 300 }, (_, row) => (row % 9 === 4 ? -100 : row % 40));
@@ -243,9 +245,8 @@ const inOnePass = headCase('bf16: one pass for losses and gradients changes no b
     const four = keptGradients(device, { recompute: false, ...more }, 4);
     assert.deepEqual(four, keptGradients(device, again, 4));
     const three = keptGradients(device, { recompute: false, ...more }, 3);
-    keptGradients(device, again, 3).forEach((list, i) =>
-      assertClose(three[i] as number[], list, 1.6e-2, JSON.stringify(more)),
-    );
+    for (const [i, list] of keptGradients(device, again, 3).entries())
+      assertClose(three[i] as number[], list, 1.6e-2, JSON.stringify(more));
   }
 });
 
@@ -441,4 +442,12 @@ const rules: Case[] = [
   }),
 ];
 
-export const cases: Case[] = [...values, ...early, inOnePass, ...counting, ...gradients, memory, ...rules];
+export const cases: Case[] = [
+  ...values,
+  ...early,
+  inOnePass,
+  ...counting,
+  ...gradients,
+  memory,
+  ...rules,
+];
