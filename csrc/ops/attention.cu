@@ -184,7 +184,8 @@ void run(const Attention& x, CudaContext& ctx) {
   });
 }
 
-/// Uses the forward's scratch and 8 bytes per query row and head. Throws the errors of the forward.
+/// Uses the forward's scratch, 8 bytes per query row and head, and on compute capability 9.0 for
+/// long causal rows up to 1.25 GiB: see launch_hopper_kept(). Throws the errors of the forward.
 void run(const AttentionBackward& x, CudaContext& ctx) {
   const char* op = "attention_backward";
   const AttentionSizes sizes = checked_sizes(op, x);

@@ -172,10 +172,12 @@ void launch_hopper_gradient(BackwardArguments<T> args, CudaContext& ctx, KeptSlo
   DS_CUDA_LAUNCHED(op);
 }
 
-/// Head dims of the kernels that keep dS, and the largest memory for it.
+/// Head dims of the kernels that keep dS, the largest memory for it, and the fewest rows for which
+/// that is faster.
 template <int kD, Hiding kHiding>
 constexpr bool keeps_slopes = kHiding == Hiding::causal && (kD == 64 || kD == 128);
 constexpr int64_t kKeptBytes = int64_t{5} << 28;
+constexpr int kKeptRows = 2048;
 
 template <int kD>
 using HopperProduct =
@@ -192,7 +194,8 @@ bool launch_hopper_kept(BackwardArguments<T> args, CudaContext& ctx) {
   const int64_t heads = int64_t{sizes.batches} * sizes.heads;
   const int64_t packets = heads * KeptSlopes::tiles_of(sizes.rows) * kKeptPackets;
   constexpr int64_t kPacketBytes = sizeof(uint4);
-  if (!sizes.causal || sizes.rows != sizes.keys || packets > kKeptBytes / kPacketBytes)
+  if (!sizes.causal || sizes.rows != sizes.keys || sizes.rows < kKeptRows ||
+      packets > kKeptBytes / kPacketBytes)
     return false;
   const auto kernel = hopper_attention_product_kernel<T, Product>;
   constexpr size_t kKeyBytes = hopper_backward_bytes<T, Keys, true>;

@@ -468,6 +468,10 @@ export const cases: Case[] = [
     bigCase(`Attention T777 D${d} packed`, attention(777, d, [1, 3])),
     bigCase(`Attention T300 D${d} packed, window 70`, attention(300, d, [1, 3], 70)),
   ]),
+  // From 2,048 rows on, dq is a product of dS, which the kernel of dk and dv has kept.
+  ...[64, 128].flatMap((d) =>
+    [2048, 2113].map((t) => bigCase(`Attention T${t} D${d} packed`, attention(t, d, [2, 2]))),
+  ),
   bigCase('Attention T129 D64 of 200 heads', attention(129, 64, [1, 200])),
   // The kernels take 1048 heads of this size at a time: two launches of 550.
   bigCase('Attention T250 D16 of 1100 heads', attention(250, 16, [11, 100])),
