@@ -178,10 +178,20 @@ export interface ReadRequest {
 
 const OP = 'InferenceEngine request';
 
+/** Returns the options of a request: `own`, and `names` with those of sampling. */
+function declareRequest(limits: RequestLimits) {
+  const own = { ...requestOptions(limits), ...BEAMS };
+  return { own, names: { ...own, ...SAMPLING, ...tokenOptions(limits) } };
+}
+
+/** The options under the limits of an engine: each of its requests has the same. */
+const declaredRequests = new WeakMap<RequestLimits, ReturnType<typeof declareRequest>>();
+
 /** Checks a request. Throws DS_ARGUMENT for invalid options, DS_LIMIT for one that is too long. */
 export function readRequest(given: GenerateRequest, limits: RequestLimits): ReadRequest {
-  const declared = { ...requestOptions(limits), ...BEAMS };
-  const names = { ...declared, ...SAMPLING, ...tokenOptions(limits) };
+  const options = declaredRequests.get(limits) ?? declareRequest(limits);
+  declaredRequests.set(limits, options);
+  const { own: declared, names } = options;
   const all = Object.entries(readOptions(OP, given, names));
   const isSampling = ([name]: [string, unknown]): boolean => !Object.hasOwn(declared, name);
   const declaredValues = Object.fromEntries(all.filter((entry) => !isSampling(entry)));

@@ -167,13 +167,22 @@ export interface SamplingRules
 /** Longest bad word in tokens: the device keeps this many recent tokens of a sequence. */
 const MAX_IN_BAD_WORD = 64;
 
+const declareSampling = (vocabulary: Vocabulary) => ({
+  ...SAMPLING,
+  ...tokenOptions(vocabulary),
+});
+
+/** The options of a vocabulary: every request of an engine has the same. */
+const declaredSampling = new WeakMap<Vocabulary, ReturnType<typeof declareSampling>>();
+
 /** Checks `options`. Throws DS_ARGUMENT with the name of the option, prefixed by `op`. */
 export function readSampling(
   op: string,
   options: SamplingOptions | undefined,
   vocabulary: Vocabulary,
 ): SamplingRules {
-  const declared = { ...SAMPLING, ...tokenOptions(vocabulary) };
+  const declared = declaredSampling.get(vocabulary) ?? declareSampling(vocabulary);
+  declaredSampling.set(vocabulary, declared);
   const { doSample, ...rules } = readDeclared(op, options, declared);
   return doSample ? rules : { ...rules, temperature: 0 };
 }
