@@ -229,6 +229,20 @@ const sizes: readonly Sizes[] = [
       [1, 1],
     ],
   },
+  // 136 blocks without splits: more than an H200 has SMs, fewer than four for each.
+  {
+    title: 'keys of several texts in parts',
+    h: 68,
+    hk: 34,
+    d: 16,
+    block: 32,
+    sequences: [
+      [1, 300],
+      [1, 64],
+      [1, 0],
+      [1, 130],
+    ],
+  },
   {
     title: 'many heads of many texts',
     h: 153,
