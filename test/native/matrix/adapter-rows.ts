@@ -426,7 +426,7 @@ export const mistakes: readonly Mistake[] = [
     ['shape of tiles', 'DS_SHAPE', '[3, 2] i32', (m) => ({ tiles: m([3, 2], 'i32') })],
     ['number of ranks', 'DS_SHAPE', '[3] i32', (m) => ({ ranks: m([3], 'i32') })],
     ['shape of h', 'DS_SHAPE', '[2, 4, 4] f32', (m) => ({ h: m([2, 4, 4]) })],
-    ['a layer without ranks', 'DS_SHAPE', 'none', (m) => ({ a2: m([2, 4, 8]) })],
+    ['a layer without ranks', 'DS_SHAPE', 'a factor without ranks', (m) => ({ a2: m([2, 4, 8]) })],
     [
       'a third layer without a second',
       'DS_SHAPE',
@@ -442,7 +442,7 @@ export const mistakes: readonly Mistake[] = [
     [
       'a layer without an output',
       'DS_SHAPE',
-      'none',
+      'a factor without an output',
       (m) => ({ b2: m([2, 5, 4]), ranks2: m([2], 'i32'), h: m([2, 4, 4]) }),
     ],
   ]),
@@ -451,7 +451,7 @@ export const mistakes: readonly Mistake[] = [
     ['shape of out', 'DS_SHAPE', '[6, 4] f32', (m) => ({ out: m([6, 4]) })],
     ['dtype of out', 'DS_DTYPE', 'f16', (m) => ({ out: m([6, 5], 'f16') })],
     ['dims of next', 'DS_SHAPE', '[6]', (m) => ({ next: m([6]) })],
-    ['a gate of one layer', 'DS_SHAPE', '1 layers', () => ({ gated: true as never })],
+    ['a gate of one layer', 'DS_SHAPE', 'two layers (gate and up) with gated, got 1', () => ({ gated: true as never })],
     [
       'layers of different rank',
       'DS_SHAPE',

@@ -295,7 +295,7 @@ export const mistakes: readonly Mistake[] = [
     op: 'fp8_quantize',
     what: 'outputs',
     code: 'DS_ARGUMENT',
-    message: 'codes, and scales for them',
+    message: 'codes, and scales for each of them',
     run: (m) => kernels.fp8Quantize({ ...quantizeArgs(m), out: null }),
   },
   {

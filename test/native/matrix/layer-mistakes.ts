@@ -44,7 +44,7 @@ export const mistakes: readonly Mistake[] = [
     op: 'gather',
     what: 'sizes',
     code: 'DS_SHAPE',
-    message: '[3, 3] f32',
+    message: 'the sizes of [2, 3] f32 except in dim 1, got [3, 3] i32',
     run: (m) => kernels.gather({ in: m([2, 3]), index: m([3, 3], 'i32'), out: m([3, 3]), dim: 1 }),
   },
   {
@@ -102,7 +102,7 @@ export const mistakes: readonly Mistake[] = [
     op: 'scatter',
     what: 'sizes',
     code: 'DS_SHAPE',
-    message: '[3, 4] f32',
+    message: 'except in dim 1, got [3, 4] i64',
     run: (m) =>
       kernels.scatter({ src: m([3, 4]), index: m([3, 4], 'i64'), out: m([2, 4]), dim: 1 }),
   },

@@ -109,7 +109,7 @@ export const mistakes: readonly Mistake[] = [
     ...LOGITS,
     what: 'logits by columns',
     code: 'DS_SHAPE',
-    message: '[N, V] with last stride 1',
+    message: '[N, V], got [2, 5, 1] f32',
     run: (m) =>
       kernels.logitSums({
         logits: m([2, 5, 1]),
