@@ -24,21 +24,21 @@ TensorMap hopper_map(const HeadsView<T>& view, const AttentionSizes& sizes, int 
 
 /// Returns true if the current GPU has a body of the kernel, and allows it its shared memory. Code
 /// for other architectures than 90a has an empty body and a launch bound of 1 thread.
-template <class Shape, Hiding kHiding, size_t kBytes, bool kByKey = false, class Kernel>
-bool hopper_serves(Kernel* kernel, const char* op) {
+template <auto kKernel, int kThreads, size_t kBytes>
+bool hopper_serves(const char* op) {
   static_assert(kBytes <= 227 * 1024, "the shared memory of a thread block");
   constexpr int kDevices = 64;
-  static std::atomic<signed char> known[kDevices];  // by device, 0: unknown; an array per kernel
+  static std::atomic<signed char> known[kDevices];  // by device, 0: unknown
   int device = 0;
   DS_CUDA(cudaGetDevice(&device), op);
   if (device >= kDevices) return false;
   if (known[device] == 0) {
     cudaFuncAttributes attributes{};
-    const auto* entry = reinterpret_cast<const void*>(kernel);
+    const auto* entry = reinterpret_cast<const void*>(kKernel);
     const bool serves = cudaFuncGetAttributes(&attributes, entry) == cudaSuccess &&
-                        attributes.maxThreadsPerBlock >= Shape::threads;
+                        attributes.maxThreadsPerBlock >= kThreads;
     if (!serves) static_cast<void>(cudaGetLastError());
-    if (serves) allow_shared_memory(kernel, kBytes, op);
+    if (serves) allow_shared_memory(kKernel, kBytes, op);
     known[device] = serves ? 1 : -1;
   }
   return known[device] == 1;
@@ -110,9 +110,9 @@ template <class T, class Shape, Hiding kHiding>
 bool launch_hopper_forward(ForwardArguments<T> args, CudaContext& ctx) {
   const char* op = "attention";
   AttentionSizes& sizes = args.sizes;
-  const auto kernel = hopper_attention_forward_kernel<T, Shape, kHiding>;
+  constexpr auto kernel = hopper_attention_forward_kernel<T, Shape, kHiding>;
   constexpr size_t kBytes = hopper_forward_bytes<T, Shape>;
-  if (!hopper_serves<Shape, kHiding, kBytes>(kernel, op)) return false;
+  if (!hopper_serves<kernel, Shape::threads, kBytes>(op)) return false;
   const int64_t heads = int64_t{sizes.batches} * sizes.heads;
   const int64_t head_bytes = int64_t{sizes.keys} * sizes.d * 4 / sizes.group();
   sizes.heads_in_turn =
@@ -197,12 +197,12 @@ bool launch_hopper_kept(BackwardArguments<T> args, CudaContext& ctx) {
   if (!sizes.causal || sizes.rows != sizes.keys || sizes.rows < kKeptRows ||
       packets > kKeptBytes / kPacketBytes)
     return false;
-  const auto kernel = hopper_attention_product_kernel<T, Product>;
+  constexpr auto kernel = hopper_attention_product_kernel<T, Product>;
   constexpr size_t kKeyBytes = hopper_backward_bytes<T, Keys, true>;
   constexpr size_t kBytes = hopper_product_bytes<T, Product>;
-  if (!hopper_serves<Keys, Hiding::causal, kKeyBytes, true>(
-          hopper_attention_backward_kernel<T, Keys, Hiding::causal, true, true>, op) ||
-      !hopper_serves<Product, Hiding::causal, kBytes>(kernel, op))
+  if (!hopper_serves<hopper_attention_backward_kernel<T, Keys, Hiding::causal, true, true>,
+                     Keys::threads, kKeyBytes>(op) ||
+      !hopper_serves<kernel, Product::threads, kBytes>(op))
     return false;
   const KeptSlopes kept{ctx.scratch_of<uint4>(static_cast<size_t>(packets))};
   launch_hopper_gradient<T, Keys, Hiding::causal, true, true>(args, ctx, kept);
@@ -229,10 +229,10 @@ bool launch_hopper_backward(const BackwardArguments<T>& args, CudaContext& ctx) 
   const char* op = "attention_backward";
   constexpr size_t kKeyBytes = hopper_backward_bytes<T, Keys, true>;
   constexpr size_t kQueryBytes = hopper_backward_bytes<T, Queries, false>;
-  if (!hopper_serves<Keys, kHiding, kKeyBytes, true>(
-          hopper_attention_backward_kernel<T, Keys, kHiding, true>, op) ||
-      !hopper_serves<Queries, kHiding, kQueryBytes>(
-          hopper_attention_backward_kernel<T, Queries, kHiding, false>, op))
+  if (!hopper_serves<hopper_attention_backward_kernel<T, Keys, kHiding, true, false>, Keys::threads,
+                     kKeyBytes>(op) ||
+      !hopper_serves<hopper_attention_backward_kernel<T, Queries, kHiding, false, false>,
+                     Queries::threads, kQueryBytes>(op))
     return false;
   launch_hopper_gradient<T, Keys, kHiding, true>(args, ctx);
   launch_hopper_gradient<T, Queries, kHiding, false>(args, ctx);
