@@ -464,9 +464,7 @@ test('samples get longer if the configuration has a curriculum', async () => {
 test('--help lists the arguments and their other names', async () => {
   const { code, stdout } = await ds('train --help');
   expect(code).toBe(0);
-  expect(stdout).toMatch(
-    /^ {2}--learning_rate <x> {2,}[^-]*; also --lr\s+\(default: 5e-5\)$/m,
-  );
+  expect(stdout).toMatch(/^ {2}--learning_rate <x> {2,}[^-]*; also --lr\s+\(default: 5e-5\)$/m);
   expect(stdout).toMatch(
     /^ {2}--model_name_or_path <text> .*\n +Qwen\/Qwen3-0\.6B; also --model$/m,
   );

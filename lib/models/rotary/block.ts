@@ -5,11 +5,7 @@ import { Module } from '../../nn/module.js';
 import { required } from '../../runtime/required.js';
 import { dropout, type Tensor } from '../../tensor/index.js';
 import { scaleBranch } from '../layer-factors.js';
-import {
-  type AttentionContext,
-  GatedAttention,
-  RotaryAttention,
-} from './attention.js';
+import { type AttentionContext, GatedAttention, RotaryAttention } from './attention.js';
 import { addExperts, addExpertsResult } from './beside-experts.js';
 import type { BodySizes } from './config.js';
 import { GatedDeltaNet } from './delta-net.js';
