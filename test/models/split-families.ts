@@ -40,6 +40,7 @@ const CHOSEN: Readonly<Record<string, string>> = {
   gptj: 'a bias of the head',
   hunyuan: 'norms behind the rotation',
   lfm2: 'short convolutions',
+  nanochat: 'norms without weights that differ by kind, a rotation the other way',
   olmo: 'norms without weights',
   smollm3: 'a list of layers that do not rotate',
 };
