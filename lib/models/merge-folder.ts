@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import { requireFree } from '../checkpoint/index.js';
 import { findOrPullFolder } from '../hub/local-folder.js';
 import { PackedLinear } from '../nn/packed-linear.js';
+import { adapterTask } from '../peft/adapter-folder.js';
 import { loadAdapter, merge, unload } from '../peft/index.js';
 import { argumentError } from '../runtime/input-errors.js';
 import { isGgufPath } from '../text/gguf-tokenizer.js';
@@ -17,9 +18,9 @@ import { saveWithFiles } from './save-weights.js';
 /**
  * @internal Merges the adapter into the model `base` and writes the new folder `out`. Both are
  * folders or names on the hub. The sum is computed in f32, and the weights keep the dtype of the
- * base. The tokenizer comes from the adapter's folder, or else from the base. Returns the
- * paths of the files. Rejects with DS_ARGUMENT for an `out` with files and for quantized layers,
- * and with the errors of fromPretrained(), loadAdapter() and merge().
+ * base. The tokenizer comes from the adapter's folder, or else from the base. Returns the paths of
+ * the files. Rejects with DS_ARGUMENT for an `out` with files, for quantized layers and for
+ * classifiers, and with the errors of fromPretrained(), loadAdapter() and merge().
  */
 export async function mergeFolder(
   given: { base: string; adapter: string },
@@ -29,6 +30,7 @@ export async function mergeFolder(
   await requireFree(out);
   const base = await findOrPullFolder('merge', given.base, { need: 'model' });
   const adapter = await findOrPullFolder('merge', given.adapter, { need: 'adapter' });
+  requireLanguageAdapter(adapter);
   const model = await fromPretrained(base);
   requirePlain(base, model);
   await loadAdapter(model, adapter);
@@ -38,6 +40,14 @@ export async function mergeFolder(
   const files = await saveWithFiles(model, out, options, tokenizerFilesIn(hasOwn ? adapter : base));
   const isGgufTokenizer = !hasOwn && isGgufPath(base);
   return isGgufTokenizer ? [...files, ...(await writeGgufTokenizer(base, out))] : files;
+}
+
+/** Throws DS_ARGUMENT for an adapter with a head of its own, which names no labels. */
+function requireLanguageAdapter(adapter: string): void {
+  const task = adapterTask(adapter);
+  if (task === null || task === 'CAUSAL_LM') return;
+  const hint = 'Merge the adapter of a classifier in a program: docs/classification.md#adapters.';
+  throw argumentError(`merge ${adapter}`, 'the adapter of a language model', task, hint);
 }
 
 /** Rounding to a few bits would lose most of an update. */

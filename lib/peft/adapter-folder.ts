@@ -69,11 +69,16 @@ export function findLoneAdapter({ path, base }: AdapterFolder): DsError {
 
 const isFile = (path: string): boolean => existsSync(path) && statSync(path).isFile();
 
+/** Returns PEFT's task of the adapter in `dir`, such as "SEQ_CLS"; null without one. */
+export const adapterTask = (dir: string): string | null => textIn(join(dir, CONFIG), 'task_type');
+
+const baseIn = (file: string): string | null => textIn(file, 'base_model_name_or_path');
+
 /** Returns null for an unreadable file: loading the adapter reports the error. */
-function baseIn(file: string): string | null {
+function textIn(file: string, key: string): string | null {
   try {
-    const { base_model_name_or_path: base } = parseJson(readFileSync(file, 'utf8')) as JsonObject;
-    return typeof base === 'string' && base !== '' ? base : null;
+    const { [key]: text } = parseJson(readFileSync(file, 'utf8')) as JsonObject;
+    return typeof text === 'string' && text !== '' ? text : null;
   } catch {
     return null;
   }

@@ -31,4 +31,4 @@ test.each(programs.map((program) => [program.line, program.code]))('line %d runs
   expect([status, stderr.match(/^\w*Error.*/m)]).toEqual([0, null]);
 });
 
-test('the page has programs', () => expect(programs).toHaveLength(5));
+test('the page has programs', () => expect(programs).toHaveLength(6));

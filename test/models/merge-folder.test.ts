@@ -106,3 +106,9 @@ test('refuses a folder with files, quantized layers and the adapter of another m
   expect((await refusal(() => mergeFolder({ base: gpt2, adapter }, free))).code).toMatch(/^DS_/);
   expect(existsSync(free)).toBe(false);
 });
+
+test('the adapter of a classifier is refused before the base is opened', async () => {
+  const { base, adapter, out } = await folders('classes', tinyLlama, { taskType: 'SEQ_CLS' });
+  const error = await refusal(() => mergeFolder({ base, adapter }, out));
+  expect(error.message).toMatch(/adapter of a language model, got SEQ_CLS\. .*#adapters/);
+});

@@ -39,8 +39,11 @@ test('accuracy compares answers by value', async () => {
     { solution: cases.map(([, solution]) => solution) },
   );
   expect(found).toEqual(cases.map(([, , wanted]) => wanted));
-  const error = await refusal(() => scores(rewards.accuracy, ['1']));
-  expect(error.message).toMatch(/a column "solution"/);
+  expect(await scores(rewards.accuracy, ['4', '5'], { answer: ['2 + 2 #### 4', '4'] })).toEqual([
+    1, 0,
+  ]);
+  const error = await refusal(() => scores(rewards.accuracy, ['1'], { right: ['1'] }));
+  expect(error.message).toMatch(/a column "solution" or "answer" .* got right\. Rename/);
 });
 
 test('format wants one thought before the answer', async () => {

@@ -13,15 +13,17 @@ import type { Reward, RewardInput } from './reward.js';
 export { type WorkerOptions, worker } from './worker-reward.js';
 
 /**
- * Returns 1 if the answer of a completion equals that of the column `solution`, else 0; null if the
- * solution has no answer. An answer is the last \boxed{...}, the text after the last "####", or the
- * last number. Numbers are compared by value.
+ * Returns 1 if the answer of a completion equals that of the column `solution`, or without it
+ * `answer`, else 0; null if the solution has no answer. An answer is the last \boxed{...}, the text
+ * after the last "####", or the last number. Numbers are compared by value.
  */
 export function accuracy(given: RewardInput): Score[] {
   const { completions, columns } = read('rewards.accuracy', given);
-  const { solution } = columns;
+  const { answer, solution = answer } = columns;
   if (!solution) {
-    throw dataError('rewards.accuracy', 'a column "solution" in the rows of prompts', 'none');
+    const expected = 'a column "solution" or "answer" in the rows of prompts';
+    const hint = 'Rename the column with the right answer, or write a reward function of your own.';
+    throw dataError('rewards.accuracy', expected, Object.keys(columns).join(', ') || 'none', hint);
   }
   return completions.map(({ content }, i) => {
     const wanted =
