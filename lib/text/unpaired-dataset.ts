@@ -156,7 +156,8 @@ function readAnswers(located: LocatedRow, tokenizer: Tokenizer): LabelledAnswer[
   const answer = encodeAnswers(located, ['completion'], rules);
   const label = isText ? (FLAGS[String(row.label).trim().toLowerCase()] ?? row.label) : row.label;
   if (typeof label === 'boolean') return [{ ...answer, desirable: label }];
-  throw dataError(location(), 'true or false as the label', formatValue(label));
+  const hint = 'Write true for good answers and false for bad ones.';
+  throw dataError(location(), 'true or false as the label', formatValue(label), hint);
 }
 
 /** Returns whether `sample` comes from an UnpairedDataset. */

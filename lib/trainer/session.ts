@@ -304,6 +304,6 @@ function endless(): DsError {
     op: 'Trainer maxSteps',
     expected: 'maxSteps for data without a length',
     got: 'none',
-    hint: 'Give `maxSteps`, or data with a `length`.',
+    hint: 'Give `maxSteps` (--max_steps), or data with a `length` (without --streaming).',
   });
 }

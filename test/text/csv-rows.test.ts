@@ -111,6 +111,15 @@ test('texts that look like numbers stay texts, and flags of answers are read', a
   expect(tokenizer.decode(ids, { skipSpecialTokens: true })).toBe('1+2=4');
 });
 
+test('other labels of answers are refused with the two that are read', async () => {
+  const files = write('rated.csv', 'prompt,completion,label\n1+1=,2,good\n');
+  await expectRejection(
+    () => text.UnpairedDataset.open({ files, tokenizer }),
+    'DS_DATA',
+    /rated\.csv:2: expected true or false .* got "good"\. Write true for good answers/,
+  );
+});
+
 test('64-bit integers of Parquet are labels', async () => {
   const rows = [0n, 1n].map((label) => ({ text: 'a', label }));
   const set = await text.LabelledDataset.open({ rows, tokenizer });

@@ -9,6 +9,7 @@ import { DATA } from '../../engine/ranks.js';
 import { checkpointWorld } from '../../engine/saving/store-world.js';
 import { jobOf } from '../../initialize.js';
 import type { CausalLM, TaskModel } from '../../models/index.js';
+import { DecoderTask } from '../../models/tasks/decoder-task.js';
 import type { Module } from '../../nn/index.js';
 import type { Device } from '../../runtime/device.js';
 import { required } from '../../runtime/required.js';
@@ -227,7 +228,10 @@ function describeRun(
   const trainedText = trained === total ? '' : `, ${trained} of them trained`;
   const ranks = worldSize === 1 ? 'one rank' : `${worldSize} ranks`;
   const device = worldSize === 1 ? world.device.name : world.device.kind;
-  const name = model.constructor.name;
+  const name =
+    model instanceof DecoderTask
+      ? `${model.decoder.constructor.name} with a head for ${model.task}`
+      : model.constructor.name;
   const from = getModelSource(args);
   return `trains ${name} of ${from}: ${total} parameters${trainedText}, ${ranks} on ${device}`;
 }
