@@ -32,7 +32,8 @@ export interface RowKeys {
 }
 
 /** Returns the text of a row, or both texts. Throws DS_DATA. */
-export function readTexts({ row, location }: LocatedRow, { textKey }: RowKeys): RowTexts {
+export function readTexts(located: LocatedRow, { textKey }: RowKeys): RowTexts {
+  const { row, location } = located;
   const keyLists =
     typeof textKey === 'string' ? [[textKey] as const] : textKey ? [textKey] : TEXT_KEYS;
   const keys = keyLists.find((some) =>
@@ -45,7 +46,7 @@ export function readTexts({ row, location }: LocatedRow, { textKey }: RowKeys): 
     location(),
     `strings under ${expectedKeys}`,
     formatRow(row),
-    'Name the keys: textKey (--text_column_names).',
+    keyHint('keys: textKey (--text_column_names)', located),
   );
 }
 
@@ -80,7 +81,8 @@ export function readLabels(rows: readonly LocatedRow[], keys: RowKeys): LocatedL
 }
 
 /** Returns the label of a row, unchanged. Throws DS_DATA. */
-function readLabel({ row, location }: LocatedRow, { labelKey }: RowKeys): unknown {
+function readLabel(located: LocatedRow, { labelKey }: RowKeys): unknown {
+  const { row, location } = located;
   const keys = labelKey === undefined ? LABEL_KEYS : [labelKey];
   const key = keys.find((key) => Object.hasOwn(row, key));
   if (key !== undefined) return row[key];
@@ -88,11 +90,19 @@ function readLabel({ row, location }: LocatedRow, { labelKey }: RowKeys): unknow
     location(),
     `a label under ${keys.join(' or ')}`,
     formatRow(row),
-    'Name the key: labelKey (--label_column_name).',
+    keyHint('key: labelKey (--label_column_name)', located),
   );
 }
 
-const formatRow = (row: Row): string => `a row with ${Object.keys(row).slice(0, 8).join(', ')}`;
+/** Lists the keys. Those of a CSV file without a header are texts of any length. */
+const formatRow = (row: Row): string =>
+  `a row with ${Object.keys(row)
+    .slice(0, 8)
+    .map((key) => (key.length > 40 ? `${key.slice(0, 40)}..` : key))
+    .join(', ')}`;
+
+const keyHint = (keys: string, { isText = false }: LocatedRow): string =>
+  `Name the ${keys}.${isText ? ' The first line of the file names its columns.' : ''}`;
 
 /** Kind of labels: one class of a row, several classes, or values for regression. */
 export type LabelKind = 'class' | 'classes' | 'value';

@@ -111,6 +111,15 @@ test('texts that look like numbers stay texts, and flags of answers are read', a
   expect(tokenizer.decode(ids, { skipSpecialTokens: true })).toBe('1+2=4');
 });
 
+test('a file without a header is refused with the place of the names', async () => {
+  const files = write('bare.csv', `${'my printer is broken '.repeat(5)},hardware\nhelp,account\n`);
+  await expectRejection(
+    () => text.LabelledDataset.open({ files, tokenizer }),
+    'DS_DATA',
+    /bare\.csv:2: expected a label .* got a row with my printer .{29}\.\., hardware\. .* The first line/,
+  );
+});
+
 test('other labels of answers are refused with the two that are read', async () => {
   const files = write('rated.csv', 'prompt,completion,label\n1+1=,2,good\n');
   await expectRejection(
