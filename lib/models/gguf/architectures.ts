@@ -322,6 +322,7 @@ export const ARCHITECTURES: readonly GgufArchitecture[] = [
     epsilon: 'layer_norm_eps',
     fixed: { layer_norm_eps: 1e-5 },
     lacksBiases: true,
+    more: ({ keys }) => ({ clip_qkv: keys.number('attention.clamp_kqv', 0) || null }),
   },
   {
     name: 'gptneox',

@@ -289,7 +289,7 @@ function describeScales(
   { name, hasOffsetNorms }: GgufArchitecture,
   sizes: RotarySizes,
 ): GgufEntries {
-  const { scores, embed, residual, logits, scoreCap, logitCap } = sizes.scales ?? {};
+  const { scores, embed, residual, logits, scoreCap, logitCap, clip } = sizes.scales ?? {};
   const named: Readonly<Record<string, number | null | undefined>> = hasOffsetNorms
     ? { attn_logit_softcapping: scoreCap, final_logit_softcapping: logitCap }
     : {
@@ -298,6 +298,7 @@ function describeScales(
         'attention.scale': scores,
         logit_scale: logits,
         final_logit_softcapping: logitCap,
+        'attention.clamp_kqv': clip,
       };
   if (hasOffsetNorms && typeof scores === 'number' && scores !== gemmaScale(name, sizes)) {
     throw unsupportedError('scales.scores', String(gemmaScale(name, sizes)), scores);
