@@ -2,7 +2,8 @@
 import type { JsonObject, JsonValue } from '../../types/json.js';
 import type { DsError } from '../errors.js';
 import { isObject } from '../runtime/is-object.js';
-import { findMissingPart } from './missing-families.js';
+import { closest } from '../runtime/suggestion.js';
+import { findMissing } from './missing-families.js';
 import { ModelConfig } from './model-config.js';
 import { AROUND_TEXT } from './rotary/traits.js';
 
@@ -115,6 +116,9 @@ function noTaskError(location: string, all: JsonObject): DsError {
   return config.refusalError('model_type', 'a causal language model', config.get('model_type'));
 }
 
+/** An error lists at most so many families. */
+const LISTED = 12;
+
 function unknownFamilyError(
   location: string,
   all: JsonObject,
@@ -128,13 +132,32 @@ function unknownFamilyError(
       ...alsoTypes,
       ...(textOf ?? []),
     ]);
-  const knownNames = names.map((name) => JSON.stringify(name)).join(', ');
-  const part = findMissingPart(type);
-  const needs =
-    part === null ? '' : `${JSON.stringify(type)} needs ${part}, which nn.models lacks. `;
-  const hint = `${needs}nn.models.fromPretrained() loads the supported models; nn.loadWeights() fills your own Module.`;
+  const few = [...new Set(names)];
+  const expected =
+    few.length > LISTED
+      ? 'a family of docs/models.md, such as "gemma3", "llama" or "qwen3"'
+      : few.map((name) => JSON.stringify(name)).join(', ');
+  const isAround = typeof type === 'string' && names.includes(type);
+  const why = isAround ? '' : explainUnknown(type, names);
+  const hint = `${why}nn.models.fromPretrained() loads the supported models; nn.loadWeights() fills your own Module.`;
   const config = new ModelConfig(location, all, hint);
-  return config.refusalError('model_type', knownNames, config.get('model_type'));
+  if (isAround) {
+    const section = 'an object with the keys of the language model';
+    return config.refusalError('text_config', section, config.get('text_config'));
+  }
+  return config.refusalError('model_type', expected, config.get('model_type'));
+}
+
+/** Says what a family lacks and which are near, or asks for a similar name; "" without either. */
+function explainUnknown(type: JsonValue | undefined, names: readonly string[]): string {
+  const missing = findMissing(type);
+  if (missing === null) {
+    const similar = typeof type === 'string' ? closest(type, names) : '';
+    return similar === '' ? '' : `Did you mean ${JSON.stringify(similar)}? `;
+  }
+  const near = missing.near.map((name) => JSON.stringify(name)).join(' and ');
+  const needs = `${JSON.stringify(type)} needs ${missing.feature}, which nn.models lacks. `;
+  return near === '' ? needs : `${needs}The nearest models that load have the model_type ${near}. `;
 }
 
 /**

@@ -1,49 +1,65 @@
-// Families of transformers without a class here, and the first missing feature of each.
-import { required } from '../runtime/required.js';
+// Families of transformers without a class here: the first missing feature of each, and the nearest
+// families that load.
 
 const ENCODER = 'an encoder: attention to later tokens, and no causal language model';
 const PICTURES = 'an image encoder';
 const STATE = 'state space layers';
 
-/** Features that nn.models lacks, by model_type. */
-const MISSING: Readonly<Record<string, string>> = {
-  albert: ENCODER,
-  aya_vision: 'logits without the scale of its text model',
-  baichuan_m1: 'short convolutions of keys and values',
-  bailing_moe_linear: 'linear attention layers',
-  bamba: STATE,
-  bart: 'an encoder and a decoder with cross-attention',
-  bitnet: 'weights of three values',
-  clip: PICTURES,
-  dbrx: 'experts and projections under other names',
-  deepseek_v32: 'sparse attention with an indexer',
-  falcon_h1: STATE,
-  falcon_mamba: STATE,
-  gemma3n: 'embeddings and gates that differ by layer',
-  hunyuan: 'layers that share keys and values, with experts',
-  jamba: STATE,
-  kimi_linear: 'Kimi delta attention layers',
-  llama4: 'a router with sigmoid scores, and layers with chunked attention',
-  llama4_text: 'a router with sigmoid scores, and layers with chunked attention',
-  longcat_flash: 'two attention blocks in a layer',
-  mamba2: STATE,
-  mamba: STATE,
-  mimo_v2_flash: 'values of another width than keys',
-  minimax: 'lightning attention layers',
-  'nemotron-nas': 'layers with different blocks',
-  nemotron_h: STATE,
-  openelm: 'layers with different sizes',
-  phi3small: 'block-sparse attention',
-  phimoe: 'a router with sparse mixer scores',
-  pixtral: PICTURES,
-  plamo2: STATE,
-  recurrent_gemma: 'recurrent layers',
-  rwkv7: 'recurrent layers',
-  t5: 'an encoder and a decoder with cross-attention',
-  vit: PICTURES,
-  whisper: 'an audio encoder, and a decoder with cross-attention',
+/** A feature that nn.models lacks, and values of model_type of the nearest families. */
+type Missing = readonly [feature: string, ...near: string[]];
+
+/** By model_type. */
+const MISSING: Readonly<Record<string, Missing>> = {
+  afm7: ['layers that read keys and values of earlier ones, under other names', 'gemma4_text'],
+  albert: [ENCODER, 'bert', 'modernbert'],
+  aya_vision: ['logits without the scale of its text model', 'cohere2'],
+  baichuan_m1: ['short convolutions of keys and values', 'baichuan'],
+  bailing_moe_linear: ['linear attention layers', 'bailing_moe', 'qwen3_next'],
+  bamba: [STATE, 'granitemoehybrid', 'qwen3_next'],
+  bart: ['an encoder and a decoder with cross-attention'],
+  bitnet: ['weights of three values', 'llama'],
+  clip: [PICTURES],
+  dbrx: ['experts and projections under other names', 'mixtral'],
+  deepseek_v32: ['sparse attention with an indexer', 'deepseek_v3'],
+  falcon_h1: [STATE, 'falcon', 'qwen3_next'],
+  falcon_mamba: [STATE, 'falcon'],
+  gemma3n: ['embeddings and gates that differ by layer', 'gemma3_text', 'gemma4_text'],
+  hunyuan: ['layers that share keys and values, with experts', 'hunyuan_v1_moe'],
+  iquestloopcoder: ['blocks that run several times', 'llama'],
+  jamba: [STATE, 'granitemoehybrid', 'qwen3_next'],
+  kimi_linear: ['Kimi delta attention layers', 'kimi_k2', 'qwen3_next'],
+  laguna: ['a router with scores of another kind', 'qwen3_moe'],
+  llama4: ['a router with sigmoid scores, and layers with chunked attention', 'llama', 'mixtral'],
+  llama4_text: [
+    'a router with sigmoid scores, and layers with chunked attention',
+    'llama',
+    'mixtral',
+  ],
+  longcat_flash: ['two attention blocks in a layer', 'deepseek_v3'],
+  longcat_flash_ngram: ['two attention blocks in a layer', 'deepseek_v3'],
+  mamba: [STATE, 'qwen3_next'],
+  mamba2: [STATE, 'qwen3_next'],
+  mimo_v2_flash: ['values of another width than keys', 'mimo'],
+  minimax: ['lightning attention layers', 'minimax_m2'],
+  'nemotron-nas': ['layers with different blocks', 'llama', 'nemotron'],
+  nemotron_h: [STATE, 'nemotron', 'qwen3_next'],
+  openelm: ['layers with different sizes', 'llama'],
+  phi3small: ['block-sparse attention', 'phi3'],
+  phimoe: ['a router with sparse mixer scores', 'phi3', 'mixtral'],
+  pixtral: [PICTURES, 'mistral'],
+  plamo2: [STATE, 'qwen3_next'],
+  recurrent_gemma: ['recurrent layers', 'gemma2'],
+  rwkv7: ['recurrent layers', 'qwen3_next'],
+  step3p5: ['layers with different numbers of heads', 'qwen3_moe'],
+  t5: ['an encoder and a decoder with cross-attention'],
+  vit: [PICTURES],
+  whisper: ['an audio encoder, and a decoder with cross-attention'],
 };
 
-/** Returns the missing part of a family, or null for an unknown model_type. */
-export const findMissingPart = (type: unknown): string | null =>
-  typeof type === 'string' && Object.hasOwn(MISSING, type) ? required(MISSING[type]) : null;
+/** Returns what a family misses, or null for an unknown model_type. */
+export const findMissing = (type: unknown): { feature: string; near: string[] } | null => {
+  const entry = typeof type === 'string' && Object.hasOwn(MISSING, type) ? MISSING[type] : null;
+  if (!entry) return null;
+  const [feature, ...near] = entry;
+  return { feature, near };
+};

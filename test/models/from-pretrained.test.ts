@@ -74,12 +74,12 @@ test.each<[string, unknown, RegExp]>([
   [
     'another type',
     'albert',
-    /config\.json: model_type: expected .*"gpt2", .*"llama", .*, got "albert".*"albert" needs an encoder/,
+    /config\.json: model_type: expected a family of docs\/models\.md, such as .*"llama".*, got "albert".*"albert" needs an encoder/,
   ],
   ['an unknown type', 'berta', /model_type: expected .*, got "berta"\. nn\.models\.fromPretrained/],
-  ['no type', null, /model_type: expected .*"gpt2", .*"llama", .*, got nothing/],
+  ['no type', null, /model_type: expected a family of docs\/models\.md, .*, got nothing/],
   ['no text', 7, /model_type: .*got 7/],
-])('the error of the type %s lists the supported types', async (_name, type, message) => {
+])('the error of the type %s names the page of supported types', async (_name, type, message) => {
   await write(tiny(), { model_type: type });
   await expect(fromPretrained(dir)).rejects.toEqual(refusal(message));
   await expect(fromPretrained(dir)).rejects.toEqual(refusal(/nn\.loadWeights\(\)/));
