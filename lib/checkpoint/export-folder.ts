@@ -159,6 +159,7 @@ const FLOATS = [
   'logit_scale',
   'clip_qkv',
   'attention_multiplier',
+  'embedding_fraction',
   'embedding_multiplier',
   'residual_multiplier',
   'logits_scaling',

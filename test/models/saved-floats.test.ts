@@ -32,6 +32,8 @@ test('bounds of scores and logits', async () => {
 test('zeros of the folder', async () => {
   const text = await saveModel(await nn.models.fromPretrained(folderOf('mixtral')));
   expect(text).toMatch(/"router_jitter_noise": 0\.0,?\n/);
+  const mpt = await saveModel(await nn.models.fromPretrained(folderOf('mpt')));
+  expect(mpt).toMatch(/"embedding_fraction": 1\.0,?\n/);
 });
 
 test('lists of floats, and factors', async () => {
