@@ -152,6 +152,7 @@ async function copyInto(path: string, folder: string): Promise<string> {
 const FLOATS = [
   'attention_dropout',
   'router_jitter_noise',
+  'input_jitter_noise',
   'router_aux_loss_coef',
   'routed_scaling_factor',
   'attn_logit_softcapping',

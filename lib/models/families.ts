@@ -67,6 +67,7 @@ export { Olmoe, type OlmoeConfig } from './olmoe/olmoe.js';
 export { Opt, type OptConfig } from './opt/opt.js';
 export { Phi, type PhiConfig } from './phi/phi.js';
 export { Phi3, type Phi3Config } from './phi3/phi3.js';
+export { Phimoe, type PhimoeConfig } from './phimoe/phimoe.js';
 export { Qwen, type QwenConfig } from './qwen/qwen.js';
 export { Qwen2, type Qwen2Config } from './qwen2/qwen2.js';
 export { Qwen2Moe, type Qwen2MoeConfig } from './qwen2-moe/qwen2-moe.js';

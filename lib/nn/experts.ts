@@ -31,6 +31,7 @@ import {
   GroupRouter,
   type GroupRouting,
   type RouterLoads,
+  SparseMixerRouter,
   type TokenRouter,
   TopKRouter,
   type TopKRouterOptions,
@@ -261,6 +262,8 @@ export interface SparseMixtureOptions extends TopKRouterOptions {
   sharedGate?: boolean;
   /** Scores of another kind than TopKRouter's. Default: null. */
   routing?: GroupRouting | null;
+  /** The jitter of a SparseMixerRouter, in place of TopKRouter. Default: null. */
+  sparseMixer?: number | null;
   /** Hidden width of the shared expert, which processes every token. Default: no shared expert. */
   sharedHidden?: number | null;
 }
@@ -286,11 +289,14 @@ export class SparseMixture extends Module {
   constructor(channels: number, hidden: number, experts: number, given: SparseMixtureOptions = {}) {
     super();
     const options = readOptions('SparseMixture', given, namesOf.SparseMixtureOptions);
-    const { sharedHidden, limit = null, sharedGate = true, routing = null, ...router } = options;
+    const { sharedHidden, limit = null, sharedGate = true, routing = null, ...rest } = options;
+    const { sparseMixer = null, ...router } = rest;
     const { weightInit } = router;
     this.gate = routing
       ? new GroupRouter(channels, experts, routing, router)
-      : new TopKRouter(channels, experts, router);
+      : sparseMixer === null
+        ? new TopKRouter(channels, experts, router)
+        : new SparseMixerRouter(channels, experts, sparseMixer, router);
     const own = { limit, ...(weightInit && { weightInit }) };
     this.experts = new Experts(experts, channels, hidden, own);
     const shared = sharedHidden ? new SwiGLU(channels, sharedHidden) : null;

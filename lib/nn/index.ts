@@ -57,6 +57,7 @@ export {
   GroupRouter,
   type GroupRouting,
   type RouterLoads,
+  SparseMixerRouter,
   type TokenRouter,
   TopKRouter,
   type TopKRouterOptions,

@@ -9,6 +9,7 @@ import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
 import {
   choicesOf,
+  concat,
   gather,
   isBatchInvariant,
   isGradEnabled,
@@ -246,6 +247,58 @@ export class GroupRouter extends TopKRouter {
     const none = zerosOf([T, groups], { dtype: choice.dtype, device: choice.device });
     const isKept = scatter(none, 1, kept, 1).gt(0).unsqueeze(2);
     return where(isKept, inGroups, Number.NEGATIVE_INFINITY).reshape([T, E]);
+  }
+}
+
+/**
+ * Sends each token to the two experts with the largest logits. The weight of each is its share of a
+ * softmax over the experts that are near it: their logits differ from its own by at most twice
+ * `jitter`, relative to the larger magnitude. The first expert does not count for the second.
+ * Source: Liu et al. 2023 (SparseMixer-v2); transformers' PhimoeTopKRouter. As there without
+ * training, no expert is drawn by chance.
+ */
+export class SparseMixerRouter extends TopKRouter {
+  /** Throws DS_ARGUMENT for invalid sizes or options. */
+  constructor(
+    channels: number,
+    experts: number,
+    private readonly jitter: number,
+    options: TopKRouterOptions = {},
+  ) {
+    super(channels, experts, options);
+    requireFinite('SparseMixerRouter jitter', jitter, 0);
+    if (this.k !== 2) throw valueError('SparseMixerRouter k', '2', this.k);
+  }
+
+  /** As TopKRouter. Routing statistics are not supported: throws DS_ARGUMENT for `loads`. */
+  override forward(x: Tensor, loads: RouterLoads | null = null): Routes {
+    if (loads)
+      throw argumentError('SparseMixerRouter', 'no load-balancing loss', 'routing statistics');
+    const toWide = (tensor: Tensor): Tensor => (tensor.dtype === 'f64' ? tensor : tensor.to('f32'));
+    const logits = linear(toWide(x), toWide(this.weight), this.bias && toWide(this.bias));
+    const first = this.choose(logits, logits);
+    const none = zerosOf(logits.shape, { dtype: logits.dtype, device: logits.device });
+    const isTaken = scatter(none, 1, first.ids, 1).gt(0);
+    const rest = where(isTaken, Number.NEGATIVE_INFINITY, logits);
+    const second = this.choose(rest, logits);
+    return {
+      ids: concat([first.ids, second.ids], 1).to('i32'),
+      weights: concat([first.weights, second.weights], 1),
+    };
+  }
+
+  /** Returns the best of `candidates` [T, E], and its weights, [T, 1] each. */
+  private choose(candidates: Tensor, logits: Tensor): Routes {
+    const { values: best, indices: ids } = topk(candidates.detach(), 1);
+    const scores = logits.detach();
+    const magnitude = scores.abs();
+    const factor = where(magnitude.gt(best), magnitude, best);
+    const isFar = best
+      .sub(scores)
+      .div(factor)
+      .gt(2 * this.jitter);
+    const near = softmax(where(isFar, Number.NEGATIVE_INFINITY, candidates), -1);
+    return { ids, weights: gather(near, 1, ids) };
   }
 }
 

@@ -124,7 +124,7 @@ export const optionNames = {
   SoftplusOptions: 'beta threshold',
   SortOptions: 'dim descending stable',
   SparseAttentionCall: 'rpe keyPaddingMask attnMask causal',
-  SparseMixtureOptions: 'limit sharedGate routing sharedHidden k normalize weightInit bias',
+  SparseMixtureOptions: 'limit sharedGate routing sparseMixer sharedHidden k normalize weightInit bias',
   SparseSelfAttentionOptions: 'keyPaddingMaskMode attnMaskMode mode block differentLayoutPerHead numLocalBlocks numGlobalBlocks attention horizontalGlobalAttention numDifferentGlobalPatterns numRandomBlocks localWindowBlocks globalBlockIndices globalBlockEndIndices numSlidingWindowBlocks seed maxTokens',
   SparsityOptions: 'mode block differentLayoutPerHead numLocalBlocks numGlobalBlocks attention horizontalGlobalAttention numDifferentGlobalPatterns numRandomBlocks localWindowBlocks globalBlockIndices globalBlockEndIndices numSlidingWindowBlocks seed maxTokens',
   SplitOptions: 'seed',

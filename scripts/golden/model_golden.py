@@ -140,6 +140,11 @@ def record_training(model, generator, description, shape):
     description |= {"adamw": ADAMW, "batches": batches.tolist(), "losses": losses, "norms": norms}
 
 
+def own_name(family, name):
+    """The name of a parameter in the library; transformers calls the router of Phi-3.5-MoE so."""
+    return name.replace("mlp.router", "mlp.gate") if family == "phimoe" else name
+
+
 def record(out, family):
     folder = os.path.join(out, family)
     seed, *kinds = FAMILIES[family]
@@ -162,7 +167,7 @@ def record(out, family):
     loss.backward()
     description["loss"] = loss.item()
     trained = [one for one in model.named_parameters() if one[1].grad is not None]
-    tensors |= {f"gradient.{name}": p.grad.clone() for name, p in trained}
+    tensors |= {f"gradient.{own_name(family, name)}": p.grad.clone() for name, p in trained}
     record_training(model, generator, description, shape)
     if family in RENAMED:
         rename(folder, family, tensors)

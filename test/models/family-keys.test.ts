@@ -101,6 +101,24 @@ describe('defaults of absent keys', () => {
     expect(() => withKeys('bailing-moe', free)).toThrow(refusal(/enable_expert_bias/));
   });
 
+  test('Phi-3.5-MoE has a factor of angles for short and long texts', () => {
+    const factors = { short_factor: [1, 2], long_factor: [1, 4] };
+    const section = { type: 'longrope', ...factors, original_max_position_embeddings: 32 };
+    const scaled = (more: object) =>
+      withKeys('phimoe', { rope_parameters: undefined, rope_scaling: { ...section, ...more } });
+    const model = scaled({ short_mscale: 1.25, long_mscale: 1.25 });
+    expect(model.config.ropeScaling).toMatchObject({ type: 'longrope', attentionFactor: 1.25 });
+    expect(
+      model.describe().config.rope_scaling ?? model.describe().config.rope_parameters,
+    ).toMatchObject({
+      short_mscale: 1.25,
+      long_mscale: 1.25,
+    });
+    const differing = { short_mscale: 1.25, long_mscale: 1.3 };
+    expect(() => scaled(differing)).toThrow(refusal(/long_mscale: expected 1.25/));
+    expect(() => withKeys('phimoe', { lm_head_bias: false })).toThrow(refusal(/lm_head_bias/));
+  });
+
   test('settings of the attention of MPT', () => {
     const withAttention = (attn_config: object) => withKeys('mpt', { attn_config });
     const { config } = withAttention({ clip_qkv: 6 }).describe();

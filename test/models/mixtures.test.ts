@@ -27,6 +27,44 @@ beforeEach(() => {
 });
 afterEach(() => rmSync(dir, { recursive: true, force: true }));
 
+test('a sparse mixer weights an expert among those with almost its logit', () => {
+  const [TOKENS, EXPERTS, JITTER] = [40, 5, 0.2871];
+  const router = new nn.SparseMixerRouter(EXPERTS, EXPERTS, JITTER, {
+    weightInit: (out) => {
+      const unit = Float32Array.from({ length: EXPERTS ** 2 }, (_, i) => (i % 6 === 0 ? 1 : 0));
+      out.buffer.write(0, new Uint8Array(unit.buffer));
+    },
+  });
+  const logits = Float32Array.from(
+    { length: TOKENS * EXPERTS },
+    (_, i) => ((i * 37) % 101) / 50 - 1,
+  );
+  const { ids, weights } = noGrad(() =>
+    router.call(Tensor.from(logits, { shape: [TOKENS, EXPERTS] })),
+  );
+  // The formula of the paper's code.
+  const choose = (row: number[], taken: number): [number, number] => {
+    const candidates = row.map((value, i) => (i === taken ? Number.NEGATIVE_INFINITY : value));
+    const best = Math.max(...candidates);
+    const isNear = (value: number): boolean =>
+      (best - value) / Math.max(Math.abs(value), best) <= 2 * JITTER;
+    const shares = candidates.map((value) => (isNear(value) ? Math.exp(value) : 0));
+    const at = candidates.indexOf(best);
+    return [at, Math.exp(best) / shares.reduce((a, b) => a + b)];
+  };
+  const expected = Array.from({ length: TOKENS }, (_, t) => {
+    const row = [...logits.subarray(t * EXPERTS, (t + 1) * EXPERTS)];
+    const first = choose(row, -1);
+    return [first, choose(row, first[0])];
+  });
+  expect(ids.toArray()).toEqual(expected.flatMap((pair) => pair.map(([id]) => id)));
+  weights.toArray().forEach((weight, i) => {
+    expect(weight).toBeCloseTo(expected.flat()[i]?.[1] as number, 6);
+  });
+  expect(weights.toArray().filter((weight) => weight < 0.99).length).toBeGreaterThan(TOKENS / 4);
+  expect(() => new nn.SparseMixerRouter(4, 4, 0.1, { k: 1 })).toThrow(/SparseMixerRouter k/);
+});
+
 type Contents = Record<string, { shape: readonly number[]; values: number[] }>;
 
 /** Names, shapes and values of the tensors in a folder. */

@@ -10,7 +10,7 @@ import { AlibiSlopes } from './alibi.js';
 import { type ConvSizes, readConv } from './conv-config.js';
 import { type DeltaSizes, readDelta } from './delta-config.js';
 import { type FullHeads, readLayerKinds, type SharedKeys } from './kind-options.js';
-import { type MoeConfig, type MoeSizes, readMoe } from './mixture.js';
+import { hasLoads, type MoeConfig, type MoeSizes, readMoe } from './mixture.js';
 import {
   computeRotaryDim,
   type LatentSizes,
@@ -259,7 +259,7 @@ function readVarying(traits: RotaryTraits): FamilyOption[] {
   };
   const switchedOptions = [qkv, out, mlp].filter((whether) => typeof whether === 'string');
   const used = keysOf(switchValues).filter((key) => switchValues[key]);
-  const mixed = moe?.scores || moe?.beside ? MIXED.slice(0, 1) : MIXED;
+  const mixed = moe && !hasLoads(moe) ? MIXED.slice(0, 1) : MIXED;
   return [...new Set([...switchedOptions, ...used, ...(moe ? mixed : [])])];
 }
 

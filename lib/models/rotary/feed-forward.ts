@@ -125,6 +125,7 @@ export function createFeedForward(body: BodySizes, layer: number): FeedForward {
   }
   const { experts, perToken: k, normalize, sharedHidden } = moe;
   const { limit = null, routerBias = false, shared, scores, choiceBias } = traits.moe ?? {};
+  const { sparseMixer = null } = traits.moe ?? {};
   const { groups, keptGroups, scale } = moe;
   const options = {
     k,
@@ -133,6 +134,7 @@ export function createFeedForward(body: BodySizes, layer: number): FeedForward {
     limit,
     bias: routerBias,
     sharedGate: shared !== 'ungated',
+    sparseMixer,
     routing: scores
       ? { scores, groups, keptGroups, scale, ...(choiceBias && { choiceBias }) }
       : null,

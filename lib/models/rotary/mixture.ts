@@ -70,6 +70,8 @@ export interface MoeTraits {
   readonly choiceBias?: boolean;
   /** Scores of a router by groups; see nn.GroupRouter. Default: nn.TopKRouter. */
   readonly scores?: 'sigmoid' | 'softmax';
+  /** The jitter of nn.SparseMixerRouter, which then replaces nn.TopKRouter. */
+  readonly sparseMixer?: number;
   /** Whether the router has a bias. Default false. */
   readonly routerBias?: boolean;
   /** Bound of gates, in families of experts with biases; see nn.Experts. Default: none. */
@@ -101,6 +103,10 @@ type ExpertFiles =
       readonly allDown: string;
     }
   | { readonly block: string; readonly router: string };
+
+/** Whether routing statistics exist, for a loss that balances experts. */
+export const hasLoads = ({ scores, beside, sparseMixer }: MoeTraits): boolean =>
+  !scores && !beside && sparseMixer === undefined;
 
 /** Names in the files of Qwen's mixtures. */
 export const QWEN_FILES: ExpertFiles = {
@@ -174,7 +180,7 @@ const PLAIN = { groups: 1, keptGroups: 1, scale: 1 } as const;
 
 /** Reads the experts in a config.json. Throws DS_CHECKPOINT. */
 export function parseMoe(traits: MoeTraits, config: ModelConfig, layers: number): MoeConfig {
-  config.requireOneOf('router_jitter_noise', [0]);
+  config.requireOneOf('router_jitter_noise', [traits.sparseMixer ?? 0]);
   config.requireOneOf('scoring_func', [traits.scores ?? 'softmax']);
   const [key, fallback] = traits.experts;
   const experts = config.size(config.get(key) === null ? OTHER_KEY : key, fallback);

@@ -18,7 +18,7 @@ import {
 import { describeConv, parseConv, parseFeedWidth } from './conv-config.js';
 import { describeDelta, parseDelta } from './delta-config.js';
 import { describeLayerKinds, parseLayerKinds } from './layer-kinds.js';
-import { describeMoe, expertSlices, parseMoe, parseRouterLoss } from './mixture.js';
+import { describeMoe, expertSlices, hasLoads, parseMoe, parseRouterLoss } from './mixture.js';
 import { describeRope, describeRopeLayers, parseRope, parseRopeLayers } from './rope-keys.js';
 import { describeScales, parseScales } from './scales.js';
 import { PRE_NORMS, type RotaryTraits, SILU } from './traits.js';
@@ -173,8 +173,7 @@ export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): Ro
     ...parseLayerKinds(traits, config, { kvHeads, headDim: wide.headDim ?? 0, vocabSize, isFull }),
     ...(hasExperts(traits, config) && {
       moe: parseMoe(required(traits.moe), config, layers),
-      ...(!traits.moe?.scores &&
-        !traits.moe?.beside && { routerAuxLossCoef: parseRouterLoss(config) }),
+      ...(hasLoads(required(traits.moe)) && { routerAuxLossCoef: parseRouterLoss(config) }),
     }),
     ...(traits.positions ? { maxSeq } : parseRope(traits, config, maxSeq)),
     ...parseRopeLayers(traits, config, layers),

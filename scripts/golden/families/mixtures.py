@@ -140,6 +140,20 @@ FAMILIES = {
             "rope": (10000.0, {"partial_rotary_factor": 0.5}),
         },
     ),
+    "phimoe": (
+        1094,
+        "PhimoeConfig",
+        "PhimoeForCausalLM",
+        {
+            **TINY,
+            "num_local_experts": 5,
+            "num_experts_per_tok": 2,
+            "attention_bias": True,
+            "lm_head_bias": True,
+            "sliding_window": None,
+            "rope": (10000.0, None),
+        },
+    ),
     # Ling has the formula of GLM 4.5; its first version has a softmax: renamed_families.py.
     "bailing-moe": (
         1092,
