@@ -24,7 +24,7 @@ export const ENGINE = {
     flag: '--dtype <name>',
   }),
   context: integer(
-    'most [tokens](#context-and-memory) of prompt and answer together; raise it for long texts',
+    'most [tokens](serving.md#context-and-memory) of prompt and answer together; raise it for long texts',
     {
       min: 2,
       shown: "1024, or the model's maximum if lower",
@@ -36,7 +36,7 @@ export const ENGINE = {
     flag: '--config <file>',
   }),
   hostCache: integer(
-    'host memory for [prefixes](inference.md#prefixes-in-host-memory) that leave the GPU, such as 16GiB',
+    'host memory for [prefixes](inference-memory.md#prefixes-in-host-memory) that leave the GPU, such as 16GiB',
     {
       min: 1,
       shown: 'none',
@@ -51,12 +51,15 @@ export const ENGINE = {
       flag: '--speculative-config <json>',
     },
   ),
-  kvCacheDtype: string('`fp8`: store [keys and values](#fp8-keys-and-values) in one byte', {
-    shown: '`auto`, as the weights',
-    flag: '--kv-cache-dtype <name>',
-  }),
+  kvCacheDtype: string(
+    '`fp8`: store [keys and values](serving.md#fp8-keys-and-values) in one byte',
+    {
+      shown: '`auto`, as the weights',
+      flag: '--kv-cache-dtype <name>',
+    },
+  ),
   schedulingPolicy: string(
-    '[order of requests](#priorities-and-turns): `fair`, `priority` or `fcfs`',
+    '[order of requests](operating.md#priorities-and-turns): `fair`, `priority` or `fcfs`',
     {
       shown: '`fair`',
       flag: '--scheduling-policy <name>',
@@ -75,7 +78,7 @@ export const ENGINE = {
 /** More options of `ds serve`. */
 export const SERVER = {
   apiKeyFile: string(
-    'file with the [keys](#keys-and-access) of clients, one in each line; `DS_API_KEY` has one key',
+    'file with the [keys](serving.md#keys-and-access) of clients, one in each line; `DS_API_KEY` has one key',
     {
       shown: 'no key',
       flag: '--api-key-file <file>',
@@ -83,7 +86,7 @@ export const SERVER = {
   ),
   /** Number of ranks that share the model. */
   tp: integer(
-    '[GPUs that divide the model](#a-model-on-several-gpus); use it if the model does not fit one',
+    '[GPUs that divide the model](serving.md#a-model-on-several-gpus); use it if the model does not fit one',
     {
       min: 1,
       default: 1,

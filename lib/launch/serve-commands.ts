@@ -26,7 +26,7 @@ Examples:
   ds serve tuned --context 8192 --port 9000
   DS_API_KEY=secret ds serve tuned --host 0.0.0.0
 
-docs/serving.md explains the options.`,
+docs/serving-options.md explains the options.`,
     )
     .action((folder: string | undefined, flags: ServeFlags) =>
       finish(async () => (await import('./serve.js')).serveCommand(folder, flags)),

@@ -93,7 +93,7 @@ export const SERVER_LIMITS = {
    * it if the server has several keys.
    */
   keyRequests: integer(
-    'most requests of one [key](#priorities-and-turns) that run or wait; one more gets HTTP 429',
+    'most requests of one [key](operating.md#priorities-and-turns) that run or wait; one more gets HTTP 429',
     {
       min: 1,
       shown: 'half of `--max-requests` with several keys',

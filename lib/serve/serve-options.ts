@@ -38,7 +38,7 @@ export const SERVE = {
    */
   allowedHosts: declareOption(
     (_, hosts: readonly string[]) => hosts,
-    'more [host names](#keys-and-access) that requests to a local server without a key may use; `*`: all',
+    'more [host names](serving.md#keys-and-access) that requests to a local server without a key may use; `*`: all',
     { shown: 'none', flag: '--allowed-hosts <names>', syntax: 'names' },
   ),
   /** The origin of web pages that may send requests, or "*" for all origins. Default: no origin. */
@@ -77,7 +77,7 @@ export const SERVE = {
     flag: '--ui',
   }),
   /** Print a line of JSON for each request, without its texts. Default: false. */
-  logRequests: boolean('print [a line of JSON](serving.md#logs) for each request', {
+  logRequests: boolean('print [a line of JSON](operating.md#logs) for each request', {
     default: false,
     shown: 'no log',
     flag: '--log-requests',

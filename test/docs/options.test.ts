@@ -38,8 +38,8 @@ test.each([
   ['option', [...flagRows(ENGINE), ...flagRows({ ...SERVE, ...SERVER })]],
   ['limit of a request', flagRows(REQUEST_LIMITS)],
   ['limit of the server', flagRows(SERVER_LIMITS)],
-])('docs/serving.md has the declared options: %s', (heading, rows) => {
-  const localTexts = tableRows(page('serving.md'), heading).filter(
+])('docs/serving-options.md has the declared options: %s', (heading, rows) => {
+  const localTexts = tableRows(page('serving-options.md'), heading).filter(
     (row) => !row.includes('--no-graphs'),
   );
   expect(localTexts).toEqual(rows);

@@ -1,4 +1,4 @@
-// docs/serving.md lists every option of `ds serve`.
+// docs/serving-options.md lists every option of `ds serve`.
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 
@@ -7,8 +7,8 @@ import { Command } from 'commander';
 import { addServeCommands } from '../../lib/launch/serve-commands.js';
 import { packageRoot } from '../../lib/runtime/package-root.js';
 
-const page = readFileSync(join(packageRoot(), 'docs', 'serving.md'), 'utf8');
-const [, table = ''] = /^## Options\n(.*?)^\*\*Stop/ms.exec(page) ?? [];
+const page = readFileSync(join(packageRoot(), 'docs', 'serving-options.md'), 'utf8');
+const [, table = ''] = /^## Options\n(.*?)^## Exit/ms.exec(page) ?? [];
 const program = new Command();
 addServeCommands(program, 'Models', async (run) => void (await run()));
 const serve = program.commands.find((command) => command.name() === 'serve') as Command;
