@@ -42,7 +42,7 @@ export interface ConfigEnvironment {
    * Number of data ranks: all ranks of the job, or the size of dp on a mesh.
    */
   worldSize: number;
-  /** Unknown keys are errors. Default false: they are notices. */
+  /** Unknown keys are errors. Default: false: they are notices. */
   strict?: boolean;
   /**
    * Values that fill "auto"; with `mustMatch` the configuration must equal them. Without it, "auto"

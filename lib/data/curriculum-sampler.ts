@@ -47,13 +47,13 @@ export interface CurriculumSamplerOptions {
   metrics: Readonly<Record<string, CurriculumMetric>>;
   /** Number of samples per step: of all ranks and micro-batches together. */
   batchSize: number;
-  /** Maximum number of epochs: each draws as many samples as the dataset has. Default 1000. */
+  /** Maximum number of epochs: each draws as many samples as the dataset has. Default: 1000. */
   epochs?: number;
-  /** Seed of the random order. Default 0; the same on every rank. */
+  /** Seed of the random order. Default: 0; the same on every rank. */
   seed?: number;
-  /** Number of this rank. Default 0. */
+  /** Number of this rank. Default: 0. */
   rank?: number;
-  /** Number of ranks. Default 1. */
+  /** Number of ranks. Default: 1. */
   worldSize?: number;
 }
 

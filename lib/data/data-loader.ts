@@ -24,13 +24,13 @@ import type { ThreadOptions } from './worker-protocol.js';
 
 /** Options of a loader's worker threads. */
 export interface WorkerThreadOptions {
-  /** Number of threads that get and stack samples. Default 0: the calling thread does. */
+  /** Number of threads that get and stack samples. Default: 0: the calling thread does. */
   numWorkers?: number;
-  /** Number of batches that each worker makes ahead. Default 2. */
+  /** Number of batches that each worker makes ahead. Default: 2. */
   prefetchFactor?: number;
-  /** Milliseconds to wait for a worker's batch before it counts as stalled. Default 120000. */
+  /** Milliseconds to wait for a worker's batch before it counts as stalled. Default: 120000. */
   workerTimeoutMs?: number;
-  /** Keeps the workers from one pass to the next, until close(). Default false. */
+  /** Keeps the workers from one pass to the next, until close(). Default: false. */
   persistentWorkers?: boolean;
   /** Options for starting the worker threads. */
   workerThread?: ThreadOptions;
@@ -38,17 +38,17 @@ export interface WorkerThreadOptions {
 
 /** Options of a DataLoader. */
 export interface DataLoaderOptions<Sample, Batch> extends WorkerThreadOptions {
-  /** Samples per batch. Default 1. */
+  /** Samples per batch. Default: 1. */
   batchSize?: number;
   /** Device of the batches. Default: "cpu". */
   device?: Device | string;
-  /** Visits the samples of every epoch in a new random order. Default true. */
+  /** Visits the samples of every epoch in a new random order. Default: true. */
   shuffle?: boolean;
   /** Seed of the orders. Default: 0. */
   seed?: number;
   /** Chooses the samples, in place of shuffle and seed. */
   sampler?: Sampler;
-  /** Drops a last batch that is not full. Default false. */
+  /** Drops a last batch that is not full. Default: false. */
   dropLast?: boolean;
   /** Combines samples into a batch. Default: stacks tensors, typed arrays and numbers. */
   collate?: (samples: Sample[], device: Device) => Batch;

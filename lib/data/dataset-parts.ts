@@ -108,7 +108,7 @@ export async function buildConcat(sources: readonly DatasetSource[]): Promise<Da
 
 /** Options of randomSplit(). */
 export interface SplitOptions {
-  /** Seed of the random split. Default 0. */
+  /** Seed of the random split. Default: 0. */
   seed?: number;
 }
 

@@ -61,7 +61,7 @@ export interface WorkerDatasetOptions {
    * absolute path such as require.resolve('./my-dataset.js') from a CommonJS one.
    */
   module: string | URL;
-  /** The exported function that returns the dataset. Default "default". */
+  /** The exported function that returns the dataset. Default: "default". */
   export?: string;
   /** Arguments of the export, copied to every worker. Default: none. */
   args?: readonly unknown[];

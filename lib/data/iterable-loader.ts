@@ -32,15 +32,15 @@ import type { Round, RoundOptions } from './worker-protocol.js';
 
 /** Options of an IterableLoader, with this rank's index among the data ranks. */
 export interface IterableLoaderOptions<Sample, Batch> extends WorkerThreadOptions {
-  /** Samples per batch. Default 1. */
+  /** Samples per batch. Default: 1. */
   batchSize?: number;
   /** Device of the batches. Default: "cpu". */
   device?: Device | string;
   /** Number of this rank. Default: 0. */
   rank?: number;
-  /** Number of ranks that share the samples. Default 1. */
+  /** Number of ranks that share the samples. Default: 1. */
   worldSize?: number;
-  /** Drops the last samples if they do not fill a batch of every rank. Default false. */
+  /** Drops the last samples if they do not fill a batch of every rank. Default: false. */
   dropLast?: boolean;
   /** Combines samples into a batch. Default: stacks tensors, typed arrays and numbers. */
   collate?: (samples: Sample[], device: Device) => Batch;

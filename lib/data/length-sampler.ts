@@ -15,11 +15,11 @@ export interface LengthGroupedOptions {
    * Samples per batch, which determines the size of groups. Ranks share the order, not the batch.
    */
   batchSize: number;
-  /** Seed of the random order. Default 0; the same on every rank. */
+  /** Seed of the random order. Default: 0; the same on every rank. */
   seed?: number;
-  /** Number of this rank. Default 0. */
+  /** Number of this rank. Default: 0. */
   rank?: number;
-  /** Number of ranks. Default 1. */
+  /** Number of ranks. Default: 1. */
   worldSize?: number;
 }
 

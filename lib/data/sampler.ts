@@ -124,11 +124,11 @@ export interface DistributedSamplerOptions {
   rank: number;
   /** Number of ranks, at least 1. */
   worldSize: number;
-  /** Whether the order is random. Default true. */
+  /** Whether the order is random. Default: true. */
   shuffle?: boolean;
-  /** Seed of the random order. Default 0; the same on every rank. */
+  /** Seed of the random order. Default: 0; the same on every rank. */
   seed?: number;
-  /** Drops the samples that do not fill every rank, instead of repeating some. Default false. */
+  /** Drops the samples that do not fill every rank, instead of repeating some. Default: false. */
   dropLast?: boolean;
 }
 
@@ -199,13 +199,13 @@ export function requireRank(op: string, rank: number, worldSize: number): void {
 export interface WeightedSamplerOptions {
   /** Number of draws per epoch, of all ranks together. Default: the number of weights. */
   samples?: number;
-  /** Whether a sample may be drawn again. Default true. */
+  /** Whether a sample may be drawn again. Default: true. */
   replacement?: boolean;
-  /** Seed of the random order. Default 0; the same on every rank. */
+  /** Seed of the random order. Default: 0; the same on every rank. */
   seed?: number;
-  /** Number of this rank. Default 0. */
+  /** Number of this rank. Default: 0. */
   rank?: number;
-  /** Number of ranks. Default 1. */
+  /** Number of ranks. Default: 1. */
   worldSize?: number;
 }
 

@@ -27,7 +27,7 @@ export interface TokenFileOptions {
   path: string;
   /** Tokens per window. */
   seq: number;
-  /** Dtype of a file without a header. Default "u16", as nanoGPT writes them. */
+  /** Dtype of a file without a header. Default: "u16", as nanoGPT writes them. */
   dtype?: 'u16' | 'u32';
 }
 

@@ -32,7 +32,7 @@ export interface TextSource {
 export interface JsonlSource {
   /** A file with one JSON object per line; empty lines are skipped. */
   path: string;
-  /** The key of the text. Default "text". */
+  /** The key of the text. Default: "text". */
   key?: string;
   /** Encodes a text. */
   encode: Encode;

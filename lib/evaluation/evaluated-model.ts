@@ -16,7 +16,7 @@ import { TOKENIZER_FILE } from '../text/tokenizer-folder.js';
 export interface EvaluatedOptions {
   /** A tokenizer, or its folder. Default: the tokenizer in the folder of the model. */
   tokenizer?: Tokenizer | string;
-  /** Number of rows per forward pass. Default 8. */
+  /** Number of rows per forward pass. Default: 8. */
   batchSize?: number;
   /** Called after each batch with the numbers of finished and of all rows. */
   onProgress?: (done: number, total: number) => void;

@@ -18,7 +18,7 @@ import {
 
 /** Options of logLikelihoods(). */
 export interface LikelihoodOptions extends EvaluatedOptions {
-  /** Whether to put the tokenizer's BOS token before every context. Default false. */
+  /** Whether to put the tokenizer's BOS token before every context. Default: false. */
   addBos?: boolean;
 }
 

@@ -50,7 +50,7 @@ class Queue<Item> {
 
 interface MergeOptions {
   worldSize: number;
-  /** Milliseconds that a line waits for the same line of other ranks. Default 200. */
+  /** Milliseconds that a line waits for the same line of other ranks. Default: 200. */
   window?: number;
   /** Returns the current time in milliseconds. Default: performance.now(). */
   now?: () => number;

@@ -24,7 +24,7 @@ export interface CacheShape {
   dtype: DType;
   device: Device;
   recurrent: RecurrentSizes | null;
-  /** Whether it keeps latents: one of two heads' width for each token. Default false. */
+  /** Whether it keeps latents: one of two heads' width for each token. Default: false. */
   latent?: boolean;
   /** The shape of each layer, if layers differ. Default: kvHeads and headDim in all layers. */
   byLayer?: readonly LayerShape[];

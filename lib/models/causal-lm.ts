@@ -64,9 +64,9 @@ export interface CausalConfig {
   heads: number;
   /** Width of the residual stream. */
   channels: number;
-  /** Number of key and value heads. Default `heads`. */
+  /** Number of key and value heads. Default: `heads`. */
   kvHeads?: number;
-  /** Width of a head. Default channels / heads. */
+  /** Width of a head. Default: channels / heads. */
   headDim?: number;
   /** Recomputation in the backward, see GPT2Config and LlamaConfig. */
   activationCheckpointing?: boolean | 'selective';

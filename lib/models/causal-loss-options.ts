@@ -9,7 +9,7 @@ export interface CausalLossOptions {
    * gives the mean.
    */
   divisor?: number | Tensor;
-  /** Fraction of the target that all tokens share equally: in [0, 1]. Default 0. */
+  /** Fraction of the target that all tokens share equally: in [0, 1]. Default: 0. */
   labelSmoothing?: number;
   /**
    * Receives, on the device, the number of targets and the number of targets with the largest
@@ -17,12 +17,12 @@ export interface CausalLossOptions {
    */
   report?: LossReport;
   /**
-   * Skips ignored targets in the head's products; the host waits for the targets. Default false.
+   * Skips ignored targets in the head's products; the host waits for the targets. Default: false.
    */
   skipIgnored?: boolean;
   /**
    * Returns the log-probability of each row's targets, [B] f32, instead of a loss. A list maps each
-   * row of targets [R, T] to its row of tokens; the result is [R]. Default false.
+   * row of targets [R, T] to its row of tokens; the result is [R]. Default: false.
    */
   rows?: boolean | readonly number[];
   /** @internal The row of tokens of each row of targets, with `rows`. */

@@ -40,11 +40,11 @@ export interface Decoder {
 export interface GenerateOptions {
   /** Maximum number of tokens to sample. */
   maxNewTokens: number;
-  /** Divisor of the logits; 0 selects the likeliest token. Default 1. */
+  /** Divisor of the logits; 0 selects the likeliest token. Default: 1. */
   temperature?: number;
   /** Keeps the K likeliest tokens. Default: all tokens. */
   topK?: number;
-  /** Seed of the draws; equal seeds give equal text. Default 0. */
+  /** Seed of the draws; equal seeds give equal text. Default: 0. */
   seed?: number;
 }
 

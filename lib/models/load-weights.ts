@@ -31,7 +31,7 @@ import { OpenWeights, SlicedWeights, StoredWeights } from './stored-weights.js';
 
 /** Strictness of loadWeights(), and the layout of the files. */
 export interface LoadWeightsOptions {
-  /** Whether missing and unexpected names are errors. Default true. */
+  /** Whether missing and unexpected names are errors. Default: true. */
   strict?: boolean;
   /**
    * Layout of the files; it matters if describe() of the module names transposed parameters.

@@ -50,7 +50,7 @@ export interface Family<Model extends FolderModel, Options> {
   readonly textOf?: readonly string[] | undefined;
   /** Whether it has heads of any task. Default: only that of a causal language model. */
   readonly anyHead?: boolean;
-  /** Whether a folder needs a task. Encoders do. Default false. */
+  /** Whether a folder needs a task. Encoders do. Default: false. */
   readonly needsTask?: boolean;
   /** The supported architecture, for hints of errors. */
   readonly architecture: string;

@@ -23,7 +23,7 @@ export interface QuantizeModelOptions extends QuantizedOptions {
   format?: 'int' | 'e4m3';
   /**
    * Bits of the head: 8 with a scale per token, or 4 in groups as the rest. A tied head gets its
-   * own weight; the embedding stays. Default null: unchanged.
+   * own weight; the embedding stays. Default: null: unchanged.
    */
   head?: 8 | 4 | null;
   /** Names, or suffixes of names, of layers that stay unchanged. Default: only the head. */

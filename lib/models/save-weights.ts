@@ -51,7 +51,7 @@ export interface SaveWeightsOptions {
    * for a folder of such a module, else "native".
    */
   format?: ExportFormat;
-  /** Bytes of tensors in one file of a folder, unless one tensor has more. Default 5e9. */
+  /** Bytes of tensors in one file of a folder, unless one tensor has more. Default: 5e9. */
   maxShardBytes?: number;
 }
 

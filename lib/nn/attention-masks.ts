@@ -30,7 +30,7 @@ export interface AttentionMasks {
    * batch.
    */
   keyPaddingMask?: Tensor | null;
-  /** Query t sees keys s <= t + (S - T), without an attnMask. Default false. */
+  /** Query t sees keys s <= t + (S - T), without an attnMask. Default: false. */
   isCausal?: boolean;
 }
 

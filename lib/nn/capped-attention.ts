@@ -32,7 +32,7 @@ interface CappedAttentionOptions {
   readonly window: number | null;
   /** The document of each token, [B, T]; null: each row is one. */
   readonly documents?: Tensor | null;
-  /** Fraction of the weights that is dropped. Default 0. */
+  /** Fraction of the weights that is dropped. Default: 0. */
   readonly dropout?: number;
   /** Blocks of tokens that queries see: refused. */
   readonly sparsity?: unknown;

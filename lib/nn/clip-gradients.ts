@@ -14,7 +14,7 @@ import { cast, mul, noGrad, scope, Tensor, trainerOf, zeros } from '../tensor/in
 /** How clipGradNorm() treats gradients with a NaN or an infinity. */
 export interface ClipGradNormOptions {
   /**
-   * Throw DS_NONFINITE and leave the gradients unchanged; waits for the device. Default false: the
+   * Throw DS_NONFINITE and leave the gradients unchanged; waits for the device. Default: false: the
    * result shows it.
    */
   errorIfNonfinite?: boolean;

@@ -22,7 +22,7 @@ import { Parameter } from './parameter.js';
 
 /** Options of Conv1d and Conv2d; Conv1d takes only numbers. */
 export interface ConvOptions extends WindowOptions {
-  /** Whether the layer has a bias. Default true. */
+  /** Whether the layer has a bias. Default: true. */
   bias?: boolean;
   /** Only 1, the default: groups of channels are not computed. */
   groups?: number;

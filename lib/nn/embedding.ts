@@ -11,7 +11,7 @@ import { Parameter } from './parameter.js';
 
 /** Options of Embedding. */
 export interface EmbeddingOptions {
-  /** Initializer of the table. Default N(0, 1). */
+  /** Initializer of the table. Default: N(0, 1). */
   init?: Initializer;
   /**
    * The index of padding: its row starts as zeros and gets no gradient. Negative values count from
@@ -20,11 +20,13 @@ export interface EmbeddingOptions {
   paddingIdx?: number;
 }
 
-/** A table [V, C] of rows; indices [..] (i32 or i64) give [.., C]. Default N(0, 1). */
+/**
+ * Looks up rows of a table [V, C]: indices [..] (i32 or i64) give rows [.., C]. Default: N(0, 1).
+ */
 export class Embedding extends Module {
   /** The weight [count, channels]. */
   readonly weight: Parameter;
-  /** Null if no index is padding. */
+  /** Index of padding; null if there is none. */
   readonly paddingIdx: number | null;
 
   /** Options, or only the initializer. Throws DS_ARGUMENT for invalid sizes or options. */
@@ -43,7 +45,7 @@ export class Embedding extends Module {
   }
 
   /**
-   * Returns integers [...] to their rows [..., channels]. Throws DS_INDEX on the CPU for an index
+   * Returns the rows [..., channels] of the indices [...]. Throws DS_INDEX on the CPU for an index
    * outside the table.
    */
   override forward(index: Tensor): Tensor {

@@ -63,7 +63,7 @@ export function loadBalancingLoss(loads: RouterLoads, tokens: number): Tensor {
 
 /** Options of Experts. */
 export interface ExpertsOptions {
-  /** Initializer of the weights. Default U(-1/sqrt(in), 1/sqrt(in)) of each matrix. */
+  /** Initializer of the weights. Default: U(-1/sqrt(in), 1/sqrt(in)) of each matrix. */
   weightInit?: Initializer;
   /**
    * Experts with biases and bounded values, as in gpt-oss: (up + 1) gate sigmoid(1.702 gate), with
@@ -71,7 +71,7 @@ export interface ExpertsOptions {
    */
   limit?: number | null;
   /**
-   * The function of the gate: "silu", or "geluTanh", GELU's approximation by tanh. Default "silu".
+   * The function of the gate: "silu", or "geluTanh", GELU's approximation by tanh. Default: "silu".
    */
   activation?: 'silu' | 'geluTanh';
 }
@@ -258,7 +258,7 @@ function runBoundedExperts(
 export interface SparseMixtureOptions extends TopKRouterOptions {
   /** See ExpertsOptions. */
   limit?: number | null;
-  /** Whether a gate scales the output of the shared expert. Default true. */
+  /** Whether a gate scales the output of the shared expert. Default: true. */
   sharedGate?: boolean;
   /** Scores of another kind than TopKRouter's. Default: null. */
   routing?: GroupRouting | null;

@@ -180,13 +180,13 @@ export function calculateGain(nonlinearity: Nonlinearity, slope = 0.01): number 
 
 /** Options of kaimingUniform() and kaimingNormal(). */
 export interface KaimingOptions {
-  /** Leaky ReLU's slope below 0. Default 0. */
+  /** Leaky ReLU's slope below 0. Default: 0. */
   a?: number;
   /**
-   * Whether to keep the variance of outputs ("fanIn") or of gradients ("fanOut"). Default "fanIn".
+   * Whether to keep the variance of outputs ("fanIn") or of gradients ("fanOut"). Default: "fanIn".
    */
   mode?: 'fanIn' | 'fanOut';
-  /** Activation after the layer, which determines the gain. Default "leakyRelu". */
+  /** Activation after the layer, which determines the gain. Default: "leakyRelu". */
   nonlinearity?: Nonlinearity;
 }
 
@@ -222,13 +222,13 @@ export function kaimingNormal(options: KaimingOptions = {}): Initializer {
 
 /** Options of truncNormal(). */
 export interface TruncNormalOptions {
-  /** Mean. Default 0. */
+  /** Mean. Default: 0. */
   mean?: number;
-  /** Standard deviation. Default 1. */
+  /** Standard deviation. Default: 1. */
   stddev?: number;
-  /** The smallest value, not a number of deviations. Default -2. */
+  /** The smallest value, not a number of deviations. Default: -2. */
   low?: number;
-  /** The greatest value. Default 2. */
+  /** The greatest value. Default: 2. */
   high?: number;
 }
 

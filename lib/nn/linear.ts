@@ -19,9 +19,9 @@ import { Parameter } from './parameter.js';
 
 /** Options of Linear. */
 export interface LinearOptions {
-  /** Whether the layer has a bias. Default true. */
+  /** Whether the layer has a bias. Default: true. */
   bias?: boolean;
-  /** Initializer of the weights. Default U(-1/sqrt(in), 1/sqrt(in)), for weight and bias. */
+  /** Initializer of the weights. Default: U(-1/sqrt(in), 1/sqrt(in)), for weight and bias. */
   weightInit?: Initializer;
   /** First values of the bias. */
   biasInit?: Initializer;
@@ -91,7 +91,7 @@ export class LinearGelu extends Linear {
 
 /** Options of SwiGLU. */
 export interface SwiGluOptions {
-  /** Whether the layer has a bias. Default false, as in Llama. */
+  /** Whether the layer has a bias. Default: false, as in Llama. */
   bias?: boolean;
 }
 

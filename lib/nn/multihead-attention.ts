@@ -22,22 +22,22 @@ import type { SparsePattern } from './sparse-attention.js';
 
 /** Options of MultiheadAttention. */
 export interface MultiheadAttentionOptions {
-  /** Fraction of the attention weights that training drops. Default 0. */
+  /** Fraction of the attention weights that training drops. Default: 0. */
   dropout?: number;
-  /** Biases of all projections. Default true. */
+  /** Biases of all projections. Default: true. */
   bias?: boolean;
-  /** Inputs and outputs are [B, T, E] instead of [T, B, E]. Default false, as in PyTorch. */
+  /** Inputs and outputs are [B, T, E] instead of [T, B, E]. Default: false, as in PyTorch. */
   batchFirst?: boolean;
 }
 
 /** Options of one call of MultiheadAttention. */
 export interface AttentionCall extends AttentionMasks {
   /**
-   * Also return the attention weights, which the fused kernel never stores. Default false;
+   * Also return the attention weights, which the fused kernel never stores. Default: false;
    * PyTorch's is true.
    */
   needWeights?: boolean;
-  /** Average these weights over the heads: [B, T, S] instead of [B, H, T, S]. Default true. */
+  /** Average these weights over the heads: [B, T, S] instead of [B, H, T, S]. Default: true. */
   averageAttnWeights?: boolean;
 }
 

@@ -65,9 +65,9 @@ export class RMSNorm extends Module {
 
 /** Options of GroupNorm. */
 export interface GroupNormOptions {
-  /** Added to the variance. Default 1e-5. */
+  /** Added to the variance. Default: 1e-5. */
   eps?: number;
-  /** Whether there is a weight and a bias [C]. Default true. */
+  /** Whether there is a weight and a bias [C]. Default: true. */
   affine?: boolean;
 }
 

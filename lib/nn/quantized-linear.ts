@@ -19,7 +19,7 @@ export interface QuantizedOptions {
   /** Bits of a weight: 8 or 4. */
   bits: 8 | 4;
   /**
-   * Neighbouring inputs per scale: a multiple of 8, or null for one scale per output. Default 128
+   * Neighbouring inputs per scale: a multiple of 8, or null for one scale per output. Default: 128
    * with 4 bits, null with 8.
    */
   groupSize?: number | null;

@@ -49,13 +49,13 @@ export interface TokenRouter {
 
 /** Options of TopKRouter. */
 export interface TopKRouterOptions {
-  /** Experts per token. Default 2. */
+  /** Experts per token. Default: 2. */
   k?: number;
-  /** Whether the weights of a token's experts add up to 1. Default true. */
+  /** Whether the weights of a token's experts add up to 1. Default: true. */
   normalize?: boolean;
-  /** Initializer of the weights. Default U(-1/sqrt(channels), 1/sqrt(channels)). */
+  /** Initializer of the weights. Default: U(-1/sqrt(channels), 1/sqrt(channels)). */
   weightInit?: Initializer;
-  /** Whether the logits have a bias. Default false. */
+  /** Whether the logits have a bias. Default: false. */
   bias?: boolean;
 }
 
@@ -155,11 +155,11 @@ function computeLoad(logits: Tensor, ids: Tensor, mask: Tensor | null): Tensor {
 export interface GroupRouting {
   /** Scores of experts: each one's sigmoid, with a bias for the choice; or a softmax over all. */
   scores: 'sigmoid' | 'softmax';
-  /** Number of groups with equally many experts. Default 1. */
+  /** Number of groups with equally many experts. Default: 1. */
   groups?: number;
   /** Groups per token: the ones with the largest scores. Default: all. */
   keptGroups?: number;
-  /** Factor of the weights. Default 1. */
+  /** Factor of the weights. Default: 1. */
   scale?: number;
   /** Whether scores get a bias for the choice. Default: only with a sigmoid. */
   choiceBias?: boolean;

@@ -82,9 +82,9 @@ export class SparsePattern {
 
 /** Options of SparseSelfAttention. */
 export interface SparseSelfAttentionOptions extends SparsityOptions {
-  /** Whether numbers of keyPaddingMask are added ("add"), or 0 hides ("mul"). Default "add". */
+  /** Whether numbers of keyPaddingMask are added ("add"), or 0 hides ("mul"). Default: "add". */
   keyPaddingMaskMode?: 'add' | 'mul';
-  /** Whether numbers of attnMask are added ("add"), or 0 hides ("mul"). Default "mul". */
+  /** Whether numbers of attnMask are added ("add"), or 0 hides ("mul"). Default: "mul". */
   attnMaskMode?: 'add' | 'mul';
 }
 
@@ -96,7 +96,7 @@ export interface SparseAttentionCall {
   keyPaddingMask?: Tensor | null;
   /** Mask of pairs [T, T], by attnMaskMode. */
   attnMask?: Tensor | null;
-  /** Queries see no later tokens; cheaper than a mask. Default false. */
+  /** Queries see no later tokens; cheaper than a mask. Default: false. */
   causal?: boolean;
 }
 

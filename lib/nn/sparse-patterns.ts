@@ -13,47 +13,47 @@ import { requireBlock } from '../tensor/ops/require-block.js';
 
 /** The keys that queries see, by blocks of tokens. Accepts DeepSpeed's names, also in camelCase. */
 export interface SparsityOptions {
-  /** The pattern. Default "fixed". */
+  /** The pattern. Default: "fixed". */
   mode?: 'dense' | 'fixed' | 'variable' | 'bigbird' | 'bslongformer' | 'local_sliding_window';
-  /** Tokens per block: a power of two, at least 16. Default 16. */
+  /** Tokens per block: a power of two, at least 16. Default: 16. */
   block?: number;
-  /** Whether heads have different layouts; otherwise all use the first head's. Default false. */
+  /** Whether heads have different layouts; otherwise all use the first head's. Default: false. */
   differentLayoutPerHead?: boolean;
-  /** Blocks of a local window ("fixed"). Default 4. */
+  /** Blocks of a local window ("fixed"). Default: 4. */
   numLocalBlocks?: number;
-  /** Global blocks per window ("fixed"), or first global blocks ("bigbird"). Default 1. */
+  /** Global blocks per window ("fixed"), or first global blocks ("bigbird"). Default: 1. */
   numGlobalBlocks?: number;
   /**
-   * Whether blocks see later ones. Default "bidirectional"; "unidirectional" for
+   * Whether blocks see later ones. Default: "bidirectional"; "unidirectional" for
    * "local_sliding_window". The block of a query is visible as a whole: the attention applies
    * causality by tokens.
    */
   attention?: 'bidirectional' | 'unidirectional';
-  /** Global blocks see all ("fixed", "variable"; bidirectional). Default false. */
+  /** Global blocks see all ("fixed", "variable"; bidirectional). Default: false. */
   horizontalGlobalAttention?: boolean;
   /**
    * Number of choices of global blocks that heads alternate between ("fixed", with a layout per
-   * head). Default 1.
+   * head). Default: 1.
    */
   numDifferentGlobalPatterns?: number;
-  /** Random blocks that each block sees ("variable", "bigbird"). Default 0. */
+  /** Random blocks that each block sees ("variable", "bigbird"). Default: 0. */
   numRandomBlocks?: number;
-  /** Blocks of each local window; the last size repeats ("variable"). Default [4]. */
+  /** Blocks of each local window; the last size repeats ("variable"). Default: [4]. */
   localWindowBlocks?: readonly number[];
-  /** Global blocks, or starts of ranges of them ("variable", "bslongformer"). Default [0]. */
+  /** Global blocks, or starts of ranges of them ("variable", "bslongformer"). Default: [0]. */
   globalBlockIndices?: readonly number[];
-  /** Ends of the ranges; null: each is one block. Default null. */
+  /** Ends of the ranges; null: each is one block. Default: null. */
   globalBlockEndIndices?: readonly number[] | null;
   /**
    * Blocks of the window around each ("bigbird", "bslongformer", "local_sliding_window"). Default
    * 3.
    */
   numSlidingWindowBlocks?: number;
-  /** Seed of random blocks, in addition to head and block. Default 0. */
+  /** Seed of random blocks, in addition to head and block. Default: 0. */
   seed?: number;
   /**
    * Number of tokens of the cached pattern: layouts of shorter sequences are cut from it, longer
-   * ones are built for their length. DeepSpeed's max_seq_length. Default 2048.
+   * ones are built for their length. DeepSpeed's max_seq_length. Default: 2048.
    */
   maxTokens?: number;
 }

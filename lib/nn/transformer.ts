@@ -15,17 +15,17 @@ import { LayerNorm } from './norms.js';
 
 /** Options of TransformerEncoderLayer and TransformerDecoderLayer. */
 export interface TransformerLayerOptions {
-  /** Width of the feed-forward block. Default 2048. */
+  /** Width of the feed-forward block. Default: 2048. */
   dimFeedforward?: number;
-  /** Dropout of sums, activations and attention weights in training. Default 0.1. */
+  /** Dropout of sums, activations and attention weights in training. Default: 0.1. */
   dropout?: number;
   /** "relu", the default, "gelu" (exact), or a function. */
   activation?: 'relu' | 'gelu' | ((x: Tensor) => Tensor);
-  /** Added to the variance in layer norms. Default 1e-5. */
+  /** Added to the variance in layer norms. Default: 1e-5. */
   layerNormEps?: number;
-  /** Inputs are [B, T, C] instead of [T, B, C]. Default false, as in PyTorch. */
+  /** Inputs are [B, T, C] instead of [T, B, C]. Default: false, as in PyTorch. */
   batchFirst?: boolean;
-  /** Normalize the inputs of attention and feed-forward instead of the sums. Default false. */
+  /** Normalize the inputs of attention and feed-forward instead of the sums. Default: false. */
   normFirst?: boolean;
 }
 
@@ -199,7 +199,7 @@ export class TransformerDecoderLayer extends TransformerLayer {
 
 /** Options of TransformerEncoder and TransformerDecoder. */
 export interface TransformerStackOptions {
-  /** Applied after the last layer, for layers with normFirst. Default none. */
+  /** Applied after the last layer, for layers with normFirst. Default: none. */
   norm?: Module | null;
 }
 

@@ -91,7 +91,10 @@ export class Adafactor extends StandaloneOptimizer<ParamGroup> implements Summed
   readonly groups: ParamGroup[];
   private readonly options: Required<Omit<AdafactorOptions, 'lr' | 'weightDecay'>>;
 
-  /** Throws DS_ARGUMENT for lr with relativeStep, warmupInit without it, and as makeGroups. */
+  /**
+   * Throws DS_ARGUMENT for lr with relativeStep, for warmupInit without it, and for an invalid
+   * option or parameter group.
+   */
   constructor(params: ParamsOf<ParamGroup>, given: AdafactorOptions = {}) {
     super();
     const options = readChoices('Adafactor', given, namesOf.AdafactorOptions);

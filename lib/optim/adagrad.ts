@@ -49,7 +49,7 @@ export class Adagrad extends StandaloneOptimizer<AdagradGroup> {
   readonly name = 'Adagrad';
   readonly groups: AdagradGroup[];
 
-  /** Throws DS_ARGUMENT, see makeGroups. */
+  /** Throws DS_ARGUMENT for an invalid option or parameter group. */
   constructor(params: ParamsOf<AdagradGroup>, given: AdagradOptions = {}) {
     super();
     const defaults = readWithDefaults('Adagrad', given, DEFAULTS);

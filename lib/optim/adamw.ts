@@ -61,7 +61,7 @@ export class AdamW
   private readonly decoupled: boolean;
   private readonly moments: DType;
 
-  /** Throws DS_ARGUMENT, see makeGroups. */
+  /** Throws DS_ARGUMENT for an invalid option or parameter group. */
   constructor(params: ParamsOf<AdamGroup>, given: AdamWOptions = {}) {
     super();
     const options = readChoices('AdamW', given, namesOf.AdamWOptions);
@@ -140,7 +140,7 @@ export interface AdamOptions extends Omit<AdamWOptions, 'decoupled'> {
 
 /** AdamW unless adamWMode is false, like "Adam" in DeepSpeed. */
 export class Adam extends AdamW {
-  /** Throws DS_ARGUMENT, see makeGroups. */
+  /** Throws DS_ARGUMENT for an invalid option or parameter group. */
   constructor(params: ParamsOf<AdamGroup>, given: AdamOptions = {}) {
     const { adamWMode, ...options } = readChoices('Adam', given, namesOf.AdamOptions);
     super(params, { ...options, decoupled: adamWMode ?? true });

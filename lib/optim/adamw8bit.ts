@@ -48,7 +48,7 @@ export class AdamW8bit extends StandaloneOptimizer<AdamGroup> {
   private readonly biasCorrection: boolean;
   private readonly min8bitSize: number;
 
-  /** Throws DS_ARGUMENT, see makeGroups. */
+  /** Throws DS_ARGUMENT for an invalid option or parameter group. */
   constructor(params: ParamsOf<AdamGroup>, given: AdamW8bitOptions = {}) {
     super();
     const options = readChoices('AdamW8bit', given, namesOf.AdamW8bitOptions);

@@ -39,7 +39,7 @@ export class Lion extends StandaloneOptimizer<LionGroup> {
   readonly name = 'Lion';
   readonly groups: LionGroup[];
 
-  /** Throws DS_ARGUMENT, see makeGroups. */
+  /** Throws DS_ARGUMENT for an invalid option or parameter group. */
   constructor(params: ParamsOf<LionGroup>, given: LionOptions = {}) {
     super();
     const options = readOptions('Lion', given, namesOf.LionOptions);

@@ -76,8 +76,8 @@ export class Muon extends StandaloneOptimizer<MuonGroup> implements GatheredOpti
   private readonly method: NewtonSchulzMethod;
 
   /**
-   * Throws DS_ARGUMENT for a group without useMuon, for a vector in a group with useMuon, and as
-   * makeGroups.
+   * Throws DS_ARGUMENT for a group without useMuon, for a vector in a group with useMuon, and for
+   * an invalid option or parameter group.
    */
   constructor(params: Iterable<MuonGroupOptions>, given: MuonOptions = {}) {
     super();

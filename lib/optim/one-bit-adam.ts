@@ -55,7 +55,7 @@ export class OneBitAdam
   readonly isAdrift = false;
   private readonly freezeStep: number;
 
-  /** Throws DS_ARGUMENT, see makeGroups. */
+  /** Throws DS_ARGUMENT for an invalid option or parameter group. */
   constructor(params: ParamsOf<AdamGroup>, given: OneBitAdamOptions = {}) {
     super();
     const options = readOptions('OneBitAdam', given, namesOf.OneBitAdamOptions);

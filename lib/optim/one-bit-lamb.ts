@@ -82,7 +82,7 @@ export class OneBitLamb
   /** By the coefficients of each range, which the range's owner frees. */
   private readonly ratios = new TrustRatios();
 
-  /** Throws DS_ARGUMENT, see makeGroups. */
+  /** Throws DS_ARGUMENT for an invalid option or parameter group. */
   constructor(params: ParamsOf<LambGroup>, given: OneBitLambOptions = {}) {
     super();
     const options = readOptions('OneBitLamb', given, namesOf.OneBitLambOptions);

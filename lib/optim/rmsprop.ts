@@ -68,7 +68,7 @@ export class RMSprop extends StandaloneOptimizer<RMSpropGroup> {
   readonly name = 'RMSprop';
   readonly groups: RMSpropGroup[];
 
-  /** Throws DS_ARGUMENT, see makeGroups. */
+  /** Throws DS_ARGUMENT for an invalid option or parameter group. */
   constructor(params: ParamsOf<RMSpropGroup>, given: RMSpropOptions = {}) {
     super();
     const defaults = readWithDefaults('RMSprop', given, DEFAULTS);

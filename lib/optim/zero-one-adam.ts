@@ -63,7 +63,7 @@ export class ZeroOneAdam
   /** This update is the first local one since the weights were equal; it sets the anchor. */
   private leavesAnchor = false;
 
-  /** Throws DS_ARGUMENT, see makeGroups. */
+  /** Throws DS_ARGUMENT for an invalid option or parameter group. */
   constructor(params: ParamsOf<AdamGroup>, given: ZeroOneAdamOptions = {}) {
     super();
     const options = readOptions('ZeroOneAdam', given, namesOf.ZeroOneAdamOptions);

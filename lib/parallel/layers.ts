@@ -44,7 +44,7 @@ export interface LayerCutOptions {
    */
   pieces?: number;
   /**
-   * Number of equal concatenated parts that are split separately: 3 for packed q, k, v. Default 1.
+   * Number of equal concatenated parts that are split separately: 3 for packed q, k, v. Default: 1.
    */
   parts?: number;
   /** @internal The pieces of each rank; replaces both options. Default: as even as possible. */
@@ -75,7 +75,7 @@ function cutOf(
 
 /** Options of ColumnLinear. */
 export interface ColumnLinearOptions extends LayerCutOptions {
-  /** Whether every rank gets all outputs. Default false: each gets its part. */
+  /** Whether every rank gets all outputs. Default: false: each gets its part. */
   gatherOutput?: boolean;
 }
 

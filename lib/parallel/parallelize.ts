@@ -53,7 +53,7 @@ export interface ParallelizeOptions {
   /**
    * Whether the ranks also split the tokens of activations between the cut layers: norms, dropout
    * and the residual stream then take 1 / n of the memory. Results are the same, bit for bit. In
-   * training, T must be a multiple of the ranks. Default false. Source: Korthikanti et al. 2022.
+   * training, T must be a multiple of the ranks. Default: false. Source: Korthikanti et al. 2022.
    */
   sequenceParallel?: boolean;
 }

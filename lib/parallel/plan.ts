@@ -51,7 +51,7 @@ export interface LayerStyle {
   /** Number of pieces that stay whole. Default: the channels, or the heads. */
   readonly pieces?: number;
   /**
-   * Number of equal concatenated parts that are split separately: 3 for packed q, k, v. Default 1.
+   * Number of equal concatenated parts that are split separately: 3 for packed q, k, v. Default: 1.
    */
   readonly parts?: number;
 }

@@ -35,7 +35,7 @@ export interface PipelineOptions {
   activationCheckpointInterval?: number;
   /** Whether every forward of a layer starts from its own seed, by `baseSeed`. Default: false. */
   seedLayers?: boolean;
-  /** Seed of layer 0. Default 1234. */
+  /** Seed of layer 0. Default: 1234. */
   baseSeed?: number;
   /** Whether shapes differ between micro-batches. Default: false; shapes are sent once. */
   dynamicShape?: boolean;

@@ -17,7 +17,7 @@ interface FileWrite {
   head?: Uint8Array;
   /** Written after `head` in order; they must not change until the promise resolves or rejects. */
   ranges?: readonly HostRange[];
-  /** The checksum so far. Default 0. */
+  /** The checksum so far. Default: 0. */
   crc?: number;
 }
 

@@ -12,7 +12,7 @@ interface Owner {
 interface PythonNames {
   /** The object in messages, such as "engine". */
   label: string;
-  /** Whether only methods get a name: subclasses may set any property. Default false. */
+  /** Whether only methods get a name: subclasses may set any property. Default: false. */
   methodsOnly?: boolean;
   /** Properties that the constructor of the type sets, by their names here. */
   fields?: readonly string[];

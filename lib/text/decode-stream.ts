@@ -2,7 +2,7 @@
 
 /** Options of decoding. */
 export interface DecodeOptions {
-  /** Leaves special tokens out. Default false. */
+  /** Leaves special tokens out. Default: false. */
   skipSpecialTokens?: boolean;
 }
 

@@ -8,9 +8,9 @@ import type { Side } from './tokenizer-folder.js';
 
 /** Options of padding. */
 export interface PaddingOptions {
-  /** Length of every row; "longest" is the longest row. Default "longest". */
+  /** Length of every row; "longest" is the longest row. Default: "longest". */
   padTo?: number | 'longest';
-  /** Rounds the length up to a multiple of this. Default 1. */
+  /** Rounds the length up to a multiple of this. Default: 1. */
   padToMultipleOf?: number;
   /**
    * Side of the padding: "left" to generate, "right" to train. Default: the tokenizer's

@@ -21,16 +21,16 @@ export interface TextOptions {
   tokenizer: Tokenizer | string;
   /** Number of tokens of a sample. */
   length: number;
-  /** Fills samples with several documents, best fit first. Default true. */
+  /** Fills samples with several documents, best fit first. Default: true. */
   packing?: boolean;
-  /** How documents longer than a sample are handled. Default "cut". */
+  /** How documents longer than a sample are handled. Default: "cut". */
   overlong?: Overlong;
   /**
    * Which tokens are learned. Default: the completion in rows { prompt, completion }, else all.
    * "assistant": the assistant's tokens in rows { messages }.
    */
   loss?: LossKind;
-  /** Key of the text in rows { text }. Default "text". */
+  /** Key of the text in rows { text }. Default: "text". */
   textKey?: string;
   /**
    * Threads that read and tokenize. Default: all cores but one, at most 8; 0 for the calling
@@ -41,7 +41,7 @@ export interface TextOptions {
   cache?: string;
   /**
    * Milliseconds that a thread may take for 4 MiB of rows, or one row group of Parquet, before it
-   * counts as stalled. Default 600000.
+   * counts as stalled. Default: 600000.
    */
   timeoutMs?: number;
 }

@@ -25,24 +25,24 @@ import { readTextSettings, type TextOptions, type TextSettings } from './text-op
 
 /** Options of a TextStream. */
 export interface TextStreamOptions extends TextOptions {
-  /** Samples per batch of this rank. Default 1. */
+  /** Samples per batch of this rank. Default: 1. */
   batchSize?: number;
-  /** Device of the batches. Default "cpu". */
+  /** Device of the batches. Default: "cpu". */
   device?: Device | string;
   /**
    * Reads parts of files in a new order in every epoch, and mixes rows within the buffer. Default
    * true.
    */
   shuffle?: boolean;
-  /** Number of rows that are held, shuffled and packed together. Default 1000. */
+  /** Number of rows that are held, shuffled and packed together. Default: 1000. */
   shuffleBuffer?: number;
-  /** Determines the order; must be equal on all ranks. Default 0. */
+  /** Determines the order; must be equal on all ranks. Default: 0. */
   seed?: number;
-  /** Index of this rank. Default 0. */
+  /** Index of this rank. Default: 0. */
   rank?: number;
-  /** Ranks that share the samples. Default 1. */
+  /** Ranks that share the samples. Default: 1. */
   worldSize?: number;
-  /** Rounds the length of rows that are not packed up to a multiple of this. Default 1. */
+  /** Rounds the length of rows that are not packed up to a multiple of this. Default: 1. */
   padToMultipleOf?: number;
 }
 

@@ -15,7 +15,7 @@ export interface TokenizerOptions extends RevisionOptions {
 
 /** Options of encoding. */
 export interface EncodeOptions {
-  /** Adds the tokenizer's special tokens around the text, such as <s>. Default true. */
+  /** Adds the tokenizer's special tokens around the text, such as <s>. Default: true. */
   addSpecialTokens?: boolean;
   /** Maximum number of tokens, special tokens included. Longer texts are cut. Default: no limit. */
   maxLength?: number;
@@ -25,13 +25,13 @@ export interface EncodeOptions {
 
 /** Options of encoding a batch to tensors. */
 export interface BatchOptions extends EncodeOptions, PaddingOptions {
-  /** Device of the tensors. Default "cpu". */
+  /** Device of the tensors. Default: "cpu". */
   device?: Device | string;
 }
 
 /** Options of chatText(), passed to the chat template. */
 export interface ChatOptions {
-  /** Adds the start of an answer, which the model continues. Default false. */
+  /** Adds the start of an answer, which the model continues. Default: false. */
   addGenerationPrompt?: boolean;
   /** JSON schemas of functions that the model may call. */
   tools?: readonly object[];
@@ -45,14 +45,15 @@ export interface ChatOptions {
   /** Other variables that the template reads, such as enable_thinking. */
   variables?: Record<string, unknown>;
   /**
-   * Omits the text after the last message's content, so that the model continues it. Default false.
+   * Omits the text after the last message's content, so that the model continues it. Default:
+   * false.
    */
   continueFinalMessage?: boolean;
 }
 
 /** Options of applyChatTemplate(). */
 export interface EncodeChatOptions extends ChatOptions {
-  /** Returns a mask of the tokens inside the template's {% generation %}. Default false. */
+  /** Returns a mask of the tokens inside the template's {% generation %}. Default: false. */
   assistantMask?: boolean;
 }
 

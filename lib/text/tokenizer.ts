@@ -61,9 +61,9 @@ export class Tokenizer {
   readonly unkId: number | null;
   /** Id of the mask token; null without one. */
   readonly maskId: number | null;
-  /** Padding side: `padding_side` of tokenizer_config.json. Default "right". */
+  /** Padding side: `padding_side` of tokenizer_config.json. Default: "right". */
   readonly paddingSide: Side;
-  /** Truncation side: `truncation_side` of tokenizer_config.json. Default "right". */
+  /** Truncation side: `truncation_side` of tokenizer_config.json. Default: "right". */
   readonly truncationSide: Side;
   /** Ids that skipSpecialTokens leaves out. */
   readonly specialIds: ReadonlySet<number>;

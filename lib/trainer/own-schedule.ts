@@ -33,24 +33,24 @@ export const SCHEDULE = {
     max: 1,
     elsewhere: '`min_lr_rate`, `min_lr_ratio`',
   }),
-  /** Waves: 0.5 (half a wave, the default), of "cosine_with_restarts" 1. */
+  /** Number of waves of a cosine. Default: 0.5, half a wave; with "cosine_with_restarts" 1. */
   cycles: number('waves', { min: 0, elsewhere: '`num_cycles`' }),
-  /** Of "polynomial": 1 is a line. Default: 1. */
+  /** Power of "polynomial"; 1 is a line. Default: 1. */
   power: number('power of the polynomial', { min: 0, elsewhere: '`power`' }),
-  /** Of "warmup_stable_decay": updates of the fall, or a share of all below 1. Default: 0.1. */
+  /** Updates in which "warmup_stable_decay" falls, or a share of all below 1. Default: 0.1. */
   decay: number('updates of the fall; below 1, a share of all', {
     min: 0,
     elsewhere: '`num_decay_steps`',
   }),
-  /** Of "warmup_stable_decay": updates before the fall. Default: it ends with the run. */
+  /** Updates before "warmup_stable_decay" falls. Default: the fall ends with the run. */
   stable: number('updates before the fall', { min: 0, elsewhere: '`num_stable_steps`' }),
-  /** Of "warmup_stable_decay": how the rate rises, from the lowest one. Default: "linear". */
+  /** How "warmup_stable_decay" rises from the lowest rate. Default: "linear". */
   warmupType: oneOf(SLOPES)('shape of the rise', { elsewhere: '`warmup_type`' }),
-  /** Of "warmup_stable_decay": how it falls. Default: "cosine". */
+  /** How "warmup_stable_decay" falls. Default: "cosine". */
   decayType: oneOf(SLOPES)('shape of the fall', { elsewhere: '`decay_type`' }),
   /**
-   * Of "cosine_warmup_with_min_lr": where the rise begins, as a share of the highest rate. Default:
-   * at the first of as many steps as the rise has.
+   * First rate of "cosine_warmup_with_min_lr", as a share of the highest rate. Default: the rise is
+   * divided into equal steps, and begins with the first one.
    */
   warmupLrRate: number('first rate, as a share of the highest', {
     min: 0,

@@ -34,7 +34,7 @@ export type Report = 'tensorboard' | 'csv' | Monitor;
 
 /** The declared options of logs. */
 export const LOGGING = {
-  /** Default: 10. */
+  /** When to log: a number of updates, a share of them, or "epoch". Default: 10. */
   every: declareOption(
     requireEvery,
     'when to log: a number of updates, a share of them below 1, or `"epoch"`',
@@ -57,12 +57,12 @@ export interface LogOptions extends Options<typeof LOGGING> {}
 
 /** The declared options of the best evaluation. */
 export const BEST = {
-  /** "loss", "accuracy" (with `eval.accuracy`), or a name of `eval.metrics`. */
+  /** Metric: "loss", "accuracy" (with `eval.accuracy`), or a name of `eval.metrics`. */
   metric: string('metric of the best evaluation', {
     required: true,
     elsewhere: '`metric_for_best_model`',
   }),
-  /** Default: false if the name ends in "loss", else true. */
+  /** Whether larger values are better. Default: false if the metric ends in "loss", else true. */
   greaterIsBetter: boolean('larger values of the metric are better', {
     shown: 'unless it ends in `loss`',
     flag: 'greater_is_better',
@@ -84,7 +84,10 @@ export const SAVING = {
     required: true,
     elsewhere: '`output_dir`',
   }),
-  /** "best": where an evaluation is the best so far. Default: 500. The last update saves too. */
+  /**
+   * When to save: a number of updates, a share of them, "epoch", or "best" at each new best
+   * evaluation. The last update saves too. Default: 500.
+   */
   every: declareOption(
     (op, value: Interval | 'best') =>
       value === 'best' ? value : requireEvery(op, value, ', or "best"'),
@@ -128,13 +131,13 @@ export type SaveSettings = Settings<typeof SAVING>;
 
 /** The declared options of early stopping. */
 export const STOPPING = {
-  /** Number of consecutive evaluations without improvement. */
+  /** Training ends after this number of consecutive evaluations without improvement. */
   patience: integer('end after this number of evaluations without improvement', {
     min: 1,
     required: true,
     flag: 'early_stopping_patience',
   }),
-  /** Minimum improvement. Default: 0. */
+  /** Smallest change of the metric that counts as an improvement. Default: 0. */
   threshold: number('smallest change of the metric that counts as an improvement', {
     min: 0,
     default: 0,
@@ -147,9 +150,9 @@ export interface EarlyStopOptions extends Options<typeof STOPPING> {}
 
 /** Logs, checkpoints and reports. */
 export const REPORTING = {
-  /** Logs. */
+  /** When and what to log. */
   log: object<LogOptions>()(LOGGING),
-  /** Checkpoints. Default: none. */
+  /** Folder and times of checkpoints. Default: no checkpoints. */
   save: declareOption(readSave, 'checkpoints', {
     default: null,
     fields: SAVING,
@@ -178,8 +181,8 @@ export const REPORTING = {
     },
   ),
   /**
-   * File for device time by role of updates 4 to 6: a table if
-   * it ends in ".txt", else a trace. See engine.trace(). Default: none.
+   * File for the device time of updates 4 to 6: a table by role if its name ends in ".txt", else a
+   * trace. See engine.trace(). Default: none.
    */
   profile: string('file for [device time by role](profiling.md#device-time-by-role), `*.txt`', {
     default: null,

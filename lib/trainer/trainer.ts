@@ -40,10 +40,10 @@ export interface TrainOptions {
   signal?: AbortSignal;
   /**
    * true: resume from the newest checkpoint of `save.dir`, if there is one. Or the folder of a
-   * checkpoint. Default false.
+   * checkpoint. Default: false.
    */
   resume?: boolean | string;
-  /** Also resume the position in the data. Default true. */
+  /** Also resume the position in the data. Default: true. */
   resumeData?: boolean;
 }
 

@@ -17,7 +17,7 @@ export interface GgufPart {
   readonly name: string;
   readonly source: GgufTensor;
   readonly shape: readonly number[];
-  /** Index of its first value in `source`. Default 0. */
+  /** Index of its first value in `source`. Default: 0. */
   readonly first?: number;
   /** More tensors, with values behind those of `source`. Default: none. */
   readonly further?: readonly GgufTensor[];

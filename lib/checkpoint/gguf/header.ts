@@ -16,7 +16,7 @@ export interface GgufTensor {
   /** Position of its first byte in the file. */
   readonly start: number;
   readonly bytes: number;
-  /** Index of its file, in models of several files. Default 0. */
+  /** Index of its file, in models of several files. Default: 0. */
   readonly file?: number;
   /** Values that the metadata has, in f32. Default: the values are in the file. */
   readonly values?: readonly number[];

@@ -20,9 +20,9 @@ export interface ValueRun {
  * tensors of the file that make up the tensor of the model, one tensor after another.
  */
 interface ValueBox {
-  /** Index of the first value. Default 0. */
+  /** Index of the first value. Default: 0. */
   readonly first?: number;
-  /** Distance to the first value of the same box in the next repetition. Default 0. */
+  /** Distance to the first value of the same box in the next repetition. Default: 0. */
   readonly step?: number;
   /** Number of values and their distance in the file, by axis; the outermost first. */
   readonly axes: readonly (readonly [count: number, distance: number])[];
@@ -30,7 +30,7 @@ interface ValueBox {
 
 /** The boxes follow each other in the model, and then repeat. */
 export interface ValueOrder {
-  /** Default 1. */
+  /** Default: 1. */
   readonly repeats?: number;
   readonly boxes: readonly ValueBox[];
   /**

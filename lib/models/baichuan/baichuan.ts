@@ -15,9 +15,9 @@ import type { RotaryTraits } from '../rotary/traits.js';
 
 /** Options of Baichuan: sizes, and the mode of its activations. */
 export interface BaichuanConfig extends FamilyConfig {
-  /** Whether scores have linear biases in place of rotation, as in 13B. Default false. */
+  /** Whether scores have linear biases in place of rotation, as in 13B. Default: false. */
   alibi?: boolean;
-  /** Whether the head divides its rows by their norms, as in version 2. Default false. */
+  /** Whether the head divides its rows by their norms, as in version 2. Default: false. */
   normalizedHead?: boolean;
 }
 

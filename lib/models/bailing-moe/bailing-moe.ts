@@ -15,11 +15,11 @@ import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
 
 /** Properties in which models of this family differ. */
 interface Kind {
-  /** Scores of the router. "sigmoid" is version 2. Default "sigmoid". */
+  /** Scores of the router. "sigmoid" is version 2. Default: "sigmoid". */
   scores?: 'sigmoid' | 'softmax';
-  /** Whether heads of queries and keys have norms, as in version 2. Default true. */
+  /** Whether heads of queries and keys have norms, as in version 2. Default: true. */
   headNorms?: boolean;
-  /** Whether the head divides its rows by their norms. Default false. */
+  /** Whether the head divides its rows by their norms. Default: false. */
   normalizedHead?: boolean;
 }
 

@@ -34,43 +34,44 @@ export interface EncoderConfig extends LabelOptions {
   channels: number;
   /** Width inside the feed-forward block (intermediate_size). */
   hidden: number;
-  /** The task of the head. Default "embedding", without a head. */
+  /** The task of the head. Default: "embedding", without a head. */
   task?: HeadTask;
   /** Number of token types (type_vocab_size), in families with token types. */
   types?: number;
-  /** Width of the token table, in families where it may differ. Default `channels`. */
+  /** Width of the token table, in families where it may differ. Default: `channels`. */
   embeddingSize?: number;
-  /** Activation of the feed-forward blocks. Default "gelu". */
+  /** Activation of the feed-forward blocks. Default: "gelu". */
   activation?: EncoderActivation;
   /** Epsilon of the norms. Default: the family's. */
   eps?: number;
-  /** Dropout of embeddings and of the output of each block in training. Default 0.1. */
+  /** Dropout of embeddings and of the output of each block in training. Default: 0.1. */
   dropout?: number;
-  /** Dropout of attention weights in training. Default 0.1. */
+  /** Dropout of attention weights in training. Default: 0.1. */
   attentionDropout?: number;
-  /** Dropout before the classifier. Default `dropout`. */
+  /** Dropout before the classifier. Default: `dropout`. */
   headDropout?: number;
   /**
-   * Id of the padding token. Its row starts with zeros and gets no gradient as an input. Default 0.
+   * Id of the padding token. Its row starts with zeros and gets no gradient as an input. Default:
+   * 0.
    */
   padTokenId?: number;
-  /** Standard deviation of the initial weights. Default 0.02. */
+  /** Standard deviation of the initial weights. Default: 0.02. */
   initializerRange?: number;
   /**
    * For each layer, the number of tokens on either side that a query sees; null: all tokens. Only
    * with rotary positions.
    */
   windows?: readonly (number | null)[];
-  /** Base of the rotary frequencies. Default 160000. */
+  /** Base of the rotary frequencies. Default: 160000. */
   ropeTheta?: number;
-  /** Base of the rotary frequencies in layers with a window. Default 10000. */
+  /** Base of the rotary frequencies in layers with a window. Default: 10000. */
   windowRopeTheta?: number;
-  /** Number of buckets of relative positions. Default 256. */
+  /** Number of buckets of relative positions. Default: 256. */
   buckets?: number;
-  /** Maximum distance of relative positions. Default `maxSeq`. */
+  /** Maximum distance of relative positions. Default: `maxSeq`. */
   maxDistance?: number;
   /**
-   * Source of a sequence's vector: the first token, or the mean. Only ModernBERT. Default "cls".
+   * Source of a sequence's vector: the first token, or the mean. Only ModernBERT. Default: "cls".
    */
   pooling?: 'cls' | 'mean';
   /** Whether the forward keeps one tensor per segment and the backward recomputes the rest. */

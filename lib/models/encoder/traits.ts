@@ -95,13 +95,13 @@ export const BERT_LAYER: LayerNames = {
 
 /** A head: out(norm(activation(dense x))), by paths in the model. An absent part is skipped. */
 export interface HeadTraits {
-  /** Whether dropout also applies to the input of the head. Default false. */
+  /** Whether dropout also applies to the input of the head. Default: false. */
   readonly dropsInput?: boolean;
   readonly dense?: string;
   /** The activation after `dense`; "config": the activation of the feed-forward blocks. */
   readonly activation?: EncoderActivation | 'config';
   readonly norm?: string;
-  /** Whether `dense` maps to embedding_size. Default false. */
+  /** Whether `dense` maps to embedding_size. Default: false. */
   readonly narrows?: boolean;
   /** The last layer. For masked-lm, only its bias: the weight is the token table. */
   readonly out: string;
@@ -147,9 +147,9 @@ export interface EncoderTraits {
   readonly lastNorm?: string;
   /** Whether the feed-forward block is second(activation(a) * b) of [a, b] = first x. */
   readonly gated?: boolean;
-  /** Whether layers and norms have biases. Default true. */
+  /** Whether layers and norms have biases. Default: true. */
   readonly biases?: boolean;
-  /** Whether config.json chooses the vector of a sequence (classifier_pooling). Default false. */
+  /** Whether config.json chooses the vector of a sequence (classifier_pooling). Default: false. */
   readonly pools?: boolean;
   readonly heads: EncoderHeads;
   /** Keys with the only supported values; an absent key has the first. */

@@ -15,7 +15,7 @@ import { type BlockNorms, ONE_NORM, PRE_NORMS, type RotaryTraits } from '../rota
 
 /** Options of Falcon: sizes, and the mode of its activations. */
 export interface FalconConfig extends FamilyConfig<'attentionBias' | 'parallel'> {
-  /** Norms of a parallel block: one for both branches, or one for each. Default 1. */
+  /** Norms of a parallel block: one for both branches, or one for each. Default: 1. */
   norms?: 1 | 2;
 }
 

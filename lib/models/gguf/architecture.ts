@@ -22,9 +22,9 @@ export interface GgufArchitecture {
   };
   /** Files with experts. Default: they are refused. */
   readonly mixture?: GgufMixture;
-  /** Whether rows of queries and keys are stored in pairs. Default false. */
+  /** Whether rows of queries and keys are stored in pairs. Default: false. */
   readonly isPaired?: boolean;
-  /** Whether norms are stored as 1 + weight. Default false. */
+  /** Whether norms are stored as 1 + weight. Default: false. */
   readonly hasOffsetNorms?: boolean;
   /** A norm of blocks that is stored as it is. */
   readonly plainNorm?: string;
@@ -34,21 +34,21 @@ export interface GgufArchitecture {
   readonly biasKey?: string;
   /**
    * Whether llama.cpp ignores biases, or those of feed-forward blocks. Then models with them are
-   * refused. Default false.
+   * refused. Default: false.
    */
   readonly lacksBiases?: boolean | 'feed';
-  /** Whether llama.cpp needs a key head for each query head. Default false. */
+  /** Whether llama.cpp needs a key head for each query head. Default: false. */
   readonly lacksSharedKeys?: boolean;
   /**
    * Whether blocks may be parallel: their second norm decides, or the key use_parallel_residual.
    * Default: all or none are.
    */
   readonly parallelBy?: 'norm' | 'key';
-  /** Whether config.json has rope_parameters instead of keys outside of it. Default false. */
+  /** Whether config.json has rope_parameters instead of keys outside of it. Default: false. */
   readonly hasRopeSection?: boolean;
-  /** Whether nothing rotates. Default false. */
+  /** Whether nothing rotates. Default: false. */
   readonly lacksRope?: boolean;
-  /** Start of the names of a block's tensors. Default "model.layers". */
+  /** Start of the names of a block's tensors. Default: "model.layers". */
   readonly blocks?: string;
   /**
    * The name of a matrix that has, for each key head, its queries, the key and the value. The file
@@ -73,7 +73,7 @@ export interface GgufArchitecture {
    * shape of one, and the key.
    */
   readonly layerNumbers?: readonly LayerNumber[];
-  /** Whether attention has latents of queries, keys and values. Default false. */
+  /** Whether attention has latents of queries, keys and values. Default: false. */
   readonly isLatent?: boolean;
   /** Names of experts in Hugging Face's files. Default EXPERTS. */
   readonly experts?: ExpertNames;
@@ -98,9 +98,9 @@ export interface GgufArchitecture {
   readonly window?: 'all' | 'listed' | { readonly fullEvery: number };
   /** Whether layers with a window have their own rotary positions. Default: as in Gemma 3. */
   readonly windowRope?: 'base' | 'unscaled';
-  /** Whether layers are gated delta nets, except each nth. Default false. */
+  /** Whether layers are gated delta nets, except each nth. Default: false. */
   readonly isDelta?: boolean;
-  /** Whether layers without a window have heads of their own. Default false. */
+  /** Whether layers without a window have heads of their own. Default: false. */
   readonly hasKinds?: boolean;
 }
 
@@ -117,24 +117,26 @@ interface LayerNumber {
 export interface GgufMixture {
   readonly modelType: string;
   readonly className: string;
-  /** config.json's key of the number of experts. Default "num_experts". */
+  /** config.json's key of the number of experts. Default: "num_experts". */
   readonly experts?: string;
   /** config.json's key of an expert's width. Default: intermediate_size. */
   readonly width?: string;
-  /** Whether weights of a token's experts add up to 1; "key": expert_weights_norm. Default true. */
+  /**
+   * Whether weights of a token's experts add up to 1; "key": expert_weights_norm. Default: true.
+   */
   readonly normalizes?: boolean | 'key';
-  /** Whether scores are sigmoids with a bias for the choice. Default false. */
+  /** Whether scores are sigmoids with a bias for the choice. Default: false. */
   readonly isSigmoid?: boolean;
   /** Whether weights may have a factor. Default: with sigmoids. */
   readonly hasFactor?: boolean;
   /**
    * Whether experts may be in groups. "read": llama.cpp chooses other groups, and models with
-   * several are not written. Default false.
+   * several are not written. Default: false.
    */
   readonly hasGroups?: boolean | 'read';
   /** Whether files have the width of the shared expert and the number of dense layers between. */
   readonly hasStep?: boolean;
-  /** Whether the first layers may be dense (leading_dense_block_count). Default false. */
+  /** Whether the first layers may be dense (leading_dense_block_count). Default: false. */
   readonly mayLead?: boolean;
   /** The shared expert: of its own width, or of several experts' width. Default: none. */
   readonly shared?: 'gated' | 'ungated';

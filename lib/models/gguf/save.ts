@@ -39,7 +39,7 @@ export type GgufType = 'F32' | 'F16' | 'Q8_0' | 'MXFP4' | 'Q4_K_M';
 
 /** Options of saveGguf(). */
 export interface SaveGgufOptions {
-  /** The type of matrices; vectors are F32. Default "Q8_0". */
+  /** The type of matrices; vectors are F32. Default: "Q8_0". */
   type?: GgufType;
   /** Folder or GGUF file with the tokenizer, which llama.cpp needs for texts. Default: none. */
   tokenizer?: string;

@@ -19,12 +19,12 @@ export interface GPT2Config {
   dropout?: number;
   /**
    * Standard deviation of the initial weights. For projections onto the residual stream it is
-   * divided by sqrt(2 layers). Default 0.02.
+   * divided by sqrt(2 layers). Default: 0.02.
    */
   initializerRange?: number;
   /**
    * true: keep one tensor per segment and recompute the rest in the backward. "selective": keep
-   * everything except the outputs of norms and GELUs, which are recomputed. Default false.
+   * everything except the outputs of norms and GELUs, which are recomputed. Default: false.
    */
   activationCheckpointing?: boolean | 'selective';
   /**
@@ -34,7 +34,7 @@ export interface GPT2Config {
   numberCheckpoints?: number;
   /**
    * Fuse GELU into the preceding GEMM, from its unrounded result: faster, and in 16 bits the last
-   * bit may differ. Default true, except with "selective", which recomputes GELU from the rounded
+   * bit may differ. Default: true, except with "selective", which recomputes GELU from the rounded
    * values.
    */
   fusedGelu?: boolean;

@@ -44,12 +44,12 @@ export interface RotaryConfig extends CausalConfig {
   moe?: MoeConfig;
   /**
    * Weight of the routers' load-balancing loss in the total loss (router_aux_loss_coef, if
-   * output_router_logits is true). Default 0: not computed. See nn.loadBalancingLoss().
+   * output_router_logits is true). Default: 0: not computed. See nn.loadBalancingLoss().
    */
   routerAuxLossCoef?: number;
-  /** Key and value heads; each serves heads / kvHeads query heads. Default `heads`. */
+  /** Key and value heads; each serves heads / kvHeads query heads. Default: `heads`. */
   kvHeads?: number;
-  /** Width of a head, even. Default channels / heads. */
+  /** Width of a head, even. Default: channels / heads. */
   headDim?: number;
   /** Widths of latent attention, in families that have it; they determine headDim. */
   latent?: LatentSizes;
@@ -65,12 +65,12 @@ export interface RotaryConfig extends CausalConfig {
   sharedKeys?: SharedKeys | null;
   /**
    * Width of the further embedding of tokens that each block gets (hidden_size_per_layer_input), in
-   * families that have it; null: none. Default null.
+   * families that have it; null: none. Default: null.
    */
   layerInputDim?: number | null;
-  /** Epsilon of the norms. Default 1e-6. */
+  /** Epsilon of the norms. Default: 1e-6. */
   eps?: number;
-  /** The base of the rotary frequencies. Default 10000. */
+  /** The base of the rotary frequencies. Default: 10000. */
   ropeTheta?: number;
   /** Change of frequencies for longer sequences. Default: no change. */
   ropeScaling?: RopeScaling | null;
@@ -92,7 +92,7 @@ export interface RotaryConfig extends CausalConfig {
   parallel?: boolean;
   /**
    * Whether norms are behind the sums of stream and branch, without a last norm, in families with
-   * both kinds of models. Default false.
+   * both kinds of models. Default: false.
    */
   sumNorms?: boolean;
   /**
@@ -102,21 +102,22 @@ export interface RotaryConfig extends CausalConfig {
   embedDim?: number;
   /** Whether queries and keys are normalized, in families with both kinds of models. */
   qkNorm?: boolean;
-  /** Whether the head is the token embedding. Default false. */
+  /** Whether the head is the token embedding. Default: false. */
   tied?: boolean;
-  /** Whether the projections of attention have a bias. Default false. */
+  /** Whether the projections of attention have a bias. Default: false. */
   attentionBias?: boolean;
-  /** Whether the layers of the feed-forward block have biases. Default false. */
+  /** Whether the layers of the feed-forward block have biases. Default: false. */
   mlpBias?: boolean;
   /**
    * Number of tokens that queries see, including their own, for all layers or per layer; null: all.
-   * Default null.
+   * Default: null.
    */
   window?: Window | readonly Window[];
-  /** Fraction of the attention weights that is dropped in training, in [0, 1). Default 0. */
+  /** Fraction of the attention weights that is dropped in training, in [0, 1). Default: 0. */
   attentionDropout?: number;
   /**
-   * Dropout of a block's contributions to the stream (resid_pdrop), in families with it. Default 0.
+   * Dropout of a block's contributions to the stream (resid_pdrop), in families with it. Default:
+   * 0.
    */
   residualDropout?: number;
   /**
@@ -124,7 +125,7 @@ export interface RotaryConfig extends CausalConfig {
    * input. Default: none.
    */
   padTokenId?: number | null;
-  /** Standard deviation of the initial weights. Default 0.02. */
+  /** Standard deviation of the initial weights. Default: 0.02. */
   initializerRange?: number;
   /** Whether to keep one tensor per segment and recompute the rest in the backward. */
   activationCheckpointing?: boolean;

@@ -11,7 +11,7 @@ export interface FullHeads {
   headDim: number;
   /** Key and value heads (num_global_key_value_heads). Default: kvHeads of the model. */
   kvHeads?: number;
-  /** Whether values are the projected keys (attention_k_eq_v). Default false. */
+  /** Whether values are the projected keys (attention_k_eq_v). Default: false. */
   keysAsValues?: boolean;
 }
 
@@ -20,7 +20,7 @@ export interface SharedKeys {
   /** Number of these layers (num_kv_shared_layers). */
   layers: number;
   /**
-   * Whether their feed-forward blocks have twice the width (use_double_wide_mlp). Default false.
+   * Whether their feed-forward blocks have twice the width (use_double_wide_mlp). Default: false.
    */
   doubled?: boolean;
 }

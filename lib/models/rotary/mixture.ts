@@ -22,18 +22,18 @@ export interface MoeConfig {
    * Default: null, no shared expert.
    */
   sharedHidden?: number | null;
-  /** Whether the weights of a token's experts add up to 1 (norm_topk_prob). Default true. */
+  /** Whether the weights of a token's experts add up to 1 (norm_topk_prob). Default: true. */
   normalize?: boolean;
   /**
    * Indices of layers with one feed-forward block of the model's `hidden` instead (mlp_only_layers,
    * decoder_sparse_step). Default: none.
    */
   denseLayers?: readonly number[];
-  /** Groups of experts (n_group), in families with a router by groups. Default 1. */
+  /** Groups of experts (n_group), in families with a router by groups. Default: 1. */
   groups?: number;
   /** Groups that a token's experts are in (topk_group). Default: all. */
   keptGroups?: number;
-  /** Factor of the weights (routed_scaling_factor). Default 1. */
+  /** Factor of the weights (routed_scaling_factor). Default: 1. */
   scale?: number;
 }
 
@@ -64,7 +64,7 @@ export interface MoeTraits {
   readonly choosesNorm: boolean | 'never';
   /** Whether some layers may be dense. "first": only the first ones (first_k_dense_replace). */
   readonly choosesLayers: boolean | 'first';
-  /** Whether mlp_layer_types, if present, has the kinds of the layers. Default false. */
+  /** Whether mlp_layer_types, if present, has the kinds of the layers. Default: false. */
   readonly listsLayers?: boolean;
   /** Whether softmax scores have a bias for the choice; sigmoid scores always have one. */
   readonly choiceBias?: boolean;
@@ -72,7 +72,7 @@ export interface MoeTraits {
   readonly scores?: 'sigmoid' | 'softmax';
   /** The jitter of nn.SparseMixerRouter, which then replaces nn.TopKRouter. */
   readonly sparseMixer?: number;
-  /** Whether the router has a bias. Default false. */
+  /** Whether the router has a bias. Default: false. */
   readonly routerBias?: boolean;
   /** Bound of gates, in families of experts with biases; see nn.Experts. Default: none. */
   readonly limit?: number;

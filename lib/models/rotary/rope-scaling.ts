@@ -44,15 +44,15 @@ export interface YarnScaling {
   originalMaxSeq: number;
   /** Factor of cosines and sines. Default: from factor, mscale and mscaleAllDim. */
   attentionFactor?: number;
-  /** Frequencies with at least this many turns in originalMaxSeq stay unchanged. Default 32. */
+  /** Frequencies with at least this many turns in originalMaxSeq stay unchanged. Default: 32. */
   betaFast?: number;
-  /** Frequencies with fewer turns are divided. Default 1. */
+  /** Frequencies with fewer turns are divided. Default: 1. */
   betaSlow?: number;
   /** Weight of the factor's logarithm in attentionFactor, if mscaleAllDim is given too. */
   mscale?: number;
   /** Coefficient of the divisor, as mscale is of the factor. */
   mscaleAllDim?: number;
-  /** Whether the ramp begins and ends at whole channels. Default true. */
+  /** Whether the ramp begins and ends at whole channels. Default: true. */
   truncate?: boolean;
   /**
    * Queries at position p are multiplied by 1 + queryBeta ln(1 + floor(p / originalMaxSeq)), in
@@ -119,7 +119,7 @@ export interface AngleSizes {
   /** Channels of a head that are turned. */
   rotaryDim: number;
   ropeTheta: number;
-  /** Whether channels turn in the other direction. Default false. */
+  /** Whether channels turn in the other direction. Default: false. */
   backward?: boolean;
 }
 
@@ -134,7 +134,7 @@ interface RopeRule<S> {
   may?: readonly Exclude<keyof S, 'type'>[];
   /** Radians per position of each pair of channels, for a sequence of `length` tokens. */
   frequencies(plain: readonly number[], scaling: S, length: number, sizes: AngleSizes): number[];
-  /** Factor of cosines and sines. Default 1. */
+  /** Factor of cosines and sines. Default: 1. */
   magnitude?(scaling: S): number;
   /** Lengths with the same name have the same angles. Default: all lengths. */
   regime?(scaling: S, length: number): string;

@@ -14,7 +14,7 @@ interface BiasTraits {
   readonly out: OptionSwitch;
   /** The feed-forward block. */
   readonly mlp: OptionSwitch;
-  /** The head. Default false. */
+  /** The head. Default: false. */
   readonly head?: boolean;
   /** config.json's key for the option attentionBias. Default: attention_bias. */
   readonly key?: string;
@@ -54,16 +54,16 @@ export const ONE_NORM: BlockNorms = { attention: ['input_layernorm', null], mlp:
 interface NormTraits {
   /**
    * RMSNorm, also without a weight ("bareRms"); LayerNorm with weight and bias, with a weight only,
-   * or with neither. Default "rms".
+   * or with neither. Default: "rms".
    */
   readonly kind?: 'rms' | 'bareRms' | 'layer' | 'layerNoBias' | 'plain';
-  /** Whether norms multiply by 1 + weight; only RMSNorm and LayerNorm with both. Default false. */
+  /** Whether norms multiply by 1 + weight; only RMSNorm and LayerNorm with both. Default: false. */
   readonly offset?: boolean;
   /** config.json's key of eps, and transformers' default. Default: rms_norm_eps, 1e-6. */
   readonly eps?: readonly [key: string, fallback: number];
   /** Default PRE_NORMS. */
   readonly block?: BlockNorms;
-  /** Name of the norm behind the last block. Default "norm". */
+  /** Name of the norm behind the last block. Default: "norm". */
   readonly last?: string;
 }
 
@@ -93,7 +93,7 @@ export type Activation = 'silu' | 'gelu' | 'geluTanh' | 'relu' | 'relu2';
 interface ActivationTraits {
   /** "xielu" has parameters, and needs a block without a gate. */
   readonly kind: Activation | 'xielu';
-  /** Default "hidden_act". */
+  /** Default: "hidden_act". */
   readonly key?: string;
   readonly names: readonly string[];
 }
@@ -108,23 +108,23 @@ export interface PlainNames {
 
 /** Names of modules that differ from Llama's, as in transformers and in the files. */
 interface ModuleNames {
-  /** Default "model"; "model.decoder" is a module inside of another. */
+  /** Default: "model"; "model.decoder" is a module inside of another. */
   readonly model?: string;
-  /** Default "embed_tokens". */
+  /** Default: "embed_tokens". */
   readonly embed?: string;
   /** Name of a norm behind the embedding. Default: none. */
   readonly embedNorm?: string;
-  /** The list of blocks. Default "layers". */
+  /** The list of blocks. Default: "layers". */
   readonly layers?: string;
-  /** Default "self_attn"; "attn.attention" is a module inside of another. */
+  /** Default: "self_attn"; "attn.attention" is a module inside of another. */
   readonly attention?: string;
-  /** The norm of queries. Default "q_norm". */
+  /** The norm of queries. Default: "q_norm". */
   readonly qNorm?: string;
-  /** The norm of keys. Default "k_norm". */
+  /** The norm of keys. Default: "k_norm". */
   readonly kNorm?: string;
-  /** One projection for queries, keys and values. Default "qkv_proj". */
+  /** One projection for queries, keys and values. Default: "qkv_proj". */
   readonly qkv?: string;
-  /** Default "lm_head". */
+  /** Default: "lm_head". */
   readonly head?: string;
 }
 
@@ -132,7 +132,7 @@ interface ModuleNames {
 export interface RopeTraits {
   /** Whether a part of each head's channels may stay unrotated (partial_rotary_factor). */
   readonly partial: boolean;
-  /** transformers' default of partial_rotary_factor. Default 1. */
+  /** transformers' default of partial_rotary_factor. Default: 1. */
   readonly partialFallback?: number;
   /** config.json's key of the number of rotated channels, and its default. Default: a share. */
   readonly width?: readonly [key: string, fallback: number];
@@ -140,9 +140,9 @@ export interface RopeTraits {
   readonly keys?: { readonly theta: string; readonly partial: string };
   /** Key of the number of rotated channels in files without partial_rotary_factor. */
   readonly otherWidth?: string;
-  /** Whether llama_4_scaling_beta scales queries by their position. Default false. */
+  /** Whether llama_4_scaling_beta scales queries by their position. Default: false. */
   readonly scalesQueries?: boolean;
-  /** Whether a dynamic scaling may have `alpha`, which fixes a larger base. Default false. */
+  /** Whether a dynamic scaling may have `alpha`, which fixes a larger base. Default: false. */
   readonly alpha?: boolean;
   /** The scalings that transformers supports for it. */
   readonly types: readonly RopeScaling['type'][];
@@ -155,9 +155,9 @@ export interface RopeTraits {
   readonly originalBeside: boolean;
   /** Further keys of a section, which change nothing for text. Default: none. */
   readonly ofPictures?: readonly string[];
-  /** Whether channels 2i and 2i + 1 are a pair; otherwise i and i + R / 2. Default false. */
+  /** Whether channels 2i and 2i + 1 are a pair; otherwise i and i + R / 2. Default: false. */
   readonly interleaved?: boolean;
-  /** Whether channels turn in the other direction. Default false. */
+  /** Whether channels turn in the other direction. Default: false. */
   readonly backward?: boolean;
   /**
    * Layers that do not rotate. "listed": config.json lists them (no_rope_layers). "unwindowed":
@@ -205,7 +205,7 @@ export const COMMON_ROPE: RopeTraits = {
 /** A number of config.json; `power` of it is the factor. */
 export interface ScaleTraits {
   readonly key: string;
-  /** Default 1. */
+  /** Default: 1. */
   readonly power?: 1 | -1 | -0.5;
   /** The factor is divided by the root of the number of layers, or by the channels. */
   readonly per?: 'rootLayers' | 'channels';
@@ -266,14 +266,14 @@ export interface RotaryTraits {
   readonly biases: BiasTraits;
   /**
    * Whether queries and keys are normalized before rotation: each head, or all heads together.
-   * Default "none".
+   * Default: "none".
    */
   readonly qkNorm?: 'none' | 'head' | 'whole';
-  /** Whether they follow the rotation instead. Default false. */
+  /** Whether they follow the rotation instead. Default: false. */
   readonly qkNormLast?: boolean;
   /** config.json's key that enables these norms, and transformers' default. Default: always. */
   readonly qkNormKey?: readonly [name: string, fallback: boolean];
-  /** Whether each head has a logit without a value in its softmax. Default false. */
+  /** Whether each head has a logit without a value in its softmax. Default: false. */
   readonly sinks?: boolean;
   /** Default: RMS norms before each branch. */
   readonly norm?: NormTraits;
@@ -296,11 +296,11 @@ export interface RotaryTraits {
   readonly scales?: ScalesTraits;
   /** The number of key and value heads, if all models of the family have the same. */
   readonly keyHeads?: 1;
-  /** Whether queries, keys and values are one matrix, and also gate and up. Default false. */
+  /** Whether queries, keys and values are one matrix, and also gate and up. Default: false. */
   readonly packed?: boolean;
   /**
    * Whether queries, keys and values pass through latents of few channels, and only a part of each
-   * head's channels is rotated. Default false.
+   * head's channels is rotated. Default: false.
    */
   readonly latent?: boolean;
   /**
@@ -308,30 +308,30 @@ export interface RotaryTraits {
    * Default: none.
    */
   readonly perHead?: string;
-  /** Whether several queries share a key head in that projection. Default false. */
+  /** Whether several queries share a key head in that projection. Default: false. */
   readonly perGroup?: boolean;
-  /** Whether some layers have a gated short convolution instead of attention. Default false. */
+  /** Whether some layers have a gated short convolution instead of attention. Default: false. */
   readonly conv?: boolean;
   /** Gated delta net layers between those with attention. Default: none. */
   readonly delta?: DeltaTraits;
   /**
    * Whether layers without a window have heads of their own, the last layers may read keys and
    * values of earlier ones, and blocks may get a further embedding. Values are normalized, and a
-   * stored number scales the result of a block. Default false.
+   * stored number scales the result of a block. Default: false.
    */
   readonly layerKinds?: boolean;
   /**
    * Whether q_proj has, for each head, its query and a gate of its result. "apart": gate_proj has
-   * the gates. Default false.
+   * the gates. Default: false.
    */
   readonly gated?: boolean | 'apart';
-  /** Whether the head divides its rows by their norms. Default false. */
+  /** Whether the head divides its rows by their norms. Default: false. */
   readonly normalizedHead?: boolean;
   /** Default: Llama's names. */
   readonly names?: ModuleNames;
   /** The feed-forward block. Default: "packed" if `packed`, else "gated". */
   readonly feed?: 'gated' | 'packed' | PlainNames;
-  /** Name of attention's output projection. Default "o_proj". */
+  /** Name of attention's output projection. Default: "o_proj". */
   readonly out?: string;
   /** config.json's key of the dropout of the blocks' contributions, in families with it. */
   readonly residualDropout?: string;
@@ -354,7 +354,7 @@ export interface RotaryTraits {
   readonly layerTypes?: readonly [string, ...string[]];
   /** Further entries of config.json that are the same in all models. Default: none. */
   readonly written?: JsonObject;
-  /** Whether published models overflow in f16, which is then refused. Default false. */
+  /** Whether published models overflow in f16, which is then refused. Default: false. */
   readonly overflowsF16?: boolean;
   /** The experts of its feed-forward blocks, if it has them. */
   readonly moe?: MoeTraits;

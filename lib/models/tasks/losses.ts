@@ -35,7 +35,7 @@ export interface TaskLossOptions {
   divisor?: number | Tensor;
   /** A factor for each label, [L]. A mean divides by the sum of the factors. */
   classWeights?: Tensor | null;
-  /** Fraction of the target that all labels share equally. Default 0. */
+  /** Fraction of the target that all labels share equally. Default: 0. */
   labelSmoothing?: number;
 }
 

@@ -9,7 +9,7 @@ import { parsePattern } from './parser.js';
 import { compileNode, type Shared, TooLarge } from './program.js';
 
 export interface RegexOptions {
-  /** Default "python". */
+  /** Default: "python". */
   dialect?: Dialect;
   ignoresCase?: boolean;
   /** Whether matches must end at the end of the text, as in Python's fullmatch(). */

@@ -31,9 +31,9 @@ function applyActivation(
 
 /** Options of softplus(). */
 export interface SoftplusOptions {
-  /** Steepness of the bend. Default 1. */
+  /** Steepness of the bend. Default: 1. */
   beta?: number;
-  /** If beta x is above this, the result is x. Default 20. */
+  /** If beta x is above this, the result is x. Default: 20. */
   threshold?: number;
 }
 

@@ -38,11 +38,11 @@ import {
 
 /** Options of attention(). */
 export interface AttentionOptions extends KeyFilter {
-  /** Query t sees keys s <= t + (S - T): the last query sees all. Default false. */
+  /** Query t sees keys s <= t + (S - T): the last query sees all. Default: false. */
   causal?: boolean;
-  /** Factor of the scores. Default 1 / sqrt(D). */
+  /** Factor of the scores. Default: 1 / sqrt(D). */
   scale?: number;
-  /** Fraction of the weights that is dropped, drawn as in dropout(): in [0, 1). Default 0. */
+  /** Fraction of the weights that is dropped, drawn as in dropout(): in [0, 1). Default: 0. */
   dropout?: number;
   /**
    * The share of all heads that this rank has, so that each head drops the weights that it would

@@ -76,9 +76,9 @@ export function onesLike(like: Tensor): Tensor {
 
 /** Start and step of arange(). */
 export interface RangeOptions extends TensorOptions {
-  /** The first element. Default 0. */
+  /** The first element. Default: 0. */
   start?: number;
-  /** Distance of two numbers. Default 1. */
+  /** Distance of two numbers. Default: 1. */
   step?: number;
 }
 
@@ -98,9 +98,9 @@ export function arange(count: number, given: RangeOptions = {}): Tensor {
 
 /** Options of normally distributed numbers. */
 export interface NormalOptions extends TensorOptions {
-  /** Mean. Default 0. */
+  /** Mean. Default: 0. */
   mean?: number;
-  /** Standard deviation. Default 1. */
+  /** Standard deviation. Default: 1. */
   stddev?: number;
 }
 
@@ -121,9 +121,9 @@ export function randn(shape: readonly number[], given: NormalOptions = {}): Tens
 
 /** Options of evenly distributed numbers, from [low, high). */
 export interface UniformOptions extends TensorOptions {
-  /** Lower limit of the range. Default 0. */
+  /** Lower limit of the range. Default: 0. */
   low?: number;
-  /** Upper limit of the range; it does not occur. Default 1. */
+  /** Upper limit of the range; it does not occur. Default: 1. */
   high?: number;
 }
 

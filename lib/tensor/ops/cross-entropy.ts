@@ -32,7 +32,7 @@ import { expand, reshape, squeeze, unsqueeze } from './views.js';
 export interface NllLossOptions extends RowOptions {
   /** Shape [V]: factor of the rows with each target. A mean divides by the sum of the factors. */
   weight?: Tensor;
-  /** How the losses of elements become the result. Default "mean": 0 where no row counts. */
+  /** How the losses of elements become the result. Default: "mean": 0 where no row counts. */
   reduction?: LossReduction;
 }
 

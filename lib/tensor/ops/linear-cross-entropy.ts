@@ -38,7 +38,7 @@ import { contiguous, reshape } from './views.js';
 
 /** Options of linearCrossEntropy(). */
 export interface LinearCrossEntropyOptions extends RowLossOptions {
-  /** How the losses of elements become the result. Default "mean". */
+  /** How the losses of elements become the result. Default: "mean". */
   reduction?: Exclude<LossReduction, 'none'>;
   /**
    * Rows per chunk of logits. Default: all rows if all logits are kept, else the largest power of
@@ -60,7 +60,7 @@ export interface LinearCrossEntropyOptions extends RowLossOptions {
   earlyWeight?: boolean;
   /**
    * Skip ignored rows in the products. Worthwhile if many rows are ignored, as in training on
-   * answers only. The host waits for the targets. Default false.
+   * answers only. The host waits for the targets. Default: false.
    */
   skipIgnored?: boolean;
   /**

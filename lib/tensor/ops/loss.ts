@@ -31,7 +31,7 @@ const IGNORE_INDEX = -100;
 export interface RowOptions {
   /**
    * Rows with this target count neither in the sum nor in the mean. The mean is 0 without other
-   * rows. Default -100.
+   * rows. Default: -100.
    */
   ignoreIndex?: number;
 }
@@ -39,12 +39,12 @@ export interface RowOptions {
 /** Reduction of row losses to one number, and counting. */
 export interface RowLossOptions extends RowOptions {
   /**
-   * Fraction of the target that all classes share equally, in [0, 1]. Default 0. Source: Szegedy et
-   * al. 2016.
+   * Fraction of the target that all classes share equally, in [0, 1]. Default: 0. Source: Szegedy
+   * et al. 2016.
    */
   labelSmoothing?: number;
   /**
-   * How the losses of elements become the result. Default "mean" over the rows that count: 0
+   * How the losses of elements become the result. Default: "mean" over the rows that count: 0
    * without such rows.
    */
   reduction?: LossReduction;

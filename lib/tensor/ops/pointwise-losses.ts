@@ -24,7 +24,7 @@ export type LossReduction = 'mean' | 'sum' | 'none';
 /** Options that the losses of an input and a target share. */
 export interface LossOptions {
   /**
-   * How the losses of elements become the result. Default "mean", which is NaN without elements.
+   * How the losses of elements become the result. Default: "mean", which is NaN without elements.
    */
   reduction?: LossReduction;
 }
@@ -115,7 +115,7 @@ function huberOf(x: Tensor, bound: number): Tensor {
 
 /** Options of huberLoss(). */
 export interface HuberLossOptions extends LossOptions {
-  /** Differences from here on have a linear loss; above 0. Default 1. */
+  /** Differences from here on have a linear loss; above 0. Default: 1. */
   delta?: number;
 }
 
@@ -132,7 +132,9 @@ export function huberLoss(x: Tensor, target: Operand, given: HuberLossOptions = 
 
 /** Options of smoothL1Loss(). */
 export interface SmoothL1LossOptions extends LossOptions {
-  /** Differences below this have a quadratic loss; 0: no quadratic part, as l1Loss(). Default 1. */
+  /**
+   * Differences below this have a quadratic loss; 0: no quadratic part, as l1Loss(). Default: 1.
+   */
   beta?: number;
 }
 
@@ -221,11 +223,11 @@ function requireBroadcast(op: string, x: Tensor, losses: Tensor): void {
 /** Options of klDiv(). */
 export interface KlDivOptions {
   /**
-   * "batchmean" divides the sum by the size of dim 0, as the definition does. Default "mean", as in
-   * PyTorch.
+   * "batchmean" divides the sum by the size of dim 0, as the definition does. Default: "mean", as
+   * in PyTorch.
    */
   reduction?: LossReduction | 'batchmean';
-  /** The target holds logarithms too. Default false. */
+  /** The target holds logarithms too. Default: false. */
   logTarget?: boolean;
 }
 

@@ -48,7 +48,7 @@ export function linspace(
 }
 
 /**
- * Returns 1 on the diagonal of [rows, columns], 0 elsewhere; square without `columns`. Default f32
+ * Returns 1 on the diagonal of [rows, columns], 0 elsewhere; square without `columns`. Default: f32
  * on the CPU. Throws DS_ARGUMENT unless the sizes are integers from 0.
  */
 export function eye(rows: number, columns?: number, options: TensorOptions = {}): Tensor {

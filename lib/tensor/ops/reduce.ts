@@ -30,7 +30,7 @@ export interface ReduceOptions {
   dims?: number | readonly number[];
   /** PyTorch's name of `dims`. */
   dim?: number | readonly number[];
-  /** Whether reduced dims stay, with size 1. Default false. */
+  /** Whether reduced dims stay, with size 1. Default: false. */
   keepDim?: boolean;
 }
 

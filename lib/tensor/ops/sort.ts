@@ -13,9 +13,9 @@ import { transpose } from './views.js';
 
 /** Options of sort() and argsort(). */
 export interface SortOptions {
-  /** The dim along which elements are ordered. Default -1. */
+  /** The dim along which elements are ordered. Default: -1. */
   dim?: number;
-  /** The greatest first. Default false. */
+  /** The greatest first. Default: false. */
   descending?: boolean;
   /** Accepted for compatibility: sorting is always stable. */
   stable?: boolean;
@@ -23,11 +23,11 @@ export interface SortOptions {
 
 /** Options of topk(). */
 export interface TopkOptions {
-  /** The dim along which elements are chosen. Default -1. */
+  /** The dim along which elements are chosen. Default: -1. */
   dim?: number;
-  /** The largest instead of the smallest. Default true. */
+  /** The largest instead of the smallest. Default: true. */
   largest?: boolean;
-  /** False permits any order; the result is sorted in any case. Default true. */
+  /** False permits any order; the result is sorted in any case. Default: true. */
   sorted?: boolean;
 }
 

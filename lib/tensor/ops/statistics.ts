@@ -29,7 +29,7 @@ import { reshape } from './views.js';
 /** Options of variance() and std(). */
 export interface SpreadOptions extends ReduceOptions {
   /**
-   * Subtracted from the number of elements. Default 1 (Bessel); 0 is the variance of the elements
+   * Subtracted from the number of elements. Default: 1 (Bessel); 0 is the variance of the elements
    * themselves.
    */
   correction?: number;

@@ -17,9 +17,9 @@ export type Pair = number | readonly [number, number];
 export interface WindowOptions {
   /** Distance between neighbouring windows. Default: 1. */
   stride?: Pair;
-  /** Zeros on each side. Default 0. */
+  /** Zeros on each side. Default: 0. */
   padding?: Pair;
-  /** Distance between elements of a window. Default 1. */
+  /** Distance between elements of a window. Default: 1. */
   dilation?: Pair;
 }
 

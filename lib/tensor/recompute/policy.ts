@@ -24,11 +24,11 @@ export interface CheckpointingOptions {
   contiguousCheckpointing?: boolean;
   /** Number of segments of a model; null (default): one per layer. */
   numberCheckpoints?: number | null;
-  /** Keep the inputs of segments in pinned host memory. Default false. */
+  /** Keep the inputs of segments in pinned host memory. Default: false. */
   cpuCheckpointing?: boolean;
   /**
    * Keep the output and statistics of attention instead of recomputing them. They are kept where
-   * the inputs of the segment are. Default null: with cpuCheckpointing, if a query sees at least
+   * the inputs of the segment are. Default: null: with cpuCheckpointing, if a query sees at least
    * 4,096 keys on average, as in causal attention over 8,192 tokens.
    */
   keepAttention?: boolean | null;
@@ -36,23 +36,23 @@ export interface CheckpointingOptions {
    * Beside a kept attention, also keep the result of the output projection, and in blocks with
    * rotary positions the rotated queries and keys, and the values. Other models keep nothing more.
    * A number: only in so many of the last segments of checkpointSequential(), without one that
-   * keepLastSegment keeps. Their memory is free again before most gradients exist. Default false.
+   * keepLastSegment keeps. Their memory is free again before most gradients exist. Default: false.
    */
   keepProjections?: boolean | number;
   /**
    * Keep all tensors of the last segment of checkpointSequential(), because the backward begins
-   * with it. Default false, as in DeepSpeed; PyTorch's checkpoint_sequential keeps them.
+   * with it. Default: false, as in DeepSpeed; PyTorch's checkpoint_sequential keeps them.
    */
   keepLastSegment?: boolean;
   /**
    * Compute the gradient of a model's head in the forward, instead of its logits again in the
    * backward. Takes V C elements between the two. Gradients that are accumulated in 16 bits may
-   * differ in the last bit. Default false.
+   * differ in the last bit. Default: false.
    */
   earlyHead?: boolean;
-  /** Wait for the device before and after every segment. Default false. */
+  /** Wait for the device before and after every segment. Default: false. */
   synchronize?: boolean;
-  /** Time every segment for times(), and report every run to an observer. Default false. */
+  /** Time every segment for times(), and report every run to an observer. Default: false. */
   profile?: boolean | SegmentObserver;
 }
 
