@@ -142,8 +142,8 @@ export function launchCommand(
 ): Command {
   const command = new Command('ds')
     .description(
-      'Runs one of these commands, or a script as one process per GPU, on this machine or on the ' +
-        'nodes of a hostfile.',
+      'Trains, serves and evaluates language models. Without a command, ds runs a script with one ' +
+        'process for each GPU, on this machine or on the nodes of a hostfile.',
     )
     .argument('<script>', 'JavaScript or TypeScript file')
     .argument('[arguments...]', 'arguments of the script')

@@ -16,7 +16,7 @@ const MODEL = 'folder of a model or of checkpoints, or a name such as Qwen/Qwen3
  */
 export function addServeCommands(program: Command, group: string, finish: RunToExitCode): void {
   const serve = withModelOptions(program.command('serve').helpGroup(group), '[model]')
-    .description("serve models over HTTP, for OpenAI's clients")
+    .description('serve models over HTTP, for clients of OpenAI and Anthropic')
     .configureOutput({ outputError: (text, write) => write(withAdvice(text)) })
     .addHelpText(
       'after',
