@@ -451,7 +451,12 @@ export const mistakes: readonly Mistake[] = [
     ['shape of out', 'DS_SHAPE', '[6, 4] f32', (m) => ({ out: m([6, 4]) })],
     ['dtype of out', 'DS_DTYPE', 'f16', (m) => ({ out: m([6, 5], 'f16') })],
     ['dims of next', 'DS_SHAPE', '[6]', (m) => ({ next: m([6]) })],
-    ['a gate of one layer', 'DS_SHAPE', 'two layers (gate and up) with gated, got 1', () => ({ gated: true as never })],
+    [
+      'a gate of one layer',
+      'DS_SHAPE',
+      'two layers (gate and up) with gated, got 1',
+      () => ({ gated: true as never }),
+    ],
     [
       'layers of different rank',
       'DS_SHAPE',
