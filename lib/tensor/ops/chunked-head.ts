@@ -7,14 +7,7 @@ import type { View } from '../../runtime/view.js';
 import { Tensor } from '../tensor.js';
 import { type ClassShare, reduceRows } from './class-share.js';
 import { paddedColumns } from './linear.js';
-import {
-  allClasses,
-  allocateCorrect,
-  allocateSums,
-  divisorOf,
-  earlyDivisor,
-  type RowRules,
-} from './loss.js';
+import { allClasses, allocateCorrect, allocateSums, earlyDivisor, type RowRules } from './loss.js';
 import type { RowSums } from './loss-report.js';
 import { gemm, gemmRows, plainOperand, transposeOperand } from './matmul.js';
 import { viewOf } from './shapes.js';
@@ -67,16 +60,6 @@ export class ChunkedHead {
   /** Returns the divisor of the sum of the losses, [1]. */
   divisor(): Tensor {
     return earlyDivisor(this.rules, this);
-  }
-
-  /** Whether one kernel can compute losses and gradients of logits: no report, no other ranks. */
-  get isPlain(): boolean {
-    return !this.rules.report && !this.rules.share;
-  }
-
-  /** Returns divisorOf() before the losses are known, of a plain head. */
-  plainDivisor(): Tensor {
-    return divisorOf(this.rules, this);
   }
 
   chunks(): Chunk[] {
@@ -154,13 +137,6 @@ export class ChunkedHead {
     if (!sums) return;
     kernels.logitSums({ logits, target, lse, ...sums, ignoreIndex });
     for (const view of share ? [sums.expected, sums.total] : []) share?.combine(view, 'sum');
-  }
-
-  /** Computes the losses of a plain head and turns the logits into their gradient, in place. */
-  computeBoth({ target, losses, lse }: Chunk, logits: View, scale: View): void {
-    const { smoothing, ignoreIndex } = this.rules;
-    const rows = { logits, target, losses, lse, scale, dlogits: logits };
-    kernels.crossEntropyBoth({ ...rows, smoothing, ignoreIndex, ...allClasses });
   }
 
   /** Turns the logits into their gradient, in place. */

@@ -114,10 +114,8 @@ export const isEarlyWeight = ([rows, columns]: readonly [number, number], dtype:
 interface LogitsPlan {
   /** Returns memory for the logits of the next chunk. */
   allocate(): Tensor;
-  /** The divisor of the losses, if the plan needs it before them; null otherwise. */
-  readonly divisor: Tensor | null;
-  /** Computes the losses of the logits in `memory`, and what the plan needs; `weight` is padded. */
-  measure(chunk: Chunk, memory: Tensor, weight: Tensor): void;
+  /** Receives the logits in `memory` after their losses are computed; `weight` is padded. */
+  onLosses(chunk: Chunk, memory: Tensor, weight: Tensor): void;
   /** Releases memory of the forward; returns the tensors that the backward needs. */
   close(): Tensor[];
   /** `grad` is the gradient of the loss, `scale` that of each row's loss, [1] each. */
@@ -145,28 +143,14 @@ function propagateAll(
   });
 }
 
-/**
- * Keeps all logits, or in bf16 their gradients: one pass computes losses and gradients for a loss
- * with gradient 1, and the backward does nothing else if it is 1. Its usual gradients are powers of
- * two, which change no bit. In f16, gradients before the loss scale would underflow.
- */
+/** Keeps all logits; the backward turns them into their gradient in place. */
 class KeptLogits implements LogitsPlan {
-  readonly divisor: Tensor | null = null;
   private readonly kept: Tensor[] = [];
-  /** The factor of kept gradients, [1]; null: the logits are kept. */
-  private readonly scale: Tensor | null = null;
 
   constructor(
     private readonly head: ChunkedHead,
     private readonly x: Tensor,
-  ) {
-    if (x.dtype !== 'bf16' || !head.isPlain) return;
-    this.divisor = head.plainDivisor();
-    const one = Tensor.emptyLike(this.divisor);
-    kernels.fill({ out: one, value: 1 });
-    this.scale = rowScale(one, this.divisor);
-    one.dispose();
-  }
+  ) {}
 
   allocate(): Tensor {
     const memory = this.head.buffer();
@@ -174,24 +158,17 @@ class KeptLogits implements LogitsPlan {
     return memory;
   }
 
-  measure(chunk: Chunk, memory: Tensor): void {
-    const { head, scale } = this;
-    const logits = head.logits(chunk, memory);
-    if (scale) head.computeBoth(chunk, logits, scale);
-    else head.computeLosses(chunk, logits);
-  }
+  onLosses(): void {}
 
   close(): Tensor[] {
-    return this.scale ? [...this.kept, this.scale] : this.kept;
+    return this.kept;
   }
 
   backward(scale: Tensor, sink: GradSink): void {
     const { head, kept } = this;
     propagateAll(head, this.x, sink, (chunk, i) => {
       const memory = required(kept[i]);
-      const logits = head.logits(chunk, memory);
-      if (this.scale) kernels.rescale({ x: logits, factor: scale, divisor: this.scale });
-      else head.differentiate(chunk, logits, scale);
+      head.differentiate(chunk, head.logits(chunk, memory), scale);
       return memory;
     });
   }
@@ -199,7 +176,6 @@ class KeptLogits implements LogitsPlan {
 
 /** Keeps no logits: the backward recomputes those of each chunk. */
 class RecomputedLogits implements LogitsPlan {
-  readonly divisor = null;
   private readonly shared: Tensor;
 
   constructor(
@@ -213,9 +189,7 @@ class RecomputedLogits implements LogitsPlan {
     return this.shared;
   }
 
-  measure(chunk: Chunk, memory: Tensor): void {
-    this.head.computeLosses(chunk, this.head.logits(chunk, memory));
-  }
+  onLosses(): void {}
 
   close(): Tensor[] {
     this.shared.dispose();
@@ -244,7 +218,6 @@ const SCALED_ELEMENTS = 2 ** 25;
  * Source: Hsu et al. 2024 (Liger Kernel).
  */
 class EarlyGradients implements LogitsPlan {
-  readonly divisor = null;
   private readonly shared: Tensor;
   private readonly scale: Tensor;
   /** EARLY_SCALE times x's gradient, of x's shape and dtype: see the constructor. */
@@ -282,11 +255,9 @@ class EarlyGradients implements LogitsPlan {
     return this.shared;
   }
 
-  measure(chunk: Chunk, memory: Tensor, weight: Tensor): void {
+  onLosses(chunk: Chunk, memory: Tensor, weight: Tensor): void {
     const { head, xGrad, weightGrad, scale } = this;
-    const logits = head.logits(chunk, memory);
-    head.computeLosses(chunk, logits);
-    head.differentiate(chunk, logits, scale);
+    head.differentiate(chunk, head.logits(chunk, memory), scale);
     head.propagate(chunk, memory, weight, {
       dx: xGrad,
       dweight: weightGrad,
@@ -441,13 +412,14 @@ function headLoss(
   for (const chunk of head.chunks()) {
     const memory = plan.allocate();
     head.project(chunk, memory, padded);
-    plan.measure(chunk, memory, padded);
+    head.computeLosses(chunk, head.logits(chunk, memory));
+    plan.onLosses(chunk, memory, padded);
   }
   padded.dispose();
   const savedLogits = plan.close();
   const classes = rules.share?.classes ?? required(weight.shape[0]);
   reportSums(rules, { ...head, classes });
-  const divisor = plan.divisor ?? divisorOf(rules, head);
+  const divisor = divisorOf(rules, head);
   const out = average(head.losses, divisor);
   const saved = [source, weight, flat, head.lse, divisor, ...savedLogits];
   record('linear_cross_entropy', [x, weight], [out], saved, ([grad], sink) =>
