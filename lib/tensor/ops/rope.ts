@@ -40,8 +40,11 @@ export function ropePositions(positions: Tensor, x: Tensor): Tensor {
 
 /** Angles and positions of a rotation. */
 export interface Rotation {
+  /** Cosines by row of the table. */
   cos: Tensor;
+  /** Sines by row of the table. */
   sin: Tensor;
+  /** The row of each token, or null: row t for token t. */
   positions: Tensor | null;
   /** Whether to rotate backwards. */
   inverse: boolean;
