@@ -181,12 +181,9 @@ export type FamilyConfig<Own extends FamilyOption = never> = Omit<
   Exclude<FamilyOption, Own>
 >;
 
-/** Options of all families. */
-type CommonOptions = FamilyConfig;
-
 /** A complete RotaryConfig. */
 export type RotarySizes = Omit<RotaryConfig, 'moe'> &
-  Required<Omit<CommonOptions, 'numberCheckpoints' | 'ignoreIndex'>> & {
+  Required<Omit<RotaryConfig, FamilyOption | 'numberCheckpoints' | 'ignoreIndex'>> & {
     moe?: MoeSizes;
   };
 
@@ -220,7 +217,17 @@ export interface BodySizes extends Omit<RotarySizes, 'moe' | 'scales'> {
   factors: ScaleFactors;
 }
 
-const COUNTS = ['vocabSize', 'maxSeq', 'layers', 'heads', 'channels', 'hidden'] as const;
+/** Options of all families. */
+type CommonOptions = FamilyConfig;
+
+const COUNTS = [
+  'vocabSize',
+  'maxSeq',
+  'layers',
+  'heads',
+  'channels',
+  'hidden',
+] as const satisfies (keyof CommonOptions)[];
 
 const MIXED = ['moe', 'routerAuxLossCoef'] as const;
 
