@@ -1,15 +1,39 @@
 // Cross-entropy on the GPU, a block per row. Forward and backward read the logits once.
 #include "cross_entropy.h"
 
-#include <algorithm>
-
 #include "../cuda/block_reduce.cuh"
 #include "../cuda/vector.cuh"
-#include "cross_entropy_both.cuh"
-#include "cross_entropy_row.cuh"
 
 namespace ds::cuda {
 namespace {
+
+constexpr int kThreads = 512, kUnroll = 4;
+constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
+
+/// Returns 2^x by one instruction. Results below 2^-126 become 0.
+__device__ __forceinline__ float power_of_two(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+/// A running maximum, and the sum of e^(x - max).
+struct OnlineSum {
+  float max = -INFINITY, sum = 0;
+
+  /// Raises the maximum to at least `other` and rescales the sum.
+  __device__ __forceinline__ void raise(float other) {
+    if (!(other > max)) return;
+    sum *= power_of_two((max - other) * kLog2e);
+    max = other;
+  }
+  /// Returns the shift that add() takes. It is 0 while there is no maximum, because all x were
+  /// -infinity or NaN.
+  __device__ __forceinline__ float shift() const { return max == -INFINITY ? 0.0f : -max * kLog2e; }
+  __device__ __forceinline__ void add(float x, float shift) {
+    sum += power_of_two(fmaf(x, kLog2e, shift));
+  }
+};
 
 /// No statistics besides the sum of exponentials, for a loss without options.
 struct NothingElse {
@@ -50,39 +74,39 @@ __device__ __forceinline__ OnlineSum row_sum(const T* row, int64_t columns, Rest
   constexpr int N = kPacket<T>;
   const int64_t head = unaligned_head(row, columns), packets = (columns - head) / N;
   OnlineSum online;
-  for (int64_t first = threadIdx.x; first < packets; first += kLossThreads * kLossUnroll) {
-    Vector<T, N> x[kLossUnroll];
+  for (int64_t first = threadIdx.x; first < packets; first += kThreads * kUnroll) {
+    Vector<T, N> x[kUnroll];
     float local = -INFINITY;
 #pragma unroll
-    for (int u = 0; u < kLossUnroll; ++u) {
-      const int64_t p = first + u * kLossThreads;
+    for (int u = 0; u < kUnroll; ++u) {
+      const int64_t p = first + u * kThreads;
       if (p < packets) x[u] = load_vector<N>(row + head + p * N);
     }
 #pragma unroll
-    for (int u = 0; u < kLossUnroll; ++u)
+    for (int u = 0; u < kUnroll; ++u)
 #pragma unroll
       for (int i = 0; i < N; ++i)
-        if (first + u * kLossThreads < packets) local = fmaxf(local, to_float(x[u].v[i]));
+        if (first + u * kThreads < packets) local = fmaxf(local, to_float(x[u].v[i]));
     online.raise(local);
     const float shift = online.shift();
 #pragma unroll
-    for (int u = 0; u < kLossUnroll; ++u)
+    for (int u = 0; u < kUnroll; ++u)
 #pragma unroll
       for (int i = 0; i < N; ++i)
-        if (first + u * kLossThreads < packets) {
+        if (first + u * kThreads < packets) {
           online.add(to_float(x[u].v[i]), shift);
           rest.add(to_float(x[u].v[i]));
         }
     if (!rest.may_be_beaten(local)) continue;
 #pragma unroll
-    for (int u = 0; u < kLossUnroll; ++u)
+    for (int u = 0; u < kUnroll; ++u)
 #pragma unroll
       for (int i = 0; i < N; ++i)
-        if (first + u * kLossThreads < packets)
-          rest.compare(to_float(x[u].v[i]), head + (first + u * kLossThreads) * N + i);
+        if (first + u * kThreads < packets)
+          rest.compare(to_float(x[u].v[i]), head + (first + u * kThreads) * N + i);
   }
   const int64_t tail = head + packets * N, odd = head + columns - tail;
-  for (int64_t i = threadIdx.x; i < odd; i += kLossThreads) {
+  for (int64_t i = threadIdx.x; i < odd; i += kThreads) {
     const int64_t column = i < head ? i : tail + i - head;
     const float x = to_float(row[column]);
     online.raise(x);
@@ -103,10 +127,30 @@ __device__ __forceinline__ float log_sum_exp(const T* row, int64_t columns, Rest
   return max + log2f(total) * kLn2;
 }
 
+/// Arguments of the CrossEntropy kernels.
+template <class T, class I>
+struct Loss {
+  const T* logits;
+  const I* target;
+  float *losses, *lse;
+  int64_t* correct;  // or null
+  float smoothing;
+  int64_t columns, row_stride, ignore_index;
+  int64_t first, classes;
+
+  /// Returns true if `label` is a class. is_here() returns true if this rank has its column.
+  __device__ __forceinline__ bool is_class(int64_t label) const {
+    return label >= 0 && label < classes;
+  }
+  __device__ __forceinline__ bool is_here(int64_t label) const {
+    return label >= first && label < first + columns;
+  }
+};
+
 /// Rows run from the last to the first, because the GEMM before has just written the last rows to
 /// L2.
 template <class T, class I>
-__global__ void __launch_bounds__(kLossThreads) cross_entropy_kernel(Loss<T, I> op) {
+__global__ void __launch_bounds__(kThreads) cross_entropy_kernel(Loss<T, I> op) {
   const int64_t n = gridDim.x - 1 - blockIdx.x, label = op.target[n];
   if (label == op.ignore_index) {
     if (threadIdx.x == 0) op.losses[n] = op.lse[n] = 0;
@@ -123,7 +167,7 @@ __global__ void __launch_bounds__(kLossThreads) cross_entropy_kernel(Loss<T, I> 
 
 /// The forward with smoothing, or with `correct`.
 template <class T, class I>
-__global__ void __launch_bounds__(kLossThreads) cross_entropy_whole_kernel(Loss<T, I> op) {
+__global__ void __launch_bounds__(kThreads) cross_entropy_whole_kernel(Loss<T, I> op) {
   const int64_t n = gridDim.x - 1 - blockIdx.x, label = op.target[n];
   if (label == op.ignore_index) {
     if (threadIdx.x != 0) return;
@@ -146,9 +190,21 @@ __global__ void __launch_bounds__(kLossThreads) cross_entropy_whole_kernel(Loss<
   if (op.correct) op.correct[n] = is_here && value == value && !is_beaten;
 }
 
+/// Arguments of the backward kernel. `out` may be `logits`.
+template <class T, class I>
+struct Gradient {
+  const T* logits;
+  const I* target;
+  const float *lse, *scale;
+  T* out;
+  float own, even;  // the target's probability at the label, and elsewhere
+  int64_t columns, row_stride, out_stride, ignore_index;
+  int64_t first, classes;
+};
+
 /// Writes the gradient of a row of logits. A block per row.
 template <class T, class I>
-__global__ void __launch_bounds__(kLossThreads) cross_entropy_backward_kernel(Gradient<T, I> g) {
+__global__ void __launch_bounds__(kThreads) cross_entropy_backward_kernel(Gradient<T, I> g) {
   constexpr int N = kPacket<T>;
   const int64_t n = blockIdx.x, label = g.target[n], columns = g.columns;
   const T* row = g.logits + n * g.row_stride;
@@ -164,71 +220,26 @@ __global__ void __launch_bounds__(kLossThreads) cross_entropy_backward_kernel(Gr
   const int64_t head = unaligned_head(row, columns);
   const bool vectors = reinterpret_cast<uintptr_t>(out + head) % 16 == 0;
   const int64_t packets = vectors ? (columns - head) / N : 0;
-  for (int64_t first = threadIdx.x; first < packets; first += kLossThreads * kLossUnroll) {
-    Vector<T, N> x[kLossUnroll];
+  for (int64_t first = threadIdx.x; first < packets; first += kThreads * kUnroll) {
+    Vector<T, N> x[kUnroll];
 #pragma unroll
-    for (int u = 0; u < kLossUnroll; ++u)
-      if (first + u * kLossThreads < packets)
-        x[u] = load_streaming<N>(row + head + (first + u * kLossThreads) * N);
+    for (int u = 0; u < kUnroll; ++u)
+      if (first + u * kThreads < packets)
+        x[u] = load_streaming<N>(row + head + (first + u * kThreads) * N);
 #pragma unroll
-    for (int u = 0; u < kLossUnroll; ++u) {
-      const int64_t at = head + (first + u * kLossThreads) * N;
-      if (first + u * kLossThreads >= packets) break;
+    for (int u = 0; u < kUnroll; ++u) {
+      const int64_t at = head + (first + u * kThreads) * N;
+      if (first + u * kThreads >= packets) break;
 #pragma unroll
       for (int i = 0; i < N; ++i) x[u].v[i] = gradient(to_float(x[u].v[i]), at + i);
       store_vector(out + at, x[u]);
     }
   }
   const int64_t tail = head + packets * N, odd = head + columns - tail;
-  for (int64_t i = threadIdx.x; i < odd; i += kLossThreads) {
+  for (int64_t i = threadIdx.x; i < odd; i += kThreads) {
     const int64_t column = i < head ? i : tail + i - head;
     out[column] = gradient(to_float(row[column]), column);
   }
-}
-
-/// x *= factor / divisor.
-template <int N, class T>
-__global__ void __launch_bounds__(kLossThreads)
-    rescale_kernel(T* x, int64_t row_stride, int64_t packets, int64_t rows, const float* factor,
-                   const float* divisor) {
-  if (factor[0] == divisor[0]) return;
-  const float ratio = factor[0] / divisor[0];
-  for (int64_t n = blockIdx.x; n < rows; n += gridDim.x) {
-    for (int64_t p = threadIdx.x; p < packets; p += kLossThreads) {
-      T* const at = x + n * row_stride + p * N;
-      Vector<T, N> v = load_vector<N>(at);
-#pragma unroll
-      for (int i = 0; i < N; ++i) v.v[i] = from_float<T>(to_float(v.v[i]) * ratio);
-      store_vector(at, v);
-    }
-  }
-}
-
-/// Launches the kernel of both passes. Returns false if rows do not fit, or if the GPU has too
-/// little shared memory.
-template <class T, class I>
-bool launch_both(const CrossEntropyBoth& op, CudaContext& ctx) {
-  constexpr int N = kPacket<T>;
-  const int64_t rows = op.logits.shape[0], columns = op.logits.shape[1];
-  const auto even = [](const View& v) { return v.shape[0] < 2 || v.strides[0] % N == 0; };
-  if (sizeof(T) != 2 || op.smoothing > 0 || columns % N != 0 || columns / N > kHeldPackets ||
-      !even(op.logits) || !even(op.dlogits) || !aligned_for<N>(op.logits.as<T>()) ||
-      !aligned_for<N>(op.dlogits.as<T>()))
-    return false;
-  constexpr const char* kOp = "cross_entropy_both";
-  int device = 0, most = 0;
-  DS_CUDA(cudaGetDevice(&device), kOp);
-  DS_CUDA(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), kOp);
-  constexpr int kScratch = 1024;  // of block_reduce()
-  if (most < kHeldBytes + kScratch) return false;
-  const auto kernel = cross_entropy_both_kernel<T, I>;
-  DS_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kHeldBytes),
-          kOp);
-  const auto blocks = static_cast<unsigned>(std::min<int64_t>(rows, ctx.sm_count));
-  kernel<<<blocks, kLossThreads, kHeldBytes, ctx.stream>>>(
-      loss_of<T, I>(forward_of(op)), gradient_of<T, I>(backward_of(op)), rows);
-  DS_CUDA_LAUNCHED(kOp);
-  return true;
 }
 
 }  // namespace
@@ -241,11 +252,22 @@ void run(const CrossEntropy& op, CudaContext& ctx) {
     dispatch_index(kOp, op.target.dtype, [&](auto index) {
       using T = typename decltype(tag)::type;
       using I = typename decltype(index)::type;
-      const Loss<T, I> loss = loss_of<T, I>(op);
+      int64_t* const correct = op.correct ? op.correct.as<int64_t>() : nullptr;
+      const Loss<T, I> loss = {op.logits.as<T>(),
+                               op.target.as<I>(),
+                               op.losses.as<float>(),
+                               op.lse.as<float>(),
+                               correct,
+                               static_cast<float>(op.smoothing),
+                               columns,
+                               op.logits.strides[0],
+                               op.ignore_index,
+                               op.first,
+                               all_classes(op)};
       const auto blocks = static_cast<unsigned>(n);
-      if (op.correct || op.smoothing > 0)
-        cross_entropy_whole_kernel<<<blocks, kLossThreads, 0, ctx.stream>>>(loss);
-      else cross_entropy_kernel<<<blocks, kLossThreads, 0, ctx.stream>>>(loss);
+      if (correct || op.smoothing > 0)
+        cross_entropy_whole_kernel<<<blocks, kThreads, 0, ctx.stream>>>(loss);
+      else cross_entropy_kernel<<<blocks, kThreads, 0, ctx.stream>>>(loss);
       DS_CUDA_LAUNCHED(kOp);
     });
   });
@@ -259,45 +281,18 @@ void run(const CrossEntropyBackward& op, CudaContext& ctx) {
     dispatch_index(kOp, op.target.dtype, [&](auto index) {
       using T = typename decltype(tag)::type;
       using I = typename decltype(index)::type;
-      cross_entropy_backward_kernel<<<static_cast<unsigned>(n), kLossThreads, 0, ctx.stream>>>(
-          gradient_of<T, I>(op));
+      const double even = op.smoothing / static_cast<double>(all_classes(op));
+      const Gradient<T, I> g = {
+          op.logits.as<T>(),        op.target.as<I>(),
+          op.lse.as<float>(),       op.scale.as<float>(),
+          op.dlogits.as<T>(),       static_cast<float>(1 - op.smoothing + even),
+          static_cast<float>(even), columns,
+          op.logits.strides[0],     op.dlogits.strides[0],
+          op.ignore_index,          op.first,
+          all_classes(op)};
+      cross_entropy_backward_kernel<<<static_cast<unsigned>(n), kThreads, 0, ctx.stream>>>(g);
       DS_CUDA_LAUNCHED(kOp);
     });
-  });
-}
-
-void run(const CrossEntropyBoth& op, CudaContext& ctx) {
-  constexpr const char* kOp = "cross_entropy_both";
-  if (op.logits.shape[0] == 0) return;
-  bool done = false;
-  for_floating(kOp, op.logits.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    if constexpr (sizeof(T) == 2)
-      dispatch_index(kOp, op.target.dtype, [&](auto index) {
-        done = launch_both<T, typename decltype(index)::type>(op, ctx);
-      });
-  });
-  if (done) return;
-  run(forward_of(op), ctx);
-  run(backward_of(op), ctx);
-}
-
-void run(const Rescale& op, CudaContext& ctx) {
-  constexpr const char* kOp = "rescale";
-  constexpr int64_t kBlocksPerSm = 4;
-  const int64_t rows = op.x.shape[0], columns = op.x.shape[1];
-  if (rows == 0 || columns == 0) return;
-  const auto blocks = static_cast<unsigned>(std::min<int64_t>(rows, kBlocksPerSm * ctx.sm_count));
-  for_floating(kOp, op.x.dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    constexpr int N = kPacket<T>;
-    T* const x = op.x.as<T>();
-    const int64_t stride = op.x.strides[0];
-    const bool vectors = columns % N == 0 && stride % N == 0 && aligned_for<N>(x);
-    const auto kernel = vectors ? rescale_kernel<N, T> : rescale_kernel<1, T>;
-    kernel<<<blocks, kLossThreads, 0, ctx.stream>>>(x, stride, columns / (vectors ? N : 1), rows,
-                                                    op.factor.as<float>(), op.divisor.as<float>());
-    DS_CUDA_LAUNCHED(kOp);
   });
 }
 

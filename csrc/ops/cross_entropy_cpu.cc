@@ -158,31 +158,4 @@ void run(const CrossEntropyBackward& op, CpuContext& ctx) {
   });
 }
 
-void run(const CrossEntropyBoth& op, CpuContext& ctx) {
-  run(forward_of(op), ctx);
-  run(backward_of(op), ctx);
-}
-
-void run(const Rescale& op, CpuContext& ctx) {
-  const int64_t rows = op.x.shape[0], columns = op.x.shape[1];
-  for_floating("rescale", op.x.dtype, [&]<class T>(TypeTag<T>) {
-    using C = compute_t<T>;
-    const C factor = *op.factor.as<C>(), divisor = *op.divisor.as<C>();
-    if (factor == divisor) return;
-    const C ratio = factor / divisor;
-    ctx.pool.parallel_for(rows, rows_per_task(columns), [&](int64_t begin, int64_t end) {
-      C block[kBlock];
-      for (int64_t row = begin; row < end; ++row) {
-        T* const x = op.x.as<T>() + row * op.x.strides[0];
-        for (int64_t i = 0; i < columns; i += kBlock) {
-          const int64_t count = std::min(kBlock, columns - i);
-          widen(x + i, block, count);
-          for (int64_t j = 0; j < count; ++j) block[j] *= ratio;
-          narrow(block, x + i, count);
-        }
-      }
-    });
-  });
-}
-
 }  // namespace ds::cpu

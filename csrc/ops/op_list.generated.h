@@ -23,8 +23,6 @@
   ROW(Copy) \
   ROW(CrossEntropy) \
   ROW(CrossEntropyBackward) \
-  ROW(CrossEntropyBoth) \
-  ROW(Rescale) \
   ROW(Dropout) \
   ROW(Unary) \
   ROW(UnaryBackward) \
@@ -137,8 +135,6 @@
   NAMES(Copy, "in", "out") \
   NAMES(CrossEntropy, "logits", "target", "losses", "lse", "correct") \
   NAMES(CrossEntropyBackward, "logits", "target", "lse", "scale", "dlogits") \
-  NAMES(CrossEntropyBoth, "logits", "target", "losses", "lse", "scale", "dlogits") \
-  NAMES(Rescale, "x", "factor", "divisor") \
   NAMES(Dropout, "in", "out") \
   NAMES(Unary, "in", "out") \
   NAMES(UnaryBackward, "in", "dout", "dx") \
@@ -229,4 +225,4 @@
   NAMES(SwigluBackward, "gate", "up", "dout", "dgate", "dup")
 
 /// Changes with every op, and with every class that the libraries share.
-#define DS_INTERFACE_HASH 1615917565
+#define DS_INTERFACE_HASH 1688559412

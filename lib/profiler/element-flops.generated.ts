@@ -5,8 +5,6 @@ export const elementFlops = {
   ActivationBackward: { dx: 2 },
   CrossEntropy: { logits: 1 },
   CrossEntropyBackward: { dlogits: 2 },
-  CrossEntropyBoth: { logits: 3 },
-  Rescale: { x: 1 },
   Unary: { out: 1 },
   UnaryBackward: { dx: 2 },
   Binary: { out: 1 },

@@ -23,7 +23,7 @@ const ROLES: readonly (readonly [RegExp, Role])[] = [
   [/^(Attention|Paged|Rope|Rotary|GatedDelta|ShortConv)/, 'attention'],
   [/^(Matmul|Grouped|Gated|Quantized|Invariant|Adapter|Fp8|Nf4|Dequantize|SplitBf16)/, 'linears'],
   [/^(Layer|Rms)Norm/, 'norms'],
-  [/^(CrossEntropy|Rescale)/, 'loss'],
+  [/^CrossEntropy/, 'loss'],
   [/^(Ada|Lamb|Lion|Muon|Moment|Drift|Frozen|Anchor|OneBit|Rmsprop|Sgd|Sign)/, 'optimizer'],
   [/^(SumOfSquares|GradientControl|JoinMaster|SplitMaster|BytesQuantize)/, 'optimizer'],
 ];

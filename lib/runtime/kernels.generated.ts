@@ -1453,91 +1453,6 @@ export function crossEntropyBackwardOnHost(args: CrossEntropyBackwardArgs, strea
 }
 
 /**
- * Computes losses and lse as CrossEntropy, and dlogits as CrossEntropyBackward from that lse, in
- * one pass over the logits. FLOPs: 3 per element of logits.
- */
-export interface CrossEntropyBothArgs {
-  /** [N, V], last stride 1, any row stride; floating */
-  logits: View;
-  /** [N] i32 or i64, contiguous */
-  target: View;
-  /** [N] f32 (f64 for f64) */
-  losses: View;
-  /** [N] f32 (f64 for f64) */
-  lse: View;
-  /** [1] f32 (f64 for f64) */
-  scale: View;
-  /** [N, V] of logits' dtype, last stride 1; may be logits itself */
-  dlogits: View;
-  smoothing: number;
-  ignoreIndex: number;
-  /** class of the first column */
-  first: number;
-  /** number of all classes; 0: the number of columns */
-  classes: number;
-}
-
-function putCrossEntropyBoth(args: CrossEntropyBothArgs): void {
-  let at = 0;
-  at = putView(args.logits, at);
-  at = putView(args.target, at);
-  at = putView(args.losses, at);
-  at = putView(args.lse, at);
-  at = putView(args.scale, at);
-  at = putView(args.dlogits, at);
-  block[at++] = args.smoothing;
-  block[at++] = args.ignoreIndex;
-  block[at++] = args.first;
-  block[at] = args.classes;
-}
-
-export function crossEntropyBoth(
-  args: CrossEntropyBothArgs,
-  stream: Stream = args.logits.buffer.device.compute,
-): void {
-  putCrossEntropyBoth(args);
-  call(21, stream, args);
-}
-
-export function crossEntropyBothOnHost(args: CrossEntropyBothArgs, stream: Stream): void {
-  putCrossEntropyBoth(args);
-  callOnHost(21, stream);
-}
-
-/**
- * Computes x *= factor[0] / divisor[0], rounded once, and does nothing if both are equal. The
- * quotient is rounded to f32 (f64 for f64). FLOPs: 1 per element of x.
- */
-export interface RescaleArgs {
-  /** [N, V], last stride 1, any row stride; floating */
-  x: View;
-  /** [1] f32 (f64 for f64) */
-  factor: View;
-  /** [1] f32 (f64 for f64) */
-  divisor: View;
-}
-
-function putRescale(args: RescaleArgs): void {
-  let at = 0;
-  at = putView(args.x, at);
-  at = putView(args.factor, at);
-  putView(args.divisor, at);
-}
-
-export function rescale(
-  args: RescaleArgs,
-  stream: Stream = args.x.buffer.device.compute,
-): void {
-  putRescale(args);
-  call(22, stream, args);
-}
-
-export function rescaleOnHost(args: RescaleArgs, stream: Stream): void {
-  putRescale(args);
-  callOnHost(22, stream);
-}
-
-/**
  * Computes out = in / (1 - p) where the element's random number (unit_float of its Philox word) is
  * at least p, else 0. The backward is the same op on the gradient. The elements are a Part of a
  * tensor: all of it, or the channels or tokens of one rank. If the samples of the tensor are split
@@ -1586,12 +1501,12 @@ export function dropout(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putDropout(args);
-  call(23, stream, args);
+  call(21, stream, args);
 }
 
 export function dropoutOnHost(args: DropoutArgs, stream: Stream): void {
   putDropout(args);
-  callOnHost(23, stream);
+  callOnHost(21, stream);
 }
 
 /**
@@ -1619,12 +1534,12 @@ export function unary(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putUnary(args);
-  call(24, stream, args);
+  call(22, stream, args);
 }
 
 export function unaryOnHost(args: UnaryArgs, stream: Stream): void {
   putUnary(args);
-  callOnHost(24, stream);
+  callOnHost(22, stream);
 }
 
 /**
@@ -1656,12 +1571,12 @@ export function unaryBackward(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putUnaryBackward(args);
-  call(25, stream, args);
+  call(23, stream, args);
 }
 
 export function unaryBackwardOnHost(args: UnaryBackwardArgs, stream: Stream): void {
   putUnaryBackward(args);
-  callOnHost(25, stream);
+  callOnHost(23, stream);
 }
 
 /**
@@ -1694,12 +1609,12 @@ export function binary(
   stream: Stream = args.a.buffer.device.compute,
 ): void {
   putBinary(args);
-  call(26, stream, args);
+  call(24, stream, args);
 }
 
 export function binaryOnHost(args: BinaryArgs, stream: Stream): void {
   putBinary(args);
-  callOnHost(26, stream);
+  callOnHost(24, stream);
 }
 
 /**
@@ -1729,12 +1644,12 @@ export function compare(
   stream: Stream = args.a.buffer.device.compute,
 ): void {
   putCompare(args);
-  call(27, stream, args);
+  call(25, stream, args);
 }
 
 export function compareOnHost(args: CompareArgs, stream: Stream): void {
   putCompare(args);
-  callOnHost(27, stream);
+  callOnHost(25, stream);
 }
 
 /**
@@ -1765,12 +1680,12 @@ export function scale(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putScale(args);
-  call(28, stream, args);
+  call(26, stream, args);
 }
 
 export function scaleOnHost(args: ScaleArgs, stream: Stream): void {
   putScale(args);
-  callOnHost(28, stream);
+  callOnHost(26, stream);
 }
 
 /**
@@ -1800,12 +1715,12 @@ export function where(
   stream: Stream = args.condition.buffer.device.compute,
 ): void {
   putWhere(args);
-  call(29, stream, args);
+  call(27, stream, args);
 }
 
 export function whereOnHost(args: WhereArgs, stream: Stream): void {
   putWhere(args);
-  callOnHost(29, stream);
+  callOnHost(27, stream);
 }
 
 /**
@@ -1833,12 +1748,12 @@ export function embedding(
   stream: Stream = args.weight.buffer.device.compute,
 ): void {
   putEmbedding(args);
-  call(30, stream, args);
+  call(28, stream, args);
 }
 
 export function embeddingOnHost(args: EmbeddingArgs, stream: Stream): void {
   putEmbedding(args);
-  callOnHost(30, stream);
+  callOnHost(28, stream);
 }
 
 /**
@@ -1870,12 +1785,12 @@ export function embeddingBackward(
   stream: Stream = args.dout.buffer.device.compute,
 ): void {
   putEmbeddingBackward(args);
-  call(31, stream, args);
+  call(29, stream, args);
 }
 
 export function embeddingBackwardOnHost(args: EmbeddingBackwardArgs, stream: Stream): void {
   putEmbeddingBackward(args);
-  callOnHost(31, stream);
+  callOnHost(29, stream);
 }
 
 /**
@@ -1909,12 +1824,12 @@ export function groupRows(
   stream: Stream = args.ids.buffer.device.compute,
 ): void {
   putGroupRows(args);
-  call(32, stream, args);
+  call(30, stream, args);
 }
 
 export function groupRowsOnHost(args: GroupRowsArgs, stream: Stream): void {
   putGroupRows(args);
-  callOnHost(32, stream);
+  callOnHost(30, stream);
 }
 
 /**
@@ -1948,12 +1863,12 @@ export function combineRows(
   stream: Stream = args.y.buffer.device.compute,
 ): void {
   putCombineRows(args);
-  call(33, stream, args);
+  call(31, stream, args);
 }
 
 export function combineRowsOnHost(args: CombineRowsArgs, stream: Stream): void {
   putCombineRows(args);
-  callOnHost(33, stream);
+  callOnHost(31, stream);
 }
 
 /**
@@ -1990,12 +1905,12 @@ export function combineRowsBackward(
   stream: Stream = args.y.buffer.device.compute,
 ): void {
   putCombineRowsBackward(args);
-  call(34, stream, args);
+  call(32, stream, args);
 }
 
 export function combineRowsBackwardOnHost(args: CombineRowsBackwardArgs, stream: Stream): void {
   putCombineRowsBackward(args);
-  callOnHost(34, stream);
+  callOnHost(32, stream);
 }
 
 /**
@@ -2024,12 +1939,12 @@ export function feedTokens(
   stream: Stream = args.tokens.buffer.device.compute,
 ): void {
   putFeedTokens(args);
-  call(35, stream, args);
+  call(33, stream, args);
 }
 
 export function feedTokensOnHost(args: FeedTokensArgs, stream: Stream): void {
   putFeedTokens(args);
-  callOnHost(35, stream);
+  callOnHost(33, stream);
 }
 
 /**
@@ -2052,12 +1967,12 @@ export function fill(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putFill(args);
-  call(36, stream, args);
+  call(34, stream, args);
 }
 
 export function fillOnHost(args: FillArgs, stream: Stream): void {
   putFill(args);
-  callOnHost(36, stream);
+  callOnHost(34, stream);
 }
 
 /**
@@ -2082,12 +1997,12 @@ export function arange(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putArange(args);
-  call(37, stream, args);
+  call(35, stream, args);
 }
 
 export function arangeOnHost(args: ArangeArgs, stream: Stream): void {
   putArange(args);
-  callOnHost(37, stream);
+  callOnHost(35, stream);
 }
 
 /**
@@ -2128,12 +2043,12 @@ export function fp8Quantize(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putFp8Quantize(args);
-  call(38, stream, args);
+  call(36, stream, args);
 }
 
 export function fp8QuantizeOnHost(args: Fp8QuantizeArgs, stream: Stream): void {
   putFp8Quantize(args);
-  callOnHost(38, stream);
+  callOnHost(36, stream);
 }
 
 /**
@@ -2185,12 +2100,12 @@ export function fp8Matmul(
   stream: Stream = args.a.buffer.device.compute,
 ): void {
   putFp8Matmul(args);
-  call(39, stream, args);
+  call(37, stream, args);
 }
 
 export function fp8MatmulOnHost(args: Fp8MatmulArgs, stream: Stream): void {
   putFp8Matmul(args);
-  callOnHost(39, stream);
+  callOnHost(37, stream);
 }
 
 /**
@@ -2233,12 +2148,12 @@ export function gatedDelta(
   stream: Stream = args.q.buffer.device.compute,
 ): void {
   putGatedDelta(args);
-  call(40, stream, args);
+  call(38, stream, args);
 }
 
 export function gatedDeltaOnHost(args: GatedDeltaArgs, stream: Stream): void {
   putGatedDelta(args);
-  callOnHost(40, stream);
+  callOnHost(38, stream);
 }
 
 /**
@@ -2293,12 +2208,12 @@ export function gatedDeltaBackward(
   stream: Stream = args.q.buffer.device.compute,
 ): void {
   putGatedDeltaBackward(args);
-  call(41, stream, args);
+  call(39, stream, args);
 }
 
 export function gatedDeltaBackwardOnHost(args: GatedDeltaBackwardArgs, stream: Stream): void {
   putGatedDeltaBackward(args);
-  callOnHost(41, stream);
+  callOnHost(39, stream);
 }
 
 /**
@@ -2350,12 +2265,12 @@ export function gatedDeltaStep(
   stream: Stream = args.q.buffer.device.compute,
 ): void {
   putGatedDeltaStep(args);
-  call(42, stream, args);
+  call(40, stream, args);
 }
 
 export function gatedDeltaStepOnHost(args: GatedDeltaStepArgs, stream: Stream): void {
   putGatedDeltaStep(args);
-  callOnHost(42, stream);
+  callOnHost(40, stream);
 }
 
 /**
@@ -2387,12 +2302,12 @@ export function gatedLinear(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putGatedLinear(args);
-  call(43, stream, args);
+  call(41, stream, args);
 }
 
 export function gatedLinearOnHost(args: GatedLinearArgs, stream: Stream): void {
   putGatedLinear(args);
-  callOnHost(43, stream);
+  callOnHost(41, stream);
 }
 
 /**
@@ -2434,12 +2349,12 @@ export function quantizedGatedLinear(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putQuantizedGatedLinear(args);
-  call(44, stream, args);
+  call(42, stream, args);
 }
 
 export function quantizedGatedLinearOnHost(args: QuantizedGatedLinearArgs, stream: Stream): void {
   putQuantizedGatedLinear(args);
-  callOnHost(44, stream);
+  callOnHost(42, stream);
 }
 
 /**
@@ -2469,12 +2384,12 @@ export function gather(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putGather(args);
-  call(45, stream, args);
+  call(43, stream, args);
 }
 
 export function gatherOnHost(args: GatherArgs, stream: Stream): void {
   putGather(args);
-  callOnHost(45, stream);
+  callOnHost(43, stream);
 }
 
 /**
@@ -2499,12 +2414,12 @@ export function sumOfSquares(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putSumOfSquares(args);
-  call(46, stream, args);
+  call(44, stream, args);
 }
 
 export function sumOfSquaresOnHost(args: SumOfSquaresArgs, stream: Stream): void {
   putSumOfSquares(args);
-  callOnHost(46, stream);
+  callOnHost(44, stream);
 }
 
 /**
@@ -2540,12 +2455,12 @@ export function gradientControl(
   stream: Stream = args.partials.buffer.device.compute,
 ): void {
   putGradientControl(args);
-  call(47, stream, args);
+  call(45, stream, args);
 }
 
 export function gradientControlOnHost(args: GradientControlArgs, stream: Stream): void {
   putGradientControl(args);
-  callOnHost(47, stream);
+  callOnHost(45, stream);
 }
 
 /**
@@ -2584,12 +2499,12 @@ export function groupedMatmul(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putGroupedMatmul(args);
-  call(48, stream, args);
+  call(46, stream, args);
 }
 
 export function groupedMatmulOnHost(args: GroupedMatmulArgs, stream: Stream): void {
   putGroupedMatmul(args);
-  callOnHost(48, stream);
+  callOnHost(46, stream);
 }
 
 /**
@@ -2625,12 +2540,12 @@ export function groupedWeightGradient(
   stream: Stream = args.dout.buffer.device.compute,
 ): void {
   putGroupedWeightGradient(args);
-  call(49, stream, args);
+  call(47, stream, args);
 }
 
 export function groupedWeightGradientOnHost(args: GroupedWeightGradientArgs, stream: Stream): void {
   putGroupedWeightGradient(args);
-  callOnHost(49, stream);
+  callOnHost(47, stream);
 }
 
 /**
@@ -2662,12 +2577,12 @@ export function invariantLinear(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putInvariantLinear(args);
-  call(50, stream, args);
+  call(48, stream, args);
 }
 
 export function invariantLinearOnHost(args: InvariantLinearArgs, stream: Stream): void {
   putInvariantLinear(args);
-  callOnHost(50, stream);
+  callOnHost(48, stream);
 }
 
 /**
@@ -2724,12 +2639,12 @@ export function lambMoments(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putLambMoments(args);
-  call(51, stream, args);
+  call(49, stream, args);
 }
 
 export function lambMomentsOnHost(args: LambMomentsArgs, stream: Stream): void {
   putLambMoments(args);
-  callOnHost(51, stream);
+  callOnHost(49, stream);
 }
 
 /**
@@ -2762,12 +2677,12 @@ export function lambCoefficients(
   stream: Stream = args.sums.buffer.device.compute,
 ): void {
   putLambCoefficients(args);
-  call(52, stream, args);
+  call(50, stream, args);
 }
 
 export function lambCoefficientsOnHost(args: LambCoefficientsArgs, stream: Stream): void {
   putLambCoefficients(args);
-  callOnHost(52, stream);
+  callOnHost(50, stream);
 }
 
 /**
@@ -2817,12 +2732,12 @@ export function lambApply(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putLambApply(args);
-  call(53, stream, args);
+  call(51, stream, args);
 }
 
 export function lambApplyOnHost(args: LambApplyArgs, stream: Stream): void {
   putLambApply(args);
-  callOnHost(53, stream);
+  callOnHost(51, stream);
 }
 
 /**
@@ -2867,12 +2782,12 @@ export function lion(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putLion(args);
-  call(54, stream, args);
+  call(52, stream, args);
 }
 
 export function lionOnHost(args: LionArgs, stream: Stream): void {
   putLion(args);
-  callOnHost(54, stream);
+  callOnHost(52, stream);
 }
 
 /**
@@ -2910,12 +2825,12 @@ export function logitSums(
   stream: Stream = args.logits.buffer.device.compute,
 ): void {
   putLogitSums(args);
-  call(55, stream, args);
+  call(53, stream, args);
 }
 
 export function logitSumsOnHost(args: LogitSumsArgs, stream: Stream): void {
   putLogitSums(args);
-  callOnHost(55, stream);
+  callOnHost(53, stream);
 }
 
 /**
@@ -2945,12 +2860,12 @@ export function joinMaster(
   stream: Stream = args.high.buffer.device.compute,
 ): void {
   putJoinMaster(args);
-  call(56, stream, args);
+  call(54, stream, args);
 }
 
 export function joinMasterOnHost(args: JoinMasterArgs, stream: Stream): void {
   putJoinMaster(args);
-  callOnHost(56, stream);
+  callOnHost(54, stream);
 }
 
 /**
@@ -2980,12 +2895,12 @@ export function splitMaster(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSplitMaster(args);
-  call(57, stream, args);
+  call(55, stream, args);
 }
 
 export function splitMasterOnHost(args: SplitMasterArgs, stream: Stream): void {
   putSplitMaster(args);
-  callOnHost(57, stream);
+  callOnHost(55, stream);
 }
 
 /**
@@ -3030,12 +2945,12 @@ export function matmul(
   stream: Stream = args.a.buffer.device.compute,
 ): void {
   putMatmul(args);
-  call(58, stream, args);
+  call(56, stream, args);
 }
 
 export function matmulOnHost(args: MatmulArgs, stream: Stream): void {
   putMatmul(args);
-  callOnHost(58, stream);
+  callOnHost(56, stream);
 }
 
 /**
@@ -3074,12 +2989,12 @@ export function multinomial(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putMultinomial(args);
-  call(59, stream, args);
+  call(57, stream, args);
 }
 
 export function multinomialOnHost(args: MultinomialArgs, stream: Stream): void {
   putMultinomial(args);
-  callOnHost(59, stream);
+  callOnHost(57, stream);
 }
 
 /**
@@ -3120,12 +3035,12 @@ export function muonMomentum(
   stream: Stream = args.momentum.buffer.device.compute,
 ): void {
   putMuonMomentum(args);
-  call(60, stream, args);
+  call(58, stream, args);
 }
 
 export function muonMomentumOnHost(args: MuonMomentumArgs, stream: Stream): void {
   putMuonMomentum(args);
-  callOnHost(60, stream);
+  callOnHost(58, stream);
 }
 
 /**
@@ -3163,12 +3078,12 @@ export function muonDirection(
   stream: Stream = args.momentum.buffer.device.compute,
 ): void {
   putMuonDirection(args);
-  call(61, stream, args);
+  call(59, stream, args);
 }
 
 export function muonDirectionOnHost(args: MuonDirectionArgs, stream: Stream): void {
   putMuonDirection(args);
-  callOnHost(61, stream);
+  callOnHost(59, stream);
 }
 
 /**
@@ -3205,12 +3120,12 @@ export function muonApply(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putMuonApply(args);
-  call(62, stream, args);
+  call(60, stream, args);
 }
 
 export function muonApplyOnHost(args: MuonApplyArgs, stream: Stream): void {
   putMuonApply(args);
-  callOnHost(62, stream);
+  callOnHost(60, stream);
 }
 
 /**
@@ -3237,12 +3152,12 @@ export function mxfp4Dequantize(
   stream: Stream = args.codes.buffer.device.compute,
 ): void {
   putMxfp4Dequantize(args);
-  call(63, stream, args);
+  call(61, stream, args);
 }
 
 export function mxfp4DequantizeOnHost(args: Mxfp4DequantizeArgs, stream: Stream): void {
   putMxfp4Dequantize(args);
-  callOnHost(63, stream);
+  callOnHost(61, stream);
 }
 
 /**
@@ -3303,12 +3218,12 @@ export function mxfp4Experts(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putMxfp4Experts(args);
-  call(64, stream, args);
+  call(62, stream, args);
 }
 
 export function mxfp4ExpertsOnHost(args: Mxfp4ExpertsArgs, stream: Stream): void {
   putMxfp4Experts(args);
-  callOnHost(64, stream);
+  callOnHost(62, stream);
 }
 
 /**
@@ -3342,12 +3257,12 @@ export function nf4Quantize(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putNf4Quantize(args);
-  call(65, stream, args);
+  call(63, stream, args);
 }
 
 export function nf4QuantizeOnHost(args: Nf4QuantizeArgs, stream: Stream): void {
   putNf4Quantize(args);
-  callOnHost(65, stream);
+  callOnHost(63, stream);
 }
 
 /**
@@ -3380,12 +3295,12 @@ export function bytesQuantize(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putBytesQuantize(args);
-  call(66, stream, args);
+  call(64, stream, args);
 }
 
 export function bytesQuantizeOnHost(args: BytesQuantizeArgs, stream: Stream): void {
   putBytesQuantize(args);
-  callOnHost(66, stream);
+  callOnHost(64, stream);
 }
 
 /**
@@ -3430,12 +3345,12 @@ export function nf4Dequantize(
   stream: Stream = args.packed.buffer.device.compute,
 ): void {
   putNf4Dequantize(args);
-  call(67, stream, args);
+  call(65, stream, args);
 }
 
 export function nf4DequantizeOnHost(args: Nf4DequantizeArgs, stream: Stream): void {
   putNf4Dequantize(args);
-  callOnHost(67, stream);
+  callOnHost(65, stream);
 }
 
 /**
@@ -3483,12 +3398,12 @@ export function layerNorm(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putLayerNorm(args);
-  call(68, stream, args);
+  call(66, stream, args);
 }
 
 export function layerNormOnHost(args: LayerNormArgs, stream: Stream): void {
   putLayerNorm(args);
-  callOnHost(68, stream);
+  callOnHost(66, stream);
 }
 
 /**
@@ -3538,12 +3453,12 @@ export function layerNormBackward(
   stream: Stream = args.s.buffer.device.compute,
 ): void {
   putLayerNormBackward(args);
-  call(69, stream, args);
+  call(67, stream, args);
 }
 
 export function layerNormBackwardOnHost(args: LayerNormBackwardArgs, stream: Stream): void {
   putLayerNormBackward(args);
-  callOnHost(69, stream);
+  callOnHost(67, stream);
 }
 
 /**
@@ -3582,12 +3497,12 @@ export function rmsNorm(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putRmsNorm(args);
-  call(70, stream, args);
+  call(68, stream, args);
 }
 
 export function rmsNormOnHost(args: RmsNormArgs, stream: Stream): void {
   putRmsNorm(args);
-  callOnHost(70, stream);
+  callOnHost(68, stream);
 }
 
 /**
@@ -3630,12 +3545,12 @@ export function rmsNormBackward(
   stream: Stream = args.s.buffer.device.compute,
 ): void {
   putRmsNormBackward(args);
-  call(71, stream, args);
+  call(69, stream, args);
 }
 
 export function rmsNormBackwardOnHost(args: RmsNormBackwardArgs, stream: Stream): void {
   putRmsNormBackward(args);
-  callOnHost(71, stream);
+  callOnHost(69, stream);
 }
 
 /**
@@ -3669,12 +3584,12 @@ export function momentPayload(
   stream: Stream = args.grad.buffer.device.compute,
 ): void {
   putMomentPayload(args);
-  call(72, stream, args);
+  call(70, stream, args);
 }
 
 export function momentPayloadOnHost(args: MomentPayloadArgs, stream: Stream): void {
   putMomentPayload(args);
-  callOnHost(72, stream);
+  callOnHost(70, stream);
 }
 
 /**
@@ -3711,12 +3626,12 @@ export function driftPayload(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putDriftPayload(args);
-  call(73, stream, args);
+  call(71, stream, args);
 }
 
 export function driftPayloadOnHost(args: DriftPayloadArgs, stream: Stream): void {
   putDriftPayload(args);
-  callOnHost(73, stream);
+  callOnHost(71, stream);
 }
 
 /**
@@ -3764,12 +3679,12 @@ export function frozenAdam(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putFrozenAdam(args);
-  call(74, stream, args);
+  call(72, stream, args);
 }
 
 export function frozenAdamOnHost(args: FrozenAdamArgs, stream: Stream): void {
   putFrozenAdam(args);
-  callOnHost(74, stream);
+  callOnHost(72, stream);
 }
 
 /**
@@ -3816,12 +3731,12 @@ export function anchorAdam(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putAnchorAdam(args);
-  call(75, stream, args);
+  call(73, stream, args);
 }
 
 export function anchorAdamOnHost(args: AnchorAdamArgs, stream: Stream): void {
   putAnchorAdam(args);
-  callOnHost(75, stream);
+  callOnHost(73, stream);
 }
 
 /**
@@ -3851,12 +3766,12 @@ export function oneBitLambAverage(
   stream: Stream = args.coefficients.buffer.device.compute,
 ): void {
   putOneBitLambAverage(args);
-  call(76, stream, args);
+  call(74, stream, args);
 }
 
 export function oneBitLambAverageOnHost(args: OneBitLambAverageArgs, stream: Stream): void {
   putOneBitLambAverage(args);
-  callOnHost(76, stream);
+  callOnHost(74, stream);
 }
 
 /**
@@ -3914,12 +3829,12 @@ export function oneBitLambMoments(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putOneBitLambMoments(args);
-  call(77, stream, args);
+  call(75, stream, args);
 }
 
 export function oneBitLambMomentsOnHost(args: OneBitLambMomentsArgs, stream: Stream): void {
   putOneBitLambMoments(args);
-  callOnHost(77, stream);
+  callOnHost(75, stream);
 }
 
 /**
@@ -3965,12 +3880,12 @@ export function oneBitLambCoefficients(
   stream: Stream = args.sums.buffer.device.compute,
 ): void {
   putOneBitLambCoefficients(args);
-  call(78, stream, args);
+  call(76, stream, args);
 }
 
 export function oneBitLambCoefficientsOnHost(args: OneBitLambCoefficientsArgs, stream: Stream): void {
   putOneBitLambCoefficients(args);
-  callOnHost(78, stream);
+  callOnHost(76, stream);
 }
 
 /**
@@ -4003,12 +3918,12 @@ export function pagedStore(
   stream: Stream = args.k.buffer.device.compute,
 ): void {
   putPagedStore(args);
-  call(79, stream, args);
+  call(77, stream, args);
 }
 
 export function pagedStoreOnHost(args: PagedStoreArgs, stream: Stream): void {
   putPagedStore(args);
-  callOnHost(79, stream);
+  callOnHost(77, stream);
 }
 
 /**
@@ -4074,12 +3989,12 @@ export function pagedAttention(
   stream: Stream = args.q.buffer.device.compute,
 ): void {
   putPagedAttention(args);
-  call(80, stream, args);
+  call(78, stream, args);
 }
 
 export function pagedAttentionOnHost(args: PagedAttentionArgs, stream: Stream): void {
   putPagedAttention(args);
-  callOnHost(80, stream);
+  callOnHost(78, stream);
 }
 
 /**
@@ -4112,12 +4027,12 @@ export function quantizeWeights(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putQuantizeWeights(args);
-  call(81, stream, args);
+  call(79, stream, args);
 }
 
 export function quantizeWeightsOnHost(args: QuantizeWeightsArgs, stream: Stream): void {
   putQuantizeWeights(args);
-  callOnHost(81, stream);
+  callOnHost(79, stream);
 }
 
 /**
@@ -4152,12 +4067,12 @@ export function dequantizeWeights(
   stream: Stream = args.packed.buffer.device.compute,
 ): void {
   putDequantizeWeights(args);
-  call(82, stream, args);
+  call(80, stream, args);
 }
 
 export function dequantizeWeightsOnHost(args: DequantizeWeightsArgs, stream: Stream): void {
   putDequantizeWeights(args);
-  callOnHost(82, stream);
+  callOnHost(80, stream);
 }
 
 /**
@@ -4201,12 +4116,12 @@ export function quantizedLinear(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putQuantizedLinear(args);
-  call(83, stream, args);
+  call(81, stream, args);
 }
 
 export function quantizedLinearOnHost(args: QuantizedLinearArgs, stream: Stream): void {
   putQuantizedLinear(args);
-  callOnHost(83, stream);
+  callOnHost(81, stream);
 }
 
 /**
@@ -4240,12 +4155,12 @@ export function repackCodes(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putRepackCodes(args);
-  call(84, stream, args);
+  call(82, stream, args);
 }
 
 export function repackCodesOnHost(args: RepackCodesArgs, stream: Stream): void {
   putRepackCodes(args);
-  callOnHost(84, stream);
+  callOnHost(82, stream);
 }
 
 /**
@@ -4283,12 +4198,12 @@ export function randomUniform(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putRandomUniform(args);
-  call(85, stream, args);
+  call(83, stream, args);
 }
 
 export function randomUniformOnHost(args: RandomUniformArgs, stream: Stream): void {
   putRandomUniform(args);
-  callOnHost(85, stream);
+  callOnHost(83, stream);
 }
 
 /**
@@ -4326,12 +4241,12 @@ export function randomNormal(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putRandomNormal(args);
-  call(86, stream, args);
+  call(84, stream, args);
 }
 
 export function randomNormalOnHost(args: RandomNormalArgs, stream: Stream): void {
   putRandomNormal(args);
-  callOnHost(86, stream);
+  callOnHost(84, stream);
 }
 
 /**
@@ -4362,12 +4277,12 @@ export function reduce(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putReduce(args);
-  call(87, stream, args);
+  call(85, stream, args);
 }
 
 export function reduceOnHost(args: ReduceArgs, stream: Stream): void {
   putReduce(args);
-  callOnHost(87, stream);
+  callOnHost(85, stream);
 }
 
 /**
@@ -4392,12 +4307,12 @@ export function argMax(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putArgMax(args);
-  call(88, stream, args);
+  call(86, stream, args);
 }
 
 export function argMaxOnHost(args: ArgMaxArgs, stream: Stream): void {
   putArgMax(args);
-  callOnHost(88, stream);
+  callOnHost(86, stream);
 }
 
 /**
@@ -4454,12 +4369,12 @@ export function rmsprop(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putRmsprop(args);
-  call(89, stream, args);
+  call(87, stream, args);
 }
 
 export function rmspropOnHost(args: RmspropArgs, stream: Stream): void {
   putRmsprop(args);
-  callOnHost(89, stream);
+  callOnHost(87, stream);
 }
 
 /**
@@ -4497,12 +4412,12 @@ export function rope(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putRope(args);
-  call(90, stream, args);
+  call(88, stream, args);
 }
 
 export function ropeOnHost(args: RopeArgs, stream: Stream): void {
   putRope(args);
-  callOnHost(90, stream);
+  callOnHost(88, stream);
 }
 
 /**
@@ -4560,12 +4475,12 @@ export function rotaryStore(
   stream: Stream = args.q.buffer.device.compute,
 ): void {
   putRotaryStore(args);
-  call(91, stream, args);
+  call(89, stream, args);
 }
 
 export function rotaryStoreOnHost(args: RotaryStoreArgs, stream: Stream): void {
   putRotaryStore(args);
-  callOnHost(91, stream);
+  callOnHost(89, stream);
 }
 
 /**
@@ -4608,12 +4523,12 @@ export function routeTopK(
   stream: Stream = args.logits.buffer.device.compute,
 ): void {
   putRouteTopK(args);
-  call(92, stream, args);
+  call(90, stream, args);
 }
 
 export function routeTopKOnHost(args: RouteTopKArgs, stream: Stream): void {
   putRouteTopK(args);
-  callOnHost(92, stream);
+  callOnHost(90, stream);
 }
 
 /**
@@ -4648,12 +4563,12 @@ export function routeTopKBackward(
   stream: Stream = args.logits.buffer.device.compute,
 ): void {
   putRouteTopKBackward(args);
-  call(93, stream, args);
+  call(91, stream, args);
 }
 
 export function routeTopKBackwardOnHost(args: RouteTopKBackwardArgs, stream: Stream): void {
   putRouteTopKBackward(args);
-  callOnHost(93, stream);
+  callOnHost(91, stream);
 }
 
 /**
@@ -4724,12 +4639,12 @@ export function sampleTokens(
   stream: Stream = args.scores.buffer.device.compute,
 ): void {
   putSampleTokens(args);
-  call(94, stream, args);
+  call(92, stream, args);
 }
 
 export function sampleTokensOnHost(args: SampleTokensArgs, stream: Stream): void {
   putSampleTokens(args);
-  callOnHost(94, stream);
+  callOnHost(92, stream);
 }
 
 /**
@@ -4764,12 +4679,12 @@ export function scan(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putScan(args);
-  call(95, stream, args);
+  call(93, stream, args);
 }
 
 export function scanOnHost(args: ScanArgs, stream: Stream): void {
   putScan(args);
-  callOnHost(95, stream);
+  callOnHost(93, stream);
 }
 
 /**
@@ -4803,12 +4718,12 @@ export function cumprodBackward(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putCumprodBackward(args);
-  call(96, stream, args);
+  call(94, stream, args);
 }
 
 export function cumprodBackwardOnHost(args: CumprodBackwardArgs, stream: Stream): void {
   putCumprodBackward(args);
-  callOnHost(96, stream);
+  callOnHost(94, stream);
 }
 
 /**
@@ -4839,12 +4754,12 @@ export function scatter(
   stream: Stream = args.src.buffer.device.compute,
 ): void {
   putScatter(args);
-  call(97, stream, args);
+  call(95, stream, args);
 }
 
 export function scatterOnHost(args: ScatterArgs, stream: Stream): void {
   putScatter(args);
-  callOnHost(97, stream);
+  callOnHost(95, stream);
 }
 
 /**
@@ -4877,12 +4792,12 @@ export function scatterAdd(
   stream: Stream = args.src.buffer.device.compute,
 ): void {
   putScatterAdd(args);
-  call(98, stream, args);
+  call(96, stream, args);
 }
 
 export function scatterAddOnHost(args: ScatterAddArgs, stream: Stream): void {
   putScatterAdd(args);
-  callOnHost(98, stream);
+  callOnHost(96, stream);
 }
 
 /**
@@ -4935,12 +4850,12 @@ export function sgd(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putSgd(args);
-  call(99, stream, args);
+  call(97, stream, args);
 }
 
 export function sgdOnHost(args: SgdArgs, stream: Stream): void {
   putSgd(args);
-  callOnHost(99, stream);
+  callOnHost(97, stream);
 }
 
 /**
@@ -4972,12 +4887,12 @@ export function shortConv(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putShortConv(args);
-  call(100, stream, args);
+  call(98, stream, args);
 }
 
 export function shortConvOnHost(args: ShortConvArgs, stream: Stream): void {
   putShortConv(args);
-  callOnHost(100, stream);
+  callOnHost(98, stream);
 }
 
 /**
@@ -5014,12 +4929,12 @@ export function shortConvBackward(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putShortConvBackward(args);
-  call(101, stream, args);
+  call(99, stream, args);
 }
 
 export function shortConvBackwardOnHost(args: ShortConvBackwardArgs, stream: Stream): void {
   putShortConvBackward(args);
-  callOnHost(101, stream);
+  callOnHost(99, stream);
 }
 
 /**
@@ -5060,12 +4975,12 @@ export function shortConvStep(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putShortConvStep(args);
-  call(102, stream, args);
+  call(100, stream, args);
 }
 
 export function shortConvStepOnHost(args: ShortConvStepArgs, stream: Stream): void {
   putShortConvStep(args);
-  callOnHost(102, stream);
+  callOnHost(100, stream);
 }
 
 /**
@@ -5112,12 +5027,12 @@ export function signCompress(
   stream: Stream = args.value.buffer.device.compute,
 ): void {
   putSignCompress(args);
-  call(103, stream, args);
+  call(101, stream, args);
 }
 
 export function signCompressOnHost(args: SignCompressArgs, stream: Stream): void {
   putSignCompress(args);
-  callOnHost(103, stream);
+  callOnHost(101, stream);
 }
 
 /**
@@ -5152,12 +5067,12 @@ export function signAverage(
   stream: Stream = args.bits.buffer.device.compute,
 ): void {
   putSignAverage(args);
-  call(104, stream, args);
+  call(102, stream, args);
 }
 
 export function signAverageOnHost(args: SignAverageArgs, stream: Stream): void {
   putSignAverage(args);
-  callOnHost(104, stream);
+  callOnHost(102, stream);
 }
 
 /**
@@ -5184,12 +5099,12 @@ export function softmax(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSoftmax(args);
-  call(105, stream, args);
+  call(103, stream, args);
 }
 
 export function softmaxOnHost(args: SoftmaxArgs, stream: Stream): void {
   putSoftmax(args);
-  callOnHost(105, stream);
+  callOnHost(103, stream);
 }
 
 /**
@@ -5222,12 +5137,12 @@ export function softmaxBackward(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putSoftmaxBackward(args);
-  call(106, stream, args);
+  call(104, stream, args);
 }
 
 export function softmaxBackwardOnHost(args: SoftmaxBackwardArgs, stream: Stream): void {
   putSoftmaxBackward(args);
-  callOnHost(106, stream);
+  callOnHost(104, stream);
 }
 
 /**
@@ -5257,12 +5172,12 @@ export function sort(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSort(args);
-  call(107, stream, args);
+  call(105, stream, args);
 }
 
 export function sortOnHost(args: SortArgs, stream: Stream): void {
   putSort(args);
-  callOnHost(107, stream);
+  callOnHost(105, stream);
 }
 
 /**
@@ -5294,12 +5209,12 @@ export function splitBf16(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSplitBf16(args);
-  call(108, stream, args);
+  call(106, stream, args);
 }
 
 export function splitBf16OnHost(args: SplitBf16Args, stream: Stream): void {
   putSplitBf16(args);
-  callOnHost(108, stream);
+  callOnHost(106, stream);
 }
 
 /**
@@ -5328,12 +5243,12 @@ export function swiglu(
   stream: Stream = args.gate.buffer.device.compute,
 ): void {
   putSwiglu(args);
-  call(109, stream, args);
+  call(107, stream, args);
 }
 
 export function swigluOnHost(args: SwigluArgs, stream: Stream): void {
   putSwiglu(args);
-  callOnHost(109, stream);
+  callOnHost(107, stream);
 }
 
 /**
@@ -5371,12 +5286,12 @@ export function swigluBackward(
   stream: Stream = args.gate.buffer.device.compute,
 ): void {
   putSwigluBackward(args);
-  call(110, stream, args);
+  call(108, stream, args);
 }
 
 export function swigluBackwardOnHost(args: SwigluBackwardArgs, stream: Stream): void {
   putSwigluBackward(args);
-  callOnHost(110, stream);
+  callOnHost(108, stream);
 }
 
 /** The arguments of each op, by its name. */
@@ -5402,8 +5317,6 @@ export interface OpArgs {
   Copy: CopyArgs;
   CrossEntropy: CrossEntropyArgs;
   CrossEntropyBackward: CrossEntropyBackwardArgs;
-  CrossEntropyBoth: CrossEntropyBothArgs;
-  Rescale: RescaleArgs;
   Dropout: DropoutArgs;
   Unary: UnaryArgs;
   UnaryBackward: UnaryBackwardArgs;
@@ -5517,8 +5430,6 @@ export const opNames = [
   'Copy',
   'CrossEntropy',
   'CrossEntropyBackward',
-  'CrossEntropyBoth',
-  'Rescale',
   'Dropout',
   'Unary',
   'UnaryBackward',

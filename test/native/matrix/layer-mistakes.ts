@@ -250,32 +250,6 @@ export const mistakes: readonly Mistake[] = [
       }),
   },
   {
-    op: 'cross_entropy_backward',
-    what: 'a scale of another dtype',
-    code: 'DS_DTYPE',
-    message: 'bf16',
-    run: (m) =>
-      kernels.crossEntropyBoth({
-        logits: m([2, 5], 'bf16'),
-        target: m([2], 'i64'),
-        losses: m([2]),
-        lse: m([2]),
-        scale: m([1], 'bf16'),
-        dlogits: m([2, 5], 'bf16'),
-        smoothing: 0,
-        ignoreIndex: -1,
-        first: 0,
-        classes: 0,
-      }),
-  },
-  {
-    op: 'rescale',
-    what: 'two factors',
-    code: 'DS_SHAPE',
-    message: '[2] f32',
-    run: (m) => kernels.rescale({ x: m([2, 5]), factor: m([2]), divisor: m([1]) }),
-  },
-  {
     op: 'cross_entropy',
     what: 'smoothing',
     code: 'DS_ARGUMENT',
