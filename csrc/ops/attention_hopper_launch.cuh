@@ -8,6 +8,7 @@
 #include "attention_hopper_backward.cuh"
 #include "attention_hopper_forward.cuh"
 #include "attention_hopper_product.cuh"
+#include "../cuda/cuda_device.h"
 
 namespace ds::cuda {
 
@@ -183,8 +184,26 @@ template <int kD>
 using HopperProduct =
     std::conditional_t<kD <= 64, HopperProductShape<64, 4, 6>, HopperProductShape<128, 3, 4>>;
 
-/// Computes dk and dv with dS kept, then dq. Returns false if dS would be too large, or if the
-/// sizes or the GPU do not suit.
+/// Memory of the pool for dS, released in stream order; null if it is not available at once.
+class KeptMemory {
+ public:
+  KeptMemory(CudaContext& ctx, size_t bytes)
+      : ctx_(ctx), bytes_(bytes), data_(ctx.device.pool().try_allocate(bytes, ctx.stream)) {}
+  ~KeptMemory() {
+    if (data_) ctx_.device.pool().release(data_, bytes_, ctx_.stream);
+  }
+  KeptMemory(const KeptMemory&) = delete;
+  KeptMemory& operator=(const KeptMemory&) = delete;
+  uint4* data() const { return static_cast<uint4*>(data_); }
+
+ private:
+  CudaContext& ctx_;
+  size_t bytes_;
+  void* data_;
+};
+
+/// Computes dk and dv with dS kept, then dq. Returns false if dS would be too large, if memory for
+/// it is short, or if the sizes or the GPU do not suit.
 template <class T, int kD>
 bool launch_hopper_kept(BackwardArguments<T> args, CudaContext& ctx) {
   const char* op = "attention_backward";
@@ -204,7 +223,9 @@ bool launch_hopper_kept(BackwardArguments<T> args, CudaContext& ctx) {
                      Keys::threads, kKeyBytes>(op) ||
       !hopper_serves<kernel, Product::threads, kBytes>(op))
     return false;
-  const KeptSlopes kept{ctx.scratch_of<uint4>(static_cast<size_t>(packets))};
+  const KeptMemory memory(ctx, static_cast<size_t>(packets * kPacketBytes));
+  if (!memory.data()) return false;
+  const KeptSlopes kept{memory.data()};
   launch_hopper_gradient<T, Keys, Hiding::causal, true, true>(args, ctx, kept);
   const int64_t head_bytes = int64_t{sizes.keys} * sizes.d * 2 / sizes.group();
   sizes.heads_in_turn =

@@ -260,7 +260,13 @@ const randomBits: Body = (arena) => {
 };
 
 const attention =
-  (t: number, d: number, [b, h]: readonly [number, number] = [2, 5], window = 0): Body =>
+  (
+    t: number,
+    d: number,
+    [b, h]: readonly [number, number] = [2, 5],
+    window = 0,
+    { isFull = false } = {},
+  ): Body =>
   (arena) => {
     const packed = arena.normal([b, t, 3, h, d], 'bf16');
     const gradients = arena.empty([b, t, 3, h, d], 'bf16');
@@ -286,13 +292,21 @@ const attention =
       causal: true,
     };
     kernels.attention(common);
-    kernels.attentionBackward({
-      ...common,
-      dout,
-      dq: part(gradients, 0),
-      dk: part(gradients, 1),
-      dv: part(gradients, 2),
-    });
+    if (isFull) {
+      arena.device.trim();
+      arena.device.setMemoryCap(arena.device.memory.reserved);
+    }
+    try {
+      kernels.attentionBackward({
+        ...common,
+        dout,
+        dq: part(gradients, 0),
+        dk: part(gradients, 1),
+        dv: part(gradients, 2),
+      });
+    } finally {
+      if (isFull) arena.device.setMemoryCap(0);
+    }
     return {
       out: { view: out, tolerance: 1.6e-2 },
       lse: { view: lse, tolerance: 1e-4 },
@@ -448,6 +462,10 @@ export const cases: Case[] = [
   // From 2,048 rows on, dq is a product of dS, which the kernel of dk and dv has kept.
   ...[64, 128].flatMap((d) =>
     [2048, 2113].map((t) => bigCase(`Attention T${t} D${d} packed`, attention(t, d, [2, 2]))),
+  ),
+  bigCase(
+    'Attention T2048 D64 packed, without memory for dS',
+    attention(2048, 64, [2, 2], 0, { isFull: true }),
   ),
   bigCase('Attention T129 D64 of 200 heads', attention(129, 64, [1, 200])),
   // The kernels take 1048 heads of this size at a time: two launches of 550.
