@@ -2,6 +2,7 @@
 import type { JsonObject } from '../../../types/json.js';
 import type { PretrainedDescription } from '../../nn/pretrained-description.js';
 import { isObject } from '../../runtime/is-object.js';
+import { requireType } from '../../runtime/require-type.js';
 import type { ModelConfig } from '../model-config.js';
 import { type Family, type FolderOptions, readPretrained } from '../model-folder.js';
 import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
@@ -14,13 +15,15 @@ import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
 export interface PhimoeConfig extends FamilyConfig<'attentionBias' | 'window'> {
   /** The experts; `perToken` is 2. */
   moe: MoeConfig;
+  /** Whether the head has a bias (lm_head_bias). Default: true, as in the published models. */
+  headBias?: boolean;
 }
 
-const TRAITS: RotaryTraits = {
+const createTraits = (head: boolean): RotaryTraits => ({
   name: 'Phimoe',
   modelType: 'phimoe',
   architecture: 'PhimoeForCausalLM',
-  biases: { qkv: 'attentionBias', out: 'attentionBias', mlp: false, head: true },
+  biases: { qkv: 'attentionBias', out: 'attentionBias', mlp: false, head },
   norm: { kind: 'layer', eps: ['rms_norm_eps', 1e-5] },
   window: 'uniform',
   rope: COMMON_ROPE,
@@ -34,14 +37,14 @@ const TRAITS: RotaryTraits = {
     sparseMixer: 0.01,
     files: { block: 'block_sparse_moe', gate: 'w1', up: 'w3', down: 'w2' },
   },
-  only: { lm_head_bias: [true], num_experts_per_tok: [2], output_router_logits: [false] },
-  written: { lm_head_bias: true, router_jitter_noise: 0.01 },
+  only: { num_experts_per_tok: [2], output_router_logits: [false] },
+  written: { lm_head_bias: head, router_jitter_noise: 0.01 },
   defaults: {
     max_position_embeddings: 131_072,
     num_key_value_heads: 8,
     intermediate_size: 6400,
   },
-};
+});
 
 /** Keys of a scaling in both versions of transformers. */
 const SECTIONS = ['rope_scaling', 'rope_parameters'] as const;
@@ -53,17 +56,21 @@ const SECTIONS = ['rope_scaling', 'rope_parameters'] as const;
 export class Phimoe extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */
   constructor(options: PhimoeConfig) {
-    super(TRAITS, options);
+    const isGiven = isObject<PhimoeConfig>(options);
+    const { headBias = true, ...sizes } = isGiven ? options : ({} as PhimoeConfig);
+    requireType('Phimoe headBias', headBias, 'boolean');
+    super(createTraits(headBias), isGiven ? sizes : options);
   }
 
   /** @internal Describes the family for models.fromPretrained(). */
   static readonly family: Family<Phimoe, RotaryOptions> = {
-    ...rotaryFamily(TRAITS, (config: PhimoeConfig) => new Phimoe(config)),
-    build: ({ config, tensors }, options) =>
-      new Phimoe({
-        ...(parseRotaryConfig(TRAITS, { config: withFactor(config), tensors }) as PhimoeConfig),
-        ...options,
-      }),
+    ...rotaryFamily(createTraits(true), (config: PhimoeConfig) => new Phimoe(config)),
+    build: ({ config, tensors }, options) => {
+      const headBias = config.flag('lm_head_bias', false);
+      const folder = { config: withFactor(config), tensors };
+      const sizes = parseRotaryConfig(createTraits(headBias), folder) as PhimoeConfig;
+      return new Phimoe({ ...sizes, headBias, ...options });
+    },
   };
 
   protected override described(): PretrainedDescription {
