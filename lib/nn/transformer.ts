@@ -31,11 +31,11 @@ export interface TransformerLayerOptions {
 
 /** Masks of an encoder layer's self-attention; see AttentionMasks. */
 export interface EncoderMasks {
-  /** See AttentionMasks. */
+  /** Mask of queries and keys: see attnMask of AttentionMasks. */
   srcMask?: Tensor | null;
-  /** See AttentionMasks. */
+  /** Mask of padding: see keyPaddingMask of AttentionMasks. */
   srcKeyPaddingMask?: Tensor | null;
-  /** See AttentionMasks. */
+  /** Hides later tokens: see isCausal of AttentionMasks. */
   isCausal?: boolean;
 }
 
@@ -44,17 +44,17 @@ export interface EncoderMasks {
  * AttentionMasks.
  */
 export interface DecoderMasks {
-  /** See AttentionMasks. */
+  /** attnMask of the self-attention. */
   tgtMask?: Tensor | null;
-  /** See AttentionMasks. */
+  /** attnMask of the attention to the encoder. */
   memoryMask?: Tensor | null;
-  /** See AttentionMasks. */
+  /** keyPaddingMask of the self-attention. */
   tgtKeyPaddingMask?: Tensor | null;
-  /** See AttentionMasks. */
+  /** keyPaddingMask of the attention to the encoder. */
   memoryKeyPaddingMask?: Tensor | null;
-  /** See AttentionMasks. */
+  /** isCausal of the self-attention. */
   tgtIsCausal?: boolean;
-  /** See AttentionMasks. */
+  /** isCausal of the attention to the encoder. */
   memoryIsCausal?: boolean;
 }
 

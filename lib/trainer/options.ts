@@ -70,11 +70,11 @@ export const MODEL = {
   ),
   /** Rejects unknown keys of that configuration. Default: false. */
   strict: boolean('throw an error for unknown keys of the configuration', { default: false }),
-  /** See initialize(). */
+  /** Device of the model: "cpu", "cuda" or "auto", a GPU if present. Default: "auto". */
   device: declareOption((_, value: string | Device) => value, '`"cpu"`, `"cuda"` or `"auto"`', {
     shown: '`"auto"`',
   }),
-  /** See initialize(). */
+  /** Job of several ranks that the program has joined. Default: the launcher's. */
   distributed: declareOption(
     (_, value: Distributed | null) => value,
     'job of several ranks, if the program has joined it by `initDistributed()`',

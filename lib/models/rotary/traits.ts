@@ -3,7 +3,7 @@ import type { JsonObject } from '../../../types/json.js';
 import type { MoeTraits } from './mixture.js';
 import { ROPE_TYPES, type RopeScaling } from './rope-scaling.js';
 
-/** Always, never, or by the option of this name. */
+/** Whether a projection has a bias: always, never, or if the option of this name is true. */
 export type OptionSwitch = boolean | 'attentionBias' | 'mlpBias';
 
 /** Projections with a bias. */
@@ -61,7 +61,7 @@ interface NormTraits {
   readonly offset?: boolean;
   /** config.json's key of eps, and transformers' default. Default: rms_norm_eps, 1e-6. */
   readonly eps?: readonly [key: string, fallback: number];
-  /** Default PRE_NORMS. */
+  /** Norms around the branches of a block. Default: PRE_NORMS. */
   readonly block?: BlockNorms;
   /** Name of the norm behind the last block. Default: "norm". */
   readonly last?: string;
@@ -93,11 +93,13 @@ export type Activation = 'silu' | 'gelu' | 'geluTanh' | 'relu' | 'relu2';
 interface ActivationTraits {
   /** "xielu" has parameters, and needs a block without a gate. */
   readonly kind: Activation | 'xielu';
-  /** Default: "hidden_act". */
+  /** config.json's key of the activation. Default: "hidden_act". */
   readonly key?: string;
+  /** Its names in config.json. */
   readonly names: readonly string[];
 }
 
+/** The activation of Llama. */
 export const SILU: ActivationTraits = { kind: 'silu', names: ['silu', 'swish'] };
 
 /** Names of a feed-forward block without a gate: second(activation(first x)). */
@@ -108,15 +110,19 @@ export interface PlainNames {
 
 /** Names of modules that differ from Llama's, as in transformers and in the files. */
 interface ModuleNames {
-  /** Default: "model"; "model.decoder" is a module inside of another. */
+  /**
+   * The module with all blocks; "model.decoder" is a module inside of another. Default: "model".
+   */
   readonly model?: string;
-  /** Default: "embed_tokens". */
+  /** The embedding of tokens. Default: "embed_tokens". */
   readonly embed?: string;
   /** Name of a norm behind the embedding. Default: none. */
   readonly embedNorm?: string;
   /** The list of blocks. Default: "layers". */
   readonly layers?: string;
-  /** Default: "self_attn"; "attn.attention" is a module inside of another. */
+  /**
+   * The attention of a block; "attn.attention" is a module inside of another. Default: "self_attn".
+   */
   readonly attention?: string;
   /** The norm of queries. Default: "q_norm". */
   readonly qNorm?: string;
@@ -124,7 +130,7 @@ interface ModuleNames {
   readonly kNorm?: string;
   /** One projection for queries, keys and values. Default: "qkv_proj". */
   readonly qkv?: string;
-  /** Default: "lm_head". */
+  /** The head. Default: "lm_head". */
   readonly head?: string;
 }
 
@@ -153,7 +159,7 @@ export interface RopeTraits {
    * from it.
    */
   readonly originalBeside: boolean;
-  /** Further keys of a section, which change nothing for text. Default: none. */
+  /** Keys for pictures, which change nothing for text. Default: none. */
   readonly ofPictures?: readonly string[];
   /** Whether channels 2i and 2i + 1 are a pair; otherwise i and i + R / 2. Default: false. */
   readonly interleaved?: boolean;
@@ -202,10 +208,11 @@ export const COMMON_ROPE: RopeTraits = {
   originalBeside: false,
 };
 
-/** A number of config.json; `power` of it is the factor. */
+/** A scale from config.json: the number at `key`, raised to `power`. */
 export interface ScaleTraits {
+  /** The key of the number in config.json. */
   readonly key: string;
-  /** Default: 1. */
+  /** The exponent of the number. Default: 1. */
   readonly power?: 1 | -1 | -0.5;
   /** The factor is divided by the root of the number of layers, or by the channels. */
   readonly per?: 'rootLayers' | 'channels';
@@ -215,9 +222,11 @@ export interface ScaleTraits {
 
 /** The numbers that scale or bound values of a model. */
 interface ScalesTraits {
-  /** Of the products of queries and keys; 1: none. Default: 1 / sqrt(headDim). */
+  /** Scale of the products of queries and keys; 1: none. Default: 1 / sqrt(headDim). */
   readonly scores?: ScaleTraits | 1;
-  /** Of the embedding; "rootChannels": sqrt(channels), rounded to the dtype of the weights. */
+  /**
+   * Scale of the embedding; "rootChannels": sqrt(channels), rounded to the dtype of the weights.
+   */
   readonly embed?: ScaleTraits | 'rootChannels';
   /** Scale of each branch before it joins the residual stream. */
   readonly residual?: ScaleTraits;
@@ -248,7 +257,7 @@ export type ScaleName = keyof ScalesTraits;
  * rest.
  */
 export interface RotaryTraits {
-  /** The class here. */
+  /** Name of the class in nn.models. */
   readonly name: string;
   /** config.json's model_type. */
   readonly modelType: string;
@@ -261,27 +270,28 @@ export interface RotaryTraits {
   readonly hasPredictors?: boolean | 'apart';
   /** Values of model_type of multimodal folders with this language model. Default: none. */
   readonly textOf?: readonly string[];
-  /** The class of transformers. */
+  /** Name of the class in transformers. */
   readonly architecture: string;
+  /** Which projections have a bias. */
   readonly biases: BiasTraits;
   /**
    * Whether queries and keys are normalized before rotation: each head, or all heads together.
    * Default: "none".
    */
   readonly qkNorm?: 'none' | 'head' | 'whole';
-  /** Whether they follow the rotation instead. Default: false. */
+  /** Whether these norms come after the rotation. Default: false. */
   readonly qkNormLast?: boolean;
   /** config.json's key that enables these norms, and transformers' default. Default: always. */
   readonly qkNormKey?: readonly [name: string, fallback: boolean];
   /** Whether each head has a logit without a value in its softmax. Default: false. */
   readonly sinks?: boolean;
-  /** Default: RMS norms before each branch. */
+  /** Formula and places of the norms. Default: RMS norms before each branch. */
   readonly norm?: NormTraits;
-  /** Default: sequential blocks. */
+  /** Parallel branches in a block. Default: the MLP follows the attention. */
   readonly parallel?: ParallelTraits;
-  /** Default: norms of the inputs or results of branches, and an embedding of all channels. */
+  /** Norms of sums, and a narrow embedding. Default: none of both. */
   readonly sums?: SumTraits;
-  /** Default SILU. */
+  /** The activation of the feed-forward block. Default: SILU. */
   readonly activation?: ActivationTraits;
   /** Whether attention may have a window: never, the same in all layers, or per layer. */
   readonly window: 'none' | 'uniform' | 'layers';
@@ -292,7 +302,7 @@ export interface RotaryTraits {
   readonly positions?: 'alibi' | PositionTable;
   /** Supported rotary positions. Default: COMMON_ROPE. */
   readonly rope?: RopeTraits;
-  /** Default: no scales. */
+  /** Numbers that scale or bound values. Default: none. */
   readonly scales?: ScalesTraits;
   /** The number of key and value heads, if all models of the family have the same. */
   readonly keyHeads?: 1;
@@ -327,7 +337,7 @@ export interface RotaryTraits {
   readonly gated?: boolean | 'apart';
   /** Whether the head divides its rows by their norms. Default: false. */
   readonly normalizedHead?: boolean;
-  /** Default: Llama's names. */
+  /** Names of modules that differ from Llama's. Default: none. */
   readonly names?: ModuleNames;
   /** The feed-forward block. Default: "packed" if `packed`, else "gated". */
   readonly feed?: 'gated' | 'packed' | PlainNames;
