@@ -193,9 +193,8 @@ async function initializeEngine<Sample, Batch>(
   const { model } = options;
   requireModel(model);
   requireUnowned(model);
-  const { collate, strict, monitors } = options;
+  const { collate, monitors } = options;
   if (collate !== undefined) requireType('initialize collate', collate, 'function');
-  if (strict !== undefined) requireType('initialize strict', strict, 'boolean');
   requireServed(options);
   requireMonitors(monitors);
   requireJob(options.distributed);

@@ -1,5 +1,5 @@
 // Generates lib/runtime/option-names.generated.ts: the names of the options of each interface X
-// whose names lib/ reads as `namesOf.X`. --check fails on drift.
+// whose names lib/ reads as `namesOf.X`. Switches end with "?". --check fails on drift.
 import { readdirSync, readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -28,6 +28,13 @@ const program = ts.createProgram([...reads.keys()], {
 });
 const checker = program.getTypeChecker();
 
+/** Whether `type` is boolean, or absent. */
+function isSwitch(type) {
+  const all = type.isUnion() ? type.types : [type];
+  const given = all.filter(({ flags }) => !(flags & ts.TypeFlags.Undefined));
+  return given.length > 0 && given.every(({ flags }) => flags & ts.TypeFlags.BooleanLike);
+}
+
 /** The names of the members of the interface `name`, which `file` declares or imports. */
 function membersOf(file, name) {
   const scope = program.getSourceFile(file);
@@ -35,7 +42,10 @@ function membersOf(file, name) {
   const isImported = found && found.flags & ts.SymbolFlags.Alias;
   const type = isImported ? checker.getAliasedSymbol(found) : found;
   const members = type ? checker.getDeclaredTypeOfSymbol(type).getProperties() : [];
-  if (members.length > 0) return members.map((member) => member.name).join(' ');
+  const listed = members.map((member) => {
+    return isSwitch(checker.getTypeOfSymbol(member)) ? `${member.name}?` : member.name;
+  });
+  if (listed.length > 0) return listed.join(' ');
   throw new Error(`${file} reads namesOf.${name}, but has no interface ${name} with members`);
 }
 

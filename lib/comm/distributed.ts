@@ -7,7 +7,6 @@ import { formatValue } from '../runtime/format-value.js';
 import { Job, SoloGroup, StoreServer } from '../runtime/job.js';
 import { namesOf, readOptions } from '../runtime/options.js';
 import { answerPythonNames } from '../runtime/python-names.js';
-import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
 import { scope, Tensor } from '../tensor/index.js';
 import type { CommsLogger } from './comms-logger.js';
@@ -111,7 +110,6 @@ export class Distributed {
    */
   logSummary(given: LogSummaryOptions = {}): void {
     const { showStraggler = false } = readOptions('logSummary', given, namesOf.LogSummaryOptions);
-    requireType('logSummary showStraggler', showStraggler, 'boolean');
     const { logger } = this.world;
     if (!logger) return;
     const min = showStraggler ? leastLatencies(this.world, logger) : undefined;

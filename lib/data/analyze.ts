@@ -65,9 +65,8 @@ export async function analyze<Sample, Name extends string>(
 ): Promise<Record<Name, AnalyzedMetric>> {
   const options = readOptions(OP, given, namesOf.AnalyzeOptions);
   const folder = absolutePath(requireType(`${OP} folder`, options.folder, 'string'));
-  const overwrites = requireType(`${OP} overwrite`, options.overwrite ?? false, 'boolean');
   const metrics = readMetrics<Sample>(options.metrics);
-  if (!overwrites) for (const [name] of metrics) requireUnused(join(folder, name), name);
+  if (!options.overwrite) for (const [name] of metrics) requireUnused(join(folder, name), name);
   const undo = createFolders(metrics.map(([name]) => join(folder, name)));
   const values = await measureSamples(dataset, metrics, options).catch((error) => {
     undo();

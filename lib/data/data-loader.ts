@@ -99,9 +99,9 @@ export class DataLoader<Sample = unknown, Batch = Batched<Sample>> {
     requireServable(dataset);
     this.batchSize = requireInteger('DataLoader batchSize', options.batchSize ?? 1, 1);
     this.device = findDevice(options.device ?? 'cpu');
-    this.dropLast = requireType('DataLoader dropLast', options.dropLast ?? false, 'boolean');
+    this.dropLast = options.dropLast ?? false;
     const { length } = dataset;
-    const shuffle = requireType('DataLoader shuffle', options.shuffle ?? true, 'boolean');
+    const { shuffle = true } = options;
     this.sampler =
       requireSampler(options.sampler ?? null) ??
       (shuffle ? new RandomSampler(length, options) : new SequentialSampler(length));

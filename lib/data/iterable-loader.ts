@@ -7,7 +7,6 @@ import { type Device, device as findDevice } from '../runtime/device.js';
 import { dataError } from '../runtime/input-errors.js';
 import { namesOf, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
-import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
 import {
   type BatchMaker,
@@ -95,7 +94,7 @@ export class IterableLoader<Sample = unknown, Batch = Batched<Sample>> {
       batchSize: requireInteger(`${op} batchSize`, batchSize, 1),
       rank: requireInteger(`${op} rank`, rank, 0),
       worldSize: requireInteger(`${op} worldSize`, worldSize, 1),
-      dropLast: requireType(`${op} dropLast`, dropLast, 'boolean'),
+      dropLast,
     };
     requireRank(op, rank, worldSize);
     this.batchSize = batchSize;

@@ -6,7 +6,6 @@ import { formatValue } from '../runtime/format-value.js';
 import { argumentError } from '../runtime/input-errors.js';
 import { namesOf, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
-import { requireType } from '../runtime/require-type.js';
 import {
   drawWithoutReplacement,
   drawWithReplacement,
@@ -158,9 +157,8 @@ export class DistributedSampler extends Sampler {
     this.samples = requireLength('DistributedSampler', samples);
     this.worldSize = requireInteger('DistributedSampler worldSize', worldSize, 1);
     this.rank = requireInteger('DistributedSampler rank', rank, 0);
-    requireType('DistributedSampler shuffle', shuffle, 'boolean');
     this.seed = shuffle ? requireInteger('DistributedSampler seed', seed, 0) : null;
-    this.dropLast = requireType('DistributedSampler dropLast', dropLast, 'boolean');
+    this.dropLast = dropLast;
     requireRank('DistributedSampler', rank, worldSize);
   }
 
@@ -237,7 +235,7 @@ export class WeightedRandomSampler extends Sampler {
     const { samples = weights.length, replacement = true } = options;
     const { seed = 0, rank = 0, worldSize = 1 } = options;
     this.samples = requireLength(`${op} samples`, samples);
-    this.replacement = requireType(`${op} replacement`, replacement, 'boolean');
+    this.replacement = replacement;
     this.seed = requireInteger(`${op} seed`, seed, 0);
     this.worldSize = requireInteger(`${op} worldSize`, worldSize, 1);
     this.rank = requireInteger(`${op} rank`, rank, 0);

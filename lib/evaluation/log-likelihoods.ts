@@ -4,7 +4,6 @@
 import type { CausalLM } from '../models/index.js';
 import { argumentError, dataError, valueError } from '../runtime/input-errors.js';
 import { namesOf, readOptions } from '../runtime/options.js';
-import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
 import { crossEntropy, Tensor } from '../tensor/index.js';
 import type { Tokenizer } from '../text/index.js';
@@ -66,8 +65,7 @@ const isPair = (pair: unknown): boolean =>
   Array.isArray(pair) && pair.length === 2 && pair.every((text) => typeof text === 'string');
 
 /** Throws DS_ARGUMENT for `addBos` with a tokenizer without BOS. */
-export function requireBos(op: string, addBos: unknown, { bosId }: Tokenizer): void {
-  requireType(`${op} addBos`, addBos, 'boolean');
+export function requireBos(op: string, addBos: boolean, { bosId }: Tokenizer): void {
   if (!addBos || bosId !== null) return;
   throw argumentError(
     `${op} addBos`,

@@ -6,7 +6,6 @@ import { argumentError, valueError } from '../runtime/input-errors.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { namesOf, readOptions } from '../runtime/options.js';
 import { requireFinite } from '../runtime/require-number.js';
-import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
 import { describe } from '../runtime/view.js';
 import { cast, mul, noGrad, scope, Tensor, trainerOf, zeros } from '../tensor/index.js';
@@ -35,7 +34,6 @@ export function clipGradNorm(
 ): Tensor {
   const op = 'clipGradNorm';
   const { errorIfNonfinite = false } = readOptions(op, given, namesOf.ClipGradNormOptions);
-  requireType(`${op} errorIfNonfinite`, errorIfNonfinite, 'boolean');
   const isLimited = maxNorm !== Number.POSITIVE_INFINITY;
   if (isLimited) requireFinite(`${op} maxNorm`, maxNorm, 0);
   const grads = gradientsOf(op, parameters);

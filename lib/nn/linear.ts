@@ -48,8 +48,8 @@ export class Linear extends Module implements JoinableLinear {
     }
     const bound = 1 / Math.sqrt(inputs);
     this.weight = new Parameter([outputs, inputs], options.weightInit ?? uniform(bound));
-    const withBias = requireType(`${name} bias`, options.bias ?? true, 'boolean');
-    this.bias = withBias ? new Parameter([outputs], options.biasInit ?? uniform(bound)) : null;
+    const { bias = true } = options;
+    this.bias = bias ? new Parameter([outputs], options.biasInit ?? uniform(bound)) : null;
   }
 
   /**

@@ -5,7 +5,6 @@ import { argumentError, valueError } from '../runtime/input-errors.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { namesOf, readOptions } from '../runtime/options.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
-import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
 import {
   choicesOf,
@@ -82,11 +81,10 @@ export class TopKRouter extends Module {
     const { k = 2, normalize = true, bias = false, weightInit } = options;
     this.k = requireInteger('TopKRouter k', k, 1);
     if (this.k > experts || experts > 512) throw tooManyError(this.k, experts);
-    this.normalize = requireType('TopKRouter normalize', normalize, 'boolean');
+    this.normalize = normalize;
     const init = weightInit ?? uniform(1 / Math.sqrt(channels));
     this.weight = new Parameter([experts, channels], init);
-    const hasBias = requireType('TopKRouter bias', bias, 'boolean');
-    this.bias = hasBias ? new Parameter([experts], zeros) : null;
+    this.bias = bias ? new Parameter([experts], zeros) : null;
   }
 
   /**

@@ -5,7 +5,7 @@ import { DsError } from '../errors.js';
 import { valueError } from '../runtime/input-errors.js';
 import { namesOf, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
-import { requireOneOf, requireType } from '../runtime/require-type.js';
+import { requireOneOf } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
 import { keysOf } from '../runtime/typed-keys.js';
 import type { BlockLayoutSizes, SeeBlocks } from '../tensor/index.js';
@@ -257,8 +257,6 @@ export function readSparsity(given: SparsityOptions): Sparsity {
   const options = readOptions(OP, given, namesOf.SparsityOptions);
   const integer = (name: keyof SparsityOptions, fallback: number, min: number): number =>
     requireInteger(`${OP} ${name}`, options[name] ?? fallback, min);
-  const flag = (name: keyof SparsityOptions): boolean =>
-    requireType(`${OP} ${name}`, options[name] ?? false, 'boolean');
   const modes = keysOf(patterns);
   const mode = requireOneOf(`${OP} mode`, options.mode ?? 'fixed', modes);
   const direction = mode === 'local_sliding_window' ? 'unidirectional' : 'bidirectional';
@@ -266,11 +264,11 @@ export function readSparsity(given: SparsityOptions): Sparsity {
   const sparsity: Sparsity = {
     mode,
     block: requireBlock(`${OP} block`, options.block ?? 16),
-    differentLayoutPerHead: flag('differentLayoutPerHead'),
+    differentLayoutPerHead: options.differentLayoutPerHead ?? false,
     numLocalBlocks: integer('numLocalBlocks', 4, 1),
     numGlobalBlocks: integer('numGlobalBlocks', 1, 0),
     attention: requireOneOf(`${OP} attention`, options.attention ?? direction, DIRECTIONS),
-    horizontalGlobalAttention: flag('horizontalGlobalAttention'),
+    horizontalGlobalAttention: options.horizontalGlobalAttention ?? false,
     numDifferentGlobalPatterns: integer('numDifferentGlobalPatterns', 1, 1),
     numRandomBlocks: integer('numRandomBlocks', 0, 0),
     localWindowBlocks: requireIndices('localWindowBlocks', options.localWindowBlocks ?? [4], 1),

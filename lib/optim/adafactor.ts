@@ -7,11 +7,11 @@ import type {
   AdafactorSumsArgs,
   MatrixPart,
 } from '../runtime/kernels.generated.js';
-import { namesOf } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireFinite } from '../runtime/require-number.js';
+import { requireType } from '../runtime/require-type.js';
 import { leading, required } from '../runtime/required.js';
 import { numel, type View } from '../runtime/view.js';
-import { readChoices } from './choices.js';
 import { type DeclaredState, perElement, perParameter } from './declared-state.js';
 import { flatSlice, requireWhole } from './flat-slice.js';
 import type {
@@ -97,10 +97,11 @@ export class Adafactor extends StandaloneOptimizer<ParamGroup> implements Summed
    */
   constructor(params: ParamsOf<ParamGroup>, given: AdafactorOptions = {}) {
     super();
-    const options = readChoices('Adafactor', given, namesOf.AdafactorOptions);
+    const options = readOptions('Adafactor', given, namesOf.AdafactorOptions);
     const { lr = null, weightDecay = 0, eps = [1e-30, 1e-3], decayRate = -0.8 } = options;
     const { clipThreshold = 1, beta1 = null, scaleParameter = true, warmupInit = false } = options;
     const relativeStep = options.relativeStep ?? lr === null;
+    requireType('Adafactor relativeStep', relativeStep, 'boolean');
     requireRate({ lr, relativeStep, warmupInit });
     requireFinite('Adafactor eps[0]', eps[0], 0);
     requireFinite('Adafactor eps[1]', eps[1], 0);

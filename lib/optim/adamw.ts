@@ -3,10 +3,9 @@
 
 import type { DType } from '../runtime/dtype.js';
 import type { AdamWScalars } from '../runtime/kernels.generated.js';
-import { namesOf } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { required } from '../runtime/required.js';
 import { type AdamGroup, adamDefaults, adamScalars, adamTensors } from './adam-rule.js';
-import { readChoices } from './choices.js';
 import { type DeclaredState, perElement } from './declared-state.js';
 import type {
   SpeculationTensors,
@@ -64,7 +63,7 @@ export class AdamW
   /** Throws DS_ARGUMENT for an invalid option or parameter group. */
   constructor(params: ParamsOf<AdamGroup>, given: AdamWOptions = {}) {
     super();
-    const options = readChoices('AdamW', given, namesOf.AdamWOptions);
+    const options = readOptions('AdamW', given, namesOf.AdamWOptions);
     this.groups = makeGroups<AdamGroup>('AdamW', params, adamDefaults(options));
     this.biasCorrection = options.biasCorrection ?? true;
     this.decoupled = options.decoupled ?? true;
@@ -142,7 +141,7 @@ export interface AdamOptions extends Omit<AdamWOptions, 'decoupled'> {
 export class Adam extends AdamW {
   /** Throws DS_ARGUMENT for an invalid option or parameter group. */
   constructor(params: ParamsOf<AdamGroup>, given: AdamOptions = {}) {
-    const { adamWMode, ...options } = readChoices('Adam', given, namesOf.AdamOptions);
+    const { adamWMode, ...options } = readOptions('Adam', given, namesOf.AdamOptions);
     super(params, { ...options, decoupled: adamWMode ?? true });
   }
 }

@@ -1,12 +1,11 @@
 // AdamW with 8-bit moments; not exact. Sources: Dettmers et al. 2021, arXiv:2110.02861;
 // bitsandbytes.
 
-import { namesOf } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { requireFinite } from '../runtime/require-number.js';
 import { required } from '../runtime/required.js';
 import { numel } from '../runtime/view.js';
 import { type AdamGroup, adamDefaults, adamScalars, adamTensors } from './adam-rule.js';
-import { readChoices } from './choices.js';
 import { type DeclaredState, perBlock, perElement, type StateTensor } from './declared-state.js';
 import type { UpdateSettings, UpdateTensors } from './optimizer.js';
 import { makeGroups, type ParamsOf } from './param-groups.js';
@@ -51,7 +50,7 @@ export class AdamW8bit extends StandaloneOptimizer<AdamGroup> {
   /** Throws DS_ARGUMENT for an invalid option or parameter group. */
   constructor(params: ParamsOf<AdamGroup>, given: AdamW8bitOptions = {}) {
     super();
-    const options = readChoices('AdamW8bit', given, namesOf.AdamW8bitOptions);
+    const options = readOptions('AdamW8bit', given, namesOf.AdamW8bitOptions);
     this.groups = makeGroups<AdamGroup>('AdamW8bit', params, adamDefaults(options));
     this.biasCorrection = options.biasCorrection ?? true;
     this.min8bitSize = options.min8bitSize ?? 4096;

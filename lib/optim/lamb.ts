@@ -2,11 +2,10 @@
 // Sources: You et al. 2020, arXiv:1904.00962, algorithm 2; DeepSpeed's FusedLamb.
 
 import type { LambScalars } from '../runtime/kernels.generated.js';
-import { namesOf } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
 import { required } from '../runtime/required.js';
 import type { Tensor } from '../tensor/index.js';
 import { adamDefaults } from './adam-rule.js';
-import { readChoices } from './choices.js';
 import { type DeclaredState, perElement, perParameter } from './declared-state.js';
 import { requireWhole } from './flat-slice.js';
 import type { SummedOptimizer, UpdateSettings, UpdateTensors } from './optimizer.js';
@@ -78,7 +77,7 @@ export class Lamb extends StandaloneOptimizer<LambGroup> implements SummedOptimi
   /** Throws DS_ARGUMENT for an invalid option or group. */
   constructor(params: ParamsOf<LambGroup>, given: LambOptions = {}) {
     super();
-    const options = readChoices('Lamb', given, namesOf.LambOptions);
+    const options = readOptions('Lamb', given, namesOf.LambOptions);
     const { maxCoeff = 10, minCoeff = 0.01 } = options;
     const defaults = { ...adamDefaults(options), maxCoeff, minCoeff };
     this.groups = makeGroups<LambGroup>('Lamb', params, defaults);

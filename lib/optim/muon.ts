@@ -2,12 +2,12 @@
 // Jordan et al. 2024, kellerjordan.github.io/posts/muon; DeepSpeed's Muon (MuonWithAuxAdam).
 
 import type { DType } from '../runtime/dtype.js';
-import { namesOf } from '../runtime/options.js';
+import { namesOf, readOptions } from '../runtime/options.js';
+import { requireOneOf } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
 import { numel, type View } from '../runtime/view.js';
 import type { Tensor } from '../tensor/index.js';
 import { adamScalars, adamTensors } from './adam-rule.js';
-import { readChoices } from './choices.js';
 import { type DeclaredState, perElement } from './declared-state.js';
 import { flatSlice, requireWhole } from './flat-slice.js';
 import {
@@ -81,7 +81,7 @@ export class Muon extends StandaloneOptimizer<MuonGroup> implements GatheredOpti
    */
   constructor(params: Iterable<MuonGroupOptions>, given: MuonOptions = {}) {
     super();
-    const options = readChoices('Muon', given, namesOf.MuonOptions);
+    const options = readOptions('Muon', given, namesOf.MuonOptions);
     const { lr = 0.02, adamLr = 3e-4, momentum = 0.95, weightDecay = 0 } = options;
     const { betas = [0.9, 0.95], eps = 1e-10 } = options;
     const groups = (listOf('Muon', params) as MuonGroupOptions[]).map((item, index) => {
@@ -93,7 +93,8 @@ export class Muon extends StandaloneOptimizer<MuonGroup> implements GatheredOpti
     const defaults = { lr, momentum, betas, eps, weightDecay, useMuon: true };
     this.groups = makeGroups<MuonGroup>('Muon', groups, defaults);
     this.nesterov = options.nesterov ?? true;
-    this.method = options.nsMethod ?? 'gram';
+    const { nsMethod = 'gram' } = options;
+    this.method = requireOneOf('Muon nsMethod', nsMethod, ['gram', 'standard']);
   }
 
   declareState(group: number, shape: readonly number[]): DeclaredState {

@@ -2,8 +2,9 @@
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { argumentError } from '../runtime/input-errors.js';
+import { readOptions } from '../runtime/options.js';
 import { requireFinite } from '../runtime/require-number.js';
-import { isChoice, readChoices } from './choices.js';
+import { requireOneOf } from '../runtime/require-type.js';
 import type { ParamGroup } from './param-groups.js';
 
 /** The fields of a parameter group that a schedule may set. */
@@ -55,6 +56,13 @@ export type ScheduleDefaults<Options> = {
     : undefined;
 };
 
+/** Values of the options that are words. */
+const WORDS: ReadonlyMap<string, readonly string[]> = new Map([
+  ['warmupType', ['log', 'linear']],
+  ['mode', ['min', 'max']],
+  ['thresholdMode', ['rel', 'abs']],
+]);
+
 /**
  * Reads the options of schedule `name`. Throws DS_ARGUMENT for an unknown option, an invalid
  * boolean or enumeration value, and other values that are not finite numbers. `needed` options must
@@ -67,12 +75,19 @@ export function readSchedule<Options extends object>(
   needed: readonly string[] = ['baseLr'],
 ): Required<Options> {
   requireNoOptimizer(name, given);
-  const known = Object.fromEntries(Object.keys(defaults).map((key) => [key, true as const]));
-  const options = new Map<string, unknown>(Object.entries(readChoices(name, given, known)));
+  const known = Object.fromEntries(
+    Object.entries(defaults).map(([key, value]) => [
+      key,
+      typeof value === 'boolean' ? ('switch' as const) : (true as const),
+    ]),
+  );
+  const options = new Map<string, unknown>(Object.entries(readOptions(name, given, known)));
   for (const key of needed) requireFinite(`${name} ${key}`, options.get(key));
   for (const [key, value] of options) {
-    if (value != null && key !== 'milestones' && !isChoice(key))
-      requireFinite(`${name} ${key}`, value);
+    if (value == null || key === 'milestones' || known[key] === 'switch') continue;
+    const words = WORDS.get(key);
+    if (words) requireOneOf(`${name} ${key}`, value, words);
+    else requireFinite(`${name} ${key}`, value);
   }
   const all = Object.entries(defaults).map(([key, value]) => [key, options.get(key) ?? value]);
   return Object.fromEntries(all) as Required<Options>;

@@ -14,7 +14,6 @@ import { replaceModules } from '../nn/replace-modules.js';
 import { requireModule } from '../nn/require-module.js';
 import { formatValue } from '../runtime/format-value.js';
 import { namesOf, readOptions } from '../runtime/options.js';
-import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
 import type { HeadShare } from '../tensor/index.js';
 import { splitEvenly } from './exchanges.js';
@@ -92,7 +91,6 @@ export function parallelize<M extends Module>(
     given,
     namesOf.ParallelizeOptions,
   );
-  requireType('parallelize sequenceParallel', sequenceParallel, 'boolean');
   return splitModel(model, group, plan, { sequenceParallel, takesPacked: false });
 }
 

@@ -114,8 +114,6 @@ const MISSING: Readonly<Record<string, string>> = {
 export function readLoraOptions(op: string, given: LoraOptions): LoraConfig {
   const rest = dropMissing(op, given);
   const options = readOptions(op, rest, namesOf.LoraOptions);
-  const flag = (name: keyof LoraOptions, value: unknown): boolean =>
-    requireType(`${op} ${name}`, value, 'boolean');
   const text = (name: keyof LoraOptions, given: unknown): string | null =>
     orNull(given, (value) => requireType(`${op} ${name}`, value, 'string'));
   const { bias = 'none', initLoraWeights = true } = options;
@@ -138,8 +136,8 @@ export function readLoraOptions(op: string, given: LoraOptions): LoraConfig {
     loraDropout: requireFinite(`${op} loraDropout`, options.loraDropout ?? 0, 0, 1),
     bias,
     initLoraWeights,
-    useRslora: flag('useRslora', options.useRslora ?? false),
-    useDora: flag('useDora', options.useDora ?? false),
+    useRslora: options.useRslora ?? false,
+    useDora: options.useDora ?? false,
     targetModules: namesOrNull(`${op} targetModules`, options.targetModules),
     targetParameters,
     excludeModules: namesOrNull(`${op} excludeModules`, options.excludeModules) ?? [],
@@ -150,10 +148,10 @@ export function readLoraOptions(op: string, given: LoraOptions): LoraConfig {
     ),
     alphaPattern: patternOf(`${op} alphaPattern`, options.alphaPattern, requireFinite),
     modulesToSave: listOf(`${op} modulesToSave`, options.modulesToSave ?? []),
-    ensureWeightTying: flag('ensureWeightTying', options.ensureWeightTying ?? false),
+    ensureWeightTying: options.ensureWeightTying ?? false,
     modulesToTie: [],
-    autocastAdapterDtype: flag('autocastAdapterDtype', options.autocastAdapterDtype ?? true),
-    fanInFanOut: orNull(options.fanInFanOut, (value) => flag('fanInFanOut', value)),
+    autocastAdapterDtype: options.autocastAdapterDtype ?? true,
+    fanInFanOut: options.fanInFanOut ?? null,
     baseModelNameOrPath: text('baseModelNameOrPath', options.baseModelNameOrPath),
     taskType: options.taskType === undefined ? 'CAUSAL_LM' : text('taskType', options.taskType),
   };

@@ -8,7 +8,6 @@ import { argumentError } from '../runtime/input-errors.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { namesOf, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
-import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
 import { numel } from '../runtime/view.js';
 import { cast, noGrad, scope, Tensor } from '../tensor/index.js';
@@ -37,7 +36,6 @@ export interface NF4Layout extends PackedLayout {
 /** Checks options. Throws DS_ARGUMENT. */
 export function readNF4Options(op: string, given: NF4Options): Required<NF4Options> {
   const { blockSize = 64, doubleQuant = true } = readOptions(op, given, namesOf.NF4Options);
-  requireType(`${op} doubleQuant`, doubleQuant, 'boolean');
   if (requireInteger(`${op} blockSize`, blockSize, 2) % 2 === 0) return { blockSize, doubleQuant };
   const got = String(blockSize);
   throw argumentError(`${op} blockSize`, 'an even number', got);

@@ -9,7 +9,6 @@ import { replaceModules } from '../nn/replace-modules.js';
 import { requireModule } from '../nn/require-module.js';
 import { argumentError } from '../runtime/input-errors.js';
 import { namesOf, readOptions } from '../runtime/options.js';
-import { requireType } from '../runtime/require-type.js';
 import { lorasOf } from './lora.js';
 import { NF4Experts } from './nf4-experts.js';
 import { NF4Linear, type NF4Options, readNF4Options } from './nf4-linear.js';
@@ -36,7 +35,6 @@ export function quantize<Model extends Module>(model: Model, given: QuantizeOpti
   requireModule('quantize', model);
   const named = readOptions('quantize', given, namesOf.QuantizeOptions);
   const { skipModules: skip = HEADS, experts: withExperts = false, ...rest } = named;
-  requireType('quantize experts', withExperts, 'boolean');
   const skipModules = readSkipModules('quantize', skip);
   const options = readNF4Options('quantize', rest);
   if (lorasOf(model).size > 0)

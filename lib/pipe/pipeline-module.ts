@@ -5,7 +5,6 @@ import { Module } from '../nn/module.js';
 import { formatValue } from '../runtime/format-value.js';
 import { namesOf, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
-import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
 import { Tensor } from '../tensor/index.js';
 import {
@@ -147,9 +146,6 @@ function requireOptions(op: string, options: PipelineOptions): PipelineOptions {
     requireInteger(`${op} activationCheckpointInterval`, activationCheckpointInterval, 0);
   }
   if (baseSeed !== undefined) requireInteger(`${op} baseSeed`, baseSeed, 0);
-  for (const name of ['seedLayers', 'dynamicShape'] as const) {
-    if (options[name] !== undefined) requireType(`${op} ${name}`, options[name], 'boolean');
-  }
   return options;
 }
 

@@ -4,7 +4,6 @@ import { CausalLM } from '../models/index.js';
 import { formatValue } from '../runtime/format-value.js';
 import { namesOf, readOptions } from '../runtime/options.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
-import { requireType } from '../runtime/require-type.js';
 import { type DeviceBytes, type HostBytes, predictMemory, totalBytes } from './memory.js';
 import { requireLength, sizesOf } from './model-sizes.js';
 import { adamWFacts } from './optimizer-facts.js';
@@ -74,11 +73,7 @@ export function estimateMemory(
   const values = readOptions(op, options, namesOf.EstimateMemoryOptions);
   const readPositive = (name: 'ranks' | 'microBatch' | 'seq' | 'accumulation', fallback: number) =>
     requireInteger(`${op} ${name}`, values[name] ?? fallback, 1);
-  const bf16States = requireType(
-    `${op} bf16OptimizerStates`,
-    values.bf16OptimizerStates ?? false,
-    'boolean',
-  );
+  const { bf16OptimizerStates: bf16States = false, superOffload: speculates = true } = values;
   const adamW = adamWFacts(bf16States);
   const stateBytes = requireFinite(`${op} stateBytes`, values.stateBytes ?? adamW.stateBytes, 0);
   const setup: Setup = {
@@ -89,11 +84,11 @@ export function estimateMemory(
     seq: readPositive('seq', Math.min(1024, sizes.maxSeq)),
     accumulation: readPositive('accumulation', 1),
     precision: parsePrecision(op, values.precision ?? 'bf16'),
-    checkpointing: readCheckpointing(op, values.activationCheckpointing, model),
+    checkpointing: values.activationCheckpointing ?? model.config.activationCheckpointing === true,
     stateBytes,
     // Other state is of another optimizer.
     canSplit: stateBytes === adamW.stateBytes,
-    speculates: requireType(`${op} superOffload`, values.superOffload ?? true, 'boolean'),
+    speculates,
   };
   requireLength(op, setup.seq, sizes);
   return VARIANTS.map((way) => {
@@ -120,9 +115,4 @@ function parsePrecision(op: string, value: unknown): Setup['precision'] {
     expected,
     got: formatValue(value),
   });
-}
-
-function readCheckpointing(op: string, value: unknown, { config }: CausalLM): boolean {
-  if (value === undefined) return config.activationCheckpointing === true;
-  return requireType(`${op} activationCheckpointing`, value, 'boolean');
 }

@@ -191,7 +191,6 @@ export function getModelProfile(
   }
   const read = readOptions('getModelProfile', options, namesOf.ModelProfileOptions);
   const { printProfile: print = true, warmUp = 1, outputFile, ...report } = read;
-  requireType('getModelProfile printProfile', print, 'boolean');
   requireInteger('getModelProfile warmUp', warmUp, 0);
   const call = model.call as (...given: readonly unknown[]) => unknown;
   const run = (): void => scope(() => noGrad(() => void call.apply(model, [...inputs])));

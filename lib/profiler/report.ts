@@ -1,7 +1,6 @@
 // Formats a profile as text, in DeepSpeed's parts: summary, aggregate by depth, module tree.
 import { namesOf, readOptions } from '../runtime/options.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
-import { requireType } from '../runtime/require-type.js';
 import type { ModelProfile, ModuleProfile } from './profile.js';
 
 /** Options of formatProfile(). */
@@ -53,7 +52,6 @@ export function formatProfile(profile: ModelProfile, given: ReportOptions = {}):
   const { moduleDepth = -1, topModules = 1, detailed = true, recomputeFwdFactor = 0 } = options;
   requireInteger('formatProfile moduleDepth', moduleDepth, -1);
   requireInteger('formatProfile topModules', topModules, 1);
-  requireType('formatProfile detailed', detailed, 'boolean');
   requireFinite('formatProfile recomputeFwdFactor', recomputeFwdFactor, 0);
   const lines = [
     formatHeading('Flops Profiler'),

@@ -1,7 +1,7 @@
 // Options objects of public functions: rejects other values and unknown names.
 import type { DsError } from '../errors.js';
 import { formatValue } from './format-value.js';
-import { argumentError } from './input-errors.js';
+import { argumentError, valueError } from './input-errors.js';
 import { optionNames } from './option-names.generated.js';
 import { closest } from './suggestion.js';
 
@@ -18,15 +18,23 @@ export interface OtherNames {
 }
 
 /** Options by name. */
-type Known = Readonly<Record<string, OtherNames | true>>;
+type Known = Readonly<Record<string, OtherNames | true | 'switch'>>;
 
-const namesIn = (list: string) =>
-  Object.fromEntries(list.split(' ').map((name) => [name, true as const]));
+/** Options of an interface by name. */
+type Names = Readonly<Record<string, true | 'switch'>>;
 
-/** The names of the options of each interface. `npm run gen` lists them. */
+/** `list`: names; "?" marks a switch. */
+const namesIn = (list: string): Names =>
+  Object.fromEntries(
+    list
+      .split(' ')
+      .map((name) => (name.endsWith('?') ? [name.slice(0, -1), 'switch'] : [name, true])),
+  );
+
+/** The options of each interface. `npm run gen` lists them. */
 export const namesOf = Object.fromEntries(
   Object.entries(optionNames).map(([name, list]) => [name, namesIn(list)]),
-) as Readonly<Record<keyof typeof optionNames, Readonly<Record<string, true>>>>;
+) as Readonly<Record<keyof typeof optionNames, Names>>;
 
 /** Other libraries' names of options, lowercase and without underscores. */
 const elsewhere: ReadonlyMap<string, readonly string[]> = new Map(
@@ -60,8 +68,8 @@ const elsewhere: ReadonlyMap<string, readonly string[]> = new Map(
 /**
  * Returns `options` by their own names. Accepts the snake_case of DeepSpeed and PyTorch for a known
  * name; undefined values count as absent. Throws DS_ARGUMENT unless it is an object with `known`
- * names only. Python rejects unknown keyword arguments; JavaScript would silently ignore
- * "client_sate".
+ * names only, and for a switch that is not true or false. Python rejects unknown keyword arguments;
+ * JavaScript would silently ignore "client_sate".
  */
 export function readOptions<Options extends object>(
   op: string,
@@ -76,9 +84,13 @@ export function readOptions<Options extends object>(
   let renamed: Record<string, unknown> | null = null;
   for (const name of Object.keys(options)) {
     const value = options[name];
-    if (value === undefined || Object.hasOwn(known, name)) continue;
-    const optionName = camelCase(name);
+    if (value === undefined) continue;
+    const optionName = Object.hasOwn(known, name) ? name : camelCase(name);
     if (!Object.hasOwn(known, optionName)) throw unknownError(op, name, known);
+    if (known[optionName] === 'switch' && typeof value !== 'boolean') {
+      throw valueError(`${op} ${optionName}`, 'true or false', value);
+    }
+    if (optionName === name) continue;
     if (options[optionName] !== undefined) {
       throw argumentError(
         op,
@@ -132,7 +144,7 @@ function unknownError(op: string, name: string, known: Known): DsError {
 /** Returns the option that has the name `word` in another place, such as "save.keep". */
 function findForeign(word: string, known: Known): string | undefined {
   for (const [name, option] of Object.entries(known)) {
-    if (option === true) continue;
+    if (typeof option !== 'object') continue;
     const { flag, also = [], elsewhere: others = '', fields = {} } = option;
     const words = [flag ?? '', ...also, ...others.split('`')];
     if (words.some((item) => bare(item) === word)) return name;

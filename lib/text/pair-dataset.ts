@@ -8,7 +8,7 @@ import { formatValue } from '../runtime/format-value.js';
 import { argumentError, dataError } from '../runtime/input-errors.js';
 import { namesOf, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
-import { requireOneOf, requireType } from '../runtime/require-type.js';
+import { requireOneOf } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
 import { Tensor } from '../tensor/index.js';
 import {
@@ -111,7 +111,7 @@ export class PairDataset implements Dataset<PairSample> {
     const limits = readLengths(op, options);
     const { length } = limits;
     requireOneOf(`${op} overlong`, overlong, ['cut', 'drop']);
-    const rules = { tokenizer, isWhole: requireType(`${op} whole`, whole, 'boolean') };
+    const rules = { tokenizer, isWhole: whole };
     const report: PairReport = { pairs: 0, dropped: 0, cut: 0 };
     const samples: PairSample[] = [];
     for (const located of await readLocatedRows(op, { files, rows })) {

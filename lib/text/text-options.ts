@@ -71,7 +71,6 @@ export function readTokenizer(op: string, given: Tokenizer | string): Tokenizer 
 export function readTextSettings(op: string, options: TextOptions): TextSettings {
   const { tokenizer: given, packing = true, overlong = 'cut', loss, textKey = 'text' } = options;
   const tokenizer = readTokenizer(`${op} tokenizer`, given);
-  requireType(`${op} packing`, packing, 'boolean');
   requireType(`${op} textKey`, textKey, 'string');
   if (options.cache !== undefined) requireType(`${op} cache`, options.cache, 'string');
   requireChoice(`${op} overlong`, overlong, ['cut', 'split', 'drop']);

@@ -8,7 +8,6 @@ import { type Device, device as findDevice } from '../runtime/device.js';
 import { argumentError, dataError } from '../runtime/input-errors.js';
 import { namesOf, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
-import { requireType } from '../runtime/require-type.js';
 import { defined, required } from '../runtime/required.js';
 import { EncodePool } from './encode-pool.js';
 import type { EncodedPart } from './encoded-part.js';
@@ -102,7 +101,6 @@ export class TextStream {
     const options = readOptions(op, given, namesOf.TextStreamOptions);
     const { batchSize = 1, shuffleBuffer = 1000, seed = 0, rank = 0, worldSize = 1 } = options;
     const { shuffle = true, padToMultipleOf = 1 } = options;
-    requireType(`${op} shuffle`, shuffle, 'boolean');
     const settings: StreamSettings = {
       ...readTextSettings(op, options),
       shuffle,

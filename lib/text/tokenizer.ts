@@ -287,7 +287,6 @@ export class Tokenizer {
   applyChatTemplate(messages: readonly ChatMessage[], given: EncodeChatOptions = {}): EncodedChat {
     const op = 'Tokenizer.applyChatTemplate';
     const { assistantMask = false, ...options } = readOptions(op, given, namesOf.EncodeChatOptions);
-    requireType(`${op} assistantMask`, assistantMask, 'boolean');
     const { text, spans } = this.render(op, messages, options, assistantMask);
     const ids = this.encode(text, { addSpecialTokens: false });
     return { text, ids, assistant: spans && this.assistantMask(ids, text, spans) };

@@ -231,6 +231,16 @@ const modules: readonly Mistake[] = [
     'Linear bias: expected true or false, got 0.',
   ],
   [
+    "sum(t, { keepDim: 'false' })",
+    () => ds.sum(Tensor.from([1]), { keepDim: 'false' }),
+    'sum keepDim: expected true or false, got "false".',
+  ],
+  [
+    'new Conv2d(2, 2, 1, { bias: 0 })',
+    () => new nn.Conv2d(2, 2, 1, { bias: 0 }),
+    'Conv2d bias: expected true or false, got 0.',
+  ],
+  [
     'new Linear(2, 2, { weightInit: 0.1 })',
     () => new nn.Linear(2, 2, { weightInit: 0.1 }),
     'Linear weightInit: expected a function, got 0.1.',

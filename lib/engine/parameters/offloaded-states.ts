@@ -4,7 +4,7 @@ import type { Buffer } from '../../runtime/buffer.js';
 import { Buffer as Memory } from '../../runtime/buffer.js';
 import { argumentError, configError, valueError } from '../../runtime/input-errors.js';
 import { namesOf, readOptions } from '../../runtime/options.js';
-import { requireOneOf, requireType } from '../../runtime/require-type.js';
+import { requireOneOf } from '../../runtime/require-type.js';
 import { Event, Stream } from '../../runtime/stream.js';
 import type { Tensor } from '../../tensor/index.js';
 import type { EngineCalls } from '../calls.js';
@@ -55,8 +55,6 @@ export class OffloadedStates {
     const { include, device = 'cpu', pinMemory = true, nonBlocking = false } = options;
     const names = readNames(op, include ?? OFFLOAD_STATES);
     requireOneOf(`${op} device`, device, ['cpu', 'none']);
-    requireType(`${op} pinMemory`, pinMemory, 'boolean');
-    requireType(`${op} nonBlocking`, nonBlocking, 'boolean');
     if (device === 'none') return {};
     requireOnDevice(op, this.engine);
     this.engine.synchronize();
@@ -87,7 +85,6 @@ export class OffloadedStates {
     const op = 'engine.reloadStates';
     this.calls.requireOpen(op);
     const { nonBlocking = false } = readOptions(op, given, namesOf.ReloadStatesOptions);
-    requireType(`${op} nonBlocking`, nonBlocking, 'boolean');
     this.restore(() => true);
     this.calls.use.offloaded.clear();
     if (!nonBlocking) this.stream?.synchronize();

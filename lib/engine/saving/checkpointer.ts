@@ -17,7 +17,6 @@ import {
 import { DsError, type DsErrorCode } from '../../errors.js';
 import { mergedNames, requireUnmerged } from '../../peft/index.js';
 import { namesOf, readOptions } from '../../runtime/options.js';
-import { requireType } from '../../runtime/require-type.js';
 import { type EngineCalls, StateUse } from '../calls.js';
 import { destroyedError, interruptedError } from '../engine-errors.js';
 import type { EngineCore } from '../engine-parts.js';
@@ -349,26 +348,17 @@ function readSave(
   { module }: EngineCore,
 ): { options: SaveOptions; contentSettings: ContentOptions } {
   const options = readOptions('saveCheckpoint', given, namesOf.SaveOptions);
-  const { asynchronous = false, saveLatest = true } = options;
-  requireType('saveCheckpoint asynchronous', asynchronous, 'boolean');
-  requireType('saveCheckpoint saveLatest', saveLatest, 'boolean');
   requireUnmerged('saveCheckpoint', module);
   return { options, contentSettings: contentOptions(options) };
 }
 
 function readLoad(dir: string, given: LoadOptions): LoadOptions {
   requirePath('loadCheckpoint', dir);
-  const options = readOptions('loadCheckpoint', given, namesOf.LoadOptions);
-  for (const [name, value] of Object.entries(options)) {
-    if (name !== 'tag' && value !== undefined)
-      requireType(`loadCheckpoint ${name}`, value, 'boolean');
-  }
-  return options;
+  return readOptions('loadCheckpoint', given, namesOf.LoadOptions);
 }
 
 function contentOptions(given: SaveOptions): ContentOptions {
   const { clientState = {}, excludeFrozenParameters = false } = given;
-  requireType('saveCheckpoint excludeFrozenParameters', excludeFrozenParameters, 'boolean');
   return { clientState, excludeFrozenParameters };
 }
 
@@ -378,7 +368,6 @@ function withoutFrozen(given: ExportWeightsOptions): boolean {
     given,
     namesOf.ExportWeightsOptions,
   );
-  requireType('save16bitModel excludeFrozenParameters', without, 'boolean');
   return without;
 }
 

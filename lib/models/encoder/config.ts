@@ -3,7 +3,7 @@
 import { argumentError, valueError } from '../../runtime/input-errors.js';
 import { namesOf, readOptions } from '../../runtime/options.js';
 import { requireFinite, requireInteger } from '../../runtime/require-number.js';
-import { requireOneOf, requireType } from '../../runtime/require-type.js';
+import { requireOneOf } from '../../runtime/require-type.js';
 import {
   type HeadTask,
   type LabelOptions,
@@ -158,7 +158,6 @@ export function readEncoderConfig(traits: EncoderTraits, options: EncoderConfig)
   for (const rate of RATES) requireFinite(`${name} ${rate}`, complete[rate], 0, 1);
   requireOneOf(`${name} activation`, complete.activation, ACTIVATIONS);
   requireOneOf(`${name} pooling`, complete.pooling, ['cls', 'mean']);
-  requireType(`${name} activationCheckpointing`, complete.activationCheckpointing, 'boolean');
   const { problemType: _, ...sizes } = complete;
   return sizes;
 }

@@ -284,7 +284,7 @@ export function readRotaryConfig(traits: RotaryTraits, options: RotaryConfig): R
   };
   const config = readOptions(name, options, names);
   for (const size of COUNTS) requireInteger(`${name} ${size}`, config[size], 1);
-  const flags = ['tied', 'activationCheckpointing', 'attentionBias', 'mlpBias'] as const;
+  const flags = ['attentionBias', 'mlpBias'] as const;
   for (const flag of flags) requireType(`${name} ${flag}`, config[flag] ?? false, 'boolean');
   const latent = traits.latent ? requireLatent(traits, config) : null;
   const { heads, channels, kvHeads = traits.keyHeads ?? heads } = config;

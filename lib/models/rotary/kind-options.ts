@@ -3,7 +3,6 @@
 import { argumentError, valueError } from '../../runtime/input-errors.js';
 import { namesOf, readOptions } from '../../runtime/options.js';
 import { requireInteger } from '../../runtime/require-number.js';
-import { requireType } from '../../runtime/require-type.js';
 
 /** Heads of layers without a window, where they differ from those of other layers. */
 export interface FullHeads {
@@ -60,7 +59,6 @@ function readFull(
   const op = `${name} full`;
   const read = readOptions(op, full, namesOf.FullHeads);
   const { headDim, kvHeads = usual, keysAsValues = false } = read;
-  requireType(`${op} keysAsValues`, keysAsValues, 'boolean');
   if (!Number.isInteger(headDim) || headDim < 2 || headDim % 2 !== 0) {
     throw valueError(`${op} headDim`, 'an even width of heads', headDim);
   }
@@ -79,7 +77,6 @@ function readShared(
 ): Required<SharedKeys> {
   const op = `${name} sharedKeys`;
   const { layers, doubled = false } = readOptions(op, shared, namesOf.SharedKeys);
-  requireType(`${op} doubled`, doubled, 'boolean');
   requireInteger(`${op} layers`, layers, 1);
   const readersFull = isFull.slice(0, Math.max(0, isFull.length - layers));
   if (isFull.every((kind) => readersFull.includes(kind))) return { layers, doubled };

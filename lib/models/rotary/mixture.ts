@@ -6,7 +6,6 @@ import type { SliceNames } from '../../checkpoint/index.js';
 import { argumentError, valueError } from '../../runtime/input-errors.js';
 import { namesOf, readOptions } from '../../runtime/options.js';
 import { requireInteger } from '../../runtime/require-number.js';
-import { requireType } from '../../runtime/require-type.js';
 import type { ModelConfig } from '../model-config.js';
 
 /** The experts of a model's feed-forward blocks. */
@@ -144,7 +143,6 @@ export function readMoe(
   if (traits.shared === 'ungated' && Number(sharedHidden) % hidden !== 0) {
     throw valueError(`${op} sharedHidden`, `a multiple of ${hidden}`, sharedHidden);
   }
-  requireType(`${op} normalize`, normalize, 'boolean');
   if (traits.choosesNorm !== true && normalize !== isNormed) {
     throw valueError(`${op} normalize`, `${isNormed}, the setting of the family`, normalize);
   }

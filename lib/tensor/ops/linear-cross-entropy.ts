@@ -5,7 +5,6 @@ import { type DType, dtypeSize } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { namesOf, readOptions } from '../../runtime/options.js';
 import { requireInteger } from '../../runtime/require-number.js';
-import { requireType } from '../../runtime/require-type.js';
 import { leading, required } from '../../runtime/required.js';
 import { describe, isContiguous, type View } from '../../runtime/view.js';
 import { scope } from '../scope.js';
@@ -356,7 +355,6 @@ export function linearCrossEntropy(
     classShare = null,
     ...read
   } = readOptions(op, options, namesOf.LinearCrossEntropyOptions);
-  requireType(`${op} skipIgnored`, skipIgnored, 'boolean');
   requireInput(op, x, weight);
   checkTarget(op, x, x.shape.slice(0, -1), target);
   if (weight.ndim !== 2 || weight.shape[1] !== x.shape[x.ndim - 1]) {

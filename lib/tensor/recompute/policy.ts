@@ -191,8 +191,8 @@ function checkOptions({
   } else if (keepProjections != null) {
     requireType(`${OP} keepProjections`, keepProjections, 'boolean');
   }
-  for (const [name, value] of Object.entries(options)) {
-    if (value != null) requireType(`${OP} ${name}`, value, 'boolean');
+  if (options.keepAttention != null) {
+    requireType(`${OP} keepAttention`, options.keepAttention, 'boolean');
   }
   if (profile != null && typeof profile !== 'boolean') {
     requireType(`${OP} profile`, profile, 'function');

@@ -11,7 +11,7 @@ import { groupOf } from '../../parallel/index.js';
 import { argumentError, valueError } from '../../runtime/input-errors.js';
 import { namesOf, readOptions } from '../../runtime/options.js';
 import { requireInteger } from '../../runtime/require-number.js';
-import { requireNoSurplus, requireOneOf, requireType } from '../../runtime/require-type.js';
+import { requireNoSurplus, requireOneOf } from '../../runtime/require-type.js';
 import type { Tokenizer } from '../../text/index.js';
 import { requireWholeLayers } from './exact.js';
 
@@ -58,9 +58,6 @@ export function rolloutsOf(
   const read = readOptions('rolloutsOf', given, namesOf.RolloutOptions);
   const { tokenizer = null, maxTokens, maxSequences = null, offload = [] } = read;
   const { releaseCache = true, batchInvariant = false, enableCudaGraph = true } = read;
-  requireType('rolloutsOf releaseCache', releaseCache, 'boolean');
-  requireType('rolloutsOf batchInvariant', batchInvariant, 'boolean');
-  requireType('rolloutsOf enableCudaGraph', enableCudaGraph, 'boolean');
   if (maxSequences !== null) requireInteger('rolloutsOf maxSequences', maxSequences, 1);
   if (!(engine instanceof Engine)) {
     throw valueError('rolloutsOf engine', 'an engine of initialize()', engine);
