@@ -27,8 +27,15 @@ Most runs need few keys. Begin with these, and omit all others:
 | fit a larger model | \`stage\` and \`offload_optimizer\` of [\`zero_optimization\`](#zero_optimization) |
 | print losses | \`steps_per_print\` |
 
-[Recipes](recipes.md) has complete files. \`ds validate FILE\` checks a file and prints every value. \`$schema\` gives
-completion in editors. A file may have comments and trailing commas, and at most 8 MiB.
+[Recipes](recipes.md) has complete files.
+
+- **Use a file.** Call \`initialize({ model, config: 'ds_config.json' })\`, or run \`ds train --deepspeed ds_config.json\`.
+- **Check a file.** \`ds validate FILE\` prints every value. \`$schema\` gives completion in editors.
+- **Batch size.** \`train_batch_size\` is \`train_micro_batch_size_per_gpu\` x \`gradient_accumulation_steps\` x data ranks.
+  If the three keys do not fit, the engine throws \`DS_CONFIG\`.
+- **Unknown keys** cause a notice. They are an error in \`params\` of \`optimizer\` and \`scheduler\`, and everywhere with
+  \`strict: true\` of \`initialize()\`.
+- **Format.** A file may have comments and trailing commas, and at most 8 MiB.
 
 | keys of | sections |
 | --- | --- |
