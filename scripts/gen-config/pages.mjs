@@ -33,8 +33,8 @@ Most runs need few keys. Begin with these, and omit all others:
 - **Check a file.** \`ds validate FILE\` prints every value. \`$schema\` gives completion in editors.
 - **Batch size.** \`train_batch_size\` is \`train_micro_batch_size_per_gpu\` x \`gradient_accumulation_steps\` x data ranks.
   If the three keys do not fit, the engine throws \`DS_CONFIG\`.
-- **Unknown keys** cause a notice. They are an error in \`params\` of \`optimizer\` and \`scheduler\`, and everywhere with
-  \`strict: true\` of \`initialize()\`.
+- **Unknown keys** cause a notice. They are an error in \`params\` of \`scheduler\` and of \`optimizer\` (except Muon's). With
+  \`strict: true\` of \`initialize()\`, every unknown key is an error.
 - **Format.** A file may have comments and trailing commas, and at most 8 MiB.
 
 | keys of | sections |
