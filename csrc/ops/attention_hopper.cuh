@@ -1,4 +1,4 @@
-// The attention kernels on wgmma and TMA, which attention.cu prefers on compute capability 9.0.
+// Hopper's attention kernels on wgmma and TMA. attention.cu tries them before other kernels.
 #pragma once
 
 #include "attention_backward.cuh"
@@ -15,7 +15,7 @@ bool run_hopper_forward(const ForwardArguments<T>& args, CudaContext& ctx);
 template <class T>
 bool run_hopper_backward(const BackwardArguments<T>& args, CudaContext& ctx);
 
-/// Launch the kernels for one Hiding. Return false if this GPU has no code for them.
+/// Launch the kernels compiled for kHiding. Return false if this GPU has no code for them.
 template <class T, Hiding kHiding>
 bool launch_hopper_forward(const ForwardArguments<T>& args, CudaContext& ctx);
 template <class T, Hiding kHiding>

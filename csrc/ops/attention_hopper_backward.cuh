@@ -1,14 +1,14 @@
-// FlashAttention backward on wgmma and TMA, deterministic, by one kernel for dk and dv and one for
-// dq (see attention_backward.cuh).
+// FlashAttention backward on wgmma and TMA: one kernel computes dk and dv, a second one dq.
 //
-// A consumer owns 64 keys (or queries) from the first product to the stored gradients. So each sum
-// stays in the registers of one warpgroup, in a fixed order. The other operands stream through
-// shared memory. P and dS stay in registers: the accumulators of one product are the left operand
-// of the next. The products with P and dS of a tile run while the scores of the next tile are
-// issued.
+//   kernel   own[0], own[1]   stream[s][0], [1]   sums of a consumer, for each streamed tile
+//   dk, dv   k, v             q, dout             dv += P^T dout, dk += dS^T q
+//   dq       q, dout          k, v                dq += dS k
 //
-// The kernel of dk and dv can keep dS in memory. Then dq is a product of dS and the keys: see
-// attention_hopper_product.cuh.
+// The producer warp waits for own_empty and fills own; for each tile it waits for empty[s] and
+// fills stream[s]. TMA completes own_full and full[s]. A consumer owns 64 rows of own. Its sums, P
+// and dS stay in its registers, in a fixed order, so results are deterministic. It issues the next
+// scores while the products with P and dS run. If dS is stored, attention_hopper_product.cuh makes
+// dq of it. attention_backward.cuh explains why there are two kernels.
 #pragma once
 
 #include <type_traits>
@@ -18,14 +18,14 @@
 
 namespace ds::cuda {
 
-constexpr int kKeptTile = 64;                            // rows and columns of a kept tile
-constexpr int kKeptPackets = kKeptTile * kKeptTile / 8;  // of 16 bytes, in a tile
-constexpr int kKeptWarpPackets = kKeptPackets / 4;       // of a warp's 16 keys
-constexpr int kKeptGroupPackets = kKeptWarpPackets / 4;  // of 16 keys and 16 queries
+constexpr int kKeptTile = 64;                            // rows and columns of a tile of dS
+constexpr int kKeptPackets = kKeptTile * kKeptTile / 8;  // packets of 16 bytes in a tile
+constexpr int kKeptWarpPackets = kKeptPackets / 4;       // packets of a warp's 16 keys
+constexpr int kKeptGroupPackets = kKeptWarpPackets / 4;  // packets of 16 keys x 16 queries
 
-/// dS of causal attention with as many keys as queries, in tiles of 64 x 64 on and below the
-/// diagonal. A tile has the order in which the threads hold it as left operand of dk: by 16 keys,
-/// by 16 queries, by lane. So stores and loads are contiguous.
+/// dS in global memory, for causal attention with as many keys as queries: 64 x 64 tiles on and
+/// below the diagonal. A tile is [4 warps of 16 keys][4 groups of 16 queries][32 lanes] packets of
+/// 16 bytes. A packet is a lane's wgmma operand, so each warp stores and loads contiguously.
 struct KeptSlopes {
   uint4* data;  // null: not kept
 
@@ -33,7 +33,7 @@ struct KeptSlopes {
     const int64_t side = (rows + kKeptTile - 1) / kKeptTile;
     return side * (side + 1) / 2;
   }
-  /// Returns the tile of the keys from `key` on and of the queries from `query` on.
+  /// Returns the tile of 64 queries from `query` and 64 keys from `key`, both multiples of 64.
   __device__ __forceinline__ uint4* tile(const AttentionSizes& sizes, int batch, int head,
                                          int query, int key) const {
     const int64_t of_head = int64_t{batch} * sizes.heads + head, row = query / kKeptTile;
@@ -44,14 +44,14 @@ struct KeptSlopes {
 
 template <class T>
 struct HopperBackwardArguments {
-  TensorMap own[2], stream[2];  // keys and values, queries and douts, or the reverse
+  TensorMap own[2], stream[2];  // k, v and q, dout; for dq: q, dout and k, v
   BackwardArguments<T> call;
   unsigned* counter;  // 0 before and after the launch
   KeptSlopes kept;
 };
 
-/// The sums of a consumer. In a split kernel, two consumers own the same keys: one sums dk, the
-/// other dv, and both compute the scores.
+/// Sums of a consumer: `first` is dk or dq, `second` is dv. In a split kernel, both consumers own
+/// the same keys and compute the same scores; one sums dk, the other dv.
 enum class HopperRole : int { first, second, both };
 
 /// Tile sizes of a kernel: 64 owned rows per consumer, kTileRows streamed rows per stage. With
@@ -69,8 +69,8 @@ struct HopperBackwardShape {
   static_assert(!kSplit || kConsumerCount == 2);
 };
 
-/// True if the producer copies the ids of documents for the consumers, as in the forward. Above D =
-/// 64 the consumers read global memory, which is as fast.
+/// True if the producer copies document ids to shared memory, as in the forward. Above D = 64,
+/// consumers read the ids from global memory, which is as fast.
 template <class Shape, Hiding kHiding>
 constexpr bool hands_over_ids = kHiding == Hiding::tiles && Shape::head_dim <= 64;
 
@@ -79,13 +79,13 @@ struct HopperBackwardMemory {
   static constexpr int kPanels = panels_of<Shape::head_dim>;
   T own[2][kPanels][Shape::rows][kPanel];
   T stream[Shape::stages][2][kPanels][Shape::tile][kPanel];
-  T staging[Shape::consumers * 4][kWarpRows * kPanel];  // rows of a warp
+  T staging[Shape::consumers * 4][kWarpRows * kPanel];  // for stores: a panel of 16 rows per warp
   RowStatistics statistics[kByKey ? Shape::stages : 1]
-                          [kByKey ? Shape::tile : 1];  // streamed queries
+                          [kByKey ? Shape::tile : 1];  // of the streamed queries
   SharedBarrier own_full, own_empty, full[Shape::stages], empty[Shape::stages];
   HopperWork work;
   HopperTile tile[Shape::stages];
-  int head[Shape::stages];               // streamed queries
+  int head[Shape::stages];               // query head of the streamed tile
   alignas(16) int own_ids[Shape::rows];  // see hands_over_ids
   alignas(16) int tile_ids[Shape::stages][Shape::tile];
 };
@@ -93,8 +93,8 @@ template <class T, class Shape, bool kByKey>
 constexpr size_t hopper_backward_bytes =
     sizeof(HopperBackwardMemory<T, Shape, kByKey>) + kHopperAlignment;
 
-/// Distributes units of work to the consumers and copies their tiles, by one warp. With kByKey, the
-/// block owns keys and streams the queries of each head of the group; otherwise the reverse.
+/// The producer warp: takes units of work from the counter and copies tiles. With kByKey, a unit is
+/// a block of keys, and the tiles are queries of each head of the group. Otherwise the reverse.
 template <class T, class Shape, Hiding kHiding, bool kByKey, bool kKeeps>
 __device__ __forceinline__ void hopper_backward_produce(
     const HopperBackwardArguments<T>& args, HopperBackwardMemory<T, Shape, kByKey>& memory) {
@@ -193,7 +193,7 @@ __device__ __forceinline__ void hopper_backward_produce(
   }
 }
 
-/// A consumer warpgroup. With kKeeps, it stores dS.
+/// A consumer warpgroup: multiplies own by streamed tiles, writes gradients and, if kKeeps, dS.
 template <class T, class Shape, Hiding kHiding, bool kByKey, HopperRole kRole, bool kKeeps>
 struct HopperBackwardConsumer {
   static constexpr int kD = Shape::head_dim, kTile = Shape::tile;
@@ -201,8 +201,8 @@ struct HopperBackwardConsumer {
   static constexpr bool kDrops = kHiding == Hiding::elements;
   static constexpr bool kFirst = kRole != HopperRole::second;
   static constexpr bool kSecond = kByKey && kRole != HopperRole::first;
-  // Whether dS of a tile waits in registers until its products have ended. At D = 128, ptxas would
-  // run out of registers and wait after each product.
+  // True: dS of a tile stays in registers until the next tile's products are issued. At D = 128,
+  // ptxas would run out of registers and wait after each product.
   static constexpr bool kFlushesLate = kKeeps && kD <= 64;
   using Memory = HopperBackwardMemory<T, Shape, kByKey>;
   const BackwardArguments<T>& args;
@@ -228,8 +228,8 @@ struct HopperBackwardConsumer {
     hold(acc);
   }
 
-  /// Stores dS of a tile, if there is one. While the scores of the next tile are computed, warps
-  /// have nothing else to do.
+  /// Writes dS of a tile to `to`; does nothing if `to` is null. If kFlushesLate, wgmma computes the
+  /// next scores meanwhile, and the warps would be idle.
   static __device__ __forceinline__ void flush(uint4* to, const uint32_t (&left)[kTile / 16][4]) {
     static_assert(!kKeeps || (kByKey && kTile == kKeptTile));
     if (to == nullptr) return;
@@ -257,8 +257,8 @@ struct HopperBackwardConsumer {
     }
     float scores[1][kTile / 8][4], dp[1][kFirst ? kTile / 8 : 1][4];
     uint32_t left[kTile / 16][4], left_p[kSecond ? kTile / 16 : 1][4];
-    int held = -1;        // the stage that running products read
-    uint4* to = nullptr;  // where dS of the tile in `left` belongs, if it is kept
+    int held = -1;        // stage that products in flight still read; -1: none
+    uint4* to = nullptr;  // destination of the dS in `left`; null: not stored
 #pragma unroll 1
     for (int step = 0; step < work.steps; ++step) {
       const int stage = place.stage;
@@ -290,8 +290,8 @@ struct HopperBackwardConsumer {
         }
       }
       issue_rows(scores[0], 0, stage);
-      // The products of the previous tile have ended by now, and this wait frees their left
-      // operands. Without it, ptxas runs out of registers and waits after each product.
+      // The previous tile's products have ended by now; this wait frees the registers of P and dS.
+      // Without it, ptxas runs out of registers and waits after each product.
       wgmma_wait<1>();
       if (held >= 0) release_stage(memory.empty[held]);
       held = stage;
@@ -378,7 +378,7 @@ struct HopperBackwardConsumer {
     if constexpr (kFlushesLate) flush(to, left);
   }
 
-  /// Writes one gradient of this warp's rows. Keys beyond a length get 0.
+  /// Writes one gradient, times `factor`, for this warp's rows. Keys beyond key_lengths get 0.
   template <int kColumns>
   __device__ __forceinline__ void store(const float (&acc)[kColumns][4], float factor,
                                         const HopperWork& work, const HeadsView<T>& view,
@@ -428,7 +428,7 @@ struct HopperBackwardConsumer {
   }
 };
 
-/// Without a body, the launch bound is 1 thread, which hopper_serves() tests.
+/// On other architectures the kernel has no body and a launch bound of 1: see hopper_serves().
 template <class T, class Shape, Hiding kHiding, bool kByKey, bool kKeeps = false>
 __global__ void __launch_bounds__(DS_HOPPER_BODY ? Shape::threads : 1, 1)
     hopper_attention_backward_kernel(const __grid_constant__ HopperBackwardArguments<T> args) {

@@ -1,11 +1,11 @@
-// FlashAttention-3 forward on wgmma and TMA: one producer warp and two or three consumer
-// warpgroups.
+// FlashAttention-3 forward on wgmma and TMA: one producer warp, two or three consumer warpgroups.
 //
-// A thread block runs for the whole launch and takes units of work (head, query block) from a
-// counter, longest first. The producer copies queries, keys and values into shared memory. Each
-// consumer owns 64 query rows from the first score to the stored output. It issues the scores of
-// the next key block before the product P V of this one, so that the tensor cores work during its
-// softmax. Consumers take turns to issue, so that one multiplies while another exponentiates.
+// At most one thread block per SM takes units (head, query block) from a counter, longest first.
+//   producer   q ─► queries_full, then for each key block: k ─► keys_full, v ─► values_full
+//   consumer   S = q k^T, P = exp(S - max), out += P v; after the last block: out / sum ─► global
+// Consumers release a stage through its "empty" barrier. A consumer owns 64 query rows. It issues S
+// of the next key block before P v of this one, so the tensor cores work during its softmax. With
+// kInTurns, consumers take turns to issue, so that one multiplies while another exponentiates.
 // Source: Shah et al. 2024 (FlashAttention-3), algorithms 1 and 2.
 #pragma once
 
@@ -16,14 +16,14 @@ namespace ds::cuda {
 
 template <class T>
 struct HopperForwardArguments {
-  TensorMap q, k, v;  // boxes of Shape::rows rows, and twice of Shape::keys rows
+  TensorMap q, k, v;  // boxes: Shape::rows rows of q, Shape::keys rows of k and v
   ForwardArguments<T> call;
   unsigned* counter;  // 0 before and after the launch
 };
 
-/// Tile sizes of a kernel: 64 queries per consumer, keys per stage, and stages of keys and values.
-/// With kInTurns, consumers issue their products in turns. With two stages of queries, the queries
-/// of the next unit arrive during this one. With one stage, the output is staged in their place.
+/// Tile sizes of a kernel: 64 queries per consumer, kKeyRows keys per stage. kInTurns: consumers
+/// take turns to issue. kQueryStages 2: the queries of the next unit arrive during this unit. 1:
+/// consumers stage their output in the memory of the queries, which saves a buffer.
 template <int kHeadDim, int kConsumerCount, int kKeyRows, int kStageCount, bool kInTurns,
           int kProducerRegisters = kConsumerCount == 2 ? 24 : 32, int kQueryStages = 2>
 struct HopperForwardShape {
@@ -40,13 +40,13 @@ struct HopperForwardShape {
 /// Shared memory of a thread block.
 template <class T, class Shape>
 struct HopperForwardMemory : HopperStages<T, Shape, HopperWork> {
-  HopperTile tile[Shape::stages];  // with filters
-  // With documents. A warp reads key_ids after it has released the keys, so there are slots for two
-  // turns.
+  HopperTile tile[Shape::stages];  // used with filters
+  // Ids of documents. A consumer warp may read key_ids after it has released the keys, so each
+  // stage has two slots: see key_ids_of().
   alignas(16) int row_ids[Shape::query_stages][Shape::rows];
   alignas(16) int key_ids[2 * Shape::stages][Shape::keys];
 
-  /// Returns the ids of the keys in a stage.
+  /// Returns the ids of a stage's keys. The slot alternates with each reuse of the stage.
   __device__ __forceinline__ int* key_ids_of(const RingPlace<Shape::stages>& at) {
     return key_ids[at.stage + (at.parity ? Shape::stages : 0)];
   }
@@ -54,7 +54,7 @@ struct HopperForwardMemory : HopperStages<T, Shape, HopperWork> {
 template <class T, class Shape>
 constexpr size_t hopper_forward_bytes = sizeof(HopperForwardMemory<T, Shape>) + kHopperAlignment;
 
-/// Copies the queries, keys and values of each unit of work, by one warp.
+/// The producer warp: takes units of work and copies their queries, keys and values by TMA.
 template <class T, class Shape, Hiding kHiding>
 __device__ __forceinline__ void hopper_forward_produce(const HopperForwardArguments<T>& args,
                                                        HopperForwardMemory<T, Shape>& memory) {
@@ -123,13 +123,13 @@ __device__ __forceinline__ void hopper_forward_produce(const HopperForwardArgume
   memory.end_launch(turn);
 }
 
-/// The running softmax of a thread's two rows. Their output is separate, because it may be in
-/// flight.
+/// Running maximum and sum of a thread's two rows. The output is not a member, because wgmma may be
+/// writing it.
 struct HopperSoftmax {
-  float max[2] = {-INFINITY, -INFINITY}, sum[2] = {0.f, 0.f};  // sum: of this thread's columns
+  float max[2] = {-INFINITY, -INFINITY}, sum[2] = {0.f, 0.f};  // sum: this thread's columns only
 
-  /// Raises the maxima to those of `scores`. Returns true if the warp must rescale its output by
-  /// `factor`. Threads compare their own columns and exchange maxima only if one must be raised.
+  /// Raises the maxima if a score exceeds them by more than kMaxLag (in powers of 2). Then returns
+  /// true, and the warp must rescale its output by `factor`. Only then do lanes exchange maxima.
   template <int kColumns>
   __device__ __forceinline__ bool raise_max(const float (&scores)[kColumns][4], float scale_log2,
                                             float (&factor)[2]) {
@@ -173,7 +173,7 @@ struct HopperSoftmax {
   }
 };
 
-/// A consumer warpgroup.
+/// A consumer warpgroup: computes out and lse of its 64 rows of each unit of work.
 template <class T, class Shape, Hiding kHiding>
 struct HopperForwardConsumer : HopperQueryConsumer<Shape, HopperForwardMemory<T, Shape>> {
   using Base = HopperQueryConsumer<Shape, HopperForwardMemory<T, Shape>>;
@@ -193,7 +193,7 @@ struct HopperForwardConsumer : HopperQueryConsumer<Shape, HopperForwardMemory<T,
     Base::issue_out(p, stage);
   }
 
-  /// Waits for a block of keys and returns its tile.
+  /// Waits until a stage holds its keys. Returns the first key and the flags of the tile.
   __device__ __forceinline__ HopperTile await_keys(const RingPlace<Shape::stages>& at, int step,
                                                    int mine) const {
     memory.keys_full[at.stage].wait(at.parity);
@@ -201,7 +201,7 @@ struct HopperForwardConsumer : HopperQueryConsumer<Shape, HopperForwardMemory<T,
     else return {step * kKeys, step + 1 == mine ? HopperTile::kLast : 0};
   }
 
-  /// Turns scores into probabilities. Returns true if `out` must be rescaled.
+  /// Replaces scores by probabilities. Returns true if the caller must multiply `out` by `factor`.
   __device__ __forceinline__ bool weigh(float (&scores)[1][kKeys / 8][4], HopperSoftmax& softmax,
                                         const Seen& seen, int row, const HopperTile& tile,
                                         const RingPlace<Shape::stages>& at, float (&factor)[2]) {
@@ -222,8 +222,8 @@ struct HopperForwardConsumer : HopperQueryConsumer<Shape, HopperForwardMemory<T,
     return raised;
   }
 
-  /// Processes a unit of work. `mine` is the number of key blocks that this consumer's rows need,
-  /// from the first on.
+  /// Computes `out` of a unit of work. Without filters, this consumer's rows see the first `mine`
+  /// key blocks. With filters, `mine` is 0 if the unit has no key block, else 1.
   __device__ __forceinline__ void attend(const HopperWork& work, HopperSoftmax& softmax, int mine) {
     const int warp = threadIdx.x / 32 % 4;
     const int row = work.row + 64 * group + warp * kWarpRows;
@@ -234,7 +234,7 @@ struct HopperForwardConsumer : HopperQueryConsumer<Shape, HopperForwardMemory<T,
     float factor[2];
     bool queries_held = !Shape::staged_in_queries, last = mine == 0;
     int step = 0;
-    while (!last) {  // a run of key blocks that this consumer sees
+    while (!last) {  // one pass per run of key blocks that are not hidden
       HopperTile tile = await_keys(place, step, mine);
       last = tile.last();
       if (hidden(tile)) {
@@ -343,7 +343,7 @@ struct HopperForwardConsumer : HopperQueryConsumer<Shape, HopperForwardMemory<T,
   }
 };
 
-/// Without a body, the launch bound is 1 thread, which hopper_serves() tests.
+/// On other architectures the kernel has no body and a launch bound of 1: see hopper_serves().
 template <class T, class Shape, Hiding kHiding>
 __global__ void __launch_bounds__(DS_HOPPER_BODY ? Shape::threads : 1, 1)
     hopper_attention_forward_kernel(const __grid_constant__ HopperForwardArguments<T> args) {

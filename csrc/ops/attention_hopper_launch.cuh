@@ -1,4 +1,4 @@
-// Launches the attention kernels on wgmma and TMA. Each Hiding is compiled in a file of its own.
+// Chooses tile sizes and launches Hopper's attention kernels. A .cu file per Hiding includes it.
 #pragma once
 
 #include <atomic>
@@ -12,7 +12,7 @@
 
 namespace ds::cuda {
 
-constexpr int64_t kHopperTurnBytes = 32 << 20;  // keys and values that fit the L2 cache together
+constexpr int64_t kHopperTurnBytes = 32 << 20;  // bytes of keys and values that fit the L2 cache
 
 template <class T>
 TensorMap hopper_map(const HeadsView<T>& view, const AttentionSizes& sizes, int heads, int rows,
@@ -23,13 +23,13 @@ TensorMap hopper_map(const HeadsView<T>& view, const AttentionSizes& sizes, int 
                            box_rows);
 }
 
-/// Returns true if the current GPU has a body of the kernel, and allows it its shared memory. Code
-/// for other architectures than 90a has an empty body and a launch bound of 1 thread.
+/// Returns true if the current GPU has code for the kernel, and raises its shared-memory limit.
+/// Architectures other than 90a compile an empty body with a launch bound of 1 thread.
 template <auto kKernel, int kThreads, size_t kBytes>
 bool hopper_serves(const char* op) {
   static_assert(kBytes <= 227 * 1024, "the shared memory of a thread block");
   constexpr int kDevices = 64;
-  static std::atomic<signed char> known[kDevices];  // by device, 0: unknown
+  static std::atomic<signed char> known[kDevices];  // by device: 1 yes, -1 no, 0 unknown
   int device = 0;
   DS_CUDA(cudaGetDevice(&device), op);
   if (device >= kDevices) return false;
@@ -45,11 +45,11 @@ bool hopper_serves(const char* op) {
   return known[device] == 1;
 }
 
-// The fastest shapes measured on an H200, causal: at D = 64 with T = 1024 and 16384, at D = 128
-// with T = 2048 and 8192. With filters, blocks have 128 queries, and the producer needs more
-// registers for its list of tiles. At D = 64 these tiles have 64 rows, the fastest at T = 1024 with
-// 16 documents or a window of 128. Kernels that hide single elements take 64 keys at a time, so
-// that no register spills.
+// The fastest shapes measured on an H200, causal: D = 64 at T = 1024 and 16384, D = 128 at T = 2048
+// and 8192. With filters, a block has 128 queries, and the producer needs more registers for its
+// list of tiles. With filters at D = 64, tiles have 64 rows: the fastest at T = 1024 with 16
+// documents or a window of 128. Hiding::elements takes 64 keys per stage, because more would spill
+// registers.
 template <int kD, Hiding kHiding>
 struct HopperShapes {
   using Forward = HopperForwardShape<kD, 2, (kD > 64 ? 128 : 64), (kD > 64 ? 2 : 4), true, 40>;
@@ -74,7 +74,7 @@ struct HopperShapes<64, Hiding::causal> {
   using Keys = HopperBackwardShape<64, 2, 64, 4>;
   using Queries = HopperBackwardShape<64, 3, 64, 3>;
 };
-// At D = 256 the registers hold one gradient of 64 keys: see HopperRole.
+// At D = 256, the registers of a consumer hold one gradient of 64 keys, so kSplit: see HopperRole.
 template <>
 struct HopperShapes<256, Hiding::causal> {
   using Forward = HopperForwardShape<256, 2, 64, 2, true, 24, 1>;
@@ -173,8 +173,8 @@ void launch_hopper_gradient(BackwardArguments<T> args, CudaContext& ctx, KeptSlo
   DS_CUDA_LAUNCHED(op);
 }
 
-/// Head dims of the kernels that keep dS, the largest memory for it, and the fewest rows for which
-/// that is faster.
+/// Limits for storing dS: head dims, the largest memory in bytes, and the fewest rows. With fewer
+/// rows, computing dS again is faster.
 template <int kD, Hiding kHiding>
 constexpr bool keeps_slopes = kHiding == Hiding::causal && (kD == 64 || kD == 128);
 constexpr int64_t kKeptBytes = int64_t{5} << 28;
@@ -184,7 +184,7 @@ template <int kD>
 using HopperProduct =
     std::conditional_t<kD <= 64, HopperProductShape<64, 4, 6>, HopperProductShape<128, 3, 4>>;
 
-/// Memory of the pool for dS, released in stream order; null if it is not available at once.
+/// Owns pool memory for dS and releases it in stream order. data() is null if none is free at once.
 class KeptMemory {
  public:
   KeptMemory(CudaContext& ctx, size_t bytes)
@@ -202,8 +202,8 @@ class KeptMemory {
   void* data_;
 };
 
-/// Computes dk and dv with dS kept, then dq. Returns false if dS would be too large, if memory for
-/// it is short, or if the sizes or the GPU do not suit.
+/// Computes dk, dv and dS, then dq = dS k. Returns false, without a launch, if dS exceeds
+/// kKeptBytes, the pool has no memory at once, or the sizes or the GPU do not allow it.
 template <class T, int kD>
 bool launch_hopper_kept(BackwardArguments<T> args, CudaContext& ctx) {
   const char* op = "attention_backward";

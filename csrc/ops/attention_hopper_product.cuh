@@ -1,9 +1,9 @@
-// dq of attention as the product of dS, which the kernel of dk and dv has kept, and the keys.
+// Computes dq = dS k of attention from dS, which the kernel of dk and dv has stored (KeptSlopes).
 //
-// dS is read once, in the order in which it lies in memory, so the kernel is about as fast as
-// memory. Each warp turns its 16 queries of a tile around in registers. The sums have the order of
-// the kernel that computes dS again, so that the bits of dq are equal. Loads of dS to registers are
-// faster than copies to shared memory: 310 us against 330 for 8 x 32 heads at D 64, T 2048 (H200).
+// The producer warp copies key tiles by TMA (barriers full, empty). A consumer warp reads dS of its
+// 16 queries once, in memory order, so the kernel runs at about memory bandwidth. It transposes dS
+// in registers and sums in the order of the kernel that recomputes dS, so dq has the same bits. dS
+// in shared memory would be slower: 330 against 310 us (8 x 32 heads, D = 64, T = 2048, H200).
 #pragma once
 
 #include "attention_hopper_backward.cuh"
@@ -34,14 +34,14 @@ struct HopperProductShape {
 template <class T, class Shape>
 struct HopperProductMemory {
   T keys[Shape::stages][panels_of<Shape::head_dim>][Shape::tile][kPanel];
-  T staging[Shape::consumers * 4][kWarpRows * kPanel];  // rows of a warp
+  T staging[Shape::consumers * 4][kWarpRows * kPanel];  // for stores: a panel of 16 rows per warp
   SharedBarrier work_full, work_empty, full[Shape::stages], empty[Shape::stages];
   HopperWork work;
 };
 template <class T, class Shape>
 constexpr size_t hopper_product_bytes = sizeof(HopperProductMemory<T, Shape>) + kHopperAlignment;
 
-/// Distributes blocks of queries, the longest first, and copies the keys that they see.
+/// The producer warp: takes blocks of queries, the longest first, and copies the keys they see.
 template <class T, class Shape>
 __device__ __forceinline__ void hopper_product_produce(const HopperProductArguments<T>& args,
                                                        HopperProductMemory<T, Shape>& memory) {
@@ -80,8 +80,8 @@ __device__ __forceinline__ void hopper_product_produce(const HopperProductArgume
   }
 }
 
-/// Transposes an 8 x 8 matrix of 16-bit elements: lane l has elements 2 (l % 4) and the next of row
-/// l / 4.
+/// Transposes an 8 x 8 matrix of 16-bit elements: lane l has elements 2 (l % 4) and 2 (l % 4) + 1
+/// of row l / 4.
 __device__ __forceinline__ uint32_t transposed(uint32_t x) {
   uint32_t y;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
@@ -98,14 +98,14 @@ struct HopperProductConsumer {
   RingPlace<Shape::stages> place;
   float dq[kD / 8][4];  // before the scale
 
-  /// Loads the packets of this warp's queries and of all keys of a tile.
+  /// Loads dS of this warp's 16 queries and all 64 keys of a tile.
   static __device__ __forceinline__ void load(uint4 (&packets)[kGroups], const uint4* tile) {
 #pragma unroll
     for (int s = 0; s < kGroups; ++s) packets[s] = __ldcs(tile + s * kKeptWarpPackets);
   }
 
-  /// Adds the product of tile `step`, if this consumer has `count` > step tiles. Then loads the
-  /// tile after the next into `packets`.
+  /// Adds dS k of tile `step` to dq, if this consumer's queries see it (step < count). Meanwhile
+  /// loads dS of tile step + 2 into `packets`.
   __device__ __forceinline__ void add(uint4 (&packets)[kGroups], const uint4* tiles, int step,
                                       int count) {
     const int stage = place.stage;
@@ -164,7 +164,7 @@ struct HopperProductConsumer {
   }
 };
 
-/// Without a body, the launch bound is 1 thread, which hopper_serves() tests.
+/// On other architectures the kernel has no body and a launch bound of 1: see hopper_serves().
 template <class T, class Shape>
 __global__ void __launch_bounds__(DS_HOPPER_BODY ? Shape::threads : 1, 1)
     hopper_attention_product_kernel(const __grid_constant__ HopperProductArguments<T> args) {

@@ -1,5 +1,5 @@
-// Shared by the forward kernels on wgmma: stages of queries, keys and values in shared memory, and
-// the turns and sums of a consumer.
+// The ring of queries, keys and values in shared memory, and a consumer's view of it. The forward
+// kernels of dense and paged attention on wgmma share it.
 #pragma once
 
 #include "attention_hopper_tile.cuh"
@@ -58,8 +58,8 @@ struct HopperQueryConsumer {
   RingPlace<Shape::query_stages> turn;
   float out[kD / 8][4];
 
-  // Barrier kTurnBarrier + g is group g's turn to issue. A group takes one turn per key block after
-  // the first, even if it needs none, so that the turns of all groups agree.
+  // Named barrier kTurnBarrier + g gives consumer g its turn to issue. Each consumer takes one turn
+  // per key block after the first, even if it skips the block, so that all count the same turns.
   __device__ __forceinline__ void await_turn() const {
     if constexpr (Shape::in_turns) named_sync(kTurnBarrier + group, 2 * kWarpgroup);
   }
