@@ -1,9 +1,9 @@
-// Kernels of low-rank updates on tensor cores, for 16-bit dtypes. A thread block handles a tile of
-// rows with the same adapter. The order of a sum depends only on the sizes of the layer, so a row
-// has the same bits in every batch.
+// Kernels of low-rank updates (AdapterShrink, AdapterExpand) on tensor cores, for 16-bit dtypes. A
+// thread block takes a tile of rows with the same adapter. The order of a sum depends only on the
+// sizes of the layer, so a row has the same bits in every batch.
 //
-// In a recorded step, lists and factors do not change, so the kernels read them before the previous
-// kernel has ended.
+// `settled`: in a recorded step, lists and factors do not change, so the kernels read them before
+// the previous kernel has ended.
 #pragma once
 
 #include "../cuda/block_reduce.cuh"
@@ -99,9 +99,9 @@ __device__ __forceinline__ void prefetch_range(const void* p, int bytes) {
 #endif
 }
 
-/// Computes h of 16 entries and 8 kColumns ranks of a layer. The blocks of a cluster share k, then
-/// their warps do, in steps of 32. A thread loads 8 elements of each of its rows at once. Within a
-/// step, x and a have the same order of k, which is not the order in memory.
+/// Computes h of 16 entries and 8 kColumns ranks of a layer. The warps of a cluster split k in
+/// steps of 32. Each block adds its warps' sums; the first block adds the totals. A lane loads 8
+/// consecutive k at once, so mma sees k in another order, the same for x and a.
 template <class T, int kColumns, int kWarps>
 __global__ void __launch_bounds__(kWarps* kWarp)
     shrink_kernel(const __grid_constant__ ShrinkArguments<T> args) {
@@ -195,9 +195,9 @@ struct ExpandPlace {
   const T* b;
 };
 
-/// Adds the updates of 16 entries to out. A block's turn has kWarps * kUnits * kExpandUnit columns
-/// of a layer. The blocks of a tile share the turns. A block loads the factors and outputs of its
-/// next turn before it stores this one.
+/// Adds the updates of 16 entries to out. The blocks of a tile take turns of kWarps * kUnits *
+/// kExpandUnit columns of a layer. A block loads the factors and outputs of its next turn before it
+/// stores this one, so that loads overlap with stores.
 template <class T, int kUnits, int kWarps>
 __global__ void __launch_bounds__(kWarps* kWarp)
     expand_kernel(const __grid_constant__ ExpandArguments<T> args) {

@@ -1,5 +1,5 @@
-// Adds the low-rank updates of a joint product on tensor cores, for 16-bit dtypes. See
-// adapter_rows.cuh.
+// Kernel of AdapterSum on tensor cores, for 16-bit dtypes: adds low-rank updates to the outputs of
+// joined layers. It uses the tiles and lists of adapter_rows.cuh.
 #pragma once
 
 #include "adapter_rows.cuh"
@@ -46,8 +46,8 @@ __device__ __forceinline__ void prefetch_next(const SumArguments<T>& args) {
 
 /// Columns of a unit. A lane has 8 consecutive columns of it, or half of them.
 constexpr int kSumUnit = 64;
-/// In a tile of at most this many rows, half of the rows of a product would be empty. So two lanes
-/// share the columns of one.
+/// With at most this many rows in a tile, half of the 8 columns of an mma would be empty. So two
+/// lanes share the 8 output columns of one lane.
 constexpr int kFewRows = 4;
 
 /// A unit of a layer in a warp's turn.
@@ -55,11 +55,11 @@ struct SumUnit {
   int layer, rank, column;
 };
 
-/// Computes AdapterSum for a tile. The left operand of a product has factors [16 columns, 16
-/// ranks], the right operand 8 rows of h. Two products of a unit's columns give 16 rows. A warp's
-/// turn has two units: consecutive units of a layer, or the same columns of gate and up. With kFew,
-/// the tile has at most kFewRows rows: each row occurs twice in the products, and a lane takes half
-/// of its columns.
+/// Computes AdapterSum for a tile by mma: out^T += b h^T. The left operand has factors [16 columns,
+/// 16 ranks], the right operand 8 rows of h, so 16 rows take two passes. A warp's turn has two
+/// units: consecutive units of a layer, or the same columns of gate and up. With kFew, the tile has
+/// at most kFewRows rows: each row occurs twice in an mma, and a lane stores half of its columns.
+/// The next turn's factors load before this turn is stored.
 template <class T, bool kGated, bool kFew, int kWarps>
 __device__ __forceinline__ void sum_tile(const SumArguments<T>& args, const AdapterTile& tile) {
   constexpr int kUnits = 2, kTurn = kGated ? kSumUnit : kUnits * kSumUnit;
@@ -230,8 +230,8 @@ __device__ __forceinline__ void sum_tile(const SumArguments<T>& args, const Adap
   }
 }
 
-/// Computes AdapterSum. A block loads its next turn before it stores this one. It prefetches the
-/// factors of all its turns before the joint product has ended.
+/// Computes AdapterSum, one tile per blockIdx.x. If `settled`, a block prefetches the factors of
+/// all its turns before the joint product has ended.
 template <class T, bool kGated, int kWarps>
 __global__ void __launch_bounds__(kWarps* kWarp, kSumBlocks)
     sum_kernel(const __grid_constant__ SumArguments<T> args) {

@@ -1,12 +1,12 @@
-// FlashAttention-2 backward on mma.sync, deterministic, by one kernel for dk and dv and one for dq.
+// FlashAttention-2 backward on mma.sync: one kernel computes dk and dv, a second one dq.
 //
-// A single kernel per key block needs five products, but must add dq across thread blocks. Atomics
-// are not deterministic. An ordered sum costs an f32 copy of dq, waits, and a pass of P and dS
-// through shared memory. Two kernels need seven products, but each sum stays in the registers of
-// one warp, in a fixed order. P and dS stay in registers too: the accumulators of one product are
-// the left operand of the next. At D <= 64 the two extra products cost fewer cycles of tensor cores
-// and shared memory than that traffic, at D = 128 about as many. Source: Dao 2023
-// (FlashAttention-2), algorithm 2, split in two.
+// Results are deterministic: each sum stays in the registers of one warp, in a fixed order. P and
+// dS stay in registers too: the accumulators of one product are the left operand of the next. Two
+// kernels need seven products. One kernel would need five, but add dq across thread blocks: by
+// atomics, which are not deterministic, or in order, which costs an f32 copy of dq, waits, and P
+// and dS in shared memory. At D <= 64 the two extra products cost fewer cycles of tensor cores and
+// shared memory than that traffic, at D = 128 about as many. Source: Dao 2023 (FlashAttention-2),
+// algorithm 2, split in two.
 #pragma once
 
 #include "../cuda/vector.cuh"
@@ -43,8 +43,8 @@ struct BackwardArguments {
 
 constexpr int kStatisticsThreads = 256, kStatisticsRows = kStatisticsThreads / 8;
 
-/// Computes the statistics of kStatisticsRows rows of a head per block, padding included, by eight
-/// lanes per row.
+/// Computes the statistics of all query rows, padding included. A thread block takes
+/// kStatisticsRows rows of a head, eight lanes per row.
 template <class T>
 __global__ void __launch_bounds__(kStatisticsThreads)
     attention_statistics_kernel(const __grid_constant__ BackwardArguments<T> args) {

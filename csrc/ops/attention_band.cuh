@@ -1,5 +1,5 @@
-// Bands of keys around each query, documents and lengths. Kernels skip hidden tiles and test single
-// elements only in tiles at an edge.
+// Visibility for Hiding::tiles: windows, documents and lengths. Kernels skip tiles that are hidden
+// and test single elements only in tiles at an edge.
 #pragma once
 
 #include "attention_filter.cuh"
@@ -100,8 +100,8 @@ struct Visibility<T, Hiding::tiles> {
   __device__ float factor(int, int) const { return 1.f; }
 
  private:
-  /// Returns the tiles of `side`, from `begin` to the tile of token `end` - 1, that may share a
-  /// document with kBlock tokens of `other`.
+  /// Returns the tiles of `side`, from `begin` to the one of token `end` - 1, that may share a
+  /// document with the kBlock tokens of `other` from `first` on.
   template <int kTile, int kBlock>
   __device__ MetTiles<kTile> tiles(const DocumentSide& side, const DocumentSide& other, int first,
                                    int begin, int end) const {

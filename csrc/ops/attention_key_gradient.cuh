@@ -1,4 +1,4 @@
-// The kernel of dk and dv on mma.sync: one thread block per (key head, key block).
+// Computes dk and dv on mma.sync: one thread block per (key head, key block).
 #pragma once
 
 #include <type_traits>

@@ -1,5 +1,5 @@
-// Attention kernels on mma.sync and in plain arithmetic. Each kind has a file of its own, because
-// together they took the longest to compile.
+// Entry points of the attention kernels on mma.sync and without tensor cores. Each has a .cu file
+// of its own, because together they took the longest to compile.
 #pragma once
 
 #include <type_traits>

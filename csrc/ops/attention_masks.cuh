@@ -1,4 +1,4 @@
-// Block layouts, masks and dropout for kernels compiled with Hiding::elements.
+// Visibility for Hiding::elements: block layouts, masks and dropout, in addition to bands.
 #pragma once
 
 #include "attention_band.cuh"
@@ -15,7 +15,7 @@ __device__ __forceinline__ float mask_bias(__nv_bfloat16 number) {
   return mask_bias(to_float(number));
 }
 
-/// Finds the tiles of keys that the block layout of a head shows to kRows queries from `row` on.
+/// Finds the tiles of keys that a head's block layout shows to kRows queries from `row` on.
 template <int kRows, int kKeys>
 struct LaidKeys {
   BlockLayout layout;
@@ -24,8 +24,8 @@ struct LaidKeys {
   __device__ bool meets(int key) const { return layout.meet(head, row, kRows, key, kKeys); }
 };
 
-/// Finds the tiles of queries that see at least one of kKeys keys from `key` on. The layouts of
-/// `heads` heads count.
+/// Finds the tiles of queries that see at least one of kKeys keys from `key` on, in the layout of
+/// at least one of `heads` heads.
 template <int kRows, int kKeys>
 struct LaidRows {
   BlockLayout layout;

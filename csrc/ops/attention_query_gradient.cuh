@@ -1,4 +1,4 @@
-// The kernel of dq on mma.sync: one thread block per (head, query block).
+// Computes dq on mma.sync: one thread block per (head, query block).
 #pragma once
 
 #include "attention_backward.cuh"

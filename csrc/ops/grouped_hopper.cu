@@ -1,4 +1,4 @@
-// Selects and launches the grouped products on wgmma and TMA.
+// Launches the grouped products on wgmma and TMA. Returns false if the GPU has no code for them.
 #include "grouped_hopper_product.cuh"
 
 #include "grouped_hopper.cuh"
@@ -25,7 +25,7 @@ void launch(const char* op, const Product<T>& p, CudaContext& ctx) {
 
 template <class T, Form kForm>
 bool run_hopper_product(const char* op, const Product<T>& p, CudaContext& ctx) {
-  // Products by columns do not gather rows: they are gradients of sorted rows.
+  // rows_by_columns (the gradient of sorted rows) is compiled without gathers.
   if (!ctx.code.hopper || p.m == 0 || (p.rows && kForm == Form::rows_by_columns)) return false;
   if (p.rows) launch<T, kForm, kForm != Form::rows_by_columns>(op, p, ctx);
   else launch<T, kForm, false>(op, p, ctx);

@@ -1,9 +1,9 @@
-// Grouped products on wgmma and TMA: one producer warpgroup and two consumer warpgroups.
-//
-// A thread block runs for the whole launch and takes tiles from a counter. The producer finds a
-// tile from the offsets on the device. It copies both operands into shared memory, by TMA or, for
-// gathered rows, by cp.async. Each consumer owns 64 rows of the tile and skips products of rows
-// beyond the end of the group. Source: the warp-specialized kernels of NVIDIA CUTLASS.
+// Grouped products on wgmma and TMA: one producer warpgroup and two consumer warpgroups. One thread
+// block per SM takes tiles from a counter. The producer finds a tile's rows from the offsets on the
+// device (work_full, work_empty). For each step of 64 along the summed dim, it waits for empty[s]
+// and copies both operands, by TMA or, for gathered rows, by cp.async (full[s]). A consumer owns 64
+// rows of the tile and skips products of rows beyond the end of the group. Source: the
+// warp-specialized kernels of NVIDIA CUTLASS.
 #pragma once
 
 #include "../cuda/hopper.cuh"
@@ -52,7 +52,7 @@ struct HopperProductMemory {
 template <class T, class S>
 constexpr size_t hopper_product_bytes = sizeof(HopperProductMemory<T, S>) + 1024;
 
-/// The producer warpgroup. Without kGather, only its first warp works.
+/// The producer warpgroup: finds tiles and copies operands. Only kGather needs all four warps.
 template <class T, Form kForm, class S, bool kGather>
 struct HopperProducer {
   static constexpr bool kGradient = kForm == Form::columns_by_columns;
@@ -66,7 +66,7 @@ struct HopperProducer {
     return static_cast<int>((size + piece - 1) / piece);
   }
 
-  /// Returns the number of tiles of rows. All lanes of a warp compute it together.
+  /// Returns the number of tiles of rows. The lanes of a warp add it up together.
   __device__ __forceinline__ int count_tiles() const {
     int sum = 0;
     for (int g = lane; g <= p.groups; g += 32) {
@@ -261,7 +261,7 @@ struct HopperProducer {
   }
 };
 
-/// A consumer warpgroup.
+/// A consumer warpgroup: multiplies and stores 64 rows of each tile.
 template <class T, Form kForm, class S>
 struct HopperProductConsumer {
   static constexpr bool kGradient = kForm == Form::columns_by_columns;
@@ -272,8 +272,8 @@ struct HopperProductConsumer {
   int group;  // index of this consumer
   float acc[kN / 8][4];
 
-  /// Zeroes rows of the next group in the tiles of the last step: its own rows of a, and all of b.
-  /// The other consumer may already read b, but both write zeros only beyond `kept`.
+  /// The last step of a group also loads rows of the next group. Zeroes them in this consumer's a
+  /// and in b. Both consumers write the same zeros to b, so neither waits for the other.
   __device__ __forceinline__ void zero_behind(int kept, int stage) const {
     const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
     for (int i = kept * 8 + thread; i < 64 * 8; i += kWarpgroup) {
@@ -301,7 +301,7 @@ struct HopperProductConsumer {
     wgmma_commit();
   }
 
-  /// Rounds and stores the tile, panel by panel.
+  /// Rounds and stores the tile, panel by panel. Adds the old gradient if p.accumulate.
   __device__ __forceinline__ void finish(const HopperTileWork& work) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
     const int row = work.row + 64 * group + 16 * warp;
@@ -398,7 +398,7 @@ struct HopperProductConsumer {
   }
 };
 
-/// Without a body, the launch bound is 1 thread.
+/// On other architectures the kernel has no body and a launch bound of 1.
 template <class T, Form kForm, class S, bool kGather>
 __global__ void __launch_bounds__(DS_HOPPER_BODY ? S::threads : 1, 1)
     hopper_product_kernel(const __grid_constant__ HopperProduct<T> args) {

@@ -1,13 +1,13 @@
-// The MXFP4 experts of a few tokens at memory bandwidth, in integer arithmetic on tensor cores. Two
-// table look-ups turn a code into a byte. Converting codes to 16-bit floats would take twice the
-// instructions, and longer than reading the codes.
+// Products of MXFP4 weights and a few tokens on int8 tensor cores (mma 16 x 8 x 32), at memory
+// bandwidth. Two table look-ups turn four codes into four bytes. Converting codes to 16-bit floats
+// would take twice the instructions, and longer than reading the codes.
 //
-// 1. A number of x is split into two signed 8-bit digits, scaled by the largest magnitude of its
-//    run of 32. The error is at most 2^-14 of that magnitude.
-// 2. The left operand of mma has 16 rows of weights by 32 bytes. Four lanes share a row; lane t has
-//    run t of a step of 128 inputs.
-// 3. Column 4 d + t of the right operand is digit d of run t, with zeros for the other runs. So a
-//    result belongs to one scale of the weights and one scale of x.
+// 1. Each number of x becomes two signed 8-bit digits, scaled by the largest magnitude of its run
+//    of 32. The error is at most 2^-14 of that magnitude.
+// 2. Left operand: 16 rows of weights by 32 bytes. Four lanes share a row; lane t of them has run t
+//    of a step of four runs (128 inputs). A step takes four mma.
+// 3. Right operand: column 4 d + t is digit d (0: high, 1: low) of run t, and 0 for other runs. So
+//    each result has one scale of the weights and one scale of x.
 #pragma once
 
 #include "../cuda/mma.cuh"
@@ -25,9 +25,9 @@ __device__ __forceinline__ uint32_t chosen_bytes(uint32_t low, uint32_t high, ui
   return bytes;
 }
 
-/// Returns the bytes of the lowest four codes of a word. If the sign of a code is set, the look-up
-/// selects the sign of a table's byte, which is 0. So one look-up returns the byte and the other 0.
-/// Look-ups fill the unit for integers, so the unit for multiplications adds them.
+/// Returns the bytes (kMxMiddle plus twice the value) of the lowest four codes of a word. Bit 3 of
+/// a nibble makes prmt return the sign of a table's byte, which is 0. So of two look-ups, one
+/// returns the byte, the other 0. `mad` adds them, because look-ups already fill the integer unit.
 __device__ __forceinline__ uint32_t mx_bytes(uint32_t word) {
   const uint32_t positive = chosen_bytes(0x43424140u, 0x4c484644u, word);
   const uint32_t negative = chosen_bytes(0x3d3e3f40u, 0x34383a3cu, word ^ 0x88888888u);
@@ -36,7 +36,7 @@ __device__ __forceinline__ uint32_t mx_bytes(uint32_t word) {
   return bytes;
 }
 
-/// Returns the left operand of product i of 4. Packet r has the codes of a lane's run of its row r.
+/// Returns the left operand of mma i of a step. Packet r has the codes of this lane's run in row r.
 __device__ __forceinline__ void mx_left(uint32_t (&bytes)[4], const uint4 (&codes)[2], int i) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
@@ -45,7 +45,7 @@ __device__ __forceinline__ void mx_left(uint32_t (&bytes)[4], const uint4 (&code
   }
 }
 
-/// Adds product i of 4 to c.
+/// Runs mma i of the four of a step: adds the product with right operand {b0, b1} to c.
 __device__ __forceinline__ void mx_multiply(int (&c)[4], const uint4 (&codes)[2], int i,
                                             uint32_t b0, uint32_t b1) {
   uint32_t left[4];
@@ -85,7 +85,7 @@ class MxFactors {
   const uint16_t* rows_[2];
 };
 
-/// A lane's part of the digits of an x in shared memory: its column of the right operand, and the
+/// A lane's view of the digits of an x in shared memory: its column of the right operand, and the
 /// factors of its two columns of the result.
 class MxColumns {
  public:
@@ -113,13 +113,13 @@ class MxColumns {
   const int2* starts_;
 };
 
-/// Adds a result to the sum of a row.
+/// Adds two columns to a row's sum. c0 and c1 are float bits: kMxRounder plus an integer.
 __device__ __forceinline__ void add_columns(float& sum, int c0, int c1, float2 x, float2 weights) {
   sum = fmaf((__int_as_float(c0) - 12582912.f) * x.x, weights.x, sum);
   sum = fmaf((__int_as_float(c1) - 12582912.f) * x.y, weights.y, sum);
 }
 
-/// Adds a step if both rows of a lane have the same x.
+/// Adds a step of products if both rows of a lane have the same x.
 template <bool kPairs>
 __device__ __forceinline__ void add_step(float (&sums)[2], const uint4 (&codes)[2],
                                          const MxFactors<kPairs>& rows, const MxColumns& x,
@@ -137,7 +137,7 @@ __device__ __forceinline__ void add_step(float (&sums)[2], const uint4 (&codes)[
   add_columns(sums[1], c[2], c[3], factors, rows.of(1, step));
 }
 
-/// Adds a step if each row of a lane has its own x.
+/// Adds a step of products if each row of a lane has its own x.
 template <bool kPairs>
 __device__ __forceinline__ void add_step(float (&sums)[2], const uint4 (&codes)[2],
                                          const MxFactors<kPairs>& rows, const MxColumns& first,

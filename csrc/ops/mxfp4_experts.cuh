@@ -1,9 +1,9 @@
-// Kernels for the MXFP4 experts, with the products of mxfp4_digits.cuh: gated up projections, and
-// the weighted sum of down projections of the chosen experts.
-//
-// An SM runs one block of each kernel. Codes are copied to shared memory, from which each lane
-// reads only its own copies. Arithmetic takes longer than reading: with the codes in the L2 cache,
-// up projections of 35 MB still take 11.5 of 14.5 us on an H200.
+// MXFP4 experts on the GPU: mx_up_kernel computes the gated up projections, mx_down_kernel the
+// weighted sum of down projections of the chosen experts. An SM runs one block of each. Order of a
+// block: start copies of codes, put x and scales into shared memory, __syncthreads, multiply
+// (mxfp4_digits.cuh), add the sums of a group's warps. A lane reads only codes that it has copied
+// itself. Arithmetic takes longer than reading: with the codes in the L2 cache, up projections of
+// 35 MB still take 11.5 of 14.5 us on an H200.
 #pragma once
 
 #include <algorithm>
@@ -33,10 +33,10 @@ struct MxExperts {
   }
 };
 
-/// Warps of a group.
+/// Warps of a group. A group computes 32 hidden channels (up) or 8 outputs (down).
 constexpr int kMxGroupWarps = 4;
 
-/// Groups of a block, and slots of two steps that a warp has in flight.
+/// kGroups groups per block. A warp has copies of kSlots slots in flight; a slot has two steps.
 template <int kGroups, int kSlots, int kBlocksPerSm>
 struct MxShape {
   static constexpr int groups = kGroups, slots = kSlots, blocks_per_sm = kBlocksPerSm;
@@ -46,8 +46,8 @@ struct MxShape {
 /// Outputs of a warp's tile of 16 rows, and bytes of a slot.
 constexpr int kMxRowsOfTile = 8, kMxSlotBytes = kMxStepsOfSlot * 2 * 32 * 16;
 
-/// Copies the codes of a warp's 16 rows to shared memory, some slots ahead, for slots `first` to
-/// `end`.
+/// A warp's cp.async pipeline: copies the codes of its 16 rows to shared memory, kSlots slots
+/// ahead, for slots `first` to `end`.
 template <int kSlots>
 class MxPipe {
  public:
@@ -105,12 +105,12 @@ class MxPipe {
   const uint8_t* rows_[2];
 };
 
-/// The scales of 8 consecutive rows as bf16 factors: see mx_factors. The lanes of a warp have 8
-/// scales at a time.
+/// The scales of 8 consecutive rows, converted to bf16 by mx_factors(). A packet is 8 scales, which
+/// one lane loads.
 template <int kEach>
 class MxScales {
  public:
-  /// Starts to load the first 32 * kEach packets of 8.
+  /// Starts to load the first 32 * kEach packets. store() loads the others.
   __device__ __forceinline__ MxScales(const uint8_t* from, int runs) : from_(from), runs_(runs) {
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
@@ -137,7 +137,7 @@ class MxScales {
   uint2 packets_[kEach];
 };
 
-/// Packets of 8 rows of up to 3,072 inputs that a lane loads ahead.
+/// Packets that a lane loads ahead: enough for 8 rows of up to 3,072 inputs.
 constexpr int kMxScalesAhead = 3;
 
 /// Returns the bytes of the factors of 16 rows, with zeros behind them for the last step.
@@ -158,7 +158,7 @@ __device__ __forceinline__ void mx_group_barrier(int group) {
   asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(32 * kMxGroupWarps) : "memory");
 }
 
-/// Writes a run as digits. Each lane of a warp has a number.
+/// Writes a run as digits. Lane l of the warp passes number l in `value`.
 __device__ __forceinline__ void write_mx_run(const MxInputs& to, int run, float value) {
   const int lane = threadIdx.x % 32;
   const uint32_t largest = __reduce_max_sync(0xffffffffu, __float_as_uint(value) & 0x7fffffffu);
@@ -183,8 +183,8 @@ __device__ __forceinline__ void clear_mx_runs(const MxInputs& to, int past) {
   }
 }
 
-/// Computes 32 hidden channels of a choice per group, 8 per warp, and writes them as digits. The
-/// channels of a block's groups are gridDim.x times 32 apart.
+/// Each group computes 32 hidden channels of a choice, 8 per warp, and writes them as digits for
+/// mx_down_kernel. Group g of a block takes item g * gridDim.x + blockIdx.x.
 template <class Shape, bool kPairs>
 __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
     mx_up_kernel(const __grid_constant__ MxExperts a) {
@@ -262,8 +262,8 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
   if (run + 1 == inner_runs) clear_mx_runs(to, run + 1);
 }
 
-/// Computes 8 outputs of a token per group. Its warps share pairs of choices and parts of the
-/// inputs.
+/// Each group computes 8 outputs of a token. A warp takes one pair of choices. If there are fewer
+/// pairs than warps, the warps of a pair split its inputs.
 template <class Shape, int kPairsOfChoices, bool kPairs>
 __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
     mx_down_kernel(const __grid_constant__ MxExperts a) {
@@ -288,7 +288,7 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
       after + Shape::groups * kPairsOfChoices * factor_bytes + warp * Shape::slots * kMxSlotBytes;
   if (threadIdx.x < kMxZeros / 16) mx_shared[threadIdx.x] = uint4{0, 0, 0, 0};
   if (lane < kMxRunsOfSlot) factors[2 * kMxRowsOfTile * own_runs + lane] = 0;
-  // The kernel before the previous one wrote ids and weights, so they are complete.
+  // An earlier kernel than the previous one wrote ids and weights, so they are complete.
   const int32_t* const ids = a.ids + token * a.choices;
   int expert[2];
 #pragma unroll

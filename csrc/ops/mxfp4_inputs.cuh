@@ -39,8 +39,8 @@ __host__ __device__ inline int mx_runs(int inputs) {
   return (inputs + kEach - 1) / kEach * kMxRunsOfSlot;
 }
 
-/// The exponent of a run, from the bits of its largest magnitude. It scales numbers to integers
-/// below 2^14.
+/// The scale of a run, from the bits of its largest magnitude. It scales numbers to integers below
+/// 2^14.
 struct MxScale {
   float inverse, factor;  // factor is NaN if a number is not finite
 

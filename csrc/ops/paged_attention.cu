@@ -26,11 +26,11 @@ struct PagedKernel {
   bool clusters;        // a cluster of blocks can reduce its splits
 };
 
-/// If a split has more keys, it takes longer than the launch of the reduction.
+/// Keys of a split above which more splits and a second launch are faster than a cluster.
 constexpr int64_t kLongSplit = 256;
 
-/// Blocks per SM of single tokens below which several blocks split the keys of a sequence. An SM
-/// with one or two blocks does not load at the rate of memory, and the longest sequences end late.
+/// Single tokens: with fewer blocks per SM than this, several blocks split the keys of a sequence.
+/// One or two blocks per SM do not load at memory bandwidth, and the longest sequences end late.
 constexpr int64_t kFewBlocks = 4;
 
 /// Launches a kernel. If there are few blocks, several blocks split the keys of a sequence. Their

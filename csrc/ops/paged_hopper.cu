@@ -1,4 +1,4 @@
-// Selects the kernel of paged attention on wgmma and TMA for prompts with which it is faster.
+// Launches paged attention on wgmma and TMA for prompts on which it is the faster kernel.
 #include "paged_hopper.cuh"
 
 #include <algorithm>

@@ -1,10 +1,10 @@
-// Paged attention of prompts on wgmma and TMA: one producer warp and two consumer warpgroups, as in
-// attention_hopper_forward.cuh.
+// Paged attention of prompts on wgmma and TMA: one producer warp and two consumer warpgroups, with
+// the barriers and the order of attention_hopper_forward.cuh.
 //
-// A tile of rows has the query heads of a key head, token by token, as in paged_tiles.cuh. So all
-// of them share one read of the keys. TMA copies the blocks of a sequence one by one into a tile of
-// keys. Each lane of the producer copies one block. It reads the block's number from the table one
-// tile ahead.
+// A tile of rows has all query heads of a key head, token by token, so they share one read of the
+// keys. A tile of keys has pieces, each within one block of the pool. Each lane of the producer
+// copies one piece by TMA. It reads the piece's block number from the table one tile ahead, so that
+// no copy waits for the table.
 #pragma once
 
 #include "attention_hopper_forward.cuh"
@@ -92,7 +92,7 @@ __device__ __forceinline__ PagedHopperWork find_paged_work(const PagedHopperArgu
   return work;
 }
 
-/// Copies queries, keys and values of each unit of work, by one warp.
+/// The producer warp: takes units of work and copies their queries, keys and values.
 template <class T, class Shape>
 __device__ __forceinline__ void paged_hopper_produce(const PagedHopperArguments<T>& args,
                                                      PagedHopperMemory<T, Shape>& memory) {
@@ -123,7 +123,7 @@ __device__ __forceinline__ void paged_hopper_produce(const PagedHopperArguments<
       turn.advance();
     }
     const int* const table = a.rows.tables + work.sequence * a.rows.table_stride;
-    // Returns the block of a piece. If it has none, -1 makes TMA read zeros.
+    // -1: no copy. An invalid block becomes `blocks`, which is beyond the pool: TMA reads zeros.
     const auto block_of = [&](int key) {
       if (own >= kKeys || key >= work.length) return -1;
       const int b = table[key / a.rows.block];
@@ -160,7 +160,7 @@ __device__ __forceinline__ void paged_hopper_produce(const PagedHopperArguments<
   memory.end_launch(turn);
 }
 
-/// A consumer warpgroup.
+/// A consumer warpgroup: computes the output of its 64 rows of each unit of work.
 template <class T, class Shape>
 struct PagedHopperConsumer : HopperQueryConsumer<Shape, PagedHopperMemory<T, Shape>> {
   using Base = HopperQueryConsumer<Shape, PagedHopperMemory<T, Shape>>;
@@ -195,7 +195,7 @@ struct PagedHopperConsumer : HopperQueryConsumer<Shape, PagedHopperMemory<T, Sha
     most_begin = begin_of(end_of(work, row + kWarpRows - 1));
   }
 
-  /// Turns scores into probabilities. Returns true if `out` must be rescaled.
+  /// Replaces scores by probabilities. Returns true if the caller must multiply `out` by `factor`.
   __device__ __forceinline__ bool weigh(float (&scores)[kKeys / 8][4], HopperSoftmax& softmax,
                                         int key, unsigned missing, float (&factor)[2]) {
     const int column = threadIdx.x % 4 * 2;
@@ -345,7 +345,7 @@ struct PagedHopperConsumer : HopperQueryConsumer<Shape, PagedHopperMemory<T, Sha
 };
 
 /// Runs on one block per SM, which takes units of work (a tile of queries and a key head) from a
-/// counter. One warp copies keys and values, the other warp groups compute.
+/// counter. One warp copies, two warpgroups compute.
 template <class T, class Shape>
 __global__ void __launch_bounds__(DS_HOPPER_BODY ? Shape::threads : 1, 1)
     paged_hopper_kernel(const __grid_constant__ PagedHopperArguments<T> args) {
