@@ -36,9 +36,9 @@ class ProcessGroup {
   /// keeps `memory` until the collective is done. `label` describes the call in errors. Throws the
   /// job's failure if it has one, and DS_ARGUMENT or DS_DTYPE for an invalid call.
   uint64_t start(const Collective& call, Stream& stream, const std::string& label, Memory memory);
-  /// Sends an error record instead of the group's next collective, and of the next message to and
-  /// from each of its ranks. A rank that issues a collective there fails with `error`, unless it
-  /// sends an error record too. Blocks until the job's store has the record.
+  /// Sends an error record in place of the next collective and of the next message to and from each
+  /// rank of the group. A rank that issues a collective there, not an error record, fails with
+  /// `error`. Blocks until the job's store has the record.
   void give_up(const std::string& error);
   /// Makes later work of `stream` wait for the ticket's collective. After this call, only that
   /// order protects the collective's memory. Throws the job's failure.

@@ -150,9 +150,9 @@ void CudaDevice::trim() {
   pool_->trim();
 }
 
-/// Compute has the lowest priority, because kernels of other streams are short and others wait for
-/// them (the update of a tile, a collective). Bulk copies have it too, as they run no kernels.
-/// Priorities also order copies, but only if they are far apart, and then not always.
+/// The compute and bulk streams have the lowest priority, 0. Kernels of other streams are short,
+/// and other work waits for them (the update of a tile, a collective). Priorities also order
+/// copies, but only if they are far apart, and then not always.
 std::unique_ptr<Stream> CudaDevice::create_stream(Urgency urgency) {
   constexpr int kPriorities[kUrgencies] = {0, 3, 3, 5};
   return std::make_unique<CudaStream>(*this, kPriorities[static_cast<int>(urgency)], urgency);

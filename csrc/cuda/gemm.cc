@@ -243,9 +243,9 @@ bool Gemm::serves(const Plan& plan, const lt::Algorithm& algorithm) const {
          result.workspace_bytes <= kWorkspaceBytes;
 }
 
-/// Returns the index of the algorithm to keep. Timing writes to `operands.out` only if the real
-/// call overwrites it without reading it or an alias of it. Otherwise it writes to scratch memory,
-/// or times nothing if there is none.
+/// Times the algorithms and returns the index of the one to keep. Timing writes to `operands.out`
+/// only if the real call overwrites it and reads neither it nor an alias. Otherwise timing writes
+/// to scratch memory. If there is none, it times nothing.
 size_t Gemm::fastest(const Plan& plan, const std::vector<lt::Algorithm>& algorithms,
                      const GemmOperands& operands, cudaStream_t stream) {
   const GemmProblem& problem = plan.problem;

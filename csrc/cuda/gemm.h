@@ -41,9 +41,9 @@ struct GemmProblem {
   bool operator==(const GemmProblem& other) const;
 };
 
-/// The memory of a call. `bias` and `aux` are null unless the epilogue uses them. Initialize it by
-/// member names: the first member makes positional initialization, which could swap pointers, an
-/// error.
+/// The memory of a call. `bias` and `aux` are null unless the epilogue uses them. Initialize
+/// members by name: positional initialization could swap pointers, so the first member makes it a
+/// compile error.
 struct GemmOperands {
   struct ByName {
   } by_name = {};

@@ -32,23 +32,23 @@ class CollectiveEnd {
   std::atomic<bool> ended_{false};
 };
 
-/// Three threads take part in an abort. A call of CUDA may wait for the driver's context lock,
-/// which a launch holds while its stream's queue is full. After a collective that cannot end, the
-/// queue stays full. So aborting such a collective must not call CUDA:
+/// Aborts a collective that cannot end, without a call of CUDA. Such a call may wait for the
+/// driver's context lock, which a launch holds while its stream's queue is full. Behind a
+/// collective that cannot end, the queue stays full. Three threads share the work:
 ///
-/// - The watchdog, which watches all groups, only calls ended(). It signals the abort thread and
-///   does not wait for it.
-/// - The abort thread has made the device current at its start, so it can call ncclCommAbort at
-///   once. That first sets the flag that the kernels poll, then waits for the streams. Each group
-///   has its own abort thread, because kernels of another group may come earlier in these streams,
-///   and they need their flag too.
-/// - The look-out thread queries events. It may block until the flag is set.
+///   watchdog   watches all groups. Calls ended() and interrupt(), which wait neither for CUDA nor
+///              for the abort.
+///   abort      one per group. The device is current since its start, so it calls ncclCommAbort at
+///              once. That sets the flag that the kernels poll, then waits for the streams. Kernels
+///              of another group may come earlier in these streams and need their flag too, so
+///              groups cannot share this thread.
+///   look-out   one per group. Queries the events of collectives. May block until the flag is set.
 ///
-/// There are two NCCL communicators. With non-blocking calls, NCCL starts a thread for each launch,
+/// A group has two NCCL communicators. With non-blocking calls, NCCL starts a thread per launch,
 /// which costs the host 80 us instead of 20. With blocking calls, the communicator must not be
-/// freed while a call in it waits for ranks to connect. So collectives use a blocking child. Its
-/// non-blocking parent only serves aborts: both share the flag, which kernels and pending calls
-/// poll. When no call is pending any more, the child may be freed.
+/// freed while a call in it waits for ranks to connect. So collectives use a blocking child, and
+/// its non-blocking parent only serves aborts. Both share the flag, which kernels and pending calls
+/// poll. The abort thread frees the child when no call is pending any more.
 ///
 /// At most kAhead collectives are in flight, so they do not fill a stream's queue. A queued kernel
 /// reads the flag only after ten thousand failed polls (some milliseconds), so a long queue would
