@@ -1,5 +1,5 @@
-// Low-rank updates by several adapters on the GPU: tensor cores for 16-bit dtypes, otherwise plain
-// loops. Sums are in a fixed order.
+// Launches the adapter kernels on the GPU: tensor cores for 16-bit dtypes, otherwise plain loops.
+// Sums are in a fixed order.
 #include "adapter_rows.h"
 
 #include <algorithm>
@@ -19,11 +19,11 @@ constexpr int kExpandWidth = kExpandWarps * kExpandUnits * kExpandUnit;
 
 constexpr int kPlainThreads = 256;
 
-/// Bytes of the next weight that are prefetched: as many as memory delivers while the kernels
-/// before its product run. The part of a row is a multiple of kNextStep.
+/// Limits of the prefetch of AdapterSum's `next`. Bytes in all: as many as memory delivers while
+/// the kernels before that product run. Bytes of each row: a multiple of kNextStep.
 constexpr int64_t kNextBytes = int64_t{16} << 20, kNextStep = 128;
-/// Rows of a weight per block of its product. If the weight has fewer rows than the blocks of all
-/// SMs, blocks share rows: most of them begin in the middle of a row, and do not need its
+/// Rows of a weight per block of its product. With fewer rows per SM, there is no prefetch: blocks
+/// then share rows, and most of them begin in the middle of a row and do not need the row's
 /// beginning.
 constexpr int64_t kNextTile = 128;
 

@@ -16,8 +16,8 @@ struct Entry {
   int64_t index, row, adapter;
 };
 
-/// Returns the entries of all tiles, with `with_none` also those without an adapter. Throws
-/// DS_INDEX before anything is written.
+/// Returns the entries of all tiles. Leaves out entries without an adapter unless `with_none`.
+/// Throws DS_INDEX before anything is written.
 std::vector<Entry> entries_of(const char* op, const View& rows, const View& tiles, int64_t count,
                               int64_t adapters, bool with_none = false) {
   std::vector<Entry> found;

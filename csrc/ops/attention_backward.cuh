@@ -2,10 +2,10 @@
 //
 // Results are deterministic: each sum stays in the registers of one warp, in a fixed order. P and
 // dS stay in registers too: the accumulators of one product are the left operand of the next. Two
-// kernels need seven products. One kernel would need five, but add dq across thread blocks: by
-// atomics, which are not deterministic, or in order, which costs an f32 copy of dq, waits, and P
-// and dS in shared memory. At D <= 64 the two extra products cost fewer cycles of tensor cores and
-// shared memory than that traffic, at D = 128 about as many. Source: Dao 2023 (FlashAttention-2),
+// kernels need seven products. One kernel would need five, but must add dq across thread blocks.
+// Atomics are not deterministic. A sum in order costs an f32 copy of dq, waits, and P and dS in
+// shared memory. At D <= 64 the two extra products cost fewer cycles of tensor cores and shared
+// memory than that traffic, at D = 128 about as many. Source: Dao 2023 (FlashAttention-2),
 // algorithm 2, split in two.
 #pragma once
 

@@ -1,10 +1,10 @@
 // FlashAttention-2 forward on mma.sync: one thread block per (head, query block), streaming keys.
 //
 // Each warp owns kTiles x 16 query rows from the first score to the stored output. So the softmax
-// needs no exchange between warps, and probabilities stay in registers from the first product to
-// the second. Keys and values arrive by cp.async in two stages, with one barrier per key block.
-// With two row tiles per warp, each key fragment read from shared memory serves two mma. With one,
-// the bandwidth of shared memory would limit the kernel. Source: Dao 2023 (FlashAttention-2),
+// needs no exchange between warps, and probabilities stay in registers. Keys and values have two
+// stages: while warps multiply one, cp.async fills the other. One __syncthreads per key block frees
+// and publishes a stage. With two row tiles per warp, a key fragment read from shared memory serves
+// two mma. With one, shared memory would limit the kernel. Source: Dao 2023 (FlashAttention-2),
 // algorithm 1.
 #pragma once
 

@@ -184,7 +184,7 @@ template <int kD>
 using HopperProduct =
     std::conditional_t<kD <= 64, HopperProductShape<64, 4, 6>, HopperProductShape<128, 3, 4>>;
 
-/// Owns pool memory for dS and releases it in stream order. data() is null if none is free at once.
+/// Owns pool memory for dS and releases it in stream order. data() is null if the pool is short.
 class KeptMemory {
  public:
   KeptMemory(CudaContext& ctx, size_t bytes)

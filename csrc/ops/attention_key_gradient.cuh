@@ -25,8 +25,8 @@ struct KeyGradientShape {
   static_assert(kStatisticsPadding % kQueryRows == 0 && kChunkRows % 16 == 0);
 };
 
-/// Streams queries, douts and row statistics through two stages to a key block. The outer order is
-/// the heads of the group. The inner order is the tiles of rows that see a key of the block.
+/// Two stages of queries, douts and row statistics, which cp.async fills for a key block. Heads of
+/// the group are the outer order, tiles of rows that see a key of the block the inner order.
 template <class T, class Shape, class Tiles>
 struct QueryStream {
   static constexpr int kD = Shape::head_dim, kRows = Shape::rows;
@@ -72,7 +72,7 @@ struct QueryStream {
   }
 };
 
-/// Turns scores into probabilities P, and dp, which holds v dout^T - delta, into dS = P dp.
+/// Replaces scores by P, and dp (v dout^T - delta) by dS = P dp.
 template <int kTiles, int kColumns>
 __device__ __forceinline__ void probabilities_by_key(float (&scores)[kTiles][kColumns][4],
                                                      float (&dp)[kTiles][kColumns][4],
@@ -105,7 +105,7 @@ __device__ __forceinline__ void start_at_minus_delta(float (&dp)[kTiles][kColumn
   }
 }
 
-/// A warp's keys and values, and the gradients that it accumulates.
+/// A warp's keys and values, and its sums dk and dv.
 template <class T, class Shape, Hiding kHiding>
 struct KeyGradient {
   static constexpr int kD = Shape::head_dim, kTiles = Shape::tiles, kChunk = Shape::chunk;

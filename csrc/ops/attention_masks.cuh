@@ -5,7 +5,7 @@
 
 namespace ds::cuda {
 
-/// Returns what an element of a mask adds to a score; -infinity hides the key.
+/// Returns the number that a mask element adds to a score; -infinity hides the key.
 __device__ __forceinline__ float mask_bias(uint8_t flag) { return flag ? 0.f : -INFINITY; }
 __device__ __forceinline__ float mask_bias(float number) {
   return number < static_cast<float>(kHidingNumber) ? -INFINITY : number;

@@ -18,7 +18,7 @@ struct QueryGradientShape {
   static_assert(kChunkKeys % 16 == 0);
 };
 
-/// A warp's queries and douts, and the dq that it accumulates, before the scale.
+/// A warp's queries and douts, and its sum dq before the scale.
 template <class T, class Shape, Hiding kHiding>
 struct QueryGradient {
   static constexpr int kD = Shape::head_dim, kTiles = Shape::tiles, kChunk = Shape::chunk;

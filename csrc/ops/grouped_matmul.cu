@@ -1,5 +1,5 @@
-// Grouped products on the GPU in one launch. The grid depends only on shapes, so the host does not
-// need the sizes of groups. 16-bit dtypes use tensor cores, others plain tiles.
+// Grouped products on the GPU, one launch for all groups. The grid depends only on shapes, so the
+// host does not need group sizes. 16-bit dtypes use tensor cores, others the plain kernel.
 #include "grouped_matmul.h"
 
 #include "../cuda/block_reduce.cuh"
@@ -95,8 +95,8 @@ __device__ __forceinline__ void multiply_rows_by_columns(
   }
 }
 
-/// The work of a block: rows of out from `row` on (columns of dout for columns_by_columns), columns
-/// from `column` on, over `depth` elements of the summed dim.
+/// The work of a thread block: rows of out from `row` on, columns from `column` on. The sum has
+/// `depth` elements. For columns_by_columns, a row of out is a column of dout.
 template <class T, Form kForm, class S>
 struct Block {
   const Product<T>& p;

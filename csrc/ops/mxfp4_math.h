@@ -5,9 +5,9 @@
 
 namespace ds {
 
-/// Returns a weight in f32. If the exponent of a code becomes the lowest bits of a float's
-/// exponent, and its mantissa the highest bit of the mantissa, the float is the code's value times
-/// 2^-126, also for subnormal codes.
+/// Returns a weight in f32. The code's exponent becomes the lowest bits of a float's exponent, its
+/// mantissa bit the highest bit of the mantissa. That float is the code's value times 2^-126, also
+/// for subnormal codes.
 DS_HOST_DEVICE float mxfp4_weight(uint32_t code, uint32_t scale) {
   const float small = float_of_bits((code & 7u) << 22 | (code & 8u) << 28);
   // 2^(scale - 128), which is finite for every scale.

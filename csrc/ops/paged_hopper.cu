@@ -1,4 +1,4 @@
-// Launches paged attention on wgmma and TMA for prompts on which it is the faster kernel.
+// Launches paged attention on wgmma and TMA for prompts, if it is the faster kernel.
 #include "paged_hopper.cuh"
 
 #include <algorithm>

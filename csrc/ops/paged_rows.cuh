@@ -90,9 +90,9 @@ struct QueryTile {
 
 constexpr int kMostClustered = 8;
 
-/// Reduces and writes rows that the blocks of a cluster share. In its shared memory, each block has
-/// `sums` [rows, width] relative to the largest scores in `marks` [rows]. The caller may reuse this
-/// memory afterwards.
+/// Reduces the splits of a cluster and writes the rows. Each block reads `sums` [rows, width] and
+/// the largest scores `marks` [rows] of all blocks from their shared memory, and writes its part of
+/// the elements. After the last cluster barrier, the caller may reuse this memory.
 template <int kRows, int kThreads, class T, class P>
 __device__ __forceinline__ void write_clustered(const PagedArguments<T, P>& a,
                                                 const QueryTile& tile, const float* sums, int width,
@@ -133,10 +133,10 @@ __device__ __forceinline__ float log_sum_exp_of(float top, float total) {
   return total == 0.f ? -INFINITY : (top + log2f(total)) * 0.6931471805599453f;
 }
 
-/// Reduces kParts partial results of kRows rows in a thread block and writes the rows, or this
-/// split's part of them. `sums` [kParts, kRows, width] is relative to the largest scores in `marks`
-/// [kParts + 1, kRows]. Both are in shared memory; the last row of `marks` is scratch. With
-/// kClusters, the splits may be a cluster.
+/// Reduces the kParts partial results of a thread block in shared memory: `sums` [kParts, kRows,
+/// width], relative to the largest scores `marks` [kParts + 1, kRows], the last row as scratch.
+/// Then writes the rows. With several splits, it stores them for paged_combine_kernel or, in a
+/// cluster, calls write_clustered().
 template <int kParts, int kRows, int kThreads, bool kClusters, class T, class P>
 __device__ __forceinline__ void write_merged(const PagedArguments<T, P>& a, const QueryTile& tile,
                                              float* sums, int width, float2* marks) {
@@ -178,8 +178,8 @@ __device__ __forceinline__ void write_merged(const PagedArguments<T, P>& a, cons
 
 constexpr int kCombineThreads = 128;
 
-/// Reduces the sums of a row's splits, scaled to their largest score, by a warp per row. Splits
-/// without a key have no sums.
+/// Reduces the splits of a row, scaled to their largest score, by one warp per row. A split without
+/// a key has no sums.
 template <class T, class P>
 __global__ void __launch_bounds__(kCombineThreads)
     paged_combine_kernel(const __grid_constant__ PagedArguments<T, P> a) {

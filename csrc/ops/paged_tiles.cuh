@@ -232,8 +232,8 @@ __device__ __forceinline__ void write_shared_rows(const PagedArguments<T, P>& a,
   write_merged<Shape::key_warps, kRows, Shape::threads, true>(a, tile, sums, kWidth, marks);
 }
 
-/// Attends to the keys of a split for a tile of queries on mma.sync, with two stages of keys and
-/// values in shared memory.
+/// Attends to the keys of a split for a tile of queries on mma.sync. Keys and values have two
+/// stages in shared memory: while warps multiply one, cp.async fills the other.
 template <class T, class P, class Shape>
 __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
     paged_tile_kernel(const __grid_constant__ PagedArguments<T, P> a) {
@@ -257,8 +257,8 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
   const int warp = threadIdx.x / 32, warp_row = Shape::key_warps > 1 ? 0 : warp * 16 * kTiles;
   const int warp_key = Shape::key_warps > 1 ? warp * kKeys : 0;
 
-  // Tiles in flight. Tiles with only older keys than this step's may be loaded before the previous
-  // kernel has ended.
+  // Tiles in flight. If `settled`, the first pass loads tiles of older keys before
+  // await_previous(). The second pass loads the queries and the other tiles.
   constexpr int kAhead = Shape::key_warps > 1 ? 2 : 1;
 #pragma unroll 1
   for (int i = 0; i < 2 * kAhead; ++i) {
