@@ -1,4 +1,4 @@
-// The CPU engine's thread and algorithms.
+// The CPU engine's thread and algorithms. A reduction is an exchange, a fold and an exchange.
 #include "cpu_engine.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace {
 /// Bytes that a rank folds between two exchanges. It limits the scratch memory.
 constexpr size_t kSegment = size_t{1} << 20;
 
-/// Inputs of at most this size, in bytes over all ranks, are reduced in one exchange instead of
+/// If all inputs together have at most this many bytes, a reduction takes one exchange instead of
 /// two: each rank that needs the result folds all elements.
 constexpr size_t kWhole = size_t{64} << 10;
 
@@ -143,7 +143,7 @@ void CpuEngine::work() {
   transport_.reset();  // closes the connections, so that the peers notice at once
 }
 
-/// Adds a line to the work log. Its bytes are those of `count` elements of each row.
+/// Adds a line to the work log. It counts `count` elements of each row, as bytes.
 void CpuEngine::log(const Collective& call, int64_t began) {
   const uint64_t bytes = static_cast<uint64_t>(call.count * call.rows) * size_of(call.dtype);
   const char* of = call.purpose.empty() ? "" : " of ";
@@ -199,8 +199,8 @@ void CpuEngine::scatter_and_fold(const Collective& call, uint64_t tag,
   fold(call.op, call.dtype, inputs, folded, own_part.end - own_part.begin);
 }
 
-/// Sends this rank's folded part to the ranks that store it (all, or the root), and receives their
-/// parts.
+/// Sends this rank's folded part to the ranks that store the result (all, or the root), and
+/// receives the other parts.
 void CpuEngine::hand_on(const Collective& call, uint64_t tag, const std::vector<Range>& parts,
                         void* folded) {
   const size_t width = size_of(call.dtype);

@@ -1,4 +1,4 @@
-// What the ranks of a new group need to find each other.
+// Ranks of a new group find each other by these keys and functions.
 #pragma once
 
 #include <cstdint>

@@ -49,7 +49,7 @@ Socket join_store(const StoreAddress& store, Clock::time_point deadline,
 /// throws DS_COMM, and so do all later calls. Thread-safe: calls run one at a time.
 class StoreClient {
  public:
-  /// `answer_time` limits the wait for an answer, in addition to the wait that a request asks for.
+  /// `answer_time` limits the wait for an answer, in addition to the wait of the request itself.
   StoreClient(const StoreAddress& store, Clock::time_point deadline,
               std::shared_ptr<Cancellation> cancellation, Milliseconds answer_time);
   ~StoreClient();

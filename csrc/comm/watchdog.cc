@@ -176,8 +176,8 @@ void Watchdog::loop() {
 }
 
 /// Adds new notes to the report. Sends each text and channel in full once. Returns true if this is
-/// the last report, which contains all collectives started before it, so that the board misses
-/// none.
+/// the last report. The last report contains all collectives that this rank has started, so the
+/// board has all of them.
 bool Watchdog::write_report() {
   bool finished, ending;
   std::vector<Watched> fresh;

@@ -110,8 +110,8 @@ class CudaDevice final : public Device {
  private:
   struct HostCall;
   static void run_host_call(HostCall* call);
-  /// Destroys the tasks of finished host functions on the calling thread, because what they capture
-  /// belongs to the thread that uses the device.
+  /// Destroys the tasks of finished host functions on the calling thread, because objects that
+  /// tasks capture belong to the thread that uses the device.
   void collect_host_calls();
   /// Throws DS_CUDA after give_up().
   void require_usable() const;

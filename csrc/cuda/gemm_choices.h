@@ -30,8 +30,8 @@ class GemmChoices {
   /// Adds the choices in a text that text() returned. Ignores lines of other versions and other
   /// text.
   void read(const std::string& text);
-  /// Returns the choices that this process timed, one per line: tag, problem, algorithm, its
-  /// milliseconds, and those of the first proposal.
+  /// Returns the choices that this process timed, one per line: tag, problem, algorithm, time of
+  /// the algorithm and time of the first proposal, in milliseconds.
   std::string text() const { return timed_; }
 
  private:

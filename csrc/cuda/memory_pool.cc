@@ -1,4 +1,4 @@
-// MemoryPool over cudaMallocFromPoolAsync: free list, cap, recovery from exhaustion, statistics.
+// Order of an allocation: free list or graph memory, then the driver's pool, then recover().
 #include "memory_pool.h"
 
 #include <algorithm>

@@ -12,7 +12,7 @@
 
 namespace ds::cuda {
 
-// Names, values and layouts are those of nccl.h since 2.18. If that header is installed,
+// Names, values and layouts agree with nccl.h since 2.18. If that header is installed,
 // nccl_check.cc compares them with it.
 namespace nccl {
 
@@ -29,7 +29,7 @@ struct UniqueId {
 
 constexpr int kUndefined = INT_MIN;
 
-/// The first fields of ncclConfig_t. `size` tells NCCL how many there are.
+/// The first fields of ncclConfig_t. NCCL derives their number from `size`, in bytes.
 struct Options {
   size_t size = sizeof(Options);
   unsigned int magic = 0xcafebeef;

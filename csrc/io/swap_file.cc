@@ -1,4 +1,4 @@
-// Orders transfers by their ranges and verifies the checksums of blocks.
+// A write: checksum, then disk. A read: disk, then checksum. Conflicting transfers run in order.
 #include "swap_file.h"
 
 #include <algorithm>
