@@ -19,7 +19,7 @@ namespace {
 constexpr size_t kSegment = size_t{1} << 20;
 
 /// If all inputs together have at most this many bytes, a reduction takes one exchange instead of
-/// two: each rank that needs the result folds all elements.
+/// two. Each rank that needs the result then folds all elements.
 constexpr size_t kWhole = size_t{64} << 10;
 
 /// Short enough for a std::string that does not allocate.

@@ -245,7 +245,7 @@ bool Gemm::serves(const Plan& plan, const lt::Algorithm& algorithm) const {
 
 /// Times the algorithms and returns the index of the one to keep. Timing writes to `operands.out`
 /// only if the real call overwrites it and reads neither it nor an alias. Otherwise timing writes
-/// to scratch memory. If there is none, it times nothing.
+/// to scratch memory. Without scratch memory, it returns 0, the first proposal.
 size_t Gemm::fastest(const Plan& plan, const std::vector<lt::Algorithm>& algorithms,
                      const GemmOperands& operands, cudaStream_t stream) {
   const GemmProblem& problem = plan.problem;

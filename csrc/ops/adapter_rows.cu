@@ -22,9 +22,9 @@ constexpr int kPlainThreads = 256;
 /// Limits of the prefetch of AdapterSum's `next`. Bytes in all: as many as memory delivers while
 /// the kernels before that product run. Bytes of each row: a multiple of kNextStep.
 constexpr int64_t kNextBytes = int64_t{16} << 20, kNextStep = 128;
-/// Rows of a weight per block of its product. With fewer rows per SM, there is no prefetch: blocks
-/// then share rows, and most of them begin in the middle of a row and do not need the row's
-/// beginning.
+/// Rows of a weight per block of its product. With fewer rows per SM, there is no prefetch. Blocks
+/// then share rows: most of them begin in the middle of a row, so they do not need the beginning of
+/// the row.
 constexpr int64_t kNextTile = 128;
 
 bool aligned_to_16(const View& v) {

@@ -34,7 +34,7 @@ struct ShrinkArguments {
   T* h;
   int64_t k;     // inputs: columns of x
   int most;      // R, the largest rank
-  int parts;     // blocks of a cluster, each of which sums a part of k
+  int parts;     // blocks of a cluster; each sums a part of k
   bool settled;  // lists and factors may be read before the previous kernel has ended
 };
 
@@ -67,7 +67,7 @@ struct AdapterTile {
                        count <= kAdapterRows && first <= lists.entries - count;
     if (!valid) count = 0;
   }
-  /// Returns the row of entry `i`, or -1 if there is none.
+  /// Returns the row of entry `i`, or -1 if the entry or its row is out of range.
   __device__ int row(const AdapterLists& lists, int i) const {
     if (i >= count) return -1;
     const int row = lists.rows[first + i];
@@ -183,8 +183,8 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   if (args.parts > 1) cluster_barrier();  // until the first block has read all totals
 }
 
-/// Columns of a unit. Element 2 n + e of a lane's 8 columns is column 2 quad + e of the n-th
-/// product of 8 columns, so that a lane reads and writes 8 consecutive elements of out.
+/// Columns of a unit. A lane reads and writes 8 consecutive columns of out. Its column 2 n + e is
+/// column 2 quad + e of the n-th product of 8 columns.
 constexpr int kExpandUnit = 32;
 
 /// The columns of a layer in a warp's turn, and their factors.

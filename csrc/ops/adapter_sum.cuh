@@ -96,7 +96,7 @@ __device__ __forceinline__ void sum_tile(const SumArguments<T>& args, const Adap
   const auto has_columns = [&](const SumUnit& p) { return p.column + own < args.m[p.layer]; };
   const auto row_of = [&](int pass, int e) { return kFew || pass == 0 ? rows[0][e] : rows[1][e]; };
   const auto load_factor = [&](const SumUnit& p, uint2(&w)[8], int j) {
-    // The first load need not know the rank: beyond it, b is finite and h is 0.
+    // The first load ignores the rank: beyond the rank, b is finite and h is 0.
     const bool here = has_columns(p) && !none && (j == 0 || j < p.rank);
     const int64_t column = int64_t{tile.adapter} * args.m[p.layer] + p.column + own;
     const T* const b = args.b[p.layer] + column * args.most + quad * 4 + j;

@@ -257,7 +257,7 @@ struct HopperBackwardConsumer {
     }
     float scores[1][kTile / 8][4], dp[1][kFirst ? kTile / 8 : 1][4];
     uint32_t left[kTile / 16][4], left_p[kSecond ? kTile / 16 : 1][4];
-    int held = -1;        // stage that products in flight still read; -1: none
+    int held = -1;        // stage that products in flight still read, or -1
     uint4* to = nullptr;  // destination of the dS in `left`; null: not stored
 #pragma unroll 1
     for (int step = 0; step < work.steps; ++step) {

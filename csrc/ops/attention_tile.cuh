@@ -20,8 +20,8 @@ struct HeadsView {
   }
 };
 
-/// The sizes of a call. Query t sees the keys s < keys, with `causal` only those with s <= t +
-/// offset().
+/// The sizes of a call: `rows` queries and `keys` keys per head. Query t sees key s if s < keys
+/// and, if `causal`, s <= t + offset().
 struct AttentionSizes {
   int batches, heads, key_heads;
   int rows, keys, d;
@@ -34,18 +34,18 @@ struct AttentionSizes {
   __host__ __device__ int group() const { return heads / key_heads; }
 };
 
-/// Divides `heads` into the fewest equal turns of at most `fitting` heads, or of one head if none
-/// fits. A short last turn would start long tiles when few others are left to overlap with them.
-/// (Measured: 8 of 200 heads cost 11 %.)
+/// Returns the heads of a turn, for the fewest equal turns of at most max(1, `fitting`) heads. A
+/// short last turn would start long tiles when few others are left to overlap with them. (Measured:
+/// 8 of 200 heads cost 11 %.)
 inline int heads_in_even_turns(int64_t heads, int64_t fitting) {
   const int64_t most = std::max<int64_t>(1, fitting);
   const int64_t turns = std::max<int64_t>(1, (heads + most - 1) / most);
   return static_cast<int>(std::max<int64_t>(1, (heads + turns - 1) / turns));
 }
 
-/// The batch, head and block of a thread block. A turn has `heads_in_turn` heads, as many as fit
-/// the L2 cache together. Within a turn, block 0 of all heads comes first. If blocks are numbered
-/// from the longest to the shortest, a turn ends with the short ones.
+/// Maps a thread block to its batch, head and block of rows. A turn has `heads_in_turn` heads, as
+/// many as fit the L2 cache together, and begins with block 0 of all its heads. If block 0 is the
+/// longest, a turn ends with the short blocks.
 struct Work {
   int batch, head, block;
 

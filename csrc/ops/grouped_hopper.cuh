@@ -1,7 +1,7 @@
 // Grouped products on wgmma and TMA: one producer warpgroup and two consumer warpgroups. One thread
 // block per SM takes tiles from a counter. The producer finds a tile's rows from the offsets on the
-// device (work_full, work_empty). For each step of 64 along the summed dim, it waits for empty[s]
-// and copies both operands, by TMA or, for gathered rows, by cp.async (full[s]). A consumer owns 64
+// device (work_full, work_empty). For each step of 64 along the summed dim, it waits for empty[s].
+// It copies operands by TMA, and gathered rows by cp.async; full[s] counts both. A consumer owns 64
 // rows of the tile and skips products of rows beyond the end of the group. Source: the
 // warp-specialized kernels of NVIDIA CUTLASS.
 #pragma once

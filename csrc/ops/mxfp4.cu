@@ -1,4 +1,4 @@
-// MXFP4 weights on the GPU: dequantization, and the choice of the kernel for experts.
+// MXFP4 weights on the GPU: dequantization, the plain kernels of experts, and the choice of kernel.
 #include "mxfp4.h"
 
 #include <algorithm>
@@ -50,8 +50,8 @@ struct PlainRows {
   bool alternate;
 };
 
-/// Returns x [inputs] times row `row` of all matrices, summed over the lanes of the warp, to all
-/// lanes.
+/// Returns x [inputs] times row `row` of all matrices, plus the row's bias, in all lanes of the
+/// warp. The lanes split the inputs.
 template <class T>
 __device__ float plain_product(const PlainRows<T>& a, int64_t row, const T* x) {
   const uint8_t* const codes = a.codes + row * a.inputs / 2;

@@ -243,8 +243,8 @@ inline void add_values(const double* weights, const double* values, int64_t coun
     for (int64_t c = 0; c < width; ++c) sum[c] += weights[j] * values[j * width + c];
 }
 
-/// Computes the attention of a block of queries and their group of heads. A score is summed in the
-/// order of channels, an output in the order of tokens, so that the bits of a query depend only on
+/// Computes the attention of a block of queries and their group of heads. It sums a score in the
+/// order of channels and an output in the order of tokens. So the bits of a query depend only on
 /// its position.
 template <class T>
 void attend_block(const PagedAttention& op, const std::vector<Query>& queries,

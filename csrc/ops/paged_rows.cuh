@@ -133,10 +133,10 @@ __device__ __forceinline__ float log_sum_exp_of(float top, float total) {
   return total == 0.f ? -INFINITY : (top + log2f(total)) * 0.6931471805599453f;
 }
 
-/// Reduces the kParts partial results of a thread block in shared memory: `sums` [kParts, kRows,
-/// width], relative to the largest scores `marks` [kParts + 1, kRows], the last row as scratch.
-/// Then writes the rows. With several splits, it stores them for paged_combine_kernel or, in a
-/// cluster, calls write_clustered().
+/// Reduces the kParts partial results of a thread block in shared memory. `sums` [kParts, kRows,
+/// width] is relative to the largest scores in `marks` [kParts + 1, kRows]. The last row is
+/// scratch. Then writes the rows. With several splits, it stores them for paged_combine_kernel or,
+/// in a cluster, calls write_clustered().
 template <int kParts, int kRows, int kThreads, bool kClusters, class T, class P>
 __device__ __forceinline__ void write_merged(const PagedArguments<T, P>& a, const QueryTile& tile,
                                              float* sums, int width, float2* marks) {
