@@ -62,7 +62,7 @@ class ProgressBoard {
     std::vector<int> ranks;
     std::unordered_map<int, uint64_t> issued;   // by rank: number of issued collectives
     std::unordered_map<int, std::string> last;  // by rank: the newest collective
-    std::map<uint64_t, Entry> open;             // those not yet issued by all ranks
+    std::map<uint64_t, Entry> open;             // collectives that some ranks have not issued yet
   };
 
   struct Departure {

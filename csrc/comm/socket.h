@@ -47,8 +47,8 @@ uint16_t port_of(const Socket& socket);
 /// Returns the numeric address of this end: the interface that reaches the other end.
 std::string local_host_of(const Socket& socket);
 
-/// Accepts a waiting connection. If there is none, returns an invalid Socket with the reason in
-/// errno.
+/// Accepts a waiting connection. If no connection waits, returns an invalid Socket with the reason
+/// in errno.
 Socket accept_one(const Socket& listener);
 
 /// Connects. Returns an invalid Socket if no process listens. Throws DS_COMM for other failures.

@@ -18,8 +18,8 @@ namespace ds::comm {
 
 constexpr size_t kNonceBytes = 32;
 
-/// Return the signatures with which client and server prove the job's secret. They sign different
-/// texts, so one signature cannot serve as the other.
+/// Return the signatures that prove the job's secret: the client's and the server's. They sign
+/// different texts, so one signature cannot serve as the other.
 std::string client_proof(const std::string& secret, std::string_view server_nonce,
                          std::string_view client_nonce);
 std::string server_proof(const std::string& secret, std::string_view server_nonce,

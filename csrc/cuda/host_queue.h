@@ -35,7 +35,7 @@ class HostQueue {
   /// Enqueues `task`, which must not throw. It runs when the stream reaches it, and the stream
   /// waits for its end.
   void push(std::function<void()> task);
-  /// Drops tasks that have not begun, without freeing what they capture.
+  /// Drops tasks that have not begun. It does not free the objects that they capture.
   void drop();
 
  private:

@@ -100,8 +100,8 @@ struct Visibility<T, Hiding::tiles> {
   __device__ float factor(int, int) const { return 1.f; }
 
  private:
-  /// Returns the tiles of `side`, from `begin` to the one of token `end` - 1, that may share a
-  /// document with the kBlock tokens of `other` from `first` on.
+  /// Returns the tiles of `side`, from tile `begin` to token `end` - 1, that may share a document
+  /// with the kBlock tokens of `other` from `first` on.
   template <int kTile, int kBlock>
   __device__ MetTiles<kTile> tiles(const DocumentSide& side, const DocumentSide& other, int first,
                                    int begin, int end) const {

@@ -38,7 +38,7 @@ struct HopperStages {
   }
 
   /// Ends the launch after the last unit. Called by the producer's warp. compute-sanitizer's
-  /// racecheck wrongly reports a race of this write with the consumers' reads of `work`: the lanes
+  /// racecheck wrongly reports a race of this write with the consumers' reads of `work`. The lanes
   /// of a warp read, meet at a barrier, and then one lane arrives at `queries_empty`.
   __device__ __forceinline__ void end_launch(const RingPlace<Shape::query_stages>& turn) {
     queries_empty[turn.stage].wait(turn.parity ^ 1);

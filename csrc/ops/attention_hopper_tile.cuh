@@ -109,9 +109,9 @@ __device__ __forceinline__ void load_bytes(void* to, const void* from, uint32_t 
       : "memory");
 }
 
-/// Hides columns of other documents than the row's. The producer has copied the ids of the warp's
-/// 16 rows and of the columns to shared memory, so that no consumer waits for global memory between
-/// products.
+/// Hides columns of other documents than the row's. `rows` has the ids of the warp's 16 rows,
+/// `columns` the ids of the columns. The producer has copied them to shared memory, so no consumer
+/// waits for global memory between products.
 template <int kColumns>
 __device__ __forceinline__ void hide_strangers(float (&scores)[kColumns][4], const int* rows,
                                                const int* columns) {

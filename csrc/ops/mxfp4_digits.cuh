@@ -85,8 +85,8 @@ class MxFactors {
   const uint16_t* rows_[2];
 };
 
-/// Addresses of a lane in the digits of an x in shared memory: its column of the right operand, and
-/// the factors and starts of its two columns of the result.
+/// A lane's addresses in the digits of an x, in shared memory. right() reads its column of the
+/// right operand; factors() and starts() read two numbers, for its two columns of the result.
 class MxColumns {
  public:
   /// `zeros` are kMxZeros bytes of zeros.

@@ -1,9 +1,9 @@
 // MXFP4 experts on the GPU: mx_up_kernel computes the gated up projections, mx_down_kernel the
-// weighted sum of down projections of the chosen experts. An SM runs one block of each. Order of a
-// block: start copies of codes, put x and scales into shared memory, __syncthreads, multiply
-// (mxfp4_digits.cuh), add the sums of a group's warps. A lane reads only codes that it has copied
-// itself. Arithmetic takes longer than reading: with the codes in the L2 cache, up projections of
-// 35 MB still take 11.5 of 14.5 us on an H200.
+// weighted sum of down projections of the chosen experts. An SM runs one block of each. A block
+// starts copies of codes, then puts x and scales into shared memory. After __syncthreads, warps
+// multiply (mxfp4_digits.cuh) and each group adds its warps' sums. A lane reads only codes that it
+// has copied itself. Arithmetic takes longer than reading: with the codes in the L2 cache, up
+// projections of 35 MB still take 11.5 of 14.5 us on an H200.
 #pragma once
 
 #include <algorithm>
