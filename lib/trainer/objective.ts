@@ -63,10 +63,10 @@ export function createObjective<Batch>(
   throw argumentError('Trainer model', 'a CausalLM, or another model with a `loss`', got, hint);
 }
 
-/** Label of targets that do not count. */
+/** Label of targets that do not count in the loss. */
 const IGNORED = -100;
 
-/** Batches of a text dataset, or windows of tokens. */
+/** A batch of a text dataset or of token windows; each tensor is [B, T]. */
 interface CausalBatch {
   tokens: Tensor;
   targets: Tensor;
@@ -179,7 +179,7 @@ function requireTensor(batch: unknown, tensor: unknown): Tensor {
   if (tensor instanceof Tensor) return tensor;
   const expected = 'batches { ids, labels, ... } or { tokens, targets } of tensors';
   const hint = Array.isArray(tensor)
-    ? 'Give samples of Int32Array, which become tensors; arrays become one for each element.'
+    ? 'Use Int32Array in samples. A plain array becomes one tensor for each element.'
     : 'Pass `data.collate`, or a `loss` for these batches.';
   throw argumentError('Trainer batch', expected, formatValue(batch), hint);
 }
@@ -204,7 +204,7 @@ function shortenFields<Batch>(batch: Batch, seqlen: number): Batch {
     BY_TOKEN.includes(name) && value instanceof Tensor && value.ndim >= 2;
   if (!fields.some(isByToken)) {
     const expected = `batches with a tensor [B, T] under one of ${BY_TOKEN.join(', ')}, which curriculum_learning shortens`;
-    const hint = 'Give `data.collate`, or switch the section off.';
+    const hint = 'Pass `data.collate`, or disable curriculum_learning.';
     throw argumentError('Trainer batch', expected, formatValue(batch), hint);
   }
   const cut = fields.map((field) => {

@@ -1,4 +1,5 @@
-// Metrics of tasks: sums over batches and ranks, and the numbers that follow from all sums.
+// Metrics of task models. Each batch gives sums; the sums over all batches and ranks give the
+// metrics.
 
 import type { TaskModel } from '../models/tasks/task-model.js';
 import { leading, required } from '../runtime/required.js';
@@ -27,9 +28,10 @@ interface TaskTargets {
 
 type Sums = Record<string, { sum: number; count: number }>;
 
-/** Prefix of sums that are not metrics. */
+/** Prefix of sums that are inputs of metrics and are not reported. */
 const HIDDEN = '#';
 
+/** Label of positions that metrics do not count. */
 const IGNORED = -100;
 
 function addTo(sums: Sums, name: string, sum: number, count = 1): void {
@@ -39,7 +41,10 @@ function addTo(sums: Sums, name: string, sum: number, count = 1): void {
 
 const numbersOf = (tensor: Tensor): number[] => tensor.to('f32').toArray();
 
-/** Returns the sums of a batch. `outputs` are the outputs of the model. */
+/**
+ * Returns the sums of a batch. `outputs`: logits, with the labels in the last dim; for question
+ * answering [B, T, 2].
+ */
 export function taskSums(model: TaskModel, outputs: Tensor, targets: TaskTargets): MetricSums {
   const sums: Sums = {};
   if (model.task === 'question-answering') addSpans(sums, outputs, targets);
@@ -64,7 +69,7 @@ export function taskSums(model: TaskModel, outputs: Tensor, targets: TaskTargets
   return sums;
 }
 
-/** Returns the metrics from the sums over all batches and ranks. */
+/** Returns the metrics from the sums over all batches and ranks. `labels`: number of labels. */
 export function taskMetrics(sums: MetricSums, labels: number): Record<string, number> {
   const open = Object.entries(sums).filter(([name]) => !name.startsWith(HIDDEN));
   const means = Object.fromEntries(open.map(([name, { sum, count }]) => [name, sum / count]));
@@ -97,8 +102,8 @@ function addClasses(
 }
 
 /**
- * Returns the metrics of label 1 of two labels, else means over the labels ("macro" in
- * scikit-learn).
+ * With two labels, returns the metrics of label 1. With more, returns means over the labels that
+ * occur in targets or predictions ("macro" in scikit-learn).
  */
 function classMetrics(of: (name: string) => number, labels: number): Record<string, number> {
   const count = (kind: string): number[] =>
@@ -132,7 +137,10 @@ function rates(hit: number, predicted: number, wanted: number): Rates {
   };
 }
 
-/** Source: Gorodkin 2004, the coefficient of several classes. */
+/**
+ * Returns the Matthews correlation coefficient of several classes; 0 if it is undefined. Source:
+ * Gorodkin 2004.
+ */
 function matthews(
   hits: readonly number[],
   predicted: readonly number[],
@@ -165,7 +173,8 @@ function valueMetrics(of: (name: string) => number): { pearson: number } {
 }
 
 /**
- * Adds rows with several labels. A positive logit predicts its label. Accuracy counts whole rows.
+ * Adds multi-label rows. A positive logit predicts its label. A row is accurate if all its labels
+ * are.
  */
 function addSeveral(
   sums: Sums,
@@ -185,13 +194,14 @@ function addSeveral(
   });
 }
 
-/** Whether labels mark entities: B-PER, I-PER, O. */
+/** Returns whether the labels mark entities, such as B-PER, I-PER and O. */
 const hasEntities = (labels: readonly string[]): boolean =>
   labels.some((name) => /^[BI]-/.test(name)) &&
   labels.every((name) => /^(O$|[BIESLU]-)/.test(name));
 
 /**
- * Returns entities with kind and position. Source: the default mode of seqeval, equal to conlleval.
+ * Returns each entity as "KIND START END", with END exclusive. Source: the default mode of seqeval,
+ * equal to conlleval.
  */
 function entitiesIn(tags: readonly string[]): Set<string> {
   const found = new Set<string>();
@@ -236,8 +246,8 @@ function addEntities(sums: Sums, names: readonly string[], { rows, wanted, lengt
 }
 
 /**
- * Adds the overlap of the answer with the predicted span: the best first token, and the best last
- * token from there on.
+ * Adds the overlap of the answer with the predicted span. The span starts at the largest start
+ * logit and ends at the largest end logit from there on.
  */
 function addSpans(sums: Sums, outputs: Tensor, { starts, ends, mask }: TaskTargets): void {
   if (!starts || !ends) return;

@@ -1,4 +1,4 @@
-// The data of a Trainer as this rank's micro-batches, in groups that make an update each.
+// Opens the training data of a Trainer, and groups this rank's micro-batches by update.
 import type { ResolvedConfig } from '../../types/config.js';
 import {
   DataLoader,
@@ -47,8 +47,8 @@ export async function openTrainData<Sample, Batch>(
   const sampled = isSampled(config);
   const workers = workersOf(settings, config);
   if (isIterableDataset<Sample>(opened)) {
-    if (sampled) throw noRandomAccessError('Trainer data', 'samples that come in turn');
-    requireDataset('sampling', settings, ['random', 'sequential'], 'samples that come in turn');
+    if (sampled) throw noRandomAccessError('Trainer data', 'an iterable dataset');
+    requireDataset('sampling', settings, ['random', 'sequential'], 'an iterable dataset');
     const { batchSize, device } = place;
     const shared = { rank, worldSize, batchSize, device, dropLast, collate: own };
     return new IterableLoader(opened, { ...shared, numWorkers: workers });
@@ -72,13 +72,19 @@ export async function openTrainData<Sample, Batch>(
   return new DataLoader(rows, { ...options, numWorkers: workers });
 }
 
-/** Adds other rows to those of an UnpairedDataset; `size`: rows of an update. */
+/**
+ * Adds a mismatched row to each row of an UnpairedDataset; see withOthers(). `size`: rows of an
+ * update.
+ */
 function othersIn<Sample>(rows: Dataset<Sample>, size: number): Dataset<Sample> {
   if (rows.length < 2) return rows;
   return withOthers(rows as Dataset<unknown> as Dataset<UnpairedSample>, size) as never;
 }
 
-/** Refuses options that a stream or a source of batches cannot follow. */
+/**
+ * Throws DS_ARGUMENT if the option needs a dataset with random access. `obeyed`: values that do
+ * not.
+ */
 function requireDataset<Sample, Batch>(
   option: 'sampling' | 'workers',
   { data }: DataSettings<Sample, Batch>,
@@ -100,7 +106,7 @@ function workersOf<Sample, Batch>(
   return data.workers === 0 && isSampled(config) ? workers : data.workers;
 }
 
-/** Refuses `sampling` with a sampler of the configuration, which sets the order. */
+/** Throws DS_ARGUMENT if `sampling` is set while data_efficiency.data_sampling sets the order. */
 function requireNoOrder<Sample, Batch>({ data }: DataSettings<Sample, Batch>): void {
   if (data.sampling === 'random') return;
   throw new DsError({
@@ -108,7 +114,7 @@ function requireNoOrder<Sample, Batch>({ data }: DataSettings<Sample, Batch>): v
     op: 'Trainer data.sampling',
     expected: '"random" with data_efficiency.data_sampling, which chooses the samples',
     got: formatValue(data.sampling),
-    hint: 'Leave the option out, or switch the section off.',
+    hint: 'Remove data.sampling, or disable data_efficiency.data_sampling.',
   });
 }
 
@@ -123,13 +129,14 @@ async function ownSampler<Sample, Batch>(
   if (sampling !== 'group_by_length') {
     return new DistributedSampler(dataset.length, { ...share, shuffle: sampling === 'random' });
   }
-  // Of one rank, as in transformers' Trainer: the order is the same on any number of them.
+  // The batch of one rank, as in transformers' Trainer, so the order does not depend on the number
+  // of ranks.
   const batchSize = micro * accumulation;
   const known = lengths ? requireLengths(lengths, dataset) : await lengthsOf(dataset);
   return new LengthGroupedSampler(known, { ...share, batchSize });
 }
 
-/** collateOf() for the first sample of `dataset`. */
+/** Returns collateOf() for the first sample of `dataset`. */
 export async function collateFor<Sample, Batch>(
   dataset: Dataset<Sample>,
   settings: DataSettings<Sample, Batch>,
@@ -142,8 +149,8 @@ export async function collateFor<Sample, Batch>(
 type Collate<Sample, Batch> = (samples: Sample[], device: Device) => Batch;
 
 /**
- * The caller's, or for rows of text one that pads them; undefined for samples that are stacked as
- * they are. `first` is a sample, or null if there is none.
+ * Returns the caller's collate function, or for rows of text a function that pads them. Returns
+ * undefined for other samples: the loader stacks them. `first`: a sample, or null without one.
  */
 function collateOf<Sample, Batch>(
   first: unknown,
@@ -170,12 +177,12 @@ function collateOf<Sample, Batch>(
   return collate as Collate<Sample, Batch>;
 }
 
-/** Padding token; padding does not count. */
+/** Returns the token that pads rows. Any token would do, because losses do not count padding. */
 const padOf = (tokenizer: Tokenizer | null): number => tokenizer?.padId ?? tokenizer?.eosId ?? 0;
 
 /**
- * The rest of the epoch in groups of `size` micro-batches; the last group may be smaller. `seqlen`
- * returns the number of tokens per sample of the next update; null means all.
+ * Yields the rest of the epoch in groups of `size` micro-batches; the last group may be smaller.
+ * `seqlen` returns the number of tokens per sample of the next update; null means all.
  */
 export async function* groupsOf<Batch>(
   source: BatchSource<Batch>,
@@ -205,7 +212,7 @@ export function requireSource<Batch>(source: unknown): BatchSource<Batch> {
   throw new DsError({
     code: 'DS_ARGUMENT',
     op: 'Trainer data',
-    expected: 'a dataset, or an async iterable of batches, from the function that opens them',
+    expected: 'a dataset or an async iterable of batches, or a function that returns one',
     got: formatValue(source),
   });
 }
@@ -215,7 +222,7 @@ function isTextSample(sample: unknown): sample is TextSample {
   return [ids, labels, documents].every((part) => part instanceof Int32Array);
 }
 
-/** Requires a length for each sample. Throws DS_ARGUMENT. */
+/** Returns the lengths. Throws DS_ARGUMENT unless there is a finite length for each sample. */
 function requireLengths(
   lengths: ArrayLike<number>,
   { length }: { length: number },
@@ -236,8 +243,8 @@ async function lengthsOf<Sample>(dataset: Dataset<Sample>): Promise<Float64Array
     if (!ArrayBuffer.isView(tokens)) {
       throw argumentError(
         'Trainer data.lengths',
-        'the lengths of samples that have no `ids`',
-        'none',
+        'a length for each sample, because the samples have no `ids`',
+        'no lengths',
       );
     }
     lengths[i] = (tokens as Int32Array).length;

@@ -98,7 +98,7 @@ test.each<[string, Partial<TrainerOptions<Window>>, RegExp]>([
   [
     'samples in turn',
     { train: { iterate: () => [] } as never },
-    /Trainer data, data_efficiency.* got samples that come in turn/,
+    /Trainer data, data_efficiency.* got an iterable dataset/,
   ],
   [
     'batches',

@@ -399,7 +399,7 @@ const misuses: readonly [
     `samples of arrays, with ${name}`,
     { train: { length: 1, get: () => ({ tokens: [1, 2, 3], [name]: [2, 3, 4] }) } as never },
     (trainer) => trainer.train(),
-    `got an object { tokens, ${name} }. Give samples of Int32Array`,
+    `got an object { tokens, ${name} }. Use Int32Array in samples`,
   ]),
   [
     'samples whose tokens alone are arrays',
@@ -407,7 +407,7 @@ const misuses: readonly [
       train: { length: 1, get: () => ({ tokens: [1, 2], targets: Int32Array.of(2, 3) }) } as never,
     },
     (trainer) => trainer.train(),
-    'got an object { tokens, targets }. Give samples of Int32Array',
+    'got an object { tokens, targets }. Use Int32Array in samples',
   ],
   ...[
     [[5, 6, 7], 'Trainer data.lengths: expected 10 lengths, one for each sample, got 3'],

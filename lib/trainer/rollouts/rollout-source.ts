@@ -26,29 +26,29 @@ import {
 import { type PiecesToScore, RolloutSampler, type SampledPieces } from './rollout-sampler.js';
 import { referenceFor, score } from './scoring.js';
 
-/** Rollouts of micro-batches that wait for their updates. */
+/** The rollouts of a generation, and its micro-batches that wait for their updates. */
 interface Pending {
   rollouts: Rollout[];
-  /** Micro-batches, as places in `rollouts`. */
+  /** Micro-batches, as indices into `rollouts`. */
   order: number[][];
-  /** Metrics of the generation, for its next micro-batch; null once they were given. */
+  /** Metrics of the generation. The first micro-batch carries them; then null. */
   metrics: number[] | null;
 }
 
 /** A generation that was sampled before its first update. */
 interface Ahead extends PiecesToScore {
-  /** Number of the generation in its pass. */
+  /** Index of the generation in its epoch of prompts, from 0. */
   readonly number: number;
 }
 
-/** A generation of `ahead` in a checkpoint: places of prompts, and completions. */
+/** A generation of `ahead` in a checkpoint: indices of prompts, and completions. */
 type SavedAhead = Omit<SampledPieces, 'pieces' | 'sampled'> & {
   number: number;
   pieces: { prompt: number; first: number; count: number }[];
   sampled: Sampled[];
 };
 
-/** The pass of evaluations, for their seeds: each evaluation draws the same noise. */
+/** Epoch number in the seeds of evaluations, so that each evaluation draws the same noise. */
 const EVALUATION = -1;
 
 const NOTHING: Pending = { rollouts: [], order: [], metrics: null };
@@ -75,7 +75,7 @@ class RolloutSource extends MethodSource {
   private pending: Pending = NOTHING;
   /** Generations that wait for their first update, in order. */
   private ahead: Ahead[] = [];
-  /** Those of a loaded checkpoint; their rewards are not computed yet. */
+  /** Generations of a loaded checkpoint; their rewards are not computed yet. */
   private saved: SavedAhead[] = [];
   /** Generations of the current epoch whose updates have begun. */
   private served = 0;
@@ -103,12 +103,12 @@ class RolloutSource extends MethodSource {
     this.pad = tokenizer?.padId ?? tokenizer?.eosId ?? 0;
   }
 
-  /** Micro-batches of an epoch on this rank. */
+  /** Number of micro-batches of an epoch on this rank. */
   get length(): number {
     return (this.prompts?.length ?? 0) * this.uses;
   }
 
-  /** Micro-batches that a generation serves. */
+  /** Number of micro-batches that use one generation. */
   private get uses(): number {
     return this.grounds.sizes.steps * this.plan.iterations;
   }
@@ -149,7 +149,9 @@ class RolloutSource extends MethodSource {
     return this.ahead.length > 0 ? waitForEventLoop() : null;
   }
 
-  /** Samples each generation whose first update is at most `maxStaleness` updates away. */
+  /**
+   * Samples generations until the next one is first used more than `maxStaleness` updates from now.
+   */
   private async sampleAhead(): Promise<void> {
     const { maxSteps, progress } = required(this.parts);
     for (;;) {
@@ -162,7 +164,7 @@ class RolloutSource extends MethodSource {
     }
   }
 
-  /** Updates that begin before the micro-batch after the next `count` ones. */
+  /** Returns how many updates precede the update of the micro-batch `count` places ahead. */
   private updatesBefore(count: number): number {
     const { accumulation } = this.grounds;
     const epoch = this.length;
@@ -176,7 +178,7 @@ class RolloutSource extends MethodSource {
     return updates + Math.floor(count / accumulation);
   }
 
-  /** Samples the next prompts of the data. All ranks call it. */
+  /** Samples completions for the next prompts; null without prompts. All ranks call it. */
   private async sampleNext(): Promise<Ahead | null> {
     const prompts = required(this.prompts);
     const { sizes } = this.grounds;
@@ -196,7 +198,7 @@ class RolloutSource extends MethodSource {
     return null;
   }
 
-  /** Has the completions of a loaded checkpoint judged. */
+  /** Starts the rewards for the completions of a loaded checkpoint. */
   private async revive(): Promise<void> {
     const { sampler, grounds } = this;
     for (const { pieces, ...item } of this.saved.splice(0)) {
@@ -210,7 +212,7 @@ class RolloutSource extends MethodSource {
     }
   }
 
-  /** The next micro-batch of the generation. */
+  /** Removes and returns the next micro-batch of the generation. */
   private next(): PolicyMicroBatch {
     const { rollouts, order, metrics } = this.pending;
     const ownRollouts = required(order[0]).map((place) => required(rollouts[place]));
@@ -299,7 +301,10 @@ class RolloutSource extends MethodSource {
     score(rollouts, { engine, pad, temperature, old, reference });
   }
 
-  /** Places of the completions in micro-batches; shuffled if they belong to several updates. */
+  /**
+   * Returns the micro-batches as indices of completions. Shuffles them if the generation spans
+   * several updates.
+   */
   private orderOf(count: number, { pass, number }: Ahead): number[][] {
     const { sizes, accumulation, place } = this.grounds;
     const places = Array.from({ length: count }, (_, i) => i);
@@ -327,7 +332,10 @@ class RolloutSource extends MethodSource {
     };
   }
 
-  /** With another number of ranks, rollouts that wait for updates are dropped. */
+  /**
+   * Restores the position. If the number of ranks has changed, drops rollouts that wait for
+   * updates.
+   */
   loadStateDict(state: JsonObject): void {
     const { prompts, place, grounds } = this;
     prompts?.loadStateDict(state.prompts as JsonObject);
@@ -382,7 +390,9 @@ function groupMoments(totals: readonly Score[], size: number) {
   return { totals, deviations: groups.map((group) => computeMoments(group).deviation) };
 }
 
-/** Fisher-Yates by numbers of the hash of `key`. */
+/**
+ * Fisher-Yates shuffle. Random numbers are hashes of `key`, so a resumed run has the same order.
+ */
 function shuffle(places: number[], key: string): void {
   for (let i = places.length - 1; i > 0; --i) {
     const j = hashOf(`${key} ${i}`) % (i + 1);
