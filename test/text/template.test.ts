@@ -114,8 +114,8 @@ describe('variables of the caller', () => {
   test('functions and circular values are refused', () => {
     const circle: unknown[] = [];
     circle.push(circle);
-    expect(() => renderValue(() => 1)).toThrow(/variables of JSON, not the function/);
-    expect(() => renderValue(circle)).toThrow(/more than 500 values within each other/);
+    expect(() => renderValue(() => 1)).toThrow(/variables must be JSON values, not the function/);
+    expect(() => renderValue(circle)).toThrow(/values nested more than 500 levels deep/);
   });
 });
 

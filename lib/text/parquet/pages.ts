@@ -101,9 +101,7 @@ class ChunkReader {
     const uncompressedBytes = readCount(header, 2, 'uncompressed bytes of the page');
     const end = thrift.at + size;
     if (end > this.bytes.length) {
-      throw new Error(
-        `a page of ${size} bytes for ${uncompressedBytes}, of ${this.bytes.length - thrift.at}`,
-      );
+      throw new Error(`a page of ${size} bytes where ${this.bytes.length - thrift.at} remain`);
     }
     const stored = this.bytes.subarray(thrift.at, end);
     this.at = end;
@@ -117,7 +115,7 @@ class ChunkReader {
       this.readDataPageV2(readStruct(header, 8, 'header'), stored, uncompressedBytes);
     else if (type === PAGE.dictionary) {
       this.readDictionaryPage(readStruct(header, 7, 'header'), stored, uncompressedBytes);
-    } else if (type !== PAGE.index) throw new Error(`a page of the type ${String(type)}`);
+    } else if (type !== PAGE.index) throw new Error(`unknown page type ${String(type)}`);
   }
 
   private decompressPage(stored: Uint8Array, size: number): PageBytes {
@@ -168,17 +166,17 @@ class ChunkReader {
     if (page.bytes.length !== size) throw new Error(`${page.bytes.length} bytes, not ${size}`);
     const present = this.appendPage(count, definitions, repetitions, page, readEncoding(header, 4));
     const nulls = readCount(header, 2, 'nulls');
-    if (present + nulls !== count) throw new Error(`${nulls} nulls in place of ${count - present}`);
+    if (present + nulls !== count) throw new Error(`${nulls} nulls, not ${count - present}`);
     const rows = readCount(header, 3, 'rows');
     const rowCount = repetitions ? repetitions.filter((level) => level === 0).length : count;
-    if (rows !== rowCount) throw new Error(`${rows} rows in place of ${rowCount}`);
+    if (rows !== rowCount) throw new Error(`${rows} rows, not ${rowCount}`);
   }
 
   /** Returns the number of values in a data page. */
   private countValues(header: Struct): number {
     const count = readCount(header, 1, 'values of the page');
     if (count > this.chunk.values - this.count) {
-      throw new Error(`${this.count + count} values and more, of ${this.chunk.values}`);
+      throw new Error(`at least ${this.count + count} values, not ${this.chunk.values}`);
     }
     return count;
   }
@@ -194,7 +192,7 @@ class ChunkReader {
     const { leaf } = this.chunk;
     const { columnValues } = this;
     if (this.count === 0 && count > 0 && (repetitions?.[0] ?? 0) !== 0) {
-      throw new Error('values that continue a row before the first one');
+      throw new Error('a first value that continues a row');
     }
     let present = count;
     if (definitions) {
@@ -230,14 +228,14 @@ class ChunkReader {
   }
 }
 
-/** Limit of decimals: the time grows with the square of their digits. */
+/** Maximum bytes of a decimal: conversion time grows with the square of its digits. */
 const DECIMAL_BYTES = 32;
 
 function requireDecimals(values: Values): void {
   for (let i = 0; i < values.length; ++i) {
     const value = values[i];
     if (value instanceof Uint8Array && value.length > DECIMAL_BYTES) {
-      throw new Error(`a decimal number of ${value.length} bytes`);
+      throw new Error(`a decimal of ${value.length} bytes, more than ${DECIMAL_BYTES}`);
     }
   }
 }

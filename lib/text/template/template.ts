@@ -81,11 +81,14 @@ function toValue(input: unknown, depth: number): Value {
     case 'object':
       break;
     default:
-      throw new TemplateFault('TypeError', `variables of JSON, not ${formatValue(input)}`);
+      throw new TemplateFault(
+        'TypeError',
+        `variables must be JSON values, not ${formatValue(input)}`,
+      );
   }
   if (input === null) return null;
   if (depth > DEPTH)
-    throw new TemplateFault('RecursionError', `more than ${DEPTH} values within each other`);
+    throw new TemplateFault('RecursionError', `values nested more than ${DEPTH} levels deep`);
   if (Array.isArray(input)) return input.map((item) => toValue(item, depth + 1));
   if (ArrayBuffer.isView(input)) return Array.from(input as Uint8Array, (item) => toValue(item, 0));
   if (input instanceof Date) return input.toISOString();
@@ -98,8 +101,8 @@ function toValue(input: unknown, depth: number): Value {
 }
 
 /**
- * Converts a number. JSON's numbers without a point are integers; above 2^53, JavaScript cannot
- * tell them apart.
+ * Converts a number to Python's int or float. JavaScript keeps no decimal point, so whole numbers
+ * below 1e21 become integers.
  */
 function convertNumber(number: number): Value {
   if (Number.isSafeInteger(number)) return number + 0;

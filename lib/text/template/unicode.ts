@@ -1,7 +1,8 @@
-// Texts by code points, as Python counts them, and Python's character classes.
+// Python's string functions for templates. Python indexes code points, JavaScript UTF-16 units. A
+// comment such as "title()." names the Python method.
 import { required } from '../../runtime/required.js';
 
-/** Content of a character class in an expression with the flag "u". */
+/** Python's whitespace, as the content of a character class in an expression with the flag "u". */
 export const SPACES =
   '\\t-\\r\\x1c-\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000';
 const BREAKS = new RegExp(['\\r\\n', '[\\n-\\r\\x1c-\\x1e\\x85\\u2028\\u2029]'].join('|'), 'g');
@@ -191,7 +192,8 @@ export function toTitle(text: string): string {
 }
 
 /**
- * Returns a part of the text in lower case. The text before a sigma decides whether it is final.
+ * Returns [start, end) in lower case. Converts the whole text, because the form of a sigma depends
+ * on the letters around it.
  */
 function toLower(text: string, start: number, end = text.length): string {
   const part = text.slice(start, end);

@@ -9,7 +9,8 @@ import { createRegexFinder, findOccurrences, type MatchFinder, readPattern } fro
 interface SplitSection {
   readonly pieces: readonly string[];
   /**
-   * For each piece, the units at its start that come from the first character of the whole text.
+   * For each piece, how many UTF-16 units at its start come from the first character of the whole
+   * text.
    */
   readonly leads: readonly number[];
 }
@@ -25,7 +26,7 @@ const BEHAVIORS = [
 ] as const;
 type Behavior = (typeof BEHAVIORS)[number];
 
-/** GPT-2's pattern. */
+/** GPT-2's pattern of pieces. */
 const PIECES = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
 const BUILDERS: ReadonlyMap<string, (fields: Fields) => PreTokenizer> = new Map([
@@ -42,7 +43,10 @@ const BUILDERS: ReadonlyMap<string, (fields: Fields) => PreTokenizer> = new Map(
   ['WhitespaceSplit', () => createSplitter(findSpaces, 'Removed')],
 ]);
 
-/** Creates the pre-tokenizer of a tokenizer.json; null without one. Throws DS_DATA. */
+/**
+ * Returns the pre-tokenizer of a tokenizer.json, or null if it has none. Throws DS_DATA for an
+ * unknown type or a wrong field.
+ */
 export function createPreTokenizer(location: string, content: unknown): PreTokenizer | null {
   return content === null || content === undefined
     ? null
@@ -148,7 +152,7 @@ function createMetaspace(fields: Fields): PreTokenizer {
   };
 }
 
-/** Number of cached spellings. */
+/** Maximum number of cached spellings; the cache is then emptied. */
 const MAX_CACHED = 1 << 14;
 
 function createByteLevel(fields: Fields): PreTokenizer {

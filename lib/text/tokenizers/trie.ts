@@ -9,7 +9,7 @@ export class Trie {
   /** Value of the key that ends at a node, or -1. */
   private readonly values: number[] = [];
 
-  /** Builds the trie of keys and values, which are at least 0. An empty key is never found. */
+  /** Builds the trie. Values must be at least 0. An empty key is never found. */
   constructor(keys: ReadonlyMap<string, number>) {
     const sorted = [...keys.keys()].sort();
     // Builds level by level: a node stands for the keys [from, to) with a common prefix.
@@ -39,7 +39,10 @@ export class Trie {
     this.first.push(this.units.length);
   }
 
-  /** Calls `found` for the keys that start at `start`, the shortest first. */
+  /**
+   * Calls `found` for each key that starts at `start`, the shortest first. `end`: the index after
+   * the key.
+   */
   prefixes(text: string, start: number, found: (end: number, value: number) => void): void {
     let node = 0;
     for (let at = start; at < text.length; ++at) {
