@@ -302,7 +302,7 @@ function readTokens(sample: unknown, index: number): ArrayLike<number> {
     const token = required(tokens[i]);
     if (Number.isInteger(token) && token >= 0 && token < MAX_TOKENS) continue;
     const location = `data.analyze, sample ${index}, token ${i}`;
-    throw dataError(location, `a number of [0, ${MAX_TOKENS})`, String(token));
+    throw dataError(location, `an integer in [0, ${MAX_TOKENS})`, String(token));
   }
   return tokens;
 }

@@ -40,8 +40,8 @@ export function isIterableDataset<Sample = unknown>(
 }
 
 /**
- * Throws DS_ARGUMENT unless `value` has iterate(). A generator has not: it can be iterated only
- * once.
+ * Throws DS_ARGUMENT unless `value` has iterate(). A generator object has none, because it can be
+ * iterated only once.
  */
 export function requireIterableDataset(value: unknown): void {
   if (isIterableDataset(value)) return;
@@ -57,9 +57,10 @@ export function requireIterableDataset(value: unknown): void {
 export type WorkerIterableOptions = Omit<WorkerDatasetOptions, 'length'>;
 
 /**
- * Returns an iterable dataset that each worker thread builds, and the calling thread if needed. The
- * `export` of `module`, called with `args`, returns it or a promise of it. Throws DS_ARGUMENT for
- * unknown or invalid options; the first read also throws it for a missing module or export.
+ * Returns a dataset that each worker thread builds. To build it, a thread calls the `export` of
+ * `module` with `args`, which returns the dataset or a promise of it. The calling thread builds it
+ * only to read samples itself. Throws DS_ARGUMENT for unknown or invalid options; the first read
+ * also throws it for a missing module or export.
  */
 export function workerIterable<Sample = unknown>(
   given: WorkerIterableOptions,

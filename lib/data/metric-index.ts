@@ -78,7 +78,7 @@ export function requireValues(op: string, values: unknown, length: number): Floa
   const numbers = Float64Array.from((isList ? values : []) as ArrayLike<number>);
   const invalid = numbers.findIndex((value) => !Number.isFinite(value));
   if (isList && numbers.length === length && invalid < 0) return numbers;
-  const counted = isList ? `${numbers.length} of them` : formatValue(values);
+  const counted = isList ? `${numbers.length} values` : formatValue(values);
   const got = invalid < 0 ? counted : `${numbers[invalid]} at ${invalid}`;
   const expected = `a finite number for each of the ${length} samples`;
   throw argumentError(op, expected, got);
@@ -95,7 +95,7 @@ function visitSamples(
   visit: (sample: number, position: number, list: number) => void,
 ): void {
   const op = `${withoutExtension(path)}.bin`;
-  const hint = 'Run data.analyze() on this dataset: the index belongs to another one.';
+  const hint = 'Run data.analyze() on this dataset: the index belongs to another dataset.';
   if (numbers.length !== length) {
     throw dataError(
       op,
@@ -113,7 +113,7 @@ function visitSamples(
       if (!(sample >= 0 && sample < length)) {
         throw dataError(
           `${op}, entry ${position}`,
-          `a sample of [0, ${length})`,
+          `a sample index in [0, ${length})`,
           `${sample}`,
           hint,
         );

@@ -17,8 +17,8 @@ import {
 import { requireState } from './require-state.js';
 
 /**
- * The base class of samplers, which choose the order of samples. Positions count the samples that
- * all ranks have served, so that they hold at any world size.
+ * Base class of samplers. A sampler chooses the order of samples. A position counts the samples
+ * that all ranks together have served, so it stays valid if the world size changes.
  */
 export abstract class Sampler implements Iterable<number> {
   private current = 0;
@@ -140,7 +140,7 @@ export class DistributedSampler extends Sampler {
   /** Index of this rank, from 0. */
   readonly rank: number;
   override readonly worldSize: number;
-  /** Whether samples are dropped that do not divide evenly over the ranks. */
+  /** Whether the sampler drops samples that do not divide evenly over the ranks. */
   readonly dropLast: boolean;
   private readonly samples: number;
   /** Null for the natural order. */
@@ -193,7 +193,7 @@ export function requireRank(op: string, rank: number, worldSize: number): void {
   throw argumentError(`${op} rank`, `a rank below the world size ${worldSize}`, String(rank));
 }
 
-/** Options of a WeightedRandomSampler, with this rank's index among the data ranks. */
+/** Options of a WeightedRandomSampler. `rank` and `worldSize` count data ranks. */
 export interface WeightedSamplerOptions {
   /** Number of draws per epoch, of all ranks together. Default: the number of weights. */
   samples?: number;
@@ -312,7 +312,7 @@ function requireSameKind(ownSeed: number | null, state: JsonObject): void {
     code: 'DS_CHECKPOINT',
     op: 'Sampler.loadStateDict',
     expected: `a position in ${describeOrder(ownSeed)}`,
-    got: `one in ${describeOrder(saved)}`,
+    got: `a position in ${describeOrder(saved)}`,
     hint: 'Resume with the same shuffle, or without the loader state.',
   });
 }

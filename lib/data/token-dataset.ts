@@ -16,7 +16,7 @@ import {
   type TokenWindow,
 } from './token-window.js';
 
-/** A dataset of token windows in memory; windowCount() defines a window. */
+/** A dataset of token windows in memory; countWindows() defines a window. */
 export class TokenDataset implements Dataset<TokenWindow> {
   /** Number of windows. */
   readonly length: number;

@@ -54,8 +54,8 @@ export interface TokenLayout {
 }
 
 /**
- * A dataset of windows of a token file; windowCount() defines a window. A window is read on access,
- * so the file may be larger than memory. Every thread opens its own descriptor.
+ * A dataset of windows of a token file; countWindows() defines a window. A window is read on
+ * access, so the file may be larger than memory. Every thread opens its own descriptor.
  */
 export class TokenFileDataset implements Dataset<TokenWindow> {
   /** Number of windows. */
@@ -92,7 +92,7 @@ export class TokenFileDataset implements Dataset<TokenWindow> {
       const header = parseLlmcHeader(head, path);
       if (!header) return openRaw({ path, seq, dtype }, bytes);
       if (dtype && dtype !== header.dtype) {
-        throw dataError(path, `tokens of dtype ${dtype}`, `a header that says ${header.dtype}`);
+        throw dataError(path, `tokens of dtype ${dtype}`, `a header with dtype ${header.dtype}`);
       }
       requireSize(path, bytes - LLMC_HEADER_BYTES, header.tokens * bytesPerToken(header.dtype));
       return new TokenFileDataset({ path, seq, offset: LLMC_HEADER_BYTES, ...header });
@@ -103,8 +103,8 @@ export class TokenFileDataset implements Dataset<TokenWindow> {
 
   /**
    * Opens Megatron's indexed dataset, PATH.bin and PATH.idx, as one sequence of all its tokens.
-   * Throws DS_DATA, naming the entry, for an index that is damaged or does not match; DS_ARGUMENT
-   * for unknown or wrong options.
+   * Throws DS_DATA with the entry if the index is damaged or does not match PATH.bin. Throws
+   * DS_ARGUMENT for unknown or wrong options.
    */
   static openIndexed(given: IndexedTokenOptions): TokenFileDataset {
     const { path, seq } = readOptions(
@@ -191,7 +191,7 @@ export function writeTokenFile(
   for (let i = 0; i < tokens.length; ++i) {
     const token = required(tokens[i]);
     if (!(Number.isInteger(token) && token >= 0 && token < limit)) {
-      throw dataError(`${path}, token ${i}`, `a number of [0, ${limit})`, String(token));
+      throw dataError(`${path}, token ${i}`, `an integer in [0, ${limit})`, String(token));
     }
   }
   const Type = dtype === 'u16' ? Uint16Array : Uint32Array;

@@ -54,7 +54,7 @@ function narrowTokens(wide: BigUint64Array, location: string): Int32Array {
 
 function tokenError(location: string, at: number, token: number | bigint): Error {
   const hint = 'The file may be damaged, or of another dtype.';
-  return dataError(`${location}, token ${at}`, 'a number of [0, 2^31)', String(token), hint);
+  return dataError(`${location}, token ${at}`, 'an integer in [0, 2^31)', String(token), hint);
 }
 
 /**
@@ -87,5 +87,5 @@ export function parseLlmcHeader(
   }
   const tokens = view.getInt32(8, true);
   if (tokens >= 0) return { dtype: format.dtype, tokens };
-  throw dataError(location, 'a number of tokens in its header', String(tokens));
+  throw dataError(location, 'a number of tokens from 0 in its header', String(tokens));
 }

@@ -125,7 +125,7 @@ test('bad arguments and states of another kind are refused', () => {
   expect(() => new RandomSampler(5).setEpoch(1.5)).toThrow(/setEpoch/);
   const natural = new SequentialSampler(5).stateDict();
   expect(() => new DistributedSampler(5, options).loadStateDict(natural)).toThrow(
-    /a position in a shuffled order, got one in the natural order/,
+    /a position in a shuffled order, got a position in the natural order/,
   );
   expect(() => new SequentialSampler(5).loadStateDict({ epoch: 0, seed: 3 })).toThrow(
     expect.objectContaining({ code: 'DS_CHECKPOINT' }),

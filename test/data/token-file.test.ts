@@ -166,7 +166,7 @@ describe('files of llm.c', () => {
     expectWindows(TokenFileDataset.open({ path: at('t.bin'), seq: 10 }), tokens, 10);
     const other = dtype === 'u16' ? 'u32' : 'u16';
     expect(() => TokenFileDataset.open({ path: at('t.bin'), seq: 10, dtype: other })).toThrow(
-      bad(/a header that says/),
+      bad(/a header with dtype/),
     );
   });
 
@@ -174,7 +174,7 @@ describe('files of llm.c', () => {
     [[20240520, 2, 4], /version 1 in its header, got 2/],
     [[20240520, 1, 5], /10 bytes of tokens, got 8/],
     [[20240520, 1, 3], /6 bytes of tokens, got 8/],
-    [[20240520, 1, -4], /a number of tokens in its header, got -4/],
+    [[20240520, 1, -4], /a number of tokens from 0 in its header, got -4/],
     [[20240801, 7, 4], /16 bytes of tokens, got 8/],
   ])('a header of %j', (fields, message) => {
     const tokens = bytesOf([1, 2, 3, 4], 'u16');
