@@ -57,8 +57,8 @@ const MAIN = 'main';
  * Formats that run code (.bin, .pt) are never fetched.
  *
  * Environment: HF_HUB_CACHE, HF_HOME, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE. Rejects with DS_HUB if
- * the hub refuses or cannot be reached, DS_IO if the cache cannot be written, and DS_ARGUMENT.
- * Source: huggingface_hub's snapshot_download.
+ * the hub refuses or cannot be reached, DS_IO if the cache cannot be written, and DS_ARGUMENT for
+ * invalid options. Source: huggingface_hub's snapshot_download.
  */
 export async function pull(name: string, given: PullOptions = {}): Promise<string> {
   requireModelName('pull', name);
@@ -96,7 +96,7 @@ export async function pullWith(
     bar.finish(false);
     const commit = patterns || !isTemporary(error) ? null : model.readCommit(revision);
     if (commit === null || listMissingFiles(model, commit, files).length > 0) throw error;
-    const text = `${errorMessage(error)} The cached commit ${commit.slice(0, 8)} is used.`;
+    const text = `${errorMessage(error)} Using the cached commit ${commit.slice(0, 8)}.`;
     process.emitWarning(text, { type: 'DsWarning', code: 'DS_HUB' });
     return model.snapshotFolder(commit);
   }

@@ -95,7 +95,7 @@ interface CheckedSearch {
 
 /**
  * Returns the `n` best continuations of `prompt`, the best first. Results are identical to
- * transformers with num_beams. Each step holds the thread. The keys and values of `numBeams`
+ * transformers with num_beams. Each step blocks the thread. The keys and values of `numBeams`
  * sequences stay in memory until the search ends.
  *
  * Rejects with DS_ARGUMENT for invalid options and for options that sample. Rejects with DS_LIMIT
@@ -169,8 +169,13 @@ function requireNoSampling(rules: SamplingRules): void {
     logprobs: { default: null },
   })) {
     if (SCORING.includes(name) || values[name] === idle) continue;
-    const hint = 'A beam search does not sample: omit this option or numBeams.';
-    throw refusedError(name, 'no such option with beams', values[name], hint);
+    const hint = 'Omit this option or numBeams.';
+    throw refusedError(
+      name,
+      'the default, because a beam search does not sample',
+      values[name],
+      hint,
+    );
   }
 }
 

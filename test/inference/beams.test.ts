@@ -32,9 +32,12 @@ test.each<[object, RegExp]>([
   [{ n: 3 }, /n: expected at most numBeams, 2, got 3/],
   [{ earlyStopping: 'always' }, /earlyStopping: expected true, false or "never"/],
   [{ lengthPenalty: Number.NaN }, /lengthPenalty: expected a finite number/],
-  [{ temperature: 0.7 }, /temperature: expected no such option with beams, got 0.7/],
-  [{ seed: 1 }, /seed: expected no such option with beams/],
-  [{ topP: 0.9 }, /topP: expected no such option with beams/],
+  [
+    { temperature: 0.7 },
+    /temperature: expected the default, because a beam search does not sample, got 0.7/,
+  ],
+  [{ seed: 1 }, /seed: expected the default, because a beam search does not sample/],
+  [{ topP: 0.9 }, /topP: expected the default, because a beam search does not sample/],
   [{ stopTokens: [-1] }, /tokens from 0 to/],
   [{ maxNewTokens: 100_000 }, /prompt: expected 1 to \d+ tokens, including maxNewTokens/],
   [{ num_beam: 2 }, /Did you mean "numBeams"/],
@@ -94,7 +97,7 @@ describe('by an engine', () => {
     [{ n: 4 }, /n: expected at most numBeams, 3/],
     [{ numBeams: 1.5 }, /numBeams: expected an integer/],
     [{ numBeams: 1, lengthPenalty: 2 }, /lengthPenalty: expected numBeams above 1 for this option/],
-    [{ logprobs: 2 }, /logprobs: expected no such option with beams/],
+    [{ logprobs: 2 }, /logprobs: expected the default, because a beam search does not sample/],
   ])('%j is refused', async (wrong, message) => {
     await expect(engine.generate({ ...request, ...wrong })).rejects.toThrow(message);
   });

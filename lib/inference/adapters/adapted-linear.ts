@@ -35,7 +35,7 @@ export interface LayerSlots {
    * placed. A may follow the weight in memory.
    */
   a: Tensor | null;
-  /** Shape of A if one product can compute the weight and A. */
+  /** Shape of A if one product can compute both x W^T and x A^T; else null. */
   readonly behind: readonly number[] | null;
   /** Zeros after the bias, if A follows the weight in memory. */
   noBias: Tensor | null;
@@ -47,8 +47,8 @@ export interface LayerSlots {
 }
 
 /**
- * Replaces `base` under the same parameter names. If rows of a step have adapters, their updates
- * are added to the product; other rows keep the same bits.
+ * Replaces `base` under the same parameter names. For rows with an adapter, forward() adds the
+ * update of the adapter to the product. Other rows keep the same bits.
  */
 export class AdaptedLinear extends Module implements JoinableLinear {
   /** A private field, not a child module: a child would change parameter names. */
@@ -113,7 +113,7 @@ export class AdaptedLinear extends Module implements JoinableLinear {
     return this.#running();
   }
 
-  /** [..., inputs] to [..., outputs]. Throws DS_SHAPE, DS_COMM. */
+  /** Maps x [..., inputs] to [..., outputs]. Throws DS_SHAPE, DS_COMM. */
   override forward(x: Tensor): Tensor {
     const base = this.#base;
     const beside = this.#running();
@@ -175,7 +175,7 @@ export const zeros = (
     return out;
   });
 
-/** Sizes of a layer: on this rank, and of the whole layer, which the files of adapters have. */
+/** Sizes of a layer on this rank, and of the whole layer. Adapter files have the whole sizes. */
 interface LayerShape {
   readonly inputs: number;
   readonly outputs: number;

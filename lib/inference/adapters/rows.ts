@@ -4,11 +4,12 @@
 const TILE = 16;
 
 /**
- * Maximum rows of a step that is limited by memory bandwidth. Its products include all factors A.
+ * Up to this many rows, memory bandwidth limits a step. Its products then include the A of all
+ * adapters.
  */
 export const WIDE_ROWS = 256;
 
-/** Returns the tiles of rows without an adapter, which the op AdapterSum computes too. */
+/** Returns the number of tiles of rows without an adapter; the op AdapterSum computes them too. */
 const tilesWithoutAdapter = (rows: number): number => Math.ceil(rows / TILE);
 
 /** Returns the largest number of tiles for `rows` rows with up to `adapters` adapters. */
@@ -32,7 +33,7 @@ export function tileCapacity(slots: readonly number[], rows: number, adapters: n
   return Math.min(2 ** Math.ceil(Math.log2(adapterTiles)) + others, maxTiles(rows, adapters));
 }
 
-/** Returns the number of tiles of rows with these slots; -1: no adapter. */
+/** Returns the number of tiles of the rows with an adapter. Slot -1: no adapter. */
 function countTiles(slots: Iterable<number>): number {
   const rows = new Map<number, number>();
   let tiles = 0;
@@ -46,7 +47,7 @@ function countTiles(slots: Iterable<number>): number {
 }
 
 /**
- * Sorts rows by slot; -1: no adapter. Up to WIDE_ROWS rows, the lists include rows without an
+ * Sorts rows by slot. Slot -1: no adapter. Up to WIDE_ROWS rows, the lists include rows without an
  * adapter. Rows from slots.length to `count` have none.
  */
 export function buildLists(
