@@ -276,8 +276,8 @@ export class InferenceEngine {
   }
 
   /**
-   * The error after which the engine stops. DS_COMM: a rank that shares the model was lost or
-   * stalled. DS_CUDA: the GPU fails every call. Null before. This getter does not wait.
+   * The error that stopped the engine; null while it runs. DS_COMM: a rank that shares the model
+   * was lost or stalled. DS_CUDA: the GPU fails every call. This getter does not wait.
    */
   get failure(): DsError | null {
     return this.isDestroyed ? null : this.generator.failure;
@@ -303,14 +303,14 @@ export class InferenceEngine {
       this.runner.times = [];
       return times;
     }
-    const expected = 'profileModelTime() before it';
-    const got = 'an engine that measures nothing';
+    const expected = 'a call of profileModelTime() first';
+    const got = 'no measured forwards';
     throw argumentError('InferenceEngine.modelTimes', expected, got);
   }
 
   /**
-   * Frees the memory of the key-value cache, with all cached prefixes, until the next request or
-   * wake(). Throws DS_ARGUMENT while a request is in progress, and with tensor_parallel.
+   * Frees the key-value cache, including cached prefixes. The next request or wake() allocates it
+   * again. Throws DS_ARGUMENT while a request is in progress, and with tensor_parallel.
    */
   sleep(): void {
     this.requireAlive('sleep');
@@ -321,8 +321,8 @@ export class InferenceEngine {
   }
 
   /**
-   * Allocates the cache after sleep(); else does nothing. Throws DS_OUT_OF_MEMORY if memory is
-   * short.
+   * Allocates the cache after sleep(); otherwise does nothing. Throws DS_OUT_OF_MEMORY if the
+   * device has too little memory.
    */
   wake(): void {
     this.requireAlive('wake');
@@ -366,7 +366,7 @@ export class InferenceEngine {
     });
   }
 
-  /** Reads a request of a batch. The error of a request has its index. */
+  /** Reads request `i` of a batch. Errors name `requests[i]`. */
   private readOneOf(given: GenerateRequest, i: number): ReadRequest {
     try {
       return this.read(given);

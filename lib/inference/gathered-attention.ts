@@ -1,6 +1,6 @@
-// Paged attention for what the paged kernel does not support: bounded or biased scores, and wide
-// heads. It gathers the blocks of each sequence, so it needs memory for all keys and values of a
-// step.
+// Paged attention for cases that the paged kernel does not support: capped or biased scores, and
+// wide heads. It gathers the blocks of each sequence, so it needs memory for all keys and values of
+// a step.
 
 import type { LatentHeads, TurningReach } from '../nn/attention.js';
 import { cappedAttention, WIDEST_HEAD } from '../nn/capped-attention.js';
@@ -25,10 +25,10 @@ import type { ListName, StepBatch } from './step-batch.js';
 /** A batch, and its lists on the device. */
 type DeviceBatch = Readonly<Record<ListName, Tensor>> & { batch: StepBatch };
 
-/** Bounds or biases of scores, and the sinks of heads. */
+/** Soft cap, sliding window, ALiBi slopes and attention sinks of a layer. */
 interface GatherOptions extends TurningReach {
   readonly scale: number;
-  /** Bound of the scores; null: no bound. */
+  /** Soft cap: scores become cap * tanh(scores / cap). Null: no cap. */
   readonly cap: number | null;
   /** Logits [H]; see attention(). */
   readonly sinks: Tensor | null;
@@ -80,8 +80,8 @@ function attendSequence(q: Tensor, k: Tensor, v: Tensor, how: GatherOptions): Te
 }
 
 /**
- * Attends with one token of each sequence. Their lengths are on the device only, so steps can be
- * recorded.
+ * Returns the attention [S, H, D] of sequences with one new token each. Reads their lengths on the
+ * device only, so that a CUDA graph can record the step.
  */
 function attendSingles(pool: Tensor, on: DeviceBatch, q: Tensor, how: GatherOptions): Tensor {
   const { scale, cap, window, sinks, slopes } = how;
@@ -189,7 +189,7 @@ function gatherBlocks(pool: Tensor, tables: Tensor, dtype: DType): [Tensor, Tens
   );
 }
 
-/** Decodes FP8 codes (e4m3). */
+/** Returns the values of FP8 codes (e4m3, u8) in `dtype`. */
 function decodeFp8(codes: Tensor, dtype: DType): Tensor {
   const table = Tensor.from(Float32Array.from(E4M3), { dtype, device: codes.device });
   const flat = indexSelect(table, 0, codes.reshape([-1]).to('i64'));

@@ -10,9 +10,9 @@ import { ApiError } from './api-error.js';
 import type { BodyReservation } from './body-budget.js';
 
 /**
- * Returns the object in the body; `reservation` counts its bytes. Throws 415 for another type than
- * JSON, 413 beyond `max` bytes, and 503 if all bodies together are too large. Throws 400 unless the
- * body is a JSON object in UTF-8.
+ * Returns the JSON object in the body. `reservation` counts its bytes. Throws 415 unless the type
+ * is JSON, 413 beyond `max` bytes, and 503 if all bodies together are too large. Throws 400 unless
+ * the body is a JSON object in UTF-8.
  */
 export async function readJson(
   request: IncomingMessage,

@@ -88,7 +88,7 @@ export function readTypedInference(given: InferenceConfig): InferenceConfig {
   return values as InferenceConfig;
 }
 
-/** Reads a source and renames deprecated keys. */
+/** Reads a configuration and renames its deprecated keys. */
 function readDraft(source: InferenceConfig | string): Draft {
   const draft = new Draft(toDocument(source), inferenceSchema);
   renameKeys(draft);
@@ -131,7 +131,7 @@ function throwFirst(errors: readonly ConfigError[]): void {
   throw firstError(sorted, `${names.join(', ')}.`);
 }
 
-/** Removes "auto", so that the default applies, from keys to which "auto" means nothing else. */
+/** Removes "auto" from keys that give it no meaning of their own, so that their default applies. */
 function dropAuto(draft: Draft): void {
   draft.visit(({ section, key, path, schema }) => {
     const isOwn = lists(schema, 'auto') || schema.default === 'auto' || key === 'device';
@@ -148,7 +148,7 @@ function merge(draft: Draft, options: Section): void {
     if (!Object.hasOwn(draft.value, key)) draft.value[key] = value;
     else if (!isDeepStrictEqual(present, value)) {
       draft.refuse([key], {
-        expected: 'the same in the configuration and in the options of the call',
+        expected: 'the same value in the configuration and in the options of the call',
         got: `${JSON.stringify(present)} and ${JSON.stringify(value)}`,
         hint: 'Keep one of them.',
       });
@@ -167,7 +167,7 @@ function refuseContradictions(draft: Draft, config: ResolvedInferenceValues): vo
   if (enabled && ranks > 1 && isQuantized && config.save_mp_checkpoint_path !== null) {
     draft.refuse(['save_mp_checkpoint_path'], {
       expected:
-        'no folder if weights are quantized and tp_size is above 1: its format has no quantized parts',
+        'no folder if weights are quantized and tp_size is above 1: the format has no quantized shards',
       got: JSON.stringify(config.save_mp_checkpoint_path),
       hint: 'Save it without quant; each engine then quantizes the weights that it loads.',
     });
@@ -176,7 +176,7 @@ function refuseContradictions(draft: Draft, config: ResolvedInferenceValues): vo
   const cut = enabled ? ranks : 1;
   if (hasExperts && dealt > 1 && cut > 1 && dealt !== cut) {
     draft.refuse(['moe', 'ep_size'], {
-      expected: `1 or tensor_parallel.tp_size, ${cut}: the same ranks share layers and experts`,
+      expected: `1 or tensor_parallel.tp_size, ${cut}: the same ranks divide layers and experts`,
       got: String(dealt),
     });
   }
