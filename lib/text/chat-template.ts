@@ -1,4 +1,4 @@
-// Renders chat templates, with the spans of the assistant.
+// Renders chat templates, and finds the spans of the assistant's text.
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import { argumentError, dataError } from '../runtime/input-errors.js';
@@ -70,7 +70,7 @@ export class ChatTemplate {
     if (markedSpans !== null && isSame) return { text, spans: markedSpans };
     const expected = 'marks of {% generation %} that do not change the text';
     const hint =
-      'Remove filters and tests on the markedSpans text, and U+F8F0 and U+F8F1 from messages.';
+      'Remove filters and tests on the text of {% generation %}, and U+F8F0 and U+F8F1 from messages.';
     throw dataError(this.location, expected, 'a text that changes with the marks', hint);
   }
 
@@ -109,7 +109,7 @@ export class ChatTemplate {
     return new DsError({
       code: 'DS_DATA',
       op: this.location,
-      expected: 'messages that the template takes',
+      expected: 'messages that the template accepts',
       got: withLine(`its error: ${words}`, line),
       hint,
       cause,

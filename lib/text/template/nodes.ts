@@ -1,4 +1,4 @@
-// The syntax tree of a template.
+// Node types of the syntax tree of a template, as in jinja2.nodes.
 import type { Value } from './values.js';
 
 export interface Name {
@@ -173,7 +173,7 @@ export type Statement =
   | AssignBlock
   | Block
   | { type: 'Break' | 'Continue'; line: number }
-  /** extends, include and import, which are errors: there are no other templates. */
+  /** extends, include and import. They fail when they run, because there are no other templates. */
   | { type: 'Load'; line: number; tag: string; node: Expression; stored: string[] };
 
 export type Node = Statement | Expression;

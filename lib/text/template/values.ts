@@ -231,7 +231,9 @@ export const isUnhashable = (key: Value): boolean => {
 const objects = new WeakMap<object, number>();
 let objectCount = 0;
 
-/** Returns the hash as a text that is no prefix of another hash in a tuple. */
+/**
+ * Returns the hash as text with its type and length, so that equal joined texts mean equal tuples.
+ */
 function hashText(key: Value): string {
   spend();
   const hash = hashKey(key);
@@ -246,7 +248,7 @@ function hashText(key: Value): string {
 
 export class Dict {
   private readonly map = new Map<Hash, Value>();
-  /** Keys that differ from their hashes; null until there is one. */
+  /** Keys that differ from their hashes, by hash; null until the dict has one. */
   private odd: Map<Hash, Value> | null = null;
 
   static of(entries: Iterable<Entry>): Dict {
@@ -386,7 +388,7 @@ export function iterateList(list: readonly Value[]): Next {
   return () => (at < list.length ? defined(list[at++]) : DONE);
 }
 
-/** Letters of a Markup are plain texts. */
+/** As in Python, the letters of a Markup are plain strings. */
 function iterateText(text: string): Next {
   const letters = text[Symbol.iterator]();
   return () => {

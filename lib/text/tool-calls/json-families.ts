@@ -11,7 +11,10 @@ import {
 import { readPythonCalls } from './python-calls.js';
 import type { Parser } from './text-input.js';
 
-/** Passes on content up to a marker, and reads the marker. Returns false at the end of the text. */
+/**
+ * Adds the text up to one of `markers` to the content. Returns the marker, still unread, or null at
+ * the end of the text.
+ */
 export function* readContentTo(
   reading: CallReading,
   markers: readonly string[],
@@ -50,7 +53,10 @@ export function* readForcedCall(reading: CallReading): Parser {
 
 const PYTHON_TAG = '<|python_tag|>';
 
-/** Llama 3 and 4: bare JSON or Python calls at the start of an answer, or JSON after a tag. */
+/**
+ * Llama 3 and 4: bare JSON or Python calls at the start of an answer, or calls after
+ * <|python_tag|>.
+ */
 export function* readLlamaCalls(reading: CallReading): Parser {
   yield* tryRead(reading, readBareCalls(reading, false));
   while (yield* readContentTo(reading, [PYTHON_TAG])) {

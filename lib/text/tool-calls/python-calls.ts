@@ -23,8 +23,8 @@ export function* readPythonCalls(reading: CallReading): Parser<boolean> {
 }
 
 /**
- * Parses one call. It is sent when it is complete, because its text may turn out not to be a call
- * up to the last bracket.
+ * Parses one call and sends it when it is complete. Until the last bracket, the text may turn out
+ * not to be a call.
  */
 function* readPythonCall(reading: CallReading): Parser<boolean> {
   const { input, output } = reading;
