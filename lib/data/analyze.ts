@@ -194,7 +194,7 @@ async function writeMetric(
 function readMetrics<Sample>(option: unknown): [string, SampleMetric][] {
   const metrics = Object.entries(isObject(option) ? option : {});
   if (metrics.length === 0) {
-    const expected = 'an object of one metric or more, by name';
+    const expected = 'an object with at least one metric, by name';
     throw refusedError('metrics', expected, option, 'Pass for example { seqlen: "seqlen" }.');
   }
   return metrics.map(([name, metric]) => {

@@ -1,4 +1,4 @@
-// CurriculumSampler: batches of samples that are no more difficult than their step allows.
+// CurriculumSampler: draws each batch from the samples within the difficulty of its step.
 
 import { createHash } from 'node:crypto';
 import type { JsonObject } from '../../types/json.js';
@@ -25,9 +25,12 @@ export interface CurriculumMetric {
   maxDifficulty: number;
   /** The metric of each sample. Default: the values of the files. */
   values?: ArrayLike<number>;
-  /** File of `data.analyze` or DeepSpeed's DataAnalyzer, without .bin and .idx. */
+  /**
+   * Path of index_to_sample, a file of `data.analyze` or DeepSpeed's DataAnalyzer, without .bin and
+   * .idx.
+   */
   indexToSamplePath?: string;
-  /** Path of index_to_metric, for difficulty type "value". */
+  /** Path of index_to_metric, without .bin and .idx. Needed for difficulty type "value". */
   indexToMetricPath?: string;
   /**
    * "value": samples with a metric of at most the difficulty. "percentile": the easiest fraction of
@@ -41,7 +44,7 @@ export interface CurriculumMetric {
   clusteringType?: 'schedule_based' | 'single_cluster';
 }
 
-/** Options of a CurriculumSampler, with this rank's index among the data ranks. */
+/** Options of a CurriculumSampler. `rank` and `worldSize` count data ranks. */
 export interface CurriculumSamplerOptions {
   /** Metrics by name, at least one. A sample must be easy enough for every metric. */
   metrics: Readonly<Record<string, CurriculumMetric>>;
@@ -107,7 +110,7 @@ export class CurriculumSampler extends Sampler {
         `${OP} batchSize`,
         expected,
         batchSize,
-        'It counts the samples of all ranks.',
+        'batchSize counts the samples of all ranks.',
       );
     }
     this.metrics = readMetrics(metrics, samples);
@@ -265,7 +268,7 @@ function readMetrics(
   samples: number,
 ): ReadonlyMap<string, SamplerMetric> {
   if (!isObject(option) || Object.keys(option).length === 0) {
-    const expected = 'an object of one metric or more, by name';
+    const expected = 'an object with at least one metric, by name';
     throw valueError(`${OP} metrics`, expected, option);
   }
   const readMetric = ([name, metric]: [string, CurriculumMetric]): [string, SamplerMetric] => {
@@ -290,7 +293,7 @@ function readKeys(op: string, metric: CurriculumMetric, samples: number): Float6
   const { values, indexToSamplePath, indexToMetricPath, maxDifficulty } = metric;
   const isPercentile = metric.difficultyType === 'percentile';
   if (isPercentile && maxDifficulty > samples) {
-    const expected = `at most ${samples}, the samples, for percentiles`;
+    const expected = `at most ${samples}, the number of samples, for percentiles`;
     throw valueError(`${op} maxDifficulty`, expected, maxDifficulty);
   }
   if (values !== undefined) {

@@ -1,5 +1,5 @@
-// DataLoader: serves a dataset in batches, in an order that a seed decides and a checkpoint can
-// resume.
+// DataLoader: serves a dataset in batches. A seed fixes the order, and a checkpoint stores the
+// position.
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { type Device, device as findDevice } from '../runtime/device.js';
@@ -24,7 +24,7 @@ import type { ThreadOptions } from './worker-protocol.js';
 
 /** Options of a loader's worker threads. */
 export interface WorkerThreadOptions {
-  /** Number of threads that get and stack samples. Default: 0: the calling thread does. */
+  /** Number of threads that get and stack samples. Default: 0, the calling thread does it. */
   numWorkers?: number;
   /** Number of batches that each worker makes ahead. Default: 2. */
   prefetchFactor?: number;
@@ -174,7 +174,7 @@ export class DataLoader<Sample = unknown, Batch = Batched<Sample>> {
         code: 'DS_CHECKPOINT',
         op: 'DataLoader.loadStateDict',
         expected: `the position in a dataset of ${this.dataset.length} samples`,
-        got: `one in a dataset of ${JSON.stringify(samples)} samples`,
+        got: `the position in a dataset of ${JSON.stringify(samples)} samples`,
         hint: 'Resume with the same data and sequence length, or without the loader state.',
       });
     }
@@ -297,7 +297,7 @@ function readOrder(sampler: Sampler, served: number, { length }: { length: numbe
   const order: unknown = sampler.order(served);
   const name = `${sampler.constructor.name}.order`;
   if (typeof order !== 'object' || order === null || !(Symbol.iterator in order)) {
-    throw dataError(name, 'a list or an iterable of sample numbers', formatValue(order));
+    throw dataError(name, 'a list or an iterable of sample indices', formatValue(order));
   }
   const numbers = order instanceof Uint32Array ? order : [...(order as Iterable<number>)];
   const isSample = (index: number): boolean =>
@@ -306,7 +306,7 @@ function readOrder(sampler: Sampler, served: number, { length }: { length: numbe
   if (invalid < 0) return numbers instanceof Uint32Array ? numbers : Uint32Array.from(numbers);
   const hint = 'Give the sampler the length of the dataset.';
   const got = `${formatValue(numbers[invalid])} at ${invalid}`;
-  throw dataError(name, `numbers of samples from 0 to ${length - 1}`, got, hint);
+  throw dataError(name, `sample indices from 0 to ${length - 1}`, got, hint);
 }
 
 function createMaker<Sample, Batch>(
@@ -346,8 +346,8 @@ export function readWorkerOptions(
   throw argumentError(
     'DataLoader numWorkers',
     'a dataset that a worker thread can build',
-    'an object of this thread',
-    "Functions do not cross threads: give data.workerDataset({ module: require.resolve('./my-dataset.js'), export: 'build', args: [...] }), or numWorkers 0.",
+    'a dataset without `source`',
+    "A worker thread cannot receive functions. Pass data.workerDataset({ module: require.resolve('./my-dataset.js'), export: 'build', args: [...] }), or numWorkers 0.",
   );
 }
 
@@ -371,7 +371,7 @@ function requireSampler(sampler: Sampler | null): Sampler | null {
     'DataLoader sampler',
     'a sampler',
     sampler,
-    'Extend data.Sampler with length and order(served), the numbers of the samples in turn.',
+    'Extend data.Sampler with length and order(served), which returns sample indices in order.',
   );
 }
 
@@ -389,7 +389,7 @@ export function iterationReplacedError(): DsError {
   return dataError(
     'DataLoader',
     'one iteration at a time',
-    'an iteration that was closed or replaced by another one',
+    'an iteration that was closed, or replaced by a later iteration',
     'Create one loader per iteration.',
   );
 }

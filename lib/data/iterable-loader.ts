@@ -29,7 +29,7 @@ import { ITERATE, RoundReader } from './round-reader.js';
 import { requireRank } from './sampler.js';
 import type { Round, RoundOptions } from './worker-protocol.js';
 
-/** Options of an IterableLoader, with this rank's index among the data ranks. */
+/** Options of an IterableLoader. `rank` and `worldSize` count data ranks. */
 export interface IterableLoaderOptions<Sample, Batch> extends WorkerThreadOptions {
   /** Samples per batch. Default: 1. */
   batchSize?: number;
@@ -168,7 +168,7 @@ export class IterableLoader<Sample = unknown, Batch = Batched<Sample>> {
         code: 'DS_CHECKPOINT',
         op: 'IterableLoader.loadStateDict',
         expected: 'a position in data without a length',
-        got: `one in a dataset of ${JSON.stringify(samples)} samples`,
+        got: `the position in a dataset of ${JSON.stringify(samples)} samples`,
         hint: 'Resume with the same data, or without the loader state.',
       });
     }

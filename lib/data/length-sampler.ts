@@ -9,7 +9,7 @@ import { samplesPerRank, shuffledOrder, takeShare } from './order.js';
 import { requireState } from './require-state.js';
 import { Sampler } from './sampler.js';
 
-/** Options of a LengthGroupedSampler, with this rank's index among the data ranks. */
+/** Options of a LengthGroupedSampler. `rank` and `worldSize` count data ranks. */
 export interface LengthGroupedOptions {
   /**
    * Samples per batch, which determines the size of groups. Ranks share the order, not the batch.

@@ -23,8 +23,8 @@ export function bytesPerToken(dtype: TokenDType): number {
 }
 
 /**
- * Decodes little-endian bytes into i32 tokens. Throws DS_DATA, naming `location`, for a token that
- * is negative or does not fit.
+ * Decodes little-endian bytes into i32 tokens. Throws DS_DATA with `location` for a token that is
+ * negative or exceeds i32.
  */
 export function decodeTokens(bytes: ArrayBuffer, dtype: TokenDType, location: string): Int32Array {
   if (dtype === 'u8') return new Int32Array(new Uint8Array(bytes));

@@ -77,14 +77,16 @@ function requireSourceOptions(
   if (endOfText !== undefined) requireInteger(`${op} endOfText`, endOfText, 0);
 }
 
-/** Returns all tokens of a source, in shared memory. Throws DS_DATA, naming the file. */
+/** Returns all tokens of a source, in shared memory. Throws DS_DATA with the file. */
 export function tokenizeText(source: TextSource): Int32Array {
   const tokens = new TokenList(source.endOfText);
   for (const file of listTextFiles(source)) tokens.append(source.encode(readText(file)), file);
   return tokens.finish();
 }
 
-/** Returns all tokens of JSON Lines, in shared memory. Throws DS_DATA, naming file and line. */
+/**
+ * Returns all tokens of JSON Lines, in shared memory. Throws DS_DATA with the file and the line.
+ */
 export function tokenizeJsonl(source: JsonlSource): Int32Array {
   const { path, key = 'text', encode, endOfText } = source;
   const tokens = new TokenList(endOfText);
@@ -108,11 +110,11 @@ function parseLine(line: string, key: string, location: string): string {
   const text = isObject ? (value as Record<string, unknown>)[key] : undefined;
   if (typeof text === 'string') return text;
   const got = isObject ? `${JSON.stringify(text)}` : line;
-  const hint = 'Name the key of the text with `key`.';
+  const hint = 'Set `key` to the key of the text.';
   throw dataError(location, `an object with a string "${key}"`, got.slice(0, 80), hint);
 }
 
-/** An Int32Array that grows. */
+/** A growing list of tokens. Appends `endOfText`, if it is given, after each text. */
 class TokenList {
   private tokens = new Int32Array(1 << 16);
   private length = 0;
@@ -132,7 +134,7 @@ class TokenList {
 
   private push(token: number, location: string): void {
     if ((token | 0) !== token || token < 0) {
-      throw dataError(location, 'token numbers from the tokenizer', String(token));
+      throw dataError(location, 'tokens that are integers in [0, 2^31)', String(token));
     }
     this.tokens[this.length++] = token;
   }

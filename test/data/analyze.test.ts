@@ -101,7 +101,7 @@ test('worker threads get the samples', async () => {
 });
 
 test.each<[string, object, RegExp]>([
-  ['no metrics', { metrics: {} }, /metrics: expected an object of one metric or more, by name/],
+  ['no metrics', { metrics: {} }, /metrics: expected an object with at least one metric, by name/],
   [
     'an unknown metric',
     { metrics: { a: 'length' } },

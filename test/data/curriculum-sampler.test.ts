@@ -279,8 +279,8 @@ test('a step without available samples reports the minimum of each metric', () =
 });
 
 test.each<[string, Partial<Options> | object, RegExp]>([
-  ['no metric', { metrics: {} }, /an object of one metric or more, by name, got an object/],
-  ['a list', { metrics: [growing] }, /one metric or more/],
+  ['no metric', { metrics: {} }, /an object with at least one metric, by name, got an object/],
+  ['a list', { metrics: [growing] }, /at least one metric/],
   ['an unknown option', { metric: 1 }, /"metric"/],
   ['an unknown key', { metrics: { a: { ...growing, min: 1 } } }, /"min"/],
   [
@@ -308,7 +308,7 @@ test.each<[string, Partial<Options> | object, RegExp]>([
   [
     'more percentiles than samples',
     { metrics: { a: { ...growing, difficultyType: 'percentile', maxDifficulty: 100 } } },
-    /at most 40, the samples, for percentiles, got 100/,
+    /at most 40, the number of samples, for percentiles, got 100/,
   ],
   ['an odd batch', { batchSize: 9, worldSize: 2 }, /a multiple of the world size 2, got 9/],
   ['a rank', { rank: 1 }, /a rank below the world size 1/],

@@ -282,7 +282,7 @@ describe('errors name the sample', () => {
     [
       'the state of the other loader',
       () => loaderOf(countTo(3)).loadStateDict({ epoch: 0, served: 0, samples: 9 }),
-      'got one in a dataset of 9 samples',
+      'got the position in a dataset of 9 samples',
     ],
   ])('%s', (_, body, message) => expect(body).toThrow(message));
 

@@ -108,7 +108,7 @@ test('a loader over other data is refused by name', async () => {
   await first.engine.saveCheckpoint(dir);
   const second = await start(21, 0);
   await expect(second.engine.loadCheckpoint(dir)).rejects.toThrow(
-    /21 samples, got one in a dataset of 20/,
+    /21 samples, got the position in a dataset of 20/,
   );
 });
 

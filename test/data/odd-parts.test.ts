@@ -34,7 +34,7 @@ test.each([
   ['beyond the dataset', () => Uint32Array.of(0, 4), 'from 0 to 3, got 4 at 1'],
   ['below it', () => [-1], 'from 0 to 3, got -1 at 0'],
   ['no number', () => [0, 1, 'a'], 'from 0 to 3, got "a" at 2'],
-  ['no list', () => undefined, 'a list or an iterable of sample numbers, got undefined'],
+  ['no list', () => undefined, 'a list or an iterable of sample indices, got undefined'],
 ])('an order with a value that is %s is refused', (_, order, message) => {
   expect(() => serveParts(order)).toThrow(
     expect.objectContaining({ code: 'DS_DATA', message: expect.stringContaining(message) }),

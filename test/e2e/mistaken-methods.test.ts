@@ -158,7 +158,7 @@ const groups: readonly Mistake[] = [
 ];
 
 const samples = { length: 4, get: (i: number) => i };
-const state = 'a state, as stateDict() gives it, got undefined.';
+const state = 'a state that stateDict() returned, got undefined.';
 const PLAIN = 'parseConfigArguments: expected words, as of process.argv.slice(2), got';
 const calls: readonly Mistake[] = [
   ['collate(x, cpu)', () => data.collate([1, 2], cpu), 'device: expected "cpu", "cuda",'],
