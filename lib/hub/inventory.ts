@@ -22,7 +22,7 @@ export interface CachedRevision {
   folder: string;
   /** Number of files. */
   files: number;
-  /** Bytes of its files. Other revisions may share them. */
+  /** Bytes of the files. Other revisions may share files. */
   bytes: number;
 }
 
@@ -59,7 +59,7 @@ export async function models(): Promise<CachedModelInfo[]> {
 /**
  * Removes a model from the cache, or one revision and the files that no other revision has.
  * Resolves with the number of freed bytes. Rejects with DS_HUB if the model is not in the cache, or
- * while a process downloads it; DS_IO.
+ * while a process downloads it. Rejects with DS_IO if a file cannot be removed.
  */
 export async function remove(name: string, given: RevisionOptions = {}): Promise<number> {
   requireModelName('remove', name);
@@ -240,6 +240,6 @@ const sum = (numbers: readonly number[]): number =>
 
 function notCachedError(name: string, cache: string, got: string): DsError {
   const expected = `a model in the cache ${cache}`;
-  const hint = `${toFolderName(name)} would be its folder. \`ds models\` lists the cache.`;
+  const hint = `\`ds models\` lists the cache. Its folder would be ${toFolderName(name)}.`;
   return new DsError({ code: 'DS_HUB', op: name, expected, got, hint });
 }

@@ -41,9 +41,9 @@ import { type TargetCounts, targetCounts } from './target-counts.js';
 import { openTrainData } from './train-data.js';
 import { TrainerState } from './trainer-state.js';
 
-/** The fix if a rank does not make a call. */
+/** Hint of the error if a rank does not make a call. */
 const TOGETHER =
-  'Every rank must have a Trainer of the same options, and call the same methods of it.';
+  'Create a Trainer with the same options on every rank, and call the same methods on all ranks.';
 
 /** The parts of a run; every rank has its own, and calls them in the same order. */
 export interface Session<Batch> {
@@ -77,8 +77,8 @@ export interface Session<Batch> {
 }
 
 /**
- * Joins the job, opens the data, and builds the engine for a run of their length. Throws what
- * initialize() throws, and DS_ARGUMENT where the run has no length.
+ * Joins the job, opens the data, and builds the engine. The length of the data sets the length of
+ * the run. Throws the errors of initialize(), and DS_ARGUMENT if the run has no length.
  */
 export async function openSession<Sample, Batch>(
   given: TrainerSettings<Sample, Batch>,
@@ -119,10 +119,13 @@ interface Grounds<Batch> extends Pick<Session<Batch>, 'settings' | 'objective' |
   source: MethodSource | null | undefined;
 }
 
-/** Adds the clean-up of each part to `ends`, for a session that fails to open. */
-/** Updates of `profile`: the first ones allocate memory and select matrix algorithms. */
+/**
+ * Updates that `profile` traces. It skips the first ones, which allocate memory and select matrix
+ * algorithms.
+ */
 const PROFILED = { after: 3, steps: 3 } as const;
 
+/** Adds the clean-up of each part to `ends`, for a session that fails to open. */
 async function sessionOver<Batch>(
   { settings, objective, job, file, place, data, source = null }: Grounds<Batch>,
   ends: End[],
@@ -207,7 +210,10 @@ export async function closeSession<Batch>(session: Session<Batch>): Promise<void
   ]);
 }
 
-/** If the first rank cannot record or serve, all ranks reject. */
+/**
+ * Opens the recording of the run; null without one. If rank 0 cannot record or serve, all ranks
+ * reject.
+ */
 async function opensWatch(
   { watch, runName }: RunSettings,
   engine: Engine,
@@ -222,10 +228,10 @@ async function opensWatch(
   return opened[0] ?? null;
 }
 
-/** Frees something. */
+/** The clean-up of one part; may return a promise. */
 type End = () => unknown;
 
-/** Rejects with the first error when all have been called. */
+/** Awaits each clean-up in turn, also after an error. Then rejects with the first error. */
 async function endAll(ends: readonly End[]): Promise<void> {
   const failures: unknown[] = [];
   for (const end of ends) {
@@ -238,7 +244,7 @@ async function endAll(ends: readonly End[]): Promise<void> {
   if (failures.length > 0) throw failures[0];
 }
 
-/** Batches are made on the host, where their targets are counted. */
+/** Places batches on the host, because the Trainer counts their targets there. */
 function dataPlaceIn({ mesh }: Distributed, { data }: RunSettings, batchSize: number): DataPlace {
   const [rank, worldSize] = [mesh.place(...DATA), mesh.size(...DATA)];
   const tokenRanks = mesh.size(AXIS.sequence);

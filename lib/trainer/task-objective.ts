@@ -1,4 +1,4 @@
-// The objective of a model with the head of a task: its loss, and the metrics of evaluations.
+// The objective of a TaskModel: its training loss, and the metrics of its evaluations.
 import type { TaskLossOptions } from '../models/tasks/losses.js';
 import type { TaskInputs, TaskModel } from '../models/tasks/task-model.js';
 import { formatValue } from '../runtime/format-value.js';
@@ -10,7 +10,7 @@ import type { MetricSums } from './evaluation-options.js';
 import type { Divisor, Forward, MicroBatch, Objective } from './micro-batch.js';
 import { taskMetrics, taskSums } from './task-metrics.js';
 
-/** Batches of a LabelledDataset. */
+/** A batch of a LabelledDataset. ids, mask and types: [B, T]; starts and ends: [B]. */
 interface TaskBatch {
   ids: Tensor;
   mask: Tensor | undefined;
@@ -20,6 +20,7 @@ interface TaskBatch {
   ends: Tensor | undefined;
 }
 
+/** Label of tokens that do not count. */
 const IGNORED = -100;
 
 /** The objective of a TaskModel. */
@@ -43,7 +44,7 @@ export class TaskObjective<Batch> implements Objective<Batch> {
 
   shorten(): Batch {
     const expected = 'no curriculum_learning for this model';
-    throw argumentError('Trainer model', expected, `a task of ${this.model.task}`);
+    throw argumentError('Trainer model', expected, `a model for ${this.model.task}`);
   }
 
   countBatch(batch: Batch): MicroBatch<Batch> {
@@ -90,7 +91,7 @@ export class TaskObjective<Batch> implements Objective<Batch> {
     return forward(ids, this.inputsOf({ mask, types }));
   }
 
-  /** The mean loss of a batch, and the sums of its metrics. */
+  /** Returns the mean loss of a batch, and the sums of its metrics. */
   evaluateBatch(forward: Forward, micro: MicroBatch<Batch>): { loss: number; sums: MetricSums } {
     return scope(() => {
       const { labels, starts, ends, mask } = this.batchOf(micro.batch);
@@ -105,7 +106,7 @@ export class TaskObjective<Batch> implements Objective<Batch> {
     });
   }
 
-  /** The metrics that follow from all sums. */
+  /** Returns the metrics from the sums over all batches and ranks. */
   computeMetrics(sums: MetricSums): Record<string, number> {
     return taskMetrics(sums, this.model.labels.length);
   }

@@ -1,5 +1,5 @@
 // Direct preference optimization: the model learns to prefer chosen answers over rejected ones. A
-// reference limits how far it moves. Source: Rafailov et al. 2023, TRL's DPOTrainer.
+// reference model limits how far it moves. Source: Rafailov et al. 2023, TRL's DPOTrainer.
 import type { CausalLM } from '../../models/causal-lm.js';
 import type { Module } from '../../nn/index.js';
 import { argumentError, valueError } from '../../runtime/input-errors.js';
@@ -148,7 +148,7 @@ export function dpo(given: DpoOptions = {}): TrainingMethod {
   const settings = readDeclared('dpo', given, DPO);
   const { loss, weights, labelSmoothing, useWeighting, fAlphaDivergenceCoef: alpha } = settings;
   if (settings.syncRefModel && !settings.reference) {
-    throw valueError('dpo syncRefModel', 'the option `reference` with it', true);
+    throw valueError('dpo syncRefModel', 'false without the option `reference`', true);
   }
   if (alpha === 1) throw valueError('dpo fAlphaDivergenceCoef', 'a number other than 1', alpha);
   const sorting = loss.find((name) => name === 'aot' || name === 'aot_unpaired');
@@ -196,7 +196,7 @@ class Dpo extends TrainingMethod {
   }
 }
 
-/** A batch with more targets. */
+/** A batch of pairs, and the targets for `ldAlpha`. */
 interface SplitPairs extends PairBatch {
   /**
    * With `ldAlpha`: targets of the first tokens of the answers, as many as the shorter one has, and
@@ -267,11 +267,11 @@ class DpoObjective<Batch> extends AnswerObjective<Batch, SplitPairs, DpoSums> {
     const { useWeighting, ldAlpha } = this.settings;
     this.reference.requireOneReference(batch.reference !== undefined);
     if (batch.reference && split) {
-      const expected = 'a reference model, which gives the numbers of single tokens';
+      const expected = 'a reference model, because ldAlpha needs log-probabilities of tokens';
       throw argumentError(
         'dpo ldAlpha',
         expected,
-        'log-probabilities of the reference in the rows',
+        'rows with summed log-probabilities of the reference',
       );
     }
     const weights = useWeighting ? this.computeWeights(forward, batch) : null;
@@ -352,7 +352,7 @@ class DpoObjective<Batch> extends AnswerObjective<Batch, SplitPairs, DpoSums> {
     return stackPairOutputs(this.rewards(sums));
   }
 
-  /** Returns beta times (log-probability minus that by the reference) of each answer, [P]. */
+  /** Returns the rewards beta * (log p - log p_reference) of both answers, [P] each. */
   private rewards({ chosen, rejected, ...sums }: PairSums): [w: Tensor, l: Tensor] {
     const { beta } = this.settings;
     return [
