@@ -1,4 +1,4 @@
-// Draws the samples of curriculum steps at random within the step's difficulties, as a function of
+// Draws the samples of curriculum steps within the difficulties of each step. Draws depend only on
 // seed and step. Source: DeepSpeed's DeepSpeedDataSampler.
 
 import type { DsError } from '../errors.js';
@@ -8,13 +8,12 @@ import type { DifficultyPath } from './curriculum-schedule.js';
 import { naturalOrder, shuffledOrder, sortByKey } from './order.js';
 import { PhiloxStream } from './philox.js';
 
-/** Accepts samples with a key of at most the bound of the step's difficulty. */
-/** Limits the samples of a step by one metric. */
+/** Limits the samples of a step by one metric: accepts keys up to the bound of the difficulty. */
 export interface Gate {
   /** Name of the metric. */
   readonly name: string;
   readonly path: DifficultyPath;
-  /** One key per sample. A sample is accepted if its key is at most the bound of the difficulty. */
+  /** One key per sample. */
   readonly keys: Float64Array;
   bound(difficulty: number): number;
   /** Returns the least difficulty that accepts a sample, for errors. */
@@ -161,8 +160,8 @@ export class CurriculumDraws {
 }
 
 /**
- * Sorts different numbers below `limit` in ascending order: by a table of marks if there are many
- * of them, otherwise by comparison.
+ * Sorts distinct numbers below `limit` in ascending order. Uses a table of marks for many numbers,
+ * which is faster than comparisons.
  */
 function sortAscending(numbers: Uint32Array, limit: number): Uint32Array {
   const sorted = numbers.slice();

@@ -65,7 +65,7 @@ export function fixedDiscrete(
   requireNumbers('fixedDiscrete difficulties', difficulties);
   requireNumbers('fixedDiscrete maxSteps', maxSteps);
   if (difficulties.length !== maxSteps.length + 1) {
-    const expected = `${maxSteps.length + 1} difficulties, one more than there are last steps`;
+    const expected = `${maxSteps.length + 1} difficulties, one more than maxSteps has`;
     const got = String(difficulties.length);
     throw argumentError('fixedDiscrete', expected, got);
   }
@@ -99,9 +99,9 @@ export class DifficultyPath {
   ) {}
 
   /**
-   * Returns the difficulty of a step. Calls the schedule for every step up to this one; rising
-   * steps call it once each. Throws DS_ARGUMENT for a value that is not a number or is below the
-   * previous one.
+   * Returns the difficulty of a step. Calls the schedule for every step up to this one. If calls of
+   * at() have rising steps, each step is computed once. Throws DS_ARGUMENT for a value that is not
+   * a number or is below the previous one.
    */
   at(step: number): number {
     if (step < this.step) {
@@ -116,7 +116,7 @@ export class DifficultyPath {
     const op = `${this.op}(${this.step + 1})`;
     const next = requireFinite(op, this.schedule(this.step + 1));
     if (next < this.difficulty) {
-      const expected = `at least ${this.difficulty}, the difficulty of the step before`;
+      const expected = `at least ${this.difficulty}, the difficulty of the previous step`;
       const hint = 'Return difficulties that do not fall from step to step.';
       throw argumentError(op, expected, String(next), hint);
     }

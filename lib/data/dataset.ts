@@ -124,7 +124,7 @@ class ModuleDataset<Sample> implements Dataset<Sample> {
     const built = this.buildOnce();
     if (!types.isPromise(built)) return built.length;
     built.catch(() => {});
-    throw sourceError(this.source, 'a module that can be required, or `length` with it', 'neither');
+    throw sourceError(this.source, 'a module that require() can load, or `length`', 'neither');
   }
 
   get(index: number): Sample | Promise<Sample> {
@@ -205,7 +205,7 @@ export function requireServable(dataset: unknown, op = 'DataLoader'): void {
   );
 }
 
-/** Returns the error of a plain `for` over samples that are promises. */
+/** Returns the DS_DATA error of a plain `for` over samples that are promises. */
 export function asynchronousError(got: string): DsError {
   return dataError(
     'DataLoader',

@@ -56,7 +56,7 @@ function decodeBytes(bytes: ArrayBuffer, dtype: TokenDType, path: string): Float
   for (let i = 0; i < wide.length; ++i) {
     numbers[i] = Number(wide[i]);
     if (Number.isSafeInteger(numbers[i])) continue;
-    throw dataError(`${path}, number ${i}`, 'a number of 53 bits', String(wide[i]));
+    throw dataError(`${path}, number ${i}`, 'an integer of at most 53 bits', String(wide[i]));
   }
   return numbers;
 }

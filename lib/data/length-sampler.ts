@@ -12,7 +12,8 @@ import { Sampler } from './sampler.js';
 /** Options of a LengthGroupedSampler. `rank` and `worldSize` count data ranks. */
 export interface LengthGroupedOptions {
   /**
-   * Samples per batch, which determines the size of groups. Ranks share the order, not the batch.
+   * Samples per batch; it sets the size of groups. Ranks divide the order by samples, not by
+   * batches.
    */
   batchSize: number;
   /** Seed of the random order. Default: 0; the same on every rank. */
@@ -98,7 +99,8 @@ export class LengthGroupedSampler extends Sampler {
 }
 
 /**
- * Swaps the longest sample of all with the first sample. Each group begins with its longest sample.
+ * Swaps the longest sample of all with the first sample. Compares the first samples of groups only,
+ * because each is the longest of its group.
  */
 function moveLongestFirst(
   order: Uint32Array,

@@ -10,7 +10,7 @@ function isIterable(loader: Partial<Iterable<unknown> & AsyncIterable<unknown>> 
 }
 
 /**
- * Serves batches from the loader's position on, and begins the next epoch at the end of one. It
+ * Serves batches from the loader's position on. At the end of an epoch, it begins the next one. It
  * keeps one iteration: next(), `for` and iterators all continue at the same position. nextAsync()
  * and `for await` serve a dataset of promises. Throws DS_ARGUMENT if `loader` is not iterable.
  */

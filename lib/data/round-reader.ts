@@ -159,7 +159,7 @@ export function getIteratorMethod(samples: unknown): { open: () => unknown; isAs
   ) as Partial<Iterable<unknown> & AsyncIterable<unknown>>;
   const open = openSync ?? openAsync;
   if (typeof open === 'function') return { open, isAsync: open !== openSync };
-  const expected = 'iterate() to give samples in turn: an iterable, or an async one';
+  const expected = 'iterate() to return an iterable or an async iterable of samples';
   const hint = 'Write *iterate(epoch) { yield ...; }, or async *iterate(epoch), with the star.';
   throw dataError(ITERATE, expected, formatValue(samples), hint);
 }
@@ -167,5 +167,5 @@ export function getIteratorMethod(samples: unknown): { open: () => unknown; isAs
 /** Returns a result of next(). Throws DS_DATA if it is not an object. */
 function requireResult<Step>(result: Step): Step {
   if (typeof result === 'object' && result !== null) return result;
-  throw dataError(ITERATE, 'next() to give { value, done }', formatValue(result));
+  throw dataError(ITERATE, 'next() to return { value, done }', formatValue(result));
 }

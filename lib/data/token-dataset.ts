@@ -38,8 +38,8 @@ export class TokenDataset implements Dataset<TokenWindow> {
   }
 
   /**
-   * Tokenizes a text file or a folder. Throws DS_DATA, naming the file, for data that cannot be
-   * read, is empty, binary or too short; DS_ARGUMENT for unknown or wrong options.
+   * Tokenizes a text file or a folder. Throws DS_DATA with the file if it cannot be read, or is
+   * empty, binary or too short. Throws DS_ARGUMENT for unknown or wrong options.
    */
   static fromText(given: TextSource): TokenDataset {
     const source = readTextSource(given);
@@ -47,8 +47,8 @@ export class TokenDataset implements Dataset<TokenWindow> {
   }
 
   /**
-   * Tokenizes JSON Lines. Throws DS_DATA, naming file and line, for a line that is not an object
-   * with a text under the key; DS_ARGUMENT.
+   * Tokenizes JSON Lines. Throws DS_DATA with file and line for a line that is not an object with a
+   * text under the key. Throws DS_ARGUMENT for unknown or wrong options.
    */
   static fromJsonl(given: JsonlSource): TokenDataset {
     const source = readJsonlSource(given);
@@ -64,7 +64,7 @@ export class TokenDataset implements Dataset<TokenWindow> {
     return { module: __filename, export: 'buildTokenDataset', args: [this.shared, this.seq] };
   }
 
-  /** Returns views of the tokens. Throws DS_INDEX if `index` is out of range. */
+  /** Returns window `index` as views of the tokens. Throws DS_INDEX if `index` is out of range. */
   get(index: number): TokenWindow {
     requireWindow('TokenDataset.get', index, this.length);
     const start = index * this.seq;

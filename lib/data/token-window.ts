@@ -23,11 +23,11 @@ export function countWindows(tokens: number, seq: number, location: string): num
   }
   const windows = Math.floor((tokens - 1) / seq);
   if (windows >= 1) return windows;
-  const hint = 'Give more text, or use a shorter sequence.';
+  const hint = 'Use more text, or a shorter sequence.';
   throw dataError(location, `at least ${seq + 1} tokens`, `${tokens}`, hint);
 }
 
-/** Throws DS_ARGUMENT, naming `location`, unless `tokens` is an Int32Array. */
+/** Throws DS_ARGUMENT with `location` unless `tokens` is an Int32Array. */
 export function requireTokens(location: string, tokens: unknown): void {
   if (tokens instanceof Int32Array) return;
   const isList = Array.isArray(tokens) || ArrayBuffer.isView(tokens);
@@ -45,7 +45,7 @@ export function requireWindow(op: string, index: number, windows: number): void 
   throw new DsError({
     code: 'DS_INDEX',
     op,
-    expected: `a window of [0, ${windows})`,
+    expected: `a window index in [0, ${windows})`,
     got: String(index),
   });
 }
@@ -56,7 +56,7 @@ export function splitWindow(tokens: Int32Array): TokenWindow {
   return { tokens: tokens.subarray(0, seq), targets: tokens.subarray(1) };
 }
 
-/** Returns the error of a failed file operation. */
+/** Returns `cause` if it is a DsError; else DS_DATA with the failed file operation. */
 export function unreadableFileError(path: string, cause: unknown): DsError {
   if (cause instanceof DsError) return cause;
   return new DsError({

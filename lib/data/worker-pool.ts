@@ -183,7 +183,7 @@ export class WorkerPool {
     return dataError(
       `DataLoader worker ${worker}`,
       `a batch within ${this.options.timeoutMs} ms`,
-      `nothing; it is ${this.signal.describeActivity(worker)}`,
+      `no batch; the worker is ${this.signal.describeActivity(worker)}`,
       this.signal.hasBegun(worker)
         ? 'Make that sample faster to get, use more workers, or raise workerTimeoutMs.'
         : 'The system may have refused the thread: see `ulimit -u` and `ulimit -n`.',
@@ -218,7 +218,7 @@ function closedError(): DsError {
   return dataError(
     'DataLoader',
     'an open loader',
-    'one that was closed during the wait for a batch',
+    'a loader that was closed during the wait for a batch',
   );
 }
 

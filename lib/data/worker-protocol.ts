@@ -48,12 +48,12 @@ export class Signal {
     Atomics.store(this.words, 1 + 2 * worker, phase);
   }
 
-  /** Returns whether the worker's thread runs. */
+  /** Returns whether the thread of the worker has started. */
   hasBegun(worker: number): boolean {
     return Atomics.load(this.words, 1 + 2 * worker) !== Phase.none;
   }
 
-  /** Describes the current activity of the worker, for errors. */
+  /** Returns the current activity of the worker, such as "in sample 17", for errors. */
   describeActivity(worker: number): string {
     const sample = Atomics.load(this.words, 2 + 2 * worker) >>> 0;
     switch (Atomics.load(this.words, 1 + 2 * worker)) {
@@ -122,7 +122,7 @@ export type Reply = { id: number } & (
 
 /** An error as plain data, which can be sent to another thread. */
 export interface Failure {
-  /** "sample 17", or another activity of the worker. */
+  /** "in sample 17", or another activity of the worker. */
   location: string;
   name: string;
   message: string;

@@ -236,7 +236,7 @@ describe('errors name the sample', () => {
     const { error } = await stalledAt('in sample 2', (workerTimeoutMs) =>
       collect(loaderOf(data, { numWorkers: 1, workerTimeoutMs })),
     );
-    expect(error).toMatchObject({ got: 'nothing; it is in sample 2' });
+    expect(error).toMatchObject({ got: 'no batch; the worker is in sample 2' });
   });
 
   test('an epoch without a batch', async () => {

@@ -18,7 +18,7 @@ export async function stalledAt(
       (thrown: Error) => thrown,
     );
     last = { error, limit };
-    if (!/got nothing; it is /.test(error.message) || error.message.includes(place)) break;
+    if (!/got no batch; the worker is /.test(error.message) || error.message.includes(place)) break;
   }
   return last as { error: Error; limit: number };
 }

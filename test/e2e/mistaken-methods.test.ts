@@ -204,7 +204,7 @@ const iterated: readonly Mistake[] = [
     (input): Mistake => [
       `iterate() that gives ${String(input)}`,
       serveGiven(input),
-      'IterableLoader, sample 0 of epoch 0: expected iterate() to give samples in turn',
+      'IterableLoader, sample 0 of epoch 0: expected iterate() to return an iterable',
     ],
   ),
   ['iterate() that gives a text', serveGiven('ab'), 'an iterable, or an async one, got "ab".'],
@@ -217,12 +217,12 @@ const iterated: readonly Mistake[] = [
   [
     'iterate() of data that are judged',
     () => openEvalData({ iterate: () => 5 } as Untyped, {} as Untyped, {} as Untyped),
-    'iterate(): expected iterate() to give samples in turn',
+    'iterate(): expected iterate() to return an iterable',
   ],
   [
     'next() that gives nothing',
     serveGiven({ [Symbol.iterator]: () => ({ next: () => undefined }) }),
-    'expected next() to give { value, done }, got undefined.',
+    'expected next() to return { value, done }, got undefined.',
   ],
 ];
 
