@@ -64,7 +64,11 @@ export async function evaluate(model: CausalLM, given: EvaluationOptions): Promi
   } = options;
   requireInteger(`${op} length`, length, 2);
   if (length > model.maxSeq) {
-    throw argumentError(`${op} length`, `at most ${model.maxSeq}, as the model`, String(length));
+    throw argumentError(
+      `${op} length`,
+      `at most ${model.maxSeq}, the maximum of the model`,
+      String(length),
+    );
   }
   const { tokenizer, device } = evaluated;
   const data = await TextDataset.open({ ...textOptions, length, packing, tokenizer });

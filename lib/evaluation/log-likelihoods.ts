@@ -35,10 +35,10 @@ export interface Likelihood {
 
 /**
  * Computes the log-likelihood of each continuation after its context, for pairs [context,
- * continuation]. A word at the start of a continuation needs its space. If the context has n
- * tokens, the continuation has the tokens of context + continuation from number n on. Spaces at the
- * end of a context belong to its continuation. An empty context becomes the BOS token, or the EOS
- * token without BOS. Source: loglikelihood() of lm-evaluation-harness.
+ * continuation]. A continuation that starts with a word must start with a space. If the context has
+ * n tokens, the continuation has the tokens of context + continuation from number n on. Spaces at
+ * the end of a context belong to its continuation. An empty context becomes the BOS token, or the
+ * EOS token without BOS. Source: loglikelihood() of lm-evaluation-harness.
  *
  * Rejects with DS_ARGUMENT for wrong options, a model that an engine owns, and a job of several
  * ranks; DS_DATA for a continuation without tokens or with more tokens than the model accepts.
@@ -102,7 +102,7 @@ export function encodeRequest(
   if (length === 0)
     throw dataError(place, 'a continuation of at least one token', 'an empty continuation');
   if (length > model.maxSeq) {
-    const expected = `a continuation of at most ${model.maxSeq} tokens, as the model takes`;
+    const expected = `a continuation of at most ${model.maxSeq} tokens, the maximum of the model`;
     throw dataError(place, expected, `${length} tokens`);
   }
   const tokens = [...before, ...targets];

@@ -12,7 +12,10 @@ function refusedError(what: string, expected: string, got: unknown, hint: string
   return new DsError({ code: 'DS_ARGUMENT', op, expected, got: formatValue(got), hint });
 }
 
-/** Returns null for one beam, which needs no search. Throws DS_ARGUMENT. */
+/**
+ * Returns the options of the search, or null for one beam, which needs no search. Throws
+ * DS_ARGUMENT for options that a beam search does not support.
+ */
 export function readBeams(
   given: BeamRequest,
   stop: readonly string[],

@@ -2,7 +2,7 @@
 
 /** Rules of a beam search. */
 export interface BeamRules {
-  /** Running sequences. */
+  /** Number of running sequences. */
   readonly numBeams: number;
   /** Exponent of the length that divides the sum of the logprobs. */
   readonly lengthPenalty: number;
@@ -61,7 +61,8 @@ export class BeamTree {
   }
 
   /**
-   * Number of candidates that advance() needs, so that enough sequences run on after end tokens.
+   * Number of candidates that advance() needs. If some end in an end token, `numBeams` others
+   * remain.
    */
   get breadth(): number {
     const { numBeams, ends } = this.rules;
@@ -69,7 +70,7 @@ export class BeamTree {
   }
 
   /**
-   * Takes the `breadth` likeliest continuations, the likeliest first (fewer if there are fewer).
+   * Takes the `breadth` likeliest continuations, or all if there are fewer; the likeliest first.
    * Returns the index of the parent of each running sequence, or null at the end of the search.
    */
   advance(candidates: readonly Candidate[]): number[] | null {

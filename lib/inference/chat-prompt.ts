@@ -26,7 +26,7 @@ export function encodeConversation(
     const hint = 'initInference(folder) reads the tokenizer in the folder of the model.';
     throw argumentError(
       `${op} messages`,
-      'a prompt, for an engine without a tokenizer',
+      'a prompt of tokens, because the engine has no tokenizer',
       'messages',
       hint,
     );
@@ -43,14 +43,14 @@ export function encodeConversation(
   if (tools.length > 0 && text && !text.includes('tools')) {
     throw argumentError(
       `${op} tools`,
-      'none, for a chat template that does not read tools',
+      'no tools, because the chat template does not read them',
       'tools',
     );
   }
   const list = Array.isArray(messages) ? messages : [];
   const history = renderableHistory(list, render);
   if ('lost' in history) {
-    const expected = 'texts, for a chat template that does not write calls';
+    const expected = 'no tool_calls, because the chat template does not write them';
     throw argumentError(`${op} messages[${history.lost}]`, expected, 'tool_calls');
   }
   const rendered = Array.isArray(messages) ? history.messages : messages;

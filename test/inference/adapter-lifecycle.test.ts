@@ -172,7 +172,7 @@ test.each([
   [{ adapters: 'one' }, /an object of folders by name/],
   [{ adapters: { one: 3 } }, /adapters\.one/],
   [{ adapters: { '': 'x' } }, /names of 1 to 128 characters/],
-  [{ maxAdapterRank: 8 }, /adapters or maxAdapters with it/],
+  [{ maxAdapterRank: 8 }, /the option adapters or maxAdapters as well/],
   [{ maxAdapters: 2, maxAdapterRank: 257 }, /at most 256/],
 ])('options %j are refused', async (options, message) => {
   const error = await refusal(() => initInference(tinyLlama(), config, options as never));

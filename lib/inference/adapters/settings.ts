@@ -7,7 +7,7 @@ import { requireInteger } from '../../runtime/require-number.js';
 
 /** Maximum rank of an adapter. */
 export const MAX_RANK = 256;
-/** The expected engine in the error of an engine without slots for adapters. */
+/** Expected value in the error of an engine without slots for adapters. */
 export const WITH_ADAPTERS = 'an engine with adapters';
 /** Maximum number of loaded adapters. */
 const MAX_ADAPTERS = 1024;
@@ -20,8 +20,9 @@ export interface AdapterOptions {
    */
   adapters?: Readonly<Record<string, string>>;
   /**
-   * Maximum number of adapters at a time. With more than `adapters` has, engine.loadAdapter() loads
-   * others later, into memory that is allocated at the start. Default: the number of `adapters`.
+   * Maximum number of loaded adapters. If it exceeds the number of `adapters`, engine.loadAdapter()
+   * can load others later. The engine allocates their memory at the start. Default: the number of
+   * `adapters`.
    */
   maxAdapters?: number;
   /**
@@ -42,7 +43,7 @@ export interface AdapterSettings {
   readonly isOpen: boolean;
 }
 
-/** Checks the options. Returns null without adapters. Throws DS_ARGUMENT. */
+/** Returns the checked options, or null without adapters. Throws DS_ARGUMENT. */
 export function readAdapterSettings(op: string, options: AdapterOptions): AdapterSettings | null {
   const { adapters = {}, maxAdapters, maxAdapterRank } = options;
   if (!isPlainObject(adapters)) {
@@ -66,7 +67,7 @@ export function readAdapterSettings(op: string, options: AdapterOptions): Adapte
   if (maxAdapterRank === undefined) return null;
   throw argumentError(
     `${op} maxAdapterRank`,
-    'adapters or maxAdapters with it',
+    'the option adapters or maxAdapters as well',
     String(maxAdapterRank),
   );
 }

@@ -51,7 +51,7 @@ export class PromptLookup {
 
   /**
    * Returns the place in the text of the last match that corresponds to the end of the text. The
-   * match must have predicted a token, and only `min` tokens may follow the last predicted one.
+   * match must have predicted a token, and at most `min` tokens may follow the last predicted one.
    * Returns 0 otherwise.
    */
   private resumedEnd(): number {
