@@ -13,7 +13,7 @@ export interface HubSettings {
   readonly endpoint: string;
   /** Access token; null to send requests without a token. */
   readonly token: string | null;
-  /** Origin of the token, for messages. */
+  /** Name of the variable, or path of the file, of the token; for messages. */
   readonly tokenSource: string;
   /** Whether to use only the cache. */
   readonly offline: boolean;
@@ -116,8 +116,8 @@ function requireToken(op: string, token: string): string {
   if (token.length <= TOKEN_LENGTH && /^[\x21-\x7e]+$/.test(token)) return token;
   throw argumentError(
     op,
-    'an access token of the hub, without blanks and non-ASCII characters',
-    `${token.length} characters with a blank or a non-ASCII character`,
+    'an access token of at most 4096 ASCII characters, without blanks',
+    `${token.length} characters, too many or with a blank or a non-ASCII character`,
     'Create a token at https://huggingface.co/settings/tokens.',
   );
 }
@@ -127,6 +127,6 @@ function readSeconds(env: Variables, name: string, fallback: number): number {
   if (!text) return fallback;
   const seconds = Number(text);
   if (seconds > 0 && seconds <= 86_400) return seconds;
-  const expected = 'seconds between 0 and 86400';
+  const expected = 'seconds above 0, at most 86400';
   throw argumentError(name, expected, JSON.stringify(text));
 }

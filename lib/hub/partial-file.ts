@@ -191,9 +191,7 @@ function markArrived(segments: readonly Segment[], arrived: number): void {
   }
 }
 
-/**
- * Applies whole lines only: a killed process may leave a part of a line. Returns the ETag, or null.
- */
+/** Sets the progress of `segments` from the lines of a journal. Returns the ETag, or null. */
 function applyJournal(lines: readonly string[], segments: readonly Segment[]): string | null {
   const byStart = new Map(segments.map((segment) => [segment.from, segment]));
   let etag: string | null = null;
@@ -206,7 +204,10 @@ function applyJournal(lines: readonly string[], segments: readonly Segment[]): s
   return etag;
 }
 
-/** Returns the lines that end with a newline; null without a readable journal. */
+/**
+ * Returns the lines that end with a newline, because a killed process may leave a part of a line.
+ * Returns null without a readable journal.
+ */
 async function readJournal(path: string): Promise<string[] | null> {
   const file = await open(toJournalPath(path), 'r').catch(() => null);
   if (!file) return null;

@@ -3,10 +3,10 @@ import { DsError } from '../errors.js';
 import type { EndEvent, TrainerEvent } from './events.js';
 
 /**
- * A training that Trainer.train() has started. Begins once, when it is iterated or awaited. `for
- * await` yields the events, `await` the last one. If the caller leaves the iteration, training
- * stops after the current update and its evaluation and checkpoint. The next train() continues
- * there.
+ * A run that Trainer.train() returned. It begins when the caller iterates or awaits it, and only
+ * once. `for await` yields the events, `await` the last one. If the caller leaves the iteration,
+ * training stops after the current update and its evaluation and checkpoint. The next train()
+ * continues there.
  */
 export class TrainingRun implements AsyncIterable<TrainerEvent>, PromiseLike<EndEvent> {
   private whole: Promise<EndEvent> | null = null;

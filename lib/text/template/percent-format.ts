@@ -1,4 +1,4 @@
-// Python's operator % on texts.
+// Python's operator % on texts, as in "%d tokens" % 5.
 import { defined, required } from '../../runtime/required.js';
 import { escapeHtml, escapeValue } from './escape.js';
 import {

@@ -9,7 +9,10 @@ import { Tokenizer } from '../../text/index.js';
 import type { TrainArguments } from './arguments.js';
 import { findTokenizerFolder } from './hub-model.js';
 
-/** Opens the tokenizer. Rejects with DS_DATA, DS_HUB, and DS_ARGUMENT for its arguments. */
+/**
+ * Opens the tokenizer. Rejects with DS_ARGUMENT for wrong arguments, DS_DATA for a damaged file,
+ * and DS_HUB if a download fails.
+ */
 export async function openTokenizer(args: TrainArguments): Promise<Tokenizer> {
   const folder = await findTokenizerFolder(args);
   const { chat_template_path: source } = args;
@@ -17,7 +20,9 @@ export async function openTokenizer(args: TrainArguments): Promise<Tokenizer> {
   return Tokenizer.fromPretrained(folder, { chatTemplate: await readTemplate(source) });
 }
 
-/** Returns a template from its file, or from a tokenizer. Recipes also write the text itself. */
+/**
+ * Returns the text of a template. `source`: a file, a tokenizer, or the text itself, as in recipes.
+ */
 async function readTemplate(source: string): Promise<string> {
   const op = '--chat_template_path';
   if (source.includes('{')) return source;

@@ -1,4 +1,4 @@
-// Conditions of exact rollouts: the forward of training must be the forward of the sampler.
+// Checks that rollouts can be exact: training must compute the same forward as the sampler.
 import type { ResolvedConfig } from '../../config/index.js';
 import type { CausalLM } from '../../models/causal-lm.js';
 import { groupOf } from '../../parallel/index.js';
@@ -14,7 +14,7 @@ export function requireWholeLayers(op: string, model: CausalLM): void {
   );
 }
 
-/** Throws DS_ARGUMENT for a section of the configuration that changes forwards of training. */
+/** Throws DS_ARGUMENT for a section of the configuration that changes the forward of training. */
 export function requireExact(method: string, config: ResolvedConfig): void {
   const { fp8, progressive_layer_drop, compression_training, data_efficiency } = config;
   const { data_routing: routing } = data_efficiency;
