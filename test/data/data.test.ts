@@ -247,7 +247,7 @@ describe('TokenDataset', () => {
     writeFileSync(path, 'text');
     const bad = () => [1.5];
     expect(() => TokenDataset.fromText({ path, encode: bad, seq: 1 })).toThrow(
-      /token numbers.*1.5/,
+      /tokens that are integers.*1.5/,
     );
   });
 });

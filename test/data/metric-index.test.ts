@@ -136,7 +136,7 @@ describe('an index is refused', () => {
       'with a sample that there is not',
       [[6, 0], [7], [1, 2, 4, 5]],
       METRICS,
-      /entry 2: expected a sample of \[0, 7\), got 7/,
+      /entry 2: expected a sample index in \[0, 7\), got 7/,
     ],
     [
       'with fewer values than lists',

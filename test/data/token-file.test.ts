@@ -377,7 +377,7 @@ describe('JSON Lines', () => {
       /t.jsonl:3: expected an object with a string "text", got 7/,
     ],
     ['null', 'null\n', /t.jsonl:1: /],
-    ['no such key', '{"body":"a"}', /t.jsonl:1: .*Name the key/],
+    ['no such key', '{"body":"a"}', /t.jsonl:1: .*Set `key`/],
     ['an inherited key', '{"a":1}', /t.jsonl:1/],
     ['another type', '{"text":["a"]}', /string "text", got \["a"\]/],
     ['bytes', Buffer.from([0x7b, 0xff, 0x7d, 10]), /t.jsonl:1: expected UTF-8/],

@@ -207,7 +207,7 @@ const iterated: readonly Mistake[] = [
       'IterableLoader, sample 0 of epoch 0: expected iterate() to return an iterable',
     ],
   ),
-  ['iterate() that gives a text', serveGiven('ab'), 'an iterable, or an async one, got "ab".'],
+  ['iterate() that gives a text', serveGiven('ab'), 'an async iterable of samples, got "ab".'],
   ['an async iterate()', serveGiven(Promise.resolve([1])), 'got a promise (is an await missing?).'],
   [
     'an iterator that is none',

@@ -194,7 +194,7 @@ test('without a network the cached commit is used, with a warning', async () => 
   const down = hub.settings({ endpoint: await closedPort() });
   expect(await pullWith(down, NAME, {})).toBe(folder);
   expect(warned.mock.calls).toEqual([
-    [expect.stringMatching(/The cached commit [0-9a-f]{8} is used/), expect.anything()],
+    [expect.stringMatching(/Using the cached commit [0-9a-f]{8}\./), expect.anything()],
   ]);
   warned.mockRestore();
   const other = await refusal(() => pullWith(down, 'org/other', {}));

@@ -119,7 +119,7 @@ test('invalid requests are refused', async () => {
   await expect(talk([], { messages: [] })).rejects.toThrow(/a list of messages/);
   await expect(talk([], { maxRounds: 0 })).rejects.toThrow(/maxRounds/);
   const chatTemplate = '{{ messages[0].content }}';
-  await expect(talk([], { chatTemplate })).rejects.toThrow(/does not read tools/);
+  await expect(talk([], { chatTemplate })).rejects.toThrow(/does not read them/);
 });
 
 test('generate(), stream() and chat() of an engine accept messages', async () => {
