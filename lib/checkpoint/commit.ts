@@ -36,7 +36,7 @@ const LEFTOVER = /^\.(tmp|old|gone)-(.+)-([0-9a-f]{32})(?:~(\d+))?$/;
 /** Maximum number of concurrent saves of the same tag between the two renames. */
 const TURNS = 100;
 
-/** The native library's spelling of ENOENT. */
+/** Part of the native library's message for ENOENT. */
 const NOT_FOUND = '(errno 2)';
 
 /** A running save, on the rank that publishes it. */
@@ -74,8 +74,8 @@ export async function clearFolder(dir: string): Promise<void> {
 }
 
 /**
- * Throws DS_CHECKPOINT with the found files if publish() would have to delete other files than a
- * checkpoint; DS_IO.
+ * Throws DS_CHECKPOINT with their names if publish() would have to delete files that belong to no
+ * checkpoint. Throws DS_IO if the folder cannot be read.
  */
 export async function requireRoom(dir: string, tag: string, saveLatest: boolean): Promise<void> {
   await orDsError(dir, async () => {
@@ -129,10 +129,10 @@ export async function retain(draft: Draft, keep: number): Promise<void> {
   for (const tag of old) await removeTag(draft, tag).catch(warnOfOthers);
 }
 
-/** Warns of a failed deletion: the new checkpoint is complete. */
+/** Warns instead of throwing, because the new checkpoint is complete. */
 function warnOfOthers(error: unknown): void {
   if (!(error instanceof DsError) || error.code !== 'DS_CHECKPOINT') throw error;
-  const text = `keepLast leaves a checkpoint as it is. ${error.message}`;
+  const text = `keepLast did not delete a checkpoint. ${error.message}`;
   process.emitWarning(text, { type: 'DsWarning', code: 'DS_CHECKPOINT' });
 }
 
@@ -147,7 +147,7 @@ async function removeTag({ dir, claim }: Draft, tag: string): Promise<void> {
   });
 }
 
-/** Returns the new paths of the replaced checkpoints. */
+/** Renames the draft to its final path. Returns the new paths of the replaced checkpoints. */
 async function replace({ dir, tag, folder, claim }: Draft): Promise<string[]> {
   const final = join(dir, tag);
   const olds: string[] = [];
@@ -167,7 +167,7 @@ async function replace({ dir, tag, folder, claim }: Draft): Promise<string[]> {
   throw new DsError({
     code: 'DS_CHECKPOINT',
     op: final,
-    expected: 'one program that saves this tag',
+    expected: 'only one program that saves this tag',
     got: `${TURNS} saves of this tag by other programs`,
     hint: 'Let each program save to its own folder, or under its own tags.',
   });
@@ -240,8 +240,8 @@ async function clearOwner(dir: string, owner: string): Promise<boolean> {
 }
 
 /**
- * Also deletes leftovers of dead saves inside, because a save may write its draft through another
- * one.
+ * Deletes a draft. Another save may have written its own draft inside, so leftovers of dead saves
+ * there are deleted too.
  */
 async function removeDraft(path: string): Promise<void> {
   const status = await lstat(path).catch(() => null);

@@ -1,5 +1,4 @@
-// Checks free disk space before a write, because a failed write would first use up the space of
-// others.
+// Checks free disk space before a write, because a write that fails would first fill the disk.
 import { DsError } from '../errors.js';
 import { byteText } from '../runtime/byte-text.js';
 import { diskOf } from '../runtime/disk.js';

@@ -42,7 +42,7 @@ interface FolderContent {
 /**
  * Writes the folder, which appears when it is complete, after `settled` resolves. In an existing
  * folder, the file that makes the others readable comes last. Returns the names of the files.
- * Throws DS_IO, DS_ARGUMENT.
+ * Throws DS_IO if a file cannot be written, and DS_ARGUMENT if other files are in the way.
  */
 export async function writeFolder(
   { path, isThere }: FreeFolder,
@@ -179,7 +179,7 @@ const FLOAT_LISTS = ['time_step_limit', 'short_factor', 'long_factor'];
 const WHOLE_FLOAT = new RegExp(`^(\\s*"(?:${FLOATS.join('|')})": -?\\d+)(?=,?$)`, 'gm');
 const FLOAT_LIST = new RegExp(`^\\s*"(?:${FLOAT_LISTS.join('|')})": \\[$[^\\]]*\\]`, 'gm');
 
-/** Returns a config.json with the whole numbers of these keys as floats. */
+/** Returns `text`, a config.json, with the whole numbers of FLOATS and FLOAT_LISTS as floats. */
 const withFloats = (text: string): string =>
   text
     .replace(WHOLE_FLOAT, '$1.0')

@@ -30,7 +30,7 @@ const CODES = new Map<unknown, DType>([
 
 /** Bytes before the JSON. */
 export const PREFIX_BYTES = 8;
-/** The limit of the reference implementation. */
+/** Maximum bytes of a header, as in the reference implementation. */
 export const MAX_HEADER_BYTES = 100_000_000;
 
 const ALIGNMENT = 64;
@@ -77,7 +77,7 @@ interface EncodedHeader {
   entries: TensorEntry[];
 }
 
-/** Lays out tensors with distinct names one after another. */
+/** Returns the header of tensors that follow each other without gaps. Names must be distinct. */
 export function encodeHeader(
   tensors: readonly { name: string; dtype: DType; shape: readonly number[] }[],
 ): EncodedHeader {
@@ -100,7 +100,7 @@ export function encodeHeader(
 
 /**
  * Returns the length of the JSON from the first eight bytes of a file with `fileBytes` bytes.
- * Throws DS_CHECKPOINT unless it is inside the file and the limit.
+ * Throws DS_CHECKPOINT if the header exceeds the file or MAX_HEADER_BYTES.
  */
 export function headerLength(prefix: Uint8Array, fileBytes: number, file: string): number {
   const view = new DataView(prefix.buffer, prefix.byteOffset, prefix.byteLength);
@@ -173,7 +173,7 @@ function parseEntry(
   if (!dtype) throw unreadDType(location, value.dtype);
   const { shape, data_offsets: offsets } = value;
   if (!isCounts(shape) || shape.length > MAX_DIMS)
-    throw damagedError(location, 'a shape', formatField(shape));
+    throw damagedError(location, `a shape of at most ${MAX_DIMS} dims`, formatField(shape));
   if (!isCounts(offsets) || offsets.length !== 2) {
     throw damagedError(location, 'two data_offsets', formatField(offsets));
   }

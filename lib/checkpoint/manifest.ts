@@ -22,7 +22,7 @@ import { type Part, requireWhole, type TensorInfo } from './shard.js';
 
 /** Format 2 has no boxes and is otherwise equal. */
 const FORMATS = { written: 3, read: [2, 3] } as const;
-/** The end of the file. */
+/** The end of the file: the digest of the text before it. */
 const SEAL = /^,\n"sha256":"([0-9a-f]{64})"\}\n$/;
 const SEAL_BYTES = 79;
 const MAX_BYTES = 256 * 2 ** 20;
@@ -88,7 +88,7 @@ function serializeRecords(records: ReadonlyMap<string, TensorRecord>): Record<st
 
 /** A manifest that was read. */
 export interface StoredManifest extends Manifest {
-  /** The closing digest: over sizes, checksums, state and time of the save. */
+  /** The digest at the end of the file. It covers sizes, checksums, state and time of the save. */
   id: string;
 }
 
@@ -126,7 +126,7 @@ async function withManifest<T>(folder: string, body: (file: InputFile) => Promis
   }
 }
 
-/** See readManifest. Errors name `location`. */
+/** Parses the text of a manifest; see readManifest(). Errors name `location`. */
 export function parseManifest(text: string, location: string): StoredManifest {
   const seal = SEAL.exec(text.slice(-SEAL_BYTES));
   const body = text.slice(0, -SEAL_BYTES);
@@ -195,7 +195,7 @@ function tensorRecords(
     if (size > BigInt(Number.MAX_SAFE_INTEGER)) {
       throw reader.refusal(
         `${location}.shape`,
-        'a shape that exists',
+        'a shape of at most 2^53 - 1 elements',
         `[${info.shape.join(', ')}]`,
       );
     }
@@ -282,7 +282,10 @@ function digest(body: string): string {
   return createHash('sha256').update(body).digest('hex');
 }
 
-/** Earlier formats closed differently. */
+/**
+ * Returns the error of a wrong digest. Earlier formats ended differently, so it checks the format
+ * first.
+ */
 function damagedOrOld(text: string, location: string): DsError {
   try {
     const value = parseJson(text, location);

@@ -163,7 +163,7 @@ export class Checkpoint {
   private record(section: Section, name: string): TensorRecord {
     const entry = this.manifest[section].get(name);
     if (entry) return entry;
-    throw this.otherModel(name, 'this tensor', `${this.manifest[section].size} others`);
+    throw this.otherModel(name, 'this tensor', `${this.manifest[section].size} other tensors`);
   }
 
   private payload(index: number): Promise<Payload> {

@@ -59,7 +59,7 @@ export async function readPart(
 
 class BoxReader {
   private readonly itemBytes: number;
-  /** On the host, and on the device of `into` if that has its own memory. */
+  /** Staging buffers: on the host, and on the device of `into` if it has its own memory. */
   private readonly staging: Buffer[] = [];
 
   constructor(
@@ -93,7 +93,9 @@ class BoxReader {
     await this.file.readRange(this.stored.entry, { from, to, numel: numel(box.shape) }, this.into);
   }
 
-  /** Reads all bytes between its first and last element, and copies the wanted ones. */
+  /**
+   * Reads all bytes between the first and the last element of the slab, and copies the wanted ones.
+   */
   private async readSlab(slab: Box): Promise<void> {
     const { entry, range } = this.stored;
     const span = this.spanOf(slab);
@@ -137,7 +139,7 @@ class BoxReader {
     return [read, moved];
   }
 
-  /** Elements of the file from a box's first to its last. */
+  /** Returns how many elements of the file lie from the first to the last element of a box. */
   private spanOf({ shape }: Box): number {
     const strides = contiguousStrides(this.stored.range.box.shape);
     return 1 + shape.reduce((sum, n, d) => sum + (n - 1) * required(strides[d]), 0);

@@ -17,7 +17,7 @@ interface ReadRange {
   numel: number;
 }
 
-/** The opener closes it. */
+/** An open safetensors file. The caller of open() or of() closes it. */
 export class SafetensorsFile {
   private constructor(
     private readonly file: InputFile,
@@ -26,12 +26,18 @@ export class SafetensorsFile {
     readonly entries: readonly TensorEntry[],
   ) {}
 
-  /** Throws DS_CHECKPOINT for an invalid header, DS_IO if the file cannot be read. */
+  /**
+   * Opens a file and checks its header. `hasCodes` permits entries with codes. Throws DS_CHECKPOINT
+   * for an invalid header, DS_IO if the file cannot be read.
+   */
   static async open(path: string, hasCodes = false): Promise<SafetensorsFile> {
     return SafetensorsFile.of(await InputFile.open(path), hasCodes);
   }
 
-  /** Takes ownership of an open file: close() closes it, and a failure too. See open(). */
+  /**
+   * Reads the header of an open file, and takes ownership: close() or a failure closes it. See
+   * open().
+   */
   static async of(file: InputFile, hasCodes = false): Promise<SafetensorsFile> {
     const { path, bytes } = file;
     const name = basename(path);
@@ -77,7 +83,7 @@ export class SafetensorsFile {
 
   /**
    * Overwrites part of `tensor`, which is contiguous and has the entry's dtype. Both ranges must be
-   * inside.
+   * inside. Throws DS_SHAPE, DS_CHECKPOINT or DS_IO otherwise.
    */
   async readRange(entry: TensorEntry, range: ReadRange, tensor: Tensor): Promise<void> {
     requireContiguous(entry.name, tensor);
@@ -130,7 +136,7 @@ function requireRange(entry: TensorEntry, range: ReadRange, tensor: Tensor, path
   if (entry.dtype !== tensor.dtype) throw mismatch(location, tensor.dtype, entry.dtype);
   const saved = numel(entry.shape);
   if (from >= 0 && to >= 0 && from + count <= saved && to + count <= tensor.numel) return;
-  throw mismatch(location, `elements ${from} to ${from + count}`, `${saved} of them`);
+  throw mismatch(location, `elements ${from} to ${from + count}`, `${saved} elements`);
 }
 
 function mismatch(op: string, expected: string, got: string): DsError {

@@ -45,7 +45,7 @@ export const BEGIN_SAVE = 'saving a checkpoint';
 /** The first exchange after the folder exists. */
 const BEGIN_WRITE = 'comparing a checkpoint with the disk';
 
-/** Handling of different tags on ranks. "Warn" and "Ignore" use rank 0's tag. */
+/** What to do if ranks pass different tags. "Warn" and "Ignore" use the tag of rank 0. */
 export type TagValidation = 'Warn' | 'Ignore' | 'Fail';
 
 export interface SaveTarget {
@@ -209,8 +209,8 @@ export class Save {
   }
 
   /**
-   * Reads the headers of all written files: the files exist, and together they contain every tensor
-   * of the catalog.
+   * Returns the manifest of the save. Reads the headers of all written files, and checks that they
+   * contain every tensor of the catalog.
    */
   private async describe(
     { catalog, state, description }: CheckpointContent,
@@ -230,7 +230,7 @@ export class Save {
         const part = partOf(entry, catalog[section].get(tensor));
         if (!part) {
           const location = `${file.path}: ${entry.name}`;
-          throw disagreement(location, 'a tensor of this model', 'another one');
+          throw disagreement(location, 'a tensor of this model', 'an unknown name');
         }
         const list = parts[section].get(tensor) ?? [];
         parts[section].set(tensor, list);
@@ -274,7 +274,7 @@ function partOf(entry: TensorEntry, info: TensorInfo | undefined): BoxRange | nu
   return range && entryShape(range).join() === entry.shape.join() ? range : null;
 }
 
-/** See Save: begins and writes. */
+/** Begins and writes a save; see Save. Resolves with the path of the checkpoint. */
 export async function saveCheckpoint(
   target: SaveTarget,
   content: CheckpointContent,
@@ -322,10 +322,10 @@ export function agreeOnTag(proposals: readonly string[], validation: TagValidati
       op: 'checkpoint tag',
       expected: 'the same tag on every rank',
       got: disagreement,
-      hint: 'Or set checkpoint.tag_validation to "Warn" or "Ignore": then rank 0 decides.',
+      hint: 'Pass one tag on all ranks, or set checkpoint.tag_validation to "Warn" to use that of rank 0.',
     });
   }
-  const text = `Ranks save under different tags, ${disagreement}: rank 0's is used.`;
+  const text = `Ranks save under different tags, ${disagreement}: the tag of rank 0 is used.`;
   process.emitWarning(text, { type: 'DsWarning', code: 'DS_CHECKPOINT' });
   return tag;
 }
@@ -340,7 +340,7 @@ function requireOneWay(asynchronous: readonly boolean[]): void {
   throw new DsError({
     code: 'DS_CHECKPOINT',
     op: 'saveCheckpoint asynchronous',
-    expected: 'the same on every rank',
+    expected: 'the same value on every rank',
     got: `${ranksWith(true)}, ${ranksWith(false)}`,
     hint: 'Pass the same value of asynchronous on every rank.',
   });

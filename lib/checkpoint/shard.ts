@@ -32,7 +32,7 @@ export const PART_BYTES = 16 * 2 ** 20;
 
 export const isRemote = (values: Tensor | Remote): values is Remote => 'borrow' in values;
 
-/** Ranges to borrow from `values`, in order. */
+/** Yields the ranges [offset, numel] to borrow from remote values, in order. */
 export function* partsOf({
   dtype,
   numel: count,
@@ -175,12 +175,12 @@ export function requireWhole(
 ): void {
   const flaw = findFlaw(shape, parts);
   if (!flaw) return;
-  const element = `[${flaw.element.join(', ')}]`;
+  const element = `element [${flaw.element.join(', ')}]`;
   throw new DsError({
     code: 'DS_CHECKPOINT',
     op: location,
     expected: `its ${numel(shape)} elements, each in one file`,
-    got: flaw.kind === 'twice' ? `${element} twice` : `no element ${element}`,
+    got: flaw.kind === 'twice' ? `${element} twice` : `no ${element}`,
     hint: 'Every rank must save its part of the same model.',
   });
 }

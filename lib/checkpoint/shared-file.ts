@@ -30,7 +30,8 @@ export const BEGIN_EXPORT = 'comparing tensors';
 /**
  * Writes `dir`/`file`, which appears when it is complete, and returns its path. `tensors`: the
  * tensors with a part on this rank. The shards of all ranks together contain every element. Throws
- * on all ranks DS_IO, DS_CHECKPOINT, DS_COMM.
+ * on all ranks DS_IO if a write fails, DS_CHECKPOINT for missing elements or another file at the
+ * path, and DS_COMM if a rank is missing.
  */
 export async function writeTogether(
   { dir, file }: { dir: string; file: string },
@@ -61,7 +62,8 @@ export async function writeTogether(
       let count = 0;
       for (const shard of shards) {
         const start = starts.get(shard.name);
-        if (start === undefined) throw incomplete(shard.name, 'a tensor of this model', 'another');
+        if (start === undefined)
+          throw incomplete(shard.name, 'a tensor of this model', 'an unknown name');
         await writePart(path, start, shard);
         count += shard.tensor.numel;
       }
@@ -169,7 +171,7 @@ function pathTaken(op: string): DsError {
 function notNameError(file: unknown): DsError {
   const op = 'save16bitModel file';
   const got = JSON.stringify(file) ?? typeof file;
-  return argumentError(op, 'a file name', got);
+  return argumentError(op, 'a file name without a folder', got);
 }
 
 function incomplete(op: string, expected: string, got: string): DsError {

@@ -1,4 +1,4 @@
-// Opens files that a writer may replace meanwhile. After all are open, later replacements have no
+// Opens files while a writer may replace them. After all are open, later replacements have no
 // effect.
 import { setTimeout as pause } from 'node:timers/promises';
 
@@ -14,7 +14,7 @@ export interface OpenedFiles {
   close(): Promise<void>;
 }
 
-/** With a writer that replaces files constantly, about one attempt in five fails. */
+/** About one attempt in five fails while a writer replaces files constantly. */
 const ATTEMPTS = 50;
 const MAX_PAUSE_MS = 20;
 

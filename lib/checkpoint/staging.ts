@@ -20,7 +20,7 @@ export async function afterCompute(device: Device): Promise<void> {
   event.dispose();
 }
 
-/** Throws DS_SHAPE. */
+/** Throws DS_SHAPE unless `tensor` is contiguous. `name` is its name in the error. */
 export function requireContiguous(name: string, tensor: Tensor): void {
   if (tensor.isContiguous) return;
   throw new DsError({

@@ -20,9 +20,9 @@ interface Flaw {
 }
 
 /**
- * Returns null if the ranges contain each element of a tensor of `shape` exactly once. They must be
- * inside. Cost: n log n for n parts of a grid, or ranges of one box; n^2 for tiles that no straight
- * cut divides, which no model layout produces.
+ * Returns null if the ranges contain each element of a tensor of `shape` exactly once. The ranges
+ * must lie inside the tensor. Cost: n log n for n parts of a grid, or ranges of one box; n^2 for
+ * tiles that no straight cut divides, which no model layout produces.
  */
 export function findFlaw(shape: readonly number[], ranges: readonly BoxRange[]): Flaw | null {
   const tiles: Box[] = [];

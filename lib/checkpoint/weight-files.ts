@@ -52,11 +52,13 @@ interface Contents extends Pick<OpenedFiles, 'close'> {
 }
 
 /**
- * Files are opened once, and their headers compared with the index. Values are read on demand from
- * these files. The opener closes them.
+ * Weights in safetensors files or in a GGUF file. Files are opened once, and their headers compared
+ * with the index. Values are read on demand. The caller of open() closes them.
  */
 export class WeightFiles {
-  /** Readers ask for it once per tensor, and folders of mixtures have 100,000 tensors. */
+  /**
+   * Cached, because readers get it once per tensor, and mixtures of experts have 100,000 tensors.
+   */
   private listed: ReadonlyMap<string, TensorEntry> | null = null;
 
   private constructor(
@@ -227,7 +229,7 @@ async function findJson(folder: string, name: string): Promise<Json | null> {
   return (await ifThere(path, () => lstat(path))) ? readJson(folder, name) : null;
 }
 
-/** Throws DS_CHECKPOINT if the file is missing or is not a JSON object. */
+/** Reads a JSON file. Throws DS_CHECKPOINT if it is missing or is not a JSON object. */
 async function readJson(folder: string, name: string): Promise<Json> {
   const file = await openInside(folder, name, { followOwn: true });
   try {
@@ -320,7 +322,7 @@ function homesOf(file: TensorFile): Map<string, Home> {
   return new Map(file.entries.map((entry) => [entry.name, { file, entry }]));
 }
 
-/** Returns DS_IO for an existing path that cannot be read. */
+/** Returns DS_CHECKPOINT for a missing path, and DS_IO for a path that cannot be read. */
 function absentError(op: string, cause: Error): unknown {
   if (!isMissingPath(cause)) return asDsError(cause, op);
   return new DsError({
@@ -349,7 +351,10 @@ function noWeightsError(op: string, files: readonly string[]): DsError {
   if (other) return refusedError(other, 'Pass the file itself if it has another name.');
   const pickled = files.find((name) => /\.(bin|pt|pth)$/.test(name));
   const got = pickled ? `${pickled}, a pickle of PyTorch` : 'neither';
-  return refusedError(got, 'In Python: model.save_pretrained(dir, safe_serialization=True).');
+  return refusedError(
+    got,
+    'Convert it in Python: model.save_pretrained(dir, safe_serialization=True).',
+  );
 }
 
 function damagedError(op: string, expected: string, got: string): DsError {

@@ -261,7 +261,7 @@ describe('a layer that is', () => {
       ],
       [
         [[shardOf(w, all(left))], [shardOf(w, all(columns(w.shape, 2, 6)))]],
-        /24 elements.*got \[0, 2\] twice/,
+        /24 elements.*got element \[0, 2\] twice/,
       ],
       [[[shardOf(w, all(left)), shardOf(w, all(left))]], /"w\[0:4,0:3\]" twice/],
       [
@@ -364,11 +364,11 @@ describe('a forged manifest', () => {
     ['a fraction', [[1, 0, 12, [0, 0.5], [4, 3]], right], /whole number/],
     ['huge numbers', [[1, 0, 12, [HUGE, HUGE], [HUGE, HUGE]], right], /a part inside/],
     ['a huge range', [[1, HUGE, HUGE, [0, 0], [4, 3]], right], /a part inside/],
-    ['boxes that overlap', [[1, 0, 16, [0, 0], [4, 4]], right], /got \[0, 3\] twice/],
-    ['the same box twice', [right, right], /got \[0, 3\] twice/],
+    ['boxes that overlap', [[1, 0, 16, [0, 0], [4, 4]], right], /got element \[0, 3\] twice/],
+    ['the same box twice', [right, right], /got element \[0, 3\] twice/],
     ['a box too few', [right], /24 elements.*got no element \[0, 0\]/],
     ['a range too short', [[1, 0, 11, [0, 0], [4, 3]], right], /got no element \[3, 2\]/],
-    ['boxes and ranges that overlap', [[1, 0, 12], right], /got \[0, 3\] twice/],
+    ['boxes and ranges that overlap', [[1, 0, 12], right], /got element \[0, 3\] twice/],
     [
       'a box that is a range',
       [

@@ -116,7 +116,7 @@ describe('a tag with the name of other files', () => {
     await save(dir, 'c', content(3), { keepLast: 1 });
     const [text] = warn.mock.calls[0] as unknown as [string];
     warn.mockRestore();
-    expect(text).toMatch(/keepLast leaves.*\/a: .*eval\.json/);
+    expect(text).toMatch(/keepLast did not delete.*\/a: .*eval\.json/);
     expect(readdirSync(join(dir, 'a'))).toContain('eval.json');
     expect((await valuesOf(dir, 'a')).w?.[0]).toBe(1);
     expect(readdirSync(dir).sort()).toEqual(['a', 'c', 'canaries', 'canary.txt', 'latest', 'link']);

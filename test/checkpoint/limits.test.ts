@@ -53,7 +53,7 @@ test('a range is read up to the last element of file and tensor', async () => {
     await expect(read(from, to, numel)).rejects.toMatchObject({
       code: 'DS_CHECKPOINT',
       expected: `elements ${from} to ${from + numel}`,
-      got: '10 of them',
+      got: '10 elements',
     });
   }
   expect(into.toArray()).toEqual([0, 1, 6, 7, 8, 9]);
@@ -142,7 +142,7 @@ test('ranks with different tags fail, warn or follow rank 0', () => {
   expect(warn).not.toHaveBeenCalled();
   expect(agreeOnTag(['a', 'a', 'b'], 'Warn')).toBe('a');
   expect(warn.mock.calls.map(([text]) => text)).toEqual([
-    'Ranks save under different tags, "a" on rank 0 and "b" on rank 2: rank 0\'s is used.',
+    'Ranks save under different tags, "a" on rank 0 and "b" on rank 2: the tag of rank 0 is used.',
   ]);
   warn.mockRestore();
   expect(() => agreeOnTag(['a', 'b'], 'Fail')).toThrow(

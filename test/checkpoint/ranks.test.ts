@@ -203,7 +203,7 @@ describe('disagreement', () => {
       const errors = await run(3, 1, { what: 'call', method: 'save', dir, tag: 't' }, own);
       const others = [0, 1, 2].filter((rank) => rank !== odd).join(', ');
       const message = new RegExp(
-        `same on every rank, got true on rank ${odd}, false on ranks ${others}`,
+        `same value on every rank, got true on rank ${odd}, false on ranks ${others}`,
       );
       expect(errors).toEqual([0, 1, 2].map(() => refusal(message)));
       expect(readdirSync(dir)).toEqual([]);

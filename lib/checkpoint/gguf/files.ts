@@ -84,7 +84,7 @@ function joinHeaders(
   if (total !== tensors.length) {
     throw mismatchError(
       `${path}: split.tensors.count`,
-      `${tensors.length}, as many as tensors`,
+      `${tensors.length}, the number of tensors`,
       total,
     );
   }
@@ -100,7 +100,7 @@ function joinHeaders(
   };
 }
 
-/** Returns the failure of a further file, such as a missing one, with the fix. */
+/** Returns the error of a further file. Adds HINT to DS_IO, for example if the file is missing. */
 const withHint = (error: unknown): unknown =>
   error instanceof DsError && error.code === 'DS_IO'
     ? new DsError({

@@ -19,7 +19,7 @@ export interface GgufPart {
   readonly shape: readonly number[];
   /** Index of its first value in `source`. Default: 0. */
   readonly first?: number;
-  /** More tensors, with values behind those of `source`. Default: none. */
+  /** More tensors, with values that follow those of `source`. Default: none. */
   readonly further?: readonly GgufTensor[];
   /** Default: the order of the file. With `codes`, it counts blocks instead of values. */
   readonly order?: ValueOrder;
@@ -111,7 +111,10 @@ export class GgufFile {
     if (order && range.from + range.count === numel(shape)) this.planes.clear();
   }
 
-  /** Overwrites a contiguous tensor of the entry's dtype with all values of it. */
+  /**
+   * Overwrites `tensor` with all values of the entry. It must be contiguous and have the dtype of
+   * the entry.
+   */
   async readInto(entry: TensorEntry, tensor: Tensor): Promise<void> {
     const size = dtypeSize(entry.dtype);
     const step = CHUNK * size;
@@ -119,7 +122,7 @@ export class GgufFile {
       const bytes = new Uint8Array(Math.min(step, tensor.bytes - done));
       this.readNow(entry, done, bytes);
       tensor.buffer.write(tensor.offset * size + done, bytes);
-      // Other work gets its turn between chunks.
+      // Lets the event loop run between chunks.
       await new Promise(setImmediate);
     }
   }
@@ -162,7 +165,7 @@ export class GgufFile {
     const bytes = Buffer.from(into.buffer, into.byteOffset, into.length);
     for (let lane = 0; lane < lanes; ++lane) {
       let plane: Plane | null = null;
-      // The index of the plane's tensor's first value, in all tensors of the part.
+      // The index, in the whole part, of the first value of the plane's tensor.
       let base = 0;
       for (let i = 0; i < count; ++i) {
         const index = run.from + i * distance + lane * run.apart;
@@ -239,8 +242,8 @@ function entryOf(part: GgufPart): GgufEntry {
 }
 
 /**
- * Returns the tensor with value (or block) `at` of all tensors of a part, and the index of it in
- * there.
+ * Finds value (or block) `at` of a part. Returns its tensor in the file, and its index in that
+ * tensor.
  */
 function placeOf(
   { source, further = [] }: GgufPart,
@@ -253,7 +256,7 @@ function placeOf(
     if (start < values) return { source: tensor, start };
     start -= values;
   }
-  throw new RangeError(`${source.name}: ${at}`);
+  throw new RangeError(`${source.name}: value ${at} is outside of the part`);
 }
 
 /** Yields the runs of a range of a part. */

@@ -53,7 +53,10 @@ const MAX_DEPTH = 3;
 const F32_TYPE = required(BLOCK_TYPES.get(0));
 const DAMAGED = 'The file is damaged, or its download did not finish.';
 
-/** Bytes of each type of metadata. For texts and lists: bytes of their length. */
+/**
+ * Bytes of a value by metadata type. For texts: bytes of the length. For lists: bytes of the value
+ * type and the length.
+ */
 const SIZES = [1, 1, 2, 2, 4, 4, 4, 1, 8, 12, 8, 8, 8] as const;
 const [TEXT, LIST] = [8, 9];
 
@@ -119,7 +122,7 @@ class Reader {
     if (type === TEXT) return this.text();
     if (type === LIST) return this.list(depth);
     const bytes = SIZES[type];
-    if (bytes === undefined) throw this.damagedError('a type of value from 0 to 12', `${type}`);
+    if (bytes === undefined) throw this.damagedError('a metadata type from 0 to 12', `${type}`);
     const [view, at] = this.take(bytes);
     switch (type) {
       case 0:
@@ -153,7 +156,7 @@ class Reader {
     const type = this.u32();
     const count = this.size64();
     const smallest = SIZES[type];
-    if (smallest === undefined) throw this.damagedError('a type of value from 0 to 12', `${type}`);
+    if (smallest === undefined) throw this.damagedError('a metadata type from 0 to 12', `${type}`);
     const max = Math.min(MAX_ITEMS, Math.floor(this.left / smallest));
     if (count > max) throw this.damagedError(`a list of at most ${max} values`, `${count}`);
     const values: GgufValue[] = [];

@@ -5,8 +5,8 @@
 export const MXFP4_BLOCK = { bytes: 17, codes: 16 } as const;
 
 /**
- * Writes the codes of blocks. In a file, byte i of a block has the values i and 16 + i; in the
- * model, 2i and 2i + 1.
+ * Writes the codes of `count` blocks to `out`. In GGUF, byte i of a block has the values i and 16 +
+ * i; in the model, 2i and 2i + 1.
  */
 export function mxfp4Codes(packed: Uint8Array, count: number, out: Uint8Array): void {
   for (let block = 0; block < count; ++block) {

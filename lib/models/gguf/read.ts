@@ -72,7 +72,7 @@ function readConfig(
   const has = (name: string): boolean => tensors.some((tensor) => tensor.name === name);
   const blocks = keys.size('block_count');
   if (blocks > tensors.length) {
-    throw keys.keyError('block_count', `at most ${tensors.length}, as many as tensors`, blocks);
+    throw keys.keyError('block_count', `at most ${tensors.length}, the number of tensors`, blocks);
   }
   const experts = keys.number('expert_count', 0);
   if (experts > 0 && !mixture) throw keys.keyError('expert_count', '0', experts);
