@@ -46,7 +46,7 @@ export interface CompressedOptions {
   purpose: string;
 }
 
-/** The segments of a chunk in device memory, for the ops. */
+/** The segments of a chunk in device memory, i64; see ChunkSegments. */
 interface Tables {
   starts: Tensor;
   counts: Tensor;
@@ -109,7 +109,7 @@ export class CompressedExchange {
     for (const error of [this.ownError, this.ownerError]) kernels.fill({ out: error, value: 0 });
   }
 
-  /** Reads `vector` [numel] f32 on the compute stream. */
+  /** Compresses `vector` [numel] f32 on the compute stream, and sends each chunk to its owner. */
   send(vector: Tensor, control: Tensor): void {
     const { group, outbox, inbox } = this;
     for (let owner = 0; owner < group.size; owner++) {
@@ -119,7 +119,7 @@ export class CompressedExchange {
     this.start((at) => group.allToAll(inbox, outbox, at));
   }
 
-  /** Averages this rank's chunk over all ranks, and sends it to them. */
+  /** Averages this rank's chunk over all ranks, and sends the compressed average to them. */
   average(control: Tensor): void {
     const { group, outbox, tables } = this;
     const { chunk, messageBytes } = this.options.layout;
@@ -139,7 +139,7 @@ export class CompressedExchange {
     this.start((at) => group.allGather(outbox, message, at));
   }
 
-  /** Writes the average to `vector`, with zeros between segments. */
+  /** Writes the average to `vector` [numel] f32, with zeros between segments. */
   receive(vector: Tensor): void {
     const { outbox, tables } = this;
     this.awaitWork();

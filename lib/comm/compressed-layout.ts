@@ -1,4 +1,4 @@
-// CompressedLayout: the chunks and messages of a compressed vector, by arithmetic only.
+// CompressedLayout: sizes and positions of the chunks and messages of a compressed vector.
 
 import { DsError } from '../errors.js';
 import { required } from '../runtime/required.js';

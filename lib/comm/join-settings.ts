@@ -43,13 +43,16 @@ interface JoinSettings {
   host: string;
   port: number;
   secret: string;
-  /** Milliseconds. */
+  /** Milliseconds to join, and for one collective. */
   timeout: number;
   serve: boolean;
   device: Device;
 }
 
-/** Throws DS_ARGUMENT for invalid numbers, and for several ranks without a secret; DS_DEVICE. */
+/**
+ * Completes the options from the environment. Throws DS_ARGUMENT for invalid numbers, and for
+ * several ranks without a secret. Throws DS_DEVICE if the device does not exist.
+ */
 export function resolveSettings(options: InitOptions): JoinSettings {
   const env = jobEnvironment();
   const worldSize = requireWhole('worldSize', options.worldSize ?? env.worldSize ?? 1, 1, 2 ** 20);
@@ -107,10 +110,11 @@ function invalid(name: string, expected: string, got: number | string): DsError 
 }
 
 /**
- * Returns the device of a rank for any GPU ("cuda"), or a GPU if there is one ("auto"). If every
- * rank of the host sees all GPUs, it is the GPU of the local rank. A rank with fewer visible GPUs
- * was restricted by a scheduler (srun --gpus-per-task=1 shows each task one GPU, number 0), so the
- * index is the local rank modulo the visible GPUs. Opening a group fails if two ranks share a GPU.
+ * Returns the name of the device of a rank. "cuda" requires a GPU; "auto" gives the CPU if there is
+ * none. If every rank of the host sees all GPUs, it is the GPU of the local rank. A rank with fewer
+ * visible GPUs was restricted by a scheduler (srun --gpus-per-task=1 shows each task one GPU,
+ * number 0), so the index is the local rank modulo the visible GPUs. Opening a group fails if two
+ * ranks share a GPU.
  */
 export function localDevice(
   requested: 'auto' | 'cuda',

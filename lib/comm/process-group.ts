@@ -77,7 +77,7 @@ export class Work {
     this.tickets.synchronize(this.ticket);
   }
 
-  /** Throws the job's failure (DS_COMM). */
+  /** Whether the collective is done; does not wait. Throws the job's failure (DS_COMM). */
   get done(): boolean {
     return this.tickets.done(this.ticket);
   }
@@ -164,7 +164,7 @@ export class ProcessGroup {
     this.tickets.done(NO_TICKET);
   }
 
-  /** Reduces `tensor` over all ranks, in place or into `output`. */
+  /** Reduces `tensor` over all ranks, in place or into `output` of the same size and dtype. */
   allReduce(tensor: View, given: CollectiveOptions & { output?: View } = {}): Work {
     const options = readOptions('allReduce', given, ALL_REDUCE);
     const { output = tensor } = options;
@@ -233,8 +233,8 @@ export class ProcessGroup {
   }
 
   /**
-   * Receives a tensor of the same shape and dtype from another rank. Throws DS_COMM if the ranks
-   * disagree or one fails.
+   * Receives `tensor` from rank `peer` of the group, which must call send() with the same dtype and
+   * as many elements.
    */
   recv(tensor: View, peer: number, given: CollectiveOptions = {}): Work {
     const options = readOptions('recv', given, namesOf.CollectiveOptions);
@@ -242,7 +242,7 @@ export class ProcessGroup {
     return this.start('recv', { input: null, output: tensor, count, peer }, options);
   }
 
-  /** Done when every rank has reached it. */
+  /** Returns work that is done when every rank has called barrier(). */
   barrier(given: CollectiveOptions = {}): Work {
     const options = readOptions('barrier', given, namesOf.CollectiveOptions);
     return this.start('barrier', { input: null, output: null, count: 0 }, options);
@@ -309,7 +309,10 @@ function elementsOf(op: string, tensor: View): number {
   throw valueError(op, 'a tensor', tensor);
 }
 
-/** Returns the elements of one of `rows` rows of `each` on one rank. Throws DS_SHAPE. */
+/**
+ * Returns the number of elements in each of the `rows` rows of `each`. Throws DS_SHAPE unless the
+ * rows are equal.
+ */
 function rowOf(op: string, each: View, rows: number): number {
   const count = numel(each.shape) / rows;
   if (rows >= 1 && Number.isInteger(rows) && Number.isInteger(count)) return count;

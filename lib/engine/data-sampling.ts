@@ -17,7 +17,7 @@ import { scheduleOf } from './step/curriculum.js';
 
 const SECTION = 'data_efficiency.data_sampling';
 
-/** The index of this rank in the data ranks. */
+/** Index of this rank among the data ranks, and their number. */
 interface SamplingRank {
   rank: number;
   worldSize: number;
@@ -115,14 +115,14 @@ export async function requireSameMetrics(
   }
 }
 
-/** Returns the error of a dataset without random access. */
+/** Returns the DS_CONFIG error of a dataset without random access. */
 export function noRandomAccessError(op: string, got: string): DsError {
   return new DsError({
     code: 'DS_CONFIG',
     op: `${op}, ${SECTION}`,
     expected: 'a dataset with length and get(index)',
     got,
-    hint: 'Pass such a dataset, or turn the section off.',
+    hint: 'Pass such a dataset, or disable the section.',
   });
 }
 

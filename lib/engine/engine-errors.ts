@@ -8,7 +8,7 @@ export function misuseError(op: string, expected: string, got: string): DsError 
 }
 
 export const destroyedError = (op: string): DsError =>
-  misuseError(op, 'a call before engine.destroy()', 'a call after it');
+  misuseError(op, 'a call before engine.destroy()', 'a call after engine.destroy()');
 
 /** Returns the error of a call that needs `states`, which offloadStates() has moved to the host. */
 export const offloadedError = (op: string, states: readonly string[]): DsError =>

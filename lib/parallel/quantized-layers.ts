@@ -38,8 +38,8 @@ export const hasPackedParts = (model: Module): boolean =>
   [...model.modules()].some((module) => module instanceof CutQuantizedLinear);
 
 /**
- * A ColumnLinear or RowLinear with the part of a QuantizedLinear, under its names. For inference:
- * checkpoints could not describe the whole of these parts.
+ * A ColumnLinear or RowLinear with quantized weights, under the parameter names of QuantizedLinear.
+ * Only for inference, because a checkpoint cannot describe the whole tensors of these parts.
  */
 class CutQuantizedLinear extends Module implements JoinableLinear {
   /** See QuantizedLinear. */
@@ -48,16 +48,16 @@ class CutQuantizedLinear extends Module implements JoinableLinear {
   readonly weight_scale: Parameter;
   /** See QuantizedLinear. */
   readonly weight_zero_point: Parameter | null;
-  /**
-   * [inputs]: for each position the index among all inputs, of this rank's part; null without an
-   * order.
-   */
+  /** [inputs of this part]: the index among all inputs at each position; null without an order. */
   readonly weight_order: Parameter | null;
   /** Bias of the layer that was cut. */
   readonly bias: Parameter | null;
   readonly #part: QuantizedLinear;
   readonly #shard: ColumnShard | RowShard;
-  /** First input of its part if it receives all inputs; null if it receives only its part. */
+  /**
+   * First input of this part if forward() receives all inputs; null if it receives only those of
+   * the part.
+   */
   readonly #first: number | null;
 
   /** `part` computes the product between the exchanges of `shard`. */
@@ -89,7 +89,7 @@ class CutQuantizedLinear extends Module implements JoinableLinear {
     return shard.aroundAll(x, (all) => this.#part.call(this.reorderInputs(all)), this.bias);
   }
 
-  /** Selects this rank's inputs of all, in the order of its codes. */
+  /** Returns this rank's inputs, selected from all inputs in the order of its codes. */
   private reorderInputs(all: Tensor): Tensor {
     const { weight_order: order } = this;
     if (order) return all.indexSelect(-1, order);

@@ -85,7 +85,7 @@ export class Unit<Gradient extends UnitGradient | null = UnitGradient> {
       code: 'DS_RELEASED',
       op: `unit ${this.name}`,
       expected: 'its weights on this rank',
-      got: 'a shard of them',
+      got: 'only the shard of this rank',
       hint: 'Use them inside the forward of their module.',
     });
   }
@@ -199,7 +199,7 @@ export class UnitGradient {
 
   constructor(
     private readonly unit: WeightUnit,
-    /** Of the sum over micro-batches: the unit's dtype, or f32. */
+    /** Dtype of the sum over micro-batches: the unit's dtype, or f32. */
     readonly dtype: DType,
   ) {}
 
@@ -231,8 +231,8 @@ export class UnitGradient {
   }
 
   /**
-   * Starts a backward: every gradient is expected again. Without `isStreaming`, the unit is
-   * complete only at finish(), so several backwards may follow each other.
+   * Starts a backward: every gradient is expected again. Without `streaming`, the unit is complete
+   * only at finish(), so several backwards may follow each other.
    */
   expect({ streaming }: { streaming: boolean }): void {
     this.isComplete = false;
@@ -256,7 +256,10 @@ export class UnitGradient {
     this.drop();
   }
 
-  /** Returns the sum of all backwards since drop(), with a new reference; zeros without any. */
+  /**
+   * Returns the sum of all backwards since drop(), [numel] in `dtype`; zeros without any. The
+   * caller releases it.
+   */
   take(): Tensor {
     if (!(this.isWide ? this.sum : this.backwardGrad)) this.close();
     return (this.sum ?? this.allocateOnce()).retain();
@@ -395,7 +398,7 @@ export class Partition<Of extends WeightUnit = Unit> {
     return this.range.numel === this.unit.layout.numel;
   }
 
-  /** Bytes on the device outside of the unit's memory. */
+  /** Bytes on the device, without memory that the unit owns. */
   get bytes(): { weights: number; gradients: number } {
     const { unit, storage, grad } = this;
     return {
@@ -472,7 +475,9 @@ export class MemoryStore implements WeightStore {
   }
 }
 
-/** Copies `from` to `to` on `stream`, and rounds if both are in host memory. */
+/**
+ * Copies `from` to `to` on `stream`. Rounds to the dtype of `to` if both are in pinned host memory.
+ */
 export function writeTensor(to: Tensor, from: Tensor, stream: Stream): void {
   if (from.buffer.pinned && to.buffer.pinned) kernels.copyOnHost({ in: from, out: to }, stream);
   else copyAll(to, from, stream);
