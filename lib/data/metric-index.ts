@@ -78,7 +78,7 @@ export function requireValues(op: string, values: unknown, length: number): Floa
   const numbers = Float64Array.from((isList ? values : []) as ArrayLike<number>);
   const invalid = numbers.findIndex((value) => !Number.isFinite(value));
   if (isList && numbers.length === length && invalid < 0) return numbers;
-  const counted = isList ? `${numbers.length} values` : formatValue(values);
+  const counted = isList ? `a list of ${numbers.length}` : formatValue(values);
   const got = invalid < 0 ? counted : `${numbers[invalid]} at ${invalid}`;
   const expected = `a finite number for each of the ${length} samples`;
   throw argumentError(op, expected, got);
