@@ -83,7 +83,7 @@ export class SafetensorsFile {
 
   /**
    * Overwrites part of `tensor`, which is contiguous and has the entry's dtype. Both ranges must be
-   * inside. Throws DS_SHAPE, DS_CHECKPOINT or DS_IO otherwise.
+   * inside. Throws DS_SHAPE or DS_CHECKPOINT otherwise, and DS_IO if the read fails.
    */
   async readRange(entry: TensorEntry, range: ReadRange, tensor: Tensor): Promise<void> {
     requireContiguous(entry.name, tensor);

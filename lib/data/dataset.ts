@@ -70,10 +70,11 @@ export interface WorkerDatasetOptions {
 }
 
 /**
- * Returns a dataset that each worker thread builds, and the calling thread if needed. If the
- * calling thread cannot require the module (an ES module, or a top-level await), it imports it:
- * samples are then promises, and `length` is required. Throws DS_ARGUMENT for unknown or invalid
- * options, for a missing module or export, and if the export does not return a dataset.
+ * Returns a dataset that each worker thread builds. The calling thread builds it only to read
+ * samples itself, or to learn the length. If require() cannot load the module (an ES module, or a
+ * top-level await), import() loads it: samples are then promises, and `length` is required. Throws
+ * DS_ARGUMENT for unknown or invalid options, for a missing module or export, and if the export
+ * does not return a dataset.
  */
 export function workerDataset<Sample = unknown>(given: WorkerDatasetOptions): Dataset<Sample> {
   const { length, ...options } = readOptions('workerDataset', given, namesOf.WorkerDatasetOptions);
@@ -159,8 +160,8 @@ class ModuleDataset<Sample> implements Dataset<Sample> {
 }
 
 /**
- * Returns the module of `source`, or a promise of it if it cannot be required. Throws errors of the
- * module's code.
+ * Returns the module of `source`, or a promise of it if require() cannot load it. Throws errors of
+ * the module's code.
  */
 export function importModule({ module }: DatasetSource): unknown {
   try {
@@ -187,7 +188,10 @@ export function callExport(module: unknown, source: DatasetSource): unknown {
   throw sourceError(source, `a function exported as "${source.export}"`, typeof exported);
 }
 
-/** Throws DS_ARGUMENT unless a loader can serve `dataset`, for example for an array. */
+/**
+ * Throws DS_ARGUMENT unless `dataset` has length and get(index). An array, for example, has no
+ * get().
+ */
 export function requireServable(dataset: unknown, op = 'DataLoader'): void {
   const { length, get, iterate } = (dataset ?? {}) as Partial<Dataset<unknown>> & {
     iterate?: unknown;

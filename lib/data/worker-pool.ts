@@ -1,4 +1,5 @@
-// Main-thread side of the workers: assigns batches in turn and returns them in order.
+// The main-thread side of worker threads: assigns batches to workers in turn, and returns them in
+// order.
 
 import { extname, join } from 'node:path';
 import {
@@ -105,7 +106,9 @@ export class WorkerPool {
     }
   }
 
-  /** Returns the oldest requested batch, without blocking the event loop. */
+  /**
+   * Returns the oldest requested batch, without blocking the event loop. Rejects as take() throws.
+   */
   async takeAsync(): Promise<Reply> {
     const deadline = performance.now() + this.options.timeoutMs;
     this.supervisor.ref();

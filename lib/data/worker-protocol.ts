@@ -81,7 +81,7 @@ interface AsyncAtomics {
   ): { value: string | Promise<string> };
 }
 
-/** How ranks divide a stream of samples. */
+/** How ranks divide the samples of an iterable dataset. */
 export interface RoundOptions {
   /** Number of samples per batch of a rank. */
   readonly batchSize: number;

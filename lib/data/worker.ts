@@ -26,7 +26,7 @@ function postReply(reply: Reply, transfer: ArrayBuffer[] = []): void {
   signal.raise();
 }
 
-/** Starts all samples, then awaits the promises among them. */
+/** Gets all samples first, then awaits the promises among them, so that they run concurrently. */
 async function fetchAll(dataset: Dataset<unknown>, indices: Uint32Array): Promise<unknown[]> {
   const started: unknown[] = [];
   for (const index of indices) {

@@ -68,7 +68,10 @@ export function foreignLossError(others: readonly Module[]): DsError {
   });
 }
 
-/** Returns the error of a backward during another one; `direct`: the other is loss.backward(). */
+/**
+ * Returns the error of a backward during another one. `direct`: the other one began with
+ * loss.backward().
+ */
 export function unfinishedError(direct: boolean): DsError {
   return new DsError({
     code: 'DS_AUTOGRAD',

@@ -52,7 +52,10 @@ export async function hasBlob(model: CachedModel, { oid, bytes }: ListedFile): P
   return stats?.isFile() === true && stats.size === bytes;
 }
 
-/** Downloads the blob, unless it is in the cache. Throws DS_HUB, DS_IO. */
+/**
+ * Downloads the blob, unless it is in the cache. Throws DS_HUB if the hub fails or the checksum is
+ * wrong, DS_IO if the cache cannot be written.
+ */
 export async function fetchBlob(transfers: Transfers, file: ListedFile): Promise<void> {
   const { call, model } = transfers;
   const blob = model.blobPath(file.oid);

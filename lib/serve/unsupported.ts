@@ -27,7 +27,7 @@ const UNSUPPORTED: Readonly<Record<string, UnsupportedField>> = {
   moderation: { reason: 'the server checks no contents', ignored: [] },
   include_stop_str_in_output: { reason: 'answers end before the stop string', ignored: [false] },
   skip_special_tokens: { reason: 'answers contain no special tokens', ignored: [true] },
-  spaces_between_special_tokens: { reason: 'answers contain none', ignored: [true] },
+  spaces_between_special_tokens: { reason: 'answers contain no such tokens', ignored: [true] },
   use_beam_search: { reason: 'the server has no beam search', ignored: [false] },
   length_penalty: { reason: 'the server has no beam search', ignored: [1] },
   include_reasoning: { reason: 'answers contain their reasoning', ignored: [true] },

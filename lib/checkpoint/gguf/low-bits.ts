@@ -37,7 +37,7 @@ type Unpack = (bytes: Uint8Array, count: number, out: Float32Array) => void;
 /** A type: its id and name in files, sizes, and values. */
 type LowBitType = readonly [id: number, name: string, bytes: number, values: number, Unpack];
 
-/** Unchecked, for inner loops. */
+/** Reads without a check, because inner loops call it. */
 const byteAt = (bytes: Uint8Array, i: number): number => bytes[i] as number;
 const wordAt = (bytes: Uint8Array, i: number): number =>
   byteAt(bytes, i) | (byteAt(bytes, i + 1) << 8);

@@ -26,7 +26,7 @@ export const packedBytes = (type: PackedType, count: number): number =>
 /** Returns the id of a type in files. */
 export const packedTypeId = (type: PackedType): number => typeId(type);
 
-/** Unchecked, for inner loops. */
+/** Reads without a check, because inner loops call it. */
 const valueAt = (values: Float32Array | Float64Array | Uint8Array, i: number): number =>
   values[i] as number;
 

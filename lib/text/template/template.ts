@@ -17,7 +17,7 @@ export interface RenderResult {
 export class Template {
   private readonly program: Program;
 
-  /** Compiles the text. Throws TemplateFault if jinja2 would not compile it. */
+  /** Compiles a template. Throws TemplateFault if jinja2 would refuse the text. */
   constructor(text: string) {
     try {
       this.program = compileTemplate(parseTemplate(text));
