@@ -81,7 +81,7 @@ function attendSequence(q: Tensor, k: Tensor, v: Tensor, how: GatherOptions): Te
 
 /**
  * Returns the attention [S, H, D] of sequences with one new token each. Reads their lengths on the
- * device only, so that a CUDA graph can record the step.
+ * device only, so that a recorded graph can record the step.
  */
 function attendSingles(pool: Tensor, on: DeviceBatch, q: Tensor, how: GatherOptions): Tensor {
   const { scale, cap, window, sinks, slopes } = how;

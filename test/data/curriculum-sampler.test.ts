@@ -288,7 +288,11 @@ test.each<[string, Partial<Options> | object, RegExp]>([
     { metrics: { a: { ...growing, schedule: undefined } } },
     /a schedule: .* function/,
   ],
-  ['too few values', { metrics: { a: { ...growing, values: [1] } } }, /40 samples, got a list of 1/],
+  [
+    'too few values',
+    { metrics: { a: { ...growing, values: [1] } } },
+    /40 samples, got a list of 1/,
+  ],
   ['no number', { metrics: { a: { ...growing, values: [Number.NaN] } } }, /got NaN at 0/],
   [
     'no values',

@@ -108,7 +108,10 @@ test('ds eval reads an adapter and a quantized folder', async () => {
 test.each<[words: string[], message: RegExp]>([
   [[], /^ds: eval: expected --data FILE, --tasks FILE, or both, got neither/],
   [['--data', 'absent.jsonl'], /^ds: absent\.jsonl: expected a file or folder/],
-  [['--data', 'rows.jsonl', '--seq', '400'], /length: expected at most 24, the maximum of the model/],
+  [
+    ['--data', 'rows.jsonl', '--seq', '400'],
+    /length: expected at most 24, the maximum of the model/,
+  ],
   [['--data', 'rows.jsonl', '--dtype', 'fp8'], /^error: option '--dtype/],
 ])('refuses %j in one line', (words, message) => {
   const at = words.map((word) => (word === 'rows.jsonl' ? data : word));
