@@ -42,6 +42,7 @@ const CHOSEN: Readonly<Record<string, string>> = {
   lfm2: 'short convolutions',
   nanochat: 'norms without weights that differ by kind, a rotation the other way',
   olmo: 'norms without weights',
+  phimoe: 'a router of near experts',
   smollm3: 'a list of layers that do not rotate',
 };
 
