@@ -134,7 +134,7 @@ test('samples without tokens, invalid tokens and invalid folders are refused', a
   expect((await run(() => ({ pixels: 1 }))).message).toMatch(
     /sample 0: expected tokens: a typed array, alone or as tokens, ids, input_ids, got an object { pixels }. Give a function/,
   );
-  expect((await run(() => [1, -2])).message).toMatch(/sample 0, token 1: expected a number of/);
+  expect((await run(() => [1, -2])).message).toMatch(/sample 0, token 1: expected an integer in/);
   writeFileSync(join(dir, 'file'), '');
   let reads = 0;
   const error = await run((ids) => [++reads, ...ids], join(dir, 'file'));

@@ -260,7 +260,9 @@ test('schedules may be functions set later; the first maximum of the difficulty 
   const falls = makeSampler({
     metrics: { falls: { ...growing, schedule: (step) => 5 - step } },
   });
-  expect(() => [...falls]).toThrow(/falls schedule\(2\): expected at least 4, .* before, got 3/);
+  expect(() => [...falls]).toThrow(
+    /falls schedule\(2\): expected at least 4, the difficulty of the previous step, got 3/,
+  );
   expect(() => sampler.setSchedules({ other: () => 1 })).toThrow('one of the metrics "growing"');
   expect(() => sampler.setSchedules({ growing: 3 as never })).toThrow('a function, got 3');
 });

@@ -61,7 +61,9 @@ describe('raw files', () => {
 
   test('bad tokens are refused before anything is written', () => {
     for (const token of [-1, 65536, 1.5, Number.NaN]) {
-      expect(() => writeTokenFile(at('t.bin'), [1, token])).toThrow(bad(/token 1: expected a num/));
+      expect(() => writeTokenFile(at('t.bin'), [1, token])).toThrow(
+        bad(/token 1: expected an integer/),
+      );
     }
     expect(() => TokenFileDataset.open({ path: at('t.bin'), seq: 1 })).toThrow(bad(/ENOENT/));
     expect(() => writeTokenFile(join(dir, 'no', 't.bin'), [1])).toThrow(
@@ -133,7 +135,7 @@ describe('raw files', () => {
   test('the error names a u32 value that is not a token', () => {
     writeFileSync(at('t.bin'), bytesOf([1, 2, 2 ** 31 + 5, 4], 'u32'));
     const dataset = TokenFileDataset.open({ path: at('t.bin'), seq: 3, dtype: 'u32' });
-    expect(() => dataset.get(0)).toThrow(bad(/window 0, token 2: expected a number of/));
+    expect(() => dataset.get(0)).toThrow(bad(/window 0, token 2: expected an integer in/));
     for (const index of [-1, 1, 0.5]) expect(() => dataset.get(index)).toThrow(/\[0, 1\)/);
   });
 

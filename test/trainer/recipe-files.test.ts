@@ -42,7 +42,7 @@ test.each(names)('%s: arguments without effect are reported', async (name) => {
   const { method, arguments: all, left } = RECIPES[name] as Recipe;
   const path = writeRecipe(name, { method, ...all });
   const error = await refusal(() => readArguments(['--config', path]));
-  const named = [...error.message.matchAll(/\.yaml:\d+:\d+: (\w+) \(/g)].map(([, one]) => one);
+  const named = [...error.message.matchAll(/\.yaml:\d+:\d+: (\w+): /g)].map(([, one]) => one);
   expect(named.sort()).toEqual([...left].sort());
 });
 

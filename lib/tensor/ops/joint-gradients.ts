@@ -12,7 +12,7 @@ import { type GradSink, noGrad, record } from '../tape.js';
 import { Tensor } from '../tensor.js';
 import { checkLinear, linear } from './linear.js';
 import { gemm, gemmRows, plainOperand, transposeOperand } from './matmul.js';
-import { type Rotation, ropePositions, rotateHeads } from './rope.js';
+import { type Rotation, ropePositions, rotateHeads } from './rotate-heads.js';
 import { asRows, rowCount, toPackedRows, toRowMajor, viewOf, writeTogether } from './shapes.js';
 import { swiglu } from './swiglu.js';
 
