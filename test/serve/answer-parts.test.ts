@@ -182,7 +182,7 @@ describe('errors', () => {
       status: 404,
       param: 'model',
       code: 'model_not_found',
-      message: 'model: expected "a", got "x".',
+      message: expect.stringMatching(/^model: expected "a", got "x"\. .*--model-name/),
     });
     const names = (count: number) => Array.from({ length: count }, (_, i) => `${i}`);
     expect(noModelError('x', names(8)).message).not.toContain('/v1/models');
