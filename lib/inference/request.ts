@@ -178,7 +178,7 @@ export interface ReadRequest {
 
 const OP = 'InferenceEngine request';
 
-/** Returns the options of a request: `own`, and `names` with those of sampling. */
+/** Returns the options of a request: `own`. `names` also has the options of sampling. */
 function declareRequest(limits: RequestLimits) {
   const own = { ...requestOptions(limits), ...BEAMS };
   return { own, names: { ...own, ...SAMPLING, ...tokenOptions(limits) } };

@@ -55,8 +55,8 @@ class CutQuantizedLinear extends Module implements JoinableLinear {
   readonly #part: QuantizedLinear;
   readonly #shard: ColumnShard | RowShard;
   /**
-   * First input of this part if forward() receives all inputs; null if it receives only those of
-   * the part.
+   * If forward() receives all inputs, the index of the first input of this part. If it receives
+   * only the inputs of this part, null.
    */
   readonly #first: number | null;
 

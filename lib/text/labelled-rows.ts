@@ -94,7 +94,7 @@ function readLabel(located: LocatedRow, { labelKey }: RowKeys): unknown {
   );
 }
 
-/** Lists the keys. Those of a CSV file without a header are texts of any length. */
+/** Lists the keys, cut to a bound: a CSV file without a header has whole texts as keys. */
 const formatRow = (row: Row): string =>
   `a row with ${Object.keys(row)
     .slice(0, 8)

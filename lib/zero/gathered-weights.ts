@@ -50,7 +50,7 @@ export class GatheredWeights implements WeightFlow {
   private readonly gathered = new Map<WeightUnit, Gathered>();
   private readonly shards = new Map<WeightUnit, WeightShard>();
   private readonly persistent = new Set<WeightUnit>();
-  /** Events of complete shard updates: those of publish(), or events in `ownEvents`. */
+  /** The event that ends the update of each shard, from publish() or from `ownEvents`. */
   private readonly updated = new Map<WeightUnit, Event>();
   private readonly ownEvents = new Map<WeightUnit, Event>();
   private readonly trace: UnitTrace;

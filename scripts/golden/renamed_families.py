@@ -74,6 +74,20 @@ def rename_exaone(tensors):
     return renamed
 
 
+def join_projections(tensors, names):
+    """Joins queries, keys and values under the name of the queries; replaces parts of names."""
+    fused = {}
+    for name, tensor in tensors.items():
+        if "k_proj" in name or "v_proj" in name:
+            continue
+        if "q_proj" in name:
+            tensor = torch.cat([tensors[name.replace("q_proj", f"{one}_proj")] for one in "qkv"])
+        for theirs, own in names.items():
+            name = name.replace(theirs, own)
+        fused[name] = tensor
+    return fused
+
+
 def fuse_qwen(tensors):
     """Qwen2's tensors under the names of the first Qwen."""
     names = {
@@ -89,16 +103,7 @@ def fuse_qwen(tensors):
         "mlp.down_proj": "mlp.c_proj",
         "transformer.norm": "transformer.ln_f",
     }
-    fused = {}
-    for name, tensor in tensors.items():
-        if "k_proj" in name or "v_proj" in name:
-            continue
-        if "q_proj" in name:
-            tensor = torch.cat([tensors[name.replace("q_proj", f"{one}_proj")] for one in "qkv"])
-        for theirs, own in names.items():
-            name = name.replace(theirs, own)
-        fused[name] = tensor
-    return fused
+    return join_projections(tensors, names)
 
 
 def without_choice_bias(tensors):
@@ -116,16 +121,7 @@ def fuse_ling(tensors):
         "self_attn.k_norm": "attention.key_layernorm",
         "e_score_correction_bias": "expert_bias",
     }
-    fused = {}
-    for name, tensor in tensors.items():
-        if "k_proj" in name or "v_proj" in name:
-            continue
-        if "q_proj" in name:
-            tensor = torch.cat([tensors[name.replace("q_proj", f"{one}_proj")] for one in "qkv"])
-        for theirs, own in names.items():
-            name = name.replace(theirs, own)
-        fused[name] = tensor
-    return fused
+    return join_projections(tensors, names)
 
 
 def fuse_first_ling(tensors):

@@ -19,7 +19,7 @@ export interface GgufPart {
   readonly shape: readonly number[];
   /** Index of its first value in `source`. Default: 0. */
   readonly first?: number;
-  /** More tensors, with values that follow those of `source`. Default: none. */
+  /** More tensors. Their values follow the values of `source`. Default: none. */
   readonly further?: readonly GgufTensor[];
   /** Default: the order of the file. With `codes`, it counts blocks instead of values. */
   readonly order?: ValueOrder;

@@ -103,7 +103,7 @@ export class Mpt extends RotaryLM {
   }
 }
 
-/** Returns the keys with those of attn_config that change the computation. */
+/** Checks the section attn_config. Returns the configuration with the section's clip_qkv. */
 function withAttention(config: ModelConfig): ModelConfig {
   const attention = config.section('attn_config');
   for (const [key, values] of Object.entries(ATTENTION)) attention.requireOneOf(key, values);

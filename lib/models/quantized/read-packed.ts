@@ -1,5 +1,5 @@
-// Reads layers of GPTQ, AWQ and compressed-tensors folders, in any layout, as QuantizedLinear, and
-// other matrices, such as those of experts, as plain values.
+// Reads weights of GPTQ, AWQ and compressed-tensors folders, in any layout. Linear layers become
+// QuantizedLinear. Other matrices, such as experts, become plain values.
 
 import type { WeightFiles } from '../../checkpoint/index.js';
 import { Linear, LinearGelu } from '../../nn/linear.js';

@@ -1,6 +1,6 @@
 // Linear layers of one input with one gradient of that input: the gradients of their outputs lie
-// side by side, and weights that are adjacent in memory are one matrix. One product then replaces
-// a product per layer, each of which reads and writes the sum of those before.
+// side by side, and weights that are adjacent in memory are one matrix. One product then computes
+// the gradient of the input. A product for each layer would read and write a running sum.
 
 import * as kernels from '../../runtime/kernels.generated.js';
 import { leading, required } from '../../runtime/required.js';
