@@ -31,6 +31,13 @@ const tiny = () => new GPT2({ vocabSize: 31, maxSeq: 8, layers: 2, heads: 2, cha
 const refusal = (message: RegExp, code = 'DS_CHECKPOINT') =>
   expect.objectContaining({ code, message: expect.stringMatching(message) });
 
+test('fromPretrained of a class, called without the class, names the right call', async () => {
+  const { fromPretrained: alone } = Llama;
+  await expect(Reflect.apply(alone, undefined, [dir])).rejects.toEqual(
+    refusal(/fromPretrained: expected a call on a class.*without its class/, 'DS_ARGUMENT'),
+  );
+});
+
 test('a pipe in place of config.json is refused at once', async () => {
   execFileSync('mkfifo', [join(dir, 'config.json')]);
   for (const make of [() => fromPretrained(dir), () => nn.models.fromConfig(dir)]) {

@@ -2,12 +2,7 @@
 import type { PretrainedDescription } from '../../nn/pretrained-description.js';
 import { isObject } from '../../runtime/is-object.js';
 import { requireType } from '../../runtime/require-type.js';
-import {
-  type Family,
-  type FolderOptions,
-  type ModelFolder,
-  readPretrained,
-} from '../model-folder.js';
+import type { Family, ModelFolder } from '../model-folder.js';
 import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { parseRotaryConfig } from '../rotary/pretrained.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
@@ -67,14 +62,6 @@ export class Baichuan extends RotaryLM {
     const description = super.described();
     if (!this.normalizedHead) return description;
     return { ...description, config: { ...description.config, z_loss_weight: 0 } };
-  }
-
-  /**
-   * Loads a Baichuan folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
-   * models.
-   */
-  static fromPretrained(dir: string, how: RotaryOptions & FolderOptions = {}): Promise<Baichuan> {
-    return readPretrained(dir, [Baichuan.family], how);
   }
 }
 

@@ -1,12 +1,7 @@
 // Ling: experts, and queries, keys and values in one matrix. Version 2 has DeepSeek's router.
 import { isObject } from '../../runtime/is-object.js';
 import { requireType } from '../../runtime/require-type.js';
-import {
-  type Family,
-  type FolderOptions,
-  type ModelFolder,
-  readPretrained,
-} from '../model-folder.js';
+import type { Family, ModelFolder } from '../model-folder.js';
 import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { type MoeConfig, QWEN_FILES } from '../rotary/mixture.js';
 import { parseRotaryConfig } from '../rotary/pretrained.js';
@@ -110,17 +105,6 @@ export class BailingMoe extends RotaryLM {
     ...rotaryFamily(createTraits({}), (config: BailingMoeConfig) => new BailingMoe(config)),
     build: (folder, options) => new BailingMoe({ ...parse(folder), ...options }),
   };
-
-  /**
-   * Loads such a folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
-   * models.
-   */
-  static fromPretrained(
-    dir: string,
-    options: RotaryOptions & FolderOptions = {},
-  ): Promise<BailingMoe> {
-    return readPretrained(dir, [BailingMoe.family], options);
-  }
 }
 
 /** Files of version 1 have none of these keys. */

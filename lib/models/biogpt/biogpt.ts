@@ -1,6 +1,5 @@
 // BioGPT: OPT with GELU and a scaled embedding.
-import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import type { FamilyConfig } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import type { RotaryTraits } from '../rotary/traits.js';
 
@@ -56,12 +55,4 @@ export class BioGpt extends RotaryLM {
 
   /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: BioGptConfig) => new BioGpt(config));
-
-  /**
-   * Loads such a folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
-   * models.
-   */
-  static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<BioGpt> {
-    return readPretrained(dir, [BioGpt.family], options);
-  }
 }

@@ -1,6 +1,5 @@
 // BLOOM: scores with linear biases, a norm of the embedding, and GELU without a gate.
-import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import type { FamilyConfig } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import type { RotaryTraits } from '../rotary/traits.js';
 
@@ -49,12 +48,4 @@ export class Bloom extends RotaryLM {
 
   /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: BloomConfig) => new Bloom(config));
-
-  /**
-   * Loads a BLOOM folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
-   * models.
-   */
-  static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Bloom> {
-    return readPretrained(dir, [Bloom.family], options);
-  }
 }

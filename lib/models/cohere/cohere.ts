@@ -1,6 +1,5 @@
 // Cohere Command R: parallel branches, layer norms without biases, scaled logits.
-import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import type { FamilyConfig } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, ONE_NORM, type RotaryTraits } from '../rotary/traits.js';
 
@@ -40,12 +39,4 @@ export class Cohere extends RotaryLM {
 
   /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: CohereConfig) => new Cohere(config));
-
-  /**
-   * Loads a Cohere folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
-   * models.
-   */
-  static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Cohere> {
-    return readPretrained(dir, [Cohere.family], options);
-  }
 }

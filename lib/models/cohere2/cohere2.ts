@@ -1,6 +1,5 @@
 // Cohere Command R7B and A: Command R with windows, and no positions in other layers.
-import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import type { FamilyConfig } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, ONE_NORM, type RotaryTraits } from '../rotary/traits.js';
 
@@ -43,15 +42,4 @@ export class Cohere2 extends RotaryLM {
 
   /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: Cohere2Config) => new Cohere2(config));
-
-  /**
-   * Loads a Cohere2 folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
-   * models.
-   */
-  static fromPretrained(
-    dir: string,
-    options: RotaryOptions & FolderOptions = {},
-  ): Promise<Cohere2> {
-    return readPretrained(dir, [Cohere2.family], options);
-  }
 }

@@ -1,6 +1,5 @@
 // DeepSeek V2: latent attention, and a router by groups with a softmax.
-import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import type { FamilyConfig } from '../rotary/config.js';
 import { type MoeConfig, QWEN_FILES } from '../rotary/mixture.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
@@ -60,15 +59,4 @@ export class DeepseekV2 extends RotaryLM {
     TRAITS,
     (config: DeepseekV2Config) => new DeepseekV2(config),
   );
-
-  /**
-   * Loads a DeepseekV2 folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for
-   * other models.
-   */
-  static fromPretrained(
-    dir: string,
-    options: RotaryOptions & FolderOptions = {},
-  ): Promise<DeepseekV2> {
-    return readPretrained(dir, [DeepseekV2.family], options);
-  }
 }

@@ -1,6 +1,5 @@
 // DeepSeek V3 and R1: latent attention, and a router by groups with sigmoid scores.
-import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import type { FamilyConfig } from '../rotary/config.js';
 import { type MoeConfig, QWEN_FILES } from '../rotary/mixture.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
@@ -68,15 +67,4 @@ export class DeepseekV3 extends RotaryLM {
     TRAITS,
     (config: DeepseekV3Config) => new DeepseekV3(config),
   );
-
-  /**
-   * Loads a DeepseekV3 folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for
-   * other models.
-   */
-  static fromPretrained(
-    dir: string,
-    options: RotaryOptions & FolderOptions = {},
-  ): Promise<DeepseekV3> {
-    return readPretrained(dir, [DeepseekV3.family], options);
-  }
 }

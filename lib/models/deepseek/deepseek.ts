@@ -1,6 +1,6 @@
 // DeepSeek MoE: Llama's attention, a softmax router of many small experts, and shared experts.
 import { isObject } from '../../runtime/is-object.js';
-import { type Family, type FolderOptions, readPretrained } from '../model-folder.js';
+import type { Family } from '../model-folder.js';
 import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { type MoeConfig, QWEN_FILES } from '../rotary/mixture.js';
 import { parseRotaryConfig } from '../rotary/pretrained.js';
@@ -56,15 +56,4 @@ export class Deepseek extends RotaryLM {
       return new Deepseek({ ...(parseRotaryConfig(traits, folder) as DeepseekConfig), ...options });
     },
   };
-
-  /**
-   * Loads such a folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
-   * models.
-   */
-  static fromPretrained(
-    dir: string,
-    options: RotaryOptions & FolderOptions = {},
-  ): Promise<Deepseek> {
-    return readPretrained(dir, [Deepseek.family], options);
-  }
 }

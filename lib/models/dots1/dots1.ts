@@ -1,6 +1,5 @@
 // dots.llm1: norms of query and key heads, and the sigmoid router of DeepSeek.
-import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import type { FamilyConfig } from '../rotary/config.js';
 import { type MoeConfig, QWEN_FILES } from '../rotary/mixture.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import type { RotaryTraits } from '../rotary/traits.js';
@@ -51,12 +50,4 @@ export class Dots1 extends RotaryLM {
 
   /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: Dots1Config) => new Dots1(config));
-
-  /**
-   * Loads such a folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
-   * models.
-   */
-  static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Dots1> {
-    return readPretrained(dir, [Dots1.family], options);
-  }
 }

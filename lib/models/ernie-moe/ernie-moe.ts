@@ -1,7 +1,6 @@
 // ERNIE 4.5, mixtures: neighbouring channels are pairs, and softmax scores have a bias for the
 // choice.
-import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import type { FamilyConfig } from '../rotary/config.js';
 import { type MoeConfig, QWEN_FILES } from '../rotary/mixture.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
@@ -66,15 +65,4 @@ export class Ernie45Moe extends RotaryLM {
     TRAITS,
     (config: Ernie45MoeConfig) => new Ernie45Moe(config),
   );
-
-  /**
-   * Loads such a folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
-   * models.
-   */
-  static fromPretrained(
-    dir: string,
-    options: RotaryOptions & FolderOptions = {},
-  ): Promise<Ernie45Moe> {
-    return readPretrained(dir, [Ernie45Moe.family], options);
-  }
 }

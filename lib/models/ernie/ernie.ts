@@ -1,6 +1,5 @@
 // ERNIE 4.5, dense: Llama with pairs of neighbouring channels.
-import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import type { FamilyConfig } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
 
@@ -37,15 +36,4 @@ export class Ernie45 extends RotaryLM {
 
   /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: Ernie45Config) => new Ernie45(config));
-
-  /**
-   * Loads an Ernie45 folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
-   * models.
-   */
-  static fromPretrained(
-    dir: string,
-    options: RotaryOptions & FolderOptions = {},
-  ): Promise<Ernie45> {
-    return readPretrained(dir, [Ernie45.family], options);
-  }
 }

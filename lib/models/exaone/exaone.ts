@@ -1,6 +1,5 @@
 // EXAONE 3 and 3.5: Llama under other names.
-import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import type { FamilyConfig } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { type RotaryTraits, SILU } from '../rotary/traits.js';
 
@@ -47,12 +46,4 @@ export class Exaone extends RotaryLM {
 
   /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: ExaoneConfig) => new Exaone(config));
-
-  /**
-   * Loads such a folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
-   * models.
-   */
-  static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Exaone> {
-    return readPretrained(dir, [Exaone.family], options);
-  }
 }

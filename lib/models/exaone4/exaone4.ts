@@ -1,6 +1,5 @@
 // EXAONE 4: norms after the branches, norms of heads, windows, and layers without positions.
-import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import type { FamilyConfig } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, POST_NORMS, type RotaryTraits } from '../rotary/traits.js';
 
@@ -32,15 +31,4 @@ export class Exaone4 extends RotaryLM {
 
   /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: Exaone4Config) => new Exaone4(config));
-
-  /**
-   * Loads an Exaone4 folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
-   * models.
-   */
-  static fromPretrained(
-    dir: string,
-    options: RotaryOptions & FolderOptions = {},
-  ): Promise<Exaone4> {
-    return readPretrained(dir, [Exaone4.family], options);
-  }
 }

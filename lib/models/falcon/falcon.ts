@@ -2,12 +2,7 @@
 import type { PretrainedDescription } from '../../nn/pretrained-description.js';
 import { isObject } from '../../runtime/is-object.js';
 import { requireOneOf } from '../../runtime/require-type.js';
-import {
-  type Family,
-  type FolderOptions,
-  type ModelFolder,
-  readPretrained,
-} from '../model-folder.js';
+import type { Family, ModelFolder } from '../model-folder.js';
 import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { parseRotaryConfig } from '../rotary/pretrained.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
@@ -78,14 +73,6 @@ export class Falcon extends RotaryLM {
       ...(parallel && { num_ln_in_parallel_attn: this.norms }),
     };
     return { ...description, config: { ...description.config, ...keys } };
-  }
-
-  /**
-   * Loads a Falcon folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
-   * models.
-   */
-  static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Falcon> {
-    return readPretrained(dir, [Falcon.family], options);
   }
 }
 

@@ -1,6 +1,5 @@
 // FlexOlmo: OLMo 2 with experts.
-import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import type { FamilyConfig } from '../rotary/config.js';
 import { type MoeConfig, QWEN_FILES } from '../rotary/mixture.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { POST_NORMS, type RotaryTraits } from '../rotary/traits.js';
@@ -49,15 +48,4 @@ export class FlexOlmo extends RotaryLM {
 
   /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: FlexOlmoConfig) => new FlexOlmo(config));
-
-  /**
-   * Loads such a folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
-   * models.
-   */
-  static fromPretrained(
-    dir: string,
-    options: RotaryOptions & FolderOptions = {},
-  ): Promise<FlexOlmo> {
-    return readPretrained(dir, [FlexOlmo.family], options);
-  }
 }

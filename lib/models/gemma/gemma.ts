@@ -1,6 +1,5 @@
 // Gemma: norms by 1 + weight, a scaled embedding and a GELU gate.
-import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import type { FamilyConfig } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import type { RotaryTraits } from '../rotary/traits.js';
 
@@ -39,12 +38,4 @@ export class Gemma extends RotaryLM {
 
   /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: GemmaConfig) => new Gemma(config));
-
-  /**
-   * Loads a Gemma folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
-   * models.
-   */
-  static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Gemma> {
-    return readPretrained(dir, [Gemma.family], options);
-  }
 }

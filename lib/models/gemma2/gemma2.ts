@@ -1,6 +1,5 @@
 // Gemma 2: Gemma with norms around the branches, bounded scores and logits, and windows.
-import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import type { FamilyConfig } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { NORMS_AROUND, type RotaryTraits } from '../rotary/traits.js';
 
@@ -43,12 +42,4 @@ export class Gemma2 extends RotaryLM {
 
   /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: Gemma2Config) => new Gemma2(config));
-
-  /**
-   * Loads a Gemma2 folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
-   * models.
-   */
-  static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Gemma2> {
-    return readPretrained(dir, [Gemma2.family], options);
-  }
 }

@@ -1,6 +1,5 @@
 // Gemma 3, text: norms of queries and keys, a window in five of six layers.
-import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import type { FamilyConfig } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, NORMS_AROUND, type RotaryTraits } from '../rotary/traits.js';
 
@@ -55,12 +54,4 @@ export class Gemma3 extends RotaryLM {
 
   /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: Gemma3Config) => new Gemma3(config));
-
-  /**
-   * Loads a Gemma3 folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
-   * models.
-   */
-  static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Gemma3> {
-    return readPretrained(dir, [Gemma3.family], options);
-  }
 }

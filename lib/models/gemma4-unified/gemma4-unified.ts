@@ -1,7 +1,5 @@
 // Gemma 4 12B, text: Gemma 4 without further embeddings of tokens and without experts.
 import type { Gemma4Config } from '../gemma4/gemma4.js';
-import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { RotaryOptions } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, NORMS_AROUND, type RotaryTraits } from '../rotary/traits.js';
 
@@ -69,15 +67,4 @@ export class Gemma4Unified extends RotaryLM {
     TRAITS,
     (config: Gemma4UnifiedConfig) => new Gemma4Unified(config),
   );
-
-  /**
-   * Loads such a folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
-   * models.
-   */
-  static fromPretrained(
-    dir: string,
-    options: RotaryOptions & FolderOptions = {},
-  ): Promise<Gemma4Unified> {
-    return readPretrained(dir, [Gemma4Unified.family], options);
-  }
 }

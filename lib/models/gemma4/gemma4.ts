@@ -1,6 +1,5 @@
 // Gemma 4, text: wide heads in layers without a window, shared keys, and embeddings by layer.
-import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import type { FamilyConfig } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, NORMS_AROUND, type RotaryTraits } from '../rotary/traits.js';
 
@@ -86,12 +85,4 @@ export class Gemma4 extends RotaryLM {
 
   /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: Gemma4Config) => new Gemma4(config));
-
-  /**
-   * Loads a Gemma4 folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
-   * models.
-   */
-  static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Gemma4> {
-    return readPretrained(dir, [Gemma4.family], options);
-  }
 }

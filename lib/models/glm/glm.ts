@@ -1,6 +1,5 @@
 // GLM-4 of the first release: pairs of neighbouring channels, half of a head rotated.
-import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import type { FamilyConfig } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
 
@@ -36,12 +35,4 @@ export class Glm extends RotaryLM {
 
   /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: GlmConfig) => new Glm(config));
-
-  /**
-   * Loads a Glm folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
-   * models.
-   */
-  static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Glm> {
-    return readPretrained(dir, [Glm.family], options);
-  }
 }

@@ -1,6 +1,5 @@
 // GLM-4.7 Flash: the latent attention of DeepSeek V3 and the mixtures of GLM-4.5.
-import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import type { FamilyConfig } from '../rotary/config.js';
 import { type MoeConfig, QWEN_FILES } from '../rotary/mixture.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
@@ -65,15 +64,4 @@ export class Glm4MoeLite extends RotaryLM {
     TRAITS,
     (config: Glm4MoeLiteConfig) => new Glm4MoeLite(config),
   );
-
-  /**
-   * Loads such a folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
-   * models.
-   */
-  static fromPretrained(
-    dir: string,
-    options: RotaryOptions & FolderOptions = {},
-  ): Promise<Glm4MoeLite> {
-    return readPretrained(dir, [Glm4MoeLite.family], options);
-  }
 }

@@ -1,6 +1,5 @@
 // GLM-4.5: mixtures with sigmoid scores behind the attention of GLM-4.
-import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import type { FamilyConfig } from '../rotary/config.js';
 import { type MoeConfig, QWEN_FILES } from '../rotary/mixture.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
@@ -56,15 +55,4 @@ export class Glm4Moe extends RotaryLM {
 
   /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: Glm4MoeConfig) => new Glm4Moe(config));
-
-  /**
-   * Loads a Glm4Moe folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
-   * models.
-   */
-  static fromPretrained(
-    dir: string,
-    options: RotaryOptions & FolderOptions = {},
-  ): Promise<Glm4Moe> {
-    return readPretrained(dir, [Glm4Moe.family], options);
-  }
 }

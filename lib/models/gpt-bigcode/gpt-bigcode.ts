@@ -1,6 +1,5 @@
 // StarCoder and SantaCoder: learned positions, and one key head for all queries.
-import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import type { FamilyConfig } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import type { RotaryTraits } from '../rotary/traits.js';
 
@@ -64,15 +63,4 @@ export class GptBigCode extends RotaryLM {
     TRAITS,
     (config: GptBigCodeConfig) => new GptBigCode(config),
   );
-
-  /**
-   * Loads such a folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
-   * models.
-   */
-  static fromPretrained(
-    dir: string,
-    options: RotaryOptions & FolderOptions = {},
-  ): Promise<GptBigCode> {
-    return readPretrained(dir, [GptBigCode.family], options);
-  }
 }

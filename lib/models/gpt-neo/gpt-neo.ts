@@ -1,6 +1,5 @@
 // GPT-Neo: learned positions, unscaled scores, and a window in every second layer.
-import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import type { FamilyConfig } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import type { RotaryTraits } from '../rotary/traits.js';
 
@@ -61,12 +60,4 @@ export class GptNeo extends RotaryLM {
 
   /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: GptNeoConfig) => new GptNeo(config));
-
-  /**
-   * Loads such a folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
-   * models.
-   */
-  static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<GptNeo> {
-    return readPretrained(dir, [GptNeo.family], options);
-  }
 }

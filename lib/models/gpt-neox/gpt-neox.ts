@@ -1,6 +1,5 @@
 // GPT-NeoX and Pythia: parallel branches with a norm each, layer norms, and GELU without a gate.
-import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import type { FamilyConfig } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, PRE_NORMS, type RotaryTraits } from '../rotary/traits.js';
 
@@ -42,15 +41,4 @@ export class GptNeoX extends RotaryLM {
 
   /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: GptNeoXConfig) => new GptNeoX(config));
-
-  /**
-   * Loads a GptNeoX folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
-   * models.
-   */
-  static fromPretrained(
-    dir: string,
-    options: RotaryOptions & FolderOptions = {},
-  ): Promise<GptNeoX> {
-    return readPretrained(dir, [GptNeoX.family], options);
-  }
 }

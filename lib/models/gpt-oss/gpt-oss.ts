@@ -1,11 +1,6 @@
 // gpt-oss: attention sinks, windows in every second layer, and experts with biases.
 import type { PretrainedDescription } from '../../nn/pretrained-description.js';
-import {
-  type Family,
-  type FolderOptions,
-  type ModelFolder,
-  readPretrained,
-} from '../model-folder.js';
+import type { Family, ModelFolder } from '../model-folder.js';
 import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import type { MoeConfig } from '../rotary/mixture.js';
 import { parseRotaryConfig } from '../rotary/pretrained.js';
@@ -91,13 +86,5 @@ export class GptOss extends RotaryLM {
     return ropeScaling
       ? description
       : { ...description, config: { ...description.config, ...plain } };
-  }
-
-  /**
-   * Loads a GptOss folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
-   * models.
-   */
-  static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<GptOss> {
-    return readPretrained(dir, [GptOss.family], options);
   }
 }

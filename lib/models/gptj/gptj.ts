@@ -1,6 +1,5 @@
 // GPT-J: parallel branches behind one norm, and neighbouring channels as pairs.
-import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import type { FamilyConfig } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { type BlockNorms, COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
 
@@ -51,12 +50,4 @@ export class GptJ extends RotaryLM {
 
   /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: GptJConfig) => new GptJ(config));
-
-  /**
-   * Loads a GptJ folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
-   * models.
-   */
-  static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<GptJ> {
-    return readPretrained(dir, [GptJ.family], options);
-  }
 }

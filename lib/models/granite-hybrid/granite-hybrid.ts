@@ -1,6 +1,5 @@
 // Granite 4, without state space layers: Granite with joined gate and up projections.
-import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import type { FamilyConfig } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import type { RotaryTraits } from '../rotary/traits.js';
 
@@ -53,15 +52,4 @@ export class GraniteHybrid extends RotaryLM {
     TRAITS,
     (config: GraniteHybridConfig) => new GraniteHybrid(config),
   );
-
-  /**
-   * Loads such a folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
-   * models.
-   */
-  static fromPretrained(
-    dir: string,
-    options: RotaryOptions & FolderOptions = {},
-  ): Promise<GraniteHybrid> {
-    return readPretrained(dir, [GraniteHybrid.family], options);
-  }
 }

@@ -1,6 +1,5 @@
 // GraniteMoE: Granite 3 with mixture-of-experts feed-forward blocks.
-import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import type { FamilyConfig } from '../rotary/config.js';
 import type { MoeConfig } from '../rotary/mixture.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import type { RotaryTraits } from '../rotary/traits.js';
@@ -56,15 +55,4 @@ export class GraniteMoe extends RotaryLM {
     TRAITS,
     (config: GraniteMoeConfig) => new GraniteMoe(config),
   );
-
-  /**
-   * Loads a GraniteMoe folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for
-   * other models.
-   */
-  static fromPretrained(
-    dir: string,
-    options: RotaryOptions & FolderOptions = {},
-  ): Promise<GraniteMoe> {
-    return readPretrained(dir, [GraniteMoe.family], options);
-  }
 }

@@ -1,6 +1,5 @@
 // Hunyuan A13B: head norms after the rotation, and experts beside a shared one.
-import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import type { FamilyConfig } from '../rotary/config.js';
 import { type MoeConfig, QWEN_FILES } from '../rotary/mixture.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
@@ -67,15 +66,4 @@ export class HunYuanMoe extends RotaryLM {
     TRAITS,
     (config: HunYuanMoeConfig) => new HunYuanMoe(config),
   );
-
-  /**
-   * Loads such a folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
-   * models.
-   */
-  static fromPretrained(
-    dir: string,
-    options: RotaryOptions & FolderOptions = {},
-  ): Promise<HunYuanMoe> {
-    return readPretrained(dir, [HunYuanMoe.family], options);
-  }
 }

@@ -1,6 +1,5 @@
 // Hunyuan, dense: Llama with norms of queries and keys behind their rotation.
-import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import type { FamilyConfig } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
 
@@ -38,15 +37,4 @@ export class HunYuan extends RotaryLM {
 
   /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: HunYuanConfig) => new HunYuan(config));
-
-  /**
-   * Loads such a folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
-   * models.
-   */
-  static fromPretrained(
-    dir: string,
-    options: RotaryOptions & FolderOptions = {},
-  ): Promise<HunYuan> {
-    return readPretrained(dir, [HunYuan.family], options);
-  }
 }

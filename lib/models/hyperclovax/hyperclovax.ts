@@ -1,6 +1,5 @@
 // HyperCLOVA X: Granite with norms after the branches.
-import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import type { FamilyConfig } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import type { RotaryTraits } from '../rotary/traits.js';
 
@@ -45,15 +44,4 @@ export class HyperClovaX extends RotaryLM {
     TRAITS,
     (config: HyperClovaXConfig) => new HyperClovaX(config),
   );
-
-  /**
-   * Loads such a folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
-   * models.
-   */
-  static fromPretrained(
-    dir: string,
-    options: RotaryOptions & FolderOptions = {},
-  ): Promise<HyperClovaX> {
-    return readPretrained(dir, [HyperClovaX.family], options);
-  }
 }

@@ -1,6 +1,5 @@
 // InternLM2: Llama with the queries of a key head, the key and the value in one matrix.
-import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import type { FamilyConfig } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import type { RotaryTraits } from '../rotary/traits.js';
 
@@ -38,15 +37,4 @@ export class InternLm2 extends RotaryLM {
 
   /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: InternLm2Config) => new InternLm2(config));
-
-  /**
-   * Loads a InternLm2 folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
-   * models.
-   */
-  static fromPretrained(
-    dir: string,
-    options: RotaryOptions & FolderOptions = {},
-  ): Promise<InternLm2> {
-    return readPretrained(dir, [InternLm2.family], options);
-  }
 }

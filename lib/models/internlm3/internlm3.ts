@@ -1,6 +1,5 @@
 // InternLM3: Llama without biases.
-import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import type { FamilyConfig } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import type { RotaryTraits } from '../rotary/traits.js';
 
@@ -29,15 +28,4 @@ export class InternLm3 extends RotaryLM {
 
   /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: InternLm3Config) => new InternLm3(config));
-
-  /**
-   * Loads such a folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
-   * models.
-   */
-  static fromPretrained(
-    dir: string,
-    options: RotaryOptions & FolderOptions = {},
-  ): Promise<InternLm3> {
-    return readPretrained(dir, [InternLm3.family], options);
-  }
 }

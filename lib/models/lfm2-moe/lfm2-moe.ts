@@ -1,7 +1,6 @@
 // LFM2 with experts: a router with sigmoid scores, the first layers dense.
 import { LFM2_FILES } from '../lfm2/lfm2.js';
-import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import type { FamilyConfig } from '../rotary/config.js';
 import type { MoeConfig } from '../rotary/mixture.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import type { RotaryTraits } from '../rotary/traits.js';
@@ -66,15 +65,4 @@ export class Lfm2Moe extends RotaryLM {
 
   /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: Lfm2MoeConfig) => new Lfm2Moe(config));
-
-  /**
-   * Loads such a folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
-   * models.
-   */
-  static fromPretrained(
-    dir: string,
-    options: RotaryOptions & FolderOptions = {},
-  ): Promise<Lfm2Moe> {
-    return readPretrained(dir, [Lfm2Moe.family], options);
-  }
 }

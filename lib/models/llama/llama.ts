@@ -1,6 +1,5 @@
 // Llama 2 and 3.
-import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import type { FamilyConfig } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { AROUND_TEXT, type RotaryTraits } from '../rotary/traits.js';
 
@@ -29,12 +28,4 @@ export class Llama extends RotaryLM {
 
   /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: LlamaConfig) => new Llama(config));
-
-  /**
-   * Loads a Llama folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
-   * models.
-   */
-  static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Llama> {
-    return readPretrained(dir, [Llama.family], options);
-  }
 }

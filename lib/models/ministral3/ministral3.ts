@@ -1,6 +1,5 @@
 // Ministral 3: Mistral with a scale of queries by their position.
-import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import type { FamilyConfig } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
 
@@ -59,15 +58,4 @@ export class Ministral3 extends RotaryLM {
     TRAITS,
     (config: Ministral3Config) => new Ministral3(config),
   );
-
-  /**
-   * Loads such a folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
-   * models.
-   */
-  static fromPretrained(
-    dir: string,
-    options: RotaryOptions & FolderOptions = {},
-  ): Promise<Ministral3> {
-    return readPretrained(dir, [Ministral3.family], options);
-  }
 }

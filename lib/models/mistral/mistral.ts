@@ -1,6 +1,5 @@
 // Mistral: Llama without biases; its first version has a sliding window.
-import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import type { FamilyConfig } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { AROUND_TEXT, type RotaryTraits } from '../rotary/traits.js';
 
@@ -29,15 +28,4 @@ export class Mistral extends RotaryLM {
 
   /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: MistralConfig) => new Mistral(config));
-
-  /**
-   * Loads a Mistral folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
-   * models.
-   */
-  static fromPretrained(
-    dir: string,
-    options: RotaryOptions & FolderOptions = {},
-  ): Promise<Mistral> {
-    return readPretrained(dir, [Mistral.family], options);
-  }
 }

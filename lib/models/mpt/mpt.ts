@@ -3,7 +3,7 @@
 import type { JsonObject } from '../../../types/json.js';
 import type { PretrainedDescription } from '../../nn/pretrained-description.js';
 import type { ModelConfig } from '../model-config.js';
-import { type Family, type FolderOptions, readPretrained } from '../model-folder.js';
+import type { Family } from '../model-folder.js';
 import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { parseRotaryConfig } from '../rotary/pretrained.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
@@ -92,14 +92,6 @@ export class Mpt extends RotaryLM {
     const description = super.described();
     const { clip_qkv, ...config } = description.config as JsonObject & { clip_qkv: number | null };
     return { ...description, config: { ...config, attn_config: { alibi: true, clip_qkv } } };
-  }
-
-  /**
-   * Loads an MPT folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
-   * models.
-   */
-  static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Mpt> {
-    return readPretrained(dir, [Mpt.family], options);
   }
 }
 

@@ -1,6 +1,5 @@
 // OLMo 2: norms after the branches, and norms over all heads of queries and keys.
-import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import type { FamilyConfig } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { POST_NORMS, type RotaryTraits } from '../rotary/traits.js';
 
@@ -27,12 +26,4 @@ export class Olmo2 extends RotaryLM {
 
   /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: Olmo2Config) => new Olmo2(config));
-
-  /**
-   * Loads an Olmo2 folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
-   * models.
-   */
-  static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Olmo2> {
-    return readPretrained(dir, [Olmo2.family], options);
-  }
 }

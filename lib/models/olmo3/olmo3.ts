@@ -1,6 +1,5 @@
 // OLMo 3: OLMo 2 with a window in three of four layers, which have unscaled positions.
-import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import type { FamilyConfig } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, POST_NORMS, type RotaryTraits } from '../rotary/traits.js';
 
@@ -34,12 +33,4 @@ export class Olmo3 extends RotaryLM {
 
   /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: Olmo3Config) => new Olmo3(config));
-
-  /**
-   * Loads an Olmo3 folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
-   * models.
-   */
-  static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Olmo3> {
-    return readPretrained(dir, [Olmo3.family], options);
-  }
 }

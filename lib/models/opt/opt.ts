@@ -1,6 +1,5 @@
 // OPT: learned positions, layer norms before each branch or behind it, and ReLU without a gate.
-import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import type { FamilyConfig } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import type { RotaryTraits } from '../rotary/traits.js';
 
@@ -63,12 +62,4 @@ export class Opt extends RotaryLM {
 
   /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: OptConfig) => new Opt(config));
-
-  /**
-   * Loads an OPT folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
-   * models.
-   */
-  static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Opt> {
-    return readPretrained(dir, [Opt.family], options);
-  }
 }

@@ -1,6 +1,5 @@
 // Phi-1, 1.5 and 2: parallel branches, layer norms, biases, and GELU without a gate.
-import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import type { FamilyConfig } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, ONE_NORM, type RotaryTraits } from '../rotary/traits.js';
 
@@ -36,12 +35,4 @@ export class Phi extends RotaryLM {
 
   /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: PhiConfig) => new Phi(config));
-
-  /**
-   * Loads a Phi folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
-   * models.
-   */
-  static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Phi> {
-    return readPretrained(dir, [Phi.family], options);
-  }
 }

@@ -1,6 +1,5 @@
 // Phi-3, 3.5 and 4: Llama with packed projections and optionally partial rotation of heads.
-import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import type { FamilyConfig } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import type { RotaryTraits } from '../rotary/traits.js';
 
@@ -42,12 +41,4 @@ export class Phi3 extends RotaryLM {
 
   /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: Phi3Config) => new Phi3(config));
-
-  /**
-   * Loads a Phi-3 or Phi-4 folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for
-   * other models.
-   */
-  static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Phi3> {
-    return readPretrained(dir, [Phi3.family], options);
-  }
 }

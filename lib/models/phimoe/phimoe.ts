@@ -4,7 +4,7 @@ import type { PretrainedDescription } from '../../nn/pretrained-description.js';
 import { isObject } from '../../runtime/is-object.js';
 import { requireType } from '../../runtime/require-type.js';
 import type { ModelConfig } from '../model-config.js';
-import { type Family, type FolderOptions, readPretrained } from '../model-folder.js';
+import type { Family } from '../model-folder.js';
 import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import type { MoeConfig } from '../rotary/mixture.js';
 import { parseRotaryConfig } from '../rotary/pretrained.js';
@@ -83,14 +83,6 @@ export class Phimoe extends RotaryLM {
       config[key] = { ...rest, short_mscale: factor, long_mscale: factor };
     }
     return { ...description, config };
-  }
-
-  /**
-   * Loads such a folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
-   * models.
-   */
-  static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Phimoe> {
-    return readPretrained(dir, [Phimoe.family], options);
   }
 }
 

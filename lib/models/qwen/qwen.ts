@@ -2,7 +2,7 @@
 import type { JsonObject } from '../../../types/json.js';
 import type { PretrainedDescription } from '../../nn/pretrained-description.js';
 import type { ModelConfig } from '../model-config.js';
-import { type Family, type FolderOptions, readPretrained } from '../model-folder.js';
+import type { Family } from '../model-folder.js';
 import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
 import { parseRotaryConfig } from '../rotary/pretrained.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
@@ -74,14 +74,6 @@ export class Qwen extends RotaryLM {
     const description = super.described();
     const config: JsonObject = { ...description.config, intermediate_size: 2 * this.config.hidden };
     return { ...description, config: { ...config, no_bias: true } };
-  }
-
-  /**
-   * Loads such a folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
-   * models.
-   */
-  static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Qwen> {
-    return readPretrained(dir, [Qwen.family], options);
   }
 }
 

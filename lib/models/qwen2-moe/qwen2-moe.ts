@@ -1,6 +1,5 @@
 // Qwen2-MoE: Qwen2 with mixture-of-experts feed-forward blocks and a shared expert.
-import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import type { FamilyConfig } from '../rotary/config.js';
 import { type MoeConfig, QWEN_FILES } from '../rotary/mixture.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import type { RotaryTraits } from '../rotary/traits.js';
@@ -51,15 +50,4 @@ export class Qwen2Moe extends RotaryLM {
 
   /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: Qwen2MoeConfig) => new Qwen2Moe(config));
-
-  /**
-   * Loads a Qwen2-MoE folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
-   * models.
-   */
-  static fromPretrained(
-    dir: string,
-    options: RotaryOptions & FolderOptions = {},
-  ): Promise<Qwen2Moe> {
-    return readPretrained(dir, [Qwen2Moe.family], options);
-  }
 }

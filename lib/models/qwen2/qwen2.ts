@@ -1,6 +1,5 @@
 // Qwen2 and 2.5: Llama with biases of queries, keys and values, and windows in some layers.
-import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import type { FamilyConfig } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { AROUND_TEXT, COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
 
@@ -42,12 +41,4 @@ export class Qwen2 extends RotaryLM {
 
   /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: Qwen2Config) => new Qwen2(config));
-
-  /**
-   * Loads a Qwen2 folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
-   * models.
-   */
-  static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Qwen2> {
-    return readPretrained(dir, [Qwen2.family], options);
-  }
 }

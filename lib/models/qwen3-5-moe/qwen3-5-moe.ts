@@ -1,6 +1,5 @@
 // Qwen3.5 with mixture-of-experts feed-forward blocks.
-import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import type { FamilyConfig } from '../rotary/config.js';
 import type { DeltaSizes } from '../rotary/delta-config.js';
 import { type MoeConfig, QWEN_FILES } from '../rotary/mixture.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
@@ -65,15 +64,4 @@ export class Qwen35Moe extends RotaryLM {
 
   /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: Qwen35MoeConfig) => new Qwen35Moe(config));
-
-  /**
-   * Loads a Qwen3.5-MoE folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for
-   * other models.
-   */
-  static fromPretrained(
-    dir: string,
-    options: RotaryOptions & FolderOptions = {},
-  ): Promise<Qwen35Moe> {
-    return readPretrained(dir, [Qwen35Moe.family], options);
-  }
 }

@@ -1,6 +1,5 @@
 // Qwen3.5: gated delta nets, and gated attention in every fourth layer.
-import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import type { FamilyConfig } from '../rotary/config.js';
 import type { DeltaSizes } from '../rotary/delta-config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
@@ -51,12 +50,4 @@ export class Qwen35 extends RotaryLM {
 
   /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: Qwen35Config) => new Qwen35(config));
-
-  /**
-   * Loads a Qwen3.5 folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
-   * models.
-   */
-  static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Qwen35> {
-    return readPretrained(dir, [Qwen35.family], options);
-  }
 }

@@ -1,6 +1,5 @@
 // Qwen3-MoE: Qwen3 with mixture-of-experts feed-forward blocks.
-import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import type { FamilyConfig } from '../rotary/config.js';
 import { type MoeConfig, QWEN_FILES } from '../rotary/mixture.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
@@ -56,15 +55,4 @@ export class Qwen3Moe extends RotaryLM {
 
   /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: Qwen3MoeConfig) => new Qwen3Moe(config));
-
-  /**
-   * Loads a Qwen3-MoE folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
-   * models.
-   */
-  static fromPretrained(
-    dir: string,
-    options: RotaryOptions & FolderOptions = {},
-  ): Promise<Qwen3Moe> {
-    return readPretrained(dir, [Qwen3Moe.family], options);
-  }
 }

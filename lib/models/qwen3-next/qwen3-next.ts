@@ -1,6 +1,5 @@
 // Qwen3-Next: mixtures behind gated delta nets, and gated attention in every fourth layer.
-import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import type { FamilyConfig } from '../rotary/config.js';
 import type { DeltaSizes } from '../rotary/delta-config.js';
 import { type MoeConfig, QWEN_FILES } from '../rotary/mixture.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
@@ -60,15 +59,4 @@ export class Qwen3Next extends RotaryLM {
 
   /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: Qwen3NextConfig) => new Qwen3Next(config));
-
-  /**
-   * Loads a Qwen3-Next folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for
-   * other models.
-   */
-  static fromPretrained(
-    dir: string,
-    options: RotaryOptions & FolderOptions = {},
-  ): Promise<Qwen3Next> {
-    return readPretrained(dir, [Qwen3Next.family], options);
-  }
 }

@@ -1,6 +1,5 @@
 // Qwen3, dense: Llama with normalized queries and keys, and windows in some layers.
-import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import type { FamilyConfig } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { AROUND_TEXT, COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
 
@@ -41,12 +40,4 @@ export class Qwen3 extends RotaryLM {
 
   /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: Qwen3Config) => new Qwen3(config));
-
-  /**
-   * Loads a Qwen3 folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
-   * models.
-   */
-  static fromPretrained(dir: string, options: RotaryOptions & FolderOptions = {}): Promise<Qwen3> {
-    return readPretrained(dir, [Qwen3.family], options);
-  }
 }

@@ -15,7 +15,7 @@ import type { BlockActivations } from '../activation-shape.js';
 import type { CacheShape } from '../caches.js';
 import { CausalLM } from '../causal-lm.js';
 import type { LanguageHead } from '../language-head.js';
-import type { Family } from '../model-folder.js';
+import { type Family, type FolderOptions, readPretrained } from '../model-folder.js';
 import { NormalizedHead } from '../normalized-head.js';
 import type { Places } from '../places.js';
 import { TiedHead } from '../tied-head.js';
@@ -83,6 +83,25 @@ export abstract class RotaryLM extends CausalLM {
     if (tied) return new TiedHead(this.#stack.embed_tokens);
     if (normalizedHead) return new NormalizedHead(channels, vocabSize, initializerRange);
     return new Linear(channels, vocabSize, { bias: biases.head ?? false });
+  }
+
+  /**
+   * Loads a folder of this class. Like models.fromPretrained(), but rejects with DS_CHECKPOINT if
+   * the folder has a model of another class. Rejects with DS_ARGUMENT for invalid options, and if
+   * it is called without its class.
+   */
+  static async fromPretrained<Model extends RotaryLM>(
+    this: { readonly family: Family<Model, RotaryOptions> },
+    dir: string,
+    options: RotaryOptions & FolderOptions = {},
+  ): Promise<Model> {
+    // biome-ignore lint/complexity/noThisInStatic: the class of the call, not RotaryLM
+    const family = this?.family;
+    if (!family) {
+      const expected = 'a call on a class, such as Llama.fromPretrained(dir)';
+      throw argumentError('fromPretrained', expected, 'a function without its class');
+    }
+    return readPretrained(dir, [family], options);
   }
 
   override tensorPlan(): TensorPlan {

@@ -1,6 +1,5 @@
 // SmolLM3: Llama in which every fourth layer has no positions.
-import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import type { FamilyConfig } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
 
@@ -34,15 +33,4 @@ export class SmolLM3 extends RotaryLM {
 
   /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: SmolLM3Config) => new SmolLM3(config));
-
-  /**
-   * Loads a SmolLM3 folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
-   * models.
-   */
-  static fromPretrained(
-    dir: string,
-    options: RotaryOptions & FolderOptions = {},
-  ): Promise<SmolLM3> {
-    return readPretrained(dir, [SmolLM3.family], options);
-  }
 }

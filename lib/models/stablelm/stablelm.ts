@@ -1,6 +1,5 @@
 // StableLM: layer norms, partial rotation, and optionally parallel branches.
-import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import type { FamilyConfig } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, ONE_NORM, type RotaryTraits } from '../rotary/traits.js';
 
@@ -35,15 +34,4 @@ export class StableLm extends RotaryLM {
 
   /** @internal Describes the family for models.fromPretrained(). */
   static readonly family = rotaryFamily(TRAITS, (config: StableLmConfig) => new StableLm(config));
-
-  /**
-   * Loads a StableLm folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
-   * models.
-   */
-  static fromPretrained(
-    dir: string,
-    options: RotaryOptions & FolderOptions = {},
-  ): Promise<StableLm> {
-    return readPretrained(dir, [StableLm.family], options);
-  }
 }

@@ -1,6 +1,5 @@
 // StarCoder2: layer norms, biases, and GELU without a gate.
-import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import type { FamilyConfig } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import type { RotaryTraits } from '../rotary/traits.js';
 
@@ -46,15 +45,4 @@ export class Starcoder2 extends RotaryLM {
     TRAITS,
     (config: Starcoder2Config) => new Starcoder2(config),
   );
-
-  /**
-   * Loads a Starcoder2 folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for
-   * other models.
-   */
-  static fromPretrained(
-    dir: string,
-    options: RotaryOptions & FolderOptions = {},
-  ): Promise<Starcoder2> {
-    return readPretrained(dir, [Starcoder2.family], options);
-  }
 }

@@ -1,6 +1,5 @@
 // VaultGemma: Gemma 2 without norms after the branches.
-import { type FolderOptions, readPretrained } from '../model-folder.js';
-import type { FamilyConfig, RotaryOptions } from '../rotary/config.js';
+import type { FamilyConfig } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import type { RotaryTraits } from '../rotary/traits.js';
 
@@ -50,15 +49,4 @@ export class VaultGemma extends RotaryLM {
     TRAITS,
     (config: VaultGemmaConfig) => new VaultGemma(config),
   );
-
-  /**
-   * Loads such a folder, as models.fromPretrained() does. Rejects with DS_CHECKPOINT for other
-   * models.
-   */
-  static fromPretrained(
-    dir: string,
-    options: RotaryOptions & FolderOptions = {},
-  ): Promise<VaultGemma> {
-    return readPretrained(dir, [VaultGemma.family], options);
-  }
 }
