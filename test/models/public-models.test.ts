@@ -42,3 +42,10 @@ test.each(Object.keys(configs))('%s', (name) => {
   expect(model.describe().config.model_type).toBe(modelType);
   expect([modelType, ...alsoTypes, ...textOf]).toContain(config.model_type);
 });
+
+test('docs/models.md states how many of them load', () => {
+  const page = readFileSync('docs/models.md', 'utf8');
+  const [, all, loading] = /Of (\d+) public configurations, (\d+) load/.exec(page) ?? [];
+  const expected = [Object.keys(configs).length, Object.keys(classes).length];
+  expect([Number(all), Number(loading)]).toEqual(expected);
+});
