@@ -223,28 +223,13 @@ function decodeTable() {
 
 function mixtureTable() {
   const [row] = at('decode-gpt-oss-h200', 'result', 'rows');
-  const cells = [row.tokens_per_s, row.decode_ms_per_step, 100 * row.share_of_bandwidth];
-  const head = ['gpt-oss-20B shape, experts in MXFP4', 'tokens/s', 'ms a step', '% of bandwidth'];
-  return { from: source('decode-gpt-oss-h200'), head, rows: [['batch 1', ...cells.map(fixed(2))]] };
-}
-
-/** Kernels for the experts of one token, those of the row above and those that were tried. */
-function expertsTable() {
-  const of = (...keys) =>
-    fixed(1)(at('decode-gpt-oss-h200', 'result', 'tried', 'experts_us_per_layer', ...keys));
-  const one = 'one kernel, whose blocks wait for each other between up and down';
-  const rows = [
-    ['two, before', of('two kernels of b11199f9')],
-    ['two (now)', of('two kernels, looked-up codes added by multiplication (now)')],
-    ['two, copies by TMA', of('so, copies by TMA, 2 boxes of a warp in flight')],
-    ['one, at best', of(one, '2 slots of four steps of a warp in flight')],
-    ['one, with twice as many copies in flight', of(one, '6 slots of two steps')],
-    ['one, only its copies', of(one, 'so, only reading')],
-    ['one, only its arithmetic', of(one, 'so, without copies')],
-    ['only copies, by TMA', of('copies alone, 11,520 bytes at a time by TMA')],
-  ];
-  const head = ['kernels for the experts of a layer', 'us'];
-  return { from: source('decode-gpt-oss-h200'), head, rows };
+  const cells = ['1', rate(row.tokens_per_s), `${fixed(2)(row.decode_ms_per_step)} ms`];
+  const head = ['gpt-oss-20B shape', 'batch', 'tokens/s', 'step'];
+  return {
+    from: source('decode-gpt-oss-h200'),
+    head,
+    rows: [['experts in MXFP4', ...cells]],
+  };
 }
 
 const serveTable = () => ({
@@ -332,7 +317,6 @@ export const tables = {
   scaling: scalingTable,
   decode: decodeTable,
   mixture: mixtureTable,
-  experts: expertsTable,
   serve: serveTable,
   embed: embedTable,
   'zero-memory': memoryTable,
