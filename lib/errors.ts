@@ -1,8 +1,8 @@
 // The one error type of the library. Errors are data: place, expected, got and fix.
 
 /**
- * Kinds of errors. A code never changes its name; messages may change. If a comment says "Throws
- * DS_IO." without a condition, the meaning below is the condition.
+ * Kinds of errors. A code never changes its name; messages may change. If a comment lists codes
+ * without conditions ("Throws DS_SHAPE, DS_DTYPE."), the meanings below are the conditions.
  */
 export type DsErrorCode =
   | 'DS_SHAPE' // shapes or strides do not fit

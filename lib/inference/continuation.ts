@@ -131,7 +131,7 @@ export class Continuation {
 
   /**
    * Moves the matcher by the next token of accept(), so that threads can fill the mask after it
-   * before accept(). The matcher is in use until they have ended. Throws DS_LIMIT.
+   * before accept(). The matcher is in use until they have ended.
    */
   follow(token: number): void {
     const { matcher } = this;

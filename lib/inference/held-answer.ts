@@ -20,7 +20,8 @@ interface ConstrainedAnswer {
 }
 
 /**
- * Builds a format that allows free reasoning and constrains the text after it. Throws DS_ARGUMENT.
+ * Builds a format that allows free reasoning and constrains the text after it. Throws DS_ARGUMENT
+ * for an invalid format.
  */
 export function constrainAnswer(
   op: string,

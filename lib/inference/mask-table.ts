@@ -25,7 +25,7 @@ export class MaskTable {
     this.free = Array.from({ length: rows }, (_, i) => rows - 1 - i);
   }
 
-  /** Takes the lowest free row. Throws DS_OUT_OF_MEMORY. */
+  /** Takes the lowest free row. The first call allocates the table. */
   take(): number {
     if (!this.buffer) {
       const bytes = this.rows * this.words * 4;

@@ -64,7 +64,8 @@ export async function findBaseFolder(adapter: AdapterFolder): Promise<string> {
 /**
  * Returns the end tokens of generation_config.json (or else config.json) and of the tokenizer. Both
  * files of a chat model may still name the end token of its base model, so the tokenizer's end
- * token is added. Ignores -1 and ids outside the vocabulary. Source: vLLM. Throws DS_DATA.
+ * token is added. Ignores -1 and ids outside the vocabulary. Source: vLLM. Throws DS_DATA if a file
+ * has other values than token ids.
  */
 export function readEndTokens(model: CausalLM, tokenizer: Tokenizer | null): number[] {
   const { config, generation } = model.describe() ?? {};

@@ -90,7 +90,7 @@ export class PagedCache {
   private states: (StatePools | null)[] = [];
   private running: DeviceBatch | null = null;
 
-  /** Throws DS_OUT_OF_MEMORY. */
+  /** Throws DS_OUT_OF_MEMORY if the pools do not fit. */
   constructor(
     private readonly sizes: CacheSizes,
     private readonly blocks: number,
@@ -139,7 +139,7 @@ export class PagedCache {
     }
   }
 
-  /** Allocates the pools if the cache sleeps. Throws DS_OUT_OF_MEMORY. */
+  /** Allocates the pools if the cache sleeps. Throws DS_OUT_OF_MEMORY if they no longer fit. */
   wake(): void {
     if (this.pools.length > 0) return;
     const { dtype, device, blockSize, recurrent } = this.sizes;

@@ -21,7 +21,7 @@ export class RowTable {
     private readonly width: number,
   ) {}
 
-  /** Takes a free row and writes `values` to it. Throws DS_OUT_OF_MEMORY. */
+  /** Takes a free row and writes `values` to it. The table grows if no row is free. */
   take(values: NumericArray): number {
     if (this.free.length === 0) this.grow();
     const row = required(this.free.pop());

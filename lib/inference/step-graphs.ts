@@ -86,7 +86,6 @@ export class StepGraphs {
   private readonly adapters: number;
   private readonly recorded: RecordedSteps;
 
-  /** Throws DS_OUT_OF_MEMORY. */
   constructor(
     private readonly device: Device,
     sizes: GraphSizes,

@@ -114,7 +114,7 @@ export class StepRunner {
   /** Groups of ranks that compute each batch together. */
   together: JointGroups = {};
 
-  /** Throws DS_OUT_OF_MEMORY. */
+  /** Throws DS_OUT_OF_MEMORY if cache and buffers do not fit. */
   constructor(
     private readonly model: StepModel,
     private readonly sizes: CacheSizes,
@@ -278,7 +278,9 @@ export class StepRunner {
     this.cache.sleep();
   }
 
-  /** Allocates host memory for `count` evicted blocks. Throws DS_OUT_OF_MEMORY. */
+  /**
+   * Allocates host memory for `count` evicted blocks. Throws DS_OUT_OF_MEMORY if it does not fit.
+   */
   hostBlocks(count: number): HostBlocks {
     const { device } = this.sizes;
     const bytes = blockBytes(this.sizes);
@@ -293,7 +295,7 @@ export class StepRunner {
     });
   }
 
-  /** Allocates the pools again. Throws DS_OUT_OF_MEMORY. */
+  /** Allocates the pools again. Throws DS_OUT_OF_MEMORY if they no longer fit. */
   wake(): void {
     this.cache.wake();
   }

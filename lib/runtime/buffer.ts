@@ -45,7 +45,10 @@ export class Buffer {
     return this.id;
   }
 
-  /** Returns device memory with undefined contents. Throws DS_OUT_OF_MEMORY. */
+  /**
+   * Returns device memory with undefined contents. Throws DS_OUT_OF_MEMORY if the device has too
+   * little.
+   */
   static allocate(device: Device, bytes: number): Buffer {
     const buffer = new Buffer(device, bytes, false, allocateFor(device, bytes));
     openRow()?.noteAllocated(buffer);
@@ -136,7 +139,7 @@ export class Buffer {
   /**
    * Allocates device memory again, and copies the contents from `host` in the order of `stream`,
    * after the compute work so far. `noteAllocated` is an event of the device. Throws
-   * DS_OUT_OF_MEMORY.
+   * DS_OUT_OF_MEMORY if the device has too little.
    */
   restore(host: Buffer | Uint8Array, stream: Stream, allocated: Event): void {
     this.id = allocateFor(this.device, this.bytes);

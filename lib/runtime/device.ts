@@ -157,7 +157,7 @@ export function device(name: string | Device = 'auto'): Device {
 
 /**
  * Returns the device `name` for `op`, which also accepts a dtype; the error covers both. Throws
- * DS_DEVICE.
+ * DS_DEVICE if it is neither.
  */
 export function deviceFor(op: string, name: unknown): Device {
   const match = findDevice(name);

@@ -115,7 +115,7 @@ export function isDType(name: unknown): name is DType {
   return typeof name === 'string' && typeof codes[name as DType] === 'number';
 }
 
-/** Returns `name` if it is a dtype. Throws DS_DTYPE. */
+/** Returns `name` if it is a dtype. Throws DS_DTYPE if it is not. */
 export function parseDType(name: unknown, op: string): DType {
   if (isDType(name)) return name;
   const expected = `a dtype: ${dtypes.join(', ')}`;

@@ -35,7 +35,7 @@ export class Graph {
     }
   }
 
-  /** Enqueues the recorded work on the compute stream. Throws DS_RELEASED. */
+  /** Enqueues the recorded work on the compute stream. Throws DS_RELEASED after dispose(). */
   launch(): void {
     native(() => addon.launchGraph(this.handle, this.device.compute.handle));
   }

@@ -60,7 +60,7 @@ export class InputFile {
     });
   }
 
-  /** Returns the CRC-32C of the whole file. Throws DS_IO. */
+  /** Returns the CRC-32C of the whole file. Throws DS_IO if it cannot be read. */
   checksum(): Promise<number> {
     return awaitNative(async () => addon.checksumFile(this.open(), this.path));
   }
@@ -96,7 +96,10 @@ export class InputFile {
     this.requireSame(reportedNow('stat', this.path, () => fstatSync(file, { bigint: true })));
   }
 
-  /** Resolves with the whole file, of at most `limit` bytes, as UTF-8 text. Throws DS_IO. */
+  /**
+   * Resolves with the whole file, of at most `limit` bytes, as UTF-8 text. Throws DS_IO if it is
+   * larger, or cannot be read.
+   */
   async text(limit: number): Promise<string> {
     const { path, bytes } = this;
     if (bytes > limit) throw fileError('read', path, `at most ${limit} bytes`, `${bytes}`);

@@ -52,7 +52,10 @@ export interface StoreAddress {
 export class StoreServer {
   private readonly handle: number;
 
-  /** Listens on exactly `host`; port 0 takes a free one. Throws DS_COMM. */
+  /**
+   * Listens on exactly `host`; port 0 takes a free one. Throws DS_COMM if the port is in use, or
+   * the address belongs to another host.
+   */
   constructor(at: StoreAddress) {
     this.handle = native(() => addon.startStore(at.host, at.port, at.secret));
   }

@@ -9,7 +9,10 @@ import { viewOf } from '../tensor/ops/shapes.js';
 import { markChanged } from '../tensor/tape.js';
 
 export interface Work {
-  /** Makes later work of `stream` wait for the result. Blocks on the CPU. Throws DS_COMM. */
+  /**
+   * Makes later work of `stream` wait for the result. Blocks on the CPU. Throws DS_COMM if the
+   * exchange fails.
+   */
   wait(stream: Stream): void;
 }
 

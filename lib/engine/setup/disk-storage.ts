@@ -25,7 +25,10 @@ interface DiskWeightsRequest {
   group: Collectives;
 }
 
-/** Returns storage for a rank's shards. Warns of a slow disk. Throws DS_IO. */
+/**
+ * Returns storage for a rank's shards. Warns of a slow disk. Throws DS_IO if the folder or the file
+ * cannot be created.
+ */
 export function openDiskWeights({ config, units, device, group }: DiskWeightsRequest): DiskWeights {
   const folder = openFolder(config, 'offload_param');
   const { offload_param: offload } = config.zero_optimization;
@@ -55,7 +58,10 @@ export interface StateOptions {
   group: Collectives;
 }
 
-/** Returns state on disk. Warns of a slow disk. Throws DS_IO. */
+/**
+ * Returns state on disk. Warns of a slow disk. Throws DS_IO if the folder or the file cannot be
+ * created.
+ */
 export function openNvmeState(options: StateOptions): NvmeState {
   const { config, optimizer, partitions, device, group } = options;
   const folder = openFolder(config, 'offload_optimizer');
@@ -79,7 +85,7 @@ export function openNvmeState(options: StateOptions): NvmeState {
 
 const IN_MEMORY: readonly string[] = ['tmpfs', 'ramfs'];
 
-/** Returns the folder; creates it if it is missing. Throws DS_IO. */
+/** Returns the folder; creates it if it is missing. */
 function openFolder(
   { zero_optimization: zero }: ResolvedConfig,
   section: 'offload_optimizer' | 'offload_param',

@@ -216,7 +216,10 @@ export function wholeModel({ module, config, job, planned }: BuildInputs): Whole
   return planned || modelInfoPath(config) !== null ? measureModel(module, job) : null;
 }
 
-/** In that run, rank 0 writes the model, the job and the memory of all ranks. Throws DS_IO. */
+/**
+ * In that run, rank 0 writes the model, the job and the memory of all ranks. Throws DS_IO if it
+ * cannot write the file.
+ */
 export async function describeModel(
   job: Distributed,
   { module, config, optimizer }: Decisions,

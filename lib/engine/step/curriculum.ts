@@ -40,7 +40,7 @@ export interface Curriculum {
   setSchedule(schedule: CurriculumSchedule): void;
   /** State for a checkpoint; null if there is none. */
   state(): JsonObject | null;
-  /** Restores a state; null restarts. Throws DS_CHECKPOINT. */
+  /** Restores a state; null restarts. Throws DS_CHECKPOINT for an invalid state. */
   load(state: JsonObject | null, location: string): void;
 }
 

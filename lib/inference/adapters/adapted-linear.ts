@@ -161,10 +161,7 @@ const isPlainLinear = (base: AdaptableLinear, { dtype, device }: Tensor): base i
     (part) => part.dtype === dtype && part.device === device,
   );
 
-/**
- * Returns zeros in the dtype and on the device of `like`; no scope owns them. Throws
- * DS_OUT_OF_MEMORY.
- */
+/** Returns zeros in the dtype and on the device of `like`; no scope owns them. */
 export const zeros = (
   shape: readonly number[],
   { dtype, device }: { dtype: DType; device: Device },

@@ -218,7 +218,9 @@ export class Adapters implements ProductAddition {
     }
   }
 
-  /** Calls `body`, a forward of `rows` rows with one adapter. Throws DS_ARGUMENT. */
+  /**
+   * Calls `body`, a forward of `rows` rows with one adapter. Throws DS_ARGUMENT if it is unknown.
+   */
   with<T>(name: string, rows: number, body: () => T): T {
     this.require('InferenceEngine adapter', name);
     const { slot } = required(this.loaded.get(name));
@@ -351,7 +353,7 @@ export class Adapters implements ProductAddition {
     this.layers.clear();
   }
 
-  /** Allocates B of a layer, and decides where A can be placed. Throws DS_OUT_OF_MEMORY. */
+  /** Allocates B of a layer, and decides where A can be placed. */
   private allocateSlots(
     base: AdaptableLinear,
     { device, dtype }: { device: Device; dtype: DType },

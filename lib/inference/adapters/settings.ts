@@ -43,7 +43,10 @@ export interface AdapterSettings {
   readonly isOpen: boolean;
 }
 
-/** Returns the checked options, or null without adapters. Throws DS_ARGUMENT. */
+/**
+ * Returns the checked options, or null without adapters. Throws DS_ARGUMENT for an invalid name,
+ * folder or limit.
+ */
 export function readAdapterSettings(op: string, options: AdapterOptions): AdapterSettings | null {
   const { adapters = {}, maxAdapters, maxAdapterRank } = options;
   if (!isPlainObject(adapters)) {

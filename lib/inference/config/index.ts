@@ -81,7 +81,10 @@ export function defaultInferenceConfig(): InferenceConfig {
   return withDefaults({}, inferenceSchema) as InferenceConfig;
 }
 
-/** Checks `given` and returns its keys under current names, without defaults. Throws DS_CONFIG. */
+/**
+ * Checks `given` and returns its keys under current names, without defaults. Throws DS_CONFIG for
+ * unknown, invalid or contradicting keys.
+ */
 export function readTypedInference(given: InferenceConfig): InferenceConfig {
   const values = structuredClone(checkDraft(readDraft(given)).value);
   resolveInferenceConfig(given); // Throws for keys that contradict each other.

@@ -69,7 +69,8 @@ export class SchemaRoot {
 
   /**
    * Returns the alternatives of a schema. They contain no $ref, allOf, anyOf or oneOf. The
-   * additional keyword `patterns` is a list. Throws DS_ARGUMENT.
+   * additional keyword `patterns` is a list. Throws DS_ARGUMENT for a cycle or too many
+   * alternatives.
    */
   alternatives(schema: Schema, path: string, depth = 0): Schema[] {
     if (depth > MAX_DEPTH || ++this.visits > MAX_VISITS) {

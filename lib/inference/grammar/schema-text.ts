@@ -107,7 +107,10 @@ export class StringNodes {
     throw argumentError('format schema', `a string without ${this.marker}`, formatValue(text));
   }
 
-  /** Returns a node that matches a property name without quotes. Throws DS_ARGUMENT. */
+  /**
+   * Returns a node that matches a property name without quotes. Throws DS_ARGUMENT if a marker ends
+   * names, and the name has other characters than letters, digits, "_", "." and "-".
+   */
   name(name: string): Node {
     return this.to.text(this.spellName(name));
   }

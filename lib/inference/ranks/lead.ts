@@ -93,7 +93,7 @@ export class LeaderGenerator implements Generator, StepListener, EngineRole {
     return this.line.failure ?? this.loop.failure;
   }
 
-  /** Sends a batch that all ranks compute now. Throws DS_COMM. */
+  /** Sends a batch that all ranks compute now. */
   announce(batch: StepBatch): void {
     this.wasSilent = false;
     this.isStepping = true;

@@ -38,7 +38,7 @@ export class StepLine {
 
   constructor(readonly group: ProcessGroup) {}
 
-  /** Sends a message and waits until it has left this rank. Throws DS_COMM. */
+  /** Sends a message and waits until it has left this rank. */
   report(message: Message): void {
     const bytes = serialize(message);
     const head = Buffer.alloc(LENGTH_BYTES);

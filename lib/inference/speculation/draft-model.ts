@@ -15,7 +15,7 @@ export interface DraftHead {
   /** Keeps the hidden states of the last forward for the next tokens of `sequences`, in order. */
   keep(sequences: readonly Sequence[]): void;
   sleep(): void;
-  /** Throws DS_OUT_OF_MEMORY. */
+  /** Allocates the cache again. Throws DS_OUT_OF_MEMORY if it no longer fits. */
   wake(): void;
 }
 

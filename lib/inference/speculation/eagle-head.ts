@@ -195,7 +195,7 @@ export class EagleHead extends Module implements RunnerHooks {
     return this.computeScores(last);
   }
 
-  /** Allocates the hidden states of the ends of `sequences` sequences. Throws DS_OUT_OF_MEMORY. */
+  /** Allocates the hidden states of the ends of `sequences` sequences. */
   reserve(sequences: number): void {
     const { dtype, device } = this.fc.weight;
     this.#outputs?.dispose();
@@ -230,7 +230,8 @@ export class EagleHead extends Module implements RunnerHooks {
   }
 
   /**
-   * Sets the tokens of the scores: score i belongs to token i + offsets[i]. Throws DS_CHECKPOINT.
+   * Sets the tokens of the scores: score i belongs to token i + offsets[i]. Throws DS_CHECKPOINT
+   * for a token outside the vocabulary.
    */
   predict(offsets: readonly number[]): void {
     const { tokens } = this.#shape;

@@ -30,7 +30,6 @@ interface PoolSizes {
 export class FeaturePool {
   private rows: Tensor | null = null;
 
-  /** Throws DS_OUT_OF_MEMORY. */
   constructor(private readonly sizes: PoolSizes) {
     this.wake();
   }
@@ -49,7 +48,7 @@ export class FeaturePool {
     kernels.pagedStore({ k: part(0), v: part(1), slots, pool: required(this.rows) });
   }
 
-  /** Allocates the rows if the pool sleeps. Throws DS_OUT_OF_MEMORY. */
+  /** Allocates the rows if the pool sleeps. */
   wake(): void {
     const { slots, width, dtype, device } = this.sizes;
     this.rows ??= held(() => Tensor.empty([slots, 2, 1, 1, width / 2], dtype, device));

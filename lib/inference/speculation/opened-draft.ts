@@ -16,12 +16,13 @@ export interface OpenDraft {
   readonly sizes: CacheSizes;
   /**
    * Returns hooks around the model's forwards, for a cache of `blocks` blocks; null if there are
-   * none. Throws DS_OUT_OF_MEMORY.
+   * none.
    */
   besideFor(blocks: number): RunnerHooks | null;
   costFor(model: CausalLM): DraftCost;
   /**
-   * Allocates the cache, after besideFor(). The result owns the weights. Throws DS_OUT_OF_MEMORY.
+   * Allocates the cache, after besideFor(). The result owns the weights. Throws DS_OUT_OF_MEMORY if
+   * the cache does not fit.
    */
   modelFor(room: DraftRoom, vocabSize: number): DraftModel;
   /** Frees the weights. */

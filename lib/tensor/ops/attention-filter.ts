@@ -125,7 +125,7 @@ function readableMask(op: string, mask: Tensor, q: Tensor): Tensor {
   return cast(mask, q.dtype === 'f64' ? 'f64' : 'f32');
 }
 
-/** Broadcasts `mask` to `shape`. Throws DS_SHAPE. */
+/** Broadcasts `mask` to `shape`. */
 function broadcastMask(op: string, mask: Tensor, shape: readonly number[], hint: string): View {
   const lead = shape.length - mask.ndim;
   const fits = lead >= 0 && mask.shape.every((size, d) => size === 1 || size === shape[lead + d]);

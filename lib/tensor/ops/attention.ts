@@ -78,7 +78,7 @@ const noDropout: Drop = {
 
 /**
  * Returns the dropout parameters of a call of `batch` rows. Advances the random stream unless p is
- * 0. Throws DS_ARGUMENT.
+ * 0.
  */
 function drawDropout(p: number, batch: number, share: HeadShare | null): Drop {
   requireFinite('attention dropout', p, 0, 1);

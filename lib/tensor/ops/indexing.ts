@@ -70,7 +70,7 @@ export function embedding(weight: Tensor, index: Tensor): Tensor {
 
 /**
  * Returns the part of `whole` that `index` addresses: of the index's sizes except along `dim`.
- * Throws DS_SHAPE.
+ * Throws DS_SHAPE if the index is larger in another dim.
  */
 export function sliceFor(op: string, whole: View, dim: number, index: View): View {
   const fits = (n: number, d: number) => d === dim || n <= required(whole.shape[d]);

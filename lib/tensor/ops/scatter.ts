@@ -21,7 +21,10 @@ import {
   viewOf,
 } from './shapes.js';
 
-/** Returns the elements of `src` that `index` uses: the first ones of each dim. Throws DS_SHAPE. */
+/**
+ * Returns the elements of `src` that `index` uses: the first ones of each dim. Throws DS_SHAPE if
+ * `src` is smaller than `index`.
+ */
 function chooseSource(op: string, src: View, index: View): View {
   const fits = (n: number, d: number) => n <= required(src.shape[d]);
   if (index.shape.length !== src.shape.length || !index.shape.every(fits)) {

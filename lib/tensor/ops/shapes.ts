@@ -148,7 +148,7 @@ export function requireSameDevice(op: string, a: Tensor, b: Tensor): void {
   if (a.device !== b.device) throw deviceMixError(op, a, b);
 }
 
-/** Returns the shape of NumPy broadcasting. Throws DS_SHAPE. */
+/** Returns the shape of NumPy broadcasting. Throws DS_SHAPE if two sizes differ and none is 1. */
 export function broadcastShape(op: string, a: readonly number[], b: readonly number[]): number[] {
   const ndim = Math.max(a.length, b.length);
   const out = new Array<number>(ndim);

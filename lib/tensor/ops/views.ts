@@ -34,7 +34,10 @@ export function contiguous(x: Tensor): Tensor {
   return out;
 }
 
-/** Returns `shape` with its -1 replaced by the remaining size. Throws DS_SHAPE. */
+/**
+ * Returns `shape` with its -1 replaced by the remaining size. Throws DS_SHAPE if the number of
+ * elements differs.
+ */
 function resolveShape(x: Tensor, shape: readonly number[]): readonly number[] {
   const unknown = shape.indexOf(-1);
   const known = unknown < 0 ? shape : shape.toSpliced(unknown, 1);

@@ -84,7 +84,7 @@ function addColumnHalves(
 
 /**
  * Returns x W^T in f32, for x [.., in] in bf16 and a contiguous weight [out, in] in f32. The weight
- * counts with 16 bits of mantissa, and sums are f32. Throws DS_SHAPE.
+ * counts with 16 bits of mantissa, and sums are f32. Throws DS_SHAPE if the input dims differ.
  */
 export function wideLinear(x: Tensor, weight: Tensor): Tensor {
   const [outputs, inputs] = leading(weight.shape, 2);
@@ -131,9 +131,10 @@ export function wideLinear(x: Tensor, weight: Tensor): Tensor {
 }
 
 /**
- * Returns sum + x W^T in the memory of `sum`, in bf16, for x [.., in] and a contiguous weight
- * [out, in] in f32. Factors count with 16 bits of mantissa. The sum is rounded once on a CPU; a GPU
- * may round the product first. `sum` as in addLinearInto(). Throws DS_SHAPE.
+ * Returns sum + x W^T in the memory of `sum`, in bf16, for x [.., in] and a contiguous weight [out,
+ * in] in f32. Factors count with 16 bits of mantissa. The sum is rounded once on a CPU; a GPU may
+ * round the product first. `sum` as in addLinearInto(). Throws DS_SHAPE if the dims of `sum` or x
+ * differ from those of `weight`.
  */
 export function addWideLinearInto(sum: Tensor, x: Tensor, weight: Tensor): Tensor {
   const [outputs, inputs] = leading(weight.shape, 2);

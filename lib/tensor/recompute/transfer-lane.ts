@@ -179,7 +179,7 @@ class PinnedPool {
 
   /**
    * Returns the smallest idle slot of at least `bytes` and at most twice as many, else a new one of
-   * `bytes`. Throws DS_OUT_OF_MEMORY.
+   * `bytes`. Throws DS_OUT_OF_MEMORY if the host has too little.
    */
   take(bytes: number): PinnedSlot {
     this.recycles = true;

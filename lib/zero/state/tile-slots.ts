@@ -91,7 +91,10 @@ export class TileSlots {
     this.backing = file;
   }
 
-  /** Loads a tile; later work of the stream may change it until close(). Throws DS_IO. */
+  /**
+   * Loads a tile; later work of the stream may change it until close(). Throws DS_IO if the disk
+   * fails.
+   */
   open(tile: StoredTile): void {
     this.occupy(this.slotOf(tile) ?? this.load(tile), tile);
   }
