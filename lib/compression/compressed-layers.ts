@@ -92,7 +92,7 @@ export class CompressedLinear extends CompressedLayer<Linear> {
     return this.base.bias;
   }
 
-  /** [..., inputs] to [..., outputs]. Throws DS_SHAPE. */
+  /** [..., inputs] to [..., outputs]. Throws DS_SHAPE if x has another size in its last dim. */
   override forward(x: Tensor): Tensor {
     return scope(() => {
       const { weight, bias } = this.values;

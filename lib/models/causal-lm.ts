@@ -331,7 +331,7 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
 
   /**
    * Checks the optional inputs of forward(), which may not include `drawn`: the configuration sets
-   * it. Throws DS_ARGUMENT.
+   * it. Throws DS_ARGUMENT for other inputs.
    */
   private requireInputs(inputs: unknown, drawn: keyof CausalInputs | null = null): CausalInputs {
     const op = `${this.constructor.name} inputs`;

@@ -354,7 +354,10 @@ const fileDtype = ({ target }: WeightDestination): DType => (isNew(target) ? 'f3
 const nameOf = ({ sources, slices }: WeightDestination): string =>
   sources[0] ?? required(slices[0]?.name);
 
-/** Reads this rank's part of a tensor and converts it. Throws DS_NONFINITE. */
+/**
+ * Reads this rank's part of a tensor and converts it. Throws DS_NONFINITE if a finite value
+ * overflows in the new dtype.
+ */
 async function readValues(destination: WeightDestination, files: WeightFiles): Promise<Tensor> {
   const { target, sources, slices, transposed } = destination;
   const name = nameOf(destination);

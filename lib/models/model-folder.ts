@@ -226,7 +226,8 @@ interface Quantized {
 }
 
 /**
- * Reads the layers with 4- or 8-bit weights; returns the layout of the rest. Throws DS_CHECKPOINT.
+ * Reads the layers with 4- or 8-bit weights; returns the layout of the rest. Throws DS_CHECKPOINT
+ * for a quantization that the package cannot read.
  */
 async function besideQuantized(
   model: FolderModel,

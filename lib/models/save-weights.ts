@@ -135,7 +135,7 @@ function nativeSources(module: Module, dtype: ExportDType | undefined): SaveSour
 
 /**
  * @internal Returns the tensors of `module` under the names of Hugging Face's files. Throws
- * DS_ARGUMENT.
+ * DS_ARGUMENT if an engine has taken over a tensor, or a rank holds a part of it.
  */
 export function pretrainedSources(
   module: Module,

@@ -35,7 +35,10 @@ export interface DrawnTokens {
   draws: ReadonlyMap<number, number>;
 }
 
-/** Throws DS_ARGUMENT. */
+/**
+ * Throws DS_ARGUMENT unless `dropped` lists layers of the model, each once, and `reserved` is
+ * positive.
+ */
 export function requireTokens(op: string, dropped: LayerTokens, layers: number): void {
   const read = readOptions<LayerTokens>(op, dropped, { layers: true, reserved: true });
   requireInteger(`${op}.reserved`, read.reserved, 1);

@@ -48,7 +48,7 @@ function maskShapeError(op: string, name: string, expected: string, mask: Tensor
   return new DsError({ code: 'DS_SHAPE', op: `${op} ${name}`, expected, got: describe(mask) });
 }
 
-/** Returns attnMask as [B or 1, H or 1, T, S]. Throws DS_SHAPE. */
+/** Returns attnMask as [B or 1, H or 1, T, S]. */
 function attentionMask(op: string, mask: Tensor, [B, H, T, S]: ScoreShape): Tensor {
   const { shape } = mask;
   const fits = shape.at(-1) === S && shape.at(-2) === T;
@@ -61,7 +61,7 @@ function attentionMask(op: string, mask: Tensor, [B, H, T, S]: ScoreShape): Tens
   throw maskShapeError(op, 'attnMask', expected, mask);
 }
 
-/** Returns keyPaddingMask as [B, 1, 1, S]. Throws DS_SHAPE. */
+/** Returns keyPaddingMask as [B, 1, 1, S]. */
 function paddingMask(op: string, mask: Tensor, [B, , , S]: ScoreShape): Tensor {
   const isWhole = mask.shape.join() === `${B},${S}` || (B === 1 && mask.shape.join() === `${S}`);
   if (isWhole) return mask.reshape([B, 1, 1, S]);

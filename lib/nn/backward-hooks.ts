@@ -24,7 +24,7 @@ type FullHook<Owner> = (
   gradOutput: Gradients,
 ) => ReplacedGradients;
 
-/** Returns `replacement` if it can replace `grads`. Throws DS_ARGUMENT. */
+/** Returns `replacement` if it can replace `grads`. Throws DS_ARGUMENT if it cannot. */
 function checkGradients(op: string, grads: Gradients, replacement: unknown): Gradients {
   if (replacement === undefined) return grads;
   const list: readonly unknown[] | null = Array.isArray(replacement) ? replacement : null;
@@ -116,7 +116,10 @@ class HookedCall<Owner extends object> implements Saved {
     return given.map((x) => through.get(x) ?? x) as readonly unknown[] as Inputs;
   }
 
-  /** Returns the result of forward, with its tensors passed through a node. Throws DS_ARGUMENT. */
+  /**
+   * Returns the result of forward, with its tensors passed through a node. Throws DS_ARGUMENT if
+   * forward returned other values than tensors.
+   */
   wrapOutput<Output>(given: Output): Output {
     const list: readonly unknown[] = Array.isArray(given) ? given : [given];
     this.requireTensors(list);

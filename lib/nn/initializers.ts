@@ -104,7 +104,7 @@ export const ones: Initializer = byRange((out) => kernels.fill({ out, value: 1 }
 
 /**
  * Returns fan-in and fan-out of a weight [out, in, ..]: the first dims times the product of the
- * other dims. Throws DS_SHAPE.
+ * other dims. Throws DS_SHAPE for fewer than two dims.
  */
 function fansOf(op: string, shape: readonly number[]): { fanIn: number; fanOut: number } {
   const [rows = 0, columns = 0, ...field] = shape;

@@ -79,7 +79,10 @@ export interface Joinable extends Module {
   joinLinears(): void;
 }
 
-/** Joins the linear layers that modules of `model` can join. Throws DS_OUT_OF_MEMORY. */
+/**
+ * Joins the linear layers that modules of `model` can join. Throws DS_OUT_OF_MEMORY if old and new
+ * memory of one group do not fit together.
+ */
 export function joinAll(model: Module): void {
   for (const module of model.modules()) {
     if ('joinLinears' in module) (module as Joinable).joinLinears();
@@ -108,8 +111,8 @@ const columnsOf = (joinings: readonly JointProduct[]): Parameter[][] =>
 /**
  * Moves the weights of linear layers of one input into contiguous memory, and their biases, scales
  * and zero points; behind the weights are the rows of RowsBehind, if every layer has some. Frees
- * the old memory. Returns whether they are joined; different layers stay
- * unchanged. Throws DS_OUT_OF_MEMORY.
+ * the old memory. Returns whether they are joined; different layers stay unchanged. Throws
+ * DS_OUT_OF_MEMORY if old and new memory do not fit together.
  */
 export function joinMemory(layers: readonly Module[]): boolean {
   const joinings = joiningsOf(layers);

@@ -324,7 +324,10 @@ export class Parameter extends Tensor {
   }
 }
 
-/** Returns the shape of boxes that are adjacent along one dim. Throws DS_SHAPE. */
+/**
+ * Returns the shape of boxes that are adjacent along one dim. Throws DS_SHAPE if they are cut along
+ * other dims.
+ */
 function joinedShape(whole: readonly number[], boxes: readonly Box[]): number[] {
   const cut = whole.flatMap((size, d) => (boxes.every((box) => box.shape[d] === size) ? [] : [d]));
   const dim = cut[0] ?? 0;

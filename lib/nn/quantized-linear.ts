@@ -37,7 +37,9 @@ export interface QuantizedLayout extends PackedLayout, Required<QuantizedOptions
   isReordered: boolean;
 }
 
-/** Throws DS_ARGUMENT. */
+/**
+ * Returns the options with defaults. Throws DS_ARGUMENT unless bits is 4 or 8 and groupSize fits.
+ */
 export function readQuantizedOptions(
   op: string,
   given: QuantizedOptions,

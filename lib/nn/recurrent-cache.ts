@@ -31,7 +31,7 @@ export interface StatePools {
   readonly states: Tensor | null;
 }
 
-/** Allocates the pools of one layer. Throws DS_OUT_OF_MEMORY. */
+/** Allocates the pools of one layer. */
 export function allocatePools(
   slots: number,
   { taps, channels, heads, keyDim, valueDim }: RecurrentSizes,

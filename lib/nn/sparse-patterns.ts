@@ -307,7 +307,9 @@ interface LayoutRequest extends BlockLayoutSizes {
   fill(see: SeeBlocks, head: number, query: number): void;
 }
 
-/** Returns the parts of sparseLayout(). Throws DS_ARGUMENT. */
+/**
+ * Returns the parts of sparseLayout(). Throws DS_ARGUMENT for options that contradict each other.
+ */
 export function createLayoutRequest(
   given: SparsityOptions,
   heads: number,

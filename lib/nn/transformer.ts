@@ -203,7 +203,7 @@ export interface TransformerStackOptions {
   norm?: Module | null;
 }
 
-/** Calls `make` for `count` modules. Throws DS_ARGUMENT. */
+/** Calls `make` for `count` modules. */
 function createLayers<Layer extends Module>(op: string, make: unknown, count: number): Layer[] {
   requireInteger(`${op} layers`, count, 1);
   if (typeof make === 'function') return Array.from({ length: count }, () => make() as Layer);

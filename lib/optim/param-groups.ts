@@ -178,7 +178,7 @@ const KINDS: Readonly<Record<string, unknown>> = {
 
 /**
  * Checks a hyperparameter: the type of `like`, and the range of PyTorch's optimizers. Throws
- * DS_ARGUMENT.
+ * DS_ARGUMENT for another type or a value out of range.
  */
 export function requireHyperparameter(location: string, value: unknown, like: unknown): void {
   if (Array.isArray(like)) {

@@ -22,7 +22,8 @@ export class TrustRatios {
   }
 
   /**
-   * Returns a copy of all ratios by parameter name. Waits for the last update. Throws DS_RELEASED.
+   * Returns a copy of all ratios by parameter name. Waits for the last update. Throws DS_RELEASED
+   * after the optimizer's state is freed.
    */
   read(): Map<string, number> {
     const all = new Map<string, number>();

@@ -208,7 +208,10 @@ export function sumAlong(op: string, x: Tensor, shared: SharedDim): Tensor {
   return result();
 }
 
-/** This rank's part of a tensor that is whole on every rank, as a copy. Throws DS_SHAPE. */
+/**
+ * This rank's part of a tensor that is whole on every rank, as a copy. Throws DS_SHAPE if the dim
+ * has another size.
+ */
 export function partAlong(op: string, x: Tensor, shared: SharedDim): Tensor {
   const { group, sizes } = shared;
   const dim = requireDim(op, x, shared, startOf(sizes, sizes.length));

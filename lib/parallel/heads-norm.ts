@@ -39,7 +39,7 @@ export class HeadsNorm extends Module {
     this.eps = eps;
   }
 
-  /** Maps x [.., channels here] to the same shape; statistics in f32. Throws DS_COMM. */
+  /** Maps x [.., channels here] to the same shape; statistics in f32. */
   override forward(x: Tensor): Tensor {
     const { group, weight, eps, channels } = this;
     return scope(() => {

@@ -88,7 +88,7 @@ export class ColumnShard {
   /** This rank's pieces among all, and whether other ranks have them too. */
   private readonly copy: { index: number; count: number; isFirst: boolean } | null;
 
-  /** Throws DS_ARGUMENT. */
+  /** Throws DS_ARGUMENT if the outputs do not divide over the ranks. */
   constructor(
     outputs: number,
     private readonly group: ProcessGroup,
@@ -105,14 +105,17 @@ export class ColumnShard {
     return this.widths === null && !this.stream.isShared;
   }
 
-  /** Keeps this rank's rows of a parameter with one row per output. Throws DS_ARGUMENT. */
+  /**
+   * Keeps this rank's rows of a parameter with one row per output. Throws DS_ARGUMENT if an
+   * engine owns the parameter.
+   */
   take(parameter: Parameter): void {
     const { group, copy, cut } = this;
     cutAlong(parameter, 0, cut, group.rank);
     parameter.isReplica = copy !== null && !copy.isFirst;
   }
 
-  /** Maps x [.., in], equal on all ranks, to [.., out here], or [.., out]. Throws DS_COMM. */
+  /** Maps x [.., in], equal on all ranks, to [.., out here], or [.., out]. */
   around(x: Tensor, product: (own: Tensor) => Tensor): Tensor {
     const { stream, copy, widths, group } = this;
     if (copy) {
@@ -233,7 +236,7 @@ export class RowShard {
   private readonly widths: readonly number[];
   private readonly scatters: boolean;
 
-  /** Throws DS_ARGUMENT. */
+  /** Throws DS_ARGUMENT if the inputs do not divide over the ranks. */
   constructor(
     inputs: number,
     private readonly group: ProcessGroup,
@@ -252,7 +255,7 @@ export class RowShard {
     bias.hasPartialGradient = this.stream.isShared;
   }
 
-  /** Maps x [.., in here], or [.., in] with scatterInput, to the sum [.., out]. Throws DS_COMM. */
+  /** Maps x [.., in here], or [.., in] with scatterInput, to the sum [.., out]. */
   around(x: Tensor, product: (own: Tensor) => Tensor, bias: Tensor | null): Tensor {
     const { group, widths: sizes } = this;
     return scope(() => {
@@ -261,9 +264,7 @@ export class RowShard {
     });
   }
 
-  /**
-   * As around(), for a product that selects this rank's part of inputs [.., in]. Throws DS_COMM.
-   */
+  /** As around(), for a product that selects this rank's part of inputs [.., in]. */
   aroundAll(x: Tensor, product: (all: Tensor) => Tensor, bias: Tensor | null): Tensor {
     const { group, widths: sizes } = this;
     return scope(() => {
@@ -347,7 +348,10 @@ function noRowError(): DsError {
   });
 }
 
-/** Reports the whole and the partial size if x has neither. Throws DS_SHAPE. */
+/**
+ * Throws DS_SHAPE if x has another last dim than `weight`. The error reports the rank's part and
+ * the whole weight.
+ */
 function requireInputs(op: string, x: Tensor, weight: Parameter): void {
   const inputs = required(weight.shape[1]);
   if (x.ndim > 0 && x.shape[x.ndim - 1] === inputs) return;

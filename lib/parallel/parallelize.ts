@@ -217,7 +217,10 @@ interface LayerContext {
   takesPacked: boolean;
 }
 
-/** Returns the replacement of a module, or null. Throws DS_ARGUMENT. */
+/**
+ * Returns the replacement of a module, or null. Throws DS_ARGUMENT if the style does not suit the
+ * module.
+ */
 function apply(module: Module, context: LayerContext): Module | null {
   const { style, group } = context;
   switch (style.style) {

@@ -106,7 +106,8 @@ class CutQuantizedLinear extends Module implements JoinableLinear {
 
 /**
  * Returns a rank's part of the outputs of a quantized layer, to replace a ColumnLinear. It has its
- * own memory; the memory of `original` is freed. Throws DS_ARGUMENT.
+ * own memory; the memory of `original` is freed. Throws DS_ARGUMENT if the outputs do not divide
+ * over the ranks.
  */
 export function quantizedColumn(
   original: QuantizedLinear,

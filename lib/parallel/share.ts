@@ -45,7 +45,8 @@ export function rangesIn(cut: DimCut, size: number, rank: number): Range[] {
 }
 
 /**
- * Splits `count` elements as evenly as possible, the first ranks with one more. Throws DS_ARGUMENT.
+ * Splits `count` elements as evenly as possible, the first ranks with one more. Throws DS_ARGUMENT
+ * if there are fewer elements than ranks.
  */
 export function rangesFor(
   what: string,

@@ -52,7 +52,7 @@ const slotOf = (slots: Tensor, rank: number): Tensor => slots.narrow(0, rank, 1)
 
 /**
  * Exchanges tokens for heads: xs[i] [B, T / n, H_i, D] with this rank's tokens become [T, B, W, D]
- * with all tokens of this rank's heads. The tensors follow each other, padded. Throws DS_COMM.
+ * with all tokens of this rank's heads. The tensors follow each other, padded.
  */
 function toHeads(purpose: string, xs: readonly Tensor[], route: Route): Tensor {
   const { group } = route;
@@ -75,8 +75,7 @@ function toHeads(purpose: string, xs: readonly Tensor[], route: Route): Tensor {
 
 /**
  * The inverse and the gradient of toHeads(): ys[i] [B, T, h_i, D] with this rank's heads become
- * `outs[i]` [B, T / n, H_i, D] with this rank's tokens. Sums heads that several ranks have. Throws
- * DS_COMM.
+ * `outs[i]` [B, T / n, H_i, D] with this rank's tokens. Sums heads that several ranks have.
  */
 function toTokens(
   purpose: string,

@@ -48,7 +48,9 @@ export class LoraSum extends LoraLayer<Linear | PackedLinear> {
     return this.#parts.map((part) => part.update()).reduce((sum, tensor) => sum.add(tensor));
   }
 
-  /** Maps [..., inputs] to [..., outputs]. Throws DS_SHAPE. */
+  /**
+   * Maps [..., inputs] to [..., outputs]. Throws DS_SHAPE if x has another size in its last dim.
+   */
   override forward(x: Tensor): Tensor {
     const { base } = this;
     if (!this.isActive) return base.call(x);

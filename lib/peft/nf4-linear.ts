@@ -33,7 +33,7 @@ export interface NF4Layout extends PackedLayout {
   doubleQuant: boolean;
 }
 
-/** Checks options. Throws DS_ARGUMENT. */
+/** Checks options. Throws DS_ARGUMENT unless blockSize is even. */
 export function readNF4Options(op: string, given: NF4Options): Required<NF4Options> {
   const { blockSize = 64, doubleQuant = true } = readOptions(op, given, namesOf.NF4Options);
   if (requireInteger(`${op} blockSize`, blockSize, 2) % 2 === 0) return { blockSize, doubleQuant };

@@ -47,28 +47,33 @@ export class GgufKeys {
     return Array.isArray(value) ? (value as readonly GgufValue[]) : null;
   }
 
-  /** Returns a number of 0 or more, or `fallback` if the key is absent. Throws DS_CHECKPOINT. */
+  /**
+   * Returns a number of 0 or more, or `fallback` if the key is absent. Throws DS_CHECKPOINT for
+   * another value.
+   */
   number(key: string, fallback: number): number {
     const value = this.get(key) ?? fallback;
     if (typeof value === 'number' && Number.isFinite(value) && value >= 0) return value;
     throw this.keyError(key, 'a number of 0 or more', value);
   }
 
-  /** Returns a boolean, or `fallback` if the key is absent. Throws DS_CHECKPOINT. */
+  /**
+   * Returns a boolean, or `fallback` if the key is absent. Throws DS_CHECKPOINT for another value.
+   */
   flag(key: string, fallback: boolean): boolean {
     const value = this.get(key) ?? fallback;
     if (typeof value === 'boolean') return value;
     throw this.keyError(key, 'true or false', value);
   }
 
-  /** Returns a positive number. Throws DS_CHECKPOINT. */
+  /** Returns a positive number. Throws DS_CHECKPOINT for another value, or none. */
   positive(key: string): number {
     const value = this.get(key);
     if (typeof value === 'number' && Number.isFinite(value) && value > 0) return value;
     throw this.keyError(key, 'a positive number', value);
   }
 
-  /** Returns a positive integer. Throws DS_CHECKPOINT. */
+  /** Returns a positive integer. Throws DS_CHECKPOINT for another value, or none. */
   size(key: string): number {
     const value = this.positive(key);
     if (Number.isSafeInteger(value)) return value;

@@ -11,7 +11,10 @@ import type { GgufKeys } from './keys.js';
 /** No model has wider heads; tables of angles have a number for each pair of channels. */
 const MAX_HEAD = 2 ** 16;
 
-/** Returns the entries of config.json for rotary positions. Throws DS_CHECKPOINT. */
+/**
+ * Returns the entries of config.json for rotary positions. Throws DS_CHECKPOINT for positions that
+ * the family does not support.
+ */
 export function readRope(
   { name, hasRopeSection, lacksRope, isLatent, hasKinds, windowRope }: GgufArchitecture,
   keys: GgufKeys,

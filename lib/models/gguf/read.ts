@@ -146,7 +146,7 @@ const readHidden = (keys: GgufKeys): number =>
     ? keys.size('expert_feed_forward_length')
     : keys.size('feed_forward_length');
 
-/** Returns the heads of gated delta nets. Throws DS_CHECKPOINT. */
+/** Returns the heads of gated delta nets. */
 function readDeltaHeads(keys: GgufKeys): DeltaHeads {
   const heads = keys.size('ssm.time_step_rank');
   const inner = keys.size('ssm.inner_size');
@@ -202,7 +202,9 @@ function readLayerKinds(keys: GgufKeys, has: (tensor: string) => boolean) {
   };
 }
 
-/** Whether each layer has a window. Throws DS_CHECKPOINT. */
+/**
+ * Whether each layer has a window. Throws DS_CHECKPOINT unless the list has one boolean per layer.
+ */
 function readWindowLayers(keys: GgufKeys, count: number): readonly boolean[] {
   const key = 'attention.sliding_window_pattern';
   const every = Array.from({ length: count }, (_, i) => (i + 1) % 4 !== 0);
@@ -341,7 +343,10 @@ function readLayoutSizes(
   return { heads, kvHeads: keys.number('attention.head_count_kv', heads) };
 }
 
-/** Returns the numbers of blocks that the metadata has. Throws DS_CHECKPOINT. */
+/**
+ * Returns the numbers of blocks that the metadata has. Throws DS_CHECKPOINT unless each layer has a
+ * number.
+ */
 function readLayerNumbers(
   { layerNumbers = [], blocks = 'model.layers' }: GgufArchitecture,
   keys: GgufKeys,
@@ -392,7 +397,10 @@ function listParts(file: GgufSource, source: GgufTensor): readonly GgufPart[] {
   return [{ name: `${name}.${suffix}`, source, shape: source.shape, ...change }];
 }
 
-/** The parts of a rule; `source` is the first of its tensors. Throws DS_CHECKPOINT. */
+/**
+ * The parts of a rule; `source` is the first of its tensors. Throws DS_CHECKPOINT if the file lacks
+ * another one.
+ */
 function listPartsOfRule(
   { fileNames, layout = SAME, change }: GgufRule,
   { keys, header, sizes }: GgufSource,

@@ -214,7 +214,10 @@ function planTensors(
   return [...small, ...ofModel];
 }
 
-/** Returns the tensors of the file with the values of a tensor of the model. Throws DS_ARGUMENT. */
+/**
+ * Returns the tensors of the file with the values of a tensor of the model. Throws DS_ARGUMENT if
+ * the format has no place for them.
+ */
 function listTargets(
   architecture: GgufArchitecture,
   { config: { heads, kvHeads, latent, delta } }: RotaryLM,
@@ -243,7 +246,10 @@ function listTargets(
   });
 }
 
-/** Returns the name in the file of a tensor with Hugging Face's name. Throws DS_ARGUMENT. */
+/**
+ * Returns the name in the file of a tensor with Hugging Face's name. Throws DS_ARGUMENT if there is
+ * none.
+ */
 function findFileName(architecture: GgufArchitecture, name: string): string {
   const [, stem = '', suffix = ''] = /^(.*)\.(weight|bias)$/.exec(name) ?? [];
   const stored = findStoredName(architecture, stem) ?? findStackName(architecture, stem);

@@ -76,7 +76,7 @@ const configs: Record<string, GPT2Config> = {
 
 /**
  * The sizes of "tiny", "124M", "355M", "774M", "1558M", "10B", "13B" or "40B" (with or without
- * "gpt2-"). Throws DS_ARGUMENT.
+ * "gpt2-"). Throws DS_ARGUMENT for another name.
  */
 export function findPublishedGpt2(name: string): GPT2Config {
   const sizes = configs[name.replace(/^gpt2-/, '')];

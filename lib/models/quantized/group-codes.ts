@@ -223,7 +223,10 @@ function stackName(pattern: string): string | null {
   return end === undefined ? null : `${before}.switch_mlp.${EXPERT_ENDS[end] ?? end}.weight`;
 }
 
-/** Returns the matrices of an MLX folder with codes. Throws DS_CHECKPOINT. */
+/**
+ * Returns the matrices of an MLX folder with codes. Throws DS_CHECKPOINT for codes without scales,
+ * or of other sizes.
+ */
 export function findMlx(files: WeightFiles, layout: Layout, config: ModelConfig): EncodedMatrix[] {
   const stacks = new Map<string, string>();
   for (const pattern of Object.values(layout.slices ?? {}).flat()) {
@@ -263,7 +266,10 @@ export function findMlx(files: WeightFiles, layout: Layout, config: ModelConfig)
   return matrices;
 }
 
-/** Returns the format of a layer: that of the file, or its own. Throws DS_CHECKPOINT. */
+/**
+ * Returns the format of a layer: that of the file, or its own. Throws DS_CHECKPOINT for an unknown
+ * mode or unsupported bits.
+ */
 function mlxFormatOf(config: ModelConfig, layer: string): CodeFormat {
   const own = config.get(layer);
   const section = typeof own === 'object' && own !== null ? config.section(layer) : config;

@@ -332,7 +332,7 @@ export function readRotaryConfig(traits: RotaryTraits, options: RotaryConfig): R
   };
 }
 
-/** Returns the complete options of `varying`. Throws DS_ARGUMENT. */
+/** Returns the complete options of `varying`. Throws DS_ARGUMENT for a value out of range. */
 function readVaried(
   traits: RotaryTraits,
   config: RotaryConfig,

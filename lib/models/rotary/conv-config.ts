@@ -14,7 +14,10 @@ export interface ConvSizes {
   layers: readonly boolean[];
 }
 
-/** Returns the complete `given`; `model` is the name in errors. Throws DS_ARGUMENT. */
+/**
+ * Returns the complete `given`; `model` is the name in errors. Throws DS_ARGUMENT for a missing or
+ * invalid option.
+ */
 export function readConv(model: string, given: ConvSizes | undefined, layers: number): ConvSizes {
   const op = `${model} conv`;
   if (given === undefined) throw argumentError(op, '{ taps, layers }', 'undefined');
@@ -30,7 +33,7 @@ export function readConv(model: string, given: ConvSizes | undefined, layers: nu
 
 const [FULL, CONV] = ['full_attention', 'conv'];
 
-/** Reads the keys of a config.json. Throws DS_CHECKPOINT. */
+/** Reads the keys of a config.json. Throws DS_CHECKPOINT for invalid values. */
 export function parseConv(config: ModelConfig, layers: number): ConvSizes {
   config.requireOneOf('conv_bias', [false]);
   const taps = config.size('conv_L_cache', 3);

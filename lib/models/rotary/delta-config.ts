@@ -23,7 +23,10 @@ export interface DeltaSizes {
   layers: readonly boolean[];
 }
 
-/** Returns the complete `delta`; `model` is the name in errors. Throws DS_ARGUMENT. */
+/**
+ * Returns the complete `delta`; `model` is the name in errors. Throws DS_ARGUMENT for a missing or
+ * invalid option.
+ */
 export function readDelta(
   model: string,
   delta: DeltaSizes | undefined,
@@ -59,7 +62,7 @@ const KEYS = {
 
 const [FULL, LINEAR] = ['full_attention', 'linear_attention'];
 
-/** Reads the keys of a config.json. Throws DS_CHECKPOINT. */
+/** Reads the keys of a config.json. Throws DS_CHECKPOINT for invalid values. */
 export function parseDelta(config: ModelConfig, layers: number): DeltaSizes {
   const size = (name: keyof typeof KEYS): number => config.size(KEYS[name][0], KEYS[name][1]);
   const [keyHeads, heads, taps] = [size('keyHeads'), size('heads'), size('taps')];

@@ -53,7 +53,7 @@ export function listShapes(body: BodySizes, keys: (layer: number) => number): La
   }));
 }
 
-/** Reads these options of a config.json. Throws DS_CHECKPOINT. */
+/** Reads these options of a config.json. Throws DS_CHECKPOINT for invalid values. */
 export function parseLayerKinds(
   { layerKinds }: RotaryTraits,
   config: ModelConfig,

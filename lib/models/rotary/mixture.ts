@@ -115,7 +115,10 @@ export const QWEN_FILES: ExpertFiles = {
   down: 'down_proj',
 };
 
-/** Returns the complete `moe`; `model` is the name in errors. Throws DS_ARGUMENT. */
+/**
+ * Returns the complete `moe`; `model` is the name in errors. Throws DS_ARGUMENT for a missing or
+ * invalid option.
+ */
 export function readMoe(
   model: string,
   traits: MoeTraits,
@@ -176,7 +179,7 @@ function readGroups(
 
 const PLAIN = { groups: 1, keptGroups: 1, scale: 1 } as const;
 
-/** Reads the experts in a config.json. Throws DS_CHECKPOINT. */
+/** Reads the experts in a config.json. Throws DS_CHECKPOINT for invalid values. */
 export function parseMoe(traits: MoeTraits, config: ModelConfig, layers: number): MoeConfig {
   config.requireOneOf('router_jitter_noise', [traits.sparseMixer ?? 0]);
   config.requireOneOf('scoring_func', [traits.scores ?? 'softmax']);

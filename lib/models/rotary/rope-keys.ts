@@ -313,7 +313,7 @@ const LISTED = 'no_rope_layers';
 
 /**
  * Reads the layers that do not rotate, from a list (1: rotates) or an interval. Throws
- * DS_CHECKPOINT.
+ * DS_CHECKPOINT for a list of other values, or for too few layers.
  */
 export function parseRopeLayers(
   { rope = COMMON_ROPE }: RotaryTraits,

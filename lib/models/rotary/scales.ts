@@ -64,7 +64,7 @@ export function readScales(traits: RotaryTraits, scales: Scales | undefined): Sc
   return Object.fromEntries(entries);
 }
 
-/** Reads the scales of a config.json. Throws DS_CHECKPOINT. */
+/** Reads the scales of a config.json. Throws DS_CHECKPOINT unless they are positive. */
 export function parseScales(traits: RotaryTraits, config: ModelConfig): { scales?: Scales } {
   const supported = listKeyedScales(traits);
   if (!traits.scales) return {};

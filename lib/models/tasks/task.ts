@@ -76,7 +76,10 @@ export interface Labels {
   readonly problemType: ProblemType | null;
 }
 
-/** Returns the labels that the caller gives. Throws DS_ARGUMENT. */
+/**
+ * Returns the labels that the caller gives. Throws DS_ARGUMENT for no label, or an unknown problem
+ * type.
+ */
 export function readLabels(op: string, { labels = 2, problemType = null }: LabelOptions): Labels {
   if (problemType !== null && !PROBLEMS.includes(problemType)) {
     throw argumentError(`${op} problemType`, PROBLEMS.join(', '), formatValue(problemType));
@@ -88,7 +91,10 @@ export function readLabels(op: string, { labels = 2, problemType = null }: Label
   throw argumentError(`${op} labels`, 'names of labels, or their number', formatValue(labels));
 }
 
-/** Reads the labels in a config.json: id2label, else num_labels. Throws DS_CHECKPOINT. */
+/**
+ * Reads the labels in a config.json: id2label, else num_labels. Throws DS_CHECKPOINT for invalid
+ * values.
+ */
 export function parseLabels(config: ModelConfig): Required<LabelOptions> {
   config.requireOneOf('problem_type', [null, ...PROBLEMS]);
   const problemType = config.get('problem_type') as ProblemType | null;
