@@ -50,7 +50,7 @@ export interface Draft {
 
 /**
  * Creates an empty folder for `dir`/`tag`, and `dir` if it is missing. Deletes leftovers of dead
- * saves. Throws DS_IO.
+ * saves. Throws DS_IO if the folder cannot be written to.
  */
 export async function begin(dir: string, tag: string): Promise<Draft> {
   return orDsError(dir, async () => {
@@ -110,7 +110,8 @@ export async function finish({ dir, claim }: Draft): Promise<void> {
 /**
  * Deletes all except the newest `keep` checkpoints of the draft's folder, by save time. Incomplete
  * checkpoints are neither deleted nor counted. The draft's own tag and the tag in `latest` always
- * stay. A checkpoint with other files stays, with a warning that names them. Throws DS_IO.
+ * stay. A checkpoint with other files stays, with a warning that names them. Throws DS_IO if a
+ * folder cannot be read or deleted.
  */
 export async function retain(draft: Draft, keep: number): Promise<void> {
   const { dir } = draft;
@@ -209,7 +210,8 @@ async function pointLatest({ dir, tag, claim }: Draft): Promise<void> {
 
 /**
  * Returns the folder of `tag`: `dir`/`tag`, or the folder that a save left when it died between its
- * two renames. Returns null if there is none. Changes nothing. Throws DS_IO.
+ * two renames. Returns null if there is none. Changes nothing. Throws DS_IO if `dir` cannot be
+ * read.
  */
 export async function find(dir: string, tag: string): Promise<string | null> {
   const final = join(dir, tag);

@@ -23,7 +23,9 @@ export function isMissingPath({ code, syscall }: NodeJS.ErrnoException): boolean
   return NOWHERE.includes(code) || !syscall; // A path with a zero byte makes no system call.
 }
 
-/** Returns the result of `body`, or null if the path does not exist. Throws DS_IO. */
+/**
+ * Returns the result of `body`, or null if the path does not exist. Throws DS_IO for another error.
+ */
 export async function ifThere<T>(path: string, body: () => Promise<T>): Promise<T | null> {
   try {
     return await body();

@@ -100,7 +100,9 @@ export class SafetensorsFile {
     }
   }
 
-  /** Fills `bytes` from byte `from` of an entry; blocks. Throws DS_IO. */
+  /**
+   * Fills `bytes` from byte `from` of an entry; blocks. Throws DS_IO if the file cannot be read.
+   */
   readNow(entry: TensorEntry, from: number, bytes: Uint8Array): void {
     this.file.readNow(this.dataStart + entry.start + from, bytes);
   }

@@ -31,7 +31,7 @@ export interface FileSum {
 
 /**
  * Writes the tensors in order, and returns after they are on disk. They must not change meanwhile.
- * Throws DS_IO.
+ * Throws DS_IO if the file cannot be written.
  */
 export async function writeSafetensors(
   path: string,
@@ -60,7 +60,9 @@ export async function writeSafetensors(
   }
 }
 
-/** Writes one tensor's values at `offset` of an existing file. Throws DS_IO. */
+/**
+ * Writes one tensor's values at `offset` of an existing file. Throws DS_IO if it cannot be written.
+ */
 export async function writeAt(
   path: string,
   offset: number,

@@ -321,7 +321,7 @@ function createMaker<Sample, Batch>(
 
 /**
  * Returns the checked options of the dataset's worker threads; null without workers. Throws
- * DS_ARGUMENT.
+ * DS_ARGUMENT if the dataset has no source that a worker can import.
  */
 export function readWorkerOptions(
   { source }: { source?: DatasetSource | undefined },

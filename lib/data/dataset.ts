@@ -84,7 +84,10 @@ export function workerDataset<Sample = unknown>(given: WorkerDatasetOptions): Da
 
 const SOURCE = { module: true, export: true, args: true } as const;
 
-/** Returns the source described by the options of `op`. Throws DS_ARGUMENT. */
+/**
+ * Returns the source described by the options of `op`. Throws DS_ARGUMENT for an invalid path, name
+ * or argument list.
+ */
 export function readSource(op: string, given: Omit<WorkerDatasetOptions, 'length'>): DatasetSource {
   const options = readOptions(op, given, SOURCE);
   const module = readModulePath(op, options.module);

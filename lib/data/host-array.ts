@@ -25,7 +25,10 @@ const DTYPES: Record<string, DType> = {
   Buffer: 'u8',
 };
 
-/** Stacks samples of numbers (f32) and typed arrays along a new first dim. Throws DS_DATA. */
+/**
+ * Stacks samples of numbers (f32) and typed arrays along a new first dim. Throws DS_DATA if the
+ * samples differ in structure, type or length.
+ */
 export function stackSamples(samples: readonly unknown[]): HostBatch {
   const { structure, columns } = splitIntoColumns(samples);
   return { structure, arrays: columns.map(stackColumn) };

@@ -101,7 +101,10 @@ async function buildIterable(source: DatasetSource): Promise<IterableDataset<unk
   throw valueError(`dataset of ${source.module}`, 'a dataset with iterate(epoch)', built);
 }
 
-/** Builds the dataset of `source`, of either kind, in a worker thread. Throws DS_ARGUMENT. */
+/**
+ * Builds the dataset of `source`, of either kind, in a worker thread. Throws DS_ARGUMENT if the
+ * module lacks the function, or returns no dataset.
+ */
 export async function buildAnyDataset(
   source: DatasetSource,
 ): Promise<Dataset<unknown> | IterableDataset<unknown>> {

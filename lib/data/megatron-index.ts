@@ -35,7 +35,7 @@ interface IndexedTokens {
 
 /**
  * Checks the whole index against the `binBytes` bytes of its .bin file: header, sizes, pointers
- * (sequences must be contiguous) and documents. Throws DS_DATA.
+ * (sequences must be contiguous) and documents. Throws DS_DATA if they do not fit together.
  */
 export function readIndex(path: string, binBytes: number): IndexedTokens {
   const file = new PositionalFile(path);
@@ -52,7 +52,8 @@ export function readIndex(path: string, binBytes: number): IndexedTokens {
 }
 
 /**
- * Returns the length of every sequence of an index that readIndex() has checked. Throws DS_DATA.
+ * Returns the length of every sequence of an index that readIndex() has checked. Throws DS_DATA if
+ * the file cannot be read.
  */
 export function readSequenceLengths(path: string): Int32Array {
   const file = new PositionalFile(path);

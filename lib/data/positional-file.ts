@@ -12,7 +12,7 @@ export class PositionalFile {
 
   constructor(readonly path: string) {}
 
-  /** The current size in bytes. Throws DS_DATA. */
+  /** The current size in bytes. Throws DS_DATA if it is no file, or cannot be read. */
   get bytes(): number {
     try {
       const stat = fstatSync(this.open());

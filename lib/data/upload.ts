@@ -12,7 +12,7 @@ import type { HostArray } from './host-array.js';
 export interface Uploader {
   /**
    * Copies arrays into new tensors. The arrays may change as soon as the call returns. Throws
-   * DS_OUT_OF_MEMORY.
+   * DS_OUT_OF_MEMORY if the device or the pinned memory has no room.
    */
   upload(arrays: readonly HostArray[]): Tensor[];
   /** Waits for the device and frees staging memory. The uploader can still be used. */

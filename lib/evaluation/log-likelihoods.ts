@@ -91,7 +91,10 @@ interface Pair {
   place: string;
 }
 
-/** Encodes a pair of texts. Throws DS_DATA. */
+/**
+ * Encodes a pair of texts. Throws DS_DATA if the continuation has no token, or more than the model
+ * takes.
+ */
 export function encodeRequest(
   { model, tokenizer }: EvaluationSetup,
   pair: Pair,

@@ -87,7 +87,8 @@ function chooseFileSet(need: FileSet, has: (path: string) => boolean): FileSet {
 
 /**
  * Returns the weights that the snapshot's index names. A model.safetensors outside the index takes
- * precedence, as for readers of folders. Throws DS_HUB.
+ * precedence, as for readers of folders. Throws DS_HUB for a damaged index, or if the repository
+ * lacks a file of it.
  */
 export function listIndexedWeights(
   name: string,

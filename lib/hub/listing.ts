@@ -33,7 +33,10 @@ const [ANSWER_BYTES, MAX_ENTRIES] = [16 * 2 ** 20, 50_000];
 /** Maximum number of attempts for a listing, fewer than for a file. */
 const ATTEMPTS = 3;
 
-/** Resolves with the commit of the requested revision. Throws DS_HUB. */
+/**
+ * Resolves with the commit of the requested revision. Throws DS_HUB if the hub does not answer, or
+ * refuses access.
+ */
 export async function fetchCommit(call: HubCall): Promise<string> {
   const { name, revision } = call.model;
   const { hubUrl, fetch } = createAccess(call);

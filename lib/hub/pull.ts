@@ -265,7 +265,10 @@ async function writeAbsent(model: CachedModel, commit: string, file: string): Pr
   await writeWhole(model.absentPath(commit, file), '');
 }
 
-/** Returns the patterns as a list; null without patterns. Throws DS_ARGUMENT. */
+/**
+ * Returns the patterns as a list; null without patterns. Throws DS_ARGUMENT unless they are texts
+ * of 1 to 256 characters.
+ */
 function readPatterns(include: PullOptions['include']): readonly string[] | null {
   if (include === undefined) return null;
   const list = typeof include === 'string' ? [include] : include;

@@ -194,7 +194,10 @@ export function readEngineOptions(flags: EngineFlags): EngineOptions {
   return { config: merged, tokenizer, seed, revision, ...adapterOptions };
 }
 
-/** Returns the text of a template file; undefined without a file. Throws DS_ARGUMENT. */
+/**
+ * Returns the text of a template file; undefined without a file. Throws DS_ARGUMENT if it cannot be
+ * read.
+ */
 export function readTemplate(file: string | undefined): string | undefined {
   if (file === undefined) return undefined;
   try {

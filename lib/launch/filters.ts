@@ -7,7 +7,7 @@ type Selection = Map<string, string[] | null>;
 
 /**
  * Parses filters "host" and "host:0,1", joined by "@". A colon in brackets belongs to the host
- * ("[fe80::1]:0"). Throws DS_ARGUMENT.
+ * ("[fe80::1]:0"). Throws DS_ARGUMENT for another form, or a host that occurs twice.
  */
 function parseFilter(option: string, text: string): Selection {
   const selection: Selection = new Map();
@@ -27,7 +27,7 @@ function parseFilter(option: string, text: string): Selection {
 
 /**
  * Keeps the hosts and slots in `text`: hosts in the order of `nodes`, slots in the order of `text`.
- * Throws DS_ARGUMENT.
+ * Throws DS_ARGUMENT for unknown hosts or slots.
  */
 export function includeSlots(nodes: readonly Node[], text: string): Node[] {
   const selection = parseFilter('--include', text);

@@ -34,7 +34,10 @@ export const MIN_BLOCKS = 2 * SLOTS;
 /** Bytes of a slot: a tile of several million parameters. */
 const SLOT_BYTES = 2 ** 26;
 
-/** Measures with a temporary file of about `bytes` bytes in `folder`. Throws DS_IO. */
+/**
+ * Measures with a temporary file of about `bytes` bytes in `folder`. Throws DS_IO if the folder has
+ * no room, or the disk fails.
+ */
 export function measureDisk(folder: string, bytes: number, setting: AioSetting): MeasuredSetting {
   const { block_size: unit } = setting;
   const slot = Math.max(unit, Math.floor(Math.min(SLOT_BYTES, bytes / (2 * SLOTS)) / unit) * unit);

@@ -5,7 +5,7 @@ import { type CachedModelInfo, models, pull, remove } from '../hub/index.js';
 import { required } from '../runtime/required.js';
 import type { ModelsFlags, PullFlags, RemoveFlags } from './model-options.js';
 
-/** Returns a table of the cache, or JSON. Throws DS_IO. */
+/** Returns a table of the cache, or JSON. Throws DS_IO if the cache cannot be read. */
 export async function modelsCommand({ json }: ModelsFlags): Promise<string> {
   const cached = await models();
   if (json) return JSON.stringify(cached, null, 2);

@@ -24,7 +24,10 @@ export interface MachineAccess {
   notice: (text: string) => void;
 }
 
-/** Returns the nodes of the job, each with one slot per rank. Throws DS_ARGUMENT. */
+/**
+ * Returns the nodes of the job, each with one slot per rank. Throws DS_ARGUMENT if options or
+ * hostfile name missing nodes, slots or GPUs.
+ */
 export async function selectNodes(
   options: LaunchOptions,
   machine: MachineAccess,

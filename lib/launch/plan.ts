@@ -154,7 +154,10 @@ function requireStages(zero: number, stages: number, layers: number): void {
   throw refusedError('zero_optimization.stage', '0 or 1 with pipeline.stages', zero);
 }
 
-/** Returns the number of data ranks if `sharing` ranks hold one model. Throws DS_ARGUMENT. */
+/**
+ * Returns the number of data ranks if `sharing` ranks hold one model. Throws DS_ARGUMENT if the
+ * GPUs are no multiple of that number.
+ */
 function countDataRanks({ gpus, nodes }: PlanFlags, sharing: number): number {
   const ranks = (gpus * nodes) / sharing;
   if (Number.isInteger(ranks)) return ranks;

@@ -100,7 +100,7 @@ function openLog(file: string, sink: LineSink | null, rank: number): WriteStream
 
 /**
  * Creates `directory` and returns the path of the rank's log in it:
- * DIRECTORY/20260131-235959_rank0.log, in UTC. Throws DS_IO.
+ * DIRECTORY/20260131-235959_rank0.log, in UTC. Throws DS_IO if it cannot.
  */
 export function createLogFolder(directory: string, rank: number, started: Date): string {
   const op = `--enable_each_rank_log ${directory}`;

@@ -8,7 +8,7 @@ export function quote(word: string): string {
 
 /**
  * Splits `line` into words, with a shell's quotes and backslashes but without expansion. Throws
- * DS_ARGUMENT.
+ * DS_ARGUMENT for an open quote.
  */
 export function splitWords(option: string, line: string): string[] {
   const words: string[] = [];

@@ -15,7 +15,9 @@ export class AppendFile {
   readonly lastByte: number | null;
   private fd: number | null;
 
-  /** Opens or creates the file. `fresh`: throws if it exists. Throws DS_IO. */
+  /**
+   * Opens or creates the file. `fresh`: throws if it exists. Throws DS_IO if it cannot be opened.
+   */
   constructor(
     readonly path: string,
     { fresh = false } = {},
@@ -66,7 +68,7 @@ export class AppendFile {
   }
 }
 
-/** Creates `path` and its parent folders. Throws DS_IO. */
+/** Creates `path` and its parent folders. Throws DS_IO if it cannot. */
 export function makeFolder(path: string): void {
   try {
     makeFolderNow(path);

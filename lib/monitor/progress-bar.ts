@@ -167,7 +167,7 @@ function peakTokensPerSecond({ flopsPerToken, peakFlops }: ProgressBarOptions): 
   return cost === null || peak === null ? null : peak / cost;
 }
 
-/** Returns a positive number, or null if it is missing. Throws DS_ARGUMENT. */
+/** Returns a positive number, or null if it is missing. */
 function requirePositive(name: string, value: number | null | undefined): number | null {
   if (value === undefined || value === null) return null;
   if (value > 0 && value < Number.POSITIVE_INFINITY) return value;

@@ -45,7 +45,10 @@ export interface ExperimentMetrics {
   peak_memory: number;
 }
 
-/** Writes `result` as JSON to `file`, which appears only when it is complete. Throws DS_IO. */
+/**
+ * Writes `result` as JSON to `file`, which appears only when it is complete. Throws DS_IO if it
+ * cannot be written.
+ */
 export function writeResult(file: string, result: ModelInfo | ExperimentMetrics): void {
   const errorFields = {
     op: `autotuning ${file}`,

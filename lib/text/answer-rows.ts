@@ -33,7 +33,7 @@ type Messages = readonly ChatMessage[];
 
 /**
  * Encodes the answers under `keys` of a row with its prompt. Without a prompt, the common beginning
- * of two answers is the prompt. Throws DS_DATA.
+ * of two answers is the prompt. Throws DS_DATA if a key is missing or has another type.
  */
 export function encodeAnswers(
   { row, location }: LocatedRow,
@@ -213,7 +213,10 @@ export interface AnswerLengths {
 /** Checked limits; Infinity for no limit. */
 type AnswerLimits = Required<AnswerLengths>;
 
-/** Returns the checked limits. Throws DS_ARGUMENT. */
+/**
+ * Returns the checked limits. Throws DS_ARGUMENT unless they are positive integers, and `length` is
+ * at least 2.
+ */
 export function readLengths(op: string, given: AnswerLengths): AnswerLimits {
   const { length = 1024, promptLength = Number.POSITIVE_INFINITY } = given;
   const { answerLength = Number.POSITIVE_INFINITY } = given;

@@ -52,7 +52,7 @@ export function readConversation(row: Row, location: () => string): Conversation
 
 /**
  * Converts ShareGPT's `from` and `value` to `role` and `content`. Returns other values unchanged;
- * the template refuses them. Throws DS_DATA.
+ * the template refuses them. Throws DS_DATA for an unknown `from`.
  */
 export function convertMessages(list: unknown, location: () => string): readonly ChatMessage[] {
   if (!Array.isArray(list)) return list as ChatMessage[];

@@ -24,7 +24,7 @@ interface CsvHeader {
   end: number;
 }
 
-/** Decodes the record at a position. Throws DS_DATA. */
+/** Decodes the record at a position. Throws DS_DATA for bytes that are not valid text. */
 export type DecodeRecord = (record: CsvRecord) => string;
 
 /** A row of texts, and its position. */

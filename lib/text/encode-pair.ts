@@ -11,7 +11,10 @@ export interface EncodedPair {
   types: Int32Array;
 }
 
-/** Encodes two texts in at most `maxLength` tokens. Throws DS_ARGUMENT. */
+/**
+ * Encodes two texts in at most `maxLength` tokens. Throws DS_ARGUMENT if `maxLength` leaves no room
+ * for the special tokens, or a text is no string.
+ */
 export function encodePair(
   core: CoreTokenizer,
   [first, second]: readonly [string, string],

@@ -55,13 +55,16 @@ function readGgufTokenizer(path: string): TokenizerFolder {
   };
 }
 
-/** Reads the tokenizer of a folder or of a GGUF file. Throws DS_DATA. */
+/**
+ * Reads the tokenizer of a folder or of a GGUF file. Throws DS_DATA if it is missing, damaged or
+ * not supported.
+ */
 export const readTokenizer = (place: string): TokenizerFolder =>
   isGgufPath(place) ? readGgufTokenizer(place) : readTokenizerFolder(place);
 
 /**
- * Returns tokenizer.json and tokenizer_config.json for the tokenizer of a GGUF file. Throws
- * DS_DATA.
+ * Returns tokenizer.json and tokenizer_config.json for the tokenizer of a GGUF file. Throws DS_DATA
+ * if the file has none, or one that is not supported.
  */
 export function createTokenizerFiles(path: string): Readonly<Record<string, string>> {
   const { tokenizer, config, templates } = readGgufTokenizer(path);

@@ -31,7 +31,7 @@ export interface RowKeys {
   labelKey?: string;
 }
 
-/** Returns the text of a row, or both texts. Throws DS_DATA. */
+/** Returns the text of a row, or both texts. Throws DS_DATA if no known key has a text. */
 export function readTexts(located: LocatedRow, { textKey }: RowKeys): RowTexts {
   const { row, location } = located;
   const keyLists =
@@ -80,7 +80,7 @@ export function readLabels(rows: readonly LocatedRow[], keys: RowKeys): LocatedL
   return labels.map(({ label, location }) => ({ label: Number(label), location }));
 }
 
-/** Returns the label of a row, unchanged. Throws DS_DATA. */
+/** Returns the label of a row, unchanged. Throws DS_DATA if the row has none. */
 function readLabel(located: LocatedRow, { labelKey }: RowKeys): unknown {
   const { row, location } = located;
   const keys = labelKey === undefined ? LABEL_KEYS : [labelKey];

@@ -15,7 +15,8 @@ import {
 import { readColumn } from './parquet/pages.js';
 
 /**
- * Returns the index of the first row of each row group, then the number of rows. Throws DS_DATA.
+ * Returns the index of the first row of each row group, then the number of rows. Throws DS_DATA for
+ * a damaged footer.
  */
 export function readGroupStarts(path: string): Promise<number[]> {
   return withFooter(path, async ({ groups }) => {
@@ -25,8 +26,8 @@ export function readGroupStarts(path: string): Promise<number[]> {
 }
 
 /**
- * Returns rows [start, end) as objects; lists and structs become arrays and objects. Throws
- * DS_DATA.
+ * Returns rows [start, end) as objects; lists and structs become arrays and objects. Throws DS_DATA
+ * for a damaged file, or a codec that is not supported.
  */
 export function readParquetRows(path: string, start: number, end: number): Promise<object[]> {
   return withFooter(path, async ({ tree, groups }, read) => {

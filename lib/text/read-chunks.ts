@@ -5,7 +5,7 @@ import { errorMessage } from '../runtime/system-error.js';
 
 const CHUNK_BYTES = 1 << 20;
 
-/** Opens a file; the caller closes it. Throws DS_DATA. */
+/** Opens a file; the caller closes it. Throws DS_DATA if it cannot be read. */
 export function openFile(path: string): number {
   try {
     return openSync(path, 'r');

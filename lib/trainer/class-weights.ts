@@ -9,14 +9,17 @@ export type ClassWeights = readonly number[] | Readonly<Record<string, number>>;
 
 /**
  * Returns `given` if it has the right type. resolveWeights() checks the labels once the model is
- * known. Throws DS_ARGUMENT.
+ * known.
  */
 export function requireWeights(op: string, given: ClassWeights): ClassWeights {
   if (Array.isArray(given) || isObject(given)) return given;
   throw valueError(op, 'a list of factors, or factors by the names of labels', given);
 }
 
-/** Returns the factors in the order of the labels. Throws DS_ARGUMENT. */
+/**
+ * Returns the factors in the order of the labels. Throws DS_ARGUMENT if a name is unknown, or a
+ * list has another length.
+ */
 export function resolveWeights(given: ClassWeights, labels: readonly string[]): Float32Array {
   const op = 'Trainer classWeights';
   const factors = Array.isArray(given)

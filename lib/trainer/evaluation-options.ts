@@ -92,7 +92,9 @@ export interface EvalOptions<Sample, Batch>
 export type EvalSettings<Sample, Batch> = Settings<typeof EVALUATION> &
   Settings<ReturnType<typeof declareEvaluationCalls<Sample, Batch>>>;
 
-/** Reads evaluation data, or options with data. Throws DS_ARGUMENT. */
+/**
+ * Reads evaluation data, or options with data. Throws DS_ARGUMENT for an unknown or invalid option.
+ */
 export function readEval<Sample, Batch>(
   op: string,
   given: TrainerData<Sample, Batch> | EvalOptions<Sample, Batch>,

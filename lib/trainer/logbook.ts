@@ -66,7 +66,7 @@ export class Logbook {
   /** Sums of the method's metrics since the last log, or null. */
   readonly metrics: StepMetrics | null;
 
-  /** Opens reports on the first rank. Throws DS_IO. */
+  /** Opens reports on the first rank. Throws DS_IO if a report cannot be created. */
   constructor(private readonly options: LogbookOptions) {
     const { engine, settings, state } = options;
     this.metrics = options.metrics;

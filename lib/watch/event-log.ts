@@ -24,7 +24,7 @@ export class EventLog {
   private isOpen = true;
   private readonly onExit = (): void => this.close();
 
-  /** Opens RUN_DIR/watch/events.jsonl. Throws DS_IO. */
+  /** Opens RUN_DIR/watch/events.jsonl. Throws DS_IO if it cannot be opened. */
   constructor(dir: string) {
     const path = eventsPath(dir);
     makeFolder(dirname(path));

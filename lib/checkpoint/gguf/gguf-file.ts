@@ -85,7 +85,10 @@ export class GgufFile {
     for (const file of this.files) await file.close();
   }
 
-  /** Fills `bytes` from byte `from` of an unpacked entry; blocks. Throws DS_IO. */
+  /**
+   * Fills `bytes` from byte `from` of an unpacked entry; blocks. Throws DS_IO if the file cannot be
+   * read.
+   */
   readNow({ name, dtype }: TensorEntry, from: number, bytes: Uint8Array): void {
     const part = required(this.parts.get(name));
     if (part.codes) {

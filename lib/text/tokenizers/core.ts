@@ -37,7 +37,10 @@ export class CoreTokenizer {
   private readonly raw: AddedTokens;
   private readonly normalized: AddedTokens;
 
-  /** `content` is the parsed tokenizer.json at `location`. Throws DS_DATA. */
+  /**
+   * `content` is the parsed tokenizer.json at `location`. Throws DS_DATA for a missing, invalid or
+   * unsupported part.
+   */
   constructor(location: string, content: Readonly<Record<string, unknown>>) {
     this.model = createModel(`${location} model`, content.model);
     const normalizer = createNormalizer(`${location} normalizer`, content.normalizer);
@@ -76,7 +79,9 @@ export class CoreTokenizer {
     this.bounds = readBounds(...this.processor, (token) => this.idOf(token));
   }
 
-  /** Ids around and between two texts. Throws DS_DATA. */
+  /**
+   * Ids around and between two texts. Throws DS_DATA if a special token is not in the vocabulary.
+   */
   get pair(): ReturnType<typeof readPair> {
     this.parts ??= readPair(...this.processor, (token) => this.idOf(token));
     return this.parts;
@@ -87,7 +92,10 @@ export class CoreTokenizer {
     return this.addedIds.get(token) ?? this.model.ids.get(token);
   }
 
-  /** Returns the ids of a text, without the tokens around it. Throws DS_DATA. */
+  /**
+   * Returns the ids of a text, without the tokens around it. Throws DS_DATA if the vocabulary
+   * covers the text neither by a token nor by an unknown token.
+   */
   encode(text: string): number[] {
     const ids: number[] = [];
     for (const { start, end, token } of this.raw.split(text)) {

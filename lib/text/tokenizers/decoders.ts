@@ -42,7 +42,8 @@ const PARTIAL = createBuilders(createByteFallback((bytes) => [UTF8.decode(bytes)
 
 /**
  * Creates the decoder of a tokenizer.json; null without one. With `isPartial`, tokens may be a part
- * of a text: valid bytes next to an incomplete character stay. Throws DS_DATA.
+ * of a text: valid bytes next to an incomplete character stay. Throws DS_DATA for an unknown type
+ * or an invalid field.
  */
 export function createDecoder(
   location: string,

@@ -98,7 +98,7 @@ export class Fields {
 export const isId = (value: unknown): value is number =>
   typeof value === 'number' && Number.isInteger(value) && value >= 0 && value < MAX_IDS;
 
-/** Returns an id of a vocabulary. Throws DS_DATA. */
+/** Returns an id of a vocabulary. Throws DS_DATA for another value. */
 export function requireId(location: string, value: unknown): number {
   if (isId(value)) return value;
   throw dataError(location, `ids of [0, ${MAX_IDS})`, formatValue(value));

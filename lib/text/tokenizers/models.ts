@@ -14,13 +14,15 @@ const BUILDERS: ReadonlyMap<string, (fields: Fields) => Model> = new Map([
   ['WordLevel', createWordLevel],
 ]);
 
-/** Creates the model of a tokenizer.json. Throws DS_DATA. */
+/**
+ * Creates the model of a tokenizer.json. Throws DS_DATA for an unknown type or an invalid field.
+ */
 export const createModel = (location: string, content: unknown): Model =>
   new Fields(location, content).build(BUILDERS);
 
 /**
- * Returns a function that returns the id of the unknown token, which only some texts need. Throws
- * DS_DATA.
+ * Returns a function that returns the id of the unknown token, which only some texts need. The
+ * function throws DS_DATA if the vocabulary lacks that token.
  */
 function unknownIdReader(fields: Fields, ids: ReadonlyMap<string, number>): () => number {
   const token = fields.text('unk_token', fields.get('type') === 'WordPiece' ? '[UNK]' : '<unk>');

@@ -39,7 +39,10 @@ const BUILDERS: ReadonlyMap<string, (fields: Fields) => Normalizer> = new Map([
   ['Sequence', createSequence],
 ]);
 
-/** Creates the normalizer of a tokenizer.json; null without one. Throws DS_DATA. */
+/**
+ * Creates the normalizer of a tokenizer.json; null without one. Throws DS_DATA for an unknown type
+ * or an invalid field.
+ */
 export function createNormalizer(location: string, content: unknown): Normalizer | null {
   return content === null || content === undefined
     ? null

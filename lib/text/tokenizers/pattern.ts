@@ -9,7 +9,10 @@ import { Fields } from './fields.js';
 /** Bounds of the matches in a text: [start, end, start, end, ...]. */
 export type MatchFinder = (text: string) => number[];
 
-/** Reads { "String": ... } or { "Regex": ... } in the key `pattern`. Throws DS_DATA. */
+/**
+ * Reads { "String": ... } or { "Regex": ... } in the key `pattern`. Throws DS_DATA for another
+ * form, or an unsupported regular expression.
+ */
 export function readPattern(fields: Fields): MatchFinder {
   const location = `${fields.location}.pattern`;
   const given = fields.get('pattern');
@@ -70,8 +73,8 @@ export function countLeading(step: Replacement, text: string, count: number): nu
 const MAX_REPLACED = 2 ** 26;
 
 /**
- * Reads `pattern` and `content`, and returns a step that replaces each match by `content`. Throws
- * DS_DATA.
+ * Reads `pattern` and `content`, and returns a step that replaces each match by `content`. The step
+ * throws DS_DATA if the text becomes too long.
  */
 export function readReplacement(fields: Fields): Replacement {
   const find = readPattern(fields);

@@ -17,8 +17,8 @@ export interface Bounds {
 const TEXT = -1;
 
 /**
- * Returns the tokens that the post-processor of a tokenizer.json puts around a text. Throws
- * DS_DATA.
+ * Returns the tokens that the post-processor of a tokenizer.json puts around a text. Throws DS_DATA
+ * if it changes more than both ends of the text.
  */
 export function readBounds(location: string, content: unknown, idOf: IdOf): Bounds {
   if (content === null || content === undefined) return { prefix: [], suffix: [] };
@@ -47,7 +47,8 @@ type PairPart = { readonly text: 0 | 1; readonly type: number } | TypedId;
 
 /**
  * Returns the parts of an encoded pair, by the post-processor of a tokenizer.json. Without one, the
- * second text follows the first. Throws DS_DATA.
+ * second text follows the first. Throws DS_DATA for an unknown type or a token outside the
+ * vocabulary.
  */
 export function readPair(location: string, content: unknown, idOf: IdOf): readonly PairPart[] {
   const both: PairPart[] = [

@@ -1,7 +1,7 @@
 // Reads the vocabulary of a model, an object from tokens to ids.
 import { type Fields, isId, requireId } from './fields.js';
 
-/** Returns the ids by token. Throws DS_DATA. */
+/** Returns the ids by token. Throws DS_DATA if a value is no id. */
 export function readVocabulary(fields: Fields): Map<string, number> {
   const vocab = fields.object('vocab');
   // Locations are built only for errors, because vocabularies are large.

@@ -45,7 +45,7 @@ export function createPrompt(tokenizer: Tokenizer, text: string, vocabSize = Inf
 /**
  * Returns the prompt from the first row of `files`: its prompt, the messages before the
  * assistant's, or its first words. Returns null if the row contains tokens or no row exists. Throws
- * DS_DATA.
+ * DS_DATA if the row cannot be read.
  */
 export async function readFirstPrompt(
   tokenizer: Tokenizer,

@@ -46,7 +46,10 @@ interface TaskMaterial {
   lines: string[];
 }
 
-/** Returns the task of the arguments; null for a causal language model. Throws DS_ARGUMENT. */
+/**
+ * Returns the task of the arguments; null for a causal language model. Throws DS_ARGUMENT for an
+ * unknown task, or for arguments of text without labels.
+ */
 export function readTask(args: CheckedArguments): LabelledTask | null {
   const { task: taskName } = args;
   if (taskName === undefined || taskName === 'causal-lm') return null;

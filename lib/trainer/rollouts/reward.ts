@@ -55,7 +55,10 @@ const TIMEOUT = 600;
 /** WeightedReward with defaults. */
 export type RewardSettings = Required<WeightedReward>;
 
-/** Returns the functions of `given` with defaults. Throws DS_ARGUMENT. */
+/**
+ * Returns the functions of `given` with defaults. Throws DS_ARGUMENT for an empty list or an
+ * invalid option.
+ */
 export function readRewards(
   op: string,
   given: Reward | WeightedReward | readonly (Reward | WeightedReward)[],

@@ -108,7 +108,7 @@ export class RolloutSampler {
     return speakers.map((rank) => required(reports[rank]) as Outcome);
   }
 
-  /** Makes room for the longest prompt of an evaluation. Throws DS_LIMIT. */
+  /** Makes room for the longest prompt of an evaluation. Throws DS_LIMIT if the model has less. */
   async makeRoom(longest: PromptSample): Promise<void> {
     const maxTokens = this.maxTokens(longest);
     if (maxTokens <= this.rollouts.maxTokens) return;

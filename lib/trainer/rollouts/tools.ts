@@ -43,7 +43,7 @@ export interface TimedTool {
 
 const TIMEOUT = 600;
 
-/** Returns the function with its timeout. Throws DS_ARGUMENT. */
+/** Returns the function with its timeout. Throws DS_ARGUMENT for an invalid function or timeout. */
 export function readTool(op: string, given: RolloutTool | TimedTool): Required<TimedTool> {
   if (typeof given === 'function') return { of: given, timeout: TIMEOUT };
   if (!isObject(given)) throw valueError(op, 'a function, or { of, timeout }', given);
