@@ -3,6 +3,7 @@
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { type Device, device as findDevice } from '../runtime/device.js';
+import { waitForEventLoop } from '../runtime/event-loop.js';
 import { formatValue } from '../runtime/format-value.js';
 import { argumentError, dataError, valueError } from '../runtime/input-errors.js';
 import { namesOf, readOptions } from '../runtime/options.js';
@@ -17,7 +18,6 @@ import {
 } from './batch-maker.js';
 import type { Batched } from './collate.js';
 import { type Dataset, type DatasetSource, requireServable } from './dataset.js';
-import { waitForEventLoop } from './event-loop.js';
 import { requireState } from './require-state.js';
 import { RandomSampler, type Sampler, SequentialSampler } from './sampler.js';
 import type { ThreadOptions } from './worker-protocol.js';

@@ -4,6 +4,7 @@
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { type Device, device as findDevice } from '../runtime/device.js';
+import { waitForEventLoop } from '../runtime/event-loop.js';
 import { dataError } from '../runtime/input-errors.js';
 import { namesOf, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
@@ -22,7 +23,6 @@ import {
   requireCollate,
   type WorkerThreadOptions,
 } from './data-loader.js';
-import { waitForEventLoop } from './event-loop.js';
 import { type IterableDataset, requireIterableDataset } from './iterable-dataset.js';
 import { requireState } from './require-state.js';
 import { ITERATE, RoundReader } from './round-reader.js';

@@ -1,8 +1,8 @@
 // RepeatingLoader: repeats a loader without end, epoch after epoch, like DeepSpeed's class of this
 // name.
 import type { DsError } from '../errors.js';
+import { waitForEventLoop } from '../runtime/event-loop.js';
 import { dataError, valueError } from '../runtime/input-errors.js';
-import { waitForEventLoop } from './event-loop.js';
 
 function isIterable(loader: Partial<Iterable<unknown> & AsyncIterable<unknown>> | null): boolean {
   const begins = [loader?.[Symbol.iterator], loader?.[Symbol.asyncIterator]];

@@ -1,10 +1,11 @@
 // Prepares the model and the tokenizer of an evaluation, and runs batches in evaluation mode.
-import { setImmediate as turn } from 'node:timers/promises';
+
 import { distributed } from '../comm/index.js';
 import { findOrPullFolder } from '../hub/local-folder.js';
 import { CausalLM } from '../models/index.js';
 import { sourceFolderOf } from '../nn/source-folder.js';
 import type { Device } from '../runtime/device.js';
+import { waitForEventLoop } from '../runtime/event-loop.js';
 import { argumentError, valueError } from '../runtime/input-errors.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { noGrad, scope, trainerOf } from '../tensor/index.js';
@@ -112,7 +113,7 @@ export async function runBatches<Row>(
       const batch = Array.from({ length: count }, (_, i) => rows.get(first + i));
       noGrad(() => scope(() => step(batch, first)));
       onProgress?.(first + count, rows.length);
-      await turn();
+      await waitForEventLoop();
     }
   } finally {
     if (training) model.train();

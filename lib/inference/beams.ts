@@ -1,10 +1,10 @@
 // Beam search: keeps several running sequences and returns the likeliest complete ones.
 
-import { waitForEventLoop } from '../data/event-loop.js';
 import { DsError } from '../errors.js';
 import type { CausalLM } from '../models/index.js';
 import { KeyValueCache } from '../nn/attention.js';
 import type { Device } from '../runtime/device.js';
+import { waitForEventLoop } from '../runtime/event-loop.js';
 import { formatValue } from '../runtime/format-value.js';
 import { valueError } from '../runtime/input-errors.js';
 import * as kernels from '../runtime/kernels.generated.js';

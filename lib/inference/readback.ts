@@ -1,9 +1,9 @@
 // Copies tensors to the host. A reader waits for the kernels before its copy only.
 
-import { waitForEventLoop } from '../data/event-loop.js';
 import { Buffer } from '../runtime/buffer.js';
 import { cpu, type Device } from '../runtime/device.js';
 import { dtypeSize, rawArray } from '../runtime/dtype.js';
+import { waitForEventLoop } from '../runtime/event-loop.js';
 import { required } from '../runtime/required.js';
 import { Event } from '../runtime/stream.js';
 import type { Tensor } from '../tensor/index.js';

@@ -1,8 +1,8 @@
 // The generation loop of an engine: schedules steps, samples tokens and reports pieces.
 
-import { waitForEventLoop } from '../data/event-loop.js';
 import { DsError } from '../errors.js';
 import type { CausalLM } from '../models/index.js';
+import { waitForEventLoop } from '../runtime/event-loop.js';
 import type { Matcher } from '../runtime/grammar.js';
 import { required } from '../runtime/required.js';
 import { whenAborted } from '../runtime/when-aborted.js';

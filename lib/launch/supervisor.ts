@@ -1,6 +1,7 @@
 // Supervises the processes of a job: the first failure, or a signal, ends all of them.
 
-import { setTimeout as delay, setImmediate as turn } from 'node:timers/promises';
+import { setTimeout as delay } from 'node:timers/promises';
+import { waitForEventLoop } from '../runtime/event-loop.js';
 import { required } from '../runtime/required.js';
 
 import { timerMs } from '../runtime/timer.js';
@@ -128,7 +129,7 @@ export class Supervisor {
  */
 async function waitForExits(milliseconds: number): Promise<void> {
   await delay(milliseconds, null, { ref: false });
-  for (let i = 0; i < 2; ++i) await turn();
+  for (let i = 0; i < 2; ++i) await waitForEventLoop();
 }
 
 const reportsOtherRank = ({ lastLines }: Exit): boolean =>

@@ -1,7 +1,7 @@
 // An engine for embedding and ranking models: encoders, and decoders with pooling or one label.
+
 import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { setImmediate as turn } from 'node:timers/promises';
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { findOrPullFolder } from '../hub/local-folder.js';
@@ -10,6 +10,7 @@ import { CausalLM, fromPretrained } from '../models/index.js';
 import { detectTask } from '../models/tasks/task.js';
 import type { TaskModel } from '../models/tasks/task-model.js';
 import { device as findDevice } from '../runtime/device.js';
+import { waitForEventLoop } from '../runtime/event-loop.js';
 import { argumentError } from '../runtime/input-errors.js';
 import { required } from '../runtime/required.js';
 import { noGrad, scope, Tensor } from '../tensor/index.js';
@@ -149,7 +150,7 @@ export class EncoderEngine implements ServedEngine {
       for (const [b, values] of this.forward(some.map(({ row }) => row)).entries()) {
         outputsByRow[required(some[b]).i] = values;
       }
-      await turn();
+      await waitForEventLoop();
     }
     return outputsByRow;
   }

@@ -105,7 +105,7 @@ async function* runUpdate<Batch>(
     );
     disposeMicroBatch(here);
     reported.push(...book.readPending()); // The device has computed the last update's numbers.
-    await source?.turn();
+    await source?.yieldToSampling();
   }
   for (const divisor of [counted, further]) if (divisor instanceof Tensor) divisor.dispose();
   const [lr = 0] = engine.getLr();

@@ -1,6 +1,7 @@
 // Reads new whole lines of a growing file in small blocks, which keeps the event loop responsive.
+
 import { type FileHandle, open } from 'node:fs/promises';
-import { setImmediate as turn } from 'node:timers/promises';
+import { waitForEventLoop } from '../runtime/event-loop.js';
 
 /** Bytes of a block, about 2 ms of parsing. */
 const BLOCK_BYTES = 262_144;
@@ -46,7 +47,7 @@ async function readLines(
     if (pendingBytes <= MAX_LINE_BYTES) pending.push(Buffer.from(block.subarray(start, bytesRead)));
     else pending = [];
     offset += bytesRead;
-    await turn();
+    await waitForEventLoop();
   }
   return linesEnd;
 }

@@ -1,6 +1,7 @@
 // Reads tensors of a GGUF file in the form of a model: unpacked, in its row order, under its names.
 
 import { dtypeSize } from '../../runtime/dtype.js';
+import { waitForEventLoop } from '../../runtime/event-loop.js';
 import type { InputFile } from '../../runtime/input-file.js';
 import { required } from '../../runtime/required.js';
 import { numel } from '../../runtime/view.js';
@@ -126,7 +127,7 @@ export class GgufFile {
       this.readNow(entry, done, bytes);
       tensor.buffer.write(tensor.offset * size + done, bytes);
       // Lets the event loop run between chunks.
-      await new Promise(setImmediate);
+      await waitForEventLoop();
     }
   }
 

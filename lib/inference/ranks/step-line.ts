@@ -1,9 +1,9 @@
 // Messages from rank 0 to the other ranks that share a model: steps to compute, and request events.
 import { deserialize, serialize } from 'node:v8';
 import { JointCall, type ProcessGroup, type Work } from '../../comm/index.js';
-import { waitForEventLoop } from '../../data/event-loop.js';
 import { DsError, type DsErrorFields } from '../../errors.js';
 import { cpu } from '../../runtime/device.js';
+import { waitForEventLoop } from '../../runtime/event-loop.js';
 import { held, Tensor } from '../../tensor/index.js';
 import type { GenerationPiece } from '../continuation.js';
 import type { StepBatch } from '../step-batch.js';

@@ -14,6 +14,7 @@ import {
 import { DsError } from '../../errors.js';
 import { requireModule } from '../../nn/require-module.js';
 import { cpu } from '../../runtime/device.js';
+import { waitForEventLoop } from '../../runtime/event-loop.js';
 import { argumentError, valueError } from '../../runtime/input-errors.js';
 import { namesOf, readOptions } from '../../runtime/options.js';
 import { requireType } from '../../runtime/require-type.js';
@@ -321,7 +322,7 @@ async function* packTensor({
     for (let at = 0; at < all.length; at += CHUNK) {
       yield packed(tensor.type, all.subarray(at, at + CHUNK));
       // Lets other work of the thread run between chunks.
-      await new Promise(setImmediate);
+      await waitForEventLoop();
     }
   }
 }

@@ -71,8 +71,11 @@ export abstract class MethodSource implements BatchSource<never> {
   abstract close(): Promise<void>;
   /** Returns the events since the last call. */
   abstract events(): RolloutEvent[];
-  /** Between two micro-batches. Resolves after a turn of the event loop if work waits for one. */
-  turn(): Promise<void> | null {
+  /**
+   * Called between two micro-batches. Resolves after the event loop has run, if the source has work
+   * that waits for it; else returns null.
+   */
+  yieldToSampling(): Promise<void> | null {
     return null;
   }
   /**

@@ -1,9 +1,9 @@
 // RolloutSource: batches of completions that the model samples between updates.
 import type { JsonObject } from '../../../types/json.js';
-import { waitForEventLoop } from '../../data/event-loop.js';
 import type { DataLoader } from '../../data/index.js';
 import type { CausalLM } from '../../models/causal-lm.js';
 import { cpu } from '../../runtime/device.js';
+import { waitForEventLoop } from '../../runtime/event-loop.js';
 import { required } from '../../runtime/required.js';
 import type { PromptSample } from '../../text/index.js';
 import type { DataPlace, TrainerData } from '../data-source.js';
@@ -145,7 +145,7 @@ class RolloutSource extends MethodSource {
     }
   }
 
-  override turn(): Promise<void> | null {
+  override yieldToSampling(): Promise<void> | null {
     return this.ahead.length > 0 ? waitForEventLoop() : null;
   }
 

@@ -1,4 +1,4 @@
-// Waits for the event loop between two batches, so that signals, timers and running saves proceed.
+// Waits for the event loop during long work, so that signals, timers and running saves proceed.
 
 /**
  * Resolves after one turn of the event loop, in a few microseconds. Awaiting resolved promises
