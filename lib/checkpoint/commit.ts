@@ -30,11 +30,11 @@ import { ifThere, orDsError } from './file-error.js';
 import { makeFolder } from './make-folder.js';
 import { readManifest } from './manifest.js';
 
-/** ".tmp-<tag>-<owner>", ".old-<tag>-<owner>~<turn>", ".gone-<tag>-<owner>". */
+/** ".tmp-<tag>-<owner>", ".old-<tag>-<owner>~<attempt>", ".gone-<tag>-<owner>". */
 const LEFTOVER = /^\.(tmp|old|gone)-(.+)-([0-9a-f]{32})(?:~(\d+))?$/;
 
 /** Maximum number of concurrent saves of the same tag between the two renames. */
-const TURNS = 100;
+const MAX_ATTEMPTS = 100;
 
 /** Part of the native library's message for ENOENT. */
 const NOT_FOUND = '(errno 2)';
@@ -153,8 +153,8 @@ async function replace({ dir, tag, folder, claim }: Draft): Promise<string[]> {
   const final = join(dir, tag);
   const olds: string[] = [];
   try {
-    for (let turn = 0; turn < TURNS; ++turn) {
-      const old = join(dir, `.old-${tag}-${claim.owner}~${turn}`);
+    for (let attempt = 0; attempt < MAX_ATTEMPTS; ++attempt) {
+      const old = join(dir, `.old-${tag}-${claim.owner}~${attempt}`);
       if (await setAside(final, old)) olds.push(old);
       if (!(await renameExclusive(folder, final))) continue;
       await syncPath(dir);
@@ -169,7 +169,7 @@ async function replace({ dir, tag, folder, claim }: Draft): Promise<string[]> {
     code: 'DS_CHECKPOINT',
     op: final,
     expected: 'only one program that saves this tag',
-    got: `${TURNS} saves of this tag by other programs`,
+    got: `${MAX_ATTEMPTS} saves of this tag by other programs`,
     hint: 'Let each program save to its own folder, or under its own tags.',
   });
 }
@@ -218,7 +218,7 @@ export async function find(dir: string, tag: string): Promise<string | null> {
   if (await ifThere(final, () => stat(final))) return final;
   const olds = leftovers((await ifThere(dir, () => readdir(dir))) ?? [])
     .filter((leftover) => leftover.kind === 'old' && leftover.tag === tag)
-    .sort((a, b) => b.turn - a.turn);
+    .sort((a, b) => b.attempt - a.attempt);
   return olds[0] ? join(dir, olds[0].name) : null;
 }
 
@@ -229,7 +229,7 @@ export async function find(dir: string, tag: string): Promise<string | null> {
 async function clearOwner(dir: string, owner: string): Promise<boolean> {
   const ofOwner = async () =>
     leftovers(await readdir(dir)).filter((leftover) => leftover.owner === owner);
-  for (const { kind, name, tag } of (await ofOwner()).sort((a, b) => b.turn - a.turn)) {
+  for (const { kind, name, tag } of (await ofOwner()).sort((a, b) => b.attempt - a.attempt)) {
     const path = join(dir, name);
     if (kind === 'tmp') await removeDraft(path);
     else if (kind === 'gone') await removeCheckpoint(path);
@@ -262,12 +262,12 @@ interface Leftover {
   kind: string;
   tag: string;
   owner: string;
-  turn: number;
+  attempt: number;
 }
 
 function leftovers(names: readonly string[]): Leftover[] {
   return names.flatMap((name) => {
-    const [, kind = '', tag = '', owner = '', turn = 0] = LEFTOVER.exec(name) ?? [];
-    return kind ? [{ name, kind, tag, owner, turn: Number(turn) }] : [];
+    const [, kind = '', tag = '', owner = '', attempt = 0] = LEFTOVER.exec(name) ?? [];
+    return kind ? [{ name, kind, tag, owner, attempt: Number(attempt) }] : [];
   });
 }

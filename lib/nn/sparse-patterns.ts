@@ -100,8 +100,8 @@ function globalRanges({ globalBlockIndices: starts, globalBlockEndIndices: ends 
  */
 function fixedGlobals(sparsity: Sparsity, head: number, n: number): (readonly [number, number])[] {
   const { numLocalBlocks: local, numGlobalBlocks: count } = sparsity;
-  const turn = 1 + (head % sparsity.numDifferentGlobalPatterns);
-  const first = local - turn * count;
+  const pattern = 1 + (head % sparsity.numDifferentGlobalPatterns);
+  const first = local - pattern * count;
   const full = n - (n % local);
   const starts: number[] = [];
   for (let start = first; start < full; start += local) starts.push(start);
@@ -229,15 +229,15 @@ function requireIndices(option: string, value: unknown, min: number): readonly n
 /** Throws DS_ARGUMENT for options that the "fixed" pattern does not accept. */
 function requireFixed(sparsity: Sparsity): void {
   const { numLocalBlocks: local, numGlobalBlocks: global } = sparsity;
-  const { numDifferentGlobalPatterns: turns, differentLayoutPerHead } = sparsity;
+  const { numDifferentGlobalPatterns: patterns, differentLayoutPerHead } = sparsity;
   if (global < 1 || local % global !== 0)
     throw optionError('numGlobalBlocks', `a divisor of the ${local} blocks of a window`, global);
-  if (turns > 1 && !differentLayoutPerHead) {
+  if (patterns > 1 && !differentLayoutPerHead) {
     const hint = 'Set differentLayoutPerHead: true, so that heads use different patterns.';
-    throw optionError('numDifferentGlobalPatterns', '1 if heads share a layout', turns, hint);
+    throw optionError('numDifferentGlobalPatterns', '1 if heads share a layout', patterns, hint);
   }
-  if (turns > local / global)
-    throw optionError('numDifferentGlobalPatterns', `at most ${local / global}`, turns);
+  if (patterns > local / global)
+    throw optionError('numDifferentGlobalPatterns', `at most ${local / global}`, patterns);
 }
 
 function requireRanges({ globalBlockIndices: starts, globalBlockEndIndices: ends }: Sparsity) {

@@ -112,17 +112,15 @@ export function interleaved(stagesPerRank: number): Schedule {
   const plan = (ranks: number, micros: number): Work[][] => {
     const groups = groupMicroBatches(micros, ranks);
     const largest = Math.max(...groups.map((group) => group.length));
-    const turns = indices(stagesPerRank);
+    const ownStages = indices(stagesPerRank);
     return indices(ranks).map((rank) => {
       const inGroups = (kind: WorkKind, order: readonly number[]): Work[] =>
         groups.flatMap((group) =>
-          order.flatMap((turn) =>
-            group.map((micro) => createWork(kind, turn * ranks + rank, micro)),
-          ),
+          order.flatMap((own) => group.map((micro) => createWork(kind, own * ranks + rank, micro))),
         );
-      const forwards = inGroups('F', turns);
+      const forwards = inGroups('F', ownStages);
       const ahead = 2 * (ranks - rank - 1) + (stagesPerRank - 1) * largest;
-      const backwards = inGroups('B', turns.toReversed());
+      const backwards = inGroups('B', ownStages.toReversed());
       return halveLastBackwards(alternate(forwards, backwards, Math.min(ahead, forwards.length)));
     });
   };

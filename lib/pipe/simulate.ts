@@ -211,8 +211,8 @@ export function drawSchedule({ spans, time }: Simulation): string {
   const cells = spans.map((row) => {
     const line = Array.from({ length: Math.ceil(time) }, () => '.');
     for (const { work, from, to } of row) {
-      const turn = Math.floor(work.stage / ranks);
-      const name = `${work.kind}${work.micro}${turn > 0 ? `.${turn}` : ''}`;
+      const own = Math.floor(work.stage / ranks);
+      const name = `${work.kind}${work.micro}${own > 0 ? `.${own}` : ''}`;
       for (let unit = Math.floor(from); unit < to; ++unit) line[unit] = name;
     }
     return line;

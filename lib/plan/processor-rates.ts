@@ -92,15 +92,15 @@ export function measureRates(
     };
   };
   const places = Array.from({ length: PLACES }, allocatePlace);
-  const placeAt = (turn: number): Place => required(places[turn % PLACES]);
+  const placeAt = (pass: number): Place => required(places[pass % PLACES]);
   const control = allocateFilled(device, [4], 'f32', 1);
   const window = placeAt(0).passing.map(() => held(() => Tensor.empty([elements], 'f32', device)));
   device.compute.synchronize();
   const [host, ...copies] = timePasses(device, passes, [
-    (stream, turn) => updateOnHost(placeAt(turn), control, stream),
-    (stream, turn) => copyEach(window, placeAt(turn).passing, stream),
+    (stream, pass) => updateOnHost(placeAt(pass), control, stream),
+    (stream, pass) => copyEach(window, placeAt(pass).passing, stream),
     // Copies back go to another place than the next upload reads, which a cache would hold.
-    (stream, turn) => copyEach(placeAt(turn + PLACES / 2).passing, window, stream),
+    (stream, pass) => copyEach(placeAt(pass + PLACES / 2).passing, window, stream),
   ]);
   const memory = places.flatMap(({ state, gradients, passing }) => [state, gradients, passing]);
   for (const tensor of [...memory.flat(), control, ...window]) tensor.release();
@@ -128,7 +128,7 @@ export function passRate(times: readonly number[], firstEnd: number): number {
 function timePasses(
   device: Device,
   passes: number,
-  works: readonly ((stream: Stream, turn: number) => void)[],
+  works: readonly ((stream: Stream, pass: number) => void)[],
 ): number[][] {
   const runs = works.map((work) => ({ work, stream: Stream.create(device) }));
   const synchronize = (): void => {
@@ -136,13 +136,13 @@ function timePasses(
   };
   // First runs are slower.
   for (const { work, stream } of runs) {
-    for (let turn = 0; turn < PLACES; ++turn) work(stream, turn);
+    for (let pass = 0; pass < PLACES; ++pass) work(stream, pass);
   }
   synchronize();
   const start = new Event(device, true).record(device.compute);
-  const marks = Array.from({ length: passes }, (_, turn) =>
+  const marks = Array.from({ length: passes }, (_, pass) =>
     runs.map(({ work, stream }) => {
-      work(stream, turn);
+      work(stream, pass);
       return new Event(device, true).record(stream);
     }),
   );

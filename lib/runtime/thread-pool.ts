@@ -73,7 +73,7 @@ export class ThreadPool<Question, Answer> {
     signal?: AbortSignal,
   ): Promise<AnsweringThread<Question, Answer>> {
     while (!this.isClosed && this.idle.length === 0 && this.all.size >= this.options.threads) {
-      await this.turn(signal);
+      await this.waitForThread(signal);
       signal?.throwIfAborted();
     }
     if (this.isClosed) throw lost('a closed pool', false);
@@ -89,7 +89,7 @@ export class ThreadPool<Question, Answer> {
   }
 
   /** Resolves when a thread may be free, and when `signal` is aborted. */
-  private turn(signal?: AbortSignal): Promise<void> {
+  private waitForThread(signal?: AbortSignal): Promise<void> {
     return new Promise((resolve) => {
       const wake = (): void => {
         signal?.removeEventListener('abort', leave);

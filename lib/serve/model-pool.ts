@@ -107,7 +107,8 @@ export class ModelPool {
   private readonly entries: readonly PoolEntry[];
   private readonly memory: number;
   private readonly idleMs: number;
-  private turns: Promise<void> = Promise.resolve();
+  /** Loads and unloads run one at a time: each waits for the one before. */
+  private changing: Promise<void> = Promise.resolve();
   private readonly changes: (() => void)[] = [];
   private readonly timer: NodeJS.Timeout | null;
   private isClosed = false;
@@ -211,7 +212,7 @@ export class ModelPool {
     for (const entry of this.entries)
       this.refuseAll(entry, overloadedError('The server is stopping.'));
     this.notifyChange();
-    await this.turns;
+    await this.changing;
     for (const entry of this.entries) if (entry.opened) await this.unload(entry);
   }
 
@@ -236,7 +237,7 @@ export class ModelPool {
         entry.users--;
         entry.usedAt = performance.now();
         this.notifyChange();
-        if (this.used > this.memory) this.turns = this.turns.then(() => this.trim(null));
+        if (this.used > this.memory) this.changing = this.changing.then(() => this.trim(null));
       },
     };
   }
@@ -244,7 +245,7 @@ export class ModelPool {
   private enqueue(entry: PoolEntry): void {
     if (entry.isQueued) return;
     entry.isQueued = true;
-    this.turns = this.turns.then(() => this.runLoad(entry));
+    this.changing = this.changing.then(() => this.runLoad(entry));
   }
 
   /** Loads a model and grants it to all waiting requests. Never rejects. */
@@ -352,7 +353,7 @@ export class ModelPool {
     const isIdle = ({ opened, users, waiters, usedAt }: PoolEntry): boolean =>
       opened !== null && users === 0 && waiters.size === 0 && now - usedAt >= this.idleMs;
     if (!this.entries.some(isIdle)) return;
-    this.turns = this.turns.then(async () => {
+    this.changing = this.changing.then(async () => {
       for (const entry of this.entries) if (isIdle(entry)) await this.unload(entry);
     });
   }

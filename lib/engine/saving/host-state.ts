@@ -199,8 +199,8 @@ export class HostState {
     if (counters) {
       const { seed, offset } = required(ranks[from]).random;
       const seeds = new Set(ranks.map(({ random }) => random.seed));
-      const turn = seeds.size === 1 ? 0 : Math.floor(rank / ranks.length);
-      setRandomState({ seed: (seed + turn * SEED_STRIDE) % Number.MAX_SAFE_INTEGER, offset });
+      const copy = seeds.size === 1 ? 0 : Math.floor(rank / ranks.length);
+      setRandomState({ seed: (seed + copy * SEED_STRIDE) % Number.MAX_SAFE_INTEGER, offset });
     }
     if (!companions) return;
     const source = ranks.length === size ? from : 0;

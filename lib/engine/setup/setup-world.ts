@@ -23,26 +23,26 @@ class SetupWorld {
   constructor(private readonly world: StoreWorld) {}
 
   runInTurn<Result>(body: (exchange: Exchange) => Promise<Result>): Promise<Result> {
-    const turn = this.last
+    const call = this.last
       .catch(() => {})
       .then(() => body((value) => this.exchange(value)))
       .catch((error: Error) => {
         this.shared.add(error);
         throw error;
       });
-    this.last = turn;
-    return turn;
+    this.last = call;
+    return call;
   }
 
   /** Sends `error` instead of a value, unless the others have it. Never rejects. */
   async sendError(error: unknown): Promise<void> {
     if (error instanceof Error && this.shared.has(error)) return;
-    const turn = this.last
+    const call = this.last
       .catch(() => {})
       .then(() => this.world.announce(OP, { error: reportOf(error) }))
       .catch(() => {}); // If the job is over, the others receive that error.
-    this.last = turn;
-    await turn;
+    this.last = call;
+    await call;
   }
 
   private async exchange<Data extends JsonData<Data>>(value: Data): Promise<Data[]> {

@@ -39,8 +39,8 @@ export class SpeculationOrder<Unit> {
 
   /** Whether this arrival waits: the third, the fifth, and so on. */
   private get isPostponedArrival(): boolean {
-    const turn = (this.arrivals - 1) / 2;
-    return Number.isInteger(turn) && turn >= 1 && turn <= this.postponedCount;
+    const postponed = (this.arrivals - 1) / 2;
+    return Number.isInteger(postponed) && postponed >= 1 && postponed <= this.postponedCount;
   }
 
   /** Starts a backward over `forward`, the units in forward order. */

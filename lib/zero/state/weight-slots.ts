@@ -31,7 +31,7 @@ interface Slot {
  */
 export class WeightSlots {
   private readonly slots: Slot[] = [];
-  private turn = 0;
+  private next = 0;
 
   constructor(
     private readonly device: Device,
@@ -57,8 +57,8 @@ export class WeightSlots {
   /** Returns the tile's part of `weights` in a slot, read after `last`. The caller releases it. */
   fetch(weights: Tensor, tile: StateTile, last: Event): Tensor {
     const { down, updates } = this.streams;
-    const slot = required(this.slots[this.turn]);
-    this.turn = (this.turn + 1) % WEIGHT_SLOTS;
+    const slot = required(this.slots[this.next]);
+    this.next = (this.next + 1) % WEIGHT_SLOTS;
     for (const slot of this.slots) if (slot.tile === tile) slot.tile = null;
     slot.tile = tile;
     const { numel } = tile.range;

@@ -70,7 +70,7 @@ export class NvmeState implements Placement, StateStorage, TileWindows {
   private readonly file: SwapFile;
   /** Tiles in forward order. */
   private readonly inOrder: DiskTile[] = [];
-  private readonly turns = new Map<DiskTile, number>();
+  private readonly positions = new Map<DiskTile, number>();
   /** Open tiles, by their masters. */
   private readonly opened = new Map<Tensor, DiskTile>();
 
@@ -128,7 +128,7 @@ export class NvmeState implements Placement, StateStorage, TileWindows {
   stateOf(partition: Partition): Pick<ShardPart, 'ranges' | 'tiles'> {
     const places = this.plan.tiles.get(partition) ?? [];
     const tiles = places.map((place) => createDiskTile(place, this.optimizer, this.device));
-    for (const tile of tiles) this.turns.set(tile, this.inOrder.push(tile) - 1);
+    for (const tile of tiles) this.positions.set(tile, this.inOrder.push(tile) - 1);
     return { ranges: [], tiles };
   }
 
@@ -159,8 +159,9 @@ export class NvmeState implements Placement, StateStorage, TileWindows {
   /** Yields all other tiles in cyclic order. */
   private *tilesAfter(tile: DiskTile): Generator<DiskTile> {
     const { inOrder } = this;
-    const turn = required(this.turns.get(tile));
-    for (let i = 1; i < inOrder.length; ++i) yield required(inOrder[(turn + i) % inOrder.length]);
+    const position = required(this.positions.get(tile));
+    for (let i = 1; i < inOrder.length; ++i)
+      yield required(inOrder[(position + i) % inOrder.length]);
   }
 
   writeMaster(part: ShardPart, fragment: Fragment, values: Tensor): void {

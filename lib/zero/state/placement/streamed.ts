@@ -53,7 +53,7 @@ export class Windows implements TileWindows {
   private readonly up: Stream;
   private readonly windows: Window[] = [];
   private readonly written: Event;
-  private turn = 0;
+  private next = 0;
 
   constructor(
     private readonly device: Device,
@@ -102,8 +102,8 @@ export class Windows implements TileWindows {
   open(tile: StateTile, keptOf: () => OpenTile): OpenTile {
     const { up } = this;
     const kept = keptOf();
-    const window = required(this.windows[this.turn]);
-    this.turn = (this.turn + 1) % WINDOWS;
+    const window = required(this.windows[this.next]);
+    this.next = (this.next + 1) % WINDOWS;
     up.wait(window.left);
     // Its last update may still be on its way to the host, from the other window.
     for (const window of this.windows) if (window.tile === tile) up.wait(window.left);
