@@ -282,7 +282,7 @@ class CudaGraph final : public Graph {
   }
   ~CudaGraph() override {
     cudaGraphExecDestroy(exec_);
-    pool_.let_go(blocks_);
+    pool_.release_recorded(blocks_);
   }
   cudaGraphExec_t get() const { return exec_; }
 

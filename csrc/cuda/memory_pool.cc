@@ -185,7 +185,7 @@ std::vector<MemoryPool::Block> MemoryPool::keep_recorded() {
   return kept;
 }
 
-void MemoryPool::let_go(const std::vector<Block>& recorded) {
+void MemoryPool::release_recorded(const std::vector<Block>& recorded) {
   std::lock_guard lock(mutex_);
   --graphs_;
   for (const auto& [data, size] : recorded) {

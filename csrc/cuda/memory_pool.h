@@ -62,7 +62,7 @@ class MemoryPool {
   std::vector<Block> keep_recorded();
   /// Releases the blocks of a graph. Frees blocks that no other graph uses. With the last graph,
   /// frees all unused blocks of graphs.
-  void let_go(const std::vector<Block>& recorded);
+  void release_recorded(const std::vector<Block>& recorded);
 
  private:
   static constexpr size_t kClass = 512, kSmall = size_t{1} << 20;
