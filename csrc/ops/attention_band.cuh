@@ -72,7 +72,7 @@ struct Visibility<T, Hiding::tiles> {
   __device__ __forceinline__ void hide_by_query(float (&scores)[kTiles][kColumns][4], int row,
                                                 int key, bool is_mixed) const {
     constexpr int rows = 16 * kTiles, keys = 8 * kColumns;
-    if (is_mixed) hide_strangers<false>(scores, row, key);
+    if (is_mixed) hide_other_documents<false>(scores, row, key);
     if (key + keys - 1 > last_key(sizes, row) || key < first_key(sizes, row + rows - 1))
       hide_outside<false>(scores, row, key);
   }
@@ -85,7 +85,7 @@ struct Visibility<T, Hiding::tiles> {
   __device__ __forceinline__ void hide_by_key(float (&scores)[kTiles][kColumns][4], int key,
                                               int query, bool is_mixed) const {
     constexpr int rows = 8 * kColumns, keys = 16 * kTiles;
-    if (is_mixed) hide_strangers<true>(scores, key, query);
+    if (is_mixed) hide_other_documents<true>(scores, key, query);
     if (key + keys - 1 > last_key(sizes, query) || key < first_key(sizes, query + rows - 1))
       hide_outside<true>(scores, key, query);
   }
@@ -115,8 +115,8 @@ struct Visibility<T, Hiding::tiles> {
 
   /// Hides keys of other documents. Rows are queries, or keys if kByKey.
   template <bool kByKey, int kTiles, int kColumns>
-  __device__ __forceinline__ void hide_strangers(float (&scores)[kTiles][kColumns][4], int row,
-                                                 int column) const {
+  __device__ __forceinline__ void hide_other_documents(float (&scores)[kTiles][kColumns][4],
+                                                       int row, int column) const {
     const int* const rows = (kByKey ? filter.keys : filter.queries).ids_of(batch);
     const int* const columns = (kByKey ? filter.queries : filter.keys).ids_of(batch);
     const int first_row = row + threadIdx.x % 32 / 4, first = column + threadIdx.x % 4 * 2;

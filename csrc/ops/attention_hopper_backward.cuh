@@ -108,7 +108,7 @@ __device__ __forceinline__ void hopper_backward_produce(
                      &tile_side = kByKey ? filter.queries : filter.keys;
   const bool has_ids = hands_over_ids<Shape, kHiding> && filter.keys.ids != nullptr;
   RingPlace<Shape::stages> place;
-  uint32_t turn = 0;
+  uint32_t parity = 0;
   for (unsigned index = blockIdx.x; index < total;) {
     unsigned next = 0;
     const Work work(index, blocks, heads, sizes.batches, sizes.heads_in_turn);
@@ -118,8 +118,8 @@ __device__ __forceinline__ void hopper_backward_produce(
     int row = work.block * Shape::rows;
     if constexpr (!kByKey) row = hopper_block_row<Shape, kHiding>(sizes, blocks, work.block);
     const auto copy = [&](auto& tiles, int count, int turns) {
-      memory.own_empty.wait(turn ^ 1);
-      turn ^= 1;
+      memory.own_empty.wait(parity ^ 1);
+      parity ^= 1;
       if (elected) {
         memory.work = {work.batch, work.head, row, count * turns};
         memory.own_full.arrive_expecting(sizeof(memory.own) +
@@ -186,7 +186,7 @@ __device__ __forceinline__ void hopper_backward_produce(
     }
     index = __shfl_sync(0xffffffffu, next, 0);
   }
-  memory.own_empty.wait(turn ^ 1);
+  memory.own_empty.wait(parity ^ 1);
   if (elected) {
     memory.work.steps = -1;
     memory.own_full.arrive();
@@ -305,7 +305,8 @@ struct HopperBackwardConsumer {
       hold(scores[0]);
       bool mixed = handed.mixed(mine);
       if constexpr (hands_over_ids<Shape, kHiding>) {
-        if (mixed) hide_strangers(scores[0], memory.own_ids + warp_own(), memory.tile_ids[stage]);
+        if (mixed)
+          hide_other_documents(scores[0], memory.own_ids + warp_own(), memory.tile_ids[stage]);
         mixed = false;
       }
       if constexpr (kByKey) {
@@ -401,10 +402,10 @@ struct HopperBackwardConsumer {
   }
 
   __device__ __forceinline__ void run() {
-    uint32_t turn = 0;
+    uint32_t parity = 0;
     while (true) {
-      memory.own_full.wait(turn);
-      turn ^= 1;
+      memory.own_full.wait(parity);
+      parity ^= 1;
       const HopperWork work = memory.work;
       if (work.steps < 0) break;
       if constexpr (kFirst) {

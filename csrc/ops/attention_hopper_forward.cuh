@@ -65,7 +65,7 @@ __device__ __forceinline__ void hopper_forward_produce(const HopperForwardArgume
   const ScoreFilter& filter = args.call.filter;
   const bool has_ids = kHiding == Hiding::tiles && filter.keys.ids != nullptr;
   RingPlace<Shape::stages> place;
-  RingPlace<Shape::query_stages> turn;
+  RingPlace<Shape::query_stages> query_place;
   for (unsigned index = blockIdx.x; index < total;) {
     unsigned next = 0;
     const Work work(index, blocks, sizes.heads, sizes.batches, sizes.heads_in_turn);
@@ -74,20 +74,21 @@ __device__ __forceinline__ void hopper_forward_produce(const HopperForwardArgume
     auto tiles = seen.template key_tiles<Shape::rows, Shape::keys>(row);
     const int first = tiles.start();
     if (elected && first >= tiles.end) next = hopper_next_unit(args.counter, total);
-    SharedBarrier& queries_full = memory.queries_full[turn.stage];
-    memory.queries_empty[turn.stage].wait(turn.parity ^ 1);
+    SharedBarrier& queries_full = memory.queries_full[query_place.stage];
+    memory.queries_empty[query_place.stage].wait(query_place.parity ^ 1);
     if (elected) {
-      memory.work[turn.stage] = {work.batch, work.head, row,
-                                 kHiding == Hiding::causal ? max(0, tiles.end) : first < tiles.end};
+      memory.work[query_place.stage] = {
+          work.batch, work.head, row,
+          kHiding == Hiding::causal ? max(0, tiles.end) : first < tiles.end};
       queries_full.arrive_expecting(sizeof(memory.queries[0]) +
                                     (has_ids ? sizeof(memory.row_ids[0]) : 0));
-      load_panels(memory.queries[turn.stage], args.q, queries_full, kEvictFirst, row, work.head,
-                  work.batch);
+      load_panels(memory.queries[query_place.stage], args.q, queries_full, kEvictFirst, row,
+                  work.head, work.batch);
       if (has_ids)
-        load_bytes(memory.row_ids[turn.stage], filter.queries.ids_of(work.batch) + row,
+        load_bytes(memory.row_ids[query_place.stage], filter.queries.ids_of(work.batch) + row,
                    sizeof(memory.row_ids[0]), queries_full);
     }
-    turn.advance();
+    query_place.advance();
     const int key_head = work.head / sizes.group();
 #pragma unroll 1
     for (int step = 0; tiles.at(step) < tiles.end; ++step, tiles.go_on()) {
@@ -120,7 +121,7 @@ __device__ __forceinline__ void hopper_forward_produce(const HopperForwardArgume
     }
     index = __shfl_sync(0xffffffffu, next, 0);
   }
-  memory.end_launch(turn);
+  memory.end_launch(query_place);
 }
 
 /// Running maximum and sum of a thread's two rows. The output is not a member, because wgmma may be
@@ -178,7 +179,7 @@ template <class T, class Shape, Hiding kHiding>
 struct HopperForwardConsumer : HopperQueryConsumer<Shape, HopperForwardMemory<T, Shape>> {
   using Base = HopperQueryConsumer<Shape, HopperForwardMemory<T, Shape>>;
   using Base::await_turn, Base::end_turn, Base::issue_scores, Base::pass, Base::rescale;
-  using Base::group, Base::kD, Base::kKeys, Base::memory, Base::out, Base::place, Base::turn;
+  using Base::group, Base::kD, Base::kKeys, Base::memory, Base::out, Base::place, Base::query_place;
   static constexpr bool kFiltered = kHiding != Hiding::causal;
   using Seen = Visibility<T, kHiding>;
   const ForwardArguments<T>& args;
@@ -210,8 +211,9 @@ struct HopperForwardConsumer : HopperQueryConsumer<Shape, HopperForwardMemory<T,
     if constexpr (kHiding == Hiding::tiles) {
       const int warp = threadIdx.x / 32 % 4;
       if (mixed)
-        hide_strangers(scores[0], memory.row_ids[turn.stage] + 64 * group + warp * kWarpRows,
-                       memory.key_ids_of(at));
+        hide_other_documents(scores[0],
+                             memory.row_ids[query_place.stage] + 64 * group + warp * kWarpRows,
+                             memory.key_ids_of(at));
       mixed = false;
     }
     seen.hide_by_query(scores, row, key, mixed);
@@ -277,7 +279,7 @@ struct HopperForwardConsumer : HopperQueryConsumer<Shape, HopperForwardMemory<T,
         }
       }
       if (last && queries_held) {
-        release_stage(memory.queries_empty[turn.stage]);
+        release_stage(memory.queries_empty[query_place.stage]);
         queries_held = false;
       }
       memory.values_full[place.stage].wait(place.parity);
@@ -288,7 +290,7 @@ struct HopperForwardConsumer : HopperQueryConsumer<Shape, HopperForwardMemory<T,
       place.advance();
       ++step;
     }
-    if (queries_held) release_stage(memory.queries_empty[turn.stage]);
+    if (queries_held) release_stage(memory.queries_empty[query_place.stage]);
     if constexpr (!kFiltered) {
 #pragma unroll 1
       while (step < work.steps) pass(step++);
@@ -316,7 +318,8 @@ struct HopperForwardConsumer : HopperQueryConsumer<Shape, HopperForwardMemory<T,
           lse[r] = sum == 0.f ? -INFINITY : softmax.max[half] * sizes.scale + logf(sum);
       }
       const auto staging = [&](int panel) -> T* {
-        if constexpr (Shape::staged_in_queries) return memory.queries[turn.stage][panel][own];
+        if constexpr (Shape::staged_in_queries)
+          return memory.queries[query_place.stage][panel][own];
         else return memory.out[4 * group + warp];
       };
       store_panels<T, kD>(out, factors, staging, args.out, args.out.at(work.batch, work.head, row),
@@ -325,7 +328,7 @@ struct HopperForwardConsumer : HopperQueryConsumer<Shape, HopperForwardMemory<T,
     if constexpr (Shape::staged_in_queries) {
       fence_for_async();
       __syncwarp();
-      release_stage(memory.queries_empty[turn.stage]);
+      release_stage(memory.queries_empty[query_place.stage]);
     }
   }
 

@@ -50,14 +50,14 @@ __device__ __forceinline__ void hopper_product_produce(const HopperProductArgume
   const unsigned total = static_cast<unsigned>(blocks) * sizes.heads * sizes.batches;
   const bool elected = threadIdx.x % 32 == 0;
   RingPlace<Shape::stages> place;
-  uint32_t turn = 0;
+  uint32_t parity = 0;
   for (unsigned index = blockIdx.x; index < total;) {
     unsigned next = 0;
     const Work work(index, blocks, sizes.heads, sizes.batches, sizes.heads_in_turn);
     const int row = (blocks - 1 - work.block) * Shape::rows;
     const int steps = (min(row + Shape::rows, sizes.rows) + kKeptTile - 1) / kKeptTile;
-    memory.work_empty.wait(turn ^ 1);
-    turn ^= 1;
+    memory.work_empty.wait(parity ^ 1);
+    parity ^= 1;
     if (elected) {
       memory.work = {work.batch, work.head, row, steps};
       memory.work_full.arrive();
@@ -73,7 +73,7 @@ __device__ __forceinline__ void hopper_product_produce(const HopperProductArgume
     }
     index = __shfl_sync(0xffffffffu, next, 0);
   }
-  memory.work_empty.wait(turn ^ 1);
+  memory.work_empty.wait(parity ^ 1);
   if (elected) {
     memory.work.steps = -1;
     memory.work_full.arrive();
@@ -132,10 +132,10 @@ struct HopperProductConsumer {
   __device__ __forceinline__ void run() {
     const AttentionSizes& sizes = args.sizes;
     const int warp = static_cast<int>(threadIdx.x) / 32 % 4, lane = threadIdx.x % 32;
-    uint32_t turn = 0;
+    uint32_t parity = 0;
     while (true) {
-      memory.work_full.wait(turn);
-      turn ^= 1;
+      memory.work_full.wait(parity);
+      parity ^= 1;
       const HopperWork work = memory.work;
       release_stage(memory.work_empty);
       if (work.steps < 0) break;

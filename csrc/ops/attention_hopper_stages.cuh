@@ -40,11 +40,11 @@ struct HopperStages {
   /// Ends the launch after the last unit. Called by the producer's warp. compute-sanitizer's
   /// racecheck wrongly reports a race of this write with the consumers' reads of `work`. The lanes
   /// of a warp read, meet at a barrier, and then one lane arrives at `queries_empty`.
-  __device__ __forceinline__ void end_launch(const RingPlace<Shape::query_stages>& turn) {
-    queries_empty[turn.stage].wait(turn.parity ^ 1);
+  __device__ __forceinline__ void end_launch(const RingPlace<Shape::query_stages>& query_place) {
+    queries_empty[query_place.stage].wait(query_place.parity ^ 1);
     if (threadIdx.x % 32 != 0) return;
-    work[turn.stage].steps = -1;
-    queries_full[turn.stage].arrive();
+    work[query_place.stage].steps = -1;
+    queries_full[query_place.stage].arrive();
   }
 };
 
@@ -55,7 +55,7 @@ struct HopperQueryConsumer {
   Memory& memory;
   int group;  // index of this consumer
   RingPlace<Shape::stages> place;
-  RingPlace<Shape::query_stages> turn;
+  RingPlace<Shape::query_stages> query_place;
   float out[kD / 8][4];
 
   // Named barrier kTurnBarrier + g gives consumer g its turn to issue. Each consumer takes one turn
@@ -71,7 +71,7 @@ struct HopperQueryConsumer {
   /// Starts scores = q k^T for a stage.
   __device__ __forceinline__ void issue_scores(float (&scores)[kKeys / 8][4], int stage) const {
     hold(scores);
-    issue_by_rows<kD>(scores, memory.queries[turn.stage], 64 * group, memory.keys[stage]);
+    issue_by_rows<kD>(scores, memory.queries[query_place.stage], 64 * group, memory.keys[stage]);
     hold(scores);
   }
   /// Starts out += p v for a stage.
@@ -112,11 +112,11 @@ struct HopperQueryConsumer {
   __device__ __forceinline__ void for_each_unit(F&& unit) {
     if (Shape::in_turns && group == 0) named_arrive(kTurnBarrier, 2 * kWarpgroup);
     while (true) {
-      memory.queries_full[turn.stage].wait(turn.parity);
-      const auto work = memory.work[turn.stage];
+      memory.queries_full[query_place.stage].wait(query_place.parity);
+      const auto work = memory.work[query_place.stage];
       if (work.steps < 0) break;
       unit(work);
-      turn.advance();
+      query_place.advance();
     }
     if (Shape::in_turns && group == 0) named_sync(kTurnBarrier, 2 * kWarpgroup);
   }

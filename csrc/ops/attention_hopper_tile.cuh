@@ -113,8 +113,8 @@ __device__ __forceinline__ void load_bytes(void* to, const void* from, uint32_t 
 /// `columns` the ids of the columns. The producer has copied them to shared memory, so no consumer
 /// waits for global memory between products.
 template <int kColumns>
-__device__ __forceinline__ void hide_strangers(float (&scores)[kColumns][4], const int* rows,
-                                               const int* columns) {
+__device__ __forceinline__ void hide_other_documents(float (&scores)[kColumns][4], const int* rows,
+                                                     const int* columns) {
   const int lane = threadIdx.x % 32;
   const int mine[2] = {rows[lane / 4], rows[8 + lane / 4]};
 #pragma unroll

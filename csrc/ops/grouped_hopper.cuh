@@ -210,25 +210,25 @@ struct HopperProducer {
       else total = static_cast<unsigned>(count_tiles()) * pieces(p.n, S::columns);
     }
     RingPlace<S::stages> place;
-    RingPlace<2> turn;
+    RingPlace<2> work_place;
     unsigned index = blockIdx.x;
     while (true) {
       HopperTileWork work;
       if (warp == 0) {
         work.steps = -1;
         if (index < total) work = work_of(index);
-        memory.work_empty[turn.stage].wait(turn.parity ^ 1);
+        memory.work_empty[work_place.stage].wait(work_place.parity ^ 1);
         if (lane == 0) {
-          memory.work[turn.stage] = work;
-          memory.work_full[turn.stage].arrive();
+          memory.work[work_place.stage] = work;
+          memory.work_full[work_place.stage].arrive();
         }
         __syncwarp();
       } else {
-        memory.work_full[turn.stage].wait(turn.parity);
-        work = memory.work[turn.stage];
-        release_stage(memory.work_empty[turn.stage]);
+        memory.work_full[work_place.stage].wait(work_place.parity);
+        work = memory.work[work_place.stage];
+        release_stage(memory.work_empty[work_place.stage]);
       }
-      turn.advance();
+      work_place.advance();
       if (work.steps < 0) break;
       unsigned next = 0;
       if (work.steps == 0 && warp == 0 && lane == 0) next = hopper_next_unit(args.counter, total);
@@ -359,12 +359,12 @@ struct HopperProductConsumer {
 
   __device__ __forceinline__ void run() {
     RingPlace<S::stages> place;
-    RingPlace<2> turn;
+    RingPlace<2> work_place;
     while (true) {
-      memory.work_full[turn.stage].wait(turn.parity);
-      const HopperTileWork work = memory.work[turn.stage];
-      release_stage(memory.work_empty[turn.stage]);
-      turn.advance();
+      memory.work_full[work_place.stage].wait(work_place.parity);
+      const HopperTileWork work = memory.work[work_place.stage];
+      release_stage(memory.work_empty[work_place.stage]);
+      work_place.advance();
       if (work.steps < 0) break;
       if (work.row + 64 * group >= work.end) {
         for (int step = 0; step < work.steps; ++step, place.advance()) {

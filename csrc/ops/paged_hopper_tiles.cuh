@@ -103,24 +103,24 @@ __device__ __forceinline__ void paged_hopper_produce(const PagedHopperArguments<
   const uint32_t query_bytes = kPanels * args.tile_tokens * a.group * kPanel * 2;
   const uint32_t piece_bytes = kPanels * args.piece * kPanel * 2;
   RingPlace<Shape::stages> place;
-  RingPlace<Shape::query_stages> turn;
+  RingPlace<Shape::query_stages> query_place;
   for (unsigned index = blockIdx.x; index < args.units;) {
     unsigned next = 0;
     const PagedHopperWork work = find_paged_work<kKeys>(args, index);
     if (elected && work.steps == 0) next = hopper_next_unit(args.counter, args.units);
     if (work.rows > 0) {
-      SharedBarrier& full = memory.queries_full[turn.stage];
-      memory.queries_empty[turn.stage].wait(turn.parity ^ 1);
+      SharedBarrier& full = memory.queries_full[query_place.stage];
+      memory.queries_empty[query_place.stage].wait(query_place.parity ^ 1);
       if (elected) {
-        memory.work[turn.stage] = work;
+        memory.work[query_place.stage] = work;
         full.arrive_expecting(query_bytes);
         const int token = work.first_token + work.first_row / a.group;
 #pragma unroll
         for (int panel = 0; panel < kPanels; ++panel)
-          load_box(memory.queries[turn.stage][panel], args.q, full, kEvictFirst, panel * kPanel,
-                   work.head * a.group, token, 0);
+          load_box(memory.queries[query_place.stage][panel], args.q, full, kEvictFirst,
+                   panel * kPanel, work.head * a.group, token, 0);
       }
-      turn.advance();
+      query_place.advance();
     }
     const int* const table = a.rows.tables + work.sequence * a.rows.table_stride;
     // -1: no copy. An invalid block becomes `blocks`, which is beyond the pool: TMA reads zeros.
@@ -157,7 +157,7 @@ __device__ __forceinline__ void paged_hopper_produce(const PagedHopperArguments<
     }
     index = __shfl_sync(0xffffffffu, next, 0);
   }
-  memory.end_launch(turn);
+  memory.end_launch(query_place);
 }
 
 /// A consumer warpgroup: computes the output of its 64 rows of each unit of work.
@@ -165,7 +165,7 @@ template <class T, class Shape>
 struct PagedHopperConsumer : HopperQueryConsumer<Shape, PagedHopperMemory<T, Shape>> {
   using Base = HopperQueryConsumer<Shape, PagedHopperMemory<T, Shape>>;
   using Base::await_turn, Base::end_turn, Base::issue_scores, Base::pass, Base::rescale;
-  using Base::group, Base::kD, Base::kKeys, Base::memory, Base::out, Base::place, Base::turn;
+  using Base::group, Base::kD, Base::kKeys, Base::memory, Base::out, Base::place, Base::query_place;
   const PagedHopperArguments<T>& args;
   int begin[2], end[2];       // range of keys that this thread's rows see
   int most_begin, least_end;  // over the rows of the warp
@@ -260,7 +260,8 @@ struct PagedHopperConsumer : HopperQueryConsumer<Shape, PagedHopperMemory<T, Sha
         pack_left<T, kKeys>(p, scores);
         if (raised) rescale(factor);
       }
-      if constexpr (!Shape::staged_in_queries) release_stage(memory.queries_empty[turn.stage]);
+      if constexpr (!Shape::staged_in_queries)
+        release_stage(memory.queries_empty[query_place.stage]);
       memory.values_full[place.stage].wait(place.parity);
       issue_out(p, work, key);
       wgmma_wait<0>();
@@ -268,7 +269,7 @@ struct PagedHopperConsumer : HopperQueryConsumer<Shape, PagedHopperMemory<T, Sha
       release_stage(memory.values_empty[place.stage]);
       place.advance();
     } else if constexpr (!Shape::staged_in_queries) {
-      release_stage(memory.queries_empty[turn.stage]);
+      release_stage(memory.queries_empty[query_place.stage]);
     }
 #pragma unroll 1
     for (int step = mine; step < work.steps; ++step) pass(step);
@@ -295,7 +296,7 @@ struct PagedHopperConsumer : HopperQueryConsumer<Shape, PagedHopperMemory<T, Sha
       for (int panel = 0; panel < panels_of<kD>; ++panel) {
         constexpr int kChunks = kPanel / 8;
         T* to = memory.out[4 * group + warp];
-        if constexpr (Shape::staged_in_queries) to = memory.queries[turn.stage][panel][own];
+        if constexpr (Shape::staged_in_queries) to = memory.queries[query_place.stage][panel][own];
         __syncwarp();
 #pragma unroll
         for (int n = panel * kChunks; n < (panel + 1) * kChunks && n < kD / 8; ++n)
@@ -322,7 +323,7 @@ struct PagedHopperConsumer : HopperQueryConsumer<Shape, PagedHopperMemory<T, Sha
     if constexpr (Shape::staged_in_queries) {
       fence_for_async();
       __syncwarp();
-      release_stage(memory.queries_empty[turn.stage]);
+      release_stage(memory.queries_empty[query_place.stage]);
     }
   }
 
