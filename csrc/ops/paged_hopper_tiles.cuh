@@ -235,7 +235,8 @@ struct PagedHopperConsumer : HopperQueryConsumer<Shape, PagedHopperMemory<T, Sha
       wgmma_wait<0>();
       hold(scores);
       release_stage(memory.keys_empty[place.stage]);
-      weigh(scores, softmax, key, missing, factor);  // `out` is still 0
+      // Before the first tile, `out` is 0: there is nothing to multiply by `factor`.
+      static_cast<void>(weigh(scores, softmax, key, missing, factor));
       pack_left<T, kKeys>(p, scores);
 #pragma unroll 1
       for (int step = 1; step < mine; ++step) {
