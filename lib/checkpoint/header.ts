@@ -8,6 +8,9 @@ import { leading } from '../runtime/required.js';
 import { errorMessage } from '../runtime/system-error.js';
 import { numel } from '../runtime/view.js';
 
+/** Texts of a file beside its tensors, by name. */
+export type FileMetadata = Readonly<Record<string, string>>;
+
 /** The location of a tensor's bytes; `start` and `end` count from the end of the header. */
 export interface TensorEntry {
   readonly name: string;
@@ -27,6 +30,12 @@ const CODES = new Map<unknown, DType>([
   ['I8', 'u8'],
   ['U32', 'i32'],
 ] satisfies [CodeDType, DType][]);
+
+/** The contents of a header. */
+interface FileHeader {
+  entries: TensorEntry[];
+  metadata: FileMetadata;
+}
 
 /** Bytes before the JSON. */
 export const PREFIX_BYTES = 8;
@@ -77,11 +86,15 @@ interface EncodedHeader {
   entries: TensorEntry[];
 }
 
-/** Returns the header of tensors that follow each other without gaps. Names must be distinct. */
+/**
+ * Returns the header of tensors that follow each other without gaps. Names must be distinct.
+ * `metadata` joins the format in the table of texts.
+ */
 export function encodeHeader(
   tensors: readonly { name: string; dtype: DType; shape: readonly number[] }[],
+  metadata: FileMetadata = {},
 ): EncodedHeader {
-  const table = new Map<string, object>([[METADATA, { format: 'pt' }]]);
+  const table = new Map<string, object>([[METADATA, { format: 'pt', ...metadata }]]);
   const entries: TensorEntry[] = [];
   let at = 0;
   for (const { name, dtype, shape } of tensors) {
@@ -113,21 +126,21 @@ export function headerLength(prefix: Uint8Array, fileBytes: number, file: string
 }
 
 /**
- * Returns the tensors of a file with `dataBytes` bytes of data, in the order of their bytes. Throws
- * DS_CHECKPOINT unless every entry is well formed and the entries cover the data exactly, without
- * gaps and overlaps. `hasCodes` permits entries with codes.
+ * Returns the metadata of a file with `dataBytes` bytes of data, and its tensors in the order of
+ * their bytes. Throws DS_CHECKPOINT unless every entry is well formed and the entries cover the
+ * data exactly, without gaps and overlaps. `hasCodes` permits entries with codes.
  */
 export function parseHeader(
   json: Uint8Array,
   dataBytes: number,
   file: string,
   hasCodes = false,
-): TensorEntry[] {
-  const table = parseJson(json, file);
+): FileHeader {
+  const { [METADATA]: texts = {}, ...table } = parseJson(json, file);
+  const metadata = parseMetadata(texts, file);
   const entries: TensorEntry[] = [];
   for (const [name, value] of Object.entries(table)) {
-    if (name === METADATA) checkMetadata(value, file);
-    else entries.push(parseEntry(name, value, { file, hasCodes }));
+    entries.push(parseEntry(name, value, { file, hasCodes }));
   }
   entries.sort((a, b) => a.start - b.start || a.end - b.end);
   let at = 0;
@@ -136,7 +149,7 @@ export function parseHeader(
     at = end;
   }
   if (at !== dataBytes) throw damagedError(file, `${at} bytes of data`, `${dataBytes}`);
-  return entries;
+  return { entries, metadata };
 }
 
 function parseJson(json: Uint8Array, file: string): Record<string, unknown> {
@@ -150,8 +163,9 @@ function parseJson(json: Uint8Array, file: string): Record<string, unknown> {
   throw damagedError(file, 'a JSON object as header', 'another JSON value');
 }
 
-function checkMetadata(value: unknown, file: string): void {
-  if (isObject(value) && Object.values(value).every((item) => typeof item === 'string')) return;
+function parseMetadata(value: unknown, file: string): FileMetadata {
+  const isTexts = isObject(value) && Object.values(value).every((item) => typeof item === 'string');
+  if (isTexts) return value as FileMetadata;
   throw damagedError(`${file}: ${METADATA}`, 'an object of strings', formatField(value));
 }
 

@@ -42,10 +42,11 @@ export {
   type WrittenValue,
   writeGguf,
 } from './gguf/writer.js';
-export { unreadDType } from './header.js';
+export { type FileMetadata, unreadDType } from './header.js';
 export type { TensorRecord } from './manifest.js';
 export { BEGIN_LOAD, Checkpoint, type Section } from './open.js';
 export { isUnfinishedFile, moveFile, replaceBy, replaceFile } from './replace-file.js';
+export { SafetensorsFile } from './safetensors-file.js';
 export type { TensorSource } from './safetensors-writer.js';
 export {
   BEGIN_SAVE,

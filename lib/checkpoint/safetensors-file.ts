@@ -7,7 +7,13 @@ import { dtypeSize } from '../runtime/dtype.js';
 import { InputFile } from '../runtime/input-file.js';
 import { describe, numel } from '../runtime/view.js';
 import type { Tensor } from '../tensor/index.js';
-import { headerLength, PREFIX_BYTES, parseHeader, type TensorEntry } from './header.js';
+import {
+  type FileMetadata,
+  headerLength,
+  PREFIX_BYTES,
+  parseHeader,
+  type TensorEntry,
+} from './header.js';
 import { afterCompute, isHost, requireContiguous, STAGING_BYTES } from './staging.js';
 
 /** Elements [from, from + numel) of an entry go to the elements of a tensor from `to`. */
@@ -24,6 +30,8 @@ export class SafetensorsFile {
     private readonly dataStart: number,
     /** The tensors, in the order of their bytes. */
     readonly entries: readonly TensorEntry[],
+    /** Texts of the file beside its tensors, by name. */
+    readonly metadata: FileMetadata,
   ) {}
 
   /**
@@ -46,8 +54,8 @@ export class SafetensorsFile {
       const length = headerLength(prefix, bytes, name);
       const dataStart = PREFIX_BYTES + length;
       const json = await file.slice(PREFIX_BYTES, length);
-      const entries = parseHeader(json, bytes - dataStart, name, hasCodes);
-      return new SafetensorsFile(file, dataStart, entries);
+      const { entries, metadata } = parseHeader(json, bytes - dataStart, name, hasCodes);
+      return new SafetensorsFile(file, dataStart, entries, metadata);
     } catch (error) {
       await file.close();
       throw error;

@@ -5,7 +5,7 @@ import { type DType, dtypeSize } from '../runtime/dtype.js';
 import { type HostRange, syncPath, writeFile } from '../runtime/file.js';
 import { required } from '../runtime/required.js';
 import type { Tensor } from '../tensor/index.js';
-import { encodeHeader } from './header.js';
+import { encodeHeader, type FileMetadata } from './header.js';
 import { isRemote, partsOf, type Remote } from './shard.js';
 import { afterCompute, isHost, requireContiguous, STAGING_BYTES } from './staging.js';
 
@@ -36,8 +36,9 @@ export interface FileSum {
 export async function writeSafetensors(
   path: string,
   tensors: readonly TensorSource[],
+  metadata: FileMetadata = {},
 ): Promise<FileSum> {
-  const writer = new Writer(path, encodeHeader(tensors).bytes);
+  const writer = new Writer(path, encodeHeader(tensors, metadata).bytes);
   try {
     for (const { name, values } of tensors) {
       if (typeof values !== 'function' && isRemote(values)) {

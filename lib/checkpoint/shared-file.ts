@@ -16,7 +16,7 @@ import { begin, type Draft, finish } from './commit.js';
 import { requireSpace } from './disk-space.js';
 import { bytesOf } from './export-folder.js';
 import { isPlainName, requirePath } from './folder.js';
-import { encodeHeader } from './header.js';
+import { encodeHeader, type FileMetadata } from './header.js';
 import { SafetensorsFile } from './safetensors-file.js';
 import { type TensorSource, writeAt, writeSafetensors } from './safetensors-writer.js';
 import { isRemote, type Remote, rangeOf, type Shard, type TensorInfo } from './shard.js';
@@ -126,13 +126,17 @@ async function onHost(values: Tensor | Remote): Promise<Tensor> {
  * Writes one safetensors file, which appears when it is complete and may replace an existing one.
  * Throws DS_IO, and DS_CHECKPOINT for other files.
  */
-export async function writeAlone(path: string, sources: readonly TensorSource[]): Promise<void> {
+export async function writeAlone(
+  path: string,
+  sources: readonly TensorSource[],
+  metadata: FileMetadata = {},
+): Promise<void> {
   await requireWeights(path);
   const draft = await begin(dirname(absolutePath(path)), 'export');
   try {
     const draftPath = join(draft.folder, WEIGHTS_FILE);
     requireSpace(draft.folder, bytesOf(sources));
-    await writeSafetensors(draftPath, sources);
+    await writeSafetensors(draftPath, sources, metadata);
     await putInPlace(draftPath, path);
   } finally {
     await finish(draft);

@@ -1,8 +1,7 @@
 // Opens the model of a folder for an evaluation, with its adapter if there is one.
 import { findOrPullFolder } from '../hub/local-folder.js';
-import { findBaseFolder } from '../inference/model-folder.js';
 import { type CausalLM, fromPretrained } from '../models/index.js';
-import { type AdapterFolder, adapterFolder } from '../peft/adapter-folder.js';
+import { type AdapterFolder, adapterFolder, findBaseFolder } from '../peft/adapter-folder.js';
 import { loadAdapter } from '../peft/index.js';
 import { device as findDevice } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';

@@ -2,16 +2,10 @@
 // tokens.
 import type { JsonObject } from '../../types/json.js';
 import { findOrPullFolder } from '../hub/local-folder.js';
-import { isRemote } from '../hub/names.js';
 import { type CausalLM, fromPretrainedCut } from '../models/index.js';
 import type { FolderOptions } from '../models/model-folder.js';
 import { PackedLinear } from '../nn/packed-linear.js';
-import {
-  type AdapterFolder,
-  adapterFolder,
-  findBase,
-  requireBase,
-} from '../peft/adapter-folder.js';
+import { adapterFolder, findBaseFolder } from '../peft/adapter-folder.js';
 import { loadAdapter, merge, unload } from '../peft/index.js';
 import { sharedTarget } from '../peft/lora.js';
 import { formatValue } from '../runtime/format-value.js';
@@ -49,16 +43,6 @@ export async function openModelFolder(
   }
   cut(model);
   return { model, folders: [dir, base] };
-}
-
-/**
- * @internal Returns the folder of an adapter's base model. A local folder takes precedence over a
- * name on the hub.
- */
-export async function findBaseFolder(adapter: AdapterFolder): Promise<string> {
-  const { base } = adapter;
-  if (base === null || findBase(adapter) !== null || !isRemote(base)) return requireBase(adapter);
-  return findOrPullFolder(adapter.path, base, { need: 'model' });
 }
 
 /**

@@ -3,7 +3,16 @@ import { join } from 'node:path';
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { setSourceFolder } from '../nn/source-folder.js';
-import { adapterFolder, findLoneAdapter } from '../peft/adapter-folder.js';
+import {
+  type AdapterFolder,
+  adapterFolder,
+  adapterTask,
+  findBaseFolder,
+  findLoneAdapter,
+  savedModulesIn,
+} from '../peft/adapter-folder.js';
+import { readAdapterLabels } from '../peft/adapter-labels.js';
+import { loadAdapter } from '../peft/index.js';
 import { isObject } from '../runtime/is-object.js';
 import type { CausalLM } from './causal-lm.js';
 import { isCheckpointFolder, readCheckpointModel } from './checkpoint-folder.js';
@@ -12,6 +21,7 @@ import * as encoders from './encoders.js';
 import * as classes from './families.js';
 import type { GPT2Options } from './gpt2/config.js';
 import type { Layout } from './load-weights.js';
+import { ModelConfig } from './model-config.js';
 import {
   buildFromConfig,
   type Families,
@@ -24,7 +34,15 @@ import {
 import type { RotaryOptions } from './rotary/config.js';
 import { decoderFamily } from './tasks/decoder-task.js';
 import { readSentenceFolder } from './tasks/sentence-folder.js';
-import { detectTask, type HeadTask, requireTask, type Task } from './tasks/task.js';
+import {
+  adaptedTask,
+  detectTask,
+  type HeadTask,
+  hasLabels,
+  parseLabels,
+  requireTask,
+  type Task,
+} from './tasks/task.js';
 import type { TaskModel } from './tasks/task-model.js';
 
 const decoders = Object.values(classes).map(
@@ -44,7 +62,12 @@ const taskFamilies = [
 ] as unknown as TaskFamily[];
 
 /** Returns the families with the head of `task`; for "auto", the head that config.json names. */
-function familiesFor(task: HeadTask | 'auto'): (config: JsonObject) => readonly AnyFamily[] {
+function familiesFor(
+  task: HeadTask | 'auto',
+  savedModules: readonly string[] = [],
+): (config: JsonObject) => readonly AnyFamily[] {
+  const isAdapted = (name: string): boolean =>
+    savedModules.some((module) => `.${name}`.includes(`.${module}.`));
   return (config) => {
     const isEncoder = encoderFamilies.some(({ modelType }) => modelType === config.model_type);
     const headTask =
@@ -53,6 +76,10 @@ function familiesFor(task: HeadTask | 'auto'): (config: JsonObject) => readonly 
     return taskFamilies.map((family) => ({
       ...family,
       build: (folder, options) => family.build(folder, { ...options, task: headTask }),
+      layout: (model) => {
+        const { head, ...layout } = family.layout(model as TaskModel);
+        return { ...layout, ...(head && { head: { ...head, isAdapted } }) };
+      },
     })) as AnyFamily[];
   };
 }
@@ -73,7 +100,9 @@ export type TaskPretrainedOptions = EncoderOptions & RotaryOptions & FolderOptio
  *
  * Without `task` it is a causal language model. With a task it is a TaskModel: an encoder or the
  * body of a decoder with the head of that task; a head that the folder lacks starts with random
- * values and a notice. "auto" is the task that `architectures` of config.json names.
+ * values and a notice. "auto" is the task that `architectures` of config.json names. With a task,
+ * `dir` may be an adapter in PEFT's format that names its base model: the base gets the labels of
+ * the adapter, and all parameters are frozen.
  *
  * Values stay in the files, which remain open, until they are needed. Then they take memory in
  * their stored dtype or options.dtype; initialize() reads one parameter at a time. A folder of
@@ -104,16 +133,52 @@ export async function fromPretrained(
   if (task === 'causal-lm') {
     return fromPretrainedCut(dir, isObject(given) ? options : given, () => {});
   }
+  const readAdapter = readAdapterOf(task);
   if (task !== 'embedding' && task !== 'auto') {
-    return readCut(dir, familiesFor(task), options, () => {});
+    return readCut(dir, familiesFor(task), options, () => {}, readAdapter);
   }
   const placed = await locateFolder(dir, options);
   const sentences = typeof dir === 'string' ? readSentenceFolder(placed.dir) : null;
-  if (!sentences) return readCut(placed.dir, familiesFor(task), placed.options, () => {});
+  if (!sentences)
+    return readCut(placed.dir, familiesFor(task), placed.options, () => {}, readAdapter);
   const inside = join(placed.dir, sentences.path);
   const model = await readCut(inside, familiesFor('embedding'), placed.options, () => {});
   Object.assign(model, { pooling: sentences.pooling, maxLength: sentences.maxLength });
   return model;
+}
+
+/** Reads the model of an adapter's folder; null if the adapter has no head of the task. */
+type ReadAdapter<Model, Options> = (
+  adapter: AdapterFolder,
+  options: Options,
+) => Promise<Model> | null;
+
+function readAdapterOf(
+  task: HeadTask | 'auto',
+): ReadAdapter<CausalLM | TaskModel, TaskPretrainedOptions> {
+  return (adapter, options) => {
+    const adapted = adaptedTask(adapterTask(adapter.path));
+    if (adapted === null || (task !== 'auto' && task !== adapted)) return null;
+    const base = findBaseFolder(adapter);
+    return base.then((base) => fromAdapter(base, adapter.path, adapted, options));
+  };
+}
+
+/**
+ * @internal Opens the model `base` with the head of `task` and the labels of the adapter in `dir`,
+ * then loads the adapter. Rejects with the errors of fromPretrained() and loadAdapter().
+ */
+export async function fromAdapter(
+  base: string,
+  dir: string,
+  task: HeadTask,
+  options: TaskPretrainedOptions = {},
+): Promise<TaskModel> {
+  const saved = hasLabels(task) ? await readAdapterLabels(dir) : null;
+  const labels = saved && parseLabels(new ModelConfig(saved.path, saved.config, ''));
+  const families = familiesFor(task, savedModulesIn(dir));
+  const model = await readCut(base, families, { ...labels, ...options }, () => {});
+  return loadAdapter(model as TaskModel, dir);
 }
 
 /**
@@ -133,9 +198,12 @@ async function readCut<Model extends FolderModel, Options extends FolderOptions>
   all: Families<Model, Options>,
   given: Options,
   cut: (model: Model) => void,
+  readAdapter: ReadAdapter<Model, Options> = () => null,
 ): Promise<Model> {
   const { dir, options } = await locateFolder(location, given);
   const adapter = typeof dir === 'string' ? adapterFolder(dir) : null;
+  const adapted = adapter && readAdapter(adapter, options);
+  if (adapted) return adapted;
   if (adapter) throw findLoneAdapter(adapter);
   const isOurs = typeof dir === 'string' && (await isCheckpointFolder(dir));
   const model = isOurs

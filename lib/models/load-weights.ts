@@ -71,6 +71,8 @@ interface HeadLayout {
   has(name: string): boolean;
   /** Whether a head of another size is replaced. */
   readonly replaces: boolean;
+  /** Returns whether an adapter loads a parameter next, so that no notice is due. */
+  readonly isAdapted?: (name: string) => boolean;
 }
 
 /** Source of the files for messages, and their layout. */
@@ -90,6 +92,8 @@ interface WeightDestination {
 
 interface MatchedWeight extends LoadedWeights {
   found: WeightDestination[];
+  /** Parameters of a head that the files lack. */
+  random: string[];
   /** Descriptions of tensors with another shape or dtype. */
   mismatched: string[];
 }
@@ -136,14 +140,19 @@ export async function loadWeights(
 /**
  * Lets all unused parameters of `module` start with the values of the files, in `dtype`. Values are
  * read when needed, and the files close after the last one. The files may contain no other tensors,
- * except ones that their layout ignores. Throws as loadWeights.
+ * except ones that their layout ignores. Returns the names of a head that the files lack. Throws as
+ * loadWeights.
  */
 export async function startFromFiles(
   module: Module,
   files: WeightFiles,
   { op, layout, dtype }: WeightSource & { dtype: DType },
-): Promise<void> {
-  const { found: matched } = await matchFitting(module, files, { op, layout, strict: true });
+): Promise<string[]> {
+  const { found: matched, random } = await matchFitting(module, files, {
+    op,
+    layout,
+    strict: true,
+  });
   const open = new OpenWeights(files);
   for (const { target, sources, slices, transposed } of matched) {
     const [name] = sources;
@@ -158,6 +167,7 @@ export async function startFromFiles(
   for (const [name, make] of layout.decoded ?? []) {
     required(parameters.get(name)).startFrom(make(open));
   }
+  return random;
 }
 
 async function load(
@@ -269,15 +279,16 @@ function match(
   );
   missing.push(...absent.map(([name]) => name));
   const matched = [...destinations.values()].filter(isPresent);
-  return { found: matched, missing, unexpected, mismatched };
+  return { found: matched, random: [], missing, unexpected, mismatched };
 }
 
-/** Removes the parameters of a head from `missing`, with a warning. */
+/** Moves the parameters of a head from `missing` to `random`, with a warning. */
 function ignoreHead(path: string, matched: MatchedWeight, head: HeadLayout): void {
-  const ignored = matched.missing.filter((name) => head.has(name));
-  if (ignored.length === 0) return;
+  matched.random = matched.missing.filter((name) => head.has(name));
   matched.missing = matched.missing.filter((name) => !head.has(name));
-  const text = `${path} has no values for ${formatNames(ignored)}: this head starts with random values and needs training.`;
+  const noticed = matched.random.filter((name) => !head.isAdapted?.(name));
+  if (noticed.length === 0) return;
+  const text = `${path} has no values for ${formatNames(noticed)}: this head starts with random values and needs training.`;
   process.emitWarning(text, { type: 'DsNotice', code: 'DS_NOTICE' });
 }
 

@@ -11,16 +11,18 @@ import { isGgufPath } from '../text/gguf-tokenizer.js';
 import { tokenizerFilesIn } from '../text/tokenizer-files.js';
 import { TOKENIZER_FILE } from '../text/tokenizer-folder.js';
 import type { CausalLM } from './causal-lm.js';
-import { fromPretrained } from './from-pretrained.js';
+import { fromAdapter, fromPretrained } from './from-pretrained.js';
 import { writeGgufTokenizer } from './gguf/write-tokenizer.js';
 import { saveWithFiles } from './save-weights.js';
+import { adaptedTask, type HeadTask, PEFT_TASKS } from './tasks/task.js';
+import type { TaskModel } from './tasks/task-model.js';
 
 /**
  * @internal Merges the adapter into the model `base` and writes the new folder `out`. Both are
  * folders or names on the hub. The sum is computed in f32, and the weights keep the dtype of the
  * base. The tokenizer comes from the adapter's folder, or else from the base. Returns the paths of
- * the files. Rejects with DS_ARGUMENT for an `out` with files, for quantized layers and for
- * classifiers, and with the errors of fromPretrained(), loadAdapter() and merge().
+ * the files. Rejects with DS_ARGUMENT for an `out` with files, for quantized layers and for other
+ * tasks, and with the errors of fromPretrained(), loadAdapter() and merge().
  */
 export async function mergeFolder(
   given: { base: string; adapter: string },
@@ -30,10 +32,10 @@ export async function mergeFolder(
   await requireFree(out);
   const base = await findOrPullFolder('merge', given.base, { need: 'model' });
   const adapter = await findOrPullFolder('merge', given.adapter, { need: 'adapter' });
-  requireLanguageAdapter(adapter);
-  const model = await fromPretrained(base);
+  const task = findTask(adapter);
+  const model = task ? await fromAdapter(base, adapter, task) : await fromPretrained(base);
   requirePlain(base, model);
-  await loadAdapter(model, adapter);
+  if (!task) await loadAdapter(model, adapter);
   merge(model);
   unload(model);
   const hasOwn = existsSync(join(adapter, TOKENIZER_FILE));
@@ -42,16 +44,20 @@ export async function mergeFolder(
   return isGgufTokenizer ? [...files, ...(await writeGgufTokenizer(base, out))] : files;
 }
 
-/** Throws DS_ARGUMENT for an adapter with a head of its own, which names no labels. */
-function requireLanguageAdapter(adapter: string): void {
-  const task = adapterTask(adapter);
-  if (task === null || task === 'CAUSAL_LM') return;
-  const hint = 'Merge the adapter of a classifier in a program: docs/classification.md#adapters.';
-  throw argumentError(`merge ${adapter}`, 'the adapter of a language model', task, hint);
+/** Returns the task of the adapter; null for language models. Throws DS_ARGUMENT for others. */
+function findTask(adapter: string): HeadTask | null {
+  const name = adapterTask(adapter);
+  const task = adaptedTask(name);
+  if (task !== null || name === null || name === 'CAUSAL_LM') return task;
+  throw argumentError(
+    `merge ${adapter}`,
+    `a task_type of ${['CAUSAL_LM', ...Object.values(PEFT_TASKS)].join(', ')}`,
+    name,
+  );
 }
 
 /** Rounding to a few bits would lose most of an update. */
-function requirePlain(base: string, model: CausalLM): void {
+function requirePlain(base: string, model: CausalLM | TaskModel): void {
   const packed = [...model.namedModules()].find(([, module]) => module instanceof PackedLinear);
   if (!packed) return;
   const hint =

@@ -39,6 +39,8 @@ export interface ModelFolder {
 export interface FolderModel extends Module {
   /** @internal */
   cameFrom(origin: ModelOrigin): void;
+  /** @internal Called with the names of a head that the folder lacks. */
+  startedRandom?(names: readonly string[]): void;
 }
 
 /** Model classes for one value of config.json's model_type. */
@@ -157,7 +159,8 @@ export async function readPretrained<Model extends FolderModel, Options>(
       dtype,
     });
     requireNoCodes(files, layout);
-    await startFromFiles(model, files, { op: 'fromPretrained', layout, dtype });
+    const random = await startFromFiles(model, files, { op: 'fromPretrained', layout, dtype });
+    if (random.length > 0) model.startedRandom?.(random);
     return model;
   } catch (error) {
     await files.close();

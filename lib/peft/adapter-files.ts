@@ -1,8 +1,6 @@
 // Loads and saves adapters in PEFT's format: adapter_config.json and adapter_model.safetensors.
 
-import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import type { JsonObject } from '../../types/json.js';
 import { converted, replaceFile, WeightFiles, writeAlone } from '../checkpoint/index.js';
 import { DsError } from '../errors.js';
 import { findOrPullFolder } from '../hub/local-folder.js';
@@ -12,18 +10,17 @@ import type { Parameter } from '../nn/parameter.js';
 import { cpu } from '../runtime/device.js';
 import { type DType, dtypeSize, isFloating } from '../runtime/dtype.js';
 import { argumentError } from '../runtime/input-errors.js';
-import { isObject } from '../runtime/is-object.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { makeFolderNow } from '../runtime/make-folder.js';
 import { namesOf, readOptions } from '../runtime/options.js';
-import { parseJson } from '../runtime/parse-json.js';
 import { requireNoSurplus, requireType } from '../runtime/require-type.js';
 import { leading } from '../runtime/required.js';
-import { errorCode, errorMessage } from '../runtime/system-error.js';
 import { describe, numel } from '../runtime/view.js';
 import { held, noGrad, scope, type Tensor, to } from '../tensor/index.js';
 import { markChanged } from '../tensor/tape.js';
 import { adapterConfigOf, baseNameOf, parseAdapterConfig } from './adapter-config.js';
+import { CONFIG, ioError, readJson, WEIGHTS } from './adapter-json.js';
+import { labelMetadata, requireLabels } from './adapter-labels.js';
 import { activeAdapters, addSet, deleteAdapter, requireName, setAdapter } from './adapter-sets.js';
 import { addAdapters, configOf, lorasOf, sizesOf, unload } from './lora.js';
 import { LoraExperts } from './lora-experts.js';
@@ -31,8 +28,6 @@ import type { LoraConfig } from './lora-options.js';
 import { LoraSum } from './lora-sum.js';
 import { isSavedWhole, wholeModules } from './targets.js';
 
-export const CONFIG = 'adapter_config.json';
-export const WEIGHTS = 'adapter_model.safetensors';
 /** Prefix of PEFT for the names of the wrapped model. */
 export const PREFIX = 'base_model.model.';
 const SHOWN = 10;
@@ -50,9 +45,9 @@ interface Saved {
 
 /**
  * Saves the adapters of `model` to the folder `dir` in PEFT's format, with trained biases and
- * modules. If an engine trains the model, one rank saves while all ranks gather: `await
- * engine.withFullWeights(() => engine.globalRank === 0 && saveAdapter(model, dir))`. The values are
- * copied before the call returns.
+ * modules, and with the names of a classifier's labels. If an engine trains the model, one rank
+ * saves while all ranks gather: `await engine.withFullWeights(() => engine.globalRank === 0 &&
+ * saveAdapter(model, dir))`. The values are copied before the call returns.
  *
  * Resolves with the paths. Warns about trained parameters outside the adapter. Rejects with
  * DS_ARGUMENT for a model without adapters, DS_RELEASED for sharded values, and DS_IO. Source:
@@ -89,7 +84,7 @@ export async function saveAdapter(
       [CONFIG, WEIGHTS].map((file) => join(dir, file)),
       2,
     );
-    await writeAlone(paths[1], sources);
+    await writeAlone(paths[1], sources, labelMetadata(model));
     await replaceFile(paths[0], `${text}\n`);
     return paths;
   } catch (cause) {
@@ -167,6 +162,7 @@ export async function loadAdapter<Model extends Module>(
   const dir = await findOrPullFolder('loadAdapter', location, { need: 'adapter', revision });
   const path = join(dir, CONFIG);
   const config = parseAdapterConfig(path, await readJson(path));
+  await requireLabels(model, dir);
   const files = await WeightFiles.open(join(dir, WEIGHTS));
   try {
     const before = name === undefined ? [] : activeAdapters(model);
@@ -406,41 +402,6 @@ async function fill(files: WeightFiles, name: string, saved: Saved): Promise<voi
   } finally {
     values.release();
   }
-}
-
-/** Reads a JSON object. Throws DS_CHECKPOINT, DS_IO. */
-export async function readJson(path: string): Promise<JsonObject> {
-  let text: string;
-  try {
-    text = await readFile(path, 'utf8');
-  } catch (cause) {
-    throw unreadError(path, cause);
-  }
-  try {
-    const value: unknown = parseJson(text);
-    if (isObject<JsonObject>(value)) return value;
-  } catch {
-    // Reported below.
-  }
-  const expected = 'a JSON object';
-  throw new DsError({ code: 'DS_CHECKPOINT', op: path, expected, got: 'other contents' });
-}
-
-function unreadError(path: string, cause: unknown): Error {
-  const isMissing = errorCode(cause) === 'ENOENT';
-  if (!isMissing) return ioError('loadAdapter', path, cause);
-  return new DsError({
-    code: 'DS_CHECKPOINT',
-    op: path,
-    expected: `${CONFIG} and ${WEIGHTS}, as PEFT writes them`,
-    got: 'no such file',
-  });
-}
-
-function ioError(op: string, path: string, cause: unknown): Error {
-  if (cause instanceof DsError) return cause;
-  const got = errorMessage(cause);
-  return new DsError({ code: 'DS_IO', op: `${op} ${path}`, expected: 'to succeed', got, cause });
 }
 
 function formatNames(names: readonly string[]): string {

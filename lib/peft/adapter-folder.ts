@@ -1,8 +1,10 @@
 // Detects folders with an adapter but no model, and finds their base model.
 import { existsSync, readFileSync, statSync } from 'node:fs';
 import { join, resolve } from 'node:path';
-import type { JsonObject } from '../../types/json.js';
+import type { JsonObject, JsonValue } from '../../types/json.js';
 import { DsError } from '../errors.js';
+import { findOrPullFolder } from '../hub/local-folder.js';
+import { isRemote } from '../hub/names.js';
 import { parseJson } from '../runtime/parse-json.js';
 
 const CONFIG = 'adapter_config.json';
@@ -33,6 +35,16 @@ export function adapterFolder(dir: string): AdapterFolder | null {
 export function modelFilesIn(dir: string): string[] {
   const isThere = (name: string): boolean => existsSync(join(dir, name));
   return isThere('config.json') ? WHOLE.filter(isThere) : [];
+}
+
+/**
+ * @internal Returns the folder of an adapter's base model. A local folder takes precedence over a
+ * name on the hub.
+ */
+export async function findBaseFolder(adapter: AdapterFolder): Promise<string> {
+  const { base } = adapter;
+  if (base === null || findBase(adapter) !== null || !isRemote(base)) return requireBase(adapter);
+  return findOrPullFolder(adapter.path, base, { need: 'model' });
 }
 
 /**
@@ -72,13 +84,23 @@ const isFile = (path: string): boolean => existsSync(path) && statSync(path).isF
 /** Returns PEFT's task of the adapter in `dir`, such as "SEQ_CLS"; null without one. */
 export const adapterTask = (dir: string): string | null => textIn(join(dir, CONFIG), 'task_type');
 
+/** Returns the modules that the adapter in `dir` has whole, such as the head of a classifier. */
+export function savedModulesIn(dir: string): string[] {
+  const modules = valueIn(join(dir, CONFIG), 'modules_to_save');
+  return Array.isArray(modules) ? modules.map(String) : [];
+}
+
 const baseIn = (file: string): string | null => textIn(file, 'base_model_name_or_path');
 
-/** Returns null for an unreadable file: loading the adapter reports the error. */
 function textIn(file: string, key: string): string | null {
+  const text = valueIn(file, key);
+  return typeof text === 'string' && text !== '' ? text : null;
+}
+
+/** Returns null for an unreadable file: loading the adapter reports the error. */
+function valueIn(file: string, key: string): JsonValue {
   try {
-    const { [key]: text } = parseJson(readFileSync(file, 'utf8')) as JsonObject;
-    return typeof text === 'string' && text !== '' ? text : null;
+    return (parseJson(readFileSync(file, 'utf8')) as JsonObject)[key] ?? null;
   } catch {
     return null;
   }

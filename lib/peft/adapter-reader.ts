@@ -9,7 +9,8 @@ import { required } from '../runtime/required.js';
 import { describe } from '../runtime/view.js';
 import type { Tensor } from '../tensor/index.js';
 import { parseAdapterConfig } from './adapter-config.js';
-import { CONFIG, PREFIX, readJson, WEIGHTS } from './adapter-files.js';
+import { PREFIX } from './adapter-files.js';
+import { CONFIG, readJson, WEIGHTS } from './adapter-json.js';
 import { sizesOf } from './lora.js';
 import type { LoraConfig } from './lora-options.js';
 

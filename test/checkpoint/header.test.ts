@@ -23,7 +23,7 @@ function bytesOf(text: string): Uint8Array {
 }
 
 function parse(table: unknown, dataBytes: number) {
-  return parseHeader(bytesOf(JSON.stringify(table)), dataBytes, 'x.safetensors');
+  return parseHeader(bytesOf(JSON.stringify(table)), dataBytes, 'x.safetensors').entries;
 }
 
 test('tensors are returned in the order of their bytes, whatever the order of the header', () => {
@@ -49,7 +49,8 @@ test('a written header parses back, aligned to 64 bytes', () => {
   const dataBytes = entries.at(-1)?.end as number;
   const length = headerLength(bytes.subarray(0, 8), bytes.length + dataBytes, 'x');
   expect(length).toBe(bytes.length - PREFIX_BYTES);
-  const parsed = parseHeader(bytes.subarray(PREFIX_BYTES), dataBytes, 'x');
+  const { entries: parsed, metadata } = parseHeader(bytes.subarray(PREFIX_BYTES), dataBytes, 'x');
+  expect(metadata).toEqual({ format: 'pt' });
   expect(parsed).toEqual(entries);
 });
 
@@ -139,7 +140,7 @@ test('5,000 mutations of a header parse to something consistent or are refused',
     }
     try {
       let at = 0;
-      for (const entry of parseHeader(mutant, dataBytes, 'x')) {
+      for (const entry of parseHeader(mutant, dataBytes, 'x').entries) {
         expect(entry.start).toBe(at);
         at = entry.end;
       }

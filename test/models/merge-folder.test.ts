@@ -107,8 +107,8 @@ test('refuses a folder with files, quantized layers and the adapter of another m
   expect(existsSync(free)).toBe(false);
 });
 
-test('the adapter of a classifier is refused before the base is opened', async () => {
-  const { base, adapter, out } = await folders('classes', tinyLlama, { taskType: 'SEQ_CLS' });
+test('the adapter of another task is refused before the base is opened', async () => {
+  const { base, adapter, out } = await folders('seq2seq', tinyLlama, { taskType: 'SEQ_2_SEQ_LM' });
   const error = await refusal(() => mergeFolder({ base, adapter }, out));
-  expect(error.message).toMatch(/adapter of a language model, got SEQ_CLS\. .*#adapters/);
+  expect(error.message).toMatch(/task_type of CAUSAL_LM, SEQ_CLS.*, got SEQ_2_SEQ_LM/);
 });

@@ -69,13 +69,14 @@ test('adapters and the head train together, on two ranks', async () => {
   const { code, stdout, stderr } = await ds(line);
   expect([code, stderr.match(/Error|failed/)]).toEqual([0, null]);
   expect(stdout).toMatch(
-    /trains Bert of bert: [\d,]+ parameters, 242 of them trained, 2 ranks on cpu$/m,
+    /trains Bert of bert: [\d,]+ parameters, 842 of them trained, 2 ranks on cpu$/m,
   );
   const config = JSON.parse(readFileSync(join(dir, 'adapter', 'adapter_config.json'), 'utf8'));
   expect(config).toMatchObject({
     task_type: 'SEQ_CLS',
     target_modules: ['query', 'value'],
-    modules_to_save: ['classifier'],
+    // The base is for masked tokens: it has no pooler either.
+    modules_to_save: ['classifier', 'bert.pooler.dense'],
   });
 });
 

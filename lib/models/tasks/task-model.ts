@@ -94,6 +94,8 @@ export abstract class TaskModel extends Module {
 
   #origin: ModelOrigin | null = null;
   #tokenizer: Tokenizer | null = null;
+  /** Modules that started with random values. */
+  #random: readonly string[] = [];
 
   /** Hidden states [B, T, channels]. */
   protected abstract hiddenOf(ids: Tensor, inputs: TaskInputs): Tensor;
@@ -109,6 +111,22 @@ export abstract class TaskModel extends Module {
 
   /** @internal Returns the names of the head's modules. */
   abstract headModules(): string[];
+
+  /** @internal Called with the names of parameters that the folder lacks. */
+  startedRandom(names: readonly string[]): void {
+    this.#random = names.map((name) => name.slice(0, name.lastIndexOf('.')));
+  }
+
+  /**
+   * @internal Returns the modules that an adapter must save whole: the head, and modules that the
+   * base model lacks, such as BERT's pooler in a folder for masked tokens.
+   */
+  unsavedModules(): string[] {
+    const head = this.headModules();
+    const isInHead = (name: string): boolean =>
+      head.some((module) => name === module || name.startsWith(`${module}.`));
+    return [...new Set([...head, ...this.#random.filter((name) => !isInHead(name))])];
+  }
 
   /** @internal Called once after the model was built from a folder. */
   cameFrom(origin: ModelOrigin): void {

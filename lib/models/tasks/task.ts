@@ -25,6 +25,18 @@ export const CLASS_ENDS: Readonly<Record<HeadTask, string>> = {
   embedding: 'Model',
 };
 
+/** PEFT's names of tasks. */
+export const PEFT_TASKS: Readonly<Partial<Record<HeadTask, string>>> = {
+  'sequence-classification': 'SEQ_CLS',
+  'token-classification': 'TOKEN_CLS',
+  'question-answering': 'QUESTION_ANS',
+};
+
+/** Returns the task of an adapter with PEFT's name `name`; null for language models. */
+export function adaptedTask(name: string | null): HeadTask | null {
+  return keysOf(PEFT_TASKS).find((task) => PEFT_TASKS[task] === name) ?? null;
+}
+
 /** All tasks. */
 const TASKS: readonly Task[] = [...keysOf(CLASS_ENDS), 'causal-lm'];
 

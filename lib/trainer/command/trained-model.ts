@@ -9,6 +9,7 @@ import {
   type LabelOptions,
   type TaskModel,
 } from '../../models/index.js';
+import { PEFT_TASKS } from '../../models/tasks/task.js';
 import { addLora, type LoraOptions, loadAdapter, quantize } from '../../peft/index.js';
 import { argumentError } from '../../runtime/input-errors.js';
 import { camelCase } from '../../runtime/options.js';
@@ -33,13 +34,6 @@ export async function openModel(args: TrainArguments): Promise<CausalLM> {
   return args.use_peft ? addLora(base, readLoraOptions(args)) : base;
 }
 
-/** PEFT's names of tasks. */
-const PEFT_TASKS: Readonly<Partial<Record<HeadTask, string>>> = {
-  'sequence-classification': 'SEQ_CLS',
-  'token-classification': 'TOKEN_CLS',
-  'question-answering': 'QUESTION_ANS',
-};
-
 /**
  * Opens the model of a task. With adapters, its head is trained whole. Throws as openModel() does.
  */
@@ -58,7 +52,7 @@ export async function openTaskModel(
     : fromConfig(await findConfig(args), options);
   if (!args.use_peft) return base;
   const { load_in_4bit: isQuantized, bnb_4bit_use_double_quant: doubleQuant } = args;
-  const { modules_to_save: modulesToSave = base.headModules() } = args;
+  const { modules_to_save: modulesToSave = base.unsavedModules() } = args;
   const lora = { ...readLoraOptions(args), modulesToSave, taskType: PEFT_TASKS[head.task] ?? null };
   return addLora(isQuantized ? quantize(base, { doubleQuant }) : base, lora);
 }
