@@ -4,7 +4,7 @@
 
 import type { LatentHeads, TurningReach } from '../nn/attention.js';
 import { cappedAttention, WIDEST_HEAD } from '../nn/capped-attention.js';
-import { type DType, statisticOf } from '../runtime/dtype.js';
+import { type DType, dtypeSize, statisticOf } from '../runtime/dtype.js';
 import { leading, required } from '../runtime/required.js';
 import {
   arange,
@@ -34,6 +34,8 @@ interface GatherOptions extends TurningReach {
   readonly sinks: Tensor | null;
   /** Slopes [H]; see attention(). */
   readonly slopes: Tensor | null;
+  /** Default: PART_BYTES. */
+  readonly partBytes?: number;
 }
 
 /**
@@ -48,8 +50,9 @@ export function attendGathered(
 ): Tensor {
   const { singles, sequences } = on.batch;
   return scope(() => {
-    const parts: Tensor[] = [];
-    if (singles > 0) parts.push(attendSingles(pool, on, q.narrow(0, 0, singles), how));
+    const parts = rangesOf(pool, on, q.dtype, how.partBytes).map(([first, count]) =>
+      scope(() => attendSingles(pool, on, q.narrow(0, first, count), { ...how, first })),
+    );
     const { starts, lengths } = hostLists(on);
     for (let s = singles; s < sequences; ++s) {
       const [from, to] = [required(starts[s]), required(starts[s + 1])];
@@ -74,24 +77,68 @@ export function attendGathered(
 /** Returns the attention [1, H, T, D] of the last T tokens of a sequence. */
 function attendSequence(q: Tensor, k: Tensor, v: Tensor, how: GatherOptions): Tensor {
   const { cap, sinks, scale, slopes: alibiSlopes, window = null } = how;
-  if (cap !== null || q.size(3) > WIDEST_HEAD)
-    return cappedAttention(q, k, v, { scale, window, cap });
+  if (cap !== null || q.size(3) > WIDEST_HEAD) return attendByScores(q, k, v, how);
   return attention(q, k, v, { causal: true, scale, window, sinks, alibiSlopes });
 }
 
+/** Bytes of gathered keys and values, or of scores, above which attention works in parts. */
+const PART_BYTES = 2 ** 28;
+
 /**
- * Returns the attention [S, H, D] of sequences with one new token each. Reads their lengths on the
- * device only, so that a recorded graph can record the step.
+ * Returns the ranges [first, count] of the sequences with one new token. The keys and values of a
+ * range need at most PART_BYTES, so that one long sequence does not multiply the memory of a step.
  */
-function attendSingles(pool: Tensor, on: DeviceBatch, q: Tensor, how: GatherOptions): Tensor {
+function rangesOf(
+  pool: Tensor,
+  on: DeviceBatch,
+  dtype: DType,
+  partBytes = PART_BYTES,
+): [first: number, count: number][] {
+  const { singles, width } = on.batch;
+  const bytes = width * (pool.numel / pool.size(0)) * dtypeSize(dtype);
+  const max = Math.max(1, Math.floor(partBytes / bytes));
+  return Array.from({ length: Math.ceil(singles / max) }, (_, i) => [
+    i * max,
+    Math.min(max, singles - i * max),
+  ]);
+}
+
+/** cappedAttention() in parts of queries: the scores of a part need at most PART_BYTES. */
+function attendByScores(q: Tensor, k: Tensor, v: Tensor, how: GatherOptions): Tensor {
+  const { scale, cap, window = null, partBytes = PART_BYTES } = how;
+  const [, H, T] = leading(q.shape, 3);
+  const S = k.size(2);
+  const max = Math.max(1, Math.floor(partBytes / (H * S * dtypeSize(q.dtype))));
+  const parts: Tensor[] = [];
+  for (let first = 0; first < T; first += max) {
+    const count = Math.min(max, T - first);
+    const keys = S - T + first + count;
+    const queries = q.narrow(2, first, count);
+    const seen = [k, v].map((of) => of.narrow(2, 0, keys));
+    const [seenKeys, seenValues] = leading(seen, 2);
+    parts.push(cappedAttention(queries, seenKeys, seenValues, { scale, window, cap }));
+  }
+  return parts.length === 1 ? required(parts[0]) : concat(parts, 2);
+}
+
+/**
+ * Returns the attention [S, H, D] of the sequences from `first` on, with one new token each. Reads
+ * their lengths on the device only, so that a recorded graph can record the step.
+ */
+function attendSingles(
+  pool: Tensor,
+  on: DeviceBatch,
+  q: Tensor,
+  { first, ...how }: GatherOptions & { first: number },
+): Tensor {
   const { scale, cap, window, sinks, slopes } = how;
   const [S, H, D] = leading(q.shape, 3);
-  const [keys, values] = gatherBlocks(pool, on.tables.narrow(0, 0, S), q.dtype);
+  const [keys, values] = gatherBlocks(pool, on.tables.narrow(0, first, S), q.dtype);
   const [Hk, L] = [keys.size(1), keys.size(2)];
   const products = q.reshape([S, Hk, H / Hk, D]).matmul(keys.transpose(2, 3));
   const places = arange(L, { dtype: 'i32', device: q.device }).reshape([1, 1, 1, L]);
   // A padding row has length 0. It attends to one key, because the softmax of an empty row is NaN.
-  const ends = maximum(on.lengths.narrow(0, 0, S), 1).reshape([S, 1, 1, 1]);
+  const ends = maximum(on.lengths.narrow(0, first, S), 1).reshape([S, 1, 1, 1]);
   const earlier = places.lt(ends);
   const plain = cap === null ? products.mul(scale) : tanh(products.mul(scale / cap)).mul(cap);
   const distances = places.sub(ends).add(1).to(statisticOf(q.dtype));
@@ -121,18 +168,21 @@ export function attendGatheredLatents(
   on: DeviceBatch,
   of: LatentHeads,
   scale: number,
+  partBytes = PART_BYTES,
 ): Tensor {
   const { singles, sequences } = on.batch;
   const latentsOf = (from: number, count: number): Tensor =>
     concat(gatherBlocks(pool, on.tables.narrow(0, from, count), of.q.dtype), 3);
   return scope(() => {
-    const parts: Tensor[] = [];
     const q = of.q.squeeze(0).transpose(0, 1);
-    if (singles > 0) {
-      const latents = latentsOf(0, singles);
-      const sums = weighLatents(of.absorbed(q.narrow(0, 0, singles)), latents, on, scale);
-      parts.push(of.released(sums));
-    }
+    const parts = rangesOf(pool, on, of.q.dtype, partBytes).map(([first, count]) =>
+      scope(() => {
+        const queries = of.absorbed(q.narrow(0, first, count));
+        const lengths = on.lengths.narrow(0, first, count);
+        const sums = weighLatents(queries, latentsOf(first, count), lengths, scale);
+        return of.released(sums);
+      }),
+    );
     const { starts, lengths } = hostLists(on);
     for (let s = singles; s < sequences; ++s) {
       const [from, to] = [required(starts[s]), required(starts[s + 1])];
@@ -145,10 +195,10 @@ export function attendGatheredLatents(
 }
 
 /** Returns the weighted sums [S, H, W] of latents [S, 1, L, W] for queries [S, H, W]. */
-function weighLatents(q: Tensor, latents: Tensor, on: DeviceBatch, scale: number): Tensor {
+function weighLatents(q: Tensor, latents: Tensor, lengths: Tensor, scale: number): Tensor {
   const [S, , L] = leading(latents.shape, 3);
   const places = arange(L, { dtype: 'i32', device: q.device }).reshape([1, 1, L]);
-  const ends = maximum(on.lengths.narrow(0, 0, S), 1).reshape([S, 1, 1]);
+  const ends = maximum(lengths, 1).reshape([S, 1, 1]);
   const seen = places.lt(ends);
   const all = latents.squeeze(1);
   const scores = q.matmul(all.transpose(1, 2)).mul(scale);
