@@ -16,8 +16,8 @@ interface Arena {
 
 /**
  * Writes to device buffers in the order of the compute stream. Values stay in pinned memory until
- * their copies are done. If all arenas are in flight, the host waits for the oldest one. On the
- * CPU, and for arrays larger than an arena, the write is synchronous.
+ * their copies are done. If all arenas are in flight, the host waits for the oldest one. An array
+ * larger than an arena fills several. On the CPU, the write is synchronous.
  */
 export class Uploads {
   private readonly arenas: (Arena | null)[] = new Array(ARENAS).fill(null);
@@ -32,10 +32,19 @@ export class Uploads {
   write(target: Buffer, offset: number, values: ArrayBufferView): void {
     const bytes = values.byteLength;
     if (bytes === 0) return;
-    if (this.device.kind === 'cpu' || bytes > ARENA) {
+    if (this.device.kind === 'cpu') {
       target.write(offset, values);
       return;
     }
+    for (let from = 0; from < bytes; from += ARENA) {
+      const part = Math.min(ARENA, bytes - from);
+      const bytesOf = new Uint8Array(values.buffer, values.byteOffset + from, part);
+      this.writePart(target, offset + from, bytesOf);
+    }
+  }
+
+  private writePart(target: Buffer, offset: number, values: Uint8Array): void {
+    const bytes = values.byteLength;
     const { host } = this.arenaFor(bytes);
     host.write(this.used, values, cpu().compute);
     target.copyFrom(host, { to: offset, from: this.used, bytes }, this.device.compute);
