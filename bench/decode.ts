@@ -161,9 +161,9 @@ function quantize(model: nn.models.CausalLM, options: Options): void {
 /**
  * --model llama-8B --device cuda --dtype bf16 --batch 1,32,128 --prompt 128 --new 128 --graph false
  * --temperature 0 --first 128,2048 --bits 16|8|4|e4m3 --group 128 --head 8 --experts mxfp4
- * --bandwidth 4.27e12 --repeats 5. tokens_per_s counts all texts during the steps that process all
- * of them. ops_per_step counts the ops of a step of one text. --profile runs each row once more and
- * prints the functions with the most host time.
+ * --bandwidth 4.27e12 --repeats 5 --context 131072. tokens_per_s counts all texts during the steps
+ * that process all of them. ops_per_step counts the ops of a step of one text. --profile runs each
+ * row once more and prints the functions with the most host time.
  */
 export async function decodeBench(options: Options): Promise<object> {
   const numbers = (name: string, standard: string): number[] =>
@@ -176,7 +176,11 @@ export async function decodeBench(options: Options): Promise<object> {
   const firsts = numbers('first', '128,2048');
   const device = findDevice(options.device ?? 'cuda');
   const dtype = (options.dtype ?? 'bf16') as 'bf16' | 'fp16' | 'fp32';
-  const longest = Math.max(prompt + count, ...firsts.map((length) => length + 1));
+  const longest = Math.max(
+    prompt + count,
+    Number(options.context ?? 0),
+    ...firsts.map((length) => length + 1),
+  );
   seed(1);
   const model = benchModel({ model: 'llama-8B', ...options }, Math.max(longest, 4096));
   if (options.experts === 'mxfp4') packExperts(model, device);

@@ -49,6 +49,7 @@ export const optionTexts: Readonly<Record<string, OptionTexts>> = {
     prompt: 'tokens of a prompt (128)',
     new: 'tokens that are sampled (128)',
     temperature: '0: the likeliest tokens (0)',
+    context: 'longest text of the engine, in tokens (that of the rows)',
     repeats: 'of each row (5)',
     first: 'prompts whose first token is timed, with commas (128,2048)',
     graph: 'false: no recorded steps',
