@@ -11,7 +11,7 @@ const usage = `node examples/agent.js MODEL QUESTION [options]
   --files FOLDER      the folder that the model may list and read (default: this folder)
   --max_new_tokens N  tokens of an answer at most (default 512)
   --rounds N          answers of the model at most (default 8)
-  --context N         tokens of prompt and answer (default 1024, or the model's maximum)
+  --context N         tokens of prompt and answer (default: the model's maximum)
   --dtype NAME        fp32, fp16 or bf16 (default: dtype of the files)
   --device NAME       cpu, cuda, cuda:N or auto (default: a GPU if present)`;
 

@@ -18,8 +18,8 @@ export interface InferenceConfig {
    */
   device?: string | null;
   /**
-   * Most tokens of prompt and output together. Raise it for long texts. null: 1024, or the model's
-   * limit. Default null.
+   * Most tokens of prompt and output together. null: the model's maximum, or as many as the cache
+   * holds. Default null.
    */
   max_out_tokens?: number | null;
   /** Another name of max_out_tokens. */
@@ -414,8 +414,8 @@ export interface ResolvedInferenceValues {
    */
   readonly device: string | null;
   /**
-   * Most tokens of prompt and output together. Raise it for long texts. null: 1024, or the model's
-   * limit.
+   * Most tokens of prompt and output together. null: the model's maximum, or as many as the cache
+   * holds.
    */
   readonly max_out_tokens: number | null;
   /** Refuses a prompt unless this number of new tokens fits after it. */

@@ -42,6 +42,8 @@ interface EngineParts {
   requests: RequestLimits;
   /** Adapters beside the weights; null or absent: none. */
   adapters?: Adapters | null;
+  /** Whether the cache holds less than the longest sequence of the model. Default: false. */
+  isCacheBound?: boolean;
   /** Default: this process has the whole model. */
   role?: EngineRole;
 }
@@ -62,10 +64,12 @@ export class InferenceEngine {
   /** The tokenizer of the model folder or of the options; null without one. */
   readonly tokenizer: Tokenizer | null;
   /**
-   * Maximum number of tokens of a prompt and its continuation: max_out_tokens, or fewer if the
-   * cache is smaller.
+   * Maximum number of tokens of a prompt and its continuation: max_out_tokens, by default the
+   * model's maximum. It is less if the cache is smaller.
    */
   readonly maxTokens: number;
+  /** @internal Whether the size of the cache decides `maxTokens`. */
+  readonly isCacheBound: boolean;
   /** Rank within the group that shares the model (tensor_parallel); 0 without sharing. */
   readonly rank: number;
   private readonly runner: StepRunner;
@@ -82,6 +86,7 @@ export class InferenceEngine {
     this.module = model;
     this.tokenizer = tokenizer;
     this.maxTokens = requests.maxTokens;
+    this.isCacheBound = parts.isCacheBound ?? false;
     this.runner = runner;
     this.generator = generator;
     this.role = role;

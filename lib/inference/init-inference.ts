@@ -12,7 +12,6 @@ import { groupOf, type TensorPlan } from '../parallel/index.js';
 import { parallelizeForInference } from '../parallel/parallelize.js';
 import { hasParts, quantizeParts } from '../parallel/quantized-layers.js';
 import { type Device, device as findDevice } from '../runtime/device.js';
-import type { DType } from '../runtime/dtype.js';
 import { supportsGraphs } from '../runtime/graph.js';
 import { argumentError, valueError } from '../runtime/input-errors.js';
 import { namesOf, readOptions } from '../runtime/options.js';
@@ -45,7 +44,13 @@ import { LeaderGenerator } from './ranks/lead.js';
 import { agree, type ModelRanks, openRanks, refuseRanks } from './ranks/open-ranks.js';
 import { StepLine } from './ranks/step-line.js';
 import { Sequence } from './sequence.js';
-import { deriveLimits, readMaxTokens, readSpeculation } from './settings.js';
+import {
+  deriveLimits,
+  dtypeOption,
+  keyDtypeOption,
+  readMaxTokens,
+  readSpeculation,
+} from './settings.js';
 import { openDraft } from './speculation/open-draft.js';
 import type { OpenDraft } from './speculation/opened-draft.js';
 import { StepLoop } from './step-loop.js';
@@ -89,10 +94,32 @@ export async function initInference(
   ...surplus: readonly unknown[]
 ): Promise<InferenceEngine> {
   requireNoSurplus('initInference', surplus);
+  return open(model, config, given, false);
+}
+
+/**
+ * @internal initInference() for a process that only serves this model: on a GPU, the cache may take
+ * all free memory, even if the configuration has no max_out_tokens.
+ */
+export function initServing(
+  folder: string,
+  config: InferenceConfig,
+  given: InitInferenceOptions,
+): Promise<InferenceEngine> {
+  return open(folder, config, given, true);
+}
+
+async function open(
+  model: CausalLM | string,
+  config: InferenceConfig | string | null,
+  given: InitInferenceOptions,
+  fillsDevice: boolean,
+): Promise<InferenceEngine> {
   const { options, resolved } = await readTogether(config, given);
   const ranks = await openRanks(resolved);
   const groups = ranks ? [ranks.layers, ranks.host] : [];
-  return jointlyAsync({ always: groups }, () => createEngine(model, resolved, ranks, options));
+  const created = () => createEngine(model, resolved, ranks, { ...options, fillsDevice });
+  return jointlyAsync({ always: groups }, created);
 }
 
 /**
@@ -137,13 +164,18 @@ async function createEngine(
   model: CausalLM | string,
   resolved: ResolvedInferenceConfig,
   ranks: ModelRanks | null,
-  options: InitInferenceOptions,
+  { fillsDevice, ...options }: InitInferenceOptions & { fillsDevice: boolean },
 ): Promise<InferenceEngine> {
   const adapters = readAdapterSettings('initInference', options);
   if (typeof model === 'string') {
     const read = await readModel(model, resolved, ranks, options);
     const tokenizer = await openTokenizer(options, read.folders);
-    return build(read.model, resolved, ranks, { tokenizer, ownsModel: true, adapters });
+    return build(read.model, resolved, ranks, {
+      tokenizer,
+      ownsModel: true,
+      adapters,
+      fillsDevice,
+    });
   }
   if (!(model instanceof CausalLM)) {
     throw valueError(
@@ -215,6 +247,8 @@ interface EngineSettings {
   ownsModel: boolean;
   /** Null or absent: no unmerged adapters. */
   adapters?: AdapterSettings | null;
+  /** See initServing(). Default: false. */
+  fillsDevice?: boolean;
   /** Set for rollouts; see initRollouts(). */
   rollouts?: RolloutWeights;
 }
@@ -277,24 +311,6 @@ async function finish(built: BuiltModel): Promise<InferenceEngine> {
   }
 }
 
-/**
- * Returns the dtype option of keys and values; empty for the model's dtype. Throws DS_CONFIG for
- * FP8 with `batch_invariant`, because FP8 changes bits.
- */
-function keyDtypeOption({ kv_cache, batch_invariant }: ResolvedInferenceConfig): {
-  keyDtype?: 'u8';
-} {
-  if (kv_cache.dtype === 'auto') return {};
-  if (!batch_invariant) return { keyDtype: 'u8' };
-  throw new DsError({
-    code: 'DS_CONFIG',
-    op: 'initInference kv_cache.dtype',
-    expected: '"auto" with batch_invariant',
-    got: JSON.stringify(kv_cache.dtype),
-    hint: 'Codes of FP8 change the scores, and training has none.',
-  });
-}
-
 /** Allocates the cache of a prepared model and creates its engine. */
 function assemble(built: BuiltModel, draft: OpenDraft | null): InferenceEngine {
   const { model, config, ranks, settings, adapters, isUnchanged, maxTokens, endTokens } = built;
@@ -305,7 +321,8 @@ function assemble(built: BuiltModel, draft: OpenDraft | null): InferenceEngine {
   const shape = isPlain ? model.cacheShape() : model.pagedShape();
   const sizes: CacheSizes = { ...shape, blockSize, isInvariant, ...keyDtype };
   tryForward(model, sizes, maxTokens);
-  const derived = deriveLimits(config, sizes, maxTokens, draft?.sizes ?? null);
+  const { fillsDevice } = settings;
+  const derived = deriveLimits(config, sizes, { maxTokens, draft: draft?.sizes, fillsDevice });
   const limits = ranks
     ? { ...derived, blocks: agree(ranks, model, config, derived.blocks) }
     : derived;
@@ -329,7 +346,8 @@ function assemble(built: BuiltModel, draft: OpenDraft | null): InferenceEngine {
   const runsAhead = !ranks && (config.async_scheduling ?? sizes.device.kind !== 'cpu');
   const logprobs = { isScaled: settings.rollouts !== undefined, isInvariant };
   const others = { speculation, adapters, logprobs, draft: drafting };
-  const parts = { model, runner, limits, requests, runsAhead, ...others };
+  const isCacheBound = reach < maxTokens;
+  const parts = { model, runner, limits, requests, runsAhead, isCacheBound, ...others };
   const shared = ranks ? sharedGenerator(parts, ranks) : { generator: new StepLoop(parts) };
   return new InferenceEngine({ ...parts, ...settings, adapters, ...shared });
 }
@@ -457,13 +475,6 @@ function recordsSteps(
   const notice = `enable_cuda_graph has no effect: ${why}, kernels are launched one by one`;
   process.emitWarning(notice, { type: 'DsWarning', code: 'DS_CONFIG' });
   return false;
-}
-
-const DTYPES = { fp32: 'f32', fp16: 'f16', bf16: 'bf16' } as const;
-
-/** The dtype option of the weights; empty if they keep their own dtype. */
-function dtypeOption({ dtype }: ResolvedInferenceConfig): ['dtype', DType][] {
-  return dtype && dtype !== 'int8' ? [['dtype', DTYPES[dtype]]] : [];
 }
 
 /**

@@ -2,6 +2,7 @@
 import { DsError } from '../errors.js';
 import type { CausalLM } from '../models/index.js';
 import { stateBytes } from '../nn/recurrent-cache.js';
+import type { DType } from '../runtime/dtype.js';
 import type { ResolvedInferenceConfig } from './config/index.js';
 import { blockBytes, type CacheSizes } from './paged-cache.js';
 import type { SchedulerLimits } from './scheduler.js';
@@ -10,12 +11,12 @@ import type { DraftCost, SpeculationSettings } from './speculation/speculator.js
 const OP = 'initInference';
 
 /**
- * Returns the maximum number of tokens of a sequence. The default ends where longer sequences would
- * change the rotary angles. Throws DS_CONFIG.
+ * Returns the maximum number of tokens of a sequence. The default is the model's maximum, or ends
+ * where longer sequences would change the rotary angles. Throws DS_CONFIG.
  */
 export function readMaxTokens(config: ResolvedInferenceConfig, model: CausalLM): number {
   const { maxSeq, placedSeq, sharedAnglesSeq } = model;
-  const maxTokens = config.max_out_tokens ?? Math.min(1024, placedSeq);
+  const maxTokens = config.max_out_tokens ?? placedSeq;
   if (maxTokens <= sharedAnglesSeq) return maxTokens;
   const [max, why] =
     maxTokens <= maxSeq
@@ -66,34 +67,58 @@ const CPU_DOUBLING = 24;
 
 /** Largest fraction of free GPU memory for the cache. Activations need the rest. */
 const CACHE_FRACTION = 0.9;
-/** Cache size relative to a full step of longest sequences. The surplus holds cached prefixes. */
+/** Cache size relative to a full step of sequences. The surplus holds cached prefixes. */
 const REUSE = 4;
+/**
+ * Tokens of the sequences of that step if the configuration has no max_out_tokens. Most sequences
+ * are shorter than the model's maximum, and the program needs GPU memory for other things.
+ */
+const USUAL_TOKENS = 1024;
 const CPU_SEQUENCES = 8;
 const CPU_BYTES = 2 ** 30;
 
+/** What deriveLimits() needs besides the configuration. */
+interface LimitOptions {
+  /** Result of readMaxTokens(). */
+  maxTokens: number;
+  /** Sizes of a draft model's cache, which has as many blocks. Default: no draft model. */
+  draft?: CacheSizes | null;
+  /** Whether the cache may take all free memory of a GPU. Default: false. */
+  fillsDevice?: boolean;
+}
+
 /**
- * Returns the limits of steps and cache. `draft` are the sizes of a draft model's cache, which has
- * as many blocks. Throws DS_LIMIT if the cache cannot hold one sequence. */
+ * Returns the limits of steps and cache. Throws DS_LIMIT if the cache cannot hold one sequence of
+ * max_out_tokens. Without max_out_tokens, the cache may hold less than `maxTokens`.
+ */
 export function deriveLimits(
   config: ResolvedInferenceConfig,
   sizes: CacheSizes,
-  maxTokens: number,
-  draft: CacheSizes | null = null,
+  { maxTokens, draft = null, fillsDevice = false }: LimitOptions,
 ): SchedulerLimits {
-  const { kv_cache: cache, max_ragged_batch_size, max_ragged_sequence_count } = config;
+  const { kv_cache: cache, max_out_tokens, max_ragged_batch_size } = config;
   const { blockSize } = sizes;
   const isCpu = sizes.device.kind === 'cpu';
+  const isDefault = max_out_tokens === null;
   const blocksPerSequence = Math.ceil(maxTokens / blockSize);
-  const sequences = max_ragged_sequence_count ?? (isCpu ? 32 : 128);
-  const blocks =
-    cache.blocks ?? countBlocks(cache.memory, { sizes, draft }, blocksPerSequence, sequences);
-  if (blocks < blocksPerSequence && cache.blocks === null) {
+  const usualBlocks = Math.min(blocksPerSequence, Math.ceil(USUAL_TOKENS / blockSize));
+  const sequences = config.max_ragged_sequence_count ?? (isCpu ? 32 : 128);
+  const needs = {
+    longest: blocksPerSequence,
+    required: isDefault ? usualBlocks : blocksPerSequence,
+    usual: isDefault && !fillsDevice ? usualBlocks : blocksPerSequence,
+    sequences,
+  };
+  const blocks = cache.blocks ?? countBlocks(cache.memory, { sizes, draft }, needs);
+  if (blocks < (isDefault ? 1 : blocksPerSequence) && cache.blocks === null) {
     throw new DsError({
       code: 'DS_LIMIT',
       op: `${OP} kv_cache`,
-      expected: `memory for a sequence of ${maxTokens} tokens: ${blocksPerSequence} blocks of ${blockBytes(sizes)} bytes`,
+      expected: isDefault
+        ? `memory for a block of ${blockBytes(sizes)} bytes`
+        : `memory for a sequence of ${maxTokens} tokens: ${blocksPerSequence} blocks of ${blockBytes(sizes)} bytes`,
       got: `room for ${blocks}`,
-      hint: 'Lower max_out_tokens, take a narrower dtype, or give kv_cache.memory more.',
+      hint: `${isDefault ? 'T' : 'Lower max_out_tokens, t'}ake a narrower dtype, or give kv_cache.memory more.`,
     });
   }
   const tokens = max_ragged_batch_size ?? (isCpu ? 512 : 2048);
@@ -139,22 +164,58 @@ function countHostBlocks(
   throw new DsError({ code: 'DS_CONFIG', op, expected, got });
 }
 
+/** Numbers of blocks that decide the size of the cache. */
+interface CacheNeeds {
+  /** Blocks of the longest sequence. */
+  readonly longest: number;
+  /** Blocks that a cache in host memory has at least, even beyond CPU_BYTES. */
+  readonly required: number;
+  /** Blocks of a usual sequence. */
+  readonly usual: number;
+  /** Sequences of a step. */
+  readonly sequences: number;
+}
+
 function countBlocks(
   memory: number | null,
   { sizes, draft }: { sizes: CacheSizes; draft: CacheSizes | null },
-  minBlocks: number,
-  sequences: number,
+  { longest, required, usual, sequences }: CacheNeeds,
 ): number {
   const { device } = sizes;
   const each = blockBytes(sizes) + (draft ? blockBytes(draft) : 0);
   if (memory !== null) return Math.floor(memory / each);
   if (device.kind === 'cpu') {
     const max = Math.floor(CPU_BYTES / each);
-    return Math.max(minBlocks, Math.min(CPU_SEQUENCES * minBlocks, max));
+    return Math.max(required, Math.min(CPU_SEQUENCES * longest, max));
   }
   const { reserved, cap } = device.memory;
   const total = cap > 0 ? cap : device.info.totalBytes;
   const states = sizes.recurrent ? sequences * stateBytes(sizes.recurrent, sizes.dtype) : 0;
   const room = Math.max(0, Math.floor((CACHE_FRACTION * (total - reserved) - states) / each));
-  return Math.min(room, REUSE * sequences * minBlocks);
+  return Math.min(room, Math.max(longest, REUSE * sequences * usual));
+}
+
+/**
+ * Returns the dtype option of keys and values; empty for the model's dtype. Throws DS_CONFIG for
+ * FP8 with `batch_invariant`, because FP8 changes bits.
+ */
+export function keyDtypeOption({ kv_cache, batch_invariant }: ResolvedInferenceConfig): {
+  keyDtype?: 'u8';
+} {
+  if (kv_cache.dtype === 'auto') return {};
+  if (!batch_invariant) return { keyDtype: 'u8' };
+  throw new DsError({
+    code: 'DS_CONFIG',
+    op: `${OP} kv_cache.dtype`,
+    expected: '"auto" with batch_invariant',
+    got: JSON.stringify(kv_cache.dtype),
+    hint: 'Codes of FP8 change the scores, and training has none.',
+  });
+}
+
+const DTYPES = { fp32: 'f32', fp16: 'f16', bf16: 'bf16' } as const;
+
+/** The dtype option of the weights; empty if they keep their own dtype. */
+export function dtypeOption({ dtype }: ResolvedInferenceConfig): ['dtype', DType][] {
+  return dtype && dtype !== 'int8' ? [['dtype', DTYPES[dtype]]] : [];
 }

@@ -23,14 +23,11 @@ export const ENGINE = {
     shown: "the folder's",
     flag: '--dtype <name>',
   }),
-  context: integer(
-    'most [tokens](serving.md#context-and-memory) of prompt and answer together; raise it for long texts',
-    {
-      min: 2,
-      shown: "1024, or the model's maximum if lower",
-      flag: '--context <n>',
-    },
-  ),
+  context: integer('most [tokens](serving.md#context-and-memory) of prompt and answer together', {
+    min: 2,
+    shown: "the model's maximum, or as many as the cache holds",
+    flag: '--context <n>',
+  }),
   config: string('JSON file with the [engine configuration](inference-configuration.md)', {
     shown: 'none',
     flag: '--config <file>',

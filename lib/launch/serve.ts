@@ -236,7 +236,10 @@ function describeServer({ served, pool, url }: InferenceServer): string {
   if (!served) return '';
   const { maxTokens, tokenizer, canChat, engine } = served;
   const { maxSeq = maxTokens } = engine.module;
-  const longer = maxSeq > maxTokens ? ` (--context: up to ${maxSeq})` : '';
+  const limit = engine.isCacheBound
+    ? `, as many as the cache holds (the model: ${maxSeq})`
+    : ` (--context: up to ${maxSeq})`;
+  const longer = maxSeq > maxTokens ? limit : '';
   const missing = [
     ...(tokenizer ? [] : ['without a tokenizer: prompts are tokens']),
     ...(canChat || !tokenizer ? [] : ['without a chat template: completions only']),

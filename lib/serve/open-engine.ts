@@ -7,6 +7,7 @@ import {
   type InitInferenceOptions,
   initInference,
 } from '../inference/index.js';
+import { initServing } from '../inference/init-inference.js';
 import { argumentError } from '../runtime/input-errors.js';
 import { seed } from '../tensor/index.js';
 import { type EncoderEngine, isEncoderFolder, openEncoder } from './encoder-engine.js';
@@ -26,13 +27,14 @@ export interface EngineOptions
 /** Upper bound for randomInt(). */
 const SEEDS = 2 ** 48 - 1;
 
-/** Opens a generating engine. Rejects as initInference() does. */
+/** Opens a generating engine by `init`. Rejects as initInference() does. */
 export function openEngine(
   folder: string,
   { config = {}, seed: own = randomInt(SEEDS), ...others }: EngineOptions = {},
+  init: typeof initServing = initInference,
 ): Promise<InferenceEngine> {
   seed(own);
-  return initInference(folder, config, others);
+  return init(folder, config, others);
 }
 
 /** Opens an engine that generates, embeds or ranks, by the class of the model. */
@@ -41,7 +43,7 @@ export async function openServed(
   options: EngineOptions = {},
 ): Promise<InferenceEngine | EncoderEngine> {
   const isEncoder = await isEncoderFolder(folder, options.revision);
-  if (!isEncoder) return openEngine(folder, options);
+  if (!isEncoder) return openEngine(folder, options, initServing);
   if (options.adapters || options.maxAdapters) {
     const got = 'an encoder, or a classifier with one label';
     throw argumentError('ds serve --adapter', 'a model that generates', got);

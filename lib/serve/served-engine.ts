@@ -43,6 +43,8 @@ export interface ServedEngine {
   readonly tokenizer: Tokenizer | null;
   /** Maximum number of tokens of a prompt and its continuation. */
   readonly maxTokens: number;
+  /** Whether the size of the cache decides `maxTokens`. Default: false. */
+  readonly isCacheBound?: boolean;
   /** The model. */
   readonly module: {
     readonly vocabSize: number;

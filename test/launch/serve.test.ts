@@ -189,6 +189,11 @@ test('the first lines mention a model without chat template or tokenizer', async
     expect((await serveWith({})).lines).toMatch(
       /8 tokens of prompt and answer \(--context: up to 32\), without a chat template/,
     );
+    const bound = { ...engine, isCacheBound: true };
+    server.served = { maxTokens: 8, tokenizer: {}, canChat: true, engine: bound };
+    expect((await serveWith({})).lines).toMatch(
+      /8 tokens of prompt and answer, as many as the cache holds \(the model: 32\)$/m,
+    );
     server.served = { maxTokens: 8, tokenizer: null, canChat: false, engine };
     const { lines } = await serveWith({});
     expect(lines).toMatch(/, without a tokenizer: prompts are tokens$/m);
