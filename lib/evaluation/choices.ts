@@ -7,7 +7,7 @@ import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
 import { divideFiles, findFiles } from '../text/row-files.js';
 import { type LocatedRow, readRows } from '../text/row-reader.js';
-import { prepareEvaluation } from './evaluated-model.js';
+import { LANGUAGE_MODELS, prepareEvaluation } from './evaluated-model.js';
 import {
   computeLikelihoods,
   encodeRequest,
@@ -69,7 +69,7 @@ export async function evaluateChoices(
   const options = readOptions(op, given, namesOf.ChoiceOptions);
   const { files, delimiter = ' ', addBos = false, onProgress } = options;
   requireType(`${op} delimiter`, delimiter, 'string');
-  const parts = await prepareEvaluation(op, model, options);
+  const parts = await prepareEvaluation(op, model, options, LANGUAGE_MODELS);
   requireBos(op, addBos, parts.tokenizer);
   const questions = await readQuestions(`${op} files`, files);
   const requests = questions.flatMap(({ context, choices, place }) =>

@@ -8,6 +8,7 @@ import { collateSamples, TextDataset, type TextOptions, targetsOf } from '../tex
 import {
   type EvaluatedOptions,
   groupByAngles,
+  LANGUAGE_MODELS,
   prepareEvaluation,
   runBatches,
 } from './evaluated-model.js';
@@ -55,7 +56,12 @@ export async function evaluate(model: CausalLM, given: EvaluationOptions): Promi
     batchSize,
     ...options
   } = readOptions(op, given, namesOf.EvaluationOptions);
-  const evaluated = await prepareEvaluation(op, model, { tokenizer: tokenizerOption, batchSize });
+  const evaluated = await prepareEvaluation(
+    op,
+    model,
+    { tokenizer: tokenizerOption, batchSize },
+    LANGUAGE_MODELS,
+  );
   const {
     onProgress,
     length = Math.min(DEFAULT_LENGTH, model.maxSeq),

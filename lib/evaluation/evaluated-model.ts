@@ -2,7 +2,8 @@
 
 import { distributed } from '../comm/index.js';
 import { findOrPullFolder } from '../hub/local-folder.js';
-import { CausalLM } from '../models/index.js';
+import { CausalLM, type TaskModel } from '../models/index.js';
+import type { Module } from '../nn/module.js';
 import { sourceFolderOf } from '../nn/source-folder.js';
 import type { Device } from '../runtime/device.js';
 import { waitForEventLoop } from '../runtime/event-loop.js';
@@ -24,8 +25,8 @@ export interface EvaluatedOptions {
 }
 
 /** The checked model, tokenizer and options of an evaluation. */
-export interface EvaluationSetup {
-  model: CausalLM;
+export interface EvaluationSetup<Model extends CausalLM | TaskModel = CausalLM> {
+  model: Model;
   tokenizer: Tokenizer;
   device: Device;
   batchSize: number;
@@ -33,19 +34,30 @@ export interface EvaluationSetup {
 
 const DEFAULT_BATCH = 8;
 
+/** A class of models, and its name in errors. */
+interface ModelKind<Model> {
+  is(model: unknown): model is Model;
+  name: string;
+}
+
+/** Language models. */
+export const LANGUAGE_MODELS: ModelKind<CausalLM> = {
+  is: (model) => model instanceof CausalLM,
+  name: 'a causal language model (nn.models)',
+};
+
 /**
  * Checks the model and the options that all evaluations share. Throws DS_ARGUMENT for an object
- * that is not a language model, a model that an engine owns or that has no tokenizer, and for a job
- * of several ranks.
+ * that is not a model of `kind`, a model that an engine owns or that has no tokenizer, and for a
+ * job of several ranks.
  */
-export async function prepareEvaluation(
+export async function prepareEvaluation<Model extends CausalLM | TaskModel>(
   op: string,
   model: unknown,
   { tokenizer, batchSize = DEFAULT_BATCH }: EvaluatedOptions,
-): Promise<EvaluationSetup> {
-  if (!(model instanceof CausalLM)) {
-    throw valueError(`${op} model`, 'a causal language model (nn.models)', model);
-  }
+  kind: ModelKind<Model>,
+): Promise<EvaluationSetup<Model>> {
+  if (!kind.is(model)) throw valueError(`${op} model`, kind.name, model);
   const [first] = model.parameters();
   if (!first || model.parameters().some((parameter) => trainerOf(parameter) !== null)) {
     const hint = 'Trainer.evaluate() evaluates a model in training.';
@@ -66,7 +78,7 @@ export async function prepareEvaluation(
 
 async function openTokenizer(
   op: string,
-  model: CausalLM,
+  model: Module,
   tokenizer: Tokenizer | string | undefined,
 ): Promise<Tokenizer> {
   if (tokenizer instanceof Tokenizer) return tokenizer;
@@ -100,7 +112,7 @@ export function groupByAngles<Row>(
  * between two batches.
  */
 export async function runBatches<Row>(
-  { model, batchSize }: EvaluationSetup,
+  { model, batchSize }: EvaluationSetup<CausalLM | TaskModel>,
   rows: { length: number; get(index: number): Row },
   step: (batch: Row[], first: number) => void,
   onProgress: EvaluatedOptions['onProgress'],

@@ -1,4 +1,4 @@
-// Public API of lib/evaluation: loss and log-likelihoods of language models on files of rows.
+// Public API of lib/evaluation: loss, metrics and log-likelihoods of models on files of rows.
 export {
   type Answer,
   type ChoiceEvaluation,
@@ -6,6 +6,7 @@ export {
   evaluateChoices,
 } from './choices.js';
 export { type Evaluation, type EvaluationOptions, evaluate } from './evaluate.js';
+export { evaluateTask, type TaskEvaluation, type TaskEvaluationOptions } from './evaluate-task.js';
 export type { EvaluatedOptions } from './evaluated-model.js';
 export {
   type Likelihood,

@@ -11,6 +11,7 @@ import {
   type EvaluatedOptions,
   type EvaluationSetup,
   groupByAngles,
+  LANGUAGE_MODELS,
   prepareEvaluation,
   runBatches,
 } from './evaluated-model.js';
@@ -50,7 +51,7 @@ export async function logLikelihoods(
 ): Promise<Likelihood[]> {
   const op = 'logLikelihoods';
   const { addBos = false, onProgress } = readOptions(op, given, namesOf.LikelihoodOptions);
-  const parts = await prepareEvaluation(op, model, given);
+  const parts = await prepareEvaluation(op, model, given, LANGUAGE_MODELS);
   requireBos(op, addBos, parts.tokenizer);
   if (!Array.isArray(pairs) || !pairs.every(isPair)) {
     throw valueError(`${op} pairs`, 'a list of [context, continuation]', pairs);

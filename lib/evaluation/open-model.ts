@@ -1,6 +1,8 @@
 // Opens the model of a folder for an evaluation, with its adapter if there is one.
 import { findOrPullFolder } from '../hub/local-folder.js';
-import { type CausalLM, fromPretrained } from '../models/index.js';
+import { fromAdapter } from '../models/from-pretrained.js';
+import { type CausalLM, fromPretrained, type HeadTask, type TaskModel } from '../models/index.js';
+import type { Module } from '../nn/module.js';
 import { type AdapterFolder, adapterFolder, findBaseFolder } from '../peft/adapter-folder.js';
 import { loadAdapter } from '../peft/index.js';
 import { device as findDevice } from '../runtime/device.js';
@@ -19,8 +21,8 @@ interface OpenForEvaluationOptions {
 }
 
 /** A model, and the folder of its tokenizer. */
-interface OpenedForEvaluation {
-  model: CausalLM;
+interface OpenedForEvaluation<Model> {
+  model: Model;
   /** The adapter's folder, otherwise the model's folder; undefined if neither has a tokenizer. */
   tokenizer: string | undefined;
 }
@@ -32,16 +34,45 @@ interface OpenedForEvaluation {
  */
 export async function openForEvaluation(
   place: string,
-  { device = 'auto', dtype, adapter }: OpenForEvaluationOptions = {},
-): Promise<OpenedForEvaluation> {
+  options: OpenForEvaluationOptions = {},
+): Promise<OpenedForEvaluation<CausalLM>> {
+  const open = async (base: string, adapter: string | undefined, weights: WeightOptions) => {
+    const model = await fromPretrained(base, weights);
+    return adapter === undefined ? model : loadAdapter(model, adapter);
+  };
+  return openModel(place, options, open);
+}
+
+/**
+ * Opens a model with the head of `task`, or an adapter of one, with the labels of the adapter.
+ * Rejects as openForEvaluation() does.
+ */
+export async function openTaskForEvaluation(
+  place: string,
+  task: HeadTask,
+  options: OpenForEvaluationOptions = {},
+): Promise<OpenedForEvaluation<TaskModel>> {
+  const open = (base: string, adapter: string | undefined, weights: WeightOptions) =>
+    adapter === undefined
+      ? fromPretrained(base, { ...weights, task })
+      : fromAdapter(base, adapter, task, weights);
+  return openModel(place, options, open);
+}
+
+type WeightOptions = { dtype?: DType };
+
+async function openModel<Model extends Module>(
+  place: string,
+  { device = 'auto', dtype, adapter }: OpenForEvaluationOptions,
+  open: (base: string, adapter: string | undefined, weights: WeightOptions) => Promise<Model>,
+): Promise<OpenedForEvaluation<Model>> {
   const dir = await findOrPullFolder('eval', place, { need: 'model' });
   const adapterInfo = adapterFolder(dir);
   if (adapterInfo && adapter !== undefined) throw twoAdaptersError(adapterInfo);
   const base = adapterInfo ? await findBaseFolder(adapterInfo) : dir;
   const namedAdapter = adapter && (await findOrPullFolder('eval', adapter, { need: 'adapter' }));
   const adapterDir = adapterInfo ? dir : namedAdapter;
-  const model = await fromPretrained(base, dtype === undefined ? {} : { dtype });
-  if (adapterDir !== undefined) await loadAdapter(model, adapterDir);
+  const model = await open(base, adapterDir, dtype === undefined ? {} : { dtype });
   model.to(findDevice(device));
   const folders = adapterDir === undefined ? [base] : [adapterDir, base];
   const tokenizer = folders.find(hasTokenizer);

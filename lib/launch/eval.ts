@@ -8,10 +8,8 @@ import {
 import { openForEvaluation } from '../evaluation/open-model.js';
 import { definedOnly } from '../runtime/options.js';
 import { refuse } from './argument-error.js';
+import { DTYPES, dtypeName, evalTaskCommand } from './eval-task.js';
 import type { EvalFlags } from './model-options.js';
-
-const DTYPES = { fp32: 'f32', fp16: 'f16', bf16: 'bf16' } as const;
-const NAMES: Record<string, string> = { f64: 'fp64', f32: 'fp32', f16: 'fp16', bf16: 'bf16' };
 
 /** Results of an evaluation. */
 interface Results {
@@ -32,9 +30,14 @@ export async function evalCommand(
   flags: EvalFlags,
   progress: (line: string | null) => void,
 ): Promise<string> {
-  const { data, tasks, dtype, device, adapter, batch: batchSize } = flags;
+  const { data, tasks, dtype, device, adapter, batch: batchSize, task } = flags;
+  if (task !== undefined) return evalTaskCommand(folder, { ...flags, task }, progress);
   if (!data && !tasks) {
     refuse('eval', '--data FILE, --tasks FILE, or both', 'neither');
+  }
+  const labelFlag = flags.labelKey !== undefined ? '--label-key' : '--text-pair-key';
+  if (flags.labelKey !== undefined || flags.textPairKey !== undefined) {
+    refuse(labelFlag, `${labelFlag} with --task TASK`, 'no --task');
   }
   const weightOptions = dtype && { dtype: DTYPES[dtype] };
   const opened = await openForEvaluation(folder, { device, adapter, ...weightOptions });
@@ -48,7 +51,7 @@ export async function evalCommand(
     model: folder,
     adapter: adapter ?? null,
     device: weightDevice.name,
-    dtype: NAMES[weightDtype] ?? weightDtype,
+    dtype: dtypeName(weightDtype),
     data: null,
     tasks: null,
   };

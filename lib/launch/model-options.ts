@@ -39,8 +39,28 @@ export const EVAL = {
       },
     ),
     textKey: string('key of a row that contains its text', {
-      default: 'text',
+      shown: '`"text"`; with `--task`, keys of known sets too',
       flag: '--text-key <key>',
+    }),
+  },
+  'Rows with labels:': {
+    task: oneOf([
+      'sequence-classification',
+      'token-classification',
+      'question-answering',
+      'masked-lm',
+    ])('[task](#classifiers) of the rows of `--data`', {
+      shown: 'none',
+      flag: '--task <task>',
+      conflicts: ['packing', 'overlong', 'loss', 'tasks', 'delimiter', 'addBos'],
+    }),
+    textPairKey: string('key of the second text of a row', {
+      shown: 'none',
+      flag: '--text-pair-key <key>',
+    }),
+    labelKey: string('key of the label', {
+      shown: '`"label"` or `"labels"`',
+      flag: '--label-key <key>',
     }),
   },
   'Multiple-choice questions:': {

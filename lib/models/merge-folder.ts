@@ -1,15 +1,12 @@
 // Merges an adapter into its base model, as a folder for any program.
-import { existsSync } from 'node:fs';
-import { join } from 'node:path';
 import { requireFree } from '../checkpoint/index.js';
 import { findOrPullFolder } from '../hub/local-folder.js';
 import { PackedLinear } from '../nn/packed-linear.js';
 import { adapterTask } from '../peft/adapter-folder.js';
 import { loadAdapter, merge, unload } from '../peft/index.js';
 import { argumentError } from '../runtime/input-errors.js';
-import { isGgufPath } from '../text/gguf-tokenizer.js';
+import { hasTokenizer, isGgufPath } from '../text/gguf-tokenizer.js';
 import { tokenizerFilesIn } from '../text/tokenizer-files.js';
-import { TOKENIZER_FILE } from '../text/tokenizer-folder.js';
 import type { CausalLM } from './causal-lm.js';
 import { fromAdapter, fromPretrained } from './from-pretrained.js';
 import { writeGgufTokenizer } from './gguf/write-tokenizer.js';
@@ -38,7 +35,7 @@ export async function mergeFolder(
   if (!task) await loadAdapter(model, adapter);
   merge(model);
   unload(model);
-  const hasOwn = existsSync(join(adapter, TOKENIZER_FILE));
+  const hasOwn = hasTokenizer(adapter);
   const files = await saveWithFiles(model, out, options, tokenizerFilesIn(hasOwn ? adapter : base));
   const isGgufTokenizer = !hasOwn && isGgufPath(base);
   return isGgufTokenizer ? [...files, ...(await writeGgufTokenizer(base, out))] : files;

@@ -1,7 +1,7 @@
 // Converts the tokenizer of a GGUF file to the files of a tokenizer's folder, and back. Source:
 // llama.cpp's conversion script, and the merges that transformers derives from scores.
 
-import { closeSync, existsSync, fstatSync, openSync, readSync } from 'node:fs';
+import { closeSync, fstatSync, openSync, readSync } from 'node:fs';
 import { join } from 'node:path';
 import {
   type GgufHeader,
@@ -16,6 +16,7 @@ import { errorMessage } from '../runtime/system-error.js';
 import { keysOf } from '../runtime/typed-keys.js';
 import { PRE_TOKENIZERS, type PreTokenizer } from './gguf-cuttings.js';
 import {
+  hasTokenizerFiles,
   type Json,
   readTokenizerFolder,
   TOKENIZER_FILE,
@@ -87,7 +88,7 @@ export function hasPatterns({ tokenizer: { model: _, ...steps } }: TokenizerFold
 
 /** Returns whether a folder or a GGUF file has a tokenizer. */
 export function hasTokenizer(place: string): boolean {
-  if (!isGgufPath(place)) return existsSync(join(place, TOKENIZER_FILE));
+  if (!isGgufPath(place)) return hasTokenizerFiles(place);
   const model = readHeader(place).metadata.get('tokenizer.ggml.model') ?? NO_TOKENIZER;
   return model !== NO_TOKENIZER;
 }

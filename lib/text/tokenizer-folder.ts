@@ -50,6 +50,10 @@ export interface TokenizerFolder {
   templates: Record<string, string>;
 }
 
+/** Returns whether `folder` has a vocabulary that readTokenizerFolder() reads. */
+export const hasTokenizerFiles = (folder: string): boolean =>
+  [TOKENIZER_FILE, VOCABULARY_FILE].some((file) => existsSync(join(folder, file)));
+
 /**
  * Reads the files of a folder. Throws DS_DATA with the file's path if a file is missing, damaged or
  * not supported.
@@ -59,7 +63,7 @@ export function readTokenizerFolder(folder: string): TokenizerFolder {
   const location = join(folder, 'tokenizer_config.json');
   const config = readJsonIfPresent(location);
   const vocabulary = join(folder, VOCABULARY_FILE);
-  if (!existsSync(path) && !existsSync(vocabulary)) throw noTokenizerError(folder);
+  if (!hasTokenizerFiles(folder)) throw noTokenizerError(folder);
   const tokenizerJson = existsSync(path)
     ? readJson(path)
     : buildWordPieceJson(readText(vocabulary), config);

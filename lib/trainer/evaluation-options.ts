@@ -1,5 +1,6 @@
 // Declares the option `eval` of a Trainer: data, times and metrics of evaluations.
 
+import type { MetricSums } from '../models/tasks/metrics.js';
 import { argumentError } from '../runtime/input-errors.js';
 import {
   boolean,
@@ -16,8 +17,7 @@ import type { Tensor } from '../tensor/index.js';
 import { isServable, requireData, type TrainerData } from './data-source.js';
 import { requireEvery } from './interval.js';
 
-/** Sums over one batch. The Trainer adds them over batches and ranks, then divides. */
-export type MetricSums = Readonly<Record<string, { sum: number; count: number }>>;
+export type { MetricSums };
 
 /** Arguments of a loss or a metric. */
 export interface LossInput<Batch> {

@@ -1,5 +1,6 @@
 // Reads the options of a Trainer, and checks their combinations.
 import type { WatchOptions } from '../engine/watch/run-watch.js';
+import { TASK_METRICS } from '../models/tasks/metrics.js';
 import { TaskModel } from '../models/tasks/task-model.js';
 import { valueError } from '../runtime/input-errors.js';
 import { readDeclared, type Settings } from '../runtime/option.js';
@@ -9,7 +10,6 @@ import type { EVALUATION, EvalSettings } from './evaluation-options.js';
 import { declareSampleOptions, MODEL, OPTIMIZATION, type TrainerOptions } from './options.js';
 import { requireFall } from './own-schedule.js';
 import { REPORTING, type SaveSettings } from './report-options.js';
-import { TASK_METRICS } from './task-metrics.js';
 
 /** Options without sample types, with defaults; null means disabled. */
 export interface RunSettings

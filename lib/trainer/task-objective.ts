@@ -1,5 +1,7 @@
 // The objective of a TaskModel: its training loss, and the metrics of its evaluations.
 import type { TaskLossOptions } from '../models/tasks/losses.js';
+import { taskMetrics, taskSums } from '../models/tasks/metrics.js';
+import { countTargets } from '../models/tasks/targets.js';
 import type { TaskInputs, TaskModel } from '../models/tasks/task-model.js';
 import { formatValue } from '../runtime/format-value.js';
 import { argumentError } from '../runtime/input-errors.js';
@@ -8,7 +10,6 @@ import { scope, Tensor } from '../tensor/index.js';
 import { type ClassWeights, resolveWeights } from './class-weights.js';
 import type { MetricSums } from './evaluation-options.js';
 import type { Divisor, Forward, MicroBatch, Objective } from './micro-batch.js';
-import { taskMetrics, taskSums } from './task-metrics.js';
 
 /** A batch of a LabelledDataset. ids, mask and types: [B, T]; starts and ends: [B]. */
 interface TaskBatch {
@@ -19,9 +20,6 @@ interface TaskBatch {
   starts: Tensor | undefined;
   ends: Tensor | undefined;
 }
-
-/** Label of tokens that do not count. */
-const IGNORED = -100;
 
 /** The objective of a TaskModel. */
 export class TaskObjective<Batch> implements Objective<Batch> {
@@ -48,33 +46,14 @@ export class TaskObjective<Batch> implements Objective<Batch> {
   }
 
   countBatch(batch: Batch): MicroBatch<Batch> {
-    const { ids, mask } = this.batchOf(batch);
-    const counted = this.options.count?.(batch) ?? this.targetsIn(batch);
+    const { ids, mask, ...targets } = this.batchOf(batch);
+    const counted =
+      this.options.count?.(batch) ??
+      countTargets(this.model.task, { ids, ...targets }, this.weights);
+    if (counted === null) throw noLabels(batch);
     requireFinite('Trainer count', counted, 0);
     const tokens = mask ? mask.toArray().filter((seen) => seen !== 0).length : ids.numel;
     return { batch, targets: null, counted, tokens };
-  }
-
-  /** Counts rows or tokens with a target; with class weights, it sums their factors. */
-  private targetsIn(batch: Batch): number {
-    const { ids, labels, starts, ends } = this.batchOf(batch);
-    const T = ids.size(1);
-    if (this.model.task === 'question-answering') {
-      const inside = [starts, ends].map(
-        (places) => places?.toArray().filter((place) => Number(place) < T).length ?? 0,
-      );
-      return inside.reduce((sum, value) => sum + value, 0);
-    }
-    if (!labels) throw noLabels(batch);
-    if (labels.dtype !== 'i32' && labels.dtype !== 'i64') return labels.size(0);
-    const classes = labels
-      .toArray()
-      .map(Number)
-      .filter((label) => label !== IGNORED);
-    const { weights } = this;
-    return weights
-      ? classes.reduce((sum, label) => sum + (weights[label] ?? 0), 0)
-      : classes.length;
   }
 
   computeMeanLoss(forward: Forward, micro: MicroBatch<Batch>): Tensor {

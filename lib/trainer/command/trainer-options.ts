@@ -1,5 +1,6 @@
 // Converts arguments of `ds train` to the options of a Trainer.
 
+import { TASK_METRICS } from '../../models/tasks/metrics.js';
 import { argumentError } from '../../runtime/input-errors.js';
 import { ownValue } from '../../runtime/own-value.js';
 import { keysOf } from '../../runtime/typed-keys.js';
@@ -16,7 +17,6 @@ import {
   SAVING,
   STOPPING,
 } from '../report-options.js';
-import { TASK_METRICS } from '../task-metrics.js';
 import { readOptionsOf, type TrainArguments } from './arguments.js';
 import { METHODS } from './methods.js';
 

@@ -1,10 +1,13 @@
 // Metrics of task models. Each batch gives sums; the sums over all batches and ranks give the
 // metrics.
 
-import type { TaskModel } from '../models/tasks/task-model.js';
-import { leading, required } from '../runtime/required.js';
-import type { Tensor } from '../tensor/index.js';
-import type { MetricSums } from './evaluation-options.js';
+import { leading, required } from '../../runtime/required.js';
+import type { Tensor } from '../../tensor/index.js';
+import { IGNORED } from './targets.js';
+import type { TaskModel } from './task-model.js';
+
+/** Sums over one batch. The Trainer adds them over batches and ranks, then divides. */
+export type MetricSums = Readonly<Record<string, { sum: number; count: number }>>;
 
 /** Names of metrics that an evaluation of a task has in addition to "loss". */
 export const TASK_METRICS: readonly string[] = [
@@ -30,9 +33,6 @@ type Sums = Record<string, { sum: number; count: number }>;
 
 /** Prefix of sums that are inputs of metrics and are not reported. */
 const HIDDEN = '#';
-
-/** Label of positions that metrics do not count. */
-const IGNORED = -100;
 
 function addTo(sums: Sums, name: string, sum: number, count = 1): void {
   const before = sums[name] ?? { sum: 0, count: 0 };
