@@ -2,6 +2,7 @@
 import { argumentError } from '../runtime/input-errors.js';
 import type { ChatMessage, Tokenizer } from '../text/index.js';
 import { renderableHistory } from '../text/tool-calls/history.js';
+import { readMessages, requireWritten } from './chat-messages.js';
 
 /** A conversation with the inputs of its template. */
 export interface Conversation {
@@ -14,8 +15,8 @@ export interface Conversation {
 
 /**
  * Returns the tokens of a prompt that ends where the answer starts. Throws DS_ARGUMENT without a
- * tokenizer or a template, and if the template does not render tools or calls. Throws DS_DATA if
- * the template refuses the messages.
+ * tokenizer or a template, and if the template leaves out tools, calls, messages or fields. Throws
+ * DS_DATA if the template refuses the messages.
  */
 export function encodeConversation(
   op: string,
@@ -39,7 +40,8 @@ export function encodeConversation(
     ...(template && { template }),
   };
   const render = (chat: readonly ChatMessage[]): string => tokenizer.chatText(chat, options);
-  const text = template ?? tokenizer.templateText('tool_use') ?? tokenizer.templateText('default');
+  const usual = tools.length > 0 ? tokenizer.templateText('tool_use') : null;
+  const text = template ?? usual ?? tokenizer.templateText('default');
   if (tools.length > 0 && text && !text.includes('tools')) {
     throw argumentError(
       `${op} tools`,
@@ -47,12 +49,15 @@ export function encodeConversation(
       'tools',
     );
   }
-  const list = Array.isArray(messages) ? messages : [];
-  const history = renderableHistory(list, render);
+  if (!Array.isArray(messages)) return tokenizer.applyChatTemplate(messages, options).ids;
+  const chatTemplate = text ?? '';
+  const read = readMessages(op, messages, chatTemplate);
+  const history = renderableHistory(read, render);
   if ('lost' in history) {
     const expected = 'no tool_calls, because the chat template does not write them';
     throw argumentError(`${op} messages[${history.lost}]`, expected, 'tool_calls');
   }
-  const rendered = Array.isArray(messages) ? history.messages : messages;
-  return tokenizer.applyChatTemplate(rendered, options).ids;
+  const prompt = render(history.messages);
+  requireWritten(op, history.messages, prompt, { render, template: chatTemplate });
+  return tokenizer.encode(prompt, { addSpecialTokens: false });
 }

@@ -2,6 +2,7 @@
 import type { JsonObject, JsonValue } from '../../types/json.js';
 import { formatValue } from '../runtime/format-value.js';
 import { isObject } from '../runtime/is-object.js';
+import { CLIENT_FIELDS } from '../text/adapt-messages.js';
 import type { ChatMessage } from '../text/index.js';
 import { invalidError, unsupportedError } from './api-error.js';
 import { isWithin, MAX_LEVELS } from './request-fields.js';
@@ -10,19 +11,6 @@ import { MAX_TOOLS } from './tools.js';
 const ROLES = ['system', 'developer', 'user', 'assistant', 'tool', 'function'];
 /** Maximum number of messages in a conversation. */
 const MAX_MESSAGES = 4096;
-
-/** Fields of earlier answers, and marks for caches, that clients send. No template reads them. */
-const IGNORED: ReadonlySet<string> = new Set([
-  'id',
-  'cache_control',
-  'reasoning_details',
-  'thinking_blocks',
-  'refusal',
-  'annotations',
-  'parsed',
-  'token_ids',
-  'provider_specific_fields',
-]);
 
 /** Parses `messages`. Throws 400 with the name of the wrong field. */
 export function parseMessages(messages: JsonValue | undefined): ChatMessage[] {
@@ -44,7 +32,7 @@ function parseMessage(message: JsonValue, location: string): ChatMessage {
   }
   // Clients send answers of this server back, with null and empty fields.
   const [other] = Object.entries(others).filter(
-    ([key, value]) => !isAbsent(value) && !IGNORED.has(key),
+    ([key, value]) => !isAbsent(value) && !CLIENT_FIELDS.has(key),
   );
   if (other) throw unsupportedError(`${location}.${other[0].slice(0, 60)}`, 'messages are text');
   const texts = { name, tool_call_id: call, reasoning_content: thought ?? reasoning };

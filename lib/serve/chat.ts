@@ -4,8 +4,10 @@ import type { Interface } from 'node:readline';
 import type { Writable } from 'node:stream';
 
 import { DsError } from '../errors.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { readDeclared } from '../runtime/option.js';
 import type { ChatMessage, Tokenizer } from '../text/index.js';
+import { findLostMessage } from '../text/lost-messages.js';
 import { CHAT, type ChatOptions } from './chat-options.js';
 import { samplingDefaults } from './sampling-defaults.js';
 import type { ContinuationOptions, ServedEngine } from './served-engine.js';
@@ -152,11 +154,21 @@ class Conversation {
     const room = this.engine.maxTokens - 1;
     for (;;) {
       const how = { addGenerationPrompt: true, template };
-      const { ids } = this.tokenizer.applyChatTemplate(this.messages, how);
+      const { ids, text } = this.tokenizer.applyChatTemplate(this.messages, how);
+      this.requireWritten(text, (messages) => this.tokenizer.chatText(messages, how));
       if (ids.length <= room || this.messages.length <= first + 1) return Array.from(ids);
       this.messages = [...this.messages.slice(0, first), ...this.messages.slice(first + 2)];
       output.write('! The conversation has grown too long: its beginning is left out.\n');
     }
+  }
+
+  /** Throws DS_ARGUMENT if the template leaves out the system prompt. */
+  private requireWritten(text: string, render: (messages: readonly ChatMessage[]) => string): void {
+    const lost = findLostMessage(this.messages, text, render);
+    if (lost < 0 || this.messages[lost]?.role !== 'system') return;
+    const got = 'one that leaves them out';
+    const hint = 'Omit --system, or set --chat-template.';
+    throw argumentError('ds chat --system', 'a chat template with system messages', got, hint);
   }
 
   /** Writes the answer as it comes, and returns it. */

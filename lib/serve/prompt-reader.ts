@@ -3,6 +3,7 @@
 import { DsError } from '../errors.js';
 import { type LostAnswerError, ThreadPool } from '../runtime/thread-pool.js';
 import { timerMs } from '../runtime/timer.js';
+import { messageAdapter } from '../text/adapt-messages.js';
 import type { ChatMessage, Tokenizer } from '../text/index.js';
 import { ApiError, tooLongError, tooManyCharactersError, unsupportedError } from './api-error.js';
 import { FairQueue, type QueueClient } from './fair-queue.js';
@@ -74,8 +75,7 @@ export class PromptReader {
   private readonly pool: ThreadPool<PromptQuestion, PromptAnswer>;
   private readonly queue: FairQueue;
   private readonly hasPatterns: boolean;
-  private readonly knowsDevelopers: boolean;
-  private readonly readsThinking: boolean;
+  private readonly adaptMessage: (message: ChatMessage) => ChatMessage;
   /** Whether the chat template renders tools. */
   readonly knowsTools: boolean;
 
@@ -88,8 +88,7 @@ export class PromptReader {
     this.queue = new FairQueue(threads);
     this.hasPatterns = tokenizer.hasPatterns;
     const template = chatTemplate ?? tokenizer.templateText('default') ?? '';
-    this.knowsDevelopers = template.includes('developer');
-    this.readsThinking = /\.thinking\b/.test(template) && !template.includes('reasoning_content');
+    this.adaptMessage = messageAdapter(template);
     const withTools = chatTemplate ?? tokenizer.templateText('tool_use') ?? template;
     this.knowsTools = withTools.includes('tools');
     const data: PromptSetup = { folder: tokenizer.folder, chatTemplate, max, characters };
@@ -148,7 +147,7 @@ export class PromptReader {
   ): Promise<number[]> {
     const length = messages.reduce((sum, message) => sum + messageLength(message), 0);
     this.requireLength('messages', length);
-    const question = { messages: this.adaptMessages(messages), options };
+    const question = { messages: messages.map(this.adaptMessage), options };
     const answer = await this.ask(question, length, asker);
     if ('lostCalls' in answer) {
       const reason = "this model's chat template does not write calls; send them as texts";
@@ -159,21 +158,6 @@ export class PromptReader {
     const got = `"${messages[answer.lost]?.role}" with content that it leaves out`;
     const message = `${param}: expected a message that the chat template writes into the prompt, got ${got}. Write it into a message of the user, or start the server with --chat-template.`;
     throw new ApiError(400, message, { param });
-  }
-
-  /**
-   * Adapts messages to the template. Templates drop messages with unknown roles, and "developer" is
-   * the newer name of "system".
-   */
-  private adaptMessages(messages: readonly ChatMessage[]): readonly ChatMessage[] {
-    return messages.map((message) => {
-      const { role, reasoning_content: thought } = message;
-      const isDeveloper = role === 'developer' && !this.knowsDevelopers;
-      // gpt-oss's template reads this name.
-      const thinkingField =
-        this.readsThinking && thought !== undefined ? { thinking: thought } : {};
-      return { ...message, ...(isDeveloper && { role: 'system' }), ...thinkingField };
-    });
   }
 
   /** Ends the threads. */

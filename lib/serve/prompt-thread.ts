@@ -3,8 +3,8 @@ import { workerData } from 'node:worker_threads';
 
 import { answerQuestions } from '../runtime/thread-pool.js';
 import { type ChatMessage, Tokenizer } from '../text/index.js';
+import { findLostMessage } from '../text/lost-messages.js';
 import { renderableHistory } from '../text/tool-calls/history.js';
-import { findLostMessage } from './lost-messages.js';
 import type { PromptAnswer, PromptQuestion, PromptSetup } from './prompt-reader.js';
 
 const { folder, chatTemplate: template, max, characters } = workerData as PromptSetup;

@@ -58,6 +58,16 @@ test('the system message is kept, and the oldest exchanges are dropped', async (
   expect(printed).toMatch(/! The conversation has grown too long: its beginning is left out\./);
 });
 
+test('a system message that the template leaves out is refused', async () => {
+  const engine = new FakeEngine(tokenizer);
+  const chatTemplate = "{% for m in messages %}{{ m.content if m.role != 'system' }}{% endfor %}";
+  const printed = await talk(engine, 'Hello\n', { system: 'Be brief.', chatTemplate });
+  expect(printed).toMatch(/! ds chat --system: expected a chat template with system messages/);
+  expect(engine.requests).toEqual([]);
+  expect(await talk(engine, 'Hello\n', { chatTemplate })).not.toMatch(/!/);
+  expect(engine.requests).toHaveLength(1);
+});
+
 test('without a system message, the oldest exchange is dropped, and not the new line', async () => {
   const [one, two] = ['one', 'two'].map((text) => text.repeat(5)) as [string, string];
   const engine = new FakeEngine(tokenizer, promptOf(two).length + 9);

@@ -1,5 +1,5 @@
 // Detects messages that a chat template drops, mostly because of an unknown role.
-import type { ChatMessage } from '../text/index.js';
+import type { ChatMessage } from './chat-template.js';
 
 /** Renders messages with the template. Throws if the template refuses them. */
 type Render = (messages: readonly ChatMessage[]) => string;

@@ -1,7 +1,8 @@
 // Which message a chat template drops, and how often the template runs to find it.
-import { findLostMessage } from '../../lib/serve/lost-messages.js';
+
 import { ResponseStore } from '../../lib/serve/responses/response-store.js';
 import type { ChatMessage } from '../../lib/text/index.js';
+import { findLostMessage } from '../../lib/text/lost-messages.js';
 
 const messagesOf = (...parts: [string, string][]): ChatMessage[] =>
   parts.map(([role, content]) => ({ role, content }) as ChatMessage);
