@@ -5,6 +5,7 @@ import { dataError } from '../runtime/input-errors.js';
 import { namesOf, readOptions } from '../runtime/options.js';
 import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
+import { readColumns } from '../text/columns.js';
 import { divideFiles, findFiles } from '../text/row-files.js';
 import { type LocatedRow, readRows } from '../text/row-reader.js';
 import { LANGUAGE_MODELS, prepareEvaluation } from './evaluated-model.js';
@@ -19,6 +20,8 @@ import {
 export interface ChoiceOptions extends LikelihoodOptions {
   /** Files, folders and patterns, as in TextOptions.files. */
   files: string | readonly string[];
+  /** New names of columns by their names in the files. Default: none. */
+  columns?: Readonly<Record<string, string>>;
   /** Text between a context and a choice. Default: one space. */
   delimiter?: string;
 }
@@ -67,11 +70,11 @@ export async function evaluateChoices(
 ): Promise<ChoiceEvaluation> {
   const op = 'evaluateChoices';
   const options = readOptions(op, given, namesOf.ChoiceOptions);
-  const { files, delimiter = ' ', addBos = false, onProgress } = options;
+  const { delimiter = ' ', addBos = false, onProgress } = options;
   requireType(`${op} delimiter`, delimiter, 'string');
   const parts = await prepareEvaluation(op, model, options, LANGUAGE_MODELS);
   requireBos(op, addBos, parts.tokenizer);
-  const questions = await readQuestions(`${op} files`, files);
+  const questions = await readQuestions(op, options);
   const requests = questions.flatMap(({ context, choices, place }) =>
     choices.map((choice) =>
       encodeRequest(parts, { context, continuation: `${delimiter}${choice}`, addBos, place }),
@@ -139,10 +142,11 @@ interface Question {
 }
 
 /** Returns all questions of the files. Throws DS_DATA with file and line, DS_ARGUMENT. */
-async function readQuestions(op: string, files: unknown): Promise<Question[]> {
-  const paths = findFiles(op, files);
+async function readQuestions(op: string, { files, columns }: ChoiceOptions): Promise<Question[]> {
+  const paths = findFiles(`${op} files`, files);
+  const renamed = readColumns(`${op} columns`, columns);
   const questions: Question[] = [];
-  for (const part of await divideFiles(paths, false)) {
+  for (const part of await divideFiles(paths, false, renamed)) {
     for await (const row of readRows(part)) questions.push(parseQuestion(row));
   }
   if (questions.length > 0) return questions;

@@ -88,6 +88,7 @@ function createOption(flags: string, option: AnyDeclaration): Option {
 function parseWord(text: string, { syntax = 'text' }: AnyDeclaration, previous: unknown): unknown {
   const list = text.split(',');
   if (syntax === 'pairs') return { ...(isObject(previous) && previous), ...parsePair(text) };
+  if (syntax === 'pair list') return Object.assign({}, previous, ...list.map(parsePair));
   if (syntax === 'texts') return [...(Array.isArray(previous) ? previous : []), text];
   if (syntax === 'names') return list.map((name) => name.trim());
   if (syntax === 'bytes') return parseByteSize(text);

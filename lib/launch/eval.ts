@@ -45,7 +45,7 @@ export async function evalCommand(
   const tokenizer = flags.tokenizer ?? opened.tokenizer;
   const onProgress = (done: number, total: number) => progress(`${done} of ${total}`);
   const shared = { tokenizer, batchSize, onProgress };
-  const { seq: length, packing, overlong, loss, textKey, delimiter, addBos } = flags;
+  const { seq: length, packing, overlong, loss, textKey, columns, delimiter, addBos } = flags;
   const { device: weightDevice, dtype: weightDtype } = model.cacheShape();
   const results: Results = {
     model: folder,
@@ -57,14 +57,14 @@ export async function evalCommand(
   };
   try {
     if (data) {
-      const rows = { files: data, length, packing, overlong, loss, textKey };
+      const rows = { files: data, length, packing, overlong, loss, textKey, columns };
       results.data = {
         files: data,
         ...(await evaluate(model, definedOnly({ ...shared, ...rows }))),
       };
     }
     if (tasks) {
-      const rows = { files: tasks, delimiter, addBos };
+      const rows = { files: tasks, columns, delimiter, addBos };
       const evaluation = await evaluateChoices(model, definedOnly({ ...shared, ...rows }));
       results.tasks = { files: tasks, ...evaluation };
     }

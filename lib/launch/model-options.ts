@@ -1,6 +1,6 @@
 // Declares the options of the commands for models: `ds eval`, `export`, `merge`, `pull` and
 // `models`.
-import { boolean, integer, oneOf, string, texts } from '../runtime/option.js';
+import { boolean, declareOption, integer, oneOf, string, texts } from '../runtime/option.js';
 import type { Flags } from './declared-flags.js';
 
 const precision = oneOf(['fp32', 'fp16', 'bf16']);
@@ -42,6 +42,11 @@ export const EVAL = {
       shown: '`"text"`; with `--task`, keys of known sets too',
       flag: '--text-key <key>',
     }),
+    columns: declareOption(
+      (_, columns: Readonly<Record<string, string>>) => columns,
+      'new names of [columns](text.md#other-columns), such as `question=prompt`; for `--tasks` too',
+      { shown: 'none', flag: '--columns <name=new,...>', syntax: 'pair list' },
+    ),
   },
   'Rows with labels:': {
     task: oneOf([

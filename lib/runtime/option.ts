@@ -21,7 +21,8 @@ export type Syntax =
   | 'bytes' // such as 4MiB
   | 'sizes' // bytes, joined by commas
   | 'names' // joined by commas
-  | 'pairs'; // NAME=VALUE, repeatable
+  | 'pairs' // NAME=VALUE, repeatable
+  | 'pair list'; // NAME=VALUE, joined by commas
 
 /** Names, default and texts of an option. */
 interface About<Default, Flag extends string, Required extends boolean> extends OtherNames {

@@ -113,9 +113,13 @@ type HeaderCounts = [number, number, number, number, number, number, number];
  * paths and dates do not matter.
  */
 function cacheName(part: FilePart, tokenizer: Tokenizer, settings: RowSettings): string {
-  const { digest, format, start, end } = part;
+  const { digest, format, start, end, columns } = part;
   const { fingerprint } = tokenizer;
-  const key = JSON.stringify({ VERSION, digest, format, start, end, fingerprint, settings });
+  const key = JSON.stringify({
+    ...{ VERSION, digest, format, start, end, fingerprint, settings },
+    // Absent without renamed columns.
+    columns,
+  });
   return `${createHash('sha256').update(key).digest('hex').slice(0, 32)}.tokens`;
 }
 

@@ -1,5 +1,6 @@
 // Reads the rows of a small dataset into memory, from files or from the caller.
 import { argumentError } from '../runtime/input-errors.js';
+import { readColumns, renameColumns } from './columns.js';
 import { divideFiles, findFiles } from './row-files.js';
 import { type LocatedRow, type Row, readRows } from './row-reader.js';
 
@@ -9,26 +10,32 @@ export interface RowSource {
   files?: string | readonly string[];
   /** Rows of the caller, instead of files. */
   rows?: Iterable<Row> | AsyncIterable<Row>;
+  /**
+   * New names of columns by their names in the rows, such as { question: 'prompt' }. Every row
+   * must have these columns. Default: none.
+   */
+  columns?: Readonly<Record<string, string>>;
 }
 
 /** Returns all rows with their locations. Throws DS_DATA for unreadable files, and DS_ARGUMENT. */
 export async function readLocatedRows(
   op: string,
-  { files, rows }: RowSource,
+  { files, rows, columns: renamed }: RowSource,
 ): Promise<LocatedRow[]> {
   if ((files === undefined) === (rows === undefined)) {
     throw argumentError(op, 'either `files` or `rows`', files === undefined ? 'neither' : 'both');
   }
+  const columns = readColumns(`${op} columns`, renamed);
   const located: LocatedRow[] = [];
   if (rows) {
     let i = 0;
     for await (const row of rows) {
       const place = i++;
-      located.push({ row, location: () => `row ${place}` });
+      located.push(renameColumns({ row, location: () => `row ${place}` }, columns));
     }
     return located;
   }
-  for (const part of await divideFiles(findFiles(op, files), false)) {
+  for (const part of await divideFiles(findFiles(op, files), false, columns)) {
     for await (const row of readRows(part)) located.push(row);
   }
   return located;

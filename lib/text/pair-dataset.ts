@@ -106,7 +106,7 @@ export class PairDataset implements Dataset<PairSample> {
   static async open(given: PairOptions): Promise<PairDataset> {
     const op = 'PairDataset.open';
     const options = readOptions(op, given, namesOf.PairOptions);
-    const { tokenizer: named, overlong = 'cut', whole = false, files, rows } = options;
+    const { tokenizer: named, overlong = 'cut', whole = false } = options;
     const tokenizer = readTokenizer(`${op} tokenizer`, named);
     const limits = readLengths(op, options);
     const { length } = limits;
@@ -114,7 +114,7 @@ export class PairDataset implements Dataset<PairSample> {
     const rules = { tokenizer, isWhole: whole };
     const report: PairReport = { pairs: 0, dropped: 0, cut: 0 };
     const samples: PairSample[] = [];
-    for (const located of await readLocatedRows(op, { files, rows })) {
+    for (const located of await readLocatedRows(op, options)) {
       const encoded = encodeAnswers(located, ['chosen', 'rejected'], rules);
       const { prompt, sides, isCut } = cutAnswers(encoded, limits);
       if (prompt >= length || (isCut && overlong === 'drop')) {

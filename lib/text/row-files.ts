@@ -20,6 +20,7 @@ import {
   errorMessage,
   workingDirectory,
 } from '../runtime/system-error.js';
+import type { Columns } from './columns.js';
 import { divideCsv } from './csv-rows.js';
 import { readGroupStarts } from './parquet-rows.js';
 
@@ -37,6 +38,8 @@ export interface FilePart {
   end: number;
   /** SHA-256 of the file; empty without a cache. */
   digest: string;
+  /** Columns that the reader renames. Default: none. */
+  columns?: Columns;
 }
 
 const FORMATS: Readonly<Record<string, RowFormat>> = {
@@ -168,10 +171,14 @@ function readBeginning(path: string): string {
   }
 }
 
-/** Divides files into parts, in order. Throws DS_DATA if a file cannot be read. */
+/**
+ * Divides files into parts, in order. The reader of a part renames `columns`. Throws DS_DATA if a
+ * file cannot be read.
+ */
 export async function divideFiles(
   paths: readonly string[],
   withDigest: boolean,
+  columns?: Columns,
 ): Promise<FilePart[]> {
   const parts: FilePart[] = [];
   for (const path of paths) {
@@ -182,7 +189,8 @@ export async function divideFiles(
     for (let i = 1; i < borders.length; ++i) {
       const [start, end] = [required(borders[i - 1]), required(borders[i])];
       // An absolute path, because the working directory may change before the file is read.
-      parts.push({ path: absolutePath(path), format, start, end, digest });
+      const part = { path: absolutePath(path), format, start, end, digest };
+      parts.push(columns ? { ...part, columns } : part);
     }
   }
   return parts;

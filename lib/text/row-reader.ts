@@ -6,6 +6,7 @@ import { dataError } from '../runtime/input-errors.js';
 import { isObject } from '../runtime/is-object.js';
 import { required } from '../runtime/required.js';
 import { errorCode, errorMessage } from '../runtime/system-error.js';
+import { renameColumns } from './columns.js';
 import { type DecodeRecord, readCsvRows } from './csv-rows.js';
 import { readParquetRows } from './parquet-rows.js';
 import { openFile, readChunks } from './read-chunks.js';
@@ -22,8 +23,15 @@ export interface LocatedRow {
   isText?: boolean;
 }
 
-/** Yields rows in order. Throws DS_DATA with file and line if a row is damaged. */
+/**
+ * Yields rows in order, with renamed columns. Throws DS_DATA with file and line if a row is damaged
+ * or lacks a renamed column.
+ */
 export async function* readRows(part: FilePart): AsyncGenerator<LocatedRow> {
+  for await (const located of readFileRows(part)) yield renameColumns(located, part.columns);
+}
+
+async function* readFileRows(part: FilePart): AsyncGenerator<LocatedRow> {
   const { path, format, start, end } = part;
   if (format === 'text') {
     yield { row: { text: decodeUtf8(readWhole(path), () => path) }, location: () => path };

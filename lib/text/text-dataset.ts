@@ -53,7 +53,8 @@ export class TextDataset implements Dataset<TextSample> {
     const pool = new EncodePool(settings.pool);
     const parts: EncodedPart[] = [];
     try {
-      const planned = await divideFiles(settings.files, settings.pool.cache !== null);
+      const { files, columns } = settings;
+      const planned = await divideFiles(files, settings.pool.cache !== null, columns);
       for await (const part of pool.encode(planned)) parts.push(part);
     } finally {
       await pool.close();

@@ -3,6 +3,7 @@ import { availableParallelism } from 'node:os';
 import { valueError } from '../runtime/input-errors.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
+import { type Columns, readColumns } from './columns.js';
 import type { PoolOptions } from './encode-pool.js';
 import type { Overlong } from './packing.js';
 import type { LossKind } from './row-encoder.js';
@@ -30,6 +31,11 @@ export interface TextOptions {
    * "assistant": the assistant's tokens in rows { messages }.
    */
   loss?: LossKind;
+  /**
+   * New names of columns by their names in the files, such as { question: 'prompt' }. Every row
+   * must have these columns. Default: none.
+   */
+  columns?: Readonly<Record<string, string>>;
   /** Key of the text in rows { text }. Default: "text". */
   textKey?: string;
   /**
@@ -49,6 +55,7 @@ export interface TextOptions {
 /** Checked TextOptions with defaults. */
 export interface TextSettings {
   files: string[];
+  columns: Columns | undefined;
   length: number;
   packing: boolean;
   overlong: Overlong;
@@ -78,6 +85,7 @@ export function readTextSettings(op: string, options: TextOptions): TextSettings
   const threads = options.threads ?? Math.min(8, Math.max(1, availableParallelism() - 1));
   return {
     files: findFiles(`${op} files`, options.files),
+    columns: readColumns(`${op} columns`, options.columns),
     length: requireInteger(`${op} length`, options.length, 2),
     packing,
     overlong,

@@ -117,7 +117,8 @@ export class TextStream {
       throw argumentError(`${op} rank`, expected, String(rank));
     }
     const withDigest = settings.pool.cache !== null;
-    return new TextStream(settings, await divideFiles(settings.files, withDigest));
+    const { files, columns } = settings;
+    return new TextStream(settings, await divideFiles(files, withDigest, columns));
   }
 
   /** The current epoch, from 0. */

@@ -101,6 +101,7 @@ export class UnpairedDataset implements Dataset<UnpairedSample> {
       tokenizer: named,
       files,
       rows,
+      columns,
       ...lengths
     } = readOptions(op, given, namesOf.UnpairedOptions);
     const tokenizer = readTokenizer(`${op} tokenizer`, named);
@@ -108,7 +109,7 @@ export class UnpairedDataset implements Dataset<UnpairedSample> {
     const { length } = limits;
     const report: UnpairedReport = { desirable: 0, undesirable: 0, dropped: 0, cut: 0 };
     const samples: UnpairedSample[] = [];
-    for (const located of await readLocatedRows(op, { files, rows })) {
+    for (const located of await readLocatedRows(op, { files, rows, columns })) {
       for (const { desirable, ...answer } of readAnswers(located, tokenizer)) {
         const { prompt, sides, isCut } = cutAnswers(answer, limits);
         if (prompt >= length) {

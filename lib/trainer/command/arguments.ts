@@ -115,6 +115,11 @@ const ROWS = {
   assistant_only_loss: boolean('learn the answers of the assistant only, not the questions', {
     shown: 'false',
   }),
+  columns: declareOption(
+    acceptAny<Readonly<Record<string, string>>>,
+    'new names of columns, such as question=prompt,answer=completion',
+    { syntax: 'pair list', shown: 'none' },
+  ),
   dataset_text_field: string('key of a row that contains its text', { shown: '"text"' }),
   /** For rows with labels: the key of the text, or of both texts. */
   text_column_names: texts('keys of one or both texts in a row with a label', {

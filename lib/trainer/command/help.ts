@@ -25,6 +25,7 @@ const PLACEHOLDERS: Readonly<Record<Syntax, string>> = {
   sizes: '<sizes>',
   names: '<names>',
   pairs: '<name=value>',
+  'pair list': '<name=value,...>',
 };
 
 /** Returns the help: each argument with its description, default and other names. */

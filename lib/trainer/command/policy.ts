@@ -50,7 +50,9 @@ export async function openPolicy(
   const half = Math.max(1, Math.floor(model.maxSeq / 2));
   const { max_completion_length: max = Math.min(MAX_TOKENS, half) } = args;
   const length = model.maxSeq - max;
-  const open = (rows: readonly string[]) => PromptDataset.open({ tokenizer, files: rows, length });
+  const { columns } = args;
+  const open = (rows: readonly string[]) =>
+    PromptDataset.open({ tokenizer, files: rows, length, columns });
   const method = await createMethod(args, name, max);
   const train = await open(files);
   const lines = [`learns from ${files.join(', ')}: ${describePrompts(train)}`];

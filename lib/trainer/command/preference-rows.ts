@@ -142,6 +142,7 @@ async function openSets<Set>(
   open: (options: {
     tokenizer: Tokenizer;
     files: readonly string[];
+    columns?: Readonly<Record<string, string>>;
     length: number;
     promptLength?: number;
     answerLength?: number;
@@ -151,6 +152,7 @@ async function openSets<Set>(
   const { train_file: files, validation_file: evalFiles } = args;
   const { max_prompt_length: promptLength, max_completion_length: answerLength } = args;
   const lengths = {
+    columns: args.columns,
     length: readLength(args, maxSeq),
     ...(promptLength !== undefined && { promptLength }),
     ...(answerLength !== undefined && { answerLength }),

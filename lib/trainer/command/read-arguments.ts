@@ -138,6 +138,8 @@ function readValue(given: CommandArgument, syntax: Syntax = 'text'): unknown {
     case 'record':
     case 'pairs':
       return readRecord(given);
+    case 'pair list':
+      return isJson(given) ? readRecord(given) : readPairs(given);
     case 'text or record':
       return isJson(given) ? readRecord(given) : readText(given);
     case 'integer or switch':
@@ -224,6 +226,17 @@ function readRecord(given: CommandArgument): object {
     // Invalid JSON gets the error below.
   }
   throw argumentError(given.location, 'an object as JSON', formatValues([value]));
+}
+
+/** Reads NAME=VALUE, joined by commas or as several words. */
+function readPairs(given: CommandArgument): object {
+  const pairs = readList(given).flatMap((word) => String(word).split(','));
+  const entries = pairs.map((pair) => {
+    const [, name, value] = /^([^=]+)=(.+)$/.exec(pair.trim()) ?? [];
+    if (name !== undefined && value !== undefined) return [name, value];
+    throw argumentError(given.location, 'NAME=VALUE,NAME=VALUE', formatValues(given.values));
+  });
+  return Object.fromEntries(entries);
 }
 
 function formatArgument(value: unknown): string {

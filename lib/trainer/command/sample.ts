@@ -2,6 +2,7 @@
 import type { CausalLM } from '../../models/index.js';
 import { formatValue } from '../../runtime/format-value.js';
 import { argumentError, valueError } from '../../runtime/input-errors.js';
+import type { Columns } from '../../text/columns.js';
 import {
   type Conversation,
   convertMessages,
@@ -51,9 +52,10 @@ export async function readFirstPrompt(
   tokenizer: Tokenizer,
   files: readonly string[],
   textKey = 'text',
+  columns?: Columns,
 ): Promise<Prompt | null> {
   for (const file of findFiles('ds train --data', files)) {
-    for (const part of await divideFiles([file], false)) {
+    for (const part of await divideFiles([file], false, columns)) {
       for await (const located of readRows(part)) {
         const prompt = readRowPrompt(tokenizer, located, textKey);
         if (prompt?.ids.length !== 0) return prompt;

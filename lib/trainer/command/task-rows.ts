@@ -93,6 +93,7 @@ export async function openTask(
     tokenizer,
     task,
     maxLength,
+    columns: args.columns,
     labelKey: args.label_column_name,
     textKey: textKey ?? args.dataset_text_field,
     ...(problem !== undefined && { kind: KINDS[problem as ProblemType] }),

@@ -7,7 +7,7 @@ import type { TrainArguments } from './arguments.js';
 /** Options for making samples from the rows of a file. */
 type TextPart = Pick<
   TextOptions,
-  'length' | 'packing' | 'overlong' | 'loss' | 'textKey' | 'threads' | 'cache'
+  'columns' | 'length' | 'packing' | 'overlong' | 'loss' | 'textKey' | 'threads' | 'cache'
 >;
 
 /** TRL's default, unless the model's limit is lower. */
@@ -40,6 +40,7 @@ export function readTextOptions(
     throw argumentError('--packing_strategy', expected, JSON.stringify(strategy), hint);
   }
   return {
+    columns: args.columns,
     length,
     packing: use === 'training' ? packing : (args.eval_packing ?? packing),
     overlong: OVERLONG[strategy],

@@ -316,9 +316,9 @@ async function choosePrompt(
   tokenizer: Tokenizer,
   { vocabSize }: CausalLM,
 ): Promise<Prompt | null> {
-  const { sample = true, train_file: files, dataset_text_field: key } = args;
+  const { sample = true, train_file: files, dataset_text_field: key, columns } = args;
   if (typeof sample === 'string') return createPrompt(tokenizer, sample, vocabSize);
-  return sample ? readFirstPrompt(tokenizer, files, key) : null;
+  return sample ? readFirstPrompt(tokenizer, files, key, columns) : null;
 }
 
 /** Loads the saved model like a user and prints a sample. */
