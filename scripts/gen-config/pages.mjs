@@ -72,8 +72,18 @@ The second argument of \`initInference(model, config)\` sets precision, context,
 DeepSpeed 0.19.6 and the step limits of DeepSpeed-FastGen. All keys are optional.
 
 \`\`\`json
-{ "$schema": "./node_modules/@ds/native/ds_inference_config.schema.json" }
+{
+  "$schema": "./node_modules/@ds/native/ds_inference_config.schema.json",
+  "dtype": "bf16",
+  "max_out_tokens": 32768,
+  "quant": { "weight": { "num_bits": 8 } },
+  "kv_cache": { "memory": 8589934592, "host_memory": 34359738368 },
+  "enable_cuda_graph": "auto"
+}
 \`\`\`
+
+This file, \`engine.json\`, stores the weights in 8 bits and gives the cache 8 GiB of GPU memory. Texts have up to 32,768
+tokens. Pass its path to \`initInference('llama', 'engine.json')\`, or to \`ds serve llama --config engine.json\`.
 
 \`config\` is an object or a file in the format of [ds_config.json](configuration.md). \`$schema\` gives completion in
 editors.
