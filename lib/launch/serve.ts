@@ -1,19 +1,16 @@
 // `ds serve`: serves the model of a folder over HTTP until a signal ends it.
 
-import { readFileSync } from 'node:fs';
 import { basename, resolve } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { isRemote } from '../hub/names.js';
 import { formatValue } from '../runtime/format-value.js';
 import { isLoopback } from '../runtime/loopback.js';
-import { errorMessage } from '../runtime/system-error.js';
 import {
   type EngineOptions,
   type InferenceServer,
   type ModelPool,
   openPool,
   openServed,
-  requireKey,
   serve,
   servePool,
 } from '../serve/index.js';
@@ -23,6 +20,7 @@ import { SERVE } from '../serve/serve-options.js';
 import { refuse } from './argument-error.js';
 import { fromFlags } from './declared-flags.js';
 import { readEngineOptions, readTemplate, SERVER, type ServeFlags } from './engine-flags.js';
+import { KEY_VARIABLE, openKeyFile, readKeys } from './key-file.js';
 import { findModels } from './models-dir.js';
 
 /** Seconds that ranks have to end after their server. */
@@ -38,8 +36,6 @@ const LINGER_MS = 2000;
 /** Milliseconds that a failed engine has to free its memory before the process ends. */
 const RELEASE_MS = 10_000;
 
-/** Environment variable with a key. */
-const KEY_VARIABLE = 'DS_API_KEY';
 const SIGNALS = ['SIGTERM', 'SIGINT'] as const;
 
 /**
@@ -130,7 +126,8 @@ async function hasGpus(device: string | undefined): Promise<boolean> {
  */
 export async function serveInProcess(folder: string | null, flags: ServeFlags): Promise<number> {
   const options = readEngineOptions(flags);
-  const apiKeys = readKeys(flags.apiKeyFile);
+  const keyFile = openKeyFile(flags.apiKeyFile);
+  const apiKeys = keyFile.keys;
   const serveOptions = fromFlags(SERVE, flags);
   const { host = SERVE.host.absent('') } = serveOptions;
   const { model = folder === null ? SERVE.model.absent('') : defaultModelName(folder) } =
@@ -152,6 +149,7 @@ export async function serveInProcess(folder: string | null, flags: ServeFlags): 
   const server = await (folder === null
     ? servePool(createPool(flags, options), settings)
     : serve(createOpener(folder), settings));
+  const unwatch = keyFile.watch((keys) => server.setApiKeys(keys));
   if (folder !== null) console.log(`${model} at ${server.url}/v1: loading ${folder}`);
   if (serveOptions.ui) console.log(`chat at ${server.url}/`);
   if (apiKeys.length === 0 && !isLoopback(host)) {
@@ -172,6 +170,7 @@ export async function serveInProcess(folder: string | null, flags: ServeFlags): 
       );
     }
   } finally {
+    unwatch();
     await server.stop();
     await (engine as ReturnType<typeof openServed> | null)?.then(
       (item) => item.destroy(),
@@ -245,31 +244,4 @@ function describeServer({ served, pool, url }: InferenceServer): string {
     ...(canChat || !tokenizer ? [] : ['without a chat template: completions only']),
   ];
   return [`ready: ${maxTokens} tokens of prompt and answer${longer}`, ...missing].join(', ');
-}
-
-/**
- * Returns the keys of the environment and of the file, which has one per line. Throws DS_ARGUMENT
- * for an unreadable or empty file, and for a key that does not fit a header.
- */
-function readKeys(file: string | undefined): string[] {
-  const environmentKey = process.env[KEY_VARIABLE]?.trim();
-  if (environmentKey === '') refuse(KEY_VARIABLE, 'a key, or an unset variable', 'an empty string');
-  if (environmentKey !== undefined) requireKey(KEY_VARIABLE, environmentKey);
-  const keys = environmentKey === undefined ? [] : [environmentKey];
-  if (file === undefined) return keys;
-  let text: string;
-  try {
-    text = readFileSync(file, 'utf8');
-  } catch (cause) {
-    refuse('--api-key-file', 'a readable file', errorMessage(cause));
-  }
-  for (const [i, line] of text.split('\n').entries()) {
-    const key = line.trim();
-    if (key === '') continue;
-    requireKey(`--api-key-file ${file}, line ${i + 1}`, key);
-    keys.push(key);
-  }
-  const isEmpty = text.trim() === '';
-  if (isEmpty) refuse('--api-key-file', 'a file with one key on each line', 'an empty file');
-  return keys;
 }

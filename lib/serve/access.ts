@@ -9,13 +9,18 @@ import { ApiError } from './api-error.js';
 
 /** Accepts the requests of clients with a key. It keeps digests of the keys, not the keys. */
 export class Access {
-  private readonly digests: readonly Buffer[];
+  private digests: readonly Buffer[] = [];
 
   /**
    * Requests need one of `keys`. Without keys, every request passes. Throws DS_ARGUMENT for a key
    * that does not fit a header.
    */
   constructor(keys: readonly string[]) {
+    this.replace(keys);
+  }
+
+  /** Replaces all keys. Requests in progress continue. Throws as the constructor does. */
+  replace(keys: readonly string[]): void {
     if (!Array.isArray(keys)) {
       const expected = 'a list of keys';
       const got = formatValue(keys);

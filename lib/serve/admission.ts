@@ -12,8 +12,13 @@ export class Admission {
   /** `max` limits the requests of all clients, `maxEach` those of one client. */
   constructor(
     private readonly max: number,
-    private readonly maxEach = max,
+    private maxEach = max,
   ) {}
+
+  /** Changes the limit of one client. Requests that are running stay. */
+  limitEach(maxEach: number): void {
+    this.maxEach = maxEach;
+  }
 
   /** Number of running requests. */
   get running(): number {

@@ -4,6 +4,7 @@ import type { AddressInfo, Socket } from 'node:net';
 
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
+import { argumentError } from '../runtime/input-errors.js';
 import { isLoopback } from '../runtime/loopback.js';
 import { readDeclared } from '../runtime/option.js';
 import { timerMs } from '../runtime/timer.js';
@@ -115,10 +116,7 @@ export class InferenceServer {
     this.access = new Access(options.apiKeys);
     this.hosts = new Hosts(options.allowedHosts);
     this.cors = new Cors(options.cors);
-    const { requests, keyRequests } = this.limits;
-    // By default, one of several keys leaves half of the capacity to the others.
-    const usual = this.access.size > 1 ? Math.ceil(requests / 2) : requests;
-    this.admission = new Admission(requests, keyRequests ?? usual);
+    this.admission = new Admission(this.limits.requests, this.maxOfKey);
     this.bodies = new BodyBudget(this.limits.bodiesBytes);
     this.page = options.ui ? new ChatPage() : null;
     this.log = options.logRequests ? new RequestLog((line) => console.log(line)) : null;
@@ -144,6 +142,22 @@ export class InferenceServer {
     this.http.on('clientError', (error, socket) =>
       this.guard(socket as Socket, () => this.onClientError(error, socket as Socket)),
     );
+  }
+
+  /**
+   * Replaces the keys that clients must send. Requests in progress continue. Throws DS_ARGUMENT for
+   * an empty list, which would admit every client, and for a key that does not fit a header.
+   */
+  setApiKeys(keys: readonly string[]): void {
+    if (keys.length === 0) throw argumentError('setApiKeys', 'at least one key', 'none');
+    this.access.replace(keys);
+    this.admission.limitEach(this.maxOfKey);
+  }
+
+  /** Requests of one key. By default, one of several keys leaves half of them to the others. */
+  private get maxOfKey(): number {
+    const { requests, keyRequests } = this.limits;
+    return keyRequests ?? (this.access.size > 1 ? Math.ceil(requests / 2) : requests);
   }
 
   /**

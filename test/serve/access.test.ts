@@ -128,3 +128,30 @@ test.each([[['a:80']], [['']], [['A.example']], ['a.example'], [[3]], [['a b']]]
       serve(new FakeEngine(tokenizer), { port: 0, allowedHosts: allowedHosts as string[] }),
     ).rejects.toMatchObject({ code: 'DS_ARGUMENT', op: 'serve allowedHosts' }),
 );
+
+test('keys change while the server runs, and the share of a key with them', async () => {
+  const engine = new FakeEngine(tokenizer);
+  const limits = { requests: 4 };
+  const server = await serve(engine, { port: 0, apiKeys: ['one'], limits });
+  try {
+    const statusOf = async (key: string): Promise<number> => {
+      const headers = { authorization: `Bearer ${key}` };
+      return (await ask(`${server.url}/v1/models`, { headers })).status;
+    };
+    expect([await statusOf('one'), await statusOf('two')]).toEqual([200, 401]);
+    server.setApiKeys(['two', 'three']);
+    expect([await statusOf('one'), await statusOf('two'), await statusOf('three')]).toEqual([
+      401, 200, 200,
+    ]);
+    const leaves = [server.admission.enter('a'), server.admission.enter('a')];
+    expect(() => server.admission.enter('a')).toThrow(/of one key/);
+    server.setApiKeys(['four']);
+    leaves.push(server.admission.enter('a'));
+    for (const leave of leaves) leave();
+    expect(() => server.setApiKeys([])).toThrow(/setApiKeys: expected at least one key/);
+    expect(() => server.setApiKeys(['five', 'a b'])).toThrow(/apiKeys\[1\]/);
+    expect([await statusOf('four'), await statusOf('five')]).toEqual([200, 401]);
+  } finally {
+    await server.stop();
+  }
+});
