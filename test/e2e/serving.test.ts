@@ -41,7 +41,9 @@ async function endServer({ child, finished }: Run, signal: NodeJS.Signals) {
 }
 
 test('the commands of the page work: a server, curl, a program with the OpenAI package, SIGTERM', async () => {
-  const { run, url } = await startServer();
+  const template = join(folder, 'chat_template.jinja');
+  writeFileSync(template, '{% for message in messages %}{{ message.content }}{% endfor %}');
+  const { run, url } = await startServer('--chat-template', template);
   const curl = blocksOf('sh').find((block) => block.startsWith('curl')) ?? '';
   const [, body = ''] = /-d '(.*)'/.exec(curl) ?? [];
   const [, path = ''] = /8000(\S+)/.exec(curl) ?? [];
@@ -49,7 +51,8 @@ test('the commands of the page work: a server, curl, a program with the OpenAI p
   const answer = await fetch(url + path, { method: 'POST', body, headers });
   expect(await answer.json()).toMatchObject({
     model: 'tiny',
-    object: 'text_completion',
+    object: 'chat.completion',
+    choices: [{ message: { role: 'assistant', content: expect.stringMatching(/\S/) } }],
     usage: { completion_tokens: 24 },
   });
   const [program = ''] = blocksOf('javascript');
