@@ -21,7 +21,8 @@ export async function evalTaskCommand(
   flags: EvalFlags & { task: NonNullable<EvalFlags['task']> },
   progress: (line: string | null) => void,
 ): Promise<string> {
-  const { task, data: files, dtype, device, adapter, batch: batchSize, labelKey } = flags;
+  const { task, data: files, dtype, device, adapter, batch: batchSize } = flags;
+  const { labelKey, columns } = flags;
   if (!files) refuse('eval --task', '--data FILE, rows with labels', 'no --data');
   const weightOptions = dtype && { dtype: DTYPES[dtype] };
   const opened = await openTaskForEvaluation(
@@ -32,6 +33,7 @@ export async function evalTaskCommand(
   const { model } = opened;
   const options = {
     files,
+    columns,
     labelKey,
     textKey: textKeyOf(flags),
     maxLength: flags.seq,
