@@ -155,6 +155,7 @@ function measure(device: Device, shape: Shape, hidden: Hidden, count: number): o
     block: layout?.block ?? 0,
     dropout: { p: 0, seed: 0, offset: 0, sample: 1, rank: 0, ranks: 1, head: 0, heads: 0 },
     scale: d ** -0.5,
+    cap: 0,
     causal: true,
   };
   const forward = time(device, count, () => kernels.attention(shared));

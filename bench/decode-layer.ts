@@ -123,7 +123,7 @@ function layer(rows: number, bits: Bits, on: Activations, device: Device) {
         longest: 1,
         invariant: false,
       };
-      kernels.pagedAttention({ q, pool, out: mixed, scale: HEAD ** -0.5, ...lists });
+      kernels.pagedAttention({ q, pool, out: mixed, scale: HEAD ** -0.5, cap: 0, ...lists });
     },
     o: () => o(mixed.reshape([rows, HEADS * HEAD]), branch),
     norm2: norm,

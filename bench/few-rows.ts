@@ -153,6 +153,7 @@ function benchPaged(
     starts: list(Int32Array.from({ length: count + 1 }, (_, s) => s * queries)),
     lengths: list(new Int32Array(count).fill(tokens)),
     scale: width ** -0.5,
+    cap: 0,
     window: 0,
     longest: queries,
     lse: null,

@@ -55,8 +55,9 @@ void for_each_field(T& object, Visit&& visit) {
   DS_FIELDS(18, a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s)
   DS_FIELDS(19, a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s, t)
   DS_FIELDS(20, a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s, t, u)
+  DS_FIELDS(21, a, b, c, d, e, f, g, h, i, j, k, l, m, o, p, q, r, s, t, u, v)
 #undef DS_FIELDS
-  static_assert(n >= 1 && n <= 20, "an op has 1 to 20 fields");
+  static_assert(n >= 1 && n <= 21, "an op has 1 to 21 fields");
 }
 
 }  // namespace ds::addon

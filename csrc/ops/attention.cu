@@ -54,7 +54,7 @@ MaskView mask_view(const View& mask, DType operand) {
 /// queries that precede the first key.
 template <class Op>
 Hiding hiding_of(const Op& x, const AttentionSizes& sizes) {
-  if (x.mask || x.key_mask || x.layout || x.dropout.p > 0) return Hiding::elements;
+  if (x.mask || x.key_mask || x.layout || x.dropout.p > 0 || x.cap > 0) return Hiding::elements;
   const int64_t longest = sizes.causal ? sizes.keys : std::max(sizes.rows, sizes.keys);
   const bool windowed = x.window > 0 && x.window < longest;
   const bool emptied = sizes.causal && sizes.offset() < 0;
@@ -109,7 +109,8 @@ ScoreFilter filter_of(const char* op, const Op& x, const AttentionSizes& sizes, 
                      static_cast<int>(band.after),
                      {},
                      {},
-                     layout_of(x)};
+                     layout_of(x),
+                     score_cap(x.cap, x.scale)};
   read_documents(op, x, filter, ctx);
   return filter;
 }

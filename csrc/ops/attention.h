@@ -7,6 +7,7 @@
 
 #include "../core/preconditions.h"
 #include "dropout.h"
+#include "score_cap.h"
 
 namespace ds {
 
@@ -93,6 +94,8 @@ struct BlockLayout {
 ///     window w    s > t + (S - T) - w and, unless causal, s < t + (S - T) + w
 ///     layout      the bit of the key's block is set in the row of the query's block
 ///
+/// With a `cap`, a scaled score s becomes cap tanh(s / cap) before the masks (Gemma 2).
+///
 /// If a query sees no key, its output is 0. Scores and sums are f32 (f64 for f64).
 struct Attention {
   View q;    // [B, H, T, D], last stride 1, other strides free (a packed QKV needs no copy)
@@ -111,6 +114,7 @@ struct Attention {
                                  // T = S: bit j % 32 of word j / 32 belongs to key block j
   AttentionDropout dropout;      // kept weights are multiplied by 1 / (1 - p)
   double scale;
+  double cap;      // bound of the scores; 0: none. Allows bool masks and no dropout
   int64_t window;  // 0: none
   int64_t block;   // tokens of a block of the layout
   bool causal;
@@ -207,6 +211,20 @@ inline void check_drawn_heads(const char* name, const AttentionDropout& dropout,
               text("head ", dropout.head));
 }
 
+/// Checks that nothing else changes capped scores or weights: the gradient would need the score
+/// before the mask, or the weight before dropout.
+template <class Op>
+void check_capped(const char* name, const Op& op) {
+  check_cap(name, op.cap, op.scale);
+  if (op.cap == 0) return;
+  for (const View* mask :
+       {static_cast<const View*>(&op.mask), static_cast<const View*>(&op.key_mask)})
+    if (*mask && mask->dtype != DType::boolean)
+      unsupported(name, mask->dtype, "bool as a mask of capped scores");
+  if (op.dropout.p > 0)
+    throw Error("DS_ARGUMENT", name, "no dropout with a cap", text("p = ", op.dropout.p));
+}
+
 /// Preconditions of the forward and the backward.
 template <class Op>
 void check_attention(const char* name, const Op& op) {
@@ -233,6 +251,7 @@ void check_attention(const char* name, const Op& op) {
   if (op.window < 0)
     throw Error("DS_ARGUMENT", name, "a window of 0 (none) or more", text(op.window));
   check_layout(name, op);
+  check_capped(name, op);
   check_dropout(name, op.dropout);
   check_drawn_heads(name, op.dropout, q[1]);
   const View& lse = op.lse;
@@ -264,6 +283,7 @@ struct AttentionBackward {
   OptionalView layout;
   AttentionDropout dropout;
   double scale;
+  double cap;
   int64_t window;
   int64_t block;
   bool causal;

@@ -95,6 +95,8 @@ struct Visibility<T, Hiding::tiles> {
     const int mine = filter.queries.ids_of(batch)[query];
     return mine == filter.keys.ids_of(batch)[key] ? score_log2 : -INFINITY;
   }
+  __device__ bool caps() const { return false; }
+  __device__ float slope(float) const { return 1.f; }
   template <bool kByKey, int kTiles, int kColumns, class F>
   __device__ __forceinline__ void drop(int, int, F&&) const {}
   __device__ float factor(int, int) const { return 1.f; }

@@ -117,6 +117,7 @@ void forward_block(const Attention& op, const Sizes& s, int64_t b, int64_t h, in
             kKeys);
     for (int64_t i = 0; i < rows; ++i) {
       const int64_t seen = filter.seen(first + i, key, keys);
+      cap_scores(x.scores.data() + i * kKeys, seen, static_cast<C>(op.cap));
       filter.mask(x.scores.data() + i * kKeys, first + i, key, seen);
       online_softmax(x, i, seen, keys, s.d);
       drop(filter, x.scores.data() + i * kKeys, first + i, key, seen);
@@ -170,14 +171,17 @@ void row_products(const Head<T>& out, const Head<T>& dout, int64_t rows,
 
 /// Computes p = exp(s - lse) and ds = p (dp - delta) of a row from the scores s and dp = dout v^T,
 /// and 0 for hidden keys. A row that sees no key has lse = -infinity and becomes 0. With dropout,
-/// the caller has applied it to dp before and applies it to p afterwards.
+/// the caller has applied it to dp before and applies it to p afterwards. With a cap, ds is the
+/// gradient of the score before the cap.
 template <class C>
-void score_gradient(C* scores, C* dscores, int64_t seen, int64_t keys, C lse, C delta) {
+void score_gradient(C* scores, C* dscores, int64_t seen, int64_t keys, C lse, C delta, C cap) {
   if (lse == -std::numeric_limits<C>::infinity()) seen = 0;
   for (int64_t j = 0; j < seen; ++j) {
     const C p = exp_of(scores[j] - lse);
-    scores[j] = p;
     dscores[j] = p * (dscores[j] - delta);
+    const C t = cap == C(0) || p == C(0) ? C(0) : scores[j] / cap;
+    dscores[j] *= C(1) - t * t;
+    scores[j] = p;
   }
   std::fill(scores + seen, scores + keys, C(0));
   std::fill(dscores + seen, dscores + keys, C(0));
@@ -213,10 +217,11 @@ void backward_head(const AttentionBackward& op, const Sizes& s, int64_t b, int64
         const int64_t query = first + i, seen = filter.seen(query, key, keys);
         C* const scores = x.scores.data() + i * kKeys;
         C* const dscores = x.dscores.data() + i * kKeys;
+        cap_scores(scores, seen, static_cast<C>(op.cap));
         filter.mask(scores, query, key, seen);
         drop(filter, dscores, query, key, seen);
-        score_gradient(scores, dscores, seen, keys, lse[query],
-                       x.delta[static_cast<size_t>(query)]);
+        score_gradient(scores, dscores, seen, keys, lse[query], x.delta[static_cast<size_t>(query)],
+                       static_cast<C>(op.cap));
         drop(filter, scores, query, key, seen);
       }
       const Matrix<C> ds{x.dscores.data(), kKeys};

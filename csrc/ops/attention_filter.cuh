@@ -5,6 +5,7 @@
 #include "attention.h"
 #include "attention_documents.cuh"
 #include "attention_tile.cuh"
+#include "score_cap.cuh"
 
 namespace ds::cuda {
 
@@ -12,7 +13,8 @@ namespace ds::cuda {
 ///
 ///     causal     causality
 ///     tiles      also windows, documents and lengths, which hide whole tiles
-///     elements   also layouts (which hide tiles of one head), masks and dropout (single elements)
+///     elements   also layouts (which hide tiles of one head), and masks, dropout and caps (single
+///                elements)
 enum class Hiding : int { causal, tiles, elements };
 
 /// Dtype of a mask. `operand` is the dtype of q.
@@ -42,6 +44,7 @@ struct ScoreFilter {
   int before, after;  // as in AttentionBand
   DocumentSide queries, keys;
   BlockLayout layout;
+  ScoreCap cap;
 };
 
 /// Sets scores beyond a row's last visible key to -infinity. `row` is the warp's first query,
@@ -89,7 +92,9 @@ __device__ __forceinline__ void mask_by_key(float (&scores)[kTiles][kColumns][4]
 /// 3. hide_by_query() and hide_by_key() set hidden scores of a warp, which are not yet scaled, to
 ///    -infinity. A caller that has called mixed() passes the result.
 /// 4. score() returns a score as a power of 2.
-/// 5. drop() calls f(m, n, e, factor) with the dropout factor, 0 or 1 / (1 - p), of each weight of
+/// 5. slope() returns the derivative of a capped score, which is given as a power of 2, by the
+///    score; 1 without a cap.
+/// 6. drop() calls f(m, n, e, factor) with the dropout factor, 0 or 1 / (1 - p), of each weight of
 ///    this thread, or does nothing without dropout. factor() returns the factor of one weight.
 template <class T, Hiding kHiding>
 struct Visibility;
@@ -144,6 +149,8 @@ struct Visibility<T, Hiding::causal> {
   __device__ float score(float score_log2, int, int key, int last) const {
     return key <= last ? score_log2 : -INFINITY;
   }
+  __device__ bool caps() const { return false; }
+  __device__ float slope(float) const { return 1.f; }
   template <bool kByKey, int kTiles, int kColumns, class F>
   __device__ __forceinline__ void drop(int, int, F&&) const {}
   __device__ float factor(int, int) const { return 1.f; }

@@ -238,6 +238,13 @@ struct HopperBackwardConsumer {
       __stcs(to + k * kKeptGroupPackets, uint4{left[k][0], left[k][1], left[k][2], left[k][3]});
   }
 
+  /// Returns Visibility's slope() for a probability p, from which the score follows. Keeping scores
+  /// beside probabilities would take kTile / 2 more registers.
+  static __device__ __forceinline__ float slope_of(const Visibility<T, kHiding>& seen, float p,
+                                                   float lse_log2) {
+    return seen.slope(__log2f(p) + lse_log2);
+  }
+
   __device__ __forceinline__ void attend(const HopperWork& work) {
     const AttentionSizes& sizes = args.sizes;
     const float scale_log2 = sizes.scale_log2;
@@ -334,6 +341,10 @@ struct HopperBackwardConsumer {
 #pragma unroll
               for (int e = 0; e < 4; ++e)
                 dp[0][n][e] = scores[0][n][e] * (dp[0][n][e] - (e % 2 ? two.w : two.y));
+              if (!seen.caps()) continue;
+#pragma unroll
+              for (int e = 0; e < 4; ++e)
+                dp[0][n][e] *= slope_of(seen, scores[0][n][e], e % 2 ? two.z : two.x);
             }
           }
         } else {
@@ -363,7 +374,10 @@ struct HopperBackwardConsumer {
 #pragma unroll
         for (int n = 0; n < kTile / 8; ++n)
 #pragma unroll
-          for (int e = 0; e < 4; ++e) dp[0][n][e] = scores[0][n][e] * (dp[0][n][e] - delta[e / 2]);
+          for (int e = 0; e < 4; ++e) {
+            dp[0][n][e] = scores[0][n][e] * (dp[0][n][e] - delta[e / 2]);
+            if (seen.caps()) dp[0][n][e] *= slope_of(seen, scores[0][n][e], lse_log2[e / 2]);
+          }
       }
       if constexpr (kFirst) {
         pack_left<T, kTile>(left, dp[0]);

@@ -1,4 +1,4 @@
-// Visibility for Hiding::elements: block layouts, masks and dropout, in addition to bands.
+// Visibility for Hiding::elements: block layouts, masks, dropout and caps, in addition to bands.
 #pragma once
 
 #include "attention_band.cuh"
@@ -38,7 +38,7 @@ struct LaidRows {
   }
 };
 
-/// Applies all filters: bands, documents, lengths, block layouts, masks and dropout.
+/// Applies all filters: bands, documents, lengths, block layouts, masks, dropout and caps.
 template <class T>
 struct Visibility<T, Hiding::elements> : Visibility<T, Hiding::tiles> {
   using Tiles = Visibility<T, Hiding::tiles>;
@@ -80,6 +80,7 @@ struct Visibility<T, Hiding::elements> : Visibility<T, Hiding::tiles> {
   template <int kTiles, int kColumns>
   __device__ __forceinline__ void hide_by_query(float (&scores)[kTiles][kColumns][4], int row,
                                                 int first_key, bool is_mixed) const {
+    if (filter.cap.is_set()) filter.cap.apply(scores);
     hide<false>(scores, row, first_key);
     if (filter.layout.words) hide_blocks<false>(scores, row, first_key);
     Tiles::hide_by_query(scores, row, first_key, is_mixed);
@@ -92,6 +93,7 @@ struct Visibility<T, Hiding::elements> : Visibility<T, Hiding::tiles> {
   template <int kTiles, int kColumns>
   __device__ __forceinline__ void hide_by_key(float (&scores)[kTiles][kColumns][4], int key,
                                               int query, bool is_mixed) const {
+    if (filter.cap.is_set()) filter.cap.apply(scores);
     hide<true>(scores, key, query);
     if (filter.layout.words) hide_blocks<true>(scores, key, query);
     Tiles::hide_by_key(scores, key, query, is_mixed);
@@ -101,8 +103,12 @@ struct Visibility<T, Hiding::elements> : Visibility<T, Hiding::tiles> {
     if (!filter.layout.meet(head, query, 1, key, 1)) return -INFINITY;
     float bias = 0.f;
     for (const MaskView& mask : filter.masks) bias += bias_of(mask, query, key);
-    return bias == -INFINITY ? -INFINITY : fmaf(bias, 1.4426950408889634f, score_log2);
+    if (bias == -INFINITY) return -INFINITY;
+    if (filter.cap.is_set()) score_log2 = ScoreCap::bounded(score_log2, filter.cap.powers);
+    return fmaf(bias, 1.4426950408889634f, score_log2);
   }
+  __device__ bool caps() const { return filter.cap.is_set(); }
+  __device__ float slope(float score_log2) const { return filter.cap.slope(score_log2); }
 
   template <bool kByKey, int kTiles, int kColumns, class F>
   __device__ __forceinline__ void drop(int row, int column, F&& f) const {

@@ -128,7 +128,8 @@ __device__ void plain_score_gradient(float* p, float* ds, const float* const (&t
     const float e = row < sizes.rows ? exp2f(score - of_row.lse_log2) : 0.f;
     const float factor = seen.factor(row, first_key + column);
     p[r * PlainTiles<kTile>::stride + column] = e * factor;
-    ds[r * PlainTiles<kTile>::stride + column] = e * (factor * dp - of_row.delta);
+    const float slope = seen.caps() ? seen.slope(score) : 1.f;
+    ds[r * PlainTiles<kTile>::stride + column] = slope * e * (factor * dp - of_row.delta);
   }
   __syncthreads();
 }

@@ -225,4 +225,4 @@
   NAMES(SwigluBackward, "gate", "up", "dout", "dgate", "dup")
 
 /// Changes with every op, and with every class that the libraries share.
-#define DS_INTERFACE_HASH 1688559412
+#define DS_INTERFACE_HASH 158695899

@@ -164,6 +164,7 @@ PagedArguments<T, P> arguments_of(const PagedAttention& op) {
   a.d = d;
   a.window = static_cast<int>(std::min<int64_t>(op.window, 2147483647));
   a.scale_log2 = static_cast<float>(op.scale * 1.4426950408889634);
+  a.cap = score_cap(op.cap, op.scale);
   a.vectors = d % kPart == 0 && aligned_for<kPart>(op.pool.as<P>());
   a.row_vectors = d % kPart == 0 && rows_take_packets<T>(op.q) && rows_take_packets<T>(op.out);
   a.total = op.q.shape[0] * heads;

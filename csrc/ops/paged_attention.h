@@ -3,6 +3,7 @@
 #pragma once
 
 #include "../core/preconditions.h"
+#include "score_cap.h"
 
 namespace ds {
 
@@ -32,6 +33,8 @@ struct PagedStore {
 /// `longest` queries or fewer tokens than queries. It also throws DS_INDEX if a block is outside of
 /// the table or the pool. The GPU never reads out of bounds, and gives NaN for a missing block.
 ///
+/// With a `cap`, a scaled score s becomes cap tanh(s / cap) (Gemma 2).
+///
 /// With `sinks`, the softmax of a head also has the logit of its sink, which has no value. lse
 /// excludes it. Source: OpenAI's gpt-oss.
 struct PagedAttention {
@@ -44,6 +47,7 @@ struct PagedAttention {
   OptionalView lse;    // [N, H] f32 (f64 for f64), contiguous: log-sum-exp of a query's scores
   OptionalView sinks;  // [H], q's dtype, contiguous
   double scale;
+  double cap;       // bound of the scores; 0: none
   int64_t window;   // 0: none
   int64_t longest;  // upper bound of the queries of a sequence, known to the host
   bool invariant;   // required for lse
@@ -104,6 +108,7 @@ inline void check(const PagedAttention& op) {
     require_vector(kOp, op.sinks, heads, "sinks");
     require_same_dtype(kOp, op.q, op.sinks);
   }
+  check_cap(kOp, op.cap, op.scale);
   if (op.window < 0)
     throw Error("DS_ARGUMENT", kOp, "a window of 0 (none) or more", text(op.window));
   if (op.longest < 0) throw Error("DS_ARGUMENT", kOp, "longest of 0 or more", text(op.longest));

@@ -122,10 +122,11 @@ compute_t<T> sink_of(const PagedAttention& op, int64_t head) {
   return op.sinks ? static_cast<C>(op.sinks.as<T>()[head]) : -std::numeric_limits<C>::infinity();
 }
 
-/// Turns scores [keys] into weights that add up to 1 together with the weight of `sink`. Returns
-/// the log-sum-exp of the scores.
+/// Bounds scores [keys] by `cap`, if it is not 0. Turns them into weights that add up to 1 together
+/// with the weight of `sink`. Returns the log-sum-exp of the scores.
 template <class C>
-C softmax(C* scores, int64_t keys, C sink) {
+C softmax(C* scores, int64_t keys, C sink, C cap) {
+  cap_scores(scores, keys, cap);
   const C largest = max_of(scores, keys);
   for (int64_t j = 0; j < keys; ++j) scores[j] = exp_of(scores[j] - largest);
   const C sum = sum_of<C>(keys, [&](int64_t j) { return scores[j]; });
@@ -161,9 +162,9 @@ void attend(const PagedAttention& op, const Query& query, int64_t n, int64_t hea
     }
   }
   for (int64_t g = 0; g < group; ++g) {
-    const C lse = keys > 0
-                      ? softmax(x.scores.data() + g * keys, keys, sink_of<T>(op, head * group + g))
-                      : -std::numeric_limits<C>::infinity();
+    const C lse = keys > 0 ? softmax(x.scores.data() + g * keys, keys,
+                                     sink_of<T>(op, head * group + g), static_cast<C>(op.cap))
+                           : -std::numeric_limits<C>::infinity();
     if (op.lse) op.lse.as<C>()[n * op.q.shape[1] + head * group + g] = lse;
   }
   for (int64_t j = 0; j < keys; ++j) {
@@ -288,7 +289,8 @@ void attend_block(const PagedAttention& op, const std::vector<Query>& queries,
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t keys = query_of(r).end - query_of(r).first;
     C* const scores = x.scores.data() + r * span + query_of(r).first - first;
-    const C lse = keys > 0 ? softmax(scores, keys, sink_of<T>(op, head * group + r % group))
+    const C lse = keys > 0 ? softmax(scores, keys, sink_of<T>(op, head * group + r % group),
+                                     static_cast<C>(op.cap))
                            : -std::numeric_limits<C>::infinity();
     if (op.lse)
       op.lse.as<C>()[(block.begin + r / group) * op.q.shape[1] + head * group + r % group] = lse;

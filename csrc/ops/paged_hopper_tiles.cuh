@@ -199,6 +199,7 @@ struct PagedHopperConsumer : HopperQueryConsumer<Shape, PagedHopperMemory<T, Sha
   __device__ __forceinline__ bool weigh(float (&scores)[kKeys / 8][4], HopperSoftmax& softmax,
                                         int key, unsigned missing, float (&factor)[2]) {
     const int column = threadIdx.x % 4 * 2;
+    if (args.call.cap.is_set()) args.call.cap.apply(scores);
     if (missing) {
 #pragma unroll
       for (int n = 0; n < kKeys / 8; ++n)  // a piece has a multiple of 8 rows

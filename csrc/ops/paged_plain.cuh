@@ -101,6 +101,7 @@ __device__ void read_keys(const PagedArguments<T, P>& a, const QueryTile& tile, 
 #pragma unroll
         for (int other = kLanes / 2; other > 0; other /= 2)
           dot += __shfl_xor_sync(0xffffffffu, dot, other, kLanes);
+        if (a.cap.is_set()) dot = ScoreCap::bounded(dot, a.cap.powers);
         const bool seen = token < tile.end(r) && token >= tile.begin(r, a.window) && token < stop;
         scores[u][r] = !seen ? -INFINITY : missing[u] ? NAN : dot;
       }

@@ -6,6 +6,7 @@
 #include "../cuda/dependent_launch.cuh"
 #include "../cuda/vector.cuh"
 #include "key_codes.cuh"
+#include "score_cap.cuh"
 
 namespace ds::cuda {
 
@@ -37,6 +38,7 @@ struct PagedArguments {
   int64_t q_token, q_head, out_token, out_head;
   int tokens, sequences, heads, group, d, window, splits;
   float scale_log2;
+  ScoreCap cap;
   bool vectors;      // rows of the pool may be read by 16 bytes
   bool row_vectors;  // rows of q and out may be accessed by 16 bytes
   bool clustered;    // a cluster of blocks has the splits of a tile and reduces them

@@ -290,6 +290,7 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks_per_sm)
     if (!seen.none(key + warp_key, kKeys)) {
       float scores[kTiles][kKeys / 8][4] = {};
       multiply_by_rows<T, kD>(scores, query, keys(step) + warp_key * kD);
+      if (a.cap.is_set()) a.cap.apply(scores);
       seen.hide(scores, key + warp_key);
       state.template update_max<Shape::invariant>(scores, a.scale_log2);
       state.exponentiate(scores, a.scale_log2);

@@ -1,9 +1,9 @@
-// Paged attention for cases that the paged kernel does not support: capped or biased scores, and
+// Paged attention for cases that the paged kernel does not support: biased scores, and
 // wide heads. It gathers the blocks of each sequence, so it needs memory for all keys and values of
 // a step.
 
 import type { LatentHeads, TurningReach } from '../nn/attention.js';
-import { cappedAttention, WIDEST_HEAD } from '../nn/capped-attention.js';
+import { scoredAttention, WIDEST_HEAD } from '../nn/scored-attention.js';
 import { type DType, dtypeSize, statisticOf } from '../runtime/dtype.js';
 import { leading, required } from '../runtime/required.js';
 import {
@@ -103,7 +103,7 @@ function rangesOf(
   ]);
 }
 
-/** cappedAttention() in parts of queries: the scores of a part need at most PART_BYTES. */
+/** scoredAttention() in parts of queries: the scores of a part need at most PART_BYTES. */
 function attendByScores(q: Tensor, k: Tensor, v: Tensor, how: GatherOptions): Tensor {
   const { scale, cap, window = null, partBytes = PART_BYTES } = how;
   const [, H, T] = leading(q.shape, 3);
@@ -116,7 +116,7 @@ function attendByScores(q: Tensor, k: Tensor, v: Tensor, how: GatherOptions): Te
     const queries = q.narrow(2, first, count);
     const seen = [k, v].map((of) => of.narrow(2, 0, keys));
     const [seenKeys, seenValues] = leading(seen, 2);
-    parts.push(cappedAttention(queries, seenKeys, seenValues, { scale, window, cap }));
+    parts.push(scoredAttention(queries, seenKeys, seenValues, { scale, window, cap }));
   }
   return parts.length === 1 ? required(parts[0]) : concat(parts, 2);
 }

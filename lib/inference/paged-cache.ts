@@ -8,7 +8,6 @@ import type {
   TurningReach,
   UnturnedHeads,
 } from '../nn/attention.js';
-import { WIDEST_HEAD } from '../nn/capped-attention.js';
 import {
   allocatePools,
   createRecurrentState,
@@ -16,6 +15,7 @@ import {
   refuseAttention,
   type StatePools,
 } from '../nn/recurrent-cache.js';
+import { WIDEST_HEAD } from '../nn/scored-attention.js';
 import type { Buffer } from '../runtime/buffer.js';
 import { type DType, dtypeSize } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
@@ -206,10 +206,10 @@ function attendStored(pool: Tensor, on: DeviceBatch, q: Tensor, reach: CacheReac
   const { scoreCap = null, sinks = null, alibiSlopes: slopes = null, window } = reach;
   const { scale = 1 / Math.sqrt(q.size(2)) } = reach;
   const isWide = q.size(2) > WIDEST_HEAD;
-  if (scoreCap !== null || sinks || slopes || isWide) {
-    const got = 'bounded or biased scores, sinks, or heads of more than 256 channels';
+  if (sinks || slopes || isWide) {
+    const got = 'biased scores, sinks, or heads of more than 256 channels';
     refuseBatchInvariant('attention', 'plain scores', got);
-    if (scoreCap !== null || slopes || isWide) {
+    if (slopes || isWide) {
       const out = attendGathered(pool, on, q, { window, scale, cap: scoreCap, sinks, slopes });
       return out.transpose(0, 1).unsqueeze(0);
     }
@@ -270,6 +270,7 @@ function attendPool(pool: Tensor, on: DeviceBatch, q: Tensor, reach: TurningReac
       lse: null,
       sinks: reach.sinks ?? null,
       scale,
+      cap: reach.scoreCap ?? 0,
       window: window ?? 0,
       longest: from < singles ? 1 : batch.longest,
       invariant: isBatchInvariant(),

@@ -15,9 +15,9 @@ import {
 } from '../tensor/index.js';
 import { computeBesideAttention, isInSegment } from '../tensor/kept-results.js';
 import { keysPerQuery } from '../tensor/ops/attention-filter.js';
-import { cappedAttention, WIDEST_HEAD } from './capped-attention.js';
 import { Linear, type LinearOptions } from './linear.js';
 import { Module } from './module.js';
+import { scoredAttention, WIDEST_HEAD } from './scored-attention.js';
 import type { SparsePattern } from './sparse-attention.js';
 
 /** Outputs of the projections, before queries and keys are rotated by their positions. */
@@ -48,7 +48,7 @@ export interface CacheReach {
   headShare: HeadShare | null;
   /** Factor of the products of queries and keys. Default: 1 / sqrt(D). */
   scale?: number;
-  /** Bound of the scores; see cappedAttention(). Default: none. */
+  /** Bound of the scores; see attention(). Default: none. */
   scoreCap?: number | null;
   /** Logits [H] of the heads' sinks; see attention(). Default: none. */
   sinks?: Tensor | null;
@@ -72,8 +72,8 @@ export interface LatentHeads {
   released(sums: Tensor): Tensor;
 }
 
-/** The earlier tokens that a fused attention sees, its scale, and the sinks of its heads. */
-export type TurningReach = Pick<CacheReach, 'window' | 'scale' | 'sinks'>;
+/** The earlier tokens that a fused attention sees, its scale and bound, and the heads' sinks. */
+export type TurningReach = Pick<CacheReach, 'window' | 'scale' | 'scoreCap' | 'sinks'>;
 
 /** The state of one layer with a recurrence. */
 export interface RecurrentState {
@@ -156,17 +156,15 @@ export class KeyValueCache implements SequenceCache {
       sparsity,
       headShare,
       scale = 1 / Math.sqrt(q.size(3)),
-      scoreCap,
+      scoreCap: cap = null,
       sinks = null,
       alibiSlopes = null,
     } = reach;
     const keys = this.keys.narrow(2, 0, this.length);
     const values = this.values.narrow(2, 0, this.length);
     const [T, S] = [q.size(2), keys.size(2)];
-    if (scoreCap || q.size(3) > WIDEST_HEAD) {
-      return cappedAttention(q, keys, values, { ...reach, scale, cap: scoreCap ?? null });
-    }
-    const options = { causal: true, window, headShare, scale, sinks, alibiSlopes };
+    if (q.size(3) > WIDEST_HEAD) return scoredAttention(q, keys, values, { ...reach, scale, cap });
+    const options = { causal: true, window, headShare, scale, cap, sinks, alibiSlopes };
     if (!sparsity) return attention(q, keys, values, options);
     if (T < S)
       return attention(q, keys, values, { ...options, mask: sparsity.mask(q, S, headShare) });

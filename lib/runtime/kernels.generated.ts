@@ -1163,6 +1163,7 @@ export function adapterSumOnHost(args: AdapterSumArgs, stream: Stream): void {
  *                 nothing and is seen by nothing
  *     window w    s > t + (S - T) - w and, unless causal, s < t + (S - T) + w
  *     layout      the bit of the key's block is set in the row of the query's block
+ * With a `cap`, a scaled score s becomes cap tanh(s / cap) before the masks (Gemma 2).
  * If a query sees no key, its output is 0. Scores and sums are f32 (f64 for f64).
  */
 export interface AttentionArgs {
@@ -1191,6 +1192,8 @@ export interface AttentionArgs {
   /** kept weights are multiplied by 1 / (1 - p) */
   dropout: AttentionDropout;
   scale: number;
+  /** bound of the scores; 0: none. Allows bool masks and no dropout */
+  cap: number;
   /** 0: none */
   window: number;
   /** tokens of a block of the layout */
@@ -1220,6 +1223,7 @@ function putAttention(args: AttentionArgs): void {
   block[at++] = args.dropout.head;
   block[at++] = args.dropout.heads;
   block[at++] = args.scale;
+  block[at++] = args.cap;
   block[at++] = args.window;
   block[at++] = args.block;
   block[at] = args.causal ? 1 : 0;
@@ -1268,6 +1272,7 @@ export interface AttentionBackwardArgs {
   layout: View | null;
   dropout: AttentionDropout;
   scale: number;
+  cap: number;
   window: number;
   block: number;
   causal: boolean;
@@ -1299,6 +1304,7 @@ function putAttentionBackward(args: AttentionBackwardArgs): void {
   block[at++] = args.dropout.head;
   block[at++] = args.dropout.heads;
   block[at++] = args.scale;
+  block[at++] = args.cap;
   block[at++] = args.window;
   block[at++] = args.block;
   block[at] = args.causal ? 1 : 0;
@@ -3939,6 +3945,7 @@ export function pagedStoreOnHost(args: PagedStoreArgs, stream: Stream): void {
  * The CPU throws DS_INDEX if starts do not ascend over all N rows, or if a sequence has more than
  * `longest` queries or fewer tokens than queries. It also throws DS_INDEX if a block is outside of
  * the table or the pool. The GPU never reads out of bounds, and gives NaN for a missing block.
+ * With a `cap`, a scaled score s becomes cap tanh(s / cap) (Gemma 2).
  * With `sinks`, the softmax of a head also has the logit of its sink, which has no value. lse
  * excludes it. Source: OpenAI's gpt-oss.
  */
@@ -3960,6 +3967,8 @@ export interface PagedAttentionArgs {
   /** [H], q's dtype, contiguous */
   sinks: View | null;
   scale: number;
+  /** bound of the scores; 0: none */
+  cap: number;
   /** 0: none */
   window: number;
   /** upper bound of the queries of a sequence, known to the host */
@@ -3979,6 +3988,7 @@ function putPagedAttention(args: PagedAttentionArgs): void {
   at = putView(args.lse, at);
   at = putView(args.sinks, at);
   block[at++] = args.scale;
+  block[at++] = args.cap;
   block[at++] = args.window;
   block[at++] = args.longest;
   block[at] = args.invariant ? 1 : 0;

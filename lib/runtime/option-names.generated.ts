@@ -8,7 +8,7 @@ export const optionNames = {
   AdamWOptions: 'lr betas eps weightDecay biasCorrection? decoupled? fp32OptimizerStates?',
   AnalyzeOptions: 'metrics folder overwrite? numWorkers workerThread',
   AttentionCall: 'needWeights? averageAttnWeights? attnMask keyPaddingMask isCausal?',
-  AttentionOptions: 'causal? scale dropout headShare sinks alibiSlopes mask keyMask keyLengths documents window layout',
+  AttentionOptions: 'causal? scale cap dropout headShare sinks alibiSlopes mask keyMask keyLengths documents window layout',
   BatchOptions: 'device addSpecialTokens? maxLength truncationSide padTo padToMultipleOf paddingSide',
   BceWithLogitsOptions: 'weight posWeight reduction',
   CausalInputs: 'loss documents positions layerFactors layerTokens',

@@ -99,6 +99,7 @@ function compare(dtype: Narrow, texts: Texts, invariant: boolean, device: Device
       lse: null,
       sinks: null,
       scale: width ** -0.5,
+      cap: 0,
       window: 0,
       invariant,
       tables: list(tables.flat(), device, [lengths.length, maxBlocks]),

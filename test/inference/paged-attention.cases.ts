@@ -100,6 +100,7 @@ function compare(
     out,
     window,
     scale: width ** -0.5,
+    cap: 0,
     longest,
     lse: null,
     sinks: null,

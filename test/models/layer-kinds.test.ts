@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { WeightFiles, writeAlone } from '../../lib/checkpoint/index.js';
 import { initInference, nn } from '../../lib/index.js';
-import { cappedAttention } from '../../lib/nn/capped-attention.js';
+import { scoredAttention } from '../../lib/nn/scored-attention.js';
 import { attention, noGrad, scope, Tensor } from '../../lib/tensor/index.js';
 import { folderOf } from './family-rows.js';
 
@@ -81,7 +81,7 @@ test('heads of 258 channels attend as the kernel of the CPU does', () => {
     const [q, k, v] = [draw(4, 3), draw(2, 7), draw(1, 14).reshape([1, 2, 7, 258])];
     for (const window of [null, 2]) {
       const options = { scale: 0.07, window };
-      const got = cappedAttention(q, k, v, { ...options, cap: null }).toArray();
+      const got = scoredAttention(q, k, v, { ...options, cap: null }).toArray();
       const expected = attention(q, k, v, { ...options, causal: true })
         .contiguous()
         .toArray();

@@ -195,6 +195,7 @@ const backwardSkips = sparseCase('the backward skips the same blocks', (device) 
     window: 0,
     dropout: { p: 0, seed: 0, offset: 0, sample: 1, rank: 0, ranks: 1, head: 0, heads: 0 },
     scale: 0.2,
+    cap: 0,
     causal: false,
   };
   kernels.attention(shared);

@@ -1,4 +1,6 @@
 // Computes the training memory per token of a block with rotary positions, by closed formulas.
+
+import { WIDEST_HEAD } from '../../nn/scored-attention.js';
 import type { BlockActivations } from '../activation-shape.js';
 import { type RotarySizes, toBody } from './config.js';
 import type { DeltaSizes } from './delta-config.js';
@@ -96,13 +98,14 @@ interface MixerMemory {
 
 /** The attention of a block; see rotaryBlockActivations(). */
 function attentionMixer(traits: RotaryTraits, sizes: RotarySizes): MixerMemory {
-  const { channels, heads, kvHeads, headDim, maxSeq } = sizes;
+  const { channels, heads, kvHeads, headDim, maxSeq, attentionDropout } = sizes;
   const { factors, isParallel, traits: bodyTraits } = toBody(traits, sizes);
   const { qkNorm = 'none', gated = false } = bodyTraits;
   const { norm: { offset = false } = {} } = traits;
   const turned = (heads + kvHeads) * headDim;
   const normed = qkNorm === 'none' ? 0 : 1;
-  const scores = factors.scoreCap === null ? 0 : 2 * heads * maxSeq;
+  const storesScores = headDim > WIDEST_HEAD || (factors.scoreCap !== null && attentionDropout > 0);
+  const scores = storesScores ? 2 * heads * maxSeq : 0;
   const headStatistics = 4 * (qkNorm === 'whole' ? 2 : heads + kvHeads);
   const paired = traits.rope?.interleaved ? ((sizes.partialRotaryFactor ?? 1) < 1 ? 2 : 1) : 0;
   const steps = (isParallel ? 1 : 0) + (offset ? 6 : 0);

@@ -2,7 +2,6 @@
 // are separate or packed, as in the files.
 
 import type { LayerCache } from '../../nn/attention.js';
-import { cappedAttention, WIDEST_HEAD } from '../../nn/capped-attention.js';
 import { normal } from '../../nn/initializers.js';
 import { type Joinable, joinedLinear, joinMemory } from '../../nn/joined-linears.js';
 import { Linear } from '../../nn/linear.js';
@@ -10,6 +9,7 @@ import { Module } from '../../nn/module.js';
 import { RMSNorm } from '../../nn/norms.js';
 import { Parameter } from '../../nn/parameter.js';
 import type { RouterLoads } from '../../nn/routers.js';
+import { scoredAttention, WIDEST_HEAD } from '../../nn/scored-attention.js';
 import type { SparsePattern } from '../../nn/sparse-attention.js';
 import { leading, required } from '../../runtime/required.js';
 import {
@@ -201,7 +201,7 @@ export abstract class RotaryAttentionBase extends Module {
     const { window, layer } = this.place;
     if (!cache?.attendTurning || !positions || this.sparsity || rotaryDim < headDim) return null;
     if (context.ofQueries) return null;
-    if (!rotates[layer] || traits.rope?.interleaved || factors.scoreCap !== null) return null;
+    if (!rotates[layer] || traits.rope?.interleaved) return null;
     if (headDim > WIDEST_HEAD) return null;
     const { q_norm, k_norm } = this;
     if (traits.qkNorm === 'whole' || traits.qkNormLast) return null;
@@ -210,7 +210,12 @@ export abstract class RotaryAttentionBase extends Module {
     const { cos, sin } = this.selectAngles(context);
     return cache.attendTurning(
       { ...heads, cos, sin, positions, norms },
-      { window, scale: factors.scores, sinks: this.ownSinks(heads.q.size(2)) },
+      {
+        window,
+        scale: factors.scores,
+        scoreCap: factors.scoreCap,
+        sinks: this.ownSinks(heads.q.size(2)),
+      },
     );
   }
 
@@ -252,8 +257,9 @@ export abstract class RotaryAttentionBase extends Module {
     if (cache) return cache.attend(q, k, v, reach);
     const dropout = this.training ? body.attentionDropout : 0;
     const { documents } = context;
-    if (scoreCap !== null || body.headDim > WIDEST_HEAD) {
-      return cappedAttention(q, k, v, { ...reach, cap: scoreCap, documents, dropout });
+    // The kernel drops no weights of bounded scores.
+    if (body.headDim > WIDEST_HEAD || (scoreCap !== null && dropout > 0)) {
+      return scoredAttention(q, k, v, { ...reach, cap: scoreCap, documents, dropout });
     }
     return attention(q, k, v, {
       causal: true,
@@ -263,6 +269,7 @@ export abstract class RotaryAttentionBase extends Module {
       dropout,
       headShare,
       scale,
+      cap: scoreCap,
       sinks,
       alibiSlopes,
     });

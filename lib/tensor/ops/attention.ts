@@ -42,6 +42,11 @@ export interface AttentionOptions extends KeyFilter {
   causal?: boolean;
   /** Factor of the scores. Default: 1 / sqrt(D). */
   scale?: number;
+  /**
+   * A bound above 0: a scaled score s becomes cap * tanh(s / cap), before the masks. Allows bool
+   * masks, and neither dropout nor alibiSlopes. Default: none. Source: Gemma 2.
+   */
+  cap?: number | null;
   /** Fraction of the weights that is dropped, drawn as in dropout(): in [0, 1). Default: 0. */
   dropout?: number;
   /**
@@ -160,6 +165,8 @@ interface AttentionSettings {
   filter: FilterOperands['views'];
   dropout: Drop;
   scale: number;
+  /** 0: none. */
+  cap: number;
   causal: boolean;
 }
 
@@ -173,10 +180,10 @@ interface Heads {
 // The arguments are written out, without spreads: see gemm() in matmul.ts.
 
 function attend({ q, k, v }: Heads, out: View, lse: View, settings: AttentionSettings): void {
-  const { filter, dropout, scale, causal } = settings;
+  const { filter, dropout, scale, cap, causal } = settings;
   if (isBatchInvariant()) {
     requireInvariantKernel(q, k, settings);
-    attendInvariantly({ q, k, v, out, lse, scale, window: filter.window });
+    attendInvariantly({ q, k, v, out, lse, scale, cap, window: filter.window });
     return;
   }
   kernels.attention({
@@ -193,6 +200,7 @@ function attend({ q, k, v }: Heads, out: View, lse: View, settings: AttentionSet
     layout: filter.layout,
     dropout,
     scale,
+    cap,
     window: filter.window,
     block: filter.block,
     causal,
@@ -229,7 +237,7 @@ function attendBackward(
   of: AttentionGradients,
   settings: AttentionSettings,
 ): void {
-  const { filter, dropout, scale, causal } = settings;
+  const { filter, dropout, scale, cap, causal } = settings;
   kernels.attentionBackward({
     q,
     k,
@@ -248,6 +256,7 @@ function attendBackward(
     layout: filter.layout,
     dropout,
     scale,
+    cap,
     window: filter.window,
     block: filter.block,
     causal,
@@ -265,12 +274,14 @@ function attendLocally(q: Tensor, k: Tensor, v: Tensor, options: AttentionOption
   const filter = filterOperands(q, k, { ...read, mask: mask ?? null }, headShare);
   const [B, H, T, D] = leading(q.shape, 4);
   const scale = requireFinite('attention scale', givenScale ?? 1 / Math.sqrt(D));
+  const cap = requireFinite('attention cap', read.cap ?? 0, 0);
   const views = { q: toPackedRows(q), k: toPackedRows(k), v: toPackedRows(v) };
   const dropoutState = drawDropout(dropout, B, headShare);
   const settings: AttentionSettings = {
     filter: filter.views,
     dropout: dropoutState,
     scale,
+    cap,
     causal,
   };
   const keys = keysPerQuery({ T, S: k.size(2) }, { window: filter.views.window, causal });
@@ -446,6 +457,7 @@ function attendPackedLocally(qkv: Tensor, heads: number, options: PackedReach): 
     filter: filter.views,
     dropout: noDropout,
     scale,
+    cap: 0,
     causal: true,
   };
   const views = {

@@ -21,12 +21,15 @@ interface WholeRows {
   /** Receives the log-sum-exps, [B, H, T] contiguous. */
   lse: View;
   scale: number;
+  /** Bound of the scores; 0: none. */
+  cap: number;
   /** 0: none. */
   window: number;
 }
 
 /** Writes `out` and `lse`; the bits of a query depend on its row up to its position only. */
-export function attendInvariantly({ q, k, v, out, lse, scale, window }: WholeRows): void {
+export function attendInvariantly(rows: WholeRows): void {
+  const { q, k, v, out, lse, scale, cap, window } = rows;
   const [B, H, T, D] = leading(q.shape, 4);
   const [, Hk] = leading(k.shape, 2);
   const { device } = out.buffer;
@@ -51,6 +54,7 @@ export function attendInvariantly({ q, k, v, out, lse, scale, window }: WholeRow
         out: viewOf(out, [B * T, H, D], [H * D, D, 1]),
         lse: sums,
         scale,
+        cap,
         window,
         longest: T,
         invariant: true,

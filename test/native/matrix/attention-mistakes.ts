@@ -1,6 +1,6 @@
 // Wrong calls of attention and the rotary embedding, and the error that each must give.
 import * as kernels from '../../../lib/runtime/kernels.generated.js';
-import { allSeen } from './attention-reference.js';
+import { allSeen, keepAll } from './attention-reference.js';
 import type { Mistake } from './mistake.js';
 
 /** Valid operands of attention. */
@@ -45,6 +45,7 @@ const pagedOperands = (m: Parameters<Mistake['run']>[0]) => ({
   lengths: m([2], 'i32'),
   out: m([3, 4, 8]),
   scale: 1,
+  cap: 0,
   window: 0,
   longest: 2,
   lse: null,
@@ -348,6 +349,42 @@ export const mistakes: readonly Mistake[] = [
     code: 'DS_ARGUMENT',
     message: '-1',
     run: (m) => kernels.attention({ ...attentionOperands(m), window: -1 }),
+  },
+  {
+    op: 'attention',
+    what: 'a negative cap',
+    code: 'DS_ARGUMENT',
+    message: 'cap -2',
+    run: (m) => kernels.attention({ ...attentionOperands(m), cap: -2 }),
+  },
+  {
+    op: 'attention',
+    what: 'a cap beside a scale of 0',
+    code: 'DS_ARGUMENT',
+    message: 'scale 0',
+    run: (m) => kernels.attention({ ...attentionOperands(m), cap: 2, scale: 0 }),
+  },
+  {
+    op: 'attention',
+    what: 'a cap beside a mask of numbers',
+    code: 'DS_DTYPE',
+    message: 'f32',
+    run: (m) => kernels.attention({ ...attentionOperands(m), cap: 2, mask: m([1, 2, 3, 5]) }),
+  },
+  {
+    op: 'attention',
+    what: 'a cap beside dropout',
+    code: 'DS_ARGUMENT',
+    message: 'p = 0.5',
+    run: (m) =>
+      kernels.attention({ ...attentionOperands(m), cap: 2, dropout: { ...keepAll, p: 0.5 } }),
+  },
+  {
+    op: 'paged_attention',
+    what: 'an infinite cap',
+    code: 'DS_ARGUMENT',
+    message: 'inf',
+    run: (m) => kernels.pagedAttention({ ...pagedOperands(m), cap: Infinity }),
   },
   {
     op: 'attention_backward',

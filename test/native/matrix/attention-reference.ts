@@ -4,7 +4,7 @@ import { seesBlock } from './block-layouts.js';
 import type { Values } from './harness.js';
 import { philox } from './philox.js';
 
-const { exp, floor, log, max } = Math;
+const { exp, floor, log, max, tanh } = Math;
 
 /** The sizes of one attention. */
 export interface Sizes {
@@ -31,6 +31,8 @@ export interface Filter {
   window?: number;
   layout?: { block: number; shared?: boolean };
   dropout?: AttentionDropout;
+  /** Bound of the scaled scores. */
+  cap?: number;
 }
 
 /** Documents in a row: packed, with padding before or after them, only padding, or scattered. */
@@ -61,6 +63,7 @@ export const allSeen: Seen = {
   layout: null,
   window: 0,
   block: 0,
+  cap: 0,
   dropout: keepAll,
 };
 
@@ -160,15 +163,19 @@ interface Query {
   keys: number;
 }
 
-/** Calls f for every query with its probabilities over the visible keys. */
+/**
+ * Calls f for every query with its probabilities over the visible keys, and the derivative of each
+ * score by its product, which a cap makes smaller.
+ */
 function forEachQuery(
   z: Sizes,
   v: Values,
   scale: number,
-  f: (query: Query, p: Float64Array, lse: number) => void,
+  f: (query: Query, p: Float64Array, lse: number, slopes: Float64Array) => void,
 ): void {
   const [q, k, d] = [v.q!, v.k!, z.d];
   const bias = biasOf(z, v);
+  const { cap = 0 } = z.filter ?? {};
   const group = z.h / z.hk;
   for (let b = 0; b < z.b; ++b) {
     for (let h = 0; h < z.h; ++h) {
@@ -177,12 +184,17 @@ function forEachQuery(
         const seen = z.causal ? max(0, t + (z.s - z.t) + 1) : z.s;
         const start = ((b * z.h + h) * z.t + t) * d;
         const scores = new Float64Array(seen);
+        const slopes = new Float64Array(seen).fill(1);
         for (let s = 0; s < seen; ++s) {
           const added = bias ? bias(b, h, t, s) : 0;
           scores[s] = added;
-          if (added > -Infinity) scores[s] = scale * dot(q, start, k, keys + s * d, d) + added;
+          if (added === -Infinity) continue;
+          const product = scale * dot(q, start, k, keys + s * d, d);
+          const bound = cap ? tanh(product / cap) : 0;
+          scores[s] = (cap ? cap * bound : product) + added;
+          slopes[s] = 1 - bound * bound;
         }
-        f({ b, h, t, start, keys }, ...softmax(scores));
+        f({ b, h, t, start, keys }, ...softmax(scores), slopes);
       }
     }
   }
@@ -227,13 +239,13 @@ export function attendBackward(z: Sizes, v: Values, scale: number): Record<strin
   const [dq, dk, dv] = [like(q), like(k), like(value)];
   const d = z.d;
   const factor = factorOf(z);
-  forEachQuery(z, v, scale, ({ b, h, t, start, keys }, p) => {
+  forEachQuery(z, v, scale, ({ b, h, t, start, keys }, p, _lse, slopes) => {
     const delta = dot(dout, start, out, start, d);
     for (let s = 0; s < p.length; ++s) {
       if (p[s] === 0) continue;
       const kept = factor ? factor(b, h, t, s) : 1;
       const row = keys + s * d;
-      const ds = p[s]! * (kept * dot(dout, start, value, row, d) - delta) * scale;
+      const ds = p[s]! * (kept * dot(dout, start, value, row, d) - delta) * slopes[s]! * scale;
       const weight = kept * p[s]!;
       for (let c = 0; c < d; ++c) {
         dv[row + c]! += weight * dout[start + c]!;

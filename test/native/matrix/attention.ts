@@ -119,6 +119,7 @@ const argsOf = ({ causal, filter }: Sizes, scale: number): Record<string, unknow
   causal,
   window: filter?.window ?? 0,
   dropout: filter?.dropout ?? keepAll,
+  cap: filter?.cap ?? 0,
   block: filter?.layout?.block ?? 0,
 });
 
@@ -247,6 +248,11 @@ function filteredAttentions(): MatrixCase[] {
     const title = `mask ${as} ${dims}${transposed ? ' transposed' : ''}${also.join('')}`;
     return { title, mask: { as, repeats, transposed }, ...rest };
   };
+  const capped = (cap: number, more: Omit<Filter, 'title'> = {}): Filter => ({
+    title: `cap ${cap}${Object.keys(more).map((name) => `, ${name}`)}`,
+    cap,
+    ...more,
+  });
   const lengths = (...numbers: number[]): Filter => ({
     title: `lengths ${numbers}`,
     lengths: numbers,
@@ -280,6 +286,12 @@ function filteredAttentions(): MatrixCase[] {
   add([2, 2, 1], [5, 33, 32], { title: 'dropout of heads 3 and 4 of 7', dropout: some });
   const dealt = { ...dropout, sample: 2, rank: 1, ranks: 3 };
   add([4, 2, 1], [5, 33, 32], { title: 'dropout of the second of 3 ranks', dropout: dealt });
+  for (const d of [3, 16, 64, 80, 128, 192, 256]) add([1, 4, 2], [67, 67, d], capped(0.7));
+  add([2, 2, 1], [1, 70, 64], capped(50));
+  add([2, 2, 2], [129, 129, 256], capped(2, { window: 40 }));
+  add([2, 2, 1], [131, 131, 64], capped(0.5, { documents: 'packed' }));
+  add([2, 2, 2], [33, 70, 128], capped(1, { keyMask: 'bool', lengths: [70, 41] }));
+  add([1, 2, 2], [35, 67, 40], { ...mask('bool', 'ts'), title: 'mask bool, cap 1', cap: 1 });
   return floating.flatMap((dtype) => list.flatMap((z) => attentions(dtype, z, 'packed')));
 }
 

@@ -220,7 +220,7 @@ function within(memory: Memory, t: number, s: number): Seen {
 function attentionDerivative(
   causal: boolean,
   lengths: readonly [number, number],
-  { masked = false, reached = false } = {},
+  { masked = false, reached = false, cap = 0 } = {},
 ): Derivative {
   const [t, s] = lengths;
   const shape = [2, 4, t, 8];
@@ -231,7 +231,7 @@ function attentionDerivative(
     );
     const mask = { ...memory.view([t, s], values), shape: [2, 4, t, s], strides: [0, 0, s, 1] };
     const seen = reached ? within(memory, t, s) : { ...allSeen, mask: masked ? mask : null };
-    return { ...seen, scale: 0.3, causal };
+    return { ...seen, scale: 0.3, cap, causal };
   };
   const run = (v: Views, out: View, memory: Memory): View => {
     const lse = memory.view([2, 4, t]);
@@ -239,7 +239,7 @@ function attentionDerivative(
     return lse;
   };
   return {
-    name: `AttentionBackward T${t} S${s}${causal ? ' causal' : ''}${masked ? ' masked' : ''}${reached ? ' within documents and a window' : ''}`,
+    name: `AttentionBackward T${t} S${s}${causal ? ' causal' : ''}${masked ? ' masked' : ''}${reached ? ' within documents and a window' : ''}${cap ? ` cap ${cap}` : ''}`,
     inputs: (random) => ({
       q: tensor(random, ...shape),
       k: tensor(random, 2, 2, s, 8),
@@ -441,6 +441,8 @@ const derivatives: readonly Derivative[] = [
   attentionDerivative(true, [9, 7], { masked: true }),
   attentionDerivative(true, [9, 9], { reached: true }),
   attentionDerivative(false, [7, 9], { reached: true }),
+  attentionDerivative(true, [9, 9], { cap: 0.5 }),
+  attentionDerivative(false, [7, 9], { reached: true, cap: 0.8 }),
   ...crossEntropyDerivatives,
   swigluDerivative,
   ...lookupDerivatives,

@@ -14,7 +14,7 @@ import {
 import { floating, paddedLayout } from './layouts.js';
 import type { Random } from './numbers.js';
 
-const { ceil, exp, floor, log, max, sqrt } = Math;
+const { ceil, exp, floor, log, max, sqrt, tanh } = Math;
 
 /** Sequences by their queries and tokens. */
 interface Sizes {
@@ -32,6 +32,8 @@ interface Sizes {
    */
   large?: boolean;
   sinks?: boolean;
+  /** Bound of the scaled scores. */
+  cap?: number;
 }
 
 const sizes: readonly Sizes[] = [
@@ -309,7 +311,7 @@ function tablesOf(z: Sizes): { tables: number[][]; blocks: number; maxBlocks: nu
 }
 
 function attend(z: Sizes, v: Values, scale: number): { out: Float64Array; lse: Float64Array } {
-  const { h, hk, d, block, window = 0 } = z;
+  const { h, hk, d, block, window = 0, cap } = z;
   const { maxBlocks } = tablesOf(z);
   const out = new Float64Array(v.q!.length);
   const tokens = z.sequences.reduce((sum, [queries]) => sum + queries, 0);
@@ -333,7 +335,7 @@ function attend(z: Sizes, v: Values, scale: number): { out: Float64Array; lse: F
           const row = rowAt(s, 0, kept, token);
           let sum = 0;
           for (let c = 0; c < d; ++c) sum += pool[row + c]! * q[start + c]!;
-          scores[token - first] = scale * sum;
+          scores[token - first] = cap ? cap * tanh((scale * sum) / cap) : scale * sum;
         }
         const top = max(...scores);
         const total = scores.reduce((sum, x) => sum + exp(x - top), 0);
@@ -362,7 +364,7 @@ function attention(dtype: DType, z: Sizes, invariant: boolean): MatrixCase {
   return opCase({
     op: 'PagedAttention',
     dtype,
-    title: `${z.title} H${h}/${hk} D${d} block ${block}${z.sinks ? ', sinks' : ''}${invariant ? ', invariant' : ''}`,
+    title: `${z.title} H${h}/${hk} D${d} block ${block}${z.sinks ? ', sinks' : ''}${z.cap ? `, cap ${z.cap}` : ''}${invariant ? ', invariant' : ''}`,
     build: (random: Random) => ({
       operands: {
         q: input(dtype, shape, random.normal(tokens * h * d), layout),
@@ -390,6 +392,7 @@ function attention(dtype: DType, z: Sizes, invariant: boolean): MatrixCase {
       },
       args: {
         scale,
+        cap: z.cap ?? 0,
         window,
         invariant,
         longest: max(0, ...z.sequences.map(([queries]) => queries)),
@@ -469,12 +472,14 @@ const withSinks = sizes
   )
   .map((z) => ({ ...z, sinks: true }));
 
+/** A cap in every kernel: without and with tensor cores, and on wgmma. */
+const withCap = sizes.filter(({ d }) => d > 0).map((z) => ({ ...z, cap: 0.8 }));
+const everySize = [...sizes, ...withSinks, ...withCap];
+
 export const cases: MatrixCase[] = floating.flatMap((dtype) => [
-  ...[...sizes, ...withSinks]
+  ...everySize
     .filter(({ large }) => !large || dtype === 'bf16' || dtype === 'f16')
     .map((z) => attention(dtype, z, false)),
-  ...[...sizes, ...withSinks]
-    .filter(({ d, large }) => d > 0 && !large)
-    .map((z) => attention(dtype, z, true)),
+  ...everySize.filter(({ d, large }) => d > 0 && !large).map((z) => attention(dtype, z, true)),
   ...stored.flatMap((z) => [false, true].map((gaps) => store(dtype, z, gaps))),
 ]);

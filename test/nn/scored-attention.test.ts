@@ -1,7 +1,8 @@
-// Tests attention with bounded scores, and norms by 1 + weight, against formulas in f64.
+// Tests attention with bounded scores, by operations and by the kernel, and norms by 1 + weight,
+// against formulas in f64.
 import { OffsetRMSNorm } from '../../lib/models/rotary/norms.js';
-import { cappedAttention } from '../../lib/nn/capped-attention.js';
-import { noGrad, Tensor } from '../../lib/tensor/index.js';
+import { scoredAttention } from '../../lib/nn/scored-attention.js';
+import { attention, noGrad, Tensor } from '../../lib/tensor/index.js';
 
 /** Values in [-2, 2), the same in every run. */
 const drawValues = (count: number, salt: number): Float64Array =>
@@ -86,16 +87,36 @@ test.each<[string, { T: number; S: number }, Seen]>([
   const documents =
     seen.documents && Tensor.from(Int32Array.from(seen.documents.flat()), { shape: [B, length.S] });
   const options = { scale, cap, window: seen.window, documents };
-  const out = noGrad(() => cappedAttention(q, k, v, options));
+  const out = noGrad(() => scoredAttention(q, k, v, options));
   const expected = referenceOf(values, length, seen);
   const got = out.contiguous().toArray();
   for (const [i, value] of got.entries()) expect(value).toBeCloseTo(expected[i] as number, 12);
+  if (documents && length.T < length.S) return;
+  const fused = noGrad(() => attention(q, k, v, { ...options, causal: true }));
+  for (const [i, value] of fused.contiguous().toArray().entries())
+    expect(value).toBeCloseTo(expected[i] as number, 12);
+});
+
+test('the kernel gives the gradients of the operations', () => {
+  const gradients = [scoredAttention, attention].map((attend) => {
+    const inputs = [H, Hk, Hk].map((heads, i) =>
+      Tensor.from(drawValues(B * heads * T * D, i), { shape: [B, heads, T, D], dtype: 'f64' }),
+    ) as [Tensor, Tensor, Tensor];
+    for (const input of inputs) input.requiresGrad = true;
+    attend(...inputs, { scale, cap, window: 3, causal: true })
+      .mul(Tensor.from(drawValues(B * H * T * D, 9), { shape: [B, H, T, D], dtype: 'f64' }))
+      .sum()
+      .backward();
+    return inputs.flatMap((input) => [...(input.grad as Tensor).toArray()]);
+  }) as [number[], number[]];
+  for (const [i, value] of gradients[1].entries())
+    expect(value).toBeCloseTo(gradients[0][i] as number, 12);
 });
 
 test('sparse patterns are refused', () => {
   const x = Tensor.from(new Float32Array(4), { shape: [1, 1, 2, 2] });
   const options = { scale: 1, cap: 1, window: null, sparsity: {} };
-  expect(() => cappedAttention(x, x, x, options)).toThrow(
+  expect(() => scoredAttention(x, x, x, options)).toThrow(
     expect.objectContaining({
       code: 'DS_ARGUMENT',
       message: expect.stringMatching(

@@ -1,5 +1,5 @@
-// Attention by operations that store the scores, for bounded scores c tanh(score / c), and for
-// heads that are too wide for the kernels. Source: Gemma 2 (soft capping).
+// Attention by operations that store the scores, for heads that are too wide for the kernels, and
+// for bounded scores with dropout. Source: Gemma 2 (soft capping).
 
 import type { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
@@ -22,8 +22,8 @@ import {
 /** Channels of a head up to which the kernels attend. */
 export const WIDEST_HEAD = 256;
 
-/** How cappedAttention() computes. */
-interface CappedAttentionOptions {
+/** How scoredAttention() computes. */
+interface ScoredAttentionOptions {
   /** Factor of the products of queries and keys. */
   readonly scale: number;
   /** The bound c of the scores; null: unbounded. */
@@ -42,15 +42,15 @@ interface CappedAttentionOptions {
 
 /**
  * Causal attention [B, H, T, D] with bounded scores, or with wide heads; q [B, H, T, D], k and v
- * [B, Hk, S, D]. The last query sees all keys. It stores the scores [B, H, T, S], because no kernel
- * has them. Throws DS_ARGUMENT for sparse patterns, and for a split of tokens or dropped weights
+ * [B, Hk, S, D]. The last query sees all keys. It stores the scores [B, H, T, S]; attention() does
+ * not. Throws DS_ARGUMENT for sparse patterns, and for a split of tokens or dropped weights
  * over ranks.
  */
-export function cappedAttention(
+export function scoredAttention(
   q: Tensor,
   k: Tensor,
   v: Tensor,
-  given: CappedAttentionOptions,
+  given: ScoredAttentionOptions,
 ): Tensor {
   const { scale, cap, window, documents = null, dropout = 0, headShare = null } = given;
   requireDense(given, dropout, headShare);
@@ -91,7 +91,7 @@ function visibleKeys(
 }
 
 function requireDense(
-  { sparsity }: CappedAttentionOptions,
+  { sparsity }: ScoredAttentionOptions,
   dropout: number,
   headShare: HeadShare | null,
 ): void {
