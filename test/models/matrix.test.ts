@@ -147,7 +147,6 @@ describe.each(FAMILIES)('%s', (family) => {
 const RECURRENT = /no recurrent layers, which need all tokens on each rank.*tensor_parallel/;
 /** Traits that sequence parallelism refuses, and the error. */
 const WHOLE_TOKENS: Readonly<Record<string, RegExp>> = {
-  'scales.scoreCap': /bounded scores.*: expected all tokens on each rank.*tensor_parallel/,
   delta: RECURRENT,
   conv: RECURRENT,
 };

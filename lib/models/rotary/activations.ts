@@ -99,7 +99,7 @@ interface MixerMemory {
 /** The attention of a block; see rotaryBlockActivations(). */
 function attentionMixer(traits: RotaryTraits, sizes: RotarySizes): MixerMemory {
   const { channels, heads, kvHeads, headDim, maxSeq, attentionDropout } = sizes;
-  const { factors, isParallel, traits: bodyTraits } = toBody(traits, sizes);
+  const { factors, isParallel, norms, traits: bodyTraits } = toBody(traits, sizes);
   const { qkNorm = 'none', gated = false } = bodyTraits;
   const { norm: { offset = false } = {} } = traits;
   const turned = (heads + kvHeads) * headDim;
@@ -109,12 +109,19 @@ function attentionMixer(traits: RotaryTraits, sizes: RotarySizes): MixerMemory {
   const headStatistics = 4 * (qkNorm === 'whole' ? 2 : heads + kvHeads);
   const paired = traits.rope?.interleaved ? ((sizes.partialRotaryFactor ?? 1) < 1 ? 2 : 1) : 0;
   const steps = (isParallel ? 1 : 0) + (offset ? 6 : 0);
+  // Norms by 1 + weight: of the heads, or after the branch. Their gradients are not there at once.
+  const ofHeads = 5 * normed * turned;
+  const ofBranch = norms.attention[1] === null ? 0 : 6 * channels;
   // The gates, their sigmoid, and its product with the result.
   const gates = gated ? 3 * heads * headDim : 0;
   return {
     kept: (2 + (offset ? 2 : 1) * normed) * turned + scores + gates,
     statistics: 4 * heads + normed * headStatistics,
-    backward: (2 + steps) * channels + (1 + paired + (offset ? 5 * normed : 0)) * turned + scores,
+    backward:
+      (2 + steps) * channels +
+      (1 + paired) * turned +
+      (offset ? Math.max(ofHeads, ofBranch) : 0) +
+      scores,
   };
 }
 
@@ -180,9 +187,9 @@ function blockMixer(traits: RotaryTraits, sizes: RotarySizes): MixerMemory {
  * of queries and keys again; norms by 1 + weight have gradients in f32. Statistics: a log-sum-exp
  * per head, a deviation per norm.
  *
- * A parallel block keeps one norm's result and one stream (2 C less). Bounded scores and their
- * weights keep 2 H T elements for T = maxSeq, because no kernel bounds scores. Gated attention
- * keeps the gates, their sigmoid and the product (3 H D).
+ * A parallel block keeps one norm's result and one stream (2 C less). Scores that scoredAttention()
+ * stores, and their weights, keep 2 H T elements for T = maxSeq. Gated attention keeps the gates,
+ * their sigmoid and the product (3 H D).
  */
 export function rotaryBlockActivations(traits: RotaryTraits, sizes: RotarySizes): BlockActivations {
   const { channels } = sizes;
