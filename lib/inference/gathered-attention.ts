@@ -1,8 +1,9 @@
-// Paged attention for cases that the paged kernel does not support: biased scores, and
-// wide heads. It gathers the blocks of each sequence, so it needs memory for all keys and values of
-// a step.
+// Paged attention for cases that the paged kernel does not support: biased scores, chunks of
+// tokens, and wide heads. It gathers the blocks of each sequence, so it needs memory for all keys
+// and values of a step.
 
 import type { LatentHeads, TurningReach } from '../nn/attention.js';
+import { attendChunks, chunkOf } from '../nn/chunked-attention.js';
 import { scoredAttention, WIDEST_HEAD } from '../nn/scored-attention.js';
 import { type DType, dtypeSize, statisticOf } from '../runtime/dtype.js';
 import { leading, required } from '../runtime/required.js';
@@ -36,6 +37,8 @@ interface GatherOptions extends TurningReach {
   readonly slopes: Tensor | null;
   /** Default: PART_BYTES. */
   readonly partBytes?: number;
+  /** Tokens of a chunk, outside of which a token sees nothing; null or absent: all tokens. */
+  readonly chunk?: number | null;
 }
 
 /**
@@ -76,7 +79,11 @@ export function attendGathered(
 
 /** Returns the attention [1, H, T, D] of the last T tokens of a sequence. */
 function attendSequence(q: Tensor, k: Tensor, v: Tensor, how: GatherOptions): Tensor {
-  const { cap, sinks, scale, slopes: alibiSlopes, window = null } = how;
+  const { cap, sinks, scale, slopes: alibiSlopes, window = null, chunk } = how;
+  if (chunk) {
+    const inChunk = { ...how, chunk: null };
+    return attendChunks({ q, k, v }, chunk, (q, k, v) => attendSequence(q, k, v, inChunk));
+  }
   if (cap !== null || q.size(3) > WIDEST_HEAD) return attendByScores(q, k, v, how);
   return attention(q, k, v, { causal: true, scale, window, sinks, alibiSlopes });
 }
@@ -131,7 +138,7 @@ function attendSingles(
   q: Tensor,
   { first, ...how }: GatherOptions & { first: number },
 ): Tensor {
-  const { scale, cap, window, sinks, slopes } = how;
+  const { scale, cap, window, sinks, slopes, chunk } = how;
   const [S, H, D] = leading(q.shape, 3);
   const [keys, values] = gatherBlocks(pool, on.tables.narrow(0, first, S), q.dtype);
   const [Hk, L] = [keys.size(1), keys.size(2)];
@@ -150,7 +157,8 @@ function attendSingles(
           .to(q.dtype),
       )
     : plain;
-  const seen = window === null ? earlier : logicalAnd(earlier, places.ge(ends.sub(window)));
+  const near = window === null ? earlier : logicalAnd(earlier, places.ge(ends.sub(window)));
+  const seen = chunk ? logicalAnd(near, places.ge(chunkOf(ends.sub(1), chunk).mul(chunk))) : near;
   const logits = where(seen, scores, Number.NEGATIVE_INFINITY);
   const weights = sinks ? softmaxWithSinks(logits, sinks) : softmax(logits, -1);
   // Unwritten memory of a block may hold NaN, and NaN times a weight of 0 is NaN.

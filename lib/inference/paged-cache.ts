@@ -206,11 +206,14 @@ function attendStored(pool: Tensor, on: DeviceBatch, q: Tensor, reach: CacheReac
   const { scoreCap = null, sinks = null, alibiSlopes: slopes = null, window } = reach;
   const { scale = 1 / Math.sqrt(q.size(2)) } = reach;
   const isWide = q.size(2) > WIDEST_HEAD;
-  if (sinks || slopes || isWide) {
-    const got = 'biased scores, sinks, or heads of more than 256 channels';
+  // Within the first chunk, a chunk hides nothing.
+  const chunk = on.batch.width * pool.size(3) > (reach.chunk ?? Infinity) ? reach.chunk : null;
+  if (sinks || slopes || isWide || chunk) {
+    const got = 'biased scores, sinks, chunks, or heads of more than 256 channels';
     refuseBatchInvariant('attention', 'plain scores', got);
-    if (slopes || isWide) {
-      const out = attendGathered(pool, on, q, { window, scale, cap: scoreCap, sinks, slopes });
+    if (slopes || isWide || chunk) {
+      const how = { window, chunk, scale, cap: scoreCap, sinks, slopes };
+      const out = attendGathered(pool, on, q, how);
       return out.transpose(0, 1).unsqueeze(0);
     }
   }

@@ -49,6 +49,7 @@ export { Jais2, type Jais2Config } from './jais2/jais2.js';
 export { Lfm2, type Lfm2Config } from './lfm2/lfm2.js';
 export { Lfm2Moe, type Lfm2MoeConfig } from './lfm2-moe/lfm2-moe.js';
 export { Llama, type LlamaConfig } from './llama/llama.js';
+export { Llama4, type Llama4Config } from './llama4/llama4.js';
 export { Mellum, type MellumConfig } from './mellum/mellum.js';
 export { MiniCpm, type MiniCpmConfig } from './minicpm/minicpm.js';
 export { MiniCpm3, type MiniCpm3Config } from './minicpm3/minicpm3.js';

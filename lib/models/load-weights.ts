@@ -252,7 +252,7 @@ function match(
       continue;
     }
     inSlices.delete(called);
-    if (part) destination.slices.push(part.slice);
+    if (part) destination.slices.push({ ...part.slice, name });
     else destination.sources.push(name);
     const { target } = destination;
     const wholeDims = part ? part.slice.shape : wholeShape(target);

@@ -29,12 +29,6 @@ const MISSING: Readonly<Record<string, Missing>> = {
   jamba: [STATE, 'granitemoehybrid', 'qwen3_next'],
   kimi_linear: ['Kimi delta attention layers', 'kimi_k2', 'qwen3_next'],
   laguna: ['a router with scores of another kind', 'qwen3_moe'],
-  llama4: ['a router with sigmoid scores, and layers with chunked attention', 'llama', 'mixtral'],
-  llama4_text: [
-    'a router with sigmoid scores, and layers with chunked attention',
-    'llama',
-    'mixtral',
-  ],
   longcat_flash: ['two attention blocks in a layer', 'deepseek_v3'],
   longcat_flash_ngram: ['two attention blocks in a layer', 'deepseek_v3'],
   mamba: [STATE, 'qwen3_next'],

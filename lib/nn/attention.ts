@@ -15,6 +15,7 @@ import {
 } from '../tensor/index.js';
 import { computeBesideAttention, isInSegment } from '../tensor/kept-results.js';
 import { keysPerQuery } from '../tensor/ops/attention-filter.js';
+import { attendChunks } from './chunked-attention.js';
 import { Linear, type LinearOptions } from './linear.js';
 import { Module } from './module.js';
 import { scoredAttention, WIDEST_HEAD } from './scored-attention.js';
@@ -42,6 +43,8 @@ export interface UnturnedHeads {
 export interface CacheReach {
   /** Number of nearest tokens; null: all. */
   window: number | null;
+  /** Only the tokens of its own chunk of this many tokens; null or absent: all. */
+  chunk?: number | null;
   /** Only the tokens of some blocks; null: all. */
   sparsity: SparsePattern | null;
   /** The share of all heads that this call has; null: all. */
@@ -151,25 +154,11 @@ export class KeyValueCache implements SequenceCache {
   }
 
   attendStored(q: Tensor, reach: CacheReach): Tensor {
-    const {
-      window,
-      sparsity,
-      headShare,
-      scale = 1 / Math.sqrt(q.size(3)),
-      scoreCap: cap = null,
-      sinks = null,
-      alibiSlopes = null,
-    } = reach;
-    const keys = this.keys.narrow(2, 0, this.length);
-    const values = this.values.narrow(2, 0, this.length);
-    const [T, S] = [q.size(2), keys.size(2)];
-    if (q.size(3) > WIDEST_HEAD) return scoredAttention(q, keys, values, { ...reach, scale, cap });
-    const options = { causal: true, window, headShare, scale, cap, sinks, alibiSlopes };
-    if (!sparsity) return attention(q, keys, values, options);
-    if (T < S)
-      return attention(q, keys, values, { ...options, mask: sparsity.mask(q, S, headShare) });
-    const layout = sparsity.layout(headShare?.whole ?? q.size(1), T);
-    return attention(q, keys, values, { ...options, layout });
+    const k = this.keys.narrow(2, 0, this.length);
+    const v = this.values.narrow(2, 0, this.length);
+    const { chunk = null } = reach;
+    if (chunk === null || this.length <= chunk) return attendKeys(q, k, v, reach);
+    return attendChunks({ q, k, v }, chunk, (q, k, v) => attendKeys(q, k, v, reach));
   }
 
   /** Appends k and v [B, Hk, T, D]. */
@@ -179,6 +168,27 @@ export class KeyValueCache implements SequenceCache {
     kernels.copy({ in: v, out: this.values.narrow(2, this.length, count) });
     this.length += count;
   }
+}
+
+/** Returns the attention of the last tokens of a sequence to all of its tokens. */
+function attendKeys(q: Tensor, keys: Tensor, values: Tensor, reach: CacheReach): Tensor {
+  const {
+    window,
+    sparsity,
+    headShare,
+    scale = 1 / Math.sqrt(q.size(3)),
+    scoreCap: cap = null,
+    sinks = null,
+    alibiSlopes = null,
+  } = reach;
+  const [T, S] = [q.size(2), keys.size(2)];
+  if (q.size(3) > WIDEST_HEAD) return scoredAttention(q, keys, values, { ...reach, scale, cap });
+  const options = { causal: true, window, headShare, scale, cap, sinks, alibiSlopes };
+  if (!sparsity) return attention(q, keys, values, options);
+  if (T < S)
+    return attention(q, keys, values, { ...options, mask: sparsity.mask(q, S, headShare) });
+  const layout = sparsity.layout(headShare?.whole ?? q.size(1), T);
+  return attention(q, keys, values, { ...options, layout });
 }
 
 /**

@@ -4,6 +4,7 @@
 import { valueError } from '../runtime/input-errors.js';
 import { namesOf, readOptions } from '../runtime/options.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
+import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
 import {
   type ComputedWeight,
@@ -16,6 +17,7 @@ import {
   groupedProduct,
   groupOfRows,
   groupRows,
+  ones,
   type Routes,
   type RowGroups,
   scope,
@@ -74,18 +76,17 @@ export interface ExpertsOptions {
    * The function of the gate: "silu", or "geluTanh", GELU's approximation by tanh. Default: "silu".
    */
   activation?: 'silu' | 'geluTanh';
+  /** Whether matrices are stored as [in, out]. Default: only with a limit. */
+  inputsFirst?: boolean;
 }
 
-/**
- * Gated feed-forward blocks of several experts. With a limit, matrices are stored as [in, out], and
- * gate and up alternate.
- */
+/** Gated feed-forward blocks of several experts. With a limit, gate and up alternate. */
 export class Experts extends Module {
-  /** Gate and up projections: [experts, 2 hidden, channels], with a limit the transpose. */
+  /** Gate and up projections: [experts, 2 hidden, channels], or the transpose. */
   readonly gate_up_proj: Parameter;
   /** Biases of gate and up [experts, 2 hidden] with a limit; null without. */
   readonly gate_up_proj_bias: Parameter | null;
-  /** Output matrices [experts, channels, hidden], with a limit the transpose. */
+  /** Output matrices [experts, channels, hidden], or the transpose. */
   readonly down_proj: Parameter;
   /** Biases of the output [experts, channels] with a limit; null without. */
   readonly down_proj_bias: Parameter | null;
@@ -93,6 +94,8 @@ export class Experts extends Module {
   readonly limit: number | null;
   /** The function of the gate. */
   readonly activation: 'silu' | 'geluTanh';
+  /** Whether matrices are stored as [in, out]. */
+  readonly inputsFirst: boolean;
 
   /**
    * Each expert maps channels to hidden and back. Throws DS_ARGUMENT for invalid sizes or options.
@@ -106,6 +109,7 @@ export class Experts extends Module {
       weightInit,
       limit = null,
       activation = 'silu',
+      inputsFirst = limit !== null,
     } = readOptions('Experts', given, namesOf.ExpertsOptions);
     if (activation !== 'silu' && activation !== 'geluTanh') {
       throw valueError('Experts activation', '"silu" or "geluTanh"', activation);
@@ -113,9 +117,13 @@ export class Experts extends Module {
     this.activation = activation;
     const init = (inputs: number): Initializer => weightInit ?? uniform(1 / Math.sqrt(inputs));
     this.limit = limit === null ? null : requireFinite('Experts limit', limit, Number.MIN_VALUE);
+    this.inputsFirst = requireType('Experts inputsFirst', inputsFirst, 'boolean');
     const isBounded = this.limit !== null;
     const matrix = (outputs: number, inputs: number): Parameter =>
-      new Parameter([count, ...(isBounded ? [inputs, outputs] : [outputs, inputs])], init(inputs));
+      new Parameter(
+        [count, ...(inputsFirst ? [inputs, outputs] : [outputs, inputs])],
+        init(inputs),
+      );
     const bias = (outputs: number): Parameter | null =>
       isBounded ? new Parameter([count, outputs], zeros) : null;
     this.gate_up_proj = matrix(2 * hidden, channels);
@@ -168,20 +176,49 @@ type ExpertUpdates = Readonly<Partial<Record<'gate_up_proj' | 'down_proj', Exper
 export function runExperts(
   experts: ExpertWeights,
   tokens: Tensor,
-  { ids, weights }: Routes,
+  routes: Routes,
   first: number | null,
   updates: ExpertUpdates = {},
 ): Tensor {
-  const { gate_up_proj, down_proj, limit } = experts;
+  const { ids, weights } = routes;
+  const { gate_up_proj, down_proj, limit, inputsFirst } = experts;
+  if (routes.scalesInputs) return runScaledInputs(experts, tokens, routes, first, updates);
   const groups = groupRows(ids, required(gate_up_proj.shape[0]), first);
   if (limit !== null) {
     return combineRows(runBoundedExperts(experts, tokens, groups, limit, updates), weights, groups);
   }
-  const gateAndUp = multiplyExperts(tokens, gate_up_proj, groups, true);
+  const gateAndUp = inputsFirst
+    ? multiplyTransposed(gatherTokens(tokens, groups), gate_up_proj, groups)
+    : multiplyExperts(tokens, gate_up_proj, groups, true);
   const inner = addUpdate(gateAndUp, updates.gate_up_proj?.(tokens, groups, true));
   const hidden = experts.activation === 'silu' ? swiglu(inner) : applyGeluGate(inner);
-  const out = multiplyExperts(hidden, down_proj, groups);
+  const multiply = inputsFirst ? multiplyTransposed : multiplyExperts;
+  const out = multiply(hidden, down_proj, groups);
   return combineRows(addUpdate(out, updates.down_proj?.(hidden, groups, false)), weights, groups);
+}
+
+/** Returns the token of each row; a row after the last group has the first token. */
+const gatherTokens = (tokens: Tensor, { rows }: RowGroups): Tensor =>
+  embedding(tokens, clamp(rows, { min: 0 }));
+
+/** Runs experts on tokens times their weights; sums the results of each token. Source: Llama 4. */
+function runScaledInputs(
+  experts: ExpertWeights,
+  tokens: Tensor,
+  { ids, weights }: Routes,
+  first: number | null,
+  updates: ExpertUpdates,
+): Tensor {
+  const [T, k] = [ids.size(0), ids.size(1)];
+  const factors = weights.to(tokens.dtype).unsqueeze(2);
+  const scaled = tokens
+    .unsqueeze(1)
+    .mul(factors)
+    .reshape([T * k, -1]);
+  const unit = ones([T * k, 1], { dtype: weights.dtype, device: weights.device });
+  const routes = { ids: ids.reshape([T * k, 1]), weights: unit };
+  const out = runExperts(experts, scaled, routes, first, updates);
+  return k === 1 ? out : out.reshape([T, k, -1]).sum(1);
 }
 
 /** Returns GELU of the first half of the channels, times the second half. */
@@ -195,12 +232,13 @@ const addUpdate = (product: Tensor, update: Tensor | undefined): Tensor =>
 
 /** @internal The parameters of all experts, or of the experts of one rank. */
 interface ExpertWeights
-  extends Pick<Experts, 'gate_up_proj_bias' | 'down_proj_bias' | 'limit' | 'activation'> {
+  extends Pick<
+    Experts,
+    'gate_up_proj_bias' | 'down_proj_bias' | 'limit' | 'activation' | 'inputsFirst'
+  > {
   /** See Experts; a frozen matrix may be computed. */
   readonly gate_up_proj: Parameter | ComputedWeight;
   readonly down_proj: Parameter | ComputedWeight;
-  /** Whether matrices are [out, in] with a limit, too. Default: false. */
-  readonly outputsFirst?: boolean;
 }
 
 /** Returns the products of a matrix [out, in]. */
@@ -238,8 +276,8 @@ function runBoundedExperts(
   const expert = groupOfRows(groups);
   const addBias = (x: Tensor, bias: Parameter | null): Tensor =>
     x.add(embedding(required(bias), expert));
-  const rows = embedding(tokens, clamp(groups.rows, { min: 0 }));
-  const multiply = experts.outputsFirst ? multiplyExperts : multiplyTransposed;
+  const rows = gatherTokens(tokens, groups);
+  const multiply = experts.inputsFirst ? multiplyTransposed : multiplyExperts;
   const products = multiply(rows, experts.gate_up_proj, groups);
   const sum = addUpdate(products, updates.gate_up_proj?.(rows, groups, false));
   const gateAndUp = addBias(sum, experts.gate_up_proj_bias);
@@ -258,6 +296,8 @@ function runBoundedExperts(
 export interface SparseMixtureOptions extends TopKRouterOptions {
   /** See ExpertsOptions. */
   limit?: number | null;
+  /** See ExpertsOptions. */
+  inputsFirst?: boolean;
   /** Whether a gate scales the output of the shared expert. Default: true. */
   sharedGate?: boolean;
   /** Scores of another kind than TopKRouter's. Default: null. */
@@ -290,14 +330,14 @@ export class SparseMixture extends Module {
     super();
     const options = readOptions('SparseMixture', given, namesOf.SparseMixtureOptions);
     const { sharedHidden, limit = null, sharedGate = true, routing = null, ...rest } = options;
-    const { sparseMixer = null, ...router } = rest;
+    const { sparseMixer = null, inputsFirst = limit !== null, ...router } = rest;
     const { weightInit } = router;
     this.gate = routing
       ? new GroupRouter(channels, experts, routing, router)
       : sparseMixer === null
         ? new TopKRouter(channels, experts, router)
         : new SparseMixerRouter(channels, experts, sparseMixer, router);
-    const own = { limit, ...(weightInit && { weightInit }) };
+    const own = { limit, inputsFirst, ...(weightInit && { weightInit }) };
     this.experts = new Experts(experts, channels, hidden, own);
     const shared = sharedHidden ? new SwiGLU(channels, sharedHidden) : null;
     this.shared_expert = sharedGate ? shared : null;

@@ -90,8 +90,8 @@ export class Mxfp4Experts extends Module {
   }
 
   /** Matrices are [out, in], with a limit as well. */
-  get outputsFirst(): true {
-    return true;
+  get inputsFirst(): false {
+    return false;
   }
 
   /** Maps x [.., channels] to the same shape; see Experts. */
@@ -131,9 +131,9 @@ export class Mxfp4Experts extends Module {
 }
 
 /** Returns the shape [experts, out, in] of a matrix of `whole`. */
-function byOutputs({ limit }: Experts, matrix: Parameter): readonly number[] {
+function byOutputs({ inputsFirst }: Experts, matrix: Parameter): readonly number[] {
   const [experts, first, second] = leading(matrix.shape, 3);
-  return limit === null ? [experts, first, second] : [experts, second, first];
+  return inputsFirst ? [experts, second, first] : [experts, first, second];
 }
 
 /** Returns zero codes and scales of matrices [experts, out, in]. */

@@ -5,6 +5,7 @@ import { argumentError, valueError } from '../runtime/input-errors.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { namesOf, readOptions } from '../runtime/options.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
+import { requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
 import {
   choicesOf,
@@ -161,6 +162,8 @@ export interface GroupRouting {
   scale?: number;
   /** Whether scores get a bias for the choice. Default: only with a sigmoid. */
   choiceBias?: boolean;
+  /** Whether the weights scale the inputs of experts, not their outputs. Default: false. */
+  scalesInputs?: boolean;
 }
 
 /** Added to the sum of weights before a division. Source: DeepSeek-V3. */
@@ -194,6 +197,7 @@ export class GroupRouter extends TopKRouter {
       keptGroups = groups,
       scale = 1,
       choiceBias = scores === 'sigmoid',
+      scalesInputs = false,
     } = readOptions(op, routing, namesOf.GroupRouting);
     if (scores !== 'sigmoid' && scores !== 'softmax') {
       throw valueError(`${op} scores`, '"sigmoid" or "softmax"', scores);
@@ -210,7 +214,8 @@ export class GroupRouter extends TopKRouter {
       const expected = `at most ${groups}, with ${this.k} experts or more`;
       throw valueError(`${op} keptGroups`, expected, keptGroups);
     }
-    this.routing = { scores, groups, keptGroups, scale };
+    requireType(`${op} scalesInputs`, scalesInputs, 'boolean');
+    this.routing = { scores, groups, keptGroups, scale, scalesInputs };
     // ERNIE's files have a further dim of 1.
     const shape = scores === 'sigmoid' ? [experts] : [1, experts];
     this.e_score_correction_bias = choiceBias ? createFrozen(shape) : null;
@@ -220,22 +225,25 @@ export class GroupRouter extends TopKRouter {
   override forward(x: Tensor, loads: RouterLoads | null = null): Routes {
     if (loads) throw argumentError('GroupRouter', 'no load-balancing loss', 'routing statistics');
     const { k, normalize } = this;
-    const { scale } = this.routing;
+    const { scale, scalesInputs } = this.routing;
     const toWide = (tensor: Tensor): Tensor => (tensor.dtype === 'f64' ? tensor : tensor.to('f32'));
     const logits = linear(toWide(x), toWide(this.weight), this.bias && toWide(this.bias));
     const scores = this.routing.scores === 'sigmoid' ? sigmoid(logits) : softmax(logits, -1);
-    const ids = scope(() => topk(this.choiceScores(scores.detach()), k).indices);
+    const ids = scope(() => topk(this.choiceScores(logits.detach(), scores.detach()), k).indices);
     const chosen = gather(scores, 1, ids);
     const shares = normalize
       ? chosen.div(chosen.sum({ dims: [1], keepDim: true }).add(TINY))
       : chosen;
-    return { ids: ids.to('i32'), weights: scale === 1 ? shares : shares.mul(scale) };
+    const weights = scale === 1 ? shares : shares.mul(scale);
+    return { ids: ids.to('i32'), weights, ...(scalesInputs && { scalesInputs }) };
   }
 
   /** Returns the scores [T, E] that select experts; -infinity outside of the kept groups. */
-  private choiceScores(scores: Tensor): Tensor {
+  private choiceScores(logits: Tensor, scores: Tensor): Tensor {
     const { e_score_correction_bias: bias } = this;
     const { groups, keptGroups } = this.routing;
+    // The sigmoids of large logits are all 1.
+    if (!bias && keptGroups === groups) return logits;
     const choice = bias ? scores.add(bias.detach().to(scores.dtype)) : scores;
     if (keptGroups === groups) return choice;
     const [T, E] = [scores.size(0), scores.size(1)];

@@ -28,6 +28,8 @@ export class CutExperts extends Module {
   readonly limit: number | null;
   /** The function of the gate. */
   readonly activation: Experts['activation'];
+  /** Whether matrices are stored as [in, out]. */
+  readonly inputsFirst: boolean;
   private readonly range: Range;
 
   /** Moves the parameters of `original` here. Throws DS_ARGUMENT for more ranks than experts. */
@@ -47,6 +49,7 @@ export class CutExperts extends Module {
     this.down_proj_bias = original.down_proj_bias;
     this.limit = original.limit;
     this.activation = original.activation;
+    this.inputsFirst = original.inputsFirst;
     for (const parameter of original.parameters()) {
       cutAlong(parameter, 0, [{ ranges, pieces: count }], group.rank);
     }

@@ -156,7 +156,7 @@ function changeMatrix(
 }
 
 /** Returns whether matrices are stored as [in, out]. */
-const isTransposed = ({ limit }: AnyExperts): boolean => limit !== null;
+const isTransposed = ({ inputsFirst }: AnyExperts): boolean => inputsFirst;
 
 function adapterOf(base: AnyExperts, matrix: ExpertMatrix, sizes: LoraSizes): Adapter {
   const [experts = 0, rows = 0, columns = 0] = base[matrix].shape;

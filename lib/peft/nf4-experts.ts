@@ -76,6 +76,8 @@ export class NF4Experts extends Module {
   readonly limit: number | null;
   /** The function of the gate. */
   readonly activation: Experts['activation'];
+  /** Whether matrices are stored as [in, out]. */
+  readonly inputsFirst: boolean;
 
   private constructor(experts: Experts, pack: (matrix: Parameter) => NF4Matrices) {
     super();
@@ -86,6 +88,7 @@ export class NF4Experts extends Module {
     this.down_proj_bias = experts.down_proj_bias?.requireGrad(false) ?? null;
     this.limit = experts.limit;
     this.activation = experts.activation;
+    this.inputsFirst = experts.inputsFirst;
   }
 
   /**

@@ -20,6 +20,9 @@ IGNORED = -100
 SHAPE = (3, 12)
 # Texts that are longer than the length after which angles change.
 LONG_SHAPE = (3, 24)
+# Families with long texts everywhere, or in training only.
+LONG = ("phi3-longrope",)
+TRAINED_LONG = ("phi3-longrope", "llama4")
 STEPS = 10
 ADAMW = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weightDecay": 0.1, "clip": 1.0}
 
@@ -151,7 +154,7 @@ def record(out, family):
     model = build(*kinds, seed, family)
     model.save_pretrained(folder)
     generator = torch.Generator().manual_seed(seed)
-    shape = LONG_SHAPE if family == "phi3-longrope" else SHAPE
+    shape = LONG_SHAPE if family in LONG else SHAPE
     ids = torch.randint(3, model.config.vocab_size, shape, generator=generator)
     labels = ids.clone()
     labels[0, 5] = labels[2, -1] = IGNORED
@@ -168,7 +171,8 @@ def record(out, family):
     description["loss"] = loss.item()
     trained = [one for one in model.named_parameters() if one[1].grad is not None]
     tensors |= {f"gradient.{own_name(family, name)}": p.grad.clone() for name, p in trained}
-    record_training(model, generator, description, shape)
+    training_shape = LONG_SHAPE if family in TRAINED_LONG else SHAPE
+    record_training(model, generator, description, training_shape)
     if family in RENAMED:
         rename(folder, family, tensors)
     # The angles of Phi-3 change with the length of a text, in another way than here.

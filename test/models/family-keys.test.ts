@@ -268,8 +268,8 @@ describe('refused by name', () => {
       const message = new RegExp(`got "${type}".*"${type}" needs ${part}`);
       expect(() => fromConfig({ model_type: type })).toThrow(refusal(message));
     }
-    const near = /lacks\. The nearest models that load have the model_type "llama" and "mixtral"\./;
-    expect(() => fromConfig({ model_type: 'llama4' })).toThrow(refusal(near));
+    const near = /lacks\. The nearest models that load have the model_type "phi3" and "phimoe"\./;
+    expect(() => fromConfig({ model_type: 'phi3small' })).toThrow(refusal(near));
     const outer = { model_type: 'qwen3_5' };
     expect(() => fromConfig(outer)).toThrow(refusal(/text_config: expected an object/));
     expect(() => fromConfig({ model_type: 'qwen3moe' })).toThrow(refusal(/mean "qwen3_moe"\?/));

@@ -27,6 +27,7 @@ const CHOSEN: Readonly<Record<string, string>> = {
   cohere2: 'LayerNorm without bias, layers without windows that do not rotate',
   internlm2: 'joined rows per group of queries',
   afmoe: 'gates of attention by a projection',
+  llama4: 'attention within chunks, queries scaled by position, experts with scaled inputs',
   'minimax-m2': 'norms over all heads, a sigmoid router',
   ministral3: 'one window for all layers, queries scaled by position',
   apertus: 'xIELU',

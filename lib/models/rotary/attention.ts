@@ -27,7 +27,7 @@ import { shareCasts } from '../../tensor/ops/fp8-linear.js';
 import { areGradientsJoint, rotatedProjections } from '../../tensor/ops/joint-gradients.js';
 import type { BodySizes, Window } from './config.js';
 import { setNamed } from './named-module.js';
-import { createNorm, type Norm, OffsetRMSNorm } from './norms.js';
+import { type AnyNorm, BareRMSNorm, createNorm, type Norm, OffsetRMSNorm } from './norms.js';
 import { type Angles, pairsToHalves } from './rotary-table.js';
 
 /** Values that the blocks of one forward share. */
@@ -36,10 +36,14 @@ export interface AttentionContext extends Angles {
   ofWindows: Angles | null;
   /** Angles of queries with a scale by position, in families that have it; null: those above. */
   ofQueries?: Angles | null;
+  /** Scales of queries in layers that do not rotate, as angles of 0; absent or null: none. */
+  queryScales?: Angles | null;
   /** The rows of cos and sin for the tokens, [B, T]; null: consecutive rows from the first. */
   positions: Tensor | null;
   /** The document of each token, [B, T]; null if each row is one. */
   documents: Tensor | null;
+  /** Documents of layers that attend within chunks, [B, T]; absent or null: those above. */
+  chunks?: Tensor | null;
   /** Receives routing statistics; null: not collected. */
   loads: RouterLoads | null;
   /** @internal Keys and values [B, Hk, T, D] that later layers read, by layer; absent: none. */
@@ -61,14 +65,18 @@ export interface ProjectedHeads {
 export function createHeadNorm(body: BodySizes, heads: number): Norm | null {
   const { qkNorm = 'none' } = body.traits;
   if (qkNorm === 'none') return null;
+  if (qkNorm === 'bareHead') return new BareRMSNorm(body.headDim, body.eps) as AnyNorm as Norm;
   // Norms of heads without parameters follow the rotation, where nothing reads a weight.
   return createNorm(body, qkNorm === 'whole' ? heads * body.headDim : body.headDim) as Norm;
 }
 
 /** @internal Sets the norms of queries and keys under the names of the family. */
-export function addHeadNorms(owner: Module, body: BodySizes): void {
+export function addHeadNorms(owner: Module, body: BodySizes, { layer }: LayerPlace): void {
   const { qNorm = 'q_norm', kNorm = 'k_norm' } = body.traits.names ?? {};
-  const [queries, keys] = [createHeadNorm(body, body.heads), createHeadNorm(body, body.kvHeads)];
+  const hasNorms = body.traits.qkNorm !== 'bareHead' || body.rotates[layer];
+  const [queries, keys] = [body.heads, body.kvHeads].map((heads) =>
+    hasNorms ? createHeadNorm(body, heads) : null,
+  );
   if (!queries || !keys) {
     Object.assign(owner, { q_norm: null, k_norm: null });
     return;
@@ -115,6 +123,12 @@ export abstract class RotaryAttentionBase extends Module {
     const { channels, heads, headDim, outBias: bias, traits } = this.body;
     const { out = 'o_proj' } = traits;
     Object.assign(this, { [out]: new Linear(heads * headDim, channels, { bias }) });
+  }
+
+  /** Tokens of a chunk outside of which this layer sees nothing; null: it has none. */
+  private get chunk(): number | null {
+    const { attentionChunk = null, rotates } = this.body;
+    return rotates[this.place.layer] ? attentionChunk : null;
   }
 
   /** @internal Projects tokens [B, T, C] to queries, keys and values. */
@@ -232,7 +246,8 @@ export abstract class RotaryAttentionBase extends Module {
   ): Tensor {
     const k = this.rotate(heads.k, this.k_norm, context);
     const v = heads.v.transpose(1, 2);
-    const q = this.rotate(heads.q, this.q_norm, { ...context, ...context.ofQueries });
+    const ofQueries = { ...context, ...context.ofQueries };
+    const q = this.rotate(heads.q, this.q_norm, ofQueries, context.queryScales);
     return this.attend(q, { k, v }, context, cache);
   }
 
@@ -251,12 +266,13 @@ export abstract class RotaryAttentionBase extends Module {
     const { scores: scale, scoreCap } = body.factors;
     const sinks = this.ownSinks(q.size(1));
     const alibiSlopes = this.ownSlopes(q);
-    const reach = { window, sparsity, headShare, scale, scoreCap, sinks, alibiSlopes };
+    const chunk = this.chunk;
+    const reach = { window, chunk, sparsity, headShare, scale, scoreCap, sinks, alibiSlopes };
     if (cache && !keys) return required(cache.attendStored).call(cache, q, reach);
     const { k, v } = required(keys);
     if (cache) return cache.attend(q, k, v, reach);
     const dropout = this.training ? body.attentionDropout : 0;
-    const { documents } = context;
+    const documents = (chunk !== null && context.chunks) || context.documents;
     // The kernel drops no weights of bounded scores.
     if (body.headDim > WIDEST_HEAD || (scoreCap !== null && dropout > 0)) {
       return scoredAttention(q, k, v, { ...reach, cap: scoreCap, documents, dropout });
@@ -302,7 +318,12 @@ export abstract class RotaryAttentionBase extends Module {
   }
 
   /** @internal */
-  protected rotate(heads: Tensor, norm: Norm | null, context: AttentionContext): Tensor {
+  protected rotate(
+    heads: Tensor,
+    norm: Norm | null,
+    context: AttentionContext,
+    scales: Angles | null = null,
+  ): Tensor {
     const { rotates, rotaryDim, traits } = this.body;
     const { qkNorm = 'none', qkNormLast, rope: { interleaved = false } = {} } = traits;
     if (norm && qkNormLast) return norm.call(this.rotate(heads, null, context));
@@ -311,9 +332,11 @@ export abstract class RotaryAttentionBase extends Module {
       : qkNorm === 'whole'
         ? norm.call(heads.reshape([heads.size(0), heads.size(1), -1])).reshape(heads.shape)
         : norm.call(heads);
-    if (!rotates[this.place.layer]) return normed.transpose(1, 2);
-    const { cos, sin } = this.selectAngles(context);
-    const paired = interleaved ? pairsToHalves(normed, rotaryDim) : normed;
+    const isStill = !rotates[this.place.layer];
+    const angles = isStill ? scales : this.selectAngles(context);
+    if (!angles) return normed.transpose(1, 2);
+    const { cos, sin } = angles;
+    const paired = interleaved && !isStill ? pairsToHalves(normed, rotaryDim) : normed;
     const by = (): Tensor => rope(paired, cos, sin, context.positions);
     const rotated = this.beside(paired.size(1), true, by);
     return rotated.transpose(1, 2);
@@ -349,7 +372,7 @@ export class RotaryAttention extends RotaryAttentionBase implements Joinable {
     this.v_proj = new Linear(channels, kvHeads * headDim, { bias });
     if (body.traits.gated) this.gate_proj = new Linear(channels, heads * headDim, { bias: false });
     this.addOutProjection();
-    addHeadNorms(this, body);
+    addHeadNorms(this, body, place);
     this.addSinks();
   }
 
@@ -424,7 +447,7 @@ export class GatedAttention extends RotaryAttentionBase {
     this.k_proj = new Linear(channels, kvHeads * headDim, { bias });
     this.v_proj = new Linear(channels, kvHeads * headDim, { bias });
     this.addOutProjection();
-    addHeadNorms(this, body);
+    addHeadNorms(this, body, place);
   }
 
   /** @internal */

@@ -30,6 +30,7 @@ import {
 import type { AttentionContext } from './attention.js';
 import { RotaryBlock, sumStream } from './block.js';
 import { droppedSourceError, overflowError, requireOneRegime } from './body-errors.js';
+import { createScaleTable, numberChunks } from './chunked-layers.js';
 import type { BodySizes } from './config.js';
 import { addLayerInputs, computeLayerInputs, INPUT_MODULES } from './layer-inputs.js';
 import { setNamed } from './named-module.js';
@@ -57,7 +58,8 @@ function runOnChosen(
   const stream = sumStream(branch, residual);
   const some = (all: Tensor | null): Tensor | null => all?.gather(1, chosen) ?? null;
   const positions = some(context.positions) ?? chosen;
-  const at = { ...context, positions, documents: some(context.documents) };
+  const [documents, chunks] = [context.documents, context.chunks ?? null].map(some);
+  const at = { ...context, positions, documents: documents ?? null, chunks: chunks ?? null };
   const replaced = replaceChosen(stream, chosen, (part) => {
     return sumStream(...through(part, null, at));
   });
@@ -95,6 +97,8 @@ export class RotaryModel extends Module {
   private readonly rotary: RotaryTable;
   private readonly windowRotary: RotaryTable | null;
   private readonly queryRotary: RotaryTable | null;
+  /** Scales of queries in layers that do not rotate. */
+  private readonly queryScales: RotaryTable | null;
   /** Factors of embeddings as each dtype has them. */
   private readonly rootFactors = new Map<string, number>();
 
@@ -128,9 +132,9 @@ export class RotaryModel extends Module {
     const { backward = false } = body.traits.rope ?? {};
     const widest = { ropeTheta, rotaryDim: full?.headDim ?? rotaryDim, backward };
     this.rotary = new RotaryTable(widest, ropeScaling, maxSeq);
-    this.queryRotary = queryFactor(ropeScaling ?? null)
-      ? new RotaryTable(widest, ropeScaling, maxSeq, true)
-      : null;
+    const factorAt = queryFactor(ropeScaling ?? null);
+    this.queryRotary = factorAt ? new RotaryTable(widest, ropeScaling, maxSeq, factorAt) : null;
+    this.queryScales = createScaleTable(body, maxSeq);
     this.windowRotary =
       windowTheta === null
         ? null
@@ -152,6 +156,7 @@ export class RotaryModel extends Module {
     this.rotary.release();
     this.windowRotary?.release();
     this.queryRotary?.release();
+    this.queryScales?.release();
     this.body.slopes?.release();
   }
 
@@ -241,9 +246,10 @@ export class RotaryModel extends Module {
   private createContext(x: Tensor, places: ForwardInputs): AttentionContext {
     const { documents, positions, reach, alike = null, start, loads = null } = places;
     const { layerInputs = null, shared = new Map() } = places;
-    const passed = { loads, layerInputs, shared };
     const share = sharedTokens();
     const all = share?.whole ?? x.size(1);
+    const chunks = places.caches ? null : numberChunks(this.body, all, places, x);
+    const passed = { loads, layerInputs, shared, chunks };
     // With a head exchange this rank rotates only its own tokens; otherwise it has all tokens.
     const T = share?.heads ? share.count : all;
     if (!positions) {
@@ -263,12 +269,13 @@ export class RotaryModel extends Module {
 
   private findTable(
     at: (table: RotaryTable) => Angles,
-  ): Angles & Pick<AttentionContext, 'ofWindows' | 'ofQueries'> {
-    const { rotary, windowRotary, queryRotary } = this;
+  ): Angles & Pick<AttentionContext, 'ofWindows' | 'ofQueries' | 'queryScales'> {
+    const { rotary, windowRotary, queryRotary, queryScales } = this;
     return {
       ...at(rotary),
       ofWindows: windowRotary && at(windowRotary),
       ofQueries: queryRotary && at(queryRotary),
+      queryScales: queryScales && at(queryScales),
     };
   }
 

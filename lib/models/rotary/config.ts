@@ -7,6 +7,7 @@ import { requireType } from '../../runtime/require-type.js';
 import { keysOf } from '../../runtime/typed-keys.js';
 import type { CausalConfig } from '../causal-lm.js';
 import { AlibiSlopes } from './alibi.js';
+import { type QueryScale, readChunked } from './chunk-options.js';
 import { type ConvSizes, readConv } from './conv-config.js';
 import { type DeltaSizes, readDelta } from './delta-config.js';
 import { type FullHeads, readLayerKinds, type SharedKeys } from './kind-options.js';
@@ -55,6 +56,13 @@ export interface RotaryConfig extends CausalConfig {
   latent?: LatentSizes;
   /** Layers of gated delta nets, in families that have them. */
   delta?: DeltaSizes;
+  /**
+   * Layers that rotate see the tokens of their own chunk of this many tokens
+   * (attention_chunk_size), in families with chunks; null: all tokens. Default: null.
+   */
+  attentionChunk?: number | null;
+  /** Scale of queries in layers that do not rotate, in the same families. Default: null, none. */
+  queryScale?: QueryScale | null;
   /** Layers with a gated short convolution, in families that have them. */
   conv?: ConvSizes;
   /** Heads of layers without a window, in families where they differ. Default: as the others. */
@@ -168,6 +176,8 @@ export type FamilyOption =
   | 'latent'
   | 'delta'
   | 'conv'
+  | 'attentionChunk'
+  | 'queryScale'
   | 'full'
   | 'sharedKeys'
   | 'layerInputDim'
@@ -244,6 +254,7 @@ function readVarying(traits: RotaryTraits): FamilyOption[] {
     latent,
     delta,
     conv,
+    chunked,
     layerKinds,
   } = traits;
   const { qkv, out, mlp } = biases;
@@ -260,6 +271,8 @@ function readVarying(traits: RotaryTraits): FamilyOption[] {
     latent,
     delta,
     conv,
+    attentionChunk: chunked,
+    queryScale: chunked,
     qkNorm: traits.qkNormKey,
     full: layerKinds,
     sharedKeys: layerKinds,
@@ -354,6 +367,7 @@ function readVaried(
     ...Object.fromEntries(switched.map((item) => [item, config[item] ?? false])),
     ...(has('delta') && { delta: readDelta(name, config.delta, layers) }),
     ...(has('conv') && { conv: readConv(name, config.conv, layers) }),
+    ...(has('attentionChunk') && readChunked(name, config)),
     ...(has('window') && { window: config.window ?? null }),
     ...(has('partialRotaryFactor') && { partialRotaryFactor }),
     ...(has('ropeLayers') && { ropeLayers: requireLayers(name, config.ropeLayers, layers) }),
@@ -408,6 +422,7 @@ export function toBody(declared: RotaryTraits, sizes: RotarySizes): BodySizes {
     typeof whether === 'string' ? (sizes[whether] ?? false) : whether;
   const { maxSeq, headDim, partialRotaryFactor, residualDropout = 0, scales: _, ...rest } = sizes;
   const isParallel = parallel !== null && (parallel.key === null || sizes.parallel === true);
+  const { attentionChunk = null } = sizes;
   // A window of at least the longest sequence hides nothing.
   const windows = readWindows(sizes).map((window) =>
     window !== null && window >= maxSeq ? null : window,
@@ -420,6 +435,7 @@ export function toBody(declared: RotaryTraits, sizes: RotarySizes): BodySizes {
     headDim,
     residualDropout,
     windows,
+    attentionChunk: attentionChunk !== null && attentionChunk < maxSeq ? attentionChunk : null,
     windowTheta,
     isParallel,
     qkvBias: has(biases.qkv),

@@ -125,18 +125,23 @@ export function createFeedForward(body: BodySizes, layer: number): FeedForward {
   }
   const { experts, perToken: k, normalize, sharedHidden } = moe;
   const { limit = null, routerBias = false, shared, scores, choiceBias } = traits.moe ?? {};
-  const { sparseMixer = null } = traits.moe ?? {};
+  const { sparseMixer = null, inputsFirst = limit !== null, scalesInputs } = traits.moe ?? {};
   const { groups, keptGroups, scale } = moe;
   const options = {
     k,
     normalize,
     sharedHidden,
     limit,
+    inputsFirst,
     bias: routerBias,
     sharedGate: shared !== 'ungated',
     sparseMixer,
     routing: scores
-      ? { scores, groups, keptGroups, scale, ...(choiceBias && { choiceBias }) }
+      ? {
+          ...{ scores, groups, keptGroups, scale },
+          ...(choiceBias !== undefined && { choiceBias }),
+          ...(scalesInputs && { scalesInputs }),
+        }
       : null,
   };
   const mixture = new SparseMixture(channels, moe.hidden, experts, options);

@@ -61,8 +61,11 @@ export interface MoeTraits {
   readonly shared: boolean | 'ungated';
   /** Whether norm_topk_prob sets if weights add up to 1; otherwise always or "never". */
   readonly choosesNorm: boolean | 'never';
-  /** Whether some layers may be dense. "first": only the first ones (first_k_dense_replace). */
-  readonly choosesLayers: boolean | 'first';
+  /**
+   * Whether some layers may be dense. "first": only the first ones (first_k_dense_replace).
+   * "listed": moe_layers has the others.
+   */
+  readonly choosesLayers: boolean | 'first' | 'listed';
   /** Whether mlp_layer_types, if present, has the kinds of the layers. Default: false. */
   readonly listsLayers?: boolean;
   /** Whether softmax scores have a bias for the choice; sigmoid scores always have one. */
@@ -71,6 +74,10 @@ export interface MoeTraits {
   readonly scores?: 'sigmoid' | 'softmax';
   /** The jitter of nn.SparseMixerRouter, which then replaces nn.TopKRouter. */
   readonly sparseMixer?: number;
+  /** Whether scores of a router by groups scale the inputs of experts. Default: false. */
+  readonly scalesInputs?: boolean;
+  /** Whether matrices of experts are [in, out], as in the files. Default: only with a limit. */
+  readonly inputsFirst?: boolean;
   /** Whether the router has a bias. Default: false. */
   readonly routerBias?: boolean;
   /** Bound of gates, in families of experts with biases; see nn.Experts. Default: none. */
@@ -200,13 +207,16 @@ export function parseMoe(traits: MoeTraits, config: ModelConfig, layers: number)
     ...(traits.shared && { sharedHidden: parseShared(traits, config, hidden) }),
     ...(traits.choosesNorm === true && { normalize: config.flag('norm_topk_prob', false) }),
     ...(traits.choosesLayers && {
-      denseLayers:
-        traits.choosesLayers === 'first'
-          ? parseFirst(traits, config, layers)
-          : parseDense(config, layers),
+      denseLayers: parseDenseLayers(traits, config, layers),
     }),
     ...(traits.scores && parseGroups(traits, config, { experts, perToken })),
   };
+}
+
+function parseDenseLayers(traits: MoeTraits, config: ModelConfig, layers: number): number[] {
+  const { choosesLayers } = traits;
+  if (choosesLayers === 'first') return parseFirst(traits, config, layers);
+  return choosesLayers === 'listed' ? parseUnlisted(config, layers) : parseDense(config, layers);
 }
 
 const parseShared = ({ shared }: MoeTraits, config: ModelConfig, hidden: number): number =>
@@ -290,6 +300,22 @@ function parseDense(config: ModelConfig, layers: number): number[] {
   return all.filter((layer) => denseLayers.includes(layer) || (layer + 1) % step !== 0);
 }
 
+const LISTED = 'moe_layers';
+
+/** Returns the layers that are not in the list of sparse ones; without a list, every n-th is. */
+function parseUnlisted(config: ModelConfig, layers: number): number[] {
+  const every = config.size('interleave_moe_layer_step', 1);
+  const all = Array.from({ length: layers }, (_, layer) => layer);
+  const list = config.get(
+    LISTED,
+    all.filter((layer) => (layer + 1) % every === 0),
+  );
+  if (!Array.isArray(list) || !list.every((item) => all.includes(item as number))) {
+    throw config.refusalError(LISTED, `a list of numbers of ${layers} layers`, list);
+  }
+  return all.filter((layer) => !list.includes(layer));
+}
+
 /** The weight of the routers' loss: 0 unless config.json enables router logits. */
 export function parseRouterLoss(config: ModelConfig): number {
   const weight = config.get('router_aux_loss_coef', 0.001);
@@ -306,6 +332,7 @@ export function describeMoe(
   { routerLoss, layers }: { routerLoss: number; layers: number },
 ): JsonObject {
   const [key] = traits.experts;
+  const all = Array.from({ length: layers }, (_, layer) => layer);
   return {
     [key]: moe.experts,
     [traits.perTokenKey ?? PER_TOKEN]: moe.perToken,
@@ -322,10 +349,12 @@ export function describeMoe(
             mlp_layer_types: layerKinds(moe.denseLayers.length, layers),
           }),
         }
-      : traits.choosesLayers && {
-          decoder_sparse_step: 1,
-          mlp_only_layers: [...moe.denseLayers],
-        }),
+      : traits.choosesLayers === 'listed'
+        ? { [LISTED]: all.filter((layer) => !moe.denseLayers.includes(layer)) }
+        : traits.choosesLayers && {
+            decoder_sparse_step: 1,
+            mlp_only_layers: [...moe.denseLayers],
+          }),
     ...(traits.scores
       ? describeGroups(traits, moe)
       : !traits.beside && { output_router_logits: routerLoss > 0 }),

@@ -32,7 +32,7 @@ export class PackedAttention extends RotaryAttentionBase {
     const all = new Linear(channels, (heads + 2 * kvHeads) * headDim, { bias });
     setNamed(this, 'qkv_proj', body.traits.names?.qkv ?? 'qkv_proj', all);
     this.addOutProjection();
-    addHeadNorms(this, body);
+    addHeadNorms(this, body, place);
   }
 
   /** @internal */
@@ -67,7 +67,7 @@ export class PerHeadAttention extends RotaryAttentionBase {
     const all = new Linear(channels, (heads + 2 * kvHeads) * headDim, { bias });
     Object.assign(this, { [this.#name]: all });
     this.addOutProjection();
-    addHeadNorms(this, body);
+    addHeadNorms(this, body, place);
   }
 
   /** @internal */

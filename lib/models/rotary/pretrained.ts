@@ -8,6 +8,7 @@ import { entriesOf } from '../../runtime/typed-keys.js';
 import type { Layout } from '../load-weights.js';
 import { MAX_LAYERS, type ModelConfig } from '../model-config.js';
 import type { ModelFolder } from '../model-folder.js';
+import { describeChunked, parseChunked } from './chunked-layers.js';
 import {
   type LatentSizes,
   type RotaryConfig,
@@ -152,6 +153,7 @@ export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): Ro
   const wide = parseHeadDim(traits, config, channels / heads);
   const window = parseWindow(traits, config, layers);
   const isFull = readWindows({ ...window, layers }).map((window) => window === null);
+  const rotating = parseRopeLayers(traits, config, layers);
   return {
     layers,
     channels,
@@ -176,7 +178,8 @@ export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): Ro
       ...(hasLoads(required(traits.moe)) && { routerAuxLossCoef: parseRouterLoss(config) }),
     }),
     ...(traits.positions ? { maxSeq } : parseRope(traits, config, maxSeq)),
-    ...parseRopeLayers(traits, config, layers),
+    ...rotating,
+    ...parseChunked(traits, config, rotating),
     ...(traits.delta && { delta: parseDelta(config, layers) }),
     ...(traits.conv && { conv: parseConv(config, layers) }),
     ...parseScales(traits, config),
@@ -390,6 +393,7 @@ export function describeRotary(traits: RotaryTraits, sizes: RotarySizes): Pretra
     ...describeRopeLayers(traits, sizes),
     ...Object.fromEntries(biases),
     ...describeWindow(traits, sizes),
+    ...describeChunked(traits, sizes),
     ...describeScales(traits, sizes.scales),
     ...(sizes.delta && describeDelta(sizes.delta)),
     ...(sizes.conv && describeConv(sizes.conv)),

@@ -322,7 +322,8 @@ export function parseRopeLayers(
 ): Pick<RotaryConfig, 'ropeLayers'> {
   if (rope.off !== 'listed') return {};
   const list = config.get(LISTED);
-  if (list === null) {
+  // Some files have an empty list, which counts as absent.
+  if (list === null || (Array.isArray(list) && list.length === 0)) {
     const every = config.size('no_rope_layer_interval', 4);
     return { ropeLayers: Array.from({ length: layers }, (_, i) => (i + 1) % every !== 0) };
   }

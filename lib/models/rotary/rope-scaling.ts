@@ -91,7 +91,7 @@ export interface Llama3Scaling {
   factor: number;
   /** Frequencies with fewer turns in originalMaxSeq are divided. */
   lowFreqFactor: number;
-  /** Turns above which it is kept. */
+  /** Turns above which it is kept: lowFreqFactor or more. */
   highFreqFactor: number;
   /** The longest sequence of the original training. */
   originalMaxSeq: number;
@@ -292,7 +292,7 @@ function llama3Frequency(frequency: number, scaling: Llama3Scaling): number {
   const slow = frequency / factor;
   const turns = (originalMaxSeq * frequency) / (2 * Math.PI);
   if (turns > high) return frequency;
-  if (turns < low) return slow;
+  if (turns < low || low === high) return slow;
   const fraction = (turns - low) / (high - low);
   return (1 - fraction) * slow + fraction * frequency;
 }
@@ -325,8 +325,7 @@ export function requireScaling(
     throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: '2' });
   }
   if (scaling.type !== 'llama3') return;
-  const min = scaling.lowFreqFactor * (1 + Number.EPSILON);
-  requireFinite(`${op}.highFreqFactor`, scaling.highFreqFactor, min);
+  requireFinite(`${op}.highFreqFactor`, scaling.highFreqFactor, scaling.lowFreqFactor);
 }
 
 function requireNumber(op: string, key: ScalingKey, value: unknown, rotaryDim: number): void {

@@ -3,13 +3,7 @@ import type { Device } from '../../runtime/device.js';
 import type { DType } from '../../runtime/dtype.js';
 import { leading } from '../../runtime/required.js';
 import { concat, Tensor, within } from '../../tensor/index.js';
-import {
-  type AngleSizes,
-  angleRegime,
-  queryFactor,
-  type RopeScaling,
-  rotaryRule,
-} from './rope-scaling.js';
+import { type AngleSizes, angleRegime, type RopeScaling, rotaryRule } from './rope-scaling.js';
 
 /** Angles of some positions; views that the caller's scope frees. */
 export interface Angles {
@@ -41,8 +35,8 @@ export class RotaryTable {
     private readonly sizes: AngleSizes,
     private readonly scaling: RopeScaling | null,
     private readonly maxSeq: number,
-    /** Whether it also scales queries by their position. */
-    private readonly scalesQueries = false,
+    /** Factor of cosines and sines by position, which scales queries; null: none. */
+    private readonly factorAt: ((position: number) => number) | null = null,
   ) {}
 
   /**
@@ -94,12 +88,12 @@ export class RotaryTable {
   private createTable(rows: number, length: number, dtype: 'f32' | 'f64', device: Device): Angles {
     const { frequencies, magnitude } = rotaryRule(this.sizes, this.scaling, length);
     const width = frequencies.length;
-    const factorAt = (this.scalesQueries ? queryFactor(this.scaling) : null) ?? (() => 1);
+    const { factorAt } = this;
     const List = dtype === 'f64' ? Float64Array : Float32Array;
     const computeTable = (body: (angle: number) => number): Tensor => {
       const values = new List(rows * width);
       for (let row = 0; row < rows; ++row) {
-        const factor = magnitude * factorAt(row);
+        const factor = magnitude * (factorAt?.(row) ?? 1);
         frequencies.forEach((frequency, i) => {
           values[row * width + i] = factor * body(row * frequency);
         });

@@ -135,7 +135,7 @@ function projectionStyles({ traits, latent, isFull, full }: BodySizes, path: str
 }
 
 function headNormStyles({ traits: { qkNorm = 'none', names } }: BodySizes, path: string): Styles {
-  if (qkNorm === 'none') return {};
+  if (qkNorm === 'none' || qkNorm === 'bareHead') return {};
   const [q, k] = [names?.qNorm ?? 'q_norm', names?.kNorm ?? 'k_norm'];
   if (qkNorm === 'head') return { [`${path}.${q}`]: 'perHead', [`${path}.${k}`]: 'perHead' };
   return {

@@ -276,9 +276,9 @@ export interface RotaryTraits {
   readonly biases: BiasTraits;
   /**
    * Whether queries and keys are normalized before rotation: each head, or all heads together.
-   * Default: "none".
+   * "bareHead": each head, without a weight, in layers that rotate. Default: "none".
    */
-  readonly qkNorm?: 'none' | 'head' | 'whole';
+  readonly qkNorm?: 'none' | 'head' | 'whole' | 'bareHead';
   /** Whether these norms come after the rotation. Default: false. */
   readonly qkNormLast?: boolean;
   /** config.json's key that enables these norms, and transformers' default. Default: always. */
@@ -322,6 +322,11 @@ export interface RotaryTraits {
   readonly perGroup?: boolean;
   /** Whether some layers have a gated short convolution instead of attention. Default: false. */
   readonly conv?: boolean;
+  /**
+   * Whether layers that rotate attend within chunks of tokens, and the others scale their queries
+   * by position. Default: false.
+   */
+  readonly chunked?: boolean;
   /** Gated delta net layers between those with attention. Default: none. */
   readonly delta?: DeltaTraits;
   /**

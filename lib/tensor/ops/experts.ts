@@ -27,6 +27,8 @@ export interface Routes {
   ids: Tensor;
   /** Weights of the experts [T, k] f32 (f64 for f64); differentiable. */
   weights: Tensor;
+  /** Whether weights scale the inputs of experts, not their outputs. Default: false. */
+  scalesInputs?: boolean;
 }
 
 /** Options of routeTopK(). */

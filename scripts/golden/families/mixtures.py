@@ -281,6 +281,35 @@ FAMILIES = {
             "rope": (10000.0, None),
         },
     ),
+    # A chunk of 18 tokens cuts the texts of training and of generation, but no moved row: there
+    # transformers counts tokens from the first one of the row.
+    "llama4": (
+        1101,
+        "Llama4TextConfig",
+        "Llama4ForCausalLM",
+        {
+            **NARROW,
+            "intermediate_size": 8,
+            "intermediate_size_mlp": 16,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "interleave_moe_layer_step": 2,
+            "no_rope_layer_interval": 2,
+            "attention_chunk_size": 18,
+            "floor_scale": 18,
+            "attn_scale": 0.4,
+            "rope": (
+                500000.0,
+                {
+                    "rope_type": "llama3",
+                    "factor": 8.0,
+                    "low_freq_factor": 1.0,
+                    "high_freq_factor": 1.0,
+                    "original_max_position_embeddings": 32,
+                },
+            ),
+        },
+    ),
     "hunyuan-moe": (
         1072,
         "HunYuanMoEV1Config",

@@ -1,0 +1,37 @@
+// Attention within chunks of consecutive tokens: a token sees the earlier tokens of its own chunk.
+// Source: Llama 4.
+import { required } from '../runtime/required.js';
+import { concat, scope, type Tensor } from '../tensor/index.js';
+
+/** Returns the number of the chunk of each position, an integer tensor, as i32. */
+export const chunkOf = (positions: Tensor, chunk: number): Tensor =>
+  scope(() => {
+    // The half keeps a product that is rounded down from the chunk before.
+    const quotients = positions
+      .to('f64')
+      .add(0.5)
+      .mul(1 / chunk);
+    return quotients.floor().to('i32');
+  });
+
+/**
+ * Returns the causal attention of q [B, H, T, D], the last T of the S tokens of k and v [B, Hk, S,
+ * D]. `attend` computes it for the queries and keys of one chunk.
+ */
+export const attendChunks = (
+  { q, k, v }: { q: Tensor; k: Tensor; v: Tensor },
+  chunk: number,
+  attend: (q: Tensor, k: Tensor, v: Tensor) => Tensor,
+): Tensor =>
+  scope(() => {
+    const [T, S] = [q.size(2), k.size(2)];
+    const first = S - T;
+    const parts: Tensor[] = [];
+    for (let begin = Math.floor(first / chunk) * chunk; begin < S; begin += chunk) {
+      const count = Math.min(chunk, S - begin);
+      const from = Math.max(first, begin);
+      const queries = q.narrow(2, from - first, begin + count - from);
+      parts.push(attend(queries, k.narrow(2, begin, count), v.narrow(2, begin, count)));
+    }
+    return parts.length === 1 ? required(parts[0]) : concat(parts, 2);
+  });
