@@ -55,4 +55,5 @@
 #include "softmax.h"
 #include "sort.h"
 #include "split_bf16.h"
+#include "state_space.h"
 #include "swiglu.h"

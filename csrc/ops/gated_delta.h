@@ -96,6 +96,16 @@ inline void check_documents(const char* op, const View& documents, const View& x
   require_contiguous(op, documents, "documents");
 }
 
+/// Checks a pool [slots, H, D, E] for queries [N, Hk, D] and values [N, H, E].
+inline void check_pool(const char* op, const View& pool, const View& q, const View& v) {
+  require_dtype(op, pool, statistic_of(q.dtype), "pool");
+  const int64_t heads = v.shape[1], d = q.shape[2], e = v.shape[2];
+  const bool fits =
+      pool.ndim == 4 && pool.shape[1] == heads && pool.shape[2] == d && pool.shape[3] == e;
+  DS_CHECK_SHAPE(fits, op, text("a pool [slots, ", heads, ", ", d, ", ", e, "]"), pool.describe());
+  require_contiguous(op, pool, "pool");
+}
+
 inline void check(const GatedDelta& op) {
   constexpr const char* kOp = "gated_delta";
   check_delta(kOp, op.q, op.k, op.v, op.decay, op.beta, 4);
@@ -126,18 +136,11 @@ inline void check(const GatedDeltaStep& op) {
   check_delta(kOp, op.q, op.k, op.v, op.decay, op.beta, 3);
   require_like(kOp, op.v, op.out);
   require_contiguous(kOp, op.out, "out");
-  const int64_t sequences = op.lengths.numel(), heads = op.v.shape[1];
+  const int64_t sequences = op.lengths.numel();
   require_list(kOp, op.starts, sequences + 1, DType::i32, "starts");
   require_list(kOp, op.lengths, sequences, DType::i32, "lengths");
   require_list(kOp, op.slots, sequences, DType::i32, "slots");
-  const View& pool = op.pool;
-  require_dtype(kOp, pool, statistic_of(op.q.dtype), "pool");
-  const bool fits = pool.ndim == 4 && pool.shape[1] == heads && pool.shape[2] == op.q.shape[2] &&
-                    pool.shape[3] == op.v.shape[2];
-  DS_CHECK_SHAPE(fits, kOp,
-                 text("a pool [slots, ", heads, ", ", op.q.shape[2], ", ", op.v.shape[2], "]"),
-                 pool.describe());
-  require_contiguous(kOp, pool, "pool");
+  check_pool(kOp, op.pool, op.q, op.v);
 }
 
 }  // namespace ds

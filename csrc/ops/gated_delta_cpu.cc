@@ -1,96 +1,10 @@
 // The gated delta rule on the CPU, token by token, for each value head of a row or sequence.
 #include "gated_delta.h"
 
-#include <algorithm>
-#include <cmath>
-#include <vector>
-
-#include "../cpu/index_check.h"
-#include "../cpu/rows.h"
+#include "recurrence_cpu.h"
 
 namespace ds::cpu {
 namespace {
-
-/// Consecutive tokens of a value head. `stride` is the distance between tokens, in elements.
-template <class T>
-struct Tokens {
-  const T* data;
-  int64_t stride;
-  const T* at(int64_t t) const { return data + t * stride; }
-};
-
-/// Returns the tokens of head `head` in [.., T, heads, width], from token `first` on.
-template <class T>
-Tokens<T> tokens_of(const View& x, int64_t batch, int64_t first, int64_t head) {
-  const int token = x.ndim - 3;
-  const int64_t before = token > 0 ? batch * x.strides[0] : 0;
-  return {x.as<T>() + before + first * x.strides[token] + head * x.strides[token + 1],
-          x.strides[token]};
-}
-
-/// Computes a head of a sequence.
-template <class T>
-struct Sequence {
-  using C = compute_t<T>;
-  Tokens<T> q, k, v;
-  Tokens<C> decay, beta;
-  const int32_t* documents;  // documents of its tokens, or null
-  int64_t count, d, e;
-
-  /// Returns true if the state is reset at token t.
-  bool starts(int64_t t) const { return t == 0 || (documents && documents[t] != documents[t - 1]); }
-  C factor(int64_t t) const { return std::exp(*decay.at(t)); }
-};
-
-/// Rows of a sequence in the compute type.
-template <class C>
-struct Row {
-  std::vector<C> values;
-  explicit Row(int64_t n) : values(static_cast<size_t>(n)) {}
-  template <class T>
-  const C* of(const Tokens<T>& x, int64_t t) {
-    widen(x.at(t), values.data(), static_cast<int64_t>(values.size()));
-    return values.data();
-  }
-};
-
-/// Multiplies x by `factor`.
-template <class C>
-void scale(C* x, C factor, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) x[i] *= factor;
-}
-
-/// Computes out = state' row, with state [D, E] and row [D].
-template <class C>
-void read(const C* state, const C* row, C* out, int64_t d, int64_t e) {
-  std::fill_n(out, e, C(0));
-  for (int64_t i = 0; i < d; ++i) {
-    const C factor = row[i];
-    const C* const from = state + i * e;
-#pragma GCC ivdep
-    for (int64_t j = 0; j < e; ++j) out[j] += factor * from[j];
-  }
-}
-
-/// Computes out = state row, with state [D, E] and row [E].
-template <class C>
-void read_rows(const C* state, const C* row, C* out, int64_t d, int64_t e) {
-  for (int64_t i = 0; i < d; ++i) {
-    const C* const from = state + i * e;
-    out[i] = sum_of<C>(e, [&](int64_t j) { return from[j] * row[j]; });
-  }
-}
-
-/// Adds sign left right' to the state.
-template <class C>
-void write(C* state, const C* left, const C* right, C sign, int64_t d, int64_t e) {
-  for (int64_t i = 0; i < d; ++i) {
-    const C factor = left[i] * sign;
-    C* const to = state + i * e;
-#pragma GCC ivdep
-    for (int64_t j = 0; j < e; ++j) to[j] += factor * right[j];
-  }
-}
 
 /// Runs the recurrence on `state`. Calls `each` with the token, v - S'k and S'q.
 template <class T, class F>
@@ -113,23 +27,6 @@ void forward(const Sequence<T>& s, compute_t<T>* state, bool keeps, F each) {
     read(state, q.of(s.q, t), out.data(), d, e);
     each(t, missing.data(), out.data());
   }
-}
-
-template <class T>
-Sequence<T> row_of(const View& q, const View& k, const View& v, const View& decay, const View& beta,
-                   const View& documents, int64_t batch, int64_t head) {
-  using C = compute_t<T>;
-  const int64_t t = v.shape[1], h = v.shape[2], key = head / (h / q.shape[2]);
-  const int64_t first = batch * t * h + head;
-  return {tokens_of<T>(q, batch, 0, key),
-          tokens_of<T>(k, batch, 0, key),
-          tokens_of<T>(v, batch, 0, head),
-          {decay.as<C>() + first, h},
-          {beta.as<C>() + first, h},
-          documents ? documents.as<int32_t>() + batch * t : nullptr,
-          t,
-          q.shape[3],
-          v.shape[3]};
 }
 
 /// Computes the gradients of a head. Those of queries and keys, [T, D], are later summed over the
@@ -208,71 +105,29 @@ void run(const GatedDelta& op, CpuContext& ctx) {
 }
 
 void run(const GatedDeltaBackward& op, CpuContext& ctx) {
-  const int64_t key_heads = op.q.shape[2], d = op.q.shape[3], t = op.q.shape[1];
   if (op.v.numel() == 0 && op.q.numel() == 0) return;
-  const int64_t group = key_heads > 0 ? op.v.shape[2] / key_heads : 0;
   for_floating("gated_delta_backward", op.q.dtype, [&]<class T>(TypeTag<T>) {
-    using C = compute_t<T>;
-    ctx.pool.parallel_for(op.q.shape[0] * key_heads, 1, [&](int64_t begin, int64_t end) {
-      std::vector<C> dq(static_cast<size_t>(t * d)), dk(dq), all_q(dq), all_k(dq);
-      for (int64_t i = begin; i < end; ++i) {
-        const int64_t batch = i / key_heads, key = i % key_heads;
-        std::fill(all_q.begin(), all_q.end(), C(0));
-        std::fill(all_k.begin(), all_k.end(), C(0));
-        for (int64_t head = key * group; head < (key + 1) * group; ++head) {
-          backward<T>(op, batch, head, dq.data(), dk.data());
-          for (size_t j = 0; j < dq.size(); ++j) {
-            all_q[j] += dq[j];
-            all_k[j] += dk[j];
-          }
-        }
-        for (int64_t n = 0; n < t; ++n) {
-          const int64_t at = ((batch * t + n) * key_heads + key) * d;
-          narrow(all_q.data() + n * d, op.dq.as<T>() + at, d);
-          narrow(all_k.data() + n * d, op.dk.as<T>() + at, d);
-        }
-      }
-    });
+    for_key_heads<T>(op.q, op.v.shape[2], op.dq, op.dk, ctx,
+                     [&](int64_t batch, int64_t head, compute_t<T>* dq, compute_t<T>* dk) {
+                       backward<T>(op, batch, head, dq, dk);
+                     });
   });
 }
 
 void run(const GatedDeltaStep& op, CpuContext& ctx) {
   constexpr const char* kOp = "gated_delta_step";
-  const int64_t sequences = op.lengths.numel(), heads = op.v.shape[1], rows = op.v.shape[0];
-  const int64_t d = op.q.shape[2], e = op.v.shape[2], slots = op.pool.shape[0];
-  if (sequences == 0) return;
-  const auto *starts = op.starts.as<int32_t>(), *lengths = op.lengths.as<int32_t>();
-  const auto* slot_of = op.slots.as<int32_t>();
-  for (int64_t s = 0; s < sequences; ++s) {
-    require_index(kOp, starts[s] - starts[0], rows + 1, "the tokens");
-    require_index(kOp, starts[s + 1] - starts[s], rows + 1 - (starts[s] - starts[0]), "the tokens");
-    if (slot_of[s] >= 0) require_index(kOp, slot_of[s], slots, "the slots");
-  }
+  if (op.lengths.numel() == 0) return;
+  require_sequences(kOp, op, op.v.shape[0]);
   if (op.out.numel() == 0) return;
+  const int64_t e = op.v.shape[2], stride = op.v.shape[1] * e;
   for_floating(kOp, op.q.dtype, [&]<class T>(TypeTag<T>) {
     using C = compute_t<T>;
-    ctx.pool.parallel_for(sequences * heads, 1, [&](int64_t begin, int64_t end) {
-      std::vector<C> spare(static_cast<size_t>(d * e));
-      for (int64_t i = begin; i < end; ++i) {
-        const int64_t s = i / heads, head = i % heads, key = head / (heads / op.q.shape[1]);
-        const int64_t first = starts[s] - starts[0], count = starts[s + 1] - starts[s];
-        const Sequence<T> sequence{tokens_of<T>(op.q, 0, first, key),
-                                   tokens_of<T>(op.k, 0, first, key),
-                                   tokens_of<T>(op.v, 0, first, head),
-                                   {op.decay.as<C>() + first * heads + head, heads},
-                                   {op.beta.as<C>() + first * heads + head, heads},
-                                   nullptr,
-                                   count,
-                                   d,
-                                   e};
-        const bool is_kept = slot_of[s] >= 0;
-        C* const state =
-            is_kept ? op.pool.as<C>() + (slot_of[s] * heads + head) * d * e : spare.data();
-        T* const out = op.out.as<T>() + (first * heads + head) * e;
-        forward<T>(sequence, state, is_kept && lengths[s] > count,
-                   [&](int64_t t, const C*, const C* o) { narrow(o, out + t * heads * e, e); });
-      }
-    });
+    for_sequences<T>(op, op.q, op.k, op.v, op.decay, op.beta, ctx,
+                     [&](const Sequence<T>& s, C* state, bool keeps, T* out) {
+                       forward<T>(s, state, keeps, [&](int64_t t, const C*, const C* o) {
+                         narrow(o, out + t * stride, e);
+                       });
+                     });
   });
 }
 

@@ -109,6 +109,9 @@
   ROW(SoftmaxBackward) \
   ROW(Sort) \
   ROW(SplitBf16) \
+  ROW(StateSpace) \
+  ROW(StateSpaceBackward) \
+  ROW(StateSpaceStep) \
   ROW(Swiglu) \
   ROW(SwigluBackward)
 
@@ -212,17 +215,20 @@
   NAMES(Scatter, "src", "index", "out") \
   NAMES(ScatterAdd, "src", "index", "out") \
   NAMES(Sgd, "master", "momentum_buffer", "grad", "weight", "control") \
-  NAMES(ShortConv, "x", "weight", "out", "documents") \
-  NAMES(ShortConvBackward, "x", "weight", "dout", "dx", "dweight", "documents") \
-  NAMES(ShortConvStep, "x", "weight", "starts", "lengths", "slots", "out", "pool") \
+  NAMES(ShortConv, "x", "weight", "bias", "out", "documents") \
+  NAMES(ShortConvBackward, "x", "weight", "bias", "dout", "dx", "dweight", "dbias", "documents") \
+  NAMES(ShortConvStep, "x", "weight", "bias", "starts", "lengths", "slots", "out", "pool") \
   NAMES(SignCompress, "value", "error", "starts", "counts", "bits", "levels", "control") \
   NAMES(SignAverage, "bits", "levels", "starts", "counts", "out") \
   NAMES(Softmax, "in", "out") \
   NAMES(SoftmaxBackward, "out", "dout", "dx") \
   NAMES(Sort, "in", "values", "index") \
   NAMES(SplitBf16, "in", "high", "again", "low") \
+  NAMES(StateSpace, "c", "b", "x", "decay", "step", "out", "documents") \
+  NAMES(StateSpaceBackward, "c", "b", "x", "decay", "step", "dout", "dc", "db", "dx", "ddecay", "dstep", "documents") \
+  NAMES(StateSpaceStep, "c", "b", "x", "decay", "step", "starts", "lengths", "slots", "out", "pool") \
   NAMES(Swiglu, "gate", "up", "out") \
   NAMES(SwigluBackward, "gate", "up", "dout", "dgate", "dup")
 
 /// Changes with every op, and with every class that the libraries share.
-#define DS_INTERFACE_HASH 158695899
+#define DS_INTERFACE_HASH 295196099

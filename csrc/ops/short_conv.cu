@@ -14,9 +14,9 @@ constexpr int kWarp = 32;
 
 template <class T>
 struct Conv {
-  const T *x, *weight, *dout;
+  const T *x, *weight, *bias, *dout;
   T *out, *dx;
-  float* dweight;
+  float *dweight, *dbias;
   const int* documents;
   int64_t x_batch, x_token, dout_batch, dout_token;
   int64_t batches, t, channels;
@@ -32,23 +32,33 @@ __device__ __forceinline__ int earlier_of(const int* documents, int64_t t, int t
   return count;
 }
 
+/// The weights of a channel, and its bias.
+struct Taps {
+  float w[kMostTaps], bias;
+};
+
 /// Returns the sum of token t before SiLU.
 template <class T>
-__device__ float sum_at(const T* x, int64_t stride, const float (&w)[kMostTaps], int taps,
-                        int64_t t, int earlier) {
-  float sum = 0.0f;
+__device__ float sum_at(const T* x, int64_t stride, const Taps& own, int taps, int64_t t,
+                        int earlier) {
+  float sum = own.bias;
 #pragma unroll
   for (int j = 0; j < kMostTaps; ++j) {
     const int back = taps - 1 - j;
-    if (j < taps && back <= earlier) sum += w[j] * to_float(x[(t - back) * stride]);
+    if (j < taps && back <= earlier) sum += own.w[j] * to_float(x[(t - back) * stride]);
   }
   return sum;
 }
 
+/// Returns the weights of a channel, and its bias or 0.
 template <class T>
-__device__ void load_taps(const T* weight, int64_t channel, int taps, float (&w)[kMostTaps]) {
+__device__ Taps load_taps(const T* weight, const T* bias, int64_t channel, int taps) {
+  Taps own;
 #pragma unroll
-  for (int j = 0; j < kMostTaps; ++j) w[j] = j < taps ? to_float(weight[channel * taps + j]) : 0.0f;
+  for (int j = 0; j < kMostTaps; ++j)
+    own.w[j] = j < taps ? to_float(weight[channel * taps + j]) : 0.0f;
+  own.bias = bias ? to_float(bias[channel]) : 0.0f;
+  return own;
 }
 
 /// Computes out of a channel and kRun tokens per thread. Blocks: (channels, batches and runs).
@@ -60,20 +70,19 @@ __global__ void __launch_bounds__(kThreads) conv_kernel(Conv<T> a) {
   const int64_t first = (blockIdx.y % runs) * kRun, end = min(first + kRun, a.t);
   const int* const documents = a.documents ? a.documents + b * a.t : nullptr;
   const T* const x = a.x + b * a.x_batch + channel;
-  float w[kMostTaps];
-  load_taps(a.weight, channel, a.taps, w);
+  const Taps own = load_taps(a.weight, a.bias, channel, a.taps);
   for (int64_t t = first; t < end; ++t) {
     const int earlier = earlier_of(documents, t, a.taps);
-    const float sum = sum_at(x, a.x_token, w, a.taps, t, earlier);
+    const float sum = sum_at(x, a.x_token, own, a.taps, t, earlier);
     a.out[(b * a.t + t) * a.channels + channel] = from_float<T>(sum * sigmoid_of(sum));
   }
 }
 
 /// Returns the gradient of token t's sum.
 template <class T>
-__device__ float slope_at(const Conv<T>& a, const T* x, const T* dout, const float (&w)[kMostTaps],
-                          int64_t t, int earlier) {
-  const float sum = sum_at(x, a.x_token, w, a.taps, t, earlier), s = sigmoid_of(sum);
+__device__ float slope_at(const Conv<T>& a, const T* x, const T* dout, const Taps& own, int64_t t,
+                          int earlier) {
+  const float sum = sum_at(x, a.x_token, own, a.taps, t, earlier), s = sigmoid_of(sum);
   return to_float(dout[t * a.dout_token]) * s * (1.0f + sum * (1.0f - s));
 }
 
@@ -87,8 +96,8 @@ __global__ void __launch_bounds__(kThreads) conv_inputs_kernel(Conv<T> a) {
   const int* const documents = a.documents ? a.documents + b * a.t : nullptr;
   const T *const x = a.x + b * a.x_batch + channel, *const dout =
                                                         a.dout + b * a.dout_batch + channel;
-  float w[kMostTaps], grads[kMostTaps];
-  load_taps(a.weight, channel, a.taps, w);
+  float grads[kMostTaps];
+  const Taps own = load_taps(a.weight, a.bias, channel, a.taps);
 #pragma unroll
   for (int j = 0; j < kMostTaps; ++j) grads[j] = 0.0f;
   // grads[i] is the gradient of x[t - i]. Tokens of the next run also add to this run's inputs.
@@ -98,14 +107,14 @@ __global__ void __launch_bounds__(kThreads) conv_inputs_kernel(Conv<T> a) {
     grads[0] = 0.0f;
     if (t < a.t) {
       const int earlier = earlier_of(documents, t, a.taps);
-      const float slope = slope_at(a, x, dout, w, t, earlier);
+      const float slope = slope_at(a, x, dout, own, t, earlier);
 #pragma unroll
       for (int j = 0; j < kMostTaps; ++j) {
         const int back = a.taps - 1 - j;
         if (j >= a.taps || back > earlier) continue;
 #pragma unroll
         for (int i = 0; i < kMostTaps; ++i)
-          if (i == back) grads[i] += w[j] * slope;
+          if (i == back) grads[i] += own.w[j] * slope;
       }
     }
     const int64_t done = t - (a.taps - 1);
@@ -118,24 +127,24 @@ __global__ void __launch_bounds__(kThreads) conv_inputs_kernel(Conv<T> a) {
   }
 }
 
-/// Computes the gradients of 32 channels' weights per block. Its warps share the tokens and add
-/// their sums in order.
+/// Computes the gradients of 32 channels' weights and biases per block. Its warps share the tokens
+/// and add their sums in order.
 template <class T>
 __global__ void __launch_bounds__(kThreads) conv_weights_kernel(Conv<T> a) {
   constexpr int kWarps = kThreads / kWarp;
-  __shared__ float parts[kWarps][kMostTaps][kWarp];
+  __shared__ float parts[kWarps][kMostTaps + 1][kWarp];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int64_t channel = int64_t{blockIdx.x} * kWarp + lane;
-  float sums[kMostTaps] = {};
+  float sums[kMostTaps] = {}, slopes = 0.0f;
   if (channel < a.channels) {
-    float w[kMostTaps];
-    load_taps(a.weight, channel, a.taps, w);
+    const Taps own = load_taps(a.weight, a.bias, channel, a.taps);
     for (int64_t row = warp; row < a.batches * a.t; row += kWarps) {
       const int64_t b = row / a.t, t = row % a.t;
       const int* const documents = a.documents ? a.documents + b * a.t : nullptr;
       const T* const x = a.x + b * a.x_batch + channel;
       const int earlier = earlier_of(documents, t, a.taps);
-      const float slope = slope_at(a, x, a.dout + b * a.dout_batch + channel, w, t, earlier);
+      const float slope = slope_at(a, x, a.dout + b * a.dout_batch + channel, own, t, earlier);
+      slopes += slope;
 #pragma unroll
       for (int j = 0; j < kMostTaps; ++j) {
         const int back = a.taps - 1 - j;
@@ -145,19 +154,25 @@ __global__ void __launch_bounds__(kThreads) conv_weights_kernel(Conv<T> a) {
   }
 #pragma unroll
   for (int j = 0; j < kMostTaps; ++j) parts[warp][j][lane] = sums[j];
+  parts[warp][kMostTaps][lane] = slopes;
   __syncthreads();
-  for (int i = threadIdx.x; i < a.taps * kWarp; i += kThreads) {
+  // Tap a.taps is the bias.
+  for (int i = threadIdx.x; i < (a.taps + 1) * kWarp; i += kThreads) {
     const int64_t own = int64_t{blockIdx.x} * kWarp + i % kWarp;
-    if (own >= a.channels) continue;
+    const int tap = i / kWarp;
+    const bool is_bias = tap == a.taps;
+    if (own >= a.channels || (is_bias && !a.dbias)) continue;
     float sum = 0.0f;
-    for (int part = 0; part < kWarps; ++part) sum += parts[part][i / kWarp][i % kWarp];
-    a.dweight[own * a.taps + i / kWarp] = sum;
+    for (int part = 0; part < kWarps; ++part)
+      sum += parts[part][is_bias ? kMostTaps : tap][i % kWarp];
+    if (is_bias) a.dbias[own] = sum;
+    else a.dweight[own * a.taps + tap] = sum;
   }
 }
 
 template <class T>
 struct ConvStep {
-  const T *x, *weight;
+  const T *x, *weight, *bias;
   T *out, *pool;
   const int *starts, *lengths, *slots;
   int64_t stride, channels, rows, slot_count;
@@ -174,8 +189,8 @@ __global__ void __launch_bounds__(kThreads) conv_step_kernel(ConvStep<T> a) {
   if (first < 0 || count <= 0 || first + count > a.rows) return;
   const int slot = a.slots[s] < a.slot_count ? a.slots[s] : -1, held = a.taps - 1;
   T* const kept = slot < 0 ? nullptr : a.pool + int64_t{slot} * held * a.channels + channel;
-  float w[kMostTaps], last[kMostTaps];  // last[i]: the input i tokens before
-  load_taps(a.weight, channel, a.taps, w);
+  const Taps own = load_taps(a.weight, a.bias, channel, a.taps);
+  float last[kMostTaps];  // last[i]: the input i tokens before
 #pragma unroll
   for (int i = 0; i < kMostTaps; ++i)
     last[i] = kept && a.lengths[s] > count && i < held ? to_float(kept[(held - 1 - i) * a.channels])
@@ -184,13 +199,13 @@ __global__ void __launch_bounds__(kThreads) conv_step_kernel(ConvStep<T> a) {
 #pragma unroll
     for (int i = kMostTaps - 1; i > 0; --i) last[i] = last[i - 1];
     last[0] = to_float(a.x[(first + t) * a.stride + channel]);
-    float sum = 0.0f;
+    float sum = own.bias;
     // Starts with the oldest input, like the other kernels.
 #pragma unroll
     for (int i = kMostTaps - 1; i >= 0; --i) {
 #pragma unroll
       for (int j = 0; j < kMostTaps; ++j)
-        if (j < a.taps && a.taps - 1 - j == i) sum += w[j] * last[i];
+        if (j < a.taps && a.taps - 1 - j == i) sum += own.w[j] * last[i];
     }
     a.out[(first + t) * a.channels + channel] = from_float<T>(sum * sigmoid_of(sum));
   }
@@ -201,10 +216,11 @@ __global__ void __launch_bounds__(kThreads) conv_step_kernel(ConvStep<T> a) {
 }
 
 template <class T>
-Conv<T> conv_of(const View& x, const View& weight, const View& documents) {
+Conv<T> conv_of(const View& x, const View& weight, const View& bias, const View& documents) {
   Conv<T> a = {};
   a.x = x.as<T>();
   a.weight = weight.as<T>();
+  a.bias = bias ? bias.as<T>() : nullptr;
   a.documents = documents ? documents.as<int>() : nullptr;
   a.x_batch = x.strides[0];
   a.x_token = x.strides[1];
@@ -233,7 +249,7 @@ void run(const ShortConv& op, CudaContext& ctx) {
   if (op.out.numel() == 0) return;
   for_floating(kOp, op.x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    Conv<T> a = conv_of<T>(op.x, op.weight, op.documents);
+    Conv<T> a = conv_of<T>(op.x, op.weight, op.bias, op.documents);
     a.out = op.out.as<T>();
     conv_kernel<T><<<grid_of(kOp, a), kThreads, 0, ctx.stream>>>(a);
     DS_CUDA_LAUNCHED(kOp);
@@ -245,12 +261,13 @@ void run(const ShortConvBackward& op, CudaContext& ctx) {
   if (op.dweight.numel() == 0) return;
   for_floating(kOp, op.x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    Conv<T> a = conv_of<T>(op.x, op.weight, op.documents);
+    Conv<T> a = conv_of<T>(op.x, op.weight, op.bias, op.documents);
     a.dout = op.dout.as<T>();
     a.dout_batch = op.dout.strides[0];
     a.dout_token = op.dout.strides[1];
     a.dx = op.dx.as<T>();
     a.dweight = op.dweight.as<float>();
+    a.dbias = op.dbias ? op.dbias.as<float>() : nullptr;
     if (op.dx.numel() > 0) {
       conv_inputs_kernel<T><<<grid_of(kOp, a), kThreads, 0, ctx.stream>>>(a);
       DS_CUDA_LAUNCHED(kOp);
@@ -269,10 +286,19 @@ void run(const ShortConvStep& op, CudaContext& ctx) {
     throw Error("DS_SHAPE", kOp, "at most 65535 sequences on a GPU", text(sequences));
   for_floating(kOp, op.x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    ConvStep<T> a = {op.x.as<T>(),       op.weight.as<T>(),   op.out.as<T>(),
-                     op.pool.as<T>(),    op.starts.as<int>(), op.lengths.as<int>(),
-                     op.slots.as<int>(), op.x.strides[0],     op.x.shape[1],
-                     op.x.shape[0],      op.pool.shape[0],    static_cast<int>(op.weight.shape[1])};
+    ConvStep<T> a = {op.x.as<T>(),
+                     op.weight.as<T>(),
+                     op.bias ? op.bias.as<T>() : nullptr,
+                     op.out.as<T>(),
+                     op.pool.as<T>(),
+                     op.starts.as<int>(),
+                     op.lengths.as<int>(),
+                     op.slots.as<int>(),
+                     op.x.strides[0],
+                     op.x.shape[1],
+                     op.x.shape[0],
+                     op.pool.shape[0],
+                     static_cast<int>(op.weight.shape[1])};
     const dim3 grid(static_cast<unsigned>((a.channels + kThreads - 1) / kThreads),
                     static_cast<unsigned>(sequences));
     conv_step_kernel<T><<<grid, kThreads, 0, ctx.stream>>>(a);

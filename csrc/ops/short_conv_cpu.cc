@@ -28,13 +28,14 @@ struct Text {
   }
 };
 
-/// Returns weight [C, K] as [K, C] in the compute type.
+/// Returns weight [C, K] as [K, C] in the compute type, followed by the bias, or zeros.
 template <class T>
-std::vector<compute_t<T>> taps_of(const View& weight) {
+std::vector<compute_t<T>> taps_of(const View& weight, const View& bias) {
   const int64_t c = weight.shape[0], k = weight.shape[1];
-  std::vector<compute_t<T>> out(static_cast<size_t>(c * k));
+  std::vector<compute_t<T>> out(static_cast<size_t>(c * (k + 1)));
   for (int64_t i = 0; i < c * k; ++i)
     out[(i % k) * c + i / k] = static_cast<compute_t<T>>(weight.as<T>()[i]);
+  if (bias) widen(bias.as<T>(), out.data() + k * c, c);
   return out;
 }
 
@@ -52,7 +53,7 @@ Text<T> text_of(const View& x, const View& weight, const View& documents, int64_
 template <class T, class C>
 void convolve(const Text<T>& text, const std::vector<C>& weight, int64_t t, C* sums, C* row) {
   const int64_t c = text.channels;
-  std::fill_n(sums, c, C(0));
+  std::copy_n(weight.data() + text.taps * c, c, sums);
   for (int64_t j = 0; j < text.taps; ++j) {
     const int64_t from = t - text.taps + 1 + j;
     if (!text.sees(t, from)) continue;
@@ -62,7 +63,8 @@ void convolve(const Text<T>& text, const std::vector<C>& weight, int64_t t, C* s
   }
 }
 
-/// Computes the gradients of a sequence: writes dx and adds to dweight [K, C].
+/// Computes the gradients of a sequence: writes dx and adds to dweight [K + 1, C]; the last row is
+/// the gradient of the bias.
 template <class T, class C>
 void backward(const Text<T>& text, const std::vector<C>& weight, const T* dout, int64_t stride,
               T* dx, std::vector<C>& dweight) {
@@ -75,6 +77,7 @@ void backward(const Text<T>& text, const std::vector<C>& weight, const T* dout, 
     for (int64_t i = 0; i < c; ++i) {
       const C s = sigmoid_of(sums[i]);
       grad[i] *= s * (C(1) + sums[i] * (C(1) - s));
+      dweight[text.taps * c + i] += grad[i];
     }
     for (int64_t j = 0; j < text.taps; ++j) {
       const int64_t from = t - text.taps + 1 + j;
@@ -96,7 +99,7 @@ void run(const ShortConv& op, CpuContext& ctx) {
   if (op.out.numel() == 0) return;
   for_floating("short_conv", op.x.dtype, [&]<class T>(TypeTag<T>) {
     using C = compute_t<T>;
-    const std::vector<C> weight = taps_of<T>(op.weight);
+    const std::vector<C> weight = taps_of<T>(op.weight, op.bias);
     ctx.pool.parallel_for(op.x.shape[0] * t, 16, [&](int64_t begin, int64_t end) {
       std::vector<C> sums(static_cast<size_t>(c)), row(sums);
       for (int64_t i = begin; i < end; ++i) {
@@ -113,21 +116,23 @@ void run(const ShortConvBackward& op, CpuContext& ctx) {
   const int64_t t = op.x.shape[1], c = op.x.shape[2], k = op.weight.shape[1], b = op.x.shape[0];
   for_floating("short_conv_backward", op.x.dtype, [&]<class T>(TypeTag<T>) {
     using C = compute_t<T>;
-    const std::vector<C> weight = taps_of<T>(op.weight);
+    const std::vector<C> weight = taps_of<T>(op.weight, op.bias);
     std::vector<std::vector<C>> parts(static_cast<size_t>(b));
     ctx.pool.parallel_for(b, 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        parts[i].assign(static_cast<size_t>(c * k), C(0));
+        parts[i].assign(static_cast<size_t>(c * (k + 1)), C(0));
         backward<T, C>(text_of<T>(op.x, op.weight, op.documents, i), weight,
                        op.dout.as<T>() + i * op.dout.strides[0], op.dout.strides[1],
                        op.dx.as<T>() + i * t * c, parts[i]);
       }
     });
-    for (int64_t i = 0; i < c * k; ++i) {
+    const auto total = [&](int64_t at) {
       C sum = 0;
-      for (const auto& part : parts) sum += part[(i % k) * c + i / k];
-      op.dweight.as<C>()[i] = sum;
-    }
+      for (const auto& part : parts) sum += part[at];
+      return sum;
+    };
+    for (int64_t i = 0; i < c * k; ++i) op.dweight.as<C>()[i] = total((i % k) * c + i / k);
+    for (int64_t i = 0; op.dbias && i < c; ++i) op.dbias.as<C>()[i] = total(k * c + i);
   });
 }
 
@@ -145,7 +150,7 @@ void run(const ShortConvStep& op, CpuContext& ctx) {
   }
   for_floating(kOp, op.x.dtype, [&]<class T>(TypeTag<T>) {
     using C = compute_t<T>;
-    const std::vector<C> weight = taps_of<T>(op.weight);
+    const std::vector<C> weight = taps_of<T>(op.weight, op.bias);
     ctx.pool.parallel_for(sequences, 1, [&](int64_t begin, int64_t end) {
       std::vector<C> sums(static_cast<size_t>(c)), row(sums);
       for (int64_t s = begin; s < end; ++s) {

@@ -11,6 +11,7 @@ import {
   causalSelfAttentionPacked,
   type DeltaInputs,
   type HeadShare,
+  type StateSpaceInputs,
   Tensor,
 } from '../tensor/index.js';
 import { computeBesideAttention, isInSegment } from '../tensor/kept-results.js';
@@ -83,12 +84,14 @@ export interface RecurrentState {
   /**
    * Returns shortConv() of new tokens x [B, T, C] after the earlier ones; keeps the last inputs.
    */
-  convolve(x: Tensor, weight: Tensor): Tensor;
+  convolve(x: Tensor, weight: Tensor, bias: Tensor | null): Tensor;
   /**
    * Returns gatedDelta() of new tokens after the earlier ones; keeps the state. convolve() comes
    * first.
    */
   delta(inputs: DeltaInputs): Tensor;
+  /** Returns stateSpace() of new tokens, like delta(). */
+  space(inputs: StateSpaceInputs): Tensor;
 }
 
 /** Keys and values of one layer that later tokens attend to. */

@@ -4,7 +4,12 @@ import type { Device } from '../runtime/device.js';
 import { type DType, dtypeSize, statisticOf } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { leading, required } from '../runtime/required.js';
-import { type DeltaInputs, refuseBatchInvariant, Tensor } from '../tensor/index.js';
+import {
+  type DeltaInputs,
+  refuseBatchInvariant,
+  type StateSpaceInputs,
+  Tensor,
+} from '../tensor/index.js';
 import type { RecurrentState, SequenceCache } from './attention.js';
 
 /** Sizes of the states of a model's layers. */
@@ -72,11 +77,11 @@ export function createRecurrentState(
   lists: () => SequenceLists,
 ): RecurrentState {
   return {
-    convolve(x, weight) {
+    convolve(x, weight, bias) {
       const out = Tensor.empty(x.shape, x.dtype, x.device);
-      const packed = { x: packTokens(x), weight, out: packTokens(out), pool: pools().inputs };
+      const packed = { x: packTokens(x), weight, bias, out: packTokens(out) };
       refuseBatchInvariant('a sequence', 'attention', 'a recurrent layer');
-      kernels.shortConvStep({ ...packed, ...lists() });
+      kernels.shortConvStep({ ...packed, pool: pools().inputs, ...lists() });
       return out;
     },
     delta({ q, k, v, decay, beta }: DeltaInputs) {
@@ -88,6 +93,21 @@ export function createRecurrentState(
         v: packTokens(v),
         decay: packTokens(decay),
         beta: packTokens(beta),
+        ...lists(),
+        out: packTokens(out),
+        pool: required(pools().states),
+      });
+      return out;
+    },
+    space({ x, b, c, decay, step }: StateSpaceInputs) {
+      const out = Tensor.empty(x.shape, x.dtype, x.device);
+      refuseBatchInvariant('a sequence', 'attention', 'a recurrent layer');
+      kernels.stateSpaceStep({
+        c: packTokens(c),
+        b: packTokens(b),
+        x: packTokens(x),
+        decay: packTokens(decay),
+        step: packTokens(step),
         ...lists(),
         out: packTokens(out),
         pool: required(pools().states),
@@ -130,9 +150,9 @@ export class RecurrentCache implements SequenceCache {
         () => listsOf(count),
       );
     this.state = {
-      convolve: (x, weight) => {
+      convolve: (x, weight, bias) => {
         const [, count] = leading(x.shape, 2);
-        const out = within(count).convolve(x, weight);
+        const out = within(count).convolve(x, weight, bias);
         // Without a recurrence, the convolution is the last step of a layer.
         if (sizes.heads === 0) this.length += count;
         return out;
@@ -140,6 +160,12 @@ export class RecurrentCache implements SequenceCache {
       delta: (inputs) => {
         const [, count] = leading(inputs.v.shape, 2);
         const out = within(count).delta(inputs);
+        this.length += count;
+        return out;
+      },
+      space: (inputs) => {
+        const [, count] = leading(inputs.x.shape, 2);
+        const out = within(count).space(inputs);
         this.length += count;
         return out;
       },

@@ -87,6 +87,10 @@ function pagedProducts({ q, pool, tables, window }: OpArgs['PagedAttention']): n
 const deltaProducts = ({ k, v }: Record<'k' | 'v', View>): number =>
   4 * size(v) * required(k.shape[k.shape.length - 1]);
 
+/** Returns three products of each token's heads with the state [N, P]: decay, write, read. */
+const spaceProducts = ({ x, b }: Record<'x' | 'b', View>): number =>
+  3 * size(x) * required(b.shape[b.shape.length - 1]);
+
 /** Ops without a formula per element. */
 type CountedOp = Exclude<keyof OpArgs, UpdateOp | keyof typeof elementFlops>;
 
@@ -126,6 +130,9 @@ const formulas: { readonly [Name in CountedOp]?: WorkFormula<OpArgs[Name]> } = {
   GatedDelta: (args) => countMacs(deltaProducts(args)),
   GatedDeltaBackward: (args) => countMacs(2 * deltaProducts(args)),
   GatedDeltaStep: (args) => countMacs(deltaProducts(args)),
+  StateSpace: (args) => countMacs(spaceProducts(args)),
+  StateSpaceBackward: (args) => countMacs(2 * spaceProducts(args)),
+  StateSpaceStep: (args) => countMacs(spaceProducts(args)),
 };
 
 /** Returns the work of an op by the FLOPs per element that its header states for each operand. */

@@ -20,7 +20,7 @@ type Role =
  * embeddings, activations, residual sums, bias gradients, copies.
  */
 const ROLES: readonly (readonly [RegExp, Role])[] = [
-  [/^(Attention|Paged|Rope|Rotary|GatedDelta|ShortConv)/, 'attention'],
+  [/^(Attention|Paged|Rope|Rotary|GatedDelta|StateSpace|ShortConv)/, 'attention'],
   [/^(Matmul|Grouped|Gated|Quantized|Invariant|Adapter|Fp8|Nf4|Dequantize|SplitBf16)/, 'linears'],
   [/^(Layer|Rms)Norm/, 'norms'],
   [/^CrossEntropy/, 'loss'],

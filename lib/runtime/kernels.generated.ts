@@ -4869,15 +4869,17 @@ export function sgdOnHost(args: SgdArgs, stream: Stream): void {
 }
 
 /**
- * Computes out[t, c] = silu(sum over j of weight[c, j] x[t - K + 1 + j, c]) with K at most 8.
- * Tokens before the start of the row or of the document count as 0. Computed in f32 (f64 for f64),
- * rounded once. FLOPs: 8 per element of out.
+ * Computes out[t, c] = silu(bias[c] + sum over j of weight[c, j] x[t - K + 1 + j, c]).
+ * K is at most 8. Tokens before the start of the row or of the document count as 0. Computed in
+ * f32 (f64 for f64), rounded once. FLOPs: 8 per element of out.
  */
 export interface ShortConvArgs {
   /** [B, T, C], last stride 1 */
   x: View;
   /** [C, K] of x's dtype, contiguous */
   weight: View;
+  /** [C] of x's dtype, contiguous */
+  bias: View | null;
   /** [B, T, C], contiguous */
   out: View;
   /** [B, T] i32, contiguous */
@@ -4888,6 +4890,7 @@ function putShortConv(args: ShortConvArgs): void {
   let at = 0;
   at = putView(args.x, at);
   at = putView(args.weight, at);
+  at = putView(args.bias, at);
   at = putView(args.out, at);
   putView(args.documents, at);
 }
@@ -4914,12 +4917,16 @@ export interface ShortConvBackwardArgs {
   x: View;
   /** the forward's */
   weight: View;
+  /** the forward's */
+  bias: View | null;
   /** [B, T, C], last stride 1 */
   dout: View;
   /** [B, T, C], contiguous */
   dx: View;
   /** [C, K] f32 (f64 for f64), contiguous */
   dweight: View;
+  /** [C] like dweight, if there is a bias */
+  dbias: View | null;
   /** the forward's */
   documents: View | null;
 }
@@ -4928,9 +4935,11 @@ function putShortConvBackward(args: ShortConvBackwardArgs): void {
   let at = 0;
   at = putView(args.x, at);
   at = putView(args.weight, at);
+  at = putView(args.bias, at);
   at = putView(args.dout, at);
   at = putView(args.dx, at);
   at = putView(args.dweight, at);
+  at = putView(args.dbias, at);
   putView(args.documents, at);
 }
 
@@ -4957,6 +4966,8 @@ export interface ShortConvStepArgs {
   x: View;
   /** [C, K] of x's dtype, contiguous */
   weight: View;
+  /** [C] of x's dtype, contiguous */
+  bias: View | null;
   /** [S + 1] i32, contiguous */
   starts: View;
   /** [S] i32, contiguous */
@@ -4973,6 +4984,7 @@ function putShortConvStep(args: ShortConvStepArgs): void {
   let at = 0;
   at = putView(args.x, at);
   at = putView(args.weight, at);
+  at = putView(args.bias, at);
   at = putView(args.starts, at);
   at = putView(args.lengths, at);
   at = putView(args.slots, at);
@@ -5228,6 +5240,168 @@ export function splitBf16OnHost(args: SplitBf16Args, stream: Stream): void {
 }
 
 /**
+ * Each head has a state S [N, P], initially 0, and uses the group h / (H / G) of B and C. For each
+ * token:
+ *   S = e^decay S + step b x';  out = S'c
+ * The state is reset at the first token of a document. Without documents, each row of the batch is
+ * one document. Computed in f32 (f64 for f64). The GPU supports N and P up to 256.
+ */
+export interface StateSpaceArgs {
+  /** [B, T, G, N], last stride 1 */
+  c: View;
+  /** like c, with its own strides */
+  b: View;
+  /** [B, T, H, P], last stride 1, H a multiple of G */
+  x: View;
+  /** [B, T, H] f32 (f64 for f64), contiguous; at most 0 */
+  decay: View;
+  /** like decay */
+  step: View;
+  /** [B, T, H, P], contiguous */
+  out: View;
+  /** [B, T] i32, contiguous */
+  documents: View | null;
+}
+
+function putStateSpace(args: StateSpaceArgs): void {
+  let at = 0;
+  at = putView(args.c, at);
+  at = putView(args.b, at);
+  at = putView(args.x, at);
+  at = putView(args.decay, at);
+  at = putView(args.step, at);
+  at = putView(args.out, at);
+  putView(args.documents, at);
+}
+
+export function stateSpace(
+  args: StateSpaceArgs,
+  stream: Stream = args.c.buffer.device.compute,
+): void {
+  putStateSpace(args);
+  call(107, stream, args);
+}
+
+export function stateSpaceOnHost(args: StateSpaceArgs, stream: Stream): void {
+  putStateSpace(args);
+  callOnHost(107, stream);
+}
+
+/**
+ * Computes the gradients of StateSpace. The gradient of a decay is a sum over later tokens of its
+ * document. The GPU needs scratch memory for two f32 tensors [B, T, H, N].
+ */
+export interface StateSpaceBackwardArgs {
+  /** the forward's */
+  c: View;
+  /** the forward's */
+  b: View;
+  /** the forward's */
+  x: View;
+  /** the forward's */
+  decay: View;
+  /** the forward's */
+  step: View;
+  /** [B, T, H, P], last stride 1 */
+  dout: View;
+  /** like c, contiguous */
+  dc: View;
+  /** like b, contiguous */
+  db: View;
+  /** like x, contiguous */
+  dx: View;
+  /** like decay */
+  ddecay: View;
+  /** like step */
+  dstep: View;
+  /** the forward's */
+  documents: View | null;
+}
+
+function putStateSpaceBackward(args: StateSpaceBackwardArgs): void {
+  let at = 0;
+  at = putView(args.c, at);
+  at = putView(args.b, at);
+  at = putView(args.x, at);
+  at = putView(args.decay, at);
+  at = putView(args.step, at);
+  at = putView(args.dout, at);
+  at = putView(args.dc, at);
+  at = putView(args.db, at);
+  at = putView(args.dx, at);
+  at = putView(args.ddecay, at);
+  at = putView(args.dstep, at);
+  putView(args.documents, at);
+}
+
+export function stateSpaceBackward(
+  args: StateSpaceBackwardArgs,
+  stream: Stream = args.c.buffer.device.compute,
+): void {
+  putStateSpaceBackward(args);
+  call(108, stream, args);
+}
+
+export function stateSpaceBackwardOnHost(args: StateSpaceBackwardArgs, stream: Stream): void {
+  putStateSpaceBackward(args);
+  callOnHost(108, stream);
+}
+
+/**
+ * StateSpace of the newest tokens of S sequences, packed in [M]. Row slots[s] of the pool is the
+ * state of sequence s. See GatedDeltaStep.
+ */
+export interface StateSpaceStepArgs {
+  /** [M, G, N], last stride 1 */
+  c: View;
+  /** like c, with its own strides */
+  b: View;
+  /** [M, H, P], last stride 1 */
+  x: View;
+  /** [M, H] f32 (f64 for f64), contiguous */
+  decay: View;
+  /** like decay */
+  step: View;
+  /** [S + 1] i32, contiguous */
+  starts: View;
+  /** [S] i32, contiguous */
+  lengths: View;
+  /** [S] i32, contiguous */
+  slots: View;
+  /** [M, H, P], contiguous */
+  out: View;
+  /** [slots, H, N, P] f32 (f64 for f64), contiguous */
+  pool: View;
+}
+
+function putStateSpaceStep(args: StateSpaceStepArgs): void {
+  let at = 0;
+  at = putView(args.c, at);
+  at = putView(args.b, at);
+  at = putView(args.x, at);
+  at = putView(args.decay, at);
+  at = putView(args.step, at);
+  at = putView(args.starts, at);
+  at = putView(args.lengths, at);
+  at = putView(args.slots, at);
+  at = putView(args.out, at);
+  putView(args.pool, at);
+}
+
+export function stateSpaceStep(
+  args: StateSpaceStepArgs,
+  stream: Stream = args.c.buffer.device.compute,
+): void {
+  putStateSpaceStep(args);
+  call(109, stream, args);
+}
+
+export function stateSpaceStepOnHost(args: StateSpaceStepArgs, stream: Stream): void {
+  putStateSpaceStep(args);
+  callOnHost(109, stream);
+}
+
+/**
  * Computes out = silu(gate) * up with silu(x) = x / (1 + e^-x), in f32 (f64 for f64), rounded
  * once.
  * FLOPs: 2 per element of out.
@@ -5253,12 +5427,12 @@ export function swiglu(
   stream: Stream = args.gate.buffer.device.compute,
 ): void {
   putSwiglu(args);
-  call(107, stream, args);
+  call(110, stream, args);
 }
 
 export function swigluOnHost(args: SwigluArgs, stream: Stream): void {
   putSwiglu(args);
-  callOnHost(107, stream);
+  callOnHost(110, stream);
 }
 
 /**
@@ -5296,12 +5470,12 @@ export function swigluBackward(
   stream: Stream = args.gate.buffer.device.compute,
 ): void {
   putSwigluBackward(args);
-  call(108, stream, args);
+  call(111, stream, args);
 }
 
 export function swigluBackwardOnHost(args: SwigluBackwardArgs, stream: Stream): void {
   putSwigluBackward(args);
-  callOnHost(108, stream);
+  callOnHost(111, stream);
 }
 
 /** The arguments of each op, by its name. */
@@ -5413,6 +5587,9 @@ export interface OpArgs {
   SoftmaxBackward: SoftmaxBackwardArgs;
   Sort: SortArgs;
   SplitBf16: SplitBf16Args;
+  StateSpace: StateSpaceArgs;
+  StateSpaceBackward: StateSpaceBackwardArgs;
+  StateSpaceStep: StateSpaceStepArgs;
   Swiglu: SwigluArgs;
   SwigluBackward: SwigluBackwardArgs;
 }
@@ -5526,6 +5703,9 @@ export const opNames = [
   'SoftmaxBackward',
   'Sort',
   'SplitBf16',
+  'StateSpace',
+  'StateSpaceBackward',
+  'StateSpaceStep',
   'Swiglu',
   'SwigluBackward',
 ] as const;

@@ -130,6 +130,7 @@ export const optionNames = {
   SparsityOptions: 'mode block differentLayoutPerHead? numLocalBlocks numGlobalBlocks attention horizontalGlobalAttention? numDifferentGlobalPatterns numRandomBlocks localWindowBlocks globalBlockIndices globalBlockEndIndices numSlidingWindowBlocks seed maxTokens',
   SplitOptions: 'seed',
   SpreadOptions: 'correction dims dim keepDim?',
+  StateSpaceInputs: 'x b c decay step documents',
   SwiGluOptions: 'bias?',
   TaskEvaluationOptions: 'tokenizer batchSize onProgress maxLength maskShare seed textKey labelKey files rows columns',
   TaskInputs: 'mask types loss labels starts ends',

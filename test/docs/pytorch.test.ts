@@ -97,7 +97,16 @@ test('an operation is compared by the name that its row has', () => {
 
 /** Functions for transformers of other shapes: mixtures of experts and packed weights. */
 const BESIDES = /^(routeTopK|groupRows|groupedLinear|combineRows|choicesOf)$/;
-const OWN = ['scale', 'swiglu', 'concat', 'Tensor.from', 'cast', 'gatedDelta', 'shortConv'];
+const OWN = [
+  'scale',
+  'swiglu',
+  'concat',
+  'Tensor.from',
+  'cast',
+  'gatedDelta',
+  'shortConv',
+  'stateSpace',
+];
 
 test('every operation of the table of tensors.md has a row', () => {
   const cells = readPage('docs/tensors.md').matchAll(/^\| [a-z ]+ \| (`.*?) \|/gm);

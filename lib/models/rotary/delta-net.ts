@@ -40,7 +40,8 @@ export class ConvWeights extends Module {
   override forward(x: Tensor, documents: Tensor | null, cache: LayerCache | null): Tensor {
     const [C, , K] = leading(this.weight.shape, 3);
     const weight = this.weight.reshape([C, K]);
-    return cache ? required(cache.state).convolve(x, weight) : shortConv(x, weight, documents);
+    if (cache) return required(cache.state).convolve(x, weight, null);
+    return shortConv(x, weight, documents);
   }
 }
 

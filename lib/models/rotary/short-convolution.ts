@@ -20,7 +20,8 @@ class PlainConv extends ConvWeights {
     const negative = weight.mul(-1);
     if (!cache) return shortConv(x, weight, documents).sub(shortConv(x, negative, documents));
     // The state changes with each call, so one call has both halves.
-    const both = required(cache.state).convolve(concat([x, x], 2), concat([weight, negative], 0));
+    const weights = concat([weight, negative], 0);
+    const both = required(cache.state).convolve(concat([x, x], 2), weights, null);
     const [first, second] = leading(both.split(C, 2), 2);
     return first.sub(second);
   }

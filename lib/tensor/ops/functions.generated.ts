@@ -118,6 +118,7 @@ export {
 export { cumprod, cumsum } from './scan.js';
 export { scatter, scatterAdd } from './scatter.js';
 export { argsort, sort, type Sorted, type SortOptions, topk, type TopkOptions } from './sort.js';
+export { stateSpace, type StateSpaceInputs } from './state-space.js';
 export {
   argmin,
   logsumexp,

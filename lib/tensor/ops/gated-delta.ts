@@ -1,6 +1,5 @@
 // The gated delta rule, and the short causal convolution before it.
 
-import { DsError } from '../../errors.js';
 import { statisticOf } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { namesOf, readOptions } from '../../runtime/options.js';
@@ -10,14 +9,8 @@ import { refuseBatchInvariant } from '../batch-invariant.js';
 import { type GradSink, record } from '../tape.js';
 import { Tensor } from '../tensor.js';
 import { cast } from './creation.js';
-import {
-  requireSameDevice,
-  requireSameType,
-  requireTensor,
-  shapeError,
-  toPackedRows,
-  toRowMajor,
-} from './shapes.js';
+import { documentsOf, requireHeadNumbers } from './recurrent-inputs.js';
+import { requireSameType, requireTensor, shapeError, toPackedRows, toRowMajor } from './shapes.js';
 
 /** Inputs of gatedDelta(). */
 export interface DeltaInputs {
@@ -33,26 +26,6 @@ export interface DeltaInputs {
   readonly beta: Tensor;
   /** The document of each token, [B, T] i32 or i64. Default: each row is one. */
   readonly documents?: Tensor | null;
-}
-
-/** Returns documents as contiguous [B, T] i32. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE. */
-function documentsOf(op: string, documents: Tensor | null, x: Tensor): Tensor | null {
-  if (!documents) return null;
-  requireSameDevice(`${op} documents`, documents, x);
-  if (documents.dtype !== 'i32' && documents.dtype !== 'i64') {
-    const expected = 'numbers of documents of dtype i32 or i64';
-    throw new DsError({
-      code: 'DS_DTYPE',
-      op: `${op} documents`,
-      expected,
-      got: describe(documents),
-    });
-  }
-  const [B, T] = x.shape;
-  if (documents.ndim === 2 && documents.size(0) === B && documents.size(1) === T) {
-    return toRowMajor(cast(documents, 'i32'));
-  }
-  throw shapeError(`${op} documents`, `[${B}, ${T}]`, describe(documents));
 }
 
 const DELTA = 'gatedDelta';
@@ -81,17 +54,7 @@ function readDelta(inputs: DeltaInputs): KernelInputs {
     const expected = 'q, k [B, T, Hk, D] and v [B, T, H, E] with H a multiple of Hk';
     throw shapeError(DELTA, expected, [q, k, v].map(describe).join(', '));
   }
-  for (const tensor of [decay, beta]) {
-    requireSameDevice(DELTA, tensor, q);
-    if (tensor.ndim === 3 && tensor.shape.every((n, d) => n === v.shape[d])) continue;
-    throw shapeError(DELTA, `decay and beta [${v.shape.slice(0, 3).join(', ')}]`, describe(tensor));
-  }
-  const statistic = statisticOf(q.dtype);
-  for (const tensor of [decay, beta]) {
-    if (tensor.dtype === statistic) continue;
-    const expected = `decay and beta of dtype ${statistic}`;
-    throw new DsError({ code: 'DS_DTYPE', op: DELTA, expected, got: describe(tensor) });
-  }
+  requireHeadNumbers(DELTA, 'decay and beta', [decay, beta], v);
   return {
     q: toPackedRows(q),
     k: toPackedRows(k),
@@ -142,33 +105,49 @@ export function gatedDelta(inputs: DeltaInputs): Tensor {
 const CONV = 'shortConv';
 
 /**
- * Returns silu(causal convolution) of each channel of x [B, T, C] with its own weights [C, K], K
- * from 1 to 8; the last weight is that of the token itself. Earlier tokens outside the token's
- * document count as zeros; documents [B, T] i32 or i64, or null. f32 inside (f64 for f64). Throws
- * DS_SHAPE, DS_DTYPE or DS_DEVICE if the tensors do not fit together.
+ * Returns silu(causal convolution + bias) of each channel of x [B, T, C] with its own weights
+ * [C, K], K from 1 to 8; the last weight is that of the token itself. The bias is [C], or null for
+ * none. Earlier tokens outside the token's document count as zeros; documents [B, T] i32 or i64, or
+ * null. f32 inside (f64 for f64). Throws DS_SHAPE, DS_DTYPE or DS_DEVICE if the tensors do not fit
+ * together.
  */
-export function shortConv(x: Tensor, weight: Tensor, documents: Tensor | null = null): Tensor {
-  requireSameType(CONV, x, weight);
+export function shortConv(
+  x: Tensor,
+  weight: Tensor,
+  documents: Tensor | null = null,
+  bias: Tensor | null = null,
+): Tensor {
+  for (const tensor of bias ? [weight, bias] : [weight]) requireSameType(CONV, x, tensor);
   const [C, K = 0] = weight.shape;
-  if (x.ndim !== 3 || weight.ndim !== 2 || x.size(2) !== C || K < 1 || K > 8) {
-    const expected = 'x [B, T, C] and weights [C, K] with K from 1 to 8';
-    throw shapeError(CONV, expected, `${describe(x)} and ${describe(weight)}`);
+  const isFitting = !bias || (bias.ndim === 1 && bias.size(0) === C);
+  if (x.ndim !== 3 || weight.ndim !== 2 || x.size(2) !== C || K < 1 || K > 8 || !isFitting) {
+    const expected = 'x [B, T, C], weights [C, K] with K from 1 to 8, and a bias [C] or null';
+    throw shapeError(
+      CONV,
+      expected,
+      [x, weight, bias].map((one) => one && describe(one)).join(', '),
+    );
   }
   const read = {
     x: toPackedRows(x),
     weight: toRowMajor(weight),
+    bias: bias && toRowMajor(bias),
     documents: documentsOf(CONV, documents, x),
   };
   const out = Tensor.empty(x.shape, x.dtype, x.device);
   kernels.shortConv({ ...read, out });
-  const saved = [read.x, read.weight, ...(read.documents ? [read.documents] : [])];
-  record(CONV, [x, weight], [out], saved, ([grad], sink) => {
+  const saved = Object.values(read).filter((tensor) => tensor !== null);
+  const inputs = bias ? [x, weight, bias] : [x, weight];
+  record(CONV, inputs, [out], saved, ([grad], sink) => {
+    const statistic = statisticOf(x.dtype);
     const dx = Tensor.empty(x.shape, x.dtype, x.device);
-    const dweight = Tensor.empty(weight.shape, statisticOf(x.dtype), x.device);
-    kernels.shortConvBackward({ ...read, dout: toPackedRows(grad), dx, dweight });
+    const dweight = Tensor.empty(weight.shape, statistic, x.device);
+    const dbias = bias && Tensor.empty(bias.shape, statistic, x.device);
+    kernels.shortConvBackward({ ...read, dout: toPackedRows(grad), dx, dweight, dbias });
     if (sink.needs(0)) sink.addGrad(0, dx);
     if (sink.needs(1)) sink.addGrad(1, cast(dweight, weight.dtype));
-    for (const tensor of [dx, dweight]) tensor.dispose();
+    if (dbias && sink.needs(2)) sink.addGrad(2, cast(dbias, x.dtype));
+    for (const tensor of [dx, dweight, dbias]) tensor?.dispose();
   });
   return out;
 }

@@ -33,8 +33,8 @@ const sizes = [
 ] as const;
 
 type Sizes = (typeof sizes)[number];
-type Mode = 'plain' | 'gaps' | 'documents';
-const modes: readonly Mode[] = ['plain', 'gaps', 'documents'];
+type Mode = 'plain' | 'gaps' | 'documents' | 'bias';
+const modes: readonly Mode[] = ['plain', 'gaps', 'documents', 'bias'];
 
 const documentsOf = ([b, t]: Sizes): Float64Array =>
   Float64Array.from({ length: b * t }, (_, i) => floor(i / 5) % 3);
@@ -59,7 +59,7 @@ function taps(
 
 function sums(z: Sizes, v: Values): Float64Array {
   const [b, t, c, k] = z;
-  const out = new Float64Array(b * t * c);
+  const out = Float64Array.from({ length: b * t * c }, (_, i) => v.bias?.[i % c] ?? 0);
   for (let row = 0; row < b; ++row) {
     taps(z, v, row, (n, j, from) => {
       for (let i = 0; i < c; ++i) {
@@ -70,10 +70,14 @@ function sums(z: Sizes, v: Values): Float64Array {
   return out;
 }
 
-function gradients(z: Sizes, v: Values): Record<'dx' | 'dweight', Float64Array> {
+function gradients(z: Sizes, v: Values) {
   const [b, t, c, k] = z;
   const dsum = sums(z, v).map((x, i) => slope(x) * v.dout![i]!);
   const [dx, dweight] = [new Float64Array(b * t * c), new Float64Array(c * k)];
+  const dbias = new Float64Array(c);
+  dsum.forEach((grad, i) => {
+    dbias[i % c]! += grad;
+  });
   for (let row = 0; row < b; ++row) {
     taps(z, v, row, (n, j, from) => {
       for (let i = 0; i < c; ++i) {
@@ -83,7 +87,7 @@ function gradients(z: Sizes, v: Values): Record<'dx' | 'dweight', Float64Array> 
       }
     });
   }
-  return { dx, dweight };
+  return { dx, dweight, ...(v.bias && { dbias }) };
 }
 
 const fullMatrixCases = floating.flatMap((dtype) =>
@@ -97,6 +101,7 @@ const fullMatrixCases = floating.flatMap((dtype) =>
       const inputsOf = (random: { normal(n: number): Float64Array }) => ({
         x: input(dtype, shape, random.normal(b * t * c), layout),
         weight: input(dtype, [c, k], random.normal(c * k), { lead: 1 }),
+        bias: mode === 'bias' ? input(dtype, [c], random.normal(c), { lead: 2 }) : null,
         documents: mode === 'documents' ? input('i32', [b, t], documentsOf(z)) : null,
       });
       return [
@@ -119,6 +124,7 @@ const fullMatrixCases = floating.flatMap((dtype) =>
               dout: input(dtype, shape, random.normal(b * t * c), layout),
               dx: output(dtype, shape, check),
               dweight: output(statistic, [c, k], close(statistic, 4, 'tensor')),
+              dbias: mode === 'bias' ? output(statistic, [c], close(statistic, 4, 'tensor')) : null,
             },
             reference: (v) => gradients(z, v),
           }),
@@ -142,21 +148,22 @@ const ROWS = SEQUENCES.reduce((sum, [count]) => sum + count, 0);
 const STARTS = [3];
 for (const [count] of SEQUENCES) STARTS.push(STARTS.at(-1)! + count);
 
-function steps(dtype: DType, c: number, k: number, isGapped: boolean): MatrixCase {
+function steps(dtype: DType, c: number, k: number, mode: Exclude<Mode, 'documents'>): MatrixCase {
   const held = k - 1;
   return opCase({
     op: 'ShortConvStep',
     dtype,
-    title: `${c} channels ${k} taps${isGapped ? ' gaps' : ''}`,
+    title: `${c} channels ${k} taps ${mode}`,
     build: (random) => ({
       operands: {
         x: input(
           dtype,
           [ROWS, c],
           random.normal(ROWS * c),
-          isGapped ? paddedLayout([ROWS, c]) : {},
+          mode === 'gaps' ? paddedLayout([ROWS, c]) : {},
         ),
         weight: input(dtype, [c, k], random.normal(c * k)),
+        bias: mode === 'bias' ? input(dtype, [c], random.normal(c)) : null,
         starts: input('i32', [STARTS.length], STARTS),
         lengths: input(
           'i32',
@@ -185,7 +192,7 @@ function steps(dtype: DType, c: number, k: number, isGapped: boolean): MatrixCas
           rows.set(v.x!.subarray(first * c, (first + count) * c), held * c);
           for (let t = 0; t < count; ++t) {
             for (let i = 0; i < c; ++i) {
-              let sum = 0;
+              let sum = v.bias?.[i] ?? 0;
               for (let j = 0; j < k; ++j) sum += v.weight![i * k + j]! * rows[(t + j) * c + i]!;
               out[(first + t) * c + i] = silu(sum);
             }
@@ -201,10 +208,11 @@ function steps(dtype: DType, c: number, k: number, isGapped: boolean): MatrixCas
 export const cases: MatrixCase[] = [
   ...fullMatrixCases,
   ...floating.flatMap((dtype) => [
-    steps(dtype, 5, 4, false),
-    steps(dtype, 130, 4, true),
-    steps(dtype, 3, 8, false),
-    steps(dtype, 3, 1, false),
+    steps(dtype, 5, 4, 'plain'),
+    steps(dtype, 130, 4, 'gaps'),
+    steps(dtype, 130, 4, 'bias'),
+    steps(dtype, 3, 8, 'plain'),
+    steps(dtype, 3, 1, 'plain'),
   ]),
 ];
 
@@ -218,6 +226,7 @@ export const mistakes: readonly Mistake[] = [
       kernels.shortConv({
         x: m([1, 3, 4]),
         weight: m([4, 9]),
+        bias: null,
         out: m([1, 3, 4]),
         documents: null,
       }),
@@ -231,9 +240,42 @@ export const mistakes: readonly Mistake[] = [
       kernels.shortConvBackward({
         x: m([1, 3, 4]),
         weight: m([4, 2]),
+        bias: null,
         dout: m([1, 3, 4]),
         dx: m([1, 3, 4]),
         dweight: m([4, 2], 'f16'),
+        dbias: null,
+        documents: null,
+      }),
+  },
+  {
+    op: 'short_conv_backward',
+    what: 'a bias without its gradient',
+    code: 'DS_SHAPE',
+    message: 'a bias without dbias',
+    run: (m) =>
+      kernels.shortConvBackward({
+        x: m([1, 3, 4]),
+        weight: m([4, 2]),
+        bias: m([4]),
+        dout: m([1, 3, 4]),
+        dx: m([1, 3, 4]),
+        dweight: m([4, 2]),
+        dbias: null,
+        documents: null,
+      }),
+  },
+  {
+    op: 'short_conv',
+    what: 'biases',
+    code: 'DS_SHAPE',
+    message: '[3]',
+    run: (m) =>
+      kernels.shortConv({
+        x: m([1, 3, 4]),
+        weight: m([4, 2]),
+        bias: m([3]),
+        out: m([1, 3, 4]),
         documents: null,
       }),
   },
@@ -250,6 +292,7 @@ export const mistakes: readonly Mistake[] = [
       kernels.shortConvStep({
         x: m([2, 4]),
         weight: m([4, 3]),
+        bias: null,
         starts,
         slots,
         lengths: m([1], 'i32'),
@@ -274,6 +317,12 @@ export const checks: readonly GradientCheck[] = [
       { shape: [3, 4], strided: true },
     ],
     run: (x, w) => shortConv(x, w),
+  },
+  {
+    op: 'shortConv',
+    title: 'bias',
+    inputs: [{ shape: [2, 6, 3] }, { shape: [3, 4] }, { shape: [3] }],
+    run: (x, w, bias) => shortConv(x, w, null, bias as Tensor),
   },
   {
     op: 'shortConv',
