@@ -3,7 +3,7 @@
 
 const ENCODER = 'an encoder: attention to later tokens, and no causal language model';
 const PICTURES = 'an image encoder';
-const STATE = 'state space layers';
+const STATE = 'state space layers of another kind';
 
 /** A feature that nn.models lacks, and values of model_type of the nearest families. */
 type Missing = readonly [feature: string, ...near: string[]];

@@ -168,6 +168,12 @@ export async function readPretrained<Model extends FolderModel, Options>(
   }
 }
 
+/** Quotes the word Infinity, which Python writes for bounds that JSON lacks. */
+const quoteInfinity = (text: string): string =>
+  text.replace(/"(?:[^"\\]|\\.)*"|\bInfinity\b/g, (found) =>
+    found === 'Infinity' ? '"Infinity"' : found,
+  );
+
 /**
  * A new model with the sizes of a config.json and random weights: `source` is the object, the file
  * or its folder. Throws as readPretrained().
@@ -211,7 +217,7 @@ function readConfig(path: string): [string, JsonObject] {
   try {
     // Opening a pipe would block until a writer opens it.
     if (existsSync(file) && !statSync(file).isFile()) throw new Error('no regular file');
-    const values: unknown = parseJson(readFileSync(file, 'utf8'));
+    const values: unknown = parseJson(quoteInfinity(readFileSync(file, 'utf8')));
     if (isObject<JsonObject>(values)) return [file, values];
     throw new Error('other JSON');
   } catch (error) {

@@ -81,6 +81,7 @@ export const optionNames = {
   LogSummaryOptions: 'showStraggler?',
   LoraOptions: 'r loraAlpha loraDropout bias useRslora? useDora? targetModules targetParameters excludeModules layersToTransform layersPattern rankPattern alphaPattern modulesToSave ensureWeightTying? initLoraWeights autocastAdapterDtype? fanInFanOut? baseModelNameOrPath taskType',
   LossOptions: 'reduction',
+  MambaConfig: 'heads headDim groups stateDim taps convBias? bias? stepLimit layers',
   ModelProfileOptions: 'printProfile? warmUp outputFile moduleDepth topModules detailed? recomputeFwdFactor',
   MoeConfig: 'experts perToken hidden sharedHidden normalize? denseLayers groups keptGroups scale',
   MultiheadAttentionOptions: 'dropout bias? batchFirst?',

@@ -1,9 +1,9 @@
 """The tiny models of all families: seeds, classes in transformers, and settings."""
 
-from families import convolutions, delta, gemma, latent, layer_norm, like_llama, mixtures
+from families import convolutions, delta, gemma, latent, layer_norm, like_llama, mamba, mixtures
 from families.sizes import LLAMA3_ROPE
 
-FILES = (like_llama, gemma, layer_norm, mixtures, latent, delta, convolutions)
+FILES = (like_llama, gemma, layer_norm, mixtures, latent, delta, convolutions, mamba)
 # By name of the folder. The seed determines weights and tokens; a new family takes a new one.
 FAMILIES = {name: family for file in FILES for name, family in file.FAMILIES.items()}
 ROPES = {

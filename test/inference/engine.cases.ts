@@ -233,7 +233,15 @@ async function equalsForward(family: string, device: Device): Promise<void> {
 export const cases: Case[] = [
   ...likeTransformers,
   ...alike,
-  ...['llama', 'qwen2-window', 'gpt2', 'mixtral', 'qwen3-next', 'deepseek-v2'].flatMap((family) =>
+  ...[
+    'llama',
+    'qwen2-window',
+    'gpt2',
+    'mixtral',
+    'qwen3-next',
+    'granite-4-h',
+    'deepseek-v2',
+  ].flatMap((family) =>
     [true, false].flatMap((shares) =>
       [true, false].map((ahead) => ({
         name: `engine: ${family} goes on after it gave way${shares ? '' : ', nothing shared'}${ahead ? ', ahead' : ''}`,

@@ -149,6 +149,7 @@ const RECURRENT = /no recurrent layers, which need all tokens on each rank.*tens
 const WHOLE_TOKENS: Readonly<Record<string, RegExp>> = {
   delta: RECURRENT,
   conv: RECURRENT,
+  states: RECURRENT,
 };
 
 /** Traits that tensor parallelism over two ranks refuses, and the error. */

@@ -39,6 +39,7 @@ const CHOSEN: Readonly<Record<string, string>> = {
   glm: 'packed gates',
   gpt2: 'another body',
   gptj: 'a bias of the head',
+  'granite-4-h': 'state space layers, a joined shared expert, no rotation',
   hunyuan: 'norms behind the rotation',
   lfm2: 'short convolutions',
   nanochat: 'norms without weights that differ by kind, a rotation the other way',
@@ -60,6 +61,7 @@ const NAMES = new Set([
   ...['aliases', 'types', 'ofPictures', 'sectionsOnly', 'alpha', 'originalBeside', 'layerTypes'],
   ...['attentionTypes', 'slidesAt', 'windowEvery', 'overflowsF16', 'listsLayers', 'out'],
   ...['residualDropout', 'first', 'second', 'table', 'qkNormKey', 'power', 'choosesNorm'],
+  ...['mamba', 'optional'],
 ]);
 
 function* traitsIn(value: unknown, path: string): Generator<string> {
@@ -79,6 +81,7 @@ export function traitsOf(family: string): Set<string> {
   const { traits } = model as unknown as { traits?: RotaryTraits };
   const config = model.config as nn.models.RotaryConfig;
   const { tied, heads, kvHeads, moe, latent, parallel, sumNorms, embedDim, channels } = config;
+  const { mamba } = config;
   const sizes = {
     tied,
     parallel,
@@ -87,6 +90,7 @@ export function traitsOf(family: string): Set<string> {
     ownKeys: kvHeads === heads,
     narrow: embedDim !== undefined && embedDim !== channels,
     moe: moe !== undefined,
+    states: mamba != null,
     dense: (moe?.denseLayers ?? []).length > 0,
     queryRank: latent?.queryRank != null,
   };

@@ -126,6 +126,11 @@ const RENAMED: Readonly<
     ['mlp.gate_up_proj', 'shared_mlp.input_linear'],
     ['mlp.down_proj', 'shared_mlp.output_linear'],
   ],
+  'granite-4-h': [
+    ['mlp.gate.weight', 'block_sparse_moe.router.weight'],
+    ['mlp.shared_experts.gate_up_proj', 'shared_mlp.input_linear'],
+    ['mlp.shared_experts.down_proj', 'shared_mlp.output_linear'],
+  ],
   'gpt-neox': [['embed_out.weight', 'lm_head.weight']],
   'gpt-oss': [[/mlp\.gate\.(?=\w+$)/, 'mlp.router.']],
 };

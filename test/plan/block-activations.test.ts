@@ -59,6 +59,13 @@ class SmallLfm2 extends nn.models.Lfm2 {
     super({ ...given, conv: { taps: 3, layers: deltaOf(given.layers).layers } });
   }
 }
+/** Every second layer is a state space layer. */
+class SmallGraniteHybrid extends nn.models.GraniteHybrid {
+  constructor(given: Omit<nn.models.GraniteHybridConfig, 'mamba'>) {
+    const { layers } = deltaOf(given.layers);
+    super({ ...given, mamba: { heads: 4, headDim: 64, groups: 2, stateDim: 48, layers } });
+  }
+}
 type Small = new (
   options: typeof shape & { maxSeq: number; layers: number; activationCheckpointing: boolean },
 ) => nn.models.RotaryLM;
@@ -72,6 +79,7 @@ const rows = [true, false].flatMap((checkpointing): [string, Small, boolean][] =
   ['Qwen35', SmallQwen35, checkpointing],
   ['Qwen3Next', SmallQwen3Next, checkpointing],
   ['Lfm2', SmallLfm2, checkpointing],
+  ['GraniteHybrid', SmallGraniteHybrid, checkpointing],
   ...byDeclaration.map((name): [string, Small, boolean] => [
     ...([name, (nn.models as unknown as Record<string, Small>)[name] as Small] as const),
     checkpointing,

@@ -98,6 +98,8 @@ export interface GgufArchitecture {
   readonly window?: 'all' | 'listed' | { readonly fullEvery: number };
   /** Whether layers with a window have their own rotary positions. Default: as in Gemma 3. */
   readonly windowRope?: 'base' | 'unscaled';
+  /** Whether all layers rotate, in families with layers that do not. Default: false. */
+  readonly rotatesAll?: boolean;
   /** Whether layers are gated delta nets, except each nth. Default: false. */
   readonly isDelta?: boolean;
   /** Whether layers without a window have heads of their own. Default: false. */

@@ -164,6 +164,8 @@ export const ARCHITECTURES: readonly GgufArchitecture[] = [
     readAs: 'granite',
     isPaired: true,
     className: 'GraniteMoeHybridForCausalLM',
+    rotatesAll: true,
+    fixed: { position_embedding_type: 'rope', num_local_experts: 0 },
     matches: () => false,
     names: { 'shared_mlp.output_linear': 'ffn_down' },
     rules: [

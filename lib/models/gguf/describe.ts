@@ -23,6 +23,7 @@ export function createMetadata(
   fileType: number,
 ): GgufMetadata {
   const { name } = architecture;
+  if (sizes.mamba) throw unsupportedError('mamba', 'no state space layers', sizes.mamba.layers);
   const entries = Object.entries({
     ...describeSizes(architecture, sizes),
     ...describeRope(architecture, sizes),
@@ -184,13 +185,14 @@ const countRotaryChannels = ({ headDim, partialRotaryFactor = 1, latent }: Rotar
   latent?.rotaryDim ?? Math.floor(headDim * partialRotaryFactor);
 
 function describeRope(
-  { name, lacksRope, windowRope, isLatent, hasKinds }: GgufArchitecture,
+  { name, lacksRope, windowRope, isLatent, hasKinds, rotatesAll = false }: GgufArchitecture,
   sizes: RotarySizes,
 ): GgufEntries {
   if (lacksRope) return {};
   const { ropeTheta, ropeScaling, ropeLayers, windowRopeTheta } = sizes;
-  if (ropeLayers?.some((rotates, i) => rotates !== ((i + 1) % 4 !== 0))) {
-    throw unsupportedError('ropeLayers', 'every fourth layer without rotation', ropeLayers);
+  if (ropeLayers?.some((rotates, i) => rotates !== (rotatesAll || (i + 1) % 4 !== 0))) {
+    const expected = rotatesAll ? 'rotation in all layers' : 'every fourth layer without rotation';
+    throw unsupportedError('ropeLayers', expected, ropeLayers);
   }
   const ofWindows = windowRope === 'unscaled' ? ropeTheta : 10_000;
   if (windowRope !== 'base' && (windowRopeTheta ?? ofWindows) !== ofWindows) {

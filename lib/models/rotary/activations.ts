@@ -4,6 +4,7 @@ import { WIDEST_HEAD } from '../../nn/scored-attention.js';
 import type { BlockActivations } from '../activation-shape.js';
 import { type RotarySizes, toBody } from './config.js';
 import type { DeltaSizes } from './delta-config.js';
+import { convChannels, type MambaSizes } from './mamba-config.js';
 import type { MoeSizes } from './mixture.js';
 import type { RotaryTraits } from './traits.js';
 
@@ -155,14 +156,40 @@ const convMixer = ({ channels }: RotarySizes): MixerMemory => ({
   backward: 7 * channels,
 });
 
+/**
+ * A state space layer, for inner channels i and s channels of B and C together: the projection (2 i
+ * + s) and the convolution (i + s), the sum with D x, the gated values and their norm (3 i).
+ * Backward: gradients of the projection and of the convolution. Statistics: three f32 numbers of
+ * each head for decays and steps, and a deviation of the norm.
+ */
+function mambaMixer({ channels }: RotarySizes, mamba: MambaSizes): MixerMemory {
+  const inner = mamba.heads * mamba.headDim;
+  const convolved = convChannels(mamba);
+  return {
+    kept: 4 * inner + 2 * convolved + mamba.heads,
+    statistics: 12 * mamba.heads + 4,
+    backward: 2 * channels + 2 * inner + 2 * convolved,
+  };
+}
+
+/** The layer in place of attention in some layers; null: none. */
+function recurrentMixer(
+  traits: RotaryTraits,
+  sizes: RotarySizes,
+): { layers: readonly boolean[]; memory: MixerMemory } | null {
+  const { delta, conv, mamba } = sizes;
+  if (delta) return { layers: delta.layers, memory: deltaMixer(traits, sizes, delta) };
+  if (mamba) return { layers: mamba.layers, memory: mambaMixer(sizes, mamba) };
+  return conv ? { layers: conv.layers, memory: convMixer(sizes) } : null;
+}
+
 /** Of one block; if both kinds are mixed, their mean, and the maximum of a backward. */
 function blockMixer(traits: RotaryTraits, sizes: RotarySizes): MixerMemory {
   const attention = attentionMixer(traits, sizes);
-  const { delta, conv, layers } = sizes;
-  const kinds = delta ?? conv;
-  if (!kinds) return attention;
-  const recurrence = delta ? deltaMixer(traits, sizes, delta) : convMixer(sizes);
-  const share = kinds.layers.filter((layer) => layer).length / layers;
+  const found = recurrentMixer(traits, sizes);
+  if (!found) return attention;
+  const recurrence = found.memory;
+  const share = found.layers.filter((layer) => layer).length / sizes.layers;
   const mean = (key: 'kept' | 'statistics'): number =>
     share * recurrence[key] + (1 - share) * attention[key];
   return {

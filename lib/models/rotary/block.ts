@@ -14,6 +14,7 @@ import { type BlockAttention, LatentAttention } from './latent-attention.js';
 import { addEnding, applyEnding } from './layer-inputs.js';
 import { bodyAt } from './layer-kinds.js';
 import { LayeredAttention } from './layered-attention.js';
+import { MambaMixer } from './mamba-mixer.js';
 import { setNamed } from './named-module.js';
 import { type AnyNorm, createNorm, type Norm, normalizeSum } from './norms.js';
 import { PackedAttention, PerHeadAttention } from './packed-attention.js';
@@ -30,7 +31,7 @@ export class RotaryBlock extends Module {
   /** Before the attention, in families with this norm. */
   declare readonly input_layernorm: Norm;
   /** Causal attention with rotary positions; in some layers of hybrid models a recurrence. */
-  declare readonly self_attn: BlockAttention | GatedDeltaNet | ShortConvolution;
+  declare readonly self_attn: BlockAttention | GatedDeltaNet | ShortConvolution | MambaMixer;
   /** Before the MLP; in families with norms after the branches, after the attention. */
   declare readonly post_attention_layernorm: Norm;
   /** The feed-forward block, or a mixture of experts. */
@@ -52,6 +53,8 @@ export class RotaryBlock extends Module {
       setNamed(this, 'self_attn', 'linear_attn', new GatedDeltaNet(body));
     } else if (body.conv?.layers[layer]) {
       setNamed(this, 'self_attn', 'conv', new ShortConvolution(body));
+    } else if (body.mamba?.layers[layer]) {
+      setNamed(this, 'self_attn', 'mamba', new MambaMixer(body));
     } else {
       const attention = new (createAttention(traits))(layerBody, { window, layer });
       setNamed(this, 'self_attn', names.attention ?? 'self_attn', attention);

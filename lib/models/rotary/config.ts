@@ -11,7 +11,8 @@ import { type QueryScale, readChunked } from './chunk-options.js';
 import { type ConvSizes, readConv } from './conv-config.js';
 import { type DeltaSizes, readDelta } from './delta-config.js';
 import { type FullHeads, readLayerKinds, type SharedKeys } from './kind-options.js';
-import { hasLoads, type MoeConfig, type MoeSizes, readMoe } from './mixture.js';
+import { type MambaConfig, type MambaSizes, readMamba } from './mamba-config.js';
+import { hasLoads, isOptional, type MoeConfig, type MoeSizes, readMoe } from './mixture.js';
 import {
   computeRotaryDim,
   type LatentSizes,
@@ -65,6 +66,8 @@ export interface RotaryConfig extends CausalConfig {
   queryScale?: QueryScale | null;
   /** Layers with a gated short convolution, in families that have them. */
   conv?: ConvSizes;
+  /** State space layers, in families that have them; null: no layer. Default: null. */
+  mamba?: MambaConfig | null;
   /** Heads of layers without a window, in families where they differ. Default: as the others. */
   full?: FullHeads | null;
   /**
@@ -178,6 +181,7 @@ export type FamilyOption =
   | 'conv'
   | 'attentionChunk'
   | 'queryScale'
+  | 'mamba'
   | 'full'
   | 'sharedKeys'
   | 'layerInputDim'
@@ -192,9 +196,10 @@ export type FamilyConfig<Own extends FamilyOption = never> = Omit<
 >;
 
 /** A complete RotaryConfig. */
-export type RotarySizes = Omit<RotaryConfig, 'moe'> &
+export type RotarySizes = Omit<RotaryConfig, 'moe' | 'mamba'> &
   Required<Omit<RotaryConfig, FamilyOption | 'numberCheckpoints' | 'ignoreIndex'>> & {
     moe?: MoeSizes;
+    mamba?: MambaSizes | null;
   };
 
 /** The parameters of blocks: sizes, and properties of the family. */
@@ -255,13 +260,14 @@ function readVarying(traits: RotaryTraits): FamilyOption[] {
     delta,
     conv,
     chunked,
+    mamba,
     layerKinds,
   } = traits;
   const { qkv, out, mlp } = biases;
   const switchValues: Readonly<Partial<Record<FamilyOption, unknown>>> = {
     window: window !== 'none',
     partialRotaryFactor: rope?.partial,
-    ropeLayers: rope?.off === 'listed',
+    ropeLayers: rope?.off === 'listed' || rope?.off === 'unnamed',
     windowRopeTheta: rope?.ofWindows,
     residualDropout,
     scales,
@@ -273,6 +279,7 @@ function readVarying(traits: RotaryTraits): FamilyOption[] {
     conv,
     attentionChunk: chunked,
     queryScale: chunked,
+    mamba,
     qkNorm: traits.qkNormKey,
     full: layerKinds,
     sharedKeys: layerKinds,
@@ -326,7 +333,7 @@ export function readRotaryConfig(traits: RotaryTraits, options: RotaryConfig): R
   requireRope(traits, config, latent?.rotaryDim ?? headDim);
   if (config.window !== undefined) requireWindow(traits, config.window, config.layers);
   const { tied = false, activationCheckpointing = false } = config;
-  const { moe: _, ...dense } = config;
+  const { moe: _, mamba: __, ...dense } = config;
   const isFull = readWindows(config).map((window) => window === null);
   return {
     ...dense,
@@ -360,7 +367,7 @@ function readVaried(
   const { windowRopeTheta = rope?.ofWindows?.fallback } = config;
   const has = (item: FamilyOption): boolean => varying.includes(item);
   return {
-    ...(moe && (config.moe || !moe.beside) && { moe: readMoe(name, moe, config.moe, config) }),
+    ...(moe && (config.moe || !isOptional(moe)) && { moe: readMoe(name, moe, config.moe, config) }),
     ...(has('routerAuxLossCoef') && {
       routerAuxLossCoef: requireFinite(`${name} routerAuxLossCoef`, routerAuxLossCoef, 0),
     }),
@@ -368,6 +375,7 @@ function readVaried(
     ...(has('delta') && { delta: readDelta(name, config.delta, layers) }),
     ...(has('conv') && { conv: readConv(name, config.conv, layers) }),
     ...(has('attentionChunk') && readChunked(name, config)),
+    ...(has('mamba') && { mamba: readMamba(name, config.mamba, layers) }),
     ...(has('window') && { window: config.window ?? null }),
     ...(has('partialRotaryFactor') && { partialRotaryFactor }),
     ...(has('ropeLayers') && { ropeLayers: requireLayers(name, config.ropeLayers, layers) }),

@@ -127,14 +127,15 @@ export function createFeedForward(body: BodySizes, layer: number): FeedForward {
   const { limit = null, routerBias = false, shared, scores, choiceBias } = traits.moe ?? {};
   const { sparseMixer = null, inputsFirst = limit !== null, scalesInputs } = traits.moe ?? {};
   const { groups, keptGroups, scale } = moe;
+  const isJoined = shared === 'joined';
   const options = {
     k,
     normalize,
-    sharedHidden,
+    sharedHidden: isJoined ? null : sharedHidden,
     limit,
     inputsFirst,
     bias: routerBias,
-    sharedGate: shared !== 'ungated',
+    sharedGate: shared === true,
     sparseMixer,
     routing: scores
       ? {
@@ -145,6 +146,10 @@ export function createFeedForward(body: BodySizes, layer: number): FeedForward {
       : null,
   };
   const mixture = new SparseMixture(channels, moe.hidden, experts, options);
+  if (isJoined && sharedHidden) {
+    const joined = new PackedSwiGLU(channels, sharedHidden, { bias: false });
+    Object.assign(mixture, { shared_experts: joined });
+  }
   for (const [name, parameter] of mixture.namedParameters()) {
     parameter.initialize(name.endsWith('bias') ? zeros : normal(initializerRange));
   }

@@ -54,11 +54,14 @@ export interface MoeTraits {
   readonly beside?: string;
   /** config.json's key for the width inside an expert. */
   readonly hidden: 'intermediate_size' | 'moe_intermediate_size';
+  /** Whether the key for the number of experts may be 0: all blocks are dense. Default: false. */
+  readonly optional?: boolean;
   /**
    * Whether there is a shared expert for all tokens. "ungated": of n_shared_experts times the width
-   * of an expert, and without a gate.
+   * of an expert, and without a gate. "joined": of the width of a dense block, without a gate, and
+   * with gate and up as one matrix.
    */
-  readonly shared: boolean | 'ungated';
+  readonly shared: boolean | 'ungated' | 'joined';
   /** Whether norm_topk_prob sets if weights add up to 1; otherwise always or "never". */
   readonly choosesNorm: boolean | 'never';
   /**
@@ -107,12 +110,18 @@ type ExpertFiles =
       readonly gateUp: string;
       /** [experts, channels, hidden]. */
       readonly allDown: string;
+      /** The shared expert beside the block, with the matrices `gateUp` and `allDown`. */
+      readonly shared?: string;
     }
   | { readonly block: string; readonly router: string };
 
 /** Whether routing statistics exist, for a loss that balances experts. */
 export const hasLoads = ({ scores, beside, sparseMixer }: MoeTraits): boolean =>
   !scores && !beside && sparseMixer === undefined;
+
+/** Whether a model of the family may have no experts. */
+export const isOptional = ({ beside, optional }: MoeTraits): boolean =>
+  beside !== undefined || optional === true;
 
 /** Names in the files of Qwen's mixtures. */
 export const QWEN_FILES: ExpertFiles = {
@@ -134,7 +143,9 @@ export function readMoe(
 ): MoeSizes {
   const op = `${model} moe`;
   if (moe === undefined) throw argumentError(op, '{ experts, perToken }', 'undefined');
-  const { sharedHidden = null, ...config } = readOptions(op, moe, namesOf.MoeConfig);
+  const isJoined = traits.shared === 'joined';
+  const given = readOptions(op, moe, namesOf.MoeConfig);
+  const { sharedHidden = isJoined ? dense : null, ...config } = given;
   const isNormed = traits.choosesNorm !== 'never';
   const { normalize = isNormed, denseLayers = [], hidden = dense } = config;
   const experts = requireInteger(`${op} experts`, config.experts, 1);
@@ -155,6 +166,9 @@ export function readMoe(
   }
   if (traits.choosesNorm !== true && normalize !== isNormed) {
     throw valueError(`${op} normalize`, `${isNormed}, the setting of the family`, normalize);
+  }
+  if (isJoined && sharedHidden !== dense) {
+    throw valueError(`${op} sharedHidden`, `${dense}, the model's hidden`, sharedHidden);
   }
   const isLayer = (value: number): boolean =>
     Number.isInteger(value) && value >= 0 && value < layers;
@@ -219,10 +233,11 @@ function parseDenseLayers(traits: MoeTraits, config: ModelConfig, layers: number
   return choosesLayers === 'listed' ? parseUnlisted(config, layers) : parseDense(config, layers);
 }
 
-const parseShared = ({ shared }: MoeTraits, config: ModelConfig, hidden: number): number =>
-  shared === 'ungated'
-    ? config.size('n_shared_experts') * hidden
-    : config.size('shared_expert_intermediate_size');
+function parseShared({ shared }: MoeTraits, config: ModelConfig, hidden: number): number {
+  if (shared === 'joined') return config.size('intermediate_size');
+  if (shared === 'ungated') return config.size('n_shared_experts') * hidden;
+  return config.size('shared_expert_intermediate_size');
+}
 
 /** The entries of mlp_layer_types. */
 const [DENSE, SPARSE] = ['dense', 'sparse'];
@@ -338,9 +353,10 @@ export function describeMoe(
     [traits.perTokenKey ?? PER_TOKEN]: moe.perToken,
     ...(traits.beside && { [traits.beside]: true }),
     [traits.hidden]: moe.hidden,
-    ...(traits.shared === 'ungated'
-      ? { n_shared_experts: Number(moe.sharedHidden) / moe.hidden }
-      : traits.shared && { shared_expert_intermediate_size: moe.sharedHidden }),
+    ...(traits.shared === 'ungated' && {
+      n_shared_experts: Number(moe.sharedHidden) / moe.hidden,
+    }),
+    ...(traits.shared === true && { shared_expert_intermediate_size: moe.sharedHidden }),
     ...(traits.choosesNorm && { norm_topk_prob: moe.normalize }),
     ...(traits.choosesLayers === 'first'
       ? {
@@ -385,6 +401,11 @@ export function expertSlices(
       if (!('gateUp' in files)) continue;
       slices.push([`${modelBlock}.experts.gate_up_proj`, [`${fileBlock}.${files.gateUp}.weight`]]);
       slices.push([`${modelBlock}.experts.down_proj`, [`${fileBlock}.${files.allDown}.weight`]]);
+      if (!files.shared) continue;
+      const own = `${modelBlock}.shared_experts`;
+      const shared = `model.layers.${layer}.${files.shared}`;
+      slices.push([`${own}.gate_up_proj.weight`, [`${shared}.${files.gateUp}.weight`]]);
+      slices.push([`${own}.down_proj.weight`, [`${shared}.${files.allDown}.weight`]]);
       continue;
     }
     const expert = (name: string): string => `${fileBlock}.experts.*.${name}.weight`;

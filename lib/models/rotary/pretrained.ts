@@ -19,7 +19,15 @@ import {
 import { describeConv, parseConv, parseFeedWidth } from './conv-config.js';
 import { describeDelta, parseDelta } from './delta-config.js';
 import { describeLayerKinds, parseLayerKinds } from './layer-kinds.js';
-import { describeMoe, expertSlices, hasLoads, parseMoe, parseRouterLoss } from './mixture.js';
+import { describeMamba, parseMamba } from './mamba-config.js';
+import {
+  describeMoe,
+  expertSlices,
+  hasLoads,
+  isOptional,
+  parseMoe,
+  parseRouterLoss,
+} from './mixture.js';
 import { describeRope, describeRopeLayers, parseRope, parseRopeLayers } from './rope-keys.js';
 import { describeScales, parseScales } from './scales.js';
 import { PRE_NORMS, type RotaryTraits, SILU } from './traits.js';
@@ -182,6 +190,7 @@ export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): Ro
     ...parseChunked(traits, config, rotating),
     ...(traits.delta && { delta: parseDelta(config, layers) }),
     ...(traits.conv && { conv: parseConv(config, layers) }),
+    ...(traits.mamba && { mamba: parseMamba(traits.mamba, config, { layers, channels }) }),
     ...parseScales(traits, config),
     ...(traits.parallel?.key && { parallel: config.flag(...traits.parallel.key) }),
     ...(traits.sums && {
@@ -209,8 +218,10 @@ const fallbackSeq = ({ defaults }: RotaryTraits): number | null => {
 };
 
 /** Whether the model of a config.json has experts. */
-const hasExperts = ({ moe }: RotaryTraits, config: ModelConfig): boolean =>
-  moe !== undefined && (moe.beside === undefined || config.flag(moe.beside, false));
+function hasExperts({ moe }: RotaryTraits, config: ModelConfig): boolean {
+  if (moe?.beside !== undefined) return config.flag(moe.beside, false);
+  return moe !== undefined && !(isOptional(moe) && config.get(...moe.experts) === 0);
+}
 
 /** Whether each query head has its own key and value head. */
 const hasOwnHeads = ({ perHead, perGroup, latent, positions }: RotaryTraits): boolean =>
@@ -397,6 +408,7 @@ export function describeRotary(traits: RotaryTraits, sizes: RotarySizes): Pretra
     ...describeScales(traits, sizes.scales),
     ...(sizes.delta && describeDelta(sizes.delta)),
     ...(sizes.conv && describeConv(sizes.conv)),
+    ...(traits.mamba && describeMamba(traits.mamba, sizes.mamba ?? null, sizes)),
     ...describeLayerKinds(traits, sizes),
     ...(parallel?.key && { [parallel.key[0]]: sizes.parallel ?? parallel.key[1] }),
     ...(traits.sums && {
@@ -410,6 +422,7 @@ export function describeRotary(traits: RotaryTraits, sizes: RotarySizes): Pretra
     pad_token_id: sizes.padTokenId,
     initializer_range: sizes.initializerRange,
     tie_word_embeddings: sizes.tied,
+    ...(traits.moe?.optional && !sizes.moe && { [traits.moe.experts[0]]: 0 }),
     ...(traits.moe &&
       sizes.moe &&
       describeMoe(traits.moe, sizes.moe, {

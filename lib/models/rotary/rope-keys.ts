@@ -310,6 +310,7 @@ function describeByType(
 }
 
 const LISTED = 'no_rope_layers';
+const NAMED = 'position_embedding_type';
 
 /**
  * Reads the layers that do not rotate, from a list (1: rotates) or an interval. Throws
@@ -320,6 +321,11 @@ export function parseRopeLayers(
   config: ModelConfig,
   layers: number,
 ): Pick<RotaryConfig, 'ropeLayers'> {
+  if (rope.off === 'unnamed') {
+    config.requireOneOf(NAMED, ['nope', 'rope']);
+    const rotates = config.get(NAMED) === 'rope';
+    return { ropeLayers: Array.from({ length: layers }, () => rotates) };
+  }
   if (rope.off !== 'listed') return {};
   const list = config.get(LISTED);
   // Some files have an empty list, which counts as absent.
@@ -335,13 +341,14 @@ export function parseRopeLayers(
 }
 
 /** Returns the key of layers that do not rotate. */
-export const describeRopeLayers = (
+export function describeRopeLayers(
   { rope = COMMON_ROPE }: RotaryTraits,
   sizes: RotarySizes,
-): JsonObject =>
-  rope.off === 'listed'
-    ? { [LISTED]: (sizes.ropeLayers ?? readWindows(sizes).map(() => true)).map(Number) }
-    : {};
+): JsonObject {
+  const rotates = sizes.ropeLayers ?? readWindows(sizes).map(() => true);
+  if (rope.off === 'unnamed') return { [NAMED]: rotates.includes(true) ? 'rope' : 'nope' };
+  return rope.off === 'listed' ? { [LISTED]: rotates.map(Number) } : {};
+}
 
 /**
  * A section of three keys, as transformers 4 requires, and both lengths outside of it, which

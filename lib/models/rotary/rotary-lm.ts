@@ -32,6 +32,7 @@ import { convStatesOf } from './conv-config.js';
 import { stateSizes } from './delta-config.js';
 import { LatentAttention } from './latent-attention.js';
 import { hasOwnSizes, listShapes } from './layer-kinds.js';
+import { spaceSizes } from './mamba-config.js';
 import { setAtPath, setNamed } from './named-module.js';
 import { describeRotary, parseRotaryConfig, rotaryLayout } from './pretrained.js';
 import { angleRegime, changesAngles } from './rope-scaling.js';
@@ -123,8 +124,9 @@ export abstract class RotaryLM extends CausalLM {
 
   /** @internal */
   override get recurrentSizes(): RecurrentSizes | null {
-    const { delta, conv, channels } = this.config;
+    const { delta, conv, mamba, channels } = this.config;
     if (conv) return convStatesOf(conv, channels);
+    if (mamba) return spaceSizes(mamba);
     return delta ? stateSizes(delta) : null;
   }
 

@@ -29,7 +29,7 @@ export function rotaryTensorPlan(
   const hasDenseBlock = moe !== null && traits.moe?.beside !== undefined;
   const sparse = moe && !hasDenseBlock ? layers - moe.denseLayers.length : 0;
   const hasShared = sparse > 0 && moe?.sharedHidden != null;
-  const isGated = traits.moe?.shared !== 'ungated';
+  const isGated = traits.moe?.shared === true;
   const names = [...norms.attention, ...norms.mlp].filter((name) => name !== null);
   const { model, list, table, head, attention, mlp } = modulePaths(body);
   return {
@@ -45,7 +45,7 @@ export function rotaryTensorPlan(
       ...(sparse < layers && feedStyles(body, mlp)),
       ...(sparse > 0 && expertStyles(mlp)),
       ...(hasDenseBlock && besideStyles(`${list}.*`)),
-      ...(hasShared && gatedStyles(`${mlp}.${isGated ? 'shared_expert' : 'shared_experts'}`)),
+      ...(hasShared && sharedStyles(body, mlp)),
       // A head with a bias or norms stays whole, because the split loss has none.
       ...(!traits.biases.head && !traits.normalizedHead && { [head]: 'head' as const }),
     },
@@ -54,7 +54,8 @@ export function rotaryTensorPlan(
       (body.embedDim ?? body.channels) === body.channels &&
       !traits.layerKinds &&
       !traits.delta &&
-      !traits.conv && {
+      !traits.conv &&
+      !body.mamba && {
         sequence: {
           body: model,
           first: `${list}.0`,
@@ -147,18 +148,25 @@ function headNormStyles({ traits: { qkNorm = 'none', names } }: BodySizes, path:
 function feedStyles({ traits }: BodySizes, path: string): Styles {
   const { feed = traits.packed ? 'packed' : 'gated' } = traits;
   if (feed === 'gated') return gatedStyles(path);
-  if (feed === 'packed') {
-    return {
-      [`${path}.gate_up_proj`]: { style: 'column', parts: 2 },
-      [`${path}.down_proj`]: 'row',
-    };
-  }
+  if (feed === 'packed') return packedStyles(path);
   return {
     [`${path}.${feed.first}`]: 'column',
     [`${path}.${feed.second}`]: 'row',
     ...(traits.activation?.kind === 'xielu' && { [`${path}.act_fn`]: 'perHead' as const }),
   };
 }
+
+/** Returns the styles of a shared expert. */
+function sharedStyles({ traits }: BodySizes, path: string): Styles {
+  const shared = traits.moe?.shared;
+  if (shared === 'joined') return packedStyles(`${path}.shared_experts`);
+  return gatedStyles(`${path}.${shared === true ? 'shared_expert' : 'shared_experts'}`);
+}
+
+const packedStyles = (path: string): Styles => ({
+  [`${path}.gate_up_proj`]: { style: 'column', parts: 2 },
+  [`${path}.down_proj`]: 'row',
+});
 
 const gatedStyles = (path: string): Styles => ({
   [`${path}.gate_proj`]: 'column',

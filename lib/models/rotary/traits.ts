@@ -166,10 +166,11 @@ export interface RopeTraits {
   /** Whether channels turn in the other direction. Default: false. */
   readonly backward?: boolean;
   /**
-   * Layers that do not rotate. "listed": config.json lists them (no_rope_layers). "unwindowed":
-   * layers without a window. "unwindowedIfMixed": the same if another layer has a window.
+   * Layers that do not rotate. "listed": config.json lists them (no_rope_layers). "unnamed": all,
+   * unless position_embedding_type is "rope". "unwindowed": layers without a window.
+   * "unwindowedIfMixed": the same if another layer has a window.
    */
-  readonly off?: 'listed' | 'unwindowed' | 'unwindowedIfMixed';
+  readonly off?: 'listed' | 'unnamed' | 'unwindowed' | 'unwindowedIfMixed';
   /**
    * Layers with a window have their own base frequency, without a scaling. The key of transformers
    * 4 for it, and its default; null: rope_theta.
@@ -247,6 +248,20 @@ interface DeltaTraits {
    * in_proj_qkv, in_proj_z, in_proj_b and in_proj_a.
    */
   readonly joined: boolean;
+}
+
+/** State space layers (Mamba-2). */
+export interface MambaTraits {
+  /** The key of config.json that lists them; "all": each layer is one. */
+  readonly layers: 'layer_types' | 'attn_layer_indices' | 'all';
+  /** Whether the norm of results has the groups of B and C. Default: all channels together. */
+  readonly normGroups?: boolean;
+  /** config.json's key of the least time step, and its default. Default: time_step_limit. */
+  readonly least?: readonly [key: string, fallback: number];
+  /**
+   * config.json's key of heads * headDim, which then may differ from mamba_expand * hidden_size.
+   */
+  readonly width?: string;
 }
 
 /** The names of scales with a key. */
@@ -327,6 +342,8 @@ export interface RotaryTraits {
    * by position. Default: false.
    */
   readonly chunked?: boolean;
+  /** State space layers, in models that have them. Default: none. */
+  readonly mamba?: MambaTraits;
   /** Gated delta net layers between those with attention. Default: none. */
   readonly delta?: DeltaTraits;
   /**

@@ -1,0 +1,203 @@
+// Sizes of state space layers (Mamba-2): options, and keys of config.json.
+import type { JsonObject, JsonValue } from '../../../types/json.js';
+import type { RecurrentSizes } from '../../nn/recurrent-cache.js';
+import { valueError } from '../../runtime/input-errors.js';
+import { namesOf, readOptions } from '../../runtime/options.js';
+import { requireFinite, requireInteger } from '../../runtime/require-number.js';
+import { requireType } from '../../runtime/require-type.js';
+import { entriesOf } from '../../runtime/typed-keys.js';
+import type { ModelConfig } from '../model-config.js';
+import type { MambaTraits } from './traits.js';
+
+/** State space layers, which have a recurrent state. */
+export interface MambaConfig {
+  /** Heads (mamba_n_heads). */
+  heads: number;
+  /** Width of a head's values (mamba_d_head). */
+  headDim: number;
+  /** Groups of heads with one B and C (mamba_n_groups). Default: 1. */
+  groups?: number;
+  /** Width of B and C (mamba_d_state). */
+  stateDim: number;
+  /** Weights of a channel of the short convolution, 2 to 8 (mamba_d_conv). Default: 4. */
+  taps?: number;
+  /** Whether the convolution has a bias (mamba_conv_bias). Default: true. */
+  convBias?: boolean;
+  /** Whether both projections have a bias (mamba_proj_bias). Default: false. */
+  bias?: boolean;
+  /** Bounds of the time steps (time_step_limit); null: no upper bound. Default: [0, null]. */
+  stepLimit?: readonly [least: number, most: number | null];
+  /** Whether each layer is one; the others have attention (layer_types). */
+  layers: readonly boolean[];
+}
+
+/** A complete MambaConfig. */
+export type MambaSizes = Required<MambaConfig>;
+
+const COUNTS = ['heads', 'headDim', 'groups', 'stateDim', 'taps'] as const;
+
+/**
+ * Returns the complete `given`, or null if no layer has a state; `model` is the name in errors.
+ * Throws DS_ARGUMENT.
+ */
+export function readMamba(
+  model: string,
+  given: MambaConfig | null | undefined,
+  layers: number,
+): MambaSizes | null {
+  const op = `${model} mamba`;
+  if (given == null) return null;
+  const read = readOptions(op, given, namesOf.MambaConfig);
+  const { groups = 1, taps = 4, convBias = true, bias = false, stepLimit = [0, null] } = read;
+  const sizes = { ...read, groups, taps, convBias, bias, stepLimit };
+  for (const name of COUNTS) requireInteger(`${op} ${name}`, sizes[name], 1);
+  if (sizes.heads % groups !== 0) {
+    throw valueError(`${op} heads`, `a multiple of ${groups} groups`, sizes.heads);
+  }
+  if (taps < 2 || taps > 8) throw valueError(`${op} taps`, '2 to 8', taps);
+  requireType(`${op} convBias`, convBias, 'boolean');
+  requireType(`${op} bias`, bias, 'boolean');
+  const [least, most] = stepLimit;
+  requireFinite(`${op} stepLimit`, least, 0);
+  if (most !== null) requireFinite(`${op} stepLimit`, most, least);
+  const { layers: list } = read;
+  const isFlag = (value: unknown): boolean => typeof value === 'boolean';
+  if (!Array.isArray(list) || list.length !== layers || !list.every(isFlag)) {
+    throw valueError(`${op} layers`, `true or false for each of ${layers} layers`, list);
+  }
+  return list.includes(true) ? { ...sizes, layers: [...list] } : null;
+}
+
+/** Keys of sizes; families declare other names and defaults. */
+const KEYS = {
+  heads: 'mamba_n_heads',
+  headDim: 'mamba_d_head',
+  groups: 'mamba_n_groups',
+  stateDim: 'mamba_d_state',
+  taps: 'mamba_d_conv',
+  convBias: 'mamba_conv_bias',
+  bias: 'mamba_proj_bias',
+} as const;
+const EXPAND = 'mamba_expand';
+const LIMIT = 'time_step_limit';
+
+/** Names of layers in layer_types; the first of each is written. */
+const [STATE, FULL] = [
+  ['mamba', 'linear_attention'],
+  ['attention', 'full_attention'],
+];
+
+/** Reads the keys of a config.json; null if no layer has a state. Throws DS_CHECKPOINT. */
+export function parseMamba(
+  traits: MambaTraits,
+  config: ModelConfig,
+  { layers, channels }: { layers: number; channels: number },
+): MambaConfig | null {
+  const list = parseLayers(traits, config, layers);
+  if (!list.includes(true)) return null;
+  const heads = config.size(KEYS.heads, 128);
+  const groups = config.size(KEYS.groups, 1);
+  if (heads % groups !== 0) throw config.refusalError(KEYS.heads, `a multiple of ${groups}`, heads);
+  const taps = config.size(KEYS.taps, 4);
+  if (taps < 2 || taps > 8) throw config.refusalError(KEYS.taps, '2 to 8', taps);
+  const isAuto = config.get(KEYS.headDim, 'auto') === 'auto';
+  const fallback = (config.size(EXPAND, 2) * channels) / heads;
+  const headDim = isAuto ? fallback : config.size(KEYS.headDim);
+  const isFitting = !config.has(EXPAND) || traits.width !== undefined || headDim === fallback;
+  if (!Number.isInteger(headDim) || !isFitting) {
+    throw config.refusalError(KEYS.headDim, `${EXPAND} * hidden_size / ${heads}`, headDim);
+  }
+  return {
+    heads,
+    headDim,
+    groups,
+    stateDim: config.size(KEYS.stateDim, 256),
+    taps,
+    convBias: config.flag(KEYS.convBias, true),
+    bias: config.flag(KEYS.bias, false),
+    stepLimit: parseLimit(traits, config),
+    layers: list,
+  };
+}
+
+function parseLayers({ layers: kind }: MambaTraits, config: ModelConfig, layers: number) {
+  const all = Array.from({ length: layers }, () => true);
+  if (kind === 'all') return all;
+  if (kind === 'attn_layer_indices') {
+    const full = config.get(kind, []);
+    const isLayer = (item: JsonValue): boolean => Number.isInteger(item) && Number(item) >= 0;
+    if (!Array.isArray(full) || !full.every(isLayer)) {
+      throw config.refusalError(kind, 'a list of numbers of layers', full);
+    }
+    return all.map((_, layer) => !full.includes(layer));
+  }
+  const types = config.get(kind);
+  if (types === null) return all;
+  const isKnown = (type: JsonValue): boolean => [...STATE, ...FULL].includes(String(type));
+  if (!Array.isArray(types) || types.length !== layers || !types.every(isKnown)) {
+    throw config.refusalError(kind, `${layers} of "${STATE[0]}" or "${FULL[0]}"`, types);
+  }
+  return types.map((type) => STATE.includes(String(type)));
+}
+
+/** transformers 5 writes Infinity as an object, Python as a word, which is read as a string. */
+function parseLimit({ least }: MambaTraits, config: ModelConfig): [number, number | null] {
+  if (least) return [config.positive(...least), null];
+  const limit = config.get(LIMIT, [0, 'Infinity']);
+  const isPair = Array.isArray(limit) && limit.length === 2;
+  const [from, to] = isPair ? limit.map(toNumber) : [];
+  if (from !== undefined && to !== undefined && from >= 0 && from <= to) {
+    return [from, to === Number.POSITIVE_INFINITY ? null : to];
+  }
+  throw config.refusalError(LIMIT, 'two numbers of 0 or more', limit);
+}
+
+function toNumber(value: JsonValue): number {
+  const isTagged = typeof value === 'object' && value !== null && '__float__' in value;
+  const number = isTagged ? value.__float__ : value;
+  if (number === 'Infinity' || number === 'inf') return Number.POSITIVE_INFINITY;
+  return typeof number === 'number' ? number : Number.NaN;
+}
+
+/** The keys of a config.json. */
+export function describeMamba(
+  traits: MambaTraits,
+  mamba: MambaSizes | null,
+  { layers, channels }: { layers: number; channels: number },
+): JsonObject {
+  const list = mamba?.layers ?? Array.from({ length: layers }, () => false);
+  const indices = list.flatMap((isState, layer) => (isState ? [] : [layer]));
+  const kinds: Readonly<Record<string, JsonObject>> = {
+    all: {},
+    attn_layer_indices: { attn_layer_indices: indices },
+    layer_types: { layer_types: list.map((isState) => (isState ? STATE : FULL)[0] as string) },
+  };
+  const { [traits.layers]: types = {} } = kinds;
+  if (!mamba) return types;
+  const inner = mamba.heads * mamba.headDim;
+  const [least, most] = mamba.stepLimit;
+  return {
+    ...types,
+    ...Object.fromEntries(entriesOf(KEYS).map(([name, key]) => [key, mamba[name]])),
+    [EXPAND]: inner / channels,
+    ...(traits.width && { [traits.width]: inner }),
+    ...(traits.least
+      ? { [traits.least[0]]: least }
+      : // An absent key is [0, Infinity], which JSON lacks.
+        (least > 0 || most !== null) && { [LIMIT]: [least, most ?? 'Infinity'] }),
+  };
+}
+
+/** Channels of the convolution: values, B and C. */
+export const convChannels = ({ heads, headDim, groups, stateDim }: MambaSizes): number =>
+  heads * headDim + 2 * groups * stateDim;
+
+/** The sizes of the states of these layers. */
+export const spaceSizes = (mamba: MambaSizes): RecurrentSizes => ({
+  layers: mamba.layers,
+  channels: convChannels(mamba),
+  taps: mamba.taps,
+  heads: mamba.heads,
+  keyDim: mamba.stateDim,
+  valueDim: mamba.headDim,
+});

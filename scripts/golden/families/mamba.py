@@ -1,0 +1,35 @@
+"""Families with state space layers (Mamba-2)."""
+
+from families.sizes import TINY
+
+# Two heads share B and C; heads, groups and states have sizes of their own.
+MAMBA = {
+    **TINY,
+    "intermediate_size": 8,
+    "mamba_n_heads": 4,
+    "mamba_d_head": 6,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 5,
+    "mamba_expand": 1.5,
+}
+FAMILIES = {
+    "granite-4-h": (
+        1101,
+        "GraniteMoeHybridConfig",
+        "GraniteMoeHybridForCausalLM",
+        {
+            **{key: MAMBA[key] for key in MAMBA if key != "mamba_expand"},
+            "mamba_d_head": 8,
+            "shared_intermediate_size": 12,
+            "layer_types": ["linear_attention", "full_attention"],
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "embedding_multiplier": 2.0,
+            "residual_multiplier": 0.6,
+            "attention_multiplier": 0.25,
+            "logits_scaling": 1.3,
+            "tie_word_embeddings": True,
+            "rope": (None, None),
+        },
+    ),
+}
