@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "adapter_gate.cuh"
 #include "adapter_rows.cuh"
 #include "adapter_sum.cuh"
 
@@ -257,11 +258,16 @@ void launch(const AdapterSum& op, CudaContext& ctx) {
   const auto tiles = static_cast<unsigned>(op.tiles.shape[0]);
   if constexpr (!std::is_same_v<T, float>) {
     if (tensor_cores) {
+      // Tiles of a step have about equal sizes.
+      const bool few =
+          op.gated && args.most == kGateRank && op.rows.shape[0] <= kFewRows * op.tiles.shape[0];
       const auto turns = static_cast<unsigned>(args.all_turns);
-      const auto wanted = static_cast<unsigned>(kSumBlocks * ctx.sm_count) / tiles;
+      const auto wanted =
+          static_cast<unsigned>((few ? kGateBlocks : kSumBlocks) * ctx.sm_count) / tiles;
       const Launch how{kOp, dim3(tiles, std::clamp(wanted, 1u, turns)), dim3(kExpandWarps * kWarp),
-                       ctx.stream};
-      if (op.gated) launch_behind(ctx, how, sum_kernel<T, true, kExpandWarps>, args);
+                       ctx.stream, few ? kGateSharedBytes<kExpandWarps> : 0};
+      if (few) launch_behind(ctx, how, gate_kernel<T, kExpandWarps>, args);
+      else if (op.gated) launch_behind(ctx, how, sum_kernel<T, true, kExpandWarps>, args);
       else launch_behind(ctx, how, sum_kernel<T, false, kExpandWarps>, args);
       return;
     }

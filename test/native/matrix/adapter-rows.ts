@@ -131,6 +131,24 @@ const batches: readonly Batch[] = [
     k: 40,
     m: [18],
   },
+  {
+    title: 'many tiles of two equal layers',
+    count: 380,
+    // So many that the GPU's blocks take several turns.
+    tiles: [
+      [1, 16],
+      [2, 5],
+      [-1, 2],
+      ...Array.from({ length: 340 }, (_, i) => [i % 3, 1] as const),
+    ],
+    ranks: [
+      [16, 3, 16],
+      [0, 16, 9],
+    ],
+    maxRank: 16,
+    k: 8,
+    m: [1096, 1096],
+  },
   { title: 'no row', count: 3, tiles: [[0, 0]], ranks: [[4]], maxRank: 4, k: 8, m: [8] },
 ];
 
