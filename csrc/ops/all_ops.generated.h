@@ -44,6 +44,7 @@
 #include "reduce.h"
 #include "rmsprop.h"
 #include "rope.h"
+#include "rotary_attention.h"
 #include "rotary_store.h"
 #include "route.h"
 #include "sample.h"

@@ -91,6 +91,7 @@
   ROW(ArgMax) \
   ROW(Rmsprop) \
   ROW(Rope) \
+  ROW(RotaryAttention) \
   ROW(RotaryStore) \
   ROW(RouteTopK) \
   ROW(RouteTopKBackward) \
@@ -206,6 +207,7 @@
   NAMES(ArgMax, "in", "out") \
   NAMES(Rmsprop, "master", "square_avg", "grad_avg", "momentum_buffer", "grad", "weight", "control") \
   NAMES(Rope, "in", "cos", "sin", "out", "positions") \
+  NAMES(RotaryAttention, "q", "k", "v", "cos", "sin", "positions", "q_norm", "k_norm", "slots", "pool", "tables", "starts", "lengths", "out", "sinks") \
   NAMES(RotaryStore, "q", "k", "v", "out", "cos", "sin", "positions", "q_norm", "k_norm", "slots", "pool") \
   NAMES(RouteTopK, "logits", "x", "weight", "bias", "ids", "weights") \
   NAMES(RouteTopKBackward, "logits", "ids", "dweights", "dlogits") \
@@ -231,4 +233,4 @@
   NAMES(SwigluBackward, "gate", "up", "dout", "dgate", "dup")
 
 /// Changes with every op, and with every class that the libraries share.
-#define DS_INTERFACE_HASH 295196099
+#define DS_INTERFACE_HASH 1821809556

@@ -118,12 +118,6 @@ void launch_tiles_of(const PagedArguments<T, P>& a, const PagedAttention& op, Cu
   launch_tiles<PagedShape<kD, 4, 2, 1, 2>>(512, a, op, ctx);
 }
 
-int log2_of(int64_t n) {
-  int shift = 0;
-  while ((int64_t{1} << shift) < n) ++shift;
-  return (int64_t{1} << shift) == n ? shift : -1;
-}
-
 bool rows_divide(const View& v, int64_t n) {
   return (v.shape[0] < 2 || v.strides[0] % n == 0) && (v.shape[1] < 2 || v.strides[1] % n == 0);
 }
@@ -136,19 +130,10 @@ bool rows_take_packets(const View& v) {
 
 template <class T, class P>
 PagedArguments<T, P> arguments_of(const PagedAttention& op) {
-  const int64_t* const pool = op.pool.shape;
   const int d = static_cast<int>(op.q.shape[2]), heads = static_cast<int>(op.q.shape[1]);
-  const int key_heads = static_cast<int>(pool[2]);
+  const int key_heads = static_cast<int>(op.pool.shape[2]);
   PagedArguments<T, P> a{};
-  a.rows = {op.pool.as<P>(),
-            op.tables.as<int>(),
-            op.tables.strides[0],
-            pool[0],
-            key_heads,
-            static_cast<int>(pool[3]),
-            log2_of(pool[3]),
-            static_cast<int>(op.tables.shape[1]),
-            d};
+  a.rows = paged_rows_of<P>(op.pool, op.tables);
   a.q = op.q.as<T>();
   a.out = op.out.as<T>();
   a.starts = op.starts.as<int>();

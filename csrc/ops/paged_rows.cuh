@@ -28,6 +28,22 @@ struct PagedRows {
   __device__ __forceinline__ int64_t value_offset() const { return int64_t{key_heads} * block * d; }
 };
 
+/// Returns the base-2 logarithm of a power of 2, and -1 for other numbers.
+inline int log2_of(int64_t n) {
+  int shift = 0;
+  while ((int64_t{1} << shift) < n) ++shift;
+  return (int64_t{1} << shift) == n ? shift : -1;
+}
+
+/// Returns the addresses of a pool [blocks, 2, Hk, block, D] by tables [S, most].
+template <class P>
+PagedRows<P> paged_rows_of(const View& pool, const View& tables) {
+  const auto size = [&](int d) { return static_cast<int>(pool.shape[d]); };
+  return {pool.as<P>(), tables.as<int>(), tables.strides[0],      pool.shape[0],
+          size(2),      size(3),          log2_of(pool.shape[3]), static_cast<int>(tables.shape[1]),
+          size(4)};
+}
+
 /// Arguments of the kernels of paged attention.
 template <class T, class P = T>
 struct PagedArguments {

@@ -236,21 +236,39 @@ function attendRotary(
 ): Tensor {
   const { cos, sin, norms } = heads;
   const [q, k, v] = [heads.q.squeeze(0), heads.k.squeeze(0), heads.v.squeeze(0)];
-  kernels.rotaryStore({
-    q,
-    k,
-    v,
-    out: q,
-    cos,
-    sin,
-    slots: on.slots,
-    pool,
-    positions: heads.positions.reshape([-1]),
-    qNorm: norms?.q ?? null,
-    kNorm: norms?.k ?? null,
-    eps: norms?.eps ?? 0,
-  });
+  const { slots } = on;
+  const positions = heads.positions.reshape([-1]);
+  const weights = { qNorm: norms?.q ?? null, kNorm: norms?.k ?? null, eps: norms?.eps ?? 0 };
+  const turning = { q, k, v, cos, sin, positions, ...weights, slots, pool };
+  const isDecoding = on.batch.singles === on.batch.tokens && !isBatchInvariant();
+  if (isDecoding) return attendSingles(turning, on, reach);
+  kernels.rotaryStore({ ...turning, out: q });
   return attendPool(pool, on, q, reach);
+}
+
+/** The operands of RotaryStore, without its output. */
+type Turning = Omit<kernels.RotaryStoreArgs, 'out' | 'q'> & { q: Tensor };
+
+/** Rotates, stores and attends in one op, in a batch of single tokens. Returns [1, H, N, D]. */
+function attendSingles(turning: Turning, on: DeviceBatch, reach: TurningReach): Tensor {
+  const { q } = turning;
+  const { window, sinks = null, scale = 1 / Math.sqrt(q.size(2)) } = reach;
+  const out = Tensor.empty(q.shape, q.dtype, q.device);
+  const { singles } = on.batch;
+  const [tables, lengths] = [on.tables.narrow(0, 0, singles), on.lengths.narrow(0, 0, singles)];
+  const starts = on.starts.narrow(0, 0, singles + 1);
+  kernels.rotaryAttention({
+    ...turning,
+    tables,
+    starts,
+    lengths,
+    out,
+    sinks,
+    scale,
+    cap: reach.scoreCap ?? 0,
+    window: window ?? 0,
+  });
+  return out.transpose(0, 1).unsqueeze(0);
 }
 
 /**

@@ -78,7 +78,12 @@ function attentionProducts({
  * Returns the multiply-accumulates of the two products of each query with its sequence's whole
  * table, since the lengths are on the device.
  */
-function pagedProducts({ q, pool, tables, window }: OpArgs['PagedAttention']): number {
+function pagedProducts({
+  q,
+  pool,
+  tables,
+  window,
+}: OpArgs['PagedAttention'] | OpArgs['RotaryAttention']): number {
   const tokens = required(tables.shape[1]) * required(pool.shape[3]);
   return 2 * size(q) * (window > 0 ? Math.min(window, tokens) : tokens);
 }
@@ -127,6 +132,7 @@ const formulas: { readonly [Name in CountedOp]?: WorkFormula<OpArgs[Name]> } = {
   Attention: (args) => countMacs(attentionProducts(args)),
   AttentionBackward: (args) => countMacs(2 * attentionProducts(args)),
   PagedAttention: (args) => countMacs(pagedProducts(args)),
+  RotaryAttention: (args) => countMacs(pagedProducts(args)),
   GatedDelta: (args) => countMacs(deltaProducts(args)),
   GatedDeltaBackward: (args) => countMacs(2 * deltaProducts(args)),
   GatedDeltaStep: (args) => countMacs(deltaProducts(args)),

@@ -4431,6 +4431,88 @@ export function ropeOnHost(args: RopeArgs, stream: Stream): void {
 }
 
 /**
+ * Computes RotaryStore and then PagedAttention with the rotated queries, for sequences with at
+ * most one new token. The slot of a token must be the place of its sequence's last key. q is
+ * unchanged. On the CPU, invalid indices throw DS_INDEX as those ops do; on the GPU, a token
+ * without a slot attends to its own key, too. The bits of `out` may differ from those ops, because
+ * the order of sums may differ.
+ */
+export interface RotaryAttentionArgs {
+  /** [N, H, D], D even, last stride 1 */
+  q: View;
+  /** [N, Hk, D], last stride 1 */
+  k: View;
+  /** like k, with its own strides */
+  v: View;
+  /** [R, D / 2] f32 (f64 for f64), contiguous */
+  cos: View;
+  /** like cos */
+  sin: View;
+  /** [N] i32, contiguous */
+  positions: View;
+  /** [D] of q's dtype */
+  qNorm: View | null;
+  /** [D]; both or neither */
+  kNorm: View | null;
+  /** [N] i32, contiguous: see PagedStore */
+  slots: View;
+  /** [blocks, 2, Hk, block, D] of q's dtype or u8 (codes), contiguous */
+  pool: View;
+  /** [S, most] i32, last stride 1: see PagedAttention */
+  tables: View;
+  /** [S + 1] i32, contiguous */
+  starts: View;
+  /** [S] i32, contiguous */
+  lengths: View;
+  /** like q, with its own strides */
+  out: View;
+  /** [H], q's dtype, contiguous */
+  sinks: View | null;
+  eps: number;
+  scale: number;
+  /** bound of the scores; 0: none */
+  cap: number;
+  /** 0: none */
+  window: number;
+}
+
+function putRotaryAttention(args: RotaryAttentionArgs): void {
+  let at = 0;
+  at = putView(args.q, at);
+  at = putView(args.k, at);
+  at = putView(args.v, at);
+  at = putView(args.cos, at);
+  at = putView(args.sin, at);
+  at = putView(args.positions, at);
+  at = putView(args.qNorm, at);
+  at = putView(args.kNorm, at);
+  at = putView(args.slots, at);
+  at = putView(args.pool, at);
+  at = putView(args.tables, at);
+  at = putView(args.starts, at);
+  at = putView(args.lengths, at);
+  at = putView(args.out, at);
+  at = putView(args.sinks, at);
+  block[at++] = args.eps;
+  block[at++] = args.scale;
+  block[at++] = args.cap;
+  block[at] = args.window;
+}
+
+export function rotaryAttention(
+  args: RotaryAttentionArgs,
+  stream: Stream = args.q.buffer.device.compute,
+): void {
+  putRotaryAttention(args);
+  call(89, stream, args);
+}
+
+export function rotaryAttentionOnHost(args: RotaryAttentionArgs, stream: Stream): void {
+  putRotaryAttention(args);
+  callOnHost(89, stream);
+}
+
+/**
  * Writes the queries to `out`: normalized over each head if `q_norm` is present (RmsNorm with
  * `eps`), then rotated by row positions[n] of the table (Rope). The keys are processed in the same
  * way with `k_norm`. Keys and unchanged values go to the slot of their token (PagedStore). Each
@@ -4485,12 +4567,12 @@ export function rotaryStore(
   stream: Stream = args.q.buffer.device.compute,
 ): void {
   putRotaryStore(args);
-  call(89, stream, args);
+  call(90, stream, args);
 }
 
 export function rotaryStoreOnHost(args: RotaryStoreArgs, stream: Stream): void {
   putRotaryStore(args);
-  callOnHost(89, stream);
+  callOnHost(90, stream);
 }
 
 /**
@@ -4533,12 +4615,12 @@ export function routeTopK(
   stream: Stream = args.logits.buffer.device.compute,
 ): void {
   putRouteTopK(args);
-  call(90, stream, args);
+  call(91, stream, args);
 }
 
 export function routeTopKOnHost(args: RouteTopKArgs, stream: Stream): void {
   putRouteTopK(args);
-  callOnHost(90, stream);
+  callOnHost(91, stream);
 }
 
 /**
@@ -4573,12 +4655,12 @@ export function routeTopKBackward(
   stream: Stream = args.logits.buffer.device.compute,
 ): void {
   putRouteTopKBackward(args);
-  call(91, stream, args);
+  call(92, stream, args);
 }
 
 export function routeTopKBackwardOnHost(args: RouteTopKBackwardArgs, stream: Stream): void {
   putRouteTopKBackward(args);
-  callOnHost(91, stream);
+  callOnHost(92, stream);
 }
 
 /**
@@ -4649,12 +4731,12 @@ export function sampleTokens(
   stream: Stream = args.scores.buffer.device.compute,
 ): void {
   putSampleTokens(args);
-  call(92, stream, args);
+  call(93, stream, args);
 }
 
 export function sampleTokensOnHost(args: SampleTokensArgs, stream: Stream): void {
   putSampleTokens(args);
-  callOnHost(92, stream);
+  callOnHost(93, stream);
 }
 
 /**
@@ -4689,12 +4771,12 @@ export function scan(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putScan(args);
-  call(93, stream, args);
+  call(94, stream, args);
 }
 
 export function scanOnHost(args: ScanArgs, stream: Stream): void {
   putScan(args);
-  callOnHost(93, stream);
+  callOnHost(94, stream);
 }
 
 /**
@@ -4728,12 +4810,12 @@ export function cumprodBackward(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putCumprodBackward(args);
-  call(94, stream, args);
+  call(95, stream, args);
 }
 
 export function cumprodBackwardOnHost(args: CumprodBackwardArgs, stream: Stream): void {
   putCumprodBackward(args);
-  callOnHost(94, stream);
+  callOnHost(95, stream);
 }
 
 /**
@@ -4764,12 +4846,12 @@ export function scatter(
   stream: Stream = args.src.buffer.device.compute,
 ): void {
   putScatter(args);
-  call(95, stream, args);
+  call(96, stream, args);
 }
 
 export function scatterOnHost(args: ScatterArgs, stream: Stream): void {
   putScatter(args);
-  callOnHost(95, stream);
+  callOnHost(96, stream);
 }
 
 /**
@@ -4802,12 +4884,12 @@ export function scatterAdd(
   stream: Stream = args.src.buffer.device.compute,
 ): void {
   putScatterAdd(args);
-  call(96, stream, args);
+  call(97, stream, args);
 }
 
 export function scatterAddOnHost(args: ScatterAddArgs, stream: Stream): void {
   putScatterAdd(args);
-  callOnHost(96, stream);
+  callOnHost(97, stream);
 }
 
 /**
@@ -4860,12 +4942,12 @@ export function sgd(
   stream: Stream = args.master.buffer.device.compute,
 ): void {
   putSgd(args);
-  call(97, stream, args);
+  call(98, stream, args);
 }
 
 export function sgdOnHost(args: SgdArgs, stream: Stream): void {
   putSgd(args);
-  callOnHost(97, stream);
+  callOnHost(98, stream);
 }
 
 /**
@@ -4900,12 +4982,12 @@ export function shortConv(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putShortConv(args);
-  call(98, stream, args);
+  call(99, stream, args);
 }
 
 export function shortConvOnHost(args: ShortConvArgs, stream: Stream): void {
   putShortConv(args);
-  callOnHost(98, stream);
+  callOnHost(99, stream);
 }
 
 /**
@@ -4948,12 +5030,12 @@ export function shortConvBackward(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putShortConvBackward(args);
-  call(99, stream, args);
+  call(100, stream, args);
 }
 
 export function shortConvBackwardOnHost(args: ShortConvBackwardArgs, stream: Stream): void {
   putShortConvBackward(args);
-  callOnHost(99, stream);
+  callOnHost(100, stream);
 }
 
 /**
@@ -4997,12 +5079,12 @@ export function shortConvStep(
   stream: Stream = args.x.buffer.device.compute,
 ): void {
   putShortConvStep(args);
-  call(100, stream, args);
+  call(101, stream, args);
 }
 
 export function shortConvStepOnHost(args: ShortConvStepArgs, stream: Stream): void {
   putShortConvStep(args);
-  callOnHost(100, stream);
+  callOnHost(101, stream);
 }
 
 /**
@@ -5049,12 +5131,12 @@ export function signCompress(
   stream: Stream = args.value.buffer.device.compute,
 ): void {
   putSignCompress(args);
-  call(101, stream, args);
+  call(102, stream, args);
 }
 
 export function signCompressOnHost(args: SignCompressArgs, stream: Stream): void {
   putSignCompress(args);
-  callOnHost(101, stream);
+  callOnHost(102, stream);
 }
 
 /**
@@ -5089,12 +5171,12 @@ export function signAverage(
   stream: Stream = args.bits.buffer.device.compute,
 ): void {
   putSignAverage(args);
-  call(102, stream, args);
+  call(103, stream, args);
 }
 
 export function signAverageOnHost(args: SignAverageArgs, stream: Stream): void {
   putSignAverage(args);
-  callOnHost(102, stream);
+  callOnHost(103, stream);
 }
 
 /**
@@ -5121,12 +5203,12 @@ export function softmax(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSoftmax(args);
-  call(103, stream, args);
+  call(104, stream, args);
 }
 
 export function softmaxOnHost(args: SoftmaxArgs, stream: Stream): void {
   putSoftmax(args);
-  callOnHost(103, stream);
+  callOnHost(104, stream);
 }
 
 /**
@@ -5159,12 +5241,12 @@ export function softmaxBackward(
   stream: Stream = args.out.buffer.device.compute,
 ): void {
   putSoftmaxBackward(args);
-  call(104, stream, args);
+  call(105, stream, args);
 }
 
 export function softmaxBackwardOnHost(args: SoftmaxBackwardArgs, stream: Stream): void {
   putSoftmaxBackward(args);
-  callOnHost(104, stream);
+  callOnHost(105, stream);
 }
 
 /**
@@ -5194,12 +5276,12 @@ export function sort(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSort(args);
-  call(105, stream, args);
+  call(106, stream, args);
 }
 
 export function sortOnHost(args: SortArgs, stream: Stream): void {
   putSort(args);
-  callOnHost(105, stream);
+  callOnHost(106, stream);
 }
 
 /**
@@ -5231,12 +5313,12 @@ export function splitBf16(
   stream: Stream = args.in.buffer.device.compute,
 ): void {
   putSplitBf16(args);
-  call(106, stream, args);
+  call(107, stream, args);
 }
 
 export function splitBf16OnHost(args: SplitBf16Args, stream: Stream): void {
   putSplitBf16(args);
-  callOnHost(106, stream);
+  callOnHost(107, stream);
 }
 
 /**
@@ -5279,12 +5361,12 @@ export function stateSpace(
   stream: Stream = args.c.buffer.device.compute,
 ): void {
   putStateSpace(args);
-  call(107, stream, args);
+  call(108, stream, args);
 }
 
 export function stateSpaceOnHost(args: StateSpaceArgs, stream: Stream): void {
   putStateSpace(args);
-  callOnHost(107, stream);
+  callOnHost(108, stream);
 }
 
 /**
@@ -5339,12 +5421,12 @@ export function stateSpaceBackward(
   stream: Stream = args.c.buffer.device.compute,
 ): void {
   putStateSpaceBackward(args);
-  call(108, stream, args);
+  call(109, stream, args);
 }
 
 export function stateSpaceBackwardOnHost(args: StateSpaceBackwardArgs, stream: Stream): void {
   putStateSpaceBackward(args);
-  callOnHost(108, stream);
+  callOnHost(109, stream);
 }
 
 /**
@@ -5393,12 +5475,12 @@ export function stateSpaceStep(
   stream: Stream = args.c.buffer.device.compute,
 ): void {
   putStateSpaceStep(args);
-  call(109, stream, args);
+  call(110, stream, args);
 }
 
 export function stateSpaceStepOnHost(args: StateSpaceStepArgs, stream: Stream): void {
   putStateSpaceStep(args);
-  callOnHost(109, stream);
+  callOnHost(110, stream);
 }
 
 /**
@@ -5427,12 +5509,12 @@ export function swiglu(
   stream: Stream = args.gate.buffer.device.compute,
 ): void {
   putSwiglu(args);
-  call(110, stream, args);
+  call(111, stream, args);
 }
 
 export function swigluOnHost(args: SwigluArgs, stream: Stream): void {
   putSwiglu(args);
-  callOnHost(110, stream);
+  callOnHost(111, stream);
 }
 
 /**
@@ -5470,12 +5552,12 @@ export function swigluBackward(
   stream: Stream = args.gate.buffer.device.compute,
 ): void {
   putSwigluBackward(args);
-  call(111, stream, args);
+  call(112, stream, args);
 }
 
 export function swigluBackwardOnHost(args: SwigluBackwardArgs, stream: Stream): void {
   putSwigluBackward(args);
-  callOnHost(111, stream);
+  callOnHost(112, stream);
 }
 
 /** The arguments of each op, by its name. */
@@ -5569,6 +5651,7 @@ export interface OpArgs {
   ArgMax: ArgMaxArgs;
   Rmsprop: RmspropArgs;
   Rope: RopeArgs;
+  RotaryAttention: RotaryAttentionArgs;
   RotaryStore: RotaryStoreArgs;
   RouteTopK: RouteTopKArgs;
   RouteTopKBackward: RouteTopKBackwardArgs;
@@ -5685,6 +5768,7 @@ export const opNames = [
   'ArgMax',
   'Rmsprop',
   'Rope',
+  'RotaryAttention',
   'RotaryStore',
   'RouteTopK',
   'RouteTopKBackward',

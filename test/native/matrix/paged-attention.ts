@@ -17,7 +17,7 @@ import type { Random } from './numbers.js';
 const { ceil, exp, floor, log, max, sqrt, tanh } = Math;
 
 /** Sequences by their queries and tokens. */
-interface Sizes {
+export interface Sizes {
   title: string;
   h: number;
   hk: number;
@@ -299,7 +299,7 @@ const sizes: readonly Sizes[] = [
 /**
  * Blocks of each sequence, all different and out of order; tables end with invalid block numbers.
  */
-function tablesOf(z: Sizes): { tables: number[][]; blocks: number; maxBlocks: number } {
+export function tablesOf(z: Sizes): { tables: number[][]; blocks: number; maxBlocks: number } {
   const used = z.sequences.map(([, tokens]) => ceil(tokens / z.block));
   const blocks = used.reduce((sum, n) => sum + n, 0) + 2;
   const maxBlocks = max(1, ...used) + 1;
@@ -310,7 +310,11 @@ function tablesOf(z: Sizes): { tables: number[][]; blocks: number; maxBlocks: nu
   return { tables, blocks, maxBlocks };
 }
 
-function attend(z: Sizes, v: Values, scale: number): { out: Float64Array; lse: Float64Array } {
+export function attend(
+  z: Sizes,
+  v: Values,
+  scale: number,
+): { out: Float64Array; lse: Float64Array } {
   const { h, hk, d, block, window = 0, cap } = z;
   const { maxBlocks } = tablesOf(z);
   const out = new Float64Array(v.q!.length);

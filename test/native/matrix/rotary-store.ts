@@ -47,7 +47,12 @@ function slotsOf({ tokens, block, blocks }: Sizes): number[] {
 }
 
 /** One head, normalized if there is a norm weight, and rotated. */
-function rotateHead(v: Values, x: Float64Array, norm: Float64Array | undefined, token: number) {
+export function rotateHead(
+  v: Values,
+  x: Float64Array,
+  norm: Float64Array | undefined,
+  token: number,
+) {
   const half = x.length / 2;
   const mean = x.reduce((sum, value) => sum + value * value, 0) / x.length;
   const scale = norm ? 1 / sqrt(mean + EPS) : 1;
