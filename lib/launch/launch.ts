@@ -12,6 +12,7 @@ import type { StreamName, WriteLine } from './lines.js';
 import { type LaunchJob, makeJob } from './make-job.js';
 import { describeExit, type Exit, exitCode, type JobProcess } from './member.js';
 import { MergedOutput } from './merged-output.js';
+import { onNpmEnd } from './npm-parent.js';
 import { countRanks } from './rank-environment.js';
 import { Reaper } from './reaper.js';
 import type { Program } from './script.js';
@@ -97,6 +98,7 @@ export async function runJob(plan: LaunchJob, output: JobOutput): Promise<Outcom
     });
     const interrupt = (signal: NodeJS.Signals) => supervisor.interrupt(signal);
     const stop = createStopOnce(interrupt, output);
+    cleanups.push(onNpmEnd(() => supervisor.interruptOnce('SIGTERM')));
     for (const signal of INTERRUPTS) {
       process.on(signal, interrupt);
       cleanups.push(() => process.off(signal, interrupt));

@@ -22,6 +22,7 @@ import { fromFlags } from './declared-flags.js';
 import { readEngineOptions, readTemplate, SERVER, type ServeFlags } from './engine-flags.js';
 import { KEY_VARIABLE, openKeyFile, readKeys } from './key-file.js';
 import { findModels } from './models-dir.js';
+import { onNpmEnd } from './npm-parent.js';
 
 /** Seconds that ranks have to end after their server. */
 const RANK_END_SECONDS = 10;
@@ -201,13 +202,17 @@ async function endFailed(
   return timer;
 }
 
-/** Resolves with the first signal; later signals have their default effect. */
+/**
+ * Resolves with the first signal, or when npm has ended; later signals have their default effect.
+ */
 function waitForSignal(): Promise<string> {
   return new Promise((resolve) => {
     const onSignal = (signal: string): void => {
       for (const name of SIGNALS) process.off(name, onSignal);
+      unwatch();
       resolve(signal);
     };
+    const unwatch = onNpmEnd(() => onSignal('npm has ended'));
     for (const name of SIGNALS) process.on(name, onSignal);
   });
 }

@@ -73,6 +73,11 @@ export class Supervisor {
     else this.stopMembers(signal);
   }
 
+  /** Calls interrupt() unless a signal has interrupted the job. */
+  interruptOnce(signal: NodeJS.Signals): void {
+    if (this.interrupted === null) this.interrupt(signal);
+  }
+
   private async watch(member: JobProcess): Promise<void> {
     void member.failing.then((exit) => this.recordFailure(member, exit));
     this.exits.push(await member.exited);
