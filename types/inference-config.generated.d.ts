@@ -40,7 +40,7 @@ export interface InferenceConfig {
   max_ragged_sequence_count?: number | null;
   /** Memory for keys and values of all running sequences. See docs/inference.md. */
   kv_cache?: KvCacheConfig;
-  /** Order of requests that wait. See docs/serving.md. */
+  /** Order of requests that wait. See docs/operating.md. */
   scheduling?: SchedulingConfig;
   /**
    * Guesses several tokens and checks them in one step: faster for few clients. See
@@ -224,7 +224,7 @@ export interface KvCacheConfig {
   host_memory?: number | null;
 }
 
-/** Order of requests that wait. See docs/serving.md. */
+/** Order of requests that wait. See docs/operating.md. */
 export interface SchedulingConfig {
   /**
    * "fair": clients take turns; "priority": urgent requests first; "fcfs": order of arrival.
@@ -432,7 +432,7 @@ export interface ResolvedInferenceValues {
   readonly max_ragged_sequence_count: number | null;
   /** Memory for keys and values of all running sequences. See docs/inference.md. */
   readonly kv_cache: ResolvedKvCache;
-  /** Order of requests that wait. See docs/serving.md. */
+  /** Order of requests that wait. See docs/operating.md. */
   readonly scheduling: ResolvedScheduling;
   /**
    * Guesses several tokens and checks them in one step: faster for few clients. See
@@ -544,7 +544,7 @@ export interface ResolvedKvCache {
   readonly host_memory: number | null;
 }
 
-/** Order of requests that wait. See docs/serving.md. */
+/** Order of requests that wait. See docs/operating.md. */
 export interface ResolvedScheduling {
   /** "fair": clients take turns; "priority": urgent requests first; "fcfs": order of arrival. */
   readonly policy: 'fair' | 'priority' | 'fcfs';

@@ -16,7 +16,7 @@ read it from an object or from a file such as \`ds_config.json\`. It has the key
 }
 \`\`\`
 
-Most runs need few keys. Begin with these, and omit all others:
+Most runs need few keys. Begin with these, and leave out all others:
 
 | goal | key |
 | --- | --- |
@@ -49,7 +49,8 @@ Most runs need few keys. Begin with these, and omit all others:
 | checkpoints and compression | [checkpoint](#checkpoint), [compression_training](#compression_training) |
 | watching and tuning | [tensorboard](#tensorboard), [csv_monitor](#csv_monitor), [flops_profiler](#flops_profiler), [autotuning](#autotuning) |
 
-If a key of the tables below has no status, it works as described. Otherwise:
+\`ds validate\` prints each value and its source, for example a default that follows from another key. If a key of the
+tables below has no status, it works as described. Otherwise:
 
 | status | meaning |
 | --- | --- |
@@ -61,15 +62,15 @@ If a key of the tables below has no status, it works as described. Otherwise:
 Off means \`false\`, \`null\`, \`"enabled": false\` or \`"device": "none"\`. In the tables, a section is an object with keys
 of its own.
 
-**\`"auto"\`.** A [Trainer](train-command.md) fills \`"auto"\` by the rules of Hugging Face's Trainer. In
+**\`"auto"\`.** A [Trainer](trainer.md#configuration) fills \`"auto"\` by the rules of Hugging Face's Trainer. In
 \`zero_optimization\`, \`stage\`, \`offload_optimizer\` (\`device\`, \`ratio\`) and \`offload_param\` (\`device\`) take the
 fastest choice that fits ([planning](planning.md#let-the-plan-choose)).
 `;
 
 const INFERENCE = `# Inference configuration
 
-The second argument of \`initInference(model, config)\` sets precision, context, cache and scheduling. It has the keys of
-DeepSpeed 0.19.6 and the step limits of DeepSpeed-FastGen. All keys are optional.
+Set precision, context, memory and scheduling of an [inference engine](inference.md) or of [\`ds serve\`](serving.md). All
+keys are optional. They have the names of DeepSpeed 0.19.6, and the step limits of DeepSpeed-FastGen.
 
 \`\`\`json
 {
@@ -85,8 +86,17 @@ DeepSpeed 0.19.6 and the step limits of DeepSpeed-FastGen. All keys are optional
 This file, \`engine.json\`, stores the weights in 8 bits and gives the cache 8 GiB of GPU memory. Texts have up to 32,768
 tokens. Pass its path to \`initInference('llama', 'engine.json')\`, or to \`ds serve llama --config engine.json\`.
 
-\`config\` is an object or a file in the format of [ds_config.json](configuration.md). \`$schema\` gives completion in
+The config is an object, or a file in the format of [ds_config.json](configuration.md). \`$schema\` gives completion in
 editors.
+
+| goal | key |
+| --- | --- |
+| a limit for prompt and answer together | \`max_out_tokens\` |
+| less memory for weights | [\`quant\`](#quant) |
+| less memory for keys and values, or more of it | [\`kv_cache\`](#kv_cache): \`memory\`, \`dtype\` |
+| more requests at a time | \`max_ragged_sequence_count\` |
+| faster answers for few requests | \`enable_cuda_graph: "auto"\`, [\`speculative\`](#speculative) |
+| a model on several GPUs | [\`tensor_parallel\`](#tensor_parallel): \`tp_size\` |
 
 A key works as described if it has no status. Otherwise:
 
