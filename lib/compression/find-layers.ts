@@ -3,6 +3,7 @@ import { DsError } from '../errors.js';
 import { Embedding } from '../nn/embedding.js';
 import { Linear, LinearGelu } from '../nn/linear.js';
 import type { Module } from '../nn/module.js';
+import { READ_DIRECTLY } from '../nn/pack-linears.js';
 import { Regex } from '../runtime/regex/regex.js';
 
 /** The part of a group that selects its layers. */
@@ -12,9 +13,6 @@ export interface LayerGroup {
   /** "*" or regular expressions. */
   readonly modules: string | readonly string[];
 }
-
-/** Modules with weights that this library's models read outside of forward. */
-const READ_DIRECTLY = ['lm_head', 'embed_out', 'wpe'];
 
 /** Supported forwards of compressed layers. */
 const FORWARDS: readonly unknown[] = [Linear, LinearGelu, Embedding].map(

@@ -1,13 +1,12 @@
 // Converts values of a configuration that have another type or case, as DeepSpeed does: "500" to
 // 500, 1 to true, "adamw" to "AdamW".
+import { readSwitchWord } from '../runtime/switch-word.js';
 import type { Draft } from './draft.js';
 import { dottedPath } from './parse.js';
 import { choices, isSection, lists, propertyOf, type Schema, typesOf } from './schema.js';
 
 const INTEGER = /^[+-]?\d+(\.0*)?$/;
 const NUMBER = /^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$/;
-const TRUE = ['true', 'yes', 'on', 't', 'y', '1'];
-const FALSE = ['false', 'no', 'off', 'f', 'n', '0'];
 
 /**
  * DeepSpeed refuses true and false for these numbers. For other numbers it reads them as 1 and 0.
@@ -63,10 +62,7 @@ function fromText(text: string, types: readonly string[]): unknown {
   const trimmed = text.trim();
   if (types.includes('number') && NUMBER.test(trimmed)) return Number(trimmed);
   if (types.includes('integer') && INTEGER.test(trimmed)) return Number(trimmed);
-  const word = trimmed.toLowerCase();
-  if (types.includes('boolean') && TRUE.includes(word)) return true;
-  if (types.includes('boolean') && FALSE.includes(word)) return false;
-  return text;
+  return (types.includes('boolean') ? readSwitchWord(trimmed.toLowerCase()) : null) ?? text;
 }
 
 function withDeclaredCase(value: unknown, names: readonly unknown[]): unknown {

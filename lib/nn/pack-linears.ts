@@ -10,6 +10,12 @@ import { replaceModules } from './replace-modules.js';
 /** Names of the last module of models, which maps hidden states to logits. */
 export const HEADS: readonly string[] = ['lm_head', 'embed_out', 'score', 'classifier'];
 
+/**
+ * Modules with weights that models of this library read directly. A layer with another forward does
+ * not work there, because its forward never runs.
+ */
+export const READ_DIRECTLY: readonly string[] = ['lm_head', 'embed_out', 'wpe'];
+
 /** Returns whether one of `names` is the path of a module, or the end of its path. */
 export const matchesPath = (path: string, names: readonly string[]): boolean =>
   names.some((name) => path === name || path.endsWith(`.${name}`));

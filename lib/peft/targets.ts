@@ -5,7 +5,7 @@ import { Embedding } from '../nn/embedding.js';
 import { Experts } from '../nn/experts.js';
 import { Linear } from '../nn/linear.js';
 import type { Module } from '../nn/module.js';
-import { HEADS, matchesPath } from '../nn/pack-linears.js';
+import { HEADS, matchesPath, READ_DIRECTLY } from '../nn/pack-linears.js';
 import { PackedLinear } from '../nn/packed-linear.js';
 import { argumentError } from '../runtime/input-errors.js';
 import { ownValue } from '../runtime/own-value.js';
@@ -44,9 +44,6 @@ const FAMILIES: Readonly<Record<string, readonly string[]>> = {
 
 /** The default of all other models of Hugging Face with these projections. */
 const PROJECTIONS = ['q_proj', 'v_proj'];
-
-/** Modules with weights that a model reads directly: an adapter's forward would never run. */
-const READ_DIRECTLY = ['lm_head', 'embed_out', 'wpe'];
 
 const SHOWN = 12;
 /** Characters of a name in an error. */

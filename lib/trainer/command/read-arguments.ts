@@ -1,4 +1,5 @@
 // Reads the arguments of `ds train` from the command line and from the file of --config.
+
 import { DsError, formatLines } from '../../errors.js';
 import { argumentError } from '../../runtime/input-errors.js';
 import { isObject } from '../../runtime/is-object.js';
@@ -6,6 +7,7 @@ import type { Option, Syntax } from '../../runtime/option.js';
 import { ownValue } from '../../runtime/own-value.js';
 import { formatJson, parseJson } from '../../runtime/parse-json.js';
 import { closest } from '../../runtime/suggestion.js';
+import { readSwitchWord } from '../../runtime/switch-word.js';
 import { ALIAS_NOTES, ALIASES, ARGUMENTS, type TrainArguments } from './arguments.js';
 import { NO_EFFECT, REFUSED } from './foreign-arguments.js';
 import { readRunFile } from './run-file.js';
@@ -196,13 +198,7 @@ const AUTO = 'Leave it out: the DeepSpeed configuration decides.';
 const isSwitchWord = (value: unknown): boolean =>
   parseSwitch(value) !== null && !/^[01]$/.test(formatArgument(value));
 
-const TRUE = ['true', 'yes', 'on', 't', 'y', '1'];
-const FALSE = ['false', 'no', 'off', 'f', 'n', '0'];
-
-function parseSwitch(value: unknown): boolean | null {
-  if (TRUE.includes(formatArgument(value))) return true;
-  return FALSE.includes(formatArgument(value)) ? false : null;
-}
+const parseSwitch = (value: unknown): boolean | null => readSwitchWord(formatArgument(value));
 
 function readList(given: CommandArgument): readonly unknown[] {
   const values = given.values.flat();
