@@ -8,7 +8,7 @@ import { valueError } from '../runtime/input-errors.js';
 import { isObject } from '../runtime/is-object.js';
 import { namesOf, readOptions } from '../runtime/options.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
-import { requireType } from '../runtime/require-type.js';
+import { requireOneOf, requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
 import { CurriculumDraws, type Gate } from './curriculum-draws.js';
 import { type CurriculumSchedule, DifficultyPath } from './curriculum-schedule.js';
@@ -16,6 +16,9 @@ import { rankValues, readPositions, readValues, requireValues } from './metric-i
 import { samplesPerRank, takeShare } from './order.js';
 import { requireState } from './require-state.js';
 import { requireRank, Sampler } from './sampler.js';
+
+const DIFFICULTY_TYPES = ['value', 'percentile'] as const;
+const CLUSTERING_TYPES = ['schedule_based', 'single_cluster'] as const;
 
 /** A metric of difficulty, and its limit at each step. */
 export interface CurriculumMetric {
@@ -36,12 +39,12 @@ export interface CurriculumMetric {
    * "value": samples with a metric of at most the difficulty. "percentile": the easiest fraction of
    * all samples, the difficulty divided by maxDifficulty. Default: "value".
    */
-  difficultyType?: 'value' | 'percentile';
+  difficultyType?: (typeof DIFFICULTY_TYPES)[number];
   /**
    * "single_cluster" uses all samples in every step; the loop makes batches harder with
    * `difficulties()`. Default: "schedule_based".
    */
-  clusteringType?: 'schedule_based' | 'single_cluster';
+  clusteringType?: (typeof CLUSTERING_TYPES)[number];
 }
 
 /** Options of a CurriculumSampler. `rank` and `worldSize` count data ranks. */
@@ -276,10 +279,10 @@ function readMetrics(
     const options = readOptions(op, metric, namesOf.CurriculumMetric);
     requireType(`${op} schedule`, options.schedule, 'function');
     requireFinite(`${op} maxDifficulty`, options.maxDifficulty);
-    requireOneOf(`${op} difficultyType`, options.difficultyType, ['value', 'percentile']);
-    const clusterings = ['schedule_based', 'single_cluster'];
-    requireOneOf(`${op} clusteringType`, options.clusteringType, clusterings);
-    const usesAllSamples = options.clusteringType === 'single_cluster';
+    const { difficultyType = 'value', clusteringType = 'schedule_based' } = options;
+    requireOneOf(`${op} difficultyType`, difficultyType, DIFFICULTY_TYPES);
+    requireOneOf(`${op} clusteringType`, clusteringType, CLUSTERING_TYPES);
+    const usesAllSamples = clusteringType === 'single_cluster';
     return [
       name,
       new SamplerMetric(name, options, usesAllSamples ? null : readKeys(op, options, samples)),
@@ -308,11 +311,6 @@ function readKeys(op: string, metric: CurriculumMetric, samples: number): Float6
   }
   const files = { indexToSamplePath: required(indexToSamplePath), indexToMetricPath };
   return isPercentile ? readPositions(files, samples) : readValues(files, samples);
-}
-
-function requireOneOf(op: string, value: string | undefined, known: readonly string[]): void {
-  if (value === undefined || known.includes(value)) return;
-  throw valueError(op, known.map((text) => `"${text}"`).join(' or '), value);
 }
 
 const formatNames = (metrics: ReadonlyMap<string, unknown>): string =>

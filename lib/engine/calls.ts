@@ -204,22 +204,17 @@ function forwardsOnlyError(op: string): DsError {
   });
 }
 
-/** States of an engine that offloadStates() can move to host memory. */
-export type OffloadState =
-  | 'optim_states'
-  | 'hp_params'
-  | 'lp_params'
-  | 'lp_grads'
-  | 'contiguous_grad_buffer';
-
 /** All names of OffloadState. */
-export const OFFLOAD_STATES: readonly OffloadState[] = [
+export const OFFLOAD_STATES = [
   'optim_states',
   'hp_params',
   'lp_params',
   'lp_grads',
   'contiguous_grad_buffer',
-];
+] as const;
+
+/** States of an engine that offloadStates() can move to host memory. */
+export type OffloadState = (typeof OFFLOAD_STATES)[number];
 
 /** The states that backward() uses. */
 const BACKWARD_STATES: readonly OffloadState[] = [

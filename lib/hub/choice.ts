@@ -10,8 +10,11 @@ import type { CachedModel } from './cache.js';
 import type { ListedFile } from './listing.js';
 import { toPrintable } from './names.js';
 
+/** The sets of files that pull() fetches. */
+export const FILE_SETS = ['model', 'tokenizer', 'config', 'adapter'] as const;
+
 /** What to fetch. In a repository without a model, "model" means the adapter. */
-export type FileSet = 'model' | 'tokenizer' | 'config' | 'adapter';
+export type FileSet = (typeof FILE_SETS)[number];
 
 const CONFIG = 'config.json';
 const [SINGLE_FILE, INDEX] = ['model.safetensors', 'model.safetensors.index.json'];

@@ -15,6 +15,7 @@ import { CachedModel } from './cache.js';
 import {
   chooseByPatterns,
   chooseFiles,
+  FILE_SETS,
   type FileSet,
   isComplete,
   listIndexedWeights,
@@ -46,7 +47,6 @@ export interface PullOptions {
   signal?: AbortSignal;
 }
 
-const NEEDS: readonly FileSet[] = ['model', 'tokenizer', 'config', 'adapter'];
 /** Maximum numbers of connections, and of files in transfer. */
 const [CONNECTIONS, FILES] = [8, 4];
 const MAIN = 'main';
@@ -74,7 +74,7 @@ export async function pullWith(
 ): Promise<string> {
   const { revision = MAIN, files = 'model', progress = settings.progress } = options;
   requireRevision('pull revision', revision);
-  requireOneOf('pull files', files, NEEDS);
+  requireOneOf('pull files', files, FILE_SETS);
   const patterns = readPatterns(options.include);
   const signal = options.signal ?? new AbortController().signal;
   const call: HubCall = { settings, signal, model: { name, revision } };

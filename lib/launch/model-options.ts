@@ -1,9 +1,11 @@
 // Declares the options of the commands for models: `ds eval`, `export`, `merge`, `pull` and
 // `models`.
+import type { ExportDType, ExportFormat } from '../checkpoint/index.js';
+import type { GgufType } from '../models/index.js';
 import { boolean, declareOption, integer, oneOf, string, texts } from '../runtime/option.js';
 import type { Flags } from './declared-flags.js';
 
-const precision = oneOf(['fp32', 'fp16', 'bf16']);
+const precision = oneOf<ExportDType>(['fp32', 'fp16', 'bf16']);
 
 const JSON_OUTPUT = { json: boolean('print JSON', { flag: '--json' }) };
 
@@ -113,7 +115,7 @@ const SHARD_SIZE = {
 };
 
 const FORMAT = {
-  format: oneOf(['hf', 'native'])(
+  format: oneOf<ExportFormat>(['hf', 'native'])(
     'names of the weights: `hf` as in transformers, `native` as in this library',
     {
       shown: '`hf` if possible',
@@ -155,7 +157,7 @@ export const EXPORT = {
     ...SHARD_SIZE,
     ...FORMAT,
     ...TAG,
-    gguf: oneOf(['F32', 'F16', 'Q8_0', 'MXFP4', 'Q4_K_M'])(
+    gguf: oneOf<GgufType>(['F32', 'F16', 'Q8_0', 'MXFP4', 'Q4_K_M'])(
       'write one [GGUF file](gguf.md) `--output` for llama.cpp',
       { flag: '--gguf <type>' },
     ),

@@ -1,4 +1,5 @@
 // Declares the options of `ds plan`.
+import { PRECISIONS } from '../plan/setup.js';
 import { boolean, declareOption, integer, number, oneOf, string } from '../runtime/option.js';
 import { requireInteger } from '../runtime/require-number.js';
 import type { Flags } from './declared-flags.js';
@@ -26,7 +27,7 @@ const MODEL = {
     shown: "1024, or the model's maximum",
     flag: '--seq <n>',
   }),
-  precision: oneOf(['bf16', 'fp16', 'fp32'])('dtype of weights', {
+  precision: oneOf(PRECISIONS)('dtype of weights', {
     default: 'bf16',
     flag: '--precision <p>',
   }),

@@ -28,7 +28,7 @@ export interface SparsityOptions {
    * "local_sliding_window". The block of a query is visible as a whole: the attention applies
    * causality by tokens.
    */
-  attention?: 'bidirectional' | 'unidirectional';
+  attention?: (typeof DIRECTIONS)[number];
   /** Global blocks see all ("fixed", "variable"; bidirectional). Default: false. */
   horizontalGlobalAttention?: boolean;
   /**

@@ -18,6 +18,7 @@ import {
 } from './muon-groups.js';
 import {
   inputMatrix,
+  NEWTON_SCHULZ_METHODS,
   type NewtonSchulzMethod,
   type Orthogonalization,
   orthogonalize,
@@ -94,7 +95,7 @@ export class Muon extends StandaloneOptimizer<MuonGroup> implements GatheredOpti
     this.groups = makeGroups<MuonGroup>('Muon', groups, defaults);
     this.nesterov = options.nesterov ?? true;
     const { nsMethod = 'gram' } = options;
-    this.method = requireOneOf('Muon nsMethod', nsMethod, ['gram', 'standard']);
+    this.method = requireOneOf('Muon nsMethod', nsMethod, NEWTON_SCHULZ_METHODS);
   }
 
   declareState(group: number, shape: readonly number[]): DeclaredState {

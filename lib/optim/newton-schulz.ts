@@ -7,13 +7,16 @@ import { contiguousStrides, type View } from '../runtime/view.js';
 import type { Tensor } from '../tensor/index.js';
 import type { UpdateKernels } from './update-kernels.js';
 
+/** Names of the methods. */
+export const NEWTON_SCHULZ_METHODS = ['gram', 'standard'] as const;
+
 /**
  * "standard" multiplies the whole matrix in every step. "gram" iterates on the Gram matrix of the
  * shorter side, and multiplies the whole matrix only at the end, and once after two steps, where it
  * restarts for stability. It needs fewer FLOPs for longer matrices. Both compute the same
  * polynomial. Square matrices always use "standard".
  */
-export type NewtonSchulzMethod = 'standard' | 'gram';
+export type NewtonSchulzMethod = (typeof NEWTON_SCHULZ_METHODS)[number];
 
 /** Coefficients of X, (X X') X and (X X')^2 X. */
 const [A, B, C] = [3.4445, -4.775, 2.0315] as const;

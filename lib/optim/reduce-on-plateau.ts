@@ -4,14 +4,19 @@ import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { valueError } from '../runtime/input-errors.js';
 import { Tensor } from '../tensor/index.js';
-import { type LrSchedule, readSchedule, type ScheduledGroup } from './schedule.js';
+import {
+  type LrSchedule,
+  readSchedule,
+  type ScheduledGroup,
+  type ScheduleWord,
+} from './schedule.js';
 
 /** Options of ReduceLrOnPlateau. */
 export interface PlateauOptions {
   /** The learning rate before the first reduction. */
   baseLr: number;
   /** Whether a smaller or a larger metric is better. Default: "min". */
-  mode?: 'min' | 'max';
+  mode?: ScheduleWord<'mode'>;
   /** Factor of each reduction, below 1. Default: 0.1. */
   factor?: number;
   /** Tolerated observations without improvement. Default: 10. */
@@ -19,7 +24,7 @@ export interface PlateauOptions {
   /** Minimum improvement. Default: 1e-4. */
   threshold?: number;
   /** Whether the threshold is a fraction of the best metric or a difference. Default: "rel". */
-  thresholdMode?: 'rel' | 'abs';
+  thresholdMode?: ScheduleWord<'thresholdMode'>;
   /** Observations after a reduction that do not count against the patience. Default: 0. */
   cooldown?: number;
   /** Minimum learning rate. Default: 0. */

@@ -3,6 +3,7 @@ import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { argumentError } from '../runtime/input-errors.js';
 import { readOptions } from '../runtime/options.js';
+import { ownValue } from '../runtime/own-value.js';
 import { requireFinite } from '../runtime/require-number.js';
 import { requireOneOf } from '../runtime/require-type.js';
 import type { ParamGroup } from './param-groups.js';
@@ -57,11 +58,14 @@ export type ScheduleDefaults<Options> = {
 };
 
 /** Values of the options that are words. */
-const WORDS: ReadonlyMap<string, readonly string[]> = new Map([
-  ['warmupType', ['log', 'linear']],
-  ['mode', ['min', 'max']],
-  ['thresholdMode', ['rel', 'abs']],
-]);
+const WORDS = {
+  warmupType: ['log', 'linear'],
+  mode: ['min', 'max'],
+  thresholdMode: ['rel', 'abs'],
+} as const;
+
+/** A value of the option `Name`. */
+export type ScheduleWord<Name extends keyof typeof WORDS> = (typeof WORDS)[Name][number];
 
 /**
  * Reads the options of schedule `name`. Throws DS_ARGUMENT for an unknown option, an invalid
@@ -85,7 +89,7 @@ export function readSchedule<Options extends object>(
   for (const key of needed) requireFinite(`${name} ${key}`, options.get(key));
   for (const [key, value] of options) {
     if (value == null || key === 'milestones' || known[key] === 'switch') continue;
-    const words = WORDS.get(key);
+    const words = ownValue<readonly string[]>(WORDS, key);
     if (words) requireOneOf(`${name} ${key}`, value, words);
     else requireFinite(`${name} ${key}`, value);
   }

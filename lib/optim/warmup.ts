@@ -1,11 +1,17 @@
 // Schedules of DeepSpeed with a warm-up.
-import { PureSchedule, readSchedule, requirePositiveInteger, requireWarmup } from './schedule.js';
+import {
+  PureSchedule,
+  readSchedule,
+  requirePositiveInteger,
+  requireWarmup,
+  type ScheduleWord,
+} from './schedule.js';
 
 // WarmupLR: from a minimum to a maximum learning rate over the first updates, then constant.
 // Source: DeepSpeed runtime/lr_schedules.py, WarmupLR.
 
 /** The shape of the rise. DeepSpeed's default is "log". */
-export type WarmupType = 'log' | 'linear';
+export type WarmupType = ScheduleWord<'warmupType'>;
 
 /** Options of WarmupLr. */
 export interface WarmupOptions {

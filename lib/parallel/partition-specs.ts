@@ -3,11 +3,13 @@
 import { formatValue } from '../runtime/format-value.js';
 import { Regex } from '../runtime/regex/regex.js';
 
+const TYPES = ['row', 'column', 'skip'] as const;
+
 /** A rule of partition_config. */
 export interface PartitionSpec {
   /** Patterns that match a parameter's name from its start. */
   patterns: readonly Regex[];
-  type: 'row' | 'column' | 'skip';
+  type: (typeof TYPES)[number];
   /** Number of equal concatenated parts along the split dim. */
   parts: number;
 }
@@ -22,7 +24,6 @@ interface PartitionFlaw {
 
 type SpecFields = Readonly<Record<string, unknown>>;
 
-const TYPES: readonly unknown[] = ['row', 'column', 'skip'];
 const KEYS: readonly string[] = ['patterns', 'partition_type', 'shape', 'partition_dim'];
 
 /** Null for a rule. */
@@ -53,7 +54,8 @@ function read(spec: SpecFields): PartitionSpec | PartitionFlaw {
   if (expressions.length === 0 || expressions.includes(null)) {
     return invalidSpecError('patterns', 'regular expressions of names of parameters');
   }
-  if (!TYPES.includes(type)) return invalidSpecError('partition_type', '"row", "column" or "skip"');
+  if (!(TYPES as readonly unknown[]).includes(type))
+    return invalidSpecError('partition_type', '"row", "column" or "skip"');
   if (dim !== null && type !== 'skip' && dim !== (type === 'row' ? 1 : 0)) {
     return invalidSpecError('partition_dim', '0 with "column" and 1 with "row"', 'Omit it.');
   }

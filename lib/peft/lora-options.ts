@@ -9,8 +9,10 @@ import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { requireOneOf, requireType } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
 
+const BIASES = ['none', 'all', 'lora_only'] as const;
+
 /** Biases to train: no bias, all biases, or only biases of layers with adapters. */
-export type LoraBias = 'none' | 'all' | 'lora_only';
+export type LoraBias = (typeof BIASES)[number];
 
 /** Options of addLora(), with the names of PEFT's LoraConfig in camelCase or snake_case. */
 export interface LoraOptions {
@@ -128,7 +130,7 @@ export function readLoraOptions(op: string, given: LoraOptions): LoraConfig {
   }
   const targetParameters = listOf(`${op} targetParameters`, options.targetParameters ?? []);
   if (targetParameters.length > 0) requirePlain(op, options);
-  requireOneOf(`${op} bias`, bias, ['none', 'all', 'lora_only']);
+  requireOneOf(`${op} bias`, bias, BIASES);
   requireOneOf(`${op} initLoraWeights`, initLoraWeights, [true, false, 'gaussian']);
   return {
     r: requireInteger(`${op} r`, options.r ?? 8, 1),

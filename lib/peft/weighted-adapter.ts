@@ -15,13 +15,15 @@ import { markChanged } from '../tensor/tape.js';
 import { type AdapterSet, adapterSet, addSet, requireName } from './adapter-sets.js';
 import { LoraEmbedding, type LoraLayer, LoraLinear } from './lora-layer.js';
 
+const COMBINATIONS = ['linear', 'cat'] as const;
+
 /** Options of addWeightedAdapter(). */
 export interface WeightedAdapterOptions {
   /**
    * "linear": A and B are weighted sums, for adapters of one rank. "cat": the update is the
    * weighted sum of the updates, and the rank the sum of the ranks. Default: "linear".
    */
-  combinationType?: 'linear' | 'cat';
+  combinationType?: (typeof COMBINATIONS)[number];
 }
 
 /** An adapter of one layer and its weight. */
@@ -51,7 +53,7 @@ export function addWeightedAdapter<Model extends Module>(
   const op = 'addWeightedAdapter';
   requireNoSurplus(op, surplus);
   const { combinationType = 'linear' } = readOptions(op, given, { combinationType: true });
-  requireOneOf(`${op} combinationType`, combinationType, ['linear', 'cat']);
+  requireOneOf(`${op} combinationType`, combinationType, COMBINATIONS);
   if (!isPlainObject(weights) || Object.keys(weights).length === 0) {
     throw valueError(`${op} weights`, 'an object of numbers by the names of adapters', weights);
   }

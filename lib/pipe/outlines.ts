@@ -9,8 +9,10 @@ import { Tensor } from '../tensor/index.js';
 import type { Transfer } from './action.js';
 import { toList, type Values } from './layers.js';
 
+const KINDS = ['train', 'eval'] as const;
+
 /** The kind of a batch. Shapes of one kind do not apply to the other. */
-export type BatchKind = 'train' | 'eval';
+export type BatchKind = (typeof KINDS)[number];
 
 /** The values of one link, as the sender describes them. */
 interface Outline {
@@ -31,7 +33,6 @@ interface FailureReport {
   error: string;
 }
 
-const KINDS: readonly BatchKind[] = ['train', 'eval'];
 /** Names of the kinds in messages. */
 export const KIND_NAMES: Readonly<Record<BatchKind, string>> = {
   train: 'in training',

@@ -4,10 +4,11 @@ import { CausalLM } from '../models/index.js';
 import { formatValue } from '../runtime/format-value.js';
 import { namesOf, readOptions } from '../runtime/options.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
+import { requireOneOf } from '../runtime/require-type.js';
 import { type DeviceBytes, type HostBytes, predictMemory, totalBytes } from './memory.js';
 import { requireLength, sizesOf } from './model-sizes.js';
 import { adamWFacts } from './optimizer-facts.js';
-import { plainSetup, type Setup } from './setup.js';
+import { PRECISIONS, plainSetup, type Setup } from './setup.js';
 
 /** Training options; see the keys of ds_config.json. */
 export interface EstimateMemoryOptions {
@@ -20,7 +21,7 @@ export interface EstimateMemoryOptions {
   /** Micro-batches of a step. Default: 1. */
   accumulation?: number;
   /** Dtype of weights, gradients and activations. Default: "bf16". */
-  precision?: 'bf16' | 'fp16' | 'fp32';
+  precision?: Setup['precision'];
   /** Activation checkpointing of blocks. Default: the option of the model. */
   activationCheckpointing?: boolean;
   /**
@@ -83,7 +84,7 @@ export function estimateMemory(
     microBatch: readPositive('microBatch', 1),
     seq: readPositive('seq', Math.min(1024, sizes.maxSeq)),
     accumulation: readPositive('accumulation', 1),
-    precision: parsePrecision(op, values.precision ?? 'bf16'),
+    precision: requireOneOf(`${op} precision`, values.precision ?? 'bf16', PRECISIONS),
     checkpointing: values.activationCheckpointing ?? model.config.activationCheckpointing === true,
     stateBytes,
     // Other state is of another optimizer.
@@ -100,19 +101,5 @@ export function estimateMemory(
       device: { ...device, total: totalBytes(device) },
       host: { ...host, total: totalBytes(host) },
     };
-  });
-}
-
-const PRECISIONS: readonly Setup['precision'][] = ['bf16', 'fp16', 'fp32'];
-
-function parsePrecision(op: string, value: unknown): Setup['precision'] {
-  const match = PRECISIONS.find((precision) => precision === value);
-  if (match) return match;
-  const expected = PRECISIONS.map((precision) => `"${precision}"`).join(', ');
-  throw new DsError({
-    code: 'DS_ARGUMENT',
-    op: `${op} precision`,
-    expected,
-    got: formatValue(value),
   });
 }

@@ -3,6 +3,9 @@
 /** Location of optimizer state or weights. */
 export type Place = 'device' | 'cpu' | 'nvme';
 
+/** Dtypes of weights, gradients and activations, by their names in configurations. */
+export const PRECISIONS = ['bf16', 'fp16', 'fp32'] as const;
+
 /** A training setup. */
 export interface Setup {
   /** zero_optimization.stage. */
@@ -36,7 +39,7 @@ export interface Setup {
   /** Micro-batches of a step. */
   accumulation: number;
   /** Dtype of weights, gradients and activations. */
-  precision: 'bf16' | 'fp16' | 'fp32';
+  precision: (typeof PRECISIONS)[number];
   /** f32 gradients in any precision (data_types.grad_accum_dtype). */
   wideGradients: boolean;
   /** Activation checkpointing of blocks. */

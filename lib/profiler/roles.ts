@@ -3,16 +3,18 @@
 import { required } from '../runtime/required.js';
 import type { TraceEvent, TraceFile } from './trace-events.js';
 
-/** Kinds of work on the device in a step. */
-type Role =
-  | 'attention'
-  | 'linears'
-  | 'norms'
-  | 'loss'
-  | 'optimizer'
-  | 'communication'
-  | 'rest'
-  | 'idle';
+/** Kinds of work on the device in a step, in the order of the table. */
+const KINDS = [
+  'attention',
+  'linears',
+  'norms',
+  'loss',
+  'optimizer',
+  'rest',
+  'idle',
+  'communication',
+] as const;
+type Role = (typeof KINDS)[number];
 
 /**
  * Roles of ops by the beginnings of their names; the first match counts. "linears" includes the
@@ -50,22 +52,11 @@ export interface RoleTimes {
   /** Milliseconds of a step on the compute stream. */
   stepMs: number;
   /**
-   * By role, in the order of Role. All rows but "communication" add up to the step: collectives run
-   * on streams of their own, and compute that waits for them is "idle".
+   * By role, in the order of KINDS. All rows but "communication" add up to the step: collectives
+   * run on streams of their own, and compute that waits for them is "idle".
    */
   roles: RoleTime[];
 }
-
-const ORDER: readonly Role[] = [
-  'attention',
-  'linears',
-  'norms',
-  'loss',
-  'optimizer',
-  'rest',
-  'idle',
-  'communication',
-];
 
 /** Returns a function from an event to the names of its process and of its lane. */
 function readLanes(events: readonly TraceEvent[]): (event: TraceEvent) => [string, string] {
@@ -88,7 +79,7 @@ const isCollective = (process: string, { name, cat }: TraceEvent): boolean =>
  */
 export function sumByRole({ traceEvents }: TraceFile): RoleTimes {
   const laneOf = readLanes(traceEvents);
-  const sums = new Map<Role, number>(ORDER.map((role) => [role, 0]));
+  const sums = new Map<Role, number>(KINDS.map((role) => [role, 0]));
   const add = (role: Role, ms: number): void => {
     sums.set(role, (sums.get(role) ?? 0) + ms);
   };
@@ -110,7 +101,7 @@ export function sumByRole({ traceEvents }: TraceFile): RoleTimes {
   }
   if (steps === 0) return { steps, stepMs: 0, roles: [] };
   add('idle', Math.max(0, total - busy));
-  const roles = ORDER.map((role): RoleTime => {
+  const roles = KINDS.map((role): RoleTime => {
     const ms = required(sums.get(role));
     return { role, ms: ms / steps, share: ms / total };
   });

@@ -7,20 +7,8 @@ import { awaitNative, native } from './native.js';
 import { Event, type Stream } from './stream.js';
 import { describe, isContiguous, type View } from './view.js';
 
-/** The collectives and messages that a process group can issue. */
-export type CollectiveKind =
-  | 'allReduce'
-  | 'reduceScatter'
-  | 'allGather'
-  | 'broadcast'
-  | 'reduce'
-  | 'allToAll'
-  | 'send'
-  | 'recv'
-  | 'barrier';
-
 /** The order is that of ds::comm::Kind in csrc/comm/engine.h. */
-export const collectiveKinds: readonly CollectiveKind[] = [
+export const collectiveKinds = [
   'allReduce',
   'reduceScatter',
   'allGather',
@@ -30,16 +18,19 @@ export const collectiveKinds: readonly CollectiveKind[] = [
   'send',
   'recv',
   'barrier',
-];
+] as const;
+
+/** The collectives and messages that a process group can issue. */
+export type CollectiveKind = (typeof collectiveKinds)[number];
+
+/** The order is that of ds::comm::ReduceOp. */
+const reduceOps = ['sum', 'avg', 'min', 'max', 'prod'] as const;
 
 /**
  * How a collective combines the ranks' contributions, element by element; avg is the sum divided by
  * the ranks.
  */
-export type ReduceOp = 'sum' | 'avg' | 'min' | 'max' | 'prod';
-
-/** Order is that of ds::comm::ReduceOp. */
-const reduceOps: readonly ReduceOp[] = ['sum', 'avg', 'min', 'max', 'prod'];
+export type ReduceOp = (typeof reduceOps)[number];
 
 /** The address of a job's store, and its secret. */
 export interface StoreAddress {

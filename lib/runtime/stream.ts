@@ -16,6 +16,9 @@ export interface StreamHome {
   readonly compute: Stream;
 }
 
+/** Priorities in the numbering of csrc/core/device.h. */
+const URGENCIES = ['bulk', 'usual', 'awaited', 'first'] as const;
+
 /**
  * Priority of a stream's work:
  *
@@ -23,9 +26,7 @@ export interface StreamHome {
  *     awaited   compute reads it next; its copies to the device overtake bulk copies
  *     first     small, and all other work waits for it
  */
-export type Urgency = 'bulk' | 'usual' | 'awaited' | 'first';
-/** Priorities in the numbering of csrc/core/device.h. */
-const URGENCIES: readonly Urgency[] = ['bulk', 'usual', 'awaited', 'first'];
+export type Urgency = (typeof URGENCIES)[number];
 
 /** Live streams by handle; dispose() removes them. */
 const living = new Map<number, Stream>();

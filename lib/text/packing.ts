@@ -7,11 +7,14 @@ export interface Piece {
   length: number;
 }
 
+/** Ways to handle documents longer than a sample. */
+export const OVERLONG = ['cut', 'split', 'drop'] as const;
+
 /**
  * How a document longer than a sample is handled: cut to the first sample, split into several
  * pieces, or dropped.
  */
-export type Overlong = 'cut' | 'split' | 'drop';
+export type Overlong = (typeof OVERLONG)[number];
 
 /** Returns the pieces of consecutive documents, and the counts of cut rows and tokens. */
 export function cutPieces(

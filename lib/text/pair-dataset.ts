@@ -24,12 +24,15 @@ import type { Row } from './row-reader.js';
 import { readTokenizer } from './text-options.js';
 import type { Tokenizer } from './tokenizer.js';
 
+/** What happens to a longer pair. */
+const OVERLONG = ['cut', 'drop'] as const;
+
 /** Options of PairDataset.open(). */
 export interface PairOptions extends RowSource, AnswerLengths {
   /** Encodes texts. Its chat template formats messages. */
   tokenizer: Tokenizer | string;
   /** Pairs with a longer side: "cut" the end of the answer, or "drop" the pair. Default: "cut". */
-  overlong?: 'cut' | 'drop';
+  overlong?: (typeof OVERLONG)[number];
   /**
    * Encode a prompt and an answer as one text, without a border between them, as reward models
    * read them. Default: false.
@@ -110,7 +113,7 @@ export class PairDataset implements Dataset<PairSample> {
     const tokenizer = readTokenizer(`${op} tokenizer`, named);
     const limits = readLengths(op, options);
     const { length } = limits;
-    requireOneOf(`${op} overlong`, overlong, ['cut', 'drop']);
+    requireOneOf(`${op} overlong`, overlong, OVERLONG);
     const rules = { tokenizer, isWhole: whole };
     const report: PairReport = { pairs: 0, dropped: 0, cut: 0 };
     const samples: PairSample[] = [];

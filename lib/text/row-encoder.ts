@@ -17,8 +17,11 @@ import type { Tokenizer } from './tokenizer.js';
 /** Label of tokens that are not learned. */
 export const IGNORED = -100;
 
+/** Kinds of tokens that are learned. */
+export const LOSS_KINDS = ['all', 'completion', 'assistant'] as const;
+
 /** Which tokens are learned: all tokens, the completion, or the assistant's messages. */
-export type LossKind = 'all' | 'completion' | 'assistant';
+export type LossKind = (typeof LOSS_KINDS)[number];
 
 /** Settings that apply to all rows. */
 export interface RowSettings {

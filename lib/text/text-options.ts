@@ -2,11 +2,11 @@
 import { availableParallelism } from 'node:os';
 import { valueError } from '../runtime/input-errors.js';
 import { requireInteger } from '../runtime/require-number.js';
-import { requireType } from '../runtime/require-type.js';
+import { requireOneOf, requireType } from '../runtime/require-type.js';
 import { type Columns, readColumns } from './columns.js';
 import type { PoolOptions } from './encode-pool.js';
-import type { Overlong } from './packing.js';
-import type { LossKind } from './row-encoder.js';
+import { OVERLONG, type Overlong } from './packing.js';
+import { LOSS_KINDS, type LossKind } from './row-encoder.js';
 import { findFiles } from './row-files.js';
 import { Tokenizer } from './tokenizer.js';
 
@@ -80,8 +80,8 @@ export function readTextSettings(op: string, options: TextOptions): TextSettings
   const tokenizer = readTokenizer(`${op} tokenizer`, given);
   requireType(`${op} textKey`, textKey, 'string');
   if (options.cache !== undefined) requireType(`${op} cache`, options.cache, 'string');
-  requireChoice(`${op} overlong`, overlong, ['cut', 'split', 'drop']);
-  if (loss !== undefined) requireChoice(`${op} loss`, loss, ['all', 'completion', 'assistant']);
+  requireOneOf(`${op} overlong`, overlong, OVERLONG);
+  if (loss !== undefined) requireOneOf(`${op} loss`, loss, LOSS_KINDS);
   const threads = options.threads ?? Math.min(8, Math.max(1, availableParallelism() - 1));
   return {
     files: findFiles(`${op} files`, options.files),
@@ -98,9 +98,4 @@ export function readTextSettings(op: string, options: TextOptions): TextSettings
       timeoutMs: requireInteger(`${op} timeoutMs`, options.timeoutMs ?? 600_000, 1),
     },
   };
-}
-
-function requireChoice(op: string, value: unknown, known: readonly string[]): void {
-  if (known.includes(value as string)) return;
-  throw valueError(op, known.map((text) => `"${text}"`).join(', '), value);
 }

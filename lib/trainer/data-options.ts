@@ -9,8 +9,10 @@ import {
   oneOf,
 } from '../runtime/option.js';
 
+const ORDERS = ['random', 'sequential', 'group_by_length'] as const;
+
 /** Order of samples. */
-export type Sampling = 'random' | 'sequential' | 'group_by_length';
+export type Sampling = (typeof ORDERS)[number];
 
 /** Order and distribution of samples. */
 export const LOADING = {
@@ -19,10 +21,10 @@ export const LOADING = {
    * random order with samples of similar length in one batch, the longest first; it reduces
    * padding. Default: "random".
    */
-  sampling: oneOf<Sampling>(['random', 'sequential', 'group_by_length'])(
-    '`"random"`, `"sequential"` or `"group_by_length"`',
-    { default: 'random', flag: 'train_sampling_strategy' },
-  ),
+  sampling: oneOf(ORDERS)('`"random"`, `"sequential"` or `"group_by_length"`', {
+    default: 'random',
+    flag: 'train_sampling_strategy',
+  }),
   /** Drops a last micro-batch that is not full. Default: false. */
   dropLast: boolean('drop the last micro-batch of an epoch if it is not full', {
     default: false,

@@ -34,8 +34,10 @@ import { OWN_OPTIMIZERS, type OwnOptimizerName } from './own-optimizer.js';
 import { requireSchedule } from './own-schedule.js';
 import type { REPORTING } from './report-options.js';
 
+const PRECISIONS = ['fp32', 'fp16', 'bf16'] as const;
+
 /** Dtypes of training, by their names in configurations. */
-export type Precision = 'fp32' | 'fp16' | 'bf16';
+export type Precision = (typeof PRECISIONS)[number];
 
 /** Model and configuration. */
 export const MODEL = {
@@ -91,7 +93,7 @@ export const MODEL = {
 /** Length of a run, learning rate and precision. */
 export const OPTIMIZATION = {
   /** "fp16", "bf16" or "fp32", for a configuration without a precision. Default: "fp32". */
-  precision: oneOf<Precision>(['fp32', 'fp16', 'bf16'])('`"bf16"`, `"fp16"`', {
+  precision: oneOf(PRECISIONS)('`"bf16"`, `"fp16"`', {
     default: null,
     shown: '`"fp32"`',
     elsewhere: '`bf16`, `fp16`',

@@ -18,10 +18,10 @@ export type ScheduleType =
   | 'inverse_sqrt'
   | 'warmup_stable_decay';
 
-/** Shape of a rise or fall: a line, half a cosine wave, or 1 minus a square root. */
-export type Slope = 'linear' | 'cosine' | '1-sqrt';
+const SLOPES = ['linear', 'cosine', '1-sqrt'] as const;
 
-const SLOPES: readonly Slope[] = ['linear', 'cosine', '1-sqrt'];
+/** Shape of a rise or fall: a line, half a cosine wave, or 1 minus a square root. */
+export type Slope = (typeof SLOPES)[number];
 
 /** Options of schedules; `elsewhere` has the names of transformers' lr_scheduler_kwargs. */
 export const SCHEDULE = {

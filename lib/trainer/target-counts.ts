@@ -39,7 +39,9 @@ export function targetCounts(group: ProcessGroup): TargetCounts {
   return group.size === 1 ? new OwnCounts() : new SharedCounts(group);
 }
 
-type Count = 'counted' | 'tokens' | 'further';
+/** The counts, in the order of the ranks' sums. */
+const COUNTS = ['counted', 'further', 'tokens'] as const;
+type Count = (typeof COUNTS)[number];
 
 const sumOf = (micros: readonly MicroBatch<unknown>[], what: Count): number =>
   micros.reduce((sum, micro) => sum + (micro[what] ?? 0), 0);
@@ -74,8 +76,7 @@ class SharedCounts implements TargetCounts {
     this.take();
     return noGrad(() =>
       scope(() => {
-        const names = ['counted', 'further', 'tokens'] as const;
-        const sums = Float32Array.from(names, (what) => sumOf(micros, what));
+        const sums = Float32Array.from(COUNTS, (what) => sumOf(micros, what));
         const all = Tensor.from(sums, { device: this.group.device });
         this.group.allReduce(all, { purpose: 'counted targets' }).wait();
         this.coming.fetch(all.narrow(0, 2, 1));

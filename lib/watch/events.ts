@@ -69,8 +69,11 @@ export interface NoticeEvent extends Timed {
   step?: number;
 }
 
+/** The severities of notices. */
+export const NOTICE_LEVELS = ['info', 'warning', 'error'] as const;
+
 /** Severity of a notice on the page. */
-export type NoticeLevel = 'info' | 'warning' | 'error';
+export type NoticeLevel = (typeof NOTICE_LEVELS)[number];
 
 /** The run ended normally. */
 interface EndEvent extends Timed {
@@ -171,7 +174,7 @@ const READERS: { readonly [Type in RunEvent['e']]: Reader<Type> } = {
   },
   log: ({ line }) => ({ line: limitText(line, MAX_SIZES.line) }),
   notice({ level, message, step }) {
-    const knownLevel = (['info', 'warning', 'error'] as const).find((item) => item === level);
+    const knownLevel = NOTICE_LEVELS.find((item) => item === level);
     const place = isStep(step) ? { step } : {};
     return { level: knownLevel ?? 'info', message: limitText(message, MAX_SIZES.line), ...place };
   },

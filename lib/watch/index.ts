@@ -1,5 +1,5 @@
 // Exports of lib/watch: the log of a run's events, and the local page that shows it.
 export { EventLog } from './event-log.js';
-export type { NoticeLevel } from './events.js';
+export { NOTICE_LEVELS, type NoticeLevel } from './events.js';
 export { ServedPage } from './served-page.js';
 export { WatchServer } from './server.js';

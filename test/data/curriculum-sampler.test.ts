@@ -304,7 +304,7 @@ test.each<[string, Partial<Options> | object, RegExp]>([
   [
     'a type',
     { metrics: { a: { ...growing, difficultyType: 'rank' } } },
-    /"value" or "percentile", got "rank"/,
+    /"value", "percentile", got "rank"/,
   ],
   [
     'a clustering',

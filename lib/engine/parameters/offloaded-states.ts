@@ -12,12 +12,14 @@ import { OFFLOAD_STATES, type OffloadState } from '../calls.js';
 import type { EngineCore } from '../engine-parts.js';
 import { wholeParameters } from './owned-parameters.js';
 
+const DEVICES = ['cpu', 'none'] as const;
+
 /** Options of offloadStates(). */
 export interface OffloadStatesOptions {
   /** The states to move. Default: all. */
   include?: readonly OffloadState[] | null;
   /** "cpu", or "none" to do nothing. Default: "cpu". */
-  device?: 'cpu' | 'none';
+  device?: (typeof DEVICES)[number];
   /** Copies to page-locked memory, which is kept for later calls. Default: true. */
   pinMemory?: boolean;
   /** Returns before the copies to page-locked memory have ended. Default: false. */
@@ -54,7 +56,7 @@ export class OffloadedStates {
     const options = readOptions(op, given, namesOf.OffloadStatesOptions);
     const { include, device = 'cpu', pinMemory = true, nonBlocking = false } = options;
     const names = readNames(op, include ?? OFFLOAD_STATES);
-    requireOneOf(`${op} device`, device, ['cpu', 'none']);
+    requireOneOf(`${op} device`, device, DEVICES);
     if (device === 'none') return {};
     requireOnDevice(op, this.engine);
     this.engine.synchronize();

@@ -9,7 +9,7 @@ import { namesOf, readOptions } from '../../runtime/options.js';
 import { requireOneOf, requireType } from '../../runtime/require-type.js';
 import { absolutePath } from '../../runtime/system-error.js';
 import { version } from '../../version.js';
-import { EventLog, type NoticeLevel, ServedPage } from '../../watch/index.js';
+import { EventLog, NOTICE_LEVELS, type NoticeLevel, ServedPage } from '../../watch/index.js';
 import type { EngineCore } from '../engine-parts.js';
 import { RunRecorder } from './run-recorder.js';
 
@@ -33,8 +33,6 @@ export interface WatchOptions {
 
 /** Port of the page, as TensorBoard's. */
 const USUAL_PORT = 6006;
-
-const LEVELS: Readonly<Record<NoticeLevel, true>> = { info: true, warning: true, error: true };
 
 type WatchedEngine = EngineCore;
 
@@ -78,7 +76,7 @@ export class RunWatch {
 
   /** Records a message that needs attention. Default level: "info". */
   notice(message: string, level: NoticeLevel = 'info'): void {
-    requireOneOf('watch.notice level', level, Object.keys(LEVELS));
+    requireOneOf('watch.notice level', level, NOTICE_LEVELS);
     requireType('watch.notice', message, 'string');
     this.parts?.log.write({ e: 'notice', level, message, step: this.parts.step() });
   }

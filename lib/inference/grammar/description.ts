@@ -6,18 +6,19 @@ import { required } from '../../runtime/required.js';
 export type Node = number & { readonly node?: true };
 
 /** Operations in the order of csrc/grammar/expression.h. */
-const OPS = ['empty', 'epsilon', 'bytes', 'seq', 'any', 'all', 'without', 'repeat', 'call', 'ref'];
-type Op =
-  | 'empty'
-  | 'epsilon'
-  | 'bytes'
-  | 'seq'
-  | 'any'
-  | 'all'
-  | 'without'
-  | 'repeat'
-  | 'call'
-  | 'ref';
+const OPS = [
+  'empty',
+  'epsilon',
+  'bytes',
+  'seq',
+  'any',
+  'all',
+  'without',
+  'repeat',
+  'call',
+  'ref',
+] as const;
+type Op = (typeof OPS)[number];
 
 const VERSION = 1;
 const SET_WORDS = 8;

@@ -15,9 +15,11 @@ import {
   BERT_EMBEDDING,
   BERT_LAYER,
   type EmbeddingNames,
+  ENCODER_ACTIVATIONS,
   type EncoderActivation,
   type EncoderTraits,
   type LayerNames,
+  POOLINGS,
 } from './traits.js';
 
 /** Sizes, task and dropout of an encoder, and activation checkpointing. */
@@ -73,7 +75,7 @@ export interface EncoderConfig extends LabelOptions {
   /**
    * Source of a sequence's vector: the first token, or the mean. Only ModernBERT. Default: "cls".
    */
-  pooling?: 'cls' | 'mean';
+  pooling?: (typeof POOLINGS)[number];
   /** Whether the forward keeps one tensor per segment and the backward recomputes the rest. */
   activationCheckpointing?: boolean;
   /**
@@ -112,7 +114,6 @@ export interface EncoderBodySizes extends EncoderSizes {
 
 const COUNTS = ['vocabSize', 'maxSeq', 'layers', 'heads', 'channels', 'hidden'] as const;
 const RATES = ['dropout', 'attentionDropout', 'headDropout'] as const;
-const ACTIVATIONS: readonly EncoderActivation[] = ['gelu', 'geluTanh', 'relu', 'silu', 'tanh'];
 
 /** Returns `options` with defaults. Throws DS_ARGUMENT for invalid sizes and unknown options. */
 export function readEncoderConfig(traits: EncoderTraits, options: EncoderConfig): EncoderSizes {
@@ -156,8 +157,8 @@ export function readEncoderConfig(traits: EncoderTraits, options: EncoderConfig)
     activationCheckpointing: config.activationCheckpointing ?? false,
   };
   for (const rate of RATES) requireFinite(`${name} ${rate}`, complete[rate], 0, 1);
-  requireOneOf(`${name} activation`, complete.activation, ACTIVATIONS);
-  requireOneOf(`${name} pooling`, complete.pooling, ['cls', 'mean']);
+  requireOneOf(`${name} activation`, complete.activation, ENCODER_ACTIVATIONS);
+  requireOneOf(`${name} pooling`, complete.pooling, POOLINGS);
   const { problemType: _, ...sizes } = complete;
   return sizes;
 }

@@ -19,6 +19,7 @@ import {
   BERT_LAYER,
   type EncoderActivation,
   type EncoderTraits,
+  POOLINGS,
 } from './traits.js';
 
 /** Activations by their names in config.json. A save writes the first name of an activation. */
@@ -151,9 +152,9 @@ function relativeKeys(config: ModelConfig, rows: number): Partial<EncoderConfig>
   return { buckets: config.size('position_buckets', 256), maxDistance };
 }
 
-function parsePooling(config: ModelConfig): 'cls' | 'mean' {
-  config.requireOneOf('classifier_pooling', ['cls', 'mean']);
-  return config.get('classifier_pooling', 'cls') as 'cls' | 'mean';
+function parsePooling(config: ModelConfig): (typeof POOLINGS)[number] {
+  config.requireOneOf('classifier_pooling', POOLINGS);
+  return config.get('classifier_pooling', 'cls') as (typeof POOLINGS)[number];
 }
 
 /** Returns the current name of a tensor. Old files call the parameters of norms gamma and beta. */

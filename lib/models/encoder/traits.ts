@@ -1,7 +1,13 @@
 // The declaration of a family of encoders: its differences in config.json, modules and heads.
 
+/** The activations of encoders. */
+export const ENCODER_ACTIVATIONS = ['gelu', 'geluTanh', 'relu', 'silu', 'tanh'] as const;
+
 /** An activation of feed-forward blocks and heads. */
-export type EncoderActivation = 'gelu' | 'geluTanh' | 'relu' | 'silu' | 'tanh';
+export type EncoderActivation = (typeof ENCODER_ACTIVATIONS)[number];
+
+/** Sources of a sequence's vector: its first token, or the mean. */
+export const POOLINGS = ['cls', 'mean'] as const;
 
 /** A key of config.json, and its default in transformers. */
 type KeyWith<Value> = readonly [key: string, fallback: Value];

@@ -13,14 +13,18 @@ import {
   where,
 } from '../../tensor/index.js';
 
+/** All modes. The modes of a folder have this order. */
+export const POOLING_MODES = [
+  'cls_token',
+  'max_tokens',
+  'mean_tokens',
+  'mean_sqrt_len_tokens',
+  'weightedmean_tokens',
+  'lasttoken',
+] as const;
+
 /** Modes of sentence-transformers' Pooling, by the ends of its keys in config.json. */
-export type PoolingMode =
-  | 'cls_token'
-  | 'max_tokens'
-  | 'mean_tokens'
-  | 'mean_sqrt_len_tokens'
-  | 'weightedmean_tokens'
-  | 'lasttoken';
+export type PoolingMode = (typeof POOLING_MODES)[number];
 
 /** How an embedding is computed from hidden states. */
 export interface Pooling {
@@ -29,16 +33,6 @@ export interface Pooling {
   /** Whether vectors are scaled to length 1. */
   normalize: boolean;
 }
-
-/** All modes. The modes of a folder have this order. */
-export const POOLING_MODES: readonly PoolingMode[] = [
-  'cls_token',
-  'max_tokens',
-  'mean_tokens',
-  'mean_sqrt_len_tokens',
-  'weightedmean_tokens',
-  'lasttoken',
-];
 
 /** A value below every hidden state. */
 const LOWEST = -1e9;

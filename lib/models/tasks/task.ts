@@ -40,18 +40,15 @@ export function adaptedTask(name: string | null): HeadTask | null {
 /** All tasks. */
 const TASKS: readonly Task[] = [...keysOf(CLASS_ENDS), 'causal-lm'];
 
-/** How the loss of labels is computed, as in transformers. */
-export type ProblemType =
-  | 'regression'
-  | 'single_label_classification'
-  | 'multi_label_classification';
-
 /** All problem types. */
-export const PROBLEMS: readonly ProblemType[] = [
+export const PROBLEMS = [
   'regression',
   'single_label_classification',
   'multi_label_classification',
-];
+] as const;
+
+/** How the loss of labels is computed, as in transformers. */
+export type ProblemType = (typeof PROBLEMS)[number];
 
 /** Whether a task's head has an output for each label. */
 export const hasLabels = (task: Task): boolean =>

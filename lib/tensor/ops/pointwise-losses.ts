@@ -18,8 +18,10 @@ import { mean, sum } from './reduce.js';
 import { requireTensor, sameShape, shapeError } from './shapes.js';
 import { abs, exp, log, neg, sigmoid, square } from './unary.js';
 
+const REDUCTIONS = ['mean', 'sum', 'none'] as const;
+
 /** Reduction of the element losses: their mean, their sum, or no reduction. */
-export type LossReduction = 'mean' | 'sum' | 'none';
+export type LossReduction = (typeof REDUCTIONS)[number];
 
 /** Options that the losses of an input and a target share. */
 export interface LossOptions {
@@ -35,7 +37,7 @@ export interface LossOptions {
 export function reductionOf<Name extends string = LossReduction>(
   op: string,
   value: Name | undefined,
-  known: readonly string[] = ['mean', 'sum', 'none'],
+  known: readonly string[] = REDUCTIONS,
 ): Name {
   const reduction = value ?? 'mean';
   if (known.includes(reduction)) return reduction as Name;

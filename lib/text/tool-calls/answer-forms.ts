@@ -3,15 +3,9 @@ import { keysOf } from '../../runtime/typed-keys.js';
 import type { Tokenizer } from '../tokenizer.js';
 import type { AnswerForm } from './answer-reader.js';
 import type { FunctionTool } from './call-schema.js';
-import {
-  CALL_FAMILIES,
-  type CallFamily,
-  type CallFamilyName,
-  detectFamily,
-  detectReasoning,
-} from './families.js';
+import { CALL_FAMILIES, type CallFamily, detectFamily, detectReasoning } from './families.js';
 import type { CallGrammar } from './held-calls.js';
-import { isOpenIn, REASONING, type ReasoningMarkers, type ReasoningName } from './reasoning.js';
+import { isOpenIn, REASONING, type ReasoningMarkers } from './reasoning.js';
 
 /** Values of `--tool-parser`. */
 export const TOOL_PARSERS = ['auto', 'none', ...keysOf(CALL_FAMILIES)] as const;
@@ -20,8 +14,8 @@ export const REASONING_PARSERS = ['auto', 'none', ...keysOf(REASONING)] as const
 
 /** Names of the parsers for answers. */
 export interface ParserNames {
-  toolParser: 'auto' | 'none' | CallFamilyName;
-  reasoningParser: 'auto' | 'none' | ReasoningName;
+  toolParser: (typeof TOOL_PARSERS)[number];
+  reasoningParser: (typeof REASONING_PARSERS)[number];
 }
 
 /** Constraints of an answer after its reasoning. */

@@ -4,8 +4,14 @@
 /** A reward; null if the function cannot judge the completion. */
 export type Score = number | null;
 
+/** Divisors of advantages. */
+export const SCALES = ['group', 'batch', 'none'] as const;
+
 /** Divisor of advantages: the deviation of the group, of the whole batch, or none. */
-export type ScaleRewards = 'group' | 'batch' | 'none';
+export type ScaleRewards = (typeof SCALES)[number];
+
+/** Orders of the sum over reward functions and the division. */
+export const AGGREGATIONS = ['sum_then_normalize', 'normalize_then_sum'] as const;
 
 /** Options of computeAdvantages(). */
 export interface AdvantageOptions {
@@ -15,7 +21,7 @@ export interface AdvantageOptions {
   /** Weight of each reward function. */
   readonly weights: readonly number[];
   /** Whether to sum rewards first, or to normalize the rewards of each function first. */
-  readonly aggregation: 'sum_then_normalize' | 'normalize_then_sum';
+  readonly aggregation: (typeof AGGREGATIONS)[number];
 }
 
 /** Rewards and advantages of completions. */

@@ -18,8 +18,10 @@ import { DROPOUT } from './no-dropout.js';
 import { splitHalves } from './pair-losses.js';
 import { computePairMetrics, PAIR_METRICS, stackPairOutputs } from './pair-metrics.js';
 
+const LOSSES = ['sigmoid', 'hinge', 'ipo', 'simpo'] as const;
+
 /** Name of a loss of cpo(), as in TRL. */
-export type CpoLossName = 'sigmoid' | 'hinge' | 'ipo' | 'simpo';
+export type CpoLossName = (typeof LOSSES)[number];
 
 /** The declared options of cpo(). */
 export const CPO = {
@@ -30,7 +32,7 @@ export const CPO = {
     flag: 'beta',
   }),
   /** Name of the loss in TRL; "simpo" and "ipo" compare means per token. Default: "sigmoid". */
-  loss: oneOf<CpoLossName>(['sigmoid', 'hinge', 'ipo', 'simpo'])('[loss](#losses-of-cpo)', {
+  loss: oneOf(LOSSES)('[loss](#losses-of-cpo)', {
     default: 'sigmoid',
     elsewhere: '`loss_type`',
   }),

@@ -23,13 +23,14 @@ import type { RolloutPlan } from '../rollouts/rollout-plan.js';
 import { openRollouts } from '../rollouts/rollout-source.js';
 import { type RolloutTool, readTool, type TimedTool } from '../rollouts/tools.js';
 import {
+  AGGREGATIONS,
   computeAdvantages,
   computeLeaveOneOut,
-  type ScaleRewards,
+  SCALES,
   sumRewards,
 } from './advantages.js';
 import { type MethodSource, type SourceRequest, TrainingMethod } from './method.js';
-import { type Correction, POLICY_LOSSES } from './policy-losses.js';
+import { CORRECTIONS, LEVELS, POLICY_LOSSES } from './policy-losses.js';
 import { PolicyObjective, type PolicySettings } from './policy-objective.js';
 
 /** Sampling options of rollouts, as in InferenceEngine.generate(). */
@@ -190,7 +191,7 @@ export const GRPO = {
     flag: 'delta',
   }),
   /** Ratios of tokens, or of whole completions (GSPO). Default: "token". */
-  level: oneOf(['token', 'sequence'])('ratios of tokens, or of whole completions (GSPO)', {
+  level: oneOf(LEVELS)('ratios of tokens, or of whole completions (GSPO)', {
     default: 'token',
     flag: 'importance_sampling_level',
   }),
@@ -201,15 +202,15 @@ export const GRPO = {
     flag: 'beta',
   }),
   /** Standard deviation that divides advantages. "none" divides by 1. Default: "group". */
-  scaleRewards: oneOf<ScaleRewards>(['group', 'batch', 'none'])(
-    'group whose standard deviation divides advantages',
-    { default: 'group', flag: 'scale_rewards' },
-  ),
+  scaleRewards: oneOf(SCALES)('group whose standard deviation divides advantages', {
+    default: 'group',
+    flag: 'scale_rewards',
+  }),
   /** Sums rewards first, or normalizes those of each function first. */
-  aggregation: oneOf(['sum_then_normalize', 'normalize_then_sum'])(
-    'sum rewards first, or normalize those of each function first',
-    { default: 'sum_then_normalize', flag: 'multi_objective_aggregation' },
-  ),
+  aggregation: oneOf(AGGREGATIONS)('sum rewards first, or normalize those of each function first', {
+    default: 'sum_then_normalize',
+    flag: 'multi_objective_aggregation',
+  }),
   /** Temperature of "sapo" for advantages above 0. Default: 1. */
   sapoTemperaturePos: number('temperature of `sapo` for advantages above 0', {
     above: 0,
@@ -223,12 +224,10 @@ export const GRPO = {
     flag: 'sapo_temperature_neg',
   }),
   /** Weight exp(old - sampler) that corrects rounding errors of the sampler. Default: none. */
-  correction: oneOf<Correction>([
-    'token_truncate',
-    'token_mask',
-    'sequence_truncate',
-    'sequence_mask',
-  ])('weight of tokens against rounding errors of the sampler', { default: null, shown: 'none' }),
+  correction: oneOf(CORRECTIONS)('weight of tokens against rounding errors of the sampler', {
+    default: null,
+    shown: 'none',
+  }),
   /** Upper limit of this weight. Default: 3. */
   correctionCap: number('upper limit of this weight', { above: 0, default: 3 }),
 };

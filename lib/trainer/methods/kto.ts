@@ -17,8 +17,10 @@ import { requireCausal, TrainingMethod } from './method.js';
 import { DROPOUT } from './no-dropout.js';
 import { REFERENCE, Reference } from './reference.js';
 
+const LOSSES = ['kto', 'apo_zero_unpaired'] as const;
+
 /** Name of a loss of kto(), as in TRL. */
-export type KtoLossName = 'kto' | 'apo_zero_unpaired';
+export type KtoLossName = (typeof LOSSES)[number];
 
 /** The declared options of kto(). */
 export const KTO = {
@@ -29,7 +31,7 @@ export const KTO = {
     flag: 'beta',
   }),
   /** Name of the loss in TRL. Default: "kto". */
-  loss: oneOf<KtoLossName>(['kto', 'apo_zero_unpaired'])('[loss](#losses-of-kto)', {
+  loss: oneOf(LOSSES)('[loss](#losses-of-kto)', {
     default: 'kto',
     elsewhere: '`loss_type`',
   }),

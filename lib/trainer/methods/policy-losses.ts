@@ -18,8 +18,19 @@ export interface PolicyBatch {
   readonly sampler: Tensor | null;
 }
 
+/** The names of Correction. */
+export const CORRECTIONS = [
+  'token_truncate',
+  'token_mask',
+  'sequence_truncate',
+  'sequence_mask',
+] as const;
+
 /** Corrections for a sampler with other rounding errors than training. */
-export type Correction = 'token_truncate' | 'token_mask' | 'sequence_truncate' | 'sequence_mask';
+export type Correction = (typeof CORRECTIONS)[number];
+
+/** Units whose ratios of probabilities count. */
+export const LEVELS = ['token', 'sequence'] as const;
 
 /** Options of the losses; see GRPO. */
 export interface PolicyLossOptions {
@@ -27,7 +38,7 @@ export interface PolicyLossOptions {
   readonly epsilon: number;
   readonly epsilonHigh: number;
   readonly delta: number | null;
-  readonly level: 'token' | 'sequence';
+  readonly level: (typeof LEVELS)[number];
   readonly beta: number;
   readonly temperatures: readonly [positive: number, negative: number];
   readonly correction: Correction | null;
