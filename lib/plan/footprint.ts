@@ -1,11 +1,11 @@
 // Computes the bytes of a parameter from the strategies that store its state and master weight.
 import { dtypeSize } from '../runtime/dtype.js';
-import { F32Masters } from '../zero/optimizer-state.js';
 import type { Bytes } from '../zero/state/memory.js';
 import { DeviceState } from '../zero/state/placement/device.js';
 import { HostState } from '../zero/state/placement/host.js';
 import { NvmeState } from '../zero/state/placement/nvme.js';
 import { StreamedState } from '../zero/state/placement/streamed.js';
+import { F32Masters } from '../zero/state/shard-state.js';
 import { JoinedMasters, SplitMasters } from '../zero/state/split-masters.js';
 import type { MasterCosts, PlacementCosts } from '../zero/state/strategies.js';
 import { LARGEST_SLOT, WEIGHT_SLOTS } from '../zero/state/weight-slots.js';

@@ -7,8 +7,9 @@ import { sliceFlat } from '../tensor/flat.js';
 import { held, Tensor } from '../tensor/index.js';
 import { type LayoutEntry, overlap, type Range } from './layout.js';
 import type { OptimizerState } from './optimizer-state.js';
+import type { Partition, WeightShard } from './partition.js';
 import type { ZeroStages } from './stage.js';
-import type { Partition, WeightShard, WeightUnit } from './unit.js';
+import type { WeightUnit } from './unit.js';
 import { broadcastValues, type Collectives } from './wire.js';
 
 /** The initial values of a parameter, as far as this rank needs them. */

@@ -5,10 +5,12 @@ import { required } from '../runtime/required.js';
 import { Event, Stream } from '../runtime/stream.js';
 import { copyFlat, sliceFlat } from '../tensor/flat.js';
 import { held, Tensor } from '../tensor/index.js';
+import type { CommTimer } from './buckets.js';
 import { shardOf } from './layout.js';
-import type { CommTimer, OwnedShard, WeightFlow } from './stage.js';
+import { MemoryStore, type WeightShard, type WeightStore } from './partition.js';
+import type { OwnedShard, WeightFlow } from './stage.js';
 import { allocatePinned } from './state/memory.js';
-import { MemoryStore, type WeightShard, type WeightStore, type WeightUnit } from './unit.js';
+import type { WeightUnit } from './unit.js';
 import type { CollectivePlace, Collectives, Work } from './wire.js';
 
 /** Limits in elements. Source: DeepSpeed's stage3_* settings. */

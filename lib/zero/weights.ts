@@ -4,9 +4,11 @@ import type { Device } from '../runtime/device.js';
 import { required } from '../runtime/required.js';
 import { Event, Stream } from '../runtime/stream.js';
 import { sliceFlat } from '../tensor/flat.js';
+import { type BucketOptions, Buckets } from './buckets.js';
 import { shardOf } from './layout.js';
-import { type BucketOptions, Buckets, type OwnedShard, type WeightFlow } from './stage.js';
-import { MemoryStore, type WeightShard, type WeightUnit } from './unit.js';
+import { MemoryStore, type WeightShard } from './partition.js';
+import type { OwnedShard, WeightFlow } from './stage.js';
+import type { WeightUnit } from './unit.js';
 import type { Collectives, Work } from './wire.js';
 
 /** Every rank updates the whole unit. */

@@ -8,9 +8,10 @@ import { sliceFlat } from '../../lib/tensor/flat.js';
 import type { Tensor } from '../../lib/tensor/index.js';
 import type { Range } from '../../lib/zero/layout.js';
 import type { OptimizerState } from '../../lib/zero/optimizer-state.js';
+import { MemoryStore, Partition } from '../../lib/zero/partition.js';
 import type { ZeroStages } from '../../lib/zero/stage.js';
 import type { LentState } from '../../lib/zero/state/memory.js';
-import { MemoryStore, Partition, type Unit } from '../../lib/zero/unit.js';
+import type { Unit } from '../../lib/zero/unit.js';
 import { tinyConfig, tinyModel, trainTiny } from '../e2e/tiny-training.js';
 
 export interface Place {

@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type Engine, initialize, nn, scope, seed, Tensor } from '../../lib/index.js';
 import type { Device } from '../../lib/runtime/device.js';
-import { sliceFragment } from '../../lib/zero/unit.js';
+import { sliceFragment } from '../../lib/zero/partition.js';
 import type { Case } from '../support/case.js';
 import {
   type Precision,

@@ -9,10 +9,10 @@ import type { Engine } from '../../lib/index.js';
 import { byteText } from '../../lib/runtime/byte-text.js';
 import type { Device } from '../../lib/runtime/device.js';
 import { DeferredUpdates, type Share } from '../../lib/zero/optimizer-state.js';
+import type { Partition } from '../../lib/zero/partition.js';
 import { Speculative } from '../../lib/zero/schedule/speculative.js';
 import { StreamedState, Windows } from '../../lib/zero/state/placement/streamed.js';
 import type { Masters } from '../../lib/zero/state/strategies.js';
-import type { Partition } from '../../lib/zero/unit.js';
 import type { Case } from '../support/case.js';
 import { stateBits, type TinyOptions, tinyEngine, trainTiny, weightBits } from './tiny-training.js';
 

@@ -8,7 +8,7 @@ import { initialize } from '../../lib/index.js';
 import type { Optimizer } from '../../lib/optim/index.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { OptimizerState } from '../../lib/zero/optimizer-state.js';
-import type { Partition } from '../../lib/zero/unit.js';
+import type { Partition } from '../../lib/zero/partition.js';
 import { tinyConfig, tinyEngine, tinyModel } from '../e2e/tiny-training.js';
 import { refusal } from '../support/refusal.js';
 

@@ -2,6 +2,7 @@
 // simulation of all ranks.
 import { CommsLogger, initDistributed } from '../../lib/comm/index.js';
 import { Tensor } from '../../lib/index.js';
+import { MemoryStore } from '../../lib/zero/partition.js';
 import {
   BLOCK,
   BlockCodes,
@@ -9,7 +10,6 @@ import {
   QuantizedWire,
   ReplicatedWire,
 } from '../../lib/zero/quantized.js';
-import { MemoryStore } from '../../lib/zero/unit.js';
 
 export interface CodesJob {
   kind: 'cpu' | 'cuda';

@@ -7,7 +7,8 @@ import * as kernels from '../../lib/runtime/kernels.generated.js';
 import { held, randn, scope, seed, Tensor } from '../../lib/tensor/index.js';
 import { liveTensors } from '../../lib/tensor/tensor.js';
 import { gatherFp8 } from '../../lib/zero/fp8-gather.js';
-import { MemoryStore, Unit, type WeightUnit } from '../../lib/zero/unit.js';
+import { MemoryStore } from '../../lib/zero/partition.js';
+import { Unit, type WeightUnit } from '../../lib/zero/unit.js';
 import type { CollectivePlace, Collectives } from '../../lib/zero/wire.js';
 
 const device = cpu();

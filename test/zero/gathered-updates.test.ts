@@ -1,8 +1,8 @@
 // How the parameters that an optimizer transforms are spread over batches and ranks.
 
 import { layoutUnit } from '../../lib/zero/layout.js';
+import type { Partition } from '../../lib/zero/partition.js';
 import { makeBatches } from '../../lib/zero/schedule/gathered-updates.js';
-import type { Partition } from '../../lib/zero/unit.js';
 
 /** Units of matrices (group 0) and vectors (group 1), by size, in halves. */
 function partitionsOf(units: readonly { matrices: number[]; vectors: number[] }[]): Partition[] {

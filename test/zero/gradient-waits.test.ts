@@ -2,7 +2,7 @@
 // delay backward.
 import { cpu } from '../../lib/runtime/device.js';
 import { Event, Stream } from '../../lib/runtime/stream.js';
-import type { ShardState } from '../../lib/zero/optimizer-state.js';
+import type { ShardState } from '../../lib/zero/state/shard-state.js';
 import { tinyEngine, trainTiny } from '../e2e/tiny-training.js';
 
 test.each([

@@ -3,9 +3,10 @@
 
 import { selectEvenly, selectFirst } from '../../lib/engine/setup/optimizer-state.js';
 import type { Tensor } from '../../lib/tensor/index.js';
-import { OptimizerState, type ShardState } from '../../lib/zero/optimizer-state.js';
+import { OptimizerState } from '../../lib/zero/optimizer-state.js';
+import type { Partition } from '../../lib/zero/partition.js';
+import type { ShardState } from '../../lib/zero/state/shard-state.js';
 import type { Schedule } from '../../lib/zero/state/strategies.js';
-import type { Partition } from '../../lib/zero/unit.js';
 
 test('every share enqueues work without the step decision first, and all work in forward order', () => {
   const done: string[] = [];

@@ -15,21 +15,17 @@ import type { View } from '../../lib/runtime/view.js';
 import { sliceFlat } from '../../lib/tensor/flat.js';
 import { held, Tensor } from '../../lib/tensor/index.js';
 import { liveTensors } from '../../lib/tensor/tensor.js';
-import {
-  DeferredUpdates,
-  DeviceWeights,
-  F32Masters,
-  OptimizerState,
-  ShardState,
-} from '../../lib/zero/optimizer-state.js';
+import { DeferredUpdates, OptimizerState } from '../../lib/zero/optimizer-state.js';
+import { MemoryStore, Partition } from '../../lib/zero/partition.js';
 import { ExchangedUpdates } from '../../lib/zero/schedule/exchanged-updates.js';
 import { GatheredUpdates } from '../../lib/zero/schedule/gathered-updates.js';
 import { Speculative } from '../../lib/zero/schedule/speculative.js';
 import { SummedUpdates } from '../../lib/zero/schedule/summed-updates.js';
 import { DeviceState } from '../../lib/zero/state/placement/device.js';
 import { HostState } from '../../lib/zero/state/placement/host.js';
+import { DeviceWeights, F32Masters, ShardState } from '../../lib/zero/state/shard-state.js';
 import type { Placement, Schedule } from '../../lib/zero/state/strategies.js';
-import { MemoryStore, Partition, Unit, UnitGradient } from '../../lib/zero/unit.js';
+import { Unit, UnitGradient } from '../../lib/zero/unit.js';
 import type { CollectivePlace, Collectives } from '../../lib/zero/wire.js';
 
 const device = cpu();

@@ -13,22 +13,19 @@ import { sliceFlat } from '../../lib/tensor/flat.js';
 import { held, Tensor } from '../../lib/tensor/index.js';
 import { liveTensors } from '../../lib/tensor/tensor.js';
 import { type Fragment, shardOf } from '../../lib/zero/layout.js';
-import {
-  DeferredUpdates,
-  DeviceWeights,
-  F32Masters,
-  ShardState,
-} from '../../lib/zero/optimizer-state.js';
+import { DeferredUpdates } from '../../lib/zero/optimizer-state.js';
+import { MemoryStore, Partition } from '../../lib/zero/partition.js';
 import { allocatePinned } from '../../lib/zero/state/memory.js';
 import { DeviceState } from '../../lib/zero/state/placement/device.js';
 import { HostState } from '../../lib/zero/state/placement/host.js';
 import { NvmeState } from '../../lib/zero/state/placement/nvme.js';
 import { StreamedState } from '../../lib/zero/state/placement/streamed.js';
+import { DeviceWeights, F32Masters, ShardState } from '../../lib/zero/state/shard-state.js';
 import { JoinedMasters, SplitMasters } from '../../lib/zero/state/split-masters.js';
 import type { Masters, Placement } from '../../lib/zero/state/strategies.js';
 import { TileSlots } from '../../lib/zero/state/tile-slots.js';
 import { WeightSlots } from '../../lib/zero/state/weight-slots.js';
-import { MemoryStore, Partition, Unit, UnitGradient } from '../../lib/zero/unit.js';
+import { Unit, UnitGradient } from '../../lib/zero/unit.js';
 
 const device = cpu();
 const folder = mkdtempSync(join(tmpdir(), 'ds-shard-state-'));

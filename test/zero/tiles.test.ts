@@ -4,6 +4,7 @@ import type { Optimizer } from '../../lib/optim/optimizer.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { liveTensors } from '../../lib/tensor/tensor.js';
 import { clipGroups, layoutUnit } from '../../lib/zero/layout.js';
+import type { Partition } from '../../lib/zero/partition.js';
 import { allocateFilled } from '../../lib/zero/state/memory.js';
 import {
   allocateState,
@@ -15,7 +16,6 @@ import {
   stateTensors,
   tileSize,
 } from '../../lib/zero/state/tiles.js';
-import type { Partition } from '../../lib/zero/unit.js';
 
 test.each([
   [0, 64],

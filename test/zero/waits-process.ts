@@ -4,7 +4,7 @@ import { cpu } from '../../lib/runtime/device.js';
 import * as kernels from '../../lib/runtime/kernels.generated.js';
 import { Event, Stream } from '../../lib/runtime/stream.js';
 import { held, Tensor } from '../../lib/tensor/index.js';
-import type { Partition } from '../../lib/zero/unit.js';
+import type { Partition } from '../../lib/zero/partition.js';
 import { tinyEngine, trainTiny } from '../e2e/tiny-training.js';
 
 /** An update on the device of a gradient that another stream has completed. */

@@ -2,8 +2,9 @@
 // ranks.
 import { cpu } from '../../lib/runtime/device.js';
 import { layoutUnit } from '../../lib/zero/layout.js';
+import { Partition } from '../../lib/zero/partition.js';
 import { type ZeroStage, ZeroStages } from '../../lib/zero/stage.js';
-import { Partition, type Unit } from '../../lib/zero/unit.js';
+import type { Unit } from '../../lib/zero/unit.js';
 
 /** A stage of `units` with flows that record their calls. */
 function stageOf(

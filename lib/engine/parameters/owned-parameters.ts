@@ -3,7 +3,7 @@ import { DsError } from '../../errors.js';
 import type { Module } from '../../nn/module.js';
 import type { Tensor } from '../../tensor/index.js';
 import type { LayoutEntry } from '../../zero/layout.js';
-import type { Partition, WeightShard } from '../../zero/unit.js';
+import type { Partition, WeightShard } from '../../zero/partition.js';
 import type { EngineCore } from '../engine-parts.js';
 
 /** A parameter in a unit of an engine: trained, or frozen and sharded. */

@@ -22,8 +22,8 @@ import { numel } from '../../runtime/view.js';
 import { sliceFlat } from '../../tensor/flat.js';
 import type { Tensor } from '../../tensor/index.js';
 import type { Fragment, LayoutEntry, Range } from '../../zero/layout.js';
+import type { Partition, WeightShard } from '../../zero/partition.js';
 import type { LentState } from '../../zero/state/memory.js';
-import type { Partition, WeightShard } from '../../zero/unit.js';
 import type { EngineCore } from '../engine-parts.js';
 
 /** Returns "<name>.fp32" for master weights, "<name>.<state>" otherwise. */

@@ -9,11 +9,12 @@ import { required } from '../../runtime/required.js';
 import { SWAP_ALIGNMENT, type SwapFileInfo } from '../../runtime/swap-file.js';
 import { absolutePath } from '../../runtime/system-error.js';
 import { shardOf } from '../../zero/layout.js';
+import type { Partition } from '../../zero/partition.js';
 import { DiskWeights } from '../../zero/state/disk-weights.js';
 import { NvmeState } from '../../zero/state/placement/nvme.js';
 import type { DiskAccess } from '../../zero/state/tile-slots.js';
 import { tileSize } from '../../zero/state/tiles.js';
-import type { Partition, WeightUnit } from '../../zero/unit.js';
+import type { WeightUnit } from '../../zero/unit.js';
 import type { Collectives } from '../../zero/wire.js';
 
 interface DiskWeightsRequest {

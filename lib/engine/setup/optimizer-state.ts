@@ -13,13 +13,8 @@ import type { StateChoice } from '../../plan/footprint.js';
 import { findGpuShare } from '../../plan/gpu-share.js';
 import { chooseStrategies, factsOf, type Setup, setupOfConfig } from '../../plan/index.js';
 import { configError } from '../../runtime/input-errors.js';
-import {
-  DeferredUpdates,
-  DeviceWeights,
-  F32Masters,
-  type OptimizerState,
-  ShardState,
-} from '../../zero/optimizer-state.js';
+import { DeferredUpdates, type OptimizerState } from '../../zero/optimizer-state.js';
+import type { Partition } from '../../zero/partition.js';
 import { ExchangedUpdates } from '../../zero/schedule/exchanged-updates.js';
 import { GatheredUpdates } from '../../zero/schedule/gathered-updates.js';
 import { Speculative } from '../../zero/schedule/speculative.js';
@@ -28,11 +23,11 @@ import { OffloadedWeights } from '../../zero/state/offloaded-weights.js';
 import { DeviceState } from '../../zero/state/placement/device.js';
 import { HostState, type HostStateOptions } from '../../zero/state/placement/host.js';
 import { StreamedState } from '../../zero/state/placement/streamed.js';
+import { DeviceWeights, F32Masters, ShardState } from '../../zero/state/shard-state.js';
 import { JoinedMasters, SplitMasters } from '../../zero/state/split-masters.js';
 import type { Masters, Placement, Schedule } from '../../zero/state/strategies.js';
 import { isByElement, tileSize } from '../../zero/state/tiles.js';
 import { LARGEST_SLOT, WeightSlots } from '../../zero/state/weight-slots.js';
-import type { Partition } from '../../zero/unit.js';
 import type { ReleaseStack } from '../release-stack.js';
 import { openNvmeState, type StateOptions } from './disk-storage.js';
 import { findCutParameter } from './optimizer-needs.js';

@@ -1,6 +1,7 @@
 // Builds the ZeRO stages from the configuration; only this file depends on stage numbers.
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Device } from '../../runtime/device.js';
+import { Buckets, type CommTimer, untimedComm } from '../../zero/buckets.js';
 import { gatherFp8 } from '../../zero/fp8-gather.js';
 import {
   GatheredWeights,
@@ -12,19 +13,18 @@ import {
   type ShardStorage,
   UnitTrace,
 } from '../../zero/gathered-weights.js';
-import { gatherCodes, QuantizedWire, ReplicatedWire } from '../../zero/quantized.js';
 import {
   alternatingGradients,
-  Buckets,
-  type CommTimer,
-  type GradientFlow,
-  type GradientRoute,
   localGradients,
   ownedGradients,
   shardedGradients,
   summedGradients,
   sumPartialGradients,
-  untimedComm,
+} from '../../zero/gradients.js';
+import { gatherCodes, QuantizedWire, ReplicatedWire } from '../../zero/quantized.js';
+import {
+  type GradientFlow,
+  type GradientRoute,
   type WeightFlow,
   type ZeroStage,
   ZeroStages,

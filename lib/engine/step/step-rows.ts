@@ -8,7 +8,7 @@ import { required } from '../../runtime/required.js';
 import { sliceFlat } from '../../tensor/flat.js';
 import { held, noGrad, scope, Tensor, zeros } from '../../tensor/index.js';
 import type { Range } from '../../zero/layout.js';
-import type { Partition } from '../../zero/unit.js';
+import type { Partition } from '../../zero/partition.js';
 import { normRanksAt, type Ranks } from '../ranks.js';
 
 /** Offsets in a row after the sums of squares. */

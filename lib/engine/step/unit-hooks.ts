@@ -5,8 +5,9 @@ import type { Module } from '../../nn/module.js';
 import type { Parameter } from '../../nn/parameter.js';
 import { beforeBackward, type Tensor, tensorsIn } from '../../tensor/index.js';
 import type { OptimizerState } from '../../zero/optimizer-state.js';
+import type { WeightShard } from '../../zero/partition.js';
 import type { ZeroStages } from '../../zero/stage.js';
-import type { WeightShard, WeightUnit } from '../../zero/unit.js';
+import type { WeightUnit } from '../../zero/unit.js';
 import type { GradientCollector } from './gradient-collector.js';
 
 interface HookParts {

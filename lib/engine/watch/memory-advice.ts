@@ -2,8 +2,8 @@
 import type { ResolvedConfig } from '../../../types/config.js';
 import { byteText } from '../../runtime/byte-text.js';
 import type { Explanation } from '../../runtime/shortage.js';
+import type { Partition } from '../../zero/partition.js';
 import { StreamedState } from '../../zero/state/placement/streamed.js';
-import type { Partition } from '../../zero/unit.js';
 import type { Ranks } from '../ranks.js';
 import { type MemoryOwners, type MemoryUse, measureMemory } from './memory-breakdown.js';
 

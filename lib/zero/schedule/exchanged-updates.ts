@@ -15,6 +15,7 @@ import { copyAll, sliceFlat } from '../../tensor/flat.js';
 import { held, Tensor } from '../../tensor/index.js';
 import { overlap } from '../layout.js';
 import { DeferredUpdates } from '../optimizer-state.js';
+import type { Partition } from '../partition.js';
 import type {
   Publisher,
   RankError,
@@ -22,7 +23,6 @@ import type {
   UpdatedPartition,
   UpdatePlan,
 } from '../state/strategies.js';
-import type { Partition } from '../unit.js';
 import type { SharedUpdateParts } from './summed-updates.js';
 
 /** Parts of an update over several ranks with whole units. */

@@ -8,8 +8,9 @@ import { required } from '../../runtime/required.js';
 import { sliceFlat, zeroRange } from '../../tensor/flat.js';
 import { held, Tensor } from '../../tensor/index.js';
 import type { LayoutEntry, Range } from '../layout.js';
+import type { Partition } from '../partition.js';
 import type { Schedule, UpdatedPartition, UpdatePlan } from '../state/strategies.js';
-import type { Partition, Unit } from '../unit.js';
+import type { Unit } from '../unit.js';
 import { deliverWeights, type SharedUpdateParts, TensorSums } from './summed-updates.js';
 
 /** A parameter to transform, and the rank that does it. */

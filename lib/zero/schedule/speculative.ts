@@ -31,13 +31,13 @@ import { Event } from '../../runtime/stream.js';
 import { copyAll, sliceFlat } from '../../tensor/flat.js';
 import type { Tensor } from '../../tensor/index.js';
 import type { Range } from '../layout.js';
-import type { ShardState } from '../optimizer-state.js';
+import type { Partition } from '../partition.js';
 import { type Bytes, bytesOf } from '../state/memory.js';
 import type { HostState } from '../state/placement/host.js';
 import type { StreamedState } from '../state/placement/streamed.js';
+import type { ShardState } from '../state/shard-state.js';
 import type { Schedule, UpdatedPartition, UpdatePlan } from '../state/strategies.js';
 import type { StateTile } from '../state/tiles.js';
-import type { Partition } from '../unit.js';
 import { AdaptiveCount, ClipWindow, SpeculationOrder } from './speculation-policy.js';
 
 interface Attempt {

@@ -11,10 +11,10 @@ import { required } from '../../runtime/required.js';
 import { sliceFlat } from '../../tensor/flat.js';
 import { held, Tensor } from '../../tensor/index.js';
 import type { GroupRange, Range } from '../layout.js';
-import type { ShardState } from '../optimizer-state.js';
+import type { Partition } from '../partition.js';
+import type { ShardState } from '../state/shard-state.js';
 import type { Schedule, UpdatedPartition, UpdatePlan } from '../state/strategies.js';
 import { sumSizes } from '../state/tiles.js';
-import type { Partition } from '../unit.js';
 import type { Collectives } from '../wire.js';
 
 export interface SharedUpdateParts {

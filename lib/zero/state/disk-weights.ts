@@ -7,7 +7,8 @@ import { SWAP_ALIGNMENT, SwapFile, type SwapFileInfo } from '../../runtime/swap-
 import { copyFlat, sliceFlat } from '../../tensor/flat.js';
 import type { Tensor } from '../../tensor/index.js';
 import { alignUp, type Fragment, type Range } from '../layout.js';
-import { MemoryStore, type WeightStore, type WeightUnit, writeTensor } from '../unit.js';
+import { MemoryStore, type WeightStore, writeTensor } from '../partition.js';
+import type { WeightUnit } from '../unit.js';
 import { allocatePinned, type Bytes, LentState } from './memory.js';
 import { type DiskAccess, planFile, portionOf, type StoredTile, TileSlots } from './tile-slots.js';
 import { cutEvenly } from './tiles.js';

@@ -6,7 +6,7 @@ import type { Stream } from '../../runtime/stream.js';
 import { copyFlat } from '../../tensor/flat.js';
 import type { Tensor } from '../../tensor/index.js';
 import type { Fragment, Range } from '../layout.js';
-import type { Partition } from '../unit.js';
+import type { Partition } from '../partition.js';
 import { LentState } from './memory.js';
 import type { ShardPart, StateStorage } from './strategies.js';
 import {

@@ -5,7 +5,7 @@ import { required } from '../../runtime/required.js';
 import type { Event, Stream } from '../../runtime/stream.js';
 import { sliceFlat } from '../../tensor/flat.js';
 import { held, Tensor } from '../../tensor/index.js';
-import type { Partition } from '../unit.js';
+import type { Partition } from '../partition.js';
 import { allocatePinned } from './memory.js';
 import {
   canAccess,

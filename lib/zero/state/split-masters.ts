@@ -10,7 +10,7 @@ import type { Stream } from '../../runtime/stream.js';
 import { copyAll, copyFlat, sliceFlat } from '../../tensor/flat.js';
 import type { Tensor } from '../../tensor/index.js';
 import type { Fragment, Range } from '../layout.js';
-import type { Partition } from '../unit.js';
+import type { Partition } from '../partition.js';
 import { allocatePinned, type Bytes, LentState } from './memory.js';
 import {
   canAccess,

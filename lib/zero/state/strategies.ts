@@ -6,7 +6,7 @@ import type { DType } from '../../runtime/dtype.js';
 import type { Event, Stream } from '../../runtime/stream.js';
 import type { Tensor } from '../../tensor/index.js';
 import type { Fragment, LayoutEntry, Range } from '../layout.js';
-import type { Partition } from '../unit.js';
+import type { Partition } from '../partition.js';
 import type { Bytes, LentState } from './memory.js';
 import type { RangeState, StateTile } from './tiles.js';
 

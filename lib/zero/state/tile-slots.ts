@@ -13,7 +13,7 @@ import { SWAP_ALIGNMENT, type SwapFile, type SwapFileOptions } from '../../runti
 import { copyFlat } from '../../tensor/flat.js';
 import { held, Tensor } from '../../tensor/index.js';
 import { alignUp, type GroupRange, overlap, type Range } from '../layout.js';
-import type { Partition } from '../unit.js';
+import type { Partition } from '../partition.js';
 import { allocateFilled } from './memory.js';
 import { allocateTables, createTileEvents, cutRange, type StateTile, stateSizes } from './tiles.js';
 

@@ -10,7 +10,7 @@ import { numel as sizeOf } from '../../runtime/view.js';
 import { sliceFlat } from '../../tensor/flat.js';
 import type { Tensor } from '../../tensor/index.js';
 import { type Fragment, type GroupRange, parameterAlignment, type Range } from '../layout.js';
-import { type Partition, sliceFragment } from '../unit.js';
+import { type Partition, sliceFragment } from '../partition.js';
 
 /** A tile. Its tensors are slices of the range's tensors, except `starts`. */
 export interface StateTile extends RangeState {

@@ -7,7 +7,7 @@ import * as kernels from '../../../runtime/kernels.generated.js';
 import { Event, Stream } from '../../../runtime/stream.js';
 import { copyAll, sliceFlat, zeroRange } from '../../../tensor/flat.js';
 import { held, Tensor } from '../../../tensor/index.js';
-import type { Partition } from '../../unit.js';
+import type { Partition } from '../../partition.js';
 import { StateInMemory } from '../in-memory.js';
 import {
   canAccess,

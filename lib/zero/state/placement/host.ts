@@ -7,7 +7,7 @@ import { required } from '../../../runtime/required.js';
 import { Event, Stream } from '../../../runtime/stream.js';
 import { copyAll, copyFlat, sliceFlat } from '../../../tensor/flat.js';
 import type { Tensor } from '../../../tensor/index.js';
-import type { Partition } from '../../unit.js';
+import type { Partition } from '../../partition.js';
 import { StateInMemory } from '../in-memory.js';
 import { allocateFilled, allocatePinned, type Bytes } from '../memory.js';
 import type { Placement, PlacementCosts, ShardPart, Traffic } from '../strategies.js';

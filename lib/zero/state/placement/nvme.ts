@@ -11,7 +11,7 @@ import { SwapFile, type SwapFileInfo } from '../../../runtime/swap-file.js';
 import { copyFlat } from '../../../tensor/flat.js';
 import type { Tensor } from '../../../tensor/index.js';
 import type { Fragment, Range } from '../../layout.js';
-import type { Partition } from '../../unit.js';
+import type { Partition } from '../../partition.js';
 import { allocatePinned, type Bytes, LentState } from '../memory.js';
 import type {
   OpenTile,

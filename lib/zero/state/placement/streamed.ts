@@ -12,7 +12,7 @@ import { Event, Stream } from '../../../runtime/stream.js';
 import { copyAll, zeroRange } from '../../../tensor/flat.js';
 import { held, Tensor } from '../../../tensor/index.js';
 import { alignUp } from '../../layout.js';
-import type { Partition } from '../../unit.js';
+import type { Partition } from '../../partition.js';
 import { StateInMemory } from '../in-memory.js';
 import { allocateFilled, allocatePinned, type Bytes } from '../memory.js';
 import type { OpenTile, Placement, PlacementCosts, TileWindows } from '../strategies.js';
