@@ -228,7 +228,7 @@ export class StepRunner {
         documents: null,
         start: 0,
         reach,
-        alike: reach,
+        angleLength: reach,
         positions: row(lists.positions),
         caches: this.cache.layers,
       };

@@ -226,7 +226,9 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
     return this.maxSeq;
   }
 
-  /** @internal The same limit if all sequences use the longest one's angles: see Places.alike. */
+  /**
+   * @internal The same limit if all sequences use the longest one's angles: see Places.angleLength.
+   */
   get sharedAnglesSeq(): number {
     return this.placedSeq;
   }

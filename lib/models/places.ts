@@ -44,7 +44,7 @@ export interface Places {
    */
   reach: number | null;
   /** A common length for the angles of all sequences; null: each uses its own length. */
-  alike?: number | null;
+  angleLength?: number | null;
   /** The position of the first token of each row, if `positions` is null. */
   start: number;
   /** Key-value caches of each layer, or null. */

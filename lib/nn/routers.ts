@@ -303,8 +303,8 @@ export class SparseMixerRouter extends TopKRouter {
       .sub(scores)
       .div(factor)
       .gt(2 * this.jitter);
-    const near = softmax(where(isFar, Number.NEGATIVE_INFINITY, candidates), -1);
-    return { ids, weights: gather(near, 1, ids) };
+    const weights = softmax(where(isFar, Number.NEGATIVE_INFINITY, candidates), -1);
+    return { ids, weights: gather(weights, 1, ids) };
   }
 }
 

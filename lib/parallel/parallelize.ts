@@ -299,8 +299,8 @@ function cutAt({ style, heads, stream }: LayerContext): LayerCutOptions {
       `{ heads: ${formatValue(style.heads)} } without counts`,
     );
   const named = [style.heads].flat();
-  const alike = Array.from({ length: parts ?? 1 }, () => named).flat();
-  const cut = alike.map((item) => ({ pieces: heads.counts[item], ranges: heads[item] }));
+  const repeated = Array.from({ length: parts ?? 1 }, () => named).flat();
+  const cut = repeated.map((item) => ({ pieces: heads.counts[item], ranges: heads[item] }));
   return { stream, cut };
 }
 

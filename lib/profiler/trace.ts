@@ -3,7 +3,7 @@
 import { DsError } from '../errors.js';
 import { type Device, threads } from '../runtime/device.js';
 import { required } from '../runtime/required.js';
-import { Event, type Stream, type StreamHome } from '../runtime/stream.js';
+import { Event, type Stream, type StreamDevice } from '../runtime/stream.js';
 import {
   recordsOnly,
   type StreamWork,
@@ -37,7 +37,7 @@ class DeviceClock {
   private readonly marks: ClockMark[] = [];
 
   /** Waits for the compute stream, so that the device completes the first mark at a known time. */
-  constructor(private readonly device: StreamHome) {
+  constructor(private readonly device: StreamDevice) {
     device.compute.synchronize();
     const before = now();
     const event = new Event(device, true).record(device.compute);
@@ -249,7 +249,7 @@ export class Trace implements WorkWatcher {
   }
 
   /** Waits for the compute stream at the first call for a device. */
-  private clockOf(device: StreamHome): DeviceClock {
+  private clockOf(device: StreamDevice): DeviceClock {
     const { clocks } = this.state;
     let clock = clocks.get(device.number);
     if (!clock) {

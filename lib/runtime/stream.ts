@@ -8,7 +8,7 @@ import { poll } from './poll.js';
  * The members of a stream's device (device.ts) that a stream uses; declared here to avoid a
  * circular import.
  */
-export interface StreamHome {
+export interface StreamDevice {
   readonly name: string;
   /** @internal */
   readonly number: number;
@@ -35,7 +35,7 @@ const living = new Map<number, Stream>();
 export class Stream {
   constructor(
     /** The device that owns the stream. */
-    readonly device: StreamHome,
+    readonly device: StreamDevice,
     /** Native handle; owned by this object unless it is the device's compute stream. */
     readonly handle: number,
     /** The name of its work, for messages and traces. */
@@ -45,7 +45,7 @@ export class Stream {
   }
 
   /** Creates a stream on `device`; release it with dispose(). Traces call it `name`. */
-  static create(device: StreamHome, name = 'other work', urgency: Urgency = 'usual'): Stream {
+  static create(device: StreamDevice, name = 'other work', urgency: Urgency = 'usual'): Stream {
     const level = URGENCIES.indexOf(urgency);
     const handle = native(() => addon.createStream(device.number, level));
     return new Stream(device, handle, name);
@@ -88,7 +88,7 @@ export class Event {
   /** `timed` events can measure elapsed time; untimed ones cost less. */
   constructor(
     /** The device of the streams that record it. */
-    readonly device: StreamHome,
+    readonly device: StreamDevice,
     private readonly timed = false,
   ) {
     this.handle = native(() => addon.createEvent(device.number, timed));

@@ -35,15 +35,15 @@ export function writeWhole(path: string, write: (file: number) => void): void {
 
 /**
  * writeWhole() in a folder that the program owns. Does not follow links: a new file replaces a
- * link, a pipe or a device. Also deletes abandoned drafts (a day old) of files with names like
- * `alike`. Throws Node's errors.
+ * link, a pipe or a device. Also deletes abandoned drafts (a day old) of files whose
+ * names `isOwnName` accepts. Throws Node's errors.
  */
 export function writeOwn(
   path: string,
   write: (file: number) => void,
-  alike: (name: string) => boolean,
+  isOwnName: (name: string) => boolean,
 ): void {
-  removeAbandoned(dirname(path), alike);
+  removeAbandoned(dirname(path), isOwnName);
   replace(path, undefined, write);
 }
 
@@ -70,10 +70,10 @@ function writeTo(file: number, write: (file: number) => void): void {
   }
 }
 
-function removeAbandoned(folder: string, alike: (name: string) => boolean): void {
+function removeAbandoned(folder: string, isOwnName: (name: string) => boolean): void {
   for (const name of attempt(() => readdirSync(folder)) ?? []) {
     const [, of] = DRAFT.exec(name) ?? [];
-    if (of === undefined || !alike(of)) continue;
+    if (of === undefined || !isOwnName(of)) continue;
     const path = join(folder, name);
     const status = attempt(() => statSync(path));
     const isDead = status?.isFile() && Date.now() - status.mtimeMs > ABANDONED_MS;

@@ -142,8 +142,8 @@ export async function collateFor<Sample, Batch>(
   settings: DataSettings<Sample, Batch>,
   place: DataPlace,
 ): Promise<Collate<Sample, Batch> | undefined> {
-  const isAsked = !settings.data.collate && dataset.length > 0;
-  return collateOf(isAsked ? await dataset.get(0) : null, settings, place);
+  const needsSample = !settings.data.collate && dataset.length > 0;
+  return collateOf(needsSample ? await dataset.get(0) : null, settings, place);
 }
 
 type Collate<Sample, Batch> = (samples: Sample[], device: Device) => Batch;

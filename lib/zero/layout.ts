@@ -73,11 +73,11 @@ export function layoutUnit(
   const groups: (GroupRange & { places: ParameterPlace[] })[] = [];
   const gaps: Range[] = [];
   let end = 0;
-  for (const alike of groupParameters(parameters, kindOf)) {
-    const { group, shape: like } = required(alike[0]);
+  for (const members of groupParameters(parameters, kindOf)) {
+    const { group, shape: like } = required(members[0]);
     const range = { group, like, offset: end, numel: 0, places: [] as ParameterPlace[] };
     groups.push(range);
-    for (const parameter of alike) {
+    for (const parameter of members) {
       const { name, shape } = parameter;
       const size = numel(shape);
       const padded = alignUp(size, alignment);

@@ -321,7 +321,7 @@ test('a job has each memory once, plain data, and the place of every tensor in i
   expect(job.content).toMatchObject({ rankState: null, catalog: 'catalog' });
   expect([job.content.state, job.content.description]).toEqual([{ kept: 1 }, {}]);
   expect(Object.keys(job.content.state)).toEqual(['kept']);
-  expect([job.ended.length, job.ended[0], job.seat, job.target]).toEqual([1, 0, null, target]);
+  expect([job.ended.length, job.ended[0], job.world, job.target]).toEqual([1, 0, null, target]);
   for (const tensor of [a, b, part]) tensor.dispose();
 });
 

@@ -2,7 +2,11 @@
 // timeout.
 import { BEGIN_SAVE } from '../../lib/checkpoint/index.js';
 import { Checkpointer } from '../../lib/engine/saving/checkpointer.js';
-import { type Seat, StoreWorld, type TextStore } from '../../lib/engine/saving/store-world.js';
+import {
+  StoreWorld,
+  type TextStore,
+  type WorldOffer,
+} from '../../lib/engine/saving/store-world.js';
 import { DsError } from '../../lib/errors.js';
 
 /** Pauses only pass the turn. */
@@ -103,7 +107,7 @@ test('values that a rank sent before it died still count', async () => {
 
 test('the hint of the world is used for missing ranks and for other calls', async () => {
   const shared = store(() => false);
-  const seat = (rank: number, timeout: number) =>
+  const offered = (rank: number, timeout: number) =>
     new StoreWorld(shared, {
       rank,
       size: 2,
@@ -112,8 +116,10 @@ test('the hint of the world is used for missing ranks and for other calls', asyn
       check: () => {},
       hint: 'Do this.',
     });
-  await expect(seat(0, 0).exchange('one', 1)).rejects.toThrow(/no message from rank 1. Do this.$/);
-  await expect(seat(1, 0).exchange('two', 1)).rejects.toThrow(/"one" on rank 0. Do this.$/);
+  await expect(offered(0, 0).exchange('one', 1)).rejects.toThrow(
+    /no message from rank 1. Do this.$/,
+  );
+  await expect(offered(1, 0).exchange('two', 1)).rejects.toThrow(/"one" on rank 0. Do this.$/);
 });
 
 test('the error names a rank that is late', async () => {
@@ -231,7 +237,7 @@ test('a rank that ends its engine tells the others, after its last call', async 
 
 test('a thread can replace its rank after a check of the job', async () => {
   const { worlds } = pair();
-  expect(worlds[0].seat()).toBeNull();
+  expect(worlds[0].offer()).toBeNull();
   const shared = Object.assign(
     store(() => false),
     { offer: () => 42 },
@@ -244,8 +250,8 @@ test('a thread can replace its rank after a check of the job', async () => {
     hint: 'Do this.',
     check: () => {},
   });
-  const seat = localStoreWorld.beside().seat();
-  expect(seat).toEqual({
+  const offered = localStoreWorld.beside().offer();
+  expect(offered).toEqual({
     offer: 42,
     rank: 1,
     size: 2,
@@ -257,7 +263,7 @@ test('a thread can replace its rank after a check of the job', async () => {
   const check = jest.fn(() => {
     throw died;
   });
-  const taken = StoreWorld.at(seat as Seat, { ...shared, check } as never);
+  const taken = StoreWorld.take(offered as WorldOffer, { ...shared, check } as never);
   expect([taken.rank, taken.size]).toEqual([1, 2]);
   // Its first exchange is the one that the rank would have made, and it fails with the job.
   const other = new StoreWorld(shared, {

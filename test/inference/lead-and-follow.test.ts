@@ -88,7 +88,7 @@ describe('a request of a following rank', () => {
   const requestOf = (prompt: number[]) => readRequest({ prompt }, limits);
   const piece = { index: 0, text: 'a', tokens: [4] } as unknown as GenerationPiece;
   const events = (number: number, request: ReadRequest): RequestEvent[] => [
-    { kind: 'asked', number, digest: requestDigest(request) },
+    { kind: 'submitted', number, digest: requestDigest(request) },
     { kind: 'piece', number, piece },
     { kind: 'ended', number },
   ];

@@ -10,7 +10,7 @@ import { cpu } from '../../runtime/device.js';
 import type { DType } from '../../runtime/dtype.js';
 import { required } from '../../runtime/required.js';
 import { held, Tensor } from '../../tensor/index.js';
-import type { Seat } from './store-world.js';
+import type { WorldOffer } from './store-world.js';
 
 /** A shard in memory number `memory` of the job. */
 interface OfferedShard {
@@ -28,7 +28,7 @@ interface OfferedShard {
 export interface BackgroundJob {
   target: SaveTarget;
   /** Null on a single rank. */
-  seat: Seat | null;
+  world: WorldOffer | null;
   memory: { offer: number; bytes: number }[];
   content: Omit<CheckpointContent, 'model' | 'optimizer'> & {
     model: OfferedShard[];
@@ -62,7 +62,7 @@ interface Failure {
 export function describeJob(
   target: SaveTarget,
   content: CheckpointContent<LocalShard>,
-  seat: Seat | null,
+  world: WorldOffer | null,
 ): BackgroundJob {
   const buffers: Buffer[] = [];
   const offerShard = ({ tensor, ...rest }: LocalShard): OfferedShard => {
@@ -82,7 +82,7 @@ export function describeJob(
   };
   const memory = buffers.map((buffer) => ({ offer: buffer.offer(), bytes: buffer.bytes }));
   const ended = new Int32Array(new SharedArrayBuffer(4));
-  return { target, seat, memory, content: described, ended };
+  return { target, world, memory, content: described, ended };
 }
 
 /** Returns the content on the thread's side. The caller releases its tensors. */

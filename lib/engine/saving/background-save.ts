@@ -47,7 +47,7 @@ export class BackgroundSave {
     content: CheckpointContent<LocalShard>,
     world: StoreWorld | null,
   ) {
-    this.job = describeJob(target, content, world?.seat() ?? null);
+    this.job = describeJob(target, content, world?.offer() ?? null);
     const answers = new EventEmitter();
     this.whenBegunPromise = awaitAnswer(answers, 'begun');
     this.ends = awaitAnswer(answers, 'written');
@@ -104,9 +104,9 @@ function awaitAnswer(answers: EventEmitter, name: string): Promise<string> {
 }
 
 /** Frees the offers that the thread did not take. */
-function freeOffers({ memory, seat }: BackgroundJob): void {
+function freeOffers({ memory, world }: BackgroundJob): void {
   for (const { offer } of memory) Buffer.withdraw(offer);
-  if (seat) Job.withdraw(seat.offer);
+  if (world) Job.withdraw(world.offer);
 }
 
 function warn({ message, name, code }: { message: string; name: string; code?: string }): void {

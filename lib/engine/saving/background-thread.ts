@@ -14,7 +14,7 @@ import { StoreWorld } from './store-world.js';
 
 const job = workerData as BackgroundJob;
 
-function say(answer: BackgroundAnswer): void {
+function post(answer: BackgroundAnswer): void {
   parentPort?.postMessage(answer);
 }
 
@@ -28,16 +28,16 @@ process.on('exit', () => {
 process.removeAllListeners('warning');
 process.on('warning', (warning: Error & { code?: string }) => {
   const { message, name, code } = warning;
-  say({ warning: { message, name, code } });
+  post({ warning: { message, name, code } });
 });
 
 async function save(): Promise<string> {
-  const { target, seat } = job;
+  const { target, world: offered } = job;
   const content = takeContent(job);
   try {
-    const world = seat ? StoreWorld.at(seat, Job.take(seat.offer)) : soloWorld;
+    const world = offered ? StoreWorld.take(offered, Job.take(offered.offer)) : soloWorld;
     const save = await Save.begin(world, target);
-    say({ begun: save.path });
+    post({ begun: save.path });
     return await save.write(content);
   } finally {
     releaseShards(content.model);
@@ -46,6 +46,6 @@ async function save(): Promise<string> {
 }
 
 save().then(
-  (written) => say({ written }),
-  (error: unknown) => say({ failure: failureOf(error) }),
+  (written) => post({ written }),
+  (error: unknown) => post({ failure: failureOf(error) }),
 );

@@ -38,7 +38,7 @@ export interface TextStore {
 }
 
 /** The plain data by which another thread joins the world. */
-export interface Seat extends Omit<StoreWorldOptions, 'check'> {
+export interface WorldOffer extends Omit<StoreWorldOptions, 'check'> {
   /** The offer of the job's store. */
   offer: number;
 }
@@ -137,18 +137,18 @@ export class StoreWorld implements CheckpointWorld {
   }
 
   /**
-   * Returns this world for another thread, which joins once with at(). Returns null if the store
+   * Offers this world to another thread, which joins once with take(). Returns null if the store
    * belongs to this thread only.
    */
-  seat(): Seat | null {
+  offer(): WorldOffer | null {
     const { rank, size, name, timeout, hint, first } = this.options;
     const offer = this.store.offer?.();
     return offer === undefined ? null : { offer, rank, size, name, timeout, hint, first };
   }
 
-  /** Returns the world of a seat; `job` is the offered job. */
-  static at({ offer: _, ...seat }: Seat, job: Job): StoreWorld {
-    return new StoreWorld(job, { ...seat, check: () => job.check() });
+  /** Returns the offered world; `job` is the offered job. */
+  static take({ offer: _, ...options }: WorldOffer, job: Job): StoreWorld {
+    return new StoreWorld(job, { ...options, check: () => job.check() });
   }
 
   /** Sends this rank's message of the next exchange without waiting for the others. */

@@ -152,7 +152,7 @@ export class FollowerGenerator implements Generator, EngineRole {
 
   private handleEvent(event: RequestEvent): void {
     const report = this.getRequest(event.number);
-    if (event.kind === 'asked') report.leaderDigest = event.digest;
+    if (event.kind === 'submitted') report.leaderDigest = event.digest;
     if (event.kind === 'piece') report.pieces.push(event.piece);
     if (event.kind === 'failed') report.pieces.fail(new DsError(event.error));
     if (event.kind === 'ended') report.pieces.end();

@@ -103,7 +103,7 @@ export class LeaderGenerator implements Generator, StepListener, EngineRole {
   queueOf(request: ReadRequest, onLeave: () => void): PieceQueue<GenerationPiece> {
     const number = this.submitted++;
     const report = (body: EventBody): void => this.report({ number, ...body } as RequestEvent);
-    report({ kind: 'asked', digest: requestDigest(request) });
+    report({ kind: 'submitted', digest: requestDigest(request) });
     return new ReportQueue(onLeave, report);
   }
 

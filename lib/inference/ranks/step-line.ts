@@ -10,7 +10,7 @@ import type { StepBatch } from '../step-batch.js';
 
 /** An event of a request. Requests are numbered from 0 in the order of submission. */
 export type RequestEvent = { readonly number: number } & (
-  | { readonly kind: 'asked'; readonly digest: string }
+  | { readonly kind: 'submitted'; readonly digest: string }
   | { readonly kind: 'piece'; readonly piece: GenerationPiece }
   | { readonly kind: 'failed'; readonly error: DsErrorFields }
   | { readonly kind: 'ended' }

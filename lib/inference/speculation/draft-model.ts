@@ -28,7 +28,7 @@ interface DraftSizes {
 }
 
 /** The draft model's copy of a sequence. */
-interface Twin {
+interface DraftCopy {
   readonly sequence: Sequence;
   /**
    * Number of leading tokens that were computed with the model's hidden states, not with the head's
@@ -39,14 +39,14 @@ interface Twin {
 
 /**
  * Runs a draft model. Its cache has the blocks of the model's cache, so a sequence has one block
- * table for both. Each sequence has a twin here, with the drafted tokens. The twin knows which of
+ * table for both. Each sequence has a copy here, with the drafted tokens. The copy knows which of
  * its tokens are in the cache of the draft model. Owns the runner and the weights.
  *
- * An EAGLE-3 head computes token i + 1 at position i, so its twins lack the first token. It
+ * An EAGLE-3 head computes token i + 1 at position i, so its copies lack the first token. It
  * first computes drafted tokens with its own hidden states, then again with the model's.
  */
 export class DraftModel {
-  private readonly twins = new WeakMap<Sequence, Twin>();
+  private readonly copies = new WeakMap<Sequence, DraftCopy>();
 
   constructor(
     private readonly runner: StepRunner,
@@ -67,23 +67,23 @@ export class DraftModel {
    * for them. One step of the draft model per token, and one wait of the host.
    */
   async fill(sequences: readonly Sequence[], draw: SampleDrafted): Promise<void> {
-    const sequenceByTwin = new Map(
-      sequences.map((sequence) => [this.updateTwin(sequence), sequence]),
+    const sequenceByCopy = new Map(
+      sequences.map((sequence) => [this.updateCopy(sequence), sequence]),
     );
     for (let count = 0; ; ++count) {
-      const open = [...sequenceByTwin].filter(([twin, { tokens, proposals }]) => {
-        const drafted = twin.tokens.length + this.skipped - tokens.length;
-        return twin.tokens.length > 0 && drafted === count && count < proposals.length;
+      const open = [...sequenceByCopy].filter(([copy, { tokens, proposals }]) => {
+        const drafted = copy.tokens.length + this.skipped - tokens.length;
+        return copy.tokens.length > 0 && drafted === count && count < proposals.length;
       });
       if (open.length === 0) break;
       await this.step(new Map(open), draw);
     }
-    for (const [twin, sequence] of sequenceByTwin) {
-      sequence.proposals = twin.tokens.slice(sequence.tokens.length - this.skipped);
+    for (const [copy, sequence] of sequenceByCopy) {
+      sequence.proposals = copy.tokens.slice(sequence.tokens.length - this.skipped);
     }
   }
 
-  /** Samples one token of each twin. Long prompts take several steps. */
+  /** Samples one token of each copy. Long prompts take several steps. */
   private async step(
     sequences: ReadonlyMap<Sequence, Sequence>,
     draw: SampleDrafted,
@@ -92,51 +92,51 @@ export class DraftModel {
     while (open.length > 0) {
       let budget = this.sizes.tokens;
       const slices: Slice[] = [];
-      for (const twin of open) {
-        const count = Math.min(twin.pending, budget);
+      for (const copy of open) {
+        const count = Math.min(copy.pending, budget);
         if (count === 0) continue;
-        slices.push({ sequence: twin, first: twin.computed, count });
+        slices.push({ sequence: copy, first: copy.computed, count });
         budget -= count;
       }
       const forwarded = this.runner.begin(slices);
       this.head?.keep(forwarded.sequences);
       for (const { sequence, count } of slices) sequence.computed += count;
-      open = open.filter((twin) => twin.pending > 0);
-      const rowOf = ({ sequence: twin }: ScoreRow): Drafted => {
-        const sequence = required(sequences.get(twin));
+      open = open.filter((copy) => copy.pending > 0);
+      const rowOf = ({ sequence: copy }: ScoreRow): Drafted => {
+        const sequence = required(sequences.get(copy));
         const knownTokens = sequence.tokens.length - this.skipped;
-        return { sequence, drafted: twin.tokens.slice(knownTokens) };
+        return { sequence, drafted: copy.tokens.slice(knownTokens) };
       };
       const flight = this.runner.sample(forwarded, (scores, rows, into) =>
         draw(fitVocabulary(scores, this.sizes.vocabSize), rows.map(rowOf), into),
       );
       await flight.landed();
-      for (const { sequence: twin, sampled } of flight.next()) {
+      for (const { sequence: copy, sampled } of flight.next()) {
         const token = required(sampled[0]).token;
         // A negative token is an error, which the verification reports.
-        if (token >= 0) twin.learn(token);
-        else twin.forget();
+        if (token >= 0) copy.learn(token);
+        else copy.forget();
       }
     }
   }
 
-  /** Returns the twin of a sequence, with its tokens and blocks. */
-  private updateTwin(sequence: Sequence): Sequence {
+  /** Returns the copy of a sequence, with its tokens and blocks. */
+  private updateCopy(sequence: Sequence): Sequence {
     const { limit, blocks } = sequence;
     const tokens = sequence.tokens.slice(this.skipped);
-    const state = this.twins.get(sequence) ?? { sequence: new Sequence([], limit), sure: 0 };
-    this.twins.set(sequence, state);
-    const { sequence: twin } = state;
+    const state = this.copies.get(sequence) ?? { sequence: new Sequence([], limit), sure: 0 };
+    this.copies.set(sequence, state);
+    const { sequence: copy } = state;
     // A preempted sequence has new blocks.
-    if (twin.blocks !== blocks) twin.computed = 0;
-    twin.blocks = blocks;
+    if (copy.blocks !== blocks) copy.computed = 0;
+    copy.blocks = blocks;
     let same = 0;
-    while (same < twin.tokens.length && twin.tokens[same] === tokens[same]) same++;
+    while (same < copy.tokens.length && copy.tokens[same] === tokens[same]) same++;
     const max = this.head ? Math.min(same, state.sure) : same;
-    twin.computed = Math.min(twin.computed, max);
+    copy.computed = Math.min(copy.computed, max);
     state.sure = tokens.length;
-    twin.tokens.splice(same, twin.tokens.length, ...tokens.slice(same));
-    return twin;
+    copy.tokens.splice(same, copy.tokens.length, ...tokens.slice(same));
+    return copy;
   }
 
   sleep(): void {

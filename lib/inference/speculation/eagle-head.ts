@@ -210,8 +210,8 @@ export class EagleHead extends Module implements RunnerHooks {
   /** Hidden states [1, N, channels] of tokens [1, N] and features, before the last norm. */
   override forward(tokens: Tensor, features: Tensor, places: Places): Tensor {
     const embedding = (this.embed_tokens ?? this.#model.tokenTable).call(tokens);
-    const { positions, documents, alike, caches } = places;
-    const { cos, sin } = this.#rotary.allRows(alike ?? 1, features);
+    const { positions, documents, angleLength, caches } = places;
+    const { cos, sin } = this.#rotary.allRows(angleLength ?? 1, features);
     const context = { cos, sin, ofWindows: null, positions, documents, loads: null };
     return this.midlayer.call(embedding, features, context, caches?.[0] ?? null);
   }

@@ -244,7 +244,7 @@ export class RotaryModel extends Module {
   }
 
   private createContext(x: Tensor, places: ForwardInputs): AttentionContext {
-    const { documents, positions, reach, alike = null, start, loads = null } = places;
+    const { documents, positions, reach, angleLength = null, start, loads = null } = places;
     const { layerInputs = null, shared = new Map() } = places;
     const share = sharedTokens();
     const all = share?.whole ?? x.size(1);
@@ -259,10 +259,10 @@ export class RotaryModel extends Module {
     }
     // With a length-dependent scaling the angles follow from the sequence's length, which is
     // unknown here.
-    if (alike === null) requireOneRegime(this.body.ropeScaling, reach ?? all);
+    if (angleLength === null) requireOneRegime(this.body.ropeScaling, reach ?? all);
     const at = (table: RotaryTable): Angles =>
       reach !== null
-        ? table.allRows(alike ?? 1, x)
+        ? table.allRows(angleLength ?? 1, x)
         : table.rowsAt(0, all, { length: all, like: x });
     return { ...this.findTable(at), positions, documents, ...passed };
   }
