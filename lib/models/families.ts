@@ -4,6 +4,7 @@ export { Apertus, type ApertusConfig } from './apertus/apertus.js';
 export { Arcee, type ArceeConfig } from './arcee/arcee.js';
 export { Baichuan, type BaichuanConfig } from './baichuan/baichuan.js';
 export { BailingMoe, type BailingMoeConfig } from './bailing-moe/bailing-moe.js';
+export { Bamba, type BambaConfig } from './bamba/bamba.js';
 export { BioGpt, type BioGptConfig } from './biogpt/biogpt.js';
 export { Bloom, type BloomConfig } from './bloom/bloom.js';
 export { Cohere, type CohereConfig } from './cohere/cohere.js';

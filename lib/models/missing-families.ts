@@ -15,7 +15,6 @@ const MISSING: Readonly<Record<string, Missing>> = {
   aya_vision: ['logits without the scale of its text model', 'cohere2'],
   baichuan_m1: ['short convolutions of keys and values', 'baichuan'],
   bailing_moe_linear: ['linear attention layers', 'bailing_moe', 'qwen3_next'],
-  bamba: [STATE, 'granitemoehybrid', 'qwen3_next'],
   bart: ['an encoder and a decoder with cross-attention'],
   bitnet: ['weights of three values', 'llama'],
   clip: [PICTURES],

@@ -12,6 +12,13 @@ MAMBA = {
     "mamba_d_state": 5,
     "mamba_expand": 1.5,
 }
+# Narrower, without experts.
+NARROW_MAMBA = {
+    **{key: value for key, value in MAMBA.items() if key != "mamba_expand"},
+    "hidden_size": 12,
+    "head_dim": 4,
+    "mamba_d_state": 4,
+}
 FAMILIES = {
     "granite-4-h": (
         1101,
@@ -31,5 +38,11 @@ FAMILIES = {
             "tie_word_embeddings": True,
             "rope": (None, None),
         },
+    ),
+    "bamba": (
+        1102,
+        "BambaConfig",
+        "BambaForCausalLM",
+        {**NARROW_MAMBA, "attn_layer_indices": [1], "mlp_bias": True, "rope": (10000.0, None)},
     ),
 }
