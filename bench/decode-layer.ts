@@ -106,24 +106,23 @@ function layer(rows: number, bits: Bits, on: Activations, device: Device) {
   return {
     norm,
     qkv: () => qkv(normed, on.qkv),
-    rotary: () => {
-      const { cos, sin, positions, slots } = on;
-      const norms = { qNorm: null, kNorm: null, eps: 0 };
-      kernels.rotaryStore({ q, k, v, out: q, cos, sin, positions, slots, pool, ...norms });
-    },
     attention: () => {
-      const { tables, starts, lengths } = on;
-      const lists = {
-        tables,
-        starts,
-        lengths,
-        lse: null,
-        sinks: null,
-        window: 0,
-        longest: 1,
-        invariant: false,
-      };
-      kernels.pagedAttention({ q, pool, out: mixed, scale: HEAD ** -0.5, cap: 0, ...lists });
+      const { cos, sin, positions, slots, tables, starts, lengths } = on;
+      const norms = { qNorm: null, kNorm: null, eps: 0 };
+      const lists = { positions, slots, tables, starts, lengths };
+      const rules = { scale: HEAD ** -0.5, cap: 0, sinks: null, window: 0 };
+      kernels.rotaryAttention({
+        q,
+        k,
+        v,
+        cos,
+        sin,
+        pool,
+        out: mixed,
+        ...norms,
+        ...lists,
+        ...rules,
+      });
     },
     o: () => o(mixed.reshape([rows, HEADS * HEAD]), branch),
     norm2: norm,
