@@ -3,6 +3,7 @@ import type { Command } from 'commander';
 
 import { isLoopback } from '../runtime/loopback.js';
 import { addGroups, type RunToExitCode, readFlags } from './declared-flags.js';
+import { onNpmEnd } from './npm-parent.js';
 import { WATCH, type WatchFlags } from './tool-options.js';
 
 /** Default port of the page, the same as TensorBoard's. */
@@ -42,8 +43,10 @@ export async function watchCommand(dirs: readonly string[], flags: WatchFlags): 
   return 0;
 }
 
+/** Resolves with the first signal, or when npm has ended. */
 function waitForSignal(): Promise<void> {
   return new Promise((resolve) => {
     for (const signal of SIGNALS) process.once(signal, () => resolve());
+    onNpmEnd(resolve);
   });
 }
