@@ -259,6 +259,20 @@ describe('refused by name', () => {
     expect(() => withKeys(family, more)).toThrow(refusal(message));
   });
 
+  test('sparse attention limits the length to the tokens that it chooses', () => {
+    const folder = { ...configOf('deepseek-v32'), index_topk: 16 } as never;
+    const model = fromConfig(folder);
+    expect([model.maxSeq, model.describe().config.model_type]).toEqual([16, 'deepseek_v3']);
+    expect(fromConfig(folder, { maxSeq: 8 }).maxSeq).toBe(8);
+    const message = /DeepseekV3 maxSeq: expected at most 16, .*\(index_topk\), got 17\. .*indexer/;
+    expect(() => fromConfig(folder, { maxSeq: 17 })).toThrow(message);
+  });
+
+  test('latent attention has a key head for each query head', () => {
+    const model = withKeys('deepseek-v3', { num_key_value_heads: 2 });
+    expect(model.config.kvHeads).toBe(model.config.heads);
+  });
+
   test('every family without a class, with the part that it needs', () => {
     for (const [type, part] of Object.entries({
       mamba: 'state space',
@@ -282,6 +296,8 @@ describe('refused by name', () => {
     ['gptj', { rotary_dim: 10 }, /rotary_dim: expected at most 8 channels, got 10/],
     ['olmo', { clip_qkv: -1 }, /clip_qkv: expected a positive number, got -1/],
     ['gpt-oss', { swiglu_limit: 5 }, /swiglu_limit: expected 7, got 5/],
+    ['deepseek-v3', { mlp_layer_types: ['sparse', 'dense'] }, /mlp_layer_types: expected 2 kinds/],
+    ['deepseek-v32', { index_topk: 0 }, /index_topk: expected a positive integer, got 0/],
     ['deepseek-v3', { scoring_func: 'softmax' }, /scoring_func: expected sigmoid/],
     ['deepseek-v3', { n_group: 4 }, /n_group: expected a divisor of 6, got 4/],
     ['deepseek-v3', { v_head_dim: 16 }, /latent valueDim: expected at most plainDim/],

@@ -13,8 +13,9 @@ export interface DeepseekV3Config extends FamilyConfig<'attentionBias' | 'latent
 const TRAITS: RotaryTraits = {
   name: 'DeepseekV3',
   modelType: 'deepseek_v3',
-  // Kimi K2 has the same computation.
-  alsoTypes: ['kimi_k2'],
+  // Kimi K2 has the same computation; so have the others within denseUpTo.
+  alsoTypes: ['kimi_k2', 'deepseek_v32', 'glm_moe_dsa'],
+  denseUpTo: 'index_topk',
   textOf: ['kimi_vl', 'kimi_k25'],
   architecture: 'DeepseekV3ForCausalLM',
   biases: { qkv: 'attentionBias', out: 'attentionBias', mlp: false },
@@ -53,7 +54,7 @@ const TRAITS: RotaryTraits = {
 };
 
 /**
- * Language models published as DeepSeek V3, R1, Kimi K2 (`kimi_k2`). Source: DeepSeek-AI 2024;
+ * Language models published as DeepSeek V3, R1, V3.2, Kimi K2, GLM-5. Source: DeepSeek-AI 2024;
  * transformers' DeepseekV3ForCausalLM.
  */
 export class DeepseekV3 extends RotaryLM {

@@ -229,7 +229,7 @@ export function parseMoe(traits: MoeTraits, config: ModelConfig, layers: number)
 
 function parseDenseLayers(traits: MoeTraits, config: ModelConfig, layers: number): number[] {
   const { choosesLayers } = traits;
-  if (choosesLayers === 'first') return parseFirst(traits, config, layers);
+  if (choosesLayers === 'first') return parseFirst(config, layers);
   return choosesLayers === 'listed' ? parseUnlisted(config, layers) : parseDense(config, layers);
 }
 
@@ -245,13 +245,13 @@ const [DENSE, SPARSE] = ['dense', 'sparse'];
 const layerKinds = (first: number, layers: number): string[] =>
   Array.from({ length: layers }, (_, layer) => (layer < first ? DENSE : SPARSE) as string);
 
-function parseFirst({ listsLayers }: MoeTraits, config: ModelConfig, layers: number): number[] {
+function parseFirst(config: ModelConfig, layers: number): number[] {
   config.requireOneOf('moe_layer_freq', [1]);
   const last = config.get('moe_layer_end_index', -1);
   if (typeof last !== 'number' || (last !== -1 && last < layers - 1)) {
     throw config.refusalError('moe_layer_end_index', `-1, or ${layers - 1} or more`, last);
   }
-  const list = listsLayers ? config.get('mlp_layer_types') : null;
+  const list = config.get('mlp_layer_types');
   if (list !== null) {
     const count = Array.isArray(list) ? list.filter((item) => item === DENSE).length : 0;
     if (isDeepStrictEqual(list, layerKinds(count, layers))) return [...Array(count).keys()];

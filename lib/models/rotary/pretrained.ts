@@ -42,6 +42,8 @@ const NOT_TEXT =
   /^(?:model\.)?(?:(?:vision_tower|vision_model|audio_tower|embed_vision|embed_audio|connector|multi_modal_projector|mm_projector|visual)\.|image_newline$)/;
 /** Projections and norms of keys and values. */
 const KEYS_OF_LAYER = /^model\.layers\.(\d+)\.self_attn\.[kv]_(?:proj|norm)\./;
+/** Choice of the keys in sparse attention. */
+const INDEXER = /\.self_attn\.indexer\./;
 /** Layers that predict later tokens, beside the model. */
 const PREDICTOR = /^(?:model\.)?mtp(?:_layers)?\./;
 
@@ -81,6 +83,7 @@ export function rotaryLayout(traits: RotaryTraits, sizes: RotarySizes): Layout {
     slices: listSlices(traits, sizes),
     nameOf(name) {
       if (TABLE.test(name) || isPredictor(name)) return null;
+      if (traits.denseUpTo && INDEXER.test(name)) return null;
       const text = textOf ? toTextName(name) : name;
       const own = text === null ? null : toFullName(traits, text);
       return own !== null && isUnread(own) ? null : own;
@@ -150,10 +153,8 @@ export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): Ro
     );
   }
   const [channels, heads] = [config.size('hidden_size'), config.size('num_attention_heads')];
-  // transformers fails at the first forward of latent attention with other numbers.
-  if (traits.latent) config.requireOneOf('num_key_value_heads', [heads]);
   // Some files have null, which counts as absent.
-  const maxSeq = config.size('max_position_embeddings', fallbackSeq(traits));
+  const declared = config.size('max_position_embeddings', fallbackSeq(traits));
   const vocabSize = config.size('vocab_size');
   // transformers ignores the keys of families with the three projections by head.
   const keyHeads = hasOwnHeads(traits) ? heads : config.size('num_key_value_heads', heads);
@@ -185,7 +186,10 @@ export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): Ro
       moe: parseMoe(required(traits.moe), config, layers),
       ...(hasLoads(required(traits.moe)) && { routerAuxLossCoef: parseRouterLoss(config) }),
     }),
-    ...(traits.positions ? { maxSeq } : parseRope(traits, config, maxSeq)),
+    ...limitSeq(
+      readDenseSeq(traits, config),
+      traits.positions ? { maxSeq: declared } : parseRope(traits, config, declared),
+    ),
     ...rotating,
     ...parseChunked(traits, config, rotating),
     ...(traits.delta && { delta: parseDelta(config, layers) }),
@@ -201,6 +205,14 @@ export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): Ro
     ...(traits.residualDropout && { residualDropout: config.fraction(traits.residualDropout, 0) }),
   };
 }
+
+/** Returns the longest sequence whose sparse attention is dense; null: attention is dense. */
+export function readDenseSeq({ denseUpTo }: RotaryTraits, config: ModelConfig): number | null {
+  return denseUpTo && config.get(denseUpTo) !== null ? config.size(denseUpTo) : null;
+}
+
+const limitSeq = <T extends { maxSeq: number }>(most: number | null, sizes: T): T =>
+  most === null ? sizes : { ...sizes, maxSeq: Math.min(sizes.maxSeq, most) };
 
 function requireLayerType({ layerTypes: supported }: RotaryTraits, config: ModelConfig): void {
   const types = config.get('layer_types', []);

@@ -34,7 +34,7 @@ import { LatentAttention } from './latent-attention.js';
 import { hasOwnSizes, listShapes } from './layer-kinds.js';
 import { spaceSizes } from './mamba-config.js';
 import { setAtPath, setNamed } from './named-module.js';
-import { describeRotary, parseRotaryConfig, rotaryLayout } from './pretrained.js';
+import { describeRotary, parseRotaryConfig, readDenseSeq, rotaryLayout } from './pretrained.js';
 import { angleRegime, changesAngles } from './rope-scaling.js';
 import { besideStyles, expertStyles, rotaryTensorPlan } from './tensor-plan.js';
 import type { RotaryTraits } from './traits.js';
@@ -251,6 +251,12 @@ export function rotaryFamily<Model extends RotaryLM, Config extends RotaryConfig
       if (typeof traits.positions === 'object' && maxSeq !== undefined) {
         const expected = 'no value, because the folder has a table of positions';
         throw argumentError(`${name} maxSeq`, expected, formatValue(maxSeq));
+      }
+      const denseSeq = readDenseSeq(traits, folder.config);
+      if (denseSeq !== null && maxSeq !== undefined && maxSeq > denseSeq) {
+        const expected = `at most ${denseSeq}, the tokens of sparse attention (${traits.denseUpTo})`;
+        const hint = 'Longer sequences need the indexer, which the library lacks.';
+        throw argumentError(`${name} maxSeq`, expected, formatValue(maxSeq), hint);
       }
       return build({ ...parseRotaryConfig(traits, folder), ...options } as Config);
     },

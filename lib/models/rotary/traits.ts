@@ -335,6 +335,11 @@ export interface RotaryTraits {
   readonly perHead?: string;
   /** Whether several queries share a key head in that projection. Default: false. */
   readonly perGroup?: boolean;
+  /**
+   * config.json's key of the length up to which sparse attention with an indexer equals dense
+   * attention: the longest sequence of such a folder, whose indexers are not read. Default: none.
+   */
+  readonly denseUpTo?: string;
   /** Whether some layers have a gated short convolution instead of attention. Default: false. */
   readonly conv?: boolean;
   /**

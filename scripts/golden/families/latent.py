@@ -32,6 +32,33 @@ FAMILIES = {
             "rope": (10000.0, None),
         },
     ),
+    # Sparse attention that chooses all tokens.
+    "deepseek-v32": (
+        1102,
+        "DeepseekV32Config",
+        "DeepseekV32ForCausalLM",
+        {
+            **MLA,
+            "hidden_size": 12,
+            "q_lora_rank": 8,
+            "n_routed_experts": 4,
+            "n_group": 2,
+            "topk_group": 1,
+            "index_topk": 128,
+            "index_n_heads": 2,
+            "index_head_dim": 8,
+            "rope": (
+                10000.0,
+                {
+                    "rope_type": "yarn",
+                    "factor": 4.0,
+                    "mscale": 1.0,
+                    "mscale_all_dim": 0.8,
+                    "original_max_position_embeddings": 32,
+                },
+            ),
+        },
+    ),
     "deepseek-v3": (
         1034,
         "DeepseekV3Config",
