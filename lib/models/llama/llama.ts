@@ -9,6 +9,8 @@ export type LlamaConfig = FamilyConfig<'attentionBias' | 'mlpBias'>;
 const TRAITS: RotaryTraits = {
   name: 'Llama',
   modelType: 'llama',
+  // TeleChat 3 has the computation and the names of Llama.
+  alsoTypes: ['telechat3'],
   textOf: AROUND_TEXT,
   architecture: 'LlamaForCausalLM',
   biases: { qkv: 'attentionBias', out: 'attentionBias', mlp: 'mlpBias' },
