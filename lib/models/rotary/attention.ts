@@ -214,7 +214,7 @@ export abstract class RotaryAttentionBase extends Module {
     const { rotaryDim, headDim, rotates, traits, factors } = this.body;
     const { window, layer } = this.place;
     if (!cache?.attendTurning || !positions || this.sparsity || rotaryDim < headDim) return null;
-    if (context.ofQueries) return null;
+    if (context.ofQueries || this.chunk !== null) return null;
     if (!rotates[layer] || traits.rope?.interleaved) return null;
     if (headDim > WIDEST_HEAD) return null;
     const { q_norm, k_norm } = this;
