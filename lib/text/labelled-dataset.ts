@@ -4,14 +4,16 @@ import type { Dataset } from '../data/index.js';
 import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import { formatValue } from '../runtime/format-value.js';
-import { argumentError, dataError } from '../runtime/input-errors.js';
+import { argumentError, dataError, valueError } from '../runtime/input-errors.js';
 import { namesOf, readOptions } from '../runtime/options.js';
-import { requireInteger } from '../runtime/require-number.js';
+import { requireFinite, requireInteger } from '../runtime/require-number.js';
+import { requireOneOf, requireType } from '../runtime/require-type.js';
 import { defined, leading } from '../runtime/required.js';
 import { Tensor } from '../tensor/index.js';
 import {
   encodeTarget,
   findLabels,
+  LABEL_KINDS,
   type LabelKind,
   type LabelSet,
   labelIndex,
@@ -21,6 +23,7 @@ import {
   readTexts,
 } from './labelled-rows.js';
 import { type RowSource, readLocatedRows } from './located-rows.js';
+import { readAnswer } from './question-rows.js';
 import type { LocatedRow } from './row-reader.js';
 import { readTokenizer } from './text-options.js';
 import type { Tokenizer } from './tokenizer.js';
@@ -111,9 +114,10 @@ export class LabelledDataset implements Dataset<LabelledSample> {
     const options = readOptions(op, given, namesOf.LabelledOptions);
     const { task = 'sequence-classification', maxLength = 512 } = options;
     requireInteger(`${op} maxLength`, maxLength, 3);
+    requireRowOptions(op, options);
     const tokenizer = readTokenizer(`${op} tokenizer`, options.tokenizer);
     const rows = await readLocatedRows(op, options);
-    if (rows.length === 0) throw dataError(op, 'rows', 'none');
+    if (rows.length === 0) throw dataError(op, 'rows', noRows(options));
     const how = { ...options, tokenizer, maxLength };
     switch (task) {
       case 'sequence-classification':
@@ -160,6 +164,29 @@ export class LabelledDataset implements Dataset<LabelledSample> {
     throw new DsError({ code: 'DS_INDEX', op: 'LabelledDataset.get', expected, got: `${index}` });
   }
 }
+
+const isText = (value: unknown): value is string => typeof value === 'string';
+
+/** Throws DS_ARGUMENT for options of another type. */
+function requireRowOptions(op: string, options: LabelledOptions): void {
+  const { textKey, labelKey, labels, kind, maskShare, seed } = options;
+  const isPair = Array.isArray(textKey) && textKey.length === 2 && textKey.every(isText);
+  if (textKey !== undefined && !isText(textKey) && !isPair) {
+    throw valueError(`${op} textKey`, 'a key, or a list of two keys', textKey);
+  }
+  if (labelKey !== undefined) requireType(`${op} labelKey`, labelKey, 'string');
+  if (kind !== undefined) requireOneOf(`${op} kind`, kind, LABEL_KINDS);
+  if (maskShare !== undefined) requireFinite(`${op} maskShare`, maskShare, 0, 1);
+  if (seed !== undefined) requireInteger(`${op} seed`, seed, 0);
+  if (labels === undefined) return;
+  const isNames = Array.isArray(labels) && labels.length > 0 && labels.every(isText);
+  if (isNames && new Set(labels).size === labels.length) return;
+  throw valueError(`${op} labels`, 'a list of names, each of them once', labels);
+}
+
+/** Describes data without rows: the files, if they are the source. */
+const noRows = ({ files }: LabelledOptions): string =>
+  files === undefined ? 'none' : `none in ${[files].flat().join(', ')}`;
 
 type OpenedOptions = LabelledOptions & { tokenizer: Tokenizer; maxLength: number };
 
@@ -239,20 +266,16 @@ function encodeAnswerSample(
   row: LocatedRow,
   { tokenizer, maxLength }: OpenedOptions,
 ): LabelledSample {
-  const { question, context, answers } = row.row;
+  const { question, context } = row.row;
   if (typeof question !== 'string' || typeof context !== 'string') {
     throw dataError(row.location(), 'the strings "question" and "context"', formatValue(row.row));
   }
   const { ids, types } = tokenizer.encodePair(question, context, { maxLength });
-  const { text: texts = [], answer_start: starts = [] } = (answers ?? {}) as {
-    text?: string[];
-    answer_start?: (number | bigint)[];
-  };
-  const [text, first] = [texts[0], starts[0]];
   const outside = ids.length;
   let target = Int32Array.of(outside, outside);
-  if (text !== undefined && first !== undefined) {
-    const start = Number(first);
+  const answer = readAnswer(row, context);
+  if (answer) {
+    const { text, start } = answer;
     const count = (part: string): number =>
       tokenizer.encode(part.trimEnd(), { addSpecialTokens: false }).length;
     const contextIds = tokenizer.encode(context, { addSpecialTokens: false });

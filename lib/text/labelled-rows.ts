@@ -107,17 +107,23 @@ const keyHint = (keys: string, { isText = false }: LocatedRow): string =>
 /** Kind of labels: one class of a row, several classes, or values for regression. */
 export type LabelKind = 'class' | 'classes' | 'value';
 
+/** All kinds of labels. */
+export const LABEL_KINDS: readonly LabelKind[] = ['class', 'classes', 'value'];
+
 /** Names and kind of the labels of all rows. */
 export interface LabelSet {
   readonly kind: LabelKind;
   /** Names in the order of the indices; one name for values. */
   readonly names: readonly string[];
+  /** Whether each row has a 0 or 1 for each label, as in sets of transformers. Default: false. */
+  readonly isMultiHot?: boolean;
 }
 
 /**
  * Returns the kind and the names of labels. Texts are names, which are sorted. Integers are class
- * indices. Lists contain several classes. Other numbers are values. `given` overrides names and
- * kind. Throws DS_DATA for a mixture.
+ * indices. Lists contain several classes; lists of one length with only 0 and 1 contain a number
+ * for each label. Other numbers are values. `given` overrides names and kind. Throws DS_DATA for a
+ * mixture, for labels of another kind, and for a single class without given names.
  */
 export function findLabels(
   rows: readonly { label: unknown; location(): string }[],
@@ -147,15 +153,72 @@ export function findLabels(
     ({ one }) => isText({ one }) || (Number.isInteger(one) && (one as number) >= 0),
   );
   const kind = given.kind ?? (lists.length > 0 ? 'classes' : isWhole ? 'class' : 'value');
-  if (kind === 'value') return { kind, names: given.names ?? ['LABEL_0'] };
+  if (kind === 'value') {
+    const width = requireValues(rows, given.names);
+    return { kind, names: given.names ?? numberedNames(width) };
+  }
+  requireLists(rows, kind);
   if (!isWhole) {
     const wrong = required(all.find(({ one }) => !Number.isInteger(one) || (one as number) < 0));
     throw dataError(wrong.location(), 'the number of a class, from 0', formatValue(wrong.one));
   }
-  if (given.names) return { kind, names: given.names };
-  if (isText(first)) return { kind, names: [...new Set(all.map(({ one }) => String(one)))].sort() };
-  const maximum = all.reduce((max, { one }) => Math.max(max, one as number), 0);
-  return { kind, names: Array.from({ length: Math.max(2, maximum + 1) }, (_, i) => `LABEL_${i}`) };
+  const width = kind === 'classes' ? multiHotWidth(rows) : null;
+  const isMultiHot = width !== null && width === (given.names?.length ?? width);
+  if (given.names) return { kind, names: given.names, isMultiHot };
+  if (isMultiHot) return { kind, names: numberedNames(width), isMultiHot };
+  if (!isText(first)) {
+    const maximum = all.reduce((max, { one }) => Math.max(max, one as number), 0);
+    return { kind, names: numberedNames(Math.max(2, maximum + 1)) };
+  }
+  const names = [...new Set(all.map(({ one }) => String(one)))].sort();
+  if (names.length > 1 || kind === 'classes') return { kind, names };
+  const hint = 'A classifier of one class has nothing to learn: check the key of the labels.';
+  throw dataError('the data', 'at least two labels', `only ${formatValue(names[0])}`, hint);
+}
+
+const numberedNames = (count: number): string[] =>
+  Array.from({ length: count }, (_, i) => `LABEL_${i}`);
+
+/** Labels of all rows with their places. */
+type LocatedLabels = readonly { label: unknown; location(): string }[];
+
+/**
+ * Returns the number of values of a row. Throws DS_DATA unless every label is a finite number, or a
+ * list of as many as in the first row.
+ */
+function requireValues(rows: LocatedLabels, names: readonly string[] | undefined): number {
+  const valuesOf = (label: unknown): unknown[] => (Array.isArray(label) ? label : [label]);
+  const width = names?.length ?? valuesOf(required(rows[0]).label).length;
+  const odd = rows.filter(({ label }) => {
+    const values = valuesOf(label);
+    return values.length !== width || !values.every((value) => Number.isFinite(value));
+  });
+  // If one value of a CSV column is no number, all of them are strings.
+  const [worst] = [...odd.filter(({ label }) => Number.isNaN(Number(label))), ...odd];
+  if (!worst) return width;
+  const expected = width === 1 ? 'a number as the label' : `a list of ${width} numbers`;
+  const hint = 'Regression learns numbers. Other labels are classes.';
+  throw dataError(worst.location(), expected, formatValue(worst.label), hint);
+}
+
+/** Throws DS_DATA for a list as one class, and for one class as a list. */
+function requireLists(rows: LocatedLabels, kind: LabelKind): void {
+  const isList = kind === 'classes';
+  const odd = rows.find(({ label }) => Array.isArray(label) !== isList);
+  if (!odd) return;
+  const expected = isList ? 'a list of labels' : 'one label';
+  throw dataError(odd.location(), expected, formatValue(odd.label));
+}
+
+/** Returns the length of lists that have a 0 or 1 for each label; null for other lists. */
+function multiHotWidth(rows: LocatedLabels): number | null {
+  const width = (required(rows[0]).label as unknown[]).length;
+  const isHot = rows.every(
+    ({ label }) =>
+      (label as unknown[]).length === width &&
+      (label as unknown[]).every((value) => value === 0 || value === 1),
+  );
+  return isHot && width > 1 ? width : null;
 }
 
 /** Returns the index of a label. Throws DS_DATA for an unknown label. */
@@ -176,6 +239,7 @@ export function encodeTarget(
   if (found.kind === 'value') {
     return Float32Array.from((Array.isArray(label) ? label : [label]) as number[]);
   }
+  if (found.isMultiHot) return Float32Array.from(label as number[]);
   const several = new Float32Array(found.names.length);
   for (const value of label as unknown[]) several[labelIndex(value, found, location)] = 1;
   return several;

@@ -1,5 +1,7 @@
 // Reads the rows of a small dataset into memory, from files or from the caller.
-import { argumentError } from '../runtime/input-errors.js';
+import { formatValue } from '../runtime/format-value.js';
+import { argumentError, dataError, valueError } from '../runtime/input-errors.js';
+import { isObject } from '../runtime/is-object.js';
 import { readColumns, renameColumns } from './columns.js';
 import { divideFiles, findFiles } from './row-files.js';
 import { type LocatedRow, type Row, readRows } from './row-reader.js';
@@ -17,6 +19,11 @@ export interface RowSource {
   columns?: Readonly<Record<string, string>>;
 }
 
+const isIterable = (value: unknown): boolean =>
+  typeof value === 'object' &&
+  value !== null &&
+  (Symbol.iterator in value || Symbol.asyncIterator in value);
+
 /** Returns all rows with their locations. Throws DS_DATA for unreadable files, and DS_ARGUMENT. */
 export async function readLocatedRows(
   op: string,
@@ -27,10 +34,12 @@ export async function readLocatedRows(
   }
   const columns = readColumns(`${op} columns`, renamed);
   const located: LocatedRow[] = [];
-  if (rows) {
+  if (rows !== undefined) {
+    if (!isIterable(rows)) throw valueError(`${op} rows`, 'a list or an iterable of rows', rows);
     let i = 0;
     for await (const row of rows) {
       const place = i++;
+      if (!isObject(row)) throw dataError(`row ${place}`, 'an object', formatValue(row));
       located.push(renameColumns({ row, location: () => `row ${place}` }, columns));
     }
     return located;
