@@ -5,9 +5,16 @@ import { formatValue } from './format-value.js';
 const DEPTH = 200;
 const SHOWN = 200;
 
-/** As JSON.parse(). Throws an Error for syntax, and for more than 200 levels. */
+/** Returns the text of a file without the byte order mark that editors of Windows write. */
+export const withoutBom = (text: string): string =>
+  text.startsWith('\ufeff') ? text.slice(1) : text;
+
+/**
+ * As JSON.parse(); a byte order mark may come first. Throws an Error for syntax, and for more than
+ * 200 levels.
+ */
 export function parseJson(text: string): unknown {
-  const value: unknown = JSON.parse(text);
+  const value: unknown = JSON.parse(withoutBom(text));
   requireShallow(value);
   return value;
 }

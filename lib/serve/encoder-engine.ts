@@ -12,6 +12,7 @@ import type { TaskModel } from '../models/tasks/task-model.js';
 import { device as findDevice } from '../runtime/device.js';
 import { waitForEventLoop } from '../runtime/event-loop.js';
 import { argumentError } from '../runtime/input-errors.js';
+import { parseJson } from '../runtime/parse-json.js';
 import { required } from '../runtime/required.js';
 import { noGrad, scope, Tensor } from '../tensor/index.js';
 import { hasTokenizer } from '../text/gguf-tokenizer.js';
@@ -32,7 +33,7 @@ export async function isEncoderFolder(place: string, revision?: string): Promise
   if (existsSync(join(folder, 'modules.json'))) return true;
   let config: JsonObject;
   try {
-    config = JSON.parse(readFileSync(join(folder, 'config.json'), 'utf8')) as JsonObject;
+    config = parseJson(readFileSync(join(folder, 'config.json'), 'utf8')) as JsonObject;
   } catch {
     return false; // A GGUF file, a checkpoint, or a folder that initInference() refuses.
   }

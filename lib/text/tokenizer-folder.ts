@@ -7,7 +7,7 @@ import type { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import { dataError } from '../runtime/input-errors.js';
 import { isObject } from '../runtime/is-object.js';
-import { parseJson } from '../runtime/parse-json.js';
+import { parseJson, withoutBom } from '../runtime/parse-json.js';
 import { errorMessage } from '../runtime/system-error.js';
 import { buildWordPieceJson, VOCABULARY_FILE, WORD_PIECE_ROLES } from './word-pieces.js';
 
@@ -277,7 +277,7 @@ function readText(path: string): string {
   try {
     // Opening a pipe would block until a process writes to it.
     if (!statSync(path).isFile()) throw new Error('it is not a regular file');
-    return readFileSync(path, 'utf8');
+    return withoutBom(readFileSync(path, 'utf8'));
   } catch (cause) {
     throw dataError(path, 'a readable file', errorMessage(cause));
   }

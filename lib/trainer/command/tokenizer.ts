@@ -3,6 +3,7 @@
 import { readFileSync, statSync } from 'node:fs';
 import { findOrPullFolder } from '../../hub/local-folder.js';
 import { argumentError } from '../../runtime/input-errors.js';
+import { withoutBom } from '../../runtime/parse-json.js';
 import { errorMessage } from '../../runtime/system-error.js';
 import { isGgufPath } from '../../text/gguf-tokenizer.js';
 import { Tokenizer } from '../../text/index.js';
@@ -28,7 +29,7 @@ async function readTemplate(source: string): Promise<string> {
   if (source.includes('{')) return source;
   if (isTemplateFile(source)) {
     try {
-      return readFileSync(source, 'utf8');
+      return withoutBom(readFileSync(source, 'utf8'));
     } catch (cause) {
       throw argumentError(op, 'a readable file', errorMessage(cause));
     }
