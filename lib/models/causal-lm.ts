@@ -408,7 +408,8 @@ export abstract class CausalLM extends Module implements Pipelined, SequencePara
 
   /** Returns logits [B, 1, V] of the token after `tokens`; the caches hold the earlier tokens. */
   next(tokens: Tensor, caches: readonly SequenceCache[]): Tensor {
-    const start = caches[0]?.length ?? 0;
+    // Layers without attention or a state keep a length of 0.
+    const start = Math.max(0, ...caches.map(({ length }) => length));
     const x = this.hiddenOf(tokens, { ...inRows, start, caches });
     return this.logitsOf(x.narrow(1, x.size(1) - 1, 1).contiguous());
   }

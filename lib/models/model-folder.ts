@@ -168,10 +168,10 @@ export async function readPretrained<Model extends FolderModel, Options>(
   }
 }
 
-/** Quotes the word Infinity, which Python writes for bounds that JSON lacks. */
-const quoteInfinity = (text: string): string =>
+/** Replaces the word Infinity, which Python writes and JSON lacks, by transformers 5's object. */
+const replaceInfinity = (text: string): string =>
   text.replace(/"(?:[^"\\]|\\.)*"|\bInfinity\b/g, (found) =>
-    found === 'Infinity' ? '"Infinity"' : found,
+    found === 'Infinity' ? '{"__float__": "Infinity"}' : found,
   );
 
 /**
@@ -217,7 +217,7 @@ function readConfig(path: string): [string, JsonObject] {
   try {
     // Opening a pipe would block until a writer opens it.
     if (existsSync(file) && !statSync(file).isFile()) throw new Error('no regular file');
-    const values: unknown = parseJson(quoteInfinity(readFileSync(file, 'utf8')));
+    const values: unknown = parseJson(replaceInfinity(readFileSync(file, 'utf8')));
     if (isObject<JsonObject>(values)) return [file, values];
     throw new Error('other JSON');
   } catch (error) {

@@ -18,6 +18,8 @@ import { NF4Experts } from './nf4-experts.js';
  * the equivalent of its other defaults.
  */
 const LATENT = ['q_proj', 'q_b_proj', 'kv_b_proj'];
+/** Modules of state space layers; models of them alone adapt the first. */
+const STATE_SPACE = ['in_proj', 'conv1d'];
 
 /** PEFT's default targets by the model_type of config.json. */
 const FAMILIES: Readonly<Record<string, readonly string[]>> = {
@@ -126,6 +128,8 @@ function defaultsOf(model: Module): readonly string[] {
   if (typeof family === 'string' && names.has('kv_b_proj')) return LATENT;
   if (typeof family === 'string' && PROJECTIONS.every((projection) => names.has(projection)))
     return PROJECTIONS;
+  if (typeof family === 'string' && STATE_SPACE.every((name) => names.has(name)))
+    return ['in_proj'];
   throw argumentError(
     'addLora targetModules',
     'names of modules, because the family of the model is unknown',

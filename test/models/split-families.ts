@@ -43,6 +43,7 @@ const CHOSEN: Readonly<Record<string, string>> = {
   hunyuan: 'norms behind the rotation',
   lfm2: 'short convolutions',
   nanochat: 'norms without weights that differ by kind, a rotation the other way',
+  'nemotron-h': 'blocks with one branch, norms of groups',
   olmo: 'norms without weights',
   phimoe: 'a router of near experts',
   smollm3: 'a list of layers that do not rotate',

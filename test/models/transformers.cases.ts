@@ -132,6 +132,7 @@ const RENAMED: Readonly<
     ['mlp.shared_experts.down_proj', 'shared_mlp.output_linear'],
   ],
   'gpt-neox': [['embed_out.weight', 'lm_head.weight']],
+  'nemotron-h': [['backbone.', 'model.']],
   'gpt-oss': [[/mlp\.gate\.(?=\w+$)/, 'mlp.router.']],
 };
 

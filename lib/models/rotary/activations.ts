@@ -199,6 +199,28 @@ function blockMixer(traits: RotaryTraits, sizes: RotarySizes): MixerMemory {
   };
 }
 
+/** Blocks with one branch each: the mean of what they keep, and the maximum of a backward. */
+function oneBranchActivations(traits: RotaryTraits, sizes: RotarySizes): BlockActivations {
+  const { channels, layers, mamba, feedLayers = [] } = sizes;
+  const feed = blockFeed(traits, sizes);
+  const state = mamba ? mambaMixer(sizes, mamba) : null;
+  const branches = Array.from({ length: layers }, (_, layer) => {
+    if (feedLayers[layer]) return feed;
+    return (mamba?.layers[layer] && state) || attentionMixer(traits, sizes);
+  });
+  const mean = (key: 'kept' | 'statistics'): number =>
+    branches.reduce((sum, branch) => sum + branch[key], 0) / layers;
+  const backward = Math.max(...branches.map((branch) => branch.backward));
+  return {
+    kept: 2 * channels + mean('kept'),
+    statistics: mean('statistics') + 4,
+    backward: feed.backward,
+    replayed: backward,
+    stream: channels,
+    selective: null,
+  };
+}
+
 /**
  * Elements per token of a block, for C channels, h inner ones, H query and K key heads of width D:
  *
@@ -219,6 +241,7 @@ function blockMixer(traits: RotaryTraits, sizes: RotarySizes): MixerMemory {
  * their sigmoid and the product (3 H D).
  */
 export function rotaryBlockActivations(traits: RotaryTraits, sizes: RotarySizes): BlockActivations {
+  if (traits.oneBranch) return oneBranchActivations(traits, sizes);
   const { channels } = sizes;
   const { norms, isParallel } = toBody(traits, sizes);
   const { norm: { kind = 'rms', offset = false } = {} } = traits;

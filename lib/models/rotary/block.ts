@@ -7,7 +7,7 @@ import { dropout, type Tensor } from '../../tensor/index.js';
 import { scaleBranch } from '../layer-factors.js';
 import { type AttentionContext, GatedAttention, RotaryAttention } from './attention.js';
 import { addExperts, addExpertsResult } from './beside-experts.js';
-import type { BodySizes } from './config.js';
+import type { BodySizes, Window } from './config.js';
 import { GatedDeltaNet } from './delta-net.js';
 import { createFeedForward, type FeedForward } from './feed-forward.js';
 import { type BlockAttention, LatentAttention } from './latent-attention.js';
@@ -49,6 +49,10 @@ export class RotaryBlock extends Module {
     const { names = {} } = traits;
     const window = windows[layer] ?? null;
     this.addNorm(norms.attention[0]);
+    if (traits.oneBranch) {
+      this.addBranch(window);
+      return;
+    }
     if (body.delta?.layers[layer]) {
       setNamed(this, 'self_attn', 'linear_attn', new GatedDeltaNet(body));
     } else if (body.conv?.layers[layer]) {
@@ -67,11 +71,24 @@ export class RotaryBlock extends Module {
     if (traits.layerKinds) addEnding(this, body);
   }
 
+  /** Adds the branch of a block that has only one, under the family's name of attention. */
+  private addBranch(window: Window): void {
+    const { body, layer } = this;
+    const { attention = 'self_attn' } = body.traits.names ?? {};
+    if (body.feedLayers?.[layer]) {
+      setNamed(this, 'mlp', attention, createFeedForward(body, layer));
+    } else if (body.mamba?.layers[layer]) {
+      setNamed(this, 'self_attn', attention, new MambaMixer(body));
+    } else {
+      setNamed(this, 'self_attn', attention, new RotaryAttention(body, { window, layer }));
+    }
+  }
+
   private addNorm(name: string | null): void {
     if (name !== null) Object.assign(this, { [name]: createNorm(this.body, this.body.channels) });
   }
 
-  private norm(name: string): AnyNorm {
+  private normNamed(name: string): AnyNorm {
     return required((this as unknown as Record<string, AnyNorm>)[name]);
   }
 
@@ -91,6 +108,11 @@ export class RotaryBlock extends Module {
     if (this.body.sumNorms)
       return [this.addBranches(sumStream(branch, residual), context, cache, scale), null];
     const [stream, x] = this.enterBranch(branch, residual, norms.attention[0]);
+    if (this.body.traits.oneBranch) {
+      const feeds = this.body.feedLayers?.[this.layer] === true;
+      const out = feeds ? this.feedForward(x, context) : this.self_attn.call(x, context, cache);
+      return [this.leaveBranch(out, norms.attention[1], scale), stream];
+    }
     const attended = this.leaveBranch(
       this.self_attn.call(x, context, cache),
       norms.attention[1],
@@ -98,7 +120,7 @@ export class RotaryBlock extends Module {
     );
     if (isParallel) {
       const [before] = norms.mlp;
-      const y = before === null ? x : this.norm(before).call(stream);
+      const y = before === null ? x : this.normNamed(before).call(stream);
       const fed = this.leaveBranch(this.feedForward(y, context), norms.mlp[1], scale);
       return [attended.add(fed), stream];
     }
@@ -122,9 +144,9 @@ export class RotaryBlock extends Module {
   ): Tensor {
     const { attention, mlp } = this.body.norms;
     const attended = this.leaveBranch(this.self_attn.call(stream, context, cache), null, scale);
-    const [, middle] = normalizeSum(attended, stream, this.norm(required(attention[0])));
+    const [, middle] = normalizeSum(attended, stream, this.normNamed(required(attention[0])));
     const fed = this.leaveBranch(this.feedForward(middle, context), null, scale);
-    return normalizeSum(fed, middle, this.norm(required(mlp[0])))[1];
+    return normalizeSum(fed, middle, this.normNamed(required(mlp[0])))[1];
   }
 
   /** Returns the stream, and the input of a branch. */
@@ -133,7 +155,7 @@ export class RotaryBlock extends Module {
     residual: Tensor | null,
     name: string | null,
   ): [stream: Tensor, x: Tensor] {
-    if (name !== null) return normalizeSum(branch, residual, this.norm(name));
+    if (name !== null) return normalizeSum(branch, residual, this.normNamed(name));
     const stream = residual ? branch.add(residual) : branch;
     return [stream, stream];
   }
@@ -146,7 +168,7 @@ export class RotaryBlock extends Module {
   /** Returns the contribution of a branch to the stream. */
   private leaveBranch(branch: Tensor, name: string | null, scale: number): Tensor {
     const dropped = this.training ? dropout(branch, this.body.residualDropout) : branch;
-    return scaleBranch(name === null ? dropped : this.norm(name).call(dropped), scale);
+    return scaleBranch(name === null ? dropped : this.normNamed(name).call(dropped), scale);
   }
 }
 

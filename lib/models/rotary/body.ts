@@ -231,7 +231,7 @@ export class RotaryModel extends Module {
   }
 
   private drawChosen(x: Tensor, { layerTokens, loads }: Places): DrawnTokens | null {
-    const patternOf = (layer: number) => this.layers[layer]?.self_attn.sparsity ?? null;
+    const patternOf = (layer: number) => this.layers[layer]?.self_attn?.sparsity ?? null;
     const drawn = drawTokens(x, layerTokens, patternOf);
     if (!drawn) return null;
     if (this.body.traits.layerKinds)

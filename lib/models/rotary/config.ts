@@ -68,6 +68,11 @@ export interface RotaryConfig extends CausalConfig {
   conv?: ConvSizes;
   /** State space layers, in families that have them; null: no layer. Default: null. */
   mamba?: MambaConfig | null;
+  /**
+   * Whether each block has a feed-forward block alone, in families with one branch for each block;
+   * the others have none. Default: none.
+   */
+  feedLayers?: readonly boolean[];
   /** Heads of layers without a window, in families where they differ. Default: as the others. */
   full?: FullHeads | null;
   /**
@@ -182,6 +187,7 @@ export type FamilyOption =
   | 'attentionChunk'
   | 'queryScale'
   | 'mamba'
+  | 'feedLayers'
   | 'full'
   | 'sharedKeys'
   | 'layerInputDim'
@@ -280,6 +286,7 @@ function readVarying(traits: RotaryTraits): FamilyOption[] {
     attentionChunk: chunked,
     queryScale: chunked,
     mamba,
+    feedLayers: traits.oneBranch,
     qkNorm: traits.qkNormKey,
     full: layerKinds,
     sharedKeys: layerKinds,
@@ -375,6 +382,7 @@ function readVaried(
     ...(has('delta') && { delta: readDelta(name, config.delta, layers) }),
     ...(has('conv') && { conv: readConv(name, config.conv, layers) }),
     ...(has('attentionChunk') && readChunked(name, config)),
+    ...(has('feedLayers') && { feedLayers: readFeedLayers(name, config) }),
     ...(has('mamba') && { mamba: readMamba(name, config.mamba, layers) }),
     ...(has('window') && { window: config.window ?? null }),
     ...(has('partialRotaryFactor') && { partialRotaryFactor }),
@@ -401,6 +409,19 @@ function readVaried(
       residualDropout: requireFinite(`${name} residualDropout`, residualDropout, 0, 1),
     }),
   };
+}
+
+function readFeedLayers(
+  name: string,
+  { feedLayers, mamba, layers }: RotaryConfig,
+): readonly boolean[] {
+  const list = feedLayers ?? Array.from({ length: layers }, () => false);
+  const isFlag = (value: unknown): boolean => typeof value === 'boolean';
+  const isBoth = (feeds: boolean, layer: number): boolean => feeds && !!mamba?.layers[layer];
+  if (Array.isArray(list) && list.length === layers && list.every(isFlag) && !list.some(isBoth))
+    return [...list];
+  const expected = `true or false for each of ${layers} layers, and false for those of mamba`;
+  throw valueError(`${name} feedLayers`, expected, feedLayers);
 }
 
 /** Returns the window of each layer. */

@@ -7,7 +7,7 @@ import { requireFinite, requireInteger } from '../../runtime/require-number.js';
 import { requireType } from '../../runtime/require-type.js';
 import { entriesOf } from '../../runtime/typed-keys.js';
 import type { ModelConfig } from '../model-config.js';
-import type { MambaTraits } from './traits.js';
+import type { MambaTraits, RotaryTraits } from './traits.js';
 
 /** State space layers, which have a recurrent state. */
 export interface MambaConfig {
@@ -103,7 +103,7 @@ export function parseMamba(
   const isAuto = config.get(KEYS.headDim, 'auto') === 'auto';
   const fallback = (config.size(EXPAND, 2) * channels) / heads;
   const headDim = isAuto ? fallback : config.size(KEYS.headDim);
-  const isFitting = !config.has(EXPAND) || traits.width !== undefined || headDim === fallback;
+  const isFitting = !config.has(EXPAND) || traits.anyWidth === true || headDim === fallback;
   if (!Number.isInteger(headDim) || !isFitting) {
     throw config.refusalError(KEYS.headDim, `${EXPAND} * hidden_size / ${heads}`, headDim);
   }
@@ -132,15 +132,53 @@ function parseLayers({ layers: kind }: MambaTraits, config: ModelConfig, layers:
     return all.map((_, layer) => !full.includes(layer));
   }
   const types = config.get(kind);
-  if (types === null) return all;
-  const isKnown = (type: JsonValue): boolean => [...STATE, ...FULL].includes(String(type));
+  if (types === null && kind === 'layer_types') return all;
+  const feeds = kind === BLOCKS ? [FEED] : [];
+  const known = [...STATE, ...FULL, ...feeds];
+  const isKnown = (type: JsonValue): boolean => known.includes(String(type));
   if (!Array.isArray(types) || types.length !== layers || !types.every(isKnown)) {
-    throw config.refusalError(kind, `${layers} of "${STATE[0]}" or "${FULL[0]}"`, types);
+    const names = [STATE[0], FULL[0], ...feeds].map((name) => `"${name}"`);
+    throw config.refusalError(kind, `${layers} of ${names.join(' or ')}`, types);
   }
   return types.map((type) => STATE.includes(String(type)));
 }
 
-/** transformers 5 writes Infinity as an object, Python as a word, which is read as a string. */
+const BLOCKS = 'layers_block_type';
+const FEED = 'mlp';
+/** The letters of older lists of blocks. */
+const LETTERS: Readonly<Record<string, string>> = {
+  M: 'mamba',
+  '*': 'attention',
+  '-': FEED,
+  E: 'moe',
+};
+
+/** Returns a view of the file with a list of blocks, which older files have as letters. */
+export function withBlockTypes({ mamba }: RotaryTraits, config: ModelConfig): ModelConfig {
+  if (mamba?.layers !== BLOCKS) return config;
+  const pattern = config.get('hybrid_override_pattern');
+  const letters = typeof pattern === 'string' ? [...pattern] : pattern;
+  const named = Array.isArray(letters)
+    ? letters.map((letter) => LETTERS[String(letter)] ?? letter)
+    : null;
+  const types = config.get(BLOCKS) ?? named;
+  if (!Array.isArray(types)) return config;
+  return config.withContent({ [BLOCKS]: types, num_hidden_layers: types.length });
+}
+
+/** Reads which blocks have a feed-forward block alone. */
+export function parseFeedLayers(
+  { oneBranch }: RotaryTraits,
+  config: ModelConfig,
+  layers: number,
+): { feedLayers?: boolean[] } {
+  if (!oneBranch) return {};
+  const types = config.get(BLOCKS);
+  if (!Array.isArray(types)) return { feedLayers: Array.from({ length: layers }, () => false) };
+  return { feedLayers: types.map((type) => type === FEED) };
+}
+
+/** transformers 5 writes Infinity as an object; see replaceInfinity() for the word of Python. */
 function parseLimit({ least }: MambaTraits, config: ModelConfig): [number, number | null] {
   if (least) return [config.positive(...least), null];
   const limit = config.get(LIMIT, [0, 'Infinity']);
@@ -163,14 +201,22 @@ function toNumber(value: JsonValue): number {
 export function describeMamba(
   traits: MambaTraits,
   mamba: MambaSizes | null,
-  { layers, channels }: { layers: number; channels: number },
+  {
+    layers,
+    channels,
+    feedLayers,
+  }: { layers: number; channels: number; feedLayers?: readonly boolean[] },
 ): JsonObject {
   const list = mamba?.layers ?? Array.from({ length: layers }, () => false);
   const indices = list.flatMap((isState, layer) => (isState ? [] : [layer]));
+  const blocks = list.map((isState, layer) =>
+    feedLayers?.[layer] ? FEED : ((isState ? STATE : FULL)[0] as string),
+  );
   const kinds: Readonly<Record<string, JsonObject>> = {
+    [BLOCKS]: { [BLOCKS]: blocks },
     all: {},
     attn_layer_indices: { attn_layer_indices: indices },
-    layer_types: { layer_types: list.map((isState) => (isState ? STATE : FULL)[0] as string) },
+    layer_types: { layer_types: blocks },
   };
   const { [traits.layers]: types = {} } = kinds;
   if (!mamba) return types;
@@ -179,12 +225,11 @@ export function describeMamba(
   return {
     ...types,
     ...Object.fromEntries(entriesOf(KEYS).map(([name, key]) => [key, mamba[name]])),
-    [EXPAND]: inner / channels,
-    ...(traits.width && { [traits.width]: inner }),
+    ...(!traits.anyWidth && { [EXPAND]: inner / channels }),
     ...(traits.least
       ? { [traits.least[0]]: least }
       : // An absent key is [0, Infinity], which JSON lacks.
-        (least > 0 || most !== null) && { [LIMIT]: [least, most ?? 'Infinity'] }),
+        (least > 0 || most !== null) && { [LIMIT]: [least, most ?? { __float__: 'Infinity' }] }),
   };
 }
 

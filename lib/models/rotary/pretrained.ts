@@ -19,7 +19,7 @@ import {
 import { describeConv, parseConv, parseFeedWidth } from './conv-config.js';
 import { describeDelta, parseDelta } from './delta-config.js';
 import { describeLayerKinds, parseLayerKinds } from './layer-kinds.js';
-import { describeMamba, parseMamba } from './mamba-config.js';
+import { describeMamba, parseFeedLayers, parseMamba, withBlockTypes } from './mamba-config.js';
 import {
   describeMoe,
   expertSlices,
@@ -121,7 +121,8 @@ const SUPPORTED: Record<string, readonly JsonValue[]> = {
 /** Reads the sizes in a config.json. Throws DS_CHECKPOINT for a model with another computation. */
 export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): RotaryConfig {
   const aliased = folder.config.alias(traits.others ?? {});
-  const config = aliased.rename(traits.keys ?? {}).withDefaults(traits.defaults);
+  const listed = withBlockTypes(traits, aliased);
+  const config = listed.rename(traits.keys ?? {}).withDefaults(traits.defaults);
   const { activation: { key: act = 'hidden_act', names } = SILU, norm = {} } = traits;
   const supported = { ...SUPPORTED, [act]: names, ...traits.only };
   for (const [key, values] of Object.entries(supported)) config.requireOneOf(key, values);
@@ -195,6 +196,7 @@ export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): Ro
     ...(traits.delta && { delta: parseDelta(config, layers) }),
     ...(traits.conv && { conv: parseConv(config, layers) }),
     ...(traits.mamba && { mamba: parseMamba(traits.mamba, config, { layers, channels }) }),
+    ...parseFeedLayers(traits, config, layers),
     ...parseScales(traits, config),
     ...(traits.parallel?.key && { parallel: config.flag(...traits.parallel.key) }),
     ...(traits.sums && {

@@ -134,6 +134,11 @@ export abstract class RotaryLM extends CausalLM {
   override cacheShape(): CacheShape {
     const body = toBody(this.traits, this.config);
     const shape = super.cacheShape();
+    const { feedLayers } = body;
+    if (feedLayers?.includes(true)) {
+      const keys = (layer: number): number => (feedLayers[layer] ? 0 : this.keyHeads);
+      return { ...shape, byLayer: listShapes(body, keys) };
+    }
     if (!hasOwnSizes(body)) return shape;
     const { isFull, full } = body;
     const keys = (layer: number): number =>

@@ -38,11 +38,8 @@ export function rotaryTensorPlan(
       ...kindStyles(body, attention),
       [table]: 'vocabulary',
       ...(body.layerInputDim && { [`${model}.embed_tokens_per_layer`]: 'vocabulary' as const }),
-      [attention]: 'attention',
-      ...projectionStyles(body, attention),
-      [`${attention}.${traits.out ?? 'o_proj'}`]: { style: 'row', heads: 'queries' },
-      ...headNormStyles(body, attention),
-      ...(sparse < layers && feedStyles(body, mlp)),
+      ...(traits.oneBranch ? branchStyles(body, attention) : attentionStyles(body, attention)),
+      ...(sparse < layers && !traits.oneBranch && feedStyles(body, mlp)),
       ...(sparse > 0 && expertStyles(mlp)),
       ...(hasDenseBlock && besideStyles(`${list}.*`)),
       ...(hasShared && sharedStyles(body, mlp)),
@@ -71,6 +68,24 @@ export function rotaryTensorPlan(
       takeHeads(here, of);
     },
   };
+}
+
+const attentionStyles = (body: BodySizes, path: string): Styles => ({
+  [path]: 'attention',
+  ...projectionStyles(body, path),
+  [`${path}.${body.traits.out ?? 'o_proj'}`]: { style: 'row', heads: 'queries' },
+  ...headNormStyles(body, path),
+});
+
+/** Returns the styles of blocks with one branch, by layer; state space layers stay whole. */
+function branchStyles(body: BodySizes, path: string): Styles {
+  const { layers, mamba, feedLayers } = body;
+  const styles = Array.from({ length: layers }, (_, layer): Styles => {
+    const own = path.replace('*', String(layer));
+    if (mamba?.layers[layer]) return {};
+    return feedLayers?.[layer] ? feedStyles(body, own) : attentionStyles(body, own);
+  });
+  return Object.assign({}, ...styles) as Styles;
 }
 
 /** Returns the styles of layers without a window, in models where these have other heads. */

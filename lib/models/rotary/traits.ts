@@ -253,15 +253,13 @@ interface DeltaTraits {
 /** State space layers (Mamba-2). */
 export interface MambaTraits {
   /** The key of config.json that lists them; "all": each layer is one. */
-  readonly layers: 'layer_types' | 'attn_layer_indices' | 'all';
+  readonly layers: 'layer_types' | 'attn_layer_indices' | 'layers_block_type' | 'all';
   /** Whether the norm of results has the groups of B and C. Default: all channels together. */
   readonly normGroups?: boolean;
   /** config.json's key of the least time step, and its default. Default: time_step_limit. */
   readonly least?: readonly [key: string, fallback: number];
-  /**
-   * config.json's key of heads * headDim, which then may differ from mamba_expand * hidden_size.
-   */
-  readonly width?: string;
+  /** Whether heads * headDim may differ from mamba_expand * hidden_size. Default: false. */
+  readonly anyWidth?: boolean;
 }
 
 /** The names of scales with a key. */
@@ -349,6 +347,11 @@ export interface RotaryTraits {
   readonly chunked?: boolean;
   /** State space layers, in models that have them. Default: none. */
   readonly mamba?: MambaTraits;
+  /**
+   * Whether each block has one branch: a state space layer, attention, or a feed-forward block.
+   * Default: a feed-forward block follows each other branch.
+   */
+  readonly oneBranch?: boolean;
   /** Gated delta net layers between those with attention. Default: none. */
   readonly delta?: DeltaTraits;
   /**

@@ -1,0 +1,97 @@
+// Keys and options of models with state space layers.
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { nn } from '../../lib/index.js';
+import { noGrad, Tensor } from '../../lib/tensor/index.js';
+import type { JsonObject } from '../../types/json.js';
+import { folderOf } from './family-rows.js';
+
+const configOf = (family: string): JsonObject =>
+  JSON.parse(readFileSync(join(folderOf(family), 'config.json'), 'utf8')) as JsonObject;
+
+const withKeys = (family: string, more: object): nn.models.RotaryLM =>
+  nn.models.fromConfig({ ...configOf(family), ...more } as JsonObject) as nn.models.RotaryLM;
+
+const mambaOf = (model: nn.models.RotaryLM) => model.config.mamba;
+
+/** The logits of a model with random weights, after `change` of its parameters. */
+function logitsOf(more: object, change: (name: string, values: Tensor) => void): number[] {
+  const model = withKeys('granite-4-h', more);
+  let seed = 1;
+  noGrad(() => {
+    for (const [name, parameter] of model.namedParameters()) {
+      const next = (): number => {
+        seed = (seed * 16_807) % 2_147_483_647;
+        return (seed / 2_147_483_647 - 0.5) * 0.6;
+      };
+      const values = Tensor.from(Array.from({ length: parameter.numel }, next), {
+        shape: parameter.shape,
+      });
+      parameter.copy_(values);
+      change(name, parameter);
+    }
+  });
+  const tokens = Tensor.from(Int32Array.of(3, 9, 4, 11, 7), { shape: [1, 5] });
+  return noGrad(() => model.call(tokens).contiguous()).toArray();
+}
+
+test('steps within equal bounds do not depend on their bias', () => {
+  const keep = (): void => {};
+  const shift = (name: string, values: Tensor): void => {
+    if (name.endsWith('dt_bias')) values.copy_(values.add(0.7));
+  };
+  const bound = { time_step_limit: [0.5, 0.5] };
+  expect(logitsOf(bound, shift)).toEqual(logitsOf(bound, keep));
+  const free = { time_step_limit: [0, 'Infinity'] };
+  expect(logitsOf(free, shift)).not.toEqual(logitsOf(free, keep));
+  expect(logitsOf(bound, keep)).not.toEqual(logitsOf(free, keep));
+});
+
+test('bounds of steps are read in each notation, and written', () => {
+  const infinite = { __float__: 'Infinity' };
+  for (const most of ['Infinity', 'inf', infinite]) {
+    const model = withKeys('granite-4-h', { time_step_limit: [0, most] });
+    expect(mambaOf(model)?.stepLimit).toEqual([0, null]);
+  }
+  const home = mkdtempSync(join(tmpdir(), 'ds-steps-'));
+  try {
+    const text = JSON.stringify({ ...configOf('granite-4-h'), time_step_limit: [0, 'WORD'] });
+    writeFileSync(join(home, 'config.json'), text.replace('"WORD"', 'Infinity'));
+    const model = nn.models.fromConfig(home) as nn.models.RotaryLM;
+    expect(mambaOf(model)?.stepLimit).toEqual([0, null]);
+    expect(model.describe().config.time_step_limit).toEqual([0, infinite]);
+  } finally {
+    rmSync(home, { recursive: true });
+  }
+  const bounded = withKeys('granite-4-h', { time_step_limit: [0.01, 10] });
+  expect(bounded.describe().config.time_step_limit).toEqual([0.01, 10]);
+  expect(() => withKeys('granite-4-h', { time_step_limit: [2, 1] })).toThrow(
+    /time_step_limit: expected two numbers of 0 or more, got \[2,1\]/,
+  );
+});
+
+test('older files list the blocks of Nemotron-H by letters', () => {
+  const { layers_block_type: _, ...older } = configOf('nemotron-h');
+  const read = (pattern: string): nn.models.RotaryLM =>
+    nn.models.fromConfig({ ...older, hybrid_override_pattern: pattern }) as nn.models.RotaryLM;
+  const model = read('M-*M');
+  expect(mambaOf(model)?.layers).toEqual([true, false, false, true]);
+  expect(model.config.feedLayers).toEqual([false, true, false, false]);
+  expect(model.describe().config.layers_block_type).toEqual(['mamba', 'mlp', 'attention', 'mamba']);
+  expect(() => read('ME')).toThrow(
+    /layers_block_type: expected 2 of "mamba".*, got \["mamba","moe"\]/,
+  );
+});
+
+test('sizes that do not fit together are refused', () => {
+  expect(() => withKeys('granite-4-h', { mamba_d_head: 7 })).toThrow(
+    /mamba_d_head: expected mamba_expand \* hidden_size \/ 4, got 7/,
+  );
+  expect(() => withKeys('granite-4-h', { mamba_n_groups: 3 })).toThrow(
+    /mamba_n_heads: expected a multiple of 3, got 4/,
+  );
+  expect(() => withKeys('granite-4-h', { layer_types: ['mamba', 'other'] })).toThrow(
+    /layer_types: expected 2 of "mamba" or "attention"/,
+  );
+});
