@@ -59,6 +59,7 @@ export { MiniMaxM2, type MiniMaxM2Config } from './minimax-m2/minimax-m2.js';
 export { Ministral, type MinistralConfig } from './ministral/ministral.js';
 export { Ministral3, type Ministral3Config } from './ministral3/ministral3.js';
 export { Mistral, type MistralConfig } from './mistral/mistral.js';
+export { Mistral4, type Mistral4Config } from './mistral4/mistral4.js';
 export { Mixtral, type MixtralConfig } from './mixtral/mixtral.js';
 export { Mpt, type MptConfig } from './mpt/mpt.js';
 export { NanoChat, type NanoChatConfig } from './nanochat/nanochat.js';

@@ -33,8 +33,11 @@ def continue_prompt(model, prompt, most):
 def texts_of(folder):
     """Prompts of three lengths and what follows them, by the model of a folder."""
     plain = os.path.join(folder, "plain")
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        plain if os.path.exists(plain) else folder, dtype=torch.float32, attn_implementation="eager"
+    source = plain if os.path.exists(plain) else folder
+    # Some classes have no place in AutoModelForCausalLM.
+    (architecture,) = transformers.AutoConfig.from_pretrained(source).architectures
+    model = getattr(transformers, architecture).from_pretrained(
+        source, dtype=torch.float32, attn_implementation="eager"
     )
     PATCHES.get(os.path.basename(folder), lambda model: None)(model)
     model.eval()

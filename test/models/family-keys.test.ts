@@ -189,7 +189,9 @@ describe('defaults of absent keys', () => {
     expect(() => inside('llava', 'gemma')).toThrow(refusal(/text_config: model_type/));
     expect(inside('kimi_k25', 'deepseek-v3').constructor.name).toBe('DeepseekV3');
     expect(() => inside('mistral3', 'llama')).toThrow(
-      refusal(/config: text_config: model_type: expected "ministral3", "mistral", got "llama"/),
+      refusal(
+        /config: text_config: model_type: expected "ministral3", "mistral", "mistral4", got "llama"/,
+      ),
     );
     expect(() => inside('qwen3_vl', 'mistral')).toThrow(refusal(/text_config: model_type/));
   });

@@ -36,7 +36,7 @@ export interface AttentionContext extends Angles {
   ofWindows: Angles | null;
   /** Angles of queries with a scale by position, in families that have it; null: those above. */
   ofQueries?: Angles | null;
-  /** Scales of queries in layers that do not rotate, as angles of 0; absent or null: none. */
+  /** Scales of queries by position apart from their rotation, as angles of 0; absent: none. */
   queryScales?: Angles | null;
   /** The rows of cos and sin for the tokens, [B, T]; null: consecutive rows from the first. */
   positions: Tensor | null;
@@ -339,7 +339,8 @@ export abstract class RotaryAttentionBase extends Module {
     const paired = interleaved && !isStill ? pairsToHalves(normed, rotaryDim) : normed;
     const by = (): Tensor => rope(paired, cos, sin, context.positions);
     const rotated = this.beside(paired.size(1), true, by);
-    return rotated.transpose(1, 2);
+    if (isStill || !scales) return rotated.transpose(1, 2);
+    return rope(rotated, scales.cos, scales.sin, context.positions).transpose(1, 2);
   }
 }
 

@@ -97,7 +97,7 @@ export class RotaryModel extends Module {
   private readonly rotary: RotaryTable;
   private readonly windowRotary: RotaryTable | null;
   private readonly queryRotary: RotaryTable | null;
-  /** Scales of queries in layers that do not rotate. */
+  /** Scales of queries in layers that do not rotate, or of channels that do not. */
   private readonly queryScales: RotaryTable | null;
   /** Factors of embeddings as each dtype has them. */
   private readonly rootFactors = new Map<string, number>();
@@ -133,8 +133,10 @@ export class RotaryModel extends Module {
     const widest = { ropeTheta, rotaryDim: full?.headDim ?? rotaryDim, backward };
     this.rotary = new RotaryTable(widest, ropeScaling, maxSeq);
     const factorAt = queryFactor(ropeScaling ?? null);
-    this.queryRotary = factorAt ? new RotaryTable(widest, ropeScaling, maxSeq, factorAt) : null;
-    this.queryScales = createScaleTable(body, maxSeq);
+    const isPart = factorAt !== null && rotaryDim < body.headDim;
+    this.queryRotary =
+      factorAt && !isPart ? new RotaryTable(widest, ropeScaling, maxSeq, factorAt) : null;
+    this.queryScales = createScaleTable(body, isPart ? factorAt : null);
     this.windowRotary =
       windowTheta === null
         ? null

@@ -55,19 +55,19 @@ export function describeChunked(
 }
 
 /**
- * Returns a table that scales queries by their position and rotates nothing: all frequencies are 0.
- * null: no such scale.
+ * Returns a table that scales all channels of queries by their position and rotates nothing: all
+ * frequencies are 0. The factors are `factorAt`, or follow from the options; null: no such scale.
  */
 export function createScaleTable(
-  { queryScale, rotaryDim, ropeTheta }: Pick<BodySizes, 'queryScale' | 'rotaryDim' | 'ropeTheta'>,
-  maxSeq: number,
+  { queryScale, headDim, ropeTheta, maxSeq }: BodySizes,
+  factorAt: ((position: number) => number) | null,
 ): RotaryTable | null {
-  if (!queryScale) return null;
-  const { floor, factor } = queryScale;
-  const factorAt = (position: number): number =>
+  if (!queryScale && !factorAt) return null;
+  const { floor = 1, factor = 0 } = queryScale ?? {};
+  const tunedAt = (position: number): number =>
     1 + factor * Math.log1p(Math.floor((position + 1) / floor));
   const scaling = { type: 'proportional', share: 0 } as const;
-  return new RotaryTable({ rotaryDim, ropeTheta }, scaling, maxSeq, factorAt);
+  return new RotaryTable({ rotaryDim: headDim, ropeTheta }, scaling, maxSeq, factorAt ?? tunedAt);
 }
 
 /**

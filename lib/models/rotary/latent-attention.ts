@@ -76,7 +76,7 @@ export class LatentAttention extends RotaryAttentionBase {
     const { q, latent, shared } = this.splitParts(x);
     const turning = this.rotate(shared.unsqueeze(2), null, context);
     const heads: LatentHeads = {
-      q: this.rotate(q, null, context),
+      q: this.rotate(q, null, context, context.queryScales),
       latent: concat([turning, latent.unsqueeze(1)], 3),
       expanded: (all) => this.expandTokens(all),
       absorbed: (some) => this.attendLatents(some),

@@ -157,7 +157,12 @@ function parsePartial(
   config: ModelConfig,
 ): Partial<ParsedRope> {
   if (!partial) {
-    for (const item of [config, section]) item.requireOneOf(PARTIAL, [1]);
+    // In latent attention, the widths of the parts determine the share.
+    const [rotaryDim, plainDim] = ['qk_rope_head_dim', 'qk_nope_head_dim'].map((key) =>
+      Number(config.get(key, 0)),
+    ) as [number, number];
+    const shares = plainDim > 0 ? [1, rotaryDim / (rotaryDim + plainDim)] : [1];
+    for (const item of [config, section]) item.requireOneOf(PARTIAL, shares);
     return {};
   }
   if (width) return parseWidth(width, config);

@@ -32,6 +32,28 @@ FAMILIES = {
             "rope": (10000.0, None),
         },
     ),
+    "mistral4": (
+        1104,
+        "Mistral4Config",
+        "Mistral4ForCausalLM",
+        {
+            **MLA,
+            "hidden_size": 12,
+            "q_lora_rank": 8,
+            "n_routed_experts": 4,
+            "rope": (
+                10000.0,
+                {
+                    "rope_type": "yarn",
+                    "factor": 16.0,
+                    "mscale": 1.0,
+                    "mscale_all_dim": 1.0,
+                    "original_max_position_embeddings": 8,
+                    "llama_4_scaling_beta": 0.3,
+                },
+            ),
+        },
+    ),
     # Sparse attention that chooses all tokens.
     "deepseek-v32": (
         1102,
