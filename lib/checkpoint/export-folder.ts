@@ -172,6 +172,9 @@ const FLOATS = [
   'attention_probs_dropout_prob',
   'initializer_range',
   'initializer_cutoff_factor',
+  'time_step_min',
+  'time_step_max',
+  'z_loss_coefficient',
 ];
 /** Keys with lists of floats. */
 const FLOAT_LISTS = ['time_step_limit', 'short_factor', 'long_factor'];

@@ -34,6 +34,8 @@ test('zeros of the folder', async () => {
   expect(text).toMatch(/"router_jitter_noise": 0\.0,?\n/);
   const mpt = await saveModel(await nn.models.fromPretrained(folderOf('mpt')));
   expect(mpt).toMatch(/"embedding_fraction": 1\.0,?\n/);
+  const bamba = await saveModel(await nn.models.fromPretrained(folderOf('bamba')));
+  expect(bamba).toMatch(/"z_loss_coefficient": 0\.0,?\n/);
 });
 
 test('lists of floats, and factors', async () => {
