@@ -84,6 +84,16 @@ test('older files list the blocks of Nemotron-H by letters', () => {
   );
 });
 
+test('layers with and without rotation do not mix, and Nemotron-H has none that rotates', () => {
+  const { config } = withKeys('granite-4-h', {});
+  expect(config.ropeLayers).toEqual([false, false]);
+  const { routerAuxLossCoef: _, ...options } = config;
+  expect(
+    () => new nn.models.GraniteHybrid({ ...options, ropeLayers: [true, false] } as never),
+  ).toThrow(/GraniteHybrid ropeLayers: expected the same for all layers/);
+  expect(withKeys('nemotron-h', {}).config).not.toHaveProperty('ropeLayers');
+});
+
 test('sizes that do not fit together are refused', () => {
   expect(() => withKeys('granite-4-h', { mamba_d_head: 7 })).toThrow(
     /mamba_d_head: expected mamba_expand \* hidden_size \/ 4, got 7/,

@@ -4,7 +4,7 @@ import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
 
 /** Sizes of Mamba2, and the mode of its activations. Those of attention have no effect. */
-export type Mamba2Config = FamilyConfig<'mamba' | 'feedLayers' | 'ropeLayers'>;
+export type Mamba2Config = FamilyConfig<'mamba' | 'feedLayers'>;
 
 const TRAITS: RotaryTraits = {
   name: 'Mamba2',
@@ -19,7 +19,7 @@ const TRAITS: RotaryTraits = {
     last: 'norm_f',
   },
   window: 'none',
-  rope: { ...COMMON_ROPE, off: 'unnamed' },
+  rope: { ...COMMON_ROPE, off: 'all' },
   names: { model: 'backbone', embed: 'embeddings', attention: 'mixer' },
   keys: {
     head_dim: 'attention_head_dim',

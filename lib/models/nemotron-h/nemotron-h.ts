@@ -5,9 +5,7 @@ import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
 
 /** Sizes of NemotronH, and the mode of its activations. */
-export type NemotronHConfig = FamilyConfig<
-  'attentionBias' | 'mlpBias' | 'mamba' | 'feedLayers' | 'ropeLayers'
->;
+export type NemotronHConfig = FamilyConfig<'attentionBias' | 'mlpBias' | 'mamba' | 'feedLayers'>;
 
 const TRAITS: RotaryTraits = {
   name: 'NemotronH',
@@ -27,7 +25,7 @@ const TRAITS: RotaryTraits = {
     last: 'norm_f',
   },
   window: 'none',
-  rope: { ...COMMON_ROPE, off: 'unnamed' },
+  rope: { ...COMMON_ROPE, off: 'all' },
   feed: { first: 'up_proj', second: 'down_proj' },
   activation: { kind: 'relu2', key: 'mlp_hidden_act', names: ['relu2'] },
   names: { model: 'backbone', embed: 'embeddings', attention: 'mixer' },

@@ -386,7 +386,7 @@ function readVaried(
     ...(has('mamba') && { mamba: readMamba(name, config.mamba, layers) }),
     ...(has('window') && { window: config.window ?? null }),
     ...(has('partialRotaryFactor') && { partialRotaryFactor }),
-    ...(has('ropeLayers') && { ropeLayers: requireLayers(name, config.ropeLayers, layers) }),
+    ...(has('ropeLayers') && { ropeLayers: readRopeLayers(traits, config) }),
     ...(has('windowRopeTheta') && {
       windowRopeTheta: requireFinite(`${name} windowRopeTheta`, windowRopeTheta, Number.MIN_VALUE),
     }),
@@ -409,6 +409,15 @@ function readVaried(
       residualDropout: requireFinite(`${name} residualDropout`, residualDropout, 0, 1),
     }),
   };
+}
+
+function readRopeLayers(
+  { name, rope }: RotaryTraits,
+  { ropeLayers, layers }: RotaryConfig,
+): readonly boolean[] {
+  const list = requireLayers(name, ropeLayers, layers);
+  if (rope?.off !== 'unnamed' || new Set(list).size <= 1) return list;
+  throw valueError(`${name} ropeLayers`, 'the same for all layers', list);
 }
 
 function readFeedLayers(
@@ -435,7 +444,7 @@ export function readWindows({
 /** Returns whether each layer rotates queries and keys. */
 function readRotations({ rope, positions }: RotaryTraits, sizes: RotarySizes): readonly boolean[] {
   const windows = readWindows(sizes);
-  if (positions) return windows.map(() => false);
+  if (positions || rope?.off === 'all') return windows.map(() => false);
   const isMixed = windows.some((window) => window !== null);
   if (rope?.off === 'unwindowed' || (rope?.off === 'unwindowedIfMixed' && isMixed)) {
     return windows.map((window) => window !== null);

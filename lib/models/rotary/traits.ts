@@ -166,11 +166,11 @@ export interface RopeTraits {
   /** Whether channels turn in the other direction. Default: false. */
   readonly backward?: boolean;
   /**
-   * Layers that do not rotate. "listed": config.json lists them (no_rope_layers). "unnamed": all,
-   * unless position_embedding_type is "rope". "unwindowed": layers without a window.
+   * Layers that do not rotate. "all"; "listed": config.json lists them (no_rope_layers). "unnamed":
+   * all, unless position_embedding_type is "rope". "unwindowed": layers without a window.
    * "unwindowedIfMixed": the same if another layer has a window.
    */
-  readonly off?: 'listed' | 'unnamed' | 'unwindowed' | 'unwindowedIfMixed';
+  readonly off?: 'all' | 'listed' | 'unnamed' | 'unwindowed' | 'unwindowedIfMixed';
   /**
    * Layers with a window have their own base frequency, without a scaling. The key of transformers
    * 4 for it, and its default; null: rope_theta.
