@@ -12,29 +12,80 @@ import { byteTokens, findByteIds } from './vocabulary.js';
 const UNKNOWN_PENALTY = 10;
 const UNREACHED = -1;
 
+/** Creates the model of a tokenizer.json of type "Unigram". */
 export function createUnigram(fields: Fields): Model {
   const { tokens, scores } = readPieces(fields);
   const ids = new Map(tokens.map((token, id) => [token, id]));
-  const bytes = fields.flag('byte_fallback', false) ? findByteIds(ids) : null;
-  const unknownId =
-    fields.get('unk_id') === undefined
-      ? null
-      : requireId(`${fields.location}.unk_id`, fields.get('unk_id'));
-  const unknownScore =
-    scores.reduce((min, score) => Math.min(min, score), Infinity) - UNKNOWN_PENALTY;
-  const trie = new Trie(ids);
-  const unknown = (): number => {
-    if (unknownId !== null) return unknownId;
-    throw dataError(
-      fields.location,
-      'an "unk_id"',
-      'none',
-      'Add "unk_id": a text has characters that the vocabulary lacks.',
-    );
-  };
+  const given = fields.get('unk_id');
+  return new Unigram(ids, scores, {
+    location: fields.location,
+    unknownId: given === undefined ? null : requireId(`${fields.location}.unk_id`, given),
+    bytes: fields.flag('byte_fallback', false) ? findByteIds(ids) : null,
+  });
+}
 
-  /** Returns the bounds of the best tokens, linked from the last one. */
-  const findBest = (piece: string): { starts: Int32Array; found: Int32Array } => {
+/** Settings of a Unigram model. */
+interface UnigramSettings {
+  /** Place of the model in errors. */
+  location: string;
+  /** Id of unknown characters; null without one. */
+  unknownId: number | null;
+  /** Ids of the 256 bytes that spell unknown characters; null without them. */
+  bytes: ReturnType<typeof findByteIds> | null;
+}
+
+/** Tokens that end at each position of a piece: the best one's start and id. */
+interface BestTokens {
+  starts: Int32Array;
+  found: Int32Array;
+}
+
+class Unigram implements Model {
+  private readonly trie: Trie;
+  private readonly unknownScore: number;
+
+  constructor(
+    readonly ids: ReadonlyMap<string, number>,
+    private readonly scores: readonly number[],
+    private readonly settings: UnigramSettings,
+  ) {
+    this.trie = new Trie(ids);
+    const lowest = scores.reduce((min, score) => Math.min(min, score), Infinity);
+    this.unknownScore = lowest - UNKNOWN_PENALTY;
+  }
+
+  encode(piece: string, all: number[]): void {
+    const { bytes } = this.settings;
+    for (const part of this.split(piece)) {
+      const id = this.ids.get(part);
+      const spelled = id === undefined && bytes ? byteTokens(bytes, part) : null;
+      all.push(...(spelled ?? [id ?? this.unknown()]));
+    }
+  }
+
+  /** Returns the best tokens as texts, in order. Adjacent unknown characters form one text. */
+  private split(piece: string): string[] {
+    const { unknownId } = this.settings;
+    const { starts, found } = this.findBest(piece);
+    const parts: string[] = [];
+    let unknownEnd = 0;
+    let end = piece.length;
+    while (end > 0) {
+      const start = required(starts[end]);
+      const isUnknown = unknownId !== null && found[end] === unknownId;
+      if (isUnknown && unknownEnd === 0) unknownEnd = end;
+      if (!isUnknown) {
+        if (unknownEnd > 0) parts.push(piece.slice(end, unknownEnd));
+        unknownEnd = 0;
+        parts.push(piece.slice(start, end));
+      }
+      end = start;
+    }
+    if (unknownEnd > 0) parts.push(piece.slice(0, unknownEnd));
+    return parts.reverse();
+  }
+
+  private findBest(piece: string): BestTokens {
     const size = piece.length;
     const total = new Float64Array(size + 1);
     const starts = new Int32Array(size + 1).fill(UNREACHED);
@@ -49,46 +100,26 @@ export function createUnigram(fields: Fields): Model {
     for (let at = 0; at < size; ) {
       const width = required(piece.codePointAt(at)) > 0xffff ? 2 : 1;
       let hasSingle = false;
-      trie.prefixes(piece, at, (end, id) => {
-        const score = required(scores[id]);
+      this.trie.prefixes(piece, at, (end, id) => {
+        const score = required(this.scores[id]);
         if (isBetter(at, end, score)) reach(at, end, id, score);
         if (end === at + width) hasSingle = true;
       });
-      if (!hasSingle && isBetter(at, at + width, unknownScore)) {
-        reach(at, at + width, unknown(), unknownScore);
+      if (!hasSingle && isBetter(at, at + width, this.unknownScore)) {
+        reach(at, at + width, this.unknown(), this.unknownScore);
       }
       at += width;
     }
     return { starts, found };
-  };
+  }
 
-  return {
-    ids,
-    encode: (piece, all) => {
-      const { starts, found } = findBest(piece);
-      const parts: string[] = [];
-      // Adjacent unknown characters form one part.
-      let unknownEnd = 0;
-      let end = piece.length;
-      while (end > 0) {
-        const start = required(starts[end]);
-        const isUnknown = unknownId !== null && found[end] === unknownId;
-        if (isUnknown && unknownEnd === 0) unknownEnd = end;
-        if (!isUnknown) {
-          if (unknownEnd > 0) parts.push(piece.slice(end, unknownEnd));
-          unknownEnd = 0;
-          parts.push(piece.slice(start, end));
-        }
-        end = start;
-      }
-      if (unknownEnd > 0) parts.push(piece.slice(0, unknownEnd));
-      for (const part of parts.reverse()) {
-        const id = ids.get(part);
-        const spelled = id === undefined && bytes ? byteTokens(bytes, part) : null;
-        all.push(...(spelled ?? [id ?? unknown()]));
-      }
-    },
-  };
+  /** Returns the id of unknown characters. Throws DS_DATA without one. */
+  private unknown(): number {
+    const { unknownId, location } = this.settings;
+    if (unknownId !== null) return unknownId;
+    const hint = 'Add "unk_id": a text has characters that the vocabulary lacks.';
+    throw dataError(location, 'an "unk_id"', 'none', hint);
+  }
 }
 
 function readPieces(fields: Fields): { tokens: string[]; scores: number[] } {
