@@ -129,6 +129,33 @@ function findLargest(
   return largest;
 }
 
+/** The message of a rank, and the largest magnitudes of all weights. Written on `stream`. */
+interface Outgoing {
+  largest: Tensor;
+  message: Tensor;
+  stream: Stream;
+}
+
+/**
+ * Writes the pieces of a shard to the message: codes of weights, and values of other parameters.
+ */
+function fillMessage(shard: Tensor, pieces: readonly MessagePiece[], outgoing: Outgoing): void {
+  const { message, stream } = outgoing;
+  const size = dtypeSize(shard.dtype);
+  for (const piece of pieces) {
+    if (piece.weight !== null) encode(shard, piece, outgoing);
+    else {
+      const { offset, numel, at } = piece;
+      const range = {
+        to: message.offset + at,
+        from: (shard.offset + offset) * size,
+        bytes: numel * size,
+      };
+      message.buffer.copyFrom(shard.buffer, range, stream);
+    }
+  }
+}
+
 /**
  * Writes the codes of a piece. A row with the weight's largest magnitude follows the values, so
  * that every rank has the scale of the whole weight.
@@ -136,7 +163,7 @@ function findLargest(
 function encode(
   shard: Tensor,
   { numel, offset, weight, at }: MessagePiece,
-  { largest, message, stream }: { largest: Tensor; message: Tensor; stream: Stream },
+  { largest, message, stream }: Outgoing,
 ): void {
   const { device, dtype } = shard;
   const rows = numel / ROW_ELEMENTS + 1;
@@ -256,33 +283,19 @@ export function gatherFp8(isCoded: (parameter: Parameter) => boolean): GatherUni
     if (!isHere) store.load(shard, stream);
     const largest = findLargest(shard, messages, group, at);
     const allMessages = held(() => Tensor.empty([group.size * messages.bytes], 'u8', flat.device));
-    const ownMessage = held(() =>
+    const message = held(() =>
       allMessages.alias([messages.bytes], undefined, group.rank * messages.bytes),
     );
-    for (const piece of required(messages.pieces[group.rank])) {
-      if (piece.weight !== null) encode(shard, piece, { largest, message: ownMessage, stream });
-      else {
-        const { offset, numel } = piece;
-        const size = dtypeSize(flat.dtype);
-        ownMessage.buffer.copyFrom(
-          shard.buffer,
-          {
-            to: ownMessage.offset + piece.at,
-            from: (shard.offset + offset) * size,
-            bytes: numel * size,
-          },
-          stream,
-        );
-      }
-    }
+    const pieces = required(messages.pieces[group.rank]);
+    fillMessage(shard, pieces, { largest, message, stream });
     releaseOn(stream, largest);
     if (!isHere) releaseOn(stream, shard);
-    const work = group.allGather(allMessages, ownMessage, at);
+    const work = group.allGather(allMessages, message, at);
     return {
       wait: (reader) => {
         work.wait(reader);
         decode(allMessages, messages, flat, reader);
-        ownMessage.release();
+        message.release();
         releaseOn(reader, allMessages);
       },
     };
