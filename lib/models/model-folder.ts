@@ -13,6 +13,7 @@ import { formatValue } from '../runtime/format-value.js';
 import { argumentError } from '../runtime/input-errors.js';
 import { isObject } from '../runtime/is-object.js';
 import { parseJson, requireShallow } from '../runtime/parse-json.js';
+import { requireType } from '../runtime/require-type.js';
 import { isGgufPath as isGguf } from '../text/gguf-tokenizer.js';
 import { chooseFamily } from './choose-family.js';
 import { openGguf } from './gguf/read.js';
@@ -116,7 +117,8 @@ export async function locateFolder<Options extends FolderOptions>(
   location: string,
   given: Options,
 ): Promise<{ dir: string; options: Options }> {
-  if (typeof location !== 'string' || !isObject(given)) return { dir: location, options: given };
+  requireType('fromPretrained dir', location, 'string');
+  if (!isObject(given)) return { dir: location, options: given };
   const { revision, ...options } = given as FolderOptions;
   const dir = await findOrPullFolder('fromPretrained', location, { need: 'model', revision });
   return { dir, options: options as Options };

@@ -101,6 +101,9 @@ test('a folder without config.json, a file and a missing path are refused', asyn
   await expect(fromPretrained(dir)).rejects.toEqual(refusal(/no file config\.json/));
   const file = join(dir, 'model.safetensors');
   await expect(fromPretrained(file)).rejects.toEqual(refusal(/got a file.*Check the path/));
+  await expect(fromPretrained(undefined as never)).rejects.toThrow(
+    /^fromPretrained dir: expected a string, got undefined/,
+  );
   await expect(fromPretrained(join(dir, 'x'))).rejects.toEqual(refusal(/got nothing of this name/));
 });
 

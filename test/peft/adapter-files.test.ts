@@ -4,6 +4,7 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type nn, peft, Tensor } from '../../lib/index.js';
+import { ioError } from '../../lib/peft/adapter-json.js';
 import { stir, tinyGpt2, tinyLlama } from './models.js';
 
 let dir: string;
@@ -53,6 +54,12 @@ test('the error of a folder that cannot be created gives the reason', async () =
     code: 'DS_IO',
     op: 'saveAdapter /proc/ds/adapter',
     message: expect.stringContaining('mkdir'),
+  });
+  // As for other files, the error has a fix if the code of the system has one.
+  const readOnly = Object.assign(new Error('EROFS: read-only'), { code: 'EROFS' });
+  expect(ioError('saveAdapter', dir, readOnly)).toMatchObject({
+    code: 'DS_IO',
+    hint: expect.stringContaining('choose another folder'),
   });
   await expect(peft.loadAdapter(tinyLlama(), join(dir, 'none'))).rejects.toMatchObject({
     code: 'DS_CHECKPOINT',
