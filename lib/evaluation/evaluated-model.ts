@@ -9,6 +9,7 @@ import type { Device } from '../runtime/device.js';
 import { waitForEventLoop } from '../runtime/event-loop.js';
 import { argumentError, valueError } from '../runtime/input-errors.js';
 import { requireInteger } from '../runtime/require-number.js';
+import { requireType } from '../runtime/require-type.js';
 import { noGrad, scope, trainerOf } from '../tensor/index.js';
 import { hasTokenizer } from '../text/gguf-tokenizer.js';
 import { Tokenizer } from '../text/index.js';
@@ -117,6 +118,7 @@ export async function runBatches<Row>(
   step: (batch: Row[], first: number) => void,
   onProgress: EvaluatedOptions['onProgress'],
 ): Promise<void> {
+  if (onProgress !== undefined) requireType('evaluation onProgress', onProgress, 'function');
   const { training } = model;
   model.eval();
   try {

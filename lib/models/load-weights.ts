@@ -20,6 +20,7 @@ import type { StoredValues } from '../nn/stored-values.js';
 import { positionIn, wholeBox } from '../runtime/box.js';
 import { cpu } from '../runtime/device.js';
 import { type DType, isFloating } from '../runtime/dtype.js';
+import { formatValue } from '../runtime/format-value.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { namesOf, readOptions } from '../runtime/options.js';
 import { requireType } from '../runtime/require-type.js';
@@ -210,7 +211,7 @@ function chooseLayout(
 ): Layout {
   const description = module.describe();
   if (format !== undefined && format !== 'hf' && format !== 'native') {
-    throw misusedError('format', '"hf" or "native"', JSON.stringify(format));
+    throw misusedError('format', '"hf" or "native"', formatValue(format));
   }
   if (format === 'hf' && !description) {
     throw misusedError('format', '"native" for a module without describe()', '"hf"');

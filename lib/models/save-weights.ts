@@ -30,6 +30,7 @@ import {
 } from '../peft/index.js';
 import { cpu } from '../runtime/device.js';
 import { type DType, isFloating } from '../runtime/dtype.js';
+import { formatValue } from '../runtime/format-value.js';
 import { argumentError } from '../runtime/input-errors.js';
 import { namesOf, readOptions } from '../runtime/options.js';
 import { requireType } from '../runtime/require-type.js';
@@ -240,7 +241,7 @@ function torchDType(sources: readonly TensorSource[]): { torch_dtype?: string } 
 
 function requireChoice(option: string, value: unknown, choices: readonly string[]): void {
   if (value === undefined || choices.includes(value as string)) return;
-  throw argumentError(`saveWeights ${option}`, choices.join(', '), JSON.stringify(value));
+  throw argumentError(`saveWeights ${option}`, choices.join(', '), formatValue(value));
 }
 
 function partialError(name: string): DsError {

@@ -66,10 +66,9 @@ const PART_BYTES = 4 << 20;
  */
 export function findFiles(op: string, given: unknown): string[] {
   const patterns = Array.isArray(given) ? given : [given];
-  const odd = patterns.find((pattern) => typeof pattern !== 'string');
-  if (odd !== undefined || patterns.length === 0) {
+  if (patterns.length === 0 || patterns.some((pattern) => typeof pattern !== 'string')) {
     const expected = 'a path, a pattern such as "data/*.jsonl", or a list of these';
-    throw valueError(op, expected, odd ?? given);
+    throw valueError(op, expected, given);
   }
   const files = new Set((patterns as string[]).flatMap(expandPattern));
   for (const path of files) requireFormat(path);

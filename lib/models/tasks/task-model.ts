@@ -190,6 +190,9 @@ export abstract class TaskModel extends Module {
   ): Float32Array[] {
     const { batchSize = 32, maxLength, tokenizer = this.folderTokenizer(op) } = options;
     requireInteger(`${op} batchSize`, batchSize, 1);
+    if (!(tokenizer instanceof Tokenizer)) {
+      throw valueError(`${op} tokenizer`, 'a text.Tokenizer', tokenizer);
+    }
     const rows = texts.map((text) => {
       if (typeof text !== 'string') return tokenizer.encodePair(...text, { maxLength });
       const ids = tokenizer.encode(text, { maxLength });
