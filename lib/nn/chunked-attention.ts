@@ -7,11 +7,16 @@ import { concat, scope, type Tensor } from '../tensor/index.js';
 export const chunkOf = (positions: Tensor, chunk: number): Tensor =>
   scope(() => {
     // The half keeps a product that is rounded down from the chunk before.
-    const quotients = positions
-      .to('f64')
-      .add(0.5)
-      .mul(1 / chunk);
-    return quotients.floor().to('i32');
+    const divided = (x: Tensor): Tensor =>
+      x
+        .to('f32')
+        .add(0.5)
+        .mul(1 / chunk)
+        .floor()
+        .to('i32');
+    // f32 rounds positions above 2^24, so the quotient is corrected by that of the rest.
+    const quotient = divided(positions);
+    return quotient.add(divided(positions.to('i32').sub(quotient.mul(chunk))));
   });
 
 /**

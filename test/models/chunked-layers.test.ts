@@ -4,6 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { WeightFiles, writeAlone } from '../../lib/checkpoint/index.js';
 import { initInference, nn } from '../../lib/index.js';
+import { chunkOf } from '../../lib/nn/chunked-attention.js';
 import { noGrad, Tensor } from '../../lib/tensor/index.js';
 import type { JsonObject } from '../../types/json.js';
 import { folderOf } from './family-rows.js';
@@ -176,4 +177,11 @@ test.each<[object, RegExp]>([
   [{ queryScale: { floor: 4, factor: -1 } }, /Llama4 queryScale factor: expected/],
 ])('%j is refused', (changes, message) => {
   expect(() => new Llama4({ ...SIZES, ...changes })).toThrow(message);
+});
+
+test.each([1, 3, 1000, 8191, 8192])('positions have their chunk of %d tokens', (chunk) => {
+  const last = Math.floor(4e7 / chunk) * chunk;
+  const places = [0, 1, chunk - 1, chunk, chunk + 1, 10_485_759, 16_777_217, last, last - 1];
+  const got = chunkOf(Tensor.from(Int32Array.from(places), { shape: [places.length] }), chunk);
+  expect([...got.toArray()]).toEqual(places.map((place) => Math.floor(place / chunk)));
 });
