@@ -9,7 +9,7 @@ export type LlamaConfig = FamilyConfig<'attentionBias' | 'mlpBias'>;
 const TRAITS: RotaryTraits = {
   name: 'Llama',
   modelType: 'llama',
-  // TeleChat 3 has the computation and the names of Llama.
+  // mlx-lm's TeleChat 3 has the computation and the names of Llama. No model was compared.
   alsoTypes: ['telechat3'],
   textOf: AROUND_TEXT,
   architecture: 'LlamaForCausalLM',
