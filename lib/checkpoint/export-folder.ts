@@ -7,7 +7,7 @@ import type { JsonObject } from '../../types/json.js';
 import type { DsError } from '../errors.js';
 import { dtypeSize } from '../runtime/dtype.js';
 import { renameExclusive, syncPath } from '../runtime/file.js';
-import { argumentError } from '../runtime/input-errors.js';
+import { argumentError, valueError } from '../runtime/input-errors.js';
 import { required } from '../runtime/required.js';
 import { absolutePath } from '../runtime/system-error.js';
 import { numel } from '../runtime/view.js';
@@ -99,8 +99,8 @@ async function appear(from: string, path: string, files: readonly string[] | nul
 
 /** Divides sources in order into files of at most `limit` bytes of tensors. */
 function split(sources: readonly TensorSource[], limit: number): TensorSource[][] {
-  if (!(limit > 0)) {
-    throw argumentError('maxShardBytes', 'a positive number of bytes', String(limit));
+  if (typeof limit !== 'number' || !(limit > 0)) {
+    throw valueError('maxShardBytes', 'a positive number of bytes', limit);
   }
   const shards: TensorSource[][] = [[]];
   for (const source of sources) {

@@ -1,6 +1,7 @@
 // Checks names of models, revisions and files before they become paths or URLs.
 
 import { existsSync } from 'node:fs';
+import { formatValue } from '../runtime/format-value.js';
 import { argumentError } from '../runtime/input-errors.js';
 import { required } from '../runtime/required.js';
 
@@ -68,7 +69,7 @@ export function findPathFault(path: unknown): string | null {
 
 /** Formats a server's or caller's text for messages, on one line of at most 120 characters. */
 export function toPrintable(text: unknown): string {
-  if (typeof text !== 'string') return String(text).slice(0, 120);
+  if (typeof text !== 'string') return formatValue(text).slice(0, 120);
   const plain = text.replaceAll(/[\p{Cc}\u2028\u2029]+/gu, ' ').trim();
   return JSON.stringify(plain.length > 120 ? `${plain.slice(0, 120)}..` : plain);
 }

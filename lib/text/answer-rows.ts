@@ -1,4 +1,5 @@
 // Encodes prompts and answers in rows with TRL's keys: texts or messages.
+import { isDeepStrictEqual } from 'node:util';
 import { dataError } from '../runtime/input-errors.js';
 import { isObject } from '../runtime/is-object.js';
 import { requireInteger } from '../runtime/require-number.js';
@@ -147,7 +148,7 @@ function splitMessages(
   const [w, l] = lists as [Messages, Messages];
   const max = Math.min(w.length, l.length) - 1;
   const differs = (message: ChatMessage, i: number): boolean =>
-    i >= max || JSON.stringify(message) !== JSON.stringify(l[i]);
+    i >= max || !isDeepStrictEqual(message, l[i]);
   const firstDifference = w.findIndex(differs);
   const same = Math.max(0, firstDifference);
   return { prompt: w.slice(0, same), answers: [w.slice(same), l.slice(same)] };

@@ -55,7 +55,7 @@ const NUMBER = /^\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*$/i;
 /** Returns a number, or a list of them, for Parquet's 64-bit integers, which are bigints. */
 export function plainNumber(value: unknown): unknown {
   if (typeof value === 'bigint') return Number(value);
-  return Array.isArray(value) ? value.map(plainNumber) : value;
+  return Array.isArray(value) ? Array.from(value, plainNumber) : value;
 }
 
 /** A label and its place. */
@@ -167,6 +167,12 @@ export function findLabels(
   if (given.names) return { kind, names: given.names, isMultiHot };
   if (isMultiHot) return { kind, names: numberedNames(width), isMultiHot };
   if (!isText(first)) {
+    const largest = all.find(({ one }) => (one as number) >= MAX_CLASSES);
+    if (largest) {
+      const hint = 'Write ids as strings: they become names.';
+      const expected = `the number of a class below ${MAX_CLASSES}`;
+      throw dataError(largest.location(), expected, formatValue(largest.one), hint);
+    }
     const maximum = all.reduce((max, { one }) => Math.max(max, one as number), 0);
     return { kind, names: numberedNames(Math.max(2, maximum + 1)) };
   }
@@ -175,6 +181,9 @@ export function findLabels(
   const hint = 'A classifier of one class has nothing to learn: check the key of the labels.';
   throw dataError('the data', 'at least two labels', `only ${formatValue(names[0])}`, hint);
 }
+
+/** Each number up to the largest is an output of the head. */
+const MAX_CLASSES = 2 ** 20;
 
 const numberedNames = (count: number): string[] =>
   Array.from({ length: count }, (_, i) => `LABEL_${i}`);

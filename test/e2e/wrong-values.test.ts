@@ -55,6 +55,55 @@ test.each<[string, () => unknown, RegExp]>([
     /^Bert embed tokenizer: expected a text\.Tokenizer, got -1/,
   ],
   [
+    'prompt of embed',
+    () => bert('embedding').embed(['a'], { prompt: wrong({}) }),
+    /^Bert embed prompt: expected a string, got an object/,
+  ],
+  [
+    'maxShardBytes',
+    () =>
+      nn.saveWeights(model, join(dir, 'out'), { maxShardBytes: wrong(Symbol('x')), format: 'hf' }),
+    /maxShardBytes: expected a positive number of bytes, got/,
+  ],
+  [
+    'messages of null',
+    () => text.Tokenizer.fromPretrained(join(dir, 'model')).applyChatTemplate(wrong([null])),
+    /expected a list of messages with a role, got null/,
+  ],
+  [
+    'a bigint in a message of a pair',
+    () =>
+      text.PairDataset.open({
+        rows: [
+          {
+            chosen: [
+              { role: 'user', content: 'a' },
+              { role: 'assistant', content: 10n },
+            ],
+            rejected: [
+              { role: 'user', content: 'a' },
+              { role: 'assistant', content: 'b' },
+            ],
+          },
+        ],
+        tokenizer: join(dir, 'model'),
+        length: 8,
+      }),
+    /^row 0: /,
+  ],
+  [
+    'a number of a class that is an id',
+    () =>
+      text.LabelledDataset.open({
+        rows: [
+          { text: 'a', label: 0 },
+          { text: 'b', label: 2 ** 40 },
+        ],
+        tokenizer: join(dir, 'model'),
+      }),
+    /^row 1: expected the number of a class below 1048576, got 1099511627776/,
+  ],
+  [
     'dtype of saveWeights',
     () => nn.saveWeights(model, join(dir, 'out'), { dtype: wrong(10n) }),
     /^saveWeights dtype: expected .*, got 10n/,

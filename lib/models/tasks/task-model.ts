@@ -8,6 +8,7 @@ import type { TensorPlan } from '../../parallel/plan.js';
 import { argumentError, valueError } from '../../runtime/input-errors.js';
 import { namesOf, readOptions } from '../../runtime/options.js';
 import { requireInteger } from '../../runtime/require-number.js';
+import { requireType } from '../../runtime/require-type.js';
 import { required } from '../../runtime/required.js';
 import { noGrad, scope, type Tensor } from '../../tensor/index.js';
 import { requireTensor } from '../../tensor/ops/shapes.js';
@@ -157,6 +158,7 @@ export abstract class TaskModel extends Module {
     if (this.task !== 'embedding')
       throw argumentError(op, 'a model of the task "embedding"', this.task);
     requireTexts(op, texts);
+    requireType(`${op} prompt`, prompt, 'string');
     const prompted = texts.map((text) => `${prompt}${text}`);
     return this.outputsOfTexts(op, prompted, {
       maxLength: this.maxLength ?? this.maxSeq,

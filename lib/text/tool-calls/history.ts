@@ -21,7 +21,9 @@ const markFor = (index: number): string => `\uF8F4${index}\uF8F5`;
  * refuses all forms, throws its error for the usual form.
  */
 export function renderableHistory(messages: readonly ChatMessage[], render: Render): CallHistory {
-  if (!messages.some(hasCalls)) return { messages };
+  // The template itself refuses messages that are no objects.
+  if (!messages.every((message) => isObject(message)) || !messages.some(hasCalls))
+    return { messages };
   let refusal: unknown = null;
   let lost = -1;
   for (const isNull of [false, true]) {
