@@ -16,6 +16,7 @@ import { type Beam, type BeamRules, BeamTree, type Candidate } from './beam-tree
 import { bannedTokens, penalizedScore } from './host-rules.js';
 import { biasValues, needsBias } from './sampler-rows.js';
 import {
+  MAX_SEQUENCES,
   requireToken,
   SAMPLING,
   type SamplingOptions,
@@ -27,9 +28,10 @@ export type { Beam } from './beam-tree.js';
 
 /** Options of a search. */
 export const BEAMS = {
-  /** Number of beams, at least 1. */
+  /** Number of beams, from 1 to 16384. */
   numBeams: integer('number of texts that the search keeps; more is slower', {
     min: 1,
+    max: MAX_SEQUENCES,
     shown: '1: no search',
   }),
   /**
@@ -50,9 +52,10 @@ export const BEAMS = {
 /** Options of beamSearch() apart from sampling options. */
 const SEARCH = {
   ...BEAMS,
-  /** Number of beams, at least 1. */
+  /** Number of beams, from 1 to 16384. */
   numBeams: integer('number of texts that the search keeps; more is slower', {
     min: 1,
+    max: MAX_SEQUENCES,
     required: true,
   }),
   /** Maximum number of new tokens of a sequence. */

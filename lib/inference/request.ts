@@ -22,7 +22,7 @@ import { BEAMS } from './beams.js';
 import { encodeConversation } from './chat-prompt.js';
 import { type Format, type ReadFormat, readFormat } from './grammar/format.js';
 import { type AnswerReading, constrainAnswer } from './held-answer.js';
-import { SAMPLING, type SamplingOptions, tokenOptions } from './sampling-options.js';
+import { MAX_SEQUENCES, SAMPLING, type SamplingOptions, tokenOptions } from './sampling-options.js';
 
 /** Limits and vocabulary for the check of requests. */
 export interface RequestLimits {
@@ -86,8 +86,10 @@ const requestOptions = (limits: RequestLimits) => ({
   ),
   /** Treats the model's end tokens as ordinary tokens. Default: false. */
   ignoreEos: boolean("treat the model's end tokens as ordinary tokens", { default: false }),
-  /** Number of continuations; they share the prompt's keys and values. Default: 1. */
-  n: integer('number of continuations', { min: 1, default: 1 }),
+  /**
+   * Number of continuations, at most 16384; they share the prompt's keys and values. Default: 1.
+   */
+  n: integer('number of continuations', { min: 1, max: MAX_SEQUENCES, default: 1 }),
   /**
    * True if the continuation is a separate text, such as a chat answer. SentencePiece tokenizers
    * then drop the space before its first word. Default: false, the continuation extends the prompt.

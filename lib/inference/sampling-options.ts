@@ -16,6 +16,12 @@ import { requireInteger } from '../runtime/require-number.js';
 import type { Tokenizer } from '../text/index.js';
 
 /**
+ * Most continuations or beams of a request. The host holds a state for each, so a larger number
+ * would block it, or fill its memory.
+ */
+export const MAX_SEQUENCES = 2 ** 14;
+
+/**
  * Options that a generation_config.json may set. `elsewhere` is the name in that file, `flag` the
  * argument of `ds train`.
  */

@@ -2,7 +2,7 @@
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { evaluation, nn, text } from '../../lib/index.js';
+import { evaluation, initInference, nn, text } from '../../lib/index.js';
 import { writeModel } from '../evaluation/models.js';
 
 const dir = mkdtempSync(join(tmpdir(), 'ds-wrong-values-'));
@@ -115,4 +115,13 @@ test.each<[string, () => unknown, RegExp]>([
   ],
 ])('%s', async (_, call, message) => {
   await expect((async () => call())()).rejects.toThrow(message);
+});
+
+test.each(['n', 'numBeams'])('%s of a request that no memory holds', async (name) => {
+  const engine = await initInference(join(dir, 'model'), { device: 'cpu' });
+  const request = { prompt: 'a', maxNewTokens: 1, [name]: 2 ** 40 };
+  await expect(engine.generate(request)).rejects.toThrow(
+    new RegExp(`${name}: expected an integer .*16384.*, got 1099511627776`),
+  );
+  await engine.destroy();
 });

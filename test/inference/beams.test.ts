@@ -28,7 +28,7 @@ test('a search with one beam selects the likeliest token in each step', async ()
 });
 
 test.each<[object, RegExp]>([
-  [{ numBeams: 0 }, /numBeams: expected an integer of at least 1/],
+  [{ numBeams: 0 }, /numBeams: expected an integer from 1 to 16384/],
   [{ n: 3 }, /n: expected at most numBeams, 2, got 3/],
   [{ earlyStopping: 'always' }, /earlyStopping: expected true, false or "never"/],
   [{ lengthPenalty: Number.NaN }, /lengthPenalty: expected a finite number/],
