@@ -99,6 +99,20 @@ __device__ __forceinline__ void mask_by_key(float (&scores)[kTiles][kColumns][4]
 template <class T, Hiding kHiding>
 struct Visibility;
 
+/// Multiplies dp by Visibility's slope() of the scores, which are not yet scaled.
+template <int kTiles, int kColumns, class Seen>
+__device__ __forceinline__ void multiply_by_slopes(float (&dp)[kTiles][kColumns][4],
+                                                   const float (&scores)[kTiles][kColumns][4],
+                                                   const Seen& seen) {
+#pragma unroll
+  for (int m = 0; m < kTiles; ++m)
+#pragma unroll
+    for (int n = 0; n < kColumns; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        dp[m][n][e] *= seen.slope(scores[m][n][e] * seen.sizes.scale_log2);
+}
+
 /// Causality only. Tiles below the diagonal need no test.
 template <class T>
 struct Visibility<T, Hiding::causal> {

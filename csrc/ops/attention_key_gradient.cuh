@@ -122,15 +122,7 @@ struct KeyGradient {
     multiply_by_rows<T, kD>(scores, keys, queries);
     multiply_by_rows<T, kD>(dp, values, douts);
     seen.hide_by_key(scores, key, query);
-    if (seen.caps()) {
-#pragma unroll
-      for (int m = 0; m < kTiles; ++m)
-#pragma unroll
-        for (int n = 0; n < kChunk / 8; ++n)
-#pragma unroll
-          for (int e = 0; e < 4; ++e)
-            dp[m][n][e] *= seen.slope(scores[m][n][e] * seen.sizes.scale_log2);
-    }
+    if (seen.caps()) multiply_by_slopes(dp, scores, seen);
     probabilities_by_key(scores, dp, statistics, seen.sizes.scale_log2);
     seen.template drop<true, kTiles, kChunk / 8>(
         key, query, [&](int m, int n, int e, float factor) {

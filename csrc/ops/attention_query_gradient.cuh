@@ -52,15 +52,7 @@ struct QueryGradient {
     multiply_by_rows<T, kD>(scores, queries, keys);
     multiply_by_rows<T, kD>(dp, douts, values);
     seen.hide_by_query(scores, row, first_key);
-    if (seen.caps()) {
-#pragma unroll
-      for (int m = 0; m < kTiles; ++m)
-#pragma unroll
-        for (int n = 0; n < kChunk / 8; ++n)
-#pragma unroll
-          for (int e = 0; e < 4; ++e)
-            dp[m][n][e] *= seen.slope(scores[m][n][e] * seen.sizes.scale_log2);
-    }
+    if (seen.caps()) multiply_by_slopes(dp, scores, seen);
     seen.template drop<false, kTiles, kChunk / 8>(
         row, first_key, [&](int m, int n, int e, float factor) {
           dp[m][n][e] = fmaf(factor, dp[m][n][e], (factor - 1.f) * delta[m][e / 2]);
