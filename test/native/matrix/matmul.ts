@@ -188,6 +188,7 @@ function forDType(dtype: DType): Product[] {
   list.push({ dtype, sizes: [1, 4200, 37], transB: true, bias: true });
   list.push({ dtype, sizes: [1, 9096, 6], transB: true, gap: 8 });
   list.push({ dtype, sizes: [1, 2880, 301], transB: true, bias: true });
+  list.push({ dtype, sizes: [1, 4096, 83], transB: true, bias: true });
   list.push({ dtype, sizes: [1, 3600, 140], transB: true, gap: 8 });
   list.push({ dtype, sizes: [1, 40, 4], transB: true, accumulate: true });
   for (const size of [
