@@ -265,16 +265,17 @@ const attention =
     d: number,
     [b, h]: readonly [number, number] = [2, 5],
     window = 0,
-    { isFull = false } = {},
+    { isFull = false, keyHeads = h } = {},
   ): Body =>
   (arena) => {
-    const packed = arena.normal([b, t, 3, h, d], 'bf16');
-    const gradients = arena.empty([b, t, 3, h, d], 'bf16');
+    const all = h + 2 * keyHeads;
+    const packed = arena.normal([b, t, all, d], 'bf16');
+    const gradients = arena.empty([b, t, all, d], 'bf16');
     const part = (of: View, which: number): View => ({
       ...of,
-      offset: which * h * d,
-      shape: [b, h, t, d],
-      strides: [t * 3 * h * d, d, 3 * h * d, 1],
+      offset: which === 0 ? 0 : (h + (which - 1) * keyHeads) * d,
+      shape: [b, which === 0 ? h : keyHeads, t, d],
+      strides: [t * all * d, d, all * d, 1],
     });
     const heads = { shape: [b, h, t, d], strides: [t * h * d, d, h * d, 1] };
     const out = { ...arena.empty([b, t, h, d], 'bf16'), ...heads };
@@ -463,6 +464,7 @@ export const cases: Case[] = [
   ...[64, 128].flatMap((d) =>
     [2048, 2113].map((t) => bigCase(`Attention T${t} D${d} packed`, attention(t, d, [2, 2]))),
   ),
+  bigCase('Attention T2113 D64 of 8 heads on 2', attention(2113, 64, [1, 8], 0, { keyHeads: 2 })),
   bigCase(
     'Attention T2048 D64 packed, without memory for dS',
     attention(2048, 64, [2, 2], 0, { isFull: true }),
