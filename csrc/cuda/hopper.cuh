@@ -198,6 +198,15 @@ __device__ __forceinline__ uint64_t tile_descriptor(const void* tile, int leadin
          static_cast<uint64_t>(leading >> 4) << 16 | uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
 }
 
+/// Returns the descriptor of a tile `units` of 16 bytes behind that of `d`. Only its lower half
+/// changes: a sum of 64 bits would cost five instructions and delay the next wgmma.
+__device__ __forceinline__ uint64_t moved_descriptor(uint64_t d, uint32_t units) {
+  return (d & 0xFFFFFFFF00000000) | (static_cast<uint32_t>(d) + units);
+}
+/// Returns x of lane 0, so that the compiler knows that all threads of the warp have the same value
+/// and computes addresses once per warp.
+__device__ __forceinline__ int uniform(int x) { return __shfl_sync(0xffffffffu, x, 0); }
+
 /// Orders earlier accesses of accumulators and operands in registers before the next wgmma.
 __device__ __forceinline__ void wgmma_fence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");

@@ -204,6 +204,8 @@ struct HopperBackwardConsumer {
   // True: dS of a tile stays in registers until the next tile's products are issued. At D = 128,
   // ptxas would run out of registers and wait after each product.
   static constexpr bool kFlushesLate = kKeeps && kD <= 64;
+  // True: a tile's statistics are read once. At D = 128, registers would not suffice.
+  static constexpr bool kKeepsDeltas = kD <= 64;
   using Memory = HopperBackwardMemory<T, Shape, kByKey>;
   const BackwardArguments<T>& args;
   Memory& memory;
@@ -264,11 +266,12 @@ struct HopperBackwardConsumer {
     }
     float scores[1][kTile / 8][4], dp[1][kFirst ? kTile / 8 : 1][4];
     uint32_t left[kTile / 16][4], left_p[kSecond ? kTile / 16 : 1][4];
-    int held = -1;        // stage that products in flight still read, or -1
-    uint4* to = nullptr;  // destination of the dS in `left`; null: not stored
+    int held = -1;          // stage that products in flight still read, or -1
+    uint4* to = nullptr;    // destination of the dS in `left`; null: not stored
+    uint4* next = nullptr;  // destination of the next visible tile of the head
 #pragma unroll 1
     for (int step = 0; step < work.steps; ++step) {
-      const int stage = place.stage;
+      const int stage = uniform(place.stage);
       memory.full[stage].wait(place.parity);
       place.advance();
       const HopperTile handed = memory.tile[stage];
@@ -305,8 +308,11 @@ struct HopperBackwardConsumer {
       if constexpr (kFirst) issue_rows(dp[0], 1, stage);
       if constexpr (kKeeps) {
         if constexpr (kFlushesLate) flush(to, left);
-        to = kept.tile(sizes, work.batch, memory.head[stage], tile, own_row) +
-             static_cast<int>(threadIdx.x) / 32 % 4 * kKeptWarpPackets + lane;
+        if (tile == own_row)  // the first tile of a head
+          next = kept.tile(sizes, work.batch, memory.head[stage], tile, own_row) +
+                 static_cast<int>(threadIdx.x) / 32 % 4 * kKeptWarpPackets + lane;
+        to = next;
+        next += (tile / kKeptTile + 1) * kKeptPackets;  // to the same keys of the next row of tiles
       }
       wgmma_wait<kFirst ? 1 : 0>();
       hold(scores[0]);
@@ -319,9 +325,12 @@ struct HopperBackwardConsumer {
       if constexpr (kByKey) {
         seen.hide_by_key(scores, row, tile, mixed);
         const RowStatistics* const statistics = memory.statistics[stage] + lane % 4 * 2;
+        float2 deltas[kTile / 8];  // of two queries
 #pragma unroll
         for (int n = 0; n < kTile / 8; ++n) {
-          const float4 two = *reinterpret_cast<const float4*>(statistics + n * 8);
+          const float4 two = kKeepsDeltas ? load_float4(statistics + n * 8)
+                                          : *reinterpret_cast<const float4*>(statistics + n * 8);
+          if constexpr (kKeepsDeltas) deltas[n] = {two.y, two.w};
 #pragma unroll
           for (int e = 0; e < 4; ++e)
             scores[0][n][e] = fast_exp2(fmaf(scores[0][n][e], scale_log2, e % 2 ? -two.z : -two.x));
@@ -337,14 +346,15 @@ struct HopperBackwardConsumer {
           if constexpr (kFirst) {
 #pragma unroll
             for (int n = 0; n < kTile / 8; ++n) {
-              const float4 two = *reinterpret_cast<const float4*>(statistics + n * 8);
+              if constexpr (!kKeepsDeltas)
+                deltas[n] = {statistics[n * 8].delta, statistics[n * 8 + 1].delta};
 #pragma unroll
               for (int e = 0; e < 4; ++e)
-                dp[0][n][e] = scores[0][n][e] * (dp[0][n][e] - (e % 2 ? two.w : two.y));
+                dp[0][n][e] = scores[0][n][e] * (dp[0][n][e] - (e % 2 ? deltas[n].y : deltas[n].x));
               if (!seen.caps()) continue;
 #pragma unroll
               for (int e = 0; e < 4; ++e)
-                dp[0][n][e] *= slope_of(seen, scores[0][n][e], e % 2 ? two.z : two.x);
+                dp[0][n][e] *= slope_of(seen, scores[0][n][e], statistics[n * 8 + e % 2].lse_log2);
             }
           }
         } else {

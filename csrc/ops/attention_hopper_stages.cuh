@@ -71,13 +71,14 @@ struct HopperQueryConsumer {
   /// Starts scores = q k^T for a stage.
   __device__ __forceinline__ void issue_scores(float (&scores)[kKeys / 8][4], int stage) const {
     hold(scores);
-    issue_by_rows<kD>(scores, memory.queries[query_place.stage], 64 * group, memory.keys[stage]);
+    issue_by_rows<kD>(scores, memory.queries[uniform(query_place.stage)], 64 * group,
+                      memory.keys[uniform(stage)]);
     hold(scores);
   }
   /// Starts out += p v for a stage.
   __device__ __forceinline__ void issue_out(const uint32_t (&p)[kKeys / 16][4], int stage) {
     hold(out);
-    issue_by_columns<kD>(out, p, memory.values[stage]);
+    issue_by_columns<kD>(out, p, memory.values[uniform(stage)]);
     hold(out);
   }
   __device__ __forceinline__ void clear_out() {

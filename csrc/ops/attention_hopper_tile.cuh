@@ -109,6 +109,17 @@ __device__ __forceinline__ void load_bytes(void* to, const void* from, uint32_t 
       : "memory");
 }
 
+/// Loads 16 bytes of shared memory by one instruction. The compiler would load the parts that it
+/// uses at different places one by one.
+__device__ __forceinline__ float4 load_float4(const void* from) {
+  float4 x;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+               : "r"(shared_address(from))
+               : "memory");
+  return x;
+}
+
 /// Hides columns of other documents than the row's. `rows` has the ids of the warp's 16 rows,
 /// `columns` the ids of the columns. The producer has copied them to shared memory, so no consumer
 /// waits for global memory between products.
@@ -154,7 +165,8 @@ __device__ __forceinline__ void issue_by_rows(float (&acc)[kBRows / 8][4],
     const uint64_t left = tile_descriptor(a[panel][a_row]), right = tile_descriptor(b[panel]);
 #pragma unroll
     for (int k = 0; k < 4 && panel * 4 + k < kD / 16; ++k)
-      Wgmma<T, kBRows>::shared(acc, left + k * 2, right + k * 2, panel + k > 0);
+      Wgmma<T, kBRows>::shared(acc, moved_descriptor(left, k * 2), moved_descriptor(right, k * 2),
+                               panel + k > 0);
   }
   wgmma_commit();
 }
@@ -168,7 +180,7 @@ __device__ __forceinline__ void issue_by_columns(float (&acc)[kD / 8][4],
   wgmma_fence();
 #pragma unroll
   for (int k = 0; k < kBRows / 16; ++k)
-    Wgmma<T, kD>::template registers<true>(acc, left[k], right + k * 128, true);
+    Wgmma<T, kD>::template registers<true>(acc, left[k], moved_descriptor(right, k * 128), true);
   wgmma_commit();
 }
 
