@@ -75,6 +75,16 @@ test('a layer with chunks ignores tokens of earlier chunks, and sees its own', (
   free(model);
 });
 
+test('layers that rotate do not scale their queries, with and without norms of heads', () => {
+  for (const qkNorm of [true, false]) {
+    const sizes = { ...SIZES, qkNorm, ropeLayers: [true, true, true] };
+    const [model, plain] = [new Llama4(sizes), new Llama4({ ...sizes, queryScale: null })];
+    plain.loadStateDict(model.stateDict());
+    expect(logitsOf(plain, TEXT)).toEqual(logitsOf(model, TEXT));
+    for (const one of [model, plain]) free(one);
+  }
+});
+
 test('packed documents have chunks of their own', () => {
   const model = new Llama4(SIZES);
   const lengths = [9, 4, 7];

@@ -339,7 +339,8 @@ export abstract class RotaryAttentionBase extends Module {
     const paired = interleaved && !isStill ? pairsToHalves(normed, rotaryDim) : normed;
     const by = (): Tensor => rope(paired, cos, sin, context.positions);
     const rotated = this.beside(paired.size(1), true, by);
-    if (isStill || !scales) return rotated.transpose(1, 2);
+    // A queryScale is for layers that do not rotate.
+    if (isStill || !scales || this.body.queryScale) return rotated.transpose(1, 2);
     return rope(rotated, scales.cos, scales.sin, context.positions).transpose(1, 2);
   }
 }
