@@ -84,6 +84,24 @@ test('older files list the blocks of Nemotron-H by letters', () => {
   );
 });
 
+test('older files of Nemotron-H have other names of sizes', () => {
+  const {
+    n_groups,
+    conv_kernel,
+    use_conv_bias,
+    time_step_min: _,
+    ...older
+  } = configOf('nemotron-h');
+  const names = { mamba_n_groups: n_groups, mamba_d_conv: conv_kernel, mamba_dt_min: 0.25 };
+  const model = nn.models.fromConfig({ ...older, ...names, mamba_conv_bias: false } as JsonObject);
+  expect(mambaOf(model as nn.models.RotaryLM)).toMatchObject({
+    groups: n_groups,
+    taps: conv_kernel,
+    convBias: false,
+    stepLimit: [0.25, null],
+  });
+});
+
 test('layers with and without rotation do not mix, and Nemotron-H has none that rotates', () => {
   const { config } = withKeys('granite-4-h', {});
   expect(config.ropeLayers).toEqual([false, false]);

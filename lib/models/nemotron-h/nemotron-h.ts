@@ -38,6 +38,12 @@ const TRAITS: RotaryTraits = {
     mamba_conv_bias: 'use_conv_bias',
     mamba_proj_bias: 'use_bias',
   },
+  others: {
+    n_groups: 'mamba_n_groups',
+    conv_kernel: 'mamba_d_conv',
+    use_conv_bias: 'mamba_conv_bias',
+    time_step_min: 'mamba_dt_min',
+  },
   hasPredictors: 'apart',
   only: { mamba_hidden_act: ['silu'], sliding_window: [null] },
   defaults: {
