@@ -68,6 +68,18 @@ describe('defaults of absent keys', () => {
     expect(scales).toEqual({ scores: 24, scoreCap: null, logitCap: 2.5 });
   });
 
+  test('models of one class have the defaults of their model_type', () => {
+    const absent = { n_group: undefined, topk_group: undefined, rms_norm_eps: undefined };
+    const lengths = { index_topk: undefined, max_position_embeddings: 4096 };
+    const read = (type: string, more: object = {}) =>
+      withKeys('deepseek-v32', { ...lengths, ...more, model_type: type }).config;
+    const glm = read('glm_moe_dsa', absent);
+    expect(glm).toMatchObject({ eps: 1e-5, maxSeq: 2048, moe: { groups: 1, keptGroups: 1 } });
+    expect(read('deepseek_v32')).toMatchObject({ eps: 1e-6, maxSeq: 2048 });
+    expect(read('deepseek_v3').maxSeq).toBe(4096);
+    expect(() => read('deepseek_v3', absent)).toThrow(/n_group: expected a divisor of 4, got 8/);
+  });
+
   test('a length of null counts as absent', () => {
     expect(withKeys('dots1', { max_position_embeddings: null }).config.maxSeq).toBe(2048);
   });

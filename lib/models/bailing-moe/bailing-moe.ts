@@ -33,7 +33,7 @@ const createTraits = ({
 }: Kind): RotaryTraits => ({
   name: 'BailingMoe',
   modelType: 'bailing_moe',
-  alsoTypes: ['bailing_moe_v2'],
+  alsoTypes: { bailing_moe_v2: {} },
   hasPredictors: true,
   architecture: scores === 'sigmoid' ? 'BailingMoeV2ForCausalLM' : 'BailingMoeForCausalLM',
   biases: { qkv: 'attentionBias', out: false, mlp: false, key: 'use_qkv_bias' },

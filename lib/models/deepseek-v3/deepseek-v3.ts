@@ -14,7 +14,21 @@ const TRAITS: RotaryTraits = {
   name: 'DeepseekV3',
   modelType: 'deepseek_v3',
   // Kimi K2 has the same computation; so have the others within denseUpTo.
-  alsoTypes: ['kimi_k2', 'deepseek_v32', 'glm_moe_dsa'],
+  alsoTypes: {
+    kimi_k2: {},
+    deepseek_v32: { index_topk: 2048 },
+    glm_moe_dsa: {
+      index_topk: 2048,
+      rms_norm_eps: 1e-5,
+      num_attention_heads: 64,
+      q_lora_rank: 2048,
+      qk_nope_head_dim: 192,
+      v_head_dim: 256,
+      n_group: 1,
+      topk_group: 1,
+      intermediate_size: 12_288,
+    },
+  },
   denseUpTo: 'index_topk',
   textOf: ['kimi_vl', 'kimi_k25'],
   architecture: 'DeepseekV3ForCausalLM',

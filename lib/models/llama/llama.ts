@@ -10,7 +10,7 @@ const TRAITS: RotaryTraits = {
   name: 'Llama',
   modelType: 'llama',
   // mlx-lm's TeleChat 3 has the computation and the names of Llama. No model was compared.
-  alsoTypes: ['telechat3'],
+  alsoTypes: { telechat3: {} },
   textOf: AROUND_TEXT,
   architecture: 'LlamaForCausalLM',
   biases: { qkv: 'attentionBias', out: 'attentionBias', mlp: 'mlpBias' },

@@ -10,7 +10,7 @@ const TRAITS: RotaryTraits = {
   name: 'Qwen2',
   modelType: 'qwen2',
   // MiMo has further layers that predict later tokens.
-  alsoTypes: ['mimo'],
+  alsoTypes: { mimo: {} },
   hasPredictors: 'apart',
   textOf: ['qwen2_vl', 'qwen2_5_vl', ...AROUND_TEXT],
   architecture: 'Qwen2ForCausalLM',

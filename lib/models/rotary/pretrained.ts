@@ -122,7 +122,7 @@ const SUPPORTED: Record<string, readonly JsonValue[]> = {
 export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): RotaryConfig {
   const aliased = folder.config.alias(traits.others ?? {});
   const listed = withBlockTypes(traits, aliased);
-  const config = listed.rename(traits.keys ?? {}).withDefaults(traits.defaults);
+  const config = listed.rename(traits.keys ?? {}).withDefaults(defaultsOf(traits, listed));
   const { activation: { key: act = 'hidden_act', names } = SILU, norm = {} } = traits;
   const supported = { ...SUPPORTED, [act]: names, ...traits.only };
   for (const [key, values] of Object.entries(supported)) config.requireOneOf(key, values);
@@ -208,8 +208,16 @@ export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): Ro
   };
 }
 
+/** Returns the defaults of absent keys, which may depend on model_type. */
+const defaultsOf = (
+  { defaults, alsoTypes = {} }: RotaryTraits,
+  config: ModelConfig,
+): JsonObject => ({ ...defaults, ...alsoTypes[String(config.get('model_type'))] });
+
 /** Returns the longest sequence whose sparse attention is dense; null: attention is dense. */
-export function readDenseSeq({ denseUpTo }: RotaryTraits, config: ModelConfig): number | null {
+export function readDenseSeq(traits: RotaryTraits, file: ModelConfig): number | null {
+  const { denseUpTo } = traits;
+  const config = file.withDefaults(defaultsOf(traits, file));
   return denseUpTo && config.get(denseUpTo) !== null ? config.size(denseUpTo) : null;
 }
 

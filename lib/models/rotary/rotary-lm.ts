@@ -244,11 +244,11 @@ export function rotaryFamily<Model extends RotaryLM, Config extends RotaryConfig
   traits: RotaryTraits,
   build: (config: Config) => Model,
 ): Family<Model, RotaryOptions> {
-  const { name, modelType, textOf, alsoTypes } = traits;
+  const { name, modelType, textOf, alsoTypes = {} } = traits;
   return {
     modelType,
     textOf,
-    alsoTypes,
+    alsoTypes: Object.keys(alsoTypes),
     architecture: `${name} supports the published settings of transformers' ${traits.architecture}.`,
     layout: (model) => rotaryLayout(traits, model.config),
     build: (folder, options) => {

@@ -274,8 +274,8 @@ export interface RotaryTraits {
   readonly name: string;
   /** config.json's model_type. */
   readonly modelType: string;
-  /** Other values of model_type for models of this computation. Default: none. */
-  readonly alsoTypes?: readonly string[];
+  /** Other values of model_type for this computation, with defaults that differ. Default: none. */
+  readonly alsoTypes?: Readonly<Record<string, JsonObject>>;
   /**
    * Whether files may have further layers that predict later tokens; they are not read. "apart":
    * only under other names than the blocks.

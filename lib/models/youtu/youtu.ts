@@ -10,7 +10,7 @@ const TRAITS: RotaryTraits = {
   name: 'Youtu',
   modelType: 'youtu',
   // The name of the published folders.
-  alsoTypes: ['youtu_llm'],
+  alsoTypes: { youtu_llm: {} },
   architecture: 'YoutuForCausalLM',
   biases: { qkv: 'attentionBias', out: 'attentionBias', mlp: false },
   latent: true,
