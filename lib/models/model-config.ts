@@ -83,13 +83,15 @@ export class ModelConfig {
     return Object.keys(this.values);
   }
 
-  /** Returns a view with `defaults` for absent keys; null is a value. */
+  /** Returns a view with `defaults` for absent keys; null is a value, except for an object. */
   withDefaults(defaults: JsonObject): ModelConfig {
-    const defaultEntries = Object.entries(defaults).map(([key, value]) => [
-      this.nameOf(key),
-      value,
-    ]);
-    const values = { ...Object.fromEntries(defaultEntries), ...this.values };
+    const values = { ...this.values };
+    for (const [key, value] of Object.entries(defaults)) {
+      const name = this.nameOf(key);
+      if (!Object.hasOwn(values, name) || (isObject(value) && values[name] === null)) {
+        values[name] = value;
+      }
+    }
     return new ModelConfig(this.path, values, this.hint, this.names);
   }
 

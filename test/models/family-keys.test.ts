@@ -68,6 +68,13 @@ describe('defaults of absent keys', () => {
     expect(scales).toEqual({ scores: 24, scoreCap: null, logitCap: 2.5 });
   });
 
+  test('a section of null counts as absent', () => {
+    const scalingOf = (section: null | undefined) =>
+      withKeys('mistral4', { rope_parameters: section }).config.ropeScaling;
+    expect(scalingOf(null)).toMatchObject({ type: 'yarn', factor: 128 });
+    expect(scalingOf(null)).toEqual(scalingOf(undefined));
+  });
+
   test('models of one class have the defaults of their model_type', () => {
     const absent = { n_group: undefined, topk_group: undefined, rms_norm_eps: undefined };
     const lengths = { index_topk: undefined, max_position_embeddings: 4096 };
