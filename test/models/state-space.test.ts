@@ -123,3 +123,12 @@ test('sizes that do not fit together are refused', () => {
     /layer_types: expected 2 of "mamba" or "attention"/,
   );
 });
+
+test('block-sparse attention needs a layer with attention', () => {
+  const keys = { num_hidden_layers: 1, layer_types: ['mamba'] };
+  const pattern = { mode: 'fixed', block: 16 } as const;
+  expect(() => nn.sparsify(withKeys('granite-4-h', keys), pattern)).toThrow(
+    /sparsify: expected a model with attention layers .*, got a GraniteHybrid without such layers/,
+  );
+  expect(() => nn.sparsify(withKeys('granite-4-h', {}), pattern)).not.toThrow();
+});

@@ -5,7 +5,6 @@ import { Linear } from '../../nn/linear.js';
 import { Module } from '../../nn/module.js';
 import { RMSNorm } from '../../nn/norms.js';
 import { Parameter } from '../../nn/parameter.js';
-import type { SparsePattern } from '../../nn/sparse-attention.js';
 import { statisticOf } from '../../runtime/dtype.js';
 import { leading, required } from '../../runtime/required.js';
 import {
@@ -92,8 +91,8 @@ export class GatedDeltaNet extends Module {
   readonly norm: RMSNorm;
   /** Maps heads * valueDim to channels. */
   readonly out_proj: Linear;
-  /** @internal No attention. */
-  readonly sparsity: SparsePattern | null = null;
+  /** @internal No attention, so that nn.sparsify() leaves it out. */
+  readonly sparsity = undefined;
   private readonly sizes: DeltaSizes;
 
   /** Sizes come from `delta`, which the family declares. */

@@ -4,7 +4,6 @@ import { type Initializer, ones, zeros } from '../../nn/initializers.js';
 import { Linear } from '../../nn/linear.js';
 import { Module } from '../../nn/module.js';
 import { Parameter } from '../../nn/parameter.js';
-import type { SparsePattern } from '../../nn/sparse-attention.js';
 import { statisticOf } from '../../runtime/dtype.js';
 import { leading, required } from '../../runtime/required.js';
 import {
@@ -94,8 +93,8 @@ export class MambaMixer extends Module {
   readonly D: Parameter;
   /** Maps heads * headDim to channels. */
   readonly out_proj: Linear;
-  /** @internal No attention. */
-  readonly sparsity: SparsePattern | null = null;
+  /** @internal No attention, so that nn.sparsify() leaves it out. */
+  readonly sparsity = undefined;
   private readonly sizes: MambaSizes;
 
   /** Sizes come from `mamba`, which the family declares. */

@@ -2,7 +2,6 @@
 import type { LayerCache } from '../../nn/attention.js';
 import { Linear } from '../../nn/linear.js';
 import { Module } from '../../nn/module.js';
-import type { SparsePattern } from '../../nn/sparse-attention.js';
 import { leading, required } from '../../runtime/required.js';
 import { concat, shortConv, type Tensor } from '../../tensor/index.js';
 import type { AttentionContext } from './attention.js';
@@ -38,8 +37,8 @@ export class ShortConvolution extends Module {
   readonly in_proj: Linear;
   /** Maps channels to channels. */
   readonly out_proj: Linear;
-  /** @internal No attention. */
-  readonly sparsity: SparsePattern | null = null;
+  /** @internal No attention, so that nn.sparsify() leaves it out. */
+  readonly sparsity = undefined;
 
   /** Sizes come from `conv`, which the family declares. */
   constructor({ channels, conv, initializerRange }: BodySizes) {
