@@ -11,7 +11,7 @@ import {
   scope,
   Tensor,
 } from '../tensor/index.js';
-import { callExperts, type Experts } from './experts.js';
+import { callExperts, type Experts, runExperts } from './experts.js';
 import { Module } from './module.js';
 import { StoredParameter } from './packed-linear.js';
 import type { Parameter } from './parameter.js';
@@ -109,7 +109,9 @@ export class Mxfp4Experts extends Module {
     refuseBatchInvariant('experts', 'dense layers', 'a mixture of experts');
     return scope(() => {
       const rows = x.reshape([-1, x.size(-1)]).contiguous();
-      const { ids, weights } = router.call(rows, loads);
+      const routes = router.call(rows, loads);
+      if (routes.scalesInputs) return runExperts(this, rows, routes, null).reshape(x.shape);
+      const { ids, weights } = routes;
       const out = Tensor.empty(rows.shape, rows.dtype, rows.device);
       kernels.mxfp4Experts({
         x: rows,

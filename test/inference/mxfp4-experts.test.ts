@@ -6,7 +6,7 @@ import { WeightFiles } from '../../lib/checkpoint/index.js';
 import { writeSafetensors } from '../../lib/checkpoint/safetensors-writer.js';
 import { initInference, nn, seed, type Tensor } from '../../lib/index.js';
 import { Mxfp4Experts } from '../../lib/nn/mxfp4-experts.js';
-import { Tensor as Tensors } from '../../lib/tensor/index.js';
+import { noGrad, Tensor as Tensors } from '../../lib/tensor/index.js';
 
 const [EXPERTS, CHANNELS, HIDDEN] = [4, 64, 32];
 const CONFIG = {
@@ -111,6 +111,24 @@ async function plain(): Promise<nn.models.CausalLM> {
   model.to(model.computesIn.device, 'f32');
   return model;
 }
+
+test('weights that scale inputs do so in steps of an engine, too', () => {
+  const experts = new Mxfp4Experts(new nn.Experts(2, CHANNELS, HIDDEN, { inputsFirst: true }));
+  for (const [name, parameter] of experts.namedParameters()) {
+    const [from, to] = name.endsWith('scales') ? [121, 125] : [0, 256];
+    noGrad(() => parameter.copy_(bytes(parameter.numel, from, to, [...parameter.shape])));
+  }
+  const x = Tensors.from(
+    Float32Array.from({ length: 2 * CHANNELS }, (_, i) => Math.sin(i)),
+    { shape: [2, CHANNELS] },
+  );
+  const ids = Tensors.from(Int32Array.of(1, 0), { shape: [2, 1] });
+  const weights = Tensors.from(Float32Array.of(0.25, 3), { shape: [2, 1] });
+  const router = { call: () => ({ ids, weights, scalesInputs: true }) };
+  const expected = experts.call(x, router).toArray();
+  const found = noGrad(() => experts.call(x, router)).toArray();
+  for (const [i, value] of found.entries()) expect(value).toBeCloseTo(expected[i] as number, 4);
+});
 
 test('tokens equal those of plain weights, for one sequence and for several together', async () => {
   const expected = await generateTokens(await plain(), false);
