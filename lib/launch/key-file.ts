@@ -46,7 +46,8 @@ export interface KeyFile {
   readonly keys: readonly string[];
   /**
    * Calls `use` with all keys after each change of the file, until the result is called. If the new
-   * file is invalid, prints the error; the former keys stay valid.
+   * file is invalid, prints the error; the former keys stay valid. Does nothing for a pipe, such as
+   * the shell's `<(command)`, which has its keys once.
    */
   watch(use: (keys: readonly string[]) => void, intervalMs?: number): () => void;
 }
@@ -58,33 +59,45 @@ export function openKeyFile(file: string | undefined): KeyFile {
   return {
     keys,
     watch(use, intervalMs = INTERVAL_MS) {
-      if (file === undefined) return () => {};
+      if (file === undefined || version === NO_FILE) return () => {};
+      let last = version;
       const timer = setInterval(() => {
         const now = versionOf(file);
-        if (now === version) return;
+        // Between two looks a program may still write, and a part of a key is a key.
+        const isStable = now === last;
+        last = now;
+        if (!isStable || now === version) return;
         version = now;
-        reload(file, use);
+        reload(file, now, use);
       }, intervalMs).unref();
       return () => clearInterval(timer);
     },
   };
 }
 
-function reload(file: string, use: (keys: readonly string[]) => void): void {
+function reload(file: string, version: string, use: (keys: readonly string[]) => void): void {
   try {
+    // A read of a pipe would block the process until another one writes to it.
+    if (version === NO_FILE) refuse('--api-key-file', 'a regular file', 'another kind of file');
     const keys = readKeys(file);
     use(keys);
-    console.log(`--api-key-file: read again, ${keys.length} keys`);
+    const count = keys.length === 1 ? '1 key' : `${keys.length} keys`;
+    console.log(`--api-key-file: read again, ${count}`);
   } catch (error) {
     if (!(error instanceof DsError)) throw error;
     console.error(`ds serve: the former keys stay valid: ${error.message}`);
   }
 }
 
+/** The version of a pipe, a device or a folder. */
+const NO_FILE = 'no file';
+
 /** Returns a text that changes with the file. The content may have no time of its own. */
 function versionOf(file: string): string {
   try {
-    const { mtimeMs, ctimeMs, size, ino } = statSync(file);
+    const status = statSync(file);
+    if (!status.isFile()) return NO_FILE;
+    const { mtimeMs, ctimeMs, size, ino } = status;
     return [mtimeMs, ctimeMs, size, ino].join();
   } catch (cause) {
     return errorMessage(cause);

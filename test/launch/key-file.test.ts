@@ -1,4 +1,5 @@
 // The file of API keys: a change while the server runs.
+import { execFileSync } from 'node:child_process';
 import { mkdtempSync, renameSync, rmSync, symlinkSync, unlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -93,4 +94,32 @@ test('without a change, and after the end, nothing is read', async () => {
   writeFileSync(file, 'two\n');
   await delay(60);
   expect([lists, printed]).toEqual([[], []]);
+});
+
+test('a file that a program is still writing is read when it is complete', () => {
+  jest.useFakeTimers();
+  try {
+    const lists = watch();
+    writeFileSync(file, 'a-long');
+    jest.advanceTimersByTime(10);
+    writeFileSync(file, 'a-long-key\n');
+    jest.advanceTimersByTime(10);
+    expect(lists).toEqual([]);
+    jest.advanceTimersByTime(10);
+    expect(lists).toEqual([['a-long-key']]);
+  } finally {
+    jest.useRealTimers();
+  }
+});
+
+test('a pipe in place of the file is refused without waiting for its writer', async () => {
+  const lists = watch();
+  unlinkSync(file);
+  execFileSync('mkfifo', [file]);
+  await until(() => printed.length === 1);
+  expect(printed[0]).toMatch(/the former keys stay valid: .*expected a regular file/);
+  unlinkSync(file);
+  writeFileSync(file, 'two\n');
+  await until(() => lists.at(-1)?.join() === 'two');
+  expect(printed.at(-1)).toBe('--api-key-file: read again, 1 key');
 });
