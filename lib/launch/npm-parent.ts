@@ -31,7 +31,8 @@ function isShellOfNpm(pid: number): boolean {
   if (process.env.npm_command === undefined) return false;
   const [, option, script = ''] = readWords(pid);
   const [title = ''] = readWords(parentOf(pid));
-  const isBackground = /(^|[^&])&([^&]|$)/.test(script);
+  // The "&" of "2>&1" and "&>log" redirects output; it puts nothing into the background.
+  const isBackground = /(^|[^&>])&([^&>]|$)/.test(script);
   // npm sets its title: "npm exec ds serve".
   return option === '-c' && !isBackground && /^npm\b/.test(title);
 }

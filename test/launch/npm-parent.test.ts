@@ -39,7 +39,7 @@ setTimeout(() => ${end('stayed')}, Number(process.argv[2]));`,
   chmodSync(tool, 0o755);
   writeFileSync(
     join(dir, 'package.json'),
-    '{ "name": "app", "scripts": { "back": "tool 3000 &" } }',
+    '{ "name": "app", "scripts": { "back": "tool 3000 &", "log": "tool 60000 >out 2>&1; true" } }',
   );
 });
 afterEach(async () => {
@@ -73,6 +73,12 @@ async function ending(): Promise<string | undefined> {
 
 test('a command of npx ends after npx has ended', async () => {
   const npm = await start('npm', 'exec', '--offline', '--', 'tool', '60000');
+  npm.kill('SIGTERM');
+  expect(await ending()).toBe('ended');
+});
+
+test('a command with redirected output ends after npm has ended', async () => {
+  const npm = await start('npm', 'run', '--offline', 'log');
   npm.kill('SIGTERM');
   expect(await ending()).toBe('ended');
 });
