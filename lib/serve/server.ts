@@ -149,7 +149,8 @@ export class InferenceServer {
    * an empty list, which would admit every client, and for a key that does not fit a header.
    */
   setApiKeys(keys: readonly string[]): void {
-    if (keys.length === 0) throw argumentError('setApiKeys', 'at least one key', 'none');
+    if (Array.isArray(keys) && keys.length === 0)
+      throw argumentError('setApiKeys', 'at least one key', 'none');
     this.access.replace(keys);
     this.admission.limitEach(this.maxOfKey);
   }

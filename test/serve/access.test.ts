@@ -150,6 +150,9 @@ test('keys change while the server runs, and the share of a key with them', asyn
     for (const leave of leaves) leave();
     expect(() => server.setApiKeys([])).toThrow(/setApiKeys: expected at least one key/);
     expect(() => server.setApiKeys(['five', 'a b'])).toThrow(/apiKeys\[1\]/);
+    for (const none of [undefined, null, 'five'] as unknown[]) {
+      expect(() => server.setApiKeys(none as string[])).toThrow(/apiKeys: expected a list of keys/);
+    }
     expect([await statusOf('four'), await statusOf('five')]).toEqual([200, 401]);
   } finally {
     await server.stop();
