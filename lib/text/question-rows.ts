@@ -16,8 +16,8 @@ const FORM =
 const SHOWN = 40;
 
 /**
- * Returns the first answer of a row; null if the row has none. Throws DS_DATA for answers in
- * another form, and for a text that the context does not have at its start.
+ * Returns the first answer of a row; null if the row has none, or an empty one. Throws DS_DATA for
+ * answers in another form, and for a text that the context does not have at its start.
  */
 export function readAnswer({ row, location }: LocatedRow, context: string): Answer | null {
   const { answers } = row;
@@ -28,13 +28,15 @@ export function readAnswer({ row, location }: LocatedRow, context: string): Answ
   if (typeof text !== 'string' || !Number.isSafeInteger(start)) {
     throw dataError(location(), FORM, formatValue(answers));
   }
+  if (text === '') return null; // Some sets mark questions without an answer by "" at -1.
   // Python counts code points, JavaScript UTF-16 units.
-  const at = [unitsBefore(context, start as number), start as number].find((units) =>
-    context.startsWith(text, units),
+  const at = [unitsBefore(context, start as number), start as number].find(
+    (units) => (start as number) >= 0 && context.startsWith(text, units),
   );
   if (at !== undefined) return { text, start: at };
   const expected = `the answer ${formatValue(text)} at character ${start} of the context`;
-  const got = formatValue(context.slice(start as number, (start as number) + SHOWN));
+  const from = Math.max(0, start as number);
+  const got = formatValue(context.slice(from, from + SHOWN));
   throw dataError(location(), expected, got, 'Correct answer_start.');
 }
 

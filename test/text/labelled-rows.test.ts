@@ -98,7 +98,8 @@ test('answers have both forms of SQuAD, and offsets of Python or JavaScript', as
   for (const start of [16, 18]) {
     expect(wordsOf(await asked(form(start), `😀😀${context}`))).toBe('good dog');
   }
-  for (const none of [null, [], { text: [], answer_start: [] }]) {
+  const empty = { text: [''], answer_start: [-1] };
+  for (const none of [null, [], { text: [], answer_start: [] }, empty]) {
     const { ids, target } = (await asked(none)).get(0);
     expect([...target]).toEqual([ids.length, ids.length]);
   }
@@ -106,6 +107,7 @@ test('answers have both forms of SQuAD, and offsets of Python or JavaScript', as
 
 test.each<[string, unknown, RegExp]>([
   ['another text', { text: ['cat'], answer_start: [4] }, /row 0: .*"cat" at character 4 of the/],
+  ['a negative start', { text: ['the dog'], answer_start: [-1] }, /"the dog" at character -1 of/],
   ['a start outside', { text: ['dog'], answer_start: [400] }, /at character 400 of the context/],
   ['a text in place of a list', { text: 'dog', answer_start: 4 }, /row 0: expected "answers" as/],
   ['a string', 'dog', /row 0: expected "answers" as/],
