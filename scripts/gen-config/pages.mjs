@@ -83,8 +83,10 @@ keys are optional. They have the names of DeepSpeed 0.19.6, and the step limits 
 }
 \`\`\`
 
-This file, \`engine.json\`, stores the weights in 8 bits and gives the cache 8 GiB of GPU memory. Texts have up to 32,768
-tokens. Pass its path to \`initInference('llama', 'engine.json')\`, or to \`ds serve llama --config engine.json\`.
+This file, \`engine.json\`, stores the weights in 8 bits. The cache gets 8 GiB of GPU memory, and 32 GiB of host memory
+for [prefixes](inference-memory.md#prefixes-in-host-memory). Texts have up to 32,768 tokens; without \`max_out_tokens\`,
+up to the model's maximum. Pass the path of the file to \`initInference('llama', 'engine.json')\`, or to \`ds serve llama
+--config engine.json\`.
 
 The config is an object, or a file in the format of [ds_config.json](configuration.md). \`$schema\` gives completion in
 editors.
