@@ -100,6 +100,17 @@ test('packed documents have chunks of their own', () => {
   free(model);
 });
 
+test('given positions decide the chunk, in documents too', () => {
+  const model = new Llama4(SIZES);
+  const few = TEXT.slice(0, 4);
+  const positions = rowOf([CHUNK - 2, CHUNK - 1, CHUNK, CHUNK + 1]);
+  const documents = rowOf([0, 0, 0, 0]);
+  const alone = logitsOf(model, few, { positions });
+  expect(logitsOf(model, few, { positions, documents })).toEqual(alone);
+  expect(logitsOf(model, few, { documents })[2]).not.toEqual(alone[2]);
+  free(model);
+});
+
 test('one expert for each token, with weights in either layout', () => {
   const plain = new nn.Experts(3, 4, 5);
   const turned = new nn.Experts(3, 4, 5, { inputsFirst: true });

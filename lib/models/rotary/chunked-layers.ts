@@ -72,7 +72,7 @@ export function createScaleTable(
 
 /**
  * Returns a number for each chunk of each document, by token of x [B, ..]: [B, tokens] i32; null if
- * no document is longer than a chunk. `reach`: see Places.
+ * all tokens of a document are in one chunk. `reach`: see Places.
  */
 export function numberChunks(
   { attentionChunk, maxSeq }: Pick<BodySizes, 'attentionChunk' | 'maxSeq'>,
@@ -80,7 +80,8 @@ export function numberChunks(
   { documents, positions, reach }: Pick<Places, 'documents' | 'positions' | 'reach'>,
   { shape: [B = 1], device }: Tensor,
 ): Tensor | null {
-  if (!attentionChunk || (reach ?? tokens) <= attentionChunk) return null;
+  // Given positions may start within a chunk.
+  if (!attentionChunk || (reach === null && tokens <= attentionChunk)) return null;
   const places = positions ?? arange(tokens, { dtype: 'i32', device }).unsqueeze(0);
   const inDocument = chunkOf(places, attentionChunk);
   if (!documents) return inDocument.expand([B, tokens]);
