@@ -1,7 +1,13 @@
 // Loads and saves adapters in PEFT's format: adapter_config.json and adapter_model.safetensors.
 
 import { join } from 'node:path';
-import { converted, replaceFile, WeightFiles, writeAlone } from '../checkpoint/index.js';
+import {
+  converted,
+  readSliceNames,
+  replaceFile,
+  WeightFiles,
+  writeAlone,
+} from '../checkpoint/index.js';
 import { DsError } from '../errors.js';
 import { findOrPullFolder } from '../hub/local-folder.js';
 import type { Module } from '../nn/module.js';
@@ -49,9 +55,10 @@ interface Saved {
  * saves while all ranks gather: `await engine.withFullWeights(() => engine.globalRank === 0 &&
  * saveAdapter(model, dir))`. The values are copied before the call returns.
  *
- * Resolves with the paths. Warns about trained parameters outside the adapter. Rejects with
- * DS_ARGUMENT for a model without adapters, DS_RELEASED for sharded values, and DS_IO. Source:
- * PEFT's save_pretrained.
+ * Resolves with the paths. Warns about trained parameters outside the adapter, and about layers
+ * that PEFT does not find, because transformers gives them other names. Rejects with DS_ARGUMENT
+ * for a model without adapters, DS_RELEASED for sharded values, and DS_IO. Source: PEFT's
+ * save_pretrained.
  */
 export function saveAdapter(model: Module, dir: string): Promise<string[]>;
 export async function saveAdapter(
@@ -71,6 +78,7 @@ export async function saveAdapter(
   try {
     const saved = savedOf(model);
     warnOfOthers(model, saved, dir);
+    warnOfNames(model, dir);
     const sources = saved.map(({ name, parameter, transposed }) => {
       const { dtype } = parameter;
       const copy = held(() => noGrad(() => scope(() => to(parameter, cpu()).clone())));
@@ -116,6 +124,18 @@ function warnOfOthers(model: Module, saved: readonly Saved[], dir: string): void
   if (others.length === 0) return;
   const names = formatNames(others.map(([name]) => name));
   const text = `saveAdapter ${dir}: the files do not contain ${names}, which is also trained. List its module in modulesToSave of peft.addLora(), or use engine.saveCheckpoint().`;
+  process.emitWarning(text, { type: 'DsWarning', code: 'DS_CHECKPOINT' });
+}
+
+/** Warns about layers with another name in transformers, where PEFT does not find them. */
+function warnOfNames(model: Module, dir: string): void {
+  const files = readSliceNames(model.describe()?.pieces) ?? {};
+  const renamed = modulesOf(model).filter((name) => {
+    const weight = `${name}.weight`;
+    return Object.hasOwn(files, weight) && files[weight]?.join() !== weight;
+  });
+  if (renamed.length === 0) return;
+  const text = `saveAdapter ${dir}: PEFT does not find ${formatNames(renamed)}, which transformers gives other names. peft.loadAdapter() does. For transformers, call peft.merge() and peft.unload(), then save the model.`;
   process.emitWarning(text, { type: 'DsWarning', code: 'DS_CHECKPOINT' });
 }
 

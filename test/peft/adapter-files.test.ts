@@ -3,8 +3,9 @@
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { type nn, peft, Tensor } from '../../lib/index.js';
+import { nn, peft, Tensor } from '../../lib/index.js';
 import { ioError } from '../../lib/peft/adapter-json.js';
+import { folderOf } from '../models/family-rows.js';
 import { stir, tinyGpt2, tinyLlama } from './models.js';
 
 let dir: string;
@@ -98,6 +99,24 @@ async function rewrite(change: (tensors: Map<string, Tensor>) => void): Promise<
   length.writeBigUInt64LE(BigInt(text.length));
   writeFileSync(path, Buffer.concat([length, text, ...parts]));
 }
+
+test('a warning names layers that transformers calls otherwise', async () => {
+  const warn = jest.spyOn(process, 'emitWarning').mockImplementation(() => {});
+  const warningsFor = async (targetModules: string[]): Promise<string[]> => {
+    warn.mockClear();
+    const model = await nn.models.fromPretrained(folderOf('bamba'));
+    await peft.saveAdapter(peft.addLora(model, { targetModules }), dir);
+    return warn.mock.calls.map(([text]) => String(text));
+  };
+  try {
+    expect(await warningsFor(['q_proj', 'in_proj'])).toEqual([]);
+    const name = 'model\\.layers\\.0\\.mlp\\.up_proj';
+    const text = new RegExp(`^saveAdapter .*: PEFT does not find ${name}, .*peft\\.merge\\(\\)`);
+    expect(await warningsFor(['up_proj'])).toEqual([expect.stringMatching(text)]);
+  } finally {
+    warn.mockRestore();
+  }
+});
 
 test('biases that PEFT has put aside are ignored', async () => {
   const model = peft.addLora(tinyGpt2(), { bias: 'all', modulesToSave: ['mlp'] });
