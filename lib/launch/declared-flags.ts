@@ -2,6 +2,7 @@
 import { type Command, InvalidArgumentError, Option } from 'commander';
 import { DsError } from '../errors.js';
 import { isObject } from '../runtime/is-object.js';
+import { readNameValues } from '../runtime/name-values.js';
 import {
   type Option as Declaration,
   type Declared,
@@ -88,7 +89,7 @@ function createOption(flags: string, option: AnyDeclaration): Option {
 function parseWord(text: string, { syntax = 'text' }: AnyDeclaration, previous: unknown): unknown {
   const list = text.split(',');
   if (syntax === 'pairs') return { ...(isObject(previous) && previous), ...parsePair(text) };
-  if (syntax === 'pair list') return Object.assign({}, previous, ...list.map(parsePair));
+  if (syntax === 'pair list') return parsePairs(text, previous);
   if (syntax === 'texts') return [...(Array.isArray(previous) ? previous : []), text];
   if (syntax === 'names') return list.map((name) => name.trim());
   if (syntax === 'bytes') return parseByteSize(text);
@@ -105,6 +106,13 @@ function parsePair(text: string): Record<string, string> {
   const at = text.indexOf('=');
   if (at > 0 && at < text.length - 1) return { [text.slice(0, at)]: text.slice(at + 1) };
   throw new InvalidArgumentError('Expected NAME=VALUE.');
+}
+
+/** Parses NAME=VALUE,NAME=VALUE. */
+function parsePairs(text: string, previous: unknown): Record<string, string> {
+  const values = readNameValues(text, previous as Record<string, string> | undefined);
+  if (values) return values;
+  throw new InvalidArgumentError('Expected NAME=VALUE,NAME=VALUE with different names.');
 }
 
 function parseByteSize(text: string): number {

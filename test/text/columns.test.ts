@@ -2,6 +2,9 @@
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { Command } from 'commander';
+import { addGroups, readFlags } from '../../lib/launch/declared-flags.js';
+import { EVAL } from '../../lib/launch/model-options.js';
 import {
   LabelledDataset,
   PairDataset,
@@ -154,5 +157,23 @@ test('ds train reads pairs and JSON', async () => {
   expect(await read('--columns', 'question=prompt,answer=completion')).toEqual(columns);
   expect(await read('--columns', 'question=prompt', 'answer=completion')).toEqual(columns);
   expect(await read('--columns', JSON.stringify(columns))).toEqual(columns);
-  await expect(read('--columns', 'question')).rejects.toThrow(/expected NAME=VALUE,NAME=VALUE/);
+  for (const wrong of ['question', 'a=b,', 'a=b,a=c', '=b']) {
+    await expect(read('--columns', wrong)).rejects.toThrow(/expected NAME=VALUE,NAME=VALUE/);
+  }
+});
+
+test('ds eval reads pairs as ds train, and refuses a column that it would lose', () => {
+  const read = (...words: string[]) => {
+    const command = new Command().exitOverride().configureOutput({ writeErr: () => {} });
+    addGroups(command, EVAL);
+    command.parse(['--data', 'f.jsonl', ...words], { from: 'user' });
+    return readFlags(EVAL, command.opts()).columns;
+  };
+  expect(read('--columns', 'question=prompt, answer=completion')).toEqual(columns);
+  expect(read('--columns', 'question=prompt', '--columns', 'answer=completion')).toEqual(columns);
+  expect(Object.keys(read('--columns', '__proto__=text') ?? {})).toEqual(['__proto__']);
+  for (const wrong of [['a=b,a=c'], ['a=b', '--columns', 'a=c'], ['question']]) {
+    const words = ['--columns', ...wrong];
+    expect(() => read(...words)).toThrow(/NAME=VALUE,NAME=VALUE with different names/);
+  }
 });

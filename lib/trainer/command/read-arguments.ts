@@ -3,6 +3,7 @@
 import { DsError, formatLines } from '../../errors.js';
 import { argumentError } from '../../runtime/input-errors.js';
 import { isObject } from '../../runtime/is-object.js';
+import { readNameValues } from '../../runtime/name-values.js';
 import type { Option, Syntax } from '../../runtime/option.js';
 import { ownValue } from '../../runtime/own-value.js';
 import { formatJson, parseJson } from '../../runtime/parse-json.js';
@@ -226,13 +227,10 @@ function readRecord(given: CommandArgument): object {
 
 /** Reads NAME=VALUE, joined by commas or as several words. */
 function readPairs(given: CommandArgument): object {
-  const pairs = readList(given).flatMap((word) => String(word).split(','));
-  const entries = pairs.map((pair) => {
-    const [, name, value] = /^([^=]+)=(.+)$/.exec(pair.trim()) ?? [];
-    if (name !== undefined && value !== undefined) return [name, value];
-    throw argumentError(given.location, 'NAME=VALUE,NAME=VALUE', formatValues(given.values));
-  });
-  return Object.fromEntries(entries);
+  const values = readNameValues(readList(given).join(','));
+  if (values) return values;
+  const expected = 'NAME=VALUE,NAME=VALUE with different names';
+  throw argumentError(given.location, expected, formatValues(given.values));
 }
 
 function formatArgument(value: unknown): string {
