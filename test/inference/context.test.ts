@@ -52,6 +52,12 @@ test('the default context is what a small cache holds, and a configured one is r
   );
 });
 
+test('a longest sequence that no memory holds is refused with its key', async () => {
+  await expect(initInference(llama(2 ** 31 - 1), { device: 'cpu' })).rejects.toThrow(
+    /rotary angles: expected at most 268435456 positions, got 2147483647.*max_position_embeddings/,
+  );
+});
+
 test('a server reports the context of its engine', async () => {
   const folder = mkdtempSync(join(tmpdir(), 'ds-context-'));
   try {

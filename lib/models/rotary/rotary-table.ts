@@ -1,4 +1,5 @@
 // Tables of cosines and sines by position, built on demand and cached by device.
+import { DsError } from '../../errors.js';
 import type { Device } from '../../runtime/device.js';
 import type { DType } from '../../runtime/dtype.js';
 import { leading } from '../../runtime/required.js';
@@ -88,6 +89,7 @@ export class RotaryTable {
   private createTable(rows: number, length: number, dtype: 'f32' | 'f64', device: Device): Angles {
     const { frequencies, magnitude } = rotaryRule(this.sizes, this.scaling, length);
     const width = frequencies.length;
+    requireRoom(rows, width);
     const { factorAt } = this;
     const List = dtype === 'f64' ? Float64Array : Float32Array;
     const computeTable = (body: (angle: number) => number): Tensor => {
@@ -103,6 +105,21 @@ export class RotaryTable {
     const sign = this.sizes.backward ? -1 : 1;
     return { cos: computeTable(Math.cos), sin: computeTable((angle) => sign * Math.sin(angle)) };
   }
+}
+
+/** Maximum number of elements of a table, 4 GiB of f32. */
+const MAX_ELEMENTS = 2 ** 30;
+
+function requireRoom(rows: number, width: number): void {
+  if (rows * width <= MAX_ELEMENTS) return;
+  const max = Math.floor(MAX_ELEMENTS / width);
+  throw new DsError({
+    code: 'DS_LIMIT',
+    op: 'table of rotary angles',
+    expected: `at most ${max} positions`,
+    got: String(rows),
+    hint: 'Lower maxSeq, which is max_position_embeddings in config.json.',
+  });
 }
 
 /**
