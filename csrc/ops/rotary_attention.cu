@@ -54,12 +54,13 @@ Splits split(int64_t work, int64_t keys, const CudaContext& ctx) {
 }
 
 Splits splits_of(const RotaryAttention& op, const CudaContext& ctx) {
-  return split(op.tables.shape[0] * op.pool.shape[2], most_keys(op), ctx);
+  return split(std::max<int64_t>(1, op.tables.shape[0] * op.pool.shape[2]), most_keys(op), ctx);
 }
 
 /// Returns true if the kernel can compute the op.
 bool suits(const RotaryAttention& op) {
   const int64_t d = op.q.shape[2];
+  if (op.q.numel() == 0 || op.pool.numel() == 0) return false;
   if (size_of(op.q.dtype) != 2 || op.pool.dtype != op.q.dtype || (d != 64 && d != 128))
     return false;
   if (op.q_norm || op.scale <= 0 || op.q.shape[1] > 16 * op.pool.shape[2]) return false;
