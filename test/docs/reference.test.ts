@@ -40,7 +40,9 @@ function importedIn(code: string): string[] {
 }
 
 function membersIn(code: string): string[] {
-  const found = code.matchAll(new RegExp(`(?<![\\w./])(${namespaces}|engine)\\.(\\w+)`, 'g'));
+  // engine.json is a file.
+  const names = `(?<![\\w./])(${namespaces}|engine)\\.(?!json\\b)(\\w+)`;
+  const found = code.matchAll(new RegExp(names, 'g'));
   return Array.from(found, ([, owner = '', name = '']) =>
     owner === 'engine' ? `Engine.${name}` : `${owner}.${name}`,
   );
