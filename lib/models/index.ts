@@ -38,6 +38,7 @@ export type {
 } from './rotary/attention.js';
 export { RotaryBlock } from './rotary/block.js';
 export type { RotaryModel } from './rotary/body.js';
+export type { QueryScale } from './rotary/chunk-options.js';
 export type {
   FamilyConfig,
   FamilyOption,
@@ -54,8 +55,8 @@ export type { FeedForward, GatedMlp, PlainMlp } from './rotary/feed-forward.js';
 export type { FullHeads, SharedKeys } from './rotary/kind-options.js';
 export type { BlockAttention, LatentAttention } from './rotary/latent-attention.js';
 export type { LayeredAttention } from './rotary/layered-attention.js';
-export type { MambaConfig } from './rotary/mamba-config.js';
-export type { MambaMixer } from './rotary/mamba-mixer.js';
+export type { MambaConfig, MambaSizes } from './rotary/mamba-config.js';
+export type { GatedNorm, MambaMixer } from './rotary/mamba-mixer.js';
 export type { MoeConfig, MoeSizes } from './rotary/mixture.js';
 export type { Norm, OffsetLayerNorm, OffsetRMSNorm, PlainLayerNorm } from './rotary/norms.js';
 export type { PackedAttention, PerHeadAttention } from './rotary/packed-attention.js';

@@ -49,10 +49,11 @@ const initialRates: Initializer = (out) => {
 };
 
 /** An RMS norm of gated values: of all channels, or of each of `groups` groups. */
-class GatedNorm extends Module {
+export class GatedNorm extends Module {
   /** The weight [channels]. */
   readonly weight: Parameter;
 
+  /** @internal */
   constructor(
     channels: number,
     private readonly groups: number,
