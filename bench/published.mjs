@@ -64,7 +64,7 @@ function pair(name, file, row, peerName, peer) {
   };
 }
 
-const LLAMA_1B = '1B shape, B8 T2048, resident, dS kept and joint products';
+const LLAMA_1B = '1B shape, B8 T2048, resident, fewer instructions per attention tile';
 const LORA =
   "8B shape, LoRA r 16 on all linear layers, B4 T2048, checkpointing, adapters' products in 1";
 const QLORA = '8B shape, QLoRA r 16, B2 T2048, checkpointing';
