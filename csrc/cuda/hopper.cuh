@@ -203,8 +203,8 @@ __device__ __forceinline__ uint64_t tile_descriptor(const void* tile, int leadin
 __device__ __forceinline__ uint64_t moved_descriptor(uint64_t d, uint32_t units) {
   return (d & 0xFFFFFFFF00000000) | (static_cast<uint32_t>(d) + units);
 }
-/// Returns x of lane 0, so that the compiler knows that all threads of the warp have the same value
-/// and computes addresses once per warp.
+/// Returns x of lane 0. The compiler then treats x as equal in all threads of the warp, and
+/// computes addresses once per warp.
 __device__ __forceinline__ int uniform(int x) { return __shfl_sync(0xffffffffu, x, 0); }
 
 /// Orders earlier accesses of accumulators and operands in registers before the next wgmma.

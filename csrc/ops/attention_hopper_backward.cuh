@@ -240,8 +240,8 @@ struct HopperBackwardConsumer {
       __stcs(to + k * kKeptGroupPackets, uint4{left[k][0], left[k][1], left[k][2], left[k][3]});
   }
 
-  /// Returns Visibility's slope() for a probability p, from which the score follows. Keeping scores
-  /// beside probabilities would take kTile / 2 more registers.
+  /// Returns Visibility's slope() of a score, computed from its probability p. Registers hold
+  /// probabilities only: scores would need kTile / 2 more.
   static __device__ __forceinline__ float slope_of(const Visibility<T, kHiding>& seen, float p,
                                                    float lse_log2) {
     return seen.slope(__log2f(p) + lse_log2);

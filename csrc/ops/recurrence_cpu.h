@@ -153,8 +153,8 @@ void for_sequences(const Op& op, const View& q, const View& k, const View& v, co
   });
 }
 
-/// Computes gradients dq and dk like q [B, T, Hk, D]: sums those of the value heads, which `each`
-/// computes as [T, D] for a batch and one of `heads`.
+/// Computes the gradients dq and dk, like q [B, T, Hk, D]. `each` computes the gradients [T, D] of
+/// one value head of `heads`. A key head gets the sum over its value heads.
 template <class T, class F>
 void for_key_heads(const View& q, int64_t heads, const View& dq, const View& dk, CpuContext& ctx,
                    F each) {

@@ -22,7 +22,7 @@ using LargeBlocks = RotaryAttentionShape<kHeadDim, 8, 2>;
 /// Up to kFewKeys keys, four small blocks are faster than fewer large ones.
 constexpr int64_t kFewKeys = 512;
 constexpr int kFewKeysSplits = 4;
-/// Keys of a large block up to which the kernel is faster than two ops.
+/// With more keys in a large block, the two ops are faster than the kernel.
 constexpr int64_t kKeysOfBlock = 512;
 
 /// How a cluster of blocks splits the keys of a head. `splits` is 0 if two ops are faster.
@@ -31,7 +31,7 @@ struct Splits {
   int splits;
 };
 
-/// Returns the keys that a sequence may have, as far as the host knows.
+/// Returns the maximum number of keys of a sequence. The host knows the table, not the lengths.
 int64_t most_keys(const RotaryAttention& op) {
   const int64_t all = op.tables.shape[1] * op.pool.shape[3];
   return op.window > 0 ? std::min(op.window + 1, all) : all;

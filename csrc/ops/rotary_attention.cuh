@@ -1,5 +1,5 @@
-// RotaryAttention for single tokens in one kernel: rotates the queries and the key of a token,
-// stores its key and value, and attends to all keys of its sequence.
+// RotaryAttention for single tokens in one kernel. It rotates the queries and the key of a token,
+// and stores its key and value. Then it attends to all keys of the sequence.
 //
 // A thread block has a key head of a sequence. Its warps take 16 keys at a time, so they need no
 // barrier until their partial results are reduced. Keys of earlier tokens load while the previous

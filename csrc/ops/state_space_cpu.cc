@@ -33,8 +33,8 @@ void forward(const Sequence<T>& s, compute_t<T>* state, bool keeps, T* out, int6
   });
 }
 
-/// Computes the gradients of a head. Those of c and b, [T, N], are later summed over the heads of a
-/// group.
+/// Computes the gradients of a head. dc and db, [T, N], belong to this head: the caller sums them
+/// over the heads of a group.
 template <class T>
 void backward(const StateSpaceBackward& op, int64_t batch, int64_t head, compute_t<T>* dc,
               compute_t<T>* db) {

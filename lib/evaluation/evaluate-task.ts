@@ -50,7 +50,7 @@ const KINDS: Readonly<Record<ProblemType, LabelKind>> = {
  * stays on its device, in its dtype and mode.
  *
  * Rejects with DS_ARGUMENT for wrong options, a model without a head for labels, a model that an
- * engine owns, and a job of several ranks; DS_DATA for rows that cannot be read, and for rows
+ * engine owns, and a job of several ranks. Rejects with DS_DATA for unreadable rows, and for rows
  * without a target.
  */
 export async function evaluateTask(

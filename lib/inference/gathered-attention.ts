@@ -37,7 +37,7 @@ interface GatherOptions extends TurningReach {
   readonly slopes: Tensor | null;
   /** Default: PART_BYTES. */
   readonly partBytes?: number;
-  /** Tokens of a chunk, outside of which a token sees nothing; null or absent: all tokens. */
+  /** Tokens of a chunk. A token sees only its own chunk. Null or absent: it sees all tokens. */
   readonly chunk?: number | null;
 }
 

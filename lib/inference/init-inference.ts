@@ -98,8 +98,8 @@ export async function initInference(
 }
 
 /**
- * @internal initInference() for a process that only serves this model: on a GPU, the cache may take
- * all free memory, even if the configuration has no max_out_tokens.
+ * @internal initInference() for a process that only serves this model. On a GPU, the cache may then
+ * take all free memory, even without max_out_tokens in the configuration.
  */
 export function initServing(
   folder: string,

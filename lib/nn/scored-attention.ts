@@ -19,7 +19,7 @@ import {
   where,
 } from '../tensor/index.js';
 
-/** Channels of a head up to which the kernels attend. */
+/** The most channels of a head that the kernels of attention support. */
 export const WIDEST_HEAD = 256;
 
 /** How scoredAttention() computes. */

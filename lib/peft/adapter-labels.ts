@@ -13,7 +13,7 @@ import { readJson, WEIGHTS } from './adapter-json.js';
 const LABELS = 'id2label';
 const PROBLEM = 'problem_type';
 
-/** Classes of transformers whose head has an output for each label. */
+/** Classes of transformers with a head that has an output for each label. */
 const CLASSIFIER = /For(Sequence|Token)Classification$/;
 
 /**
@@ -40,9 +40,9 @@ export interface AdapterLabels {
 }
 
 /**
- * Returns the labels of the adapter in `dir`: of the metadata of its weights, or else of a
- * config.json, which other trainers write next to adapters. Returns null without labels. Throws
- * DS_CHECKPOINT, DS_IO.
+ * Returns the labels of the adapter in `dir`, or null. They are in the metadata of its weights.
+ * Other trainers write them into a config.json next to the adapter. Rejects with DS_CHECKPOINT for
+ * a damaged file, and with DS_IO for an unreadable one.
  */
 export async function readAdapterLabels(dir: string): Promise<AdapterLabels | null> {
   const path = join(dir, WEIGHTS);

@@ -18,7 +18,7 @@ import { NF4Experts } from './nf4-experts.js';
  * the equivalent of its other defaults.
  */
 const LATENT = ['q_proj', 'q_b_proj', 'kv_b_proj'];
-/** Modules of state space layers; models of them alone adapt the first. */
+/** Modules of state space layers. If a model has no other layers, LoRA adapts the first module. */
 const STATE_SPACE = ['in_proj', 'conv1d'];
 
 /** PEFT's default targets by the model_type of config.json. */

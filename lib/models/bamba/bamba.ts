@@ -1,4 +1,4 @@
-// Bamba: state space layers and a few layers with attention, half of whose channels rotate.
+// Bamba: state space layers, and a few layers with attention that rotate half of the channels.
 import type { FamilyConfig } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';

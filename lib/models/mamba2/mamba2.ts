@@ -3,7 +3,7 @@ import type { FamilyConfig } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
 
-/** Sizes of Mamba2, and the mode of its activations. Those of attention have no effect. */
+/** Sizes of Mamba2, and the mode of its activations. Sizes of attention have no effect. */
 export type Mamba2Config = FamilyConfig<'mamba' | 'feedLayers'>;
 
 const TRAITS: RotaryTraits = {

@@ -157,8 +157,9 @@ const convMixer = ({ channels }: RotarySizes): MixerMemory => ({
 });
 
 /**
- * A state space layer, for inner channels i and s channels of B and C together: the projection (2 i
- * + s) and the convolution (i + s), the sum with D x, the gated values and their norm (3 i).
+ * A state space layer. It has i inner channels, and s channels of B and C together. It keeps the
+ * projection (2 i + s), the convolution (i + s), the sum with D x, and the gated values and their
+ * norm (3 i).
  * Backward: gradients of the projection and of the convolution. Statistics: three f32 numbers of
  * each head for decays and steps, and a deviation of the norm.
  */
@@ -199,7 +200,7 @@ function blockMixer(traits: RotaryTraits, sizes: RotarySizes): MixerMemory {
   };
 }
 
-/** Blocks with one branch each: the mean of what they keep, and the maximum of a backward. */
+/** Blocks with one branch each: the mean of the kept elements, and the largest backward. */
 function oneBranchActivations(traits: RotaryTraits, sizes: RotarySizes): BlockActivations {
   const { channels, layers, mamba, feedLayers = [] } = sizes;
   const feed = blockFeed(traits, sizes);

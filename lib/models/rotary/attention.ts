@@ -34,15 +34,15 @@ import { type Angles, pairsToHalves } from './rotary-table.js';
 export interface AttentionContext extends Angles {
   /** Angles of layers with a window, in families where they differ; null: those above. */
   ofWindows: Angles | null;
-  /** Angles of queries with a scale by position, in families that have it; null: those above. */
+  /** Angles of queries, in families that scale queries by position; null: the same as of keys. */
   ofQueries?: Angles | null;
-  /** Scales of queries by position apart from their rotation, as angles of 0; absent: none. */
+  /** Scales of queries by position in layers that do not rotate, as angles of 0. Default: none. */
   queryScales?: Angles | null;
   /** The rows of cos and sin for the tokens, [B, T]; null: consecutive rows from the first. */
   positions: Tensor | null;
   /** The document of each token, [B, T]; null if each row is one. */
   documents: Tensor | null;
-  /** Documents of layers that attend within chunks, [B, T]; absent or null: those above. */
+  /** The chunk of each token, [B, T], in layers with chunks; absent or null: `documents`. */
   chunks?: Tensor | null;
   /** Receives routing statistics; null: not collected. */
   loads: RouterLoads | null;
@@ -125,7 +125,7 @@ export abstract class RotaryAttentionBase extends Module {
     Object.assign(this, { [out]: new Linear(heads * headDim, channels, { bias }) });
   }
 
-  /** Tokens of a chunk outside of which this layer sees nothing; null: it has none. */
+  /** Tokens of a chunk, if tokens of this layer see only their own chunk; null: they see all. */
   private get chunk(): number | null {
     const { attentionChunk = null, rotates } = this.body;
     return rotates[this.place.layer] ? attentionChunk : null;

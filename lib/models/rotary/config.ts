@@ -69,8 +69,8 @@ export interface RotaryConfig extends CausalConfig {
   /** State space layers, in families that have them; null: no layer. Default: null. */
   mamba?: MambaConfig | null;
   /**
-   * Whether each block has a feed-forward block alone, in families with one branch for each block;
-   * the others have none. Default: none.
+   * In families with one branch for each block: true for blocks with a feed-forward branch, false
+   * for blocks with attention or a state space layer. Default: no block has a feed-forward branch.
    */
   feedLayers?: readonly boolean[];
   /** Heads of layers without a window, in families where they differ. Default: as the others. */

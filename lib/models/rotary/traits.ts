@@ -334,8 +334,9 @@ export interface RotaryTraits {
   /** Whether several queries share a key head in that projection. Default: false. */
   readonly perGroup?: boolean;
   /**
-   * config.json's key of the length up to which sparse attention with an indexer equals dense
-   * attention: the longest sequence of such a folder, whose indexers are not read. Default: none.
+   * The key of config.json with the number of tokens that an indexer chooses for a query. In
+   * sequences of at most this length, it chooses all tokens, so attention is dense. The family
+   * allows no longer sequences, and does not read the indexers. Default: none.
    */
   readonly denseUpTo?: string;
   /** Whether some layers have a gated short convolution instead of attention. Default: false. */
