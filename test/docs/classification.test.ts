@@ -25,10 +25,13 @@ afterAll(() => rmSync(dir, { recursive: true }));
 
 const programs = snippetsOf(PAGE, readPage(PAGE), ['js']);
 
-test.each(programs.map((program) => [program.line, program.code]))('line %d runs', (_, code) => {
-  const file = writeProgram(dir, String(code));
-  const { status, stderr } = spawnSync(process.execPath, [file], { cwd: dir, encoding: 'utf8' });
-  expect([status, stderr.match(/^\w*Error.*/m)]).toEqual([0, null]);
+test('the programs run in the order of the page, because later ones read files of earlier ones', () => {
+  const results = programs.map(({ line, code }) => {
+    const file = writeProgram(dir, code);
+    const { status, stderr } = spawnSync(process.execPath, [file], { cwd: dir, encoding: 'utf8' });
+    return [line, status, stderr.match(/^\w*Error.*/m)];
+  });
+  expect(results).toEqual(programs.map(({ line }) => [line, 0, null]));
 });
 
 test('the page has programs', () => expect(programs).toHaveLength(6));
