@@ -23,6 +23,7 @@ import { packageRoot } from '../../lib/runtime/package-root.js';
 import { poll } from '../../lib/runtime/poll.js';
 import { numel } from '../../lib/runtime/view.js';
 import { Checks, computeOn } from '../parallel/checks.js';
+import { quiet } from '../support/quiet.js';
 import { mixture, models, packedPhi, sizes } from './ranks-models.js';
 
 /** The one argument, as JSON. */
@@ -197,6 +198,8 @@ async function checkTrained({ home }: RanksJob, shared: inference.InferenceConfi
   const { layers } = (await openRanks(resolveInferenceConfig(shared))) as ModelRanks;
   await part.destroy();
   const host = cpu();
+  // Buffers of earlier engines, freed during the load, would hide its peak.
+  await quiet(() => host.memory.inUse);
   host.resetPeaks();
   const before = host.memory.inUse;
   const read = await fromPretrainedCut(folder, {}, (model) => parallel.parallelize(model, layers));
