@@ -32,8 +32,6 @@ export interface Command {
 
 export interface Answer {
   error?: { code: string; message: string };
-  /** Duration in milliseconds. */
-  elapsed?: number;
 }
 
 const STEPS = 3;
@@ -124,13 +122,12 @@ async function makeCalls(command: Command): Promise<void> {
 const deeds = { save, load, export: exportWeights, beside: saveBeside, call, calls: makeCalls };
 
 async function obey(command: Command): Promise<Answer> {
-  const begin = performance.now();
   try {
     await deeds[command.what](command);
-    return { elapsed: performance.now() - begin };
+    return {};
   } catch (error) {
     const { code, message } = error as { code: string; message: string };
-    return { error: { code, message }, elapsed: performance.now() - begin };
+    return { error: { code, message } };
   }
 }
 

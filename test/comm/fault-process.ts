@@ -41,7 +41,6 @@ export interface FaultReport {
   message: string;
   /** Whether a second call gave the same error. */
   same: boolean;
-  seconds: number;
 }
 
 const print = (value: unknown) => process.stdout.write(`${JSON.stringify(value)}\n`);
@@ -140,10 +139,9 @@ async function main({ kind, fault, culprit, timeout }: FaultJob): Promise<void> 
     // All ranks must finish the warm-up before the job fails.
     while ((await store.add('warm', 0)) < job.worldSize) await pause(5);
     await job.destroy();
-    print({ code: '', op: '', message: '', same: true, seconds: 0 });
+    print({ code: '', op: '', message: '', same: true });
     return;
   }
-  const begin = performance.now();
   const attempt = async (): Promise<DsError | null> => {
     try {
       if (job.rank === culprit) await misbehave(job, fault, tensor);
@@ -157,7 +155,6 @@ async function main({ kind, fault, culprit, timeout }: FaultJob): Promise<void> 
   if (fault === 'killed-busy') print('busy');
   let first = await attempt();
   while (fault === 'killed-busy' && !first) first = await attempt();
-  const seconds = (performance.now() - begin) / 1000;
   let again: DsError | null = null;
   try {
     job.world.barrier().synchronize();
@@ -169,10 +166,10 @@ async function main({ kind, fault, culprit, timeout }: FaultJob): Promise<void> 
   }
   if (first) {
     const { code, op, message } = first;
-    print({ code, op, message, same: again?.message === message, seconds });
+    print({ code, op, message, same: again?.message === message });
   } else if (again) {
-    print({ code: again.code, op: again.op, message: again.message, same: true, seconds });
-  } else print({ code: '', op: '', message: '', same: true, seconds });
+    print({ code: again.code, op: again.op, message: again.message, same: true });
+  } else print({ code: '', op: '', message: '', same: true });
   await job.destroy();
   tensor.dispose();
 }

@@ -6,6 +6,7 @@ import { liveTensors, scope, seed, type Tensor } from '../../lib/tensor/index.js
 import * as checkpointing from '../../lib/tensor/recompute/index.js';
 import type { Case } from '../support/case.js';
 import { countOps } from '../support/op-counts.js';
+import { quiet } from '../support/quiet.js';
 import {
   type Precision,
   type TinyOptions,
@@ -196,6 +197,7 @@ function countPasses(device: Device): Passes {
 const opsOfSegments: Case = {
   name: 'norms add the sums between segments, and kept projections are not computed again',
   async run(device) {
+    await quiet();
     const tensors = liveTensors();
     const counted = (configure: checkpointing.CheckpointingOptions) =>
       withMode({ name: '', configure, model: {} }, () => countPasses(device));

@@ -9,6 +9,7 @@ import { type DsConfig, type Engine, initialize, nn, zero } from '../../lib/inde
 import type { Device } from '../../lib/runtime/device.js';
 import { seed } from '../../lib/tensor/index.js';
 import type { Case } from '../support/case.js';
+import { quiet } from '../support/quiet.js';
 import { assertSame, type Run, runOf, withFolder } from './nvme.cases.js';
 import {
   type TinyOptions,
@@ -177,6 +178,7 @@ const withoutCopies: Case = {
         );
         assert.ok(numel * 14 > 4 * PART_BYTES, `${numel} elements`);
         const peakDuring = async (body: () => Promise<unknown>): Promise<number> => {
+          await quiet(() => device.memory.inUse);
           device.resetPeaks();
           const { inUse } = device.memory;
           await body();

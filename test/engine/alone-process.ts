@@ -26,7 +26,6 @@ export interface AloneJob {
 
 export interface AloneReport {
   error: string;
-  seconds: number;
   steps: number;
   weights: string;
 }
@@ -92,8 +91,7 @@ async function folderOf({ rank, store }: Distributed): Promise<string> {
 async function main(alone: AloneJob): Promise<void> {
   const job = await initDistributed({ mesh: alone.mesh, device: 'cpu' });
   const dir = await folderOf(job);
-  const begin = Date.now();
-  const report: AloneReport = { error: '', seconds: 0, steps: 0, weights: '' };
+  const report: AloneReport = { error: '', steps: 0, weights: '' };
   try {
     const engine = await train(alone, job, dir);
     report.steps = engine.globalSteps;
@@ -102,7 +100,6 @@ async function main(alone: AloneJob): Promise<void> {
   } catch (error) {
     report.error = error instanceof DsError ? `${error.code} ${error.message}` : String(error);
   }
-  report.seconds = (Date.now() - begin) / 1000;
   await job.destroy().catch(() => {});
   if (job.rank === 0) rmSync(dir, { recursive: true, force: true });
   console.log(JSON.stringify(report));

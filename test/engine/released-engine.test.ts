@@ -20,7 +20,7 @@ import { withOwners } from '../../lib/runtime/shortage.js';
 import { TensorGrowth } from '../../lib/tensor/growth.js';
 import type { OptimizerState } from '../../lib/zero/optimizer-state.js';
 import { tinyConfig, tinyModel, trainTiny } from '../e2e/tiny-training.js';
-import { collectGarbage } from '../support/quiet.js';
+import { collectGarbage, quiet } from '../support/quiet.js';
 
 const folder = mkdtempSync(join(tmpdir(), 'ds-released-engine-'));
 afterAll(() => rmSync(folder, { recursive: true }));
@@ -117,6 +117,7 @@ describe('destroy() leaves no stream, event, file, timer or listener', () => {
     const model = tinyModel({ checkpointing: true, model: { channels: 32 } });
     const config = { ...base, ...section } as DsConfig;
     for (const parameter of model.parameters()) parameter.moveTo(cpu(), 'f32');
+    await quiet();
     const live = liveTensors();
     const { engine } = await initialize({ model, config, device: cpu() });
     trainTiny(engine, 0, 3);

@@ -20,6 +20,7 @@ import {
 } from '../../lib/index.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { getRandomState, held, noGrad, scope } from '../../lib/tensor/index.js';
+import { quiet } from '../support/quiet.js';
 import { thrownBy } from '../support/refusal.js';
 
 const dir = mkdtempSync(join(tmpdir(), 'ds-saved-engine-'));
@@ -153,6 +154,7 @@ test('a load of another dtype releases the values that it converts', async () =>
   const saved = await of({ bf16: { enabled: true } });
   await saved.saveCheckpoint(join(dir, 'narrow'));
   const other = await of({});
+  await quiet();
   const live: number[] = [];
   for (let i = 0; i < 3; i++) {
     await other.loadCheckpoint(join(dir, 'narrow'), { loadModuleOnly: true });

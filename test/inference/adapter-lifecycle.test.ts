@@ -7,6 +7,7 @@ import { observeKernels } from '../../lib/runtime/call.js';
 import { opNames } from '../../lib/runtime/kernels.generated.js';
 import { liveTensors } from '../../lib/tensor/index.js';
 import { stir, tinyGpt2 } from '../peft/models.js';
+import { quiet } from '../support/quiet.js';
 import { refusal } from '../support/refusal.js';
 
 const root = mkdtempSync(join(tmpdir(), 'ds-adapter-life-'));
@@ -199,6 +200,7 @@ test('beams take no adapter, and names are not reused', async () => {
 test('destroy() restores the original layers of the model', async () => {
   const model = tinyLlama();
   const modules = [...model.namedModules()];
+  await quiet();
   const before = liveTensors();
   const { one, two } = places as { one: string; two: string };
   const other = await initInference(model, config, { adapters: { one, two } });

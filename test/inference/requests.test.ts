@@ -15,6 +15,7 @@ import {
   text,
 } from '../../lib/index.js';
 import { packageRoot } from '../../lib/runtime/package-root.js';
+import { quiet } from '../support/quiet.js';
 
 const sizes = { vocabSize: 61, maxSeq: 64, layers: 2, heads: 2, channels: 16 };
 const small = { max_ragged_sequence_count: 4, kv_cache: { block_size: 16, blocks: 12 } };
@@ -219,6 +220,7 @@ test('an engine leaves none of the tables that it has read a model for', async (
   const llama = new nn.models.Llama({ ...sizes, hidden: 32 });
   const dir = mkdtempSync(join(tmpdir(), 'ds-tables-'));
   await nn.saveWeights(llama, dir);
+  await quiet();
   const before = liveTensors();
   const own = await initInference(dir, { device: 'cpu' });
   await own.generate({ prompt, maxNewTokens: 2 });

@@ -1,6 +1,7 @@
 // Tests that a fault in one stage raises an error on every rank, without a deadlock.
 import { initialize, liveTensors, nn, PipelineModule, seed, Tensor } from '../../lib/index.js';
 import { reportsOf, runRanks } from '../comm/ranks.js';
+import { quiet } from '../support/quiet.js';
 import type { Fault } from './fault-process.js';
 
 async function messagesOf(fault: Fault, ranks = 2): Promise<string[]> {
@@ -203,6 +204,7 @@ test('a failed batch leaves no state, and can be passed again', async () => {
     return found;
   };
   const fullValues = await losses(false);
+  await quiet();
   const before = liveTensors();
   expect(await losses(true)).toEqual(fullValues);
   expect(liveTensors()).toBeLessThanOrEqual(before + 8); // The model's parameters and the losses.

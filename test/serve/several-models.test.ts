@@ -6,6 +6,7 @@ import { nn, seed } from '../../lib/index.js';
 import { device } from '../../lib/runtime/device.js';
 import { packageRoot } from '../../lib/runtime/package-root.js';
 import { ModelPool, openPool, type ServeOptions, servePool } from '../../lib/serve/index.js';
+import { quiet } from '../support/quiet.js';
 import { ask, begin, eventsOf, until } from './client.js';
 
 const dir = mkdtempSync(join(tmpdir(), 'ds-several-'));
@@ -134,6 +135,7 @@ test('other routes find the model too; a wrong one is 404, the first one is the 
 test('answers are equal after unloads and loads, and memory is flat over 20 of them', async () => {
   const cpu = device('cpu');
   const pool = tight();
+  await quiet(() => cpu.memory.inUse);
   await withPool(pool, async (url) => {
     const answers = new Map<string, Set<string>>([
       ['one', new Set()],

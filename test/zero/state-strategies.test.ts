@@ -15,6 +15,7 @@ import {
   trainTiny,
   weightBits,
 } from '../e2e/tiny-training.js';
+import { quiet } from '../support/quiet.js';
 
 const folder = mkdtempSync(join(tmpdir(), 'ds-states-'));
 afterAll(() => rmSync(folder, { recursive: true }));
@@ -149,6 +150,7 @@ const onDevice: [string, TinyOptions][] = [0, 1, 2, 3].map((stage) => [
 const WEIGHTS = 77_312;
 
 test.each([...onDevice, ...states])('%s: every byte of memory has an owner', async (_, options) => {
+  await quiet(() => device.memory.inUse);
   const before = device.memory.inUse;
   const engine = await tinyEngine({ zero: tiles, ...options }, device);
   trainTiny(engine, 0, 2);
@@ -181,6 +183,7 @@ test.each([...onDevice, ...states, cpuWeights])(
     const calls = (['createStream', 'releaseStream', 'createEvent', 'releaseEvent'] as const).map(
       (name) => jest.spyOn(addon, name),
     );
+    await quiet(() => device.memory.inUse);
     const before = device.memory.inUse;
     const engine = await tinyEngine({ zero: tiles, ...options }, device);
     trainTiny(engine, 0, 2);
