@@ -1,7 +1,7 @@
 // Measures the collectives of a training step by device events.
 import type { Device } from '../lib/runtime/device.js';
 import { Event, type Stream } from '../lib/runtime/stream.js';
-import type { CommTimer } from '../lib/zero/buckets.js';
+import type { CommTimer } from '../lib/zero/gradients.js';
 
 interface CommTimes {
   collectives: number;

@@ -5,7 +5,7 @@ import { required } from '../runtime/required.js';
 import { Event, Stream } from '../runtime/stream.js';
 import { copyFlat, sliceFlat } from '../tensor/flat.js';
 import { held, Tensor } from '../tensor/index.js';
-import type { CommTimer } from './buckets.js';
+import type { CommTimer } from './gradients.js';
 import { shardOf } from './layout.js';
 import { MemoryStore, type WeightShard, type WeightStore } from './partition.js';
 import type { OwnedShard, WeightFlow } from './stage.js';

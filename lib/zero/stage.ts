@@ -5,39 +5,10 @@
 import { argumentError } from '../runtime/input-errors.js';
 import { required } from '../runtime/required.js';
 import type { Event, Stream } from '../runtime/stream.js';
-import type { Buckets } from './buckets.js';
+import type { GradientFlow, GradientReceiver } from './gradients.js';
 import type { Range } from './layout.js';
 import { Partition, type WeightShard, type WeightStore } from './partition.js';
 import type { Unit, WeightUnit } from './unit.js';
-import type { Wire } from './wire.js';
-
-/** Receives the gradients of a step, one partition at a time. */
-export interface GradientReceiver {
-  /** Receives partition.grad, complete in the order of `stream`. Records partition.ready there. */
-  receiveReduced(partition: Partition, stream: Stream): void;
-}
-
-/** How gradients reach other ranks. */
-export interface GradientRoute {
-  /** Sums gradients over the ranks. */
-  wire: Wire;
-  /** Factor of the sums relative to the gradients for the update. */
-  factor: number;
-  /** Gradients, in the order of backward. */
-  buckets: Buckets;
-}
-
-/** Moves gradients from a unit to the partition that this rank updates. */
-export interface GradientFlow {
-  /** Factor of reduced gradients relative to the gradients for the update. */
-  readonly factor: number;
-  /** Null if no rank needs gradients of another rank. */
-  readonly route: GradientRoute | null;
-  /** Whether it reduces every micro-batch. Else they add up in the unit, and it reduces the sum. */
-  readonly takesEach: boolean;
-  /** Reduces and frees the unit's gradient. The last call of a step has a `receiver`. */
-  reduce(partition: Partition, receiver: GradientReceiver | null): void;
-}
 
 /** The range of a shard, the storage of its weights, and the range that the rank counts. */
 export type OwnedShard = [range: Range, store: WeightStore, counted?: Range];

@@ -4,7 +4,7 @@ import type { Device } from '../runtime/device.js';
 import { required } from '../runtime/required.js';
 import { Event, Stream } from '../runtime/stream.js';
 import { sliceFlat } from '../tensor/flat.js';
-import { type BucketOptions, Buckets } from './buckets.js';
+import { type BucketOptions, Buckets } from './gradients.js';
 import { shardOf } from './layout.js';
 import { MemoryStore, type WeightShard } from './partition.js';
 import type { OwnedShard, WeightFlow } from './stage.js';

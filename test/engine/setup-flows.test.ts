@@ -10,7 +10,7 @@ import { ZeroGroups } from '../../lib/engine/zero-groups.js';
 import { type DsConfig, nn, optim, PipelineModule, type Tensor } from '../../lib/index.js';
 import { Links, Pipeline } from '../../lib/pipe/index.js';
 import { cpu } from '../../lib/runtime/device.js';
-import type { GradientFlow } from '../../lib/zero/stage.js';
+import type { GradientFlow } from '../../lib/zero/gradients.js';
 import { refusal, thrownBy } from '../support/refusal.js';
 
 const configOf = (more: DsConfig = {}, worldSize = 1) =>

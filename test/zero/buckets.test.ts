@@ -2,7 +2,7 @@
 import { Linear } from '../../lib/nn/index.js';
 import { cpu } from '../../lib/runtime/device.js';
 import type { Stream } from '../../lib/runtime/stream.js';
-import { Buckets, type CommTimer } from '../../lib/zero/buckets.js';
+import { Buckets, type CommTimer } from '../../lib/zero/gradients.js';
 import { Unit, UnitGradient } from '../../lib/zero/unit.js';
 
 /** Buckets of 10 elements, and the log of their calls. */

@@ -4,7 +4,6 @@ import { cpu } from '../../lib/runtime/device.js';
 import { Event, Stream } from '../../lib/runtime/stream.js';
 import { held, Tensor } from '../../lib/tensor/index.js';
 import { liveTensors } from '../../lib/tensor/tensor.js';
-import { untimedComm } from '../../lib/zero/buckets.js';
 import {
   GatheredWeights,
   gatherPlain,
@@ -14,13 +13,14 @@ import {
 } from '../../lib/zero/gathered-weights.js';
 import {
   alternatingGradients,
+  type GradientFlow,
   localGradients,
   summedGradients,
   sumPartialGradients,
+  untimedComm,
 } from '../../lib/zero/gradients.js';
 import { layoutUnit } from '../../lib/zero/layout.js';
 import { MemoryStore, type Partition, type WeightShard } from '../../lib/zero/partition.js';
-import type { GradientFlow } from '../../lib/zero/stage.js';
 import { allocatePinned, bytesOf, LentState, totalBytes } from '../../lib/zero/state/memory.js';
 import { WholeWeights } from '../../lib/zero/weights.js';
 import type { CollectivePlace, Collectives } from '../../lib/zero/wire.js';

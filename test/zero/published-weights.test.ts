@@ -6,7 +6,6 @@ import { addon } from '../../lib/runtime/addon.js';
 import { cpu } from '../../lib/runtime/device.js';
 import { Event, Stream } from '../../lib/runtime/stream.js';
 import { held, Tensor } from '../../lib/tensor/index.js';
-import { untimedComm } from '../../lib/zero/buckets.js';
 import {
   GatheredWeights,
   gatherPlain,
@@ -14,6 +13,7 @@ import {
   onHost,
   UnitTrace,
 } from '../../lib/zero/gathered-weights.js';
+import { untimedComm } from '../../lib/zero/gradients.js';
 import type { WeightShard } from '../../lib/zero/partition.js';
 import { PublishedWeights } from '../../lib/zero/weights.js';
 import type { CollectivePlace, Collectives } from '../../lib/zero/wire.js';

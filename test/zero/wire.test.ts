@@ -3,9 +3,8 @@ import { cpu } from '../../lib/runtime/device.js';
 import { sliceFlat } from '../../lib/tensor/flat.js';
 import { held, Tensor } from '../../lib/tensor/index.js';
 import { liveTensors } from '../../lib/tensor/tensor.js';
-import { ownedGradients, shardedGradients } from '../../lib/zero/gradients.js';
+import { type GradientFlow, ownedGradients, shardedGradients } from '../../lib/zero/gradients.js';
 import type { Partition } from '../../lib/zero/partition.js';
-import type { GradientFlow } from '../../lib/zero/stage.js';
 import {
   AllReduceWire,
   CastWire,
@@ -105,7 +104,7 @@ describe('a flow of gradients', () => {
       grad: null as Tensor | null,
       range: { offset: 2, numel: 2 },
     };
-    const add = (transfer: Parameters<import('../../lib/zero/buckets.js').Buckets['add']>[0]) => {
+    const add = (transfer: Parameters<import('../../lib/zero/gradients.js').Buckets['add']>[0]) => {
       log.push(transfer.numel);
       transfer.start(device.compute).wait(device.compute);
       transfer.complete(device.compute);

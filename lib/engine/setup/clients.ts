@@ -9,7 +9,7 @@ import type { LrSchedule } from '../../optim/schedule.js';
 import { formatValue } from '../../runtime/format-value.js';
 import { argumentError } from '../../runtime/input-errors.js';
 import { isObject } from '../../runtime/is-object.js';
-import type { CommTimer } from '../../zero/buckets.js';
+import type { CommTimer } from '../../zero/gradients.js';
 
 /** Options of the caller. Each overrides the configuration. */
 export interface Clients {

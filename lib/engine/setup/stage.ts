@@ -1,7 +1,6 @@
 // Builds the ZeRO stages from the configuration; only this file depends on stage numbers.
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Device } from '../../runtime/device.js';
-import { Buckets, type CommTimer, untimedComm } from '../../zero/buckets.js';
 import { gatherFp8 } from '../../zero/fp8-gather.js';
 import {
   GatheredWeights,
@@ -15,20 +14,19 @@ import {
 } from '../../zero/gathered-weights.js';
 import {
   alternatingGradients,
+  Buckets,
+  type CommTimer,
+  type GradientFlow,
+  type GradientRoute,
   localGradients,
   ownedGradients,
   shardedGradients,
   summedGradients,
   sumPartialGradients,
+  untimedComm,
 } from '../../zero/gradients.js';
 import { gatherCodes, QuantizedWire, ReplicatedWire } from '../../zero/quantized.js';
-import {
-  type GradientFlow,
-  type GradientRoute,
-  type WeightFlow,
-  type ZeroStage,
-  ZeroStages,
-} from '../../zero/stage.js';
+import { type WeightFlow, type ZeroStage, ZeroStages } from '../../zero/stage.js';
 import type { WeightUnit } from '../../zero/unit.js';
 import { PublishedWeights, WholeWeights } from '../../zero/weights.js';
 import {
