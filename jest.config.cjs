@@ -31,7 +31,7 @@ module.exports = {
   maxWorkers: '100%',
   // A process whose heap has grown is replaced between two files: tests that count what is alive
   // collect all of it.
-  workerIdleMemoryLimit: '400MB',
+  workerIdleMemoryLimit: '900MB',
   testSequencer: '<rootDir>/test/support/longest-first.cjs',
   testEnvironment: '<rootDir>/test/support/jest-environment.cjs',
   sandboxInjectedGlobals: computing,
