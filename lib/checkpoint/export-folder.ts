@@ -163,6 +163,12 @@ const FLOATS = [
   'embedding_fraction',
   'embedding_multiplier',
   'residual_multiplier',
+  'lm_head_multiplier',
+  'key_multiplier',
+  'attention_in_multiplier',
+  'attention_out_multiplier',
+  'ssm_in_multiplier',
+  'ssm_out_multiplier',
   'logits_scaling',
   'resid_pdrop',
   'embd_pdrop',
@@ -177,7 +183,13 @@ const FLOATS = [
   'z_loss_coefficient',
 ];
 /** Keys with lists of floats. */
-const FLOAT_LISTS = ['time_step_limit', 'short_factor', 'long_factor'];
+const FLOAT_LISTS = [
+  'time_step_limit',
+  'short_factor',
+  'long_factor',
+  'mlp_multipliers',
+  'ssm_multipliers',
+];
 
 const WHOLE_FLOAT = new RegExp(`^(\\s*"(?:${FLOATS.join('|')})": -?\\d+)(?=,?$)`, 'gm');
 const FLOAT_LIST = new RegExp(`^\\s*"(?:${FLOAT_LISTS.join('|')})": \\[$[^\\]]*\\]`, 'gm');

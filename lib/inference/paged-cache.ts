@@ -32,7 +32,7 @@ export interface CacheSizes extends Omit<CacheShape, 'recurrent'> {
   keyDtype?: DType;
   /** Whether forwards are batch-invariant, without the fused op of rotation and storage. */
   isInvariant?: boolean;
-  /** Layers with a recurrent state instead of keys and values. Default: none. */
+  /** Layers with a recurrent state instead of keys and values, or beside them. Default: none. */
   recurrent?: RecurrentSizes | null;
   /** Bytes per token of data outside the cache, such as the features of a head. Default: 0. */
   besideBytes?: number;
@@ -51,9 +51,13 @@ export function blockBytes(sizes: CacheSizes): number {
 /** Bytes of one layer: 2 (keys, values) x heads x block x head dim x element. */
 function layerBytes(sizes: CacheSizes, layer: number): number {
   const { kvHeads, headDim, from } = required(layerShapes(sizes)[layer]);
-  if (from !== null || sizes.recurrent?.layers[layer]) return 0;
+  if (from !== null || !hasKeys(sizes, layer)) return 0;
   return 2 * kvHeads * headDim * sizes.blockSize * dtypeSize(keyDtypeOf(sizes));
 }
+
+/** Whether a layer has keys and values, its own or of another layer. */
+const hasKeys = ({ recurrent }: CacheSizes, layer: number): boolean =>
+  !recurrent?.layers[layer] || recurrent.besideAttention === true;
 
 const keyDtypeOf = ({ keyDtype, dtype }: CacheSizes): DType => keyDtype ?? dtype;
 
@@ -78,8 +82,9 @@ export function splitLists(batch: StepBatch, all: Tensor): DeviceBatch {
 
 /**
  * The key-value cache of a model: for each layer a pool [blocks, 2, kvHeads, blockSize, headDim],
- * the pool of an earlier layer, or the recurrent states of `sequences` sequences. run() sets the
- * batch of a forward; attention reads slots and block tables from it.
+ * the pool of an earlier layer, or the recurrent states of `sequences` sequences; some layers have
+ * a pool and states. run() sets the batch of a forward; attention reads slots and block tables from
+ * it.
  */
 export class PagedCache {
   /** One entry per layer of the model, in order. */
@@ -99,11 +104,12 @@ export class PagedCache {
     const pool = (layer: number): Tensor => required(this.pools[layer]);
     this.layers = layerShapes(sizes).map(({ from }, i): LayerCache => {
       const running = (): DeviceBatch => required(this.running);
-      if (this.isRecurrent(i)) {
-        const state = createRecurrentState(() => required(this.states[i]), this.runningLists);
-        return { attend: refuseAttention, state };
-      }
+      const state = this.isRecurrent(i)
+        ? createRecurrentState(() => required(this.states[i]), this.runningLists)
+        : null;
+      if (state && !hasKeys(sizes, i)) return { attend: refuseAttention, state };
       const plain: LayerCache = {
+        ...(state && { state }),
         attend: (q, k, v, reach) => attend(pool(i), running(), { q, k, v }, reach),
         attendStored: (q, reach) => attendStored(pool(from ?? i), running(), toRagged(q), reach),
       };
@@ -147,7 +153,7 @@ export class PagedCache {
       const shape = [this.blocks, 2, kvHeads, blockSize, headDim];
       const isRecurrent = this.isRecurrent(i);
       const pool = (): Tensor => Tensor.empty(shape, keyDtypeOf(this.sizes), device);
-      this.pools.push(isRecurrent || from !== null ? null : held(pool));
+      this.pools.push(from !== null || !hasKeys(this.sizes, i) ? null : held(pool));
       const states = (): StatePools => {
         const pools = allocatePools(this.sequences, required(recurrent), { dtype, device });
         return { inputs: pools.inputs.keep(), states: pools.states?.keep() ?? null };

@@ -2,7 +2,7 @@
 
 import { DsError } from '../errors.js';
 import { type CacheReach, KeyValueCache, type SequenceCache } from '../nn/attention.js';
-import { RecurrentCache, type RecurrentSizes } from '../nn/recurrent-cache.js';
+import { HybridCache, RecurrentCache, type RecurrentSizes } from '../nn/recurrent-cache.js';
 import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
 import { required } from '../runtime/required.js';
@@ -66,9 +66,16 @@ export function createCaches(shape: CacheShape, batch: number, capacity: number)
   const { dtype, device, recurrent } = shape;
   const caches: SequenceCache[] = [];
   for (const [i, { kvHeads, headDim, from }] of layerShapes(shape).entries()) {
-    if (recurrent?.layers[i]) caches.push(new RecurrentCache(batch, recurrent, { dtype, device }));
-    else if (from !== null) caches.push(new ReadingCache(required(caches[from])));
-    else caches.push(new KeyValueCache([batch, kvHeads, capacity, headDim], dtype, device));
+    const keys = [batch, kvHeads, capacity, headDim] as const;
+    if (recurrent?.layers[i]) {
+      const like = { dtype, device };
+      caches.push(
+        recurrent.besideAttention
+          ? new HybridCache(keys, recurrent, like)
+          : new RecurrentCache(batch, recurrent, like),
+      );
+    } else if (from !== null) caches.push(new ReadingCache(required(caches[from])));
+    else caches.push(new KeyValueCache(keys, dtype, device));
   }
   return caches;
 }

@@ -20,6 +20,7 @@ export { Exaone, type ExaoneConfig } from './exaone/exaone.js';
 export { ExaoneMoe, type ExaoneMoeConfig } from './exaone-moe/exaone-moe.js';
 export { Exaone4, type Exaone4Config } from './exaone4/exaone4.js';
 export { Falcon, type FalconConfig } from './falcon/falcon.js';
+export { FalconH1, type FalconH1Config } from './falcon-h1/falcon-h1.js';
 export { FlexOlmo, type FlexOlmoConfig } from './flex-olmo/flex-olmo.js';
 export { Gemma, type GemmaConfig } from './gemma/gemma.js';
 export { Gemma2, type Gemma2Config } from './gemma2/gemma2.js';

@@ -58,6 +58,7 @@ export type { LayeredAttention } from './rotary/layered-attention.js';
 export type { MambaConfig, MambaSizes } from './rotary/mamba-config.js';
 export type { GatedNorm, MambaMixer } from './rotary/mamba-mixer.js';
 export type { MoeConfig, MoeSizes } from './rotary/mixture.js';
+export type { AllMultipliers, Multipliers } from './rotary/multipliers.js';
 export type { Norm, OffsetLayerNorm, OffsetRMSNorm, PlainLayerNorm } from './rotary/norms.js';
 export type { PackedAttention, PerHeadAttention } from './rotary/packed-attention.js';
 export type { PackedSwiGLU } from './rotary/packed-swiglu.js';

@@ -19,7 +19,6 @@ const MISSING: Readonly<Record<string, Missing>> = {
   bitnet: ['weights of three values', 'llama'],
   clip: [PICTURES],
   dbrx: ['experts and projections under other names', 'mixtral'],
-  falcon_h1: [STATE, 'falcon', 'qwen3_next'],
   falcon_mamba: [STATE, 'falcon'],
   gemma3n: ['embeddings and gates that differ by layer', 'gemma3_text', 'gemma4_text'],
   hunyuan: ['layers that share keys and values, with experts', 'hunyuan_v1_moe'],

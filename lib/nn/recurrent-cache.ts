@@ -10,12 +10,14 @@ import {
   type StateSpaceInputs,
   Tensor,
 } from '../tensor/index.js';
-import type { RecurrentState, SequenceCache } from './attention.js';
+import { KeyValueCache, type RecurrentState, type SequenceCache } from './attention.js';
 
 /** Sizes of the states of a model's layers. */
 export interface RecurrentSizes {
   /** Whether a layer has a recurrence; the others have attention. */
   readonly layers: readonly boolean[];
+  /** Whether layers with a recurrence have attention too. Default: false. */
+  readonly besideAttention?: boolean;
   /** Channels of the short convolution. */
   readonly channels: number;
   /** Weights of each of these channels. */
@@ -174,5 +176,20 @@ export class RecurrentCache implements SequenceCache {
 
   attend(): never {
     return refuseAttention();
+  }
+}
+
+/** The keys, values and states of a layer with attention beside a recurrence. */
+export class HybridCache extends KeyValueCache {
+  readonly state: RecurrentState;
+
+  /** `shape`: of keys and values, [B, Hk, capacity, D]. */
+  constructor(
+    shape: readonly [number, number, number, number],
+    sizes: RecurrentSizes,
+    like: { dtype: DType; device: Device },
+  ) {
+    super(shape, like.dtype, like.device);
+    this.state = new RecurrentCache(shape[0], sizes, like).state;
   }
 }

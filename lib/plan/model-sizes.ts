@@ -102,7 +102,8 @@ export function sizesOf(model: CausalLM): ModelSizes {
   const { channels, heads, headDim = channels / heads } = model.config;
   const { lm_head, vocabSize: vocabulary, maxSeq } = model;
   const counts = countSizes(model);
-  const recurrences = model.recurrentSizes?.layers.filter((has) => has).length ?? 0;
+  const recurrent = model.recurrentSizes?.besideAttention ? null : model.recurrentSizes;
+  const recurrences = recurrent?.layers.filter((has) => has).length ?? 0;
   const hasHead = !(lm_head instanceof PackedLinear) && lm_head.weight.requiresGrad;
   return {
     ...counts,

@@ -240,6 +240,7 @@ export const cases: Case[] = [
     'mixtral',
     'qwen3-next',
     'granite-4-h',
+    'falcon-h1',
     'deepseek-v2',
   ].flatMap((family) =>
     [true, false].flatMap((shares) =>

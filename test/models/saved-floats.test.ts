@@ -44,4 +44,10 @@ test('lists of floats, and factors', async () => {
   expect(text).toMatch(/"embedding_multiplier": 2\.0,?\n/);
   expect(text).toMatch(/"mamba_d_state": 256,?\n/);
   expect(JSON.parse(text).time_step_limit[0]).toBe(0);
+  const config = JSON.parse(readFileSync(join(folderOf('falcon-h1'), 'config.json'), 'utf8'));
+  const plain = { attention_in_multiplier: 1, key_multiplier: 2, mlp_multipliers: [1, 3] };
+  const multiplied = await saveModel(nn.models.fromConfig({ ...config, ...plain }));
+  expect(multiplied).toMatch(/"attention_in_multiplier": 1\.0,?\n/);
+  expect(multiplied).toMatch(/"key_multiplier": 2\.0,?\n/);
+  expect(multiplied).toMatch(/"mlp_multipliers": \[\n +1\.0,\n +3\.0\n/);
 });

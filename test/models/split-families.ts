@@ -35,6 +35,7 @@ const CHOSEN: Readonly<Record<string, string>> = {
   'ernie-moe': 'a bias for the choice of experts by softmax',
   exaone: 'SiLU as declared',
   exaone4: 'layers that do not rotate beside windows',
+  'falcon-h1': 'attention and a state space layer in one block, multipliers',
   gemma2: 'bounded scores',
   glm: 'packed gates',
   gpt2: 'another body',
@@ -92,6 +93,7 @@ export function traitsOf(family: string): Set<string> {
     narrow: embedDim !== undefined && embedDim !== channels,
     moe: moe !== undefined,
     states: mamba != null,
+    besideAttention: traits?.mamba?.besideAttention,
     dense: (moe?.denseLayers ?? []).length > 0,
     queryRank: latent?.queryRank != null,
   };

@@ -124,6 +124,64 @@ test('sizes that do not fit together are refused', () => {
   );
 });
 
+test('Falcon-H1 states the width of its state space layers', () => {
+  const sizesAt = (more: object) => {
+    const { heads = 0, headDim = 0 } = mambaOf(withKeys('falcon-h1', more)) ?? {};
+    return [heads, headDim];
+  };
+  expect(sizesAt({})).toEqual([4, 5]);
+  expect(sizesAt({ mamba_d_ssm: 32, mamba_d_head: 'auto' })).toEqual([4, 8]);
+  expect(sizesAt({ mamba_d_ssm: null, mamba_d_head: 'auto', mamba_expand: 3 })).toEqual([4, 9]);
+  const { mamba_d_ssm: _, ...absent } = configOf('falcon-h1');
+  const model = nn.models.fromConfig({ ...absent, mamba_d_head: 'auto' } as JsonObject);
+  expect(model.describe().config.mamba_d_ssm).toBe(1024);
+  expect(() => withKeys('falcon-h1', { mamba_d_ssm: 24 })).toThrow(
+    /mamba_d_head: expected mamba_d_ssm \/ 4, got 5/,
+  );
+});
+
+test('Falcon-H1 chooses the norm of its state space layers', () => {
+  const normAt = (has: boolean, isFirst: boolean) => {
+    const keys = { mamba_rms_norm: has, mamba_norm_before_gate: isFirst };
+    const model = withKeys('falcon-h1', keys);
+    const { config } = model.describe();
+    return [mambaOf(model)?.norm, config.mamba_rms_norm, config.mamba_norm_before_gate];
+  };
+  expect(normAt(false, true)).toEqual([null, false, false]);
+  expect(normAt(true, true)).toEqual(['plain', true, true]);
+  expect(normAt(true, false)).toEqual(['gated', true, false]);
+  const { config } = withKeys('bamba', {});
+  const mamba = { ...mambaOf(withKeys('bamba', {})), norm: null };
+  expect(() => new nn.models.Bamba({ ...config, mamba } as never)).toThrow(
+    /Bamba mamba norm: expected gated, got null/,
+  );
+});
+
+test('Falcon-H1 has both layers in each block, with numbers as multipliers', () => {
+  const { config } = withKeys('falcon-h1', {});
+  const mamba = { ...config.mamba, layers: [true, false] };
+  expect(() => new nn.models.FalconH1({ ...config, mamba } as never)).toThrow(
+    /FalconH1 mamba layers: expected true for each of 2 layers/,
+  );
+  const multipliers = { feed: [1] };
+  expect(() => new nn.models.FalconH1({ ...config, multipliers } as never)).toThrow(
+    /FalconH1 multipliers feed: expected 2 numbers, got an array \[1\]/,
+  );
+  for (const [key, value, message] of [
+    ['ssm_multipliers', [1, 2], /ssm_multipliers: expected 5 numbers, got \[1,2\]/],
+    ['ssm_in_multiplier', 'x', /ssm_in_multiplier: expected a number, got "x"/],
+    ['projectors_bias', true, /projectors_bias: expected false, got true/],
+  ] as const) {
+    expect(() => withKeys('falcon-h1', { [key]: value })).toThrow(message);
+  }
+  const absent = { ssm_multipliers: null, mlp_multipliers: null, attention_in_multiplier: null };
+  expect(withKeys('falcon-h1', absent).config.multipliers).toMatchObject({
+    attentionIn: 1,
+    stateParts: [1, 1, 1, 1, 1],
+    feed: [1, 1],
+  });
+});
+
 test('block-sparse attention needs a layer with attention', () => {
   const keys = { num_hidden_layers: 1, layer_types: ['mamba'] };
   const pattern = { mode: 'fixed', block: 16 } as const;

@@ -66,6 +66,19 @@ class SmallGraniteHybrid extends nn.models.GraniteHybrid {
     super({ ...given, mamba: { heads: 4, headDim: 64, groups: 2, stateDim: 48, layers } });
   }
 }
+/** Each block has a state space layer beside its attention, and factors in each branch. */
+class SmallFalconH1 extends nn.models.FalconH1 {
+  constructor(given: Omit<nn.models.FalconH1Config, 'mamba' | 'multipliers'>) {
+    const layers = Array.from({ length: given.layers }, () => true);
+    const mamba = { heads: 4, headDim: 64, groups: 2, stateDim: 48, norm: null, layers };
+    const [stateParts, feed] = [
+      [2, 0.5, 0.3, 0.7, 1.5],
+      [0.9, 0.6],
+    ];
+    const outer = { attentionIn: 0.9, attentionOut: 0.8, stateIn: 1.1, stateOut: 0.7 };
+    super({ ...given, mamba, multipliers: { ...outer, stateParts, feed } });
+  }
+}
 type Small = new (
   options: typeof shape & { maxSeq: number; layers: number; activationCheckpointing: boolean },
 ) => nn.models.RotaryLM;
@@ -80,6 +93,7 @@ const rows = [true, false].flatMap((checkpointing): [string, Small, boolean][] =
   ['Qwen3Next', SmallQwen3Next, checkpointing],
   ['Lfm2', SmallLfm2, checkpointing],
   ['GraniteHybrid', SmallGraniteHybrid, checkpointing],
+  ['FalconH1', SmallFalconH1, checkpointing],
   ...byDeclaration.map((name): [string, Small, boolean] => [
     ...([name, (nn.models as unknown as Record<string, Small>)[name] as Small] as const),
     checkpointing,
@@ -124,4 +138,6 @@ test.each(rows)(
 test('layers with a recurrence have no products of all queries and keys', () => {
   const model = new SmallQwen35({ ...shape, maxSeq: 64, layers: 6 });
   expect(sizesOf(model).attentionWidth).toBe((shape.heads * shape.headDim) / 2);
+  const both = new SmallFalconH1({ ...shape, maxSeq: 64, layers: 6 });
+  expect(sizesOf(both).attentionWidth).toBe(shape.heads * shape.headDim);
 });

@@ -159,7 +159,7 @@ const convMixer = ({ channels }: RotarySizes): MixerMemory => ({
 /**
  * A state space layer. It has i inner channels, and s channels of B and C together. It keeps the
  * projection (2 i + s), the convolution (i + s), the sum with D x, and the gated values and their
- * norm (3 i).
+ * norm, if there is one (3 i).
  * Backward: gradients of the projection and of the convolution. Statistics: three f32 numbers of
  * each head for decays and steps, and a deviation of the norm.
  */
@@ -167,7 +167,7 @@ function mambaMixer({ channels }: RotarySizes, mamba: MambaSizes): MixerMemory {
   const inner = mamba.heads * mamba.headDim;
   const convolved = convChannels(mamba);
   return {
-    kept: 4 * inner + 2 * convolved + mamba.heads,
+    kept: (mamba.norm === null ? 3 : 4) * inner + 2 * convolved + mamba.heads,
     statistics: 12 * mamba.heads + 4,
     backward: 2 * channels + 2 * inner + 2 * convolved,
   };
@@ -184,12 +184,29 @@ function recurrentMixer(
   return conv ? { layers: conv.layers, memory: convMixer(sizes) } : null;
 }
 
+/**
+ * Attention beside a state space layer: both, and an input of one of them with a multiplier. In the
+ * backward, attention comes first and frees its part.
+ */
+function besideMixer(
+  { channels }: RotarySizes,
+  attention: MixerMemory,
+  recurrence: MixerMemory,
+): MixerMemory {
+  return {
+    kept: attention.kept + recurrence.kept + channels,
+    statistics: attention.statistics + recurrence.statistics,
+    backward: Math.max(attention.backward, recurrence.backward - attention.kept) + channels,
+  };
+}
+
 /** Of one block; if both kinds are mixed, their mean, and the maximum of a backward. */
 function blockMixer(traits: RotaryTraits, sizes: RotarySizes): MixerMemory {
   const attention = attentionMixer(traits, sizes);
   const found = recurrentMixer(traits, sizes);
   if (!found) return attention;
   const recurrence = found.memory;
+  if (traits.mamba?.besideAttention) return besideMixer(sizes, attention, recurrence);
   const share = found.layers.filter((layer) => layer).length / sizes.layers;
   const mean = (key: 'kept' | 'statistics'): number =>
     share * recurrence[key] + (1 - share) * attention[key];

@@ -3,7 +3,7 @@ import type { LayerCache } from '../../nn/attention.js';
 import { SparseMixture } from '../../nn/experts.js';
 import { Module } from '../../nn/module.js';
 import { required } from '../../runtime/required.js';
-import { dropout, type Tensor } from '../../tensor/index.js';
+import { dropout, scope, type Tensor } from '../../tensor/index.js';
 import { scaleBranch } from '../layer-factors.js';
 import { type AttentionContext, GatedAttention, RotaryAttention } from './attention.js';
 import { addExperts, addExpertsResult } from './beside-experts.js';
@@ -32,6 +32,8 @@ export class RotaryBlock extends Module {
   declare readonly input_layernorm: Norm;
   /** Causal attention with rotary positions; in some layers of hybrid models a recurrence. */
   declare readonly self_attn: BlockAttention | GatedDeltaNet | ShortConvolution | MambaMixer;
+  /** A state space layer beside the attention, in families with both in a block. */
+  declare readonly mamba?: MambaMixer;
   /** Before the MLP; in families with norms after the branches, after the attention. */
   declare readonly post_attention_layernorm: Norm;
   /** The feed-forward block, or a mixture of experts. */
@@ -57,12 +59,13 @@ export class RotaryBlock extends Module {
       setNamed(this, 'self_attn', 'linear_attn', new GatedDeltaNet(body));
     } else if (body.conv?.layers[layer]) {
       setNamed(this, 'self_attn', 'conv', new ShortConvolution(body));
-    } else if (body.mamba?.layers[layer]) {
+    } else if (body.mamba?.layers[layer] && !traits.mamba?.besideAttention) {
       setNamed(this, 'self_attn', 'mamba', new MambaMixer(body));
     } else {
       const attention = new (createAttention(traits))(layerBody, { window, layer });
       setNamed(this, 'self_attn', names.attention ?? 'self_attn', attention);
     }
+    if (traits.mamba?.besideAttention) this.mamba = new MambaMixer(body);
     this.addNorm(norms.attention[1]);
     this.addNorm(norms.mlp[0]);
     this.mlp = createFeedForward(layerBody, layer);
@@ -113,11 +116,7 @@ export class RotaryBlock extends Module {
       const out = feeds ? this.feedForward(x, context) : this.self_attn.call(x, context, cache);
       return [this.leaveBranch(out, norms.attention[1], scale), stream];
     }
-    const attended = this.leaveBranch(
-      this.self_attn.call(x, context, cache),
-      norms.attention[1],
-      scale,
-    );
+    const attended = this.leaveBranch(this.mixTokens(x, context, cache), norms.attention[1], scale);
     if (isParallel) {
       const [before] = norms.mlp;
       const y = before === null ? x : this.normNamed(before).call(stream);
@@ -158,6 +157,18 @@ export class RotaryBlock extends Module {
     if (name !== null) return normalizeSum(branch, residual, this.normNamed(name));
     const stream = residual ? branch.add(residual) : branch;
     return [stream, stream];
+  }
+
+  /** Returns the result of attention or of the layer in its place; of both, the sum. */
+  private mixTokens(x: Tensor, context: AttentionContext, cache: LayerCache | null): Tensor {
+    const { self_attn, body } = this;
+    if (!body.traits.mamba?.besideAttention) return self_attn.call(x, context, cache);
+    const { attentionIn = 1, attentionOut = 1, stateOut = 1 } = body.multipliers ?? {};
+    return scope(() => {
+      const state = scaleBranch(required(this.mamba).call(x, context, cache), stateOut);
+      const attended = self_attn.call(scaleBranch(x, attentionIn), context, cache);
+      return scaleBranch(attended, attentionOut).add(state);
+    });
   }
 
   private feedForward(x: Tensor, context: AttentionContext): Tensor {

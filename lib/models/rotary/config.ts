@@ -13,6 +13,7 @@ import { type DeltaSizes, readDelta } from './delta-config.js';
 import { type FullHeads, readLayerKinds, type SharedKeys } from './kind-options.js';
 import { type MambaConfig, type MambaSizes, readMamba } from './mamba-config.js';
 import { hasLoads, isOptional, type MoeConfig, type MoeSizes, readMoe } from './mixture.js';
+import { type AllMultipliers, type Multipliers, readMultipliers } from './multipliers.js';
 import {
   computeRotaryDim,
   type LatentSizes,
@@ -104,6 +105,8 @@ export interface RotaryConfig extends CausalConfig {
   windowRopeTheta?: number;
   /** The family's numbers that scale or bound values, as in its config.json. */
   scales?: Scales;
+  /** Constant factors inside the branches of a block, in families that have them. */
+  multipliers?: Multipliers;
   /** Whether blocks add both branches of one stream, in families with both kinds of blocks. */
   parallel?: boolean;
   /**
@@ -178,6 +181,7 @@ export type FamilyOption =
   | 'ropeLayers'
   | 'windowRopeTheta'
   | 'scales'
+  | 'multipliers'
   | 'parallel'
   | 'sumNorms'
   | 'embedDim'
@@ -206,6 +210,7 @@ export type RotarySizes = Omit<RotaryConfig, 'moe' | 'mamba'> &
   Required<Omit<RotaryConfig, FamilyOption | 'numberCheckpoints' | 'ignoreIndex'>> & {
     moe?: MoeSizes;
     mamba?: MambaSizes | null;
+    multipliers?: AllMultipliers;
   };
 
 /** The parameters of blocks: sizes, and properties of the family. */
@@ -285,6 +290,7 @@ function readVarying(traits: RotaryTraits): FamilyOption[] {
     conv,
     attentionChunk: chunked,
     queryScale: chunked,
+    multipliers: traits.multipliers,
     mamba,
     feedLayers: traits.oneBranch,
     qkNorm: traits.qkNormKey,
@@ -340,7 +346,7 @@ export function readRotaryConfig(traits: RotaryTraits, options: RotaryConfig): R
   requireRope(traits, config, latent?.rotaryDim ?? headDim);
   if (config.window !== undefined) requireWindow(traits, config.window, config.layers);
   const { tied = false, activationCheckpointing = false } = config;
-  const { moe: _, mamba: __, ...dense } = config;
+  const { moe: _, mamba: __, multipliers: ___, ...dense } = config;
   const isFull = readWindows(config).map((window) => window === null);
   return {
     ...dense,
@@ -383,7 +389,7 @@ function readVaried(
     ...(has('conv') && { conv: readConv(name, config.conv, layers) }),
     ...(has('attentionChunk') && readChunked(name, config)),
     ...(has('feedLayers') && { feedLayers: readFeedLayers(name, config) }),
-    ...(has('mamba') && { mamba: readMamba(name, config.mamba, layers) }),
+    ...(has('mamba') && { mamba: readMamba(traits, config.mamba, layers) }),
     ...(has('window') && { window: config.window ?? null }),
     ...(has('partialRotaryFactor') && { partialRotaryFactor }),
     ...(has('ropeLayers') && { ropeLayers: readRopeLayers(traits, config) }),
@@ -391,6 +397,7 @@ function readVaried(
       windowRopeTheta: requireFinite(`${name} windowRopeTheta`, windowRopeTheta, Number.MIN_VALUE),
     }),
     ...(has('scales') && { scales: readScales(traits, config.scales) }),
+    ...(has('multipliers') && { multipliers: readMultipliers(name, config.multipliers) }),
     ...(has('parallel') && {
       parallel: requireType(
         `${name} parallel`,

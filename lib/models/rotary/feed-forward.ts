@@ -6,8 +6,9 @@ import { type Joinable, joinedLinear, joinMemory } from '../../nn/joined-linears
 import { Linear, SwiGLU } from '../../nn/linear.js';
 import { Module } from '../../nn/module.js';
 import { leading } from '../../runtime/required.js';
-import { gelu, relu, silu, type Tensor } from '../../tensor/index.js';
+import { gelu, relu, silu, swiglu, type Tensor } from '../../tensor/index.js';
 import { shareCasts } from '../../tensor/ops/fp8-linear.js';
+import { scaleBranch } from '../layer-factors.js';
 import type { BodySizes } from './config.js';
 import { PackedSwiGLU } from './packed-swiglu.js';
 import type { Activation, PlainNames } from './traits.js';
@@ -42,16 +43,23 @@ export class GatedMlp extends Module implements Joinable {
   constructor(
     channels: number,
     hidden: number,
-    { bias, activation }: { bias: boolean; activation: Activation },
+    {
+      bias,
+      activation,
+      factors = [1, 1],
+    }: { bias: boolean; activation: Activation; factors?: readonly number[] },
   ) {
     super();
     this.gate_proj = new Linear(channels, hidden, { bias });
     this.up_proj = new Linear(channels, hidden, { bias });
     this.down_proj = new Linear(hidden, channels, { bias });
     this.activation = activation;
+    this.factors = factors;
   }
 
   private readonly activation: Activation;
+  /** Of the gate, and of the result. */
+  private readonly factors: readonly number[];
 
   /** Maps [.., channels] to the same shape. */
   override forward(x: Tensor): Tensor {
@@ -61,7 +69,13 @@ export class GatedMlp extends Module implements Joinable {
       joined ?? shareCasts(x, () => [gate_proj.call(x), up_proj.call(x)]),
       2,
     );
-    return this.down_proj.call(ACTIVATIONS[this.activation](gate).mul(up));
+    const [ofGate = 1, ofResult = 1] = this.factors;
+    const scaled = scaleBranch(gate, ofGate);
+    const inner =
+      this.activation === 'silu'
+        ? swiglu(scaled, up)
+        : ACTIVATIONS[this.activation](scaled).mul(up);
+    return scaleBranch(this.down_proj.call(inner), ofResult);
   }
 
   /** @internal See Joinable. */
@@ -111,7 +125,7 @@ export type FeedForward = SwiGLU | PackedSwiGLU | GatedMlp | PlainMlp | SparseMi
 
 /** Makes the feed-forward block of a layer. */
 export function createFeedForward(body: BodySizes, layer: number): FeedForward {
-  const { channels, hidden, mlpBias: bias, moe, initializerRange, traits } = body;
+  const { channels, hidden, mlpBias: bias, moe, initializerRange, traits, multipliers } = body;
   const { feed = traits.packed ? 'packed' : 'gated', activation: { kind } = { kind: 'silu' } } =
     traits;
   if (!moe || traits.moe?.beside || moe.denseLayers.includes(layer)) {
@@ -119,9 +133,11 @@ export function createFeedForward(body: BodySizes, layer: number): FeedForward {
     if (feed !== 'gated') {
       return new PlainMlp(channels, hidden, { bias, activation: kind, names: feed });
     }
-    if (kind === 'silu') return new SwiGLU(channels, hidden, { bias });
+    if (kind === 'silu' && !multipliers) return new SwiGLU(channels, hidden, { bias });
     // Only blocks without a gate have the other one.
-    return new GatedMlp(channels, hidden, { bias, activation: kind as Activation });
+    const activation = kind as Activation;
+    const factors = multipliers?.feed;
+    return new GatedMlp(channels, hidden, { bias, activation, ...(factors && { factors }) });
   }
   const { experts, perToken: k, normalize, sharedHidden } = moe;
   const { limit = null, routerBias = false, shared, scores, choiceBias } = traits.moe ?? {};

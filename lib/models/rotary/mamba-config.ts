@@ -25,6 +25,12 @@ export interface MambaConfig {
   convBias?: boolean;
   /** Whether both projections have a bias (mamba_proj_bias). Default: false. */
   bias?: boolean;
+  /**
+   * The RMS norm of the results, in families that choose it: "gated", of their product with the
+   * gates; "plain", of the results alone (mamba_norm_before_gate); null: none (mamba_rms_norm).
+   * Default: "gated".
+   */
+  norm?: 'gated' | 'plain' | null;
   /** Bounds of the time steps (time_step_limit); null: no upper bound. Default: [0, null]. */
   stepLimit?: readonly [least: number, most: number | null];
   /** Whether each layer is one; the others have attention (layer_types). */
@@ -36,20 +42,18 @@ export type MambaSizes = Required<MambaConfig>;
 
 const COUNTS = ['heads', 'headDim', 'groups', 'stateDim', 'taps'] as const;
 
-/**
- * Returns the complete `given`, or null if no layer has a state; `model` is the name in errors.
- * Throws DS_ARGUMENT.
- */
+/** Returns the complete `given`, or null if no layer has a state. Throws DS_ARGUMENT. */
 export function readMamba(
-  model: string,
+  { name: model, mamba: traits }: RotaryTraits,
   given: MambaConfig | null | undefined,
   layers: number,
 ): MambaSizes | null {
   const op = `${model} mamba`;
   if (given == null) return null;
   const read = readOptions(op, given, namesOf.MambaConfig);
-  const { groups = 1, taps = 4, convBias = true, bias = false, stepLimit = [0, null] } = read;
-  const sizes = { ...read, groups, taps, convBias, bias, stepLimit };
+  const { groups = 1, taps = 4, convBias = true, bias = false } = read;
+  const { norm = 'gated', stepLimit = [0, null] } = read;
+  const sizes = { ...read, groups, taps, convBias, bias, norm, stepLimit };
   for (const name of COUNTS) requireInteger(`${op} ${name}`, sizes[name], 1);
   if (sizes.heads % groups !== 0) {
     throw valueError(`${op} heads`, `a multiple of ${groups} groups`, sizes.heads);
@@ -57,6 +61,8 @@ export function readMamba(
   if (taps < 2 || taps > 8) throw valueError(`${op} taps`, '2 to 8', taps);
   requireType(`${op} convBias`, convBias, 'boolean');
   requireType(`${op} bias`, bias, 'boolean');
+  const norms = traits?.choosesNorm ? ['gated', 'plain', null] : ['gated'];
+  if (!norms.includes(norm)) throw valueError(`${op} norm`, norms.map(String).join(' or '), norm);
   const [least, most] = stepLimit;
   requireFinite(`${op} stepLimit`, least, 0);
   if (most !== null) requireFinite(`${op} stepLimit`, most, least);
@@ -64,6 +70,9 @@ export function readMamba(
   const isFlag = (value: unknown): boolean => typeof value === 'boolean';
   if (!Array.isArray(list) || list.length !== layers || !list.every(isFlag)) {
     throw valueError(`${op} layers`, `true or false for each of ${layers} layers`, list);
+  }
+  if (traits?.besideAttention && list.includes(false)) {
+    throw valueError(`${op} layers`, `true for each of ${layers} layers`, list);
   }
   return list.includes(true) ? { ...sizes, layers: [...list] } : null;
 }
@@ -100,13 +109,9 @@ export function parseMamba(
   if (heads % groups !== 0) throw config.refusalError(KEYS.heads, `a multiple of ${groups}`, heads);
   const taps = config.size(KEYS.taps, 4);
   if (taps < 2 || taps > 8) throw config.refusalError(KEYS.taps, '2 to 8', taps);
-  const isAuto = config.get(KEYS.headDim, 'auto') === 'auto';
-  const fallback = (config.size(EXPAND, 2) * channels) / heads;
-  const headDim = isAuto ? fallback : config.size(KEYS.headDim);
-  const isFitting = !config.has(EXPAND) || traits.anyWidth === true || headDim === fallback;
-  if (!Number.isInteger(headDim) || !isFitting) {
-    throw config.refusalError(KEYS.headDim, `${EXPAND} * hidden_size / ${heads}`, headDim);
-  }
+  const headDim = parseHeadDim(traits, config, { heads, channels });
+  const bias = config.flag(KEYS.bias, false);
+  if (traits.outBias) config.requireOneOf(traits.outBias, [bias]);
   return {
     heads,
     headDim,
@@ -114,10 +119,35 @@ export function parseMamba(
     stateDim: config.size(KEYS.stateDim, 256),
     taps,
     convBias: config.flag(KEYS.convBias, true),
-    bias: config.flag(KEYS.bias, false),
+    bias,
+    ...(traits.choosesNorm && { norm: parseNorm(config) }),
     stepLimit: parseLimit(traits, config),
     layers: list,
   };
+}
+
+function parseHeadDim(
+  { width, anyWidth }: MambaTraits,
+  config: ModelConfig,
+  { heads, channels }: { heads: number; channels: number },
+): number {
+  // An absent key is the default of transformers; null is mamba_expand times hidden_size.
+  const isGiven = width && !(config.has(width[0]) && config.get(width[0]) === null);
+  const inner = isGiven ? config.size(...width) : config.size(EXPAND, 2) * channels;
+  const isAuto = config.get(KEYS.headDim, 'auto') === 'auto';
+  const headDim = isAuto ? inner / heads : config.size(KEYS.headDim);
+  const isBound = isGiven || (config.has(EXPAND) && !anyWidth);
+  if (Number.isInteger(headDim) && (!isBound || headDim === inner / heads)) return headDim;
+  const whole = isGiven ? width[0] : `${EXPAND} * hidden_size`;
+  throw config.refusalError(KEYS.headDim, `${whole} / ${heads}`, headDim);
+}
+
+const [NORM, NORM_FIRST] = ['mamba_rms_norm', 'mamba_norm_before_gate'];
+
+function parseNorm(config: ModelConfig): 'gated' | 'plain' | null {
+  const isFirst = config.flag(NORM_FIRST, true);
+  if (!config.flag(NORM, false)) return null;
+  return isFirst ? 'plain' : 'gated';
 }
 
 function parseLayers({ layers: kind }: MambaTraits, config: ModelConfig, layers: number) {
@@ -225,7 +255,14 @@ export function describeMamba(
   return {
     ...types,
     ...Object.fromEntries(entriesOf(KEYS).map(([name, key]) => [key, mamba[name]])),
-    ...(!traits.anyWidth && { [EXPAND]: inner / channels }),
+    ...(traits.width
+      ? { [traits.width[0]]: inner }
+      : !traits.anyWidth && { [EXPAND]: inner / channels }),
+    ...(traits.outBias && { [traits.outBias]: mamba.bias }),
+    ...(traits.choosesNorm && {
+      [NORM]: mamba.norm !== null,
+      [NORM_FIRST]: mamba.norm === 'plain',
+    }),
     ...(traits.least
       ? { [traits.least[0]]: least }
       : // An absent key is [0, Infinity], which JSON lacks.
@@ -238,7 +275,8 @@ export const convChannels = ({ heads, headDim, groups, stateDim }: MambaSizes): 
   heads * headDim + 2 * groups * stateDim;
 
 /** The sizes of the states of these layers. */
-export const spaceSizes = (mamba: MambaSizes): RecurrentSizes => ({
+export const spaceSizes = (traits: RotaryTraits, mamba: MambaSizes): RecurrentSizes => ({
+  ...(traits.mamba?.besideAttention && { besideAttention: true }),
   layers: mamba.layers,
   channels: convChannels(mamba),
   taps: mamba.taps,

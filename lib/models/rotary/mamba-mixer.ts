@@ -9,6 +9,8 @@ import { leading, required } from '../../runtime/required.js';
 import {
   arange,
   clamp,
+  concat,
+  full,
   noGrad,
   rmsNorm,
   scope,
@@ -48,7 +50,10 @@ const initialRates: Initializer = (out) => {
   noGrad(() => scope(() => void out.copy_(arange(out.size(0), { start: 1, device }).log())));
 };
 
-/** An RMS norm of gated values: of all channels, or of each of `groups` groups. */
+/**
+ * An RMS norm of gated values, or of values before their gates: of all channels, or of each of
+ * `groups` groups.
+ */
 export class GatedNorm extends Module {
   /** The weight [channels]. */
   readonly weight: Parameter;
@@ -58,17 +63,21 @@ export class GatedNorm extends Module {
     channels: number,
     private readonly groups: number,
     private readonly eps: number,
+    private readonly isBeforeGate = false,
   ) {
     super();
     this.weight = new Parameter([channels], ones);
   }
 
-  /** norm(silu(gate) x) of x and gate [B, T, channels]. */
+  /** norm(silu(gate) x), or silu(gate) norm(x), of x and gate [B, T, channels]. */
   override forward(x: Tensor, gate: Tensor): Tensor {
+    return this.isBeforeGate ? swiglu(gate, this.normalize(x)) : this.normalize(swiglu(gate, x));
+  }
+
+  private normalize(x: Tensor): Tensor {
     const { weight, groups, eps } = this;
-    const gated = swiglu(gate, x);
-    if (groups === 1) return rmsNorm(gated, weight, eps);
-    const parts = gated.reshape([...x.shape.slice(0, -1), groups, -1]);
+    if (groups === 1) return rmsNorm(x, weight, eps);
+    const parts = x.reshape([...x.shape.slice(0, -1), groups, -1]);
     const { dtype, device } = x;
     const plain = unit([parts.size(-1)], { dtype, device });
     return rmsNorm(parts, plain, eps).reshape(x.shape).mul(weight);
@@ -88,8 +97,8 @@ export class MambaMixer extends Module {
   readonly dt_bias: Parameter;
   /** Logarithms of the rates of decay, [heads]. */
   readonly A_log: Parameter;
-  /** Norm of the gated results. */
-  readonly norm: GatedNorm;
+  /** Norm of the gated results; null: none. */
+  readonly norm: GatedNorm | null;
   /** Factors of the values in the results, [heads]. */
   readonly D: Parameter;
   /** Maps heads * headDim to channels. */
@@ -97,9 +106,11 @@ export class MambaMixer extends Module {
   /** @internal No attention, so that nn.sparsify() leaves it out. */
   readonly sparsity = undefined;
   private readonly sizes: MambaSizes;
+  /** Factors of the input, and of gates, values, B, C and time steps; null: 1 each. */
+  private readonly factors: readonly [number, ...number[]] | null;
 
   /** Sizes come from `mamba`, which the family declares. */
-  constructor({ channels, traits, mamba, eps, initializerRange }: BodySizes) {
+  constructor({ channels, traits, mamba, eps, initializerRange, multipliers }: BodySizes) {
     super();
     const sizes = required(mamba);
     const { heads, headDim, groups, taps, bias } = sizes;
@@ -108,10 +119,15 @@ export class MambaMixer extends Module {
     this.in_proj = new Linear(channels, inner + conv + heads, { bias });
     this.dt_bias = new Parameter([heads], ones);
     this.A_log = new Parameter([heads], initialRates);
-    this.norm = new GatedNorm(inner, traits.mamba?.normGroups ? groups : 1, eps);
+    const normGroups = traits.mamba?.normGroups ? groups : 1;
+    const isPlain = sizes.norm === 'plain';
+    this.norm = sizes.norm === null ? null : new GatedNorm(inner, normGroups, eps, isPlain);
     this.D = new Parameter([heads], ones);
     this.out_proj = new Linear(inner, channels, { bias });
     this.sizes = sizes;
+    const { stateIn = 1, stateParts = [] } = multipliers ?? {};
+    const factors = [stateIn, ...stateParts] as const;
+    this.factors = factors.some((factor) => factor !== 1) ? factors : null;
   }
 
   /** x [B, T, C]; with a cache, the tokens after the earlier ones. */
@@ -120,9 +136,9 @@ export class MambaMixer extends Module {
     const [B, T] = leading(x.shape, 2);
     const [inner, shared] = [heads * headDim, groups * stateDim];
     const widths = [inner, inner + 2 * shared, heads];
-    const [gate, mixed, steps] = leading(this.in_proj.call(x).split(widths, 2), 3);
+    const [gate, mixed, steps] = leading(this.project(x).split(widths, 2), 3);
     const convolved = this.conv1d.call(mixed, documents, cache);
-    const [values, b, c] = leading(convolved.split([inner, shared, shared], 2), 3);
+    const [entering, b, c] = leading(convolved.split([inner, shared, shared], 2), 3);
     const [asHeads, asGroups] = [
       [B, T, heads, headDim],
       [B, T, groups, stateDim],
@@ -130,7 +146,7 @@ export class MambaMixer extends Module {
     const wide = statisticOf(x.dtype);
     const step = this.limit(softplus(steps.to(wide).add(this.dt_bias.to(wide))));
     const inputs = {
-      x: values.reshape(asHeads),
+      x: entering.reshape(asHeads),
       b: b.reshape(asGroups),
       c: c.reshape(asGroups),
       decay: step.mul(this.A_log.to(wide).exp().mul(-1)),
@@ -138,7 +154,23 @@ export class MambaMixer extends Module {
     };
     const out = cache ? required(cache.state).space(inputs) : stateSpace({ ...inputs, documents });
     const skipped = out.add(inputs.x.mul(this.D.reshape([heads, 1])));
-    return this.out_proj.call(this.norm.call(skipped.reshape([B, T, inner]), gate));
+    const values = skipped.reshape([B, T, inner]);
+    return this.out_proj.call(this.norm?.call(values, gate) ?? swiglu(gate, values));
+  }
+
+  /** Returns the scaled projection [B, T, 2 inner + 2 groups * stateDim + heads]. */
+  private project(x: Tensor): Tensor {
+    const { factors, in_proj, sizes } = this;
+    if (!factors) return in_proj.call(x);
+    const { heads, headDim, groups, stateDim } = sizes;
+    const [inner, shared] = [heads * headDim, groups * stateDim];
+    const options = { dtype: x.dtype, device: x.device };
+    const [first, ...others] = factors;
+    const widths = [inner, inner, shared, shared, heads];
+    return scope(() => {
+      const parts = widths.map((width, i) => full([width], others[i] ?? 1, options));
+      return in_proj.call(x.mul(first)).mul(concat(parts, 0));
+    });
   }
 
   private limit(step: Tensor): Tensor {

@@ -28,6 +28,7 @@ import {
   parseMoe,
   parseRouterLoss,
 } from './mixture.js';
+import { describeMultipliers, parseMultipliers } from './multipliers.js';
 import { describeRope, describeRopeLayers, parseRope, parseRopeLayers } from './rope-keys.js';
 import { describeScales, parseScales } from './scales.js';
 import { PRE_NORMS, type RotaryTraits, SILU } from './traits.js';
@@ -198,6 +199,7 @@ export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): Ro
     ...(traits.mamba && { mamba: parseMamba(traits.mamba, config, { layers, channels }) }),
     ...parseFeedLayers(traits, config, layers),
     ...parseScales(traits, config),
+    ...(traits.multipliers && { multipliers: parseMultipliers(config) }),
     ...(traits.parallel?.key && { parallel: config.flag(...traits.parallel.key) }),
     ...(traits.sums && {
       sumNorms: !config.flag(...traits.sums.key),
@@ -428,6 +430,7 @@ export function describeRotary(traits: RotaryTraits, sizes: RotarySizes): Pretra
     ...describeWindow(traits, sizes),
     ...describeChunked(traits, sizes),
     ...describeScales(traits, sizes.scales),
+    ...(sizes.multipliers && describeMultipliers(sizes.multipliers)),
     ...(sizes.delta && describeDelta(sizes.delta)),
     ...(sizes.conv && describeConv(sizes.conv)),
     ...(traits.mamba && describeMamba(traits.mamba, sizes.mamba ?? null, sizes)),

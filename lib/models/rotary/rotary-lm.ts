@@ -126,7 +126,7 @@ export abstract class RotaryLM extends CausalLM {
   override get recurrentSizes(): RecurrentSizes | null {
     const { delta, conv, mamba, channels } = this.config;
     if (conv) return convStatesOf(conv, channels);
-    if (mamba) return spaceSizes(mamba);
+    if (mamba) return spaceSizes(this.traits, mamba);
     return delta ? stateSizes(delta) : null;
   }
 

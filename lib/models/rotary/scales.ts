@@ -11,7 +11,8 @@ import type { RotaryTraits, ScaleName, ScaleTraits } from './traits.js';
  * Values of a family's keys, by this library's names. Granite: embedding_multiplier is `embed`,
  * residual_multiplier `residual`, attention_multiplier `scores`, logits_scaling `logits`. Gemma:
  * query_pre_attn_scalar is `scores`, attn_logit_softcapping `scoreCap`, final_logit_softcapping
- * `logitCap`. Cohere: logit_scale is `logits`. MPT and OLMo: clip_qkv is `clip`. null: none.
+ * `logitCap`. Cohere: logit_scale is `logits`. Falcon-H1: lm_head_multiplier is `logits`,
+ * key_multiplier `scores`. MPT and OLMo: clip_qkv is `clip`. null: none.
  */
 export interface Scales {
   /** Factor of the products of queries and keys. */
@@ -109,7 +110,12 @@ export function computeFactors(
     if (typeof how === 'number') return how;
     const value = scales[name] ?? null;
     if (!how || value === null) return none;
-    const per = { rootLayers: Math.sqrt(layers), channels, none: 1 };
+    const per = {
+      rootLayers: Math.sqrt(layers),
+      rootHead: Math.sqrt(headDim),
+      channels,
+      none: 1,
+    };
     return value ** (how.power ?? 1) / per[how.per ?? 'none'];
   };
   return {

@@ -215,8 +215,8 @@ export interface ScaleTraits {
   readonly key: string;
   /** The exponent of the number. Default: 1. */
   readonly power?: 1 | -1 | -0.5;
-  /** The factor is divided by the root of the number of layers, or by the channels. */
-  readonly per?: 'rootLayers' | 'channels';
+  /** The factor is divided by the root of the layers or of a head's width, or by the channels. */
+  readonly per?: 'rootLayers' | 'channels' | 'rootHead';
   /** transformers' default; null: none. */
   readonly fallback: number | null;
 }
@@ -260,6 +260,16 @@ export interface MambaTraits {
   readonly least?: readonly [key: string, fallback: number];
   /** Whether heads * headDim may differ from mamba_expand * hidden_size. Default: false. */
   readonly anyWidth?: boolean;
+  /**
+   * config.json's key of heads * headDim, and its default. Default: mamba_expand times channels.
+   */
+  readonly width?: readonly [key: string, fallback: number];
+  /** Whether these layers have attention too, and a block adds both results. Default: false. */
+  readonly besideAttention?: boolean;
+  /** Whether models choose the norm of results. Default: of the gated results. */
+  readonly choosesNorm?: boolean;
+  /** Another key of the bias of out_proj, which equals the bias of in_proj. Default: none. */
+  readonly outBias?: string;
 }
 
 /** The names of scales with a key. */
@@ -317,6 +327,8 @@ export interface RotaryTraits {
   readonly rope?: RopeTraits;
   /** Numbers that scale or bound values. Default: none. */
   readonly scales?: ScalesTraits;
+  /** Whether constant factors scale values inside the branches of a block. Default: false. */
+  readonly multipliers?: boolean;
   /** The number of key and value heads, if all models of the family have the same. */
   readonly keyHeads?: 1;
   /** Whether queries, keys and values are one matrix, and also gate and up. Default: false. */

@@ -19,6 +19,20 @@ NARROW_MAMBA = {
     "head_dim": 4,
     "mamba_d_state": 4,
 }
+# Each multiplier has a value of its own.
+FALCON_H1 = {
+    "embedding_multiplier": 1.7,
+    "lm_head_multiplier": 0.8,
+    "key_multiplier": 0.6,
+    "attention_in_multiplier": 1.3,
+    "attention_out_multiplier": 0.9,
+    "ssm_in_multiplier": 1.2,
+    "ssm_out_multiplier": 0.7,
+    "mlp_multipliers": [0.85, 1.1],
+    "ssm_multipliers": [1.4, 0.75, 1.25, 0.65, 1.15],
+    "mamba_chunk_size": 16,
+    "rope": (10000.0, None),
+}
 FAMILIES = {
     "granite-4-h": (
         1101,
@@ -60,6 +74,30 @@ FAMILIES = {
             "n_groups": 2,
             "ssm_state_size": 5,
             "rope": (None, None),
+        },
+    ),
+    "falcon-h1": (
+        1107,
+        "FalconH1Config",
+        "FalconH1ForCausalLM",
+        {
+            **NARROW_MAMBA,
+            **FALCON_H1,
+            "mamba_d_head": 5,
+            "mamba_d_ssm": 20,
+            "mlp_bias": True,
+        },
+    ),
+    "falcon-h1-norm": (
+        1106,
+        "FalconH1Config",
+        "FalconH1ForCausalLM",
+        {
+            **NARROW_MAMBA,
+            **FALCON_H1,
+            "num_hidden_layers": 1,
+            "mamba_d_ssm": 24,
+            "mamba_rms_norm": True,
         },
     ),
     "mamba2": (
