@@ -11,17 +11,17 @@ export interface CommsRecord {
   kind: CollectiveKind;
   /** Bytes of the larger of input and output, as DeepSpeed counts. */
   bytes: number;
-  /** Ranks of its group. */
+  /** Number of ranks in its group. */
   ranks: number;
   /** Time from the start of the collective to its end. */
   milliseconds: number;
-  /** Purpose of the collective, or the calling line. */
+  /** The option `purpose` of the collective, or the file and line of the call. */
   label: string;
 }
 
 /** Options of CommsLogger. */
 export interface CommsLoggerOptions {
-  /** Log every collective. False: only those in `ops`. Default: true. */
+  /** Log every collective. If false, log only the kinds in `ops`. Default: true. */
   profAll?: boolean;
   /** The kinds to log if `profAll` is false. */
   ops?: readonly CollectiveKind[];
@@ -29,11 +29,11 @@ export interface CommsLoggerOptions {
   verbose?: (line: string) => void;
 }
 
-/** Totals of one kind and size. */
+/** Totals of all calls of one kind and size. */
 export interface CommsTotal {
   /** The collective, such as "allReduce". */
   kind: CollectiveKind;
-  /** The size, as in CommsRecord. */
+  /** Bytes per call, counted as in CommsRecord. */
   bytes: number;
   /** Number of calls. */
   count: number;
@@ -41,16 +41,17 @@ export interface CommsTotal {
   totalMs: number;
   /** Mean milliseconds per call. */
   meanMs: number;
-  /** Gbit/s, mean over the calls. */
+  /** Algorithm bandwidth in Gbit/s, mean over the calls. See bandwidth(). */
   algbw: number;
-  /** Gbit/s per link; see CommsLogger. */
+  /** Bus bandwidth in Gbit/s, mean over the calls. See bandwidth(). */
   busbw: number;
 }
 
 /**
- * Returns Gbit/s of one call by DeepSpeed's formulas (deepspeed/utils/comms_logging.py). For
- * allGather and reduceScatter, `bytes` is one rank's share, and algbw counts n of it. All-reduce
- * counts its size twice.
+ * Returns the bandwidths of one call in Gbit/s, by DeepSpeed's formulas
+ * (deepspeed/utils/comms_logging.py). For allGather and reduceScatter, `bytes` counts one rank, and
+ * algbw counts all ranks. For allReduce, algbw counts the bytes twice. busbw is algbw times (ranks
+ * - 1) / ranks.
  */
 export function bandwidth(
   kind: CollectiveKind,
@@ -74,8 +75,8 @@ export function bandwidth(
 }
 
 /**
- * Measures the collectives of process groups. Times include the wait for the slowest rank. While a
- * group has a logger, the host waits for each collective.
+ * Records the collectives of process groups: see ProcessGroup.logger. Times include the wait for
+ * the slowest rank. While a group has a logger, the host waits for each of its collectives.
  */
 export class CommsLogger {
   private readonly records: CommsRecord[] = [];
@@ -95,7 +96,7 @@ export class CommsLogger {
     return { kind: call.kind, bytes, ranks, milliseconds, label };
   }
 
-  /** Adds one collective. */
+  /** Adds the record of one collective if the options select its kind. */
   add(record: CommsRecord): void {
     const { profAll = true, ops = [], verbose } = this.options;
     if (!profAll && !ops.includes(record.kind)) return;
@@ -129,7 +130,7 @@ export class CommsLogger {
     return means.sort((a, b) => a.kind.localeCompare(b.kind) || a.bytes - b.bytes);
   }
 
-  /** Returns the milliseconds of each call, grouped as in totals(), in call order. */
+  /** Returns the milliseconds of each call: a list for each entry of totals(), in call order. */
   latencies(): number[][] {
     return this.totals().map(({ kind, bytes }) =>
       this.records
@@ -139,9 +140,9 @@ export class CommsLogger {
   }
 
   /**
-   * Returns a table with DeepSpeed's columns. `min`: for each call in latencies(), the time of
-   * the rank that waited least. With it, the table includes the time that this rank waited for the
-   * slowest one.
+   * Returns a table with DeepSpeed's columns. `min` has the form of latencies(): the time of each
+   * call on the rank that waited least. With `min`, the table also shows how long this rank waited
+   * for the slowest rank.
    */
   summary(min?: readonly (readonly number[])[]): string {
     const head = ['Comm. Op', 'Message Size', 'Count', 'Total Latency(ms)', 'Avg Latency(ms)'];
@@ -175,7 +176,10 @@ export class CommsLogger {
   }
 }
 
-/** For each group: the sum of milliseconds above the times of the rank that waited least. */
+/**
+ * Returns, for each entry of totals(), how many milliseconds this rank waited longer than the rank
+ * that waited least.
+ */
 const stragglerWaits = (
   ownLatencies: readonly (readonly number[])[],
   min: readonly (readonly number[])[],

@@ -1,5 +1,6 @@
-// CompressedExchange: averages a vector over ranks with one bit per element and error feedback.
-// Source: DeepSpeed's compressed_allreduce (Tang et al. 2021, arXiv:2102.02888).
+// CompressedExchange: averages a vector over the ranks. It sends one bit per element, and corrects
+// the compression error in the next exchange (error feedback). Source: DeepSpeed's
+// compressed_allreduce (Tang et al. 2021, arXiv:2102.02888).
 
 import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
@@ -10,74 +11,85 @@ import type { View } from '../runtime/view.js';
 import { held, Tensor, zeros } from '../tensor/index.js';
 import type { ChunkSegments, CompressedLayout } from './compressed-layout.js';
 
-/** The start and the name of a collective in an exchange. */
+/** Where a collective of an exchange starts, and its name. */
 export interface ExchangeStart {
-  /** The collective starts after the work that is enqueued here. */
+  /** The collective starts after the work that is enqueued on this stream. */
   stream: Stream;
-  /** Named in errors and in the log; equal on every rank. */
+  /** Purpose for errors and logs, equal on every rank. */
   purpose: string;
 }
 
 /** A running collective. */
 export interface ExchangeWork {
-  /** Makes later work of `stream` see its result. */
+  /** Makes later work of `stream` wait for the result. */
   wait(stream: Stream): void;
 }
 
-/** The required methods of a process group. */
+/** The methods of a process group that an exchange needs. */
 export interface ExchangeGroup {
   /** Index of this rank in the group. */
   readonly rank: number;
-  /** Ranks in the group. */
+  /** Number of ranks in the group. */
   readonly size: number;
-  /** Sends slot j of `input` to slot `rank` of rank j's `output`. */
+  /**
+   * Splits `input` and `output` into one range per rank. Sends range j of `input` to range `rank`
+   * of rank j's `output`.
+   */
   allToAll(output: View, input: View, at: ExchangeStart): ExchangeWork;
-  /** Gathers every rank's `input` into `output`. `input` may be its slot of `output`. */
+  /** Gathers every rank's `input` into `output`. `input` may be this rank's range of `output`. */
   allGather(output: View, input: View, at: ExchangeStart): ExchangeWork;
 }
 
 /** Options of CompressedExchange. */
 export interface CompressedOptions {
-  /** The chunk of each rank. */
+  /** The layout of chunks, segments and messages. */
   layout: CompressedLayout;
-  /** The values that replace the elements of a segment. */
+  /** How the two levels of a segment are computed. A compressed element is one of them. */
   levels: kernels.SignLevels;
-  /** Named in errors and in the log; equal on every rank. */
+  /** Purpose for errors and logs, equal on every rank. */
   purpose: string;
 }
 
-/** The segments of a chunk in device memory, i64; see ChunkSegments. */
+/** The segments of a chunk in device memory: i64 tensors, see ChunkSegments. */
 interface Tables {
   starts: Tensor;
   counts: Tensor;
 }
 
 /**
- * Exchanges vectors between ranks with one bit per element. An exchange has three calls; other
- * exchanges may run between them:
+ * Averages vectors over the ranks with one bit per element. The vector has one chunk per rank; the
+ * owner of a chunk averages it. An exchange has three calls, and other exchanges may run between
+ * them:
  *
- * 1. send() compresses the vector plus this rank's error, and sends each chunk to its owner.
- * 2. average() averages this rank's chunk with the owner's error, and sends it, compressed.
- * 3. receive() writes the result, with equal bits on every rank.
+ * 1. send() adds this rank's error of the last exchange to the vector, compresses it, and sends
+ *    each chunk to its owner.
+ * 2. average() averages this rank's chunk, adds the owner's error, and sends the compressed average
+ *    to all ranks.
+ * 3. receive() writes the average to the vector, with equal bits on every rank.
  *
  * All work is enqueued: collectives on a separate stream, the rest on the compute stream. If
  * `control` ([4] f32 of a GradientControl) skips the step, errors do not change.
  */
 export class CompressedExchange {
-  /** [numel] f32: the compression error of this rank's vector. */
+  /** [numel] f32: the compression error of this rank's vector in the last exchange. */
   readonly ownError: Tensor;
   /** [chunk] f32: the compression error of the average of this rank's chunk. */
   readonly ownerError: Tensor;
   private readonly tables: readonly Tables[];
-  /** [ranks, message] u8: messages to the owners, then messages from them. */
+  /**
+   * [ranks, message] u8. send() writes the messages to the owners; average() gathers their averages
+   * here.
+   */
   private readonly outbox: Tensor;
-  /** [ranks, message] u8: messages for this rank's chunk. */
+  /** [ranks, message] u8: this rank's chunk from every rank. */
   private readonly inbox: Tensor;
   private readonly stream: Stream;
   private readonly written: Event;
   private work: ExchangeWork | null = null;
 
-  /** Allocates errors, messages and tables for `layout` on `device`. Collectives run in `group`. */
+  /**
+   * Allocates errors, messages and tables for `layout` on `device`. `group` runs the collectives.
+   */
   constructor(
     private readonly group: ExchangeGroup,
     private readonly device: Device,
@@ -96,7 +108,7 @@ export class CompressedExchange {
     this.written = new Event(device);
   }
 
-  /** Bytes of the errors, messages and tables. */
+  /** Bytes of errors, messages and tables. */
   get bytes(): number {
     const { ownError, ownerError, outbox, inbox, tables } = this;
     const all = [ownError, ownerError, outbox, inbox];
@@ -104,7 +116,7 @@ export class CompressedExchange {
     return all.reduce((sum, { bytes }) => sum + bytes, 0);
   }
 
-  /** Zeroes the errors. */
+  /** Zeroes both errors. Call it before vectors of another quantity. */
   reset(): void {
     for (const error of [this.ownError, this.ownerError]) kernels.fill({ out: error, value: 0 });
   }
@@ -139,7 +151,7 @@ export class CompressedExchange {
     this.start((at) => group.allGather(outbox, message, at));
   }
 
-  /** Writes the average to `vector` [numel] f32, with zeros between segments. */
+  /** Writes the average to `vector` [numel] f32. Elements between segments become zero. */
   receive(vector: Tensor): void {
     const { outbox, tables } = this;
     this.awaitWork();
@@ -155,7 +167,7 @@ export class CompressedExchange {
     }
   }
 
-  /** Waits for the enqueued work, and frees all memory. */
+  /** Waits for the enqueued work, then frees all memory. */
   dispose(): void {
     this.work = null;
     this.stream.synchronize();
@@ -170,7 +182,7 @@ export class CompressedExchange {
     this.stream.dispose();
   }
 
-  /** Compresses `value`, the chunk `chunk`, to message `slot` of the outbox. */
+  /** Compresses `value`, which is chunk `chunk` of a vector, to message `slot` of the outbox. */
   private compress(
     value: View,
     error: View,
@@ -225,8 +237,8 @@ interface Rows {
 }
 
 /**
- * Returns elements of `dtype` in the memory of a tensor, from element `offset` on. Default of
- * `strides`: contiguous.
+ * Returns elements of `dtype` in the memory of a tensor, from element `offset` on. Default strides:
+ * contiguous.
  */
 function view(
   { buffer }: Tensor,

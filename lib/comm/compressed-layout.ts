@@ -3,7 +3,7 @@
 import { DsError } from '../errors.js';
 import { required } from '../runtime/required.js';
 
-/** Consecutive elements of a vector with their own two levels. */
+/** Consecutive elements of a vector with the same two levels. */
 export interface Segment {
   /** Index of the first element. */
   start: number;
@@ -11,34 +11,42 @@ export interface Segment {
   numel: number;
 }
 
-/** The segments of a rank's chunk, by element from its start, in the form for the sign ops. */
+/**
+ * The segments of one chunk, as the sign ops read them. Indices count from the start of the chunk.
+ */
 export interface ChunkSegments {
-  /** First elements of the segments [segments + 1], from 0 to the elements of the chunk. */
+  /**
+   * [segments + 1]: first element of each segment. Starts with 0 and ends with the size of the
+   * chunk.
+   */
   readonly starts: readonly number[];
-  /** Elements of each segment [segments]; elements after a segment's count belong to no segment. */
+  /**
+   * [segments]: elements of each segment. Elements between its end and the next start belong to no
+   * segment.
+   */
   readonly counts: readonly number[];
 }
 
-/** Two f32 per segment. */
+/** Bytes of the two f32 levels of a segment. */
 const LEVEL_BYTES = 8;
 
 /**
- * The layout of the messages of a compressed exchange. Each rank averages one of `ranks` equal
- * chunks. A message contains the levels (as many as the chunk with the most segments has), then the
- * bits.
+ * The layout of the messages of a compressed exchange. The vector is divided into `ranks` equal
+ * chunks, and each rank averages one. A message contains the levels of a chunk, then one bit per
+ * element. All messages reserve the levels of the chunk with the most segments.
  */
 export class CompressedLayout {
   /** Elements per chunk. */
   readonly chunk: number;
-  /** Segments of each rank's chunk. */
+  /** By chunk: its segments. */
   readonly chunks: readonly ChunkSegments[];
-  /** Bytes of the levels in a message. The bits follow. */
+  /** Bytes of the levels in a message. The bits follow them. */
   readonly levelBytes: number;
   /** Bytes per message. */
   readonly messageBytes: number;
 
   /**
-   * `segments`: in order, without overlaps. Throws DS_SHAPE unless a chunk is a multiple of 64
+   * `segments` are in order and do not overlap. Throws DS_SHAPE unless a chunk is a multiple of 64
    * elements.
    */
   constructor(
@@ -59,8 +67,8 @@ export class CompressedLayout {
   }
 
   /**
-   * Bytes that a rank sends per exchange: its message to each owner of another chunk, and the
-   * average of its own chunk to each of them.
+   * Bytes that a rank sends per exchange: its message to each other owner, and the average of its
+   * own chunk to each of them.
    */
   get bytesSent(): number {
     return 2 * (this.ranks - 1) * this.messageBytes;

@@ -17,7 +17,10 @@ import { ProcessGroup } from './process-group.js';
 
 /** Options of logSummary(). */
 export interface LogSummaryOptions {
-  /** Adds the time that rank 0 waited for slower ranks. All ranks call it then. Default: false. */
+  /**
+   * Also report how long rank 0 waited for slower ranks. All ranks must then call it. Default:
+   * false.
+   */
   showStraggler?: boolean;
 }
 
@@ -30,14 +33,14 @@ export class Distributed {
   /** The ranks as a grid with named axes. */
   readonly mesh: Mesh;
   private readonly groups = new Map<string, number>();
-  /** Number of names that nextName() has returned, by kind. */
+  /** By kind of object: the number of names that nextName() has returned. */
   private readonly named = new Map<string, number>();
 
   /** @internal Use initDistributed(). */
   constructor(
     /** The group of all ranks. */
     readonly world: ProcessGroup,
-    /** Rank of this process on its host, from 0; also the index of its GPU. */
+    /** Index of this process on its host, from 0. It is also the index of its GPU. */
     readonly localRank: number,
     shape: MeshShape,
     private readonly network: Network,
@@ -57,20 +60,20 @@ export class Distributed {
     return this.world.size;
   }
 
-  /** Milliseconds for joining, for one collective, and for one exchange of a save. */
+  /** Milliseconds until joining, one collective, or one exchange of a save fails. */
   get timeout(): number {
     return this.network.timeout;
   }
 
-  /** @internal The job's key-value store; null in a job of one rank. */
+  /** @internal The key-value store of the job; null in a job of one rank. */
   get store(): Job | null {
     return this.network.job;
   }
 
   /**
-   * @internal Returns a name in the store for an object that all ranks create in the same order:
-   * "initialize 0", "initialize 1". It differs from names of other jobs, because one store may
-   * serve several jobs, and processes may have joined different numbers of them.
+   * @internal Returns a name in the store, such as "initialize 0", then "initialize 1". All ranks
+   * must create the named objects in the same order. The name contains the name of the job, because
+   * one store may serve several jobs, and a process may have joined other jobs before.
    */
   nextName(what: string): string {
     const count = this.named.get(what) ?? 0;
@@ -79,14 +82,15 @@ export class Distributed {
   }
 
   /**
-   * Resolves with the group of `ranks`, in their order; null on other ranks. Every member must call
-   * it, in the same order for groups of the same ranks. Rejects with DS_COMM if a member does not.
+   * Resolves with the group of `ranks`, in the given order, and with null on all other ranks. Every
+   * member must call it. Several groups of the same ranks must be opened in the same order. Rejects
+   * with DS_COMM if a member does not call it.
    */
   newGroup(ranks: readonly number[]): Promise<ProcessGroup | null> {
     return this.open(ranks, this.network.device);
   }
 
-  /** Like newGroup(), for tensors in host memory on any device of the job. */
+  /** Like newGroup(), for tensors in host memory, whichever device the job uses. */
   newHostGroup(ranks: readonly number[]): Promise<ProcessGroup | null> {
     return this.open(ranks, cpu());
   }
@@ -104,8 +108,8 @@ export class Distributed {
   }
 
   /**
-   * Prints the table of logged collectives on rank 0. Prints nothing without a logger
-   * (comms_logger, or world.logger). With `showStraggler`, all ranks call it. Source:
+   * Prints the table of logged collectives on rank 0. Prints nothing without a logger (comms_logger
+   * in the configuration, or world.logger). With `showStraggler`, all ranks must call it. Source:
    * deepspeed.comm.log_summary.
    */
   logSummary(given: LogSummaryOptions = {}): void {
@@ -118,7 +122,7 @@ export class Distributed {
 
   /**
    * Waits until every rank has finished its collectives, then closes all connections. After a
-   * failure of the job, it closes at once. Then initDistributed() may run again.
+   * failure of the job, it closes at once. Afterwards, initDistributed() may join another job.
    */
   async destroy(): Promise<void> {
     const { job, server, endsWithFirst } = this.network;
@@ -129,8 +133,8 @@ export class Distributed {
   }
 
   /**
-   * @internal Starts destroy(), and ends the job for this process at once. The next job is joined
-   * after it is over. Other ranks may need up to the job's timeout.
+   * @internal Starts destroy() without waiting for it. This process can join its next job when
+   * destroy() is done. Other ranks may need up to the timeout of the job.
    */
   abandon(): void {
     if (current === this) current = null;
@@ -139,10 +143,14 @@ export class Distributed {
 }
 
 let current: Distributed | null = null;
-/** The end of the abandoned job, because its store would block another one. */
+/**
+ * The end of an abandoned job. The next job waits for it, because the old store may still use the
+ * port.
+ */
 let leaving: Promise<void> = Promise.resolve();
 /**
- * The pending result of initDistributed(), because a second store of this process would block it.
+ * The pending result of initDistributed(). A second call returns it, because a process can serve
+ * only one store at a port.
  */
 let joining: Promise<Distributed> | null = null;
 
@@ -151,18 +159,18 @@ export function distributed(): Distributed | null {
   return current;
 }
 
-/** Calls Distributed.logSummary() of the job. Prints nothing in a single process. */
+/** Calls logSummary() of the job. Prints nothing in a single process. */
 export function logSummary(given: LogSummaryOptions = {}): void {
   readOptions('logSummary', given, namesOf.LogSummaryOptions);
   current?.logSummary(given);
 }
 
 /**
- * Joins the job of the launcher (or of the options), and resolves when every rank has joined, like
- * deepspeed.init_distributed. A job of one rank opens no connection. A second call, also before the
- * first has resolved, returns the same job; only `mesh` of its options counts. Rejects with:
- * - DS_ARGUMENT: an unknown option; a mesh with another number of ranks (on all ranks); a mesh
- *   that differs from rank 0 (on all ranks), or from the first call.
+ * Joins the job of the launcher, or of the options, like deepspeed.init_distributed. Resolves when
+ * every rank has joined. A job of one rank opens no connection. Later calls return the same job,
+ * also before the first call has resolved. Of their options, only `mesh` is checked. Rejects with:
+ * - DS_ARGUMENT: an unknown option; a mesh with another number of ranks (on all ranks); a mesh that
+ *   differs from rank 0 (on all ranks), or from the first call.
  * - DS_DEVICE, DS_LIBRARY.
  * - DS_COMM: a port in use, another secret, a missing rank.
  */
@@ -203,13 +211,13 @@ async function join(options: InitOptions): Promise<Distributed> {
     job = await Job.join({ store, rank, worldSize, timeout });
     await announceMesh(job, rank, reported);
     if (rank === 0) {
-      await job.set(HOME_KEY, server ? 'rank 0' : 'another process');
+      await job.set(STORE_OWNER_KEY, server ? 'rank 0' : 'another process');
       await job.set(NAME_KEY, randomBytes(8).toString('hex'));
     }
-    const network: Network = { ...noNetworkError(device, timeout), job, server };
+    const network: Network = { ...networkOfOne(device, timeout), job, server };
     const world = await openGroup(network, 'world', everyone, rank);
     network.name = await job.get(NAME_KEY, 0);
-    network.endsWithFirst = (await job.get(HOME_KEY, 0)) === 'rank 0';
+    network.endsWithFirst = (await job.get(STORE_OWNER_KEY, 0)) === 'rank 0';
     joined = new Distributed(world, localRank, shape, network);
     other = await findOtherMesh(job, worldSize);
   } catch (error) {
@@ -226,17 +234,18 @@ async function join(options: InitOptions): Promise<Distributed> {
 }
 
 /**
- * Milliseconds for which a rank with an invalid mesh waits for the others, to report it to them.
+ * Milliseconds that a rank with an invalid mesh waits for the others. It must join to report the
+ * mesh to them.
  */
 const REFUSED_MS = 15_000;
 
-/** Returns a job with this process only. Its collectives are copies; it opens no connection. */
+/** Returns a job of this process only. Its collectives are copies, and it opens no connection. */
 export function aloneOn(device: Device, { localRank = 0, timeout = 600_000 } = {}): Distributed {
   const world = new ProcessGroup('world', [0], 0, device, new SoloGroup());
-  return new Distributed(world, localRank, MeshShape.over(1), noNetworkError(device, timeout));
+  return new Distributed(world, localRank, MeshShape.over(1), networkOfOne(device, timeout));
 }
 
-const noNetworkError = (device: Device, timeout: number): Network => ({
+const networkOfOne = (device: Device, timeout: number): Network => ({
   job: null,
   server: null,
   device,
@@ -246,20 +255,20 @@ const noNetworkError = (device: Device, timeout: number): Network => ({
   groups: [],
 });
 
-/** Rank 0's key in the store for the owner of the store. */
-const HOME_KEY = 'home';
+/** Key in the store: which process serves it. Rank 0 writes it. */
+const STORE_OWNER_KEY = 'home';
 
 /**
- * Milliseconds for which a departing rank waits for the end of rank 0's store, which is near then.
+ * When rank 0 leaves, its store ends. Milliseconds that another departing rank waits for this end.
  */
 const STORE_END_MS = 5000;
 
-/** Rank 0's key in the store for the name of the job. */
+/** Key in the store: the name of the job. Rank 0 writes it. */
 const NAME_KEY = 'name';
 
 /**
- * Returns the job of this process: the one joined before, or the job of the launcher's environment,
- * else one with this process only. Rejects as initDistributed().
+ * Returns the job that this process has joined, or joins the job of the launcher's environment.
+ * Without a launcher, returns a job of this process only. Rejects as initDistributed() does.
  */
 export async function joinLaunched(options: InitOptions = {}): Promise<Distributed> {
   if (current) return current;
@@ -268,7 +277,7 @@ export async function joinLaunched(options: InitOptions = {}): Promise<Distribut
   return aloneOn(findDevice(options.device ?? 'auto'));
 }
 
-/** Shared resources of groups. Without a job there is only this rank. */
+/** Resources that all groups of a job share. Without a job, this rank is the only one. */
 interface Network {
   job: Job | null;
   /** Null if another process serves the store. */
@@ -276,11 +285,11 @@ interface Network {
   device: Device;
   /** Milliseconds. */
   timeout: number;
-  /** Prefix of names in the store; empty without one. */
+  /** Prefix of this job's names in the store. Empty without a store. */
   name: string;
-  /** Whether rank 0 serves the store, and ends it when it leaves. */
+  /** Whether rank 0 serves the store. If so, the store ends when rank 0 leaves. */
   endsWithFirst: boolean;
-  /** The opened groups. */
+  /** All opened groups of the job. */
   groups: ProcessGroup[];
 }
 
@@ -312,8 +321,8 @@ function requireRanks(ranks: readonly number[], worldSize: number): void {
 }
 
 /**
- * Returns, for each call in logger.latencies(), the milliseconds of the rank that waited least. All
- * ranks of `group` call it, after the same collectives.
+ * Returns, in the form of logger.latencies(), the milliseconds of each call on the rank that waited
+ * least. All ranks of `group` must call it after the same collectives.
  */
 function leastLatencies(group: ProcessGroup, logger: CommsLogger): number[][] {
   const ownLatencies = logger.latencies();

@@ -1,4 +1,4 @@
-// Communication between the ranks of a job.
+// The public API of communication between the ranks of a job.
 
 export type { CollectiveKind } from '../runtime/job.js';
 export type { SignLevels } from '../runtime/kernels.generated.js';

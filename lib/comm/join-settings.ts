@@ -1,16 +1,13 @@
-// Settings of a rank in its job: from options of initDistributed(), else from the launcher's
-// environment.
+// Resolves how a rank joins its job. Options of initDistributed() win over the environment of the
+// launcher.
 import { DsError } from '../errors.js';
 import { jobEnvironment } from '../runtime/addon.js';
 import { type Device, device as findDevice, probeGpus } from '../runtime/device.js';
 import type { MeshOptions } from './mesh-shape.js';
 
-/**
- * The rank's settings in the job of initDistributed(). Missing options come from the launcher's
- * environment.
- */
+/** How this rank joins its job. The environment of the launcher sets missing options. */
 export interface InitOptions {
-  /** Number of this rank. Default: RANK, else 0. */
+  /** Index of this rank. Default: RANK, else 0. */
   rank?: number;
   /** Number of ranks. Default: WORLD_SIZE, else 1. */
   worldSize?: number;
@@ -20,22 +17,22 @@ export interface InitOptions {
   masterAddr?: string;
   /** Port of rank 0's store. Default: MASTER_PORT, else 29500. */
   masterPort?: number;
-  /** Minutes for joining, and for one collective. Default: DEEPSPEED_TIMEOUT, else 10. */
+  /** Minutes until joining or one collective fails. Default: DEEPSPEED_TIMEOUT, else 10. */
   timeout?: number;
   /** The secret of the job, equal on every rank. Default: DS_JOB_SECRET. */
   secret?: string;
   /** Whether this process serves the job's store. Default: true on rank 0. */
   serveStore?: boolean;
   /**
-   * Device of the rank. Default: "auto", the GPU of the local rank, else the CPU. "cuda": that GPU,
-   * or an error.
+   * Device of the rank. "cuda": the GPU of the local rank; throws if there is none. Default:
+   * "auto", the same GPU, else the CPU.
    */
   device?: string | Device;
   /** Sizes of the axes pp, dp, sp and tp, equal on every rank. Default: all ranks on dp. */
   mesh?: MeshOptions;
 }
 
-/** The options, completed from the environment. */
+/** The options with all missing values filled in. */
 interface JoinSettings {
   rank: number;
   worldSize: number;
@@ -43,14 +40,14 @@ interface JoinSettings {
   host: string;
   port: number;
   secret: string;
-  /** Milliseconds to join, and for one collective. */
+  /** Milliseconds until joining or one collective fails. */
   timeout: number;
   serve: boolean;
   device: Device;
 }
 
 /**
- * Completes the options from the environment. Throws DS_ARGUMENT for invalid numbers, and for
+ * Fills missing options from the environment. Throws DS_ARGUMENT for invalid numbers, and for
  * several ranks without a secret. Throws DS_DEVICE if the device does not exist.
  */
 export function resolveSettings(options: InitOptions): JoinSettings {
@@ -110,11 +107,13 @@ function invalid(name: string, expected: string, got: number | string): DsError 
 }
 
 /**
- * Returns the name of the device of a rank. "cuda" requires a GPU; "auto" gives the CPU if there is
- * none. If every rank of the host sees all GPUs, it is the GPU of the local rank. A rank with fewer
- * visible GPUs was restricted by a scheduler (srun --gpus-per-task=1 shows each task one GPU,
- * number 0), so the index is the local rank modulo the visible GPUs. Opening a group fails if two
- * ranks share a GPU.
+ * Returns the name of the device of a rank. If no GPU is visible, "auto" returns "cpu" and "cuda"
+ * returns "cuda", which does not open.
+ *
+ * If every rank sees all GPUs of its host, the rank uses the GPU with its local rank. A scheduler
+ * may restrict a rank to fewer GPUs (srun --gpus-per-task=1 shows each task one GPU, number 0).
+ * Therefore the index is the local rank modulo the visible GPUs. If two ranks select the same GPU,
+ * opening their group fails.
  */
 export function localDevice(
   requested: 'auto' | 'cuda',

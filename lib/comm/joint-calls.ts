@@ -1,27 +1,29 @@
-// Joint calls: if one rank throws, the others receive its error at once instead of a timeout.
+// Joint calls: calls that all ranks of a group make together. If one rank throws, the others get
+// its error at once instead of a timeout.
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import type { ProcessGroup } from './process-group.js';
 
-/** Maximum characters of an error that other ranks receive. */
+/** Maximum characters of an error that is sent to other ranks. */
 const MAX_CHARACTERS = 2000;
 
-/** Groups with ranks that take part in a call; null: no group. */
+/** The groups of ranks that make a joint call. Null entries are ignored. */
 export interface JointGroups {
-  /** Groups with collectives in every such call. */
+  /** Groups that run collectives in every such call. */
   always?: readonly (ProcessGroup | null)[];
   /**
-   * Groups with collectives in some calls. Their ranks receive an error only if this rank has
-   * issued a collective in the failing call; else they may continue with another call.
+   * Groups that run collectives only in some of these calls. Their ranks get the error only if this
+   * rank has issued a collective in the failing call. Without a collective, they do not wait for
+   * this rank.
    */
   perhaps?: readonly (ProcessGroup | null)[];
 }
 
-/** A call that all ranks of its groups make. */
+/** A call that all ranks of its groups make together. */
 export class JointCall {
   private readonly issuedBefore: ReadonlyMap<ProcessGroup, number>;
 
-  /** The ranks of `groups` make the call. */
+  /** Starts the call: counts the collectives of `groups` so far. */
   constructor(private readonly groups: JointGroups) {
     this.issuedBefore = new Map(
       groupsOfSeveral(groups.perhaps).map((group) => [group, group.issued]),
@@ -29,8 +31,8 @@ export class JointCall {
   }
 
   /**
-   * Ends this rank's part of the call. Ranks that continue get DS_COMM with this rank and `error`,
-   * unless they throw at the same place. Never throws.
+   * Ends the call on this rank with an error. Ranks that continue get DS_COMM with the number of
+   * this rank and `error`. Ranks that throw in the same call are not affected. Never throws.
    */
   giveUp(error: unknown): void {
     const { always } = this.groups;
@@ -40,7 +42,7 @@ export class JointCall {
   }
 }
 
-/** Runs `body`. If it throws, the other ranks of the groups receive the error. */
+/** Runs `body`. If it throws, the other ranks of the groups get the error. */
 export function jointly<Result>(groups: JointGroups, body: () => Result): Result {
   const call = new JointCall(groups);
   try {
@@ -65,11 +67,11 @@ export async function jointlyAsync<Result>(
   }
 }
 
-/** Returns the groups of several ranks. */
+/** Returns the groups with more than one rank. */
 export const groupsOfSeveral = (groups: readonly (ProcessGroup | null)[] = []): ProcessGroup[] =>
   groups.filter((group) => group !== null).filter(({ size }) => size > 1);
 
-/** Returns the text of an error for other ranks. Never throws. */
+/** Returns the text of an error, as other ranks get it. Never throws. */
 export function reportOf(error: unknown): string {
   const errorText =
     error instanceof DsError ? `${error.code} | ${error.message}` : formatError(error);
@@ -78,7 +80,7 @@ export function reportOf(error: unknown): string {
     : errorText;
 }
 
-/** String() may throw for a thrown value. */
+/** Returns an error as text. A thrown value may have a toString() that throws. */
 function formatError(error: unknown): string {
   try {
     return String(error);

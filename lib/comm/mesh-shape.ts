@@ -1,43 +1,47 @@
-// MeshShape: the ranks of a job as a grid with named axes, by arithmetic only.
+// MeshShape: computes the coordinates and groups of ranks on a grid with named axes. It opens no
+// connection.
 import { DsError } from '../errors.js';
 import { readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 
-/** The axis of each kind of parallelism: stages, parts of a batch, tokens, parts of layers. */
+/**
+ * By kind of parallelism: its axis. pp: pipeline stages; dp: samples of a batch; sp: tokens of a
+ * sequence; tp: rows and columns of layers.
+ */
 export const AXIS = { pipeline: 'pp', data: 'dp', sequence: 'sp', tensor: 'tp' } as const;
 
-/** Pipeline stages, parts of a batch, parts of a sequence, parts of layers. */
+/** An axis of a job's mesh. */
 export type Axis = (typeof AXIS)[keyof typeof AXIS];
 
 /**
- * The axes of a job, outermost first: neighbours on the last axis are neighbours in the job, so
- * mostly on one host. Source: the order of DeepSpeed's PipeModelDataParallelTopology.
+ * The axes of a job, outermost first. Ranks that differ by 1 on the last axis are neighbors in the
+ * job, so they are mostly on one host. Source: the order of DeepSpeed's
+ * PipeModelDataParallelTopology.
  */
 export const AXES: readonly Axis[] = Object.values(AXIS);
 
-/** A number for each axis of the mesh. */
+/** One value for each axis. */
 export type PerAxis<Name extends string = Axis> = Readonly<Record<Name, number>>;
 
-/** Ranks along each axis. Default: 1; `dp` has the remaining ranks. */
+/** Number of ranks along each axis. Default: 1, except `dp`, which gets the remaining ranks. */
 export type MeshOptions = Partial<Record<Axis, number>>;
 
 /**
- * The axes of a mesh and their sizes. A rank has a coordinate on each axis. The last axis changes
- * fastest: with the axes of a job, rank = ((pp * DP + dp) * SP + sp) * TP + tp for coordinates
- * (lower case) and sizes (upper case). The order of several axes in an argument does not matter:
- * ranks and indices are in the order of `axes`.
+ * A grid of ranks. Each rank has a coordinate on each axis, and the last axis changes fastest. In a
+ * job, rank = ((pp * DP + dp) * SP + sp) * TP + tp, with coordinates in lower case and sizes in
+ * upper case. Methods accept axes in any order; results follow the order of `axes`.
  */
 export class MeshShape<Name extends string = Axis> {
-  /** Ranks of the job. */
+  /** Number of ranks on the grid. */
   readonly ranks: number;
-  /** Distance in rank between neighbours on an axis. */
+  /** Difference of ranks between neighbors on an axis. */
   private readonly strides: PerAxis<Name>;
 
-  /** `sizes`: ranks on each axis. The product is the number of ranks. */
+  /** `sizes`: number of ranks along each axis. */
   constructor(
     /** Outermost first. */
     readonly axes: readonly Name[],
-    /** Ranks along each axis. */
+    /** Number of ranks along each axis. */
     readonly sizes: PerAxis<Name>,
   ) {
     let stride = 1;
@@ -51,15 +55,16 @@ export class MeshShape<Name extends string = Axis> {
   }
 
   /**
-   * Returns the shape of `given` over the ranks of a job. Throws DS_ARGUMENT unless its sizes fit.
+   * Returns the shape of a job with `ranks` ranks. Throws DS_ARGUMENT unless the product of its
+   * sizes is `ranks`.
    */
   static over(ranks: number, given: MeshOptions = {}): MeshShape {
     return MeshShape.filled(AXES, AXIS.data, ranks, given);
   }
 
   /**
-   * Returns the shape of `given` with any axes. If its size is missing, axis `rest` has the ranks
-   * that the other axes leave. Throws DS_ARGUMENT unless the sizes fit.
+   * Like over(), for any axes. If the size of axis `rest` is missing, it gets the remaining ranks.
+   * Throws DS_ARGUMENT unless the product of the sizes is `ranks`.
    */
   static filled<Name extends string>(
     axes: readonly Name[],
@@ -90,7 +95,7 @@ export class MeshShape<Name extends string = Axis> {
     });
   }
 
-  /** Returns the number of ranks that differ only on `axes`. */
+  /** Returns the number of ranks in a group that differs only on `axes`. */
   size(...axes: Name[]): number {
     return this.ordered(axes).reduce((product, axis) => product * this.sizes[axis], 1);
   }
@@ -107,7 +112,9 @@ export class MeshShape<Name extends string = Axis> {
     return this.axes.reduce((rank, axis) => rank + coordinates[axis] * this.strides[axis], 0);
   }
 
-  /** Returns the ranks that differ from `rank` only on `axes`, including itself, ascending. */
+  /**
+   * Returns the ranks that differ from `rank` only on `axes`, including `rank`, in ascending order.
+   */
   ranksAlong(rank: number, ...axes: Name[]): number[] {
     const { sizes, strides } = this;
     const own = this.coordinates(rank);
@@ -128,7 +135,7 @@ export class MeshShape<Name extends string = Axis> {
     return this.ordered(axes).reduce((index, axis) => index * this.sizes[axis] + own[axis], 0);
   }
 
-  /** Returns all ranks in groups that differ only on `axes`, by first rank. */
+  /** Returns all groups of ranks that differ only on `axes`, ordered by their first rank. */
   groups(...axes: Name[]): number[][] {
     const ranks = Array.from({ length: this.ranks }, (_, rank) => rank);
     return ranks
@@ -136,19 +143,22 @@ export class MeshShape<Name extends string = Axis> {
       .map((rank) => this.ranksAlong(rank, ...axes));
   }
 
-  /** Returns the axes outside of `axes`, in order. */
+  /** Returns all axes except `axes`, in order. */
   others(...axes: Name[]): Name[] {
     const named = this.ordered(axes);
     return this.axes.filter((axis) => !named.includes(axis));
   }
 
-  /** Returns for example "pp 2 x dp 4": the axes with more than one rank. */
+  /** Returns the axes with more than one rank, for example "pp 2 x dp 4". */
   toString(): string {
     const names = this.axes.filter((axis) => this.sizes[axis] > 1);
     return names.map((axis) => `${axis} ${this.sizes[axis]}`).join(' x ') || `${AXIS.data} 1`;
   }
 
-  /** Returns `axes` in order, without duplicates. Throws DS_ARGUMENT for an unknown axis. */
+  /**
+   * Returns `axes` in the order of the shape, without duplicates. Throws DS_ARGUMENT for an unknown
+   * axis.
+   */
   private ordered(axes: readonly Name[]): Name[] {
     const other = axes.find((axis) => !this.axes.includes(axis));
     if (other === undefined) return this.axes.filter((axis) => axes.includes(axis));

@@ -1,22 +1,19 @@
-// Mesh: the ranks of a job on named axes, and the groups along them. Ranks compare their meshes
-// when they join.
+// Mesh: this rank on the grid of its job, and the groups along its axes. When ranks join, they
+// compare their meshes.
 
 import { DsError } from '../errors.js';
 import type { Job } from '../runtime/job.js';
 import { type Axis, type MeshOptions, MeshShape, type PerAxis } from './mesh-shape.js';
 import type { ProcessGroup } from './process-group.js';
 
-/** Opens the group of `ranks`, which includes this rank. A group of one opens no connection. */
+/** Opens the group of `ranks`, which include this rank. A group of one rank opens no connection. */
 type OpenGroup = (name: string, ranks: readonly number[]) => Promise<ProcessGroup>;
 
-/**
- * The ranks of a job as a grid, and the coordinates of this rank. In a single process, all axes
- * have one rank.
- */
+/** The ranks of a job as a grid. In a single process, all axes have one rank. */
 export class Mesh<Name extends string = Axis> {
   /** Coordinates of this rank. */
   readonly coordinates: PerAxis<Name>;
-  /** Groups by their axes with more than one rank. */
+  /** By name: the groups that were opened. */
   private readonly groups = new Map<string, Promise<ProcessGroup>>();
 
   /** @internal Use Distributed.mesh. */
@@ -29,7 +26,7 @@ export class Mesh<Name extends string = Axis> {
     this.coordinates = shape.coordinates(world.rank);
   }
 
-  /** Returns the number of ranks that differ from this one only on `axes`, including itself. */
+  /** Returns the number of ranks that differ from this rank only on `axes`, including this rank. */
   size(...axes: Name[]): number {
     return this.shape.size(...axes);
   }
@@ -40,9 +37,9 @@ export class Mesh<Name extends string = Axis> {
   }
 
   /**
-   * Resolves with the group of these ranks; its `rank` is this rank's index. The first call opens
-   * it, so all ranks of the job must request the same axes in the same order. Rejects with DS_COMM
-   * if a rank does not, DS_ARGUMENT for an unknown axis.
+   * Resolves with the group of ranks that differ only on `axes`. Its `rank` is the index of this
+   * rank. The first call opens the group, so all ranks of the job must request the same axes in the
+   * same order. Rejects with DS_COMM if a rank does not, and with DS_ARGUMENT for an unknown axis.
    */
   async group(axes: readonly Name[]): Promise<ProcessGroup> {
     const { shape } = this;
@@ -58,15 +55,16 @@ export class Mesh<Name extends string = Axis> {
     return opening;
   }
 
-  /** Resolves with group([axis, ...]), for example of one axis. */
+  /** Resolves with group(axes). Short form for one axis: axis('dp'). */
   axis(...axes: Name[]): Promise<ProcessGroup> {
     return this.group(axes);
   }
 }
 
 /**
- * Returns the mesh of this rank, and its description for the others. A mesh with another number of
- * ranks is in `refused`; the rank throws it after it has reported it.
+ * Returns the mesh of this rank, and the text with which the rank reports it. If `given` does not
+ * fit the number of ranks, `refused` is the error. The rank first reports the mesh, then throws the
+ * error.
  */
 export function meshOf(
   ranks: number,
@@ -82,17 +80,17 @@ export function meshOf(
   }
 }
 
-/** Returns a rank's key in the store for its mesh. */
+/** Returns the key of a rank's mesh in the store. */
 const keyOf = (rank: number): string => `mesh/${rank}`;
 
-/** Reports the mesh of meshOf(). findOtherMesh() of every rank reads it. */
+/** Reports the mesh of this rank to the store. findOtherMesh() on every rank reads it. */
 export async function announceMesh(job: Job, rank: number, reported: string): Promise<void> {
   await job.set(keyOf(rank), reported);
 }
 
 /**
- * Returns the error for every rank if one has another mesh than rank 0. All ranks report their mesh
- * before they open a group.
+ * Returns an error if a rank has another mesh than rank 0, else null. All ranks get the same error.
+ * Every rank must have reported its mesh.
  */
 export async function findOtherMesh(job: Job, worldSize: number): Promise<DsError | null> {
   const first = await job.get(keyOf(0), 0);
@@ -110,7 +108,7 @@ export async function findOtherMesh(job: Job, worldSize: number): Promise<DsErro
   return null;
 }
 
-/** Throws DS_ARGUMENT unless the job has this mesh. */
+/** Throws DS_ARGUMENT unless the job has the mesh `expected`. */
 export function requireMesh(shape: MeshShape, expected: MeshShape): void {
   if (String(shape) === String(expected)) return;
   throw new DsError({

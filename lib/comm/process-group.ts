@@ -1,5 +1,5 @@
-// ProcessGroup: collectives on tensors between the ranks of a group, on the compute stream or on a
-// stream of the group.
+// ProcessGroup: collectives on tensors between the ranks of a group. They run on the compute
+// stream, or on another stream.
 
 import { basename, dirname, sep } from 'node:path';
 import { DsError } from '../errors.js';
@@ -28,33 +28,40 @@ export interface CollectiveOptions {
   /** The reduction. Default: sum. */
   op?: ReduceOp;
   /**
-   * The collective starts after the work that is enqueued here. Default: the device's compute
-   * stream.
+   * The collective starts after the work that is enqueued on this stream. Default: the compute
+   * stream of the device.
    */
   stream?: Stream;
   /**
-   * The purpose, equal on every rank. Ranks with different purposes fail, as with different ops.
+   * The purpose, for example in errors. Like `op`, it must be equal on every rank, else all ranks
+   * fail.
    */
   purpose?: string;
-  /** For messages only. Default: the caller's file and line, without a purpose. */
+  /**
+   * Text for messages only; it may differ between ranks. Default: the file and line of the caller,
+   * unless there is a purpose.
+   */
   label?: string;
 }
 
 const ALL_REDUCE = { ...namesOf.CollectiveOptions, output: true } as const;
 
-/** Options of a collective on rows. Each row is exchanged separately. */
+/** Options of a collective on rows. Each row is exchanged as a collective of its own. */
 export interface RowOptions extends CollectiveOptions {
   /**
-   * Number of consecutive rows in input and output, to divide an inner dim over ranks. With more
-   * than 1, input and output must be distinct memory. Default: 1.
+   * Number of equal consecutive rows in input and output. Use it to divide an inner dim over the
+   * ranks. With more than 1 row, input and output must not overlap. Default: 1.
    */
   rows?: number;
 }
 
-/** Tickets count from 1; this one is always done. */
+/** A ticket that is always done. Real tickets count from 1. */
 const NO_TICKET = 0;
 
-/** A running collective. It owns its memory until wait(), synchronize() or done reports its end. */
+/**
+ * A running collective. It keeps its memory alive until wait(), synchronize() or `done` has
+ * reported its end.
+ */
 export class Work {
   /** @internal */
   constructor(
@@ -64,27 +71,28 @@ export class Work {
   ) {}
 
   /**
-   * Makes later work of `stream` start after the collective. Default: the compute stream. On a GPU
-   * the host does not wait; on the CPU it blocks, because streams run at once. From now on, free
-   * the memory in the order of `stream`, or of a later stream. Throws the job's failure (DS_COMM).
+   * Makes later work of `stream` start after the collective. Default: the compute stream. On a GPU,
+   * the host does not wait. On the CPU, it blocks, because work on a CPU stream runs at once.
+   * Afterwards, free the memory in the order of `stream` or of a later stream. Throws the failure
+   * of the job (DS_COMM).
    */
   wait(stream: Stream = this.compute): void {
     this.tickets.wait(this.ticket, stream);
   }
 
-  /** Blocks until the collective is done. Throws the job's failure (DS_COMM). */
+  /** Blocks until the collective is done. Throws the failure of the job (DS_COMM). */
   synchronize(): void {
     this.tickets.synchronize(this.ticket);
   }
 
-  /** Whether the collective is done; does not wait. Throws the job's failure (DS_COMM). */
+  /** Whether the collective is done. Does not wait. Throws the failure of the job (DS_COMM). */
   get done(): boolean {
     return this.tickets.done(this.ticket);
   }
 
   /**
    * Resolves when the collective is done, without blocking the event loop. Rejects with DS_COMM if
-   * the ranks disagree or one fails.
+   * the ranks issued different collectives, or a rank fails.
    */
   get promise(): Promise<void> {
     return poll(() => this.done);
@@ -92,18 +100,17 @@ export class Work {
 }
 
 /**
- * A group of ranks with its collectives; `ranks` are their numbers in the job. Every member must
- * issue the same collectives (kind, op, dtype, size, root) in the same order. Otherwise all fail
- * with DS_COMM, which names the collective of each rank. Tensors are contiguous and on the group's
- * device.
+ * A group of ranks with its collectives. Every member must issue the same collectives (kind, op,
+ * dtype, size, root) in the same order. If not, all members fail with DS_COMM, which lists the
+ * collective of each rank. Tensors must be contiguous and on the device of the group.
  *
- * Methods return at once. A collective starts after the work that was enqueued on its stream. Only
- * Work.wait() orders later work after it (on a GPU, also the stream itself). Collectives of one
- * group run in call order. They change their output in place, like functions with "_": a backward
- * that saved it throws, and parameters of an engine are rejected.
+ * Methods return at once. A collective starts after the work that was enqueued on its stream.
+ * Work.wait() makes later work wait for the collective; on a GPU, the order of the stream does too.
+ * Collectives of one group run in call order. They change their output in place, like functions
+ * with "_": if a backward saved the output, it throws. Parameters of an engine are rejected.
  *
- * Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_BOUNDS, DS_ARGUMENT for an invalid call, and the job's
- * first failure (DS_COMM), equal on every rank.
+ * Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_BOUNDS or DS_ARGUMENT for an invalid call. Throws the
+ * first failure of the job (DS_COMM), which is the same on every rank.
  */
 export class ProcessGroup {
   static {
@@ -115,7 +122,10 @@ export class ProcessGroup {
     answerPythonNames(ProcessGroup, { label: 'group', others });
   }
 
-  /** Counts and times collectives while set; the host then waits for each one. */
+  /**
+   * Records all collectives of the group. If it is set, the host waits for each collective.
+   * Default: null.
+   */
   logger: CommsLogger | null = null;
   private ownStream: SideStream | null = null;
   /** @internal Number of collectives that this rank has issued. */
@@ -125,46 +135,52 @@ export class ProcessGroup {
   constructor(
     /** Name in errors and logs. */
     readonly name: string,
-    /** Ranks of the job. */
+    /** Numbers of its ranks in the job. */
     readonly ranks: readonly number[],
     /** Index of this rank in `ranks`. */
     readonly rank: number,
-    /** The device of its tensors. */
+    /** The device of tensors in its collectives. */
     readonly device: Device,
     private readonly tickets: Tickets,
   ) {}
 
-  /** Ranks in the group. */
+  /** Number of ranks in the group. */
   get size(): number {
     return this.ranks.length;
   }
 
   /**
-   * @internal The group's stream in parallel with the compute stream, opened at the first use. A
-   * collective on it starts after the enqueued compute work, and compute continues meanwhile.
+   * @internal A stream of the group in parallel with the compute stream, created at its first use.
+   * A collective on it starts after the compute work so far, and later compute work does not wait
+   * for it.
    */
   get beside(): SideStream {
     this.ownStream ??= new SideStream(this.device, this.name);
     return this.ownStream;
   }
 
-  /** @internal Closes the group after its last collective. Idempotent; never throws. */
+  /**
+   * @internal Closes the group after its last collective. Further calls do nothing. Never throws.
+   */
   dispose(): void {
     const { ownStream } = this;
     this.ownStream = null;
     try {
       ownStream?.dispose();
     } catch {
-      // A device with failed work throws at its next use. The stream is gone.
+      // If work on the device has failed, disposal throws; so does the next use of the device.
     }
   }
 
-  /** Throws the job's failure (DS_COMM), if there is one. Does not wait. */
+  /** Throws the failure of the job (DS_COMM) if there is one. Does not wait. */
   check(): void {
     this.tickets.done(NO_TICKET);
   }
 
-  /** Reduces `tensor` over all ranks, in place or into `output` of the same size and dtype. */
+  /**
+   * Reduces `tensor` over all ranks. Writes the result to `tensor`, or to `output` of the same size
+   * and dtype.
+   */
   allReduce(tensor: View, given: CollectiveOptions & { output?: View } = {}): Work {
     const options = readOptions('allReduce', given, ALL_REDUCE);
     const { output = tensor } = options;
@@ -173,8 +189,8 @@ export class ProcessGroup {
   }
 
   /**
-   * Reduces slot `rank` of `input` (n slots of output's size) over all ranks into `output`, which
-   * may be that slot.
+   * Splits `input` into one range per rank, each with the size of `output`. Reduces this rank's
+   * range over all ranks into `output`, which may be that range of `input`.
    */
   reduceScatter(output: View, input: View, given: RowOptions = {}): Work {
     const options = readOptions('reduceScatter', given, namesOf.RowOptions);
@@ -185,8 +201,8 @@ export class ProcessGroup {
   }
 
   /**
-   * Gathers every rank's input into `output` (n slots of input's size). `input` may be slot `rank`
-   * of it.
+   * Gathers the `input` of every rank into `output`, in the order of ranks. `input` may be this
+   * rank's range of `output`.
    */
   allGather(output: View, input: View, given: RowOptions = {}): Work {
     const options = readOptions('allGather', given, namesOf.RowOptions);
@@ -196,21 +212,27 @@ export class ProcessGroup {
     return this.start('allGather', { input, output, count, rows }, options);
   }
 
-  /** Copies the `tensor` of `root`, a rank of the group, to every rank. */
+  /** Copies the `tensor` of rank `root` of the group to every rank. */
   broadcast(tensor: View, root: number, given: CollectiveOptions = {}): Work {
     const options = readOptions('broadcast', given, namesOf.CollectiveOptions);
     const count = elementsOf('broadcast', tensor);
     return this.start('broadcast', { input: tensor, output: tensor, count, peer: root }, options);
   }
 
-  /** Reduces `tensor` over all ranks into the tensor of `root`; the others keep theirs. */
+  /**
+   * Reduces `tensor` over all ranks into the tensor of rank `root`. The tensors of other ranks do
+   * not change.
+   */
   reduce(tensor: View, root: number, given: CollectiveOptions = {}): Work {
     const options = readOptions('reduce', given, namesOf.CollectiveOptions);
     const count = elementsOf('reduce', tensor);
     return this.start('reduce', { input: tensor, output: tensor, count, peer: root }, options);
   }
 
-  /** Sends slot j of `input` to slot `rank` of rank j's `output`. */
+  /**
+   * Splits `input` and `output` into one range per rank. Sends range j of `input` to range `rank`
+   * of rank j's `output`.
+   */
   allToAll(output: View, input: View, given: CollectiveOptions = {}): Work {
     const options = readOptions('allToAll', given, namesOf.CollectiveOptions);
     this.requireSizes('allToAll', input, output, 1, 1);
@@ -222,9 +244,9 @@ export class ProcessGroup {
   }
 
   /**
-   * Sends to rank `peer` of the group, which must call recv() with as many elements. A group's
-   * sends and receives run one after another: of two ranks that exchange, one must send first and
-   * the other receive first.
+   * Sends to rank `peer` of the group. The peer must call recv() with the same dtype and number of
+   * elements. Sends and receives of a group run one after another. If two ranks exchange tensors,
+   * one must send first, and the other receive first.
    */
   send(tensor: View, peer: number, given: CollectiveOptions = {}): Work {
     const options = readOptions('send', given, namesOf.CollectiveOptions);
@@ -233,8 +255,8 @@ export class ProcessGroup {
   }
 
   /**
-   * Receives `tensor` from rank `peer` of the group, which must call send() with the same dtype and
-   * as many elements.
+   * Receives `tensor` from rank `peer` of the group. The peer must call send() with the same dtype
+   * and number of elements.
    */
   recv(tensor: View, peer: number, given: CollectiveOptions = {}): Work {
     const options = readOptions('recv', given, namesOf.CollectiveOptions);
@@ -249,14 +271,15 @@ export class ProcessGroup {
   }
 
   /**
-   * @internal Sends `error` in place of this rank's next collective: ranks that begin theirs get
-   * DS_COMM with it; ranks that also sent an error continue. Never throws. See jointly().
+   * @internal Sends `error` in place of this rank's next collective. Ranks that start this
+   * collective get DS_COMM with the error. Ranks that also sent an error continue. Never throws.
+   * See jointly().
    */
   giveUp(error: string): void {
     try {
       this.tickets.giveUp(error);
     } catch {
-      // The job is over, and all ranks receive its failure. The error itself explains more.
+      // The job has ended, and all ranks get its failure. The caller's own error explains more.
     }
   }
 
@@ -303,15 +326,15 @@ export class ProcessGroup {
   }
 }
 
-/** Throws DS_ARGUMENT if `tensor` is not a tensor. */
+/** Returns the number of elements. Throws DS_ARGUMENT if `tensor` is not a tensor. */
 function elementsOf(op: string, tensor: View): number {
   if (Array.isArray((tensor as Partial<View> | null)?.shape)) return numel(tensor.shape);
   throw valueError(op, 'a tensor', tensor);
 }
 
 /**
- * Returns the number of elements in each of the `rows` rows of `each`. Throws DS_SHAPE unless the
- * rows are equal.
+ * Returns the number of elements per row, if `each` has `rows` rows. Throws DS_SHAPE unless rows
+ * are equal.
  */
 function rowOf(op: string, each: View, rows: number): number {
   const count = numel(each.shape) / rows;
@@ -323,10 +346,13 @@ function shapeError(op: string, expected: string, got: string): DsError {
   return new DsError({ code: 'DS_SHAPE', op, expected, got });
 }
 
-/** Frames of this folder and of the runtime are not the caller. */
+/** Stack frames in these folders belong to the library, not to the caller. */
 const libraryFolders = [__dirname, `${dirname(__dirname)}${sep}runtime`];
 
-/** Returns "train.js:12": the nearest frame outside of the library's communication code, or ''. */
+/**
+ * Returns the place of the call, such as "train.js:12": the nearest stack frame outside the
+ * library's communication code. Returns '' if there is none.
+ */
 function callSite(): string {
   const holder: { stack?: string } = {};
   const { stackTraceLimit } = Error;
@@ -341,13 +367,13 @@ function callSite(): string {
   return '';
 }
 
-/** A group's stream, and the events that order it with the compute stream. */
+/** A stream of a group, and the events that order it with the compute stream. */
 export class SideStream {
   private readonly stream: Stream;
   private readonly computed: Event;
   private readonly begun: Event;
 
-  /** `name`: the group's name, for traces. */
+  /** `name`: the name of the group, for traces. */
   constructor(
     private readonly device: Device,
     name: string,
@@ -358,8 +384,9 @@ export class SideStream {
   }
 
   /**
-   * Returns the stream. Its next work starts after all enqueued compute work, so memory that
-   * compute has freed is free, and its writes are visible. Compute does not wait.
+   * Makes the next work of the stream start after all compute work so far. It may then use memory
+   * that compute has freed, and sees the values that compute has written. Compute does not wait.
+   * Returns the stream.
    */
   follow(): Stream {
     this.stream.wait(this.computed.record(this.device.compute));
@@ -367,9 +394,9 @@ export class SideStream {
   }
 
   /**
-   * Calls follow(), then makes the next compute work start no earlier than the stream's next work.
-   * A matrix product fills a GPU: if it started first, a collective would wait for its first
-   * blocks, which is most of the time for overlap. Also waits for earlier work of the stream.
+   * Calls follow(), then makes later compute work wait for the earlier work of the stream. The next
+   * work of the stream and the next compute work thus start together. If a matrix product started
+   * first, it would fill the GPU, and a collective would wait for most of it. Returns the stream.
    */
   lead(): Stream {
     const stream = this.follow();
