@@ -14,7 +14,7 @@ import type { TraceFile } from '../lib/profiler/trace-events.js';
 import type { Device } from '../lib/runtime/device.js';
 import { Tensor } from '../lib/tensor/index.js';
 import * as checkpointing from '../lib/tensor/recompute/index.js';
-import type { OptimizerState, Share } from '../lib/zero/optimizer-state.js';
+import type { OptimizerState, UpdateGroup } from '../lib/zero/optimizer-state.js';
 import type { WeightShard } from '../lib/zero/partition.js';
 import { NvmeState } from '../lib/zero/state/placement/nvme.js';
 import { StreamedState } from '../lib/zero/state/placement/streamed.js';
@@ -40,8 +40,10 @@ const axesOf = ({ tp, pp }: Options) => ({
 
 type ZeroConfig = Exclude<DsConfig['zero_optimization'], boolean | undefined>;
 
-function elementsOf(shares: readonly Share[]): number {
-  return shares.flatMap(({ partitions }) => partitions).reduce((sum, { numel }) => sum + numel, 0);
+function elementsOf(updateGroups: readonly UpdateGroup[]): number {
+  return updateGroups
+    .flatMap(({ partitions }) => partitions)
+    .reduce((sum, { numel }) => sum + numel, 0);
 }
 
 function zeroSection(options: Options): ZeroConfig {
@@ -78,7 +80,7 @@ function diskOf(state: OptimizerState, weights: readonly WeightShard[]): object 
   const places = weights.map(({ storage }) => storage.bytes.disk);
   const bytes = { state: state.bytes.disk, weights: places.reduce((a, b) => a + b, 0) };
   if (bytes.state + bytes.weights === 0) return null;
-  const placements = state.shares.map((share) => share.state.placement);
+  const placements = state.updateGroups.map((share) => share.state.placement);
   const nvme = placements.find((placement) => placement instanceof NvmeState);
   return {
     state_gib: bytes.state / 2 ** 30,
@@ -327,7 +329,7 @@ export async function trainBench(options: Options): Promise<object | null> {
   const roles = await traceSteps(engine, update, options);
   await job.destroy();
   if (engine.globalRank > 0) return null;
-  const { shares } = engine.parts.state;
+  const { updateGroups } = engine.parts.state;
   const perSecond = (batch * seq * accumulation * engine.dpWorldSize * 1000) / mean;
   console.error(formatRoles(roles));
   return {
@@ -348,12 +350,12 @@ export async function trainBench(options: Options): Promise<object | null> {
     layers: model.config.layers,
     adapters: adaptersOf(options),
     offload: options.offload === 'true',
-    state: shares
+    state: updateGroups
       .map(({ state, schedule }) => `${state.names}, ${schedule.constructor.name}`)
       .join('; '),
     gpu_share:
-      elementsOf(shares.filter(({ state }) => state.placement instanceof StreamedState)) /
-      elementsOf(shares),
+      elementsOf(updateGroups.filter(({ state }) => state.placement instanceof StreamedState)) /
+      elementsOf(updateGroups),
     sub_group_size: engine.config.zero_optimization.sub_group_size,
     checkpoint: options.checkpoint ?? false,
     segments: options.segments ?? null,

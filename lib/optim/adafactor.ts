@@ -1,5 +1,6 @@
-// Adafactor: factored second moments, and steps relative to the size of the parameter. Sources:
-// Shazeer & Stern 2018, arXiv:1804.04235; the Adafactor of fairseq and transformers.
+// Adafactor: stores second moments as sums of rows and columns, and scales steps by the size of the
+// parameter. Sources: Shazeer & Stern 2018, arXiv:1804.04235; the Adafactor of fairseq and
+// transformers.
 
 import { argumentError } from '../runtime/input-errors.js';
 import type {
@@ -24,48 +25,58 @@ import { makeGroups, type ParamGroup, type ParamsOf } from './param-groups.js';
 import { StandaloneOptimizer } from './standalone.js';
 import type { UpdateKernels } from './update-kernels.js';
 
-/** Options of Adafactor. All except lr and weightDecay apply to all groups. */
+/**
+ * Options of Adafactor. lr and weightDecay are defaults of the groups; the others apply to all
+ * groups.
+ */
 export interface AdafactorOptions {
-  /** Learning rate. Default: null, for relativeStep. */
+  /** Learning rate. Default: null, which selects relativeStep. */
   lr?: number | null;
   /**
-   * Added to squared gradients, and the minimum size of a parameter for scaleParameter. Default:
-   * [1e-30, 1e-3].
+   * [added to squared gradients, smallest size of a parameter for scaleParameter]. Default: [1e-30,
+   * 1e-3].
    */
   eps?: readonly [number, number];
-  /** Maximum root mean square of a direction. Default: 1. */
+  /** Largest root mean square of a direction; larger directions are scaled down. Default: 1. */
   clipThreshold?: number;
-  /** The second moment decays by 1 - t^decayRate at update t. Default: -0.8. */
+  /** At update t, the second moment decays by 1 - t^decayRate. Default: -0.8. */
   decayRate?: number;
-  /** Decay of a first moment, which needs 4 bytes per element. Default: null, no first moment. */
+  /**
+   * Decay of a first moment, which needs 4 bytes per element. Default: null, which means no first
+   * moment.
+   */
   beta1?: number | null;
-  /** Decoupled. Default: 0. */
+  /** Weight decay, decoupled from the gradient. Default: 0. */
   weightDecay?: number;
-  /** Multiplies the learning rate by the root mean square of the parameter. Default: true. */
+  /** Multiply the learning rate by the root mean square of the parameter. Default: true. */
   scaleParameter?: boolean;
   /**
-   * The learning rate at update t is min(1e-2, 1 / sqrt(t)) times lr of the group, which is 1
-   * unless the caller sets it. Default: true without lr.
+   * Use the learning rate min(1e-2, 1 / sqrt(t)) at update t, times the lr of the group, which is 1
+   * unless the caller sets it. Default: true if lr is null.
    */
   relativeStep?: boolean | null;
-  /** With relativeStep: use 1e-6 t instead of 1e-2. Default: false. */
+  /** With relativeStep: use 1e-6 t in place of 1e-2. Default: false. */
   warmupInit?: boolean;
 }
 
-/** One parameter of a range, whole or in part. */
+/** One parameter of a range, whole or in part, with the positions of its sums. */
 interface ParameterUpdate {
   place: ParameterPlace;
   index: number;
-  /** Its part of the parameter's matrices. For vectors, only the elements count. */
+  /**
+   * The part of the parameter's matrices in the range. Vectors count as matrices with one column.
+   */
   matrix: MatrixPart;
-  /** Offsets of the parameter's first-round sums, rows and columns in the range's buffers. */
+  /**
+   * Offsets of this parameter in the range's buffers: first-round sums, row values, column values.
+   */
   sums: number;
   rows: number;
   columns: number;
 }
 
 /**
- * Adafactor: sums of rows and columns in place of second moments.
+ * Adafactor: an optimizer with factored second moments.
  *
  * With d = 1 - t^decayRate, for a parameter of two or more dims, as matrices of the last two:
  *
@@ -80,7 +91,7 @@ interface ParameterUpdate {
  * Then, with a = lr max(eps1, rms(p)), or lr without scaleParameter:
  *
  *   u = a u / max(1, rms(u) / clipThreshold)
- *   m = beta1 m + (1 - beta1) u, which replaces u, with beta1
+ *   m = beta1 m + (1 - beta1) u, and m replaces u, if beta1 is set
  *   p -= a wd p
  *   p -= u
  *
@@ -92,8 +103,8 @@ export class Adafactor extends StandaloneOptimizer<ParamGroup> implements Summed
   private readonly options: Required<Omit<AdafactorOptions, 'lr' | 'weightDecay'>>;
 
   /**
-   * Throws DS_ARGUMENT for lr with relativeStep, for warmupInit without it, and for an invalid
-   * option or parameter group.
+   * Throws DS_ARGUMENT for lr together with relativeStep, for warmupInit without relativeStep, and
+   * for an invalid option or parameter group.
    */
   constructor(params: ParamsOf<ParamGroup>, given: AdafactorOptions = {}) {
     super();
@@ -135,8 +146,9 @@ export class Adafactor extends StandaloneOptimizer<ParamGroup> implements Summed
   }
 
   /**
-   * For matrices: squares of weights, of gradients by rows and columns; then of directions. For
-   * vectors: squares of both.
+   * Returns the numbers of sums. For matrices, round 0 sums the squares of weights, and of
+   * gradients by row and by column; round 1 sums the squares of directions. For vectors, round 0
+   * sums the squares of weights and directions.
    */
   override sumsPerRound(_group: number, shape: readonly number[]): readonly number[] {
     if (!isFactored(shape)) return [2];
@@ -148,7 +160,9 @@ export class Adafactor extends StandaloneOptimizer<ParamGroup> implements Summed
     return true;
   }
 
-  /** Throws DS_CONFIG for a range with part of a parameter, because a mean needs all of it. */
+  /**
+   * Throws DS_CONFIG for a range with a part of a parameter, because means need whole parameters.
+   */
   update(tensors: UpdateTensors, settings: UpdateSettings, kernels: UpdateKernels): void {
     requireWhole(this.name, tensors);
     tensors.sums.forEach((_, round) => {
@@ -193,10 +207,12 @@ export class Adafactor extends StandaloneOptimizer<ParamGroup> implements Summed
   }
 }
 
-/** Returns whether the second moment is stored by rows and columns. */
+/** Returns whether the second moment is stored as rows and columns. */
 const isFactored = (shape: readonly number[]): boolean => shape.length > 1 && numel(shape) > 0;
 
-/** Returns the matrices of a whole parameter of two or more dims. */
+/**
+ * Returns the sizes of a whole parameter with two or more dims, as matrices of its last two dims.
+ */
 function matrixOf(shape: readonly number[]): MatrixPart {
   const [rows, columns] = leading(shape.slice(-2), 2);
   const matrices = numel(shape) / (rows * columns);
@@ -223,7 +239,7 @@ const columnOf = (shape: readonly number[]): MatrixPart => ({
   columns: 1,
 });
 
-/** Returns the sums of a matrix's first round. */
+/** Returns the first-round sums of a matrix. */
 function sumsOf(
   { sums }: UpdateTensors,
   { matrix, sums: offset }: ParameterUpdate,
@@ -237,7 +253,7 @@ function sumsOf(
   };
 }
 
-/** Returns the matrix's row and column values of the range's state under these names. */
+/** Returns a matrix's part of two state tensors: one value per row, and one value per column. */
 function factorsOf(
   { state }: UpdateTensors,
   { matrix, rows, columns }: ParameterUpdate,

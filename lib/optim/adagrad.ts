@@ -1,5 +1,5 @@
-// Adagrad: learning rates that fall with the sum of squared gradients. Source: Duchi et al. 2011 in
-// the form of torch.optim.Adagrad.
+// Adagrad: the learning rate of each element falls with the sum of its squared gradients. Source:
+// Duchi et al. 2011, as implemented by torch.optim.Adagrad.
 
 import { readWithDefaults } from '../runtime/options.js';
 import { required } from '../runtime/required.js';
@@ -11,25 +11,25 @@ import type { UpdateKernels } from './update-kernels.js';
 
 /** A parameter group of Adagrad. Fields may change between steps. */
 export interface AdagradGroup extends ParamGroup {
-  /** See AdagradOptions. */
+  /** Update t has the learning rate lr / (1 + (t - 1) lrDecay). */
   lrDecay: number;
-  /** Added to the root of the sums. */
+  /** Added to the square root of the sum. */
   eps: number;
-  /** Initial value of the sums. */
+  /** Value of the sums before the first update. */
   initialAccumulatorValue: number;
 }
 
-/** Defaults of Adagrad's groups. */
+/** Default hyperparameters of Adagrad's groups. */
 export interface AdagradOptions {
   /** Learning rate. Default: 1e-2. */
   lr?: number;
   /** Update t, from 1, has the learning rate lr / (1 + (t - 1) lrDecay). Default: 0. */
   lrDecay?: number;
-  /** Added to the gradient, times the parameter. Default: 0. */
+  /** Weight decay: this fraction of the parameter is added to the gradient. Default: 0. */
   weightDecay?: number;
-  /** Initial sum of squared gradients. Default: 0. */
+  /** Value of the sums of squared gradients before the first update. Default: 0. */
   initialAccumulatorValue?: number;
-  /** Added to the denominator of an update. Default: 1e-10. */
+  /** Added to the square root of the sum. Default: 1e-10. */
   eps?: number;
 }
 
@@ -42,8 +42,13 @@ const DEFAULTS: Required<AdagradOptions> = {
 };
 
 /**
- * Adagrad, as in PyTorch: g += wd p; sum += g^2; p -= lr / (1 + (t - 1) lrDecay) * g / (sqrt(sum) +
- * eps). csrc/ops/adagrad.h has the exact sequence of operations.
+ * Adagrad, as in PyTorch:
+ *
+ *   g += wd p
+ *   sum += g^2
+ *   p -= lr / (1 + (t - 1) lrDecay) * g / (sqrt(sum) + eps)
+ *
+ * csrc/ops/adagrad.h has the exact sequence of operations.
  */
 export class Adagrad extends StandaloneOptimizer<AdagradGroup> {
   readonly name = 'Adagrad';

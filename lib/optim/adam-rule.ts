@@ -1,4 +1,4 @@
-// Tensors and scalars for updates by Adam's rule.
+// The parts of Adam's rule that AdamW, Muon and the 1-bit optimizers share.
 
 import type { AdamWScalars } from '../runtime/kernels.generated.js';
 import type { UpdateTensors } from './optimizer.js';
@@ -7,11 +7,11 @@ import type { ParamGroup } from './param-groups.js';
 /** A parameter group of Adam and AdamW. Fields may change between steps. */
 export interface AdamGroup extends ParamGroup {
   betas: readonly [number, number];
-  /** Added to the root of the second moment. */
+  /** Added to the square root of the second moment. */
   eps: number;
 }
 
-/** Options that rules with Adam's moments share. */
+/** Options of optimizers with Adam's moments. */
 interface AdamDefaults {
   lr?: number;
   betas?: readonly [number, number];
@@ -19,7 +19,7 @@ interface AdamDefaults {
   weightDecay?: number;
 }
 
-/** Returns the values of new groups. */
+/** Returns the defaults of new groups: the given options, and PyTorch's values for missing ones. */
 export function adamDefaults({
   lr = 1e-3,
   betas = [0.9, 0.999],
@@ -29,12 +29,15 @@ export function adamDefaults({
   return { lr, betas, eps, weightDecay };
 }
 
-/** Returns the operands of Adam's ops: master weights, moments and gradient. */
+/** Returns the tensors of Adam's ops: master weights, moments, gradient, and weights. */
 export function adamTensors({ master, grad, weight, state, control }: UpdateTensors) {
   return { master, m: state.exp_avg!, v: state.exp_avg_sq!, grad, weight, control };
 }
 
-/** Returns the scalars of `group` at update `step`, from 1; null: without bias correction. */
+/**
+ * Returns the scalars of `group` for update `step`, from 1. If `step` is null, moments are not
+ * bias-corrected.
+ */
 export function adamScalars(
   { lr, betas, eps, weightDecay }: Readonly<AdamGroup>,
   step: number | null,

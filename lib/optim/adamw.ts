@@ -1,5 +1,5 @@
-// Adam with decoupled (AdamW) or L2 weight decay. Sources: Kingma & Ba 2015; Loshchilov & Hutter
-// 2019.
+// Adam with decoupled weight decay (AdamW) or L2 weight decay. Sources: Kingma & Ba 2015;
+// Loshchilov & Hutter 2019.
 
 import type { DType } from '../runtime/dtype.js';
 import type { AdamWScalars } from '../runtime/kernels.generated.js';
@@ -19,7 +19,7 @@ import { halves, type SplitTensors, type SplittingOptimizer } from './split-mast
 import { StandaloneOptimizer } from './standalone.js';
 import type { UpdateKernels } from './update-kernels.js';
 
-/** Defaults of AdamW's groups. */
+/** Default hyperparameters of AdamW's groups, and options of all groups. */
 export interface AdamWOptions {
   /** Learning rate. Default: 1e-3. */
   lr?: number;
@@ -29,13 +29,13 @@ export interface AdamWOptions {
   eps?: number;
   /** Weight decay. Default: 0. */
   weightDecay?: number;
-  /** Divides the moments by 1 - beta^t. Default: true. */
+  /** Divide the moments by 1 - beta^t. Default: true. */
   biasCorrection?: boolean;
-  /** True decays weights directly; false adds weight_decay * p to the gradient. Default: true. */
+  /** True: decay weights directly. False: add weight_decay * p to the gradient. Default: true. */
   decoupled?: boolean;
   /**
-   * False stores the moments in bf16, 4 bytes per parameter instead of 8; not exact. Default: true.
-   * Source: DeepSpeedCPUAdam's fp32_optimizer_states.
+   * False: store the moments in bf16, which needs 4 bytes per parameter instead of 8 and is not
+   * exact. Default: true. Source: DeepSpeedCPUAdam's fp32_optimizer_states.
    */
   fp32OptimizerStates?: boolean;
 }
@@ -47,8 +47,8 @@ export interface AdamWOptions {
  *   p -= lr wd p
  *   p -= lr / c1 * m / (sqrt(v / c2) + eps), with c = 1 - b^t
  *
- * csrc/ops/adamw_rule.h has the exact sequence of operations. bf16 moments are widened, updated in
- * f32, used for p, and then rounded: m to nearest, v stochastically (csrc/core/bf16_moments.h).
+ * csrc/ops/adamw_rule.h has the exact sequence of operations. bf16 moments are converted to f32 for
+ * the update and rounded afterwards: m to nearest, v stochastically (csrc/core/bf16_moments.h).
  */
 export class AdamW
   extends StandaloneOptimizer<AdamGroup>
@@ -128,16 +128,16 @@ export class AdamW
   }
 }
 
-/** Defaults of Adam's groups. */
+/** Default hyperparameters of Adam's groups, and options of all groups. */
 export interface AdamOptions extends Omit<AdamWOptions, 'decoupled'> {
   /**
-   * True decays weights directly, like AdamW; false adds weight_decay * p to the gradient. Default:
+   * True: decay weights directly, like AdamW. False: add weight_decay * p to the gradient. Default:
    * true.
    */
   adamWMode?: boolean;
 }
 
-/** AdamW unless adamWMode is false, like "Adam" in DeepSpeed. */
+/** AdamW, unless adamWMode is false. DeepSpeed's optimizer "Adam" has the same default. */
 export class Adam extends AdamW {
   /** Throws DS_ARGUMENT for an invalid option or parameter group. */
   constructor(params: ParamsOf<AdamGroup>, given: AdamOptions = {}) {
@@ -146,5 +146,7 @@ export class Adam extends AdamW {
   }
 }
 
-/** Aliases of Adam: every update is one pass over all state, on the device of the state. */
+/**
+ * Names of DeepSpeed for Adam. Every update is one fused pass, on the device that stores the state.
+ */
 export { Adam as FusedAdam, Adam as DeepSpeedCPUAdam };

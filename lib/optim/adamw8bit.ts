@@ -12,7 +12,7 @@ import { makeGroups, type ParamsOf } from './param-groups.js';
 import { StandaloneOptimizer } from './standalone.js';
 import type { UpdateKernels } from './update-kernels.js';
 
-/** Defaults of AdamW8bit's groups, and the parameters with 8-bit moments. */
+/** Default hyperparameters of AdamW8bit's groups, and options of all groups. */
 export interface AdamW8bitOptions {
   /** Learning rate. Default: 1e-3. */
   lr?: number;
@@ -22,24 +22,25 @@ export interface AdamW8bitOptions {
   eps?: number;
   /** Weight decay. Default: 0. */
   weightDecay?: number;
-  /** Divides the moments by 1 - beta^t. Default: true. */
+  /** Divide the moments by 1 - beta^t. Default: true. */
   biasCorrection?: boolean;
-  /**
-   * Parameters with fewer elements have f32 moments, like AdamW. Default: 4096, as in bitsandbytes.
-   */
+  /** Parameters with fewer elements have f32 moments. Default: 4096, as in bitsandbytes. */
   min8bitSize?: number;
 }
 
-/** Elements per scale, as in csrc/core/dynamic_code.h. */
+/** Elements per scale. Must equal the block size in csrc/core/dynamic_code.h. */
 const BLOCK = 256;
 const ZERO = { signed: 127, unsigned: 0 };
 
 /**
- * AdamW with moments in 8 bits, as in bitsandbytes. AdamW's rule in f32. Moments are widened before
- * an update and rounded after it: each is one of 256 codes (dynamic tree quantization) times the
- * largest magnitude in its block of 256 elements. A positive second moment stays above 0. Moments
- * need 2 bytes and 1/32 of a byte per parameter instead of 8. Master weights stay f32. Training
- * follows another path than AdamW to similar losses. ZeRO stages and offload have equal bits.
+ * AdamW with 8-bit moments, as in bitsandbytes. The update itself runs in f32. A moment is stored
+ * as one of 256 codes (dynamic tree quantization) times the largest magnitude in its block of 256
+ * elements. Before an update, moments are converted to f32; after it, they are rounded to codes. A
+ * positive second moment never rounds to 0.
+ *
+ * Moments need 2 bytes and 1/32 byte per parameter instead of 8 bytes. Master weights stay f32.
+ * Losses are similar to AdamW's, but not equal. All ZeRO stages and kinds of offload give equal
+ * bits.
  */
 export class AdamW8bit extends StandaloneOptimizer<AdamGroup> {
   readonly name = 'AdamW8bit';

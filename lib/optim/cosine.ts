@@ -1,22 +1,23 @@
-// Schedules of PyTorch that follow half a cosine.
+// Learning-rate schedules of PyTorch that follow half a cosine.
 import { PureSchedule, readSchedule, requirePositiveInteger } from './schedule.js';
 
-// CosineAnnealingLR: half a cosine down to a minimum, then up again, repeated.
+// CosineAnnealingLR: falls along half a cosine to a minimum, rises again, and repeats.
 // Sources: Loshchilov & Hutter 2017, arXiv:1608.03983; PyTorch torch.optim.lr_scheduler.
 
 /** Options of CosineAnnealingLr. */
 export interface CosineAnnealingOptions {
   /** Learning rate of the first update. */
   baseLr: number;
-  /** Updates in half a period. */
+  /** Number of updates in half a period. */
   halfPeriod: number;
   /** Minimum learning rate. Default: 0. */
   minLr?: number;
 }
 
 /**
- * Decays the learning rate along half a cosine: lr = min + (base - min) * (1 + cos(pi n / T)) / 2
- * after n updates; T is `halfPeriod`. Throws DS_CONFIG unless T is a positive integer.
+ * Decays the learning rate along half a cosine. After n updates:
+ *
+ *   lr = min + (base - min) * (1 + cos(pi n / T)) / 2, where T is halfPeriod
  */
 export class CosineAnnealingLr extends PureSchedule {
   readonly name = 'CosineAnnealingLR';
@@ -42,26 +43,27 @@ export class CosineAnnealingLr extends PureSchedule {
   }
 }
 
-// CosineAnnealingWarmRestarts: half a cosine down to a minimum, restarted with equal or longer
-// periods. Sources: Loshchilov & Hutter 2017, arXiv:1608.03983 (SGDR); PyTorch
+// CosineAnnealingWarmRestarts: falls along half a cosine to a minimum, then restarts. Periods are
+// equal or grow. Sources: Loshchilov & Hutter 2017, arXiv:1608.03983 (SGDR); PyTorch
 // torch.optim.lr_scheduler.
 
 /** Options of CosineAnnealingWarmRestarts. */
 export interface WarmRestartsOptions {
   /** Learning rate after each restart. */
   baseLr: number;
-  /** Updates until the first restart. */
+  /** Number of updates before the first restart. */
   firstPeriod: number;
-  /** Factor of each period relative to the previous one. Default: 1. */
+  /** Length of each period relative to the previous one. Default: 1. */
   growth?: number;
-  /** Minimum learning rate, which no update reaches. Default: 0. */
+  /** Minimum learning rate. No update reaches it. Default: 0. */
   minLr?: number;
 }
 
 /**
- * Repeats a cosine decay of the learning rate: lr = min + (base - min) * (1 + cos(pi k / T)) / 2,
- * with k updates since the last restart and T updates per period. Throws DS_CONFIG unless period
- * and growth are positive integers.
+ * Repeats a cosine decay of the learning rate. With k updates since the last restart, and T updates
+ * in the present period:
+ *
+ *   lr = min + (base - min) * (1 + cos(pi k / T)) / 2
  */
 export class CosineAnnealingWarmRestarts extends PureSchedule {
   readonly name = 'CosineAnnealingWarmRestarts';
@@ -86,7 +88,7 @@ export class CosineAnnealingWarmRestarts extends PureSchedule {
     return minLr + ((baseLr - minLr) * (1 + Math.cos((Math.PI * since) / period))) / 2;
   }
 
-  /** Updates since the last restart, and updates of the present period. */
+  /** Returns the number of updates since the last restart, and the length of the present period. */
   private restartOf(appliedSteps: number): [since: number, period: number] {
     const { firstPeriod, growth } = this.options;
     if (growth === 1) return [appliedSteps % firstPeriod, firstPeriod];

@@ -1,8 +1,9 @@
-// Schedules of PyTorch that multiply the learning rate by a factor, and DeepSpeed's range test.
+// Learning-rate schedules of PyTorch that multiply the rate by a factor, and DeepSpeed's range
+// test.
 import { DsError } from '../errors.js';
 import { PureSchedule, readSchedule, requirePositiveInteger } from './schedule.js';
 
-// ConstantLR: a fraction of the learning rate for the first updates, then all of it.
+// ConstantLR: a fraction of the learning rate for the first updates, then the full rate.
 // Source: PyTorch torch.optim.lr_scheduler.ConstantLR.
 
 /** Options of ConstantLr. */
@@ -11,14 +12,14 @@ export interface ConstantOptions {
   baseLr: number;
   /** The fraction. Default: 1/3. */
   factor?: number;
-  /** Updates at the fraction. Default: 5. */
+  /** Number of updates with this fraction. Default: 5. */
   steps?: number;
 }
 
 /**
- * Reduces the learning rate in the first updates: lr = base * factor for the first `steps` updates,
- * base afterwards. As in PyTorch, update number `steps` restores the full learning rate; with 0 or
- * a fractional number of steps, it is never restored.
+ * Reduces the learning rate of the first updates: lr = base * factor for the first `steps` updates,
+ * then base. As in PyTorch, the full rate returns exactly at update number `steps`. If `steps` is 0
+ * or fractional, it never returns.
  */
 export class ConstantLr extends PureSchedule {
   readonly name = 'ConstantLR';
@@ -41,24 +42,25 @@ export class ConstantLr extends PureSchedule {
   }
 }
 
-// LinearLR: linear from one fraction of the learning rate to another, then constant.
-// Source: PyTorch torch.optim.lr_scheduler.LinearLR.
+// LinearLR: changes linearly from one fraction of the learning rate to another, then stays
+// constant. Source: PyTorch torch.optim.lr_scheduler.LinearLR.
 
 /** Options of LinearLr. */
 export interface LinearOptions {
   /** Base learning rate. */
   baseLr: number;
-  /** Fraction at the first update. Default: 1/3. */
+  /** Fraction of the rate at the first update. Default: 1/3. */
   startFactor?: number;
-  /** Fraction from update `steps` on. Default: 1. */
+  /** Fraction of the rate from update `steps` on. Default: 1. */
   endFactor?: number;
-  /** Number of linear updates. Default: 5. */
+  /** Number of updates over which the rate changes. Default: 5. */
   steps?: number;
 }
 
 /**
- * Changes the learning rate linearly: lr = base * (start + (end - start) * min(n, steps) / steps)
- * after n updates. Throws DS_CONFIG for an invalid number of steps.
+ * Changes the learning rate linearly. After n updates:
+ *
+ *   lr = base * (start + (end - start) * min(n, steps) / steps)
  */
 export class LinearLr extends PureSchedule {
   readonly name = 'LinearLR';
@@ -90,12 +92,12 @@ export class LinearLr extends PureSchedule {
 export interface ExponentialOptions {
   /** Learning rate of the first update. */
   baseLr: number;
-  /** Factor of the rate at every update. */
+  /** Factor of the rate after every update. */
   gamma: number;
 }
 
 /**
- * Multiplies the learning rate by gamma after every update: lr = base * gamma^n after n updates.
+ * Multiplies the learning rate by gamma after every update. After n updates: lr = base * gamma^n.
  */
 export class ExponentialLr extends PureSchedule {
   readonly name = 'ExponentialLR';
@@ -123,15 +125,15 @@ export class ExponentialLr extends PureSchedule {
 export interface StepOptions {
   /** Learning rate of the first update. */
   baseLr: number;
-  /** Updates between two multiplications. */
+  /** Number of updates between two multiplications. */
   stepSize: number;
   /** The factor. Default: 0.1. */
   gamma?: number;
 }
 
 /**
- * Multiplies the learning rate by gamma at equal intervals: lr = base * gamma^floor(n / size) after
- * n updates. Throws DS_CONFIG unless the size is a positive integer.
+ * Multiplies the learning rate by gamma at equal intervals. After n updates: lr = base *
+ * gamma^floor(n / stepSize).
  */
 export class StepLr extends PureSchedule {
   readonly name = 'StepLR';
@@ -161,15 +163,15 @@ export class StepLr extends PureSchedule {
 export interface MultiStepOptions {
   /** Learning rate of the first update. */
   baseLr: number;
-  /** Numbers of updates, in any order. A repeated number counts twice. */
+  /** Numbers of updates in any order. If a number occurs twice, the rate is multiplied twice. */
   milestones: readonly number[];
   /** The factor. Default: 0.1. */
   gamma?: number;
 }
 
 /**
- * Multiplies the learning rate by gamma at milestones: lr = base * gamma^k after n updates, where k
- * milestones are at most n. Throws DS_CONFIG unless they are integers.
+ * Multiplies the learning rate by gamma at each milestone. After n updates: lr = base * gamma^k,
+ * where k is the number of milestones up to n.
  */
 export class MultiStepLr extends PureSchedule {
   readonly name = 'MultiStepLR';
@@ -200,22 +202,23 @@ function notIntegersError(got: unknown): DsError {
   });
 }
 
-// PolynomialLR: a power of the remaining fraction of updates, then zero.
+// PolynomialLR: follows a power of the fraction of updates that remain, down to zero.
 // Source: PyTorch torch.optim.lr_scheduler.PolynomialLR.
 
 /** Options of PolynomialLr. */
 export interface PolynomialOptions {
   /** Learning rate of the first update. */
   baseLr: number;
-  /** Updates until the learning rate is zero. Default: 5. */
+  /** Number of updates until the learning rate is zero. Default: 5. */
   totalSteps?: number;
-  /** Exponent; 1: linear. Default: 1. */
+  /** Exponent of the decay; 1 is linear. Default: 1. */
   power?: number;
 }
 
 /**
- * Decays the learning rate to 0: lr = base * (1 - min(n, total) / total)^power after n updates.
- * Throws DS_CONFIG unless the total is a positive integer.
+ * Decays the learning rate to 0. After n updates:
+ *
+ *   lr = base * (1 - min(n, total) / total)^power
  */
 export class PolynomialLr extends PureSchedule {
   readonly name = 'PolynomialLR';
@@ -240,25 +243,24 @@ export class PolynomialLr extends PureSchedule {
   }
 }
 
-// LRRangeTest: a growing learning rate, to find the largest one that still trains.
-// Sources: Smith 2017, arXiv:1506.01186; DeepSpeed runtime/lr_schedules.py, LRRangeTest.
+// LRRangeTest: raises the learning rate during a run. The loss shows the largest rate that still
+// trains. Sources: Smith 2017, arXiv:1506.01186; DeepSpeed runtime/lr_schedules.py, LRRangeTest.
 
 /** Options of LrRangeTest. */
 export interface LrRangeTestOptions {
   /** Learning rate of the first update. Default: 1e-3. */
   minLr?: number;
-  /** Updates per interval. Default: 2000. */
+  /** Number of updates per interval. Default: 2000. */
   stepSize?: number;
-  /** Fraction of the first learning rate that one interval adds. Default: 1. */
+  /** Each interval adds this fraction of the first learning rate. Default: 1. */
   stepRate?: number;
-  /** Grow once per interval instead of at every update. Default: false. */
+  /** Raise the rate once per interval instead of at every update. Default: false. */
   staircase?: boolean;
 }
 
 /**
- * Raises the learning rate, to find the largest one that trains: lr = min * (1 + rate * u) with u =
- * n / size after n updates, rounded down with `staircase`. Throws DS_CONFIG unless the interval is
- * a positive integer.
+ * Raises the learning rate to find the largest one that trains. After n updates: lr = min * (1 +
+ * rate * u), with u = n / stepSize. With `staircase`, u is rounded down.
  */
 export class LrRangeTest extends PureSchedule {
   readonly name = 'LRRangeTest';

@@ -1,43 +1,46 @@
-// DeclaredState: the state tensors of a parameter that an optimizer declares.
+// DeclaredState: how an optimizer declares the state tensors of a parameter. Memory layout, offload
+// and checkpoints follow the declaration.
 import type { DType } from '../runtime/dtype.js';
 import { argumentError, valueError } from '../runtime/input-errors.js';
 import { describe, numel, type View } from '../runtime/view.js';
 
-/** A state tensor of a parameter. */
+/** One state tensor of a parameter. */
 export interface StateTensor {
   /** Shape of the state of a whole parameter. */
   readonly shape: readonly number[];
   /** Dtype in memory and in checkpoints. */
   readonly dtype: DType;
-  /** Whether checkpoints contain it. Otherwise every update recomputes it. */
+  /** Whether checkpoints contain it. If not, every update recomputes it. */
   readonly saved: boolean;
   /** Value of each element before the first update. */
   readonly initial: number;
   /**
-   * Consecutive elements of the parameter per element of the state: 1, or another power of two. A
-   * rank with a part of the parameter holds the state of that part; no part begins inside a block.
-   * Null: the tensor belongs to the whole parameter, and every rank with a part holds all of it.
+   * Number of consecutive elements of the parameter per element of this state: 1, or a larger power
+   * of two (a block). A rank that holds a part of the parameter holds the state of this part. No
+   * part begins inside a block. Null: the state belongs to the parameter as a whole, and every rank
+   * with a part holds all of it.
    */
   readonly per: number | null;
 }
 
-/** Tensors by name, such as "momentum_buffer", without dots. */
+/** State tensors by name, such as "momentum_buffer". Names contain no dots. */
 export type DeclaredState = Readonly<Record<string, StateTensor>>;
 
-/** Returns an f32 value per element of a parameter, saved in checkpoints. */
+/** Declares one f32 value per element of a parameter. Checkpoints contain it. */
 export function perElement(shape: readonly number[], initial = 0): StateTensor {
   return { shape, dtype: 'f32', saved: true, initial, per: 1 };
 }
 
 /**
- * Returns an f32 value per block of `size` elements of a parameter; the last block may be shorter.
+ * Declares one f32 value per block of `size` elements of a parameter. The last block may be
+ * shorter. Checkpoints contain it.
  */
 export function perBlock(shape: readonly number[], size: number): StateTensor {
   const blocks = Math.ceil(numel(shape) / size);
   return { shape: [blocks], dtype: 'f32', saved: true, initial: 0, per: size };
 }
 
-/** Returns an f32 tensor of `shape` for a whole parameter. */
+/** Declares an f32 tensor of `shape` for a parameter as a whole. */
 export function perParameter(
   shape: readonly number[],
   { saved = true, initial = 0 }: { saved?: boolean; initial?: number } = {},
@@ -46,8 +49,9 @@ export function perParameter(
 }
 
 /**
- * Throws DS_ARGUMENT if a hyperparameter of the group at `location` needs state that does not
- * exist, because it was 0 or false when the state was created.
+ * Throws DS_ARGUMENT if a hyperparameter needs state that does not exist. The optimizer creates
+ * state once, and creates none if this hyperparameter is then 0 or false. `location` names the
+ * group.
  */
 export function requireState(location: string, value: number | boolean, state?: View): void {
   if (state || !value) return;
@@ -56,23 +60,23 @@ export function requireState(location: string, value: number | boolean, state?: 
   throw valueError(location, `${was}, the value when its state was created`, value, hint);
 }
 
-/** An object that declares state. */
+/** An object that declares optimizer state, such as an optimizer. */
 export interface StateKeeper {
   /** Name in errors. */
   readonly name: string;
   /**
-   * Returns the state of a parameter in a group in addition to its master weights. `shape`: the
+   * Declares the state of a parameter in a group, in addition to its master weights. `shape` is the
    * shape of the whole parameter. The result must not change between calls.
    */
   declareState(group: number, shape: readonly number[]): DeclaredState;
 }
 
-/** Names with another meaning in checkpoints and state dicts. */
+/** Names that checkpoints and state dicts use for other values. */
 const RESERVED = ['master', 'fp32', 'step'];
 
 /**
- * Returns the declared state of a whole parameter of this shape. Throws DS_ARGUMENT for a number of
- * elements that contradicts `per`, or a reserved name.
+ * Returns the declared state of a whole parameter with this shape. Throws DS_ARGUMENT for a
+ * reserved name, or if the number of elements contradicts `per`.
  */
 export function declaredState(
   optimizer: StateKeeper,
@@ -100,12 +104,12 @@ export function declaredState(
   return declared;
 }
 
-/** Returns the state that checkpoints contain. */
+/** Returns the state tensors that checkpoints contain. */
 export function savedState(declared: DeclaredState): DeclaredState {
   return Object.fromEntries(Object.entries(declared).filter(([, { saved }]) => saved));
 }
 
-/** Returns a key; parameters with equal keys can share flat state tensors. */
+/** Returns a key. Parameters with equal keys can share flat state tensors. */
 export function kindOf(declared: DeclaredState): string {
   const named = Object.entries(declared);
   return named
@@ -114,7 +118,8 @@ export function kindOf(declared: DeclaredState): string {
 }
 
 /**
- * Returns the elements of a state that belong to elements [from, from + numel) of its parameter.
+ * Returns the elements of a state that belong to the elements [from, from + numel) of its
+ * parameter.
  */
 export function portionOf(
   { shape, per }: StateTensor,

@@ -1,18 +1,18 @@
-// Slices of flat tensors for the parameters of a range.
+// Helpers for update rules: slices of flat tensors, and a check for whole parameters.
 import { DsError } from '../errors.js';
 import { numel, type View } from '../runtime/view.js';
 import type { Tensor } from '../tensor/index.js';
 import type { UpdateTensors } from './optimizer.js';
 
-/** Returns elements of a flat tensor without a new reference. */
+/** Returns a view of elements of a flat tensor. The view holds no reference to the memory. */
 export function flatSlice(tensor: Tensor, range: { offset: number; numel: number }): View {
   const { buffer, dtype, offset } = tensor;
   return { buffer, dtype, offset: offset + range.offset, shape: [range.numel], strides: [1] };
 }
 
 /**
- * Throws DS_CONFIG for a range with part of a parameter, if the rule of `optimizer` needs whole
- * ones.
+ * Throws DS_CONFIG if the range contains a part of a parameter. For rules that need whole
+ * parameters.
  */
 export function requireWhole(optimizer: string, { places }: UpdateTensors): void {
   const cut = places.find((place) => place.numel < numel(place.shape));

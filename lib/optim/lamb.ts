@@ -1,5 +1,5 @@
-// LAMB: Adam's direction, scaled per parameter by the ratio of weight norm to direction norm.
-// Sources: You et al. 2020, arXiv:1904.00962, algorithm 2; DeepSpeed's FusedLamb.
+// LAMB: scales the step of each parameter by its trust ratio, the ratio of weight norm to step
+// norm. Sources: You et al. 2020, arXiv:1904.00962, algorithm 2; DeepSpeed's FusedLamb.
 
 import type { LambScalars } from '../runtime/kernels.generated.js';
 import { namesOf, readOptions } from '../runtime/options.js';
@@ -17,7 +17,7 @@ import type { UpdateKernels } from './update-kernels.js';
 /** A parameter group of LAMB. Fields may change between steps. */
 export interface LambGroup extends ParamGroup {
   betas: readonly [number, number];
-  /** Added to the root of the second moment. */
+  /** Added to the square root of the second moment. */
   eps: number;
   /** Largest trust ratio of a parameter. */
   maxCoeff: number;
@@ -25,7 +25,7 @@ export interface LambGroup extends ParamGroup {
   minCoeff: number;
 }
 
-/** Defaults of LAMB's groups. */
+/** Default hyperparameters of LAMB's groups, and options of all groups. */
 export interface LambOptions {
   /** Learning rate. Default: 1e-3. */
   lr?: number;
@@ -33,19 +33,19 @@ export interface LambOptions {
   betas?: readonly [number, number];
   /** Added to the denominator of an update. Default: 1e-8. */
   eps?: number;
-  /** Adds eps before the square root is taken. Default: false. */
+  /** Add eps before the square root is taken. Default: false. */
   epsInsideSqrt?: boolean;
-  /** Fraction of the weights that is added to the direction. Default: 0. */
+  /** This fraction of the weights is added to the direction. Default: 0. */
   weightDecay?: number;
   /** Largest trust ratio. Default: 10. */
   maxCoeff?: number;
   /** Smallest trust ratio. Default: 0.01. */
   minCoeff?: number;
-  /** Corrects moments that start at 0. Default: true. */
+  /** Correct the bias of moments that start at 0. Default: true. */
   biasCorrection?: boolean;
   /**
-   * True: correct the moments, as in the paper. False: correct the step, as in DeepSpeed. Default:
-   * false.
+   * True: correct the bias of the moments, as in the paper. False: correct the step, as DeepSpeed
+   * does. Default: false.
    */
   momentCorrection?: boolean;
 }
@@ -57,13 +57,13 @@ export interface LambOptions {
  *   u = m / (sqrt(v) + eps) + wd p
  *   p -= lr sqrt(c2) / c1 * clamp(||p|| / ||u||, min, max) u, with c = 1 - b^t
  *
- * The trust ratio is 1 if either norm is 0. This is the correction of DeepSpeed's kernel. The trust
- * ratio does not compensate it, so early steps have another size than intended. With
- * momentCorrection the learning rate is lr, as in the paper, and
+ * The trust ratio is 1 if either norm is 0. The factor sqrt(c2) / c1 is the bias correction of
+ * DeepSpeed's kernel. The trust ratio already normalizes u, so this factor changes the size of
+ * early steps. With momentCorrection, the learning rate is lr, as in the paper, and
  *
  *   u = (m / c1) / (sqrt(v / c2) + eps) + wd p
  *
- * csrc/ops/lamb_rule.h has the sequence of operations.
+ * csrc/ops/lamb_rule.h has the exact sequence of operations.
  */
 export class Lamb extends StandaloneOptimizer<LambGroup> implements SummedOptimizer<LambGroup> {
   readonly name = 'Lamb';
@@ -71,7 +71,7 @@ export class Lamb extends StandaloneOptimizer<LambGroup> implements SummedOptimi
   private readonly biasCorrection: boolean;
   private readonly momentCorrection: boolean;
   private readonly epsInsideSqrt: boolean;
-  /** Trust ratios of the last update. Their memory belongs to the owner of each range. */
+  /** Trust ratios of the last update. The owner of each range owns their memory. */
   private readonly ratios = new TrustRatios();
 
   /** Throws DS_ARGUMENT for an invalid option or group. */
@@ -94,7 +94,7 @@ export class Lamb extends StandaloneOptimizer<LambGroup> implements SummedOptimi
     };
   }
 
-  /** Squares of weights and of directions. */
+  /** Returns the number of sums: the squares of weights, and of directions. */
   override sumsPerRound(): readonly number[] {
     return [2];
   }
@@ -103,7 +103,9 @@ export class Lamb extends StandaloneOptimizer<LambGroup> implements SummedOptimi
     return true;
   }
 
-  /** Throws DS_CONFIG for a range with part of a parameter, because a norm needs all of it. */
+  /**
+   * Throws DS_CONFIG for a range with a part of a parameter, because norms need whole parameters.
+   */
   update(
     tensors: UpdateTensors,
     settings: UpdateSettings<LambGroup>,
@@ -141,9 +143,9 @@ export class Lamb extends StandaloneOptimizer<LambGroup> implements SummedOptimi
   }
 
   /**
-   * Returns a copy of the trust ratios of the last update by name, for parameters that this rank
-   * updates in whole or in part. Waits for that update. Throws DS_RELEASED after the engine is
-   * destroyed.
+   * Returns the trust ratios of the last update by parameter name. The map has the parameters that
+   * this rank updates in whole or in part. Waits for the update. Throws DS_RELEASED after the
+   * engine is destroyed.
    */
   getLambCoeffs(): Map<string, number> {
     return this.ratios.read();
@@ -160,12 +162,15 @@ export class Lamb extends StandaloneOptimizer<LambGroup> implements SummedOptimi
   }
 }
 
-/** The operands of LAMB's ops. */
+/** Returns the operands that LAMB's ops share. */
 export function operands({ master, state, starts, control }: UpdateTensors, rule: LambScalars) {
   return { master, m: state.exp_avg!, v: state.exp_avg_sq!, starts, control, rule };
 }
 
-/** Enqueues the trust ratios by the sums of the first round, and the update of the weights. */
+/**
+ * Enqueues the computation of the trust ratios from the first-round sums, and the update of the
+ * weights.
+ */
 export function applyRatios(
   tensors: UpdateTensors,
   { rule, group, coefficients }: { rule: LambScalars; group: LambGroup; coefficients: Tensor },

@@ -1,5 +1,5 @@
-// LambdaLR: the learning rate times a function of the applied updates. Source: PyTorch
-// torch.optim.lr_scheduler.LambdaLR.
+// LambdaLR: the learning rate is a base rate times a function of the number of updates. Source:
+// PyTorch torch.optim.lr_scheduler.LambdaLR.
 
 import type { DsError } from '../errors.js';
 import { argumentError } from '../runtime/input-errors.js';
@@ -12,14 +12,15 @@ export interface LambdaOptions {
   /** Base learning rate. */
   baseLr: number;
   /**
-   * Returns the factor after `appliedSteps` updates. Must be a pure function, equal on every rank.
+   * Returns the factor after `appliedSteps` updates. Must be a pure function with the same result
+   * on every rank.
    */
   factor: (appliedSteps: number) => number;
 }
 
 /**
- * Computes the learning rate with a function of yours: lr = base * factor(n) after n updates.
- * Throws DS_ARGUMENT unless `factor` is a function and returns finite numbers.
+ * Computes the learning rate with your function. After n updates: lr = base * factor(n). lr()
+ * throws DS_ARGUMENT if `factor` returns a number that is not finite.
  */
 export class LambdaLr extends PureSchedule {
   readonly name = 'LambdaLR';

@@ -1,4 +1,5 @@
-// Lion: the sign of an interpolated momentum. Source: Chen et al. 2023, arXiv:2302.06675.
+// Lion: the sign of an interpolated momentum is the direction. Source: Chen et al. 2023,
+// arXiv:2302.06675.
 
 import { namesOf, readOptions } from '../runtime/options.js';
 import { required } from '../runtime/required.js';
@@ -13,21 +14,21 @@ export interface LionGroup extends ParamGroup {
   betas: readonly [number, number];
 }
 
-/** Defaults of Lion's groups. */
+/** Default hyperparameters of Lion's groups. */
 export interface LionOptions {
   /** Learning rate. Default: 1e-3. */
   lr?: number;
   /**
-   * Weights of the momentum in the step and in the next momentum. Default: [0.9, 0.999], as in
+   * [weight of the momentum in the direction, decay of the momentum]. Default: [0.9, 0.999], as in
    * DeepSpeed; the paper uses 0.99.
    */
   betas?: readonly [number, number];
-  /** Decoupled. Default: 0. */
+  /** Weight decay, decoupled from the gradient. Default: 0. */
   weightDecay?: number;
 }
 
 /**
- * Lion: the sign of a momentum gives the step.
+ * Lion: moves each weight by the sign of a momentum.
  *
  *   p -= lr wd p
  *   p -= lr sign(b1 m + (1 - b1) g), with sign(0) = 0

@@ -1,6 +1,6 @@
-// Loss scaling for fp16: keeps small gradients representable and reacts to overflows. Source:
-// DeepSpeed runtime/fp16/loss_scaler.py, DynamicLossScaler (the one of ZeRO, used at every stage
-// here).
+// Loss scaling for fp16: keeps small gradients above the smallest fp16 number, and lowers the scale
+// after overflows. Source: DeepSpeed runtime/fp16/loss_scaler.py, DynamicLossScaler. DeepSpeed uses
+// it for ZeRO; here every stage uses it.
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { valueError } from '../runtime/input-errors.js';
@@ -8,21 +8,24 @@ import { readWithDefaults } from '../runtime/options.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { requireType } from '../runtime/require-type.js';
 
-/** Chooses the factor of losses, so that fp16 gradients neither underflow nor overflow. */
+/**
+ * Chooses the factor of the loss, so that fp16 gradients neither underflow nor overflow. The engine
+ * owns it.
+ */
 export interface LossScaler {
   /** Factor of the loss in the next backward. */
   readonly scale: number;
   /** Whether the scale can shrink after an overflow. */
   readonly dynamic: boolean;
-  /** Call it once per global step. A step with overflowed gradients was not applied. */
+  /** Called once per step. `overflow`: gradients were not finite, so the step was skipped. */
   update(overflow: boolean): void;
-  /** Returns the state for checkpoints. */
+  /** Returns the state to save in a checkpoint. */
   state(): JsonObject;
   /** Restores a result of state(). */
   load(state: JsonObject): void;
 }
 
-/** A constant factor: `fp16.loss_scale` above 0, and 1 for bf16 and fp32. */
+/** A constant factor: `fp16.loss_scale` if it is above 0, and 1 for bf16 and fp32. */
 export class StaticLossScaler implements LossScaler {
   readonly dynamic = false;
 
@@ -40,15 +43,21 @@ export class StaticLossScaler implements LossScaler {
   load(_state: JsonObject): void {}
 }
 
-/** Settings for halving and doubling the scale. */
+/** When the scale is halved and doubled. */
 export interface DynamicLossScalerOptions {
-  /** Initial scale as a power of two. Default: 16. */
+  /** The initial scale is 2 to this power. Default: 16. */
   initialScalePower?: number;
-  /** Good steps between two doublings. Default: 1000. */
+  /** Number of steps without overflow between two doublings. Default: 1000. */
   window?: number;
-  /** Overflows before a halving; 0 or less never halves. Default: 2. */
+  /**
+   * Number of overflows that cause a halving. With 0 or less, the scale is never halved. Default:
+   * 2.
+   */
   hysteresis?: number;
-  /** Refills the hysteresis after every good step instead of at each doubling. Default: false. */
+  /**
+   * Count overflows anew after every step without overflow, instead of after each doubling.
+   * Default: false.
+   */
   consecutiveHysteresis?: boolean;
   /** Smallest loss scale. Default: 1. */
   minScale?: number;
@@ -63,9 +72,9 @@ const DEFAULTS: Required<DynamicLossScalerOptions> = {
 };
 
 /**
- * Adapts the loss scale of fp16 to overflows. Doubles the scale after window + 1 good steps in a
- * row, then after every `window` good steps. Halves it at an overflow if the hysteresis is used up.
- * There is no upper limit.
+ * Adapts the loss scale of fp16 to overflows. The scale is doubled after `window` + 1 steps in a
+ * row without overflow, then after every `window` further ones. It is halved at an overflow if
+ * `hysteresis` overflows have occurred. It has no upper limit.
  */
 export class DynamicLossScaler implements LossScaler {
   readonly dynamic = true;
@@ -100,7 +109,7 @@ export class DynamicLossScaler implements LossScaler {
     return this.current;
   }
 
-  /** Throws DS_NONFINITE for an overflow at the minimum scale. */
+  /** Throws DS_NONFINITE if gradients overflow at the minimum scale. */
   update(overflow: boolean): void {
     if (overflow) this.shrink();
     else this.grow();
@@ -142,23 +151,23 @@ export class DynamicLossScaler implements LossScaler {
   }
 
   /**
-   * Restores a saved state; window, hysteresis and minimum of this object stay. The empty state of
-   * a run without dynamic scaling (bf16, fp32, a static scale) changes nothing. Throws
-   * DS_CHECKPOINT, and DS_ARGUMENT for values that are not objects; then nothing has changed.
+   * Restores a saved state. The options of this object stay. The empty state of a run without
+   * dynamic scaling (bf16, fp32, a static scale) changes nothing. Throws DS_CHECKPOINT for invalid
+   * values, and DS_ARGUMENT if the state is not an object. If it throws, nothing has changed.
    */
   load(state: JsonObject): void {
     if (typeof state !== 'object' || state === null || Array.isArray(state))
       throw valueError('DynamicLossScaler.load', 'a result of state()', state);
     if (Object.keys(state).length === 0) return;
-    const scale = expectedError(
+    const scale = readNumber(
       state,
       'scale',
       'a finite number above 0',
       (x) => x > 0 && x < Infinity,
     );
-    const iteration = expectedError(state, 'iteration', 'a whole number from 0', isFrom(0));
-    const lastOverflow = expectedError(state, 'lastOverflow', 'a whole number from -1', isFrom(-1));
-    const left = expectedError(state, 'hysteresisLeft', 'a whole number', Number.isSafeInteger);
+    const iteration = readNumber(state, 'iteration', 'a whole number from 0', isFrom(0));
+    const lastOverflow = readNumber(state, 'lastOverflow', 'a whole number from -1', isFrom(-1));
+    const left = readNumber(state, 'hysteresisLeft', 'a whole number', Number.isSafeInteger);
     this.current = scale;
     this.iteration = iteration;
     this.lastOverflow = lastOverflow;
@@ -171,7 +180,7 @@ const isFrom =
   (x: number): boolean =>
     Number.isSafeInteger(x) && x >= min;
 
-function expectedError(
+function readNumber(
   state: JsonObject,
   key: string,
   expected: string,

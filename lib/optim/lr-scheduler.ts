@@ -1,4 +1,4 @@
-// LrScheduler: advances a schedule in a training loop without an engine.
+// LrScheduler: runs a learning-rate schedule in a training loop without an engine.
 
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
@@ -10,9 +10,9 @@ import type { LrSchedule } from './schedule.js';
 import { ScheduleSet } from './schedule-set.js';
 
 /**
- * Sets an optimizer's learning rates by any schedule, like torch.optim.lr_scheduler. The
- * constructor sets the rates of the first update; step() after each opt.step() sets the next ones.
- * An engine does this itself: pass it `lrScheduler` instead.
+ * Sets the learning rates of an optimizer by any schedule, like torch.optim.lr_scheduler. The
+ * constructor sets the rates of the first update. Call step() after each opt.step() to set the next
+ * rates. An engine does this itself: pass it `lrScheduler` instead.
  */
 export class LrScheduler {
   private readonly schedules: ScheduleSet;
@@ -20,9 +20,9 @@ export class LrScheduler {
   private steps = 0;
 
   /**
-   * `schedule`: one schedule for all groups, or a function from each group, with its present rate,
-   * to a schedule: `new LrScheduler(opt, ({ lr }) => new LinearLr({ baseLr: lr }))`. Throws
-   * DS_ARGUMENT for other values.
+   * `schedule` is one schedule for all groups, or a function that returns the schedule of a group:
+   * `new LrScheduler(opt, ({ lr }) => new LinearLr({ baseLr: lr }))`. Throws DS_ARGUMENT for other
+   * values.
    */
   constructor(
     optimizer: Pick<Optimizer, 'groups'>,
@@ -42,9 +42,9 @@ export class LrScheduler {
   }
 
   /**
-   * Counts an update and sets the learning rates of the next one. `metric` is required for a
-   * ReduceLrOnPlateau; other schedules accept none. Throws DS_ARGUMENT if a metric is missing, or
-   * given to a schedule without one.
+   * Counts an update, and sets the learning rates of the next one. ReduceLrOnPlateau requires
+   * `metric`; other schedules accept none. Throws DS_ARGUMENT if the metric is missing, or if no
+   * schedule uses it.
    */
   step(metric?: Metric): void {
     this.schedules.observe('LrScheduler', metric);
@@ -56,12 +56,12 @@ export class LrScheduler {
     return this.groups.map(({ lr }) => lr);
   }
 
-  /** Returns the number of steps, and the state of schedules. */
+  /** Returns the number of steps, and the state of the schedules. */
   stateDict(): JsonObject {
     return { steps: this.steps, ...this.schedules.stateDict() };
   }
 
-  /** Throws DS_CHECKPOINT for the state of other schedules; then nothing has changed. */
+  /** Throws DS_CHECKPOINT if the state is of other schedules. Then nothing has changed. */
   loadStateDict(state: JsonObject): void {
     const { steps, ...rest } = state ?? {};
     if (

@@ -1,4 +1,5 @@
-// Selects the parameters for Muon by name and number of dims: matrices between hidden states.
+// Selects the parameters that Muon orthogonalizes, by name and number of dims. They are the
+// matrices between hidden states.
 
 import { argumentError, valueError } from '../runtime/input-errors.js';
 import { namesOf } from '../runtime/options.js';
@@ -11,36 +12,36 @@ import {
   readGroup,
 } from './param-groups.js';
 
-/** A parameter group of Muon: matrices to orthogonalize, or parameters for AdamW. */
+/** A parameter group of Muon: either matrices to orthogonalize, or parameters for AdamW. */
 export interface MuonGroup extends ParamGroup {
-  /** True for matrices, false for AdamW. */
+  /** True: orthogonalize these matrices. False: update these parameters by AdamW. */
   useMuon: boolean;
-  /** Only in groups with useMuon. */
+  /** Momentum factor. Only for groups with useMuon. */
   momentum: number;
-  /** Only in groups of AdamW. */
+  /** Decay factors of the moments. Only for groups of AdamW. */
   betas: readonly [number, number];
-  /** Only in groups of AdamW. */
+  /** Added to the square root of the second moment. Only for groups of AdamW. */
   eps: number;
 }
 
-/** A group with an explicit rule. */
+/** A group that states its rule by useMuon. */
 export type MuonGroupOptions = GroupOptions<MuonGroup> & { useMuon: boolean };
 
 /**
- * Parts of names of embedding tables and heads, which are matrices but not between hidden states.
+ * Matches names of embedding tables and heads. They are matrices, but not between hidden states.
  */
 const NOT_HIDDEN = /embed|lm_head|(^|\.)w[tp]e\./;
 
 /**
- * DeepSpeed's rule: two or more dims, and neither "embed" nor "lm_head" in the name. Also excludes
- * GPT-2's wte and wpe.
+ * Returns whether DeepSpeed uses Muon for a parameter: two or more dims, and neither "embed" nor
+ * "lm_head" in its name. Also excludes wte and wpe of GPT-2.
  */
 function wantsMuon(name: string, { shape }: Tensor): boolean {
   return shape.length >= 2 && !NOT_HIDDEN.test(name);
 }
 
 /**
- * Returns a group for Muon and a group for AdamW from a model's named parameters, without empty
+ * Returns a group for Muon and a group for AdamW from the named parameters of a model. Omits empty
  * groups. Throws DS_ARGUMENT for other values.
  */
 export function makeMuonGroups(named: Iterable<readonly [string, Tensor]>): MuonGroupOptions[] {
@@ -66,8 +67,8 @@ function pairsOf(named: Iterable<readonly [string, Tensor]>): (readonly [string,
 }
 
 /**
- * Splits every group without useMuon. The learning rate of a group applies to its matrices; its
- * AdamW part keeps the optimizer's adam_lr.
+ * Splits every group without useMuon into a group for Muon and a group for AdamW. The learning rate
+ * of the group applies to its matrices. The AdamW group uses the optimizer's adam_lr.
  */
 export function splitMuonGroups(
   params: ParamsOf<MuonGroup>,
@@ -98,7 +99,7 @@ function readMuonGroup(group: GroupOptions<MuonGroup>, index: number): GroupOpti
   return { ...read.extras, ...read.group };
 }
 
-/** Returns `group` with its own names only. Throws DS_ARGUMENT for a group without useMuon. */
+/** Returns the fields of `group` that Muon uses. Throws DS_ARGUMENT for a group without useMuon. */
 export function requireRule(group: MuonGroupOptions, index: number): MuonGroupOptions {
   if (isGroup<MuonGroup>(group)) {
     const read = readMuonGroup(group, index);
@@ -112,7 +113,7 @@ export function requireRule(group: MuonGroupOptions, index: number): MuonGroupOp
   );
 }
 
-/** Throws DS_ARGUMENT for a vector in `params`. */
+/** Throws DS_ARGUMENT if `params` contains a vector. */
 export function requireMatrices(params: readonly Tensor[], index: number): void {
   const vector = params.find(({ shape }) => shape.length < 2);
   if (!vector) return;

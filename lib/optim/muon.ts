@@ -1,4 +1,4 @@
-// Muon: updates matrices by their orthogonalized moment, and other parameters by AdamW. Sources:
+// Muon: updates matrices by their orthogonalized momentum, and other parameters by AdamW. Sources:
 // Jordan et al. 2024, kellerjordan.github.io/posts/muon; DeepSpeed's Muon (MuonWithAuxAdam).
 
 import type { DType } from '../runtime/dtype.js';
@@ -34,30 +34,29 @@ import { listOf, makeGroups } from './param-groups.js';
 import { StandaloneOptimizer } from './standalone.js';
 import type { UpdateKernels } from './update-kernels.js';
 
-/** Defaults of Muon's groups and AdamW's groups. */
+/** Default hyperparameters of the groups for Muon and for AdamW. */
 export interface MuonOptions {
-  /** Learning rate of Muon's groups. Default: 0.02. */
+  /** Learning rate of groups with useMuon. Default: 0.02. */
   lr?: number;
   /** Momentum factor. Default: 0.95. */
   momentum?: number;
-  /** Uses Nesterov momentum. Default: true. */
+  /** Use Nesterov momentum. Default: true. */
   nesterov?: boolean;
-  /** Decoupled, for all groups. Default: 0. */
+  /** Weight decay of all groups, decoupled from the gradient. Default: 0. */
   weightDecay?: number;
   /** Variant of the Newton-Schulz iteration. Default: "gram", as in DeepSpeed. */
   nsMethod?: NewtonSchulzMethod;
-  /** Learning rate of AdamW's groups. Default: 3e-4. */
+  /** Learning rate of groups without useMuon. Default: 3e-4. */
   adamLr?: number;
-  /** Decay factors of the first and the second moment. Default: [0.9, 0.95]. */
+  /** Decay factors of AdamW's first and second moment. Default: [0.9, 0.95]. */
   betas?: readonly [number, number];
-  /** Added to the denominator of an update. Default: 1e-10. */
+  /** Added to the denominator of AdamW's update. Default: 1e-10. */
   eps?: number;
 }
 
 /**
- * Muon: the orthogonalized momentum of a matrix gives the step.
- *
- * Matrices; more than two dims count as [first, product of others]:
+ * Muon: moves each matrix by its orthogonalized momentum. A parameter with more than two dims
+ * counts as a matrix [first dim, product of the others].
  *
  *   m = b m + (1 - b) g
  *   u = b m + (1 - b) g (Nesterov)
@@ -65,10 +64,10 @@ export interface MuonOptions {
  *   p -= lr wd p
  *   p -= lr sqrt(max(1, rows / columns)) O
  *
- * Other parameters: AdamW with bias correction. f32 models multiply in f32; 16-bit models in bf16
- * ("standard") or f16 ("gram") with f32 accumulation, as DeepSpeed does. Moments and master weights
- * are always f32. With offload on a single rank, the products run on CPU threads, which is slow,
- * and every unit waits for its own workspace.
+ * AdamW with bias correction updates all other parameters. Matrix products of f32 models run in
+ * f32. Those of 16-bit models run in bf16 ("standard") or f16 ("gram") with f32 accumulation, as in
+ * DeepSpeed. Moments and master weights are always f32. With offload on a single rank, the products
+ * run on CPU threads, which is slow, and each unit waits for its own workspace.
  */
 export class Muon extends StandaloneOptimizer<MuonGroup> implements GatheredOptimizer<MuonGroup> {
   readonly name = 'Muon';
@@ -104,7 +103,7 @@ export class Muon extends StandaloneOptimizer<MuonGroup> implements GatheredOpti
       : { exp_avg: perElement(shape), exp_avg_sq: perElement(shape) };
   }
 
-  /** Squares of a matrix's direction. */
+  /** Returns the number of sums: for matrices, the squares of the direction. */
   override sumsPerRound(group: number): readonly number[] {
     return this.usesMuon(group) ? [1] : [];
   }
@@ -113,7 +112,7 @@ export class Muon extends StandaloneOptimizer<MuonGroup> implements GatheredOpti
     return this.usesMuon(group);
   }
 
-  /** Throws DS_CONFIG for a range with part of a matrix. */
+  /** Throws DS_CONFIG for a range with a part of a matrix. */
   update(
     tensors: UpdateTensors,
     settings: UpdateSettings<MuonGroup>,
@@ -254,7 +253,7 @@ export class Muon extends StandaloneOptimizer<MuonGroup> implements GatheredOpti
   }
 }
 
-/** One matrix of a range, whole or in part. */
+/** One matrix of a range, whole or in part, and the settings of its update. */
 interface ParameterUpdate {
   tensors: UpdateTensors;
   settings: UpdateSettings<MuonGroup>;

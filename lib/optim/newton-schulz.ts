@@ -1,5 +1,5 @@
-// Newton-Schulz iteration: moves all singular values of a matrix towards 1 by matrix products.
-// Sources: Jordan et al. 2024, kellerjordan.github.io/posts/muon; DeepSpeed
+// Newton-Schulz iteration: moves all singular values of a matrix towards 1, by matrix products
+// only. Sources: Jordan et al. 2024, kellerjordan.github.io/posts/muon; DeepSpeed
 // runtime/zero/muon/original_muon.py.
 
 import { leading, required } from '../runtime/required.js';
@@ -11,29 +11,36 @@ import type { UpdateKernels } from './update-kernels.js';
 export const NEWTON_SCHULZ_METHODS = ['gram', 'standard'] as const;
 
 /**
- * "standard" multiplies the whole matrix in every step. "gram" iterates on the Gram matrix of the
- * shorter side, and multiplies the whole matrix only at the end, and once after two steps, where it
- * restarts for stability. It needs fewer FLOPs for longer matrices. Both compute the same
- * polynomial. Square matrices always use "standard".
+ * How the iteration multiplies. Both methods compute the same polynomial.
+ *
+ * - "standard" multiplies the whole matrix in every step.
+ * - "gram" iterates on the Gram matrix of the shorter side. It multiplies the whole matrix only at
+ *   the end, and once after two steps, where it restarts for stability. For matrices that are far
+ *   from square, it needs fewer FLOPs.
+ *
+ * Square matrices always use "standard".
  */
 export type NewtonSchulzMethod = (typeof NEWTON_SCHULZ_METHODS)[number];
 
-/** Coefficients of X, (X X') X and (X X')^2 X. */
+/** Coefficients of X, (X X') X and (X X')^2 X in a step. */
 const [A, B, C] = [3.4445, -4.775, 2.0315] as const;
 
 const STEPS = 5;
 
-/** "gram" restarts before this step. */
+/** Number of the step before which "gram" restarts. */
 const RESTART = 2;
 
-/** A matrix and its two swap matrices, in the caller's memory. */
+/** Sizes of a matrix to orthogonalize, and the method. */
 export interface Orthogonalization {
   readonly rows: number;
   readonly columns: number;
   readonly method: NewtonSchulzMethod;
 }
 
-/** Returns the elements of workspace for a matrix, including itself. */
+/**
+ * Returns the number of elements in the workspace of a matrix. The matrix itself is part of the
+ * workspace.
+ */
 export function workspaceSize({ rows, columns, method }: Orthogonalization): number {
   const side = Math.min(rows, columns);
   return 2 * rows * columns + (isGram(rows, columns, method) ? 5 : 3) * side * side;
@@ -43,7 +50,8 @@ const isGram = (rows: number, columns: number, method: NewtonSchulzMethod): bool
   method === 'gram' && rows !== columns;
 
 /**
- * Returns the place for the caller's matrix in the workspace: contiguous, Frobenius norm at most 1.
+ * Returns the position of the matrix in the workspace. Before orthogonalize(), the caller writes
+ * the matrix there, with a Frobenius norm of at most 1.
  */
 export function inputMatrix(workspace: Tensor, rows: number, columns: number): View {
   return matrixAt(workspace, 0, rows, columns);
@@ -56,7 +64,7 @@ function matrixAt(workspace: Tensor, at: number, rows: number, columns: number):
 }
 
 /**
- * Runs five steps on the matrix of inputMatrix(). Returns the result, at another place in the
+ * Runs five steps on the matrix of inputMatrix(). Returns the result, at another position in the
  * workspace.
  */
 export function orthogonalize(
@@ -69,7 +77,8 @@ export function orthogonalize(
 }
 
 /**
- * The products of one matrix X [rows, columns]. Its Gram matrices are square, of the shorter side.
+ * One iteration on a matrix X [rows, columns]. Gram matrices are square, with the size of the
+ * shorter side.
  */
 class Iteration {
   private x: View;
@@ -128,7 +137,7 @@ class Iteration {
     return this.x;
   }
 
-  /** Computes out = X X', or X' X for a tall X. */
+  /** Computes out = X X', or X' X if X has more rows than columns. */
   private computeGram(out: View): void {
     this.product({ a: this.x, b: this.x, out, transA: this.tall, transB: !this.tall });
   }
@@ -147,7 +156,8 @@ class Iteration {
   }
 
   /**
-   * X = factor X, or X factor' for a tall X, which is equal for symmetric factors. May add to Y.
+   * Computes X = factor X, or X = X factor' if X has more rows than columns. Factors are symmetric.
+   * With `accumulate`, adds the product to Y first.
    */
   private multiplyX(factor: View, accumulate: boolean): void {
     const { x, y: out } = this;

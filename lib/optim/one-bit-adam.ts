@@ -1,5 +1,5 @@
-// 1-bit Adam: after a warm-up, ranks exchange moments with one bit per element, with a frozen
-// second moment. Sources: Tang et al. 2021, arXiv:2102.02888; DeepSpeed's OneBitAdam.
+// 1-bit Adam: after a warm-up, the second moment is frozen, and ranks exchange first moments with
+// one bit per element. Sources: Tang et al. 2021, arXiv:2102.02888; DeepSpeed's OneBitAdam.
 
 import { namesOf, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
@@ -17,7 +17,7 @@ import { makeGroups, type ParamsOf } from './param-groups.js';
 import { StandaloneOptimizer } from './standalone.js';
 import type { UpdateKernels } from './update-kernels.js';
 
-/** Defaults of 1-bit Adam's groups, and its phases. */
+/** Default hyperparameters of 1-bit Adam's groups, and the length of its warm-up. */
 export interface OneBitAdamOptions {
   /** Learning rate. Default: 1e-3. */
   lr?: number;
@@ -25,20 +25,20 @@ export interface OneBitAdamOptions {
   betas?: readonly [number, number];
   /** Added to the denominator of an update. Default: 1e-8. */
   eps?: number;
-  /** Decoupled. Default: 0. */
+  /** Weight decay, decoupled from the gradient. Default: 0. */
   weightDecay?: number;
-  /** Updates of the warm-up with uncompressed gradients. Default: 100000. */
+  /** Number of updates with uncompressed gradients (the warm-up). Default: 100000. */
   freezeStep?: number;
 }
 
 /**
- * 1-bit Adam, as in DeepSpeed. Updates 1 to freezeStep: AdamW without bias correction. Afterwards v
- * is constant, and
+ * 1-bit Adam, as in DeepSpeed. Updates 1 to freezeStep are AdamW without bias correction.
+ * Afterwards v is constant. Each rank computes m from its own gradient:
  *
- *   m = b1 m + (1 - b1) g of each rank's own gradient
+ *   m = b1 m + (1 - b1) g
  *
- * is replaced by the average over ranks, with one bit per element and error feedback; it is 0 where
- * v is 0:
+ * The average of m over the ranks then replaces m. It is exchanged with one bit per element and
+ * error feedback, and it is 0 where v is 0. It gives the update:
  *
  *   p -= lr (m / (sqrt(v) + eps) + wd p)
  *
@@ -52,7 +52,7 @@ export class OneBitAdam
   readonly name = 'OneBitAdam';
   readonly groups: AdamGroup[];
   readonly levels = 'rms';
-  readonly isAdrift = false;
+  readonly needsResync = false;
   private readonly freezeStep: number;
 
   /** Throws DS_ARGUMENT for an invalid option or parameter group. */
@@ -81,18 +81,18 @@ export class OneBitAdam
     kernels: UpdateKernels,
   ): void {
     const group = required(settings.groups[tensors.group]);
-    if (this.sumsGradients(settings.step)) createPlainRule(tensors, group, kernels);
-    else createFrozenRule(tensors, group, kernels);
+    if (this.sumsGradients(settings.step)) updateUncorrected(tensors, group, kernels);
+    else updateFrozen(tensors, group, kernels);
   }
 
   passOf({ step, groups }: UpdateSettings<AdamGroup>): PayloadPass | null {
     if (this.sumsGradients(step)) return null;
     return {
-      startsAfresh: step === this.freezeStep + 1,
+      resetsErrors: step === this.freezeStep + 1,
       write: writeMoments(groups),
       apply(tensors, payload, kernels) {
         const group = required(groups[tensors.group]);
-        createFrozenRule({ ...tensors, grad: payload }, { ...group, betas: [0, 0] }, kernels);
+        updateFrozen({ ...tensors, grad: payload }, { ...group, betas: [0, 0] }, kernels);
       },
     };
   }
@@ -102,8 +102,8 @@ export class OneBitAdam
   }
 }
 
-/** Creates AdamW's rule without bias correction. */
-export function createPlainRule(
+/** Enqueues an update by AdamW's rule without bias correction. */
+export function updateUncorrected(
   tensors: UpdateTensors,
   group: AdamGroup,
   kernels: UpdateKernels,
@@ -111,8 +111,8 @@ export function createPlainRule(
   kernels.adamW({ ...adamTensors(tensors), ...adamScalars(group, null) });
 }
 
-/** Creates Adam's rule with a frozen second moment, without bias correction. */
-export function createFrozenRule(
+/** Enqueues an update by Adam's rule with a frozen second moment, without bias correction. */
+export function updateFrozen(
   tensors: UpdateTensors,
   { lr, betas, eps, weightDecay }: AdamGroup,
   kernels: UpdateKernels,

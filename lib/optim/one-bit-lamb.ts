@@ -1,5 +1,6 @@
-// 1-bit LAMB: after a warm-up, ranks exchange moments with one bit per element, and trust ratios
-// follow a fresh second moment. Sources: Li et al. 2021, arXiv:2104.06069; DeepSpeed's OneBitLamb.
+// 1-bit LAMB: after a warm-up, ranks exchange first moments with one bit per element, and a fresh
+// second moment adjusts the trust ratios. Sources: Li et al. 2021, arXiv:2104.06069; DeepSpeed's
+// OneBitLamb.
 
 import type { LambScalars } from '../runtime/kernels.generated.js';
 import { namesOf, readOptions } from '../runtime/options.js';
@@ -22,7 +23,10 @@ import { StandaloneOptimizer } from './standalone.js';
 import { TrustRatios } from './trust-ratios.js';
 import type { UpdateKernels } from './update-kernels.js';
 
-/** Defaults of 1-bit LAMB's groups, its phases, and limits of trust ratios after the warm-up. */
+/**
+ * Default hyperparameters of 1-bit LAMB's groups, the length of its warm-up, and limits of trust
+ * ratios after it.
+ */
 export interface OneBitLambOptions {
   /** Learning rate. Default: 1e-3. */
   lr?: number;
@@ -30,43 +34,44 @@ export interface OneBitLambOptions {
   betas?: readonly [number, number];
   /** Added to the denominator of an update. Default: 1e-8. */
   eps?: number;
-  /** Fraction of the weights that is added to the direction. Default: 0. */
+  /** This fraction of the weights is added to the direction. Default: 0. */
   weightDecay?: number;
   /** Largest trust ratio in the warm-up. Default: 10. */
   maxCoeff?: number;
   /** Smallest trust ratio in the warm-up. Default: 0.01. */
   minCoeff?: number;
-  /** Updates of the warm-up with uncompressed gradients. Default: 100000. */
+  /** Number of updates with uncompressed gradients (the warm-up). Default: 100000. */
   freezeStep?: number;
-  /** Decay of the mean of the warm-up's trust ratios. Default: 0.9. */
+  /** Decay of the running mean of the warm-up's trust ratios. Default: 0.9. */
   coeffBeta?: number;
-  /** Largest factor on that mean. Default: 4. */
+  /** Largest factor of this mean after the warm-up. Default: 4. */
   factorMax?: number;
-  /** Smallest factor on that mean. Default: 0.5. */
+  /** Smallest factor of this mean after the warm-up. Default: 0.5. */
   factorMin?: number;
   /** Maximum relative change of the factor between updates. Default: 0.1. */
   factorThreshold?: number;
 }
 
 /**
- * 1-bit LAMB, as in DeepSpeed. Updates 1 to freezeStep: LAMB without bias correction; `frozen` is
- * the mean of its trust ratios other than 1. Afterwards v is constant, and
+ * 1-bit LAMB, as in DeepSpeed. Updates 1 to freezeStep are LAMB without bias correction; `frozen`
+ * is the running mean of their trust ratios other than 1. Afterwards v is constant. Each rank
+ * computes m from its own gradient:
  *
- *   m = b1 m + (1 - b1) g of each rank's own gradient
+ *   m = b1 m + (1 - b1) g
  *
- * is replaced by the average over ranks, with one bit per element and error feedback. The gradient
- * that results from it updates a copy of v, `fresh`:
+ * The average of m over the ranks then replaces m, exchanged with one bit per element and error
+ * feedback. The gradient that this average implies updates `fresh`, a copy of v:
  *
  *   g = (m - b1 m_before) / (1 - b1)
  *
- * The trust ratio is frozen * factor. The factor is the largest over the parameter, within its
+ * The trust ratio is frozen * factor. The factor is the largest ratio in the parameter, within its
  * bounds (see OneBitLambCoefficients in csrc/ops/onebit_lamb.h):
  *
  *   factor = max((sqrt(v) + eps) / (sqrt(fresh) + eps))
  *   p -= lr ratio (m / (sqrt(v) + eps) + wd p)
  *
- * Each parameter has its own scale in the exchange, so moments do not need DeepSpeed's scaling
- * before it.
+ * DeepSpeed scales moments before the exchange. That is not necessary here, because each parameter
+ * has its own levels.
  */
 export class OneBitLamb
   extends StandaloneOptimizer<LambGroup>
@@ -75,11 +80,11 @@ export class OneBitLamb
   readonly name = 'OneBitLamb';
   readonly groups: LambGroup[];
   readonly levels = 'rms';
-  readonly isAdrift = false;
+  readonly needsResync = false;
   private readonly freezeStep: number;
   private readonly coeffBeta: number;
   private readonly bounds: { min: number; max: number; threshold: number };
-  /** By the coefficients of each range, which the range's owner frees. */
+  /** Trust ratios of the last update. The owner of each range owns their memory. */
   private readonly ratios = new TrustRatios();
 
   /** Throws DS_ARGUMENT for an invalid option or parameter group. */
@@ -110,7 +115,7 @@ export class OneBitLamb
     };
   }
 
-  /** Returns the sums of LAMB in the warm-up, then of OneBitLambMoments. */
+  /** Returns the number of sums: of LAMB in the warm-up, and of OneBitLambMoments after it. */
   override sumsPerRound(): readonly number[] {
     return [2, 3];
   }
@@ -127,7 +132,9 @@ export class OneBitLamb
     return step <= this.freezeStep;
   }
 
-  /** Throws DS_CONFIG for a range with part of a parameter, because a norm needs all of it. */
+  /**
+   * Throws DS_CONFIG for a range with a part of a parameter, because norms need whole parameters.
+   */
   update(
     tensors: UpdateTensors,
     settings: UpdateSettings<LambGroup>,
@@ -150,7 +157,7 @@ export class OneBitLamb
     if (this.sumsGradients(settings.step)) return null;
     const isFirst = settings.step === this.freezeStep + 1;
     return {
-      startsAfresh: isFirst,
+      resetsErrors: isFirst,
       write: writeMoments(settings.groups),
       apply: (tensors, payload, kernels) => {
         if (tensors.places.length === 0) return;
@@ -166,9 +173,9 @@ export class OneBitLamb
   }
 
   /**
-   * Returns a copy of the trust ratios of the last update by name, for parameters that this rank
-   * updates in whole or in part. Waits for that update. Throws DS_RELEASED after the engine is
-   * destroyed.
+   * Returns the trust ratios of the last update by parameter name. The map has the parameters that
+   * this rank updates in whole or in part. Waits for the update. Throws DS_RELEASED after the
+   * engine is destroyed.
    */
   getLambCoeffs(): Map<string, number> {
     return this.ratios.read();
@@ -181,7 +188,7 @@ export class OneBitLamb
   ): void {
     const { grad, state, control, sums } = tensors;
     const group = required(settings.groups[tensors.group]);
-    const rule = createPlainRule(group);
+    const rule = uncorrectedScalars(group);
     const coefficients = this.ratios.of(tensors, kernels);
     kernels.lambMoments({ ...operands(tensors, rule), grad, sums: sums[0]! });
     applyRatios(tensors, { rule, group, coefficients }, kernels);
@@ -199,7 +206,7 @@ export class OneBitLamb
     const own = required(settings.groups[group]);
     const { betas, eps, weightDecay } = own;
     const coefficients = this.ratios.of(tensors, kernels);
-    const { rule, ...shared } = operands(tensors, createPlainRule(own));
+    const { rule, ...shared } = operands(tensors, uncorrectedScalars(own));
     kernels.oneBitLambMoments({
       ...shared,
       fresh: state.exp_avg_sq_fresh!,
@@ -225,8 +232,13 @@ export class OneBitLamb
   }
 }
 
-/** Creates LAMB's rule without bias correction. */
-function createPlainRule({ lr, betas: [beta1, beta2], eps, weightDecay }: LambGroup): LambScalars {
+/** Returns the scalars of LAMB's rule without bias correction. */
+function uncorrectedScalars({
+  lr,
+  betas: [beta1, beta2],
+  eps,
+  weightDecay,
+}: LambGroup): LambScalars {
   const uncorrected = { correction1: 1, correction2: 1, epsInsideSqrt: false };
   return { lr, beta1, beta2, eps, weightDecay, ...uncorrected };
 }

@@ -1,6 +1,5 @@
 // 1-bit SGD: after a warm-up, ranks exchange gradients with one bit per element and two means per
-// row.
-// Source: Seide et al. 2014, "1-Bit Stochastic Gradient Descent", in the form of CNTK's column
+// row. Source: Seide et al. 2014, "1-Bit Stochastic Gradient Descent", in the form of CNTK's column
 // quantizer.
 
 import { namesOf, readOptions } from '../runtime/options.js';
@@ -11,26 +10,26 @@ import type { UpdateSettings } from './optimizer.js';
 import type { ParamsOf } from './param-groups.js';
 import { Sgd, type SgdGroup, type SgdOptions } from './sgd.js';
 
-/** Defaults of 1-bit SGD's groups, and its phases. */
+/** Default hyperparameters of 1-bit SGD's groups, and the length of its warm-up. */
 export interface OneBitSGDOptions extends SgdOptions {
-  /** Updates of the warm-up with uncompressed gradients. Default: 100000. */
+  /** Number of updates with uncompressed gradients (the warm-up). Default: 100000. */
   freezeStep?: number;
 }
 
 /**
- * SGD with a 1-bit exchange of gradients. From update freezeStep + 1 on, gradients are averages
- * over ranks with one bit per element and error feedback. Each row of a parameter [out, ...] has
- * two values: the mean of its negative elements, and the mean of the others. In vectors each
- * element is a row, so its mean is exact. Weight decay and momentum follow, equal on every rank. A
- * single rank exchanges nothing: it is SGD.
+ * SGD with a 1-bit exchange of gradients. From update freezeStep + 1 on, ranks average their
+ * gradients with one bit per element and error feedback. Each row of a parameter [out, ...] has two
+ * levels: the mean of its negative elements, and the mean of the others. In a vector, each element
+ * is a row, so its average is exact. Weight decay and momentum use the average, so all ranks
+ * compute the same update. A single rank exchanges nothing.
  */
 export class OneBitSGD extends Sgd implements ExchangingOptimizer<SgdGroup> {
   override readonly name = 'OneBitSGD';
   readonly levels = 'means';
-  readonly isAdrift = false;
+  readonly needsResync = false;
   private readonly freezeStep: number;
 
-  /** Throws DS_ARGUMENT, see Sgd. */
+  /** Throws DS_ARGUMENT as Sgd does, and for an invalid freezeStep. */
   constructor(params: ParamsOf<SgdGroup>, given: OneBitSGDOptions = {}) {
     const { freezeStep = 100_000, ...options } = readOptions(
       'OneBitSGD',
@@ -53,7 +52,7 @@ export class OneBitSGD extends Sgd implements ExchangingOptimizer<SgdGroup> {
   passOf(settings: UpdateSettings<SgdGroup>): PayloadPass | null {
     if (this.sumsGradients(settings.step)) return null;
     return {
-      startsAfresh: settings.step === this.freezeStep + 1,
+      resetsErrors: settings.step === this.freezeStep + 1,
       write({ grad, control }, payload, kernels) {
         kernels.momentPayload({ m: null, grad, payload, control, beta1: 0 });
       },

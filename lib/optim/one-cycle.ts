@@ -1,6 +1,5 @@
-// OneCycle: the learning rate rises and falls once while the momentum does the opposite, then both
-// decay.
-// Sources: Smith 2018, arXiv:1803.09820; DeepSpeed runtime/lr_schedules.py, OneCycle.
+// OneCycle: the learning rate rises and falls once, and the momentum does the opposite. Then both
+// decay. Sources: Smith 2018, arXiv:1803.09820; DeepSpeed runtime/lr_schedules.py, OneCycle.
 import { DsError } from '../errors.js';
 import {
   PureSchedule,
@@ -9,7 +8,7 @@ import {
   type ScheduledGroup,
 } from './schedule.js';
 
-/** Second beta of groups with scheduled momentum, as in DeepSpeed. */
+/** Second beta of groups with a scheduled momentum, as in DeepSpeed. */
 const SECOND_BETA = 0.99;
 
 /** Options of OneCycle. */
@@ -18,25 +17,33 @@ export interface OneCycleOptions {
   minLr: number;
   /** Learning rate at the peak. */
   maxLr: number;
-  /** After the cycle, the learning rate is divided by 1 + decayLrRate * d. Default: 0. */
+  /**
+   * Decay of the learning rate after the cycle: the rate is divided by 1 + decayLrRate * d.
+   * Default: 0.
+   */
   decayLrRate?: number;
-  /** Updates of the rise. Default: 2000. */
+  /** Number of updates while the learning rate rises. Default: 2000. */
   firstStepSize?: number;
-  /** Updates of the fall; 0: no fall. Default: firstStepSize. */
+  /**
+   * Number of updates while the learning rate falls; 0: it does not fall. Default: firstStepSize.
+   */
   secondStepSize?: number | null;
-  /** Stairs of the rise; 0: linear. Default: 0. */
+  /** Number of equal steps of the rise; 0: linear. Default: 0. */
   firstStairCount?: number;
-  /** Stairs of the fall. Default: firstStairCount. */
+  /** Number of equal steps of the fall; 0: linear. Default: firstStairCount. */
   secondStairCount?: number | null;
-  /** Updates per unit of d; 0 disables both decays. Default: 0. */
+  /** Number of updates per unit of d; 0 disables both decays. Default: 0. */
   decayStepSize?: number;
-  /** Schedule the first beta too. Default: true. */
+  /** Schedule the momentum (the first beta) too. Default: true. */
   cycleMomentum?: boolean;
   /** Momentum at the peak of the learning rate, and at update 0. Default: 0.8. */
   minMomentum?: number;
   /** Momentum at the ends of the cycle. Default: 0.9. */
   maxMomentum?: number;
-  /** After the cycle, the momentum is multiplied by 1 + decayMomentumRate * d. Default: 0. */
+  /**
+   * Decay of the momentum after the cycle: it is multiplied by 1 + decayMomentumRate * d. Default:
+   * 0.
+   */
   decayMomentumRate?: number;
 }
 
@@ -56,20 +63,24 @@ const DEFAULTS: ScheduleDefaults<OneCycleOptions> = {
 };
 
 /**
- * Cycles the learning rate up and down, and the momentum down and up; then both decay. With n
- * applied updates, halves of f and s updates, and c = n mod (f + s): scale = c / f while c <= f,
- * else (f + s - c) / s; k stairs make it floor(scale * k) / k. Cycle (n <= f + s): lr = min + (max
- * - min) * scale, momentum = max - (max - min) * scale. Afterwards, with d = (n - f - s) /
- * decayStepSize: lr = min / (1 + decayLrRate * d), momentum = max * (1 + decayMomentumRate * d),
- * which may exceed 1.
+ * Cycles the learning rate up and down, and the momentum down and up. Then both decay. After n
+ * updates, with a rise of f updates, a fall of s updates and c = n mod (f + s):
+ *
+ *   scale = c / f if c <= f, else (f + s - c) / s; with k stairs: floor(scale * k) / k
+ *   in the cycle (n <= f + s):
+ *     lr = min + (max - min) * scale; momentum = max - (max - min) * scale
+ *   after it, with d = (n - f - s) / decayStepSize:
+ *     lr = min / (1 + decayLrRate * d); momentum = max * (1 + decayMomentumRate * d)
+ *
+ * The decaying momentum may exceed 1.
  */
 export class OneCycle extends PureSchedule {
   readonly name = 'OneCycle';
   private readonly options: { [K in keyof OneCycleOptions]-?: NonNullable<OneCycleOptions[K]> };
 
   /**
-   * Throws DS_CONFIG unless the length of the rise is positive and the length of the fall is not
-   * negative.
+   * Throws DS_ARGUMENT for an unknown option. Throws DS_CONFIG unless the rise has at least one
+   * update, and the fall none or more.
    */
   constructor(given: OneCycleOptions) {
     super();
@@ -90,7 +101,7 @@ export class OneCycle extends PureSchedule {
 
   /**
    * Returns the first beta after `appliedSteps` updates, or null if it is not scheduled. Update 0
-   * uses the minimum although the cycle begins at the maximum, as in DeepSpeed.
+   * uses the minimum, as in DeepSpeed, although the cycle begins at the maximum.
    */
   momentum(appliedSteps: number): number | null {
     const { cycleMomentum, minMomentum, maxMomentum, decayMomentumRate } = this.options;
@@ -132,8 +143,9 @@ export class OneCycle extends PureSchedule {
 }
 
 /**
- * position / length, rounded down to a multiple of 1 / count if count > 0. The product comes first,
- * so an exact position on a stair is not rounded below it.
+ * Returns position / length. If count > 0, rounds it down to a multiple of 1 / count. The
+ * multiplication comes before the division, so that a position exactly on a stair does not fall
+ * below it.
  */
 function roundToStairs(position: number, length: number, count: number): number {
   return count > 0 ? Math.floor((position * count) / length) / count : position / length;

@@ -1,4 +1,4 @@
-// The state of one parameter in a standalone optimizer.
+// OwnState: master weights and optimizer state of one parameter in a StandaloneOptimizer.
 
 import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
@@ -10,18 +10,21 @@ import { toRowMajor } from '../tensor/ops/shapes.js';
 import { type DeclaredState, declaredState, savedState } from './declared-state.js';
 import type { Optimizer, ParameterPlace, UpdateTensors } from './optimizer.js';
 
-/** Tensors without an owner. dispose() frees them, or garbage collection. */
+/**
+ * The state of one parameter. No scope owns its tensors: dispose() or garbage collection frees
+ * them.
+ */
 export class OwnState {
-  /** Updates of the parameter so far. */
+  /** Number of updates of this parameter. */
   step = 0;
 
   private constructor(
-    readonly home: { readonly device: Device; readonly dtype: DType },
+    readonly created: { readonly device: Device; readonly dtype: DType },
     readonly place: ParameterPlace,
-    /** [numel] f32; null for an f32 parameter, which is its own master. */
+    /** [numel] f32. Null for an f32 parameter, which is its own master. */
     readonly master: Tensor | null,
     private readonly declared: DeclaredState,
-    private readonly kept: Pick<UpdateTensors, 'state' | 'sums' | 'starts' | 'control'>,
+    private readonly tensors: Pick<UpdateTensors, 'state' | 'sums' | 'starts' | 'control'>,
   ) {}
 
   /** Returns the initial state of a parameter of `group`. */
@@ -59,10 +62,11 @@ export class OwnState {
   }
 
   /**
-   * Returns the tensors for an update of `parameter`, which has a gradient; in the current scope.
+   * Returns the tensors for an update of `parameter`, which must have a gradient. The current scope
+   * owns the views.
    */
   tensorsOf(parameter: Tensor, group: number): UpdateTensors {
-    const { place, master, kept } = this;
+    const { place, master, tensors } = this;
     const flat = [place.numel];
     const ownTensor = parameter.alias(flat);
     const grad = required(parameter.grad);
@@ -72,32 +76,35 @@ export class OwnState {
       master: master ?? ownTensor,
       grad: toRowMajor(grad).alias(flat),
       weight: master && ownTensor,
-      ...kept,
+      ...tensors,
       places: [place],
     };
   }
 
-  /** The saved tensors by name, flat, with the shape of the whole tensor. */
+  /** The tensors to save, by name: each is flat, with the shape of the whole tensor. */
   get savedTensors(): Record<string, { tensor: Tensor; shape: readonly number[] }> {
     const { master, place } = this;
-    const { state } = this.kept;
-    const kept = Object.entries(savedState(this.declared)).map(([name, { shape }]) => [
+    const { state } = this.tensors;
+    const saved = Object.entries(savedState(this.declared)).map(([name, { shape }]) => [
       name,
       { tensor: state[name], shape },
     ]);
     const own = master ? { master: { tensor: master, shape: place.shape } } : {};
-    return { ...own, ...Object.fromEntries(kept) };
+    return { ...own, ...Object.fromEntries(saved) };
   }
 
   dispose(): void {
-    const { state, sums, starts, control } = this.kept;
+    const { state, sums, starts, control } = this.tensors;
     const all = [...Object.values(state), ...sums, starts, control];
     for (const tensor of all) tensor.dispose();
     this.master?.dispose();
   }
 }
 
-/** Adopts external changes: elements of `weight` that differ from rounded `master` replace it. */
+/**
+ * If other code changed the parameter since the last update, takes over its values: an element of
+ * `weight` that differs from the rounded master replaces it.
+ */
 function adoptChanges(master: Tensor, weight: Tensor): void {
   const isOurs = compare('eq', cast(master, weight.dtype), weight);
   kernels.copy({ in: where(isOurs, master, cast(weight, 'f32')), out: master });

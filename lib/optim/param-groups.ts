@@ -8,24 +8,21 @@ import { requireType } from '../runtime/require-type.js';
 import { closest } from '../runtime/suggestion.js';
 import { Tensor } from '../tensor/index.js';
 
-/** The common fields of groups. Each optimizer adds its own hyperparameters. */
+/** The fields that all groups have. Each optimizer adds its own hyperparameters. */
 export interface ParamGroup {
   /** The parameters of the group. Every parameter is in exactly one group. */
   readonly params: readonly Tensor[];
   /** Learning rate, at least 0. */
   lr: number;
-  /** At least 0. The rule decides if it decays weights or is added to gradients. */
+  /** Weight decay, at least 0. The optimizer applies it to weights or adds it to gradients. */
   weightDecay: number;
-  /**
-   * Decays of the moments, if the rule has them. OneCycle schedules them with the learning rate.
-   */
+  /** Decay factors of the moments, for optimizers with moments. OneCycle schedules them. */
   betas?: readonly [number, number];
 }
 
 /**
- * A group as the caller writes it. Missing hyperparameters come from the optimizer's options.
- * Fields that are not hyperparameters of any optimizer, such as a name, stay on the group
- * unchanged.
+ * A group as the caller writes it. The optimizer's options set missing hyperparameters. The group
+ * keeps fields that are no hyperparameters of any optimizer, such as a name.
  */
 export type GroupOptions<Group extends ParamGroup> = Partial<Omit<Group, 'params'>> & {
   params: Iterable<Tensor>;
@@ -36,8 +33,8 @@ export type GroupOptions<Group extends ParamGroup> = Partial<Omit<Group, 'params
 export type ParamsOf<Group extends ParamGroup> = Iterable<Tensor> | Iterable<GroupOptions<Group>>;
 
 /**
- * Returns the groups of optimizer `name`; `defaults` fill missing fields. Throws DS_ARGUMENT
- * without parameters, or if a parameter is in two groups.
+ * Returns the groups of the optimizer `name`. `defaults` set missing fields. Throws DS_ARGUMENT for
+ * invalid hyperparameters, without parameters, or if a parameter is in two groups.
  */
 export function makeGroups<Group extends ParamGroup>(
   name: string,
@@ -71,8 +68,8 @@ export function makeGroups<Group extends ParamGroup>(
 }
 
 /**
- * Hyperparameters of optimizers here and in PyTorch. An optimizer without one of them must not
- * ignore it.
+ * All hyperparameters of optimizers here and in PyTorch. If a group sets a hyperparameter that its
+ * optimizer lacks, this is an error, not an extra field.
  */
 const HYPERPARAMETERS: readonly string[] = [
   'params',
@@ -111,8 +108,8 @@ const HYPERPARAMETERS: readonly string[] = [
 ];
 
 /**
- * Returns whether the caller may use this field of a group: it is not a hyperparameter, and not a
- * misspelled one.
+ * Returns whether a group may have this extra field: it is no hyperparameter, and does not look
+ * like a misspelled one.
  */
 function isExtra(key: string): boolean {
   const bare = key.replaceAll('_', '').toLowerCase();
@@ -121,8 +118,8 @@ function isExtra(key: string): boolean {
 }
 
 /**
- * Splits a group into its hyperparameters and other fields. Throws DS_ARGUMENT for a hyperparameter
- * outside of `known`, or a misspelled one.
+ * Splits a group into hyperparameters and extra fields. Throws DS_ARGUMENT for a misspelled
+ * hyperparameter, or one that is not in `known`.
  */
 export function readGroup<Group extends ParamGroup>(
   op: string,
@@ -138,8 +135,8 @@ export function readGroup<Group extends ParamGroup>(
 }
 
 /**
- * Returns `group` with fields that are readable, but not enumerable, so they are not scheduled,
- * saved or compared.
+ * Adds extra fields to `group`. They are not enumerable, so that they are not scheduled, saved or
+ * compared.
  */
 function withExtras<Group extends ParamGroup>(group: Group, extras: object): Group {
   for (const [key, value] of Object.entries(extras)) {
@@ -150,7 +147,7 @@ function withExtras<Group extends ParamGroup>(group: Group, extras: object): Gro
 
 const PARAMETERS = 'Pass model.parameters(), or groups such as { params: [...], weightDecay: 0 }.';
 
-/** Returns the caller's parameters as an array. */
+/** Returns the parameters as an array. Throws DS_ARGUMENT if they are not iterable. */
 export function listOf(op: string, params: unknown): unknown[] {
   const list = params as Iterable<unknown> | null | undefined;
   if (typeof list !== 'string' && typeof list?.[Symbol.iterator] === 'function') return [...list];
@@ -166,8 +163,8 @@ function requireParameter(op: string, value: unknown): void {
 }
 
 /**
- * Examples of the types of hyperparameters that are not numbers. The defaults do not define the
- * types, because the caller's options are in them.
+ * Values with the types of hyperparameters that are not numbers. The types do not follow from
+ * `defaults`, because these contain the caller's unchecked options.
  */
 const KINDS: Readonly<Record<string, unknown>> = {
   betas: [0, 0],
@@ -177,8 +174,8 @@ const KINDS: Readonly<Record<string, unknown>> = {
 };
 
 /**
- * Checks a hyperparameter: the type of `like`, and the range of PyTorch's optimizers. Throws
- * DS_ARGUMENT for another type or a value out of range.
+ * Checks a hyperparameter: its type must be that of `like`, and its value in the range that PyTorch
+ * accepts. Throws DS_ARGUMENT.
  */
 export function requireHyperparameter(location: string, value: unknown, like: unknown): void {
   if (Array.isArray(like)) {
@@ -193,8 +190,8 @@ function requirePair(location: string, value: unknown): readonly unknown[] {
 }
 
 /**
- * Throws DS_ARGUMENT if a caller or a schedule set an invalid hyperparameter between steps. An
- * update would make weights NaN, or ignore it. Momenta of schedules may exceed 1, as in DeepSpeed.
+ * Throws DS_ARGUMENT if other code set an invalid hyperparameter between steps. An update would
+ * ignore it, or write NaN. Betas of a schedule may exceed 1, as in DeepSpeed.
  */
 export function requireHyperparameters(name: string, groups: readonly ParamGroup[]): void {
   groups.forEach((group, i) => {
@@ -215,7 +212,7 @@ function requireChanged(location: string, key: string, value: unknown): void {
   else if (typeof value === 'number') requireFinite(location, value);
 }
 
-/** Returns a group without its parameters. */
+/** Returns the fields of a group except its parameters. */
 export function hyperparameters<Group extends ParamGroup>(group: Group): Omit<Group, 'params'> {
   const { params: _, ...rest } = group;
   return rest;
@@ -229,7 +226,10 @@ function notGroupError(op: string): DsError {
   return argumentError(op, 'a group { params: [...], ... }', 'a parameter in a list of groups');
 }
 
-/** Returns the error of a parameter that is not a leaf. Only leaves receive gradients. */
+/**
+ * Returns the error for a parameter that was computed from others. Only leaves of the graph receive
+ * gradients.
+ */
 function computedError(op: string, { shape }: Tensor): DsError {
   return argumentError(
     op,

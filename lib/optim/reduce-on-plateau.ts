@@ -19,39 +19,40 @@ export interface PlateauOptions {
   mode?: ScheduleWord<'mode'>;
   /** Factor of each reduction, below 1. Default: 0.1. */
   factor?: number;
-  /** Tolerated observations without improvement. Default: 10. */
+  /** Number of observations without improvement before a reduction. Default: 10. */
   patience?: number;
-  /** Minimum improvement. Default: 1e-4. */
+  /** Smallest change of the metric that counts as an improvement. Default: 1e-4. */
   threshold?: number;
-  /** Whether the threshold is a fraction of the best metric or a difference. Default: "rel". */
+  /**
+   * "rel": `threshold` is a fraction of the best metric. "abs": it is a difference. Default: "rel".
+   */
   thresholdMode?: ScheduleWord<'thresholdMode'>;
-  /** Observations after a reduction that do not count against the patience. Default: 0. */
+  /** Number of observations after a reduction that `patience` does not count. Default: 0. */
   cooldown?: number;
   /** Minimum learning rate. Default: 0. */
   minLr?: number;
-  /** Smaller reductions are skipped. Default: 1e-8. */
+  /** Smallest reduction of the rate. Smaller reductions are skipped. Default: 1e-8. */
   eps?: number;
 }
 
-/** The metric of ReduceLrOnPlateau; like the argument of Python's float(). */
+/** A metric for ReduceLrOnPlateau. A tensor must have one element. */
 export type Metric = number | Tensor;
 
 /**
- * Reduces the learning rate when a metric stops improving. The learning rate depends on the
- * observed metrics, not on the number of updates. Call observe() with the metric after each
- * evaluation. More than `patience` observations in a row without improvement set lr = max(lr *
- * factor, min).
+ * Reduces the learning rate when a metric stops improving. Call observe() with the metric after
+ * each evaluation; the number of updates has no effect. After more than `patience` observations in
+ * a row without improvement: lr = max(lr * factor, min).
  */
 export class ReduceLrOnPlateau implements LrSchedule {
   readonly name = 'ReduceLROnPlateau';
   private readonly options: Required<PlateauOptions>;
   private rate: number;
-  /** Infinite before the first improvement. */
+  /** The best metric; infinite before the first observation. */
   private best: number;
   private badObservations = 0;
   private cooldownLeft = 0;
 
-  /** Throws DS_CONFIG unless the factor is below 1. */
+  /** Throws DS_ARGUMENT for an unknown option, DS_CONFIG unless the factor is below 1. */
   constructor(given: PlateauOptions) {
     this.options = readSchedule('ReduceLROnPlateau', given, {
       baseLr: undefined,
@@ -86,9 +87,9 @@ export class ReduceLrOnPlateau implements LrSchedule {
   }
 
   /**
-   * Records a metric, a number or a tensor of one element, and lowers the learning rate if
-   * necessary. NaN is never better; an infinite metric is compared as in PyTorch. Throws
-   * DS_ARGUMENT for other values.
+   * Records a metric, and reduces the learning rate if necessary. NaN is never an improvement.
+   * Infinite metrics are compared as in PyTorch. Throws DS_ARGUMENT unless the metric is a number
+   * or a tensor of one element.
    */
   observe(given: Metric): void {
     const metric = numberOf(given);
@@ -118,7 +119,7 @@ export class ReduceLrOnPlateau implements LrSchedule {
     };
   }
 
-  /** Throws DS_CHECKPOINT for the state of another schedule. */
+  /** Throws DS_CHECKPOINT if the state is of another schedule. */
   loadStateDict(state: JsonObject): void {
     const { lr, best, num_bad_epochs, cooldown_counter } = state;
     requireNumber('lr', lr, (x) => x >= 0);
@@ -140,7 +141,7 @@ export class ReduceLrOnPlateau implements LrSchedule {
     return mode === 'min' ? metric < bar : metric > bar;
   }
 
-  /** Any other metric is better than this. */
+  /** The metric that any other metric improves on. */
   private get worst(): number {
     return this.options.mode === 'min' ? INFINITE.positive : INFINITE.negative;
   }
@@ -154,11 +155,14 @@ export class ReduceLrOnPlateau implements LrSchedule {
 
 const INFINITE = { positive: Number.POSITIVE_INFINITY, negative: Number.NEGATIVE_INFINITY };
 
-/** Returns the JSON form of an infinite number; null for a finite one. */
+/**
+ * Returns an infinite number as text, because JSON has no infinity. Returns null for a finite
+ * number.
+ */
 const nameNonFinite = (value: number): string | null =>
   Number.isFinite(value) ? null : String(value);
 
-/** Waits for the device if the metric is a device tensor. */
+/** Returns the metric as a number. Waits for the device if the metric is a tensor. */
 function numberOf(metric: Metric): number {
   const value: unknown = metric instanceof Tensor ? metric.item() : metric;
   if (typeof value === 'number') return value;

@@ -1,5 +1,6 @@
-// RMSprop: learning rates that fall with a running mean of squared gradients. Sources: Tieleman &
-// Hinton 2012, lecture 6.5; Graves 2013, arXiv:1308.0850; in the form of torch.optim.RMSprop.
+// RMSprop: the learning rate of each element falls with a running mean of its squared gradients.
+// Sources: Tieleman & Hinton 2012, lecture 6.5; Graves 2013, arXiv:1308.0850; as implemented by
+// torch.optim.RMSprop.
 
 import { readWithDefaults } from '../runtime/options.js';
 import { required } from '../runtime/required.js';
@@ -10,34 +11,35 @@ import { StandaloneOptimizer } from './standalone.js';
 import type { UpdateKernels } from './update-kernels.js';
 
 /**
- * A parameter group of RMSprop. Fields may change between steps. Exceptions: a momentum of 0 and
- * `centered` false, which have no state.
+ * A parameter group of RMSprop. Fields may change between steps, with two exceptions: if `momentum`
+ * was 0 or `centered` false at the first step, it must stay so, because there is no state for it.
  */
 export interface RMSpropGroup extends ParamGroup {
   /** Decay of the running means. */
   alpha: number;
-  /** Added to the root. */
+  /** Added to the square root. */
   eps: number;
-  /** Fraction of the last direction in the next one; 0 disables momentum. */
+  /** This fraction of the last direction is added to the next one; 0 disables momentum. */
   momentum: number;
-  /** Whether the mean of gradients is stored too. */
+  /** Whether a running mean of gradients is subtracted, which needs state. */
   centered: boolean;
 }
 
-/** Defaults of RMSprop's groups. */
+/** Default hyperparameters of RMSprop's groups. */
 export interface RMSpropOptions {
   /** Learning rate. Default: 1e-2. */
   lr?: number;
   /** Decay of the running means. Default: 0.99. */
   alpha?: number;
-  /** Added to the denominator of an update. Default: 1e-8. */
+  /** Added to the square root in the denominator. Default: 1e-8. */
   eps?: number;
-  /** Added to the gradient, times the parameter. Default: 0. */
+  /** Weight decay: this fraction of the parameter is added to the gradient. Default: 0. */
   weightDecay?: number;
-  /** Momentum factor. Default: 0, no momentum and no state for it. */
+  /** Momentum factor. Default: 0, which needs no state. */
   momentum?: number;
   /**
-   * Divides by the estimated standard deviation; stores a mean of gradients too. Default: false.
+   * Divide by the estimated standard deviation. This stores a running mean of gradients too.
+   * Default: false.
    */
   centered?: boolean;
 }
@@ -61,8 +63,8 @@ const DEFAULTS: Required<RMSpropOptions> = {
  *   b = momentum b + d, and d is b, with momentum
  *   p -= lr d
  *
- * PyTorch returns NaN if rounding makes s - m^2 negative. csrc/ops/rmsprop.h has the exact sequence
- * of operations.
+ * If rounding makes s - m^2 negative, it counts as 0 here; PyTorch returns NaN. csrc/ops/rmsprop.h
+ * has the exact sequence of operations.
  */
 export class RMSprop extends StandaloneOptimizer<RMSpropGroup> {
   readonly name = 'RMSprop';
@@ -84,7 +86,7 @@ export class RMSprop extends StandaloneOptimizer<RMSpropGroup> {
     };
   }
 
-  /** Throws DS_ARGUMENT for a momentum, or `centered`, without its state. */
+  /** Throws DS_ARGUMENT if momentum or `centered` was turned on after the state was created. */
   update(
     tensors: UpdateTensors,
     settings: UpdateSettings<RMSpropGroup>,

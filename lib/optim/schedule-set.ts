@@ -1,4 +1,5 @@
-// ScheduleSet: the schedules of an optimizer's groups. Groups may share a schedule.
+// ScheduleSet: the learning-rate schedules of an optimizer's groups. The engine and LrScheduler own
+// one.
 
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
@@ -10,8 +11,8 @@ import { type Metric, ReduceLrOnPlateau } from './reduce-on-plateau.js';
 import type { LrSchedule } from './schedule.js';
 
 /**
- * Learning-rate schedules of several parameter groups: `schedules[i]` belongs to group i. A shared
- * object has one state. Groups without a schedule keep the learning rate of their owner.
+ * The schedules of several parameter groups: `schedules[i]` sets the rate of group i. Groups that
+ * share a schedule object share its state. A group without a schedule keeps its rate.
  */
 export class ScheduleSet {
   static {
@@ -23,18 +24,18 @@ export class ScheduleSet {
 
   /** `schedules[i]` sets the learning rate of group i. */
   constructor(
-    /** The schedule of each group; groups may share an object. */
+    /** The schedule of each group. Groups may share an object. */
     readonly schedules: readonly LrSchedule[],
   ) {
     this.distinct = [...new Set(schedules)];
   }
 
-  /** The distinct names of its schedules. */
+  /** The names of its schedules, each once. */
   get name(): string {
     return this.distinct.map(({ name }) => name).join(', ');
   }
 
-  /** Sets the groups for the update after `appliedSteps` others. */
+  /** Sets the learning rates for the next update, after `appliedSteps` updates. */
   apply(groups: readonly ParamGroup[], appliedSteps: number): void {
     groups.forEach((group, i) => {
       this.schedules[i]?.apply(group, appliedSteps);
@@ -47,8 +48,8 @@ export class ScheduleSet {
   }
 
   /**
-   * Passes `metric` to ReduceLrOnPlateau, like PyTorch's step(metric). Other schedules advance with
-   * engine.step(). Throws DS_ARGUMENT if no schedule uses a metric, or without a metric.
+   * Passes `metric` to ReduceLrOnPlateau, like PyTorch's step(metric). engine.step() advances all
+   * other schedules. Throws DS_ARGUMENT without a metric, or if no schedule uses it.
    */
   step(metric?: Metric): void {
     this.observe('lrScheduler.step', metric);
@@ -62,13 +63,15 @@ export class ScheduleSet {
     );
   }
 
-  /** @internal Throws as requireMetric(). */
+  /** @internal Passes `metric` to each ReduceLrOnPlateau. Throws as requireMetric() does. */
   observe(op: string, metric: Metric | undefined): void {
     this.requireMetric(op, metric);
     for (const schedule of this.watching) schedule.observe(required(metric));
   }
 
-  /** @internal Throws DS_ARGUMENT if `metric` is missing, or no schedule uses it. */
+  /**
+   * @internal Throws DS_ARGUMENT if a schedule needs a metric and none is given, or the reverse.
+   */
   requireMetric(op: string, metric: Metric | undefined): void {
     const { watching } = this;
     if (watching.length > 0 && metric === undefined) {
@@ -90,7 +93,7 @@ export class ScheduleSet {
     return { schedules: this.distinct.map((schedule) => schedule.stateDict()) };
   }
 
-  /** Throws DS_CHECKPOINT if the number of schedules in the state differs. */
+  /** Throws DS_CHECKPOINT if the state has another number of schedules. */
   requireFitting(state: JsonObject): void {
     const states = state.schedules as JsonObject[];
     if (states.length === this.distinct.length) return;
@@ -103,7 +106,7 @@ export class ScheduleSet {
     });
   }
 
-  /** Throws DS_CHECKPOINT: see requireFitting(). */
+  /** Throws DS_CHECKPOINT if the state has another number of schedules. */
   loadStateDict(state: JsonObject): void {
     this.requireFitting(state);
     const states = state.schedules as JsonObject[];

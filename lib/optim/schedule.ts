@@ -1,4 +1,5 @@
-// The interface of learning-rate schedules: a learning rate for each number of applied updates.
+// The interface of learning-rate schedules, and the checks of their options. A schedule maps a
+// number of applied updates to a learning rate.
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { argumentError } from '../runtime/input-errors.js';
@@ -12,29 +13,32 @@ import type { ParamGroup } from './param-groups.js';
 export type ScheduledGroup = Pick<ParamGroup, 'lr' | 'betas'>;
 
 /**
- * The engine calls apply(group, n) before update n (from 0). It counts only applied updates, so an
- * update that was skipped for an overflow does not advance the schedule. DeepSpeed's
- * `last_batch_iteration` is n - 1, PyTorch's `last_epoch` is n.
+ * A learning-rate schedule. Before update n (from 0), the engine calls apply(group, n). Only
+ * applied updates count: if an update is skipped for an overflow, the schedule does not advance. n
+ * is PyTorch's `last_epoch`, and DeepSpeed's `last_batch_iteration` + 1.
  */
 export interface LrSchedule {
   /** Name in configurations, logs and errors. */
   readonly name: string;
   /** Returns the learning rate after `appliedSteps` updates. */
   lr(appliedSteps: number): number;
-  /** Sets the scheduled fields in `group`: the learning rate, with OneCycle also the betas. */
+  /** Sets the learning rate of `group`. OneCycle also sets its betas. */
   apply(group: ScheduledGroup, appliedSteps: number): void;
   /**
-   * Returns the state for a checkpoint; empty if the schedule depends only on the number of
+   * Returns the state to save in a checkpoint. Empty if the rate depends only on the number of
    * updates.
    */
   stateDict(): JsonObject;
   /**
-   * Restores a result of stateDict(). Throws DS_CHECKPOINT for the state of another schedule type.
+   * Restores a result of stateDict(). Throws DS_CHECKPOINT if the state is of another kind of
+   * schedule.
    */
   loadStateDict(state: JsonObject): void;
 }
 
-/** A schedule without state. Subclasses define a name and lr(), a pure function. */
+/**
+ * A schedule without state. A subclass defines its name and lr(), which must be a pure function.
+ */
 export abstract class PureSchedule implements LrSchedule {
   abstract readonly name: string;
   abstract lr(appliedSteps: number): number;
@@ -50,27 +54,27 @@ export abstract class PureSchedule implements LrSchedule {
   loadStateDict(_state: JsonObject): void {}
 }
 
-/** The default of each option; undefined for an option without one. */
+/** The default of each option; undefined if an option has no default. */
 export type ScheduleDefaults<Options> = {
   readonly [Name in keyof Options]-?: undefined extends Options[Name]
     ? Exclude<Options[Name], undefined>
     : undefined;
 };
 
-/** Values of the options that are words. */
+/** Allowed values of the options that are words. */
 const WORDS = {
   warmupType: ['log', 'linear'],
   mode: ['min', 'max'],
   thresholdMode: ['rel', 'abs'],
 } as const;
 
-/** A value of the option `Name`. */
+/** An allowed value of the option `Name`. */
 export type ScheduleWord<Name extends keyof typeof WORDS> = (typeof WORDS)[Name][number];
 
 /**
  * Reads the options of schedule `name`. Throws DS_ARGUMENT for an unknown option, an invalid
- * boolean or enumeration value, and other values that are not finite numbers. `needed` options must
- * be given; the schedule itself checks others without a default.
+ * boolean or word, and numbers that are not finite. Options in `needed` must be given. Of other
+ * options without a default, the schedule checks the presence itself.
  */
 export function readSchedule<Options extends object>(
   name: string,
@@ -97,7 +101,9 @@ export function readSchedule<Options extends object>(
   return Object.fromEntries(all) as Required<Options>;
 }
 
-/** Throws DS_ARGUMENT for an optimizer, the first argument of PyTorch's schedules. */
+/**
+ * Throws DS_ARGUMENT if `given` is an optimizer. PyTorch's schedules take one as first argument.
+ */
 export function requireNoOptimizer(name: string, given: object): void {
   if (typeof given !== 'object' || given === null || !('groups' in given)) return;
   const hint =
@@ -111,8 +117,7 @@ export function requirePositiveInteger(location: string, value: unknown): void {
 }
 
 /**
- * Throws DS_CONFIG unless `value` is an integer of at least 0. DeepSpeed treats values below 2 as
- * 2.
+ * Throws DS_CONFIG unless `value` is an integer of at least 0. As in DeepSpeed, 0 and 1 count as 2.
  */
 export function requireWarmup(location: string, value: unknown): void {
   if (typeof value === 'number' && Number.isInteger(value) && value >= 0) return;

@@ -1,4 +1,4 @@
-// Stochastic gradient descent with momentum. Source: Sutskever et al. 2013 in the form of
+// Stochastic gradient descent with momentum. Source: Sutskever et al. 2013, as implemented by
 // torch.optim.SGD.
 
 import { argumentError } from '../runtime/input-errors.js';
@@ -11,29 +11,29 @@ import { StandaloneOptimizer } from './standalone.js';
 import type { UpdateKernels } from './update-kernels.js';
 
 /**
- * A parameter group of SGD. Fields may change between steps, except a momentum of 0, which has no
- * buffer.
+ * A parameter group of SGD. Fields may change between steps, with one exception: if `momentum` was
+ * 0 at the first step, it must stay 0, because there is no buffer.
  */
 export interface SgdGroup extends ParamGroup {
-  /** Fraction of the last direction in the next one; 0 disables momentum. */
+  /** This fraction of the last direction is added to the next one; 0 disables momentum. */
   momentum: number;
-  /** Fraction of each gradient that the buffer ignores, except for the first one. */
+  /** This fraction of each gradient is not added to the buffer, except for the first gradient. */
   dampening: number;
   /** Whether to use Nesterov momentum. */
   nesterov: boolean;
 }
 
-/** Defaults of SGD's groups. */
+/** Default hyperparameters of SGD's groups. */
 export interface SgdOptions {
   /** Learning rate. Default: 1e-3. */
   lr?: number;
-  /** Momentum factor. Default: 0, no momentum and no state. */
+  /** Momentum factor. Default: 0, which needs no state. */
   momentum?: number;
-  /** The buffer receives 1 - dampening of each gradient, except for the first one. Default: 0. */
+  /** The buffer gets 1 - dampening of each gradient, except for the first one. Default: 0. */
   dampening?: number;
-  /** Added to the gradient, times the parameter. Default: 0. */
+  /** Weight decay: this fraction of the parameter is added to the gradient. Default: 0. */
   weightDecay?: number;
-  /** Steps by g + momentum * buffer. Default: false. */
+  /** Use Nesterov momentum: the direction is g + momentum * buffer. Default: false. */
   nesterov?: boolean;
 }
 
@@ -49,7 +49,7 @@ const DEFAULTS: Required<SgdOptions> = {
  * SGD, as in PyTorch:
  *
  *   g += wd p
- *   buffer = momentum * buffer + (1 - dampening) g, which starts as g
+ *   buffer = momentum * buffer + (1 - dampening) g; the first buffer is g
  *   p -= lr * buffer; with nesterov lr * (g + momentum * buffer), without momentum lr * g
  *
  * csrc/ops/sgd.h has the exact sequence of operations.
@@ -58,7 +58,10 @@ export class Sgd extends StandaloneOptimizer<SgdGroup> {
   readonly name: string = 'SGD';
   readonly groups: SgdGroup[];
 
-  /** Throws DS_ARGUMENT: see makeGroups; and for nesterov without momentum or with dampening. */
+  /**
+   * Throws DS_ARGUMENT for an invalid option or parameter group, and for nesterov without momentum
+   * or with dampening.
+   */
   constructor(params: ParamsOf<SgdGroup>, given: SgdOptions = {}) {
     super();
     const defaults = readWithDefaults('SGD', given, DEFAULTS);
@@ -71,7 +74,7 @@ export class Sgd extends StandaloneOptimizer<SgdGroup> {
     return momentum === 0 ? {} : { momentum_buffer: perElement(shape) };
   }
 
-  /** Throws DS_ARGUMENT for a momentum without a buffer. */
+  /** Throws DS_ARGUMENT if momentum was turned on after the state was created. */
   update(tensors: UpdateTensors, settings: UpdateSettings<SgdGroup>, kernels: UpdateKernels): void {
     const { group, master, grad, weight, state, control } = tensors;
     const { lr, weightDecay, momentum, dampening, nesterov } = required(settings.groups[group]);
@@ -92,7 +95,7 @@ export class Sgd extends StandaloneOptimizer<SgdGroup> {
   }
 }
 
-/** Throws DS_ARGUMENT for the settings that torch.optim.SGD refuses. */
+/** Throws DS_ARGUMENT for settings of Nesterov momentum that torch.optim.SGD refuses. */
 function requireNesterovMomentum(group: SgdGroup, index: number): void {
   const { nesterov, momentum, dampening } = group;
   if (!nesterov || (momentum > 0 && dampening === 0)) return;

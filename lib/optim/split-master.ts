@@ -1,27 +1,35 @@
-// Split masters: an f32 master as the model's bf16 weight and a second half in the optimizer state.
+// SplitMaster: an optimizer that stores an f32 master as the model's bf16 weight and its lower half
+// in the optimizer state.
 import type { DeclaredState, StateTensor } from './declared-state.js';
 import type { Optimizer, UpdateSettings, UpdateTensors } from './optimizer.js';
 import type { ParamGroup } from './param-groups.js';
 import type { UpdateKernels } from './update-kernels.js';
 
-/** Names of the additional state tensors. */
+/** Names of the two state tensors with the lower halves. */
 export const halves = { low: 'master_low', ties: 'master_ties' } as const;
 
-/** Bytes that extend a bf16 weight to its f32 master: 16 bits, and one bit for ties. */
+/**
+ * Bytes per parameter that extend a bf16 weight to its f32 master: 16 bits, and one bit for ties.
+ */
 export const LOWER_HALF = 2 + 1 / 8;
 
 /**
- * Tensors of an update with split masters. `master` is the bf16 weights; `state` also has the
- * tensors of `halves`.
+ * The tensors of an update with split masters. `master` has the bf16 weights, and `state` also has
+ * the tensors of `halves`.
  */
 export type SplitTensors = Omit<UpdateTensors, 'weight'>;
 
-/** An optimizer that can update split masters, with the bits of update() on f32 masters. */
+/**
+ * An optimizer that can update split masters. The results equal those of update() on f32 masters
+ * bit for bit.
+ */
 export interface SplittingOptimizer<Group extends ParamGroup = ParamGroup>
   extends Optimizer<Group> {
-  /** False if a subclass overrides update(), so that updateHalves() is another rule. */
+  /**
+   * Whether updateHalves() has the same rule as update(). False if a subclass overrides update().
+   */
   readonly updatesHalves: boolean;
-  /** Enqueues one update of one range. If control[1] is 0, nothing changes. */
+  /** Enqueues the update of one range. If control[1] is 0, nothing changes. */
   updateHalves(
     tensors: SplitTensors,
     settings: UpdateSettings<Group>,
@@ -34,8 +42,9 @@ export function canSplit(optimizer: Optimizer): optimizer is SplittingOptimizer 
 }
 
 /**
- * Runs `optimizer` on split masters: 2.125 bytes of state per parameter instead of 4, in addition
- * to its bf16 weight. csrc/core/master_halves.h defines the encoding.
+ * Runs `optimizer` on split masters. In addition to its bf16 weight, a parameter needs 2.125 bytes
+ * for the lower half of its master instead of 4 for the whole. csrc/core/master_halves.h defines
+ * the encoding.
  */
 export class SplitMaster implements Optimizer {
   constructor(private readonly optimizer: SplittingOptimizer) {}
@@ -57,7 +66,10 @@ export class SplitMaster implements Optimizer {
   }
 }
 
-/** Returns the lower half of zero: 16 bits, stored as bf16, and the tie bit. */
+/**
+ * Declares the lower halves: 16 bits per element, stored as bf16, and one tie bit. Zero is the
+ * lower half of a master that equals its weight.
+ */
 function halvesOf(shape: readonly number[]): DeclaredState {
   const elements = shape.reduce((product, n) => product * n, 1);
   const kept = { saved: false, initial: 0 };

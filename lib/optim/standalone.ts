@@ -1,4 +1,5 @@
-// StandaloneOptimizer: training without an engine, on parameters that no engine owns.
+// StandaloneOptimizer: the base class of all optimizers. It adds step() and zeroGrad() for training
+// without an engine.
 
 import { DsError } from '../errors.js';
 import { argumentError } from '../runtime/input-errors.js';
@@ -16,11 +17,13 @@ import { deviceKernels, type UpdateKernels } from './update-kernels.js';
 
 /**
  * An optimizer for training without an engine, like torch.optim.Optimizer: `loss.backward();
- * opt.step(); opt.zeroGrad()`. Updates run on each parameter's device with the kernels of engines,
- * and with the same bits for f32 parameters. f16 and bf16 parameters have f32 master weights, which
- * adopt external writes to the parameter between steps. State is created at a parameter's first
- * gradient, and counts the updates of that parameter only. After initialize(), the engine owns the
- * optimizer: engine.step() updates, and the methods here throw.
+ * opt.step(); opt.zeroGrad()`. Updates run on the device of each parameter, with the kernels of
+ * engines. For f32 parameters, the results equal those of an engine bit for bit. An f16 or bf16
+ * parameter has an f32 master weight; between steps, other code may still change the parameter.
+ *
+ * The first step() with a gradient creates the state of a parameter. Each parameter counts its own
+ * updates. After initialize(), the engine owns the optimizer: engine.step() updates, and the
+ * methods here throw.
  */
 export abstract class StandaloneOptimizer<Group extends ParamGroup = ParamGroup>
   implements Optimizer<Group>
@@ -48,14 +51,14 @@ export abstract class StandaloneOptimizer<Group extends ParamGroup = ParamGroup>
   sumsPerRound?(group: number, shape: readonly number[]): readonly number[];
 
   /**
-   * Updates every parameter with a gradient; others stay unchanged. `closure` computes the loss and
-   * calls backward(); it runs first, and its result is returned. Non-finite gradients are applied
-   * unchanged; nn.clipGradNorm() reports them.
+   * Updates every parameter that has a gradient. `closure` computes the loss and calls backward().
+   * It runs first, and step() returns its result. Non-finite gradients are applied as they are;
+   * nn.clipGradNorm() reports them.
    *
-   * Throws before any change:
+   * If it throws, nothing has changed:
    *
    * - DS_ARGUMENT: invalid hyperparameters, or parameters of an engine.
-   * - DS_DTYPE: f64 parameters. DS_SHAPE: strided parameters.
+   * - DS_DTYPE: f64 parameters. DS_SHAPE: parameters that are not contiguous.
    * - DS_DEVICE: a parameter that moved since its first step.
    */
   step<Loss = void>(closure?: () => Loss): Loss | undefined {
@@ -85,21 +88,21 @@ export abstract class StandaloneOptimizer<Group extends ParamGroup = ParamGroup>
   }
 
   /**
-   * Returns the hyperparameters of the groups, and the state of each parameter by its number over
-   * all groups. The tensors are the state itself, not copies, in the declared shapes; `master` is
-   * f32, for 16-bit parameters. The number of updates is included. A parameter without a gradient
-   * so far has no entry.
+   * Returns the hyperparameters of the groups, and by parameter its state and its number of
+   * updates. Parameters are numbered over all groups. The tensors are views of the state in their
+   * declared shapes, not copies. `master` is f32 and exists for 16-bit parameters. A parameter that
+   * had no gradient yet has no entry.
    */
   stateDict(): OptimizerStateDict {
     return stateOf(this.groups, this.states);
   }
 
   /**
-   * Loads a result of stateDict() of an optimizer of the same class and groups. Copies its tensors
-   * to each parameter's device. A parameter without saved state loses its state.
+   * Loads a result of stateDict() of an optimizer with the same class and groups. Copies the
+   * tensors to the device of each parameter. A parameter without saved state loses its state.
    *
-   * Throws DS_CHECKPOINT before any change if groups, names or shapes differ; DS_ARGUMENT for
-   * parameters of an engine.
+   * Throws DS_CHECKPOINT if groups, names or shapes differ, and DS_ARGUMENT for parameters of an
+   * engine. If it throws, nothing has changed.
    */
   loadStateDict(state: OptimizerStateDict): void {
     for (const { parameter } of this.members()) this.requireFree('loadStateDict', parameter);
@@ -111,14 +114,14 @@ export abstract class StandaloneOptimizer<Group extends ParamGroup = ParamGroup>
     }
   }
 
-  /** Whether there is state that an engine would drop. */
+  /** Whether a step has created state. An engine would drop it. */
   get hasStepped(): boolean {
     return this.states.size > 0;
   }
 
   /**
-   * Frees the state; the next step() creates new state. Without dispose(), garbage collection of
-   * the optimizer frees it.
+   * Frees the state. The next step() creates new state. Garbage collection of the optimizer frees
+   * it too.
    */
   dispose(): void {
     for (const state of this.states.values()) state.dispose();
@@ -165,12 +168,12 @@ export abstract class StandaloneOptimizer<Group extends ParamGroup = ParamGroup>
       const expected = 'a contiguous parameter';
       throw new DsError({ code: 'DS_SHAPE', op, expected, got, hint: 'Use a clone() of it.' });
     }
-    const home = this.states.get(parameter)?.home;
-    if (!home || (home.device === device && home.dtype === dtype)) return;
+    const created = this.states.get(parameter)?.created;
+    if (!created || (created.device === device && created.dtype === dtype)) return;
     throw new DsError({
       code: 'DS_DEVICE',
       op,
-      expected: `a parameter ${home.dtype} on ${home.device.name}, where its state is`,
+      expected: `a parameter ${created.dtype} on ${created.device.name}, where its state is`,
       got: `${dtype} on ${device.name}`,
       hint: 'Move the model before the first step, or call dispose() to drop the state.',
     });

@@ -1,4 +1,5 @@
-// The state of a standalone optimizer as an object, like torch.optim.Optimizer.state_dict().
+// Reads and writes the state of a StandaloneOptimizer as an object, like
+// torch.optim.Optimizer.state_dict().
 
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
@@ -13,15 +14,17 @@ import { hyperparameters, type ParamGroup, requireHyperparameter } from './param
 
 /** The result of stateDict() of an optimizer. */
 export interface OptimizerStateDict {
-  /** By the parameter's number over all groups: declared tensors, and the number of updates. */
+  /**
+   * By number of the parameter over all groups: its declared tensors, and its number of updates.
+   */
   state: Record<string, { step: number } & Record<string, number | Tensor>>;
-  /** Hyperparameters of each group, and the numbers of its parameters. */
+  /** For each group: its hyperparameters, and the numbers of its parameters. */
   groups: ({ params: number[] } & Record<string, unknown>)[];
 }
 
 /**
- * Returns the state of an optimizer with `groups`: views with the declared shapes, in the current
- * scope.
+ * Returns the state of an optimizer with `groups`. The tensors are views with the declared shapes;
+ * the current scope owns them.
  */
 export function stateOf(
   groups: readonly ParamGroup[],
@@ -55,8 +58,8 @@ interface Entry {
 }
 
 /**
- * Loads `state` into an optimizer. `stateFor` creates the state of a parameter. Throws
- * DS_CHECKPOINT before any change if they do not fit.
+ * Loads `state` into an optimizer. `stateFor` returns the state of a parameter, and creates it if
+ * needed. Throws DS_CHECKPOINT if the state does not fit; then nothing has changed.
  */
 export function readState(
   optimizer: Optimizer,
@@ -105,10 +108,10 @@ function requireGroups(op: string, groups: readonly ParamGroup[], state: unknown
   const { groups: savedGroups, state: values } = (state ?? {}) as Partial<OptimizerStateDict>;
   if (!Array.isArray(savedGroups) || typeof values !== 'object' || values === null) {
     const expected = 'a result of stateDict(): { state, groups }';
-    throw misfit(op, expected, formatValue(state));
+    throw misfitError(op, expected, formatValue(state));
   }
   if (savedGroups.length !== groups.length) {
-    throw misfit(op, `${groups.length} groups`, `${savedGroups.length}`);
+    throw misfitError(op, `${groups.length} groups`, `${savedGroups.length}`);
   }
   groups.forEach((group, i) => {
     const location = `${op} group ${i}`;
@@ -116,11 +119,15 @@ function requireGroups(op: string, groups: readonly ParamGroup[], state: unknown
       OptimizerStateDict['groups'][0]
     >;
     if (!Array.isArray(params) || params.length !== group.params.length) {
-      throw misfit(location, `${group.params.length} parameters`, `${params?.length ?? 'none'}`);
+      throw misfitError(
+        location,
+        `${group.params.length} parameters`,
+        `${params?.length ?? 'none'}`,
+      );
     }
     const own: Record<string, unknown> = hyperparameters(group);
     for (const [key, value] of Object.entries(settings)) {
-      if (!(key in own)) throw misfit(location, Object.keys(own).join(', '), key);
+      if (!(key in own)) throw misfitError(location, Object.keys(own).join(', '), key);
       requireHyperparameter(`${location} ${key}`, value, own[key]);
     }
   });
@@ -134,11 +141,11 @@ function requireEntry(
   const location = `${op} ${index}`;
   const { step } = values;
   if (typeof step !== 'number' || !Number.isSafeInteger(step) || step < 0) {
-    throw misfit(`${location} step`, 'a number of updates', formatValue(step));
+    throw misfitError(`${location} step`, 'a number of updates', formatValue(step));
   }
   const names = Object.keys(declared);
   const extra = Object.keys(values).find((key) => !['step', 'master', ...names].includes(key));
-  if (extra) throw misfit(location, ['step', ...names].join(', '), extra);
+  if (extra) throw misfitError(location, ['step', ...names].join(', '), extra);
   for (const name of names) requireLike(`${location} ${name}`, declared[name]!, values[name]);
   if (values.master === undefined) return;
   requireLike(`${location} master`, { dtype: 'f32', shape: parameter.shape }, values.master);
@@ -152,10 +159,10 @@ function requireLike(
   const isLike = value instanceof Tensor && value.shape.join() === expected.shape.join();
   if (isLike && value.dtype === expected.dtype) return;
   const got = value instanceof Tensor ? describe(value) : formatValue(value);
-  throw misfit(location, describe(expected), got);
+  throw misfitError(location, describe(expected), got);
 }
 
-function misfit(op: string, expected: string, got: string): DsError {
+function misfitError(op: string, expected: string, got: string): DsError {
   const hint = 'Use the state of an optimizer of the same class with the same parameters.';
   return new DsError({ code: 'DS_CHECKPOINT', op, expected, got, hint });
 }

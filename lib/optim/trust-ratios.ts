@@ -1,20 +1,23 @@
-// TrustRatios: reads the trust ratios of LAMB for the parameters that this rank updates.
+// TrustRatios: finds and reads the trust ratios of LAMB and 1-bit LAMB.
 import { required } from '../runtime/required.js';
 import type { Tensor } from '../tensor/index.js';
 import type { ParameterPlace, UpdateTensors } from './optimizer.js';
 import type { UpdateKernels } from './update-kernels.js';
 
-/** Reads the trust ratios of one range. */
+/** Names the parameters of one range, and reads its ratios. */
 interface Reader {
   places: readonly ParameterPlace[];
   kernels: UpdateKernels;
 }
 
-/** Trust ratios of the last updates. */
+/** The trust ratios of the last update, for the parameters that this rank updates. */
 export class TrustRatios {
   private readonly readers = new Map<Tensor, Reader>();
 
-  /** Returns the tensor of a range's ratios, which its update writes. */
+  /**
+   * Returns the tensor to which an update of the range writes its ratios, and remembers it for
+   * read().
+   */
   of({ places, state }: UpdateTensors, kernels: UpdateKernels): Tensor {
     const ratios = state.trust_ratio!;
     this.readers.set(ratios, { places, kernels });
@@ -22,8 +25,8 @@ export class TrustRatios {
   }
 
   /**
-   * Returns a copy of all ratios by parameter name. Waits for the last update. Throws DS_RELEASED
-   * after the optimizer's state is freed.
+   * Returns all ratios by parameter name. Waits for the last update. Throws DS_RELEASED after the
+   * optimizer's state is freed.
    */
   read(): Map<string, number> {
     const all = new Map<string, number>();

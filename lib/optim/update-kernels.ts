@@ -1,4 +1,4 @@
-// The kernels of update rules, on the device or on CPU threads.
+// UpdateKernels: the ops of update rules, either on the device or on CPU threads.
 import { Buffer } from '../runtime/buffer.js';
 import { type DType, dtypeSize } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
@@ -6,28 +6,31 @@ import type { Stream } from '../runtime/stream.js';
 import { held, Tensor } from '../tensor/index.js';
 import { deviceOps, hostOps, type UpdateOps } from './update-ops.generated.js';
 
-/** The fused rules and other ops of updates. All implementations have equal bits. */
+/**
+ * The ops that update rules call: fused rules, and a few others. All implementations give equal
+ * bits.
+ */
 export interface UpdateKernels extends UpdateOps {
-  /** Copies and converts. */
+  /** Copies, and converts to the dtype of the output. */
   copy(args: kernels.CopyArgs): void;
   /** A matrix product. */
   matmul(args: kernels.MatmulArgs): void;
   /** Multiplies by a factor and adds a constant. */
   scale(args: kernels.ScaleArgs): void;
-  /** Writes one value to all elements. */
+  /** Fills a tensor with one value. */
   fill(args: kernels.FillArgs): void;
   /**
-   * Returns an uninitialized flat tensor in the memory of `like`. The caller releases it as soon as
-   * its ops are enqueued; on CPU threads, the release waits for them.
+   * Returns an uninitialized flat tensor in the memory of `like`. The caller releases it after it
+   * has enqueued the ops that use it. On CPU threads, the release waits for these ops.
    */
   workspace(like: Tensor, numel: number, dtype: DType): Tensor;
-  /** Waits for the enqueued updates, and returns a copy of a flat f32 tensor. */
+  /** Waits for the enqueued updates. Returns a copy of a flat f32 tensor. */
   read(tensor: Tensor): Float32Array;
 }
 
 /**
- * Runs on the device in the order of `stream`. Default: its compute stream. Workspaces are freed in
- * the order of the compute stream, so rules with workspaces must use it.
+ * Returns ops that run on the device in the order of `stream`. Default: its compute stream.
+ * Workspaces are freed in the order of the compute stream, so rules that use them need the default.
  */
 export function deviceKernels(stream?: Stream): UpdateKernels {
   return {
@@ -41,7 +44,10 @@ export function deviceKernels(stream?: Stream): UpdateKernels {
   };
 }
 
-/** Runs on CPU threads in the order of `stream`, on pinned memory. */
+/**
+ * Returns ops that run on CPU threads in the order of `stream`. Their tensors must be in pinned
+ * memory.
+ */
 export function hostKernels(stream: Stream): UpdateKernels {
   return {
     ...hostOps(stream),

@@ -1,4 +1,4 @@
-// Schedules of DeepSpeed with a warm-up.
+// Learning-rate schedules of DeepSpeed with a warm-up.
 import {
   PureSchedule,
   readSchedule,
@@ -7,7 +7,7 @@ import {
   type ScheduleWord,
 } from './schedule.js';
 
-// WarmupLR: from a minimum to a maximum learning rate over the first updates, then constant.
+// WarmupLR: rises from a minimum to a maximum learning rate, then stays constant.
 // Source: DeepSpeed runtime/lr_schedules.py, WarmupLR.
 
 /** The shape of the rise. DeepSpeed's default is "log". */
@@ -19,16 +19,16 @@ export interface WarmupOptions {
   minLr?: number;
   /** Learning rate after the warm-up. */
   maxLr: number;
-  /** Updates of the warm-up; values below 2 count as 2. Default: 1000. */
+  /** Number of updates of the warm-up; 0 and 1 count as 2. Default: 1000. */
   warmupSteps?: number;
-  /** How the rate grows in the warm-up. Default: "log". */
+  /** Shape of the rise. Default: "log". */
   warmupType?: WarmupType;
 }
 
 const WARMUP = { minLr: 0, maxLr: undefined, warmupSteps: 1000, warmupType: 'log' } as const;
 
 /**
- * Returns the rise from 0 to 1 over `steps` (at least 2) updates, at iteration t >= 0:
+ * Returns the fraction of the warm-up, from 0 to 1, at iteration t >= 0. `steps` is at least 2:
  *
  * - "log": ln(t + 1) / ln(steps), which reaches 1 at t = steps - 1.
  * - "linear": t / steps, which reaches 1 at t = steps.
@@ -40,8 +40,8 @@ function warmupFraction(t: number, steps: number, type: WarmupType): number {
 
 /**
  * Raises the learning rate from `min` to `max`, then keeps it: lr = min + (max - min) * fraction.
- * The first two updates both run at the minimum, because iteration -1 (no applied update) and
- * iteration 0 both give it. Throws DS_CONFIG for an invalid number of steps.
+ * DeepSpeed counts iterations from -1 (before the first update), and both -1 and 0 give the
+ * minimum. Therefore the first two updates use the minimum.
  */
 export class WarmupLr extends PureSchedule {
   readonly name: string = 'WarmupLR';
@@ -73,18 +73,18 @@ export class WarmupLr extends PureSchedule {
   }
 }
 
-// WarmupDecayLR: WarmupLR, then linear decay to the minimum learning rate at the last update.
+// WarmupDecayLR: WarmupLR, then a linear decay that ends at the minimum with the last update.
 // Source: DeepSpeed runtime/lr_schedules.py, WarmupDecayLR.
 
 /** Options of WarmupDecayLr. */
 export interface WarmupDecayOptions extends WarmupOptions {
-  /** Updates of the whole run, including warm-up. */
+  /** Number of updates of the whole run, including the warm-up. */
   totalSteps: number;
 }
 
 /**
- * Warms the learning rate up, then decays it linearly to `min`. After the warm-up: fraction =
- * max(0, (total - t) / max(1, total - warmup)).
+ * Raises the learning rate, then decays it linearly to `min`. After the warm-up: fraction = max(0,
+ * (total - t) / max(1, total - warmup)).
  */
 export class WarmupDecayLr extends WarmupLr {
   override readonly name = 'WarmupDecayLR';
@@ -105,31 +105,33 @@ export class WarmupDecayLr extends WarmupLr {
   }
 }
 
-// WarmupCosineLR: a fraction of the optimizer's learning rate that rises, then follows half a
-// cosine down.
-// Source: DeepSpeed runtime/lr_schedules.py, WarmupCosineLR.
+// WarmupCosineLR: a fraction of the optimizer's learning rate rises, then falls along half a
+// cosine. Source: DeepSpeed runtime/lr_schedules.py, WarmupCosineLR.
 
 /** Options of WarmupCosineLr. */
 export interface WarmupCosineOptions {
   /** The optimizer's learning rate. The schedule sets fractions of it. */
   baseLr: number;
-  /** Updates of the whole run, including warm-up. */
+  /** Number of updates of the whole run, including the warm-up. */
   totalSteps: number;
   /** Fraction at the start of the warm-up. Default: 0. */
   warmupMinRatio?: number;
-  /** Updates of the warm-up; values below 2 count as 2. Default: 1000. */
+  /** Number of updates of the warm-up; 0 and 1 count as 2. Default: 1000. */
   warmupSteps?: number;
   /** Fraction at the end. Default: 1e-4. */
   cosMinRatio?: number;
-  /** How the rate grows in the warm-up. Default: "log". */
+  /** Shape of the rise. Default: "log". */
   warmupType?: WarmupType;
 }
 
 /**
- * Warms the learning rate up, then decays it along half a cosine. Before the first update the
- * fraction is 0. Warm-up: wmin + (1 - wmin) * fraction. Afterwards
- * max(0, cmin + (1 - cmin) * (1 + cos(pi p)) / 2) with
- * p = min(1, (t - warmup + 1) / max(1, total - warmup)).
+ * Raises the learning rate, then decays it along half a cosine. The rate is the base rate times a
+ * fraction:
+ *
+ *   before the first update: 0
+ *   in the warm-up: wmin + (1 - wmin) * warm-up fraction
+ *   after it: max(0, cmin + (1 - cmin) * (1 + cos(pi p)) / 2)
+ *     with p = min(1, (t - warmup + 1) / max(1, total - warmup))
  */
 export class WarmupCosineLr extends PureSchedule {
   readonly name = 'WarmupCosineLR';

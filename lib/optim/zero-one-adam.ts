@@ -1,18 +1,18 @@
-// 0/1 Adam: sums of gradients at growing intervals, one bit per element between them, and finally
-// local updates. Sources: Lu et al. 2022, arXiv:2202.06009; DeepSpeed's ZeroOneAdam.
+// 0/1 Adam: first sums gradients at growing intervals, with 1-bit exchanges between them, then
+// updates locally. Sources: Lu et al. 2022, arXiv:2202.06009; DeepSpeed's ZeroOneAdam.
 import { namesOf, readOptions } from '../runtime/options.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { required } from '../runtime/required.js';
 import { type AdamGroup, adamDefaults } from './adam-rule.js';
 import { type DeclaredState, perElement } from './declared-state.js';
 import { type ExchangingOptimizer, type PayloadPass, wholeParameter } from './exchange.js';
-import { createFrozenRule, createPlainRule } from './one-bit-adam.js';
+import { updateFrozen, updateUncorrected } from './one-bit-adam.js';
 import type { UpdateSettings, UpdateTensors } from './optimizer.js';
 import { makeGroups, type ParamsOf } from './param-groups.js';
 import { StandaloneOptimizer } from './standalone.js';
 import type { UpdateKernels } from './update-kernels.js';
 
-/** Defaults of 0/1 Adam's groups, and its phases. */
+/** Default hyperparameters of 0/1 Adam's groups, and the lengths of its phases. */
 export interface ZeroOneAdamOptions {
   /** Learning rate. Default: 1e-3. */
   lr?: number;
@@ -20,29 +20,31 @@ export interface ZeroOneAdamOptions {
   betas?: readonly [number, number];
   /** Added to the denominator of an update. Default: 1e-8. */
   eps?: number;
-  /** Decoupled. Default: 0. */
+  /** Weight decay, decoupled from the gradient. Default: 0. */
   weightDecay?: number;
-  /** Updates of the first phase, which changes the second moment. Default: 100000. */
+  /** Number of updates in the first phase, which changes the second moment. Default: 100000. */
   varFreezeStep?: number;
-  /** Updates of the second moment before their interval doubles. Default: 16. */
+  /** Number of second-moment updates before their interval doubles. Default: 16. */
   varUpdateScaler?: number;
   /**
-   * Updates of the second phase before the interval of synchronization doubles. Default: 32678, as
-   * in DeepSpeed.
+   * Number of updates in the second phase before the interval of synchronization doubles. Default:
+   * 32678, as in DeepSpeed.
    */
   localStepScaler?: number;
-  /** Maximum interval of synchronization in updates. Default: 16. */
+  /** Largest interval of synchronization, in updates. Default: 16. */
   localStepClipper?: number;
 }
 
 /**
- * 0/1 Adam, as in DeepSpeed. First phase, updates 1 to varFreezeStep: if the interval of the second
- * moment divides the update's number, AdamW without bias correction. Else the average of the ranks'
- * gradients, with one bit per element and error feedback, changes only m.
+ * 0/1 Adam, as in DeepSpeed.
  *
- * Second phase: v is constant; each rank updates m and p by its own gradients. If the interval of
- * synchronization divides the number, u is replaced by the average over ranks in the same way, and
- * all ranks get the same weights, the new anchor:
+ * First phase, updates 1 to varFreezeStep: if the interval of the second moment divides the number
+ * of the update, the update is AdamW without bias correction. In other updates, ranks average their
+ * gradients with one bit per element and error feedback, and only m changes.
+ *
+ * Second phase: v is constant, and each rank updates m and p by its own gradients. If the interval
+ * of synchronization divides the number of the update, the ranks then average u, again with one bit
+ * per element. All ranks get the same weights, which are the new anchor:
  *
  *   u = (p - anchor) (sqrt(v) + eps)
  *   m = -u / (sum of learning rates since the last synchronization)
@@ -60,7 +62,10 @@ export class ZeroOneAdam
   private readonly phases: ZeroOnePhases;
   private readonly intervals: ZeroOneIntervals;
   private readonly drift = new Drift();
-  /** This update is the first local one since the weights were equal; it sets the anchor. */
+  /**
+   * Whether the present update is the first local one since all ranks had equal weights. It stores
+   * the anchor.
+   */
   private leavesAnchor = false;
 
   /** Throws DS_ARGUMENT for an invalid option or parameter group. */
@@ -79,10 +84,7 @@ export class ZeroOneAdam
     this.phases = new ZeroOnePhases(this.intervals);
   }
 
-  /**
-   * Returns the state without the anchor for checkpoints: ranks synchronize before, so it equals
-   * the weights.
-   */
+  /** The anchor is not saved: before a save, the ranks synchronize, so it equals the weights. */
   declareState(_group: number, shape: readonly number[]): DeclaredState {
     return {
       exp_avg: perElement(shape),
@@ -99,7 +101,7 @@ export class ZeroOneAdam
     return this.phases.stepOf(step) === 'variance';
   }
 
-  get isAdrift(): boolean {
+  get needsResync(): boolean {
     return this.drift.isOpen;
   }
 
@@ -110,11 +112,11 @@ export class ZeroOneAdam
   ): void {
     const group = required(settings.groups[tensors.group]);
     if (this.sumsGradients(settings.step)) {
-      createPlainRule(tensors, group, kernels);
+      updateUncorrected(tensors, group, kernels);
       return;
     }
     if (this.leavesAnchor) kernels.copy({ in: tensors.master, out: tensors.state.anchor! });
-    createFrozenRule(tensors, group, kernels);
+    updateFrozen(tensors, group, kernels);
   }
 
   passOf(settings: UpdateSettings<AdamGroup>): PayloadPass | null {
@@ -129,7 +131,7 @@ export class ZeroOneAdam
     const agreement = agreementPass(groups, this.drift.rates());
     return {
       ...agreement,
-      startsAfresh: step === this.intervals.varFreezeStep + 1,
+      resetsErrors: step === this.intervals.varFreezeStep + 1,
       write: (tensors, payload, kernels) => {
         this.update(tensors, settings, kernels);
         agreement.write(tensors, payload, kernels);
@@ -143,21 +145,22 @@ export class ZeroOneAdam
   }
 }
 
-/** Returns the pass of the first phase: the average of the ranks' gradients. */
+/** Returns the exchange of the first phase: it averages the gradients of all ranks. */
 function gradientPass(groups: readonly Readonly<AdamGroup>[]): PayloadPass {
   return {
-    startsAfresh: false,
+    resetsErrors: false,
     write({ grad, control }, payload, kernels) {
       kernels.momentPayload({ m: null, grad, payload, control, beta1: 0 });
     },
     apply(tensors, payload, kernels) {
-      createFrozenRule({ ...tensors, grad: payload }, required(groups[tensors.group]), kernels);
+      updateFrozen({ ...tensors, grad: payload }, required(groups[tensors.group]), kernels);
     },
   };
 }
 
 /**
- * Returns the pass of the second phase: averages movements from the anchor. `rates`: by group.
+ * Returns the exchange of the second phase: it averages the distances from the anchor. `rates`: by
+ * group, the sum of learning rates.
  */
 function agreementPass(
   groups: readonly Readonly<AdamGroup>[],
@@ -165,7 +168,7 @@ function agreementPass(
 ): PayloadPass {
   const epsOf = (group: number): number => required(groups[group]).eps;
   return {
-    startsAfresh: false,
+    resetsErrors: false,
     write({ group, master, state, control }, payload, kernels) {
       const { anchor, exp_avg_sq: v } = state;
       const eps = epsOf(group);
@@ -191,24 +194,25 @@ function agreementPass(
 // ZeroOnePhases: the kind of each update of 0/1 Adam, by its number.
 
 interface ZeroOneIntervals {
-  /** Updates of the first phase, which changes the second moment. */
+  /** See ZeroOneAdamOptions. */
   varFreezeStep: number;
-  /** Updates of the second moment before their interval doubles. */
+  /** See ZeroOneAdamOptions. */
   varUpdateScaler: number;
-  /** Updates of the second phase before the interval of synchronization doubles. */
+  /** See ZeroOneAdamOptions. */
   localStepScaler: number;
-  /** Maximum interval of synchronization in updates. */
+  /** See ZeroOneAdamOptions. */
   localStepClipper: number;
 }
 
 /**
- * "variance": gradients are summed, and both moments change. "gradient": ranks exchange gradients,
- * and the first moment changes. "local": each rank updates without an exchange. "agree": a local
- * update, then all ranks get the same weights.
+ * - "variance": the ranks sum gradients, and both moments change.
+ * - "gradient": the ranks exchange gradients, and the first moment changes.
+ * - "local": each rank updates without an exchange.
+ * - "agree": each rank updates, then all ranks get the same weights.
  */
 type ZeroOneStep = 'variance' | 'gradient' | 'local' | 'agree';
 
-/** Counters after an update. */
+/** Counters after update `step`. */
 interface State {
   step: number;
   varInterval: number;
@@ -226,8 +230,8 @@ const START: State = {
 };
 
 /**
- * Counts from the last requested update, or from the first one if the request is earlier. Source:
- * DeepSpeed's ZeroOneAdam.
+ * Returns the kind of an update by its number. Continues from the last call, or restarts at update
+ * 1 if the number is smaller. Source: DeepSpeed's ZeroOneAdam.
  */
 class ZeroOnePhases {
   private state: State = START;
@@ -266,32 +270,33 @@ class ZeroOnePhases {
   }
 }
 
-// Drift: records local updates of a rank since all ranks had equal weights, with their learning
-// rates.
+// Drift: the local updates of a rank since all ranks had equal weights, with their learning rates.
 
 interface LocalUpdate {
   readonly step: number;
   /** Learning rate of each group. */
   readonly rates: readonly number[];
-  /** Makes the weights of all ranks equal. */
+  /** Whether all ranks have equal weights after this update. */
   readonly ends: boolean;
 }
 
 /**
- * A device may skip an update, and the host learns it later. The next update then reuses its
- * number, and the record of the skipped one is dropped.
+ * The device may skip an update, and the host learns it later. The next update then has the number
+ * of the skipped one, which replaces its record.
  */
 class Drift {
   private updates: LocalUpdate[] = [];
 
-  /** Whether a local update is possible, by the present knowledge of the host. */
+  /**
+   * Whether ranks may have different weights. The host may not know yet that an update was skipped.
+   */
   get isOpen(): boolean {
     return (this.updates.at(-1)?.ends ?? true) === false || this.updates.length > 1;
   }
 
   /**
-   * Records an update; earlier updates are now certain. Returns whether it is the first one since
-   * the weights were equal.
+   * Records an update. All earlier updates are now certain. Returns whether it is the first one
+   * since the weights were equal.
    */
   begin(update: LocalUpdate): boolean {
     this.keep(update.step - 1);
@@ -299,7 +304,7 @@ class Drift {
     return this.updates.length === 1;
   }
 
-  /** Returns the sums of learning rates by group since the weights were equal. */
+  /** Returns, by group, the sum of learning rates since the weights were equal. */
   rates(): number[] {
     const sums: number[] = [];
     for (const { rates } of this.updates) {
@@ -311,8 +316,8 @@ class Drift {
   }
 
   /**
-   * Returns the sums up to update `applied`, after which all ranks get equal weights; null if they
-   * have them.
+   * Ends the drift after update `applied`: all ranks get equal weights. Returns the sums of
+   * learning rates up to this update, or null if the weights are equal already.
    */
   end(applied: number): number[] | null {
     this.keep(applied);
@@ -321,7 +326,10 @@ class Drift {
     return rates;
   }
 
-  /** Drops the records of updates that were skipped or ended up to number `last`. */
+  /**
+   * Drops records of skipped updates (numbers above `last`), and of updates before the last
+   * synchronization.
+   */
   private keep(last: number): void {
     const completed = this.updates.filter(({ step }) => step <= last);
     const ended = completed.findLastIndex(({ ends }) => ends);

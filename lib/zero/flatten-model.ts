@@ -1,5 +1,5 @@
-// Moves a model into units: parameters become views of flat weights, their values become master
-// weights.
+// Moves the parameters of a model into ZeRO units before the first step. Each parameter becomes a
+// view of its unit's flat weights. Its f32 values become master weights.
 
 import { isFloating } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
@@ -12,21 +12,28 @@ import type { ZeroStages } from './stage.js';
 import type { WeightUnit } from './unit.js';
 import { broadcastValues, type Collectives } from './wire.js';
 
-/** The initial values of a parameter, as far as this rank needs them. */
+/** The initial values of a parameter, or of the elements of it that this rank needs. */
 interface InitialValues {
   entry: LayoutEntry;
-  /** On the device; f32 if floating. For stored values: the part of this rank, flat. */
+  /**
+   * On the device, in f32 if the unit is floating, else in the unit's dtype. A whole parameter has
+   * its shape, a part is flat.
+   */
   values: Tensor;
-  /** Index of the first element in `values`, from the parameter's start. */
+  /** Index of the first element of `values` in the parameter. */
   firstElement: number;
-  /** Whether every rank reads them from a file; else one rank sends them. */
+  /** Whether each rank reads the values from a file. If not, one rank broadcasts them. */
   isStored: boolean;
 }
 
 /**
- * Every rank starts with the values of the first rank in each group of `sourceGroupsOf`. Values
- * from files are read by each rank itself; with shards, only its own part. Blocks until all values
- * are in place. Temporary device memory: one unit, and one parameter in f32.
+ * Fills weights and master weights of all partitions, and the weights of frozen units.
+ * `sourceGroupsOf` returns the groups of ranks that must start with equal values: the first rank of
+ * each group broadcasts its values. Values from a file are not broadcast, because each rank reads
+ * them itself (at stage 3 only its own shard).
+ *
+ * Blocks until all values are in place. Temporary device memory: one unit, and one parameter in
+ * f32.
  */
 export function adoptModel(
   stage: ZeroStages,
@@ -56,8 +63,9 @@ export function adoptModel(
 }
 
 /**
- * Writes the values of a parameter into the flat weights, rounded from f32 if floating, after
- * `onInitial`. From files, only the values in `needed` are read; the rest is undefined.
+ * Passes the initial values of a parameter to `onInitial`, then writes them to the unit's flat
+ * weights, rounded to the unit's dtype. Of values from a file, it reads only the elements in
+ * `needed`; the other weights stay undefined.
  */
 function writeInitial(
   unit: WeightUnit,
@@ -82,8 +90,8 @@ function writeInitial(
 }
 
 /**
- * Writes this rank's part of `values` into its state: f32 on the device, from element
- * `firstElement` of the parameter on.
+ * Writes the fragments of `entry` that this rank updates into its master weights. `values` is f32
+ * on the device and begins at element `firstElement` of the parameter.
  */
 export function writeFragments(
   state: OptimizerState,

@@ -1,5 +1,5 @@
-// Stage 3 gathers the weights of FP8 layers as codes, one byte each. Products do not change,
-// because they quantize the decoded weights to the same codes.
+// All-gather of FP8 layers at stage 3: sends each weight as a one-byte code. Matrix products stay
+// the same, because they quantize the decoded weights to the same codes.
 
 import type { Parameter } from '../nn/parameter.js';
 import type { Buffer } from '../runtime/buffer.js';
@@ -13,36 +13,42 @@ import { held, Tensor } from '../tensor/index.js';
 import { type GatherUnit, gatherPlain } from './gathered-weights.js';
 import { fragmentsOf, parameterAlignment, type Range, shardOf } from './layout.js';
 import type { WeightUnit } from './unit.js';
-import { type CollectivePlace, type Collectives, releaseOn } from './wire.js';
+import { type CollectiveStart, type Collectives, releaseOn } from './wire.js';
 
-/** Elements of a shard that are one part of a message, a multiple of parameterAlignment. */
-interface MessagePiece extends Range {
-  /** The index of the coded weight; null: the message has the values. */
+/**
+ * A range of a shard that a message holds either as codes or as values. Its size is a multiple of
+ * parameterAlignment.
+ */
+interface MessagePart extends Range {
+  /** Index of the coded weight. Null: the message contains the values. */
   readonly weight: number | null;
-  /** Offset of its bytes in the message of its rank. */
+  /** Offset in bytes from the start of the rank's message. */
   readonly at: number;
 }
 
-/** The layout of the messages of a unit. */
+/** How each rank arranges its shard of a unit in a message. */
 interface MessageLayout {
   /** Number of coded weights in the unit. */
   readonly weights: number;
-  /** By rank: pieces with offsets from the beginning of the shard. */
-  readonly pieces: readonly (readonly MessagePiece[])[];
-  /** Bytes of the largest message, which all have. */
+  /** By rank: the parts of its message. Their offsets count from the start of the rank's shard. */
+  readonly parts: readonly (readonly MessagePart[])[];
+  /**
+   * Bytes of the largest message. All messages have this size, because an all-gather needs equal
+   * sizes.
+   */
   readonly bytes: number;
 }
 
 /** The dtype of the weights of FP8 layers. */
 const WEIGHT_DTYPE = 'bf16';
-/** Bytes of the scale behind codes, so that the next piece is aligned. */
+/** Bytes reserved for the scale after the codes. 16 keeps the next part aligned. */
 const SCALE_BYTES = 16;
-/** Elements of a row of the matrix of weights that is quantized, and of the decoding product. */
+/** Elements per row of the matrices that the kernels quantize and decode. */
 const ROW_ELEMENTS = parameterAlignment;
 /** The code of 1 in e4m3. */
 const CODE_OF_ONE = 0x38;
 
-/** Bytes of `numel` codes, of the row with the largest magnitude, and of the scale. */
+/** Returns the bytes of `numel` codes, of one row with the largest magnitude, and of the scale. */
 const codedBytes = (numel: number): number => numel + ROW_ELEMENTS + SCALE_BYTES;
 
 function layoutMessages(
@@ -50,10 +56,10 @@ function layoutMessages(
   ranks: number,
 ): MessageLayout {
   const names = layout.entries.map(({ name }) => name).filter((name) => unit.isCoded(name));
-  const pieces = Array.from({ length: ranks }, (_, rank) => {
+  const parts = Array.from({ length: ranks }, (_, rank) => {
     const shard = shardOf(layout.numel, rank, ranks);
     const coded = fragmentsOf(layout, shard).filter(({ entry }) => unit.isCoded(entry.name));
-    const list: MessagePiece[] = [];
+    const list: MessagePart[] = [];
     let [from, at] = [0, 0];
     const add = (range: Range, weight: number | null): void => {
       if (range.numel === 0) return;
@@ -68,24 +74,24 @@ function layoutMessages(
     add({ offset: from, numel: shard.numel - from }, null);
     return list;
   });
-  const bytes = Math.max(...pieces.map((list) => endOf(list)));
-  return { weights: names.length, pieces, bytes };
+  const bytes = Math.max(...parts.map((list) => endOf(list)));
+  return { weights: names.length, parts, bytes };
 }
 
-function endOf(list: readonly MessagePiece[]): number {
+function endOf(list: readonly MessagePart[]): number {
   const last = list.at(-1);
   if (!last) return 0;
   const { at, numel, weight } = last;
   return at + (weight === null ? numel * dtypeSize(WEIGHT_DTYPE) : codedBytes(numel));
 }
 
-/** Returns a contiguous view of memory; `at` is its first byte. */
+/** Returns a contiguous view of `buffer` that begins at byte `at`. */
 function viewAt(buffer: Buffer, dtype: DType, at: number, shape: readonly number[]): View {
   const strides = shape.map((_, d) => shape.slice(d + 1).reduce((all, n) => all * n, 1));
   return { buffer, dtype, offset: at / dtypeSize(dtype), shape, strides };
 }
 
-/** Returns the codes of a piece that begins at byte `at`, as rows of ROW_ELEMENTS codes. */
+/** Returns the codes that begin at byte `at`, as a u8 view [rows, ROW_ELEMENTS]. */
 const codesAt = (buffer: Buffer, at: number, rows: number): View =>
   viewAt(buffer, 'u8', at, [rows, ROW_ELEMENTS]);
 const scaleAt = (buffer: Buffer, at: number, numel: number): View =>
@@ -96,14 +102,14 @@ const elementsOf = ({ buffer, dtype, offset }: Tensor, { offset: first, numel }:
   viewAt(buffer, dtype, (offset + first) * dtypeSize(dtype), [1, numel]);
 
 /**
- * Returns the largest magnitude of each coded weight over all ranks, [weights], on `at.stream`. NaN
- * stays NaN. The caller releases it.
+ * Returns the largest magnitude of each coded weight over all ranks, [1, weights] on `at.stream`.
+ * If a weight contains NaN, its magnitude is NaN. The caller releases the tensor.
  */
 function findLargest(
   shard: Tensor,
-  { weights, pieces }: MessageLayout,
+  { weights, parts }: MessageLayout,
   group: Collectives,
-  at: CollectivePlace,
+  at: CollectiveStart,
 ): Tensor {
   const { stream, purpose } = at;
   const { device, dtype } = shard;
@@ -111,7 +117,7 @@ function findLargest(
     held(() => Tensor.empty(shape, dtype, device));
   const ownLargest = empty([weights]);
   kernels.fill({ out: ownLargest, value: 0 }, stream);
-  for (const { weight, ...range } of required(pieces[group.rank])) {
+  for (const { weight, ...range } of required(parts[group.rank])) {
     if (weight === null) continue;
     const magnitudes = empty([1, range.numel]);
     kernels.unary({ in: elementsOf(shard, range), out: magnitudes, op: 'abs' }, stream);
@@ -136,16 +142,14 @@ interface Outgoing {
   stream: Stream;
 }
 
-/**
- * Writes the pieces of a shard to the message: codes of weights, and values of other parameters.
- */
-function fillMessage(shard: Tensor, pieces: readonly MessagePiece[], outgoing: Outgoing): void {
+/** Writes a shard to the message: codes of coded weights, and values of other parameters. */
+function fillMessage(shard: Tensor, parts: readonly MessagePart[], outgoing: Outgoing): void {
   const { message, stream } = outgoing;
   const size = dtypeSize(shard.dtype);
-  for (const piece of pieces) {
-    if (piece.weight !== null) encode(shard, piece, outgoing);
+  for (const part of parts) {
+    if (part.weight !== null) encode(shard, part, outgoing);
     else {
-      const { offset, numel, at } = piece;
+      const { offset, numel, at } = part;
       const range = {
         to: message.offset + at,
         from: (shard.offset + offset) * size,
@@ -157,12 +161,12 @@ function fillMessage(shard: Tensor, pieces: readonly MessagePiece[], outgoing: O
 }
 
 /**
- * Writes the codes of a piece. A row with the weight's largest magnitude follows the values, so
- * that every rank has the scale of the whole weight.
+ * Quantizes one part. After the part, a row with the weight's largest magnitude follows. The kernel
+ * derives the scale from it, so every rank uses the scale of the whole weight.
  */
 function encode(
   shard: Tensor,
-  { numel, offset, weight, at }: MessagePiece,
+  { numel, offset, weight, at }: MessagePart,
   { largest, message, stream }: Outgoing,
 ): void {
   const { device, dtype } = shard;
@@ -193,7 +197,10 @@ function encode(
   releaseOn(stream, values);
 }
 
-/** Creates the operand of the decoding product: ones of e4m3 on the diagonal, and their scale. */
+/**
+ * Returns the identity matrix in e4m3 codes, and its scale 1. The product of codes and identity
+ * decodes the codes.
+ */
 function createIdentity(like: Tensor, stream: Stream): { codes: Tensor; scale: Tensor } {
   const codes = held(() => Tensor.empty([ROW_ELEMENTS, ROW_ELEMENTS], 'u8', like.device));
   const scale = held(() => Tensor.empty([1], 'f32', like.device));
@@ -207,17 +214,20 @@ function createIdentity(like: Tensor, stream: Stream): { codes: Tensor; scale: T
   return { codes, scale };
 }
 
-/** Fills `flat` from all messages: codes times their scale, rounded to bf16, and other values. */
+/**
+ * Writes the weights of all messages to `flat`: codes times their scale, rounded to bf16, and
+ * values unchanged.
+ */
 function decode(
   messages: Tensor,
-  { pieces, bytes }: MessageLayout,
+  { parts, bytes }: MessageLayout,
   flat: Tensor,
   stream: Stream,
 ): void {
   const { codes, scale } = createIdentity(flat, stream);
   const size = dtypeSize(flat.dtype);
-  pieces.forEach((list, rank) => {
-    const shard = shardOf(flat.numel, rank, pieces.length);
+  parts.forEach((list, rank) => {
+    const shard = shardOf(flat.numel, rank, parts.length);
     for (const { weight, offset, numel, at } of list) {
       const to = (flat.offset + shard.offset + offset) * size;
       const from = rank * bytes + at;
@@ -249,8 +259,9 @@ function decode(
 }
 
 /**
- * Returns a gather like gatherPlain() that sends the weights selected by `isCoded` as codes, with
- * one scale for each whole weight. Shards keep full precision. Source: torchao's float8 all-gather.
+ * Returns a gather that sends the weights selected by `isCoded` as codes with one scale per weight,
+ * and all other weights as gatherPlain() does. Shards keep full precision. Source: torchao's float8
+ * all-gather.
  */
 export function gatherFp8(isCoded: (parameter: Parameter) => boolean): GatherUnit {
   const layouts = new WeakMap<WeightUnit, MessageLayout>();
@@ -286,8 +297,8 @@ export function gatherFp8(isCoded: (parameter: Parameter) => boolean): GatherUni
     const message = held(() =>
       allMessages.alias([messages.bytes], undefined, group.rank * messages.bytes),
     );
-    const pieces = required(messages.pieces[group.rank]);
-    fillMessage(shard, pieces, { largest, message, stream });
+    const parts = required(messages.parts[group.rank]);
+    fillMessage(shard, parts, { largest, message, stream });
     releaseOn(stream, largest);
     if (!isHere) releaseOn(stream, shard);
     const work = group.allGather(allMessages, message, at);

@@ -1,4 +1,4 @@
-// The weight flow of stage 3: gathers a unit before its use, and frees it afterwards.
+// Stage 3: gathers the weights of a unit before a module uses them, and frees them afterwards.
 
 import type { Device } from '../runtime/device.js';
 import { required } from '../runtime/required.js';
@@ -11,24 +11,35 @@ import { MemoryStore, type WeightShard, type WeightStore } from './partition.js'
 import type { OwnedShard, WeightFlow } from './stage.js';
 import { allocatePinned } from './state/memory.js';
 import type { WeightUnit } from './unit.js';
-import type { CollectivePlace, Collectives, Work } from './wire.js';
+import type { CollectiveStart, Collectives, Work } from './wire.js';
 
-/** Limits in elements. Source: DeepSpeed's stage3_* settings. */
+/** Limits count elements. Source: DeepSpeed's stage3_* settings. */
 interface GatherOptions {
-  /** Minimum number of prefetched elements, in whole units (stage3_prefetch_bucket_size). */
+  /** Number of elements to prefetch. Rounded up to whole units (stage3_prefetch_bucket_size). */
   prefetchElements: number;
-  /** Maximum number of gathered elements, without units in use (stage3_max_live_parameters). */
+  /**
+   * Maximum number of gathered elements (stage3_max_live_parameters). Units in use may exceed it.
+   */
   maxLive: number;
-  /** A unit that is reused within this many elements stays gathered (stage3_max_reuse_distance). */
+  /**
+   * A unit stays gathered if fewer elements than this precede its next use
+   * (stage3_max_reuse_distance).
+   */
   maxReuseDistance: number;
-  /** Units up to this size stay gathered (stage3_param_persistence_threshold), ... */
+  /** Units of at most this size stay gathered (stage3_param_persistence_threshold), ... */
   persistenceThreshold: number;
-  /** ... if all of them have at most this many elements (stage3_model_persistence_threshold). */
+  /**
+   * ... while all persistent units have at most this many elements
+   * (stage3_model_persistence_threshold).
+   */
   modelPersistenceThreshold: number;
   trace: UnitTrace;
   storage: ShardStorage;
   gather: GatherUnit;
-  /** Secondary copies for repeated gathers before the next update (hpZ); null without them. */
+  /**
+   * Copies of shards within a node, for repeated gathers before the next update (hpZ); null without
+   * hpZ.
+   */
   secondaryShards: SecondaryShards | null;
   /** Run gathers on a separate stream. */
   overlap: boolean;
@@ -38,21 +49,25 @@ interface GatherOptions {
 interface Gathered {
   /** [numel] of the unit. */
   flat: Tensor;
-  /** The running gather, until the compute stream waits for it. */
+  /** The running gather. Null as soon as the compute stream waits for it. */
   work: Work | null;
   hasViews: boolean;
 }
 
 /**
- * Runs one all-gather per unit, from the shard into the unit's flat weights. The host never waits:
- * memory is allocated and freed in the order of compute, and events order the gathers.
+ * The weight flow of stage 3. One all-gather per unit fills the unit's flat weights from the shards
+ * of all ranks. The host never waits: the pool allocates and frees memory in the order of compute,
+ * and events order the gathers.
  */
 export class GatheredWeights implements WeightFlow {
   readonly isSharded = true;
   private readonly gathered = new Map<WeightUnit, Gathered>();
   private readonly shards = new Map<WeightUnit, WeightShard>();
   private readonly persistent = new Set<WeightUnit>();
-  /** The event that ends the update of each shard, from publish() or from `ownEvents`. */
+  /**
+   * By unit: the event after the last update of its shard. The caller of publish() owns it, or
+   * `ownEvents`.
+   */
   private readonly updated = new Map<WeightUnit, Event>();
   private readonly ownEvents = new Map<WeightUnit, Event>();
   private readonly trace: UnitTrace;
@@ -85,7 +100,7 @@ export class GatheredWeights implements WeightFlow {
     unit.allocate();
   }
 
-  /** Stores this rank's shard of a unit with full weights, and frees the rest. */
+  /** Stores this rank's shard of the unit's initial weights, and frees the unit's full weights. */
   adoptShard(shard: WeightShard): void {
     const { unit, range, storage } = shard;
     this.shards.set(unit, shard);
@@ -97,7 +112,7 @@ export class GatheredWeights implements WeightFlow {
     if (this.isPersistent(unit)) this.persistent.add(unit);
   }
 
-  /** Makes later compute work see the unit's weights, and prefetches the next units. */
+  /** Makes later compute work wait for the unit's weights, then prefetches the next units. */
   acquire(unit: WeightUnit): void {
     this.trace.visit(unit);
     const weights = this.gathered.get(unit) ?? this.gather(unit);
@@ -116,7 +131,10 @@ export class GatheredWeights implements WeightFlow {
     this.options.storage.expect(this.missingUnits());
   }
 
-  /** Allows freeing the unit's weights; they are not read until the next acquire(). */
+  /**
+   * Called after the last read of the unit's weights before its next acquire(). Frees them unless
+   * they are reused soon.
+   */
   release(unit: WeightUnit): void {
     if (!this.gathered.has(unit) || this.persistent.has(unit)) return;
     const { maxReuseDistance, maxLive } = this.options;
@@ -124,7 +142,7 @@ export class GatheredWeights implements WeightFlow {
     this.drop(unit);
   }
 
-  /** Later compute work waits for all gathers, so that no gather reads a shard any more. */
+  /** Makes later compute work wait for all running gathers. Updates may then change the shards. */
   endBackward(): void {
     for (const weights of this.gathered.values()) {
       weights.work?.wait(this.device.compute);
@@ -132,7 +150,10 @@ export class GatheredWeights implements WeightFlow {
     }
   }
 
-  /** Drops gathered weights, because the shard changes in the order of `stream`. */
+  /**
+   * Called when an update changes the shard in the order of `stream`. Drops the gathered old
+   * weights.
+   */
   publish({ unit }: WeightShard, stream: Stream, changed?: Event): void {
     this.trace.restart();
     this.updated.set(unit, changed ?? this.eventOf(unit).record(stream));
@@ -140,7 +161,10 @@ export class GatheredWeights implements WeightFlow {
     this.options.secondaryShards?.forget(unit);
   }
 
-  /** Does nothing: the next use gathers again. */
+  /**
+   * Announces the first units of the next step to the storage. No gather starts before a unit is
+   * used.
+   */
   dispatch(): void {
     this.options.storage.expect(this.trace.firstUnits());
   }
@@ -181,7 +205,7 @@ export class GatheredWeights implements WeightFlow {
     const { storage } = required(this.shards.get(unit));
     const { numel } = unit.layout;
     const flat = held(() => Tensor.empty([numel], unit.dtype, this.device));
-    // Earlier compute work may still use the memory.
+    // The memory is allocated in the order of compute, so earlier compute work may still use it.
     this.stream.wait(this.computed.record(this.device.compute));
     const updated = this.updated.get(unit);
     if (updated) this.stream.wait(updated);
@@ -191,7 +215,8 @@ export class GatheredWeights implements WeightFlow {
     const work =
       secondaryShards?.gather(unit, flat, at) ?? gather(storage, flat, this.group, at, unit);
     end();
-    // Same values in other memory. publish() marks real changes.
+    // A gather restores known values, so it is no change for the tape. publish() marks real
+    // changes.
     flat.changedAt = 0;
     const gathered = { flat, work, hasViews: false };
     this.gathered.set(unit, gathered);
@@ -199,7 +224,10 @@ export class GatheredWeights implements WeightFlow {
     return gathered;
   }
 
-  /** Prefetches whole units up to the limit, as DeepSpeed does; the last one may exceed it. */
+  /**
+   * Gathers the predicted next units up to the limits. As in DeepSpeed, the last unit may exceed
+   * prefetchElements.
+   */
   private prefetch(): void {
     const { prefetchElements, maxLive } = this.options;
     let ahead = 0;
@@ -224,14 +252,17 @@ export class GatheredWeights implements WeightFlow {
   }
 }
 
-/** Fills `flat` [size * n] on the device from every rank's shard of n elements. */
+/**
+ * Starts a gather that fills `flat` [size * n] on the device from the shard of n elements of every
+ * rank.
+ */
 export type GatherFlat = (
   store: WeightStore,
   flat: Tensor,
   group: Collectives,
-  at: CollectivePlace,
+  at: CollectiveStart,
 ) => Work;
-/** A GatherFlat that may depend on the unit. */
+/** A GatherFlat that also receives the unit. */
 export type GatherUnit = (...args: [...Parameters<GatherFlat>, unit: WeightUnit]) => Work;
 
 export interface ShardStorage {
@@ -259,7 +290,10 @@ export const onHost: ShardStorage = {
   create: ({ dtype, device }, numel) => new MemoryStore(allocatePinned(device, [numel], dtype)),
 };
 
-/** Gathers a device shard directly. A shard elsewhere is first copied to its part of `flat`. */
+/**
+ * Gathers a shard in device memory directly. A shard in host memory or on a disk is first copied to
+ * its range of `flat`.
+ */
 export const gatherPlain: GatherFlat = (store, flat, group, at) => {
   const { memory } = store;
   if (memory && !memory.buffer.pinned) return group.allGather(flat, memory, at);
@@ -271,19 +305,25 @@ export const gatherPlain: GatherFlat = (store, flat, group, at) => {
   return work;
 };
 
-/** Shards of the secondary copy, from the first gather after an update to the next update. */
+/**
+ * Shards of the secondary copy (hpZ). A copy lives from the first gather after an update to the
+ * next update.
+ */
 export class SecondaryShards {
   private readonly shards = new Map<WeightUnit, Tensor>();
 
   constructor(private readonly group: Collectives) {}
 
   /** Fills `flat` [numel] from the copy. Returns null if there is no copy of these weights yet. */
-  gather(unit: WeightUnit, flat: Tensor, at: CollectivePlace): Work | null {
+  gather(unit: WeightUnit, flat: Tensor, at: CollectiveStart): Work | null {
     const shard = this.shards.get(unit);
     return shard ? this.group.allGather(flat, shard, at) : null;
   }
 
-  /** Stores this rank's part of `flat` [numel], in the order of the compute stream. */
+  /**
+   * Stores this rank's range of `flat` [numel] in the order of the compute stream, unless a copy
+   * exists.
+   */
   keep(unit: WeightUnit, flat: Tensor): void {
     if (this.shards.has(unit)) return;
     const part = shardOf(flat.numel, this.group.rank, this.group.size);
@@ -293,7 +333,10 @@ export class SecondaryShards {
     this.shards.set(unit, shard);
   }
 
-  /** Drops the copy, because the unit's weights change. No gather of the copy is running. */
+  /**
+   * Drops the copy when the unit's weights change. The caller ensures that no gather reads the
+   * copy.
+   */
   forget(unit: WeightUnit): void {
     this.shards.get(unit)?.release();
     this.shards.delete(unit);
@@ -304,24 +347,25 @@ export class SecondaryShards {
   }
 }
 
-/** Maximum uses in a trace without an update. Evaluation has no updates. */
+/** Maximum uses in a trace. Without updates, as in evaluation, a trace would grow without end. */
 const MAX_USES = 10_000;
 
 /**
- * The order of units in the last step, to prefetch units and to predict reuse. Adapts if the order
- * changes. Until it finds its position again, it predicts nothing.
+ * Records the order in which a step uses units. The next step is expected to use the same order, so
+ * the trace can predict prefetches and reuse. If the order changes, the trace predicts nothing
+ * until it finds its position in the last order again.
  */
 export class UnitTrace {
   private last: WeightUnit[] = [];
   private current: WeightUnit[] = [];
-  /** Index in `last` of the present unit; null if the order is unknown. */
+  /** Index in `last` of the unit in use; null if the order has changed. */
   private position: number | null = null;
-  /** The last known index in this step; -1 before any. */
+  /** The last valid `position` in this step; -1 before the first unit. */
   private lastKnown = -1;
 
   /**
-   * `onlyForwards`: without updates, forwards follow each other. A repeated unit begins the next
-   * forward, which is expected to repeat the last one.
+   * With `onlyForwards`, forwards follow each other without updates. A unit that the trace has
+   * already recorded then begins the next forward.
    */
   constructor(private readonly onlyForwards = false) {}
 
@@ -345,7 +389,10 @@ export class UnitTrace {
     this.lastKnown = -1;
   }
 
-  /** Returns the known next units, in order: of this step, or also of the next forward. */
+  /**
+   * Returns the units that are expected after the present one, in order. With `onlyForwards`, they
+   * include the units of the next forward.
+   */
   nextUnits(): readonly WeightUnit[] {
     if (this.position === null) return [];
     const next = this.position + 1;
@@ -353,12 +400,15 @@ export class UnitTrace {
     return this.onlyForwards ? [...remaining, ...this.last.slice(0, next)] : remaining;
   }
 
-  /** Between steps: returns the units that the next step is expected to use, in order. */
+  /** Returns the units of the next step in order. Returns an empty list during a step. */
   firstUnits(): readonly WeightUnit[] {
     return this.current.length === 0 ? this.last : [];
   }
 
-  /** Returns the elements of other units before the next use of `unit`; infinite if unknown. */
+  /**
+   * Returns the number of elements of other units before the next use of `unit`; infinity if
+   * unknown.
+   */
   reuseDistance(unit: WeightUnit): number {
     let distance = 0;
     for (const next of this.nextUnits()) {

@@ -11,31 +11,40 @@ import type { Partition } from './partition.js';
 import type { Unit } from './unit.js';
 import type { Collectives, Wire, Work } from './wire.js';
 
-/** Receives the gradients of a step, one partition at a time. */
+/**
+ * Receives the reduced gradients of a step, one partition at a time. The step control implements
+ * it.
+ */
 export interface GradientReceiver {
-  /** Receives partition.grad, complete in the order of `stream`. Records partition.ready there. */
+  /**
+   * Receives partition.grad, complete in the order of `stream`. Records partition.ready on
+   * `stream`.
+   */
   receiveReduced(partition: Partition, stream: Stream): void;
 }
 
-/** How gradients reach other ranks. */
+/** The communication of a gradient flow. */
 export interface GradientRoute {
   /** Sums gradients over the ranks. */
   wire: Wire;
-  /** Factor of the sums relative to the gradients for the update. */
+  /** Reduced gradients are this factor times the gradients for the update. */
   factor: number;
-  /** Gradients, in the order of backward. */
+  /** Collects gradients in the order of backward, and reduces full buckets. */
   buckets: Buckets;
 }
 
 /** Moves gradients from a unit to the partition that this rank updates. */
 export interface GradientFlow {
-  /** Factor of reduced gradients relative to the gradients for the update. */
+  /** Reduced gradients are this factor times the gradients for the update. */
   readonly factor: number;
-  /** Null if no rank needs gradients of another rank. */
+  /** Null if a single rank holds all gradients. */
   readonly route: GradientRoute | null;
-  /** Whether it reduces every micro-batch. Else they add up in the unit, and it reduces the sum. */
+  /**
+   * Whether reduce() runs after every micro-batch. If not, gradients add up in the unit, and
+   * reduce() runs once with their sum.
+   */
   readonly takesEach: boolean;
-  /** Reduces and frees the unit's gradient. The last call of a step has a `receiver`. */
+  /** Reduces and frees the gradient of the unit. The last call of a step has a `receiver`. */
   reduce(partition: Partition, receiver: GradientReceiver | null): void;
 }
 

@@ -1,4 +1,5 @@
-// Layout of units: offsets of parameters and shards in flat buffers, by arithmetic only.
+// Computes the layout of units: the offsets of parameters and shards in flat buffers. No memory is
+// allocated here.
 
 import type { ParameterPlace } from '../optim/optimizer.js';
 import { type Region, wholeRegion } from '../runtime/box.js';
@@ -15,19 +16,22 @@ export interface ParameterShape {
   name: string;
   shape: readonly number[];
   group: number;
-  /** The part of a tensor that this rank holds. Default: the whole. */
+  /** The region of the whole tensor that this rank holds. Default: the whole. */
   region?: Region;
 }
 
 export interface LayoutOptions {
-  /** Number of equal parts of the unit. Default: 1. */
+  /** Number of shards of equal size. Default: 1. */
   shards?: number;
   /**
-   * Elements per block of a parameter's state, a power of two. All parameters of the unit, and its
-   * shards, start at multiples of the largest block. Default: parameterAlignment.
+   * Returns the elements per block of a parameter's state, a power of two. All parameters and
+   * shards of the unit start at multiples of the largest block. Default: parameterAlignment.
    */
   blockOf?: (parameter: ParameterShape) => number;
-  /** Kind of a parameter's state; parameters of one kind are adjacent. Default: one kind. */
+  /**
+   * Returns the kind of a parameter's state. Parameters of one kind are adjacent. Default: one
+   * kind.
+   */
   kindOf?: (parameter: ParameterShape) => string;
 }
 
@@ -38,12 +42,14 @@ export interface LayoutEntry extends ParameterShape {
   region: Region;
 }
 
-/** Parameters of one optimizer group with the same kind of state, including padding. */
+/**
+ * Adjacent parameters with the same optimizer group and the same kind of state, with their padding.
+ */
 export interface GroupRange extends Range {
   group: number;
-  /** The shape of one of the parameters; it determines the state of the padding. */
+  /** The shape of one of these parameters. The state of the padding follows it. */
   like: readonly number[];
-  /** The parameters of the range, whole or in part, by offset from the range's start. */
+  /** The parameters of the range, whole or in part. Offsets count from the start of the range. */
   places: readonly ParameterPlace[];
 }
 
@@ -57,12 +63,12 @@ export interface UnitLayout {
   numel: number;
 }
 
-/** Rounds `n` up to a multiple of `unit`. */
+/** Returns `n` rounded up to a multiple of `unit`. */
 export const alignUp = (n: number, unit: number): number => Math.ceil(n / unit) * unit;
 
 /**
- * Lays out parameters one after another, by optimizer group, then by kind of state, else in order.
- * Pads the end, so that `shards` equal parts are aligned.
+ * Returns the layout of `parameters`, sorted by optimizer group, then by kind of state. Within a
+ * kind, they keep their order. Padding at the end makes the shards equal and aligned.
  */
 export function layoutUnit(
   parameters: readonly ParameterShape[],
@@ -98,7 +104,10 @@ export function layoutUnit(
   return { entries, groups, gaps, numel: total };
 }
 
-/** Groups parameters by group and kind: groups in order, kinds by first occurrence. */
+/**
+ * Returns lists of parameters with the same group and kind. Groups are in order, kinds in the order
+ * of their first parameter.
+ */
 function groupParameters(
   parameters: readonly ParameterShape[],
   kindOf: (parameter: ParameterShape) => string,
@@ -113,7 +122,7 @@ function groupParameters(
   return byKind.values();
 }
 
-/** Returns the range of `rank` in `numel` elements, a multiple of `shards`. */
+/** Returns the shard of `rank`. `numel` must be a multiple of `shards`. */
 export function shardOf(numel: number, rank: number, shards: number): Range {
   const size = numel / shards;
   return { offset: rank * size, numel: size };
@@ -122,21 +131,24 @@ export function shardOf(numel: number, rank: number, shards: number): Range {
 /** The elements of one parameter in a partition. Source: DeepSpeed's tensor fragments. */
 export interface Fragment {
   readonly entry: LayoutEntry;
-  /** First element of the fragment, from the parameter's start. */
+  /** Index of the fragment's first element in the parameter. */
   readonly from: number;
-  /** Offset of the fragment in the partition. */
+  /** Offset of the fragment from the start of the partition. */
   readonly offset: number;
   readonly numel: number;
 }
 
-/** Returns the part of `range` inside `window`, possibly empty. */
+/** Returns the intersection of `range` and `window`. Its numel is 0 if they do not meet. */
 export const overlap = (range: Range, window: Range): Range => {
   const offset = Math.max(range.offset, window.offset);
   const end = Math.min(range.offset + range.numel, window.offset + window.numel);
   return { offset, numel: Math.max(0, end - offset) };
 };
 
-/** Returns the parts of groups inside `window`, by offset from its start. */
+/**
+ * Returns the intersections of the unit's group ranges with `window`. Offsets count from the start
+ * of `window`.
+ */
 export function clipGroups({ groups }: UnitLayout, window: Range): GroupRange[] {
   return groups.flatMap(({ group, like, places, ...range }) => {
     const { offset, numel } = overlap(range, window);
@@ -156,7 +168,7 @@ export function clipGroups({ groups }: UnitLayout, window: Range): GroupRange[] 
   });
 }
 
-/** Returns the parameters inside `window`, whole or in part. */
+/** Returns the fragments of all parameters inside `window`. */
 export function fragmentsOf({ entries }: UnitLayout, window: Range): Fragment[] {
   return entries.flatMap((entry) => {
     const { offset, numel } = overlap(entry, window);

@@ -1,5 +1,6 @@
-// OptimizerState divides the partitions of a rank into shares. Each share has a ShardState and a
-// schedule. This file also has the schedule that updates after the step decision.
+// OptimizerState: master weights and optimizer state of all partitions of a rank, for the engine.
+// It forwards each call to the update group of the partition. This file also has DeferredUpdates,
+// the schedule that updates after the step decision.
 
 import type { Optimizer, UpdateTensors } from '../optim/optimizer.js';
 import { required } from '../runtime/required.js';
@@ -16,26 +17,29 @@ import type {
   UpdatePlan,
 } from './state/strategies.js';
 
-/** Partitions with their state and the schedule of their updates. */
-export interface Share {
+/** Partitions with one ShardState and one schedule of their updates. */
+export interface UpdateGroup {
   readonly partitions: readonly Partition[];
   readonly state: ShardState;
   readonly schedule: Schedule;
 }
 
-/** Routes each partition to its share. Work of shares is enqueued in forward order. */
+/**
+ * Routes each call to the update group of its partition. Enqueues the work of all groups in forward
+ * order.
+ */
 export class OptimizerState {
-  readonly shares: Share[] = [];
-  private readonly shareOf = new Map<Partition, Share>();
+  readonly updateGroups: UpdateGroup[] = [];
+  private readonly groupOf = new Map<Partition, UpdateGroup>();
   private readonly inForwardOrder: Partition[] = [];
 
-  /** Adds a share with new partitions. */
-  add(share: Share): void {
-    this.shares.push(share);
-    for (const partition of share.partitions) this.shareOf.set(partition, share);
+  /** Adds an update group. Its partitions belong to no other group. */
+  add(group: UpdateGroup): void {
+    this.updateGroups.push(group);
+    for (const partition of group.partitions) this.groupOf.set(partition, group);
   }
 
-  /** Allocates master weights and state of a partition. Called in forward order. */
+  /** Allocates master weights and state of a partition. Call it in forward order. */
   adopt(partition: Partition): void {
     const { state, schedule } = this.of(partition);
     this.inForwardOrder.push(partition);
@@ -43,17 +47,23 @@ export class OptimizerState {
     schedule.adopt?.(partition);
   }
 
-  /** Writes masters of a fragment. `values`: [numel] f32, read on the compute stream. */
+  /**
+   * Writes the master weights of a fragment. `values`: [numel] f32 on the device, read on the
+   * compute stream.
+   */
   writeMaster(partition: Partition, fragment: Fragment, values: Tensor): void {
     this.of(partition).state.writeMaster(partition, fragment, values);
   }
 
   /** Called before the backward that completes the gradients of `plan`. */
   prepare(plan: UpdatePlan): void {
-    for (const { schedule } of this.shares) schedule.prepare?.(plan);
+    for (const { schedule } of this.updateGroups) schedule.prepare?.(plan);
   }
 
-  /** Called when the gradient of `partition` is complete after partition.ready. */
+  /**
+   * Called when the gradient of `partition` is complete. Work after the event partition.ready may
+   * read it.
+   */
   gradReady(partition: Partition): void {
     const { state, schedule } = this.of(partition);
     state.receive(partition);
@@ -61,14 +71,17 @@ export class OptimizerState {
   }
 
   /**
-   * Updates every partition in forward order over all shares, after the decision `control` on the
-   * device. A share may block for it, so independent work of other shares is enqueued first.
+   * Updates all partitions in forward order. `control` holds the step decision on the device. A
+   * group may block until it can read the decision. Therefore all groups first enqueue the work
+   * that does not depend on it.
    */
   update(control: Tensor, plan: UpdatePlan, publisher: Publisher): void {
-    for (const { schedule } of this.shares) schedule.endBackward?.();
+    for (const { schedule } of this.updateGroups) schedule.endBackward?.();
     for (const partition of this.inForwardOrder) this.of(partition).schedule.begin?.(partition);
     const updates = new Map(
-      this.shares.map(({ state, schedule }) => [state, schedule.update(control, plan)] as const),
+      this.updateGroups.map(
+        ({ state, schedule }) => [state, schedule.update(control, plan)] as const,
+      ),
     );
     for (const partition of this.inForwardOrder) {
       const next = updates.get(this.of(partition).state)?.next();
@@ -78,17 +91,17 @@ export class OptimizerState {
       for (const partition of remaining) publisher.publish(...partition);
   }
 
-  /** Called before weights are read. Later compute work sees the updated weights. */
+  /** Makes later compute work wait for the updated weights. Called before weights are read. */
   awaitWeights(shard: WeightShard): void {
     const partition = shard as Partition;
-    const share = this.shareOf.get(partition);
-    share?.schedule.awaitWeights?.(partition);
-    share?.state.awaitWeights(partition);
+    const group = this.groupOf.get(partition);
+    group?.schedule.awaitWeights?.(partition);
+    group?.state.awaitWeights(partition);
   }
 
   /**
-   * Lends the masters (name "master") or the state `name` of a fragment. To write: change the
-   * tensor, call keep() on it, then markChanged().
+   * Lends a fragment of the master weights (name "master") or of the state `name`. To change the
+   * state, write the tensor, call its keep(), then markChanged().
    */
   lend(partition: Partition, fragment: Fragment, name: string): LentState {
     const { state, schedule } = this.of(partition);
@@ -96,59 +109,63 @@ export class OptimizerState {
     return state.lend(partition, fragment, name);
   }
 
-  /** Returns whether lend() returns a copy for this partition, which needs memory. */
+  /** Returns whether lend() copies the state of this partition. Copies need memory. */
   lendsCopies(partition: Partition): boolean {
     return this.of(partition).state.lendsCopies;
   }
 
   /**
-   * Returns the partition's gradient between gradReady() and update(): [numel] in the dtype of
-   * the sum, in its present memory; else null. Complete on return. The caller releases it.
+   * Returns the partition's gradient between gradReady() and update(), else null: [numel] in the
+   * dtype of the sum. It stays in the memory that holds it, and is complete on return. The caller
+   * releases it.
    */
   gradOf(partition: Partition): Tensor | null {
     const { state, schedule } = this.of(partition);
     return schedule.gradOf ? schedule.gradOf(partition) : state.gradOf(partition);
   }
 
-  /** Marks the partition's gradient or state as changed by other code. */
+  /** Called after other code changed the partition's gradient or state. */
   markChanged(partition: Partition): void {
     this.of(partition).schedule.markChanged?.();
   }
 
-  /** Refreshes the weights after an external change of masters, such as a load. */
+  /** Recomputes the weights from the master weights, after a load or another external change. */
   refresh(partition: Partition): void {
     const { state, schedule } = this.of(partition);
     schedule.markChanged?.();
     state.refresh(partition);
   }
 
-  /** Whether weights of ranks may differ by local updates. Equal on every rank. */
-  get isAdrift(): boolean {
-    return this.shares.some(({ schedule }) => schedule.isAdrift ?? false);
+  /**
+   * Whether ranks may hold different weights, because they updated without an exchange. resync()
+   * makes them equal. The value is the same on every rank.
+   */
+  get needsResync(): boolean {
+    return this.updateGroups.some(({ schedule }) => schedule.needsResync ?? false);
   }
 
-  /** Makes the weights of all ranks equal, after `applied` updates. All ranks call it. */
+  /** Makes the weights of all ranks equal, after `applied` updates. All ranks must call it. */
   resync(applied: number, publisher: Publisher): void {
-    for (const { schedule } of this.shares) schedule.resync?.(applied, publisher);
+    for (const { schedule } of this.updateGroups) schedule.resync?.(applied, publisher);
   }
 
-  /** Device memory of masters and of the rest of the state. */
+  /** Tensors on the device: master weights, and the rest of the state. */
   get deviceMemory(): { masters: Tensor[]; states: Tensor[] } {
-    const all = this.shares.map(({ state }) => state.deviceMemory);
+    const all = this.updateGroups.map(({ state }) => state.deviceMemory);
     return {
       masters: all.flatMap(({ masters }) => masters),
       states: all.flatMap(({ states }) => states),
     };
   }
 
-  /** Returns this rank's compression errors. The caller releases the tensors. */
+  /** Returns this rank's errors of compressed exchanges. The caller releases the tensors. */
   rankErrors(): RankError[] {
-    return this.shares.flatMap(({ schedule }) => [...(schedule.rankErrors?.() ?? [])]);
+    return this.updateGroups.flatMap(({ schedule }) => [...(schedule.rankErrors?.() ?? [])]);
   }
 
-  /** Waits until every update has reached the weights. */
+  /** Blocks until every update has reached the weights. */
   synchronize(): void {
-    for (const { state, schedule } of this.shares) {
+    for (const { state, schedule } of this.updateGroups) {
       schedule.commit?.();
       state.synchronize();
     }
@@ -156,18 +173,20 @@ export class OptimizerState {
 
   /** Bytes of state by location. */
   get bytes(): Bytes {
-    return totalBytes(this.shares.flatMap(({ state, schedule }) => [state.bytes, schedule.bytes]));
+    return totalBytes(
+      this.updateGroups.flatMap(({ state, schedule }) => [state.bytes, schedule.bytes]),
+    );
   }
 
-  private of(partition: Partition): Share {
-    return required(this.shareOf.get(partition));
+  private of(partition: Partition): UpdateGroup {
+    return required(this.groupOf.get(partition));
   }
 }
 
 /**
- * Updates every range separately after the step decision. On the device this is one pass in the
- * order of compute. On the host, the update of a tile overlaps the copies of the next gradient and
- * of the last weights.
+ * Updates all partitions after the step decision. On the device, the updates run in the order of
+ * compute. On the host, a tile is updated while the next gradient arrives and the last weights
+ * leave.
  */
 export class DeferredUpdates implements Schedule {
   constructor(

@@ -10,24 +10,27 @@ import { clipGroups, type Fragment, fragmentsOf, type GroupRange, type Range } f
 import { type Bytes, bytesOf, LentState } from './state/memory.js';
 import type { Unit, WeightUnit } from './unit.js';
 
-/** The shard of a unit; without a gradient if the unit is frozen. */
+/** The partition of any unit. A frozen unit has no gradient. */
 export type WeightShard = Partition<WeightUnit>;
 
 /**
- * The weights of a unit on this rank, and if trained, the gradient of their updates. A stage fills
- * `grad`, and the norm's counter records `ready`.
+ * The weights of a unit that this rank stores, and their gradient if the unit is trained. A
+ * gradient flow sets `grad`. The step control then records `ready`.
  */
 export class Partition<Of extends WeightUnit = Unit> {
   readonly device: Device;
   /** The parameters in the partition, whole or in part. */
   readonly fragments: readonly Fragment[];
-  /** The optimizer groups, with offsets from the partition's start. */
+  /** The ranges of optimizer groups, with offsets from the start of the partition. */
   readonly groups: readonly GroupRange[];
-  /** [numel] reduced over all ranks, until dropGrad(). Null before the last micro-batch. */
+  /** [numel], reduced over all ranks, until dropGrad(). Null before the first reduction. */
   grad: Tensor | null = null;
-  /** Whether `grad` contains only this rank's samples, because ranks do not sum gradients. */
+  /**
+   * Whether `grad` holds the gradient of this rank's samples only: a 1-bit optimizer exchanges
+   * other values instead.
+   */
   isOwnGrad = false;
-  /** Recorded when `grad` is complete; from then on only its ShardState reads it. */
+  /** Recorded when `grad` is complete. After this event, only the ShardState reads `grad`. */
   readonly ready: Event;
 
   constructor(
@@ -36,7 +39,10 @@ export class Partition<Of extends WeightUnit = Unit> {
     readonly range: Range,
     /** Storage of its weights. Owned. */
     readonly storage: WeightStore,
-    /** The range that only this rank saves and adds to the norm, from the partition's start. */
+    /**
+     * The range that this rank saves and adds to the norm, from the partition's start. Other ranks
+     * do not count it.
+     */
     readonly counted: Range = { offset: 0, numel: range.numel },
   ) {
     this.device = unit.device;
@@ -45,7 +51,7 @@ export class Partition<Of extends WeightUnit = Unit> {
     this.ready = new Event(unit.device);
   }
 
-  /** [numel] in the weights' dtype. Throws DS_RELEASED if they are on a disk. */
+  /** [numel] in the dtype of the weights. Throws DS_RELEASED if the weights are on a disk. */
   get weights(): Tensor {
     if (this.storage.memory) return this.storage.memory;
     throw new DsError({
@@ -66,7 +72,7 @@ export class Partition<Of extends WeightUnit = Unit> {
     return this.range.numel === this.unit.layout.numel;
   }
 
-  /** Bytes on the device, without memory that the unit owns. */
+  /** Bytes on the device. Memory that the unit owns is not included. */
   get bytes(): { weights: number; gradients: number } {
     const { unit, storage, grad } = this;
     return {
@@ -90,24 +96,34 @@ export class Partition<Of extends WeightUnit = Unit> {
 
 /** Stores the weights of a shard. Methods do not block the host; streams order the work. */
 export interface WeightStore {
-  /** [numel] in the weights' dtype, on the device or pinned; null on a disk. */
+  /**
+   * [numel] in the dtype of the weights, on the device or pinned. Null if the weights are on a
+   * disk.
+   */
   readonly memory: Tensor | null;
   readonly bytes: Bytes;
   /** Copies the weights to `to` ([numel] on the device) in the order of `stream`. */
   load(to: Tensor, stream: Stream): void;
   /**
-   * Sets the weights to `from` after the work of `stream`: [numel] on the device, or pinned in any
-   * dtype that rounds to theirs. Returns the stream that orders the change and the read of `from`.
+   * Copies `from` to the weights after the work of `stream`. `from` is [numel] on the device, or
+   * pinned with a dtype that rounds to the weights' dtype. Returns the stream that orders the
+   * change and the read of `from`.
    */
   store(from: Tensor, stream: Stream): Stream;
-  /** For storage in memory: replaces it by `memory`, with ownership, and returns the previous. */
+  /**
+   * For storage in memory: takes ownership of `memory` as the new storage. Returns the previous
+   * memory; the caller owns it.
+   */
   exchange?(memory: Tensor): Tensor;
-  /** Lends a fragment, as a reference or a copy, in the parameter's shape if it is whole. */
+  /**
+   * Lends a fragment of the weights, as a view or a copy. A whole parameter has its shape; a part
+   * is flat.
+   */
   lend(fragment: Fragment): LentState;
   dispose(): void;
 }
 
-/** Storage in memory, which it owns. */
+/** Weights in device or host memory, which the store owns. */
 export class MemoryStore implements WeightStore {
   constructor(private tensor: Tensor) {}
 
@@ -144,14 +160,18 @@ export class MemoryStore implements WeightStore {
 }
 
 /**
- * Copies `from` to `to` on `stream`. Rounds to the dtype of `to` if both are in pinned host memory.
+ * Copies `from` to `to` on `stream`. Between pinned tensors, CPU threads copy and round to the
+ * dtype of `to`.
  */
 export function writeTensor(to: Tensor, from: Tensor, stream: Stream): void {
   if (from.buffer.pinned && to.buffer.pinned) kernels.copyOnHost({ in: from, out: to }, stream);
   else copyAll(to, from, stream);
 }
 
-/** Returns a fragment of a flat tensor of the partition. A whole parameter keeps its shape. */
+/**
+ * Returns a fragment of a flat tensor of the partition. A whole parameter has its shape; a part is
+ * flat.
+ */
 export function sliceFragment(flat: Tensor, { entry, offset, numel }: Fragment): Tensor {
   return sliceFlat(flat, { offset, numel }, numel === entry.numel ? entry.shape : [numel]);
 }

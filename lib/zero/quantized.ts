@@ -1,4 +1,5 @@
-// ZeRO++: gathers weights in 8 bits and reduces gradients in 4 bits, as codes of blocks.
+// ZeRO++: all-gather of weights in 8 bits, and reduction of gradients in 4 bits. Each block of
+// values has one scale.
 
 import { type DType, dtypeSize, isFloating } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
@@ -7,14 +8,14 @@ import type { View } from '../runtime/view.js';
 import { held, Tensor } from '../tensor/index.js';
 import { type GatherFlat, gatherPlain } from './gathered-weights.js';
 import { parameterAlignment } from './layout.js';
-import { type CollectivePlace, type Collectives, releaseOn, type Wire, type Work } from './wire.js';
+import { type CollectiveStart, type Collectives, releaseOn, type Wire, type Work } from './wire.js';
 
 /** Bits of a gathered weight (zero_quantized_weights). Source: ZeRO++'s qwZ. */
 const GATHER_BITS = 8;
 /** Bits of a reduced gradient (zero_quantized_gradients). Source: ZeRO++'s qgZ. */
 const REDUCE_BITS = 4;
 
-/** Gathers like gatherPlain(), as codes. Shards keep full precision. */
+/** Gathers like gatherPlain(), but sends 8-bit codes. Shards keep full precision. */
 export const gatherCodes: GatherFlat = (place, flat, group, at) => {
   if (!hasCodes(flat.dtype)) return gatherPlain(place, flat, group, at);
   const numel = flat.numel / group.size;
@@ -44,22 +45,24 @@ export const gatherCodes: GatherFlat = (place, flat, group, at) => {
   };
 };
 
-/** Elements per scale. Parameters begin at multiples of it, so no two share a block. */
+/** Elements per scale. Parameters begin at multiples of it, so a block belongs to one parameter. */
 export const BLOCK = parameterAlignment;
 
-/** Bytes of a code with its part of a scale. */
+/** Returns the bytes per element: the code, and the element's part of the scale. */
 const codeBytes = (bits: number): number => bits / 8 + dtypeSize('f32') / BLOCK;
 
 /** Bytes per element of messages. */
 export const CODE_BYTES = { weights: codeBytes(GATHER_BITS), gradients: codeBytes(REDUCE_BITS) };
 
-/** Returns whether values of `dtype` can be quantized. Other values are sent unchanged. */
+/**
+ * Returns whether messages quantize values of `dtype`. Values of other dtypes are sent unchanged.
+ */
 const hasCodes = (dtype: DType): boolean => isFloating(dtype) && dtype !== 'f64';
 
 /**
- * A message of `numel` values, a multiple of BLOCK: 32-bit words of codes, then one f32 scale per
- * block. A code is the value divided by its block's scale, rounded to nearest. The scale is the
- * block's largest magnitude divided by (2^bits - 1) / 2.
+ * A message with `numel` values, a multiple of BLOCK: first 32-bit words of codes, then one f32
+ * scale per block. The scale is the block's largest magnitude divided by (2^bits - 1) / 2. A code
+ * is the value divided by the scale, rounded to nearest.
  */
 export class BlockCodes {
   constructor(
@@ -96,7 +99,10 @@ export class BlockCodes {
     kernels.dequantizeWeights({ ...shaped, zero: null, bits, group: BLOCK }, stream);
   }
 
-  /** Returns the codes and scales of a message; both have four bytes per element. */
+  /**
+   * Returns views of the codes and of the scales of a message. An i32 tensor holds both: each
+   * element has 4 bytes.
+   */
   private viewsOf(messages: Tensor, index: number): { packed: View; scale: View } {
     const { codeWords, numel, words } = this;
     const packed = matrix(messages, codeWords, index * words);
@@ -105,23 +111,26 @@ export class BlockCodes {
   }
 }
 
-/** Returns `count` consecutive elements of a view, from element `first` on, as one row. */
+/** Returns `count` consecutive elements from element `first` on, as a view [1, count]. */
 function matrix({ buffer, dtype, offset }: View, count: number, first = 0): View {
   return { buffer, dtype, offset: offset + first, shape: [1, count], strides: [count, 1] };
 }
 
-/** Reduces by an all-to-all of codes; the owner of each shard sums them in f32. */
+/**
+ * Reduces gradients by an all-to-all of 4-bit codes. The owner of each shard sums the decoded
+ * values in f32.
+ */
 export class QuantizedWire implements Wire {
   constructor(
     private readonly inner: Wire,
     private readonly group: Collectives,
   ) {}
 
-  allReduce(full: Tensor, at: CollectivePlace): Work {
+  allReduce(full: Tensor, at: CollectiveStart): Work {
     return this.inner.allReduce(full, at);
   }
 
-  reduceScatter(output: Tensor, full: Tensor, at: CollectivePlace): Work {
+  reduceScatter(output: Tensor, full: Tensor, at: CollectiveStart): Work {
     const { group } = this;
     if (!hasCodes(full.dtype)) return this.inner.reduceScatter(output, full, at);
     const { numel } = output;
@@ -151,26 +160,26 @@ export class QuantizedWire implements Wire {
 }
 
 /**
- * Reduces over replicas (mics_shard_size): first within the shard group, then over ranks with
- * the same shard. Source: Zhang et al. 2022 (MiCS).
+ * Reduces over all replicas of MiCS (mics_shard_size): first over the ranks of a shard group, then
+ * over the ranks with the same shard. Source: Zhang et al. 2022.
  */
 export class ReplicatedWire implements Wire {
   constructor(
-    /** Over the shard group. */
+    /** The wire of the shard group. */
     private readonly inner: Wire,
     /** Ranks with the same shard. */
     private readonly replicas: Collectives,
   ) {}
 
-  allReduce(full: Tensor, at: CollectivePlace): Work {
+  allReduce(full: Tensor, at: CollectiveStart): Work {
     return this.addReplicas(this.inner.allReduce(full, at), full, at);
   }
 
-  reduceScatter(output: Tensor, full: Tensor, at: CollectivePlace): Work {
+  reduceScatter(output: Tensor, full: Tensor, at: CollectiveStart): Work {
     return this.addReplicas(this.inner.reduceScatter(output, full, at), output, at);
   }
 
-  private addReplicas(inGroup: Work, sums: Tensor, at: CollectivePlace): Work {
+  private addReplicas(inGroup: Work, sums: Tensor, at: CollectiveStart): Work {
     return {
       wait: (stream) => {
         inGroup.wait(stream);

@@ -1,6 +1,7 @@
-// A ZeRO stage moves the gradients of units to the partitions that ranks update, and updated
-// weights back. This file routes each unit to the flows of its group of ranks. gradients.ts has the
-// gradient flows; weights.ts and gathered-weights.ts have the weight flows.
+// A ZeRO stage moves gradients from units to the partitions that ranks update, and moves updated
+// weights back. This file defines the contracts, and routes each unit to the flows of its group of
+// ranks. gradients.ts has the gradient flows; weights.ts and gathered-weights.ts have the weight
+// flows.
 
 import { argumentError } from '../runtime/input-errors.js';
 import { required } from '../runtime/required.js';
@@ -10,21 +11,27 @@ import type { Range } from './layout.js';
 import { Partition, type WeightShard, type WeightStore } from './partition.js';
 import type { Unit, WeightUnit } from './unit.js';
 
-/** The range of a shard, the storage of its weights, and the range that the rank counts. */
+/**
+ * The shard's range in its unit, the storage of its weights, and the range that this rank counts
+ * (see Partition.counted).
+ */
 export type OwnedShard = [range: Range, store: WeightStore, counted?: Range];
 
-/** Moves weights between the ranks. See ZeroStages; methods without a use in a flow are absent. */
+/**
+ * Moves weights between the ranks. ZeroStages documents the methods. A flow omits the methods that
+ * it does not need.
+ */
 export interface WeightFlow {
-  /** Whether weights are gathered by acquire() and freed by release(). */
+  /** Whether acquire() gathers weights and release() frees them. */
   readonly isSharded: boolean;
   readonly slotBytes?: number;
-  /** Returns the shard of a unit on this rank. The caller owns the storage. */
+  /** Creates the storage of a unit's shard on this rank. The caller owns the storage. */
   keep(unit: WeightUnit): OwnedShard;
   prepareUnit?(unit: WeightUnit): void;
   adoptShard?(shard: WeightShard): void;
   acquire?(unit: WeightUnit): void;
   release?(unit: WeightUnit): void;
-  /** Called after every unit's gradient of this backward is sent. */
+  /** Called after the gradients of all units of this backward are sent. */
   endBackward?(): void;
   publish?(shard: WeightShard, stream: Stream, changed?: Event): void;
   dispatch?(): void;
@@ -42,20 +49,23 @@ export interface ZeroStage {
 }
 
 /**
- * Routes each unit to the stage of its group. One configuration creates all stages, so they agree
- * on sharded weights and factors. Owns flows, partitions and shards.
+ * All stages of a model. Routes each unit to the stage of its group of ranks. One configuration
+ * creates all stages, so they agree on sharding and factors. Owns flows, partitions and shards.
  */
 export class ZeroStages {
-  /** Whether weights are gathered by acquire() and freed by release(). */
+  /** Whether acquire() gathers weights and release() frees them. */
   readonly shardsWeights: boolean;
-  /** A partition of each unit, in forward order. */
+  /** One partition per trained unit, in forward order. */
   readonly partitions: readonly Partition[];
-  /** The shards of frozen units: their weights are gathered and freed, and never change. */
+  /** The shards of frozen units. Their weights are gathered and freed, but never updated. */
   readonly frozen: readonly WeightShard[];
   private readonly partitionOf = new Map<WeightUnit, Partition>();
   private readonly stageOf = new Map<WeightUnit, ZeroStage>();
 
-  /** `units`: the units of all stages, in forward order. Throws DS_ARGUMENT if stages differ. */
+  /**
+   * `units`: the trained units of all stages, in forward order. Throws DS_ARGUMENT if the stages do
+   * not agree.
+   */
   constructor(
     units: readonly Unit[],
     private readonly stages: readonly ZeroStage[],
@@ -73,7 +83,7 @@ export class ZeroStages {
     this.shardsWeights = this.common('sharding', ({ weights }) => weights.isSharded, false);
   }
 
-  /** Factor of reduced gradients relative to the gradients for the update. */
+  /** Reduced gradients are this factor times the gradients for the update. */
   get gradientFactor(): number {
     return this.common('gradient factor', ({ gradients }) => gradients.factor, 1);
   }
@@ -83,29 +93,33 @@ export class ZeroStages {
     return this.stages.reduce((sum, { weights }) => sum + (weights.slotBytes ?? 0), 0);
   }
 
-  /** Prepares the unit's memory, before its initial weights are written. */
+  /** Prepares the memory of a unit. Call it before you write its initial weights. */
   prepareUnit(unit: WeightUnit): void {
     this.of(unit).weights.prepareUnit?.(unit);
   }
 
-  /** Stores this rank's shard of the initial weights, after they are written on compute. */
+  /**
+   * Stores this rank's shard of the initial weights. Call it after these are written on the compute
+   * stream.
+   */
   adoptShard(shard: WeightShard): void {
     this.of(shard.unit).weights.adoptShard?.(shard);
   }
 
-  /** Lets later compute work read the unit's weights. */
+  /** Makes later compute work wait for the unit's weights. */
   acquire(unit: WeightUnit): void {
     this.of(unit).weights.acquire?.(unit);
   }
 
-  /** Ends the reads until the next acquire(). */
+  /** Called after the last read of the unit's weights before its next acquire(). */
   release(unit: WeightUnit): void {
     this.of(unit).weights.release?.(unit);
   }
 
   /**
-   * Called when the unit's gradient of a micro-batch is complete on the compute stream. After the
-   * last one, `receiver` gets the gradient of the partition, now or in flush(); else it is null.
+   * Called when the unit's gradient of a micro-batch is complete on the compute stream. With the
+   * last micro-batch of a step, `receiver` gets the partition's gradient, here or in flush(). With
+   * others, `receiver` is null.
    */
   reduce(unit: WeightUnit, receiver: GradientReceiver | null): void {
     const { gradients } = this.of(unit);
@@ -113,16 +127,21 @@ export class ZeroStages {
     gradients.reduce(required(this.partitionOf.get(unit)), receiver);
   }
 
-  /** Called when no micro-batch follows. `receiver` gets the gradient, now or in flush(). */
+  /**
+   * Ends a step early, when no micro-batch follows. `receiver` gets the partition's gradient, here
+   * or in flush().
+   */
   conclude(unit: Unit, receiver: GradientReceiver): void {
     const { gradients } = this.of(unit);
     const partition = required(this.partitionOf.get(unit));
-    // After a flush(), every shard has arrived.
+    // After a flush(), partition.grad holds the sum of all micro-batches so far.
     if (gradients.takesEach) receiver.receiveReduced(partition, partition.device.compute);
     else gradients.reduce(partition, receiver);
   }
 
-  /** Called after reduce() of every unit. Later compute work sees the results of transfers. */
+  /**
+   * Called after the last reduce() of a backward. Makes later compute work wait for all transfers.
+   */
   flush(): void {
     for (const { weights, gradients } of this.stages) {
       weights.endBackward?.();
@@ -131,8 +150,9 @@ export class ZeroStages {
   }
 
   /**
-   * The shard's weights change in the order of `stream`, before `changed` if given; `changed` keeps
-   * its mark until the next publish(). Ranks with whole units receive the weights.
+   * Called when an update changes the shard's weights in the order of `stream`. If given, `changed`
+   * is an event after this change; it is not recorded again before the next publish(). At stages 1
+   * and 2, the other ranks receive the weights.
    */
   publish(shard: WeightShard, stream: Stream, changed?: Event): void {
     this.of(shard.unit).weights.publish?.(shard, stream, changed);
@@ -140,8 +160,8 @@ export class ZeroStages {
   }
 
   /**
-   * Called after every partition of the update is published. Starts their collectives at the same
-   * place on all ranks, so that waiting for weights needs no call of another rank.
+   * Called after the last publish() of an update. Starts the remaining collectives at the same
+   * point on all ranks. A rank that waits for weights then needs no later call of another rank.
    */
   dispatch(): void {
     for (const { weights } of this.stages) weights.dispatch?.();
@@ -164,7 +184,10 @@ export class ZeroStages {
     return required(this.stageOf.get(unit));
   }
 
-  /** Returns the common value of `of` over the stages; `fallback` without stages. */
+  /**
+   * Returns the value of `of` if all stages agree, and `fallback` without stages. Else throws
+   * DS_ARGUMENT.
+   */
   private common<T>(what: string, of: (stage: ZeroStage) => T, fallback: T): T {
     const values = [...new Set(this.stages.map(of))];
     if (values.length <= 1) return values[0] ?? fallback;

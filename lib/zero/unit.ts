@@ -1,5 +1,5 @@
-// Units: parameters as views of one flat buffer of weights, and for trained units the flat
-// gradient. partition.ts has the range of a unit that a rank stores and updates.
+// Units: one flat buffer of weights with the parameters as views of it. Trained units also have a
+// flat gradient. partition.ts has the range of a unit that a rank stores and updates.
 
 import { DsError } from '../errors.js';
 import type { Module } from '../nn/module.js';
@@ -17,11 +17,11 @@ import { type LayoutEntry, type LayoutOptions, layoutUnit, type UnitLayout } fro
 export interface UnitParameter {
   name: string;
   parameter: Parameter;
-  /** Index of its optimizer group; FROZEN without one. */
+  /** Index of its optimizer group, or FROZEN. */
   group: number;
 }
 
-/** The group of parameters without an optimizer. */
+/** The group index of parameters that no optimizer updates. */
 export const FROZEN = -1;
 
 export interface UnitOptions {
@@ -32,10 +32,13 @@ export interface UnitOptions {
   layout?: LayoutOptions;
 }
 
-/** A unit; its gradient is null if it is frozen. */
+/** A unit that may be frozen. A frozen unit has no gradient. */
 export type WeightUnit = Unit<UnitGradient | null>;
 
-/** Owns the flat weights (on the device) while they are gathered, and the gradient if trained. */
+/**
+ * The parameters that are gathered together. Owns the flat weights on the device while they are
+ * gathered, and the gradient if the unit is trained.
+ */
 export class Unit<Gradient extends UnitGradient | null = UnitGradient> {
   readonly layout: UnitLayout;
   readonly dtype: DType;
@@ -66,7 +69,7 @@ export class Unit<Gradient extends UnitGradient | null = UnitGradient> {
     this.gradient = gradientOf(this);
   }
 
-  /** Flat weights in the unit's dtype. Throws DS_RELEASED if they are not gathered. */
+  /** Flat weights in the unit's dtype. Throws DS_RELEASED if the weights are not gathered. */
   get weights(): Tensor {
     if (this.flat) return this.flat;
     throw new DsError({
@@ -78,13 +81,15 @@ export class Unit<Gradient extends UnitGradient | null = UnitGradient> {
     });
   }
 
-  /** Allocates the flat weights, uninitialized except for zeros between parameters. */
+  /** Allocates the flat weights. They are uninitialized, except for zeros between parameters. */
   allocate(): Tensor {
     this.flat = allocateFlat(this);
     return this.flat;
   }
 
-  /** Makes the parameters views of `flat` [numel], which the caller fills. Takes ownership. */
+  /**
+   * Takes ownership of `flat` [numel], and makes the parameters views of it. The caller fills it.
+   */
   materialize(flat: Tensor): void {
     this.flat = flat;
     const { buffer, dtype, offset } = flat;
@@ -93,13 +98,15 @@ export class Unit<Gradient extends UnitGradient | null = UnitGradient> {
     }
   }
 
-  /** Frees the weights in the order of compute. Parameters have no values until materialize(). */
+  /**
+   * Frees the weights in the order of compute. The parameters have no values until materialize().
+   */
   vacate(): void {
     for (const { parameter } of this.parameters) parameter.vacate(this.name);
     this.dropWeights();
   }
 
-  /** Marks its weights as changed, in any memory: a backward that saved the old values throws. */
+  /** Marks the weights as changed. A backward that saved the old values then throws. */
   markChanged(): void {
     for (const { parameter } of this.parameters) markChanged(parameter);
   }
@@ -109,8 +116,9 @@ export class Unit<Gradient extends UnitGradient | null = UnitGradient> {
   }
 
   /**
-   * Makes the parameter of `entry` a view of the flat weights, and of the flat gradient. Later
-   * writes to it by other code would be lost, so they throw.
+   * Makes the parameter of `entry` a view of the flat weights, and its gradient a view of the flat
+   * gradient. Later writes to the parameter by other code throw, because the next update would
+   * overwrite them.
    */
   adoptParameter(entry: LayoutEntry): void {
     const parameter = this.parameterOf(entry);
@@ -133,12 +141,12 @@ export class Unit<Gradient extends UnitGradient | null = UnitGradient> {
     return { weights: this.flat ? size : 0, gradients: this.gradient?.bytes ?? 0 };
   }
 
-  /** The flat weights if they are gathered. */
+  /** The flat weights, or null if they are not gathered. */
   get memory(): Tensor | null {
     return this.flat;
   }
 
-  /** Returns whether `part` lies in the flat weights or in the gradient. */
+  /** Returns whether the tensor is in the memory of the flat weights or of the gradient. */
   holds({ buffer }: Tensor): boolean {
     return this.flat?.buffer === buffer || (this.gradient?.holds(buffer) ?? false);
   }
@@ -149,39 +157,40 @@ export class Unit<Gradient extends UnitGradient | null = UnitGradient> {
   }
 }
 
-/** Returns uninitialized memory [numel] for all parameters of a unit, with zeros between them. */
+/** Returns uninitialized memory [numel] for the parameters of a unit, with zeros between them. */
 function allocateFlat({ layout, dtype, device }: WeightUnit): Tensor {
   const flat = held(() => Tensor.empty([layout.numel], dtype, device));
   for (const gap of layout.gaps) zeroRange(flat, gap);
   return flat;
 }
 
-/** Receives events of a unit's gradients. */
+/** Receives events of a unit's gradients. The gradient collector implements it. */
 export interface UnitListener {
-  /** Called when a parameter's gradient of this backward is complete. */
+  /** Called when the gradient of one parameter in this backward is complete. */
   onGradient(): void;
-  /** Called once per backward, when every parameter's gradient is complete. */
+  /** Called once per backward, when the gradients of all parameters are complete. */
   onComplete(unit: WeightUnit): void;
   /**
-   * Called for a gradient after finish(). If a backward starts now, the listener calls expect().
+   * Called for a gradient that arrives after finish(). If a new backward has started, the listener
+   * calls expect().
    */
   onUnexpected(): void;
 }
 
 /**
- * The gradient of a unit, from the first one of a step until drop(). Backward writes to
- * `parameter.grad`, views of one flat buffer, where micro-batches add up. If the sum has another
- * dtype (data_types.grad_accum_dtype), each backward's gradient is added to an f32 sum and freed.
- * All work is enqueued on the compute stream.
+ * The gradient of a unit, from its first gradient in a step until drop(). Backward writes
+ * `parameter.grad`, views of one flat buffer, and adds micro-batches there. If the sum has another
+ * dtype (data_types.grad_accum_dtype), the gradient of each backward is added to a separate sum and
+ * freed. All work is enqueued on the compute stream.
  */
 export class UnitGradient {
   /** [numel] in the parameters' dtype. */
   private backwardGrad: Tensor | null = null;
-  /** [numel] in `dtype`, if that is not the parameters'. */
+  /** [numel] in `dtype`. Null if the sum has the dtype of the parameters. */
   private sum: Tensor | null = null;
   private listener: UnitListener | null = null;
   private readonly awaited = new Set<Parameter>();
-  /** Whether every gradient of the last backward is complete. */
+  /** Whether all gradients of the last backward are complete. */
   private isComplete = true;
   private isStreaming = true;
 
@@ -196,18 +205,18 @@ export class UnitGradient {
     return (this.backwardGrad?.bytes ?? 0) + (this.sum?.bytes ?? 0);
   }
 
-  /** The gradient that backward writes, and the sum of several backwards if it is separate. */
+  /** The gradient that backward writes. If the sum is separate, also the sum. */
   get memory(): { backwardGrad: Tensor | null; sum: Tensor | null } {
     const { backwardGrad, sum } = this;
     return { backwardGrad, sum };
   }
 
-  /** Returns whether `buffer` belongs to the gradient. */
+  /** Returns whether `buffer` is memory of this gradient. */
   holds(buffer: Buffer): boolean {
     return this.backwardGrad?.buffer === buffer || this.sum?.buffer === buffer;
   }
 
-  /** Makes the flat gradient the memory of the parameter's gradients. */
+  /** Makes the flat gradient the memory of the parameter's gradient. */
   adoptParameter(parameter: Parameter, entry: LayoutEntry): void {
     setGradTarget(parameter, () => this.memoryFor(entry));
     parameter.onGradReady = () => this.countGradient(parameter);
@@ -219,8 +228,9 @@ export class UnitGradient {
   }
 
   /**
-   * Starts a backward: every gradient is expected again. Without `streaming`, the unit is complete
-   * only at finish(), so several backwards may follow each other.
+   * Starts a backward: every parameter is expected to get a gradient. With `streaming`, the unit is
+   * complete after the last of them. Without it, the unit is complete at finish(), so several
+   * backwards may follow each other.
    */
   expect({ streaming }: { streaming: boolean }): void {
     this.isComplete = false;
@@ -230,14 +240,14 @@ export class UnitGradient {
     }
   }
 
-  /** Ends a backward: parameters without a gradient get zeros, and the unit is complete. */
+  /** Ends a backward. Parameters without a gradient get zeros, and the unit is complete. */
   finish(): void {
     if (this.isComplete) return;
     this.awaited.clear();
     this.complete();
   }
 
-  /** Abandons a failed backward and its gradients. */
+  /** Drops a failed backward and its gradients. */
   forget(): void {
     this.awaited.clear();
     this.isComplete = true;
@@ -245,15 +255,15 @@ export class UnitGradient {
   }
 
   /**
-   * Returns the sum of all backwards since drop(), [numel] in `dtype`; zeros without any. The
-   * caller releases it.
+   * Returns the sum of all backwards since drop(), [numel] in `dtype`. It is zero if there were
+   * none. The caller releases it.
    */
   take(): Tensor {
     if (!(this.isWide ? this.sum : this.backwardGrad)) this.close();
     return (this.sum ?? this.allocateOnce()).retain();
   }
 
-  /** Frees the gradient. `parameter.grad` is null (zero) afterwards. */
+  /** Frees the gradient. Afterwards `parameter.grad` is null, which counts as zero. */
   drop(): void {
     this.dropWritten();
     this.sum?.release();
@@ -295,7 +305,10 @@ export class UnitGradient {
     this.listener?.onComplete(this.unit);
   }
 
-  /** Ends the sum of a backward: parameters without a gradient count as zero. */
+  /**
+   * Ends the gradient of one backward: parameters without a gradient get zeros, and a separate sum
+   * is updated.
+   */
   private close(): void {
     const { unit } = this;
     for (const { name, parameter } of unit.parameters) {

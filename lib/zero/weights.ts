@@ -1,4 +1,5 @@
-// The weight flows of stages 0 to 2: whole weights, and all-gathers after updates (1 and 2).
+// The weight flows of stages 0 to 2. Every rank holds whole units. Stages 1 and 2 all-gather
+// weights after updates.
 
 import type { Device } from '../runtime/device.js';
 import { required } from '../runtime/required.js';
@@ -11,7 +12,7 @@ import type { OwnedShard, WeightFlow } from './stage.js';
 import type { WeightUnit } from './unit.js';
 import type { Collectives, Work } from './wire.js';
 
-/** Every rank updates the whole unit. */
+/** Stage 0: every rank updates whole units, so weights need no communication. */
 export class WholeWeights implements WeightFlow {
   readonly isSharded = false;
 
@@ -19,24 +20,28 @@ export class WholeWeights implements WeightFlow {
 
   keep(unit: WeightUnit): OwnedShard {
     const { numel } = unit.layout;
-    // The norm is summed shard by shard at every stage, for equal bits.
+    // Every stage sums the norm shard by shard, so all stages get the same bits.
     const counted = shardOf(numel, this.group.rank, this.group.size);
     return [{ offset: 0, numel }, new MemoryStore(unit.allocate().retain()), counted];
   }
 }
 
 /**
- * Stages 1 and 2: every rank holds whole units and updates a shard of each. An all-gather
- * distributes the shards in place, in the order of updates. A unit that the host has updated is
- * sent alone, on a separate stream: compute reads the first units while the last are updated.
+ * Stages 1 and 2: every rank holds whole units and updates one shard of each. An all-gather
+ * distributes the shards in place, in the order of updates. A unit that the host updates has its
+ * own all-gather on a separate stream. Compute can then read the first units while the host updates
+ * the last ones.
  */
 export class PublishedWeights implements WeightFlow {
   readonly isSharded = false;
   private readonly buckets: Buckets;
-  /** Units that the compute stream does not wait for yet; null until they are sent. */
+  /**
+   * Units that compute has not waited for yet, each with the event after its gather. Null before
+   * the gather is sent.
+   */
   private readonly awaited = new Map<WeightUnit, Event | null>();
   private readonly events: Event[] = [];
-  /** The stream for units that the host has updated. */
+  /** The stream of gathers after updates on the host. */
   private readonly separateStream: Stream;
 
   constructor(
@@ -77,7 +82,7 @@ export class PublishedWeights implements WeightFlow {
     const { separateStream, device } = this;
     const order = this.takeEvent();
     separateStream.wait(changed ?? order.record(stream));
-    // All reads of the old weights have finished.
+    // Compute has read the old weights for the last time.
     separateStream.wait(order.record(device.compute));
     const end = this.options.timer.beginCollective(separateStream);
     const work = this.gather(shard, separateStream);
@@ -86,7 +91,7 @@ export class PublishedWeights implements WeightFlow {
     this.setAwaited(shard.unit, order.record(separateStream));
   }
 
-  /** Sets the event that readers of the unit wait for, and recycles the last one. */
+  /** Sets the event that readers of the unit wait for. The previous event can be reused. */
   private setAwaited(unit: WeightUnit, gathered: Event | null): void {
     const last = this.awaited.get(unit);
     if (last) this.events.push(last);

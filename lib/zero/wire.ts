@@ -1,5 +1,5 @@
-// The wire of ZeRO: collectives of a group of ranks, and wrappers that change how gradients are
-// summed. The plain wire is the group itself.
+// The collectives that ZeRO uses, and wires. A wire sums gradients over ranks; the plain wire is
+// the group itself. Wrappers of a wire change how the sum is computed.
 import type { DType } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import type { Stream } from '../runtime/stream.js';
@@ -10,16 +10,16 @@ import { markChanged } from '../tensor/tape.js';
 
 export interface Work {
   /**
-   * Makes later work of `stream` wait for the result. Blocks on the CPU. Throws DS_COMM if the
-   * exchange fails.
+   * Makes later work of `stream` wait for the result. On the CPU, it blocks. Throws DS_COMM if the
+   * collective fails.
    */
   wait(stream: Stream): void;
 }
 
-export interface CollectivePlace {
+export interface CollectiveStart {
   /** The collective starts after the work that is enqueued on `stream`. */
   stream: Stream;
-  /** Unit and purpose. Errors name it, and ranks compare it. */
+  /** Unit and purpose, for errors. The ranks compare it. */
   purpose: string;
 }
 
@@ -28,14 +28,23 @@ export interface Collectives {
   readonly rank: number;
   readonly size: number;
   /** Copies the `tensor` of rank `root` to every rank. */
-  broadcast(tensor: View, root: number, at: CollectivePlace): Work;
-  allReduce(tensor: Tensor, at: CollectivePlace): Work;
-  /** Sums `input` [size * n] over ranks; `output` [n] gets this rank's part, also in place. */
-  reduceScatter(output: Tensor, input: Tensor, at: CollectivePlace): Work;
-  /** Sends part j of `input` [size * n] to part `rank` of rank j's `output`. */
-  allToAll(output: View, input: View, at: CollectivePlace): Work;
-  /** Gathers every rank's `input` [n] into `output` [size * n], also in place. */
-  allGather(output: View, input: View, at: CollectivePlace): Work;
+  broadcast(tensor: View, root: number, at: CollectiveStart): Work;
+  allReduce(tensor: Tensor, at: CollectiveStart): Work;
+  /**
+   * Sums `input` [size * n] over the ranks. `output` [n] gets this rank's range of the sum; it may
+   * be that range of `input`.
+   */
+  reduceScatter(output: Tensor, input: Tensor, at: CollectiveStart): Work;
+  /**
+   * Splits `input` and `output` [size * n] into one range per rank. Sends range j of `input` to
+   * range `rank` of rank j's `output`.
+   */
+  allToAll(output: View, input: View, at: CollectiveStart): Work;
+  /**
+   * Gathers the `input` [n] of every rank into `output` [size * n]. `input` may be this rank's
+   * range of `output`.
+   */
+  allGather(output: View, input: View, at: CollectiveStart): Work;
 }
 
 /** Copies the values of rank `root` to every rank, in the order of the compute stream. */
@@ -50,19 +59,19 @@ export function broadcastValues(group: Collectives, values: Tensor, root = 0): v
 /** Sums flat gradients over the ranks. A wire may change the input until the work is done. */
 export type Wire = Pick<Collectives, 'allReduce' | 'reduceScatter'>;
 
-/** Divides before the sum, against f16 overflow. Also for prescale_gradients. */
+/** Divides gradients before the sum, so that f16 does not overflow. Also for prescale_gradients. */
 export class DividedWire implements Wire {
   constructor(
     private readonly inner: Wire,
     private readonly divisor: number,
   ) {}
 
-  allReduce(full: Tensor, at: CollectivePlace): Work {
+  allReduce(full: Tensor, at: CollectiveStart): Work {
     this.divide(full, at.stream);
     return this.inner.allReduce(full, at);
   }
 
-  reduceScatter(output: Tensor, full: Tensor, at: CollectivePlace): Work {
+  reduceScatter(output: Tensor, full: Tensor, at: CollectiveStart): Work {
     this.divide(full, at.stream);
     return this.inner.reduceScatter(output, full, at);
   }
@@ -73,19 +82,19 @@ export class DividedWire implements Wire {
   }
 }
 
-/** Sums in `dtype` (communication_data_type) and rounds the sums back. */
+/** Sums in `dtype` (communication_data_type), then rounds to the dtype of the gradients. */
 export class CastWire implements Wire {
   constructor(
     private readonly inner: Wire,
     private readonly dtype: DType,
   ) {}
 
-  allReduce(full: Tensor, at: CollectivePlace): Work {
+  allReduce(full: Tensor, at: CollectiveStart): Work {
     const wide = this.cast(full, at.stream);
     return this.roundAfter(this.inner.allReduce(wide, at), wide, [wide], full);
   }
 
-  reduceScatter(output: Tensor, full: Tensor, at: CollectivePlace): Work {
+  reduceScatter(output: Tensor, full: Tensor, at: CollectiveStart): Work {
     const wide = this.cast(full, at.stream);
     const shard = held(() => Tensor.empty(output.shape, this.dtype, output.device));
     return this.roundAfter(this.inner.reduceScatter(shard, wide, at), shard, [wide, shard], output);
@@ -108,24 +117,26 @@ export class CastWire implements Wire {
   }
 }
 
-/** Releases `tensor` in the order of `stream`, its last user. */
+/** Releases `tensor`. The memory is freed in the order of `stream`, its last user. */
 export function releaseOn(stream: Stream, tensor: Tensor): void {
   tensor.buffer.releaseOn(stream);
   tensor.release();
 }
 
-/** Every rank receives all sums and keeps its shard (reduce_scatter: false). */
+/**
+ * Replaces reduce-scatter by all-reduce; each rank then keeps its shard (reduce_scatter: false).
+ */
 export class AllReduceWire implements Wire {
   constructor(
     private readonly inner: Wire,
     private readonly group: Pick<Collectives, 'rank' | 'size'>,
   ) {}
 
-  allReduce(full: Tensor, at: CollectivePlace): Work {
+  allReduce(full: Tensor, at: CollectiveStart): Work {
     return this.inner.allReduce(full, at);
   }
 
-  reduceScatter(output: Tensor, full: Tensor, at: CollectivePlace): Work {
+  reduceScatter(output: Tensor, full: Tensor, at: CollectiveStart): Work {
     const { rank, size } = this.group;
     const work = this.inner.allReduce(full, at);
     return {

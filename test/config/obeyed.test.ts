@@ -104,15 +104,15 @@ describe('on one rank', () => {
     [{ gradient_accumulation_steps: 3 }, 'batch.accumulationSteps', 3],
     [
       offloadConfig({ sub_group_size: 1 }),
-      'state.shares.0.state.placement.storage.options.tile',
+      'state.updateGroups.0.state.placement.storage.options.tile',
       64,
     ],
     [
       offloadConfig({ sub_group_size: 1000 }),
-      'state.shares.0.state.placement.storage.options.tile',
+      'state.updateGroups.0.state.placement.storage.options.tile',
       960,
     ],
-    [offloadConfig({}), 'state.shares.0.state.placement.storage.options.tile', 1e9],
+    [offloadConfig({}), 'state.updateGroups.0.state.placement.storage.options.tile', 1e9],
     // No division without a reduction.
     [
       { gradient_predivide_factor: 4, ...zero({ stage: 3, offload_param: { device: 'cpu' } }) },

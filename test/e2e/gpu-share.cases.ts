@@ -8,7 +8,7 @@ import { adviseOnMemory } from '../../lib/engine/watch/memory-advice.js';
 import type { Engine } from '../../lib/index.js';
 import { byteText } from '../../lib/runtime/byte-text.js';
 import type { Device } from '../../lib/runtime/device.js';
-import { DeferredUpdates, type Share } from '../../lib/zero/optimizer-state.js';
+import { DeferredUpdates, type UpdateGroup } from '../../lib/zero/optimizer-state.js';
 import type { Partition } from '../../lib/zero/partition.js';
 import { Speculative } from '../../lib/zero/schedule/speculative.js';
 import { StreamedState, Windows } from '../../lib/zero/state/placement/streamed.js';
@@ -67,9 +67,9 @@ const places: Case = {
     const options = { precision: 'bf16', offload: true, gpuShare: 0.5 } as const;
     for (const speculative of [false, true]) {
       const engine = await tinyEngine({ ...options, speculative }, device);
-      const { shares } = engine.parts.state;
+      const { updateGroups } = engine.parts.state;
       assert.deepEqual(
-        shares.map(({ state }) => state.names),
+        updateGroups.map(({ state }) => state.names),
         speculative
           ? ['StreamedState, JoinedMasters, DeviceWeights', 'HostState, F32Masters, DeviceWeights']
           : [
@@ -78,14 +78,14 @@ const places: Case = {
             ],
       );
       const Kind = speculative ? Speculative : DeferredUpdates;
-      for (const { schedule } of shares) assert.ok(schedule instanceof Kind);
+      for (const { schedule } of updateGroups) assert.ok(schedule instanceof Kind);
       engine.destroy();
     }
     for (const speculative of [false, true]) {
       const engine = await tinyEngine({ ...options, speculative, gpuShare: 1 }, device);
       const { state, stage } = engine.parts;
       const elements = stage.partitions.reduce((sum, { numel }) => sum + numel, 0);
-      assert.equal(state.shares.length, 1);
+      assert.equal(state.updateGroups.length, 1);
       // Two moments and master weights, half of them on the device, without the optimizer's tables.
       const beside = state.bytes.host - (10 + 1 / 8) * elements;
       assert.ok(beside >= 0 && beside < 4096, `${beside} bytes beside the state`);
@@ -109,7 +109,7 @@ const staying: Case = {
         trainTiny(engine, 0, steps);
         const { state, stage } = engine.parts;
         const stays = ({ weights }: Partition): boolean => !weights.buffer.pinned;
-        for (const { state: own, schedule, partitions } of state.shares) {
+        for (const { state: own, schedule, partitions } of state.updateGroups) {
           const { placement } = own;
           const isTheirs = speculative && placement instanceof StreamedState;
           assert.ok(partitions.every((one) => stays(one) === isTheirs));
@@ -124,7 +124,7 @@ const staying: Case = {
         }
         const weights = stage.partitions.filter(stays).reduce((sum, one) => sum + one.numel, 0);
         const { hint } = adviseOnMemory(engine.parts);
-        const frees = state.shares
+        const frees = state.updateGroups
           .filter((one) => one.state.placement instanceof StreamedState)
           .reduce(
             (sum, one) => sum + one.state.bytes.device + (one.schedule.bytes?.device ?? 0),
@@ -145,7 +145,7 @@ const passing: Case = {
       const engine = await tinyEngine({ ...options, zero }, device);
       const { state, stage } = engine.parts;
       const elements = stage.partitions.reduce((sum, { numel }) => sum + numel, 0);
-      const { state: own } = state.shares[0] as Share;
+      const { state: own } = state.updateGroups[0] as UpdateGroup;
       trainTiny(engine, 0, 2);
       const kept = own.bytes.device - (own.placement as StreamedState).windows.bytes;
       assert.ok(kept < elements, `${kept} bytes beside windows, of ${elements} elements`);
@@ -162,7 +162,7 @@ const once: Case = {
     const engine = await tinyEngine({ ...options, gpuShare: 0.5, zero: inTiles }, device);
     // Enough steps that speculation stops.
     trainTiny(engine, 0, 12);
-    const { state, partitions } = engine.parts.state.shares[0] as Share;
+    const { state, partitions } = engine.parts.state.updateGroups[0] as UpdateGroup;
     const tiles = partitions.flatMap((partition) => state.partOf(partition).tiles).length;
     const { open } = Windows.prototype;
     let opened = 0;
@@ -198,7 +198,7 @@ const advised: Case = {
     const { step } = engine;
     engine.step = () => {
       const kept = stage.partitions.reduce((sum, { numel }) => sum + 2 * numel, 0);
-      const { bytes } = (state.shares[0] as Share).state;
+      const { bytes } = (state.updateGroups[0] as UpdateGroup).state;
       const { hint } = adviseOnMemory(engine.parts);
       assert.ok(hint.includes(`gpu_share": 0 frees ${byteText(bytes.device + kept)}`), hint);
       step.call(engine);

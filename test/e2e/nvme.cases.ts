@@ -27,7 +27,7 @@ const onDisk = (options: Options, nvme: string, device: Device): Promise<Engine>
   tinyEngine({ ...options, offload: true, nvme }, device);
 
 export const diskOf = (engine: Engine): NvmeState =>
-  engine.parts.state.shares
+  engine.parts.state.updateGroups
     .map(({ state }) => state.placement)
     .find((placement) => placement instanceof NvmeState) as NvmeState;
 

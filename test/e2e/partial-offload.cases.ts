@@ -20,7 +20,7 @@ const split = (options: Options, device: Device): Promise<Engine> =>
   tinyEngine({ ratio: 0.5, ...options, offload: true }, device);
 
 const statesOf = (engine: Engine): string[] =>
-  engine.parts.state.shares.map(({ state }) => state.names);
+  engine.parts.state.updateGroups.map(({ state }) => state.names);
 
 const onDevice = 'DeviceState, F32Masters, DeviceWeights';
 const onHost = 'HostState, F32Masters, DeviceWeights';

@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { Engine, Tensor } from '../../lib/index.js';
 import type { Device } from '../../lib/runtime/device.js';
-import type { Share } from '../../lib/zero/optimizer-state.js';
+import type { UpdateGroup } from '../../lib/zero/optimizer-state.js';
 import { Speculative } from '../../lib/zero/schedule/speculative.js';
 import type { Case } from '../support/case.js';
 import {
@@ -44,7 +44,7 @@ const resident = ({ zero: _, ...options }: Options, device: Device): Promise<Eng
   tinyEngine({ ...options, offload: false }, device);
 
 function speculationOf({ parts }: Engine): Speculative {
-  const [{ schedule }] = parts.state.shares as [Share];
+  const [{ schedule }] = parts.state.updateGroups as [UpdateGroup];
   assert.ok(schedule instanceof Speculative);
   return schedule;
 }

@@ -35,7 +35,10 @@ function advice({ zero = {}, cap = 0, kind = 'cuda', ranks = 1, micro = 4, ...gi
     { worldSize: ranks },
   );
   const device = { kind, name: 'the GPU', memory: { cap: cap * GIB, total: 80 * GIB } };
-  const rest = { state: { shares: given.shares ?? [] }, ranks: { dataGroup: { size: ranks } } };
+  const rest = {
+    state: { updateGroups: given.shares ?? [] },
+    ranks: { dataGroup: { size: ranks } },
+  };
   return adviseOnMemory({ config, device, ...rest } as never);
 }
 

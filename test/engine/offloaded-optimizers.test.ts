@@ -64,7 +64,7 @@ test.each([
     const group = { rank: 0, size } as ProcessGroup;
     const given = { config, optimizer: parts.optimizer, partitions, device: cpu(), group };
     buildState(state, given, owned);
-    const [share] = state.shares;
+    const [share] = state.updateGroups;
     owned.release();
     return share?.schedule.constructor.name;
   });

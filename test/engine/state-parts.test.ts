@@ -53,11 +53,11 @@ test('a state per element has the region of its parameter, other state its own r
 });
 
 test('weights that differ between ranks are synchronized after the last decision', () => {
-  const calls = (isAdrift: boolean): unknown[] => {
+  const calls = (needsResync: boolean): unknown[] => {
     const found: unknown[] = [];
     const stage = { dispatch: () => void found.push('dispatch') };
     resync({
-      state: { isAdrift, resync: (...given: unknown[]) => void found.push(given) },
+      state: { needsResync, resync: (...given: unknown[]) => void found.push(given) },
       stage,
       stepDecisions: { take: () => void found.push('take') },
       progress: { appliedSteps: 7 },
@@ -255,14 +255,14 @@ describe('an engine of two micro-batches', () => {
     const engine = await engineOf();
     const { state } = engine.parts;
     const calls = jest.spyOn(state, 'resync').mockReturnValue(undefined as never);
-    Object.defineProperty(state, 'isAdrift', { value: true, configurable: true });
+    Object.defineProperty(state, 'needsResync', { value: true, configurable: true });
     const forward = () => scope(() => void engine.forward(Tensor.from([[1, 2, 3, 4]])));
     forward();
     expect(calls).not.toHaveBeenCalled();
     engine.eval();
     forward();
     expect(calls).toHaveBeenCalledTimes(1);
-    Object.defineProperty(state, 'isAdrift', { value: false });
+    Object.defineProperty(state, 'needsResync', { value: false });
     calls.mockRestore();
     engine.destroy();
   });
@@ -423,7 +423,7 @@ describe('when state is updated', () => {
   async function schedulesOf(
     optimizer: (params: nn.Parameter[]) => optim.Optimizer,
     { stage = 1, ranks = 2, offload = {} as object } = {},
-    nameOf = ({ schedule }: OptimizerState['shares'][number]): object => schedule,
+    nameOf = ({ schedule }: OptimizerState['updateGroups'][number]): object => schedule,
   ): Promise<string[]> {
     const model = new nn.Linear(16, 36, { bias: false });
     const { engine } = await initialize({
@@ -447,7 +447,7 @@ describe('when state is updated', () => {
     buildState(state, { ...given, device: cpu() }, owned);
     owned.release();
     engine.destroy();
-    return state.shares.map((share) => nameOf(share).constructor.name);
+    return state.updateGroups.map((share) => nameOf(share).constructor.name);
   }
   const adam = (params: nn.Parameter[]) => new optim.AdamW(params, { lr: 0.1 });
   const lamb = (params: nn.Parameter[]) => new optim.Lamb(params, { lr: 0.1 });

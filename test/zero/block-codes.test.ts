@@ -13,7 +13,7 @@ import {
   QuantizedWire,
   ReplicatedWire,
 } from '../../lib/zero/quantized.js';
-import type { CollectivePlace, Collectives } from '../../lib/zero/wire.js';
+import type { CollectiveStart, Collectives } from '../../lib/zero/wire.js';
 
 const device = cpu();
 const numel = 2 * BLOCK;
@@ -56,7 +56,7 @@ test('the bytes of an element are those of its message', () => {
 });
 
 describe('two ranks with the same values', () => {
-  const at: CollectivePlace = { stream: device.compute, purpose: 'a test' };
+  const at: CollectiveStart = { stream: device.compute, purpose: 'a test' };
   /** Copies `count` elements to a place of `to`, unless they are there. */
   function copy(to: View, first: number, { buffer, offset }: View, count: number, skip = 0): void {
     const range = { to: 4 * (to.offset + first), from: 4 * (offset + skip), bytes: 4 * count };
@@ -149,7 +149,7 @@ describe('two ranks with the same values', () => {
     const work = (name: string) => ({ wait: (stream: Stream) => void log.push(name, stream) });
     const inner = { allReduce: () => work('all'), reduceScatter: () => work('scatter') };
     const replicas = {
-      allReduce(sums: unknown, place: CollectivePlace) {
+      allReduce(sums: unknown, place: CollectiveStart) {
         log.push(sums, place.purpose, place.stream);
         return work('replicas');
       },

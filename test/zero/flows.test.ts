@@ -23,7 +23,7 @@ import { layoutUnit } from '../../lib/zero/layout.js';
 import { MemoryStore, type Partition, type WeightShard } from '../../lib/zero/partition.js';
 import { allocatePinned, bytesOf, LentState, totalBytes } from '../../lib/zero/state/memory.js';
 import { WholeWeights } from '../../lib/zero/weights.js';
-import type { CollectivePlace, Collectives } from '../../lib/zero/wire.js';
+import type { CollectiveStart, Collectives } from '../../lib/zero/wire.js';
 
 const device = cpu();
 const done = { wait() {} };
@@ -54,7 +54,7 @@ describe('gradients of whole units', () => {
     const route = {
       factor: 0.25,
       wire: {
-        allReduce(grad: Tensor, at: CollectivePlace) {
+        allReduce(grad: Tensor, at: CollectiveStart) {
           calls.push(at.purpose, at.stream === device.compute, grad.numel);
           return done;
         },
@@ -141,7 +141,7 @@ test('only partial gradients are summed over the tensor-parallel ranks, in one c
   const layout = layoutUnit(shapes);
   const calls: unknown[] = [];
   const group = {
-    allReduce(tensor: Tensor, at: CollectivePlace) {
+    allReduce(tensor: Tensor, at: CollectiveStart) {
       calls.push(tensor.toArray(), at.purpose);
       const sums = (tensor.toArray() as number[]).map((value) => 10 * value);
       tensor.buffer.write(4 * tensor.offset, Float32Array.from(sums));
@@ -187,7 +187,7 @@ describe('weights that are gathered', () => {
     const group = {
       rank: 0,
       size: 1,
-      allGather: (_: unknown, __: unknown, { purpose }: CollectivePlace) => {
+      allGather: (_: unknown, __: unknown, { purpose }: CollectiveStart) => {
         const name = purpose.replace('weights of ', '');
         log.push(`gather ${name}`);
         return { wait: () => void log.push(`wait ${name}`) };
@@ -318,7 +318,7 @@ describe('weights that are gathered', () => {
     const group = {
       rank: 1,
       size: 2,
-      allGather(_: unknown, shard: Tensor, at: CollectivePlace) {
+      allGather(_: unknown, shard: Tensor, at: CollectiveStart) {
         gathers.push(shard.toArray(), at.purpose);
         return done;
       },

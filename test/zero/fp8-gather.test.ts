@@ -9,7 +9,7 @@ import { liveTensors } from '../../lib/tensor/tensor.js';
 import { gatherFp8 } from '../../lib/zero/fp8-gather.js';
 import { MemoryStore } from '../../lib/zero/partition.js';
 import { Unit, type WeightUnit } from '../../lib/zero/unit.js';
-import type { CollectivePlace, Collectives } from '../../lib/zero/wire.js';
+import type { CollectiveStart, Collectives } from '../../lib/zero/wire.js';
 
 const device = cpu();
 const RANKS = 2;
@@ -36,7 +36,7 @@ class Rehearsal implements Pick<Collectives, 'allGather'> {
 
   readonly size = RANKS;
 
-  allGather(output: Tensor, input: Tensor, _at: CollectivePlace) {
+  allGather(output: Tensor, input: Tensor, _at: CollectiveStart) {
     const call = this.calls++;
     const size = { u8: 1, bf16: 2 }[input.dtype as 'u8' | 'bf16'];
     const bytes = new Uint8Array(input.numel * size);

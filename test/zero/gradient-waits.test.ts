@@ -11,7 +11,7 @@ test.each([
 ])('speculative: %s, %s', async (speculative) => {
   const engine = await tinyEngine({ precision: 'bf16', offload: true, speculative }, cpu());
   trainTiny(engine, 0, 2);
-  const [share] = engine.parts.state.shares;
+  const [share] = engine.parts.state.updateGroups;
   const state = share?.state as ShardState;
   const updated = engine.parts.stage.partitions.flatMap((partition) =>
     state.partOf(partition).tiles.map((tile) => tile.updated),

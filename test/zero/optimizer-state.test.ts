@@ -83,7 +83,7 @@ test.each<[sizes: readonly number[], share: number, chosen: number[]]>([
   },
 );
 
-describe('shares of optimizer state', () => {
+describe('update groups of optimizer state', () => {
   const partitionOf = (name: string) => ({ name }) as unknown as Partition;
 
   /** Two shares with a partition each; the second has no optional method. */
@@ -118,7 +118,7 @@ describe('shares of optimizer state', () => {
       commit: say('commit'),
       markChanged: say('changed'),
       resync: say('resync'),
-      isAdrift: true,
+      needsResync: true,
       rankErrors: () => ['error'],
       bytes: { device: 10, host: 20 },
     };
@@ -187,8 +187,8 @@ describe('shares of optimizer state', () => {
       ['one synchronize'],
       ['two synchronize'],
     ]);
-    expect(state.isAdrift).toBe(true);
-    expect(new OptimizerState().isAdrift).toBe(false);
+    expect(state.needsResync).toBe(true);
+    expect(new OptimizerState().needsResync).toBe(false);
     expect(state.rankErrors()).toEqual(['error']);
     expect(state.bytes).toEqual({ device: 12, host: 24, disk: 6 });
     expect(state.deviceMemory).toEqual({

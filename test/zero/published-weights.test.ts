@@ -16,7 +16,7 @@ import {
 import { untimedComm } from '../../lib/zero/gradients.js';
 import type { WeightShard } from '../../lib/zero/partition.js';
 import { PublishedWeights } from '../../lib/zero/weights.js';
-import type { CollectivePlace, Collectives } from '../../lib/zero/wire.js';
+import type { CollectiveStart, Collectives } from '../../lib/zero/wire.js';
 
 const bucketOfAll = 1e9;
 
@@ -24,7 +24,7 @@ const bucketOfAll = 1e9;
 function publishedFlow() {
   const gathered: [purpose: string, besideCompute: boolean][] = [];
   const group = {
-    allGather: (_output: unknown, _input: unknown, { stream, purpose }: CollectivePlace) => {
+    allGather: (_output: unknown, _input: unknown, { stream, purpose }: CollectiveStart) => {
       gathered.push([purpose, stream !== cpu().compute]);
       return { wait: () => {} };
     },
@@ -92,7 +92,7 @@ test.each([
 ])('of units of 8 elements, with %i to fetch ahead, these come ahead: %j', (prefetch, expected) => {
   const device = cpu();
   const gathered: string[] = [];
-  const allGather = (_output: unknown, _input: unknown, { purpose }: CollectivePlace) => {
+  const allGather = (_output: unknown, _input: unknown, { purpose }: CollectiveStart) => {
     gathered.push(purpose.replace('weights of ', ''));
     return { wait: () => {} };
   };
@@ -150,7 +150,7 @@ test.each([
   (unitThreshold, modelThreshold, kept) => {
     const device = cpu();
     const gathered: string[] = [];
-    const allGather = (_output: unknown, _input: unknown, { purpose }: CollectivePlace) => {
+    const allGather = (_output: unknown, _input: unknown, { purpose }: CollectiveStart) => {
       gathered.push(purpose.replace('weights of ', ''));
       return { wait: () => {} };
     };
@@ -269,7 +269,7 @@ test('a shard is stored flat, on the device or in pinned host memory', () => {
 test('a unit in use has its views made once, and gathers beyond the limit do not begin', () => {
   const device = cpu();
   const gathered: string[] = [];
-  const allGather = (_output: unknown, _input: unknown, { purpose }: CollectivePlace) => {
+  const allGather = (_output: unknown, _input: unknown, { purpose }: CollectiveStart) => {
     gathered.push(purpose.replace('weights of ', ''));
     return { wait: () => {} };
   };

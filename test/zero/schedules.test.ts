@@ -26,14 +26,14 @@ import { HostState } from '../../lib/zero/state/placement/host.js';
 import { DeviceWeights, F32Masters, ShardState } from '../../lib/zero/state/shard-state.js';
 import type { Placement, Schedule } from '../../lib/zero/state/strategies.js';
 import { Unit, UnitGradient } from '../../lib/zero/unit.js';
-import type { CollectivePlace, Collectives } from '../../lib/zero/wire.js';
+import type { CollectiveStart, Collectives } from '../../lib/zero/wire.js';
 
 const device = cpu();
 const flat = (values: readonly number[]): Tensor =>
   held(() => Tensor.from([...values], { dtype: 'f32', device }));
 
 /** Copies the bytes of a view to another. */
-function copyView(to: View, from: View, { stream }: CollectivePlace): void {
+function copyView(to: View, from: View, { stream }: CollectiveStart): void {
   if (to.buffer === from.buffer && to.offset === from.offset) return;
   const [size, numel] = [dtypeSize(from.dtype), from.shape.reduce((a, b) => a * b, 1)];
   const place = { to: to.offset * size, from: from.offset * size, bytes: numel * size };
@@ -43,7 +43,7 @@ function copyView(to: View, from: View, { stream }: CollectivePlace): void {
 /** A group of one rank, and the purposes of its collectives. */
 function aloneGroup() {
   const purposes: string[] = [];
-  const copyCase = (output: View, input: View, at: CollectivePlace) => {
+  const copyCase = (output: View, input: View, at: CollectiveStart) => {
     purposes.push(at.purpose);
     copyView(output, input, at);
     return { wait: () => {} };
@@ -54,7 +54,7 @@ function aloneGroup() {
     allGather: copyCase,
     reduceScatter: copyCase,
     allToAll: copyCase,
-    allReduce(_: unknown, at: CollectivePlace) {
+    allReduce(_: unknown, at: CollectiveStart) {
       purposes.push(at.purpose);
       return { wait: () => {} };
     },

@@ -11,7 +11,7 @@ import { tinyEngine, trainTiny } from '../e2e/tiny-training.js';
 async function residentUpdate(): Promise<void> {
   const engine = await tinyEngine({ precision: 'bf16', offload: false }, cpu());
   trainTiny(engine, 0, 1);
-  const { state } = engine.parts.state.shares[0] ?? {};
+  const { state } = engine.parts.state.updateGroups[0] ?? {};
   const [partition] = engine.parts.stage.partitions as readonly Partition[];
   if (!partition || !state) throw new Error('an engine without a partition');
   const grad = held(() => Tensor.empty([partition.numel], 'bf16', engine.device));

@@ -8,14 +8,14 @@ import type { Partition } from '../../lib/zero/partition.js';
 import {
   AllReduceWire,
   CastWire,
-  type CollectivePlace,
+  type CollectiveStart,
   type Collectives,
   DividedWire,
   type Wire,
 } from '../../lib/zero/wire.js';
 
 const device = cpu();
-const at: CollectivePlace = { stream: device.compute, purpose: 'gradient of a test' };
+const at: CollectiveStart = { stream: device.compute, purpose: 'gradient of a test' };
 const done = { wait: () => {} };
 const values = (data: readonly number[], dtype: 'f32' | 'f16' = 'f32'): Tensor =>
   held(() => Tensor.from([...data], { dtype, device }));

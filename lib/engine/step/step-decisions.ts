@@ -307,7 +307,7 @@ export function resync({
   stepDecisions: StepDecisions;
   progress: Progress;
 }): void {
-  if (!state.isAdrift) return;
+  if (!state.needsResync) return;
   stepDecisions.take();
   state.resync(progress.appliedSteps, stage);
   stage.dispatch();

@@ -66,7 +66,7 @@ function describeOptimizer({ optimizer, schedules, state }: Described): string[]
       formatRow(`  group ${index}`, `${params.length} parameters, ${JSON.stringify(settings)}`),
     ),
     formatRow('schedule', schedules.name || 'none'),
-    ...state.shares.map(({ partitions, state: ownState, schedule }) =>
+    ...state.updateGroups.map(({ partitions, state: ownState, schedule }) =>
       formatRow(
         `state of ${partitions.length} units`,
         `${ownState.names}, ${schedule.constructor.name}`,

@@ -72,7 +72,7 @@ function stateSettings(
 ): Setting[] {
   const { stage, offload_optimizer: offload, offload_param: params } = config.zero_optimization;
   const found: Setting[] = [];
-  const streamed = state.shares.filter(
+  const streamed = state.updateGroups.filter(
     ({ state: { placement } }) => placement instanceof StreamedState,
   );
   if (streamed.length > 0) {

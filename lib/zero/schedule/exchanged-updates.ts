@@ -1,6 +1,6 @@
-// Updates with a compressed exchange of one bit per element instead of gradients, such as 1-bit
-// Adam. Sources: Tang et al. 2021, arXiv:2102.02888; DeepSpeed's OneBitAdam, ZeroOneAdam and
-// OneBitLamb.
+// Updates of 1-bit optimizers: the ranks exchange compressed vectors of one bit per element instead
+// of gradients. Sources: Tang et al. 2021, arXiv:2102.02888; DeepSpeed's OneBitAdam, ZeroOneAdam
+// and OneBitLamb.
 
 import {
   CompressedExchange,
@@ -25,10 +25,10 @@ import type {
 } from '../state/strategies.js';
 import type { SharedUpdateParts } from './summed-updates.js';
 
-/** Parts of an update over several ranks with whole units. */
+/** What the schedule needs. Every rank updates whole units. */
 interface ExchangeParts extends Omit<SharedUpdateParts, 'group'> {
   group: ExchangeGroup;
-  /** Minimum elements per exchange; smaller units are combined. */
+  /** Minimum elements per exchange. Smaller units share one exchange. */
   bucketElements: number;
 }
 
@@ -41,20 +41,25 @@ interface BucketMember {
 interface Bucket {
   readonly members: readonly BucketMember[];
   readonly exchange: CompressedExchange;
-  /** [numel] f32, from the first half of an update to the second. */
+  /** [numel] f32. Exists from send() to receive(). */
   vector: Tensor | null;
 }
 
 /**
- * In steps with an exchange, the ranges of each bucket write its vector, ranks exchange it with two
- * collectives, and the ranges are updated by the average. Meanwhile the next bucket is written.
- * Memory in addition to the state: 4 bytes per element and 4 / ranks for errors, a quarter of a
- * byte for messages, and the vectors of three buckets during an update.
+ * The schedule of 1-bit optimizers. In a step with an exchange, each bucket takes three stages: its
+ * ranges write one vector, the ranks average the vectors with two collectives, and the ranges are
+ * updated by the average. While the collectives of a bucket run, the next bucket writes its vector.
+ * In a step without an exchange, each rank updates by its own gradients.
+ *
+ * Memory in addition to the state, in bytes per element: 4 and 4 / ranks for compression errors,
+ * 1/4 for messages. During an update, the vectors of three buckets.
  */
 export class ExchangedUpdates implements Schedule {
   private readonly localUpdates: DeferredUpdates;
   private readonly buckets: readonly Bucket[];
-  /** [4] f32: the step's control without a gradient factor, for averages. */
+  /**
+   * [4] f32: the step decision with multiplier 1. The average of vectors needs no gradient factor.
+   */
   private readonly unscaled: Tensor;
 
   constructor(
@@ -80,11 +85,11 @@ export class ExchangedUpdates implements Schedule {
     for (const partition of partitions) yield [partition, state.finish(partition)];
   }
 
-  get isAdrift(): boolean {
-    return this.optimizer.isAdrift;
+  get needsResync(): boolean {
+    return this.optimizer.needsResync;
   }
 
-  /** Makes the weights of all ranks equal; pending gradients stay unchanged. */
+  /** Makes the weights of all ranks equal. Gradients that wait for their step stay unchanged. */
   resync(applied: number, publisher: Publisher): void {
     const pass = this.optimizer.resync(applied, this.optimizer.groups);
     if (!pass) return;
@@ -134,7 +139,10 @@ export class ExchangedUpdates implements Schedule {
     this.unscaled.release();
   }
 
-  /** Computes other buckets while the collective of one is running. */
+  /**
+   * Runs all buckets as a pipeline: one bucket sends, the previous one averages, and the one before
+   * receives.
+   */
   private exchange(pass: PayloadPass, control: Tensor): void {
     const { buckets, unscaled } = this;
     const { kernels } = this.parts.state.placement;
@@ -155,7 +163,7 @@ export class ExchangedUpdates implements Schedule {
     const { device } = exchange.ownError;
     const vector = held(() => Tensor.empty([exchange.ownError.numel], 'f32', device));
     bucket.vector = vector;
-    if (pass.startsAfresh) exchange.reset();
+    if (pass.resetsErrors) exchange.reset();
     this.forEachRange(bucket, control, (tensors, payload) => {
       pass.write(tensors, payload, this.parts.state.placement.kernels);
     });
@@ -187,7 +195,7 @@ export class ExchangedUpdates implements Schedule {
   }
 }
 
-/** Returns an uninitialized gradient for ranges that do not read it. */
+/** Returns an uninitialized gradient. Passes of resync() require a tensor, but do not read it. */
 function emptyGradient({ unit, numel }: Partition): Tensor {
   return held(() => Tensor.empty([numel], unit.gradient.dtype, unit.device));
 }
@@ -221,7 +229,10 @@ function createExchange(
   });
 }
 
-/** Returns the segments of a unit's parameters in the vector of its bucket. */
+/**
+ * Returns the segments of a unit's parameters in the vector of its bucket. Each segment has its own
+ * scale.
+ */
 function segmentsOf(
   optimizer: ExchangingOptimizer,
   { partition, offset }: BucketMember,

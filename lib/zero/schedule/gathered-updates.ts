@@ -1,5 +1,5 @@
-// Updates by rules that transform whole parameters, such as Muon, with parameters divided over
-// ranks. Source: DeepSpeed's Muon at stage 3, which distributes the matrices over the ranks.
+// Updates by rules that transform whole matrices, such as Muon, if each rank stores only a shard of
+// them. Source: DeepSpeed's Muon at stage 3, which distributes the matrices over the ranks.
 
 import type { GatheredOptimizer, UpdateSettings } from '../../optim/optimizer.js';
 import { deviceKernels } from '../../optim/update-kernels.js';
@@ -13,7 +13,7 @@ import type { Schedule, UpdatedPartition, UpdatePlan } from '../state/strategies
 import type { Unit } from '../unit.js';
 import { deliverWeights, type SharedUpdateParts, TensorSums } from './summed-updates.js';
 
-/** A parameter to transform, and the rank that does it. */
+/** A parameter, and the rank that transforms it. */
 interface Assignment {
   readonly entry: LayoutEntry;
   readonly owner: number;
@@ -21,24 +21,28 @@ interface Assignment {
 
 interface BatchMember {
   readonly partition: Partition;
-  /** Assignments in its unit; empty if the unit's update is elementwise. */
+  /** The transformed parameters of its unit. Empty if the update of the unit is elementwise. */
   readonly assignments: readonly Assignment[];
-  /** The range of its directions in the scratch memory of its gradient's dtype. */
+  /** The range of its directions in the scratch tensor of its gradient's dtype. */
   readonly directions: Range;
 }
 
 type Batch = readonly BatchMember[];
 
 /**
- * For each batch: each rank computes the directions of its shards; an all-gather collects them on
- * the device; each rank transforms its parameters and zeroes the others; a reduce-scatter returns
- * the results. A batch collects units until there is a parameter for every rank. Device memory: the
- * directions of a batch. With offload, the device still transforms.
+ * The schedule of Muon. For each batch of units:
+ *
+ * 1. Each rank computes the directions of its shards. An all-gather collects them on the device.
+ * 2. Each rank transforms the parameters that it owns, and zeroes the others.
+ * 3. A reduce-scatter returns the transformed shards. Each rank applies its shards.
+ *
+ * A batch contains enough units to give every rank a parameter. Device memory: the directions of a
+ * batch. The device transforms even if the state is offloaded.
  */
 export class GatheredUpdates implements Schedule {
   private readonly sums: TensorSums;
   private readonly batches: readonly Batch[];
-  /** Directions of this rank's shards of a batch, by the gradients' dtype. */
+  /** By dtype of the gradients: the directions of this rank's shards of one batch. */
   private readonly scratch = new Map<DType, Tensor>();
   private readonly onDevice = deviceKernels();
 
@@ -79,7 +83,10 @@ export class GatheredUpdates implements Schedule {
     for (const scratch of this.scratch.values()) scratch.release();
   }
 
-  /** Returns the directions of a whole unit, undefined outside of transformed parameters. */
+  /**
+   * Returns the directions of a whole unit on the device, [numel of the unit]. Elements of other
+   * parameters are undefined. The caller releases it.
+   */
   private gather(
     { partition, directions }: BatchMember,
     control: Tensor,
@@ -115,7 +122,10 @@ export class GatheredUpdates implements Schedule {
     }
   }
 
-  /** Writes this rank's shard of the sum of all results to the scratch memory; frees `full`. */
+  /**
+   * Sums the results of all ranks, and writes this rank's shard of the sum to the scratch tensor.
+   * Releases `full`.
+   */
   private scatter({ partition, directions }: BatchMember, full: Tensor): void {
     const { state, group } = this.parts;
     const { unit, range } = partition;
@@ -147,7 +157,7 @@ export class GatheredUpdates implements Schedule {
   }
 }
 
-/** Returns the maximum elements of a batch by dtype of gradients. */
+/** Returns, for each dtype of gradients, the largest number of direction elements in a batch. */
 function scratchSizes(batches: readonly Batch[]): Map<DType, number> {
   const sizes = new Map<DType, number>();
   for (const { partition, directions } of batches.flat()) {
@@ -158,7 +168,10 @@ function scratchSizes(batches: readonly Batch[]): Map<DType, number> {
   return sizes;
 }
 
-/** Divides partitions in order into batches with a transformed parameter for every rank. */
+/**
+ * Divides partitions, in their order, into batches with at least one transformed parameter per
+ * rank.
+ */
 export function makeBatches(
   partitions: readonly Partition[],
   isTransformed: (entry: LayoutEntry) => boolean,
@@ -181,7 +194,7 @@ export function makeBatches(
   return batches;
 }
 
-/** Assigns the largest parameters first, each to the rank with the least work. */
+/** Assigns the largest parameters first. Each goes to the rank with the fewest elements so far. */
 function assignOwners(
   members: { partition: Partition; entries: LayoutEntry[] }[],
   ranks: number,

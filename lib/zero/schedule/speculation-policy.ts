@@ -1,14 +1,17 @@
-// Decides the order and the number of speculative updates during backward, and when they pause.
+// Decides how many units SuperOffload updates during backward, in which order, and when speculation
+// pauses.
 
-/** One postponed unit per this many: three with 24 or more units on one processor. */
+/** One of this many units is postponed: three units with 24 or more units on one processor. */
 const UNITS_PER_POSTPONED = 8;
 
 /**
- * Backward completes units last to first; the next forward reads them first to last. The first
- * `earlyCount` arrivals are updated as they arrive, because the host is idle then; the others in
- * forward order after the last arrival. With many units, a few of the first arrivals also wait:
- * forward reads them last, so the host has work during forward. `earlyCount` adapts to the host's
- * speed.
+ * Selects the units to update during backward. Backward completes the last layers first, but the
+ * next forward reads the first layers first. The host is idle early in backward, so it updates the
+ * first `earlyCount` arrivals at once. It updates the others after the last arrival, in forward
+ * order.
+ *
+ * With many units, a few of the early arrivals are postponed too. Forward reads them last, so the
+ * host has work during forward. `earlyCount` adapts to the speed of the host.
  */
 export class SpeculationOrder<Unit> {
   private forward: readonly Unit[] = [];
@@ -16,17 +19,17 @@ export class SpeculationOrder<Unit> {
   private arrivals = 0;
   private readonly count = new AdaptiveCount();
 
-  /** Number of units that are updated as they arrive; at first half of them. */
+  /** Number of units that are updated as they arrive. Starts at half of them. */
   get earlyCount(): number {
     return this.count.limitedTo(this.forward.length);
   }
 
-  /** Whether the last arrival was updated at once, or left for the end of the next forward. */
+  /** Whether the last arrival is one of the early ones, including postponed ones. */
   get isEarly(): boolean {
     return this.arrivals <= this.earlyCount + this.postponedCount;
   }
 
-  /** Number of early arrivals that wait; 0 if all others are early. */
+  /** Number of early arrivals to postpone. It is 0 if all units are early. */
   private get postponedCount(): number {
     const units = this.forward.length;
     const max = Math.min(
@@ -37,7 +40,10 @@ export class SpeculationOrder<Unit> {
     return Math.max(0, max);
   }
 
-  /** Whether this arrival waits: the third, the fifth, and so on. */
+  /**
+   * Whether to postpone this arrival. Every second arrival from the third on is postponed, up to
+   * the count.
+   */
   private get isPostponedArrival(): boolean {
     const postponed = (this.arrivals - 1) / 2;
     return Number.isInteger(postponed) && postponed >= 1 && postponed <= this.postponedCount;
@@ -63,18 +69,21 @@ export class SpeculationOrder<Unit> {
     return this.postponed.has(unit);
   }
 
-  /** Moves the early share by one: up if the host finished it before backward ended, else down. */
+  /**
+   * Moves `earlyCount` by one: up if the host finished the early units before backward ended, else
+   * down.
+   */
   adapt(finishedInTime: boolean): void {
     this.count.adapt(this.forward.length, finishedInTime);
   }
 
-  /** Fixes the early share at `earlyCount` units (at most all), for measurements. */
+  /** Sets `earlyCount` to at most `early` and stops its adaptation. For measurements. */
   fix(early: number): void {
     this.count.fix(early);
   }
 }
 
-/** A number of units that starts with half of all and adapts to the speed of a processor. */
+/** A number of units. It starts at half of all units and adapts to the speed of a processor. */
 export class AdaptiveCount {
   private count: number | null = null;
   private isFixed = false;
@@ -84,14 +93,14 @@ export class AdaptiveCount {
     return Math.min(this.count ?? Math.ceil(units / 2), units);
   }
 
-  /** Moves the number by one: up if there was time left, else down. */
+  /** Moves the number by one: up if the processor had time left, else down. */
   adapt(units: number, hadTime: boolean): void {
     if (this.isFixed) return;
     const moved = this.limitedTo(units) + (hadTime ? 1 : -1);
     this.count = Math.max(0, Math.min(moved, units));
   }
 
-  /** Fixes the number, for measurements. */
+  /** Sets the number and stops its adaptation. For measurements. */
   fix(count: number): void {
     this.count = count;
     this.isFixed = true;
@@ -100,17 +109,20 @@ export class AdaptiveCount {
 export const windowLength = 10;
 
 /**
- * Above this share of missed steps, computing weights twice costs more than the overlap saves.
- * GPT-2 1558M with all state in host memory (H200): 310 ms for a step with a correct assumption,
- * 535 ms for a miss, 377 ms without speculation.
+ * If a larger share of the last steps missed, speculation costs more than it saves: a miss computes
+ * the weights twice. GPT-2 1558M with all state in host memory (H200): 310 ms for a hit, 535 ms for
+ * a miss, 377 ms without speculation.
  */
 const pauseAbove = 0.3;
-/** Speculation resumes at this share: lower, because a pause begins with a commit. */
+/**
+ * Speculation resumes at this share. It is lower than pauseAbove, because a pause begins with a
+ * commit.
+ */
 const resumeAt = 0.2;
 
 /**
- * Pauses speculation if too many of the last steps missed: their gradients were clipped or not
- * finite.
+ * Counts misses over the last steps. A step misses if its gradients are clipped or not finite. If
+ * too many steps miss, speculation pauses.
  */
 export class ClipWindow {
   private readonly missed: boolean[] = [];
@@ -120,7 +132,10 @@ export class ClipWindow {
     return !this.isPaused;
   }
 
-  /** Records a decision. A new run uses the steps so far, because most runs clip at first. */
+  /**
+   * Records a step. The window counts fewer than `windowLength` steps at the start, because most
+   * runs clip their first gradients.
+   */
   record(missed: boolean): void {
     this.missed.push(missed);
     if (this.missed.length > windowLength) this.missed.shift();

@@ -42,22 +42,23 @@ import { AdaptiveCount, ClipWindow, SpeculationOrder } from './speculation-polic
 
 interface Attempt {
   /**
-   * The gradient of a step that is not committed. Each speculation swaps it with the memory that
-   * receives gradients. That memory keeps the last uploaded weights until the next gradient.
+   * The gradient of a step that is not committed. Each speculation exchanges this tensor for the
+   * one that receives gradients. The received tensor still holds the last uploaded weights, until
+   * the next gradient overwrites them.
    */
   gradient: Tensor;
-  /** State of `gradient`: tentative before the step decision, then decided. */
+  /** State of `gradient`: tentative before the step decision, decided after it. */
   pending: 'none' | 'tentative' | 'decided';
   /** Whether backward may read the weights on the device after their gradient is complete. */
   isReadLate: boolean;
 }
 
-/** A step with weights computed before its decision. */
+/** A step with weights that were computed before the step decision. */
 interface Speculation {
   settings: UpdateSettings;
-  /** Partitions in the order of the host stream. */
+  /** The partitions of the speculation, in the order of the host stream. */
   partitions: Partition[];
-  /** Whether a caller changed the state after the speculation. */
+  /** Whether other code changed gradients or state after the speculation. */
   isStale: boolean;
 }
 
@@ -67,34 +68,42 @@ interface StepDecision {
 }
 
 /**
- * Speculates on the first partitions while their gradients arrive, and on the rest in step(). Each
- * upload follows its partition, because copies of all streams share one copy engine. If most steps
- * miss, updates wait for the step decision as in Deferred, except the first units in forward order:
- * one pass computes their weights, and the next forward and backward hide the commit. Their number
- * adapts; it is 0 if a pass would move all state across PCIe.
+ * The schedule of SuperOffload. It speculates on the first partitions while their gradients arrive,
+ * and on the rest in step(). Each upload directly follows its partition, because copies of all
+ * streams share one copy engine.
+ *
+ * If most steps miss, updates wait for the step decision, as in DeferredUpdates. For the first
+ * units in forward order, one pass then computes the weights only. The commit follows later, and
+ * the next forward and backward hide it. The number of these units adapts. It is 0 with
+ * StreamedState, because a separate commit would move all state across PCIe again.
  */
 export class Speculative implements Schedule {
-  /** Selects the partitions that are updated during backward. */
+  /** Selects the partitions to update during backward. */
   readonly order = new SpeculationOrder<Partition>();
-  /** Partitions that commit after their upload, while updates wait for the step decision. */
+  /**
+   * Number of partitions that commit after their upload, while updates wait for the step decision.
+   */
   readonly lateCommits = new AdaptiveCount();
   private readonly attempts = new Map<Partition, Attempt>();
   private readonly window = new ClipWindow();
-  /** [4] f32 each, written on the host stream: control of decided and of coming gradients. */
+  /** [4] f32 each, written on the host stream: the last step decision, and the assumed next one. */
   private readonly decidedControl: Tensor;
   private readonly assumedControl: Tensor;
   /** Recorded when the device's decision is in host memory. */
   private readonly decisionArrived: Event;
-  /** Recorded after the partitions of the early share. */
+  /** Recorded after the partitions that are updated during backward. */
   private readonly earlyDone: Event;
   /** Recorded after the late commits. */
   private readonly committed: Event;
   private commitsLater = false;
   private decidedSettings: UpdateSettings | null = null;
-  /** Set from prepare() to update(), unless updates wait for the step decision. */
+  /** The speculation from prepare() to update(). Null while updates wait for the step decision. */
   private speculation: Speculation | null = null;
 
-  /** `state` must have `readBefore`: updates also read the memory that receives gradients. */
+  /**
+   * `state` must have the option `readBefore`, because updates also read the memory that receives
+   * gradients.
+   */
   constructor(
     private readonly device: Device,
     private readonly state: ShardState<HostState | StreamedState>,
@@ -129,7 +138,7 @@ export class Speculative implements Schedule {
   }
 
   gradReady(partition: Partition): void {
-    // Backward reads a frozen weight until its end.
+    // Backward may read a frozen weight of the unit until backward ends.
     const { parameters } = partition.unit;
     const readLate = parameters.some(({ parameter }) => !parameter.requiresGrad);
     this.attemptOf(partition).isReadLate = readLate;
@@ -179,7 +188,7 @@ export class Speculative implements Schedule {
     if (this.commitsLater) this.commitLate();
   }
 
-  /** Commits the decided step and computes the weights of the new gradient, in one pass. */
+  /** Commits the decided step and computes weights from the new gradient, in one pass. */
   private speculateOn(partition: Partition, speculation: Speculation): void {
     this.speculateTiles(partition, {
       control: this.assumedControl,
@@ -189,14 +198,17 @@ export class Speculative implements Schedule {
     speculation.partitions.push(partition);
   }
 
-  /** Computes and uploads the weights; commitLate() commits the step later. */
+  /** Computes and uploads the weights. commitLate() commits the step later. */
   private computeWeights(partition: Partition, attempt: Attempt, { settings }: UpdatePlan): void {
     this.speculateTiles(partition, { control: this.decidedControl, settings });
     attempt.pending = 'decided';
     this.upload(partition);
   }
 
-  /** Commits the decided step, stores the new weights, and keeps the new gradient, in one pass. */
+  /**
+   * Commits the decided step, stores the new weights, and saves the new gradient for its commit, in
+   * one pass.
+   */
   private speculateTiles(partition: Partition, step: Omit<StepGradient, 'grad'>): void {
     const { state } = this;
     const { grad: landed, tiles } = state.partOf(partition);
@@ -220,7 +232,10 @@ export class Speculative implements Schedule {
     this.committed.record(this.state.placement.traffic.order);
   }
 
-  /** Computes the weights of the decided gradient again; does not commit the step. */
+  /**
+   * Computes the weights again from the unchanged state and the decided gradient. Does not commit
+   * the step.
+   */
   private recomputeWeights(partition: Partition, attempt: Attempt): void {
     const { order } = this.state.placement.traffic;
     const { weight, tiles, uploaded } = this.state.partOf(partition);
@@ -249,7 +264,10 @@ export class Speculative implements Schedule {
     state.uploadAll(partition, computed, this.attemptOf(partition).isReadLate);
   }
 
-  /** Blocks the host until backward has ended. The device idles after it, until weights arrive. */
+  /**
+   * Blocks the host until backward has ended. The device is idle from then until new weights
+   * arrive.
+   */
   private awaitDecision(control: Tensor): StepDecision {
     const { control: fetched } = this.state.placement.traffic;
     const { compute } = this.device;
@@ -276,7 +294,10 @@ export class Speculative implements Schedule {
     return { grad, control: this.decidedControl, settings: required(this.decidedSettings) };
   }
 
-  /** Enqueues the optimizer's pass over one tile. Gradients and weight are the partition's. */
+  /**
+   * Enqueues the optimizer's pass over one tile. `previous`, `next` and `weight` are of the whole
+   * partition.
+   */
   private updateTile(
     partition: Partition,
     tile: StateTile,
@@ -298,7 +319,10 @@ export class Speculative implements Schedule {
     state.close(partition, opened, previous !== null);
   }
 
-  /** Writes a control on the host stream, because earlier passes still read the old values. */
+  /**
+   * Writes a control on the host stream, because passes on this stream may still read the old
+   * values.
+   */
   private writeControl(control: Tensor, { multiplier, apply }: StepDecision): void {
     [multiplier, apply].forEach((value, offset) => {
       withSlices({ offset, numel: 1 }, (cut) =>
@@ -341,7 +365,7 @@ export class Speculative implements Schedule {
   }
 }
 
-/** Returns the factor that removes the scale if nothing is clipped, as the device computes it. */
+/** Returns the multiplier of an unclipped step. Rounded to f32, as the device computes it. */
 const unclippedFactor = (gradientScale: number): number => Math.fround(1 / gradientScale);
 
 function sameSettings(a: UpdateSettings, b: UpdateSettings): boolean {
@@ -350,7 +374,9 @@ function sameSettings(a: UpdateSettings, b: UpdateSettings): boolean {
   return formatSettings(a) === formatSettings(b);
 }
 
-/** Calls `body` with a function that slices `range` out of tensors, and releases these. */
+/**
+ * Calls `body` with a function that slices `range` out of a tensor. Releases the slices afterwards.
+ */
 function withSlices(range: Range, body: (sliceOf: (flat: Tensor) => Tensor) => void): void {
   const slices: Tensor[] = [];
   try {

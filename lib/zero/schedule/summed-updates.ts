@@ -1,5 +1,5 @@
-// Updates by rules that need sums over whole parameters, such as LAMB's trust ratios, with
-// parameters divided over ranks.
+// Updates by rules that need sums over whole parameters, such as LAMB's trust ratios, if each rank
+// stores only a shard of them.
 
 import type {
   MeasuringOptimizer,
@@ -19,27 +19,28 @@ import type { Collectives } from '../wire.js';
 
 export interface SharedUpdateParts {
   state: ShardState;
-  /** In the order of updates, equal on every rank. */
+  /** In the order of updates, which is equal on every rank. */
   partitions: readonly Partition[];
   group: Collectives;
 }
 
-/** The sums of one round over the parameters of all partitions. */
+/** The sums of one round of measurement, for the parameters of all partitions. */
 interface Round {
-  /** The sums, on the device. */
+  /** All sums, on the device, for the all-reduce. */
   readonly row: Tensor;
-  /** In the state's memory: this rank's row, and the totals. */
+  /** In the memory of updates: the sums of this rank's shards, then the totals of all ranks. */
   readonly ownSums: Tensor;
   readonly totals: Tensor;
 }
 
 /**
- * For each round, every rank has a row of f64 with the same place for each parameter, and zeros for
- * parameters of other ranks. One all-reduce sums the rows, so all ranks have the same bits.
+ * Sums over whole parameters that several ranks store. In each round, every rank has one row of f64
+ * with a fixed position for each parameter. Parameters of other ranks are zero in it. One
+ * all-reduce sums the rows, so all ranks get the same bits.
  */
 export class TensorSums {
   private readonly rounds: readonly Round[];
-  /** The positions of a range's sums in the rows, by round. */
+  /** By range of parameters: for each round, the positions of its sums in the row. */
   private readonly spans = new Map<GroupRange, readonly Range[]>();
 
   constructor(
@@ -68,7 +69,10 @@ export class TensorSums {
     }));
   }
 
-  /** Runs every round over all partitions, with the exchanges. `control` is the state's. */
+  /**
+   * Measures all partitions in every round, and sums over the ranks after each round. `control` is
+   * in the memory of updates.
+   */
   measure(control: Tensor, settings: UpdateSettings): void {
     const { partitions, state } = this.parts;
     for (const [number, round] of this.rounds.entries()) {
@@ -82,7 +86,7 @@ export class TensorSums {
     }
   }
 
-  /** Calls `body` with each range of the partition, and the whole-parameter sums of measure(). */
+  /** Calls `body` with the tensors of each range. `tensors.sums` has the totals of measure(). */
   forEachMeasured(
     partition: Partition,
     control: Tensor,
@@ -99,7 +103,10 @@ export class TensorSums {
     }
   }
 
-  /** Calls `body` with each range and the sums over all ranks of the rounds before `round`. */
+  /**
+   * Calls `body` with the tensors of each range. Sums of rounds before `round` are totals over all
+   * ranks.
+   */
   private forEachRange(
     partition: Partition,
     control: Tensor,
@@ -125,7 +132,10 @@ export class TensorSums {
     state.placement.traffic.fromDevice(totals, row);
   }
 
-  /** Returns the positions of a range in the rows: they are adjacent, as in the unit. */
+  /**
+   * Returns the positions of a range's sums in the rows. They are adjacent, because its parameters
+   * are adjacent in the unit.
+   */
   private spansOf(range: GroupRange, offsets: ReadonlyMap<string, readonly number[]>): Range[] {
     const [first] = range.places;
     if (!first) return [];
@@ -135,7 +145,7 @@ export class TensorSums {
   }
 }
 
-/** Measures all ranges, exchanges the sums, then updates all ranges. */
+/** The schedule of LAMB: measures all ranges, sums over the ranks, then updates all ranges. */
 export class SummedUpdates implements Schedule {
   private readonly sums: TensorSums;
 
@@ -163,7 +173,7 @@ export class SummedUpdates implements Schedule {
   }
 }
 
-/** Uploads the weights of a partition after its last pass is enqueued. */
+/** Uploads the weights of a partition. Call it after the last pass of its update. */
 export function deliverWeights(state: ShardState, partition: Partition): UpdatedPartition {
   state.deliver(partition);
   return [partition, state.finish(partition)];

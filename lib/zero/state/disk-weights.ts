@@ -1,5 +1,5 @@
-// DiskWeights: weights on a disk, with slots of host memory for the next units. Source: Rajbhandari
-// et al. 2021 (ZeRO-Infinity).
+// DiskWeights: weights on a disk, with slots of pinned host memory that hold the next units.
+// Source: Rajbhandari et al. 2021 (ZeRO-Infinity).
 import type { Device } from '../../runtime/device.js';
 import { dtypeSize } from '../../runtime/dtype.js';
 import { Event, Stream } from '../../runtime/stream.js';
@@ -19,26 +19,26 @@ interface UnitWeights {
 }
 
 interface DiskWeightsOptions extends DiskAccess {
-  /** All weights, in forward order. */
+  /** The weights of all units on this rank, in forward order. */
   weights: readonly UnitWeights[];
-  /** Maximum elements that stay in pinned memory. */
+  /** Maximum elements that stay in pinned memory instead of the disk. */
   maxInMemory: number;
   /** Number of slots, and the maximum elements per slot. */
   slots: number;
   slotNumel: number;
 }
 
-/** A part of a unit's weights that is transferred at once. */
+/** A range of a unit's weights. One transfer moves one tile. */
 interface WeightTile extends StoredTile {
-  /** Range in the unit's weights on this rank. */
+  /** Range in this rank's shard of the unit. */
   readonly range: Range;
 }
 
 const NAME = 'weights';
 
 /**
- * Returns the units that stay in memory: at most `max` elements, spread evenly over the order of
- * use, so that compute with these hides reads of the others.
+ * Returns the units that stay in memory, at most `max` elements. They are spread evenly over
+ * forward. While the device computes with them, the disk reads the others.
  */
 export function chooseResidents(
   weights: readonly UnitWeights[],
@@ -62,18 +62,19 @@ export function chooseResidents(
 }
 
 /**
- * One stream orders all work on the slots: read a part, copy it to the device; copy updated weights
- * in, write them. Callers announce the next units.
+ * Storage of shards on a disk. One stream orders all work on the slots: read a tile from the file
+ * and copy it to the device, or copy updated weights in and write them to the file. The caller
+ * announces the next units with expect().
  */
 export class DiskWeights {
   private readonly stream: Stream;
   private readonly mark: Event;
-  private readonly places = new Map<WeightUnit, DiskStore>();
+  private readonly stores = new Map<WeightUnit, DiskStore>();
   private readonly residents: ReadonlySet<WeightUnit>;
   private readonly slots: TileSlots;
   private readonly file: SwapFile | null;
 
-  /** Throws DS_IO if the folder has too little space, and removes the file then. */
+  /** Throws DS_IO if the folder has too little space. It then removes the file. */
   constructor(
     private readonly device: Device,
     options: DiskWeightsOptions,
@@ -89,8 +90,9 @@ export class DiskWeights {
     this.mark = new Event(device);
     const use = { count: leaving.length > 0 ? options.slots : 0, ...bothWays };
     this.slots = new TileSlots(device, this.stream, plan.slotBytes, use);
-    const site = { device, stream: this.stream, mark: this.mark, slots: this.slots };
-    for (const [unit, tiles] of plan.tiles) this.places.set(unit, new DiskStore(site, unit, tiles));
+    const context = { device, stream: this.stream, mark: this.mark, slots: this.slots };
+    for (const [unit, tiles] of plan.tiles)
+      this.stores.set(unit, new DiskStore(context, unit, tiles));
     try {
       this.file = leaving.length > 0 ? this.open(leaving, plan.bytes, options) : null;
     } catch (error) {
@@ -100,12 +102,12 @@ export class DiskWeights {
     if (this.file) this.slots.use(this.file);
   }
 
-  /** I/O backend and counters of the file; null if all weights stay in memory. */
+  /** I/O backend and counters of the file. Null if all weights stay in memory. */
   get disk(): SwapFileInfo | null {
     return this.file?.info ?? null;
   }
 
-  /** Bytes of slots for all units. */
+  /** Bytes of all slots together. */
   get slotBytes(): number {
     return this.slots.bytes;
   }
@@ -113,11 +115,11 @@ export class DiskWeights {
   /** Returns uninitialized storage for a shard of `numel` elements. The caller disposes it. */
   create(unit: WeightUnit, numel: number): WeightStore {
     return (
-      this.places.get(unit) ?? new MemoryStore(allocatePinned(this.device, [numel], unit.dtype))
+      this.stores.get(unit) ?? new MemoryStore(allocatePinned(this.device, [numel], unit.dtype))
     );
   }
 
-  /** Announces the next units in order. As many as fit into the slots are read. */
+  /** Announces the next units in order. Reads as many of their tiles as fit into the slots. */
   expect(units: Iterable<WeightUnit>): void {
     if (this.file) this.slots.expect(this.tilesOf(units));
   }
@@ -130,11 +132,11 @@ export class DiskWeights {
   }
 
   private *tilesOf(units: Iterable<WeightUnit>): Generator<WeightTile> {
-    for (const unit of units) yield* this.places.get(unit)?.tiles ?? [];
+    for (const unit of units) yield* this.stores.get(unit)?.tiles ?? [];
   }
 
-  private open(kept: readonly UnitWeights[], bytes: number, options: DiskAccess): SwapFile {
-    const numel = kept.reduce((sum, weights) => sum + weights.numel, 0);
+  private open(stored: readonly UnitWeights[], bytes: number, options: DiskAccess): SwapFile {
+    const numel = stored.reduce((sum, weights) => sum + weights.numel, 0);
     const size = (bytes / 1e9).toPrecision(4);
     const purpose = `${size} GB: the weights of ${numel.toLocaleString('en')} parameters`;
     return SwapFile.open({ ...options, bytes, purpose, memory: this.slots.memory });
@@ -143,7 +145,7 @@ export class DiskWeights {
 
 const bothWays = { readsAhead: true, writesBehind: true };
 
-/** Tiles of a unit's weights, each with one field. */
+/** Returns the tiles of a unit's weights. Each has one field. */
 const tilesOf = ({ dtype }: WeightUnit, ranges: readonly Range[]) =>
   ranges.map((range) => {
     const { numel } = range;
@@ -162,7 +164,7 @@ class DiskStore implements WeightStore {
   readonly memory = null;
 
   constructor(
-    private readonly site: SlotContext,
+    private readonly context: SlotContext,
     private readonly unit: WeightUnit,
     readonly tiles: readonly WeightTile[],
   ) {}
@@ -172,7 +174,7 @@ class DiskStore implements WeightStore {
   }
 
   load(to: Tensor, stream: Stream): void {
-    const { slots, stream: ownStream } = this.site;
+    const { slots, stream: ownStream } = this.context;
     this.orderBehind(stream, ownStream);
     for (const tile of this.tiles) {
       slots.withField(tile, NAME, 'read', (weights) =>
@@ -183,7 +185,7 @@ class DiskStore implements WeightStore {
   }
 
   store(from: Tensor, stream: Stream): Stream {
-    const { slots, stream: ownStream } = this.site;
+    const { slots, stream: ownStream } = this.context;
     this.orderBehind(stream, ownStream);
     for (const tile of this.tiles) {
       const part = sliceFlat(from, tile.range);
@@ -194,9 +196,9 @@ class DiskStore implements WeightStore {
     return ownStream;
   }
 
-  /** Lends a copy, which the borrower can write back. */
+  /** Lends a copy. Its keep() writes the copy back. */
   lend(fragment: Fragment): LentState {
-    const { device, slots, stream: ownStream } = this.site;
+    const { device, slots, stream: ownStream } = this.context;
     const { entry, offset, numel } = fragment;
     const lent = allocatePinned(
       device,
@@ -215,9 +217,9 @@ class DiskStore implements WeightStore {
 
   dispose(): void {}
 
-  /** Makes later work of `second` wait for the work of `first`. */
+  /** Makes later work of `second` wait for the work of `first` so far. */
   private orderBehind(first: Stream, second: Stream): void {
-    second.wait(this.site.mark.record(first));
+    second.wait(this.context.mark.record(first));
   }
 }
 

@@ -1,4 +1,5 @@
-// StateInMemory: optimizer state of partitions in device or host memory.
+// StateInMemory: the optimizer state of partitions in device or host memory, for the placements
+// device, host and streamed.
 import type { Optimizer } from '../../optim/optimizer.js';
 import type { Device } from '../../runtime/device.js';
 import { required } from '../../runtime/required.js';
@@ -66,7 +67,7 @@ export class StateInMemory implements StateStorage {
     return new LentState(lent, this.order, () => this.followCompute());
   }
 
-  /** Calls `body` once, with all masters. */
+  /** Calls `body` once, with the masters of the whole partition. */
   forEachMaster({ master }: ShardPart, body: (master: Tensor, range: Range) => void): void {
     this.options.windows?.synchronize();
     const all = required(master);

@@ -1,4 +1,5 @@
-// Memory of optimizer state: its bytes by location, fragments on loan, and pinned host tensors.
+// Helpers for the memory of optimizer state: bytes by location, lent fragments, and pinned host
+// tensors.
 
 import { Buffer } from '../../runtime/buffer.js';
 import type { Device } from '../../runtime/device.js';
@@ -22,23 +23,23 @@ export function bytesOf(tensors: Iterable<Tensor | null>): Bytes {
   return sum;
 }
 
-/** Returns the sum of `all` by location. */
+/** Returns the sum of all byte counts by location. */
 export function totalBytes(all: readonly (Partial<Bytes> | undefined)[]): Bytes {
   const sum = (at: keyof Bytes): number =>
     all.reduce((total, item) => total + (item?.[at] ?? 0), 0);
   return { device: sum('device'), host: sum('host'), disk: sum('disk') };
 }
 
-/** A fragment of state in memory. The borrower releases `tensor`. */
+/** A fragment of optimizer state or weights that a caller borrows. The caller releases `tensor`. */
 export class LentState {
   constructor(
-    /** Flat, or in the parameter's shape if it is whole. Undefined until wait() or arrived(). */
+    /** In the parameter's shape if it is whole, else flat. Undefined before wait() or arrived(). */
     readonly tensor: Tensor,
-    /** The stream that orders its values and later updates. */
+    /** The stream that orders the values of `tensor`, and later updates. */
     private readonly order: Stream,
     /**
-     * Makes values written to `tensor`, by the host or on the compute stream, the new state. Writes
-     * a copy back.
+     * Makes the values in `tensor` the new state. The host or the compute stream wrote them. If
+     * `tensor` is a copy, this writes it back.
      */
     readonly keep: () => void = () => {},
   ) {}
@@ -65,7 +66,10 @@ export function allocatePinned(device: Device, shape: readonly number[], dtype: 
   return held(() => new Tensor(Buffer.allocatePinned(device, bytes), dtype, shape));
 }
 
-/** Returns a tensor in pinned memory with `value` in every element, complete on return. */
+/**
+ * Returns a tensor in pinned memory filled with `value`, complete on return. The caller releases
+ * it.
+ */
 export function allocateFilled(
   device: Device,
   shape: readonly number[],
@@ -79,7 +83,7 @@ export function allocateFilled(
   return out;
 }
 
-/** Rounds f32 in pinned memory to `weights` on the device. Blocks until complete. */
+/** Rounds f32 masters in pinned memory to `weights` on the device. Blocks until complete. */
 export function uploadRounded(master: Tensor, weights: Tensor): void {
   const { device } = weights;
   const wide = held(() => Tensor.empty(master.shape, 'f32', device));

@@ -1,4 +1,4 @@
-// OffloadedWeights: updated weights of partitions with weights in host memory or on a disk
+// OffloadedWeights: where updated weights go if the weights are in host memory or on a disk
 // (offload_param). They reach the device only when a gather needs them.
 import * as kernels from '../../runtime/kernels.generated.js';
 import { required } from '../../runtime/required.js';
@@ -18,9 +18,11 @@ import {
 import type { StateTile } from './tiles.js';
 
 /**
- * Updates write the weights in their storage if kernels reach it. Else each tile is uploaded to
- * storage in memory, and a whole partition is copied to a disk. State on the device rounds a
- * finished partition to a temporary tensor.
+ * The WeightTarget of offload_param. It stores updated weights in one of three ways:
+ *
+ * - If the kernels of updates can access the storage, they write it directly.
+ * - If not, each tile is uploaded to storage in memory, and a whole partition is copied to a disk.
+ * - State on the device rounds a finished partition to a temporary tensor first.
  */
 export class OffloadedWeights implements WeightTarget {
   constructor(
@@ -46,9 +48,10 @@ export class OffloadedWeights implements WeightTarget {
   }
 
   /**
-   * Storage that kernels reach becomes the memory of the speculative weights, and its previous
-   * memory receives the next gradient: that comes after the last gather of backward. Other uploads
-   * wait for the end of backward, which may still gather the previous weights.
+   * If kernels access the storage, it exchanges memory with the gradient: the memory with the
+   * speculative weights becomes the storage. The previous storage receives the next gradient, which
+   * comes after the last gather of backward. Other uploads wait for the end of backward, because
+   * backward may still gather the previous weights.
    */
   uploadAll(part: ShardPart, backward: Event): void {
     if (this.uploads(part)) {
@@ -83,7 +86,10 @@ export class OffloadedWeights implements WeightTarget {
     return order;
   }
 
-  /** Returns the rounded f32 masters, with a reference: on the device or in host memory. */
+  /**
+   * Returns the masters rounded to the weights' dtype, on the device or in host memory. The caller
+   * releases the tensor.
+   */
   private roundMasters(part: ShardPart): Tensor {
     const { master, partition } = part;
     const { device, numel, unit, storage } = partition;

@@ -1,5 +1,6 @@
-// ShardState runs the updates of partitions, with three strategies: placement, masters and weights.
-// This file also has the plain strategies: f32 masters, and weights on the device.
+// ShardState runs the updates of some partitions. It combines three strategies: placement, masters
+// and weights (strategies.ts). This file also has the simplest masters and weights: f32 masters,
+// and weights on the device.
 
 import type { UpdateTensors } from '../../optim/optimizer.js';
 import { halves } from '../../optim/split-master.js';
@@ -26,7 +27,7 @@ import type { StateTile } from './tiles.js';
 
 /**
  * Stores masters and optimizer state of partitions, and runs their updates in the order of one
- * stream. Owns its strategies. Methods do not block the host unless their comment states it.
+ * stream. Owns its strategies. A method blocks the host only if its comment states this.
  */
 export class ShardState<P extends Placement = Placement> {
   private readonly parts = new Map<Partition, ShardPart>();
@@ -43,7 +44,7 @@ export class ShardState<P extends Placement = Placement> {
     return all.map((item) => item.constructor.name).join(', ');
   }
 
-  /** Adds a partition: allocates its master weights and state. */
+  /** Adds a partition, and allocates its master weights and state. */
   adopt(partition: Partition): void {
     const { placement, masters } = this;
     const { unit, numel, device } = partition;
@@ -62,17 +63,20 @@ export class ShardState<P extends Placement = Placement> {
       uploaded: new Event(device),
     };
     this.parts.set(partition, part);
-    if (placement.windows?.makeRoom) {
+    if (placement.windows?.reserve) {
       for (const tile of part.tiles) {
         const storedTile = masters.storedTile(part, tile);
-        placement.windows.makeRoom(storedTile);
+        placement.windows.reserve(storedTile);
         storedTile.master.release();
       }
     }
     masters.adopt?.(part);
   }
 
-  /** Writes masters of a fragment. `values`: [numel] f32, read on the compute stream. */
+  /**
+   * Writes the master weights of a fragment. `values`: [numel] f32 on the device, read on the
+   * compute stream.
+   */
   writeMaster(partition: Partition, fragment: Fragment, values: Tensor): void {
     const part = this.partOf(partition);
     const { fragments } = this.masters;
@@ -80,12 +84,15 @@ export class ShardState<P extends Placement = Placement> {
     else this.placement.storage.writeMaster(part, fragment, values);
   }
 
-  /** Moves the gradient, complete after partition.ready, to the memory that updates read. */
+  /**
+   * Moves the gradient to the memory that updates read. The gradient is complete after
+   * partition.ready.
+   */
   receive(partition: Partition): void {
     this.placement.traffic.receive?.(this.partOf(partition));
   }
 
-  /** Calls `body` to enqueue the kernels of each tile, and `onTileDone` after the tile. */
+  /** For each tile: calls `body`, which enqueues the kernels of the update, then `onTileDone`. */
   update(
     partition: Partition,
     control: Tensor,
@@ -108,7 +115,10 @@ export class ShardState<P extends Placement = Placement> {
     }
   }
 
-  /** Returns the state of a tile for kernels enqueued until close(). One tile at a time. */
+  /**
+   * Returns the tensors of a tile. Kernels may use them until close(). Only one tile is open at a
+   * time.
+   */
   open(partition: Partition, tile: StateTile): OpenTile {
     const { masters, placement } = this;
     const part = this.partOf(partition);
@@ -117,40 +127,43 @@ export class ShardState<P extends Placement = Placement> {
     return masters.openTile?.(part, tile, opened) ?? opened;
   }
 
-  /** Ends open(). With `changed`, kernels wrote master weights and state. */
+  /** Ends open(). `changed`: whether kernels wrote master weights or state. */
   close(partition: Partition, opened: OpenTile, changed: boolean): void {
     const { masters, placement } = this;
-    const kept = masters.closeTile?.(this.partOf(partition), opened, changed) ?? opened;
-    if (placement.windows) placement.windows.close(kept, changed);
-    else kept.master.release();
+    const stored = masters.closeTile?.(this.partOf(partition), opened, changed) ?? opened;
+    if (placement.windows) placement.windows.close(stored, changed);
+    else stored.master.release();
   }
 
-  /** Sends the weights of `tile`, or of all tiles, to their destination after their updates. */
+  /** Sends the updated weights of `tile`, or of all tiles, to their destination. */
   deliver(partition: Partition, tile?: StateTile): void {
     const part = this.partOf(partition);
     for (const item of tile ? [tile] : part.tiles) this.weights.deliver(part, item);
   }
 
-  /** Ends an update, after the last read of the gradient. Returns the stream of the weights. */
+  /**
+   * Ends an update, after its last read of the gradient. Returns the stream that orders the new
+   * weights.
+   */
   finish(partition: Partition): Stream {
     const part = this.partOf(partition);
     if (!part.grad) this.placement.traffic.dropGradient(part);
     return this.weights.finish(part);
   }
 
-  /** Sends speculative weights on their way: see WeightTarget.uploadAll. */
+  /** Uploads speculative weights: see WeightTarget.uploadAll. */
   uploadAll(partition: Partition, backward: Event, readLate: boolean): void {
     this.weights.uploadAll(this.partOf(partition), backward, readLate);
   }
 
-  /** Called before weights are read. Later compute work sees the updated weights. */
+  /** Makes later compute work wait for the updated weights. Called before weights are read. */
   awaitWeights(partition: Partition): void {
     this.placement.traffic.awaitWeights(this.partOf(partition));
   }
 
   /**
-   * From now on, `memory` (from allocate()) receives the partition's gradients and holds its
-   * weights. Returns the previous memory; the caller owns it.
+   * Replaces the memory of the partition's gradients and updated weights by `memory` (from
+   * allocate()), and takes ownership of it. Returns the previous memory; the caller owns it.
    */
   replaceGrad(partition: Partition, memory: Tensor): Tensor {
     const part = this.partOf(partition);
@@ -161,12 +174,15 @@ export class ShardState<P extends Placement = Placement> {
     return grad;
   }
 
-  /** Returns the gradient until the update, complete, with a new reference; else null. */
+  /**
+   * Returns the gradient if it is not yet used by an update, else null. Complete on return. The
+   * caller releases it.
+   */
   gradOf(partition: Partition): Tensor | null {
     return this.placement.traffic.gradOf(this.partOf(partition));
   }
 
-  /** Whether lend() returns a copy, which needs memory. */
+  /** Whether lend() returns a copy. Copies need memory. */
   get lendsCopies(): boolean {
     return this.masters.fragments !== undefined || this.placement.storage.lendsCopies;
   }
@@ -179,14 +195,14 @@ export class ShardState<P extends Placement = Placement> {
     return this.placement.storage.lend(part, fragment, name);
   }
 
-  /** Refreshes the weights after an external change of masters, such as a load. */
+  /** Recomputes the weights from the master weights, after a load or another external change. */
   refresh(partition: Partition): void {
     const part = this.partOf(partition);
     if (this.masters.refresh) this.masters.refresh(part);
     else this.weights.refresh(part);
   }
 
-  /** Bytes in use by location, without the partitions' weights. */
+  /** Bytes by location. The weights of partitions are not included. */
   get bytes(): Bytes {
     const { placement, masters } = this;
     const parts = Array.from(this.parts.values(), (part) => {
@@ -199,8 +215,8 @@ export class ShardState<P extends Placement = Placement> {
   }
 
   /**
-   * Tensors on the device: masters, and the rest of the state. A master that is itself the weight
-   * is left out. Halves of split masters count as masters.
+   * Tensors on the device: masters, and the rest of the state. Masters that are also the weights
+   * are not included. The halves of split masters count as masters.
    */
   get deviceMemory(): { masters: Tensor[]; states: Tensor[] } {
     const [masters, states]: [Tensor[], Tensor[]] = [[], []];
@@ -273,7 +289,10 @@ export class DeviceWeights implements WeightTarget {
     private readonly masters: Masters,
   ) {}
 
-  /** Updates write weights of their own placement in place, unless these are the masters. */
+  /**
+   * Returns the memory that updates write new weights to. If kernels can write the partition's
+   * weights, these; null if they are also the masters.
+   */
   memory(partition: Partition, memories: readonly (Tensor | null)[]): Tensor | null {
     if (this.placement.receivesGradients)
       return memoryForWeights(this.placement, partition, memories);

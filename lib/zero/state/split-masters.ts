@@ -1,5 +1,5 @@
-// Split masters: an f32 master as the bf16 weight and its missing bits, in the weights' place or
-// joined to f32 for an update.
+// Split masters store an f32 master weight as the bf16 weight and its missing bits. SplitMasters
+// uses the weights themselves as upper halves. JoinedMasters restores f32 masters for each update.
 
 import { halves, LOWER_HALF, type SplitMaster } from '../../optim/split-master.js';
 import type { Device } from '../../runtime/device.js';
@@ -21,17 +21,17 @@ import {
   type ShardPart,
   type Traffic,
 } from './strategies.js';
-import { placeInState, type RangeState, type StateTile } from './tiles.js';
+import { locateInState, type RangeState, type StateTile } from './tiles.js';
 import type { WeightSlots } from './weight-slots.js';
 
 /**
- * The state has 2.125 instead of 4 bytes per parameter. They restore the f32 master from its bf16
- * weight. Updates must wait for the step decision, because speculation would change the weights.
- * Lent master weights are f32 copies. How an update gets the upper halves:
+ * The state has 2.125 instead of 4 bytes per parameter. With the bf16 weight, they restore the f32
+ * master exactly. Updates must wait for the step decision, because speculation would overwrite the
+ * weights. Lent master weights are f32 copies. Updates get the upper halves in one of three ways:
  *
- *   weights in reach of kernels   in place
- *   with `slots`                  to a slot of host memory and back, tile by tile
- *   else                          with the rest of the tile, through the placement
+ *   kernels can access the weights   in place
+ *   with `slots`                     copied to a slot of host memory and back, tile by tile
+ *   else                             copied with the rest of the tile by the placement
  */
 export class SplitMasters implements Masters {
   static readonly costs: MasterCosts = {
@@ -49,7 +49,7 @@ export class SplitMasters implements Masters {
     device: Device,
     rule: SplitMaster,
     private readonly placement: Placement,
-    /** Slots for device weights that CPU threads update. Owned. */
+    /** Slots for weights on the device that CPU threads update. Owned. */
     private readonly slots: WeightSlots | null = null,
   ) {
     this.fragments = new SplitFragments(device, rule, placement);
@@ -64,7 +64,7 @@ export class SplitMasters implements Masters {
   }
 
   adopt({ tiles }: ShardPart): void {
-    for (const { range } of tiles) this.slots?.makeRoom(range.numel);
+    for (const { range } of tiles) this.slots?.reserve(range.numel);
   }
 
   storedTile(part: ShardPart, tile: StateTile): OpenTile {
@@ -75,9 +75,9 @@ export class SplitMasters implements Masters {
     return { master, state };
   }
 
-  openTile(part: ShardPart, { range }: StateTile, kept: OpenTile): OpenTile {
-    if (!this.isInPlace(part)) return kept;
-    const { master: low, state } = kept;
+  openTile(part: ShardPart, { range }: StateTile, stored: OpenTile): OpenTile {
+    if (!this.isInPlace(part)) return stored;
+    const { master: low, state } = stored;
     const master = sliceFlat(part.partition.weights, range);
     return { master, state: { ...state, [halves.low]: low } };
   }
@@ -100,7 +100,7 @@ export class SplitMasters implements Masters {
     return storage.order;
   }
 
-  /** Does nothing: the weights are the upper halves of the masters. */
+  /** Recomputes nothing, because the weights are the upper halves of the masters. */
   refresh(): void {
     this.placement.synchronize();
   }
@@ -119,18 +119,24 @@ function withLowerHalves({ state }: StateTile): OpenTile {
   return { master: required(low).retain(), state: rest };
 }
 
-/** An open tile with references: its upper halves on the device, and the placement's tensors. */
+/**
+ * An open tile. It holds references to the upper halves on the device and to the placement's
+ * tensors.
+ */
 interface JoinedTile {
   high: Tensor;
-  /** The lower halves as `master`, and the ties in the state. */
+  /** `master` has the lower halves; the state includes the bits for ties. */
   lowTile: OpenTile;
 }
 
 /**
- * 10.125 instead of 12 bytes per parameter cross PCIe each way. Speculative weights are one step
- * ahead of the masters, so the device stores separate bf16 upper halves. Lower halves stream with
- * the moments, and each tile is joined to f32 masters. Offloaded weights stay on the device,
- * because the next forward would copy them back. See `costs` for the memory.
+ * Split masters for updates on the device with state in host memory. Each way over PCIe carries
+ * 10.125 instead of 12 bytes per parameter. Speculative weights are one step ahead of the masters,
+ * so the device stores separate bf16 upper halves. Lower halves stream with the moments, and a
+ * kernel joins both halves of a tile to f32 masters.
+ *
+ * Offloaded weights stay on the device, because the next forward would copy them back. `costs`
+ * states the memory.
  */
 export class JoinedMasters implements Masters {
   static readonly costs: MasterCosts = {
@@ -143,11 +149,11 @@ export class JoinedMasters implements Masters {
   readonly areWeights = JoinedMasters.costs.areWeights;
   readonly fragments: SplitFragments;
   readonly route: Traffic;
-  /** f32 masters of the open tile, in the order of updates. */
+  /** f32 masters of the open tile, used in the order of updates. */
   private scratch: Tensor;
   private joined: JoinedTile | null = null;
 
-  /** `rule`: for partitions with bf16 weights. */
+  /** `rule`: the optimizer. The weights of its partitions are bf16. */
   constructor(
     private readonly device: Device,
     rule: SplitMaster,
@@ -206,7 +212,7 @@ export class JoinedMasters implements Masters {
     return lowTile;
   }
 
-  /** Copies the upper halves, which are the rounded masters, to the weights. */
+  /** Copies the upper halves to the weights: they are the rounded masters. */
   refresh({ master, partition }: ShardPart): void {
     this.placement.synchronize();
     copyAll(partition.weights, required(master), this.device.compute);
@@ -220,26 +226,32 @@ export class JoinedMasters implements Masters {
 
 const TIES_PER_BYTE = 8;
 
-/** Elements per write; their f32 copy needs 8 MiB of host memory. */
+/** Elements per write. Their f32 copy needs 8 MiB of host memory. */
 const ELEMENTS_PER_WRITE = 2 ** 21;
 
-/** Halves of a part of a range in host memory, with references. */
+/** Both halves of some elements of a range, in host memory. The owner releases them. */
 interface Halves {
   high: Tensor;
   low: Tensor;
   ties: Tensor;
 }
 
-/** A fragment in the smallest part of its range with byte-aligned ties. */
+/**
+ * The location of a fragment. Ties have one bit per element, so it is extended to whole bytes of
+ * ties.
+ */
 interface FragmentLocation {
   readonly range: RangeState;
-  /** The part, from the range's start. */
+  /** The extended elements, from the start of the range. */
   readonly alignedRange: Range;
-  /** The fragment, from the part's start. */
+  /** The fragment, from the start of `alignedRange`. */
   readonly fragmentRange: Range;
 }
 
-/** Joins and splits on CPU threads. Lent fragments are f32 copies. */
+/**
+ * Joins and splits fragments on CPU threads, to lend and to load masters. Lent fragments are f32
+ * copies.
+ */
 class SplitFragments {
   constructor(
     private readonly device: Device,
@@ -249,17 +261,17 @@ class SplitFragments {
 
   lend(part: ShardPart, fragment: Fragment): LentState {
     const { order } = this.placement.traffic;
-    // Streamed halves are in two memories and change on different streams.
+    // The halves of a streamed placement are in two memories, and change on two streams.
     if (!this.placement.windows) order.wait(part.uploaded);
     else this.placement.synchronize();
     const high = required(part.master);
     const { range, alignedRange, fragmentRange } = this.placeOf(part, fragment);
     const joined = allocatePinned(this.device, [alignedRange.numel], 'f32');
-    const room = allocateUpper(high, alignedRange.numel);
-    withHalves({ high, range, alignedRange, order, room }, (split) =>
+    const highCopy = allocateUpper(high, alignedRange.numel);
+    withHalves({ high, range, alignedRange, order, highCopy }, (split) =>
       kernels.joinMasterOnHost({ ...split, out: joined }, order),
     );
-    room?.release();
+    highCopy?.release();
     const isWhole = fragment.numel === fragment.entry.numel;
     const lent = sliceFlat(joined, fragmentRange, isWhole ? fragment.entry.shape : undefined);
     joined.release();
@@ -281,15 +293,15 @@ class SplitFragments {
     const { range, alignedRange, fragmentRange } = this.placeOf(part, fragment);
     const max = Math.min(alignedRange.numel, ELEMENTS_PER_WRITE);
     const scratch = allocatePinned(this.device, [max], 'f32');
-    const room = allocateUpper(high, max);
+    const highCopy = allocateUpper(high, max);
     for (let first = 0; first < alignedRange.numel; first += max) {
       const numel = Math.min(max, alignedRange.numel - first);
       const cut = { offset: alignedRange.offset + first, numel };
       const from = Math.max(first, fragmentRange.offset);
       const end = Math.min(first + numel, fragmentRange.offset + fragmentRange.numel);
       const joined = sliceFlat(scratch, { offset: 0, numel });
-      withHalves({ high, range, alignedRange: cut, order: stream, room }, (split) => {
-        // Elements beside the fragment may share a byte of ties with it: they keep their values.
+      withHalves({ high, range, alignedRange: cut, order: stream, highCopy }, (split) => {
+        // Neighbors of the fragment may share a byte of ties with it. They keep their values.
         kernels.joinMasterOnHost({ ...split, out: joined }, stream);
         const at = { offset: from - first, numel: end - from };
         copyFlat(
@@ -300,18 +312,18 @@ class SplitFragments {
           stream,
         );
         kernels.splitMasterOnHost({ ...split, in: joined }, stream);
-        if (room) copyFlat(high, inPartition(range, cut), split.high, wholeRange(cut), stream);
+        if (highCopy) copyFlat(high, inPartition(range, cut), split.high, wholeRange(cut), stream);
       });
       joined.release();
     }
     stream.synchronize();
-    for (const item of [scratch, room]) item?.release();
+    for (const item of [scratch, highCopy]) item?.release();
   }
 
   private placeOf({ ranges }: ShardPart, fragment: Fragment): FragmentLocation {
     const { optimizer } = this;
     const groups = ranges.map(({ range }) => range);
-    const location = placeInState({ optimizer, groups }, fragment, halves.low);
+    const location = locateInState({ optimizer, groups }, fragment, halves.low);
     const { offset, numel } = location.place;
     const first = Math.floor(offset / TIES_PER_BYTE) * TIES_PER_BYTE;
     const end = Math.ceil((offset + numel) / TIES_PER_BYTE) * TIES_PER_BYTE;
@@ -323,29 +335,34 @@ class SplitFragments {
   }
 }
 
-/** Returns host memory for upper halves of `numel` masters, or null if they are already there. */
+/**
+ * Returns host memory for the upper halves of `numel` masters, or null if they are in host memory
+ * already.
+ */
 function allocateUpper(high: Tensor, numel: number): Tensor | null {
   return high.buffer.pinned ? null : allocatePinned(high.device, [numel], 'bf16');
 }
 
 const wholeRange = ({ numel }: Range): Range => ({ offset: 0, numel });
 
-/** Returns a part of a range by its offset from the partition's start. */
+/** Converts an offset from the start of the range to one from the start of the partition. */
 const inPartition = ({ range }: RangeState, { offset, numel }: Range): Range => ({
   offset: range.offset + offset,
   numel,
 });
 
-/** A part of a range. `room` receives its upper halves if they are not in host memory. */
+/**
+ * Some elements of a range. If the upper halves are not in host memory, `highCopy` receives them.
+ */
 interface HalvesRequest extends Omit<FragmentLocation, 'fragmentRange'> {
   high: Tensor;
   order: Stream;
-  room: Tensor | null;
+  highCopy: Tensor | null;
 }
 
-/** Calls `body`, which enqueues work on the halves in `order`. `room` has copies. */
+/** Calls `body`, which enqueues work on the halves in `order`. Releases the halves afterwards. */
 function withHalves(
-  { high, range, alignedRange, order, room }: HalvesRequest,
+  { high, range, alignedRange, order, highCopy }: HalvesRequest,
   body: (split: Halves) => void,
 ): void {
   const { state } = range;
@@ -354,9 +371,9 @@ function withHalves(
     offset: alignedRange.offset / TIES_PER_BYTE,
     numel: Math.ceil(alignedRange.numel / TIES_PER_BYTE),
   };
-  if (room) copyFlat(room, wholeRange(alignedRange), high, ownRange, order);
+  if (highCopy) copyFlat(highCopy, wholeRange(alignedRange), high, ownRange, order);
   const split: Halves = {
-    high: room ? sliceFlat(room, wholeRange(alignedRange)) : sliceFlat(high, ownRange),
+    high: highCopy ? sliceFlat(highCopy, wholeRange(alignedRange)) : sliceFlat(high, ownRange),
     low: sliceFlat(required(state[halves.low]), alignedRange),
     ties: sliceFlat(required(state[halves.ties]), bytes),
   };

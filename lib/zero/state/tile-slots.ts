@@ -1,5 +1,6 @@
-// Tiles on a disk: their layout, and slots of host memory for them. One slot is in use while the
-// next are read and the last is written. Source: Rajbhandari et al. 2021 (ZeRO-Infinity).
+// TileSlots: slots of pinned host memory for tiles on a disk. While an update uses one slot, the
+// file engine reads the next tiles and writes the last one. This file also plans the layout of the
+// file. Source: Rajbhandari et al. 2021 (ZeRO-Infinity).
 
 import type { Optimizer } from '../../optim/optimizer.js';
 import { Buffer } from '../../runtime/buffer.js';
@@ -19,20 +20,20 @@ import { allocateTables, createTileEvents, cutRange, type StateTile, stateSizes 
 
 interface Slot {
   readonly memory: Buffer;
-  /** The tile with bytes in the slot, or with a submitted read into it. */
+  /** The tile in the slot, from the submission of its read. */
   tile: StoredTile | null;
   users: number;
   /** Whether the tile in the slot is newer than the file. */
   changed: boolean;
-  /** Time of the last request. */
+  /** Logical time of the last request. The slot with the smallest time is reassigned first. */
   requestedAt: number;
 }
 
 export interface SlotOptions {
   count: number;
-  /** Read tiles before they are opened. */
+  /** Whether to read tiles before they are opened. */
   readsAhead: boolean;
-  /** Write tiles while others are computed. */
+  /** Whether updates continue while tiles are written. */
   writesBehind: boolean;
 }
 
@@ -43,7 +44,10 @@ interface Portion {
   inFragment: Range;
 }
 
-/** Returns the elements of the range `requested` in a tile with the range `stored`. */
+/**
+ * Returns the intersection of a tile's field (range `stored`) and the range `requested`. Empty if
+ * they do not meet.
+ */
 export function portionOf(tile: StoredTile, stored: Range, requested: Range): Portion[] {
   const { offset, numel } = overlap(stored, requested);
   if (numel <= 0) return [];
@@ -52,12 +56,13 @@ export function portionOf(tile: StoredTile, stored: Range, requested: Range): Po
 }
 
 /**
- * All transfers are submitted in the order of one stream, which waits for a tile's bytes at open().
- * In the file, a transfer waits for earlier ones of the same slot or tile.
+ * A cache of tiles with write-back. One stream orders all transfers. At open(), the stream waits
+ * for the bytes of the tile. In the file, a transfer waits for earlier ones of the same slot or
+ * tile.
  */
 export class TileSlots {
   private readonly slots: readonly Slot[];
-  /** Tiles that the file contains. */
+  /** Tiles that have been written to the file. */
   private readonly stored = new Set<StoredTile>();
   private clock = 0;
   private backing: SwapFile | null = null;
@@ -65,7 +70,7 @@ export class TileSlots {
   constructor(
     device: Device,
     private readonly stream: Stream,
-    /** Bytes of the largest tile. */
+    /** Size of a slot: the bytes of the largest tile. */
     private readonly slotBytes: number,
     private readonly options: SlotOptions,
   ) {
@@ -86,22 +91,23 @@ export class TileSlots {
     return this.slots.length * this.slotBytes;
   }
 
-  /** Sets the file of tiles without a slot. Call it before the first open(). */
+  /** Sets the file that stores the tiles. Call it before the first open(). */
   use(file: SwapFile): void {
     this.backing = file;
   }
 
   /**
-   * Loads a tile; later work of the stream may change it until close(). Throws DS_IO if the disk
-   * fails.
+   * Loads a tile into a slot. Later work of the stream may use and change it until close(). Throws
+   * DS_IO if the disk fails.
    */
   open(tile: StoredTile): void {
     this.occupy(this.slotOf(tile) ?? this.load(tile), tile);
   }
 
   /**
-   * Runs `body` with a field of a tile. It may change the field, or replace the whole tile, so that
-   * nothing is read from the file. `body` enqueues on the stream, or waits.
+   * Calls `body` with a field of a tile. `body` enqueues work on the stream, or waits. With
+   * "change", it may write the field. With "replace", it writes the whole tile, so nothing is read
+   * from the file.
    */
   withField(
     tile: StoredTile,
@@ -121,7 +127,7 @@ export class TileSlots {
     }
   }
 
-  /** Copies portions of a field to `lent`. The returned function copies them back. */
+  /** Copies portions of a field to `lent`. Returns a function that copies them back. */
   copyOut(lent: Tensor, name: string, portions: readonly Portion[]): () => void {
     const { stream } = this;
     const each = (use: 'read' | 'change', copy: (field: Tensor, at: Portion) => void): void => {
@@ -133,21 +139,21 @@ export class TileSlots {
       each('change', (field, at) => copyFlat(field, at.inTile, lent, at.inFragment, stream));
   }
 
-  /** Returns a field of an open tile, flat. The caller releases it. */
+  /** Returns a flat view of a field in an open tile. The caller releases it. */
   field(tile: StoredTile, name: string): Tensor {
     const { memory } = required(this.slotOf(tile));
     const field = required(tile.fields.find((field) => field.name === name));
     return fieldIn(memory, field);
   }
 
-  /** Ends open(). The tile's bytes have changed. */
+  /** Ends open(), and marks the tile as changed. */
   close(tile: StoredTile): void {
     const slot = required(this.slotOf(tile));
     slot.users--;
     slot.changed = true;
   }
 
-  /** Writes a changed tile to disk; other tiles continue meanwhile. */
+  /** Writes a changed tile to the file. Without writesBehind, the stream waits for the write. */
   store(tile: StoredTile): void {
     const slot = this.slotOf(tile);
     if (!slot?.changed) return;
@@ -155,7 +161,7 @@ export class TileSlots {
     if (!this.options.writesBehind) this.file.wait(rangeOf(slot, tile), this.stream);
   }
 
-  /** Announces the next tiles in order. As many as fit into the slots are read. */
+  /** Announces the next tiles in order. Reads as many as fit into the slots. */
   expect(tiles: Iterable<StoredTile>): void {
     if (!this.options.readsAhead) return;
     let room = this.slots.length - 1;
@@ -174,7 +180,7 @@ export class TileSlots {
     for (const { memory } of this.slots) memory.release();
   }
 
-  /** Keeps the slot for the tile until users is 0 again. */
+  /** Makes the stream wait for the tile. Reserves the slot until `users` is 0 again. */
   private occupy(slot: Slot, tile: StoredTile): void {
     slot.requestedAt = ++this.clock;
     this.file.wait(rangeOf(slot, tile), this.stream);
@@ -189,7 +195,7 @@ export class TileSlots {
     return this.slots.find((slot) => slot.tile === tile);
   }
 
-  /** Assigns the least recently requested free slot to the tile, and submits its read. */
+  /** Reassigns a slot to the tile, and submits its read or writes its initial values. */
   private load(tile: StoredTile): Slot {
     const slot = this.reassign(tile);
     if (this.stored.has(tile)) this.file.read(tile.offset, rangeOf(slot, tile), this.stream);
@@ -197,7 +203,7 @@ export class TileSlots {
     return slot;
   }
 
-  /** Assigns the least recently requested free slot to the tile, with undefined contents. */
+  /** Assigns the least recently requested free slot to the tile. The contents are undefined. */
   private reassign(tile: StoredTile): Slot {
     const free = this.slots.filter(({ users }) => users === 0);
     const slot = free.reduce((oldest, slot) =>
@@ -214,7 +220,7 @@ export class TileSlots {
     slot.changed = false;
   }
 
-  /** Writes the initial values of a tile that was never written. */
+  /** Writes initial values to a tile that is not in the file yet. */
   private fill(slot: Slot, tile: StoredTile): void {
     this.file.wait(rangeOf(slot, tile), this.stream);
     for (const field of tile.fields) {
@@ -235,20 +241,20 @@ function fieldIn(memory: Buffer, { dtype, offset, numel }: Field): Tensor {
   return held(() => new Tensor(memory.retain(), dtype, [numel], undefined, first));
 }
 
-/** Alignment of tensors in a slot in bytes: more than a cache line. */
+/** Alignment of fields in a tile, in bytes. It is larger than a cache line. */
 const FIELD_ALIGNMENT = 256;
 
-/** The folder and label of a swap file, and the sizes of its requests. */
+/** Options of a swap file: folder, label, and sizes of requests. */
 export type DiskAccess = Omit<SwapFileOptions, 'bytes' | 'purpose' | 'memory'>;
 
 interface Field {
-  /** "master", or the name of a state. */
+  /** "master", or the name of a state tensor. */
   readonly name: string;
   readonly dtype: DType;
-  /** Bytes from the start of the tile. */
+  /** Offset in bytes from the start of the tile. */
   readonly offset: number;
   readonly numel: number;
-  /** Value of each element before the first update. */
+  /** Initial value of each element. */
   readonly initial: number;
 }
 
@@ -256,23 +262,23 @@ export interface StoredTile {
   readonly fields: readonly Field[];
   /** Offset in the file in bytes, a multiple of the block size. */
   readonly offset: number;
-  /** A multiple of the transfer alignment. */
+  /** A multiple of SWAP_ALIGNMENT. */
   readonly bytes: number;
 }
 
-/** The fields of a tile that updates read and write. */
-interface TilePlace extends StoredTile {
-  /** Range in the partition. `groupRange` is the group's range that contains it. */
+/** A tile of optimizer state, before its tensors exist. */
+interface TileLayout extends StoredTile {
+  /** Range in the partition, and the range of the optimizer group that contains it. */
   readonly range: GroupRange;
   readonly groupRange: GroupRange;
 }
 
-/** A tile with its state on a disk: `state` is empty. */
-export interface DiskTile extends StateTile, TilePlace {
+/** A tile with its state on a disk. Its `state` is empty: open() returns the tensors. */
+export interface DiskTile extends StateTile, TileLayout {
   readonly range: GroupRange;
 }
 
-/** The tiles of each owner in a file. */
+/** A file with the tiles of several owners, such as partitions. */
 interface DiskPlan<Owner, Tile extends StoredTile> {
   readonly tiles: ReadonlyMap<Owner, readonly Tile[]>;
   readonly bytes: number;
@@ -280,7 +286,9 @@ interface DiskPlan<Owner, Tile extends StoredTile> {
   readonly slotBytes: number;
 }
 
-/** Places the tiles of all owners in a file, each at the start of a block. */
+/**
+ * Assigns file offsets to the tiles of all owners. Each tile starts at a multiple of `blockBytes`.
+ */
 export function planFile<Owner, Tile extends Omit<StoredTile, 'offset'>>(
   owners: readonly (readonly [owner: Owner, tiles: readonly Tile[]])[],
   blockBytes: number,
@@ -301,7 +309,7 @@ export const planTiles = (
   partitions: readonly Partition[],
   optimizer: Optimizer,
   { tile: size, blockBytes }: { tile: number; blockBytes: number },
-): DiskPlan<Partition, TilePlace> => {
+): DiskPlan<Partition, TileLayout> => {
   const cutGroup = (groupRange: GroupRange) =>
     cutRange(groupRange, optimizer, size).map((range) => {
       return { range, groupRange, ...fieldsOf(range, optimizer) };
@@ -323,8 +331,8 @@ function fieldsOf(range: GroupRange, optimizer: Optimizer): Pick<StoredTile, 'fi
   return { fields, bytes: alignUp(end, SWAP_ALIGNMENT) };
 }
 
-/** Creates a tile. disposeTile() releases it. */
-export function createDiskTile(place: TilePlace, optimizer: Optimizer, device: Device): DiskTile {
+/** Creates a tile. The caller releases it with disposeTile(). */
+export function createDiskTile(place: TileLayout, optimizer: Optimizer, device: Device): DiskTile {
   const allocate = allocateFilled.bind(null, device);
   const tables = allocateTables(place.range, optimizer, allocate);
   return { ...place, ...tables, state: {}, ...createTileEvents(device) };

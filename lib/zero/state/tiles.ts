@@ -1,5 +1,5 @@
-// The optimizer state of a partition by ranges, and its tiles: the parts that an offloaded update
-// copies and computes one after another.
+// The optimizer state of a partition by ranges, and the tiles of these ranges. Offloaded updates
+// copy and compute one tile after another.
 import { declaredState, portionOf, type StateTensor } from '../../optim/declared-state.js';
 import type { Optimizer, ParameterPlace } from '../../optim/optimizer.js';
 import type { Device } from '../../runtime/device.js';
@@ -14,23 +14,27 @@ import { type Partition, sliceFragment } from '../partition.js';
 
 /** A tile. Its tensors are slices of the range's tensors, except `starts`. */
 export interface StateTile extends RangeState {
-  /** Recorded when the gradient is in the memory that updates read. */
+  /** Recorded when the gradient of the tile is in the memory that updates read. */
   readonly arrived: Event;
-  /** Recorded when the new weights are complete. */
+  /** Recorded when the new weights of the tile are complete. */
   readonly updated: Event;
 }
 
 /**
- * Returns the tile size for at most `subGroup` elements: a multiple of 64, at least 64. A stream
- * holds about 500 pieces of host work. Tiles smaller than a unit are slower, as work on three
- * streams. Milliseconds per step (1558M on an H200): 417 with units, 435 with tiles of 2^24, 504
+ * Returns the tile size for at most `subGroup` elements: a multiple of 64, at least 64.
+ *
+ * A stream queues about 500 pieces of host work. Tiles smaller than a unit add work, so they are
+ * slower. Milliseconds per step (1558M on an H200): 417 with units, 435 with tiles of 2^24, 504
  * with 2^22.
  */
 export function tileSize(subGroup: number): number {
   return Math.max(1, Math.floor(subGroup / parameterAlignment)) * parameterAlignment;
 }
 
-/** Divides `numel` elements into multiples of `alignment` of about equal size, at most `size`. */
+/**
+ * Divides `numel` elements into ranges of about equal size: multiples of `alignment`, at most
+ * `size`.
+ */
 export function cutEvenly(numel: number, size: number, alignment = parameterAlignment): Range[] {
   const count = Math.ceil(numel / size);
   const each = Math.ceil(numel / count / alignment) * alignment;
@@ -42,8 +46,9 @@ export function cutEvenly(numel: number, size: number, alignment = parameterAlig
 }
 
 /**
- * Returns the tiles of a partition's ranges, in order. A range with an update over whole parameters
- * is one tile of any size. The caller disposes the tiles; `ranges` keep their own tensors.
+ * Returns the tiles of a partition's ranges, in order. If an update reads whole parameters, the
+ * range is one tile of any size. The caller releases the tiles with disposeTile(). `ranges` keep
+ * their own references.
  */
 export function createTiles(
   ranges: readonly RangeState[],
@@ -64,20 +69,22 @@ export function createTileEvents(device: Device): Pick<StateTile, 'arrived' | 'u
   return { arrived: new Event(device), updated: new Event(device) };
 }
 
-/** Returns the ranges of tiles in the partition, in order. */
+/**
+ * Returns the ranges of the tiles of `range`, in order, with offsets from the partition's start.
+ */
 export function cutRange(range: GroupRange, optimizer: Optimizer, size: number): GroupRange[] {
   const cuts = cutsOf(range, optimizer, size);
   return cuts.length > 1 ? cuts.map((cut) => sliceOf(range, cut)) : [range];
 }
 
-/** Returns the parts of a range from its start; empty if it stays whole. */
+/** Returns the cuts of a range, with offsets from its start. Empty if the range is one tile. */
 function cutsOf(range: GroupRange, optimizer: Optimizer, size: number): Range[] {
   if (!isElementwise(optimizer, range)) return [];
   const blocks = Object.values(blockSizes(optimizer, range));
   return cutEvenly(range.numel, size, Math.max(parameterAlignment, ...blocks));
 }
 
-/** Returns a part of a range. It has no places, because a cut may be inside a parameter. */
+/** Returns a part of a range. It lists no parameters, because a cut may be inside a parameter. */
 function sliceOf(range: GroupRange, { offset, numel }: Range): GroupRange {
   return { ...range, offset: range.offset + offset, numel, places: [] };
 }
@@ -87,12 +94,14 @@ export function disposeTile(tile: StateTile): void {
   for (const event of [tile.arrived, tile.updated]) event.dispose();
 }
 
-/** Returns whether all updates of a partition are elementwise. */
+/** Returns whether all updates of a partition are elementwise, so that it may be cut anywhere. */
 export function isByElement(optimizer: Optimizer, { groups }: Partition): boolean {
   return groups.every((range) => isElementwise(optimizer, range));
 }
 
-/** Returns whether the optimizer has neither state nor sums of whole parameters in this range. */
+/**
+ * Returns whether the optimizer needs no state, sums or updates of whole parameters in this range.
+ */
 function isElementwise(optimizer: Optimizer, { group, like }: GroupRange): boolean {
   const declared = Object.values(declaredState(optimizer, group, like));
   const sums = optimizer.sumsPerRound?.(group, like) ?? [];
@@ -100,7 +109,9 @@ function isElementwise(optimizer: Optimizer, { group, like }: GroupRange): boole
   return isOfBlocks && !optimizer.needsWholeParameters?.(group);
 }
 
-/** Returns the number of range elements per element of each state of an elementwise range. */
+/**
+ * For an elementwise range, returns the number of parameters' elements per element of each state.
+ */
 function blockSizes(optimizer: Optimizer, { group, like }: GroupRange): Record<string, number> {
   const declared = Object.entries(declaredState(optimizer, group, like));
   return Object.fromEntries(declared.map(([name, { per }]) => [name, required(per)]));
@@ -143,16 +154,16 @@ function mapValues(
   );
 }
 
-/** Allocates state: a tensor of `shape` with `value` in each element, with a reference. */
+/** Returns a tensor of `shape` with `value` in each element. The caller releases it. */
 export type Allocate = (shape: readonly number[], dtype: DType, value: number) => Tensor;
 
 export interface RangeState {
   readonly range: GroupRange;
-  /** State tensors by name: see UpdateTensors. */
+  /** State tensors by name: see UpdateTensors.state. */
   readonly state: Readonly<Record<string, Tensor>>;
-  /** Sums by round: see UpdateTensors. */
+  /** Sums by round: see UpdateTensors.sums. */
   readonly sums: readonly Tensor[];
-  /** [places + 1] i64: see UpdateTensors. */
+  /** [places + 1] i64: see UpdateTensors.starts. */
   readonly starts: Tensor;
 }
 
@@ -173,7 +184,7 @@ export function allocateState(
   }));
 }
 
-/** Allocates the tables that updates of a range need in addition to state. */
+/** Allocates the tensors that updates of a range need in addition to state. */
 export function allocateTables(
   range: GroupRange,
   optimizer: Optimizer,
@@ -185,13 +196,13 @@ export function allocateTables(
   };
 }
 
-/** A flat tensor of a range's state: its number of elements and their initial value. */
+/** A flat state tensor of a range: its size, dtype and initial value. */
 interface StateSize extends Pick<StateTensor, 'dtype' | 'initial'> {
   readonly name: string;
   readonly numel: number;
 }
 
-/** Returns the flat state tensors of `optimizer` for a range. */
+/** Returns the sizes of all state tensors of `optimizer` for a range. */
 export function stateSizes(range: GroupRange, optimizer: Optimizer): StateSize[] {
   const declared = declaredState(optimizer, range.group, range.like);
   return Object.entries(declared).map(([name, { per, dtype, initial }]) => {
@@ -200,7 +211,9 @@ export function stateSizes(range: GroupRange, optimizer: Optimizer): StateSize[]
   });
 }
 
-/** Returns the elements of a per-parameter state, over all parameters of a range. */
+/**
+ * Returns the number of elements of a per-parameter state, summed over the parameters of a range.
+ */
 function sizeOfWhole({ group, places }: GroupRange, optimizer: Optimizer, name: string): number {
   return places.reduce((sum, { shape }) => {
     return sum + sizeOf(required(declaredState(optimizer, group, shape)[name]).shape);
@@ -232,8 +245,8 @@ interface KeptState {
 }
 
 /**
- * Returns a fragment's part of the masters (name "master") or of the state `name`, in the
- * parameter's shape if it is whole. The caller releases it.
+ * Returns a fragment of the masters (name "master") or of the state `name`, in the parameter's
+ * shape if it is whole. The caller releases it.
  */
 export function namedFragment(
   { optimizer, master, ranges }: KeptState,
@@ -242,26 +255,26 @@ export function namedFragment(
 ): Tensor {
   if (name === 'master') return sliceFragment(master, fragment);
   const groups = ranges.map(({ range }) => range);
-  const { range, place, shape } = placeInState({ optimizer, groups }, fragment, name);
+  const { range, place, shape } = locateInState({ optimizer, groups }, fragment, name);
   const { state } = required(ranges.find((state) => state.range === range));
   return sliceFlat(required(state[name]), place, shape);
 }
 
-/** The location of a fragment's part of a state in the flat tensor of its range. */
-interface PlaceInState {
+/** Where the state of a fragment is in the flat state tensor of its range. */
+interface StateLocation {
   readonly range: GroupRange;
   readonly place: Range;
-  /** The declared shape if the part is whole, else flat. */
+  /** The declared shape if the state is whole, else flat. */
   readonly shape: readonly number[];
   readonly declared: StateTensor;
 }
 
-/** Returns the location of a fragment's part of the state `name` in the ranges of its partition. */
-export function placeInState(
+/** Returns the location of a fragment's state `name` in the ranges of its partition. */
+export function locateInState(
   { optimizer, groups }: { optimizer: Optimizer; groups: readonly GroupRange[] },
   fragment: Fragment,
   name: string,
-): PlaceInState {
+): StateLocation {
   const { entry, offset } = fragment;
   const range = required(
     groups.find((group) => offset >= group.offset && offset < group.offset + group.numel),

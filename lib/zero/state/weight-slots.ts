@@ -1,4 +1,5 @@
-// WeightSlots: slots of pinned host memory for tiles of device weights during their update.
+// WeightSlots: slots of pinned host memory. CPU threads update weights of the device in them, tile
+// by tile.
 
 import type { Device } from '../../runtime/device.js';
 import { required } from '../../runtime/required.js';
@@ -8,15 +9,18 @@ import type { Tensor } from '../../tensor/index.js';
 import { allocatePinned } from './memory.js';
 import type { StateTile } from './tiles.js';
 
-/** Number of slots: one is updated while the other is uploaded and refilled. */
+/** Number of slots. While CPU threads update one, the other is uploaded and filled again. */
 export const WEIGHT_SLOTS = 2;
 
-/** Elements of a slot. More need more memory, fewer fill the driver's queues. See tileSize(). */
+/**
+ * Maximum elements per slot. Larger slots need more memory; smaller ones fill the driver's queues.
+ * See tileSize().
+ */
 export const LARGEST_SLOT = 2 ** 26;
 
 interface Slot {
   memory: Tensor;
-  /** The tile that owned its last weights. */
+  /** The tile with weights in the slot. */
   tile: StateTile | null;
   readonly filled: Event;
   readonly left: Event;
@@ -38,8 +42,8 @@ export class WeightSlots {
     private readonly streams: { down: Stream; updates: Stream; up: Stream },
   ) {}
 
-  /** Enlarges the slots to `numel` weights. Call it before a tile is fetched. */
-  makeRoom(numel: number): void {
+  /** Enlarges the slots to `numel` weights. Call it before the first fetch(). */
+  reserve(numel: number): void {
     if (numel <= (this.slots[0]?.memory.numel ?? 0)) return;
     const { device } = this;
     for (let i = 0; i < WEIGHT_SLOTS; ++i) {
@@ -54,7 +58,10 @@ export class WeightSlots {
     }
   }
 
-  /** Returns the tile's part of `weights` in a slot, read after `last`. The caller releases it. */
+  /**
+   * Copies the tile's weights to the next slot after the event `last`. Returns them in the slot.
+   * The caller releases the tensor.
+   */
   fetch(weights: Tensor, tile: StateTile, last: Event): Tensor {
     const { down, updates } = this.streams;
     const slot = required(this.slots[this.next]);
@@ -68,7 +75,7 @@ export class WeightSlots {
     return sliceFlat(slot.memory, { offset: 0, numel });
   }
 
-  /** Copies the tile's slot back to `weights` after its update. */
+  /** Copies the slot of the tile back to `weights` after its update. */
   send(weights: Tensor, tile: StateTile): void {
     const { up } = this.streams;
     const slot = required(this.slots.find((slot) => slot.tile === tile));

@@ -1,4 +1,4 @@
-// DeviceState: optimizer state on the device, updated on the compute stream.
+// DeviceState: optimizer state on the device. The compute stream updates it.
 import type { Optimizer } from '../../../optim/optimizer.js';
 import { deviceKernels } from '../../../optim/update-kernels.js';
 import type { Device } from '../../../runtime/device.js';
@@ -19,7 +19,10 @@ import {
 import type { StateTile } from '../tiles.js';
 import { DepartingTensors } from './host.js';
 
-/** Gradients and weights stay on the device. Only weights of another storage are copied away. */
+/**
+ * Gradients and weights stay on the device, so nothing is copied, except weights with storage in
+ * another memory.
+ */
 class DeviceTraffic implements Traffic {
   readonly order: Stream;
   readonly bytes = 0;
@@ -50,7 +53,7 @@ class DeviceTraffic implements Traffic {
     partition.dropGrad();
   }
 
-  /** Frees the copied weights, after the last update of a step. */
+  /** Frees the copied weights after the last update of a step. */
   awaitWeights(): void {
     this.weightCopies?.flush();
   }
@@ -77,7 +80,7 @@ class DeviceTraffic implements Traffic {
   }
 }
 
-/** Copies rounded weights to host memory or a disk, during the update of the next partition. */
+/** Copies rounded weights to host memory or a disk while the next partition is updated. */
 class WeightCopies {
   private readonly copies: Stream;
   private readonly computed: Event;
@@ -89,7 +92,7 @@ class WeightCopies {
     this.departing = new DepartingTensors(device, this.copies);
   }
 
-  /** Takes a reference to `weights`. */
+  /** Copies `weights` to their storage. Holds a reference to `weights` until the copy ends. */
   send({ storage }: Partition, weights: Tensor): Stream {
     const { copies } = this;
     copies.wait(this.computed.record(this.device.compute));
@@ -116,10 +119,13 @@ class WeightCopies {
   }
 }
 
-/** Tile size larger than any range: updates copy nothing, so smaller tiles gain nothing. */
+/**
+ * A tile size larger than any range. Updates copy nothing here, so smaller tiles would gain
+ * nothing.
+ */
 const WHOLE_RANGE = 2 ** 53;
 
-/** The tiles of a partition are its ranges. */
+/** The device placement. Each range of a partition is one tile. */
 export class DeviceState implements Placement {
   static readonly costs: PlacementCosts = {
     state: 'device',
@@ -150,7 +156,10 @@ export class DeviceState implements Placement {
     return out;
   }
 
-  /** Returns the partition's weights if they are f32 on the device, else new memory. */
+  /**
+   * Returns the partition's weights if they are f32 on the device, else new memory. The caller
+   * releases it.
+   */
   masterMemory({ storage: { memory }, numel }: Partition): Tensor {
     if (memory?.dtype === 'f32' && canAccess(this, memory)) return memory.retain();
     return fillDevice(this.device, [numel], 'f32', 0);

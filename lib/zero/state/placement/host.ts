@@ -1,4 +1,4 @@
-// HostState: optimizer state in pinned host memory, updated by CPU threads.
+// HostState: optimizer state in pinned host memory. CPU threads update it.
 import type { Optimizer } from '../../../optim/optimizer.js';
 import { hostKernels, type UpdateKernels } from '../../../optim/update-kernels.js';
 import type { Device } from '../../../runtime/device.js';
@@ -16,13 +16,16 @@ import type { StateTile } from '../tiles.js';
 export interface HostStateOptions {
   /** Maximum elements per tile, a multiple of 64. */
   tile: number;
-  /** Whether earlier updates read the memory that receives gradients; gradients then wait. */
+  /**
+   * Whether updates may still read the last gradient when the next one arrives. If so, gradients
+   * wait for updates.
+   */
   readBefore?: boolean;
 }
 
 /**
- * Host memory per parameter: 12 bytes of state, and one gradient element, which the update replaces
- * by the weight. 16-bit weights with f32 gradients need 2 bytes more.
+ * The host placement. Host memory per parameter: 12 bytes of state, and one element that holds the
+ * gradient and then the updated weight. 16-bit weights with f32 gradients need 2 bytes more.
  */
 export class HostState implements Placement {
   static readonly costs: PlacementCosts = {
@@ -71,13 +74,17 @@ export class HostState implements Placement {
   }
 }
 
-/** Running copies: one while backward completes the next tensor, and one more for slow copies. */
+/**
+ * Number of gradients that may be in flight: one while backward completes the next, and one more
+ * for slow copies.
+ */
 export const RUNNING_COPIES = 2;
 
 /**
- * Owns tensors with enqueued copies on one stream. Memory is freed in the order of compute, after
- * the copy, so the next tensor can reuse it. In the order of the copies, the gradients of the whole
- * model would be allocated.
+ * Owns tensors until their copies on one stream end. It frees a tensor in the order of compute,
+ * after the copy, so backward can reuse the memory for the next gradient. Freed in the order of the
+ * copies, the memory would be reusable too late, and the gradients of the whole model would be
+ * allocated at once.
  */
 export class DepartingTensors {
   private readonly running: { tensor: Tensor; left: Event }[] = [];
@@ -88,14 +95,20 @@ export class DepartingTensors {
     private readonly copies: Stream,
   ) {}
 
-  /** Takes ownership of `tensor`. All its readers are enqueued on the stream or on compute. */
+  /**
+   * Takes ownership of `tensor`. All its readers must be enqueued on the stream of copies or on
+   * compute.
+   */
   add(tensor: Tensor): void {
     const left = this.spareEvents.pop() ?? new Event(this.device);
     this.running.push({ tensor, left: left.record(this.copies) });
     if (this.running.length > RUNNING_COPIES) this.returnOldest();
   }
 
-  /** Frees all tensors in the order of the copies after a step, so compute does not wait. */
+  /**
+   * Frees all tensors in the order of the copies. Called after a step, so that compute does not
+   * wait.
+   */
   flush(): void {
     for (const { tensor, left } of this.running.splice(0)) {
       tensor.buffer.releaseOn(this.copies);
@@ -127,13 +140,13 @@ export class HostStreams implements Traffic {
   readonly order: Stream;
   readonly d2h: Stream;
   readonly h2d: Stream;
-  /** [4] f32 in host memory, for the control. */
+  /** [4] f32 in host memory. Receives the step decision. */
   readonly control: Tensor;
-  /** [4] f32 in memory that kernels read, for the control. Owned. */
+  /** [4] f32 in memory that the kernels of updates read. Receives the step decision. Owned. */
   kernelControl: Tensor;
-  /** The end of backward after endBackward(); otherwise a mark between compute and updates. */
+  /** Recorded at the end of backward. At other times, it orders compute and updates. */
   readonly computed: Event;
-  /** Recorded when updates have read the gradients in the memory of backward. */
+  /** Recorded when updates have read gradients in the memory of backward. */
   private readonly read: Event;
   private readonly departing: DepartingTensors;
 
@@ -175,7 +188,7 @@ export class HostStreams implements Traffic {
     partition.dropGrad();
   }
 
-  /** Called after the last gradient of backward. */
+  /** Called after the last gradient of a backward. */
   endBackward(): void {
     this.departing.flush();
     this.computed.record(this.device.compute);
@@ -217,7 +230,7 @@ export class HostStreams implements Traffic {
     return order;
   }
 
-  /** The memory is freed after updates have read it. */
+  /** Frees the gradient after updates have read it. */
   dropGradient({ partition }: ShardPart): void {
     partition.grad?.buffer.addReader(this.order, this.read);
     partition.dropGrad();

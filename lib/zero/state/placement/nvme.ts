@@ -1,4 +1,4 @@
-// NvmeState: optimizer state on disk, updated by CPU threads in slots of host memory. Source:
+// NvmeState: optimizer state on a disk. CPU threads update it in slots of host memory. Source:
 // Rajbhandari et al. 2021 (ZeRO-Infinity).
 
 import type { Optimizer } from '../../../optim/optimizer.js';
@@ -30,7 +30,7 @@ import {
   type SlotOptions,
   TileSlots,
 } from '../tile-slots.js';
-import { disposeTile, placeInState, type StateTile, stateTensors } from '../tiles.js';
+import { disposeTile, locateInState, type StateTile, stateTensors } from '../tiles.js';
 import { HostStreams } from './host.js';
 
 interface NvmeStateOptions extends DiskAccess {
@@ -43,11 +43,13 @@ interface NvmeStateOptions extends DiskAccess {
 }
 
 /**
- * The stream of updates orders the work of a tile: wait for its read, update, submit its write and
- * the reads of the next tiles in forward order, then of the first ones. So forward and backward of
- * the next step hide the reads of the first tiles. Host memory: the slots, and one gradient element
- * per parameter, which the update replaces by the weight; if their dtypes differ, one weight more.
- * Weights are never in a slot, so uploads and disk do not wait for each other.
+ * The disk placement. The stream of updates orders the work of a tile: wait for its read, update
+ * it, write it, and read the next tiles in forward order. After the last tile it reads the first
+ * ones again, so forward and backward of the next step hide these reads.
+ *
+ * Host memory: the slots, and one element per parameter that holds the gradient and then the
+ * updated weight. If their dtypes differ, one weight more. Weights are never in a slot, so uploads
+ * and the disk do not wait for each other.
  */
 export class NvmeState implements Placement, StateStorage, TileWindows {
   static readonly costs: PlacementCosts = {
@@ -56,7 +58,9 @@ export class NvmeState implements Placement, StateStorage, TileWindows {
     windows: null,
     largestTile: Infinity,
   };
-  /** The slots serve updates and the storage. */
+  /**
+   * This object is also the storage and the windows of the placement, because the slots serve both.
+   */
   readonly storage = this;
   readonly windows = this;
   readonly traffic: HostStreams;
@@ -68,13 +72,13 @@ export class NvmeState implements Placement, StateStorage, TileWindows {
   private readonly plan: ReturnType<typeof planTiles>;
   private readonly slots: TileSlots;
   private readonly file: SwapFile;
-  /** Tiles in forward order. */
+  /** All tiles, in forward order. */
   private readonly inOrder: DiskTile[] = [];
   private readonly positions = new Map<DiskTile, number>();
-  /** Open tiles, by their masters. */
+  /** The open tiles, by their master tensor. */
   private readonly opened = new Map<Tensor, DiskTile>();
 
-  /** Throws DS_IO if the folder is invalid or has too little space, and removes the file then. */
+  /** Throws DS_IO if the folder is invalid or has too little space. It then removes the file. */
   constructor(
     private readonly device: Device,
     options: NvmeStateOptions,
@@ -156,7 +160,7 @@ export class NvmeState implements Placement, StateStorage, TileWindows {
     this.slots.expect(this.tilesAfter(tile));
   }
 
-  /** Yields all other tiles in cyclic order. */
+  /** Yields all other tiles. After the last tile follows the first. */
   private *tilesAfter(tile: DiskTile): Generator<DiskTile> {
     const { inOrder } = this;
     const position = required(this.positions.get(tile));
@@ -178,7 +182,7 @@ export class NvmeState implements Placement, StateStorage, TileWindows {
 
   followCompute(): void {}
 
-  /** Lends a copy, which the borrower can write back. */
+  /** Lends a copy. Its keep() writes the copy back. */
   lend(part: ShardPart, fragment: Fragment, name: string): LentState {
     const { order, computed } = this.traffic;
     const { dtype, shape } = this.describeField(part, fragment, name);
@@ -207,17 +211,21 @@ export class NvmeState implements Placement, StateStorage, TileWindows {
     const { entry, numel } = fragment;
     const isAll = numel === entry.numel;
     if (name === 'master') return { dtype: 'f32', shape: isAll ? entry.shape : [numel] };
-    const { declared, shape } = placeInState({ optimizer: this.optimizer, groups }, fragment, name);
+    const { declared, shape } = locateInState(
+      { optimizer: this.optimizer, groups },
+      fragment,
+      name,
+    );
     return { dtype: declared.dtype, shape };
   }
 
-  /** Returns the ranges of a fragment's state in each tile. */
+  /** Returns the portions of a fragment's masters or state `name`, by tile. */
   private portionsOf({ partition, tiles }: ShardPart, fragment: Fragment, name: string) {
     const { optimizer } = this;
     const all = tiles as readonly DiskTile[];
     if (name === 'master') return all.flatMap((tile) => portionOf(tile, tile.range, fragment));
     const { groups } = partition;
-    const { range, place, declared } = placeInState({ optimizer, groups }, fragment, name);
+    const { range, place, declared } = locateInState({ optimizer, groups }, fragment, name);
     return all.flatMap((tile) => {
       if (tile.groupRange !== range) return [];
       const first = (tile.range.offset - range.offset) / (declared.per ?? 1);

@@ -1,4 +1,4 @@
-// StreamedState: optimizer state in pinned host memory that the device updates through two windows.
+// StreamedState: optimizer state in pinned host memory. The device updates it through two windows.
 // Source: Maurya et al. 2024 (Deep Optimizer States), which updates every n-th subgroup of an
 // offloaded optimizer this way.
 
@@ -22,19 +22,19 @@ import { type HostStateOptions, HostStreams } from './host.js';
 /** Number of windows: one is updated while the other is emptied and refilled. */
 const WINDOWS = 2;
 
-/** Alignment of tensors in a window, in bytes, for loads of any width. */
+/** Alignment of tensors in a window, in bytes. It permits loads of any width. */
 const ALIGNMENT = 256;
 
 interface Window {
   memory: Buffer;
-  /** The tile in the window; `hostTile` is its state in host memory. */
+  /** The tile in the window, and its tensors in host memory. */
   tile: StateTile | null;
   hostTile: OpenTile | null;
-  /** The tensors for kernels while it is open. */
+  /** The tensors of the tile in the window, while the tile is open. */
   opened: OpenTile | null;
   readonly filled: Event;
   readonly computed: Event;
-  /** Recorded when no work uses the window any more, and host memory has the changes. */
+  /** Recorded when no work uses the window, and host memory has the changes. */
   readonly left: Event;
 }
 
@@ -48,7 +48,7 @@ interface Window {
  * PCIe carries both directions at once. One tile is open at a time.
  */
 export class Windows implements TileWindows {
-  /** The stream that orders changed state in host memory. */
+  /** The stream that writes changed state to host memory. */
   readonly down: Stream;
   private readonly up: Stream;
   private readonly windows: Window[] = [];
@@ -64,8 +64,8 @@ export class Windows implements TileWindows {
     this.written = new Event(device);
   }
 
-  /** Enlarges the windows for this tile. Call it before a tile is opened. */
-  makeRoom(state: OpenTile): void {
+  /** Enlarges the windows so that this tile fits. Call it before a tile is opened. */
+  reserve(state: OpenTile): void {
     const sizes = tensorsOf(state).map(({ bytes }) => alignUp(bytes, ALIGNMENT));
     const bytes = sizes.reduce((sum, size) => sum + size, 0);
     if (bytes <= (this.windows[0]?.memory.bytes ?? 0)) return;
@@ -90,42 +90,43 @@ export class Windows implements TileWindows {
     this.followCompute();
   }
 
-  /** Makes later tiles see the host memory that compute work so far has written. */
+  /** Makes later reads of tiles wait for host memory that compute work so far writes. */
   followCompute(): void {
     this.up.wait(this.written.record(this.device.compute));
   }
 
   /**
-   * Returns the state of `tile` on the device for later work on the updates' stream. `keptOf`
-   * returns the state in host memory; takes ownership of it.
+   * Copies a tile to the next window. Returns its tensors on the device, for later work on the
+   * stream of updates. `storedOf` returns the tensors in host memory; the window owns them until
+   * close().
    */
-  open(tile: StateTile, keptOf: () => OpenTile): OpenTile {
+  open(tile: StateTile, storedOf: () => OpenTile): OpenTile {
     const { up } = this;
-    const kept = keptOf();
+    const stored = storedOf();
     const window = required(this.windows[this.next]);
     this.next = (this.next + 1) % WINDOWS;
     up.wait(window.left);
-    // Its last update may still be on its way to the host, from the other window.
+    // The other window may still copy the last update of this tile to the host.
     for (const window of this.windows) if (window.tile === tile) up.wait(window.left);
-    const opened = placeTensors(window.memory, kept);
-    for (const [to, from] of pairTensors(opened, kept)) copyAll(to, from, up);
+    const opened = placeTensors(window.memory, stored);
+    for (const [to, from] of pairTensors(opened, stored)) copyAll(to, from, up);
     this.updates.wait(window.filled.record(up));
-    Object.assign(window, { tile, hostTile: kept, opened });
+    Object.assign(window, { tile, hostTile: stored, opened });
     return opened;
   }
 
-  /** Copies the state back to host memory if it was changed. */
+  /** Ends open(). If kernels changed the tile, copies it back to host memory. */
   close({ master }: OpenTile, changed: boolean): void {
     const window = required(this.windows.find(({ opened }) => opened?.master === master));
-    const [kept, opened] = [required(window.hostTile), required(window.opened)];
+    const [stored, opened] = [required(window.hostTile), required(window.opened)];
     const last = changed ? this.down : this.updates;
     if (changed) {
       last.wait(window.computed.record(this.updates));
-      for (const [from, to] of pairTensors(opened, kept)) copyAll(to, from, last);
+      for (const [from, to] of pairTensors(opened, stored)) copyAll(to, from, last);
     }
     window.left.record(last);
     for (const tensor of tensorsOf(opened)) tensor.release();
-    kept.master.release();
+    stored.master.release();
     Object.assign(window, { hostTile: null, opened: null });
   }
 
@@ -154,7 +155,7 @@ function pairTensors(a: OpenTile, b: OpenTile): [Tensor, Tensor][] {
   return tensorsOf(a).map((tensor, i) => [tensor, required(others[i])]);
 }
 
-/** Places a tile's tensors in a window, one after another, with the sizes of `kept`. */
+/** Returns tensors in a window, one after another, with the dtypes and sizes of `stored`. */
 function placeTensors(memory: Buffer, { master, state }: OpenTile): OpenTile {
   let end = 0;
   const placeTensor = ({ dtype, numel, bytes }: Tensor): Tensor => {
@@ -167,13 +168,13 @@ function placeTensors(memory: Buffer, { master, state }: OpenTile): OpenTile {
   return { master: first, state: Object.fromEntries(rest) };
 }
 
-/** Elements of a tile: enough for the full PCIe rate, few enough for small windows. */
+/** Maximum elements per tile: enough for the full rate of PCIe, few enough for small windows. */
 const STREAMED_TILE = 2 ** 24;
 
 /**
- * The device updates on a stream in parallel with compute and turns gradients into weights there,
- * so neither crosses PCIe. Device memory: one gradient element per parameter, and two windows. Only
- * for elementwise rules: see isByElement().
+ * The streamed placement. The device updates on its own stream, in parallel with compute. It turns
+ * gradients into weights there, so neither crosses PCIe. Device memory: one gradient element per
+ * parameter, and two windows. Elementwise update rules only: see isByElement().
  */
 export class StreamedState implements Placement {
   static readonly costs: PlacementCosts = {
