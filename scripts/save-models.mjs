@@ -40,6 +40,7 @@ const WHOLE = {
   'deepseek-v2': { routed_scaling_factor: 1 },
   'deepseek-v3': { routed_scaling_factor: 1 },
   gemma2: { attn_logit_softcapping: 50, final_logit_softcapping: 30 },
+  gemma3n: { final_logit_softcapping: 30, activation_sparsity_pattern: [0, 0.5, 0, 0] },
   gemma4: { final_logit_softcapping: 30 },
   'glm4-moe': { routed_scaling_factor: 1 },
   granite: { embedding_multiplier: 12, logits_scaling: 8, attention_multiplier: 1 },

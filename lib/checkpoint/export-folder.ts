@@ -159,6 +159,7 @@ const FLOATS = [
   'final_logit_softcapping',
   'logit_scale',
   'clip_qkv',
+  'altup_coef_clip',
   'attention_multiplier',
   'embedding_fraction',
   'embedding_multiplier',
@@ -189,6 +190,7 @@ const FLOAT_LISTS = [
   'long_factor',
   'mlp_multipliers',
   'ssm_multipliers',
+  'activation_sparsity_pattern',
 ];
 
 const WHOLE_FLOAT = new RegExp(`^(\\s*"(?:${FLOATS.join('|')})": -?\\d+)(?=,?$)`, 'gm');

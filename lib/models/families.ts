@@ -25,6 +25,7 @@ export { FlexOlmo, type FlexOlmoConfig } from './flex-olmo/flex-olmo.js';
 export { Gemma, type GemmaConfig } from './gemma/gemma.js';
 export { Gemma2, type Gemma2Config } from './gemma2/gemma2.js';
 export { Gemma3, type Gemma3Config } from './gemma3/gemma3.js';
+export { Gemma3n, type Gemma3nConfig } from './gemma3n/gemma3n.js';
 export { Gemma4, type Gemma4Config } from './gemma4/gemma4.js';
 export { Gemma4Unified, type Gemma4UnifiedConfig } from './gemma4-unified/gemma4-unified.js';
 export { Glm, type GlmConfig } from './glm/glm.js';

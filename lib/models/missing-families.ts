@@ -20,7 +20,6 @@ const MISSING: Readonly<Record<string, Missing>> = {
   clip: [PICTURES],
   dbrx: ['experts and projections under other names', 'mixtral'],
   falcon_mamba: [STATE, 'falcon'],
-  gemma3n: ['embeddings and gates that differ by layer', 'gemma3_text', 'gemma4_text'],
   hunyuan: ['layers that share keys and values, with experts', 'hunyuan_v1_moe'],
   iquestloopcoder: ['blocks that run several times', 'llama'],
   jamba: [STATE, 'granitemoehybrid', 'qwen3_next'],

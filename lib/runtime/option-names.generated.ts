@@ -6,6 +6,7 @@ export const optionNames = {
   AdamOptions: 'adamWMode? lr betas eps weightDecay biasCorrection? fp32OptimizerStates?',
   AdamW8bitOptions: 'lr betas eps weightDecay biasCorrection? min8bitSize',
   AdamWOptions: 'lr betas eps weightDecay biasCorrection? decoupled? fp32OptimizerStates?',
+  AltUpConfig: 'inputs laurelRank coefClip scaled? sparsity layerVocab',
   AnalyzeOptions: 'metrics folder overwrite? numWorkers workerThread',
   AttentionCall: 'needWeights? averageAttnWeights? attnMask keyPaddingMask isCausal?',
   AttentionOptions: 'causal? scale cap dropout headShare sinks alibiSlopes mask keyMask keyLengths documents window layout',

@@ -50,4 +50,7 @@ test('lists of floats, and factors', async () => {
   expect(multiplied).toMatch(/"attention_in_multiplier": 1\.0,?\n/);
   expect(multiplied).toMatch(/"key_multiplier": 2\.0,?\n/);
   expect(multiplied).toMatch(/"mlp_multipliers": \[\n +1\.0,\n +3\.0\n/);
+  const sparse = await saveModel(await nn.models.fromPretrained(folderOf('gemma3n')));
+  expect(sparse).toMatch(/"altup_coef_clip": 120\.0,?\n/);
+  expect(sparse).toMatch(/"activation_sparsity_pattern": \[\n +0\.6,\n +0\.0,\n/);
 });

@@ -10,6 +10,7 @@ import { FAMILIES, folderOf } from './family-rows.js';
 /** Chosen families, and the traits that the families before them lack. */
 const CHOSEN: Readonly<Record<string, string>> = {
   gemma4: 'kinds of layers, shared keys, head norms, norms around, windows with own rope, caps',
+  gemma3n: 'versions of the stream, sparse gates',
   'gpt-neox': 'parallel blocks, LayerNorm, biases everywhere, joined rows per head, partial rope',
   'qwen3-next':
     'gated delta nets, gated attention, offset norms, a gated shared expert, dense layers',

@@ -79,6 +79,12 @@ class SmallFalconH1 extends nn.models.FalconH1 {
     super({ ...given, mamba, multipliers: { ...outer, stateParts, feed } });
   }
 }
+/** Four versions of the stream; every layer has its own keys. */
+class SmallGemma3n extends nn.models.Gemma3n {
+  constructor(given: Omit<nn.models.Gemma3nConfig, 'altUp'>) {
+    super({ ...given, layerInputDim: 32, altUp: { inputs: 3, laurelRank: 16 } });
+  }
+}
 type Small = new (
   options: typeof shape & { maxSeq: number; layers: number; activationCheckpointing: boolean },
 ) => nn.models.RotaryLM;
@@ -94,6 +100,7 @@ const rows = [true, false].flatMap((checkpointing): [string, Small, boolean][] =
   ['Lfm2', SmallLfm2, checkpointing],
   ['GraniteHybrid', SmallGraniteHybrid, checkpointing],
   ['FalconH1', SmallFalconH1, checkpointing],
+  ['Gemma3n', SmallGemma3n, checkpointing],
   ...byDeclaration.map((name): [string, Small, boolean] => [
     ...([name, (nn.models as unknown as Record<string, Small>)[name] as Small] as const),
     checkpointing,

@@ -240,6 +240,35 @@ function oneBranchActivations(traits: RotaryTraits, sizes: RotarySizes): BlockAc
 }
 
 /**
+ * Returns the further memory of a block for n versions of the stream of C channels. The block keeps
+ * the versions and their predictions (2 n C), which replace a plain stream (C). It also keeps:
+ *
+ *     6 C     inputs of both routers, of the further embedding, and of three norms
+ *     5 C     first version before and after its scale, change, corrections
+ *     r       the residual of rank r
+ *     3 p     gate, its activation and the product, for a further embedding of width p
+ *
+ * Statistics: a deviation for each of four norms. Backward: gradients of all versions (2 n C). A
+ * repeated forward also has its sums at once (8 n C).
+ */
+function versionMemory({
+  channels: C,
+  altUp,
+  layerInputDim,
+}: RotarySizes): FeedMemory & { replayed: number; stream: number } {
+  if (!altUp) return { kept: 0, statistics: 0, backward: 0, replayed: 0, stream: C };
+  const { inputs: n, laurelRank } = altUp;
+  const width = layerInputDim ?? 0;
+  return {
+    kept: (2 * n + 10) * C + laurelRank + 3 * width + n ** 2,
+    statistics: 16,
+    backward: 2 * n * C,
+    replayed: 8 * n * C,
+    stream: n * C + 2 * width,
+  };
+}
+
+/**
  * Elements per token of a block, for C channels, h inner ones, H query and K key heads of width D:
  *
  *     4 C                 both streams and both norms' results
@@ -265,14 +294,16 @@ export function rotaryBlockActivations(traits: RotaryTraits, sizes: RotarySizes)
   const { norm: { kind = 'rms', offset = false } = {} } = traits;
   const feed = blockFeed(traits, sizes);
   const mixer = blockMixer(traits, sizes);
+  const versions = versionMemory(sizes);
   const count = [...norms.attention, ...norms.mlp].filter((name) => name !== null).length;
   const more = Math.max(0, count - 2) + (offset ? count : 0) - (isParallel ? 2 : 0);
   return {
-    kept: (4 + more) * channels + feed.kept + mixer.kept,
-    statistics: feed.statistics + mixer.statistics + (kind === 'rms' ? 4 : 8) * count,
-    backward: feed.backward,
-    replayed: Math.max(feed.backward - channels, mixer.backward),
-    stream: channels,
+    kept: (4 + more) * channels + feed.kept + mixer.kept + versions.kept,
+    statistics:
+      feed.statistics + mixer.statistics + versions.statistics + (kind === 'rms' ? 4 : 8) * count,
+    backward: feed.backward + versions.backward,
+    replayed: Math.max(feed.backward - channels, mixer.backward) + versions.replayed,
+    stream: versions.stream,
     selective: null,
   };
 }

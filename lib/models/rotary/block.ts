@@ -171,7 +171,8 @@ export class RotaryBlock extends Module {
     });
   }
 
-  private feedForward(x: Tensor, context: AttentionContext): Tensor {
+  /** @internal */
+  protected feedForward(x: Tensor, context: AttentionContext): Tensor {
     const { mlp } = this;
     return mlp instanceof SparseMixture ? mlp.call(x, context.loads) : mlp.call(x);
   }

@@ -27,6 +27,8 @@ import {
   replaceChosen,
   selectChosen,
 } from '../token-drop.js';
+import { addVersions, ENTRY, EXIT, enterVersions, joinVersions } from './alt-up.js';
+import { AltUpBlock } from './alt-up-block.js';
 import type { AttentionContext } from './attention.js';
 import { RotaryBlock, sumStream } from './block.js';
 import { droppedSourceError, overflowError, requireOneRegime } from './body-errors.js';
@@ -119,7 +121,8 @@ export class RotaryModel extends Module {
       Object.assign(this, { [positions.table]: places });
     }
     if (names.embedNorm) Object.assign(this, { [names.embedNorm]: createNorm(body, channels) });
-    const blocks = windows.map((_, layer) => new RotaryBlock(body, layer));
+    const Block = body.altUp ? AltUpBlock : RotaryBlock;
+    const blocks = windows.map((_, layer) => new Block(body, layer));
     setNamed(this, 'layers', names.layers ?? 'layers', blocks);
     const last = lastNorm(body);
     if (last !== null) Object.assign(this, { [last]: createNorm(body, channels) });
@@ -128,6 +131,7 @@ export class RotaryModel extends Module {
       this.project_out = new Linear(channels, embedDim, { bias: false });
     }
     addLayerInputs(this, body, init);
+    addVersions(this, body);
     const { rotaryDim, ropeTheta, full } = body;
     const { backward = false } = body.traits.rope ?? {};
     const widest = { ropeTheta, rotaryDim: full?.headDim ?? rotaryDim, backward };
@@ -207,9 +211,10 @@ export class RotaryModel extends Module {
   }
 
   /** Returns hidden states in the scale of the logits. */
-  private finishHidden(branch: Tensor, residual: Tensor | null): Tensor {
-    const { last, project_out: project } = this;
-    const hidden = last ? normalizeSum(branch, residual, last)[1] : sumStream(branch, residual);
+  private finishHidden(added: Tensor, residual: Tensor | null): Tensor {
+    const { last: norm, project_out: project, body } = this;
+    const branch = joinVersions(this, body, added);
+    const hidden = norm ? normalizeSum(branch, residual, norm)[1] : sumStream(branch, residual);
     return scaleBranch(project ? project.call(hidden) : hidden, this.body.factors.logits);
   }
 
@@ -225,9 +230,11 @@ export class RotaryModel extends Module {
     const drawn = this.drawChosen(embedded, places);
     const layerInputs = this.layerInputs(tokens, embedded);
     const all = { ...places, layerInputs };
+    const stream = scope(() => enterVersions(this, this.body, embedded));
+    if (stream !== embedded) embedded.dispose();
     const out = keepsInputsOnly
-      ? this.runCheckpointed(embedded, all, drawn)
-      : this.runFused(embedded, all, drawn);
+      ? this.runCheckpointed(stream, all, drawn)
+      : this.runFused(stream, all, drawn);
     for (const tensor of [drawn?.chosen, layerInputs]) tensor?.dispose();
     return out;
   }
@@ -291,7 +298,12 @@ export class RotaryModel extends Module {
       this.embed_tokens,
       ...(this.project_in ? [this.project_in] : []),
       ...[...others, ...inputs].flatMap((name) => (name ? [required(fields[name])] : [])),
+      ...this.versionModules(ENTRY),
     ];
+  }
+
+  private versionModules(name: typeof ENTRY | typeof EXIT): readonly Module[] {
+    return (this as unknown as Partial<Record<string, Module[]>>)[name] ?? [];
   }
 
   /**
@@ -319,7 +331,9 @@ export class RotaryModel extends Module {
             forward: streaming(through(block), keepsInputsOnly),
           }))),
       {
-        modules: [this.last, this.project_out].filter((item) => item != null),
+        modules: [this.last, this.project_out, ...this.versionModules(EXIT)].filter(
+          (item) => item != null,
+        ),
         forward: (values) => scope(() => this.finishHidden(...flattenStream(values))),
       },
     ];
@@ -331,7 +345,8 @@ export class RotaryModel extends Module {
   private enterBlocks(tokens: Tensor): Tensor | Tensor[] {
     const x = this.embedTokens(tokens, inRows);
     const layerInputs = this.layerInputs(tokens, x);
-    return layerInputs ? [x, layerInputs] : x;
+    const stream = enterVersions(this, this.body, x);
+    return layerInputs ? [stream, layerInputs] : stream;
   }
 
   /**
@@ -345,7 +360,7 @@ export class RotaryModel extends Module {
       const used = [branch, residual];
       if (places.taps?.layers.includes(index)) {
         const stream = residual ? branch.add(residual) : branch;
-        places.taps.take(stream);
+        places.taps.take(this.body.altUp ? stream.narrow(2, 0, this.body.channels) : stream);
         if (stream !== branch) stream.dispose();
       }
       const cache = places.caches?.[index] ?? null;

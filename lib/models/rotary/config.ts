@@ -7,6 +7,7 @@ import { requireType } from '../../runtime/require-type.js';
 import { keysOf } from '../../runtime/typed-keys.js';
 import type { CausalConfig } from '../causal-lm.js';
 import { AlibiSlopes } from './alibi.js';
+import { type AltUpConfig, type AltUpSizes, readAltUp } from './alt-up-config.js';
 import { type QueryScale, readChunked } from './chunk-options.js';
 import { type ConvSizes, readConv } from './conv-config.js';
 import { type DeltaSizes, readDelta } from './delta-config.js';
@@ -85,6 +86,8 @@ export interface RotaryConfig extends CausalConfig {
    * families that have it; null: none. Default: null.
    */
   layerInputDim?: number | null;
+  /** Versions of the stream, in families that have them. */
+  altUp?: AltUpConfig;
   /** Epsilon of the norms. Default: 1e-6. */
   eps?: number;
   /** The base of the rotary frequencies. Default: 10000. */
@@ -195,6 +198,7 @@ export type FamilyOption =
   | 'full'
   | 'sharedKeys'
   | 'layerInputDim'
+  | 'altUp'
   | 'qkNorm'
   | 'moe'
   | 'routerAuxLossCoef';
@@ -206,11 +210,12 @@ export type FamilyConfig<Own extends FamilyOption = never> = Omit<
 >;
 
 /** A complete RotaryConfig. */
-export type RotarySizes = Omit<RotaryConfig, 'moe' | 'mamba'> &
+export type RotarySizes = Omit<RotaryConfig, 'moe' | 'mamba' | 'altUp'> &
   Required<Omit<RotaryConfig, FamilyOption | 'numberCheckpoints' | 'ignoreIndex'>> & {
     moe?: MoeSizes;
     mamba?: MambaSizes | null;
     multipliers?: AllMultipliers;
+    altUp?: AltUpSizes;
   };
 
 /** The parameters of blocks: sizes, and properties of the family. */
@@ -294,9 +299,10 @@ function readVarying(traits: RotaryTraits): FamilyOption[] {
     mamba,
     feedLayers: traits.oneBranch,
     qkNorm: traits.qkNormKey,
-    full: layerKinds,
+    full: layerKinds && !traits.altUp,
     sharedKeys: layerKinds,
     layerInputDim: layerKinds,
+    altUp: traits.altUp,
   };
   const switchedOptions = [qkv, out, mlp].filter((whether) => typeof whether === 'string');
   const used = keysOf(switchValues).filter((key) => switchValues[key]);
@@ -346,11 +352,12 @@ export function readRotaryConfig(traits: RotaryTraits, options: RotaryConfig): R
   requireRope(traits, config, latent?.rotaryDim ?? headDim);
   if (config.window !== undefined) requireWindow(traits, config.window, config.layers);
   const { tied = false, activationCheckpointing = false } = config;
-  const { moe: _, mamba: __, multipliers: ___, ...dense } = config;
+  const { moe: _, mamba: __, multipliers: ___, altUp, ...dense } = config;
   const isFull = readWindows(config).map((window) => window === null);
   return {
     ...dense,
     ...(traits.layerKinds && readLayerKinds(name, config, { heads, kvHeads, isFull })),
+    ...(traits.altUp && { altUp: readAltUp(name, altUp, config) }),
     ...readVaried(traits, config, varying),
     kvHeads,
     headDim,

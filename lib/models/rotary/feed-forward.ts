@@ -11,6 +11,7 @@ import { shareCasts } from '../../tensor/ops/fp8-linear.js';
 import { scaleBranch } from '../layer-factors.js';
 import type { BodySizes } from './config.js';
 import { PackedSwiGLU } from './packed-swiglu.js';
+import { sparsify } from './sparse-gate.js';
 import type { Activation, PlainNames } from './traits.js';
 import { Xielu } from './xielu.js';
 
@@ -25,6 +26,17 @@ export const ACTIVATIONS: Readonly<Record<Activation, (x: Tensor) => Tensor>> = 
   gelu: (x) => gelu(x, 'none'),
   geluTanh: (x) => gelu(x, 'tanh'),
 };
+
+/** Multiplies `up` by the activation of `gate`; all are [.., hidden]. */
+type GateProduct = (gate: Tensor, up: Tensor) => Tensor;
+
+/** `zeroShare`: the part of the gate's values that becomes 0 before the activation. */
+function gateProduct(kind: Activation, zeroShare: number): GateProduct {
+  if (kind === 'silu' && zeroShare === 0) return swiglu;
+  const activate = ACTIVATIONS[kind];
+  if (zeroShare === 0) return (gate, up) => activate(gate).mul(up);
+  return (gate, up) => activate(sparsify(gate, zeroShare)).mul(up);
+}
 
 /**
  * A gated feed-forward block: down_proj(activation(gate_proj x) * up_proj x), under Llama's names.
@@ -45,19 +57,19 @@ export class GatedMlp extends Module implements Joinable {
     hidden: number,
     {
       bias,
-      activation,
+      gated,
       factors = [1, 1],
-    }: { bias: boolean; activation: Activation; factors?: readonly number[] },
+    }: { bias: boolean; gated: GateProduct; factors?: readonly number[] },
   ) {
     super();
     this.gate_proj = new Linear(channels, hidden, { bias });
     this.up_proj = new Linear(channels, hidden, { bias });
     this.down_proj = new Linear(hidden, channels, { bias });
-    this.activation = activation;
+    this.gated = gated;
     this.factors = factors;
   }
 
-  private readonly activation: Activation;
+  private readonly gated: GateProduct;
   /** Of the gate, and of the result. */
   private readonly factors: readonly number[];
 
@@ -70,11 +82,7 @@ export class GatedMlp extends Module implements Joinable {
       2,
     );
     const [ofGate = 1, ofResult = 1] = this.factors;
-    const scaled = scaleBranch(gate, ofGate);
-    const inner =
-      this.activation === 'silu'
-        ? swiglu(scaled, up)
-        : ACTIVATIONS[this.activation](scaled).mul(up);
+    const inner = this.gated(scaleBranch(gate, ofGate), up);
     return scaleBranch(this.down_proj.call(inner), ofResult);
   }
 
@@ -135,9 +143,10 @@ export function createFeedForward(body: BodySizes, layer: number): FeedForward {
     }
     if (kind === 'silu' && !multipliers) return new SwiGLU(channels, hidden, { bias });
     // Only blocks without a gate have the other one.
-    const activation = kind as Activation;
+    const zeroShare = body.altUp?.sparsity[layer] ?? 0;
+    const gated = gateProduct(kind as Activation, zeroShare);
     const factors = multipliers?.feed;
-    return new GatedMlp(channels, hidden, { bias, activation, ...(factors && { factors }) });
+    return new GatedMlp(channels, hidden, { bias, gated, ...(factors && { factors }) });
   }
   const { experts, perToken: k, normalize, sharedHidden } = moe;
   const { limit = null, routerBias = false, shared, scores, choiceBias } = traits.moe ?? {};

@@ -1,12 +1,12 @@
 // Further embeddings of the tokens, one for each block, and the ends of blocks that take them.
-// Source: Gemma 4.
+// Source: Gemma 3n and 4.
 import { Embedding } from '../../nn/embedding.js';
 import { type Initializer, ones } from '../../nn/initializers.js';
 import { Linear } from '../../nn/linear.js';
 import type { Module } from '../../nn/module.js';
 import { Parameter } from '../../nn/parameter.js';
 import { leading, required } from '../../runtime/required.js';
-import { scope, type Tensor } from '../../tensor/index.js';
+import { scope, type Tensor, where } from '../../tensor/index.js';
 import type { BodySizes } from './config.js';
 import { ACTIVATIONS } from './feed-forward.js';
 import { createNorm, type Norm } from './norms.js';
@@ -24,9 +24,11 @@ interface BlockEnding {
 /** Adds the modules of a block's end. */
 export function addEnding(block: Module, body: BodySizes): void {
   const { channels, layerInputDim: width } = body;
-  const scalar = new Parameter([1], ones);
-  scalar.requiresGrad = false;
-  Object.assign(block, { layer_scalar: scalar });
+  if (!body.altUp) {
+    const scalar = new Parameter([1], ones);
+    scalar.requiresGrad = false;
+    Object.assign(block, { layer_scalar: scalar });
+  }
   if (!width) return;
   Object.assign(block, {
     per_layer_input_gate: new Linear(channels, width, { bias: false }),
@@ -42,14 +44,25 @@ export function applyEnding(
   layer: number,
   { stream, inputs }: { stream: Tensor; inputs: Tensor | null },
 ): Tensor {
+  const { layer_scalar: scalar } = block as unknown as BlockEnding;
+  if (!body.layerInputDim) return stream.mul(scalar);
+  return stream.add(projectInputs(block, body, layer, { stream, inputs })).mul(scalar);
+}
+
+/** Returns what block `layer` adds to the stream [B, T, C] for its part of `inputs`. */
+export function projectInputs(
+  block: Module,
+  { layerInputDim, traits }: BodySizes,
+  layer: number,
+  { stream, inputs }: { stream: Tensor; inputs: Tensor | null },
+): Tensor {
   const end = block as unknown as BlockEnding;
-  const { layerInputDim: width, traits } = body;
-  if (!width) return stream.mul(end.layer_scalar);
+  const width = required(layerInputDim);
   const layerInput = required(inputs).narrow(2, layer * width, width);
   const kind = (traits.activation?.kind ?? 'silu') as Activation;
   const gate = ACTIVATIONS[kind](end.per_layer_input_gate.call(stream));
   const branch = end.per_layer_projection.call(gate.mul(layerInput));
-  return stream.add(end.post_per_layer_input_norm.call(branch)).mul(end.layer_scalar);
+  return end.post_per_layer_input_norm.call(branch);
 }
 
 /** The modules of the embeddings. */
@@ -68,7 +81,8 @@ export const INPUT_MODULES = [
 
 /** Adds the embeddings of all blocks to a model. */
 export function addLayerInputs(model: Module, body: BodySizes, init: Initializer): void {
-  const { vocabSize, channels, layers, layerInputDim: width, padTokenId } = body;
+  const { channels, layers, layerInputDim: width, padTokenId, altUp } = body;
+  const { layerVocab: vocabSize = body.vocabSize } = altUp ?? {};
   if (!width) return;
   const padding = padTokenId === null ? {} : { paddingIdx: padTokenId };
   Object.assign(model, {
@@ -84,7 +98,7 @@ export function addLayerInputs(model: Module, body: BodySizes, init: Initializer
  */
 export function computeLayerInputs(
   model: Module,
-  { layers, layerInputDim: width, channels }: BodySizes,
+  { layers, layerInputDim: width, channels, vocabSize, altUp }: BodySizes,
   { tokens, x }: { tokens: Tensor; x: Tensor },
   rounded: (factor: number) => number,
 ): Tensor | null {
@@ -95,7 +109,9 @@ export function computeLayerInputs(
     const projected = tables.per_layer_model_projection.call(x).mul(channels ** -0.5);
     const blocks = projected.reshape([B, T, layers, width]);
     const normed = tables.per_layer_projection_norm.call(blocks).reshape([B, T, -1]);
-    const tokenInputs = tables.embed_tokens_per_layer.call(tokens).mul(rounded(Math.sqrt(width)));
+    const { layerVocab = vocabSize } = altUp ?? {};
+    const known = layerVocab < vocabSize ? where(tokens.lt(layerVocab), tokens, 0) : tokens;
+    const tokenInputs = tables.embed_tokens_per_layer.call(known).mul(rounded(Math.sqrt(width)));
     return normed.add(tokenInputs).mul(Math.SQRT1_2);
   });
 }

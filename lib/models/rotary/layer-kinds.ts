@@ -4,6 +4,7 @@ import type { JsonObject, JsonValue } from '../../../types/json.js';
 import { required } from '../../runtime/required.js';
 import type { LayerShape } from '../caches.js';
 import type { ModelConfig } from '../model-config.js';
+import { describeAltUp, parseAltUp } from './alt-up-config.js';
 import type { BodySizes, RotaryConfig, RotarySizes } from './config.js';
 import type { FullHeads } from './kind-options.js';
 import type { RotaryTraits } from './traits.js';
@@ -55,10 +56,10 @@ export function listShapes(body: BodySizes, keys: (layer: number) => number): La
 
 /** Reads these options of a config.json. Throws DS_CHECKPOINT for invalid values. */
 export function parseLayerKinds(
-  { layerKinds }: RotaryTraits,
+  { layerKinds, altUp }: RotaryTraits,
   config: ModelConfig,
   sizes: { kvHeads: number; headDim: number; vocabSize: number; isFull: readonly boolean[] },
-): Pick<RotaryConfig, 'full' | 'sharedKeys' | 'layerInputDim'> {
+): Pick<RotaryConfig, 'full' | 'sharedKeys' | 'layerInputDim' | 'altUp'> {
   if (!layerKinds) return {};
   const count = (key: string): number => {
     const value = config.get(key, 0);
@@ -70,6 +71,13 @@ export function parseLayerKinds(
     const expected = `fewer than the ${sizes.isFull.length} layers`;
     throw config.refusalError('num_kv_shared_layers', expected, Number(layers));
   }
+  if (altUp) {
+    return {
+      ...(layers ? { sharedKeys: { layers } } : {}),
+      layerInputDim: config.size('hidden_size_per_layer_input'),
+      altUp: parseAltUp(config, sizes.isFull.length),
+    };
+  }
   if (width) config.requireOneOf('vocab_size_per_layer_input', [sizes.vocabSize]);
   const doubled = config.flag('use_double_wide_mlp', false);
   return {
@@ -77,6 +85,26 @@ export function parseLayerKinds(
     ...(layers ? { sharedKeys: { layers, doubled } } : {}),
     layerInputDim: width || null,
   };
+}
+
+/**
+ * Returns the width of feed-forward blocks; some files list equal widths of all layers. The usual
+ * width of a block without a gate is 4 * channels.
+ */
+export function parseWidth(
+  { altUp, feed }: RotaryTraits,
+  config: ModelConfig,
+  channels: number,
+): number {
+  const key = 'intermediate_size';
+  const widths = config.get(key);
+  const fallback = typeof feed === 'object' ? 4 * channels : null;
+  if (!altUp || !Array.isArray(widths)) return config.size(key, fallback);
+  const [width = null, ...others] = widths;
+  if (others.every((other) => other === width)) {
+    return config.withContent({ [key]: width }).size(key);
+  }
+  throw config.refusalError(key, 'the same width in all layers', widths);
 }
 
 function parseFull(
@@ -117,7 +145,12 @@ function parseFull(
 /** Returns the keys of a config.json. */
 export function describeLayerKinds({ layerKinds }: RotaryTraits, sizes: RotarySizes): JsonObject {
   if (!layerKinds) return {};
-  const { full, sharedKeys, layerInputDim, vocabSize, headDim } = sizes;
+  const { full, sharedKeys, layerInputDim, vocabSize, headDim, altUp } = sizes;
+  const shared = {
+    num_kv_shared_layers: sharedKeys?.layers ?? 0,
+    hidden_size_per_layer_input: layerInputDim ?? 0,
+  };
+  if (altUp) return { ...shared, ...describeAltUp(altUp) };
   const heads: Record<string, JsonValue> = {
     global_head_dim: full?.headDim ?? headDim,
     num_global_key_value_heads: full?.keysAsValues ? (full.kvHeads ?? null) : null,
@@ -125,9 +158,8 @@ export function describeLayerKinds({ layerKinds }: RotaryTraits, sizes: RotarySi
   };
   return {
     ...heads,
-    num_kv_shared_layers: sharedKeys?.layers ?? 0,
+    ...shared,
     use_double_wide_mlp: sharedKeys?.doubled ?? false,
-    hidden_size_per_layer_input: layerInputDim ?? 0,
     vocab_size_per_layer_input: vocabSize,
   };
 }

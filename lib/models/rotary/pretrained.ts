@@ -18,7 +18,7 @@ import {
 } from './config.js';
 import { describeConv, parseConv, parseFeedWidth } from './conv-config.js';
 import { describeDelta, parseDelta } from './delta-config.js';
-import { describeLayerKinds, parseLayerKinds } from './layer-kinds.js';
+import { describeLayerKinds, parseLayerKinds, parseWidth } from './layer-kinds.js';
 import { describeMamba, parseFeedLayers, parseMamba, withBlockTypes } from './mamba-config.js';
 import {
   describeMoe,
@@ -170,10 +170,7 @@ export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): Ro
     channels,
     heads,
     vocabSize,
-    // The usual width of a block without a gate.
-    hidden: traits.conv
-      ? parseFeedWidth(config)
-      : config.size('intermediate_size', typeof traits.feed === 'object' ? 4 * channels : null),
+    hidden: traits.conv ? parseFeedWidth(config) : parseWidth(traits, config, channels),
     kvHeads,
     ...wide,
     eps: config.positive(epsKey, eps),
@@ -351,7 +348,9 @@ function parseWindow(
     defaultTypes(traits, config, layers, width);
   // transformers replaces the last type of Gemma 4.
   const types =
-    traits.layerKinds && Array.isArray(listed) ? [...listed.slice(0, -1), FULL] : listed;
+    traits.layerKinds && !traits.altUp && Array.isArray(listed)
+      ? [...listed.slice(0, -1), FULL]
+      : listed;
   const isKnown = (type: JsonValue): boolean =>
     type === FULL || (type === SLIDING && width !== null);
   if (!Array.isArray(types) || types.length !== layers || !types.every(isKnown)) {

@@ -39,7 +39,7 @@ export function rotaryTensorPlan(
       [table]: 'vocabulary',
       ...(body.layerInputDim && { [`${model}.embed_tokens_per_layer`]: 'vocabulary' as const }),
       ...(traits.oneBranch ? branchStyles(body, attention) : attentionStyles(body, attention)),
-      ...(sparse < layers && !traits.oneBranch && feedStyles(body, mlp)),
+      ...(sparse < layers && !traits.oneBranch && denseStyles(body, mlp)),
       ...(sparse > 0 && expertStyles(mlp)),
       ...(hasDenseBlock && besideStyles(`${list}.*`)),
       ...(hasShared && sharedStyles(body, mlp)),
@@ -158,6 +158,16 @@ function headNormStyles({ traits: { qkNorm = 'none', names } }: BodySizes, path:
     [`${path}.${q}`]: { style: 'headsNorm', heads: 'queries' },
     [`${path}.${k}`]: { style: 'headsNorm', heads: 'keys' },
   };
+}
+
+/** Sparse gates depend on all gates of a token, so these blocks stay whole. */
+function denseStyles(body: BodySizes, path: string): Styles {
+  const { sparsity } = body.altUp ?? {};
+  if (!sparsity) return feedStyles(body, path);
+  const styles = sparsity.map((share, layer) =>
+    share === 0 ? feedStyles(body, path.replace('*', String(layer))) : {},
+  );
+  return Object.assign({}, ...styles) as Styles;
 }
 
 function feedStyles({ traits }: BodySizes, path: string): Styles {

@@ -374,6 +374,11 @@ export interface RotaryTraits {
    */
   readonly layerKinds?: boolean;
   /**
+   * Whether the stream has several versions of each token's vector. Blocks then have low-rank
+   * residuals, gates may be sparse, and all layers have equal heads. Default: false.
+   */
+  readonly altUp?: boolean;
+  /**
    * Whether q_proj has, for each head, its query and a gate of its result. "apart": gate_proj has
    * the gates. Default: false.
    */
