@@ -85,6 +85,9 @@ export interface RunnerSizes {
   beside?: RunnerHooks | null;
 }
 
+/** Fewest positions of a step's tables. */
+const LEAST_REACH = 4096;
+
 /** The module that a runner calls: a language model, or an EAGLE-3 head. */
 interface StepModel extends Pick<CausalLM, 'vocabSize' | 'training' | 'logitsAfter'> {
   eval(): unknown;
@@ -107,6 +110,8 @@ export class StepRunner {
   private readonly numbers: Tensor;
   /** Tokens of the last step, [sequences]. */
   private readonly sampled: Tensor;
+  /** Reaches of the steps so far. The model has tables of positions for them. */
+  private readonly reaches = new Set<number>();
   /** Milliseconds of each forward; null unless profiling is on. */
   times: number[] | null = null;
   /** Called with each batch before its computation. Null without sharing. */
@@ -123,7 +128,7 @@ export class StepRunner {
     const { device, blockSize, dtype } = sizes;
     const { blocks, tokens, sequences, reach, records, proposals = 0 } = room;
     const adapters = room.adapters?.count ?? 0;
-    const width = Math.ceil(reach / blockSize);
+    const width = Math.ceil(Math.min(reach, blocks * blockSize) / blockSize);
     const max = maxPadding({ sequences, width });
     const rows = Math.max(max.rows, sequences);
     const ends = Math.max(rows, Math.min(tokens, sequences * (1 + proposals)));
@@ -163,9 +168,14 @@ export class StepRunner {
         const forward = (): Tensor => this.forward(batch);
         const scores = jointly(this.together, () => {
           this.uploads.write(this.numbers.buffer, 0, batch.numbers);
-          return this.timeForward(() =>
-            padding && this.graphs ? this.graphs.run(padding, forward) : forward(),
+          // A forward that makes tables of positions leaves them behind; a recorded one must not.
+          const reach = this.reachOf(batch);
+          const graphs = this.reaches.has(reach) ? this.graphs : null;
+          const scores = this.timeForward(() =>
+            padding && graphs ? graphs.run(padding, forward) : forward(),
           );
+          this.reaches.add(reach);
+          return scores;
         });
         return scores.narrow(0, 0, countRows(ended));
       }),
@@ -220,7 +230,7 @@ export class StepRunner {
 
   /** Returns scores [ends, V]. The inputs of the batch are already on the device. */
   private forward(batch: StepBatch): Tensor {
-    const { reach } = this.room;
+    const reach = this.reachOf(batch);
     return scope(() => {
       const lists = splitLists(batch, this.numbers);
       const row = (list: Tensor): Tensor => list.reshape([1, batch.tokens]);
@@ -228,7 +238,7 @@ export class StepRunner {
         documents: null,
         start: 0,
         reach,
-        angleLength: reach,
+        angleLength: this.room.reach,
         positions: row(lists.positions),
         caches: this.cache.layers,
       };
@@ -245,6 +255,11 @@ export class StepRunner {
       const adapted = adapters && batch.tiles > 0 ? () => adapters.run(lists, logits) : logits;
       return this.cache.run(lists, adapted);
     });
+  }
+
+  /** The longest sequence that the block tables of a batch can hold. */
+  private reachOf({ width }: StepBatch): number {
+    return Math.min(this.room.reach, Math.max(width * this.sizes.blockSize, LEAST_REACH));
   }
 
   /** Runs a forward in evaluation mode. Measures it after profileModelTime(). */

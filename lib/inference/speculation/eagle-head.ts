@@ -211,7 +211,8 @@ export class EagleHead extends Module implements RunnerHooks {
   override forward(tokens: Tensor, features: Tensor, places: Places): Tensor {
     const embedding = (this.embed_tokens ?? this.#model.tokenTable).call(tokens);
     const { positions, documents, angleLength, caches } = places;
-    const { cos, sin } = this.#rotary.allRows(angleLength ?? 1, features);
+    const angles = { length: angleLength ?? 1, like: features };
+    const { cos, sin } = this.#rotary.lastingRows(required(places.reach), angles);
     const context = { cos, sin, ofWindows: null, positions, documents, loads: null };
     return this.midlayer.call(embedding, features, context, caches?.[0] ?? null);
   }

@@ -271,7 +271,7 @@ export class RotaryModel extends Module {
     if (angleLength === null) requireOneRegime(this.body.ropeScaling, reach ?? all);
     const at = (table: RotaryTable): Angles =>
       reach !== null
-        ? table.allRows(angleLength ?? 1, x)
+        ? table.lastingRows(reach, { length: angleLength ?? 1, like: x })
         : table.rowsAt(0, all, { length: all, like: x });
     return { ...this.findTable(at), positions, documents, ...passed };
   }

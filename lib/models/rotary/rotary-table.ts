@@ -26,11 +26,17 @@ interface Values {
  */
 const KEPT = 4;
 
+/** Fewest rows of a table that lasts: 2 MiB for 64 angles. */
+const LASTING_ROWS = 4096;
+
 /**
  * Tables of angles, built once per device. They are not part of the model's state or checkpoints.
  */
 export class RotaryTable {
+  /** Tables that a longer one replaces. */
   private readonly tables = new Map<string, Angles>();
+  /** Tables of lastingRows(), by key and number of rows. */
+  private readonly lasting = new Map<string, Angles>();
 
   constructor(
     private readonly sizes: AngleSizes,
@@ -50,43 +56,54 @@ export class RotaryTable {
   }
 
   /**
-   * Returns the angles of all positions below maxSeq, for sequences that count as `length` tokens
-   * long.
+   * Returns the angles of positions below `count`, or of more, for sequences that count as `length`
+   * tokens long. The table stays in its place until release(): recorded steps hold its address. If
+   * a call needs more rows, it gets another table of twice as many.
    */
-  allRows(length: number, like: Values): Angles {
-    const { cos, sin } = this.table(this.maxSeq, length, like);
-    return { cos: cos.narrow(0, 0, cos.size(0)), sin: sin.narrow(0, 0, sin.size(0)) };
+  lastingRows(count: number, { length, like }: { length: number; like: Values }): Angles {
+    const rows = this.roundUp(Math.max(count, LASTING_ROWS), count);
+    const key = `${this.keyOf(length, like)} ${rows}`;
+    const angles = this.lasting.get(key) ?? this.createTable(rows, length, like);
+    this.lasting.set(key, angles);
+    const { cos, sin } = angles;
+    return { cos: cos.narrow(0, 0, rows), sin: sin.narrow(0, 0, rows) };
   }
 
   /** Frees all tables; they are rebuilt when needed. */
   release(): void {
-    for (const key of [...this.tables.keys()]) this.drop(key);
+    for (const tables of [this.tables, this.lasting])
+      for (const key of [...tables.keys()]) drop(tables, key);
   }
 
   /** A table of `rows` positions or more. */
-  private table(rows: number, length: number, { dtype, device }: Values): Angles {
-    const wide = dtype === 'f64' ? 'f64' : 'f32';
-    const key = `${device.name} ${wide} ${angleRegime(this.scaling, length)}`;
-    const cached = this.tables.get(key);
+  private table(rows: number, length: number, like: Values): Angles {
+    const { tables } = this;
+    const key = this.keyOf(length, like);
+    const cached = tables.get(key);
     if (cached && cached.cos.size(0) >= rows) return cached;
-    this.drop(key);
-    for (const oldest of [...this.tables.keys()].slice(0, -KEPT + 1)) this.drop(oldest);
-    const grown = Math.min(this.maxSeq, 2 ** Math.ceil(Math.log2(Math.max(rows, 2))));
-    const angles = within(null, () =>
-      this.createTable(Math.max(rows, grown), length, wide, device),
-    );
-    this.tables.set(key, angles);
+    drop(tables, key);
+    for (const oldest of [...tables.keys()].slice(0, -KEPT + 1)) drop(tables, oldest);
+    const angles = this.createTable(this.roundUp(rows, rows), length, like);
+    tables.set(key, angles);
     return angles;
   }
 
-  private drop(key: string): void {
-    const cached = this.tables.get(key);
-    cached?.cos.dispose();
-    cached?.sin.dispose();
-    this.tables.delete(key);
+  /** Tables with one key differ in their number of rows only. */
+  private keyOf(length: number, { dtype, device }: Values): string {
+    return `${device.name} ${dtypeOf(dtype)} ${angleRegime(this.scaling, length)}`;
   }
 
-  private createTable(rows: number, length: number, dtype: 'f32' | 'f64', device: Device): Angles {
+  /** Returns the next power of two from `rows`, at most maxSeq, and at least `least`. */
+  private roundUp(rows: number, least: number): number {
+    const grown = Math.min(this.maxSeq, 2 ** Math.ceil(Math.log2(Math.max(rows, 2))));
+    return Math.max(least, grown);
+  }
+
+  private createTable(rows: number, length: number, { dtype, device }: Values): Angles {
+    return within(null, () => this.fillTable(rows, length, dtypeOf(dtype), device));
+  }
+
+  private fillTable(rows: number, length: number, dtype: 'f32' | 'f64', device: Device): Angles {
     const { frequencies, magnitude } = rotaryRule(this.sizes, this.scaling, length);
     const width = frequencies.length;
     requireRoom(rows, width);
@@ -105,6 +122,15 @@ export class RotaryTable {
     const sign = this.sizes.backward ? -1 : 1;
     return { cos: computeTable(Math.cos), sin: computeTable((angle) => sign * Math.sin(angle)) };
   }
+}
+
+const dtypeOf = (dtype: DType): 'f32' | 'f64' => (dtype === 'f64' ? 'f64' : 'f32');
+
+function drop(tables: Map<string, Angles>, key: string): void {
+  const cached = tables.get(key);
+  cached?.cos.dispose();
+  cached?.sin.dispose();
+  tables.delete(key);
 }
 
 /** Maximum number of elements of a table, 4 GiB of f32. */
