@@ -76,6 +76,8 @@ export interface ChatResult {
 /** The part of an engine that a conversation uses. */
 interface ChatEngine {
   readonly tokenizer: Tokenizer | null;
+  /** Maximum number of tokens of a prompt and its answer. */
+  readonly maxTokens: number;
   stream(request: GenerateRequest): AsyncIterable<GenerationPiece>;
 }
 
@@ -163,7 +165,9 @@ async function generateAnswer(
   const reader = new AnswerReader(answerForm, forms.promptEnd(prompt, visibleTokens));
   const answer: Answer = { content: '', reasoning: '', calls: [], finishReason: 'stop' };
   const formatOption = format ? { format } : {};
-  const request = { ...sampling, ...formatOption, prompt, beginsText: true, visibleTokens };
+  const maxNewTokens = Math.max(1, engine.maxTokens - prompt.length);
+  const how = { maxNewTokens, ...sampling, ...formatOption };
+  const request = { ...how, prompt, beginsText: true, visibleTokens };
   for await (const { text, tokens, finishReason } of engine.stream(request)) {
     counts.generatedTokens += tokens.length;
     const events = reader.push(text);

@@ -4,6 +4,7 @@ import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import type { NativeGrammar } from '../runtime/grammar.js';
 import { argumentError, valueError } from '../runtime/input-errors.js';
+import { notice } from '../runtime/notice.js';
 import {
   boolean,
   callback,
@@ -67,10 +68,13 @@ const requestOptions = (limits: RequestLimits) => ({
     'variables of the chat template',
     { default: {}, shown: 'none' },
   ),
-  /** Maximum number of tokens to sample. Default: the rest of the engine's maxTokens. */
+  /**
+   * Maximum number of tokens to sample. Default: 20 after a prompt, with a notice; after messages
+   * the rest of the engine's maxTokens.
+   */
   maxNewTokens: integer('maximum number of tokens to sample', {
     min: 1,
-    shown: "the rest of the engine's `maxTokens`",
+    shown: '20 after a prompt, as many as fit after messages',
   }),
   /** Stop strings; the text ends before the first match. Special tokens are allowed. */
   stop: declareOption(
@@ -217,7 +221,11 @@ export function readRequest(given: GenerateRequest, limits: RequestLimits): Read
   return {
     ...remaining,
     prompt,
-    maxNewTokens: limitNewTokens(prompt.length, maxNewTokens, limits),
+    maxNewTokens: limitNewTokens(prompt.length, limits, {
+      requested: maxNewTokens,
+      least: Number(all.find(([name]) => name === 'minTokens')?.[1] ?? 0),
+      isChat: messages !== undefined,
+    }),
     textBefore: beginsText || messages ? [] : prompt,
     stop,
     stopTokens: new Set([...ends, ...stopTokens, ...findSpecialStops(stop, limits)]),
@@ -310,19 +318,40 @@ function findSpecialStops(
   return special.filter((id) => stops.includes(tokenizer?.idToToken(id)));
 }
 
+/** New tokens after a prompt by default. Source: max_length of transformers. */
+const DEFAULT_NEW_TOKENS = 20;
+
+/** Engines that have emitted the notice about this default. */
+const noted = new WeakSet<RequestLimits>();
+
+interface NewTokens {
+  requested: number | undefined;
+  /** The fewest new tokens of a text. */
+  least: number;
+  /** Whether they answer a conversation: models end an answer by themselves. */
+  isChat: boolean;
+}
+
 /**
  * Returns the number of new tokens. Throws DS_LIMIT if the prompt and the new tokens do not fit.
  */
 function limitNewTokens(
   prompt: number,
-  requested: number | undefined,
   limits: RequestLimits,
+  { requested, least, isChat }: NewTokens,
 ): number {
   const { maxTokens, minNewTokens } = limits;
   const room = maxTokens - prompt;
   const added = Math.max(minNewTokens, requested ?? 1);
-  if (room >= added) return requested ?? room;
-  throw tooLongError(`a prompt of ${prompt} and ${added} new ones`, maxTokens);
+  if (room < added) throw tooLongError(`a prompt of ${prompt} and ${added} new ones`, maxTokens);
+  if (requested !== undefined || isChat) return requested ?? room;
+  if (!noted.has(limits)) {
+    noted.add(limits);
+    notice(
+      `maxNewTokens is ${DEFAULT_NEW_TOKENS} for a prompt by default, as in transformers. Set it to omit this notice.`,
+    );
+  }
+  return Math.min(room, Math.max(DEFAULT_NEW_TOKENS, least));
 }
 
 function tooLongError(got: string, maxTokens: number): DsError {
