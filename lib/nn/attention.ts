@@ -161,7 +161,12 @@ export class KeyValueCache implements SequenceCache {
     const v = this.values.narrow(2, 0, this.length);
     const { chunk = null } = reach;
     if (chunk === null || this.length <= chunk) return attendKeys(q, k, v, reach);
-    return attendChunks({ q, k, v }, chunk, (q, k, v) => attendKeys(q, k, v, reach));
+    // The pattern counts blocks from the first token, not from the begin of a chunk.
+    const mask = reach.sparsity?.mask(q, this.length, reach.headShare) ?? null;
+    return attendChunks({ q, k, v }, chunk, (q, k, v, { query, key }) => {
+      const seen = mask?.narrow(2, query, q.size(2)).narrow(3, key, k.size(2)) ?? null;
+      return attendKeys(q, k, v, reach, seen);
+    });
   }
 
   /** Appends k and v [B, Hk, T, D]. */
@@ -173,8 +178,17 @@ export class KeyValueCache implements SequenceCache {
   }
 }
 
-/** Returns the attention of the last tokens of a sequence to all of its tokens. */
-function attendKeys(q: Tensor, keys: Tensor, values: Tensor, reach: CacheReach): Tensor {
+/**
+ * Returns the attention of the last tokens of a sequence to all of its tokens. `mask`: visible
+ * pairs, in place of the pattern of `reach`.
+ */
+function attendKeys(
+  q: Tensor,
+  keys: Tensor,
+  values: Tensor,
+  reach: CacheReach,
+  mask: Tensor | null = null,
+): Tensor {
   const {
     window,
     sparsity,
@@ -188,6 +202,7 @@ function attendKeys(q: Tensor, keys: Tensor, values: Tensor, reach: CacheReach):
   if (q.size(3) > WIDEST_HEAD) return scoredAttention(q, keys, values, { ...reach, scale, cap });
   const options = { causal: true, window, headShare, scale, cap, sinks, alibiSlopes };
   if (!sparsity) return attention(q, keys, values, options);
+  if (mask) return attention(q, keys, values, { ...options, mask });
   if (T < S)
     return attention(q, keys, values, { ...options, mask: sparsity.mask(q, S, headShare) });
   const layout = sparsity.layout(headShare?.whole ?? q.size(1), T);

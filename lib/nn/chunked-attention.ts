@@ -19,6 +19,12 @@ export const chunkOf = (positions: Tensor, chunk: number): Tensor =>
     return quotient.add(divided(positions.to('i32').sub(quotient.mul(chunk))));
   });
 
+/** The first query and the first key of a chunk, by their indices in q and k. */
+export interface ChunkPlace {
+  query: number;
+  key: number;
+}
+
 /**
  * Returns the causal attention of q [B, H, T, D], the last T of the S tokens of k and v [B, Hk, S,
  * D]. `attend` computes it for the queries and keys of one chunk.
@@ -26,7 +32,7 @@ export const chunkOf = (positions: Tensor, chunk: number): Tensor =>
 export const attendChunks = (
   { q, k, v }: { q: Tensor; k: Tensor; v: Tensor },
   chunk: number,
-  attend: (q: Tensor, k: Tensor, v: Tensor) => Tensor,
+  attend: (q: Tensor, k: Tensor, v: Tensor, at: ChunkPlace) => Tensor,
 ): Tensor =>
   scope(() => {
     const [T, S] = [q.size(2), k.size(2)];
@@ -35,8 +41,10 @@ export const attendChunks = (
     for (let begin = Math.floor(first / chunk) * chunk; begin < S; begin += chunk) {
       const count = Math.min(chunk, S - begin);
       const from = Math.max(first, begin);
-      const queries = q.narrow(2, from - first, begin + count - from);
-      parts.push(attend(queries, k.narrow(2, begin, count), v.narrow(2, begin, count)));
+      const [query, key] = [from - first, begin];
+      const queries = q.narrow(2, query, begin + count - from);
+      const [keys, values] = [k, v].map((one) => one.narrow(2, key, count)) as [Tensor, Tensor];
+      parts.push(attend(queries, keys, values, { query, key }));
     }
     return parts.length === 1 ? required(parts[0]) : concat(parts, 2);
   });

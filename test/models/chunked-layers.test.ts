@@ -75,6 +75,26 @@ test('a layer with chunks ignores tokens of earlier chunks, and sees its own', (
   free(model);
 });
 
+test('a sparse pattern counts blocks from the first token, in a cache too', () => {
+  // Chunks begin within blocks of 16 tokens.
+  const model = new Llama4({ ...SIZES, attentionChunk: 24 });
+  const text = Array.from({ length: 45 }, (_, i) => 3 + ((i * 17) % 38));
+  const dense = logitsOf(model, text);
+  const pattern = { mode: 'local_sliding_window', numSlidingWindowBlocks: 1 } as const;
+  nn.sparsify(model, { ...pattern, differentLayoutPerHead: true });
+  const expected = logitsOf(model, text);
+  expect(expected[44]).not.toEqual(dense[44]);
+  for (const before of [0, 20, 30, 44]) {
+    const caches = model.caches(1, 45);
+    const found = noGrad(() => {
+      if (before > 0) model.next(rowOf(text.slice(0, before)), caches);
+      return model.next(rowOf(text.slice(before)), caches).toArray() as number[];
+    });
+    for (const [i, value] of found.entries()) expect(value).toBeCloseTo(expected[44]?.[i] ?? 0, 5);
+  }
+  free(model);
+});
+
 test('layers that rotate do not scale their queries, with and without norms of heads', () => {
   for (const qkNorm of [true, false]) {
     const sizes = { ...SIZES, qkNorm, ropeLayers: [true, true, true] };
