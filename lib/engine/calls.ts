@@ -1,5 +1,5 @@
-// The calls that an engine accepts, the losses that they take, and the groups of ranks that make
-// each call together.
+// Guards the calls of an engine: refuses wrong calls, and reports the error of a call to the ranks
+// that wait for it.
 import { groupsOfSeveral, type JointGroups, jointly, jointlyAsync } from '../comm/joint-calls.js';
 import type { ProcessGroup } from '../comm/process-group.js';
 import { DsError } from '../errors.js';
@@ -10,20 +10,20 @@ import { destroyedError, offloadedError } from './engine-errors.js';
 import type { Ranks } from './ranks.js';
 
 interface CallOptions {
-  /** Whether forward and backward gather weights from the shard group. */
+  /** Whether forward and backward gather weights from the shard group (stage 3). */
   gathersWeights: boolean;
   /** Whether the engine has an optimizer. */
   hasOptimizer: boolean;
-  /** Shard groups of parameters that have a group of their own, besides the model's. */
+  /** Shard groups of parameters with a group of their own, such as experts. */
   parameterGroups: readonly ProcessGroup[];
 }
 
 /**
- * Refuses calls in the wrong order. Selects the groups that wait for this rank in a call. If the
- * call throws here, the ranks of these groups receive the error.
+ * Refuses calls in the wrong order. Selects the groups that wait for this rank during a call. If
+ * the call throws here, the ranks of these groups get the error.
  */
 export class EngineCalls {
-  /** Asynchronous calls that read or replace the state. */
+  /** Asynchronous calls that read or replace the engine's state. */
   readonly use = new StateUse();
   private readonly passGroups: JointGroups;
   private readonly stepGroups: JointGroups;
@@ -55,7 +55,10 @@ export class EngineCalls {
     if (this.isClosed) throw destroyedError(op);
   }
 
-  /** Throws after close(), during a load, and if weights are offloaded: `op` reads the weights. */
+  /**
+   * Throws after close(), during a load, and while weights are offloaded. For calls that read
+   * weights.
+   */
   requireReadable(op: string): void {
     this.requireOpen(op);
     this.use.requireLoaded(op);
@@ -63,8 +66,8 @@ export class EngineCalls {
   }
 
   /**
-   * Throws after close(), without an optimizer, and during a save: `op` changes the state. Throws
-   * DS_RELEASED if a state of `needed` is offloaded.
+   * Throws after close(), without an optimizer, and during a save or load. Throws DS_RELEASED if a
+   * state of `needed` is offloaded. For calls that change the state.
    */
   requireChangeable(op: string, needed: readonly OffloadState[] = OFFLOAD_STATES): void {
     this.requireOpen(op);
@@ -73,17 +76,20 @@ export class EngineCalls {
     this.use.requirePresent(op, needed);
   }
 
-  /** Like requireChangeable(), but allows loads without optimizer state: backward() reads none. */
+  /**
+   * Like requireChangeable(), but optimizer state may be offloaded, because backward() does not
+   * read it.
+   */
   requireBackward(op: string): void {
     this.requireChangeable(op, BACKWARD_STATES);
   }
 
-  /** Adds groups of ranks that wait for this rank. */
+  /** Adds groups that may wait for this rank. */
   join(groups: JointGroups): void {
     this.joinedGroups.push(...(groups.always ?? []));
   }
 
-  /** Returns the groups in which other ranks may wait for this rank. */
+  /** Returns all groups in which other ranks may wait for this rank. */
   get groups(): ProcessGroup[] {
     const all = [
       ...(this.passGroups.always ?? []),
@@ -102,7 +108,7 @@ export class EngineCalls {
     return this.run(this.stepGroups, body);
   }
 
-  /** Runs an asynchronous call. */
+  /** Runs an asynchronous call that all ranks of `groups` make. */
   async runAsync<Result>(groups: JointGroups, body: () => Promise<Result>): Promise<Result> {
     this.hasFailed = true;
     const result = await jointlyAsync(groups, body);
@@ -110,13 +116,14 @@ export class EngineCalls {
     return result;
   }
 
-  /** Ends all calls: frees the memory of the engine. */
+  /** Ends all calls, then runs `release`, which frees the memory of the engine. */
   close(release: () => void): void {
     this.isClosed = true;
     try {
       release();
     } catch (error) {
-      // A call of this engine already reported the failure, so the end of the job adds nothing.
+      // A call of this engine has already thrown the failure of the job. To throw it again would
+      // only repeat it.
       if (!this.hasFailed || !(error instanceof DsError && error.code === 'DS_COMM')) throw error;
     }
   }
@@ -131,17 +138,17 @@ export class EngineCalls {
 
 interface Use {
   op: string;
-  /** Whether a load runs, which replaces the state. */
+  /** Whether the call replaces the state, as a load does. */
   changes: boolean;
 }
 
-/** Prevents changes to an engine's state during an asynchronous save, export or load. */
+/** Prevents calls that conflict with an asynchronous save, export or load. */
 export class StateUse {
   private readonly uses = new Set<Use>();
-  /** States in host memory: see offloadStates(). */
+  /** States in host memory: see Engine.offloadStates(). */
   readonly offloaded = new Set<OffloadState>();
 
-  /** Throws DS_RELEASED if one of `needed`, by default any state, is in host memory. */
+  /** Throws DS_RELEASED if a state of `needed` is in host memory. Default: any state. */
   requirePresent(op: string, needed: readonly OffloadState[] = OFFLOAD_STATES): void {
     const missing = needed.filter((name) => this.offloaded.has(name));
     if (missing.length > 0) throw offloadedError(op, missing);
@@ -166,7 +173,7 @@ export class StateUse {
     for (const use of this.uses) throw notAwaitedError(op, use);
   }
 
-  /** Throws DS_AUTOGRAD during a load, because `op` would read a mixture of old and new state. */
+  /** Throws DS_AUTOGRAD during a load, because `op` would read old and new state mixed. */
   requireLoaded(op: string): void {
     for (const use of this.uses) if (use.changes) throw notAwaitedError(op, use);
   }
@@ -204,7 +211,7 @@ function forwardsOnlyError(op: string): DsError {
   });
 }
 
-/** All names of OffloadState. */
+/** All values of OffloadState. */
 export const OFFLOAD_STATES = [
   'optim_states',
   'hp_params',
@@ -216,7 +223,7 @@ export const OFFLOAD_STATES = [
 /** States of an engine that offloadStates() can move to host memory. */
 export type OffloadState = (typeof OFFLOAD_STATES)[number];
 
-/** The states that backward() uses. */
+/** The states that backward() reads or writes. */
 const BACKWARD_STATES: readonly OffloadState[] = [
   'lp_params',
   'lp_grads',
@@ -245,8 +252,8 @@ export function requireLoss(op: string, loss: Tensor): void {
 }
 
 /**
- * Throws DS_ARGUMENT unless `factor` is finite and positive, so that losses can be multiplied and
- * gradients divided by it.
+ * Throws DS_ARGUMENT unless `factor` is finite and positive. Losses are multiplied by it, and
+ * gradients divided.
  */
 export function requireFactor(op: string, factor: number): void {
   if (Number.isFinite(factor) && factor > 0) return;

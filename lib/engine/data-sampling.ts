@@ -1,4 +1,5 @@
-// Creates the sampler of data_efficiency.data_sampling.
+// Creates the sampler that data_efficiency.data_sampling configures, and checks that all ranks draw
+// the same samples.
 
 import type { ResolvedConfig } from '../../types/config.js';
 import type { Distributed } from '../comm/index.js';
@@ -23,15 +24,15 @@ interface SamplingRank {
   worldSize: number;
 }
 
-/** Returns whether the configuration selects the samples. */
+/** Returns whether data_efficiency.data_sampling selects the samples. */
 export function isSampled({ data_efficiency: section }: ResolvedConfig): boolean {
   if (!section.enabled || !section.data_sampling.enabled) return false;
   return section.data_sampling.curriculum_learning.enabled;
 }
 
 /**
- * Returns the sampler of a dataset of `samples` samples, or null if the section is off. Throws
- * DS_DATA if an index is unreadable, damaged, or of another dataset.
+ * Returns the sampler for a dataset of `samples` samples. Returns null if the section is off.
+ * Throws DS_DATA if an index file is unreadable, damaged, or of another dataset.
  */
 export function createSampler(
   config: ResolvedConfig,
@@ -76,7 +77,10 @@ function missingValues(name: string): never {
   });
 }
 
-/** Destroys the engine and throws if the index files of ranks differ. */
+/**
+ * Throws DS_DATA on every rank if the index files of ranks differ. Then it also destroys the
+ * engine.
+ */
 export async function requireSameDraws(
   job: Distributed,
   engine: Engine,
@@ -92,10 +96,10 @@ export async function requireSameDraws(
   }
 }
 
-/** Digests of the index files of each metric; null if its values do not come from a file. */
+/** By metric: a digest of its index files. Null if its values do not come from files. */
 type Digests = ReturnType<CurriculumSampler['digests']>;
 
-/** Throws DS_DATA on every rank if index files differ: ranks would draw different batches. */
+/** Throws DS_DATA on every rank if index files differ. Ranks would draw different batches. */
 export async function requireSameMetrics(
   sampler: Sampler,
   exchange: (own: Digests) => Promise<Digests[]>,
@@ -115,7 +119,7 @@ export async function requireSameMetrics(
   }
 }
 
-/** Returns the DS_CONFIG error of a dataset without random access. */
+/** Returns the DS_CONFIG error for a dataset without random access. */
 export function noRandomAccessError(op: string, got: string): DsError {
   return new DsError({
     code: 'DS_CONFIG',
@@ -126,7 +130,7 @@ export function noRandomAccessError(op: string, got: string): DsError {
   });
 }
 
-/** Warns on rank 0 that the section has no effect. */
+/** Warns on rank 0 that the section has no effect, because initialize() has no trainingData. */
 export function warnUnserved(config: ResolvedConfig, rank: number): void {
   if (rank !== 0 || !isSampled(config)) return;
   const text = `${SECTION} has no effect without trainingData. Pass the dataset to initialize(), or use data.CurriculumSampler in your own loader.`;

@@ -1,8 +1,8 @@
-// Errors of invalid engine calls, and of a step that cannot continue.
+// The errors of calls that an engine refuses.
 import { DsError } from '../errors.js';
 import type { Module } from '../nn/module.js';
 
-/** Returns the error of a call in the wrong order or with a wrong argument. */
+/** Returns the error for a call in the wrong order, or with a wrong argument. */
 export function misuseError(op: string, expected: string, got: string): DsError {
   return new DsError({ code: 'DS_AUTOGRAD', op, expected, got });
 }
@@ -10,7 +10,9 @@ export function misuseError(op: string, expected: string, got: string): DsError 
 export const destroyedError = (op: string): DsError =>
   misuseError(op, 'a call before engine.destroy()', 'a call after engine.destroy()');
 
-/** Returns the error of a call that needs `states`, which offloadStates() has moved to the host. */
+/**
+ * Returns the error for a call that needs `states`, which offloadStates() has moved to host memory.
+ */
 export const offloadedError = (op: string, states: readonly string[]): DsError =>
   new DsError({
     code: 'DS_RELEASED',
@@ -20,7 +22,10 @@ export const offloadedError = (op: string, states: readonly string[]): DsError =
     hint: 'Call engine.reloadStates() first.',
   });
 
-/** Returns the error of the asynchronous call `op`, which destroy() ended with `cause`. */
+/**
+ * Returns the error for the asynchronous call `op`. destroy() during the call caused the error
+ * `cause`.
+ */
 export const interruptedError = (op: string, cause?: unknown): DsError =>
   new DsError({
     code: 'DS_AUTOGRAD',
@@ -31,7 +36,7 @@ export const interruptedError = (op: string, cause?: unknown): DsError =>
     cause,
   });
 
-/** Returns the error of a backward beyond the `accumulationSteps` of a step. */
+/** Returns the error for one backward() more than `accumulationSteps` in a step. */
 export function missingStepError(accumulationSteps: number): DsError {
   return new DsError({
     code: 'DS_AUTOGRAD',
@@ -43,8 +48,8 @@ export function missingStepError(accumulationSteps: number): DsError {
 }
 
 /**
- * Returns the error of zeroGrad() between the micro-batches of a step. A loop that calls it there
- * never completes a step.
+ * Returns the error for zeroGrad() between the micro-batches of a step. A loop with this call would
+ * drop gradients in every step.
  */
 export function lateZeroGradError(): DsError {
   return new DsError({
@@ -56,7 +61,7 @@ export function lateZeroGradError(): DsError {
   });
 }
 
-/** Returns the error of a loss with gradients for the models `others` only. */
+/** Returns the error for a loss that has gradients for the models `others` only. */
 export function foreignLossError(others: readonly Module[]): DsError {
   const names = others.map((other) => `a ${other.constructor.name}`).join(', ');
   return new DsError({
@@ -69,7 +74,7 @@ export function foreignLossError(others: readonly Module[]): DsError {
 }
 
 /**
- * Returns the error of a backward during another one. `direct`: the other one began with
+ * Returns the error for a backward during another one. `direct`: the other one began with
  * loss.backward().
  */
 export function unfinishedError(direct: boolean): DsError {
@@ -84,7 +89,7 @@ export function unfinishedError(direct: boolean): DsError {
   });
 }
 
-/** Returns the error of loss.backward() without the loss scale. */
+/** Returns the error for loss.backward() without the loss scale. */
 export function unscaledError(lossScale: number): DsError {
   return new DsError({
     code: 'DS_AUTOGRAD',
@@ -95,7 +100,9 @@ export function unscaledError(lossScale: number): DsError {
   });
 }
 
-/** Returns the error of one step with the loss scales `first` and `second`. */
+/**
+ * Returns the error for micro-batches of one step with the different factors `first` and `second`.
+ */
 export function mixedScalesError(first: number, second: number): DsError {
   return new DsError({
     code: 'DS_AUTOGRAD',

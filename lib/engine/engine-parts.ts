@@ -1,4 +1,4 @@
-// The parts of an engine; setup/build-engine.ts creates them.
+// The types of an engine's parts. setup/build-engine.ts creates the parts.
 import type { ResolvedConfig } from '../../types/config.js';
 import type { JsonObject } from '../../types/json.js';
 import type { CheckpointWorld } from '../checkpoint/index.js';
@@ -24,7 +24,7 @@ import type { UnitHooks } from './step/unit-hooks.js';
 import type { StepWatch } from './watch/step-watch.js';
 import type { ZeroGroups } from './zero-groups.js';
 
-/** Settings from the configuration and the caller. */
+/** Settings that follow from the configuration and the caller's options. */
 export interface Decisions {
   module: Module;
   config: ResolvedConfig;
@@ -33,7 +33,7 @@ export interface Decisions {
   schedules: ScheduleSet;
   scaler: LossScaler;
   batch: BatchSizes;
-  /** Converts the inputs of forward() to the inputs of the model. */
+  /** Converts the arguments of forward() to the arguments of the model. */
   inputs: InputCast;
   curriculum: Curriculum;
   layerDrop: LayerDropping;
@@ -42,18 +42,18 @@ export interface Decisions {
   plan: PipelinePlan | null;
 }
 
-/** The units and the objects that own weights, gradients and optimizer state. */
+/** The units, and the objects that own weights, gradients and optimizer state. */
 export interface OwnedParts {
   ranks: Ranks;
   /** The units in forward order. */
   units: readonly Unit[];
-  /** The ranks of each parameter. */
+  /** The group of ranks that shards each parameter. */
   zeroGroups: ZeroGroups;
   stage: ZeroStages;
   state: OptimizerState;
 }
 
-/** Objects that run a step. */
+/** The objects that run a step. */
 export interface StepParts {
   planner: UpdatePlanner;
   control: StepControl;
@@ -65,13 +65,16 @@ export interface StepParts {
 }
 
 export interface EngineParts extends Decisions, OwnedParts, StepParts {
-  /** Synchronizes the ranks of the job when they save and load checkpoints. */
+  /** Where the ranks synchronize when they save and load checkpoints. */
   meeting: CheckpointWorld;
-  /** Releases all parts except the weights, which the model keeps. */
+  /** Releases all parts. The model keeps its weights. */
   owned: ReleaseStack;
 }
 
-/** The interface of an engine for its own parts: saving, loading and gathering of parameters. */
+/**
+ * An engine as its own parts see it. Saving, loading and parameter access use this interface, so
+ * they do not import the class Engine.
+ */
 export interface EngineCore {
   /** @internal */
   readonly parts: EngineParts;
@@ -83,16 +86,22 @@ export interface EngineCore {
   readonly globalRank: number;
   readonly worldSize: number;
   readonly globalSteps: number;
-  /** State that checkpoints store in addition to the engine, by name. */
+  /** By name: objects with state that checkpoints store too. */
   readonly companions: ReadonlyMap<string, Stateful>;
   synchronize(): void;
   flushMonitors(): Promise<void>;
 }
 
-/** A companion of the engine, such as the loader of its training data. */
+/**
+ * An object whose state a checkpoint stores next to the engine, such as the loader of its training
+ * data.
+ */
 export interface Stateful {
   /** Returns the state to save. */
   stateDict(): JsonObject;
-  /** Throws DS_CHECKPOINT if the state belongs to another kind of object. */
+  /**
+   * Restores a result of stateDict(). Throws DS_CHECKPOINT if the state is of another kind of
+   * object.
+   */
   loadStateDict(state: JsonObject): void;
 }

@@ -1,4 +1,5 @@
-// The readings of an engine: its ranks, sizes, the last step, the progress, and phase times.
+// EngineReports: the part of an engine that only reads: ranks, sizes, the last step, progress, and
+// phase times.
 import type { ResolvedConfig } from '../../types/config.js';
 import type { Mesh } from '../comm/index.js';
 import type { Module } from '../nn/module.js';
@@ -12,33 +13,33 @@ import type { Progress } from './step/step-decisions.js';
 import type { PhaseTimes } from './watch/phase-timer.js';
 import { readTraceOptions, type TraceStepsOptions } from './watch/traced-steps.js';
 
-/** The readings of an engine. The class Engine adds the calls that change it. */
+/** The read-only part of an engine. The class Engine adds the calls that change it. */
 export class EngineReports {
-  /** The model. It keeps its weights after destroy(), except sharded ones: see destroy(). */
+  /** The model. It keeps its weights after destroy(), unless they are sharded: see destroy(). */
   readonly module: Module;
   /** The device that runs the model. */
   readonly device: Device;
-  /** The frozen configuration, with defaults applied. */
+  /** The configuration, with defaults applied. It is frozen. */
   readonly config: ResolvedConfig;
-  /** Counters that checkpoints store. */
+  /** Counters of steps and samples. Checkpoints store them. */
   readonly progress: Progress;
-  /** The optimizer. Hyperparameters of its groups may change between steps. */
+  /** The optimizer. The hyperparameters of its groups may change between steps. */
   readonly optimizer: EngineOptimizer;
   /** The schedules of the groups. Empty if neither the configuration nor the caller sets one. */
   readonly lrScheduler: ScheduleSet;
-  /** Rank of this process in the job. */
+  /** Index of this process in the job. */
   readonly globalRank: number;
-  /** Rank of this process on its host. */
+  /** Index of this process on its host. */
   readonly localRank: number;
   /** Number of processes in the job. */
   readonly worldSize: number;
   /** Number of data ranks, which divide a batch; worldSize if dp is the only axis. */
   readonly dpWorldSize: number;
-  /** Index of this process in the data ranks, for samplers. */
+  /** Index of this process among the data ranks. Samplers use it. */
   readonly dpRank: number;
-  /** The processes as a grid with named axes. */
+  /** The processes of the job as a grid with named axes. */
   readonly mesh: Mesh;
-  /** State that checkpoints store too, by name. initialize() adds its loader. */
+  /** By name: objects with state that checkpoints store too. initialize() adds its loader. */
   readonly companions = new Map<string, Stateful>();
   /** @internal */
   protected readonly calls: EngineCalls;
@@ -67,25 +68,28 @@ export class EngineReports {
     });
   }
 
-  /** Returns whether the pending backward(), else the next one, completes a step. */
+  /**
+   * Returns whether the pending backward() completes a step; without a pending one, whether the
+   * next backward() does.
+   */
   isGradientAccumulationBoundary(): boolean {
     return this.parts.gradients.atBoundary;
   }
 
   /**
-   * Whether training should end after this step: a rank received a signal (see stopSignals of
-   * initialize()), or a rank called requestStop(). All ranks see true at the same step, one or two
-   * steps later. The value changes only in step(). On a single rank it changes at once.
+   * Whether training should end after this step, because a rank received a signal (see stopSignals
+   * of initialize()) or called requestStop(). All ranks see true at the same step, one or two steps
+   * after the request. The value changes only in step(). On a single rank, it changes at once.
    *
-   * The first read installs signal handlers until destroy(). From then on, a signal ends the
-   * process only if another one follows half a second later or more. This also holds if the event
-   * loop is blocked. The program's own handlers still run.
+   * The first read installs signal handlers until destroy(). From then on, the first signal only
+   * requests a stop. A second signal ends the process if it comes half a second later or more, even
+   * if the event loop is blocked. Signal handlers of the program still run.
    */
   get stopRequested(): boolean {
     return this.parts.stop.isDue;
   }
 
-  /** Aborted in step() when stopRequested becomes true. A read installs the signal handlers too. */
+  /** Aborts in step() when stopRequested becomes true. A read installs the signal handlers too. */
   get stopSignal(): AbortSignal {
     return this.parts.stop.signal;
   }
@@ -101,14 +105,17 @@ export class EngineReports {
     return this.parts.planner.rates();
   }
 
-  /** Returns the last gradient norm before clipping, or null. Waits for the step's backward. */
+  /**
+   * Returns the gradient norm of the last step before clipping, or null. Waits for its backward.
+   */
   getGlobalGradNorm(): number | null {
     return this.parts.stepDecisions.last?.norm ?? null;
   }
 
   /**
-   * Returns the loss of the last step: the mean over its micro-batches and data ranks. Null before
-   * the first step, and for loss.backward() without scale(). Waits for the backward of that step.
+   * Returns the loss of the last step: the mean over its micro-batches and data ranks. Returns null
+   * before the first step, and after loss.backward() without scale(). Waits for the backward of the
+   * step.
    */
   getGlobalLoss(): number | null {
     return this.parts.stepDecisions.last?.loss ?? null;
@@ -129,35 +136,35 @@ export class EngineReports {
     return this.progress.globalSamples;
   }
 
-  /** Steps skipped because of a non-finite gradient. Waits for the last step's backward. */
+  /** Number of steps skipped for a non-finite gradient. Waits for the backward of the last step. */
   get skippedSteps(): number {
     this.parts.stepDecisions.take();
     return this.progress.skippedSteps;
   }
 
-  /** Samples per step, over all ranks. */
+  /** Returns the number of samples per step, over all ranks. */
   trainBatchSize(): number {
     return this.parts.batch.train;
   }
 
-  /** Samples per forward on one rank. */
+  /** Returns the number of samples per forward on one rank. */
   trainMicroBatchSizePerGpu(): number {
     return this.parts.batch.microPerDevice;
   }
 
-  /** Micro-batches per step. */
+  /** Returns the number of micro-batches per step. */
   gradientAccumulationSteps(): number {
     return this.parts.batch.accumulationSteps;
   }
 
-  /** Global steps between two progress lines; null disables them. */
+  /** Returns the number of global steps between two progress lines; null if there are none. */
   stepsPerPrint(): number | null {
     return this.config.steps_per_print;
   }
 
   /**
-   * Tokens per sample in the next step by `curriculum_learning`; null without it. In training,
-   * CausalLMs cut their inputs to it; for other models the caller cuts the batches. Throws
+   * Tokens per sample in the next step, by `curriculum_learning`; null without it. In training, a
+   * CausalLM cuts its inputs to this length. For other models, the caller cuts the batches. Throws
    * DS_CONFIG if a "custom" schedule is missing.
    */
   get curriculumSeqlen(): number | null {
@@ -165,40 +172,45 @@ export class EngineReports {
   }
 
   /**
-   * Fraction of layers that run in the next step by `progressive_layer_drop`; null without it. In
-   * training, CausalLMs drop layers by it. Other models read it in the training loop, or define
-   * dropLayers().
+   * Fraction of layers that run in the next step, by `progressive_layer_drop`; null without it. In
+   * training, a CausalLM drops layers itself. For other models, the training loop reads this value,
+   * or the model defines dropLayers().
    */
   get pldTheta(): number | null {
     return this.parts.layerDrop.theta;
   }
 
-  /** Returns the global gradient norm limit; 0 disables clipping. */
+  /** Returns the limit of the global gradient norm; 0 disables clipping. */
   gradientClipping(): number {
     return this.config.gradient_clipping;
   }
 
-  /** 0 to 3. */
+  /** Returns the ZeRO stage, 0 to 3. */
   zeroOptimizationStage(): number {
     return this.config.zero_optimization.stage;
   }
 
-  /** Records phase times from now on, for phaseTimes() and, one step later, monitors. */
+  /**
+   * Starts to record phase times, for phaseTimes() and for monitors. Monitors get them one step
+   * later.
+   */
   recordPhases(): void {
     this.parts.watch.record(this.device);
   }
 
-  /** Returns device milliseconds of the last recorded step, or null. Synchronizes the device. */
+  /**
+   * Returns the device milliseconds of the last recorded step, or null. Synchronizes the device.
+   */
   phaseTimes(): PhaseTimes | null {
     return this.parts.watch.times();
   }
 
   /**
    * Writes a trace of the next steps in Chrome's trace format (chrome://tracing, Perfetto):
-   * activity of streams, host threads, ranks and disks. A file "*.txt" receives a table of device
-   * time by role instead. Returns the file; ranks other than the first write FILE.rankN.json.
-   * Throws DS_ARGUMENT for an invalid option, DS_IO if the file cannot be written. Source:
-   * torch.profiler's export_chrome_trace.
+   * activity of streams, host threads, ranks and disks. For a path "*.txt", it writes a table of
+   * device time by role instead. Returns the path of the file. Ranks other than 0 write
+   * FILE.rankN.json. Throws DS_ARGUMENT for an invalid option, DS_IO if the file cannot be written.
+   * Source: torch.profiler's export_chrome_trace.
    */
   trace(path: string, options: TraceStepsOptions = {}): string {
     this.calls.requireOpen('engine.trace');
@@ -206,12 +218,12 @@ export class EngineReports {
     return this.parts.watch.trace(() => readTraceOptions(path, options, { device, rank }));
   }
 
-  /** Resolves when the records that monitors have received are on disk. */
+  /** Resolves when all records so far are on disk. */
   flushMonitors(): Promise<void> {
     return this.parts.watch.flush();
   }
 
-  /** Text for console.log(): step, optimizer, stage, device and model. */
+  /** Returns text for console.log(): step, optimizer, stage, device and model. */
   [Symbol.for('nodejs.util.inspect.custom')](depth: number): string {
     const { globalSteps, globalRank, worldSize, optimizer, device, module, config } = this;
     const stage = `ZeRO stage ${config.zero_optimization.stage}`;
@@ -221,16 +233,16 @@ export class EngineReports {
   }
 }
 
-/** The optimizer of an engine, with the zeroGrad() of that engine. */
+/** The optimizer of an engine. Its zeroGrad() acts on the engine. */
 export interface EngineOptimizer extends Optimizer {
   /**
-   * Drops the gradients since the last step(), like DeepSpeed's zero_grad(). Micro-batches still
-   * count. Throws DS_AUTOGRAD between the backward() that completes a step and its step().
+   * Drops the gradients since the last step(), like DeepSpeed's zero_grad(). The micro-batches
+   * still count. Throws DS_AUTOGRAD between the backward() that completes a step and its step().
    */
   zeroGrad(): void;
 }
 
-/** Adds the engine's zeroGrad() to the optimizer until the engine is destroyed. */
+/** Adds zeroGrad() to the optimizer until the engine is destroyed. */
 function addZeroGrad({ optimizer, owned }: EngineParts, zeroGrad: () => void): EngineOptimizer {
   const property = { value: zeroGrad, configurable: true, writable: true };
   Object.defineProperty(optimizer, 'zeroGrad', property);

@@ -28,10 +28,10 @@ import { type RunWatch, type WatchOptions, watchRun } from './watch/run-watch.js
 import { untimed } from './watch/step-watch.js';
 
 /**
- * Trains a model by forward(), backward() and step(); initialize() creates it. Tensors that
- * forward() returns live until the first forward() of the next step; keep() extends their life. A
- * non-finite gradient skips the update on the device. The host reads this decision at the next
- * backward().
+ * Trains a model by forward(), backward() and step(). initialize() creates it. The tensors that
+ * forward() returns live until the first forward() of the next step; keep() makes them live longer.
+ * If a gradient is not finite, the device skips the update. The host reads this decision at the
+ * next backward().
  */
 export class Engine extends EngineReports {
   private readonly checkpointer: Checkpointer;
@@ -57,8 +57,8 @@ export class Engine extends EngineReports {
   }
 
   /**
-   * Runs the model. Dim 0 of the first input tensor is this rank's number of samples in the
-   * micro-batch. With several data ranks, dropout masks equal those of one rank with the whole
+   * Runs the model. Dim 0 of the first input tensor is the number of samples that this rank has in
+   * the micro-batch. With several data ranks, dropout masks equal those of one rank with the whole
    * batch. Throws the errors of the model, DS_AUTOGRAD after destroy(), and DS_ARGUMENT if the
    * model returns a promise.
    */
@@ -86,9 +86,9 @@ export class Engine extends EngineReports {
   }
 
   /**
-   * Adds the gradients of this micro-batch, scaled by the loss scale and 1 / accumulation steps.
-   * Throws DS_NONFINITE if the loss of the previous step was not finite and the loss scale cannot
-   * shrink further.
+   * Computes the gradients of this micro-batch, scaled by the loss scale and 1 / accumulation
+   * steps, and adds them to the gradients of the step. Throws DS_NONFINITE if the loss of the
+   * previous step was not finite and the loss scale cannot shrink further.
    */
   backward(loss: Tensor): void;
   backward(loss: Tensor, ...surplus: readonly unknown[]): void {
@@ -108,9 +108,9 @@ export class Engine extends EngineReports {
   }
 
   /**
-   * Applies the update at the accumulation boundary; does nothing before it. The weights change
-   * asynchronously: forward(), module.stateDict(), withFullWeights() and saves wait for them. Call
-   * synchronize() before any other read of a parameter.
+   * Updates the weights at the accumulation boundary. Before the boundary, it does nothing. The
+   * update runs asynchronously: forward(), module.stateDict(), withFullWeights() and saves wait for
+   * it. Call synchronize() before you read a parameter in another way.
    */
   step(given?: EngineStepOptions): void;
   step(given: EngineStepOptions = {}, ...surplus: readonly unknown[]): void {
@@ -121,7 +121,7 @@ export class Engine extends EngineReports {
     if (metrics !== undefined && this.hasUpdated) this.lrScheduler.observe('engine.step', metrics);
   }
 
-  /** @internal Applies the update of a step whose gradients are complete. */
+  /** @internal Updates the weights if the gradients of the step are complete. */
   protected update(): void {
     const { gradients, planner, state, control, stage, stepDecisions, watch } = this.parts;
     this.hasUpdated = false;
@@ -139,8 +139,8 @@ export class Engine extends EngineReports {
   }
 
   /**
-   * Returns the loss times the loss scale, for loss.backward() in fp16, and records the loss for
-   * monitors. scaleJointLoss() does this for a loss of several engines.
+   * Returns the loss times the loss scale, for loss.backward() in fp16. Records the loss for
+   * monitors. For a loss of several engines, use scaleJointLoss().
    */
   scale(loss: Tensor): Tensor {
     requireLoss('engine.scale', loss);
@@ -150,7 +150,7 @@ export class Engine extends EngineReports {
     return lossScale === 1 ? loss : loss.mul(lossScale);
   }
 
-  /** Announces that the loss of the next loss.backward() has the factor `factor`. */
+  /** States that the loss of the next loss.backward() is multiplied by `factor`. */
   expectScaled(factor: number): void {
     requireFactor('engine.expectScaled', factor);
     this.parts.gradients.expectScaled(factor);
@@ -158,7 +158,7 @@ export class Engine extends EngineReports {
 
   /**
    * Ends a micro-batch that used loss.backward(), with any number of losses and engines. step()
-   * calls it if the caller did not. Gradients are reduced here and not during backward: see
+   * calls it if the caller did not. The gradients are reduced here, not during backward: see
    * GradientCollector.endDirect.
    */
   backwardEpilogue(): void {
@@ -166,27 +166,33 @@ export class Engine extends EngineReports {
   }
 
   /**
-   * Runs `body`. Its backwards add gradients, but do not count as micro-batches and reduce nothing.
-   * `body` must not call step(). Source: DeepSpeed's no_sync(), here at every stage.
+   * Runs `body`. Backwards in it add gradients, but do not count as micro-batches, and no gradients
+   * are reduced. `body` must not call step(). Source: DeepSpeed's no_sync(); here it works at every
+   * stage.
    */
   noSync<Result>(body: () => Result): Result {
     return this.parts.gradients.noSync(body);
   }
 
   /**
-   * Drops the gradients since the last step(). The update does this too. Throws DS_AUTOGRAD between
+   * Drops the gradients since the last step(). An update drops them too. Throws DS_AUTOGRAD between
    * the micro-batches of a step, because it would drop their gradients.
    */
   zeroGrad(): void {
     this.parts.gradients.drop();
   }
 
-  /** Runs `body` with whole parameters on this rank. All ranks call it: see gatheredParameters. */
+  /**
+   * Runs `body` with whole parameters on this rank. All ranks must call it: see
+   * gatheredParameters().
+   */
   withFullWeights<Result>(body: () => Result): Result {
     return gatheredParameters(this, {}, body);
   }
 
-  /** Training mode: dropout is active, and forward() saves tensors for backward. */
+  /**
+   * Puts the model into training mode: dropout is active, and forward() saves tensors for backward.
+   */
   train(): this {
     this.module.train();
     return this;
@@ -198,53 +204,61 @@ export class Engine extends EngineReports {
     return this;
   }
 
-  /** Returns whether the last step() changed the weights. Waits for its backward. */
+  /** Returns whether the last step() changed the weights. Waits for the backward of the step. */
   wasStepApplied(): boolean {
     return this.hasUpdated && (this.parts.stepDecisions.last?.isApplied ?? false);
   }
 
   /**
-   * Changes the global batch size from the next step on. The accumulation steps change, the
-   * micro-batch stays. Throws DS_ARGUMENT unless `train` is a multiple of the micro-batch over all
-   * ranks. Source: DeepSpeed's set_train_batch_size.
+   * Changes the global batch size from the next step on. The micro-batch size stays, and the number
+   * of accumulation steps changes. Throws DS_ARGUMENT unless `train` is a multiple of the
+   * micro-batch size over all ranks. Source: DeepSpeed's set_train_batch_size.
    */
   setTrainBatchSize(train: number): void {
     this.parts.gradients.requireNone('engine.setTrainBatchSize');
     this.parts.batch.setTrain(train);
   }
 
-  /** Changes the micro-batch size from the next step on; the accumulation steps stay. */
+  /** Changes the micro-batch size from the next step on. The number of accumulation steps stays. */
   setTrainMicroBatchSize(microPerDevice: number): void {
     this.parts.gradients.requireNone('engine.setTrainMicroBatchSize');
     this.parts.batch.setMicro(microPerDevice);
   }
 
   /**
-   * Sets the "custom" schedule: a function from the global step (first: 1) to tokens, the same on
-   * every rank. Throws DS_CONFIG for other schedule types.
+   * Sets the schedule of type "custom": a function from the global step (first: 1) to tokens. It
+   * must be equal on every rank. Throws DS_CONFIG if the configuration has another type.
    */
   setCustomCurriculumLearningSchedule(schedule: (step: number) => number): void {
     this.parts.curriculum.setSchedule(schedule);
   }
 
-  /** Records the run and serves a local page of it. All ranks call it: see watchRun. */
+  /**
+   * Records the run, and serves a local page that shows it. All ranks must call it: see watchRun().
+   */
   watch(options: WatchOptions = {}): Promise<RunWatch> {
     this.calls.requireOpen('engine.watch');
     return watchRun(this, options);
   }
 
-  /** Saves on all ranks. See Checkpointer.save. Source: DeepSpeed's save_checkpoint. */
+  /**
+   * Saves a checkpoint. All ranks must call it. See Checkpointer.save(). Source: DeepSpeed's
+   * save_checkpoint.
+   */
   saveCheckpoint(dir: string, options: SaveOptions = {}): Promise<string> {
     return this.checkpointer.save(dir, options);
   }
 
-  /** Loads a checkpoint on all ranks. See restoreEngine. Source: DeepSpeed's load_checkpoint. */
+  /**
+   * Loads a checkpoint. All ranks must call it. See restoreEngine(). Source: DeepSpeed's
+   * load_checkpoint.
+   */
   loadCheckpoint(dir: string, options: LoadOptions = {}): Promise<LoadedCheckpoint> {
     return this.checkpointer.load(dir, options);
   }
 
   /**
-   * Writes the 16-bit weights. All ranks call it. See Checkpointer.exportWeights. Source:
+   * Writes the 16-bit weights. All ranks must call it. See Checkpointer.exportWeights(). Source:
    * DeepSpeed's save_16bit_model.
    */
   save16bitModel(
@@ -255,16 +269,18 @@ export class Engine extends EngineReports {
     return this.checkpointer.exportWeights(dir, file, options);
   }
 
-  /** Resolves after the last asynchronous save; rejects if it failed. See Checkpointer.done. */
+  /**
+   * Resolves after the last asynchronous save. Rejects if it failed. See Checkpointer.whenDone().
+   */
   checkpointDone(): Promise<string | null> {
     return this.checkpointer.whenDone();
   }
 
   /**
    * Waits until the last update has written the weights of this rank, and reads its step decision.
-   * Afterwards named parameters hold the updated values (at stage 3: inside withFullWeights()). A
-   * rank may call it without the others once they have called step(). If a rank never calls step(),
-   * this throws DS_COMM after the job's timeout.
+   * Afterwards, parameters have the updated values (at stage 3, inside withFullWeights()). A rank
+   * may call it alone if all ranks have called step(). If a rank never calls step(), it throws
+   * DS_COMM after the timeout of the job.
    */
   synchronize(): void {
     const { stepDecisions, state, hooks, watch } = this.parts;
@@ -276,22 +292,25 @@ export class Engine extends EngineReports {
   }
 
   /**
-   * Moves states to host memory; returns freed bytes by state. Until reloadStates(), calls that
-   * need them throw DS_RELEASED. Throws DS_CONFIG if the configuration offloads states already,
-   * DS_ARGUMENT for an invalid option. Source: DeepSpeed's offload_states.
+   * Moves states to host memory. Returns the freed bytes by state. Until reloadStates(), calls that
+   * need these states throw DS_RELEASED. Throws DS_CONFIG if the configuration already offloads
+   * states, DS_ARGUMENT for an invalid option. Source: DeepSpeed's offload_states.
    */
   offloadStates(options?: OffloadStatesOptions): OffloadedBytes {
     return this.offloaded.offload(options);
   }
 
-  /** Moves states back, with equal bits. If it throws DS_OUT_OF_MEMORY, a second call continues. */
+  /**
+   * Moves the states back, with equal bits. If it throws DS_OUT_OF_MEMORY, free memory and call it
+   * again.
+   */
   reloadStates(options?: ReloadStatesOptions): void {
     this.offloaded.reload(options);
   }
 
   /**
-   * Frees the engine's memory. The model keeps its weights, except sharded ones: at stage 3 on
-   * several ranks, or with offload_param.
+   * Frees the memory of the engine. The model keeps its weights, unless they are sharded (stage 3
+   * on several ranks) or offloaded by offload_param.
    */
   destroy(): void {
     this.calls.close(() => this.parts.owned.release());

@@ -1,5 +1,5 @@
-// Scales one loss that combines the outputs of several engines. It is a separate file, so that an
-// import of the package does not load the engine.
+// scaleJointLoss(): scales one loss of several engines, as in a GAN. This is a separate file, so
+// that an import of the package does not load the engine.
 
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
@@ -8,7 +8,7 @@ import { requireTensor } from '../tensor/ops/shapes.js';
 import type { Engine } from './engine.js';
 
 /**
- * Returns `loss` times the smallest loss scale of the engines, for one loss.backward(). After it,
+ * Returns `loss` times the smallest loss scale of the engines, for one loss.backward(). Afterwards,
  * call engines.map((engine) => engine.backwardEpilogue()).
  */
 export function scaleJointLoss(loss: Tensor, engines: readonly Engine[]): Tensor {

@@ -1,4 +1,4 @@
-// PipelineEngine: the engine of a pipeline model, which trains whole batches.
+// PipelineEngine: the engine of a pipeline model. It trains whole batches with trainBatch().
 
 import type { JointGroups } from '../comm/index.js';
 import { RepeatingLoader } from '../data/repeating-loader.js';
@@ -27,7 +27,7 @@ import type { BatchShapes } from './step/batch-shapes.js';
 import { EvaluatingWorker, TrainingWorker } from './step/stage-worker.js';
 import type { BatchUse } from './step/step-rows.js';
 
-/** Parts of a pipeline engine in addition to EngineParts. */
+/** The parts of a pipeline engine in addition to EngineParts. */
 interface PipelineParts {
   pipeline: Pipeline;
   schedule: Schedule;
@@ -35,20 +35,24 @@ interface PipelineParts {
   shapes: BatchShapes;
 }
 
-/** Micro-batches. Each call reads as many items as a batch has micro-batches. */
+/**
+ * An iterator of micro-batches. trainBatch() and evalBatch() read the micro-batches of one batch
+ * from it.
+ */
 export type MicroBatches = Iterator<unknown> | AsyncIterator<unknown>;
 
 /**
- * Trains and evaluates whole batches; it calls forward(), backward() and step() itself. Every rank
- * calls trainBatch() and evalBatch(). Ranks of the first stage read inputs from their iterator,
- * ranks of the last stage read labels, other ranks read nothing. Source: DeepSpeed's
+ * Trains and evaluates whole batches. It runs forwards, backwards and the step itself. All ranks
+ * must call trainBatch() and evalBatch(). Ranks of the first stage read inputs from their iterator,
+ * ranks of the last stage read labels, and other ranks read nothing. Source: DeepSpeed's
  * PipelineEngine.
  */
 export class PipelineEngine extends Engine {
   private isRunning = false;
   private defaultBatches: MicroBatches | null = null;
   /**
-   * The groups that wait for this rank in a batch. A batch is a whole step, so this is all groups.
+   * The groups that wait for this rank during a batch. A batch is a whole step, so these are all
+   * groups.
    */
   private readonly allGroups: JointGroups;
   private readonly actionLists = new Map<string, readonly Action[]>();
@@ -94,17 +98,17 @@ export class PipelineEngine extends Engine {
     return this.stageId === this.numStages - 1;
   }
 
-  /** @internal Makes `loader`, repeated, the default source of trainBatch(). */
+  /** @internal Sets `loader`, repeated without end, as the default source of trainBatch(). */
   serveFrom(loader: Iterable<unknown> & AsyncIterable<unknown>): void {
     this.defaultBatches = new RepeatingLoader(loader)[Symbol.asyncIterator]();
   }
 
   /**
-   * Runs one update. `cutBatches` yields gradientAccumulationSteps() micro-batches [inputs,
-   * labels]. Default: the loader of initialize()'s trainingData, repeated. Resolves on every rank
-   * with the mean loss over the micro-batches and data ranks, a scalar f32 on the device. Rejects
-   * with DS_DATA if there are too few micro-batches, with the errors of the model, and with DS_COMM
-   * if another rank failed.
+   * Runs one update. `batches` yields gradientAccumulationSteps() micro-batches [inputs, labels].
+   * Default: the loader of initialize()'s trainingData, repeated. Resolves on every rank with the
+   * mean loss over micro-batches and data ranks, a scalar f32 on the device. Rejects with DS_DATA
+   * if there are too few micro-batches, with the errors of the model, and with DS_COMM if another
+   * rank failed.
    */
   async trainBatch(batches: MicroBatches | null = this.defaultBatches): Promise<Tensor> {
     const { module, parts } = this;
@@ -131,8 +135,8 @@ export class PipelineEngine extends Engine {
   }
 
   /**
-   * Resolves with the mean loss of `micros` micro-batches over the data ranks, on every rank.
-   * Changes nothing. Rejects as trainBatch() does.
+   * Resolves on every rank with the mean loss of `micros` micro-batches over the data ranks.
+   * Changes no state. Rejects as trainBatch() does.
    */
   async evalBatch(
     batches: MicroBatches,
@@ -171,7 +175,7 @@ export class PipelineEngine extends Engine {
     throw inBatchesError('engine.step');
   }
 
-  /** Runs a batch. If it fails because another rank has different shapes, the error states them. */
+  /** Runs a batch. If it fails because ranks have different shapes, the error lists them. */
   private async withShapes<Result>(body: () => Promise<Result>): Promise<Result> {
     try {
       return await body();
@@ -180,7 +184,9 @@ export class PipelineEngine extends Engine {
     }
   }
 
-  /** Records the batch for the input digest: inputs on the first stage, labels on the last. */
+  /**
+   * Records the batch for the input digest: inputs on the first stage, labels on the last stage.
+   */
   private async digestBatch(
     batches: readonly PipelineBatch[],
     inputs: BatchUse,
@@ -204,11 +210,12 @@ export class PipelineEngine extends Engine {
     try {
       this.parts.gradients.discard();
     } catch {
-      // This fails if ranks are missing, for example. The error of the batch explains more.
+      // The discard may fail too, for example if ranks are missing. The error of the batch explains
+      // more.
     }
   }
 
-  /** Runs a batch. If it fails here, the other ranks receive the error at once. */
+  /** Runs a batch, one at a time. If it fails here, the other ranks get the error at once. */
   private async runExclusive<Result>(op: string, body: () => Promise<Result>): Promise<Result> {
     if (this.isRunning) throw misuseError(op, 'one batch at a time', 'a call inside another');
     this.isRunning = true;
@@ -246,8 +253,8 @@ export class PipelineEngine extends Engine {
   }
 
   /**
-   * Reads one item per micro-batch on the first and the last stage. Throws DS_DATA if there are
-   * fewer.
+   * Reads one item per micro-batch. Only the first and the last stage read. Throws DS_DATA if there
+   * are too few.
    */
   private async fetch(
     op: string,
@@ -267,7 +274,9 @@ export class PipelineEngine extends Engine {
     return items;
   }
 
-  /** Checks a micro-batch. Only the first stage needs valid inputs. Throws DS_DATA, DS_ARGUMENT. */
+  /**
+   * Checks one micro-batch. Only the first stage needs valid inputs. Throws DS_DATA or DS_ARGUMENT.
+   */
   private readMicroBatch(op: string, item: unknown): PipelineBatch {
     const [inputs, labels] = readBatch(op, item);
     if (!this.isFirstStage) return [inputs, labels];
@@ -275,13 +284,14 @@ export class PipelineEngine extends Engine {
     return [requireValues(`${op}, inputs`, inputs, hint), labels];
   }
 
-  /** Returns the mean of the losses that the last stage summed, on every rank. */
+  /** Returns, on every rank, the mean of the losses that the last stage summed. */
   private async meanLoss(losses: Tensor | null, micros: number): Promise<Tensor> {
     const { device, parts } = this;
     const { world, mesh, replicaAxes, lossRanks } = parts.ranks;
     const total = losses ?? within(null, () => zeros([], { device }));
     if (world.size > 1) {
-      // Each copy of the model has its own loss ranks. With tensor parallelism, one rank counts.
+      // Each copy of the model has its own loss ranks. If tensor parallelism repeats the loss, only
+      // one rank counts it.
       const counts = lossRanks.includes(world.rank) && mesh.place(...replicaAxes) === 0;
       if (!counts) noGrad(() => total.fill_(0));
       world.allReduce(total, { purpose: 'evaluation loss' }).wait();
@@ -293,8 +303,8 @@ export class PipelineEngine extends Engine {
 type Named = Record<string, unknown>;
 
 /**
- * Accepts [inputs, labels], { tokens, targets } or { inputs, labels }. Throws DS_DATA for other
- * items.
+ * Reads a micro-batch: [inputs, labels], { tokens, targets } or { inputs, labels }. Throws DS_DATA
+ * for other items.
  */
 function readBatch(op: string, item: unknown): PipelineBatch {
   if (Array.isArray(item) && item.length === 2) return [item[0], item[1]];

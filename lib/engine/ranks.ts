@@ -1,4 +1,4 @@
-// The process groups of a rank, by purpose.
+// The process groups that an engine uses, by purpose.
 import type { ResolvedConfig } from '../../types/config.js';
 import type { Axis, Distributed, Mesh, ProcessGroup } from '../comm/index.js';
 import { AXES, AXIS } from '../comm/mesh-shape.js';
@@ -6,70 +6,75 @@ import { DsError } from '../errors.js';
 import type { Parameter } from '../nn/parameter.js';
 import { isPart } from '../runtime/box.js';
 
-/** Ranks along these axes have different samples of a batch. */
+/** The axes along which ranks have different samples of a batch. */
 export const DATA: readonly Axis[] = [AXIS.data];
 
 /**
- * The axes along which a model may be divided. A rank's index along them, with its data rank, names
- * its checkpoint files. Ranks that differ only here are identical unless the model is divided
- * there.
+ * The axes along which a model may be divided. A checkpoint file is named by the rank's index along
+ * them and its data rank. If the model is not divided along such an axis, the ranks along it are
+ * identical.
  */
 export const MODEL: readonly Axis[] = AXES.filter((axis) => !DATA.includes(axis));
 
-/** The axes along which a model, or its computation, is divided. */
+/** Which axes of the mesh divide the model or its computation. */
 export interface ModelAxes {
-  /** Axis pp holds the stages of a pipeline. */
+  /** Axis pp divides the model into pipeline stages. */
   stages?: boolean;
-  /** Axis tp holds parts of layers. */
+  /** Axis tp divides layers. */
   layers?: boolean;
-  /** Axis sp holds tokens of samples. */
+  /** Axis sp divides the tokens of samples. */
   tokens?: boolean;
 }
 
-/** The groups of a rank in the job of an engine. */
+/** The groups of this rank in the job of an engine. */
 export interface Ranks {
-  /** All ranks: printing, stop requests, and joint saving and loading of checkpoints. */
+  /** All ranks. For printing, stop requests, and joint saves and loads. */
   readonly world: ProcessGroup;
-  /** Ranks that divide a batch: batch sizes, samplers, dropout, mean gradients and losses. */
+  /** Ranks that divide a batch. For batch sizes, samplers, dropout, mean gradients and losses. */
   readonly dataGroup: ProcessGroup;
   /**
-   * The shard group: divides gradients and optimizer state. It holds the data ranks and, with
-   * sequence parallelism, the ranks with other tokens of the same samples, because their gradients
-   * are partial sums. With MiCS: the ranks of one replica.
+   * The shard group: ranks that divide gradients and optimizer state. It contains the data ranks.
+   * With sequence parallelism, it also contains the ranks with other tokens of the same samples,
+   * because their gradients are partial sums. With MiCS, it contains the ranks of one replica only.
    */
   readonly shardGroup: ProcessGroup;
-  /** Ranks with the same shard in other replicas (MiCS); null with one replica. */
+  /** Ranks with the same shard in other replicas (MiCS). Null with one replica. */
   readonly replicaGroup: ProcessGroup | null;
-  /** Ranks of the shard group that divide the secondary weight copy of hpZ; null without it. */
+  /**
+   * Ranks of the shard group that divide a secondary copy of the weights (hpZ). Null without hpZ.
+   */
   readonly secondaryGroup: ProcessGroup | null;
-  /** Ranks with other tokens of this rank's samples; null without sequence parallelism. */
+  /** Ranks with other tokens of this rank's samples. Null without sequence parallelism. */
   readonly sequenceGroup: ProcessGroup | null;
-  /** Ranks with the same parameters. All start with the values of the first one. */
+  /** Ranks with the same parameters. All of them start with the values of the first rank. */
   readonly broadcastGroup: ProcessGroup;
-  /** Ranks that have the parts of each layer; null without tensor parallelism. */
+  /** Ranks that divide the layers of this rank. Null without tensor parallelism. */
   readonly tensorGroup: ProcessGroup | null;
   readonly mesh: Mesh;
   /** The axes along which ranks are identical. */
   readonly replicaAxes: readonly Axis[];
   /**
-   * Ranks that contribute the loss of a batch: the data ranks; with a pipeline, those of the last
-   * stage.
+   * Ranks that contribute the loss of a batch: the data ranks. With a pipeline, the data ranks of
+   * the last stage.
    */
   readonly lossRanks: readonly number[];
-  /** Ranks that contribute sums of squares to the norm: the shard group and the tensor ranks. */
+  /**
+   * Ranks that contribute sums of squares to the norm: the shard group, and the tensor ranks of
+   * each member.
+   */
   readonly normRanks: readonly number[];
-  /** Rank of this process on its host. */
+  /** Index of this process on its host. */
   readonly localRank: number;
-  /** Whether a lower rank holds the same state and saves it. */
+  /** Whether another rank with a smaller index holds the same state, and saves it. */
   readonly isReplica: boolean;
   /**
-   * Returns whether this rank counts a parameter in norms and saves it. If several tensor ranks
-   * hold the same parameter, only the first does.
+   * Returns whether this rank counts a parameter in norms, and saves it. If several tensor ranks
+   * hold the same parameter, only the first rank does.
    */
   isPrimary(parameter: Parameter): boolean;
 }
 
-/** Returns the different groups of `ranks`. */
+/** Returns all different groups of `ranks`. */
 export function groupsOf(ranks: Ranks): Set<ProcessGroup> {
   const { world, dataGroup, shardGroup, broadcastGroup } = ranks;
   const { tensorGroup, sequenceGroup, replicaGroup, secondaryGroup } = ranks;
@@ -84,7 +89,7 @@ export function groupsOf(ranks: Ranks): Set<ProcessGroup> {
 }
 
 /**
- * Returns the groups of this rank, and opens missing ones. All ranks of the job call it together.
+ * Opens the groups of this rank, or returns open ones. All ranks of the job must call it together.
  */
 export async function openRanks(
   job: Distributed,
@@ -128,25 +133,31 @@ export async function openRanks(
   };
 }
 
-/** Sizes of replicas within the shard group. */
+/** Sizes of groups within the shard group. */
 interface ShardSizes {
   /**
-   * Ranks in each replica of weights, gradients and state (mics_shard_size). Default: null, one
-   * replica.
+   * Number of ranks in each replica of weights, gradients and state (mics_shard_size). Default:
+   * null, one replica.
    */
   replica?: number | null;
-  /** Ranks in each secondary weight copy (zero_hpz_partition_size). Default: null, no copy. */
+  /**
+   * Number of ranks in each secondary copy of weights (zero_hpz_partition_size). Default: null, no
+   * copy.
+   */
   secondary?: number | null;
 }
 
-/** Returns the sizes of replicas (MiCS) and of secondary weight copies (hpZ). */
+/** Returns the sizes of replicas (MiCS) and of secondary weight copies (hpZ) in a configuration. */
 export function shardSizes({ zero_optimization: zero }: ResolvedConfig): ShardSizes {
   const { stage, mics_shard_size: copy, zero_hpz_partition_size: hpzSize } = zero;
   if (stage !== 3) return {};
   return { replica: copy > 0 ? copy : null, secondary: hpzSize > 1 ? hpzSize : null };
 }
 
-/** Consecutive ranks form a replica. Throws DS_CONFIG if the replicas are not equal in size. */
+/**
+ * Opens the groups of replicas. A replica consists of consecutive ranks. Throws DS_CONFIG if the
+ * size does not divide the number of ranks.
+ */
 async function openReplicas(
   job: Distributed,
   all: ProcessGroup,
@@ -173,7 +184,7 @@ async function openReplicas(
 
 const openGroups = new WeakMap<Distributed, Map<string, Promise<ProcessGroup>>>();
 
-/** Returns the group of `ranks`. Engines of one job share their groups. */
+/** Returns the group of `ranks`. All engines of a job share it. */
 function openOnce(job: Distributed, ranks: readonly number[]): Promise<ProcessGroup> {
   const known = openGroups.get(job) ?? new Map<string, Promise<ProcessGroup>>();
   openGroups.set(job, known);
@@ -194,14 +205,14 @@ function unevenError(key: string, size: number, { ranks }: ProcessGroup): DsErro
   });
 }
 
-/** Returns the number of ranks of the shard group, before it is opened. */
+/** Returns the number of ranks in the shard group, before the group is opened. */
 export const shardCount = (
   mesh: Mesh,
   { tokens = false }: ModelAxes,
   { replica }: ShardSizes,
 ): number => replica ?? mesh.size(...shardAxes(tokens));
 
-/** Returns the error of key `op`, which asks for `size` ranks along `axis`. */
+/** Returns the error for a configuration key `op` that needs `size` ranks along `axis`. */
 export function otherMeshError(
   op: string,
   axis: Axis,
@@ -232,7 +243,7 @@ function lossRanksOf(
   return shape.ranksAlong(shape.rankAt(first), ...DATA);
 }
 
-/** Returns the ranks that count the norm with `rank`, including itself. */
+/** Returns the ranks that compute the norm together with `rank`, including `rank`. */
 export function normRanksAt(
   { shape }: Mesh,
   rank: number,

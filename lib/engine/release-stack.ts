@@ -1,23 +1,24 @@
-// ReleaseStack: releases resources in reverse order, like DisposableStack, which Node 20 lacks.
+// ReleaseStack: releases resources in reverse order. Node 20 lacks the standard DisposableStack.
 import { allOrNothing } from '../tensor/scope.js';
 
-/** Owns deferred releases until release(). */
+/** Owns releases until release() runs them. */
 export class ReleaseStack {
   private readonly releases: (() => void)[] = [];
 
-  /** Registers `release`, which runs before those registered earlier. */
+  /** Registers `release`. Releases registered later run before it. */
   defer(release: () => void): void {
     this.releases.push(release);
   }
 
-  /** Takes ownership of an object with dispose(). */
+  /** Takes ownership of an object: its dispose() runs in release(). */
   own<T extends { dispose(): void }>(thing: T): T {
     this.defer(() => thing.dispose());
     return thing;
   }
 
   /**
-   * Releases everything once. An error does not stop the other releases; the first error is thrown.
+   * Runs every release once. If releases throw, the others still run, and the first error is
+   * thrown.
    */
   release(): void {
     const failures: unknown[] = [];
@@ -32,26 +33,35 @@ export class ReleaseStack {
   }
 }
 
-/** Resources created so far. The engine keeps `owned`; `undo` runs only if the build fails. */
+/**
+ * The resources that a build has created. The engine keeps `owned`. `undo` runs only if the build
+ * fails.
+ */
 export interface BuildResources {
   owned: ReleaseStack;
   undo: ReleaseStack;
 }
 
-/** Runs `build`. If it throws, releases its resources, both in the stacks and outside of them. */
-export function buildOrRelease<Result>(build: (site: BuildResources) => Result): Result {
+/**
+ * Runs `build`. If it throws, releases the resources in both stacks, and tensors created outside of
+ * them.
+ */
+export function buildOrRelease<Result>(build: (resources: BuildResources) => Result): Result {
   return allOrNothing(() => {
-    const site: BuildResources = { owned: new ReleaseStack(), undo: new ReleaseStack() };
+    const resources: BuildResources = { owned: new ReleaseStack(), undo: new ReleaseStack() };
     try {
-      return build(site);
+      return build(resources);
     } catch (error) {
-      for (const stack of [site.owned, site.undo]) releaseAfter(stack);
+      for (const stack of [resources.owned, resources.undo]) releaseAfter(stack);
       throw error;
     }
   });
 }
 
-/** Releases `stack` after a failure. A failed release only warns: the first error matters. */
+/**
+ * Releases `stack` after a failure. If the release fails too, it only warns: the first error
+ * matters.
+ */
 function releaseAfter(stack: ReleaseStack): void {
   try {
     stack.release();

@@ -1,46 +1,46 @@
-// The records of parameter groups: the ranks over which ZeRO reduces and shards each parameter.
+// ZeroGroups: for each parameter, the ranks over which ZeRO reduces and shards it.
 import type { ProcessGroup } from '../comm/index.js';
 import type { Tensor } from '../tensor/index.js';
 import type { WeightUnit } from '../zero/unit.js';
 
-/** The ranks that hold the same parameters. They reduce gradients and divide state. */
+/** Ranks that hold the same parameters. They reduce gradients and divide state. */
 export interface ZeroGroup {
-  /** Part of the names of its units; empty for the group of the model. */
+  /** Part of the names of its units. Empty for the group of the model. */
   readonly name: string;
   /** The shard group. */
   readonly group: ProcessGroup;
   /**
-   * Number of ranks with different samples. Gradients are means over these, and sums over other
-   * ranks.
+   * Number of ranks with different samples. A gradient is the mean over these ranks, and the sum
+   * over the other ranks of the group.
    */
   readonly dataRanks: number;
-  /** Ranks with the same shard in other replicas (MiCS). */
+  /** Ranks with the same shard in other replicas (MiCS). Null without MiCS. */
   readonly replicas: ProcessGroup | null;
-  /** Nearby ranks that divide a secondary copy of gathered weights (hpZ). */
+  /** Nearby ranks that divide a secondary copy of gathered weights (hpZ). Null without hpZ. */
   readonly secondary: ProcessGroup | null;
-  /** The first values of its parameters come from the first of these ranks. */
+  /** The first of these ranks sends the initial values of the parameters. */
   readonly source: ProcessGroup;
   /**
-   * Whether its ranks are in several pipeline stages. They update their units in different orders,
-   * so each updated unit is published at once.
+   * Whether its ranks are in several pipeline stages. Stages update their units in different
+   * orders, so each unit is published as soon as it is updated.
    */
   readonly spansStages: boolean;
 }
 
-/** A record, and its parameters in the order of the model. */
+/** Parameters with a ZeroGroup of their own, in the order of the model. */
 export interface OwnGroup {
   group: ZeroGroup;
   parameters: readonly Tensor[];
 }
 
-/** Finds the record of a parameter. */
+/** Finds the ZeroGroup of a parameter. */
 export class ZeroGroups {
-  /** The group of the model, followed by the other groups. */
+  /** The group of the model, then the other groups. */
   readonly all: readonly ZeroGroup[];
   private readonly groupOf = new Map<Tensor, ZeroGroup>();
 
   constructor(
-    /** The group of parameters without an own record. */
+    /** The group of all parameters that are not in `own`. */
     readonly model: ZeroGroup,
     readonly own: readonly OwnGroup[] = [],
   ) {
@@ -50,7 +50,7 @@ export class ZeroGroups {
     }
   }
 
-  /** The shard groups of the other records. */
+  /** The shard groups of the groups in `own`. */
   get ownShardGroups(): ProcessGroup[] {
     return this.own.map(({ group }) => group.group);
   }
@@ -59,7 +59,7 @@ export class ZeroGroups {
     return this.groupOf.get(parameter) ?? this.model;
   }
 
-  /** Returns the group of a unit: all its parameters have the same one. */
+  /** Returns the group of a unit. All parameters of a unit have the same group. */
   ofUnit({ parameters: [first] }: Pick<WeightUnit, 'parameters'>): ZeroGroup {
     return first ? this.of(first.parameter) : this.model;
   }

@@ -172,7 +172,11 @@ test('an engine with other index files than another rank is destroyed, on all ra
       get: async (key: string) => texts.get(key) as string,
       delete: async (key: string) => texts.delete(key),
     };
-    const message = JSON.stringify({ label: 'initialize', value: { value: other }, stood: null });
+    const message = JSON.stringify({
+      label: 'initialize',
+      value: { value: other },
+      absenceReports: null,
+    });
     texts.set('setup/0/1', `1:${message}`);
     const rest = { timeout: 60_000, nextName: () => 'setup', world: { check() {} } };
     return { rank: 0, worldSize, store, ...rest } as never;

@@ -261,7 +261,7 @@ test('a substitute for a rank names exactly the missing ranks', async () => {
   const first = seat(0, () => {
     if (warnings.length > 0) throw ended;
   });
-  first.standBy((text) => warnings.push(text));
+  first.onAbsence((text) => warnings.push(text));
   await seat(1).announce(BEGIN_SAVE, 1);
   // It stands in after seconds: each look at the clock is one later.
   let now = Date.now();

@@ -209,7 +209,7 @@ test('a rank that ends its engine tells the others, after its last call', async 
   const world = Object.assign(Object.create(StoreWorld.prototype), {
     rank: 0,
     size: 2,
-    standBy() {},
+    onAbsence() {},
     exchange: () =>
       new Promise((resolve) => {
         answer = resolve;
@@ -289,7 +289,7 @@ test('an announcement is the message of an exchange', async () => {
 test('ranks that arrive in time are not replaced', async () => {
   const { worlds } = pair();
   const messages: string[] = [];
-  for (const storeWorld of worlds) storeWorld.standBy((text) => messages.push(text));
+  for (const storeWorld of worlds) storeWorld.onAbsence((text) => messages.push(text));
   for (let i = 0; i < 3; ++i) await exchangeAll(worlds, BEGIN_SAVE, i);
   await exchangeAll(worlds, 'inner', 1);
   expect(messages).toEqual([]);

@@ -1,14 +1,15 @@
-// zero.Init: checks that a new model has no parameter values yet.
+// zero.Init: checks that the parameters of a new model have no values yet.
 import { DsError } from '../../errors.js';
 import type { Module } from '../../nn/module.js';
 import { requireModule } from '../../nn/require-module.js';
 import { valueError } from '../../runtime/input-errors.js';
 
 /**
- * Returns the model of `build` after checking that its parameters have no values yet. initialize()
- * draws them one parameter at a time into the shards, so no rank ever holds the whole model. All
- * models of this library work this way; this function is the check, under DeepSpeed's name. Throws
- * DS_ARGUMENT if a parameter was read, converted or loaded. Source: deepspeed.zero.Init.
+ * Builds a model with `build`, and checks that its parameters have no values yet. Returns the
+ * model. initialize() later draws the values one parameter at a time into the shards, so no rank
+ * ever holds the whole model. All models of this library work this way, so this function is only
+ * the check, under DeepSpeed's name. Throws DS_ARGUMENT if a parameter was read, converted or
+ * loaded. Source: deepspeed.zero.Init.
  */
 export function init<Model extends Module>(build: () => Model): Model {
   if (typeof build !== 'function') {
@@ -32,8 +33,8 @@ export function init<Model extends Module>(build: () => Model): Model {
 }
 
 /**
- * Returns the error of a promise: it resolves to a model with loaded values, so init() has no
- * effect.
+ * Returns the error for a `build` that returns a promise. The promise resolves to a model that has
+ * already loaded its values.
  */
 const promisedError = (): DsError =>
   new DsError({

@@ -1,5 +1,5 @@
-// Reads and writes whole master weights, gradients and optimizer state from the shards of all
-// ranks.
+// DeepSpeed's safe_get_full_* and safe_set_full_*: read and write whole master weights, gradients
+// and optimizer state, from and to the shards of all ranks.
 import { DsError } from '../../errors.js';
 import type { Parameter } from '../../nn/parameter.js';
 import {
@@ -23,18 +23,18 @@ import { findOwned, type HeldParameter, type OwnedParameter } from './owned-para
 
 /**
  * Returns the master weights of a parameter: f32, in its shape, on the engine's device. The caller
- * disposes them. Returns null if no engine trains the parameter. All ranks call it between steps.
- * Source: deepspeed.utils.safe_get_full_fp32_param.
+ * disposes them. Returns null if no engine trains the parameter. All ranks must call it between
+ * steps. Source: deepspeed.utils.safe_get_full_fp32_param.
  */
 export function safeGetFullFp32Param(parameter: Parameter): Tensor | null {
   return getState(parameter, 'master');
 }
 
 /**
- * Returns the gradient that the next step() applies: the sum over all ranks and micro-batches
- * without the loss scale, before clipping. It is f32, in the parameter's shape. Returns null before
- * the backward that completes the gradients of the step, and with managed_gradient_accumulation
- * false. All ranks call it. Source: deepspeed.utils.safe_get_full_grad.
+ * Returns the gradient that the next step() applies, before clipping: f32, in the parameter's
+ * shape. It is the sum over all ranks and micro-batches, without the loss scale. Returns null
+ * before the backward that completes the step, and if managed_gradient_accumulation is false. All
+ * ranks must call it. Source: deepspeed.utils.safe_get_full_grad.
  */
 export function safeGetFullGrad(parameter: Parameter): Tensor | null {
   const owned = findOwned(parameter);
@@ -53,9 +53,9 @@ export function safeGetFullGrad(parameter: Parameter): Tensor | null {
 }
 
 /**
- * Returns a tensor of the optimizer state, such as "exp_avg", or the master weights for "fp32".
- * Shape and dtype are those of the optimizer; moments have the parameter's shape and f32. Throws
- * DS_ARGUMENT if the optimizer has no such tensor. Source:
+ * Returns a tensor of the optimizer state, such as "exp_avg", or the master weights for "fp32". The
+ * optimizer declares its shape and dtype. Moments are f32 in the parameter's shape, unless the
+ * optimizer stores them otherwise. Throws DS_ARGUMENT if the optimizer has no such tensor. Source:
  * deepspeed.utils.safe_get_full_optimizer_state.
  */
 export function safeGetFullOptimizerState(parameter: Parameter, key: string): Tensor | null {
@@ -63,8 +63,8 @@ export function safeGetFullOptimizerState(parameter: Parameter, key: string): Te
 }
 
 /**
- * Sets the master weights and the weights on all ranks. All ranks pass the same `value`. Throws
- * DS_SHAPE, and DS_ARGUMENT if no engine trains the parameter. Source:
+ * Sets the master weights and the weights on all ranks. All ranks must pass the same `value`.
+ * Throws DS_SHAPE for another shape, and DS_ARGUMENT if no engine trains the parameter. Source:
  * deepspeed.utils.safe_set_full_fp32_param.
  */
 export function safeSetFullFp32Param(parameter: Parameter, value: Tensor): void {
@@ -73,8 +73,8 @@ export function safeSetFullFp32Param(parameter: Parameter, value: Tensor): void 
 
 /**
  * Sets the gradient that the next step() applies, before clipping. The norm and the clip factor are
- * recomputed. All ranks pass the same `value`. Throws as above, and DS_AUTOGRAD if
- * safeGetFullGrad() returns null. Source: deepspeed.utils.safe_set_full_grad.
+ * computed again. All ranks must pass the same `value`. Throws as safeSetFullFp32Param() does, and
+ * DS_AUTOGRAD when safeGetFullGrad() returns null. Source: deepspeed.utils.safe_set_full_grad.
  */
 export function safeSetFullGrad(parameter: Parameter, value: Tensor): void {
   const owned = requireOwned('safeSetFullGrad', parameter);
@@ -102,7 +102,10 @@ export function safeSetFullGrad(parameter: Parameter, value: Tensor): void {
   grad.release();
 }
 
-/** See safeSetFullFp32Param(). Source: deepspeed.utils.safe_set_full_optimizer_state. */
+/**
+ * Sets a tensor of the optimizer state; "fp32" is the master weights. Otherwise like
+ * safeSetFullFp32Param(). Source: deepspeed.utils.safe_set_full_optimizer_state.
+ */
 export function safeSetFullOptimizerState(parameter: Parameter, value: Tensor, key: string): void {
   setState(parameter, value, key === 'fp32' ? 'master' : key);
 }
@@ -144,16 +147,17 @@ function setState(parameter: Parameter, value: Tensor, name: string): void {
 }
 
 /**
- * Writes this rank's part of the master weights. `values`: the whole parameter, f32 on the device.
+ * Writes this rank's fragments of the master weights. `values`: the whole parameter, f32 on the
+ * device.
  */
 export function writeMaster({ engine, partition, entry }: OwnedParameter, values: Tensor): void {
   writeFragments(engine.parts.state, partition, { entry, values });
 }
 
 /**
- * Stores this rank's part of a frozen parameter from its gathered value. Other parameters of the
- * unit may still be unread, so the caller calls publishFrozen() after all of them. Waits for the
- * device.
+ * Stores this rank's fragments of a frozen parameter from its gathered value. The caller calls
+ * publishFrozen() after it has written all parameters, because other parameters of the unit may
+ * still be read. Blocks until the fragments are stored.
  */
 export function writeFrozen({ engine, shard, entry, parameter }: HeldParameter): void {
   const values = { ...perElement(entry.shape), values: parameter };
@@ -164,7 +168,7 @@ export function writeFrozen({ engine, shard, entry, parameter }: HeldParameter):
   });
 }
 
-/** Copies changed master weights to the weights of all ranks. All ranks call it. */
+/** Rounds changed master weights to the weights of all ranks. All ranks must call it. */
 export function publishMasters(engine: EngineCore, partitions: Iterable<Partition>): void {
   const { state } = engine.parts;
   for (const partition of partitions) {
@@ -174,14 +178,14 @@ export function publishMasters(engine: EngineCore, partitions: Iterable<Partitio
   }
 }
 
-/** Makes later gathers use the stored frozen weights. All ranks call it. */
+/** Makes later gathers use the stored frozen weights. All ranks must call it. */
 export function publishFrozen(engine: EngineCore, shards: Iterable<WeightShard>): void {
   for (const shard of shards) publish(engine, shard);
 }
 
 /**
- * Publishes a part. If the unit is gathered, gathers it again, because a sharded unit drops its
- * gathered values.
+ * Publishes a shard. A sharded unit then drops its gathered weights. If the unit is in use, this
+ * gathers it again.
  */
 function publish({ parts, device }: EngineCore, shard: WeightShard): void {
   const { stage, hooks } = parts;
@@ -189,7 +193,7 @@ function publish({ parts, device }: EngineCore, shard: WeightShard): void {
   if (!stage.shardsWeights || hooks.isHeld(shard.unit)) stage.acquire(shard.unit);
 }
 
-/** Returns a fragment of master weights or state on the device; the caller releases its tensor. */
+/** Lends a fragment of master weights or state, complete. The caller releases its tensor. */
 function borrow(
   { parts }: EngineCore,
   partition: Partition,
@@ -201,17 +205,17 @@ function borrow(
   return lent;
 }
 
-/** The target of a write: the caller fills `tensor`, then keep() stores it. */
+/** Where a fragment is written: the caller fills `tensor`, then calls keep() to store it. */
 type Target = Pick<LentState, 'tensor' | 'keep'>;
 
-/** Returns a function from fragments to targets in `flat`, which starts at the part's offset. */
+/** Returns a function from a fragment to its target in `flat`, a flat tensor of the partition. */
 const targetIn =
   (flat: Tensor) =>
   (fragment: Fragment): Target => ({ tensor: sliceFragment(flat, fragment), keep() {} });
 
 /**
- * Returns the whole tensor of a state. `read` returns this rank's fragments; this function releases
- * them.
+ * Returns the whole tensor of a state on every rank. `read` returns a fragment of this rank;
+ * assemble() releases it. The owner of each shard broadcasts it.
  */
 function assemble(
   { engine, partition, entry }: OwnedParameter,
@@ -243,7 +247,7 @@ function assemble(
 }
 
 /**
- * Copies this rank's fragments of `values` to the targets of `targetOf`, and releases the target
+ * Copies this rank's fragments of `values` to the targets of `targetOf`. Releases the targets'
  * tensors.
  */
 function writeOwned(
@@ -262,7 +266,9 @@ function writeOwned(
   }
 }
 
-/** Recomputes the norm and the step decision with the present gradient of `partition`. */
+/**
+ * Computes the norm and the step decision again, after `grad` replaced the gradient of `partition`.
+ */
 function recountNorm({ engine, partition }: OwnedParameter, grad: Tensor): void {
   const { control } = engine.parts;
   const { compute } = engine.device;
@@ -300,7 +306,10 @@ function requireShape(op: string, shape: readonly number[], value: Tensor): void
   throw new DsError({ code: 'DS_SHAPE', op, expected, got: describe(value) });
 }
 
-/** Returns the declared state of this name. Throws DS_ARGUMENT if there is none. */
+/**
+ * Returns the declared state `name`; "master" is the master weights. Throws DS_ARGUMENT if there is
+ * none.
+ */
 function stateOf({ engine, entry }: OwnedParameter, name: string): StateTensor {
   const { optimizer } = engine.parts;
   const declared = declaredState(optimizer, entry.group, entry.shape);

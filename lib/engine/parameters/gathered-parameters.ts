@@ -1,5 +1,4 @@
-// GatheredParameters: whole parameters on every rank during a call, with optional writes from one
-// rank.
+// GatheredParameters: runs a function with whole parameters on every rank. One rank may write them.
 import { DsError } from '../../errors.js';
 import { Module } from '../../nn/module.js';
 import type { Parameter } from '../../nn/parameter.js';
@@ -26,27 +25,28 @@ import {
 /** Options of GatheredParameters. */
 export interface GatherOptions {
   /**
-   * The job rank that may change the parameters. Default: null, which discards all writes of
+   * The rank of the job whose writes reach all ranks. Default: null, which discards all writes of
    * `body`.
    */
   modifierRank?: number | null;
 }
 
-/** An engine (all parameters in its units), a module, a parameter, or several parameters. */
+/** What to gather: the parameters of an engine or a module, one parameter, or several. */
 export type Gatherable = EngineCore | Module | Parameter | Iterable<Parameter>;
 
 /**
  * Runs `body` with whole parameters on every rank, at any stage. They stay gathered until `body`
- * returns or its promise settles. All ranks call it. `body` may run forwards, but no step.
+ * returns, or until its promise settles. All ranks must call it. `body` may run forwards, but no
+ * step.
  *
- * With `modifierRank`, the writes of that rank (loadStateDict() in `body` too) reach the weights
- * and master weights of all ranks, rounded to the dtype of the weights. Writes of other ranks are
- * lost. A parameter without writes keeps its master weights bit for bit. If `body` throws on any
- * rank, earlier writes still reach all ranks, so the ranks stay equal; each rank rethrows its own
- * error.
+ * With `modifierRank`, the writes of that rank (also by loadStateDict()) reach the weights and
+ * master weights of all ranks. They are rounded to the dtype of the weights. Writes of other ranks
+ * are lost. A parameter without writes keeps its master weights bit for bit. If `body` throws on a
+ * rank, writes before the error still reach all ranks, so all ranks stay equal. Each rank throws
+ * its own error.
  *
- * Frozen parameters behave the same, sharded or whole. With tensor or pipeline parallelism, each
- * rank keeps its own whole frozen parameters. Parameters without an engine are left unchanged.
+ * Frozen parameters behave the same, sharded or whole. With tensor or pipeline parallelism, writes
+ * to whole frozen parameters stay on their rank. Parameters without an engine are left unchanged.
  * Throws DS_ARGUMENT if `body` is no function, `modifierRank` is no rank, or the parameters belong
  * to several engines. Source: deepspeed.zero.GatheredParameters.
  */
@@ -70,7 +70,8 @@ export function gatheredParameters<Result>(
   resync(engine.parts);
   const releaseHold = engine.parts.hooks.hold([...new Set(parameters.map(({ shard }) => shard))]);
   try {
-    // A body without writes may return a promise: it reads at once and writes files later.
+    // Without a modifierRank, the body may return a promise, for example to write files from the
+    // gathered values.
     if (modifierRank === null) return body();
     return requireEnded('GatheredParameters', modify(shared, modifierRank, body), {
       consequence: 'later writes would stay on one rank',
@@ -81,7 +82,7 @@ export function gatheredParameters<Result>(
   }
 }
 
-/** A parameter that the ranks share during the body. */
+/** A parameter that is whole on all ranks while the body runs. */
 type SharedParameter = HeldParameter | WholeParameter;
 
 const isFrozenShard = (item: SharedParameter): item is HeldParameter =>
@@ -96,14 +97,14 @@ function modify<Result>(
   try {
     adoptChanges(shared, root);
   } catch (error) {
-    // The error of the body explains the failure better than the failed exchange.
+    // If the body threw, its error explains more than the error of the exchange.
     if (!('error' in outcome)) throw error;
   }
   if ('error' in outcome) throw outcome.error;
   return outcome.result;
 }
 
-/** Returns the result of `body` or its error. The parameters are writable during the call. */
+/** Runs `body` while the parameters are writable. Returns its result or its error. */
 function runWritable<Result>(
   shared: readonly SharedParameter[],
   body: () => Result,
@@ -118,7 +119,7 @@ function runWritable<Result>(
   }
 }
 
-/** Copies the writes of rank `root` to all ranks. All ranks make the same calls. */
+/** Copies the writes of rank `root` to all ranks. All ranks must call it. */
 function adoptChanges(shared: readonly SharedParameter[], root: number): void {
   const { engine } = required(shared[0]);
   const written = shared.map(({ parameter }) => takeWritten(parameter));
@@ -136,8 +137,8 @@ function adoptChanges(shared: readonly SharedParameter[], root: number): void {
 }
 
 /**
- * Returns the parameters that rank `root` wrote, and those that only other ranks wrote. The result
- * is equal on every rank.
+ * Returns the parameters that rank `root` wrote, and the parameters that only other ranks wrote.
+ * The result is equal on every rank.
  */
 function findWritten(
   root: number,
@@ -146,7 +147,7 @@ function findWritten(
 ): [root: SharedParameter[], others: SharedParameter[]] {
   const { device, parts } = required(held[0]).engine;
   const { world } = parts.ranks;
-  // Larger than the sum of all other ranks.
+  // The flag of `root` is larger than the sum of the flags of all other ranks.
   const weight = world.rank === root ? world.size : 1;
   const sums = scope(() => {
     const flags = Tensor.from(
@@ -167,8 +168,8 @@ function shardedIn(what: Gatherable): HeldParameter[] {
 }
 
 /**
- * Returns the frozen parameters in no unit among `what`. Empty if layers or stages are divided,
- * because their parts look like whole parameters.
+ * Returns the frozen parameters in `what` that are in no unit. If tensor or pipeline parallelism
+ * divides the model, returns none: these parameters may be parts of a whole parameter.
  */
 function wholeParametersIn(what: Gatherable): WholeParameter[] {
   const among =
@@ -186,7 +187,10 @@ function listOf(what: Exclude<Gatherable, EngineCore>): Parameter[] {
   return [...new Set(several instanceof Tensor ? [several] : several)];
 }
 
-/** Throws for a part of a layer: a write to it does not define the other parts. */
+/**
+ * Throws DS_ARGUMENT for a part of a divided layer, because a write to it does not define the other
+ * parts.
+ */
 function requireWhole(parameters: readonly HeldParameter[]): void {
   const part = parameters.find(
     ({ engine, entry }) => engine.parts.ranks.tensorGroup && isPart(entry.region),
@@ -216,8 +220,9 @@ function misusedError(expected: string, got: string): DsError {
 }
 
 /**
- * Gathers the sharded parameters of `engine` on every rank until the returned function is called.
- * All ranks call both. Meanwhile forwards need no other rank, and no step may run.
+ * Gathers the sharded parameters of `engine` on every rank, until the caller calls the returned
+ * function. All ranks must call both. Between the calls, forwards need no other rank, and no step
+ * may run.
  */
 export function holdWeights(engine: EngineCore): () => void {
   const shards = new Set([...unitParameters(engine)].map(({ shard }) => shard));

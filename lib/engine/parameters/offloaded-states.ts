@@ -1,5 +1,6 @@
-// offloadStates() and reloadStates(): the states of an engine leave the device between phases.
-// Source: DeepSpeed's offload_states. Buffers keep their identity, so no tensor changes.
+// offloadStates() and reloadStates(): move the states of an engine to host memory between phases,
+// and back. Tensors stay the same objects, because only the memory of their buffers moves. Source:
+// DeepSpeed's offload_states.
 import type { Buffer } from '../../runtime/buffer.js';
 import { Buffer as Memory } from '../../runtime/buffer.js';
 import { argumentError, configError, valueError } from '../../runtime/input-errors.js';
@@ -16,32 +17,34 @@ const DEVICES = ['cpu', 'none'] as const;
 
 /** Options of offloadStates(). */
 export interface OffloadStatesOptions {
-  /** The states to move. Default: all. */
+  /** The states to move. Default: null, which means all. */
   include?: readonly OffloadState[] | null;
-  /** "cpu", or "none" to do nothing. Default: "cpu". */
+  /** "cpu", or "none", which does nothing. Default: "cpu". */
   device?: (typeof DEVICES)[number];
-  /** Copies to page-locked memory, which is kept for later calls. Default: true. */
+  /** Copy to page-locked memory. It is kept for later calls. Default: true. */
   pinMemory?: boolean;
-  /** Returns before the copies to page-locked memory have ended. Default: false. */
+  /** Return before the copies to page-locked memory have ended. Default: false. */
   nonBlocking?: boolean;
 }
 
 /** Options of reloadStates(). */
 export interface ReloadStatesOptions {
-  /** Returns before the copies have ended; later work on the device waits for them. */
+  /**
+   * Return before the copies have ended. Later work on the device waits for them. Default: false.
+   */
   nonBlocking?: boolean;
 }
 
 /** Bytes that left the device, by state. */
 export type OffloadedBytes = Partial<Record<OffloadState, number>>;
 
-/** The host copies of an engine's states, and the stream of their transfers. */
+/** Owns the host copies of an engine's states, and the stream of their transfers. */
 export class OffloadedStates {
   private stream: Stream | null = null;
   private event: Event | null = null;
-  /** Copies of buffers that are away. */
+  /** By buffer: the host copy of its contents. */
   private readonly copies = new Map<Buffer, Buffer | Uint8Array>();
-  /** Page-locked memory of earlier copies: it takes long to allocate. */
+  /** Page-locked memory of earlier copies, for reuse, because its allocation is slow. */
   private readonly spareBuffers: Buffer[] = [];
 
   constructor(
@@ -92,7 +95,7 @@ export class OffloadedStates {
     if (!nonBlocking) this.stream?.synchronize();
   }
 
-  /** Reloads the weights, which the model keeps, and frees the other copies. */
+  /** Reloads the weights, because the model keeps them. Frees all host copies. */
   dispose(): void {
     const { calls, engine, stream } = this;
     if (calls.use.offloaded.has('lp_params')) {
@@ -114,7 +117,8 @@ export class OffloadedStates {
     const { stream, event } = this.transfers();
     for (const [buffer, copy] of [...this.copies]) {
       if (!isWanted(buffer)) continue;
-      // Tensors may have been released meanwhile. If memory is short, a second call continues.
+      // Skips buffers whose tensors were released. If memory is short, restore() throws, and a
+      // second call continues here.
       if (!buffer.isReleased) buffer.restore(copy, stream, event);
       this.copies.delete(buffer);
       if (copy instanceof Memory) this.spareBuffers.push(copy);
@@ -137,7 +141,7 @@ export class OffloadedStates {
 }
 
 /**
- * Throws DS_CONFIG if states of `engine` are offloaded by the configuration, as DeepSpeed does.
+ * Throws DS_CONFIG if the configuration offloads states of `engine`. DeepSpeed refuses this too.
  */
 export function requireOnDevice(op: string, { config }: EngineCore): void {
   const { offload_optimizer: optimizer, offload_param: weights } = config.zero_optimization;
@@ -161,7 +165,10 @@ function readNames(op: string, include: unknown): OffloadState[] {
   return include;
 }
 
-/** Returns the device memory of a state. Tensors of several states belong to the first one. */
+/**
+ * Returns the device tensors of a state. A buffer that belongs to several states counts for the
+ * first one moved.
+ */
 function memoryOf(engine: EngineCore, name: OffloadState): Tensor[] {
   const { state, stage, units } = engine.parts;
   const gradients = units.map(({ gradient }) => gradient.memory);

@@ -1,4 +1,5 @@
-// Preserves the writes of a GatheredParameters body when another call changes the same unit.
+// Finds the parameters that a GatheredParameters body has written, by fingerprints. It also
+// preserves these writes when another call gathers the unit again.
 
 import { createHash } from 'node:crypto';
 import type { Parameter } from '../../nn/parameter.js';
@@ -6,7 +7,7 @@ import * as kernels from '../../runtime/kernels.generated.js';
 import { required } from '../../runtime/required.js';
 import { noGrad, type Tensor, within } from '../../tensor/index.js';
 
-/** Fingerprints of writable parameters, taken before the body runs. */
+/** By writable parameter: its fingerprint before the body ran. */
 const fingerprints = new Map<Tensor, string>();
 
 /** Returns a hash of the parameter's bits. */
@@ -25,7 +26,9 @@ export function openForWrites(parameters: readonly Tensor[]): () => void {
   };
 }
 
-/** Returns whether the body wrote `parameter`. Call it once, at the end of the body. */
+/**
+ * Returns whether the body wrote `parameter`. Call it once per parameter, at the end of the body.
+ */
 export function takeWritten(parameter: Tensor): boolean {
   const isWritten = fingerprint(parameter) !== fingerprints.get(parameter);
   fingerprints.delete(parameter);
@@ -33,8 +36,9 @@ export function takeWritten(parameter: Tensor): boolean {
 }
 
 /**
- * Runs `body`, which sets `parameter` on all ranks and gathers all `parameters` of its unit again.
- * Earlier writes of an open body to the other parameters stay. `parameter` counts as not written.
+ * Runs `body`, which sets `parameter` on all ranks and gathers `parameters`, all parameters of its
+ * unit, again. Restores earlier writes of an open body to the other parameters. `parameter` itself
+ * then counts as not written.
  */
 export function keepWrites(
   parameter: Tensor,

@@ -1,4 +1,4 @@
-// Maps a parameter to the engine that owns it, and to its place in the engine's units.
+// Finds the engine that owns a parameter, and the parameter's position in the units of this engine.
 import { DsError } from '../../errors.js';
 import type { Module } from '../../nn/module.js';
 import type { Tensor } from '../../tensor/index.js';
@@ -6,7 +6,7 @@ import type { LayoutEntry } from '../../zero/layout.js';
 import type { Partition, WeightShard } from '../../zero/partition.js';
 import type { EngineCore } from '../engine-parts.js';
 
-/** A parameter in a unit of an engine: trained, or frozen and sharded. */
+/** A parameter in a unit of an engine. It is trained, or frozen and sharded. */
 export interface HeldParameter {
   engine: EngineCore;
   shard: WeightShard;
@@ -18,7 +18,7 @@ export interface OwnedParameter extends HeldParameter {
   partition: Partition;
 }
 
-/** A frozen parameter of an engine's module in no unit. Every rank holds it whole. */
+/** A frozen parameter of an engine's model that is in no unit. Every rank holds it whole. */
 export interface WholeParameter {
   engine: EngineCore;
   parameter: Tensor;
@@ -42,7 +42,7 @@ function* parametersOf(engine: EngineCore, shard: WeightShard): Generator<HeldPa
   }
 }
 
-/** Yields the parameters of the engine's module that are in no unit. */
+/** Yields the parameters of the engine's model that are in no unit. */
 export function* wholeParameters(engine: EngineCore): Generator<WholeParameter> {
   for (const parameter of engine.module.parameters()) {
     if (heldByTensor.get(parameter)?.engine !== engine) yield { engine, parameter };
@@ -60,21 +60,21 @@ export function disownParameters(engine: EngineCore): void {
 }
 
 /**
- * Returns the unit and engine of a parameter; null if it is in no unit: frozen and whole, or not
- * yet passed to initialize().
+ * Returns the unit and engine of a parameter. Returns null if it is in no unit: it is frozen and
+ * whole, or not yet passed to initialize().
  */
 export function findHeld(parameter: Tensor): HeldParameter | OwnedParameter | null {
   return heldByTensor.get(parameter) ?? null;
 }
 
-/** Returns the engine of a parameter in no unit; null for other parameters. */
+/** Returns the engine of a parameter that is in no unit. Returns null for other parameters. */
 export function findWhole(parameter: Tensor): WholeParameter | null {
   return heldByTensor.has(parameter) ? null : (wholeByTensor.get(parameter) ?? null);
 }
 
 /**
- * Returns the partition and engine of a trained parameter; null if it is frozen, in no group, or
- * not yet passed to initialize().
+ * Returns the partition and engine of a trained parameter. Returns null if it is frozen, in no
+ * group, or not yet passed to initialize().
  */
 export function findOwned(parameter: Tensor): OwnedParameter | null {
   const held = findHeld(parameter);
@@ -85,8 +85,8 @@ export const isOwned = (item: HeldParameter | WholeParameter): item is OwnedPara
   'partition' in item;
 
 /**
- * Throws DS_ARGUMENT if an engine owns a parameter of `model`. A second engine would move it into
- * its own flat buffer, and the first would update stale memory.
+ * Throws DS_ARGUMENT if an engine owns a parameter of `model`. A second engine would move the
+ * parameter into its own flat buffer, and the first engine would update memory that no model reads.
  */
 export function requireUnowned(model: Module): void {
   for (const [name, parameter] of model.namedParameters()) {

@@ -1,5 +1,5 @@
-// Describes an asynchronous save to its thread as plain data; tensors become offers of pinned
-// memory.
+// Describes an asynchronous save as plain data for its thread. Tensors become offers of pinned
+// memory, which the thread takes.
 
 import type { JsonObject } from '../../../types/json.js';
 import type { CheckpointContent, LocalShard, SaveTarget } from '../../checkpoint/index.js';
@@ -12,7 +12,7 @@ import { required } from '../../runtime/required.js';
 import { held, Tensor } from '../../tensor/index.js';
 import type { WorldOffer } from './store-world.js';
 
-/** A shard in memory number `memory` of the job. */
+/** A shard of the checkpoint. `memory` is the index of its memory in the job. */
 interface OfferedShard {
   name: string;
   shape: readonly number[];
@@ -24,23 +24,23 @@ interface OfferedShard {
   offset: number;
 }
 
-/** An asynchronous save as plain data, except the offers. The thread takes each offer once. */
+/** An asynchronous save as plain data. The thread takes each offer once. */
 export interface BackgroundJob {
   target: SaveTarget;
-  /** Null on a single rank. */
+  /** The offer of the job's store connection. Null on a single rank. */
   world: WorldOffer | null;
   memory: { offer: number; bytes: number }[];
   content: Omit<CheckpointContent, 'model' | 'optimizer'> & {
     model: OfferedShard[];
     optimizer: OfferedShard[];
   };
-  /** Holds one int32: 1 after the save ends. */
+  /** [1] int32: becomes 1 when the save ends. */
   ended: Int32Array;
 }
 
 /**
- * Messages of the thread. Warnings may come at any time; `begun` comes before `written` or
- * `failure`.
+ * Messages from the thread. First `begun`, then `written` or `failure`; `warning` may come at any
+ * time.
  */
 export type BackgroundAnswer =
   | { warning: { message: string; name: string; code?: string } }
@@ -57,7 +57,8 @@ interface Failure {
 }
 
 /**
- * Returns the job of a save. Its tensors must be views of pinned memory, which the thread shares.
+ * Returns the description of a save. Its tensors must be views of pinned memory, because the thread
+ * shares this memory.
  */
 export function describeJob(
   target: SaveTarget,
@@ -85,7 +86,10 @@ export function describeJob(
   return { target, world, memory, content: described, ended };
 }
 
-/** Returns the content on the thread's side. The caller releases its tensors. */
+/**
+ * Takes the offered memory on the thread's side. Returns the content; the caller releases its
+ * tensors.
+ */
 export function takeContent({ memory, content }: BackgroundJob): CheckpointContent<LocalShard> {
   const buffers = memory.map(({ offer, bytes }) => Buffer.take(cpu(), bytes, offer));
   const takeShard = ({ memory: index, dtype, size, offset, ...rest }: OfferedShard): LocalShard => {
@@ -115,7 +119,7 @@ export function failureOf(error: unknown): Failure {
   return { code: null, op: 'saveCheckpoint', expected: 'success', got, hint: '' };
 }
 
-/** Returns the error of a failure. Errors of other libraries get the code DS_INTERNAL. */
+/** Returns a failure as an error. Errors of other libraries get the code DS_INTERNAL. */
 export function errorOf({ code, ...rest }: Failure): DsError {
   return new DsError({ code: code ?? 'DS_INTERNAL', ...rest });
 }

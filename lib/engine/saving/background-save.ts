@@ -1,4 +1,5 @@
-// Runs a save on its own thread, independent of the event loop. Process exit waits for it.
+// BackgroundSave: runs an asynchronous save on its own thread, so it does not need the event loop.
+// The exit of the process waits for it.
 import { EventEmitter } from 'node:events';
 
 import type { CheckpointContent, LocalShard, SaveTarget } from '../../checkpoint/index.js';
@@ -15,14 +16,14 @@ import {
 } from './background-job.js';
 import type { StoreWorld } from './store-world.js';
 
-/** Limit for the wait at process exit, in case the disk hangs. */
+/** Longest wait at process exit, in case the disk hangs. */
 const EXIT_PATIENCE_MS = 600_000;
 
 const running = new Set<BackgroundJob>();
 
 /**
- * Runs at process exit. Before, the thread keeps the event loop alive, except for process.exit()
- * and uncaught errors.
+ * Blocks process exit until all saves have ended. Usually the thread keeps the event loop alive;
+ * this is for process.exit() and uncaught errors.
  */
 function awaitAll(): void {
   const deadline = Date.now() + EXIT_PATIENCE_MS;
@@ -34,7 +35,7 @@ function awaitAll(): void {
 }
 
 /**
- * A save in progress. The tensors are views of pinned memory, which must not change until
+ * A running asynchronous save. Its tensors are views of pinned memory, which must not change until
  * whenWritten() settles.
  */
 export class BackgroundSave {
@@ -55,14 +56,14 @@ export class BackgroundSave {
   }
 
   /**
-   * Resolves with the future path of the checkpoint after all ranks have begun. Rejects as
-   * Save.begin does.
+   * Resolves when all ranks have begun, with the path that the checkpoint will have. Rejects as
+   * Save.begin() does.
    */
   whenBegun(): Promise<string> {
     return this.whenBegunPromise;
   }
 
-  /** Resolves with the path after the checkpoint is complete. Rejects as Save.write does. */
+  /** Resolves with the path when the checkpoint is complete. Rejects as Save.write() does. */
   whenWritten(): Promise<string> {
     return this.ends;
   }
@@ -94,16 +95,16 @@ export class BackgroundSave {
   }
 }
 
-/** Resolves with the answer called `name`; rejects if a failure comes first. */
+/** Resolves with the first answer `name`. Rejects if a failure comes first. */
 function awaitAnswer(answers: EventEmitter, name: string): Promise<string> {
   const answer = new Promise<string>((resolve, reject) => {
     answers.once(name, resolve).once('failure', reject);
   });
-  answer.catch(() => {}); // The caller receives the rejection.
+  answer.catch(() => {}); // The caller of `answer` gets the rejection.
   return answer;
 }
 
-/** Frees the offers that the thread did not take. */
+/** Frees the offers that the thread has not taken. */
 function freeOffers({ memory, world }: BackgroundJob): void {
   for (const { offer } of memory) Buffer.withdraw(offer);
   if (world) Job.withdraw(world.offer);

@@ -1,4 +1,5 @@
-// The thread of one asynchronous save: synchronizes with other ranks' threads, writes and commits.
+// The thread of one asynchronous save. It synchronizes with the threads of other ranks, writes the
+// files and commits.
 import { parentPort, workerData } from 'node:worker_threads';
 
 import { Save, soloWorld } from '../../checkpoint/index.js';
@@ -18,13 +19,16 @@ function post(answer: BackgroundAnswer): void {
   parentPort?.postMessage(answer);
 }
 
-/** Wakes the process exit, which waits without an event loop, at any end of this thread. */
+/**
+ * Marks the end of the save when this thread ends for any reason. At process exit, the main thread
+ * waits for this mark without an event loop.
+ */
 process.on('exit', () => {
   Atomics.store(job.ended, 0, 1);
   Atomics.notify(job.ended, 0);
 });
 
-// The main thread handles warnings; this thread must not print them.
+// The main thread emits the warnings, so this thread must not print them.
 process.removeAllListeners('warning');
 process.on('warning', (warning: Error & { code?: string }) => {
   const { message, name, code } = warning;

@@ -1,4 +1,5 @@
-// Saves and loads an engine, one call at a time, synchronously or on a background thread.
+// Checkpointer: the saves, loads and exports of an engine, one at a time. A save runs at once or on
+// a thread.
 import type { JsonObject } from '../../../types/json.js';
 import {
   BEGIN_EXPORT,
@@ -38,21 +39,21 @@ import { StoreWorld } from './store-world.js';
 export interface SaveOptions {
   /** Folder name of the checkpoint. Default: "global_step<N>". */
   tag?: string;
-  /** A JSON object that loadCheckpoint() returns. Default: {}. */
+  /** A JSON object to store. loadCheckpoint() returns it. Default: {}. */
   clientState?: JsonObject;
-  /** Update `latest` to this checkpoint. Default: true. */
+  /** Make `latest` name this checkpoint. Default: true. */
   saveLatest?: boolean;
-  /** Number of checkpoints to keep in the folder; older ones are deleted. Default: keep all. */
+  /** Number of checkpoints to keep in the folder. Older ones are deleted. Default: keep all. */
   keepLast?: number;
   /**
-   * Resolve after the state is in host memory and all ranks have begun; a thread writes it.
-   * checkpointDone(), or the next save or load, waits for the end and rejects with a failure. A
-   * failure also emits a warning. Default: false.
+   * Resolve as soon as the state is copied to host memory and all ranks have begun. A thread then
+   * writes the files. checkpointDone(), or the next save or load, waits for it, and rejects if it
+   * fails. A failure also emits a warning. Default: false.
    */
   asynchronous?: boolean;
   /**
-   * Omit frozen parameters, such as the base model of LoRA. Load the checkpoint into a model that
-   * has them. Default: false. Source: DeepSpeed's exclude_frozen_parameters.
+   * Omit frozen parameters, such as the base model of LoRA. Such a checkpoint loads into a model
+   * that already has them. Default: false. Source: DeepSpeed's exclude_frozen_parameters.
    */
   excludeFrozenParameters?: boolean;
 }
@@ -63,21 +64,21 @@ export interface ExportWeightsOptions {
   excludeFrozenParameters?: boolean;
 }
 
-/** The label of the exchange in which a rank announces that it makes no further call. */
+/** Label of the exchange in which a rank reports that it makes no further call. */
 const LEAVE_LABEL = 'engine.destroy()';
 
-/** Codes of errors about tensors and state that engine.destroy() has released. */
+/** Codes of errors that access to released tensors causes after engine.destroy(). */
 const RELEASED_CODES: readonly DsErrorCode[] = ['DS_RELEASED', 'DS_INTERNAL'];
 
-/** Saves and loads checkpoints. Every rank makes the same calls in the same order. */
+/** Saves and loads checkpoints. All ranks must make the same calls in the same order. */
 export class Checkpointer {
-  /** The running asynchronous save, or the last one until its result is read. */
+  /** The running asynchronous save, or the last one until a caller reads its result. */
   private pending: Promise<string> | null = null;
   private isWriting = false;
   private copy: HostCopy | null = null;
   private isClosed = false;
   private readonly use: StateUse;
-  /** Number of running calls; they wait for other ranks. */
+  /** Number of running calls. They wait for other ranks. */
   private runningCalls = 0;
 
   constructor(
@@ -87,15 +88,16 @@ export class Checkpointer {
   ) {
     this.use = calls.use;
     if (!(world instanceof StoreWorld)) return;
-    world.standBy((text) => {
+    world.onAbsence((text) => {
       for (const group of calls.groups) group.giveUp(text);
     });
   }
 
   /**
-   * Writes `dir`/tag atomically: after a crash at any time, the previous or the new checkpoint is
-   * complete. Gradients of an unfinished accumulation step are not saved. Until a synchronous save
-   * has ended, backward() and step() throw. Returns the path of the checkpoint.
+   * Writes the checkpoint `dir`/tag atomically: after a crash at any time, either the previous or
+   * the new checkpoint is complete. Gradients of an unfinished accumulation step are not saved.
+   * During a synchronous save, backward() and step() throw. Resolves with the path of the
+   * checkpoint.
    *
    * Rejects on all ranks:
    * - DS_IO: the disk is full.
@@ -115,7 +117,8 @@ export class Checkpointer {
       this.use.requirePresent('saveCheckpoint');
       return readSave(given, engine);
     });
-    // An asynchronous save copies the state within the call, so a valid call awaits nothing here.
+    // An asynchronous save must copy the state before the caller can change it. So a valid call
+    // awaits nothing here.
     const { options, contentSettings } = 'then' in read ? await read : read;
     const target = targetOf(engine, dir, options);
     if (this.pending) {
@@ -131,7 +134,7 @@ export class Checkpointer {
     return this.use.runReading('saveCheckpoint', () => this.saveNow(target, contentSettings));
   }
 
-  /** Writes the state. Calls that change it meanwhile throw. */
+  /** Writes the state. Calls that would change it throw until the save ends. */
   private async saveNow(target: SaveTarget, settings: ContentOptions): Promise<string> {
     await this.engine.flushMonitors();
     const save = await Save.begin(this.world, target);
@@ -150,8 +153,8 @@ export class Checkpointer {
   }
 
   /**
-   * Resumes from a checkpoint of any number of ranks at any stage: see restoreEngine. Until it has
-   * ended, forward(), backward() and step() throw.
+   * Loads a checkpoint of any number of ranks and any stage: see restoreEngine(). During the load,
+   * forward(), backward() and step() throw.
    */
   load(dir: string, given: LoadOptions): Promise<LoadedCheckpoint> {
     return this.runWhileOpen('loadCheckpoint', () =>
@@ -171,10 +174,10 @@ export class Checkpointer {
   }
 
   /**
-   * Writes all weights and buffers in their dtype (f32 in an fp32 run) to the safetensors file
-   * `dir`/`file`, under the model's names. No rank gathers them. Merged adapters are omitted,
-   * because the weights contain them. Returns the path. Rejects on all ranks with DS_IO or DS_COMM.
-   * `ds export` writes other formats.
+   * Writes all weights and buffers to the safetensors file `dir`/`file`, in their dtype and under
+   * the model's names. Each rank writes its shards, so no rank gathers the model. Merged adapters
+   * are omitted, because the weights contain them. Resolves with the path. Rejects on all ranks
+   * with DS_IO or DS_COMM. `ds export` writes other formats.
    */
   exportWeights(dir: string, file: string, given: ExportWeightsOptions = {}): Promise<string> {
     return this.runWhileOpen('save16bitModel', () =>
@@ -205,8 +208,9 @@ export class Checkpointer {
   }
 
   /**
-   * Resolves with the path of the last asynchronous save after it completes; null if there is none.
-   * Rejects once if the save failed; a next save or load then waits and rejects instead.
+   * Resolves with the path of the last asynchronous save when it is complete, or with null if there
+   * is none. Rejects once if the save failed. If the next save or load waits for it first, that
+   * call rejects instead.
    */
   async whenDone(): Promise<string | null> {
     const { pending } = this;
@@ -217,7 +221,7 @@ export class Checkpointer {
     }
   }
 
-  /** Ends all further calls. A running background save still finishes. */
+  /** Refuses all further calls. A running background save still finishes. */
   close(): void {
     this.isClosed = true;
     if (!this.isWriting) this.freeCopy();
@@ -229,8 +233,8 @@ export class Checkpointer {
   }
 
   /**
-   * Runs a call, which begins at once and waits for other ranks. If close() comes during the call,
-   * errors of released tensors and of absent state become DS_AUTOGRAD.
+   * Runs a call. If close() comes during the call, errors of released tensors and missing state
+   * become DS_AUTOGRAD.
    */
   private async runWhileOpen<Result>(op: string, body: () => Promise<Result>): Promise<Result> {
     if (this.isClosed) throw destroyedError(op);
@@ -249,7 +253,7 @@ export class Checkpointer {
   /** Reports to the other ranks that this rank makes no further call. */
   private leave(): void {
     const { world } = this;
-    // This fails if the job has ended. Then no rank waits.
+    // If the job has ended, the report fails. Then no rank waits for it.
     if (world instanceof StoreWorld) world.announce(LEAVE_LABEL, null).catch(() => {});
   }
 
@@ -259,7 +263,7 @@ export class Checkpointer {
     return createContent(this.engine, options);
   }
 
-  /** Copies the state before it returns, so training may continue without await. */
+  /** Copies the state before it returns, so that the caller may train on without await. */
   private async saveInBackground(target: SaveTarget, options: ContentOptions): Promise<string> {
     const world = this.world instanceof StoreWorld ? this.world.beside() : null;
     let copies: CheckpointContent<LocalShard>;
@@ -277,7 +281,7 @@ export class Checkpointer {
       this.isWriting = false;
       if (this.isClosed) this.freeCopy();
     });
-    written.catch(() => {}); // The next caller receives the rejection.
+    written.catch(() => {}); // The next caller gets the rejection.
     this.pending = written;
     try {
       await this.engine.flushMonitors();
@@ -291,7 +295,7 @@ export class Checkpointer {
     }
   }
 
-  /** Returns copies in pinned memory and releases the tensors of `content`. */
+  /** Copies the tensors of `content` to pinned memory and releases them. Returns the copies. */
   private copyToHost(content: CheckpointContent): CheckpointContent<LocalShard> {
     try {
       this.copy ??= new HostCopy(this.engine.device);
@@ -312,9 +316,9 @@ export class Checkpointer {
 }
 
 /**
- * Returns the options of a call synchronously. If `read` throws, returns a promise that rejects
- * with its error after the other ranks have received it. They receive it in the exchange `begin`,
- * which is the first exchange of their call.
+ * Returns the options of a call, synchronously if they are valid. If `read` throws, returns a
+ * promise. It rejects with this error after the other ranks have received it, in the exchange
+ * `begin`, the first exchange of their call.
  */
 function readOrReport<Options>(
   world: CheckpointWorld,

@@ -1,4 +1,4 @@
-// The tensors of an engine in a checkpoint: names, and the parts that each rank saves.
+// The tensors of an engine's checkpoint: their names, and the elements that each rank saves.
 import {
   isRemote,
   type PendingTensor,
@@ -26,13 +26,16 @@ import type { Partition, WeightShard } from '../../zero/partition.js';
 import type { LentState } from '../../zero/state/memory.js';
 import type { EngineCore } from '../engine-parts.js';
 
-/** Returns "<name>.fp32" for master weights, "<name>.<state>" otherwise. */
+/**
+ * Returns the name of a state in a checkpoint: "<name>.fp32" for master weights, else
+ * "<name>.<state>".
+ */
 export const stateKey = (name: string, state: string): string =>
   `${name}.${state === 'master' ? 'fp32' : state}`;
 
 /**
- * Returns the saved state of a parameter by name: its master weights and the declared state of the
- * optimizer.
+ * Returns the saved state of a parameter by name: its master weights, and the state that its
+ * optimizer declares.
  */
 export function keptState({ parts }: EngineCore, { group, shape }: LayoutEntry): DeclaredState {
   return {
@@ -42,8 +45,8 @@ export function keptState({ parts }: EngineCore, { group, shape }: LayoutEntry):
 }
 
 /**
- * Returns the part of a state that belongs to a fragment of its parameter: `numel` elements from
- * element `from` on of a tensor in the shape of `region`.
+ * Returns the elements of a state that belong to a fragment of its parameter: `numel` elements of
+ * `region` from element `from` on.
  */
 export function statePart(
   state: StateTensor,
@@ -54,7 +57,7 @@ export function statePart(
   return { region: wholeRegion(state.shape), ...part };
 }
 
-/** Yields the fragments of this rank's optimizer state. */
+/** Yields all fragments in this rank's optimizer state. */
 export function* heldFragments(
   engine: EngineCore,
 ): Generator<{ partition: Partition; fragment: Fragment }> {
@@ -64,8 +67,8 @@ export function* heldFragments(
 }
 
 /**
- * Yields the fragments that this rank saves. At stage 0 every rank has all state, and each data
- * rank saves its share.
+ * Yields the fragments that this rank saves. At stage 0, every rank has all state, and each data
+ * rank saves only the range that it counts.
  */
 function* savedOf<Held extends WeightShard>(
   engine: EngineCore,
@@ -95,7 +98,7 @@ function clipFragment(fragment: Fragment, window: Range): Fragment | null {
 const isSavedHere = ({ parts: { ranks } }: EngineCore, parameter: Parameter): boolean =>
   !ranks.isReplica && ranks.isPrimary(parameter);
 
-/** Elements of one box of a tensor, from element `from` of the box on. */
+/** Elements of one box of a tensor. `from` is the index of the first element in the box. */
 export interface BoxedPart {
   box: Box;
   from: number;
@@ -103,8 +106,8 @@ export interface BoxedPart {
 }
 
 /**
- * Divides `tensor`, elements of this rank's part from element `from` on, by box. Takes ownership of
- * it.
+ * Divides `tensor` by box: it has elements of `region`, which this rank holds, from element `from`
+ * on. Takes ownership of `tensor`.
  */
 export function divideByBox(region: Region, from: number, tensor: Tensor): BoxedPart[] {
   const parts = divideRange(region, from, tensor.numel).map(({ range, ...position }) => {
@@ -116,8 +119,8 @@ export function divideByBox(region: Region, from: number, tensor: Tensor): Boxed
 }
 
 /**
- * Divides `count` elements of this rank's part from element `from` on, by box. `range` is the
- * range of a part within them.
+ * Divides the `count` elements of `region` from element `from` on by box. `range` counts from the
+ * first of these elements.
  */
 function divideRange({ whole, boxes }: Region, from: number, count: number) {
   if (numel(whole) === 0) {
@@ -138,15 +141,15 @@ function shardsOf(name: string, region: Region, from: number, values: Tensor | R
   });
 }
 
-/** Returns master weights and state. The caller releases the tensors. */
+/** Returns the master weights and state that this rank saves. The caller releases the tensors. */
 export function optimizerShards(engine: EngineCore): Shard[] {
   const shards: Shard[] = [];
   for (const { shard, fragment } of savedOf(engine, engine.parts.stage.partitions)) {
     const { entry } = fragment;
     for (const [name, state] of Object.entries(keptState(engine, entry))) {
       const { region, from, numel: count } = statePart(state, fragment);
-      // Every rank with a part of the parameter holds all of such a state. The rank with the first
-      // element saves it.
+      // Every rank with a fragment of the parameter holds all of this state. The rank with the
+      // first fragment saves it.
       if (count === 0 || (state.per === null && fragment.from > 0)) continue;
       const values = stateValues(engine, shard, fragment, { name, state, numel: count });
       shards.push(...shardsOf(stateKey(entry.name, name), region, from, values));
@@ -155,7 +158,10 @@ export function optimizerShards(engine: EngineCore): Shard[] {
   return shards;
 }
 
-/** Returns `numel` elements of the state `name` of a fragment, in memory or remote. */
+/**
+ * Returns `numel` elements of the state `name` of a fragment: as a tensor, or as remote values on a
+ * disk.
+ */
 function stateValues(
   { parts: { state: optimizerState } }: EngineCore,
   partition: Partition,
@@ -170,10 +176,10 @@ function stateValues(
   return lent.tensor;
 }
 
-/** Selects the parameters and buffers to save, by name. */
+/** Returns whether to save the parameter or buffer of this name. */
 type NameFilter = (name: string) => boolean;
 
-/** Selects all tensors, or all except frozen parameters. */
+/** Returns a filter that selects all tensors, or all except frozen parameters. */
 export function createNameFilter({ module, parts }: EngineCore, withFrozen: boolean): NameFilter {
   if (withFrozen) return () => true;
   const { partitions } = parts.stage;
@@ -185,7 +191,7 @@ export function createNameFilter({ module, parts }: EngineCore, withFrozen: bool
 const nameOf = ({ name }: LayoutEntry): string => name;
 const nameOfEntry = ([name]: readonly [string, unknown]): string => name;
 
-/** Returns this rank's parts of the weights in units. The caller releases the tensors. */
+/** Returns the weights in units that this rank saves. The caller releases the tensors. */
 export function weightShards(engine: EngineCore, isSelected: NameFilter): Shard[] {
   const { partitions, frozen } = engine.parts.stage;
   return [...savedOf(engine, [...partitions, ...frozen])].flatMap(({ shard, fragment }) => {
@@ -197,20 +203,20 @@ export function weightShards(engine: EngineCore, isSelected: NameFilter): Shard[
 }
 
 /**
- * Returns buffers and frozen parameters in no unit, which every rank holds. Their reference counts
- * are incremented.
+ * Returns buffers, and frozen parameters that are in no unit. Every rank holds them. The caller
+ * releases the tensors.
  */
 export function wholeTensors(engine: EngineCore, isSelected: NameFilter): Shard[] {
   const inUnits = new Set(unitEntriesOf(engine).map(nameOf));
   return wholeShards(engine, (name) => isSelected(name) && !inUnits.has(name));
 }
 
-/** Returns every weight and buffer as a whole tensor. */
+/** Returns all weights and buffers as whole tensors. The caller releases them. */
 export function wholeModel(engine: EngineCore, isSelected: NameFilter): Shard[] {
   return wholeShards(engine, isSelected);
 }
 
-/** Returns the `isSelected` parameters and buffers that this rank saves. */
+/** Returns the selected parameters and buffers that this rank saves as whole tensors. */
 function wholeShards(engine: EngineCore, isSelected: NameFilter): Shard[] {
   const { module, parts } = engine;
   const isElsewhere = (tensor: Tensor): boolean => parts.plan?.pipeline.isCopy(tensor) ?? false;
@@ -233,20 +239,20 @@ function wholeShards(engine: EngineCore, isSelected: NameFilter): Shard[] {
   ];
 }
 
-/** Returns every trained parameter. */
+/** Returns all trained parameters. */
 export function entriesOf(engine: EngineCore): LayoutEntry[] {
   return engine.parts.stage.partitions.flatMap(({ unit }) => unit.layout.entries);
 }
 
-/** Returns every parameter in a unit, trained or frozen. */
+/** Returns all parameters in units, trained or frozen. */
 export function unitEntriesOf({ parts }: EngineCore): LayoutEntry[] {
   const { partitions, frozen } = parts.stage;
   return [...partitions, ...frozen].flatMap(({ unit }) => unit.layout.entries);
 }
 
 /**
- * Returns the shape and dtype of tensors by name. It lists the tensors that `isSelected` accepts
- * and that this rank holds in part or in full. The shape is that of the complete tensor.
+ * Returns shape and dtype by name, for all selected tensors that this rank holds in part or whole.
+ * The shape is that of the whole tensor.
  */
 export function buildCatalog(
   engine: EngineCore,
@@ -280,8 +286,8 @@ export function releaseShards(shards: readonly Shard[]): void {
 }
 
 /**
- * Returns the bytes of one checkpoint's tensors over all ranks with a part of the model, without
- * headers. Reads shapes only.
+ * Returns the bytes of all tensors in one checkpoint, without headers. It counts every rank with a
+ * part of the model. Reads only shapes.
  */
 export function checkpointBytes(engine: EngineCore, weightsOnly: boolean): number {
   const { model, optimizer } = buildCatalog(engine, () => true);
@@ -291,9 +297,9 @@ export function checkpointBytes(engine: EngineCore, weightsOnly: boolean): numbe
 
 const bytesOf = ({ dtype, shape }: TensorInfo): number => numel(shape) * dtypeSize(dtype);
 
-// State and weights on a disk, which are read in parts.
+// The functions below read state and weights on a disk in parts.
 
-/** Returns the part of a fragment that starts at its element `offset`. */
+/** Returns the elements `range` of a fragment, as a fragment. */
 const fragmentIn = ({ entry, from, offset }: Fragment, range: Range): Fragment => ({
   entry,
   from: from + range.offset,
@@ -302,8 +308,8 @@ const fragmentIn = ({ entry, from, offset }: Fragment, range: Range): Fragment =
 });
 
 /**
- * Returns `numel` elements of a fragment's state as remote values; `lend` reads a fragment. A state
- * that is not per element is small and is read whole.
+ * Returns `numel` elements of a fragment's state as remote values. `lend` reads a fragment.
+ * Per-element state is read in parts; other state is small and is read whole.
  */
 export function remoteState(
   lend: (fragment: Fragment) => LentState,
@@ -318,7 +324,7 @@ export function remoteState(
   return { dtype, numel, bytes, grain: per === 1 ? 1 : Math.max(1, numel), borrow };
 }
 
-/** Returns the weights of a fragment, or null if they are in memory. */
+/** Returns the weights of a fragment as remote values. Returns null if they are in memory. */
 function remoteWeights({ storage, unit }: WeightShard, fragment: Fragment): Remote | null {
   if (storage.memory) return null;
   const { dtype } = unit;
@@ -329,7 +335,7 @@ function remoteWeights({ storage, unit }: WeightShard, fragment: Fragment): Remo
   });
 }
 
-/** Returns a range of a remote shard. */
+/** Returns a range of remote values. */
 function sliceRemote(remote: Remote, { offset, numel }: Range): Remote {
   const { dtype, grain } = remote;
   return {

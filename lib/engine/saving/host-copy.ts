@@ -1,5 +1,5 @@
-// Copies the tensors of a checkpoint to pinned host memory, so that training can continue during
-// the write.
+// HostCopy: copies the tensors of a checkpoint to pinned host memory, so that training can continue
+// while a thread writes them.
 
 import {
   isRemote,
@@ -15,7 +15,7 @@ import { required } from '../../runtime/required.js';
 import { Event } from '../../runtime/stream.js';
 import { held, Tensor } from '../../tensor/index.js';
 
-/** Aligns elements of every dtype. */
+/** Alignment of each tensor in bytes. It suits every dtype. */
 const ALIGNMENT = 64;
 
 const alignUp = (bytes: number): number => Math.ceil(bytes / ALIGNMENT) * ALIGNMENT;
@@ -30,10 +30,10 @@ export class HostCopy {
   }
 
   /**
-   * Enqueues copies of the shards on the compute stream and returns the copies, which are complete
-   * after wait(). The caller releases them. Later work on this stream may overwrite device memory
-   * at once; host memory must stay unchanged until wait(). The memory of the last call is reused if
-   * it is large enough.
+   * Enqueues copies of the shards on the compute stream, and returns the copies. They are complete
+   * after wait(). The caller releases them. Later work on the compute stream may overwrite device
+   * memory. Shards in host memory must not change before wait(). Each call reuses the memory of the
+   * last one if it is large enough.
    */
   take(shards: readonly Shard[]): LocalShard[] {
     const offsets: number[] = [];
@@ -58,7 +58,7 @@ export class HostCopy {
     return copies;
   }
 
-  /** Copies a tensor to byte offset `to`. For remote values, the copy is complete on return. */
+  /** Copies a tensor to byte offset `to`. Copies of remote values are complete on return. */
   private fill(memory: Buffer, to: number, values: Tensor | Remote): void {
     const { compute } = this.device;
     const size = dtypeSize(values.dtype);

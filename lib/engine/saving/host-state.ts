@@ -1,5 +1,5 @@
-// The state of an engine without tensors: reads it from a manifest, loads it, or restores the
-// previous values.
+// HostState: the part of an engine's state that is not tensors. It is read from a manifest and
+// loaded, and can be restored after a failed load.
 
 import { join } from 'node:path';
 import type { JsonObject } from '../../../types/json.js';
@@ -13,19 +13,19 @@ import type { EngineCore } from '../engine-parts.js';
 import type { Progress } from '../step/step-decisions.js';
 import { entriesOf } from './engine-shards.js';
 
-/** State that all ranks share. */
+/** The state that is equal on all ranks. */
 interface SharedState {
   progress: Progress;
   scaler: JsonObject;
   schedule: { schedules: JsonObject[] };
-  /** Hyperparameters by group. */
+  /** Hyperparameters of each group. */
   groups: JsonObject[];
   clientState: JsonObject;
-  /** Null without a curriculum. */
+  /** Null without curriculum learning. */
   curriculum: JsonObject | null;
 }
 
-/** State of one rank. */
+/** The state of one data rank. */
 interface RankState {
   random: RandomState;
   companions: Record<string, JsonObject>;
@@ -35,11 +35,14 @@ export interface SavedState {
   /** Path of the manifest, for errors. */
   location: string;
   shared: SharedState;
-  /** State of each data rank; at least one. */
+  /** By data rank; at least one. */
   ranks: readonly RankState[];
 }
 
-/** Throws DS_CHECKPOINT with the manifest, the field, and the expected and present values. */
+/**
+ * Reads the state from a manifest. Throws DS_CHECKPOINT with the manifest, the field, and the
+ * expected and present values.
+ */
 export function readSavedState({ path, state, ranks }: Checkpoint): SavedState {
   const { curriculum = null } = state;
   const location = join(path, MANIFEST);
@@ -86,17 +89,17 @@ function rankOf(reader: Fields, saved: JsonObject, name: string): RankState {
   };
 }
 
-/** The parts of a checkpoint to load. */
+/** Which parts of a checkpoint to load. */
 export interface LoadSelection {
-  /** Hyperparameters and loss scale. */
+  /** Optimizer state, hyperparameters and loss scale. */
   optimizer: boolean;
   schedules: boolean;
   companions: boolean;
-  /** Counters and the random generator. */
+  /** Counters and random generators. */
   counters: boolean;
 }
 
-/** Added to the saved seeds for ranks that did not exist at the save. */
+/** Ranks that did not exist at the save get the saved seeds plus a multiple of this. */
 const SEED_STRIDE = 1_000_003;
 
 /** Hyperparameters that must not be negative. */
@@ -127,8 +130,8 @@ export class HostState {
   }
 
   /**
-   * Loads the wanted state. Throws DS_CHECKPOINT with the manifest's field if a value has another
-   * type than the engine's, or is out of range. The caller then calls restore().
+   * Loads the selected state. Throws DS_CHECKPOINT with the field of the manifest if a value has
+   * the wrong type or is out of range. The caller then calls restore().
    */
   load(saved: SavedState, selection: LoadSelection): void {
     const { parts } = this.engine;
@@ -153,7 +156,10 @@ export class HostState {
     this.restorePrevious();
   }
 
-  /** Loads the hyperparameters of one group. Hyperparameters that the checkpoint lacks stay. */
+  /**
+   * Loads the hyperparameters of one group. Hyperparameters that are not in the checkpoint keep
+   * their values.
+   */
   private loadGroup(index: number, saved: JsonObject, location: string): void {
     const { optimizer } = this.engine.parts;
     const group = required(optimizer.groups[index]);
@@ -176,8 +182,8 @@ export class HostState {
   }
 
   /**
-   * Adam's step counts the moments; a schedule has its own start. Either can restart without the
-   * other.
+   * Loads the counters. appliedSteps counts the updates of the moments, and scheduleStart is where
+   * the schedule began. So optimizer and schedules can restart independently.
    */
   private loadProgress({ shared }: SavedState, { optimizer, schedules }: LoadSelection): void {
     const { progress } = this.engine;
@@ -188,9 +194,9 @@ export class HostState {
   }
 
   /**
-   * Loads the random generator and companions of this data rank. With more ranks than at the save,
-   * the new ranks get their own seeds if the saved ranks had different seeds. Companions have the
-   * same position on every rank.
+   * Loads random generator and companions of this data rank. If there are more ranks than at the
+   * save, and the saved ranks had different seeds, the additional ranks get seeds of their own. If
+   * the number of ranks differs, all ranks load the companions of rank 0.
    */
   private loadRank(saved: SavedState, { counters, companions }: LoadSelection): void {
     const { rank, size } = this.engine.parts.ranks.dataGroup;
@@ -214,8 +220,8 @@ export class HostState {
 }
 
 /**
- * Throws DS_CHECKPOINT unless `value` has the type of `own`, and is in the range of every
- * optimizer.
+ * Throws DS_CHECKPOINT unless `value` has the type of `own` and a value that every optimizer
+ * accepts.
  */
 function requireSameType(
   reader: Fields,
@@ -239,7 +245,7 @@ function requireSameType(
   }
 }
 
-/** Converts an error of `body` to DS_CHECKPOINT with the manifest's field. */
+/** Runs `body`. Converts its error to DS_CHECKPOINT with the field of the manifest. */
 function withLocation({ location }: SavedState, field: string, body: () => void): void {
   try {
     body();

@@ -1,4 +1,4 @@
-// Compression errors of 1-bit optimizers in checkpoints; each rank has its own.
+// Compression errors of 1-bit optimizers in checkpoints. Each rank has its own errors.
 
 import type { Checkpoint, Shard, TensorInfo } from '../../checkpoint/index.js';
 import { canExchange } from '../../optim/exchange.js';
@@ -13,7 +13,10 @@ import { divideByBox, entriesOf, stateKey } from './engine-shards.js';
 
 const NAMES: readonly string[] = ['worker_error', 'server_error'];
 
-/** Returns whether a state of this name belongs to a rank, not to a parameter's optimizer. */
+/**
+ * Returns whether a state of this name is a compression error of a rank, not state of the
+ * optimizer.
+ */
 export const isRankError = (name: string): boolean => NAMES.includes(name);
 
 const rowOf = (rank: number, { numel }: LayoutEntry): Box => ({
@@ -22,8 +25,8 @@ const rowOf = (rank: number, { numel }: LayoutEntry): Box => ({
 });
 
 /**
- * Returns shape and dtype of all ranks' errors by name: "worker_error" [ranks, elements],
- * "server_error" in the parameter's shape.
+ * Returns shape and dtype by name for the errors of all ranks: "worker_error" is [ranks, elements],
+ * "server_error" has the parameter's shape.
  */
 export function errorCatalog(engine: EngineCore): Map<string, TensorInfo> {
   const { optimizer, ranks } = engine.parts;
@@ -38,7 +41,7 @@ export function errorCatalog(engine: EngineCore): Map<string, TensorInfo> {
   return catalog;
 }
 
-/** Returns this rank's errors. The caller releases the tensors. */
+/** Returns the errors of this rank. The caller releases the tensors. */
 export function errorShards({ parts }: EngineCore): Shard[] {
   const { dataGroup, isReplica } = parts.ranks;
   return parts.state.rankErrors().flatMap((error): Shard[] => {
@@ -60,9 +63,9 @@ export function errorShards({ parts }: EngineCore): Shard[] {
 }
 
 /**
- * Reads this rank's errors. Errors that are missing or not `isLoaded` become zero. If the number of
- * ranks changed, each rank gets the mean of the saved errors, so their sum in the next average
- * stays the same.
+ * Reads the errors of this rank. Missing errors become zero, and so do all errors without
+ * `isLoaded`. If the number of ranks has changed, each rank gets the mean of the saved worker
+ * errors. The next average then corrects the same total error.
  */
 export async function readErrors(
   engine: EngineCore,

@@ -1,4 +1,4 @@
-// Restores an engine from a checkpoint of any number of ranks at any stage.
+// Restores an engine from a checkpoint of any number of ranks and any stage.
 
 import type { JsonObject } from '../../../types/json.js';
 import {
@@ -40,22 +40,22 @@ import {
 
 /** Options of engine.loadCheckpoint(). Must be equal on every rank. */
 export interface LoadOptions {
-  /** Folder name of the checkpoint. Default: the content of `latest`. */
+  /** Folder name of the checkpoint. Default: the name in the file `latest`. */
   tag?: string;
   /**
-   * False: parameters and buffers that the checkpoint lacks keep their values, and extra ones in it
-   * are ignored. Default: true.
+   * False: accept differences. Parameters and buffers that are not in the checkpoint keep their
+   * values, and unknown ones in the checkpoint are ignored. Default: true.
    */
   loadModuleStrict?: boolean;
-  /** False: moments, hyperparameters and the loss scale restart. Default: true. */
+  /** False: do not load moments, hyperparameters and the loss scale. Default: true. */
   loadOptimizerStates?: boolean;
-  /** False: learning-rate schedules restart. Default: true. */
+  /** False: do not load learning-rate schedules. Default: true. */
   loadLrSchedulerStates?: boolean;
   /** True: load only weights and buffers. Default: false. */
   loadModuleOnly?: boolean;
   /**
-   * False: the companions of the engine, such as the train loader, keep their position. Default:
-   * the value of loadOptimizerStates.
+   * False: do not load the companions of the engine, such as the position of the training loader.
+   * Default: the value of loadOptimizerStates.
    */
   loadCompanions?: boolean;
 }
@@ -66,16 +66,16 @@ export interface LoadedCheckpoint {
   path: string;
   /** Name of the folder. */
   tag: string;
-  /** The clientState of saveCheckpoint(). Default: {}. */
+  /** The clientState of the save. Default: {}. */
   clientState: JsonObject;
 }
 
 /**
  * Restores an engine of the same model, on all ranks or on none. Drops gradients since the last
- * step, because they belong to another run. Throws DS_CHECKPOINT with file and tensor or field if
- * the checkpoint is missing or damaged, or if its model, optimizer or schedule differs. The engine
- * is then unchanged. If DS_IO interrupts the reading of a verified file, the engine may have a part
- * of the state: load again.
+ * step, because they belong to another run. Throws DS_CHECKPOINT, with the file and the tensor or
+ * field, if the checkpoint is missing or damaged, or if its model, optimizer or schedule differs.
+ * The engine is then unchanged. If DS_IO interrupts the reading of a verified file, the engine may
+ * have a part of the state: load again.
  */
 export async function restoreEngine(
   engine: EngineCore,
@@ -122,8 +122,8 @@ export async function restoreEngine(
 }
 
 /**
- * Compares the checkpoint with the engine and loads the state without tensors, on every rank or on
- * none. Returns the client state.
+ * Compares the checkpoint with the engine, and loads the state that is not tensors, on every rank
+ * or on none. Returns the client state.
  */
 async function loadHostState(
   engine: EngineCore,
@@ -186,7 +186,7 @@ async function readFragments(
   }
 }
 
-/** Reads into lent memory: a part of `region` from element `first` on. */
+/** Reads into lent memory the elements of `region` from element `first` on, and stores them. */
 async function readLent(
   checkpoint: Checkpoint,
   from: [Section, string],
@@ -216,7 +216,7 @@ async function readParts(
   }
 }
 
-/** Reads this rank's parts of sharded frozen parameters. */
+/** Reads the sharded frozen parameters of this rank. */
 async function readFrozenFragments(engine: EngineCore, checkpoint: Checkpoint): Promise<void> {
   for (const { fragments, storage, unit } of engine.parts.stage.frozen) {
     for (const fragment of fragments) {
@@ -232,7 +232,8 @@ async function readFrozenFragments(engine: EngineCore, checkpoint: Checkpoint): 
 }
 
 /**
- * Returns the source of a frozen parameter of `dtype`: the master weights if they are more precise.
+ * Returns where to read a frozen parameter: the master weights if their dtype is wider than that of
+ * the saved weights.
  */
 function frozenSource(checkpoint: Checkpoint, name: string, dtype: DType): [Section, string] {
   const master = stateKey(name, 'master');
@@ -241,7 +242,7 @@ function frozenSource(checkpoint: Checkpoint, name: string, dtype: DType): [Sect
   return exact ? ['optimizer', master] : ['model', name];
 }
 
-/** Reads buffers and frozen parameters in no unit. Every rank reads them whole. */
+/** Reads buffers, and frozen parameters that are in no unit. Every rank reads them whole. */
 async function readWhole(engine: EngineCore, checkpoint: Checkpoint): Promise<void> {
   const inUnits = new Set(unitEntriesOf(engine).map(({ name }) => name));
   for (const [name, parameter] of engine.module.namedParameters()) {
@@ -258,7 +259,7 @@ async function readWhole(engine: EngineCore, checkpoint: Checkpoint): Promise<vo
   }
 }
 
-/** Reads a part of a tensor and converts its dtype. */
+/** Reads a part of a tensor, and converts it to the dtype of `into`. */
 async function readConverted(
   checkpoint: Checkpoint,
   section: Section,

@@ -1,4 +1,4 @@
-// Compares a checkpoint with the model, optimizer and groups of an engine.
+// Checks that a checkpoint fits the model, the optimizer and the groups of an engine.
 import type { Checkpoint } from '../../checkpoint/index.js';
 import { DsError } from '../../errors.js';
 import { hintForNames, OTHER_MODEL } from '../../nn/name-mismatch.js';
@@ -10,7 +10,7 @@ import { entriesOf, keptState, stateKey } from './engine-shards.js';
 import type { SavedState } from './host-state.js';
 import { isRankError } from './rank-errors.js';
 
-/** The option that loads only matching tensors. */
+/** The option that loads only matching tensors, for hints. */
 const LENIENT = '{ loadModuleStrict: false }';
 
 type Outline = Pick<Tensor, 'dtype' | 'shape'>;
@@ -19,7 +19,7 @@ type Outline = Pick<Tensor, 'dtype' | 'shape'>;
 export const isPresent = (checkpoint: Checkpoint, name: string): boolean =>
   checkpoint.tensors('model').has(name);
 
-/** Yields dtype and whole shape of this rank's tensors, by name. */
+/** Yields dtype and whole shape of the tensors that this rank holds, by name. */
 function* wholeTensors({ module }: EngineCore): Generator<[name: string, Outline]> {
   for (const [name, parameter] of module.namedParameters()) {
     yield [name, { dtype: parameter.dtype, shape: parameter.region.whole }];
@@ -27,15 +27,15 @@ function* wholeTensors({ module }: EngineCore): Generator<[name: string, Outline
   yield* module.namedBuffers();
 }
 
-/** Returns names in the checkpoint that this rank lacks. */
+/** Returns the names in the checkpoint that this rank does not have. */
 export function unknownNames(engine: EngineCore, checkpoint: Checkpoint): string[] {
   const known = new Set(Array.from(wholeTensors(engine), ([name]) => name));
   return [...checkpoint.tensors('model').keys()].filter((name) => !known.has(name));
 }
 
 /**
- * Throws DS_CHECKPOINT if the checkpoint has a tensor that no rank has. `unknown`: the names that
- * each rank lacks.
+ * Throws DS_CHECKPOINT if the checkpoint has a tensor that no rank has. `unknown`: by rank, the
+ * names that it does not have.
  */
 export function requireKnown(checkpoint: Checkpoint, unknown: readonly string[][]): void {
   const [first = [], ...others] = unknown;
@@ -49,7 +49,9 @@ export function requireKnown(checkpoint: Checkpoint, unknown: readonly string[][
   throw otherModelError(checkpoint.path, 'only tensors of this model', got, hint);
 }
 
-/** Returns the frozen parameters' names if the checkpoint was saved without them, else none. */
+/**
+ * Returns the names of the frozen parameters if the checkpoint was saved without them, else none.
+ */
 function frozenNames(engine: EngineCore, { state }: Checkpoint): ReadonlySet<string> {
   if (state.excludesFrozen !== true) return new Set();
   const trained = new Set(entriesOf(engine).map(({ name }) => name));
@@ -58,8 +60,9 @@ function frozenNames(engine: EngineCore, { state }: Checkpoint): ReadonlySet<str
 }
 
 /**
- * Without `strict`, missing tensors are accepted. Frozen tensors that excludeFrozenParameters
- * omitted are always accepted.
+ * Throws DS_CHECKPOINT unless the checkpoint has all tensors of this rank with their shapes.
+ * Without `strict`, tensors may be missing. Frozen tensors may be missing if
+ * excludeFrozenParameters omitted them.
  */
 export function requireSameModel(
   engine: EngineCore,
@@ -86,7 +89,10 @@ export function requireSameModel(
   }
 }
 
-/** Requires the shapes that the optimizer declares. Dtypes may differ if both are floating. */
+/**
+ * Throws DS_CHECKPOINT unless optimizer state has the shapes that the optimizer declares. Dtypes
+ * may differ if both are floating.
+ */
 export function requireSameShapes(engine: EngineCore, checkpoint: Checkpoint): void {
   const expected = new Map<string, Record<string, Outline>>();
   for (const entry of entriesOf(engine)) {

@@ -1,4 +1,5 @@
-// The content of an engine checkpoint: weights, state, counters, random generators, client state.
+// Creates the content of a checkpoint: weights, optimizer state, counters, random generators and
+// client state.
 
 import type { JsonObject, JsonValue } from '../../../types/json.js';
 import type { CheckpointContent } from '../../checkpoint/index.js';
@@ -22,7 +23,7 @@ import { errorCatalog, errorShards } from './rank-errors.js';
 
 type Catalog = ReturnType<typeof buildCatalog>;
 
-/** Settings of the saved content of an engine. */
+/** Options that select the content of a checkpoint. */
 export interface ContentOptions {
   clientState: JsonObject;
   /** Omit frozen parameters. Default: false. */
@@ -30,7 +31,7 @@ export interface ContentOptions {
 }
 
 /**
- * Returns this rank's part of the engine's present state. The engine owns the tensors; the caller
+ * Returns the content of a checkpoint that this rank saves. The engine owns the tensors; the caller
  * releases its references.
  */
 export function createContent(engine: EngineCore, options: ContentOptions): CheckpointContent {
@@ -49,9 +50,11 @@ export function createContent(engine: EngineCore, options: ContentOptions): Chec
     optimizer: [...optimizerShards(engine), ...errorShards(engine)],
     catalog: withErrors(engine, buildCatalog(engine, isSelected)),
     state: sharedState(engine, options),
-    // Ranks with tokens of the same samples share one random generator.
+    // Ranks with tokens of the same samples share one random generator, so only the first one saves
+    // it.
     rankState: (sequenceGroup?.rank ?? 0) === 0 ? rankState(engine) : null,
-    // Other libraries do not know our tensor names of adapters and 4-bit weights.
+    // A description lets other libraries read the weights. They do not know the tensor names of
+    // adapters and 4-bit weights.
     description: isPlain(engine.module) ? engine.module.describe() : null,
   };
 }
@@ -84,16 +87,16 @@ function rankState(engine: EngineCore): JsonObject {
   return { random: { ...getRandomState() }, companions };
 }
 
-/** Maximum nesting of objects. JSON.stringify() and JSON.parse() recurse for each level. */
+/** Maximum depth of nested objects, because JSON.stringify() and JSON.parse() recurse. */
 const MAX_LEVELS = 1000;
 /** Maximum characters of a path in an error. */
 const SHOWN_CHARACTERS = 120;
 
 /**
- * Returns a copy of `value` as JSON stores it, after toJSON() and without undefined properties.
+ * Returns a copy of `value` as JSON stores it: toJSON() applied, undefined properties removed.
  *
- * Throws DS_ARGUMENT if it is not an object, and for the first nested value that JSON drops or
- * changes. Examples: NaN, a function, a bigint, a Map, a typed array.
+ * Throws DS_ARGUMENT if it is not an object, and for the first nested value that JSON would drop or
+ * change. Examples: NaN, a function, a bigint, a Map, a typed array.
  */
 export function jsonObject(location: string, value: unknown, example: string): JsonObject {
   const copy = copyValue(location, '', value, []);
@@ -106,7 +109,10 @@ export function jsonObject(location: string, value: unknown, example: string): J
   });
 }
 
-/** Copies `value`, the property `name` of the last object in `outer`, as JSON stores it. */
+/**
+ * Copies `value` as JSON stores it. It is the property `name` of the last object in `outer`, its
+ * ancestors.
+ */
 function copyValue(
   location: string,
   name: string,
@@ -164,7 +170,7 @@ function callToJson(
   }
   const jsonValue: unknown = toJSON.call(value, name);
   if (jsonValue === undefined) return undefined;
-  // toJSON() returned its own object: check the properties.
+  // If toJSON() returns the object itself, its properties must be checked.
   return copyValue(
     location,
     name,

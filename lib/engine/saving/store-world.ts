@@ -1,4 +1,5 @@
-// StoreWorld: the ranks of a job exchange JSON for checkpoints through the job's key-value store.
+// StoreWorld: the ranks of a job exchange JSON through the key-value store of the job. Saves, loads
+// and engine setup use it.
 
 import { setTimeout as pause } from 'node:timers/promises';
 import type { JsonObject, JsonValue } from '../../../types/json.js';
@@ -14,50 +15,53 @@ import { DsError } from '../../errors.js';
 import type { Job } from '../../runtime/job.js';
 
 /**
- * Returns the ranks of the job, which exchange messages through its store. `hint`: the fix in the
- * error of a missing rank. Default: the hint for an engine's checkpoints.
+ * Returns the world of the job's ranks, for checkpoints. `hint` is the fix in the error for a
+ * missing rank. Default: the hint for an engine's checkpoints.
  */
 export function checkpointWorld(job: Distributed, hint?: string): CheckpointWorld {
   if (!job.store) return soloWorld;
-  // Ranks build engines in the same order, so the names match.
+  // Ranks build engines in the same order, so the names are equal on all ranks.
   const name = job.nextName('checkpoint');
   const { rank, worldSize: size, store, timeout, world } = job;
   return new StoreWorld(store, { rank, size, name, timeout, check: () => world.check(), hint });
 }
 
-/** The required methods of a job's store. */
+/** The methods of the job's store that a world uses. */
 export interface TextStore {
   set(key: string, value: string): Promise<void>;
-  /** Waits for the key. Rejects with DS_COMM, got "no such key", after `timeout` milliseconds. */
+  /** Waits for a key. After `timeout` milliseconds, rejects with DS_COMM, got "no such key". */
   get(key: string, timeout: number): Promise<string>;
   delete(key: string): Promise<boolean>;
-  /** Adds `step` to a number (initially 0); resolves with the sum. Without it no rank stands in. */
+  /**
+   * Adds `step` to a number, which starts at 0. Resolves with the sum. Optional: without it, a
+   * world reports no absences.
+   */
   add?(key: string, step: number): Promise<number>;
-  /** Lets another thread join: see Job.offer. */
+  /** Offers the store to another thread: see Job.offer(). */
   offer?(): number;
 }
 
-/** The plain data by which another thread joins the world. */
+/** Plain data with which another thread joins the world. */
 export interface WorldOffer extends Omit<StoreWorldOptions, 'check'> {
-  /** The offer of the job's store. */
+  /** The offer of the store. */
   offer: number;
 }
 
 interface StoreWorldOptions {
   rank: number;
   size: number;
-  /** Prefix of the keys of these exchanges; the same on every rank. */
+  /** Prefix of this world's keys in the store, equal on every rank. */
   name: string;
-  /** Milliseconds within which the other ranks must arrive. */
+  /** Milliseconds that this rank waits for other ranks in an exchange. */
   timeout: number;
-  /** Throws the failure of the job, if it failed. Then no rank waits any longer. */
+  /** Throws the failure of the job if there is one. A rank then stops waiting. */
   check: () => void;
   /**
-   * Hint of the error if a rank is missing or makes another call. Default: the hint for
+   * Hint of the error if a rank is missing, or makes another call. Default: the hint for
    * checkpoints.
    */
   hint?: string;
-  /** Position of the first exchange. Default: the start of this world. */
+  /** Key of the first exchange. Default: the first key of this world. */
   first?: Round;
 }
 
@@ -67,46 +71,52 @@ interface Round {
   number: number;
 }
 
-/** The store's limit for one value is 4 MiB. */
+/** Characters per value. The store accepts at most 4 MiB per value. */
 const CHUNK = 2 ** 20;
-/** Longest wait of one request: requests of a process run one after another. */
+/** Longest wait of one request, in milliseconds. Requests of a process run one after another. */
 const REQUEST_MS = 50;
-/** The death of a rank often breaks the store first. The job reports the death within this time. */
+/**
+ * When a rank dies, the store often fails before the job reports the death. The report arrives
+ * within this time.
+ */
 const REASON_MS = 1000;
 
-/** The first exchanges of calls that every rank must make. */
+/** By label of their first exchange: the calls that every rank must make. */
 const CALLS: ReadonlyMap<string, string> = new Map([
   [BEGIN_SAVE, 'saveCheckpoint()'],
   [BEGIN_LOAD, 'loadCheckpoint()'],
   [BEGIN_EXPORT, 'save16bitModel()'],
 ]);
-/** A rank that waits this long in a call stands in: see StoreWorld.standBy(). */
-const STAND_IN_MS = 3000;
-/** The arrival counter adds this for each rank that stands in, and 1 for each rank that arrives. */
-const STANDING = 2 ** 24;
+/** After this wait in a call, a rank reports the absence of others: see StoreWorld.onAbsence(). */
+const ABSENCE_MS = 3000;
+/**
+ * The arrival counter adds this for each rank that reports an absence, and 1 for each rank that
+ * arrives.
+ */
+const ABSENCE = 2 ** 24;
 
-/** The message of a rank in one round. */
+/** The message of a rank in one exchange. */
 interface Message extends JsonObject {
   label: string;
   value: JsonValue;
   /**
-   * Set on the last rank that arrives at a call: the number of ranks that stood in before. Else
-   * null.
+   * Number of ranks that reported an absence before. Only the message of the last rank to arrive at
+   * a call has it; else null.
    */
-  stood: number | null;
+  absenceReports: number | null;
 }
 
 /**
- * Exchanges use no collectives, so a background save does not disturb their order. Every rank makes
- * the same exchanges in the same order.
+ * Exchanges JSON between the ranks without collectives, so a background save does not disturb the
+ * order of collectives. Every rank must make the same exchanges in the same order.
  */
 export class StoreWorld implements CheckpointWorld {
   readonly rank: number;
   readonly size: number;
   private round = 0;
-  /** Keys of this rank that other ranks may still read, by round. */
+  /** By exchange: keys of this rank that other ranks may still read. */
   private readonly ownKeys = new Map<number, string[]>();
-  private standIn: ((text: string) => void) | null = null;
+  private failCollectives: ((text: string) => void) | null = null;
 
   constructor(
     private readonly store: TextStore,
@@ -117,18 +127,19 @@ export class StoreWorld implements CheckpointWorld {
   }
 
   /**
-   * `standIn` puts an error in place of this rank's next collectives. A rank calls it if others do
-   * not arrive at a call: ranks that wait in a collective then fail at once with DS_COMM. If the
-   * others do arrive, every rank calls it, so that all ranks agree on their next collectives.
+   * Sets the function that puts an error in place of this rank's next collectives. If others do not
+   * arrive at a call, a waiting rank calls it. Ranks that wait in a collective then fail at once
+   * with DS_COMM. If the others arrive after all, every rank calls it, so that all ranks agree on
+   * their next collectives.
    */
-  standBy(standIn: (text: string) => void): void {
-    this.standIn = standIn;
+  onAbsence(failCollectives: (text: string) => void): void {
+    this.failCollectives = failCollectives;
   }
 
   /**
-   * Returns a world of the same ranks with separate exchanges. Its first exchange is also the next
-   * one of this world. So a rank that makes it, and a rank that continues here, detect the
-   * difference.
+   * Returns a world of the same ranks with separate exchanges. Its first exchange has the key of
+   * this world's next one. If one rank makes it and another rank continues here, both therefore
+   * detect the difference.
    */
   beside(): StoreWorld {
     const first = { name: this.options.name, number: this.round++ };
@@ -137,8 +148,8 @@ export class StoreWorld implements CheckpointWorld {
   }
 
   /**
-   * Offers this world to another thread, which joins once with take(). Returns null if the store
-   * belongs to this thread only.
+   * Offers this world to another thread, which joins once with take(). Returns null if only this
+   * thread can use the store.
    */
   offer(): WorldOffer | null {
     const { rank, size, name, timeout, hint, first } = this.options;
@@ -146,14 +157,14 @@ export class StoreWorld implements CheckpointWorld {
     return offer === undefined ? null : { offer, rank, size, name, timeout, hint, first };
   }
 
-  /** Returns the offered world; `job` is the offered job. */
+  /** Joins an offered world. `job` is the offered store. */
   static take({ offer: _, ...options }: WorldOffer, job: Job): StoreWorld {
     return new StoreWorld(job, { ...options, check: () => job.check() });
   }
 
-  /** Sends this rank's message of the next exchange without waiting for the others. */
+  /** Sends this rank's message of the next exchange. Does not wait for other ranks. */
   async announce(label: string, value: JsonValue): Promise<void> {
-    await this.report(this.round++, { label, value, stood: null });
+    await this.report(this.round++, { label, value, absenceReports: null });
   }
 
   async exchange(label: string, value: JsonValue): Promise<JsonValue[]> {
@@ -171,8 +182,8 @@ export class StoreWorld implements CheckpointWorld {
   }
 
   /**
-   * Returns the message of every rank in this round, or null for a rank that did not arrive in
-   * time.
+   * Returns the message of every rank in this exchange. It is null for a rank that did not arrive
+   * in time.
    */
   private async exchangeMessages(
     round: number,
@@ -180,7 +191,11 @@ export class StoreWorld implements CheckpointWorld {
     value: JsonValue,
   ): Promise<(Message | null)[]> {
     const isCall = CALLS.has(label);
-    const ownMessage: Message = { label, value, stood: isCall ? await this.arrive(round) : null };
+    const ownMessage: Message = {
+      label,
+      value,
+      absenceReports: isCall ? await this.arrive(round) : null,
+    };
     await this.report(round, ownMessage);
     const waiting = new RoundTimer(
       this.options.timeout,
@@ -190,35 +205,36 @@ export class StoreWorld implements CheckpointWorld {
     for (let rank = 0; rank < this.size; ++rank) {
       messages.push(rank === this.rank ? ownMessage : await this.readMessage(round, rank, waiting));
     }
-    const hasStandIn = messages.some((item) => (item?.stood ?? 0) > 0);
-    if (hasStandIn && !waiting.hasStood) this.standIn?.(formatAbsence(label, this.rank, []));
+    const isReported = messages.some((item) => (item?.absenceReports ?? 0) > 0);
+    if (isReported && !waiting.hasReported)
+      this.failCollectives?.(formatAbsence(label, this.rank, []));
     return messages;
   }
 
-  /** Counts this rank as arrived at the call of `round`: see Message.stood. */
+  /** Counts this rank as arrived at a call. Returns Message.absenceReports. */
   private async arrive(round: number): Promise<number | null> {
     const count = await this.store.add?.(this.arrivalKey(round), 1);
-    if (count === undefined || count % STANDING !== this.size) return null;
+    if (count === undefined || count % ABSENCE !== this.size) return null;
     this.ownKeys.set(round, [this.arrivalKey(round)]);
-    return Math.floor(count / STANDING);
+    return Math.floor(count / ABSENCE);
   }
 
-  /** Stands in for this rank unless all ranks have arrived. Resolves with whether it did. */
+  /** Reports an absence, unless all ranks have arrived. Resolves with whether it did. */
   private async reportAbsence(round: number, label: string): Promise<boolean> {
-    const { standIn } = this;
-    if (!standIn || !this.store.add) return false;
-    const count = await this.store.add(this.arrivalKey(round), STANDING);
-    if (count % STANDING === this.size) return false;
+    const { failCollectives } = this;
+    if (!failCollectives || !this.store.add) return false;
+    const count = await this.store.add(this.arrivalKey(round), ABSENCE);
+    if (count % ABSENCE === this.size) return false;
     const missing: number[] = [];
     for (let rank = 0; rank < this.size; ++rank) {
       const isThere = await this.store.get(this.key(round, rank), 0).catch(() => null);
       if (isThere === null) missing.push(rank);
     }
-    standIn(formatAbsence(label, this.rank, missing));
+    failCollectives(formatAbsence(label, this.rank, missing));
     return true;
   }
 
-  /** Throws the failure of the job if it explains the error of the store, else `error`. */
+  /** Throws the failure of the job if it explains the error of the store. Else throws `error`. */
   private async explain(error: unknown): Promise<never> {
     for (let waited = 0; waited < REASON_MS; waited += REQUEST_MS) {
       this.options.check();
@@ -264,14 +280,14 @@ export class StoreWorld implements CheckpointWorld {
       }
       this.options.check();
       if (waiting.isOver) return null;
-      await waiting.standOnce();
+      await waiting.reportOnce();
       await pause(wait);
     }
   }
 
   /**
-   * Deletes keys of earlier rounds. All ranks have read them, because all have arrived at this
-   * round.
+   * Deletes this rank's keys of earlier exchanges. All ranks have arrived at this exchange, so they
+   * have read these keys.
    */
   private async forgetBefore(round: number): Promise<void> {
     for (const [number, keys] of this.ownKeys) {
@@ -296,36 +312,38 @@ export class StoreWorld implements CheckpointWorld {
   }
 }
 
-/** Measures how long a rank has waited for others in a round. */
+/** Measures how long this rank has waited in an exchange. */
 class RoundTimer {
-  hasStood = false;
+  hasReported = false;
   private readonly begin = Date.now();
   private hasAttempted = false;
 
   constructor(
     private readonly timeout: number,
-    private readonly stand: (() => Promise<boolean>) | null,
+    private readonly report: (() => Promise<boolean>) | null,
   ) {}
 
   get isOver(): boolean {
     return Date.now() >= this.begin + this.timeout;
   }
 
-  async standOnce(): Promise<void> {
-    if (this.hasAttempted || !this.stand || Date.now() < this.begin + STAND_IN_MS) return;
+  async reportOnce(): Promise<void> {
+    if (this.hasAttempted || !this.report || Date.now() < this.begin + ABSENCE_MS) return;
     this.hasAttempted = true;
-    this.hasStood = await this.stand();
+    this.hasReported = await this.report();
   }
 }
 
-/** Returns the error text for ranks in a collective while this rank waits for them in a call. */
+/**
+ * Returns the error for ranks that wait in a collective while this rank waits for them in a call.
+ */
 function formatAbsence(label: string, rank: number, missing: readonly number[]): string {
   const call = CALLS.get(label) ?? label;
   const others = missing.length === 1 ? `rank ${missing[0]}` : `ranks ${missing.join(', ')}`;
   return `rank ${rank} waits in ${call} for ${others}: ${call} must be called on all ranks`;
 }
 
-/** Escapes to ASCII, so that a chunk has one byte per character. */
+/** Escapes a character to ASCII. A chunk then has one byte per character. */
 function escapeUnit(unit: string): string {
   return `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`;
 }

@@ -18,17 +18,20 @@ import { MODEL } from '../ranks.js';
 import type { BuildInputs as Inputs } from './clients.js';
 import { type Exchange, setupWorldOf } from './setup-world.js';
 
-/** The inputs of an engine that ranks compare. */
+/** The parts of an engine that ranks compare. */
 type ComparedInputs = Pick<Decisions, 'module' | 'config' | 'optimizer' | 'schedules'>;
 
 type Section = 'model' | 'parts' | 'config' | 'optimizer' | 'generator';
 
-/** Values as text by key. Two ranks agree if these are equal, independent of their order. */
+/**
+ * Values as text, by key. Two descriptions are equal if they have the same keys and texts, in any
+ * order.
+ */
 type Description = Record<Section, Texts>;
 
 type Texts = Record<string, string>;
 
-/** Sections for printing, logging and measuring. They may differ between ranks. */
+/** Sections of the configuration that only print, log or measure. They may differ between ranks. */
 const LOCAL_SECTIONS: ReadonlySet<string> = new Set<keyof ResolvedConfig>([
   'notices',
   'steps_per_print',
@@ -52,7 +55,7 @@ interface Rule {
   axes: readonly Axis[];
   code: DsErrorCode;
   op: (key: string) => string;
-  /** For the error: the ranks that must agree, and the fix. */
+  /** Text for the error: which ranks must agree. */
   among: string;
   hint: string;
 }
@@ -64,7 +67,7 @@ const ruleForAll = (section: Section) => ({
   hint: `Give every rank the same ${section}.`,
 });
 
-/** Rules in the order of comparison. */
+/** What ranks must agree on, in the order of comparison. */
 const RULES: readonly Rule[] = [
   { ...ruleForAll('model'), code: 'DS_ARGUMENT', op: (key) => `initialize, ${key}` },
   {
@@ -87,14 +90,15 @@ const RULES: readonly Rule[] = [
   },
 ];
 
-/** Maximum number of further differences in a hint. */
+/** Maximum number of other differences in a hint. */
 const MORE_DIFFERENCES = 4;
 
 /**
- * Compares configuration, parameters and hyperparameters of ranks that must agree. Ranks exchange
- * digests; if these differ, two ranks exchange descriptions. Keys that the plan will set count as
- * "auto". If layers are divided (`isCut`), the parts must be complete. Throws on every rank, with
- * ranks and values: DS_CONFIG, DS_ARGUMENT for parameters and hyperparameters, DS_COMM.
+ * Compares configuration, parameters and hyperparameters of ranks that must agree. Ranks first
+ * exchange digests. If two digests differ, these two ranks exchange descriptions. Keys that the
+ * plan will set count as "auto". If tensor parallelism divides layers (`isCut`), also checks that
+ * the parts are complete. Throws on every rank, with ranks and values: DS_CONFIG, DS_ARGUMENT for
+ * parameters and hyperparameters, DS_COMM.
  */
 export async function requireAgreement(
   { job, planned }: Pick<Inputs, 'job' | 'planned'>,
@@ -113,7 +117,7 @@ export async function requireAgreement(
   });
 }
 
-/** Compares only the configuration, before the model changes. */
+/** Compares only the configuration. For calls before the model changes. */
 export async function requireSameConfig(job: Distributed, config: ResolvedConfig): Promise<void> {
   if (job.worldSize === 1) return;
   const rules = RULES.filter(({ section }) => section === 'config');
@@ -138,7 +142,7 @@ async function compareRanks(
   }
 }
 
-/** Returns the first rank that differs from one that must agree with it, and that one; or null. */
+/** Returns two ranks that must agree and do not, or null. */
 export function firstDifference(
   shape: MeshShape,
   digests: readonly string[],
@@ -182,13 +186,16 @@ function describe({ module, config, optimizer, schedules }: ComparedInputs): Des
   };
 }
 
-/** train_batch_size comes last, because it follows from the other two sizes. */
+/**
+ * Describes the configuration. train_batch_size comes last, because it follows from two other
+ * sizes, which explain more.
+ */
 function describeConfig({ train_batch_size, ...rest }: ResolvedConfig): Texts {
   const sections = Object.entries({ ...rest, train_batch_size });
   return flattenSections(sections.filter(([key]) => !LOCAL_SECTIONS.has(key)));
 }
 
-/** Parameters have numbers, because their order is the order of collectives. */
+/** Describes parameters and buffers by number, because their order is the order of collectives. */
 function describeModel(module: Module, groupOf: ReadonlyMap<Tensor, number>): Texts {
   const parameters = Array.from(module.namedParameters(), ([name, parameter], index) => {
     const group = groupOf.get(parameter);
@@ -207,7 +214,7 @@ function describeModel(module: Module, groupOf: ReadonlyMap<Tensor, number>): Te
   return Object.fromEntries([...parameters, ...buffers]);
 }
 
-/** Keys are the numbers of parameters in the model, as in describeModel(). */
+/** Describes the parts of divided parameters. Keys are the numbers of describeModel(). */
 function describeRegions(module: Module): Texts {
   const texts = Array.from(module.namedParameters(), ([name, { region, isReplica }], index) => {
     const boxes = region.boxes.map((box) => `${shapeOf(box)} at [${box.offset.join(', ')}]`);
@@ -220,7 +227,7 @@ function describeRegions(module: Module): Texts {
 
 const shapeOf = ({ shape }: { shape: readonly number[] }): string => `[${shape.join(', ')}]`;
 
-/** Returns the leaves of nested sections by dotted path. */
+/** Returns the values of nested sections as text, by dotted path. */
 function flattenSections(entries: readonly [string, unknown][], above = ''): Texts {
   const leaves: Texts = {};
   for (const [key, value] of entries) {
@@ -231,7 +238,7 @@ function flattenSections(entries: readonly [string, unknown][], above = ''): Tex
   return leaves;
 }
 
-/** Formats a value. JSON would drop functions, which groups of a caller may contain. */
+/** Formats a value. JSON would drop functions, which a caller's group may contain. */
 function formatSetting(value: unknown): string {
   if (Array.isArray(value)) return `[${value.map(formatSetting).join(', ')}]`;
   if (typeof value === 'string') return JSON.stringify(value);
@@ -259,7 +266,7 @@ function differenceError(
   });
 }
 
-/** The part of a parameter that one rank saves and counts. */
+/** A part of a parameter that one rank saves and counts. */
 interface NamedPart {
   name: string;
   whole: readonly number[];
@@ -273,7 +280,10 @@ function partsOf(module: Module): NamedPart[] {
   );
 }
 
-/** Throws DS_ARGUMENT unless the parts of `ranks` have every element of a parameter once. */
+/**
+ * Throws DS_ARGUMENT unless the parts of all ranks contain every element of a parameter exactly
+ * once.
+ */
 export function requireComplete(ranks: readonly (readonly NamedPart[])[]): void {
   const all = new Map<string, NamedPart[]>();
   for (const part of ranks.flat()) {

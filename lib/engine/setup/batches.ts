@@ -1,4 +1,4 @@
-// The batches of an engine: their sizes, and the inputs that forward() makes of them.
+// Creates batch sizes, curriculum learning, layer dropping and token dropping of an engine.
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Optimizer } from '../../optim/optimizer.js';
 import { notice } from '../../runtime/notice.js';
@@ -21,7 +21,10 @@ import type { PipelinePlan } from './pipeline.js';
 
 type Batches = Pick<Decisions, 'progress' | 'batch' | 'inputs' | 'curriculum' | 'layerDrop'>;
 
-/** Returns the batch sizes, and the curriculum and dropping of a training engine. */
+/**
+ * Returns the batch sizes and the casts of forward()'s inputs. Curriculum and dropping apply only
+ * if the engine trains.
+ */
 export function createBatches(
   { module, config, job }: BuildInputs,
   { optimizer, plan }: { optimizer: Optimizer; plan: PipelinePlan | null },
@@ -46,7 +49,7 @@ export function createBatches(
       accumulation: createAccumulation(config, plan),
       passes: plan?.schedule.stagesPerRank,
     }),
-    // A pipeline cuts whole batches, which contain the labels.
+    // A pipeline cuts whole batches itself, because a batch contains the labels.
     inputs: plan ? cast : curriculum.cutInputs(layerDrop.dropInputs(routing(cast))),
   };
 }

@@ -1,5 +1,5 @@
-// Builds an engine from a resolved configuration, one call for each technique. Only files of setup/
-// branch on the configuration.
+// Builds an engine from a resolved configuration, with one call for each technique. Only files in
+// setup/ branch on the configuration.
 import { type Distributed, jointly } from '../../comm/index.js';
 import { answerPythonNames } from '../../runtime/python-names.js';
 import { configureFromSection } from '../../tensor/recompute/section.js';
@@ -36,11 +36,13 @@ import { isCutOver, splitLayers } from './tensor-parallel.js';
 import { adoptIntoUnits } from './zero.js';
 
 /**
- * Builds the engine of this rank. Values "auto" become final on the way (fitMemory). Throws
- * DS_CONFIG, DS_ARGUMENT, DS_IO, DS_OUT_OF_MEMORY and DS_COMM. A failure releases all resources in
- * reverse order, and the model keeps its values. Parameters that were in units keep the dtype of
- * the weights. Shards (stage 3 on several ranks, or with offload_param) are lost: the next use of
- * such a parameter throws. `kind`: the class of an engine that is no pipeline; default: Engine.
+ * Builds the engine of this rank. Values "auto" become final on the way (fitMemory). `kind` is the
+ * class of an engine that is no pipeline. Default: Engine.
+ *
+ * Throws DS_CONFIG, DS_ARGUMENT, DS_IO, DS_OUT_OF_MEMORY and DS_COMM. If it throws, all resources
+ * are released in reverse order, and the model keeps its values. Parameters that were already in
+ * units keep the dtype of the weights. Sharded weights (stage 3 on several ranks, or offload_param)
+ * are lost: the next use of such a parameter throws.
  */
 export async function buildEngine(inputs: BuildInputs, kind?: EngineKind): Promise<Engine> {
   const { module, clients, job } = inputs;
@@ -70,32 +72,33 @@ export async function buildEngine(inputs: BuildInputs, kind?: EngineKind): Promi
   const { config } = decisions;
   const ranks = await openRanks(job, modelAxes, shardSizes(config));
   const pipeline = await openPipeline(job, decisions);
-  const build = (site: BuildResources): Engine => {
-    sparsifyFromSection(decisions, site);
-    useFp8(decisions, site);
-    followSteps(decisions, site);
-    keepStages(decisions, site);
-    splitSequence(decisions, ranks, site);
-    const observers = openObservers(config, clients, ranks, site);
+  const build = (resources: BuildResources): Engine => {
+    sparsifyFromSection(decisions, resources);
+    useFp8(decisions, resources);
+    followSteps(decisions, resources);
+    keepStages(decisions, resources);
+    splitSequence(decisions, ranks, resources);
+    const observers = openObservers(config, clients, ranks, resources);
     const holdings = adoptIntoUnits(
       decisions,
       clients,
       { ranks, ties: pipeline?.ties ?? [] },
-      site,
+      resources,
     );
-    const steps = createStepParts(decisions, holdings, { ...clients, observers }, site);
+    const steps = createStepParts(decisions, holdings, { ...clients, observers }, resources);
     return createEngine(
-      { ...decisions, ...holdings, ...steps, owned: site.owned },
+      { ...decisions, ...holdings, ...steps, owned: resources.owned },
       job,
       pipeline,
       kind,
     );
   };
-  // If one rank fails, the waits of the other ranks end. Example: only rank 0 writes a folder.
+  // If one rank fails, the other ranks stop waiting for it. Example: only rank 0 cannot write a
+  // folder.
   return jointly({ always: [job.world] }, () => buildOrRelease(build));
 }
 
-/** DeepSpeed's method names whose camelCase form is not the name here. */
+/** By DeepSpeed's method name: the name here, if it is not the same in camelCase. */
 const PYTHON_NAMES: Readonly<Record<string, string>> = {
   save_fp16_model: 'save16bitModel()',
   module_state_dict: 'engine.module.stateDict()',
@@ -108,10 +111,13 @@ const PYTHON_NAMES: Readonly<Record<string, string>> = {
   bfloat16_enabled: 'engine.config.bf16.enabled',
 };
 
-/** A class of engines that are not pipelines. */
+/** A class of engines that are no pipelines. */
 type EngineKind = new (parts: EngineParts) => Engine;
 
-/** Returns the engine, which owns its parts. Python's names on it throw an error. */
+/**
+ * Returns the engine, which owns its parts. Access to a Python name on it throws an error with the
+ * name here.
+ */
 function createEngine(
   ownParts: Omit<EngineParts, 'meeting'>,
   job: Distributed,
@@ -127,7 +133,7 @@ function createEngine(
   return engine;
 }
 
-/** Returns the parts that run a step. `observers` receive each step. */
+/** Creates the parts that run a step. `observers` get a report of each step. */
 function createStepParts(
   decisions: Decisions,
   holdings: OwnedParts,

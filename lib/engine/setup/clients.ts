@@ -1,4 +1,4 @@
-// The caller's options of initialize(), and checks of the caller's objects.
+// The options of initialize(), and checks of the objects that a caller passes.
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Distributed } from '../../comm/index.js';
 import type { Monitor } from '../../monitor/index.js';
@@ -11,27 +11,38 @@ import { argumentError } from '../../runtime/input-errors.js';
 import { isObject } from '../../runtime/is-object.js';
 import type { CommTimer } from '../../zero/gradients.js';
 
-/** Options of the caller. Each overrides the configuration. */
+/**
+ * Objects that the caller passes to initialize(). Each replaces the object that the configuration
+ * describes.
+ */
 export interface Clients {
   /** Parameters to train, or groups of them. Default: every parameter that requires a gradient. */
   modelParameters?: ParamsOf<ParamGroup>;
-  /** An optimizer, or a function from parameters to one. Default: the configuration's. */
+  /**
+   * An optimizer, or a function that returns one for the parameters. Default: the optimizer of the
+   * configuration.
+   */
   optimizer?: Optimizer | ((params: ParamsOf<ParamGroup>) => Optimizer);
-  /** One schedule for all groups, one per group, or a function that returns them. */
+  /**
+   * One schedule for all groups, one per group, or a function that returns them. Default: the
+   * scheduler of the configuration.
+   */
   lrScheduler?: LrSchedule | ((optimizer: Optimizer) => LrSchedule | readonly LrSchedule[]);
-  /** The job of the training ranks. Default: of initDistributed(), else only this process. */
+  /**
+   * The job of the training ranks. Default: the job of initDistributed(), else this process only.
+   */
   distributed?: Distributed | null;
-  /** @internal Measures the collectives of training, for benchmarks. */
+  /** @internal Measures the collectives of training. For benchmarks. */
   commTimer?: CommTimer;
   /** Monitors in addition to those of the configuration. engine.destroy() closes them. */
   monitors?: readonly Monitor[];
-  /** Signals for engine.stopRequested. Default: SIGINT, SIGTERM and SIGHUP. [] disables them. */
+  /** Signals that set engine.stopRequested. Default: SIGINT, SIGTERM and SIGHUP. []: none. */
   stopSignals?: readonly NodeJS.Signals[];
 }
 
-/** The "auto" values of a configuration. */
+/** The values "auto" of a configuration, and the candidates for them. */
 export interface Planned {
-  /** Dotted paths of the "auto" keys. */
+  /** Dotted paths of the keys with "auto". */
   readonly keys: ReadonlySet<string>;
   /** All candidates. */
   readonly configs: readonly [ResolvedConfig, ...ResolvedConfig[]];
@@ -39,14 +50,14 @@ export interface Planned {
   readonly sequenceLength: number | undefined;
 }
 
-/** The inputs of a build. */
+/** What buildEngine() needs. */
 export interface BuildInputs {
   module: Module;
-  /** If the plan chooses values, its first candidate. */
+  /** The configuration. If the plan chooses values, its first candidate. */
   config: ResolvedConfig;
   clients: Clients;
   job: Distributed;
-  /** The values that the plan chooses; null without any. */
+  /** The values that the plan chooses. Null if there are none. */
   planned: Planned | null;
 }
 
@@ -60,7 +71,7 @@ export function requireMonitors(monitors: unknown): void {
     requireMethods(op, monitor, 'a monitor', ['write', 'flush', 'close']);
 }
 
-/** Throws DS_ARGUMENT if the caller's object lacks a method. It may be of any class. */
+/** Throws DS_ARGUMENT if the caller's object lacks a method. The object may be of any class. */
 export function requireMethods(
   op: string,
   value: unknown,
@@ -74,7 +85,7 @@ export function requireMethods(
   throw argumentError(op, expected, formatValue(value), hint);
 }
 
-/** Calls the caller's function. Throws DS_ARGUMENT for a class, because it needs `new`. */
+/** Calls a function of the caller. Throws DS_ARGUMENT if it is a class, which needs `new`. */
 export function callFactory<Given, Made>(
   op: string,
   make: (given: Given) => Made,
@@ -89,7 +100,7 @@ export function callFactory<Given, Made>(
   );
 }
 
-/** Throws DS_ARGUMENT if `job` does not come from initDistributed(). */
+/** Throws DS_ARGUMENT if `job` is no result of initDistributed(). */
 export function requireJob(job: unknown): void {
   if (job === undefined || job === null) return;
   if (isObject(job) && Number.isInteger(job.rank) && Number.isInteger(job.worldSize)) return;

@@ -1,5 +1,5 @@
-// Checks the section "compression_training" against the model, and connects its layers to the step
-// counter.
+// Compression in training: checks "compression_training" against the model, and lets compressed
+// layers follow the step counter.
 import { isDeepStrictEqual } from 'node:util';
 import { compressionOf, hasTechniques, isCompressionEnabled } from '../../compression/index.js';
 import type { DsError } from '../../errors.js';
@@ -10,7 +10,10 @@ import type { BuildInputs } from './clients.js';
 import type { PipelinePlan } from './pipeline.js';
 import { tensorSize } from './tensor-parallel.js';
 
-/** Throws DS_CONFIG if the section is not that of initCompression(), and for a pipeline. */
+/**
+ * Throws DS_CONFIG if the section differs from that of initCompression(), or if the model is a
+ * pipeline.
+ */
 export function requireCompression(
   { module, config: { compression_training: section } }: BuildInputs,
   plan: PipelinePlan | null,
@@ -39,7 +42,10 @@ export function requireCompression(
   );
 }
 
-/** Throws DS_CONFIG for a compressed model with tensor parallelism, before layers are divided. */
+/**
+ * Throws DS_CONFIG if a compressed model uses tensor parallelism. Call it before layers are
+ * divided.
+ */
 export function requireWholeLayers({
   module,
   config: { tensor_parallel: section },
@@ -53,7 +59,7 @@ export function requireWholeLayers({
   );
 }
 
-/** Makes the layers follow the engine's global steps, until the engine is destroyed. */
+/** Lets compressed layers follow the global steps of the engine, until the engine is destroyed. */
 export function followSteps({ module, progress }: Decisions, { owned }: BuildResources): void {
   const stop = compressionOf(module)?.clock.follow(() => progress.globalSteps);
   if (stop) owned.defer(stop);

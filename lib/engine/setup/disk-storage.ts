@@ -1,4 +1,5 @@
-// Opens swap files for weights and optimizer state by nvme_path and the section aio.
+// Opens the swap files of weights and optimizer state, as nvme_path and the section aio configure
+// them.
 
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Optimizer } from '../../optim/optimizer.js';
@@ -27,8 +28,8 @@ interface DiskWeightsRequest {
 }
 
 /**
- * Returns storage for a rank's shards. Warns of a slow disk. Throws DS_IO if the folder or the file
- * cannot be created.
+ * Opens storage on a disk for this rank's shards of weights. Warns if the disk is slow. Throws
+ * DS_IO if the folder or the file cannot be created.
  */
 export function openDiskWeights({ config, units, device, group }: DiskWeightsRequest): DiskWeights {
   const folder = openFolder(config, 'offload_param');
@@ -60,8 +61,8 @@ export interface StateOptions {
 }
 
 /**
- * Returns state on disk. Warns of a slow disk. Throws DS_IO if the folder or the file cannot be
- * created.
+ * Opens optimizer state on a disk. Warns if the disk is slow. Throws DS_IO if the folder or the
+ * file cannot be created.
  */
 export function openNvmeState(options: StateOptions): NvmeState {
   const { config, optimizer, partitions, device, group } = options;
@@ -86,7 +87,7 @@ export function openNvmeState(options: StateOptions): NvmeState {
 
 const IN_MEMORY: readonly string[] = ['tmpfs', 'ramfs'];
 
-/** Returns the folder; creates it if it is missing. */
+/** Returns the absolute path of nvme_path. Creates the folder if it is missing. */
 function openFolder(
   { zero_optimization: zero }: ResolvedConfig,
   section: 'offload_optimizer' | 'offload_param',
@@ -101,7 +102,7 @@ function openFolder(
   return folder;
 }
 
-/** Bytes per request, queue depth, and checksum threads. */
+/** Returns bytes per request, queue depth and number of checksum threads. */
 function requestsOf({ aio }: ResolvedConfig): Omit<DiskAccess, 'folder' | 'label'> {
   return {
     blockBytes: Math.ceil(aio.block_size / SWAP_ALIGNMENT) * SWAP_ALIGNMENT,
@@ -110,7 +111,7 @@ function requestsOf({ aio }: ResolvedConfig): Omit<DiskAccess, 'folder' | 'label
   };
 }
 
-/** Warns if transfers of `what` cannot reach the speed of the disk. */
+/** Warns if transfers cannot reach the speed of the disk. `what` is stored in the folder. */
 function warnIfSlow(what: string, folder: string, { fileSystem, direct }: SwapFileInfo): void {
   const inMemory = IN_MEMORY.includes(fileSystem);
   if (direct && !inMemory) return;

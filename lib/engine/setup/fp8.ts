@@ -1,4 +1,4 @@
-// Applies the section "fp8" to the linear layers of a model.
+// Applies the section "fp8": selects the linear layers that multiply in FP8.
 import { Linear, LinearGelu } from '../../nn/linear.js';
 import type { Module } from '../../nn/module.js';
 import { HEADS, matchesPath } from '../../nn/pack-linears.js';
@@ -14,13 +14,16 @@ import type { BuildResources } from '../release-stack.js';
 
 type Fp8Layer = Linear | ColumnLinear | RowLinear;
 
-/** The classes of layers that can multiply in FP8; their subclasses multiply in other ways. */
+/**
+ * Classes of layers that can multiply in FP8. Subclasses are not included, because they may
+ * multiply in other ways.
+ */
 const LAYERS: readonly unknown[] = [Linear, LinearGelu, ColumnLinear, RowLinear];
 
-/** Names of adapters: their products are too small to gain. */
+/** Names of adapter layers. Their products are too small to become faster. */
 const ADAPTERS: readonly string[] = ['lora_A', 'lora_B'];
 
-/** The oldest and the newest major version of GPUs with an algorithm of cuBLASLt. */
+/** Compute capabilities for which cuBLASLt has an algorithm, by recipe. */
 const CAPABILITIES: Readonly<Record<Fp8Recipe, { from: number; below: number; name: string }>> = {
   tensorwise: { from: 8.9, below: Infinity, name: '8.9 or higher' },
   rowwise: { from: 9, below: 12, name: '9.0 to 10.x' },
@@ -29,11 +32,11 @@ const CAPABILITIES: Readonly<Record<Fp8Recipe, { from: number; below: number; na
 
 const isFp8Layer = (module: Module): module is Fp8Layer => LAYERS.includes(module.constructor);
 
-/** Returns whether both dims are multiples of 16: tensor cores read 16 codes at a time. */
+/** Returns whether both dims are multiples of 16, because tensor cores read 16 codes at a time. */
 const isDivisible = ({ weight }: Fp8Layer): boolean =>
   weight.shape.every((size) => size > 0 && size % FP8_MULTIPLE === 0);
 
-/** Returns the linear layers of a module, including the base layers of adapters. */
+/** Returns the linear layers in a module, including the base layers of adapters. */
 function layersOf(module: Module): { path: string; layer: Fp8Layer }[] {
   return [...module.namedModules()].flatMap(([path, child]) => {
     const layer = child instanceof LoraLayer ? child.base : child;
@@ -41,14 +44,19 @@ function layersOf(module: Module): { path: string; layer: Fp8Layer }[] {
   });
 }
 
-/** Returns whether a layer of `modules` that multiplies in FP8 has the parameter as its weight. */
+/**
+ * Returns a function that tests whether a parameter is the weight of a layer in `modules` that
+ * multiplies in FP8.
+ */
 export function createFp8Test(modules: readonly Module[]): (parameter: Parameter) => boolean {
   const layers = modules.flatMap((module) => layersOf(module)).map(({ layer }) => layer);
   const weights = new Set<Parameter>(layers.filter(({ fp8 }) => fp8).map(({ weight }) => weight));
   return (parameter) => weights.has(parameter);
 }
 
-/** Throws DS_CONFIG for a GPU without FP8 tensor cores; the CPU computes the same codes. */
+/**
+ * Throws DS_CONFIG for a GPU without FP8 tensor cores. The CPU computes the same codes in software.
+ */
 export function requireFp8Gpu(
   recipe: Fp8Recipe,
   { kind, info }: Pick<Device, 'kind' | 'info'>,
@@ -67,9 +75,10 @@ export function requireFp8Gpu(
 }
 
 /**
- * Sets the recipe of the section in all linear layers of the model except heads, adapters, excluded
- * layers and layers whose dims are no multiples of 16. The engine undoes it. Throws DS_CONFIG if no
- * layer is left, for names without a layer, and for GPUs without FP8.
+ * Sets the recipe of the section in the linear layers of the model, until the engine is destroyed.
+ * Heads, adapters, excluded layers and layers with dims that are no multiples of 16 are not
+ * changed. Throws DS_CONFIG if no layer remains, for excluded names without a layer, and for GPUs
+ * without FP8.
  */
 export function useFp8(
   { module, device, config: { fp8: section } }: Decisions,
@@ -78,7 +87,7 @@ export function useFp8(
   if (!section.enabled) return;
   const { recipe, exclude } = section;
   requireFp8Gpu(recipe, device);
-  // Includes the base layers of adapters.
+  // The base layers of adapters are included.
   const layers = [...module.namedModules()].flatMap(([path, module]) => {
     const layer = module instanceof LoraLayer ? module.base : module;
     return isFp8Layer(layer) ? [{ path, layer }] : [];

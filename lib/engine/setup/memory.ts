@@ -1,5 +1,6 @@
-// Fits an engine to the memory of its ranks: "auto" values, speculation, and the final check. The
-// first run of `ds --autotuning` describes the model for the plan.
+// Fits an engine to the memory of its ranks: chooses "auto" values, decides on speculation, and
+// checks the memory before allocation. In the first run of `ds --autotuning`, it also writes a
+// description of the model.
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Distributed } from '../../comm/index.js';
 import { AXIS } from '../../comm/mesh-shape.js';
@@ -42,17 +43,17 @@ import { NoOptimizer } from './optimizer.js';
 import { exchangeValues } from './setup-world.js';
 import { isCutOver } from './tensor-parallel.js';
 
-/** A model before its layers are divided over ranks. */
+/** A model before its layers are divided between ranks. */
 interface WholeModel {
   sizes: ModelSizes;
-  /** Whether it is a language model. Its activation memory is known. */
+  /** Whether the activation memory is known. It is known for language models. */
   knowsActivations: boolean;
   checkpointing: boolean;
-  /** Whether each rank already has only a part of its layers. */
+  /** Whether the caller has already divided its layers between ranks. */
   isCut: boolean;
 }
 
-/** Returns the sizes of `module`, which stays unchanged. */
+/** Returns the sizes of `module`, and does not change it. */
 export function measureModel(module: Module, job: Distributed): WholeModel {
   const knowsActivations = module instanceof CausalLM;
   return {
@@ -64,8 +65,8 @@ export function measureModel(module: Module, job: Distributed): WholeModel {
 }
 
 /**
- * Returns the configuration that the plan chooses, equal on every rank, by the rank with the least
- * memory. Throws DS_OUT_OF_MEMORY on every rank if no candidate fits.
+ * Returns the configuration that the plan chooses for the rank with the least memory. All ranks
+ * choose the same. Throws DS_OUT_OF_MEMORY on every rank if no candidate fits.
  */
 export async function chooseConfig(
   job: Distributed,
@@ -74,7 +75,7 @@ export async function chooseConfig(
   model: WholeModel,
 ): Promise<ResolvedConfig> {
   const possible = configs.filter((config) => isPossible(config, decisions, job));
-  // If no candidate seems possible, building the chosen one throws the exact error.
+  // If no candidate is possible, building one of them throws an exact error.
   const left = possible.length > 0 ? possible : configs;
   const { best, leanest, context } = await chooseAmong(job, decisions, left, {
     model,
@@ -89,8 +90,9 @@ export async function chooseConfig(
 }
 
 /**
- * Chooses deferred updates if weights and state are in host memory, `super_offload` is open, the
- * device lacks memory for speculation, and the plan expects faster steps so. Equal on every rank.
+ * Decides whether updates wait for the end of backward. They do if weights and state are in host
+ * memory, `super_offload` is not set, the device lacks memory for speculation, and the plan expects
+ * faster steps without it. All ranks decide the same.
  */
 export async function chooseUpdates(
   job: Distributed,
@@ -107,9 +109,9 @@ export async function chooseUpdates(
   const waiting = { super_offload: false };
   const choices =
     state.gpu_share === null ? [config, withOffload(config, { gpu_share: 0 })] : [config];
-  const ways = [...choices, ...choices.map((choice) => withOffload(choice, waiting))];
+  const candidates = [...choices, ...choices.map((choice) => withOffload(choice, waiting))];
   const facts = { model: measure(), sequenceLength: undefined };
-  const { best, firstFits } = await chooseAmong(job, decisions, ways, facts);
+  const { best, firstFits } = await chooseAmong(job, decisions, candidates, facts);
   if (firstFits || !best || best.setup.speculates || best.step === null) return config;
   if (job.rank === 0) {
     notice(
@@ -122,7 +124,9 @@ export async function chooseUpdates(
 
 type Offload = ResolvedConfig['zero_optimization']['offload_optimizer'];
 
-/** Returns the frozen configuration with changed values of offload_optimizer. */
+/**
+ * Returns a copy of the configuration with changed values of offload_optimizer. It is frozen too.
+ */
 function withOffload(config: ResolvedConfig, changes: Partial<Offload>): ResolvedConfig {
   const zero = config.zero_optimization;
   const offload = Object.freeze({ ...zero.offload_optimizer, ...changes });
@@ -130,7 +134,10 @@ function withOffload(config: ResolvedConfig, changes: Partial<Offload>): Resolve
   return Object.freeze({ ...config, zero_optimization: changed });
 }
 
-/** Returns the mesh for the plan. `isCut`: the sizes already count one rank's part of layers. */
+/**
+ * Returns the mesh for the plan. With `isCut`, the sizes already count one rank's part of the
+ * layers.
+ */
 function jobMesh({ mesh }: Distributed, isCut: boolean): JobMesh {
   return {
     data: mesh.size(AXIS.data),
@@ -140,7 +147,7 @@ function jobMesh({ mesh }: Distributed, isCut: boolean): JobMesh {
   };
 }
 
-/** Returns the plan's choice among `configs` for the memory of all ranks. */
+/** Returns the plan's choice among `configs`, for the memory of all ranks. */
 async function chooseAmong(
   job: Distributed,
   decisions: Decisions,
@@ -152,7 +159,7 @@ async function chooseAmong(
   const rankMemories = await exchangeValues(job, ownMemory);
   const cluster = describeCluster(rankMemories);
   const seq = model.knowsActivations ? (sequenceLength ?? Math.min(1024, model.sizes.maxSeq)) : 1;
-  // All ranks choose the same, so the first rank's GPU decides.
+  // All ranks must choose the same, so the GPU of rank 0 decides.
   const rates = ratesNamed(rankMemories[0]?.card ?? '');
   const isHost = device.kind === 'cpu';
   const facts = {
@@ -163,7 +170,7 @@ async function chooseAmong(
     optimizer: factsOf(decisions.optimizer),
     checkpointing: model.checkpointing || decisions.optimizer instanceof NoOptimizer,
   };
-  const ways = configs.map((config): CandidateSetup<ResolvedConfig> => {
+  const candidates = configs.map((config): CandidateSetup<ResolvedConfig> => {
     return { config, setup: setupOfConfig(config, facts) };
   });
   const room = findAvailableMemory(rankMemories);
@@ -172,13 +179,14 @@ async function chooseAmong(
   const weights = { sizes, knowsActivations, isHost, cluster, rates, room };
   const { deviceName } = ownMemory;
   const context = { room, isHost, knowsActivations, deviceName, ranks: job.worldSize, rates };
-  const first = predictSetup(required(ways[0]), weights);
+  const first = predictSetup(required(candidates[0]), weights);
   const firstFits = usedShare(first, weights, room.host) <= 1;
-  return { ...chooseSetup(ways, weights), firstFits, context };
+  return { ...chooseSetup(candidates, weights), firstFits, context };
 }
 
 /**
- * Returns whether the optimizer and pipeline support this stage; see requireExchange() and others.
+ * Returns whether the optimizer and the pipeline support the ZeRO stage. requireExchange() and
+ * other checks throw the errors.
  */
 function isPossible(
   { zero_optimization: { stage } }: ResolvedConfig,
@@ -193,7 +201,7 @@ function isPossible(
   return mesh.size(AXIS.data, AXIS.sequence) === 1;
 }
 
-/** Returns `sizes` of a run with this optimizer: without training, no gradients and no state. */
+/** Returns the sizes for this optimizer. Without training, there are no gradients and no state. */
 function sizesInTraining(optimizer: Optimizer, sizes: ModelSizes): ModelSizes {
   if (!(optimizer instanceof NoOptimizer)) return sizes;
   const none = {
@@ -206,19 +214,25 @@ function sizesInTraining(optimizer: Optimizer, sizes: ModelSizes): ModelSizes {
   return { ...sizes, trained: none };
 }
 
-/** Returns the file that the first run of autotuning writes, or null for other runs. */
+/**
+ * Returns the path of the model description that the first run of autotuning writes. Returns null
+ * for other runs.
+ */
 export function modelInfoPath({ autotuning }: ResolvedConfig): string | null {
   return autotuning.enabled && autotuning.model_info?.profile ? autotuning.model_info_path : null;
 }
 
-/** Counts the model before its layers are divided; null if neither plan nor tuning needs it. */
+/**
+ * Measures the model before its layers are divided. Returns null if neither the plan nor autotuning
+ * needs the sizes.
+ */
 export function wholeModel({ module, config, job, planned }: BuildInputs): WholeModel | null {
   return planned || modelInfoPath(config) !== null ? measureModel(module, job) : null;
 }
 
 /**
- * In that run, rank 0 writes the model, the job and the memory of all ranks. Throws DS_IO if it
- * cannot write the file.
+ * In the first run of autotuning, rank 0 writes a description of the model, the job and the memory
+ * of all ranks. Throws DS_IO if it cannot write the file.
  */
 export async function describeModel(
   job: Distributed,
@@ -253,8 +267,8 @@ export async function describeModel(
 }
 
 /**
- * Returns `decisions` with its final configuration, equal on every rank. `whole`: see wholeModel().
- * Throws DS_OUT_OF_MEMORY on every rank before any allocation, DS_COMM.
+ * Returns `decisions` with the final configuration, equal on every rank. `whole` is the result of
+ * wholeModel(). Throws DS_OUT_OF_MEMORY on every rank before any allocation, and DS_COMM.
  */
 export async function fitMemory(
   { job, planned }: BuildInputs,
@@ -264,7 +278,7 @@ export async function fitMemory(
   const count = (): WholeModel =>
     cuts.layers && whole ? whole : measureModel(decisions.module, job);
   const config = planned ? await chooseConfig(job, decisions, planned, count()) : decisions.config;
-  // The check counts whole models, and a pipeline divides its model later.
+  // The checks below count whole models, but a pipeline divides its model later.
   if (decisions.plan) return { ...decisions, config };
   const chosen = { ...decisions, config };
   const updated = { ...chosen, config: await chooseUpdates(job, chosen, count) };
@@ -273,9 +287,10 @@ export async function fitMemory(
 }
 
 /**
- * Throws DS_OUT_OF_MEMORY on every rank if weights, gradients and state exceed the memory. A
- * virtual machine may receive memory as it is used, so a shortage of free memory there is only a
- * notice. Returns the configuration; without memory for open speculation, speculation is off.
+ * Throws DS_OUT_OF_MEMORY on every rank if weights, gradients and state need more memory than
+ * exists. A virtual machine may get memory as it uses it, so a lack of free memory there is only a
+ * notice. Returns the configuration. If memory is too short for speculation and `super_offload` is
+ * not set, speculation is off in it.
  */
 export async function requireMemory(
   job: Distributed,

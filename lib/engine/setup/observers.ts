@@ -1,4 +1,4 @@
-// Opens the observers of an engine: monitors, the log of collectives, and phase timers.
+// Opens the observers of an engine: monitors, the logger of collectives, and phase timers.
 
 import type { ResolvedConfig } from '../../../types/config.js';
 import { type CollectiveKind, CommsLogger } from '../../comm/index.js';
@@ -17,7 +17,7 @@ import { untimed } from '../watch/step-watch.js';
 import type { Clients } from './clients.js';
 import { modelInfoPath } from './memory.js';
 
-/** Opens monitors on the first rank, and the log of collectives on each rank. */
+/** Opens monitors on rank 0, and the logger of collectives on every rank. */
 export function openObservers(
   config: ResolvedConfig,
   { monitors = [] }: Clients,
@@ -39,13 +39,19 @@ export function openObservers(
 
 type Section = ResolvedConfig['comms_logger'];
 
-/** Returns the collective of a DeepSpeed name: without the suffix of a layout, and "i" of isend. */
+/**
+ * Returns the collective that a DeepSpeed name means. Suffixes of layouts and the "i" of isend and
+ * irecv are ignored.
+ */
 export function kindOf(name: Section['prof_ops'][number]): CollectiveKind {
   const plain = name.replace(/_(base|coalesced|single|(into_)?tensor)$/, '');
   return camelCase(plain.replace(/^i(?=send|recv)/, '')) as CollectiveKind;
 }
 
-/** Returns the logger of `section`, or null if it is off. It prints if `prints`. */
+/**
+ * Returns the logger that `section` configures, or null if it is off. `prints`: whether it may
+ * print.
+ */
 function buildCommsLogger(section: Section, prints: boolean): CommsLogger | null {
   if (!section.enabled) return null;
   const print = (line: string): void => void process.stdout.write(`${line}\n`);
@@ -59,8 +65,9 @@ function buildCommsLogger(section: Section, prints: boolean): CommsLogger | null
 type Watched = MemoryOwners & { module: Module; ranks: Pick<Ranks, 'world' | 'mesh'> };
 
 /**
- * Combines wall_clock_breakdown and the experiments of autotuning; if this rank `prints`, also
- * flops_profiler and memory_breakdown. Without them, nothing is recorded.
+ * Returns the phase timer that the configuration needs: for wall_clock_breakdown and autotuning on
+ * every rank, and for flops_profiler and memory_breakdown on the rank that `prints`. If none of
+ * them is on, nothing is recorded.
  */
 export function buildTimer(config: ResolvedConfig, watched: Watched, prints: boolean): PhaseTimer {
   const { flops_profiler: flops } = config;

@@ -1,5 +1,5 @@
-// Checks the requirements of an optimizer: summed gradients, whole parameters, whole blocks of
-// state.
+// Checks the requirements of an optimizer against the configuration: summed gradients, whole
+// parameters, and whole blocks of state.
 
 import type { ResolvedConfig } from '../../../types/config.js';
 import { type DeclaredState, declaredState, kindOf } from '../../optim/declared-state.js';
@@ -11,13 +11,19 @@ import { type LayoutOptions, type ParameterShape, shardOf } from '../../zero/lay
 import { FROZEN, type Unit } from '../../zero/unit.js';
 import type { Progress } from '../step/step-decisions.js';
 
-/** Returns whether ranks sum gradients in a step, as a function; null: in every step. */
+/**
+ * Returns a function that states whether ranks sum gradients in the present step. Returns null if
+ * they do so in every step.
+ */
 export function sumsGradients(optimizer: Optimizer, progress: Progress): (() => boolean) | null {
   if (!canExchange(optimizer)) return null;
   return () => optimizer.sumsGradients(progress.appliedSteps + 1);
 }
 
-/** Throws DS_CONFIG if ZeRO or stages divide or share tensors that ranks exchange whole. */
+/**
+ * Throws DS_CONFIG if ZeRO stages or pipeline stages divide tensors that the optimizer exchanges
+ * whole.
+ */
 export function requireExchange(
   optimizer: Optimizer,
   config: ResolvedConfig,
@@ -44,7 +50,8 @@ export function requireExchange(
 }
 
 /**
- * Places parameters with one kind of state together. Parameters and shards begin at block borders.
+ * Returns the layout of units for this optimizer. Parameters with the same kind of state are
+ * adjacent. Parameters and shards begin at block boundaries.
  */
 export function layoutFor(optimizer: Optimizer, shards: number): LayoutOptions {
   const stateOf = ({ group, shape }: ParameterShape): DeclaredState =>
@@ -57,7 +64,7 @@ export function layoutFor(optimizer: Optimizer, shards: number): LayoutOptions {
   };
 }
 
-/** Throws DS_CONFIG for an optimizer that needs whole parameters, with ranks `among`. */
+/** Throws DS_CONFIG if the optimizer needs whole parameters. `among` completes the error. */
 export function requireElementwise(optimizer: Optimizer, among = 'with tensor parallelism'): void {
   if (!canSum(optimizer) && !canGather(optimizer) && !canExchange(optimizer)) return;
   throw configError(
@@ -69,8 +76,9 @@ export function requireElementwise(optimizer: Optimizer, among = 'with tensor pa
 }
 
 /**
- * Throws DS_CONFIG if the model is divided between ranks (nn.Parameter.partOf) and `optimizer`
- * stores more than per-element values: a part has other blocks, rows and columns than the whole.
+ * Throws DS_CONFIG if ranks hold parts of parameters (nn.Parameter.partOf), and `optimizer` saves
+ * state that is not per element. A part has other blocks, rows and columns than the whole
+ * parameter.
  */
 export function requireUncutState(optimizer: Optimizer, units: readonly Unit[]): void {
   for (const { name, group, shape, region } of units.flatMap(({ layout }) => layout.entries)) {
@@ -89,11 +97,14 @@ export function requireUncutState(optimizer: Optimizer, units: readonly Unit[]):
 
 interface Sharding {
   stage: number;
-  /** Ranks of the shard group. */
+  /** Number of ranks in the shard group. */
   shards: number;
 }
 
-/** Returns the first parameter that `stage` divides and `optimizer` needs whole, or null. */
+/**
+ * Returns the name of the first parameter that a shard boundary divides and that `optimizer` needs
+ * whole, or null.
+ */
 export function findCutParameter(
   optimizer: Optimizer,
   units: readonly Unit[],
@@ -114,7 +125,10 @@ export function findCutParameter(
   return null;
 }
 
-/** Throws DS_CONFIG on every rank for such a parameter without an exchange between ranks. */
+/**
+ * Throws DS_CONFIG on every rank if there is such a parameter, and the optimizer cannot exchange
+ * sums or directions.
+ */
 export function requireWholeParameters(
   optimizer: Optimizer,
   units: readonly Unit[],

@@ -1,5 +1,5 @@
-// Selects where optimizer state is stored (device, host memory, disk, or two of them), and when it
-// is updated.
+// Chooses where optimizer state is stored (device, host memory, disk, or two of them), and the
+// schedule of its updates.
 import type { ResolvedConfig } from '../../../types/config.js';
 import { canExchange } from '../../optim/exchange.js';
 import {
@@ -34,9 +34,9 @@ import { findCutParameter } from './optimizer-needs.js';
 import { offloadsWeights } from './stage.js';
 
 /**
- * Selects partitions with about `share` of all elements, spread evenly over the forward, so that
- * two processors work in parallel. The first one is selected if it is not larger than the share:
- * its gradient comes last and its weights are needed first.
+ * Selects partitions with about `share` of all elements. They are spread evenly over forward, so
+ * that two processors can work in parallel. The first partition is selected if it is not larger
+ * than the share: its gradient comes last, and its weights are needed first.
  */
 export function selectEvenly(
   partitions: readonly Partition[],
@@ -56,9 +56,9 @@ export function selectEvenly(
 }
 
 /**
- * Selects the partitions with state on the device: the first ones in forward order, up to `share`
- * of all elements. A host update of these could not overlap with other work. Source: DeepSpeed's
- * offload_optimizer.ratio (ZeRO-Offload++, "Twin-Flow").
+ * Selects the partitions with state on the device: the first ones in forward order, with at most
+ * `share` of all elements. The host could not update these while other work runs. Source:
+ * DeepSpeed's offload_optimizer.ratio (ZeRO-Offload++, "Twin-Flow").
  */
 export function selectFirst(
   partitions: readonly Partition[],
@@ -75,7 +75,10 @@ export function selectFirst(
   return selected;
 }
 
-/** Adds the state of some partitions with its schedule, and takes ownership of both. */
+/**
+ * Adds the state of some partitions and its schedule to the OptimizerState. Takes ownership of
+ * both.
+ */
 type Add = <State extends ShardState>(
   partitions: readonly Partition[],
   made: State,
@@ -83,8 +86,8 @@ type Add = <State extends ShardState>(
 ) => void;
 
 /**
- * Adds states with their schedules to `state`; `owned` takes ownership. Throws DS_CONFIG if the
- * optimizer cannot speculate as configured, DS_IO.
+ * Creates states and schedules as configured, and adds them to `state`. `owned` takes ownership.
+ * Throws DS_CONFIG if super_offload is set and the optimizer cannot speculate; throws DS_IO.
  */
 export function buildState(
   state: OptimizerState,
@@ -106,11 +109,11 @@ export function buildState(
   if (storage === 'none' || resident.length > 0) {
     addDeferred(resident, new DeviceState(device, optimizer));
   }
-  // With ratio 0, nothing is left.
+  // With ratio 0, all state is on the device.
   if (offloadedPartitions.length === 0) return;
   const offloaded = { ...options, partitions: offloadedPartitions };
   if (storage === 'cpu') addOffloaded(add, offloaded);
-  // State on disk is updated once per step. Speculation would read and write it twice.
+  // State on a disk is updated once per step, because speculation would read and write it twice.
   if (storage === 'nvme') addDeferred(offloadedPartitions, openNvmeState(offloaded));
 }
 
@@ -121,7 +124,7 @@ function divide(
   return [partitions.filter(isFirst), partitions.filter((partition) => !isFirst(partition))];
 }
 
-/** Makes a state for the weights of `config`. */
+/** Creates a ShardState. Its target of updated weights follows the configuration. */
 function createShardState<P extends Placement>(
   config: ResolvedConfig,
   placement: P,
@@ -131,10 +134,13 @@ function createShardState<P extends Placement>(
   return new ShardState(placement, masters, new Target(placement, masters));
 }
 
-/** The processors that update state in host memory. */
+/** The placements of state in host memory: CPU threads or the device update it. */
 type Processor = typeof HostState | typeof StreamedState;
 
-/** The device updates the partitions of gpu_share, CPU threads the rest. */
+/**
+ * Adds state in host memory. The device updates the partitions of gpu_share, CPU threads the
+ * others.
+ */
 function addOffloaded(add: Add, options: StateOptions): void {
   const { partitions } = options;
   const onDevice = selectEvenly(partitions, streamedShare(options));
@@ -152,7 +158,9 @@ interface ProcessorOptions extends StateOptions {
   Processor: Processor;
 }
 
-/** Adds states with speculative updates. Only the device joins split masters. */
+/**
+ * Adds states with speculative updates. Partitions that the device updates may have split masters.
+ */
 function addSpeculative(add: Add, { Processor, ...options }: ProcessorOptions): void {
   const { config, optimizer, device } = options;
   if (!canSpeculate(optimizer)) {
@@ -193,7 +201,9 @@ function addDeferredState(add: Add, { Processor, ...options }: ProcessorOptions)
   }
 }
 
-/** Returns a state with split masters. CPU threads update weights on the device in slots. */
+/**
+ * Creates a state with split masters. If CPU threads update weights on the device, it uses slots.
+ */
 function createSplitState(rule: SplitMaster, { Processor, config, device }: ProcessorOptions) {
   const tile = tileSize(config.zero_optimization.sub_group_size);
   if (Processor === StreamedState || offloadsWeights(config)) {
@@ -207,11 +217,14 @@ function createSplitState(rule: SplitMaster, { Processor, config, device }: Proc
   return createShardState(config, placement, new SplitMasters(device, rule, placement, slots));
 }
 
-/** Returns partitions with split masters (bf16 units, if `able`), and the rest. */
+/** Returns the partitions that can have split masters (bf16 units, if `able`), and the others. */
 const divideBySplitting = ({ partitions }: StateOptions, able: boolean) =>
   divide(partitions, ({ unit }) => able && unit.dtype === 'bf16');
 
-/** Throws DS_CONFIG if gpu_share is set for an optimizer that needs whole parameters. */
+/**
+ * Returns the share of partitions that the device updates. Throws DS_CONFIG if gpu_share is set and
+ * the optimizer needs whole parameters.
+ */
 function streamedShare(options: StateOptions): number {
   const { config, optimizer, partitions, group } = options;
   const { gpu_share: share } = config.zero_optimization.offload_optimizer;
@@ -228,17 +241,20 @@ function streamedShare(options: StateOptions): number {
   );
 }
 
-/** Returns the configuration as the plan describes it. */
+/** Returns the configuration in the terms of the plan. */
 const setupOf = ({ config, optimizer, device }: StateOptions): Setup =>
   setupOfConfig(config, { optimizer: factsOf(optimizer), isHost: device.kind === 'cpu' });
 
-/** Returns how the masters of bf16 weights are kept. */
+/** Returns the form of the master weights of bf16 partitions. */
 function mastersFor(Processor: Processor, options: StateOptions): StateChoice['masters'] {
   const placement = Processor === StreamedState ? 'streamed' : 'host';
   return chooseStrategies(placement, setupOf(options)).masters;
 }
 
-/** Returns the schedule of one pass, or of passes with an exchange between ranks. */
+/**
+ * Creates the schedule of updates after the step decision: one pass, or several with exchanges
+ * between ranks.
+ */
 function createDeferred(
   state: ShardState,
   partitions: readonly Partition[],

@@ -1,4 +1,5 @@
-// The optimizer of an engine: the caller's, or that of the section "optimizer".
+// Finds the optimizer of an engine: the caller's, or the one that the section "optimizer"
+// describes.
 import type { ResolvedOptimizer } from '../../../types/config.js';
 import type { DsError } from '../../errors.js';
 import type { Module } from '../../nn/module.js';
@@ -18,7 +19,7 @@ import { requireElementwise, requireExchange } from './optimizer-needs.js';
 import type { PipelinePlan } from './pipeline.js';
 import { isCutOver } from './tensor-parallel.js';
 
-/** An optimizer without groups: every parameter is frozen (DeepSpeed's ZeRO-Inference). */
+/** An optimizer without groups. All parameters are frozen (DeepSpeed's ZeRO-Inference). */
 export class NoOptimizer implements Optimizer {
   readonly name = 'no optimizer';
   readonly groups: ParamGroup[] = [];
@@ -31,9 +32,9 @@ export class NoOptimizer implements Optimizer {
 }
 
 /**
- * Returns the optimizer of the caller, else of the configuration; at stage 3 without either,
- * NoOptimizer. Throws DS_CONFIG without an optimizer at other stages or for one that the
- * parallelism excludes, DS_ARGUMENT for invalid groups or without trainable parameters.
+ * Returns the optimizer of the caller, else of the configuration. Without either, stage 3 uses
+ * NoOptimizer. Throws DS_CONFIG if another stage has no optimizer, or if the parallelism excludes
+ * the optimizer. Throws DS_ARGUMENT for invalid groups, or if no parameter is trainable.
  */
 export function findOptimizer(inputs: Inputs, plan: PipelinePlan | null): Optimizer {
   const optimizer = givenOptimizer(inputs);
@@ -66,7 +67,7 @@ function givenOptimizer({
     : buildOptimizer(section, params, { named: module.namedParameters(), bf16States });
 }
 
-/** Throws DS_CONFIG if the caller's optimizer stores per-parameter state in f32. */
+/** Throws DS_CONFIG if the caller's optimizer stores state in f32. */
 function requireBf16States(optimizer: Optimizer): void {
   for (const [group, { params }] of optimizer.groups.entries()) {
     for (const { shape } of params) {
@@ -83,7 +84,9 @@ function requireBf16States(optimizer: Optimizer): void {
   }
 }
 
-/** Throws DS_ARGUMENT for an optimizer with its own state, because the engine would drop it. */
+/**
+ * Throws DS_ARGUMENT for an optimizer that has stepped, because the engine would drop its state.
+ */
 function requireUnused(optimizer: Optimizer): Optimizer {
   if (!(optimizer instanceof StandaloneOptimizer && optimizer.hasStepped)) return optimizer;
   throw argumentError(
@@ -112,22 +115,25 @@ function untrainableError(module: Module): DsError {
   );
 }
 
-/** Inputs of builders in addition to params and options. */
+/** Inputs of a Builder in addition to params and options. */
 interface BuilderInputs {
-  /** The model's parameters, for rules by name. */
+  /** The named parameters of the model, for rules by name. */
   named: Iterable<readonly [string, Tensor]>;
-  /** bf16.bf16_optimizer_states. */
+  /** The key bf16.bf16_optimizer_states. */
   bf16States: boolean;
 }
 
-/** `options`: the params of the section, with names in camelCase. */
+/** Builds an optimizer. `options` are the params of the section, with names in camelCase. */
 type Builder = (
   params: ParamsOf<ParamGroup>,
   options: Record<string, unknown>,
   more: BuilderInputs,
 ) => Optimizer;
 
-/** Throws DS_CONFIG without a section, DS_ARGUMENT for invalid groups. */
+/**
+ * Builds the optimizer of the section. Throws DS_CONFIG without a section, DS_ARGUMENT for invalid
+ * groups.
+ */
 function buildOptimizer(
   section: ResolvedOptimizer | null,
   params: ParamsOf<ParamGroup>,
@@ -147,7 +153,7 @@ function buildOptimizer(
 
 type OptimizerClass = new (params: never, options: never) => Optimizer;
 
-/** Builds `Class` with its options. `idle`: options without effect, which it does not have. */
+/** Builds `Class` with its options. `idle` lists options of DeepSpeed that have no effect here. */
 const buildPlain =
   (Class: OptimizerClass, idle: readonly string[] = []): Builder =>
   (params, options) => {
@@ -155,7 +161,7 @@ const buildPlain =
     return new Class(params as never, Object.fromEntries(acting) as never);
   };
 
-/** Options of DeepSpeed's 1-bit optimizers without effect. */
+/** Options of DeepSpeed's 1-bit optimizers that have no effect here. */
 const ONE_BIT = [
   'cudaAware',
   'commBackendName',
@@ -193,7 +199,7 @@ const special = {
   ZeroOneAdam: buildPlain(optim.ZeroOneAdam, ONE_BIT),
 } satisfies { [Type in ResolvedOptimizer['type']]?: Builder };
 
-/** The other types have a class of the same name. */
+/** All other types have a class of the same name. */
 const classes: {
   [Type in Exclude<ResolvedOptimizer['type'], keyof typeof special>]: OptimizerClass;
 } = optim;

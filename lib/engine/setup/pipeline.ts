@@ -1,4 +1,5 @@
-// Builds a pipeline from the configuration and the model: stages, schedule, links and tied weights.
+// Builds a pipeline from the configuration and the model: stages, schedule, links between stages,
+// and shared weights.
 
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Distributed } from '../../comm/index.js';
@@ -38,8 +39,8 @@ export interface PipelinePlan {
 }
 
 /**
- * Returns the plan for a PipelineModule, or for a divisible model with configured stages; else
- * null. Throws DS_CONFIG, DS_ARGUMENT for more stages than layers.
+ * Returns the plan of a pipeline, for a PipelineModule or a divisible model with pipeline.stages.
+ * Returns null for other models. Throws DS_CONFIG, and DS_ARGUMENT for more stages than layers.
  */
 export function planPipeline(inputs: BuildInputs): PipelinePlan | null {
   const { module, config, job } = inputs;
@@ -69,9 +70,9 @@ export function planPipeline(inputs: BuildInputs): PipelinePlan | null {
 }
 
 /**
- * Combines the options of the model and of the configuration. With partition "best", a
- * PipelineModule uses its own method, and a model with known layer FLOPs gets stages of equal time.
- * Throws DS_CONFIG if the options of both differ.
+ * Combines the options of the model and of the configuration. Partition "best" means the own method
+ * of a PipelineModule, and stages of equal time for a model with known FLOPs per layer. Throws
+ * DS_CONFIG if both set an option differently.
  */
 function optionsOf(module: Module, { pipeline }: ResolvedConfig): PipelineOptions {
   const ownOptions = module instanceof PipelineModule ? module.pipelineOptions : null;
@@ -110,19 +111,26 @@ function scheduleOf({ pipeline }: ResolvedConfig): Schedule {
 }
 
 interface Planned {
-  /** Null if the model is not a pipeline. */
+  /** Null if the model is no pipeline. */
   plan: PipelinePlan | null;
   optimizer: Optimizer;
 }
 
-/** A pipeline with its connections to the other stages. */
+/** A pipeline that is connected to the other stages. */
 export interface OpenPipeline extends PipelinePlan {
   links: Links;
-  /** Parameters of several stages, with the data ranks of these. Equal order on all ranks. */
+  /**
+   * Parameters that several stages share, each with the data ranks of these stages. The order is
+   * equal on all ranks.
+   */
   ties: readonly OwnGroup[];
 }
 
-/** Opens links and ties. Rejects with DS_COMM, and DS_CONFIG if ties cannot be updated. */
+/**
+ * Opens links between stages, and groups for shared parameters. Returns null if there is no
+ * pipeline. Rejects with DS_COMM, and with DS_CONFIG if the optimizer cannot update shared
+ * parameters.
+ */
 export async function openPipeline(
   job: Distributed,
   { plan, optimizer }: Planned,
@@ -184,7 +192,9 @@ async function openTies(
   return ties;
 }
 
-/** Removes the layers of other stages from the model, and their parameters from the optimizer. */
+/**
+ * Hides the layers of other stages in the model, and removes their parameters from the optimizer.
+ */
 export function keepStages(
   { module, optimizer, plan }: Planned & { module: Module },
   { undo }: BuildResources,
@@ -223,7 +233,10 @@ function requireStages({ module, config, job }: BuildInputs): void {
   throw configError('zero_optimization.stage', expected, String(stage), hint);
 }
 
-/** Layers of a stage run separately and cannot route tokens between each other. */
+/**
+ * Returns the error for token or layer dropping in a pipeline. The layers of a stage run separately
+ * and cannot route tokens.
+ */
 function unroutedError(section: string): DsError {
   return configError(
     section,

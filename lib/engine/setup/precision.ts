@@ -1,4 +1,5 @@
-// The precision of an engine: dtypes, the loss scaler, and quantized weights.
+// Precision of an engine: dtypes of weights, gradients and buffers, the loss scaler, and quantized
+// weights.
 
 import type { ResolvedConfig } from '../../../types/config.js';
 import { quantizeModel } from '../../models/quantize-model.js';
@@ -9,7 +10,10 @@ import { configError } from '../../runtime/input-errors.js';
 import type { BuildInputs } from './clients.js';
 import { NoOptimizer } from './optimizer.js';
 
-/** Returns scale 1 without fp16, a static scale with loss_scale, else a dynamic one. */
+/**
+ * Returns the loss scaler: scale 1 without fp16, a static scale if loss_scale is set, else a
+ * dynamic one.
+ */
 export function buildScaler({ fp16 }: ResolvedConfig): LossScaler {
   if (!fp16.enabled) return new StaticLossScaler(1);
   if (fp16.loss_scale > 0) return new StaticLossScaler(fp16.loss_scale);
@@ -22,7 +26,7 @@ export function buildScaler({ fp16 }: ResolvedConfig): LossScaler {
   });
 }
 
-/** The dtype of each precision. */
+/** By precision: its dtype. */
 export const dtypeOf = { fp16: 'f16', bf16: 'bf16', fp32: 'f32' } as const;
 
 /** Returns the dtype of weights, activations and gradients of backward. */
@@ -37,13 +41,16 @@ export function gradientDType(config: ResolvedConfig): DType {
   return dtype === null ? weightDType(config) : dtypeOf[dtype];
 }
 
-/** Returns the dtype of floating buffers; undefined: each buffer keeps its dtype. */
+/** Returns the dtype of floating-point buffers. Undefined: each buffer keeps its dtype. */
 export function bufferDType({ data_types: section }: ResolvedConfig): DType | undefined {
   const { buffer_dtype: dtype } = section;
   return dtype === null ? undefined : dtypeOf[dtype];
 }
 
-/** Quantizes linear layers before they move. Throws DS_CONFIG with an optimizer. */
+/**
+ * Quantizes linear layers, before they move to the device. Throws DS_CONFIG if there is an
+ * optimizer.
+ */
 export function quantizeWeights(
   { module, config: { weight_quantization: section } }: BuildInputs,
   optimizer: Optimizer,

@@ -1,5 +1,5 @@
-// Builds the learning-rate schedules of an engine from the section "scheduler". Schedules of the
-// caller replace them.
+// Finds the learning-rate schedules of an engine: the caller's, or those that the section
+// "scheduler" describes.
 import type { ResolvedConfig, ResolvedScheduler } from '../../../types/config.js';
 import type { DsError } from '../../errors.js';
 import * as optim from '../../optim/index.js';
@@ -15,7 +15,7 @@ import { type BuildInputs, type Clients, callFactory, requireMethods } from './c
 
 /**
  * Returns the schedules of the caller, else of the configuration. May be empty. Rank 0 emits
- * notices of settings without effect. Throws DS_CONFIG, DS_ARGUMENT.
+ * notices about settings without effect. Throws DS_CONFIG or DS_ARGUMENT.
  */
 export function findSchedules(inputs: BuildInputs, optimizer: Optimizer): ScheduleSet {
   const { config, clients, job } = inputs;
@@ -56,10 +56,10 @@ function isList<T>(value: T | readonly T[]): value is readonly T[] {
   return Array.isArray(value);
 }
 
-/** Parameters that are lists themselves. */
+/** Parameters of a schedule that are themselves lists. Other lists have one value per group. */
 const wholeLists: ReadonlySet<string> = new Set(['milestones']);
 
-/** Throws DS_CONFIG if a list does not have one value per group. */
+/** Builds one schedule per group. Throws DS_CONFIG if a list does not have one value per group. */
 export function buildSchedules(
   scheduler: ResolvedScheduler | null,
   groups: readonly ParamGroup[],
@@ -72,7 +72,10 @@ export function buildSchedules(
   return new ScheduleSet(schedules);
 }
 
-/** The key of the learning rate in schedules that define their own. */
+/**
+ * By schedule type: the key that sets the learning rate, if the schedule does not use the rate of
+ * the group.
+ */
 const PEAKS: Partial<Record<ResolvedScheduler['type'], string>> = {
   WarmupLR: 'warmup_max_lr',
   WarmupDecayLR: 'warmup_max_lr',
@@ -80,7 +83,9 @@ const PEAKS: Partial<Record<ResolvedScheduler['type'], string>> = {
   LRRangeTest: 'lr_range_test_min_lr',
 };
 
-/** Returns a notice if groups have different rates, but `scheduler` sets one for all. */
+/**
+ * Returns a notice if groups have different learning rates, but `scheduler` sets one rate for all.
+ */
 function unusedRates(
   scheduler: ResolvedScheduler | null,
   groups: readonly ParamGroup[],
@@ -97,7 +102,10 @@ function unusedRates(
   );
 }
 
-/** Returns a notice if OneCycle has no betas to schedule. DeepSpeed warns too. */
+/**
+ * Returns a notice if OneCycle schedules betas that the optimizer does not have. DeepSpeed warns
+ * too.
+ */
 function idleMomentum({ schedules }: ScheduleSet, { name, groups }: Optimizer): string | null {
   const isIdle = groups.some(({ betas }, group) => {
     const schedule = schedules[group];
@@ -108,7 +116,7 @@ function idleMomentum({ schedules }: ScheduleSet, { name, groups }: Optimizer): 
     : null;
 }
 
-/** Returns the options of one group. */
+/** Returns the options of one group's schedule. */
 function optionsOf({ params }: ResolvedScheduler, group: number, groups: number) {
   const acting = Object.entries(params).filter(([key]) => key !== IDLE);
   const own = acting.map(([key, value]) => {
@@ -129,10 +137,10 @@ function wrongLengthError(key: string, values: readonly unknown[], groups: numbe
   );
 }
 
-/** A key of DeepSpeed without effect. */
+/** A key of DeepSpeed that has no effect here. */
 const IDLE = 'last_batch_iteration';
 
-/** Options that are not the key in camelCase. */
+/** By key: the option, if it is not the key in camelCase. */
 const OPTIONS: Readonly<Record<string, string>> = {
   warmup_min_lr: 'minLr',
   warmup_max_lr: 'maxLr',
@@ -160,7 +168,7 @@ const OPTIONS: Readonly<Record<string, string>> = {
 
 type Builder = (options: Record<string, unknown>, baseLr: number) => LrSchedule;
 
-/** Builds a schedule that defines its own learning rate. */
+/** Builds a schedule that sets its own learning rate. */
 const buildPlain =
   (Class: new (options: never) => LrSchedule): Builder =>
   (options) =>
@@ -172,7 +180,7 @@ const buildRelative =
   (options, baseLr) =>
     new Class({ baseLr, ...options } as never);
 
-/** Builds a schedule with the option `steps` instead of `totalSteps`. */
+/** Builds a schedule with the option `steps` in place of `totalSteps`. */
 const buildWithSteps =
   (Class: new (options: never) => LrSchedule): Builder =>
   ({ totalSteps: steps, ...rest }, baseLr) =>

@@ -1,4 +1,4 @@
-// Divides the tokens of samples over the axis sp.
+// Sequence parallelism: divides the tokens of samples over the axis sp.
 
 import type { Distributed } from '../../comm/index.js';
 import { AXIS } from '../../comm/mesh-shape.js';
@@ -12,8 +12,7 @@ import type { BuildResources } from '../release-stack.js';
 
 /**
  * Returns whether ranks along sp have different tokens of the same samples. Throws DS_CONFIG if the
- * mesh has other sizes, and for a model, pipeline or optimizer without support for parts of
- * samples.
+ * sizes differ from the mesh, or if the model, the pipeline or the optimizer does not support it.
  */
 export function requireSequence(
   { module, config, optimizer, plan }: Decisions,
@@ -41,7 +40,7 @@ export function requireSequence(
   );
 }
 
-/** Makes the model compute with this rank's tokens until the engine is destroyed. */
+/** Lets the model compute with this rank's tokens, until the engine is destroyed. */
 export function splitSequence(
   { module }: Decisions,
   { sequenceGroup }: Ranks,

@@ -1,4 +1,5 @@
-// Exchanges values between the ranks while engines are built, and reports failures to all ranks.
+// SetupWorld: exchanges values between the ranks while engines are built, and reports failures to
+// all ranks.
 
 import type { JsonData, JsonValue } from '../../../types/json.js';
 import { type Distributed, reportOf } from '../../comm/index.js';
@@ -6,15 +7,18 @@ import { DsError } from '../../errors.js';
 import { required } from '../../runtime/required.js';
 import { StoreWorld } from '../saving/store-world.js';
 
-/** Resolves with the values of all ranks, by rank. */
+/** Sends a value. Resolves with the values of all ranks, by rank. */
 export type Exchange = <Data extends JsonData<Data>>(value: Data) => Promise<Data[]>;
 
-/** A value, or the error of a rank that stops. */
+/** A value of a rank, or the error with which it stopped. */
 type Answer<Data> = { value: Data } | { error: string };
 
 const OP = 'initialize';
 
-/** Engines that are built concurrently exchange in turn, so the order is equal on all ranks. */
+/**
+ * The exchanges of initialize(). If several engines are built at once, they take turns, so the
+ * order of exchanges is equal on all ranks.
+ */
 class SetupWorld {
   private last: Promise<unknown> = Promise.resolve();
   /** Errors that all ranks have received. */
@@ -34,13 +38,13 @@ class SetupWorld {
     return call;
   }
 
-  /** Sends `error` instead of a value, unless the others have it. Never rejects. */
+  /** Sends `error` in place of a value, unless all ranks have it. Never rejects. */
   async sendError(error: unknown): Promise<void> {
     if (error instanceof Error && this.shared.has(error)) return;
     const call = this.last
       .catch(() => {})
       .then(() => this.world.announce(OP, { error: reportOf(error) }))
-      .catch(() => {}); // If the job is over, the others receive that error.
+      .catch(() => {}); // If the job has ended, the other ranks get the failure of the job.
     this.last = call;
     await call;
   }
@@ -56,7 +60,7 @@ class SetupWorld {
 
 const worlds = new WeakMap<Distributed, SetupWorld>();
 
-/** Returns the world of a job with several ranks. */
+/** Returns the SetupWorld of a job with several ranks. All engines of the job use the same one. */
 export function setupWorldOf(job: Distributed): SetupWorld {
   const known = worlds.get(job);
   if (known) return known;
@@ -75,7 +79,7 @@ export function setupWorldOf(job: Distributed): SetupWorld {
   return created;
 }
 
-/** Returns the values of all ranks, by rank. Rejects with DS_COMM if a rank stops. */
+/** Resolves with the values of all ranks, by rank. Rejects with DS_COMM if a rank stops. */
 export async function exchangeValues<Data extends JsonData<Data>>(
   job: Distributed,
   value: Data,
@@ -84,7 +88,7 @@ export async function exchangeValues<Data extends JsonData<Data>>(
   return setupWorldOf(job).runInTurn((exchange) => exchange(value));
 }
 
-/** Runs `body`. If only this rank throws, the others receive DS_COMM with its error. */
+/** Runs `body`. If it throws on this rank only, the other ranks get DS_COMM with the error. */
 export async function runOrReport<Result>(
   job: Distributed,
   body: () => Promise<Result>,
@@ -97,7 +101,7 @@ export async function runOrReport<Result>(
   }
 }
 
-/** Returns the error of a collective that a rank has left: see JointCall. */
+/** Returns the error for an exchange in which another rank failed. */
 function failedError(rank: number, error: string): DsError {
   return new DsError({
     code: 'DS_COMM',

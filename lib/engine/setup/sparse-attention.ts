@@ -1,4 +1,4 @@
-// Applies the section "sparse_attention" to all attention of a model.
+// Applies the section "sparse_attention" to all attention layers of a model.
 import { DsError } from '../../errors.js';
 import { type SparsityOptions, sparsify } from '../../nn/sparse-attention.js';
 import { readSparsity, requireBlocks } from '../../nn/sparse-patterns.js';
@@ -6,8 +6,9 @@ import type { Decisions } from '../engine-parts.js';
 import type { BuildResources } from '../release-stack.js';
 
 /**
- * Sets the pattern of the section in all attention of the model; `undo` restores its own. Throws
- * DS_CONFIG for a model without sparse attention or with too short sequences.
+ * Sets the pattern of the section in all attention layers. `undo` restores their own patterns.
+ * Throws DS_CONFIG for a model without such layers, or if its sequences are too short for the
+ * pattern.
  */
 export function sparsifyFromSection(
   { module, config: { sparse_attention: section } }: Decisions,
@@ -33,7 +34,7 @@ export function sparsifyFromSection(
   }
 }
 
-/** Converts an error of a pattern to one of the configuration. */
+/** Converts an error of a pattern to one of the configuration section. */
 function toSectionError(error: unknown, advice?: string): unknown {
   if (!(error instanceof DsError)) return error;
   const { expected = '', got = '', hint = '' } = error;

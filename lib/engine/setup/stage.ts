@@ -1,4 +1,4 @@
-// Builds the ZeRO stages from the configuration; only this file depends on stage numbers.
+// Builds the ZeRO stages from the configuration. Only this file depends on stage numbers.
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Device } from '../../runtime/device.js';
 import { gatherFp8 } from '../../zero/fp8-gather.js';
@@ -44,26 +44,28 @@ import type { ModelUnits } from './units.js';
 
 interface StageOptions {
   groups: ZeroGroups;
-  /** Default: no timing. */
+  /** Measures collectives. Default: nothing is measured. */
   timer?: CommTimer;
-  /** The tensor-parallel ranks. */
+  /** The tensor-parallel ranks. Default: null. */
   tensorGroup?: Collectives | null;
-  /** Whether gradients are summed over the ranks in this step. Default: null, in every step. */
+  /**
+   * Returns whether ranks sum gradients in the present step. Default: null, they do in every step.
+   */
   isSummed?: (() => boolean) | null;
 }
 
-/** The ranks of a group, and the settings of their communication. */
+/** The ranks of a ZeroGroup, and settings of their communication. */
 interface GroupSetup extends ZeroGroup, Required<Pick<StageOptions, 'timer' | 'isSummed'>> {
   device: Device;
-  /** Whether collectives overlap with compute. */
+  /** Whether collectives run in parallel with compute. */
   overlap: boolean;
-  /** Whether the engine trains: steps follow its forwards. */
+  /** Whether the engine trains, so that updates follow forwards. */
   isTrained: boolean;
   /** Whether the weights of the model are sharded: see shardsWeights(). */
   isSharded: boolean;
 }
 
-/** Builds the flows of a model's units, one stage for each record of ranks. */
+/** Builds the gradient and weight flows of a model: one stage for each ZeroGroup. */
 export function buildStages(
   config: ResolvedConfig,
   { trained, frozen }: ModelUnits,
@@ -104,13 +106,17 @@ function buildGradientFlow(
   return isSummed ? alternatingGradients(summed, isSummed, ownFactor) : summed;
 }
 
-/** Elements per reduction: 0 with offload, because the host updates each unit as it arrives. */
+/**
+ * Returns the minimum elements per reduction. It is 0 with offload, because the host updates each
+ * unit as it arrives.
+ */
 export function gradientBucket({ zero_optimization: zero }: ResolvedConfig): number {
   return zero.offload_optimizer.device === 'none' ? zero.reduce_bucket_size : 0;
 }
 
 /**
- * Returns the weight flow. A single rank has no shards to exchange, but may gather from the host.
+ * Builds the flow of weights. A single rank exchanges no shards, but may gather weights from host
+ * memory or a disk.
  */
 function buildWeightFlow(
   config: ResolvedConfig,
@@ -148,23 +154,20 @@ function chooseGather(
   return gatherFp8(createFp8Test(units.map(({ module }) => module)));
 }
 
-/**
- * Returns whether a unit's weights, including frozen ones, are gathered at use and freed
- * afterwards.
- */
+/** Returns whether units are gathered at use and freed afterwards. This includes frozen units. */
 export function shardsWeights(config: ResolvedConfig, { size }: { size: number }): boolean {
   return config.zero_optimization.stage === 3 && (size > 1 || offloadsWeights(config));
 }
 
 /**
- * Returns whether weights are in host memory or on a disk and are copied to the device unit by
+ * Returns whether weights are in host memory or on a disk, and are copied to the device unit by
  * unit.
  */
 export function offloadsWeights({ zero_optimization: zero }: ResolvedConfig): boolean {
   return zero.stage === 3 && zero.offload_param.device !== 'none';
 }
 
-/** Throws DS_IO if a disk lacks space for the weights. */
+/** Returns the storage of weight shards. Throws DS_IO if a disk lacks space for them. */
 function openShardStorage(
   config: ResolvedConfig,
   { device, group }: GroupSetup,
@@ -176,8 +179,9 @@ function openShardStorage(
 }
 
 /**
- * Returns the way of gradients to other ranks, if any. Divides in the wider dtype: before a cast to
- * a narrower one, or after a cast to f32. Source: DeepSpeed's gradient averaging.
+ * Builds the reduction of gradients over ranks. Returns null if no other rank has gradients.
+ * Division happens in the wider dtype: before a cast to a narrower dtype, or after a cast to f32.
+ * Source: DeepSpeed's gradient averaging.
  */
 function buildRoute(config: ResolvedConfig, between: GroupSetup): GradientRoute | null {
   const { group, dataRanks: ranks, replicas, device, overlap, timer } = between;
@@ -199,8 +203,9 @@ function buildRoute(config: ResolvedConfig, between: GroupSetup): GradientRoute 
 }
 
 /**
- * Returns the divisor of gradients before the sum: the ranks if gradients are f16 at any point,
- * because a mean is finite if the inputs are. f32 and bf16 have enough range.
+ * Returns the divisor of gradients before the sum. If gradients are f16 at any point, it is the
+ * number of ranks, because the mean of finite f16 values is finite. f32 and bf16 have enough range
+ * for the sum.
  */
 function divisorOf(config: ResolvedConfig, ranks: number, inF16: boolean): number {
   if (ranks === 1) return 1;

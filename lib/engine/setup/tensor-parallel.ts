@@ -1,4 +1,5 @@
-// Divides the layers of a whole model over the axis tp, as the first step of initialize().
+// Tensor parallelism: divides the layers of a model over the axis tp. This is the first step of a
+// build.
 
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { Distributed } from '../../comm/index.js';
@@ -18,16 +19,17 @@ export function isCutOver({ mesh }: Distributed, module: Module): boolean {
   return mesh.size(AXIS.tensor) > 1 && module.parameters().some(({ region }) => isPart(region));
 }
 
-/** Returns the ranks that the configuration divides layers over. */
+/** Returns the number of ranks over which the configuration divides layers. */
 export const tensorSize = ({
   autotp_size,
   tensor_parallel: other,
 }: ResolvedConfig['tensor_parallel']): number => Math.max(1, autotp_size, other.tp_size);
 
 /**
- * Divides the layers of the model over the axis tp by partition_config, then the model's own plan,
- * if the program has not done it. Throws DS_CONFIG for another mesh or without a plan or match,
- * DS_ARGUMENT if the model cannot be divided, DS_COMM.
+ * Divides the layers of the model over the axis tp, unless the caller has done so. The rules of
+ * partition_config come first, then the model's own plan. Throws DS_CONFIG for another mesh,
+ * without a plan, or if a rule matches nothing. Throws DS_ARGUMENT if the model cannot be divided,
+ * and DS_COMM.
  */
 export async function splitLayers({ module, config, job }: BuildInputs): Promise<void> {
   const { mesh } = job;
@@ -72,7 +74,10 @@ const listOf = (layers: TensorPlan['layers']): readonly Entry[] =>
 
 const STYLES = { row: 'row', column: 'column', skip: 'whole' } as const;
 
-/** Returns the modules with parameters that the rule matches. Throws DS_CONFIG without one. */
+/**
+ * Returns the modules with parameters that match a rule, each with its style. Throws DS_CONFIG if
+ * there are none.
+ */
 function findStyles(
   { patterns, type, parts }: PartitionSpec,
   index: number,

@@ -1,4 +1,4 @@
-// Groups a model's parameters into units, which ZeRO moves together.
+// Groups the parameters of a model into units. ZeRO moves the parameters of a unit together.
 
 import type { Module } from '../../nn/module.js';
 import type { Parameter } from '../../nn/parameter.js';
@@ -21,20 +21,20 @@ import type { ZeroGroups } from '../zero-groups.js';
 /** The units of a model, in forward order. */
 export interface ModelUnits {
   trained: readonly Unit[];
-  /** Only if weights are sharded. Otherwise frozen parameters are in no unit. */
+  /** Frozen units exist only if weights are sharded. Otherwise frozen parameters are in no unit. */
   frozen: readonly WeightUnit[];
 }
 
 interface ModelUnitOptions extends UnitOptions {
-  /** Dtype of gradient sums over micro-batches of units in `dtype`. */
+  /** Dtype of gradient sums over micro-batches, for units with the dtype of the engine. */
   gradDtype: DType;
-  /** Whether units are gathered at use and freed. Frozen parameters then form units too. */
+  /** Whether units are gathered at use and freed. If so, frozen parameters form units too. */
   shardsWeights: boolean;
-  /** A unit has parameters of one record, and is sharded over its ranks. */
+  /** The ZeroGroup of each parameter. All parameters of a unit have the same one. */
   groups: ZeroGroups;
 }
 
-/** Parameters of one module in one unit: all trained or all frozen, with one dtype. */
+/** The parameters of one unit: all trained or all frozen, with one dtype. */
 interface UnitPart {
   name: string;
   module: Module;
@@ -43,9 +43,9 @@ interface UnitPart {
 }
 
 /**
- * Builds units: root parameters first, because embeddings are read first, then the model's units in
- * forward order. Each is divided by dtype, and into trained and frozen parameters. A frozen
- * parameter gets no gradient; `undo` restores its requiresGrad.
+ * Builds the units of a model. First come root parameters, because embeddings are read first, then
+ * the model's units in forward order. A unit is split by dtype, and into trained and frozen
+ * parameters. Parameters in no optimizer group become frozen; `undo` restores their requiresGrad.
  */
 export function buildUnits(
   module: Module,
@@ -90,9 +90,9 @@ type UnitModule = [
 ];
 
 /**
- * Returns parameters of several pipeline stages, the root, then the model's units. Each parameter
- * belongs to the first unit with it, under its name in namedParameters() of the model, which
- * checkpoints use.
+ * Returns the modules that form units, with their parameters: first parameters that pipeline stages
+ * share, then the root, then the units of the model. A parameter belongs to the first unit that has
+ * it. Its name is the one of namedParameters(), which checkpoints use.
  */
 function unitModules(module: Module, { own }: ZeroGroups): UnitModule[] {
   const inner = module.units();
@@ -116,14 +116,14 @@ function unitModules(module: Module, { own }: ZeroGroups): UnitModule[] {
 }
 
 interface Kinds {
-  /** Index of the optimizer group of each trained parameter. */
+  /** By trained parameter: the index of its optimizer group. */
   groupOf: ReadonlyMap<Tensor, number>;
   zeroGroups: ZeroGroups;
   /** Dtype of the engine's weights. */
   dtype: DType;
 }
 
-/** Groups the parameters of a unit by kind, in the order of each kind's first parameter. */
+/** Splits the parameters of a unit by kind. Kinds are in the order of their first parameter. */
 function groupByKind(
   [name, module, named]: UnitModule,
   { groupOf, zeroGroups, dtype: engineDtype }: Kinds,
@@ -155,7 +155,10 @@ function freeze(parameters: readonly Parameter[], undo: ReleaseStack): void {
   }
 }
 
-/** Returns the group of each parameter. Throws DS_ARGUMENT for parameters of another model. */
+/**
+ * Returns the index of the optimizer group of each parameter. Throws DS_ARGUMENT for parameters of
+ * another model.
+ */
 function indexGroups(module: Module, groups: readonly ParamGroup[]): Map<Tensor, number> {
   const ownTensors = new Set<Tensor>(module.parameters());
   const groupOf = new Map<Tensor, number>();

@@ -1,4 +1,4 @@
-// Moves a model into the units of ZeRO, and creates master weights and optimizer state.
+// Moves a model into the units of ZeRO, and creates its master weights and optimizer state.
 import type { ProcessGroup } from '../../comm/index.js';
 import type { Module } from '../../nn/module.js';
 import { markStreamed } from '../../nn/streamed.js';
@@ -31,7 +31,10 @@ import { bufferDType, gradientDType, weightDType } from './precision.js';
 import { buildStages, shardsWeights } from './stage.js';
 import { buildUnits } from './units.js';
 
-/** Creates units and state of the model. `ties`: see OpenPipeline. Throws as buildState(). */
+/**
+ * Creates the units and the optimizer state of a model. `ties` are the parameters that pipeline
+ * stages share: see OpenPipeline. Throws as buildState() does.
+ */
 export function adoptIntoUnits(
   { module, config, device, optimizer, progress }: Decisions,
   { commTimer: timer }: Clients,
@@ -82,7 +85,10 @@ export function adoptIntoUnits(
   return { ranks, units, zeroGroups, stage, state };
 }
 
-/** Returns the record of the model, of `ties`, and of parameter groups with ranks of their own. */
+/**
+ * Returns the ZeroGroups: of the model, of `ties`, and of parameter groups with a group of their
+ * own.
+ */
 function createZeroGroups(
   optimizer: Optimizer,
   ranks: Ranks,
@@ -101,9 +107,9 @@ function createZeroGroups(
 }
 
 /**
- * Returns the parameter groups with a process group in the field `zeroGroup`, such as experts: only
- * its ranks have the same values. Throws DS_CONFIG for optimizers with sums over ranks, and with
- * copies of the model along other axes.
+ * Returns the parameter groups with a process group in the field `zeroGroup`, such as experts. Only
+ * the ranks of this group have the same values. Throws DS_CONFIG if the optimizer sums over ranks,
+ * or if other axes of the mesh hold copies of the model.
  */
 function findOwnGroups(
   optimizer: Optimizer,
@@ -128,13 +134,16 @@ function findOwnGroups(
   );
 }
 
-/** Returns the groups of a tensor's first values. All tensor ranks need a whole tensor. */
+/**
+ * Returns a function from a tensor to the groups whose first rank sends its initial values. If
+ * tensor ranks hold a tensor whole, they also need equal values.
+ */
 function sourcesOf({ tensorGroup }: Ranks) {
   return (region: Region, { source }: ZeroGroup): readonly Collectives[] =>
     tensorGroup && !isPart(region) ? [source, tensorGroup] : [source];
 }
 
-/** Copies frozen parameters in no unit, and buffers, from the first rank to the others. */
+/** Sends buffers, and frozen parameters that are in no unit, from the first rank to the others. */
 function broadcastWhole(
   module: Module,
   frozen: readonly WeightUnit[],

@@ -1,5 +1,5 @@
-// Exchanges batch shapes between pipeline ranks, so that a failed batch can report different
-// shapes.
+// BatchShapes: pipeline ranks exchange the shapes of their batches, so that the error of a failed
+// batch can list different shapes.
 
 import { setTimeout as pause } from 'node:timers/promises';
 import type { Axis, Distributed } from '../../comm/index.js';
@@ -16,18 +16,18 @@ const INTERVAL_MS = 50;
 
 type Part = 'inputs' | 'labels';
 
-/** Shapes and dtypes by part; null without a tensor. */
+/** Shapes and dtypes of inputs and labels, as text. Null if a part has no tensor. */
 type Shapes = Readonly<Record<Part, string | null>>;
 
 /**
- * Compares batch shapes of ranks after a failure. Each rank writes its shapes into the job's store
- * when they change, so constant shapes are written once.
+ * Compares the batch shapes of ranks after a failure. Each rank writes its shapes to the job's
+ * store when they change. Constant shapes are therefore written once.
  */
 export class BatchShapes {
   private readonly name: string;
   private reportedText = '';
 
-  /** Every rank of the job creates it in the same order. */
+  /** Every rank of the job must create it in the same order. */
   constructor(private readonly job: Distributed) {
     this.name = job.nextName('batch shapes');
   }
@@ -43,8 +43,8 @@ export class BatchShapes {
   }
 
   /**
-   * Returns DS_COMM with this rank and another rank of its model if their batches have different
-   * shapes; else `error`, this rank's error in step `step`.
+   * Explains `error`, this rank's error in step `step`. If another rank of the same model has other
+   * batch shapes, returns a DS_COMM error with both ranks. Else returns `error`.
    */
   async explain(error: unknown, step: number): Promise<unknown> {
     const { store } = this.job;
@@ -78,7 +78,7 @@ export class BatchShapes {
     return MODEL.filter((axis) => sizes[axis] > 1);
   }
 
-  /** Returns the part with different shapes on `rank` after PATIENCE_MS, or null. */
+  /** Returns the part whose shapes still differ on `rank` after PATIENCE_MS, or null. */
   private async findDifference(own: Shapes, rank: number): Promise<Part | null> {
     const deadline = Date.now() + PATIENCE_MS;
     for (;;) {

@@ -1,25 +1,25 @@
-// Batch sizes: the global batch, the micro-batch per rank, and the micro-batches of a step.
+// Batch sizes, and the count of micro-batches in a step.
 import { DsError } from '../../errors.js';
 import { formatValue } from '../../runtime/format-value.js';
 import { requireEnded, requireType } from '../../runtime/require-type.js';
 import { missingStepError, misuseError } from '../engine-errors.js';
 
 /**
- * Gradient accumulation: the number of backwards per step, and the divisor of each loss.
- * `backwards`: backwards since the last step.
+ * Gradient accumulation: how many backwards form a step, and by how much each loss is divided. The
+ * argument `done` is the number of backwards since the last step.
  */
 interface Accumulation {
-  /** Divisor of the loss of each backward. */
+  /** The loss of each backward is divided by this. */
   readonly divisor: number;
-  /** Returns whether the next backward, after `backwards` others, completes the gradients. */
+  /** Returns whether the next backward completes the gradients of the step. */
   isCompletedBy(done: number): boolean;
-  /** Returns whether another backward is allowed after `backwards` others. */
+  /** Returns whether another backward is allowed. */
   isOpenAfter(done: number): boolean;
-  /** Returns whether step() updates after `backwards` backwards. */
+  /** Returns whether step() updates now. */
   isUpdateAfter(done: number): boolean;
 }
 
-/** gradient_accumulation_steps: every `steps`-th step() updates. */
+/** Accumulation by gradient_accumulation_steps: every `steps`-th step() updates. */
 export function managedAccumulation(steps: number): Accumulation {
   return {
     divisor: steps,
@@ -30,9 +30,9 @@ export function managedAccumulation(steps: number): Accumulation {
 }
 
 /**
- * Accumulation of a pipeline rank with `stages` stages, each with one backward per micro-batch. The
- * last backward does not complete the gradients: reducing them there would wait for ranks that wait
- * for this rank's results. So the caller of the batch completes them.
+ * Accumulation of a pipeline rank with `stages` stages. Each stage has one backward per
+ * micro-batch. The last backward does not complete the gradients: a reduction there would wait for
+ * ranks that still need results of this rank. The caller completes them after the batch.
  */
 export const stagedAccumulation =
   (stages: number) =>
@@ -43,7 +43,10 @@ export const stagedAccumulation =
     isUpdateAfter: (done) => done >= steps * stages,
   });
 
-/** managed_gradient_accumulation false: the caller divides the losses, and every step() updates. */
+/**
+ * Accumulation for managed_gradient_accumulation false: the caller divides the losses, and every
+ * step() updates.
+ */
 export const unmanagedAccumulation = (): Accumulation => ({
   divisor: 1,
   isCompletedBy: () => false,
@@ -60,11 +63,11 @@ interface BatchOptions {
   dataRanks: number;
   /** Returns the accumulation for a number of micro-batches per step. */
   accumulation: (steps: number) => Accumulation;
-  /** Backwards per micro-batch: the pipeline stages of this rank. Default: 1. */
+  /** Backwards per micro-batch: the number of pipeline stages on this rank. Default: 1. */
   passes?: number;
 }
 
-/** Batch sizes, which change only between steps; the engine checks this. */
+/** The batch sizes of an engine. They may change only between steps; the engine checks this. */
 export class BatchSizes {
   private micro: number;
   private steps: number;
@@ -94,7 +97,9 @@ export class BatchSizes {
     return this.micros * this.steps;
   }
 
-  /** Returns the samples that the `backwards`-th backward of a step completes. */
+  /**
+   * Returns the number of samples that backward number `done` of a step completes, over all ranks.
+   */
   samplesOf(done: number): number {
     return done % (this.options.passes ?? 1) === 0 ? this.micros : 0;
   }
@@ -104,8 +109,8 @@ export class BatchSizes {
   }
 
   /**
-   * Sets the global batch; the micro-batch stays. Throws DS_ARGUMENT unless `train` is a multiple
-   * of the micro-batch over all ranks.
+   * Sets the samples per step. The micro-batch size stays. Throws DS_ARGUMENT unless `train` is a
+   * multiple of the micro-batch size over all ranks.
    */
   setTrain(train: number): void {
     const steps = typeof train === 'number' ? train / this.micros : 0;
@@ -121,8 +126,8 @@ export class BatchSizes {
   }
 
   /**
-   * Sets the micro-batch; the accumulation steps stay. Throws DS_ARGUMENT unless `micro` is a
-   * positive integer.
+   * Sets the micro-batch size. The number of accumulation steps stays. Throws DS_ARGUMENT unless
+   * `micro` is a positive integer.
    */
   setMicro(micro: number): void {
     if (!Number.isInteger(micro) || micro < 1) {
@@ -132,39 +137,38 @@ export class BatchSizes {
   }
 }
 
-/** Counts the micro-batches of the running step. */
+/** Counts the backwards of the present step. */
 export class MicroBatches {
   /** Samples of all data ranks in the backwards since the last step. */
   samples = 0;
-  /** Whether step() was called after fewer backwards than an update needs. */
+  /** Whether step() was called after too few backwards for an update. */
   hasStepped = false;
-  /** Backwards since the last step, without those inside noSync(). */
+  /** Number of backwards since the last step, without those inside noSync(). */
   private backwards = 0;
-  /** Whether a backward has ended, and its step() has not been called. */
+  /** Whether a backward has ended and step() was not called since. */
   private awaitsStep = false;
   private isInNoSync = false;
 
   constructor(private readonly sizes: BatchSizes) {}
 
-  /** Backwards since the last step that count. */
+  /** Number of backwards since the last step, without those inside noSync(). */
   get count(): number {
     return this.backwards;
   }
 
-  /** Whether gradients of the present backward stay on this rank. */
+  /** Whether the gradients of the present backward stay on this rank. */
   get isLocal(): boolean {
     return this.isInNoSync;
   }
 
-  /** Whether the present or next backward completes the gradients of a step. */
+  /** Whether the present backward, or else the next one, completes the gradients of a step. */
   get completesStep(): boolean {
     return !this.isInNoSync && this.sizes.accumulation.isCompletedBy(this.backwards);
   }
 
   /**
-   * Whether the backward before the pending step() completes the gradients of a step; if no step()
-   * is pending, whether the next backward does. Source: step() of DeepSpeed counts
-   * micro-batches.
+   * Whether the backward of the pending step() completes the gradients of a step. If no step() is
+   * pending: whether the next backward does. Source: DeepSpeed counts micro-batches in step().
    */
   get atBoundary(): boolean {
     const done = this.awaitsStep ? this.backwards - 1 : this.backwards;
@@ -191,8 +195,8 @@ export class MicroBatches {
   }
 
   /**
-   * Called in step(); returns whether it updates. Throws DS_AUTOGRAD inside noSync(), and without a
-   * backward that counts; `isEmpty`: there is no gradient at all.
+   * Called in step(). Returns whether it updates. Throws DS_AUTOGRAD inside noSync(), and if no
+   * backward counts. `isEmpty`: there is no gradient at all, not even of noSync().
    */
   step(isEmpty: boolean): boolean {
     if (this.isInNoSync)
@@ -209,7 +213,7 @@ export class MicroBatches {
     return updates;
   }
 
-  /** Runs `body`; its backwards do not count. */
+  /** Runs `body`. Backwards in it do not count. */
   noSync<Result>(body: () => Result): Result {
     if (this.isInNoSync)
       throw misuseError('engine.noSync', 'one noSync() at a time', 'a nested noSync()');

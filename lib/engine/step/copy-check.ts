@@ -1,5 +1,5 @@
-// Detects ranks that should do identical work but received different batches, before copies
-// diverge.
+// Detects ranks that must do identical work but got different batches, before their copies of the
+// model diverge.
 
 import { createHash } from 'node:crypto';
 import type { Axis, MeshShape } from '../../comm/index.js';
@@ -17,15 +17,15 @@ import { MODEL } from '../ranks.js';
 import type { BatchUse, DigestOutputs, ReportedRows } from './step-rows.js';
 
 /**
- * Relative tolerance: larger than the differences of kernels without a fixed order of sums, smaller
- * than those of other samples.
+ * Relative tolerance. It is larger than the differences of kernels without a fixed order of sums,
+ * and smaller than the differences between batches.
  */
 const LOSS_TOLERANCE = 1e-3;
 const SQUARES_TOLERANCE = 1e-2;
 
 /**
- * Returns the first two ranks that differ only on the axes `copies` and by more than `tolerance` in
- * their numbers, else null.
+ * Returns the first two ranks that differ only on the axes `copies`, but whose numbers differ by
+ * more than `tolerance`. Returns null if there are none.
  */
 export function findDifferentCopies(
   { shape, copies }: { shape: MeshShape; copies: readonly Axis[] },
@@ -44,21 +44,21 @@ function isNear(a: Float32Array, b: Float32Array, tolerance: number): boolean {
   return a.every((value, i) => {
     const other = required(b[i]);
     const largest = Math.max(Math.abs(value), Math.abs(other));
-    // Only one of two summation orders may overflow.
+    // A sum may overflow in one order of additions and not in another.
     return !Number.isFinite(largest) || Math.abs(value - other) <= tolerance * largest;
   });
 }
 
-/** Two ranks that should have equal numbers, but differ. */
+/** Two ranks that should have equal numbers, but do not. */
 export interface CopyMismatch {
   ranks: readonly [first: number, other: number];
   /** Axes along which a model has several ranks. */
   axes: readonly Axis[];
-  /** The numbers that differ. */
+  /** What differs. */
   what: BatchUse | 'losses or gradients';
 }
 
-/** The ranks of a job, and the batches to compare. */
+/** The ranks of a job, and which of their batches to compare. */
 interface CopyCheck {
   shape: MeshShape;
   /** Axes along which ranks are identical. */
@@ -68,8 +68,8 @@ interface CopyCheck {
 }
 
 /**
- * Returns two ranks of one model with different batches in the step of these rows; null if there
- * are none. A rank without such a batch is not compared: middle stages of a pipeline read no batch.
+ * Returns two ranks of one model with different batches in this step, or null. A rank without such
+ * a batch is not compared, because the middle stages of a pipeline read no batch.
  */
 export function findOtherBatch(
   rows: Pick<ReportedRows, 'digestOf'>,
@@ -89,9 +89,10 @@ export function findOtherBatch(
 }
 
 /**
- * Returns two copies with different results in the step of these rows; null if there are none.
- * Compares losses first, because a loss belongs to one rank, then squares of gradients, which
- * contain all its data ranks. After the first step, rounding may have made copies differ.
+ * Returns two copies of the model with different results in this step, or null. Compares losses
+ * first, because a loss belongs to one rank. Then compares squares of gradients, which include all
+ * data ranks of a copy. Use it for the first step only: later, rounding may have made copies
+ * differ.
  */
 export function findDifferentResults(
   rows: Pick<ReportedRows, 'lossOf' | 'squaresOf'>,
@@ -107,7 +108,9 @@ export function findDifferentResults(
 
 const axesOf = ({ sizes }: MeshShape): Axis[] => MODEL.filter((axis) => sizes[axis] > 1);
 
-/** Returns the error for every rank. `step` counts from 1; `difference` names the difference. */
+/**
+ * Returns the error that every rank throws. `step` counts from 1. `difference` names what differs.
+ */
 export function mismatchError(
   { ranks: [first, other], axes, what }: CopyMismatch,
   step: number,
@@ -123,26 +126,26 @@ export function mismatchError(
   });
 }
 
-/** Bytes per kernel call; longer tensors are divided. */
+/** Bytes per kernel call. Longer tensors are divided into chunks. */
 const CHUNK = 2 ** 20;
 
-/** Each chunk starts at different weights, so the order of tensors counts. */
+/** Each chunk starts at another weight, so that the order of tensors changes the digest. */
 const SHIFTS = 4096;
 const SHIFT = 97;
 
-/** A weight times a byte fits into an i32. */
+/** A weight has this many bits, so that weight times byte fits into an i32. */
 const WEIGHT_BITS = 23;
 
-/** Outlines are integers below this limit, which f32 represents exactly. */
+/** Outlines are below this limit. f32 represents integers up to here exactly. */
 const OUTLINES = 2 ** 24;
 
-/** Weights of the byte sum: the same pseudo-random numbers on every rank. */
+/** The weights of the byte sum: the same pseudo-random numbers on every rank. */
 export class DigestWeights {
   private weights: Tensor | null = null;
 
   constructor(private readonly device: Device) {}
 
-  /** Returns `count` weights from index `first` as a contiguous i32 view. */
+  /** Returns `count` weights from index `first` on, as a contiguous i32 view. */
   view(first: number, count: number): View {
     const { buffer, offset } = this.upTo(count);
     return vector(buffer, 'i32', offset + first, count);
@@ -164,7 +167,7 @@ export class DigestWeights {
   }
 }
 
-/** Xorshift32 with a fixed seed; never 0. */
+/** Returns numbers of Xorshift32 with a fixed seed. They are never 0. */
 function randomWeights(count: number): Int32Array {
   const weights = new Int32Array(count);
   let state = 0x9e3779b9;
@@ -178,9 +181,9 @@ function randomWeights(count: number): Int32Array {
 }
 
 /**
- * Digests the tensors between two calls of report(). The device sums weighted bytes in the order of
- * its compute stream; the host does not wait. Shapes, dtypes, and values in host memory of a GPU
- * engine enter through the outline.
+ * A digest of batches, so that ranks can compare them. The device sums weighted bytes in the order
+ * of its compute stream; the host does not wait. The outline contains shapes, dtypes, and values of
+ * tensors that are not on the engine's device.
  */
 export class InputDigest {
   private outline = 0x811c9dc5;
@@ -206,7 +209,9 @@ export class InputDigest {
     }
   }
 
-  /** Writes the digest since the last call into the outputs, and restarts. */
+  /**
+   * Writes the digest of all tensors since the last call to the outputs, and begins a new digest.
+   */
   report(): void {
     const { bits, outline } = this.outputs;
     const value = this.isEmpty ? 0 : 1 + ((this.outline >>> 0) % (OUTLINES - 1));
@@ -219,14 +224,14 @@ export class InputDigest {
 
   /** Drops the tensors since the last report(). */
   drop(): void {
-    // The next chunk overwrites the bits; without one, report() clears them.
+    // The next chunk overwrites the bits. If none comes, report() clears them.
     if (this.chunks > 0) this.areBitsReported = true;
     this.outline = 0x811c9dc5;
     this.chunks = 0;
     this.isEmpty = true;
   }
 
-  /** FNV-1a hash. */
+  /** Adds text to the outline by the FNV-1a hash. */
   private hashText(text: string): void {
     for (let i = 0; i < text.length; ++i) {
       this.outline = Math.imul(this.outline ^ text.charCodeAt(i), 0x01000193);
@@ -244,7 +249,7 @@ export class InputDigest {
     if (flat !== tensor) flat.release();
   }
 
-  /** The sum modulo 2^32 does not depend on the order of additions. */
+  /** Adds bytes to the sum. The sum modulo 2^32 does not depend on the order of additions. */
   private addChunk(bytes: View): void {
     const { bits } = this.outputs;
     const count = required(bytes.shape[0]);

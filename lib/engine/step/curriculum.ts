@@ -1,4 +1,4 @@
-// Curriculum learning: the number of tokens per sample in each step.
+// Curriculum learning: limits the number of tokens per sample in each step.
 
 import { isDeepStrictEqual } from 'node:util';
 import type { ResolvedConfig } from '../../../types/config.js';
@@ -19,7 +19,7 @@ import { Tensor } from '../../tensor/index.js';
 import { type InputCast, requireInputs } from './inputs.js';
 import type { Progress } from './step-decisions.js';
 
-/** A model that can shorten its inputs to a number of tokens. */
+/** A model that can cut its inputs to a number of tokens. */
 export interface ShortensInputs {
   /**
    * Returns the inputs of forward() with the first `seqlen` tokens of each sample. Shorter inputs
@@ -30,17 +30,17 @@ export interface ShortensInputs {
 
 /** The curriculum of an engine. */
 export interface Curriculum {
-  /** Tokens per sample in the next step; null: all. */
+  /** Tokens per sample in the next step. Null: all tokens. */
   readonly seqlen: number | null;
-  /** Wraps `cast` so that it cuts the inputs of forward() in training. */
+  /** Returns `cast` with a step before it that cuts the inputs of forward() in training. */
   cutInputs(cast: InputCast): InputCast;
-  /** Cuts the batches of a pipeline. The tensors belong to the caller's scope. */
+  /** Cuts the batches of a pipeline. The caller's scope owns the tensors. */
   cutBatches(given: readonly PipelineBatch[]): readonly PipelineBatch[];
   /** Replaces the schedule of the configuration. */
   setSchedule(schedule: CurriculumSchedule): void;
-  /** State for a checkpoint; null if there is none. */
+  /** Returns the state to save; null if there is none. */
   state(): JsonObject | null;
-  /** Restores a state; null restarts. Throws DS_CHECKPOINT for an invalid state. */
+  /** Restores a state; null restarts the curriculum. Throws DS_CHECKPOINT for an invalid state. */
   load(state: JsonObject | null, location: string): void;
 }
 
@@ -49,7 +49,7 @@ type Section = NonNullable<ResolvedConfig['curriculum_learning']>;
 const SECTION = 'curriculum_learning';
 const SETTER = 'engine.setCustomCurriculumLearningSchedule';
 
-/** Returns the curriculum of the configuration. */
+/** Returns the curriculum that the configuration describes. */
 export function curriculumOf(
   { curriculum_learning: section }: ResolvedConfig,
   run: { module: Module; progress: Progress },
@@ -69,13 +69,13 @@ export const wholeSamples: Curriculum = {
 };
 
 /**
- * Increases the sequence length by the global step. After the schedule reaches the maximum, the
- * length stays there. Source: DeepSpeed's CurriculumScheduler.update_difficulty().
+ * Increases the number of tokens with the global step. When it has reached the maximum, it stays
+ * there. Source: DeepSpeed's CurriculumScheduler.update_difficulty().
  */
 class SequenceCurriculum implements Curriculum {
   private schedule: CurriculumSchedule;
   private difficulty: number;
-  /** The step of `difficulty`; null before the first. */
+  /** The step for which `difficulty` was computed. Null before the first step. */
   private step: number | null = null;
   /** The last step in which the caller read `seqlen`. */
   private readAt: number | null = null;
@@ -99,10 +99,10 @@ class SequenceCurriculum implements Curriculum {
   }
 
   cutBatches(given: readonly PipelineBatch[]): readonly PipelineBatch[] {
-    // Sets the length even if this stage reads nothing.
+    // Computes the length of this step even if this stage reads no batch.
     this.difficultyAt(this.run.progress.globalSteps + 1);
     return given.map(([inputs, labels]) => {
-      // Stages after the first may receive any value as inputs.
+      // Stages after the first one may get any value as inputs.
       const isList = Array.isArray(inputs) && inputs.every((input) => input instanceof Tensor);
       const values: readonly unknown[] = isList ? inputs : [inputs];
       const cut = this.cut('engine.trainBatch', [...values, labels]);
@@ -123,7 +123,7 @@ class SequenceCurriculum implements Curriculum {
     return { section: settingsOf(this.section), difficulty: this.difficulty };
   }
 
-  /** If the section differs from the saved one, only the step determines the difficulty. */
+  /** If the section differs from the saved one, the saved difficulty is ignored. */
   load(state: JsonObject | null, location: string): void {
     const reader = new Fields(location);
     const saved = state && reader.object(state.section, 'state.curriculum.section');
@@ -165,7 +165,7 @@ const canShorten = (module: object): module is ShortensInputs =>
 const settingsOf = (section: Section): JsonObject =>
   JSON.parse(JSON.stringify(section)) as JsonObject;
 
-/** Returns the schedule of a validated section; `custom` for the type "custom". */
+/** Returns the schedule of a validated section. For the type "custom", returns `custom`. */
 export function scheduleOf(
   section: Pick<Section, 'schedule_type' | 'schedule_config' | 'min_difficulty' | 'max_difficulty'>,
   custom: CurriculumSchedule,

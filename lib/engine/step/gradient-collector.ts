@@ -1,5 +1,5 @@
-// Collects the gradients of a step: the running backward, the scale of the gradients, and
-// completion.
+// GradientCollector: runs the backwards of a step, and hands over the gradients of complete units
+// to be reduced.
 
 import type { Module } from '../../nn/module.js';
 import * as kernels from '../../runtime/kernels.generated.js';
@@ -23,13 +23,13 @@ import type { StepControl } from './step-control.js';
 import type { Progress, StepDecisions, UpdatePlanner } from './step-decisions.js';
 
 /**
- * A running backward: engine.backward(), which reduces units as they complete, or loss.backward()
- * until its epilogue.
+ * The kind of the running backward. "engine": engine.backward(), which reduces units as they
+ * complete. "direct": loss.backward(), from its first gradient until the epilogue.
  */
 type Pass = 'engine' | 'direct';
 
 interface CollectorParts {
-  /** The model, for error messages. */
+  /** The model, for errors. */
   module: Module;
   ranks: Pick<Ranks, 'shardGroup'>;
   units: readonly Unit[];
@@ -43,19 +43,19 @@ interface CollectorParts {
   watch: StepWatch;
 }
 
-/** Collectors that received gradients in the running engine.backward(); null outside of one. */
+/** The collectors that got gradients in the running engine.backward(). Null outside of it. */
 let reachedCollectors: Set<GradientCollector> | null = null;
 
 export class GradientCollector implements UnitListener {
   private readonly micros: MicroBatches;
   private pass: Pass | null = null;
-  /** The factor of this rank's gradients; null before the step's first backward. */
+  /** Factor of this rank's gradients. Null before the first backward of the step. */
   private gradientFactor: number | null = null;
-  /** The factor of the next loss.backward(); null if unknown. */
+  /** Factor of the next loss.backward(). Null if unknown. */
   private nextFactor: number | null = null;
-  /** Units with gradients of this step that were handed over before all units were complete. */
+  /** Units whose gradients of this step were handed over before all units were complete. */
   private readonly handedOver = new Set<Unit>();
-  /** Whether the gradients of this step are complete and handed over. */
+  /** Whether all gradients of this step are complete and handed over. */
   private areHandedOver = false;
   private hasWarned = false;
   private readonly listeners = new Set<() => void>();
@@ -70,7 +70,8 @@ export class GradientCollector implements UnitListener {
   }
 
   /**
-   * Calls `body` when a backward has ended or failed. Returns a function that removes the listener.
+   * Adds a listener that runs when a backward has ended or failed. Returns a function that removes
+   * it.
    */
   onEnd(body: () => void): () => void {
     this.listeners.add(body);
@@ -94,37 +95,37 @@ export class GradientCollector implements UnitListener {
 
   /**
    * Runs `body`, the backward of a loss with the factor `lossScale` / divisor. Throws DS_AUTOGRAD
-   * if all gradients belong to other engines.
+   * if only other engines get gradients.
    */
   run(lossScale: number, body: () => void): void {
     this.begin('engine', lossScale);
     this.endPass(() => this.requireOwn(collectReached(body)));
   }
 
-  /** Runs a part of a backward that a later run() ends. It does not count as a backward. */
+  /** Runs a part of a backward, which a later run() completes. It does not count as a backward. */
   runPart(lossScale: number, body: () => void): void {
     this.begin('engine', lossScale);
     this.endPass(body, () => this.pause());
   }
 
-  /** Announces that the next loss.backward() has the factor `factor`. */
+  /** States that the loss of the next loss.backward() is multiplied by `factor`. */
   expectScaled(factor: number): void {
     this.nextFactor = factor;
   }
 
   /**
-   * Ends loss.backward(), and hands over the gradients of all units. Without any gradient it counts
-   * as a backward with zeros. Until this call, full gradients, and at stage 3 gathered weights,
-   * stay in memory.
+   * Ends loss.backward(), and hands over the gradients of all units. Without any gradient, it
+   * counts as a backward with zeros. Until this call, full gradients stay in memory, and at stage 3
+   * the gathered weights too.
    *
    * Units are not handed over as they complete, for these reasons:
    *
-   * - Only this call marks the last backward of the micro-batch. A new forward may still add a
-   *   loss.
-   * - A hand-over cannot be undone. At the boundary, stages 0 and 1 replace this rank's sum by
-   *   the sum of all ranks. Offload adds it to the norm and copies it.
-   * - Later losses cannot be added. Stages 2 and 3 would sum them after the ranks, with other
-   *   bits. A rank with one loss fewer would miss a collective.
+   * - Only this call marks the last backward of the micro-batch. A new forward may still add
+   *   a loss.
+   * - A hand-over cannot be undone. At the boundary, stages 0 and 1 replace this rank's sum
+   *   by the sum of all ranks. Offload adds it to the norm and copies it.
+   * - Later losses could not be added with the same bits: stages 2 and 3 would sum them
+   *   after the sum over ranks. A rank with one loss fewer would miss a collective.
    */
   endDirect(): void {
     if (!this.pass) this.beginDirect();
@@ -149,7 +150,8 @@ export class GradientCollector implements UnitListener {
   }
 
   /**
-   * Hands over `units` to the data ranks: no later backward of this step adds to their gradients.
+   * Hands over the gradients of `units` to the data ranks. No later backward of this step may add
+   * to them.
    */
   conclude(units: readonly Unit[]): void {
     const { stage, control, state, planner } = this.parts;
@@ -161,7 +163,7 @@ export class GradientCollector implements UnitListener {
     }
   }
 
-  /** Begins the next step after an update. */
+  /** Begins the next step, after an update. */
   restart(): void {
     this.parts.progress.globalSamples += this.micros.samples;
     this.reset();
@@ -174,14 +176,14 @@ export class GradientCollector implements UnitListener {
     this.areHandedOver = false;
   }
 
-  /** Throws DS_AUTOGRAD if gradients were collected since the last step. */
+  /** Throws DS_AUTOGRAD if a backward has run since the last step. */
   requireNone(op: string): void {
     if (this.micros.count > 0) throw misuseError(op, 'no gradients of an unfinished step', 'some');
   }
 
   /**
-   * Drops the gradients since the last step(). Throws DS_AUTOGRAD for gradients of earlier step()
-   * calls.
+   * Drops the gradients since the last step(). Throws DS_AUTOGRAD if they belong to earlier
+   * micro-batches of a step.
    */
   drop(): void {
     this.requireUnreduced('engine.zeroGrad');
@@ -190,8 +192,8 @@ export class GradientCollector implements UnitListener {
   }
 
   /**
-   * Drops the gradients since the last step(); micro-batches still count: see
-   * EngineOptimizer.zeroGrad. Warns once if micro-batches lose gradients.
+   * Drops the gradients since the last step(). The micro-batches still count: see
+   * EngineOptimizer.zeroGrad(). Warns once if micro-batches lose gradients.
    */
   zero(): void {
     this.requireUnreduced('optimizer.zeroGrad');
@@ -213,15 +215,15 @@ export class GradientCollector implements UnitListener {
   }
 
   /**
-   * Drops the gradients of this step, including those handed over, because the engine continues
-   * from another state.
+   * Drops the gradients of this step, including those handed over. Called when the engine continues
+   * from another state, for example after a load.
    */
   discard(): void {
     this.nextFactor = null;
     this.abandon();
   }
 
-  /** Restarts the step after a failed backward. Its collectives end first. */
+  /** Restarts the step after a failed backward. First, its running collectives end. */
   private abandon(): void {
     try {
       this.parts.stage.flush();
@@ -252,8 +254,8 @@ export class GradientCollector implements UnitListener {
   }
 
   /**
-   * A backward without gradients counts as zeros. A backward with gradients only for other engines
-   * ends the steps of those engines.
+   * Throws DS_AUTOGRAD if the backward gave gradients to other engines only. It also ends the steps
+   * of those engines. A backward without any gradient is allowed and counts as zeros.
    */
   private requireOwn(reached: ReadonlySet<GradientCollector>): void {
     if (reached.size === 0 || reached.has(this)) return;
@@ -261,7 +263,7 @@ export class GradientCollector implements UnitListener {
     throw foreignLossError([...reached].map(({ parts }) => parts.module));
   }
 
-  /** Begins a loss.backward() at its first gradient. */
+  /** Begins a loss.backward(), at its first gradient. */
   private beginDirect(): void {
     const { lossScale } = this.parts.stepDecisions;
     if (lossScale !== 1 && this.nextFactor === null) throw unscaledError(lossScale);
@@ -284,7 +286,7 @@ export class GradientCollector implements UnitListener {
     for (const unit of units) unit.gradient.expect({ streaming: pass === 'engine' });
   }
 
-  /** Ends the pass after `body`; abandons it if either throws. */
+  /** Runs `body`, then `end`, and ends the pass. If either throws, abandons the step. */
   private endPass(body: () => void, end = () => this.finish()): void {
     try {
       body();
@@ -298,7 +300,7 @@ export class GradientCollector implements UnitListener {
     }
   }
 
-  /** Adds up the gradients so far, and releases weights. */
+  /** Adds up the gradients so far, and releases gathered weights. */
   private pause(): void {
     const { units, stage } = this.parts;
     for (const unit of [...units].reverse()) unit.gradient.finish();
@@ -318,21 +320,21 @@ export class GradientCollector implements UnitListener {
     reachedCollectors?.add(this);
   }
 
-  /** Handles a gradient outside of a pass of this engine: begins a loss.backward(). */
+  /** Called for a gradient outside of a pass of this engine: begins a loss.backward(). */
   onUnexpected(): void {
     if (!this.pass) this.beginDirect();
   }
 
   onComplete(unit: WeightUnit): void {
     const { stage, control } = this.parts;
-    // A weight that requires no gradient is used until the end of backward.
+    // If a parameter requires no gradient, backward may read it until its end.
     if (unit.parameters.every(({ parameter }) => parameter.requiresGrad)) stage.release(unit);
     if (this.micros.isLocal) return;
     const receiver = this.micros.completesStep ? control : null;
     this.runReduction(() => stage.reduce(unit, receiver));
   }
 
-  /** Records the time of a reduction over the ranks. It counts only inside engine.backward(). */
+  /** Runs a reduction over the ranks, and measures its time inside engine.backward(). */
   private runReduction(body: () => void): void {
     const { ranks, watch } = this.parts;
     if (this.pass === 'engine' && ranks.shardGroup.size > 1) watch.time('reduce', body);
@@ -340,7 +342,7 @@ export class GradientCollector implements UnitListener {
   }
 }
 
-/** Returns the engines that receive gradients from the backward in `body`. */
+/** Runs `body`, a backward. Returns the collectors that got gradients. */
 function collectReached(body: () => void): ReadonlySet<GradientCollector> {
   const outer = reachedCollectors;
   const reached = new Set<GradientCollector>();
@@ -353,7 +355,7 @@ function collectReached(body: () => void): ReadonlySet<GradientCollector> {
   return reached;
 }
 
-/** Runs the backward of `loss` times `factor`: adds gradients to the leaves below it. */
+/** Runs the backward of `loss` times `factor`, which adds gradients to the leaves. */
 export function runBackward(loss: Tensor, factor: number): void {
   const seed = held(() => Tensor.emptyLike(loss));
   kernels.fill({ out: seed, value: factor });

@@ -1,4 +1,4 @@
-// The inputs of a forward: casts to 16 bits, and the samples of this rank.
+// Inputs of forward(): casts to 16 bits, and the positions of this rank's samples in the batch.
 import type { ResolvedConfig } from '../../../types/config.js';
 import { DsError } from '../../errors.js';
 import { isFloating } from '../../runtime/dtype.js';
@@ -7,15 +7,15 @@ import { isPlainObject } from '../../runtime/is-object.js';
 import { type SampleShare, Tensor, tensorsIn } from '../../tensor/index.js';
 
 /**
- * Maps the inputs of forward() to inputs of the model. New tensors belong to the scope of the call.
+ * Converts the inputs of forward() to inputs of the model. The scope of the call owns new tensors.
  */
 export type InputCast = (inputs: unknown[]) => unknown[];
 
 const keepInputs: InputCast = (inputs) => inputs;
 
 /**
- * Returns the result of a model's method as a list of inputs. Throws DS_ARGUMENT if it is not a
- * list.
+ * Returns the result of a model's method `method`, which must be a list of inputs. Throws
+ * DS_ARGUMENT if it is not.
  */
 export function requireInputs(method: string, inputs: unknown): unknown[] {
   if (Array.isArray(inputs)) return inputs;
@@ -23,7 +23,10 @@ export function requireInputs(method: string, inputs: unknown): unknown[] {
   throw new DsError({ code: 'DS_ARGUMENT', op: `${method}()`, expected, got: formatValue(inputs) });
 }
 
-/** Casts floating-point tensors to `dtype`, also in lists and plain objects. Other values stay. */
+/**
+ * Returns a cast of floating-point tensors to `dtype`, also in lists and plain objects. Other
+ * values stay.
+ */
 function castFloats(dtype: 'f16' | 'bf16'): InputCast {
   const cast = (value: unknown): unknown => {
     if (value instanceof Tensor) return isFloating(value.dtype) ? value.to(dtype) : value;
@@ -34,15 +37,19 @@ function castFloats(dtype: 'f16' | 'bf16'): InputCast {
   return (inputs) => inputs.map(cast);
 }
 
-/** For fp16.auto_cast and torch_autocast. Source: _cast_inputs_half of the engine of DeepSpeed. */
+/**
+ * Returns the cast for fp16.auto_cast and torch_autocast. Source: _cast_inputs_half of DeepSpeed's
+ * engine.
+ */
 export function inputCastOf({ fp16, bf16, torch_autocast: autocast }: ResolvedConfig): InputCast {
   if (fp16.enabled && (fp16.auto_cast || autocast.enabled)) return castFloats('f16');
   return bf16.enabled && autocast.enabled ? castFloats('bf16') : keepInputs;
 }
 
 /**
- * Samples are distributed as in DistributedSampler: data rank `rank` of `size` has the samples
- * `rank`, `rank` + `size`, ... Returns null if it has all samples.
+ * Returns which samples of the global batch this rank has, or null if it has all. As with
+ * DistributedSampler, data rank `rank` of `size` has the samples `rank`, `rank` + `size`, and so
+ * on.
  */
 export function sampleShareOf(
   inputs: readonly unknown[],

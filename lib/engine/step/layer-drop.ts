@@ -8,30 +8,32 @@ import { requireInteger } from '../../runtime/require-number.js';
 import { type InputCast, requireInputs } from './inputs.js';
 import type { Progress } from './step-decisions.js';
 
-/** The layers that a step skips. */
+/** Decides which layers a step skips. */
 export interface LayerDrop {
-  /** Fraction of layers that run at this point of the schedule; decreases from 1. */
+  /** Fraction of layers that run in this step. It decreases from 1. */
   readonly pldTheta: number;
   /**
-   * Returns a factor for each of `layers` layers: 0 if it is skipped, else the scale 1 / p of its
-   * branches. Layer l of L, from 1, runs with p = 1 - l / L (1 - pldTheta). Equal in all
-   * micro-batches of a step and on all ranks. Throws DS_ARGUMENT unless `layers` is an integer from
-   * 1.
+   * Returns a factor for each of `layers` layers: 0 if the layer is skipped, else 1 / p, by which
+   * its branches are scaled. Layer l of L, counted from 1, runs with probability p = 1 - l / L (1 -
+   * pldTheta). The factors are equal in all micro-batches of a step and on all ranks. Throws
+   * DS_ARGUMENT unless `layers` is an integer from 1.
    */
   factors(layers: number): number[];
 }
 
 /** A model that can skip layers. */
 export interface DropsLayers {
-  /** Returns the inputs of forward() with the necessary values of `drop`. */
+  /** Returns the inputs of forward() with the values of `drop` that the model needs. */
   dropLayers(inputs: readonly unknown[], drop: LayerDrop): unknown[];
 }
 
 /** The layer dropping of an engine. */
 export interface LayerDropping {
-  /** Theta of the next step; null without layer dropping. */
+  /** pldTheta of the next step. Null without layer dropping. */
   readonly theta: number | null;
-  /** Wraps `cast` so that it adds the drop to the inputs of forward() in training. */
+  /**
+   * Returns `cast` with a step before it that adds the drop to the inputs of forward() in training.
+   */
   dropInputs(cast: InputCast): InputCast;
 }
 
@@ -40,8 +42,8 @@ export const everyLayer: LayerDropping = { theta: null, dropInputs: (cast) => ca
 const SECTION = 'progressive_layer_drop';
 
 /**
- * Seed of a separate random stream; the step number is its offset. So it needs no state and is
- * equal on all ranks, which gather and reduce layer by layer.
+ * Seed of a separate random stream. The step number is its offset, so it needs no state. All ranks
+ * draw the same numbers, because they gather and reduce layer by layer.
  */
 const SEED = 1234;
 
@@ -91,8 +93,8 @@ class ProgressiveLayerDrop implements LayerDropping {
 }
 
 /**
- * Returns the drop of the step after `globalSteps` steps. pldTheta = (1 - theta) exp(-gamma t) +
- * theta with t = globalSteps - 1, and 1 in the first step. Source: DeepSpeed's
+ * Returns the drop of the step after `globalSteps` steps: pldTheta = (1 - theta) exp(-gamma t) +
+ * theta with t = globalSteps - 1. In the first step it is 1. Source: DeepSpeed's
  * ProgressiveLayerDrop, which DeepSpeedEngine.step() updates.
  */
 export function layerDropAt(

@@ -1,4 +1,4 @@
-// Runs the stages of a pipeline on micro-batches, in training and evaluation.
+// Runs the stages of a pipeline on micro-batches, in training and in evaluation.
 
 import type {
   Pipeline,
@@ -38,7 +38,7 @@ type Parts = Pick<
   | 'watch'
 >;
 
-/** Runs the forwards of stages. Each has its own scope for its outputs. */
+/** Runs the forwards of stages. Each forward has its own scope for its outputs. */
 abstract class Worker implements StageWorker {
   abstract readonly kind: StageWorker['kind'];
   private readonly scopes = new Map<string, Scope>();
@@ -101,12 +101,15 @@ abstract class Worker implements StageWorker {
   }
 }
 
-/** Accumulates gradients in the units, as engine.backward() does. */
+/** Runs stages in training. Gradients add up in the units, as with engine.backward(). */
 export class TrainingWorker extends Worker {
   readonly kind = 'train';
-  /** The stage that counts micro-batches on a rank without losses; null on other ranks. */
+  /**
+   * On a rank without losses: the stage whose backwards count as micro-batches. Null on other
+   * ranks.
+   */
   private readonly countingStage: number | null;
-  /** Late gradients by stage and micro-batch. */
+  /** By stage and micro-batch: weight gradients that are computed later. */
   private readonly deferred = new Map<string, LateGradients>();
 
   constructor(parts: Parts, pipeline: Pipeline, batches: readonly PipelineBatch[]) {
@@ -127,8 +130,8 @@ export class TrainingWorker extends Worker {
   }
 
   /**
-   * Defers the matrix products of weight gradients. Gradients of norms and biases are computed in
-   * this half.
+   * Computes the gradients of the inputs. Matrix products of weight gradients are deferred to
+   * weightGradients(). Gradients of norms and biases are computed here.
    */
   inputGradients(
     at: PipelinePosition,
@@ -174,19 +177,24 @@ export class TrainingWorker extends Worker {
     control.addLoss(loss);
   }
 
-  /** With several stages per rank, the update hands over all units together. */
+  /**
+   * Hands over gradients before the batch ends. With several stages on a rank, the update hands
+   * over all units together.
+   */
   reduce(): void {
     const { units, zeroGroups, gradients } = this.parts;
     if (this.pipeline.ownStages.length > 1) return;
-    // Tied units wait for other stages, which may wait for this stage.
+    // Shared units wait for other stages, which may wait for this stage.
     gradients.conclude(units.filter((unit) => !zeroGroups.ofUnit(unit).spansStages));
   }
 }
 
-/** Sums the losses. */
+/** Runs stages in evaluation, and sums the losses. */
 export class EvaluatingWorker extends Worker {
   readonly kind = 'eval';
-  /** Sum over the micro-batches; null on ranks without the last stage. The caller owns it. */
+  /**
+   * Sum of losses over the micro-batches. Null on ranks without the last stage. The caller owns it.
+   */
   sum: Tensor | null = null;
 
   override forward(stage: number, micro: number, values: Values): Values {

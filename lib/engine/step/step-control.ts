@@ -1,5 +1,5 @@
-// Computes the step decision (gradient norm, clip factor, overflow flag) on the device; the host
-// reads it one step later.
+// StepControl: computes the step decision (gradient norm, clip factor, overflow flag) on the
+// device. The host reads it one step later.
 
 import type { Parameter } from '../../nn/parameter.js';
 import type { Device } from '../../runtime/device.js';
@@ -27,15 +27,14 @@ import {
 import { BATCHES, type BatchUse, type Columns, type ReportedRows, StepRows } from './step-rows.js';
 
 /**
- * Returns the ranges of `partition.counted` in parameters that this rank counts: `answersFor`.
- * Padding between parameters is zero, so adjacent ranges are merged. Empty if this rank counts no
- * parameter.
+ * Returns the ranges of `partition.counted` with parameters that this rank counts. Adjacent ranges
+ * are merged, because the padding between parameters is zero. Empty if the rank counts none.
  */
 export function countedRanges(
   { unit, fragments, counted }: Pick<Partition, 'unit' | 'fragments' | 'counted'>,
-  answersFor: (parameter: Parameter) => boolean,
+  isCounted: (parameter: Parameter) => boolean,
 ): Range[] {
-  const isOwn = fragments.map(({ entry }) => answersFor(unit.parameterOf(entry)));
+  const isOwn = fragments.map(({ entry }) => isCounted(unit.parameterOf(entry)));
   if (isOwn.every(Boolean)) return [counted];
   const ranges: Range[] = [];
   let startsRange = true;
@@ -51,47 +50,47 @@ export function countedRanges(
   return ranges;
 }
 
-/** The result of a step after its backward. */
+/** The decision and results of a step. */
 export interface StepDecision {
   /** Global L2 norm of the unscaled gradients, before clipping. */
   norm: number;
   isFinite: boolean;
-  /** False if the update was skipped because of a non-finite gradient. */
+  /** False if the update was skipped for a non-finite gradient. */
   isApplied: boolean;
-  /** Mean over the step's micro-batches and data ranks; null without a recorded loss. */
+  /** Mean loss over the step's micro-batches and data ranks. Null if no loss was recorded. */
   loss: number | null;
-  /** A rank of the job requested a stop before it handed over its gradients. */
+  /** Whether a rank requested a stop before it handed over its gradients. */
   stop: boolean;
-  /** Two ranks of the job that should be equal, but differ; null if there are none. */
+  /** Two ranks that should be equal but are not. Null if there are none. */
   mismatch: CopyMismatch | null;
-  /** Two ranks of the job with different numbers of micro-batches; null if there are none. */
+  /** Two ranks with different numbers of micro-batches. Null if there are none. */
   uneven: UnevenBatches | null;
-  /** Busy milliseconds by rank; null if no rank measures them. */
+  /** Busy milliseconds by rank. Null if no rank measures them. */
   busy: readonly number[] | null;
-  /** Micro-batches of this rank so far without a counted label. */
+  /** Number of micro-batches of this rank so far in which no label counts. */
   emptyBatches: number;
 }
 
-/** The first rank of the job, and a rank with another number of micro-batches. */
+/** Rank 0 of the job, and a rank with another number of micro-batches. */
 export interface UnevenBatches {
   first: { rank: number; micros: number };
   other: { rank: number; micros: number };
 }
 
 interface ControlOptions {
-  /** Receives each gradient after it is counted. */
+  /** Gets each gradient after it was added to the norm. */
   state: Pick<OptimizerState, 'gradReady'>;
-  /** 0 disables clipping. */
+  /** Largest gradient norm; larger ones are clipped. 0 disables clipping. */
   maxNorm: number;
-  /** A non-finite gradient skips the update. */
+  /** Whether a non-finite gradient skips the update. */
   skipNonfinite: boolean;
   /** Whether this rank requests a stop. */
   stop: { readonly isRequested: boolean };
-  /** `busy`: milliseconds of this rank in an earlier step; null if they are not shared. */
+  /** `busy`: milliseconds of this rank in an earlier step. Null if ranks do not exchange them. */
   watch: Pick<StepWatch, 'busy'>;
   batch: Pick<BatchSizes, 'accumulationSteps'>;
   emptyBatches: Pick<EmptyBatches, 'count'>;
-  /** The columns of the partitions' sums. */
+  /** The columns of the rows that hold sums of squares. */
   columns: Columns;
 }
 
@@ -108,39 +107,39 @@ type StepRanks = Pick<
   | 'isPrimary'
 >;
 
-/** The sum of squares of a partition. */
+/** The sum of squares of one partition. */
 interface SquareSum {
-  /** [1] f32 in this rank's row. */
+  /** [1] f32, an element of this rank's row. */
   sum: Tensor;
   /** The ranges that this rank counts. */
   ranges: readonly Range[];
-  /** [1] f32: temporary sum of a further range; null if there is only one range. */
+  /** [1] f32: sum of one further range. Null if there is only one range. */
   partialSum: Tensor | null;
 }
 
 /**
- * Owns the rows that ranks exchange in each step, the control of the update kernels ([4]), and the
- * host copy of both.
+ * Owns the rows that ranks exchange in each step, the `control` tensor that update kernels read,
+ * and the host copies of both.
  */
 export class StepControl implements GradientReceiver {
   /** [4] f32 on the device: see GradientControl in csrc/ops/gradient_control.h. */
   readonly control: Tensor;
   private readonly rows: StepRows;
-  /** Digests of this rank's batches; empty if no other rank must have equal batches. */
+  /** Digests of this rank's batches. Empty if no other rank must have equal batches. */
   private readonly digests = new Map<BatchUse, InputDigest>();
   private readonly weights: DigestWeights;
-  /** The control, followed by all rows and the count of empty batches. */
+  /** Host copy of the control, then all rows, then the count of empty batches. */
   private readonly reported: LateNumbers;
   private readonly squareSums = new Map<Partition, SquareSum>();
   /**
-   * Batches that must be equal on all ranks of a model. Copies of a model may evaluate
-   * independently; parts of a model may not.
+   * The batches that must be equal on all ranks of a model. Copies of a model may evaluate
+   * different batches; parts of a model may not.
    */
   private readonly compared: readonly BatchUse[];
   private microBatches = 0;
   private isStopReported = false;
   private reportedMicros = 0;
-  /** After the first step, rounding may make copies differ. */
+  /** Whether no decision was read yet. Later, rounding may make copies of a model differ. */
   private isFirst = true;
 
   constructor(
@@ -167,18 +166,18 @@ export class StepControl implements GradientReceiver {
     });
   }
 
-  /** Counts a complete gradient in the norm, and hands it to its updater. */
+  /** Adds a complete gradient to the norm, and passes it to the optimizer state. */
   receiveReduced(partition: Partition, stream: Stream): void {
     this.add(partition, stream);
-    // The owner of the gradient's memory waits for this event before it frees the memory.
+    // The owner of the gradient's memory frees it only after this event.
     partition.ready.record(stream);
     this.options.state.gradReady(partition);
   }
 
   /**
-   * Adds a partition's complete gradient to the norm, in the order of `stream`. If ranks keep local
-   * gradients, the squared norm is the mean of their squared norms. It is equal on every rank, and
-   * not smaller than the squared norm of the mean gradient.
+   * Adds the complete gradient of a partition to the norm, in the order of `stream`. If each rank
+   * uses its own gradients, the squared norm is the mean of the ranks' squared norms. This value is
+   * equal on every rank, and at least the squared norm of the mean gradient.
    */
   add(partition: Partition, stream: Stream): void {
     const { sum, ranges, partialSum } = required(this.squareSums.get(partition));
@@ -195,7 +194,7 @@ export class StepControl implements GradientReceiver {
     kernels.scale({ in: sum, out: sum, scale, shift: 0, accumulate: false }, stream);
   }
 
-  /** Adds a micro-batch's loss, one f32 element, to the loss of the step. */
+  /** Adds the loss of a micro-batch, one f32 element, to the loss of the step. */
   addLoss(loss: Tensor): void {
     const sum = sliceFlat(this.rows.lossSum, { offset: 0, numel: 1 }, loss.shape);
     if (this.microBatches++ === 0) kernels.copy({ in: loss, out: sum });
@@ -213,14 +212,14 @@ export class StepControl implements GradientReceiver {
     for (const digest of this.digests.values()) digest.drop();
   }
 
-  /** Counts a micro-batch with its loss on another pipeline stage. */
+  /** Counts a micro-batch whose loss another pipeline stage computes. */
   addUnknownLoss(): void {
     this.microBatches++;
   }
 
   /**
-   * Returns the mean of the losses of the last decide() over `micros` micro-batches and the data
-   * ranks: a scalar f32 in the current scope.
+   * Returns the mean loss of the last decide(), over `micros` micro-batches and the data ranks: a
+   * scalar f32. The current scope owns it.
    */
   meanLoss(micros: number): Tensor {
     return this.rows.meanLoss(micros);
@@ -232,8 +231,8 @@ export class StepControl implements GradientReceiver {
   }
 
   /**
-   * Computes the control from the sums of all partitions. The gradients have the factor
-   * `gradientScale`.
+   * Exchanges the rows, and computes the control from the sums of all partitions. `gradientScale`
+   * is the factor of the gradients.
    */
   decide(gradientScale: number): void {
     const { maxNorm, skipNonfinite } = this.options;
@@ -253,7 +252,8 @@ export class StepControl implements GradientReceiver {
   }
 
   /**
-   * Returns the decision of the last decide() once, then null. Blocks until the backward has ended.
+   * Returns the decision of the last decide() once, then null. Blocks until the backward of the
+   * step has ended.
    */
   take(): StepDecision | null {
     const reported = this.reported.take();
@@ -283,7 +283,7 @@ export class StepControl implements GradientReceiver {
     };
   }
 
-  /** Sends this rank's stop request to the others, from this step on. */
+  /** Sends this rank's stop request to the other ranks, from this step on. */
   private reportStop(): void {
     if (this.isStopReported || !this.options.stop.isRequested) return;
     this.isStopReported = true;
@@ -307,7 +307,10 @@ export class StepControl implements GradientReceiver {
     return this.ranks.world.ranks.map((rank) => rows.busyOf(rank));
   }
 
-  /** Finds ranks that should be equal, but differ; null without copies or parts of a model. */
+  /**
+   * Returns two ranks that should be equal but are not. Null if there are none, or if nothing is
+   * compared.
+   */
   private findMismatch(rows: ReportedRows): CopyMismatch | null {
     const { compared } = this;
     if (compared.length === 0) return null;

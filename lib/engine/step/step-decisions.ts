@@ -1,5 +1,5 @@
-// Reads each step decision one step later, and updates counters, loss scale, the stop request and
-// observers.
+// StepDecisions: reads each step decision one step later, then updates counters, loss scale, stop
+// request and observers.
 import { DsError } from '../../errors.js';
 import type { LossScaler } from '../../optim/loss-scale.js';
 import type { Optimizer } from '../../optim/optimizer.js';
@@ -19,15 +19,15 @@ import type { StepControl, StepDecision, UnevenBatches } from './step-control.js
 /** Options of engine.step(). */
 export interface EngineStepOptions {
   /**
-   * The metric for ReduceLrOnPlateau after an update, like DeepSpeed's lr_kwargs; equal on every
-   * rank. Throws DS_ARGUMENT if no schedule uses it.
+   * The metric for ReduceLrOnPlateau, as in DeepSpeed's lr_kwargs. It is used if the step updates,
+   * and must be equal on every rank. step() throws DS_ARGUMENT if no schedule uses a metric.
    */
   metrics?: Metric;
 }
 
 /**
- * Plans the next update: its number and hyperparameters. A plan is final only after the last step
- * decision is read, because skipped updates have no number.
+ * Plans the next update: its number and its hyperparameters. A plan is final only when the last
+ * step decision is known, because a skipped update has no number.
  */
 export class UpdatePlanner {
   constructor(
@@ -37,8 +37,8 @@ export class UpdatePlanner {
   ) {}
 
   /**
-   * Returns the next update for gradients with the factor `gradientScale`, and sets the groups'
-   * hyperparameters. Throws DS_ARGUMENT if a hyperparameter is invalid.
+   * Returns the plan of the next update. `gradientScale` is the factor of its gradients. Sets the
+   * hyperparameters of the groups. Throws DS_ARGUMENT if a hyperparameter is invalid.
    */
   plan(gradientScale: number): UpdatePlan {
     const { groups, name } = this.optimizer;
@@ -49,7 +49,9 @@ export class UpdatePlanner {
     return { settings, gradientScale };
   }
 
-  /** Returns the metric of the options of step(). Throws DS_ARGUMENT if no schedule uses it. */
+  /**
+   * Returns the metric in the options of step(). Throws DS_ARGUMENT if no schedule uses a metric.
+   */
   readMetric(given: EngineStepOptions): Metric | undefined {
     const { metrics } = readOptions('engine.step', given, namesOf.EngineStepOptions);
     if (metrics !== undefined) this.schedules.requireMetric('engine.step', metrics);
@@ -61,7 +63,7 @@ export class UpdatePlanner {
     return this.schedules.rates(this.optimizer.groups, this.scheduleTime);
   }
 
-  /** Returns the betas of each group; an empty list for a group without betas. */
+  /** Returns the betas of each group. The list of a group without betas is empty. */
   betas(): (readonly number[])[] {
     return this.optimizer.groups.map(({ betas = [] }) => betas);
   }
@@ -82,13 +84,13 @@ interface StepDecisionParts {
 }
 
 export class StepDecisions {
-  /** Whether step() has applied a decision that was not read yet. */
+  /** Whether step() has enqueued an update whose decision was not read yet. */
   private isDue = false;
   private latest: StepDecision | null = null;
 
   constructor(private readonly parts: StepDecisionParts) {}
 
-  /** Marks the update of a step as enqueued. The next take() reads its decision. */
+  /** Called when the update of a step is enqueued. The next take() reads its decision. */
   markStep(): void {
     const { progress, watch, stop } = this.parts;
     this.isDue = true;
@@ -98,9 +100,10 @@ export class StepDecisions {
   }
 
   /**
-   * Reads the last step's decision, once. Waits for its backward.
+   * Reads the decision of the last step, once. Blocks until its backward has ended.
    *
-   * - Throws DS_NONFINITE if the loss was not finite and the loss scale cannot shrink further.
+   * - Throws DS_NONFINITE if the loss was not finite and the loss scale cannot shrink
+   *   further.
    * - Throws DS_COMM if ranks of one model had different batches.
    * - Throws DS_ARGUMENT if ranks had different numbers of micro-batches.
    */
@@ -128,7 +131,7 @@ export class StepDecisions {
     }
   }
 
-  /** Reads the last decision at the end of the run. A non-finite loss no longer matters. */
+  /** Reads the last decision at the end of the run. A non-finite loss is no longer an error. */
   takeLast(): void {
     try {
       this.take();
@@ -137,13 +140,13 @@ export class StepDecisions {
     }
   }
 
-  /** The decision of the last step; null before the first. Reads it if necessary. */
+  /** The decision of the last step. Reads it if it was not read. Null before the first step. */
   get last(): StepDecision | null {
     this.take();
     return this.latest;
   }
 
-  /** The loss scale of the next backward, after the last step's decision. */
+  /** The loss scale of the next backward. Reads the decision of the last step first. */
   get lossScale(): number {
     this.take();
     return this.parts.scaler.scale;
@@ -166,7 +169,7 @@ export class StepDecisions {
   }
 }
 
-/** Returns the error of a batch size that only some ranks changed. */
+/** Returns the error for a batch size that only some ranks have changed. */
 function unevenError({ first, other }: UnevenBatches): DsError {
   return new DsError({
     code: 'DS_ARGUMENT',
@@ -189,18 +192,18 @@ function nonfiniteError(step: number, decision: StepDecision): DsError {
   });
 }
 
-/** The training progress of an engine. */
+/** Counters of training progress. Checkpoints store them. */
 export interface Progress {
-  /** Optimizer steps, including skipped ones. */
+  /** Number of steps, including skipped ones. */
   globalSteps: number;
-  /** Samples of all ranks in these steps. */
+  /** Number of samples in these steps, over all ranks. */
   globalSamples: number;
-  /** Steps without an update because of non-finite gradients. */
+  /** Number of steps skipped for non-finite gradients. */
   skippedSteps: number;
-  /** Updates that changed the weights: Adam's t. */
+  /** Number of updates that changed the weights. This is t in Adam's formulas. */
   appliedSteps: number;
   /**
-   * Schedules run at appliedSteps - scheduleStart. It is 0 unless a load restored only the
+   * Schedules use the time appliedSteps - scheduleStart. It is 0, unless a load restored only the
    * optimizer or only the schedules.
    */
   scheduleStart: number;
@@ -213,27 +216,27 @@ export function noProgress(): Progress {
 interface StopOptions {
   /** Ranks of the job. */
   worldSize: number;
-  /** Signals that request a stop. They count from the first read of `isDue` or `signal`. */
+  /** Signals that request a stop. The first read of `isDue` or `signal` installs their handlers. */
   signals: readonly NodeJS.Signals[];
 }
 
-/** The user at the terminal, a scheduler or launcher, and a closed terminal send these. */
+/** Sent by: the user at a terminal, a scheduler or launcher, and a terminal that closes. */
 export const STOP_SIGNALS: readonly NodeJS.Signals[] = ['SIGINT', 'SIGTERM', 'SIGHUP'];
 
 /**
- * A rank sends its request with its gradient norm, in the exchange of every step, and all ranks
- * receive it with the step decision. A rank may take that decision early (the learning rate needs
- * it). So the request acts at the end of the next step: every rank has taken the decision by then.
- * A job of one rank does not wait.
+ * Coordinates a stop between ranks. A rank sends its request in the exchange of every step, and all
+ * ranks receive it with the step decision. A rank may read this decision early, because the
+ * learning rate depends on it. So the request acts at the end of the next step, when every rank has
+ * read the decision. In a job of one rank, it acts at once.
  */
 export class StopRequest {
   private readonly controller = new AbortController();
   private signals: StopSignals | null = null;
-  /** Why this rank requests a stop; null if it does not. */
+  /** Why this rank requests a stop. Null if it does not. */
   private reason: string | null = null;
-  /** Finished steps. */
+  /** Number of finished steps. */
   private steps = 0;
-  /** Number of finished steps when the ranks received a request; null before. */
+  /** Number of finished steps when the ranks received a request. Null before. */
   private agreedAt: number | null = null;
   private isDisposed = false;
 
@@ -242,7 +245,7 @@ export class StopRequest {
     requireSignals(options.signals);
   }
 
-  /** Requests a stop; the first `reason` stands. */
+  /** Requests a stop. If there are several requests, the first `reason` remains. */
   request(reason: string): void {
     this.reason ??= reason;
   }
@@ -252,7 +255,7 @@ export class StopRequest {
     return this.reason !== null;
   }
 
-  /** Whether all ranks must stop now. The first read starts to listen to signals. */
+  /** Whether all ranks must stop now. The first read installs the signal handlers. */
   get isDue(): boolean {
     this.listen();
     const { worldSize } = this.options;
@@ -264,13 +267,13 @@ export class StopRequest {
     return due;
   }
 
-  /** Aborts when isDue becomes true at the end of a step, or at a read of isDue. */
+  /** Aborts when `isDue` becomes true, at the end of a step or at a read of `isDue`. */
   get signal(): AbortSignal {
     this.listen();
     return this.controller.signal;
   }
 
-  /** Marks that the step decision contains the request of a rank. */
+  /** Called when a step decision contains the request of a rank. */
   markAgreement(): void {
     this.agreedAt ??= this.steps;
   }
@@ -293,8 +296,8 @@ export class StopRequest {
 }
 
 /**
- * Makes the weights of all ranks equal if an optimizer lets them differ; waits for the last step
- * decision then. All ranks call it.
+ * Makes the weights of all ranks equal if local updates let them differ. It then waits for the last
+ * step decision. All ranks must call it.
  */
 export function resync({
   state,

@@ -1,4 +1,4 @@
-// The rows of numbers that ranks exchange in every step.
+// StepRows: the row of numbers that each rank sends to all others in every step.
 
 import { AXIS } from '../../comm/mesh-shape.js';
 import type { Pipeline } from '../../pipe/pipeline.js';
@@ -11,24 +11,24 @@ import type { Range } from '../../zero/layout.js';
 import type { Partition } from '../../zero/partition.js';
 import { normRanksAt, type Ranks } from '../ranks.js';
 
-/** Offsets in a row after the sums of squares. */
+/** Columns of a row after the sums of squares. */
 const LOSS = 0;
 const STOP = 1;
 const MICROS = 2;
 const BUSY = 3;
 const DIGESTS = 4;
 
-/** Batches with a digest in a row: for training and for evaluation. */
+/** Batches with a digest in the row, for training and evaluation. */
 export const BATCHES = ['inputs', 'labels', 'evaluated inputs', 'evaluated labels'] as const;
 export type BatchUse = (typeof BATCHES)[number];
 
-/** Elements of each digest: see DigestSlots. */
+/** Elements of each digest: see DigestOutputs. */
 const BITS = 0;
 const OUTLINE = 1;
 const DIGEST = 2;
 const EXTRA_COLUMNS = DIGESTS + DIGEST * BATCHES.length;
 
-/** A digest on the host. The outline is 0 without a tensor. */
+/** A digest on the host. `outline` is 0 if the batch has no tensor. */
 interface ReportedDigest {
   bits: number;
   outline: number;
@@ -37,11 +37,11 @@ interface ReportedDigest {
 type RowRanks = Pick<Ranks, 'world' | 'lossRanks' | 'normRanks'>;
 
 /**
- * Owns one row per rank of the job. A rank writes its own row, and gather() gathers all rows. Each
- * row has:
+ * Owns one row per rank of the job. A rank writes its own row, and gather() collects all rows. A
+ * row contains:
  *
- * - A sum of squares for each column.
- * - The sum of the micro-batch losses, and the number of micro-batches.
+ * - A sum of squares for each partition of the model.
+ * - The sum of losses, and the number of micro-batches.
  * - The stop request.
  * - The busy milliseconds of an earlier step; 0 if the rank does not measure them.
  * - Digests of the batches.
@@ -49,19 +49,19 @@ type RowRanks = Pick<Ranks, 'world' | 'lossRanks' | 'normRanks'>;
 export class StepRows {
   /** [ranks, columns + EXTRA_COLUMNS] f32. */
   readonly all: Tensor;
-  /** [1] f32 each, in this rank's row: sums of squares of its partitions, in their order. */
+  /** [1] f32 each, elements of this rank's row: the sums of squares of its partitions, in order. */
   readonly squares: readonly Tensor[];
-  /** [1] f32 in this rank's row. */
+  /** [1] f32, an element of this rank's row. */
   readonly lossSum: Tensor;
-  /** [1] f32 in this rank's row: nonzero requests a stop. */
+  /** [1] f32, an element of this rank's row. A nonzero value requests a stop. */
   readonly stop: Tensor;
-  /** Positions of the digests in this rank's row, by batch. */
+  /** By batch: the elements of its digest in this rank's row. */
   readonly digests: Readonly<Record<BatchUse, DigestOutputs>>;
-  /** [1] f32 in this rank's row: micro-batches of its step. */
+  /** [1] f32, an element of this rank's row: micro-batches of its step. */
   readonly micros: Tensor;
-  /** [1] f32 in this rank's row: busy milliseconds. */
+  /** [1] f32, an element of this rank's row: busy milliseconds. */
   readonly busy: Tensor;
-  /** [counting ranks, columns] f32: the sums of squares of the counting ranks. */
+  /** [norm ranks, columns] f32: the sums of squares of all ranks that contribute to the norm. */
   readonly partials: Tensor;
 
   constructor(
@@ -87,15 +87,15 @@ export class StepRows {
     this.digests = Object.fromEntries(outputs) as Record<BatchUse, DigestOutputs>;
   }
 
-  /** Gathers all rows and partials, for later work on the compute stream. */
+  /** Collects all rows and `partials`, for later work on the compute stream. */
   gather(): void {
     this.gatherRows();
     this.gatherPartials();
   }
 
   /**
-   * Returns the mean of the shared losses over `micros` micro-batches and the data ranks: a scalar
-   * f32 in the current scope.
+   * Returns the mean of all ranks' losses over `micros` micro-batches and the data ranks: a scalar
+   * f32. The current scope owns it.
    */
   meanLoss(micros: number): Tensor {
     const { all } = this;
@@ -112,7 +112,7 @@ export class StepRows {
     );
   }
 
-  /** Wraps the host copy of `all`. */
+  /** Interprets the host copy of `all`. */
   read(values: Float32Array): ReportedRows {
     return new ReportedRows(values, this.columns.count);
   }
@@ -134,13 +134,13 @@ export class StepRows {
   }
 
   /**
-   * Returns a view of the rows if the rows of the counting ranks contain all sums, else a tensor
-   * that gatherPartials() fills.
+   * Returns the memory of `partials`. If the rows of the norm ranks contain all sums with equal
+   * strides, it is a view of the rows. Otherwise it is a tensor that gatherPartials() fills.
    */
   private partialsOfAll(): Tensor {
     const { columns } = this;
     const { normRanks } = this.ranks;
-    // In a pipeline, the counting ranks may belong to another stage.
+    // In a pipeline, the norm ranks of the sums may belong to another stage.
     const ranks = columns.runs[0]?.ranks ?? normRanks;
     if (this.isScattered) {
       return zeros([normRanks.length, columns.count], { device: this.all.device });
@@ -148,14 +148,14 @@ export class StepRows {
     return this.sumsOf(ranks, { offset: 0, numel: columns.count });
   }
 
-  /** Whether sums are in rows of several stages, or in rows with unequal strides. */
+  /** Whether sums are in the rows of several stages, or in rows with unequal strides. */
   private get isScattered(): boolean {
     const { runs } = this.columns;
     const ranks = runs[0]?.ranks ?? this.ranks.normRanks;
     return runs.length > 1 || divideIntoRuns(ranks).length > 1;
   }
 
-  /** Returns columns `range` of the rows of `ranks`, which have equal strides. */
+  /** Returns the columns `range` in the rows of `ranks`. The ranks have equal distances. */
   private sumsOf(ranks: readonly number[], { offset, numel }: Range): Tensor {
     const { width, all } = this;
     const shape = [ranks.length, numel];
@@ -176,8 +176,8 @@ export class StepRows {
   }
 
   /**
-   * Copies the sums of all stages together, in the column order of one rank. Each stage has only
-   * the sums of its own partitions.
+   * Copies the sums of all stages into `partials`, in one order of columns. Each stage has only the
+   * sums of its own partitions.
    */
   private gatherPartials(): void {
     const { columns } = this;
@@ -199,9 +199,9 @@ export class StepRows {
   }
 }
 
-/** The rows of all ranks of the job on the host. */
+/** The rows of all ranks, on the host. */
 export class ReportedRows {
-  /** `values` as integers, because the bits of a digest may be NaN. */
+  /** `values` as integers. The bits of a digest may form a NaN, which f32 code could change. */
   private readonly bits: Int32Array;
 
   constructor(
@@ -211,7 +211,7 @@ export class ReportedRows {
     this.bits = new Int32Array(values.buffer, values.byteOffset, values.length);
   }
 
-  /** Returns the sums of a rank's own partitions; 0 in other columns. */
+  /** Returns the sums of squares that a rank has written. Other columns are 0. */
   squaresOf(rank: number): Float32Array {
     const start = this.startOf(rank);
     return this.values.subarray(start, start + this.columns);
@@ -232,12 +232,12 @@ export class ReportedRows {
     return { bits, outline: this.extraValue(rank, at + OUTLINE) };
   }
 
-  /** Returns the number of micro-batches in its step. */
+  /** Returns the number of micro-batches in the step of a rank. */
   microsOf(rank: number): number {
     return this.extraValue(rank, MICROS);
   }
 
-  /** Busy milliseconds of an earlier step; 0 if unknown. */
+  /** Returns the busy milliseconds of a rank in an earlier step; 0 if unknown. */
   busyOf(rank: number): number {
     return this.extraValue(rank, BUSY);
   }
@@ -251,10 +251,10 @@ export class ReportedRows {
   }
 }
 
-/** Distance between ranks of one axis. */
+/** Returns the distance between consecutive ranks of a list. */
 const strideOf = ([first = 0, second = first + 1]: readonly number[]): number => second - first;
 
-/** Divides ordered ranks into runs with equal distances. */
+/** Divides an ascending list of ranks into runs with equal distances. */
 function divideIntoRuns(ranks: readonly number[]): number[][] {
   const runs: number[][] = [];
   for (const rank of ranks) {
@@ -268,25 +268,25 @@ function divideIntoRuns(ranks: readonly number[]): number[][] {
   return runs;
 }
 
-/** Columns of a row. Each rank fills its own columns. */
+/** Which columns of a row hold sums of squares. Each rank fills its own columns. */
 export interface Columns {
-  /** Number of columns over all stages. */
+  /** Number of columns, over all stages. */
   readonly count: number;
-  /** Columns of this rank's partitions, in their order. */
+  /** The columns of this rank's partitions, in order. */
   readonly ownColumns: readonly number[];
-  /** The ranks that fill each range of columns: the data ranks and tensor ranks of a stage. */
+  /** For each range of columns: the ranks that fill it, which are the norm ranks of one stage. */
   readonly runs: readonly (Range & { readonly ranks: readonly number[] })[];
 }
 
-/** Returns the columns of ranks that hold all partitions. */
+/** Returns the columns if all ranks have the same partitions. */
 function allColumns(partitions: number, ranks: readonly number[]): Columns {
   const ownColumns = Array.from({ length: partitions }, (_, i) => i);
   return { count: partitions, ownColumns, runs: [{ offset: 0, numel: partitions, ranks }] };
 }
 
 /**
- * Returns the columns of a pipeline. `owners`: the stage of each column. `ranks`: the counting
- * ranks of each stage. `rank`: this stage.
+ * Returns the columns of a pipeline. `owners`: for each column, its stage. `ranks`: for each stage,
+ * its norm ranks. `rank`: this stage.
  */
 export function assignStageColumns(
   owners: readonly number[],
@@ -306,7 +306,10 @@ export function assignStageColumns(
   };
 }
 
-/** Returns the columns of partition sums in the exchange of the norm, in layer order. */
+/**
+ * Returns the columns of the partitions' sums in a row, in the order of layers. In a pipeline, all
+ * ranks must call it.
+ */
 export function assignColumns(
   pipeline: Pipeline | null,
   partitions: readonly Partition[],
@@ -335,7 +338,7 @@ export function assignColumns(
   return assignStageColumns(owners, countingRanks, place.rank);
 }
 
-/** Returns the first layer of this rank that reads the partition's parameters. */
+/** Returns the first layer on this rank that reads the parameters of the partition. */
 function firstLayer({ layers, starts, ownStages }: Pipeline, { unit }: Partition): number {
   const [first] = unit.parameters;
   const own = ownStages.flatMap((stage) => {
@@ -349,10 +352,10 @@ function firstLayer({ layers, starts, ownStages }: Pipeline, { unit }: Partition
   return own.find(reads) ?? own[0] ?? 0;
 }
 
-/** The outputs of a digest: f32 elements in this rank's row. */
+/** The elements of this rank's row that hold a digest. */
 export interface DigestOutputs {
   /** Holds the bits of an i32. */
   bits: Tensor;
-  /** Holds an integer below 2^24; 0 without a tensor. */
+  /** Holds an integer below 2^24. It is 0 if the batch has no tensor. */
   outline: Tensor;
 }

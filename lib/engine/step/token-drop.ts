@@ -1,5 +1,5 @@
-// Random layerwise token dropping: some layers process only some tokens. Source: Yao et al. 2022
-// (arXiv 2211.11586).
+// Random layerwise token dropping: some layers process only a sample of the tokens. Source: Yao et
+// al. 2022 (arXiv 2211.11586).
 
 import type { ResolvedConfig } from '../../../types/config.js';
 import { type CurriculumSchedule, fixedRoot } from '../../data/curriculum-schedule.js';
@@ -10,21 +10,23 @@ import { required } from '../../runtime/required.js';
 import { type InputCast, requireInputs } from './inputs.js';
 import type { Progress } from './step-decisions.js';
 
-/** The layers and tokens of a step. */
+/** Which layers drop tokens in a step, and how many tokens remain. */
 export interface TokenDrop {
-  /** Indices of layers that process only some tokens, from 0. */
+  /** Indices of the layers that process only some tokens, from 0. */
   readonly layers: readonly number[];
-  /** Tokens per sample in these layers, drawn for each layer and sample. */
+  /** Tokens per sample that these layers process. They are drawn for each layer and sample. */
   readonly reserved: number;
 }
 
 /** A model that can drop tokens in some layers. */
 export interface DropsTokens {
-  /** Returns the inputs of forward() with the necessary values of `drop`. */
+  /** Returns the inputs of forward() with the values of `drop` that the model needs. */
   dropTokens(inputs: readonly unknown[], drop: TokenDrop): unknown[];
 }
 
-/** Wraps `cast` so that it adds the drop to the inputs of forward() in training. */
+/**
+ * Returns `cast` with a step before it that adds the drop to the inputs of forward() in training.
+ */
 type TokenDropping = (cast: InputCast) => InputCast;
 
 export const everyToken: TokenDropping = (cast) => cast;
@@ -54,16 +56,16 @@ export function tokenDroppingOf(
   };
 }
 
-/** Returns the layers that process only some tokens; null if the section is off. */
+/** Returns the layers that process only some tokens. Null if the section is off. */
 export function routedLayers(config: ResolvedConfig): number[] | null {
   const ltd = sectionOf(config);
   return ltd ? [...required(ltd.random_ltd_layer_id)] : null;
 }
 
 /**
- * Returns a notice if the section has another number of layers than `module`. The number has no
- * effect here: DeepSpeed only counts tokens with it. Throws DS_CONFIG if the section names layers
- * that `module` lacks. Returns null if all layers match or if the layers of the model are unknown.
+ * Throws DS_CONFIG if the section names layers that `module` does not have. Returns a notice if
+ * total_layer_num differs from the number of layers. That key has no effect here; DeepSpeed only
+ * counts tokens with it. Returns null if they are equal, or if the layers of the model are unknown.
  */
 export function requireOwnLayers(config: ResolvedConfig, module: Module): string | null {
   const ltd = sectionOf(config);

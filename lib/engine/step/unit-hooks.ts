@@ -1,5 +1,5 @@
-// Hooks on modules that read units: gather weights before a read, and release sharded weights
-// afterwards.
+// UnitHooks: hooks on modules that gather the weights of units before modules read them, and
+// release sharded weights afterwards.
 import { externalParameters } from '../../nn/external-parameters.js';
 import type { Module } from '../../nn/module.js';
 import type { Parameter } from '../../nn/parameter.js';
@@ -18,24 +18,24 @@ interface HookParts {
 
 /**
  * Gathers the weights of a unit before its readers (modules) run, and before their stateDict(). If
- * the stage shards weights:
+ * the stage shards weights, the following events gather and release them:
  *
- * - A reader's forward begins: gather.
- * - The last running reader's forward ends: release.
+ * - The forward of a reader begins: gather.
+ * - The forward of the last running reader ends: release.
  * - Backward reaches an output of a reader: gather.
- * - Last gradient of a trained unit: release.
+ * - The last gradient of a trained unit is complete: release.
  * - Backward reaches the inputs of a frozen unit's reader: release.
  *
- * Frozen units have no gradient. When backward reaches the inputs of the module, it has passed all
- * operations of the forward. Owns the hooks.
+ * Frozen units have no gradient. When backward reaches the inputs of a module, it has passed all
+ * operations of its forward. Owns the hooks.
  */
 export class UnitHooks {
   private readonly removers: (() => void)[] = [];
-  /** Units that hold() keeps, with counts. */
+  /** By unit: how many callers of hold() need it. */
   private readonly holdCounts = new Map<WeightUnit, number>();
-  /** Number of running forwards that read a unit. */
+  /** By unit: the number of running forwards that read it. */
   private readonly readers = new Map<WeightUnit, number>();
-  /** Number of modules within the running backward that read a frozen unit. */
+  /** By frozen unit: the number of its readers that backward has entered and not left. */
   private readonly backwardReaders = new Map<WeightUnit, number>();
   private readonly frozen: ReadonlySet<WeightShard>;
 
@@ -63,7 +63,7 @@ export class UnitHooks {
     this.backwardReaders.clear();
   }
 
-  /** Gathers units, which stay gathered until the caller runs the returned function. */
+  /** Gathers units. They stay gathered until the caller calls the returned function. */
   hold(shards: readonly WeightShard[]): () => void {
     for (const shard of shards) {
       const { unit } = shard;
@@ -85,7 +85,10 @@ export class UnitHooks {
     return this.holdCounts.has(unit);
   }
 
-  /** Makes later compute work wait for the last update, if weights are whole. */
+  /**
+   * Makes later compute work wait for the last update. For sharded weights, acquire() does this per
+   * unit.
+   */
   awaitWeights(): void {
     const { state, stage } = this.parts;
     for (const partition of stage.partitions) {
@@ -117,7 +120,7 @@ export class UnitHooks {
   }
 
   /**
-   * Gathers the units when backward reaches `output` of a call, and releases frozen units when it
+   * Gathers the units when backward reaches `output` of a call. Releases frozen units when it
    * reaches `inputs`.
    */
   private followBackward(shards: readonly WeightShard[], inputs: unknown, output: unknown): void {
@@ -166,7 +169,8 @@ export class UnitHooks {
       return;
     }
     this.readers.delete(unit);
-    // A forward inside backward is a recomputation; its backward follows at once.
+    // A forward inside backward is a recomputation. Its own backward follows at once and reads the
+    // weights.
     if (!this.parts.gradients.inBackward) this.release(unit);
   }
 
@@ -176,12 +180,13 @@ export class UnitHooks {
 }
 
 /**
- * Returns the modules that read each unit:
- * - the unit's own modules;
- * - units and modules outside of units that share parameters with it (tied weights);
- * - modules with external parameters;
- * - for the root's unit also the modules directly below the root, because a program may call them
- *   without it.
+ * Returns, by module, the units that it reads. A unit is read by:
+ * - its own module;
+ * - other units, and modules outside of units, that share parameters with it (tied
+ *   weights);
+ * - modules that registered its parameters as external;
+ * - for the unit of the root: also the modules directly below the root, because a program
+ *   may call them alone.
  */
 function readersOf(
   model: Module,
@@ -217,7 +222,7 @@ function readersOf(
   return readers;
 }
 
-/** Returns parameters that no submodule has. */
+/** Returns the parameters of a module that no submodule has. */
 function ownParameters(module: Module): Parameter[] {
   const below = new Set(module.children().flatMap((child) => child.parameters()));
   return module.parameters().filter((parameter) => !below.has(parameter));

@@ -1,16 +1,16 @@
-// dump_state: prints the resolved configuration and the engine's parts.
+// dump_state: prints the resolved configuration and the parts of the engine.
 import { formatCount } from '../../profiler/index.js';
 import { mebibytes } from '../../runtime/byte-text.js';
 import type { Decisions, OwnedParts } from '../engine-parts.js';
 
 type Described = Decisions & OwnedParts;
 
-/** Keys with secrets, which must not be logged. */
+/** Keys with secret values. These are masked. */
 const SECRET = /(api_?key|experiment_key|token|secret|password)$/i;
 
 /**
- * Returns a section for each part, then the configuration as JSON with masked secrets. No final
- * newline.
+ * Returns a section of text for each part, then the configuration as JSON with masked secrets.
+ * There is no final newline.
  */
 export function describeState(parts: Described): string {
   return [

@@ -1,11 +1,14 @@
-// Warns once about micro-batches without valid labels, which train nothing.
+// Warns once about micro-batches in which no label counts. They train nothing.
 import type { Device } from '../../runtime/device.js';
 import * as kernels from '../../runtime/kernels.generated.js';
 import { countEmptyMeans, held, Tensor } from '../../tensor/index.js';
 
-/** Owns the count on the device. The step decision brings it to the host, so no step waits. */
+/**
+ * Counts cross-entropies without a counted label, on the device. The step decision copies the count
+ * to the host, so no step waits.
+ */
 export class EmptyBatches {
-  /** [1] f32: number of cross-entropies without a counted row. */
+  /** [1] f32: number of cross-entropies in which no row counts. */
   readonly count: Tensor;
   private isReported = false;
 
@@ -18,7 +21,7 @@ export class EmptyBatches {
     countEmptyMeans(this.count);
   }
 
-  /** Warns of `count` such micro-batches, once. */
+  /** Warns once that `count` micro-batches have no label that counts. */
   report(count: number): void {
     if (this.isReported) return;
     this.isReported = true;
@@ -35,7 +38,7 @@ export class EmptyBatches {
     this.count.release();
   }
 
-  /** Ends the counting, unless a later engine has replaced the counter. */
+  /** Ends the counting, unless a later engine counts already. */
   private stopCounting(): void {
     const counter = countEmptyMeans(null);
     if (counter !== this.count) countEmptyMeans(counter);

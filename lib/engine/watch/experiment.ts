@@ -1,4 +1,4 @@
-// Phase timers for runs of `ds --autotuning`: they measure, write the result, and end the process,
+// Phase timers for runs of `ds --autotuning`. They measure, write the result and end the process,
 // as DeepSpeed does.
 
 import { readFileSync } from 'node:fs';
@@ -12,19 +12,21 @@ import { Tensor, zeros } from '../../tensor/index.js';
 import type { Collectives } from '../../zero/wire.js';
 import { type Phase, type PhaseTimer, WrappedTimer } from './phase-timer.js';
 
-/** The measured engine. */
+/** The engine under measurement. */
 interface ExperimentRun {
   module: Module;
   device: Device;
   config: ResolvedConfig;
   world: Collectives;
-  /** Whether ranks wait for each other in forwards. Then the run ends after its first step. */
+  /**
+   * Whether ranks wait for each other inside forwards. If so, the run ends after its first step.
+   */
   isPipeline: boolean;
 }
 
 /**
- * Milliseconds of the steps after start_profile_step, from the end of one to the end of the last.
- * This includes the program's own work between engine calls. DeepSpeed adds up forward, backward
+ * Measures the milliseconds of the steps from start_profile_step to end_profile_step, by the clock.
+ * Work of the program between engine calls is included. DeepSpeed instead adds up forward, backward
  * and step.
  */
 export class MeasuredSteps extends WrappedTimer {
@@ -62,7 +64,7 @@ export class MeasuredSteps extends WrappedTimer {
     return this.run.config.autotuning;
   }
 
-  /** Milliseconds on the clock after the device has finished its work. */
+  /** Waits for the device. Returns the milliseconds on the clock. */
   private now(): number {
     this.run.device.compute.synchronize();
     return performance.now();
@@ -81,8 +83,8 @@ export class MeasuredSteps extends WrappedTimer {
   }
 
   /**
-   * Returns the FLOPs of one more step, divided by the time of the others, because counting slows a
-   * step.
+   * Returns the FLOPs of one more step, divided by the time of the measured steps. Counting slows a
+   * step, so that step is not timed.
    */
   private withOperations(metrics: ExperimentMetrics): ExperimentMetrics {
     this.profiler.stopProfile();
@@ -99,7 +101,7 @@ export class MeasuredSteps extends WrappedTimer {
   }
 }
 
-/** Writes the activation memory of the first forward to the model file. */
+/** Measures the activation memory of the first forward, and adds it to the model description. */
 export class FirstForward extends WrappedTimer {
   private tokens: number | null = null;
   private isKnown = false;
@@ -144,8 +146,9 @@ export class FirstForward extends WrappedTimer {
 }
 
 /**
- * Ends the process after every rank arrives. The library ends a process only here: the measurement
- * is done, and the rest of the program must not run. It could save over an older checkpoint.
+ * Ends the process when every rank has arrived. This is the only place where the library ends a
+ * process. The measurement is done, and the rest of the program must not run: it could overwrite a
+ * checkpoint.
  */
 function endTogether(world: Collectives, device: Device): void {
   if (world.size > 1) {

@@ -1,4 +1,4 @@
-// Explains an out-of-memory error: the owners of memory, and the settings that free the most.
+// Explains an out-of-memory error: lists the owners of memory, and the settings that free the most.
 import type { ResolvedConfig } from '../../../types/config.js';
 import { byteText } from '../../runtime/byte-text.js';
 import type { Explanation } from '../../runtime/shortage.js';
@@ -13,13 +13,16 @@ interface Advised extends MemoryOwners {
 }
 
 interface Setting {
-  /** Approximate bytes that it frees. */
+  /** Approximate bytes that the setting frees. */
   frees: number;
   text: string;
 }
 
 const SHOWN_SETTINGS = 3;
-/** Fraction of activations that remains with checkpointed blocks, to order the settings. */
+/**
+ * Estimated fraction of activations that remains with checkpointed blocks. It only orders the
+ * settings.
+ */
 const CHECKPOINTED = 1 / 3;
 
 /** Returns the bytes by owner, the limit, and the three settings that free the most. */
@@ -52,7 +55,7 @@ function findSettings(advised: Advised, use: MemoryUse['device']): Setting[] {
   ];
 }
 
-/** Returns the bytes of gradients that wait for the update in the memory of backward. */
+/** Returns the bytes of gradients that wait for their update in the memory of backward. */
 function waitingGradients(partitions: readonly Partition[]): number {
   return partitions.reduce(
     (sum, { grad, bytes, unit }) => sum + (grad ? bytes.gradients + unit.gradient.bytes : 0),
@@ -65,7 +68,9 @@ function offloadedOnDevice(partitions: readonly Partition[]): number {
   return partitions.reduce((sum, { storage }) => sum + storage.bytes.device, 0);
 }
 
-/** Returns settings that move weights, gradients or optimizer state to the host or other ranks. */
+/**
+ * Returns settings that move weights, gradients or optimizer state to the host, or to other ranks.
+ */
 function stateSettings(
   { config, device, state, ranks: { dataGroup } }: Advised,
   { weights, gradients, optimizer }: MemoryUse['device'],

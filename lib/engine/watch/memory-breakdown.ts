@@ -1,4 +1,4 @@
-// memory_breakdown: prints the memory by owner before and after each phase of a step.
+// memory_breakdown: prints memory by owner, before and after each phase of a step.
 
 import { mebibytes } from '../../runtime/byte-text.js';
 import type { Device } from '../../runtime/device.js';
@@ -12,10 +12,10 @@ export interface MemoryOwners {
   state: OptimizerState;
 }
 
-/** Bytes. */
+/** Memory by owner, in bytes. */
 export interface MemoryUse {
   device: {
-    /** Includes page-locked memory if the device is the CPU. */
+    /** Bytes in use on the device. On the CPU, page-locked memory is included. */
     inUse: number;
     /** Peak since the last reset. */
     peak: number;
@@ -24,19 +24,20 @@ export interface MemoryUse {
     /** Master weights and optimizer state. */
     optimizer: number;
     /**
-     * The rest: activations, batches, frozen parameters in no unit, other models, block rounding.
+     * All other memory: activations, batches, frozen parameters in no unit, other models, and
+     * rounding of blocks.
      */
     other: number;
   };
   host: {
-    /** Page-locked: offloaded weights, master weights, state, and staging buffers. */
+    /** Page-locked memory: offloaded weights, master weights, state, and staging buffers. */
     pinned: number;
     /** Resident memory of the process. */
     resident: number;
   };
 }
 
-/** Returns the memory in use by owner. Reads host counters only, so it does not wait. */
+/** Returns the memory in use by owner. It reads only counters on the host, so it does not wait. */
 export function measureMemory({ device, stage, state }: MemoryOwners): MemoryUse {
   const { inUse, peakInUse: peak } = device.memory;
   const shards = [...stage.partitions, ...stage.frozen];
@@ -72,8 +73,8 @@ function formatMemory(point: string, device: Device, { device: on, host }: Memor
 }
 
 /**
- * A phase timer that prints where DeepSpeed's memory_breakdown prints. Each line has the peak since
- * the previous line; printing resets the device's peaks.
+ * A phase timer that prints at the same points as DeepSpeed's memory_breakdown. A line shows the
+ * peak since the previous line, because printing resets the peaks of the device.
  */
 export class MemoryBreakdown extends WrappedTimer {
   constructor(

@@ -1,4 +1,4 @@
-// Connects monitors to the engine's observers, with DeepSpeed's event names.
+// Connects monitors to the steps of an engine. Event names are those of DeepSpeed.
 import type { ResolvedConfig } from '../../../types/config.js';
 import {
   ConsoleMonitor,
@@ -12,7 +12,7 @@ import { type SegmentTimes, times as segmentTimes } from '../../tensor/recompute
 import type { ReleaseStack } from '../release-stack.js';
 import type { FinishedStep, StepObserver, TimedStep } from './phase-timer.js';
 
-/** Prints at every N-th step: mean device milliseconds over the runs so far. */
+/** Prints the mean device milliseconds of checkpointed segments, at every N-th step. */
 export class SegmentLines implements StepObserver {
   constructor(private readonly every: number) {}
 
@@ -23,7 +23,10 @@ export class SegmentLines implements StepObserver {
   }
 }
 
-/** Returns "step=20, checkpoints (ms), forward + recompute | 0: 1.23 + 1.20 | 1: 1.22 + 1.21". */
+/**
+ * Returns a line such as "step=20, checkpoints (ms), forward + recompute | 0: 1.23 + 1.20 | 1: 1.22
+ * + 1.21".
+ */
 function formatSegments(step: number, times: readonly SegmentTimes[]): string {
   const parts = times.map(
     ({ segment, forwardMs, recomputeMs }) =>
@@ -33,7 +36,8 @@ function formatSegments(step: number, times: readonly SegmentTimes[]): string {
 }
 
 /**
- * A name and its value in a report, null if the step has none. x is the number of global samples.
+ * A metric of a step for monitors. `of` returns null if the step has no value. Monitors plot it
+ * over global samples.
  */
 interface Metric {
   name: string;
@@ -69,8 +73,8 @@ class MetricEvents implements StepObserver {
 }
 
 /**
- * Writes "Train/Samples/elapsed_time_ms_forward" and so on. backward_allreduce is the reduction
- * over ranks (0 on one rank); backward_inner is the backward without it.
+ * Writes "Train/Samples/elapsed_time_ms_forward" and similar events. backward_allreduce is the
+ * reduction over ranks, which is 0 on one rank. backward_inner is the backward without it.
  */
 class TimeEvents implements StepObserver {
   constructor(private readonly monitor: Monitor) {}
@@ -111,9 +115,9 @@ class TimeLines implements StepObserver {
 }
 
 /**
- * Returns observers for the monitors of the configuration and of the caller. Closing the observers
- * closes all monitors; `opened` owns those of the configuration from their creation. Throws DS_IO
- * if a folder is not writable.
+ * Returns the observers for the monitors of the configuration and of the caller. When the observers
+ * close, all monitors close. `opened` owns the monitors of the configuration from their creation.
+ * Throws DS_IO if a folder is not writable.
  */
 export function buildObservers(
   config: ResolvedConfig,
@@ -124,7 +128,7 @@ export function buildObservers(
   const master = new MonitorMaster([...openMonitors(config, opened), ...ownMonitors]);
   const metrics = fp16.enabled ? [TRAIN_LOSS, LR, LOSS_SCALE] : [TRAIN_LOSS, LR];
   const observers: StepObserver[] = [];
-  // Steps have times only with wall_clock_breakdown or recordPhases().
+  // TimeEvents gets times only with wall_clock_breakdown or recordPhases().
   if (master.enabled) observers.push(new TimeEvents(master), new MetricEvents(master, metrics));
   if (every) observers.push(new ProgressLines(new ConsoleMonitor({ every })));
   if (timed) observers.push(new TimeLines(new ConsoleMonitor({ every: every ?? 1 })));

@@ -1,36 +1,41 @@
-// Measures phase times by device events without waiting, and defines the observers of steps.
+// Phase timers: measure the phases of a step by device events, without waiting. This file also
+// defines the observers of steps.
 import type { Device } from '../../runtime/device.js';
 import { Event } from '../../runtime/stream.js';
 
-/** A step after its decision. Counters and learning rates are the values after it. */
+/**
+ * A step after its decision was read. Counters and learning rates are the values after the step.
+ */
 export interface FinishedStep {
-  /** Global steps, including this one. */
+  /** Number of global steps, including this one. */
   step: number;
-  /** Global samples, including this step. */
+  /** Number of global samples, including this step. */
   samples: number;
-  /** Skipped updates so far. */
+  /** Number of skipped updates so far. */
   skipped: number;
   /** Whether this update changed the weights. */
   applied: boolean;
-  /** Mean over the micro-batches of all ranks; null for loss.backward() without scale(). */
+  /** Mean loss over the micro-batches of all ranks. Null after loss.backward() without scale(). */
   loss: number | null;
   /** Global L2 norm of the gradients before clipping. */
   norm: number;
   /** Learning rate of each group at the next update, as in getLr(). */
   lr: readonly number[];
-  /** Betas of each parameter group; empty without betas. */
+  /** Betas of each parameter group. Empty for a group without betas. */
   betas: readonly (readonly number[])[];
   /** The loss scale of the next backward. */
   lossScale: number;
-  /** Busy milliseconds by rank in an earlier step; null if the ranks do not share them. */
+  /** By rank: busy milliseconds in an earlier step. Null if the ranks do not exchange them. */
   busy: readonly number[] | null;
 }
 
-/** Called between steps on the training thread. */
+/** Gets reports of steps. The training thread calls it between steps. */
 export interface StepObserver {
-  /** Once per global step, in order: in the next backward(), or when the engine synchronizes. */
+  /**
+   * Called once per global step, in order: in the next backward(), or when the engine synchronizes.
+   */
   stepFinished?(report: FinishedStep): void;
-  /** Once per timed step, in order, one step later than stepFinished(). */
+  /** Called once per timed step, in order, one step later than stepFinished(). */
   stepTimed?(timed: TimedStep): void;
   /** Resolves when all earlier records are on disk. */
   flush?(): Promise<void>;
@@ -39,39 +44,43 @@ export interface StepObserver {
 }
 
 /**
- * `reduce` is part of backward: the time that compute waits for the reduction of gradients.
- * Overlapped reduction does not count.
+ * A phase of a step. `reduce` is a part of backward: the time that compute waits for the reduction
+ * of gradients. Reduction in parallel with compute does not count.
  */
 export type Phase = 'forward' | 'backward' | 'reduce' | 'step';
 
 /**
- * Milliseconds per phase of one global step, summed over micro-batches. `reduce` is 0 on one rank.
+ * Milliseconds of each phase in one global step, summed over micro-batches. `reduce` is 0 on one
+ * rank.
  */
 export type PhaseTimes = Record<Phase, number>;
 
-/** The position and times of a finished step. */
+/** A finished step with its phase times. */
 export interface TimedStep {
-  /** Global steps, including this one. */
+  /** Number of global steps, including this one. */
   step: number;
-  /** Global samples, including this step. */
+  /** Number of global samples, including this step. */
   samples: number;
   times: PhaseTimes;
 }
 
 export interface PhaseTimer {
-  /** Runs `body` and measures its compute work. */
+  /** Runs `body`, and measures its work on the compute stream. */
   time<T>(phase: Phase, body: () => T): T;
   finishStep(step: number, samples: number): void;
   /**
-   * Returns all closed steps except the last, each once. Does not wait if the device has passed the
-   * backward of the last step, because earlier steps are then complete.
+   * Returns all finished steps except the last one, each once. If the device has passed the
+   * backward of the last step, earlier steps are complete and this does not wait.
    */
   takePassed(): TimedStep[];
-  /** Returns all closed steps, each once. Waits for the device. */
+  /** Returns all finished steps, each once. Waits for the device. */
   all(): TimedStep[];
-  /** Returns the times of the last closed step. Waits for the device. */
+  /** Returns the times of the last finished step. Waits for the device. */
   last(): PhaseTimes | null;
-  /** Returns a timer that records on `device` from now on: this one if it already records. */
+  /**
+   * Returns a timer that records on `device` from now on. If this timer records already, returns
+   * itself.
+   */
   recordOn(device: Device): PhaseTimer;
   dispose(): void;
 }
@@ -82,7 +91,10 @@ interface Span {
   end: Event;
 }
 
-/** A closed step. After its spans are read, `spans` is empty and `times` has their times. */
+/**
+ * A finished step. When its spans are read, their times are added to `times`, and `spans` becomes
+ * empty.
+ */
 interface ClosedStep {
   step: number;
   samples: number;
@@ -90,7 +102,7 @@ interface ClosedStep {
   times: PhaseTimes;
 }
 
-/** Measures spans on the device's compute stream. Events are reused. */
+/** Measures spans on the compute stream of the device. Reuses its events. */
 export class EventTimer implements PhaseTimer {
   private open: Span[] = [];
   private readonly closed: ClosedStep[] = [];
@@ -152,7 +164,9 @@ export class EventTimer implements PhaseTimer {
   }
 }
 
-/** Owns the inner timer. */
+/**
+ * A timer that forwards all calls to an inner timer, which it owns. Subclasses add their own work.
+ */
 export abstract class WrappedTimer implements PhaseTimer {
   constructor(protected inner: PhaseTimer) {}
 

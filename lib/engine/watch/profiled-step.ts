@@ -1,4 +1,4 @@
-// Profiles one global step with the FLOPs profiler.
+// Profiles one global step with the FLOPs profiler (flops_profiler.profile_step).
 
 import type { FlopsProfiler, PrintOptions } from '../../profiler/index.js';
 import { required } from '../../runtime/required.js';
@@ -6,11 +6,14 @@ import { Event } from '../../runtime/stream.js';
 import { EventTimer, type Phase, type PhaseTimer, WrappedTimer } from './phase-timer.js';
 
 interface ProfiledStepOptions extends PrintOptions {
-  /** Global step, from 1. A run that resumes after it is not profiled. */
+  /**
+   * Number of the global step to profile, from 1. A run that resumes after this step profiles
+   * nothing.
+   */
   profileStep: number;
 }
 
-/** State of the running step. */
+/** The step that is being profiled. */
 interface Running {
   timer: EventTimer;
   start: Event;
@@ -18,8 +21,8 @@ interface Running {
 }
 
 /**
- * Hooks, counts and events exist only during the profiled step. At its end, the host waits for the
- * device.
+ * A phase timer that profiles one step. Hooks, counts and events exist only during this step. At
+ * its end, the host waits for the device.
  */
 export class ProfiledStep extends WrappedTimer {
   private nextStep = 1;
@@ -61,7 +64,10 @@ export class ProfiledStep extends WrappedTimer {
     return { timer: new EventTimer(device), start, microBatches: 0 };
   }
 
-  /** Prints nothing if a resumed run's first step has another number. */
+  /**
+   * Ends the profile, and prints it. If the first step of a resumed run has another number, prints
+   * nothing.
+   */
   private finish(running: Running, step: number, samples: number): void {
     this.profiler.stopProfile();
     const { timer, microBatches } = running;
@@ -73,7 +79,7 @@ export class ProfiledStep extends WrappedTimer {
     this.drop(running);
   }
 
-  /** Returns the device milliseconds since `start`. */
+  /** Returns the device milliseconds since `start`. Waits for the device. */
   private elapsed(start: Event): number {
     const { device } = this.profiler;
     const end = new Event(device, true).record(device.compute);
@@ -83,7 +89,7 @@ export class ProfiledStep extends WrappedTimer {
     return ms;
   }
 
-  /** Warns if a profile cannot be written; training continues. */
+  /** Prints the profile. If it cannot be written, warns, and training continues. */
   private print(facts: Parameters<FlopsProfiler['profile']>[0]): void {
     const { profileStep: _, ...printed } = this.options;
     try {

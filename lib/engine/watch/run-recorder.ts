@@ -1,14 +1,17 @@
-// Records the steps of a run for the watch page: numbers, phases, memory and rank times.
+// RunRecorder: records the steps of a run for the watch page: metrics, phases, memory and times of
+// ranks.
 import type { EventLog } from '../../watch/index.js';
 import { type MemoryOwners, measureMemory } from './memory-breakdown.js';
 import type { FinishedStep, PhaseTimes, StepObserver, TimedStep } from './phase-timer.js';
 
-/** Milliseconds between two rows of memory and of rank times. */
+/** Milliseconds between two records of memory and of rank times. */
 const SLOW_MS = 1000;
-/** Milliseconds between two rows of phases; a row is the mean of its steps. */
+/** Milliseconds between two records of phases. A record is the mean of its steps. */
 const PHASES_MS = 100;
 
-/** Reads only values that the host has, so no step waits. */
+/**
+ * Writes the log of the watch page. It reads only values that are on the host, so no step waits.
+ */
 export class RunRecorder implements StepObserver {
   private last: { time: number; samples: number } | null = null;
   private memoryAt = Number.NEGATIVE_INFINITY;
@@ -21,7 +24,7 @@ export class RunRecorder implements StepObserver {
   constructor(
     private readonly log: EventLog,
     private readonly owners: MemoryOwners,
-    /** The loss scale is recorded for fp16 only. */
+    /** Whether to record the loss scale. It is recorded for fp16 only. */
     private readonly hasScale: boolean,
   ) {}
 
@@ -64,7 +67,7 @@ export class RunRecorder implements StepObserver {
     if (performance.now() - this.phasesAt >= PHASES_MS) this.finish();
   }
 
-  /** Stops the clock of steps until the next step, for example during an evaluation. */
+  /** Excludes the time until the next step from step times, for example during an evaluation. */
   pause(): void {
     this.last = null;
   }
@@ -73,7 +76,7 @@ export class RunRecorder implements StepObserver {
     this.onClose?.();
   }
 
-  /** Writes the phases since the last row. */
+  /** Writes the phases since the last record. */
   finish(): void {
     if (!this.phases) return;
     const { sum, steps, step } = this.phases;

@@ -1,4 +1,4 @@
-// engine.watch(): records a run and serves its page.
+// engine.watch(): records a run, and serves a local page that shows it.
 import { hostname } from 'node:os';
 import { join } from 'node:path';
 
@@ -16,29 +16,29 @@ import { RunRecorder } from './run-recorder.js';
 /** Options of engine.watch(). */
 export interface WatchOptions {
   /**
-   * Folder of the run. The log is appended to DIR/watch/events.jsonl. Default: runs/DATE_TIME. One
-   * folder holds one run; a resumed run uses its folder again.
+   * Folder of the run. The log is appended to DIR/watch/events.jsonl. Use one folder per run, and
+   * the same folder when you resume it. Default: runs/DATE_TIME.
    */
   dir?: string;
   /**
-   * Port of the page; 0: a free port; null: no page, as for `ds watch DIR` later. Default: 6006, or
-   * a free port if it is in use.
+   * Port of the page. 0: a free port. null: no page; `ds watch DIR` can show the run later.
+   * Default: 6006, or a free port if 6006 is in use.
    */
   port?: number | null;
-  /** Address to listen on. Default: 127.0.0.1, for this machine only. */
+  /** Address to listen on. Default: 127.0.0.1, which only this machine can reach. */
   host?: string;
   /** Name of the run. Default: none. */
   name?: string;
 }
 
-/** Port of the page, as TensorBoard's. */
+/** Default port of the page, the same as TensorBoard's. */
 const USUAL_PORT = 6006;
 
 type WatchedEngine = EngineCore;
 
 /**
- * Records a run for the watch page; engine.watch() creates it. On ranks other than the first, `url`
- * is null and its methods do nothing.
+ * Records a run for the watch page. engine.watch() creates it. On ranks other than 0, `url` is null
+ * and the methods do nothing.
  */
 export class RunWatch {
   private closing: Promise<void> | null = null;
@@ -47,17 +47,19 @@ export class RunWatch {
   constructor(
     /** Folder of the run, for `ds watch DIR`. */
     readonly dir: string,
-    /** Address of the page with its token; null without a page. */
+    /** Address of the page with its token. Null without a page. */
     readonly url: string | null,
     private readonly parts: WatchParts | null,
   ) {}
 
-  /** Records numbers of the current step: each name is a chart. */
+  /** Records numbers at the current step. Each name becomes a chart. */
   scalars(values: Readonly<Record<string, number>>): void {
     this.row('own', values);
   }
 
-  /** Records metrics of an evaluation at the current step; "loss" joins the chart of losses. */
+  /**
+   * Records metrics of an evaluation at the current step. "loss" appears in the chart of losses.
+   */
   evaluated(metrics: Readonly<Record<string, number>>): void {
     this.row('eval', metrics);
   }
@@ -81,32 +83,32 @@ export class RunWatch {
     this.parts?.log.write({ e: 'notice', level, message, step: this.parts.step() });
   }
 
-  /** @internal Speed in tokens and MFU, at the step. */
+  /** @internal Records speed in tokens and MFU at `step`. */
   speed(step: number, values: Readonly<Record<string, number>>): void {
     this.parts?.log.write({ e: 'row', track: 'speed', step, values });
   }
 
-  /** @internal Updates of the whole run. */
+  /** @internal Records the number of updates in the whole run. */
   length(steps: number): void {
     if (Number.isSafeInteger(steps)) this.parts?.log.write({ e: 'length', steps });
   }
 
-  /** @internal The time until the next step is not the time of a step. */
+  /** @internal Excludes the time until the next step from step times. */
   pause(): void {
     this.parts?.recorder.pause();
   }
 
-  /** @internal The run ended. Later events still count. */
+  /** @internal Records the end of the run. Later events are still recorded. */
   ended(reason: string): void {
     this.parts?.end(reason);
   }
 
-  /** Resolves when the events so far are on the disk. */
+  /** Resolves when all events so far are on disk. */
   async flush(): Promise<void> {
     await this.parts?.log.flush();
   }
 
-  /** Ends the recording and the page. The engine calls it in destroy(). */
+  /** Ends the recording and the page. engine.destroy() calls it. */
   close(): Promise<void> {
     this.closing ??= Promise.resolve(this.parts?.close());
     return this.closing;
@@ -130,9 +132,9 @@ interface WatchParts {
 }
 
 /**
- * Records a run in a folder, and serves a local web page of it until close(), the end of the engine
- * or of the process. The first rank records and serves; the others share their step times. Rejects
- * with DS_ARGUMENT, with DS_IO if the folder is not writable or the port is not free.
+ * Records a run in a folder, and serves a local page until close(), or until the end of the engine
+ * or the process. Rank 0 records and serves; other ranks send it their step times. Rejects with
+ * DS_ARGUMENT, and with DS_IO if the folder is not writable or the port is not free.
  */
 export async function watchRun(engine: WatchedEngine, given: WatchOptions): Promise<RunWatch> {
   const options = readOptions('engine.watch', given, namesOf.WatchOptions);
@@ -165,7 +167,7 @@ export async function watchRun(engine: WatchedEngine, given: WatchOptions): Prom
       stepDecisions.takeLast();
       watch.reportTimes();
     } catch {
-      // The last step failed; the caller of the engine has the error.
+      // The last step failed. The caller of the engine has the error.
     }
     recorder.finish();
     process.off('warning', onWarning);
@@ -176,7 +178,7 @@ export async function watchRun(engine: WatchedEngine, given: WatchOptions): Prom
   };
   const step = (): number => engine.globalSteps;
   const run = new RunWatch(dir, page?.url ?? null, { log, recorder, step, end, close });
-  // The engine reads its last step before it closes the observers.
+  // The engine reads its last step decision before it closes the observers.
   recorder.onClose = () => void run.close();
   return run;
 }
@@ -202,7 +204,7 @@ function requirePort(port: unknown): void {
   throw valueError('engine.watch port', 'a port from 0 to 65535, or null', port);
 }
 
-/** Returns a new folder for a run, as in "runs/2026-11-28_16-05-09". */
+/** Returns the path of a new folder, such as "runs/2026-11-28_16-05-09". */
 function newFolder(): string {
   const now = new Date(Date.now() - new Date().getTimezoneOffset() * 60_000).toISOString();
   return join('runs', now.slice(0, 19).replace('T', '_').replaceAll(':', '-'));

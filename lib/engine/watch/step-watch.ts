@@ -1,4 +1,4 @@
-// StepWatch: the phase timer, and the observers of finished steps.
+// StepWatch: owns the phase timer and the observers of an engine.
 import type { Device } from '../../runtime/device.js';
 import {
   EventTimer,
@@ -11,7 +11,7 @@ import {
 } from './phase-timer.js';
 import { type TracedStepOptions, TracedSteps } from './traced-steps.js';
 
-/** Records nothing. */
+/** A phase timer that records nothing. */
 export const untimed: PhaseTimer = {
   time: (_phase, body) => body(),
   finishStep() {},
@@ -22,13 +22,16 @@ export const untimed: PhaseTimer = {
   dispose() {},
 };
 
-/** Owns the timer and the observers. Only times() and reportTimes() wait for the device. */
+/**
+ * Measures phases, and reports steps to observers. Only times() and reportTimes() wait for the
+ * device.
+ */
 export class StepWatch {
-  /** Busy milliseconds of the last timed step on this rank; null before share(). */
+  /** Busy milliseconds of this rank in the last timed step. Null before share(). */
   busy: number | null = null;
-  /** Observers of a watched run. They get times whether or not the monitors do. */
+  /** Observers of engine.watch(). They always get phase times; monitors may not. */
   private readonly watchers: StepObserver[] = [];
-  /** Whether the configuration or the program measures phases for monitors. */
+  /** Whether the configuration or the program requested phase times for monitors. */
   private isTimed: boolean;
 
   constructor(
@@ -38,7 +41,7 @@ export class StepWatch {
     this.isTimed = timer !== untimed;
   }
 
-  /** Adds an observer; the returned function removes it. */
+  /** Adds an observer. Returns a function that removes it. */
   add(observer: StepObserver): () => void {
     this.watchers.push(observer);
     return () => {
@@ -47,43 +50,45 @@ export class StepWatch {
     };
   }
 
-  /** Measures phases for added observers, and shares the busy time with the other ranks. */
+  /** Measures phases for added observers. The busy time is then sent to the other ranks. */
   share(device: Device): void {
     this.timer = this.timer.recordOn(device);
     this.busy ??= 0;
   }
 
-  /** Runs `body` and measures its compute work. */
+  /** Runs `body`, and measures its work on the compute stream. */
   time<T>(phase: Phase, body: () => T): T {
     return this.timer.time(phase, body);
   }
 
-  /** Closes a step with the times so far. */
+  /** Finishes a step with the times so far. */
   finishStep(step: number, samples: number): void {
     this.timer.finishStep(step, samples);
   }
 
   /**
-   * Reports a step after its decision. The device has passed earlier steps, so their times are
-   * reported too.
+   * Reports a step after its decision was read. The device has passed earlier steps by then, so
+   * this reports their times too.
    */
   report(step: FinishedStep): void {
     this.reportTimed(this.timer.takePassed());
     for (const observer of this.all) observer.stepFinished?.(step);
   }
 
-  /** Reports the times of all closed steps. Waits for the device. */
+  /** Reports the times of all finished steps. Waits for the device. */
   reportTimes(): void {
     this.reportTimed(this.timer.all());
   }
 
-  /** Records the phases on `device` from now on. */
+  /** Records phase times on `device` from now on. */
   record(device: Device): void {
     this.isTimed = true;
     this.timer = this.timer.recordOn(device);
   }
 
-  /** Traces the next steps; returns the file. Throws DS_ARGUMENT during another trace. */
+  /**
+   * Traces the next steps. Returns the path of the file. Throws DS_ARGUMENT during another trace.
+   */
   trace(readTraceOptions: () => TracedStepOptions): string {
     const { timer } = this;
     if (timer instanceof TracedSteps) throw timer.refuseAnother();
@@ -95,7 +100,7 @@ export class StepWatch {
   }
 
   /**
-   * Returns the times of the last closed step, or null if it was not recorded. Waits for the
+   * Returns the times of the last finished step, or null if it was not recorded. Waits for the
    * device.
    */
   times(): PhaseTimes | null {

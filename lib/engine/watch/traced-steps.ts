@@ -1,4 +1,5 @@
-// Traces some steps of a run into a file: all work, or a table of device time by role.
+// Traces some steps of a run into a file. The file contains all work, or a table of device time by
+// role.
 
 import { writeFileSync } from 'node:fs';
 import { dirname } from 'node:path';
@@ -16,22 +17,22 @@ import { type Phase, type PhaseTimer, WrappedTimer } from './phase-timer.js';
 
 /** Options of engine.trace(). */
 export interface TraceStepsOptions {
-  /** Number of global steps. Default: 1. */
+  /** Number of global steps to trace. Default: 1. */
   steps?: number;
   /**
-   * Number of steps to skip. Default: 0. The first steps of a run allocate memory and select matrix
-   * algorithms.
+   * Number of steps to skip first. Default: 0. The first steps of a run are not typical: they
+   * allocate memory and select matrix algorithms.
    */
   after?: number;
 }
 
-/** The options with the file and the trace; the file's folder exists. */
+/** The options, with the path of the file and the trace. The folder of the file exists. */
 export interface TracedStepOptions extends Required<TraceStepsOptions> {
   path: string;
   trace: Trace;
 }
 
-/** Returns whether the file receives the table by role instead of the trace. */
+/** Returns whether the file gets the table by role instead of the trace. */
 const isTable = (path: string): boolean => path.endsWith('.txt');
 
 function writeFile(path: string, file: TraceFile): void {
@@ -39,7 +40,10 @@ function writeFile(path: string, file: TraceFile): void {
   else writeTrace(path, file);
 }
 
-/** Throws DS_ARGUMENT, and DS_IO if `path` is not writable: before the steps, not after them. */
+/**
+ * Reads the options, and creates the file. Throws DS_ARGUMENT, and DS_IO if the file is not
+ * writable. This way the error comes before the steps, not after them.
+ */
 export function readTraceOptions(
   path: string,
   given: TraceStepsOptions,
@@ -68,16 +72,16 @@ export function readTraceOptions(
 }
 
 /**
- * Records nothing before its steps. After them, and on dispose(), it restores the inner timer. A
- * thread has one trace at a time; after another engine's trace, this one begins with the next whole
- * step.
+ * A phase timer that traces some steps. Before these steps it records nothing. After them, and on
+ * dispose(), it restores the inner timer. A thread can have only one trace at a time. After the
+ * trace of another engine, this one begins with the next whole step.
  */
 export class TracedSteps extends WrappedTimer {
   private hasBegun = false;
   private stepsBefore: number;
   private stepsLeft: number;
   private closeStep: ((name: string) => void) | null = null;
-  /** Whether the present step began during another engine's trace. */
+  /** Whether the present step began during the trace of another engine. */
   private belongsToOtherTrace = false;
 
   constructor(
@@ -140,7 +144,10 @@ export class TracedSteps extends WrappedTimer {
     });
   }
 
-  /** Warns if the file cannot be written; training continues. */
+  /**
+   * Ends the trace and writes the file. If the file cannot be written, warns, and training
+   * continues.
+   */
   private finish(): void {
     this.onEnd(this.inner);
     if (!this.hasBegun) return;
