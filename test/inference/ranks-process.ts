@@ -412,20 +412,10 @@ async function main(): Promise<void> {
   const device = kind === 'cpu' ? kind : 'auto';
   const tensor_parallel = { tp_size: ranks };
   const shared: inference.InferenceConfig = { device, tensor_parallel };
-  if (job.odd) {
-    console.log(JSON.stringify(await apart(job, shared)));
-    return;
-  }
-  if (job.unread) {
-    console.log(JSON.stringify(await afresh(job)));
-    return;
-  }
-  if (job.fails) {
-    console.log(JSON.stringify(await misleadRank(job, shared)));
-    return;
-  }
-  if (dies !== null) {
-    console.log(JSON.stringify(await loseRank(job, shared)));
+  const ofFault = job.fails ? misleadRank : dies !== null ? loseRank : null;
+  const run = job.odd ? apart : job.unread ? afresh : ofFault;
+  if (run) {
+    console.log(JSON.stringify(await run(job, shared)));
     return;
   }
   const own = await initDistributed({ device, mesh: { tp: ranks } });
