@@ -12,7 +12,7 @@ import { type QueryScale, readChunked } from './chunk-options.js';
 import { type ConvSizes, readConv } from './conv-config.js';
 import { type DeltaSizes, readDelta } from './delta-config.js';
 import { type FullHeads, readLayerKinds, type SharedKeys } from './kind-options.js';
-import { type MambaConfig, type MambaSizes, readMamba } from './mamba-config.js';
+import { type MambaConfig, type MambaSizes, readFeedLayers, readMamba } from './mamba-config.js';
 import { hasLoads, isOptional, type MoeConfig, type MoeSizes, readMoe } from './mixture.js';
 import { type AllMultipliers, type Multipliers, readMultipliers } from './multipliers.js';
 import {
@@ -432,19 +432,6 @@ function readRopeLayers(
   const list = requireLayers(name, ropeLayers, layers);
   if (rope?.off !== 'unnamed' || new Set(list).size <= 1) return list;
   throw valueError(`${name} ropeLayers`, 'the same for all layers', list);
-}
-
-function readFeedLayers(
-  name: string,
-  { feedLayers, mamba, layers }: RotaryConfig,
-): readonly boolean[] {
-  const list = feedLayers ?? Array.from({ length: layers }, () => false);
-  const isFlag = (value: unknown): boolean => typeof value === 'boolean';
-  const isBoth = (feeds: boolean, layer: number): boolean => feeds && !!mamba?.layers[layer];
-  if (Array.isArray(list) && list.length === layers && list.every(isFlag) && !list.some(isBoth))
-    return [...list];
-  const expected = `true or false for each of ${layers} layers, and false for those of mamba`;
-  throw valueError(`${name} feedLayers`, expected, feedLayers);
 }
 
 /** Returns the window of each layer. */

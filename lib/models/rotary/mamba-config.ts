@@ -284,3 +284,24 @@ export const spaceSizes = (traits: RotaryTraits, mamba: MambaSizes): RecurrentSi
   keyDim: mamba.stateDim,
   valueDim: mamba.headDim,
 });
+
+/**
+ * Returns whether each layer is a feed-forward block alone. Throws DS_ARGUMENT if such a layer also
+ * has a state space layer.
+ */
+export function readFeedLayers(
+  name: string,
+  {
+    feedLayers,
+    mamba,
+    layers,
+  }: { feedLayers?: readonly boolean[]; mamba?: MambaConfig | null; layers: number },
+): readonly boolean[] {
+  const list = feedLayers ?? Array.from({ length: layers }, () => false);
+  const isFlag = (value: unknown): boolean => typeof value === 'boolean';
+  const isBoth = (feeds: boolean, layer: number): boolean => feeds && !!mamba?.layers[layer];
+  if (Array.isArray(list) && list.length === layers && list.every(isFlag) && !list.some(isBoth))
+    return [...list];
+  const expected = `true or false for each of ${layers} layers, and false for those of mamba`;
+  throw valueError(`${name} feedLayers`, expected, feedLayers);
+}
