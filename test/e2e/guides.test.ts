@@ -37,10 +37,13 @@ afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
 /** Runs the only JavaScript block of a page with Node, or as the script of `ds`. */
 function runPage(page: string, ...before: string[]): string {
-  const programs = snippetsOf(page, readPage(page), ['js']);
+  const programs = programsOf(page);
   expect(programs).toHaveLength(1);
-  return runProgram(programs[0]?.code ?? '', before);
+  return runProgram(programs[0] ?? '', before);
 }
+
+const programsOf = (page: string): string[] =>
+  snippetsOf(page, readPage(page), ['js']).map(({ code }) => code);
 
 function runProgram(code: string, before: string[], after: string[] = []): string {
   const script = join(folder, 'program.mjs');
@@ -62,13 +65,15 @@ test('the training loop learns, resumes, and runs on two ranks', () => {
 });
 
 test('a curriculum of lengths trains with the lengths of the page', () => {
-  const out = runPage('docs/data.md');
+  const page = 'docs/data-sampling.md';
+  const [program = ''] = programsOf(page);
+  const out = runProgram(program, []);
   const steps = Array.from(
     out.matchAll(/step (\d+): (\d+) tokens, loss (\d\.\d+)/g),
     ([, ...numbers]) => numbers.map(Number) as [number, number, number],
   );
   const lengths = steps.map(([step, tokens]) => `step ${step}: ${tokens} tokens`);
-  const documented = readPage('docs/data.md').matchAll(/`(step \d+: \d+ tokens)`/g);
+  const documented = readPage(page).matchAll(/`(step \d+: \d+ tokens)`/g);
   expect(lengths.slice(0, 4)).toEqual(Array.from(documented, ([, line]) => line));
   expect(lengths.slice(4)).toEqual(['step 25: 64 tokens', 'step 30: 64 tokens']);
   expect(steps.at(-1)?.[2]).toBeLessThan((steps[0]?.[2] as number) - 0.5);
@@ -84,8 +89,13 @@ test('layers are dropped as often as on the page, and the model learns', () => {
 });
 
 test('easy samples come first, in the steps of the page', () => {
-  const lines = runPage('docs/data-sampling.md').trimEnd().split('\n');
-  const documented = readPage('docs/data-sampling.md').matchAll(/`(step \d+: \d+ words)`/g);
+  const page = 'docs/data-sampling.md';
+  const programs = programsOf(page);
+  expect(programs).toHaveLength(2);
+  const lines = runProgram(programs[1] ?? '', [])
+    .trimEnd()
+    .split('\n');
+  const documented = readPage(page).matchAll(/`(step \d+: \d+ words)`/g);
   expect(lines.slice(0, -1)).toEqual(Array.from(documented, ([, line]) => line));
   // A uniform guess over all words has a loss of 4.16.
   expect(Number(/^loss (\d\.\d+)$/.exec(lines.at(-1) as string)?.[1])).toBeLessThan(3.4);
