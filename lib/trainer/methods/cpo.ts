@@ -26,7 +26,7 @@ export type CpoLossName = (typeof LOSSES)[number];
 /** The declared options of cpo(). */
 export const CPO = {
   /** Factor of the difference of both answers. Default: 0.1. */
-  beta: number('how strongly the difference of both answers counts', {
+  beta: number('factor of the difference between both answers', {
     above: 0,
     default: 0.1,
     flag: 'beta',

@@ -57,13 +57,10 @@ export const GKD = {
     flag: 'lmbda',
   }),
   /** Whether the teacher samples the completions of the other updates. Default: false. */
-  seqKd: boolean(
-    'in the other updates, the teacher samples the completions; false: they are from the data',
-    {
-      default: false,
-      flag: 'seq_kd',
-    },
-  ),
+  seqKd: boolean('the teacher samples the completions of the other updates; false: from the data', {
+    default: false,
+    flag: 'seq_kd',
+  }),
   /** Maximum number of tokens of a sampled completion. Default: 128. */
   maxNewTokens: integer('maximum number of tokens of a sampled completion', {
     min: 1,

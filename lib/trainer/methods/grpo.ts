@@ -72,14 +72,11 @@ const SHARED = {
     flag: 'steps_per_generation',
   }),
   /** Number of times that each generation is trained on. Default: 1. */
-  iterations: integer(
-    'times that the model trains on each generation; more is faster and less exact',
-    {
-      min: 1,
-      default: 1,
-      flag: 'num_iterations',
-    },
-  ),
+  iterations: integer('passes over each generation; more is faster and less exact', {
+    min: 1,
+    default: 1,
+    flag: 'num_iterations',
+  }),
   /**
    * Maximum number of updates between the sampling of a generation and its first update. Default:
    * 0.
