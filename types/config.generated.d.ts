@@ -1130,7 +1130,7 @@ export interface PlateauParams {
 
 /** Trains in fp16 with loss scaling. Use bf16 instead if your GPU has it. */
 export interface Fp16Config {
-  /** Turns it on: weights and activations in fp16, master weights in fp32. Default false. */
+  /** Turns fp16 on: weights and activations in fp16, master weights in fp32. Default false. */
   enabled?: boolean | 'auto';
   /** Factor of the loss; 0: the engine adapts it. Default 0. */
   loss_scale?: number;
@@ -1158,7 +1158,7 @@ export interface Fp16Config {
 
 /** Trains in bf16, which needs no loss scaling. The usual choice on a GPU. */
 export interface Bf16Config {
-  /** Turns it on: weights and activations in bf16, master weights in fp32. Default false. */
+  /** Turns bf16 on: weights and activations in bf16, master weights in fp32. Default false. */
   enabled?: boolean | 'auto';
   /** Skips a step if a gradient is infinite or NaN. Default true. */
   check_grad_overflow?: boolean;
@@ -3726,7 +3726,7 @@ export interface ResolvedPlateauParams {
 
 /** Trains in fp16 with loss scaling. Use bf16 instead if your GPU has it. */
 export interface ResolvedFp16 {
-  /** Turns it on: weights and activations in fp16, master weights in fp32. */
+  /** Turns fp16 on: weights and activations in fp16, master weights in fp32. */
   readonly enabled: boolean;
   /** Factor of the loss; 0: the engine adapts it. */
   readonly loss_scale: number;
@@ -3751,7 +3751,7 @@ export interface ResolvedFp16 {
 
 /** Trains in bf16, which needs no loss scaling. The usual choice on a GPU. */
 export interface ResolvedBf16 {
-  /** Turns it on: weights and activations in bf16, master weights in fp32. */
+  /** Turns bf16 on: weights and activations in bf16, master weights in fp32. */
   readonly enabled: boolean;
   /** Skips a step if a gradient is infinite or NaN. */
   readonly check_grad_overflow: boolean;

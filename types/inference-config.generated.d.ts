@@ -43,7 +43,7 @@ export interface InferenceConfig {
   /** Order of requests that wait. See docs/operating.md. */
   scheduling?: SchedulingConfig;
   /**
-   * Guesses several tokens and checks them in one step: faster for few clients. See
+   * Proposes several tokens and checks them in one step: faster for few clients. See
    * docs/speculation.md. Default null.
    */
   speculative?: SpeculativeConfig | null;
@@ -239,13 +239,13 @@ export interface SchedulingConfig {
 }
 
 /**
- * Guesses several tokens and checks them in one step: faster for few clients. See
+ * Proposes several tokens and checks them in one step: faster for few clients. See
  * docs/speculation.md.
  */
 export interface SpeculativeConfig {
   /**
-   * Source of guesses: prompt lookup, a smaller model, or an EAGLE-3 head; null: the first, or
-   * `model`. Default null.
+   * Source of proposals: prompt lookup, a smaller model, or an EAGLE-3 head; null: prompt lookup,
+   * or `model`. Default null.
    */
   method?: 'ngram' | 'draft_model' | 'eagle3' | null;
   /**
@@ -253,19 +253,22 @@ export interface SpeculativeConfig {
    * null.
    */
   model?: string | null;
-  /** Most tokens that a step guesses. Raise it if most guesses are right. Default 7. */
+  /** Most tokens that a step proposes. Raise it if the model accepts most proposals. Default 7. */
   num_speculative_tokens?: number;
   /** Prompt lookup searches for this number of last tokens first. Default 5. */
   prompt_lookup_max?: number;
   /** Prompt lookup searches for no fewer tokens than this. Default 2. */
   prompt_lookup_min?: number;
-  /** With more sequences than this, steps make no guesses: then guessing costs time. Default 32. */
+  /**
+   * With more sequences than this, steps make no proposals, because proposals would cost time.
+   * Default 32.
+   */
   disable_by_batch_size?: number;
 }
 
 /** Ranks divide each layer. See docs/large-inference.md. */
 export interface InferenceTensorParallelConfig {
-  /** Allows cuts of layers. Default true. */
+  /** Allows divided layers. Default true. */
   enabled?: boolean;
   /**
    * Ranks that divide each layer. Start them with `ds`. Use it if a model does not fit one GPU.
@@ -287,7 +290,7 @@ export interface InferenceTensorParallelConfig {
 
 /** Settings of models with experts; true: the defaults. */
 export interface InferenceMoeConfig {
-  /** Switches it on. Default true. */
+  /** Turns the section on. Default true. */
   enabled?: boolean;
   /** Ranks that divide the experts: 1, or tensor_parallel.tp_size. Default 1. */
   ep_size?: number;
@@ -329,7 +332,7 @@ export interface InferenceQuantConfig {
 
 /** Quantization of activations. Not supported yet: activations keep the model's dtype. */
 export interface InferenceQuantActivationConfig {
-  /** Switches it on. Default true. */
+  /** Turns the section on. Default true. */
   enabled?: boolean;
   /** Bits per value of activations. Default 8. */
   num_bits?: 4 | 8;
@@ -341,7 +344,7 @@ export interface InferenceQuantActivationConfig {
 
 /** Quantization of weights. */
 export interface InferenceQuantWeightConfig {
-  /** Switches it on. Default true. */
+  /** Turns the section on. Default true. */
   enabled?: boolean;
   /** Bits per weight. Default 8. */
   num_bits?: 4 | 8;
@@ -381,7 +384,7 @@ export interface InferenceQuantInitializationConfig {
 
 /** Quantization of query, key and value projections. No effect: weight settings apply to them. */
 export interface InferenceQuantQkvConfig {
-  /** Switches it on. Default true. */
+  /** Turns the section on. Default true. */
   enabled?: boolean;
 }
 
@@ -435,7 +438,7 @@ export interface ResolvedInferenceValues {
   /** Order of requests that wait. See docs/operating.md. */
   readonly scheduling: ResolvedScheduling;
   /**
-   * Guesses several tokens and checks them in one step: faster for few clients. See
+   * Proposes several tokens and checks them in one step: faster for few clients. See
    * docs/speculation.md.
    */
   readonly speculative: ResolvedSpeculative | null;
@@ -553,30 +556,30 @@ export interface ResolvedScheduling {
 }
 
 /**
- * Guesses several tokens and checks them in one step: faster for few clients. See
+ * Proposes several tokens and checks them in one step: faster for few clients. See
  * docs/speculation.md.
  */
 export interface ResolvedSpeculative {
   /**
-   * Source of guesses: prompt lookup, a smaller model, or an EAGLE-3 head; null: the first, or
-   * `model`.
+   * Source of proposals: prompt lookup, a smaller model, or an EAGLE-3 head; null: prompt lookup,
+   * or `model`.
    */
   readonly method: 'ngram' | 'draft_model' | 'eagle3' | null;
   /** Folder or hub name of a smaller model with the same tokenizer, or of an EAGLE-3 head. */
   readonly model: string | null;
-  /** Most tokens that a step guesses. Raise it if most guesses are right. */
+  /** Most tokens that a step proposes. Raise it if the model accepts most proposals. */
   readonly num_speculative_tokens: number;
   /** Prompt lookup searches for this number of last tokens first. */
   readonly prompt_lookup_max: number;
   /** Prompt lookup searches for no fewer tokens than this. */
   readonly prompt_lookup_min: number;
-  /** With more sequences than this, steps make no guesses: then guessing costs time. */
+  /** With more sequences than this, steps make no proposals, because proposals would cost time. */
   readonly disable_by_batch_size: number;
 }
 
 /** Ranks divide each layer. See docs/large-inference.md. */
 export interface ResolvedInferenceTensorParallel {
-  /** Allows cuts of layers. */
+  /** Allows divided layers. */
   readonly enabled: boolean;
   /** Ranks that divide each layer. Start them with `ds`. Use it if a model does not fit one GPU. */
   readonly tp_size: number;
@@ -592,7 +595,7 @@ export interface ResolvedInferenceTensorParallel {
 
 /** Settings of models with experts; true: the defaults. */
 export interface ResolvedInferenceMoe {
-  /** Switches it on. */
+  /** Turns the section on. */
   readonly enabled: boolean;
   /** Ranks that divide the experts: 1, or tensor_parallel.tp_size. */
   readonly ep_size: number;
@@ -625,7 +628,7 @@ export interface ResolvedInferenceQuant {
 
 /** Quantization of activations. Not supported yet: activations keep the model's dtype. */
 export interface ResolvedInferenceQuantActivation {
-  /** Switches it on. */
+  /** Turns the section on. */
   readonly enabled: boolean;
   /** Bits per value of activations. */
   readonly num_bits: 4 | 8;
@@ -637,7 +640,7 @@ export interface ResolvedInferenceQuantActivation {
 
 /** Quantization of weights. */
 export interface ResolvedInferenceQuantWeight {
-  /** Switches it on. */
+  /** Turns the section on. */
   readonly enabled: boolean;
   /** Bits per weight. */
   readonly num_bits: 4 | 8;
@@ -674,7 +677,7 @@ export interface ResolvedInferenceQuantInitialization {
 
 /** Quantization of query, key and value projections. No effect: weight settings apply to them. */
 export interface ResolvedInferenceQuantQkv {
-  /** Switches it on. */
+  /** Turns the section on. */
   readonly enabled: boolean;
 }
 

@@ -3,8 +3,8 @@ import { loadSchema } from './schema.mjs';
 
 const TRAINING = `# Configuration
 
-A configuration sets batch size, optimizer, precision, ZeRO and offload. \`initialize()\`, the Trainer and \`ds train\`
-read it from an object or from a file such as \`ds_config.json\`. It has the keys of DeepSpeed 0.19.6, and a few more.
+Set batch size, optimizer, precision, ZeRO and offload in an object, or in a file such as \`ds_config.json\`.
+\`initialize()\`, the Trainer and \`ds train\` read it. The keys are DeepSpeed's (0.19.6), and a few more.
 
 \`\`\`json
 {
@@ -16,7 +16,7 @@ read it from an object or from a file such as \`ds_config.json\`. It has the key
 }
 \`\`\`
 
-Most runs need few keys. Begin with these, and leave out all others:
+Most runs need only these keys:
 
 | goal | key |
 | --- | --- |
@@ -49,8 +49,8 @@ Most runs need few keys. Begin with these, and leave out all others:
 | checkpoints and compression | [checkpoint](#checkpoint), [compression_training](#compression_training) |
 | watching and tuning | [tensorboard](#tensorboard), [csv_monitor](#csv_monitor), [flops_profiler](#flops_profiler), [autotuning](#autotuning) |
 
-\`ds validate\` prints each value and its source, for example a default that follows from another key. If a key of the
-tables below has no status, it works as described. Otherwise:
+\`ds validate\` prints each value and its source, for example a default that follows from another key. In the tables
+below, keys without a status work as described. Other keys have one of these statuses:
 
 | status | meaning |
 | --- | --- |
@@ -59,12 +59,11 @@ tables below has no status, it works as described. Otherwise:
 | **not supported yet** | an error, unless the key is off or has its default |
 | **deprecated** | accepted under the old name; a notice states the new name |
 
-Off means \`false\`, \`null\`, \`"enabled": false\` or \`"device": "none"\`. In the tables, a section is an object with keys
-of its own.
+Off means \`false\`, \`null\`, \`"enabled": false\` or \`"device": "none"\`. A section is an object with its own keys.
 
-**\`"auto"\`.** A [Trainer](trainer.md#configuration) fills \`"auto"\` by the rules of Hugging Face's Trainer. In
-\`zero_optimization\`, \`stage\`, \`offload_optimizer\` (\`device\`, \`ratio\`) and \`offload_param\` (\`device\`) take the
-fastest choice that fits ([planning](planning.md#let-the-plan-choose)).
+**\`"auto"\`.** A [Trainer](trainer.md#configuration) fills \`"auto"\` by the rules of Hugging Face's Trainer. For
+\`stage\`, \`offload_optimizer\` (\`device\`, \`ratio\`) and \`offload_param\` (\`device\`) of \`zero_optimization\`, the engine
+selects the fastest values that fit ([planning](planning.md#let-the-plan-choose)).
 `;
 
 const INFERENCE = `# Inference configuration
@@ -83,24 +82,26 @@ keys are optional. They have the names of DeepSpeed 0.19.6, and the step limits 
 }
 \`\`\`
 
-This file, \`engine.json\`, stores the weights in 8 bits. The cache gets 8 GiB of GPU memory, and 32 GiB of host memory
-for [prefixes](inference-memory.md#prefixes-in-host-memory). Texts have up to 32,768 tokens; without \`max_out_tokens\`,
-up to the model's maximum. Pass the path of the file to \`initInference('llama', 'engine.json')\`, or to \`ds serve llama
---config engine.json\`.
+Save this configuration as \`engine.json\`. It stores the weights in 8 bits. The cache gets 8 GiB of GPU memory, and 32
+GiB of host memory for [prefixes](inference-memory.md#prefixes-in-host-memory). Texts have up to 32,768 tokens.
 
-The config is an object, or a file in the format of [ds_config.json](configuration.md). \`$schema\` gives completion in
-editors.
+| you use | pass |
+| --- | --- |
+| a program | \`initInference('llama', 'engine.json')\`, or an object instead of the path |
+| a server | \`ds serve llama --config engine.json\` |
+
+The file has the format of [ds_config.json](configuration.md). \`$schema\` gives completion in editors.
 
 | goal | key |
 | --- | --- |
 | a limit for prompt and answer together | \`max_out_tokens\` |
 | less memory for weights | [\`quant\`](#quant) |
-| less memory for keys and values, or more of it | [\`kv_cache\`](#kv_cache): \`memory\`, \`dtype\` |
+| more or less memory for keys and values | [\`kv_cache\`](#kv_cache): \`memory\`, \`dtype\` |
 | more requests at a time | \`max_ragged_sequence_count\` |
 | faster answers for few requests | \`enable_cuda_graph: "auto"\`, [\`speculative\`](#speculative) |
 | a model on several GPUs | [\`tensor_parallel\`](#tensor_parallel): \`tp_size\` |
 
-A key works as described if it has no status. Otherwise:
+Keys without a status work as described. Other keys have one of these statuses:
 
 | status | meaning |
 | --- | --- |
@@ -108,8 +109,8 @@ A key works as described if it has no status. Otherwise:
 | **not supported yet** | an error, unless the key is off (\`false\`, \`null\`) or has its default |
 | **deprecated** | accepted under the old name; a notice states the new name |
 
-- A key together with its other name is an error. So are different values of a key in the configuration and in the
-  options of a call.
+- A key and its other name together are an error. A key with different values in the configuration and in the options of
+  a call is an error too.
 - \`"auto"\` means the default.
 - \`dtype\` also takes the names of PyTorch, with or without \`torch.\`: \`float16\`, \`half\`, \`bfloat16\`, \`float32\`,
   \`float\`.
