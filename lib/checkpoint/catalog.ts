@@ -1,4 +1,6 @@
-// Merges the catalogs of ranks with different layers. A catalog lists the whole tensors of a save.
+// Merges the catalogs of all ranks of a save. A catalog lists the tensors, as whole tensors, of
+// which one rank saves parts. Ranks with different layers (pipeline stages) have different
+// catalogs.
 
 import { createHash } from 'node:crypto';
 import { DsError } from '../errors.js';
@@ -7,7 +9,9 @@ import { describe } from '../runtime/view.js';
 import type { TensorInfo } from './shard.js';
 import { type CheckpointWorld, onAllRanks } from './world.js';
 
-/** Tensors by name: weights and buffers of the model; master weights and state of the optimizer. */
+/**
+ * Tensors by name. `model`: weights and buffers. `optimizer`: master weights and optimizer state.
+ */
 export interface Catalog {
   model: ReadonlyMap<string, TensorInfo>;
   optimizer: ReadonlyMap<string, TensorInfo>;
@@ -15,7 +19,7 @@ export interface Catalog {
 
 type Listed = Record<keyof Catalog, [name: string, info: TensorInfo][]>;
 
-/** Returns a digest that is equal for ranks with parts of the same tensors. */
+/** Returns a digest of the catalog. Ranks with parts of the same tensors get the same digest. */
 export function digestOf(catalog: Catalog): string {
   return createHash('sha256')
     .update(JSON.stringify(listTensors(catalog)))
@@ -23,9 +27,9 @@ export function digestOf(catalog: Catalog): string {
 }
 
 /**
- * Returns the tensors of all ranks. `digests`: the digest of each rank's catalog. The first rank
- * with each digest sends its catalog; if all digests are equal, nothing is sent. Throws
- * DS_CHECKPOINT on all ranks if two ranks describe a tensor differently.
+ * Returns the union of the catalogs of all ranks. `digests`: the digest of each rank's catalog, by
+ * rank. The first rank with each digest sends its catalog; if all digests are equal, no rank sends.
+ * Throws DS_CHECKPOINT on all ranks if two ranks describe a tensor differently.
  */
 export async function mergedCatalog(
   world: CheckpointWorld,
@@ -56,7 +60,7 @@ function mergeLists(
     for (const [name, info] of list?.[section] ?? []) {
       const known = all.get(name);
       if (known && formatInfo(known) !== formatInfo(info)) {
-        throw disagreement(name, [required(from.get(name)), known], [rank, info]);
+        throw differenceError(name, [required(from.get(name)), known], [rank, info]);
       }
       if (known) continue;
       all.set(name, info);
@@ -69,7 +73,7 @@ function mergeLists(
 const formatInfo = (info: TensorInfo): string =>
   `${describe(info)}${info.buffer ? ', a buffer' : ''}`;
 
-function disagreement(
+function differenceError(
   name: string,
   [rank, info]: [number, TensorInfo],
   [other, its]: [number, TensorInfo],

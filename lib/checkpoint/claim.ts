@@ -1,14 +1,15 @@
-// A claim: a file that marks the hidden folders of a running save.
+// Claims. A claim is a locked file that protects the hidden folders of a running save from deletion
+// by other saves.
 //
-// D/.save-<owner> names an owner, a random number. The save's folders (commit.ts) have the same
-// owner in their names. The file is locked (flock) while the save runs: the kernel releases the
-// lock with the process, for every kind of end and in every PID namespace. So a claim with a free
-// lock belongs to a dead save, and its folders may be deleted.
+// A save creates D/.save-<owner>, where <owner> is a random number. The hidden folders of the save
+// (commit.ts) have the same <owner> in their names. The save holds a lock (flock) on the file. The
+// kernel releases the lock when the process ends, however it ends and in every PID namespace. So a
+// claim with a free lock belongs to a dead save, and its folders may be deleted.
 //
-// Locks are reliable within one kernel: on a local file system, or between processes of one host
-// since its last boot. Elsewhere (a network file system may keep its locks per host, or have no
-// locks) a host cannot detect if the other host's save runs. There a claim counts as abandoned a
-// day after its creation.
+// A lock is reliable within one kernel: on a local file system, or between processes of one host
+// since its last boot. A network file system may keep locks per host, or have none. There, one host
+// cannot detect whether a save of another host still runs, so a claim counts as abandoned one day
+// after its creation.
 import { randomBytes } from 'node:crypto';
 import { close, fstat, fsync, open, writeFile } from 'node:fs';
 import { readdir, readFile, statfs, unlink } from 'node:fs/promises';
@@ -19,14 +20,17 @@ import { promisify } from 'node:util';
 import { DsError } from '../errors.js';
 import { lockFile } from '../runtime/file.js';
 
-/** Age after which a claim with an unreliable lock counts as abandoned. */
+/** Age after which a claim counts as abandoned if its lock is unreliable. */
 const ABANDONED_MS = 24 * 3600 * 1000;
 
 const NAME = /^\.save-([0-9a-f]{32})$/;
 const PURPOSE =
   'A save of @ds/native is under way. The next save deletes this file if this one has died.';
 
-/** statfs types of file systems with locks that all readers of the files see. */
+/**
+ * File systems, by the type of statfs, whose locks are visible to every process that sees the
+ * files.
+ */
 const LOCAL = new Set([
   0xef53, // ext2 to ext4
   0x58465342, // XFS
@@ -41,16 +45,19 @@ const LOCAL = new Set([
 interface Statement {
   purpose: string;
   owner: string;
-  /** Boot ID of the kernel with the locks; null if unknown. */
+  /** Boot ID of the kernel that held the lock; null if unknown. */
   boot: string | null;
-  /** Whether the file system took the lock. */
+  /** Whether the file system supports locks. */
   locked: boolean;
-  /** Information for users only. */
+  /** `host` and `pid` are only for users who read the file. */
   host: string;
   pid: number;
 }
 
-/** Holds the lock from take() to release(), or to the end of the process. */
+/**
+ * The claim of one save. It holds the lock from take() to leave(), release(), or the end of the
+ * process.
+ */
 export class Claim {
   private constructor(
     readonly dir: string,
@@ -58,7 +65,7 @@ export class Claim {
     private readonly descriptor: number,
   ) {}
 
-  /** Rejects with Node's errors. */
+  /** Creates a claim in `dir` and locks it. Rejects with the errors of Node's file calls. */
   static async take(dir: string): Promise<Claim> {
     for (;;) {
       const owner = randomBytes(16).toString('hex');
@@ -66,7 +73,9 @@ export class Claim {
       const descriptor = await promisify(open)(path, 'wx+');
       let taken = false;
       try {
-        // Before the lock, another save may take the file for an abandoned claim and delete it.
+        // Between creation and lock, another save may take the file for an abandoned claim and
+        // delete it. The link count below detects the deletion; then the loop creates another
+        // claim.
         const locked = await tryLock(descriptor);
         if (locked === false) continue;
         const statement = {
@@ -88,14 +97,17 @@ export class Claim {
   }
 
   /**
-   * Releases the lock, but keeps the file, so that the next save deletes the folders. Never
+   * Releases the lock, but keeps the file, so that the next save deletes the save's folders. Never
    * rejects.
    */
   async leave(): Promise<void> {
     await promisify(close)(this.descriptor).catch(() => undefined);
   }
 
-  /** Deletes the claim after its folders are gone. Never rejects. */
+  /**
+   * Deletes the file and releases the lock. The caller has deleted the save's folders. Never
+   * rejects.
+   */
   async release(): Promise<void> {
     await deleteClaim(join(this.dir, `.save-${this.owner}`), this.descriptor);
   }
@@ -107,9 +119,9 @@ async function deleteClaim(path: string, descriptor: number): Promise<void> {
 }
 
 /**
- * Runs `clear` for every claim in `dir` of a dead save. If `clear` returns true, nothing is left,
- * and the claim is deleted. The lock prevents concurrent clearing. Failures are ignored, because
- * leftovers do not block a save.
+ * Calls `clear` with the owner of every claim in `dir` whose save is dead. If `clear` resolves with
+ * true (the folders of the owner are gone), the claim is deleted. The lock keeps two saves from
+ * clearing the same owner. Failures are ignored, because leftovers do not block a save.
  */
 export async function clearDead(
   dir: string,
@@ -132,7 +144,7 @@ export async function clearDead(
   }
 }
 
-/** Takes the claim's lock if it is free. */
+/** Returns whether the save of a claim is dead. If so, this process then holds the claim's lock. */
 async function isDead(
   dir: string,
   path: string,
@@ -145,8 +157,8 @@ async function isDead(
   if (locked === false) return false;
   const text = await readFile(path, 'utf8');
   // A save that was killed before it wrote its claim left an empty file and no folders.
-  const unsaid = { purpose: PURPOSE, owner, boot: null, locked: true };
-  const statement = (text === '' ? unsaid : JSON.parse(text)) as Partial<Statement> | null;
+  const unwritten = { purpose: PURPOSE, owner, boot: null, locked: true };
+  const statement = (text === '' ? unwritten : JSON.parse(text)) as Partial<Statement> | null;
   if (statement?.purpose !== PURPOSE || statement.owner !== owner) return false;
   if (locked && statement.locked) {
     const boot = await bootId();
@@ -156,7 +168,10 @@ async function isDead(
   return Date.now() - status.mtimeMs > ABANDONED_MS;
 }
 
-/** Resolves with whether the lock is taken; null if the file system has no locks. */
+/**
+ * Resolves with true if the lock was free and is now held, false if another process holds it, and
+ * null if the file system has no locks.
+ */
 async function tryLock(descriptor: number): Promise<boolean | null> {
   return lockFile(descriptor).catch((error: unknown) => {
     if (error instanceof DsError && error.code === 'DS_IO') return null;

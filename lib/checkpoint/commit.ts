@@ -1,23 +1,24 @@
-// Publishes a checkpoint atomically: whole or not at all, if the process or host dies at any time.
+// Publishes a checkpoint atomically: even if the process or the host dies, the checkpoint exists as
+// a whole or not at all.
 //
-// A save of tag T in folder D goes through these states, and each rename is atomic:
+// A save of tag T in folder D goes through these steps. Each rename is atomic.
 //
-//   1. D/.save-<owner> claims the next names and marks a running save: claim.ts.
-//   2. D/.tmp-T-<owner> is filled; its files and then the folder itself are synced to disk.
-//   3. If D/T is a checkpoint: D/T is renamed to D/.old-T-<owner>~0.
-//   4. D/.tmp-T-<owner> is renamed to D/T if D/T does not exist, and D is synced.
-//      If another save published the same tag meanwhile, 3 and 4 are repeated: the last save
-//      wins.
-//   5. D/.old-T-<owner>~0 is deleted.
-//   6. `latest` is replaced: written as D/.latest-<owner>, synced, renamed, D synced.
-//   7. Expired tags are renamed to D/.gone-T-<owner>, then deleted: retain().
-//   8. The claim is deleted.
+//   1. Create D/.save-<owner>. It reserves the names below and marks a running save:
+//      claim.ts.
+//   2. Fill D/.tmp-T-<owner>; sync its files, then the folder itself, to disk.
+//   3. If D/T is a checkpoint, rename it to D/.old-T-<owner>~0.
+//   4. If D/T does not exist, rename D/.tmp-T-<owner> to D/T, and sync D.
+//      If another save has published T meanwhile, repeat 3 and 4: the last save wins.
+//   5. Delete D/.old-T-<owner>~0.
+//   6. Replace `latest`: write D/.latest-<owner>, sync it, rename it, sync D.
+//   7. Rename expired tags to D/.gone-T-<owner>, then delete them: retain().
+//   8. Delete the claim.
 //
-// A death in 2 leaves the old D/T. Between 3 and 4 it leaves the old checkpoint under its .old
-// name, where a reader finds it (see find()), and the next save moves it back. After 4 it leaves
-// the new checkpoint. `latest` always names an existing checkpoint. The next save deletes leftovers
-// of a dead save. Only files in a manifest are deleted (deletable-files.ts): a save fails if other
-// files are in its way.
+// If the save dies in step 2, D/T is unchanged. If it dies between 3 and 4, the old checkpoint has
+// its .old name: readers find it there (find()), and the next save moves it back. After 4, D/T is
+// the new checkpoint. `latest` always names an existing checkpoint. The next save deletes the
+// leftovers of a dead save. A save deletes only files that a manifest lists (deletable-files.ts);
+// it fails if other files are in its way.
 import { lstat, mkdir, readdir, rename, stat, unlink, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 
@@ -30,27 +31,27 @@ import { ifThere, orDsError } from './file-error.js';
 import { makeFolder } from './make-folder.js';
 import { readManifest } from './manifest.js';
 
-/** ".tmp-<tag>-<owner>", ".old-<tag>-<owner>~<attempt>", ".gone-<tag>-<owner>". */
+/** Matches ".tmp-<tag>-<owner>", ".old-<tag>-<owner>~<attempt>" and ".gone-<tag>-<owner>". */
 const LEFTOVER = /^\.(tmp|old|gone)-(.+)-([0-9a-f]{32})(?:~(\d+))?$/;
 
-/** Maximum number of concurrent saves of the same tag between the two renames. */
+/** Maximum number of repetitions of steps 3 and 4, one for each concurrent save of the same tag. */
 const MAX_ATTEMPTS = 100;
 
-/** Part of the native library's message for ENOENT. */
+/** The part of the native library's message that identifies ENOENT. */
 const NOT_FOUND = '(errno 2)';
 
-/** A running save, on the rank that publishes it. */
+/** A running save. Only the rank that publishes the checkpoint has it. */
 export interface Draft {
   readonly dir: string;
   readonly tag: string;
-  /** The folder to fill. */
+  /** The hidden folder that the ranks fill. */
   readonly folder: string;
   readonly claim: Claim;
 }
 
 /**
- * Creates an empty folder for `dir`/`tag`, and `dir` if it is missing. Deletes leftovers of dead
- * saves. Throws DS_IO if the folder cannot be written to.
+ * Starts a save: creates an empty folder for `dir`/`tag`, and `dir` if it is missing, and deletes
+ * leftovers of dead saves. finish() must follow. Throws DS_IO if `dir` is not writable.
  */
 export async function begin(dir: string, tag: string): Promise<Draft> {
   return orDsError(dir, async () => {
@@ -68,14 +69,14 @@ export async function begin(dir: string, tag: string): Promise<Draft> {
   });
 }
 
-/** Deletes leftovers of dead saves and exports in `dir`. */
+/** Deletes leftovers of dead saves and dead exports in `dir`. */
 export async function clearFolder(dir: string): Promise<void> {
   await clearDead(dir, (owner) => clearOwner(dir, owner));
 }
 
 /**
- * Throws DS_CHECKPOINT with their names if publish() would have to delete files that belong to no
- * checkpoint. Throws DS_IO if the folder cannot be read.
+ * Throws DS_CHECKPOINT if files that belong to no checkpoint stand where publish() would write; the
+ * error names them. Throws DS_IO if the folder cannot be read.
  */
 export async function requireRoom(dir: string, tag: string, saveLatest: boolean): Promise<void> {
   await orDsError(dir, async () => {
@@ -85,8 +86,8 @@ export async function requireRoom(dir: string, tag: string, saveLatest: boolean)
 }
 
 /**
- * Renames the filled draft to `dir`/`tag`; with `saveLatest`, `latest` then names it. Throws DS_IO,
- * and DS_CHECKPOINT if other files are in the way. finish() must follow.
+ * Renames the filled draft to `dir`/`tag`. With `saveLatest`, `latest` names the tag afterwards.
+ * finish() must follow. Throws DS_CHECKPOINT if other files are in the way, and DS_IO.
  */
 export async function publish(draft: Draft, saveLatest: boolean): Promise<void> {
   const { dir, folder } = draft;
@@ -98,8 +99,9 @@ export async function publish(draft: Draft, saveLatest: boolean): Promise<void> 
 }
 
 /**
- * Ends a save: deletes an unpublished draft, and moves back or deletes checkpoints that were set
- * aside. Never rejects: the next save clears leftovers by the claim.
+ * Ends a save: deletes an unpublished draft, and moves back or deletes the checkpoints that
+ * publish() set aside. Never rejects: after a failure, the next save finds the leftovers by the
+ * claim.
  */
 export async function finish({ dir, claim }: Draft): Promise<void> {
   const isClear = await clearOwner(dir, claim.owner).catch(() => false);
@@ -108,10 +110,13 @@ export async function finish({ dir, claim }: Draft): Promise<void> {
 }
 
 /**
- * Deletes all except the newest `keep` checkpoints of the draft's folder, by save time. Incomplete
- * checkpoints are neither deleted nor counted. The draft's own tag and the tag in `latest` always
- * stay. A checkpoint with other files stays, with a warning that names them. Throws DS_IO if a
- * folder cannot be read or deleted.
+ * Deletes all checkpoints of the draft's folder except the newest `keep`, by save time.
+ *
+ * - Incomplete checkpoints are neither deleted nor counted.
+ * - The draft's own tag and the tag in `latest` always stay.
+ * - A checkpoint that contains other files stays; a warning names the files.
+ *
+ * Throws DS_IO if a folder cannot be read or deleted.
  */
 export async function retain(draft: Draft, keep: number): Promise<void> {
   const { dir } = draft;
@@ -130,7 +135,7 @@ export async function retain(draft: Draft, keep: number): Promise<void> {
   for (const tag of old) await removeTag(draft, tag).catch(warnOfOthers);
 }
 
-/** Warns instead of throwing, because the new checkpoint is complete. */
+/** Emits a warning instead of an error, because the new checkpoint is complete. */
 function warnOfOthers(error: unknown): void {
   if (!(error instanceof DsError) || error.code !== 'DS_CHECKPOINT') throw error;
   const text = `keepLast did not delete a checkpoint. ${error.message}`;
@@ -138,7 +143,7 @@ function warnOfOthers(error: unknown): void {
 }
 
 /**
- * Deletes the checkpoint `dir`/`tag` atomically, so readers never see a part of it. Throws
+ * Deletes the checkpoint `dir`/`tag` atomically, so that readers never see a part of it. Throws
  * DS_CHECKPOINT if it contains other files, or is not a checkpoint.
  */
 async function removeTag({ dir, claim }: Draft, tag: string): Promise<void> {
@@ -148,7 +153,7 @@ async function removeTag({ dir, claim }: Draft, tag: string): Promise<void> {
   });
 }
 
-/** Renames the draft to its final path. Returns the new paths of the replaced checkpoints. */
+/** Renames the draft to its final path. Returns the paths of the checkpoints that it set aside. */
 async function replace({ dir, tag, folder, claim }: Draft): Promise<string[]> {
   const final = join(dir, tag);
   const olds: string[] = [];
@@ -175,8 +180,9 @@ async function replace({ dir, tag, folder, claim }: Draft): Promise<string[]> {
 }
 
 /**
- * Moves the checkpoint `final` to the free name `aside`. Returns false if it does not exist. Throws
- * DS_CHECKPOINT for other files, which stay.
+ * Renames the checkpoint `final` to the free name `aside`. Returns false if `final` does not exist.
+ * Throws DS_CHECKPOINT if `final` is not a checkpoint or contains other files; nothing is then
+ * moved.
  */
 async function setAside(final: string, aside: string): Promise<boolean> {
   if (!(await requireReplaceable(final))) return false;
@@ -186,7 +192,7 @@ async function setAside(final: string, aside: string): Promise<boolean> {
   });
   if (!moved) return false;
   try {
-    await requireReplaceable(aside, final); // Files may appear between the check and the rename.
+    await requireReplaceable(aside, final); // A file may appear between the check and the rename.
     return true;
   } catch (error) {
     await renameExclusive(aside, final);
@@ -209,9 +215,9 @@ async function pointLatest({ dir, tag, claim }: Draft): Promise<void> {
 }
 
 /**
- * Returns the folder of `tag`: `dir`/`tag`, or the folder that a save left when it died between its
- * two renames. Returns null if there is none. Changes nothing. Throws DS_IO if `dir` cannot be
- * read.
+ * Returns the folder of `tag`: `dir`/`tag`, or else the .old folder that a save left when it died
+ * between its two renames. Returns null if there is none. Changes nothing on disk. Throws DS_IO if
+ * `dir` cannot be read.
  */
 export async function find(dir: string, tag: string): Promise<string | null> {
   const final = join(dir, tag);
@@ -223,8 +229,8 @@ export async function find(dir: string, tag: string): Promise<string | null> {
 }
 
 /**
- * Moves back checkpoints that a save set aside, and deletes its drafts. Returns whether nothing is
- * left.
+ * Moves back the checkpoints that the save `owner` set aside, and deletes its drafts. Returns
+ * whether none of its folders is left.
  */
 async function clearOwner(dir: string, owner: string): Promise<boolean> {
   const ofOwner = async () =>
@@ -242,8 +248,8 @@ async function clearOwner(dir: string, owner: string): Promise<boolean> {
 }
 
 /**
- * Deletes a draft. Another save may have written its own draft inside, so leftovers of dead saves
- * there are deleted too.
+ * Deletes a draft folder. If another save wrote its own draft inside it, also deletes the leftovers
+ * of dead saves there.
  */
 async function removeDraft(path: string): Promise<void> {
   const status = await lstat(path).catch(() => null);
@@ -251,7 +257,10 @@ async function removeDraft(path: string): Promise<void> {
   await removeOwn(path, isDraftFile);
 }
 
-/** Moves a checkpoint that was set aside back, or deletes it if a newer one has its name. */
+/**
+ * Moves a checkpoint that was set aside back to `final`. Deletes it if a newer checkpoint has the
+ * name.
+ */
 async function returnOld(old: string, final: string): Promise<void> {
   if (await renameExclusive(old, final)) return;
   if (await requireReplaceable(final).catch(() => false)) await removeCheckpoint(old);

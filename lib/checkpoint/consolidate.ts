@@ -1,5 +1,5 @@
-// Consolidates a checkpoint of many ranks to whole weights in safetensors, for other libraries or
-// this one.
+// Exports the weights of a checkpoint of many ranks as whole tensors in safetensors files, for
+// other libraries or this one.
 
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
@@ -19,11 +19,11 @@ import { SafetensorsFile } from './safetensors-file.js';
 import type { TensorSource } from './safetensors-writer.js';
 import type { TensorInfo } from './shard.js';
 
-/** Floating dtypes of exported weights, by their names in configurations. */
+/** Dtypes of exported floating-point weights, by their names in configurations. */
 export type ExportDType = 'fp32' | 'fp16' | 'bf16';
 /**
- * "hf": names, layouts and config.json as in Hugging Face's transformers. "native": names and
- * layouts of this library.
+ * "hf": names, layouts and config.json of Hugging Face's transformers. "native": names and layouts
+ * of this library.
  */
 export type ExportFormat = 'hf' | 'native';
 
@@ -32,15 +32,15 @@ export interface ConsolidateOptions {
   /** Tag of the checkpoint. Default: the tag in `latest`. */
   tag?: string;
   /**
-   * Dtype of floating-point parameters. Buffers keep their dtype. Default: fp32, the master weights
-   * without rounding.
+   * Dtype of floating-point parameters. Buffers keep their dtype. Default: fp32, which exports the
+   * master weights without rounding.
    */
   dtype?: ExportDType;
   /** Maximum bytes of tensors per file; a larger tensor gets its own file. Default: 5e9. */
   maxShardBytes?: number;
   /**
-   * Names and layout of the tensors. Default: hf if the model has a description for transformers,
-   * else native.
+   * Names and layout of the tensors. Default: "hf" if the model has a description for transformers,
+   * else "native".
    */
   format?: ExportFormat;
 }
@@ -49,18 +49,18 @@ export interface ConsolidateOptions {
 export interface Consolidated {
   /** The folder `out`. */
   path: string;
-  /** Format of the names and layouts. */
+  /** The format that was written. */
   format: ExportFormat;
-  /** Names of the files with tensors in the folder. */
+  /** Names of the files in the folder. */
   files: string[];
-  /** Bytes of tensors. */
+  /** Total bytes of the exported tensors. */
   bytes: number;
 }
 
-/** Dtypes of exports, as tensors use them. */
+/** Dtypes of exports as tensor dtypes. */
 export const DTYPES: Record<ExportDType, DType> = { fp32: 'f32', fp16: 'f16', bf16: 'bf16' };
 const FORMATS: Record<ExportFormat, true> = { hf: true, native: true };
-/** Dtypes of exports, as config.json uses them. */
+/** Dtypes of exports as values of torch_dtype in config.json. */
 export const TORCH_DTYPES: Record<ExportDType, string> = {
   fp32: 'float32',
   fp16: 'float16',
@@ -71,22 +71,23 @@ interface Layout {
   config: JsonObject | null;
   generation: JsonObject | null;
   transposed: ReadonlySet<string>;
-  pieces: SliceNames;
+  slices: SliceNames;
 }
 
-const NATIVE: Layout = { config: null, generation: null, transposed: new Set(), pieces: {} };
+const NATIVE: Layout = { config: null, generation: null, transposed: new Set(), slices: {} };
 const MAX_SHARD_BYTES = 5e9;
 
 /**
- * Writes the weights of the checkpoint `dir`/tag to the new folder `out`, which appears when it is
- * complete. In an existing empty folder, the file that makes the others readable comes last.
- * Existing files are never replaced or deleted. Host memory in addition to buffers: twice the
- * largest tensor.
+ * Writes the weights of the checkpoint `dir`/`options.tag` to the new folder `out`. `out` appears
+ * when it is complete. If `out` exists and is empty, the file that makes the others readable is
+ * written last. Existing files are never replaced or deleted. Host memory in addition to buffers:
+ * twice the largest tensor.
  *
- * - Throws DS_CHECKPOINT for a missing tag, damage, or a model without a description for
- *   transformers.
- * - Throws DS_ARGUMENT for an unknown option, or an `out` with files.
- * - Throws DS_NONFINITE for a weight that the dtype cannot represent.
+ * - Throws DS_CHECKPOINT if the tag is missing, a file is damaged, or "hf" is requested
+ *   for a model
+ *   without a description for transformers.
+ * - Throws DS_ARGUMENT for an unknown option, or if `out` contains files.
+ * - Throws DS_NONFINITE if a weight is not finite in the dtype.
  * - Throws DS_IO if a file cannot be read or written.
  *
  * Source: DeepSpeed's zero_to_fp32.
@@ -99,7 +100,7 @@ export function consolidate(
   return consolidateWithFiles(dir, out, given, []);
 }
 
-/** Runs consolidate() to a folder that also receives copies of the files `copies`. */
+/** Runs consolidate(). The folder also receives copies of the files with the paths `copies`. */
 export async function consolidateWithFiles(
   dir: string,
   out: string,
@@ -112,10 +113,10 @@ export async function consolidateWithFiles(
   requirePath('consolidate out', out);
   requireChoice('dtype', options.dtype, DTYPES);
   requireChoice('format', options.format, FORMATS);
-  const home = await requireFree(out);
+  const target = await requireFree(out);
   const checkpoint = await Checkpoint.open(dir, options.tag);
   try {
-    return await write(checkpoint, home, { ...options, dtype, maxShardBytes, copies });
+    return await write(checkpoint, target, { ...options, dtype, maxShardBytes, copies });
   } finally {
     await checkpoint.close();
   }
@@ -127,7 +128,7 @@ interface WriteOptions extends Required<Pick<ConsolidateOptions, 'dtype' | 'maxS
 
 async function write(
   checkpoint: Checkpoint,
-  home: FreeFolder,
+  target: FreeFolder,
   options: ConsolidateOptions & WriteOptions,
 ): Promise<Consolidated> {
   const { dtype, maxShardBytes, copies } = options;
@@ -140,14 +141,14 @@ async function write(
   const config = layout.config && { ...layout.config, torch_dtype: TORCH_DTYPES[dtype] };
   const { generation } = layout;
   const content = { sources, config, generation, copies, maxShardBytes };
-  const files = await writeFolder(home, content, () => checkpoint.requireUnchanged());
-  return { path: home.path, format, files, bytes: bytesOf(sources) };
+  const files = await writeFolder(target, content, () => checkpoint.requireUnchanged());
+  return { path: target.path, format, files, bytes: bytesOf(sources) };
 }
 
 /**
- * Writes the tensors of the safetensors file `path` to the folder `out`. Changes names and layouts
- * by `description`; null keeps them. Returns the names of the files. Throws DS_IO, DS_CHECKPOINT,
- * DS_NONFINITE.
+ * Copies the tensors of the safetensors file `path` to the folder `out`. If `description` is not
+ * null, changes names and layouts by it. Returns the names of the written files. Throws DS_IO,
+ * DS_CHECKPOINT or DS_NONFINITE.
  */
 export async function layOut(
   path: string,
@@ -178,7 +179,8 @@ function requireChoice(option: string, value: string | undefined, choices: objec
 }
 
 /**
- * Returns the sources of one tensor: master weights if they are needed and saved, else the weights.
+ * Returns the tensors to write for one saved tensor. Reads the master weights if the dtype changes
+ * and the checkpoint has them, else the weights.
  */
 function sourcesOf(
   checkpoint: Checkpoint,
@@ -197,7 +199,10 @@ function sourcesOf(
   );
 }
 
-/** Returns a tensor in the layout of the files. `read` fills a tensor in the saved layout. */
+/**
+ * Returns the tensors to write for one saved tensor in the layout of the files. `read` fills a
+ * tensor in the saved layout; it runs when the file is written.
+ */
 function exportTensors(
   name: string,
   saved: TensorInfo,
@@ -216,7 +221,7 @@ function exportTensors(
     return convertValues(name, into, { dtype, transposed });
   };
   const shape = transposed ? [...saved.shape].reverse() : saved.shape;
-  return inFileSlices({ name, dtype, shape, values }, layout.pieces[name]);
+  return inFileSlices({ name, dtype, shape, values }, layout.slices[name]);
 }
 
 function describedLayout(path: string, description: JsonObject | null): Layout {
@@ -225,7 +230,7 @@ function describedLayout(path: string, description: JsonObject | null): Layout {
   const isNames = Array.isArray(transposed) && transposed.every((item) => typeof item === 'string');
   const isWhole = isObject<JsonObject>(config) && isNames && sliceNames !== null;
   if (isWhole && (generation === null || isObject<JsonObject>(generation))) {
-    return { config, generation, transposed: new Set(transposed), pieces: sliceNames };
+    return { config, generation, transposed: new Set(transposed), slices: sliceNames };
   }
   throw new DsError({
     code: 'DS_CHECKPOINT',

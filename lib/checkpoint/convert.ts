@@ -1,12 +1,12 @@
-// Converts values to another dtype and layout.
+// Converts values to another dtype and layout for exports.
 import { DsError } from '../errors.js';
 import type { DType } from '../runtime/dtype.js';
 import { cast, contiguous, noGrad, scope, type Tensor, transpose } from '../tensor/index.js';
 
 /**
- * Returns `values` in `dtype`, transposed from [m, n] to [n, m] if `transposed`. Takes ownership of
- * `values`. Throws DS_CHECKPOINT if it should be transposed but is not a matrix, DS_NONFINITE if a
- * value exceeds f16.
+ * Returns `values` in `dtype`; transposed from [m, n] to [n, m] if `transposed`. Takes ownership of
+ * `values`. Throws DS_CHECKPOINT if `transposed` and `values` is not a matrix. Throws DS_NONFINITE
+ * if `dtype` is f16 and a result is not finite.
  */
 export function convertValues(
   name: string,
@@ -29,7 +29,7 @@ export function convertValues(
   }
 }
 
-/** Throws DS_NONFINITE for weights that f16 cannot represent: its largest value is 65504. */
+/** Throws DS_NONFINITE if a value is infinite or NaN: f16 overflows above 65504. */
 function requireFinite(name: string, values: Tensor): void {
   const bits = values.toRaw() as Uint16Array;
   if (bits.every((half) => (half & 0x7c00) !== 0x7c00)) return;

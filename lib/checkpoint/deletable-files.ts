@@ -1,4 +1,4 @@
-// Checks which files a save may delete: only files in a manifest of this library.
+// Checks which files a save may delete: only files that a manifest of this library lists.
 import type { Stats } from 'node:fs';
 import { lstat, readdir, rmdir, unlink } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -8,32 +8,32 @@ import { isCheckpointFile, MANIFEST } from './directory.js';
 import { readManifest } from './manifest.js';
 import { isExportFile } from './weight-files.js';
 
-/** Maximum number of names in an error. */
+/** Maximum number of file names in an error. */
 const SHOWN = 3;
-/** Maximum number of changes of a path during a check. */
-const LOOKS = 100;
+/** Maximum number of checks of a path that other saves replace during the checks. */
+const MAX_CHECKS = 100;
 
-/** Returns whether a save or an export creates a file of this name in its draft. */
+/** Returns whether a save or an export may create a file of this name in its draft. */
 export function isDraftFile(name: string): boolean {
   return name === MANIFEST || isCheckpointFile(name) || isExportFile(name);
 }
 
 /**
- * Resolves with whether `path` is a checkpoint: a folder with a manifest and its files. Rejects
- * with DS_CHECKPOINT and the content if it is something else, or has other files. Errors use the
- * path `called`.
+ * Resolves with true if `path` is a checkpoint (a folder with a manifest and its files), false if
+ * it does not exist. Rejects with DS_CHECKPOINT if it is anything else, or contains other files.
+ * Errors use the path `called`.
  */
 export async function requireReplaceable(path: string, called = path): Promise<boolean> {
-  for (let look = 1; ; ++look) {
+  for (let check = 1; ; ++check) {
     const status = await statusOf(path);
     if (!status) return false;
     try {
       await requireCheckpoint(path, status, called);
       return true;
     } catch (error) {
-      // Another save may have replaced it during the check.
+      // Another save may have replaced it during the check: then its inode differs.
       const now = await statusOf(path);
-      if (now?.ino === status.ino || look === LOOKS) throw error;
+      if (now?.ino === status.ino || check === MAX_CHECKS) throw error;
     }
   }
 }
@@ -53,7 +53,7 @@ async function requireCheckpoint(path: string, status: Stats, called: string): P
     throw notOursError(called, `a checkpoint with ${formatNames(others)} in it besides`);
 }
 
-/** Returns the status of a file; null if it does not exist. */
+/** Returns the status of a file or link; null if it does not exist. */
 async function statusOf(path: string): Promise<Stats | null> {
   return lstat(path).catch((error: NodeJS.ErrnoException) => {
     if (error.code === 'ENOENT') return null;
@@ -62,7 +62,7 @@ async function statusOf(path: string): Promise<Stats | null> {
 }
 
 /**
- * Deletes the files of `folder` if `isOwn` is true for them, the manifest last, then the folder.
+ * Deletes the files of `folder` for which `isOwn` returns true, the manifest last, then the folder.
  * Returns false if other files remain; the folder then stays.
  */
 export async function removeOwn(
@@ -86,13 +86,16 @@ export async function removeOwn(
   );
 }
 
-/** Deletes the checkpoint in `folder`: the files in its manifest. */
+/** Deletes the checkpoint in `folder`, that is, the files that its manifest lists. */
 export async function removeCheckpoint(folder: string): Promise<void> {
   const ownFileNames = (await ownFiles(folder)) ?? new Set<string>();
   await removeOwn(folder, (name) => ownFileNames.has(name));
 }
 
-/** Returns the names in the manifest and its own; null without a valid manifest. */
+/**
+ * Returns the names of the files in the manifest, and of the manifest; null without a valid
+ * manifest.
+ */
 async function ownFiles(folder: string): Promise<Set<string> | null> {
   const manifest = await readManifest(folder).catch((error: unknown) => {
     if (error instanceof DsError && error.code === 'DS_CHECKPOINT') return null;

@@ -1,10 +1,12 @@
-// File names in a checkpoint folder: DeepSpeed's layout with safetensors files.
+// File names in a checkpoint folder: DeepSpeed's layout with safetensors files. D is a data rank,
+// MM the index of a model partition (the ranks of a model that is divided by tensor or pipeline
+// parallelism; 00 if it is not divided).
 //
 //   <dir>/latest                                                    text: the tag to resume from
 //   <dir>/<tag>/mp_rank_MM_model_states.safetensors                 stages 0-2: weights, buffers
-//   <dir>/<tag>/zero_pp_rank_D_mp_rank_MM_model_states.safetensors  stage 3: data rank D's
-//   <dir>/<tag>/zero_pp_rank_D_mp_rank_MM_optim_states.safetensors  masters, moments of D
-//   <dir>/<tag>/manifest.json                                       sizes, checksums, places, state
+//   <dir>/<tag>/zero_pp_rank_D_mp_rank_MM_model_states.safetensors  stage 3: weights of rank D
+//   <dir>/<tag>/zero_pp_rank_D_mp_rank_MM_optim_states.safetensors  masters, moments of rank D
+//   <dir>/<tag>/manifest.json                                       sizes, checksums, parts, state
 //   <dir>/.save-..., .tmp-..., .old-..., .gone-..., .latest-...     a save: claim.ts, commit.ts
 
 import type { Stats } from 'node:fs';
@@ -19,12 +21,12 @@ import { requirePath } from './folder.js';
 export const LATEST = 'latest';
 export const MANIFEST = 'manifest.json';
 
-/** Maximum size of `latest`. */
+/** Maximum bytes of `latest`. */
 const MAX_LATEST_BYTES = 4096;
 
 /**
- * The identity of a saved part: a data rank, and the index of its share of the model; MM is 00 if
- * the model is not divided.
+ * Identifies what one rank saves: `data` is its data rank, `model` the index of its model
+ * partition.
  */
 export interface PartNumber {
   data: number;
@@ -34,11 +36,11 @@ export interface PartNumber {
 const modelOf = (model: number): string => `mp_rank_${String(model).padStart(2, '0')}`;
 
 /**
- * Returns the name of the file with the weights of a share. Its first data rank writes the file.
+ * Returns the name of the file with the weights of a model partition. Data rank 0 writes the file.
  */
 export const modelFile = (model: number): string => `${modelOf(model)}_model_states.safetensors`;
 
-/** Returns the name of the file with the weights of one data rank. */
+/** Returns the name of the file with the weights of one data rank (ZeRO stage 3). */
 export const modelShardFile = ({ data, model }: PartNumber): string =>
   `zero_pp_rank_${data}_${modelOf(model)}_model_states.safetensors`;
 
@@ -46,22 +48,24 @@ export const modelShardFile = ({ data, model }: PartNumber): string =>
 export const optimizerFile = ({ data, model }: PartNumber): string =>
   `zero_pp_rank_${data}_${modelOf(model)}_optim_states.safetensors`;
 
-/** Returns whether a manifest may contain this name. */
+/** Returns whether a manifest may list a file of this name. */
 export function isCheckpointFile(name: string): boolean {
   return /^(zero_pp_rank_\d{1,7}_)?mp_rank_\d{2,7}_(model|optim)_states\.safetensors$/.test(name);
 }
 
-/** Maximum UTF-8 bytes, so that a tag with the additions of a save is still a valid file name. */
+/**
+ * Maximum UTF-8 bytes of a tag. With the additions of a save, it is then still a valid file name.
+ */
 const MAX_TAG_BYTES = 200;
 
 /**
- * Returns whether `tag` is one file name that `latest` can store: no control characters, no blank
- * at either end.
+ * Returns whether `tag` is one file name that `latest` can store: no control characters, and no
+ * blank at the start or end.
  */
 function isTag(tag: unknown): tag is string {
   return (
     typeof tag === 'string' &&
-    // biome-ignore lint/suspicious/noControlCharactersInRegex: it looks for these.
+    // biome-ignore lint/suspicious/noControlCharactersInRegex: a tag must not contain them.
     /^[^./\\\x00-\x1f\x7f][^/\\\x00-\x1f\x7f]*$/.test(tag) &&
     tag === tag.trim() &&
     tag !== LATEST &&
@@ -71,8 +75,9 @@ function isTag(tag: unknown): tag is string {
 }
 
 /**
- * Requires a tag, which is one file name. Throws DS_CHECKPOINT for a tag that leaves the folder, is
- * reserved, or could not be found again, with the file that contains it, if any.
+ * Throws DS_CHECKPOINT unless `tag` is a valid tag: one file name that stays in the folder, is not
+ * reserved, and is unchanged by a round trip through `latest`. The error names `file`, the file
+ * that contains the tag.
  */
 export function requireTag(tag: unknown, file = ''): asserts tag is string {
   if (isTag(tag)) return;
@@ -86,7 +91,8 @@ export function requireTag(tag: unknown, file = ''): asserts tag is string {
 }
 
 /**
- * Throws DS_CHECKPOINT if `latest` is not a file with a tag, because a save must not replace it.
+ * Throws DS_CHECKPOINT unless `latest` is missing or contains a tag: a save must not replace a file
+ * that it did not write.
  */
 export async function requireLatestReplaceable(dir: string): Promise<void> {
   const path = join(dir, LATEST);
@@ -109,8 +115,8 @@ function kindOf(status: Stats): string {
 }
 
 /**
- * Returns the tags in `dir`, sorted by name with numbers in numeric order. Throws DS_CHECKPOINT,
- * DS_IO, and DS_ARGUMENT for an invalid path.
+ * Returns the tags in `dir`, sorted by name; numbers in names sort by value. Throws DS_CHECKPOINT
+ * if `dir` does not exist, DS_ARGUMENT if `dir` is not a path, and DS_IO.
  */
 export async function listTags(dir: string): Promise<string[]> {
   requirePath('listTags', dir);
@@ -131,8 +137,9 @@ export async function listTags(dir: string): Promise<string[]> {
 }
 
 /**
- * Returns the tag in `latest`, or null: whether there is a checkpoint to resume from. Throws
- * DS_CHECKPOINT, DS_IO, and DS_ARGUMENT for an invalid path.
+ * Returns the tag in `latest`, which is the checkpoint to resume from; null if the file does not
+ * exist. Throws DS_CHECKPOINT if the file contains no tag, DS_ARGUMENT if `dir` is not a path,
+ * DS_IO.
  */
 export async function findLatest(dir: string): Promise<string | null> {
   requirePath('findLatest', dir);
@@ -157,14 +164,19 @@ async function textOf(path: string): Promise<string> {
   }
 }
 
-/** Returns the tag in `latest`. Throws DS_CHECKPOINT with the existing tags if it is missing. */
+/**
+ * Returns the tag in `latest`. If the file is missing, throws DS_CHECKPOINT with the existing tags.
+ */
 export async function readLatest(dir: string): Promise<string> {
   const tag = await findLatest(dir);
   if (tag !== null) return tag;
   throw await missingTag(dir, 'a file "latest"');
 }
 
-/** Returns an error with the content of `dir`. Throws as listTags(). */
+/**
+ * Returns the error that `dir` lacks `expected`; it names what `dir` contains. Throws as
+ * listTags().
+ */
 export async function missingTag(dir: string, expected: string): Promise<DsError> {
   const tags = await listTags(dir);
   const refusedError = (got: string, hint: string): DsError =>

@@ -1,9 +1,9 @@
-// Checks free disk space before a write, because a write that fails would first fill the disk.
+// Checks free disk space before a write, because a failing write would first fill the disk.
 import { DsError } from '../errors.js';
 import { byteText } from '../runtime/byte-text.js';
 import { diskOf } from '../runtime/disk.js';
 import { hostLimits } from '../runtime/host-limits.js';
-import { CURES } from './file-error.js';
+import { HINTS } from './file-error.js';
 import { type CheckpointWorld, onAllRanks } from './world.js';
 
 /** Throws DS_IO if the disk of `folder` has less than `bytes` free. */
@@ -13,8 +13,8 @@ export function requireSpace(folder: string, bytes: number): void {
 }
 
 /**
- * Rejects on all ranks with DS_IO if the ranks of one host need more space in `folder` than its
- * disk has free.
+ * Compares the sum of `bytes` over all ranks of a host with the free space of the disk of `folder`.
+ * Rejects on all ranks with DS_IO if a disk has too little.
  */
 export async function requireSpaceTogether(
   world: CheckpointWorld,
@@ -40,6 +40,6 @@ function tooLargeError(folder: string, bytes: number, free: number, ranks: numbe
     op: `write to ${folder}`,
     expected: `${byteText(bytes)} of disk${ranks > 1 ? ` for ${ranks} ranks` : ''}`,
     got: `${byteText(free)} free`,
-    hint: CURES.ENOSPC,
+    hint: HINTS.ENOSPC,
   });
 }

@@ -1,5 +1,5 @@
-// Writes a folder of whole weights in safetensors, with the index and config.json for other
-// libraries.
+// Writes a folder of whole weights in safetensors files, with the index and the config.json that
+// other libraries read.
 
 import { copyFile, lstat, readdir, writeFile } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
@@ -17,10 +17,10 @@ import { orDsError } from './file-error.js';
 import { type TensorSource, writeSafetensors } from './safetensors-writer.js';
 import { CONFIG_FILE, GENERATION_FILE, INDEX_FILE, WEIGHTS_FILE } from './weight-files.js';
 
-/** Tag of an export's draft. The draft is in `out` if that exists, else in its parent. */
+/** Tag of an export's draft folder. The draft is in `out` if `out` exists, else in its parent. */
 const DRAFT = 'export';
 
-/** The target of an export: a folder to create, or an empty one. */
+/** The target of an export: a folder to create, or an empty folder. */
 export interface FreeFolder {
   readonly path: string;
   readonly isThere: boolean;
@@ -29,9 +29,9 @@ export interface FreeFolder {
 /** The content of an export. */
 interface FolderContent {
   sources: readonly TensorSource[];
-  /** config.json, or null. */
+  /** Content of config.json; null: no file. */
   config: JsonObject | null;
-  /** generation_config.json, or null. */
+  /** Content of generation_config.json; null: no file. */
   generation: JsonObject | null;
   /** Paths of files to copy into the folder. */
   copies?: readonly string[];
@@ -40,14 +40,15 @@ interface FolderContent {
 }
 
 /**
- * Writes the folder, which appears when it is complete, after `settled` resolves. In an existing
- * folder, the file that makes the others readable comes last. Returns the names of the files.
- * Throws DS_IO if a file cannot be written, and DS_ARGUMENT if other files are in the way.
+ * Writes the folder. It appears when it is complete and `checkSources` has resolved: the caller
+ * checks there that its sources did not change. In an existing folder, the file that makes the
+ * others readable is written last. Returns the names of the files. Throws DS_IO if a file cannot be
+ * written, and DS_ARGUMENT if other files are in the way.
  */
 export async function writeFolder(
   { path, isThere }: FreeFolder,
   { sources, config, generation, copies = [], maxShardBytes }: FolderContent,
-  settled: () => Promise<void> = async () => {},
+  checkSources: () => Promise<void> = async () => {},
 ): Promise<string[]> {
   const shards = split(sources, maxShardBytes);
   const draft = await begin(isThere ? path : dirname(path), DRAFT);
@@ -65,8 +66,8 @@ export async function writeFolder(
       await writeJson(draft.folder, file, value);
     }
     await syncPath(draft.folder);
-    await settled();
-    await appear(draft.folder, path, isThere ? files : null);
+    await checkSources();
+    await moveToTarget(draft.folder, path, isThere ? files : null);
     return files;
   } finally {
     await finish(draft);
@@ -74,10 +75,15 @@ export async function writeFolder(
 }
 
 /**
- * Renames the folder `from` to `path`. If `path` is an empty folder of the user, moves `files` into
- * it in order; the last one completes them. Throws DS_ARGUMENT if other files appeared meanwhile.
+ * Renames the folder `from` to `path` if `files` is null. Else `path` is an empty folder of the
+ * user: moves `files` into it, in order; the last file makes the others readable. Throws
+ * DS_ARGUMENT if other files have appeared meanwhile.
  */
-async function appear(from: string, path: string, files: readonly string[] | null): Promise<void> {
+async function moveToTarget(
+  from: string,
+  path: string,
+  files: readonly string[] | null,
+): Promise<void> {
   if (!files) {
     if (!(await renameExclusive(from, path)))
       throw takenError(path, 'a file or folder that another process has just created');
@@ -97,7 +103,7 @@ async function appear(from: string, path: string, files: readonly string[] | nul
   await syncPath(path);
 }
 
-/** Divides sources in order into files of at most `limit` bytes of tensors. */
+/** Distributes sources, in order, to files of at most `limit` bytes of tensors. */
 function split(sources: readonly TensorSource[], limit: number): TensorSource[][] {
   if (typeof limit !== 'number' || !(limit > 0)) {
     throw valueError('maxShardBytes', 'a positive number of bytes', limit);
@@ -111,7 +117,7 @@ function split(sources: readonly TensorSource[], limit: number): TensorSource[][
   return shards;
 }
 
-/** Returns the bytes of the tensors. */
+/** Returns the total bytes of the tensors. */
 export function bytesOf(sources: readonly TensorSource[]): number {
   return sources.reduce((sum, { shape, dtype }) => sum + numel(shape) * dtypeSize(dtype), 0);
 }
@@ -126,16 +132,16 @@ async function writeShards(
   }
   const number = (n: number): string => String(n).padStart(5, '0');
   const files: string[] = [];
-  const places: [string, string][] = [];
+  const weightMap: [string, string][] = [];
   for (const [i, shard] of shards.entries()) {
     const file = `model-${number(i + 1)}-of-${number(shards.length)}.safetensors`;
     await writeSafetensors(join(folder, file), shard);
     files.push(file);
-    for (const { name } of shard) places.push([name, file]);
+    for (const { name } of shard) weightMap.push([name, file]);
   }
   await writeJson(folder, INDEX_FILE, {
     metadata: { total_size: bytesOf(shards.flat()) },
-    weight_map: Object.fromEntries(places),
+    weight_map: Object.fromEntries(weightMap),
   });
   return [...files, INDEX_FILE];
 }
@@ -148,7 +154,7 @@ async function copyInto(path: string, folder: string): Promise<string> {
   return name;
 }
 
-/** Keys of config.json with numbers that transformers 5 requires to be floats. */
+/** Keys of config.json whose numbers transformers 5 requires to be floats. */
 const FLOATS = [
   'attention_dropout',
   'router_jitter_noise',
@@ -183,7 +189,7 @@ const FLOATS = [
   'time_step_max',
   'z_loss_coefficient',
 ];
-/** Keys with lists of floats. */
+/** Keys of config.json with lists of floats. */
 const FLOAT_LISTS = [
   'time_step_limit',
   'short_factor',
@@ -196,7 +202,10 @@ const FLOAT_LISTS = [
 const WHOLE_FLOAT = new RegExp(`^(\\s*"(?:${FLOATS.join('|')})": -?\\d+)(?=,?$)`, 'gm');
 const FLOAT_LIST = new RegExp(`^\\s*"(?:${FLOAT_LISTS.join('|')})": \\[$[^\\]]*\\]`, 'gm');
 
-/** Returns `text`, a config.json, with the whole numbers of FLOATS and FLOAT_LISTS as floats. */
+/**
+ * Returns the text of a config.json in which the whole numbers of FLOATS and FLOAT_LISTS have a
+ * ".0".
+ */
 const withFloats = (text: string): string =>
   text
     .replace(WHOLE_FLOAT, '$1.0')
@@ -204,15 +213,15 @@ const withFloats = (text: string): string =>
 
 async function writeJson(folder: string, name: string, value: JsonObject): Promise<void> {
   const path = join(folder, name);
-  // JavaScript writes 30.0 as 30.
+  // JavaScript writes 30.0 as 30, which transformers 5 rejects for floats.
   const text = withFloats(JSON.stringify(value, null, 2));
   await orDsError(folder, () => writeFile(path, `${text}\n`));
   await syncPath(path);
 }
 
 /**
- * Returns the folder `out` if it does not exist or is empty. Leftovers of dead exports do not
- * count. Throws DS_ARGUMENT for other content.
+ * Returns `out` as the target of an export if it does not exist or is empty. Leftovers of dead
+ * exports are deleted first. Throws DS_ARGUMENT if it contains anything else.
  */
 export async function requireFree(out: string): Promise<FreeFolder> {
   const path = absolutePath(out);

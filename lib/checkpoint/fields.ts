@@ -1,24 +1,24 @@
-// Fields: checks values from files one by one.
+// Fields: checks the type and range of each value that is read from a JSON file.
 import type { JsonObject, JsonValue } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { isObject } from '../runtime/is-object.js';
 
-/** Default hint. */
+/** Default hint of errors. */
 const DAMAGED = 'The checkpoint is damaged or incomplete: load another tag.';
 
-/** Returns the error of a part of a checkpoint that contradicts the rest. */
+/** Returns the error for a part of a checkpoint that contradicts the rest. */
 export function damagedError(op: string, expected: string, got: string): DsError {
   return new DsError({ code: 'DS_CHECKPOINT', op, expected, got, hint: DAMAGED });
 }
 
-/** Maximum characters of a value in an error. */
+/** Maximum number of characters of a value in an error. */
 const SHOWN = 80;
-/** The largest finite f32; kernels accept no larger number. */
+/** The largest finite f32: kernels accept no larger number. */
 const MAX_F32 = 3.4028234663852886e38;
 
 /**
- * Reads fields. Each method throws DS_CHECKPOINT with `location`, the field, and the expected and
- * present values.
+ * Checks values of the file `location`. Each method returns the value `value` of the field `name`,
+ * or throws DS_CHECKPOINT with the location, the field, the expected and the present value.
  */
 export class Fields {
   constructor(
@@ -56,7 +56,7 @@ export class Fields {
     throw this.bad(name, `a whole number${bound}`, value);
   }
 
-  /** Returns an integer from 0. */
+  /** Returns an integer of at least 0. */
   count(value: unknown, name: string): number {
     return this.integer(value, name, 0);
   }

@@ -1,8 +1,8 @@
-// Converts errors of Node's file calls.
+// Converts errors of Node's file calls to DS_IO.
 import { DsError } from '../errors.js';
 
-/** Hints by error code. */
-export const CURES: Readonly<Record<string, string>> = {
+/** Hints by error code of the operating system. */
+export const HINTS: Readonly<Record<string, string>> = {
   ENOSPC: 'Free space on this file system, or choose another folder.',
   EDQUOT: 'Free space within the quota, or choose another folder.',
   EACCES: 'Check the owner and the permissions of the folder.',
@@ -12,19 +12,20 @@ export const CURES: Readonly<Record<string, string>> = {
   EIO: 'The disk or network file system failed: see the system log.',
 };
 
-/** Error codes of paths to nothing. */
+/** Error codes of a path that does not exist. */
 const NOWHERE: readonly (string | undefined)[] = ['ENOENT', 'ENOTDIR', 'ENAMETOOLONG', 'ELOOP'];
 
 /**
- * Returns whether a call failed because the path does not exist or is impossible, not because a
- * read failed.
+ * Returns whether a file call failed because its path does not exist or cannot exist. Other
+ * failures, such as a read error, return false.
  */
 export function isMissingPath({ code, syscall }: NodeJS.ErrnoException): boolean {
-  return NOWHERE.includes(code) || !syscall; // A path with a zero byte makes no system call.
+  // Node rejects a path with a zero byte before any system call.
+  return NOWHERE.includes(code) || !syscall;
 }
 
 /**
- * Returns the result of `body`, or null if the path does not exist. Throws DS_IO for another error.
+ * Returns the result of `body`, or null if the path does not exist. Throws DS_IO for other errors.
  */
 export async function ifThere<T>(path: string, body: () => Promise<T>): Promise<T | null> {
   try {
@@ -36,8 +37,8 @@ export async function ifThere<T>(path: string, body: () => Promise<T>): Promise<
 }
 
 /**
- * Runs `body` and converts errors of Node's file calls to DS_IO. Errors without a path name
- * `location`.
+ * Runs `body` and converts errors of Node's file calls to DS_IO. The error names the path of the
+ * failed call, or `location` if the call has none.
  */
 export async function orDsError<T>(location: string, body: () => Promise<T>): Promise<T> {
   try {
@@ -47,7 +48,7 @@ export async function orDsError<T>(location: string, body: () => Promise<T>): Pr
   }
 }
 
-/** Returns DS_IO for an error of a Node file call; other errors unchanged. */
+/** Returns DS_IO for an error of a Node file call; returns other errors unchanged. */
 export function asDsError(error: unknown, location: string): unknown {
   const { code = '', syscall, path, message } = error as NodeJS.ErrnoException;
   if (error instanceof DsError || !syscall) return error;
@@ -56,7 +57,7 @@ export function asDsError(error: unknown, location: string): unknown {
     op: `${syscall} ${path ?? location}`,
     expected: 'success',
     got: message,
-    hint: CURES[code] ?? '',
+    hint: HINTS[code] ?? '',
     cause: error,
   });
 }

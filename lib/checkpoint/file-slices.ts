@@ -1,5 +1,5 @@
-// Slices of tensors: files of other programs store tensors in slices or under other names, such as
-// matrices of experts.
+// Slices: other programs store some tensors in slices or under other names, for example one matrix
+// per expert. This library stacks such matrices in one tensor.
 
 import type { JsonValue } from '../../types/json.js';
 import { type Box, positionIn, wholeBox } from '../runtime/box.js';
@@ -8,23 +8,26 @@ import { held, type Tensor } from '../tensor/index.js';
 import type { TensorSource } from './safetensors-writer.js';
 
 /**
- * Patterns of the names in files, by this library's name. In a pattern, `*` stands for the first
- * index i of a tensor [n, k r, c]. The k patterns of the tensor name the k matrices [r, c] of each
- * i, in order. A pattern without `*` names the whole tensor.
+ * The names in files of each tensor, by the tensor's name in this library, as patterns.
+ *
+ * - A pattern without `*` names the whole tensor.
+ * - With `*`, a tensor [n, k r, c] has k patterns. Pattern p with `*` = i names the matrix
+ *   [r, c] that
+ *   is the p-th of the k matrices of index i.
  */
 export type SliceNames = Readonly<Record<string, readonly string[]>>;
 
-/** A part of a tensor under its name in the files. */
+/** A slice of a tensor: its name in the files, and its elements. */
 export interface FileSlice {
   /** Name of the tensor in the files. */
   readonly name: string;
-  /** The part of the tensor in this slice. */
+  /** The elements of the tensor in this slice. */
   readonly box: Box;
   /** Shape of the tensor in the files. */
   readonly shape: readonly number[];
 }
 
-/** Returns the slices of a tensor of `shape`, in order. */
+/** Returns the slices of a tensor of `shape` in the order of their elements. */
 export function fileSlicesOf(patterns: readonly string[], shape: readonly number[]): FileSlice[] {
   const [first] = patterns;
   if (first === undefined) return [];
@@ -40,7 +43,9 @@ export function fileSlicesOf(patterns: readonly string[], shape: readonly number
   ).flat();
 }
 
-/** Reads the slices of Module.describe(); null if they are damaged. */
+/**
+ * Reads the patterns that Module.describe() returned from a checkpoint; null if they are damaged.
+ */
 export function readSliceNames(value: JsonValue | undefined): SliceNames | null {
   if (value === undefined || value === null) return {};
   if (typeof value !== 'object' || Array.isArray(value)) return null;
@@ -50,8 +55,8 @@ export function readSliceNames(value: JsonValue | undefined): SliceNames | null 
 }
 
 /**
- * Returns `source` in slices, with lazy values. Slices must be requested in order: the first one
- * creates the whole tensor, the last one releases it.
+ * Returns `source` as slices whose values are computed when they are requested. The caller must
+ * request them in order: the first request creates the whole tensor, the last one releases it.
  */
 export function inFileSlices(
   source: TensorSource,

@@ -1,5 +1,6 @@
-// Opens files by names from data: only regular files directly in the given folder. Weights may also
-// be links that stay in their folder, or in the cache of the hub.
+// Opens files whose names come from other files. Only regular files directly in the given folder
+// are allowed, so that a name cannot lead elsewhere. Weights may also be symbolic links that stay
+// in their folder or in the cache of the Hugging Face hub.
 
 import { realpath } from 'node:fs/promises';
 import { basename, dirname, join, sep } from 'node:path';
@@ -7,7 +8,7 @@ import { DsError } from '../errors.js';
 import { InputFile } from '../runtime/input-file.js';
 import { errorCode } from '../runtime/system-error.js';
 
-/** Throws DS_ARGUMENT unless `path` is a non-empty string without NUL. */
+/** Throws DS_ARGUMENT unless `path` is a non-empty string without zero bytes. */
 export function requirePath(op: string, path: unknown): asserts path is string {
   if (typeof path === 'string' && path !== '' && !path.includes('\0')) return;
   throw new DsError({
@@ -20,23 +21,24 @@ export function requirePath(op: string, path: unknown): asserts path is string {
   });
 }
 
-/** Returns whether `name` is one path component inside the folder. */
+/** Returns whether `name` is one path component: a file directly in the folder. */
 export function isPlainName(name: string): boolean {
   return /^[^/\\\0]{1,255}$/.test(name) && name !== '.' && name !== '..';
 }
 
-/** Which symbolic links openInside() follows. */
+/** The symbolic links that openInside() follows. */
 interface Links {
   /**
-   * Links to files of the same folder, and links of a hub snapshot (snapshots/COMMIT) to
-   * ../../blobs. Default: none.
+   * Whether to follow links to files of the same folder, and links of a hub snapshot
+   * (snapshots/COMMIT) to ../../blobs. Default: false, which follows no links.
    */
   followOwn?: boolean;
 }
 
 /**
- * Opens the file `name` of `folder`. Throws DS_CHECKPOINT if the name is outside of the folder, or
- * if it is a symbolic link, a folder or a missing file. Throws DS_IO if the file cannot be opened.
+ * Opens the file `name` of `folder`. Throws DS_CHECKPOINT if the name is not directly in the
+ * folder, or if it is a folder, a missing file, or a link that is not followed. Throws DS_IO if the
+ * file cannot be opened.
  */
 export async function openInside(
   folder: string,
@@ -65,7 +67,9 @@ export async function openInside(
   });
 }
 
-/** Returns whether the link `path` leads to a file of its folder, or to a blob of its snapshot. */
+/**
+ * Returns whether the link `path` leads to a file of its folder, or to a blob of its hub snapshot.
+ */
 async function staysInside(folder: string, path: string): Promise<boolean> {
   const resolved = await Promise.all([realpath(folder), realpath(path)]).catch(() => null);
   if (!resolved) return false;

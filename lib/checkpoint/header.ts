@@ -1,5 +1,5 @@
-// The safetensors header: a table of named tensors before their bytes, written and strictly parsed.
-// Format: 8 bytes of little-endian header length, JSON, then the data without gaps.
+// Encodes and parses the header of a safetensors file, which lists the tensors by name. Format: 8
+// bytes with the little-endian length of the JSON, the JSON, then the data without gaps.
 
 import { DsError } from '../errors.js';
 import { type DType, dtypeSize } from '../runtime/dtype.js';
@@ -8,23 +8,26 @@ import { leading } from '../runtime/required.js';
 import { errorMessage } from '../runtime/system-error.js';
 import { numel } from '../runtime/view.js';
 
-/** Texts of a file beside its tensors, by name. */
+/** Texts by name that a file contains in addition to its tensors. */
 export type FileMetadata = Readonly<Record<string, string>>;
 
-/** The location of a tensor's bytes; `start` and `end` count from the end of the header. */
+/** A tensor's position in the file. `start` and `end` count bytes from the end of the header. */
 export interface TensorEntry {
   readonly name: string;
   readonly dtype: DType;
   readonly shape: readonly number[];
   readonly start: number;
   readonly end: number;
-  /** The dtype of codes in the file, if `dtype` has another name. Absent: values of `dtype`. */
+  /**
+   * The dtype name in the file if the bytes are codes; `dtype` then only reads them. Absent:
+   * values.
+   */
   readonly code?: CodeDType;
 }
 
-/** Codes that become weights with a scale: one byte, or words with several codes. */
+/** Dtypes of codes that become weights with a scale: one code per byte, or several per word. */
 type CodeDType = 'F8_E4M3' | 'I8' | 'U32';
-/** The dtype that reads the bytes of codes. */
+/** The dtype with which the bytes of codes are read. */
 const CODES = new Map<unknown, DType>([
   ['F8_E4M3', 'u8'],
   ['I8', 'u8'],
@@ -37,9 +40,9 @@ interface FileHeader {
   metadata: FileMetadata;
 }
 
-/** Bytes before the JSON. */
+/** Bytes before the JSON: its length. */
 export const PREFIX_BYTES = 8;
-/** Maximum bytes of a header, as in the reference implementation. */
+/** Maximum bytes of a header, the same as in the safetensors library. */
 export const MAX_HEADER_BYTES = 100_000_000;
 
 const ALIGNMENT = 64;
@@ -58,7 +61,7 @@ const NAMES: Record<DType, string> = {
 };
 const DTYPES = new Map(Object.entries(NAMES).map(([dtype, name]) => [name, dtype as DType]));
 
-/** Other dtypes of safetensors. Source: its Dtype. */
+/** Dtypes of safetensors that this library does not read. Source: safetensors' Dtype. */
 const NOT_READ: readonly unknown[] = [
   'F4',
   'F6_E2M3',
@@ -81,14 +84,14 @@ const UNREAD =
   'Weights of this dtype are not supported; docs/quantization.md lists supported folders.';
 
 interface EncodedHeader {
-  /** Prefix and JSON, padded with spaces so that the data starts at a multiple of 64 bytes. */
+  /** Length and JSON. Spaces pad the JSON so that the data starts at a multiple of 64 bytes. */
   bytes: Uint8Array;
   entries: TensorEntry[];
 }
 
 /**
- * Returns the header of tensors that follow each other without gaps. Names must be distinct.
- * `metadata` joins the format in the table of texts.
+ * Encodes the header of tensors that follow each other without gaps. Their names must be distinct.
+ * `metadata` is stored in addition to the format.
  */
 export function encodeHeader(
   tensors: readonly { name: string; dtype: DType; shape: readonly number[] }[],
@@ -112,8 +115,8 @@ export function encodeHeader(
 }
 
 /**
- * Returns the length of the JSON from the first eight bytes of a file with `fileBytes` bytes.
- * Throws DS_CHECKPOINT if the header exceeds the file or MAX_HEADER_BYTES.
+ * Returns the number of bytes of the JSON. `prefix`: the first eight bytes of a file of `fileBytes`
+ * bytes. Throws DS_CHECKPOINT if the header exceeds the file or MAX_HEADER_BYTES.
  */
 export function headerLength(prefix: Uint8Array, fileBytes: number, file: string): number {
   const view = new DataView(prefix.buffer, prefix.byteOffset, prefix.byteLength);
@@ -126,9 +129,10 @@ export function headerLength(prefix: Uint8Array, fileBytes: number, file: string
 }
 
 /**
- * Returns the metadata of a file with `dataBytes` bytes of data, and its tensors in the order of
- * their bytes. Throws DS_CHECKPOINT unless every entry is well formed and the entries cover the
- * data exactly, without gaps and overlaps. `hasCodes` permits entries with codes.
+ * Parses the JSON of a header. Returns the metadata, and the tensors in the order of their bytes.
+ * `dataBytes`: bytes after the header. `hasCodes`: whether tensors may have the dtype of codes.
+ * Throws DS_CHECKPOINT unless every entry is valid and the entries cover the data without gap or
+ * overlap.
  */
 export function parseHeader(
   json: Uint8Array,
@@ -199,7 +203,7 @@ function parseEntry(
   return { name, dtype, shape, start, end, ...(code && { code }) };
 }
 
-/** Returns the error for a tensor of another dtype. */
+/** Returns the error for a tensor whose dtype this library does not read. */
 export function unreadDType(location: string, dtype: unknown): DsError {
   const hint = NOT_READ.includes(dtype) ? UNREAD : DAMAGED;
   return damagedError(location, [...DTYPES.keys()].join(', '), formatField(dtype), hint);

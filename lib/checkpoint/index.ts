@@ -1,4 +1,4 @@
-// The public API of checkpoints: files of named tensors that any number of ranks writes and reads.
+// The exports of lib/checkpoint: files of named tensors that any number of ranks writes and reads.
 export {
   type Consolidated,
   type ConsolidateOptions,

@@ -1,4 +1,4 @@
-// Creates a folder and its parents, synced to disk.
+// Creates folders and syncs them to disk.
 import { randomBytes } from 'node:crypto';
 import { mkdir, stat, unlink, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
@@ -7,10 +7,11 @@ import { syncPath } from '../runtime/file.js';
 import { orDsError } from './file-error.js';
 
 /**
- * Creates a folder as mkdir -p does, also if other processes create the same folders. Each new
- * folder is synced into its parent. Rejects as mkdir does, or with DS_IO. Node's own `recursive`
- * retries for ever if an existing folder rejects new entries with ENOENT, as /proc and automounted
- * folders do.
+ * Creates a folder and its parents, as mkdir -p does, even if other processes create the same
+ * folders meanwhile. Syncs each new folder's parent. Rejects as mkdir does, or with DS_IO.
+ *
+ * Node's own `recursive` option cannot be used: it repeats for ever if an existing folder rejects
+ * new entries with ENOENT, as /proc and automounted folders do.
  */
 export async function makeFolder(path: string): Promise<void> {
   const failure = await mkdir(path).then(
@@ -21,7 +22,7 @@ export async function makeFolder(path: string): Promise<void> {
   if (await isFolder(path)) return;
   const parent = dirname(path);
   if (failure.code !== 'ENOENT' || parent === path) throw failure;
-  // Another process may have created it.
+  // Another process may have created the parent meanwhile.
   if (!(await isFolder(parent))) await makeFolder(parent);
   await mkdir(path).catch(async (error: NodeJS.ErrnoException) => {
     if (!(await isFolder(path))) throw error;
@@ -30,8 +31,8 @@ export async function makeFolder(path: string): Promise<void> {
 }
 
 /**
- * Creates the folder and a temporary file in it, to detect a read-only folder before there is data
- * to save. Rejects with DS_IO.
+ * Creates the folder, then creates and deletes a file in it: a save calls it before there is data,
+ * to detect a read-only folder early. Rejects with DS_IO.
  */
 export async function requireWritable(path: string): Promise<void> {
   await orDsError(path, async () => {

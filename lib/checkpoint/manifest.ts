@@ -1,5 +1,5 @@
-// manifest.json: written last, it lists the files of a complete checkpoint and the location of
-// every tensor.
+// Reads and writes manifest.json. A save writes it last. It lists the files of a complete
+// checkpoint, and the file of every part of every tensor.
 
 import { createHash } from 'node:crypto';
 import { writeFile } from 'node:fs/promises';
@@ -20,13 +20,13 @@ import { openInside } from './folder.js';
 import type { FileSum } from './safetensors-writer.js';
 import { type Part, requireWhole, type TensorInfo } from './shard.js';
 
-/** Format 2 has no boxes and is otherwise equal. */
+/** Format 3 added boxes to parts; format 2 is otherwise the same. */
 const FORMATS = { written: 3, read: [2, 3] } as const;
-/** The end of the file: the digest of the text before it. */
+/** Matches the end of the file: the SHA-256 digest of the text before it. */
 const SEAL = /^,\n"sha256":"([0-9a-f]{64})"\}\n$/;
 const SEAL_BYTES = 79;
 const MAX_BYTES = 256 * 2 ** 20;
-/** The maximum number of dims of tensors. */
+/** Maximum number of dimensions of a tensor with boxes. */
 const MAX_BOX_DIMS = 6;
 
 export interface FileRecord extends FileSum {
@@ -34,33 +34,37 @@ export interface FileRecord extends FileSum {
 }
 
 export interface TensorRecord extends TensorInfo {
-  /** Disjoint parts that cover all elements. */
+  /** Disjoint parts that together contain every element. */
   parts: readonly Part[];
 }
 
 export interface Manifest {
-  /** The version of the library that saved it. */
+  /** The version of the library that saved the checkpoint. */
   library: string;
   /** Time of the save, in milliseconds since 1970. */
   savedAt: number;
-  /** Number of parts that ranks have saved; copies of a rank are not counted. */
+  /**
+   * Number of ranks that saved a part. Ranks with the same state as another rank are not counted.
+   */
   worldSize: number;
   files: readonly FileRecord[];
   /** Weights and buffers by name. */
   model: ReadonlyMap<string, TensorRecord>;
-  /** "<parameter>.fp32" (master weights), "<parameter>.<state>". */
+  /**
+   * Optimizer state: "<parameter>.fp32" is a master weight, "<parameter>.<state>" another tensor.
+   */
   optimizer: ReadonlyMap<string, TensorRecord>;
-  /** State that all ranks share. */
+  /** State that is the same on all ranks. */
   state: JsonObject;
-  /** State of each rank. */
+  /** State of each rank that saved a part. */
   ranks: readonly JsonObject[];
-  /** Description of the model for other libraries; null without one. */
+  /** Description of the model for other libraries; null if the model has none. */
   description: JsonObject | null;
 }
 
 /**
- * Writes `folder`/manifest.json, closed by a digest of the preceding text. Returns after it is on
- * disk.
+ * Writes `folder`/manifest.json. It ends with a digest of the text before it. Resolves after the
+ * file is on disk.
  */
 export async function writeManifest(folder: string, manifest: Manifest): Promise<void> {
   const { model, optimizer, ...rest } = manifest;
@@ -72,8 +76,8 @@ export async function writeManifest(folder: string, manifest: Manifest): Promise
 }
 
 /**
- * Returns parts as [file, from, numel]; for a box other than the whole tensor also its offset and
- * shape.
+ * Serializes each part as [file, from, numel]. If the part lies in a box other than the whole
+ * tensor, the offset and the shape of the box follow.
  */
 function serializeRecords(records: ReadonlyMap<string, TensorRecord>): Record<string, object> {
   const entries = Array.from(records, ([name, { parts, ...info }]) => {
@@ -86,16 +90,19 @@ function serializeRecords(records: ReadonlyMap<string, TensorRecord>): Record<st
   return Object.fromEntries(entries);
 }
 
-/** A manifest that was read. */
+/** A manifest that was read from a file. */
 export interface StoredManifest extends Manifest {
-  /** The digest at the end of the file. It covers sizes, checksums, state and time of the save. */
+  /**
+   * The digest at the end of the file. Because it covers checksums and save time, it identifies a
+   * save.
+   */
   id: string;
 }
 
 /**
- * Returns the manifest of the checkpoint in `folder`. Throws DS_CHECKPOINT if it is missing, was
- * changed, or contradicts itself (incomplete tensors, files outside of the folder); DS_IO if it
- * cannot be read.
+ * Reads the manifest of the checkpoint in `folder`. Throws DS_IO if it cannot be read. Throws
+ * DS_CHECKPOINT if it is missing, was changed, or contradicts itself: for example an incomplete
+ * tensor, or a file outside of the folder.
  */
 export async function readManifest(folder: string): Promise<StoredManifest> {
   return withManifest(folder, async (file) => {
@@ -105,7 +112,7 @@ export async function readManifest(folder: string): Promise<StoredManifest> {
   });
 }
 
-/** Returns the present id of the manifest in `folder`. Throws as readManifest does. */
+/** Returns the id of the manifest that is in `folder` now. Throws as readManifest() does. */
 export async function manifestId(folder: string): Promise<string> {
   return withManifest(folder, async (file) => {
     const from = Math.max(0, file.bytes - SEAL_BYTES);
@@ -126,7 +133,7 @@ async function withManifest<T>(folder: string, body: (file: InputFile) => Promis
   }
 }
 
-/** Parses the text of a manifest; see readManifest(). Errors name `location`. */
+/** Parses the text of a manifest; see readManifest(). Errors name the file `location`. */
 export function parseManifest(text: string, location: string): StoredManifest {
   const seal = SEAL.exec(text.slice(-SEAL_BYTES));
   const body = text.slice(0, -SEAL_BYTES);
@@ -215,13 +222,13 @@ interface PartOf extends TensorInfo {
 }
 
 /**
- * Reads [file, from, numel], or [file, from, numel, offset, shape]: inside of the tensor, in
- * canonical form.
+ * Parses [file, from, numel] or [file, from, numel, offset, shape]. Throws DS_CHECKPOINT unless the
+ * part lies inside the tensor and is in canonical form.
  */
 function partOf(reader: Fields, value: unknown, location: string, of: PartOf): Part {
   const items = reader.list(value, location);
   const numbers = items.slice(0, 3).map((number) => reader.count(number, location));
-  // A shorter list is refused below.
+  // A list that is too short fails the check of its length below.
   const [file = 0, from = 0, count = 0] = numbers;
   const hasBox = items.length === 5 && of.format !== 2;
   if ((items.length !== 3 && !hasBox) || file >= of.fileCount) {
@@ -245,14 +252,14 @@ function partOf(reader: Fields, value: unknown, location: string, of: PartOf): P
   return part;
 }
 
-/** Returns whether the part needs a box to describe its elements. */
+/** Returns whether the part is in canonical form: it needs its box to describe its elements. */
 function isOfBox(part: Part, { shape, tensorBox }: PartOf): boolean {
   const { box, numel: count } = part;
   const isOwnForm = !isSameBox(box, tensorBox) && isSameBox(canonical(shape, part).box, box);
   return count > 0 && isOwnForm && shape.length <= MAX_BOX_DIMS;
 }
 
-/** Formats numbers and lists of numbers; omits deeper values. */
+/** Formats numbers and lists of numbers for an error; deeper lists become "...". */
 function formatItems(items: readonly unknown[]): string {
   const formatItem = (item: unknown): string => (typeof item === 'number' ? `${item}` : '...');
   const parts = items.map((item) =>
@@ -283,8 +290,8 @@ function digest(body: string): string {
 }
 
 /**
- * Returns the error of a wrong digest. Earlier formats ended differently, so it checks the format
- * first.
+ * Returns the error of a wrong digest. Checks the format first, because earlier formats have no
+ * digest at the end.
  */
 function damagedOrOld(text: string, location: string): DsError {
   try {
@@ -292,7 +299,7 @@ function damagedOrOld(text: string, location: string): DsError {
     if (!isRead(value.format) && typeof value.format === 'number')
       return otherFormatError(location, value);
   } catch {
-    // The error below reports the damage.
+    // The text is no JSON: the error below reports the damage.
   }
   return damagedError(location, 'contents that match the digest in the file', 'changed contents');
 }

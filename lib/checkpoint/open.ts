@@ -1,4 +1,4 @@
-// Opens and verifies a checkpoint, then reads it part by part from its files.
+// Checkpoint: opens and verifies a saved checkpoint, then reads any ranges of its tensors.
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { type Box, canonical, intersectRanges, isInside, wholeBox } from '../runtime/box.js';
@@ -21,13 +21,13 @@ import {
 import { readPart } from './read-part.js';
 import { SafetensorsFile } from './safetensors-file.js';
 import { entryName, entryShape, type Part } from './shard.js';
-import { type OpenedFiles, openSteadily } from './stable-files.js';
+import { type OpenedFiles, openStable } from './stable-files.js';
 import { type CheckpointWorld, onAllRanks, soloWorld } from './world.js';
 
-/** Weights and buffers, or master weights and optimizer state. */
+/** "model": weights and buffers. "optimizer": master weights and optimizer state. */
 export type Section = 'model' | 'optimizer';
 
-/** A tag's manifest and files, all of the same save. */
+/** The manifest and the open files of a tag. All belong to the same save. */
 interface Files extends OpenedFiles {
   path: string;
   tag: string;
@@ -42,10 +42,10 @@ interface Payload {
   entries: ReadonlyMap<string, TensorEntry>;
 }
 
-/** The first exchange of a load. */
+/** Label of the first exchange of a load. */
 export const BEGIN_LOAD = 'loading a checkpoint';
 
-/** A verified checkpoint of any number of ranks. The opener closes it. */
+/** A verified checkpoint that any number of ranks saved. The caller of open() closes it. */
 export class Checkpoint {
   readonly path: string;
   readonly tag: string;
@@ -59,13 +59,16 @@ export class Checkpoint {
   }
 
   /**
-   * Opens `dir`/`tag`. Default: the tag in `latest`; a tag on rank 0 applies to ranks without one.
-   * Every file is opened once, and read once by one of the ranks for verification. So damage cannot
-   * make a load fail halfway, and a concurrent save that replaces the checkpoint does not change
-   * the data read here. Throws on all ranks:
-   * - DS_CHECKPOINT: different tags, no such tag (with the existing ones), an incomplete
-   *   checkpoint, a damaged file (named), or one that is replaced repeatedly.
-   * - DS_IO.
+   * Opens `dir`/`tag` on all ranks. Default: the tag in `latest`. Ranks without a tag use that of
+   * rank 0.
+   *
+   * The ranks verify the files: one rank reads each file. So damage is found before the load
+   * changes any tensor. All files stay open, so a later save that replaces the checkpoint does not
+   * change the data that is read here. Throws on all ranks:
+   * - DS_CHECKPOINT: different tags; no such tag (the error names the existing ones); an
+   *   incomplete
+   *   checkpoint; a damaged file; a checkpoint that is replaced repeatedly.
+   * - DS_IO: a file cannot be read.
    */
   static async open(
     dir: string,
@@ -77,9 +80,7 @@ export class Checkpoint {
       return tag ?? null;
     });
     requireOneTag(requests);
-    const opened = await openSteadily(world, dir, () =>
-      openFiles(dir, requests[0] as string | null),
-    );
+    const opened = await openStable(world, dir, () => openFiles(dir, requests[0] as string | null));
     try {
       await verify(world, opened.manifest, opened.files);
       return new Checkpoint(opened);
@@ -94,14 +95,14 @@ export class Checkpoint {
   }
 
   /**
-   * Throws DS_IO if a file was written in place since it was opened, because the read data may
-   * differ from the verified data.
+   * Throws DS_IO if a file was written in place since it was opened: the data that was read may
+   * then differ from the verified data.
    */
   async requireUnchanged(): Promise<void> {
     for (const file of this.opened.files) await file.requireUnchanged();
   }
 
-  /** State that all ranks share. */
+  /** State that is the same on all ranks. */
   get state(): JsonObject {
     return this.manifest.state;
   }
@@ -121,10 +122,10 @@ export class Checkpoint {
   }
 
   /**
-   * Overwrites `into` (contiguous, on any device) with elements of `box` from element `from` on,
-   * independent of the saved parts. Default of `box`: the whole tensor. Host memory in addition:
-   * one buffer of 32 MiB. Throws DS_CHECKPOINT with the tensor if it does not exist, or has another
-   * dtype or size.
+   * Overwrites `into` (contiguous, on any device) with elements `from` to `from + into.numel` of
+   * `box`, in row-major order, whatever parts were saved. Default of `box`: the whole tensor. Host
+   * memory in addition: one buffer of 32 MiB. Throws DS_CHECKPOINT if the tensor does not exist or
+   * has another dtype, or if the elements lie outside of it.
    */
   async read(
     section: Section,
@@ -150,7 +151,7 @@ export class Checkpoint {
     }
   }
 
-  /** Reads a whole tensor into one of its shape, or a flat one. See read(). */
+  /** Reads a whole tensor into `into`, which has its shape or is flat. See read(). */
   async readInto(section: Section, name: string, into: Tensor): Promise<void> {
     const record = this.record(section, name);
     const isFlat = into.ndim === 1 && into.numel === numel(record.shape);
@@ -212,7 +213,7 @@ async function locate(dir: string, tag: string): Promise<string> {
   throw await missingTag(dir, `a checkpoint "${tag}"`);
 }
 
-/** Opens all files, or none. */
+/** Opens all files. If one fails, closes the others and throws its error. */
 async function openAll(folder: string, manifest: StoredManifest): Promise<InputFile[]> {
   const { files } = manifest;
   const opening = await Promise.allSettled(files.map(({ name }) => openInside(folder, name)));
@@ -236,12 +237,12 @@ function requireOneTag([first = null, ...others]: readonly (string | null)[]): v
   });
 }
 
-// Verifies a checkpoint: one rank reads each file and compares it with the manifest.
+// Verification: one rank reads each file and compares it with the manifest.
 
 /**
- * Reads every file once, file i on rank i modulo the world size. `files`: the open files of the
- * manifest. Throws DS_CHECKPOINT on all ranks with the file if its size, checksum or tensors differ
- * from the manifest.
+ * Reads every file once: rank r reads the files i with i modulo the world size = r. `files`: the
+ * open files of the manifest, in its order. Throws DS_CHECKPOINT on all ranks if the size, checksum
+ * or tensors of a file differ from the manifest; the error names the file.
  */
 async function verify(
   world: CheckpointWorld,
@@ -277,8 +278,8 @@ function entriesByName({ entries }: SafetensorsFile): ReadonlyMap<string, Tensor
 }
 
 /**
- * Returns the entry with a part. Throws DS_CHECKPOINT if the file lacks it, or has another tensor
- * with its name.
+ * Returns the header entry of a part. Throws DS_CHECKPOINT if the file lacks it, or if it has
+ * another dtype or shape than the manifest states.
  */
 function requireEntry(
   file: { path: string; entries: ReadonlyMap<string, TensorEntry> },

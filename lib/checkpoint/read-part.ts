@@ -1,4 +1,4 @@
-// Reads the intersection of a stored part and a wanted part, for ranges of any boxes.
+// Reads from a file those elements of a stored part that a wanted range contains.
 
 import {
   type Box,
@@ -20,22 +20,22 @@ import type { TensorEntry } from './header.js';
 import type { SafetensorsFile } from './safetensors-file.js';
 import { afterCompute, isHost, STAGING_BYTES } from './staging.js';
 
-/** An entry of a file, and its elements of the tensor. */
+/** An entry of a file, and the range of its tensor that the entry stores. */
 interface StoredPart {
   entry: TensorEntry;
   range: BoxRange;
 }
 
 /**
- * Minimum bytes of a contiguous run for a direct read. Shorter runs are read together with the
- * bytes between them.
+ * Minimum bytes of contiguous elements for a read of their own. Shorter runs are read together with
+ * the bytes between them, because many small reads are slower.
  */
 const DIRECT_BYTES = 128 * 2 ** 10;
 
 /**
- * Overwrites the elements of `into` that the file contains; `into` is contiguous and holds
- * `wanted`. Both ranges are in canonical form. Host memory in addition: at most 32 MiB, for rows
- * that are read in part.
+ * Overwrites the elements of `into` that the file contains. `into` is contiguous and holds the
+ * elements of `wanted`. Both ranges are in canonical form. Host memory in addition: at most 32 MiB,
+ * if runs of elements are short.
  */
 export async function readPart(
   file: SafetensorsFile,
@@ -59,7 +59,10 @@ export async function readPart(
 
 class BoxReader {
   private readonly itemBytes: number;
-  /** Staging buffers: on the host, and on the device of `into` if it has its own memory. */
+  /**
+   * Staging buffers: one on the host; a second on the device of `into` if `into` is in device
+   * memory.
+   */
   private readonly staging: Buffer[] = [];
 
   constructor(
@@ -71,7 +74,7 @@ class BoxReader {
     this.itemBytes = dtypeSize(into.dtype);
   }
 
-  /** Reads a box inside of both parts. */
+  /** Reads a box that lies inside of the stored and the wanted box. */
   async read(box: Box): Promise<void> {
     const run = runShape(box, [this.stored.range.box, this.wanted.box]);
     if (numel(run) === numel(box.shape) || numel(run) * this.itemBytes >= DIRECT_BYTES) {
@@ -94,7 +97,8 @@ class BoxReader {
   }
 
   /**
-   * Reads all bytes between the first and the last element of the slab, and copies the wanted ones.
+   * Reads all bytes of the file from the first to the last element of the slab, then copies the
+   * elements of the slab to `into`.
    */
   private async readSlab(slab: Box): Promise<void> {
     const { entry, range } = this.stored;
@@ -139,7 +143,10 @@ class BoxReader {
     return [read, moved];
   }
 
-  /** Returns how many elements of the file lie from the first to the last element of a box. */
+  /**
+   * Returns the number of stored elements from the first to the last element of a box, both
+   * included.
+   */
   private spanOf({ shape }: Box): number {
     const strides = contiguousStrides(this.stored.range.box.shape);
     return 1 + shape.reduce((sum, n, d) => sum + (n - 1) * required(strides[d]), 0);
@@ -151,7 +158,7 @@ class BoxReader {
   }
 }
 
-/** Divides `box` by halves of its first divisible dim until the parts fit. */
+/** Halves `box` along its first dimension longer than 1, until `fits` accepts the parts. */
 function* slabsOf(box: Box, fits: (slab: Box) => boolean): Generator<Box> {
   const d = box.shape.findIndex((n) => n > 1);
   if (d < 0 || fits(box)) {

@@ -7,19 +7,20 @@ import { DsError } from '../errors.js';
 import { syncPath } from '../runtime/file.js';
 import { orDsError } from './file-error.js';
 
-/** Names of incomplete files of replaceFile(). The file of a dead process stays. */
+/** Matches names of incomplete files of replaceBy(). If the process dies, such a file remains. */
 const DRAFT = /^\..+\.[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
 
-/** Returns whether an interrupted replaceFile() may have left a file of this name. */
+/** Returns whether a replaceBy() that died may have left a file of this name. */
 export const isUnfinishedFile = (name: string): boolean => DRAFT.test(name);
 
-/** Writes `path`; see replaceBy(). */
+/** Writes `data` to `path`; see replaceBy(). */
 export const replaceFile = (path: string, data: string | Uint8Array): Promise<void> =>
   replaceBy(path, (draft) => writeFile(draft, data, { flag: 'wx' }));
 
 /**
- * Lets `write` write a new file, which then gets the name `path`. After a crash, the old or the new
- * file exists, complete. Throws DS_CHECKPOINT if `path` is not a file, DS_IO.
+ * Lets `write` write a new file at the path `draft`, then renames the file to `path`. After a
+ * crash, `path` is the complete old or new file. Throws DS_CHECKPOINT if `path` exists but is not a
+ * regular file, DS_IO if a file call fails.
  */
 export async function replaceBy(
   path: string,
@@ -39,7 +40,7 @@ export async function replaceBy(
   });
 }
 
-/** Renames the file `from` to `path`. Throws as replaceFile(). */
+/** Renames the file `from` to `path`. Throws as replaceBy() does. */
 export async function moveFile(from: string, path: string): Promise<void> {
   await orDsError(path, async () => {
     await requireFileOrNothing(path);
@@ -48,7 +49,7 @@ export async function moveFile(from: string, path: string): Promise<void> {
 }
 
 async function requireFileOrNothing(path: string): Promise<void> {
-  // Any other reason than a missing file also fails the write or the rename.
+  // Failures other than a missing file are ignored here: the write or the rename reports them.
   const status = await lstat(path).catch(() => null);
   if (!status || status.isFile()) return;
   throw new DsError({

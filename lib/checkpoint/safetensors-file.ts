@@ -1,4 +1,4 @@
-// Reads safetensors: checks the header, then reads ranges of tensors on demand.
+// SafetensorsFile: checks the header of a safetensors file, then reads ranges of its tensors.
 import { basename } from 'node:path';
 
 import { DsError } from '../errors.js';
@@ -16,7 +16,7 @@ import {
 } from './header.js';
 import { afterCompute, isHost, requireContiguous, STAGING_BYTES } from './staging.js';
 
-/** Elements [from, from + numel) of an entry go to the elements of a tensor from `to`. */
+/** Elements of an entry from index `from` on become elements of a tensor from index `to` on. */
 interface ReadRange {
   from: number;
   to: number;
@@ -30,21 +30,21 @@ export class SafetensorsFile {
     private readonly dataStart: number,
     /** The tensors, in the order of their bytes. */
     readonly entries: readonly TensorEntry[],
-    /** Texts of the file beside its tensors, by name. */
+    /** Texts that the file contains in addition to its tensors, by name. */
     readonly metadata: FileMetadata,
   ) {}
 
   /**
-   * Opens a file and checks its header. `hasCodes` permits entries with codes. Throws DS_CHECKPOINT
-   * for an invalid header, DS_IO if the file cannot be read.
+   * Opens a file and checks its header. `hasCodes`: whether tensors may have the dtype of codes
+   * (header.ts). Throws DS_CHECKPOINT for an invalid header, DS_IO if the file cannot be read.
    */
   static async open(path: string, hasCodes = false): Promise<SafetensorsFile> {
     return SafetensorsFile.of(await InputFile.open(path), hasCodes);
   }
 
   /**
-   * Reads the header of an open file, and takes ownership: close() or a failure closes it. See
-   * open().
+   * Checks the header of an open file. Takes ownership of `file`: close() closes it, and a failure
+   * of of() also does. See open().
    */
   static async of(file: InputFile, hasCodes = false): Promise<SafetensorsFile> {
     const { path, bytes } = file;
@@ -80,9 +80,9 @@ export class SafetensorsFile {
   }
 
   /**
-   * Overwrites `tensor` (contiguous, on any device) with the saved values of an entry. `tensor`
-   * must have the saved dtype, and the saved shape or as many elements in one dim. Throws
-   * DS_CHECKPOINT otherwise.
+   * Overwrites `tensor` with the values of an entry. `tensor` is contiguous, on any device, has the
+   * entry's dtype, and has the entry's shape or is flat. Throws DS_CHECKPOINT if dtype or shape
+   * differ.
    */
   async readInto(entry: TensorEntry, tensor: Tensor): Promise<void> {
     requireFit(entry, tensor, this.path);
@@ -90,8 +90,9 @@ export class SafetensorsFile {
   }
 
   /**
-   * Overwrites part of `tensor`, which is contiguous and has the entry's dtype. Both ranges must be
-   * inside. Throws DS_SHAPE or DS_CHECKPOINT otherwise, and DS_IO if the read fails.
+   * Overwrites a range of `tensor`, which is contiguous. Throws DS_SHAPE if it is not contiguous,
+   * DS_CHECKPOINT if its dtype differs or the range exceeds the entry or the tensor, DS_IO if the
+   * read fails.
    */
   async readRange(entry: TensorEntry, range: ReadRange, tensor: Tensor): Promise<void> {
     requireContiguous(entry.name, tensor);
@@ -109,7 +110,8 @@ export class SafetensorsFile {
   }
 
   /**
-   * Fills `bytes` from byte `from` of an entry; blocks. Throws DS_IO if the file cannot be read.
+   * Fills `bytes` with the bytes of an entry from byte `from` on. Blocks the thread. Throws DS_IO
+   * if the file cannot be read.
    */
   readNow(entry: TensorEntry, from: number, bytes: Uint8Array): void {
     this.file.readNow(this.dataStart + entry.start + from, bytes);
@@ -137,19 +139,19 @@ function requireFit(entry: TensorEntry, tensor: Tensor, path: string): void {
     entry.shape.length === tensor.ndim && entry.shape.every((n, d) => n === tensor.shape[d]);
   const isFlat = tensor.ndim === 1 && tensor.bytes === entry.end - entry.start;
   if (entry.dtype === tensor.dtype && (sameShape || isFlat)) return;
-  throw mismatch(`${path}: ${entry.name}`, describe(tensor), describe(entry));
+  throw mismatchError(`${path}: ${entry.name}`, describe(tensor), describe(entry));
 }
 
 function requireRange(entry: TensorEntry, range: ReadRange, tensor: Tensor, path: string): void {
   const { from, to, numel: count } = range;
   const location = `${path}: ${entry.name}`;
-  if (entry.dtype !== tensor.dtype) throw mismatch(location, tensor.dtype, entry.dtype);
+  if (entry.dtype !== tensor.dtype) throw mismatchError(location, tensor.dtype, entry.dtype);
   const saved = numel(entry.shape);
   if (from >= 0 && to >= 0 && from + count <= saved && to + count <= tensor.numel) return;
-  throw mismatch(location, `elements ${from} to ${from + count}`, `${saved} elements`);
+  throw mismatchError(location, `elements ${from} to ${from + count}`, `${saved} elements`);
 }
 
-function mismatch(op: string, expected: string, got: string): DsError {
+function mismatchError(op: string, expected: string, got: string): DsError {
   return new DsError({
     code: 'DS_CHECKPOINT',
     op,

@@ -1,4 +1,4 @@
-// Writes safetensors: streams tensors to a file in order, with bounded additional memory.
+// Writes tensors to safetensors files in order, with two staging buffers as additional memory.
 
 import { Buffer } from '../runtime/buffer.js';
 import { type DType, dtypeSize } from '../runtime/dtype.js';
@@ -13,11 +13,11 @@ import { afterCompute, isHost, requireContiguous, STAGING_BYTES } from './stagin
 export interface TensorSource {
   name: string;
   dtype: DType;
-  /** Shape in the file; the tensor itself may be a flat view. */
+  /** Shape in the file. `values` may be flat. */
   shape: readonly number[];
   /**
-   * The values: contiguous, on any device or in pinned memory. A function creates them when they
-   * are written; they are released afterwards. Remote values are read in parts.
+   * The values: a contiguous tensor on any device or in pinned memory. A function is called when
+   * its tensor is written; the writer releases the result. Remote values are read in parts.
    */
   values: Tensor | Remote | (() => Promise<Tensor>);
 }
@@ -30,8 +30,8 @@ export interface FileSum {
 }
 
 /**
- * Writes the tensors in order, and returns after they are on disk. They must not change meanwhile.
- * Throws DS_IO if the file cannot be written.
+ * Writes a new file with the tensors in order. Resolves after the file is on disk. The tensors must
+ * not change before. Throws DS_IO if the file cannot be written.
  */
 export async function writeSafetensors(
   path: string,
@@ -62,7 +62,8 @@ export async function writeSafetensors(
 }
 
 /**
- * Writes one tensor's values at `offset` of an existing file. Throws DS_IO if it cannot be written.
+ * Writes the values of one tensor at byte `offset` of an existing file. Throws DS_IO if the file
+ * cannot be written.
  */
 export async function writeAt(
   path: string,
@@ -84,13 +85,13 @@ export async function writeAt(
 }
 
 /**
- * Host memory is written directly. Device memory passes through two staging buffers: one is filled
- * while the other is written.
+ * Writes tensors to a file one after another. Host memory is written directly. Device memory is
+ * copied to two staging buffers in turn: one is filled while the other is written.
  */
 class Writer {
   private ranges: HostRange[] = [];
   private readonly staging: Buffer[] = [];
-  /** Index of the staging buffer that is filled, and its used bytes. */
+  /** Index of the staging buffer that is being filled. */
   private filling = 0;
   private used = 0;
   private crc = 0;
@@ -122,7 +123,7 @@ class Writer {
     }
   }
 
-  /** Writes one part while the next is read. */
+  /** Reads the parts of remote values one by one. Each is written while the next is read. */
   async addRemote(values: Remote): Promise<void> {
     let before: Tensor | null = null;
     try {
@@ -144,7 +145,7 @@ class Writer {
     }
   }
 
-  /** Resolves after all added tensors are written. */
+  /** Resolves after all added tensors are written to the file. */
   async drain(): Promise<void> {
     await this.flush();
     await this.writing;
@@ -156,13 +157,13 @@ class Writer {
     return { bytes: this.offset, crc32c: this.crc };
   }
 
-  /** Waits for the running write, then starts the next. */
+  /** Waits for the running write, then starts a write of the ranges that were added since. */
   private async flush(): Promise<void> {
     const stage = this.staging[this.filling];
     if (stage) await afterCompute(stage.device);
     await this.writing;
     this.writing = this.write(this.head, this.ranges);
-    this.writing.catch(() => {}); // The next await receives the rejection.
+    this.writing.catch(() => {}); // The next await of `writing` receives the rejection.
     this.head = new Uint8Array(0);
     this.ranges = [];
     this.used = 0;
@@ -176,7 +177,7 @@ class Writer {
     this.offset += head.length + ranges.reduce((sum, range) => sum + range.bytes, 0);
   }
 
-  /** Frees the staging memory after the running write. */
+  /** Waits for the running write, then frees the staging buffers. Never rejects. */
   async dispose(): Promise<void> {
     await this.writing.catch(() => {});
     for (const stage of this.staging) stage?.release();

@@ -1,5 +1,5 @@
-// Saves a checkpoint: ranks agree on tag and folder, each writes its shards, and rank 0 publishes
-// the whole.
+// Saves a checkpoint: the ranks agree on tag and folder, each rank writes its shards, and rank 0
+// publishes the checkpoint.
 
 import { basename, join } from 'node:path';
 import type { JsonObject } from '../../types/json.js';
@@ -40,77 +40,83 @@ import {
 } from './shard.js';
 import { type CheckpointWorld, onAllRanks } from './world.js';
 
-/** The first exchange of a save. */
+/** Label of the first exchange of a save. */
 export const BEGIN_SAVE = 'saving a checkpoint';
-/** The first exchange after the folder exists. */
+/** Label of the first exchange after the folder exists. */
 const BEGIN_WRITE = 'comparing a checkpoint with the disk';
 
-/** What to do if ranks pass different tags. "Warn" and "Ignore" use the tag of rank 0. */
+/**
+ * What happens if ranks pass different tags. "Fail" throws. "Warn" and "Ignore" use rank 0's tag.
+ */
 export type TagValidation = 'Warn' | 'Ignore' | 'Fail';
 
 export interface SaveTarget {
   dir: string;
   tag: string;
-  /** Whether `latest` names it afterwards. */
+  /** Whether `latest` names the tag after the save. */
   saveLatest: boolean;
-  /** Number of checkpoints to keep in the folder. Default: all. */
+  /** Number of checkpoints to keep in the folder; the oldest others are deleted. Default: all. */
   keepLast?: number;
   /** Default: "Warn". */
   tagValidation?: TagValidation;
-  /** Whether the checkpoint is written during training. Default: false. */
+  /** Whether the save runs during training. Must be the same on all ranks. Default: false. */
   asynchronous?: boolean;
 }
 
 /** The content that one rank saves. */
 export interface CheckpointContent<Kept extends Shard = Shard> {
-  /** Part number in the checkpoint; null if another rank saves the same. */
+  /** Identifies this rank's files; null if another rank saves the same content. */
   part: PartNumber | null;
   /** Weights and buffers, or this rank's parts of them. */
   model: readonly Kept[];
   /**
-   * Whether every part has its own weights; else the first data rank of each model share has them.
+   * Whether each data rank saves its own weights (ZeRO stage 3). If false, data rank 0 of each
+   * model partition saves the weights of the partition.
    */
   modelIsSharded: boolean;
   optimizer: readonly Kept[];
-  /** Every tensor with a part on this rank, as a whole, by name. */
+  /** All tensors of which this rank saves a part, as whole tensors. */
   catalog: Catalog;
-  /** JSON state that all ranks share: counters, schedule. Only rank 0's is saved. */
+  /**
+   * JSON state that is the same on all ranks, such as counters and the schedule. Rank 0's is saved.
+   */
   state: JsonObject;
-  /** JSON state of this data rank, such as its generator; null if another part has the same. */
+  /** JSON state of this data rank, such as its generator; null if another rank saves the same. */
   rankState: JsonObject | null;
-  /** Description of the model for other libraries. Only rank 0's is saved. */
+  /** Description of the model for other libraries. Rank 0's is saved. */
   description: JsonObject | null;
 }
 
-/** The report of a rank to the others after its write. */
+/** What a rank reports to the others after its write. */
 interface Written extends Pick<CheckpointContent, 'part' | 'rankState'> {
   files: readonly FileRecord[];
-  /** The digest of its catalog. */
+  /** The digest of the rank's catalog. */
   tensors: string;
 }
 
 /**
- * A save that all ranks have begun. Exactly one write() or cancel() must follow. After a crash at
- * any time, the previous checkpoint of the tag or the new one is complete.
+ * A save that all ranks have begun. Each rank must then call write() or cancel() once. After a
+ * crash at any time, the previous or the new checkpoint of the tag is complete.
  */
 export class Save {
   private constructor(
     private readonly world: CheckpointWorld,
     private readonly target: SaveTarget,
-    /** The folder for all ranks. */
+    /** The draft folder into which all ranks write. */
     private readonly folder: string,
-    /** Rank 0's draft; null on the others. */
+    /** The draft; null on ranks other than 0. */
     private readonly draft: Draft | null,
   ) {}
 
   /**
-   * Agrees with the other ranks on the target, and creates the folder. Rejects with:
+   * Agrees with the other ranks on the tag, and creates the draft folder. Rejects with:
    *
-   * - DS_IO: no permission.
-   * - DS_ARGUMENT: an invalid path.
-   * - DS_COMM: a rank does not take part.
-   * - DS_CHECKPOINT: an invalid tag, different tags under "Fail", asynchronous on some ranks
-   *   only, or other files in the way.
+   * - DS_ARGUMENT: the path or `keepLast` is invalid.
+   * - DS_CHECKPOINT: the tag is invalid; tags differ under "Fail"; `asynchronous` differs
+   *   between ranks;
+   *   or other files are in the way.
+   * - DS_COMM: a rank did not call begin().
+   * - DS_IO: the folder cannot be created or written.
    */
   static async begin(world: CheckpointWorld, target: SaveTarget): Promise<Save> {
     const { saveLatest } = target;
@@ -120,7 +126,7 @@ export class Save {
       requireKeep(target.keepLast);
       return { tag: target.tag, asynchronous: target.asynchronous ?? false };
     });
-    requireOneWay(proposals.map(({ asynchronous }) => asynchronous));
+    requireSameMode(proposals.map(({ asynchronous }) => asynchronous));
     const tags = proposals.map(({ tag }) => tag);
     const tag = agreeOnTag(tags, target.tagValidation ?? 'Warn');
     const dir = absolutePath(target.dir);
@@ -145,14 +151,14 @@ export class Save {
   }
 
   /**
-   * Writes this rank's shards, waits for the other ranks, and commits. Tensors must not change
-   * until the promise settles. Resolves with the path.
+   * Writes this rank's shards, waits for the other ranks, and publishes the checkpoint. Resolves
+   * with its path. Tensors must not change before.
    *
-   * If one rank fails, rejects on all ranks:
+   * If a rank fails, rejects on all ranks with:
    *
-   * - DS_IO: disk full. Free space is checked before the write.
-   * - DS_CHECKPOINT: missing or duplicate tensors.
-   * - DS_COMM: a missing rank.
+   * - DS_IO: the disk is full, which is checked before the write, or a file call failed.
+   * - DS_CHECKPOINT: an element of a tensor is missing or was saved twice.
+   * - DS_COMM: a rank did not call write() or cancel().
    */
   async write(content: CheckpointContent): Promise<string> {
     const { world, draft } = this;
@@ -176,7 +182,7 @@ export class Save {
     }
   }
 
-  /** Cancels on this rank: write() of the other ranks rejects with `error`. */
+  /** Cancels the save on this rank. write() rejects on the other ranks with `error`. */
   async cancel(error: unknown): Promise<void> {
     const fail = () => Promise.reject(error);
     await onAllRanks(this.world, BEGIN_WRITE, fail).catch(() => undefined);
@@ -210,7 +216,7 @@ export class Save {
 
   /**
    * Returns the manifest of the save. Reads the headers of all written files, and checks that they
-   * contain every tensor of the catalog.
+   * contain every element of every tensor of the catalog.
    */
   private async describe(
     { catalog, state, description }: CheckpointContent,
@@ -222,7 +228,7 @@ export class Save {
       const file = await SafetensorsFile.of(await openInside(this.folder, name));
       await file.close();
       if (file.bytes !== bytes || !isCheckpointFile(name)) {
-        throw disagreement(file.path, `${bytes} bytes`, `${file.bytes}`);
+        throw contradictionError(file.path, `${bytes} bytes`, `${file.bytes}`);
       }
       const section = name.includes('_model_') ? 'model' : 'optimizer';
       for (const entry of file.entries) {
@@ -230,7 +236,7 @@ export class Save {
         const part = partOf(entry, catalog[section].get(tensor));
         if (!part) {
           const location = `${file.path}: ${entry.name}`;
-          throw disagreement(location, 'a tensor of this model', 'an unknown name');
+          throw contradictionError(location, 'a tensor of this model', 'an unknown name');
         }
         const list = parts[section].get(tensor) ?? [];
         parts[section].set(tensor, list);
@@ -251,7 +257,7 @@ export class Save {
   }
 }
 
-/** The files of a rank. */
+/** A file that a rank writes. */
 type Payload = readonly [name: string, shards: readonly Shard[]];
 
 function payloadsOf({ part, model, modelIsSharded, optimizer }: CheckpointContent): Payload[] {
@@ -267,14 +273,14 @@ function bytesOf(content: CheckpointContent): number {
   return shards.reduce((sum, { tensor }) => sum + tensor.bytes, 0);
 }
 
-/** Returns the elements of an entry in its tensor; null if they do not belong to that tensor. */
+/** Returns the elements of its tensor that an entry stores; null if they do not fit the tensor. */
 function partOf(entry: TensorEntry, info: TensorInfo | undefined): BoxRange | null {
   if (!info || info.dtype !== entry.dtype) return null;
   const range = entryRange(entry.name, info.shape, numel(entry.shape));
   return range && entryShape(range).join() === entry.shape.join() ? range : null;
 }
 
-/** Begins and writes a save; see Save. Resolves with the path of the checkpoint. */
+/** Begins and completes a save; see Save. Resolves with the path of the checkpoint. */
 export async function saveCheckpoint(
   target: SaveTarget,
   content: CheckpointContent,
@@ -308,34 +314,34 @@ function sourceOf(shard: Shard) {
 }
 
 /**
- * Returns the tag of rank 0. If another rank has another tag: warns, or throws DS_CHECKPOINT with
- * "Fail".
+ * Returns the tag of rank 0. If the tag of another rank differs, emits a warning or, with "Fail",
+ * throws DS_CHECKPOINT.
  */
 export function agreeOnTag(proposals: readonly string[], validation: TagValidation): string {
   const tag = required(proposals[0]);
   const other = proposals.findIndex((proposal) => proposal !== tag);
   if (other < 0 || validation === 'Ignore') return tag;
-  const disagreement = `"${tag}" on rank 0 and "${proposals[other]}" on rank ${other}`;
+  const difference = `"${tag}" on rank 0 and "${proposals[other]}" on rank ${other}`;
   if (validation === 'Fail') {
     throw new DsError({
       code: 'DS_CHECKPOINT',
       op: 'checkpoint tag',
       expected: 'the same tag on every rank',
-      got: disagreement,
+      got: difference,
       hint: 'Pass one tag on all ranks, or set checkpoint.tag_validation to "Warn" to use that of rank 0.',
     });
   }
-  const text = `Ranks save under different tags, ${disagreement}: the tag of rank 0 is used.`;
+  const text = `Ranks save under different tags, ${difference}: the tag of rank 0 is used.`;
   process.emitWarning(text, { type: 'DsWarning', code: 'DS_CHECKPOINT' });
   return tag;
 }
 
-/** Throws if some ranks save asynchronously and others do not. */
-function requireOneWay(asynchronous: readonly boolean[]): void {
+/** Throws DS_CHECKPOINT if some ranks save asynchronously and others do not. */
+function requireSameMode(asynchronous: readonly boolean[]): void {
   if (new Set(asynchronous).size === 1) return;
-  const ranksWith = (way: boolean): string => {
-    const ranks = asynchronous.flatMap((item, rank) => (item === way ? [rank] : []));
-    return `${way} on rank${ranks.length > 1 ? 's' : ''} ${ranks.join(', ')}`;
+  const ranksWith = (value: boolean): string => {
+    const ranks = asynchronous.flatMap((item, rank) => (item === value ? [rank] : []));
+    return `${value} on rank${ranks.length > 1 ? 's' : ''} ${ranks.join(', ')}`;
   };
   throw new DsError({
     code: 'DS_CHECKPOINT',
@@ -351,7 +357,7 @@ function requireKeep(keepLast: number | undefined): void {
   throw argumentError('saveCheckpoint keepLast', 'a whole number from 1', String(keepLast));
 }
 
-function disagreement(op: string, expected: string, got: string): DsError {
+function contradictionError(op: string, expected: string, got: string): DsError {
   const hint = 'All ranks must see the same folder and have the same model.';
   return new DsError({ code: 'DS_CHECKPOINT', op, expected, got, hint });
 }

@@ -1,4 +1,5 @@
-// Shards: parts of named tensors, their names in files, and checks for completeness.
+// Shards: the parts of tensors that a rank saves, their names in files, and checks for
+// completeness.
 
 import { DsError } from '../errors.js';
 import { type Box, type BoxRange, canonical, isInside, wholeBox } from '../runtime/box.js';
@@ -8,31 +9,33 @@ import { numel } from '../runtime/view.js';
 import type { Tensor } from '../tensor/index.js';
 import { findFlaw } from './tiling.js';
 
-/** Values on a disk, which are read into memory in parts. */
+/** Values on disk (offloaded optimizer state), which are read into memory in parts. */
 export interface Remote {
   readonly dtype: DType;
   readonly numel: number;
   readonly bytes: number;
-  /** Parts start and end at multiples of this many elements. */
+  /** Reads must start and end at multiples of this many elements, or at the end. */
   readonly grain: number;
-  /** Starts a read of elements [offset, offset + numel), flat. The caller releases the tensor. */
+  /**
+   * Starts a read of `numel` elements from `offset` on into a flat tensor. The caller releases it.
+   */
   borrow(offset: number, numel: number): PendingTensor;
 }
 
-/** A tensor that is complete after wait() or arrived(). */
+/** A tensor whose values are complete after wait() returns or arrived() resolves. */
 export interface PendingTensor {
   readonly tensor: Tensor;
-  /** Blocks until it is complete. */
+  /** Blocks the thread until the values are complete. */
   wait(): void;
   arrived(): Promise<void>;
 }
 
-/** Bytes per part of remote values; two parts are in memory at a time. */
+/** Bytes per part of remote values. Two parts are in memory at a time. */
 export const PART_BYTES = 16 * 2 ** 20;
 
 export const isRemote = (values: Tensor | Remote): values is Remote => 'borrow' in values;
 
-/** Yields the ranges [offset, numel] to borrow from remote values, in order. */
+/** Yields [offset, numel] of each read of remote values, in order. */
 export function* partsOf({
   dtype,
   numel: count,
@@ -42,32 +45,35 @@ export function* partsOf({
   for (let at = 0; at < count; at += max) yield [at, Math.min(max, count - at)];
 }
 
-/** Elements [from, from + tensor.numel) of a box of the tensor `name` with the whole `shape`. */
+/**
+ * A part of the tensor `name`, whose whole shape is `shape`: `tensor.numel` elements of `box`, in
+ * row-major order, from index `from` on.
+ */
 export interface Shard {
   name: string;
   shape: readonly number[];
   /** Default: the whole tensor. */
   box?: Box;
-  /** First element in the box. Default: 0. */
+  /** Index in the box of the first element. Default: 0. */
   from?: number;
-  /** Contiguous, on any device, in pinned memory or remote. */
+  /** The values: contiguous, on any device, in pinned memory, or remote. */
   tensor: Tensor | Remote;
 }
 
-/** A shard with values in memory. */
+/** A shard whose values are in memory. */
 export interface LocalShard extends Shard {
   tensor: Tensor;
 }
 
-/** A whole tensor, independent of its parts. */
+/** The dtype and shape of a whole tensor, whatever parts ranks save. */
 export interface TensorInfo {
   dtype: DType;
   shape: readonly number[];
-  /** A buffer of the model instead of a parameter. */
+  /** Whether it is a buffer of the model; else it is a parameter. Default: false. */
   buffer?: boolean;
 }
 
-/** A part of a tensor: the file's index and its elements, in canonical form. */
+/** A saved part of a tensor, in canonical form. `file`: index of its file in the manifest. */
 export interface Part extends BoxRange {
   file: number;
 }
@@ -76,8 +82,8 @@ const RANGE = /\[(\d{1,16}):(\d{1,16})\]$/;
 const BOX = /\[(\d{1,16}:\d{1,16}(?:,\d{1,16}:\d{1,16}){1,31})\]$/;
 
 /**
- * Returns the elements of a shard in its tensor, in canonical form. Throws DS_CHECKPOINT for
- * elements outside of the tensor.
+ * Returns the elements of a shard, in canonical form. Throws DS_CHECKPOINT if they lie outside of
+ * the tensor.
  */
 export function rangeOf({ name, shape, box, from = 0, tensor }: Shard): BoxRange {
   const range = { box: box ?? wholeBox(shape), from, numel: tensor.numel };
@@ -88,9 +94,13 @@ export function rangeOf({ name, shape, box, from = 0, tensor }: Shard): BoxRange
 }
 
 /**
- * Returns "<name>" for a whole tensor, and "<name>[from:to]" for a range of it. A box that is not
- * contiguous in the tensor gives "<name>[from:to,from:to]", with from and to of every dim. The
- * range follows unless it is the whole box.
+ * Returns the name in a file of a part of the tensor `name`:
+ *
+ * - "<name>" for the whole tensor;
+ * - "<name>[from:to]" for a contiguous range of it;
+ * - "<name>[from:to,from:to]", with from and to of every dimension, for a box that is not
+ *   contiguous;
+ * - the same with a second "[from:to]" for a range of such a box.
  */
 export function entryName(name: string, shape: readonly number[], range: BoxRange): string {
   const { box, from, numel: count } = range;
@@ -101,21 +111,23 @@ export function entryName(name: string, shape: readonly number[], range: BoxRang
 }
 
 /**
- * Returns the shape of a part in its file: the shape of the tensor or box if it is whole, else
- * flat.
+ * Returns the shape of a part in its file: that of the box if the part is the whole box, else flat.
  */
 export function entryShape({ box, numel: count }: BoxRange): readonly number[] {
   return count === numel(box.shape) ? box.shape : [count];
 }
 
-/** The parts of an entry's name. Null: the whole tensor, or the whole box. */
+/**
+ * The components of an entry's name. `box`: null for the whole tensor. `range`: null for a whole
+ * box.
+ */
 interface EntryName {
   name: string;
   box: Box | null;
   range: { from: number; to: number } | null;
 }
 
-/** Parses the result of entryName(). */
+/** Parses a name that entryName() returned. */
 export function parseEntryName(entry: string): EntryName {
   const range = RANGE.exec(entry);
   const rest = range ? entry.slice(0, range.index) : entry;
@@ -133,8 +145,8 @@ function boxOf(text: string): Box {
 }
 
 /**
- * Returns the elements of an entry with `count` elements in a tensor of `shape`. Returns null if
- * they are impossible, or if entryName() gives them another name.
+ * Returns the range that the entry named `entry` stores, with `count` elements, of a tensor of
+ * `shape`. Returns null if it lies outside of the tensor or is not in canonical form.
  */
 export function entryRange(
   entry: string,
@@ -150,7 +162,10 @@ export function entryRange(
   return isPossible && entryName(name, shape, canonical(shape, request)) === entry ? request : null;
 }
 
-/** Throws DS_CHECKPOINT for a name in the form of a part's name, or a duplicate name. */
+/**
+ * Throws DS_CHECKPOINT if two shards have the same name, or if a tensor's name looks like that of a
+ * part.
+ */
 export function requireNames(shards: readonly Shard[]): void {
   const seen = new Set<string>();
   for (const shard of shards) {
@@ -165,8 +180,8 @@ export function requireNames(shards: readonly Shard[]): void {
 }
 
 /**
- * Throws DS_CHECKPOINT unless the parts contain every element of the tensor exactly once. They must
- * be inside of it.
+ * Throws DS_CHECKPOINT unless the parts contain every element of the tensor exactly once. The parts
+ * must lie inside the tensor.
  */
 export function requireWhole(
   location: string,

@@ -1,4 +1,5 @@
-// Writes one safetensors file from several ranks: each rank writes its parts, without a gather.
+// Writes one safetensors file from several ranks. Each rank writes its own parts, so no rank
+// gathers the weights.
 
 import { lstat, rename } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
@@ -24,14 +25,18 @@ import { isHost } from './staging.js';
 import { WEIGHTS_FILE } from './weight-files.js';
 import { type CheckpointWorld, onAllRanks } from './world.js';
 
-/** The first exchange of writeTogether(). */
+/** Label of the first exchange of writeTogether(). */
 export const BEGIN_EXPORT = 'comparing tensors';
 
 /**
- * Writes `dir`/`file`, which appears when it is complete, and returns its path. `tensors`: the
- * tensors with a part on this rank. The shards of all ranks together contain every element. Throws
- * on all ranks DS_IO if a write fails, DS_CHECKPOINT for missing elements or another file at the
- * path, and DS_COMM if a rank is missing.
+ * Writes `dir`/`file` from all ranks and resolves with its path. The file appears when it is
+ * complete.
+ *
+ * - `tensors`: all tensors of which this rank has a part, as whole tensors.
+ * - `shards`: this rank's parts. Those of all ranks together contain every element once.
+ *
+ * Throws on all ranks: DS_IO if a write fails, DS_CHECKPOINT if elements are missing or another
+ * file is at the path, DS_COMM if a rank does not call it.
  */
 export async function writeTogether(
   { dir, file }: { dir: string; file: string },
@@ -63,7 +68,7 @@ export async function writeTogether(
       for (const shard of shards) {
         const start = starts.get(shard.name);
         if (start === undefined)
-          throw incomplete(shard.name, 'a tensor of this model', 'an unknown name');
+          throw incompleteError(shard.name, 'a tensor of this model', 'an unknown name');
         await writePart(path, start, shard);
         count += shard.tensor.numel;
       }
@@ -73,7 +78,7 @@ export async function writeTogether(
     const totalElements = table.reduce((sum, { shape }) => sum + numel(shape), 0);
     const total = written.reduce((sum, count) => sum + count, 0);
     if (total !== totalElements)
-      throw incomplete(file, `${totalElements} elements of all ranks`, `${total}`);
+      throw incompleteError(file, `${totalElements} elements of all ranks`, `${total}`);
     await onAllRanks(world, 'completing the file', async () => {
       if (world.rank !== 0) return null;
       await putInPlace(path, join(dir, file));
@@ -86,9 +91,9 @@ export async function writeTogether(
 }
 
 /**
- * Writes a shard to its place in the tensor at byte `start` of the file: at once, or row by row for
- * a box. Host memory in addition: two buffers of 32 MiB for device tensors, two parts for remote
- * values, all values for a box.
+ * Writes a shard to its tensor, which starts at byte `start` of the file. A box is written row by
+ * row, other shards at once. Host memory in addition: two buffers of 32 MiB for device tensors, two
+ * parts for remote values, all values for a box.
  */
 async function writePart(path: string, start: number, shard: Shard): Promise<void> {
   const { name, shape, tensor } = shard;
@@ -112,7 +117,7 @@ async function writePart(path: string, start: number, shard: Shard): Promise<voi
   }
 }
 
-/** Returns the values on the host. The caller releases them. */
+/** Returns the values in host memory. The caller releases the tensor. */
 async function onHost(values: Tensor | Remote): Promise<Tensor> {
   if (isRemote(values)) {
     const all = values.borrow(0, values.numel);
@@ -123,8 +128,8 @@ async function onHost(values: Tensor | Remote): Promise<Tensor> {
 }
 
 /**
- * Writes one safetensors file, which appears when it is complete and may replace an existing one.
- * Throws DS_IO, and DS_CHECKPOINT for other files.
+ * Writes one safetensors file from this process. The file appears when it is complete, and may
+ * replace a safetensors file. Throws DS_CHECKPOINT if another kind of file is at the path, DS_IO.
  */
 export async function writeAlone(
   path: string,
@@ -146,11 +151,14 @@ export async function writeAlone(
 async function putInPlace(draftPath: string, path: string): Promise<void> {
   const replaces = await requireWeights(path);
   if (replaces) await rename(draftPath, path);
-  else if (!(await renameExclusive(draftPath, path))) throw pathTaken(path);
+  else if (!(await renameExclusive(draftPath, path))) throw pathTakenError(path);
   await syncPath(dirname(absolutePath(path)));
 }
 
-/** Returns whether `path` is a weights file to replace. Throws DS_CHECKPOINT for other files. */
+/**
+ * Returns whether `path` is a safetensors file. Returns false if it does not exist. Throws
+ * DS_CHECKPOINT if it is anything else.
+ */
 async function requireWeights(path: string): Promise<boolean> {
   const status = await lstat(path).catch((error: NodeJS.ErrnoException) => {
     if (error.code === 'ENOENT' || error.code === 'ENOTDIR') return null;
@@ -159,10 +167,10 @@ async function requireWeights(path: string): Promise<boolean> {
   if (!status) return false;
   const isWeights = status.isFile() && (await SafetensorsFile.open(path).catch(() => null));
   if (isWeights) return true;
-  throw pathTaken(path);
+  throw pathTakenError(path);
 }
 
-function pathTaken(op: string): DsError {
+function pathTakenError(op: string): DsError {
   return new DsError({
     code: 'DS_CHECKPOINT',
     op,
@@ -178,6 +186,6 @@ function notNameError(file: unknown): DsError {
   return argumentError(op, 'a file name without a folder', got);
 }
 
-function incomplete(op: string, expected: string, got: string): DsError {
+function incompleteError(op: string, expected: string, got: string): DsError {
   return new DsError({ code: 'DS_CHECKPOINT', op, expected, got });
 }

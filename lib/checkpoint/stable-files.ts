@@ -1,5 +1,5 @@
-// Opens files while a writer may replace them. After all are open, later replacements have no
-// effect.
+// Opens several files that belong together while another process may replace them. After all are
+// open, replacements have no effect on the reader.
 import { setTimeout as pause } from 'node:timers/promises';
 
 import { DsError } from '../errors.js';
@@ -7,24 +7,27 @@ import { type CheckpointWorld, onAllRanks } from './world.js';
 
 /** Files that were opened together. */
 export interface OpenedFiles {
-  /** Identifies their state. */
+  /** Identifies the state of the files: all files of one save have the same id. */
   readonly id: string;
   /** Returns the id of the files that have these names now. */
   currentIds(): Promise<string>;
   close(): Promise<void>;
 }
 
-/** About one attempt in five fails while a writer replaces files constantly. */
+/**
+ * Maximum number of attempts. About one in five fails while a writer replaces the files constantly.
+ */
 const ATTEMPTS = 50;
 const MAX_PAUSE_MS = 20;
 
 /**
- * Runs `open` on every rank until all have the same state open, and the state is still present.
- * Files that are replaced during an attempt may look damaged or missing, so a failure counts only
- * if it occurs twice in a row with the same text. Throws on all ranks the error of `open`, or
- * DS_CHECKPOINT if `location` differs between ranks or is replaced in every attempt.
+ * Calls `open` on every rank until all ranks have opened the same state, and that state still has
+ * the names. An attempt may find damaged or missing files only because they are being replaced. So
+ * a failure counts if it occurs twice in succession with the same text. Throws on all ranks: the
+ * error of `open`, or DS_CHECKPOINT if `location` differs between ranks or changed in every
+ * attempt.
  */
-export async function openSteadily<T extends OpenedFiles>(
+export async function openStable<T extends OpenedFiles>(
   world: CheckpointWorld,
   location: string,
   open: () => Promise<T>,
@@ -44,14 +47,14 @@ export async function openSteadily<T extends OpenedFiles>(
         if ('error' in ownOutcome) throw ownOutcome.error;
         return null;
       });
-      throw different(location);
+      throw differentError(location);
     }
     before = outcomesText;
     await pause(Math.min(attempt, MAX_PAUSE_MS));
   }
 }
 
-/** `moving`: the files were replaced while they were opened. */
+/** The result of one attempt. `moving`: whether the files were replaced during it. */
 type Outcome<T> = { opened: T } | { error: unknown; moving: boolean };
 
 async function attemptAt<T extends OpenedFiles>(
@@ -70,7 +73,7 @@ async function attemptAt<T extends OpenedFiles>(
   }
 }
 
-/** An outcome in the form for other ranks. */
+/** An outcome as it is sent to other ranks. */
 type Report = { id: string } | { error: string; moving: boolean };
 
 /** Returns the outcomes of all ranks, by rank. */
@@ -107,7 +110,7 @@ function replacedError(op: string): DsError {
   });
 }
 
-function different(op: string): DsError {
+function differentError(op: string): DsError {
   return new DsError({
     code: 'DS_CHECKPOINT',
     op,

@@ -1,4 +1,4 @@
-// Checks that parts of a tensor contain each element exactly once, for ranges of any boxes.
+// Checks that the parts of a tensor contain each element exactly once, for ranges of any boxes.
 
 import {
   type Box,
@@ -13,21 +13,21 @@ import {
 import { required } from '../runtime/required.js';
 import { numel } from '../runtime/view.js';
 
-/** A defect, and its element of the tensor. */
+/** An element of the tensor that no part contains, or two parts contain. */
 interface Flaw {
   readonly kind: 'missing' | 'twice';
   readonly element: readonly number[];
 }
 
 /**
- * Returns null if the ranges contain each element of a tensor of `shape` exactly once. The ranges
- * must lie inside the tensor. Cost: n log n for n parts of a grid, or ranges of one box; n^2 for
- * tiles that no straight cut divides, which no model layout produces.
+ * Returns null if the ranges contain each element of a tensor of `shape` exactly once, else a flaw.
+ * The ranges must lie inside the tensor. Time for n parts: n log n if they form a grid or are
+ * ranges of one box; n^2 if no straight cut divides them, which no model layout produces.
  */
 export function findFlaw(shape: readonly number[], ranges: readonly BoxRange[]): Flaw | null {
   const tiles: Box[] = [];
   for (const group of groupByBox(ranges)) {
-    const joined = joinedOf(group);
+    const joined = joinAdjacent(group);
     if ('kind' in joined) return joined;
     for (const range of joined) tiles.push(...boxesOf(range));
   }
@@ -51,8 +51,8 @@ function groupByBox(ranges: readonly BoxRange[]): Iterable<BoxRange[]> {
   return groups.values();
 }
 
-/** Joins adjacent ranges of one box. */
-function joinedOf(ranges: readonly BoxRange[]): BoxRange[] | Flaw {
+/** Joins adjacent ranges of one box, or returns an element that two ranges contain. */
+function joinAdjacent(ranges: readonly BoxRange[]): BoxRange[] | Flaw {
   const [first, ...others] = [...ranges].sort((a, b) => a.from - b.from);
   if (!first) return [];
   const joined: BoxRange[] = [];
@@ -73,7 +73,7 @@ function joinedOf(ranges: readonly BoxRange[]): BoxRange[] | Flaw {
 
 interface Region {
   box: Box;
-  /** The tiles that should fill it. */
+  /** The tiles that should fill the box. */
   tiles: readonly Box[];
 }
 
@@ -93,7 +93,10 @@ function findTilingFlaw(whole: Box, tiles: readonly Box[]): Flaw | null {
   return null;
 }
 
-/** Divides along the first dim with a cut that no tile crosses; null without such a dim. */
+/**
+ * Divides a region along the first dimension in which a cut crosses no tile. Returns the parts; a
+ * flaw if a gap is found; null if no cut exists.
+ */
 function divide(region: Region): Region[] | Flaw | null {
   for (let d = 0; d < region.box.shape.length; ++d) {
     const slabs = slabsOf(region, d);
@@ -102,7 +105,10 @@ function divide(region: Region): Region[] | Flaw | null {
   return null;
 }
 
-/** Groups the tiles by position in dim `d`, so that no tile spans two groups; or returns a gap. */
+/**
+ * Groups the tiles by position in dimension `d`, so that no tile belongs to two groups. Returns the
+ * regions of the groups, or a flaw if there is a gap.
+ */
 function slabsOf({ box, tiles }: Region, d: number): Region[] | Flaw {
   const start = (tile: Box): number => required(tile.offset[d]);
   const moveNumbers = (numbers: readonly number[], n: number): number[] =>
@@ -130,7 +136,10 @@ function slabsOf({ box, tiles }: Region, d: number): Region[] | Flaw {
   }));
 }
 
-/** For tiles that no straight cut divides: returns an overlap of two, or a remaining gap. */
+/**
+ * Checks a region that no straight cut divides: compares all pairs of tiles for an overlap, then
+ * subtracts all tiles to find a gap.
+ */
 function findPairFlaw({ box, tiles }: Region): Flaw | null {
   const start = (tile: Box): number => tile.offset[0] ?? 0;
   const sorted = [...tiles].sort((a, b) => start(a) - start(b));
@@ -147,7 +156,7 @@ function findPairFlaw({ box, tiles }: Region): Flaw | null {
   return rest[0] ? { kind: 'missing', element: rest[0].offset } : null;
 }
 
-/** Returns `box` without `other`. */
+/** Returns boxes that together are `box` without `other`. */
 function subtractBoxes(box: Box, other: Box): Box[] {
   const both = intersectBoxes(box, other);
   if (!both) return [box];

@@ -1,4 +1,5 @@
-// Reads weights in safetensors from other programs and exports: one file, or several with an index.
+// WeightFiles: reads weights of other programs and of exports, from one safetensors file, from
+// several with an index, or from a GGUF file.
 
 import { createHash } from 'node:crypto';
 import { lstat, readdir, stat } from 'node:fs/promises';
@@ -17,7 +18,7 @@ import { isPlainName, openInside } from './folder.js';
 import type { GgufFile } from './gguf/gguf-file.js';
 import type { TensorEntry } from './header.js';
 import { SafetensorsFile } from './safetensors-file.js';
-import { type OpenedFiles, openSteadily } from './stable-files.js';
+import { type OpenedFiles, openStable } from './stable-files.js';
 import { soloWorld } from './world.js';
 
 export const CONFIG_FILE = 'config.json';
@@ -25,7 +26,7 @@ export const GENERATION_FILE = 'generation_config.json';
 export const WEIGHTS_FILE = 'model.safetensors';
 export const INDEX_FILE = 'model.safetensors.index.json';
 
-/** Returns whether consolidate() or save16bitModel() creates a file of this name. */
+/** Returns whether consolidate() or save16bitModel() may create a file of this name. */
 export function isExportFile(name: string): boolean {
   return (
     [CONFIG_FILE, GENERATION_FILE, WEIGHTS_FILE, INDEX_FILE].includes(name) ||
@@ -35,45 +36,46 @@ export function isExportFile(name: string): boolean {
 
 const MAX_JSON_BYTES = 64 * 2 ** 20;
 
-/** A file of tensors that are read by name. */
+/** A file whose tensors are read by name. */
 type TensorFile = SafetensorsFile | GgufFile;
 
-interface Home {
+interface TensorLocation {
   file: TensorFile;
   entry: TensorEntry;
 }
 
-/** The JSON files of a folder and its open weight files, all of the same state. */
+/** The JSON files and the open weight files of a folder. All have the same state. */
 interface Contents extends Pick<OpenedFiles, 'close'> {
-  /** config.json, or null. */
+  /** Content of config.json; null if there is none. */
   config: JsonObject | null;
   files: readonly TensorFile[];
-  homes: ReadonlyMap<string, Home>;
+  locations: ReadonlyMap<string, TensorLocation>;
 }
 
 /**
- * Weights in safetensors files or in a GGUF file. Files are opened once, and their headers compared
- * with the index. Values are read on demand. The caller of open() closes them.
+ * The weights of a model. Files are opened once, and their headers are compared with the index.
+ * Values are read when they are requested. The caller of open() closes the files.
  */
 export class WeightFiles {
   /**
-   * Cached, because readers get it once per tensor, and mixtures of experts have 100,000 tensors.
+   * Cached, because readers request it once per tensor, and mixtures of experts have up to 100,000.
    */
   private listed: ReadonlyMap<string, TensorEntry> | null = null;
 
   private constructor(
-    /** The given path. */
+    /** The path that was opened. */
     readonly path: string,
     private readonly contents: Contents,
   ) {}
 
   /**
    * Opens a safetensors file, or a folder with model.safetensors or model.safetensors.index.json.
-   * If both exist, model.safetensors is used, as in transformers, unless the index names it. Throws
-   * DS_IO if a file cannot be read. Throws DS_CHECKPOINT if:
-   * - the weights are missing, damaged or replaced repeatedly;
+   * If both exist, model.safetensors is used, as in transformers, unless the index lists it.
+   * `hasCodes`: whether tensors may have the dtype of codes (header.ts). Throws DS_IO if a file
+   * cannot be read. Throws DS_CHECKPOINT if:
+   * - the weights are missing, damaged, or replaced repeatedly;
    * - the index names a file outside of the folder, or a tensor that its file lacks;
-   * - a tensor has one-byte codes, unless `hasCodes` permits them.
+   * - a tensor has codes and `hasCodes` is false.
    */
   static async open(path: string, hasCodes = false): Promise<WeightFiles> {
     const stats = await stat(path).catch((cause: Error) => {
@@ -82,14 +84,20 @@ export class WeightFiles {
     const open = stats.isDirectory()
       ? () => openFolder(path, hasCodes)
       : () => openSingle(path, hasCodes);
-    return new WeightFiles(path, await openSteadily(soloWorld, path, open));
+    return new WeightFiles(path, await openStable(soloWorld, path, open));
   }
 
   /**
-   * Returns the tensors of an open GGUF file, which close() closes. `config` describes their model.
+   * Returns the tensors of an open GGUF file. Takes ownership of `file`: close() closes it.
+   * `config`: the config.json of its model.
    */
   static ofGguf(file: GgufFile, config: JsonObject): WeightFiles {
-    const contents = { config, files: [file], homes: homesOf(file), close: () => file.close() };
+    const contents = {
+      config,
+      files: [file],
+      locations: locationsIn(file),
+      close: () => file.close(),
+    };
     return new WeightFiles(file.path, contents);
   }
 
@@ -103,32 +111,37 @@ export class WeightFiles {
   }
 
   get tensors(): ReadonlyMap<string, TensorEntry> {
-    this.listed ??= new Map(Array.from(this.contents.homes, ([name, { entry }]) => [name, entry]));
+    this.listed ??= new Map(
+      Array.from(this.contents.locations, ([name, { entry }]) => [name, entry]),
+    );
     return this.listed;
   }
 
-  /** Bytes of all files. */
+  /** Total bytes of all files. */
   get bytes(): number {
     return this.contents.files.reduce((sum, { bytes }) => sum + bytes, 0);
   }
 
-  /** The config.json of the folder, or null. */
+  /** Content of config.json; null if the folder has none. */
   get config(): JsonObject | null {
     return this.contents.config;
   }
 
-  /** Fills `bytes` from byte `from` of a tensor; blocks. Throws DS_CHECKPOINT, DS_IO. */
+  /**
+   * Fills `bytes` with the bytes of a tensor from byte `from` on. Blocks the thread. Throws
+   * DS_CHECKPOINT if the tensor does not exist, DS_IO.
+   */
   readNow(name: string, from: number, bytes: Uint8Array): void {
-    const { file, entry } = this.homeOf(name);
+    const { file, entry } = this.locate(name);
     file.readNow(entry, from, bytes);
   }
 
   /**
-   * Returns the values of a tensor on the CPU. The caller releases them. Throws DS_CHECKPOINT for
-   * an unknown name.
+   * Returns the values of a tensor on the CPU. The caller releases the tensor. Throws DS_CHECKPOINT
+   * if it does not exist, DS_IO.
    */
   async read(name: string): Promise<Tensor> {
-    const { file, entry } = this.homeOf(name);
+    const { file, entry } = this.locate(name);
     const values = held(() => Tensor.empty(entry.shape, entry.dtype, cpu()));
     try {
       await file.readInto(entry, values);
@@ -139,9 +152,9 @@ export class WeightFiles {
     }
   }
 
-  private homeOf(name: string): Home {
-    const home = this.contents.homes.get(name);
-    if (home) return home;
+  private locate(name: string): TensorLocation {
+    const location = this.contents.locations.get(name);
+    if (location) return location;
     throw damagedError(`${this.path}: ${name}`, 'this tensor', 'no tensor of this name');
   }
 }
@@ -150,7 +163,7 @@ async function openSingle(path: string, hasCodes: boolean): Promise<Contents & O
   const texts = () => textsOf(dirname(path), false);
   const [config] = await texts();
   const file = await SafetensorsFile.open(path, hasCodes);
-  return contentsOf([config, null], texts, { files: [file], homes: homesOf(file) });
+  return contentsOf([config, null], texts, { files: [file], locations: locationsIn(file) });
 }
 
 async function openFolder(path: string, hasCodes: boolean): Promise<Contents & OpenedFiles> {
@@ -166,10 +179,10 @@ async function openFolder(path: string, hasCodes: boolean): Promise<Contents & O
   const opened = await openAll(path, used ? listed : [WEIGHTS_FILE], hasCodes);
   const files = [...opened.values()];
   try {
-    const homes = used
-      ? locationsOf(path, used.value, opened)
-      : homesOf(required(opened.get(WEIGHTS_FILE)));
-    return contentsOf([config, index], texts, { files, homes });
+    const locations = used
+      ? indexedLocations(path, used.value, opened)
+      : locationsIn(required(opened.get(WEIGHTS_FILE)));
+    return contentsOf([config, index], texts, { files, locations });
   } catch (error) {
     await closeAll(files);
     throw error;
@@ -177,14 +190,14 @@ async function openFolder(path: string, hasCodes: boolean): Promise<Contents & O
 }
 
 /**
- * Returns the sampling settings of the model in `folder`, in the format of transformers; null if
- * there are none. Throws DS_CHECKPOINT, DS_IO.
+ * Returns the content of generation_config.json, the sampling settings of the model in `folder`;
+ * null if there is none. Throws DS_CHECKPOINT if it is damaged, DS_IO.
  */
 export async function generationOf(folder: string): Promise<JsonObject | null> {
   return (await findJson(folder, GENERATION_FILE))?.value ?? null;
 }
 
-/** config.json and the index of a folder. */
+/** The texts of config.json and of the index of a folder; null if they do not exist. */
 type Texts = readonly [config: Json | null, index: Json | null];
 
 async function textsOf(folder: string, hasIndex: boolean): Promise<Texts> {
@@ -197,14 +210,14 @@ async function textsOf(folder: string, hasIndex: boolean): Promise<Texts> {
 function contentsOf(
   texts: Texts,
   textsNow: () => Promise<Texts>,
-  { files, homes }: Pick<Contents, 'files' | 'homes'>,
+  { files, locations }: Pick<Contents, 'files' | 'locations'>,
 ): Contents & OpenedFiles {
   return {
     id: idOf(texts),
     currentIds: async () => idOf(await textsNow()),
     config: texts[0]?.value ?? null,
     files,
-    homes,
+    locations,
     close: () => closeAll(files),
   };
 }
@@ -218,7 +231,7 @@ function idOf(texts: Texts): string {
   return createHash('sha256').update(text).digest('hex');
 }
 
-/** The text of a JSON file, and its object. */
+/** The text of a JSON file, and the object that it contains. */
 interface Json {
   text: string;
   value: JsonObject;
@@ -229,7 +242,7 @@ async function findJson(folder: string, name: string): Promise<Json | null> {
   return (await ifThere(path, () => lstat(path))) ? readJson(folder, name) : null;
 }
 
-/** Reads a JSON file. Throws DS_CHECKPOINT if it is missing or is not a JSON object. */
+/** Reads a JSON file. Throws DS_CHECKPOINT if it is missing or contains no object. */
 async function readJson(folder: string, name: string): Promise<Json> {
   const file = await openInside(folder, name, { followOwn: true });
   try {
@@ -254,7 +267,7 @@ function parseObject(text: string, path: string): JsonObject {
   throw damagedError(path, 'a JSON object', 'another JSON value');
 }
 
-/** Returns the names of the files in an index. */
+/** Returns the names of the files that an index lists. */
 function filesOf(path: string, { weight_map: map }: JsonObject): string[] {
   const location = `${path}/${INDEX_FILE}`;
   if (!isObject(map)) {
@@ -298,31 +311,31 @@ async function openAll(
   }
 }
 
-function locationsOf(
+function indexedLocations(
   path: string,
   { weight_map: map }: JsonObject,
   files: ReadonlyMap<string, SafetensorsFile>,
-): Map<string, Home> {
-  const locations = new Map(Array.from(files, ([name, file]) => [name, homesOf(file)]));
-  const homes = new Map<string, Home>();
+): Map<string, TensorLocation> {
+  const byFile = new Map(Array.from(files, ([name, file]) => [name, locationsIn(file)]));
+  const locations = new Map<string, TensorLocation>();
   for (const [name, file] of Object.entries(map as JsonObject)) {
-    const home = locations.get(file as string)?.get(name);
-    if (!home)
+    const location = byFile.get(file as string)?.get(name);
+    if (!location)
       throw damagedError(
         `${path}/${file}: ${name}`,
         'the tensor that the index lists',
         'no tensor of this name',
       );
-    homes.set(name, home);
+    locations.set(name, location);
   }
-  return homes;
+  return locations;
 }
 
-function homesOf(file: TensorFile): Map<string, Home> {
+function locationsIn(file: TensorFile): Map<string, TensorLocation> {
   return new Map(file.entries.map((entry) => [entry.name, { file, entry }]));
 }
 
-/** Returns DS_CHECKPOINT for a missing path, and DS_IO for a path that cannot be read. */
+/** Returns DS_CHECKPOINT if the path does not exist, DS_IO if it cannot be read. */
 function absentError(op: string, cause: Error): unknown {
   if (!isMissingPath(cause)) return asDsError(cause, op);
   return new DsError({

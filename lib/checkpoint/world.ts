@@ -1,4 +1,4 @@
-// CheckpointWorld: the ranks that save and load a checkpoint, and fail together.
+// CheckpointWorld: the ranks that save or load a checkpoint together. If one fails, all fail.
 import type { JsonData, JsonObject, JsonValue } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { asDsError } from './file-error.js';
@@ -7,13 +7,14 @@ export interface CheckpointWorld {
   readonly rank: number;
   readonly size: number;
   /**
-   * Resolves with every rank's value, by rank, after all have reached the exchange of this label.
-   * Rejects with DS_COMM and the ranks that did not arrive in time, or reached another label.
+   * Sends `value` to all ranks. Resolves with the values of all ranks, by rank, after all have
+   * called exchange() with this label. Rejects with DS_COMM if a rank did not call it in time or
+   * used another label; the error names these ranks.
    */
   exchange(label: string, value: JsonValue): Promise<JsonValue[]>;
 }
 
-/** A single rank. */
+/** The world of a process without other ranks. */
 export const soloWorld: CheckpointWorld = {
   rank: 0,
   size: 1,
@@ -21,8 +22,8 @@ export const soloWorld: CheckpointWorld = {
 };
 
 /**
- * Runs `body` on every rank and resolves with all results, by rank. If it fails on one rank, it
- * fails on all: there with its own error, elsewhere with DS_CHECKPOINT, that rank and its error.
+ * Runs `body` on every rank and resolves with all results, by rank. If it fails on a rank, all
+ * ranks throw: that rank its own error, the others DS_CHECKPOINT with that rank and its error.
  */
 export async function onAllRanks<Data extends JsonData<Data>>(
   world: CheckpointWorld,

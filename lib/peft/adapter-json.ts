@@ -1,7 +1,7 @@
 // Names of the files of an adapter, and the reader of its JSON files.
 import { readFile } from 'node:fs/promises';
 import type { JsonObject } from '../../types/json.js';
-import { CURES } from '../checkpoint/file-error.js';
+import { HINTS } from '../checkpoint/file-error.js';
 import { DsError } from '../errors.js';
 import { isObject } from '../runtime/is-object.js';
 import { parseJson } from '../runtime/parse-json.js';
@@ -43,6 +43,6 @@ function unreadError(path: string, cause: unknown): Error {
 export function ioError(op: string, path: string, cause: unknown): Error {
   if (cause instanceof DsError) return cause;
   const got = errorMessage(cause);
-  const hint = CURES[errorCode(cause) ?? ''] ?? '';
+  const hint = HINTS[errorCode(cause) ?? ''] ?? '';
   return new DsError({ code: 'DS_IO', op: `${op} ${path}`, expected: 'success', got, hint, cause });
 }

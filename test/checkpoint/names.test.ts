@@ -7,7 +7,7 @@ import { fileSlicesOf } from '../../lib/checkpoint/file-slices.js';
 import { openInside } from '../../lib/checkpoint/folder.js';
 import { soloWorld } from '../../lib/checkpoint/index.js';
 import { isUnfinishedFile } from '../../lib/checkpoint/replace-file.js';
-import { openSteadily } from '../../lib/checkpoint/stable-files.js';
+import { openStable } from '../../lib/checkpoint/stable-files.js';
 import { isExportFile } from '../../lib/checkpoint/weight-files.js';
 import { joinedWorlds } from './joined-worlds.js';
 
@@ -108,13 +108,13 @@ describe('files that are replaced while they are opened', () => {
   test('the first stable set of files is opened', async () => {
     let turn = 0;
     const { call, left, calls } = openStates(['a', 'b', 'c'], (id) => (++turn < 3 ? 'other' : id));
-    expect((await openSteadily(soloWorld, 'here', call)).id).toBe('c');
+    expect((await openStable(soloWorld, 'here', call)).id).toBe('c');
     expect([left(), calls()]).toEqual([1, 3]);
   });
 
   test('after fifty attempts an error is thrown, and no file stays open', async () => {
     const { call, left, calls } = openStates(['a'], () => 'other');
-    await expect(openSteadily(soloWorld, 'here', call)).rejects.toMatchObject({
+    await expect(openStable(soloWorld, 'here', call)).rejects.toMatchObject({
       code: 'DS_CHECKPOINT',
       op: 'here',
       got: 'files that changed 50 times',
@@ -126,9 +126,9 @@ describe('files that are replaced while they are opened', () => {
   test('a failure counts only if it repeats', async () => {
     const lost = new Error('damaged');
     const once = openStates([lost, 'a']);
-    expect((await openSteadily(soloWorld, 'here', once.call)).id).toBe('a');
+    expect((await openStable(soloWorld, 'here', once.call)).id).toBe('a');
     const twice = openStates([lost]);
-    await expect(openSteadily(soloWorld, 'here', twice.call)).rejects.toBe(lost);
+    await expect(openStable(soloWorld, 'here', twice.call)).rejects.toBe(lost);
     expect(twice.calls()).toBe(2);
   });
 
@@ -136,7 +136,7 @@ describe('files that are replaced while they are opened', () => {
     const opens = [openStates(['a']), openStates(['b'])];
     const results = await Promise.allSettled(
       joinedWorlds(2).map((world, rank) =>
-        openSteadily(world, 'here', (opens[rank] as (typeof opens)[0]).call),
+        openStable(world, 'here', (opens[rank] as (typeof opens)[0]).call),
       ),
     );
     for (const result of results) {

@@ -1,5 +1,5 @@
-// Decodes values of GGUF tensors: plain numbers, and blocks of small integers with scales. Source:
-// ggml's formulas of each type.
+// Decodes the values of GGUF tensors: plain numbers, and blocks. A block stores small integer codes
+// with a common scale. The formulas are ggml's. low-bits.ts has the types of 1 to 5 bits.
 
 import type { DType } from '../../runtime/dtype.js';
 import { required } from '../../runtime/required.js';
@@ -12,21 +12,25 @@ export interface BlockType {
   readonly values: number;
   /** Number of bytes of a block. */
   readonly bytes: number;
-  /** The dtype of plain numbers; null for blocks, which are read as f32. */
+  /** The dtype of plain numbers. Null for blocks, which are decoded to f32. */
   readonly dtype: DType | null;
-  /** Writes the values of `count` blocks to `out`. */
+  /** Decodes `count` blocks of `bytes` to `out`. */
   readonly unpack: (bytes: Uint8Array, count: number, out: Float32Array) => void;
 }
 
-/** Unchecked, for inner loops. */
+/** Reads a byte without a bounds check, because inner loops call it. */
 const byteAt = (bytes: Uint8Array, i: number): number => bytes[i] as number;
 
-/** Values of the 16 codes of MXFP4: e2m1 numbers. */
+/** The values of the 16 codes of MXFP4, which are e2m1 numbers. */
 const E2M1 = [0, 0.5, 1, 1.5, 2, 3, 4, 6, -0, -0.5, -1, -1.5, -2, -3, -4, -6];
 
 const toSigned = (byte: number): number => (byte << 24) >> 24;
 
-/** Blocks of 32 four-bit codes, low halves first, with a scale of `head` bytes before them. */
+/**
+ * Decodes blocks of 32 four-bit codes. A block starts with a scale of `head` bytes. Byte i of the
+ * codes has code i in its low half and code 16 + i in its high half. `value`: the number of each
+ * code.
+ */
 function codes(
   bytes: Uint8Array,
   count: number,
@@ -62,7 +66,10 @@ function q8(bytes: Uint8Array, count: number, out: Float32Array): void {
   }
 }
 
-/** Returns the six-bit scale and minimum of group `j` of 8, packed into 12 bytes from `at`. */
+/**
+ * Returns the six-bit scale and six-bit minimum of group `j` of 8. They are packed into 12 bytes
+ * from `at`.
+ */
 function scaleAndMin(s: Uint8Array, at: number, j: number): [scale: number, min: number] {
   const byte = (i: number): number => byteAt(s, at + i);
   if (j < 4) return [byte(j) & 63, byte(j + 4) & 63];
@@ -72,7 +79,7 @@ function scaleAndMin(s: Uint8Array, at: number, j: number): [scale: number, min:
   ];
 }
 
-/** Q4_K, and Q5_K with a fifth bit of each code. */
+/** Decodes Q4_K blocks; with `hasFifth`, Q5_K blocks, which have a fifth bit of each code. */
 function withMinimum(bytes: Uint8Array, count: number, out: Float32Array, hasFifth: boolean): void {
   const size = hasFifth ? 176 : 144;
   for (let block = 0; block < count; ++block) {
@@ -106,7 +113,7 @@ function q6k(bytes: Uint8Array, count: number, out: Float32Array): void {
   }
 }
 
-/** Returns the f32 number of a bf16 number's bits. */
+/** Converts bf16 to f32: the bits of a bf16 number are the upper half of its f32 bits. */
 const WIDE = new Float32Array(1);
 const WIDE_BITS = new Uint32Array(WIDE.buffer);
 
@@ -135,7 +142,10 @@ function blocks(
 
 const power = (bytes: Uint8Array, at: number): number => 2 ** (byteAt(bytes, at) - 127);
 
-/** The supported types by their ids in files. */
+/**
+ * The supported types by their ids in files. `[bytes, values]`: bytes and number of values of a
+ * block.
+ */
 export const BLOCK_TYPES: ReadonlyMap<number, BlockType> = new Map([
   [0, plain('F32', 'f32', 4)],
   [1, plain('F16', 'f16', 2)],
@@ -167,7 +177,7 @@ export const BLOCK_TYPES: ReadonlyMap<number, BlockType> = new Map([
   ),
 ]);
 
-/** Names of ggml's unsupported types, for messages. */
+/** Names of ggml's unsupported types by their ids, for error messages. */
 const OTHERS: Readonly<Record<number, string>> = {
   9: 'Q8_1',
   15: 'Q8_K',
@@ -180,11 +190,11 @@ const OTHERS: Readonly<Record<number, string>> = {
   41: 'Q1_0',
 };
 
-/** Returns the name of a type for messages. */
+/** Returns the name of a type, for error messages. */
 export const typeName = (id: number): string =>
   BLOCK_TYPES.get(id)?.name ?? OTHERS[id] ?? `type ${id}`;
 
-/** Returns the id of a type in files. */
+/** Returns the id in files of the supported type `name`. */
 export function typeId(name: string): number {
   for (const [id, type] of BLOCK_TYPES) if (type.name === name) return id;
   throw new RangeError(name);

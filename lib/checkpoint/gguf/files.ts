@@ -1,5 +1,5 @@
-// Models in several GGUF files, as llama-gguf-split writes them: the first file has the metadata,
-// each file has the table of its own tensors.
+// Opens models in several GGUF files, as llama-gguf-split writes them. The first file contains the
+// metadata. Each file contains the table of its own tensors.
 import { DsError } from '../../errors.js';
 import { InputFile } from '../../runtime/input-file.js';
 import { required } from '../../runtime/required.js';
@@ -8,15 +8,15 @@ import { type GgufHeader, type GgufValue, readGgufHeader } from './header.js';
 const MAX_FILES = 1000;
 const HINT = 'Download all files of the model into one folder, and name the first one.';
 
-/** The open files of a model, and a header with the tensors of all of them. */
+/** The open files of a model, and one header with the tensors of all files. */
 interface GgufFiles {
   readonly files: readonly InputFile[];
   readonly header: GgufHeader;
 }
 
 /**
- * Opens `path` and the files that follow it; the caller closes them. Throws DS_CHECKPOINT for
- * damaged files and for files of different models; DS_IO.
+ * Opens `path` and, if the model is split, its other files. The caller closes them. Throws
+ * DS_CHECKPOINT if a file is damaged or belongs to another model, DS_IO if a file cannot be read.
  */
 export async function openGgufFiles(path: string): Promise<GgufFiles> {
   const files: InputFile[] = [];
@@ -43,13 +43,15 @@ const numberedFiles = (number: number): string => String(number).padStart(5, '0'
 const endOf = (number: number, count: number): string =>
   `-${numberedFiles(number)}-of-${numberedFiles(count)}.gguf`;
 
-/** Returns whether the name is that of a second or later file of a model. */
+/** Returns whether this is the name of the second or a later file of a split model. */
 export const isFurtherGguf = (name: string): boolean =>
   /-\d{5}-of-\d{5}\.gguf$/.test(name) && !/-00001-of-\d{5}\.gguf$/.test(name);
 
-/** Names of the files behind the first one. Throws DS_CHECKPOINT for another file of a model. */
+/**
+ * Returns the names of the files after the first. Throws DS_CHECKPOINT if `path` is a later file.
+ */
 function namesBehind(path: string, { metadata }: GgufHeader): string[] {
-  // A file that was joined again has 0.
+  // llama-gguf-split writes 0 into a file that it merged.
   const count = metadata.get('split.count') ?? 1;
   if (count === 0 || count === 1) return [];
   if (typeof count !== 'number' || !Number.isInteger(count) || count < 0 || count > MAX_FILES) {
@@ -63,7 +65,9 @@ function namesBehind(path: string, { metadata }: GgufHeader): string[] {
   return Array.from({ length: count - 1 }, (_, i) => `${stem}${endOf(i + 2, count)}`);
 }
 
-/** Returns one header for all files. Throws DS_CHECKPOINT for files of different models. */
+/**
+ * Returns one header for all files. Throws DS_CHECKPOINT if the files belong to different models.
+ */
 function joinHeaders(
   path: string,
   files: readonly InputFile[],
@@ -100,7 +104,7 @@ function joinHeaders(
   };
 }
 
-/** Returns the error of a further file. Adds HINT to DS_IO, for example if the file is missing. */
+/** Adds HINT to a DS_IO error of a later file, for example if the file is missing. */
 const withHint = (error: unknown): unknown =>
   error instanceof DsError && error.code === 'DS_IO'
     ? new DsError({

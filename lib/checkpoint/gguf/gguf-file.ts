@@ -1,4 +1,5 @@
-// Reads tensors of a GGUF file in the form of a model: unpacked, in its row order, under its names.
+// Reads tensors of a GGUF file as a model needs them: decoded, in the model's order of values, and
+// under the model's names.
 
 import { dtypeSize } from '../../runtime/dtype.js';
 import { waitForEventLoop } from '../../runtime/event-loop.js';
@@ -12,36 +13,36 @@ import type { GgufHeader, GgufTensor } from './header.js';
 import { MXFP4_BLOCK, mxfp4Codes } from './mxfp4-codes.js';
 import { runsOf, type ValueOrder, type ValueRun } from './value-order.js';
 
-/** A tensor of the model, as a range of a tensor in the file. */
+/** A tensor of the model, and the values of tensors of the file that it consists of. */
 export interface GgufPart {
-  /** The name in the model. */
+  /** Name of the tensor in the model. */
   readonly name: string;
   readonly source: GgufTensor;
   readonly shape: readonly number[];
-  /** Index of its first value in `source`. Default: 0. */
+  /** Index in `source` of the first value. Default: 0. */
   readonly first?: number;
-  /** More tensors. Their values follow the values of `source`. Default: none. */
+  /** Tensors of the file whose values follow those of `source`. Default: none. */
   readonly further?: readonly GgufTensor[];
-  /** Default: the order of the file. With `codes`, it counts blocks instead of values. */
+  /** The order of the values, if it differs from the file's. With `codes`, it counts blocks. */
   readonly order?: ValueOrder;
-  /** Changes every value, which is then f32. Default: no change. */
+  /** Replaces every value; the tensor is then f32. Default: no change. */
   readonly change?: (value: number) => number;
-  /** The codes or the scales of MXFP4 instead of values. Default: values. */
+  /** Reads the codes or the scales of MXFP4 blocks instead of their values. Default: values. */
   readonly codes?: 'blocks' | 'scales';
 }
 
-/** A tensor of the model, and its bytes after unpacking. */
+/** A tensor of the model. `start` and `end` count bytes of the decoded values. */
 interface GgufEntry extends TensorEntry {
   readonly part: GgufPart;
 }
 
-/** Number of values that are unpacked at a time. */
+/** Number of values that are decoded at a time. */
 const CHUNK = 2 ** 18;
 
-/** An open GGUF file, or the files of a model in several. The caller of open() closes it. */
+/** An open GGUF file, or all files of a split model. The caller of open() closes it. */
 export class GgufFile {
   private readonly parts: ReadonlyMap<string, GgufPart>;
-  /** Unpacked values of tensors whose values are not contiguous. */
+  /** Decoded values of tensors whose values are not contiguous in the model's order. */
   private readonly planes = new Map<GgufTensor, Plane>();
 
   private constructor(
@@ -53,8 +54,9 @@ export class GgufFile {
   }
 
   /**
-   * Opens `path`, and the files that follow it. `partsOf` lists the tensors of the model. Throws
-   * DS_CHECKPOINT for a damaged header, DS_IO, and errors of `partsOf`.
+   * Opens `path`, and its other files if the model is split. `partsOf` returns the tensors of the
+   * model for the header. Throws DS_CHECKPOINT for a damaged header, DS_IO, and the errors of
+   * `partsOf`.
    */
   static async open(
     path: string,
@@ -87,8 +89,8 @@ export class GgufFile {
   }
 
   /**
-   * Fills `bytes` from byte `from` of an unpacked entry; blocks. Throws DS_IO if the file cannot be
-   * read.
+   * Fills `bytes` with the bytes of a decoded entry from byte `from` on. Blocks the thread. Throws
+   * DS_IO if the file cannot be read.
    */
   readNow({ name, dtype }: TensorEntry, from: number, bytes: Uint8Array): void {
     const part = required(this.parts.get(name));
@@ -104,20 +106,20 @@ export class GgufFile {
       const into = bytes.subarray(run.at * size, (run.at + values) * size);
       if (run.distance !== 1 || run.lanes > 1) this.gather(part, run, into, isPlain);
       else {
-        const { source, start } = placeOf(part, run.from);
+        const { source, start } = locate(part, run.from);
         if (isPlain) this.copy(source, start, into);
         else this.unpack(source, start, into);
       }
     }
     if (part.change) changeAll(bytes, part.change);
-    // The next tensor has other planes.
+    // The next tensor has other planes, so their memory can be freed.
     const { shape, order } = part;
     if (order && range.from + range.count === numel(shape)) this.planes.clear();
   }
 
   /**
-   * Overwrites `tensor` with all values of the entry. It must be contiguous and have the dtype of
-   * the entry.
+   * Overwrites `tensor` with all values of the entry. `tensor` must be contiguous and have the
+   * entry's dtype. Throws DS_IO if the file cannot be read.
    */
   async readInto(entry: TensorEntry, tensor: Tensor): Promise<void> {
     const size = dtypeSize(entry.dtype);
@@ -131,7 +133,7 @@ export class GgufFile {
     }
   }
 
-  /** Fills `into` with the bytes of a tensor from byte `from` on. */
+  /** Fills `into` with the stored bytes of a tensor from byte `from` on. */
   private readBytes(tensor: GgufTensor, from: number, into: Uint8Array): void {
     const { file = 0, start, values } = tensor;
     if (values) into.set(new Uint8Array(Float32Array.from(values).buffer, from, into.length));
@@ -142,7 +144,7 @@ export class GgufFile {
     this.readBytes(tensor, first * tensor.type.bytes, into);
   }
 
-  /** Writes values from `first` on as f32. */
+  /** Decodes the values of a tensor from index `first` on to f32, and writes them to `into`. */
   private unpack(tensor: GgufTensor, first: number, into: Uint8Array): void {
     const { type } = tensor;
     const end = first + into.length / 4;
@@ -162,19 +164,19 @@ export class GgufFile {
     }
   }
 
-  /** Writes values that are not contiguous in the file. */
+  /** Writes values to `into` that are not contiguous in the file. */
   private gather(part: GgufPart, run: ValueRun, into: Uint8Array, isPlain: boolean): void {
     const { count, lanes, distance } = run;
     const size = into.length / count / lanes;
     const bytes = Buffer.from(into.buffer, into.byteOffset, into.length);
     for (let lane = 0; lane < lanes; ++lane) {
       let plane: Plane | null = null;
-      // The index, in the whole part, of the first value of the plane's tensor.
+      // The index in the part of the first value of the plane's tensor.
       let base = 0;
       for (let i = 0; i < count; ++i) {
         const index = run.from + i * distance + lane * run.apart;
         if (plane === null || index < base + plane.first || index >= base + plane.end) {
-          const { source, start } = placeOf(part, index);
+          const { source, start } = locate(part, index);
           plane = this.planeOf(part, source, start, isPlain);
           base = index - start;
         }
@@ -186,7 +188,10 @@ export class GgufFile {
     }
   }
 
-  /** Unpacks the plane with value `at` of a tensor. Keeps the last plane of each tensor. */
+  /**
+   * Returns the decoded plane that contains value `at` of a tensor. The last plane of each tensor
+   * is kept, because the next run usually needs it too.
+   */
   private planeOf({ order }: GgufPart, source: GgufTensor, at: number, isPlain: boolean): Plane {
     const known = this.planes.get(source);
     if (known && at >= known.first && at < known.end) return known;
@@ -203,7 +208,7 @@ export class GgufFile {
     return plane;
   }
 
-  /** Fills `bytes` from byte `from` of the codes or the scales of MXFP4 blocks. */
+  /** Fills `bytes` with the codes or the scales of MXFP4 blocks, from byte `from` on. */
   private readCodes(part: GgufPart, from: number, bytes: Uint8Array): void {
     const { codes, source } = part;
     const size = codes === 'scales' ? 1 : MXFP4_BLOCK.codes;
@@ -211,7 +216,7 @@ export class GgufFile {
     const count = Math.ceil((from + bytes.length) / size) - first;
     const whole = new Uint8Array(count * size);
     for (const run of rangesOf(part, { from: first, count })) {
-      const { source: tensor, start } = placeOf(part, run.from, source.type.values);
+      const { source: tensor, start } = locate(part, run.from, source.type.values);
       const packed = new Uint8Array(run.count * MXFP4_BLOCK.bytes);
       this.readBytes(tensor, start * MXFP4_BLOCK.bytes, packed);
       const into = whole.subarray(run.at * size, (run.at + run.count) * size);
@@ -223,7 +228,7 @@ export class GgufFile {
   }
 }
 
-/** Unpacked values [first, end) of a tensor. */
+/** The decoded values with indices from `first` to `end` - 1 of a tensor. */
 interface Plane {
   readonly first: number;
   readonly end: number;
@@ -246,10 +251,10 @@ function entryOf(part: GgufPart): GgufEntry {
 }
 
 /**
- * Finds value (or block) `at` of a part. Returns its tensor in the file, and its index in that
- * tensor.
+ * Returns the tensor of the file that contains value `at` of a part, and the value's index in that
+ * tensor. `unit`: 1 if `at` counts values; the number of values in a block if it counts blocks.
  */
-function placeOf(
+function locate(
   { source, further = [] }: GgufPart,
   at: number,
   unit = 1,
@@ -263,7 +268,7 @@ function placeOf(
   throw new RangeError(`${source.name}: value ${at} is outside of the part`);
 }
 
-/** Yields the runs of a range of a part. */
+/** Returns the runs of `count` values of a part from index `from` on. */
 const rangesOf = (
   { order, first = 0 }: GgufPart,
   { from, count }: { from: number; count: number },

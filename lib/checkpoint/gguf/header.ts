@@ -1,28 +1,29 @@
-// Reads the header of a GGUF file (version 2 or 3): metadata by key, and the table of tensors. All
-// counts and sizes are compared with the file before memory is allocated.
+// Reads the header of a GGUF file of version 2 or 3: metadata by key, and the table of tensors.
+// Compares all counts and sizes with the file before it allocates memory, because a damaged file
+// may state any size.
 import { DsError } from '../../errors.js';
 import { required } from '../../runtime/required.js';
 import { BLOCK_TYPES, type BlockType, typeName } from './blocks.js';
 
-/** A value of the metadata; integers are numbers. */
+/** A value of the metadata. Integers of all widths are numbers. */
 export type GgufValue = number | boolean | string | readonly GgufValue[];
 
 /** An entry of the table of tensors. */
 export interface GgufTensor {
   readonly name: string;
-  /** Dimensions, outermost first. */
+  /** Dimensions, outermost first. The file stores them innermost first. */
   readonly shape: readonly number[];
   readonly type: BlockType;
-  /** Position of its first byte in the file. */
+  /** Position in the file of the first byte. */
   readonly start: number;
   readonly bytes: number;
-  /** Index of its file, in models of several files. Default: 0. */
+  /** Index of its file, in a split model. Default: 0. */
   readonly file?: number;
-  /** Values that the metadata has, in f32. Default: the values are in the file. */
+  /** Values from the metadata, in f32. Default: the values are in the file. */
   readonly values?: readonly number[];
 }
 
-/** Returns a tensor with values from the metadata. */
+/** Returns a tensor whose values come from the metadata instead of the file. */
 export const metadataTensor = (
   name: string,
   shape: readonly number[],
@@ -33,14 +34,17 @@ export const metadataTensor = (
 export interface GgufHeader {
   readonly metadata: ReadonlyMap<string, GgufValue>;
   readonly tensors: readonly GgufTensor[];
-  /** Returns all values of a small tensor. Throws DS_CHECKPOINT for a large tensor; DS_IO. */
+  /**
+   * Returns all values of a small tensor. Throws DS_CHECKPOINT for a tensor of more than 1 MiB,
+   * DS_IO.
+   */
   readonly read: (tensor: GgufTensor) => readonly number[];
 }
 
-/** Fills `into` with the file's bytes from `at` on. */
+/** Fills `into` with the bytes of the file from byte `at` on. Blocks the thread. */
 type ReadBytes = (at: number, into: Uint8Array) => void;
 
-/** The first four bytes of a file. */
+/** The first four bytes of a GGUF file. */
 export const GGUF_MAGIC = 'GGUF';
 
 const WINDOW = 1 << 20;
@@ -54,13 +58,13 @@ const F32_TYPE = required(BLOCK_TYPES.get(0));
 const DAMAGED = 'The file is damaged, or its download did not finish.';
 
 /**
- * Bytes of a value by metadata type. For texts: bytes of the length. For lists: bytes of the value
- * type and the length.
+ * Bytes of a value, by its metadata type. For a text: bytes of its length. For a list: bytes of the
+ * type of its values and of its length. They are the least that an item occupies.
  */
 const SIZES = [1, 1, 2, 2, 4, 4, 4, 1, 8, 12, 8, 8, 8] as const;
 const [TEXT, LIST] = [8, 9];
 
-/** Reads a file from its start. */
+/** Reads a file from its start, in windows of 1 MiB. */
 class Reader {
   private window = new DataView(new ArrayBuffer(0));
   private windowAt = 0;
@@ -72,7 +76,7 @@ class Reader {
     private readonly read: ReadBytes,
   ) {}
 
-  /** Bytes from here to the end of the file. */
+  /** Number of bytes from `at` to the end of the file. */
   get left(): number {
     return this.size - this.at;
   }
@@ -82,7 +86,7 @@ class Reader {
     return new DsError({ code: 'DS_CHECKPOINT', op, expected, got, hint });
   }
 
-  /** Returns a view of the next `count` bytes. */
+  /** Returns a view that contains the next `count` bytes, and their offset in it. Advances `at`. */
   private take(count: number): [view: DataView, offset: number] {
     if (count > this.left) throw this.damagedError(`${count} bytes more`, `${this.left}`);
     const from = this.at - this.windowAt;
@@ -102,7 +106,7 @@ class Reader {
     return view.getUint32(at, true);
   }
 
-  /** Returns a count or size. Throws DS_CHECKPOINT above 2^53. */
+  /** Returns an unsigned 64-bit count or size. Throws DS_CHECKPOINT if it is 2^53 or larger. */
   size64(): number {
     const [view, at] = this.take(8);
     const value = view.getBigUint64(at, true);
@@ -166,8 +170,8 @@ class Reader {
 }
 
 /**
- * Reads a header. Throws DS_CHECKPOINT for other or damaged files, and for unsupported types of
- * tensors.
+ * Reads the header of the file `path` of `size` bytes. Throws DS_CHECKPOINT if the file is damaged
+ * or no GGUF file, or if a tensor has an unsupported type.
  */
 export function readGgufHeader(path: string, size: number, read: ReadBytes): GgufHeader {
   const reader = new Reader(path, size, read);
@@ -235,7 +239,8 @@ function alignment(reader: Reader, metadata: GgufHeader['metadata']): number {
 }
 
 /**
- * Returns the tensors with their positions. Throws DS_CHECKPOINT if they overlap or leave the file.
+ * Returns the tensors with their positions in the file. Throws DS_CHECKPOINT if they overlap or
+ * extend beyond the end of the file.
  */
 function locate(
   reader: Reader,

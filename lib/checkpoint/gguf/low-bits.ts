@@ -1,5 +1,5 @@
-// Decodes GGUF blocks of 1 to 5 bits: types that blocks.ts lacks. Source: ggml's formulas. Products
-// are exact in f64, so that each value is rounded once, as in ggml.
+// Decodes GGUF blocks of 1 to 5 bits per value, the types that blocks.ts lacks. The formulas are
+// ggml's. Products are exact in f64, so each value is rounded once, as in ggml.
 
 import {
   GRID_IQ1,
@@ -10,7 +10,7 @@ import {
   GRID_IQ3_XXS,
 } from './grids.js';
 
-/** All f16 numbers by their bits. */
+/** The values of all f16 numbers, by their 16 bits. A table is faster than a conversion. */
 const HALVES = new Float32Array(65_536);
 for (let bits = 0; bits < 65_536; ++bits) {
   const [sign, exponent, fraction] = [bits >> 15 ? -1 : 1, (bits >> 10) & 31, bits & 1023];
@@ -24,51 +24,53 @@ for (let bits = 0; bits < 65_536; ++bits) {
         : sign * (1 + fraction / 1024) * 2 ** (exponent - 15);
 }
 
-/** Returns the f16 number of 16 bits. */
+/** Returns the f16 number with these bits. */
 const halfOf = (bits: number): number => HALVES[bits] as number;
 
 /** Returns the f16 number at byte `at`. */
 export const halfAt = (bytes: Uint8Array, at: number): number =>
   HALVES[(bytes[at] as number) | ((bytes[at + 1] as number) << 8)] as number;
 
-/** Writes the values of `count` blocks to `out`. */
+/** Decodes `count` blocks of `bytes` to `out`. */
 type Unpack = (bytes: Uint8Array, count: number, out: Float32Array) => void;
 
-/** A type: its id and name in files, sizes, and values. */
+/** A type: its id and name in files, the bytes and number of values of a block, and its decoder. */
 type LowBitType = readonly [id: number, name: string, bytes: number, values: number, Unpack];
 
-/** Reads without a check, because inner loops call it. */
+/** Reads a byte without a bounds check, because inner loops call it. */
 const byteAt = (bytes: Uint8Array, i: number): number => bytes[i] as number;
 const wordAt = (bytes: Uint8Array, i: number): number =>
   byteAt(bytes, i) | (byteAt(bytes, i + 1) << 8);
 const nibbleAt = (bytes: Uint8Array, at: number, i: number): number =>
   (byteAt(bytes, at + (i >> 1)) >> (4 * (i & 1))) & 15;
 
-/** Values of the 16 codes of IQ4_NL and IQ4_XS. */
+/** The values of the 16 codes of IQ4_NL and IQ4_XS. */
 export const NONLINEAR = [
   -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
 ] as const;
 
-/** Reads a number of value `e`, or of group `g`, of a block that starts at `at`. */
+/** Returns a number for value `e` or group `g` of the block that starts at byte `at`. */
 type NumberAt = (bytes: Uint8Array, at: number, e: number) => number;
 
-/** Groups of values with a scale and an offset. */
+/**
+ * A block layout: value = d * scale(group) * code(value) + offset(group). `size`: bytes of a block.
+ */
 interface ScaledGroups {
   readonly size: number;
   readonly values: 32 | 256;
-  /** Byte of the block's scale. */
+  /** Byte of the block's scale, an f16 number. */
   readonly d: number;
   /** Number of values in a group. */
   readonly width: 16 | 32;
   readonly code: NumberAt;
-  /** Factor of the block's scale. Default: 1. */
+  /** Factor of a group. Default: 1. */
   readonly scale?: NumberAt;
-  /** Added to the values of a group. Default: 0. */
+  /** Offset of a group. Default: 0. */
   readonly offset?: NumberAt;
 }
 
 const one: NumberAt = () => 1;
-/** Added to a product, -0 keeps its sign. */
+/** The sum of -0 and any number is that number: with +0, the sum of -0 would lose its sign. */
 const none: NumberAt = () => -0;
 
 function scaledGroups({
@@ -95,17 +97,20 @@ function scaledGroups({
   };
 }
 
-/** The code of value `e` of 32: low halves of 16 bytes first, then high halves. */
+/**
+ * Returns the four-bit code of value `e` of 32. Byte i has code i in its low half and code 16 + i
+ * in its high half.
+ */
 const code32 = (bytes: Uint8Array, at: number, e: number): number =>
   (byteAt(bytes, at + (e & 15)) >> (4 * (e >> 4))) & 15;
-/** The fifth bit of value `e` of 32. */
+/** Returns the fifth bit of the code of value `e` of 32, at its place in the code. */
 const fifth = (bytes: Uint8Array, at: number, e: number): number =>
   ((byteAt(bytes, at + (e >> 3)) >> (e & 7)) & 1) << 4;
-/** The two-bit code of value `e` of 256: four values, 32 apart, in a byte. */
+/** Returns the two-bit code of value `e` of 256. A byte has the codes of four values, 32 apart. */
 const code2 = (bytes: Uint8Array, at: number, e: number): number =>
   (byteAt(bytes, at + 32 * (e >> 7) + (e & 31)) >> (2 * ((e >> 5) & 3))) & 3;
 
-/** The f16 number at byte 2 of a block. */
+/** Returns the f16 number at byte 2 of a block. */
 const secondHalf: NumberAt = (bytes, at) => halfAt(bytes, at + 2);
 
 const q41 = scaledGroups({
@@ -168,11 +173,14 @@ const iq4xs = scaledGroups({
   },
 });
 
-/** Byte of value `e` of TQ1_0: 32 bytes of 5 digits, 16 bytes of 5, and 4 bytes of 4. */
+/**
+ * Byte of value `e` of a TQ1_0 block. The block has 32 bytes of 5 ternary digits, then 16 bytes of
+ * 5, then 4 bytes of 4.
+ */
 const TERNARY_BYTES = Uint8Array.from({ length: 256 }, (_, e) =>
   e < 160 ? e % 32 : e < 240 ? 32 + (e % 16) : 48 + (e % 4),
 );
-/** The power of 3 that moves the digit of value `e` to the front. */
+/** The power of 3 that makes the digit of value `e` the leading digit of its byte. */
 const TERNARY_POWERS = Uint8Array.from(
   { length: 256 },
   (_, e) => 3 ** Math.floor(e < 160 ? e / 32 : e < 240 ? (e - 160) / 16 : (e - 240) / 4),
@@ -196,17 +204,19 @@ const tq2 = scaledGroups({
   code: (bytes, at, e) => code2(bytes, at, e) - 1,
 });
 
-/** Groups of 8 values: signs times entries of a code book. */
+/**
+ * A block layout of 32 groups of 8 values: value = sign * d * scale(group) * entry of a code book.
+ */
 interface SignedGroups {
   readonly size: number;
   readonly grid: () => Float32Array;
   /** Number of values in an entry of the code book. */
   readonly width: 8 | 4;
-  /** Factor of the block's scale. */
+  /** Factor of a group. */
   readonly scale: NumberAt;
-  /** Bit i: whether value i of the group is negative. */
+  /** The signs of a group: bit i is set if value i is negative. */
   readonly signs: NumberAt;
-  /** Index of entry `i` of the block. */
+  /** Index in the code book of entry `i` of the block. */
   readonly index: NumberAt;
 }
 
@@ -232,7 +242,10 @@ function signedGroups({ size, grid, width, scale, signs, index }: SignedGroups):
   };
 }
 
-/** Seven signs; the eighth makes the number of negative values even. */
+/**
+ * Returns eight sign bits for the stored seven. The eighth makes the number of negative values
+ * even.
+ */
 function evenSigns(seven: number): number {
   let parity = seven;
   parity ^= parity >> 4;
@@ -241,13 +254,16 @@ function evenSigns(seven: number): number {
   return seven | ((parity & 1) << 7);
 }
 
-/** The word of 32 values: four fields of seven signs, and a scale in the top four bits. */
+/**
+ * Returns the signs of group `g`. A word of 32 bits serves four groups: it has four fields of seven
+ * signs, and a scale in its top four bits.
+ */
 const signsInWord = (bytes: Uint8Array, at: number, g: number): number => {
   const word = wordAt(bytes, at) | (wordAt(bytes, at + 2) << 16);
   return evenSigns((word >> (7 * (g & 3))) & 127);
 };
 const scaleInWord = (bytes: Uint8Array, at: number): number => 0.5 + (byteAt(bytes, at + 3) >> 4);
-/** The scale of 16 values in four bits. */
+/** Returns the factor of group `g`. Each 16 values share a scale of four bits. */
 const scaleOf16 = (bytes: Uint8Array, at: number, g: number): number =>
   (0.5 + nibbleAt(bytes, at, g >> 1)) / 4;
 
@@ -294,15 +310,20 @@ const iq3s = signedGroups({
     byteAt(bytes, at + 2 + i) | (((byteAt(bytes, at + 66 + (i >> 3)) >> (i & 7)) & 1) << 8),
 });
 
-/** Groups of 8 ternary values with an offset of 1/8, and odd scales. */
+/**
+ * A block layout of 32 groups of 8 values: value = d * (2 scale(group) + 1) * (t + offset), where t
+ * is an entry of a ternary code book and the offset is 1/8 or -1/8.
+ */
 interface ShiftedGroups {
   readonly size: number;
-  /** The block's scale. */
+  /** Returns the block's scale. */
   readonly d: (bytes: Uint8Array, at: number) => number;
   readonly scale: NumberAt;
-  /** The high three bits of the index, and in bit 3 whether the offset is negative. */
+  /**
+   * Returns the high three bits of the index of a group; bit 3 is set if the offset is negative.
+   */
   readonly high: NumberAt;
-  /** Byte of the low bits of group 0. */
+  /** Byte of the low eight bits of the index of group 0. */
   readonly low: number;
 }
 
@@ -337,7 +358,7 @@ const iq1s = shiftedGroups({
 });
 const iq1m = shiftedGroups({
   size: 56,
-  // The top four bits of four words.
+  // The f16 scale of the block consists of the top four bits of four words.
   d: (bytes, at) => {
     const top = (i: number): number => byteAt(bytes, at + 49 + 2 * i) >> 4;
     return halfOf(top(0) | (top(1) << 4) | (top(2) << 8) | (top(3) << 12));

@@ -1,12 +1,12 @@
-// Packs rows of numbers into GGUF's types: f32, f16, and blocks of small integers with scales. Each
-// scale minimises a weighted squared error. Source: ggml's block layouts and llama.cpp's searches.
+// Encodes rows of numbers in GGUF's types: f32, f16, and blocks of small integers with scales. The
+// scales minimise a weighted squared error. Block layouts are ggml's, searches are llama.cpp's.
 import { required } from '../../runtime/required.js';
 import { typeId } from './blocks.js';
 
-/** A type that saveGguf() writes. */
+/** A type that saveGguf() can write. */
 export type PackedType = 'F32' | 'F16' | 'Q8_0' | 'MXFP4' | 'Q4_K' | 'Q6_K';
 
-/** Values and bytes of a block. */
+/** Number of values and of bytes of a block. */
 const LAYOUTS: Readonly<Record<PackedType, readonly [values: number, bytes: number]>> = {
   F32: [1, 4],
   F16: [1, 2],
@@ -19,21 +19,21 @@ const LAYOUTS: Readonly<Record<PackedType, readonly [values: number, bytes: numb
 /** Returns the number of values in a block. */
 export const blockValues = (type: PackedType): number => LAYOUTS[type][0];
 
-/** Returns the bytes of `count` packed values. */
+/** Returns the number of bytes of `count` encoded values. */
 export const packedBytes = (type: PackedType, count: number): number =>
   (count / LAYOUTS[type][0]) * LAYOUTS[type][1];
 
-/** Returns the id of a type in files. */
+/** Returns the id of the type in files. */
 export const packedTypeId = (type: PackedType): number => typeId(type);
 
-/** Reads without a check, because inner loops call it. */
+/** Reads a number without a bounds check, because inner loops call it. */
 const valueAt = (values: Float32Array | Float64Array | Uint8Array, i: number): number =>
   values[i] as number;
 
 const FLOAT = new Float32Array(1);
 const BITS = new Uint32Array(FLOAT.buffer);
 
-/** Returns the bits of the nearest f16 number; ties round to even. */
+/** Returns the bits of the nearest f16 number. Ties round to even. */
 export function halfBits(value: number): number {
   FLOAT[0] = value;
   const bits = required(BITS[0]);
@@ -66,7 +66,7 @@ function roundToHalf(value: number): number {
 const clamp = (value: number, low: number, high: number): number =>
   Math.min(Math.max(value, low), high);
 
-/** Returns the bytes of `values`, which fill whole blocks. */
+/** Returns the encoded bytes of `values`, whose number must be a multiple of the block's. */
 export function packValues(type: PackedType, values: Float32Array): Uint8Array {
   const out = Buffer.alloc(packedBytes(type, values.length));
   const [size, bytes] = LAYOUTS[type];
@@ -90,10 +90,13 @@ function q8(x: Float32Array, out: Buffer): void {
   for (let i = 0; i < 32; ++i) out.writeInt8(scale ? round(valueAt(x, i) / scale) : 0, 2 + i);
 }
 
-/** Magnitudes of the codes of MXFP4; bit 3 is the sign. */
+/** Magnitudes of the codes 0 to 7 of MXFP4. Bit 3 of a code is the sign. */
 const E2M1 = [0, 0.5, 1, 1.5, 2, 3, 4, 6];
 
-/** The largest magnitude of a block gets a code of 4 or 6. */
+/**
+ * Encodes a block in MXFP4. The scale is a power of 2 by which the largest magnitude becomes at
+ * least 4 and less than 8.
+ */
 function packMxfp4(x: Float32Array, out: Buffer): void {
   const most = x.reduce((max, value) => Math.max(max, Math.abs(value)), 0);
   const exponent = most > 0 ? clamp(Math.floor(Math.log2(most)) - 2 + 127, 0, 254) : 0;
@@ -110,20 +113,21 @@ function packMxfp4(x: Float32Array, out: Buffer): void {
   }
 }
 
-/** Rounds halves away from zero, as C does. */
+/** Rounds halves away from zero, as C's round() does. */
 const round = (value: number): number => Math.sign(value) * Math.round(Math.abs(value));
 
-/** x is about scale * code - min for codes of 0 to 15. */
+/** A scale and a minimum: a value is about scale * code - min, for a code of 0 to 15. */
 interface Affine {
   readonly scale: number;
   readonly min: number;
 }
 
-/** Weights of the values of a group; all groups reuse the memory. */
+/** Weights of the values of a group. All groups reuse the memory. */
 const WEIGHTS = new Float64Array(32);
 
 /**
- * Returns the best scale and minimum of 32 values by a search over scales. Large values weigh more.
+ * Returns the scale and minimum of 32 values with the smallest weighted squared error. It tries 21
+ * scales, and solves each for the best minimum. Larger values have larger weights.
  */
 function affineOf(x: Float32Array): Affine {
   let [low, high, squares] = [0, Number.NEGATIVE_INFINITY, 0];
@@ -149,14 +153,14 @@ function affineOf(x: Float32Array): Affine {
     let [wc, wcc, wcx] = [0, 0, 0];
     for (let i = 0; i < x.length; ++i) {
       const value = valueAt(x, i);
-      // Values are not below `low`, so the code is rounded by cutting.
+      // No value is less than `low`, so `| 0` rounds down.
       const code = Math.min((inverse * (value - low) + 0.5) | 0, 15);
       const weighted = valueAt(WEIGHTS, i) * code;
       wc += weighted;
       wcc += weighted * code;
       wcx += weighted * value;
     }
-    // Least squares of x = a code + b, with b at most 0.
+    // Solves x = a code + b by weighted least squares, with b at most 0.
     const determinant = w * wcc - wc * wc;
     if (determinant <= 0) continue;
     let [a, b] = [(w * wcx - wc * wx) / determinant, (wcc * wx - wc * wcx) / determinant];
@@ -197,7 +201,10 @@ function q4k(x: Float32Array, out: Buffer): void {
   }
 }
 
-/** Returns the best scale of 16 values for codes of -32 to 31, of either sign. */
+/**
+ * Returns the scale of 16 values with the smallest weighted squared error for codes of -32 to 31.
+ * The scale may be negative.
+ */
 function scaleOf(x: Float32Array): number {
   let max = 0;
   for (const value of x) if (Math.abs(value) > Math.abs(max)) max = value;
@@ -226,7 +233,7 @@ function q6k(x: Float32Array, out: Buffer): void {
   const d = roundToHalf(max / -128);
   out.writeUInt16LE(halfBits(d), 208);
   if (d === 0) {
-    // Code 32 stands for 0.
+    // Code 32 represents 0.
     for (let e = 0; e < 256; ++e) putSix(out, e, 32);
     return;
   }
@@ -242,7 +249,7 @@ function q6k(x: Float32Array, out: Buffer): void {
   }
 }
 
-/** Stores the six bits of element `e` of a Q6_K block. */
+/** Stores the six-bit code of value `e` of a Q6_K block: four low bits and two high bits apart. */
 function putSix(out: Buffer, e: number, code: number): void {
   const [t, k, l] = [e >> 7, (e >> 5) & 3, e & 31];
   const low = 64 * t + 32 * (k & 1) + l;

@@ -1,41 +1,42 @@
-// The order of a tensor's values in a file, where it differs from that of the model.
+// Describes where the values of a model's tensor are in a file, if their order differs.
 
 /**
- * Consecutive values of a range of the model, and their indices in the file. Value
- * `at + i * lanes + j` of the range has the index `from + i * distance + j * apart`, for i below
- * `count` and j below `lanes`.
+ * A run of values of the model at regular distances in the file. `at` counts from the start of the
+ * requested range. For i below `count` and j below `lanes`, value `at + i * lanes + j` has the
+ * index `from + i * distance + j * apart` in the file.
  */
 export interface ValueRun {
   readonly at: number;
   readonly from: number;
   readonly count: number;
-  /** If it is 1 and there is one lane, the values are contiguous in the file. */
+  /** If `distance` and `lanes` are 1, the values are contiguous in the file. */
   readonly distance: number;
   readonly lanes: number;
   readonly apart: number;
 }
 
 /**
- * Consecutive values of the model, and their indices in the file. An index counts values of all
- * tensors of the file that make up the tensor of the model, one tensor after another.
+ * Consecutive values of the model, at regular distances along several axes in the file. An index in
+ * the file counts the values of all tensors of the file that form the model's tensor, one after the
+ * other.
  */
 interface ValueBox {
-  /** Index of the first value. Default: 0. */
+  /** Index in the file of the first value. Default: 0. */
   readonly first?: number;
-  /** Distance to the first value of the same box in the next repetition. Default: 0. */
+  /** Distance in the file between repetitions of the box. Default: 0. */
   readonly step?: number;
-  /** Number of values and their distance in the file, by axis; the outermost first. */
+  /** Number of values and their distance in the file by axis, outermost axis first. */
   readonly axes: readonly (readonly [count: number, distance: number])[];
 }
 
-/** The boxes follow each other in the model, and then repeat. */
+/** The order of a tensor's values: those of all boxes in turn, repeated `repeats` times. */
 export interface ValueOrder {
   /** Default: 1. */
   readonly repeats?: number;
   readonly boxes: readonly ValueBox[];
   /**
-   * Number of values of a tensor of the file that are unpacked together, if values are not
-   * contiguous. Default: all.
+   * Number of values of a tensor of the file to decode together if values are not contiguous.
+   * Default: all.
    */
   readonly plane?: number;
 }
@@ -43,7 +44,7 @@ export interface ValueOrder {
 const valuesIn = ({ axes }: ValueBox): number =>
   axes.reduce((product, [count]) => product * count, 1);
 
-/** Yields the runs of values [from, from + count) of the model. */
+/** Yields the runs of `count` values of the model from index `from` on. */
 export function* runsOf(
   { repeats = 1, boxes }: ValueOrder,
   from: number,
@@ -68,31 +69,31 @@ export function* runsOf(
   }
 }
 
-/** Values [from, from + count) of a box; the first is value `at` of the range. */
+/** Values of a box: `count` values from index `from` on. The first is value `at` of the request. */
 interface BoxRange {
   readonly from: number;
   readonly count: number;
   readonly at: number;
-  /** Index in the file of the box. */
+  /** Index in the file of the box's first value. */
   readonly base: number;
 }
 
-/** A last axis of at most this many values that are not contiguous becomes lanes. */
+/** Maximum length of a last axis that becomes lanes. Longer axes get one run per row. */
 const MAX_LANES = 8;
 
-/** Yields the runs of values of a box. */
+/** Yields the runs of a range of a box. */
 function* runsIn({ axes }: ValueBox, range: BoxRange): Generator<ValueRun> {
   const last = axes.at(-1) as readonly [number, number];
   const hasLanes = axes.length > 1 && last[0] <= MAX_LANES && last[1] !== 1;
   const [lanes, apart] = hasLanes ? last : [1, 0];
   const outer = axes.slice(0, hasLanes ? -2 : -1);
   const [length, distance] = axes.at(hasLanes ? -2 : -1) as readonly [number, number];
-  // The place on each outer axis, and their sum in the file.
-  const places = outer.map(() => 0);
+  // The position on each outer axis; `sum` is the index in the file that these positions give.
+  const positions = outer.map(() => 0);
   let [rest, sum] = [Math.floor(range.from / lanes / length), range.base];
   for (let axis = outer.length - 1; axis >= 0; --axis) {
     const [size, step] = outer[axis] as readonly [number, number];
-    places[axis] = rest % size;
+    positions[axis] = rest % size;
     sum += (rest % size) * step;
     rest = Math.floor(rest / size);
   }
@@ -103,7 +104,7 @@ function* runsIn({ axes }: ValueBox, range: BoxRange): Generator<ValueRun> {
     const from = sum + inner * distance + lane * apart;
     const at = range.at + done;
     if (lane > 0 || left < lanes) {
-      // A part of the lanes.
+      // The range starts or ends between lanes.
       const some = Math.min(lanes - lane, left);
       yield { at, from, count: some, distance: apart, lanes: 1, apart: 0 };
       done += some;
@@ -119,8 +120,8 @@ function* runsIn({ axes }: ValueBox, range: BoxRange): Generator<ValueRun> {
     inner = 0;
     for (let axis = outer.length - 1; axis >= 0; --axis) {
       const [size, step] = outer[axis] as readonly [number, number];
-      const next = (places[axis] as number) + 1;
-      places[axis] = next < size ? next : 0;
+      const next = (positions[axis] as number) + 1;
+      positions[axis] = next < size ? next : 0;
       sum += next < size ? step : -(size - 1) * step;
       if (next < size) break;
     }

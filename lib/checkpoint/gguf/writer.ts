@@ -1,13 +1,13 @@
-// Writes GGUF files of version 3: metadata, the table of tensors, and the bytes of each tensor.
+// Writes GGUF files of version 3: metadata, the table of tensors, and the bytes of the tensors.
 import { open } from 'node:fs/promises';
 import { type PackedType, packedBytes, packedTypeId } from './quantize.js';
 
-/** A number that is stored as f32. Plain numbers are u32. */
+/** A metadata number that is stored as f32. Plain numbers are stored as u32. */
 export class F32 {
   constructor(readonly value: number) {}
 }
 
-/** A value of the metadata to write. */
+/** A metadata value to write. */
 export type WrittenValue =
   | F32
   | number
@@ -21,7 +21,7 @@ export type WrittenValue =
 /** Metadata to write, by key. */
 export type GgufMetadata = ReadonlyMap<string, WrittenValue>;
 
-/** A tensor to write. Its shape has the outermost dimension first. */
+/** A tensor to write. `shape` has the outermost dimension first. */
 export interface WrittenTensor {
   readonly name: string;
   readonly shape: readonly number[];
@@ -50,7 +50,7 @@ const text = (value: string): Buffer => {
 
 const f32 = (value: number): Buffer => Buffer.from(Float32Array.of(value).buffer);
 
-/** Returns a list: the type of its values, their number, their bytes. */
+/** Encodes a list: the type of its values, their number, their bytes. */
 const list = (type: number, length: number, bytes: Buffer): Buffer =>
   Buffer.concat([u32(LIST), u32(type), u64(length), bytes]);
 
@@ -102,13 +102,13 @@ function headerOf(metadata: GgufMetadata, tensors: readonly WrittenTensor[]): Bu
 }
 
 /**
- * Writes a new file at `path`, which must not exist. `pieces` yields the bytes of a tensor in one
- * or several chunks. Throws errors of node:fs.
+ * Writes a new file at `path`, which must not exist. `chunksOf` yields the encoded bytes of a
+ * tensor in chunks of any size. Throws errors of node:fs.
  */
 export async function writeGguf(
   path: string,
   { metadata, tensors }: { metadata: GgufMetadata; tensors: readonly WrittenTensor[] },
-  pieces: (tensor: WrittenTensor) => AsyncIterable<Uint8Array>,
+  chunksOf: (tensor: WrittenTensor) => AsyncIterable<Uint8Array>,
 ): Promise<void> {
   const file = await open(path, 'wx');
   let at = 0;
@@ -122,7 +122,7 @@ export async function writeGguf(
   try {
     await put(headerOf(metadata, tensors));
     for (const tensor of tensors) {
-      for await (const piece of pieces(tensor)) await put(piece);
+      for await (const chunk of chunksOf(tensor)) await put(chunk);
       await put(Buffer.alloc(paddingAt(bytesIn(tensor))));
     }
   } finally {
