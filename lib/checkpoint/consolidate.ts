@@ -83,8 +83,7 @@ const MAX_SHARD_BYTES = 5e9;
  * written last. Existing files are never replaced or deleted. Host memory in addition to buffers:
  * twice the largest tensor.
  *
- * - Throws DS_CHECKPOINT if the tag is missing, a file is damaged, or "hf" is requested
- *   for a model
+ * - Throws DS_CHECKPOINT if the tag is missing, a file is damaged, or "hf" is requested for a model
  *   without a description for transformers.
  * - Throws DS_ARGUMENT for an unknown option, or if `out` contains files.
  * - Throws DS_NONFINITE if a weight is not finite in the dtype.

@@ -11,9 +11,8 @@ import type { TensorSource } from './safetensors-writer.js';
  * The names in files of each tensor, by the tensor's name in this library, as patterns.
  *
  * - A pattern without `*` names the whole tensor.
- * - With `*`, a tensor [n, k r, c] has k patterns. Pattern p with `*` = i names the matrix
- *   [r, c] that
- *   is the p-th of the k matrices of index i.
+ * - With `*`, a tensor [n, k r, c] has k patterns. Pattern p with `*` = i names the matrix [r, c]
+ *   that is the p-th of the k matrices of index i.
  */
 export type SliceNames = Readonly<Record<string, readonly string[]>>;
 

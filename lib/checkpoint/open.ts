@@ -65,8 +65,7 @@ export class Checkpoint {
    * The ranks verify the files: one rank reads each file. So damage is found before the load
    * changes any tensor. All files stay open, so a later save that replaces the checkpoint does not
    * change the data that is read here. Throws on all ranks:
-   * - DS_CHECKPOINT: different tags; no such tag (the error names the existing ones); an
-   *   incomplete
+   * - DS_CHECKPOINT: different tags; no such tag (the error names the existing ones); an incomplete
    *   checkpoint; a damaged file; a checkpoint that is replaced repeatedly.
    * - DS_IO: a file cannot be read.
    */

@@ -112,9 +112,8 @@ export class Save {
    * Agrees with the other ranks on the tag, and creates the draft folder. Rejects with:
    *
    * - DS_ARGUMENT: the path or `keepLast` is invalid.
-   * - DS_CHECKPOINT: the tag is invalid; tags differ under "Fail"; `asynchronous` differs
-   *   between ranks;
-   *   or other files are in the way.
+   * - DS_CHECKPOINT: the tag is invalid; tags differ under "Fail"; `asynchronous` differs between
+   *   ranks; or other files are in the way.
    * - DS_COMM: a rank did not call begin().
    * - DS_IO: the folder cannot be created or written.
    */

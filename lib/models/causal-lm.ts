@@ -17,7 +17,7 @@ import type {
   SequenceRanks,
   TensorPlan,
 } from '../parallel/index.js';
-import { splitHeads } from '../parallel/share.js';
+import { splitHeads } from '../parallel/rank-ranges.js';
 import type { Pipelined, PipelineLayer, Values } from '../pipe/index.js';
 import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';

@@ -1,5 +1,6 @@
-// Differentiable collectives: each with the collective of its gradient. Source: Shoeybi et al. 2019
-// and Korthikanti et al. 2022 (Megatron-LM); their f and g are copyToGroup and sumOverGroup.
+// Differentiable collectives: each runs a collective in the forward, and records the collective of
+// the gradient. Sources: Shoeybi et al. 2019 and Korthikanti et al. 2022 (Megatron-LM). Their
+// functions f and g are copyToGroup() and sumOverGroup().
 
 import type { ProcessGroup } from '../comm/index.js';
 import {
@@ -24,13 +25,18 @@ import {
 } from './exchanges.js';
 import { requireShared } from './require-group.js';
 
-/** Runs on the group's own stream, ahead of the next compute work. */
+/**
+ * Selects the group's own stream. The collective runs there before compute work that is enqueued
+ * later.
+ */
 const ahead: StreamChoice = (group) => group.beside.lead();
 
 /**
- * Records `out`, computed from `x`. Its gradient is the result of `begin` on the gradient of `out`.
- * `begin` starts on the group's own stream when the last layer that reads `out` has its part of the
- * gradient. It overlaps the gradient of that layer's weight.
+ * Records that `out` was computed from `x`. The gradient of `x` is the result of `begin` on the
+ * gradient of `out`.
+ *
+ * Autograd calls `begin` on the group's own stream as soon as the last layer that reads `out` has
+ * added its part of the gradient. The exchange then overlaps the gradient of that layer's weight.
  */
 function recordEarly(
   name: string,
@@ -58,21 +64,24 @@ function recordEarly(
 }
 
 /**
- * Delays the exchange of the gradient of `out` until all readers of `out` are done. So ranks with
- * one reading layer more or less start their exchanges in the same order.
+ * Delays the exchange of the gradient of `out` until all its readers are done. Callers use it if
+ * some ranks have one reading layer more than others: the ranks then start exchanges in the same
+ * order.
  */
 export function beginLate(out: Tensor): void {
   if (out.gradFn) nodeOf(out).whenComplete = null;
 }
 
-/** Results of copyToGroup() per tensor: ops that read the same tensor share its exchange. */
+/** Results of copyToGroup() by tensor: layers that read the same tensor share one exchange. */
 const copies = new WeakMap<Tensor, { group: ProcessGroup; copy: Tensor }>();
 
 /**
- * f: returns the tensor, which is equal on all ranks of the group. Its gradient is the sum of the
- * ranks' partial gradients. The exchange starts as soon as the last linear layer that reads the
- * tensor has its part, and overlaps the gradient of that layer's weight. Two calls for one computed
- * tensor share one exchange. Throws DS_COMM in the backward.
+ * Returns x, which is equal on all ranks of the group, for layers that are split over the ranks.
+ * The gradient of x is the sum of the ranks' partial gradients (f of Megatron-LM).
+ *
+ * The exchange of the gradient starts as soon as the last linear layer that reads the result has
+ * its part, and overlaps the gradient of that layer's weight. Two calls for one computed tensor
+ * share one exchange. backward() throws DS_COMM if a rank fails.
  */
 export function copyToGroup(x: Tensor, group: ProcessGroup): Tensor {
   requireShared('copyToGroup', x, group);
@@ -88,14 +97,14 @@ export function copyToGroup(x: Tensor, group: ProcessGroup): Tensor {
     const options = { output: sum, purpose: 'copyToGroup', stream: where(group) };
     return { work: group.allReduce(from, options), target: sum, result: () => sum };
   });
-  // A leaf may be in several graphs, each with its own backward.
+  // A leaf is not cached, because several graphs, each with its own backward, may contain it.
   if (x.gradFn) copies.set(x, { group, copy });
   return copy;
 }
 
 /**
- * copyToGroup() for a layer with copies on other ranks; only one copy contributes a gradient
- * (`counts`). Its exchange begins late.
+ * copyToGroup() for a layer of which other ranks have copies. Only the copy with `counts`
+ * contributes a gradient. The exchange begins after all readers of the result are done.
  */
 export function copyToCopies(x: Tensor, group: ProcessGroup, counts: boolean): Tensor {
   const copy = copyToGroup(x, group);
@@ -104,8 +113,8 @@ export function copyToCopies(x: Tensor, group: ProcessGroup, counts: boolean): T
 }
 
 /**
- * Returns the tensor without a gradient from its readers, because another rank's copy provides it.
- * It still requires a gradient if x does, so that both copies of a layer take part in the same
+ * Returns x without a gradient from its readers, because the copy on another rank provides it. The
+ * result still requires a gradient if x does, so that all copies of a layer take part in the same
  * exchanges.
  */
 export function withoutGradient(x: Tensor): Tensor {
@@ -118,8 +127,9 @@ export function withoutGradient(x: Tensor): Tensor {
 const nodeOf = (x: Tensor): GradFn => x.gradFn as GradFn;
 
 /**
- * g: returns the sum of the ranks' tensors on every rank. Its gradient, equal on all ranks, is the
- * gradient of each rank's tensor. Throws DS_COMM if the ranks disagree or one fails.
+ * Returns the sum of the ranks' tensors on every rank (g of Megatron-LM). The gradient of the
+ * result is equal on all ranks, and is the gradient of each rank's tensor. Throws DS_COMM if the
+ * ranks disagree or one fails.
  */
 export function sumOverGroup(x: Tensor, group: ProcessGroup): Tensor {
   requireShared('sumOverGroup', x, group);
@@ -134,9 +144,9 @@ export function sumOverGroup(x: Tensor, group: ProcessGroup): Tensor {
 }
 
 /**
- * Returns the sum of the ranks' x weight^T + bias. Each rank has some of the inputs, x [.., in
- * here] and weight [out, in here]; all have the same bias [out], or null. The first rank's product
- * adds the bias, which saves a pass. Throws DS_SHAPE, DS_COMM.
+ * Returns the sum of the ranks' x weight^T + bias. Each rank has some of the inputs: x [.., inputs
+ * here] and weight [out, inputs here]. All ranks have the same bias [out], or null. Rank 0 adds the
+ * bias in its product, which saves a pass over the sum. Throws DS_SHAPE, DS_COMM.
  */
 export function sumOfLinear(
   x: Tensor,
@@ -147,14 +157,16 @@ export function sumOfLinear(
   return sumOverGroup(linearOfRank(x, weight, bias, group.rank === 0), group);
 }
 
-/** Splits the dim of `x` evenly, or with one more element on the first ranks. */
+/**
+ * Returns a split of `size` elements in `dim`: even, or with one element more on the first ranks.
+ */
 function evenly(group: ProcessGroup, dim: number, size: number): SharedDim {
   return { group, dim, sizes: splitEvenly(size, group.size) };
 }
 
 type Along = (op: string, x: Tensor, shared: SharedDim) => Tensor;
 
-/** A differentiable exchange from a forward exchange and the exchange of its gradient. */
+/** Returns a differentiable exchange. `forward` runs on the input, `backward` on the gradient. */
 function exchange(name: string, forward: Along, backward: Along) {
   return (x: Tensor, shared: SharedDim): Tensor => {
     if (shared.group.size === 1) return x;
@@ -170,15 +182,17 @@ function exchange(name: string, forward: Along, backward: Along) {
 }
 
 /**
- * From parts to the whole tensor, which all ranks use in the same way: the gradient is this rank's
- * part of it.
+ * Gathers the ranks' parts. For a whole tensor that all ranks use in the same way: the gradient of
+ * a rank's part is its part of the gradient.
  */
 export const gatherShared = exchange('gatherFromGroup', gatherAlong, partAlong);
-/** From the whole tensor, equal on all ranks, to this rank's part: the gradient is gathered. */
+/**
+ * Selects this rank's part of a tensor that is equal on all ranks. The gradient gathers the parts.
+ */
 export const scatterShared = exchange('scatterToGroup', partAlong, gatherAlong);
 /**
- * Starts gathering parts, overlapped with the next compute work. The returned function waits for
- * the whole tensor.
+ * Starts to gather the ranks' parts, overlapped with the next compute work. The returned function
+ * waits, and returns the whole tensor. Not differentiable.
  */
 export function beginWhole(x: Tensor, shared: SharedDim): () => Tensor {
   const { work, result } = beginGather('gatherForGroup', x, shared, ahead);
@@ -189,8 +203,9 @@ export function beginWhole(x: Tensor, shared: SharedDim): () => Tensor {
 }
 
 /**
- * From parts to the whole tensor, which each rank uses differently. The gradients are summed,
- * overlapped with the gradient of the last weight that reads the whole tensor.
+ * Gathers the ranks' parts. For a whole tensor that each rank uses differently: the gradient of a
+ * rank's part is its part of the sum of the ranks' gradients. That exchange overlaps the gradient
+ * of the last weight that reads the whole tensor.
  */
 export function gatherForAll(x: Tensor, shared: SharedDim): Tensor {
   if (shared.group.size === 1) return x;
@@ -200,14 +215,17 @@ export function gatherForAll(x: Tensor, shared: SharedDim): Tensor {
   return out;
 }
 
-/** From whole tensors to this rank's part of their sum: the gradient is gathered. */
+/**
+ * Sums the ranks' whole tensors, and returns this rank's part of the sum. The gradient gathers the
+ * parts.
+ */
 export const sumShared = exchange('sumToParts', sumAlong, gatherAlong);
 
 /**
- * Concatenates the ranks' parts along `dim` on every rank. Later work must be the same on all
- * ranks: the gradient is this rank's part. `size` is the size of all parts together; the first
- * ranks may have one element more. Default: equal parts. Throws DS_SHAPE if the sizes do not fit,
- * DS_COMM if the ranks disagree or one fails.
+ * Concatenates the ranks' parts along `dim` on every rank. All ranks must use the result in the
+ * same way: the gradient of x is this rank's part of the gradient. `size`: the size in `dim` of all
+ * parts; if it does not divide, the first ranks have one element more. Default: equal parts. Throws
+ * DS_SHAPE if the sizes do not fit, DS_COMM if the ranks disagree or one fails.
  */
 export function gatherFromGroup(x: Tensor, group: ProcessGroup, dim = -1, size?: number): Tensor {
   requireShared('gatherFromGroup', x, group);
@@ -215,9 +233,9 @@ export function gatherFromGroup(x: Tensor, group: ProcessGroup, dim = -1, size?:
 }
 
 /**
- * Returns this rank's part along `dim` of a tensor that is equal on all ranks; its gradient is
- * gathered. Without even division the first ranks have one element more. Throws DS_SHAPE, and
- * DS_COMM in the backward.
+ * Returns this rank's part along `dim` of x, which is equal on all ranks. The gradient gathers the
+ * parts. If the size does not divide, the first ranks have one element more. Throws DS_SHAPE if x
+ * has no such dim; backward() throws DS_COMM.
  */
 export function scatterToGroup(x: Tensor, group: ProcessGroup, dim = -1): Tensor {
   requireShared('scatterToGroup', x, group);
@@ -226,8 +244,9 @@ export function scatterToGroup(x: Tensor, group: ProcessGroup, dim = -1): Tensor
 
 /**
  * Concatenates the ranks' parts along `dim` for layers that are split over the ranks: the gradient
- * is this rank's part of the sum of all ranks' gradients. First half of Megatron sequence
- * parallelism. Throws DS_SHAPE if the sizes do not fit, DS_COMM if the ranks disagree or one fails.
+ * of x is this rank's part of the sum of all ranks' gradients. It is the first half of Megatron's
+ * sequence parallelism. `size`: see gatherFromGroup(). Throws DS_SHAPE if the sizes do not fit,
+ * DS_COMM if the ranks disagree or one fails.
  */
 export function gatherForGroup(x: Tensor, group: ProcessGroup, dim: number, size?: number): Tensor {
   requireShared('gatherForGroup', x, group);
@@ -235,28 +254,28 @@ export function gatherForGroup(x: Tensor, group: ProcessGroup, dim: number, size
 }
 
 /**
- * Returns this rank's part along `dim` of the sum of the ranks' tensors (sumOverGroup()). Second
- * half of Megatron sequence parallelism. Throws DS_SHAPE if the sizes do not fit, DS_COMM if the
- * ranks disagree or one fails.
+ * Returns this rank's part along `dim` of the sum of the ranks' tensors. The gradient gathers the
+ * parts. It is the second half of Megatron's sequence parallelism. Throws DS_SHAPE if the sizes do
+ * not fit, DS_COMM if the ranks disagree or one fails.
  */
 export function sumToParts(x: Tensor, group: ProcessGroup, dim: number): Tensor {
   requireShared('sumToParts', x, group);
   return sumShared(x, evenly(group, dim, x.size(dim)));
 }
 
-/** Copies of one tensor on several ranks. */
+/** The copies of one tensor that several ranks have. */
 interface Copies {
   group: ProcessGroup;
   /** Index of this rank's copy. */
   index: number;
-  /** How many there are. */
+  /** Number of copies. */
   count: number;
 }
 
 /**
- * Returns the tensor, which has copies on other ranks of the group. Its gradient is the sum of the
- * copies' gradients, so every rank has the whole gradient of its inputs. All ranks of the group
- * take part. Throws DS_COMM in the backward.
+ * Returns x, of which other ranks of the group have copies. The gradient of x is the sum of the
+ * copies' gradients, so each copy gets the whole gradient. All ranks of the group must call it,
+ * also with other copies. backward() throws DS_COMM.
  */
 export function copyWithReplicas(x: Tensor, { group, index, count }: Copies): Tensor {
   if (group.size === 1 || !x.requiresGrad || !isGradEnabled()) return x;

@@ -1,5 +1,5 @@
-// Exchanges of tensors that ranks of a group split along a dim: gathers the parts, or reduces whole
-// tensors into parts. Not differentiable.
+// Exchanges of tensors that the ranks of a group split along a dim: gathers the parts, or sums
+// whole tensors into parts. Not differentiable; collectives.ts adds the gradients.
 
 import type { ProcessGroup, Work } from '../comm/index.js';
 import { DsError } from '../errors.js';
@@ -10,31 +10,33 @@ import type { Stream } from '../runtime/stream.js';
 import { describe, numel } from '../runtime/view.js';
 import { Tensor } from '../tensor/index.js';
 
-/** Splits `count` elements over `ranks` ranks: the first ranks have one more. */
+/** Returns how many of `count` elements each rank gets: the first ranks may get one more. */
 export function splitEvenly(count: number, ranks: number): number[] {
   const min = Math.floor(count / ranks);
   const more = count % ranks;
   return Array.from({ length: ranks }, (_, rank) => min + (rank < more ? 1 : 0));
 }
 
-/** Returns the index of the first element of rank `rank`, if ranks have `sizes` elements each. */
+/** Returns the index of the first element of `rank`. `sizes`: number of elements of each rank. */
 export function startOf(sizes: readonly number[], rank: number): number {
   return sizes.slice(0, rank).reduce((sum, size) => sum + size, 0);
 }
 
-/** A dim of tensors that is split over the ranks of a group. */
+/** How a dim of a tensor is split over the ranks of a group. */
 export interface SharedDim {
   group: ProcessGroup;
-  /** Index of the dim; negative values count from the end. */
+  /** Index of the dim. Negative values count from the end. */
   dim: number;
-  /** Sizes by rank. */
+  /** Sizes of the parts, by rank. */
   sizes: readonly number[];
 }
 
 const resize = (x: Tensor, dim: number, size: number): number[] =>
   x.shape.map((length, d) => (d === dim ? size : length));
 
-/** Throws DS_SHAPE unless `x` has `size` in the dim; returns the nonnegative index of the dim. */
+/**
+ * Returns the nonnegative index of the dim. Throws DS_SHAPE unless `x` has `size` elements in it.
+ */
 function requireDim(op: string, x: Tensor, { dim, group }: SharedDim, size: number): number {
   const at = dim < 0 ? x.ndim + dim : dim;
   if (x.shape[at] === size) return at;
@@ -46,35 +48,37 @@ function requireDim(op: string, x: Tensor, { dim, group }: SharedDim, size: numb
   });
 }
 
-/** An exchange under way. */
+/** A running exchange. */
 export interface Exchange {
   readonly work: Work;
-  /** The destination. */
+  /** The tensor that the collective writes. It must stay alive until the work is complete. */
   readonly target: Tensor;
-  /** Returns the result once the work is complete; may be `target`. */
+  /** Returns the result, which may be `target`. The caller must have waited for `work`. */
   result(): Tensor;
 }
 
-/** Selects the stream of a group's collective. Called when all work that it reads is enqueued. */
+/**
+ * Selects the stream of a collective. Called after all work that the collective reads is enqueued.
+ */
 export type StreamChoice = (group: ProcessGroup) => Stream;
 
 const onCompute: StreamChoice = ({ device }) => device.compute;
 
 /**
- * Up to this number of rows of an outer dim, ranks exchange each row in place with its own call.
- * More rows are packed by a copy first. On a GPU a call takes the host longer (some 30 us) than the
- * GPU needs to copy 26 MB (15 us).
+ * Maximum number of rows that a collective exchanges in place, with one native call per row. If a
+ * tensor has more rows, a copy packs them first: on a GPU, the host needs some 30 us for a call,
+ * and the GPU copies 26 MB in 15 us.
  */
 const maxRows = ({ kind }: Device): number => (kind === 'cpu' ? 16 : 1);
 
 interface Layout {
   /** Index of the split dim. */
   dim: number;
-  /** Whether all ranks have the same size. */
+  /** Whether all ranks have parts of the same size. */
   isEven: boolean;
-  /** Size of the largest part in the dim. */
+  /** Size in the dim of the largest part. */
   max: number;
-  /** Number of contiguous runs in a part, from the dims before it; 1 without such dims. */
+  /** Number of contiguous runs in a part: the product of the dims before the split dim. */
   rows: number;
 }
 
@@ -84,19 +88,21 @@ function layoutOf(x: Tensor, dim: number, sizes: readonly number[]): Layout {
   return { dim, isEven: sizes.every((size) => size === max), max, rows };
 }
 
-/** Returns `x`, with the parts concatenated in each row, as [rows, ranks, elements]. */
+/**
+ * Returns a view [rows, ranks, elements] of `x`, in which each row contains the parts of all ranks.
+ */
 function viewByRow(x: Tensor, rows: number, ranks: number): Tensor {
   const block = x.numel / (rows * ranks);
   return x.alias([rows, ranks, block], [ranks * block, block, 1], x.offset);
 }
 
-/** Returns `slots`, with parts one after another, as [rows, ranks, elements]. */
+/** Returns a view [rows, ranks, elements] of `slots`, in which whole parts follow each other. */
 function viewBySlot(slots: Tensor, rows: number, ranks: number): Tensor {
   const block = slots.numel / (rows * ranks);
   return slots.alias([rows, ranks, block], [block, rows * block, 1], slots.offset);
 }
 
-/** Begins gatherAlong(). */
+/** Starts gatherAlong(). */
 export function beginGather(
   op: string,
   x: Tensor,
@@ -128,7 +134,10 @@ export function beginGather(
   return { work, target: slots, result };
 }
 
-/** Parts of different sizes use slots of the largest size. */
+/**
+ * Starts a gather of parts of different sizes. Each slot has the size of the largest part, because
+ * allGather() requires equal sizes.
+ */
 function gatherUneven(
   op: string,
   x: Tensor,
@@ -154,7 +163,7 @@ function gatherUneven(
   return { work, target: slots, result };
 }
 
-/** Begins sumAlong(). */
+/** Starts sumAlong(). */
 export function beginSum(
   op: string,
   x: Tensor,
@@ -194,7 +203,7 @@ export function beginSum(
   };
 }
 
-/** Gathers all parts in rank order along the dim. Throws DS_SHAPE, DS_COMM. */
+/** Returns the ranks' parts, concatenated in rank order along the dim. Throws DS_SHAPE, DS_COMM. */
 export function gatherAlong(op: string, x: Tensor, shared: SharedDim): Tensor {
   const { work, result } = beginGather(op, x, shared);
   work.wait();
@@ -209,8 +218,8 @@ export function sumAlong(op: string, x: Tensor, shared: SharedDim): Tensor {
 }
 
 /**
- * This rank's part of a tensor that is whole on every rank, as a copy. Throws DS_SHAPE if the dim
- * has another size.
+ * Returns a copy of this rank's part of a tensor that is whole on every rank. Throws DS_SHAPE if
+ * the dim has another size.
  */
 export function partAlong(op: string, x: Tensor, shared: SharedDim): Tensor {
   const { group, sizes } = shared;

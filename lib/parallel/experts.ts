@@ -1,5 +1,5 @@
-// Expert parallelism: each rank has some whole experts, and the ranks' results are summed. All
-// ranks route all tokens in the same way, so tokens do not move and the host needs no counts.
+// Expert parallelism: each rank has some whole experts, and the ranks sum their results. All ranks
+// route all tokens in the same way, so no tokens are exchanged and the host needs no token counts.
 
 import type { ProcessGroup } from '../comm/index.js';
 import { type Experts, runExperts } from '../nn/experts.js';
@@ -8,34 +8,37 @@ import type { Parameter } from '../nn/parameter.js';
 import type { RouterLoads, TokenRouter } from '../nn/routers.js';
 import { required } from '../runtime/required.js';
 import { scope, type Tensor } from '../tensor/index.js';
-import { cutAlong, type Range, rangesFor } from './share.js';
+import { cutAlong, type Range, rangesFor } from './rank-ranges.js';
 import type { Stream } from './stream.js';
 
 /**
- * The experts of this rank: [experts here, ..]. All ranks pass the same x [.., channels] and the
- * same router. The gradients of both are partial sums.
+ * The experts of this rank, which replace an Experts module. All ranks pass the same x [..,
+ * channels] and the same router. The gradients of both are then partial sums.
  */
 export class CutExperts extends Module {
-  /** [experts here, 2 hidden, channels], or the transpose; see Experts. */
+  /** [experts here, 2 hidden, channels]; with inputsFirst, [experts here, channels, 2 hidden]. */
   readonly gate_up_proj: Parameter;
-  /** [experts here, 2 hidden], or null. */
+  /** [experts here, 2 hidden], or null without a bias. */
   readonly gate_up_proj_bias: Parameter | null;
-  /** [experts here, channels, hidden], or the transpose. */
+  /** [experts here, channels, hidden]; with inputsFirst, [experts here, hidden, channels]. */
   readonly down_proj: Parameter;
-  /** [experts here, channels], or null. */
+  /** [experts here, channels], or null without a bias. */
   readonly down_proj_bias: Parameter | null;
-  /** Bound of gate and up, or null. */
+  /** Maximum of gate and up; see Experts. Null: no maximum. */
   readonly limit: number | null;
-  /** The function of the gate. */
+  /** The activation of the gate; see Experts. */
   readonly activation: Experts['activation'];
-  /** Whether matrices are stored as [in, out]. */
+  /** Whether weights are stored as [in, out] instead of [out, in]. */
   readonly inputsFirst: boolean;
   private readonly range: Range;
 
-  /** Moves the parameters of `original` here. Throws DS_ARGUMENT for more ranks than experts. */
+  /**
+   * Takes over the parameters of `original`. Throws DS_ARGUMENT if there are more ranks than
+   * experts.
+   */
   constructor(
     original: Experts,
-    /** The ranks that share them. */
+    /** The ranks that split the experts. */
     readonly group: ProcessGroup,
     private readonly stream: Stream,
   ) {
@@ -56,8 +59,8 @@ export class CutExperts extends Module {
   }
 
   /**
-   * Maps x [.., channels] to the same shape, by the experts that `router` selects for each token.
-   * The router reads `routed` if given, else x.
+   * Maps x [.., channels] to the same shape by the experts that `router` selects for each token.
+   * The router reads `routed` if it is given, else x. `loads` counts the tokens of each expert.
    */
   override forward(
     x: Tensor,

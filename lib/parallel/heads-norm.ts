@@ -1,5 +1,5 @@
-// RMSNorm over all heads together when each rank has some of the heads. Source: OLMo 2 normalizes
-// queries and keys over all heads.
+// RMSNorm over the channels of all heads if each rank has some of the heads. OLMo 2 normalizes
+// queries and keys in this way.
 import type { ProcessGroup } from '../comm/index.js';
 import { DsError } from '../errors.js';
 import { Module } from '../nn/module.js';
@@ -7,22 +7,22 @@ import type { RMSNorm } from '../nn/norms.js';
 import type { Parameter } from '../nn/parameter.js';
 import { rsqrt, scope, type Tensor } from '../tensor/index.js';
 import { copyToGroup, sumOverGroup } from './collectives.js';
-import { cutAlong, type DimCut } from './share.js';
+import { cutAlong, type DimCut } from './rank-ranges.js';
 
-/** An RMSNorm of channels that are split over ranks; the ranks sum the squares of each row. */
+/** An RMSNorm whose channels are split over ranks. The ranks sum the squares of each row. */
 export class HeadsNorm extends Module {
   /** [channels here]. */
   readonly weight: Parameter;
-  /** Added to the mean square. */
+  /** Is added to the mean square. */
   readonly eps: number;
   private readonly channels: number;
 
   /**
-   * Moves the weight of `original` here. Throws DS_ARGUMENT if several ranks have the same head.
+   * Takes over the weight of `original`. Throws DS_ARGUMENT if several ranks have the same head.
    */
   constructor(
     original: RMSNorm,
-    /** The ranks that share it. */
+    /** The ranks that split the channels. */
     readonly group: ProcessGroup,
     cut: DimCut,
   ) {
@@ -39,13 +39,14 @@ export class HeadsNorm extends Module {
     this.eps = eps;
   }
 
-  /** Maps x [.., channels here] to the same shape; statistics in f32. */
+  /** Maps x [.., channels here] to the same shape. Computes the statistics in f32. */
   override forward(x: Tensor): Tensor {
     const { group, weight, eps, channels } = this;
     return scope(() => {
       const wide = x.dtype === 'f64' ? x : x.to('f32');
       const squares = wide.mul(wide).sum({ dims: [-1], keepDim: true });
-      // Each rank's result depends on all squares, so their gradient is a sum over the ranks too.
+      // Each rank's result depends on the squares of all ranks, so copyToGroup() sums their
+      // gradient too.
       const all = copyToGroup(sumOverGroup(squares, group), group);
       const normed = wide.mul(rsqrt(all.mul(1 / channels).add(eps)));
       return normed.to(x.dtype).mul(weight);

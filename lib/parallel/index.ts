@@ -1,4 +1,4 @@
-// The API of the parallel room: split layers, and split tokens of samples.
+// The exports of lib/parallel: layers that ranks split, and samples whose tokens ranks split.
 export {
   copyToGroup,
   gatherForGroup,
@@ -24,6 +24,6 @@ export {
   sumPartialGradients,
 } from './parallelize.js';
 export type { LayerStyle, SequencePlan, StyleName, TensorPlan } from './plan.js';
-export { type SequenceParallel, SequencePart, SequenceRanks } from './sequence-share.js';
-export type { HeadCounts } from './share.js';
+export type { HeadCounts } from './rank-ranges.js';
+export { type SequenceParallel, SequencePart, SequenceRanks } from './sequence-ranks.js';
 export { VocabularyHead, vocabularyCrossEntropy, type WholeHead } from './vocabulary-head.js';

@@ -1,5 +1,6 @@
-// Linear layers and token tables that are split over the ranks of a group, with the names and the
-// initial values of the whole ones. Source: Shoeybi et al. 2019 (Megatron-LM).
+// Linear layers, token tables and dropout that are split over the ranks of a group. They have the
+// parameter names and the initial values of the whole layers. Source: Shoeybi et al. 2019
+// (Megatron-LM).
 
 import type { ProcessGroup } from '../comm/index.js';
 import { DsError } from '../errors.js';
@@ -24,7 +25,6 @@ import {
 import { type Fp8Recipe, fp8Linear } from '../tensor/ops/fp8-linear.js';
 import { copyWithReplicas, gatherShared, scatterShared } from './collectives.js';
 import { startOf } from './exchanges.js';
-import { requireGroup } from './require-group.js';
 import {
   bordersOf,
   cutAlong,
@@ -33,23 +33,29 @@ import {
   type Range,
   rangesFor,
   widthsOf,
-} from './share.js';
+} from './rank-ranges.js';
+import { requireGroup } from './require-group.js';
 import { type Stream, wholeStream } from './stream.js';
 
-/** How a layer is cut. */
+/** How a layer is split over ranks. */
 export interface LayerCutOptions {
   /**
-   * Number of pieces that stay whole, such as heads. Default: single channels. ColumnLinear splits
-   * its outputs there, RowLinear its inputs.
+   * Number of pieces that no border cuts, such as heads. ColumnLinear splits its outputs at their
+   * borders, RowLinear its inputs. Default: single channels.
    */
   pieces?: number;
   /**
-   * Number of equal concatenated parts that are split separately: 3 for packed q, k, v. Default: 1.
+   * Number of equal parts along the split dim that are split separately: 3 for concatenated q, k
+   * and v. Default: 1.
    */
   parts?: number;
-  /** @internal The pieces of each rank; replaces both options. Default: as even as possible. */
+  /**
+   * @internal The pieces of each rank; replaces the options above. Default: as even as possible.
+   */
   cut?: DimCut;
-  /** @internal The layout of activations between the split layers. Default: whole on every rank. */
+  /**
+   * @internal The layout of activations outside of the split layers. Default: whole on every rank.
+   */
   stream?: Stream;
 }
 
@@ -75,20 +81,23 @@ function cutOf(
 
 /** Options of ColumnLinear. */
 export interface ColumnLinearOptions extends LayerCutOptions {
-  /** Whether every rank gets all outputs. Default: false: each gets its part. */
+  /** Whether every rank gets all outputs. Default: false; each rank gets its part. */
   gatherOutput?: boolean;
 }
 
-/** Exchanges around a product that is split along its outputs. */
+/** The exchanges before and after a product that is split along its outputs. */
 export class ColumnShard {
-  /** How the outputs are shared out. */
+  /** The split of the outputs. */
   readonly cut: DimCut;
   private readonly widths: readonly number[] | null;
   private readonly stream: Stream;
-  /** This rank's pieces among all, and whether other ranks have them too. */
+  /**
+   * If other ranks have this rank's pieces too: the index of the pieces, the number of pieces, and
+   * whether this rank is the first that has them. Else null.
+   */
   private readonly copy: { index: number; count: number; isFirst: boolean } | null;
 
-  /** Throws DS_ARGUMENT if the outputs do not divide over the ranks. */
+  /** Throws DS_ARGUMENT if the outputs cannot be split over the ranks. */
   constructor(
     outputs: number,
     private readonly group: ProcessGroup,
@@ -100,14 +109,14 @@ export class ColumnShard {
     this.copy = copyOf(this.cut, group.rank);
   }
 
-  /** Whether a forward without gradients consists of the product only. */
+  /** Whether a forward without gradients is only the product, without exchanges. */
   get isProduct(): boolean {
     return this.widths === null && !this.stream.isShared;
   }
 
   /**
-   * Keeps this rank's rows of a parameter with one row per output. Throws DS_ARGUMENT if an
-   * engine owns the parameter.
+   * Reduces a parameter with one row per output to this rank's rows. Throws DS_ARGUMENT if an
+   * engine already owns the parameter.
    */
   take(parameter: Parameter): void {
     const { group, copy, cut } = this;
@@ -115,7 +124,7 @@ export class ColumnShard {
     parameter.isReplica = copy !== null && !copy.isFirst;
   }
 
-  /** Maps x [.., in], equal on all ranks, to [.., out here], or [.., out]. */
+  /** Maps x [.., in], equal on all ranks, to [.., out here], or with gatherOutput to [.., out]. */
   around(x: Tensor, product: (own: Tensor) => Tensor): Tensor {
     const { stream, copy, widths, group } = this;
     if (copy) {
@@ -129,25 +138,25 @@ export class ColumnShard {
 
 /**
  * A linear layer that is split along its outputs: weight [out here, in], bias [out here]. All ranks
- * pass the same x [.., in] and get [.., out here]. The gradient of x is summed over the ranks while
- * the gradient of the weight is computed.
+ * pass the same x [.., in]; each gets its own [.., out here]. The ranks sum the gradient of x while
+ * they compute the gradient of the weight.
  */
 export class ColumnLinear extends Module implements JoinableLinear {
   /** The weight [outputs here, inputs]. */
   readonly weight: Parameter;
-  /** The bias [outputs here]; null without one. */
+  /** The bias [outputs here]; null without a bias. */
   readonly bias: Parameter | null;
-  /** @internal Whether gelu_tanh follows. */
+  /** @internal Whether gelu_tanh is applied to the outputs. */
   readonly hasGelu: boolean;
   /** @internal As Linear.fp8. */
   fp8: Fp8Recipe | null = null;
   /** @internal */
   readonly shard: ColumnShard;
 
-  /** Moves the parameters of `original` here. Throws DS_ARGUMENT for invalid sizes or options. */
+  /** Takes over the parameters of `original`. Throws DS_ARGUMENT for invalid sizes or options. */
   constructor(
     original: Linear,
-    /** The ranks that share it. */
+    /** The ranks that split the layer. */
     readonly group: ProcessGroup,
     options: ColumnLinearOptions = {},
   ) {
@@ -164,8 +173,8 @@ export class ColumnLinear extends Module implements JoinableLinear {
   }
 
   /**
-   * Maps x [.., in] to [.., out here], or [.., out]. Throws DS_SHAPE if the sizes do not fit,
-   * DS_COMM if the ranks disagree or one fails.
+   * Maps x [.., in], equal on all ranks, to [.., out here], or with gatherOutput to [.., out].
+   * Throws DS_SHAPE if the sizes do not fit, DS_COMM if the ranks disagree or one fails.
    */
   override forward(x: Tensor): Tensor {
     const { weight, bias, hasGelu, fp8 } = this;
@@ -178,7 +187,9 @@ export class ColumnLinear extends Module implements JoinableLinear {
     });
   }
 
-  /** @internal See JoinableLinear: this rank's outputs form a separate layer. */
+  /**
+   * @internal See JoinableLinear. Only this rank's outputs are joined with those of other layers.
+   */
   joining(): JointProduct | null {
     const { weight, bias } = this;
     if (!this.shard.isProduct || this.hasGelu) return null;
@@ -191,8 +202,8 @@ const isCopied = ({ ranges, pieces }: PartCut): boolean =>
   ranges.reduce((sum, { count }) => sum + count, 0) !== pieces;
 
 /**
- * Returns the pieces that this rank shares with other ranks, or null. Throws DS_ARGUMENT if others
- * have only some of them.
+ * Returns the index of this rank's piece if other ranks have the same piece, or null. Throws
+ * DS_ARGUMENT for concatenated parts: other ranks could have some of the pieces, but not all.
  */
 function copyOf(
   cut: DimCut,
@@ -220,23 +231,23 @@ function packedCopies(heads: number, ranks: number): DsError {
 /** Options of RowLinear. */
 export interface RowLinearOptions extends LayerCutOptions {
   /**
-   * Whether x is the whole [.., in], equal on all ranks; each rank then takes its part. Default
+   * Whether x is the whole [.., in], equal on all ranks. Each rank then selects its part. Default:
    * false.
    */
   scatterInput?: boolean;
 }
 
-/** Exchanges around a product that is split along its inputs. */
+/** The exchanges before and after a product that is split along its inputs. */
 export class RowShard {
-  /** How the inputs are shared out. */
+  /** The split of the inputs. */
   readonly cut: DimCut;
-  /** Ascending borders of the ranks' parts along the inputs. */
+  /** The borders of the ranks' parts along the inputs, ascending. */
   readonly borders: readonly number[];
   private readonly stream: Stream;
   private readonly widths: readonly number[];
   private readonly scatters: boolean;
 
-  /** Throws DS_ARGUMENT if the inputs do not divide over the ranks. */
+  /** Throws DS_ARGUMENT if the inputs cannot be split over the ranks. */
   constructor(
     inputs: number,
     private readonly group: ProcessGroup,
@@ -249,13 +260,19 @@ export class RowShard {
     this.scatters = scatterInput;
   }
 
-  /** Marks a bias as a replica on all ranks except the first. */
+  /**
+   * Marks the bias as a replica except on rank 0, because all ranks have the same bias. If tokens
+   * are split, each rank has a partial gradient of it.
+   */
   take(bias: Parameter): void {
     bias.isReplica = this.group.rank > 0;
     bias.hasPartialGradient = this.stream.isShared;
   }
 
-  /** Maps x [.., in here], or [.., in] with scatterInput, to the sum [.., out]. */
+  /**
+   * Returns product(x [.., in here]) summed over the ranks, plus the bias: [.., out]. With
+   * scatterInput, x is [.., in].
+   */
   around(x: Tensor, product: (own: Tensor) => Tensor, bias: Tensor | null): Tensor {
     const { group, widths: sizes } = this;
     return scope(() => {
@@ -264,7 +281,10 @@ export class RowShard {
     });
   }
 
-  /** As around(), for a product that selects this rank's part of inputs [.., in]. */
+  /**
+   * around() for a product that itself selects its inputs. Gathers x first, unless it has all
+   * inputs.
+   */
   aroundAll(x: Tensor, product: (all: Tensor) => Tensor, bias: Tensor | null): Tensor {
     const { group, widths: sizes } = this;
     return scope(() => {
@@ -273,7 +293,7 @@ export class RowShard {
     });
   }
 
-  /** around() with linear(own, weight) as the product. Throws DS_SHAPE, DS_COMM. */
+  /** around() for linear() with `weight`. Throws DS_SHAPE, DS_COMM. */
   aroundLinear(x: Tensor, weight: Parameter, bias: Tensor | null): Tensor {
     const { group, widths: sizes } = this;
     return scope(() => {
@@ -290,24 +310,24 @@ export class RowShard {
 }
 
 /**
- * A linear layer that is split along its inputs: weight [out, in here], bias [out]. A rank passes
- * its part x [.., in here], for example the output of a ColumnLinear. The results are summed over
- * the ranks, and the bias, equal on all ranks, is added once: [.., out].
+ * A linear layer that is split along its inputs: weight [out, in here], bias [out]. Each rank
+ * passes its part x [.., in here], for example the output of a ColumnLinear. The ranks sum their
+ * results and add the bias, which is equal on all ranks, once: [.., out].
  */
 export class RowLinear extends Module {
   /** The weight [outputs, inputs here]. */
   readonly weight: Parameter;
-  /** The bias [outputs]; null without one. */
+  /** The bias [outputs]; null without a bias. */
   readonly bias: Parameter | null;
   /** @internal As Linear.fp8. */
   fp8: Fp8Recipe | null = null;
   /** @internal */
   readonly shard: RowShard;
 
-  /** Moves the parameters of `original` here. Throws DS_ARGUMENT for invalid sizes or options. */
+  /** Takes over the parameters of `original`. Throws DS_ARGUMENT for invalid sizes or options. */
   constructor(
     original: Linear,
-    /** The ranks that share it. */
+    /** The ranks that split the layer. */
     readonly group: ProcessGroup,
     options: RowLinearOptions = {},
   ) {
@@ -324,8 +344,8 @@ export class RowLinear extends Module {
   }
 
   /**
-   * Maps x [.., in here] to [.., out]. Throws DS_SHAPE if the sizes do not fit, DS_COMM if the
-   * ranks disagree or one fails.
+   * Maps x [.., in here], or with scatterInput [.., in], to [.., out]. Throws DS_SHAPE if the sizes
+   * do not fit, DS_COMM if the ranks disagree or one fails.
    */
   override forward(x: Tensor): Tensor {
     const { weight, bias, fp8 } = this;
@@ -349,8 +369,8 @@ function noRowError(): DsError {
 }
 
 /**
- * Throws DS_SHAPE if x has another last dim than `weight`. The error reports the rank's part and
- * the whole weight.
+ * Throws DS_SHAPE unless the last dim of x fits `weight`. The error reports the shape of this
+ * rank's part and of the whole weight.
  */
 function requireInputs(op: string, x: Tensor, weight: Parameter): void {
   const inputs = required(weight.shape[1]);
@@ -364,20 +384,20 @@ function requireInputs(op: string, x: Tensor, weight: Parameter): void {
   });
 }
 
-/** A token table that is split along its rows; all ranks pass the same tokens. */
+/** A token table that is split along its rows. All ranks pass the same tokens. */
 export class VocabularyEmbedding extends Module {
   /** The weight [rows here, channels]. */
   readonly weight: Parameter;
-  /** Null if no index is padding. */
+  /** The index of the padding token; null if there is none. */
   readonly paddingIdx: number | null;
   private readonly range: Range;
   private readonly count: number;
   private readonly stream: Stream;
 
-  /** Moves the parameter of `original` here. Throws DS_ARGUMENT for invalid sizes or options. */
+  /** Takes over the weight of `original`. Throws DS_ARGUMENT if there are more ranks than rows. */
   constructor(
     original: Embedding,
-    /** The ranks that share it. */
+    /** The ranks that split the table. */
     readonly group: ProcessGroup,
     { stream = wholeStream(group) }: Pick<LayerCutOptions, 'stream'> = {},
   ) {
@@ -393,8 +413,8 @@ export class VocabularyEmbedding extends Module {
   }
 
   /**
-   * Returns integers [..] to their rows [.., channels]. Throws DS_COMM, and DS_INDEX on the CPU for
-   * an index outside the whole table.
+   * Returns the rows [.., channels] of the tokens `index` [..]. Throws DS_COMM. On the CPU, throws
+   * DS_INDEX for an index outside of the whole table.
    */
   override forward(index: Tensor): Tensor {
     const { weight, paddingIdx, stream } = this;
@@ -402,7 +422,7 @@ export class VocabularyEmbedding extends Module {
     return scope(() => {
       const isHere = index.ge(first).logicalAnd(index.lt(first + count));
       const isRow = index.ge(0).logicalAnd(index.lt(this.count));
-      // An invalid row stays invalid here, so that the lookup reports it.
+      // An index outside of the whole table stays invalid, so that the lookup reports it.
       const row = where(isHere, index.sub(first), where(isRow, 0, index));
       const rows = embedding(weight, row);
       const known = where(isHere.unsqueeze(-1), rows, 0);
@@ -415,9 +435,11 @@ export class VocabularyEmbedding extends Module {
   }
 }
 
-/** Dropout of a rank's channels. Zeroes the elements that one rank's nn.Dropout would. */
+/**
+ * Dropout for this rank's channels. It zeroes the elements that nn.Dropout on one rank would zero.
+ */
 export class ChannelDropout extends Module {
-  /** Like nn.Dropout. `widths` are the channels of each rank. */
+  /** See nn.Dropout. `widths`: the number of channels of each rank. */
   constructor(
     /** Probability that an element becomes 0, below 1. */
     readonly p: number,

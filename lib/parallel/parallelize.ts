@@ -1,4 +1,4 @@
-// parallelize(): replaces a model's layers by their parts on this rank, by a plan.
+// parallelize(): replaces the layers of a model by this rank's parts, according to a plan.
 
 import type { ProcessGroup } from '../comm/index.js';
 import { DsError } from '../errors.js';
@@ -35,48 +35,53 @@ import {
   type TensorPlan,
 } from './plan.js';
 import { quantizedColumn, quantizedRow } from './quantized-layers.js';
+import { type HeadCounts, type SharedHeads, splitHeads } from './rank-ranges.js';
 import { requireGroup } from './require-group.js';
 import { splitTokens, tokenStream } from './sequence.js';
-import { type HeadCounts, type SharedHeads, splitHeads } from './share.js';
 import { type Stream, wholeStream } from './stream.js';
 import { VocabularyHead } from './vocabulary-head.js';
 
-/** A model with its own plan. */
+/** A model that has a plan for its layers. */
 export interface Parallelizable {
-  /** Returns the plan that splits its layers over ranks. */
+  /** Returns the plan by which parallelize() splits the layers over ranks. */
   tensorPlan(): TensorPlan;
 }
 
 /** Options of parallelize(). */
 export interface ParallelizeOptions {
   /**
-   * Whether the ranks also split the tokens of activations between the cut layers: norms, dropout
-   * and the residual stream then take 1 / n of the memory. Results are the same, bit for bit. In
-   * training, T must be a multiple of the ranks. Default: false. Source: Korthikanti et al. 2022.
+   * Whether the ranks also split the tokens of activations outside of the split layers. Norms,
+   * dropout and the residual stream then need 1 / n of the memory; results are the same, bit for
+   * bit. In training, T must be a multiple of the number of ranks. Default: false. Source:
+   * Korthikanti et al. 2022.
    */
   sequenceParallel?: boolean;
 }
 
-/** Models that are split already, and their groups. */
+/** The models that are already split, and their groups. */
 const cut = new WeakMap<Module, ProcessGroup>();
 
-/** Returns the group that a model is split over, or null. */
+/** Returns the group over which a model is split, or null if it is not split. */
 export function groupOf(model: Module): ProcessGroup | null {
   return cut.get(model) ?? null;
 }
 
 /**
- * Splits a model's layers over the ranks of `group`, in place. Each rank keeps its part of every
- * layer that the plan names, and the layers contain the exchanges. All ranks must have built the
- * same model with the same seed, and pass the same inputs from now on.
+ * Splits a model's layers over the ranks of `group`, in place, and returns the model. Each rank
+ * keeps its part of every layer that the plan names; the layers then contain the exchanges. Default
+ * plan: that of the model; all models of nn.models have one.
  *
- * Computes nothing. The weights of each rank equal its part of the weights of one rank, bit for
- * bit. Each rank reads only its part of stored weights. Names of modules and parameters stay the
- * same. An engine, or sumPartialGradients(), completes gradients of parameters with
- * hasPartialGradient. Call it before initialize(). Default plan: the plan of the model; all models
- * of nn.models have one. Returns the model. Throws DS_ARGUMENT if the model has no plan or is
- * already split, if a pattern matches nothing or an unsuitable module, and if there are more ranks
- * than heads.
+ * - All ranks must have built the same model with the same seed, and must pass the same inputs to
+ *   it.
+ * - Call it before initialize().
+ * - It computes nothing. The weights of each rank equal its part of the weights on one rank, bit
+ *   for bit. Stored weights are read only for this rank's part.
+ * - Names of modules and parameters do not change.
+ * - An engine completes the gradients of parameters with hasPartialGradient. Without an engine,
+ *   call sumPartialGradients().
+ *
+ * Throws DS_ARGUMENT if the model has no plan or is already split, if a pattern matches no module
+ * or an unsuitable one, and if there are more ranks than heads.
  */
 export function parallelize<M extends Module>(
   model: M,
@@ -95,8 +100,8 @@ export function parallelize<M extends Module>(
 }
 
 /**
- * @internal Splits a model as parallelize() does, for inference only, including layers with 8- or
- * 4-bit weights: checkpoints could not describe the whole of these parts.
+ * @internal Splits a model as parallelize() does, but only for inference: also splits layers with
+ * 8- or 4-bit weights. Checkpoints cannot describe the whole tensors of such parts.
  */
 export function parallelizeForInference<M extends Module>(
   model: M,
@@ -139,8 +144,8 @@ function splitModel<M extends Module>(
 }
 
 /**
- * Completes the gradients of replicated parameters that each rank used only for its part. Call it
- * after backward() if no engine does. Throws DS_COMM if the ranks disagree or one fails.
+ * Sums over the ranks the gradients of replicated parameters that each rank used only for its part.
+ * Call it after backward() if no engine does. Throws DS_COMM if the ranks disagree or one fails.
  */
 export function sumPartialGradients(model: Module, group: ProcessGroup): void {
   requireModule('sumPartialGradients', model);
@@ -167,7 +172,8 @@ const ownCounts = ({ queries, keys }: SharedHeads, rank: number) => ({
 });
 
 /**
- * Returns every module with the first pattern that matches it. Throws for a pattern without match.
+ * Returns every module that a pattern matches, with the style of the first such pattern. Throws
+ * DS_ARGUMENT if a pattern matches no module.
  */
 function findStyled(model: Module, patterns: readonly PathStyle[]): [string, Module, LayerStyle][] {
   const used = new Set<PathStyle>();
@@ -187,7 +193,9 @@ function findStyled(model: Module, patterns: readonly PathStyle[]): [string, Mod
   );
 }
 
-/** Throws DS_ARGUMENT for a plan without valid locations. */
+/**
+ * Splits the tokens of activations by the plan. Throws DS_ARGUMENT if the plan names no such place.
+ */
 function applySequence(model: Module, group: ProcessGroup, plan: SequencePlan | undefined): void {
   if (!plan)
     throw refusedError(
@@ -218,8 +226,8 @@ interface LayerContext {
 }
 
 /**
- * Returns the replacement of a module, or null. Throws DS_ARGUMENT if the style does not suit the
- * module.
+ * Returns the module that replaces `module`, or null if it stays. Throws DS_ARGUMENT if the style
+ * does not suit the module.
  */
 function apply(module: Module, context: LayerContext): Module | null {
   const { style, group } = context;
@@ -251,7 +259,7 @@ function apply(module: Module, context: LayerContext): Module | null {
     case 'attention':
       (module as { headShare?: HeadShare | null }).headShare = headShareAt(module, context);
       if ('headGroup' in module) module.headGroup = group;
-      // Each rank uses the values of its own heads, for example the sinks.
+      // Each rank uses the values of its own heads, for example of the attention sinks.
       for (const child of Object.values(module)) {
         if (child instanceof Parameter) child.hasPartialGradient = true;
       }
@@ -318,7 +326,10 @@ function headShareAt(module: Module, context: LayerContext): HeadShare {
   return { first: required(heads.queries[group.rank]).first, whole: heads.counts.queries };
 }
 
-/** Throws for a module with a reference to a split parameter: it would compute with a part. */
+/**
+ * Throws DS_ARGUMENT if an unsplit module refers to a split parameter: it would compute with a
+ * part.
+ */
 function requireNoneLeft(model: Module, replaced: ReadonlySet<Module>): void {
   for (const [path, module] of model.namedModules()) {
     if (replaced.has(module)) continue;

@@ -1,4 +1,4 @@
-// Rules that select the split of a layer by parameter name, in the format of DeepSpeed's AutoTP
+// Rules that select how layers are split, by parameter name, in the format of DeepSpeed's AutoTP
 // (tensor_parallel.partition_config).
 import { formatValue } from '../runtime/format-value.js';
 import { Regex } from '../runtime/regex/regex.js';
@@ -7,14 +7,14 @@ const TYPES = ['row', 'column', 'skip'] as const;
 
 /** A rule of partition_config. */
 export interface PartitionSpec {
-  /** Patterns that match a parameter's name from its start. */
+  /** Patterns that match the start of a parameter's name. */
   patterns: readonly Regex[];
   type: (typeof TYPES)[number];
-  /** Number of equal concatenated parts along the split dim. */
+  /** Number of equal concatenated parts along the split dim; each is split separately. */
   parts: number;
 }
 
-/** The error of a rule: its key, and the fields of a DsError. */
+/** Why a rule is invalid: the key of the rule, and the fields of a DsError. */
 interface PartitionFlaw {
   key: string;
   expected: string;
@@ -26,18 +26,21 @@ type SpecFields = Readonly<Record<string, unknown>>;
 
 const KEYS: readonly string[] = ['patterns', 'partition_type', 'shape', 'partition_dim'];
 
-/** Null for a rule. */
+/** Returns why a rule is invalid; null if it is valid. */
 export function partitionFlaw(spec: SpecFields): PartitionFlaw | null {
   const flaw = read(spec);
   return 'expected' in flaw ? flaw : null;
 }
 
-/** Rules without flaws. */
+/** Returns the valid rules among `specs`, parsed. */
 export function partitionSpecs(specs: readonly SpecFields[]): PartitionSpec[] {
   return specs.map(read).filter((item) => 'patterns' in item);
 }
 
-/** Parses `spec` as a rule, or returns its error with the path of the key. */
+/**
+ * Parses a rule. Returns why it is invalid instead of throwing, so that callers add the path of the
+ * rule in the configuration.
+ */
 function read(spec: SpecFields): PartitionSpec | PartitionFlaw {
   const invalidSpecError = (key: string, expected: string, hint = ''): PartitionFlaw => {
     return { key, expected, got: formatValue(spec[key]), hint };
@@ -75,7 +78,7 @@ function expression(pattern: unknown): Regex | null {
   }
 }
 
-/** Returns n of [n, -1]; 1 if absent, null for other values. */
+/** Returns n of a shape [n, -1]; 1 without a shape; null for other values. */
 function partsIn(shape: unknown): number | null {
   if (shape === null) return 1;
   if (!Array.isArray(shape) || shape.length !== 2 || shape[1] !== -1) return null;

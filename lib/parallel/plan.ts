@@ -1,95 +1,100 @@
-// A plan: a style for each kind of layer, by the path of its module.
-import type { HeadCounts } from './share.js';
+// TensorPlan: how parallelize() splits each layer of a model, by the path of its module.
+import type { HeadCounts } from './rank-ranges.js';
 
-/** Treatment of a module. */
+/** How parallelize() treats a module. */
 export type StyleName =
-  /** A linear layer that is split along its outputs; later layers use only the local part. */
+  /**
+   * A linear layer that is split along its outputs. Later layers use only the outputs of their
+   * rank.
+   */
   | 'column'
-  /** 'column' with outputs gathered on every rank. */
+  /** Like 'column', but every rank gets all outputs. */
   | 'columnGathered'
-  /** A linear layer that is split along its inputs; its outputs are summed over the ranks. */
+  /** A linear layer that is split along its inputs. The ranks sum its outputs. */
   | 'row'
-  /** 'row' with whole inputs on every rank. */
+  /** Like 'row', but every rank passes all inputs. */
   | 'rowScattered'
   /** A token table that is split along its rows. */
   | 'vocabulary'
   /**
-   * The layer to logits, split along its rows, or a head that is the token table. The loss is
-   * computed from the local logits.
+   * The layer that computes logits, split along its rows, or a head that is the token table. The
+   * loss is computed without gathering all logits.
    */
   | 'head'
-  /** Attention between split projections. Its dropout depends on the local heads. */
+  /**
+   * An attention between split projections. Each rank computes its heads, with the dropout of these
+   * heads.
+   */
   | 'attention'
   /**
-   * Parameters that all ranks have and use for their own heads or channels: gradients are partial
-   * sums.
+   * A module whose parameters all ranks have and use for their own heads or channels. The gradients
+   * are partial sums.
    */
   | 'perHead'
   /**
-   * An RMS norm over all heads together: each rank has the weights of its heads, and the ranks sum
-   * the squares.
+   * An RMSNorm over all heads together. Each rank has the weights of its heads; the ranks sum the
+   * squares.
    */
   | 'headsNorm'
-  /** Experts (nn.Experts): each rank has some whole ones; their results are summed. */
+  /** An nn.Experts. Each rank has some whole experts; the ranks sum the results. */
   | 'experts'
-  /** A dropout between a column and a row. */
+  /** A dropout between a 'column' and a 'row' layer. */
   | 'channelDropout'
-  /** The module stays unchanged, even if a later pattern matches. */
+  /** A module that does not change, even if a later pattern matches it. */
   | 'whole';
 
-/** A style, and the borders at which a layer may be split. */
+/** A style, and the borders at which the layer may be split. */
 export interface LayerStyle {
-  /** Treatment of the module. */
+  /** How the module is treated. */
   readonly style: StyleName;
   /**
-   * The heads that its pieces follow: of queries, or of keys and values; a list for concatenated
-   * parts.
+   * Whose heads the layer's split follows: queries, or keys and values. For concatenated parts, a
+   * list with one entry per part.
    */
   readonly heads?: keyof HeadCounts | readonly (keyof HeadCounts)[];
-  /** Heads of the attention that the module belongs to. Default: those of the plan. */
+  /** Numbers of heads of the attention that contains the module. Default: `heads` of the plan. */
   readonly counts?: HeadCounts;
-  /** Number of pieces that stay whole. Default: the channels, or the heads. */
+  /** Number of pieces that no border cuts. Default: the number of channels, or of heads. */
   readonly pieces?: number;
   /**
-   * Number of equal concatenated parts that are split separately: 3 for packed q, k, v. Default: 1.
+   * Number of equal concatenated parts that are split separately: 3 for concatenated q, k and v.
+   * Default: 1.
    */
   readonly parts?: number;
 }
 
-/**
- * The part of a model where activations may be split by tokens (sequence parallelism), by module
- * path.
- */
+/** Where activations of a model may be split by tokens (sequence parallelism), by module path. */
 export interface SequencePlan {
-  /** Maps tokens [B, T] to hidden states [B, T, C]. */
+  /** Path of the module that maps tokens [B, T] to hidden states [B, T, C]. */
   readonly body: string;
-  /** The first module inside it with activations [B, T, C] as its first input. */
+  /** Path of the first module inside it whose first input is [B, T, C]. */
   readonly first: string;
-  /** Patterns of modules that process each token independently there: norms, for example. */
+  /** Patterns of modules inside it that process each token independently, such as norms. */
   readonly byToken: readonly string[];
 }
 
-/** The split of a model's layers over ranks. */
+/** How the layers of a model are split over ranks. */
 export interface TensorPlan {
-  /** Heads of its attention, if styles refer to them. */
+  /** Numbers of heads of the model's attention, if styles refer to heads. */
   readonly heads?: HeadCounts;
   /**
-   * Styles by module path: the first matching pattern counts, and unmatched modules stay whole. In
-   * a string, `*` matches one name between two dots; a RegExp matches the whole path.
+   * Styles by module path. The first pattern that matches a path counts; modules without a match
+   * stay whole. In a string, `*` matches one name between two dots. A RegExp is tested on the whole
+   * path.
    */
   readonly layers:
     | Readonly<Record<string, StyleName | LayerStyle>>
     | readonly (readonly [path: string | RegExp, style: StyleName | LayerStyle])[];
-  /** The location of sequence parallelism; absent: not supported. */
+  /** Where the tokens may be split. Absent: the model does not support sequence parallelism. */
   readonly sequence?: SequencePlan;
   /**
-   * Receives this rank's number of heads, once the model is split; `of` returns it for layers with
-   * other counts.
+   * Is called after the model is split, with this rank's numbers of heads. `of` converts other
+   * numbers of heads to those of this rank.
    */
   readonly taken?: (here: HeadCounts, of: (counts: HeadCounts) => HeadCounts) => void;
 }
 
-/** A parsed pattern of a plan. */
+/** A pattern of a plan, parsed. */
 export interface PathStyle {
   readonly pattern: string | RegExp;
   readonly style: LayerStyle;
@@ -106,7 +111,7 @@ export function patternsOf({ layers }: TensorPlan): PathStyle[] {
   }));
 }
 
-/** Returns a test whether a module path matches a pattern. */
+/** Returns a function that tests whether a pattern matches a module path. */
 export function matcherOf(pattern: string | RegExp): (path: string) => boolean {
   if (pattern instanceof RegExp) return (path) => pattern.test(path);
   const words = pattern.split('.');

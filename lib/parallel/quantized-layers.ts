@@ -1,4 +1,4 @@
-// Split layers with 8- or 4-bit weights. Their codes equal the codes of the whole layer.
+// Split layers with 8- or 4-bit weights. Their codes equal those of the whole layer.
 
 import type { ProcessGroup } from '../comm/index.js';
 import { DsError } from '../errors.js';
@@ -23,14 +23,16 @@ import {
   type RowLinearOptions,
   RowShard,
 } from './layers.js';
-import { type Range, rangesFor, rangesIn } from './share.js';
+import { type Range, rangesFor, rangesIn } from './rank-ranges.js';
 
 type CutLayer = ColumnLinear | RowLinear;
 
 const isCut = (module: Module): module is CutLayer =>
   module instanceof ColumnLinear || module instanceof RowLinear;
 
-/** Returns whether ranks split linear layers of the model, and not only its experts. */
+/**
+ * Returns whether ranks split linear layers of the model. If only experts are split, returns false.
+ */
 export const hasParts = (model: Module): boolean => [...model.modules()].some(isCut);
 
 /** Returns whether ranks split quantized layers of the model. */
@@ -38,8 +40,9 @@ export const hasPackedParts = (model: Module): boolean =>
   [...model.modules()].some((module) => module instanceof CutQuantizedLinear);
 
 /**
- * A ColumnLinear or RowLinear with quantized weights, under the parameter names of QuantizedLinear.
- * Only for inference, because a checkpoint cannot describe the whole tensors of these parts.
+ * Replaces a ColumnLinear or RowLinear if the weights are quantized. The parameters have the names
+ * of QuantizedLinear. It is only for inference, because a checkpoint cannot describe the whole
+ * tensors.
  */
 class CutQuantizedLinear extends Module implements JoinableLinear {
   /** See QuantizedLinear. */
@@ -48,19 +51,22 @@ class CutQuantizedLinear extends Module implements JoinableLinear {
   readonly weight_scale: Parameter;
   /** See QuantizedLinear. */
   readonly weight_zero_point: Parameter | null;
-  /** [inputs of this part]: the index among all inputs at each position; null without an order. */
+  /**
+   * [inputs of this part]: which of all inputs belongs to each position. Null: the positions' own
+   * order.
+   */
   readonly weight_order: Parameter | null;
-  /** Bias of the layer that was cut. */
+  /** Bias of the layer that was split; null without a bias. */
   readonly bias: Parameter | null;
   readonly #part: QuantizedLinear;
   readonly #shard: ColumnShard | RowShard;
   /**
-   * If forward() receives all inputs, the index of the first input of this part. If it receives
-   * only the inputs of this part, null.
+   * The index of this part's first input if forward() receives all inputs; null if it receives only
+   * those of this part.
    */
   readonly #first: number | null;
 
-  /** `part` computes the product between the exchanges of `shard`. */
+  /** `part` computes the product, and `shard` does the exchanges before and after it. */
   constructor(
     part: QuantizedLinear,
     shard: ColumnShard | RowShard,
@@ -78,7 +84,7 @@ class CutQuantizedLinear extends Module implements JoinableLinear {
     this.#first = inputs.first;
   }
 
-  /** Computes the forward of the complete layer. Throws DS_SHAPE, DS_COMM. */
+  /** Computes the result of the whole layer. Throws DS_SHAPE, DS_COMM. */
   override forward(x: Tensor): Tensor {
     const shard = this.#shard;
     if (shard instanceof ColumnShard) {
@@ -89,7 +95,7 @@ class CutQuantizedLinear extends Module implements JoinableLinear {
     return shard.aroundAll(x, (all) => this.#part.call(this.reorderInputs(all)), this.bias);
   }
 
-  /** Returns this rank's inputs, selected from all inputs in the order of its codes. */
+  /** Selects this rank's inputs from all inputs, in the order of its codes. */
   private reorderInputs(all: Tensor): Tensor {
     const { weight_order: order } = this;
     if (order) return all.indexSelect(-1, order);
@@ -105,8 +111,8 @@ class CutQuantizedLinear extends Module implements JoinableLinear {
 }
 
 /**
- * Returns a rank's part of the outputs of a quantized layer, to replace a ColumnLinear. It has its
- * own memory; the memory of `original` is freed. Throws DS_ARGUMENT if the outputs do not divide
+ * Returns this rank's outputs of a quantized layer as a layer that replaces a ColumnLinear. Copies
+ * the codes and frees the memory of `original`. Throws DS_ARGUMENT if the outputs cannot be split
  * over the ranks.
  */
 export function quantizedColumn(
@@ -125,9 +131,12 @@ export function quantizedColumn(
 }
 
 /**
- * Returns a rank's part of the inputs, to replace a RowLinear. Codes stay in their groups. If a cut
- * lies inside a group, or codes have an order, each rank has whole groups of all inputs and gets
- * the inputs from the other ranks. Throws DS_ARGUMENT, also for fewer groups than ranks.
+ * Returns this rank's inputs of a quantized layer as a layer that replaces a RowLinear. Frees the
+ * memory of `original`.
+ *
+ * Codes stay in their groups, which share a scale. If a border lies inside a group, or the codes
+ * have an order, each rank takes whole groups among all inputs; forward() then gathers all inputs.
+ * Throws DS_ARGUMENT if the inputs cannot be split, or if there are fewer groups than ranks.
  */
 export function quantizedRow(
   original: QuantizedLinear,
@@ -153,7 +162,10 @@ export function quantizedRow(
   });
 }
 
-/** Groups of a range, which begins and ends at a group or at the last input. */
+/**
+ * Returns the groups of a range of inputs. The range starts and ends at a group, or at the last
+ * input.
+ */
 const unitsOf = ({ first, count }: Range, unit: number): Range => ({
   first: first / unit,
   count: Math.ceil(count / unit),
@@ -167,23 +179,23 @@ function partOf(order: Parameter, first: number, count: number): Parameter {
   return part;
 }
 
-/** Frees the whole tensors after their parts have been copied. */
+/** Frees the whole tensors after their parts have been copied, except `kept` and the bias. */
 function release(original: QuantizedLinear, kept: Parameter | null): void {
   for (const parameter of original.parameters())
     if (parameter !== kept && parameter !== original.bias) parameter.dispose();
 }
 
 /**
- * Quantizes this rank's part of a split model's linear layers, except the head, to 8 or 4 bits.
- * Gives the same scales and codes as nn.quantizeModel() on the whole model, for any split. All
- * ranks call it. Throws DS_ARGUMENT if a cut lies inside a group, DS_NONFINITE, DS_COMM.
+ * Quantizes this rank's parts of a split model's linear layers, except the head, to 8 or 4 bits.
+ * Scales and codes are those of nn.quantizeModel() on the whole model, for any split. All ranks
+ * must call it. Throws DS_ARGUMENT if a border lies inside a group, DS_NONFINITE, DS_COMM.
  */
 export function quantizeParts(model: Module, given: QuantizedOptions): void {
   const op = 'quantize a model over ranks';
   const options = readQuantizedOptions(op, given);
   const isLayer = (module: Module): module is CutLayer | Linear =>
     isCut(module) || isLinear(module);
-  // Every rank checks all layers, so all ranks throw together.
+  // Every rank checks all layers before any exchange, so all ranks throw together.
   for (const [path, layer] of model.namedModules()) {
     if (!(layer instanceof RowLinear) || matchesPath(path, HEADS)) continue;
     requireWholeGroups(op, path, layer, options.groupSize);
@@ -213,7 +225,7 @@ function requireWholeGroups(
   });
 }
 
-/** Outputs are whole rows, and each row has its own scales. */
+/** Quantizes this rank's outputs. Outputs are whole rows, and each row has its own scales. */
 function columnPart(
   { weight, bias, hasGelu }: ColumnLinear,
   options: Required<QuantizedOptions>,
@@ -221,7 +233,10 @@ function columnPart(
   return QuantizedLinear.of(weight, { ...options, bias, hasGelu });
 }
 
-/** Groups of inputs have their own scales; the scale of a row derives from all ranks' inputs. */
+/**
+ * Quantizes this rank's inputs. Groups of inputs have their own scales. Without groups, the scale
+ * of a row depends on the inputs of all ranks.
+ */
 function rowPart(layer: RowLinear, options: Required<QuantizedOptions>): QuantizedLinear {
   const { weight } = layer;
   const parts = { ...options, bias: null, hasGelu: false };
@@ -230,7 +245,9 @@ function rowPart(layer: RowLinear, options: Required<QuantizedOptions>): Quantiz
     : QuantizedLinear.of(weight, parts);
 }
 
-/** Returns the largest magnitude of each row over all ranks, [outputs, 1]; Infinity for NaN. */
+/**
+ * Returns the largest magnitude of each row over all ranks, [outputs, 1]. NaN counts as infinity.
+ */
 function findLargest({ weight, group }: RowLinear): Tensor {
   return noGrad(() =>
     scope(() => {

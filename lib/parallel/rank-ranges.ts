@@ -1,4 +1,4 @@
-// Division of a layer's outputs, inputs, heads and rows over ranks.
+// Computes how outputs, inputs, heads and rows of a layer are distributed over ranks.
 
 import type { ProcessGroup } from '../comm/index.js';
 import { DsError } from '../errors.js';
@@ -7,32 +7,35 @@ import type { Box } from '../runtime/box.js';
 import { required } from '../runtime/required.js';
 import { splitEvenly, startOf } from './exchanges.js';
 
-/** A rank's range of a dim. */
+/** A range of elements along a dim. */
 export interface Range {
-  /** The first one. */
+  /** Index of the first element. */
   readonly first: number;
   readonly count: number;
 }
 
-/** How one part of a dim is divided over the ranks. */
+/**
+ * How a part of a dim is split over the ranks. A part consists of pieces of equal width, such as
+ * heads, channels or rows.
+ */
 export interface PartCut {
-  /** Ranges of elements of equal width (heads, channels, rows), by rank. */
+  /** Range of pieces of each rank, by rank. */
   readonly ranges: readonly Range[];
-  /** Number of these elements over all ranks. */
+  /** Number of pieces of all ranks. */
   readonly pieces: number;
 }
 
 /**
- * The split of a dim: concatenated parts, each with a number of elements of equal width. Packed
- * queries, keys and values are three parts.
+ * How a dim is split: its concatenated parts are split separately. Concatenated queries, keys and
+ * values are three parts.
  */
 export type DimCut = readonly PartCut[];
 
-/** Returns the width of an element in a dim of `size`. */
+/** Returns the width of a piece in a dim of `size`. */
 const elementWidth = (cut: DimCut, size: number): number =>
   size / cut.reduce((sum, { pieces }) => sum + pieces, 0);
 
-/** Returns the ranges of `rank` in a dim of `size`: one per part, in memory order. */
+/** Returns the elements of `rank` in a dim of `size`: one range per part, in memory order. */
 export function rangesIn(cut: DimCut, size: number, rank: number): Range[] {
   const width = elementWidth(cut, size);
   let start = 0;
@@ -45,8 +48,8 @@ export function rangesIn(cut: DimCut, size: number, rank: number): Range[] {
 }
 
 /**
- * Splits `count` elements as evenly as possible, the first ranks with one more. Throws DS_ARGUMENT
- * if there are fewer elements than ranks.
+ * Splits `count` elements as evenly as possible; the first ranks may have one more. `what` names
+ * the elements in errors. Throws DS_ARGUMENT if there are fewer elements than ranks.
  */
 export function rangesFor(
   what: string,
@@ -69,7 +72,7 @@ function tooFewError(op: string, what: string, count: number, ranks: number): Ds
   });
 }
 
-/** Keeps this rank's part of `parameter` along `dim`. Throws DS_SHAPE, DS_ARGUMENT. */
+/** Reduces `parameter` to this rank's part along `dim`. Throws DS_SHAPE, DS_ARGUMENT. */
 export function cutAlong(parameter: Parameter, dim: number, cut: DimCut, rank: number): void {
   const wholeShape = parameter.shape;
   const boxes = rangesIn(cut, required(wholeShape[dim]), rank).map(
@@ -81,14 +84,16 @@ export function cutAlong(parameter: Parameter, dim: number, cut: DimCut, rank: n
   parameter.cutTo(boxes);
 }
 
-/** Returns the widths of the ranks' parts of a dim of `size`. */
+/** Returns the number of elements of each rank in a dim of `size`. */
 export function widthsOf(cut: DimCut, size: number): number[] {
   return ranksOf(cut).map((rank) =>
     rangesIn(cut, size, rank).reduce((sum, { count }) => sum + count, 0),
   );
 }
 
-/** Returns the unique borders, ascending, of the ranks' parts along a dim of `size`. */
+/**
+ * Returns the borders of the ranks' ranges in a dim of `size`, ascending and without duplicates.
+ */
 export function bordersOf(cut: DimCut, size: number): number[] {
   const borders = ranksOf(cut).flatMap((rank) =>
     rangesIn(cut, size, rank).flatMap(({ first, count }) => [first, first + count]),
@@ -98,26 +103,26 @@ export function bordersOf(cut: DimCut, size: number): number[] {
 
 const ranksOf = ([part]: DimCut): number[] => (part?.ranges ?? []).map((_, rank) => rank);
 
-/** How many heads an attention has. */
+/** Numbers of heads of an attention. */
 export interface HeadCounts {
-  /** Heads of queries. */
+  /** Number of query heads. */
   readonly queries: number;
-  /** Key and value heads; each serves queries / keys query heads. */
+  /** Number of key heads, and of value heads. Each serves queries / keys query heads. */
   readonly keys: number;
 }
 
-/** The heads of an attention by rank. */
+/** The heads of each rank, by rank. */
 export interface SharedHeads {
   readonly counts: HeadCounts;
   readonly queries: readonly Range[];
-  /** Several ranks have the same head if there are fewer heads than ranks. */
+  /** If there are fewer key heads than ranks, several ranks have the same head. */
   readonly keys: readonly Range[];
 }
 
 /**
- * Distributes key heads with all their query heads as evenly as possible. If there are fewer key
- * heads than ranks, several ranks share one and split its query heads. Throws DS_ARGUMENT if a rank
- * would get no head.
+ * Distributes key heads, each with all its query heads, as evenly as possible. If there are fewer
+ * key heads than ranks, several ranks have the same key head and split its query heads. Throws
+ * DS_ARGUMENT if a rank would get no query head.
  */
 export function splitHeads(
   counts: HeadCounts,

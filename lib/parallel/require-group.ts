@@ -1,10 +1,10 @@
-// Checks arguments of functions over ranks of a group, for plain JavaScript callers.
+// Checks the arguments of functions over a process group, for callers in plain JavaScript.
 import { ProcessGroup } from '../comm/index.js';
 import { DsError } from '../errors.js';
 import { formatValue } from '../runtime/format-value.js';
 import { requireTensor } from '../tensor/ops/shapes.js';
 
-/** Throws DS_ARGUMENT with `op` unless `group` is a process group. */
+/** Throws DS_ARGUMENT for the operation `op` unless `group` is a process group. */
 export function requireGroup(op: string, group: unknown): asserts group is ProcessGroup {
   if (group instanceof ProcessGroup) return;
   throw new DsError({
@@ -16,7 +16,7 @@ export function requireGroup(op: string, group: unknown): asserts group is Proce
   });
 }
 
-/** Throws DS_ARGUMENT unless the arguments are a tensor and a group. */
+/** Throws DS_ARGUMENT for the operation `op` unless `x` is a tensor and `group` a process group. */
 export function requireShared(op: string, x: unknown, group: unknown): void {
   requireTensor(op, x);
   requireGroup(op, group);

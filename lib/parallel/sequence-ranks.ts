@@ -1,5 +1,5 @@
-// Sequence parallelism: ranks split the tokens of each sample from the first layer to the loss.
-// Source: Jacobs et al. 2023 (DeepSpeed-Ulysses).
+// Ulysses sequence parallelism: the ranks split the tokens of each sample, from the first layer to
+// the loss. Source: Jacobs et al. 2023 (DeepSpeed-Ulysses).
 import type { ProcessGroup } from '../comm/index.js';
 import { DsError } from '../errors.js';
 import type { Module } from '../nn/module.js';
@@ -14,34 +14,36 @@ import { gatherShared, sumOverGroup } from './collectives.js';
 import type { SharedDim } from './exchanges.js';
 import { Ulysses } from './ulysses.js';
 
-/** A model that can compute with some of the tokens of each sample. */
+/** A model that can compute with only some of the tokens of each sample. */
 export interface SequenceParallel {
   /**
-   * From now on, calls with all tokens compute only this rank's part; null ends that. Throws
-   * DS_ARGUMENT if the model does not support it.
+   * Makes later calls, which receive all tokens, compute only this rank's part. Null makes them
+   * compute all tokens again. Throws DS_ARGUMENT if the model does not support it.
    */
   shareSequence(ranks: SequenceRanks | null): void;
 }
 
-/** Tokens are the second dim: [B, T], or [B, T, ..]. */
+/** The dim of the tokens in [B, T] and [B, T, ..]. */
 const TOKENS = 1;
 
-/** The ranks that split a model's tokens; all of them make the same calls, with whole samples. */
+/**
+ * The ranks that split a model's tokens. All of them must make the same calls, with whole samples.
+ */
 export class SequenceRanks {
   private readonly heads: Ulysses;
 
   /** `group`: the ranks of one sample, in the order of their tokens. */
   constructor(
-    /** The ranks in the order of their tokens. */
+    /** The ranks of one sample, in the order of their tokens. */
     readonly group: ProcessGroup,
   ) {
     this.heads = new Ulysses(group);
   }
 
   /**
-   * Returns this rank's part of the samples of one call by `model`. If the tokens do not divide
-   * evenly, returns null in evaluation without gradients (every rank then has all tokens), else
-   * throws DS_SHAPE.
+   * Returns this rank's part of the samples of one call of `model`. `tokens`: [B, T, ..]. If T is
+   * not a multiple of the number of ranks, throws DS_SHAPE; in evaluation without gradients,
+   * returns null instead, and every rank computes all tokens.
    */
   partOf(model: Module, tokens: Tensor): SequencePart | null {
     const { group } = this;
@@ -66,27 +68,31 @@ export class SequenceRanks {
   }
 }
 
-/** The tokens `share` of each sample, which one rank holds. */
+/** The tokens of each sample that this rank computes. */
 export class SequencePart {
-  /** `share`: the tokens of this rank in `group`. */
+  /** `share`: this rank's range of the tokens. */
   constructor(
     private readonly group: ProcessGroup,
-    /** The tokens of this part. */
+    /** This rank's range of the tokens, and the exchange of heads for attention. */
     readonly share: TokenShare,
   ) {}
 
-  /** Returns this part of `x` [B, T, ..], which has all tokens. */
+  /** Returns this rank's part of `x` [B, T, ..], which has all tokens. Not differentiable. */
   of(x: Tensor): Tensor {
     return noGrad(() => x.narrow(TOKENS, this.share.first, this.share.count).contiguous());
   }
 
-  /** Runs `body`. Its attention sees all tokens, and its dropout uses the global token indices. */
+  /**
+   * Runs `body` with this rank's tokens: its attention sees all tokens, and its dropout and
+   * positions use the indices of the tokens in the sample.
+   */
   run<T>(body: () => T): T {
     return sharingTokens(this.share, body);
   }
 
   /**
-   * Gathers the ranks' `x` [B, T / n, ..] to [B, T, ..]. Later work must be the same on every rank.
+   * Gathers the ranks' `x` [B, T / n, ..] to [B, T, ..]. All ranks must use the result in the same
+   * way, because the gradient of x is this rank's part of the gradient.
    */
   whole(x: Tensor): Tensor {
     const { group, share } = this;
@@ -94,12 +100,15 @@ export class SequencePart {
     return gatherShared(x, shared);
   }
 
-  /** Sums the ranks' losses. Each loss is already divided by the number of targets of all ranks. */
+  /**
+   * Returns the sum of the ranks' losses. Each rank has divided its loss by the number of targets
+   * of all ranks.
+   */
   sum(loss: Tensor): Tensor {
     return sumOverGroup(loss, this.group);
   }
 
-  /** Sums integers of the ranks in place; not differentiable. */
+  /** Sums integers over the ranks in place. Not differentiable. */
   total(counts: Tensor): void {
     this.group.allReduce(counts, { purpose: 'counted targets' }).wait();
   }

@@ -1,5 +1,5 @@
-// Megatron sequence parallelism: between split layers each rank has some of the tokens. Source:
-// Korthikanti et al. 2022 (Megatron-LM).
+// Megatron sequence parallelism: outside of the split layers, each rank has some of the tokens.
+// Source: Korthikanti et al. 2022 (Megatron-LM).
 import type { ProcessGroup } from '../comm/index.js';
 import { DsError } from '../errors.js';
 import type { Module } from '../nn/module.js';
@@ -24,10 +24,10 @@ import {
 import type { SharedDim } from './exchanges.js';
 import { type Stream, wholeStream } from './stream.js';
 
-/** Tokens are the second dim of activations: [B, T, C]. */
+/** The dim of the tokens in activations [B, T, C]. */
 const TOKENS = 1;
 
-/** Gathered tensors: layers that read the same tensor share its exchange. */
+/** Gathered tensors by their parts: layers that read the same part share one gather. */
 const gathered = new WeakMap<Tensor, { tracked: boolean; whole: Tensor }>();
 
 function tokensOf(group: ProcessGroup, count: number): SharedDim {
@@ -35,15 +35,16 @@ function tokensOf(group: ProcessGroup, count: number): SharedDim {
 }
 
 /**
- * Activations between split layers are split by tokens where shareTokens() applies, and whole
- * elsewhere (inference). The forward replaces the one sum by a gather and a reduce-scatter. The
- * backward has the reverse, and a second gather for each trained weight.
+ * Returns the layout in which activations outside of split layers are split by tokens, inside the
+ * call of splitTokens()'s body; elsewhere (inference) they are whole. Instead of one sum, the
+ * forward has a gather and a reduce-scatter. The backward has the reverse, and a second gather for
+ * each trained weight.
  */
 export function tokenStream(group: ProcessGroup): Stream {
   const whole = wholeStream(group);
   const sharedOf = (x: Tensor): SharedDim => tokensOf(group, x.size(TOKENS));
-  // Linear layers keep this part and gather it again for the gradient of their weight, overlapped
-  // with the gradient of their input.
+  // A linear layer keeps only this rank's part of its input. For the gradient of its weight it
+  // gathers the input again, overlapped with the gradient of the input.
   const gather = Object.assign((x: Tensor): Tensor => gatherForAll(x, sharedOf(x)), {
     begin: (x: Tensor): (() => Tensor) => beginWhole(x, sharedOf(x)),
   });
@@ -101,7 +102,7 @@ function sharedTwiceError(): DsError {
   });
 }
 
-/** A replacement of a module's forward. */
+/** Replaces the forward of a module: receives the original forward and the inputs. */
 type Around = (forward: (...inputs: unknown[]) => unknown, inputs: unknown[]) => unknown;
 
 function wrap(module: Module, around: Around): void {
@@ -110,13 +111,13 @@ function wrap(module: Module, around: Around): void {
   ownModule.forward = (...inputs) => around(forward, inputs);
 }
 
-/** Returns whether a call may train: inference keeps its activations whole. */
+/** Returns whether a call may train. Other calls keep whole activations. */
 const mayTrain = (module: Module): boolean => module.training || isGradEnabled();
 
 /**
- * From now on the activations inside `body`, from its block `first` on, are split by tokens. body
- * maps tokens [B, T] to hidden states [B, T, C], whole as before; `first` receives [B, T, C]. Calls
- * without gradients in eval mode are unchanged.
+ * Makes `body` split its activations by tokens from its module `first` on. `body` maps tokens [B,
+ * T] to hidden states [B, T, C], both whole as before. The first input of `first` is [B, T, C].
+ * Calls in eval mode without gradients do not change.
  */
 export function splitTokens(body: Module, first: Module, group: ProcessGroup): void {
   wrap(body, (forward, inputs) => {

@@ -3,26 +3,30 @@ import type { ProcessGroup } from '../comm/index.js';
 import type { Tensor } from '../tensor/index.js';
 import { copyToCopies, copyToGroup, sumOfLinear, sumOverGroup } from './collectives.js';
 
-/** Entry to and exit from layers that are split over ranks. */
+/** How activations enter and leave layers that are split over ranks. */
 export interface Stream {
-  /** Whether a rank has only some of the tokens outside of the split layers. */
+  /** Whether each rank has only some of the tokens outside of the split layers. */
   readonly isShared: boolean;
   /**
-   * Returns the activations, whole on each rank; their gradient is the sum of the ranks' gradients.
+   * Returns the activations, whole on each rank, for a split layer. The gradient of x is the sum of
+   * the ranks' gradients.
    */
   enter(x: Tensor): Tensor;
-  /** enter() for a layer with copies on other ranks; only one copy's gradient `counts`. */
+  /**
+   * enter() for a layer of which other ranks have copies. Only the copy with `counts` contributes a
+   * gradient.
+   */
   enterCopies(x: Tensor, counts: boolean): Tensor;
-  /** Returns the sum of the ranks' parts. */
+  /** Returns the sum of the ranks' partial results. */
   leave(x: Tensor): Tensor;
   /**
-   * Returns the sum of the ranks' x weight^T plus the shared bias once: x [.., in here], weight
-   * [out, in here].
+   * Returns the sum of the ranks' x weight^T plus the bias: x [.., in here], weight [out, in here].
+   * The bias is equal on all ranks and is added once.
    */
   leaveLinear(x: Tensor, weight: Tensor, bias: Tensor | null): Tensor;
 }
 
-/** Every rank has all activations between split layers. */
+/** Returns the layout in which every rank has all activations outside of split layers. */
 export function wholeStream(group: ProcessGroup): Stream {
   return {
     isShared: false,

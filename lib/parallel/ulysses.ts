@@ -1,5 +1,6 @@
-// The all-to-alls around attention in sequence parallelism: some tokens of all heads become all
-// tokens of some heads, and back. Source: Jacobs et al. 2023 (DeepSpeed-Ulysses).
+// The all-to-all exchanges around attention in Ulysses sequence parallelism: before attention, each
+// rank exchanges some tokens of all heads for all tokens of some heads; after it, the reverse.
+// Source: Jacobs et al. 2023 (DeepSpeed-Ulysses).
 
 import type { ProcessGroup } from '../comm/index.js';
 import * as kernels from '../runtime/kernels.generated.js';
@@ -12,15 +13,12 @@ import {
   scope,
   Tensor,
 } from '../tensor/index.js';
-import { type Range, splitHeads } from './share.js';
+import { type Range, splitHeads } from './rank-ranges.js';
 
-/**
- * The layout of an exchange: the heads of several concatenated tensors, by the rank that computes
- * their attention.
- */
+/** Which rank computes which heads. Several tensors (q, k, v) go through one exchange. */
 interface Route {
   group: ProcessGroup;
-  /** Heads of each tensor by rank; several ranks may have the same heads. */
+  /** Range of heads of each tensor, by tensor and rank. Several ranks may have the same heads. */
   heads: readonly (readonly Range[])[];
 }
 
@@ -30,14 +28,19 @@ const headsOf = ({ heads }: Route, rank: number): Range[] =>
 const widthOf = (route: Route, rank: number): number =>
   headsOf(route, rank).reduce((sum, { count }) => sum + count, 0);
 
-/** Heads per slot: the number of the rank with the most. */
+/**
+ * Returns the number of heads per slot: the largest number of any rank, because slots are equal.
+ */
 const maxOf = (route: Route): number =>
   Math.max(...route.group.ranks.map((_, rank) => widthOf(route, rank)));
 
-/** Swaps [.., B, t, ..] and [.., t, B, ..] of one memory. */
+/** Views [.., B, t, ..] as [.., t, B, ..] and the reverse. */
 const swap = (x: Tensor): Tensor => x.transpose(0, 1);
 
-/** Allocates slots for `tokens` tokens of all ranks: [n, t, B, heads, D]. */
+/**
+ * Allocates one slot per rank: [n, t, B, heads, D]. n: ranks; t: tokens of a rank. Heads that a
+ * slot does not use are 0.
+ */
 function allocateSlots(route: Route, like: Tensor, tokens: number): Tensor {
   const [B, , , D] = leading(like.shape, 4);
   const { size } = route.group;
@@ -51,8 +54,9 @@ function allocateSlots(route: Route, like: Tensor, tokens: number): Tensor {
 const slotOf = (slots: Tensor, rank: number): Tensor => slots.narrow(0, rank, 1).squeeze(0);
 
 /**
- * Exchanges tokens for heads: xs[i] [B, T / n, H_i, D] with this rank's tokens become [T, B, W, D]
- * with all tokens of this rank's heads. The tensors follow each other, padded.
+ * Exchanges tokens for heads. The tensors xs[i] [B, T / n, H_i, D] have this rank's tokens of all
+ * heads. The result [T, B, W, D] has all tokens of this rank's heads: those of each tensor one
+ * after the other, then padding.
  */
 function toHeads(purpose: string, xs: readonly Tensor[], route: Route): Tensor {
   const { group } = route;
@@ -74,8 +78,9 @@ function toHeads(purpose: string, xs: readonly Tensor[], route: Route): Tensor {
 }
 
 /**
- * The inverse and the gradient of toHeads(): ys[i] [B, T, h_i, D] with this rank's heads become
- * `outs[i]` [B, T / n, H_i, D] with this rank's tokens. Sums heads that several ranks have.
+ * Exchanges heads for tokens, the inverse and the gradient of toHeads(). ys[i] [B, T, h_i, D] have
+ * all tokens of this rank's heads. Writes `outs[i]` [B, T / n, H_i, D], this rank's tokens of all
+ * heads. Heads that several ranks have are summed.
  */
 function toTokens(
   purpose: string,
@@ -110,7 +115,7 @@ function toTokens(
   }
 }
 
-/** Views [B, T, h_i, D] of this rank's heads of each tensor in the result of toHeads(). */
+/** Returns views [B, T, h_i, D] of this rank's heads of each tensor in the result of toHeads(). */
 function viewsOf(all: Tensor, route: Route): Tensor[] {
   const [T, B, width, D] = leading(all.shape, 4);
   let at = 0;
@@ -121,13 +126,13 @@ function viewsOf(all: Tensor, route: Route): Tensor[] {
   });
 }
 
-/** Returns memory for [B, tokens, heads, D] of the dtype and device of `like` [B, .., .., D]. */
+/** Allocates [B, tokens, heads, D] with the dtype and device of `like` [B, .., .., D]. */
 const emptyHeads = (like: Tensor, tokens: number, heads: number): Tensor => {
   const [B, , , D] = leading(like.shape, 4);
   return Tensor.empty([B, tokens, heads, D], like.dtype, like.device);
 };
 
-/** Converts between [B, T, H, D] and [B, H, T, D] of one memory, outside the tape. */
+/** Views [B, T, H, D] as [B, H, T, D] and the reverse, without recording a gradient. */
 const byHead = (x: Tensor): Tensor =>
   x.alias(
     [0, 2, 1, 3].map((d) => required(x.shape[d])),
@@ -135,9 +140,10 @@ const byHead = (x: Tensor): Tensor =>
   );
 
 /**
- * The exchange over the ranks of a group. Each rank has the same number of tokens of every sample,
- * in rank order. Heads may divide unevenly. With fewer key and value heads than ranks, several
- * ranks have the same ones, as in DeepSpeed. Throws DS_ARGUMENT for more ranks than heads, DS_COMM.
+ * Runs attention over the ranks of a group. Each rank has the same number of tokens of every
+ * sample, in rank order. The heads may be split unevenly. If there are fewer key and value heads
+ * than ranks, several ranks have the same ones, as in DeepSpeed. Throws DS_ARGUMENT if there are
+ * more ranks than query heads, DS_COMM.
  */
 export class Ulysses implements HeadExchange {
   constructor(private readonly group: ProcessGroup) {}
@@ -218,8 +224,8 @@ export class Ulysses implements HeadExchange {
   }
 
   /**
-   * Exchanges the output of this rank's heads [B, T, h, D] for the output of all heads at its
-   * tokens [B, t, H, D].
+   * Exchanges the attention output [B, T, h, D] of this rank's heads for that of all heads at this
+   * rank's tokens, [B, t, H, D].
    */
   private ofTokens(x: Tensor, ownRanges: readonly Range[], heads: number): Tensor {
     const route = { group: this.group, heads: [ownRanges] };
@@ -241,5 +247,5 @@ export class Ulysses implements HeadExchange {
 
 const OP = 'sequence_parallel_size';
 
-/** `x` itself if the elements of a row are contiguous. */
+/** Returns `x` itself if the elements of each row are contiguous, else a contiguous copy. */
 const rowsPacked = (x: Tensor): Tensor => (x.strides.at(-1) === 1 ? x : x.contiguous());

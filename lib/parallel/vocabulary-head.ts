@@ -1,5 +1,5 @@
-// The vocabulary-parallel head of a language model: logits, and a loss that never gathers all of
-// them. Source: Shoeybi et al. 2019 (Megatron-LM).
+// The head of a language model, split along the vocabulary: computes logits, and a loss without
+// gathering the logits of all ranks. Source: Shoeybi et al. 2019 (Megatron-LM).
 
 import type { ProcessGroup } from '../comm/index.js';
 import { DsError } from '../errors.js';
@@ -14,17 +14,19 @@ import {
   type Tensor,
 } from '../tensor/index.js';
 import { copyToGroup, gatherShared } from './collectives.js';
-import { cutAlong, type Range, rangesFor, widthsOf } from './share.js';
+import { cutAlong, type Range, rangesFor, widthsOf } from './rank-ranges.js';
 
-/** A whole head: it has a weight [V, C] and, unless it is tied, no bias. */
+/** A head that is not split: a module with a weight [V, C] and no bias. */
 export interface WholeHead extends Module {
   /** The weight [V, C]. */
   readonly weight: Parameter;
-  /** Refused. */
+  /** Must be absent or null; otherwise VocabularyHead throws DS_ARGUMENT. */
   readonly bias?: Parameter | null;
 }
 
-/** Returns the classes of a rank, and the exchanges of their losses. */
+/**
+ * Returns this rank's classes for linearCrossEntropy(), with the exchange of its partial results.
+ */
 function classShareOf(group: ProcessGroup, { first }: Range, classes: number): ClassShare {
   return {
     first,
@@ -34,10 +36,12 @@ function classShareOf(group: ProcessGroup, { first }: Range, classes: number): C
 }
 
 /**
- * Returns crossEntropy(linear(x, weight), target) where each rank has the rows of the weight from
- * `share.first` on. x [.., C], target [..] and the loss are equal on all ranks; the gradient of x
- * covers all classes. Each chunk of rows exchanges three numbers per row, or five if correct rows
- * are counted. Otherwise as linearCrossEntropy(); also throws DS_COMM.
+ * Returns crossEntropy(linear(x, weight), target) if each rank has the rows of the weight from
+ * `first` on. x [.., C], target [..] and the loss are equal on all ranks. The gradient of x covers
+ * all classes.
+ *
+ * Each chunk of rows exchanges three numbers per row, or five if correct rows are counted. See
+ * linearCrossEntropy() for options and errors; also throws DS_COMM.
  */
 export function vocabularyCrossEntropy(
   x: Tensor,
@@ -50,22 +54,23 @@ export function vocabularyCrossEntropy(
   return linearCrossEntropy(copyToGroup(x, group), weight, target, { ...rest, classShare });
 }
 
-/** A head [V, C] that is split along its rows; x [.., C] is equal on all ranks. */
+/** A head [V, C] that is split along its rows. x [.., C] is equal on all ranks. */
 export class VocabularyHead extends Module {
   /**
-   * The weight [rows here, channels]; the token table's weight if the whole head was tied to it.
+   * The weight [rows here, channels]. If the whole head was tied to the token table, the table's
+   * weight.
    */
   readonly weight: Parameter;
   private readonly range: Range;
   private readonly widths: readonly number[];
 
   /**
-   * Moves the weight of `original` here; the token table may have split it before. Throws
-   * DS_ARGUMENT, also for a head with a bias.
+   * Takes over the weight of `original`, which the token table may have split already. Throws
+   * DS_ARGUMENT if the head has a bias, or if there are more ranks than rows.
    */
   constructor(
     original: WholeHead,
-    /** The ranks that share it. */
+    /** The ranks that split the head. */
     readonly group: ProcessGroup,
   ) {
     super();
@@ -81,8 +86,8 @@ export class VocabularyHead extends Module {
   }
 
   /**
-   * Maps x [.., C] to the logits of all rows, [.., V], on every rank. Throws DS_SHAPE if the sizes
-   * do not fit, DS_COMM if the ranks disagree or one fails.
+   * Maps x [.., C] to the logits of all classes, [.., V], on every rank. Throws DS_SHAPE if the
+   * sizes do not fit, DS_COMM if the ranks disagree or one fails.
    */
   override forward(x: Tensor): Tensor {
     const { group, widths } = this;
@@ -90,7 +95,7 @@ export class VocabularyHead extends Module {
     return gatherShared(ownTensor, { group, dim: -1, sizes: widths });
   }
 
-  /** See vocabularyCrossEntropy(). */
+  /** Returns the loss of x [.., C] for the classes `target` [..]; see vocabularyCrossEntropy(). */
   lossOf(x: Tensor, target: Tensor, options: LinearCrossEntropyOptions): Tensor {
     const { group, weight, range } = this;
     const [classes] = leading(weight.region.whole, 1);

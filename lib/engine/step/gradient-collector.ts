@@ -120,12 +120,12 @@ export class GradientCollector implements UnitListener {
    *
    * Units are not handed over as they complete, for these reasons:
    *
-   * - Only this call marks the last backward of the micro-batch. A new forward may still add
-   *   a loss.
-   * - A hand-over cannot be undone. At the boundary, stages 0 and 1 replace this rank's sum
-   *   by the sum of all ranks. Offload adds it to the norm and copies it.
-   * - Later losses could not be added with the same bits: stages 2 and 3 would sum them
-   *   after the sum over ranks. A rank with one loss fewer would miss a collective.
+   * - Only this call marks the last backward of the micro-batch. A new forward may still add a
+   *   loss.
+   * - A hand-over cannot be undone. At the boundary, stages 0 and 1 replace this rank's sum by the
+   *   sum of all ranks. Offload adds it to the norm and copies it.
+   * - Later losses could not be added with the same bits: stages 2 and 3 would sum them after the
+   *   sum over ranks. A rank with one loss fewer would miss a collective.
    */
   endDirect(): void {
     if (!this.pass) this.beginDirect();

@@ -102,8 +102,7 @@ export class StepDecisions {
   /**
    * Reads the decision of the last step, once. Blocks until its backward has ended.
    *
-   * - Throws DS_NONFINITE if the loss was not finite and the loss scale cannot shrink
-   *   further.
+   * - Throws DS_NONFINITE if the loss was not finite and the loss scale cannot shrink further.
    * - Throws DS_COMM if ranks of one model had different batches.
    * - Throws DS_ARGUMENT if ranks had different numbers of micro-batches.
    */

@@ -182,11 +182,10 @@ export class UnitHooks {
 /**
  * Returns, by module, the units that it reads. A unit is read by:
  * - its own module;
- * - other units, and modules outside of units, that share parameters with it (tied
- *   weights);
+ * - other units, and modules outside of units, that share parameters with it (tied weights);
  * - modules that registered its parameters as external;
- * - for the unit of the root: also the modules directly below the root, because a program
- *   may call them alone.
+ * - for the unit of the root: also the modules directly below the root, because a program may call
+ *   them alone.
  */
 function readersOf(
   model: Module,

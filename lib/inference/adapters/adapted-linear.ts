@@ -11,7 +11,7 @@ import { type Field, Module } from '../../nn/module.js';
 import { PackedLinear } from '../../nn/packed-linear.js';
 import type { Parameter } from '../../nn/parameter.js';
 import { ColumnLinear, RowLinear } from '../../parallel/layers.js';
-import { rangesIn } from '../../parallel/share.js';
+import { rangesIn } from '../../parallel/rank-ranges.js';
 import type { Device } from '../../runtime/device.js';
 import type { DType } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
