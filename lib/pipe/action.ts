@@ -1,69 +1,73 @@
 // The actions of a pipeline rank, as data: work on micro-batches, transfers between stages, and
-// reductions at the end of a step.
+// reductions of gradients at the end of a step.
 import { DsError } from '../errors.js';
 
 /**
- * F: the forward of a stage. B: its backward. I and W: the halves of a backward, for the gradient
- * of the stage's input and for the gradients of its weights.
+ * F: the forward of a stage. B: its backward. I and W: the two halves of a backward. I computes the
+ * gradients of the stage's input, W the gradients of its weights.
  */
 export type WorkKind = 'F' | 'B' | 'I' | 'W';
 
-/** Work of a stage on a micro-batch. */
+/** The work of a stage on a micro-batch. */
 export interface Work {
   /** The kind of work. */
   readonly kind: WorkKind;
-  /** Stages count from the model's inputs; a rank may have several stages. */
+  /** Index of the stage, from the model's inputs on. A rank may have several stages. */
   readonly stage: number;
   /** Index of the micro-batch in the batch. */
   readonly micro: number;
 }
 
-/** A transfer between the ranks of two consecutive stages. */
+/** One side of a transfer between the ranks of two consecutive stages. */
 export interface Transfer {
   /**
-   * sendF: sends the output of `stage` to the next stage. recvF: receives its input. sendB: sends
-   * the gradient of that input back. recvB: receives the gradient of its output.
+   * sendF: sends the output of `stage` to the next stage. recvF: receives the input of `stage`.
+   * sendB: sends the gradient of that input back. recvB: receives the gradient of the output of
+   * `stage`.
    */
   readonly kind: 'sendF' | 'recvF' | 'sendB' | 'recvB';
-  /** The stage of the rank that performs the action. */
+  /** The stage of the rank that performs this action. */
   readonly stage: number;
   /** Index of the micro-batch in the batch. */
   readonly micro: number;
-  /** The rank that sends or receives on the other side. */
+  /** The rank that performs the other side. */
   readonly peer: number;
 }
 
-/** The weights' gradients of a stage are complete and may be reduced over the data ranks. */
+/**
+ * A reduction of a stage's gradients over the data ranks. It follows all work that adds to them.
+ */
 export interface Reduce {
-  /** Always so. */
+  /** The kind of action. */
   readonly kind: 'reduce';
-  /** The stage of the gradients. */
+  /** The stage whose gradients are reduced. */
   readonly stage: number;
 }
 
-/** An entry of a rank's list. */
+/** An entry of a rank's list of actions. */
 export type Action = Work | Transfer | Reduce;
 
-/** Returns the key of work in maps; a micro-batch visits a stage once per kind. */
+/** Returns a key of the work for maps. A micro-batch visits a stage once per kind. */
 export const workKey = ({ kind, stage, micro }: Work): string => `${kind} ${stage} ${micro}`;
 
-/** Formats an action for messages: "F(stage 2, micro 5)". */
+/** Formats an action for errors, for example "F(stage 2, micro 5)". */
 export function describeAction(action: Action): string {
   if (action.kind === 'reduce') return `reduce(stage ${action.stage})`;
   return `${action.kind}(stage ${action.stage}, micro ${action.micro})`;
 }
 
-/** Returns whether the action is computation, not a transfer or a reduction. */
+/** Returns whether the action is computation, that is, no transfer and no reduction. */
 export function isWork(action: Action): action is Work {
   return action.kind.length === 1;
 }
 
-/** Returns the rank of `stage` in a pipeline of `ranks`: stages are assigned round-robin. */
+/** Returns the rank that has `stage`. Stages are assigned to the ranks round-robin. */
 export const rankOf = (stage: number, ranks: number): number => stage % ranks;
 
 /**
- * Returns the other work that `work` depends on, in a model of `stages` stages. With halved
- * backwards its gradient comes from the next stage's I.
+ * Returns the work that `work` needs, in a model of `stages` stages. The result lists needs; each
+ * need lists alternatives, of which one must be complete. For example, a backward needs the next
+ * stage's B or, if its backward is halved, I.
  */
 export function listInputs(work: Work, stages: number): readonly (readonly Work[])[] {
   const { kind, stage, micro } = work;
@@ -76,8 +80,8 @@ export function listInputs(work: Work, stages: number): readonly (readonly Work[
 }
 
 /**
- * Returns the DS_INTERNAL for lists that cannot end: each rank of `waiting` waits for an action
- * that no rank performs.
+ * Returns the error for lists that cannot end. `waiting`: the next action of each rank, or
+ * undefined if the rank is done.
  */
 export function deadlockError(op: string, waiting: readonly (Action | undefined)[]): DsError {
   const lines = waiting.map((action, rank) =>

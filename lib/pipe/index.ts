@@ -1,4 +1,4 @@
-// The API of pipelines: the public part, and the functions that the engine uses.
+// The exports of lib/pipe: the public API, and functions that only the engine uses.
 export { rankOf } from './action.js';
 export * from './api.js';
 export { requireValues } from './layers.js';

@@ -1,18 +1,21 @@
-// Declares and builds the layers of a pipeline, which are divided into stages.
+// Declares and builds the layers of a pipeline. pipeline.ts divides them into stages.
 import { DsError } from '../errors.js';
 import { Module } from '../nn/module.js';
 import { formatValue } from '../runtime/format-value.js';
 import { valueError } from '../runtime/input-errors.js';
 import { Tensor } from '../tensor/index.js';
 
-/** Values between layers: one tensor, or several. */
+/** Values that a layer passes to the next one: a tensor, or several tensors. */
 export type Values = Tensor | readonly Tensor[];
 
 /** Returns the values as a list. */
 export const toList = (values: Values): readonly Tensor[] =>
   values instanceof Tensor ? [values] : values;
 
-/** Returns `values` if they are valid between layers. Throws DS_ARGUMENT with `op`. */
+/**
+ * Returns `values` if they are a tensor or a list of tensors. Throws DS_ARGUMENT for the operation
+ * `op` otherwise.
+ */
 export function requireValues(op: string, values: unknown, hint: string): Values {
   const list = Array.isArray(values) ? values : [values];
   if (list.length > 0 && list.every((item) => item instanceof Tensor)) return values as Values;
@@ -20,42 +23,43 @@ export function requireValues(op: string, values: unknown, hint: string): Values
   throw new DsError({ code: 'DS_ARGUMENT', op, expected, got: formatValue(values), hint });
 }
 
-/** One layer of a pipeline: it maps the outputs of the previous layer to its own. */
+/** A layer of a pipeline. It maps the outputs of the previous layer to its own outputs. */
 export interface PipelineLayer {
   /**
-   * The modules that own the parameters it reads. A module of several layers is tied: its gradients
-   * are summed.
+   * The modules that own the parameters that the layer reads. A module of several layers is tied:
+   * its gradients are summed over the layers.
    */
   readonly modules: readonly Module[];
   /**
-   * Multiply-accumulates with its weights for one token or sample. Default: the elements of its
-   * parameters of two dims or more, except embeddings.
+   * Multiply-accumulates with its weights for one token or sample; used by the partition method
+   * "flops". Default: the number of elements of its parameters with two or more dims, except
+   * embeddings.
    */
   readonly macs?: number;
-  /** Computes its output from the output of the previous layer. */
+  /** Returns the layer's output for the output of the previous layer. */
   forward(values: Values): Values;
 }
 
-/** A model with a list of pipeline layers: see PipelineModule. */
+/** A model that consists of pipeline layers, such as a PipelineModule. */
 export interface Pipelined {
   /** Returns the layers in order, without the loss. */
   pipelineLayers(): PipelineLayer[];
-  /** Computes the loss, one f32 element, from the output of the last layer and labels. */
+  /** Returns the loss, one f32 element, for the output of the last layer and the labels. */
   pipelineLoss(outputs: Values, labels: unknown): Tensor;
 }
 
-/** The constructor of a layer. */
+/** The class of a layer. */
 // biome-ignore lint/suspicious/noExplicitAny: a layer's constructor has its own parameters.
 export type LayerClass<Args extends any[] = any[]> = new (...args: Args) => Module;
 
 /**
  * A layer that PipelineModule builds: `new LayerSpec(Linear, 4, 8)`. Every rank builds all layers,
- * so that initial values do not depend on the number of ranks. Unused parameters take no memory.
- * Source: DeepSpeed's LayerSpec.
+ * so that initial values do not depend on the number of ranks. Parameters of other ranks' layers
+ * take no memory. Source: DeepSpeed's LayerSpec.
  */
 // biome-ignore lint/suspicious/noExplicitAny: as above.
 export class LayerSpec<Args extends any[] = any[]> {
-  /** The arguments of its constructor. */
+  /** The arguments of the constructor. */
   readonly args: Args;
 
   /** Throws DS_ARGUMENT unless `layerClass` is a class of modules. */
@@ -70,32 +74,34 @@ export class LayerSpec<Args extends any[] = any[]> {
     this.args = args;
   }
 
-  /** Returns the layer. */
+  /** Builds the layer. */
   build(): Module {
     return new this.type(...this.args);
   }
 }
 
 /**
- * The forward of a tied layer if it differs from its module's, such as an embedding as the head.
+ * The forward of a tied layer if it is not its module's forward: for example, an embedding as the
+ * head.
  */
 export type TiedForward = (module: Module, values: Values) => Values;
 
 /**
- * A layer that shares its module with all layers of the same key:
- * `new TiedLayerSpec('embed', Embedding, { forward: (table, x) => ... }, 67, 32)`. The first layer
- * of a key builds the module. If they are on several stages, each has a copy, and their gradients
- * are summed before every update. Source: DeepSpeed's TiedLayerSpec; `tied_weight_attr` is not
- * needed, all parameters are tied.
+ * A layer that shares its module with all layers of the same key. For example:
+ * `new TiedLayerSpec('embed', Embedding, { forward: (table, x) => ... }, 67, 32)`.
+ *
+ * The first layer of a key builds the module. If the layers are on several stages, each stage has a
+ * copy, and the gradients of the copies are summed before every update. All parameters are tied, so
+ * DeepSpeed's `tied_weight_attr` does not exist. Source: DeepSpeed's TiedLayerSpec.
  */
 // biome-ignore lint/suspicious/noExplicitAny: as above.
 export class TiedLayerSpec<Args extends any[] = any[]> extends LayerSpec<Args> {
-  /** The forward of this use of the module; null calls the module. */
+  /** The forward of this layer. Null: the forward of the module. */
   readonly forward: TiedForward | null;
 
-  /** Throws DS_ARGUMENT unless `key` is a text. */
+  /** Throws DS_ARGUMENT unless `key` is a non-empty string. */
   constructor(
-    /** Layers of one key share a module. */
+    /** Layers with the same key share a module. */
     readonly key: string,
     type: LayerClass<Args>,
     given: { forward?: TiedForward } = {},
@@ -109,12 +115,12 @@ export class TiedLayerSpec<Args extends any[] = any[]> extends LayerSpec<Args> {
   }
 }
 
-/** A layer of PipelineModule. */
+/** What PipelineModule accepts as a layer. */
 export type LayerLike = Module | LayerSpec | ((values: Tensor) => Values);
 
 /**
- * Builds the layers of `layers` and stores their modules in `modules`, each under the number of its
- * first layer.
+ * Builds `layers` and returns them as pipeline layers. Adds their modules to `modules`, each under
+ * the index of its first layer.
  */
 export function buildLayers(
   layers: readonly LayerLike[],
@@ -146,7 +152,7 @@ export function buildLayers(
   });
 }
 
-/** Returns a layer that calls the module; each of several values is an argument. */
+/** Returns a layer that calls the module. If the values are a list, each value is an argument. */
 function callModule(module: Module): PipelineLayer {
   const call = (...inputs: unknown[]): Values => module.call(...(inputs as [])) as Values;
   return {

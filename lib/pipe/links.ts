@@ -1,4 +1,4 @@
-// Transfers values and gradients between the ranks of a pipeline.
+// Links: transfers values and gradients between the ranks of a pipeline.
 
 import type { Distributed, ProcessGroup, Work } from '../comm/index.js';
 import { AXIS } from '../comm/mesh-shape.js';
@@ -9,7 +9,7 @@ import { type Action, isWork, type Transfer } from './action.js';
 import { toList, type Values } from './layers.js';
 import { type BatchKind, describeValues, KIND_NAMES, Outlines } from './outlines.js';
 
-/** Values in transfer from another rank. */
+/** Values that another rank is sending. */
 export class IncomingValues {
   constructor(
     private readonly several: boolean,
@@ -18,7 +18,7 @@ export class IncomingValues {
   ) {}
 
   /**
-   * Orders later compute work after the arrival and returns the values; the caller owns the
+   * Makes later compute work wait for the arrival, and returns the values. The caller owns the
    * tensors.
    */
   take(): Values {
@@ -26,7 +26,7 @@ export class IncomingValues {
     return this.several ? this.tensors : required(this.tensors[0]);
   }
 
-  /** Discards unused values. */
+  /** Releases the values if no stage will take them. */
   drop(): void {
     release(this.tensors);
   }
@@ -36,12 +36,15 @@ function release(tensors: readonly Tensor[]): void {
   for (const tensor of tensors) tensor.release();
 }
 
-/** Open until the job ends: consecutive engines use the same groups. */
+/**
+ * Process groups by job and key. They stay open until the job ends, so consecutive engines reuse
+ * them.
+ */
 const groupsOfJobs = new WeakMap<Distributed, Map<string, Promise<ProcessGroup | null>>>();
 
 /**
- * Returns the group of `ranks`, including this one, for the purpose `use`; opened once. Rejects
- * with DS_COMM.
+ * Returns the group of `ranks` for the purpose `use`. `ranks` includes this rank. The first call
+ * opens the group. Rejects with DS_COMM.
  */
 export async function openGroup(
   job: Distributed,
@@ -58,13 +61,14 @@ export async function openGroup(
 }
 
 /**
- * One process group per direction between two ranks, each with its own stream. Transfers of one
- * direction are in order and never wait for other directions. Compute waits only for values that it
- * reads. A receiver gets shapes and dtypes before values arrive.
+ * The transfers of this rank. Each direction between two ranks has a process group with its own
+ * stream. Transfers of a direction run in order and never wait for other directions. Compute work
+ * waits only for values that it reads. A receiver learns shapes and dtypes (outlines.ts) before
+ * values arrive.
  */
 export class Links {
   /**
-   * Identifies the batch of the current transfers, so that ranks in different batches are detected.
+   * Describes the current batch in errors, so that ranks that run different batches are detected.
    */
   private batch = '';
   private departing: { works: readonly Work[]; tensors: readonly Tensor[] }[] = [];
@@ -77,8 +81,8 @@ export class Links {
   ) {}
 
   /**
-   * Opens the links that the lists of all ranks need. Every rank of the job calls it. Rejects with
-   * DS_COMM.
+   * Opens the links that the lists of actions of all ranks need. All ranks of the job must call it.
+   * Rejects with DS_COMM.
    */
   static async open(
     job: Distributed,
@@ -88,7 +92,7 @@ export class Links {
     const { mesh } = job;
     const ranks = mesh.shape.ranksAlong(job.rank, AXIS.pipeline);
     const rank = mesh.place(AXIS.pipeline);
-    // Each engine has outlines of its own.
+    // Each engine has its own outlines in the store.
     const name = `${job.nextName('pipeline')}/${mesh.place(...mesh.shape.others(AXIS.pipeline))}`;
     const groups = new Map<string, ProcessGroup>();
     for (const key of listChannels(lists)) {
@@ -107,7 +111,7 @@ export class Links {
     return this.job.world.device;
   }
 
-  /** The groups of transfers of values and gradients. */
+  /** The process groups of all transfers of this rank. */
   get channels(): readonly ProcessGroup[] {
     return [...this.groups.values()];
   }
@@ -118,8 +122,8 @@ export class Links {
   }
 
   /**
-   * Runs a batch, `body`. If it fails, ranks that wait for outlines receive the error. Ranks that
-   * wait for a transfer receive it through channels.
+   * Runs a batch, `body`. If it fails, reports the error to ranks that wait for outlines. Ranks
+   * that wait for a transfer learn of it through the process groups.
    */
   async reportingFailure<Result>(body: () => Promise<Result>): Promise<Result> {
     try {
@@ -131,15 +135,15 @@ export class Links {
   }
 
   /**
-   * Sends the output of a stage. The tensors stay the caller's; their memory is kept until the
-   * transfer is complete.
+   * Sends the output of a stage. The caller keeps ownership of the tensors; their memory is kept
+   * until the transfer is complete.
    */
   async sendValues(transfer: Transfer, values: Values, kind: BatchKind): Promise<void> {
     await this.outlines.report(transfer, describeValues(values, kind), kind);
     this.send(transfer, toList(values));
   }
 
-  /** Receives the output of the previous stage. Tensors require gradients if they did there. */
+  /** Receives the output of the previous stage. A tensor requires a gradient if it did there. */
   async receiveValues(transfer: Transfer, kind: BatchKind): Promise<IncomingValues> {
     const { group } = this.channel(transfer);
     const { several, tensors } = await this.outlines.receive(transfer, group, kind);
@@ -151,32 +155,35 @@ export class Links {
     return this.receive(transfer, several, buffers);
   }
 
-  /** Sends the gradients of values from the previous stage; the tensors become this object's. */
+  /** Sends the gradients of values to the previous stage. Takes ownership of the tensors. */
   sendGradients(transfer: Transfer, gradients: readonly Tensor[]): void {
     this.send(transfer, gradients);
     release(gradients);
   }
 
-  /** Receives the gradients of `outputs`, which were sent. */
+  /** Receives the gradients of `outputs`, which this rank has sent to the next stage. */
   receiveGradients(transfer: Transfer, outputs: readonly Tensor[]): IncomingValues {
     const buffers = outputs.map((output) => held(() => Tensor.emptyLike(output)));
     return this.receive(transfer, true, buffers);
   }
 
-  /** Frees the tensors of complete transfers. */
+  /** Releases the tensors of complete outgoing transfers. */
   freeComplete(): void {
     const complete = this.departing.filter(({ works }) => works.every(({ done }) => done));
     this.departing = this.departing.filter((item) => !complete.includes(item));
     for (const { tensors } of complete) release(tensors);
   }
 
-  /** Waits for outgoing transfers, and frees their tensors. */
+  /** Waits for outgoing transfers, and releases their tensors. */
   finish(): void {
     for (const { works } of this.departing) for (const work of works) work.wait();
     this.drop();
   }
 
-  /** Drops outgoing tensors. Their memory is kept until the transfers are complete. */
+  /**
+   * Releases outgoing tensors without waiting. Their memory is kept until the transfers are
+   * complete.
+   */
   drop(): void {
     for (const { tensors } of this.departing.splice(0)) release(tensors);
   }
@@ -199,7 +206,8 @@ export class Links {
     buffers: readonly Tensor[],
   ): IncomingValues {
     const { group, peer } = this.channel(transfer);
-    const stream = group.beside.follow(); // Compute may still use memory that these tensors reuse.
+    // Follows compute, which may still read memory that the tensors reuse.
+    const stream = group.beside.follow();
     const works = buffers.map((buffer) =>
       group.recv(buffer, peer, { stream, purpose: describeTransfer(transfer, this.batch) }),
     );
@@ -219,13 +227,13 @@ const describeTransfer = ({ kind, stage, micro }: Transfer, batch: string): stri
   return `${content} of stage ${source}, micro-batch ${micro} of ${batch}`;
 };
 
-/** Returns "from to direction", the key of transfers that share one order. */
+/** Returns "from to direction", the key of the transfers that run in one order. */
 function channelKey(rank: number, { kind, peer }: Transfer): string {
   const ends = kind.startsWith('send') ? [rank, peer] : [peer, rank];
   return `${ends.join(' ')} ${kind.at(-1)}`;
 }
 
-/** Returns the channels in an order that is the same on all ranks. */
+/** Returns the keys of all channels, in an order that is the same on all ranks. */
 function listChannels(lists: readonly (readonly Action[])[]): string[] {
   const keys = lists.flatMap((list, rank) =>
     list.flatMap((action) =>
@@ -235,7 +243,10 @@ function listChannels(lists: readonly (readonly Action[])[]): string[] {
   return [...new Set(keys)].sort((a, b) => channelOrder(a) - channelOrder(b));
 }
 
-/** Returns a number that sorts by pair of ranks, so that a pair opens its groups consecutively. */
+/**
+ * Returns a number that sorts keys by pair of ranks, so that a pair opens its groups one after the
+ * other.
+ */
 function channelOrder(key: string): number {
   const [from = 0, to = 0] = key.split(' ').map(Number);
   const direction = (from < to ? 0 : 2) + (key.endsWith('F') ? 0 : 1);

@@ -1,5 +1,5 @@
-// Converts a schedule's work to the actions of each rank: adds transfers after work with results
-// for other ranks, and reductions after complete gradients.
+// Converts the work of a schedule to the actions of each rank: adds transfers after work whose
+// results other ranks need, and reductions after gradients are complete.
 import { required } from '../runtime/required.js';
 import {
   type Action,
@@ -13,10 +13,14 @@ import {
 import type { Schedule } from './schedules.js';
 
 /**
- * Returns the actions of each of `ranks` ranks. A send and its receive enter both lists at the same
- * time, so the transfers between two ranks have one order on both, in each direction. Two
- * consecutive halves of a backward become one (B), unless the first half's result is sent between
- * them. Throws DS_INTERNAL for a schedule that never ends. Source: the lowering of
+ * Returns the actions of each of `ranks` ranks for `micros` micro-batches.
+ *
+ * - A send and its receive are added to both lists at the same time. So the transfers of a
+ *   direction between two ranks have the same order on both.
+ * - Two consecutive halves of a backward become one backward (B), unless the result of the first
+ *   half is sent between them.
+ *
+ * Throws DS_INTERNAL if the work of the schedule can never complete. Source: the lowering of
  * torch.distributed.pipelining's schedules.
  */
 export function lower(schedule: Schedule, ranks: number, micros: number): Action[][] {
@@ -26,7 +30,9 @@ export function lower(schedule: Schedule, ranks: number, micros: number): Action
   return plan.length === 0 ? [] : addReductions(addTransfers(plan, stages));
 }
 
-/** `stays`: no other rank waits for the result of the first half. */
+/**
+ * Merges consecutive halves. `stays`: whether no other rank waits for the result of the first half.
+ */
 function mergeHalves(order: readonly Work[], stays: (half: Work) => boolean): Work[] {
   const merged: Work[] = [];
   for (const work of order) {
@@ -40,10 +46,12 @@ function mergeHalves(order: readonly Work[], stays: (half: Work) => boolean): Wo
 }
 
 /**
- * Processes the work in rounds. In each round, every rank with available inputs does its next work,
- * and then the results are sent. A receive is placed where its sender sends, after the receiver's
- * own work of that round: on a GPU an earlier receive takes resources from compute. One order holds
- * for all ranks, so there is no circular wait even if all transfers of a rank wait for each other.
+ * Adds transfers to the work of all ranks, in rounds. In a round, every rank whose next work has
+ * its inputs performs it; then the results are sent.
+ *
+ * A receive is placed where its sender sends, after the receiver's own work of that round: on a
+ * GPU, an earlier receive would take resources from compute. All ranks follow one order. So no
+ * ranks wait for each other in a circle, even if all transfers of a rank wait for one another.
  */
 function addTransfers(plan: readonly Work[][], stages: number): Action[][] {
   const ranks = plan.length;
@@ -75,7 +83,7 @@ function addTransfers(plan: readonly Work[][], stages: number): Action[][] {
   return lists;
 }
 
-/** Returns the transfer of the result of `work` to another rank, or null. */
+/** Returns the transfer that sends the result of `work` to another rank; null if none is needed. */
 function findSend({ kind, stage, micro }: Work, stages: number, ranks: number): Transfer | null {
   if (kind === 'W') return null;
   const to = kind === 'F' ? stage + 1 : stage - 1;
@@ -90,8 +98,8 @@ function matchingReceive({ kind, stage, micro }: Transfer, peer: number): Transf
 }
 
 /**
- * Places reductions after the last work that adds to a stage's gradients, and after its sends. They
- * overlap the next work.
+ * Places the reduction of a stage's gradients after the last work that adds to them, and after the
+ * stage's sends. It overlaps the next work.
  */
 function addReductions(lists: readonly Action[][]): Action[][] {
   return lists.map((list) => {

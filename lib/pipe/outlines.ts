@@ -1,5 +1,5 @@
-// Sends outlines (shapes and dtypes of values) to the next rank, through the job's store, before
-// the values.
+// Sends outlines (shapes and dtypes of values) to the next rank through the job's store, so that it
+// can allocate memory before the values arrive.
 import { type Distributed, type ProcessGroup, reportOf } from '../comm/index.js';
 import { DsError } from '../errors.js';
 import { type DType, isFloating } from '../runtime/dtype.js';
@@ -11,35 +11,35 @@ import { toList, type Values } from './layers.js';
 
 const KINDS = ['train', 'eval'] as const;
 
-/** The kind of a batch. Shapes of one kind do not apply to the other. */
+/** The kind of a batch. Each kind has its own shapes. */
 export type BatchKind = (typeof KINDS)[number];
 
-/** The values of one link, as the sender describes them. */
+/** Describes the values that a stage sends to the next one. */
 interface Outline {
-  /** Whether a layer receives a list of values, even if it has one element. */
+  /** Whether the values are a list; a list may have one element. */
   several: boolean;
   tensors: readonly { dtype: DType; shape: readonly number[]; wantsGrad: boolean }[];
 }
 
-/** An outline with its rank, stage and kind. */
+/** An outline as it is stored, with the rank and the kind of batch of its sender. */
 interface OutlineReport extends Outline {
   rank: number;
   kind: BatchKind;
 }
 
-/** The sender's error in place of an outline. */
+/** The error of the sender, which it stores instead of an outline. */
 interface FailureReport {
   rank: number;
   error: string;
 }
 
-/** Names of the kinds in messages. */
+/** Names of the kinds in errors. */
 export const KIND_NAMES: Readonly<Record<BatchKind, string>> = {
   train: 'in training',
   eval: 'in evaluation',
 };
 
-/** Returns the outline of values. In evaluation no tensor requires a gradient. */
+/** Returns the outline of values. In evaluation, no tensor requires a gradient. */
 export function describeValues(values: Values, kind: BatchKind): Outline {
   const tensors = toList(values).map(({ dtype, shape, requiresGrad }) => ({
     dtype,
@@ -50,29 +50,32 @@ export function describeValues(values: Values, kind: BatchKind): Outline {
 }
 
 /**
- * Sends an outline once per stage and kind of batch, or with each micro-batch if shapes change.
- * Both kinds share one order, so that ranks in different batches are detected.
+ * Sends an outline once per stage and kind of batch; with dynamicShape, once per micro-batch. Both
+ * kinds share one sequence of keys, so that ranks that run different kinds of batches are detected.
  */
 export class Outlines {
   private readonly reported = new Map<string, Outline>();
   private readonly known = new Map<string, Outline>();
-  /** Counts by the stage that sends. */
+  /** Number of outlines so far, by the stage that sends them. */
   private readonly counts = new Map<number, number>();
-  /** Failed batches on this rank: outlines of one batch are not valid in another. */
+  /**
+   * Number of failed batches of this rank. It is part of the keys: outlines of a failed batch are
+   * not read in the next batch.
+   */
   private failures = 0;
 
   constructor(
     private readonly job: Distributed,
     private readonly options: {
-      /** Prefix of keys in the store, the same on all ranks of the pipeline. */
+      /** Prefix of the keys in the store, the same on all ranks of the pipeline. */
       name: string;
       dynamicShape: boolean;
-      /** Stages of this rank with outputs for another rank. */
+      /** Stages of this rank whose outputs other ranks receive. */
       departures: readonly number[];
     },
   ) {}
 
-  /** Sends the outline of `transfer`. Throws DS_SHAPE if shapes have changed and must not. */
+  /** Sends the outline of `transfer`. Throws DS_SHAPE if shapes changed without dynamicShape. */
   async report(transfer: Transfer, outline: Outline, kind: BatchKind): Promise<void> {
     const location = locationKey(transfer.stage, kind);
     const before = this.reported.get(location);
@@ -92,7 +95,7 @@ export class Outlines {
 
   /**
    * Resolves with the outline of the values that `transfer` receives through `group`. Rejects with
-   * DS_COMM if its sender has failed or runs a batch of the other kind, or if the job has failed.
+   * DS_COMM if the sender failed, if it runs a batch of the other kind, or if the job failed.
    */
   async receive(transfer: Transfer, group: ProcessGroup, kind: BatchKind): Promise<Outline> {
     const sender = transfer.stage - 1;
@@ -111,8 +114,8 @@ export class Outlines {
   }
 
   /**
-   * Ranks that wait for an outline of this rank receive `error` instead, and all known outlines are
-   * cleared. Never rejects: the cause of the failed batch is more useful than a missing store.
+   * Sends `error` to the ranks that wait for an outline of this rank, and forgets all outlines.
+   * Never rejects: the error of the batch is more useful than an error of the store.
    */
   async reportFailure(error: unknown): Promise<void> {
     const { rank, store } = this.job;
@@ -133,10 +136,12 @@ export class Outlines {
   }
 }
 
-/** Returns the label of outputs of `stage`. */
+/** Returns the key of the outline of the outputs of `stage`. */
 const locationKey = (stage: number, kind: BatchKind): string => `${kind}, stage ${stage}`;
 
-/** Settles like `reported`; rejects with DS_COMM once the job has failed. */
+/**
+ * Resolves or rejects as `reported` does, but rejects with DS_COMM as soon as the job has failed.
+ */
 async function rejectOnFailure<Report>(
   group: ProcessGroup,
   reported: Promise<Report>,

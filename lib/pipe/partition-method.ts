@@ -1,11 +1,14 @@
-// Checks the names of methods that divide layers into pipeline stages.
+// Checks the names of the methods that divide layers into pipeline stages.
 
 import { Regex } from '../runtime/regex/regex.js';
 import { errorMessage } from '../runtime/system-error.js';
 
 const KNOWN = /^(parameters|uniform|flops|type:.+)$/i;
 
-/** Returns the valid methods for a DsError, or null if `method` is valid; case is ignored. */
+/**
+ * Returns what is expected instead of `method`, for an error; null if `method` is valid. Ignores
+ * case.
+ */
 export function expectedMethod(method: unknown): string | null {
   const word = String(method);
   if (!KNOWN.test(word)) return '"parameters", "uniform", "flops" or "type:REGEX"';
@@ -17,7 +20,10 @@ export function expectedMethod(method: unknown): string | null {
   }
 }
 
-/** Returns the case-insensitive pattern for class names of layers; null for other methods. */
+/**
+ * Returns the pattern of "type:REGEX", which matches class names of layers and ignores case.
+ * Returns null for other methods.
+ */
 export function parsePattern(method: string): Regex | null {
   if (!/^type:/i.test(method)) return null;
   return new Regex(method.slice('type:'.length), { ignoresCase: true });

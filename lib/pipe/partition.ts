@@ -4,11 +4,14 @@ import { DsError } from '../errors.js';
 import { required } from '../runtime/required.js';
 
 /**
- * Returns the first layer of each stage, and the number of layers at the end: stage s has layers
- * [starts[s], starts[s + 1]). Every stage has at least one layer. The largest sum of `weights` (one
- * per layer, 0 or more) of a stage is minimal. Ties prefer the largest smallest sum, then the
- * longest first stages. DeepSpeed's partition_balanced minimizes the difference of both by a search
- * that may miss the optimum. Throws DS_ARGUMENT for more stages than layers.
+ * Returns the index of the first layer of each stage, and at the end the number of layers: stage s
+ * has the layers from starts[s] to starts[s + 1] - 1. `weights`: one number of at least 0 per
+ * layer.
+ *
+ * Every stage has at least one layer. The largest sum of weights of a stage is minimal. Among equal
+ * results, the smallest sum of a stage is maximal; then the first stages have the most layers.
+ * DeepSpeed's partition_balanced minimizes the difference of both sums, by a search that may miss
+ * the best result. Throws DS_ARGUMENT if there are more stages than layers.
  */
 export function balanceStages(weights: readonly number[], stages: number): number[] {
   const n = weights.length;
@@ -23,7 +26,8 @@ export function balanceStages(weights: readonly number[], stages: number): numbe
   }
   const sums = [0];
   for (const weight of weights) sums.push(required(sums.at(-1)) + weight);
-  // best[k][i]: the best cut of the first i layers into k stages.
+  // best[i] after pass k: the best division of the first i layers into k stages; null if
+  // impossible.
   let best: (Cut | null)[] = sums.map((_, i) =>
     i === 0 ? { max: 0, min: Infinity, at: [] } : null,
   );
@@ -51,7 +55,7 @@ export function balanceStages(weights: readonly number[], stages: number): numbe
 interface Cut {
   max: number;
   min: number;
-  /** First layers of the stages. */
+  /** The first layers of the stages. */
   at: readonly number[];
 }
 

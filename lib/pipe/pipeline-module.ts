@@ -1,4 +1,4 @@
-// Defines PipelineModule, a model as a list of layers that initialize() can divide into stages.
+// PipelineModule: a model as a list of layers that initialize() can divide into pipeline stages.
 
 import { DsError } from '../errors.js';
 import { Module } from '../nn/module.js';
@@ -16,57 +16,64 @@ import {
 } from './layers.js';
 import { expectedMethod } from './partition-method.js';
 
-/** Division of layers into stages: see PipelineOptions. */
+/** How layers are divided into stages; see PipelineOptions. */
 export type PartitionMethod = 'parameters' | 'uniform' | 'flops' | `type:${string}`;
 
-/** How a model is cut and run as a pipeline. */
+/** How a model is divided and run as a pipeline. */
 export interface PipelineOptions {
   /**
-   * How layers are divided over stages. Each stage gets the same number of elements ("parameters",
-   * the default), of layers ("uniform"), of multiply-accumulates ("flops"), or of layers with a
-   * matching class name ("type:REGEX", case-insensitive).
+   * How layers are divided into stages. Each stage gets about the same number of:
+   * - "parameters" (default): elements of parameters;
+   * - "uniform": layers;
+   * - "flops": multiply-accumulates;
+   * - "type:REGEX": layers whose class name matches the pattern, ignoring case.
    */
   partitionMethod?: PartitionMethod;
   /**
-   * Layers of a stage that one checkpointed segment recomputes in the backward. Default: 0, no
-   * recomputation.
+   * Number of consecutive layers of a stage that form one checkpointed segment, which the backward
+   * recomputes. Default: 0, no recomputation.
    */
   activationCheckpointInterval?: number;
-  /** Whether every forward of a layer starts from its own seed, by `baseSeed`. Default: false. */
+  /**
+   * Whether every forward of a layer starts from its own random seed, based on `baseSeed`. Default:
+   * false.
+   */
   seedLayers?: boolean;
   /** Seed of layer 0. Default: 1234. */
   baseSeed?: number;
-  /** Whether shapes differ between micro-batches. Default: false; shapes are sent once. */
+  /**
+   * Whether shapes may differ between micro-batches. Default: false; shapes are then sent only
+   * once.
+   */
   dynamicShape?: boolean;
 }
 
-/** Computes the loss from the last layer's outputs and the labels. */
+/** Returns the loss for the last layer's outputs and the labels. */
 // biome-ignore lint/suspicious/noExplicitAny: the last layer decides the type of its outputs.
 export type LossFunction = (outputs: any, labels: any) => Tensor;
 
 /** Options of a PipelineModule. */
 export interface PipelineModuleOptions extends PipelineOptions {
-  /**
-   * Modules, LayerSpecs and functions; the only argument of each is the previous layer's output.
-   */
+  /** Modules, LayerSpecs and functions. Each receives the output of the previous layer. */
   layers: Iterable<LayerLike>;
   /**
-   * The loss, one f32 element, of the last layer's outputs and the labels: a function, or a
-   * module without parameters such as nn.MSELoss. Default: the last layer gives it.
+   * Returns the loss, one f32 element, for the last layer's outputs and the labels: a function, or
+   * a module without parameters such as nn.MSELoss. Default: the output of the last layer is the
+   * loss.
    */
   lossFn?: LossFunction | Module | null;
-  /** Number of stages, if neither the mesh nor the configuration sets it. */
+  /** Number of stages if neither the mesh nor the configuration sets it. */
   numStages?: number;
 }
 
 /**
- * Consecutive layers and a loss. initialize() creates a PipelineEngine from it: each rank of the
- * mesh's axis pp runs some of the layers and keeps only their parameters. In a single process it is
- * an ordinary model. Parameters have the names "layers.N....", N being the index of their layer.
- * Source: DeepSpeed's PipelineModule.
+ * A model of consecutive layers and a loss. initialize() creates a PipelineEngine from it: each
+ * rank of the mesh's axis pp runs some of the layers and keeps only their parameters. In a single
+ * process it is an ordinary model. Parameters have the names "layers.N....", where N is the index
+ * of their layer. Source: DeepSpeed's PipelineModule.
  */
 export class PipelineModule extends Module implements Pipelined {
-  /** The modules of the layers, each by the index of its first layer. */
+  /** The modules of the layers. The key is the index of the module's first layer. */
   readonly layers: Readonly<Record<string, Module>>;
   /** @internal */
   readonly pipelineOptions: PipelineOptions;
@@ -93,7 +100,7 @@ export class PipelineModule extends Module implements Pipelined {
       numStages === undefined ? null : requireInteger(`${op} numStages`, numStages, 1);
   }
 
-  /** Runs all layers, if this rank has them all. */
+  /** Runs all layers. This rank must have all of them. */
   override forward(...inputs: Tensor[]): Values {
     const [only] = inputs;
     const values: Values = inputs.length === 1 ? required(only) : inputs;
@@ -113,14 +120,14 @@ export class PipelineModule extends Module implements Pipelined {
   }
 }
 
-/** Returns whether initialize() can cut the model. */
+/** Returns whether initialize() can divide the model into stages. */
 export function isPipelined(model: object): model is Module & Pipelined {
   return 'pipelineLayers' in model && typeof model.pipelineLayers === 'function';
 }
 
 /**
  * Returns the loss function. Throws DS_ARGUMENT for other values, and for a module with parameters,
- * because no stage could train them.
+ * because it belongs to no stage that would train them.
  */
 function toLossFunction(lossFn: unknown): LossFunction | null {
   const isClass = typeof lossFn === 'function' && lossFn.prototype instanceof Module;
@@ -137,7 +144,7 @@ function toLossFunction(lossFn: unknown): LossFunction | null {
   throw optionError('lossFn', expected, `${formatValue(lossFn)} with ${first[0]}`);
 }
 
-/** Throws DS_ARGUMENT for invalid values. */
+/** Throws DS_ARGUMENT for invalid values of options. */
 function requireOptions(op: string, options: PipelineOptions): PipelineOptions {
   const { partitionMethod: method, activationCheckpointInterval, baseSeed } = options;
   const expected = method === undefined ? null : expectedMethod(method);

@@ -1,4 +1,4 @@
-// Divides a model's layers into stages, and runs the layers of one stage.
+// Pipeline: divides a model's layers into stages, and runs the layers of a stage.
 
 import { DsError } from '../errors.js';
 import { Embedding } from '../nn/embedding.js';
@@ -21,29 +21,29 @@ import { parsePattern } from './partition-method.js';
 import type { PipelineOptions } from './pipeline-module.js';
 
 /**
- * Random stream positions reserved per forward of a layer, so that random numbers do not depend on
- * the ranks' order of layers.
+ * Number of random offsets that each forward of a layer reserves, so that random numbers do not
+ * depend on the order in which ranks run layers.
  */
 const DRAWS = 4096;
 
-/** A model as stages of `ranks` ranks. */
+/** The division of a model into stages of `place.ranks` ranks. */
 export class Pipeline {
   /** The layers of the whole model. */
   readonly layers: readonly PipelineLayer[];
-  /** Stage s has layers [starts[s], starts[s + 1]). */
+  /** Stage s has the layers from starts[s] to starts[s + 1] - 1. */
   readonly starts: readonly number[];
-  /** Parameters that several pipeline ranks have, with these ranks. */
+  /** Parameters that several ranks of the pipeline have, with these ranks. */
   readonly tied: ReadonlyMap<Parameter, readonly number[]>;
-  /** Parameters and buffers of this rank that an earlier rank also has. */
+  /** Parameters and buffers of this rank that an earlier rank has too. */
   private readonly copies: ReadonlySet<Tensor>;
   private base: RandomState = { seed: 0, offset: 0 };
   private batches = 0;
 
   constructor(
     readonly model: Module & Pipelined,
-    /** This rank's index among the ranks of the pipeline, and their number. */
+    /** This rank's index among the ranks of the pipeline, and the number of ranks. */
     readonly place: { rank: number; ranks: number },
-    /** Stages that each has. */
+    /** Number of stages of each rank. */
     stagesPerRank: number,
     private readonly options: PipelineOptions,
   ) {
@@ -59,13 +59,14 @@ export class Pipeline {
   }
 
   /**
-   * Returns whether an earlier rank of the pipeline also has the parameter or buffer, and saves it.
+   * Returns whether an earlier rank of the pipeline has the parameter or buffer too. Only the first
+   * rank saves it.
    */
   isCopy(tensor: Tensor): boolean {
     return this.copies.has(tensor);
   }
 
-  /** Returns the ranks of each parameter and buffer, in the order of the model. */
+  /** Returns the ranks that have each parameter and buffer, in the order of the model. */
   private findRanks(): Map<Tensor, number[]> {
     const ranksOfTensors = new Map<Tensor, number[]>();
     const { model } = this;
@@ -82,17 +83,17 @@ export class Pipeline {
     return ranksOfTensors;
   }
 
-  /** Stages of the model. */
+  /** Number of stages of the model. */
   get stages(): number {
     return this.starts.length - 1;
   }
 
-  /** Stages of this rank. */
+  /** Indices of this rank's stages. */
   get ownStages(): number[] {
     return this.stagesOf(this.place.rank);
   }
 
-  /** Stages of rank `rank` of the pipeline. */
+  /** Returns the indices of the stages of rank `rank` of the pipeline. */
   stagesOf(rank: number): number[] {
     const { ranks } = this.place;
     return Array.from({ length: this.stages }, (_, stage) => stage).filter(
@@ -100,15 +101,15 @@ export class Pipeline {
     );
   }
 
-  /** Returns the modules that a stage reads, including nested ones. */
+  /** Returns the modules of some stages, including nested modules. */
   modulesOf(stages: readonly number[]): Set<Module> {
     const roots = stages.flatMap((stage) => this.layersOf(stage).flatMap(({ modules }) => modules));
     return new Set(roots.flatMap((module) => module.modules()));
   }
 
   /**
-   * Excludes the modules that rank `rank` does not have from the model. The returned function
-   * restores them.
+   * Excludes from the model the modules that rank `rank` does not have. The returned function
+   * includes them again.
    */
   hideOtherStages(rank = this.place.rank): () => void {
     const kept = this.modulesOf(this.stagesOf(rank));
@@ -121,7 +122,7 @@ export class Pipeline {
   }
 
   /**
-   * Starts a batch of `micros` micro-batches: random numbers continue where the previous batch
+   * Starts a batch of `micros` micro-batches. Random numbers continue where the previous batch
    * ended.
    */
   beginBatch(micros: number): void {
@@ -148,7 +149,7 @@ export class Pipeline {
     return this.layers.slice(this.starts[stage], this.starts[stage + 1]);
   }
 
-  /** Layer numbers, grouped by checkpointed segment. */
+  /** Returns the indices of a stage's layers, grouped by checkpointed segment. */
   private segmentsOf(stage: number): { layers: number[]; isCheckpointed: boolean }[] {
     const { activationCheckpointInterval: interval = 0 } = this.options;
     const [from = 0, to = 0] = this.starts.slice(stage, stage + 2);
@@ -192,7 +193,7 @@ export class Pipeline {
   }
 }
 
-/** Returns the weight of a layer in the division into stages. */
+/** Returns the weight of a layer for balanceStages(). */
 function computeWeight({ modules, macs }: PipelineLayer, partitionMethod: string): number {
   const pattern = parsePattern(partitionMethod);
   if (pattern) return modules.some((module) => pattern.test(module.constructor.name)) ? 1 : 0;

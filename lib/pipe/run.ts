@@ -1,4 +1,5 @@
-// Runs a rank's list of actions: work of its stages, and transfers to and from other stages.
+// PipelineRun: performs a rank's list of actions, the work of its stages and transfers between
+// stages.
 import { required } from '../runtime/required.js';
 import { held, Tensor, zeros } from '../tensor/index.js';
 import { type Action, rankOf, type Transfer, type Work } from './action.js';
@@ -6,49 +7,52 @@ import { toList, type Values } from './layers.js';
 import type { IncomingValues, Links } from './links.js';
 import type { BatchKind } from './outlines.js';
 
-/** Inputs of the first layer, and labels of the loss. */
+/** A batch: the inputs of the first layer, and the labels for the loss. */
 export type PipelineBatch = readonly [inputs: Values, labels: unknown];
 
 /** A micro-batch in a stage. */
 export type PipelinePosition = Pick<Work, 'stage' | 'micro'>;
 
-/** Computes the work of a stage. */
+/** Computes the work of stages. The engine implements it. */
 export interface StageWorker {
-  /** The kind of its batch: evaluation has no backward. */
+  /** The kind of the batch. An evaluation has no backward. */
   readonly kind: BatchKind;
-  /** Returns the model's inputs for micro-batch `micro`; called on the rank of the first stage. */
+  /**
+   * Returns the model's inputs for micro-batch `micro`. Only called on the rank of the first stage.
+   */
   inputs(micro: number): Values;
   /**
-   * Runs the forward of `stage`; the last stage includes the loss. The result lives until finish().
+   * Returns the output of `stage`; the last stage returns the loss. The worker keeps the output
+   * until finish().
    */
   forward(stage: number, micro: number, values: Values): Values;
   /**
-   * Runs the backward of `outputs`, the results of forward() that require gradients, from their
-   * `gradients`; null for the loss.
+   * Runs the backward of `outputs`, the results of forward() that require gradients. `gradients`:
+   * their gradients; null for the loss.
    */
   backward(stage: number, outputs: readonly Tensor[], gradients: readonly Tensor[] | null): void;
   /**
    * Runs the half of backward() that computes the gradients of the stage's inputs.
-   * weightGradients() computes the rest.
+   * weightGradients() runs the other half.
    */
   inputGradients(
     at: PipelinePosition,
     outputs: readonly Tensor[],
     gradients: readonly Tensor[] | null,
   ): void;
-  /** Runs the other half; micro-batches run in order. */
+  /** Computes the gradients of the stage's weights. Is called for micro-batches in order. */
   weightGradients(at: PipelinePosition): void;
-  /** Called when no backward of `stage` follows in this batch: its gradients are complete. */
+  /** Is called when the gradients of `stage` are complete in this batch. */
   reduce(stage: number): void;
   /** Releases the results of forward(). */
   finish(stage: number, micro: number): void;
 }
 
-/** State of a micro-batch in a stage. */
+/** State of a micro-batch in a stage, between its forward and its backward. */
 interface MicroBatchState {
   /**
-   * Leaves of the stage's graph, released with it; null in the first stage, where the worker owns
-   * the inputs.
+   * Leaves of the stage's graph, which are released with the graph. Null in the first stage,
+   * because the worker owns the inputs.
    */
   inputs: Values | null;
   outputs: Values;
@@ -56,7 +60,9 @@ interface MicroBatchState {
 
 const positionKey = ({ stage, micro }: PipelinePosition): string => `${stage} ${micro}`;
 
-/** Values between two stages: in transfer from another rank, or passed within this rank. */
+/**
+ * Values that wait for a stage: in transfer from another rank, or from another stage of this rank.
+ */
 class StageInbox {
   private readonly arriving = new Map<string, IncomingValues>();
   private readonly local = new Map<string, Values>();
@@ -69,7 +75,7 @@ class StageInbox {
     this.local.set(positionKey(at), values);
   }
 
-  /** The caller owns the tensors. */
+  /** Returns the values. The caller owns the tensors. */
   take(at: PipelinePosition): Values {
     const name = positionKey(at);
     const values = this.local.get(name) ?? required(this.arriving.get(name)).take();
@@ -88,13 +94,13 @@ function release(values: Values): void {
   for (const value of toList(values)) value.release();
 }
 
-/** A run of a rank's list of actions. */
+/** One run of a rank's list of actions. */
 export class PipelineRun {
   private readonly visits = new Map<string, MicroBatchState>();
-  /** Values by the stage that takes them. */
+  /** Values by the stage that takes them; then gradients by the stage that takes them. */
   private readonly values = new StageInbox();
   private readonly gradients = new StageInbox();
-  /** Outputs by the stage that computed them. */
+  /** Gradients to send, by the stage that computed them. */
   private readonly leaving = new Map<string, readonly Tensor[]>();
 
   constructor(
@@ -103,7 +109,10 @@ export class PipelineRun {
     private readonly position: { rank: number; ranks: number; stages: number },
   ) {}
 
-  /** Rejects with the error of the worker or a link; the run's state is then released. */
+  /**
+   * Performs the actions in order. Rejects with the error of the worker or of a link, and then
+   * releases the state of the run.
+   */
   async run(actions: readonly Action[]): Promise<void> {
     try {
       for (const action of actions) {
@@ -117,7 +126,7 @@ export class PipelineRun {
     }
   }
 
-  /** Transfers in flight keep their memory until they end. */
+  /** Releases all state. Running transfers keep their memory until they are complete. */
   private drop(): void {
     for (const { inputs } of this.visits.values()) release(inputs ?? []);
     for (const gradients of this.leaving.values()) release(gradients);
@@ -203,11 +212,11 @@ export class PipelineRun {
   }
 }
 
-/** The `values` that require gradients. */
+/** Returns the `values` that require gradients. */
 const selectDifferentiable = (values: Values): readonly Tensor[] =>
   toList(values).filter(({ requiresGrad }) => requiresGrad);
 
-/** Returns the values as another rank would receive them: the graph ends, and a new one begins. */
+/** Returns the values as if another rank had received them: as leaves of a new graph. */
 function detachValues(values: Values, kind: BatchKind): Values {
   const leaves = toList(values).map((value) => {
     const leaf = held(() => value.alias(value.shape, value.strides, value.offset));
@@ -218,7 +227,7 @@ function detachValues(values: Values, kind: BatchKind): Values {
 }
 
 /**
- * Returns the gradients of leaves, which the caller owns; zeros for leaves that nothing depends on.
+ * Returns the gradients of leaves, or zeros for a leaf without a gradient. The caller owns them.
  */
 function takeGradients(inputs: Values): readonly Tensor[] {
   return selectDifferentiable(inputs).map((input) => {

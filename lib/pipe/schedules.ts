@@ -1,11 +1,12 @@
-// Defines pipeline schedules: the order of micro-batches on each rank in a step.
+// Pipeline schedules: the order of the work of each rank in a step. p is the number of ranks; F, B,
+// I and W are the times of work (action.ts).
 import type { Work, WorkKind } from './action.js';
 
-/** An order of work without transfers, which lower.ts derives. */
+/** An order of work. lower.ts adds the transfers. */
 export interface Schedule {
   /** Name in messages. */
   readonly name: string;
-  /** Number of stages per rank: `rank`, `rank + ranks`, `rank + 2 ranks`, ... of the model. */
+  /** Number of stages per rank. Rank r has the stages r, r + p, r + 2 p, ... of the model. */
   readonly stagesPerRank: number;
   /** Returns the work of each of `ranks` ranks on `micros` micro-batches. */
   plan(ranks: number, micros: number): Work[][];
@@ -14,7 +15,7 @@ export interface Schedule {
 const createWork = (kind: WorkKind, stage: number, micro: number): Work => ({ kind, stage, micro });
 const indices = (n: number): number[] => Array.from({ length: n }, (_, i) => i);
 
-/** Returns a schedule with one stage per rank in the given `order`. */
+/** Returns a schedule with one stage per rank. `order` returns the work of one rank. */
 function createSchedule(
   name: string,
   order: (rank: number, ranks: number, micros: number) => Work[],
@@ -27,16 +28,16 @@ function createSchedule(
 }
 
 /**
- * All forwards, then all backwards: idle (p - 1)(F + B), all micro-batches live. Source: Huang et
- * al. 2019 (GPipe). Backwards run in the order of forwards, as on one rank, so gradients accumulate
- * in the same order.
+ * All forwards, then all backwards. A rank is idle for (p - 1)(F + B), and keeps the activations of
+ * all micro-batches. Backwards run in the order of forwards, as on one rank, so gradients
+ * accumulate in the same order. Source: Huang et al. 2019 (GPipe).
  */
 export const GPIPE = createSchedule('gpipe', (stage, _, micros) => [
   ...indices(micros).map((micro) => createWork('F', stage, micro)),
   ...indices(micros).map((micro) => createWork('B', stage, micro)),
 ]);
 
-/** Returns alternating forwards and backwards, as soon as a gradient is available. */
+/** Returns work in which a backward follows each forward, from the first available gradient on. */
 const alternateWork = (stage: number, ranks: number, micros: number): Work[] =>
   alternate(
     indices(micros).map((micro) => createWork('F', stage, micro)),
@@ -45,8 +46,8 @@ const alternateWork = (stage: number, ranks: number, micros: number): Work[] =>
   );
 
 /**
- * Returns `order` with halved backwards after the last forward, as in Qi et al. 2024: the previous
- * stage waits for their input gradients, which are sent before the weight gradients are computed.
+ * Returns `order` with halved backwards after the last forward. The previous stage waits for the
+ * input gradients, so they are sent before the weight gradients are computed, as in Qi et al. 2024.
  */
 function halveLastBackwards(order: readonly Work[]): Work[] {
   const last = order.findLastIndex(({ kind }) => kind === 'F');
@@ -58,18 +59,18 @@ function halveLastBackwards(order: readonly Work[]): Work[] {
 }
 
 /**
- * Alternating forwards and backwards, as soon as a gradient is available: idle (p - 1)(F + I), p -
- * rank micro-batches live. Source: Narayanan et al. 2019 (PipeDream-Flush); DeepSpeed's
- * TrainSchedule has this order, with whole backwards.
+ * Forwards and backwards alternate from the first available gradient on. A rank is idle for (p -
+ * 1)(F + I), and keeps the activations of p - rank micro-batches. Source: Narayanan et al. 2019
+ * (PipeDream-Flush). DeepSpeed's TrainSchedule has this order, with whole backwards.
  */
 export const ONE_F_ONE_B = createSchedule('1f1b', (stage, ranks, micros) =>
   halveLastBackwards(alternateWork(stage, ranks, micros)),
 );
 
 /**
- * 1F1B with halved backwards: only I delays the previous stage, and W fills idle time, r
- * micro-batches late on rank r. Idle (p - 1)(F + I - W), p micro-batches live on every rank.
- * Source: Qi et al. 2024 (ZB-H1).
+ * 1F1B with halved backwards. The previous stage waits only for I. Rank r computes W r
+ * micro-batches late, in idle time. A rank is idle for (p - 1)(F + I - W), and keeps the
+ * activations of p micro-batches. Source: Qi et al. 2024 (ZB-H1).
  */
 export const ZERO_BUBBLE = createSchedule('zero-bubble', (stage, ranks, micros) => {
   const order: Work[] = [];
@@ -86,14 +87,12 @@ export const ZERO_BUBBLE = createSchedule('zero-bubble', (stage, ranks, micros) 
   return order;
 });
 
-/** Forwards only, for an evaluation. */
+/** Only forwards, for evaluation. */
 export const INFERENCE = createSchedule('inference', (stage, _, micros) =>
   indices(micros).map((micro) => createWork('F', stage, micro)),
 );
 
-/**
- * Returns the forwards of a schedule in order: INFERENCE, with the same number of stages per rank.
- */
+/** Returns the forwards of a schedule, in its order and with its number of stages per rank. */
 export function selectForwards(schedule: Schedule): Schedule {
   const plan = (ranks: number, micros: number): Work[][] =>
     schedule.plan(ranks, micros).map((order) => order.filter(({ kind }) => kind === 'F'));
@@ -103,10 +102,10 @@ export function selectForwards(schedule: Schedule): Schedule {
 }
 
 /**
- * Returns 1F1B over `stagesPerRank` stages per rank (v): idle (p - 1)(F + I) / v for v times the
- * transfers. Micro-batches run in groups of p; without even division the last group is larger. Each
- * stage of a rank processes a whole group before the next stage does. Source: Narayanan et al.
- * 2021, Megatron-LM's interleaved schedule.
+ * Returns 1F1B with v = `stagesPerRank` stages per rank. A rank is idle for (p - 1)(F + I) / v;
+ * there are v times as many transfers. Micro-batches run in groups of p; the last group includes a
+ * remainder. A stage processes a whole group before the next stage of its rank does. Source:
+ * Narayanan et al. 2021 (Megatron-LM's interleaved schedule).
  */
 export function interleaved(stagesPerRank: number): Schedule {
   const plan = (ranks: number, micros: number): Work[][] => {
@@ -127,7 +126,7 @@ export function interleaved(stagesPerRank: number): Schedule {
   return { name: `interleaved ${stagesPerRank}`, stagesPerRank, plan };
 }
 
-/** Groups micro-batches by `size`; the remainder joins the last group. */
+/** Groups micro-batches by `size`. A remainder joins the last group. */
 function groupMicroBatches(micros: number, size: number): number[][] {
   const groups = Math.max(1, Math.floor(micros / size));
   return indices(groups).map((i) =>
@@ -135,9 +134,7 @@ function groupMicroBatches(micros: number, size: number): number[][] {
   );
 }
 
-/**
- * Returns `ahead` forwards, then alternating forwards and backwards, then the remaining backwards.
- */
+/** Returns `ahead` forwards, then forwards and backwards in turn, then the remaining backwards. */
 function alternate(forwards: Work[], backwards: Work[], ahead: number): Work[] {
   const order = forwards.slice(0, ahead);
   backwards.forEach((backward, i) => {

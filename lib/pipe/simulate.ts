@@ -1,4 +1,5 @@
-// Simulates the action lists of a pipeline: termination, idle time and kept activations per rank.
+// Simulates the actions of all ranks: whether they end, and each rank's idle time and kept
+// activations.
 
 import { DsError } from '../errors.js';
 import { required } from '../runtime/required.js';
@@ -15,23 +16,25 @@ import {
   workKey,
 } from './action.js';
 
-/** Duration of work, in any unit of time. */
+/** Durations of work and transfers, in any unit of time. */
 export interface Costs {
-  /** Durations of a stage's forward, and of its backward's halves; B takes the sum of both. */
+  /**
+   * Durations of a stage's forward (F), and of the halves of its backward (I, W). B takes I + W.
+   */
   readonly work: Readonly<Record<'F' | 'I' | 'W', number>>;
-  /** Time of a transfer. Default: 0. */
+  /** Duration of a transfer. Default: 0. */
   readonly transfer?: number;
-  /** Relative work of stage `s`. Default: equal stages. */
+  /** Returns a factor for the durations of stage `stage`. Default: 1 for all stages. */
   readonly share?: (stage: number) => number;
 }
 
-/** Start and end of a rank's work. */
+/** Start and end of a piece of work on a rank. */
 export interface Span {
-  /** The completed work. */
+  /** The work. */
   readonly work: Work;
   /** Start time, from the start of the run. */
   readonly from: number;
-  /** When it ended. */
+  /** End time, from the start of the run. */
   readonly to: number;
 }
 
@@ -41,33 +44,33 @@ export interface Simulation {
   readonly time: number;
   /** The work of each rank, in order. */
   readonly spans: readonly (readonly Span[])[];
-  /** Idle part of `time`, by rank. */
+  /** Idle time of each rank within `time`. */
   readonly idle: readonly number[];
-  /** The largest number of micro-batches times stages with kept activations, per rank. */
+  /** The largest number of kept activations of each rank: pairs of a micro-batch and a stage. */
   readonly live: readonly number[];
 }
 
-/** Transfers between two ranks in one direction, which happen in the order of their calls. */
+/** The transfers between two ranks in one direction. They run in the order of their calls. */
 interface Channel {
   sent: { transfer: Transfer; at: number }[];
-  /** Receives that have been called and are not complete. */
+  /** Receives that were called and are not complete. */
   awaited: { transfer: Transfer; at: number }[];
   free: number;
 }
 
 /**
- * Simulates `lists` (of lower()) with asynchronous transfers; every rank performs its actions in
- * order. Throws DS_INTERNAL with the waits of each rank if the lists never end, and if two ranks
- * issue the transfers between them in different orders.
+ * Simulates the lists that lower() returns. Transfers are asynchronous, and every rank performs its
+ * actions in order. Throws DS_INTERNAL if the lists never end (the error names what each rank waits
+ * for), or if two ranks issue their transfers in different orders.
  */
 export function simulate(lists: readonly (readonly Action[])[], costs: Costs): Simulation {
   return new Simulator(lists, costs).run();
 }
 
 class Simulator {
-  /** Completion times of work, by workKey(), on the rank that did it. */
+  /** End time of complete work, by workKey(). */
   private readonly completed = new Map<string, number>();
-  /** Arrival times by kind, stage and micro-batch. */
+  /** Arrival time of values, by kind, stage and micro-batch of the receive. */
   private readonly arrived = new Map<string, number>();
   private readonly channels = new Map<string, Channel>();
   private readonly clocks: number[];
@@ -105,7 +108,7 @@ class Simulator {
     };
   }
 
-  /** Performs the next action of rank `rank`, unless it must wait. */
+  /** Performs the next action of rank `rank`. Returns false if the action must wait. */
   private perform(action: Action, rank: number): boolean {
     const isDone = isWork(action)
       ? this.compute(action, rank)
@@ -125,7 +128,10 @@ class Simulator {
     return true;
   }
 
-  /** Returns the time at which the inputs of `work` are there; null while one is missing. */
+  /**
+   * Returns the time at which all inputs of `work` are available; null if the time is not yet
+   * known.
+   */
   private findInputTime(work: Work): number | null {
     const ranks = this.lists.length;
     let latest = 0;
@@ -150,7 +156,7 @@ class Simulator {
     return costs[kind] * share(stage);
   }
 
-  /** Performs a transfer. Transfers never wait; work waits for its inputs. */
+  /** Starts a transfer. A transfer never blocks its rank; later work waits for its inputs. */
   private transfer(transfer: Transfer, rank: number): true {
     const sends = transfer.kind.startsWith('send');
     const ends = sends ? [rank, transfer.peer] : [transfer.peer, rank];
@@ -192,7 +198,10 @@ function requireSame(sent: Transfer, awaited: Transfer): void {
   });
 }
 
-/** Returns the largest number of kept activations, from the start of F to the end of B or W. */
+/**
+ * Returns the largest number of kept activations. They are kept from the start of F to the end of B
+ * or W.
+ */
 function countLive(spans: readonly Span[]): number {
   let [live, max] = [0, 0];
   for (const { work } of spans) {
@@ -203,8 +212,8 @@ function countLive(spans: readonly Span[]): number {
 }
 
 /**
- * Draws one line per rank and one column per unit of time. "F3" is the forward of micro-batch 3,
- * "F3.1" the one in the rank's second stage, "." an idle unit.
+ * Returns a drawing with one line per rank and one column per unit of time. "F3" is the forward of
+ * micro-batch 3 in the rank's first stage, "F3.1" in its second stage, "." is an idle unit.
  */
 export function drawSchedule({ spans, time }: Simulation): string {
   const ranks = spans.length;
