@@ -322,7 +322,10 @@ class BeamRun {
     });
   }
 
-  /** Copies the keys and values of its parent to each sequence. */
+  /**
+   * Copies the keys and values of its parent to each sequence. A sequence can be parent and child,
+   * so all parents are cloned first.
+   */
   private reorder(parents: readonly number[]): void {
     const moves = parents.flatMap((from, to) => (from === to ? [] : [{ from, to }]));
     for (const cache of this.caches) {

@@ -147,6 +147,10 @@ interface Turn {
   sampling: { format?: Format };
 }
 
+/**
+ * Generates one answer. Parses its text into content, reasoning and calls, and adds its tokens to
+ * `counts`.
+ */
 async function generateAnswer(
   engine: ChatEngine,
   { prompt, forms, tools, sampling }: Turn,
@@ -205,6 +209,10 @@ function answerToMessage({ content, reasoning, calls }: Answer): ChatMessage {
   };
 }
 
+/**
+ * Runs a call and returns its result as a message. A thrown error becomes the result, which the
+ * model reads.
+ */
 async function runCall(
   { id, name, arguments: text }: Call,
   tools: readonly ReadTool[],

@@ -196,11 +196,11 @@ export async function gatherPieces(
     promptTokens: prompt.length,
     logprobs: undefined as TokenLogprob[] | undefined,
   }));
-  const thoughts = results.map(() => '');
+  const reasonings = results.map(() => '');
   for await (const piece of pieces) {
     const { index, text, tokens, logprobs, finishReason, cachedTokens } = piece;
     const item = required(results[index]);
-    thoughts[index] += piece.reasoning ?? '';
+    reasonings[index] += piece.reasoning ?? '';
     item.text += text;
     item.tokens.push(...tokens);
     if (logprobs) item.logprobs = [...(item.logprobs ?? []), ...logprobs];
@@ -208,5 +208,5 @@ export async function gatherPieces(
     if (finishReason) item.finishReason = finishReason;
   }
   if (results.some(({ finishReason }) => finishReason === 'abort')) signal?.throwIfAborted();
-  return results.map((item, i) => (thoughts[i] ? { ...item, reasoning: thoughts[i] } : item));
+  return results.map((item, i) => (reasonings[i] ? { ...item, reasoning: reasonings[i] } : item));
 }

@@ -142,9 +142,9 @@ export class InferenceEngine {
    * for a name in use, a rank above maxAdapterRank and with tensor_parallel. Rejects with DS_LIMIT
    * if maxAdapters are loaded, and DS_CHECKPOINT for an adapter of another model.
    */
-  async loadAdapter(name: string, place: string): Promise<void> {
+  async loadAdapter(name: string, source: string): Promise<void> {
     const op = 'InferenceEngine.loadAdapter';
-    await this.openAdapters('loadAdapter').load(op, requireName(op, name), place);
+    await this.openAdapters('loadAdapter').load(op, requireName(op, name), source);
   }
 
   /**

@@ -2,7 +2,7 @@
 // tokens, and wide heads. It gathers the blocks of each sequence, so it needs memory for all keys
 // and values of a step.
 
-import type { LatentHeads, TurningReach } from '../nn/attention.js';
+import type { LatentHeads, RotaryReach } from '../nn/attention.js';
 import { attendChunks, chunkOf } from '../nn/chunked-attention.js';
 import { scoredAttention, WIDEST_HEAD } from '../nn/scored-attention.js';
 import { type DType, dtypeSize, statisticOf } from '../runtime/dtype.js';
@@ -27,7 +27,7 @@ import type { ListName, StepBatch } from './step-batch.js';
 type DeviceBatch = Readonly<Record<ListName, Tensor>> & { batch: StepBatch };
 
 /** Soft cap, sliding window, ALiBi slopes and attention sinks of a layer. */
-interface GatherOptions extends TurningReach {
+interface GatherOptions extends RotaryReach {
   readonly scale: number;
   /** Soft cap: scores become cap * tanh(scores / cap). Null: no cap. */
   readonly cap: number | null;
@@ -49,12 +49,12 @@ export function attendGathered(
   pool: Tensor,
   on: DeviceBatch,
   q: Tensor,
-  how: GatherOptions,
+  options: GatherOptions,
 ): Tensor {
   const { singles, sequences } = on.batch;
   return scope(() => {
-    const parts = rangesOf(pool, on, q.dtype, how.partBytes).map(([first, count]) =>
-      scope(() => attendSingles(pool, on, q.narrow(0, first, count), { ...how, first })),
+    const parts = rangesOf(pool, on, q.dtype, options.partBytes).map(([first, count]) =>
+      scope(() => attendSingles(pool, on, q.narrow(0, first, count), { ...options, first })),
     );
     const { starts, lengths } = hostLists(on);
     for (let s = singles; s < sequences; ++s) {
@@ -69,7 +69,7 @@ export function attendGathered(
         queries,
         keys.narrow(2, 0, count),
         values.narrow(2, 0, count),
-        how,
+        options,
       );
       parts.push(out.squeeze(0).transpose(0, 1));
     }
@@ -78,13 +78,13 @@ export function attendGathered(
 }
 
 /** Returns the attention [1, H, T, D] of the last T tokens of a sequence. */
-function attendSequence(q: Tensor, k: Tensor, v: Tensor, how: GatherOptions): Tensor {
-  const { cap, sinks, scale, slopes: alibiSlopes, window = null, chunk } = how;
+function attendSequence(q: Tensor, k: Tensor, v: Tensor, options: GatherOptions): Tensor {
+  const { cap, sinks, scale, slopes: alibiSlopes, window = null, chunk } = options;
   if (chunk) {
-    const inChunk = { ...how, chunk: null };
+    const inChunk = { ...options, chunk: null };
     return attendChunks({ q, k, v }, chunk, (q, k, v) => attendSequence(q, k, v, inChunk));
   }
-  if (cap !== null || q.size(3) > WIDEST_HEAD) return attendByScores(q, k, v, how);
+  if (cap !== null || q.size(3) > WIDEST_HEAD) return attendByScores(q, k, v, options);
   return attention(q, k, v, { causal: true, scale, window, sinks, alibiSlopes });
 }
 
@@ -111,8 +111,8 @@ function rangesOf(
 }
 
 /** scoredAttention() in parts of queries: the scores of a part need at most PART_BYTES. */
-function attendByScores(q: Tensor, k: Tensor, v: Tensor, how: GatherOptions): Tensor {
-  const { scale, cap, window = null, partBytes = PART_BYTES } = how;
+function attendByScores(q: Tensor, k: Tensor, v: Tensor, options: GatherOptions): Tensor {
+  const { scale, cap, window = null, partBytes = PART_BYTES } = options;
   const [, H, T] = leading(q.shape, 3);
   const S = k.size(2);
   const max = Math.max(1, Math.floor(partBytes / (H * S * dtypeSize(q.dtype))));
@@ -121,8 +121,8 @@ function attendByScores(q: Tensor, k: Tensor, v: Tensor, how: GatherOptions): Te
     const count = Math.min(max, T - first);
     const keys = S - T + first + count;
     const queries = q.narrow(2, first, count);
-    const seen = [k, v].map((of) => of.narrow(2, 0, keys));
-    const [seenKeys, seenValues] = leading(seen, 2);
+    const visible = [k, v].map((of) => of.narrow(2, 0, keys));
+    const [seenKeys, seenValues] = leading(visible, 2);
     parts.push(scoredAttention(queries, seenKeys, seenValues, { scale, window, cap }));
   }
   return parts.length === 1 ? required(parts[0]) : concat(parts, 2);
@@ -130,25 +130,25 @@ function attendByScores(q: Tensor, k: Tensor, v: Tensor, how: GatherOptions): Te
 
 /**
  * Returns the attention [S, H, D] of the sequences from `first` on, with one new token each. Reads
- * their lengths on the device only, so that a recorded graph can record the step.
+ * their lengths on the device only, so that a graph can record the step.
  */
 function attendSingles(
   pool: Tensor,
   on: DeviceBatch,
   q: Tensor,
-  { first, ...how }: GatherOptions & { first: number },
+  { first, ...options }: GatherOptions & { first: number },
 ): Tensor {
-  const { scale, cap, window, sinks, slopes, chunk } = how;
+  const { scale, cap, window, sinks, slopes, chunk } = options;
   const [S, H, D] = leading(q.shape, 3);
   const [keys, values] = gatherBlocks(pool, on.tables.narrow(0, first, S), q.dtype);
   const [Hk, L] = [keys.size(1), keys.size(2)];
   const products = q.reshape([S, Hk, H / Hk, D]).matmul(keys.transpose(2, 3));
-  const places = arange(L, { dtype: 'i32', device: q.device }).reshape([1, 1, 1, L]);
+  const positions = arange(L, { dtype: 'i32', device: q.device }).reshape([1, 1, 1, L]);
   // A padding row has length 0. It attends to one key, because the softmax of an empty row is NaN.
   const ends = maximum(on.lengths.narrow(0, first, S), 1).reshape([S, 1, 1, 1]);
-  const earlier = places.lt(ends);
+  const stored = positions.lt(ends);
   const plain = cap === null ? products.mul(scale) : tanh(products.mul(scale / cap)).mul(cap);
-  const distances = places.sub(ends).add(1).to(statisticOf(q.dtype));
+  const distances = positions.sub(ends).add(1).to(statisticOf(q.dtype));
   const scores = slopes
     ? plain.add(
         slopes
@@ -157,12 +157,14 @@ function attendSingles(
           .to(q.dtype),
       )
     : plain;
-  const near = window === null ? earlier : logicalAnd(earlier, places.ge(ends.sub(window)));
-  const seen = chunk ? logicalAnd(near, places.ge(chunkOf(ends.sub(1), chunk).mul(chunk))) : near;
-  const logits = where(seen, scores, Number.NEGATIVE_INFINITY);
+  const inWindow = window === null ? stored : logicalAnd(stored, positions.ge(ends.sub(window)));
+  const visible = chunk
+    ? logicalAnd(inWindow, positions.ge(chunkOf(ends.sub(1), chunk).mul(chunk)))
+    : inWindow;
+  const logits = where(visible, scores, Number.NEGATIVE_INFINITY);
   const weights = sinks ? softmaxWithSinks(logits, sinks) : softmax(logits, -1);
   // Unwritten memory of a block may hold NaN, and NaN times a weight of 0 is NaN.
-  const filled = where(earlier.reshape([S, 1, L, 1]), values, 0);
+  const filled = where(stored.reshape([S, 1, L, 1]), values, 0);
   return weights.matmul(filled).reshape([S, H, D]);
 }
 
@@ -205,13 +207,13 @@ export function attendGatheredLatents(
 /** Returns the weighted sums [S, H, W] of latents [S, 1, L, W] for queries [S, H, W]. */
 function weighLatents(q: Tensor, latents: Tensor, lengths: Tensor, scale: number): Tensor {
   const [S, , L] = leading(latents.shape, 3);
-  const places = arange(L, { dtype: 'i32', device: q.device }).reshape([1, 1, L]);
+  const positions = arange(L, { dtype: 'i32', device: q.device }).reshape([1, 1, L]);
   const ends = maximum(lengths, 1).reshape([S, 1, 1]);
-  const seen = places.lt(ends);
+  const visible = positions.lt(ends);
   const all = latents.squeeze(1);
   const scores = q.matmul(all.transpose(1, 2)).mul(scale);
-  const weights = softmax(where(seen, scores, Number.NEGATIVE_INFINITY), -1);
-  return weights.matmul(where(seen.reshape([S, L, 1]), all, 0));
+  const weights = softmax(where(visible, scores, Number.NEGATIVE_INFINITY), -1);
+  return weights.matmul(where(visible.reshape([S, L, 1]), all, 0));
 }
 
 /**
@@ -266,7 +268,9 @@ const E4M3 = Array.from({ length: 256 }, (_, code) => {
   return code < 128 ? size : -size;
 });
 
-/** Returns the host's copies of two lists of the batch. */
+/**
+ * Returns two lists of the batch from host memory, so that the host does not wait for the device.
+ */
 function hostLists({ batch }: DeviceBatch): Record<'starts' | 'lengths', Int32Array> {
   const { numbers, tokens, ends, sequences } = batch;
   const at = 3 * tokens + ends;

@@ -11,8 +11,7 @@ import { isStreamed } from '../nn/streamed.js';
 import { groupOf, type TensorPlan } from '../parallel/index.js';
 import { parallelizeForInference } from '../parallel/parallelize.js';
 import { hasParts, quantizeParts } from '../parallel/quantized-layers.js';
-import { type Device, device as findDevice } from '../runtime/device.js';
-import { supportsGraphs } from '../runtime/graph.js';
+import { device as findDevice } from '../runtime/device.js';
 import { argumentError, valueError } from '../runtime/input-errors.js';
 import { namesOf, readOptions } from '../runtime/options.js';
 import { requireNoSurplus, requireType } from '../runtime/require-type.js';
@@ -42,7 +41,7 @@ import { readQuantization } from './quantized-weights.js';
 import { FollowerGenerator } from './ranks/follow.js';
 import { LeaderGenerator } from './ranks/lead.js';
 import { agree, type ModelRanks, openRanks, refuseRanks } from './ranks/open-ranks.js';
-import { StepLine } from './ranks/step-line.js';
+import { StepChannel } from './ranks/step-channel.js';
 import { Sequence } from './sequence.js';
 import {
   deriveLimits,
@@ -50,6 +49,7 @@ import {
   keyDtypeOption,
   readMaxTokens,
   readSpeculation,
+  recordsSteps,
 } from './settings.js';
 import { openDraft } from './speculation/open-draft.js';
 import type { OpenDraft } from './speculation/opened-draft.js';
@@ -190,17 +190,17 @@ async function createEngine(
 
 /** Loads the model of a folder or a name. With "checkpoint", reads only its configuration. */
 async function readModel(
-  place: string,
+  source: string,
   resolved: ResolvedInferenceConfig,
   ranks: ModelRanks | null,
   { revision }: InitInferenceOptions,
 ): Promise<OpenedModel> {
   if (resolved.checkpoint) {
-    const folder = await findOrPullFolder('initInference', place, { need: 'config', revision });
+    const folder = await findOrPullFolder('initInference', source, { need: 'config', revision });
     return { model: fromConfig(folder), folders: [folder] };
   }
   const options = { ...Object.fromEntries(dtypeOption(resolved)), revision };
-  return openModelFolder(place, options, (read) => {
+  return openModelFolder(source, options, (read) => {
     if (ranks) shard(read, ranks);
   });
 }
@@ -335,13 +335,20 @@ function assemble(built: BuiltModel, draft: OpenDraft | null): InferenceEngine {
     endTokens,
     requireAdapter: adapters && ((op: string, name: string) => adapters.require(op, name)),
   };
-  const fetches = isUnchanged && !settings.rollouts?.keepsAddresses;
-  const records = recordsSteps(config, sizes.device, ranks !== null || fetches);
+  const hasMovingWeights = isUnchanged && !settings.rollouts?.keepsAddresses;
+  const records = recordsSteps(config, sizes.device, ranks !== null || hasMovingWeights);
   const speculation = readSpeculation(config, sizes, draft?.costFor(model) ?? null);
-  const beside = draft?.besideFor(limits.blocks) ?? null;
-  const room = { ...limits, reach, records, adapters, beside, proposals: speculation?.max ?? 0 };
-  const runner = allOrNothing(() => new StepRunner(model, sizes, room));
-  const drafting = draft && allOrNothing(() => draft.modelFor(room, model.vocabSize));
+  const hooks = draft?.hooksFor(limits.blocks) ?? null;
+  const runnerSizes = {
+    ...limits,
+    reach,
+    records,
+    adapters,
+    hooks,
+    proposals: speculation?.max ?? 0,
+  };
+  const runner = allOrNothing(() => new StepRunner(model, sizes, runnerSizes));
+  const drafting = draft && allOrNothing(() => draft.modelFor(runnerSizes, model.vocabSize));
   // Followers receive a step's tokens from rank 0, so rank 0 must wait for them on the host.
   const runsAhead = !ranks && (config.async_scheduling ?? sizes.device.kind !== 'cpu');
   const logprobs = { isScaled: settings.rollouts !== undefined, isInvariant };
@@ -371,9 +378,9 @@ async function placeWeights(
   if (!ranks) replaceByMxfp4(model);
   if (quantization && hasParts(model)) quantizeParts(model, quantization);
   else if (quantization) quantizeModel(model, quantization);
-  const home = config.device ?? (ownsModel ? 'auto' : model.cacheShape().device);
+  const deviceName = config.device ?? (ownsModel ? 'auto' : model.cacheShape().device);
   const dtypes = dtypeOption(config).map(([, dtype]) => dtype);
-  model.to(ranks?.device ?? findDevice(home), ...dtypes);
+  model.to(ranks?.device ?? findDevice(deviceName), ...dtypes);
 }
 
 /**
@@ -398,13 +405,13 @@ function requireUnchanged(
     tensor_parallel: tp.tp_size > 1 ? tp : null,
     moe: moe.ep_size > 1 ? moe : null,
   };
-  const odd = Object.entries(unsupported).find(([, value]) => value !== null);
-  if (odd) {
+  const refused = Object.entries(unsupported).find(([, value]) => value !== null);
+  if (refused) {
     throw new DsError({
       code: 'DS_CONFIG',
-      op: `initInference ${odd[0]}`,
+      op: `initInference ${refused[0]}`,
       expected: `no value for a model of initialize(), which is in ${dtype} on ${device.name}`,
-      got: JSON.stringify(odd[1]),
+      got: JSON.stringify(refused[1]),
       hint: 'Set it in the configuration of initialize(), or call destroy() on that engine first.',
     });
   }
@@ -439,17 +446,17 @@ function expertPlan(model: CausalLM): TensorPlan {
 }
 
 /** Rank 0 schedules and samples; the other ranks compute the same steps. */
-function sharedGenerator(parts: StepLoopParts, { layers, host, patience }: ModelRanks) {
-  const line = new StepLine(host);
+function sharedGenerator(parts: StepLoopParts, { layers, host, timeoutMs }: ModelRanks) {
+  const channel = new StepChannel(host);
   const { runner } = parts;
   runner.together = { always: [layers] };
   if (host.rank > 0) {
-    const follow = new FollowerGenerator(host.rank, line, runner);
+    const follow = new FollowerGenerator(host.rank, channel, runner);
     return { generator: follow, role: follow };
   }
   const lead = new LeaderGenerator(
-    line,
-    patience,
+    channel,
+    timeoutMs,
     (listener) => new StepLoop({ ...parts, listener }),
   );
   runner.announce = (batch) => lead.announce(batch);
@@ -457,33 +464,12 @@ function sharedGenerator(parts: StepLoopParts, { layers, host, patience }: Model
 }
 
 /**
- * Returns whether steps are recorded as graphs. Warns if the configuration asks for it without
- * support.
- */
-function recordsSteps(
-  { enable_cuda_graph }: ResolvedInferenceConfig,
-  device: Device,
-  fetches: boolean,
-): boolean {
-  if (!enable_cuda_graph) return false;
-  const hasGraphs = supportsGraphs(device);
-  if (hasGraphs && !fetches) return true;
-  if (enable_cuda_graph === 'auto') return false;
-  const why = hasGraphs
-    ? 'steps with tensor_parallel or offload_param cannot be recorded'
-    : `${device.name} records no work`;
-  const notice = `enable_cuda_graph has no effect: ${why}, kernels are launched one by one`;
-  process.emitWarning(notice, { type: 'DsWarning', code: 'DS_CONFIG' });
-  return false;
-}
-
-/**
  * Runs one token through the model. Weights allocate their memory before the cache takes the rest,
  * and a model that refuses `maxTokens` throws now.
  */
 function tryForward(model: CausalLM, sizes: CacheSizes, maxTokens: number): void {
-  const room = { blocks: 1, tokens: 1, sequences: 1, reach: maxTokens, records: false };
-  const runner = new StepRunner(model, sizes, room);
+  const runnerSizes = { blocks: 1, tokens: 1, sequences: 1, reach: maxTokens, records: false };
+  const runner = new StepRunner(model, sizes, runnerSizes);
   try {
     const sequence = new Sequence([0], 1);
     sequence.blocks = [0];

@@ -40,7 +40,7 @@ export class MaskTable {
     this.staging = Buffer.allocatePinned(device, bytes);
     const event = new Event(device);
     const stream = Stream.create(device, 'masks', 'awaited');
-    // Later operations of the compute stream may use the memory.
+    // Earlier operations of the compute stream may still use the memory that the pool reuses here.
     stream.wait(event.record(device.compute));
     this.side = { stream, event };
   }

@@ -19,18 +19,18 @@ export interface OpenedModel {
 }
 
 /**
- * Opens the model at `place`, a folder or a name on the hub; `cut` may reduce it to the part of
+ * Opens the model at `source`, a folder or a name on the hub; `cut` may reduce it to the part of
  * this rank. An adapter is loaded into its base model and merged; the whole base model is in memory
  * meanwhile. The adapter is not merged into packed layers, where rounding would lose it, nor into
  * an embedding that is tied to the head. Rejects with DS_CHECKPOINT if the base model is neither a
  * folder nor a name on the hub, and with the errors of fromPretrained() and loadAdapter().
  */
 export async function openModelFolder(
-  place: string,
+  source: string,
   { revision, ...options }: FolderOptions,
   cut: (model: CausalLM) => void,
 ): Promise<OpenedModel> {
-  const dir = await findOrPullFolder('initInference', place, { need: 'model', revision });
+  const dir = await findOrPullFolder('initInference', source, { need: 'model', revision });
   const adapter = adapterFolder(dir);
   if (!adapter) return { model: await fromPretrainedCut(dir, options, cut), folders: [dir] };
   const base = await findBaseFolder(adapter);

@@ -5,8 +5,8 @@ import type {
   CacheReach,
   LatentHeads,
   LayerCache,
-  TurningReach,
-  UnturnedHeads,
+  RotaryReach,
+  UnrotatedHeads,
 } from '../nn/attention.js';
 import {
   allocatePools,
@@ -35,16 +35,17 @@ export interface CacheSizes extends Omit<CacheShape, 'recurrent'> {
   /** Layers with a recurrent state instead of keys and values, or beside them. Default: none. */
   recurrent?: RecurrentSizes | null;
   /** Bytes per token of data outside the cache, such as the features of a head. Default: 0. */
-  besideBytes?: number;
+  extraTokenBytes?: number;
 }
 
 /**
- * Returns the bytes of one block: keys and values of all layers (at least one), and besideBytes.
+ * Returns the bytes of one block: keys and values of all layers (at least one), and
+ * extraTokenBytes.
  */
 export function blockBytes(sizes: CacheSizes): number {
   const bytesByLayer = layerShapes(sizes).map((_, layer) => layerBytes(sizes, layer));
   const total = bytesByLayer.reduce((sum, bytes) => sum + bytes, 0);
-  const extraBytes = sizes.blockSize * (sizes.besideBytes ?? 0);
+  const extraBytes = sizes.blockSize * (sizes.extraTokenBytes ?? 0);
   return extraBytes + (total > 0 ? total : layerBytes({ ...sizes, recurrent: null }, 0));
 }
 
@@ -121,7 +122,7 @@ export class PagedCache {
       if (sizes.isInvariant) return plain;
       return {
         ...plain,
-        attendTurning: (heads, reach) => attendRotary(pool(i), running(), heads, reach),
+        attendRotary: (heads, reach) => attendRotary(pool(i), running(), heads, reach),
       };
     });
     this.wake();
@@ -212,7 +213,7 @@ function attendStored(pool: Tensor, on: DeviceBatch, q: Tensor, reach: CacheReac
   const { scoreCap = null, sinks = null, alibiSlopes: slopes = null, window } = reach;
   const { scale = 1 / Math.sqrt(q.size(2)) } = reach;
   const isWide = q.size(2) > WIDEST_HEAD;
-  // Within the first chunk, a chunk hides nothing.
+  // If all keys of the batch fit into one chunk, chunks hide no key.
   const chunk = on.batch.width * pool.size(3) > (reach.chunk ?? Infinity) ? reach.chunk : null;
   if (sinks || slopes || isWide || chunk) {
     const got = 'biased scores, sinks, chunks, or heads of more than 256 channels';
@@ -237,34 +238,34 @@ function attendLatents(pool: Tensor, on: DeviceBatch, of: LatentHeads, scale: nu
 function attendRotary(
   pool: Tensor,
   on: DeviceBatch,
-  heads: UnturnedHeads,
-  reach: TurningReach,
+  heads: UnrotatedHeads,
+  reach: RotaryReach,
 ): Tensor {
   const { cos, sin, norms } = heads;
   const [q, k, v] = [heads.q.squeeze(0), heads.k.squeeze(0), heads.v.squeeze(0)];
   const { slots } = on;
   const positions = heads.positions.reshape([-1]);
   const weights = { qNorm: norms?.q ?? null, kNorm: norms?.k ?? null, eps: norms?.eps ?? 0 };
-  const turning = { q, k, v, cos, sin, positions, ...weights, slots, pool };
+  const operands = { q, k, v, cos, sin, positions, ...weights, slots, pool };
   const isDecoding = on.batch.singles === on.batch.tokens && !isBatchInvariant();
-  if (isDecoding) return attendSingles(turning, on, reach);
-  kernels.rotaryStore({ ...turning, out: q });
+  if (isDecoding) return attendSingles(operands, on, reach);
+  kernels.rotaryStore({ ...operands, out: q });
   return attendPool(pool, on, q, reach);
 }
 
 /** The operands of RotaryStore, without its output. */
-type Turning = Omit<kernels.RotaryStoreArgs, 'out' | 'q'> & { q: Tensor };
+type RotaryOperands = Omit<kernels.RotaryStoreArgs, 'out' | 'q'> & { q: Tensor };
 
 /** Rotates, stores and attends in one op, in a batch of single tokens. Returns [1, H, N, D]. */
-function attendSingles(turning: Turning, on: DeviceBatch, reach: TurningReach): Tensor {
-  const { q } = turning;
+function attendSingles(operands: RotaryOperands, on: DeviceBatch, reach: RotaryReach): Tensor {
+  const { q } = operands;
   const { window, sinks = null, scale = 1 / Math.sqrt(q.size(2)) } = reach;
   const out = Tensor.empty(q.shape, q.dtype, q.device);
   const { singles } = on.batch;
   const [tables, lengths] = [on.tables.narrow(0, 0, singles), on.lengths.narrow(0, 0, singles)];
   const starts = on.starts.narrow(0, 0, singles + 1);
   kernels.rotaryAttention({
-    ...turning,
+    ...operands,
     tables,
     starts,
     lengths,
@@ -280,7 +281,7 @@ function attendSingles(turning: Turning, on: DeviceBatch, reach: TurningReach): 
 /**
  * Attends with queries [N, H, D]; their keys and values are already stored. Returns [1, H, N, D].
  */
-function attendPool(pool: Tensor, on: DeviceBatch, q: Tensor, reach: TurningReach): Tensor {
+function attendPool(pool: Tensor, on: DeviceBatch, q: Tensor, reach: RotaryReach): Tensor {
   const { batch } = on;
   const { window, scale = 1 / Math.sqrt(q.size(2)) } = reach;
   const out = Tensor.empty(q.shape, q.dtype, q.device);

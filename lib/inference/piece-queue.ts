@@ -1,8 +1,8 @@
 // Streams of generated pieces: a queue between steps and readers, a lazy start, and the separation
 // of reasoning.
 import { AnswerReader } from '../text/tool-calls/answer-reader.js';
+import type { AnswerReading } from './constrained-answer.js';
 import type { GenerationPiece } from './continuation.js';
-import type { AnswerReading } from './held-answer.js';
 
 type Read<Piece> = IteratorResult<Piece, undefined>;
 

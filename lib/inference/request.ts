@@ -21,8 +21,8 @@ import type { ChatMessage, Tokenizer } from '../text/index.js';
 import { type BeamRequest, readBeams } from './beam-request.js';
 import { BEAMS } from './beams.js';
 import { encodeConversation } from './chat-prompt.js';
+import { type AnswerReading, constrainAnswer } from './constrained-answer.js';
 import { type Format, type ReadFormat, readFormat } from './grammar/format.js';
-import { type AnswerReading, constrainAnswer } from './held-answer.js';
 import { MAX_SEQUENCES, SAMPLING, type SamplingOptions, tokenOptions } from './sampling-options.js';
 
 /** Limits and vocabulary for the check of requests. */
@@ -39,16 +39,8 @@ export interface RequestLimits {
   requireAdapter?: ((op: string, name: string) => void) | null;
 }
 
-/** Declares the options of a request besides sampling, for the limits of an engine. */
-const requestOptions = (limits: RequestLimits) => ({
-  /**
-   * Text or tokens. The engine's tokenizer encodes text and adds special tokens. A request has
-   * either a prompt or messages.
-   */
-  prompt: declareOption(
-    (op, prompt: string | ArrayLike<number>) => readPrompt(op, prompt, limits),
-    'text or tokens',
-  ),
+/** A conversation, as the alternative to a prompt. */
+const CONVERSATION = {
   /**
    * A conversation. The tokenizer's chat template writes it as the prompt, and the continuation is
    * the next answer.
@@ -68,6 +60,36 @@ const requestOptions = (limits: RequestLimits) => ({
     'variables of the chat template',
     { default: {}, shown: 'none' },
   ),
+};
+
+/** How the engine runs a request; these options do not change its texts. */
+const EXECUTION = {
+  /**
+   * Aborts the request and frees its blocks. generate() then rejects with the signal's reason; the
+   * pieces of stream() end with "abort".
+   */
+  signal: declareOption(requireSignal, 'aborts the request', { default: null }),
+  /**
+   * Requests with different salts share no cached blocks. This prevents timing leaks between
+   * tenants. Default: one common salt.
+   */
+  cacheSalt: string('requests with different salts share no cached blocks', {
+    default: '',
+    shown: 'one common salt',
+  }),
+  /**
+   * Requests with a lower priority value run earlier, among those of the same client. Default: 0.
+   * See scheduling.policy.
+   */
+  priority: integer('requests with a lower value run earlier', { default: 0 }),
+  /** Clients take turns by tokens, however many requests they have. Default: one common client. */
+  client: string('clients take turns by tokens', { default: '', shown: 'one common client' }),
+  /** Called before the first step of the request. */
+  onStart: callback<() => void>('called before the first step of the request'),
+};
+
+/** Declares the options that end the continuation, or select its visible text. */
+const endOptions = (limits: RequestLimits) => ({
   /**
    * Maximum number of tokens to sample. Default: 20 after a prompt, with a notice; after messages
    * the rest of the engine's maxTokens.
@@ -91,10 +113,6 @@ const requestOptions = (limits: RequestLimits) => ({
   /** Treats the model's end tokens as ordinary tokens. Default: false. */
   ignoreEos: boolean("treat the model's end tokens as ordinary tokens", { default: false }),
   /**
-   * Number of continuations, at most 16384; they share the prompt's keys and values. Default: 1.
-   */
-  n: integer('number of continuations', { min: 1, max: MAX_SEQUENCES, default: 1 }),
-  /**
    * True if the continuation is a separate text, such as a chat answer. SentencePiece tokenizers
    * then drop the space before its first word. Default: false, the continuation extends the prompt.
    */
@@ -105,26 +123,24 @@ const requestOptions = (limits: RequestLimits) => ({
     'special tokens that the text shows',
     { default: [], shown: 'none' },
   ),
+});
+
+/** Declares the options of a request besides sampling, for the limits of an engine. */
+const requestOptions = (limits: RequestLimits) => ({
   /**
-   * Aborts the request and frees its blocks. generate() then rejects with the signal's reason; the
-   * pieces of stream() end with "abort".
+   * Text or tokens. The engine's tokenizer encodes text and adds special tokens. A request has
+   * either a prompt or messages.
    */
-  signal: declareOption(requireSignal, 'aborts the request', { default: null }),
+  prompt: declareOption(
+    (op, prompt: string | ArrayLike<number>) => readPrompt(op, prompt, limits),
+    'text or tokens',
+  ),
+  ...CONVERSATION,
+  ...endOptions(limits),
   /**
-   * Requests with different salts share no cached blocks. This prevents timing leaks between
-   * tenants. Default: one common salt.
+   * Number of continuations, at most 16384; they share the prompt's keys and values. Default: 1.
    */
-  cacheSalt: string('requests with different salts share no cached blocks', {
-    default: '',
-    shown: 'one common salt',
-  }),
-  /**
-   * Requests with a lower priority value run earlier, among those of the same client. Default: 0.
-   * See scheduling.policy.
-   */
-  priority: integer('requests with a lower value run earlier', { default: 0 }),
-  /** Clients take turns by tokens, however many requests they have. Default: one common client. */
-  client: string('clients take turns by tokens', { default: '', shown: 'one common client' }),
+  n: integer('number of continuations', { min: 1, max: MAX_SEQUENCES, default: 1 }),
   /** Name of a loaded adapter, which the tokens of the request use. Default: the model alone. */
   adapter: declareOption(
     (op, name: string) => requireAdapter(op, name, limits),
@@ -144,8 +160,7 @@ const requestOptions = (limits: RequestLimits) => ({
     'the texts that the model may write',
     { default: null, shown: 'any text' },
   ),
-  /** Called before the first step of the request. */
-  onStart: callback<() => void>('called before the first step of the request'),
+  ...EXECUTION,
 });
 
 /** A prompt and its generation options. */

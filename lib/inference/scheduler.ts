@@ -22,7 +22,7 @@ export interface SchedulerLimits {
   sharesPrefixes: boolean;
   /** Blocks of host memory for evicted prefixes. Default: 0. */
   hostBlocks?: number;
-  /** Turns of clients and requests. Default: USUAL_POLICY. */
+  /** Turns of clients and requests. Default: DEFAULT_POLICY of schedule-policy.ts. */
   policy?: PolicySettings;
 }
 

@@ -10,17 +10,22 @@ export interface SequenceTurn {
   readonly priority: number;
 }
 
-/** A client with sequences in progress, or with tokens ahead of such clients. */
+/**
+ * A client with sequences in progress, or without sequences but with a time ahead of the others.
+ */
 export interface ScheduledClient {
   /** Order of appearance, for equal times. */
   readonly id: number;
-  /** Virtual time: tokens computed for the client, and tokens of others before it came. */
+  /**
+   * Virtual time in tokens: the lowest time of the present clients when it came, and the tokens
+   * computed for it since.
+   */
   time: number;
   running: number;
   waiting: number;
 }
 
-/** What the policy knows of a sequence in progress. */
+/** State of a sequence in the scheduling policy. */
 export interface QueuePosition {
   readonly client: ScheduledClient;
   /** Lower is earlier. */
@@ -57,14 +62,13 @@ export class Sequence implements SequenceTurn {
   /** Only the policy reads and writes it; null before submit() and after remove(). */
   queuePosition: QueuePosition | null = null;
   /**
-   * Tokens that may follow `tokens`. The next step verifies them; only then may they be learned.
+   * Tokens that may follow `tokens`. The next step verifies them; learn() appends those that it
+   * accepts.
    */
   proposals: readonly number[] = [];
   /** Row of its newest token in the last step's samples, while only the device has it; else -1. */
   private row = -1;
-  /**
-   * Sampled tokens that only the device has: 2 between the launch of a step and the last landing.
-   */
+  /** Sampled tokens that only the device has: at most one per step in flight, so at most 2. */
   private ahead = 0;
   private readonly keys: string[] = [];
 

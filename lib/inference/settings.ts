@@ -2,7 +2,9 @@
 import { DsError } from '../errors.js';
 import type { CausalLM } from '../models/index.js';
 import { stateBytes } from '../nn/recurrent-cache.js';
+import type { Device } from '../runtime/device.js';
 import type { DType } from '../runtime/dtype.js';
+import { supportsGraphs } from '../runtime/graph.js';
 import type { ResolvedInferenceConfig } from './config/index.js';
 import { blockBytes, type CacheSizes } from './paged-cache.js';
 import type { SchedulerLimits } from './scheduler.js';
@@ -77,7 +79,7 @@ const USUAL_TOKENS = 1024;
 const CPU_SEQUENCES = 8;
 const CPU_BYTES = 2 ** 30;
 
-/** What deriveLimits() needs besides the configuration. */
+/** Inputs of deriveLimits() besides the configuration. */
 interface LimitOptions {
   /** Result of readMaxTokens(). */
   maxTokens: number;
@@ -218,4 +220,25 @@ const DTYPES = { fp32: 'f32', fp16: 'f16', bf16: 'bf16' } as const;
 /** The dtype option of the weights; empty if they keep their own dtype. */
 export function dtypeOption({ dtype }: ResolvedInferenceConfig): ['dtype', DType][] {
   return dtype && dtype !== 'int8' ? [['dtype', DTYPES[dtype]]] : [];
+}
+
+/**
+ * Returns whether steps are recorded as graphs. Warns if the configuration asks for it without
+ * support.
+ */
+export function recordsSteps(
+  { enable_cuda_graph }: ResolvedInferenceConfig,
+  device: Device,
+  isUnrecordable: boolean,
+): boolean {
+  if (!enable_cuda_graph) return false;
+  const hasGraphs = supportsGraphs(device);
+  if (hasGraphs && !isUnrecordable) return true;
+  if (enable_cuda_graph === 'auto') return false;
+  const why = hasGraphs
+    ? 'steps with tensor_parallel or offload_param cannot be recorded'
+    : `${device.name} records no work`;
+  const notice = `enable_cuda_graph has no effect: ${why}, kernels are launched one by one`;
+  process.emitWarning(notice, { type: 'DsWarning', code: 'DS_CONFIG' });
+  return false;
 }

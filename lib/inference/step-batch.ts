@@ -127,8 +127,14 @@ export function buildBatch(planned: readonly Slice[], form: BatchForm): PlannedB
     lists.entries.fill(0).set(rows?.entries ?? []);
     lists.tiles.fill(0).set(rows?.tiles ?? []);
   }
-  const isOfOne = padding === null || padding.ends !== undefined;
-  const batch = { ...sizes, numbers, singles: isOfOne ? singles.length : padding.rows, longest };
+  // Decode steps of several sequences have padding rows, which count as sequences with one token.
+  const hasPaddingRows = padding !== null && padding.ends === undefined;
+  const batch = {
+    ...sizes,
+    numbers,
+    singles: hasPaddingRows ? padding.rows : singles.length,
+    longest,
+  };
   return { batch, ended };
 }
 

@@ -15,13 +15,13 @@ export interface StepListener {
   /** Returns the queue for a request's pieces. The queue calls `onLeave` if its reader leaves. */
   queueOf(request: ReadRequest, onLeave: () => void): PieceQueue<GenerationPiece>;
   /** Called when no work is left for now. */
-  rest(): void;
+  idle(): void;
 }
 
 /** Default listener: only the reader gets pieces. */
 export const noListener: StepListener = {
   queueOf: (_request, onLeave) => new PieceQueue(onLeave),
-  rest: () => {},
+  idle: () => {},
 };
 
 /** Parts of a loop; it owns the runner. */

@@ -222,7 +222,7 @@ export class StepLoop implements Generator {
       await this.land(next);
     }
     this.loop = null;
-    this.listener.rest();
+    this.listener.idle();
   }
 
   /** Returns the slices of the next step, with their proposals. Empty without work. */
@@ -316,7 +316,7 @@ export class StepLoop implements Generator {
     return this.sequences.get(sequence)?.continuation.matcher ?? null;
   }
 
-  /** Fills the masks of the next tokens on native threads. Fails requests beyond a bound. */
+  /** Fills masks on native threads. After an error, fills each alone: only its request fails. */
   private async fillMasks(sequences: readonly Sequence[]): Promise<void> {
     const mask = (): Sequence[] => sequences.filter((sequence) => this.matcherOf(sequence));
     try {

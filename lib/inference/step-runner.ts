@@ -82,7 +82,7 @@ export interface RunnerSizes {
   /** Adapters of the model. Default: none. */
   adapters?: Adapters | null;
   /** Work around each forward. Default: none. */
-  beside?: RunnerHooks | null;
+  hooks?: RunnerHooks | null;
 }
 
 /** Fewest positions of a step's tables. */
@@ -123,11 +123,11 @@ export class StepRunner {
   constructor(
     private readonly model: StepModel,
     private readonly sizes: CacheSizes,
-    private readonly room: RunnerSizes,
+    private readonly limits: RunnerSizes,
   ) {
     const { device, blockSize, dtype } = sizes;
-    const { blocks, tokens, sequences, reach, records, proposals = 0 } = room;
-    const adapters = room.adapters?.count ?? 0;
+    const { blocks, tokens, sequences, reach, records, proposals = 0 } = limits;
+    const adapters = limits.adapters?.count ?? 0;
     const width = Math.ceil(Math.min(reach, blocks * blockSize) / blockSize);
     const max = maxPadding({ sequences, width });
     const rows = Math.max(max.rows, sequences);
@@ -141,7 +141,7 @@ export class StepRunner {
     this.numbers = held(() => Tensor.empty([this.words.length], 'i32', device));
     this.sampled = held(() => Tensor.empty([ends], 'i32', device));
     const { vocabSize } = model;
-    const { recorded = 'decoding' } = room;
+    const { recorded = 'decoding' } = limits;
     const lanes = 1 + proposals;
     const graphSizes = { sequences, width, vocabSize, dtype, adapters, lanes, recorded };
     this.graphs = records ? new StepGraphs(device, graphSizes) : null;
@@ -238,7 +238,7 @@ export class StepRunner {
         documents: null,
         start: 0,
         reach,
-        angleLength: this.room.reach,
+        angleLength: this.limits.reach,
         positions: row(lists.positions),
         caches: this.cache.layers,
       };
@@ -247,11 +247,11 @@ export class StepRunner {
       kernels.feedTokens({ tokens, previous: this.sampled, out: fed });
       const forwardAt = (positions: Places): Tensor =>
         this.model.logitsAfter(row(fed), positions, lists.ends);
-      const { beside } = this.room;
+      const { hooks } = this.limits;
       const model = (): Tensor =>
-        beside?.around(lists.slots, places, forwardAt) ?? forwardAt(places);
+        hooks?.around(lists.slots, places, forwardAt) ?? forwardAt(places);
       const logits = (): Tensor => runBatchInvariant(model, this.sizes.isInvariant ?? false);
-      const { adapters } = this.room;
+      const { adapters } = this.limits;
       const adapted = adapters && batch.tiles > 0 ? () => adapters.run(lists, logits) : logits;
       return this.cache.run(lists, adapted);
     });
@@ -259,7 +259,7 @@ export class StepRunner {
 
   /** The longest sequence that the block tables of a batch can hold. */
   private reachOf({ width }: StepBatch): number {
-    return Math.min(this.room.reach, Math.max(width * this.sizes.blockSize, LEAST_REACH));
+    return Math.min(this.limits.reach, Math.max(width * this.sizes.blockSize, LEAST_REACH));
   }
 
   /** Runs a forward in evaluation mode. Measures it after profileModelTime(). */

@@ -41,8 +41,6 @@ export class TextStream {
   }
 }
 
-// Finds stop strings in text that arrives in pieces.
-
 /** Final text after a piece. */
 interface StoppedText {
   /** Text that no later stop string can remove. */
@@ -70,7 +68,7 @@ export class StopStrings {
     if (Array.isArray(stops) && stops.every(isText)) return;
     const expected = 'a list of strings that are not empty';
     const got = formatValue(stops);
-    throw argumentError(op, expected, got, 'For one: ["\\n"].');
+    throw argumentError(op, expected, got, 'Write one stop string as ["\\n"].');
   }
 
   /**

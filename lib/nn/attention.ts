@@ -23,7 +23,7 @@ import { scoredAttention, WIDEST_HEAD } from './scored-attention.js';
 import type { SparsePattern } from './sparse-attention.js';
 
 /** Outputs of the projections, before queries and keys are rotated by their positions. */
-export interface UnturnedHeads {
+export interface UnrotatedHeads {
   /** Queries [B, T, H, D], overwritten. */
   readonly q: Tensor;
   /** Keys [B, T, Hk, D]. */
@@ -77,7 +77,7 @@ export interface LatentHeads {
 }
 
 /** The earlier tokens that a fused attention sees, its scale and bound, and the heads' sinks. */
-export type TurningReach = Pick<CacheReach, 'window' | 'scale' | 'scoreCap' | 'sinks'>;
+export type RotaryReach = Pick<CacheReach, 'window' | 'scale' | 'scoreCap' | 'sinks'>;
 
 /** The state of one layer with a recurrence. */
 export interface RecurrentState {
@@ -121,7 +121,7 @@ export interface LayerCache {
    * Returns attend() that also rotates the heads, in one pass; absent if the cache does not support
    * it.
    */
-  attendTurning?(heads: UnturnedHeads, reach: TurningReach): Tensor;
+  attendRotary?(heads: UnrotatedHeads, reach: RotaryReach): Tensor;
 }
 
 /** The cache of one layer for a batch of sequences of one length. */

@@ -9,9 +9,9 @@ export {
   type LatentHeads,
   type LayerCache,
   type RecurrentState,
+  type RotaryReach,
   type SequenceCache,
-  type TurningReach,
-  type UnturnedHeads,
+  type UnrotatedHeads,
 } from './attention.js';
 export type { AttentionMasks } from './attention-masks.js';
 export type { Gradients, ReplacedGradients } from './backward-hooks.js';

@@ -8,7 +8,7 @@ import { held, isGradEnabled, linear, noGrad, scope, swiglu, Tensor } from '../t
 import type { Module } from './module.js';
 import type { Parameter } from './parameter.js';
 
-/** Description of a layer for a joint product with others of the same input. */
+/** Describes a layer for a joint product with other layers of the same input. */
 export interface JointProduct {
   /** Parameters with a row or an element per output, of any dtype: weight first. */
   readonly parts: readonly Parameter[];
@@ -28,13 +28,13 @@ export interface JointProduct {
   gated(x: Tensor, parts: readonly Tensor[]): Tensor;
 }
 
-/** Further rows for the input of a layer, in the memory behind joined weights. */
-export interface RowsBehind {
+/** Rows of another matrix for the same input, in the memory directly after joined weights. */
+export interface ExtraRows {
   /** The last dim is the layer's inputs. */
   readonly shape: readonly number[];
   /**
-   * Receives the rows, filled with zeros, and zeros behind the bias, one for each row; null if
-   * other memory must hold the rows.
+   * Receives the rows, filled with zeros, and zeros after the bias, one for each row. Null: the
+   * layer must allocate the rows itself.
    */
   place(rows: Tensor | null, bias: Tensor | null): void;
 }
@@ -43,32 +43,34 @@ export interface RowsBehind {
 export interface JoinableLinear extends Module {
   /** @internal Null if this layer cannot be joined. */
   joining(): JointProduct | null;
-  /** @internal Null or absent: none. */
-  readonly behind?: RowsBehind | null;
-  /** @internal Computes what the layer adds to its product; null or absent: nothing. */
-  readonly beside?: ProductAddition | null;
+  /** @internal Rows that joinMemory() places after the weights. Null or absent: none. */
+  readonly extraRows?: ExtraRows | null;
+  /**
+   * @internal Terms that the layer adds to its product now, such as adapters. Null or absent: none.
+   */
+  readonly addition?: ProductAddition | null;
 }
 
-/** What layers add to their products, such as the updates of adapters. */
+/** Adds terms to the products of layers, such as the updates of adapters. */
 export interface ProductAddition {
   /**
    * Adds to `outs` [rows, outputs] of layers with the input x [.., inputs]. Rows of an output are
-   * contiguous. Layers without anything to add are ignored.
+   * contiguous. Ignores layers without an addition.
    */
   add(x: Tensor, layers: readonly Module[], outs: readonly Tensor[]): void;
   /**
-   * Returns the outputs [.., outputs of all] of layers with adjacent weights, with everything that
-   * they add; `isGated`: silu(gate) * up of two layers. Rows are contiguous. Null: it computes
-   * nothing.
+   * Returns the outputs [.., outputs of all] of layers with adjacent weights, including their
+   * additions. `isGated`: returns silu(gate) * up of two layers. Rows are contiguous. Returns null
+   * if it does not support the product; the caller then calls add().
    */
   product(x: Tensor, layers: readonly Module[], isGated: boolean): Tensor | null;
 }
 
-/** Returns the first of the layers that adds to its product; null: none. */
+/** Returns the addition of the first layer that has one; null without one. */
 const additionOf = (layers: readonly Module[]): ProductAddition | null => {
   for (const layer of layers) {
-    const beside = (layer as { beside?: ProductAddition | null }).beside ?? null;
-    if (beside) return beside;
+    const addition = (layer as { addition?: ProductAddition | null }).addition ?? null;
+    if (addition) return addition;
   }
   return null;
 };
@@ -89,7 +91,7 @@ export function joinAll(model: Module): void {
   }
 }
 
-/** Returns the form of a part, which must be equal in all layers. */
+/** Returns dtype and row shape of a part as text. All layers of a product must have the same. */
 const formOf = ({ shape, dtype }: Parameter): string => `${dtype} ${shape.slice(1).join('x')}`;
 
 /** Returns how the layers are joined; null if a layer cannot be joined or they differ. */
@@ -104,21 +106,21 @@ function joiningsOf(layers: readonly Module[]): readonly JointProduct[] | null {
   return forms.every((form) => form === forms[0]) ? joinings : null;
 }
 
-/** Returns the layers' first parts, their second parts, and so on. */
+/** Transposes the parts: returns the weights of all layers, then their biases, and so on. */
 const columnsOf = (joinings: readonly JointProduct[]): Parameter[][] =>
   required(joinings[0]).parts.map((_, i) => joinings.map(({ parts }) => required(parts[i])));
 
 /**
  * Moves the weights of linear layers of one input into contiguous memory, and their biases, scales
- * and zero points; behind the weights are the rows of RowsBehind, if every layer has some. Frees
- * the old memory. Returns whether they are joined; different layers stay unchanged. Throws
+ * and zero points. If every layer has ExtraRows, these follow the weights. Frees the old memory.
+ * Returns false, and changes nothing, if a layer cannot be joined or the layers differ. Throws
  * DS_OUT_OF_MEMORY if old and new memory do not fit together.
  */
 export function joinMemory(layers: readonly Module[]): boolean {
   const joinings = joiningsOf(layers);
   if (!joinings) return false;
-  const behind = layers.map((layer) => (layer as JoinableLinear).behind ?? null);
-  const all = behind.flatMap((rows) => (rows ? [rows] : []));
+  const extraRows = layers.map((layer) => (layer as JoinableLinear).extraRows ?? null);
+  const all = extraRows.flatMap((rows) => (rows ? [rows] : []));
   const isWhole = all.length === layers.length;
   const shapes = isWhole ? all.map(({ shape }) => shape) : [];
   const [weights, biases = []] = columnsOf(joinings).map((column, i) =>
@@ -128,14 +130,17 @@ export function joinMemory(layers: readonly Module[]): boolean {
   return true;
 }
 
-/** Returns memory of the shapes `behind` that follows the parameters, filled with zeros. */
+/**
+ * Moves the parameters into one allocation. Returns tensors of the shapes `extraShapes`, filled
+ * with zeros, in the memory after the parameters.
+ */
 function moveTogether(
   parameters: readonly Parameter[],
-  behind: readonly (readonly number[])[],
+  extraShapes: readonly (readonly number[])[],
 ): Tensor[] {
   const [{ dtype, device }] = leading(parameters, 1);
   const own = parameters.reduce((sum, { numel }) => sum + numel, 0);
-  const count = behind.reduce((sum, shape) => sum + numel(shape), own);
+  const count = extraShapes.reduce((sum, shape) => sum + numel(shape), own);
   const all = held(() => Tensor.empty([count], dtype, device));
   let offset = 0;
   for (const parameter of parameters) {
@@ -147,7 +152,7 @@ function moveTogether(
     parameter.place({ buffer: all.buffer, dtype, offset });
     offset += numel;
   }
-  const rest = behind.map((shape) => {
+  const rest = extraShapes.map((shape) => {
     const at = offset;
     const out = held(() => all.alias(shape, undefined, at));
     noGrad(() => scope(() => kernels.fill({ out, value: 0 })));
@@ -196,8 +201,8 @@ export function joinedGate(x: Tensor, layers: readonly Module[]): Tensor | null 
   const [joinings, parts] = joined;
   const [first, ...others] = joinings.map((joining) => required(joining.parts[0]).size(0));
   if (others.some((rows) => rows !== first)) return null;
-  const beside = additionOf(layers);
-  if (beside) return beside.product(x, layers, true) ?? swiglu(...gateAndUp(x, layers));
+  const addition = additionOf(layers);
+  if (addition) return addition.product(x, layers, true) ?? swiglu(...gateAndUp(x, layers));
   return required(joinings[0]).gated(x, parts);
 }
 
@@ -221,11 +226,11 @@ export function joinedLinear(
   const joined = findJoinedParts(x, layers);
   if (!joined) return null;
   const [joinings, parts] = joined;
-  const beside = additionOf(layers);
-  let all = beside?.product(x, layers, false) ?? null;
+  const addition = additionOf(layers);
+  let all = addition?.product(x, layers, false) ?? null;
   if (!all) {
     all = required(joinings[0]).product(x, parts);
-    if (beside) addToOutputs(beside, { x, layers, joinings, all });
+    if (addition) addToOutputs(addition, { x, layers, joinings, all });
   }
   const [own, strides] = [all, all.strides.slice(0, -1)];
   let offset = all.offset;
@@ -247,8 +252,8 @@ interface JoinedResult {
   readonly all: Tensor;
 }
 
-/** Adds what the layers compute beside their joint product. */
-function addToOutputs(beside: ProductAddition, { x, layers, joinings, all }: JoinedResult): void {
+/** Adds the additions of the layers to their outputs in the joint product. */
+function addToOutputs(addition: ProductAddition, { x, layers, joinings, all }: JoinedResult): void {
   const total = all.size(-1);
   const rows = all.numel / total;
   let { offset } = all;
@@ -258,7 +263,7 @@ function addToOutputs(beside: ProductAddition, { x, layers, joinings, all }: Joi
     offset += outputs;
     return out;
   });
-  beside.add(x, layers, outs);
+  addition.add(x, layers, outs);
 }
 
 /** Returns how a layer x W^T + b is joined. */

@@ -65,7 +65,7 @@ async function withHead(
   const eagle = new OpenedEagle(await openEagle(join(dir, 'head'), model), 16);
   const sizes = { ...model.pagedShape(), blockSize: 16 };
   const room = { blocks: 4, tokens: 48, sequences: 2, reach: 64, records: false };
-  const runner = new StepRunner(model, sizes, { ...room, beside: eagle.besideFor(4) });
+  const runner = new StepRunner(model, sizes, { ...room, hooks: eagle.hooksFor(4) });
   const draft = eagle.modelFor(room, model.vocabSize);
   try {
     await body({ runner, draft, eagle });
@@ -132,7 +132,7 @@ test.each(FORMS)(
       expectClose(last.rows[0] as number[], rows.at(-1) as number[]);
       expect(last.proposals.slice(0, 4)).toEqual(expected.drafted);
       expectClose(last.rows.slice(1).flat(), expected.chain);
-      expect(eagle.sizes.besideBytes).toBe(64);
+      expect(eagle.sizes.extraTokenBytes).toBe(64);
     }),
 );
 

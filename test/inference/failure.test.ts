@@ -3,7 +3,7 @@
 import { DsError } from '../../lib/errors.js';
 import { type GenerateRequest, initInference } from '../../lib/inference/index.js';
 import { LeaderGenerator } from '../../lib/inference/ranks/lead.js';
-import { StepLine } from '../../lib/inference/ranks/step-line.js';
+import { StepChannel } from '../../lib/inference/ranks/step-channel.js';
 import type { StepLoop } from '../../lib/inference/step-loop.js';
 import { fromConfig } from '../../lib/models/index.js';
 import { cpu } from '../../lib/runtime/device.js';
@@ -66,7 +66,7 @@ test('the failure of a job is that of its first rank', () => {
   const check = (): void => {
     if (isLost) throw lost;
   };
-  const line = new StepLine({ check } as unknown as StepLine['group']);
+  const line = new StepChannel({ check } as unknown as StepChannel['group']);
   const lead = new LeaderGenerator(line, 4000, () => ({ failure: null }) as unknown as StepLoop);
   expect(lead.failure).toBeNull();
   isLost = true;

@@ -3,7 +3,7 @@ import type { GenerationPiece } from '../../lib/inference/continuation.js';
 import type { Submitted } from '../../lib/inference/generator.js';
 import { FollowerGenerator } from '../../lib/inference/ranks/follow.js';
 import { LeaderGenerator, requestDigest } from '../../lib/inference/ranks/lead.js';
-import type { Message, RequestEvent, StepLine } from '../../lib/inference/ranks/step-line.js';
+import type { Message, RequestEvent, StepChannel } from '../../lib/inference/ranks/step-channel.js';
 import {
   type GenerateRequest,
   type ReadRequest,
@@ -26,18 +26,18 @@ const idle = { isBusy: false, close: async () => {} } as StepLoop;
 test('following ranks notice an idle leader, and its end', async () => {
   jest.useFakeTimers();
   const reported: string[] = [];
-  const line = { report: ({ kind }: Message) => reported.push(kind), close: () => {} };
-  const lead = new LeaderGenerator(line as unknown as StepLine, 4000, () => idle);
+  const channel = { send: ({ kind }: Message) => reported.push(kind), close: () => {} };
+  const lead = new LeaderGenerator(channel as unknown as StepChannel, 4000, () => idle);
   jest.advanceTimersByTime(9000);
   expect(reported).toEqual([]);
   await lead.follow();
   jest.advanceTimersByTime(2000);
-  expect(reported).toEqual(['pulse', 'pulse']);
+  expect(reported).toEqual(['heartbeat', 'heartbeat']);
   lead.announce(batch);
-  lead.rest();
-  lead.rest();
+  lead.idle();
+  lead.idle();
   jest.advanceTimersByTime(2000);
-  expect(reported.slice(2)).toEqual(['step', 'rest', 'pulse']);
+  expect(reported.slice(2)).toEqual(['step', 'idle', 'heartbeat']);
   await lead.close();
   jest.advanceTimersByTime(9000);
   expect(reported.slice(5)).toEqual(['end']);
@@ -47,9 +47,9 @@ test('following ranks notice an idle leader, and its end', async () => {
 test('a follower computes steps, and ends with the first rank', async () => {
   const events: [] = [];
   const messages: Message[] = [
-    { kind: 'pulse' } as const,
+    { kind: 'heartbeat' } as const,
     { kind: 'step', batch, events } as const,
-    { kind: 'rest', events } as const,
+    { kind: 'idle', events } as const,
     { kind: 'end', events } as const,
   ];
   const waited: boolean[] = [];
@@ -60,8 +60,8 @@ test('a follower computes steps, and ends with the first rank', async () => {
   const computed: unknown[] = [];
   const dispose = jest.fn();
   const runner = { compute: (options: unknown) => computed.push(options), dispose };
-  const line = { next, close: () => {} } as unknown as StepLine;
-  const follow = new FollowerGenerator(1, line, runner as unknown as StepRunner);
+  const channel = { next, close: () => {} } as unknown as StepChannel;
+  const follow = new FollowerGenerator(1, channel, runner as unknown as StepRunner);
   await follow.follow();
   expect(computed).toEqual([batch]);
   // The thread waits for the message after a step, and for no other.
@@ -74,9 +74,9 @@ test('a follower computes steps, and ends with the first rank', async () => {
 function follower() {
   const waiting: ((message: Message) => void)[] = [];
   const next = () => new Promise<Message>((resolve) => waiting.push(resolve));
-  const line = { next, close: () => {} } as unknown as StepLine;
+  const channel = { next, close: () => {} } as unknown as StepChannel;
   const runner = { compute: () => {}, dispose: () => {} } as unknown as StepRunner;
-  const follow = new FollowerGenerator(1, line, runner);
+  const follow = new FollowerGenerator(1, channel, runner);
   const say = async (message: Message) => {
     waiting.shift()?.(message);
     await new Promise((resolve) => setImmediate(resolve));
@@ -107,7 +107,7 @@ describe('a request of a following rank', () => {
   test('that equals the request of the first rank gets its text without further waits', async () => {
     const { follow, say, isListening } = follower();
     const handle = follow.submit(requestOf([1, 3]));
-    await say({ kind: 'rest', events: events(0, requestOf([1, 3])) });
+    await say({ kind: 'idle', events: events(0, requestOf([1, 3])) });
     expect(await outcome(handle)).toEqual([piece]);
     expect([isListening(), follow.isBusy]).toEqual([false, false]);
   });
@@ -117,7 +117,7 @@ describe('a request of a following rank', () => {
     const [first, second, third] = [requestOf([1, 3]), requestOf([1, 5]), requestOf([1, 7])];
     follow.submit(first);
     const all = [...events(0, first), ...events(1, second), ...events(2, third)];
-    await say({ kind: 'rest', events: all });
+    await say({ kind: 'idle', events: all });
     expect(await outcome(follow.submit(second))).toEqual([piece]);
     const message = expect.stringContaining('the same requests');
     expect(await outcome(follow.submit(second))).toMatchObject({ expected: message });
@@ -128,13 +128,13 @@ describe('a request of a following rank', () => {
     const { follow, say } = follower();
     const other = follow.submit(requestOf([1, 4]));
     const [first, ...rest] = events(0, requestOf([1, 3]));
-    await say({ kind: 'rest', events: [first as RequestEvent] });
+    await say({ kind: 'idle', events: [first as RequestEvent] });
     expect(await outcome(other)).toMatchObject({
       code: 'DS_ARGUMENT',
       op: 'InferenceEngine request',
       expected: expect.stringContaining('the same requests'),
     });
-    await say({ kind: 'rest', events: rest });
+    await say({ kind: 'idle', events: rest });
     expect(follow.isBusy).toBe(false);
   });
 
@@ -143,7 +143,7 @@ describe('a request of a following rank', () => {
     const handle = follow.submit(requestOf([1, 3]));
     const error = { code: 'DS_LIMIT', op: 'x', expected: 'a', got: 'b' } as const;
     const failed = { kind: 'failed', number: 0, error } as unknown as RequestEvent;
-    await say({ kind: 'rest', events: [events(0, requestOf([1, 3]))[0] as RequestEvent, failed] });
+    await say({ kind: 'idle', events: [events(0, requestOf([1, 3]))[0] as RequestEvent, failed] });
     expect(await outcome(handle)).toMatchObject({ code: 'DS_LIMIT' });
     expect(follow.isBusy).toBe(false);
   });

@@ -1,10 +1,10 @@
 // A linear layer with the updates of several adapters. Each row of a step uses one adapter or none.
 
 import type {
+  ExtraRows,
   JoinableLinear,
   JointProduct,
   ProductAddition,
-  RowsBehind,
 } from '../../nn/joined-linears.js';
 import { Linear, LinearGelu } from '../../nn/linear.js';
 import { type Field, Module } from '../../nn/module.js';
@@ -15,7 +15,7 @@ import { rangesIn } from '../../parallel/rank-ranges.js';
 import type { Device } from '../../runtime/device.js';
 import type { DType } from '../../runtime/dtype.js';
 import * as kernels from '../../runtime/kernels.generated.js';
-import { leading } from '../../runtime/required.js';
+import { leading, required } from '../../runtime/required.js';
 import { concat, gelu, held, linear, scope, Tensor } from '../../tensor/index.js';
 
 /** Layers that may have adapters. */
@@ -31,13 +31,16 @@ export const isAdaptable = (module: Module): module is AdaptableLinear =>
 /** The adapters of one layer on the device, by slot. */
 export interface LayerSlots {
   /**
-   * A of each adapter: [slots, largest rank, inputs here]; null until the memory of the weights is
-   * placed. A may follow the weight in memory.
+   * A of each adapter: [slots, largest rank, inputs of this rank]. Null until Adapters joins the
+   * weights, because the memory after the weight may hold A.
    */
   a: Tensor | null;
-  /** Shape of A if one product can compute both x W^T and x A^T; else null. */
-  readonly behind: readonly number[] | null;
-  /** Zeros after the bias, if A follows the weight in memory. */
+  /**
+   * Shape of A if memory after the weight may hold it. One product then computes x W^T and x A^T.
+   * Null: separate memory.
+   */
+  readonly extraRows: readonly number[] | null;
+  /** Zeros after the bias, one per row of A, if A follows the weight in memory. */
   noBias: Tensor | null;
 
   /** scaling * B: [slots, outputs here, largest rank]. */
@@ -53,6 +56,7 @@ export interface LayerSlots {
 export class AdaptedLinear extends Module implements JoinableLinear {
   /** A private field, not a child module: a child would change parameter names. */
   readonly #base: AdaptableLinear;
+  /** Returns the adapters of the running forward; null if no row has an adapter. */
   readonly #running: () => ProductAddition | null;
   readonly #slots: LayerSlots;
 
@@ -97,9 +101,9 @@ export class AdaptedLinear extends Module implements JoinableLinear {
   }
 
   /** @internal See JoinableLinear. */
-  get behind(): RowsBehind | null {
+  get extraRows(): ExtraRows | null {
     const slots = this.#slots;
-    const shape = slots.behind;
+    const shape = slots.extraRows;
     if (!shape || slots.a || !isPlainLinear(this.#base, slots.b)) return null;
     const place = (rows: Tensor | null, bias: Tensor | null): void => {
       slots.a = rows ?? zeros(shape, slots.b);
@@ -109,40 +113,45 @@ export class AdaptedLinear extends Module implements JoinableLinear {
   }
 
   /** @internal See JoinableLinear. */
-  get beside(): ProductAddition | null {
+  get addition(): ProductAddition | null {
     return this.#running();
   }
 
-  /** Maps x [..., inputs] to [..., outputs]. Throws DS_SHAPE, DS_COMM. */
+  /** Maps x [..., inputs] to [..., outputs]. Throws DS_SHAPE; DS_COMM if another rank fails. */
   override forward(x: Tensor): Tensor {
     const base = this.#base;
-    const beside = this.#running();
-    if (!beside) return base.call(x);
+    const addition = this.#running();
+    if (!addition) return base.call(x);
     return scope(() => {
       if (base instanceof RowLinear) {
         return base.shard.around(
           x,
-          (ownTensor) => this.addUpdates(ownTensor, beside, null),
+          (ownTensor) => this.addUpdates(ownTensor, addition, null),
           base.bias,
         );
       }
-      if (!(base instanceof ColumnLinear)) return this.activate(this.addUpdates(x, beside));
-      return base.shard.around(x, (ownTensor) => this.activate(this.addUpdates(ownTensor, beside)));
+      if (!(base instanceof ColumnLinear)) return this.activate(this.addUpdates(x, addition));
+      return base.shard.around(x, (ownTensor) =>
+        this.activate(this.addUpdates(ownTensor, addition)),
+      );
     });
   }
 
-  /** Returns the product plus the updates, before the activation. */
+  /**
+   * Returns x W^T, the bias and the updates, before the activation. A RowLinear passes no bias: it
+   * adds the bias after the all-reduce.
+   */
   private addUpdates(
     x: Tensor,
-    beside: ProductAddition,
+    addition: ProductAddition,
     bias: Tensor | null = this.#base.bias,
   ): Tensor {
     const base = this.#base;
-    const fused = bias === base.bias ? beside.product(x, [this], false) : null;
+    const fused = bias === base.bias ? addition.product(x, [this], false) : null;
     if (fused) return fused;
     const sum = base instanceof PackedLinear ? base.project(x, bias) : linear(x, base.weight, bias);
     const out = sum.contiguous();
-    beside.add(x, [this], [out.reshape([-1, out.size(-1)])]);
+    addition.add(x, [this], [out.reshape([-1, out.size(-1)])]);
     return out;
   }
 
@@ -207,4 +216,30 @@ export function sliceFactors(base: AdaptableLinear, a: Tensor, b: Tensor): [Tens
   if (base instanceof ColumnLinear) return [a, takeTensor(b, 0, base.shard)];
   if (base instanceof RowLinear) return [takeTensor(a, 1, base.shard), b];
   return [a, b];
+}
+
+/**
+ * Returns a view of the layers' weights followed by A of each layer, and its bias. Returns null if
+ * they are not adjacent in memory.
+ */
+export function viewWithFactors(layers: readonly AdaptedLinear[]): [Tensor, Tensor | null] | null {
+  const factors = layers.map(({ slots }) => required(slots.a));
+  const weight = viewAsOne([...layers.map(({ weight }) => weight), ...factors]);
+  if (!layers.some(({ bias }) => bias)) return weight && [weight, null];
+  const parts = [...layers.map(({ bias }) => bias), ...layers.map(({ slots }) => slots.noBias)];
+  const biases = parts.flatMap((part) => (part ? [part] : []));
+  const bias = biases.length === parts.length ? viewAsOne(biases) : null;
+  return weight && bias && [weight, bias];
+}
+
+/** Returns a view of tensors that are adjacent in memory; null if they are not adjacent. */
+function viewAsOne(parts: readonly Tensor[]): Tensor | null {
+  const [first] = leading(parts, 1);
+  let end = first.offset;
+  for (const { buffer, offset, numel } of parts) {
+    if (buffer !== first.buffer || offset !== end) return null;
+    end += numel;
+  }
+  const [count, inner] = [end - first.offset, first.shape.slice(1)];
+  return first.alias([count / (inner[0] ?? 1), ...inner]);
 }

@@ -22,6 +22,7 @@ import {
   type LayerSlots,
   layerShape,
   sliceFactors,
+  viewWithFactors,
   zeros,
 } from './adapted-linear.js';
 import { buildLists, WIDE_ROWS } from './rows.js';
@@ -58,8 +59,11 @@ export interface AdapterUse {
 const RANK_STEP = 16;
 /** Maximum number of layers in one launch. */
 const LAYERS_PER_LAUNCH = 3;
-/** Maximum rows of A, of all adapters of a layer, that a product computes for each input. */
-const MAX_BEHIND = 1024;
+/**
+ * Maximum number of rows of A (slots x rank) after a weight. Each product computes all of them,
+ * also for free slots.
+ */
+const MAX_EXTRA_ROWS = 1024;
 
 /** Owns the adapters of a model: for each layer, one allocation that holds all slots. */
 export class Adapters implements ProductAddition {
@@ -69,9 +73,12 @@ export class Adapters implements ProductAddition {
   private readonly max: number;
   private versions = 0;
   private lists: AdapterLists | null = null;
-  /** First layer of the last joint product in the running forward. */
+  /** First layer of the last joint product in the running forward; null before. */
   private last: AdaptedLinear | null = null;
-  /** The layers whose product followed each layer in an earlier forward. */
+  /**
+   * For each first layer of a product, the layers of the next product, as an earlier forward ran
+   * them. The op AdapterSum prefetches their weight.
+   */
   private readonly following = new Map<AdaptedLinear, readonly AdaptedLinear[]>();
 
   private constructor(
@@ -105,11 +112,14 @@ export class Adapters implements ProductAddition {
     }
   }
 
-  /** Joins the layers of the model, with A behind their weights where one product computes both. */
+  /**
+   * Joins the weights of layers with one input. Places A after the weights if one product can
+   * compute both.
+   */
   private placeFactors(): void {
     joinAll(this.model);
     for (const layer of this.layers.values()) {
-      if (layer.behind) joinMemory([layer]);
+      if (layer.extraRows) joinMemory([layer]);
       const { slots } = layer;
       const [count, , most] = leading(slots.b.shape, 3);
       slots.a ??= zeros([count, most, layerShape(layer.base).inputs], slots.b);
@@ -124,8 +134,8 @@ export class Adapters implements ProductAddition {
   static async install(op: string, model: CausalLM, requested: AdapterSettings): Promise<Adapters> {
     const readers = new Map<string, AdapterReader>();
     try {
-      for (const [name, place] of requested.folders) {
-        readers.set(name, await AdapterReader.open(`${op} adapters.${name}`, place));
+      for (const [name, source] of requested.folders) {
+        readers.set(name, await AdapterReader.open(`${op} adapters.${name}`, source));
       }
       const largest = Math.max(0, ...Array.from(readers.values(), ({ rank }) => rank));
       const minRank = Math.max(largest, requested.isOpen ? RANK_STEP : 1);
@@ -183,9 +193,9 @@ export class Adapters implements ProductAddition {
    * Loads an adapter into a free slot. Rejects with DS_ARGUMENT if the name is in use or the rank
    * too large, with DS_LIMIT if no slot is free, and as install() does.
    */
-  async load(op: string, name: string, place: string): Promise<void> {
+  async load(op: string, name: string, source: string): Promise<void> {
     this.requireNew(op, name);
-    const reader = await AdapterReader.open(op, place);
+    const reader = await AdapterReader.open(op, source);
     try {
       const all = new Map(Array.from(this.layers, ([path, { base }]) => [path, base]));
       requireFitting(op, reader, all, this.settings.rank);
@@ -282,7 +292,7 @@ export class Adapters implements ProductAddition {
     const { entries, tiles } = required(this.lists);
     const inputs = x.size(-1);
     const rows = x.numel / inputs;
-    // Up to WIDE_ROWS rows, the lists include rows without an adapter.
+    // Up to WIDE_ROWS rows, the lists include rows without an adapter, so they cover all rows.
     if (
       rows > WIDE_ROWS ||
       rows !== entries.size(0) ||
@@ -317,7 +327,8 @@ export class Adapters implements ProductAddition {
         ranks2: second?.ranks ?? null,
         b3: third?.b ?? null,
         ranks3: third?.ranks ?? null,
-        // Several layers (q, k, v) precede attention, whose cache writes need the L2 cache.
+        // Several layers (q, k, v) precede attention. Its cache writes need the L2 cache, so no
+        // prefetch.
         next: isInPlace ? null : next,
         out,
         gated: isGated,
@@ -327,7 +338,9 @@ export class Adapters implements ProductAddition {
     });
   }
 
-  /** Returns the weight of the product that follows `layers`; null in the first forward. */
+  /**
+   * Returns the weight of the product after `layers`, for the prefetch; null in the first forward.
+   */
   private nextWeight(layers: readonly AdaptedLinear[]): Tensor | null {
     const first = required(layers[0]);
     if (this.last) this.following.set(this.last, layers);
@@ -353,7 +366,7 @@ export class Adapters implements ProductAddition {
     this.layers.clear();
   }
 
-  /** Allocates B of a layer, and decides where A can be placed. */
+  /** Allocates B and the ranks of a layer. placeFactors() places A later. */
   private allocateSlots(
     base: AdaptableLinear,
     { device, dtype }: { device: Device; dtype: DType },
@@ -361,10 +374,16 @@ export class Adapters implements ProductAddition {
     const { inputs, outputs } = layerShape(base);
     const { max } = this;
     const { count } = this.settings;
-    const behind = count * max <= MAX_BEHIND ? [count, max, inputs] : null;
+    const extraRows = count * max <= MAX_EXTRA_ROWS ? [count, max, inputs] : null;
     const b = zeros([count, outputs, max], { dtype, device });
     try {
-      return { a: null, noBias: null, behind, b, ranks: zeros([count], { dtype: 'i32', device }) };
+      return {
+        a: null,
+        noBias: null,
+        extraRows,
+        b,
+        ranks: zeros([count], { dtype: 'i32', device }),
+      };
     } catch (error) {
       b.dispose();
       throw error;
@@ -413,7 +432,7 @@ export class Adapters implements ProductAddition {
         scope(() => {
           const row = (list: Tensor): Tensor => list.narrow(0, slot, 1).squeeze(0);
           const targets = { a: required(slots.a), b: slots.b };
-          // A product with all factors also computes the rows above the adapter's rank.
+          // A joint product reads all rows of A and B, so rows above the adapter's rank must be 0.
           for (const list of [targets.a, targets.b]) kernels.fill({ out: row(list), value: 0 });
           const [a, b] = values;
           if (a && b) {
@@ -433,32 +452,6 @@ export class Adapters implements ProductAddition {
       for (const tensor of values) tensor.release();
     }
   }
-}
-
-/**
- * Returns a view of the layers' weights followed by A of each layer, and its bias. Returns null if
- * they are not adjacent in memory.
- */
-function viewWithFactors(layers: readonly AdaptedLinear[]): [Tensor, Tensor | null] | null {
-  const factors = layers.map(({ slots }) => required(slots.a));
-  const weight = viewAsOne([...layers.map(({ weight }) => weight), ...factors]);
-  if (!layers.some(({ bias }) => bias)) return weight && [weight, null];
-  const parts = [...layers.map(({ bias }) => bias), ...layers.map(({ slots }) => slots.noBias)];
-  const biases = parts.flatMap((part) => (part ? [part] : []));
-  const bias = biases.length === parts.length ? viewAsOne(biases) : null;
-  return weight && bias && [weight, bias];
-}
-
-/** Returns a view of tensors that are adjacent in memory; null if they are not adjacent. */
-function viewAsOne(parts: readonly Tensor[]): Tensor | null {
-  const [first] = leading(parts, 1);
-  let end = first.offset;
-  for (const { buffer, offset, numel } of parts) {
-    if (buffer !== first.buffer || offset !== end) return null;
-    end += numel;
-  }
-  const [count, inner] = [end - first.offset, first.shape.slice(1)];
-  return first.alias([count / (inner[0] ?? 1), ...inner]);
 }
 
 /** Returns the layers that may have adapters, by path: all linear layers except the head. */

@@ -53,10 +53,10 @@ export function readAdapterSettings(op: string, options: AdapterOptions): Adapte
     throw valueError(`${op} adapters`, 'an object of folders by name', adapters);
   }
   const folders = new Map(Object.entries(adapters));
-  for (const [name, place] of folders) {
+  for (const [name, source] of folders) {
     requireName(`${op} adapters`, name);
-    if (typeof place === 'string' && place !== '') continue;
-    throw valueError(`${op} adapters.${name}`, 'a folder or a name on the hub', place);
+    if (typeof source === 'string' && source !== '') continue;
+    throw valueError(`${op} adapters.${name}`, 'a folder or a name on the hub', source);
   }
   const rank = maxAdapterRank ?? 0;
   if (maxAdapterRank !== undefined) {

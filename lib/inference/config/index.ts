@@ -134,7 +134,9 @@ function throwFirst(errors: readonly ConfigError[]): void {
   throw firstError(sorted, `${names.join(', ')}.`);
 }
 
-/** Removes "auto" from keys that give it no meaning of their own, so that their default applies. */
+/**
+ * Removes "auto" from keys for which the schema does not list it, so that their default applies.
+ */
 function dropAuto(draft: Draft): void {
   draft.visit(({ section, key, path, schema }) => {
     const isOwn = lists(schema, 'auto') || schema.default === 'auto' || key === 'device';
@@ -175,12 +177,12 @@ function refuseContradictions(draft: Draft, config: ResolvedInferenceValues): vo
       hint: 'Save it without quant; each engine then quantizes the weights that it loads.',
     });
   }
-  const { enabled: hasExperts, ep_size: dealt } = config.moe;
-  const cut = enabled ? ranks : 1;
-  if (hasExperts && dealt > 1 && cut > 1 && dealt !== cut) {
+  const { enabled: hasExperts, ep_size: expertRanks } = config.moe;
+  const layerRanks = enabled ? ranks : 1;
+  if (hasExperts && expertRanks > 1 && layerRanks > 1 && expertRanks !== layerRanks) {
     draft.refuse(['moe', 'ep_size'], {
-      expected: `1 or tensor_parallel.tp_size, ${cut}: the same ranks divide layers and experts`,
-      got: String(dealt),
+      expected: `1 or tensor_parallel.tp_size, ${layerRanks}: the same ranks divide layers and experts`,
+      got: String(expertRanks),
     });
   }
   const { method, model } = config.speculative ?? {};
@@ -192,7 +194,7 @@ function refuseContradictions(draft: Draft, config: ResolvedInferenceValues): vo
     const expected = `a folder or a name for the method "${method}"`;
     draft.refuse(['speculative', 'model'], { expected, got: formatValue(model) });
   }
-  if (model && (cut > 1 || dealt > 1)) {
+  if (model && (layerRanks > 1 || expertRanks > 1)) {
     draft.refuse(['speculative', 'model'], {
       expected: 'null if ranks share the model (tensor_parallel, moe)',
       got: formatValue(model),

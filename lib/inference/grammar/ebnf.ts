@@ -18,11 +18,11 @@ interface Rule {
   isDefined: boolean;
   /** Whether the rule may match the empty text. */
   isNullable: boolean;
-  /** What its body starts with; empty before its definition. */
+  /** The beginning of its body; empty before its definition. */
   readonly begins: RuleStart[];
 }
 
-/** What a part of a rule starts with; used to detect left recursion. */
+/** The beginning of a part of a rule, to detect left recursion. */
 type RuleStart =
   | { readonly kind: 'text' | 'empty' }
   | { readonly kind: 'rule'; readonly name: string }
@@ -78,6 +78,7 @@ class GrammarReader {
     return rule;
   }
 
+  /** `isInside`: within parentheses, where line breaks do not end the rule. */
   private readAlternatives(isInside: boolean): ParsedPart {
     if (++this.nesting > MAX_NESTING)
       throw this.syntaxError(`at most ${MAX_NESTING} groups`, 'more');

@@ -2,7 +2,7 @@
 // other values as JSON.
 import { formatValue } from '../../runtime/format-value.js';
 import { argumentError } from '../../runtime/input-errors.js';
-import type { CallField, FieldTags } from '../../text/tool-calls/held-calls.js';
+import type { CallField, FieldTags } from '../../text/tool-calls/call-grammars.js';
 import { ALL_CHARACTERS, utf8Node } from './characters.js';
 import type { GrammarBuilder, Node } from './description.js';
 import { patternNode } from './pattern.js';

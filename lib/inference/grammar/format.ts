@@ -3,7 +3,7 @@ import { formatValue } from '../../runtime/format-value.js';
 import { argumentError, valueError } from '../../runtime/input-errors.js';
 import { isObject } from '../../runtime/is-object.js';
 import { errorMessage } from '../../runtime/system-error.js';
-import type { CallGrammar } from '../../text/tool-calls/held-calls.js';
+import type { CallGrammar } from '../../text/tool-calls/call-grammars.js';
 import type { Schema } from './schema-merge.js';
 
 /** A schema of zod, valibot, ArkType or another library, by https://standardschema.dev. */
@@ -34,7 +34,7 @@ export type FormatSource =
   | { readonly kind: 'jsonObject' }
   | { readonly kind: 'answer'; readonly answer: ReadAnswer };
 
-/** Calls of functions within an answer (see lib/text/answers). */
+/** Calls of functions within an answer (see lib/text/tool-calls). */
 export interface AnswerCalls extends CallGrammar {
   /** At most one call. */
   readonly isSingle: boolean;

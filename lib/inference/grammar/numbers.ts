@@ -35,7 +35,7 @@ export function anyNumberNode(to: GrammarBuilder): Node {
   return to.seq(anyIntegerNode(to), to.optional(fraction), to.optional(exponent));
 }
 
-/** Returns the next larger double. */
+/** Returns the smallest integer above `x` that a double can represent. */
 function nextDouble(x: number): number {
   if (Math.abs(x) < 2 ** 53) return Math.floor(x) + 1;
   const words = new BigInt64Array(new Float64Array([x]).buffer);
@@ -97,7 +97,10 @@ function digitsBetween(to: GrammarBuilder, low: string, high: string): Node {
   return to.any(...parts);
 }
 
-/** Returns a node that matches the multiples of `divisor`: an automaton over the remainders. */
+/**
+ * Returns a node that matches the multiples of `divisor`: an automaton over the remainders. Factors
+ * of ten only append zeros, so they need no states.
+ */
 function multiplesNode(to: GrammarBuilder, divisor: number): Node {
   let core = divisor;
   let zeros = 0;
@@ -166,6 +169,7 @@ export function decimalsNode(to: GrammarBuilder, bounds: Bounds): Node {
   return to.any(...parts);
 }
 
+/** Bounds of the absolute values of numbers with one sign. */
 interface SideBounds {
   low: number;
   isAbove: boolean;

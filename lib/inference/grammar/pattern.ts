@@ -334,7 +334,7 @@ export function patternNode(to: GrammarBuilder, source: string, options: Pattern
     setNodes.set(key, node);
     return node;
   };
-  /** `left` and `right` tell whether the part is at the start or the end of the pattern. */
+  /** `left` and `right`: whether the part is at the start or the end of the pattern. */
   const emit = (part: PatternTree, left: boolean, right: boolean): Node => {
     const frame = (node: Node): Node =>
       to.seq(left ? around : to.epsilon, node, right ? around : to.epsilon);

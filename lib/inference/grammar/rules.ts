@@ -158,8 +158,8 @@ function bareStartNode(to: GrammarBuilder, names: readonly string[]): Node {
 }
 
 /**
- * Returns a node that matches text up to a tag, without the tag. No tag starts with an end of its
- * own, so the next tag ends the text.
+ * Returns a node that matches texts without any of the tags. No suffix of a tag is a prefix of it,
+ * so a tag after the text cannot begin within the text.
  */
 function textWithoutNode(to: GrammarBuilder, ...tags: readonly (string | null)[]): Node {
   const all = to.star(to.bytes([0, 255]));

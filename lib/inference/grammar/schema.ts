@@ -136,6 +136,8 @@ export class SchemaCompiler {
       const expected = 'a value that matches the other keywords';
       throw argumentError(`format schema ${path}/${keyword}`, expected, formatValue(values));
     }
+    // Scalars have one spelling, so a trie of texts matches them all. Other values allow
+    // whitespace.
     const isShared = (value: unknown): boolean =>
       this.marker === null && (typeof value !== 'object' || value === null);
     const shared = matching.filter(isShared).map((value) => JSON.stringify(value));

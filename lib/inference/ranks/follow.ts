@@ -10,7 +10,7 @@ import type { ReadRequest } from '../request.js';
 import type { StepRunner } from '../step-runner.js';
 import { refuseShared, requestDigest } from './lead.js';
 import { asleepError, type EngineRole } from './role.js';
-import type { Message, RequestEvent, StepLine } from './step-line.js';
+import type { Message, RequestEvent, StepChannel } from './step-channel.js';
 
 /** A request that this rank, rank 0 or both have submitted. */
 interface FollowedRequest {
@@ -42,7 +42,7 @@ const EMPTY_STATS: InferenceStats = {
 
 /** Receives messages while it has requests or follows rank 0. Owns the runner. */
 export class FollowerGenerator implements Generator, EngineRole {
-  private readonly reported = new Map<number, FollowedRequest>();
+  private readonly requests = new Map<number, FollowedRequest>();
   private submitted = 0;
   private listening: Promise<void> | null = null;
   /** Whether rank 0 will send another step. */
@@ -53,7 +53,7 @@ export class FollowerGenerator implements Generator, EngineRole {
 
   constructor(
     readonly rank: number,
-    private readonly line: StepLine,
+    private readonly channel: StepChannel,
     private readonly runner: StepRunner,
   ) {}
 
@@ -62,18 +62,18 @@ export class FollowerGenerator implements Generator, EngineRole {
   }
 
   get failure(): DsError | null {
-    return this.line.failure;
+    return this.channel.failure;
   }
 
   submit(request: ReadRequest): Submitted {
     if (this.isFollowing) throw this.unmatchedRequestError();
     const number = this.submitted++;
-    const report = this.getRequest(number);
-    report.localDigest = requestDigest(request);
-    this.compareDigests(report);
-    if (report.isOver) this.reported.delete(number);
+    const followed = this.getRequest(number);
+    followed.localDigest = requestDigest(request);
+    this.compareDigests(followed);
+    if (followed.isOver) this.requests.delete(number);
     this.listen().catch((error: unknown) => this.failAll(error));
-    return { pieces: report.pieces, abort: () => report.pieces.end() };
+    return { pieces: followed.pieces, abort: () => followed.pieces.end() };
   }
 
   async follow(): Promise<void> {
@@ -99,8 +99,8 @@ export class FollowerGenerator implements Generator, EngineRole {
     try {
       if (!this.isOver) await this.listen();
     } finally {
-      for (const { pieces } of this.reported.values()) pieces.end();
-      this.line.close();
+      for (const { pieces } of this.requests.values()) pieces.end();
+      this.channel.close();
       this.runner.dispose();
     }
   }
@@ -127,23 +127,23 @@ export class FollowerGenerator implements Generator, EngineRole {
   private get isNeeded(): boolean {
     if (this.isOver) return false;
     if (this.isStepping || this.isFollowing || this.isClosing) return true;
-    return [...this.reported.values()].some(
+    return [...this.requests.values()].some(
       ({ localDigest, isOver }) => localDigest !== null && !isOver,
     );
   }
 
   private async run(): Promise<void> {
     try {
-      while (this.isNeeded) this.handleMessage(await this.line.next(this.isStepping));
+      while (this.isNeeded) this.handleMessage(await this.channel.next(this.isStepping));
     } catch (error) {
-      if (this.isFollowing) this.line.giveUp(error);
+      if (this.isFollowing) this.channel.giveUp(error);
       throw error;
     }
   }
 
   private handleMessage(message: Message): void {
     const { kind } = message;
-    if (kind === 'pulse') return;
+    if (kind === 'heartbeat') return;
     this.isStepping = kind === 'step';
     this.isOver = kind === 'end';
     for (const event of message.events) this.handleEvent(event);
@@ -151,18 +151,18 @@ export class FollowerGenerator implements Generator, EngineRole {
   }
 
   private handleEvent(event: RequestEvent): void {
-    const report = this.getRequest(event.number);
-    if (event.kind === 'submitted') report.leaderDigest = event.digest;
-    if (event.kind === 'piece') report.pieces.push(event.piece);
-    if (event.kind === 'failed') report.pieces.fail(new DsError(event.error));
-    if (event.kind === 'ended') report.pieces.end();
-    report.isOver ||= event.kind === 'failed' || event.kind === 'ended';
-    this.compareDigests(report);
-    if (report.isOver && report.localDigest !== null) this.reported.delete(event.number);
+    const followed = this.getRequest(event.number);
+    if (event.kind === 'submitted') followed.leaderDigest = event.digest;
+    if (event.kind === 'piece') followed.pieces.push(event.piece);
+    if (event.kind === 'failed') followed.pieces.fail(new DsError(event.error));
+    if (event.kind === 'ended') followed.pieces.end();
+    followed.isOver ||= event.kind === 'failed' || event.kind === 'ended';
+    this.compareDigests(followed);
+    if (followed.isOver && followed.localDigest !== null) this.requests.delete(event.number);
   }
 
   private getRequest(number: number): FollowedRequest {
-    const existing = this.reported.get(number);
+    const existing = this.requests.get(number);
     if (existing) return existing;
     const pieces = new PieceQueue<GenerationPiece>(() => {});
     const request: FollowedRequest = {
@@ -171,7 +171,7 @@ export class FollowerGenerator implements Generator, EngineRole {
       localDigest: null,
       isOver: false,
     };
-    this.reported.set(number, request);
+    this.requests.set(number, request);
     return request;
   }
 
@@ -192,8 +192,8 @@ export class FollowerGenerator implements Generator, EngineRole {
   }
 
   private failAll(error: unknown): void {
-    for (const { pieces } of this.reported.values()) pieces.fail(error);
-    this.reported.clear();
+    for (const { pieces } of this.requests.values()) pieces.fail(error);
+    this.requests.clear();
   }
 
   private unmatchedRequestError(): DsError {

@@ -12,7 +12,7 @@ import type { StepBatch } from '../step-batch.js';
 import type { StepLoop } from '../step-loop.js';
 import type { StepListener } from '../step-loop-parts.js';
 import { asleepError, type EngineRole } from './role.js';
-import { errorFields, type RequestEvent, type StepLine } from './step-line.js';
+import { errorFields, type RequestEvent, type StepChannel } from './step-channel.js';
 
 /** A message about a request, without the request's number. */
 type EventBody = RequestEvent extends infer One
@@ -64,22 +64,25 @@ class ReportQueue extends PieceQueue<GenerationPiece> {
   }
 }
 
-/** Wraps the loop that `makeLoop` returns. */
+/**
+ * Generator of rank 0: runs a StepLoop, and sends its batches and request events to the other
+ * ranks.
+ */
 export class LeaderGenerator implements Generator, StepListener, EngineRole {
   readonly rank = 0;
   private readonly loop: StepLoop;
   private events: RequestEvent[] = [];
   private submitted = 0;
   /** Heartbeat for ranks in follow(); null if all ranks submit the same requests. */
-  private pulse: NodeJS.Timeout | null = null;
+  private heartbeat: NodeJS.Timeout | null = null;
   private wasSilent = true;
   /** Whether the other ranks wait for another step. */
   private isStepping = false;
 
-  /** `patience`: milliseconds without a message after which the other ranks fail. */
+  /** `timeoutMs`: milliseconds without a message after which the other ranks fail. */
   constructor(
-    private readonly line: StepLine,
-    private readonly patience: number,
+    private readonly channel: StepChannel,
+    private readonly timeoutMs: number,
     makeLoop: (lead: LeaderGenerator) => StepLoop,
   ) {
     this.loop = makeLoop(this);
@@ -90,14 +93,14 @@ export class LeaderGenerator implements Generator, StepListener, EngineRole {
   }
 
   get failure(): DsError | null {
-    return this.line.failure ?? this.loop.failure;
+    return this.channel.failure ?? this.loop.failure;
   }
 
   /** Sends a batch that all ranks compute now. */
   announce(batch: StepBatch): void {
     this.wasSilent = false;
     this.isStepping = true;
-    this.line.report({ kind: 'step', batch, events: this.takeEvents() });
+    this.channel.send({ kind: 'step', batch, events: this.takeEvents() });
   }
 
   queueOf(request: ReadRequest, onLeave: () => void): PieceQueue<GenerationPiece> {
@@ -107,10 +110,10 @@ export class LeaderGenerator implements Generator, StepListener, EngineRole {
     return new ReportQueue(onLeave, report);
   }
 
-  rest(): void {
+  idle(): void {
     if (!this.isStepping && this.events.length === 0) return;
     this.isStepping = false;
-    this.tryReport(() => this.line.report({ kind: 'rest', events: this.takeEvents() }));
+    this.tryReport(() => this.channel.send({ kind: 'idle', events: this.takeEvents() }));
   }
 
   submit(request: ReadRequest): Submitted {
@@ -118,15 +121,15 @@ export class LeaderGenerator implements Generator, StepListener, EngineRole {
       return this.loop.submit(request);
     } catch (error) {
       this.report({ number: this.submitted - 1, kind: 'failed', error: errorFields(error) });
-      if (!this.isBusy) this.rest();
+      if (!this.isBusy) this.idle();
       throw error;
     }
   }
 
   async follow(): Promise<void> {
-    if (this.pulse) return;
+    if (this.heartbeat) return;
     this.events = [];
-    this.pulse = setInterval(() => this.sendPulse(), this.patience / 4).unref();
+    this.heartbeat = setInterval(() => this.sendHeartbeat(), this.timeoutMs / 4).unref();
   }
 
   sleep(): void {
@@ -145,14 +148,14 @@ export class LeaderGenerator implements Generator, StepListener, EngineRole {
 
   async close(): Promise<void> {
     await this.loop.close();
-    if (this.pulse) clearInterval(this.pulse);
-    this.tryReport(() => this.line.report({ kind: 'end', events: this.takeEvents() }));
-    this.line.close();
+    if (this.heartbeat) clearInterval(this.heartbeat);
+    this.tryReport(() => this.channel.send({ kind: 'end', events: this.takeEvents() }));
+    this.channel.close();
   }
 
   requireForward({ isBusy }: Generator): void {
-    if (!isBusy && !this.pulse) {
-      this.rest();
+    if (!isBusy && !this.heartbeat) {
+      this.idle();
       return;
     }
     throw argumentError(
@@ -166,7 +169,7 @@ export class LeaderGenerator implements Generator, StepListener, EngineRole {
   requireAlone = refuseShared;
 
   private report(event: RequestEvent): void {
-    if (!this.pulse) this.events.push(event);
+    if (!this.heartbeat) this.events.push(event);
   }
 
   private takeEvents(): readonly RequestEvent[] {
@@ -175,12 +178,13 @@ export class LeaderGenerator implements Generator, StepListener, EngineRole {
     return events;
   }
 
-  private sendPulse(): void {
-    if (this.wasSilent && !this.isBusy) this.tryReport(() => this.line.report({ kind: 'pulse' }));
+  private sendHeartbeat(): void {
+    if (this.wasSilent && !this.isBusy)
+      this.tryReport(() => this.channel.send({ kind: 'heartbeat' }));
     this.wasSilent = true;
   }
 
-  /** Ignores DS_COMM. The next step reports the lost rank; no data is lost before. */
+  /** Ignores DS_COMM: the next step throws the error of the lost rank. */
   private tryReport(report: () => void): void {
     try {
       report();
@@ -190,12 +194,12 @@ export class LeaderGenerator implements Generator, StepListener, EngineRole {
   }
 }
 
-/** Throws DS_ARGUMENT for `option`, which needs computation outside the batched steps. */
+/** Throws DS_ARGUMENT for an option or a method that ranks with a shared model do not support. */
 export function refuseShared(option: string): void {
   throw argumentError(
-    `InferenceEngine request ${option}`,
-    '1 where ranks share the model (tensor_parallel)',
-    'a larger number',
-    'Set tensor_parallel.tp_size to 1 for beam search.',
+    `InferenceEngine ${option}`,
+    'an engine that has the whole model',
+    'a model that ranks share (tensor_parallel or moe)',
+    `Set tensor_parallel.tp_size and moe.ep_size to 1 to use ${option}.`,
   );
 }

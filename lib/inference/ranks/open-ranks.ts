@@ -27,7 +27,7 @@ export interface ModelRanks {
   readonly host: ProcessGroup;
   readonly device: Device;
   /** Milliseconds without a message after which a rank counts as lost. */
-  readonly patience: number;
+  readonly timeoutMs: number;
   /** True if the ranks shard only experts and replicate the other layers. */
   readonly expertsOnly: boolean;
 }
@@ -117,7 +117,7 @@ function readSharding({ tensor_parallel: tp, moe }: SharingConfig) {
 async function openGroups(job: Distributed, expertsOnly: boolean): Promise<ModelRanks> {
   const layers = await job.mesh.axis(AXIS.tensor);
   const host = required(await job.newHostGroup(layers.ranks));
-  return { layers, host, device: job.world.device, patience: job.timeout, expertsOnly };
+  return { layers, host, device: job.world.device, timeoutMs: job.timeout, expertsOnly };
 }
 
 /**

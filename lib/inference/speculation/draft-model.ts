@@ -34,7 +34,7 @@ interface DraftCopy {
    * Number of leading tokens that were computed with the model's hidden states, not with the head's
    * own.
    */
-  sure: number;
+  fromModel: number;
 }
 
 /**
@@ -124,7 +124,7 @@ export class DraftModel {
   private updateCopy(sequence: Sequence): Sequence {
     const { limit, blocks } = sequence;
     const tokens = sequence.tokens.slice(this.skipped);
-    const state = this.copies.get(sequence) ?? { sequence: new Sequence([], limit), sure: 0 };
+    const state = this.copies.get(sequence) ?? { sequence: new Sequence([], limit), fromModel: 0 };
     this.copies.set(sequence, state);
     const { sequence: copy } = state;
     // A preempted sequence has new blocks.
@@ -132,9 +132,9 @@ export class DraftModel {
     copy.blocks = blocks;
     let same = 0;
     while (same < copy.tokens.length && copy.tokens[same] === tokens[same]) same++;
-    const max = this.head ? Math.min(same, state.sure) : same;
+    const max = this.head ? Math.min(same, state.fromModel) : same;
     copy.computed = Math.min(copy.computed, max);
-    state.sure = tokens.length;
+    state.fromModel = tokens.length;
     copy.tokens.splice(same, copy.tokens.length, ...tokens.slice(same));
     return copy;
   }

@@ -273,12 +273,12 @@ function parameterName(name: string): string | null {
  * the dtype of the model. Rejects with DS_CONFIG for a model that it cannot serve, and with the
  * errors of fromPretrained().
  */
-export async function openEagle(place: string, model: CausalLM): Promise<EagleHead> {
+export async function openEagle(source: string, model: CausalLM): Promise<EagleHead> {
   if (!(model instanceof RotaryLM)) {
     const expected = 'null for the method "eagle3": the model has no rotary positions';
     throw new DsError({ code: 'DS_CONFIG', op: OP, expected, got: model.constructor.name });
   }
-  const dir = await findOrPullFolder('initInference', place, { need: 'model' });
+  const dir = await findOrPullFolder('initInference', source, { need: 'model' });
   const files = await WeightFiles.open(dir);
   let head: EagleHead | null = null;
   try {

@@ -11,7 +11,7 @@ import { StepRunner } from '../step-runner.js';
 import { DraftModel } from './draft-model.js';
 import { openEagle } from './eagle-head.js';
 import { OpenedEagle } from './open-eagle.js';
-import { type DraftRoom, draftCost, type OpenDraft } from './opened-draft.js';
+import { type DraftLimits, draftCost, type OpenDraft } from './opened-draft.js';
 import type { DraftCost } from './speculator.js';
 
 const OP = 'initInference speculative.model';
@@ -27,7 +27,7 @@ class OpenedDraft implements OpenDraft {
     this.sizes = { ...draft.pagedShape(), blockSize };
   }
 
-  besideFor(): null {
+  hooksFor(): null {
     return null;
   }
 
@@ -35,11 +35,11 @@ class OpenedDraft implements OpenDraft {
     return { step: draftCost(this.draft, model), reach: this.draft.sharedAnglesSeq };
   }
 
-  modelFor({ reach, ...room }: DraftRoom, vocabSize: number): DraftModel {
+  modelFor({ reach, ...limits }: DraftLimits, vocabSize: number): DraftModel {
     const { draft, sizes } = this;
-    const runnerSizes = { ...pickSizes(room), reach: Math.min(reach, draft.sharedAnglesSeq) };
+    const runnerSizes = { ...pickSizes(limits), reach: Math.min(reach, draft.sharedAnglesSeq) };
     const runner = new StepRunner(draft, sizes, { ...runnerSizes, recorded: 'drafting' });
-    return new DraftModel(runner, { tokens: room.tokens, vocabSize }, () => this.dispose());
+    return new DraftModel(runner, { tokens: limits.tokens, vocabSize }, () => this.dispose());
   }
 
   dispose(): void {
@@ -48,7 +48,7 @@ class OpenedDraft implements OpenDraft {
   }
 }
 
-const pickSizes = ({ blocks, tokens, sequences, records }: Omit<DraftRoom, 'reach'>) => ({
+const pickSizes = ({ blocks, tokens, sequences, records }: Omit<DraftLimits, 'reach'>) => ({
   blocks,
   tokens,
   sequences,
@@ -65,13 +65,13 @@ export async function openDraft(
   model: CausalLM,
   tokenizer: Tokenizer | null,
 ): Promise<OpenDraft | null> {
-  const place = speculative?.model ?? null;
-  if (place === null) return null;
+  const source = speculative?.model ?? null;
+  if (source === null) return null;
   if (speculative?.method === 'eagle3') {
-    return new OpenedEagle(await openEagle(place, model), kv_cache.block_size);
+    return new OpenedEagle(await openEagle(source, model), kv_cache.block_size);
   }
   const { device, dtype } = model.computesIn;
-  const { model: draft, folders } = await openModelFolder(place, { dtype }, () => {});
+  const { model: draft, folders } = await openModelFolder(source, { dtype }, () => {});
   const opened = new OpenedDraft(draft, kv_cache.block_size);
   try {
     const folder = folders.find(hasTokenizer);
@@ -84,6 +84,7 @@ export async function openDraft(
     }
     draft.to(device, dtype).eval();
     joinAll(draft);
+    // The conversion changes the dtype of the cache, so the sizes are read again.
     return new OpenedDraft(draft, kv_cache.block_size);
   } catch (error) {
     opened.dispose();

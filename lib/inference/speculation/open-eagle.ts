@@ -9,7 +9,7 @@ import { StepRunner } from '../step-runner.js';
 import { type DraftHead, DraftModel } from './draft-model.js';
 import type { EagleHead } from './eagle-head.js';
 import { FeaturePool, FeatureWriter, type RunnerHooks } from './features.js';
-import { type DraftRoom, draftCost, type OpenDraft } from './opened-draft.js';
+import { type DraftLimits, draftCost, type OpenDraft } from './opened-draft.js';
 import type { DraftCost } from './speculator.js';
 
 /** A loaded head. Owns the weights and the features. */
@@ -22,10 +22,10 @@ export class OpenedEagle implements OpenDraft, DraftHead {
     blockSize: number,
   ) {
     const shape = head.cacheShape();
-    this.sizes = { ...shape, blockSize, besideBytes: head.width * dtypeSize(shape.dtype) };
+    this.sizes = { ...shape, blockSize, extraTokenBytes: head.width * dtypeSize(shape.dtype) };
   }
 
-  besideFor(blocks: number): RunnerHooks {
+  hooksFor(blocks: number): RunnerHooks {
     const { dtype, device, blockSize } = this.sizes;
     const { width, fc, layers } = this.head;
     const pool = new FeaturePool({ slots: blocks * blockSize, width, dtype, device });
@@ -37,16 +37,16 @@ export class OpenedEagle implements OpenDraft, DraftHead {
     return { step: draftCost(this.head, model), reach: this.head.reach };
   }
 
-  modelFor({ reach, ...room }: DraftRoom, vocabSize: number): DraftModel {
+  modelFor({ reach, ...limits }: DraftLimits, vocabSize: number): DraftModel {
     const { head, sizes } = this;
     const pool = required(this.pool);
     head.connect((slots) => pool.read(slots));
-    const { blocks, tokens, sequences, records } = room;
+    const { blocks, tokens, sequences, records } = limits;
     const runnerSizes = { blocks, tokens, sequences, records, reach: Math.min(reach, head.reach) };
     head.reserve(sequences);
     // Padding rows of recorded steps of several sequences have no features.
     const recorded = 'alone' as const;
-    const runner = new StepRunner(head, sizes, { ...runnerSizes, recorded, beside: head });
+    const runner = new StepRunner(head, sizes, { ...runnerSizes, recorded, hooks: head });
     return new DraftModel(runner, { tokens, vocabSize }, () => this.dispose(), this);
   }
 

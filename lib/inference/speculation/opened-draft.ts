@@ -8,7 +8,10 @@ import type { RunnerHooks } from './features.js';
 import type { DraftCost } from './speculator.js';
 
 /** Maximum sizes of the model's runner. */
-export type DraftRoom = Pick<RunnerSizes, 'blocks' | 'tokens' | 'sequences' | 'reach' | 'records'>;
+export type DraftLimits = Pick<
+  RunnerSizes,
+  'blocks' | 'tokens' | 'sequences' | 'reach' | 'records'
+>;
 
 /** A loaded draft. Owns the weights. */
 export interface OpenDraft {
@@ -18,13 +21,13 @@ export interface OpenDraft {
    * Returns hooks around the model's forwards, for a cache of `blocks` blocks; null if there are
    * none.
    */
-  besideFor(blocks: number): RunnerHooks | null;
+  hooksFor(blocks: number): RunnerHooks | null;
   costFor(model: CausalLM): DraftCost;
   /**
-   * Allocates the cache, after besideFor(). The result owns the weights. Throws DS_OUT_OF_MEMORY if
+   * Allocates the cache, after hooksFor(). The result owns the weights. Throws DS_OUT_OF_MEMORY if
    * the cache does not fit.
    */
-  modelFor(room: DraftRoom, vocabSize: number): DraftModel;
+  modelFor(limits: DraftLimits, vocabSize: number): DraftModel;
   /** Frees the weights. */
   dispose(): void;
 }

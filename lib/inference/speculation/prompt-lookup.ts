@@ -50,9 +50,9 @@ export class PromptLookup {
   }
 
   /**
-   * Returns the place in the text of the last match that corresponds to the end of the text. The
-   * match must have predicted a token, and at most `min` tokens may follow the last predicted one.
-   * Returns 0 otherwise.
+   * Returns the index in the earlier text that corresponds to the end of the tokens, so that a copy
+   * continues after a replaced token. The last match must have predicted a token, and at most `min`
+   * tokens may follow the last predicted one. Returns 0 otherwise.
    */
   private resumedEnd(): number {
     const { tokens, last } = this;

@@ -91,7 +91,7 @@ export class Speculator {
     const continuation = this.continuationOf(sequence);
     if (!continuation?.maySpeculate) return [];
     const max = Math.min(room, length.lengthFor(knownTokens, cost));
-    // Where a format leaves one way, the step jumps forward.
+    // If the format allows only one text, this text is the proposal (jump-forward decoding).
     const forced = max > 0 ? Array.from(continuation.forcedTokens()).slice(0, max) : [];
     if (forced.length > 0) return forced;
     if (!draft || continuation.matcher) return lookup.propose(max);

@@ -213,7 +213,7 @@ export abstract class RotaryAttentionBase extends Module {
     const { positions } = context;
     const { rotaryDim, headDim, rotates, traits, factors } = this.body;
     const { window, layer } = this.place;
-    if (!cache?.attendTurning || !positions || this.sparsity || rotaryDim < headDim) return null;
+    if (!cache?.attendRotary || !positions || this.sparsity || rotaryDim < headDim) return null;
     if (context.ofQueries || this.chunk !== null) return null;
     if (!rotates[layer] || traits.rope?.interleaved) return null;
     if (headDim > WIDEST_HEAD) return null;
@@ -222,7 +222,7 @@ export abstract class RotaryAttentionBase extends Module {
     if (q_norm && !isPlainRms(q_norm)) return null;
     const norms = q_norm && k_norm && { q: q_norm.weight, k: k_norm.weight, eps: q_norm.eps };
     const { cos, sin } = this.selectAngles(context);
-    return cache.attendTurning(
+    return cache.attendRotary(
       { ...heads, cos, sin, positions, norms },
       {
         window,

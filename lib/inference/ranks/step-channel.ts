@@ -17,13 +17,14 @@ export type RequestEvent = { readonly number: number } & (
 );
 
 /**
- * step: all ranks compute this batch now. rest: no step follows for now. pulse: a heartbeat of rank
+ * step: all ranks compute this batch now. idle: no step follows for now. heartbeat: rank 0 is
+ * alive.
  * 0. end: rank 0 has destroyed its engine.
  */
 export type Message =
   | { readonly kind: 'step'; readonly batch: StepBatch; readonly events: readonly RequestEvent[] }
-  | { readonly kind: 'rest'; readonly events: readonly RequestEvent[] }
-  | { readonly kind: 'pulse' }
+  | { readonly kind: 'idle'; readonly events: readonly RequestEvent[] }
+  | { readonly kind: 'heartbeat' }
   | { readonly kind: 'end'; readonly events: readonly RequestEvent[] };
 
 /**
@@ -33,13 +34,13 @@ const FIRST_BYTES = 16 * 1024;
 const LENGTH_BYTES = 4;
 
 /** One endpoint of the message channel, over a group with host tensors. */
-export class StepLine {
+export class StepChannel {
   private readonly first = held(() => Tensor.empty([FIRST_BYTES], 'u8', cpu()));
 
   constructor(readonly group: ProcessGroup) {}
 
   /** Sends a message and waits until it has left this rank. */
-  report(message: Message): void {
+  send(message: Message): void {
     const bytes = serialize(message);
     const head = Buffer.alloc(LENGTH_BYTES);
     head.writeUInt32LE(bytes.length);
@@ -47,12 +48,12 @@ export class StepLine {
       0,
       Buffer.concat([head, bytes.subarray(0, FIRST_BYTES - LENGTH_BYTES)]),
     );
-    this.send(this.first).wait();
+    this.broadcast(this.first).wait();
     if (bytes.length <= FIRST_BYTES - LENGTH_BYTES) return;
     const remainder = held(() =>
       Tensor.from(Uint8Array.from(bytes.subarray(FIRST_BYTES - LENGTH_BYTES))),
     );
-    this.send(remainder).wait();
+    this.broadcast(remainder).wait();
     remainder.release();
   }
 
@@ -62,7 +63,7 @@ export class StepLine {
    */
   async next(soon: boolean): Promise<Message> {
     await waitForEventLoop();
-    const coming = this.send(this.first);
+    const coming = this.broadcast(this.first);
     if (soon) coming.synchronize();
     else await coming.promise;
     const bytes = bytesOf(this.first);
@@ -70,7 +71,7 @@ export class StepLine {
     const start = bytes.subarray(LENGTH_BYTES, LENGTH_BYTES + length);
     if (start.length === length) return deserialize(start);
     const remainder = held(() => Tensor.empty([length - start.length], 'u8', cpu()));
-    this.send(remainder).wait();
+    this.broadcast(remainder).wait();
     const received = Buffer.concat([start, bytesOf(remainder)]);
     remainder.release();
     return deserialize(received);
@@ -98,7 +99,7 @@ export class StepLine {
     this.first.release();
   }
 
-  private send(tensor: Tensor): Work {
+  private broadcast(tensor: Tensor): Work {
     return this.group.broadcast(tensor, 0, { purpose: 'steps of an inference engine' });
   }
 }
