@@ -60,7 +60,7 @@ export async function loadAdapter({
   requireKeyedServer(access);
   const fields = new RequestFields(body);
   const name = requireField(fields, 'lora_name');
-  const place = requireField(fields, 'lora_path');
+  const source = requireField(fields, 'lora_path');
   const isReplaced = fields.flag('load_inplace') ?? false;
   fields.any('base_model_name');
   fields.requireKnown();
@@ -78,7 +78,7 @@ export async function loadAdapter({
   }
   if (isThere) engine.unloadAdapter(name);
   try {
-    await engine.loadAdapter(name, place);
+    await engine.loadAdapter(name, source);
   } catch (error) {
     throw loadError(error);
   }

@@ -4,10 +4,10 @@ import { findAdapter } from './adapters.js';
 import type { Answer, Usage } from './answer.js';
 import { type AnswerPart, type PartLogprob, spelledLength } from './answer-format.js';
 import { ApiError } from './api-error.js';
+import { ChoiceReader, type PartText } from './choice-reader.js';
 import { requireCompiled } from './format-fields.js';
 import type { Metrics, RequestWatch } from './metrics.js';
 import { limitToContext, type Options, type ParsedRequest } from './parsed-request.js';
-import { ChoiceReader, type PartText } from './planned-reading.js';
 import { RequestLife, whileAlive } from './request-life.js';
 import type { RequestLog } from './request-log.js';
 import type { ServedPiece } from './served-engine.js';
@@ -43,14 +43,14 @@ export async function generateAnswer(
   served: ServedModel,
   parsed: ParsedRequest,
   response: ServerResponse,
-  counter: RequestContext,
+  context: RequestContext,
 ): Promise<void> {
   const adapter = findAdapter(served, parsed.model);
   const name = adapter ?? served.name;
   if (adapter !== null) parsed.options.adapter = adapter;
-  const watch = counter.metrics.watch();
+  const watch = context.metrics.watch();
   const ownLife = new RequestLife(response, served.limits.requestSeconds);
-  await whileAlive(counter.lives, ownLife, async (life) => {
+  await whileAlive(context.lives, ownLife, async (life) => {
     if (parsed.formatField) await requireCompiled(parsed.formatField);
     const tasks = createTasks(served, parsed, await parsed.prompts(life));
     life.requireAlive();
@@ -66,11 +66,11 @@ export async function generateAnswer(
     try {
       const run = new RequestRun(served, parsed, { life, answer, watch });
       const usage = await run.runAll(tasks);
-      counter.log?.addUsage(response, name, usage);
+      context.log?.addUsage(response, name, usage);
       answer.end(usage);
     } catch (thrown) {
-      const error = counter.apiError(thrown);
-      counter.log?.addError(response, error);
+      const error = context.apiError(thrown);
+      context.log?.addError(response, error);
       answer.fail(error);
     }
   });
@@ -106,7 +106,7 @@ class RequestRun {
   private readonly usage: Usage = { promptTokens: 0, completionTokens: 0, cachedTokens: 0 };
   /** Offset of the next part in the text, by choice. */
   private readonly offsets = new Map<number, number>();
-  private readonly readings = new Map<number, ChoiceReader>();
+  private readonly readers = new Map<number, ChoiceReader>();
 
   constructor(
     private readonly served: ServedModel,
@@ -196,25 +196,25 @@ class RequestRun {
       this.send(choice, piece, offset, [{ text }]);
       return false;
     }
-    const reading = this.getReading(choice, prompt, plan);
-    const parts = reading.read(piece);
+    const reader = this.getReader(choice, prompt, plan);
+    const parts = reader.read(piece);
     this.usage.reasoningTokens ??= 0;
-    if (reading.isThinking) this.usage.reasoningTokens += tokens.length;
-    const isDone = reading.isDone && piece.finishReason === null && options.n === 1;
-    const finishReason = reading.finishReason(isDone ? 'stop' : piece.finishReason);
+    if (reader.isThinking) this.usage.reasoningTokens += tokens.length;
+    const isDone = reader.isDone && piece.finishReason === null && options.n === 1;
+    const finishReason = reader.finishReason(isDone ? 'stop' : piece.finishReason);
     this.send(choice, { ...piece, finishReason }, offset, parts);
     if (isDone)
       this.parts.watch.recordPiece(choice, { ...piece, tokens: [], finishReason: 'stop' });
     return isDone;
   }
 
-  private getReading(choice: number, prompt: readonly number[], plan: CallPlan): ChoiceReader {
-    const known = this.readings.get(choice);
+  private getReader(choice: number, prompt: readonly number[], plan: CallPlan): ChoiceReader {
+    const known = this.readers.get(choice);
     if (known) return known;
     const end = this.served.forms.promptEnd(prompt, plan.visibleTokens);
-    const reading = new ChoiceReader(plan, end);
-    this.readings.set(choice, reading);
-    return reading;
+    const reader = new ChoiceReader(plan, end);
+    this.readers.set(choice, reader);
+    return reader;
   }
 
   /**

@@ -110,7 +110,7 @@ class WholeAnswer implements Answer {
 /** Merges the parts of one choice. */
 export class ChoiceParts {
   private readonly texts: string[] = [];
-  private readonly thoughts: string[] = [];
+  private readonly reasonings: string[] = [];
   private readonly calls: CallPart[] = [];
   private readonly tokens: number[] = [];
   private readonly logprobs: PartLogprob[] = [];
@@ -118,7 +118,7 @@ export class ChoiceParts {
 
   add(part: AnswerPart): void {
     this.texts.push(part.text);
-    if (part.reasoning) this.thoughts.push(part.reasoning);
+    if (part.reasoning) this.reasonings.push(part.reasoning);
     for (const call of part.calls ?? []) this.addCall(call);
     if (part.tokens) this.tokens.push(...part.tokens);
     if (part.logprobs) this.logprobs.push(...part.logprobs);
@@ -129,7 +129,7 @@ export class ChoiceParts {
     const { last } = this;
     return {
       text: this.texts.join(''),
-      reasoning: this.thoughts.join(''),
+      reasoning: this.reasonings.join(''),
       calls: this.calls,
       tokens: last?.tokens ? this.tokens : null,
       logprobs: last?.logprobs ? this.logprobs : null,

@@ -19,7 +19,7 @@ export const CHAT = {
   sampling: declareOption((_, sampling: ContinuationOptions) => sampling, 'sampling options'),
 };
 
-/** How chat() talks. */
+/** Options of chat(); CHAT declares them. */
 export interface ChatOptions extends Options<typeof CHAT> {}
 
 /** Sampling options of a command line; switches and lists have no flag. */

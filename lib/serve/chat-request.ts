@@ -45,7 +45,9 @@ export function readChat(body: JsonObject, served: ServedModel): ParsedRequest {
     open: answerOpener(new ChatFormat(served.tokenizer)),
     promptField: 'messages',
     echo: null,
-    prompts: async (asker) => [constrainAnswer(served, tools, parsed, await prompt(asker))],
+    prompts: async (queueClient) => [
+      constrainAnswer(served, tools, parsed, await prompt(queueClient)),
+    ],
   };
   fields.requireKnown();
   return parsed;
@@ -89,7 +91,7 @@ function constrainAnswer(
 
 /** The tools of a request, and a function that tokenizes its messages. */
 interface ChatPrompt {
-  prompt: (asker: QueueClient) => Promise<number[]>;
+  prompt: (queueClient: QueueClient) => Promise<number[]>;
   tools: ToolRequest;
 }
 
@@ -100,7 +102,7 @@ export function readPrompt(fields: RequestFields, served: ServedModel): ChatProm
   const messages = parseMessages(fields.any('messages'));
   const toolOptions = tools.tools.length > 0 ? { tools: tools.tools } : {};
   const options = { ...readChatOptions(fields), ...toolOptions };
-  return { prompt: (asker) => reader.encodeChat(messages, options, asker), tools };
+  return { prompt: (queueClient) => reader.encodeChat(messages, options, queueClient), tools };
 }
 
 function requireTemplate({ canChat, reader }: ServedModel): PromptReader {

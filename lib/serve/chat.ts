@@ -153,9 +153,9 @@ class Conversation {
     const first = this.options.system === undefined ? 0 : 1;
     const room = this.engine.maxTokens - 1;
     for (;;) {
-      const how = { addGenerationPrompt: true, template };
-      const { ids, text } = this.tokenizer.applyChatTemplate(this.messages, how);
-      this.requireWritten(text, (messages) => this.tokenizer.chatText(messages, how));
+      const options = { addGenerationPrompt: true, template };
+      const { ids, text } = this.tokenizer.applyChatTemplate(this.messages, options);
+      this.requireWritten(text, (messages) => this.tokenizer.chatText(messages, options));
       if (ids.length <= room || this.messages.length <= first + 1) return Array.from(ids);
       this.messages = [...this.messages.slice(0, first), ...this.messages.slice(first + 2)];
       output.write('! The conversation has grown too long: its beginning is left out.\n');

@@ -49,8 +49,8 @@ export function readCompletion(body: JsonObject, served: ServedModel): ParsedReq
     plan: null,
     promptField: 'prompt',
     echo: echo ? (index) => promptText(required(prompts[index]), tokenizer) : null,
-    prompts: (asker) =>
-      Promise.all(prompts.map((prompt) => tokenizePrompts(prompt, served, asker))),
+    prompts: (queueClient) =>
+      Promise.all(prompts.map((prompt) => tokenizePrompts(prompt, served, queueClient))),
   };
   fields.requireKnown();
   return parsed;
@@ -59,10 +59,10 @@ export function readCompletion(body: JsonObject, served: ServedModel): ParsedReq
 async function tokenizePrompts(
   prompt: Prompt,
   { reader }: ServedModel,
-  asker: QueueClient,
+  queueClient: QueueClient,
 ): Promise<readonly number[]> {
   if (typeof prompt !== 'string') return prompt;
-  const tokens = (await reader?.encode(prompt, asker)) ?? [];
+  const tokens = (await reader?.encode(prompt, queueClient)) ?? [];
   if (tokens.length > 0) return tokens;
   throw invalidError('prompt', 'at least one token', formatValue(prompt));
 }

@@ -22,7 +22,7 @@ const MAX_INPUTS = 2048;
 export async function embeddings(
   body: JsonObject,
   served: ServedModel,
-  asker: QueueClient,
+  queueClient: QueueClient,
 ): Promise<JsonObject> {
   const fields = new RequestFields(body);
   const encoder = requireEncoder(fields, served, 'embedding');
@@ -34,7 +34,7 @@ export async function embeddings(
   const width = fields.integer('dimensions', 1, encoder.width);
   fields.any('user');
   fields.requireKnown();
-  const rows = await Promise.all(inputs.map((input) => tokenizeInputs(input, served, asker)));
+  const rows = await Promise.all(inputs.map((input) => tokenizeInputs(input, served, queueClient)));
   const vectors = await encoder.embed(rows);
   const tokens = rows.reduce((sum, row) => sum + row.length, 0);
   return {
@@ -115,9 +115,9 @@ function readInputs(value: JsonValue | undefined, { vocabSize, reader }: ServedM
 async function tokenizeInputs(
   input: Input,
   { reader, maxPromptTokens }: ServedModel,
-  asker: QueueClient,
+  queueClient: QueueClient,
 ): Promise<readonly number[]> {
-  if (typeof input === 'string') return required(reader).encode(input, asker, 'input');
+  if (typeof input === 'string') return required(reader).encode(input, queueClient, 'input');
   if (input.length <= maxPromptTokens) return input;
   throw invalidError('input', `at most ${maxPromptTokens} tokens`, `${input.length}`);
 }

@@ -26,10 +26,10 @@ const DTYPES = { fp32: 'f32', fp16: 'f16', bf16: 'bf16' } as const;
 
 /**
  * Returns whether the model in the folder has a head for another task than next-token prediction.
- * Rejects as localFolder() does.
+ * Rejects with the errors of findOrPullFolder().
  */
-export async function isEncoderFolder(place: string, revision?: string): Promise<boolean> {
-  const folder = await findOrPullFolder('serve', place, { need: 'config', revision });
+export async function isEncoderFolder(source: string, revision?: string): Promise<boolean> {
+  const folder = await findOrPullFolder('serve', source, { need: 'config', revision });
   if (existsSync(join(folder, 'modules.json'))) return true;
   let config: JsonObject;
   try {
@@ -48,14 +48,17 @@ interface EncoderOptions {
   revision?: string;
 }
 
-/** Loads a model that embeds or ranks. Rejects as models.fromPretrained(), and with DS_ARGUMENT. */
+/**
+ * Loads a model that embeds or ranks. Rejects with DS_ARGUMENT for a model of another task or
+ * without a tokenizer, and with the errors of models.fromPretrained().
+ */
 export async function openEncoder(
-  place: string,
+  source: string,
   { config = {}, tokenizer: tokenizerFolder, revision }: EncoderOptions = {},
 ): Promise<EncoderEngine> {
   const dtype = DTYPES[config.dtype as keyof typeof DTYPES];
   const loadOptions = { ...(dtype && { dtype }), ...(revision !== undefined && { revision }) };
-  const model = await fromPretrained(place, { task: 'auto', ...loadOptions });
+  const model = await fromPretrained(source, { task: 'auto', ...loadOptions });
   if (model instanceof CausalLM) throw argumentError('serve', 'an encoder', 'a language model');
   const { task, labels } = model;
   if (task !== 'embedding' && !(task === 'sequence-classification' && labels.length === 1)) {
@@ -65,11 +68,11 @@ export async function openEncoder(
   }
   model.to(findDevice(config.device ?? 'auto'));
   model.eval();
-  const where = {
+  const folderOptions = {
     need: 'tokenizer',
     revision: tokenizerFolder === undefined ? revision : undefined,
   } as const;
-  const files = await findOrPullFolder('serve', tokenizerFolder ?? place, where);
+  const files = await findOrPullFolder('serve', tokenizerFolder ?? source, folderOptions);
   if (hasTokenizer(files)) return new EncoderEngine(model, Tokenizer.fromPretrained(files));
   throw argumentError(
     'serve',

@@ -1,4 +1,4 @@
-// Parameters of other servers, and what replaces them here.
+// Advice for parameters of other servers: the fields or options that replace them.
 
 const kwargs = (name: string): string =>
   `Send "chat_template_kwargs": { "${name}": ... }, if the chat template reads it.`;
@@ -75,8 +75,8 @@ const ADVICE: Readonly<Record<string, string>> = {
 };
 
 /**
- * Returns a sentence that says what replaces a parameter of another server; undefined for an
- * unknown parameter.
+ * Returns advice for a parameter of another server, such as the field that replaces it. Returns
+ * undefined for an unknown parameter.
  */
 export const adviceFor = (param: string): string | undefined =>
   Object.hasOwn(ADVICE, param) ? ADVICE[param] : undefined;

@@ -20,11 +20,11 @@ export class Hosts {
   /** `names`: hosts without a port, or "*" for all. Throws DS_ARGUMENT for other values. */
   constructor(names: readonly string[] = []) {
     const isList = Array.isArray(names);
-    const odd = isList ? names.find((name) => name !== '*' && parseHost(name) !== name) : names;
-    if (isList && odd === undefined) this.allowed = new Set(names);
+    const invalid = isList ? names.find((name) => name !== '*' && parseHost(name) !== name) : names;
+    if (isList && invalid === undefined) this.allowed = new Set(names);
     else {
       const expected = 'hosts in lower case without a port, such as "chat.example", or "*"';
-      const got = formatValue(odd);
+      const got = formatValue(invalid);
       throw new DsError({ code: 'DS_ARGUMENT', op: 'serve allowedHosts', expected, got });
     }
   }

@@ -56,7 +56,7 @@ export const REQUEST_LIMITS = {
     default: 60,
     flag: '--body-timeout <seconds>',
   }),
-  /** Seconds until a request that has not ended is ended. Default: 600. */
+  /** Maximum seconds of a request. Then the server ends it. Default: 600. */
   requestSeconds: integer(
     'seconds that a request may take; then HTTP 503. Raise it for long answers',
     {

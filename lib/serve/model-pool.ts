@@ -64,6 +64,7 @@ const RETRY_MS = 10_000;
 /** Maximum milliseconds between two checks for idle models. */
 const CHECK_MS = 5000;
 
+/** A model and its state. The pool changes it; other files see a PooledModel. */
 class PoolEntry implements PooledModel {
   state: ModelState = 'unloaded';
   reason: string | null = null;

@@ -48,9 +48,9 @@ export function openPool(
 }
 
 /** Returns the bytes of the weight files; 0 for a name that is not downloaded. */
-function weightBytes(place: string): number {
-  if (!existsSync(place)) return 0;
-  if (!statSync(place).isDirectory()) return statSync(place).size;
-  const files = readdirSync(place).filter((name) => WEIGHTS.test(name));
-  return files.reduce((sum, name) => sum + statSync(join(place, name)).size, 0);
+function weightBytes(source: string): number {
+  if (!existsSync(source)) return 0;
+  if (!statSync(source).isDirectory()) return statSync(source).size;
+  const files = readdirSync(source).filter((name) => WEIGHTS.test(name));
+  return files.reduce((sum, name) => sum + statSync(join(source, name)).size, 0);
 }

@@ -21,7 +21,7 @@ export type Options = ContinuationOptions & { n: number };
 export interface ParsedRequest {
   /** The requested model; null for the model of the server. */
   model: string | null;
-  /** `readMaxTokens`: the server's default, if it has one. */
+  /** The request's sampling options over the model's defaults. limitToContext() completes them. */
   options: Options;
   /** The requested number of tokens; absent if the request sets none. */
   requestedTokens: number | undefined;
@@ -39,7 +39,7 @@ export interface ParsedRequest {
   /** Returns the text to send before each choice of a prompt (`echo`); null without echo. */
   echo: ((prompt: number) => string) | null;
   /** Resolves with the tokens of each prompt. Rejects with the reason of the client's signal. */
-  prompts(asker: QueueClient): Promise<readonly (readonly number[])[]>;
+  prompts(queueClient: QueueClient): Promise<readonly (readonly number[])[]>;
 }
 
 /** Maximum number of `stop` texts; OpenAI permits 4. */

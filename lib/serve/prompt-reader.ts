@@ -106,7 +106,7 @@ export class PromptReader {
    * with DS_LIMIT if encoding takes too much time or memory, and with status 400 for a long text.
    * If the client leaves, it rejects with the reason of the client's signal.
    */
-  async encode(text: string, asker: QueueClient, field = 'prompt'): Promise<number[]> {
+  async encode(text: string, queueClient: QueueClient, field = 'prompt'): Promise<number[]> {
     this.requireLength(field, text.length);
     const { max } = this.options;
     const fewest = this.tokenizer.fewestTokens(text);
@@ -114,25 +114,29 @@ export class PromptReader {
     const isShort = text.length <= INLINE_LENGTH && !this.hasPatterns;
     const tokens = isShort
       ? Array.from(this.tokenizer.encode(text))
-      : this.requireTokens(field, await this.ask({ text }, text.length, asker));
+      : this.requireTokens(field, await this.ask({ text }, text.length, queueClient));
     if (tokens.length > max && field !== 'prompt')
       throw tooLongError(field, `${tokens.length}`, max);
     return tokens;
   }
 
   /** Encodes a text without a limit of tokens. Rejects as encode() does. */
-  async encodeAny(text: string, addSpecialTokens: boolean, asker: QueueClient): Promise<number[]> {
+  async encodeAny(
+    text: string,
+    addSpecialTokens: boolean,
+    queueClient: QueueClient,
+  ): Promise<number[]> {
     this.requireLength('prompt', text.length);
     return this.requireTokens(
       'prompt',
-      await this.ask({ text, addSpecialTokens }, text.length, asker),
+      await this.ask({ text, addSpecialTokens }, text.length, queueClient),
     );
   }
 
   /** Decodes tokens to text. Rejects as encode() does. */
-  async decode(tokens: readonly number[], asker: QueueClient): Promise<string> {
+  async decode(tokens: readonly number[], queueClient: QueueClient): Promise<string> {
     this.requireLength('tokens', tokens.length);
-    const answer = await this.ask({ decode: tokens }, tokens.length, asker);
+    const answer = await this.ask({ decode: tokens }, tokens.length, queueClient);
     return 'text' in answer ? answer.text : '';
   }
 
@@ -143,12 +147,12 @@ export class PromptReader {
   async encodeChat(
     messages: readonly ChatMessage[],
     options: ChatPromptOptions,
-    asker: QueueClient,
+    queueClient: QueueClient,
   ): Promise<number[]> {
     const length = messages.reduce((sum, message) => sum + messageLength(message), 0);
     this.requireLength('messages', length);
     const question = { messages: messages.map(this.adaptMessage), options };
-    const answer = await this.ask(question, length, asker);
+    const answer = await this.ask(question, length, queueClient);
     if ('lostCalls' in answer) {
       const reason = "this model's chat template does not write calls; send them as texts";
       throw unsupportedError(`messages[${answer.lostCalls}].tool_calls`, reason);
@@ -180,11 +184,11 @@ export class PromptReader {
   private async ask(
     question: PromptQuestion,
     length: number,
-    asker: QueueClient,
+    queueClient: QueueClient,
   ): Promise<PromptAnswer> {
-    const leave = await this.queue.enter(asker, length > LONG_LENGTH);
+    const leave = await this.queue.enter(queueClient, length > LONG_LENGTH);
     try {
-      return await this.pool.ask(question, this.failure, asker.signal);
+      return await this.pool.ask(question, this.failure, queueClient.signal);
     } catch (error) {
       throw error instanceof DsError ? hideFolder(error, this.tokenizer.folder) : error;
     } finally {

@@ -48,14 +48,14 @@ interface ServerContext extends RequestContext {
   readonly responses: ResponseStore;
   /** Null without the option `ui`. */
   readonly page: ChatPage | null;
-  /** When it was started, in seconds since 1970. */
+  /** Start time in seconds since 1970. */
   readonly started: number;
-  /** Null while it is loading. */
+  /** The model; null while it loads, and for a server with a pool. */
   readonly served: ServedModel | null;
-  /** Several models; null for one. */
+  /** The models of a server with several models; null for one model. */
   readonly pool: ModelPool | null;
   readonly isStopping: boolean;
-  /** Marks the connection of an accepted request: it is one of the last to be closed. */
+  /** Marks the connection of an accepted request. The server closes marked connections last. */
   trust(request: IncomingMessage): void;
   /** The permanent failure of the engine; null while it works. */
   readonly failure: Error | null;
@@ -102,6 +102,7 @@ const PAGE: Route = {
 export const pathOf = ({ url = '/' }: IncomingMessage): string =>
   required(url.replace(/^https?:\/\/[^/?]*/i, '').split('?')[0]);
 
+/** Returns whether a path needs a key. /health, /metrics and the chat page need none. */
 const isGuarded = (path: string): boolean =>
   /^\/(v[12](\/|$)|((de)?tokenize|tokenizer_info|rerank)$)/.test(path);
 
@@ -312,7 +313,7 @@ function requireGenerator({ engine: { encoder } }: ServedModel): void {
 
 /** Returns a handler that sends the object which `answer` returns. */
 function handleObject(
-  answer: (body: JsonObject, served: ServedModel, asker: QueueClient) => Promise<JsonObject>,
+  answer: (body: JsonObject, served: ServedModel, queueClient: QueueClient) => Promise<JsonObject>,
 ): Handler {
   return async (context, _, response) => {
     await withBody(context, response, async (body, served) => {
@@ -386,6 +387,7 @@ async function acquire(
   return required<Lease>(lease);
 }
 
+/** Calls `act` as one running request of its client. Throws 429 if too many requests run. */
 async function admit(
   context: ServerContext,
   request: IncomingMessage,

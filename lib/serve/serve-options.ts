@@ -99,7 +99,7 @@ export const SERVE = {
   report: callback<(failure: unknown) => void>('receives errors inside the server'),
 };
 
-/** How an engine is served. */
+/** Options of serve() and servePool(); SERVE declares them. */
 export interface ServeOptions extends Options<typeof SERVE> {}
 
 /** ServeOptions with defaults. */

@@ -27,7 +27,7 @@ export type EngineStats = Pick<
 
 /** Embeds texts, or scores documents for a query. */
 export interface ServedEncoder {
-  /** What the model computes. */
+  /** Task of the model. */
   readonly task: 'embedding' | 'ranking';
   /** Length of an embedding. */
   readonly width: number;
@@ -60,7 +60,7 @@ export interface ServedEngine {
   /** Names of loaded adapters. */
   readonly adapters?: readonly string[];
   /** Loads an adapter from a folder or a name on the hub. Absent: the engine has no adapters. */
-  loadAdapter?(name: string, place: string): Promise<void>;
+  loadAdapter?(name: string, source: string): Promise<void>;
   /** Unloads an adapter. Running requests keep it. */
   unloadAdapter?(name: string): void;
   /**

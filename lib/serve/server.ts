@@ -94,9 +94,9 @@ export class InferenceServer {
   readonly limits: ResolvedLimits;
   /** Resolves when the model is loaded. Rejects if the engine does not start. */
   ready: Promise<void> = Promise.resolve();
-  /** @internal Null while it is loading. */
+  /** @internal The model; null while it loads, and for a server with a pool. */
   served: ServedModel | null = null;
-  /** @internal Several models; null for one. */
+  /** @internal The models of a server with several models; null for one model. */
   pool: ModelPool | null = null;
   /** Whether stop() or kill() was called. */
   isStopping = false;

@@ -10,7 +10,8 @@ import type { PromptReader } from './prompt-reader.js';
 import { RequestFields } from './request-fields.js';
 import type { ServedModel } from './served-model.js';
 
-interface ModelReading {
+/** The tokenizer of a model, and the reader that runs it in threads. */
+interface TokenizerParts {
   tokenizer: Tokenizer;
   reader: PromptReader;
 }
@@ -19,19 +20,19 @@ interface ModelReading {
 export async function tokenize(
   body: JsonObject,
   served: ServedModel,
-  asker: QueueClient,
+  queueClient: QueueClient,
 ): Promise<JsonObject> {
   const fields = new RequestFields(body);
-  const { tokenizer, reader } = requireReading(fields, served);
-  const spells = fields.flag('return_token_strs') ?? false;
+  const { tokenizer, reader } = requireTokenizer(fields, served);
+  const withStrings = fields.flag('return_token_strs') ?? false;
   const read = readTokenizeInput(fields, served, reader);
   fields.requireKnown();
-  const tokens = await read(asker);
+  const tokens = await read(queueClient);
   return {
     count: tokens.length,
     max_model_len: served.maxTokens,
     tokens,
-    token_strs: spells ? tokens.map((id) => tokenizer.idToToken(id)) : null,
+    token_strs: withStrings ? tokens.map((id) => tokenizer.idToToken(id)) : null,
   };
 }
 
@@ -39,12 +40,12 @@ function readTokenizeInput(
   fields: RequestFields,
   served: ServedModel,
   reader: PromptReader,
-): (asker: QueueClient) => Promise<number[]> {
+): (queueClient: QueueClient) => Promise<number[]> {
   const prompt = fields.any('prompt');
   if (fields.any('messages') === undefined) {
     if (typeof prompt !== 'string') throw invalidError('prompt', 'a string', formatValue(prompt));
     const addSpecialTokens = fields.flag('add_special_tokens') ?? true;
-    return (asker) => reader.encodeAny(prompt, addSpecialTokens, asker);
+    return (queueClient) => reader.encodeAny(prompt, addSpecialTokens, queueClient);
   }
   if (prompt !== undefined) throw invalidError('prompt', 'either prompt or messages', 'both');
   return readPrompt(fields, served).prompt;
@@ -54,17 +55,17 @@ function readTokenizeInput(
 export async function detokenize(
   body: JsonObject,
   served: ServedModel,
-  asker: QueueClient,
+  queueClient: QueueClient,
 ): Promise<JsonObject> {
   const fields = new RequestFields(body);
-  const { tokenizer, reader } = requireReading(fields, served);
+  const { tokenizer, reader } = requireTokenizer(fields, served);
   const tokens = fields.tokens('tokens', served.vocabSize);
   if (!tokens) throw invalidError('tokens', 'a list of tokens', 'nothing');
   fields.requireKnown();
   return {
     prompt: await reader.decode(
       tokens.filter((id) => tokenizer.hasToken(id)),
-      asker,
+      queueClient,
     ),
   };
 }
@@ -91,7 +92,7 @@ function noTokenizerError(): ApiError {
   return new ApiError(400, message, { code: 'no_tokenizer' });
 }
 
-function requireReading(fields: RequestFields, served: ServedModel): ModelReading {
+function requireTokenizer(fields: RequestFields, served: ServedModel): TokenizerParts {
   const { tokenizer, reader } = served;
   findAdapter(served, fields.text('model'));
   if (tokenizer && reader) return { tokenizer, reader };

@@ -70,9 +70,9 @@ export function requireSupportedInTexts(fields: RequestFields): void {
 
 function requireOff(
   fields: RequestFields,
-  missing: Readonly<Record<string, UnsupportedField>>,
+  unsupported: Readonly<Record<string, UnsupportedField>>,
 ): void {
-  for (const [name, { reason, ignored }] of Object.entries(missing)) {
+  for (const [name, { reason, ignored }] of Object.entries(unsupported)) {
     const value = fields.any(name);
     if (value === undefined || ignored.some((item) => isDeepStrictEqual(item, value))) continue;
     throw unsupportedError(name, reason);

@@ -27,7 +27,7 @@ import type { JsonObject } from '../../types/json.js';
 import { ask, withServer } from './client.js';
 import { FakeEngine, tokenizer } from './fake-engine.js';
 
-const asker = { client: 'a', connection: {}, signal: new AbortController().signal };
+const queueClient = { client: 'a', connection: {}, signal: new AbortController().signal };
 
 test('a request without tools gives the template none', async () => {
   const items: object[] = [];
@@ -37,7 +37,7 @@ test('a request without tools gives the template none', async () => {
   const messages = [{ role: 'user', content: 'a' }];
   const bodies: JsonObject[] = [{}, { tools: [] }, { tools, tool_choice: 'none' }, { tools }];
   for (const more of bodies) {
-    await readPrompt(new RequestFields({ messages, ...more }), served).prompt(asker as never);
+    await readPrompt(new RequestFields({ messages, ...more }), served).prompt(queueClient as never);
   }
   const usual = { addGenerationPrompt: true, continueFinalMessage: false, variables: {} };
   expect(items).toEqual([usual, usual, usual, { ...usual, tools }]);
@@ -224,16 +224,16 @@ test('an embedding model without a tokenizer embeds tokens only', async () => {
   const embed = async (rows: readonly unknown[]) => rows.map(() => Float32Array.of(1));
   const engine = { encoder: { task: 'embedding', width: 1, embed } };
   const served = { name: 'm', engine, reader: null, vocabSize: 9, maxPromptTokens: 4 } as never;
-  expect(await embeddings({ input: [[1, 2], [3]] }, served, asker)).toMatchObject({
+  expect(await embeddings({ input: [[1, 2], [3]] }, served, queueClient)).toMatchObject({
     data: [{ index: 0 }, { index: 1 }],
     usage: { prompt_tokens: 3 },
   });
-  await expect(embeddings({ input: ['a'] }, served, asker)).rejects.toMatchObject({
+  await expect(embeddings({ input: ['a'] }, served, queueClient)).rejects.toMatchObject({
     param: 'input[0]',
     message: 'input[0]: expected a list of tokens below 9, got "a".',
   });
   const long = { input: [1, 2, 3, 4, 5] };
-  await expect(embeddings(long, served, asker)).rejects.toMatchObject({ param: 'input' });
+  await expect(embeddings(long, served, queueClient)).rejects.toMatchObject({ param: 'input' });
 });
 
 test('a body that ends early is an error of its request', async () => {

@@ -18,8 +18,8 @@ function crowd(slots: number) {
   const queue = new FairQueue(slots);
   const order: string[] = [];
   const ends = new Map<string, () => void>();
-  const enter = (name: string, asker: QueueClient, isLong = false): Promise<void> =>
-    queue.enter(asker, isLong).then((end) => {
+  const enter = (name: string, queueClient: QueueClient, isLong = false): Promise<void> =>
+    queue.enter(queueClient, isLong).then((end) => {
       order.push(name);
       ends.set(name, end);
     });

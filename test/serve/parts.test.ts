@@ -219,7 +219,7 @@ describe('several models', () => {
 });
 
 describe('encoders', () => {
-  const asker = {
+  const queueClient = {
     client: 'a',
     connection: {},
     signal: new AbortController().signal,
@@ -304,7 +304,7 @@ describe('encoders', () => {
 
   test('embed texts and tokens, cut to a width and scaled', async () => {
     const { served } = servedBy('embedding');
-    const of = async (body: JsonObject) => (await embeddings(body, served, asker)).data;
+    const of = async (body: JsonObject) => (await embeddings(body, served, queueClient)).data;
     expect(await of({ input: ['ab', 'c'] })).toEqual([
       { object: 'embedding', index: 0, embedding: [3, 4] },
       { object: 'embedding', index: 1, embedding: [3, 4] },
@@ -315,7 +315,7 @@ describe('encoders', () => {
         embedding: Buffer.from(Float32Array.of(3, 4).buffer).toString('base64'),
       },
     ]);
-    const { usage } = await embeddings({ input: [[1, 2], [3]] }, served, asker);
+    const { usage } = await embeddings({ input: [[1, 2], [3]] }, served, queueClient);
     expect(usage).toEqual({ prompt_tokens: 3, total_tokens: 3 });
   });
 
@@ -332,7 +332,7 @@ describe('encoders', () => {
     [{ input: 'a', odd: 1 }, 'odd', /unknown parameter/],
   ])('refuse to embed %j', async (body, param, words) => {
     const { served } = servedBy('embedding');
-    await expect(embeddings(body, served, asker)).rejects.toMatchObject({
+    await expect(embeddings(body, served, queueClient)).rejects.toMatchObject({
       param,
       message: expect.stringMatching(words),
     });
@@ -341,7 +341,9 @@ describe('encoders', () => {
   test('name the model that a route needs', async () => {
     const wrong = { input: 'a', query: 'a', documents: ['a'] };
     const { served } = servedBy('ranking');
-    await expect(embeddings(wrong, served, asker)).rejects.toThrow(/needs an embedding model;/);
+    await expect(embeddings(wrong, served, queueClient)).rejects.toThrow(
+      /needs an embedding model;/,
+    );
     const { served: other } = servedBy('embedding');
     await expect(rerank(wrong, other)).rejects.toThrow(/needs a ranking model with one label/);
   });

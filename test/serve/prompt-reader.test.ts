@@ -8,7 +8,7 @@ import {
 } from '../../lib/serve/prompt-reader.js';
 import type { Tokenizer } from '../../lib/text/index.js';
 
-const asker = { client: 'a', connection: {}, signal: new AbortController().signal };
+const queueClient = { client: 'a', connection: {}, signal: new AbortController().signal };
 
 /** A tokenizer without patterns: a token for each character. */
 function reader(max: number, fewest = 1): PromptReader {
@@ -25,8 +25,8 @@ function reader(max: number, fewest = 1): PromptReader {
 
 test('a short text is read without a thread, up to the last token that fits', async () => {
   const prompts = reader(3);
-  expect(await prompts.encode('abc', asker as never)).toEqual([97, 98, 99]);
-  await expect(prompts.encode('abcd', asker as never)).rejects.toMatchObject({
+  expect(await prompts.encode('abc', queueClient as never)).toEqual([97, 98, 99]);
+  await expect(prompts.encode('abcd', queueClient as never)).rejects.toMatchObject({
     status: 400,
     message: expect.stringMatching(/at least 4/),
   });
@@ -35,12 +35,12 @@ test('a short text is read without a thread, up to the last token that fits', as
 
 test('a text of an input has its limit of tokens here, a prompt together with its answer', async () => {
   const prompts = reader(3, 0.5);
-  expect(await prompts.encode('abc', asker as never, 'input')).toHaveLength(3);
-  await expect(prompts.encode('abcd', asker as never, 'input')).rejects.toMatchObject({
+  expect(await prompts.encode('abc', queueClient as never, 'input')).toHaveLength(3);
+  await expect(prompts.encode('abcd', queueClient as never, 'input')).rejects.toMatchObject({
     param: 'input',
     message: expect.stringMatching(/at most 3 tokens, got 4/),
   });
-  expect(await prompts.encode('abcd', asker as never)).toHaveLength(4);
+  expect(await prompts.encode('abcd', queueClient as never)).toHaveLength(4);
   await prompts.close();
 });
 
@@ -75,27 +75,29 @@ describe('prompts for a thread', () => {
 
   test('are those of more than 1,024 characters, and of tokenizers with patterns', async () => {
     const { prompts, questions, encoded } = readerAnswering(two);
-    expect(await prompts.encode('a'.repeat(1024), asker as never)).toEqual([1]);
+    expect(await prompts.encode('a'.repeat(1024), queueClient as never)).toEqual([1]);
     expect([encoded.length, questions.length]).toEqual([1, 0]);
-    expect(await prompts.encode('a'.repeat(1025), asker as never)).toEqual([4, 5]);
+    expect(await prompts.encode('a'.repeat(1025), queueClient as never)).toEqual([4, 5]);
     expect([encoded.length, questions.length]).toEqual([1, 1]);
     const patterns = readerAnswering(two, { hasPatterns: true });
-    expect(await patterns.prompts.encode('a', asker as never)).toEqual([4, 5]);
+    expect(await patterns.prompts.encode('a', queueClient as never)).toEqual([4, 5]);
     expect([patterns.encoded, patterns.questions]).toEqual([[], [{ text: 'a' }]]);
   });
 
   test('are counted, decoded and written by the template', async () => {
     const { prompts, questions } = readerAnswering(two);
-    expect(await prompts.encodeAny('a', false, asker as never)).toEqual([4, 5]);
-    expect(await prompts.decode([7, 8], asker as never)).toBe('');
+    expect(await prompts.encodeAny('a', false, queueClient as never)).toEqual([4, 5]);
+    expect(await prompts.decode([7, 8], queueClient as never)).toBe('');
     const messages = untyped([{ role: 'developer', content: 'a', reasoning_content: 'b' }]);
-    expect(await prompts.encodeChat(messages, options, asker as never)).toEqual([4, 5]);
+    expect(await prompts.encodeChat(messages, options, queueClient as never)).toEqual([4, 5]);
     expect(questions).toEqual([
       { text: 'a', addSpecialTokens: false },
       { decode: [7, 8] },
       { messages: [{ role: 'system', content: 'a', reasoning_content: 'b' }], options },
     ]);
-    expect(await readerAnswering({ text: 'x' }).prompts.decode([7], asker as never)).toBe('x');
+    expect(await readerAnswering({ text: 'x' }).prompts.decode([7], queueClient as never)).toBe(
+      'x',
+    );
   });
 
   test.each<[template: string, message: object]>([
@@ -109,7 +111,7 @@ describe('prompts for a thread', () => {
     await prompts.encodeChat(
       untyped([input, { role: 'user', content: 'c' }]),
       options,
-      asker as never,
+      queueClient as never,
     );
     expect(questions).toEqual([
       {
@@ -153,11 +155,13 @@ describe('prompts for a thread', () => {
       { role: 'user', content: 'a' },
       { role: 'critic', content: 'b' },
     ]);
-    await expect(prompts.encodeChat(messages, options, asker as never)).rejects.toMatchObject({
-      status: 400,
-      param,
-      message: expect.stringMatching(words),
-    });
+    await expect(prompts.encodeChat(messages, options, queueClient as never)).rejects.toMatchObject(
+      {
+        status: 400,
+        param,
+        message: expect.stringMatching(words),
+      },
+    );
   });
 
   test('count reasoning and calls as characters', async () => {
@@ -170,18 +174,20 @@ describe('prompts for a thread', () => {
       tool_calls: calls,
     });
     const chat = (item: object) =>
-      readerAnswering(two).prompts.encodeChat(untyped([item]), options, asker as never);
+      readerAnswering(two).prompts.encodeChat(untyped([item]), options, queueClient as never);
     await chat(message('a'.repeat(10), 1990 - length));
     await chat(message(null, 2000 - length));
     for (const one of [message('a'.repeat(10), 1991 - length), { content: 'a'.repeat(2001) }]) {
       await expect(chat(one)).rejects.toMatchObject({ param: 'messages' });
     }
     const { prompts } = readerAnswering(two);
-    await expect(prompts.encodeAny('a'.repeat(2001), true, asker as never)).rejects.toMatchObject({
+    await expect(
+      prompts.encodeAny('a'.repeat(2001), true, queueClient as never),
+    ).rejects.toMatchObject({
       param: 'prompt',
       code: 'context_length_exceeded',
     });
-    await expect(prompts.decode(Array(2001).fill(1), asker as never)).rejects.toMatchObject({
+    await expect(prompts.decode(Array(2001).fill(1), queueClient as never)).rejects.toMatchObject({
       param: 'tokens',
     });
   });
@@ -190,7 +196,7 @@ describe('prompts for a thread', () => {
     const options = { op: '/models/one, tokens', expected: 'a /models/one', got: '/models/one' };
     const error = new DsError({ code: 'DS_DATA', ...options, hint: 'See /models/one.' });
     const { prompts } = readerAnswering(error, { hasPatterns: true });
-    await expect(prompts.encode('a', asker as never)).rejects.toMatchObject({
+    await expect(prompts.encode('a', queueClient as never)).rejects.toMatchObject({
       code: 'DS_DATA',
       op: 'tokens',
       expected: 'a the tokenizer',
@@ -199,7 +205,7 @@ describe('prompts for a thread', () => {
     });
     const other = new TypeError('/models/one');
     const plain = readerAnswering(other, { hasPatterns: true }).prompts;
-    await expect(plain.encode('a', asker as never)).rejects.toBe(other);
+    await expect(plain.encode('a', queueClient as never)).rejects.toBe(other);
   });
 
   test('that ends its thread is the request, or a failure inside', () => {

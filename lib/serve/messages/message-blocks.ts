@@ -13,7 +13,7 @@ const MAX_MESSAGES = 8192;
  */
 const BILLING = 'x-anthropic-billing-header:';
 
-/** A message as a chat request has it. */
+/** A message of a chat request. */
 interface Message {
   [key: string]: JsonValue;
   role: string;
@@ -31,9 +31,9 @@ export function blocksToMessages(
     throw invalidError('messages', `at most ${MAX_MESSAGES}`, `${messages.length}`);
   }
   const instructions = system === undefined ? [] : textsOf(system, 'system');
-  const said = instructions.filter((text) => text !== '' && !text.startsWith(BILLING));
+  const systemTexts = instructions.filter((text) => text !== '' && !text.startsWith(BILLING));
   const chat = new ChatBuilder();
-  if (said.length > 0) chat.add('system', said.join('\n'));
+  if (systemTexts.length > 0) chat.add('system', systemTexts.join('\n'));
   for (const [i, message] of messages.entries()) addMessage(chat, message, `messages[${i}]`);
   return chat.messages;
 }

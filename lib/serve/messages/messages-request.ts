@@ -91,7 +91,7 @@ export function readMessages(body: JsonObject, served: ServedModel): ParsedReque
     ...parsed,
     // As in Anthropic's API, the answer ends where the context ends.
     options: { ...parsed.options, maxNewTokens: max },
-    prompts: (asker) => parsed.prompts(asker).catch(failPrompt(prompt)),
+    prompts: (queueClient) => parsed.prompts(queueClient).catch(failPrompt(prompt)),
     open: (setup) => new MessageAnswer(setup, { id, max }),
   };
 }
@@ -100,7 +100,7 @@ export function readMessages(body: JsonObject, served: ServedModel): ParsedReque
 export async function countTokens(
   body: JsonObject,
   served: ServedModel,
-  asker: QueueClient,
+  queueClient: QueueClient,
 ): Promise<JsonObject> {
   const fields = new RequestFields(body);
   findAdapter(served, fields.text('model'));
@@ -109,7 +109,7 @@ export async function countTokens(
   for (const name of [...SHARED, ...WITHOUT_EFFECT, ...ANSWER]) fields.any(name);
   fields.requireKnown();
   const parsed = withFieldNames(NAMES, () => readPrompt(chat, served));
-  const tokens = await parsed.prompt(asker).catch(failPrompt(prompt));
+  const tokens = await parsed.prompt(queueClient).catch(failPrompt(prompt));
   return { input_tokens: tokens.length };
 }
 

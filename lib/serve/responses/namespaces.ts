@@ -1,5 +1,5 @@
-// Names of functions in namespaces. A chat has one list of functions, so a name there is
-// NAMESPACE__NAME.
+// Flattens namespaces of functions. A chat has one list of functions, in which the function NAME of
+// NAMESPACE is called NAMESPACE__NAME.
 import type { JsonObject, JsonValue } from '../../../types/json.js';
 import { formatValue } from '../../runtime/format-value.js';
 import { isObject } from '../../runtime/is-object.js';

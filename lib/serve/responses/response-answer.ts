@@ -131,14 +131,14 @@ export class ResponseAnswer implements Answer {
     }
     const { index, id, texts } = required(this.item);
     texts.push(text);
-    const place = { item_id: id, output_index: index };
+    const location = { item_id: id, output_index: index };
     if (kind === 'message') {
       const more = { content_index: 0, delta: text, logprobs: [] };
-      this.send({ type: 'response.output_text.delta', ...place, ...more });
+      this.send({ type: 'response.output_text.delta', ...location, ...more });
     } else {
       this.send({
         type: 'response.reasoning_summary_text.delta',
-        ...place,
+        ...location,
         summary_index: 0,
         delta: text,
       });
@@ -175,18 +175,18 @@ export class ResponseAnswer implements Answer {
     if (!item) return;
     this.item = null;
     const text = item.texts.join('');
-    const place = { item_id: item.id, output_index: item.index };
+    const location = { item_id: item.id, output_index: item.index };
     if (item.kind === 'message') {
       const more = { content_index: 0, text, logprobs: [] };
-      this.send({ type: 'response.output_text.done', ...place, ...more });
+      this.send({ type: 'response.output_text.done', ...location, ...more });
       this.sendPart(item, 'done');
     } else if (item.kind === 'reasoning') {
       const more = { summary_index: 0, text };
-      this.send({ type: 'response.reasoning_summary_text.done', ...place, ...more });
+      this.send({ type: 'response.reasoning_summary_text.done', ...location, ...more });
       this.sendPart(item, 'done');
     } else {
       const more = { name: item.call?.name ?? '', arguments: text };
-      this.send({ type: 'response.function_call_arguments.done', ...place, ...more });
+      this.send({ type: 'response.function_call_arguments.done', ...location, ...more });
     }
     const isCut = this.reason === 'length';
     const serialized = serializeItem(item, isCut ? 'incomplete' : 'completed');

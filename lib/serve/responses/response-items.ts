@@ -8,16 +8,18 @@ import { chatName } from './namespaces.js';
 /** Maximum number of items in a conversation. */
 const MAX_ITEMS = 8192;
 
-/** A message as a chat request has it. */
+/** A message of a chat request. */
 interface Message {
   [key: string]: JsonValue;
   role: string;
 }
 
-/** Reads `input`: a text, or a list of items. Resolves item references with `refer`. Throws 400. */
+/**
+ * Reads `input`: a text, or a list of items. Resolves item references with `findItem`. Throws 400.
+ */
 export function readItems(
   input: JsonValue | undefined,
-  refer: (id: string) => JsonObject | null,
+  findItem: (id: string) => JsonObject | null,
 ): JsonObject[] {
   if (input === undefined) return [];
   if (typeof input === 'string') return [{ type: 'message', role: 'user', content: input }];
@@ -29,7 +31,7 @@ export function readItems(
     const location = `input[${i}]`;
     if (!isObject<JsonObject>(item)) throw invalidError(location, 'an item', formatValue(item));
     if (item.type !== 'item_reference') return item;
-    const stored = typeof item.id === 'string' ? refer(item.id) : null;
+    const stored = typeof item.id === 'string' ? findItem(item.id) : null;
     if (stored) return stored;
     const message = `${location}.id: expected the id of an item in memory, got ${formatValue(item.id)}. Send the item itself, or set "store": false.`;
     throw new ApiError(404, message, { param: `${location}.id`, code: 'item_not_found' });

@@ -90,8 +90,8 @@ export function readResponse(
     ...parsed,
     promptField: 'input',
     requestedField: 'max_output_tokens',
-    prompts: (asker) =>
-      parsed.prompts(asker).catch((error: unknown) => {
+    prompts: (queueClient) =>
+      parsed.prompts(queueClient).catch((error: unknown) => {
         throw renameField(names, error);
       }),
     open: (setup) => new ResponseAnswer(setup, head, keep),
