@@ -33,7 +33,7 @@ export interface AutotuneRequest {
   known: Readonly<Record<string, string>>;
   jobs: Jobs;
   /** Prints a line. */
-  say: (line: string) => void;
+  print: (line: string) => void;
 }
 
 /** The result of a search. */
@@ -52,7 +52,7 @@ export interface SearchResult {
  * DS_CONFIG if the configuration is invalid, DS_IO if a result cannot be written.
  */
 export async function autotune(request: AutotuneRequest): Promise<SearchResult> {
-  const { args, known, jobs, say: print } = request;
+  const { args, known, jobs, print } = request;
   const config = findConfigArgument(args);
   const file = readConfig(config.file) as Section;
   requireFreeBatch(config.file, file);

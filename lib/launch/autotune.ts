@@ -58,8 +58,8 @@ export async function autotuneCommand(
       stopRequest,
     });
     const request = { args: program.args, known: packaged?.configArguments ?? {}, jobs };
-    const say = (line: string) => void process.stdout.write(`${line}\n`);
-    const result = await autotune({ ...request, say }).finally(() => stopRequest.dispose());
+    const print = (line: string) => void process.stdout.write(`${line}\n`);
+    const result = await autotune({ ...request, print }).finally(() => stopRequest.dispose());
     if (result.isInterrupted || stopRequest.isDue) return INTERRUPTED;
     if (result.file === null) return 1;
     return mode === 'run' ? launch(launchOptions, { ...program, args: result.args }) : 0;

@@ -16,7 +16,7 @@ const OUTPUT_GRACE = 1000;
 export class ChildGroup {
   readonly child: ChildProcess;
   /** Resolves when the leader has ended, or could not be started. */
-  readonly headExited: Promise<GroupExit>;
+  readonly leaderExited: Promise<GroupExit>;
   /** Resolves when the whole group has ended and its output has been read. */
   readonly exited: Promise<GroupExit>;
   private hasExited = false;
@@ -25,7 +25,7 @@ export class ChildGroup {
     this.child = spawn(file, args, { ...options, detached: true });
     const { pid } = this.child;
     if (pid !== undefined) reaper.guard(pid);
-    this.headExited = new Promise((resolve) => {
+    this.leaderExited = new Promise((resolve) => {
       this.child.on('error', (error) => {
         this.hasExited = true;
         resolve({ code: 1, signal: null, error: error.message });
@@ -38,7 +38,7 @@ export class ChildGroup {
       });
     });
     const closed = new Promise((resolve) => this.child.on('close', resolve));
-    this.exited = this.headExited.then(async (exit) => {
+    this.exited = this.leaderExited.then(async (exit) => {
       if (exit.error !== null) return exit;
       const timer = setTimeout(() => this.closeOutput(), OUTPUT_GRACE);
       await closed;

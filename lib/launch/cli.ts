@@ -31,18 +31,18 @@ async function finish(command: () => Promise<number>): Promise<void> {
   try {
     process.exitCode = await command();
   } catch (error) {
-    const dataError = error instanceof DsError ? error : systemError(error);
-    if (!dataError) throw error;
-    console.error(`ds: ${dataError.message}`);
+    const dsError = error instanceof DsError ? error : systemError(error);
+    if (!dsError) throw error;
+    console.error(`ds: ${dsError.message}`);
     process.exitCode = USAGE_ERROR;
   }
 }
 
 const TRAIN = 'train';
 
-async function train(words: readonly string[], unused: LaunchOptions | null): Promise<number> {
+async function train(words: readonly string[], defaults: LaunchOptions | null): Promise<number> {
   const { trainCommand } = await import('./train.js');
-  return trainCommand(words, unused);
+  return trainCommand(words, defaults);
 }
 
 /**

@@ -35,9 +35,9 @@ export function describeElasticity(
   }
   const lines = [
     `train_batch_size ${batch.batch}`,
-    `shared out by ${batch.ranks.join(', ')} data ranks (${batch.ranks.length} numbers)`,
+    `for ${batch.ranks.join(', ')} data ranks (${batch.ranks.length} choices)`,
   ];
-  if (elasticity.version === 0.2) lines.push('other numbers get a batch of their own');
+  if (elasticity.version === 0.2) lines.push('other numbers of data ranks get another batch size');
   if (sizes) {
     const sizesText = triadKeys.map((key) => `${key} ${sizes[key]}`).join(', ');
     lines.push(`${worldSize} data ranks: ${sizesText}`);

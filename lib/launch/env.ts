@@ -66,7 +66,7 @@ interface GpuCodeReport {
   driver: number;
 }
 
-/** Inspects this machine. An addon that does not load is part of the report and no error. */
+/** Inspects this machine. If the addon does not load, the report contains its error. */
 export async function inspectSystem(): Promise<SystemReport> {
   const cpuinfo = readText('/proc/cpuinfo');
   const report: SystemReport = {

@@ -42,11 +42,11 @@ export async function evalTaskCommand(
     onProgress: (done: number, total: number) => progress(`${done} of ${total}`),
   };
   const evaluation = await evaluateTask(model, definedOnly(options)).finally(() => progress(null));
-  const { device: place, dtype: weights } = required(model.parameters()[0]);
+  const { device: modelDevice, dtype: weights } = required(model.parameters()[0]);
   const head = {
     model: folder,
     adapter: adapter ?? null,
-    device: place.name,
+    device: modelDevice.name,
     dtype: dtypeName(weights),
     labels: model.labels,
   };

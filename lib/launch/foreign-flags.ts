@@ -1,4 +1,4 @@
-// Options of `vllm serve` and llama-server, and what replaces them in `ds serve`.
+// Advice for options of `vllm serve` and llama-server: the options of `ds serve` that replace them.
 
 const context = 'Use --context N.';
 const name = 'Use --model-name NAME.';

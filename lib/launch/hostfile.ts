@@ -46,16 +46,16 @@ export function parseHostfile(text: string, file: string): Node[] {
   text.split(/\r?\n/).forEach((line, index) => {
     const content = line.replace(/#.*/, '').trim();
     if (content === '') return;
-    const place = `${file}:${index + 1}`;
+    const location = `${file}:${index + 1}`;
     const [, host = '', slots] = /^(\S+)\s+slots\s*=\s*(\d+)$/.exec(content) ?? [];
     const count = Number(slots);
     if (!HOST.test(host) || !(count >= 1 && count <= MAX_SLOTS)) {
-      refuse(place, `"host slots=N", N from 1 to ${MAX_SLOTS}`, JSON.stringify(line));
+      refuse(location, `"host slots=N", N from 1 to ${MAX_SLOTS}`, JSON.stringify(line));
     }
     const first = seen.get(host);
     if (first !== undefined) {
       refuse(
-        place,
+        location,
         'every host once',
         `${host} again (first in line ${first})`,
         'Write one line for the host, with all its slots.',

@@ -33,11 +33,11 @@ const RENAMED: Readonly<Record<string, string>> = { gitignore: '.gitignore' };
  * cannot be written.
  */
 export function createProject(folder: string, template: Template): string {
-  const place = `ds init ${folder}`;
+  const location = `ds init ${folder}`;
   if (folder === '') refuse('ds init', 'the path of a folder', '""', 'Write `ds init hello`.');
   const target = absolutePath(folder);
   try {
-    requireEmpty(place, target);
+    requireEmpty(location, target);
     const files = readProjectFiles(template, target);
     writeFiles(files);
     return describeNextSteps(folder, template, files.size);
@@ -45,7 +45,7 @@ export function createProject(folder: string, template: Template): string {
     if (error instanceof DsError) throw error;
     throw new DsError({
       code: 'DS_IO',
-      op: place,
+      op: location,
       expected: 'a folder that can be written',
       got: error instanceof Error ? error.message : String(error),
       hint: 'Name a folder of your own on a disk with free space.',
@@ -54,16 +54,16 @@ export function createProject(folder: string, template: Template): string {
   }
 }
 
-function requireEmpty(place: string, target: string): void {
+function requireEmpty(location: string, target: string): void {
   const expected = 'a folder that is new or empty';
   const hint = 'Name another folder. Nothing was written.';
   const status = statSync(target, { throwIfNoEntry: false });
-  if (status && !status.isDirectory()) refuse(place, expected, 'the path of a file', hint);
+  if (status && !status.isDirectory()) refuse(location, expected, 'the path of a file', hint);
   const entries = status ? readdirSync(target).filter((name) => !IGNORED.has(name)) : [];
   const [first, ...others] = entries.sort();
   if (first === undefined) return;
   const more = others.length > 0 ? ` and ${others.length} more` : '';
-  refuse(place, expected, `a folder with ${first}${more}`, hint);
+  refuse(location, expected, `a folder with ${first}${more}`, hint);
 }
 
 /** Returns the content of each file by its absolute path. */

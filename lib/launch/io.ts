@@ -12,11 +12,11 @@ const STATE_BYTES = 12;
 const SECONDS_PER_DAY = 86_400;
 
 /**
- * Measures the settings and returns the fastest `aio` section as JSON; calls `say` with each
+ * Measures the settings and returns the fastest `aio` section as JSON; calls `print` with each
  * measurement. Throws DS_IO if the folder does not exist or is full, DS_ARGUMENT for blocks that
  * are too large for the file.
  */
-export function ioCommand(path: string, flags: IoFlags, say: (line: string) => void): string {
+export function ioCommand(path: string, flags: IoFlags, print: (line: string) => void): string {
   const blocks = flags.block_size ?? chooseBlocks(flags.size);
   for (const block of blocks) requireBlocks(block, flags.size);
   createFolder(path);
@@ -31,8 +31,8 @@ export function ioCommand(path: string, flags: IoFlags, say: (line: string) => v
   const measured: MeasuredSetting[] = [];
   const measure = (setting: AioSetting): void => {
     const item = measureDisk(path, flags.size, setting);
-    if (measured.length === 0) for (const line of formatHeading(path, item, flags)) say(line);
-    say(formatRow(item));
+    if (measured.length === 0) for (const line of formatHeading(path, item, flags)) print(line);
+    print(formatRow(item));
     measured.push(item);
   };
   for (const setting of settings) measure(setting);
@@ -41,7 +41,7 @@ export function ioCommand(path: string, flags: IoFlags, say: (line: string) => v
     measure({ ...bestSetting, intra_op_parallelism });
   }
   const best = findFastest(measured);
-  if (flags.parameters) for (const line of describeStepCosts(best, flags.parameters)) say(line);
+  if (flags.parameters) for (const line of describeStepCosts(best, flags.parameters)) print(line);
   return JSON.stringify({ aio: best.setting }, null, 2);
 }
 

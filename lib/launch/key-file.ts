@@ -8,8 +8,8 @@ import { refuse } from './argument-error.js';
 /** Environment variable with a key. */
 export const KEY_VARIABLE = 'DS_API_KEY';
 /**
- * Milliseconds between two looks at the file. A watch by the operating system would miss files that
- * another file replaces, as Kubernetes does with secrets.
+ * Milliseconds between two checks of the file. A watch by the operating system would miss files
+ * that another file replaces, as Kubernetes does with secrets.
  */
 const INTERVAL_MS = 2000;
 
@@ -63,7 +63,7 @@ export function openKeyFile(file: string | undefined): KeyFile {
       let last = version;
       const timer = setInterval(() => {
         const now = versionOf(file);
-        // Between two looks a program may still write, and a part of a key is a key.
+        // A program may still be writing the file, and a part of a key would be a valid key.
         const isStable = now === last;
         last = now;
         if (!isStable || now === version) return;
@@ -92,7 +92,10 @@ function reload(file: string, version: string, use: (keys: readonly string[]) =>
 /** The version of a pipe, a device or a folder. */
 const NO_FILE = 'no file';
 
-/** Returns a text that changes with the file. The content may have no time of its own. */
+/**
+ * Returns a text that changes with the file. The modification time is not enough: a file that is
+ * moved here keeps its old one.
+ */
 function versionOf(file: string): string {
   try {
     const status = statSync(file);

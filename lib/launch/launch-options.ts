@@ -9,7 +9,7 @@ import { refuse } from './argument-error.js';
 import { addDeclared } from './declared-flags.js';
 
 /** Ranks and devices. */
-const PLACE = {
+const DEVICES = {
   num_gpus: integer('use the first N GPUs of each node', {
     min: 1,
     shown: 'all',
@@ -112,7 +112,7 @@ const OUTPUT = {
 
 /** Options of the launcher, by heading of the help. */
 export const LAUNCH = {
-  'Ranks and devices:': PLACE,
+  'Ranks and devices:': DEVICES,
   'Several nodes:': NODES,
   'Script and processes:': RUN,
   'Search and output:': OUTPUT,
@@ -120,7 +120,7 @@ export const LAUNCH = {
 
 /** Values of the launcher's options, named as on the command line. */
 export interface LaunchOptions
-  extends Options<typeof PLACE>,
+  extends Options<typeof DEVICES>,
     Options<typeof NODES>,
     Options<typeof RUN>,
     Options<typeof OUTPUT> {
@@ -201,7 +201,7 @@ const DEFAULTS = {
 function addLaunchOptions(command: Command): Command {
   for (const [heading, declared] of Object.entries(LAUNCH)) {
     addDeclared(command.optionsGroup(heading), declared);
-    if (declared !== PLACE) continue;
+    if (declared !== DEVICES) continue;
     command.option('--no-bind_cores_to_rank', 'do not bind ranks to the cores of their GPU');
   }
   for (const flag of ['--bind_cores_to_rank', '--force_multi', '--no_ssh_check']) {

@@ -129,9 +129,9 @@ function startMembers(
   const { job, here, remote, ssh } = plan;
   const isAlone = countPrintingRanks(plan) === 1 && here.length === 1 && job.logDirectory === null;
   const ownsTerminal = isTerminal && isAlone;
-  const surroundings = { env: process.env, reaper, sink: ownsTerminal ? null : sink, notice };
+  const context = { env: process.env, reaper, sink: ownsTerminal ? null : sink, notice };
   return [
-    ...here.flatMap((nodeRank) => startRanks(job, nodeRank, surroundings)),
+    ...here.flatMap((nodeRank) => startRanks(job, nodeRank, context)),
     ...remote.map((nodeRank) => new SshNode({ job, nodeRank, ssh }, sink, write, reaper)),
   ];
 }

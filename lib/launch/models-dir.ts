@@ -20,13 +20,13 @@ const FIRST_PART = /(?:-00001-of-\d{5})?\.gguf$/;
 export function findModels(dir: string): Record<string, string> {
   const models = new Map<string, string>();
   for (const entry of readFolder(dir).sort()) {
-    const place = join(dir, entry);
-    const name = findModelName(entry, place);
+    const path = join(dir, entry);
+    const name = findModelName(entry, path);
     if (name === null) continue;
     if (models.has(name)) {
       refuse('--models-dir', 'a name for each model', `two models ${formatValue(name)}`);
     }
-    models.set(name, place);
+    models.set(name, path);
   }
   if (models.size > 0) return Object.fromEntries(models);
   const got = `none in ${formatValue(dir)}`;
@@ -41,11 +41,11 @@ function readFolder(dir: string): string[] {
   }
 }
 
-/** Returns the name of the model at `place`; null if there is none. */
-function findModelName(entry: string, place: string): string | null {
+/** Returns the name of the model at `path`; null if there is none. */
+function findModelName(entry: string, path: string): string | null {
   if (entry.startsWith('.')) return null;
-  if (MODEL_FILES.some((mark) => existsSync(join(place, mark)))) return entry;
+  if (MODEL_FILES.some((mark) => existsSync(join(path, mark)))) return entry;
   if (isFurtherGguf(entry)) return null;
-  const isFile = entry.endsWith(GGUF) && statSync(place, { throwIfNoEntry: false })?.isFile();
+  const isFile = entry.endsWith(GGUF) && statSync(path, { throwIfNoEntry: false })?.isFile();
   return isFile ? entry.replace(FIRST_PART, '') : null;
 }

@@ -1,4 +1,4 @@
-// Notices the end of npm, which does not reach the commands that npm has started.
+// Detects the end of npm. A SIGTERM to npm does not reach the command that npm has started:
 //
 //   npm exec ds serve        npm passes SIGTERM on to its shell, then ends
 //     sh -c 'ds serve'       ends at once, and passes nothing on
@@ -8,7 +8,7 @@
 // npm as the parent, which passes SIGTERM on.
 import { readFileSync } from 'node:fs';
 
-/** Milliseconds between two looks at the parent. */
+/** Milliseconds between two checks of the parent. */
 const INTERVAL_MS = 500;
 
 /**

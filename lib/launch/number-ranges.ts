@@ -5,15 +5,15 @@ const MAX_CPU = 65_535;
 
 /**
  * Returns the numbers in ascending order without duplicates; an empty text is an empty list. Throws
- * DS_ARGUMENT, naming `place`.
+ * DS_ARGUMENT, naming `location`.
  */
-export function parseCpuList(text: string, place: string): number[] {
+export function parseCpuList(text: string, location: string): number[] {
   const cpus = new Set<number>();
   for (const range of text.trim() === '' ? [] : text.trim().split(',')) {
     const [, low, high = low] = /^\s*(\d+)(?:-(\d+))?\s*$/.exec(range) ?? [];
     const [first, last] = [Number(low), Number(high)];
     if (!(first <= last && last <= MAX_CPU)) {
-      return refuse(place, 'CPU numbers such as "0-3,8"', JSON.stringify(text));
+      return refuse(location, 'CPU numbers such as "0-3,8"', JSON.stringify(text));
     }
     for (let cpu = first; cpu <= last; cpu++) cpus.add(cpu);
   }

@@ -4,14 +4,14 @@ import type { Binding } from './core-binding.js';
 import type { Job } from './job.js';
 
 /** Position of a rank: its global number, its number on the node, and its node. */
-interface RankPlace {
+interface RankPosition {
   rank: number;
   localRank: number;
   nodeRank: number;
 }
 
 /** Returns the ranks of one node in order. Global numbers follow the order of the nodes. */
-export function listRanks(job: Job, nodeRank: number): RankPlace[] {
+export function listRanks(job: Job, nodeRank: number): RankPosition[] {
   const before = job.nodes.slice(0, nodeRank).reduce((sum, node) => sum + node.slots.length, 0);
   const slots = job.nodes[nodeRank]?.slots ?? [];
   return slots.map((_, localRank) => ({ rank: before + localRank, localRank, nodeRank }));
@@ -24,20 +24,20 @@ export function countRanks(job: Job): number {
 /** Merges `nodeVariables`, the job's variables and the rank's variables; later ones override. */
 export function createRankEnvironment(
   job: Job,
-  place: RankPlace,
+  position: RankPosition,
   binding: Binding | null,
   nodeVariables: Variables,
 ): Record<string, string | undefined> {
-  const slots = job.nodes[place.nodeRank]?.slots ?? [];
+  const slots = job.nodes[position.nodeRank]?.slots ?? [];
   const inherited = { ...nodeVariables, ...job.environment };
   return {
     ...inherited,
     ...createThreadVariables(binding, inherited),
-    RANK: String(place.rank),
-    LOCAL_RANK: String(place.localRank),
+    RANK: String(position.rank),
+    LOCAL_RANK: String(position.localRank),
     WORLD_SIZE: String(countRanks(job)),
     LOCAL_SIZE: String(slots.length),
-    CROSS_RANK: String(place.nodeRank),
+    CROSS_RANK: String(position.nodeRank),
     CROSS_SIZE: String(job.nodes.length),
     MASTER_ADDR: job.masterAddr,
     MASTER_PORT: String(job.masterPort),

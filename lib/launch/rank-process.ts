@@ -48,14 +48,14 @@ export class RankProcess implements JobProcess {
     );
     const log = command.logFile === null ? null : openLog(command.logFile, sink, command.rank);
     if (sink) this.readOutput(command.rank, sink, log);
-    const { headExited, exited } = this.group;
+    const { leaderExited, exited } = this.group;
     const { lastLines } = this;
-    const exit = headExited.then(({ code, signal, error }) => {
+    const exit = leaderExited.then(({ code, signal, error }) => {
       if (error !== null) lastLines.push(`It could not be started: ${error}`);
       return { code, signal, who, lastLines };
     });
     this.failing = new Promise((resolve) => {
-      void exit.then((how) => how.code !== 0 && resolve(how));
+      void exit.then((result) => result.code !== 0 && resolve(result));
     });
     this.exited = exited.then(() => {
       log?.end();

@@ -14,8 +14,9 @@ import { quote } from './shell-words.js';
 const LAST_LINES = 5;
 
 /**
- * Returns the arguments of ssh, which uses the first of repeated options. With them ssh asks for no
- * password, allocates no terminal, and reports a lost connection within a minute.
+ * Returns the arguments of ssh. The user's options come first, because ssh uses the first of
+ * repeated options. With ours, ssh asks for no password, allocates no terminal, and reports a lost
+ * connection within a minute.
  */
 function createSshArguments({ port, args }: SshOptions, host: string, command: string): string[] {
   const options = ['BatchMode=yes', 'ConnectTimeout=30', 'ServerAliveInterval=15'];

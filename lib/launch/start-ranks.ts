@@ -10,7 +10,7 @@ import { createLogFolder, RankProcess } from './rank-process.js';
 import type { Reaper } from './reaper.js';
 import { createNodeArguments } from './script.js';
 
-interface RankSurroundings {
+interface RankContext {
   /** Variables of this node. */
   env: Variables;
   reaper: Reaper;
@@ -23,31 +23,27 @@ interface RankSurroundings {
  * Starts the ranks. Throws DS_ARGUMENT, before any rank runs, for a script or CPUs that this node
  * does not have.
  */
-export function startRanks(
-  job: Job,
-  nodeRank: number,
-  surroundings: RankSurroundings,
-): RankProcess[] {
-  const { env, sink, reaper, notice } = surroundings;
+export function startRanks(job: Job, nodeRank: number, context: RankContext): RankProcess[] {
+  const { env, sink, reaper, notice } = context;
   const { script, directory, logDirectory } = job;
   const { host, slots } = required(job.nodes[nodeRank]);
   const node = createNodeArguments(script);
   const gpus = slots.map((slot) => (job.device === 'gpu' ? slot : null));
   const bindings = bindRanks(job.binding, gpus, env, notice);
   const started = new Date();
-  const places = listRanks(job, nodeRank);
-  const logs = places.map(({ rank }) =>
+  const positions = listRanks(job, nodeRank);
+  const logs = positions.map(({ rank }) =>
     logDirectory === null ? null : createLogFolder(logDirectory, rank, started),
   );
-  return places.map((place, i) => {
-    const { rank, localRank } = place;
+  return positions.map((position, i) => {
+    const { rank, localRank } = position;
     const binding = bindings?.[i] ?? null;
     const rankArguments = script.localRankArgument ? [`--local_rank=${localRank}`] : [];
     const command = {
       rank,
       localRank,
       args: [...node, ...rankArguments, ...script.args],
-      environment: createRankEnvironment(job, place, binding, env),
+      environment: createRankEnvironment(job, position, binding, env),
       directory,
       binding,
       logFile: logs[i] ?? null,

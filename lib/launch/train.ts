@@ -20,17 +20,17 @@ const TRAIN_PROGRAM: PackagedProgram = {
 
 /**
  * Runs `ds train` with `words` and returns the exit code of launch(). `words` may contain options
- * of the launcher; they override `before`. Argument errors appear here once, not on each rank.
+ * of the launcher; they override `defaults`. Argument errors appear here once, not on each rank.
  */
 export async function trainCommand(
   words: readonly string[],
-  before: LaunchOptions | null = null,
+  defaults: LaunchOptions | null = null,
 ): Promise<number> {
   if (words.includes('--help') || words.includes('-h')) {
     console.log(formatHelp());
     return 0;
   }
-  const { options, rest: trainWords } = takeLaunchOptions(words, before);
+  const { options, rest: trainWords } = takeLaunchOptions(words, defaults);
   const { args, notices } = await readArguments(trainWords);
   checkArguments(args);
   if (!options.quiet) for (const notice of notices) console.error(`ds: ${notice}`);

@@ -36,7 +36,7 @@ export interface Validation {
  */
 export function validateFile(file: string, options: ValidateOptions): Validation {
   const { worldSize, auto, strict = false, json = false, explain = false } = options;
-  const { ranks, flaw: rankError } = countDataRanks(file, worldSize);
+  const { ranks, error: rankError } = countDataRanks(file, worldSize);
   const report = checkSearch(file, { worldSize: ranks, auto, strict, autoLater: true });
   const { notices } = report;
   const errors = rankError ? [...report.errors, rankError] : report.errors;
@@ -87,18 +87,18 @@ export function validateFile(file: string, options: ValidateOptions): Validation
 function countDataRanks(
   file: string,
   worldSize: number,
-): { ranks: number; flaw: ConfigError | null } {
-  const undivided = { ranks: worldSize, flaw: null };
+): { ranks: number; error: ConfigError | null } {
+  const undivided = { ranks: worldSize, error: null };
   try {
     const { stages, layers, tokens } = cutsIn(file);
     const sharing = (stages ?? 1) * layers * tokens;
     const ranks = worldSize / sharing;
-    if (Number.isInteger(ranks)) return { ranks, flaw: null };
+    if (Number.isInteger(ranks)) return { ranks, error: null };
     if (worldSize === 1) return undivided;
     const expected = `a multiple of ${sharing}, the ranks that share one model by this file`;
     const where = { file, location: null, path: '--world-size' };
-    const flaw = new ConfigError({ ...where, expected, got: String(worldSize) });
-    return { ranks: Math.ceil(ranks), flaw };
+    const error = new ConfigError({ ...where, expected, got: String(worldSize) });
+    return { ranks: Math.ceil(ranks), error };
   } catch {
     return undivided; // The report lists the errors of the file.
   }
@@ -139,15 +139,19 @@ function addAutoOrigins(origins: Origins, left: ReadonlySet<string>): Origins {
  * Formats a line as compilers do: "ds_config.json:12:5: error: zero_optimization.stage: expected
  * ...".
  */
-function formatMessage({ file, location, path }: NoticePlace, kind: string, text: string): string {
+function formatMessage(
+  { file, location, path }: NoticeLocation,
+  kind: string,
+  text: string,
+): string {
   const subject = kind === 'error' && path !== '' ? `${path}:` : path;
   const position = file ? `${formatLocation(file, location, '')}: ` : '';
   return `${position}${kind}: ${[subject, text].filter(Boolean).join(' ')}`;
 }
 
-type NoticePlace = Pick<Notice, 'path' | 'file' | 'location'>;
+type NoticeLocation = Pick<Notice, 'path' | 'file' | 'location'>;
 
-function listFields({ path, file, location }: NoticePlace) {
+function listFields({ path, file, location }: NoticeLocation) {
   return { path, file, line: location?.line ?? null, column: location?.column ?? null };
 }
 

@@ -34,7 +34,7 @@ test.each([
     });
     const run = jest.fn(async () => ({ code: 1, isInterrupted: false }));
     const jobs = { slots: 1, nodes: 1, isRemote: false, run, command: () => '' };
-    const request = { args: ['--deepspeed_config', path], known: {}, jobs, say: () => {} };
+    const request = { args: ['--deepspeed_config', path], known: {}, jobs, print: () => {} };
     await expect(autotune(request)).rejects.toMatchObject({
       code: 'DS_IO',
       expected: 'a writable path',

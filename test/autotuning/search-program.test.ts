@@ -83,7 +83,7 @@ describe('the program', () => {
 
   test('must have an argument for ds_config.json', async () => {
     const jobs = { slots: 1, nodes: 1, isRemote: false, run: jest.fn(), command: () => '' };
-    const options = { args: ['--deepspeed', '--out', 'x'], known: {}, jobs, say: () => {} };
+    const options = { args: ['--deepspeed', '--out', 'x'], known: {}, jobs, print: () => {} };
     await expect(autotune(options)).rejects.toMatchObject({ op: '--autotuning' });
     expect(jobs.run).not.toHaveBeenCalled();
   });

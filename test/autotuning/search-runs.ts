@@ -87,7 +87,7 @@ export async function searchIn(dir: string, file: object, options: Searched = {}
     args: ['--deepspeed', path, ...args],
     known: options.known ?? {},
     jobs: { slots, nodes: 1, isRemote, run, command: (words) => words.join(' ') },
-    say: (line) => lines.push(line),
+    print: (line) => lines.push(line),
   });
   const best = found.file ? (JSON.parse(readFileSync(found.file, 'utf8')) as Config) : null;
   return { found, best, tried, lines, names: tried.map(({ name }) => name) };

@@ -171,7 +171,7 @@ describe('candidates', () => {
     const path = join(dir, 'ds_config.json');
     writeFileSync(path, JSON.stringify({ ...BF16, autotuning }));
     const jobs = { slots: 1, nodes: 1, isRemote: false, run: jest.fn(), command: () => '' };
-    const options = { args: ['--deepspeed', path], known: {}, jobs, say: () => {} };
+    const options = { args: ['--deepspeed', path], known: {}, jobs, print: () => {} };
     await expect(autotune(options)).rejects.toMatchObject({
       code: 'DS_CONFIG',
       path: 'autotuning',

@@ -22,7 +22,7 @@ const SECTION = { max_train_batch_size: 24, micro_batch_sizes: [2, 3], max_gpus:
 test('ds elastic prints the batch and its world sizes, whatever else the file contains', () => {
   const path = file(SECTION, { train_batch_size: 5, optimizer: { type: 'none of ours' } });
   expect(describeElasticity(path, {})).toBe(
-    'train_batch_size 24\nshared out by 1, 2, 3, 4, 6 data ranks (5 numbers)',
+    'train_batch_size 24\nfor 1, 2, 3, 4, 6 data ranks (5 choices)',
   );
 });
 
@@ -31,7 +31,7 @@ test('ds elastic prints the batch sizes of a number of ranks', () => {
     '\n',
   );
   expect(lines.slice(2)).toEqual([
-    'other numbers get a batch of their own',
+    'other numbers of data ranks get another batch size',
     '5 data ranks: train_batch_size 20, train_micro_batch_size_per_gpu 2, gradient_accumulation_steps 2',
   ]);
 });
