@@ -75,8 +75,8 @@ function kindOf(value: unknown): string {
 }
 
 /**
- * Returns a row of a published dataset with TRL's keys. These sets have a question in place of a
- * prompt, one message in place of a list, or a prompt as text beside conversations that contain it.
+ * Returns a row of a published dataset with TRL's keys. Such a row may have a question instead of a
+ * prompt, one message instead of a list, or a prompt as text next to conversations that contain it.
  */
 function asAnswerRow(row: Row, keys: readonly string[], tokenizer: Tokenizer): Row {
   const found = keys.map((key) => (keys.length > 1 ? row[key] : (row[key] ?? readAnswer(row))));

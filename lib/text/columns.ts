@@ -52,7 +52,7 @@ export function renameColumns<Item extends Located>(
       throw dataError(location(), expected, formatColumns(row));
     }
     if (!Object.hasOwn(row, name) || Object.hasOwn(columns, name)) continue;
-    const expected = `no column ${JSON.stringify(name)} beside ${JSON.stringify(column)}`;
+    const expected = `no column ${JSON.stringify(name)}, the new name of ${JSON.stringify(column)}`;
     const hint = `Rename it too, such as ${JSON.stringify({ [name]: `old_${name}` })}.`;
     throw dataError(location(), expected, formatColumns(row), hint);
   }

@@ -33,14 +33,14 @@ interface CsvRow {
   at: number;
 }
 
-/** Place in a record: at the start of a value, in it, in quotes, or after a quote in quotes. */
-type Place = 'start' | 'value' | 'quotes' | 'quote';
+/** State within a record: at the start of a value, in it, in quotes, or after a quote in quotes. */
+type ParserState = 'start' | 'value' | 'quotes' | 'quote';
 
-function nextPlace(place: Place, isQuote: boolean, isDelimiter: boolean): Place {
-  if (place === 'quotes') return isQuote ? 'quote' : 'quotes';
+function nextState(state: ParserState, isQuote: boolean, isDelimiter: boolean): ParserState {
+  if (state === 'quotes') return isQuote ? 'quote' : 'quotes';
   if (isDelimiter) return 'start';
   // Two quotes in quotes are one quote; a quote inside a value without quotes is text.
-  return isQuote && place !== 'value' ? 'quotes' : 'value';
+  return isQuote && state !== 'value' ? 'quotes' : 'value';
 }
 
 /** Yields the records from `from` on, without line feeds. Throws DS_DATA for an open quote. */
@@ -48,13 +48,13 @@ function* readRecords(path: string, from: number, delimiter: string): Generator<
   const file = openFile(path);
   const separator = delimiter.charCodeAt(0);
   let [at, offset] = [from, from];
-  let place: Place = 'start';
+  let state: ParserState = 'start';
   let pieces: Uint8Array[] = [];
   try {
     for (const chunk of readChunks(file, from)) {
       let cut = 0;
       for (let i = 0; i < chunk.length; ++i) {
-        if (place === 'quotes') {
+        if (state === 'quotes') {
           const quote = chunk.indexOf(QUOTE, i);
           if (quote < 0) break;
           i = quote;
@@ -62,9 +62,9 @@ function* readRecords(path: string, from: number, delimiter: string): Generator<
         const byte = chunk[i];
         if (byte === NEWLINE) {
           yield { bytes: Buffer.concat([...pieces, chunk.subarray(cut, i)]), at };
-          [pieces, place, cut, at] = [[], 'start', i + 1, offset + i + 1];
-        } else if (place !== 'value' || byte === separator) {
-          place = nextPlace(place, byte === QUOTE, byte === separator);
+          [pieces, state, cut, at] = [[], 'start', i + 1, offset + i + 1];
+        } else if (state !== 'value' || byte === separator) {
+          state = nextState(state, byte === QUOTE, byte === separator);
         }
       }
       pieces.push(chunk.subarray(cut));
@@ -74,7 +74,7 @@ function* readRecords(path: string, from: number, delimiter: string): Generator<
   } finally {
     closeSync(file);
   }
-  if (place === 'quotes') throw openQuoteError(path, at);
+  if (state === 'quotes') throw openQuoteError(path, at);
   if (offset > at) yield { bytes: Buffer.concat(pieces), at };
 }
 

@@ -14,7 +14,7 @@ import { isObject } from '../runtime/is-object.js';
 import { required } from '../runtime/required.js';
 import { errorMessage } from '../runtime/system-error.js';
 import { keysOf } from '../runtime/typed-keys.js';
-import { PRE_TOKENIZERS, type PreTokenizer } from './gguf-cuttings.js';
+import { PRE_TOKENIZERS, type PreTokenizer } from './gguf-pre-tokenizers.js';
 import {
   hasTokenizerFiles,
   type Json,
@@ -60,8 +60,8 @@ function readGgufTokenizer(path: string): TokenizerFolder {
  * Reads the tokenizer of a folder or of a GGUF file. Throws DS_DATA if it is missing, damaged or
  * not supported.
  */
-export const readTokenizer = (place: string): TokenizerFolder =>
-  isGgufPath(place) ? readGgufTokenizer(place) : readTokenizerFolder(place);
+export const readTokenizer = (path: string): TokenizerFolder =>
+  isGgufPath(path) ? readGgufTokenizer(path) : readTokenizerFolder(path);
 
 /**
  * Returns tokenizer.json and tokenizer_config.json for the tokenizer of a GGUF file. Throws DS_DATA
@@ -78,8 +78,8 @@ export function createTokenizerFiles(path: string): Readonly<Record<string, stri
 }
 
 /** Returns the file that errors name. */
-export const tokenizerLocation = (place: string): string =>
-  isGgufPath(place) ? place : join(place, TOKENIZER_FILE);
+export const tokenizerLocation = (path: string): string =>
+  isGgufPath(path) ? path : join(path, TOKENIZER_FILE);
 
 /** Returns whether a tokenizer splits texts by regular expressions. */
 export function hasPatterns({ tokenizer: { model: _, ...steps } }: TokenizerFolder): boolean {
@@ -87,9 +87,9 @@ export function hasPatterns({ tokenizer: { model: _, ...steps } }: TokenizerFold
 }
 
 /** Returns whether a folder or a GGUF file has a tokenizer. */
-export function hasTokenizer(place: string): boolean {
-  if (!isGgufPath(place)) return hasTokenizerFiles(place);
-  const model = readHeader(place).metadata.get('tokenizer.ggml.model') ?? NO_TOKENIZER;
+export function hasTokenizer(path: string): boolean {
+  if (!isGgufPath(path)) return hasTokenizerFiles(path);
+  const model = readHeader(path).metadata.get('tokenizer.ggml.model') ?? NO_TOKENIZER;
   return model !== NO_TOKENIZER;
 }
 

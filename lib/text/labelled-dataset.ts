@@ -377,10 +377,10 @@ export function collateLabelled(
     if (task === 'question-answering') {
       const end = (side: number): Tensor => {
         // An answer outside of its text is outside of the batch too.
-        const places = samples.map(({ ids, target }) =>
+        const positions = samples.map(({ ids, target }) =>
           defined(target[side]) >= ids.length ? T : defined(target[side]),
         );
-        return Tensor.from(Int32Array.from(places), { device });
+        return Tensor.from(Int32Array.from(positions), { device });
       };
       return { ...inputs, starts: end(0), ends: end(1) };
     }

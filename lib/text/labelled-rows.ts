@@ -58,7 +58,7 @@ export function plainNumber(value: unknown): unknown {
   return Array.isArray(value) ? Array.from(value, plainNumber) : value;
 }
 
-/** A label and its place. */
+/** A label and its location for errors. */
 interface LocatedLabel {
   label: unknown;
   location(): string;
@@ -135,10 +135,10 @@ export function findLabels(
   );
   const isText = ({ one }: { one: unknown }): boolean =>
     typeof one === 'string' || typeof one === 'boolean';
-  const odd = all.find(({ one }) => typeof one !== typeof all[0]?.one || one === null);
+  const invalid = all.find(({ one }) => typeof one !== typeof all[0]?.one || one === null);
   const first = all[0];
-  if (odd || !first || (!isText(first) && typeof first.one !== 'number')) {
-    const { one, location } = odd ?? first ?? { one: undefined, location: () => 'the data' };
+  if (invalid || !first || (!isText(first) && typeof first.one !== 'number')) {
+    const { one, location } = invalid ?? first ?? { one: undefined, location: () => 'the data' };
     throw dataError(location(), 'labels that are all strings, or all numbers', formatValue(one));
   }
   if (lists.length > 0 && lists.length < rows.length) {
@@ -182,13 +182,16 @@ export function findLabels(
   throw dataError('the data', 'at least two labels', `only ${formatValue(names[0])}`, hint);
 }
 
-/** Each number up to the largest is an output of the head. */
+/**
+ * Maximum number of classes with integers as labels: the head has an output for each integer up to
+ * the largest.
+ */
 const MAX_CLASSES = 2 ** 20;
 
 const numberedNames = (count: number): string[] =>
   Array.from({ length: count }, (_, i) => `LABEL_${i}`);
 
-/** Labels of all rows with their places. */
+/** Labels of all rows, with their locations. */
 type LocatedLabels = readonly { label: unknown; location(): string }[];
 
 /**
@@ -198,12 +201,12 @@ type LocatedLabels = readonly { label: unknown; location(): string }[];
 function requireValues(rows: LocatedLabels, names: readonly string[] | undefined): number {
   const valuesOf = (label: unknown): unknown[] => (Array.isArray(label) ? label : [label]);
   const width = names?.length ?? valuesOf(required(rows[0]).label).length;
-  const odd = rows.filter(({ label }) => {
+  const invalid = rows.filter(({ label }) => {
     const values = valuesOf(label);
     return values.length !== width || !values.every((value) => Number.isFinite(value));
   });
   // If one value of a CSV column is no number, all of them are strings.
-  const [worst] = [...odd.filter(({ label }) => Number.isNaN(Number(label))), ...odd];
+  const [worst] = [...invalid.filter(({ label }) => Number.isNaN(Number(label))), ...invalid];
   if (!worst) return width;
   const expected = width === 1 ? 'a number as the label' : `a list of ${width} numbers`;
   const hint = 'Regression learns numbers. Other labels are classes.';
@@ -213,10 +216,10 @@ function requireValues(rows: LocatedLabels, names: readonly string[] | undefined
 /** Throws DS_DATA for a list as one class, and for one class as a list. */
 function requireLists(rows: LocatedLabels, kind: LabelKind): void {
   const isList = kind === 'classes';
-  const odd = rows.find(({ label }) => Array.isArray(label) !== isList);
-  if (!odd) return;
+  const invalid = rows.find(({ label }) => Array.isArray(label) !== isList);
+  if (!invalid) return;
   const expected = isList ? 'a list of labels' : 'one label';
-  throw dataError(odd.location(), expected, formatValue(odd.label));
+  throw dataError(invalid.location(), expected, formatValue(invalid.label));
 }
 
 /** Returns the length of lists that have a 0 or 1 for each label; null for other lists. */

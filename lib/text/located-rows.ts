@@ -38,9 +38,9 @@ export async function readLocatedRows(
     if (!isIterable(rows)) throw valueError(`${op} rows`, 'a list or an iterable of rows', rows);
     let i = 0;
     for await (const row of rows) {
-      const place = i++;
-      if (!isObject(row)) throw dataError(`row ${place}`, 'an object', formatValue(row));
-      located.push(renameColumns({ row, location: () => `row ${place}` }, columns));
+      const location = i++;
+      if (!isObject(row)) throw dataError(`row ${location}`, 'an object', formatValue(row));
+      located.push(renameColumns({ row, location: () => `row ${location}` }, columns));
     }
     return located;
   }

@@ -40,14 +40,14 @@ export function addCounts(report: TextReport, more: Partial<TextReport>): void {
 export function packRows(
   run: TokenRun,
   lengths: ArrayLike<number>,
-  how: { length: number; overlong: Overlong; packing: boolean },
+  options: { length: number; overlong: Overlong; packing: boolean },
   report: TextReport,
 ): Piece[][] {
-  const { pieces, cutRows, cutTokens } = cutPieces(lengths, how.length, how.overlong);
+  const { pieces, cutRows, cutTokens } = cutPieces(lengths, options.length, options.overlong);
   const learned = pieces.map((piece) => countLearned(run, piece));
   const learning = pieces.filter((_, i) => required(learned[i]) > 0);
-  const samples = how.packing
-    ? packBestFit(learning, how.length)
+  const samples = options.packing
+    ? packBestFit(learning, options.length)
     : learning.map((piece) => [piece]);
   addCounts(report, {
     cutRows,

@@ -24,7 +24,7 @@ import type { Row } from './row-reader.js';
 import { readTokenizer } from './text-options.js';
 import type { Tokenizer } from './tokenizer.js';
 
-/** What happens to a longer pair. */
+/** Ways to handle a pair with a longer side. */
 const OVERLONG = ['cut', 'drop'] as const;
 
 /** Options of PairDataset.open(). */

@@ -145,12 +145,12 @@ function sharePieces(
 
 function noSamplesError(files: readonly string[], report: TextReport): DsError {
   const { rows, empty, unlearned, cutRows } = report;
-  const place = files.slice(0, 3).join(', ');
+  const location = files.slice(0, 3).join(', ');
   if (rows === 0) {
     const hint = 'Write a row on each line, such as {"text": "..."}: docs/text.md lists the kinds.';
-    return dataError(place, 'at least one row', 'none: the file is empty', hint);
+    return dataError(location, 'at least one row', 'none: the file is empty', hint);
   }
   const got = `${rows} rows: ${empty} empty, ${unlearned} without one, ${cutRows} cut or left out`;
   const hint = 'A larger `length` (--max_length), or another `loss`, keeps more of them.';
-  return dataError(place, 'rows with a token to learn', got, hint);
+  return dataError(location, 'rows with a token to learn', got, hint);
 }

@@ -110,18 +110,18 @@ export class Tokenizer {
 
   /**
    * Reads the tokenizer of a model's folder: tokenizer.json and, if present, tokenizer_config.json,
-   * special_tokens_map.json and chat templates. `place` is the folder, a GGUF file, or a name of
+   * special_tokens_map.json and chat templates. `source` is the folder, a GGUF file, or a name of
    * the hub that hub.pull() or nn.models.fromPretrained() has downloaded: this function is
    * synchronous. Throws DS_DATA with the file's path if a file is missing, damaged or not
-   * supported. Throws DS_HUB if the cache lacks the name, and DS_ARGUMENT if `place` or
+   * supported. Throws DS_HUB if the cache lacks the name, and DS_ARGUMENT if `source` or
    * `chatTemplate` is not a string.
    */
-  static fromPretrained(place: string, given: TokenizerOptions = {}): Tokenizer {
+  static fromPretrained(source: string, given: TokenizerOptions = {}): Tokenizer {
     const op = 'Tokenizer.fromPretrained';
-    requireType(op, place, 'string');
+    requireType(op, source, 'string');
     const { revision, chatTemplate = null } = readOptions(op, given, namesOf.TokenizerOptions);
     if (chatTemplate !== null) requireType(`${op} chatTemplate`, chatTemplate, 'string');
-    const folder = findCachedFolder(op, place, { need: 'tokenizer', revision });
+    const folder = findCachedFolder(op, source, { need: 'tokenizer', revision });
     const parts = readTokenizer(folder);
     if (chatTemplate !== null) parts.templates.default = chatTemplate;
     const core = new CoreTokenizer(tokenizerLocation(folder), parts.tokenizer);
@@ -395,12 +395,18 @@ export class Tokenizer {
   }
 
   private requireIds(op: string, ids: readonly number[]): void {
-    const odd = ids.findIndex((id) => !this.hasToken(id));
-    if (odd < 0) return;
+    const invalid = ids.findIndex((id) => !this.hasToken(id));
+    if (invalid < 0) return;
     const expected = `token ids of [0, ${this.vocabSize})`;
     const hint =
       'Labels may hold -100, and heads are padded beyond the vocabulary: leave both out.';
-    throw new DsError({ code: 'DS_INDEX', op, expected, got: `${ids[odd]} at ${odd}`, hint });
+    throw new DsError({
+      code: 'DS_INDEX',
+      op,
+      expected,
+      got: `${ids[invalid]} at ${invalid}`,
+      hint,
+    });
   }
 
   private roleId(role: Role): number | null {

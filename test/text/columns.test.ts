@@ -77,7 +77,10 @@ test.each([
     { qestion: 'prompt' },
     /b\.jsonl:1: expected the column "qestion".*got "question", "answer", "id"/,
   ],
-  [{ question: 'answer' }, /:1: expected no column "answer" beside "question", got "question"/],
+  [
+    { question: 'answer' },
+    /:1: expected no column "answer", the new name of "question", got "question"/,
+  ],
 ])('rows without the column, or with both, are refused: %j', async (renamed, message) => {
   const path = write('b.jsonl', lines(...faq));
   const rejected = expect(rowsOf(path, renamed)).rejects;

@@ -29,7 +29,7 @@ export function decompress(codec: string, stored: Uint8Array, size: number): Uin
   return page;
 }
 
-/** Writes literals and matches into an output of fixed size. */
+/** An output of fixed size. literal() copies from the input, match() repeats earlier output. */
 class DecodedOutput {
   readonly bytes: Uint8Array;
   at = 0;

@@ -56,6 +56,10 @@ export class BackwardBits {
 
 const log2 = (value: number): number => 31 - Math.clz32(value);
 
+/**
+ * Builds the decoding table of symbol probabilities, in units of 2^-log; -1 means less than one
+ * unit.
+ */
 export function buildFse(probabilities: readonly number[], log: number): Fse {
   const size = 1 << log;
   const symbols = new Uint8Array(size);
@@ -137,6 +141,10 @@ export function readFse(
   return [buildFse(probabilities, log), (bit + 7) >> 3];
 }
 
+/**
+ * Reads the weights of a Huffman code from byte `from` on. Returns its table and the position after
+ * the weights.
+ */
 export function readHuffman(bytes: Uint8Array, from: number, end: number): [Huffman, number] {
   const first = bytes[from] ?? 0;
   let at = from + 1;
@@ -190,6 +198,7 @@ export function readHuffman(bytes: Uint8Array, from: number, end: number): [Huff
   return [{ log, symbols, bits }, at];
 }
 
+/** Decodes bytes [from, to) of a Huffman stream, which must fill `output` exactly. */
 export function decodeHuffmanStream(
   bytes: Uint8Array,
   from: number,

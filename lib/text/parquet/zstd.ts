@@ -184,6 +184,15 @@ function readTables(
   return [tables, at];
 }
 
+/** Reads the number of sequences, in one to three bytes. Returns it and the position after it. */
+function readSequenceCount(bytes: Uint8Array, at: number, end: number): [number, number] {
+  if (at >= end) fail('a block that ends early');
+  const head = bytes[at] ?? 0;
+  if (head < 128) return [head, at + 1];
+  if (head < 255) return [((head - 128) << 8) | (bytes[at + 1] ?? 0), at + 2];
+  return [(bytes[at + 1] ?? 0) + ((bytes[at + 2] ?? 0) << 8) + 0x7f00, at + 3];
+}
+
 /** Decodes a compressed block into the output from byte `to` on. Returns the position after it. */
 function decodeBlock(
   bytes: Uint8Array,
@@ -202,14 +211,8 @@ function decodeBlock(
     literals = literals.subarray(count);
     position += count;
   };
-  const head = bytes[at++] ?? 0;
-  if (at > end) fail('a block that ends early');
-  let count = head;
-  if (head > 127 && head < 255) count = ((head - 128) << 8) | (bytes[at++] ?? 0);
-  if (head === 255) {
-    count = (bytes[at] ?? 0) + ((bytes[at + 1] ?? 0) << 8) + 0x7f00;
-    at += 2;
-  }
+  const [count, tablesAt] = readSequenceCount(bytes, at, end);
+  at = tablesAt;
   if (count > 0) {
     if (at >= end) fail('a block that ends early');
     const [tables, streamAt] = readTables(bytes, at, end, frame);

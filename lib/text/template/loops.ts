@@ -9,14 +9,14 @@ import {
   type Assigner,
   BREAK,
   CONTINUE,
-  type CompileSite,
   compileEntry,
   compileExit,
   compileTarget,
-  nestSite,
+  nestContext,
   type RunStatement,
   type Signal,
-} from './site.js';
+  type StatementContext,
+} from './statement-context.js';
 import { FunctionScope, findUndeclared, someNode } from './symbols.js';
 import { DONE, Generator, iterate, type Next, toBoolean, type Value } from './values.js';
 
@@ -27,7 +27,7 @@ const readsLoop = (body: readonly Node[]): boolean =>
 
 interface CompiledLoop {
   node: For;
-  site: CompileSite;
+  context: StatementContext;
   assign: Assigner;
   setLoop: VariableAccess['write'] | null;
   enter(frame: Frame): void;
@@ -38,11 +38,11 @@ interface CompiledLoop {
   testItems(frame: Frame, iterable: Value): Value;
 }
 
-export function compileFor(node: For, site: CompileSite): RunStatement {
+export function compileFor(node: For, context: StatementContext): RunStatement {
   requireNoLoopTarget(node);
-  const scope = node.isRecursive ? new FunctionScope(site.scope) : site.scope;
-  const loop = compileLoop(node, site, scope);
-  const iterated = compileExpression(node.iterated, site);
+  const scope = node.isRecursive ? new FunctionScope(context.scope) : context.scope;
+  const loop = compileLoop(node, context, scope);
+  const iterated = compileExpression(node.iterated, context);
   if (!node.isRecursive) {
     return (frame) => runLoop(loop, frame, loop.testItems(frame, iterated(frame)), null);
   }
@@ -70,49 +70,49 @@ function requireNoLoopTarget(node: For): void {
   }
 }
 
-function compileLoop(node: For, site: CompileSite, scope: FunctionScope): CompiledLoop {
-  const bodySite = { ...nestSite(site, scope), isInLoop: true };
+function compileLoop(node: For, context: StatementContext, scope: FunctionScope): CompiledLoop {
+  const bodyContext = { ...nestContext(context, scope), isInLoop: true };
   const isExtended = node.isRecursive || readsLoop(node.body);
-  if (isExtended) bodySite.symbols.declareParameter('loop');
-  bodySite.symbols.visitTarget(node.target);
-  bodySite.symbols.visitAll(node.body);
-  const outside = nestSite(site, scope);
-  outside.isInLoop = site.isInLoop && !node.isRecursive;
+  if (isExtended) bodyContext.symbols.declareParameter('loop');
+  bodyContext.symbols.visitTarget(node.target);
+  bodyContext.symbols.visitAll(node.body);
+  const outside = nestContext(context, scope);
+  outside.isInLoop = context.isInLoop && !node.isRecursive;
   outside.symbols.visitAll(node.otherwise);
-  const loopVariable = bodySite.symbols.find('loop');
+  const loopVariable = bodyContext.symbols.find('loop');
   const enterElse = compileEntry(outside.symbols, scope);
-  const otherwise = site.compileBody(node.otherwise, outside);
+  const otherwise = context.compileBody(node.otherwise, outside);
   return {
     node,
-    site: bodySite,
-    assign: compileTarget(node.target, bodySite),
+    context: bodyContext,
+    assign: compileTarget(node.target, bodyContext),
     setLoop: isExtended ? createAccess(required(loopVariable), scope).write : null,
-    enter: compileEntry(bodySite.symbols, scope),
-    exit: compileExit(bodySite.symbols, scope),
-    body: site.compileBody(node.body, bodySite),
+    enter: compileEntry(bodyContext.symbols, scope),
+    exit: compileExit(bodyContext.symbols, scope),
+    body: context.compileBody(node.body, bodyContext),
     otherwise: (frame) => {
       enterElse(frame);
       return otherwise(frame);
     },
-    testItems: compileTestedItems(node, site, scope),
+    testItems: compileTestedItems(node, context, scope),
   };
 }
 
 /** Compiles a generator of the items that pass the test of the loop. */
 function compileTestedItems(
   node: For,
-  site: CompileSite,
+  context: StatementContext,
   scope: FunctionScope,
 ): (frame: Frame, iterable: Value) => Value {
   if (node.test === null) return (_, iterable) => iterable;
-  const testSite = nestSite(site, new FunctionScope(scope));
-  testSite.symbols.visitTarget(node.target);
-  testSite.symbols.visitAll([node.test]);
-  const enter = compileEntry(testSite.symbols, testSite.scope);
-  const assign = compileTarget(node.target, testSite);
-  const test = compileExpression(node.test, testSite);
+  const testContext = nestContext(context, new FunctionScope(scope));
+  testContext.symbols.visitTarget(node.target);
+  testContext.symbols.visitAll([node.test]);
+  const enter = compileEntry(testContext.symbols, testContext.scope);
+  const assign = compileTarget(node.target, testContext);
+  const test = compileExpression(node.test, testContext);
   const { target } = node;
-  const again = target.type === 'Tuple' ? compileExpression(loadTarget(target), testSite) : null;
+  const again = target.type === 'Tuple' ? compileExpression(loadTarget(target), testContext) : null;
   return (outer, iterable) => {
     const frame = new Frame(outer, outer.render);
     let next: Next | null = null;

@@ -6,12 +6,12 @@ import type { CallBlock, Macro as MacroNode, Target } from './nodes.js';
 import { str } from './print.js';
 import { Macro, type MacroPlan } from './render.js';
 import {
-  type CompileSite,
   compileAssign,
   compileEntry,
-  nestSite,
+  nestContext,
   type RunStatement,
-} from './site.js';
+  type StatementContext,
+} from './statement-context.js';
 import { FunctionScope, findUndeclared } from './symbols.js';
 import { MISSING, type Value } from './values.js';
 
@@ -20,11 +20,11 @@ interface CompiledMacro {
   run(outer: Frame, values: readonly (Value | typeof MISSING)[]): string;
 }
 
-function compileSignature(node: MacroNode | CallBlock, site: CompileSite): CompiledMacro {
-  const scope = new FunctionScope(site.scope);
-  const macroSite = { ...nestSite(site, scope), isInLoop: false };
+function compileSignature(node: MacroNode | CallBlock, context: StatementContext): CompiledMacro {
+  const scope = new FunctionScope(context.scope);
+  const macroContext = { ...nestContext(context, scope), isInLoop: false };
   const content = [...node.parameters, ...node.defaults, ...node.body];
-  macroSite.symbols.visitAll(content);
+  macroContext.symbols.visitAll(content);
   const names = node.parameters.map(({ name }) => name);
   const undeclared = findUndeclared(node.body, ['caller', 'kwargs', 'varargs']);
   const at = names.indexOf('caller');
@@ -40,17 +40,17 @@ function compileSignature(node: MacroNode | CallBlock, site: CompileSite): Compi
   for (const name of ['kwargs', 'varargs']) {
     if (undeclared.has(name) && !names.includes(name)) extra.push(name);
   }
-  for (const name of extra) macroSite.symbols.declareParameter(name);
-  macroSite.symbols.visitAll(content);
+  for (const name of extra) macroContext.symbols.declareParameter(name);
+  macroContext.symbols.visitAll(content);
   const accesses = [...names, ...extra].map((name) =>
-    createAccess(required(macroSite.symbols.find(name)), scope),
+    createAccess(required(macroContext.symbols.find(name)), scope),
   );
   const defaults = node.parameters.map((_, i) => {
     const value = node.defaults[i - names.length + node.defaults.length];
-    return value === undefined ? null : compileExpression(value, macroSite);
+    return value === undefined ? null : compileExpression(value, macroContext);
   });
-  const enter = compileEntry(macroSite.symbols, scope);
-  const body = site.compileBody(node.body, macroSite);
+  const enter = compileEntry(macroContext.symbols, scope);
+  const body = context.compileBody(node.body, macroContext);
   const plan = {
     name: node.type === 'Macro' ? node.name : null,
     parameters: names,
@@ -77,16 +77,16 @@ function compileSignature(node: MacroNode | CallBlock, site: CompileSite): Compi
 const createMacro = ({ plan, run }: CompiledMacro, frame: Frame): Macro =>
   new Macro({ ...plan, run: (values) => run(frame, values) });
 
-export function compileMacro(node: MacroNode, site: CompileSite): RunStatement {
-  const macro = compileSignature(node, site);
+export function compileMacro(node: MacroNode, context: StatementContext): RunStatement {
+  const macro = compileSignature(node, context);
   const target: Target = { type: 'Name', name: node.name, context: 'store' };
-  return compileAssign(target, (frame) => createMacro(macro, frame), site);
+  return compileAssign(target, (frame) => createMacro(macro, frame), context);
 }
 
-export function compileCallBlock(node: CallBlock, site: CompileSite): RunStatement {
-  const caller = compileSignature(node, site);
+export function compileCallBlock(node: CallBlock, context: StatementContext): RunStatement {
+  const caller = compileSignature(node, context);
   if (node.call === null) return compileGeneration(caller);
-  const call = compileCall(node.call, site, (frame) => createMacro(caller, frame));
+  const call = compileCall(node.call, context, (frame) => createMacro(caller, frame));
   return (frame) => {
     frame.render.write(str(call(frame)));
     return 0;

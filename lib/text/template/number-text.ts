@@ -1,4 +1,4 @@
-// Helpers of both text formats: digits of floats, signs and characters.
+// Helpers of operator % and str.format(): digits of floats, signs and characters.
 import { formatExponential, formatFixed, formatGeneral } from './digits.js';
 import { requireText, TemplateFault, typeError, valueError } from './fault.js';
 import { escapeCode } from './print.js';

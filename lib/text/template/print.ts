@@ -83,6 +83,7 @@ function joinItems(items: readonly Value[]): string {
 /** Containers in progress: a namespace may contain itself. */
 const open = new Set<object>();
 
+/** Prints a container. If the container is inside itself, prints `again` there. */
 function printOnce(value: object, again: string, body: () => string): string {
   if (open.has(value)) return again;
   open.add(value);

@@ -19,15 +19,15 @@ import type { Render } from './render.js';
 import {
   BREAK,
   CONTINUE,
-  type CompileSite,
   compileAssign,
   compileEntry,
   compileExit,
   compileTarget,
-  nestSite,
+  nestContext,
   type RunStatement,
   type Signal,
-} from './site.js';
+  type StatementContext,
+} from './statement-context.js';
 import { FunctionScope, Symbols } from './symbols.js';
 import { Markup, toBoolean, typeName } from './values.js';
 
@@ -52,17 +52,17 @@ function compileRoot(
   const scope = new FunctionScope(null);
   const symbols = new Symbols(null, scope);
   symbols.visitAll(statements);
-  const site = { symbols, scope, isSoft: false, isTop, isInLoop: false, blocks, compileBody };
+  const context = { symbols, scope, isSoft: false, isTop, isInLoop: false, blocks, compileBody };
   const enter = compileEntry(symbols, scope);
-  const body = compileBody(statements, site);
+  const body = compileBody(statements, context);
   return (frame) => {
     enter(frame);
     return body(frame);
   };
 }
 
-function compileBody(statements: readonly Statement[], site: CompileSite): RunStatement {
-  const runs = statements.map((statement) => compileStatement(statement, site));
+function compileBody(statements: readonly Statement[], context: StatementContext): RunStatement {
+  const runs = statements.map((statement) => compileStatement(statement, context));
   const [first] = runs;
   if (runs.length === 1 && first) return first;
   return (frame) => {
@@ -74,8 +74,8 @@ function compileBody(statements: readonly Statement[], site: CompileSite): RunSt
   };
 }
 
-function compileStatement(statement: Statement, site: CompileSite): RunStatement {
-  const run = compileKind(statement, site);
+function compileStatement(statement: Statement, context: StatementContext): RunStatement {
+  const run = compileKind(statement, context);
   const { line } = statement;
   return (frame) => {
     spend();
@@ -84,45 +84,45 @@ function compileStatement(statement: Statement, site: CompileSite): RunStatement
   };
 }
 
-function compileKind(statement: Statement, site: CompileSite): RunStatement {
+function compileKind(statement: Statement, context: StatementContext): RunStatement {
   switch (statement.type) {
     case 'Output':
-      return compileOutput(statement, site);
+      return compileOutput(statement, context);
     case 'If':
-      return compileIf(statement, site);
+      return compileIf(statement, context);
     case 'For':
-      return compileFor(statement, site);
+      return compileFor(statement, context);
     case 'Assign':
-      return compileAssign(statement.target, compileExpression(statement.value, site), site);
+      return compileAssign(statement.target, compileExpression(statement.value, context), context);
     case 'AssignBlock':
-      return compileAssignBlock(statement, site);
+      return compileAssignBlock(statement, context);
     case 'Macro':
-      return compileMacro(statement, site);
+      return compileMacro(statement, context);
     case 'CallBlock':
-      return compileCallBlock(statement, site);
+      return compileCallBlock(statement, context);
     case 'FilterBlock':
-      return compileFilterBlock(statement, site);
+      return compileFilterBlock(statement, context);
     case 'With':
-      return compileWith(statement, site);
+      return compileWith(statement, context);
     case 'Block':
-      return compileBlock(statement, site);
+      return compileBlock(statement, context);
     case 'Load':
       return () => {
         throw typeError(`{% ${statement.tag} %}: no loader for this environment specified`);
       };
     default: {
       const tag = statement.type.toLowerCase();
-      if (!site.isInLoop) throw syntaxError(`'${tag}' outside loop`, statement.line);
+      if (!context.isInLoop) throw syntaxError(`'${tag}' outside loop`, statement.line);
       const signal = statement.type === 'Break' ? BREAK : CONTINUE;
       return () => signal;
     }
   }
 }
 
-function compileOutput({ parts }: Output, site: CompileSite): RunStatement {
+function compileOutput({ parts }: Output, context: StatementContext): RunStatement {
   const writes = parts.map((part): ((frame: Frame) => void) => {
     if (typeof part === 'string') return (frame) => frame.render.write(part);
-    const value = compileExpression(part, { ...site, isPrinted: isConstant(part) });
+    const value = compileExpression(part, { ...context, isPrinted: isConstant(part) });
     return (frame) => frame.render.write(str(value(frame)));
   });
   return (frame) => {
@@ -131,14 +131,14 @@ function compileOutput({ parts }: Output, site: CompileSite): RunStatement {
   };
 }
 
-function compileIf(node: If, site: CompileSite): RunStatement {
-  const softSite = { ...site, isSoft: true };
+function compileIf(node: If, context: StatementContext): RunStatement {
+  const softContext = { ...context, isSoft: true };
   const branches = [node, ...node.branches].map(({ test, body, line }) => ({
     line,
-    test: compileExpression(test, softSite),
-    run: compileBody(body, softSite),
+    test: compileExpression(test, softContext),
+    run: compileBody(body, softContext),
   }));
-  const otherwise = compileBody(node.otherwise, softSite);
+  const otherwise = compileBody(node.otherwise, softContext);
   return (frame) => {
     for (const { test, run, line } of branches) {
       frame.render.line = line;
@@ -148,17 +148,17 @@ function compileIf(node: If, site: CompileSite): RunStatement {
   };
 }
 
-function compileAssignBlock(node: AssignBlock, site: CompileSite): RunStatement {
-  const bodySite = nestSite(site);
-  bodySite.symbols.visitAll([...(node.filter === null ? [] : [node.filter]), ...node.body]);
+function compileAssignBlock(node: AssignBlock, context: StatementContext): RunStatement {
+  const bodyContext = nestContext(context);
+  bodyContext.symbols.visitAll([...(node.filter === null ? [] : [node.filter]), ...node.body]);
   const [enter, exit] = [
-    compileEntry(bodySite.symbols, bodySite.scope),
-    compileExit(bodySite.symbols, bodySite.scope),
+    compileEntry(bodyContext.symbols, bodyContext.scope),
+    compileExit(bodyContext.symbols, bodyContext.scope),
   ];
-  const body = compileBody(node.body, bodySite);
+  const body = compileBody(node.body, bodyContext);
   let text = '';
-  const filter = node.filter === null ? null : compileFilter(node.filter, bodySite, () => text);
-  const assign = compileAssign(node.target, (frame) => (filter ? filter(frame) : text), site);
+  const filter = node.filter === null ? null : compileFilter(node.filter, bodyContext, () => text);
+  const assign = compileAssign(node.target, (frame) => (filter ? filter(frame) : text), context);
   return (frame) => {
     enter(frame);
     let signal: Signal = 0;
@@ -174,16 +174,16 @@ function compileAssignBlock(node: AssignBlock, site: CompileSite): RunStatement 
   };
 }
 
-function compileFilterBlock(node: FilterBlock, site: CompileSite): RunStatement {
-  const bodySite = nestSite(site);
-  bodySite.symbols.visitAll([...node.body, node.filter]);
+function compileFilterBlock(node: FilterBlock, context: StatementContext): RunStatement {
+  const bodyContext = nestContext(context);
+  bodyContext.symbols.visitAll([...node.body, node.filter]);
   const [enter, exit] = [
-    compileEntry(bodySite.symbols, bodySite.scope),
-    compileExit(bodySite.symbols, bodySite.scope),
+    compileEntry(bodyContext.symbols, bodyContext.scope),
+    compileExit(bodyContext.symbols, bodyContext.scope),
   ];
-  const body = compileBody(node.body, bodySite);
+  const body = compileBody(node.body, bodyContext);
   let text = '';
-  const filter = compileFilter(node.filter, bodySite, () => text);
+  const filter = compileFilter(node.filter, bodyContext, () => text);
   return (frame) => {
     enter(frame);
     let signal: Signal = 0;
@@ -203,16 +203,16 @@ function compileFilterBlock(node: FilterBlock, site: CompileSite): RunStatement 
   };
 }
 
-function compileWith(node: With, site: CompileSite): RunStatement {
-  const bodySite = nestSite(site);
-  bodySite.symbols.visitAll([...node.targets, ...node.body]);
+function compileWith(node: With, context: StatementContext): RunStatement {
+  const bodyContext = nestContext(context);
+  bodyContext.symbols.visitAll([...node.targets, ...node.body]);
   const [enter, exit] = [
-    compileEntry(bodySite.symbols, bodySite.scope),
-    compileExit(bodySite.symbols, bodySite.scope),
+    compileEntry(bodyContext.symbols, bodyContext.scope),
+    compileExit(bodyContext.symbols, bodyContext.scope),
   ];
-  const values = node.values.map((value) => compileExpression(value, site));
-  const assigns = node.targets.map((target) => compileTarget(target, bodySite));
-  const body = compileBody(node.body, bodySite);
+  const values = node.values.map((value) => compileExpression(value, context));
+  const assigns = node.targets.map((target) => compileTarget(target, bodyContext));
+  const body = compileBody(node.body, bodyContext);
   return (frame) => {
     enter(frame);
     for (const [i, assign] of assigns.entries()) assign(frame, required(values[i])(frame));
@@ -222,11 +222,11 @@ function compileWith(node: With, site: CompileSite): RunStatement {
   };
 }
 
-function compileBlock(node: Block, site: CompileSite): RunStatement {
-  const { blocks } = site;
+function compileBlock(node: Block, context: StatementContext): RunStatement {
+  const { blocks } = context;
   if (blocks.has(node.name)) throw syntaxError(`block '${node.name}' defined twice`, node.line);
   blocks.set(node.name, null);
-  if (node.isScoped && !site.isTop) {
+  if (node.isScoped && !context.isTop) {
     throw syntaxError('a scoped block within other statements is not supported', node.line);
   }
   const run = compileRoot(node.body, blocks, false);

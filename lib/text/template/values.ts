@@ -249,7 +249,7 @@ function hashText(key: Value): string {
 export class Dict {
   private readonly map = new Map<Hash, Value>();
   /** Keys that differ from their hashes, by hash; null until the dict has one. */
-  private odd: Map<Hash, Value> | null = null;
+  private otherKeys: Map<Hash, Value> | null = null;
 
   static of(entries: Iterable<Entry>): Dict {
     const dict = new Dict();
@@ -275,8 +275,8 @@ export class Dict {
   set(key: Value, value: Value): void {
     const hash = hashKey(key);
     if (hash !== key && !this.map.has(hash)) {
-      this.odd ??= new Map();
-      this.odd.set(hash, key);
+      this.otherKeys ??= new Map();
+      this.otherKeys.set(hash, key);
     }
     this.map.set(hash, value);
   }
@@ -290,10 +290,10 @@ export class Dict {
   }
 
   entries(): Entry[] {
-    const { odd } = this;
-    if (odd === null) return [...this.map] as Entry[];
+    const { otherKeys } = this;
+    if (otherKeys === null) return [...this.map] as Entry[];
     return Array.from(this.map, ([hash, value]) => {
-      const key = odd.get(hash);
+      const key = otherKeys.get(hash);
       return [key === undefined ? (hash as Value) : key, value];
     });
   }

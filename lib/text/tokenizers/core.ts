@@ -13,7 +13,10 @@ import { countLeading } from './pattern.js';
 import { type Bounds, readBounds, readPair } from './post-processors.js';
 import { createPreTokenizer, type PreTokenizer } from './pre-tokenizers.js';
 
-/** Maximum characters that are normalized to find the result of the first one. */
+/**
+ * Maximum characters that countLead() normalizes to find the normalized form of the first
+ * character.
+ */
 const MAX_PROBED = 1000;
 
 export class CoreTokenizer {

@@ -1,4 +1,4 @@
-/** A vocabulary and how pieces are encoded with it. */
+/** A vocabulary, and the function that encodes pieces with it. */
 export interface Model {
   readonly ids: ReadonlyMap<string, number>;
   /**

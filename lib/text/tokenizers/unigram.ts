@@ -26,7 +26,7 @@ export function createUnigram(fields: Fields): Model {
 
 /** Settings of a Unigram model. */
 interface UnigramSettings {
-  /** Place of the model in errors. */
+  /** Location of the model in errors. */
   location: string;
   /** Id of unknown characters; null without one. */
   unknownId: number | null;

@@ -2,9 +2,9 @@
 import { keysOf } from '../../runtime/typed-keys.js';
 import type { Tokenizer } from '../tokenizer.js';
 import type { AnswerForm } from './answer-reader.js';
+import type { CallGrammar } from './call-grammars.js';
 import type { FunctionTool } from './call-schema.js';
 import { CALL_FAMILIES, type CallFamily, detectFamily, detectReasoning } from './families.js';
-import type { CallGrammar } from './held-calls.js';
 import { isOpenIn, REASONING, type ReasoningMarkers } from './reasoning.js';
 
 /** Values of `--tool-parser`. */

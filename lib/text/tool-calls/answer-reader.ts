@@ -33,7 +33,7 @@ export class AnswerReader {
   private readonly output: AnswerOutput;
   /** Whether the prompt ends inside reasoning. */
   readonly startsThinking: boolean;
-  private readonly stages: readonly { input: TextInput; reading: Parser }[];
+  private readonly stages: readonly { input: TextInput; parser: Parser }[];
 
   /** `promptEnd`: the end of the prompt after its last special token that is not a marker. */
   constructor(form: AnswerForm, promptEnd = '') {
@@ -49,7 +49,7 @@ export class AnswerReader {
       isKnown: (name) => byName.has(name),
       schemaOf: (name, parameter) => findProperty(byName.get(name), parameter),
     });
-    const last = { input, reading: callReading };
+    const last = { input, parser: callReading };
     const isOpen = reasoning !== null && isOpenIn(promptEnd, reasoning);
     this.startsThinking = isOpen;
     if (family?.isWhole) {
@@ -60,7 +60,7 @@ export class AnswerReader {
       const first = new TextInput();
       const start = { markers: reasoning, isOpen, isTrimmed };
       const pass = (text: string): void => input.push(text);
-      this.stages = [{ input: first, reading: readReasoning(first, output, start, pass) }, last];
+      this.stages = [{ input: first, parser: readReasoning(first, output, start, pass) }, last];
     } else this.stages = [last];
   }
 
@@ -82,9 +82,9 @@ export class AnswerReader {
 
   /** Ends the answer and returns the last events. */
   end(): AnswerEvent[] {
-    for (const { input, reading } of this.stages) {
+    for (const { input, parser } of this.stages) {
       input.close();
-      reading.next();
+      parser.next();
     }
     this.output.close();
     return this.output.drain();
@@ -93,7 +93,7 @@ export class AnswerReader {
   private read(text: string): void {
     for (let at = 0; at < text.length; at += PIECE_LENGTH) {
       this.stages[0]?.input.push(text.slice(at, at + PIECE_LENGTH));
-      for (const { reading } of this.stages) reading.next();
+      for (const { parser } of this.stages) parser.next();
     }
   }
 }

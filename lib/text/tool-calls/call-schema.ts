@@ -17,15 +17,15 @@ export interface FunctionTool {
 export function callSchema(tools: readonly FunctionTool[], key = 'arguments'): object {
   const definitions: Record<string, unknown> = {};
   const calls = tools.map(({ function: { name, parameters } }, i) => {
-    const place = `call_${i}`;
+    const path = `call_${i}`;
     const schema = parameters ?? { type: 'object' };
     const isMoved = JSON.stringify(schema).includes('"$ref"');
-    if (isMoved) definitions[place] = moveValue(schema, place);
+    if (isMoved) definitions[path] = moveValue(schema, path);
     return {
       type: 'object',
       properties: {
         name: { const: name },
-        [key]: isMoved ? { $ref: `#/$defs/${place}` } : schema,
+        [key]: isMoved ? { $ref: `#/$defs/${path}` } : schema,
       },
       required: ['name', key],
       additionalProperties: false,
@@ -36,14 +36,14 @@ export function callSchema(tools: readonly FunctionTool[], key = 'arguments'): o
   return Object.keys(definitions).length > 0 ? { ...schema, $defs: definitions } : schema;
 }
 
-/** Moves a schema to another place in a document, and adjusts its local references. */
-function moveValue(value: unknown, place: string): unknown {
-  if (Array.isArray(value)) return value.map((item) => moveValue(item, place));
+/** Moves a schema to another path in a document, and adjusts its local references. */
+function moveValue(value: unknown, path: string): unknown {
+  if (Array.isArray(value)) return value.map((item) => moveValue(item, path));
   if (!isObject(value)) return value;
   return Object.fromEntries(
     Object.entries(value).map(([key, value]) => {
       const isLocal = key === '$ref' && typeof value === 'string' && value.startsWith('#');
-      return [key, isLocal ? `#/$defs/${place}${value.slice(1)}` : moveValue(value, place)];
+      return [key, isLocal ? `#/$defs/${path}${value.slice(1)}` : moveValue(value, path)];
     }),
   );
 }

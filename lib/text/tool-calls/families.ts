@@ -1,8 +1,5 @@
 // The known forms of calls and reasoning, and their detection in a chat template.
 
-import type { FunctionTool } from './call-schema.js';
-import { FUNCTION_GEMMA, GEMMA_4, readGemmaCalls } from './gemma-calls.js';
-import { HARMONY, readHarmonyAnswer } from './harmony.js';
 import {
   type CallGrammar,
   deepseekGrammar,
@@ -14,8 +11,11 @@ import {
   mistralGrammar,
   phiGrammar,
   qwenCoderGrammar,
-} from './held-calls.js';
-import type { CallReading } from './json-call.js';
+} from './call-grammars.js';
+import type { FunctionTool } from './call-schema.js';
+import { FUNCTION_GEMMA, GEMMA_4, readGemmaCalls } from './gemma-calls.js';
+import { HARMONY, readHarmonyAnswer } from './harmony.js';
+import type { CallContext } from './json-call.js';
 import {
   DEEPSEEK,
   readDeepseekCalls,
@@ -32,7 +32,7 @@ import type { Parser } from './text-input.js';
 /** How a family of models writes calls. */
 export interface CallFamily {
   /** Parses an answer to its end. */
-  read: (reading: CallReading) => Parser;
+  read: (context: CallContext) => Parser;
   /** Special tokens that mark calls. The decoded text of an answer keeps them. */
   tokens: readonly string[];
   /** Length of a call's id. Mistral's templates require 9 letters and digits. */

@@ -1,5 +1,5 @@
 // Parses calls of FunctionGemma and Gemma 4: call:f{key:<escape>text<escape>,n:3} between markers.
-import { beginCall, type CallReading, MAX_NAME, tryRead } from './json-call.js';
+import { beginCall, type CallContext, MAX_NAME, tryRead } from './json-call.js';
 import { readContentTo } from './json-families.js';
 import type { Parser, TextInput } from './text-input.js';
 
@@ -26,20 +26,20 @@ export const GEMMA_4: GemmaMarkers = {
 const MAX_LITERAL = 4096;
 
 export const readGemmaCalls = (markers: GemmaMarkers) =>
-  function* calls(reading: CallReading): Parser {
-    while (yield* readContentTo(reading, [markers.begin])) {
-      yield* tryRead(reading, readGemmaCall(reading, markers));
+  function* calls(context: CallContext): Parser {
+    while (yield* readContentTo(context, [markers.begin])) {
+      yield* tryRead(context, readGemmaCall(context, markers));
     }
   };
 
-function* readGemmaCall(reading: CallReading, markers: GemmaMarkers): Parser<boolean> {
-  const { input, output } = reading;
+function* readGemmaCall(context: CallContext, markers: GemmaMarkers): Parser<boolean> {
+  const { input, output } = context;
   yield* input.skip(markers.begin);
   yield* input.skipSpaces();
   if (!(yield* input.skip('call:'))) return false;
   const name = (yield* input.readUpTo(['{'], MAX_NAME))?.trim();
   if (!name) return false;
-  beginCall(reading, name);
+  beginCall(context, name);
   if (!(yield* readFields(input, markers.quote, (text) => output.addArguments(text)))) return true;
   output.endCall();
   yield* input.skipSpaces();

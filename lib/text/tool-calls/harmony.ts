@@ -2,7 +2,7 @@
 //
 //   <|channel|>analysis<|message|>thought<|end|><|start|>assistant<|channel|>commentary
 //   to=functions.f <|constrain|>json<|message|>{"a": 1}<|call|>
-import { beginCall, type CallReading } from './json-call.js';
+import { beginCall, type CallContext } from './json-call.js';
 import type { Parser } from './text-input.js';
 
 const MESSAGE = '<|message|>';
@@ -20,8 +20,8 @@ export function findHeader(prompt: string): string {
 }
 
 /** Parses reasoning, content and calls of an answer. */
-export function* readHarmonyAnswer(reading: CallReading): Parser {
-  const { input } = reading;
+export function* readHarmonyAnswer(context: CallContext): Parser {
+  const { input } = context;
   for (;;) {
     yield* input.skipSpaces();
     if ((yield* input.peek()) === '') return;
@@ -31,21 +31,21 @@ export function* readHarmonyAnswer(reading: CallReading): Parser {
       const header = yield* input.readUpTo([MESSAGE], MAX_HEADER);
       if (header !== null) {
         yield* input.skip(MESSAGE);
-        yield* readMessage(reading, header);
+        yield* readMessage(context, header);
         continue;
       }
       if (!(yield* input.skip(START))) yield* input.skip(CHANNEL);
     }
-    yield* readMessage(reading, '');
+    yield* readMessage(context, '');
   }
 }
 
-function* readMessage(reading: CallReading, header: string): Parser {
-  const { input, output } = reading;
+function* readMessage(context: CallContext, header: string): Parser {
+  const { input, output } = context;
   const [, channel = 'final'] = /<\|channel\|>\s*(\w+)/.exec(header) ?? [];
   const [, name] = /\bto=functions\.([^\s<]+)/.exec(header) ?? [];
   const isThought = channel === 'analysis';
-  if (name !== undefined) beginCall(reading, name);
+  if (name !== undefined) beginCall(context, name);
   let isSilent = true;
   const pass = (text: string): void => {
     isSilent &&= text.trim() === '';

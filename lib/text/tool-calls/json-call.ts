@@ -7,7 +7,7 @@ export const MAX_NAME = 256;
 const ARGUMENTS: ReadonlySet<string> = new Set(['arguments', 'parameters']);
 
 /** Input and output of a parser. */
-export interface CallReading {
+export interface CallContext {
   input: TextInput;
   output: AnswerOutput;
   /** Returns whether the request has a function of this name. */
@@ -17,7 +17,7 @@ export interface CallReading {
 }
 
 /** Runs a parser of a call. If it returns false, the text it has read becomes content. */
-export function* tryRead({ input, output }: CallReading, read: Parser<boolean>): Parser<boolean> {
+export function* tryRead({ input, output }: CallContext, read: Parser<boolean>): Parser<boolean> {
   input.mark();
   const isCall = yield* read;
   const text = input.unmark();
@@ -28,7 +28,7 @@ export function* tryRead({ input, output }: CallReading, read: Parser<boolean>):
 /**
  * Sends the start of a call once its arguments have started. Its text can no longer become content.
  */
-export function beginCall({ input, output }: CallReading, name: string): void {
+export function beginCall({ input, output }: CallContext, name: string): void {
   input.unmark();
   output.beginCall(name);
 }
@@ -37,8 +37,8 @@ export function beginCall({ input, output }: CallReading, name: string): void {
  * Parses one call. Returns false if the text is no call. If the arguments are damaged or cut off,
  * they are sent unchanged.
  */
-export function* readJsonCall(reading: CallReading, anyName = true): Parser<boolean> {
-  const { input, output } = reading;
+export function* readJsonCall(context: CallContext, anyName = true): Parser<boolean> {
+  const { input, output } = context;
   if (!(yield* input.skip('{'))) return false;
   let name: string | null = null;
   let early: string | null = null;
@@ -51,12 +51,12 @@ export function* readJsonCall(reading: CallReading, anyName = true): Parser<bool
     yield* input.skipSpaces();
     if (key === 'name' && !hasBegun) {
       name = yield* readString(input, MAX_NAME);
-      if (name === null || name === '' || !(anyName || reading.isKnown(name))) return false;
+      if (name === null || name === '' || !(anyName || context.isKnown(name))) return false;
     } else if (ARGUMENTS.has(key) && !hasBegun) {
       if (!(yield* input.startsWith('{'))) return false;
       if (name === null) early = yield* readArguments(input);
       else {
-        beginCall(reading, name);
+        beginCall(context, name);
         hasBegun = true;
         if (!(yield* readValue(input, (text) => output.addArguments(text)))) return true;
       }
@@ -69,7 +69,7 @@ export function* readJsonCall(reading: CallReading, anyName = true): Parser<bool
     return true;
   }
   if (name === null || !isClosed) return false;
-  beginCall(reading, name);
+  beginCall(context, name);
   output.addArguments(early ?? '{}');
   output.endCall();
   return true;
@@ -79,16 +79,16 @@ export function* readJsonCall(reading: CallReading, anyName = true): Parser<bool
  * Parses `[call, call]`. Returns false if no call follows. Later text that is no call becomes
  * content.
  */
-export function* readJsonCalls(reading: CallReading): Parser<boolean> {
-  const { input } = reading;
+export function* readJsonCalls(context: CallContext): Parser<boolean> {
+  const { input } = context;
   if (!(yield* input.skip('['))) return false;
   yield* input.skipSpaces();
-  if (!(yield* readJsonCall(reading))) return false;
+  if (!(yield* readJsonCall(context))) return false;
   for (;;) {
     yield* input.skipSpaces();
     if (!(yield* input.skip(','))) break;
     yield* input.skipSpaces();
-    if (!(yield* tryRead(reading, readJsonCall(reading)))) return true;
+    if (!(yield* tryRead(context, readJsonCall(context)))) return true;
   }
   yield* input.skip(']');
   return true;

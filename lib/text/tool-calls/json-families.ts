@@ -1,7 +1,7 @@
 // Parsers of families with calls in JSON: Hermes, Llama, Mistral, Phi and DeepSeek.
 import {
   beginCall,
-  type CallReading,
+  type CallContext,
   MAX_NAME,
   readJsonCall,
   readJsonCalls,
@@ -16,39 +16,39 @@ import type { Parser } from './text-input.js';
  * the end of the text.
  */
 export function* readContentTo(
-  reading: CallReading,
+  context: CallContext,
   markers: readonly string[],
 ): Parser<string | null> {
-  return yield* reading.input.passUntil(markers, (text) => reading.output.addContent(text));
+  return yield* context.input.passUntil(markers, (text) => context.output.addContent(text));
 }
 
 /** Hermes, Qwen 2.5, Qwen 3: JSON between tags. The last end tag may be missing. */
-export function* readHermesCalls(reading: CallReading): Parser {
-  while (yield* readContentTo(reading, ['<tool_call>'])) {
-    yield* tryRead(reading, readHermesCall(reading));
+export function* readHermesCalls(context: CallContext): Parser {
+  while (yield* readContentTo(context, ['<tool_call>'])) {
+    yield* tryRead(context, readHermesCall(context));
   }
 }
 
-function* readHermesCall(reading: CallReading): Parser<boolean> {
-  const { input } = reading;
+function* readHermesCall(context: CallContext): Parser<boolean> {
+  const { input } = context;
   yield* input.skip('<tool_call>');
   yield* input.skipSpaces();
-  if (!(yield* readJsonCall(reading))) return false;
+  if (!(yield* readJsonCall(context))) return false;
   for (;;) {
     yield* input.skipSpaces();
     // Small models write a brace too many, or several calls between one pair of tags.
     if (yield* input.skip('</tool_call>')) return true;
     if (yield* input.skip('}')) continue;
     if ((yield* input.peek()) !== '{') return true;
-    if (!(yield* tryRead(reading, readJsonCall(reading)))) return true;
+    if (!(yield* tryRead(context, readJsonCall(context)))) return true;
   }
 }
 
 /** Parses a forced call: one JSON call and no other text. */
-export function* readForcedCall(reading: CallReading): Parser {
-  yield* reading.input.skipSpaces();
-  yield* tryRead(reading, readJsonCall(reading));
-  yield* readContentTo(reading, []);
+export function* readForcedCall(context: CallContext): Parser {
+  yield* context.input.skipSpaces();
+  yield* tryRead(context, readJsonCall(context));
+  yield* readContentTo(context, []);
 }
 
 const PYTHON_TAG = '<|python_tag|>';
@@ -57,10 +57,10 @@ const PYTHON_TAG = '<|python_tag|>';
  * Llama 3 and 4: bare JSON or Python calls at the start of an answer, or calls after
  * <|python_tag|>.
  */
-export function* readLlamaCalls(reading: CallReading): Parser {
-  yield* tryRead(reading, readBareCalls(reading, false));
-  while (yield* readContentTo(reading, [PYTHON_TAG])) {
-    yield* tryRead(reading, readBareCalls(reading, true));
+export function* readLlamaCalls(context: CallContext): Parser {
+  yield* tryRead(context, readBareCalls(context, false));
+  while (yield* readContentTo(context, [PYTHON_TAG])) {
+    yield* tryRead(context, readBareCalls(context, true));
   }
 }
 
@@ -68,19 +68,19 @@ export function* readLlamaCalls(reading: CallReading): Parser {
  * Parses calls without tags. Answers may be JSON too, so a call must name a function of the
  * request.
  */
-function* readBareCalls(reading: CallReading, isTagged: boolean): Parser<boolean> {
-  const { input } = reading;
+function* readBareCalls(context: CallContext, isTagged: boolean): Parser<boolean> {
+  const { input } = context;
   if (isTagged) yield* input.skip(PYTHON_TAG);
   yield* input.skipSpaces();
   const first = yield* input.peek();
-  if (first === '[') return yield* readPythonCalls(reading);
-  if (first !== '{' || !(yield* readJsonCall(reading, isTagged))) return false;
+  if (first === '[') return yield* readPythonCalls(context);
+  if (first !== '{' || !(yield* readJsonCall(context, isTagged))) return false;
   for (;;) {
     yield* input.skipSpaces();
     yield* input.skip(';');
     yield* input.skipSpaces();
     if ((yield* input.peek()) !== '{') return true;
-    if (!(yield* tryRead(reading, readJsonCall(reading, isTagged)))) return true;
+    if (!(yield* tryRead(context, readJsonCall(context, isTagged)))) return true;
   }
 }
 
@@ -89,39 +89,39 @@ const MISTRAL = '[TOOL_CALLS]';
 /**
  * Mistral: a list of JSON calls after the marker. Since tokenizer v11: a name and its arguments.
  */
-export function* readMistralCalls(reading: CallReading): Parser {
-  while (yield* readContentTo(reading, [MISTRAL]))
-    yield* tryRead(reading, readMistralCall(reading));
+export function* readMistralCalls(context: CallContext): Parser {
+  while (yield* readContentTo(context, [MISTRAL]))
+    yield* tryRead(context, readMistralCall(context));
 }
 
-function* readMistralCall(reading: CallReading): Parser<boolean> {
-  const { input, output } = reading;
+function* readMistralCall(context: CallContext): Parser<boolean> {
+  const { input, output } = context;
   yield* input.skip(MISTRAL);
   yield* input.skipSpaces();
   const first = yield* input.peek();
-  if (first === '[') return yield* readJsonCalls(reading);
-  if (first === '{') return yield* readJsonCall(reading);
+  if (first === '[') return yield* readJsonCalls(context);
+  if (first === '{') return yield* readJsonCall(context);
   const name = yield* input.readUpTo(['[ARGS]', '[CALL_ID]', '{'], MAX_NAME);
   if (name === null || name.trim() === '') return false;
   if (yield* input.skip('[CALL_ID]')) yield* input.readUpTo(['[ARGS]', '{'], MAX_NAME);
   yield* input.skip('[ARGS]');
   yield* input.skipSpaces();
   if (!(yield* input.startsWith('{'))) return false;
-  beginCall(reading, name.trim());
+  beginCall(context, name.trim());
   if (yield* readValue(input, (text) => output.addArguments(text))) output.endCall();
   return true;
 }
 
 /** Phi-4-mini: functools[{..}, {..}]. */
-export function* readPhiCalls(reading: CallReading): Parser {
-  while (yield* readContentTo(reading, ['functools']))
-    yield* tryRead(reading, readPhiCall(reading));
+export function* readPhiCalls(context: CallContext): Parser {
+  while (yield* readContentTo(context, ['functools']))
+    yield* tryRead(context, readPhiCall(context));
 }
 
-function* readPhiCall(reading: CallReading): Parser<boolean> {
-  yield* reading.input.skip('functools');
-  yield* reading.input.skipSpaces();
-  return yield* readJsonCalls(reading);
+function* readPhiCall(context: CallContext): Parser<boolean> {
+  yield* context.input.skip('functools');
+  yield* context.input.skipSpaces();
+  return yield* readJsonCalls(context);
 }
 
 const CALLS = '<｜tool▁calls▁begin｜>';
@@ -132,12 +132,12 @@ const SEPARATOR = '<｜tool▁sep｜>';
 export const DEEPSEEK = [CALLS, CALLS_END, CALL, CALL_END, SEPARATOR];
 
 /** DeepSeek V3 and R1: a type, a name and a code fence with JSON. V3.1: the name and bare JSON. */
-export function* readDeepseekCalls(reading: CallReading): Parser {
-  const { input } = reading;
+export function* readDeepseekCalls(context: CallContext): Parser {
+  const { input } = context;
   for (;;) {
-    const marker = yield* readContentTo(reading, [CALLS, CALL, CALLS_END]);
+    const marker = yield* readContentTo(context, [CALLS, CALL, CALLS_END]);
     if (marker === null) return;
-    if (marker === CALL) yield* tryRead(reading, readDeepseekCall(reading));
+    if (marker === CALL) yield* tryRead(context, readDeepseekCall(context));
     else {
       yield* input.skip(marker);
       yield* input.skipSpaces();
@@ -145,8 +145,8 @@ export function* readDeepseekCalls(reading: CallReading): Parser {
   }
 }
 
-function* readDeepseekCall(reading: CallReading): Parser<boolean> {
-  const { input, output } = reading;
+function* readDeepseekCall(context: CallContext): Parser<boolean> {
+  const { input, output } = context;
   yield* input.skip(CALL);
   let name = yield* input.readUpTo([SEPARATOR], MAX_NAME);
   if (name === null) return false;
@@ -159,7 +159,7 @@ function* readDeepseekCall(reading: CallReading): Parser<boolean> {
     yield* input.skipSpaces();
   }
   if (name === null || name.trim() === '' || !(yield* input.startsWith('{'))) return false;
-  beginCall(reading, name.trim());
+  beginCall(context, name.trim());
   if (!(yield* readValue(input, (text) => output.addArguments(text)))) return true;
   output.endCall();
   yield* input.skipSpaces();

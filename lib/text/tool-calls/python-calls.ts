@@ -1,5 +1,5 @@
 // Parses calls as a Python list, [f(a=1, b="x"), g()], of small Llama 3.2 models and Llama 4.
-import { beginCall, type CallReading, MAX_NAME, tryRead } from './json-call.js';
+import { beginCall, type CallContext, MAX_NAME, tryRead } from './json-call.js';
 import type { Parser, TextInput } from './text-input.js';
 
 /** Maximum nesting of lists and dicts in arguments. */
@@ -9,14 +9,14 @@ const MAX_LITERAL = 64;
 const CONSTANTS: Readonly<Record<string, string>> = { True: 'true', False: 'false', None: 'null' };
 
 /** Parses a list of calls. Returns false if no call of a known function follows. */
-export function* readPythonCalls(reading: CallReading): Parser<boolean> {
-  const { input } = reading;
+export function* readPythonCalls(context: CallContext): Parser<boolean> {
+  const { input } = context;
   yield* input.skip('[');
-  if (!(yield* readPythonCall(reading))) return false;
+  if (!(yield* readPythonCall(context))) return false;
   for (;;) {
     yield* input.skipSpaces();
     if (!(yield* input.skip(','))) break;
-    if (!(yield* tryRead(reading, readPythonCall(reading)))) return true;
+    if (!(yield* tryRead(context, readPythonCall(context)))) return true;
   }
   yield* input.skip(']');
   return true;
@@ -26,11 +26,11 @@ export function* readPythonCalls(reading: CallReading): Parser<boolean> {
  * Parses one call and sends it when it is complete. Until the last bracket, the text may turn out
  * not to be a call.
  */
-function* readPythonCall(reading: CallReading): Parser<boolean> {
-  const { input, output } = reading;
+function* readPythonCall(context: CallContext): Parser<boolean> {
+  const { input, output } = context;
   yield* input.skipSpaces();
   const name = yield* input.readUpTo(['('], MAX_NAME);
-  if (name === null || !reading.isKnown(name.trim())) return false;
+  if (name === null || !context.isKnown(name.trim())) return false;
   yield* input.skip('(');
   const entries: string[] = [];
   for (;;) {
@@ -46,7 +46,7 @@ function* readPythonCall(reading: CallReading): Parser<boolean> {
     if (yield* input.skip(',')) continue;
     if (!(yield* input.startsWith(')'))) return false;
   }
-  beginCall(reading, name.trim());
+  beginCall(context, name.trim());
   output.addArguments(`{${entries.join(', ')}}`);
   output.endCall();
   return true;

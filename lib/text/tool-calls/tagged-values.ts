@@ -1,6 +1,6 @@
 // Parsers of families with a tag for each argument: Qwen3-Coder and GLM 4.5. The schema determines
 // the types of the raw values.
-import { beginCall, type CallReading, MAX_NAME, tryRead } from './json-call.js';
+import { beginCall, type CallContext, MAX_NAME, tryRead } from './json-call.js';
 import { readContentTo } from './json-families.js';
 import type { Parser, TextInput } from './text-input.js';
 import { isStringValue, permittedTypes } from './value-types.js';
@@ -46,25 +46,25 @@ const GLM: CallTags = {
   ends: [CALL_END],
 };
 
-export const readQwenCoderCalls = (reading: CallReading): Parser => readTaggedCalls(reading, QWEN);
-export const readGlmCalls = (reading: CallReading): Parser => readTaggedCalls(reading, GLM);
+export const readQwenCoderCalls = (context: CallContext): Parser => readTaggedCalls(context, QWEN);
+export const readGlmCalls = (context: CallContext): Parser => readTaggedCalls(context, GLM);
 
-function* readTaggedCalls(reading: CallReading, tags: CallTags): Parser {
-  while (yield* readContentTo(reading, tags.calls))
-    yield* tryRead(reading, readTaggedCall(reading, tags));
+function* readTaggedCalls(context: CallContext, tags: CallTags): Parser {
+  while (yield* readContentTo(context, tags.calls))
+    yield* tryRead(context, readTaggedCall(context, tags));
 }
 
-function* readTaggedCall(reading: CallReading, tags: CallTags): Parser<boolean> {
-  const { input, output } = reading;
+function* readTaggedCall(context: CallContext, tags: CallTags): Parser<boolean> {
+  const { input, output } = context;
   const name = (yield* tags.readName(input))?.trim();
   if (!name || /[\s<>{}]/.test(name)) return false;
-  beginCall(reading, name);
+  beginCall(context, name);
   let isFirst = true;
   output.addArguments('{');
   for (;;) {
     yield* input.skipSpaces();
     if (yield* input.skip(tags.key[0])) {
-      const entry = yield* readEntry(reading, name, tags);
+      const entry = yield* readEntry(context, name, tags);
       if (entry === null) return true;
       output.addArguments(`${isFirst ? '' : ', '}${entry}`);
       isFirst = false;
@@ -94,7 +94,7 @@ function* isCallEnd(input: TextInput, { ends, calls }: CallTags): Parser<boolean
 
 /** Parses a parameter to `"key": value`. Returns null if the text ends early. */
 function* readEntry(
-  { input, schemaOf }: CallReading,
+  { input, schemaOf }: CallContext,
   name: string,
   { key, value, ends }: CallTags,
 ): Parser<string | null> {

@@ -15,14 +15,14 @@ export const CONTINUE = 2;
 export type RunStatement = (frame: Frame) => Signal;
 
 /** The context of compiled statements. */
-export interface CompileSite extends CompileContext {
+export interface StatementContext extends CompileContext {
   /** Whether {% set %} sets variables of the context. */
   isTop: boolean;
   /** Whether the statements are inside a loop of the same function. */
   isInLoop: boolean;
   blocks: Map<string, RunStatement | null>;
-  /** Compiles statements in the frame of the site or in a nested frame. */
-  compileBody(statements: readonly Statement[], site: CompileSite): RunStatement;
+  /** Compiles statements in the frame of the context or in a nested frame. */
+  compileBody(statements: readonly Statement[], context: StatementContext): RunStatement;
 }
 
 /** Compiles code that initializes the variables of a frame. */
@@ -53,38 +53,38 @@ export function compileExit(symbols: Symbols, from: FunctionScope): (frame: Fram
   };
 }
 
-/** Returns a site for a nested frame, in the same function unless `scope` is another. */
-export function nestSite(site: CompileSite, scope = site.scope): CompileSite {
-  const symbols = new Symbols(site.symbols, scope);
-  return { ...site, symbols, scope, isSoft: false, isTop: false };
+/** Returns the context of a nested frame, in the same function unless `scope` is another. */
+export function nestContext(context: StatementContext, scope = context.scope): StatementContext {
+  const symbols = new Symbols(context.symbols, scope);
+  return { ...context, symbols, scope, isSoft: false, isTop: false };
 }
 
 export type Assigner = (frame: Frame, value: Value) => void;
 
-export function compileTarget(target: Target, site: CompileSite): Assigner {
+export function compileTarget(target: Target, context: StatementContext): Assigner {
   if (target.type === 'Name') {
-    const { write } = createAccess(required(site.symbols.find(target.name)), site.scope);
+    const { write } = createAccess(required(context.symbols.find(target.name)), context.scope);
     return write;
   }
-  if (target.type === 'NamespaceTarget') return compileNamespaceTarget(target, site);
-  const assigns = target.items.map((item) => compileTarget(item as Target, site));
+  if (target.type === 'NamespaceTarget') return compileNamespaceTarget(target, context);
+  const assigns = target.items.map((item) => compileTarget(item as Target, context));
   return (frame, value) => {
     const parts = unpack(value, assigns.length);
     for (const [i, assign] of assigns.entries()) assign(frame, defined(parts[i]));
   };
 }
 
-function compileNamespaceTarget(target: NamespaceTarget, site: CompileSite): Assigner {
-  const namespace = compileNamespace(target, site);
+function compileNamespaceTarget(target: NamespaceTarget, context: StatementContext): Assigner {
+  const namespace = compileNamespace(target, context);
   const { attribute } = target;
   return (frame, value) => namespace(frame).attributes.set(attribute, value);
 }
 
 function compileNamespace(
   { name }: NamespaceTarget,
-  site: CompileSite,
+  context: StatementContext,
 ): (frame: Frame) => Namespace {
-  const { read } = createAccess(required(site.symbols.find(name)), site.scope);
+  const { read } = createAccess(required(context.symbols.find(name)), context.scope);
   return (frame) => {
     const namespace = read(frame);
     if (namespace instanceof Namespace) return namespace;
@@ -114,10 +114,16 @@ function listNames(target: Target): string[] {
 }
 
 /** Compiles an assignment. At the top level, it also sets variables of the context. */
-export function compileAssign(target: Target, value: Compute, site: CompileSite): RunStatement {
-  const assign = compileTarget(target, site);
-  const namespaces = listNamespaces(target).map((target) => compileNamespace(target, site));
-  const exported = site.isTop ? listNames(target).map((name) => compileExport(name, site)) : [];
+export function compileAssign(
+  target: Target,
+  value: Compute,
+  context: StatementContext,
+): RunStatement {
+  const assign = compileTarget(target, context);
+  const namespaces = listNamespaces(target).map((target) => compileNamespace(target, context));
+  const exported = context.isTop
+    ? listNames(target).map((name) => compileExport(name, context))
+    : [];
   return (frame) => {
     // Python looks up the namespaces before it computes the value.
     for (const one of namespaces) one(frame);
@@ -127,8 +133,8 @@ export function compileAssign(target: Target, value: Compute, site: CompileSite)
   };
 }
 
-function compileExport(name: string, site: CompileSite): (frame: Frame) => void {
-  const { read } = createAccess(required(site.symbols.find(name)), site.scope);
+function compileExport(name: string, context: StatementContext): (frame: Frame) => void {
+  const { read } = createAccess(required(context.symbols.find(name)), context.scope);
   return (frame) => {
     const value = read(frame);
     if (value !== MISSING) frame.render.set(name, value);

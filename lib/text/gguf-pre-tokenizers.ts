@@ -19,14 +19,17 @@ export interface PreTokenizer {
 const WORDS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|";
 const REST = '| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+';
 
-/** Words with capitals first, or capitals alone; `end` may follow each. */
+/**
+ * Returns the expression of words that start with capitals, or consist of capitals. `end` may
+ * follow each word.
+ */
 const createCasedWords = (end: string): string => {
   const [upper, lower] = ['[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]', '[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]'];
   const start = '[^\\r\\n\\p{L}\\p{N}]?';
   return `${start}${upper}*${lower}+${end}|${start}${upper}+${lower}*${end}|`;
 };
 
-/** As REST, with slashes behind signs. */
+/** Like REST, but slashes may follow the punctuation. */
 const PATHS = REST.replace('\\r\\n]*', '\\r\\n/]*');
 
 /** Letters with two cases, by the list of DeepSeek V2's tokenizer. */
