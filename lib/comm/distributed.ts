@@ -6,7 +6,7 @@ import { cpu, type Device, device as findDevice } from '../runtime/device.js';
 import { formatValue } from '../runtime/format-value.js';
 import { Job, SoloGroup, StoreServer } from '../runtime/job.js';
 import { namesOf, readOptions } from '../runtime/options.js';
-import { answerPythonNames } from '../runtime/python-names.js';
+import { definePythonNames } from '../runtime/python-names.js';
 import { required } from '../runtime/required.js';
 import { scope, Tensor } from '../tensor/index.js';
 import type { CommsLogger } from './comms-logger.js';
@@ -27,7 +27,7 @@ export interface LogSummaryOptions {
 /** A rank in a job of `worldSize` ranks, with its process groups. */
 export class Distributed {
   static {
-    answerPythonNames(Distributed, { label: 'job', fields: ['localRank'] });
+    definePythonNames(Distributed, { label: 'job', fields: ['localRank'] });
   }
 
   /** The ranks as a grid with named axes. */

@@ -14,7 +14,7 @@ import {
 } from '../runtime/job.js';
 import { namesOf, readOptions } from '../runtime/options.js';
 import { poll } from '../runtime/poll.js';
-import { answerPythonNames } from '../runtime/python-names.js';
+import { definePythonNames } from '../runtime/python-names.js';
 import { Event, Stream } from '../runtime/stream.js';
 import { describe, numel, type View } from '../runtime/view.js';
 import { Tensor } from '../tensor/index.js';
@@ -119,7 +119,7 @@ export class ProcessGroup {
       reduce_scatter_tensor: 'reduceScatter()',
       all_to_all_single: 'allToAll()',
     };
-    answerPythonNames(ProcessGroup, { label: 'group', others });
+    definePythonNames(ProcessGroup, { label: 'group', others });
   }
 
   /**

@@ -4,7 +4,7 @@ import { jointly } from '../comm/index.js';
 import { DsError } from '../errors.js';
 import type { CausalLM } from '../models/index.js';
 import { argumentError, valueError } from '../runtime/input-errors.js';
-import { answerPythonNames } from '../runtime/python-names.js';
+import { definePythonNames } from '../runtime/python-names.js';
 import { requireInteger } from '../runtime/require-number.js';
 import { requireNoSurplus } from '../runtime/require-type.js';
 import { required } from '../runtime/required.js';
@@ -56,7 +56,7 @@ interface EngineParts {
  */
 export class InferenceEngine {
   static {
-    answerPythonNames(InferenceEngine, { label: 'inference', fields: ['maxTokens'] });
+    definePythonNames(InferenceEngine, { label: 'inference', fields: ['maxTokens'] });
   }
 
   /** The model, in evaluation mode. */

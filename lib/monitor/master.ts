@@ -1,7 +1,7 @@
 // Sends the metrics of a run to several monitors. A failure of one does not affect the others.
 
 import { valueError } from '../runtime/input-errors.js';
-import { answerPythonNames } from '../runtime/python-names.js';
+import { definePythonNames } from '../runtime/python-names.js';
 import type { Monitor, MonitorEvent } from './monitor.js';
 
 /**
@@ -11,7 +11,7 @@ import type { Monitor, MonitorEvent } from './monitor.js';
  */
 export class MonitorMaster implements Monitor {
   static {
-    answerPythonNames(MonitorMaster, { label: 'monitor', others: { write_events: 'write()' } });
+    definePythonNames(MonitorMaster, { label: 'monitor', others: { write_events: 'write()' } });
   }
 
   private monitors: readonly Monitor[];

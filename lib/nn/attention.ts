@@ -14,7 +14,7 @@ import {
   type StateSpaceInputs,
   Tensor,
 } from '../tensor/index.js';
-import { computeBesideAttention, isInSegment } from '../tensor/kept-results.js';
+import { isInSegment, runProjections } from '../tensor/kept-results.js';
 import { keysPerQuery } from '../tensor/ops/attention-filter.js';
 import { attendChunks } from './chunked-attention.js';
 import { Linear, type LinearOptions } from './linear.js';
@@ -250,7 +250,7 @@ export class CausalSelfAttention extends Module {
   /**
    * x [B, T, C]. With a cache, x are the tokens after the cached ones. Without a cache, attention
    * stays inside `documents` [B, T], see attention(). `isRead`: false for an op inside
-   * computeBeside() that keeps what it computes from the result.
+   * runProjections() that keeps what it computes from the result.
    */
   override forward(
     x: Tensor,
@@ -266,21 +266,24 @@ export class CausalSelfAttention extends Module {
     const layout = sparsity?.layout(this.heads, qkv.size(1)) ?? null;
     const mixed = causalSelfAttentionPacked(qkv, heads, { documents, layout, headShare });
     return isInSegment() && this.isPlain
-      ? this.computeBeside(x, () => this.c_proj.call(mixed), isRead)
+      ? this.runProjections(x, () => this.c_proj.call(mixed), isRead)
       : this.c_proj.call(mixed);
   }
 
-  /** @internal Whether the output projection adds nothing to its product, and no hook sees it. */
+  /**
+   * @internal Whether the output projection is a Linear without an adapter, and no hook sees its
+   * output.
+   */
   get isPlain(): boolean {
     const { c_proj } = this;
     return c_proj.constructor === Linear && !c_proj.isHooked && !this.isHooked;
   }
 
-  /** @internal Runs `body` beside this attention of x [B, T, C]: see computeBesideAttention(). */
-  computeBeside<T>(x: Tensor, body: () => T, isRead = true): T {
+  /** @internal Runs `body`, projections of this attention of x [B, T, C]: see runProjections(). */
+  runProjections<T>(x: Tensor, body: () => T, isRead = true): T {
     const tokens = x.size(1);
     const keys = keysPerQuery({ T: tokens, S: tokens }, { window: 0, causal: true });
-    return computeBesideAttention({ keys, isRead }, body);
+    return runProjections({ keys, isRead }, body);
   }
 
   private attendCached(qkv: Tensor, heads: number, cache: LayerCache): Tensor {

@@ -5,7 +5,7 @@ import { type Device, deviceFor } from '../runtime/device.js';
 import { type DType, isDType, isFloating } from '../runtime/dtype.js';
 import * as kernels from '../runtime/kernels.generated.js';
 import { readOptions } from '../runtime/options.js';
-import { answerPythonNames } from '../runtime/python-names.js';
+import { definePythonNames } from '../runtime/python-names.js';
 import { requireType } from '../runtime/require-type.js';
 import { held, noGrad, scope, Tensor } from '../tensor/index.js';
 import { BackwardHooks, type Gradients, type ReplacedGradients } from './backward-hooks.js';
@@ -61,10 +61,13 @@ export type Field = Parameter | Tensor | Module;
  */
 export abstract class Module {
   static {
-    answerPythonNames(Module, { label: 'Module', methodsOnly: true });
+    definePythonNames(Module, { label: 'Module', methodsOnly: true });
   }
 
-  /** The mode of the last train() or eval(), which dropout uses. Initially true. */
+  /**
+   * Whether the module is in training mode, in which dropout drops values: see train() and eval().
+   * Initially true.
+   */
   training = true;
   /**
    * @internal Whether another rank of a pipeline has this module. The local model then excludes it
@@ -163,8 +166,8 @@ export abstract class Module {
   }
 
   /**
-   * Runs once before stateDict() of this module or an ancestor. Returns a function that removes the
-   * hook.
+   * Calls `hook` once before each stateDict() of this module or an ancestor. Returns a function
+   * that removes the hook.
    */
   registerStateDictPreHook(hook: StateDictPreHook): () => void {
     requireType('Module.registerStateDictPreHook', hook, 'function');
@@ -196,7 +199,7 @@ export abstract class Module {
     return new FieldTree<Module>(this, (module) => module.fields());
   }
 
-  /** This module under the name "" and all modules below it, parents first, each once. */
+  /** Returns this module under the name "" and all modules below it, parents first, each once. */
   namedModules(): Generator<[string, Module]> {
     return this.#tree.modules();
   }
@@ -206,12 +209,12 @@ export abstract class Module {
     return this.#tree.parameters();
   }
 
-  /** Returns further names of tied parameters, with their name in namedParameters(). */
+  /** Returns the further names of tied parameters, with their names in namedParameters(). */
   tiedNames(): Map<string, string> {
     return this.#tree.tiedNames();
   }
 
-  /** Returns tensors that are state but not parameters. */
+  /** Returns the buffers: tensors in fields that are not parameters. */
   namedBuffers(): Generator<[string, Tensor]> {
     return this.#tree.buffers();
   }
@@ -236,7 +239,7 @@ export abstract class Module {
     return Array.from(this.namedChildren(), ([, module]) => module);
   }
 
-  /** This module and all modules below it, parents first, each once. */
+  /** Returns this module and all modules below it, parents first, each once. */
   modules(): Module[] {
     return Array.from(this.namedModules(), ([, module]) => module);
   }
@@ -330,7 +333,7 @@ export abstract class Module {
     return this;
   }
 
-  /** train(false): for validation. */
+  /** Ends the training mode, for example for validation: train(false). */
   eval(): this {
     return this.train(false);
   }
@@ -346,26 +349,27 @@ export abstract class Module {
   }
 
   /**
-   * Copies values in, converted to each tensor's dtype and device. `strict` (default) rejects
-   * missing and unknown names; a tied parameter may appear under one or all of its names. Throws
-   * DS_CHECKPOINT with the names, DS_ARGUMENT for unknown options and values that are not tensors.
+   * Copies values into parameters and buffers, converted to their dtype and device. `strict`
+   * (default) rejects missing and unknown names; a tied parameter may appear under one or all of
+   * its names. Throws DS_CHECKPOINT with the names, DS_ARGUMENT for unknown options and values that
+   * are not tensors.
    */
   loadStateDict(state: Record<string, Tensor>, options: { strict?: boolean } = {}): void {
     loadState(this, state, options);
   }
 
   /**
-   * Replaces every buffer by one on `home`, floating ones in `dtype` if given; called by
-   * initialize().
+   * Moves every buffer to `device`, and floating buffers to `dtype` if given. initialize() calls
+   * it.
    */
-  moveBuffers(home: Device, dtype?: DType): void {
+  moveBuffers(device: Device, dtype?: DType): void {
     for (const [, module] of this.namedModules()) {
       for (const [name, field] of module.fields()) {
         if (!isBuffer(field)) continue;
         const dtypeOfBuffer = dtype && isFloating(field.dtype) ? dtype : field.dtype;
-        if (field.device === home && field.dtype === dtypeOfBuffer) continue;
-        const moved = held(() => Tensor.empty(field.shape, dtypeOfBuffer, home));
-        noGrad(() => scope(() => kernels.copy({ in: field.to(home), out: moved })));
+        if (field.device === device && field.dtype === dtypeOfBuffer) continue;
+        const moved = held(() => Tensor.empty(field.shape, dtypeOfBuffer, device));
+        noGrad(() => scope(() => kernels.copy({ in: field.to(device), out: moved })));
         (module as unknown as Record<string, Tensor>)[name] = moved;
       }
     }
@@ -380,19 +384,19 @@ export abstract class Module {
     const parameters = this.parameters();
     for (const parameter of parameters) parameter.requireWritable('Module.to');
     const target = readDestination(targets);
-    if (target.home) this.moveBuffers(target.home);
+    if (target.device) this.moveBuffers(target.device);
     for (const parameter of parameters) {
-      parameter.moveTo(target.home ?? parameter.device, target.dtype ?? parameter.dtype);
+      parameter.moveTo(target.device ?? parameter.device, target.dtype ?? parameter.dtype);
     }
     return this;
   }
 }
 
 /** Returns the last device and the last dtype among the targets of to(). */
-function readDestination(targets: readonly unknown[]): { home?: Device; dtype?: DType } {
-  const found: { home?: Device; dtype?: DType } = {};
+function readDestination(targets: readonly unknown[]): { device?: Device; dtype?: DType } {
+  const found: { device?: Device; dtype?: DType } = {};
   for (const target of targets) {
-    if (!isDType(target)) found.home = deviceFor('Module.to', target);
+    if (!isDType(target)) found.device = deviceFor('Module.to', target);
     else if (isFloating(target)) found.dtype = target;
     else {
       const expected = 'a floating dtype: f32, f16, bf16, f64';

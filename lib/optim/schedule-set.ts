@@ -4,7 +4,7 @@
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import { argumentError, valueError } from '../runtime/input-errors.js';
-import { answerPythonNames } from '../runtime/python-names.js';
+import { definePythonNames } from '../runtime/python-names.js';
 import { required } from '../runtime/required.js';
 import type { ParamGroup } from './param-groups.js';
 import { type Metric, ReduceLrOnPlateau } from './reduce-on-plateau.js';
@@ -17,7 +17,7 @@ import type { LrSchedule } from './schedule.js';
 export class ScheduleSet {
   static {
     const others = { get_lr: 'engine.getLr()', get_last_lr: 'engine.getLr()' };
-    answerPythonNames(ScheduleSet, { label: 'lrScheduler', others });
+    definePythonNames(ScheduleSet, { label: 'lrScheduler', others });
   }
 
   private readonly distinct: readonly LrSchedule[];

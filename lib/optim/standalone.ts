@@ -3,7 +3,7 @@
 
 import { DsError } from '../errors.js';
 import { argumentError } from '../runtime/input-errors.js';
-import { answerPythonNames } from '../runtime/python-names.js';
+import { definePythonNames } from '../runtime/python-names.js';
 import { requireType } from '../runtime/require-type.js';
 import { describe } from '../runtime/view.js';
 import { noGrad, scope, type Tensor, trainerOf } from '../tensor/index.js';
@@ -30,7 +30,7 @@ export abstract class StandaloneOptimizer<Group extends ParamGroup = ParamGroup>
 {
   static {
     const others = { param_groups: 'groups', add_param_group: 'groups of the constructor' };
-    answerPythonNames(StandaloneOptimizer, { label: 'optimizer', others });
+    definePythonNames(StandaloneOptimizer, { label: 'optimizer', others });
   }
 
   /** Name in configurations, checkpoints and errors. */

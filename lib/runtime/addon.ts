@@ -21,7 +21,10 @@ interface Loaded {
   file: string;
 }
 
-/** Ops are called by number: an addon built from other headers would run a different op. */
+/**
+ * Throws DS_PLATFORM for an addon of other headers: ops are called by number, so it would run other
+ * ops.
+ */
 function refuseOtherOps(loaded: Addon, file: string): void {
   const version = loaded.opInterface?.();
   if (version === opInterface) return;
@@ -34,7 +37,10 @@ function refuseOtherOps(loaded: Addon, file: string): void {
   });
 }
 
-/** Loads DS_NATIVE_BINDING if it is set, else the first candidate that loads and has these ops. */
+/**
+ * Loads the file DS_NATIVE_BINDING if it is set, else the first candidate that loads and has these
+ * ops.
+ */
 function load(): Loaded {
   const override = process.env.DS_NATIVE_BINDING;
   const failures: { file: string; error: unknown }[] = [];
@@ -48,7 +54,7 @@ function load(): Loaded {
     }
   }
   const [first] = failures;
-  // All of them load, and none has these ops.
+  // All candidates load, and none has these ops.
   if (first && failures.every(({ error }) => error instanceof DsError)) throw first.error;
   const reasons = failures.map(({ file, error }) => `${file}: ${errorMessage(error)}`).join('; ');
   throw new DsError({
@@ -78,7 +84,9 @@ function prepareBlas(threads: number): void {
   process.env.OPENBLAS_NUM_THREADS ??= String(threads);
 }
 
-/** This process's place in its job: see rankFromEnvironment(). */
+/**
+ * Returns this process's rank, job and addresses from its environment: see rankFromEnvironment().
+ */
 export function jobEnvironment(): JobEnvironment {
   return rankFromEnvironment(process.env);
 }
@@ -92,16 +100,16 @@ export function kernelVariables(): CacheVariables & { LOCAL_RANK?: string | unde
 }
 
 /**
- * Returns whether algorithms that GPUs time are kept for later processes: unless the variable is
- * "0".
+ * Returns whether this process stores the matrix algorithms that it times, for later processes:
+ * unless DS_ALGORITHM_CACHE is "0".
  */
 export function isKeepingAlgorithms(): boolean {
   return process.env.DS_ALGORITHM_CACHE !== '0';
 }
 
 /**
- * NCCL enables NVLink multicast on systems where it is unavailable, and then hangs: it is off
- * unless the environment sets it.
+ * Switches NVLink multicast of NCCL off, unless the environment sets it. NCCL enables it on systems
+ * where it is unavailable, and then hangs.
  */
 process.env.NCCL_NVLS_ENABLE ??= '0';
 
@@ -121,8 +129,8 @@ export function addonPath(): string {
 }
 
 /**
- * Shared with the addon: an op's arguments, from writing to the call. The last two words are the
- * arguments of allocate() and run().
+ * The arguments of an op, in memory that the addon reads: callers write them, then call the op. The
+ * last two words are the arguments of allocate() and run().
  */
 export const block = new Float64Array(512);
 addon.setArguments(block);

@@ -26,7 +26,7 @@ export interface Region {
   readonly boxes: readonly Box[];
 }
 
-/** Returns a tensor that no other rank has a part of. */
+/** Returns the region of a tensor that one rank has as a whole. */
 export const wholeRegion = (shape: readonly number[]): Region => ({
   whole: shape,
   boxes: [wholeBox(shape)],
@@ -49,7 +49,10 @@ function isSame(a: readonly number[], b: readonly number[]): boolean {
   return a.length === b.length && a.every((n, d) => n === b[d]);
 }
 
-/** Returns whether `box` has the dims of `shape` and lies inside, for boxes of unknown origin. */
+/**
+ * Returns whether a box has the dims of a tensor of shape `whole`, and lies inside. Boxes from
+ * files may not.
+ */
 export function isInside({ offset, shape }: Box, whole: readonly number[]): boolean {
   return (
     offset.length === whole.length &&
@@ -177,8 +180,8 @@ export function boxesOf({ box, from, numel: count }: BoxRange): Box[] {
 }
 
 /**
- * Divides elements [from, from + count) of boxes that follow each other in memory. Returns the part
- * of each box, and its offset from `from`.
+ * Divides elements [from, from + count) of boxes that are contiguous in memory, in order. Returns
+ * the part of each box, and its offset from `from`.
  */
 export function rangesOf(
   boxes: readonly Box[],
@@ -196,8 +199,8 @@ export function rangesOf(
 }
 
 /**
- * Returns the shape of the largest parts of `box` with contiguous elements in each of the boxes
- * around it.
+ * Returns the shape of the largest parts of `box` whose elements are contiguous in each of the
+ * boxes `around`, which contain it.
  */
 export function runShape(box: Box, around: readonly Box[]): number[] {
   const run = box.shape.map(() => 1);
@@ -208,7 +211,7 @@ export function runShape(box: Box, around: readonly Box[]): number[] {
   return run;
 }
 
-/** Yields the parts of `box` that have the shape `run`, which divides its own, in order. */
+/** Yields the parts of `box` with the shape `run`, in order. `run` divides the shape of `box`. */
 export function* partsOf(box: Box, run: readonly number[]): Generator<Box> {
   const counts = wholeBox(box.shape.map((n, d) => n / at(run, d)));
   for (let i = 0; i < numel(counts.shape); ++i) {

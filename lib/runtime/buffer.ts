@@ -1,6 +1,6 @@
 // Buffer: a block of device or pinned memory with a reference count.
 import { addon, block as sharedBlock } from './addon.js';
-import { openRow, runPostponed } from './deferred-calls.js';
+import { openQueue, runDeferred } from './deferred-calls.js';
 import type { Device } from './device.js';
 import { failure, native } from './native.js';
 import type { Event, Stream } from './stream.js';
@@ -10,21 +10,25 @@ const { allocate, release } = addon;
 /** A local binding, as in call.ts. */
 const block = sharedBlock;
 
-/** The words of allocate(), which replaces the stream by the handle. */
+/**
+ * Positions of the arguments of allocate() in the block. allocate() returns the handle in place of
+ * the stream.
+ */
 const [STREAM, BYTES] = [block.length - 2, block.length - 1];
 
 /**
- * Owned by the tensors that view it: the last release() returns the memory in stream order. After
- * that every use is DS_RELEASED.
+ * The memory of one or more tensors. The last release() frees it when earlier work of its stream is
+ * done; afterwards every use throws DS_RELEASED.
  */
 export class Buffer {
   /**
-   * @internal Native handle for an op's argument, which may wait (postponed.ts); 0 once released.
+   * @internal Native handle for an argument of an op that may be deferred (deferred-calls.ts); 0
+   * after the release.
    */
   id: number;
-  /** Released before it was written, because no reader remained. */
+  /** Whether it was released before it was written, because no reader remained. */
   isAbandoned = false;
-  /** The tape's number of the last op that changed saved contents; 0 for never. */
+  /** The tape's sequence number of the last in-place change; 0 if there was none. */
   changedAt = 0;
   private references = 1;
   private releaseStream: Stream | null = null;
@@ -39,9 +43,9 @@ export class Buffer {
     this.id = handle;
   }
 
-  /** Native handle for immediate use, after running deferred ops; 0 once released. */
+  /** Native handle for immediate use, after running deferred ops; 0 after the release. */
   get handle(): number {
-    runPostponed();
+    runDeferred();
     return this.id;
   }
 
@@ -51,7 +55,7 @@ export class Buffer {
    */
   static allocate(device: Device, bytes: number): Buffer {
     const buffer = new Buffer(device, bytes, false, allocateFor(device, bytes));
-    openRow()?.noteAllocated(buffer);
+    openQueue()?.noteAllocated(buffer);
     return buffer;
   }
 
@@ -97,7 +101,10 @@ export class Buffer {
     this.free();
   }
 
-  /** @internal Frees the memory of tensors that have no reader: it was never written. */
+  /**
+   * @internal Frees the memory before it is written: a deferred op would have written it, but no op
+   * reads it.
+   */
   abandon(): void {
     if (this.id === 0) return;
     this.isAbandoned = true;
@@ -126,7 +133,7 @@ export class Buffer {
 
   /**
    * Copies the contents to `host` in the order of `stream`, then frees the device memory. Until
-   * restore(), every use is DS_RELEASED. Blocks if `host` is not pinned.
+   * restore(), every use throws DS_RELEASED. Blocks if `host` is not pinned.
    */
   evict(host: Buffer | Uint8Array, stream: Stream): void {
     const { handle, bytes } = this;
@@ -138,7 +145,7 @@ export class Buffer {
 
   /**
    * Allocates device memory again, and copies the contents from `host` in the order of `stream`,
-   * after the compute work so far. `noteAllocated` is an event of the device. Throws
+   * after the present compute work. `allocated` is an event of the device, recorded here. Throws
    * DS_OUT_OF_MEMORY if the device has too little.
    */
   restore(host: Buffer | Uint8Array, stream: Stream, allocated: Event): void {
@@ -180,8 +187,7 @@ export class Buffer {
   }
 }
 
-// As native(() => addon.allocate(...)), without a closure: every op comes here.
-
+// Without the closure of native(): every op allocates its output here.
 function allocateFor(device: Device, bytes: number): number {
   try {
     block[STREAM] = device.compute.handle;

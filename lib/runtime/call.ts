@@ -2,7 +2,7 @@
 
 import { DsError } from '../errors.js';
 import { addon, block as sharedBlock } from './addon.js';
-import { openRow } from './deferred-calls.js';
+import { openQueue } from './deferred-calls.js';
 import { dtypeCode } from './dtype.js';
 import { required } from './required.js';
 import { withOwners } from './shortage.js';
@@ -27,7 +27,7 @@ const { run: runBlock } = addon;
 /** Positions of two arguments in the block. The next allocate() overwrites them. */
 const [STREAM, OP] = [block.length - 2, block.length - 1];
 
-/** The addon's own calls. */
+/** The calls without a watcher. */
 export const ownCalls: OpCalls = {
   run(op, stream) {
     block[STREAM] = stream;
@@ -56,7 +56,7 @@ export function putView(view: View | null, at: number): number {
   const { shape, strides, buffer } = view;
   const ndim = shape.length;
   if (buffer.id === 0) throw releasedError(view);
-  openRow()?.operand(buffer);
+  openQueue()?.operand(buffer);
   block[at] = buffer.id;
   block[at + 1] = dtypeCode(view.dtype);
   block[at + 2] = ndim;
@@ -96,7 +96,7 @@ function releasedError(view: View): DsError {
 
 /**
  * Called with the number and arguments of each op. The returned function is called when the op is
- * enqueued on a device stream, possibly later (postponed.ts) or never.
+ * enqueued on a device stream, possibly later (deferred-calls.ts) or never.
  */
 type KernelObserver = (op: number, args: object) => (() => void) | null;
 
@@ -118,7 +118,7 @@ export function observeKernels(next: KernelObserver | null): void {
   observer = next;
 }
 
-/** Runs `body` without the observer, because its ops are not work of the model. */
+/** Runs `body` without the observer: its ops are measurements, not work of the model. */
 export function withoutObserver(body: () => void): void {
   const before = observer;
   observer = null;
@@ -132,14 +132,14 @@ export function withoutObserver(body: () => void): void {
 /** Runs op `op` on `stream` with the arguments in the block. Throws DsError. */
 export function call(op: number, stream: Stream, args: object): void {
   const noted = observer === null ? null : observer(op, args);
-  const row = openRow();
-  if (row !== null) {
+  const queue = openQueue();
+  if (queue !== null) {
     const words = block.slice();
     const run = (): void => {
       block.set(words);
       enqueue(op, stream, noted);
     };
-    row.add(run, stream === stream.device.compute);
+    queue.add(run, stream === stream.device.compute);
   } else enqueue(op, stream, noted);
 }
 
@@ -154,10 +154,10 @@ function enqueue(op: number, stream: Stream, noted: (() => void) | null): void {
 
 /** Enqueues the CPU body of op `op` on `stream`, over pinned memory. Throws DsError. */
 export function callOnHost(op: number, stream: Stream): void {
-  const row = openRow();
-  if (row !== null) {
+  const queue = openQueue();
+  if (queue !== null) {
     const words = block.slice();
-    row.add(() => {
+    queue.add(() => {
       block.set(words);
       enqueueOnHost(op, stream);
     }, false);

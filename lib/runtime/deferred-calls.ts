@@ -2,7 +2,7 @@
 // never runs.
 import { required } from './required.js';
 
-/** Memory that calls read and write: a Buffer (buffer.ts). Any use of it ends the deferral. */
+/** Memory that calls read and write: a Buffer (buffer.ts). */
 interface Operand {
   retain(): unknown;
   release(): void;
@@ -13,31 +13,32 @@ interface Operand {
 /** A deferred call. Deferred calls run in the order of creation. */
 interface DeferredCall {
   readonly run: () => void;
-  /** Held until it has run. */
+  /** The memory of its arguments, with a reference to each until the call has run. */
   readonly operands: readonly Operand[];
 }
 
-/** Largest number of deferred calls: they hold memory. */
+/** Largest number of deferred calls, because each keeps the memory of its arguments. */
 const LIMIT = 64;
 
 /**
  * A queue of calls. An op with unwritten output memory writes only that memory, so it can wait.
  * Every other call changes visible state: it runs at once, after all earlier calls.
  */
-class Row {
+class CallQueue {
   private waiting: DeferredCall[] = [];
-  /** Calls that have left the row. */
-  private gone = 0;
+  /** Number of calls that have run. */
+  private finished = 0;
   /** Operands of the call that is being prepared. */
   private operands: Operand[] = [];
-  private readonly blank = new Set<Operand>();
-  /** The number of the call that writes it last. */
+  /** Memory that was allocated and that no call has written yet. */
+  private readonly unwritten = new Set<Operand>();
+  /** For each memory, the number of the last call that writes it. */
   private readonly writers = new Map<Operand, number>();
-  /** Memory that the call being prepared adds to. */
+  /** Memory to which the call that is being prepared adds. */
   private amended: Operand | null = null;
 
   noteAllocated(buffer: Operand): void {
-    this.blank.add(buffer);
+    this.unwritten.add(buffer);
   }
 
   operand(buffer: Operand): void {
@@ -52,10 +53,12 @@ class Row {
   add(run: () => void, mayWait: boolean): void {
     const operands = this.operands;
     this.operands = [];
-    const written = operands.filter((buffer) => this.blank.delete(buffer) || this.amend(buffer));
+    const written = operands.filter(
+      (buffer) => this.unwritten.delete(buffer) || this.amend(buffer),
+    );
     for (const buffer of operands) buffer.retain();
     this.waiting.push({ run, operands });
-    const number = this.gone + this.waiting.length;
+    const number = this.finished + this.waiting.length;
     for (const buffer of written) this.writers.set(buffer, number);
     if (!mayWait || written.length === 0 || this.waiting.length > LIMIT) this.runAll();
   }
@@ -64,7 +67,7 @@ class Row {
   private amend(buffer: Operand): boolean {
     if (buffer !== this.amended) return false;
     this.amended = null;
-    return (this.writers.get(buffer) ?? 0) > this.gone;
+    return (this.writers.get(buffer) ?? 0) > this.finished;
   }
 
   need(buffer: Operand): void {
@@ -73,19 +76,19 @@ class Row {
   }
 
   runAll(): void {
-    this.runTo(this.gone + this.waiting.length);
+    this.runTo(this.finished + this.waiting.length);
   }
 
   /** Drops the deferred calls: their results will never be read. */
   drop(): void {
-    for (const [buffer, number] of this.writers) if (number > this.gone) buffer.abandon();
+    for (const [buffer, number] of this.writers) if (number > this.finished) buffer.abandon();
     for (const call of this.waiting.splice(0)) releaseOperands(call);
   }
 
   private runTo(number: number): void {
-    while (this.gone < number) {
+    while (this.finished < number) {
       const call = required(this.waiting.shift());
-      this.gone++;
+      this.finished++;
       try {
         call.run();
       } finally {
@@ -99,58 +102,58 @@ function releaseOperands({ operands }: DeferredCall): void {
   for (const buffer of operands) buffer.release();
 }
 
-let row: Row | null = null;
+let queue: CallQueue | null = null;
 
-/** Returns the open queue of calls; null outside of postponeCalls(). */
-export function openRow(): Row | null {
-  return row;
+/** Returns the open queue of calls; null outside of deferCalls(). */
+export function openQueue(): CallQueue | null {
+  return queue;
 }
 
 /**
- * Runs `body` with deferred calls. They run when noteNeeded() names one of their results, when
- * memory or stream order is used in another way (a copy, a host read, a collective, an event), or
- * when a call cannot wait. Calls that still wait when `body` ends never run, and reading their
- * results throws DS_RELEASED.
+ * Runs `body` with deferred calls. They run when runCallsFor() names one of their results, before
+ * any other use of memory or of the stream order (a copy, a host read, a collective, an event), and
+ * before a call that cannot wait. Calls that still wait when `body` ends never run, and reading
+ * their results throws DS_RELEASED.
  */
-export function postponeCalls<T>(body: () => T): T {
-  const outer = row;
-  const ownRow = new Row();
-  row = ownRow;
+export function deferCalls<T>(body: () => T): T {
+  const outer = queue;
+  const ownQueue = new CallQueue();
+  queue = ownQueue;
   try {
     return body();
   } finally {
-    row = outer;
-    ownRow.drop();
+    queue = outer;
+    ownQueue.drop();
   }
 }
 
 /** Runs all deferred calls, then `body` without deferral. */
 export function promptly<T>(body: () => T): T {
-  const outer = row;
+  const outer = queue;
   if (outer === null) return body();
   outer.runAll();
-  row = null;
+  queue = null;
   try {
     return body();
   } finally {
-    row = outer;
+    queue = outer;
   }
 }
 
 /**
- * The next call that uses `buffer` adds to its values and writes nothing else. It can wait if the
- * call that writes these values waits.
+ * Declares that the next call with the argument `buffer` adds to its values and writes nothing
+ * else. The call is deferred if the call that writes these values is.
  */
 export function markAmended(buffer: Operand): void {
-  if (row !== null) row.amends(buffer);
+  if (queue !== null) queue.amends(buffer);
 }
 
-/** Runs the calls that fill `buffer`, because it will be read. */
-export function noteNeeded(buffer: Operand): void {
-  if (row !== null) row.need(buffer);
+/** Runs the deferred calls that write `buffer`, because the caller will read it. */
+export function runCallsFor(buffer: Operand): void {
+  if (queue !== null) queue.need(buffer);
 }
 
-/** Runs all deferred calls, because the device's work so far will be used or ordered. */
-export function runPostponed(): void {
-  if (row !== null) row.runAll();
+/** Runs all deferred calls, because the caller depends on all earlier work of the device. */
+export function runDeferred(): void {
+  if (queue !== null) queue.runAll();
 }

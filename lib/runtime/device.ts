@@ -13,12 +13,12 @@ import { Stream } from './stream.js';
 import { algorithmFile, keepAlgorithms, readAlgorithms } from './timed-algorithms.js';
 
 export type { DeviceInfo, GpuProbe, MemoryStats } from '../../types/addon.js';
-/** The two back ends. */
+/** The kinds of devices. */
 export type DeviceKind = 'cpu' | 'cuda';
 
 /** A device of this process, one object each; get it from device(). */
 export class Device {
-  /** Ops run here unless they name another stream. */
+  /** The stream of ops that name no other stream. */
   readonly compute: Stream;
 
   constructor(
@@ -57,7 +57,7 @@ export class Device {
   }
 
   /**
-   * Limits reserved memory, so that fitting a smaller device can be proven; 0 removes the limit.
+   * Limits reserved memory, to test whether a program fits a smaller device; 0 removes the limit.
    */
   setMemoryCap(bytes: number): void {
     native(() => addon.setCap(this.number, bytes));
@@ -100,12 +100,12 @@ function open(kind: DeviceKind, index: number): Device {
   return existing;
 }
 
-/** Time between two looks at newly timed algorithms, in milliseconds. */
+/** Time between two writes of newly timed algorithms, in milliseconds. */
 const ALGORITHM_PERIOD = 60_000;
 
 /**
- * Gives a GPU the algorithms that earlier processes timed. Stores those that this process times
- * once a minute, so that a killed run loses little, and at the end.
+ * Gives a GPU the algorithms that earlier processes timed. Stores the algorithms that this process
+ * times: at its end, and once a minute, so that a killed process loses little.
  */
 function shareAlgorithms({ number, info }: Device): void {
   const file = algorithmFile(info.name);
@@ -183,7 +183,7 @@ function findDevice(name: unknown): Device | null {
   return match && number < MAX_GPUS ? open('cuda', number) : null;
 }
 
-/** Returns threads that CPU kernels use. */
+/** Returns the number of threads that CPU kernels use. */
 export function threads(): number {
   return addon.getThreads();
 }

@@ -1,4 +1,4 @@
-// Element types: their native codes, names elsewhere, and typed arrays.
+// Element types: their native codes, their names in other libraries, and typed arrays.
 import { DsError } from '../errors.js';
 import { type DType, dtypeSizes, dtypes } from './dtypes.generated.js';
 import { formatValue } from './format-value.js';
@@ -33,6 +33,7 @@ export function isTypedArray(value: unknown): value is TypedArray {
   return ArrayBuffer.isView(value) && !(value instanceof DataView);
 }
 
+/** Returns the addon's number of a dtype. */
 export function dtypeCode(dtype: DType): number {
   return codes[dtype];
 }
@@ -50,6 +51,7 @@ export function dtypeSize(dtype: DType): number {
   });
 }
 
+/** Returns whether elements are floating-point numbers. */
 export function isFloating(dtype: DType): dtype is 'f32' | 'bf16' | 'f16' | 'f64' {
   return dtype === 'f32' || dtype === 'bf16' || dtype === 'f16' || dtype === 'f64';
 }
@@ -82,7 +84,7 @@ export function rawArray(dtype: DType, length: number): NumericArray {
   }
 }
 
-/** The names in PyTorch and NumPy. */
+/** Names of dtypes in PyTorch and NumPy. */
 const foreign: Readonly<Record<string, DType>> = {
   float32: 'f32',
   float: 'f32',
@@ -111,6 +113,7 @@ export function dtypeHint(name: unknown): string {
   return equivalent ? `${JSON.stringify(name)} is '${equivalent}' here.` : '';
 }
 
+/** Returns whether `name` is a dtype. */
 export function isDType(name: unknown): name is DType {
   return typeof name === 'string' && typeof codes[name as DType] === 'number';
 }

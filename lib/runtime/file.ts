@@ -13,9 +13,11 @@ export interface HostRange {
 interface FileWrite {
   /** Byte offset in the file; 0 creates or empties the file. */
   offset: number;
-  /** Written first. */
+  /** Bytes that are written first. */
   head?: Uint8Array;
-  /** Written after `head` in order; they must not change until the promise resolves or rejects. */
+  /**
+   * Memory that is written after `head`, in order. It must not change until the promise settles.
+   */
   ranges?: readonly HostRange[];
   /** The checksum so far. Default: 0. */
   crc?: number;

@@ -17,10 +17,10 @@ const CUBIN = 2;
 /** Flag of targets such as sm_90a. Their code runs on one compute capability only. */
 const ONE_CAPABILITY = 0x10_0000n;
 
-/** Code of a container with its bytes, which nvcc may have packed by Zstandard. */
+/** One cubin or PTX of a container. nvcc may have compressed its bytes by Zstandard. */
 interface GpuEntry extends EmbeddedCode {
   payload: Buffer;
-  /** Bytes after unpacking. */
+  /** Number of bytes after decompression. */
   unpacked: number;
 }
 
@@ -70,7 +70,7 @@ function readEntries(bytes: Buffer): GpuEntry[] {
 
 type Read = (offset: number, bytes: number) => Buffer;
 
-/** Sections of a 64-bit little-endian ELF file; null if it is none. */
+/** Returns the sections of a 64-bit little-endian ELF file; null for another file. */
 export function elfSections(read: Read): { name: string; offset: number; bytes: number }[] | null {
   const head = read(0, 64);
   if (head.length < 64 || head.readUInt32BE(0) !== 0x7f454c46 || head.readUInt16LE(4) !== 0x0102)
@@ -141,7 +141,7 @@ function numberOf(architecture: string): number {
   return Number(/\d+/.exec(architecture)?.[0] ?? 0);
 }
 
-/** The driver branch that came with a CUDA release: the oldest one that compiles its PTX. */
+/** CUDA releases, and the oldest driver branches that compile their PTX. */
 const BRANCHES: [cuda: number, driver: number][] = [
   [13020, 595],
   [13010, 590],
@@ -151,7 +151,7 @@ const BRANCHES: [cuda: number, driver: number][] = [
   [12060, 560],
   [12050, 555],
 ];
-/** The first branch for compute capability 10.0 and higher. */
+/** The first driver branch for compute capability 10.0 and higher. */
 const BLACKWELL = 570;
 
 /**

@@ -73,23 +73,23 @@ export class NativeGrammar extends Handled {
   }
 
   /**
-   * Reads a description (csrc/grammar/program.h) on a native thread. Rejects with DS_ARGUMENT if no
-   * text matches, and with DS_LIMIT.
+   * Compiles a description (csrc/grammar/program.h) on a native thread. Rejects with DS_ARGUMENT if
+   * no text matches, with DS_LIMIT beyond a limit of csrc/grammar/limits.h.
    */
   static async build(trie: TokenTrie, words: Int32Array): Promise<NativeGrammar> {
     const handle = await awaitNative(() => addon.createGrammar(trie.handle, words));
     return new NativeGrammar(handle, trie);
   }
 
-  /** Bytes of the states and masks that it keeps. They grow with use. */
+  /** Bytes of its cached states and masks. The caches grow with use. */
   get bytes(): number {
     return native(() => addon.grammarBytes(this.handle));
   }
 }
 
-/** Follows one text through a grammar. It keeps its grammar alive. */
+/** Compares one text with a grammar, token by token. It keeps its grammar alive. */
 export class Matcher extends Handled {
-  /** `ends` are end tokens: allowed after a whole text. */
+  /** `ends` are the end tokens: allowed when the text matches the grammar as a whole. */
   constructor(
     readonly grammar: NativeGrammar,
     ends: Iterable<number>,
@@ -110,25 +110,26 @@ export class Matcher extends Handled {
     native(() => addon.rollbackTokens(this.handle, count));
   }
 
-  /** True if the text so far is a whole text. */
+  /** Whether the text matches the grammar as a whole. */
   get isComplete(): boolean {
     return native(() => addon.matcherComplete(this.handle));
   }
 
-  /** True if only an end token may follow. */
+  /** Whether only an end token may follow. */
   get isDone(): boolean {
     return native(() => addon.matcherDone(this.handle));
   }
 
   /**
    * Fills the mask of the next token on this thread: bit t % 32 of word t / 32 is 1 if token t may
-   * follow. Throws DS_ARGUMENT for another number of words, and DS_LIMIT.
+   * follow. Throws DS_ARGUMENT for another number of words, DS_LIMIT beyond a limit of
+   * csrc/grammar/limits.h.
    */
   fill(words: Int32Array): void {
     native(() => addon.fillMask(this.handle, words));
   }
 
-  /** Returns the text that follows in every continuation. */
+  /** Returns the text with which every continuation begins; often "". */
   forced(): string {
     return native(() => addon.forcedText(this.handle));
   }
@@ -145,10 +146,10 @@ export interface MaskRow {
  * matchers must not change before the promise settles. Rejects with DS_LIMIT.
  */
 export async function fillMasks(rows: readonly MaskRow[], target: Buffer): Promise<void> {
-  const places = new Float64Array(2 * rows.length);
+  const positions = new Float64Array(2 * rows.length);
   for (const [i, { matcher, row }] of rows.entries()) {
-    places[2 * i] = matcher.handle;
-    places[2 * i + 1] = row * matcher.grammar.trie.words * 4;
+    positions[2 * i] = matcher.handle;
+    positions[2 * i + 1] = row * matcher.grammar.trie.words * 4;
   }
-  await awaitNative(() => addon.fillMasks(places, target.handle));
+  await awaitNative(() => addon.fillMasks(positions, target.handle));
 }

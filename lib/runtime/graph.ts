@@ -9,8 +9,8 @@ export function supportsGraphs(device: Device): boolean {
 }
 
 /**
- * Recorded ops with the addresses of their memory: live buffers of the recording, and memory that
- * only the graphs of a device use. Graphs of a device share that memory.
+ * Recorded ops with the addresses of their memory: buffers that existed before the recording, and
+ * memory for all graphs of the device, which no other code uses.
  */
 export class Graph {
   private constructor(
@@ -19,9 +19,9 @@ export class Graph {
   ) {}
 
   /**
-   * Runs `body` (which may throw), then records a second run of it. `body` must leave no tensor
-   * behind, and must neither wait for the device nor read from it. Throws DS_CUDA, and errors of
-   * `body`, if the recording fails. The first run is then complete; `onRun` reports it.
+   * Runs `body`, calls `onRun`, then records a second run of `body`. `body` must leave no tensor
+   * behind, and must neither wait for the device nor read from it. Throws errors of `body`, and
+   * DS_CUDA if the recording fails: after `onRun`, the first run is complete in any case.
    */
   static record(device: Device, body: () => void, onRun: () => void): Graph {
     native(() => addon.enterGraphMemory(device.number));

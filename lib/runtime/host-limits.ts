@@ -25,9 +25,12 @@ export interface HostLimits {
    * allocation.
    */
   free: number;
-  /** Memory and swap, in use or not: a certain limit where `canGrow` makes `free` uncertain. */
+  /**
+   * All memory and swap, in use or not. It is a certain limit even if `canGrow` makes `free`
+   * uncertain.
+   */
   atMost: number;
-  /** The host of a virtual machine may return memory to it while it runs, up to `atMost`. */
+  /** Whether the host may return memory to this virtual machine while it runs, up to `atMost`. */
   canGrow: boolean;
   groups: readonly GroupLimit[];
 }
@@ -105,7 +108,8 @@ function legacy(root: string, group: string, swap: number): GroupLimit[] {
 }
 
 /**
- * Returns the rest of a limit after `used`, if the kernel reclaims and swaps out as much as it can.
+ * Returns the bytes of a limit that remain if the kernel reclaims and swaps out as much of `used`
+ * as it can.
  */
 function bytesLeft(
   limit: number,

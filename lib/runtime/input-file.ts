@@ -1,4 +1,5 @@
-// A file open for reading: all reads see the bytes that were verified, even if its name changes.
+// A file that stays open for reading: all reads get the same bytes, even if another file takes its
+// name.
 
 import {
   type BigIntStats,
@@ -19,7 +20,7 @@ import { awaitNative } from './native.js';
 import { required } from './required.js';
 import { errorCode } from './system-error.js';
 
-/** An open file. Its opener closes it; garbage collection closes a forgotten one. */
+/** An open file. The caller of open() closes it; otherwise its garbage collection does. */
 export class InputFile {
   private constructor(
     readonly path: string,
@@ -51,8 +52,8 @@ export class InputFile {
   }
 
   /**
-   * Reads the range's bytes from `offset` of the file, through the file engine. Throws DS_IO,
-   * DS_BOUNDS.
+   * Fills the range with bytes of the file from `offset` on, by the file engine. Rejects with DS_IO
+   * if the file ends earlier or cannot be read, with DS_BOUNDS for a range outside its buffer.
    */
   read(offset: number, { buffer, bytes, offset: to }: HostRange): Promise<void> {
     return awaitNative(async () => {
@@ -140,7 +141,10 @@ const forgotten = finalizers<number>((descriptor) => closeSync(descriptor));
 
 type Callback<T> = (error: Error | null, value: T) => void;
 
-/** Promisifies a Node function with a callback; throws DS_IO. */
+/**
+ * Returns a promise of the result that `start` passes to its callback. Rejects with DS_IO for its
+ * error.
+ */
 function promisify<T>(
   operation: string,
   path: string,
@@ -154,12 +158,12 @@ function promisify<T>(
     try {
       start(callback);
     } catch (cause) {
-      callback(cause as Error, undefined as T); // A path with a zero byte in it.
+      callback(cause as Error, undefined as T); // Node throws for a path with a zero byte.
     }
   });
 }
 
-/** Returns the result of a synchronous Node function; throws DS_IO. */
+/** Returns the result of `call`, a synchronous Node function. Throws DS_IO for its error. */
 function reportedNow<T>(operation: string, path: string, call: () => T): T {
   try {
     return call();

@@ -1,7 +1,8 @@
-// The rank's place in its job, from the environment that a launcher, Slurm or Open MPI prepared.
+// This process's rank, job size and addresses, from the environment of a launcher, Slurm or Open
+// MPI.
 import { DsError } from '../errors.js';
 
-/** A rank's settings as text; absent ones are undefined. */
+/** A rank's settings as text; absent settings are undefined. */
 export interface JobEnvironment {
   rank?: string;
   worldSize?: string;

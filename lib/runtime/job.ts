@@ -75,7 +75,10 @@ interface JobOptions {
 export class Job {
   private constructor(private readonly handle: number) {}
 
-  /** Resolves once the store has let this rank in; waits for it to appear. Rejects with DS_COMM. */
+  /**
+   * Resolves when the store has accepted this rank. Waits for the store to start. Rejects with
+   * DS_COMM.
+   */
   static async join(options: JobOptions): Promise<Job> {
     const { store, timeout } = options;
     const rankAndSize = Int32Array.of(options.rank, options.worldSize);
@@ -87,12 +90,13 @@ export class Job {
   }
 
   /**
-   * Ends this rank's collectives, waits until every rank has called it, and closes everything.
-   * Before that it waits at most `storeEnd` milliseconds for the end of the store: a rank of the
-   * next job at the same address could join the old store.
+   * Ends this rank's collectives, waits until every rank has called leave(), and closes the
+   * connections. Before it resolves, it waits at most `storeEnd` milliseconds for the end of the
+   * store: otherwise a rank of the next job at the same address could join the old store.
    */
   async leave(storeEnd = 0): Promise<void> {
     await awaitNative(() => addon.leaveJob(this.handle));
+    // Nobody sets this key, so the request ends with the store.
     if (storeEnd > 0 && !this.hasFailed()) await this.get('never set', storeEnd).catch(() => {});
     this.close();
   }
@@ -137,7 +141,7 @@ export class Job {
     native(() => addon.withdrawJob(offer));
   }
 
-  /** Requests to the store: text under keys. All reject with DS_COMM. */
+  /** Sets the text of a key. All requests to the store reject with DS_COMM. */
   set(key: string, value: string): Promise<void> {
     return awaitNative(() => addon.storeSet(this.handle, key, value));
   }
@@ -147,7 +151,7 @@ export class Job {
     return awaitNative(() => addon.storeGet(this.handle, key, timeout));
   }
 
-  /** Adds to a number (0 if absent); resolves with the sum. */
+  /** Adds `step` to the number of a key (0 if absent); resolves with the sum. */
   add(key: string, step: number): Promise<number> {
     return awaitNative(() => addon.storeAdd(this.handle, key, step));
   }
@@ -203,7 +207,8 @@ export interface Collective {
   /** The root, or the other rank of a message, as a rank of the group. */
   peer: number;
   /**
-   * Description of the data: ranks with different purposes fail as for different ops. May be empty.
+   * Description of the data. Ranks with different purposes fail, as ranks with different ops do.
+   * May be empty.
    */
   purpose: string;
 }
@@ -211,7 +216,10 @@ export interface Collective {
 /** Collectives in flight, identified by tickets. */
 export interface Tickets {
   start(call: Collective, stream: Stream, label: string): number;
-  /** Orders later work of `stream` after it. On the CPU, where streams run at once, it blocks. */
+  /**
+   * Makes later work of `stream` wait for the collective. Blocks on the CPU, where streams run work
+   * at once.
+   */
   wait(ticket: number, stream: Stream): void;
   synchronize(ticket: number): void;
   done(ticket: number): boolean;
@@ -226,7 +234,7 @@ function handleOf(view: View | null): number {
   return view === null ? 0 : view.buffer.handle || -1;
 }
 
-/** A native group. After the job's first failure every method throws it. */
+/** A native group. After the job's first failure, every method throws this failure. */
 export class GroupHandle implements Tickets {
   constructor(private readonly handle: number) {}
 
@@ -265,14 +273,14 @@ export class GroupHandle implements Tickets {
 }
 
 /**
- * The end events of collectives of single-rank groups, by tickets that all such groups share. The
- * next call of any of them frees finished ones.
+ * The end events of the collectives of single-rank groups. All such groups share the numbers of
+ * tickets, and each call of a group frees finished events.
  */
 const ends = new Map<number, Event>();
 let lastTicket = 0;
 
-/** Frees finished ends, oldest first. */
-function land(): void {
+/** Frees finished events, oldest first. */
+function freeFinished(): void {
   for (const [ticket, end] of ends) {
     if (!end.done) return;
     ends.delete(ticket);
@@ -283,7 +291,7 @@ function land(): void {
 /** A group of only this rank: a collective is at most a copy, in the order of its stream. */
 export class SoloGroup implements Tickets {
   start({ input, output, count, rows }: Collective, stream: Stream): number {
-    land();
+    freeFinished();
     const size = dtypeSize(input?.dtype ?? 'u8');
     const to = (output?.offset ?? 0) * size;
     const from = (input?.offset ?? 0) * size;
@@ -298,16 +306,16 @@ export class SoloGroup implements Tickets {
   wait(ticket: number, stream: Stream): void {
     const end = ends.get(ticket);
     if (end) stream.wait(end);
-    land();
+    freeFinished();
   }
 
   synchronize(ticket: number): void {
     ends.get(ticket)?.synchronize();
-    land();
+    freeFinished();
   }
 
   done(ticket: number): boolean {
-    land();
+    freeFinished();
     return ends.get(ticket)?.done ?? true;
   }
 

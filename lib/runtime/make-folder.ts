@@ -5,9 +5,9 @@ import { dirname } from 'node:path';
 import { errorCode } from './system-error.js';
 
 /**
- * mkdir -p that also works if other processes create the same folders at the same time. Throws as
- * mkdirSync() does. Node's own `recursive` retries forever if an existing folder accepts no new
- * ones and reports ENOENT, as /proc and automounted folders do.
+ * Creates a folder and its missing parents, also if other processes create them at the same time.
+ * Throws as mkdirSync() does. Node's own `recursive` retries forever in a folder that exists but
+ * reports ENOENT for new folders, as /proc and automounted folders do.
  */
 export function makeFolderNow(path: string): void {
   const parent = dirname(path);

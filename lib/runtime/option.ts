@@ -28,15 +28,15 @@ export type Syntax =
 interface About<Default, Flag extends string, Required extends boolean> extends OtherNames {
   /** Value of an absent option. */
   default?: Default;
-  /** The default in words, if no single value describes it. */
+  /** The default in words, for the documentation, if no single value describes it. */
   shown?: string;
   /** Argument of the command that sets this option. */
   flag?: Flag;
-  /** Default: that of the declaring function. */
+  /** Syntax on the command line. Default: that of the declaring function. */
   syntax?: Syntax;
   /** The allowed values, if the option takes one of several texts. */
   values?: readonly string[];
-  /** Options that a command refuses beside this one. */
+  /** Options that a command refuses together with this option. */
   conflicts?: readonly string[];
   /** Whether an absent option is an error. */
   required?: Required;
@@ -53,7 +53,7 @@ export interface Option<
   readonly help: string;
   /** Whether an absent option is an error. */
   readonly required: Required;
-  /** Returns the checked value. Throws DS_ARGUMENT with the place `op`. */
+  /** Returns the checked value. Throws DS_ARGUMENT with `op`. */
   read(op: string, value: unknown): Out;
   /** Returns the value of an absent option. Throws DS_ARGUMENT if the option is required. */
   absent(op: string): Out;

@@ -5,7 +5,7 @@ import { argumentError, valueError } from './input-errors.js';
 import { optionNames } from './option-names.generated.js';
 import { closest } from './suggestion.js';
 
-/** Names of an option in other places, by which a message finds it. */
+/** Other names of an option: a caller who uses one gets the name to use. */
 export interface OtherNames {
   /** The argument of a command. */
   flag?: string;
@@ -66,10 +66,10 @@ const elsewhere: ReadonlyMap<string, readonly string[]> = new Map(
 );
 
 /**
- * Returns `options` by their own names. Accepts the snake_case of DeepSpeed and PyTorch for a known
- * name; undefined values count as absent. Throws DS_ARGUMENT unless it is an object with `known`
- * names only, and for a switch that is not true or false. Python rejects unknown keyword arguments;
- * JavaScript would silently ignore "client_sate".
+ * Returns `options` by their names here. Accepts the snake_case of DeepSpeed and PyTorch for a
+ * known name; undefined values count as absent. Throws DS_ARGUMENT for an unknown name, because
+ * JavaScript would silently ignore a mistake such as "client_sate". Also throws it for a switch
+ * that is not true or false, and if `options` is not an object.
  */
 export function readOptions<Options extends object>(
   op: string,
@@ -107,7 +107,7 @@ export function readOptions<Options extends object>(
 }
 
 /**
- * Returns the options with `defaults` in place of absent ones. The defaults name all options.
+ * Returns the options with `defaults` for absent options. The defaults name all options.
  * Throws DS_ARGUMENT as readOptions() does.
  */
 export function readWithDefaults<Options extends object>(
@@ -141,7 +141,7 @@ function unknownError(op: string, name: string, known: Known): DsError {
   return argumentError(op, `the options ${names.join(', ')}`, formatValue(name), hint);
 }
 
-/** Returns the option that has the name `word` in another place, such as "save.keep". */
+/** Returns the path of the option with the other name `word`, such as "save.keep". */
 function findForeign(word: string, known: Known): string | undefined {
   for (const [name, option] of Object.entries(known)) {
     if (typeof option !== 'object') continue;
@@ -154,17 +154,17 @@ function findForeign(word: string, known: Known): string | undefined {
   return undefined;
 }
 
-/** Lowercase without underscores, so that DeepSpeed's names equal ours. */
+/** Returns a name in lower case without underscores, so that DeepSpeed's names equal ours. */
 const bare = (name: string): string => name.replaceAll('_', '').toLowerCase();
 
 /** Returns a copy of `options` without undefined values. */
 export const definedOnly = <Options extends object>(options: Options): Options =>
   Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined)) as Options;
 
-/** "weight_decay" as "weightDecay". */
+/** Returns "weightDecay" for "weight_decay". */
 export const camelCase = (name: string): string =>
   name.replace(/(?<=[a-z0-9])_([a-z0-9])/g, (_, letter: string) => letter.toUpperCase());
 
-/** "weightDecay" as "weight_decay". */
+/** Returns "weight_decay" for "weightDecay". */
 export const snakeCase = (name: string): string =>
   name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);

@@ -22,9 +22,12 @@ export const readPageFile = (folder: string, name: string): PageFile => ({
   body: readFileSync(join(folder, name)),
 });
 
-/** Returns the folder of the page of `room`. Compiled tests have no copy beside them. */
-export function pageFolder(room: string): string {
-  const copies = [join(__dirname, '..', room, 'page'), join(packageRoot(), 'lib', room, 'page')];
+/**
+ * Returns the folder of the page of lib/`name`. Compiled tests have no copy in their folder, and
+ * use the package's.
+ */
+export function pageFolder(name: string): string {
+  const copies = [join(__dirname, '..', name, 'page'), join(packageRoot(), 'lib', name, 'page')];
   return copies.find((folder) => existsSync(folder)) ?? required(copies[0]);
 }
 

@@ -10,8 +10,8 @@ export const withoutBom = (text: string): string =>
   text.startsWith('\ufeff') ? text.slice(1) : text;
 
 /**
- * As JSON.parse(); a byte order mark may come first. Throws an Error for syntax, and for more than
- * 200 levels.
+ * Returns JSON.parse() of a text that may begin with a byte order mark. Throws an Error for invalid
+ * syntax, and for more than 200 levels.
  */
 export function parseJson(text: string): unknown {
   const value: unknown = JSON.parse(withoutBom(text));

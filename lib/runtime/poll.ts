@@ -1,8 +1,8 @@
 // Waits for device work without blocking the event loop.
 
 /**
- * Resolves once `done` returns true, called at once and then every few milliseconds. Rejects if it
- * throws.
+ * Calls `done` at once and then every few milliseconds. Resolves when `done` returns true; rejects
+ * if it throws.
  */
 export async function poll(done: () => boolean): Promise<void> {
   for (let wait = 0; !done(); wait = Math.min(wait + 1, 5)) {

@@ -12,7 +12,9 @@ interface Owner {
 interface PythonNames {
   /** The object in messages, such as "engine". */
   label: string;
-  /** Whether only methods get a name: subclasses may set any property. Default: false. */
+  /**
+   * Whether only methods get Python names, because subclasses may set any property. Default: false.
+   */
   methodsOnly?: boolean;
   /** Properties that the constructor of the type sets, by their names here. */
   fields?: readonly string[];
@@ -20,7 +22,7 @@ interface PythonNames {
   others?: Readonly<Record<string, string>>;
 }
 
-const answered = new WeakSet<object>();
+const finished = new WeakSet<object>();
 
 /**
  * Returns the Python name: "saveCheckpoint" becomes "save_checkpoint", "save16bitModel" becomes
@@ -37,11 +39,11 @@ const snakeCase = (name: string): string =>
  * DS_ARGUMENT when called, a property when read or written. Without the error, undefined would end
  * a loop like `while (engine.global_steps < 100)` at once.
  */
-export function answerPythonNames(type: Owner, names: PythonNames): void {
+export function definePythonNames(type: Owner, names: PythonNames): void {
   const { label, methodsOnly = false, fields = [], others = {} } = names;
   let owner: object | null = type.prototype;
-  while (owner && owner !== Object.prototype && !answered.has(owner)) {
-    answered.add(owner);
+  while (owner && owner !== Object.prototype && !finished.has(owner)) {
+    finished.add(owner);
     for (const [name, property] of Object.entries(Object.getOwnPropertyDescriptors(owner))) {
       if (typeof property.value === 'function') define(owner, snakeCase(name), label, `${name}()`);
       else if (!methodsOnly) define(owner, snakeCase(name), label, name);
@@ -54,7 +56,10 @@ export function answerPythonNames(type: Owner, names: PythonNames): void {
   }
 }
 
-/** `instead` ends in "()" if a method replaces the name. */
+/**
+ * Defines the Python name `name`, whose use throws an error that names `instead`. `instead` ends in
+ * "()" for a method.
+ */
 function define(owner: object, name: string, label: string, instead: string): void {
   if (name in owner || !/^[a-z]\w*$/.test(name)) return;
   const refuse = (): never => {

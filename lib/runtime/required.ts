@@ -2,14 +2,14 @@
 import { DsError } from '../errors.js';
 
 /**
- * Returns `value`, which the caller has made sure of: an element below a list's length, the entry
- * of a known key, or a group of a match. Throws DS_INTERNAL if it is missing.
+ * Returns `value`, which the caller knows to exist: an element below a list's length, the entry of
+ * a known key, or a group of a match. Throws DS_INTERNAL if it is missing.
  */
 export function required<T>(value: T | null | undefined): T {
   return value ?? missingError();
 }
 
-/** Does the same as required(), but null counts as a value. */
+/** Returns `value`, which may be null. Throws DS_INTERNAL if it is undefined. */
 export function defined<T>(value: T | undefined): T {
   return value === undefined ? missingError() : value;
 }

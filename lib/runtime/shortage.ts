@@ -1,15 +1,15 @@
-// Out of memory: owners of memory add their usage and a fix to the error.
+// Errors of memory shortage: the owners of memory add their usage and a fix.
 import { DsError } from '../errors.js';
 
 /** An owner's explanation of a shortage on its device. */
 export interface Explanation {
-  /** "weights 1.2 GiB, gradients ...". */
+  /** The owner's memory by kind: "weights 1.2 GiB, gradients ...". */
   held: string;
   /** The setting to change, with numbers. */
   hint: string;
 }
 
-/** The part of a Device that matters here. */
+/** The kind of a Device. */
 type Kind = { readonly kind: 'cpu' | 'cuda' };
 
 interface Owner {
@@ -20,7 +20,8 @@ interface Owner {
 const owners = new Set<Owner>();
 
 /**
- * Calls `explain` if an allocation on `device` may have failed. Returns a function that ends it.
+ * Calls `explain` whenever an allocation on a device like `device` fails, until the returned
+ * function is called.
  */
 export function explainShortages(device: Kind, explain: () => Explanation): () => void {
   const owner = { device, explain };
@@ -38,7 +39,7 @@ export function withOwners(error: unknown): unknown {
     try {
       reported.push(explain());
     } catch {
-      // The shortage itself is what the caller must hear of.
+      // An error of an explanation must not replace the error of the shortage.
     }
   }
   if (reported.length === 0) return error;

@@ -17,9 +17,9 @@ const watches = new Map<number, number>();
 const listener = (): void => {};
 
 /**
- * Records the first of `signals` from now until dispose(); another one at least half a second later
- * has its default effect at once. In a worker thread, where Node has no signals, it records the
- * signals that the main thread watches.
+ * Records the first of `signals` that arrives until dispose(). Another signal at least half a
+ * second later has its default effect at once. In a worker thread, where Node has no signals, it
+ * records the signals that the main thread watches.
  */
 export class StopSignals {
   private readonly numbers: number[] = [];
@@ -35,7 +35,7 @@ export class StopSignals {
     }
   }
 
-  /** The first one that came; null before. */
+  /** The first signal that arrived; null before. */
   get receivedSignals(): NodeJS.Signals | null {
     const number = addon.notedSignal();
     return number === 0 ? null : nameOf(number);

@@ -1,6 +1,6 @@
 // Streams and events: ordered queues of device work, and points in them.
 import { addon } from './addon.js';
-import { runPostponed } from './deferred-calls.js';
+import { runDeferred } from './deferred-calls.js';
 import { native } from './native.js';
 import { poll } from './poll.js';
 
@@ -12,7 +12,7 @@ export interface StreamDevice {
   readonly name: string;
   /** @internal */
   readonly number: number;
-  /** Ops run here unless they name another stream. */
+  /** The stream of ops that name no other stream. */
   readonly compute: Stream;
 }
 
@@ -56,7 +56,7 @@ export class Stream {
     return living.get(handle);
   }
 
-  /** Whether the stream was not disposed. */
+  /** Whether dispose() has not been called. */
   get isLive(): boolean {
     return living.get(this.handle) === this;
   }
@@ -85,7 +85,7 @@ export class Event {
   readonly handle: number;
   private isReleased = false;
 
-  /** `timed` events can measure elapsed time; untimed ones cost less. */
+  /** `timed` events can measure elapsed time; untimed events cost less. */
   constructor(
     /** The device of the streams that record it. */
     readonly device: StreamDevice,
@@ -95,11 +95,11 @@ export class Event {
   }
 
   /**
-   * Marks the work of `stream` so far, including deferred ops (postponed.ts) unless the event only
-   * measures time.
+   * Marks the present end of the work of `stream`. Runs deferred ops first (deferred-calls.ts),
+   * unless the event only measures time.
    */
   record(stream: Stream): this {
-    if (!this.timed) runPostponed();
+    if (!this.timed) runDeferred();
     native(() => addon.record(this.handle, stream.handle));
     return this;
   }

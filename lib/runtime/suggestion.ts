@@ -5,9 +5,9 @@ import { required } from './required.js';
 const MAX_WORDS = 16;
 
 /**
- * Returns the candidate within two edits of `word`; else the one with all of its words
- * ("warmup_steps" in "warmup_num_steps"); else the one within a third of its length in edits; else
- * "".
+ * Returns the candidate within two edits of `word`; else a candidate that has all of its words
+ * ("warmup_num_steps" for "warmup_steps"); else a candidate whose number of edits is at most a
+ * third of its length; else "".
  */
 export function closest(word: string, candidates: readonly string[]): string {
   const lower = word.toLowerCase();

@@ -35,7 +35,7 @@ export interface SwapFileOptions {
 export class SwapFile {
   private constructor(private readonly handle: number) {}
 
-  /** Throws DS_IO: no such folder, no space. */
+  /** Opens the file. Throws DS_IO if the folder does not exist or has too little space. */
   static open(options: SwapFileOptions): SwapFile {
     const { folder, label, purpose, bytes, blockBytes, depth, checkers, memory } = options;
     const ranges = memory.flatMap((range) => [range.buffer.handle, range.offset, range.bytes]);
@@ -53,9 +53,9 @@ export class SwapFile {
   }
 
   /**
-   * Orders later work of `stream` after all transfers of this memory. Throws DS_IO (a failed or
-   * stalled disk, a wrong checksum) if streams run at once; otherwise the next call that checks
-   * throws it. No transfer starts after a failure, and every later wait fails too.
+   * Orders later work of `stream` after all transfers of this memory. A failed or stalled disk, or
+   * a wrong checksum, throws DS_IO: here if streams run work at once, otherwise in the next call
+   * that checks. No transfer starts after a failure, and every later wait fails too.
    */
   wait({ buffer, offset, bytes }: HostRange, stream: Stream): void {
     native(() => addon.waitSwap(this.handle, buffer.handle, offset, bytes, stream.handle));

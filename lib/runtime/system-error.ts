@@ -1,5 +1,5 @@
-// Reads thrown errors, and converts errors of system calls that have no own handler: the working
-// directory is gone, or the process has no free file descriptor.
+// Reads thrown errors, and converts errors of system calls that any operation may meet: the working
+// directory was deleted, or the process has no free file descriptor.
 import { isAbsolute, resolve } from 'node:path';
 import { DsError } from '../errors.js';
 import { isObject } from './is-object.js';
@@ -50,8 +50,8 @@ export function workingDirectory(): string {
 }
 
 /**
- * Returns the absolute form of a path. Throws DS_IO for a relative one if the current folder is
- * gone.
+ * Returns the absolute form of a path. Throws DS_IO for a relative path if the current folder was
+ * deleted.
  */
 export const absolutePath = (path: string): string =>
   isAbsolute(path) ? resolve(path) : resolve(workingDirectory(), path);

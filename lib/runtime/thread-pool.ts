@@ -6,7 +6,7 @@ import { errorCode, errorMessage } from './system-error.js';
 import { startThread } from './thread.js';
 import { boundedMs } from './timer.js';
 
-/** A thread's message: it has started, or it answers its question. */
+/** A message of a thread: that it has started, or its answer or error for a question. */
 type Reply<Answer> = 'started' | { answer: Answer } | { failure: DsErrorFields };
 
 /** The threads of a pool. */
@@ -18,7 +18,7 @@ interface ThreadPoolOptions {
   data: object;
   /** Threads at most. */
   threads: number;
-  /** Milliseconds that a thread may take for one question, counted from the thread's start. */
+  /** Milliseconds that a thread may take for one question, not counting its own start. */
   timeoutMs: number;
   /** Milliseconds that a thread may take to start. Default: two minutes. */
   startMs?: number;
@@ -32,7 +32,7 @@ const START_MS = 120_000;
 /** The error of a question without an answer. `isLimit`: it took too much time or memory. */
 export type LostAnswerError = (got: string, isLimit: boolean) => DsError;
 
-/** Threads are started when a question needs one, and ended by close(). */
+/** A pool of threads. It starts a thread when a question needs one; close() ends all threads. */
 export class ThreadPool<Question, Answer> {
   private readonly idle: AnsweringThread<Question, Answer>[] = [];
   private readonly all = new Set<AnsweringThread<Question, Answer>>();
@@ -106,7 +106,7 @@ export class ThreadPool<Question, Answer> {
 }
 
 /** Settings of a question. */
-interface Asking {
+interface QuestionSettings {
   timeoutMs: number;
   startMs: number;
   lost: LostAnswerError;
@@ -135,7 +135,7 @@ class AnsweringThread<Question, Answer> {
     return this.ended !== null;
   }
 
-  ask(question: Question, { timeoutMs, startMs, lost, signal }: Asking): Promise<Answer> {
+  ask(question: Question, { timeoutMs, startMs, lost, signal }: QuestionSettings): Promise<Answer> {
     return new Promise((resolve, reject) => {
       const finish = (body: () => void): void => {
         isFinished = true;

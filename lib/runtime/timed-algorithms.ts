@@ -6,7 +6,7 @@ import { dirname, join } from 'node:path';
 import { makeFolderNow } from './make-folder.js';
 import { writeOwn } from './whole-file.js';
 
-/** Maximum number of lines of a file; the oldest go first. */
+/** Maximum number of lines of a file. The oldest lines are dropped. */
 const REMEMBERED = 4096;
 const SUFFIX = '.txt';
 /** A line: library, product, algorithm, and two times. */
@@ -33,8 +33,8 @@ export function readAlgorithms(file: string): string {
 }
 
 /**
- * Adds lines to a file. A new line replaces the one of the same library and product. If the folder
- * is not writable, each process times again.
+ * Adds lines to a file. A new line replaces the line of the same library and product. If the folder
+ * is not writable, it stores nothing, and each process times the algorithms itself.
  */
 export function keepAlgorithms(file: string, timed: string): void {
   const lines = linesOf(timed);
@@ -78,14 +78,17 @@ export function algorithmFiles(folder = algorithmFolder()): KeptAlgorithms[] {
   }));
 }
 
-/** Removes the files with products, and returns what they held: later processes time again. */
+/**
+ * Removes the files with products, and returns their contents. Later processes time the algorithms
+ * again.
+ */
 export function forgetAlgorithms(folder = algorithmFolder()): KeptAlgorithms[] {
   const held = algorithmFiles(folder);
   for (const name of filesOf(folder)) rmSync(join(folder, name), { force: true });
   return held;
 }
 
-/** Names of the files with lines of products. */
+/** Returns the names of the files with lines of products. */
 function filesOf(folder: string): string[] {
   try {
     return readdirSync(folder)

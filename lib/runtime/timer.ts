@@ -1,9 +1,9 @@
-// How long a timer may run.
+// Durations that Node's timers accept.
 
-/** Node's longest timer, 24.8 days: a longer one fires at once. */
+/** Node's longest timer, 24.8 days: a longer timer fires at once. */
 const LONGEST_MS = 2 ** 31 - 1;
 
-/** So many milliseconds, for a timer. */
+/** Returns `milliseconds`, at most Node's longest timer. */
 export const boundedMs = (milliseconds: number): number => Math.min(milliseconds, LONGEST_MS);
 
 /** Converts seconds to milliseconds for a timer. */

@@ -1,4 +1,4 @@
-// Names and entries of tables with known keys, with their types.
+// Object.keys() and Object.entries() for tables with known keys.
 
 /** Returns the keys of a table: Object.keys() forgets their type. */
 export function keysOf<Key extends string>(table: Readonly<Partial<Record<Key, unknown>>>): Key[] {

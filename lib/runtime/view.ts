@@ -24,6 +24,7 @@ export function describe(view: { shape: readonly number[]; dtype: string }): str
   return describeView(view);
 }
 
+/** Returns the number of elements of a shape. */
 export function numel(shape: readonly number[]): number {
   let n = 1;
   for (let d = 0; d < shape.length; ++d) n *= required(shape[d]);
@@ -41,6 +42,7 @@ export function contiguousStrides(shape: readonly number[]): number[] {
   return strides;
 }
 
+/** Returns whether elements lie in row-major order without gaps. */
 export function isContiguous(view: View): boolean {
   let expected = 1;
   for (let d = view.shape.length - 1; d >= 0; --d) {

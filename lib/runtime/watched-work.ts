@@ -1,5 +1,5 @@
-// Reports all stream work and waits to a watcher. The addon's functions are wrapped only while one
-// watches, so it costs nothing otherwise.
+// Reports all stream work and waits to a watcher. It replaces the addon's functions only while a
+// watcher is active, so it costs nothing otherwise.
 
 import type { Addon } from '../../types/addon.generated.js';
 import { DsError } from '../errors.js';
@@ -35,10 +35,13 @@ export interface ThreadWork {
 
 /** Receives stream work and waits for it. */
 export interface WorkWatcher {
-  /** Calls `enqueue` once, which enqueues the work. */
+  /** Receives work. Must call `enqueue` once, which enqueues the work. */
   enqueued(work: StreamWork, enqueue: () => void): void;
-  /** Calls `wait` once; this thread waits in it for a device, a stream or a collective. */
-  waited<T>(what: string, wait: () => T): T;
+  /**
+   * Receives a wait. Must call `wait` once, in which this thread waits for a device, a stream or a
+   * collective.
+   */
+  waited<T>(name: string, wait: () => T): T;
 }
 
 type Calls = OpCalls &
@@ -72,8 +75,8 @@ export const hasWatcher = (): boolean => isWatched;
 export const recordsOnly = (): boolean => isRecorded;
 
 /**
- * Reports to `watcher` until the returned function is called, which returns the work of threads
- * outside of streams. Throws DS_ARGUMENT if another watcher is active.
+ * Reports to `watcher` until the returned function is called. That function returns the work of
+ * threads outside of streams. Throws DS_ARGUMENT if another watcher is active.
  */
 export function watchWork(watcher: WorkWatcher): () => ThreadWork[] {
   if (isWatched) {
@@ -158,9 +161,9 @@ function watchEnqueues(calls: Calls, watcher: WorkWatcher) {
 
 function watchWaits(calls: Calls, watcher: WorkWatcher) {
   const around =
-    <Words extends unknown[], Result>(what: string, call: (...words: Words) => Result) =>
+    <Words extends unknown[], Result>(name: string, call: (...words: Words) => Result) =>
     (...words: Words): Result =>
-      watcher.waited(what, () => call(...words));
+      watcher.waited(name, () => call(...words));
   return {
     read: around('wait for numbers', calls.read),
     write: around('wait for a write', calls.write),

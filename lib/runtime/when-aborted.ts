@@ -15,7 +15,7 @@ export function whenAborted(signal: AbortSignal, body: () => void): () => void {
 }
 
 function report({ currentTarget }: Event): void {
-  // A listener that an earlier one has removed is called without a target.
+  // Node calls a listener that an earlier listener has removed, without a target.
   const bodies = currentTarget && waiting.get(currentTarget);
   for (const body of bodies ?? []) body();
 }

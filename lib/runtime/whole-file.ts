@@ -19,9 +19,9 @@ const DRAFT = /^(.+)\.[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
 const ABANDONED_MS = 24 * 3600 * 1000;
 
 /**
- * Writes `path` atomically: `write` receives an open temporary file in the same folder. Afterwards
- * the old or the new file is there, complete. Links are followed. Other kinds, such as a pipe or a
- * dangling link, are written in place. Throws Node's errors.
+ * Writes `path` atomically: `write` receives an open temporary file in the same folder, which then
+ * replaces the old file. At any time, `path` is the complete old or new file. Follows links. Writes
+ * to other kinds of files, such as a pipe or a dangling link, directly. Throws Node's errors.
  */
 export function writeWhole(path: string, write: (file: number) => void): void {
   const quiet = { throwIfNoEntry: false } as const;
@@ -34,9 +34,9 @@ export function writeWhole(path: string, write: (file: number) => void): void {
 }
 
 /**
- * writeWhole() in a folder that the program owns. Does not follow links: a new file replaces a
- * link, a pipe or a device. Also deletes abandoned drafts (a day old) of files whose
- * names `isOwnName` accepts. Throws Node's errors.
+ * Does writeWhole() in a folder that the program owns. Does not follow links: a new file replaces a
+ * link, a pipe or a device. Also deletes abandoned drafts (a day old) of files whose names
+ * `isOwnName` accepts. Throws Node's errors.
  */
 export function writeOwn(
   path: string,

@@ -15,7 +15,7 @@ let runningSequence = 0;
 /** For each running backward, outermost first: the number of open uses of each leaf. */
 const openUseCounts: Map<Tensor, number>[] = [];
 
-/** Returns the sequence number of the node that runs its backward; 0 if none does. */
+/** Returns the sequence number of the node whose backward is running; 0 outside of a backward. */
 export function runningSequenceNumber(): number {
   return runningSequence;
 }
@@ -95,7 +95,10 @@ function countUses(edges: readonly Edge[], uses: Map<Tensor, number>, awaited: S
   awaited.clear();
 }
 
-/** Counts one use of `leaf`. After the last one, calls its hook, or holds it: see holdHooks(). */
+/**
+ * Counts one use of `leaf`. After the last use, calls the leaf's hook, or stores the leaf for the
+ * caller of holdHooks().
+ */
 function countUse(leaf: Tensor, uses: Map<Tensor, number>): void {
   const left = (uses.get(leaf) ?? 0) - 1;
   uses.set(leaf, left);
@@ -105,14 +108,17 @@ function countUse(leaf: Tensor, uses: Map<Tensor, number>): void {
 }
 
 /**
- * Calls the leaf's hook unless a running backward still has a use of the leaf: it calls it then.
+ * Calls the leaf's hook, except while a running backward has an open use of the leaf: that backward
+ * calls the hook after the last use.
  */
 export function callHook(leaf: Tensor): void {
   const isUsed = openUseCounts.some((uses) => (uses.get(leaf) ?? 0) > 0);
   if (!isUsed) leaf.onGradReady?.(leaf);
 }
 
-/** Complete leaves with hooks that wait; null: backward calls hooks at once. */
+/**
+ * Complete leaves whose hooks the caller of holdHooks() calls; null: backward calls them itself.
+ */
 let heldHooks: Set<Tensor> | null = null;
 
 /** Runs `body`, whose backwards add complete leaves to `into` and call no hooks. */
@@ -126,7 +132,7 @@ export function holdHooks(into: Set<Tensor>, body: () => void): void {
   }
 }
 
-/** Creates a node above the roots. Its backward passes each root its seed. */
+/** Creates a node above the roots. Its backward gives each root its seed as the gradient. */
 function createHead(roots: readonly Tensor[], seeds: readonly (Tensor | null)[]): GradFn {
   requireRoots(roots, seeds);
   return new GradFn('backward', roots, 0, [], (_, sink) => {
@@ -140,7 +146,7 @@ function onesLike(like: Tensor): Tensor {
   return out;
 }
 
-/** Throws DS_ARGUMENT, DS_AUTOGRAD, DS_SHAPE, DS_DTYPE, DS_DEVICE: see backward(). */
+/** Throws if the roots or seeds of a backward() are invalid: see there. */
 function requireRoots(roots: readonly Tensor[], seeds: readonly (Tensor | null)[]): void {
   requireLists(roots, seeds);
   for (const [i, root] of roots.entries()) requireSeed(root, seeds[i] ?? null);

@@ -28,7 +28,8 @@ export function zeroRange(flat: Tensor, range: Range): void {
 }
 
 /**
- * Copies `range` of `from` to the start of `target` in `to`, on `stream`; contiguous, one dtype.
+ * Copies `range` of `from` to the start of `target` in `to`, on `stream`. Both tensors are
+ * contiguous and have one dtype.
  */
 export function copyFlat(
   to: Tensor,

@@ -7,7 +7,7 @@ import { contiguousStrides, describe, type View } from '../runtime/view.js';
 import { held } from './scope.js';
 import { Tensor } from './tensor.js';
 
-/** Larger tensors show only the first and last EDGE of each dim. */
+/** Tensors with more elements show only the first and last EDGE elements of each dim. */
 const SUMMARISED = 1000;
 const EDGE = 3;
 const DIGITS = 4;
@@ -55,7 +55,7 @@ function readCorners(x: Tensor): Cells {
     if (cornerValues.numel > 0)
       cornerValues.buffer.read(cornerValues.offset * dtypeSize(cornerValues.dtype), raw);
     if (x.dtype === 'bool') return { cells: Array.from(raw, Boolean), shape };
-    // Integers become bigints for any integer dtype: all digits are shown.
+    // Number() would round values of i64 above 2^53: bigints keep all digits.
     const cells = isFloating(x.dtype) ? Array.from(raw, Number) : Array.from(raw, BigInt);
     return { cells, shape };
   } finally {

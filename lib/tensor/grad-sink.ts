@@ -30,8 +30,8 @@ export class NodeSink implements GradSink {
     if (!edge.requiresGrad) return;
     const twin = this.openWrites.find((other) => isSameInput(other.edge, edge));
     if (twin) {
-      // The same tensor is input twice, and both gradients are written at once: this one is added
-      // afterwards.
+      // A tensor is input twice, and the write of its other gradient is running: this gradient goes
+      // to new memory, and is added afterwards.
       const second = Tensor.empty(edge.shape, edge.dtype, edge.device);
       body(second, false);
       kernels.binary({ a: twin.out, b: second, out: twin.out, op: 'add', accumulate: false });
@@ -106,7 +106,7 @@ export function setGradTarget(leaf: Tensor, allocate: (() => Tensor) | null): vo
   else targets.delete(leaf);
 }
 
-/** Allocates a gradient. The leaf's owner owns a leaf's; the node owns a gradient between ops. */
+/** Allocates a gradient. A leaf's gradient belongs to the leaf's owner, any other to its node. */
 function createGrad({ leaf, shape, dtype, device }: Edge): Tensor {
   const allocate = leaf && targets.get(leaf);
   if (allocate) return held(allocate);
@@ -129,7 +129,7 @@ function setGrad(edge: Edge, grad: Tensor): void {
   else required(edge.leaf).grad = grad;
 }
 
-/** A tensor, or an object that holds tensors. */
+/** What a deferred gradient reads: a tensor, or an object with tensors. */
 interface Retained {
   /** Adds a reference. */
   retain(): unknown;
@@ -138,10 +138,10 @@ interface Retained {
 }
 
 /**
- * The deferred gradients of one backward (GradSink.writeDeferred). run() computes them, and calls
+ * The gradients that one backward deferred (GradSink.writeDeferred). run() computes them, and calls
  * the leaves' hooks in the order of the backward.
  */
-export class LateGradients {
+export class DeferredGradients {
   private readonly pending: { body: () => void; reads: readonly Retained[] }[] = [];
 
   /** @internal */
@@ -174,7 +174,7 @@ export class LateGradients {
   }
 }
 
-let collector: LateGradients | null = null;
+let collector: DeferredGradients | null = null;
 
 /** Runs `body`. Its backward defers no gradient, and so releases its saved tensors at its end. */
 export function withoutDeferral(body: () => void): void {
@@ -188,10 +188,10 @@ export function withoutDeferral(body: () => void): void {
 }
 
 /** @internal Returns the collector of deferred gradients; null if backward defers none. */
-export const activeCollector = (): LateGradients | null => collector;
+export const activeCollector = (): DeferredGradients | null => collector;
 
 /** Runs `body`. Its backward defers gradients of leaves to `into` if the op permits it. */
-export function leavingLate<T>(into: LateGradients, body: () => T): T {
+export function deferGradients<T>(into: DeferredGradients, body: () => T): T {
   const outer = collector;
   collector = into;
   try {

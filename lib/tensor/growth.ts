@@ -6,12 +6,12 @@ import { liveTensors, observeCreation, type Tensor } from './tensor.js';
 /** Steps of growth before creations are sampled, and before the warning. */
 const SUSPECT_STEPS = 100;
 const WARNING_STEPS = 200;
-/** Smallest growth that counts, in tensors per step. */
+/** Smallest growth that is a leak, in tensors per step. */
 const MIN_GROWTH = 0.5;
 /** Approximate number of stacks that a step samples. */
 const STACKS_PER_STEP = 16;
 const STACK_FRAMES = 40;
-const REPORTED_SITES = 3;
+const REPORTED_LOCATIONS = 3;
 
 const libraryFolder = dirname(__dirname) + sep;
 let reported = false;
@@ -30,7 +30,7 @@ export class TensorGrowth {
   private firstLive = 0;
   private lastLive = Number.POSITIVE_INFINITY;
   private samples: Sample[] = [];
-  /** Tensors created in this step, and in the one before. */
+  /** Numbers of tensors that were created in this step, and in the previous step. */
   private created = 0;
   private createdBefore = STACKS_PER_STEP;
 
@@ -81,10 +81,10 @@ export class TensorGrowth {
     reported = true;
     const counts = new Map<string, number>();
     for (const { stack } of this.samples) {
-      const site = siteOf(stack.stack ?? '');
+      const site = locationOf(stack.stack ?? '');
       counts.set(site, (counts.get(site) ?? 0) + 1);
     }
-    const sites = [...counts].sort(([, a], [, b]) => b - a).slice(0, REPORTED_SITES);
+    const sites = [...counts].sort(([, a], [, b]) => b - a).slice(0, REPORTED_LOCATIONS);
     const percentage = (count: number): string =>
       `${Math.round((100 * count) / this.samples.length)} %`;
     const where = sites.map(([site, count]) => `${site} (${percentage(count)})`).join(', ');
@@ -99,8 +99,8 @@ export class TensorGrowth {
   }
 }
 
-/** Returns the nearest frame outside the library, as in "train.js:12". */
-function siteOf(stack: string): string {
+/** Returns the location of the nearest frame outside the library, as in "train.js:12". */
+function locationOf(stack: string): string {
   for (const frame of stack.split('\n').slice(1)) {
     const [, file, line] = /\(?((?:file:\/\/)?\/[^():]*):(\d+):\d+\)?$/.exec(frame) ?? [];
     if (file && !file.includes(libraryFolder)) return `${basename(file)}:${line}`;

@@ -1,4 +1,4 @@
-// The API of the tensor room: tensors, their operations, scopes, the tape and random state.
+// The API of lib/tensor: tensors, their operations, scopes, the tape and random state.
 import './methods.js';
 import './format-tensor.js';
 
@@ -10,7 +10,7 @@ export {
   runBatchInvariant,
 } from './batch-invariant.js';
 export type { NestedNumbers } from './format-tensor.js';
-export { LateGradients, leavingLate, setGradTarget } from './grad-sink.js';
+export { DeferredGradients, deferGradients, setGradTarget } from './grad-sink.js';
 export type { HeadExchange } from './head-exchange.js';
 export * from './ops/index.js';
 export {

@@ -119,8 +119,8 @@ export class AttentionResults implements KeptResults {
   private readonly watch = new FirstAttentionWatch(() => this.store.prefetchPredecessor());
 
   /**
-   * Keeps an attention if its queries see at least `minKeys` keys. `keepsProjections`: the
-   * projections beside it too.
+   * Keeps the results of an attention if its queries see at least `minKeys` keys. With
+   * `keepsProjections`, also keeps its projections: the results of the ops inside runProjections().
    */
   constructor(
     private readonly store: ResultStore,
@@ -128,7 +128,9 @@ export class AttentionResults implements KeptResults {
     private readonly keepsProjections = false,
   ) {}
 
-  /** Inside a replay, results come from the outer segment and are also kept here. */
+  /**
+   * Runs the forward. Inside a replay, results come from the outer segment, and are kept here too.
+   */
   recordForward<T>(body: () => T): T {
     return runWithin({ ...active, keeping: this }, body);
   }
@@ -196,27 +198,27 @@ export function computeAttention({ like, keys }: AttentionCall, compute: () => T
   return results;
 }
 
-/** The attention beside which projections run. */
-interface Beside {
+/** The attention whose projections are running. */
+interface ProjectedAttention {
   /** Keys that a query sees, on average. */
   readonly keys: number;
-  /** Whether a backward reads the results; otherwise only kept results are computed from them. */
+  /** Whether a backward reads the results; false if they only serve to compute kept results. */
   readonly isRead: boolean;
 }
 
-let beside: Beside | null = null;
+let projected: ProjectedAttention | null = null;
 
 /**
  * Runs `body`: rotations and linear layers whose results an attention reads, or that read its
  * result. No op may change their results in place.
  */
-export function computeBesideAttention<T>(attention: Beside, body: () => T): T {
-  const outer = beside;
-  beside = attention;
+export function runProjections<T>(attention: ProjectedAttention, body: () => T): T {
+  const outer = projected;
+  projected = attention;
   try {
     return body();
   } finally {
-    beside = outer;
+    projected = outer;
   }
 }
 
@@ -227,7 +229,7 @@ interface Projection {
 }
 
 /**
- * Returns the result of the op `op` of `like`. Inside computeBesideAttention(), a surrounding
+ * Returns the result of the op `op` of `like`. Inside runProjections(), a surrounding
  * segment keeps it if it keeps projections: see computeAttention(). Its replay does not compute a
  * result that is not read; reading it throws DS_RELEASED.
  */
@@ -241,8 +243,8 @@ export function computeProjection(
     compute(out);
     return out;
   };
-  if (beside === null) return make();
-  const { keys, isRead } = beside;
+  if (projected === null) return make();
+  const { keys, isRead } = projected;
   const keeping = active.keeping?.areProjectionsKept(keys) ? active.keeping : null;
   const replaying = active.replaying?.areProjectionsKept(keys) ? active.replaying : null;
   if (!keeping && !replaying) return make();
@@ -262,10 +264,10 @@ interface KeptSum {
 
 const NOTHING_KEPT: KeptSum = { kept: null, keep() {} };
 
-/** As computeProjection(), for an op that computes its result together with others. */
+/** Returns the kept result of an op that computes it together with other results. */
 export function keptSumOf(op: string, like: Tensor): KeptSum {
-  if (beside === null) return NOTHING_KEPT;
-  const { keys } = beside;
+  if (projected === null) return NOTHING_KEPT;
+  const { keys } = projected;
   const keeping = active.keeping?.areProjectionsKept(keys) ? active.keeping : null;
   const replaying = active.replaying?.areProjectionsKept(keys) ? active.replaying : null;
   if (!keeping && !replaying) return NOTHING_KEPT;

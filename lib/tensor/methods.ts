@@ -38,7 +38,8 @@ declare module './tensor.js' {
     to(...targets: (DType | Device | string)[]): Tensor;
 
     /**
-     * Adds the gradient of this tensor to every leaf below it; `seed` defaults to 1 for a scalar.
+     * Adds the gradient of this tensor to every leaf below it. `seed` is the gradient of the tensor
+     * itself; a tensor of one element has 1 by default.
      */
     backward(seed?: Tensor | null): void;
   }

@@ -13,7 +13,8 @@ export interface RandomState {
 }
 
 /**
- * The part of a global micro-batch on this rank: its sample i is sample i * ranks + rank of all.
+ * This rank's part of a global micro-batch. Sample i of the part is sample i * ranks + rank of the
+ * micro-batch.
  */
 export interface SampleShare {
   /** Samples of this rank. */
@@ -64,7 +65,7 @@ export interface RandomPoint {
 }
 
 let state: RandomState = { seed: 0, offset: 0 };
-/** Null if samples are not dealt out. */
+/** Null if each rank has all samples. */
 let share: SampleShare | null = null;
 /** Null if each sample's tokens are on one rank. */
 let tokens: TokenShare | null = null;
@@ -104,7 +105,10 @@ export function randomPoint(): RandomPoint {
   return { state: { ...state }, share, tokens };
 }
 
-/** Runs `body` from `at`, then restores the state, so that checkpointed dropout replays. */
+/**
+ * Runs `body` from the state `at`, then restores the current state: the replay of a checkpoint gets
+ * its dropout again.
+ */
 export function replayRandom<T>(at: RandomPoint, body: () => T): T {
   const saved = { state, share, tokens };
   state = { ...at.state };
@@ -159,9 +163,9 @@ interface WholeMapping extends ElementPart {
 
 /**
  * Maps a tensor's elements to the elements of all ranks, in the kernels' format, so that an element
- * draws the number that it would draw on one rank. By sample if its rows are samples, by token if
- * ranks share tokens, and by channel if `channels` is given. Otherwise every rank draws the same
- * numbers.
+ * draws the number that it would draw on one rank. The mapping goes by sample if the rows are
+ * samples, by token if ranks share tokens, and by channel if `channels` is given. Otherwise every
+ * rank draws the same numbers.
  */
 export function mapToWhole(
   { shape, numel }: { shape: readonly number[]; numel: number },

@@ -47,7 +47,8 @@ export function recomputed(op: RecomputableOp, ...inputs: Tensor[]): Tensor {
   return recomputable(op(...inputs), op, ...inputs);
 }
 
-// Separate functions, so that a recipe's closure does not hold the tensor that it replaces.
+// Functions outside of the class, so that a recipe's closure does not hold the tensor that it
+// replaces.
 const keepTensor = (tensor: Tensor) => (): Tensor => tensor;
 const recomputeFrom = (op: RecomputableOp, inputs: readonly SavedTensor[]) => (): Tensor =>
   runRecomputation(() => op(...inputs.map((input) => input.value())));

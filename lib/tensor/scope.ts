@@ -25,9 +25,10 @@ export class Scope {
   private tensors: Scoped[] = [];
   private nodes: ScopedNode[] = [];
   /**
-   * The next owner of the graphs recorded here, after a result left with them; null is the caller.
+   * The owner of the graphs recorded here after passResult() has passed a result and its graph on;
+   * null: the caller. Undefined if the graphs stay here.
    */
-  private heir: Scope | null | undefined;
+  private nextOwner: Scope | null | undefined;
 
   /** @internal Called by Tensor's constructor. */
   adopt(tensor: Scoped): void {
@@ -45,16 +46,16 @@ export class Scope {
    * Frees everything still owned, including graphs without a backward; the scope can be used again.
    */
   release(): void {
-    const { tensors, nodes, heir } = this;
+    const { tensors, nodes, nextOwner } = this;
     this.tensors = [];
     this.nodes = [];
-    this.heir = undefined;
+    this.nextOwner = undefined;
     for (const node of nodes) node.release();
     for (const tensor of tensors) {
       if (tensor.owner !== this) continue;
       tensor.dispose();
       // Tensors saved by these graphs go with them: the caller may drop them without a backward.
-      if (heir !== undefined && !tensor.isDisposed) tensor.passTo(heir);
+      if (nextOwner !== undefined && !tensor.isDisposed) tensor.passTo(nextOwner);
     }
   }
 
@@ -63,7 +64,7 @@ export class Scope {
     const nodes = this.nodes;
     this.nodes = [];
     if (next) for (const node of nodes) if (!node.isReleased) next.adoptNode(node);
-    this.heir = next === unowned ? null : next;
+    this.nextOwner = next === unowned ? null : next;
   }
 
   /**
@@ -137,13 +138,13 @@ export function passResult(from: Scope, to: Scope | null, result: unknown): void
   if (inGraph) from.surrenderNodes(to);
 }
 
-/** The held tensors created so far in allOrNothing(); null outside. */
-let createdHeld: Scoped[] | null = null;
+/** The tensors of held() that allOrNothing() has created so far; null outside of it. */
+let createdTensors: Scoped[] | null = null;
 
 /** A scope that owns no tensors: their creator releases them. */
 class Unowned extends Scope {
   override adopt(tensor: Scoped): void {
-    createdHeld?.push(tensor);
+    createdTensors?.push(tensor);
   }
   override adoptNode(): void {}
 }
@@ -162,9 +163,9 @@ export function held<T>(body: () => T): T {
  * object.
  */
 export function allOrNothing<T>(body: () => T): T {
-  const outer = createdHeld;
+  const outer = createdTensors;
   const created: Scoped[] = [];
-  createdHeld = created;
+  createdTensors = created;
   try {
     const result = body();
     if (outer) outer.push(...created);
@@ -173,7 +174,7 @@ export function allOrNothing<T>(body: () => T): T {
     for (const tensor of created) while (!tensor.isDisposed) tensor.release();
     throw error;
   } finally {
-    createdHeld = outer;
+    createdTensors = outer;
   }
 }
 

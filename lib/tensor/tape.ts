@@ -31,9 +31,9 @@ export interface GradSink {
    */
   write(i: number, body: (out: Tensor, accumulate: boolean) => void): void;
   /**
-   * Writes the gradient of input `i` as write() does. If input `i` is a leaf, and leavingLate() has
-   * set a collector, the collector runs `body` later. `reads` lists all tensors that `body` reads
-   * except the node's own leaf inputs.
+   * Writes the gradient of input `i` as write() does. If input `i` is a leaf, and deferGradients()
+   * has set a collector, the collector runs `body` later. `reads` lists all tensors that `body`
+   * reads except the node's own leaf inputs.
    */
   writeDeferred(
     i: number,
@@ -53,7 +53,7 @@ export interface GradSink {
 }
 
 let sequence = 0;
-/** Whether values of the forward are being recomputed for a backward. */
+/** Whether the body of a runRecomputation() is running. */
 let isInRecomputation = false;
 let enabled = true;
 
@@ -273,8 +273,9 @@ export function record(
 }
 
 /**
- * Makes `tensors` the start of a graph. `arrive` receives their borrowed gradients (null if there
- * is none) after all nodes that use them. Unlike a leaf's gradients, these are never copied.
+ * Makes `tensors` the start of a graph. When all nodes that use them have run, `arrive` receives
+ * their gradients, borrowed (null for a missing gradient). Unlike a leaf's gradients, these are
+ * never copied.
  */
 export function beginGraph(
   tensors: readonly Tensor[],

@@ -2,7 +2,7 @@
 
 import { DsError } from '../errors.js';
 import { Buffer } from '../runtime/buffer.js';
-import { noteNeeded } from '../runtime/deferred-calls.js';
+import { runCallsFor } from '../runtime/deferred-calls.js';
 import { cpu, type Device, device as findDevice } from '../runtime/device.js';
 import {
   type DType,
@@ -123,8 +123,8 @@ export class Tensor implements View {
   }
 
   /**
-   * Uninitialised memory: the caller overwrites every element. Throws DS_SHAPE, DS_DTYPE,
-   * DS_OUT_OF_MEMORY.
+   * Returns uninitialised memory: the caller overwrites every element. Throws DS_SHAPE or DS_DTYPE
+   * for an invalid shape or dtype, DS_OUT_OF_MEMORY if memory is short.
    */
   static empty(shape: readonly number[], dtype: DType, device: Device): Tensor {
     requireSizes('Tensor.empty', shape);
@@ -179,17 +179,17 @@ export class Tensor implements View {
     return this.liveBuffer().device;
   }
 
-  /** Dims, at most six. */
+  /** Number of dims, at most six. */
   get ndim(): number {
     return this.shape.length;
   }
 
-  /** Elements: the product of its sizes. */
+  /** Number of elements: the product of the sizes. */
   get numel(): number {
     return numel(this.shape);
   }
 
-  /** Bytes of its elements, even if it shares memory. */
+  /** Number of bytes of its elements, even if it shares memory. */
   get bytes(): number {
     return this.numel * dtypeSize(this.dtype);
   }
@@ -219,7 +219,7 @@ export class Tensor implements View {
     return new Tensor(this.liveBuffer().retain(), this.dtype, shape, strides, offset);
   }
 
-  /** Returns the same values, cut from the graph. */
+  /** Returns a view of the same values outside the graph. */
   detach(): Tensor {
     return this.alias(this.shape, this.strides);
   }
@@ -276,7 +276,7 @@ export class Tensor implements View {
 
   /** @internal Adds a holder, such as a graph node that will read it. */
   retain(): this {
-    noteNeeded(this.memory);
+    runCallsFor(this.memory);
     this.references++;
     return this;
   }

@@ -1,6 +1,6 @@
 // Metrics of training steps: sums of micro-batches, kept on the device until a log.
 import type { ProcessGroup } from '../comm/index.js';
-import { LateNumbers } from '../runtime/late-numbers.js';
+import { NumberReadback } from '../runtime/number-readback.js';
 import { required } from '../runtime/required.js';
 import { concat, maximum, noGrad, scope, Tensor } from '../tensor/index.js';
 import type { MetricSums } from './evaluation-options.js';
@@ -60,7 +60,7 @@ export class StepMetrics {
   private onDevice: Tensor | null = null;
   /** Sums and counts by name; 0 for values on the device. */
   private onHost = new Float64Array(0);
-  private coming: LateNumbers | null = null;
+  private coming: NumberReadback | null = null;
 
   /** `derived` adds metrics that follow from the means of others. */
   constructor(
@@ -134,7 +134,7 @@ export class StepMetrics {
   fetch(): void {
     if (this.names.length === 0) return;
     const count = 2 * this.summed.length + this.kinds.length;
-    this.coming ??= new LateNumbers(this.group.device, count);
+    this.coming ??= new NumberReadback(this.group.device, count);
     const { coming, onDevice } = this;
     noGrad(() =>
       scope(() => {

@@ -1,7 +1,7 @@
 // Counts the targets of an update over all ranks, before its first backward. Losses are divided by
 // this count.
 import type { ProcessGroup } from '../comm/index.js';
-import { LateNumbers } from '../runtime/late-numbers.js';
+import { NumberReadback } from '../runtime/number-readback.js';
 import { noGrad, scope, Tensor } from '../tensor/index.js';
 import type { Divisor, MicroBatch } from './micro-batch.js';
 
@@ -66,10 +66,10 @@ class OwnCounts implements TargetCounts {
 class SharedCounts implements TargetCounts {
   private read = 0;
   /** Tokens of the last update. */
-  private readonly coming: LateNumbers;
+  private readonly coming: NumberReadback;
 
   constructor(private readonly group: ProcessGroup) {
-    this.coming = new LateNumbers(group.device, 1);
+    this.coming = new NumberReadback(group.device, 1);
   }
 
   divisors(micros: readonly MicroBatch<unknown>[], { ranks, parts }: Averaging): Divisors {

@@ -8,7 +8,15 @@ import { surfaceOf } from '../docs/reference.js';
  * loops, and views of existing values. TypeScript's types check their arguments.
  */
 const FOR_AUTHORS = new Set([
-  ...['beforeBackward', 'claim', 'leavingLate', 'record', 'replayRandom', 'segmentsOf', 'within'],
+  ...[
+    'beforeBackward',
+    'claim',
+    'deferGradients',
+    'record',
+    'replayRandom',
+    'segmentsOf',
+    'within',
+  ],
   ...['recomputable', 'recomputed', 'sharingSamples', 'sharingTokens'],
   ...['addConfigArguments', 'monitor.progressLine'],
   ...['comm.jointly', 'comm.jointlyAsync', 'optim.perBlock'],
@@ -65,7 +73,7 @@ const WITHOUT_ARGUMENTS = [
 /** Functions that do not check the mistakes below. TypeScript's types check their arguments. */
 const UNCHECKED = [
   'FunctionContext',
-  'LateGradients',
+  'DeferredGradients',
   'TrainingMethod',
   'TrainingRun',
   'comm.ProcessGroup',

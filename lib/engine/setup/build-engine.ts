@@ -1,7 +1,7 @@
 // Builds an engine from a resolved configuration, with one call for each technique. Only files in
 // setup/ branch on the configuration.
 import { type Distributed, jointly } from '../../comm/index.js';
-import { answerPythonNames } from '../../runtime/python-names.js';
+import { definePythonNames } from '../../runtime/python-names.js';
 import { configureFromSection } from '../../tensor/recompute/section.js';
 import { Engine } from '../engine.js';
 import type { Decisions, EngineParts, OwnedParts, StepParts } from '../engine-parts.js';
@@ -129,7 +129,7 @@ function createEngine(
     ? new PipelineEngine(parts, { ...pipeline, shapes: new BatchShapes(job) })
     : new Kind(parts);
   const type = engine.constructor as typeof Engine;
-  answerPythonNames(type, { label: 'engine', fields: Object.keys(engine), others: PYTHON_NAMES });
+  definePythonNames(type, { label: 'engine', fields: Object.keys(engine), others: PYTHON_NAMES });
   return engine;
 }
 

@@ -11,8 +11,8 @@ import * as kernels from '../../runtime/kernels.generated.js';
 import { required } from '../../runtime/required.js';
 import {
   backward,
-  LateGradients,
-  leavingLate,
+  DeferredGradients,
+  deferGradients,
   noGrad,
   Scope,
   sharingSamples,
@@ -110,7 +110,7 @@ export class TrainingWorker extends Worker {
    */
   private readonly countingStage: number | null;
   /** By stage and micro-batch: weight gradients that are computed later. */
-  private readonly deferred = new Map<string, LateGradients>();
+  private readonly deferred = new Map<string, DeferredGradients>();
 
   constructor(parts: Parts, pipeline: Pipeline, batches: readonly PipelineBatch[]) {
     super(parts, pipeline, batches);
@@ -139,24 +139,24 @@ export class TrainingWorker extends Worker {
     gradients: readonly Tensor[] | null,
   ): void {
     const { gradients: collector, stepDecisions, watch } = this.parts;
-    const late = new LateGradients();
-    this.deferred.set(`${at.stage} ${at.micro}`, late);
+    const pending = new DeferredGradients();
+    this.deferred.set(`${at.stage} ${at.micro}`, pending);
     watch.time('backward', () =>
       collector.runPart(stepDecisions.lossScale, () =>
-        leavingLate(late, () => this.propagate(at.stage, outputs, gradients)),
+        deferGradients(pending, () => this.propagate(at.stage, outputs, gradients)),
       ),
     );
   }
 
   weightGradients({ stage, micro }: PipelinePosition): void {
     const { gradients: collector, stepDecisions, watch } = this.parts;
-    const late = required(this.deferred.get(`${stage} ${micro}`));
+    const pending = required(this.deferred.get(`${stage} ${micro}`));
     this.deferred.delete(`${stage} ${micro}`);
-    watch.time('backward', () => collector.run(stepDecisions.lossScale, () => late.run()));
+    watch.time('backward', () => collector.run(stepDecisions.lossScale, () => pending.run()));
   }
 
   override dispose(): void {
-    for (const late of this.deferred.values()) late.drop();
+    for (const pending of this.deferred.values()) pending.drop();
     this.deferred.clear();
     super.dispose();
   }

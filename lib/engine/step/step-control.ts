@@ -4,7 +4,7 @@
 import type { Parameter } from '../../nn/parameter.js';
 import type { Device } from '../../runtime/device.js';
 import * as kernels from '../../runtime/kernels.generated.js';
-import { LateNumbers } from '../../runtime/late-numbers.js';
+import { NumberReadback } from '../../runtime/number-readback.js';
 import { required } from '../../runtime/required.js';
 import type { Stream } from '../../runtime/stream.js';
 import { sliceFlat } from '../../tensor/flat.js';
@@ -129,7 +129,7 @@ export class StepControl implements GradientReceiver {
   private readonly digests = new Map<BatchUse, InputDigest>();
   private readonly weights: DigestWeights;
   /** Host copy of the control, then all rows, then the count of empty batches. */
-  private readonly reported: LateNumbers;
+  private readonly reported: NumberReadback;
   private readonly squareSums = new Map<Partition, SquareSum>();
   /**
    * The batches that must be equal on all ranks of a model. Copies of a model may evaluate
@@ -158,7 +158,7 @@ export class StepControl implements GradientReceiver {
     for (const batch of this.compared) {
       this.digests.set(batch, new InputDigest(this.rows.digests[batch], this.weights));
     }
-    this.reported = new LateNumbers(device, 4 + this.rows.all.numel + 1, 'first');
+    this.reported = new NumberReadback(device, 4 + this.rows.all.numel + 1, 'first');
     partitions.forEach((partition, i) => {
       const ranges = countedRanges(partition, (parameter) => ranks.isPrimary(parameter));
       const partialSum = ranges.length > 1 ? held(() => zeros([1], { device })) : null;

@@ -132,7 +132,7 @@ export class GPT2Block extends Module {
     const isSummed = isInSegment() && this.addsAttention(factor);
     const attended = scaleBranch(this.drop(attn.call(x, cache, documents, !isSummed)), factor);
     const [next, y] = isSummed
-      ? attn.computeBeside(x, () => this.normalize(attended, stream, ln_2))
+      ? attn.runProjections(x, () => this.normalize(attended, stream, ln_2))
       : this.normalize(attended, stream, ln_2);
     return [scaleBranch(this.drop(this.mlp.call(y)), factor), next];
   }

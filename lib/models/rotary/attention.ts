@@ -21,7 +21,7 @@ import {
   sigmoid,
   type Tensor,
 } from '../../tensor/index.js';
-import { computeBesideAttention } from '../../tensor/kept-results.js';
+import { runProjections } from '../../tensor/kept-results.js';
 import { keysPerQuery } from '../../tensor/ops/attention-filter.js';
 import { shareCasts } from '../../tensor/ops/fp8-linear.js';
 import { areGradientsJoint, rotatedProjections } from '../../tensor/ops/joint-gradients.js';
@@ -201,7 +201,7 @@ export abstract class RotaryAttentionBase extends Module {
   private beside<T>(tokens: number, isRead: boolean, body: () => T): T {
     const window = this.place.window ?? 0;
     const keys = keysPerQuery({ T: tokens, S: tokens }, { window, causal: true });
-    return computeBesideAttention({ keys, isRead }, body);
+    return runProjections({ keys, isRead }, body);
   }
 
   /** Normalizes, rotates, stores and attends by a fused op of the cache; null for other caches. */

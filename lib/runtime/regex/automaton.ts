@@ -8,8 +8,9 @@ interface Reading {
   /** Whether the text is read from its end to its start. */
   readonly isReversed: boolean;
   /**
-   * Whether it starts at every position and continues after matches: it then marks all positions.
-   * Otherwise it starts once, and a match ends alternatives of lower priority, as in Perl.
+   * Whether the automaton starts at every position and continues after matches, so that it finds
+   * all positions. Otherwise it starts once, and a match ends alternatives of lower priority, as in
+   * Perl.
    */
   readonly marksAll: boolean;
 }
@@ -24,18 +25,20 @@ interface State {
   readonly kernel: readonly number[];
   /** The letter that was read last. */
   readonly passed: number;
-  /** By input: 2 * state + 1 for a match, + 0 without; a state of -1 is dead. */
+  /**
+   * For each input: 2 * next state, + 1 if the program matches before it. A state of -1 is dead.
+   */
   next: (number | undefined)[];
 }
 
-/** States are dropped beyond this number, and built again. */
+/** Maximum number of states in memory. Beyond it, all are dropped and built again when needed. */
 const MAX_STATES = 2000;
 const DEAD = -1;
 
 export class Automaton {
   private states: State[] = [];
   private numbers = new Map<string, number>();
-  /** The start state behind each letter. */
+  /** The start state after each letter. */
   private starts: (number | undefined)[] = [];
   private readonly instructions: readonly Instruction[];
   private readonly dependsOnPassed: boolean;
@@ -82,7 +85,7 @@ export class Automaton {
     meter: Meter,
   ): number {
     if (this.states.length > MAX_STATES) {
-      // The caller's state must stay valid: it becomes the first of the new ones.
+      // The caller's state must stay valid: it becomes the first of the new states.
       const { kernel, passed } = required(this.states[number]);
       this.states = [];
       this.starts = [];

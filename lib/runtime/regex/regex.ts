@@ -18,7 +18,10 @@ export interface RegexOptions {
 
 /** The largest number of lookarounds of more than one character in a pattern. */
 const MAX_LOOKS = 8;
-/** Steps that every search may take: enough to read a usual text a hundred times. */
+/**
+ * Steps that a search may take in any text, in addition to STEPS_PER_UNIT for each of its UTF-16
+ * units.
+ */
 const FREE_STEPS = 10_000_000;
 const STEPS_PER_UNIT = 100;
 
@@ -114,7 +117,7 @@ export class Regex {
         if (starts === null && failed > 4 * text.length + 1000) starts = this.startsIn(scan);
         continue;
       }
-      // Oniguruma's crate skips an empty match at the end of the previous match.
+      // The Rust crate onig skips an empty match at the end of the previous match.
       const isLeftOut = this.skipsAdjacent && end === at && bounds.at(-1) === at;
       if (!isLeftOut) bounds.push(at, end);
       if (bounds.length >= 2 * max) break;

@@ -1,4 +1,5 @@
-// Activations with a parameter: leaky ReLU, ELU and softplus, one kernel each way.
+// Activations with a parameter: leaky ReLU, ELU and softplus. Forward and backward are one kernel
+// each.
 
 import { argumentError } from '../../runtime/input-errors.js';
 import type { ActivationOp } from '../../runtime/kernels.generated.js';

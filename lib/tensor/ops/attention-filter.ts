@@ -103,8 +103,9 @@ const noFilter: FilterOperands['views'] = {
 const MASK_HINT = 'Convert a mask of ones and zeros (Hugging Face) to bool: mask.ne(0).';
 
 /**
- * Converts `mask` to a dtype that the kernels read: bool, f32 or the dtype of q. Throws DS_DTYPE,
- * DS_DEVICE, DS_AUTOGRAD.
+ * Converts `mask` to a dtype that the kernels read: bool, f32 or the dtype of q. Throws DS_DTYPE
+ * for an integer mask, DS_DEVICE for a mask on another device, DS_AUTOGRAD for a mask that requires
+ * a gradient.
  */
 function readableMask(op: string, mask: Tensor, q: Tensor): Tensor {
   requireSameDevice(op, mask, q);
@@ -141,8 +142,9 @@ function requireLength(op: string, length: unknown, keys: number): void {
 }
 
 /**
- * Returns key lengths, a tensor or a list, as [B] i32 on the device of q. Throws DS_SHAPE,
- * DS_DTYPE, DS_DEVICE, DS_ARGUMENT.
+ * Returns key lengths, a tensor or a list, as [B] i32 on the device of q. Throws DS_SHAPE unless
+ * there is a length of each row, DS_ARGUMENT for a length above `keys`, DS_DTYPE or DS_DEVICE for a
+ * tensor that the kernels cannot read.
  */
 function lengthsOf(lengths: Tensor | readonly number[], q: Tensor, keys: number): Tensor {
   const op = 'attention keyLengths';
@@ -167,7 +169,10 @@ function lengthsOf(lengths: Tensor | readonly number[], q: Tensor, keys: number)
   return toRowMajor(cast(lengths, 'i32'));
 }
 
-/** Returns documents as [B, tokens] i32. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE, DS_ARGUMENT. */
+/**
+ * Returns documents as [B, tokens] i32. Throws unless they are such a tensor of i32 or i64 on the
+ * device of `like`.
+ */
 function documentsOf(what: string, documents: unknown, like: Tensor, shape: number[]): Tensor {
   const op = `attention ${what}`;
   if (!(documents instanceof Tensor)) {
@@ -195,7 +200,7 @@ const DOCUMENT_HINT =
 
 /**
  * Returns the part of `layout` for the heads of this call, on the device of `like`. Throws
- * DS_SHAPE, DS_ARGUMENT.
+ * DS_ARGUMENT for another object, DS_SHAPE if its heads or blocks do not fit the call.
  */
 function layoutOperand(
   layout: BlockLayout,

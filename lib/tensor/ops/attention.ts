@@ -136,7 +136,7 @@ export function attention(q: Tensor, k: Tensor, v: Tensor, options: AttentionOpt
   });
 }
 
-/** Returns null if this rank has all tokens. */
+/** Returns the exchange of heads of sequence parallelism; null if this rank has all tokens. */
 function exchangeFor(q: Tensor, k: Tensor): HeadExchange | null {
   const share = sharedTokens();
   if (!share?.heads) return null;
@@ -324,7 +324,10 @@ function attendLocally(q: Tensor, k: Tensor, v: Tensor, options: AttentionOption
   return out;
 }
 
-/** `mask` with the bias of the slopes, [1, H, 1, S] without a mask. Throws as requireSinks(). */
+/**
+ * Returns the bias of the slopes, [1, H, 1, S], plus `mask` if there is one. Throws DS_SHAPE unless
+ * each head has a slope.
+ */
 function alibiMask(slopes: Tensor, q: Tensor, k: Tensor, mask: Tensor | null): Tensor {
   requireTensor('attention alibiSlopes', slopes);
   const [H, S] = [required(q.shape[1]), k.size(2)];
@@ -335,12 +338,12 @@ function alibiMask(slopes: Tensor, q: Tensor, k: Tensor, mask: Tensor | null): T
   return noGrad(() =>
     scope(() => {
       const dtype = statisticOf(q.dtype);
-      const places = arange(S, { dtype, device: q.device }).sub(S - 1);
+      const distances = arange(S, { dtype, device: q.device }).sub(S - 1);
       const bias = slopes
         .detach()
         .to(dtype)
         .reshape([1, H, 1, 1])
-        .mul(places.reshape([1, 1, 1, S]));
+        .mul(distances.reshape([1, 1, 1, S]));
       if (!mask) return bias;
       return mask.dtype === 'bool' ? where(mask, bias, Number.NEGATIVE_INFINITY) : bias.add(mask);
     }),

@@ -27,7 +27,7 @@ export interface Chunk {
 
 /** Reduction rules of rows, and the classes of this rank. */
 export interface HeadRowRules extends RowRules {
-  /** Null if all are. */
+  /** The classes of this rank; null if this rank has all classes. */
   readonly share: ClassShare | null;
 }
 

@@ -189,18 +189,18 @@ export function to(x: Tensor, ...targets: (DType | Device | string)[]): Tensor {
 }
 
 function toDevice(x: Tensor, device: Device): Tensor {
-  const home = x.device;
-  if (home === device) return x;
-  if (home.kind !== 'cpu' && device.kind !== 'cpu') {
+  const source = x.device;
+  if (source === device) return x;
+  if (source.kind !== 'cpu' && device.kind !== 'cpu') {
     throw new DsError({
       code: 'DS_DEVICE',
       op: 'to',
       expected: `a move between the CPU and ${device.name}`,
-      got: `one from ${home.name}`,
+      got: `one from ${source.name}`,
       hint: "Go through the CPU: x.to('cpu').to(...).",
     });
   }
   const out = moveTensor(x, device);
-  record('to', [x], [out], [], ([grad], sink) => sink.addGrad(0, moveTensor(grad, home)));
+  record('to', [x], [out], [], ([grad], sink) => sink.addGrad(0, moveTensor(grad, source)));
   return out;
 }

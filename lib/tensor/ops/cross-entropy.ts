@@ -124,7 +124,7 @@ function lossOfClasses(logs: Tensor, target: Tensor, rules: Rules): Tensor {
     const rowFactors = weight ? gather(expand(scale, logs.shape), -1, at) : expand(scale, at.shape);
     return where(counts, squeeze(rowFactors, -1), 0);
   });
-  // If no row counts, infinite losses do not count either: avoids 0 times infinity.
+  // Ignored rows get the loss 0 here: the factor 0 times an infinite loss would be NaN.
   const picked = where(counts, squeeze(gather(logs, -1, at), -1), 0);
   let losses = neg(mul(picked, factors));
   if (smoothing > 0) {

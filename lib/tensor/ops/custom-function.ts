@@ -25,13 +25,16 @@ export class FunctionContext {
   }
 }
 
-/** A missing output gradient is null. Return null for an input without a gradient. */
+/** A function of tensors and its gradient, for customFunction(). */
 export interface CustomFunction<Result extends Tensor | Tensor[]> {
   /** The name in errors. */
   name?: string;
   /** Runs without recording. */
   forward(context: FunctionContext, ...inputs: Tensor[]): Result;
-  /** Returns the gradients of the inputs, in their order, shapes and dtypes. */
+  /**
+   * Returns the gradients of the inputs, in their order, shapes and dtypes; null for an input
+   * without a gradient. A missing gradient of an output is null.
+   */
   backward(
     context: FunctionContext,
     ...grads: (Tensor | null)[]

@@ -24,23 +24,23 @@ export function dropout(x: Tensor, p: number): Tensor {
 // Operations: none.
 
 /**
- * @internal Uniform numbers in [-bound, bound) like x. An element gets the number that it would get
- * on one rank: by sample and token, as in dropout.
+ * @internal Returns uniform numbers in [-bound, bound) like x. An element gets the number that it
+ * would get on one rank: by sample and token, as in dropout.
  */
 export function noiseLike(x: Tensor, bound: number): Tensor {
   const out = Tensor.emptyLike(x);
   const { sample, rank, ranks, ...part } = mapToWhole(out);
-  // A row is a rank's part of a sample; ranks have samples round-robin.
+  // Sample i of the global micro-batch is on rank i % ranks. A row is this rank's part of a sample.
   const { first, row, stride } = part;
-  const dealt = { first: rank * sample + first, row: row || sample, stride: ranks * sample };
-  const mapping = ranks === 1 ? { first, row, stride } : dealt;
+  const allRanks = { first: rank * sample + first, row: row || sample, stride: ranks * sample };
+  const mapping = ranks === 1 ? { first, row, stride } : allRanks;
   kernels.randomUniform({ out, low: -bound, high: bound, ...nextRandom(), ...mapping });
   return out;
 }
 
 /**
- * @internal dropout() of x [.., C] with this rank's share of the channels. Each channel drops the
- * elements that it would drop on one rank.
+ * @internal Returns dropout() of x [.., C], this rank's share of the channels. Each channel drops
+ * the elements that it would drop on one rank.
  */
 export function dropoutOfChannels(x: Tensor, p: number, channels: DimShare): Tensor {
   return recordDropout(x, p, channels);

@@ -180,8 +180,8 @@ function maskGrad(grad: Tensor, left: View, right: View, op: CompareOp): Tensor 
 
 type Extremum = 'maximum' | 'minimum';
 
-/** The comparison that is true where the first operand does not become the result. */
-const BEATEN: Record<Extremum, CompareOp> = { maximum: 'lt', minimum: 'gt' };
+/** The comparison that is true if the other operand is the result. */
+const LOSES: Record<Extremum, CompareOp> = { maximum: 'lt', minimum: 'gt' };
 
 function extremum(op: Extremum, a: Operand, b: Operand): Tensor {
   return withOperands(op, a, b, (left, right) => {
@@ -189,21 +189,24 @@ function extremum(op: Extremum, a: Operand, b: Operand): Tensor {
     record(op, [left, right], [out], [left, right], ([grad], sink) => {
       const g = grad;
       const [x, y] = [expandView(left, g.shape), expandView(right, g.shape)];
-      if (sink.needs(0)) addBroadcastGrad(sink, 0, extremumGrad(g, x, y, BEATEN[op]));
-      if (sink.needs(1)) addBroadcastGrad(sink, 1, extremumGrad(g, y, x, BEATEN[op]));
+      if (sink.needs(0)) addBroadcastGrad(sink, 0, extremumGrad(g, x, y, LOSES[op]));
+      if (sink.needs(1)) addBroadcastGrad(sink, 1, extremumGrad(g, y, x, LOSES[op]));
     });
     return out;
   });
 }
 
-/** Returns 0 where `ownView beaten other`, half of grad at equal elements, else grad. */
-function extremumGrad(grad: Tensor, ownView: View, other: View, beaten: CompareOp): Tensor {
+/**
+ * Returns 0 where the comparison `loses` of both views is true, half of grad at equal elements,
+ * else grad.
+ */
+function extremumGrad(grad: Tensor, ownView: View, other: View, loses: CompareOp): Tensor {
   const { shape, dtype, device } = grad;
   const [mask, out] = [Tensor.empty(shape, 'bool', device), Tensor.emptyLike(grad)];
   kernels.scale({ in: grad, out, scale: 0.5, shift: 0, accumulate: false });
   kernels.compare({ a: ownView, b: other, out: mask, op: 'eq' });
   kernels.where({ condition: mask, a: out, b: grad, out });
-  kernels.compare({ a: ownView, b: other, out: mask, op: beaten });
+  kernels.compare({ a: ownView, b: other, out: mask, op: loses });
   kernels.where({ condition: mask, a: expandView(constant(0, dtype, device), shape), b: out, out });
   return out;
 }
@@ -309,6 +312,7 @@ export function atan2(y: Operand, x: Operand): Tensor {
   });
 }
 
+/** The comparisons with exchanged operands: a < b is b > a. */
 const mirrored = { eq: 'eq', ne: 'ne', lt: 'gt', le: 'ge', gt: 'lt', ge: 'le' } as const;
 
 // Operations: none.
@@ -321,7 +325,7 @@ export function limitBy(op: Extremum, x: Operand, limit: Operand): Tensor {
       const g = grad;
       const inside = op === 'maximum' ? 'ge' : 'le';
       if (sink.needs(0)) addBroadcastGrad(sink, 0, maskGrad(g, left, right, inside));
-      if (sink.needs(1)) addBroadcastGrad(sink, 1, maskGrad(g, left, right, BEATEN[op]));
+      if (sink.needs(1)) addBroadcastGrad(sink, 1, maskGrad(g, left, right, LOSES[op]));
     });
     return out;
   });

@@ -182,7 +182,7 @@ export function combineRows(input: Tensor, weights: Tensor, groups: RowGroups): 
   return out;
 }
 
-/** Counts the choices `ids` [T, k] i32 of each of `experts` experts: [experts] f32. */
+/** Returns how many choices `ids` [T, k] i32 each of `experts` experts has: [experts] f32. */
 export function choicesOf(ids: Tensor, experts: number): Tensor {
   const { offsets } = groupRows(ids, experts, 0);
   return offsets
@@ -222,7 +222,9 @@ export function groupedProduct(input: Tensor, weight: Tensor, groups: RowGroups)
   return out;
 }
 
-/** @internal A frozen weight that a product computes for its own time. */
+/**
+ * @internal A frozen weight that each product computes from a smaller form, and frees at its end.
+ */
 export interface ComputedWeight {
   /** Shape of the layer [groups, .., ..]. */
   readonly shape: readonly number[];

@@ -70,7 +70,7 @@ function allocateCodes(
   return { codes, scale, format, scaling };
 }
 
-/** Quantizes the rows of a matrix, the rows of its transpose, or both, in one pass. */
+/** Quantizes the rows of a matrix, its columns, or both, in one pass. */
 function quantize(
   matrix: View,
   device: Device,
@@ -184,7 +184,7 @@ class InputCodes implements Saved {
       const quantized = held(() => quantize(matrix, device, { ...kind, ...missing }));
       this.rows ??= quantized.rows;
       this.transposed ??= quantized.columns;
-      // One scale of both has one hold of each.
+      // Rows and columns may share their scale; each has a reference of its own.
       if (quantized.rows && quantized.columns?.scale === quantized.rows.scale)
         quantized.rows.scale.retain();
     }
@@ -204,7 +204,8 @@ class InputCodes implements Saved {
 
   retain(): this {
     this.references++;
-    // The node will read these codes, so the rerun of a checkpointed function computes them.
+    // retain() tells the replay of a checkpointed function that the node will read these codes, so
+    // the replay computes them.
     this.transposed?.codes.retain().release();
     return this;
   }
@@ -222,7 +223,10 @@ function freeCodes(codes: Codes | null): void {
   codes?.scale.release();
 }
 
-/** The innermost shareCasts(): its input, and the recipe of its first layer. */
+/**
+ * The innermost shareCasts(): its input, that input's last change, and the recipe of the first
+ * layer.
+ */
 interface Sharing {
   readonly x: Tensor;
   readonly changedAt: number;
@@ -254,7 +258,7 @@ function sharedCodes(x: Tensor, recipe: Fp8Recipe): InputCodes | null {
 }
 
 /**
- * x W^T + b with FP8 operands; shapes and errors as in linear(). The weight's dims must be
+ * Returns x W^T + b with FP8 operands; shapes and errors as in linear(). The weight's dims must be
  * multiples of 16 on a GPU that is to use its tensor cores. `addsBias` as in linearOfRank(). The
  * backward keeps the codes of x^T instead of x.
  */
@@ -273,7 +277,7 @@ export function fp8Linear(
   const { device } = x;
   const out = Tensor.empty(outputShape(x, weight), x.dtype, device);
   const backward = isGradEnabled() && weight.requiresGrad;
-  // The backward recomputes some inputs: then nothing is kept.
+  // If the backward can recompute x, it keeps no codes.
   const kept = backward && isRecomputable(x) ? new SavedTensor(x) : null;
   const shared = sharedCodes(x, recipe);
   const codes = (shared ?? new InputCodes()).retain();
@@ -296,7 +300,7 @@ export function fp8Linear(
   return out;
 }
 
-/** From dz [.., out]: dx = dz W and dW = dz^T x. One pass over dz quantizes both of its forms. */
+/** Computes dx = dz W and dW = dz^T x from dz [.., out]. One pass quantizes dz and dz^T. */
 function productsBackward(
   dz: Tensor,
   x: SavedTensor | InputCodes,

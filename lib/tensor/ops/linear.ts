@@ -25,6 +25,10 @@ import {
 } from './shapes.js';
 import { contiguous } from './views.js';
 
+/**
+ * Throws DS_SHAPE, DS_DTYPE or DS_DEVICE unless x [.., in], weight [out, in] and bias [out] fit
+ * together.
+ */
 export function checkLinear(op: string, x: Tensor, weight: Tensor, bias: Tensor | null): void {
   requireInput(op, x, weight);
   if (bias) requireSameType(op, weight, bias);
@@ -60,6 +64,7 @@ function linearBackward(dz: Tensor, x: SavedTensor, weight: Tensor, sink: GradSi
   weightBackward(dz, x, sink);
 }
 
+/** Computes the gradient of the weight, dz^T x. */
 function weightBackward(dz: Tensor, x: SavedTensor, sink: GradSink): void {
   sink.writeDeferred(1, [dz, x], (dw, accumulate) =>
     gemm(
@@ -79,8 +84,8 @@ function weightBackward(dz: Tensor, x: SavedTensor, sink: GradSink): void {
 const beforeGelu = new WeakMap<Tensor, Tensor>();
 
 /**
- * The gradient of z, where x = gelu_tanh(z), for input 0 of the node: dz' = (dz W) gelu'(z); dW as
- * in linearBackward.
+ * Computes the gradients of a linear layer of x = gelu_tanh(z). Input 0 of its node is z, not x,
+ * and gets (dz W) gelu'(z). The weight gets dz^T x.
  */
 function linearBackwardThroughGelu(
   dz: Tensor,
@@ -107,6 +112,7 @@ function linearBackwardThroughGelu(
   weightBackward(dz, x, sink);
 }
 
+/** Returns the shape of a linear layer's output. */
 export function outputShape(x: Tensor, weight: Tensor): number[] {
   const shape = x.shape.slice();
   shape[shape.length - 1] = required(weight.shape[0]);
@@ -182,8 +188,8 @@ export function paddedColumns(columns: number): number {
 }
 
 /**
- * Returns linear() where each rank has a term of the sum. One rank adds the bias (`addsBias`);
- * every rank gets the same bias gradient.
+ * Returns this rank's term of a linear() whose inputs are split over ranks. One rank adds the bias
+ * (`addsBias`); every rank gets the same bias gradient.
  */
 export function linearOfRank(
   x: Tensor,

@@ -7,7 +7,7 @@ import * as kernels from '../../runtime/kernels.generated.js';
 import { Tensor } from '../tensor.js';
 import { viewOf } from './shapes.js';
 
-/** The numbers of a LossReport, read. */
+/** What LossReport.read() returns. */
 export interface LossCounts {
   /** Targets that counted. */
   counted: number;
@@ -118,7 +118,10 @@ export class TokenReport extends LossReport {
   }
 }
 
-/** Returns `report` if it is valid for a loss on `device`. Throws DS_ARGUMENT, DS_DEVICE. */
+/**
+ * Returns `report`. Throws DS_ARGUMENT unless it is a LossReport, DS_DEVICE unless it is on
+ * `device`.
+ */
 export function requireReport(op: string, report: unknown, device: Device): LossReport {
   if (!(report instanceof LossReport)) {
     throw valueError(

@@ -63,7 +63,7 @@ export interface RowRules {
   readonly ignoreIndex: number;
   readonly smoothing: number;
   readonly reduction: LossReduction;
-  /** Null: the number of rows that count; without a mean no divisor. */
+  /** Null: the number of rows that count for a mean, no divisor for a sum. */
   readonly divisor: number | Tensor | null;
   readonly report: LossReport | null;
 }
@@ -117,12 +117,12 @@ function ignoreIndexOf(op: string, { ignoreIndex = IGNORE_INDEX }: RowOptions): 
   return requireInteger(`${op} ignoreIndex`, ignoreIndex, Number.MIN_SAFE_INTEGER);
 }
 
-/** Counter of means without rows, see countEmptyMeans(). */
+/** The counter of countEmptyMeans(). */
 let emptyMeans: Tensor | null = null;
 
 /**
- * From now on each cross-entropy on the device of `into`, [1] f32, adds 1 to it if no row counts;
- * null ends the counting. Returns the previous counter.
+ * Makes each later cross-entropy on the device of `into`, [1] f32, add 1 to `into` if no row
+ * counts. Null ends the counting. Returns the previous counter.
  */
 export function countEmptyMeans(into: Tensor | null): Tensor | null {
   const before = emptyMeans;
@@ -166,8 +166,8 @@ export function reportSums(
 }
 
 /**
- * Divisor of the sum of the losses, [1] of their dtype. For a mean it is the number of rows that
- * count, or 1 without such rows. Updates the report.
+ * Returns the divisor of the sum of the losses, [1] of their dtype. For a mean it is the number of
+ * rows that count, or 1 without such rows. Updates the report.
  */
 export function divisorOf(rules: RowRules, { target, losses, correct }: MeasuredRows): Tensor {
   const { reduction, divisor, report, ignoreIndex } = rules;
@@ -209,7 +209,10 @@ function isZero(count: Tensor): Tensor {
   return isEmpty;
 }
 
-/** `count` [1] with 0 replaced by 1. A 0 increments the counter of empty means. */
+/**
+ * Changes a `count` [1] of 0 to 1, and counts it by the counter of countEmptyMeans(). Returns
+ * `count`.
+ */
 export function replaceZero(count: Tensor): Tensor {
   const isEmpty = isZero(count);
   incrementIf(count, isEmpty);
@@ -253,6 +256,10 @@ export function rowScale(grad: Tensor, count: Tensor): Tensor {
   return out;
 }
 
+/**
+ * Throws DS_SHAPE unless there is a target for each of the rows `lead`; DS_DTYPE or DS_DEVICE as
+ * requireIndex().
+ */
 export function checkTarget(
   op: string,
   values: Tensor,

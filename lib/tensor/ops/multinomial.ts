@@ -12,7 +12,7 @@ import { requireTensor, shapeError, toRowMajor, viewOf } from './shapes.js';
 
 /** Options of multinomial(). */
 export interface MultinomialOptions {
-  /** A category may be drawn several times. Default: false. */
+  /** Whether a category may be drawn several times. Default: false. */
   replacement?: boolean;
 }
 

@@ -104,7 +104,8 @@ function normBackward(saved: NormState, dout: View, dsum: View | null, to: NormG
 }
 
 /**
- * The parameter gradients, inputs `first` and `first + 1`, and dx through `write` in the same pass.
+ * Lets `write` compute the gradients of the parameters, inputs `first` and `first + 1`, and in the
+ * same pass dx.
  */
 function writeParameterGrads(
   sink: GradSink,
@@ -128,7 +129,10 @@ function writeParameterGrads(
   );
 }
 
-/** Records a norm. dx is the gradient of input 0; writeParameterGrads() writes the others. */
+/**
+ * Records a norm. Input 0 has the gradient dx; the parameters' gradients come from
+ * writeParameterGrads().
+ */
 function recordNorm(
   op: string,
   inputs: Tensor[],

@@ -17,10 +17,10 @@ export type Operand = Tensor | number;
 const INTEGERS: readonly DType[] = ['bool', 'u8', 'i32', 'i64'];
 
 /**
- * Calls body(x, y) with `a` and `b` as tensors of one dtype, as in PyTorch. A number takes the
- * tensor's dtype. Integers take a floating tensor's dtype, or the wider of two integer dtypes. An
- * integer tensor and a fraction become f32. Two floating dtypes do not mix. Frees temporaries.
- * Throws DS_DTYPE, DS_DEVICE, DS_ARGUMENT.
+ * Calls body(x, y) with `a` and `b` converted to tensors of one dtype, as PyTorch does. A number
+ * takes the tensor's dtype. Integers take a floating tensor's dtype, or the wider of two integer
+ * dtypes. An integer tensor and a fraction become f32. Two floating dtypes do not mix. Frees
+ * temporaries. Throws DS_DTYPE, DS_DEVICE, DS_ARGUMENT.
  */
 export function withOperands<Result>(
   op: string,
@@ -84,9 +84,9 @@ function dtypeWithNumber(op: string, { dtype, shape }: Tensor, value: number): D
 }
 
 /**
- * Turns a comparison of integers of `dtype` with a number that is no such integer into one with an
- * integer: x < 1.5 is x <= 1. Returns true or false if it holds for all of them or for none; null
- * if `number` is such an integer.
+ * Returns the comparison of integers of `dtype` with an integer that is equal to `op` with
+ * `number`: x < 1.5 is x <= 1. Returns true or false if all or no integers of `dtype` satisfy it,
+ * and null if `number` itself is an integer of `dtype`.
  */
 export function toIntegerComparison(
   op: CompareOp,

@@ -107,7 +107,7 @@ export function l1Loss(x: Tensor, target: Operand, given: LossOptions = {}): Ten
 }
 
 /**
- * Returns d^2 / 2 for d = |x| below `bound`, bound (d - bound / 2) from there on.
+ * Returns d^2 / 2 if d = |x| is below `bound`, else bound (d - bound / 2).
  */
 function huberOf(x: Tensor, bound: number): Tensor {
   const distance = abs(x);
@@ -161,7 +161,7 @@ function log1pOf(x: Tensor): Tensor {
   return mul(factor, x);
 }
 
-/** log(1 + exp(x)) without overflow; floating dtypes. */
+/** Returns log(1 + exp(x)) without overflow; floating dtypes. */
 const softplusOf = customFunction<Tensor>({
   name: 'softplus',
   forward(context, x) {
@@ -216,7 +216,7 @@ export function binaryCrossEntropyWithLogits(
   return scope(() => promote(x, target, losses));
 }
 
-/** Weights repeat to the losses' shape, and not the other way round. */
+/** Throws DS_SHAPE if weights with more elements than x have broadcast the losses. */
 function requireBroadcast(op: string, x: Tensor, losses: Tensor): void {
   if (sameShape(x.shape, losses.shape)) return;
   throw shapeError(op, `weights that repeat to ${describe(x)}`, `losses ${describe(losses)}`);
@@ -229,7 +229,7 @@ export interface KlDivOptions {
    * in PyTorch.
    */
   reduction?: LossReduction | 'batchmean';
-  /** The target holds logarithms too. Default: false. */
+  /** Whether the target holds logarithms too. Default: false. */
   logTarget?: boolean;
 }
 

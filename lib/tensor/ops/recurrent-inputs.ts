@@ -7,7 +7,10 @@ import type { Tensor } from '../tensor.js';
 import { cast } from './creation.js';
 import { requireSameDevice, shapeError, toRowMajor } from './shapes.js';
 
-/** @internal Returns documents as contiguous [B, T] i32. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE. */
+/**
+ * @internal Returns documents as contiguous [B, T] i32. Throws DS_SHAPE, DS_DTYPE or DS_DEVICE
+ * unless they are [B, T] i32 or i64 on x's device.
+ */
 export function documentsOf(op: string, documents: Tensor | null, x: Tensor): Tensor | null {
   if (!documents) return null;
   requireSameDevice(`${op} documents`, documents, x);
@@ -28,8 +31,8 @@ export function documentsOf(op: string, documents: Tensor | null, x: Tensor): Te
 }
 
 /**
- * @internal Requires that `tensors` have the tokens and heads of values [B, T, H, E], in f32 or
- * f64. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE.
+ * @internal Throws DS_SHAPE, DS_DTYPE or DS_DEVICE unless each of `tensors` has a number for each
+ * token and head of values [B, T, H, E], in f32 (f64 for f64).
  */
 export function requireHeadNumbers(
   op: string,

@@ -24,9 +24,9 @@ import {
 } from './shapes.js';
 import { contiguous, narrow, transpose } from './views.js';
 
-/** Dims to reduce, all by default; `keepDim` keeps them with size 1. */
+/** Options of a reduction. */
 export interface ReduceOptions {
-  /** Negative ones count from the end. */
+  /** Dims to reduce; negative dims count from the end. Default: all. */
   dims?: number | readonly number[];
   /** PyTorch's name of `dims`. */
   dim?: number | readonly number[];
@@ -40,6 +40,7 @@ export interface ReduceOptions {
  */
 export type Reduction = ReduceOptions | number | readonly number[];
 
+/** Returns the options of a reduction, with `dim` as `dims`. */
 export function readReduction(op: string, given: Reduction): ReduceOptions {
   if (typeof given === 'number' || Array.isArray(given)) return { dims: given };
   const { dims, dim, keepDim } = readOptions<ReduceOptions>(
@@ -193,7 +194,7 @@ export function prod(x: Tensor, options: Reduction = {}): Tensor {
   return out;
 }
 
-/** Returns `of` with the dims `over` moved to the end. */
+/** Returns `of` as a view with the dims `over` at the end. */
 function moveDimsLast(of: View, over: readonly number[]): View {
   const order = of.shape
     .map((_, d) => d)
@@ -202,7 +203,10 @@ function moveDimsLast(of: View, over: readonly number[]): View {
   return viewOf(of, pick(of.shape), pick(of.strides));
 }
 
-/** Adds the gradient of prod() to dx, by running products: it needs no division by elements. */
+/**
+ * Adds the gradient of prod() to dx. Running products need no division by an element, which may be
+ * 0.
+ */
 function addProductSlope(
   x: Tensor,
   grad: Tensor,

@@ -4,7 +4,7 @@ import { requireInteger } from '../../runtime/require-number.js';
 
 const MIN_BLOCK = 16;
 
-/** Returns `block` if the kernels accept it. */
+/** Returns `block`. Throws DS_ARGUMENT unless it is a power of two of at least MIN_BLOCK tokens. */
 export function requireBlock(op: string, block: unknown): number {
   const tokens = requireInteger(op, block, 1);
   if (tokens >= MIN_BLOCK && Number.isInteger(Math.log2(tokens))) return tokens;

@@ -7,7 +7,10 @@ import type { Tensor } from '../tensor.js';
 import { cast } from './creation.js';
 import { requireSameDevice, shapeError, toRowMajor, viewOf } from './shapes.js';
 
-/** Returns positions as contiguous [B, T] i32. Throws DS_SHAPE, DS_DTYPE, DS_DEVICE. */
+/**
+ * Returns positions as contiguous [B, T] i32. Throws DS_SHAPE, DS_DTYPE or DS_DEVICE unless they
+ * are [B, T] i32 or i64 on x's device.
+ */
 export function ropePositions(positions: Tensor, x: Tensor): Tensor {
   const op = 'rope positions';
   requireSameDevice(op, positions, x);

@@ -22,8 +22,8 @@ import {
 } from './shapes.js';
 
 /**
- * Returns the elements of `src` that `index` uses: the first ones of each dim. Throws DS_SHAPE if
- * `src` is smaller than `index`.
+ * Returns the elements of `src` that `index` uses: the first elements of each dim. Throws DS_SHAPE
+ * if `src` is smaller than `index`.
  */
 function chooseSource(op: string, src: View, index: View): View {
   const fits = (n: number, d: number) => n <= required(src.shape[d]);
@@ -53,8 +53,11 @@ function gatherUnrecorded(whole: Tensor, dim: number, index: Tensor): Tensor {
   return out;
 }
 
-/** Returns the gradient of src: `grad` at elements that won their index, 0 at overwritten ones. */
-function gradOfWinners(grad: Tensor, dim: number, index: Tensor): Tensor {
+/**
+ * Returns the gradient of src: `grad` at elements that the result contains, 0 at overwritten
+ * elements.
+ */
+function gradOfStored(grad: Tensor, dim: number, index: Tensor): Tensor {
   const { device, shape } = index;
   const numbers = arange(required(shape[dim]), { dtype: 'i64', device });
   const number = expandView(
@@ -67,11 +70,11 @@ function gradOfWinners(grad: Tensor, dim: number, index: Tensor): Tensor {
   const owners = Tensor.empty(grad.shape, 'i64', device);
   kernels.scatter({ src: number, index, out: sliceFor('scatter', owners, dim, index), dim });
   const owner = gatherUnrecorded(owners, dim, index);
-  const won = Tensor.empty(shape, 'bool', device);
-  kernels.compare({ a: owner, b: number, out: won, op: 'eq' });
+  const isWinner = Tensor.empty(shape, 'bool', device);
+  kernels.compare({ a: owner, b: number, out: isWinner, op: 'eq' });
   const out = gatherUnrecorded(grad, dim, index);
   const nothing = expandView(constant(0, grad.dtype, device), shape);
-  kernels.where({ condition: won, a: out, b: nothing, out });
+  kernels.where({ condition: isWinner, a: out, b: nothing, out });
   return out;
 }
 
@@ -108,7 +111,7 @@ export function scatter(x: Tensor, dim: number, index: Tensor, src: Tensor | num
       sink.addGrad(0, rest);
     }
     if (src instanceof Tensor && sink.needs(1)) {
-      addSliceGrad(sink, src.shape, gradOfWinners(g, at, index));
+      addSliceGrad(sink, src.shape, gradOfStored(g, at, index));
     }
   });
   return out;

@@ -11,6 +11,7 @@ import { contiguousStrides, describe, isContiguous, numel, type View } from '../
 import { type GradSink, record } from '../tape.js';
 import { Tensor } from '../tensor.js';
 
+/** Returns a DS_SHAPE error. */
 export function shapeError(
   op: string,
   expected: string,
@@ -33,6 +34,7 @@ export function requireTensors(op: string, values: unknown): asserts values is r
   for (const value of values) requireTensor(op, value);
 }
 
+/** Returns the DS_ARGUMENT error for a `value` that is no tensor. */
 export function notTensorError(
   op: string,
   expected: string,
@@ -141,7 +143,7 @@ function deviceMixError(op: string, a: Tensor, b: Tensor): DsError {
   });
 }
 
-/** Throws DS_DEVICE unless both are on one device. For operands of different dtypes. */
+/** Throws DS_DEVICE unless both are on one device. Their dtypes may differ. */
 export function requireSameDevice(op: string, a: Tensor, b: Tensor): void {
   requireTensor(op, a);
   requireTensor(op, b);

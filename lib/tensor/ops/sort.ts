@@ -15,7 +15,7 @@ import { transpose } from './views.js';
 export interface SortOptions {
   /** The dim along which elements are ordered. Default: -1. */
   dim?: number;
-  /** The greatest first. Default: false. */
+  /** Whether the greatest element is first. Default: false. */
   descending?: boolean;
   /** Accepted for compatibility: sorting is always stable. */
   stable?: boolean;
@@ -25,7 +25,7 @@ export interface SortOptions {
 export interface TopkOptions {
   /** The dim along which elements are chosen. Default: -1. */
   dim?: number;
-  /** The largest instead of the smallest. Default: true. */
+  /** Whether to select the largest elements, not the smallest. Default: true. */
   largest?: boolean;
   /** False permits any order; the result is sorted in any case. Default: true. */
   sorted?: boolean;

@@ -35,7 +35,7 @@ export interface SpreadOptions extends ReduceOptions {
   correction?: number;
 }
 
-/** Options, or only the dims. */
+/** The options of variance() and std(), or only the dims. */
 export type Spread = SpreadOptions | number | readonly number[];
 
 const isDims = (given: unknown): given is number | readonly number[] =>

@@ -27,9 +27,9 @@ interface TokenDraw {
 }
 
 /**
- * @internal For each draw and row, `chosen` different tokens in ascending order, all sets equally
- * likely: [draws, rows, chosen] i32. They follow the sample of the global micro-batch, as in
- * dropout.
+ * @internal Draws `chosen` different tokens of each row in ascending order, all sets equally
+ * likely, `draws` times: [draws, rows, chosen] i32. As in dropout(), a sample of the global
+ * micro-batch has the same tokens on any number of ranks.
  */
 export function chooseTokens({ rows, tokens, draws, chosen }: TokenDraw, like: Tensor): Tensor {
   return noGrad(() =>
@@ -49,7 +49,10 @@ export function chooseTokens({ rows, tokens, draws, chosen }: TokenDraw, like: T
   );
 }
 
-/** @internal Indices [rows * chosen] of tokens [rows, chosen] among the tokens of all rows. */
+/**
+ * @internal Returns the indices [rows * chosen] of tokens [rows, chosen] among the tokens of all
+ * rows.
+ */
 export function indicesOfTokens(chosen: Tensor, tokens: number): Tensor {
   return noGrad(() =>
     scope(() => {
@@ -64,7 +67,7 @@ export function indicesOfTokens(chosen: Tensor, tokens: number): Tensor {
 const repeatOverColumns = (indices: Tensor, width: number): View =>
   expandView(viewOf(indices, [indices.numel, 1]), [indices.numel, width]);
 
-/** @internal Rows of x [N, C] at `indices` [n], all different: [n, C]. */
+/** @internal Returns the rows of x [N, C] at `indices` [n], all different: [n, C]. */
 export function takeRows(x: Tensor, indices: Tensor): Tensor {
   const out = gatherRows(x, indices);
   record('takeRows', [x], [out], [indices], ([grad], sink) => {
@@ -76,7 +79,7 @@ export function takeRows(x: Tensor, indices: Tensor): Tensor {
   return out;
 }
 
-/** @internal x [N, C] with `rows` [n, C] at `indices` [n], all different. */
+/** @internal Returns x [N, C] with `rows` [n, C] at `indices` [n], all different. */
 export function replaceRows(x: Tensor, indices: Tensor, rows: Tensor): Tensor {
   const index = repeatOverColumns(indices, x.size(1));
   const store = (into: Tensor, src: View): void =>
@@ -102,6 +105,6 @@ function gatherRows(x: Tensor, indices: Tensor): Tensor {
   return out;
 }
 
-/** @internal Draw `i` of chooseTokens(): [rows, chosen]. */
+/** @internal Returns draw `i` of chooseTokens(): [rows, chosen]. */
 export const drawOf = (draws: Tensor, i: number): Tensor =>
   noGrad(() => reshape(narrow(draws, 0, i, 1), [draws.size(1), draws.size(2)]));

@@ -23,7 +23,7 @@ export interface WindowOptions {
   dilation?: Pair;
 }
 
-/** Returns `value` as [height, width]. */
+/** Returns `value` as [height, width]. Throws DS_ARGUMENT unless both are integers from `min`. */
 function pairOf(op: string, value: Pair, min: number): readonly [number, number] {
   const list: readonly unknown[] = Array.isArray(value) ? value : [value, value];
   if (list.length === 2) {

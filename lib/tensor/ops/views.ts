@@ -69,7 +69,7 @@ export function reshape(x: Tensor, ...shape: Sizes): Tensor {
   return out;
 }
 
-/** As reshape, but never copies. Throws DS_SHAPE if x is not contiguous. */
+/** Returns reshape() without a copy. Throws DS_SHAPE if x is not contiguous. */
 export function view(x: Tensor, ...shape: Sizes): Tensor {
   requireTensor('view', x);
   if (isContiguous(x)) return reshape(x, ...shape);
@@ -249,7 +249,10 @@ export function select(x: Tensor, dim: number, index: number): Tensor {
   return squeeze(slice(x, dim, at, at + 1), dim);
 }
 
-/** Returns the size of each part of a dim of `size`. Throws DS_SHAPE, DS_ARGUMENT. */
+/**
+ * Returns the size of each part of a dim of `size`. Throws DS_SHAPE unless the sizes add up to
+ * `size`.
+ */
 function splitSizes(size: number, sizes: number | readonly number[]): readonly number[] {
   if (typeof sizes === 'number') {
     const each = requireInteger('split size', sizes, 1);
@@ -265,8 +268,8 @@ function splitSizes(size: number, sizes: number | readonly number[]): readonly n
 }
 
 /**
- * Returns views of `x` along `dim`, of `sizes` (or all of one size, the last one smaller). One
- * backward for all.
+ * Returns views of `x` along `dim`, of `sizes` (or of one size; the last view may be smaller). All
+ * views have one backward.
  */
 export function split(x: Tensor, sizes: number | readonly number[], dim = 0): Tensor[] {
   requireTensor('split', x);

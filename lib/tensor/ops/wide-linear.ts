@@ -37,8 +37,8 @@ const rowsOf = (matrix: View, first: number, count: number): View => {
 };
 
 /**
- * Splits an f32 matrix [n, m] into bf16 parts side by side, [n, 3 m]. Part `low` (1 or 2, from 0)
- * is the low part; the other two are the high part.
+ * Splits an f32 matrix [n, m] into three bf16 parts side by side, [n, 3 m]. Part `low`, 1 or 2, has
+ * the low bits. Parts 0 and 3 - `low` both have the high bits.
  */
 function splitIntoColumns(matrix: View, device: Device, low: 1 | 2): Tensor {
   const [n, m] = leading(matrix.shape, 2);

@@ -1,6 +1,6 @@
 // Activation checkpointing: forward keeps only the inputs, backward reruns the function.
 
-import { postponeCalls } from '../../runtime/deferred-calls.js';
+import { deferCalls } from '../../runtime/deferred-calls.js';
 import { argumentError } from '../../runtime/input-errors.js';
 import { requireType } from '../../runtime/require-type.js';
 import { required } from '../../runtime/required.js';
@@ -20,7 +20,7 @@ import {
   withGrad,
 } from '../tape.js';
 import { Tensor } from '../tensor.js';
-import { currentPolicy, segmentsBehind } from './policy.js';
+import { currentPolicy, segmentsAfter } from './policy.js';
 import type { KeptInputs } from './store.js';
 import { unwatchedSegment, type WatchedSegment } from './watch.js';
 
@@ -29,13 +29,13 @@ const listOf = (result: Tensor | Tensor[]): Tensor[] => (Array.isArray(result) ?
 const needsGrad = (input: unknown): boolean => input instanceof Tensor && input.requiresGrad;
 
 /**
- * Calls fn(...inputs) without keeping the tensors of its backward. The backward recomputes them
- * from the same random state and frees them at once. fn reruns to its end, but ops after the last
- * one that backward reads are not computed. Inputs may be tensors or any other values, null
- * included. configure() selects the stored tensors and their place. Parameters used inside get
- * their gradients from the nested backward. `fn` must be a function of its inputs and parameters
- * only. Throws DS_ARGUMENT for tensors inside an array or a plain object. Source: Chen et al. 2016;
- * the rule for inputs is DeepSpeed's.
+ * Calls fn(...inputs) without keeping the tensors of its backward. The backward calls fn again from
+ * the same random state to compute them, and frees them at once. It skips the kernels of ops whose
+ * results it does not read. Inputs may be tensors or any other values, null included. configure()
+ * selects the stored tensors and their memory. Parameters used inside get their gradients from the
+ * nested backward. `fn` must be a function of its inputs and parameters only. Throws DS_ARGUMENT
+ * for tensors inside an array or a plain object. Source: Chen et al. 2016; the rule for inputs is
+ * DeepSpeed's.
  */
 export function checkpoint<Inputs extends readonly unknown[], Result extends Tensor | Tensor[]>(
   fn: (...inputs: Inputs) => Result,
@@ -76,7 +76,7 @@ function recordSegment<Inputs extends readonly unknown[], Result extends Tensor 
   const { store, watch, openKeptResults } = currentPolicy();
   const isInvariant = isBatchInvariant();
   const kept = store.keep(inputs);
-  const keptResults = openKeptResults(tensors[0]?.device ?? null, segmentsBehind());
+  const keptResults = openKeptResults(tensors[0]?.device ?? null, segmentsAfter());
   const segment = tensors[0] ? watch.open(tensors[0].device) : unwatchedSegment;
   const recorded: RecordedSegment = {
     run: (replayInputs) => runBatchInvariant(() => fn(...(replayInputs as Inputs)), isInvariant),
@@ -164,7 +164,7 @@ function replay(
     const forward = (): Tensor | Tensor[] =>
       replayRandom(at, () => withGrad(true, () => scope(() => run(inputs))));
     const recomputedOutputs = segment.recompute(() =>
-      runRecomputation(() => postponeCalls(() => keptResults.replay(forward))),
+      runRecomputation(() => deferCalls(() => keptResults.replay(forward))),
     );
     const roots: Tensor[] = [];
     const seeds: Tensor[] = [];
@@ -181,7 +181,10 @@ function replay(
   });
 }
 
-/** Runs the backward `body` of one segment. The last segment's calls the hooks of all. */
+/**
+ * Runs the backward `body` of one segment. That of the last segment calls the hooks of all
+ * segments.
+ */
 function withShared(shared: SharedLeaves | null, body: () => void): void {
   if (!shared) {
     body();

@@ -21,7 +21,7 @@ export class OffloadedResults implements ResultStore {
   /** Results in call order: a copy, or a tensor that stays on its device. */
   private readonly results: (HostCopy | Tensor)[] = [];
   private readonly uploaded: Event;
-  /** The segment before this one, in forward order; null before restore(). */
+  /** The previous segment in forward order; null before restore(). */
   private predecessor: { upload(): void } | null = null;
 
   constructor(private readonly lane: TransferLane) {
@@ -35,7 +35,7 @@ export class OffloadedResults implements ResultStore {
       this.results.push(result);
       return;
     }
-    this.lane.orderBehind(down, device.compute);
+    this.lane.orderAfter(down, device.compute);
     const copy = startCopy(this.lane, result);
     this.results.push(copy);
     copy.leaveDevice();

@@ -53,7 +53,7 @@ class OffloadedInputs implements KeptInputs {
     const { device, down, inputs } = this.lane;
     inputs.newest?.leaveDevice();
     inputs.add(this);
-    this.lane.orderBehind(down, device.compute);
+    this.lane.orderAfter(down, device.compute);
     this.residents.forEach((input, index) => {
       if (!(input instanceof Tensor) || !isMovable(input, device)) return;
       this.moved.push({ index, copy: new HostCopy(this.lane, input) });
@@ -87,7 +87,7 @@ class OffloadedInputs implements KeptInputs {
     this.state = 'host';
     for (const { copy } of this.moved) copy.leaveDevice();
     const { device, down } = this.lane;
-    this.lane.orderBehind(device.compute, down);
+    this.lane.orderAfter(device.compute, down);
   }
 
   upload(): void {

@@ -33,10 +33,10 @@ export interface CheckpointingOptions {
    */
   keepAttention?: boolean | null;
   /**
-   * Beside a kept attention, also keep the result of the output projection, and in blocks with
-   * rotary positions the rotated queries and keys, and the values. Other models keep nothing more.
-   * A number: only in so many of the last segments of checkpointSequential(), without one that
-   * keepLastSegment keeps. Their memory is free again before most gradients exist. Default: false.
+   * With each kept attention, also keep the result of its output projection. In blocks with rotary
+   * positions, keep the rotated queries and keys, and the values, too. A number: only in so many of
+   * the last segments of checkpointSequential(), not counting the segment of keepLastSegment. The
+   * backward frees their memory before most gradients exist. Default: false.
    */
   keepProjections?: boolean | number;
   /**
@@ -45,9 +45,9 @@ export interface CheckpointingOptions {
    */
   keepLastSegment?: boolean;
   /**
-   * Compute the gradient of a model's head in the forward, instead of its logits again in the
-   * backward. Takes V C elements between the two. Gradients that are accumulated in 16 bits may
-   * differ in the last bit. Default: false.
+   * Compute the gradient of a model's head in the forward, so that the backward need not compute
+   * the logits again. The gradient takes V C elements until the backward. Gradients that are
+   * accumulated in 16 bits may differ in the last bit. Default: false.
    */
   earlyHead?: boolean;
   /** Wait for the device before and after every segment. Default: false. */
@@ -60,8 +60,8 @@ interface CheckpointPolicy {
   readonly store: ActivationStore;
   readonly watch: SegmentWatch;
   /**
-   * Creates the store of kept results for a new segment. `later`: the number of segments behind it
-   * in its sequence.
+   * Creates the store of kept results for a new segment. `later`: the number of later segments in
+   * its sequence.
    */
   readonly openKeptResults: (device: Device | null, later: number) => KeptResults;
   readonly numberCheckpoints: number | null;
@@ -83,9 +83,9 @@ const defaultPolicy: CheckpointPolicy = {
 let policy = defaultPolicy;
 
 /**
- * By default, host memory keeps attention with at least so many keys a query. A copy over PCIe
- * takes 2 C / 55e9 s per token, and the forward that it replaces 4 K C / 500e12 s for K keys. At
- * 4,096 keys both take about as long, and the copy runs beside compute.
+ * By default, host memory keeps an attention whose queries see at least so many keys. A copy over
+ * PCIe takes 2 C / 55e9 s per token, and the forward that it replaces 4 K C / 500e12 s for K keys.
+ * At 4,096 keys both take about as long, and the copy runs during other computation.
  */
 const MANY_KEYS = 4096;
 
@@ -131,12 +131,12 @@ export function configure(given: CheckpointingOptions = {}): void {
   };
 }
 
-/** Returns whether segments keep their inputs themselves, not copies in other memory. */
+/** Returns whether segments keep their inputs on the device, not copies in host memory. */
 export const areInputsOnDevice = (): boolean => policy.store === onDevice;
 
 let laterSegments = Number.POSITIVE_INFINITY;
 
-/** Runs `body`, which records a segment with `later` segments behind it in its sequence. */
+/** Runs `body`, which records a segment before `later` other segments of its sequence. */
 export function recordBefore<T>(later: number, body: () => T): T {
   const outer = laterSegments;
   laterSegments = later;
@@ -147,8 +147,8 @@ export function recordBefore<T>(later: number, body: () => T): T {
   }
 }
 
-/** Returns the number of recordBefore(); infinite outside of a sequence. */
-export const segmentsBehind = (): number => laterSegments;
+/** Returns the number of later segments (recordBefore()); infinite outside of a sequence. */
+export const segmentsAfter = (): number => laterSegments;
 
 /** Returns whether the gradient of a model's head is computed in the forward. */
 export const isHeadEarly = (): boolean => policy.isHeadEarly;

@@ -59,12 +59,12 @@ const isList = (value: unknown): boolean =>
   typeof value === 'object' && value !== null && Symbol.iterator in value;
 
 /**
- * Runs the layers in order. It cuts them into `segments` with equal numbers of layers, give or take
- * one, and runs each by checkpoint(). null uses numberCheckpoints of configure(), or one segment
- * per layer. With L layers of S bytes each and k layers per segment, the forward keeps L / k inputs
- * and the backward rebuilds k * S. If an input is as large as S, k = sqrt(L) needs the least
- * memory. Between segments only the kept inputs live. Unlike PyTorch's checkpoint_sequential the
- * last segment is checkpointed too, unless configure() set keepLastSegment. Every layer receives
+ * Runs the layers in order: in `segments` of equal numbers of layers (they differ by at most one),
+ * each by checkpoint(). null uses numberCheckpoints of configure(), or one segment per layer. With
+ * L layers of S bytes each and k layers per segment, the forward keeps L / k inputs and the
+ * backward rebuilds k * S. If an input is as large as S, k = sqrt(L) needs the least memory.
+ * Between segments only the kept inputs exist. Unlike PyTorch's checkpoint_sequential the last
+ * segment is checkpointed too, unless configure() set keepLastSegment. Every layer receives
  * `given`, which lives until the last replay. Throws DS_ARGUMENT if `layers` is no list, or `input`
  * is no tensor. Source: Chen et al. 2016.
  */

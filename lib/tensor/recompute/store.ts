@@ -13,20 +13,23 @@ export interface KeptInputs extends Saved {
 
 /** Stores the inputs and kept results of segments. configure() chooses one. */
 export interface ActivationStore {
-  /** Called before the segment runs. Values that are not tensors return unchanged. */
+  /**
+   * Keeps the inputs of a segment that is about to run. restore() returns other values than tensors
+   * unchanged.
+   */
   keep(inputs: readonly unknown[]): KeptInputs;
   /** Returns the store of a segment's results on `device`; null: its inputs have no tensor. */
   results(device: Device | null): ResultStore;
   /**
-   * The backward after the newest segment has reached its first attention: the rest of it needs
-   * less memory.
+   * Starts to restore the newest segment. A backward calls it when it reaches the first attention
+   * after that segment, because it needs less memory from there on.
    */
   prefetchNewest(device: Device): void;
   /** Frees memory that no segment uses; kept segments are restored as usual. */
   dispose(): void;
 }
 
-/** Keeps the inputs on the device by one reference each. */
+/** Keeps the inputs on the device, with one reference to each. */
 class ResidentInputs implements KeptInputs {
   constructor(private readonly inputs: readonly unknown[]) {}
 

@@ -19,7 +19,7 @@ class SegmentQueue<Segment> {
     this.waiting.push(segment);
   }
 
-  /** Removes a segment; returns the one before it. */
+  /** Removes a segment; returns the previous segment. */
   remove(segment: Segment): Segment | null {
     const index = this.waiting.indexOf(segment);
     if (index < 0) return null;
@@ -42,7 +42,7 @@ export class TransferLane {
   readonly down: Stream;
   readonly up: Stream;
   readonly pool: PinnedPool;
-  /** Recorded and waited for in one go; never pending for longer. */
+  /** For orderAfter(), which records the event and waits for it at once: all calls can share it. */
   readonly mark: Event;
   readonly inputs = new SegmentQueue<OffloadedSegment & { leaveDevice(): void }>();
   readonly results = new SegmentQueue<OffloadedSegment>();
@@ -54,9 +54,9 @@ export class TransferLane {
     this.mark = new Event(device);
   }
 
-  /** Makes later work of `stream` wait for the work that `behind` has so far. */
-  orderBehind(stream: Stream, behind: Stream): void {
-    stream.wait(this.mark.record(behind));
+  /** Makes later work of `stream` wait for the present work of `earlier`. */
+  orderAfter(stream: Stream, earlier: Stream): void {
+    stream.wait(this.mark.record(earlier));
   }
 }
 
@@ -82,14 +82,14 @@ export function spanOf({ shape, strides }: Tensor): number {
 }
 
 /**
- * A tensor of the device that moves to host memory and back. Before the caller makes one, it orders
- * `down` behind compute. uploadAll() orders `up`.
+ * A tensor of the device that moves to host memory and back. The caller first makes `down` wait for
+ * compute; uploadAll() makes `up` wait.
  */
 export class HostCopy {
   /** Layout of the tensor. The copy includes gaps, so the strides stay the same. */
   private readonly like: Pick<Tensor, 'dtype' | 'shape' | 'strides'>;
   private readonly bytes: number;
-  /** The held tensor on the device; null while only the host has it. */
+  /** The tensor on the device, with a reference; null while only the host has it. */
   private onDevice: Tensor | null;
   /** The copy; null once its upload has been enqueued. */
   private slot: PinnedSlot | null;
@@ -149,18 +149,18 @@ export class HostCopy {
 }
 
 /**
- * Enqueues the upload of `copies` behind their downloads and the compute work so far; `done` marks
- * its end.
+ * Enqueues the upload of `copies` after their downloads and the present compute work. `done`
+ * records the end of the upload.
  */
 export function uploadAll(lane: TransferLane, copies: readonly HostCopy[], done: Event): void {
   for (const copy of copies) copy.allocate();
-  lane.orderBehind(lane.up, lane.down);
-  lane.orderBehind(lane.up, lane.device.compute);
+  lane.orderAfter(lane.up, lane.down);
+  lane.orderAfter(lane.up, lane.device.compute);
   for (const copy of copies) copy.upload();
   done.record(lane.up);
 }
 
-/** A pinned buffer on loan. */
+/** A pinned buffer of the pool. */
 interface PinnedSlot {
   readonly buffer: Buffer;
   /** The last read of the buffer; the next writer waits for it. */

@@ -48,7 +48,10 @@ export const unwatched: SegmentWatch = {
   dispose() {},
 };
 
-/** Waits for the device before and after each half. Source: DeepSpeed's synchronize. */
+/**
+ * Waits for the device before and after each forward and recomputation. Source: DeepSpeed's
+ * synchronize.
+ */
 export class SynchronizedWatch implements SegmentWatch {
   constructor(private readonly inner: SegmentWatch) {}
 
@@ -139,8 +142,9 @@ class TimedSegment implements WatchedSegment {
 
 /**
  * Times every segment. Numbers restart from 0 if no earlier segment waits for its replay. A segment
- * inside another's replay is part of the other's time and follows it in number. Runs are reported
- * in the order of their ends, when a later segment opens or times() is called.
+ * inside another segment's replay gets the next number, and the outer segment's time includes it.
+ * The observer receives runs in the order of their ends, when a later segment opens or times() is
+ * called.
  */
 export class ProfilingWatch implements SegmentWatch {
   private alive = 0;

@@ -175,18 +175,18 @@ class DiskStore implements WeightStore {
 
   load(to: Tensor, stream: Stream): void {
     const { slots, stream: ownStream } = this.context;
-    this.orderBehind(stream, ownStream);
+    this.orderAfter(stream, ownStream);
     for (const tile of this.tiles) {
       slots.withField(tile, NAME, 'read', (weights) =>
         copyFlat(to, tile.range, weights, wholeOf(tile), ownStream),
       );
     }
-    this.orderBehind(ownStream, stream);
+    this.orderAfter(ownStream, stream);
   }
 
   store(from: Tensor, stream: Stream): Stream {
     const { slots, stream: ownStream } = this.context;
-    this.orderBehind(stream, ownStream);
+    this.orderAfter(stream, ownStream);
     for (const tile of this.tiles) {
       const part = sliceFlat(from, tile.range);
       slots.withField(tile, NAME, 'replace', (weights) => writeTensor(weights, part, ownStream));
@@ -209,16 +209,16 @@ class DiskStore implements WeightStore {
     const portions = this.tiles.flatMap((tile) => portionOf(tile, tile.range, fragmentRange));
     const copyBack = slots.copyOut(lent, NAME, portions);
     return new LentState(lent, ownStream, () => {
-      this.orderBehind(device.compute, ownStream);
+      this.orderAfter(device.compute, ownStream);
       copyBack();
-      this.orderBehind(ownStream, device.compute);
+      this.orderAfter(ownStream, device.compute);
     });
   }
 
   dispose(): void {}
 
   /** Makes later work of `second` wait for the work of `first` so far. */
-  private orderBehind(first: Stream, second: Stream): void {
+  private orderAfter(first: Stream, second: Stream): void {
     second.wait(this.context.mark.record(first));
   }
 }

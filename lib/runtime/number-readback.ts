@@ -1,9 +1,9 @@
-// Numbers of a device that the host reads later, without waiting.
+// Copies numbers of a device to the host. The host reads them later, usually without waiting.
 import { Buffer } from './buffer.js';
 import type { Device } from './device.js';
 import { Event, Stream, type Urgency } from './stream.js';
 
-/** f32 on the device: a contiguous tensor. */
+/** A contiguous f32 tensor on the device. */
 interface Numbers {
   readonly buffer: Buffer;
   /** Offset in elements. */
@@ -11,12 +11,12 @@ interface Numbers {
   readonly numel: number;
 }
 
-/** Owns pinned memory for `count` numbers. */
-export class LateNumbers {
+/** Pinned host memory for `count` numbers of a device. */
+export class NumberReadback {
   private readonly onHost: Buffer;
-  private readonly fetched: Event;
-  /** A separate stream, so that reading waits for `fetched` and not for later compute work. */
-  private readonly reading: Stream;
+  private readonly copied: Event;
+  /** A separate stream, so that reading waits for `copied` and not for later compute work. */
+  private readonly readStream: Stream;
   private isPending = false;
 
   constructor(
@@ -25,11 +25,11 @@ export class LateNumbers {
     urgency?: Urgency,
   ) {
     this.onHost = Buffer.allocatePinned(device, 4 * count);
-    this.fetched = new Event(device);
-    this.reading = Stream.create(device, 'numbers to the host', urgency);
+    this.copied = new Event(device);
+    this.readStream = Stream.create(device, 'numbers to the host', urgency);
   }
 
-  /** Enqueues copies of `all`, in order, after the compute work so far. */
+  /** Enqueues copies of `all`, in order, after the present compute work. */
   fetch(...all: readonly Numbers[]): void {
     const { compute } = this.device;
     let to = 0;
@@ -38,7 +38,7 @@ export class LateNumbers {
       this.onHost.copyFrom(buffer, { to, from: 4 * offset, bytes }, compute);
       to += bytes;
     }
-    this.fetched.record(compute);
+    this.copied.record(compute);
     this.isPending = true;
   }
 
@@ -49,16 +49,16 @@ export class LateNumbers {
   take(): Float32Array | null {
     if (!this.isPending) return null;
     this.isPending = false;
-    this.fetched.synchronize();
+    this.copied.synchronize();
     const values = new Float32Array(this.count);
-    this.onHost.read(0, values, this.reading);
+    this.onHost.read(0, values, this.readStream);
     return values;
   }
 
   dispose(): void {
-    this.fetched.synchronize();
-    this.fetched.dispose();
-    this.reading.dispose();
+    this.copied.synchronize();
+    this.copied.dispose();
+    this.readStream.dispose();
     this.onHost.release();
   }
 }

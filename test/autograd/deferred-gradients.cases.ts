@@ -5,9 +5,9 @@ import type { Device } from '../../lib/runtime/device.js';
 import {
   backward,
   checkpoint,
+  DeferredGradients,
+  deferGradients,
   held,
-  LateGradients,
-  leavingLate,
   recomputable,
   scope,
 } from '../../lib/tensor/index.js';
@@ -72,10 +72,12 @@ function watchedInput(x: Tensor): { again: Tensor; events: string[] } {
   return { again: recomputable(x.mul(2), double, x), events };
 }
 
-/** The gradients of a product that reads such an input; `late` leaves the weight's for later. */
+/**
+ * The gradients of a product that reads such an input; `deferred` leaves the weight's for later.
+ */
 function beginBackward(
   device: Device,
-  late: LateGradients | null,
+  deferred: DeferredGradients | null,
 ): { events: string[]; dw: number[] } {
   const { first, second, bias } = weightsOn(device);
   const [x, other] = micros(device) as [Tensor, Tensor];
@@ -84,11 +86,11 @@ function beginBackward(
     const { again, events } = watchedInput(x);
     (again.gradFn as GradFn).whenComplete = () => void events.push('gradient of the input');
     const value = linear(again, first).pow(2).sum();
-    if (late) leavingLate(late, () => backward(value));
+    if (deferred) deferGradients(deferred, () => backward(value));
     else backward(value);
     return events;
   });
-  late?.run();
+  deferred?.run();
   const dw = first.grad?.toArray() ?? [];
   x.grad?.dispose();
   release({ first, second, bias }, [x, other]);
@@ -102,40 +104,40 @@ export const cases: Case[] = [
       const before = liveTensors();
       const now = beginBackward(device, null);
       assert.deepEqual(now.events, ['begun', 'gradient of the input', 'awaited']);
-      const later = beginBackward(device, new LateGradients());
+      const later = beginBackward(device, new DeferredGradients());
       assert.deepEqual(later.events, ['gradient of the input', 'made at once']);
       assert.deepEqual(now.dw, later.dw);
       assert.equal(liveTensors(), before);
     },
   },
   {
-    name: 'two micro-batches with late weight gradients give the bits of two backwards',
+    name: 'two micro-batches with deferred weight gradients give the bits of two backwards',
     run(device) {
       const before = liveTensors();
-      const [at, late] = [weightsOn(device), weightsOn(device)];
+      const [at, deferred] = [weightsOn(device), weightsOn(device)];
       const inputs = micros(device);
       const calls: string[] = [];
-      for (const [name, leaf] of Object.entries(late) as [string, Tensor][]) {
+      for (const [name, leaf] of Object.entries(deferred) as [string, Tensor][]) {
         leaf.onGradReady = () => void calls.push(name);
       }
       for (const x of inputs) scope(() => loss(at, x).backward());
       const waiting = inputs.map((x) =>
         scope(() => {
-          const localLateGradients = new LateGradients();
-          const value = loss(late, x);
-          leavingLate(localLateGradients, () => backward(value));
-          return localLateGradients;
+          const localDeferredGradients = new DeferredGradients();
+          const value = loss(deferred, x);
+          deferGradients(localDeferredGradients, () => backward(value));
+          return localDeferredGradients;
         }),
       );
       // The bias has come with the backward; the products have not.
       assert.deepEqual(calls, ['bias', 'bias']);
-      assert.equal(late.first.grad, null);
-      assert.equal(late.second.grad, null);
-      for (const localLateGradients of waiting) localLateGradients.run();
+      assert.equal(deferred.first.grad, null);
+      assert.equal(deferred.second.grad, null);
+      for (const localDeferredGradients of waiting) localDeferredGradients.run();
       assert.deepEqual(calls.slice(2).sort(), ['first', 'first', 'second', 'second']);
-      assert.deepEqual(gradients(late), gradients(at));
+      assert.deepEqual(gradients(deferred), gradients(at));
       release(at, []);
-      release(late, inputs);
+      release(deferred, inputs);
       assert.equal(liveTensors(), before);
     },
   },
@@ -143,33 +145,33 @@ export const cases: Case[] = [
     name: 'recomputed layers compute weight gradients at once',
     run(device) {
       const before = liveTensors();
-      const [at, late] = [weightsOn(device), weightsOn(device)];
+      const [at, deferred] = [weightsOn(device), weightsOn(device)];
       const [x, other] = micros(device) as [Tensor, Tensor];
       scope(() => loss(at, x).backward());
-      const localLateGradients = new LateGradients();
+      const localDeferredGradients = new DeferredGradients();
       scope(() => {
-        const value = checkpoint((input) => loss(late, input), x);
-        leavingLate(localLateGradients, () => backward(value));
+        const value = checkpoint((input) => loss(deferred, input), x);
+        deferGradients(localDeferredGradients, () => backward(value));
       });
-      assert.deepEqual(gradients(late), gradients(at));
-      localLateGradients.run();
-      assert.deepEqual(gradients(late), gradients(at));
+      assert.deepEqual(gradients(deferred), gradients(at));
+      localDeferredGradients.run();
+      assert.deepEqual(gradients(deferred), gradients(at));
       release(at, []);
-      release(late, [x, other]);
+      release(deferred, [x, other]);
       assert.equal(liveTensors(), before);
     },
   },
   {
-    name: 'a discarded late gradient frees its operands and writes nothing',
+    name: 'a discarded deferred gradient frees its operands and writes nothing',
     run(device) {
       const before = liveTensors();
       const weights = weightsOn(device);
       const [x, other] = micros(device) as [Tensor, Tensor];
-      const localLateGradients = new LateGradients();
-      scope(() => leavingLate(localLateGradients, () => loss(weights, x).backward()));
+      const localDeferredGradients = new DeferredGradients();
+      scope(() => deferGradients(localDeferredGradients, () => loss(weights, x).backward()));
       assert.ok(liveTensors() > before + 5);
-      localLateGradients.drop();
-      localLateGradients.run();
+      localDeferredGradients.drop();
+      localDeferredGradients.run();
       assert.equal(weights.first.grad, null);
       release(weights, [x, other]);
       assert.equal(liveTensors(), before);
