@@ -84,7 +84,7 @@ export class LeakyReLU extends Module {
 export class ELU extends Module {
   /** `alpha`: the negated limit for large negative values. */
   constructor(
-    /** The curve approaches -alpha below 0. */
+    /** The negated limit of the result for large negative values. */
     readonly alpha = 1,
   ) {
     super();

@@ -38,8 +38,8 @@ export interface AttentionMasks {
 type ScoreShape = readonly [number, number, number, number];
 
 /**
- * Finite and far below every score: a row of hidden keys only still has a softmax. Lower values
- * hide, as in the kernel.
+ * The score of a hidden key. It is finite and far below every other score, so that a query without
+ * visible keys still has a softmax. Lower numbers in a mask hide too, as in the kernel.
  */
 const LOWEST: Partial<Record<DType, number>> = { f16: -65504 };
 const lowestOf = (dtype: DType): number => LOWEST[dtype] ?? -1e30;
@@ -92,7 +92,10 @@ function invertMask(op: string, mask: Tensor): Tensor {
   return mask.dtype === 'bool' ? mask.logicalNot() : mask;
 }
 
-/** Returns the masks as options of attention(). Throws DS_SHAPE, DS_DTYPE. */
+/**
+ * Returns the masks as options of attention(). Throws DS_SHAPE or DS_DTYPE for a mask that does not
+ * fit.
+ */
 export function keyFilter(op: string, masks: AttentionMasks, sizes: ScoreShape): KeyFilter {
   const { attnMask, keyPaddingMask } = masks;
   const [B, , , S] = sizes;
@@ -129,8 +132,8 @@ function hidesLater([, , T, S]: ScoreShape, like: Tensor): Tensor {
 
 /**
  * Returns the attention weights [B, H, T, S] of q [B, H, T, D] and k [B, H, S, D] under masks. A
- * query that sees no key has weights of 0 and passes no gradient on (PyTorch: NaN). Throws
- * DS_SHAPE, DS_DTYPE.
+ * query that sees no key has weights and gradients of 0 (PyTorch: NaN). Throws DS_SHAPE or DS_DTYPE
+ * for a mask that does not fit.
  */
 function maskedWeights(op: string, q: Tensor, k: Tensor, masks: AttentionMasks): Tensor {
   const [B, H, T, D] = leading(q.shape, 4);
@@ -149,8 +152,8 @@ function maskedWeights(op: string, q: Tensor, k: Tensor, masks: AttentionMasks):
 }
 
 /**
- * Returns maskedWeights() times v [B, H, S, D], and the weights; a fraction `p` of them is dropped
- * for the product.
+ * Returns maskedWeights() times v [B, H, S, D], and the weights. The product drops a fraction `p`
+ * of the weights.
  */
 export function maskedAttention(
   op: string,

@@ -13,8 +13,8 @@ import { isGradEnabled, record, type Saved, Tensor } from '../tensor/index.js';
  */
 export type Gradients = readonly (Tensor | null)[];
 
-/** Replacement gradients from a hook, or no value. */
-// biome-ignore lint/suspicious/noConfusingVoidType: hooks without a return are the usual ones.
+/** The result of a hook: replacement gradients, or no value. */
+// biome-ignore lint/suspicious/noConfusingVoidType: most hooks return no value.
 export type ReplacedGradients = Gradients | void;
 
 type PreHook<Owner> = (module: Owner, gradOutput: Gradients) => ReplacedGradients;
@@ -24,7 +24,10 @@ type FullHook<Owner> = (
   gradOutput: Gradients,
 ) => ReplacedGradients;
 
-/** Returns `replacement` if it can replace `grads`. Throws DS_ARGUMENT if it cannot. */
+/**
+ * Returns `replacement`, or `grads` if it is undefined. Throws DS_ARGUMENT unless both have the
+ * same shapes.
+ */
 function checkGradients(op: string, grads: Gradients, replacement: unknown): Gradients {
   if (replacement === undefined) return grads;
   const list: readonly unknown[] | null = Array.isArray(replacement) ? replacement : null;
@@ -171,7 +174,10 @@ export class BackwardHooks<Owner extends object> {
     return () => this.full.delete(hook);
   }
 
-  /** Starts a call; null if no gradient can arrive: without hooks, or if nothing is recorded. */
+  /**
+   * Starts a call. Returns null if there is no work for it: without hooks, or if no gradients are
+   * recorded.
+   */
   start(module: Owner): HookedCall<Owner> | null {
     if (this.pre.size + this.full.size === 0 || !isGradEnabled()) return null;
     return new HookedCall(this, module);

@@ -6,7 +6,7 @@ import { concat, scope, type Tensor } from '../tensor/index.js';
 /** Returns the number of the chunk of each position, an integer tensor, as i32. */
 export const chunkOf = (positions: Tensor, chunk: number): Tensor =>
   scope(() => {
-    // The half keeps a product that is rounded down from the chunk before.
+    // f32 may round a whole quotient down, to the previous chunk; the half prevents it.
     const divided = (x: Tensor): Tensor =>
       x
         .to('f32')
@@ -14,7 +14,7 @@ export const chunkOf = (positions: Tensor, chunk: number): Tensor =>
         .mul(1 / chunk)
         .floor()
         .to('i32');
-    // f32 rounds positions above 2^24, so the quotient is corrected by that of the rest.
+    // f32 rounds positions above 2^24: the quotient of the remainder corrects the first quotient.
     const quotient = divided(positions);
     return quotient.add(divided(positions.to('i32').sub(quotient.mul(chunk))));
   });

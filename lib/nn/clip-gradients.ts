@@ -86,7 +86,10 @@ function scaleBy(grad: Tensor, factor: Tensor): void {
   scope(() => kernels.copy({ in: mul(cast(grad, 'f32'), factor), out: grad }));
 }
 
-/** Returns the gradients of the parameters that have one. Throws DS_ARGUMENT, DS_DEVICE. */
+/**
+ * Returns the gradients of the parameters. Throws DS_ARGUMENT for other values and for an engine's
+ * parameters, DS_DEVICE for several devices.
+ */
 function gradientsOf(op: string, parameters: unknown): Tensor[] {
   const list = parameters instanceof Tensor ? [parameters] : parameters;
   if (typeof (list as Iterable<unknown> | null)?.[Symbol.iterator] !== 'function') {

@@ -1,5 +1,4 @@
-// Modules that contain others, return their input or reshape it: Sequential, ModuleDict, Identity,
-// Flatten.
+// Sequential and ModuleDict, which contain other modules; Identity and Flatten.
 import { argumentError, valueError } from '../runtime/input-errors.js';
 import type { Tensor } from '../tensor/index.js';
 import { requireTensor } from '../tensor/ops/shapes.js';
@@ -17,9 +16,9 @@ export class Identity extends Module {
 export class Flatten extends Module {
   /** Negative dims count from the last one. */
   constructor(
-    /** First of the dims that become one. */
+    /** First dim to merge. */
     readonly startDim = 1,
-    /** Last of them; negative counts from the end. */
+    /** Last dim to merge; a negative dim counts from the end. */
     readonly endDim = -1,
   ) {
     super();
@@ -93,7 +92,7 @@ export class ModuleDict extends Module {
     yield* this.modulesByName;
   }
 
-  /** Throws DS_ARGUMENT for a name that it does not have. */
+  /** Returns the module `name`. Throws DS_ARGUMENT if there is none. */
   get(name: string): Module {
     const found = this.modulesByName.get(name);
     if (found) return found;
@@ -122,12 +121,12 @@ export class ModuleDict extends Module {
     return this.modulesByName.has(name);
   }
 
-  /** Modules in it. */
+  /** Number of modules. */
   get size(): number {
     return this.modulesByName.size;
   }
 
-  /** Names and modules in insertion order. */
+  /** Returns names and modules in insertion order. */
   [Symbol.iterator](): Iterator<[string, Module]> {
     return this.modulesByName[Symbol.iterator]();
   }

@@ -42,9 +42,9 @@ function requireOneGroup(op: string, groups: number | undefined): void {
 
 /** Base of both convolutions: a weight over windows, and the window options. */
 abstract class Convolution extends Module {
-  /** [output channels, input channels, ...window]. */
+  /** The weight [output channels, input channels, ...window]. */
   readonly weight: Parameter;
-  /** [output channels], or null. */
+  /** The bias [output channels]; null without one. */
   readonly bias: Parameter | null;
   protected readonly windows: WindowOptions;
 

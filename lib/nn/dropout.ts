@@ -23,14 +23,14 @@ export class Dropout extends Module {
   }
 }
 
-/** Zeroes whole features with probability `p` while training; one draw per sample and channel. */
+/** Base of both channel dropouts: zeroes whole channels with probability `p` while training. */
 abstract class FeatureDropout extends Module {
   protected constructor(
     private readonly op: string,
     /** Probability of a zero. */
     readonly p: number,
     /**
-     * Number of dims of an input with samples, and whether an input without samples is accepted.
+     * Numbers of dims that an input may have: with, and possibly without, a dim of samples.
      */
     private readonly ranks: readonly number[],
   ) {
@@ -38,7 +38,7 @@ abstract class FeatureDropout extends Module {
     requireFinite(`${op} p`, p, 0, 1);
   }
 
-  /** Returns the number of leading dims with a separate draw. */
+  /** Returns the number of leading dims: each of their elements, a channel, is drawn separately. */
   protected abstract drawn(x: Tensor): number;
 
   override forward(x: Tensor): Tensor {

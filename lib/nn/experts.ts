@@ -54,7 +54,7 @@ export function loadBalancingLoss(loads: RouterLoads, tokens: number): Tensor {
   if (!mask) requireInteger('loadBalancingLoss tokens', tokens, 0);
   return scope(() => {
     const total = layers.length === 1 ? required(layers[0]) : stack(layers).sum(0);
-    // Without counted tokens there are no counted choices: 0 over any number.
+    // Without counted tokens, the numerator is 0: clamp(1) only prevents 0 / 0.
     const means = mask
       ? total.div(mask.sum().clamp(1).mul(layers.length))
       : total.div(Math.max(1, tokens) * layers.length);
@@ -161,8 +161,8 @@ export const callExperts = (
   });
 
 /**
- * @internal An adapter's part of a product. Rows are sorted by expert or, with `isGathered`, the
- * tokens.
+ * @internal Returns an adapter's part of a product. Rows are sorted by expert; with `isGathered`,
+ * `rows` are the tokens, unsorted.
  */
 export type ExpertUpdate = (rows: Tensor, groups: RowGroups, isGathered: boolean) => Tensor;
 

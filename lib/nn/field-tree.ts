@@ -1,4 +1,4 @@
-// The tree of fields below a module: its own and nested fields with their names.
+// Finds the parameters, buffers and modules below a module, with their paths.
 
 import type { DsError } from '../errors.js';
 import { argumentError } from '../runtime/input-errors.js';
@@ -50,7 +50,7 @@ export class FieldTree<M extends Branch> {
     }
   }
 
-  /** Yields the outermost elements of lists. */
+  /** Yields the modules in lists, but not modules in lists below these. */
   *elements(module = this.root, prefix = ''): Generator<[string, M]> {
     for (const [name, field] of this.fieldsOf(module)) {
       if (field instanceof Tensor || field.isElsewhere) continue;
@@ -65,7 +65,7 @@ export class FieldTree<M extends Branch> {
     for (const [parameter, [name]] of this.parameterNames()) yield [required(name), parameter];
   }
 
-  /** Returns further names of parameters, with their first names. */
+  /** Returns the further names of parameters that have several, with their first names. */
   tiedNames(): Map<string, string> {
     const tied = new Map<string, string>();
     for (const [first, ...others] of this.parameterNames().values()) {

@@ -20,9 +20,10 @@ export const E4M3 = Float32Array.from({ length: 256 }, (_, code) => {
 });
 
 /**
- * x W^T + b with a frozen W in e4m3 and a power of two as scale of each output. Each row of x is
- * rounded to e4m3 with a scale of its own, and the product sums codes in f32 on the tensor cores
- * (compute capability 9.0 to 10.x). The gradient of x is that of the dequantized weight.
+ * A linear layer x W^T + b with a frozen W in e4m3 and a power of two as scale of each output. Each
+ * row of x is rounded to e4m3 with a scale of its own, and the product sums codes in f32 on the
+ * tensor cores (compute capability 9.0 to 10.x). The gradient of x is that of the dequantized
+ * weight.
  */
 export class Fp8Linear extends PackedLinear implements JoinableLinear {
   /** Codes of the weight [outputs, inputs padded to 16] u8. */

@@ -1,4 +1,4 @@
-// The API of the nn room: modules, parameters, layers and losses.
+// The API of lib/nn: modules, parameters, layers and losses.
 
 export type { Box, Region } from '../runtime/box.js';
 export * from './activations.js';
@@ -46,7 +46,7 @@ export {
 export * from './multihead-attention.js';
 export * from './norms.js';
 export { type PackedLayout, PackedLinear, StoredParameter } from './packed-linear.js';
-export { Parameter, type Place } from './parameter.js';
+export { Parameter, type ParameterMemory } from './parameter.js';
 export type { PretrainedDescription } from './pretrained-description.js';
 export {
   type QuantizedLayout,

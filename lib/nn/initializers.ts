@@ -49,7 +49,10 @@ export function writeInitial(init: Initializer, out: Tensor): void {
 
 const CONSTANTS_HINT = 'nn.init.zeros and nn.init.ones are initializers: pass them without ().';
 
-/** @internal Returns an initializer that can also write a part; `body` does both. */
+/**
+ * @internal Returns an initializer that can also write a part. `body` writes whole tensors and
+ * parts.
+ */
 export function byRange(body: (out: Tensor, at: InitialPart) => void): Initializer {
   const whole: Initializer = (out) => {
     if (!(out instanceof Tensor))
@@ -118,7 +121,7 @@ function fansOf(op: string, shape: readonly number[]): { fanIn: number; fanOut: 
   });
 }
 
-/** Returns an initializer with the standard deviation `spread` of the shape. */
+/** Returns an initializer with mean 0 and the standard deviation `spread`(shape). */
 function createScaled(
   draw: 'uniform' | 'normal',
   spread: (shape: readonly number[]) => number,
@@ -156,7 +159,7 @@ export function xavierNormal(gain = 1): Initializer {
   return xavier('normal', gain);
 }
 
-/** The function after a layer, for the factor that keeps variances. */
+/** The activation after a layer, for calculateGain(). */
 export type Nonlinearity = 'linear' | 'sigmoid' | 'tanh' | 'relu' | 'leakyRelu' | 'selu';
 
 /**

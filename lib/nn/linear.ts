@@ -23,7 +23,7 @@ export interface LinearOptions {
   bias?: boolean;
   /** Initializer of the weights. Default: U(-1/sqrt(in), 1/sqrt(in)), for weight and bias. */
   weightInit?: Initializer;
-  /** First values of the bias. */
+  /** Initializer of the bias. */
   biasInit?: Initializer;
 }
 
@@ -96,7 +96,7 @@ export interface SwiGluOptions {
 }
 
 /**
- * down_proj(silu(gate_proj x) * up_proj x): a gated feed-forward block with Llama's names. Source:
+ * A gated feed-forward block with Llama's names: down_proj(silu(gate_proj x) * up_proj x). Source:
  * Shazeer 2020.
  */
 export class SwiGLU extends Module implements Joinable {

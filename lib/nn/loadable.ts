@@ -16,7 +16,7 @@ export function refuseLoads(parameters: readonly Tensor[], why: Refusal | null):
   }
 }
 
-/** The reason why values of a tensor cannot be loaded together with values of others. */
+/** Tensors that cannot be loaded in one call with a tensor, and the reason. */
 type ConflictingLoads = Readonly<{ others: ReadonlySet<Tensor>; why: Refusal }>;
 
 const conflicts = new WeakMap<Tensor, ConflictingLoads>();

@@ -173,8 +173,8 @@ export class CrossEntropyLoss extends Module {
   private readonly options: CrossEntropyOptions;
 
   /**
-   * Options, or only the ignored target. The caller owns the class weights: keep() them if a scope
-   * made them.
+   * Takes options, or only the ignored target. The caller owns the class weights: keep() them if a
+   * scope made them.
    */
   constructor(given: CrossEntropyOptions | number = {}) {
     super();

@@ -24,9 +24,11 @@ import type { SparsePattern } from './sparse-attention.js';
 export interface MultiheadAttentionOptions {
   /** Fraction of the attention weights that training drops. Default: 0. */
   dropout?: number;
-  /** Biases of all projections. Default: true. */
+  /** Whether all projections have biases. Default: true. */
   bias?: boolean;
-  /** Inputs and outputs are [B, T, E] instead of [T, B, E]. Default: false, as in PyTorch. */
+  /**
+   * Whether inputs and outputs are [B, T, E] instead of [T, B, E]. Default: false, as in PyTorch.
+   */
   batchFirst?: boolean;
 }
 
@@ -60,8 +62,8 @@ export class MultiheadAttention extends Module {
   /** Whether inputs are [B, T, C]; else [T, B, C]. */
   readonly batchFirst: boolean;
   /**
-   * The blocks of tokens that a sequence sees of itself; null: all. Does not apply to attention to
-   * another sequence. See nn.sparsify().
+   * The blocks of tokens that queries see in self-attention; null: all. Attention to another
+   * sequence sees all. See nn.sparsify().
    */
   sparsity: SparsePattern | null = null;
 
@@ -90,9 +92,10 @@ export class MultiheadAttention extends Module {
   }
 
   /**
-   * query [T, B, E], key and value [S, B, E], or batch first, or without a batch [T, E] and [S, E].
-   * Returns the output, shaped like the query, and the attention weights or null. Throws DS_SHAPE
-   * or DS_DTYPE if the tensors do not fit together, DS_ARGUMENT for invalid options.
+   * Returns the attention of query [T, B, E] to key and value [S, B, E], or batch first, or without
+   * a batch [T, E] and [S, E]: the output, shaped like the query, and the attention weights or
+   * null. Throws DS_SHAPE or DS_DTYPE if the tensors do not fit together, DS_ARGUMENT for invalid
+   * options.
    */
   override forward(
     query: Tensor,

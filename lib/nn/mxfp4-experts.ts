@@ -20,7 +20,7 @@ import type { RouterLoads, TokenRouter } from './routers.js';
 /** Inputs that share a scale, and the bytes of their codes. */
 export const MXFP4_BLOCK = { inputs: 32, bytes: 16 };
 
-/** Tokens up to which each of them reads the codes of its experts. */
+/** Maximum number of tokens for which kernels read the codes directly. */
 const FEW_TOKENS = 32;
 
 /** @internal The codes and scales of a matrix [out, in] of each expert. */
@@ -39,22 +39,25 @@ class Mxfp4Matrices implements ComputedWeight {
 }
 
 /**
- * @internal Experts with frozen matrices in MXFP4. A few tokens read the codes; more tokens
- * multiply by matrices that are dequantized for the time of a product. Parameters have the names of
+ * @internal Experts with frozen matrices in MXFP4. For a few tokens, kernels read the codes; for
+ * more tokens, each product dequantizes its matrices temporarily. Parameters have the names of
  * transformers' files of gpt-oss.
  */
 export class Mxfp4Experts extends Module {
-  /** [experts, 2 hidden, channels / 32, 16] u8; with a limit, gate and up alternate. */
+  /**
+   * Codes of gate and up [experts, 2 hidden, channels / 32, 16] u8; with a limit, gate and up
+   * alternate.
+   */
   readonly gate_up_proj_blocks: Parameter;
-  /** [experts, 2 hidden, channels / 32] u8. */
+  /** Scales of gate and up [experts, 2 hidden, channels / 32] u8. */
   readonly gate_up_proj_scales: Parameter;
-  /** [experts, 2 hidden]; null without. */
+  /** Biases of gate and up [experts, 2 hidden]; null without biases. */
   readonly gate_up_proj_bias: Parameter | null;
-  /** [experts, channels, hidden / 32, 16] u8. */
+  /** Codes of the outputs [experts, channels, hidden / 32, 16] u8. */
   readonly down_proj_blocks: Parameter;
-  /** [experts, channels, hidden / 32] u8. */
+  /** Scales of the outputs [experts, channels, hidden / 32] u8. */
   readonly down_proj_scales: Parameter;
-  /** [experts, channels]; null without. */
+  /** Biases of the outputs [experts, channels]; null without biases. */
   readonly down_proj_bias: Parameter | null;
   /** Bound of gate and up; see Experts. */
   readonly limit: number | null;
@@ -63,7 +66,7 @@ export class Mxfp4Experts extends Module {
   readonly #up: Mxfp4Matrices;
   readonly #down: Mxfp4Matrices;
 
-  /** Starts with zeros in place of the matrices of `whole`, and with its biases. */
+  /** Creates zero matrices of the sizes of `whole`, and takes over its biases. */
   constructor(whole: Experts) {
     super();
     this.training = whole.training;
@@ -79,17 +82,17 @@ export class Mxfp4Experts extends Module {
     this.#down = new Mxfp4Matrices(down, this.down_proj_blocks, this.down_proj_scales);
   }
 
-  /** [experts, 2 hidden, channels]. */
+  /** The matrices of gate and up [experts, 2 hidden, channels]. */
   get gate_up_proj(): ComputedWeight {
     return this.#up;
   }
 
-  /** [experts, channels, hidden]. */
+  /** The matrices of the outputs [experts, channels, hidden]. */
   get down_proj(): ComputedWeight {
     return this.#down;
   }
 
-  /** Matrices are [out, in], with a limit as well. */
+  /** Always false: matrices are [out, in], also with a limit. */
   get inputsFirst(): false {
     return false;
   }

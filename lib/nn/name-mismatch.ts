@@ -5,7 +5,7 @@ const FACTOR = /(^|\.)lora_([AB](\.[\w-]+)?\.weight|embedding_A|embedding_B|magn
 /** Returns whether an adapter has a parameter of this name. */
 export const isFactor = (name: string): boolean => FACTOR.test(name);
 
-/** The advice for shapes that differ. */
+/** The hint for values of other shapes. */
 export const OTHER_MODEL = 'They were probably saved from another model.';
 
 /** Names that only the module or only the values have. */
@@ -15,8 +15,8 @@ interface NameMismatch {
 }
 
 /**
- * Returns the hint of an error about names. `option` ends the comparison: the hint names it only if
- * it drops no saved value.
+ * Returns the hint of an error about names. `option` is the option that omits the check of names.
+ * The hint mentions it only if no saved value would be lost.
  */
 export function hintForNames({ missing, unexpected }: NameMismatch, option: string): string {
   if (unexpected.some(isFactor)) {

@@ -11,8 +11,8 @@ import { replaceModules } from './replace-modules.js';
 export const HEADS: readonly string[] = ['lm_head', 'embed_out', 'score', 'classifier'];
 
 /**
- * Modules with weights that models of this library read directly. A layer with another forward does
- * not work there, because its forward never runs.
+ * Modules whose weights the models of this library read directly, without a call of forward(). They
+ * cannot be replaced by a layer with another forward.
  */
 export const READ_DIRECTLY: readonly string[] = ['lm_head', 'embed_out', 'wpe'];
 
@@ -39,7 +39,10 @@ interface Packing<Layer extends Weighted> {
   isLayer(module: Module): module is Layer;
   /** Names, or ends of names, of layers to skip. */
   skipModules: readonly string[];
-  /** Whether other parts of the model are packed already. */
+  /**
+   * Whether the caller has already packed other layers, so that a model without layers to pack is
+   * no error.
+   */
   isBegun?: boolean;
   /** Creates the replacement of a layer. */
   pack(layer: Layer, path: string): Module;

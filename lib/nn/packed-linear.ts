@@ -10,7 +10,7 @@ import { markChanged, record } from '../tensor/tape.js';
 import { Module } from './module.js';
 import { Parameter } from './parameter.js';
 
-/** Initializer of bytes and scales before their values are set. */
+/** Writes zeros, until store() or a load writes the values. */
 const leaveUnset = (out: Tensor): void => kernels.fill({ out, value: 0 });
 
 /**
@@ -41,7 +41,7 @@ export class StoredParameter extends Parameter {
 export interface PackedLayout {
   /** Shape of the layer [outputs, inputs]. */
   shape: readonly number[];
-  /** Followed by gelu_tanh, as a LinearGelu. */
+  /** Whether gelu_tanh follows, as in LinearGelu. */
   hasGelu: boolean;
 }
 

@@ -25,7 +25,7 @@ import { type Initializer, writeInitial } from './initializers.js';
 import type { StoredValues } from './stored-values.js';
 
 /** A parameter's memory: a part of a flat buffer, or a separate tensor. */
-export type Place = Pick<View, 'buffer' | 'dtype' | 'offset'>;
+export type ParameterMemory = Pick<View, 'buffer' | 'dtype' | 'offset'>;
 
 /**
  * A tensor that an optimizer trains. No scope owns it. The first use of its values allocates memory
@@ -33,13 +33,13 @@ export type Place = Pick<View, 'buffer' | 'dtype' | 'offset'>;
  * large model never exists twice.
  */
 export class Parameter extends Tensor {
-  /** Whether an engine owns it and waits for new values (zero.GatheredParameters). */
+  /** Whether a zero.GatheredParameters of its engine permits writes now. */
   isOpen = false;
-  /** The dtype that moveTo() and an engine keep for any request; null: the requested dtype. */
+  /** The dtype that moveTo() and an engine use in any case; null: the requested dtype. */
   fixedDtype: DType | null = null;
   /**
-   * Whether another rank has the same values and counts them in norms and writes them to
-   * checkpoints. For cut tensors see region.
+   * Whether another rank has the same values, and alone counts them in norms and writes them to
+   * checkpoints. For parts of a tensor, see `region`.
    */
   isReplica = false;
   /**
@@ -47,15 +47,21 @@ export class Parameter extends Tensor {
    * then the sum over the ranks that split the model's layers (sequence parallelism).
    */
   hasPartialGradient = false;
-  /** The tape's number of the last change of values that were not in this memory. */
+  /**
+   * The tape's sequence number of the last change; also valid after the values move to other
+   * memory.
+   */
   private changed = 0;
-  /** The owner of the values while they are vacated. */
-  private vacant: { home: string; device: Device } | null = null;
-  /** See partOf(). */
+  /**
+   * The owner and the device of the values after vacate(); null while the parameter has memory or
+   * initial values.
+   */
+  private vacant: { owner: string; device: Device } | null = null;
+  /** The part of the whole tensor, of partOf(); null: all. */
   private cut: Region | null = null;
-  /** Whether its initializer belongs to the whole tensor: see cutTo(). */
+  /** Whether the initializer writes the whole tensor, of which cutTo() keeps a part. */
   private startsWhole = false;
-  /** See startFrom(). */
+  /** The stored values of startFrom(); null: initial values come from the initializer. */
   private from: StoredValues | null = null;
 
   /**
@@ -75,18 +81,18 @@ export class Parameter extends Tensor {
   }
 
   override get buffer(): Buffer {
-    if (this.vacant) throw shardedError(this.vacant.home);
+    if (this.vacant) throw shardedError(this.vacant.owner);
     if (!this.isMaterialized && !this.isDisposed) preserveCall(() => this.materialize());
     return this.memory;
   }
 
-  /** Returns the device, also of values that were moved away. */
+  /** The device of the values, also after vacate(). */
   override get device(): Device {
     return this.vacant ? this.vacant.device : super.device;
   }
 
   override get missing(): string | null {
-    return this.vacant ? `its values are in the shards of ${this.vacant.home}` : super.missing;
+    return this.vacant ? `its values are in the shards of ${this.vacant.owner}` : super.missing;
   }
 
   /**
@@ -102,7 +108,7 @@ export class Parameter extends Tensor {
     );
   }
 
-  /** @internal Includes changes of vacated values, in any memory. */
+  /** @internal See Tensor; includes changes in earlier memory. */
   override get changedAt(): number {
     return Math.max(this.changed, super.changedAt);
   }
@@ -118,7 +124,7 @@ export class Parameter extends Tensor {
     return this;
   }
 
-  /** Whether it has memory: its values were needed before. */
+  /** Whether it has memory, because its values were used. */
   get isMaterialized(): boolean {
     return this.memory !== Buffer.released;
   }
@@ -129,7 +135,7 @@ export class Parameter extends Tensor {
    * DS_RELEASED if an engine had the values in shards and was destroyed, DS_IO for stored values.
    */
   writeInitial(out: Tensor, from = 0): void {
-    if (this.vacant) throw destroyedError(this.vacant.home);
+    if (this.vacant) throw destroyedError(this.vacant.owner);
     if (!this.isMaterialized) {
       this.writeFirst(out, from);
       return;
@@ -225,7 +231,7 @@ export class Parameter extends Tensor {
    * Moves to `place`, row-major from its offset, and shares its buffer; the caller has written the
    * values there. Frees the old memory.
    */
-  place({ buffer, dtype, offset }: Place): void {
+  place({ buffer, dtype, offset }: ParameterMemory): void {
     this.replaceBuffer(buffer.retain());
     this.vacant = null;
     this.forgetStored();
@@ -259,18 +265,20 @@ export class Parameter extends Tensor {
     return this;
   }
 
-  /** Frees the memory: the values are elsewhere until place(); `home` names their owner. */
-  vacate(home: string): void {
+  /**
+   * Frees the memory. Until place(), `owner` has the values, an engine; errors contain this text.
+   */
+  vacate(owner: string): void {
     const { device } = this;
     this.replaceBuffer(Buffer.released);
-    this.vacant = { home, device };
+    this.vacant = { owner, device };
   }
 
   /**
    * Moves the values, including initial ones, to new memory. A fixed dtype is kept. Throws DS_DTYPE
    * for other dtypes.
    */
-  moveTo(home: Device, requestedDtype: DType): void {
+  moveTo(device: Device, requestedDtype: DType): void {
     const dtype = this.fixedDtype ?? requestedDtype;
     if (!isFloating(dtype) && dtype !== this.dtype) {
       throw new DsError({
@@ -282,10 +290,10 @@ export class Parameter extends Tensor {
     }
     noGrad(() =>
       scope(() => {
-        const moved = held(() => Tensor.empty(this.shape, dtype, home));
+        const moved = held(() => Tensor.empty(this.shape, dtype, device));
         if (this.from || !isFloating(dtype)) this.writeInitial(moved);
         else {
-          const values = Tensor.empty(this.shape, 'f32', home);
+          const values = Tensor.empty(this.shape, 'f32', device);
           this.writeInitial(values);
           kernels.copy({ in: values, out: moved });
         }
@@ -352,20 +360,20 @@ function notInitializerError(init: unknown): DsError {
   );
 }
 
-function shardedError(home: string): DsError {
+function shardedError(owner: string): DsError {
   return new DsError({
     code: 'DS_RELEASED',
-    op: `a parameter of ${home}`,
+    op: `a parameter of ${owner}`,
     expected: 'its values on this rank',
     got: 'a shard of them (ZeRO stage 3)',
     hint: "Use it in its module's forward or GatheredParameters; see zero.registerExternalParameter.",
   });
 }
 
-function destroyedError(home: string): DsError {
+function destroyedError(owner: string): DsError {
   return new DsError({
     code: 'DS_RELEASED',
-    op: `a parameter of ${home}`,
+    op: `a parameter of ${owner}`,
     expected: 'its values',
     got: 'no values: the engine with their shards was destroyed (ZeRO stage 3)',
     hint: 'Build a new model, and load the trained weights from a checkpoint.',

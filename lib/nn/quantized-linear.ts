@@ -68,10 +68,10 @@ export class QuantizedLinear extends PackedLinear implements JoinableLinear {
    * bits.
    */
   readonly weight_packed: Parameter;
-  /** The steps, [outputs, groups]. */
+  /** Scales [outputs, groups]. */
   readonly weight_scale: Parameter;
   /**
-   * Zero points [outputs, groups] u8: zero points; null if all are the middle code, 2^(bits - 1).
+   * Zero points [outputs, groups] u8; null if all are the middle code, 2^(bits - 1).
    */
   readonly weight_zero_point: Parameter | null;
   /**
@@ -84,7 +84,7 @@ export class QuantizedLinear extends PackedLinear implements JoinableLinear {
   /** Bits, groups and the optional parameters. */
   readonly #layout: QuantizedLayout;
 
-  /** The codes are 0 until they are packed or loaded. */
+  /** Creates zero codes, for setValues() or a load. */
   constructor(layout: QuantizedLayout, bias: Parameter | null = null) {
     super(layout);
     this.#layout = layout;
@@ -100,8 +100,8 @@ export class QuantizedLinear extends PackedLinear implements JoinableLinear {
 
   /**
    * Quantizes `layer`, each weight within half a step of its value; scales have the weight's dtype.
-   * The bias is shared. Stays on the layer's device. Throws DS_ARGUMENT, DS_NONFINITE for weights
-   * that are not finite.
+   * The bias is shared. Stays on the layer's device. Throws DS_ARGUMENT for invalid options,
+   * DS_NONFINITE for weights that are not finite.
    */
   static from(layer: Linear, given: QuantizedOptions): QuantizedLinear {
     const { bits, groupSize } = readQuantizedOptions('QuantizedLinear.from', given);
@@ -192,7 +192,7 @@ export class QuantizedLinear extends PackedLinear implements JoinableLinear {
     return created;
   }
 
-  /** @internal Inputs that a part can only have together: a group, or the codes of a word. */
+  /** @internal Number of inputs that part() cannot separate: a group, or the codes of a word. */
   get unit(): number {
     return this.#layout.groupSize ?? 32 / this.bits;
   }

@@ -34,7 +34,7 @@ export interface RecurrentSizes {
 export interface StatePools {
   /** The last inputs of the convolution, [slots, taps - 1, channels]. */
   readonly inputs: Tensor;
-  /** [slots, heads, keyDim, valueDim] f32 (f64 for f64); null without heads. */
+  /** The states [slots, heads, keyDim, valueDim] f32 (f64 for f64); null without heads. */
   readonly states: Tensor | null;
 }
 
@@ -63,7 +63,8 @@ export function stateBytes(sizes: RecurrentSizes, dtype: DType): number {
 }
 
 /**
- * Where the sequences of packed tokens begin, their lengths, and their slots; see GatedDeltaStep.
+ * The first tokens of the sequences in packed tokens, their lengths, and their slots; see
+ * GatedDeltaStep.
  */
 type SequenceLists = Readonly<Record<'starts' | 'lengths' | 'slots', Tensor>>;
 

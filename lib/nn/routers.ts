@@ -152,11 +152,11 @@ function computeLoad(logits: Tensor, ids: Tensor, mask: Tensor | null): Tensor {
 
 /** Routing by groups of experts, or by scores that do not add up to 1. Source: DeepSeek. */
 export interface GroupRouting {
-  /** Scores of experts: each one's sigmoid, with a bias for the choice; or a softmax over all. */
+  /** Scores of experts: the sigmoid of each logit, or a softmax over all logits. */
   scores: 'sigmoid' | 'softmax';
   /** Number of groups with equally many experts. Default: 1. */
   groups?: number;
-  /** Groups per token: the ones with the largest scores. Default: all. */
+  /** Number of groups per token, chosen by the largest scores. Default: all. */
   keptGroups?: number;
   /** Factor of the weights. Default: 1. */
   scale?: number;
@@ -216,12 +216,15 @@ export class GroupRouter extends TopKRouter {
     }
     requireType(`${op} scalesInputs`, scalesInputs, 'boolean');
     this.routing = { scores, groups, keptGroups, scale, scalesInputs };
-    // ERNIE's files have a further dim of 1.
+    // ERNIE's files, with a softmax, have a further dim of 1.
     const shape = scores === 'sigmoid' ? [experts] : [1, experts];
     this.e_score_correction_bias = choiceBias ? createFrozen(shape) : null;
   }
 
-  /** As TopKRouter. Routing statistics are not supported: throws DS_ARGUMENT for `loads`. */
+  /**
+   * Routes tokens as TopKRouter does. Throws DS_ARGUMENT for `loads`: routing statistics are not
+   * supported.
+   */
   override forward(x: Tensor, loads: RouterLoads | null = null): Routes {
     if (loads) throw argumentError('GroupRouter', 'no load-balancing loss', 'routing statistics');
     const { k, normalize } = this;
@@ -242,7 +245,7 @@ export class GroupRouter extends TopKRouter {
   private choiceScores(logits: Tensor, scores: Tensor): Tensor {
     const { e_score_correction_bias: bias } = this;
     const { groups, keptGroups } = this.routing;
-    // The sigmoids of large logits are all 1.
+    // Logits select the same experts as scores, but sigmoids of large logits all round to 1.
     if (!bias && keptGroups === groups) return logits;
     const choice = bias ? scores.add(bias.detach().to(scores.dtype)) : scores;
     if (keptGroups === groups) return choice;
@@ -257,11 +260,11 @@ export class GroupRouter extends TopKRouter {
 }
 
 /**
- * Sends each token to the two experts with the largest logits. The weight of each is its share of a
- * softmax over the experts that are near it: their logits differ from its own by at most twice
- * `jitter`, relative to the larger magnitude. The first expert does not count for the second.
- * Source: Liu et al. 2023 (SparseMixer-v2); transformers' PhimoeTopKRouter. As there without
- * training, no expert is drawn by chance.
+ * Sends each token to the two experts with the largest logits. The weight of an expert is its
+ * probability in a softmax over the experts with similar logits: they differ from its logit by at
+ * most twice `jitter`, relative to the larger magnitude. The softmax of the second expert excludes
+ * the first. Source: Liu et al. 2023 (SparseMixer-v2); transformers' PhimoeTopKRouter. As in these
+ * sources outside of training, the choice is not random.
  */
 export class SparseMixerRouter extends TopKRouter {
   /** Throws DS_ARGUMENT for invalid sizes or options. */
@@ -276,7 +279,10 @@ export class SparseMixerRouter extends TopKRouter {
     if (this.k !== 2) throw valueError('SparseMixerRouter k', '2', this.k);
   }
 
-  /** As TopKRouter. Routing statistics are not supported: throws DS_ARGUMENT for `loads`. */
+  /**
+   * Routes tokens as TopKRouter does. Throws DS_ARGUMENT for `loads`: routing statistics are not
+   * supported.
+   */
   override forward(x: Tensor, loads: RouterLoads | null = null): Routes {
     if (loads)
       throw argumentError('SparseMixerRouter', 'no load-balancing loss', 'routing statistics');

@@ -6,5 +6,5 @@ export function setSourceFolder(model: object, folder: string): void {
   folders.set(model, folder);
 }
 
-/** Returns that path; null for a model that the program built. */
+/** Returns the path of setSourceFolder(); null for a model that the program built. */
 export const sourceFolderOf = (model: object): string | null => folders.get(model) ?? null;

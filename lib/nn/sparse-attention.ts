@@ -39,12 +39,12 @@ export class SparsePattern {
   readonly options: Sparsity;
   private readonly layouts = new Map<string, BlockLayout>();
 
-  /** Throws DS_ARGUMENT, naming the option. */
+  /** Throws DS_ARGUMENT with the name of an invalid option. */
   constructor(options: SparsityOptions = {}) {
     this.options = readSparsity(options);
   }
 
-  /** Whether everything is seen. */
+  /** Whether every query sees every key. */
   get isDense(): boolean {
     return this.options.mode === 'dense';
   }
@@ -90,17 +90,17 @@ export interface SparseSelfAttentionOptions extends SparsityOptions {
 
 /** Options of one call of SparseSelfAttention. */
 export interface SparseAttentionCall {
-  /** Added to the scaled scores: broadcasts to [B, H, T, T]. */
+  /** Relative position embedding: added to the scaled scores, broadcast to [B, H, T, T]. */
   rpe?: Tensor | null;
   /** Mask of keys [B, T], by keyPaddingMaskMode. */
   keyPaddingMask?: Tensor | null;
   /** Mask of pairs [T, T], by attnMaskMode. */
   attnMask?: Tensor | null;
-  /** Queries see no later tokens; cheaper than a mask. Default: false. */
+  /** Whether queries see no later tokens; cheaper than a mask. Default: false. */
   causal?: boolean;
 }
 
-/** A number that hides its key. */
+/** A number that hides a key if it is added to its score. */
 const HIDING = -1e38;
 
 /**
@@ -115,7 +115,7 @@ export class SparseSelfAttention extends Module {
   private readonly keyMaskMode: 'add' | 'mul';
   private readonly maskMode: 'add' | 'mul';
 
-  /** Throws DS_ARGUMENT, naming the option. */
+  /** Throws DS_ARGUMENT with the name of an invalid option. */
   constructor(given: SparseSelfAttentionOptions = {}) {
     super();
     const {
@@ -133,7 +133,10 @@ export class SparseSelfAttention extends Module {
     this.sparsity = new SparsePattern(rest);
   }
 
-  /** q, k and v [B, H, T, D] of one sequence; returns [B, H, T, D]. Throws as attention(). */
+  /**
+   * Returns the attention [B, H, T, D] of q, k and v [B, H, T, D] of one sequence. Throws as
+   * attention().
+   */
   override forward(q: Tensor, k: Tensor, v: Tensor, given: SparseAttentionCall = {}): Tensor {
     const call = readOptions('SparseSelfAttention.call', given, namesOf.SparseAttentionCall);
     const { rpe = null, keyPaddingMask = null, attnMask = null, causal = false } = call;

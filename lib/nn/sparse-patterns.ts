@@ -24,12 +24,12 @@ export interface SparsityOptions {
   /** Global blocks per window ("fixed"), or first global blocks ("bigbird"). Default: 1. */
   numGlobalBlocks?: number;
   /**
-   * Whether blocks see later ones. Default: "bidirectional"; "unidirectional" for
+   * Whether blocks see later blocks. Default: "bidirectional"; "unidirectional" for
    * "local_sliding_window". The block of a query is visible as a whole: the attention applies
    * causality by tokens.
    */
   attention?: (typeof DIRECTIONS)[number];
-  /** Global blocks see all ("fixed", "variable"; bidirectional). Default: false. */
+  /** Whether global blocks see all blocks ("fixed", "variable"; bidirectional). Default: false. */
   horizontalGlobalAttention?: boolean;
   /**
    * Number of choices of global blocks that heads alternate between ("fixed", with a layout per
@@ -42,11 +42,11 @@ export interface SparsityOptions {
   localWindowBlocks?: readonly number[];
   /** Global blocks, or starts of ranges of them ("variable", "bslongformer"). Default: [0]. */
   globalBlockIndices?: readonly number[];
-  /** Ends of the ranges; null: each is one block. Default: null. */
+  /** Ends of the ranges; null: each range is one block. Default: null. */
   globalBlockEndIndices?: readonly number[] | null;
   /**
-   * Blocks of the window around each ("bigbird", "bslongformer", "local_sliding_window"). Default
-   * 3.
+   * Blocks of the sliding window around each block ("bigbird", "bslongformer",
+   * "local_sliding_window"). Default: 3.
    */
   numSlidingWindowBlocks?: number;
   /** Seed of random blocks, in addition to head and block. Default: 0. */
@@ -63,7 +63,7 @@ export type Sparsity = Readonly<Required<SparsityOptions>>;
 
 const OP = 'sparse attention';
 
-/** Computes a row of a pattern over n blocks. */
+/** A row of a pattern over n blocks, and the function that receives the blocks that it sees. */
 interface PatternRow {
   readonly head: number;
   readonly row: number;
@@ -79,7 +79,7 @@ interface Pattern {
 
 const isUnidirectional = ({ attention }: Sparsity): boolean => attention === 'unidirectional';
 
-/** Sees the blocks [from, to); blocks after the row's own only with bidirectional attention. */
+/** Lets a row see the blocks [from, to); blocks after the row only with bidirectional attention. */
 function seeWindow(sparsity: Sparsity, { row, see }: PatternRow, from: number, to: number): void {
   see(from, isUnidirectional(sparsity) ? Math.min(to, row + 1) : to);
 }
@@ -110,8 +110,8 @@ function fixedGlobals(sparsity: Sparsity, head: number, n: number): (readonly [n
 }
 
 /**
- * Columns that all rows see (with unidirectional attention only rows at or after them); and whole
- * rows.
+ * Lets all rows see the columns `ranges` (with unidirectional attention only rows at or after
+ * them). Rows in `ranges` may see all columns.
  */
 function seeGlobals(
   sparsity: Sparsity,
@@ -141,8 +141,8 @@ function createRandom(seed: number, head: number, row: number): () => number {
 }
 
 /**
- * Sees different random blocks of the first `among`: numRandomBlocks of them, or all. Source:
- * Floyd's sampling.
+ * Lets a row see numRandomBlocks different random blocks of the first `among` blocks, or all of
+ * these. Source: Floyd's sampling.
  */
 function seeRandom({ seed, numRandomBlocks }: Sparsity, of: PatternRow, among: number): void {
   const next = createRandom(seed, of.head, of.row);
@@ -155,7 +155,7 @@ function seeRandom({ seed, numRandomBlocks }: Sparsity, of: PatternRow, among: n
   for (const column of taken) of.see(column, column + 1);
 }
 
-/** Sees the row's window of the listed sizes; the last size repeats. */
+/** Lets a row see its window of the listed sizes; the last size repeats. */
 function seeVariableWindow(sparsity: Sparsity, of: PatternRow): void {
   const { localWindowBlocks: sizes } = sparsity;
   const last = required(sizes.at(-1));
@@ -164,7 +164,10 @@ function seeVariableWindow(sparsity: Sparsity, of: PatternRow): void {
   seeWindow(sparsity, of, start, start + (sizes[index] ?? last));
 }
 
-/** Rows and columns of all blocks with `isGlobal`; the lower half with unidirectional attention. */
+/**
+ * Lets all rows see the columns `ranges`, and rows in `ranges` all columns; no later columns with
+ * unidirectional attention.
+ */
 function seeCross(
   sparsity: Sparsity,
   of: PatternRow,

@@ -1,9 +1,9 @@
-// Initial values of a parameter that stay in a file until they are needed.
+// The interface of initial values of a parameter that stay in a file until they are needed.
 import type { Box } from '../runtime/box.js';
 import type { DType } from '../runtime/dtype.js';
 import type { Tensor } from '../tensor/index.js';
 
-/** Values that stay in a file, for example, until they are needed. */
+/** Initial values of a parameter, which stay in a file, for example, until a reader needs them. */
 export interface StoredValues {
   /** The dtype of a parameter that takes the values unchanged. */
   readonly dtype: DType;
@@ -11,10 +11,10 @@ export interface StoredValues {
   readonly origin: string;
   /**
    * Writes the elements from `from` on, row-major, of `box` or of the whole tensor into `out`:
-   * contiguous, of any floating dtype, on any device. Blocks until the data is there. Throws DS_IO,
-   * DS_NONFINITE.
+   * contiguous, of any floating dtype, on any device. Blocks until the data is there. Throws DS_IO
+   * if the file cannot be read, DS_NONFINITE for values that are not finite.
    */
   read(out: Tensor, from: number, box?: Box): void;
-  /** Called when no reader remains. */
+  /** Releases the source. The parameter calls it when no reader remains. */
   done(): void;
 }

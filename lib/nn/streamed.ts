@@ -4,8 +4,8 @@ import type { Module } from './module.js';
 const streamed = new WeakSet<Module>();
 
 /**
- * Marks `module` as streamed: its weights are loaded and freed automatically, and never change. The
- * returned function ends it.
+ * Marks `module` as streamed: its weights are loaded for each forward and freed after it, and never
+ * change. The returned function removes the mark.
  */
 export function markStreamed(module: Module): () => void {
   streamed.add(module);

@@ -23,9 +23,12 @@ export interface TransformerLayerOptions {
   activation?: 'relu' | 'gelu' | ((x: Tensor) => Tensor);
   /** Added to the variance in layer norms. Default: 1e-5. */
   layerNormEps?: number;
-  /** Inputs are [B, T, C] instead of [T, B, C]. Default: false, as in PyTorch. */
+  /** Whether inputs are [B, T, C] instead of [T, B, C]. Default: false, as in PyTorch. */
   batchFirst?: boolean;
-  /** Normalize the inputs of attention and feed-forward instead of the sums. Default: false. */
+  /**
+   * Whether to normalize the inputs of attention and feed-forward instead of the sums. Default:
+   * false.
+   */
   normFirst?: boolean;
 }
 
@@ -203,7 +206,7 @@ export interface TransformerStackOptions {
   norm?: Module | null;
 }
 
-/** Calls `make` for `count` modules. */
+/** Returns `count` modules of `make`, which is called once for each. */
 function createLayers<Layer extends Module>(op: string, make: unknown, count: number): Layer[] {
   requireInteger(`${op} layers`, count, 1);
   if (typeof make === 'function') return Array.from({ length: count }, () => make() as Layer);
@@ -223,8 +226,8 @@ export class TransformerEncoder extends Module {
   readonly norm: Module | null;
 
   /**
-   * `make` is called once for each of `count` layers: unlike PyTorch's copies they start with
-   * different values. Throws DS_ARGUMENT for invalid sizes or options.
+   * Creates `count` layers by calls of `make`. Unlike PyTorch's copies, they have different initial
+   * values. Throws DS_ARGUMENT for invalid sizes or options.
    */
   constructor(
     make: () => TransformerEncoderLayer,
@@ -237,7 +240,7 @@ export class TransformerEncoder extends Module {
     this.norm = norm ?? null;
   }
 
-  /** Like TransformerEncoderLayer: every layer has the same masks. */
+  /** Calls the layers in order; every layer has the same masks. */
   override forward(src: Tensor, masks: EncoderMasks = {}): Tensor {
     const out = this.layers.reduce((x, layer) => layer.call(x, masks), src);
     return this.norm ? (this.norm.call(out) as Tensor) : out;
@@ -263,7 +266,7 @@ export class TransformerDecoder extends Module {
     this.norm = norm ?? null;
   }
 
-  /** As TransformerDecoderLayer: every layer has the same masks and the same memory. */
+  /** Calls the layers in order; every layer has the same masks and the same memory. */
   override forward(tgt: Tensor, memory: Tensor, masks: DecoderMasks = {}): Tensor {
     const out = this.layers.reduce((x, layer) => layer.call(x, memory, masks), tgt);
     return this.norm ? (this.norm.call(out) as Tensor) : out;

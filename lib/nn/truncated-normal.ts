@@ -1,5 +1,5 @@
-// Normal numbers between two bounds: uniform ones through the inverse of the normal distribution,
-// on any device.
+// Normal numbers between two bounds, on any device: uniform numbers, mapped by the inverse of the
+// normal distribution.
 import * as kernels from '../runtime/kernels.generated.js';
 import { type ElementPart, noGrad, type RandomState, type Tensor, where } from '../tensor/index.js';
 
