@@ -45,7 +45,7 @@ function gpt2Tokenizer() {
   return { title: "GPT-2's tokens", vocabSize: null, encode, decode, write: writeGpt2Tokenizer };
 }
 
-/** Returns the tokenizer of --tokenizer DIR, else GPT-2's, else that of the examples. */
+/** Returns the tokenizer of --tokenizer DIR, else GPT-2's, else the tokenizer of the examples. */
 function openTokenizer(folder) {
   if (folder) return openFolder(folder);
   return gpt2Tokenizer() ?? openFolder(join(__dirname, 'tokenizer'));

@@ -38,7 +38,7 @@ export const GENERATION_CONFIG = {
     },
   ),
   /** Keeps the K likeliest tokens and ties of the K-th; 0 keeps all. Default: 0. */
-  topK: integer('sample from the K likeliest tokens only, and from those as likely as the K-th', {
+  topK: integer('sample only from the K likeliest tokens, with ties of the K-th', {
     min: 0,
     default: 0,
     shown: '0: all',
@@ -50,7 +50,7 @@ export const GENERATION_CONFIG = {
    * Default: 1.
    */
   topP: number(
-    'sample from the likeliest tokens that have this probability together; 0.9 drops unlikely ones',
+    'sample from the likeliest tokens with this total probability; 0.9 drops unlikely tokens',
     {
       min: 0,
       max: 1,

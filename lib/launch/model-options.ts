@@ -27,14 +27,14 @@ export const EVAL = {
       },
     ),
     overlong: oneOf(['cut', 'split', 'drop'])(
-      'what to do with rows longer than `--seq`: cut, split or drop them',
+      'treatment of rows longer than `--seq`: cut, split or drop them',
       {
         default: 'cut',
         flag: '--overlong <way>',
       },
     ),
     loss: oneOf(['all', 'completion', 'assistant'])(
-      'tokens that count: all, those of the completion, or those of the assistant',
+      'tokens that count: all, of the completion, or of the assistant',
       {
         shown: 'as `ds train`',
         flag: '--loss <kind>',

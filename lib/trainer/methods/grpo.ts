@@ -204,10 +204,13 @@ export const GRPO = {
     flag: 'scale_rewards',
   }),
   /** Sums rewards first, or normalizes those of each function first. */
-  aggregation: oneOf(AGGREGATIONS)('sum rewards first, or normalize those of each function first', {
-    default: 'sum_then_normalize',
-    flag: 'multi_objective_aggregation',
-  }),
+  aggregation: oneOf(AGGREGATIONS)(
+    'sum rewards first, or normalize the rewards of each function first',
+    {
+      default: 'sum_then_normalize',
+      flag: 'multi_objective_aggregation',
+    },
+  ),
   /** Temperature of "sapo" for advantages above 0. Default: 1. */
   sapoTemperaturePos: number('temperature of `sapo` for advantages above 0', {
     above: 0,

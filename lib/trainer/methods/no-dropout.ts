@@ -4,7 +4,7 @@ import { Embedding, type Module } from '../../nn/index.js';
 import { boolean } from '../../runtime/option.js';
 
 /** Declares the option `disableDropout`. */
-export const DROPOUT = boolean('train without dropout, also without that of adapters', {
+export const DROPOUT = boolean('train without dropout, also of adapters', {
   default: true,
   flag: 'disable_dropout',
 });
