@@ -151,7 +151,7 @@ function optimizerOf(config, values) {
 
 const STYLES = ['constant', 'linear', 'cosine'];
 
-/** Returns the schedule of --lr-decay-style and --warmup, else the schedule of the configuration. */
+/** Returns the schedule of --lr-decay-style and --warmup, else of the configuration. */
 function schedulerOf(config, values, { optimizer, steps }) {
   const { lr_decay_style: style = 'linear', warmup, scheduler = config.scheduler } = values;
   if (values.lr_decay_style === undefined && warmup === undefined) {
