@@ -50,7 +50,8 @@ export interface DsConfig {
    */
   zero_optimization?: ZeroConfig;
   /**
-   * Largest norm of all gradients together; larger ones are scaled down. 0: no clipping. Default 1.
+   * Largest norm of all gradients together; larger gradients are scaled down. 0: no clipping.
+   * Default 1.
    */
   gradient_clipping?: number | 'auto';
   /**
@@ -59,8 +60,8 @@ export interface DsConfig {
    */
   prescale_gradients?: boolean;
   /**
-   * Divides gradients by this number before the sum over ranks, and by the rest after it. Default
-   * 1. No effect on one rank: one rank has nothing to communicate.
+   * Divides gradients by this number before the sum over ranks, and by the remaining factor after
+   * it. Default 1. No effect on one rank: one rank has nothing to communicate.
    */
   gradient_predivide_factor?: number;
   /**
@@ -151,7 +152,7 @@ export interface DsConfig {
    */
   sequence_parallel_size?: number;
   /**
-   * Ranks with different samples; null: all ranks, divided by those of the other axes. Default
+   * Ranks with different samples; null: all ranks, divided by the ranks of the other axes. Default
    * null.
    */
   data_parallel_size?: number | null;
@@ -184,8 +185,8 @@ export interface DsConfig {
    */
   comet?: CometConfig | null;
   /**
-   * Measures each collective; comm.logSummary() prints a table. Slows training down: it waits for
-   * each one. No effect on one rank: one rank has nothing to communicate.
+   * Measures each collective; comm.logSummary() prints a table. Slows training down: the host waits
+   * for each collective. No effect on one rank: one rank has nothing to communicate.
    */
   comms_logger?: CommsLoggerConfig | null;
   /** How checkpoints are written. */
@@ -260,7 +261,7 @@ export interface DsConfig {
 /** Optimizer and its hyperparameters; null: pass an optimizer to initialize(). */
 export type OptimizerConfig =
   | {
-      /** Adam with decoupled weight decay, unless params.adam_w_mode is false. */
+      /** Adam with decoupled weight decay; with params.adam_w_mode false, with L2 decay. */
       type: AnyCase<'Adam'>;
       /** Hyperparameters of Adam and AdamW. */
       params?: AdamParams;
@@ -462,7 +463,7 @@ export interface AdamParams {
    * Default [0.9, 0.999].
    */
   betas?: readonly [number, number] | 'auto';
-  /** Added to the root of the second moment, so that no division is by 0. Default 1e-8. */
+  /** Added to the root of the second moment, to avoid a division by 0. Default 1e-8. */
   eps?: number | 'auto';
   /**
    * Each update shrinks weights by this factor times the rate. Usual values: 0 to 0.1. Default 0.
@@ -560,7 +561,7 @@ export interface LambParams {
    * Default [0.9, 0.999].
    */
   betas?: readonly [number, number] | 'auto';
-  /** Added to the root of the second moment, so that no division is by 0. Default 1e-8. */
+  /** Added to the root of the second moment, to avoid a division by 0. Default 1e-8. */
   eps?: number | 'auto';
   /** Weight decay, added to the update direction. Default 0. */
   weight_decay?: number | 'auto';
@@ -639,7 +640,7 @@ export interface AdamW8bitParams {
    * Default [0.9, 0.999].
    */
   betas?: readonly [number, number] | 'auto';
-  /** Added to the root of the second moment, so that no division is by 0. Default 1e-8. */
+  /** Added to the root of the second moment, to avoid a division by 0. Default 1e-8. */
   eps?: number | 'auto';
   /**
    * Each update shrinks weights by this factor times the rate. Usual values: 0 to 0.1. Default 0.
@@ -664,7 +665,7 @@ export interface OneBitAdamParams {
    * Default [0.9, 0.999].
    */
   betas?: readonly [number, number] | 'auto';
-  /** Added to the root of the second moment, so that no division is by 0. Default 1e-8. */
+  /** Added to the root of the second moment, to avoid a division by 0. Default 1e-8. */
   eps?: number | 'auto';
   /**
    * Each update shrinks weights by this factor times the rate. Usual values: 0 to 0.1. Default 0.
@@ -718,7 +719,7 @@ export interface ZeroOneAdamParams {
    * Default [0.9, 0.999].
    */
   betas?: readonly [number, number] | 'auto';
-  /** Added to the root of the second moment, so that no division is by 0. Default 1e-8. */
+  /** Added to the root of the second moment, to avoid a division by 0. Default 1e-8. */
   eps?: number | 'auto';
   /**
    * Each update shrinks weights by this factor times the rate. Usual values: 0 to 0.1. Default 0.
@@ -764,7 +765,7 @@ export interface OneBitLambParams {
    * Default [0.9, 0.999].
    */
   betas?: readonly [number, number] | 'auto';
-  /** Added to the root of the second moment, so that no division is by 0. Default 1e-8. */
+  /** Added to the root of the second moment, to avoid a division by 0. Default 1e-8. */
   eps?: number | 'auto';
   /** Weight decay, added to the update direction. Default 0. */
   weight_decay?: number | 'auto';
@@ -844,9 +845,9 @@ export type SchedulerConfig =
       params?: WarmupParams;
     }
   | {
-      /** Raises the rate, then lowers it in a line to the minimum. Usual for fine-tuning. */
+      /** Raises the rate, then lowers it linearly to the minimum. Usual for fine-tuning. */
       type: 'WarmupDecayLR';
-      /** Raises the rate, then lowers it in a line to the minimum. Usual for fine-tuning. */
+      /** Raises the rate, then lowers it linearly to the minimum. Usual for fine-tuning. */
       params: WarmupDecayParams;
     }
   | {
@@ -868,9 +869,9 @@ export type SchedulerConfig =
       params: OneCycleParams;
     }
   | {
-      /** Raises the rate slowly, to find the largest one that trains. */
+      /** Raises the rate slowly, to find the largest usable rate. */
       type: 'LRRangeTest';
-      /** Raises the rate slowly, to find the largest one that trains. */
+      /** Raises the rate slowly, to find the largest usable rate. */
       params?: LrRangeTestParams;
     }
   | {
@@ -951,7 +952,7 @@ export interface WarmupParams {
   last_batch_iteration?: number;
 }
 
-/** Raises the rate, then lowers it in a line to the minimum. Usual for fine-tuning. */
+/** Raises the rate, then lowers it linearly to the minimum. Usual for fine-tuning. */
 export interface WarmupDecayParams {
   /** Updates of the whole run, with the warm-up. Set the steps that you train. */
   total_num_steps: number | 'auto';
@@ -1028,7 +1029,7 @@ export interface OneCycleParams {
   last_batch_iteration?: number;
 }
 
-/** Raises the rate slowly, to find the largest one that trains. */
+/** Raises the rate slowly, to find the largest usable rate. */
 export interface LrRangeTestParams {
   /** Rate of the first update, or a list per group. Default 0.001. */
   lr_range_test_min_lr?: number | readonly number[];
@@ -1680,7 +1681,10 @@ export interface FlopsProfilerConfig {
   profile_step?: number;
   /** Levels of modules in the summary; -1: down to the innermost modules. Default -1. */
   module_depth?: number;
-  /** Module classes that the summary lists on each level: the most expensive ones. Default 1. */
+  /**
+   * Number of module classes that the summary lists on each level, the most expensive first.
+   * Default 1.
+   */
   top_modules?: number;
   /** Prints the table of all modules. Default true. */
   detailed?: boolean;
@@ -1734,13 +1738,13 @@ export interface CometConfig {
   experiment_key?: string | null;
   /** Sends events during the run; false: stores them for a later upload. Default null. */
   online?: boolean | null;
-  /** A new run, or a continued one. Default null. */
+  /** A new run, or a continued run. Default null. */
   mode?: string | null;
 }
 
 /**
- * Measures each collective; comm.logSummary() prints a table. Slows training down: it waits for
- * each one. No effect on one rank: one rank has nothing to communicate.
+ * Measures each collective; comm.logSummary() prints a table. Slows training down: the host waits
+ * for each collective. No effect on one rank: one rank has nothing to communicate.
  */
 export interface CommsLoggerConfig {
   /** Switches the log on; in DeepSpeed the section itself does. Default false. */
@@ -1761,8 +1765,8 @@ export interface CommsLoggerConfig {
 /** How checkpoints are written. */
 export interface CheckpointConfig {
   /**
-   * What happens if ranks save under different tags. "Fail" throws; the others use the tag of rank
-   * 0. Default "Warn".
+   * What happens if ranks save under different tags. "Fail" throws; other values use the tag of
+   * rank 0. Default "Warn".
    */
   tag_validation?: AnyCase<'Warn' | 'Ignore' | 'Fail'>;
   /**
@@ -2187,7 +2191,7 @@ export interface ElasticityConfig {
  * Measures configurations and finds the fastest: `ds --autotuning tune`. See docs/autotuning.md.
  */
 export interface AutotuningConfig {
-  /** Switches it on in DeepSpeed; here the flag `--autotuning` does. Default false. */
+  /** Turns the search on in DeepSpeed; here the flag `--autotuning` does. Default false. */
   enabled?: boolean;
   /**
    * true: searches stage, offload and micro-batch only; false: other ZeRO keys too. Default true.
@@ -2631,7 +2635,7 @@ export interface HybridEngineConfig {
    * answers. Default 512.
    */
   max_out_tokens?: number;
-  /** Ranks per model during generation: 1, or those of tensor_parallel.autotp_size. Default 1. */
+  /** Ranks per model during generation: 1, or tensor_parallel.autotp_size. Default 1. */
   inference_tp_size?: number;
   /**
    * Frees the key-value cache after each generation. Set it if training then runs out of memory.
@@ -2794,7 +2798,7 @@ export interface ResolvedValues {
    * docs/which-stage.md.
    */
   readonly zero_optimization: ResolvedZero;
-  /** Largest norm of all gradients together; larger ones are scaled down. 0: no clipping. */
+  /** Largest norm of all gradients together; larger gradients are scaled down. 0: no clipping. */
   readonly gradient_clipping: number;
   /**
    * Divides gradients before the sum over ranks, not after it. Set it if sums overflow in fp16. No
@@ -2802,8 +2806,8 @@ export interface ResolvedValues {
    */
   readonly prescale_gradients: boolean;
   /**
-   * Divides gradients by this number before the sum over ranks, and by the rest after it. No effect
-   * on one rank: one rank has nothing to communicate.
+   * Divides gradients by this number before the sum over ranks, and by the remaining factor after
+   * it. No effect on one rank: one rank has nothing to communicate.
    */
   readonly gradient_predivide_factor: number;
   /**
@@ -2872,7 +2876,7 @@ export interface ResolvedValues {
    * docs/sequence-parallel.md.
    */
   readonly sequence_parallel_size: number;
-  /** Ranks with different samples; null: all ranks, divided by those of the other axes. */
+  /** Ranks with different samples; null: all ranks, divided by the ranks of the other axes. */
   readonly data_parallel_size: number | null;
   /**
    * Order of ranks with mixtures of experts. No effect: tensor_parallel distributes experts over
@@ -2903,8 +2907,8 @@ export interface ResolvedValues {
    */
   readonly comet: ResolvedComet;
   /**
-   * Measures each collective; comm.logSummary() prints a table. Slows training down: it waits for
-   * each one. No effect on one rank: one rank has nothing to communicate.
+   * Measures each collective; comm.logSummary() prints a table. Slows training down: the host waits
+   * for each collective. No effect on one rank: one rank has nothing to communicate.
    */
   readonly comms_logger: ResolvedCommsLogger;
   /** How checkpoints are written. */
@@ -2971,7 +2975,7 @@ export interface ResolvedValues {
 /** Optimizer and its hyperparameters; null: pass an optimizer to initialize(). */
 export type ResolvedOptimizer =
   | {
-      /** Adam with decoupled weight decay, unless params.adam_w_mode is false. */
+      /** Adam with decoupled weight decay; with params.adam_w_mode false, with L2 decay. */
       readonly type: 'Adam';
       /** Hyperparameters of Adam and AdamW. */
       readonly params: ResolvedAdamParams;
@@ -3121,7 +3125,7 @@ export interface ResolvedAdamParams {
    * Decay of the two moments: nearer to 1 changes slower. 0.95 as the second suits language models.
    */
   readonly betas: readonly [number, number];
-  /** Added to the root of the second moment, so that no division is by 0. */
+  /** Added to the root of the second moment, to avoid a division by 0. */
   readonly eps: number;
   /** Each update shrinks weights by this factor times the rate. Usual values: 0 to 0.1. */
   readonly weight_decay: number;
@@ -3203,7 +3207,7 @@ export interface ResolvedLambParams {
    * Decay of the two moments: nearer to 1 changes slower. 0.95 as the second suits language models.
    */
   readonly betas: readonly [number, number];
-  /** Added to the root of the second moment, so that no division is by 0. */
+  /** Added to the root of the second moment, to avoid a division by 0. */
   readonly eps: number;
   /** Weight decay, added to the update direction. */
   readonly weight_decay: number;
@@ -3276,7 +3280,7 @@ export interface ResolvedAdamW8bitParams {
    * Decay of the two moments: nearer to 1 changes slower. 0.95 as the second suits language models.
    */
   readonly betas: readonly [number, number];
-  /** Added to the root of the second moment, so that no division is by 0. */
+  /** Added to the root of the second moment, to avoid a division by 0. */
   readonly eps: number;
   /** Each update shrinks weights by this factor times the rate. Usual values: 0 to 0.1. */
   readonly weight_decay: number;
@@ -3296,7 +3300,7 @@ export interface ResolvedOneBitAdamParams {
    * Decay of the two moments: nearer to 1 changes slower. 0.95 as the second suits language models.
    */
   readonly betas: readonly [number, number];
-  /** Added to the root of the second moment, so that no division is by 0. */
+  /** Added to the root of the second moment, to avoid a division by 0. */
   readonly eps: number;
   /** Each update shrinks weights by this factor times the rate. Usual values: 0 to 0.1. */
   readonly weight_decay: number;
@@ -3344,7 +3348,7 @@ export interface ResolvedZeroOneAdamParams {
    * Decay of the two moments: nearer to 1 changes slower. 0.95 as the second suits language models.
    */
   readonly betas: readonly [number, number];
-  /** Added to the root of the second moment, so that no division is by 0. */
+  /** Added to the root of the second moment, to avoid a division by 0. */
   readonly eps: number;
   /** Each update shrinks weights by this factor times the rate. Usual values: 0 to 0.1. */
   readonly weight_decay: number;
@@ -3386,7 +3390,7 @@ export interface ResolvedOneBitLambParams {
    * Decay of the two moments: nearer to 1 changes slower. 0.95 as the second suits language models.
    */
   readonly betas: readonly [number, number];
-  /** Added to the root of the second moment, so that no division is by 0. */
+  /** Added to the root of the second moment, to avoid a division by 0. */
   readonly eps: number;
   /** Weight decay, added to the update direction. */
   readonly weight_decay: number;
@@ -3461,9 +3465,9 @@ export type ResolvedScheduler =
       readonly params: ResolvedWarmupParams;
     }
   | {
-      /** Raises the rate, then lowers it in a line to the minimum. Usual for fine-tuning. */
+      /** Raises the rate, then lowers it linearly to the minimum. Usual for fine-tuning. */
       readonly type: 'WarmupDecayLR';
-      /** Raises the rate, then lowers it in a line to the minimum. Usual for fine-tuning. */
+      /** Raises the rate, then lowers it linearly to the minimum. Usual for fine-tuning. */
       readonly params: ResolvedWarmupDecayParams;
     }
   | {
@@ -3485,9 +3489,9 @@ export type ResolvedScheduler =
       readonly params: ResolvedOneCycleParams;
     }
   | {
-      /** Raises the rate slowly, to find the largest one that trains. */
+      /** Raises the rate slowly, to find the largest usable rate. */
       readonly type: 'LRRangeTest';
-      /** Raises the rate slowly, to find the largest one that trains. */
+      /** Raises the rate slowly, to find the largest usable rate. */
       readonly params: ResolvedLrRangeTestParams;
     }
   | {
@@ -3559,7 +3563,7 @@ export interface ResolvedWarmupParams {
   readonly last_batch_iteration: number;
 }
 
-/** Raises the rate, then lowers it in a line to the minimum. Usual for fine-tuning. */
+/** Raises the rate, then lowers it linearly to the minimum. Usual for fine-tuning. */
 export interface ResolvedWarmupDecayParams {
   /** Updates of the whole run, with the warm-up. Set the steps that you train. */
   readonly total_num_steps: number;
@@ -3624,7 +3628,7 @@ export interface ResolvedOneCycleParams {
   readonly last_batch_iteration: number;
 }
 
-/** Raises the rate slowly, to find the largest one that trains. */
+/** Raises the rate slowly, to find the largest usable rate. */
 export interface ResolvedLrRangeTestParams {
   /** Rate of the first update, or a list per group. */
   readonly lr_range_test_min_lr: number | readonly number[];
@@ -4197,7 +4201,7 @@ export interface ResolvedFlopsProfiler {
   readonly profile_step: number;
   /** Levels of modules in the summary; -1: down to the innermost modules. */
   readonly module_depth: number;
-  /** Module classes that the summary lists on each level: the most expensive ones. */
+  /** Number of module classes that the summary lists on each level, the most expensive first. */
   readonly top_modules: number;
   /** Prints the table of all modules. */
   readonly detailed: boolean;
@@ -4251,13 +4255,13 @@ export interface ResolvedComet {
   readonly experiment_key: string | null;
   /** Sends events during the run; false: stores them for a later upload. */
   readonly online: boolean | null;
-  /** A new run, or a continued one. */
+  /** A new run, or a continued run. */
   readonly mode: string | null;
 }
 
 /**
- * Measures each collective; comm.logSummary() prints a table. Slows training down: it waits for
- * each one. No effect on one rank: one rank has nothing to communicate.
+ * Measures each collective; comm.logSummary() prints a table. Slows training down: the host waits
+ * for each collective. No effect on one rank: one rank has nothing to communicate.
  */
 export interface ResolvedCommsLogger {
   /** Switches the log on; in DeepSpeed the section itself does. */
@@ -4278,8 +4282,8 @@ export interface ResolvedCommsLogger {
 /** How checkpoints are written. */
 export interface ResolvedCheckpoint {
   /**
-   * What happens if ranks save under different tags. "Fail" throws; the others use the tag of rank
-   * 0.
+   * What happens if ranks save under different tags. "Fail" throws; other values use the tag of
+   * rank 0.
    */
   readonly tag_validation: 'Warn' | 'Ignore' | 'Fail';
   /**
@@ -4669,7 +4673,7 @@ export interface ResolvedElasticity {
  * Measures configurations and finds the fastest: `ds --autotuning tune`. See docs/autotuning.md.
  */
 export interface ResolvedAutotuning {
-  /** Switches it on in DeepSpeed; here the flag `--autotuning` does. */
+  /** Turns the search on in DeepSpeed; here the flag `--autotuning` does. */
   readonly enabled: boolean;
   /** true: searches stage, offload and micro-batch only; false: other ZeRO keys too. */
   readonly fast: boolean;
@@ -5060,7 +5064,7 @@ export interface ResolvedHybridEngine {
    * answers.
    */
   readonly max_out_tokens: number;
-  /** Ranks per model during generation: 1, or those of tensor_parallel.autotp_size. */
+  /** Ranks per model during generation: 1, or tensor_parallel.autotp_size. */
   readonly inference_tp_size: number;
   /**
    * Frees the key-value cache after each generation. Set it if training then runs out of memory.
