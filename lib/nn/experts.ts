@@ -20,6 +20,7 @@ import {
   ones,
   type Routes,
   type RowGroups,
+  relu,
   scope,
   stack,
   swiglu,
@@ -63,6 +64,9 @@ export function loadBalancingLoss(loads: RouterLoads, tokens: number): Tensor {
   });
 }
 
+/** The function inside of experts. */
+export type ExpertActivation = 'silu' | 'geluTanh' | 'relu2';
+
 /** Options of Experts. */
 export interface ExpertsOptions {
   /** Initializer of the weights. Default: U(-1/sqrt(in), 1/sqrt(in)) of each matrix. */
@@ -73,16 +77,23 @@ export interface ExpertsOptions {
    */
   limit?: number | null;
   /**
-   * The function of the gate: "silu", or "geluTanh", GELU's approximation by tanh. Default: "silu".
+   * The function of the gate: "silu", or "geluTanh", GELU's approximation by tanh. "relu2":
+   * relu(up)^2, without a gate. Default: "silu".
    */
-  activation?: 'silu' | 'geluTanh';
+  activation?: ExpertActivation;
   /** Whether matrices are stored as [in, out]. Default: only with a limit. */
   inputsFirst?: boolean;
 }
 
-/** Gated feed-forward blocks of several experts. With a limit, gate and up alternate. */
+/**
+ * Feed-forward blocks of several experts, with gates except for "relu2". With a limit, gate and up
+ * alternate.
+ */
 export class Experts extends Module {
-  /** Gate and up projections: [experts, 2 hidden, channels], or the transpose. */
+  /**
+   * Gate and up projections: [experts, 2 hidden, channels], or the transpose. Without a gate, up
+   * projections: [experts, hidden, channels].
+   */
   readonly gate_up_proj: Parameter;
   /** Biases of gate and up [experts, 2 hidden] with a limit; null without. */
   readonly gate_up_proj_bias: Parameter | null;
@@ -92,8 +103,8 @@ export class Experts extends Module {
   readonly down_proj_bias: Parameter | null;
   /** Bound of gate and up; null: unbounded, without biases. */
   readonly limit: number | null;
-  /** The function of the gate. */
-  readonly activation: 'silu' | 'geluTanh';
+  /** The function inside. */
+  readonly activation: ExpertActivation;
   /** Whether matrices are stored as [in, out]. */
   readonly inputsFirst: boolean;
 
@@ -111,8 +122,10 @@ export class Experts extends Module {
       activation = 'silu',
       inputsFirst = limit !== null,
     } = readOptions('Experts', given, namesOf.ExpertsOptions);
-    if (activation !== 'silu' && activation !== 'geluTanh') {
-      throw valueError('Experts activation', '"silu" or "geluTanh"', activation);
+    const activations = limit === null ? ['silu', 'geluTanh', 'relu2'] : ['silu', 'geluTanh'];
+    if (!activations.includes(activation)) {
+      const names = activations.map((name) => `"${name}"`).join(' or ');
+      throw valueError('Experts activation', names, activation);
     }
     this.activation = activation;
     const init = (inputs: number): Initializer => weightInit ?? uniform(1 / Math.sqrt(inputs));
@@ -126,8 +139,9 @@ export class Experts extends Module {
       );
     const bias = (outputs: number): Parameter | null =>
       isBounded ? new Parameter([count, outputs], zeros) : null;
-    this.gate_up_proj = matrix(2 * hidden, channels);
-    this.gate_up_proj_bias = bias(2 * hidden);
+    const inner = activation === 'relu2' ? hidden : 2 * hidden;
+    this.gate_up_proj = matrix(inner, channels);
+    this.gate_up_proj_bias = bias(inner);
     this.down_proj = matrix(channels, hidden);
     this.down_proj_bias = bias(channels);
   }
@@ -156,7 +170,7 @@ export const callExperts = (
 ): Tensor =>
   scope(() => {
     const tokens = x.reshape([-1, x.size(-1)]);
-    const routes = router.call(routed?.reshape(tokens.shape) ?? tokens, loads);
+    const routes = router.call(routed?.reshape([-1, routed.size(-1)]) ?? tokens, loads);
     return runExperts(experts, tokens, routes, null, updates).reshape(x.shape);
   });
 
@@ -191,7 +205,7 @@ export function runExperts(
     ? multiplyTransposed(gatherTokens(tokens, groups), gate_up_proj, groups)
     : multiplyExperts(tokens, gate_up_proj, groups, true);
   const inner = addUpdate(gateAndUp, updates.gate_up_proj?.(tokens, groups, true));
-  const hidden = experts.activation === 'silu' ? swiglu(inner) : applyGeluGate(inner);
+  const hidden = ACTIVATIONS[experts.activation](inner);
   const multiply = inputsFirst ? multiplyTransposed : multiplyExperts;
   const out = multiply(hidden, down_proj, groups);
   return combineRows(addUpdate(out, updates.down_proj?.(hidden, groups, false)), weights, groups);
@@ -226,6 +240,18 @@ function applyGeluGate(gateAndUp: Tensor): Tensor {
   const [gate, up] = gateAndUp.split(gateAndUp.size(1) / 2, 1) as [Tensor, Tensor];
   return gelu(gate, 'tanh').mul(up);
 }
+
+/** Returns relu(up)^2. */
+function applySquaredRelu(up: Tensor): Tensor {
+  const positive = relu(up);
+  return positive.mul(positive);
+}
+
+const ACTIVATIONS: Readonly<Record<ExpertActivation, (inner: Tensor) => Tensor>> = {
+  silu: (gateAndUp) => swiglu(gateAndUp),
+  geluTanh: applyGeluGate,
+  relu2: applySquaredRelu,
+};
 
 const addUpdate = (product: Tensor, update: Tensor | undefined): Tensor =>
   update ? product.add(update) : product;
@@ -298,6 +324,13 @@ export interface SparseMixtureOptions extends TopKRouterOptions {
   limit?: number | null;
   /** See ExpertsOptions. */
   inputsFirst?: boolean;
+  /** See ExpertsOptions. */
+  activation?: ExpertActivation;
+  /**
+   * Width of the experts' inputs and outputs, to which fc1_latent_proj and from which
+   * fc2_latent_proj projects. Default: null, the channels.
+   */
+  latentDim?: number | null;
   /** Whether a gate scales the output of the shared expert. Default: true. */
   sharedGate?: boolean;
   /** Scores of another kind than TopKRouter's. Default: null. */
@@ -324,21 +357,36 @@ export class SparseMixture extends Module {
   readonly shared_expert_gate: Linear | null;
   /** The shared expert without a gate; null without it. */
   readonly shared_experts: SwiGLU | null;
+  /** From channels to the width of experts; null if they have the channels. */
+  readonly fc1_latent_proj: Linear | null;
+  /** From the width of experts to channels; null if they have the channels. */
+  readonly fc2_latent_proj: Linear | null;
 
   /** Throws DS_ARGUMENT for invalid sizes or options. */
   constructor(channels: number, hidden: number, experts: number, given: SparseMixtureOptions = {}) {
     super();
     const options = readOptions('SparseMixture', given, namesOf.SparseMixtureOptions);
     const { sharedHidden, limit = null, sharedGate = true, routing = null, ...rest } = options;
-    const { sparseMixer = null, inputsFirst = limit !== null, ...router } = rest;
+    const { sparseMixer = null, inputsFirst = limit !== null, activation, ...others } = rest;
+    const { latentDim = null, ...router } = others;
     const { weightInit } = router;
     this.gate = routing
       ? new GroupRouter(channels, experts, routing, router)
       : sparseMixer === null
         ? new TopKRouter(channels, experts, router)
         : new SparseMixerRouter(channels, experts, sparseMixer, router);
-    const own = { limit, inputsFirst, ...(weightInit && { weightInit }) };
-    this.experts = new Experts(experts, channels, hidden, own);
+    const own = {
+      limit,
+      inputsFirst,
+      ...(activation && { activation }),
+      ...(weightInit && { weightInit }),
+    };
+    const width = latentDim ?? channels;
+    this.experts = new Experts(experts, width, hidden, own);
+    const project = (from: number, to: number): Linear | null =>
+      latentDim === null ? null : new Linear(from, to, { bias: false });
+    this.fc1_latent_proj = project(channels, width);
+    this.fc2_latent_proj = project(width, channels);
     const shared = sharedHidden ? new SwiGLU(channels, sharedHidden) : null;
     this.shared_expert = sharedGate ? shared : null;
     this.shared_expert_gate = this.shared_expert ? new Linear(channels, 1, { bias: false }) : null;
@@ -347,13 +395,18 @@ export class SparseMixture extends Module {
 
   /** Maps [.., channels] to the same shape. Adds routing statistics to `loads` if given. */
   override forward(x: Tensor, loads: RouterLoads | null = null): Tensor {
-    const { gate, experts, shared_expert: shared, shared_expert_gate: part } = this;
-    const { shared_experts: ungated } = this;
-    if (ungated) return scope(() => experts.call(x, gate, loads).add(ungated.call(x)));
-    if (!shared || !part) return experts.call(x, gate, loads);
+    const { shared_expert: shared, shared_expert_gate: part, shared_experts: ungated } = this;
+    if (ungated) return scope(() => this.runRouted(x, loads).add(ungated.call(x)));
+    if (!shared || !part) return this.runRouted(x, loads);
     return scope(() => {
       const all = shared.call(x).mul(part.call(x).sigmoid());
-      return experts.call(x, gate, loads).add(all);
+      return this.runRouted(x, loads).add(all);
     });
+  }
+
+  private runRouted(x: Tensor, loads: RouterLoads | null): Tensor {
+    const { gate, experts, fc1_latent_proj: enter, fc2_latent_proj: leave } = this;
+    if (!enter || !leave) return experts.call(x, gate, loads);
+    return scope(() => leave.call(experts.call(enter.call(x), gate, loads, x)));
   }
 }

@@ -61,7 +61,7 @@ export class Mxfp4Experts extends Module {
   readonly down_proj_bias: Parameter | null;
   /** Bound of gate and up; see Experts. */
   readonly limit: number | null;
-  /** The function of the gate. */
+  /** The function inside; see Experts. */
   readonly activation: Experts['activation'];
   readonly #up: Mxfp4Matrices;
   readonly #down: Mxfp4Matrices;

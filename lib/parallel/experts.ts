@@ -16,7 +16,10 @@ import type { Stream } from './stream.js';
  * channels] and the same router. The gradients of both are then partial sums.
  */
 export class CutExperts extends Module {
-  /** [experts here, 2 hidden, channels]; with inputsFirst, [experts here, channels, 2 hidden]. */
+  /**
+   * [experts here, 2 hidden, channels]; with inputsFirst, [experts here, channels, 2 hidden]. Experts
+   * without gates have hidden in place of 2 hidden.
+   */
   readonly gate_up_proj: Parameter;
   /** [experts here, 2 hidden], or null without a bias. */
   readonly gate_up_proj_bias: Parameter | null;
@@ -26,7 +29,7 @@ export class CutExperts extends Module {
   readonly down_proj_bias: Parameter | null;
   /** Maximum of gate and up; see Experts. Null: no maximum. */
   readonly limit: number | null;
-  /** The activation of the gate; see Experts. */
+  /** The activation of the gate, or of the hidden values without gates; see Experts. */
   readonly activation: Experts['activation'];
   /** Whether weights are stored as [in, out] instead of [out, in]. */
   readonly inputsFirst: boolean;
@@ -72,7 +75,7 @@ export class CutExperts extends Module {
     return scope(() => {
       const all = stream.enter(x);
       const tokens = all.reshape([-1, all.size(-1)]);
-      const read = routed ? stream.enter(routed).reshape(tokens.shape) : tokens;
+      const read = routed ? stream.enter(routed).reshape([-1, routed.size(-1)]) : tokens;
       const routes = router.call(read, loads, group.rank === 0);
       const sum = runExperts(this, tokens, routes, range.first);
       return stream.leave(sum.reshape(all.shape));

@@ -74,7 +74,7 @@ export class NF4Experts extends Module {
   readonly down_proj_bias: Parameter | null;
   /** Bound of gate and up; see Experts. */
   readonly limit: number | null;
-  /** The function of the gate. */
+  /** The function inside; see Experts. */
   readonly activation: Experts['activation'];
   /** Whether matrices are stored as [in, out]. */
   readonly inputsFirst: boolean;

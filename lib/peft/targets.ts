@@ -51,6 +51,9 @@ const SHOWN = 12;
 /** Characters of a name in an error. */
 const SHOWN_LENGTH = 100;
 
+/** transformers' name of the first matrix of experts without a gate. */
+const UP = 'up_proj';
+
 const lastOf = (name: string): string => name.slice(name.lastIndexOf('.') + 1);
 
 const isProjection = (module: Module): module is Linear | PackedLinear =>
@@ -72,8 +75,9 @@ export function findExperts(model: Module, config: LoraConfig): Map<string, Targ
   for (const [path, module] of model.namedModules()) {
     if (!(module instanceof Experts || module instanceof NF4Experts)) continue;
     for (const matrix of EXPERT_MATRICES) {
+      const own = matrix === 'gate_up_proj' && module.activation === 'relu2' ? UP : matrix;
       const names = config.targetParameters.filter((parameter) =>
-        matchesPath(`${path}.${matrix}`, [parameter]),
+        [matrix, own].some((name) => matchesPath(`${path}.${name}`, [parameter])),
       );
       if (names.length === 0) continue;
       const matrices = [...(experts.get(path)?.matrices ?? []), matrix];

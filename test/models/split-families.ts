@@ -46,6 +46,7 @@ const CHOSEN: Readonly<Record<string, string>> = {
   lfm2: 'short convolutions',
   nanochat: 'norms without weights that differ by kind, a rotation the other way',
   'nemotron-h': 'blocks with one branch, norms of groups',
+  'nemotron-h-moe': 'experts without gates, of a width of their own',
   olmo: 'norms without weights',
   phimoe: 'a router of near experts',
   smollm3: 'a list of layers that do not rotate',
@@ -96,6 +97,7 @@ export function traitsOf(family: string): Set<string> {
     states: mamba != null,
     besideAttention: traits?.mamba?.besideAttention,
     dense: (moe?.denseLayers ?? []).length > 0,
+    latentExperts: moe?.latentDim != null,
     queryRank: latent?.queryRank != null,
   };
   const declared = traits ? traitsIn(traits, '') : [model.constructor.name];

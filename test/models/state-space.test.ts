@@ -79,9 +79,41 @@ test('older files list the blocks of Nemotron-H by letters', () => {
   expect(mambaOf(model)?.layers).toEqual([true, false, false, true]);
   expect(model.config.feedLayers).toEqual([false, true, false, false]);
   expect(model.describe().config.layers_block_type).toEqual(['mamba', 'mlp', 'attention', 'mamba']);
-  expect(() => read('ME')).toThrow(
-    /layers_block_type: expected 2 of "mamba".*, got \["mamba","moe"\]/,
+  const mixed = read('ME-');
+  expect(mixed.config.feedLayers).toEqual([false, true, true]);
+  expect(mixed.config.moe).toMatchObject({ experts: 8, perToken: 2, denseLayers: [0, 2] });
+  expect(mixed.describe().config.layers_block_type).toEqual(['mamba', 'moe', 'mlp']);
+  expect(model.config.moe).toBeUndefined();
+  expect(() => read('MX')).toThrow(
+    /layers_block_type: expected 2 of "mamba".*, got \["mamba","X"\]/,
   );
+});
+
+test('experts of Nemotron-H may have a width of their own, without biases', () => {
+  const { config } = withKeys('nemotron-h-moe', {});
+  expect(config.moe).toMatchObject({ hidden: 8, sharedHidden: 9, latentDim: 8 });
+  const keys = { moe_latent_size: null, norm_topk_prob: false };
+  const { moe } = withKeys('nemotron-h-moe', keys).config;
+  expect([moe?.latentDim, moe?.normalize]).toEqual([null, false]);
+  expect(() => withKeys('nemotron-h-moe', { mlp_bias: true })).toThrow(
+    /mlp_bias: expected false, got true/,
+  );
+  const build = (more: object) => () => new nn.models.NemotronH({ ...config, ...more } as never);
+  expect(build({ mlpBias: true })).toThrow(/moe latentDim: expected null, because of mlpBias/);
+  expect(build({ feedLayers: [false, false, false, true] })).toThrow(
+    /NemotronH feedLayers: expected .*, true for experts and false for mamba/,
+  );
+  const qwen = withKeys('qwen3-moe', {}).config;
+  const other = { ...qwen, moe: { ...qwen.moe, latentDim: 4 } };
+  expect(() => new nn.models.Qwen3Moe(other as never)).toThrow(
+    /Qwen3Moe moe latentDim: expected null, because the family has none, got 4/,
+  );
+});
+
+test('a token of Nemotron-H uses two matrices of each of its experts', () => {
+  const model = withKeys('nemotron-h-moe', {});
+  // 4 of 6 experts idle, with matrices of 8 times 8.
+  expect(model.idleParameters()).toBe(4 * 2 * 8 * 8);
 });
 
 test('older files of Nemotron-H have other names of sizes', () => {

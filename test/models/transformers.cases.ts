@@ -133,6 +133,10 @@ const RENAMED: Readonly<
   ],
   'gpt-neox': [['embed_out.weight', 'lm_head.weight']],
   'nemotron-h': [['backbone.', 'model.']],
+  'nemotron-h-moe': [
+    ['backbone.', 'model.'],
+    ['experts.gate_up_proj', 'experts.up_proj'],
+  ],
   'gpt-oss': [[/mlp\.gate\.(?=\w+$)/, 'mlp.router.']],
 };
 

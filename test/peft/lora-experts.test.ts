@@ -56,6 +56,23 @@ test('one matrix by its full name, with its own rank', () => {
   expect([layer?.base_layer, layer?.lora_A.weight.shape]).toEqual([null, [12, 16]]);
 });
 
+test('the first matrix of experts without gates has the name of transformers too', () => {
+  const path = join(__dirname, '../golden/transformers/models/nemotron-h-moe/config.json');
+  const config = JSON.parse(readFileSync(path, 'utf8'));
+  for (const name of ['experts.up_proj', 'experts.gate_up_proj']) {
+    const targetParameters = [`mixer.${name}`];
+    const model = peft.addLora(nn.models.fromConfig(config), { ...OPTIONS, targetParameters });
+    const [layer] = lorasOf(model);
+    expect([layer?.lora_A.weight.shape, layer?.lora_B.weight.shape]).toEqual([
+      [12, 8],
+      [8, 12],
+    ]);
+  }
+  expect(() =>
+    peft.addLora(tinyMoe(), { ...OPTIONS, targetParameters: ['experts.up_proj'] }),
+  ).toThrow(/experts\.up_proj, which matches no parameter/);
+});
+
 test.each(['qwen3-moe', 'gpt-oss'])('%s: files as PEFT writes them', async (name) => {
   const model = await nn.models.fromPretrained(join(golden, name, 'base'));
   await peft.loadAdapter(model, join(golden, name, 'adapter'));

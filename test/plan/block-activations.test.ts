@@ -85,6 +85,17 @@ class SmallGemma3n extends nn.models.Gemma3n {
     super({ ...given, layerInputDim: 32, altUp: { inputs: 3, laurelRank: 16 } });
   }
 }
+/** Every second block has experts, the others a state space layer. */
+class SmallNemotronH extends nn.models.NemotronH {
+  constructor(given: Omit<nn.models.NemotronHConfig, 'mamba' | 'moe' | 'feedLayers'>) {
+    const { layers } = deltaOf(given.layers);
+    const mamba = { heads: 4, headDim: 64, groups: 2, stateDim: 48, layers };
+    const denseLayers = layers.flatMap((isState, layer) => (isState ? [layer] : []));
+    const sizes = { experts: 6, perToken: 2, hidden: 192, sharedHidden: 96, latentDim: 80 };
+    const feedLayers = layers.map((isState) => !isState);
+    super({ ...given, mamba, moe: { ...sizes, denseLayers }, feedLayers });
+  }
+}
 type Small = new (
   options: typeof shape & { maxSeq: number; layers: number; activationCheckpointing: boolean },
 ) => nn.models.RotaryLM;
@@ -101,6 +112,7 @@ const rows = [true, false].flatMap((checkpointing): [string, Small, boolean][] =
   ['GraniteHybrid', SmallGraniteHybrid, checkpointing],
   ['FalconH1', SmallFalconH1, checkpointing],
   ['Gemma3n', SmallGemma3n, checkpointing],
+  ['NemotronH', SmallNemotronH, checkpointing],
   ...byDeclaration.map((name): [string, Small, boolean] => [
     ...([name, (nn.models as unknown as Record<string, Small>)[name] as Small] as const),
     checkpointing,

@@ -1,11 +1,13 @@
-// Nemotron-H: each block is a state space layer, attention without positions, or a feed-forward
-// block.
+// Nemotron-H: each block is a state space layer, attention without positions, a feed-forward block
+// or a mixture of experts.
 import type { FamilyConfig } from '../rotary/config.js';
 import { RotaryLM, rotaryFamily } from '../rotary/rotary-lm.js';
 import { COMMON_ROPE, type RotaryTraits } from '../rotary/traits.js';
 
 /** Sizes of NemotronH, and the mode of its activations. */
-export type NemotronHConfig = FamilyConfig<'attentionBias' | 'mlpBias' | 'mamba' | 'feedLayers'>;
+export type NemotronHConfig = FamilyConfig<
+  'attentionBias' | 'mlpBias' | 'mamba' | 'feedLayers' | 'moe'
+>;
 
 const TRAITS: RotaryTraits = {
   name: 'NemotronH',
@@ -28,6 +30,18 @@ const TRAITS: RotaryTraits = {
   rope: { ...COMMON_ROPE, off: 'all' },
   feed: { first: 'up_proj', second: 'down_proj' },
   activation: { kind: 'relu2', key: 'mlp_hidden_act', names: ['relu2'] },
+  moe: {
+    experts: ['n_routed_experts', 8],
+    perToken: 2,
+    hidden: 'moe_intermediate_size',
+    shared: 'plain',
+    choosesNorm: true,
+    choosesLayers: 'branches',
+    scores: 'sigmoid',
+    activation: 'relu2',
+    latent: 'moe_latent_size',
+    files: { block: 'mixer', gate: null, up: 'up_proj', down: 'down_proj' },
+  },
   names: { model: 'backbone', embed: 'embeddings', attention: 'mixer' },
   keys: {
     mamba_n_heads: 'mamba_num_heads',
@@ -55,13 +69,16 @@ const TRAITS: RotaryTraits = {
     mamba_d_head: 64,
     mamba_n_groups: 8,
     mamba_d_state: 128,
+    moe_intermediate_size: 7688,
+    moe_shared_expert_intermediate_size: 7688,
+    norm_topk_prob: true,
     pad_token_id: 0,
   },
 };
 
 /**
- * Language models published as Nemotron-H and Nemotron Nano 2, without experts. Source: NVIDIA
- * 2025; transformers' NemotronHForCausalLM.
+ * Language models published as Nemotron-H, Nemotron Nano 2, and Nemotron 3 Nano and Super. Source:
+ * NVIDIA 2025; transformers' NemotronHForCausalLM.
  */
 export class NemotronH extends RotaryLM {
   /** Throws DS_ARGUMENT for an unknown option and for invalid sizes. */

@@ -38,10 +38,15 @@ const computeFeed = ({ activation, feed }: RotaryTraits, hidden: number): FeedMe
  * For k experts per token of width h: gate, up and their product (3 k h), their outputs (k C), E
  * logits; ids, weights, rows and places (16 k bytes). The backward adds the gradients of gate and
  * up and of the sorted tokens (k (2 h + C)), and the gradient of the token (C). A shared expert
- * adds 3 h and its output (C).
+ * adds 3 h and its output (C). Experts of another width W have W in place of C, and keep the inputs
+ * and outputs of all (2 W).
  */
 function sparseFeed({ moe: traits }: RotaryTraits, moe: MoeSizes, channels: number): FeedMemory {
-  const { experts, perToken: k, hidden, sharedHidden } = moe;
+  const { experts, perToken: k, hidden, sharedHidden, latentDim } = moe;
+  const width = latentDim ?? channels;
+  const projected = latentDim === null ? 0 : 2 * latentDim;
+  // Without a gate, the gradient of the inner values replaces a kept result.
+  const inner = traits?.activation === 'relu2' ? 1 : 2;
   const shared = sharedHidden === null ? 0 : 3 * sharedHidden + channels;
   // Bounded experts are a chain of operations on sorted tokens.
   if (traits?.limit !== undefined) {
@@ -52,9 +57,10 @@ function sparseFeed({ moe: traits }: RotaryTraits, moe: MoeSizes, channels: numb
     };
   }
   return {
-    kept: k * (3 * hidden + channels) + experts + shared,
-    statistics: 16 * k,
-    backward: k * (2 * hidden + channels) + channels,
+    kept: k * (3 * hidden + width) + experts + shared + projected,
+    // A router by groups reads its tokens in f32.
+    statistics: 16 * k + (traits?.scores ? 4 * channels : 0),
+    backward: k * (inner * hidden + width) + channels,
   };
 }
 
@@ -159,17 +165,25 @@ const convMixer = ({ channels }: RotarySizes): MixerMemory => ({
 /**
  * A state space layer. It has i inner channels, and s channels of B and C together. It keeps the
  * projection (2 i + s), the convolution (i + s), the sum with D x, and the gated values and their
- * norm, if there is one (3 i).
+ * norm, if there is one (3 i); a norm of groups also keeps its result without the weight (i).
  * Backward: gradients of the projection and of the convolution. Statistics: three f32 numbers of
  * each head for decays and steps, and a deviation of the norm.
  */
-function mambaMixer({ channels }: RotarySizes, mamba: MambaSizes): MixerMemory {
+function mambaMixer(
+  { mamba: traits }: RotaryTraits,
+  { channels }: RotarySizes,
+  mamba: MambaSizes,
+): MixerMemory {
   const inner = mamba.heads * mamba.headDim;
   const convolved = convChannels(mamba);
+  const hasNorm = mamba.norm !== null;
+  const hasGroups = hasNorm && traits?.normGroups === true && mamba.groups > 1;
+  const normed = (hasNorm ? 1 : 0) + (hasGroups ? 1 : 0);
   return {
-    kept: (mamba.norm === null ? 3 : 4) * inner + 2 * convolved + mamba.heads,
+    kept: (3 + normed) * inner + 2 * convolved + mamba.heads,
     statistics: 12 * mamba.heads + 4,
-    backward: 2 * channels + 2 * inner + 2 * convolved,
+    // The backward of the norm frees the result without the weight.
+    backward: 2 * channels + (hasGroups ? 1 : 2) * inner + 2 * convolved,
   };
 }
 
@@ -180,7 +194,7 @@ function recurrentMixer(
 ): { layers: readonly boolean[]; memory: MixerMemory } | null {
   const { delta, conv, mamba } = sizes;
   if (delta) return { layers: delta.layers, memory: deltaMixer(traits, sizes, delta) };
-  if (mamba) return { layers: mamba.layers, memory: mambaMixer(sizes, mamba) };
+  if (mamba) return { layers: mamba.layers, memory: mambaMixer(traits, sizes, mamba) };
   return conv ? { layers: conv.layers, memory: convMixer(sizes) } : null;
 }
 
@@ -219,11 +233,13 @@ function blockMixer(traits: RotaryTraits, sizes: RotarySizes): MixerMemory {
 
 /** Blocks with one branch each: the mean of the kept elements, and the largest backward. */
 function oneBranchActivations(traits: RotaryTraits, sizes: RotarySizes): BlockActivations {
-  const { channels, layers, mamba, feedLayers = [] } = sizes;
-  const feed = blockFeed(traits, sizes);
-  const state = mamba ? mambaMixer(sizes, mamba) : null;
+  const { channels, layers, mamba, moe, hidden, feedLayers = [] } = sizes;
+  const dense = computeFeed(traits, hidden);
+  const sparse = moe ? sparseFeed(traits, moe, channels) : dense;
+  const feedAt = (layer: number): FeedMemory => (moe?.denseLayers.includes(layer) ? dense : sparse);
+  const state = mamba ? mambaMixer(traits, sizes, mamba) : null;
   const branches = Array.from({ length: layers }, (_, layer) => {
-    if (feedLayers[layer]) return feed;
+    if (feedLayers[layer]) return feedAt(layer);
     return (mamba?.layers[layer] && state) || attentionMixer(traits, sizes);
   });
   const mean = (key: 'kept' | 'statistics'): number =>
@@ -232,7 +248,7 @@ function oneBranchActivations(traits: RotaryTraits, sizes: RotarySizes): BlockAc
   return {
     kept: 2 * channels + mean('kept'),
     statistics: mean('statistics') + 4,
-    backward: feed.backward,
+    backward: Math.max(0, ...branches.filter((_, i) => feedLayers[i]).map((one) => one.backward)),
     replayed: backward,
     stream: channels,
     selective: null,

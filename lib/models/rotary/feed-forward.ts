@@ -12,7 +12,7 @@ import { scaleBranch } from '../layer-factors.js';
 import type { BodySizes } from './config.js';
 import { PackedSwiGLU } from './packed-swiglu.js';
 import { sparsify } from './sparse-gate.js';
-import type { Activation, PlainNames } from './traits.js';
+import type { Activation, PlainNames, RotaryTraits } from './traits.js';
 import { Xielu } from './xielu.js';
 
 /** The functions inside of feed-forward blocks. */
@@ -131,6 +131,10 @@ export class PlainMlp extends Module {
 /** The feed-forward block of a layer. */
 export type FeedForward = SwiGLU | PackedSwiGLU | GatedMlp | PlainMlp | SparseMixture;
 
+/** Names in blocks without a gate. Only families with such blocks have plain shared experts. */
+const plainNames = ({ feed }: RotaryTraits): PlainNames =>
+  typeof feed === 'object' ? feed : { first: 'up_proj', second: 'down_proj' };
+
 /** Makes the feed-forward block of a layer. */
 export function createFeedForward(body: BodySizes, layer: number): FeedForward {
   const { channels, hidden, mlpBias: bias, moe, initializerRange, traits, multipliers } = body;
@@ -148,15 +152,18 @@ export function createFeedForward(body: BodySizes, layer: number): FeedForward {
     const factors = multipliers?.feed;
     return new GatedMlp(channels, hidden, { bias, gated, ...(factors && { factors }) });
   }
-  const { experts, perToken: k, normalize, sharedHidden } = moe;
+  const { experts, perToken: k, normalize, sharedHidden, latentDim } = moe;
   const { limit = null, routerBias = false, shared, scores, choiceBias } = traits.moe ?? {};
+  const { activation } = traits.moe ?? {};
   const { sparseMixer = null, inputsFirst = limit !== null, scalesInputs } = traits.moe ?? {};
   const { groups, keptGroups, scale } = moe;
-  const isJoined = shared === 'joined';
+  const isOwn = shared === 'joined' || shared === 'plain';
   const options = {
     k,
     normalize,
-    sharedHidden: isJoined ? null : sharedHidden,
+    sharedHidden: isOwn ? null : sharedHidden,
+    latentDim,
+    ...(activation && { activation }),
     limit,
     inputsFirst,
     bias: routerBias,
@@ -171,9 +178,16 @@ export function createFeedForward(body: BodySizes, layer: number): FeedForward {
       : null,
   };
   const mixture = new SparseMixture(channels, moe.hidden, experts, options);
-  if (isJoined && sharedHidden) {
-    const joined = new PackedSwiGLU(channels, sharedHidden, { bias: false });
-    Object.assign(mixture, { shared_experts: joined });
+  if (isOwn && sharedHidden) {
+    const own =
+      shared === 'joined'
+        ? new PackedSwiGLU(channels, sharedHidden, { bias: false })
+        : new PlainMlp(channels, sharedHidden, {
+            bias,
+            activation: kind,
+            names: plainNames(traits),
+          });
+    Object.assign(mixture, { shared_experts: own });
   }
   for (const [name, parameter] of mixture.namedParameters()) {
     parameter.initialize(name.endsWith('bias') ? zeros : normal(initializerRange));

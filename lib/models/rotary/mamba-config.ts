@@ -163,7 +163,7 @@ function parseLayers({ layers: kind }: MambaTraits, config: ModelConfig, layers:
   }
   const types = config.get(kind);
   if (types === null && kind === 'layer_types') return all;
-  const feeds = kind === BLOCKS ? [FEED] : [];
+  const feeds = kind === BLOCKS ? [FEED, EXPERTS] : [];
   const known = [...STATE, ...FULL, ...feeds];
   const isKnown = (type: JsonValue): boolean => known.includes(String(type));
   if (!Array.isArray(types) || types.length !== layers || !types.every(isKnown)) {
@@ -175,12 +175,13 @@ function parseLayers({ layers: kind }: MambaTraits, config: ModelConfig, layers:
 
 const BLOCKS = 'layers_block_type';
 const FEED = 'mlp';
+const EXPERTS = 'moe';
 /** The letters of older lists of blocks. */
 const LETTERS: Readonly<Record<string, string>> = {
   M: 'mamba',
   '*': 'attention',
   '-': FEED,
-  E: 'moe',
+  E: EXPERTS,
 };
 
 /** Returns a view of the file with a list of blocks, which older files have as letters. */
@@ -196,7 +197,7 @@ export function withBlockTypes({ mamba }: RotaryTraits, config: ModelConfig): Mo
   return config.withContent({ [BLOCKS]: types, num_hidden_layers: types.length });
 }
 
-/** Reads which blocks have a feed-forward block alone. */
+/** Reads which blocks have a feed-forward block or experts alone. */
 export function parseFeedLayers(
   { oneBranch }: RotaryTraits,
   config: ModelConfig,
@@ -205,7 +206,7 @@ export function parseFeedLayers(
   if (!oneBranch) return {};
   const types = config.get(BLOCKS);
   if (!Array.isArray(types)) return { feedLayers: Array.from({ length: layers }, () => false) };
-  return { feedLayers: types.map((type) => type === FEED) };
+  return { feedLayers: types.map((type) => type === FEED || type === EXPERTS) };
 }
 
 /** transformers 5 writes Infinity as an object; see replaceInfinity() for the word of Python. */
@@ -235,12 +236,20 @@ export function describeMamba(
     layers,
     channels,
     feedLayers,
-  }: { layers: number; channels: number; feedLayers?: readonly boolean[] },
+    moe,
+  }: {
+    layers: number;
+    channels: number;
+    feedLayers?: readonly boolean[];
+    moe?: { denseLayers: readonly number[] };
+  },
 ): JsonObject {
   const list = mamba?.layers ?? Array.from({ length: layers }, () => false);
   const indices = list.flatMap((isState, layer) => (isState ? [] : [layer]));
+  const feedAt = (layer: number): string =>
+    moe && !moe.denseLayers.includes(layer) ? EXPERTS : FEED;
   const blocks = list.map((isState, layer) =>
-    feedLayers?.[layer] ? FEED : ((isState ? STATE : FULL)[0] as string),
+    feedLayers?.[layer] ? feedAt(layer) : ((isState ? STATE : FULL)[0] as string),
   );
   const kinds: Readonly<Record<string, JsonObject>> = {
     [BLOCKS]: { [BLOCKS]: blocks },
@@ -285,23 +294,28 @@ export const spaceSizes = (traits: RotaryTraits, mamba: MambaSizes): RecurrentSi
   valueDim: mamba.headDim,
 });
 
+interface FeedLayersConfig {
+  feedLayers?: readonly boolean[];
+  mamba?: MambaConfig | null;
+  moe?: { denseLayers?: readonly number[] } | null;
+  layers: number;
+}
+
 /**
  * Returns whether each layer is a feed-forward block alone. Throws DS_ARGUMENT if such a layer also
- * has a state space layer.
+ * has a state space layer, or if another layer has experts.
  */
 export function readFeedLayers(
   name: string,
-  {
-    feedLayers,
-    mamba,
-    layers,
-  }: { feedLayers?: readonly boolean[]; mamba?: MambaConfig | null; layers: number },
+  { feedLayers, mamba, moe, layers }: FeedLayersConfig,
 ): readonly boolean[] {
   const list = feedLayers ?? Array.from({ length: layers }, () => false);
   const isFlag = (value: unknown): boolean => typeof value === 'boolean';
-  const isBoth = (feeds: boolean, layer: number): boolean => feeds && !!mamba?.layers[layer];
+  const { denseLayers = [] } = moe ?? {};
+  const isBoth = (feeds: boolean, layer: number): boolean =>
+    feeds ? !!mamba?.layers[layer] : moe != null && !denseLayers.includes(layer);
   if (Array.isArray(list) && list.length === layers && list.every(isFlag) && !list.some(isBoth))
     return [...list];
-  const expected = `true or false for each of ${layers} layers, and false for those of mamba`;
+  const expected = `true or false for each of ${layers} layers, true for experts and false for mamba`;
   throw valueError(`${name} feedLayers`, expected, feedLayers);
 }

@@ -3,6 +3,7 @@
 import { isDeepStrictEqual } from 'node:util';
 import type { JsonObject, JsonValue } from '../../../types/json.js';
 import type { SliceNames } from '../../checkpoint/index.js';
+import type { ExpertActivation } from '../../nn/experts.js';
 import { argumentError, valueError } from '../../runtime/input-errors.js';
 import { namesOf, readOptions } from '../../runtime/options.js';
 import { requireInteger } from '../../runtime/require-number.js';
@@ -25,7 +26,7 @@ export interface MoeConfig {
   normalize?: boolean;
   /**
    * Indices of layers with one feed-forward block of the model's `hidden` instead (mlp_only_layers,
-   * decoder_sparse_step). Default: none.
+   * decoder_sparse_step). If blocks have one branch: all layers without experts. Default: none.
    */
   denseLayers?: readonly number[];
   /** Groups of experts (n_group), in families with a router by groups. Default: 1. */
@@ -34,6 +35,11 @@ export interface MoeConfig {
   keptGroups?: number;
   /** Factor of the weights (routed_scaling_factor). Default: 1. */
   scale?: number;
+  /**
+   * Width of the experts' inputs and outputs (moe_latent_size), in families that project to it;
+   * null: the channels. Default: null.
+   */
+  latentDim?: number | null;
 }
 
 /** A complete MoeConfig. */
@@ -59,16 +65,17 @@ export interface MoeTraits {
   /**
    * Whether there is a shared expert for all tokens. "ungated": of n_shared_experts times the width
    * of an expert, and without a gate. "joined": of the width of a dense block, without a gate, and
-   * with gate and up as one matrix.
+   * with gate and up as one matrix. "plain": of its own width, with the names and the activation of
+   * a block without a gate.
    */
-  readonly shared: boolean | 'ungated' | 'joined';
+  readonly shared: boolean | 'ungated' | 'joined' | 'plain';
   /** Whether norm_topk_prob sets if weights add up to 1; otherwise always or "never". */
   readonly choosesNorm: boolean | 'never';
   /**
    * Whether some layers may be dense. "first": only the first ones (first_k_dense_replace).
-   * "listed": moe_layers has the others.
+   * "listed": moe_layers has the others. "branches": layers_block_type has the others, as "moe".
    */
-  readonly choosesLayers: boolean | 'first' | 'listed';
+  readonly choosesLayers: boolean | 'first' | 'listed' | 'branches';
   /** Whether mlp_layer_types, if present, has the kinds of the layers. Default: false. */
   readonly listsLayers?: boolean;
   /** Whether softmax scores have a bias for the choice; sigmoid scores always have one. */
@@ -85,6 +92,10 @@ export interface MoeTraits {
   readonly routerBias?: boolean;
   /** Bound of gates, in families of experts with biases; see nn.Experts. Default: none. */
   readonly limit?: number;
+  /** The function inside of experts. Default: "silu". */
+  readonly activation?: ExpertActivation;
+  /** config.json's key of the width of experts' inputs and outputs. Default: the channels. */
+  readonly latent?: string;
   /** Names in the files. */
   readonly files: ExpertFiles | null;
 }
@@ -97,7 +108,8 @@ type ExpertFiles =
   | {
       /** The feed-forward block. */
       readonly block: string;
-      readonly gate: string;
+      /** Null: experts have no gate. */
+      readonly gate: string | null;
       readonly up: string;
       readonly down: string;
       /** The router's bias for the choice. Default: gate.e_score_correction_bias. */
@@ -120,8 +132,8 @@ export const hasLoads = ({ scores, beside, sparseMixer }: MoeTraits): boolean =>
   !scores && !beside && sparseMixer === undefined;
 
 /** Whether a model of the family may have no experts. */
-export const isOptional = ({ beside, optional }: MoeTraits): boolean =>
-  beside !== undefined || optional === true;
+export const isOptional = ({ beside, optional, choosesLayers }: MoeTraits): boolean =>
+  beside !== undefined || optional === true || choosesLayers === 'branches';
 
 /** Names in the files of Qwen's mixtures. */
 export const QWEN_FILES: ExpertFiles = {
@@ -139,7 +151,7 @@ export function readMoe(
   model: string,
   traits: MoeTraits,
   moe: MoeConfig | undefined,
-  { hidden: dense, layers }: { hidden: number; layers: number },
+  { hidden: dense, layers, mlpBias }: { hidden: number; layers: number; mlpBias?: boolean },
 ): MoeSizes {
   const op = `${model} moe`;
   if (moe === undefined) throw argumentError(op, '{ experts, perToken }', 'undefined');
@@ -147,7 +159,7 @@ export function readMoe(
   const given = readOptions(op, moe, namesOf.MoeConfig);
   const { sharedHidden = isJoined ? dense : null, ...config } = given;
   const isNormed = traits.choosesNorm !== 'never';
-  const { normalize = isNormed, denseLayers = [], hidden = dense } = config;
+  const { normalize = isNormed, denseLayers = [], hidden = dense, latentDim = null } = config;
   const experts = requireInteger(`${op} experts`, config.experts, 1);
   const perToken = requireInteger(`${op} perToken`, config.perToken, 1);
   if (experts > 512) throw valueError(`${op} experts`, 'at most 512', experts);
@@ -180,8 +192,15 @@ export function readMoe(
     const expected = traits.choosesLayers ? `numbers of ${layers} layers` : 'none';
     throw valueError(`${op} denseLayers`, expected, denseLayers);
   }
+  if (latentDim !== null && !(traits.latent && !mlpBias)) {
+    const expected = traits.latent
+      ? 'null, because of mlpBias'
+      : 'null, because the family has none';
+    throw valueError(`${op} latentDim`, expected, latentDim);
+  }
+  if (latentDim !== null) requireInteger(`${op} latentDim`, latentDim, 1);
   const routing = readGroups(op, traits, config);
-  return { experts, perToken, hidden, sharedHidden, normalize, denseLayers, ...routing };
+  return { experts, perToken, hidden, sharedHidden, normalize, denseLayers, latentDim, ...routing };
 }
 
 /** The numbers of a router by groups. nn.GroupRouter checks that they fit the experts. */
@@ -224,19 +243,48 @@ export function parseMoe(traits: MoeTraits, config: ModelConfig, layers: number)
       denseLayers: parseDenseLayers(traits, config, layers),
     }),
     ...(traits.scores && parseGroups(traits, config, { experts, perToken })),
+    ...(traits.latent && { latentDim: parseLatent(traits.latent, config) }),
   };
+}
+
+function parseLatent(key: string, config: ModelConfig): number | null {
+  if (config.get(key) === null) return null;
+  config.requireOneOf('mlp_bias', [false]);
+  return config.size(key);
 }
 
 function parseDenseLayers(traits: MoeTraits, config: ModelConfig, layers: number): number[] {
   const { choosesLayers } = traits;
   if (choosesLayers === 'first') return parseFirst(config, layers);
+  if (choosesLayers === 'branches') {
+    return listBlockTypes(config).flatMap((type, layer) => (type === BLOCK ? [] : [layer]));
+  }
   return choosesLayers === 'listed' ? parseUnlisted(config, layers) : parseDense(config, layers);
 }
 
 function parseShared({ shared }: MoeTraits, config: ModelConfig, hidden: number): number {
   if (shared === 'joined') return config.size('intermediate_size');
   if (shared === 'ungated') return config.size('n_shared_experts') * hidden;
+  if (shared === 'plain') return config.size(PLAIN_SHARED);
   return config.size('shared_expert_intermediate_size');
+}
+
+const PLAIN_SHARED = 'moe_shared_expert_intermediate_size';
+
+/** The key that lists branches, and its name of experts. */
+const [BLOCKS, BLOCK] = ['layers_block_type', 'moe'];
+
+/** Returns the branches of blocks with one branch each; none without a list. */
+function listBlockTypes(config: ModelConfig): JsonValue[] {
+  const types = config.get(BLOCKS);
+  return Array.isArray(types) ? types : [];
+}
+
+/** Whether the model of a config.json has experts. */
+export function hasExperts(moe: MoeTraits | undefined, config: ModelConfig): boolean {
+  if (moe?.beside !== undefined) return config.flag(moe.beside, false);
+  if (moe?.choosesLayers === 'branches') return listBlockTypes(config).includes(BLOCK);
+  return moe !== undefined && !(isOptional(moe) && config.get(...moe.experts) === 0);
 }
 
 /** The entries of mlp_layer_types. */
@@ -357,6 +405,8 @@ export function describeMoe(
       n_shared_experts: Number(moe.sharedHidden) / moe.hidden,
     }),
     ...(traits.shared === true && { shared_expert_intermediate_size: moe.sharedHidden }),
+    ...(traits.shared === 'plain' && { [PLAIN_SHARED]: moe.sharedHidden }),
+    ...(traits.latent && { [traits.latent]: moe.latentDim }),
     ...(traits.choosesNorm && { norm_topk_prob: moe.normalize }),
     ...(traits.choosesLayers === 'first'
       ? {
@@ -367,7 +417,7 @@ export function describeMoe(
         }
       : traits.choosesLayers === 'listed'
         ? { [LISTED]: all.filter((layer) => !moe.denseLayers.includes(layer)) }
-        : traits.choosesLayers && {
+        : traits.choosesLayers === true && {
             decoder_sparse_step: 1,
             mlp_only_layers: [...moe.denseLayers],
           }),
@@ -380,19 +430,20 @@ export function describeMoe(
 
 const CHOICE_BIAS = 'e_score_correction_bias';
 
-/** Parameters of each sparse layer that files store under other names, or in slices. */
+/**
+ * Parameters of each sparse layer that files store under other names, or in slices; `list` and
+ * `block` are names of the model.
+ */
 export function expertSlices(
   { files, routerBias = false }: MoeTraits,
   moe: MoeSizes,
-  layers: number,
+  { layers, list, block }: { layers: number; list: string; block: string },
 ): SliceNames {
   const slices: [string, string[]][] = [];
   if (files === null) return {};
   for (let layer = 0; layer < layers; ++layer) {
     if (moe.denseLayers.includes(layer)) continue;
-    const [modelBlock, fileBlock] = ['mlp', files.block].map(
-      (block) => `model.layers.${layer}.${block}`,
-    );
+    const [modelBlock, fileBlock] = [block, files.block].map((name) => `${list}.${layer}.${name}`);
     if ('router' in files) {
       const parts = routerBias ? ['weight', 'bias'] : ['weight'];
       for (const part of parts) {
@@ -414,7 +465,8 @@ export function expertSlices(
     if (files.choiceBias) {
       slices.push([`${modelBlock}.gate.${CHOICE_BIAS}`, [`${fileBlock}.${files.choiceBias}`]]);
     }
-    slices.push([`${modelBlock}.experts.gate_up_proj`, [expert(files.gate), expert(files.up)]]);
+    const first = [files.gate, files.up].flatMap((name) => (name === null ? [] : [expert(name)]));
+    slices.push([`${modelBlock}.experts.gate_up_proj`, first]);
     slices.push([`${modelBlock}.experts.down_proj`, [expert(files.down)]]);
   }
   return Object.fromEntries(slices);

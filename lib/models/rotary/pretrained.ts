@@ -23,8 +23,8 @@ import { describeMamba, parseFeedLayers, parseMamba, withBlockTypes } from './ma
 import {
   describeMoe,
   expertSlices,
+  hasExperts,
   hasLoads,
-  isOptional,
   parseMoe,
   parseRouterLoss,
 } from './mixture.js';
@@ -93,7 +93,10 @@ export function rotaryLayout(traits: RotaryTraits, sizes: RotarySizes): Layout {
 }
 
 /** Returns the parameters that files store in slices or under other names. */
-function listSlices({ moe: traits, files = {} }: RotaryTraits, sizes: RotarySizes): SliceNames {
+function listSlices(
+  { moe: traits, files = {}, names = {}, oneBranch }: RotaryTraits,
+  sizes: RotarySizes,
+): SliceNames {
   const { moe, layers } = sizes;
   const renamed = Object.entries(files).flatMap(([own, theirs]) =>
     Array.from({ length: own.includes('*') ? layers : 1 }, (_, layer) => {
@@ -101,7 +104,9 @@ function listSlices({ moe: traits, files = {} }: RotaryTraits, sizes: RotarySize
       return [name, [file]];
     }),
   );
-  const experts = traits && moe ? expertSlices(traits, moe, layers) : {};
+  const { model = 'model', layers: list = 'layers', attention = '' } = names;
+  const paths = { layers, list: `${model}.${list}`, block: oneBranch ? attention : 'mlp' };
+  const experts = traits && moe ? expertSlices(traits, moe, paths) : {};
   return { ...Object.fromEntries(renamed), ...experts };
 }
 
@@ -181,7 +186,7 @@ export function parseRotaryConfig(traits: RotaryTraits, folder: ModelFolder): Ro
     ...parseBiases(traits, config),
     ...window,
     ...parseLayerKinds(traits, config, { kvHeads, headDim: wide.headDim ?? 0, vocabSize, isFull }),
-    ...(hasExperts(traits, config) && {
+    ...(hasExperts(traits.moe, config) && {
       moe: parseMoe(required(traits.moe), config, layers),
       ...(hasLoads(required(traits.moe)) && { routerAuxLossCoef: parseRouterLoss(config) }),
     }),
@@ -237,12 +242,6 @@ const fallbackSeq = ({ defaults }: RotaryTraits): number | null => {
   const { max_position_embeddings: length } = defaults;
   return typeof length === 'number' ? length : null;
 };
-
-/** Whether the model of a config.json has experts. */
-function hasExperts({ moe }: RotaryTraits, config: ModelConfig): boolean {
-  if (moe?.beside !== undefined) return config.flag(moe.beside, false);
-  return moe !== undefined && !(isOptional(moe) && config.get(...moe.experts) === 0);
-}
 
 /** Whether each query head has its own key and value head. */
 const hasOwnHeads = ({ perHead, perGroup, latent, positions }: RotaryTraits): boolean =>

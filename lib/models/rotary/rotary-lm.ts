@@ -36,7 +36,7 @@ import { spaceSizes } from './mamba-config.js';
 import { setAtPath, setNamed } from './named-module.js';
 import { describeRotary, parseRotaryConfig, readDenseSeq, rotaryLayout } from './pretrained.js';
 import { angleRegime, changesAngles } from './rope-scaling.js';
-import { besideStyles, expertStyles, rotaryTensorPlan } from './tensor-plan.js';
+import { rotaryExpertPlan, rotaryTensorPlan } from './tensor-plan.js';
 import type { RotaryTraits } from './traits.js';
 
 /**
@@ -115,11 +115,8 @@ export abstract class RotaryLM extends CausalLM {
   }
 
   override expertPlan(): TensorPlan | null {
-    const { moe, layers } = this.config;
-    if (!moe || moe.denseLayers.length === layers) return null;
-    const hasDenseBlock = this.traits.moe?.beside !== undefined;
-    const path = 'model.layers.*';
-    return { layers: hasDenseBlock ? besideStyles(path) : expertStyles(`${path}.mlp`) };
+    const layers = rotaryExpertPlan(toBody(this.traits, this.config));
+    return layers && { layers };
   }
 
   /** @internal */
@@ -207,7 +204,9 @@ export abstract class RotaryLM extends CausalLM {
   override idleParameters(): number {
     const { moe, channels, layers } = this.config;
     if (!moe) return 0;
-    const idle = (moe.experts - moe.perToken) * 3 * moe.hidden * channels;
+    const matrices = this.traits.moe?.activation === 'relu2' ? 2 : 3;
+    const width = moe.latentDim ?? channels;
+    const idle = (moe.experts - moe.perToken) * matrices * moe.hidden * width;
     return idle * (layers - moe.denseLayers.length);
   }
 

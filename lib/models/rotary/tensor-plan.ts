@@ -40,9 +40,9 @@ export function rotaryTensorPlan(
       ...(body.layerInputDim && { [`${model}.embed_tokens_per_layer`]: 'vocabulary' as const }),
       ...(traits.oneBranch ? branchStyles(body, attention) : attentionStyles(body, attention)),
       ...(sparse < layers && !traits.oneBranch && denseStyles(body, mlp)),
-      ...(sparse > 0 && expertStyles(mlp)),
+      ...(sparse > 0 && !traits.oneBranch && expertStyles(mlp)),
       ...(hasDenseBlock && besideStyles(`${list}.*`)),
-      ...(hasShared && sharedStyles(body, mlp)),
+      ...(hasShared && !traits.oneBranch && sharedStyles(body, mlp)),
       // A head with a bias or norms stays whole, because the split loss has none.
       ...(!traits.biases.head && !traits.normalizedHead && { [head]: 'head' as const }),
     },
@@ -79,11 +79,13 @@ const attentionStyles = (body: BodySizes, path: string): Styles => ({
 
 /** Returns the styles of blocks with one branch, by layer; state space layers stay whole. */
 function branchStyles(body: BodySizes, path: string): Styles {
-  const { layers, mamba, feedLayers } = body;
+  const { layers, mamba, feedLayers, moe } = body;
   const styles = Array.from({ length: layers }, (_, layer): Styles => {
     const own = path.replace('*', String(layer));
     if (mamba?.layers[layer]) return {};
-    return feedLayers?.[layer] ? feedStyles(body, own) : attentionStyles(body, own);
+    if (!feedLayers?.[layer]) return attentionStyles(body, own);
+    const isSparse = moe && !moe.denseLayers.includes(layer);
+    return isSparse ? { ...expertStyles(own), ...sharedStyles(body, own) } : feedStyles(body, own);
   });
   return Object.assign({}, ...styles) as Styles;
 }
@@ -181,9 +183,22 @@ function feedStyles({ traits }: BodySizes, path: string): Styles {
   };
 }
 
+/** Returns the styles of experts only; null if no layer has experts. */
+export function rotaryExpertPlan(body: BodySizes): Styles | null {
+  const { moe, layers, traits } = body;
+  if (!moe || moe.denseLayers.length === layers) return null;
+  const { attention, list, mlp } = modulePaths(body);
+  if (traits.moe?.beside) return besideStyles(`${list}.*`);
+  if (!traits.oneBranch) return expertStyles(mlp);
+  const sparse = [...Array(layers).keys()].filter((layer) => !moe.denseLayers.includes(layer));
+  const styles = sparse.map((layer) => expertStyles(attention.replace('*', String(layer))));
+  return Object.assign({}, ...styles) as Styles;
+}
+
 /** Returns the styles of a shared expert. */
-function sharedStyles({ traits }: BodySizes, path: string): Styles {
-  const shared = traits.moe?.shared;
+function sharedStyles(body: BodySizes, path: string): Styles {
+  const shared = body.traits.moe?.shared;
+  if (shared === 'plain') return feedStyles(body, `${path}.shared_experts`);
   if (shared === 'joined') return packedStyles(`${path}.shared_experts`);
   return gatedStyles(`${path}.${shared === true ? 'shared_expert' : 'shared_experts'}`);
 }
@@ -200,13 +215,13 @@ const gatedStyles = (path: string): Styles => ({
 });
 
 /** Returns the styles of experts beside a dense block. */
-export const besideStyles = (path: string): Record<string, StyleName> => ({
+const besideStyles = (path: string): Record<string, StyleName> => ({
   [`${path}.router`]: 'perHead',
   [`${path}.experts`]: 'experts',
 });
 
 /** Each rank has the router's gradient from its own experts. */
-export const expertStyles = (path: string): Record<string, StyleName> => ({
+const expertStyles = (path: string): Record<string, StyleName> => ({
   [`${path}.gate`]: 'perHead',
   [`${path}.experts`]: 'experts',
 });
