@@ -1,4 +1,5 @@
-// data.analyze(): measures the difficulty of samples and writes the files that a curriculum reads.
+// data.analyze(): measures the difficulty of all samples and writes the files that a curriculum
+// reads.
 import { existsSync, rmdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { DsError } from '../errors.js';
@@ -17,9 +18,12 @@ import { writeIndexedLists } from './indexed-lists.js';
 import { sortByKey } from './order.js';
 
 /**
- * A measure of a sample's difficulty. "seqlen": the number of its tokens. "vocab_rarity": the sum
- * of -log p over its tokens, rounded down; p is the token's share of all tokens of the dataset. A
- * function returns integers of at least 0.
+ * A measure of a sample's difficulty.
+ *
+ * - "seqlen": the number of its tokens.
+ * - "vocab_rarity": the sum of -log p over its tokens, rounded down. p is the fraction of all
+ *   tokens of the dataset that equal the token.
+ * - A function: returns an integer of at least 0.
  */
 export type DifficultyMetric<Sample> =
   | 'seqlen'
@@ -29,35 +33,40 @@ export type DifficultyMetric<Sample> =
 /** Options of data.analyze(). */
 export interface AnalyzeOptions<Sample, Name extends string = string>
   extends Pick<WorkerThreadOptions, 'numWorkers' | 'workerThread'> {
-  /** Metrics by name; folders and files have these names. */
+  /** Metrics by name. Folders and files get these names. */
   metrics: Readonly<Record<Name, DifficultyMetric<Sample>>>;
-  /** Folder of the files; created if it is missing. */
+  /** Folder for the files. It is created if it is missing. */
   folder: string;
-  /** Replaces existing files of the metrics. Default: false. */
+  /** Whether existing files of the metrics are replaced. Default: false, which throws DS_IO. */
   overwrite?: boolean;
 }
 
-/** Results of a metric. */
+/** The files and the distribution of a metric. */
 export interface AnalyzedMetric {
-  /** Path for the configuration and CurriculumSampler. */
+  /** Path of the lists of samples, for the configuration and CurriculumSampler. */
   indexToSamplePath: string;
-  /** Path for the configuration and CurriculumSampler. */
+  /** Path of the values of the lists, for the configuration and CurriculumSampler. */
   indexToMetricPath: string;
-  /** percentiles[p]: the largest value among the easiest p percent; [0] is the minimum. */
+  /**
+   * percentiles[p] is the largest value among the easiest p percent of samples; [0] is the minimum.
+   */
   percentiles: number[];
 }
 
 const OP = 'data.analyze';
 
-/** Number of samples per read. */
+/** Number of samples that are read at a time. */
 const BATCH = 256;
 
 /**
- * Reads all samples, twice for "vocab_rarity", and writes FOLDER/NAME/NAME_index_to_sample and
- * NAME_index_to_metric (.bin and .idx) in the layout of DeepSpeed's DataAnalyzer. Throws
- * DS_ARGUMENT for invalid options. Throws DS_DATA for samples without tokens and values that are
- * not whole numbers. Throws DS_IO, before any read if files would be replaced or a folder cannot be
- * created.
+ * Measures all samples of `dataset`. For each metric NAME, writes FOLDER/NAME/NAME_index_to_sample
+ * and FOLDER/NAME/NAME_index_to_metric (.bin and .idx) in the layout of DeepSpeed's DataAnalyzer.
+ * Reads all samples once, or twice for "vocab_rarity".
+ *
+ * - Throws DS_ARGUMENT for invalid options.
+ * - Throws DS_DATA if a sample has no tokens, or a value is not a whole number.
+ * - Throws DS_IO before any read if files would be replaced or a folder cannot be created; and if a
+ *   write fails.
  */
 export async function analyze<Sample, Name extends string>(
   dataset: Dataset<Sample>,
@@ -79,7 +88,7 @@ export async function analyze<Sample, Name extends string>(
   return Object.fromEntries(results) as Record<Name, AnalyzedMetric>;
 }
 
-/** Returns the values of each metric, indexed by sample. */
+/** Returns the values of each metric, by metric and sample. */
 async function measureSamples<Sample>(
   dataset: Dataset<Sample>,
   metrics: readonly [string, SampleMetric][],
@@ -118,7 +127,7 @@ async function visitSamples<Sample>(
   for await (const samples of loader) for (const sample of samples) visit(sample, index++);
 }
 
-/** Throws DS_IO if the folder of a metric holds files that would be replaced. */
+/** Throws DS_IO if the folder of a metric contains files that would be replaced. */
 function requireUnused(folder: string, name: string): void {
   const files = ['index_to_sample', 'index_to_metric'].flatMap((what) =>
     ['.bin', '.idx'].map((end) => join(folder, `${name}_${what}${end}`)),
@@ -135,8 +144,8 @@ function requireUnused(folder: string, name: string): void {
 }
 
 /**
- * Creates folders; the returned function removes the created ones. On failure it removes them and
- * throws DS_IO.
+ * Creates folders. Returns a function that removes the created folders again. If a folder cannot be
+ * created, removes the created ones and throws DS_IO.
  */
 function createFolders(folders: readonly string[]): () => void {
   const created: string[] = [];
@@ -156,16 +165,19 @@ function createFolders(folders: readonly string[]): () => void {
   return undo;
 }
 
-/** Removes an empty folder; keeps other folders and ignores a missing one. */
+/** Removes a folder if it is empty. Ignores all errors. */
 function removeEmptyFolder(folder: string): void {
   try {
     rmdirSync(folder);
   } catch {
-    // The caller throws the first error.
+    // The caller throws the error that caused the removal.
   }
 }
 
-/** Writes the files of a metric: samples grouped by value, in order of value and then of sample. */
+/**
+ * Writes the files of a metric. Samples are grouped by value and sorted by value; samples of equal
+ * value keep their order.
+ */
 async function writeMetric(
   folder: string,
   name: string,
@@ -229,26 +241,29 @@ function refusedError(option: string, expected: string, value: unknown, hint: st
   return new DsError({ code: 'DS_ARGUMENT', op: `${OP} ${option}`, expected, got, hint });
 }
 
-// Metrics of samples of tokens: their length, and the rarity of their tokens.
+// The metrics "seqlen" and "vocab_rarity".
 
-/** Computes the metric of a sample. Some metrics read all samples first, in a first pass. */
+/**
+ * Computes the metric of a sample. A metric with survey() needs an additional pass over all
+ * samples.
+ */
 interface SampleMetric {
-  /** Called for every sample before the first value; absent if not needed. */
+  /** Is called for every sample before the first call of value(). */
   survey?(sample: unknown, index: number): void;
   value(sample: unknown, index: number): unknown;
 }
 
-/** Returns the number of tokens of a sample. */
+/** Computes the number of tokens of a sample. */
 const seqlen: SampleMetric = {
   value: (sample, index) => readTokens(sample, index).length,
 };
 
-/** Token numbers are below this limit, which bounds the size of the counts. */
+/** Limit of token numbers, which bounds the memory of the counts. */
 const MAX_TOKENS = 2 ** 27;
 
 /**
- * Returns the sum of -log p over the tokens of a sample, rounded down; p is the token's share of
- * all tokens.
+ * Computes the sum of -log p over the tokens of a sample, rounded down. p is the fraction of all
+ * tokens of the dataset that equal the token.
  */
 class VocabularyRarity implements SampleMetric {
   private counts = new Float64Array(2 ** 16);
@@ -280,12 +295,12 @@ class VocabularyRarity implements SampleMetric {
   }
 }
 
-/** Names of the fields with a sample's tokens. */
+/** Names of the fields in which a sample may have its tokens. */
 const FIELDS = ['tokens', 'ids', 'input_ids'];
 
 /**
- * Returns the tokens of a sample that its attention mask includes. Throws DS_DATA for a sample
- * without tokens.
+ * Returns the tokens of a sample, without those that its attention mask excludes. Throws DS_DATA if
+ * the sample has no tokens.
  */
 function readTokens(sample: unknown, index: number): ArrayLike<number> {
   const fields = (sample ?? {}) as Record<string, unknown>;

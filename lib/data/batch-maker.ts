@@ -1,4 +1,4 @@
-// Makes the batches of a pass over the data: on this thread, or ahead of time on worker threads.
+// Makes the batches of a pass over the data, on the calling thread or in advance on worker threads.
 
 import { types } from 'node:util';
 import type { Device } from '../runtime/device.js';
@@ -10,37 +10,37 @@ import { createUploader, type Uploader } from './upload.js';
 import { type PoolOptions, WorkerPool } from './worker-pool.js';
 import type { Reply, Work } from './worker-protocol.js';
 
-/** The batches of a pass: sample numbers, or rounds of a stream. */
+/** What a pass makes: for each batch, the indices of its samples, or a round of a stream (Work). */
 export interface PassPlan<Work> {
-  /** Number of batches; Infinity for a stream without a length. */
+  /** Number of batches. Infinity for a stream without a known length. */
   readonly batches: number;
   work(batch: number): Work;
 }
 
 /**
- * Makes the batches of one pass at a time, in order. For a stream without a length, Batch includes
- * null, which marks the end.
+ * Makes the batches of one pass at a time, in order; the loaders call it. For a stream without a
+ * known length, Batch includes null, which marks the end.
  */
 export interface BatchMaker<Work, Batch> {
-  /** Starts a pass and abandons the current one. */
+  /** Starts a pass and ends the current one. */
   begin(plan: PassPlan<Work>): void;
-  /** Returns the next batch of the pass. Throws DS_DATA, and errors of the dataset. */
+  /** Returns the next batch of the pass. Throws DS_DATA, and the errors of the dataset. */
   next(): Batch;
   nextAsync(): Promise<Batch>;
-  /** Ends the pass at any position. */
+  /** Ends the pass, even if batches remain. */
   end(): void;
-  /** Frees threads and staging memory; a later begin() creates them again. */
+  /** Ends threads and frees staging memory. A later begin() creates both again. */
   close(): Promise<void>;
 }
 
 /** Options of a batch maker. */
 export interface MakerOptions<Sample, Batch> {
   device: Device;
-  /** Null for the default, which stacks samples. */
+  /** Combines samples into a batch; null: the default, which stacks them. */
   collate: ((samples: Sample[], device: Device) => Batch) | null;
 }
 
-/** Makes a batch of samples on the calling thread. */
+/** Combines samples into a batch on the calling thread. */
 export class SampleCombiner<Sample, Batch> {
   private readonly uploader: Uploader;
 
@@ -54,7 +54,7 @@ export class SampleCombiner<Sample, Batch> {
     return collateWith(samples, this.uploader, device) as Batch;
   }
 
-  /** Combines samples that are already available. Throws DS_DATA for promises. */
+  /** Combines samples without waiting. Throws DS_DATA if a sample or the batch is a promise. */
   combineNow(samples: (Sample | Promise<Sample>)[]): Batch {
     if (!samples.some(types.isPromise))
       return requireSynchronous(this.combine(samples as Sample[]));
@@ -67,14 +67,14 @@ export class SampleCombiner<Sample, Batch> {
   }
 }
 
-/** Returns a batch. Throws DS_DATA for a promise. */
+/** Returns `batch`. Throws DS_DATA if it is a promise. */
 function requireSynchronous<Batch>(batch: Batch): Batch {
   if (!types.isPromise(batch)) return batch;
   batch.catch(() => {});
   throw asynchronousError('a collate function that takes time');
 }
 
-/** Gets the samples on the calling thread. */
+/** Makes batches on the calling thread. */
 export class InProcessMaker<Sample, Batch> implements BatchMaker<Uint32Array, Batch> {
   private readonly combiner: SampleCombiner<Sample, Batch>;
   private plan: PassPlan<Uint32Array> | null = null;
@@ -107,8 +107,8 @@ export class InProcessMaker<Sample, Batch> implements BatchMaker<Uint32Array, Ba
   }
 
   /**
-   * Returns the next batch by the dataset's batch(); null without that method or with a collate
-   * function.
+   * Returns the next batch as the dataset's batch() makes it. Returns null if the dataset has no
+   * batch() or the loader has a collate function.
    */
   private combineByDataset(): Batch | null {
     const { collate, device } = this.options;
@@ -126,16 +126,19 @@ export class InProcessMaker<Sample, Batch> implements BatchMaker<Uint32Array, Ba
 }
 
 export interface WorkerOptions extends PoolOptions {
-  /** Number of batches that each worker makes ahead. */
+  /** Number of batches that each worker makes in advance. */
   prefetch: number;
-  /** Whether the threads outlive a pass. */
+  /** Whether the threads stay alive after a pass. */
   persistent: boolean;
 }
 
-/** Ends the threads of a garbage-collected loader. */
+/** Ends the threads of a loader that is garbage collected. */
 const poolFinalizers = finalizers<WorkerPool>((pool) => void pool.close());
 
-/** Gets the samples on worker threads, which also stack them unless a collate function is given. */
+/**
+ * Makes batches on worker threads. The workers also stack the samples, unless there is a collate
+ * function, which runs on the calling thread.
+ */
 export class WorkerMaker<W extends Work, Sample, Batch> implements BatchMaker<W, Batch> {
   private readonly uploader: Uploader;
   private pool: WorkerPool | null = null;

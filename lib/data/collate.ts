@@ -1,4 +1,4 @@
-// Stacks a list of samples into a batch with the same structure.
+// Stacks samples into a batch with the structure of a sample.
 import { type Device, device as findDevice } from '../runtime/device.js';
 import type { TypedArray } from '../runtime/dtype.js';
 import { valueError } from '../runtime/input-errors.js';
@@ -13,7 +13,10 @@ import {
 } from './structure.js';
 import { DirectUpload, type Uploader } from './upload.js';
 
-/** A batch of samples of one structure: every leaf is a tensor of shape [B, ...]. */
+/**
+ * The batch of samples with one structure. Every number, typed array or tensor becomes a tensor
+ * [B, ...].
+ */
 export type Batched<Sample> = unknown extends Sample
   ? unknown
   : Sample extends number | TypedArray | Tensor
@@ -21,10 +24,10 @@ export type Batched<Sample> = unknown extends Sample
     : { [K in keyof Sample]: Batched<Sample[K]> };
 
 /**
- * Stacks along a new first dim: numbers (f32), typed arrays (their own dtype) and tensors; arrays
- * and plain objects of these, at any depth, are batched part by part. The caller owns the tensors,
- * which are on `device`. Throws DS_DATA if samples differ in structure or length, DS_ARGUMENT if
- * `samples` is not a list of samples, DS_DEVICE.
+ * Stacks samples along a new first dim and returns the batch on `device`. Numbers become f32; typed
+ * arrays and tensors keep their dtype. Arrays and plain objects, at any depth, are stacked field by
+ * field. The caller owns the tensors. Throws DS_DATA if samples differ in structure or length,
+ * DS_ARGUMENT if `samples` is not a list of samples, DS_DEVICE if there is no such device.
  */
 export function collate<Sample>(
   samples: readonly Sample[],
@@ -35,7 +38,7 @@ export function collate<Sample>(
   return collateWith(samples, new DirectUpload(target), target) as Batched<Sample>;
 }
 
-/** Stacks samples as collate() does, through an uploader of `device`. */
+/** Stacks samples as collate() does. `uploader` copies them to `device`. */
 export function collateWith(
   samples: readonly unknown[],
   uploader: Uploader,
@@ -56,7 +59,10 @@ export function collateWith(
   return assembleStructure(structure, tensors);
 }
 
-/** Uploads a batch that was stacked on the host, and returns its tensors in its structure. */
+/**
+ * Copies a batch that was stacked on the host to the device, and returns its tensors in its
+ * structure.
+ */
 export function uploadBatch({ structure, arrays }: HostBatch, uploader: Uploader): unknown {
   return assembleStructure(structure, uploader.upload(arrays));
 }

@@ -1,5 +1,5 @@
-// Draws the samples of curriculum steps within the difficulties of each step. Draws depend only on
-// seed and step. Source: DeepSpeed's DeepSpeedDataSampler.
+// CurriculumDraws: draws the samples of each step among those within the difficulty of the step.
+// Draws depend only on seed and step. Source: DeepSpeed's DeepSpeedDataSampler.
 
 import type { DsError } from '../errors.js';
 import { dataError } from '../runtime/input-errors.js';
@@ -8,15 +8,18 @@ import type { DifficultyPath } from './curriculum-schedule.js';
 import { naturalOrder, shuffledOrder, sortByKey } from './order.js';
 import { PhiloxStream } from './philox.js';
 
-/** Limits the samples of a step by one metric: accepts keys up to the bound of the difficulty. */
+/**
+ * Limits the samples of a step by one metric. A sample is accepted if its key is at most the bound
+ * of the step's difficulty.
+ */
 export interface Gate {
   /** Name of the metric. */
   readonly name: string;
   readonly path: DifficultyPath;
-  /** One key per sample. */
+  /** The key of each sample. */
   readonly keys: Float64Array;
   bound(difficulty: number): number;
-  /** Returns the least difficulty that accepts a sample, for errors. */
+  /** Returns the lowest difficulty that accepts a sample; errors name it. */
   easiest(): number;
 }
 
@@ -24,31 +27,31 @@ export interface Gate {
 interface DrawsOptions {
   /** Number of samples in the dataset. */
   length: number;
-  /** Every gate must accept a sample. */
+  /** The metrics. A sample is drawn only if every gate accepts it. */
   gates: readonly Gate[];
   /** Number of samples per step. */
   batchSize: number;
   seed: number;
 }
 
-/** Maximum number of passes over a cluster, and of clusters, with separate random streams. */
+/** Maximum number of clusters, and of passes over a cluster, that have separate random streams. */
 const MAX_STREAMS = 2 ** 26;
 
 /**
- * Samples that become available at the same step form a cluster. Each pass over a cluster has a new
- * random order, so no sample repeats before the others of its cluster were drawn. A step draws from
- * each cluster in proportion to its size.
+ * Draws samples by clusters. A cluster consists of the samples that become available at the same
+ * step. Each pass over a cluster has a new random order, so every sample of the cluster is drawn
+ * once before any is drawn again. A step draws from each cluster in proportion to its size.
  */
 export class CurriculumDraws {
   private current = 0;
-  /** All samples, the easiest by the first gate first. */
+  /** All samples, sorted by the key of the first gate. */
   private readonly order: Uint32Array;
-  /** Number of samples in `order` that the first gate accepts. */
+  /** Number of samples at the start of `order` that the first gate accepts. */
   private accepted = 0;
-  /** Samples that the first gate accepts and another gate rejects. */
+  /** Samples that the first gate accepts and another gate does not. */
   private waiting = new Uint32Array(0);
   private readonly clusters: Cluster[] = [];
-  /** Prefix sums of cluster sizes. */
+  /** Prefix sums of the sizes of the clusters. */
   private readonly sums: number[] = [];
   private bounds: readonly number[] | null = null;
 
@@ -57,12 +60,12 @@ export class CurriculumDraws {
     this.order = first ? sortByKey(first.keys) : naturalOrder(options.length);
   }
 
-  /** Number of steps drawn so far. */
+  /** Number of steps that were drawn. */
   get step(): number {
     return this.current;
   }
 
-  /** Skips `steps` steps. Throws DS_DATA if a step has no sample to draw. */
+  /** Skips `steps` steps. Throws DS_DATA if a step accepts no sample. */
   skip(steps: number): void {
     for (let i = 0; i < steps; ++i) {
       this.countSamples(this.beginStep(), (cluster, from, end) => {
@@ -71,7 +74,7 @@ export class CurriculumDraws {
     }
   }
 
-  /** Returns the samples of the next steps. Throws DS_DATA if a step has no sample to draw. */
+  /** Returns the samples of the next `steps` steps. Throws DS_DATA if a step accepts no sample. */
   take(steps: number): Uint32Array {
     const { batchSize } = this.options;
     const out = new Uint32Array(steps * batchSize);
@@ -84,7 +87,10 @@ export class CurriculumDraws {
     return out;
   }
 
-  /** Goes to the next step and adds the samples that it accepts. */
+  /**
+   * Goes to the next step and adds a cluster of the samples that it newly accepts. Returns the
+   * random stream of the step.
+   */
   private beginStep(): PhiloxStream {
     this.current++;
     this.addCluster();
@@ -103,7 +109,7 @@ export class CurriculumDraws {
     this.clusters.push(new Cluster(entered, seed, this.clusters.length));
   }
 
-  /** Returns the samples that become acceptable under `bounds`, in ascending order. */
+  /** Returns the samples that `bounds` newly accept, in ascending order. */
   private takeNewSamples(bounds: readonly number[]): Uint32Array {
     const [first, ...others] = this.options.gates;
     const { order, accepted } = this;
@@ -125,9 +131,10 @@ export class CurriculumDraws {
   }
 
   /**
-   * Computes the number of samples per cluster in a step. It is proportional to the size of the
-   * cluster and rounded up or down at random, so that the counts sum to a batch. This takes one
-   * random number per step (DeepSpeed: one per sample), so skipped steps are cheap.
+   * Calls `fill` with the range of the batch that each cluster fills. The numbers of samples are
+   * proportional to the sizes of the clusters, and are rounded at random so that they sum to a
+   * batch. This takes one random number per step (DeepSpeed: one per sample), so skipping steps is
+   * cheap.
    */
   private countSamples(
     random: PhiloxStream,
@@ -160,8 +167,8 @@ export class CurriculumDraws {
 }
 
 /**
- * Sorts distinct numbers below `limit` in ascending order. Uses a table of marks for many numbers,
- * which is faster than comparisons.
+ * Returns distinct numbers below `limit` in ascending order. For many numbers it uses a table of
+ * marks, which is faster than comparisons.
  */
 function sortAscending(numbers: Uint32Array, limit: number): Uint32Array {
   const sorted = numbers.slice();
@@ -179,9 +186,9 @@ const keyAt = ({ keys }: Gate, order: Uint32Array, at: number): number =>
 
 /** Samples that became available at the same step. */
 class Cluster {
-  /** Number of draws so far. */
+  /** Number of draws until now. */
   drawCount = 0;
-  /** Number of draws at the end of the pass of `order`; 0 before the first pass. */
+  /** Number of draws at the end of the current pass; 0 before the first pass. */
   private passEnd = 0;
   private order: Uint32Array;
 
@@ -193,7 +200,7 @@ class Cluster {
     this.order = samples;
   }
 
-  /** Fills `out[from, end)` with the next samples. */
+  /** Fills elements `from` to `end` - 1 of `out` with the next samples. */
   take(out: Uint32Array, from: number, end: number): void {
     const { length } = this.samples;
     for (let at = from; at < end; ++at) {

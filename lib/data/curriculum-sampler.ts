@@ -1,4 +1,4 @@
-// CurriculumSampler: draws each batch from the samples within the difficulty of its step.
+// CurriculumSampler: draws each batch among the samples within the difficulty of its step.
 
 import { createHash } from 'node:crypto';
 import type { JsonObject } from '../../types/json.js';
@@ -22,42 +22,49 @@ const CLUSTERING_TYPES = ['schedule_based', 'single_cluster'] as const;
 
 /** A metric of difficulty, and its limit at each step. */
 export interface CurriculumMetric {
-  /** The difficulty of a step, from step 1 on; it never falls. */
+  /** Returns the difficulty of a step, from step 1 on. It must never fall from step to step. */
   schedule: CurriculumSchedule;
-  /** The difficulty stays constant from this value on; for percentiles it means all samples. */
+  /**
+   * From this difficulty on, the difficulty stays constant. With percentiles it accepts all
+   * samples.
+   */
   maxDifficulty: number;
-  /** The metric of each sample. Default: the values of the files. */
+  /** The metric of each sample. Default: the values in the files. */
   values?: ArrayLike<number>;
   /**
-   * Path of index_to_sample, a file of `data.analyze` or DeepSpeed's DataAnalyzer, without .bin and
-   * .idx.
+   * Path of index_to_sample without .bin or .idx: a file of `data.analyze` or of DeepSpeed's
+   * DataAnalyzer.
    */
   indexToSamplePath?: string;
-  /** Path of index_to_metric, without .bin and .idx. Needed for difficulty type "value". */
+  /** Path of index_to_metric without .bin or .idx. Required for the difficulty type "value". */
   indexToMetricPath?: string;
   /**
-   * "value": samples with a metric of at most the difficulty. "percentile": the easiest fraction of
-   * all samples, the difficulty divided by maxDifficulty. Default: "value".
+   * "value": accepts samples whose metric is at most the difficulty. "percentile": accepts the
+   * easiest fraction of all samples, which is the difficulty divided by maxDifficulty. Default:
+   * "value".
    */
   difficultyType?: (typeof DIFFICULTY_TYPES)[number];
   /**
-   * "single_cluster" uses all samples in every step; the loop makes batches harder with
-   * `difficulties()`. Default: "schedule_based".
+   * "single_cluster": draws from all samples in every step; the training loop makes batches harder
+   * with difficulties(). Default: "schedule_based".
    */
   clusteringType?: (typeof CLUSTERING_TYPES)[number];
 }
 
-/** Options of a CurriculumSampler. `rank` and `worldSize` count data ranks. */
+/** Options of a CurriculumSampler. `rank` and `worldSize` count data ranks only. */
 export interface CurriculumSamplerOptions {
-  /** Metrics by name, at least one. A sample must be easy enough for every metric. */
+  /** Metrics by name, at least one. A sample must be within the difficulty of every metric. */
   metrics: Readonly<Record<string, CurriculumMetric>>;
-  /** Number of samples per step: of all ranks and micro-batches together. */
+  /** Number of samples per step, of all ranks and micro-batches together. */
   batchSize: number;
-  /** Maximum number of epochs: each draws as many samples as the dataset has. Default: 1000. */
+  /**
+   * Maximum number of epochs. An epoch draws about as many samples as the dataset has. Default:
+   * 1000.
+   */
   epochs?: number;
-  /** Seed of the random order. Default: 0; the same on every rank. */
+  /** Seed of the random order, the same on every rank. Default: 0. */
   seed?: number;
-  /** Number of this rank. Default: 0. */
+  /** Index of this rank. Default: 0. */
   rank?: number;
   /** Number of ranks. Default: 1. */
   worldSize?: number;
@@ -66,18 +73,22 @@ export interface CurriculumSamplerOptions {
 const OP = 'CurriculumSampler';
 
 /**
- * Draws the batch of each step from the samples within its difficulties. Samples that become
- * available together form a cluster, which is drawn completely in random order before a sample
- * repeats. A batch has samples of each cluster in proportion to its size. Draws depend only on seed
- * and step, so they are the same on every rank. Ranks share each batch in turn, like
- * DistributedSampler. An epoch is the number of whole batches in the dataset. Source: DeepSpeed's
- * DeepSpeedDataSampler (data_efficiency.data_sampling).
+ * Draws the batch of each step among the samples within the difficulties of the step.
+ *
+ * - Samples that become available at the same step form a cluster. A cluster is drawn completely,
+ *   in random order, before a sample is drawn again.
+ * - A batch has samples of each cluster in proportion to its size.
+ * - Draws depend only on seed and step, so they are the same on every rank. Ranks take the samples
+ *   of a batch in turn, like DistributedSampler.
+ * - An epoch has as many steps as batches fit the dataset, rounded up.
+ *
+ * Source: DeepSpeed's DeepSpeedDataSampler (data_efficiency.data_sampling).
  */
 export class CurriculumSampler extends Sampler {
-  /** Number of this rank, from 0. */
+  /** Index of this rank, from 0. */
   readonly rank: number;
   override readonly worldSize: number;
-  /** False: batches are always whole. */
+  /** Always false: every batch is full. */
   readonly dropLast = false;
   /** Number of samples per step, of all ranks together. */
   readonly batchSize: number;
@@ -86,14 +97,14 @@ export class CurriculumSampler extends Sampler {
   private readonly metrics: ReadonlyMap<string, SamplerMetric>;
   private seed: number;
   /**
-   * Draws of the current epoch; null before the first draw and after a change of schedule or
-   * position.
+   * The draws of the current epoch. Null before the first draw, and after the schedule or the
+   * position has changed.
    */
   private draws: CurriculumDraws | null = null;
   private epochOrder: { epoch: number; order: Uint32Array } | null = null;
 
   /**
-   * `samples`: the number of samples in the whole dataset. Throws DS_ARGUMENT for wrong options.
+   * `samples`: number of samples in the whole dataset. Throws DS_ARGUMENT for invalid options.
    * Throws DS_DATA if a file cannot be read, is damaged, or has another number of samples.
    */
   constructor(samples: number, given: CurriculumSamplerOptions) {
@@ -124,8 +135,8 @@ export class CurriculumSampler extends Sampler {
   }
 
   /**
-   * Returns this rank's samples; empty after the last epoch. Throws DS_DATA if a step has no sample
-   * within its difficulty.
+   * Returns this rank's remaining samples of the epoch; empty after the last epoch. Throws DS_DATA
+   * if a step accepts no sample.
    */
   order(served: number): Uint32Array {
     if (this.epoch >= this.epochs) return new Uint32Array(0);
@@ -134,7 +145,7 @@ export class CurriculumSampler extends Sampler {
     return takeShare(this.epochOrder.order, served, this);
   }
 
-  /** Returns the maximum difficulty of a step by metric; the first step is 1. */
+  /** Returns the difficulty of each metric at a step. The first step is 1. */
   difficulties(step: number): Record<string, number> {
     requireInteger(`${OP}.difficulties`, step, 1);
     const all = Array.from(this.metrics, ([name, { path }]) => [name, path.at(step)]);
@@ -142,8 +153,8 @@ export class CurriculumSampler extends Sampler {
   }
 
   /**
-   * Replaces the schedules of some metrics, by name. The functions must return the same values
-   * after a restart. Throws DS_ARGUMENT for an unknown metric.
+   * Replaces the schedules of some metrics, by name. After a restart, the functions must return the
+   * same values. Throws DS_ARGUMENT for an unknown metric.
    */
   setSchedules(schedules: Readonly<Record<string, CurriculumSchedule>>): void {
     const op = `${OP}.setSchedules`;
@@ -156,15 +167,15 @@ export class CurriculumSampler extends Sampler {
   }
 
   /**
-   * @internal Returns digests by metric, to compare between ranks; null if all samples are used.
+   * @internal Returns a digest of each metric, by which an engine compares ranks; null for a metric
+   * that accepts all samples.
    */
   digests(): Record<string, string | null> {
     return Object.fromEntries(Array.from(this.metrics, ([name, { digest }]) => [name, digest]));
   }
 
   /**
-   * Returns the epoch, the seed and the number of samples per step. They are the same on every
-   * rank.
+   * Returns the epoch, the seed and the number of samples per step. All are the same on every rank.
    */
   override stateDict(): JsonObject {
     return { ...super.stateDict(), seed: this.seed, batchSize: this.batchSize };
@@ -218,16 +229,19 @@ export class CurriculumSampler extends Sampler {
   }
 }
 
-/** A checked metric. */
+/** A metric with checked options. */
 class SamplerMetric {
-  /** The path that difficulties() reads; the draws use a separate one. */
+  /**
+   * The difficulties for difficulties(). The draws have their own path, because they advance
+   * separately.
+   */
   path: DifficultyPath;
   private schedule: CurriculumSchedule;
 
   constructor(
     private readonly name: string,
     private readonly options: CurriculumMetric,
-    /** Null if all samples are used. */
+    /** The key of each sample; null if all samples are accepted. */
     private readonly keys: Float64Array | null,
   ) {
     this.schedule = options.schedule;
@@ -254,7 +268,7 @@ class SamplerMetric {
     const { length } = keys;
     const max = options.maxDifficulty;
     const fraction = Math.floor(length / max);
-    // Source: get_sample_based_on_metric_percentile(), which rounds the share and not the end.
+    // get_sample_based_on_metric_percentile() of DeepSpeed also rounds the fraction, not the end.
     const bound = (difficulty: number): number =>
       (difficulty >= max ? length : fraction * difficulty) - 1;
     return { name, path, keys, bound, easiest: () => 1 };
@@ -291,7 +305,7 @@ function readMetrics(
   return new Map(Object.entries(option).map(readMetric));
 }
 
-/** Returns one key per sample, to compare with the bound of a difficulty. */
+/** Returns the key of each sample, which a gate compares with the bound of a difficulty. */
 function readKeys(op: string, metric: CurriculumMetric, samples: number): Float64Array {
   const { values, indexToSamplePath, indexToMetricPath, maxDifficulty } = metric;
   const isPercentile = metric.difficultyType === 'percentile';

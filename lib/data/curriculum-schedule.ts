@@ -1,12 +1,12 @@
-// Curriculum schedules: the maximum difficulty of samples at each step of training.
-// Source of formulas and rounding: DeepSpeed's CurriculumScheduler.
+// Curriculum schedules: the difficulty of samples at each step of training. Formulas and rounding
+// are those of DeepSpeed's CurriculumScheduler.
 
 import { argumentError, valueError } from '../runtime/input-errors.js';
 import { namesOf, readOptions } from '../runtime/options.js';
 import { requireFinite, requireInteger } from '../runtime/require-number.js';
 import { required } from '../runtime/required.js';
 
-/** Returns the difficulty of a global step, from step 1. */
+/** Returns the difficulty of a global step. The first step is 1. */
 export type CurriculumSchedule = (step: number) => number;
 
 /** The first and the last difficulty of a schedule. */
@@ -22,20 +22,20 @@ export interface FixedRootOptions extends DifficultyRange {
   /** Number of steps from `min` to `max`. */
   totalSteps: number;
   /**
-   * Difficulties are rounded down to multiples of this number; `max` need not be one. Default: 1.
+   * Difficulties are rounded down to multiples of this number. `max` need not be a multiple.
+   * Default: 1.
    */
   difficultyStep?: number;
   /**
-   * Degree of the root: 1 is linear, 2 the square root, which grows faster at the beginning.
-   * Default: 1.
+   * Degree of the root. 1 is linear; 2 is the square root, which grows faster at first. Default: 1.
    */
   rootDegree?: number;
 }
 
 /**
- * Returns the schedule min + (max - min) (step / totalSteps)^(1 / rootDegree), rounded down and at
- * most `max`. If `min` equals `max`, every step has `max`. Throws DS_ARGUMENT if a number is not
- * finite, `max` is below `min`, or a step count is below 1.
+ * Returns the schedule min + (max - min) (step / totalSteps)^(1 / rootDegree), rounded down, at
+ * most `max`. If `min` equals `max`, the difficulty is constant. Throws DS_ARGUMENT if a number is
+ * not finite, `max` is less than `min`, or a number of steps is less than 1.
  */
 export function fixedRoot(given: FixedRootOptions): CurriculumSchedule {
   const options = readOptions('fixedRoot', given, namesOf.FixedRootOptions);
@@ -54,9 +54,9 @@ export function fixedRoot(given: FixedRootOptions): CurriculumSchedule {
 }
 
 /**
- * Returns a schedule with difficulties[i] until step maxSteps[i], then the last difficulty.
- * `maxSteps` has one element less than `difficulties`. Throws DS_ARGUMENT unless both lists have
- * numbers and `maxSteps` is one shorter.
+ * Returns the schedule with difficulties[i] until step maxSteps[i], and the last difficulty
+ * afterwards. Throws DS_ARGUMENT unless both lists contain numbers and `maxSteps` has one element
+ * less.
  */
 export function fixedDiscrete(
   difficulties: readonly number[],
@@ -84,14 +84,14 @@ function requireNumbers(op: string, list: unknown): void {
 }
 
 /**
- * Evaluates a schedule step by step. After the first difficulty of `max` or more, the difficulty is
- * constant. Source: CurriculumScheduler.update_difficulty().
+ * The difficulties of a schedule, computed step by step. After the first difficulty of at least
+ * `max`, the difficulty is constant. Source: CurriculumScheduler.update_difficulty().
  */
 export class DifficultyPath {
   private step = 0;
   private difficulty = Number.NEGATIVE_INFINITY;
 
-  /** `op` names the schedule in errors. */
+  /** `op` names the schedule in errors. `max`: the difficulty from which on it is constant. */
   constructor(
     private readonly op: string,
     private readonly schedule: CurriculumSchedule,
@@ -99,9 +99,9 @@ export class DifficultyPath {
   ) {}
 
   /**
-   * Returns the difficulty of a step. Calls the schedule for every step up to this one. If calls of
-   * at() have rising steps, each step is computed once. Throws DS_ARGUMENT for a value that is not
-   * a number or is below the previous one.
+   * Returns the difficulty of a step. Calls the schedule for every step up to this one. If steps
+   * rise from call to call, each step is computed once. Throws DS_ARGUMENT if the schedule returns
+   * a value that is not finite, or is less than the previous value.
    */
   at(step: number): number {
     if (step < this.step) {
@@ -125,14 +125,14 @@ export class DifficultyPath {
   }
 }
 
-// Powers rounded to the nearest double, as in C libraries. V8's pow is off by one bit in one of ten
-// results, which changes a difficulty that is rounded down.
+// Powers, rounded to the nearest double as in C libraries. V8's pow is off by one bit in one of ten
+// results; that can change a difficulty, because difficulties are rounded down.
 
-/** Number of fraction bits of the fixed-point numbers below. */
+/** Number of fraction bits of the fixed-point numbers. */
 const FRACTION_BITS = 128n;
 const ONE = 1n << FRACTION_BITS;
 
-/** Returns base^exponent, rounded to the nearest double, for a positive base and exponent. */
+/** Returns base^exponent, rounded to the nearest double. Both must be positive. */
 export function roundedPower(base: number, exponent: number): number {
   if (exponent === 1 || base === 1) return base;
   const approximate = base ** exponent;
@@ -141,7 +141,7 @@ export function roundedPower(base: number, exponent: number): number {
   return approximate + approximate * logError;
 }
 
-/** Converts a double to fixed point; exact for multiples of 2^-128. */
+/** Converts a double to fixed point. Multiples of 2^-128 are exact. */
 function toFixedPoint(value: number): bigint {
   let [scaled, bits] = [value, 0n];
   while (!Number.isInteger(scaled) && bits < FRACTION_BITS) {
@@ -168,8 +168,8 @@ function fixedPointLog(value: bigint): bigint {
 }
 
 /**
- * Returns the logarithm of m in [1, 2) by ln m = 2 atanh((m - 1) / (m + 1)), which gains three bits
- * a term.
+ * Returns the logarithm of a fixed-point m, 1 <= m < 2, by ln m = 2 atanh((m - 1) / (m + 1)). Each
+ * term of the series adds three bits.
  */
 function logBySeries(mantissa: bigint): bigint {
   const ratio = ((mantissa - ONE) << FRACTION_BITS) / (mantissa + ONE);

@@ -1,4 +1,4 @@
-// DataLoader: serves a dataset in batches. A seed fixes the order, and a checkpoint stores the
+// DataLoader: makes batches of a dataset. A seed determines the order; a checkpoint stores the
 // position.
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
@@ -24,13 +24,13 @@ import type { ThreadOptions } from './worker-protocol.js';
 
 /** Options of a loader's worker threads. */
 export interface WorkerThreadOptions {
-  /** Number of threads that get and stack samples. Default: 0, the calling thread does it. */
+  /** Number of threads that read and stack samples. Default: 0; the calling thread does it. */
   numWorkers?: number;
-  /** Number of batches that each worker makes ahead. Default: 2. */
+  /** Number of batches that each worker makes in advance. Default: 2. */
   prefetchFactor?: number;
-  /** Milliseconds to wait for a worker's batch before it counts as stalled. Default: 120000. */
+  /** Milliseconds to wait for a batch of a worker before an error. Default: 120000. */
   workerTimeoutMs?: number;
-  /** Keeps the workers from one pass to the next, until close(). Default: false. */
+  /** Whether the workers stay alive from one pass to the next, until close(). Default: false. */
   persistentWorkers?: boolean;
   /** Options for starting the worker threads. */
   workerThread?: ThreadOptions;
@@ -42,21 +42,21 @@ export interface DataLoaderOptions<Sample, Batch> extends WorkerThreadOptions {
   batchSize?: number;
   /** Device of the batches. Default: "cpu". */
   device?: Device | string;
-  /** Visits the samples of every epoch in a new random order. Default: true. */
+  /** Whether every epoch has a new random order. Default: true. */
   shuffle?: boolean;
-  /** Seed of the orders. Default: 0. */
+  /** Seed of the random orders. Default: 0. */
   seed?: number;
-  /** Chooses the samples, in place of shuffle and seed. */
+  /** Chooses the samples instead of `shuffle` and `seed`. */
   sampler?: Sampler;
-  /** Drops a last batch that is not full. Default: false. */
+  /** Whether a last batch that is not full is dropped. Default: false. */
   dropLast?: boolean;
-  /** Combines samples into a batch. Default: stacks tensors, typed arrays and numbers. */
+  /** Combines samples into a batch. Default: stacks numbers, typed arrays and tensors. */
   collate?: (samples: Sample[], device: Device) => Batch;
 }
 
 /**
- * The position of a loader. `served`: samples of the epoch that the loaders of all ranks have
- * returned.
+ * The position of a loader. `served`: number of samples of the epoch that the loaders of all ranks
+ * have returned.
  */
 interface Position {
   epoch: number;
@@ -64,18 +64,22 @@ interface Position {
 }
 
 /**
- * Loads batches of a dataset. Every iteration serves the rest of the current epoch and then moves
- * on to the next. The order depends on seed, epoch and rank. A loader that loads a state continues
- * with the next sample, also at another world size. The caller owns the tensors of a batch. A
- * loader has one position: a new iteration takes it over from the current one.
+ * Makes batches of a dataset. Each iteration returns the remaining batches of the current epoch,
+ * and then goes to the next epoch.
  *
- * With workers, the order and the batches are the same. The dataset must provide Dataset.source: a
- * thread builds the dataset from it. A collate function still runs on the calling thread. `for`
- * blocks that thread until a batch arrives. `for await` does not block, and runs the event loop
- * between batches. Threads end with the iteration.
+ * - The order depends on seed, epoch and rank.
+ * - After loadStateDict(), the loader continues with the next sample, even if the number of ranks
+ *   has changed.
+ * - The caller owns the tensors of a batch.
+ * - A loader has one position, so a new iteration replaces the current one.
+ *
+ * With workers, order and batches are the same. Each worker builds the dataset from Dataset.source,
+ * which must exist. A collate function runs on the calling thread. `for` blocks the thread until a
+ * batch arrives. `for await` does not block: it runs the event loop between batches. Threads end
+ * with the iteration.
  */
 export class DataLoader<Sample = unknown, Batch = Batched<Sample>> {
-  /** Samples per batch, at least 1; the last batch of an epoch may have fewer. */
+  /** Samples per batch, at least 1. The last batch of an epoch may have fewer. */
   readonly batchSize: number;
   /** Device of the batches. */
   readonly device: Device;
@@ -84,12 +88,12 @@ export class DataLoader<Sample = unknown, Batch = Batched<Sample>> {
   private readonly dropLast: boolean;
   private readonly maker: BatchMaker<Uint32Array, Batch>;
   private position: Position = { epoch: 0, served: 0 };
-  /** The current iteration. */
+  /** The current iteration; null if none runs. */
   private pass: Pass | null = null;
 
   /**
-   * Throws DS_DATA if the dataset does not fill a batch. Throws DS_ARGUMENT for an object that is
-   * not a dataset, an invalid number, an unknown option, and workers that cannot build the dataset.
+   * Throws DS_DATA if the dataset does not fill a batch. Throws DS_ARGUMENT if `dataset` is not a
+   * dataset, an option is unknown or invalid, or workers cannot build the dataset.
    */
   constructor(
     private readonly dataset: Dataset<Sample>,
@@ -120,14 +124,14 @@ export class DataLoader<Sample = unknown, Batch = Batched<Sample>> {
   }
 
   /**
-   * Goes to the start of an epoch, unless it is the current one. Throws DS_ARGUMENT unless the
-   * epoch is a whole number from 0.
+   * Goes to the start of an epoch. Does nothing if it is the current epoch. Throws DS_ARGUMENT
+   * unless `epoch` is a whole number of at least 0.
    */
   setEpoch(epoch: number): void {
     this.sampler.setEpoch(epoch);
   }
 
-  /** Yields batches. Throws DS_DATA with worker and sample if a worker fails, ends or stalls. */
+  /** Yields batches. If a worker fails, ends or stalls, throws DS_DATA with worker and sample. */
   *[Symbol.iterator](): Generator<Batch> {
     const pass = new Pass();
     try {
@@ -184,7 +188,7 @@ export class DataLoader<Sample = unknown, Batch = Batched<Sample>> {
     this.skipFinishedEpoch();
   }
 
-  /** Ends worker threads and frees staging memory; the loader can still be iterated. */
+  /** Ends worker threads and frees staging memory. The loader can still be iterated. */
   async close(): Promise<void> {
     this.pass = null;
     await this.maker.close();
@@ -194,7 +198,7 @@ export class DataLoader<Sample = unknown, Batch = Batched<Sample>> {
     return this.close();
   }
 
-  /** Returns whether the epoch has another batch; otherwise moves on to the next epoch. */
+  /** Returns whether the epoch has another batch. If not, goes to the next epoch. */
   private advance(pass: Pass): boolean {
     if (pass.position === null) this.pass = pass;
     else if (this.pass !== pass) throw iterationReplacedError();
@@ -214,8 +218,8 @@ export class DataLoader<Sample = unknown, Batch = Batched<Sample>> {
   }
 
   /**
-   * Returns the order of the rest of the epoch. If the epoch is finished, returns the order of the
-   * next one, which is empty at the end of the sampler.
+   * Returns the remaining samples of the epoch. If none remain, goes to the next epoch and returns
+   * its samples; they are empty at the end of the sampler.
    */
   private skipFinishedEpoch(): Uint32Array {
     const order = readOrder(this.sampler, this.position.served, this.dataset);
@@ -240,7 +244,7 @@ export class DataLoader<Sample = unknown, Batch = Batched<Sample>> {
     this.position = { epoch, served: 0 };
   }
 
-  /** Follows the sampler's epoch, which the program may have set. */
+  /** Goes to the sampler's epoch if the program has set another one. */
   private followSampler(): void {
     const { epoch } = this.sampler;
     if (epoch !== this.position.epoch) this.position = { epoch, served: 0 };
@@ -270,9 +274,11 @@ export class DataLoader<Sample = unknown, Batch = Batched<Sample>> {
   }
 }
 
-/** An iteration over a loader: its order and its progress. */
+/** An iteration over a loader: its samples and its progress. */
 class Pass implements PassPlan<Uint32Array> {
-  /** Start position; null before the start. Another position of the loader restarts the pass. */
+  /**
+   * Start position; null before the start. If the loader has another position, the pass restarts.
+   */
   position: Position | null = null;
   next = 0;
   batches = 0;
@@ -283,15 +289,15 @@ class Pass implements PassPlan<Uint32Array> {
     Object.assign(this, { position, order, batches, batchSize, next: 0 });
   }
 
-  /** Returns the sample numbers of a batch. */
+  /** Returns the indices of the samples of a batch. */
   work(batch: number): Uint32Array {
     return this.order.slice(batch * this.batchSize, (batch + 1) * this.batchSize);
   }
 }
 
 /**
- * Returns the order of a sampler, which may be a list or an iterable. Throws DS_DATA for invalid
- * sample numbers.
+ * Returns the samples that a sampler chooses; it may return a list or an iterable. Throws DS_DATA
+ * if an index is invalid.
  */
 function readOrder(sampler: Sampler, served: number, { length }: { length: number }): Uint32Array {
   const order: unknown = sampler.order(served);
@@ -320,8 +326,8 @@ function createMaker<Sample, Batch>(
 }
 
 /**
- * Returns the checked options of the dataset's worker threads; null without workers. Throws
- * DS_ARGUMENT if the dataset has no source that a worker can import.
+ * Returns the checked options of worker threads; null without workers. Throws DS_ARGUMENT if the
+ * dataset has no source from which a worker can build it.
  */
 export function readWorkerOptions(
   { source }: { source?: DatasetSource | undefined },
@@ -351,10 +357,7 @@ export function readWorkerOptions(
   );
 }
 
-/**
- * Returns the collate function, or null if none is given. Throws DS_ARGUMENT if it is not a
- * function.
- */
+/** Returns the collate function; null without one. Throws DS_ARGUMENT if it is not a function. */
 export function requireCollate<Collate>(op: string, collate: Collate | undefined): Collate | null {
   if (collate !== undefined && collate !== null) requireType(`${op} collate`, collate, 'function');
   return collate ?? null;
@@ -384,7 +387,7 @@ function requireTimeout(milliseconds: number): number {
   );
 }
 
-/** Returns the error of an iteration that continues after a later one has begun. */
+/** Returns the error of an iteration that continues after a later iteration has replaced it. */
 export function iterationReplacedError(): DsError {
   return dataError(
     'DataLoader',

@@ -1,4 +1,4 @@
-// Datasets made of other datasets: a subset, a concatenation, and random parts.
+// Datasets that consist of samples of other datasets: a subset, a concatenation, a random split.
 
 import type { Device } from '../runtime/device.js';
 import { formatValue } from '../runtime/format-value.js';
@@ -11,14 +11,14 @@ import { buildDataset, type Dataset, type DatasetSource, requireServable } from 
 import { shuffledOrder } from './order.js';
 
 /**
- * The samples of a dataset with the given indices, in that order. Worker threads can serve it if
- * they can serve the dataset.
+ * The samples of a dataset at some indices, in their order. Worker threads can build it if they can
+ * build the dataset.
  */
 export class Subset<Sample> implements Dataset<Sample> {
-  /** Makes a batch by the dataset's own batch(), if it has that method. */
+  /** Makes a batch with the dataset's batch(). Absent if the dataset has no such method. */
   readonly batch?: NonNullable<Dataset<Sample>['batch']>;
 
-  /** Throws DS_ARGUMENT for an index outside the dataset. */
+  /** Throws DS_ARGUMENT if an index is outside of the dataset. */
   constructor(
     /** The whole dataset. */
     readonly dataset: Dataset<Sample>,
@@ -34,7 +34,7 @@ export class Subset<Sample> implements Dataset<Sample> {
     if (dataset.batch) this.batch = (chosen, device) => this.makeBatch(chosen, device);
   }
 
-  /** Number of samples, including repeated ones. */
+  /** Number of samples, counting repeated ones. */
   get length(): number {
     return this.indices.length;
   }
@@ -45,7 +45,7 @@ export class Subset<Sample> implements Dataset<Sample> {
     return source && { module: __filename, export: 'buildSubset', args };
   }
 
-  /** Returns sample number `indices[index]` of the dataset. */
+  /** Returns the sample `indices[index]` of the dataset. */
   get(index: number): Sample | Promise<Sample> {
     return this.dataset.get(required(this.indices[index]));
   }
@@ -56,7 +56,7 @@ export class Subset<Sample> implements Dataset<Sample> {
   }
 }
 
-/** @internal Builds a Subset in a worker thread, from the source of its dataset. */
+/** @internal Builds a Subset in a worker thread from the source of its dataset. */
 export async function buildSubset(
   source: DatasetSource,
   indices: ArrayLike<number>,
@@ -64,7 +64,10 @@ export async function buildSubset(
   return new Subset(await buildDataset(source), indices);
 }
 
-/** Several datasets in a row. Worker threads can serve it if they can serve each dataset. */
+/**
+ * The samples of several datasets, one dataset after the other. Worker threads can build it if they
+ * can build each dataset.
+ */
 export class ConcatDataset<Sample> implements Dataset<Sample> {
   /** Number of samples of all datasets. */
   readonly length: number;
@@ -88,8 +91,7 @@ export class ConcatDataset<Sample> implements Dataset<Sample> {
   }
 
   /**
-   * Returns the sample at `index` of the concatenation. Throws DS_ARGUMENT for an index after the
-   * last sample.
+   * Returns the sample `index` of the concatenation. Throws DS_ARGUMENT if there is no such sample.
    */
   get(index: number): Sample | Promise<Sample> {
     let left = index;
@@ -101,7 +103,7 @@ export class ConcatDataset<Sample> implements Dataset<Sample> {
   }
 }
 
-/** @internal Builds a ConcatDataset in a worker thread, from the sources of its datasets. */
+/** @internal Builds a ConcatDataset in a worker thread from the sources of its datasets. */
 export async function buildConcat(sources: readonly DatasetSource[]): Promise<Dataset<unknown>> {
   return new ConcatDataset(await Promise.all(sources.map(buildDataset)));
 }
@@ -113,9 +115,10 @@ export interface SplitOptions {
 }
 
 /**
- * Returns random disjoint parts, equal on every rank. `sizes` are numbers of samples that sum to
- * the length, or fractions that sum to 1; the first parts receive the remainder of rounding. Throws
- * DS_ARGUMENT for `sizes` of another sum, or a seed that is not an integer from 0.
+ * Splits a dataset into random parts without common samples, the same on every rank. `sizes`:
+ * numbers of samples that sum to the dataset's length, or fractions that sum to 1. If fractions do
+ * not divide the length, the first parts get one sample more. Throws DS_ARGUMENT if the sum is
+ * wrong, or the seed is not an integer of at least 0.
  */
 export function randomSplit<Sample>(
   dataset: Dataset<Sample>,

@@ -1,4 +1,4 @@
-// Datasets with numbered samples, and their construction in worker threads.
+// Datasets with numbered samples, and how worker threads build them.
 
 import { isAbsolute } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
@@ -14,67 +14,68 @@ import { errorCode, errorMessage } from '../runtime/system-error.js';
 import type { Batched } from './collate.js';
 
 /**
- * A dataset with numbered samples. get() may return a promise; iterate such a dataset with `for
+ * A dataset with numbered samples. If get() returns promises, the loader must be iterated with `for
  * await`.
  */
 export interface Dataset<Sample> {
   /** Number of samples. */
   readonly length: number;
   /**
-   * Returns sample number `index`, from 0: a number, a typed array, a tensor, or arrays and objects
-   * of these.
+   * Returns sample `index`, from 0: a number, a typed array or a tensor, or arrays and plain
+   * objects of them.
    */
   get(index: number): Sample | Promise<Sample>;
   /**
-   * Returns a whole batch on `device`, equal to the stacked samples; the caller owns its tensors.
-   * The loader calls this method if it has neither a collate function nor workers. Without this
-   * method, the loader stacks samples.
+   * Returns a batch on `device`, equal to the stacked samples. The caller owns its tensors. A
+   * loader calls it if it has neither a collate function nor workers. Without it, the loader stacks
+   * samples.
    */
   batch?(indices: Uint32Array, device: Device): Batched<Sample>;
   /**
-   * The source from which a worker thread builds this dataset. Without it, only the calling thread
-   * can serve the dataset.
+   * How a worker thread builds this dataset. Without it, only the calling thread can read samples.
    */
   readonly source?: DatasetSource | undefined;
 }
 
 /**
- * The module and function that build a dataset. Functions cannot be sent to a thread: a worker
- * imports `module` and calls its export.
+ * The module and the function that build a dataset. Functions cannot be sent to a thread, so a
+ * worker imports `module` and calls its export.
  */
 export interface DatasetSource {
   /** Absolute path or file: URL of a CommonJS or ES module. */
   module: string;
-  /** The function that returns the dataset, or a promise of it. */
+  /** Name of the exported function. It returns the dataset, or a promise of it. */
   export: string;
   /**
-   * Arguments of the function, which structuredClone() must be able to copy. Shared memory stays
+   * Arguments of the function. structuredClone() must be able to copy them. Shared memory stays
    * shared.
    */
   args: readonly unknown[];
 }
 
-/** Options of workerDataset(): the module and function that build the dataset. */
+/** Options of workerDataset(): the module and the function that build the dataset. */
 export interface WorkerDatasetOptions {
   /**
-   * The module: `new URL('./my-dataset.mjs', import.meta.url)` or its text from an ES module, an
-   * absolute path such as require.resolve('./my-dataset.js') from a CommonJS one.
+   * The module. In an ES module: `new URL('./my-dataset.mjs', import.meta.url)` or its text. In a
+   * CommonJS module: an absolute path such as require.resolve('./my-dataset.js').
    */
   module: string | URL;
-  /** The exported function that returns the dataset. Default: "default". */
+  /** Name of the exported function that returns the dataset. Default: "default". */
   export?: string;
-  /** Arguments of the export, copied to every worker. Default: none. */
+  /** Arguments of the function, which are copied to every worker. Default: none. */
   args?: readonly unknown[];
-  /** Number of samples. If it is given, the calling thread does not build the dataset. */
+  /** Number of samples. If it is given, the calling thread builds no dataset to learn it. */
   length?: number;
 }
 
 /**
- * Returns a dataset that each worker thread builds. The calling thread builds it only to read
- * samples itself, or to learn the length. If require() cannot load the module (an ES module, or a
- * top-level await), import() loads it: samples are then promises, and `length` is required. Throws
- * DS_ARGUMENT for unknown or invalid options, for a missing module or export, and if the export
- * does not return a dataset.
+ * Returns a dataset that each worker thread builds. The calling thread builds it only if it needs
+ * samples or the length.
+ *
+ * If require() cannot load the module (an ES module, or a top-level await), import() loads it.
+ * Samples are then promises on the calling thread, and `length` is required. Throws DS_ARGUMENT if
+ * an option is unknown or invalid, the module or export does not exist, or the export returns no
+ * dataset.
  */
 export function workerDataset<Sample = unknown>(given: WorkerDatasetOptions): Dataset<Sample> {
   const { length, ...options } = readOptions('workerDataset', given, namesOf.WorkerDatasetOptions);
@@ -85,8 +86,8 @@ export function workerDataset<Sample = unknown>(given: WorkerDatasetOptions): Da
 const SOURCE = { module: true, export: true, args: true } as const;
 
 /**
- * Returns the source described by the options of `op`. Throws DS_ARGUMENT for an invalid path, name
- * or argument list.
+ * Returns the source that options of the function `op` describe. Throws DS_ARGUMENT if the path,
+ * the name or the list of arguments is invalid.
  */
 export function readSource(op: string, given: Omit<WorkerDatasetOptions, 'length'>): DatasetSource {
   const options = readOptions(op, given, SOURCE);
@@ -100,7 +101,9 @@ export function readSource(op: string, given: Omit<WorkerDatasetOptions, 'length
   return { module, export: options.export ?? 'default', args: options.args ?? [] };
 }
 
-/** Returns the path of a file URL; other text unchanged. */
+/**
+ * Converts a file: URL to a path. Returns an absolute path unchanged; throws DS_ARGUMENT otherwise.
+ */
 function readModulePath(op: string, module: unknown): string {
   const text = module instanceof URL ? module.href : module;
   const isUrl = typeof text === 'string' && text.startsWith('file:');
@@ -163,8 +166,8 @@ class ModuleDataset<Sample> implements Dataset<Sample> {
 }
 
 /**
- * Returns the module of `source`, or a promise of it if require() cannot load it. Throws errors of
- * the module's code.
+ * Returns the module of `source`, or a promise of it if require() cannot load it. Throws the errors
+ * of the module's code.
  */
 export function importModule({ module }: DatasetSource): unknown {
   try {
@@ -177,14 +180,14 @@ export function importModule({ module }: DatasetSource): unknown {
 }
 
 /**
- * Builds the dataset of `source`, in any thread. Throws DS_ARGUMENT if the source returns no
- * dataset, and errors of its code.
+ * Builds the dataset of `source`, in any thread. Throws DS_ARGUMENT if the export returns no
+ * dataset, and the errors of its code.
  */
 export async function buildDataset(source: DatasetSource): Promise<Dataset<unknown>> {
   return requireDataset(await callExport(await importModule(source), source), source);
 }
 
-/** Calls the export of `source`. Throws DS_ARGUMENT if it does not exist. */
+/** Calls the export of `source`. Throws DS_ARGUMENT if there is no such function. */
 export function callExport(module: unknown, source: DatasetSource): unknown {
   const exported = (module as Record<string, unknown> | null)?.[source.export];
   if (typeof exported === 'function') return exported(...source.args);
@@ -192,7 +195,7 @@ export function callExport(module: unknown, source: DatasetSource): unknown {
 }
 
 /**
- * Throws DS_ARGUMENT unless `dataset` has length and get(index). An array, for example, has no
+ * Throws DS_ARGUMENT unless `dataset` has length and get(index). For example, an array has no
  * get().
  */
 export function requireServable(dataset: unknown, op = 'DataLoader'): void {
@@ -212,7 +215,7 @@ export function requireServable(dataset: unknown, op = 'DataLoader'): void {
   );
 }
 
-/** Returns the DS_DATA error of a plain `for` over samples that are promises. */
+/** Returns the error for a `for` loop over samples that are promises: only `for await` can wait. */
 export function asynchronousError(got: string): DsError {
   return dataError(
     'DataLoader',
@@ -222,7 +225,7 @@ export function asynchronousError(got: string): DsError {
   );
 }
 
-/** Returns the result of the export. Throws DS_ARGUMENT if it is not a dataset. */
+/** Returns the result of an export. Throws DS_ARGUMENT if it is not a dataset. */
 export function requireDataset(built: unknown, source: DatasetSource): Dataset<unknown> {
   const { length, get } = (built ?? {}) as Partial<Dataset<unknown>>;
   if (Number.isSafeInteger(length) && typeof get === 'function') return built as Dataset<unknown>;

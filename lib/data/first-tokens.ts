@@ -1,7 +1,10 @@
-// Cuts batches of sequences to their first tokens.
+// Shortens batches of sequences to their first tokens.
 import { noGrad, scope, type Tensor } from '../tensor/index.js';
 
-/** Returns x[:, :count], contiguous, for `x` [B, T, ...]; returns `x` itself if T <= count. */
+/**
+ * Returns the first `count` tokens of each row of `x` [B, T, ...], contiguous; `x` itself if T <=
+ * count.
+ */
 export function takeFirstTokens(x: Tensor, count: number): Tensor {
   if (x.ndim < 2 || x.size(1) <= count) return x;
   return noGrad(() => scope(() => x.narrow(1, 0, count).contiguous()));

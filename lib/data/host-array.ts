@@ -1,8 +1,8 @@
-// Batches in host memory: plain arrays with a dtype and a shape, which can move between threads.
+// Batches in host memory: arrays with a dtype and a shape, which can be moved between threads.
 import type { DType, NumericArray } from '../runtime/dtype.js';
 import { type Column, requireAll, type Structure, splitIntoColumns } from './structure.js';
 
-/** Values in row-major order; the array owns its memory. */
+/** Values in row-major order. The array owns its memory, so that a thread can transfer it. */
 export interface HostArray {
   dtype: DType;
   shape: number[];
@@ -14,7 +14,7 @@ export interface HostBatch {
   arrays: HostArray[];
 }
 
-/** Dtypes of typed arrays; other types become f32. */
+/** Dtypes of typed arrays. Values of other types are converted to f32. */
 const DTYPES: Record<string, DType> = {
   Float32Array: 'f32',
   Float64Array: 'f64',
@@ -26,15 +26,15 @@ const DTYPES: Record<string, DType> = {
 };
 
 /**
- * Stacks samples of numbers (f32) and typed arrays along a new first dim. Throws DS_DATA if the
- * samples differ in structure, type or length.
+ * Stacks samples along a new first dim. Numbers become f32. Throws DS_DATA if the samples differ in
+ * structure, type or length.
  */
 export function stackSamples(samples: readonly unknown[]): HostBatch {
   const { structure, columns } = splitIntoColumns(samples);
   return { structure, arrays: columns.map(stackColumn) };
 }
 
-/** Stacks one leaf of every sample. Throws DS_DATA if the samples differ in type or length. */
+/** Stacks a leaf of all samples. Throws DS_DATA if the samples differ in type or length. */
 export function stackColumn(column: Column): HostArray {
   const { items } = column;
   if (typeof items[0] === 'number') {

@@ -1,4 +1,4 @@
-// Exports: datasets, samplers, and the loaders that make batches of them.
+// The exports of lib/data: datasets, samplers, and the loaders that make batches.
 export {
   type AnalyzedMetric,
   type AnalyzeOptions,

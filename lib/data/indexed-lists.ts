@@ -1,5 +1,6 @@
-// Reads and writes lists of whole numbers in PREFIX.bin and PREFIX.idx, the output of
-// data.analyze(). The layout is Megatron's indexed dataset, as written by DeepSpeed's DataAnalyzer.
+// Reads and writes lists of whole numbers in the files PREFIX.bin and PREFIX.idx. data.analyze()
+// writes them. The layout is that of Megatron's indexed dataset, as DeepSpeed's DataAnalyzer writes
+// it.
 
 import { replaceFile } from '../checkpoint/index.js';
 import { dataError } from '../runtime/input-errors.js';
@@ -8,7 +9,7 @@ import { HEADER_BYTES, MAGIC, readIndex, readSequenceLengths } from './megatron-
 import { PositionalFile } from './positional-file.js';
 import { bytesPerToken, type TokenDType } from './token-format.js';
 
-/** Several lists, concatenated. */
+/** Several lists, one after the other. */
 export interface IndexedLists {
   /** Length of each list. */
   lengths: Int32Array;
@@ -16,12 +17,12 @@ export interface IndexedLists {
   numbers: Float64Array;
 }
 
-/** Returns the path of a pair of files without .bin or .idx. */
+/** Returns a path without its extension .bin or .idx. */
 export const withoutExtension = (path: string): string => path.replace(/\.(bin|idx)$/, '');
 
 /**
- * Reads the lists of a pair of files. Throws DS_DATA with file and entry for missing or damaged
- * data and numbers above 53 bits.
+ * Reads the lists of a pair of files. Throws DS_DATA if a file is missing or damaged, or if a
+ * number needs more than 53 bits; the error names file and entry.
  */
 export function readIndexedLists(path: string): IndexedLists {
   const prefix = withoutExtension(path);
@@ -61,12 +62,12 @@ function decodeBytes(bytes: ArrayBuffer, dtype: TokenDType, path: string): Float
   return numbers;
 }
 
-/** Codes with the same meaning in Megatron and DeepSpeed. */
+/** Dtype codes that mean the same in Megatron and DeepSpeed. */
 const CODES = { i32: 4, i64: 5 } as const;
 
 /**
- * Replaces both files, the index last. Numbers must be safe integers. Throws DS_IO for a failed
- * write.
+ * Writes or replaces both files, the index last. The numbers must be safe integers. Throws DS_IO if
+ * a write fails.
  */
 export async function writeIndexedLists(prefix: string, lists: IndexedLists): Promise<void> {
   const { numbers, lengths } = lists;
@@ -79,7 +80,7 @@ export async function writeIndexedLists(prefix: string, lists: IndexedLists): Pr
   await replaceFile(`${prefix}.idx`, encodeIndex(lengths, dtype));
 }
 
-/** Encodes an index of one document that contains all lists. */
+/** Encodes an index with one document that contains all lists. */
 function encodeIndex(lengths: Int32Array, dtype: 'i32' | 'i64'): Uint8Array {
   const out = Buffer.alloc(HEADER_BYTES + 12 * lengths.length + 16);
   out.write(MAGIC, 0, 'latin1');

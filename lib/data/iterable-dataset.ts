@@ -1,4 +1,4 @@
-// Datasets that yield samples one after another, and their construction in worker threads.
+// Datasets that yield samples one after another, and how worker threads build them.
 import { valueError } from '../runtime/input-errors.js';
 import {
   callExport,
@@ -10,24 +10,23 @@ import {
   type WorkerDatasetOptions,
 } from './dataset.js';
 
-/** Samples one after another: an array, a generator, a stream of lines. */
+/** Samples one after another: an array, a generator, or a stream. */
 export type Samples<Sample> = Iterable<Sample | Promise<Sample>> | AsyncIterable<Sample>;
 
 /**
- * A dataset without a known length, for IterableLoader. Every rank and every worker reads all
- * samples and keeps its share, so the samples may depend only on the epoch.
+ * A dataset without a known length, for IterableLoader. Every rank and every worker iterates all
+ * samples and keeps some of them. So the samples may depend only on the epoch.
  */
 export interface IterableDataset<Sample> {
-  /** Returns all samples of an epoch (from 0), from the first one. */
+  /** Returns all samples of an epoch. The first epoch is 0. */
   iterate(epoch: number): Samples<Sample>;
   /**
-   * Returns the samples of an epoch from number `start` on. Without it, a resumed loader skips
-   * samples.
+   * Returns the samples of an epoch from index `start` on. Without this method, a resumed loader
+   * reads and skips the samples before `start`.
    */
   iterateFrom?(epoch: number, start: number): Samples<Sample>;
   /**
-   * The source from which a worker thread builds this dataset. Without it, only the calling thread
-   * can serve the dataset.
+   * How a worker thread builds this dataset. Without it, only the calling thread can read samples.
    */
   readonly source?: DatasetSource | undefined;
 }
@@ -53,14 +52,14 @@ export function requireIterableDataset(value: unknown): void {
   );
 }
 
-/** Module and export that build an iterable dataset. */
+/** The module and the export that build an iterable dataset. */
 export type WorkerIterableOptions = Omit<WorkerDatasetOptions, 'length'>;
 
 /**
- * Returns a dataset that each worker thread builds. To build it, a thread calls the `export` of
- * `module` with `args`, which returns the dataset or a promise of it. The calling thread builds it
- * only to read samples itself. Throws DS_ARGUMENT for unknown or invalid options; the first read
- * also throws it for a missing module or export.
+ * Returns a dataset that each worker thread builds: it calls the export of the module with `args`,
+ * which returns the dataset or a promise of it. The calling thread builds it only if it needs
+ * samples. Throws DS_ARGUMENT if an option is unknown or invalid. The first read throws DS_ARGUMENT
+ * if the module or the export does not exist.
  */
 export function workerIterable<Sample = unknown>(
   given: WorkerIterableOptions,
@@ -78,7 +77,10 @@ export function workerIterable<Sample = unknown>(
   };
 }
 
-/** Returns the samples from number `start` on; skips samples if the dataset cannot start there. */
+/**
+ * Returns the samples from index `start` on. Reads and skips earlier ones if the dataset cannot
+ * start there.
+ */
 function samplesFrom<Sample>(
   dataset: IterableDataset<Sample>,
   epoch: number,
@@ -102,8 +104,8 @@ async function buildIterable(source: DatasetSource): Promise<IterableDataset<unk
 }
 
 /**
- * Builds the dataset of `source`, of either kind, in a worker thread. Throws DS_ARGUMENT if the
- * module lacks the function, or returns no dataset.
+ * Builds the dataset of `source` in a worker thread, numbered or iterable. Throws DS_ARGUMENT if
+ * the module lacks the function, or if the function returns no dataset.
  */
 export async function buildAnyDataset(
   source: DatasetSource,

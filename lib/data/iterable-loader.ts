@@ -1,5 +1,5 @@
-// IterableLoader: serves a stream of samples as batches, divided over ranks and workers, from a
-// position that a checkpoint can resume.
+// IterableLoader: makes batches of a dataset without a known length. Ranks and workers divide the
+// samples; a checkpoint stores the position.
 
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
@@ -29,25 +29,27 @@ import { ITERATE, RoundReader } from './round-reader.js';
 import { requireRank } from './sampler.js';
 import type { Round, RoundOptions } from './worker-protocol.js';
 
-/** Options of an IterableLoader. `rank` and `worldSize` count data ranks. */
+/** Options of an IterableLoader. `rank` and `worldSize` count data ranks only. */
 export interface IterableLoaderOptions<Sample, Batch> extends WorkerThreadOptions {
   /** Samples per batch. Default: 1. */
   batchSize?: number;
   /** Device of the batches. Default: "cpu". */
   device?: Device | string;
-  /** Number of this rank. Default: 0. */
+  /** Index of this rank. Default: 0. */
   rank?: number;
-  /** Number of ranks that share the samples. Default: 1. */
+  /** Number of ranks that divide the samples. Default: 1. */
   worldSize?: number;
-  /** Drops the last samples if they do not fill a batch of every rank. Default: false. */
+  /**
+   * Whether the last samples are dropped if they do not fill a batch of every rank. Default: false.
+   */
   dropLast?: boolean;
-  /** Combines samples into a batch. Default: stacks tensors, typed arrays and numbers. */
+  /** Combines samples into a batch. Default: stacks numbers, typed arrays and tensors. */
   collate?: (samples: Sample[], device: Device) => Batch;
 }
 
 /**
- * The position of a loader. `served`: samples of the epoch that the loaders of all ranks have
- * returned.
+ * The position of a loader. `served`: number of samples of the epoch that the loaders of all ranks
+ * have returned.
  */
 interface Position {
   readonly epoch: number;
@@ -55,35 +57,36 @@ interface Position {
 }
 
 /**
- * Loads batches of an iterable dataset. Every iteration serves the rest of the current epoch and
- * then moves on to the next.
+ * Makes batches of an iterable dataset. Each iteration returns the remaining batches of the current
+ * epoch, and then goes to the next epoch.
  *
- * - N ranks have batches of B samples. Batch g of all ranks has samples [g B N, (g + 1) B N). Rank
- *   r has the samples with number modulo N = r. With W workers, worker g modulo W makes it.
- * - So the order is the dataset's, for any number of ranks and workers. A loader that loads a state
- *   continues with the next sample.
- * - The last round may be incomplete. With dropLast, all ranks drop it. Otherwise it is repeated
- *   from its beginning until each rank has a full batch.
- * - Every rank and worker reads all samples and keeps its own.
+ * - A round has one batch of B samples for each of N ranks. Round g has the samples from g B N to
+ *   (g + 1) B N - 1. Rank r takes those whose index modulo N is r. With W workers, worker g modulo
+ *   W makes its batch.
+ * - So the order is that of the dataset, for any number of ranks and workers. After
+ *   loadStateDict(), the loader continues with the next sample.
+ * - If the last round is incomplete, all ranks drop it with dropLast. Otherwise its samples are
+ *   repeated from its start until each rank has as many as the others.
+ * - Every rank and every worker iterates all samples and keeps its own.
  *
- * The caller owns the tensors of a batch. `for` blocks until a batch arrives; without workers it
- * needs synchronous samples. `for await` does not block. A loader has one position: a new iteration
- * takes it over from the current one. Source: torch.utils.data.IterableDataset.
+ * The caller owns the tensors of a batch. `for` blocks the thread until a batch arrives; without
+ * workers it needs samples that are not promises. `for await` does not block. A loader has one
+ * position, so a new iteration replaces the current one. Source: torch.utils.data.IterableDataset.
  */
 export class IterableLoader<Sample = unknown, Batch = Batched<Sample>> {
-  /** Samples per batch, at least 1; the last batch of an epoch may have fewer. */
+  /** Samples per batch, at least 1. The last batch of an epoch may have fewer. */
   readonly batchSize: number;
   /** Device of the batches. */
   readonly device: Device;
   private readonly roundOptions: RoundOptions;
   private readonly maker: BatchMaker<Round, Batch | null>;
   private position: Position = { epoch: 0, served: 0 };
-  /** The current iteration. */
+  /** The current iteration; null if none runs. */
   private pass: object | null = null;
 
   /**
-   * Throws DS_ARGUMENT for an object that is not a dataset, an invalid number, an unknown option,
-   * and workers that cannot build the dataset.
+   * Throws DS_ARGUMENT if `dataset` has no iterate(), an option is unknown or invalid, or workers
+   * cannot build the dataset.
    */
   constructor(dataset: IterableDataset<Sample>, given: IterableLoaderOptions<Sample, Batch> = {}) {
     const op = 'IterableLoader';
@@ -110,8 +113,8 @@ export class IterableLoader<Sample = unknown, Batch = Batched<Sample>> {
   }
 
   /**
-   * Goes to the start of an epoch, unless it is the current one. Throws DS_ARGUMENT unless the
-   * epoch is a whole number from 0.
+   * Goes to the start of an epoch. Does nothing if it is the current epoch. Throws DS_ARGUMENT
+   * unless `epoch` is a whole number of at least 0.
    */
   setEpoch(epoch: number): void {
     requireInteger('IterableLoader.setEpoch', epoch, 0);
@@ -119,8 +122,8 @@ export class IterableLoader<Sample = unknown, Batch = Batched<Sample>> {
   }
 
   /**
-   * Yields batches. Throws DS_DATA with sample, epoch and worker if a worker fails, ends or stalls,
-   * and if an epoch has no batch.
+   * Yields batches. Throws DS_DATA if a worker fails, ends or stalls, and if an epoch has no batch.
+   * The error names sample, epoch and worker.
    */
   *[Symbol.iterator](): Generator<Batch> {
     const pass = { position: null, batches: 0 };
@@ -178,7 +181,7 @@ export class IterableLoader<Sample = unknown, Batch = Batched<Sample>> {
     };
   }
 
-  /** Ends worker threads and frees staging memory; the loader can still be iterated. */
+  /** Ends worker threads and frees staging memory. The loader can still be iterated. */
   async close(): Promise<void> {
     this.pass = null;
     await this.maker.close();
@@ -189,7 +192,8 @@ export class IterableLoader<Sample = unknown, Batch = Batched<Sample>> {
   }
 
   /**
-   * Begins the pass at the loader's position, and again if the program has changed that position.
+   * Starts the pass at the loader's position. Starts it again if the program has changed the
+   * position.
    */
   private beginPass(pass: Pass): void {
     if (pass.position === null) this.pass = pass;
@@ -206,7 +210,7 @@ export class IterableLoader<Sample = unknown, Batch = Batched<Sample>> {
     this.maker.begin({ batches: Number.POSITIVE_INFINITY, work });
   }
 
-  /** Number of samples in a batch of every rank. */
+  /** Number of samples in a round: a batch of every rank. */
   private get roundSize(): number {
     return this.roundOptions.batchSize * this.roundOptions.worldSize;
   }
@@ -219,8 +223,9 @@ export class IterableLoader<Sample = unknown, Batch = Batched<Sample>> {
   }
 
   /**
-   * Moves to the next epoch and returns whether the iteration has ended. It continues if the
-   * position was the end of the epoch, or has changed. Throws DS_DATA for an epoch without a batch.
+   * Is called when the epoch has no further batch. Goes to the next epoch, and returns whether the
+   * iteration ends. If the iteration has yielded no batch, or the position has changed, it
+   * continues. Throws DS_DATA if the whole epoch has no batch.
    */
   private endEpoch({ position, batches }: Pass): boolean {
     if (position !== this.position) return false;
@@ -244,13 +249,13 @@ export class IterableLoader<Sample = unknown, Batch = Batched<Sample>> {
   }
 }
 
-/** One iteration: its start, and the number of batches since then. */
+/** An iteration: its start position, and the number of batches since then. */
 interface Pass {
   position: Position | null;
   batches: number;
 }
 
-/** Reads the samples on the calling thread. */
+/** Makes batches on the calling thread. */
 class RoundMaker<Sample, Batch> implements BatchMaker<Round, Batch | null> {
   private readonly combiner: SampleCombiner<Sample, Batch>;
   private reader: RoundReader<Sample>;
@@ -265,7 +270,10 @@ class RoundMaker<Sample, Batch> implements BatchMaker<Round, Batch | null> {
     this.reader = new RoundReader(dataset);
   }
 
-  /** Starts with a new reader: an abandoned pass may still wait for a sample of the old one. */
+  /**
+   * Creates a new reader, because a replaced iteration may still wait for a sample of the old
+   * reader.
+   */
   begin(plan: PassPlan<Round>): void {
     this.reader.close();
     this.reader = new RoundReader(this.dataset);

@@ -1,4 +1,4 @@
-// LengthGroupedSampler: a random order with samples of similar length in one batch.
+// LengthGroupedSampler: a random order in which a batch has samples of similar length.
 
 import type { JsonObject } from '../../types/json.js';
 import { valueError } from '../runtime/input-errors.js';
@@ -9,16 +9,16 @@ import { samplesPerRank, shuffledOrder, takeShare } from './order.js';
 import { requireState } from './require-state.js';
 import { Sampler } from './sampler.js';
 
-/** Options of a LengthGroupedSampler. `rank` and `worldSize` count data ranks. */
+/** Options of a LengthGroupedSampler. `rank` and `worldSize` count data ranks only. */
 export interface LengthGroupedOptions {
   /**
-   * Samples per batch; it sets the size of groups. Ranks divide the order by samples, not by
-   * batches.
+   * Samples per batch. It determines the size of groups only: ranks divide the order by samples,
+   * not by batches.
    */
   batchSize: number;
-  /** Seed of the random order. Default: 0; the same on every rank. */
+  /** Seed of the random order, the same on every rank. Default: 0. */
   seed?: number;
-  /** Number of this rank. Default: 0. */
+  /** Index of this rank. Default: 0. */
   rank?: number;
   /** Number of ranks. Default: 1. */
   worldSize?: number;
@@ -29,23 +29,28 @@ const MAX_BATCHES = 50;
 const MIN_GROUPS = 4;
 
 /**
- * Puts samples of similar length into the same batches. Shuffles all samples, cuts the order into
- * groups of min(N / (4 batch), 50) batches, and sorts each group by length, the longest first. The
- * longest sample of all is first, so a batch that does not fit memory fails at once. Ranks share
- * the order in turn, like DistributedSampler. Source: transformers' get_length_grouped_indices().
+ * Puts samples of similar length into the same batch.
+ *
+ * - It shuffles all samples and divides the order into groups of min(N / (4 batchSize), 50)
+ *   batches.
+ * - It sorts each group by length, the longest sample first.
+ * - The longest sample of all comes first, so a batch that does not fit memory fails at once.
+ * - Ranks take samples in turn, like DistributedSampler.
+ *
+ * Source: transformers' get_length_grouped_indices().
  */
 export class LengthGroupedSampler extends Sampler {
-  /** Number of this rank, from 0. */
+  /** Index of this rank, from 0. */
   readonly rank: number;
   override readonly worldSize: number;
-  /** False: samples are repeated until all ranks have the same number. */
+  /** Always false: samples are repeated until all ranks have the same number. */
   readonly dropLast = false;
   private readonly batchSize: number;
   private seed: number;
 
   /**
-   * `lengths` has one number per sample. Throws DS_ARGUMENT unless the lengths are a list of
-   * numbers and each option is an integer in its range.
+   * `lengths`: the length of each sample. Throws DS_ARGUMENT unless `lengths` is a list of numbers
+   * and each option is an integer in its range.
    */
   constructor(
     private readonly lengths: ArrayLike<number>,
@@ -91,7 +96,7 @@ export class LengthGroupedSampler extends Sampler {
     const size = Math.max(1, Math.min(batches, MAX_BATCHES)) * batchSize;
     const lengthOf = (index: number): number => required(lengths[index]);
     for (let at = 0; at < order.length; at += size) {
-      // Equal lengths keep the random order: the sort is stable.
+      // The sort is stable, so equal lengths keep the random order.
       order.subarray(at, at + size).sort((a, b) => lengthOf(b) - lengthOf(a));
     }
     return moveLongestFirst(order, size, lengthOf);
@@ -99,8 +104,8 @@ export class LengthGroupedSampler extends Sampler {
 }
 
 /**
- * Swaps the longest sample of all with the first sample. Compares the first samples of groups only,
- * because each is the longest of its group.
+ * Exchanges the longest sample of all with the first one. Only the first samples of groups are
+ * compared, because each is the longest of its group.
  */
 function moveLongestFirst(
   order: Uint32Array,

@@ -1,5 +1,5 @@
 // Reads and checks the .idx file of a Megatron indexed dataset (MMapIndexedDataset, version 1).
-// Source: megatron/core/datasets/indexed_dataset.py, and DeepSpeed's data_sampling copy of it.
+// Source: megatron/core/datasets/indexed_dataset.py, and DeepSpeed's copy in data_sampling.
 
 import { dataError } from '../runtime/input-errors.js';
 import { required } from '../runtime/required.js';
@@ -9,12 +9,12 @@ import { bytesPerToken, type TokenDType } from './token-format.js';
 export const MAGIC = 'MMIDIDX\0\0';
 /** Bytes of the header: magic, version (u64), dtype code (u8), sequences (u64), documents (u64). */
 export const HEADER_BYTES = 34;
-/** Number of entries read at a time; the whole index is never in memory. */
+/** Number of entries that are read at a time, so that the whole index is never in memory. */
 const CHUNK = 1 << 16;
 
 /**
- * Dtypes by code. Codes 6 to 8 differ between Megatron and DeepSpeed; the size of the .bin file
- * tells them apart.
+ * Dtypes by code. Megatron and DeepSpeed use the codes 6 to 8 differently; the size of the .bin
+ * file shows which of the two is meant.
  */
 const DTYPES_OF_CODE: Record<number, TokenDType[]> = {
   1: ['u8'],
@@ -22,20 +22,21 @@ const DTYPES_OF_CODE: Record<number, TokenDType[]> = {
   3: ['i16'],
   4: ['i32'],
   5: ['i64'],
-  6: ['u16'], // DeepSpeed; Megatron's float64 holds no tokens
-  7: ['u32'], // DeepSpeed; Megatron's float32 holds no tokens
-  8: ['u16', 'u64'], // Megatron, DeepSpeed
+  6: ['u16'], // DeepSpeed; float64 in Megatron, which tokens never have
+  7: ['u32'], // DeepSpeed; float32 in Megatron, which tokens never have
+  8: ['u16', 'u64'], // Megatron; DeepSpeed
 };
 
-/** The dtype and number of the tokens in the .bin file. */
+/** The dtype and the number of tokens in the .bin file. */
 interface IndexedTokens {
   dtype: TokenDType;
   tokens: number;
 }
 
 /**
- * Checks the whole index against the `binBytes` bytes of its .bin file: header, sizes, pointers
- * (sequences must be contiguous) and documents. Throws DS_DATA if they do not fit together.
+ * Checks the whole index against its .bin file of `binBytes` bytes: header, sizes, pointers and
+ * documents. Sequences must be contiguous. Throws DS_DATA if the index contradicts itself or the
+ * file.
  */
 export function readIndex(path: string, binBytes: number): IndexedTokens {
   const file = new PositionalFile(path);
@@ -52,7 +53,7 @@ export function readIndex(path: string, binBytes: number): IndexedTokens {
 }
 
 /**
- * Returns the length of every sequence of an index that readIndex() has checked. Throws DS_DATA if
+ * Returns the length of every sequence. readIndex() must have checked the index. Throws DS_DATA if
  * the file cannot be read.
  */
 export function readSequenceLengths(path: string): Int32Array {
@@ -89,7 +90,7 @@ function readHeader(file: PositionalFile): Header {
   const sequences = Number(view.getBigUint64(18, true));
   const documents = Number(view.getBigUint64(26, true));
   const min = HEADER_BYTES + 12 * sequences + 8 * documents;
-  // Multimodal datasets append one byte per sequence.
+  // Indexes of multimodal datasets have one more byte per sequence at the end.
   if (bytes !== min && bytes !== min + sequences) {
     const expected = `${min} bytes for ${sequences} sequences and ${documents} documents`;
     throw dataError(path, expected, `${bytes} bytes`, 'It is truncated or damaged.');

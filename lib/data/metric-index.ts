@@ -1,4 +1,4 @@
-// Reads the difficulty of each sample by one metric: from values, or from the files of
+// Reads the difficulty of each sample by one metric, from given values or from the files of
 // data.analyze().
 
 import { formatValue } from '../runtime/format-value.js';
@@ -7,15 +7,15 @@ import { required } from '../runtime/required.js';
 import { type IndexedLists, readIndexedLists, withoutExtension } from './indexed-lists.js';
 import { sortByKey } from './order.js';
 
-/** Paths of the file pairs of an analyzed metric, without .bin and .idx. */
+/** Paths of the files of a metric, without .bin and .idx. */
 interface MetricFiles {
-  /** Lists of samples, one for each value of the metric, the easiest first. */
+  /** Lists of samples, one list per value of the metric, the easiest first. */
   indexToSamplePath: string;
-  /** The value of each list. Needed for difficulties that are values. */
+  /** The value of each list. Required unless difficulties are percentiles. */
   indexToMetricPath?: string | undefined;
 }
 
-/** Returns the metric of each sample. Throws DS_DATA unless the files hold `length` samples. */
+/** Returns the metric of each sample. Throws DS_DATA unless the files contain `length` samples. */
 export function readValues(files: MetricFiles, length: number): Float64Array {
   const path = required(files.indexToMetricPath);
   const samples = readIndexedLists(files.indexToSamplePath);
@@ -46,7 +46,7 @@ export function readValues(files: MetricFiles, length: number): Float64Array {
 
 /**
  * Returns the position of each sample in the order of difficulty, the easiest first. Throws DS_DATA
- * unless the files hold `length` samples.
+ * unless the files contain `length` samples.
  */
 export function readPositions({ indexToSamplePath }: MetricFiles, length: number): Float64Array {
   const positions = new Float64Array(length);
@@ -62,7 +62,8 @@ export function readPositions({ indexToSamplePath }: MetricFiles, length: number
 }
 
 /**
- * Returns the position of each sample in ascending order of value; equal values keep their order.
+ * Returns the position of each sample in ascending order of value. Samples of equal value keep
+ * their order.
  */
 export function rankValues(values: Float64Array): Float64Array {
   const order = sortByKey(values);
@@ -85,8 +86,8 @@ export function requireValues(op: string, values: unknown, length: number): Floa
 }
 
 /**
- * Calls `visit` with every sample, its position among all samples and its list. Throws DS_DATA
- * unless each sample occurs once.
+ * Calls `visit` for every sample of an index, with the sample's position and its list. Throws
+ * DS_DATA unless each of `length` samples occurs once.
  */
 function visitSamples(
   path: string,

@@ -1,8 +1,10 @@
-// Computes the order of samples in an epoch from length, seed and epoch.
+// Computes orders of samples from length, seed and epoch. They are the same on every rank.
 import { required } from '../runtime/required.js';
 import { PhiloxStream } from './philox.js';
 
-/** Returns a random permutation of [0, length): Fisher-Yates over Philox stream (seed, epoch). */
+/**
+ * Returns a random permutation of 0 to `length` - 1: Fisher-Yates with Philox stream (seed, epoch).
+ */
 export function shuffledOrder(length: number, seed: number, epoch: number): Uint32Array {
   const order = naturalOrder(length);
   const random = new PhiloxStream(seed, epoch);
@@ -22,14 +24,14 @@ export function naturalOrder(length: number): Uint32Array {
   return order;
 }
 
-/** Returns the indices of `keys` in ascending order of key; equal keys keep their order. */
+/** Returns the indices of `keys` in ascending order of key. Equal keys keep their order. */
 export function sortByKey(keys: Float64Array): Uint32Array {
   const { length } = keys;
   const limit = 4 * length + 2 ** 16;
   if (!keys.every((key) => Number.isInteger(key) && key >= 0 && key < limit)) {
     return naturalOrder(length).sort((a, b) => required(keys[a]) - required(keys[b]));
   }
-  // Counting sort: comparisons take ten times as long.
+  // For small integers, a counting sort takes a tenth of the time of comparisons.
   const starts = new Uint32Array(limit + 1);
   for (const key of keys) starts[key + 1] = required(starts[key + 1]) + 1;
   for (let key = 1; key <= limit; ++key) {
@@ -45,7 +47,9 @@ export function sortByKey(keys: Float64Array): Uint32Array {
   return order;
 }
 
-/** A rank's share of an order; `dropLast` drops samples that do not fill every rank. */
+/**
+ * Which samples of an order a rank takes. `dropLast`: drops samples that do not fill every rank.
+ */
 interface Deal {
   readonly rank: number;
   readonly worldSize: number;
@@ -58,8 +62,9 @@ export function samplesPerRank(samples: number, { worldSize, dropLast }: Deal): 
 }
 
 /**
- * Returns the remaining samples of a rank after all ranks together have served `served` samples.
- * Ranks take samples in turn; if these do not divide evenly, they repeat from the beginning.
+ * Returns the samples that this rank has still to serve, after all ranks together have served
+ * `served`. Ranks take samples in turn. If the number of samples does not divide, the order repeats
+ * from its start.
  */
 export function takeShare(order: Uint32Array, served: number, deal: Deal): Uint32Array {
   const ownSamples = new Uint32Array(samplesPerRank(Math.max(0, order.length - served), deal));
@@ -71,8 +76,8 @@ export function takeShare(order: Uint32Array, served: number, deal: Deal): Uint3
 }
 
 /**
- * Draws `count` numbers below weights.length with probabilities in proportion to their weights, by
- * the inverse of the cumulative weights, from Philox stream (seed, epoch).
+ * Draws `count` numbers less than weights.length, with probabilities in proportion to their
+ * weights. It inverts the cumulative weights with random numbers of Philox stream (seed, epoch).
  */
 export function drawWithReplacement(
   weights: Float64Array,
@@ -87,7 +92,7 @@ export function drawWithReplacement(
   return Uint32Array.from({ length: count }, () => firstAbove(sums, random.unit() * total));
 }
 
-/** Returns the first index in the rising `sums` with a sum above `value`. */
+/** Returns the first index of the ascending `sums` whose sum is larger than `value`. */
 function firstAbove(sums: Float64Array, value: number): number {
   let [low, high] = [0, sums.length - 1];
   while (low < high) {
@@ -99,8 +104,8 @@ function firstAbove(sums: Float64Array, value: number): number {
 }
 
 /**
- * Draws `count` distinct numbers below weights.length, in the order of draws without replacement.
- * Source: Efraimidis & Spirakis 2006: the largest log(u) / weight first.
+ * Draws `count` different numbers less than weights.length, in the order in which draws without
+ * replacement return them: by descending log(u) / weight. Source: Efraimidis & Spirakis 2006.
  */
 export function drawWithoutReplacement(
   weights: Float64Array,

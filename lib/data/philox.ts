@@ -1,15 +1,16 @@
-// Philox4x32-10 in JavaScript. It computes the same words as csrc/core/philox.h, for orders that
-// depend on a seed. Source: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (SC'11).
+// The random generator Philox4x32-10 in JavaScript, for orders of samples. It computes the same
+// words as csrc/core/philox.h. Source: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3"
+// (SC'11).
 import { required } from '../runtime/required.js';
 
 const ROUNDS = 10;
-/** Multipliers of Philox, and their halves. */
+/** Multipliers of Philox, and their lower and upper halves. */
 const [BY0, BY1] = [0xd2511f53, 0xcd9e8d57];
 const [LOW0, HIGH0, LOW1, HIGH1] = [BY0 & 0xffff, BY0 >>> 16, BY1 & 0xffff, BY1 >>> 16];
 
 /**
- * Returns the upper 32 bits of the product of two unsigned integers; the second is given by its
- * halves.
+ * Returns the upper 32 bits of the product of two unsigned integers. The second is given by its
+ * lower and upper half, because JavaScript has no exact product of 64 bits.
  */
 function multiplyHigh(a: number, low: number, high: number): number {
   const [aLow, aHigh] = [a & 0xffff, a >>> 16];
@@ -20,10 +21,10 @@ function multiplyHigh(a: number, low: number, high: number): number {
 
 const upperWord = (x: number): number => Math.floor(x / 2 ** 32) | 0;
 
-/** Cached keys of the last seed: a program has few seeds and thousands of streams. */
+/** The keys of the last seed. A program has few seeds and thousands of streams. */
 let cachedKeys: { seed: number; keys: Int32Array } | null = null;
 
-/** Returns the keys of all rounds of a seed, in pairs. */
+/** Returns the keys of all rounds for a seed, two per round. */
 function deriveKeys(seed: number): Int32Array {
   if (cachedKeys?.seed === seed) return cachedKeys.keys;
   const keys = new Int32Array(2 * ROUNDS);
@@ -38,7 +39,10 @@ function deriveKeys(seed: number): Int32Array {
   return keys;
 }
 
-/** Writes the four words of block `counter` of stream `offset`. Integers of 32 bits throughout. */
+/**
+ * Writes the four words of block `counter` of stream `offset`. All arithmetic is in 32-bit
+ * integers.
+ */
 function writeBlock(words: Uint32Array, keys: Int32Array, offset: number, counter: number): void {
   let c0 = counter | 0;
   let c1 = upperWord(counter);
@@ -59,8 +63,8 @@ function writeBlock(words: Uint32Array, keys: Int32Array, offset: number, counte
 }
 
 /**
- * Returns the four words of block `counter` of stream (`seed`, `offset`); all three are safe
- * integers >= 0.
+ * Returns the four words of block `counter` of stream (`seed`, `offset`). All three are safe
+ * integers of at least 0.
  */
 export function philox(
   seed: number,
@@ -72,7 +76,7 @@ export function philox(
   return [...words] as [number, number, number, number];
 }
 
-/** Yields the words of one stream in order. */
+/** The words of one stream, in order. */
 export class PhiloxStream {
   private readonly keys: Int32Array;
   private readonly block = new Uint32Array(4);
@@ -95,17 +99,17 @@ export class PhiloxStream {
     return required(this.block[this.position++]);
   }
 
-  /** Returns a number in [0, 1), a multiple of 2^-53. */
+  /** Returns a random number of at least 0 and less than 1, a multiple of 2^-53. */
   unit(): number {
     const high = this.next() >>> 5;
     return (high * 2 ** 26 + (this.next() >>> 6)) / 2 ** 53;
   }
 
-  /** Returns an integer in [0, n), uniformly distributed; 1 <= n <= 2^32. */
+  /** Returns a uniform random integer from 0 to n - 1. n is 1 to 2^32. */
   below(n: number): number {
     let word = this.next();
     if (n === 2 ** 32) return word;
-    // Test a cheap bound first: nearly all words pass it, and the exact limit needs a division.
+    // The first condition is cheap and nearly always false; only the second one needs a division.
     while (word >= 2 ** 32 - n && word >= 2 ** 32 - (2 ** 32 % n)) word = this.next();
     return (word >>> 0) % (n >>> 0);
   }

@@ -1,18 +1,19 @@
-// Reads a file by position. Node cannot map files, and truncation of a mapped file ends the process
-// with SIGBUS. Reads use the same page cache, and a short read is an error.
+// Reads a file by position. Files are not mapped, because Node cannot map them, and because the
+// truncation of a mapped file kills the process with SIGBUS. Reads use the same page cache, and
+// report truncation as an error.
 
 import { closeSync, fstatSync, openSync, readSync } from 'node:fs';
 import { finalizers } from '../runtime/finalizers.js';
 import { dataError } from '../runtime/input-errors.js';
 import { unreadableFileError } from './token-window.js';
 
-/** A file that the first read opens. close() or the garbage collector closes it. */
+/** A file. The first read opens it; close() or the garbage collector closes it. */
 export class PositionalFile {
   private descriptor: number | null = null;
 
   constructor(readonly path: string) {}
 
-  /** The current size in bytes. Throws DS_DATA if it is no file, or cannot be read. */
+  /** The current size in bytes. Throws DS_DATA if the path is not a file, or cannot be read. */
   get bytes(): number {
     try {
       const stat = fstatSync(this.open());
@@ -23,7 +24,7 @@ export class PositionalFile {
     throw dataError(this.path, 'a file', 'a folder or a device', 'Check the path.');
   }
 
-  /** Reads `bytes` bytes from `position` on. Throws DS_DATA if the file ends before. */
+  /** Reads `bytes` bytes from `position` on. Throws DS_DATA if the file is too short. */
   read(position: number, bytes: number): ArrayBuffer {
     const out = new Uint8Array(bytes);
     let done = 0;

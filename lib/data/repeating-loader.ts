@@ -1,4 +1,4 @@
-// RepeatingLoader: repeats a loader without end, epoch after epoch, like DeepSpeed's class of this
+// RepeatingLoader: repeats a loader endlessly, epoch after epoch. DeepSpeed has a class of this
 // name.
 import type { DsError } from '../errors.js';
 import { waitForEventLoop } from '../runtime/event-loop.js';
@@ -10,9 +10,9 @@ function isIterable(loader: Partial<Iterable<unknown> & AsyncIterable<unknown>> 
 }
 
 /**
- * Serves batches from the loader's position on. At the end of an epoch, it begins the next one. It
- * keeps one iteration: next(), `for` and iterators all continue at the same position. nextAsync()
- * and `for await` serve a dataset of promises. Throws DS_ARGUMENT if `loader` is not iterable.
+ * Returns the batches of a loader, from the loader's position on. At the end of an epoch it starts
+ * the next epoch. All uses (next(), `for`, iterators) continue the same iteration. nextAsync() and
+ * `for await` also serve datasets of promises.
  */
 export class RepeatingLoader<Batch> implements IterableIterator<Batch> {
   private current: Iterator<Batch> | null = null;
@@ -27,8 +27,8 @@ export class RepeatingLoader<Batch> implements IterableIterator<Batch> {
   }
 
   /**
-   * Returns the next batch; `done` is always false. Throws DS_DATA if the loader is empty, and
-   * errors of the loader.
+   * Returns the next batch; `done` is always false. Throws DS_DATA if an epoch has no batch, and
+   * the errors of the loader.
    */
   next(): IteratorYieldResult<Batch> {
     for (let epochs = 0; epochs < 2; ++epochs) {
@@ -40,7 +40,7 @@ export class RepeatingLoader<Batch> implements IterableIterator<Batch> {
     throw emptyLoaderError();
   }
 
-  /** Returns the next batch, for asynchronous loaders. */
+  /** Resolves with the next batch. Required if the dataset returns promises. */
   async nextAsync(): Promise<IteratorYieldResult<Batch>> {
     for (let epochs = 0; epochs < 2; ++epochs) {
       this.currentAsync ??= this.loader[Symbol.asyncIterator]();
@@ -58,7 +58,8 @@ export class RepeatingLoader<Batch> implements IterableIterator<Batch> {
   [Symbol.asyncIterator](): AsyncIterableIterator<Batch> {
     const iterator: AsyncIterableIterator<Batch> = {
       next: async () => {
-        await waitForEventLoop(); // Other classes of loaders may not wait.
+        // A loader of another class may not let the event loop run.
+        await waitForEventLoop();
         return this.nextAsync();
       },
       [Symbol.asyncIterator]: () => iterator,
@@ -66,7 +67,9 @@ export class RepeatingLoader<Batch> implements IterableIterator<Batch> {
     return iterator;
   }
 
-  /** Advances the iteration. After an error, the next call begins a new iteration. */
+  /**
+   * Returns the next result of the iteration. After an error, the next call starts a new iteration.
+   */
   private advance(iterator: Iterator<Batch>): IteratorResult<Batch> {
     try {
       return iterator.next();

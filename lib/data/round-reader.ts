@@ -1,4 +1,4 @@
-// Reads an iterable dataset in rounds. A round has the samples of one batch for every rank.
+// RoundReader: reads an iterable dataset in rounds. A round has one batch for every rank.
 
 import { types } from 'node:util';
 import { formatValue } from '../runtime/format-value.js';
@@ -9,17 +9,17 @@ import { asynchronousError } from './dataset.js';
 import type { IterableDataset, Samples } from './iterable-dataset.js';
 import type { Round } from './worker-protocol.js';
 
-/** The `op` of errors in the dataset's iterate(), as opposed to errors of its samples. */
+/** The `op` of errors of iterate() itself, which differs from errors of samples. */
 export const ITERATE = 'iterate()';
 
 type ReadResult<Sample> = IteratorResult<Sample | Promise<Sample>>;
 
 /**
- * Reads rounds. Consecutive rounds share one iterator; for other rounds it opens a new iterator and
- * skips earlier samples.
+ * Reads rounds. Consecutive rounds continue one iterator. For any other round it opens a new
+ * iterator and skips earlier samples.
  */
 export class RoundReader<Sample> {
-  /** Number of the next sample in the epoch, or of the sample that failed. */
+  /** Index in the epoch of the next sample. After an error, index of the sample that failed. */
   nextSample = 0;
   private epoch = -1;
   private iterator: Iterator<Sample | Promise<Sample>> | AsyncIterator<Sample> | null = null;
@@ -28,14 +28,18 @@ export class RoundReader<Sample> {
 
   constructor(
     private readonly dataset: IterableDataset<Sample>,
-    /** Called with the number of each sample before it is read. */
+    /**
+     * Is called with the index of each sample before it is read; a worker reports it as its
+     * activity.
+     */
     private readonly onSample: (sample: number) => void = () => {},
   ) {}
 
   /**
-   * Returns this rank's samples of a round; null after the last round. An incomplete last round is
-   * repeated from its beginning until every rank is full, as DistributedSampler repeats an epoch.
-   * Throws errors of the dataset, and DS_DATA for asynchronous samples.
+   * Returns this rank's samples of a round; null after the last round. If the last round is
+   * incomplete, its samples are repeated from its start until all ranks have the same number, as
+   * DistributedSampler does. Throws the errors of the dataset, and DS_DATA if a sample is a
+   * promise.
    */
   read(round: Round): Sample[] | null {
     const steps = this.collect(round);
@@ -44,7 +48,7 @@ export class RoundReader<Sample> {
     return step.value;
   }
 
-  /** Reads a round as read() does, and waits for each sample. */
+  /** read() for samples that may be promises. */
   async readAsync(round: Round): Promise<Sample[] | null> {
     const steps = this.collect(round);
     let step = steps.next();
@@ -61,17 +65,20 @@ export class RoundReader<Sample> {
       const ended: unknown = iterator?.return?.();
       if (types.isPromise(ended)) ended.catch(() => {});
     } catch {
-      // The error that closed the reader is more useful.
+      // Errors of return() are ignored: the error that closed the reader is more useful.
     }
   }
 
-  /** Collects a round; each yield requests the next sample from the caller. */
+  /**
+   * Collects this rank's samples of a round. Each yield asks the caller for the next sample, so
+   * that read() and readAsync() can share this code.
+   */
   private *collect(round: Round): Generator<void, Sample[] | null, IteratorResult<Sample>> {
     const { epoch, start, rank, worldSize, batchSize, dropLast } = round;
     if (epoch !== this.epoch || start < this.nextSample) this.openAt(epoch, start);
     while (this.nextSample < start && !this.isOver) this.countSample(yield);
     const rankSamples: Sample[] = [];
-    /** Samples that fill an incomplete round. */
+    /** The first samples of the round. They complete it if it is incomplete. */
     const firstSamples: Sample[] = [];
     let count = 0;
     for (; count < batchSize * worldSize && !this.isOver; ++count) {
@@ -107,7 +114,7 @@ export class RoundReader<Sample> {
     this.epoch = epoch;
   }
 
-  /** Returns the next sample. Throws DS_DATA if it is a promise. */
+  /** Returns the next result of the iterator. Throws DS_DATA if the sample is a promise. */
   private pullSample(): IteratorResult<Sample> {
     this.onSample(this.nextSample);
     try {
@@ -131,7 +138,7 @@ export class RoundReader<Sample> {
     }
   }
 
-  /** Closes the iterator, so that a later read opens a new one, and throws the error. */
+  /** Closes the iterator, so that a later read opens a new one; then throws `error`. */
   private closeAndThrow(error: unknown): never {
     this.close();
     throw error;
@@ -143,7 +150,7 @@ type OpenedSamples<Sample> = {
   iterator: Iterator<Sample | Promise<Sample>> | AsyncIterator<Sample>;
 };
 
-/** Opens an iterator. Throws DS_DATA if `samples` is not iterable. */
+/** Opens an iterator of `samples`. Throws DS_DATA if it is not iterable. */
 function openSamples<Sample>(samples: Samples<Sample>): OpenedSamples<Sample> {
   const { open, isAsync } = getIteratorMethod(samples);
   const iterator = open.call(samples) as OpenedSamples<Sample>['iterator'];
@@ -151,7 +158,10 @@ function openSamples<Sample>(samples: Samples<Sample>): OpenedSamples<Sample> {
   throw dataError(ITERATE, 'an iterator with next()', formatValue(iterator));
 }
 
-/** Returns the iterator method of a result of iterate(). Throws DS_DATA if it has none. */
+/**
+ * Returns the function that opens an iterator of `samples`, the result of iterate(). Throws DS_DATA
+ * if there is none.
+ */
 export function getIteratorMethod(samples: unknown): { open: () => unknown; isAsync: boolean } {
   const isObjectOrList = isObject(samples) || Array.isArray(samples);
   const { [Symbol.iterator]: openSync, [Symbol.asyncIterator]: openAsync } = (
@@ -164,7 +174,7 @@ export function getIteratorMethod(samples: unknown): { open: () => unknown; isAs
   throw dataError(ITERATE, expected, formatValue(samples), hint);
 }
 
-/** Returns a result of next(). Throws DS_DATA if it is not an object. */
+/** Returns `result`, which next() returned. Throws DS_DATA if it is not an object. */
 function requireResult<Step>(result: Step): Step {
   if (typeof result === 'object' && result !== null) return result;
   throw dataError(ITERATE, 'next() to return { value, done }', formatValue(result));

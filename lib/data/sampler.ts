@@ -1,4 +1,4 @@
-// Samplers: choose the samples of this rank in an epoch, and their order.
+// Samplers: choose the samples that this rank serves in an epoch, and their order.
 
 import type { JsonObject } from '../../types/json.js';
 import { DsError } from '../errors.js';
@@ -17,20 +17,20 @@ import {
 import { requireState } from './require-state.js';
 
 /**
- * Base class of samplers. A sampler chooses the order of samples. A position counts the samples
- * that all ranks together have served, so it stays valid if the world size changes.
+ * Base class of samplers, which choose the order of samples. A position is the number of samples
+ * that all ranks together have served, so it stays valid if the number of ranks changes.
  */
 export abstract class Sampler implements Iterable<number> {
   private current = 0;
 
   /** Number of samples that this rank serves in a whole epoch. */
   abstract readonly length: number;
-  /** Number of ranks that share an epoch. */
+  /** Number of ranks that divide an epoch. */
   readonly worldSize: number = 1;
 
   /**
-   * Returns the remaining indices of this rank after all ranks together have served `served` of
-   * this epoch.
+   * Returns the indices that this rank has still to serve, after all ranks together have served
+   * `served` samples of the epoch.
    */
   abstract order(served: number): Uint32Array;
 
@@ -40,8 +40,8 @@ export abstract class Sampler implements Iterable<number> {
   }
 
   /**
-   * Sets the epoch; a loader advances it after each epoch. Throws DS_ARGUMENT unless the epoch is a
-   * whole number from 0.
+   * Sets the epoch. A loader calls it after each epoch. Throws DS_ARGUMENT unless the epoch is a
+   * whole number of at least 0.
    */
   setEpoch(epoch: number): void {
     this.current = requireInteger('Sampler.setEpoch', epoch, 0);
@@ -52,23 +52,23 @@ export abstract class Sampler implements Iterable<number> {
     return this.order(0).values();
   }
 
-  /** Returns the epoch, and the seed if there is one. Both are the same on every rank. */
+  /** Returns the epoch and, if the order is random, the seed. Both are the same on every rank. */
   stateDict(): JsonObject {
     return { epoch: this.epoch };
   }
 
-  /** Sets the position. Throws DS_CHECKPOINT if the state belongs to another kind of order. */
+  /** Sets epoch and seed. Throws DS_CHECKPOINT if the state belongs to another kind of order. */
   loadStateDict(state: JsonObject): void {
     requireState('Sampler', state);
     this.setEpoch(state.epoch as number);
   }
 }
 
-/** Serves samples in their natural order, 0, 1, 2, ..., in every epoch. */
+/** Serves samples in their natural order 0, 1, 2, ... in every epoch. */
 export class SequentialSampler extends Sampler {
   readonly length: number;
 
-  /** `length` samples. Throws DS_ARGUMENT unless `length` is an integer from 0. */
+  /** `length`: number of samples. Throws DS_ARGUMENT unless it is an integer of at least 0. */
   constructor(length: number) {
     super();
     this.length = requireLength('SequentialSampler', length);
@@ -78,7 +78,7 @@ export class SequentialSampler extends Sampler {
     return naturalOrder(this.length).subarray(served);
   }
 
-  /** Returns the epoch; its seed is null. */
+  /** Returns the epoch, and null as the seed. */
   override stateDict(): JsonObject {
     return { ...super.stateDict(), seed: null };
   }
@@ -89,12 +89,15 @@ export class SequentialSampler extends Sampler {
   }
 }
 
-/** Serves samples in a new random order in every epoch, a function of (seed, epoch). */
+/** Serves samples in a random order that depends on seed and epoch. */
 export class RandomSampler extends Sampler {
   readonly length: number;
   private seed: number;
 
-  /** Throws DS_ARGUMENT unless `length` and `seed` are integers from 0. */
+  /**
+   * `length`: number of samples. Throws DS_ARGUMENT unless `length` and `seed` are integers of at
+   * least 0.
+   */
   constructor(length: number, { seed = 0 }: { seed?: number } = {}) {
     super();
     this.length = requireLength('RandomSampler', length);
@@ -119,36 +122,39 @@ export class RandomSampler extends Sampler {
 
 /** Options of a DistributedSampler. */
 export interface DistributedSamplerOptions {
-  /** Number of this rank, from 0. */
+  /** Index of this rank, from 0. */
   rank: number;
   /** Number of ranks, at least 1. */
   worldSize: number;
   /** Whether the order is random. Default: true. */
   shuffle?: boolean;
-  /** Seed of the random order. Default: 0; the same on every rank. */
+  /** Seed of the random order, the same on every rank. Default: 0. */
   seed?: number;
-  /** Drops the samples that do not fill every rank, instead of repeating some. Default: false. */
+  /**
+   * Whether samples that do not fill every rank are dropped instead of repeated. Default: false.
+   */
   dropLast?: boolean;
 }
 
 /**
- * Deals one order of all samples to the ranks in turn: rank r serves its elements r, r + worldSize,
- * ... If they do not divide evenly, the order repeats from its beginning until all ranks have the
- * same number, as in PyTorch's DistributedSampler. The order is RandomSampler's.
+ * Divides an order of all samples over the ranks in turn: rank r serves its elements r, r +
+ * worldSize, r + 2 worldSize, ... If the number of samples does not divide, the order repeats from
+ * its start until all ranks have the same number, as in PyTorch's DistributedSampler. The order is
+ * that of RandomSampler.
  */
 export class DistributedSampler extends Sampler {
   /** Index of this rank, from 0. */
   readonly rank: number;
   override readonly worldSize: number;
-  /** Whether the sampler drops samples that do not divide evenly over the ranks. */
+  /** Whether samples that do not fill every rank are dropped. */
   readonly dropLast: boolean;
   private readonly samples: number;
-  /** Null for the natural order. */
+  /** Null if the order is the natural one. */
   private seed: number | null;
 
   /**
-   * `samples`: the number of samples in the whole dataset. Throws DS_ARGUMENT for a rank outside
-   * the world.
+   * `samples`: number of samples in the whole dataset. Throws DS_ARGUMENT unless `rank` is less
+   * than `worldSize`, or if an option is invalid.
    */
   constructor(samples: number, given: DistributedSamplerOptions) {
     super();
@@ -187,36 +193,36 @@ export class DistributedSampler extends Sampler {
   }
 }
 
-/** Throws DS_ARGUMENT unless `rank` is below `worldSize`. */
+/** Throws DS_ARGUMENT unless `rank` is less than `worldSize`. */
 export function requireRank(op: string, rank: number, worldSize: number): void {
   if (rank < worldSize) return;
   throw argumentError(`${op} rank`, `a rank below the world size ${worldSize}`, String(rank));
 }
 
-/** Options of a WeightedRandomSampler. `rank` and `worldSize` count data ranks. */
+/** Options of a WeightedRandomSampler. `rank` and `worldSize` count data ranks only. */
 export interface WeightedSamplerOptions {
   /** Number of draws per epoch, of all ranks together. Default: the number of weights. */
   samples?: number;
-  /** Whether a sample may be drawn again. Default: true. */
+  /** Whether a sample may be drawn repeatedly. Default: true. */
   replacement?: boolean;
-  /** Seed of the random order. Default: 0; the same on every rank. */
+  /** Seed of the random order, the same on every rank. Default: 0. */
   seed?: number;
-  /** Number of this rank. Default: 0. */
+  /** Index of this rank. Default: 0. */
   rank?: number;
   /** Number of ranks. Default: 1. */
   worldSize?: number;
 }
 
 /**
- * Draws sample i with a probability in proportion to weights[i]. Draws depend on (seed, epoch);
- * ranks share them in turn, like DistributedSampler. Source:
+ * Draws sample i with a probability in proportion to weights[i]. The draws depend on seed and
+ * epoch. Ranks take them in turn, like DistributedSampler. Sources:
  * torch.utils.data.WeightedRandomSampler; Efraimidis & Spirakis 2006 for draws without replacement.
  */
 export class WeightedRandomSampler extends Sampler {
-  /** Number of this rank, from 0. */
+  /** Index of this rank, from 0. */
   readonly rank: number;
   override readonly worldSize: number;
-  /** False: draws are repeated until all ranks have the same number. */
+  /** Always false: draws are repeated until all ranks have the same number. */
   readonly dropLast = false;
   private readonly weights: Float64Array;
   private readonly samples: number;
@@ -224,8 +230,8 @@ export class WeightedRandomSampler extends Sampler {
   private seed: number;
 
   /**
-   * Weights must be finite and not negative, at least one of them above 0. Throws DS_ARGUMENT, also
-   * for more draws without replacement than weights above 0.
+   * The weights must be finite and at least 0, and one of them larger than 0. Throws DS_ARGUMENT
+   * otherwise, and if draws without replacement exceed the number of weights larger than 0.
    */
   constructor(weights: ArrayLike<number>, given: WeightedSamplerOptions = {}) {
     super();
@@ -284,7 +290,8 @@ function requireWeights(op: string, weights: unknown): Float64Array {
 }
 
 /**
- * Returns the length. Throws DS_LIMIT if it exceeds 32 bits, the size of the numbers in an order.
+ * Returns `length`. Throws DS_LIMIT if it needs more than 32 bits, the size of an index in an
+ * order.
  */
 function requireLength(op: string, length: number): number {
   requireInteger(`${op} length`, length, 0);
@@ -299,8 +306,8 @@ function requireLength(op: string, length: number): number {
 }
 
 /**
- * Throws DS_CHECKPOINT for a state of the other kind: a position in a shuffled order has no meaning
- * in the natural order.
+ * Throws DS_CHECKPOINT if only one of the saved and the present order is random: a position in the
+ * one has no meaning in the other.
  */
 function requireSameKind(ownSeed: number | null, state: JsonObject): void {
   requireState('Sampler', state);

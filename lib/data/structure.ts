@@ -1,18 +1,18 @@
-// The structure of samples: numbers, typed arrays and other leaves in arrays and plain objects.
+// The structure of samples: numbers, typed arrays and other leaves, in arrays and plain objects.
 
 import type { DsError } from '../errors.js';
 import { dataError } from '../runtime/input-errors.js';
 
-/** A leaf's position in a list of leaves, or an array or plain object of structures. */
+/** Either the index of a leaf in a list of leaves, or an array or a plain object of structures. */
 export type Structure = number | Structure[] | { [key: string]: Structure };
 
-/** The same leaf of every sample; `location` names it in errors. */
+/** A leaf of all samples. `location` names the leaf in errors. */
 export interface Column {
   location: string;
   items: readonly unknown[];
 }
 
-/** Tests whether a value is a leaf. Tensors are leaves only for callers that can handle them. */
+/** Returns whether a value is a leaf. Tensors are leaves only for callers that can stack them. */
 type LeafTest = (value: unknown) => boolean;
 
 /** Returns whether a value is a number or a typed array. */
@@ -20,8 +20,8 @@ export const isNumeric: LeafTest = (value) =>
   typeof value === 'number' || (ArrayBuffer.isView(value) && !(value instanceof DataView));
 
 /**
- * Returns the structure that all samples share, and the leaves of all samples by position. Throws
- * DS_DATA if the structures differ.
+ * Returns the structure that all samples have, and the columns of their leaves. Throws DS_DATA if
+ * the structures differ.
  */
 export function splitIntoColumns(
   samples: readonly unknown[],
@@ -49,8 +49,8 @@ export function splitIntoColumns(
 }
 
 /**
- * Returns whether a value stores its contents outside of fields, such as a Map, a Date or an
- * ArrayBuffer.
+ * Returns whether a value keeps its contents elsewhere than in its fields, for example a Map or a
+ * Date.
  */
 function isOpaque(value: object): boolean {
   if (Array.isArray(value) || Object.keys(value).length > 0) return false;
@@ -59,14 +59,14 @@ function isOpaque(value: object): boolean {
 }
 
 /**
- * Returns whether a value is a tensor. Tests members, because importing the class would load the
- * addon in every worker thread.
+ * Returns whether a value is a tensor. It checks members instead of the class, because an import of
+ * the class would load the native addon in every worker thread.
  */
 export function isTensor(value: unknown): boolean {
   return typeof value === 'object' && value !== null && 'toRaw' in value && 'dtype' in value;
 }
 
-/** Returns the error of a worker thread for a tensor: tensors cannot leave their thread. */
+/** Returns the error of a worker thread whose sample contains a tensor: tensors cannot be sent. */
 export function tensorInWorkerError(location: string): DsError {
   return dataError(
     location,
@@ -76,7 +76,7 @@ export function tensorInWorkerError(location: string): DsError {
   );
 }
 
-/** Replaces the positions in a structure by the leaves. */
+/** Returns the structure with its leaves instead of their indices. */
 export function assembleStructure(structure: Structure, leaves: readonly unknown[]): unknown {
   if (typeof structure === 'number') return leaves[structure];
   if (Array.isArray(structure)) return structure.map((part) => assembleStructure(part, leaves));
@@ -87,7 +87,7 @@ export function assembleStructure(structure: Structure, leaves: readonly unknown
   return Object.fromEntries(parts);
 }
 
-/** Throws DS_DATA, naming the sample, unless all items pass. */
+/** Throws DS_DATA unless all items pass the test. The error names the sample. */
 export function requireAll({ items, location }: Column, expected: string, test: LeafTest): void {
   const failed = items.findIndex((item) => !test(item));
   if (failed >= 0) throw mixedError(`${location}[${failed}]`, expected, items[failed]);

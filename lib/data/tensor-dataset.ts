@@ -1,4 +1,4 @@
-// TensorDataset: a dataset with rows of tensors as samples. Source: torch.utils.data.TensorDataset.
+// TensorDataset: rows of tensors are the samples. Source: torch.utils.data.TensorDataset.
 import { DsError } from '../errors.js';
 import type { Device } from '../runtime/device.js';
 import { formatValue } from '../runtime/format-value.js';
@@ -9,18 +9,18 @@ import { noGrad, scope, Tensor } from '../tensor/index.js';
 import type { Dataset } from './dataset.js';
 
 /**
- * A dataset of rows of tensors. Sample i is row i of each tensor, [x[i], y[i], ...]. A batch has
- * the stacked rows, [B, ...] each; one op per tensor selects them on the tensors' device. The
- * caller keeps the tensors. It runs on the calling thread, because tensors cannot be sent to other
- * threads.
+ * A dataset of rows of tensors. Sample i is [x[i], y[i], ...], row i of each tensor. A batch has
+ * the stacked rows, [B, ...] for each tensor; one op per tensor selects them on the tensor's
+ * device. The caller keeps ownership of the tensors. It has no workers, because tensors cannot be
+ * sent to threads.
  */
 export class TensorDataset implements Dataset<Tensor[]> {
-  /** The tensors of the constructor. */
+  /** The tensors that were passed to the constructor. */
   readonly tensors: readonly Tensor[];
   /** Number of rows of each tensor. */
   readonly length: number;
 
-  /** Throws DS_ARGUMENT without tensors, DS_SHAPE if their first dims differ. */
+  /** Throws DS_ARGUMENT if no tensors are passed, DS_SHAPE if their first dims differ. */
   constructor(...tensors: Tensor[]) {
     const [first] = tensors;
     const other = tensors.find((tensor) => !(tensor instanceof Tensor));
@@ -47,7 +47,7 @@ export class TensorDataset implements Dataset<Tensor[]> {
 
   /**
    * Returns views of row `index`, which the caller owns. Throws DS_ARGUMENT unless `index` is an
-   * integer from 0, DS_INDEX if `index` is out of range.
+   * integer of at least 0, DS_INDEX if there is no such row.
    */
   get(index: number): Tensor[] {
     requireInteger('TensorDataset.get', index, 0);
@@ -55,8 +55,8 @@ export class TensorDataset implements Dataset<Tensor[]> {
   }
 
   /**
-   * Returns the rows `indices` of each tensor on `device`; the caller owns them. Throws DS_ARGUMENT
-   * unless the indices are integers from 0, DS_INDEX if `index` is out of range.
+   * Returns the rows `indices` of each tensor on `device`. The caller owns them. Throws DS_ARGUMENT
+   * unless the indices are integers of at least 0, DS_INDEX if there is no such row.
    */
   batch(indices: Uint32Array, device: Device): Tensor[] {
     const op = 'TensorDataset.batch';

@@ -1,4 +1,4 @@
-// TokenDataset: a long sequence of tokens in memory, cut into windows for next-token prediction.
+// TokenDataset: a sequence of tokens in memory, divided into windows for next-token prediction.
 import type { Dataset, DatasetSource } from './dataset.js';
 import {
   type JsonlSource,
@@ -16,18 +16,18 @@ import {
   type TokenWindow,
 } from './token-window.js';
 
-/** A dataset of token windows in memory; countWindows() defines a window. */
+/** A dataset of windows of tokens in memory. token-window.ts defines a window. */
 export class TokenDataset implements Dataset<TokenWindow> {
   /** Number of windows. */
   readonly length: number;
   private shared: Int32Array | null = null;
 
   /**
-   * Keeps `tokens`, without a copy; `location` names them in errors. Throws DS_DATA if no window is
-   * full, DS_ARGUMENT unless `tokens` is an Int32Array.
+   * Keeps `tokens` without a copy. `location` names them in errors. Throws DS_DATA if there are
+   * fewer than seq + 1 tokens, DS_ARGUMENT unless `tokens` is an Int32Array.
    */
   constructor(
-    /** All tokens in their order. */
+    /** All tokens, in order. */
     readonly tokens: Int32Array,
     /** Tokens per window. */
     readonly seq: number,
@@ -38,8 +38,9 @@ export class TokenDataset implements Dataset<TokenWindow> {
   }
 
   /**
-   * Tokenizes a text file or a folder. Throws DS_DATA with the file if it cannot be read, or is
-   * empty, binary or too short. Throws DS_ARGUMENT for unknown or wrong options.
+   * Encodes a text file, or all text files of a folder. Throws DS_DATA if a file cannot be read, is
+   * binary, or has too few tokens; the error names it. Throws DS_ARGUMENT for unknown or invalid
+   * options.
    */
   static fromText(given: TextSource): TokenDataset {
     const source = readTextSource(given);
@@ -47,8 +48,8 @@ export class TokenDataset implements Dataset<TokenWindow> {
   }
 
   /**
-   * Tokenizes JSON Lines. Throws DS_DATA with file and line for a line that is not an object with a
-   * text under the key. Throws DS_ARGUMENT for unknown or wrong options.
+   * Encodes a JSON Lines file. Throws DS_DATA if a line is not an object with a text under the key;
+   * the error names file and line. Throws DS_ARGUMENT for unknown or invalid options.
    */
   static fromJsonl(given: JsonlSource): TokenDataset {
     const source = readJsonlSource(given);
@@ -56,15 +57,15 @@ export class TokenDataset implements Dataset<TokenWindow> {
   }
 
   /**
-   * The source for worker threads. All threads read the same memory; tokens outside shared memory
-   * are copied there once.
+   * The source from which worker threads build the dataset. All threads read the same memory.
+   * Tokens that are not in shared memory are copied there once.
    */
   get source(): DatasetSource {
     this.shared ??= copyToSharedMemory(this.tokens);
     return { module: __filename, export: 'buildTokenDataset', args: [this.shared, this.seq] };
   }
 
-  /** Returns window `index` as views of the tokens. Throws DS_INDEX if `index` is out of range. */
+  /** Returns window `index` as views of the tokens. Throws DS_INDEX if there is no such window. */
   get(index: number): TokenWindow {
     requireWindow('TokenDataset.get', index, this.length);
     const start = index * this.seq;

@@ -27,19 +27,19 @@ export interface TokenFileOptions {
   path: string;
   /** Tokens per window. */
   seq: number;
-  /** Dtype of a file without a header. Default: "u16", as nanoGPT writes them. */
+  /** Dtype of the tokens if the file has no header. Default: "u16", as in nanoGPT's files. */
   dtype?: 'u16' | 'u32';
 }
 
 /** Options of TokenFileDataset.openIndexed(). */
 export interface IndexedTokenOptions {
-  /** Path of the pair of files: with .bin, with .idx, or without extension. */
+  /** Path of the pair of files: with .bin, with .idx, or without an extension. */
   path: string;
   /** Tokens per window. */
   seq: number;
 }
 
-/** The position of the tokens in a file. */
+/** Where and how a file stores tokens. */
 export interface TokenLayout {
   /** Path of the token file. */
   path: string;
@@ -54,29 +54,29 @@ export interface TokenLayout {
 }
 
 /**
- * A dataset of windows of a token file; countWindows() defines a window. A window is read on
- * access, so the file may be larger than memory. Every thread opens its own descriptor.
+ * A dataset of windows of a token file. token-window.ts defines a window. A window is read when it
+ * is requested, so the file may be larger than memory. Every thread opens the file for itself.
  */
 export class TokenFileDataset implements Dataset<TokenWindow> {
   /** Number of windows. */
   readonly length: number;
-  /** Position and dtype of the tokens in the file. */
+  /** Where and how the file stores tokens. */
   readonly layout: TokenLayout;
   private readonly file: PositionalFile;
 
-  /** Throws DS_DATA if no window is full. */
+  /** Throws DS_DATA if the file has fewer than seq + 1 tokens. */
   constructor(layout: TokenLayout) {
     const { path, tokens, seq } = layout;
     this.length = countWindows(tokens, seq, path);
-    // Absolute, because threads start later and the working directory may change.
+    // Threads start later, when the working directory may be another one.
     this.layout = { ...layout, path: absolutePath(path) };
     this.file = new PositionalFile(this.layout.path);
   }
 
   /**
-   * Opens little-endian tokens without a header (u16 or u32, as nanoGPT writes them), or with
-   * llm.c's header, which is detected. Throws DS_DATA for a file of unexpected length; DS_ARGUMENT
-   * for unknown or wrong options.
+   * Opens a file of little-endian tokens without a header (u16 or u32, as nanoGPT writes them), or
+   * with the header of llm.c, which it detects. Throws DS_DATA if the size of the file does not
+   * fit, DS_ARGUMENT for unknown or invalid options.
    */
   static open(given: TokenFileOptions): TokenFileDataset {
     const { path, seq, dtype } = readOptions(
@@ -103,8 +103,8 @@ export class TokenFileDataset implements Dataset<TokenWindow> {
 
   /**
    * Opens Megatron's indexed dataset, PATH.bin and PATH.idx, as one sequence of all its tokens.
-   * Throws DS_DATA with the entry if the index is damaged or does not match PATH.bin. Throws
-   * DS_ARGUMENT for unknown or wrong options.
+   * Throws DS_DATA if the index is damaged or does not fit PATH.bin; the error names the entry.
+   * Throws DS_ARGUMENT for unknown or invalid options.
    */
   static openIndexed(given: IndexedTokenOptions): TokenFileDataset {
     const { path, seq } = readOptions(
@@ -128,8 +128,8 @@ export class TokenFileDataset implements Dataset<TokenWindow> {
   }
 
   /**
-   * Reads a window. Throws DS_INDEX if `index` is out of range; DS_DATA if the file was truncated
-   * or holds an invalid token.
+   * Reads window `index`. Throws DS_INDEX if there is no such window, DS_DATA if the file was
+   * truncated or contains an invalid token.
    */
   get(index: number): TokenWindow {
     requireWindow('TokenFileDataset.get', index, this.length);
@@ -139,7 +139,7 @@ export class TokenFileDataset implements Dataset<TokenWindow> {
     return splitWindow(decodeTokens(bytes, dtype, `${path}, window ${index}`));
   }
 
-  /** Closes the file; the next get() opens it again. */
+  /** Closes the file. The next get() opens it again. */
   close(): void {
     this.file.close();
   }
@@ -171,13 +171,13 @@ function requireFileDType(dtype: unknown): 'u16' | 'u32' {
   );
 }
 
-/** Number of tokens converted and written at a time. */
+/** Number of tokens that are converted and written at a time. */
 const CHUNK = 1 << 20;
 
 /**
- * Writes tokens without a header, little-endian, to a temporary file that then replaces `path`.
- * Throws DS_DATA before any write for a token that `dtype` cannot hold, and DS_IO for a failed
- * write; the old file stays.
+ * Writes little-endian tokens without a header to a temporary file, which then replaces `path`.
+ * Throws DS_DATA before any write if a token does not fit `dtype`. Throws DS_IO if a write fails;
+ * an existing file then stays.
  */
 export function writeTokenFile(
   path: string,

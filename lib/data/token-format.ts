@@ -1,9 +1,9 @@
-// Element types of token files, and the header that llm.c writes before the tokens.
+// Dtypes of tokens in files, and the header of llm.c's token files.
 
 import { dataError } from '../runtime/input-errors.js';
 import { required } from '../runtime/required.js';
 
-/** Element types of tokens in files. */
+/** Dtypes of tokens in files. */
 export type TokenDType = 'u8' | 'i8' | 'i16' | 'u16' | 'i32' | 'u32' | 'i64' | 'u64';
 
 const TOKEN_BYTES: Record<TokenDType, number> = {
@@ -23,8 +23,8 @@ export function bytesPerToken(dtype: TokenDType): number {
 }
 
 /**
- * Decodes little-endian bytes into i32 tokens. Throws DS_DATA with `location` for a token that is
- * negative or exceeds i32.
+ * Decodes little-endian tokens to i32. Throws DS_DATA with `location` if a token is negative or
+ * does not fit i32.
  */
 export function decodeTokens(bytes: ArrayBuffer, dtype: TokenDType, location: string): Int32Array {
   if (dtype === 'u8') return new Int32Array(new Uint8Array(bytes));
@@ -58,20 +58,21 @@ function tokenError(location: string, at: number, token: number | bigint): Error
 }
 
 /**
- * Bytes of llm.c's header: 256 32-bit integers that begin with magic, version and number of tokens.
+ * Bytes of llm.c's header: 256 32-bit integers, of which the first three are magic, version and
+ * number of tokens.
  */
 export const LLMC_HEADER_BYTES = 1024;
 
-/** Source: dev/data/data_common.py of llm.c. */
+/** The headers that llm.c writes. Source: dev/data/data_common.py of llm.c. */
 const LLMC_FORMATS: { magic: number; version: number; dtype: TokenDType }[] = [
   { magic: 20240520, version: 1, dtype: 'u16' },
   { magic: 20240801, version: 7, dtype: 'u32' },
 ];
 
 /**
- * Parses llm.c's header; returns null if the file begins with tokens. Tokens cannot look like a
- * header: the first two would be outside the vocabularies of these dtypes. Throws DS_DATA for an
- * unknown version.
+ * Parses llm.c's header. Returns null if the file starts with tokens: they cannot look like a
+ * header, because its first two values exceed the vocabularies of these dtypes. Throws DS_DATA for
+ * an unknown version.
  */
 export function parseLlmcHeader(
   head: Uint8Array,

@@ -1,4 +1,4 @@
-// Tokenizes text files, folders of text files, and JSON Lines into one sequence of tokens.
+// Encodes text files, folders of text files, and JSON Lines files to one sequence of tokens.
 
 import { closeSync, openSync, readdirSync, readFileSync, readSync, statSync } from 'node:fs';
 import { basename, join } from 'node:path';
@@ -11,39 +11,39 @@ import { required } from '../runtime/required.js';
 import { errorMessage } from '../runtime/system-error.js';
 import { unreadableFileError } from './token-window.js';
 
-/** Encodes a text into token numbers. */
+/** Returns the token numbers of a text. */
 export type Encode = (text: string) => ArrayLike<number>;
 
 /** Options of TokenDataset.fromText(). */
 export interface TextSource {
-  /** A text file, or a folder: its text files are read in the order of their paths. */
+  /** A text file, or a folder. The text files of a folder are read in the order of their paths. */
   path: string;
-  /** Pattern of file names in a folder. Default: all files. */
+  /** Pattern for names of files in a folder. Default: all files. */
   match?: RegExp;
-  /** Encodes a text. */
+  /** Returns the token numbers of a text. */
   encode: Encode;
   /** Tokens per window. */
   seq: number;
-  /** Appended after every file, such as GPT-2's 50256. Default: nothing. */
+  /** Token that follows every file, such as GPT-2's 50256. Default: none. */
   endOfText?: number;
 }
 
 /** Options of TokenDataset.fromJsonl(). */
 export interface JsonlSource {
-  /** A file with one JSON object per line; empty lines are skipped. */
+  /** A file with one JSON object per line. Empty lines are skipped. */
   path: string;
-  /** The key of the text. Default: "text". */
+  /** The key of the text in each object. Default: "text". */
   key?: string;
-  /** Encodes a text. */
+  /** Returns the token numbers of a text. */
   encode: Encode;
   /** Tokens per window. */
   seq: number;
-  /** Appended after every line's text, such as GPT-2's 50256. Default: nothing. */
+  /** Token that follows the text of every line, such as GPT-2's 50256. Default: none. */
   endOfText?: number;
 }
 
 /**
- * Returns the checked options of TokenDataset.fromText(). Throws DS_ARGUMENT for unknown or wrong
+ * Returns the checked options of TokenDataset.fromText(). Throws DS_ARGUMENT for unknown or invalid
  * options.
  */
 export function readTextSource(given: TextSource): TextSource {
@@ -57,8 +57,8 @@ export function readTextSource(given: TextSource): TextSource {
 }
 
 /**
- * Returns the checked options of TokenDataset.fromJsonl(). Throws DS_ARGUMENT for unknown or wrong
- * options.
+ * Returns the checked options of TokenDataset.fromJsonl(). Throws DS_ARGUMENT for unknown or
+ * invalid options.
  */
 export function readJsonlSource(given: JsonlSource): JsonlSource {
   const op = 'TokenDataset.fromJsonl';
@@ -77,7 +77,7 @@ function requireSourceOptions(
   if (endOfText !== undefined) requireInteger(`${op} endOfText`, endOfText, 0);
 }
 
-/** Returns all tokens of a source, in shared memory. Throws DS_DATA with the file. */
+/** Returns all tokens of text files, in shared memory. Throws DS_DATA with the name of the file. */
 export function tokenizeText(source: TextSource): Int32Array {
   const tokens = new TokenList(source.endOfText);
   for (const file of listTextFiles(source)) tokens.append(source.encode(readText(file)), file);
@@ -85,7 +85,8 @@ export function tokenizeText(source: TextSource): Int32Array {
 }
 
 /**
- * Returns all tokens of JSON Lines, in shared memory. Throws DS_DATA with the file and the line.
+ * Returns all tokens of a JSON Lines file, in shared memory. Throws DS_DATA with the file and the
+ * line.
  */
 export function tokenizeJsonl(source: JsonlSource): Int32Array {
   const { path, key = 'text', encode, endOfText } = source;
@@ -114,7 +115,7 @@ function parseLine(line: string, key: string, location: string): string {
   throw dataError(location, `an object with a string "${key}"`, got.slice(0, 80), hint);
 }
 
-/** A growing list of tokens. Appends `endOfText`, if it is given, after each text. */
+/** A growing list of tokens. `endOfText`: the token to append after each text, or undefined. */
 class TokenList {
   private tokens = new Int32Array(1 << 16);
   private length = 0;
@@ -183,7 +184,7 @@ function decodeUtf8(bytes: Uint8Array, location: string, hint: string): string {
 
 const CHUNK_BYTES = 1 << 20;
 
-/** Yields the lines of a file without their line ends. Reads the file in chunks. */
+/** Yields the lines of a file, without line ends. Reads the file in chunks, so it may be large. */
 function* readLines(path: string): Generator<Uint8Array> {
   let file: number;
   try {

@@ -1,21 +1,22 @@
-// Splits a long sequence of tokens into windows for next-token prediction.
+// Divides a sequence of tokens into windows for next-token prediction.
 
 import { DsError } from '../errors.js';
 import { dataError, valueError } from '../runtime/input-errors.js';
 import { errorMessage } from '../runtime/system-error.js';
 
-/** A window: token i of `targets` follows token i of `tokens`. Both have `seq` elements. */
+/** A window. Token i of `targets` follows token i of `tokens`. Both have `seq` elements. */
 export interface TokenWindow {
-  /** Input of the model, [seq]. */
+  /** Inputs of the model, [seq]. */
   tokens: Int32Array;
-  /** Targets of the model, [seq]: the tokens shifted by one. */
+  /** Targets of the model, [seq]: the inputs, shifted by one token. */
   targets: Int32Array;
 }
 
 /**
- * Returns the number of windows in `tokens` tokens. Window i covers tokens [i * seq, (i + 1) *
- * seq]. Windows overlap by one token: the last target of one is the first input of the next. An
- * incomplete last window is dropped. Throws DS_DATA with `location` if no window is full.
+ * Returns the number of windows in a sequence of `tokens` tokens. Window i has the tokens from i *
+ * seq to (i + 1) * seq, both included. So the last target of a window is the first input of the
+ * next. An incomplete last window is dropped. Throws DS_DATA with `location` if there is no
+ * complete window.
  */
 export function countWindows(tokens: number, seq: number, location: string): number {
   if (!Number.isInteger(seq) || seq < 1) {
@@ -39,7 +40,7 @@ export function requireTokens(location: string, tokens: unknown): void {
   );
 }
 
-/** Throws DS_INDEX unless `index` is in [0, windows). */
+/** Throws DS_INDEX unless `index` is an integer from 0 to windows - 1. */
 export function requireWindow(op: string, index: number, windows: number): void {
   if (Number.isInteger(index) && index >= 0 && index < windows) return;
   throw new DsError({
@@ -50,13 +51,13 @@ export function requireWindow(op: string, index: number, windows: number): void 
   });
 }
 
-/** Splits seq + 1 tokens into inputs and targets, without copying. */
+/** Splits seq + 1 tokens into inputs and targets, as views. */
 export function splitWindow(tokens: Int32Array): TokenWindow {
   const seq = tokens.length - 1;
   return { tokens: tokens.subarray(0, seq), targets: tokens.subarray(1) };
 }
 
-/** Returns `cause` if it is a DsError; else DS_DATA with the failed file operation. */
+/** Returns `cause` if it is a DsError, else DS_DATA with the failed file operation. */
 export function unreadableFileError(path: string, cause: unknown): DsError {
   if (cause instanceof DsError) return cause;
   return new DsError({

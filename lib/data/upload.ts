@@ -1,5 +1,5 @@
-// Copies host arrays into tensors: by a plain write on the CPU, through pinned memory and a stream
-// on a GPU.
+// Copies host arrays into new tensors: with a plain write on the CPU, through pinned memory and a
+// separate stream on a GPU.
 
 import { Buffer } from '../runtime/buffer.js';
 import { cpu, type Device } from '../runtime/device.js';
@@ -8,14 +8,14 @@ import { Event, Stream } from '../runtime/stream.js';
 import { Tensor } from '../tensor/index.js';
 import type { HostArray } from './host-array.js';
 
-/** Creates the tensors of batches on one device; the caller owns the tensors. */
+/** Creates the tensors of batches on a device. The caller owns the tensors. */
 export interface Uploader {
   /**
    * Copies arrays into new tensors. The arrays may change as soon as the call returns. Throws
-   * DS_OUT_OF_MEMORY if the device or the pinned memory has no room.
+   * DS_OUT_OF_MEMORY if device memory or pinned memory is full.
    */
   upload(arrays: readonly HostArray[]): Tensor[];
-  /** Waits for the device and frees staging memory. The uploader can still be used. */
+  /** Waits for the device, and frees staging memory. The uploader can still be used. */
   dispose(): void;
 }
 
@@ -23,7 +23,7 @@ export function createUploader(device: Device): Uploader {
   return device.kind === 'cpu' ? new DirectUpload(device) : new StagedUpload(device);
 }
 
-/** Copies synchronously; on a GPU, waits for the copy. */
+/** Copies on the calling thread. On a GPU it waits for the copy. */
 export class DirectUpload implements Uploader {
   constructor(private readonly device: Device) {}
 
@@ -38,25 +38,25 @@ export class DirectUpload implements Uploader {
   dispose(): void {}
 }
 
-/** Maximum number of batches in transfer. */
+/** Maximum number of batches whose copies may run at a time. */
 const SLOTS = 3;
 /** Arrays in a slot start at multiples of this many bytes. */
 const ALIGNMENT = 256;
 
-/** Staging memory of a batch in transfer: pinned host memory and device memory of the same size. */
+/** Staging memory of one batch: pinned host memory, and device memory of the same size. */
 interface Slot {
   host: Buffer;
   device: Buffer;
-  /** Recorded on the upload stream when the bytes have arrived in `device`. */
+  /** Recorded on the upload stream after the copy to `device`. */
   arrived: Event;
-  /** Recorded on the compute stream when the batch's tensors have been filled from `device`. */
+  /** Recorded on the compute stream after the batch's tensors are filled from `device`. */
   consumed: Event;
 }
 
 /**
- * Copies a batch into pinned memory, and from there to the device on its own stream. The compute
- * stream waits for the copy and fills the batch's tensors. The host waits only if it is SLOTS
- * batches ahead of the device. Batches are ordinary memory of the compute stream.
+ * Copies a batch to pinned memory, and from there to the device on its own stream. The compute
+ * stream waits for that copy, then fills the batch's tensors, which are ordinary memory of the
+ * compute stream. The host waits only if it is SLOTS batches ahead of the device.
  */
 export class StagedUpload implements Uploader {
   private stream: Stream | null = null;
@@ -93,7 +93,7 @@ export class StagedUpload implements Uploader {
     return out;
   }
 
-  /** Returns the least recently used slot, once its pinned memory may be overwritten. */
+  /** Returns the least recently used slot, after the copy from its pinned memory is complete. */
   private takeSlot(bytes: number): Slot {
     const at = this.nextIndex++ % SLOTS;
     const slotInUse = this.slots[at];
@@ -111,7 +111,7 @@ export class StagedUpload implements Uploader {
       arrived: new Event(device),
       consumed: new Event(device),
     };
-    // Device memory is allocated in the order of the compute stream.
+    // The new device memory may be used only after earlier work of the compute stream.
     slot.consumed.record(device.compute);
     this.slots[at] = slot;
     return slot;

@@ -1,5 +1,5 @@
-// The main-thread side of worker threads: assigns batches to workers in turn, and returns them in
-// order.
+// WorkerPool: the loader's side of worker threads. It assigns batches to workers in turn, and
+// returns the batches in order.
 
 import { extname, join } from 'node:path';
 import {
@@ -30,15 +30,15 @@ import {
 export interface PoolOptions {
   workers: number;
   source: DatasetSource;
-  /** Maximum number of milliseconds to wait for one batch. */
+  /** Maximum number of milliseconds to wait for a batch. */
   timeoutMs: number;
   thread: ThreadOptions;
 }
 
 /**
- * Runs the worker threads of a loader. Worker (id modulo the number of workers) makes batch id, so
- * the order does not depend on the workers' speed. Threads keep the process alive only while a
- * caller awaits takeAsync().
+ * Runs the worker threads of a loader. Batch `id` is made by worker id modulo the number of
+ * workers, so the order does not depend on the speed of the workers. The threads keep the process
+ * alive only while a caller waits in takeAsync().
  */
 export class WorkerPool {
   private readonly signal: Signal;
@@ -46,13 +46,13 @@ export class WorkerPool {
   private readonly control: MessagePort;
   private readonly supervisor: Worker;
   private readonly workerEnds = new Map<number, WorkerEnd>();
-  /** Error of the supervisor thread, or null while it runs. */
+  /** Error of the supervisor thread; null while the thread runs. */
   private supervisorError: DsError | null = null;
   private nextJob = 0;
   private nextReply = 0;
   private termination: Promise<unknown> | null = null;
 
-  /** Throws DS_ARGUMENT if the dataset's arguments cannot be copied to a thread. */
+  /** Throws DS_ARGUMENT if the arguments of the dataset's source cannot be copied to a thread. */
   constructor(private readonly options: PoolOptions) {
     const { workers, source, thread } = options;
     this.signal = Signal.create(workers);
@@ -68,33 +68,33 @@ export class WorkerPool {
     const setup = { workers: setups, signal: words, control: control.port2, thread };
     this.supervisor = startSupervisor(setup, source);
     this.supervisor.unref();
-    // A loop that never awaits receives no events: take() detects the loss by a timeout.
+    // A program that never awaits receives no events; then take() detects the loss by its timeout.
     this.supervisor.on('error', (error) => {
       this.supervisorError = supervisorEndError(error);
       this.signal.raise();
     });
   }
 
-  /** Number of requested batches that take() has not returned. */
+  /** Number of batches that were requested and not yet taken. */
   get pending(): number {
     return this.nextJob - this.nextReply;
   }
 
-  /** Requests the next batch from its worker. */
+  /** Requests the next batch from its worker. `raw`: whether the samples are not stacked. */
   request(work: Work, raw: boolean): void {
     const id = this.nextJob++;
     const job: Job = { id, work, raw };
     this.portOfJob(id).postMessage(job);
   }
 
-  /** Drops requested batches that take() has not returned. */
+  /** Drops the batches that were requested and not yet taken. */
   discard(): void {
     this.nextReply = this.nextJob;
   }
 
   /**
-   * Returns the oldest requested batch; blocks until it arrives. Throws DS_DATA if a worker failed,
-   * ended or stalls.
+   * Returns the oldest requested batch. Blocks the thread until it arrives. Throws DS_DATA if its
+   * worker failed, ended or stalls.
    */
   take(): Reply {
     const deadline = performance.now() + this.options.timeoutMs;
@@ -106,9 +106,7 @@ export class WorkerPool {
     }
   }
 
-  /**
-   * Returns the oldest requested batch, without blocking the event loop. Rejects as take() throws.
-   */
+  /** Resolves with the oldest requested batch. Rejects as take() throws. */
   async takeAsync(): Promise<Reply> {
     const deadline = performance.now() + this.options.timeoutMs;
     this.supervisor.ref();
@@ -124,7 +122,7 @@ export class WorkerPool {
     }
   }
 
-  /** Ends all threads immediately; resolves when they have ended. Idempotent. */
+  /** Ends all threads at once. Resolves after they have ended. May be called repeatedly. */
   close(): Promise<unknown> {
     if (!this.termination) {
       for (const port of [...this.ports, this.control]) port.close();
@@ -134,7 +132,10 @@ export class WorkerPool {
     return this.termination;
   }
 
-  /** Returns the oldest requested batch, or null if it has not arrived. */
+  /**
+   * Returns the oldest requested batch; null if it has not arrived. Throws if it can no longer
+   * arrive.
+   */
   private poll(deadline: number): Reply | null {
     if (this.termination) throw closedError();
     const id = this.nextReply;
@@ -157,8 +158,8 @@ export class WorkerPool {
   }
 
   /**
-   * Reads reports of ended workers. The cause of an end arrives before the end, so the first report
-   * counts.
+   * Reads the reports about ended workers. Only the first report of a worker counts: the error that
+   * ended it arrives before its exit.
    */
   private readEnds(): void {
     while (true) {

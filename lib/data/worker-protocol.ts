@@ -1,16 +1,16 @@
-// Messages between the threads of a loader, and a shared array for waiting.
+// Messages between the threads of a loader, and Signal, a shared array with which threads wait.
 import type { MessagePort } from 'node:worker_threads';
 
 import type { DatasetSource } from './dataset.js';
 import type { HostBatch } from './host-array.js';
 
-/** Activities of a worker. */
+/** What a worker is doing. */
 export const Phase = { none: 0, start: 1, idle: 2, sample: 3, batch: 4 } as const;
 
 /**
- * The shared array: a count of messages, then phase and sample of each worker. A sender posts a
- * message, then increments the count and wakes readers. A reader without a message waits for a
- * change of the count that it has seen, so it misses no message.
+ * A shared array: a count of messages, then the phase and the sample of each worker. A sender posts
+ * its message, then increments the count and wakes the readers. A reader that finds no message
+ * waits until the count differs from the one that it saw before, so it misses no message.
  */
 export class Signal {
   private constructor(readonly words: Int32Array) {}
@@ -19,7 +19,7 @@ export class Signal {
     return new Signal(new Int32Array(new SharedArrayBuffer(4 * (1 + 2 * workers))));
   }
 
-  /** Returns the same signal in another thread. */
+  /** Returns the signal of another thread, from its shared array. */
   static of(words: Int32Array): Signal {
     return new Signal(words);
   }
@@ -33,12 +33,12 @@ export class Signal {
     Atomics.notify(this.words, 0);
   }
 
-  /** Blocks until the count differs from `seen`, for at most `milliseconds`. */
+  /** Blocks the thread until the count differs from `seen`, for at most `milliseconds`. */
   wait(seen: number, milliseconds: number): void {
     Atomics.wait(this.words, 0, seen, milliseconds);
   }
 
-  /** Resolves when the count differs from `seen`, after at most `milliseconds`. */
+  /** Resolves when the count differs from `seen`, or after `milliseconds`. */
   async waitAsync(seen: number, milliseconds: number): Promise<void> {
     await (Atomics as unknown as AsyncAtomics).waitAsync(this.words, 0, seen, milliseconds).value;
   }
@@ -48,12 +48,12 @@ export class Signal {
     Atomics.store(this.words, 1 + 2 * worker, phase);
   }
 
-  /** Returns whether the thread of the worker has started. */
+  /** Returns whether the thread of a worker has started. */
   hasBegun(worker: number): boolean {
     return Atomics.load(this.words, 1 + 2 * worker) !== Phase.none;
   }
 
-  /** Returns the current activity of the worker, such as "in sample 17", for errors. */
+  /** Returns what a worker is doing, such as "in sample 17", for errors. */
   describeActivity(worker: number): string {
     const sample = Atomics.load(this.words, 2 + 2 * worker) >>> 0;
     switch (Atomics.load(this.words, 1 + 2 * worker)) {
@@ -71,7 +71,7 @@ export class Signal {
   }
 }
 
-/** Standard since ES2024. */
+/** The part of Atomics that is standard since ES2024. */
 interface AsyncAtomics {
   waitAsync(
     words: Int32Array,
@@ -85,34 +85,34 @@ interface AsyncAtomics {
 export interface RoundOptions {
   /** Number of samples per batch of a rank. */
   readonly batchSize: number;
-  /** Number of this rank, from 0. */
+  /** Index of this rank, from 0. */
   readonly rank: number;
   readonly worldSize: number;
-  /** Drops an incomplete last round. */
+  /** Whether an incomplete last round is dropped. */
   readonly dropLast: boolean;
 }
 
 /**
- * Samples [start, start + batchSize worldSize) of an epoch. Rank r takes the samples with index
- * modulo worldSize = r in the round.
+ * A round: batchSize * worldSize samples of an epoch, from index `start` on. Rank r takes the
+ * samples whose index in the round modulo worldSize is r.
  */
 export interface Round extends RoundOptions {
   readonly epoch: number;
   readonly start: number;
 }
 
-/** The samples of a batch: sample numbers, or a round of an iterable dataset. */
+/** Which samples a batch has: their indices, or a round of an iterable dataset. */
 export type Work = Uint32Array | Round;
 
-/** A request of the main thread to a worker for a batch. */
+/** A request for a batch, from the loader's thread to a worker. */
 export interface Job {
   id: number;
   work: Work;
-  /** Requests the samples without stacking: the main thread combines them. */
+  /** Whether the samples are sent without stacking, because the loader's thread combines them. */
   raw: boolean;
 }
 
-/** A worker's reply to the main thread, in the order of its jobs. */
+/** A worker's reply to a request. Replies have the order of the requests. */
 export type Reply = { id: number } & (
   | { batch: HostBatch }
   | { samples: unknown[] }
@@ -122,22 +122,22 @@ export type Reply = { id: number } & (
 
 /** An error as plain data, which can be sent to another thread. */
 export interface Failure {
-  /** "in sample 17", or another activity of the worker. */
+  /** What the worker was doing, such as "in sample 17". */
   location: string;
   name: string;
   message: string;
   stack: string;
 }
 
-/** A report of the supervisor to the main thread about an ended worker. */
+/** The supervisor's report to the loader's thread that a worker has ended. */
 export interface WorkerEnd {
   worker: number;
-  /** Error that ended the worker; null for a normal end. */
+  /** The error that ended the worker; null if it exited. */
   error: Failure | null;
   exitCode: number | null;
 }
 
-/** The worker thread's data. */
+/** Data that a worker thread receives at its start. */
 export interface WorkerSetup {
   worker: number;
   source: DatasetSource;
@@ -145,24 +145,24 @@ export interface WorkerSetup {
   port: MessagePort;
 }
 
-/** The supervisor thread's data. */
+/** Data that the supervisor thread receives at its start. */
 export interface SupervisorSetup {
   workers: WorkerSetup[];
   signal: Int32Array;
-  /** Receives reports about workers that ended. */
+  /** The port for reports about ended workers. */
   control: MessagePort;
   thread: ThreadOptions;
 }
 
-/** Options for starting threads; see node:worker_threads. */
+/** Options for starting worker threads; see node:worker_threads. */
 export interface ThreadOptions {
-  /** Node options of the threads, such as ["--import", "tsx"] for a dataset in TypeScript. */
+  /** Node options of the threads, for example ["--import", "tsx"] for a dataset in TypeScript. */
   execArgv?: string[];
   /** Memory limits of each worker. */
   resourceLimits?: { maxOldGenerationSizeMb?: number; maxYoungGenerationSizeMb?: number };
 }
 
-/** Converts a thrown value into plain data. */
+/** Converts a thrown value to plain data. `location`: what the worker was doing. */
 export function serializeError(thrown: unknown, location: string): Failure {
   const error = thrown as Partial<Error> | null;
   if (typeof error?.message !== 'string') {
@@ -176,7 +176,7 @@ export function serializeError(thrown: unknown, location: string): Failure {
   };
 }
 
-/** Recreates an error with the name, message and stack of its thread. */
+/** Creates an error with the name, message and stack of the original. */
 export function restoreError({ name, message, stack }: Failure): Error {
   const error = new Error(message);
   error.name = name;

@@ -1,5 +1,5 @@
-// Entry of the supervisor thread: starts the workers and reports their ends to the main thread,
-// which receives no events itself while it is blocked in a wait.
+// Entry of the supervisor thread. It starts the workers and reports their ends to the loader's
+// thread. That thread cannot do it itself, because it receives no events while it blocks.
 import { extname, join } from 'node:path';
 import { Worker, workerData } from 'node:worker_threads';
 

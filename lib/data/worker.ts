@@ -1,4 +1,5 @@
-// Entry of a worker thread: builds the dataset, then turns lists of indices into batches.
+// Entry of a worker thread: builds the dataset, then makes the batches that the loader's thread
+// requests.
 import { types } from 'node:util';
 import { workerData } from 'node:worker_threads';
 
@@ -26,13 +27,14 @@ function postReply(reply: Reply, transfer: ArrayBuffer[] = []): void {
   signal.raise();
 }
 
-/** Gets all samples first, then awaits the promises among them, so that they run concurrently. */
+/** Starts all samples first, then awaits those that are promises, so that they run concurrently. */
 async function fetchAll(dataset: Dataset<unknown>, indices: Uint32Array): Promise<unknown[]> {
   const started: unknown[] = [];
   for (const index of indices) {
     signal.setPhase(worker, Phase.sample, index);
     const sample = dataset.get(index);
-    // An earlier sample's failure is reported first; this one must not count as unhandled.
+    // If an earlier sample fails, nobody awaits this one: without a handler, its rejection would
+    // end the thread.
     if (types.isPromise(sample)) sample.catch(() => {});
     started.push(sample);
   }
@@ -44,7 +46,10 @@ async function fetchAll(dataset: Dataset<unknown>, indices: Uint32Array): Promis
   return samples;
 }
 
-/** Copies a sample into arrays that own their memory; the memory is then transferred. */
+/**
+ * Copies a sample so that its arrays own their memory, and adds the memory to `buffers`. The caller
+ * transfers it to the loader's thread.
+ */
 function copySample(value: unknown, buffers: ArrayBuffer[]): unknown {
   if (ArrayBuffer.isView(value) && !(value instanceof DataView)) {
     const copy = Uint8Array.prototype.slice.call(
@@ -62,7 +67,7 @@ function copySample(value: unknown, buffers: ArrayBuffer[]): unknown {
   return Object.fromEntries(parts);
 }
 
-/** Gets the samples of a batch; null after the last batch. */
+/** Returns the samples of a batch; null after the last batch. */
 type FetchSamples = (work: Work) => Promise<unknown[] | null>;
 
 function createFetch(dataset: Dataset<unknown> | IterableDataset<unknown>): FetchSamples {
