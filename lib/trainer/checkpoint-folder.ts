@@ -1,4 +1,4 @@
-// Writes, keeps and finds the checkpoint-<step> folders of a run.
+// Writes, deletes and finds the checkpoint-<step> folders of a Trainer's run.
 import { lstat, readdir, readFile, stat, unlink } from 'node:fs/promises';
 import { basename, dirname, join, resolve } from 'node:path';
 import type { JsonObject } from '../../types/json.js';
@@ -17,18 +17,16 @@ import type { SaveSettings } from './report-options.js';
 import { isMadeByTrainer } from './trainer-state.js';
 import { isSavedFile, writeJson, writeWeightFolder } from './weight-folder.js';
 
-/** Name of the file that is written last: its presence means that the checkpoint is complete. */
+/** The file that is written last: a folder with it is a complete checkpoint. */
 const STATE = 'trainer_state.json';
 const NAME = /^checkpoint-(\d+)$/;
 const LATEST = 'latest';
 const WEIGHTS_ONLY_HINT =
   'Checkpoints of save.weightsOnly (--save_only_model) hold no optimizer: start from their weights instead.';
-/** Name of a file that marks an incomplete folder of a Trainer. */
+/** A file that marks a folder into which a Trainer has not yet written everything. */
 const UNFINISHED = '.unfinished';
 
-/**
- * Sources of a checkpoint. Functions with this argument are collective: all ranks must call them.
- */
+/** The sources of a checkpoint. All ranks must call the functions with this argument. */
 interface CheckpointSource {
   engine: Engine;
   tokenizer: Tokenizer | null;
@@ -36,15 +34,16 @@ interface CheckpointSource {
   save: SaveSettings;
 }
 
-/** Returns the path of the folder of a step. */
+/** Returns the path of the checkpoint folder of `step`. */
 export function checkpointPath(save: SaveSettings, step: number): string {
   return join(save.dir, `checkpoint-${step}`);
 }
 
 /**
- * Writes the folder of `step`: the engine's checkpoint, whole weights, the tokenizer, and last
- * trainer_state.json with `state`. Returns its path. Rejects on all ranks with DS_IO, and with
- * DS_CHECKPOINT if the path has other contents, which stay unchanged.
+ * Writes the folder of `step` and returns its path: the engine's checkpoint, whole weights, the
+ * tokenizer, and last trainer_state.json with `state`. Rejects on all ranks with DS_IO, and with
+ * DS_CHECKPOINT if the path contains anything but a checkpoint of a Trainer; nothing is then
+ * changed.
  */
 export async function writeCheckpoint(
   source: CheckpointSource,
@@ -69,8 +68,8 @@ export async function writeCheckpoint(
 }
 
 /**
- * Rejects on all ranks with DS_IO if the disk of save.dir has no space for one checkpoint, so that
- * the run fails before its first step. Each rank claims an equal part.
+ * Rejects on all ranks with DS_IO if the disk of save.dir has too little space for one checkpoint.
+ * The run then fails before its first update. Each rank counts an equal part of the bytes.
  */
 export async function requireDisk({ engine, world, save }: CheckpointSource): Promise<void> {
   const isAdapter = save.weightsOnly && lorasOf(engine.module).size > 0;
@@ -79,7 +78,10 @@ export async function requireDisk({ engine, world, save }: CheckpointSource): Pr
   await requireSpaceTogether(world, 'comparing a first checkpoint with the disk', save.dir, bytes);
 }
 
-/** Creates the folder and invalidates an older Trainer checkpoint in it. */
+/**
+ * Creates the folder. Deletes the state file of an older checkpoint in it, which is then
+ * incomplete.
+ */
 async function beginFolder(dir: string): Promise<void> {
   await requireReplaceableFolder(dir);
   await makeFolder(dir);
@@ -88,7 +90,7 @@ async function beginFolder(dir: string): Promise<void> {
 }
 
 /**
- * Throws DS_CHECKPOINT unless `dir` does not exist, is empty, or has a checkpoint of a Trainer,
+ * Throws DS_CHECKPOINT unless `dir` is missing, is empty, or contains a checkpoint of a Trainer,
  * complete or not.
  */
 async function requireReplaceableFolder(dir: string): Promise<void> {
@@ -110,9 +112,9 @@ async function requireReplaceableFolder(dir: string): Promise<void> {
 }
 
 /**
- * Deletes all checkpoints except `best` and the newest, `keep` in all; `best` may be among the
- * newest. After a return to an earlier step, checkpoints after `step` belong to another run and
- * stay.
+ * Deletes old checkpoints until `save.keep` are left: the newest ones and `best`. Checkpoints of
+ * steps after `step` stay: they belong to another run, because this run has returned to an earlier
+ * step.
  */
 export async function retainCheckpoints(
   { world, save }: CheckpointSource,
@@ -137,8 +139,8 @@ export async function retainCheckpoints(
 }
 
 /**
- * Rejects on all ranks with DS_CHECKPOINT if `dir` has checkpoints after `step`, because
- * checkpoints of two runs would mix.
+ * Rejects on all ranks with DS_CHECKPOINT if `dir` has checkpoints of steps after `step`. They
+ * belong to another run.
  */
 export async function requireNoLaterCheckpoints(
   world: CheckpointWorld,
@@ -161,9 +163,9 @@ export async function requireNoLaterCheckpoints(
 }
 
 /**
- * Returns the folder to resume from: `resume`, or the newest complete checkpoint of `dir`, or null.
- * Rejects on all ranks with DS_CHECKPOINT if `resume` names a folder without a resumable
- * checkpoint.
+ * Returns the checkpoint folder of a resumed run: `resume` itself. If `resume` is true, returns the
+ * newest complete checkpoint in `dir`, or null. Rejects on all ranks with DS_CHECKPOINT if the
+ * folder `resume` contains no checkpoint with an optimizer.
  */
 export async function findCheckpoint(
   world: CheckpointWorld,
@@ -181,9 +183,9 @@ export async function findCheckpoint(
 }
 
 /**
- * Returns the folder of the best checkpoint for a run that resumes from `path`. It is next to
- * `path` if the run was moved, otherwise at `recorded`. Returns null with a warning if it does not
- * exist.
+ * Returns the folder of the best checkpoint, for a run that resumes from `path`. If the run's
+ * folder was moved, it is next to `path`; otherwise it is `recorded`. If it does not exist, emits a
+ * warning and returns null.
  */
 export async function findBest(
   world: CheckpointWorld,
@@ -202,8 +204,8 @@ export async function findBest(
 }
 
 /**
- * Loads a checkpoint: the engine, its random numbers and the data. Returns the state of the
- * Trainer.
+ * Loads a checkpoint: the engine, its random state and the position in the data. Returns the state
+ * of the Trainer.
  */
 export async function readCheckpoint(
   engine: Engine,
@@ -232,8 +234,8 @@ interface StepFolder {
 }
 
 /**
- * Returns the complete checkpoints of a Trainer in `dir`, the newest last; skips checkpoints of
- * transformers.
+ * Returns the complete checkpoints of a Trainer in `dir`, the newest last. Checkpoints of
+ * transformers are not returned.
  */
 export async function listCompleteCheckpoints(dir: string): Promise<StepFolder[]> {
   const names = (await ifThere(dir, () => readdir(dir))) ?? [];
@@ -251,14 +253,17 @@ async function isComplete(path: string): Promise<boolean> {
   return status?.isDirectory() ? hasTrainerState(path) : false;
 }
 
-/** Returns whether the folder has a Trainer's trainer_state.json. */
+/** Returns whether the folder has a trainer_state.json that a Trainer wrote. */
 async function hasTrainerState(folder: string): Promise<boolean> {
   const path = join(folder, STATE);
   const text = await ifThere(path, () => readFile(path, 'utf8'));
   return text !== null && isMadeByTrainer(text);
 }
 
-/** Deletes the files of a checkpoint. Other files of the folder stay, with a warning. */
+/**
+ * Deletes the files of a checkpoint. If the folder contains other files, they stay, and a warning
+ * names them.
+ */
 async function removeCheckpointFolder(path: string): Promise<void> {
   await orDsError(path, async () => {
     await unlink(join(path, STATE));

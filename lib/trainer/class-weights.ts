@@ -1,15 +1,15 @@
-// Reads the option `classWeights` of a Trainer: factors of labels in the loss.
+// Checks the option `classWeights` of a Trainer: factors of the labels in the loss.
 
 import { valueError } from '../runtime/input-errors.js';
 import { isObject } from '../runtime/is-object.js';
 import { requireFinite } from '../runtime/require-number.js';
 
-/** Factors of labels in the loss, in the order of the labels or by name. */
+/** Factors of the labels in the loss: in the order of the labels, or by their names. */
 export type ClassWeights = readonly number[] | Readonly<Record<string, number>>;
 
 /**
- * Returns `given` if it has the right type. resolveWeights() checks the labels once the model is
- * known.
+ * Returns `given`. Throws DS_ARGUMENT unless it is a list or an object. resolveWeights() checks the
+ * labels, after the model is known.
  */
 export function requireWeights(op: string, given: ClassWeights): ClassWeights {
   if (Array.isArray(given) || isObject(given)) return given;
@@ -17,8 +17,9 @@ export function requireWeights(op: string, given: ClassWeights): ClassWeights {
 }
 
 /**
- * Returns the factors in the order of the labels. Throws DS_ARGUMENT if a name is unknown, or a
- * list has another length.
+ * Returns the factors in the order of the labels. A label without a factor has 1. Throws
+ * DS_ARGUMENT if a name is unknown, a list has another length, or a factor is negative or not
+ * finite.
  */
 export function resolveWeights(given: ClassWeights, labels: readonly string[]): Float32Array {
   const op = 'Trainer classWeights';

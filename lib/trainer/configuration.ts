@@ -1,4 +1,4 @@
-// Combines the ds_config of a Trainer with its options, which fill "auto" values.
+// Combines the DeepSpeed configuration of a Trainer with its options, which fill "auto" values.
 import type { DsConfig, ResolvedConfig } from '../../types/config.js';
 import { type AutoSources, readTyped, resolveConfig } from '../config/index.js';
 import { cutsIn } from '../config/source.js';
@@ -11,17 +11,22 @@ type Training = NonNullable<AutoSources['training']>;
 
 /** Length of a run, in updates. */
 export interface RunLength {
-  /** Updates per epoch; null if the data have no length. */
+  /** Number of updates per epoch; null if the data have no length. */
   updatesPerEpoch: number | null;
-  /** Updates of all epochs; null if `maxSteps` was given. */
+  /** Number of updates of all epochs; null if the option `maxSteps` was given. */
   epochUpdates: number | null;
-  /** Update at which the run ends. A resumed run begins after update 0. */
+  /**
+   * The update after which the run ends, counted from the start of training, also after a resume.
+   */
   maxSteps: number;
   /** Number of warm-up updates. */
   warmupSteps: number;
 }
 
-/** Throws DS_CONFIG for a pipeline, which a Trainer does not support, and for an invalid file. */
+/**
+ * Throws DS_CONFIG if the configuration has pipeline stages, which a Trainer does not support, or
+ * if its file is invalid.
+ */
 export function requireOneStage(deepspeed: Settings['deepspeed']): void {
   const { stages } = cutsIn(deepspeed);
   if ((stages ?? 1) <= 1) return;
@@ -35,8 +40,8 @@ export function requireOneStage(deepspeed: Settings['deepspeed']): void {
 }
 
 /**
- * Resolves the configuration before the length of the run is known. Throws one DS_CONFIG with all
- * values that differ from given options.
+ * Resolves the configuration before the length of the run is known. Throws one DS_CONFIG that names
+ * all values that differ from given options.
  */
 export function resolveBeforeLength(settings: Settings, worldSize: number): ResolvedConfig {
   const { deepspeed, strict } = settings;
@@ -46,7 +51,7 @@ export function resolveBeforeLength(settings: Settings, worldSize: number): Reso
   return config;
 }
 
-/** Throws DS_CONFIG if options and configuration name different optimizers. */
+/** Throws DS_CONFIG if the option and the configuration name different optimizers. */
 function requireSameOptimizer({ optimizer: name }: Settings, { optimizer }: ResolvedConfig): void {
   if (typeof name !== 'string' || !optimizer || optimizer.type === name) return;
   throw new DsError({
@@ -59,8 +64,9 @@ function requireSameOptimizer({ optimizer: name }: Settings, { optimizer }: Reso
 }
 
 /**
- * Returns values that fill and check the configuration. A given option must equal the file's value;
- * otherwise the file's value applies. Defaults never conflict.
+ * Returns the values for resolveConfig(), which fills "auto" and checks the configuration. An
+ * option that the caller gave must equal the value in the file. For other options the value in the
+ * file counts, then the default, so defaults never conflict.
  */
 export function createAutoSources(settings: Settings, length: RunLength | null): AutoSources {
   const file = readTyped(settings.deepspeed);
@@ -88,7 +94,10 @@ export function createAutoSources(settings: Settings, length: RunLength | null):
   return { training, mustMatch: true };
 }
 
-/** Computes the number of updates from `maxSteps`, or from the epochs and their micro-batches. */
+/**
+ * Computes the number of updates of the run. `batches`: micro-batches of an epoch on this rank;
+ * null if unknown.
+ */
 export function computeRunLength(
   settings: Settings,
   batches: number | null,
@@ -106,7 +115,7 @@ export function computeRunLength(
   };
 }
 
-/** Returns whether the learning rate follows the run's length, not numbers of its own. */
+/** Returns whether the learning rate depends on the length of the run. */
 export function followsLength({ lrScheduler, deepspeed }: Settings): boolean {
   const file = readTyped(deepspeed);
   const type = getValue(file, 'scheduler.type');
@@ -114,12 +123,12 @@ export function followsLength({ lrScheduler, deepspeed }: Settings): boolean {
   return FALLING.has(type) && !isSet(getValue(file, 'scheduler.params.total_num_steps'));
 }
 
-/** Schedules that use the run's length by default. */
+/** Schedules of DeepSpeed that need the length of the run, unless they set total_num_steps. */
 const FALLING: ReadonlySet<unknown> = new Set(['WarmupDecayLR', 'WarmupCosineLR']);
 
 /**
- * Returns the batch sizes. If the file has the global batch size, the engine derives sizes that are
- * not given.
+ * Returns the batch sizes. If the file sets the global batch size, sizes that are not given are
+ * left out, and the engine derives them.
  */
 function chooseBatchSizes(settings: Settings, file: DsConfig): Training {
   const isTotalSet = isSet(getValue(file, 'train_batch_size'));
@@ -160,11 +169,11 @@ function chooseSteps(settings: Settings, file: DsConfig, length: RunLength): Tra
   };
 }
 
-/** Returns whether a configuration value is set and is not "auto". */
+/** Returns whether a value of the configuration is set and is not "auto". */
 const isSet = (value: unknown): boolean =>
   value !== undefined && value !== null && value !== 'auto';
 
-/** Returns the value at a dotted path. */
+/** Returns the value at a path with dots. */
 function getValue(file: DsConfig, path: string): unknown {
   const step = (at: unknown, key: string): unknown =>
     typeof at === 'object' && at !== null ? (at as Record<string, unknown>)[key] : undefined;

@@ -1,4 +1,5 @@
-// Decides when a Trainer logs, evaluates, saves and ends. Uses values that are equal on all ranks.
+// Decides when a Trainer logs, evaluates, saves and ends. All ranks decide the same, because the
+// decisions depend only on values that are equal on all ranks.
 import { DsError } from '../errors.js';
 import type { RunLength } from './configuration.js';
 import type { EndReason, Metrics, TrainerPlace } from './events.js';
@@ -7,7 +8,9 @@ import { resolveSteps } from './own-schedule.js';
 import type { RunSettings } from './read-options.js';
 import type { TrainerState } from './trainer-state.js';
 
-/** A time of decision: after an update, and again after the last update of an epoch. */
+/**
+ * When a decision is made: after an update, and a second time after the last update of an epoch.
+ */
 export interface Moment extends TrainerPlace {
   isEpochEnd: boolean;
 }
@@ -15,14 +18,14 @@ export interface Moment extends TrainerPlace {
 type Settings = Pick<RunSettings, 'log' | 'eval' | 'save' | 'earlyStop'>;
 
 export class Decisions {
-  /** `isExperiment`: an autotuning experiment neither evaluates nor saves. */
+  /** `isExperiment`: the run is an autotuning experiment, which neither evaluates nor saves. */
   constructor(
     private readonly settings: Settings,
     private readonly length: Pick<RunLength, 'maxSteps'>,
     private readonly isExperiment: boolean,
   ) {}
 
-  /** Returns whether the run has no more updates. */
+  /** Returns whether the run is complete. */
   isLast({ step }: Moment): boolean {
     return step >= this.length.maxSteps;
   }
@@ -46,8 +49,8 @@ export class Decisions {
   }
 
   /**
-   * Returns whether a checkpoint is due. A stopped run saves, and so does a run at its best
-   * evaluation.
+   * Returns whether a checkpoint is due. It is also due if the run stops early by a signal, and
+   * after the best evaluation.
    */
   isSaveDue(moment: Moment, { isBest, end }: { isBest: boolean; end: EndReason | null }): boolean {
     const { save } = this.settings;
@@ -57,8 +60,8 @@ export class Decisions {
   }
 
   /**
-   * Returns whether an interval has passed. `"epoch"` is due only at ends of epochs; other
-   * intervals only between them.
+   * Returns whether an interval ends now. "epoch" ends only at the end of an epoch; other intervals
+   * end only after an update.
    */
   private isIntervalDue(every: Interval, { step, isEpochEnd }: Moment): boolean {
     if (every === 'epoch' || isEpochEnd) return every === 'epoch' && isEpochEnd;
@@ -67,9 +70,9 @@ export class Decisions {
 }
 
 /**
- * Compares an evaluation with the best so far and records it. Returns whether it is better; null
- * without `save.best`. Throws DS_ARGUMENT if the metric is missing. Source of the comparison:
- * transformers' EarlyStoppingCallback.
+ * Compares an evaluation with the best one, and records it if it is better. Returns whether it is
+ * better; null without `save.best`. Throws DS_ARGUMENT if the evaluation lacks the metric. The
+ * comparison is that of transformers' EarlyStoppingCallback.
  */
 export function compareWithBest(
   { save, earlyStop }: Settings,
@@ -86,14 +89,14 @@ export function compareWithBest(
   return gain > 0;
 }
 
-/** Returns whether early stopping ends the run. */
+/** Returns whether early stopping ends the run now. */
 export function shouldStopEarly({ earlyStop }: Settings, { unimproved }: TrainerState): boolean {
   return earlyStop !== null && unimproved >= earlyStop.patience;
 }
 
 /**
- * Returns the improvement of `value` over the best so far; -Infinity for a value that is not
- * finite.
+ * Returns by how much `value` is better than the best one. A value that is not finite is never
+ * better.
  */
 function computeGain(best: number | null, value: number, greaterIsBetter: boolean): number {
   if (!Number.isFinite(value)) return Number.NEGATIVE_INFINITY;

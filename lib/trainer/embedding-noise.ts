@@ -1,5 +1,5 @@
-// Adds noise to token embeddings in training. Source: Jain et al. 2023 (NEFTune), as implemented in
-// transformers.
+// Adds noise to token embeddings in training (NEFTune), as transformers does. Source: Jain et al.
+// 2023.
 
 import { CausalLM } from '../models/index.js';
 import type { Module } from '../nn/index.js';
@@ -8,9 +8,10 @@ import { leading, required } from '../runtime/required.js';
 import { noiseLike, sharedTokens, type Tensor } from '../tensor/index.js';
 
 /**
- * Adds uniform noise below `alpha` / sqrt(T C) to the token embeddings [B, T, C] of a model in
- * training mode. The noise of a sample does not depend on its rank, like dropout. Returns a
- * function that removes the noise. Throws DS_ARGUMENT if `model` is not a language model.
+ * Adds uniform noise between -1 and 1 times `alpha` / sqrt(T C) to the token embeddings [B, T, C]
+ * of a model in training mode. Like dropout, the noise of a sample is the same on whatever rank it
+ * is. Returns a function that removes the noise. Throws DS_ARGUMENT if `model` is not a language
+ * model.
  */
 export function addEmbeddingNoise(model: Module, alpha: number): () => void {
   if (!(model instanceof CausalLM)) {

@@ -1,4 +1,5 @@
-// Evaluation data: every sample once, in order, with the same number of batches on every rank.
+// The data of an evaluation: every sample once and in order, with the same number of batches per
+// rank.
 import { DataLoader, type Dataset, type IterableDataset, Sampler } from '../data/index.js';
 import { isIterableDataset } from '../data/iterable-dataset.js';
 import { getIteratorMethod } from '../data/round-reader.js';
@@ -9,11 +10,14 @@ import { collateFor, isDataset, requireSource } from './train-data.js';
 /** A batch of an evaluation. */
 interface EvalBatch<Batch> {
   batch: Batch;
-  /** False for a repeated batch, which keeps the ranks in step and does not count. */
+  /**
+   * False for a repeated batch. It does not count; it keeps the collective calls of all ranks
+   * equal.
+   */
   isOwn: boolean;
 }
 
-/** Evaluation data of one rank, for one pass at a time. */
+/** The evaluation data of one rank. Only one iteration may run at a time. */
 export interface EvalData<Batch> {
   /** Number of batches of this rank, including repeated ones; null if unknown. */
   readonly batches: number | null;
@@ -21,7 +25,7 @@ export interface EvalData<Batch> {
   close(): Promise<void>;
 }
 
-/** Opens `data` for this rank: every worldSize-th sample of a dataset, each sample once. */
+/** Opens `data` for this rank. Of a dataset, rank r gets the samples r, r + worldSize, ... */
 export async function openEvalData<Sample, Batch>(
   data: TrainerData<Sample, Batch>,
   settings: Pick<TrainerSettings<Sample, Batch>, 'data' | 'tokenizer'> &
@@ -35,7 +39,7 @@ export async function openEvalData<Sample, Batch>(
   return new DatasetBatches(dataset, place, collate);
 }
 
-/** Loads a stream of samples into memory, so every sample reaches exactly one rank. */
+/** Reads a stream of samples into memory, so that each sample can be given to exactly one rank. */
 async function loadAll<Sample>(dataset: IterableDataset<Sample>): Promise<Dataset<Sample>> {
   const samples: Sample[] = [];
   const iterable = dataset.iterate(0);
@@ -44,7 +48,7 @@ async function loadAll<Sample>(dataset: IterableDataset<Sample>): Promise<Datase
   return { length: samples.length, get: (index) => samples[index] as Sample };
 }
 
-/** Batches of a source, which has already distributed them. */
+/** The batches of a source, which has distributed them to ranks itself. */
 class SourceBatches<Batch> implements EvalData<Batch> {
   readonly batches = null;
 
@@ -75,7 +79,8 @@ class DatasetBatches<Sample, Batch> implements EvalData<Batch> {
 
   async *[Symbol.asyncIterator](): AsyncGenerator<EvalBatch<Batch>> {
     let served = 0;
-    this.loader.setEpoch(this.loader.epoch + 1); // The last pass may have ended at any position.
+    // The previous iteration may have ended before the end of the epoch.
+    this.loader.setEpoch(this.loader.epoch + 1);
     while (served < this.batches) {
       for await (const batch of this.loader) {
         yield { batch, isOwn: served < this.ownBatches };
@@ -90,12 +95,12 @@ class DatasetBatches<Sample, Batch> implements EvalData<Batch> {
 }
 
 /**
- * Serves every worldSize-th sample, starting with the rank's number; sample 0 for a rank without
- * samples.
+ * Serves the samples rank, rank + ranks, ... A rank without samples gets sample 0, because it must
+ * make the same collective calls as other ranks.
  */
 class RankSampler extends Sampler {
   readonly length: number;
-  /** Number of samples of this rank, without padding. */
+  /** Number of samples of this rank, not counting sample 0 for a rank without samples. */
   readonly ownSamples: number;
 
   constructor(

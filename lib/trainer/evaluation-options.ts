@@ -19,7 +19,7 @@ import { requireEvery } from './interval.js';
 
 export type { MetricSums };
 
-/** Arguments of a loss or a metric. */
+/** The input of a loss or a metric of the user. */
 export interface LossInput<Batch> {
   /** Runs the model through the engine. */
   forward: (...inputs: unknown[]) => Tensor;
@@ -27,9 +27,9 @@ export interface LossInput<Batch> {
   batch: Batch;
 }
 
-/** The declared options of evaluations. */
+/** Options of evaluations that do not depend on the type of samples. */
 export const EVALUATION = {
-  /** When to evaluate. Default: "epoch". */
+  /** When evaluations run. Default: "epoch". */
   every: declareOption(
     requireEvery,
     'when to evaluate: a number of updates, a share of them below 1, or `"epoch"`',
@@ -38,29 +38,30 @@ export const EVALUATION = {
       elsewhere: '`eval_strategy`, `eval_steps`',
     },
   ),
-  /** Number of samples per batch on one rank. Default: `batchSize`. */
+  /** Samples per evaluation batch on one rank. Default: `batchSize`. */
   batchSize: integer('samples of an evaluation batch on each rank', {
     min: 1,
     shown: '`batchSize`',
     flag: 'per_device_eval_batch_size',
     also: ['eval_batch_size', 'per_gpu_eval_batch_size'],
   }),
-  /** Maximum number of batches. Default: all. */
+  /** Maximum number of batches of an evaluation. Default: all. */
   maxBatches: declareOption(requireMaxBatches, 'most batches of an evaluation', {
     default: Number.POSITIVE_INFINITY,
     shown: 'all',
   }),
-  /** Evaluates also before the first update. Default: false. */
+  /** Whether an evaluation runs before the first update. Default: false. */
   atStart: boolean('evaluate before the first update', { default: false, flag: 'eval_on_start' }),
-  /** Number of updates, or of epochs with "epoch", before the first evaluation. Default: 0. */
+  /** Number of updates (with "epoch": of epochs) before the first evaluation. Default: 0. */
   delay: number('updates (or epochs) before the first evaluation', {
     min: 0,
     default: 0,
     flag: 'eval_delay',
   }),
   /**
-   * Adds `accuracy` without another pass: the fraction of counted targets with the largest logit.
-   * Only for language models without a custom `loss`. Default: false.
+   * Whether evaluations compute `accuracy`, the fraction of counted targets that have the largest
+   * logit. It needs no additional pass. Only for language models without an own `loss`.
+   * Default: false.
    */
   accuracy: boolean("share of targets that are the model's first choice", {
     default: false,
@@ -70,13 +71,13 @@ export const EVALUATION = {
 
 /** Declares the options of `eval` that depend on the type of samples. */
 export const declareEvaluationCalls = <Sample, Batch>() => ({
-  /** Samples, evaluated once each, in order. */
+  /** Samples for evaluations. Each is evaluated once, in order. */
   data: declareOption(
     requireEvalData<TrainerData<Sample, Batch>>,
     'the data; `eval: data` is short for it',
     { required: true, elsewhere: '`eval_dataset`' },
   ),
-  /** More metrics by name, as sums over a batch. */
+  /** Returns additional metrics of a batch, by name, as sums and counts. */
   metrics: callback<(input: LossInput<Batch>) => MetricSums>('[metrics of your own](#metrics)', {
     shown: 'none',
     elsewhere: '`compute_metrics`',
@@ -88,12 +89,13 @@ export interface EvalOptions<Sample, Batch>
   extends Options<typeof EVALUATION>,
     Options<ReturnType<typeof declareEvaluationCalls<Sample, Batch>>> {}
 
-/** EvalOptions with defaults; without `batchSize`, the batch size of training applies. */
+/** EvalOptions with defaults. If `batchSize` is null, the batch size of training is used. */
 export type EvalSettings<Sample, Batch> = Settings<typeof EVALUATION> &
   Settings<ReturnType<typeof declareEvaluationCalls<Sample, Batch>>>;
 
 /**
- * Reads evaluation data, or options with data. Throws DS_ARGUMENT for an unknown or invalid option.
+ * Reads the option `eval`: evaluation data, or options with data. Throws DS_ARGUMENT for an unknown
+ * or invalid option.
  */
 export function readEval<Sample, Batch>(
   op: string,

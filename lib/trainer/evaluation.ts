@@ -1,4 +1,5 @@
-// Evaluates and predicts: each sample once, with sums that are equal on all ranks.
+// Evaluations and predictions of a Trainer. Each sample is used once; results are equal on all
+// ranks.
 
 import { types } from 'node:util';
 import type { JsonData, JsonValue } from '../../types/json.js';
@@ -17,27 +18,27 @@ import type { Metrics } from './events.js';
 import type { Forward, MicroBatch, Objective } from './micro-batch.js';
 import { type BatchMover, disposeMicroBatch } from './moved-batch.js';
 
-/** Engine, objective and ranks of an evaluation. */
+/** The parts of an evaluation: the engine, the objective, and the ranks. */
 interface Evaluator<Batch> {
   engine: Engine;
   objective: Objective<Batch>;
   mover: BatchMover;
-  /** Ranks that evaluate together; all of them must call. */
+  /** The ranks that evaluate together. All of them must call the functions. */
   world: CheckpointWorld;
 }
 
-/** Output values for one sample. */
+/** The output of the model for one sample. */
 export type Prediction = NumericArray;
 
 type Sums = Record<string, { sum: number; count: number }>;
 
 /**
- * Returns the mean loss of `data` per counted target, and `metrics`, over all ranks. The results
- * are bit-identical on all ranks. Throws DS_DATA if no target counts, DS_ARGUMENT for invalid
- * metrics.
+ * Returns the mean loss per counted target and the other metrics of `data`, over all ranks. They
+ * are equal on all ranks, bit for bit. Throws DS_DATA if no target counts, DS_ARGUMENT if
+ * `options.metrics` returns invalid sums.
  */
 export async function evaluate<Batch>(
-  judge: Evaluator<Batch>,
+  evaluator: Evaluator<Batch>,
   data: EvalData<Batch>,
   options: {
     maxBatches?: number;
@@ -45,12 +46,12 @@ export async function evaluate<Batch>(
     metrics?: ((input: LossInput<Batch>) => MetricSums) | undefined;
   },
 ): Promise<Metrics> {
-  const { objective } = judge;
+  const { objective } = evaluator;
   const sums: Sums = { loss: { sum: 0, count: 0 } };
   const report =
-    options.accuracy && !objective.evaluateBatch ? new LossReport(judge.engine.device) : null;
-  await runInEvaluation(judge.engine, async (forward) => {
-    for await (const { micro, isOwn } of moveBatches(judge, data, options.maxBatches)) {
+    options.accuracy && !objective.evaluateBatch ? new LossReport(evaluator.engine.device) : null;
+  await runInEvaluation(evaluator.engine, async (forward) => {
+    for await (const { micro, isOwn } of moveBatches(evaluator, data, options.maxBatches)) {
       report?.reset();
       const methodResult = noGrad(() => objective.evaluateBatch?.(forward, micro));
       const loss =
@@ -68,7 +69,7 @@ export async function evaluate<Batch>(
     }
   }).finally(() => report?.dispose());
   const total: Sums = {};
-  for (const other of await gatherFromDataRanks(judge, 'evaluation', serializeSums(sums))) {
+  for (const other of await gatherFromDataRanks(evaluator, 'evaluation', serializeSums(sums))) {
     addSums(total, parseSums(other));
   }
   requireCounted(total);
@@ -79,17 +80,17 @@ export async function evaluate<Batch>(
 
 /**
  * Returns the model's outputs for all samples of `data`, in order, on every rank. `output` returns
- * a tensor with one row per sample of a batch.
+ * a tensor with one row per sample of a batch; default: the objective's outputs.
  */
 export async function predict<Batch>(
-  judge: Evaluator<Batch>,
+  evaluator: Evaluator<Batch>,
   data: EvalData<Batch>,
   output?: (input: LossInput<Batch>) => Tensor,
 ): Promise<Prediction[]> {
   const ownPredictions: Prediction[] = [];
-  const { objective, engine } = judge;
+  const { objective, engine } = evaluator;
   await runInEvaluation(engine, async (forward) => {
-    for await (const { micro, isOwn } of moveBatches(judge, data)) {
+    for await (const { micro, isOwn } of moveBatches(evaluator, data)) {
       noGrad(() =>
         scope(() => {
           const out = output
@@ -100,13 +101,13 @@ export async function predict<Batch>(
       );
     }
   });
-  const ofRanks = await gatherFromDataRanks(judge, 'predictions', ownPredictions.map(packRow));
+  const ofRanks = await gatherFromDataRanks(evaluator, 'predictions', ownPredictions.map(packRow));
   return interleave(ofRanks.map((rows) => rows.map(unpackRow)));
 }
 
 /**
- * Returns the results of all data ranks in order. Ranks that share a model, and replicas, have
- * equal results; the first of them sends them.
+ * Returns the data of all data ranks, in order. Ranks that divide a model among them have equal
+ * data, so only the first of them sends it.
  */
 async function gatherFromDataRanks<Batch, Data extends JsonData<Data>>(
   { world, engine: { mesh } }: Evaluator<Batch>,
@@ -119,7 +120,7 @@ async function gatherFromDataRanks<Batch, Data extends JsonData<Data>>(
   return senders.map((rank) => received[rank] as Data);
 }
 
-/** Runs `body` with the model in evaluation mode, then restores the mode. */
+/** Runs `body` with the model in evaluation mode, then restores the previous mode. */
 async function runInEvaluation(
   engine: Engine,
   body: (forward: Forward) => Promise<void>,
@@ -179,13 +180,16 @@ function computeMeans(sums: Sums): Metrics {
   return Object.fromEntries(means) as Metrics;
 }
 
-/** Returns the sums of the accuracy: correct and counted targets. */
+/** Returns the number of correct and of counted targets. */
 function readAccuracy(report: LossReport): { sum: number; count: number } {
   const { correct, counted } = report.read();
   return { sum: correct, count: counted };
 }
 
-/** Throws DS_ARGUMENT for metrics without names, such as a promise. */
+/**
+ * Throws DS_ARGUMENT unless `metrics` is an object; for example, an async function returns a
+ * promise.
+ */
 function requireObject(metrics: unknown): MetricSums {
   if (isObject<MetricSums>(metrics) && !types.isPromise(metrics)) return metrics;
   if (types.isPromise(metrics)) metrics.catch(() => {});
@@ -213,7 +217,7 @@ function requireSums(metrics: MetricSums, taken: readonly string[]): MetricSums 
   return metrics;
 }
 
-/** Sums as JSON. Texts, because JSON has no non-finite numbers. */
+/** Sums for JSON. They are texts, because JSON has no infinity and no NaN. */
 type SerializedSums = Record<string, [sum: string, count: number]>;
 
 function serializeSums(sums: Sums): SerializedSums {
@@ -228,7 +232,7 @@ function parseSums(sums: SerializedSums): Sums {
   );
 }
 
-/** Returns the rows of dim 0, each as a flat array. */
+/** Returns each row of the first dim as a flat array. */
 function splitRows(out: unknown): Prediction[] {
   if (!(out instanceof Tensor) || out.ndim === 0) {
     const expected = 'a tensor with a row for each sample';
@@ -259,7 +263,7 @@ function unpackRow({ type, bytes }: PackedRow): Prediction {
   return new ARRAYS[type](raw.buffer) as Prediction;
 }
 
-/** Interleaves the samples of the ranks: sample i of rank r is number i * ranks + r. */
+/** Merges the samples of all ranks: sample i of rank r becomes sample i * ranks + r. */
 function interleave(ofRanks: readonly Prediction[][]): Prediction[] {
   const longest = Math.max(...ofRanks.map(({ length }) => length));
   return Array.from({ length: longest }, (_, i) =>

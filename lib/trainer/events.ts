@@ -1,62 +1,66 @@
-// Events of a Trainer, for listeners and for the iteration of train().
+// The events of a Trainer, for listeners and for the iteration over train().
 import type { ChatMessage } from '../text/index.js';
 
-/** The position of training. */
+/** How far the training has got. */
 export interface TrainerPlace {
   /** Number of updates so far. */
   step: number;
-  /** Number of passes over the data so far, including fractions. */
+  /** Number of passes over the data so far, with a fraction. */
   epoch: number;
 }
 
-/** Values by name, always with "loss". */
+/** Metrics by name. "loss" is always present. */
 export type Metrics = Readonly<Record<string, number>> & { readonly loss: number };
 
-/** Training begins or resumes. */
+/** Training starts or resumes. */
 export interface BeginEvent extends TrainerPlace {
   /** Discriminates the event types. */
   type: 'begin';
-  /** Total number of updates of the run. */
+  /** Number of the run's last update. */
   maxSteps: number;
-  /** The checkpoint that the run resumes from; null for a new run. */
+  /** The checkpoint that the run has loaded; null for a new run. */
   resumedFrom: string | null;
 }
 
-/** An update was enqueued. A later log event has its numbers. */
+/** An update was enqueued on the device. A later log event reports its numbers. */
 export interface StepEvent extends TrainerPlace {
   /** Discriminates the event types. */
   type: 'step';
 }
 
-/** Numbers of the updates since the last log. */
+/** Numbers of the updates since the last log event. */
 export interface LogEvent extends TrainerPlace {
   /** Discriminates the event types. */
   type: 'log';
   /**
-   * Mean loss of the updates. The loss of an update is the mean over counted targets of all ranks.
+   * Mean of the losses of these updates. The loss of an update is the mean over the counted targets
+   * of all ranks.
    */
   loss: number;
-  /** Norm of the last update's gradients before clipping. */
+  /** Norm of the gradients of the last update, before clipping. */
   gradNorm: number;
-  /** Learning rate of the last update, for the first parameter group. */
+  /** Learning rate of the last update, of the first parameter group. */
   lr: number;
   /**
-   * Number of tokens (or samples, for data without tokens) that all ranks have read so far, without
-   * padding.
+   * Number of tokens that all ranks have read so far, without padding. For data without tokens, the
+   * number of samples.
    */
   tokens: number;
   /**
-   * Tokens per second of all ranks since the last log, without the time of evaluations and
-   * checkpoints.
+   * Tokens per second of all ranks since the last log event. The time of evaluations and
+   * checkpoints does not count.
    */
   tokensPerSecond: number;
   /**
-   * Model FLOPs utilization of the devices; null if their peak or the model's FLOPs are unknown.
+   * Model FLOPs utilization of the devices. Null if the devices' peak or the model's FLOPs are
+   * unknown.
    */
   mfu: number | null;
-  /** Number of updates skipped so far because gradients were not finite. */
+  /** Number of updates that were skipped so far because gradients were not finite. */
   skipped: number;
-  /** Means of the method's metrics since the last log, by TRL's names; {} without a method. */
+  /**
+   * Means of the method's metrics since the last log event, by TRL's names; {} without a method.
+   */
   metrics: Readonly<Record<string, number>>;
 }
 
@@ -68,11 +72,11 @@ export interface RolloutSample {
   completion: string;
   /** Rewards by the names of their functions; null if a function returned no reward. */
   rewards: Readonly<Record<string, number | null>>;
-  /** Advantage over the other completions of the prompt. */
+  /** Advantage over the other completions of the same prompt. */
   advantage: number;
 }
 
-/** The model has completed prompts, and reward functions have rated them. */
+/** The model has completed prompts, and the reward functions have rated the completions. */
 export interface RolloutEvent extends TrainerPlace {
   /** Discriminates the event types. */
   type: 'rollout';
@@ -80,7 +84,7 @@ export interface RolloutEvent extends TrainerPlace {
   samples: readonly RolloutSample[];
   /** Mean reward over all ranks. */
   reward: number;
-  /** Seconds of generation, rewards and scoring. */
+  /** Seconds that generation, reward functions and scoring took. */
   seconds: { generate: number; reward: number; score: number };
 }
 
@@ -88,13 +92,13 @@ export interface RolloutEvent extends TrainerPlace {
 export interface EvaluateEvent extends TrainerPlace {
   /** Discriminates the event types. */
   type: 'evaluate';
-  /** Metrics over all data and ranks, weighted by counts. */
+  /** Metrics over the data of all ranks. */
   metrics: Metrics;
   /** Whether it is the best evaluation so far; null without `save.best`. */
   isBest: boolean | null;
 }
 
-/** A checkpoint is complete. */
+/** A checkpoint was written completely. */
 export interface SaveEvent extends TrainerPlace {
   /** Discriminates the event types. */
   type: 'save';
@@ -108,28 +112,33 @@ export interface EpochEvent extends TrainerPlace {
   type: 'epoch';
 }
 
-/** A problem that the user should check. */
+/** A problem that the user should look at. */
 export interface AlertEvent extends TrainerPlace {
   /** Discriminates the event types. */
   type: 'alert';
   /** Severity. */
   level: 'info' | 'warning' | 'error';
-  /** Text of the alert, one sentence. */
+  /** Describes the problem in a sentence. */
   message: string;
 }
 
-/** Why training ended: all updates done, stopped by a signal, or stopped early. */
+/**
+ * Why training ended. "done": all updates are done; "stopped": by a signal; "early": by early
+ * stopping.
+ */
 export type EndReason = 'done' | 'stopped' | 'early';
 
 /** Training has ended. */
 export interface EndEvent extends TrainerPlace {
   /** Discriminates the event types. */
   type: 'end';
-  /** Reason of the end. */
+  /** Why training ended. */
   reason: EndReason;
   /** The last checkpoint, or null. */
   checkpoint: string | null;
-  /** The best checkpoint. With `save.best.load`, the model has its weights now. */
+  /**
+   * The best evaluation and its checkpoint. With `save.best.load`, the model now has its weights.
+   */
   best: { metric: number; step: number; checkpoint: string | null } | null;
 }
 
@@ -154,12 +163,12 @@ export type TrainerEventOf<Type extends TrainerEventType> = Extract<TrainerEvent
 /** The type of an event, or "any". */
 export type EventName = TrainerEventType | 'any';
 
-/** A callback for an event; a returned promise is awaited. */
+/** A function that receives events. If it returns a promise, the Trainer awaits it. */
 export type Listener<Type extends EventName> = (
   event: Type extends TrainerEventType ? TrainerEventOf<Type> : TrainerEvent,
 ) => unknown;
 
-/** Every type of event; the compiler keeps the list complete. */
+/** All event types. The type makes the compiler report a missing one. */
 export const EVENT_TYPES: Readonly<Record<EventName, true>> = {
   begin: true,
   step: true,
@@ -173,11 +182,11 @@ export const EVENT_TYPES: Readonly<Record<EventName, true>> = {
   any: true,
 };
 
-/** Listeners by type of event. */
+/** The listeners of a Trainer, by type of event. */
 export class Listeners {
   private readonly byType = new Map<EventName, Set<(event: never) => unknown>>();
 
-  /** Adds a listener. A listener that is already registered is called once. */
+  /** Adds a listener. A listener that is added twice is called once per event. */
   add<Type extends EventName>(type: Type, listener: Listener<Type>): void {
     const present = this.byType.get(type) ?? new Set();
     this.byType.set(type, present.add(listener as (event: never) => unknown));
@@ -189,8 +198,8 @@ export class Listeners {
   }
 
   /**
-   * Calls and awaits the listeners of the event's type, then the listeners of "any". Listeners run
-   * in the order of their addition.
+   * Calls the listeners of the event's type, then the listeners of "any". Listeners of one type run
+   * in the order of their addition. Awaits each.
    */
   async report(event: TrainerEvent): Promise<void> {
     for (const type of [event.type, 'any'] as const) {

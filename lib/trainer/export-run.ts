@@ -1,4 +1,4 @@
-// Exports a run or a checkpoint as a Hugging Face folder with the tokenizer.
+// Exports a run or a checkpoint as a Hugging Face folder with its tokenizer, or as a GGUF file.
 import { existsSync } from 'node:fs';
 import { stat } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -19,24 +19,31 @@ import { hasTokenizer, isGgufPath } from '../text/gguf-tokenizer.js';
 import { tokenizerFilesIn } from '../text/tokenizer-files.js';
 import { listCompleteCheckpoints } from './checkpoint-folder.js';
 
-/** Result of exportRun(). */
+/** The result of exportRun(). */
 interface ExportedRun extends Consolidated {
-  /** The folder with the exported weights: a run, or one of its checkpoints. */
+  /** The folder of the exported weights: the run, or one of its checkpoints. */
   source: string;
 }
 
-/** The folder of the weights, and the tag of its checkpoint; null if the folder is a model. */
+/**
+ * Where weights are: a folder, and the tag of a checkpoint in it. `checkpoint` is null for a model.
+ */
 interface WeightSource {
   folder: string;
   checkpoint: { tag: string | undefined } | null;
 }
 
 /**
- * Writes the weights of `dir` and the files of its tokenizer to the new folder `out`. `dir` is a
- * folder of checkpoints, a run of a Trainer, or a Hugging Face model. For a run, exports the final
- * weights, or its newest checkpoint without final weights. Checkpoints export master weights in
- * fp32 by default; other weights keep their dtype. Rejects as consolidate(), fromPretrained() and
- * saveWeights() do; DS_ARGUMENT for an adapter.
+ * Writes the weights of `dir` and the files of its tokenizer to the new folder `out`. `dir` is one
+ * of:
+ *
+ * - a folder of checkpoints;
+ * - a run of a Trainer: its final weights, or else its newest checkpoint;
+ * - a Hugging Face model.
+ *
+ * By default, a checkpoint is exported in fp32 from its master weights; other weights keep their
+ * dtype. Rejects as consolidate(), fromPretrained() and saveWeights() do, and with DS_ARGUMENT if
+ * `dir` is an adapter.
  */
 export async function exportRun(
   dir: string,
@@ -63,8 +70,8 @@ export async function exportRun(
 }
 
 /**
- * Writes the weights of `dir`, chosen as exportRun() does, and the tokenizer to the GGUF file
- * `out`. Rejects as fromPretrained() and saveGguf() do.
+ * Writes the weights of `dir` and its tokenizer to the GGUF file `out`. exportRun() describes which
+ * weights. Rejects as fromPretrained() and saveGguf() do.
  */
 export async function exportGguf(
   dir: string,
@@ -80,7 +87,7 @@ export async function exportGguf(
 
 async function findSource(dir: string, { tag, format }: ConsolidateOptions): Promise<WeightSource> {
   if (tag !== undefined) {
-    // A Trainer's checkpoint-<step> is a folder of checkpoints.
+    // checkpoint-<step> of a Trainer is itself a folder of checkpoints.
     const tagFolder = join(dir, tag);
     const isFolder = (await findLatest(tagFolder)) !== null;
     return isFolder ? findSource(tagFolder, { format }) : { folder: dir, checkpoint: { tag } };

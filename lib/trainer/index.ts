@@ -1,4 +1,4 @@
-// Exports of the trainer: fine-tuning without a training loop in the program.
+// The exports of lib/trainer: fine-tuning without a training loop of the program's own.
 
 export type { Fp8Recipe } from '../tensor/ops/fp8-linear.js';
 export type { Sampling, TrainerDataOptions } from './data-options.js';

@@ -1,4 +1,5 @@
-// Collects the numbers of updates for logs: means since the last log, speed, and the progress bar.
+// Logbook: collects the numbers of updates for log events, reports, the recording and the progress
+// bar.
 import { join } from 'node:path';
 import type { Engine } from '../engine/engine.js';
 import type { RunWatch } from '../engine/watch/run-watch.js';
@@ -21,12 +22,12 @@ import type { RunSettings } from './read-options.js';
 import type { StepMetrics } from './step-metrics.js';
 import type { TrainerState } from './trainer-state.js';
 
-/** An update of the weights. The host waits for its loss and norm from the device. */
+/** An enqueued update. Its loss and its norm are not yet on the host. */
 interface PendingUpdate {
   step: number;
   epoch: number;
   lr: number;
-  /** Whether a log is due after it. */
+  /** Whether a log event is due after it. */
   isDue: boolean;
 }
 
@@ -35,38 +36,41 @@ export interface LogbookOptions {
   settings: RunSettings;
   state: TrainerState;
   length: Pick<RunLength, 'maxSteps'>;
-  /** FLOPs per token for a sequence length; null if no formula is known. */
+  /** Returns the FLOPs per token for a sequence length; null if no formula is known. */
   costOf: ((sequence: number) => number) | null;
-  /** Null to record nothing. */
+  /** The recording of the run; null if nothing is recorded. */
   watch: RunWatch | null;
-  /** Metrics of the method, or null. */
+  /** Metrics of the method; null without a method. */
   metrics: StepMetrics | null;
 }
 
-/** Collects numbers. They arrive one update late, so the host does not wait for the device. */
+/**
+ * Collects the numbers of updates. It reads them one update late, so that the host does not wait
+ * for the device.
+ */
 export class Logbook {
   private pending: PendingUpdate | null = null;
-  /** The last update with numbers, or null. */
+  /** The last update with numbers on the host; null before the first. */
   private last: PendingUpdate | null = null;
   /** Number of skipped updates, and whether the last update was skipped. */
   private skipped = 0;
   private wasSkipped = false;
-  /** Sum of the losses since the last log, and their number. */
+  /** Sum of the losses since the last log event, and their number. */
   private lossSum = 0;
   private updates = 0;
-  /** FLOPs per token of the last update; 0 if no formula is known. */
+  /** FLOPs per token in the last update; 0 if no formula is known. */
   private tokenFlops = 0;
-  /** Number of tokens already counted by countTokens(). */
+  /** Number of tokens that countTokens() has added to the state. */
   private counted = 0;
   private lastLog: { time: number; tokens: number; flops: number };
-  /** Null before a run begins. */
+  /** Null before a run begins, and without a bar. */
   private bar: ProgressBar | null = null;
   private readonly monitor: MonitorMaster;
 
-  /** Sums of the method's metrics since the last log, or null. */
+  /** The method's metrics since the last log event; null without a method. */
   readonly metrics: StepMetrics | null;
 
-  /** Opens reports on the first rank. Throws DS_IO if a report cannot be created. */
+  /** Opens the reports on rank 0. Throws DS_IO if a report cannot be created. */
   constructor(private readonly options: LogbookOptions) {
     const { engine, settings, state } = options;
     this.metrics = options.metrics;
@@ -75,8 +79,8 @@ export class Logbook {
   }
 
   /**
-   * Begins a run: resets speed and skipped updates; rank 0 draws a bar. A pending update belongs to
-   * this run unless the run resumes from a checkpoint.
+   * Begins a run: resets speed and skipped updates; rank 0 draws the progress bar. If the run
+   * resumes from a checkpoint, a pending update belongs to the previous run and is dropped.
    */
   begin(isResumed = false): void {
     const { engine, settings, length } = this.options;
@@ -94,7 +98,7 @@ export class Logbook {
     this.lastLog = startMeasurement(this.options.state);
   }
 
-  /** Stops the clock of training; the returned function starts it again. */
+  /** Stops the clock of the speed. The returned function starts it again. */
   suspend(): () => void {
     const start = performance.now();
     this.options.watch?.pause();
@@ -104,7 +108,8 @@ export class Logbook {
   }
 
   /**
-   * Counts tokens and FLOPs. `tokens`: the number of tokens that all ranks have read in this run.
+   * Adds tokens and their FLOPs to the state. `tokens`: number of tokens that all ranks have read
+   * in this run.
    */
   countTokens(tokens: number): void {
     const { state } = this.options;
@@ -113,7 +118,7 @@ export class Logbook {
     this.counted = tokens;
   }
 
-  /** Notes an enqueued update. `sequence`: tokens of its sequences. */
+  /** Records that an update was enqueued. `sequence`: number of tokens of its sequences. */
   noteUpdate(update: PendingUpdate, sequence: number): void {
     this.pending = update;
     if (update.isDue) this.metrics?.fetch();
@@ -121,8 +126,8 @@ export class Logbook {
   }
 
   /**
-   * Reads the numbers of the pending update once. Returns alerts, and a log if one is due. Waits
-   * for the update's backward. Throws DS_NONFINITE: see engine.backward().
+   * Reads the numbers of the pending update, if there is one. Returns alerts, and a log event if
+   * one is due. Waits for the update's backward. Throws DS_NONFINITE as engine.backward() does.
    */
   readPending(): (AlertEvent | LogEvent)[] {
     const { pending } = this;
@@ -140,14 +145,14 @@ export class Logbook {
     return pending.isDue ? [...alerts, this.createLog(pending)] : alerts;
   }
 
-  /** Returns a log of the updates since the last log, or null. */
+  /** Returns a log event of the updates since the last log event; null without such updates. */
   flushLog(): LogEvent | null {
     if (!this.last || this.updates === 0) return null;
     this.metrics?.fetch();
     return this.createLog(this.last);
   }
 
-  /** Writes an event to the reports. */
+  /** Writes an event to the recording and to the reports. */
   report(event: TrainerEvent): void {
     if (this.options.watch) recordEvent(this.options.watch, event);
     if (!this.monitor.enabled) return;
@@ -160,7 +165,7 @@ export class Logbook {
     if (events.length > 0) this.monitor.write(events);
   }
 
-  /** Ends the bar; resolves when reports are on disk. */
+  /** Ends the progress bar. Resolves after the reports are on disk. */
   async pause(): Promise<void> {
     this.bar?.finish();
     await this.monitor.flush();
@@ -171,7 +176,10 @@ export class Logbook {
     this.monitor.close();
   }
 
-  /** Reports a skipped update only if the previous update was not skipped. */
+  /**
+   * Returns an alert if this update was skipped and the previous one was not: a series gives one
+   * alert.
+   */
   private findAlerts({ step, epoch }: PendingUpdate, loss: number): AlertEvent[] {
     const { skippedSteps } = this.options.engine;
     const isSkipped = skippedSteps > this.skipped;
@@ -207,7 +215,7 @@ export class Logbook {
     return event;
   }
 
-  /** Returns the speed since the last log. */
+  /** Returns the speed since the last log event; {} if it is unknown. */
   private computeSpeed(): { tokensPerSecond?: number; mfu?: number } {
     const { engine, state } = this.options;
     const seconds = (performance.now() - this.lastLog.time) / 1000;
@@ -217,7 +225,8 @@ export class Logbook {
     const { bf16, fp16 } = engine.config;
     const dtype = bf16.enabled ? 'bf16' : fp16.enabled ? 'f16' : 'f32';
     const peak = peakFlops(engine.device, dtype);
-    const flops = state.flops - this.lastLog.flops; // Sequences may have had several lengths.
+    // FLOPs are summed per update, because sequence lengths may differ between updates.
+    const flops = state.flops - this.lastLog.flops;
     if (peak === null || flops === 0) return { tokensPerSecond };
     return { tokensPerSecond, mfu: flops / seconds / (peak * engine.worldSize) };
   }
@@ -230,8 +239,9 @@ const startMeasurement = ({ tokens, flops }: TrainerState) => ({
 });
 
 /**
- * Returns the FLOPs per token of a language model, by the formula of PaLM, as a function of the
- * sequence length; null for other models. Call it before an engine owns the parameters.
+ * Returns a function from sequence length to FLOPs per token of a language model, by PaLM's
+ * formula; null for other models. The caller calls it before an engine owns the parameters and
+ * changes shapes.
  */
 export function createCostFunction(model: Module): LogbookOptions['costOf'] {
   if (!(model instanceof CausalLM)) return null;
@@ -253,7 +263,7 @@ export function createCostFunction(model: Module): LogbookOptions['costOf'] {
   return (sequence) => flopsPerToken({ parameters, layers, width: heads * headDim, sequence });
 }
 
-/** Writes an event to the recording. The engine records steps itself. */
+/** Writes an event to the recording. The engine records updates itself. */
 function recordEvent(watch: RunWatch, event: TrainerEvent): void {
   switch (event.type) {
     case 'begin':
@@ -280,7 +290,7 @@ function recordEvent(watch: RunWatch, event: TrainerEvent): void {
   }
 }
 
-/** Returns the numbers of an event by the names of transformers' integrations. */
+/** Returns the numbers of an event, by their names in transformers' integrations. */
 function listNumbers(event: TrainerEvent): Record<string, number> {
   if (event.type === 'evaluate') {
     const named = Object.entries(event.metrics).map(([name, value]) => [`eval/${name}`, value]);

@@ -1,4 +1,4 @@
-// The training loop: updates, and between them logs, evaluations and checkpoints.
+// The training loop of a Trainer: updates, and between them logs, evaluations and checkpoints.
 import type { JsonObject } from '../../types/json.js';
 import type { Engine } from '../engine/engine.js';
 import { DsError } from '../errors.js';
@@ -15,16 +15,17 @@ import type { EndReason, EvaluateEvent, TrainerEvent, TrainerPlace } from './eve
 import type { Forward, MicroBatch } from './micro-batch.js';
 import { disposeMicroBatch } from './moved-batch.js';
 import type { SaveSettings } from './report-options.js';
-import { judge, type Session } from './session.js';
+import { evaluateSession, type Session } from './session.js';
 import { groupsOf } from './train-data.js';
 import type { TrainerState } from './trainer-state.js';
 
-/** Events of a part of the run, and its result. */
+/** Events of a part of the run, and the part's result. */
 type Events<Result = void> = AsyncGenerator<TrainerEvent, Result>;
 
 /**
  * Trains on `data` from the current state until the run ends or stops. If the caller leaves the
- * iteration, the current update with its log, evaluation and checkpoint is completed.
+ * iteration (`isLeft`), the loop first completes the current update with its log, evaluation and
+ * checkpoint. Returns the reason of the end; null if the caller left.
  */
 export async function* runTrainingLoop<Batch>(
   session: Session<Batch>,
@@ -33,11 +34,12 @@ export async function* runTrainingLoop<Batch>(
 ): Events<EndReason | null> {
   const { decisions, state, length, objective, accumulation, engine, world, settings } = session;
   const { save } = settings;
-  void engine.stopRequested; // Signals count from now on.
+  // The first read installs the signal handlers, so signals stop the run from now on.
+  void engine.stopRequested;
   const updates = { size: accumulation, seqlen: () => engine.curriculumSeqlen };
   if (decisions.isStartEvaluationDue(getProgress(state)) && !state.isEvaluated)
     yield* runEvaluation(session);
-  let end = yield* makeUpEvaluation(session);
+  let end = yield* runMissedEvaluation(session);
   if (state.step >= length.maxSteps) end ??= 'done';
   if (!end && save) await requireDisk({ engine, world, save, tokenizer: settings.tokenizer });
   while (!end && !isLeft()) {
@@ -60,10 +62,10 @@ export async function* runTrainingLoop<Batch>(
 }
 
 /**
- * Makes the evaluation that was due at the resumed step and is missing: the run was stopped there
- * or between checkpoint and evaluation. Returns the reason if early stopping ends the run.
+ * Runs an evaluation that was due at the step of the checkpoint and is missing in it. The run was
+ * then stopped before this evaluation. Returns "early" if early stopping ends the run.
  */
-async function* makeUpEvaluation<Batch>(session: Session<Batch>): Events<EndReason | null> {
+async function* runMissedEvaluation<Batch>(session: Session<Batch>): Events<EndReason | null> {
   const { engine, settings, state, decisions, length } = session;
   if (state.step === 0 || engine.stopRequested) return null;
   const ends =
@@ -73,8 +75,8 @@ async function* makeUpEvaluation<Batch>(session: Session<Batch>): Events<EndReas
   );
   if (isDue && !state.isEvaluated) {
     const { save } = settings;
-    const judgement = yield* runEvaluation(session);
-    if (save && judgement?.isBest && state.best) {
+    const evaluation = yield* runEvaluation(session);
+    if (save && evaluation?.isBest && state.best) {
       const here = checkpointPath(save, state.step);
       if (state.checkpoint === here) state.best.checkpoint = here;
       else yield* saveCheckpoint(session, save, true);
@@ -83,9 +85,7 @@ async function* makeUpEvaluation<Batch>(session: Session<Batch>): Events<EndReas
   return shouldStopEarly(settings, state) ? 'early' : null;
 }
 
-/**
- * One update. Each counted target of all micro-batches and ranks has the same weight.
- */
+/** Runs one update. Each counted target of all micro-batches and ranks has the same weight. */
 async function* runUpdate<Batch>(
   session: Session<Batch>,
   group: readonly MicroBatch<Batch>[],
@@ -104,7 +104,8 @@ async function* runUpdate<Batch>(
       engine.backward(objective.computeSharedLoss(forward, here, counted, metrics, further)),
     );
     disposeMicroBatch(here);
-    reported.push(...book.readPending()); // The device has computed the last update's numbers.
+    // By now the device has computed the numbers of the last update, so this does not wait.
+    reported.push(...book.readPending());
     await source?.yieldToSampling();
   }
   for (const divisor of [counted, further]) if (divisor instanceof Tensor) divisor.dispose();
@@ -115,23 +116,23 @@ async function* runUpdate<Batch>(
   state.epoch = advanceEpoch(state.epoch, length.updatesPerEpoch);
   const isDue = decisions.isLogDue({ ...getProgress(state), isEpochEnd: false });
   book.noteUpdate({ ...getProgress(state), lr, isDue }, countRowTokens(group));
-  yield* reported; // A caller that leaves here leaves a complete update.
+  yield* reported; // Yielded last: if the caller leaves here, the update is complete.
 }
 
-/** Evaluates, saves and reports if due; returns the reason if the run ends here. */
+/** Evaluates, saves and reports if due. Returns the reason if the run ends now, else null. */
 async function* finishUpdate<Batch>(
   session: Session<Batch>,
   moment: Moment,
 ): Events<EndReason | null> {
   const { engine, settings, state, decisions } = session;
   const stops = engine.stopRequested;
-  const judgement =
+  const evaluation =
     !stops && decisions.isEvaluationDue(moment) ? yield* runEvaluation(session) : null;
-  const isOver = judgement !== null && shouldStopEarly(settings, state);
+  const isOver = evaluation !== null && shouldStopEarly(settings, state);
   const end = stops ? 'stopped' : isOver ? 'early' : decisions.isLast(moment) ? 'done' : null;
   if (end || (moment.isEpochEnd && decisions.isLogDue(moment))) yield* flushLogs(session);
   const { save } = settings;
-  const isBest = judgement?.isBest ?? false;
+  const isBest = evaluation?.isBest ?? false;
   if (save && decisions.isSaveDue(moment, { isBest, end }))
     yield* saveCheckpoint(session, save, isBest);
   return end;
@@ -142,7 +143,7 @@ async function* runEvaluation<Batch>(session: Session<Batch>): Events<EvaluateEv
   if (!settings.eval) return null;
   yield* reportPending(session);
   const resume = book.suspend();
-  const metrics = await judge(session, settings.eval.data, settings.eval);
+  const metrics = await evaluateSession(session, settings.eval.data, settings.eval);
   const isBest = compareWithBest(settings, state, metrics);
   const event: EvaluateEvent = { type: 'evaluate', ...getProgress(state), metrics, isBest };
   state.addEvaluation(event);
@@ -168,7 +169,7 @@ async function* saveCheckpoint<Batch>(
   resume();
 }
 
-/** Contents of trainer_state.json. */
+/** Returns the content of trainer_state.json. */
 export function createStateJson<Batch>({
   engine,
   settings,
@@ -179,20 +180,20 @@ export function createStateJson<Batch>({
   return state.toJson(settings, { maxSteps: length.maxSteps, batchSize });
 }
 
-/** Reports the last update if it is still pending; no other update has begun. */
+/** Yields the events of the last update if they are pending. No later update may have begun. */
 async function* reportPending<Batch>({ book, counts }: Session<Batch>): Events {
   book.countTokens(counts.tokens());
   yield* book.readPending();
 }
 
-/** Whatever has not been logged yet. */
+/** Yields a log event for the updates that no log event contains yet. */
 async function* flushLogs<Batch>(session: Session<Batch>): Events {
   yield* reportPending(session);
   const rest = session.book.flushLog();
   if (rest) yield rest;
 }
 
-/** Sets the micro-batches per update; returns the divisor of each loss. */
+/** Sets the number of micro-batches of this update. Returns the divisor for each loss. */
 function setMicroBatches(engine: Engine, micros: number): number {
   if (!engine.config.managed_gradient_accumulation) return 1;
   if (engine.gradientAccumulationSteps() !== micros) {
@@ -201,7 +202,7 @@ function setMicroBatches(engine: Engine, micros: number): number {
   return micros;
 }
 
-/** Tokens of a row; 1 where samples are counted. */
+/** Returns the number of tokens of a row; 1 for data without tokens. */
 function countRowTokens<Batch>([micro]: readonly MicroBatch<Batch>[]): number {
   return micro?.targets?.shape.at(-1) ?? 1;
 }
@@ -209,8 +210,8 @@ function countRowTokens<Batch>([micro]: readonly MicroBatch<Batch>[]): number {
 const getProgress = ({ step, epoch }: TrainerState): TrainerPlace => ({ step, epoch });
 
 /**
- * The epoch after one more update, without accumulated rounding. If the batch size has changed, the
- * result is rounded down to a whole update.
+ * Returns the epoch after one more update, without accumulating rounding errors. If the batch size
+ * has changed, rounds down to a whole update.
  */
 const advanceEpoch = (epoch: number, updates: number | null): number =>
   updates === null ? epoch : Math.floor(epoch * updates + 1 + 1e-6) / updates;

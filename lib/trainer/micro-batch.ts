@@ -1,4 +1,5 @@
-// Types of micro-batches with their counts, and the interface of objectives.
+// Types of the training loop: micro-batches with their counts, and Objective, which computes
+// losses.
 import type { Distributed, ProcessGroup } from '../comm/index.js';
 import type { Engine } from '../engine/engine.js';
 import type { LossReport, Tensor } from '../tensor/index.js';
@@ -8,46 +9,48 @@ import type { StepMetrics } from './step-metrics.js';
 /** Runs the model through the engine. */
 export type Forward = (...inputs: unknown[]) => Tensor;
 
-/** A micro-batch with its counts; the Trainer owns its tensors. */
+/** A micro-batch with its counts. The Trainer owns its tensors. */
 export interface MicroBatch<Batch> {
-  /** The batch from the data. */
+  /** The batch as the data source returned it. */
   batch: Batch;
   /** Targets of a language model, [B, T]; null for other models. */
   targets: Tensor | null;
-  /** Number of targets (or samples) for the mean loss. */
+  /** Number of targets or samples over which the loss is averaged. */
   counted: number;
-  /** Number of tokens without padding; of samples for models that are not language models. */
+  /** Number of tokens without padding; of samples for models without tokens. */
   tokens: number;
-  /** Number of tokens of a second loss, in addition to a loss of pairs. Default: 0. */
+  /** Number of tokens over which a second loss is averaged. Default: 0. */
   further?: number;
 }
 
-/** Divisor of loss sums: a number, or a scalar f32 on the device. */
+/** The divisor of a sum of losses: a number, or a scalar f32 on the device. */
 export type Divisor = number | Tensor;
 
-/** Parts of a session that an objective may use. */
+/** The parts of a session that an objective may use. */
 export interface SessionParts {
   readonly engine: Engine;
   readonly job: Distributed;
-  /** Ranks that share a batch. */
+  /** The ranks that have different samples of an update. */
   readonly dataGroup: ProcessGroup;
 }
 
-/** Computes loss and counts of batches for one kind of model. */
+/** Computes losses and counts of batches, for one kind of model or one method. */
 export interface Objective<Batch> {
   /**
-   * Returns a batch with the first `seqlen` tokens of each sample, and frees the tensors that it
-   * replaces. Throws DS_ARGUMENT if no tensor of the batch has tokens.
+   * Returns the batch with the first `seqlen` tokens of each sample. Frees the tensors that it
+   * replaces. Throws DS_ARGUMENT if the batch has no tensor of tokens.
    */
   shorten(batch: Batch, seqlen: number): Batch;
-  /** Counts a batch. If the batch is on the host, this does not wait for the device. */
+  /** Counts targets and tokens. If the batch is on the host, it does not wait for the device. */
   countBatch(batch: Batch): MicroBatch<Batch>;
-  /** Returns the mean loss per counted target, f32. The model's own loss fills `report`. */
+  /**
+   * Returns the mean loss per counted target, f32. A loss of the model itself also fills `report`.
+   */
   computeMeanLoss(forward: Forward, micro: MicroBatch<Batch>, report?: LossReport | null): Tensor;
   /**
-   * Returns the sum of the losses of counted targets, divided by `divisor`, f32; 0 without counted
-   * targets. An objective with metrics adds their sums to `metrics`. `further` divides a second
-   * loss by tokens.
+   * Returns the sum of the losses of counted targets, divided by `divisor`, f32; 0 if no target
+   * counts. A second loss is divided by `further`. If hasStepMetrics is true, adds sums to
+   * `metrics`.
    */
   computeSharedLoss(
     forward: Forward,
@@ -56,22 +59,24 @@ export interface Objective<Batch> {
     metrics?: StepMetrics | null,
     further?: Divisor,
   ): Tensor;
-  /** Whether computeSharedLoss() fills its metrics. Default: false. */
+  /** Whether computeSharedLoss() adds to `metrics`. Default: false. */
   readonly hasStepMetrics?: boolean;
-  /** Opens the objective before the first batch. All ranks must call it. */
+  /** Opens models and engines of the objective, before the first batch. All ranks call it. */
   open?(surroundings: SessionParts): Promise<void>;
-  /** Called before each update with its micro-batches on the host. All ranks must call it. */
+  /**
+   * Is called before each update with its micro-batches, which are on the host. All ranks call it.
+   */
   beginUpdate?(forward: Forward, group: readonly MicroBatch<Batch>[]): void;
-  /** Called after each update with the number of updates so far. */
+  /** Is called after each update with the number of updates so far. */
   endUpdate?(step: number): void;
-  /** Frees the objective's engines and models. All ranks must call it. */
+  /** Frees the models and engines of open(). All ranks call it. */
   close?(): Promise<void>;
   /** Returns the default output of predict() for a batch. */
   computeOutputs(forward: Forward, micro: MicroBatch<Batch>): Tensor;
-  /** Returns the mean loss of a batch and the sums of its metrics, for models with metrics. */
+  /** Returns the mean loss of a batch and sums of its metrics, if the objective has metrics. */
   evaluateBatch?(forward: Forward, micro: MicroBatch<Batch>): { loss: number; sums: MetricSums };
-  /** Adds metrics that are computed from the means of others. */
+  /** Returns `means` with additional metrics that are computed from them. */
   deriveMetrics?(means: Readonly<Record<string, number>>): Record<string, number>;
-  /** Returns the metrics from all sums. Default: sums over counts. */
+  /** Returns the metrics for the sums of all batches. Default: each sum divided by its count. */
   computeMetrics?(sums: MetricSums): Record<string, number>;
 }

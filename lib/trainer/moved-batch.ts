@@ -1,4 +1,4 @@
-// Moves batches from the host to the engine's device.
+// BatchMover: moves batches from the host to the engine's device.
 
 import { createUploader, type Uploader } from '../data/upload.js';
 import type { Device } from '../runtime/device.js';
@@ -7,7 +7,7 @@ import { required } from '../runtime/required.js';
 import { Tensor } from '../tensor/index.js';
 import type { MicroBatch } from './micro-batch.js';
 
-/** Moves batches to one device, through pinned memory, without waiting for it. */
+/** Moves batches to one device through pinned memory, without waiting for the device. */
 export class BatchMover {
   private readonly uploader: Uploader;
 
@@ -15,7 +15,7 @@ export class BatchMover {
     this.uploader = createUploader(device);
   }
 
-  /** Returns `micro` with its tensors on the device, and disposes of the originals. */
+  /** Returns `micro` with its tensors on the device. Disposes of the original tensors. */
   move<Batch>(micro: MicroBatch<Batch>): MicroBatch<Batch> {
     const tensors = listTensors(micro);
     const others = tensors.filter((tensor) => tensor.device !== this.device);
@@ -39,12 +39,12 @@ export class BatchMover {
   }
 }
 
-/** Disposes of a micro-batch's tensors. */
+/** Disposes of the tensors of a micro-batch. */
 export function disposeMicroBatch(micro: MicroBatch<unknown>): void {
   for (const tensor of listTensors(micro)) if (!tensor.isDisposed) tensor.dispose();
 }
 
-/** Returns the different tensors of a micro-batch. */
+/** Returns the tensors of a micro-batch, each once. */
 function listTensors({ batch, targets }: MicroBatch<unknown>): Tensor[] {
   const tensors = new Set<Tensor>();
   replaceTensors({ batch, targets }, (tensor) => {
@@ -54,7 +54,7 @@ function listTensors({ batch, targets }: MicroBatch<unknown>): Tensor[] {
   return [...tensors];
 }
 
-/** Returns a copy of lists and plain objects with each tensor replaced. */
+/** Returns a copy of lists and plain objects. `by` replaces each tensor. */
 function replaceTensors<Value>(value: Value, by: (tensor: Tensor) => Tensor): Value {
   const walk = (part: unknown): unknown => {
     if (part instanceof Tensor) return by(part);

@@ -1,4 +1,4 @@
-// Creates objectives, which compute the loss of a batch and its weight.
+// Creates the objective of a Trainer, which computes the loss of a batch and counts its targets.
 import { takeFirstTokens } from '../data/first-tokens.js';
 import { CausalLM, type CausalLossOptions } from '../models/causal-lm.js';
 import { TaskModel } from '../models/tasks/task-model.js';
@@ -14,15 +14,15 @@ import type { Divisor, Forward, MicroBatch, Objective } from './micro-batch.js';
 import type { TrainerSettings } from './read-options.js';
 import { TaskObjective } from './task-objective.js';
 
-/** Options of an objective. */
+/** Options of the Trainer that determine its objective. */
 type ObjectiveOptions<Batch> = Pick<
   TrainerSettings<never, Batch>,
   'loss' | 'count' | 'labelSmoothing' | 'classWeights' | 'method'
 >;
 
 /**
- * Returns the objective of the method or the model, or an objective with the caller's loss. Throws
- * DS_ARGUMENT if the model has no loss.
+ * Returns the objective: that of `method`, that of the caller's `loss`, or that of the model.
+ * Throws DS_ARGUMENT if there is no loss, or if options contradict each other.
  */
 export function createObjective<Batch>(
   model: Module,
@@ -63,10 +63,10 @@ export function createObjective<Batch>(
   throw argumentError('Trainer model', 'a CausalLM, or another model with a `loss`', got, hint);
 }
 
-/** Label of targets that do not count in the loss. */
+/** Label of targets that do not count. */
 const IGNORED = -100;
 
-/** A batch of a text dataset or of token windows; each tensor is [B, T]. */
+/** A batch of a text dataset or of token windows. Each tensor is [B, T]. */
 interface CausalBatch {
   tokens: Tensor;
   targets: Tensor;
@@ -81,7 +81,8 @@ class CausalObjective<Batch> implements Objective<Batch> {
   ) {}
 
   /**
-   * Cuts a batch to `seqlen` tokens. Targets replace labels: the last target needs the next token.
+   * Shortens a batch to `seqlen` tokens. Converts labels to targets first, because the last target
+   * is the token after the last one that is kept.
    */
   shorten(batch: Batch, seqlen: number): Batch {
     const { labels, ...rest } = batch as { labels?: Tensor };
@@ -159,7 +160,7 @@ class CustomObjective<Batch> implements Objective<Batch> {
   }
 }
 
-/** Returns `mean` times `counted`, divided by `divisor`. */
+/** Returns mean * counted / divisor. */
 function weighLoss(mean: Tensor, counted: number, divisor: Divisor): Tensor {
   if (typeof divisor !== 'number') return scope(() => mean.mul(counted).div(divisor));
   return divisor === counted ? mean : mean.mul(counted / divisor);
@@ -184,7 +185,7 @@ function requireTensor(batch: unknown, tensor: unknown): Tensor {
   throw argumentError('Trainer batch', expected, formatValue(batch), hint);
 }
 
-/** Keys of batch tensors with one element per token. */
+/** Keys of tensors with one element per token in a batch. */
 const BY_TOKEN = [
   'tokens',
   'targets',
@@ -217,7 +218,9 @@ function shortenFields<Batch>(batch: Batch, seqlen: number): Batch {
   return Object.fromEntries(cut) as Batch;
 }
 
-/** Counts labels or targets other than the ignored one; without both, counts samples. */
+/**
+ * Counts the labels or targets that are not -100. Without labels and targets, counts the samples.
+ */
 function countTargets(batch: unknown): number {
   const { labels, targets = labels } = (batch ?? {}) as Record<string, unknown>;
   const isIndices =
@@ -226,8 +229,8 @@ function countTargets(batch: unknown): number {
 }
 
 /**
- * Counts tokens without padding, by the numbers of `documents` or by a mask. Equals the count of
- * transformers with `include_num_input_tokens_seen: "non_padding"`.
+ * Counts tokens without padding, by `documents` or by a mask. transformers counts the same with
+ * `include_num_input_tokens_seen: "non_padding"`.
  */
 function countTokens(batch: unknown, targets: Tensor): number {
   const { documents, attention_mask, mask = attention_mask } = batch as Record<string, unknown>;
@@ -238,20 +241,23 @@ function countTokens(batch: unknown, targets: Tensor): number {
   return targets.numel;
 }
 
-/** Returns dim 0 of the first tensor. Throws DS_ARGUMENT for a batch without tensors. */
+/**
+ * Returns the size of dim 0 of the batch's first tensor. Throws DS_ARGUMENT if the batch has no
+ * tensor.
+ */
 function countSamples(batch: unknown): number {
   const [first] = tensorsIn([batch]);
   if (first) return first.shape[0] ?? 1;
   throw argumentError('Trainer batch', 'batches with a tensor in them', formatValue(batch));
 }
 
-/** Counts elements other than `ignored`. */
+/** Counts the elements that differ from `ignored`. */
 function countOthers(targets: Tensor, ignored: number): number {
   const none = targets.dtype === 'i64' ? BigInt(ignored) : ignored;
   return countWhere(targets, (target) => target !== none);
 }
 
-/** Counts values that satisfy a test. Waits for the device of the tensor. */
+/** Counts the elements that `counts` accepts. Waits for the tensor's device. */
 function countWhere(tensor: Tensor, counts: (value: number | bigint) => boolean): number {
   const values = tensor.toRaw();
   let count = 0;

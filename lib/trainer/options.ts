@@ -1,5 +1,5 @@
-// Declares the options of a Trainer, each once. The Trainer checks all options before it builds
-// anything.
+// Declares the options of a Trainer. `ds train`, the documentation and the checks all read these
+// declarations. A Trainer checks all options before it builds anything.
 import type { DsConfig } from '../../types/config.js';
 import type { Distributed } from '../comm/index.js';
 import type { Batched } from '../data/index.js';
@@ -39,7 +39,7 @@ const PRECISIONS = ['fp32', 'fp16', 'bf16'] as const;
 /** Dtypes of training, by their names in configurations. */
 export type Precision = (typeof PRECISIONS)[number];
 
-/** Model and configuration. */
+/** Options for model and configuration. */
 export const MODEL = {
   /** The model to train. */
   model: declareOption(
@@ -50,7 +50,9 @@ export const MODEL = {
       elsewhere: '`model`',
     },
   ),
-  /** A tokenizer or its folder. It is saved with the weights; its padding token fills text rows. */
+  /**
+   * A tokenizer, or its folder. It is saved with the weights. Its padding token fills rows of text.
+   */
   tokenizer: declareOption(
     readTokenizer,
     'tokenizer, or its folder; needed for text, and saved with the weights',
@@ -59,7 +61,9 @@ export const MODEL = {
       elsewhere: '`processing_class`',
     },
   ),
-  /** A ds_config.json or its object; "auto" and missing sizes are filled from these options. */
+  /**
+   * A DeepSpeed configuration: its path or its object. These options fill "auto" and missing sizes.
+   */
   deepspeed: declareOption(
     requireConfig,
     '[configuration](configuration.md): the path of a `ds_config.json`, or an object',
@@ -70,13 +74,13 @@ export const MODEL = {
       syntax: 'text or record',
     },
   ),
-  /** Rejects unknown keys of that configuration. Default: false. */
+  /** Whether unknown keys of the configuration are errors. Default: false. */
   strict: boolean('throw an error for unknown keys of the configuration', { default: false }),
-  /** Device of the model: "cpu", "cuda" or "auto", a GPU if present. Default: "auto". */
+  /** Device of the model: "cpu", "cuda", or "auto" for a GPU if there is one. Default: "auto". */
   device: declareOption((_, value: string | Device) => value, '`"cpu"`, `"cuda"` or `"auto"`', {
     shown: '`"auto"`',
   }),
-  /** Job of several ranks that the program has joined. Default: the launcher's. */
+  /** The job of several ranks, if the program has joined it. Default: the job of the launcher. */
   distributed: declareOption(
     (_, value: Distributed | null) => value,
     'job of several ranks, if the program has joined it by `initDistributed()`',
@@ -90,15 +94,15 @@ export const MODEL = {
   ),
 };
 
-/** Length of a run, learning rate and precision. */
+/** Options for the length of a run, the learning rate, the precision and the loss. */
 export const OPTIMIZATION = {
-  /** "fp16", "bf16" or "fp32", for a configuration without a precision. Default: "fp32". */
+  /** Dtype of training, for a configuration without a dtype. Default: "fp32". */
   precision: oneOf(PRECISIONS)('`"bf16"`, `"fp16"`', {
     default: null,
     shown: '`"fp32"`',
     elsewhere: '`bf16`, `fp16`',
   }),
-  /** Recipe of FP8 products; needs precision "bf16". Default: none. */
+  /** How linear layers compute in FP8. Requires precision "bf16". Default: not in FP8. */
   fp8: oneOf<Fp8Recipe>(FP8_RECIPES)(
     'compute linear layers in [FP8](fp8.md), with this recipe; needs bf16',
     {
@@ -107,20 +111,20 @@ export const OPTIMIZATION = {
       flag: 'fp8',
     },
   ),
-  /** Number of passes over the data, may be fractional. Default: 3. */
+  /** Number of passes over the data; may be a fraction. Default: 3. */
   epochs: number('passes over the data; fewer if evaluations get worse', {
     above: 0,
     default: 3,
     flag: 'num_train_epochs',
     also: ['epochs', 'num_epochs'],
   }),
-  /** Number of updates, in place of epochs; repeats the data if needed. */
+  /** Number of updates, instead of epochs. The data are repeated if necessary. */
   maxSteps: integer('number of updates, in place of `epochs`', {
     min: 1,
     default: null,
     elsewhere: '`max_steps`',
   }),
-  /** Number of samples per micro-batch on one rank. Default: 8. */
+  /** Samples per micro-batch on one rank. Default: 8. */
   batchSize: integer('samples of a micro-batch on each rank; lower it if memory is short', {
     min: 1,
     default: 8,
@@ -143,13 +147,14 @@ export const OPTIMIZATION = {
     flag: 'learning_rate',
     also: ['lr'],
   }),
-  /** Shape of the learning rate, if the configuration has no scheduler. Default: "linear". */
+  /** Schedule of the learning rate, for a configuration without a scheduler. Default: "linear". */
   schedule: declareOption(requireSchedule, '[schedule](#schedules) of the learning rate', {
     default: 'linear',
     elsewhere: '`lr_scheduler_type`',
   }),
   /**
-   * Number of updates in which the rate rises from 0, or a fraction of all (below 1). Default: 0.
+   * Number of updates of the rise of the learning rate from 0, or their fraction of all updates
+   * (less than 1). Default: 0.
    */
   warmup: declareOption(
     requireSteps,
@@ -159,7 +164,9 @@ export const OPTIMIZATION = {
       elsewhere: '`warmup_steps`, `warmup_ratio`',
     },
   ),
-  /** Weight decay of matrices and DoRA's magnitudes, not of biases and norms. Default: 0. */
+  /**
+   * Weight decay of matrices and of DoRA's magnitudes. Biases and norms do not decay. Default: 0.
+   */
   weightDecay: number('weight decay of matrices and [DoRA](lora.md#dora) magnitudes', {
     min: 0,
     default: 0,
@@ -176,32 +183,34 @@ export const OPTIMIZATION = {
     default: 1e-8,
     flag: 'adam_epsilon',
   }),
-  /** Maximum gradient norm for clipping; 0 disables clipping. Default: 1. */
+  /**
+   * Maximum norm of the gradients: larger gradients are scaled down. 0: no clipping. Default: 1.
+   */
   maxGradNorm: number('largest gradient norm; larger gradients are scaled down. 0: no clipping', {
     min: 0,
     default: 1,
     flag: 'max_grad_norm',
   }),
   /**
-   * A name for a configuration without an optimizer, or a function that returns an optimizer, which
-   * replaces the configuration's. Default: "AdamW".
+   * Name of the optimizer, for a configuration without an optimizer. A function returns an
+   * optimizer, which replaces the configuration's. Default: "AdamW".
    */
   optimizer: declareOption(
     requireOptimizer<OwnOptimizerName | ((params: ParamsOf<ParamGroup>) => Optimizer)>,
     '`"AdamW8bit"` for less memory, or a function that builds your own',
     { shown: '`"AdamW"`', elsewhere: '`optim`, `optimizers`' },
   ),
-  /** A schedule in place of the configuration's and of `schedule`. */
+  /** Returns a schedule that replaces `schedule` and that of the configuration. */
   lrScheduler: callback<(optimizer: Optimizer) => LrSchedule | readonly LrSchedule[]>(
     'a function that builds your own',
     { shown: '`schedule`', elsewhere: '`optimizers`' },
   ),
-  /** Training method, such as dpo(). Default: next tokens, or labels. */
+  /** A training method such as dpo(). Default: next tokens, or labels. */
   method: declareOption(requireMethod, '[preferences](post-training.md) in place of next tokens', {
     default: null,
     shown: 'next tokens',
   }),
-  /** Label smoothing: probability spread evenly over all tokens. Default: 0. */
+  /** Label smoothing: the probability that is distributed evenly over all tokens. Default: 0. */
   labelSmoothing: number(
     'share of each target that all tokens get, such as 0.1, against overconfidence',
     {
@@ -211,22 +220,22 @@ export const OPTIMIZATION = {
       flag: 'label_smoothing_factor',
     },
   ),
-  /** Factors of labels in the loss of a classifier, by number or name. Default: 1. */
+  /** Factors of the labels in the loss of a classifier, in order or by name. Default: 1 each. */
   classWeights: declareOption(
     requireWeights,
     'factors of labels in the loss of a [classifier](classification.md)',
     { default: null, shown: '1', flag: 'class_weights', syntax: 'record' },
   ),
   /**
-   * Alpha of NEFTune's noise on token embeddings (Jain et al. 2023): the bound of the noise times
-   * the root of a sample's elements. Default: no noise.
+   * Alpha of NEFTune's noise on token embeddings (Jain et al. 2023): the noise is between -1 and 1
+   * times alpha / sqrt(T C). Default: no noise.
    */
   neftuneNoiseAlpha: number('noise on token embeddings (NEFTune), such as 5, for small data sets', {
     min: 0,
     default: null,
     flag: 'neftune_noise_alpha',
   }),
-  /** Seed of dropout and, without `data.seed`, of the order of the data. Default: 42. */
+  /** Seed of dropout and, unless `data.seed` is given, of the order of samples. Default: 42. */
   seed: integer('seed of dropout and of the order of the data', {
     min: 0,
     default: 42,
@@ -236,40 +245,40 @@ export const OPTIMIZATION = {
 
 /** Declares the options of a Trainer that depend on the type of samples. */
 export const declareSampleOptions = <Sample, Batch>() => ({
-  /** Training data; not needed for evaluate() and predict(). */
+  /** Training data. Not required for evaluate() and predict(). */
   train: declareOption(requireData<TrainerData<Sample, Batch>>, 'training [data](#data)', {
     default: null,
     elsewhere: '`train_dataset`',
   }),
-  /** Evaluation data. With data only, evaluations follow each epoch. */
+  /** Evaluation data, or options with data. With data only, an evaluation follows each epoch. */
   eval: declareOption(readEval<Sample, Batch>, 'evaluation [data](#data), or its options', {
     default: null,
     fields: EVALUATION,
     elsewhere: '`eval_dataset`',
   }),
-  /** How samples become micro-batches. */
+  /** Order and batching of the samples. */
   data: object<TrainerDataOptions<Sample, Batch>>()({
     ...LOADING,
     ...declareLoadingCalls<Sample, Batch>(),
   }),
   /**
-   * The mean loss of a micro-batch per `count`, f32. Required for models other than CausalLM and
-   * TaskModel.
+   * Returns the mean loss of a micro-batch per counted target, f32. Required unless the model is a
+   * CausalLM or a TaskModel.
    */
   loss: callback<(input: LossInput<Batch>) => Tensor>('[your own loss](#loss)', {
     shown: "the model's",
     elsewhere: '`compute_loss_func`',
   }),
   /**
-   * Weight of a micro-batch in an update. Default: its labels or targets other than -100; without
-   * labels, its samples.
+   * Returns the weight of a micro-batch in an update. Default: the number of its labels or targets
+   * that are not -100; without labels, the number of its samples.
    */
   count: callback<(batch: Batch) => number>('weight of a micro-batch in an update', {
     shown: 'its targets, or samples',
   }),
 });
 
-/** Options of a Trainer. Names of PyTorch and DeepSpeed (`weight_decay`) are accepted too. */
+/** Options of a Trainer. Names as in PyTorch and DeepSpeed (`weight_decay`) are accepted too. */
 export interface TrainerOptions<Sample = unknown, Batch = Batched<Sample>>
   extends Options<typeof MODEL>,
     Options<typeof OPTIMIZATION>,
@@ -281,7 +290,7 @@ function requireModel<Model extends Module>(op: string, model: Model): Model {
   throw valueError(op, 'an object of a class that extends nn.Module', model);
 }
 
-/** Returns `given`; initialize() checks the keys. */
+/** Returns `given`. initialize() checks its keys. */
 function requireConfig(op: string, given: string | DsConfig): string | DsConfig {
   if (typeof given === 'string' || isObject<DsConfig>(given)) return given;
   throw valueError(op, 'the path of a ds_config.json, or its object', given);

@@ -1,24 +1,24 @@
-// Creates the optimizer of a Trainer if the configuration has none.
+// Creates the optimizer of a Trainer, for a configuration without an optimizer.
 
 import type { Module, Parameter } from '../nn/index.js';
 import { AdamW, type AdamWOptions } from '../optim/adamw.js';
 import { AdamW8bit } from '../optim/adamw8bit.js';
 import type { Optimizer } from '../optim/optimizer.js';
 
-/** Optimizers that a Trainer builds, by name. */
+/** The optimizers that a Trainer can create, by name. */
 export const OWN_OPTIMIZERS = { AdamW, AdamW8bit } as const;
 
-/** Names of these optimizers, as in `optimizer.type`. */
+/** Names of these optimizers, as in `optimizer.type` of the configuration. */
 export type OwnOptimizerName = keyof typeof OWN_OPTIMIZERS;
 
 type Hyperparameter = 'lr' | 'betas' | 'eps' | 'weightDecay';
 
-/** DoRA's magnitude vectors, which have one dim but are neither biases nor norms. */
+/** Matches DoRA's magnitude vectors, which have one dim but are neither biases nor norms. */
 const MAGNITUDE = /(^|\.)lora_magnitude_vector$/;
 
 /**
- * Creates the optimizer `name` over all trained parameters. Tensors with two or more dims decay,
- * and so do DoRA's magnitudes; biases and the weights of norms do not. Source: transformers'
+ * Creates the optimizer `name` for all trained parameters. Weight decay applies to parameters with
+ * two or more dims and to DoRA's magnitudes, but not to biases and norms, as in transformers'
  * Trainer.
  */
 export function createOptimizer(

@@ -1,11 +1,12 @@
-// Learning-rate schedules of Hugging Face's Trainer, for configurations without a scheduler.
+// OwnSchedule: the learning-rate schedules of Hugging Face's Trainer. A Trainer uses them if the
+// configuration has no scheduler.
 import type { DsError } from '../errors.js';
 import { PureSchedule } from '../optim/schedule.js';
 import { argumentError, valueError } from '../runtime/input-errors.js';
 import { isObject } from '../runtime/is-object.js';
 import { number, type Options, oneOf, readDeclared } from '../runtime/option.js';
 
-/** Shape of the learning rate after the warm-up, by the names of transformers. */
+/** Schedules of the learning rate, by their names in transformers. */
 export type ScheduleType =
   | 'linear'
   | 'cosine'
@@ -20,37 +21,42 @@ export type ScheduleType =
 
 const SLOPES = ['linear', 'cosine', '1-sqrt'] as const;
 
-/** Shape of a rise or fall: a line, half a cosine wave, or 1 minus a square root. */
+/** Shape of a rise or a fall: a line, half a cosine wave, or 1 minus a square root. */
 export type Slope = (typeof SLOPES)[number];
 
-/** Options of schedules; `elsewhere` has the names of transformers' lr_scheduler_kwargs. */
+/** Options of schedules. `elsewhere` has their names in transformers' lr_scheduler_kwargs. */
 export const SCHEDULE = {
-  /** The lowest rate, reached at the end. Default: 0; 1e-7 for "polynomial". */
+  /** The lowest learning rate, which is reached at the end. Default: 0; 1e-7 for "polynomial". */
   minLr: number('lowest rate', { min: 0, elsewhere: '`min_lr`, `lr_end`' }),
-  /** The lowest rate as a share of the highest, at most 1; replaces `minLr`. */
+  /** The lowest learning rate as a fraction of the highest, at most 1. Replaces `minLr`. */
   minLrRate: number('lowest rate, as a share of the highest', {
     min: 0,
     max: 1,
     elsewhere: '`min_lr_rate`, `min_lr_ratio`',
   }),
-  /** Number of waves of a cosine. Default: 0.5, half a wave; with "cosine_with_restarts" 1. */
+  /** Number of cosine waves. Default: 0.5, half a wave; 1 for "cosine_with_restarts". */
   cycles: number('waves', { min: 0, elsewhere: '`num_cycles`' }),
-  /** Power of "polynomial"; 1 is a line. Default: 1. */
+  /** Power of "polynomial". Default: 1, a line. */
   power: number('power of the polynomial', { min: 0, elsewhere: '`power`' }),
-  /** Updates in which "warmup_stable_decay" falls, or a share of all below 1. Default: 0.1. */
+  /**
+   * Number of updates of the fall of "warmup_stable_decay", or their fraction (less than 1).
+   * Default: 0.1.
+   */
   decay: number('updates of the fall; below 1, a share of all', {
     min: 0,
     elsewhere: '`num_decay_steps`',
   }),
-  /** Updates before "warmup_stable_decay" falls. Default: the fall ends with the run. */
+  /**
+   * Updates between rise and fall of "warmup_stable_decay". Default: the fall ends with the run.
+   */
   stable: number('updates before the fall', { min: 0, elsewhere: '`num_stable_steps`' }),
-  /** How "warmup_stable_decay" rises from the lowest rate. Default: "linear". */
+  /** Shape of the rise of "warmup_stable_decay" from the lowest rate. Default: "linear". */
   warmupType: oneOf(SLOPES)('shape of the rise', { elsewhere: '`warmup_type`' }),
-  /** How "warmup_stable_decay" falls. Default: "cosine". */
+  /** Shape of the fall of "warmup_stable_decay". Default: "cosine". */
   decayType: oneOf(SLOPES)('shape of the fall', { elsewhere: '`decay_type`' }),
   /**
-   * First rate of "cosine_warmup_with_min_lr", as a share of the highest rate. Default: the rise is
-   * divided into equal steps, and begins with the first one.
+   * First rate of "cosine_warmup_with_min_lr", as a fraction of the highest rate. Default: the rise
+   * has equal steps, and the first update is one step above 0.
    */
   warmupLrRate: number('first rate, as a share of the highest', {
     min: 0,
@@ -68,21 +74,24 @@ export interface ScheduleOptions extends Options<typeof SCHEDULE> {
 /** A schedule by name, or with its options. */
 export type Schedule = ScheduleType | ScheduleOptions;
 
-/** Length of a schedule in updates, and its highest rate. */
+/** Numbers of updates of a run, and the highest learning rate. */
 interface ScheduleSpan {
   lr: number;
   warmupSteps: number;
   totalSteps: number;
 }
 
-/** Schedules of configurations that equal one of these types. Source: transformers. */
+/** Schedules of DeepSpeed that equal a type here, as in transformers. */
 const EQUIVALENTS: Readonly<Record<string, ScheduleType>> = {
   WarmupLR: 'constant_with_warmup',
   WarmupDecayLR: 'linear',
   WarmupCosineLR: 'cosine',
 };
 
-/** Returns a warning if the caller's schedule differs from the configuration's, otherwise null. */
+/**
+ * Returns a warning if the configuration's scheduler makes the option `schedule` ineffective, else
+ * null.
+ */
 export function warnIfOverruled(schedule: Schedule, scheduler: string): string | null {
   const type = typeof schedule === 'string' ? schedule : schedule.type;
   if (EQUIVALENTS[scheduler] === type) return null;
@@ -92,7 +101,7 @@ export function warnIfOverruled(schedule: Schedule, scheduler: string): string |
   );
 }
 
-/** Returns a warning if a warm-up is given for a schedule without one, otherwise null. */
+/** Returns a warning if the schedule ignores the option `warmup`, else null. */
 export function warnIfNoWarmup(schedule: Schedule, warmup: number): string | null {
   const type = typeof schedule === 'string' ? schedule : schedule.type;
   if (type !== 'constant' || warmup === 0) return null;
@@ -102,10 +111,10 @@ export function warnIfNoWarmup(schedule: Schedule, warmup: number): string | nul
   );
 }
 
-/** A schedule with all options of its type. */
+/** A schedule with values for all options. */
 type CompleteSchedule = ScheduleOptions & typeof COMMON_DEFAULTS;
 
-/** Default values of options. */
+/** Default values of options, unless DEFAULTS has others for a type. */
 const COMMON_DEFAULTS = {
   minLr: 0,
   cycles: 0.5,
@@ -116,14 +125,14 @@ const COMMON_DEFAULTS = {
 };
 
 /**
- * Returns a rate as a factor of the highest rate. `part`: finished fraction of the rise, or of the
- * steps after it.
+ * Returns the learning rate as a fraction of the highest. `part`: the completed fraction of the
+ * warm-up, or of the updates after it.
  */
 type Curve = (part: number, options: CompleteSchedule, span: ScheduleSpan) => number;
 
 /**
- * Returns the lowest rate as a factor of the highest. If the highest rate is 0, the factor does not
- * matter.
+ * Returns the lowest rate as a fraction of the highest. If the highest rate is 0, the fraction has
+ * no effect, so it returns 0.
  */
 const computeMinFactor = ({ minLr, minLrRate }: CompleteSchedule, { lr }: ScheduleSpan): number =>
   minLrRate ?? (lr > 0 ? minLr / lr : 0);
@@ -140,7 +149,7 @@ const cosine: Curve = (part, options, span) =>
 
 const flat: Curve = () => 1;
 
-/** Returns the number of updates after the warm-up. */
+/** Returns the number of updates after the warm-up, at least 1. */
 const countStepsAfterWarmup = ({ totalSteps, warmupSteps }: ScheduleSpan): number =>
   Math.max(1, totalSteps - warmupSteps);
 
@@ -156,7 +165,7 @@ const FALLS: Readonly<Record<Slope, (part: number, options: CompleteSchedule) =>
   '1-sqrt': (part) => 1 - Math.sqrt(part),
 };
 
-/** Constant, then a fall to the lowest rate. */
+/** Returns 1 until the fall begins, then falls to the lowest rate. */
 const stableDecay: Curve = (part, options, span) => {
   const steps = resolveSteps(options.decay, span.totalSteps);
   const stable = options.stable ?? countStepsAfterWarmup(span) - steps;
@@ -167,10 +176,10 @@ const stableDecay: Curve = (part, options, span) => {
   return scaleFall(fall, options, span);
 };
 
-/** Shifts a schedule by one step, so that the last step has the lowest rate. */
+/** Moves a curve by one update, so that the last update has the lowest rate. */
 const shiftByStep = (part: number, steps: number): number => Math.min(1, part + 1 / steps);
 
-/** Warm-up curves other than a line from 0. */
+/** Warm-ups that are not a line from 0 to the highest rate. */
 const WARMUPS: { readonly [Type in ScheduleType]?: Curve } = {
   constant: flat,
   warmup_stable_decay: (part, options, span) =>
@@ -181,7 +190,7 @@ const WARMUPS: { readonly [Type in ScheduleType]?: Curve } = {
   },
 };
 
-/** Source: transformers, optimization.py. */
+/** The curves after the warm-up. Source: optimization.py of transformers. */
 const CURVES: Readonly<Record<ScheduleType, Curve>> = {
   linear: (part, options, span) => scaleFall(1 - part, options, span),
   cosine,
@@ -202,7 +211,7 @@ const CURVES: Readonly<Record<ScheduleType, Curve>> = {
 
 type ScheduleOption = keyof typeof SCHEDULE;
 
-/** Options of each schedule type. */
+/** The options that each type has. */
 const TYPE_OPTIONS: Readonly<Record<ScheduleType, readonly ScheduleOption[]>> = {
   linear: ['minLr', 'minLrRate'],
   cosine: ['minLr', 'minLrRate', 'cycles'],
@@ -224,13 +233,15 @@ const TYPE_OPTIONS: Readonly<Record<ScheduleType, readonly ScheduleOption[]>> = 
   ] as const,
 };
 
-/** Defaults of some types. */
+/** Default values of options that differ for a type. */
 const DEFAULTS: { readonly [Type in ScheduleType]?: Partial<CompleteSchedule> } = {
   cosine_with_restarts: { cycles: 1 },
   polynomial: { minLr: 1e-7 },
 };
 
-/** Returns `value` updates; a value below 1 is a fraction of `total`, rounded up. */
+/**
+ * Returns a number of updates. A `value` less than 1 is a fraction of `total`, which is rounded up.
+ */
 export function resolveSteps(value: number, total: number): number {
   return value < 1 ? Math.ceil(value * total) : value;
 }
@@ -238,15 +249,15 @@ export function resolveSteps(value: number, total: number): number {
 const isType = (type: unknown): type is ScheduleType =>
   typeof type === 'string' && Object.hasOwn(TYPE_OPTIONS, type);
 
-/** Returns `given`. Throws DS_ARGUMENT with `op`: see readSchedule(). */
+/** Returns `given`. Throws DS_ARGUMENT for the operation `op` as readSchedule() does. */
 export function requireSchedule(op: string, given: Schedule): Schedule {
   readSchedule(given, op);
   return given;
 }
 
 /**
- * Returns `given` with defaults. Throws DS_ARGUMENT for an unknown type, for options that the type
- * does not have, and for both `minLr` and `minLrRate`.
+ * Returns `given` with default values. Throws DS_ARGUMENT if the type is unknown, if the type lacks
+ * a given option, or if both `minLr` and `minLrRate` are given.
  */
 function readSchedule(given: Schedule, op = 'Trainer schedule'): CompleteSchedule {
   const options: Partial<ScheduleOptions> = isObject<ScheduleOptions>(given)
@@ -272,9 +283,7 @@ function readSchedule(given: Schedule, op = 'Trainer schedule'): CompleteSchedul
   return { ...COMMON_DEFAULTS, ...DEFAULTS[type], ...Object.fromEntries(setEntries), type };
 }
 
-/**
- * Throws DS_ARGUMENT if the lowest rate exceeds `lr`, the highest. A highest rate of 0 is allowed.
- */
+/** Throws DS_ARGUMENT if the lowest rate is larger than the highest rate `lr`, unless `lr` is 0. */
 export function requireFall(schedule: Schedule, lr: number): void {
   const min = typeof schedule === 'string' ? undefined : schedule.minLr;
   if (min === undefined || lr === 0 || min <= lr) return;
@@ -283,14 +292,14 @@ export function requireFall(schedule: Schedule, lr: number): void {
 }
 
 /**
- * A schedule that rises to `lr` during the warm-up, usually from 0, then follows the curve of its
- * type until the end of the run.
+ * A schedule of one parameter group. The rate rises to `span.lr` during the warm-up, usually from
+ * 0. Then it follows the curve of its type until the end of the run.
  */
 export class OwnSchedule extends PureSchedule {
   readonly name: string;
   private readonly options: CompleteSchedule;
 
-  /** Throws DS_ARGUMENT: see readSchedule() and requireFall(). */
+  /** Throws DS_ARGUMENT as readSchedule() and requireFall() do. */
   constructor(
     schedule: Schedule,
     private readonly span: ScheduleSpan,

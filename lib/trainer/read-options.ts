@@ -11,23 +11,23 @@ import { declareSampleOptions, MODEL, OPTIMIZATION, type TrainerOptions } from '
 import { requireFall } from './own-schedule.js';
 import { REPORTING, type SaveSettings } from './report-options.js';
 
-/** Options without sample types, with defaults; null means disabled. */
+/** The options that do not depend on the type of samples, with default values. null means off. */
 export interface RunSettings
   extends Settings<typeof MODEL>,
     Settings<typeof OPTIMIZATION>,
     Omit<Settings<typeof REPORTING>, 'watch'> {
-  /** Names of the options that the caller has given. */
+  /** Names of the options that the caller gave. */
   given: ReadonlySet<string>;
   eval: EvalPlan | null;
   data: DataPlan;
-  /** Null records nothing. */
+  /** Options of the recording; null: the run is not recorded. */
   watch: WatchOptions | null;
 }
 
 type EvalPlan = Settings<typeof EVALUATION> & { batchSize: number };
 type DataPlan = Settings<typeof LOADING> & { seed: number };
 
-/** TrainerOptions with defaults. */
+/** The options of a Trainer with default values. */
 export interface TrainerSettings<Sample, Batch> extends RunSettings {
   train: Settings<ReturnType<typeof declareSampleOptions<Sample, Batch>>>['train'];
   eval: (EvalPlan & EvalSettings<Sample, Batch>) | null;
@@ -37,8 +37,8 @@ export interface TrainerSettings<Sample, Batch> extends RunSettings {
 }
 
 /**
- * Returns `given` with defaults. Throws DS_ARGUMENT with the name of an unknown or invalid option,
- * and for options that exclude each other. Throws DS_DATA for a folder without a tokenizer.
+ * Returns `given` with default values. Throws DS_ARGUMENT if an option is unknown or invalid, or if
+ * options contradict each other; the error names them. Throws DS_DATA if a folder has no tokenizer.
  */
 export function readTrainerOptions<Sample, Batch>(
   given: TrainerOptions<Sample, Batch>,
@@ -50,37 +50,40 @@ export function readTrainerOptions<Sample, Batch>(
     ...REPORTING,
   };
   const read = readDeclared('Trainer', given, declared);
-  const { seed, batchSize, data, eval: judged, watch, save } = read;
+  const { seed, batchSize, data, eval: evaluation, watch, save } = read;
   const own = Object.entries(readOptions('Trainer', given, declared));
   const has = new Set(own.filter(([, value]) => value !== undefined).map(([name]) => name));
   const settings = {
     ...read,
     given: has,
     lr: has.has('lr') ? read.lr : (read.method?.lr ?? read.lr),
-    eval: judged && { ...judged, batchSize: judged.batchSize ?? batchSize },
+    eval: evaluation && { ...evaluation, batchSize: evaluation.batchSize ?? batchSize },
     data: { ...data, seed: data.seed ?? seed },
-    watch: watchOf(watch, save),
+    watch: readWatch(watch, save),
   };
   requireSchedulePossible(settings);
-  requireJudged(settings);
-  requireSaved(settings);
+  requireMetric(settings);
+  requireSaveOptions(settings);
   return settings;
 }
 
-/** The folder of the run is that of its checkpoints. */
-function watchOf(given: boolean | WatchOptions, save: SaveSettings | null): WatchOptions | null {
+/** Returns the option `watch`. By default, the run is recorded in the folder of its checkpoints. */
+function readWatch(given: boolean | WatchOptions, save: SaveSettings | null): WatchOptions | null {
   if (given === false) return null;
   return { ...(save && { dir: save.dir }), ...(given === true ? {} : given) };
 }
 
-/** Other rates and schedules are known when training begins. */
+/**
+ * Throws DS_ARGUMENT if the schedule is impossible with the given rate. If the configuration or the
+ * caller's optimizer sets the rate, the check follows when training begins.
+ */
 function requireSchedulePossible({ given, schedule, lr, optimizer }: RunSettings): void {
   if (typeof optimizer === 'function' || given.has('lrScheduler')) return;
   if (given.has('lr') || !given.has('deepspeed')) requireFall(schedule, lr);
 }
 
-/** Throws DS_ARGUMENT for a metric that no evaluation computes. */
-function requireJudged<Sample, Batch>({
+/** Throws DS_ARGUMENT if no evaluation computes a metric that an option needs. */
+function requireMetric<Sample, Batch>({
   eval: evaluation,
   save,
   earlyStop,
@@ -114,8 +117,8 @@ function requireJudged<Sample, Batch>({
   }
 }
 
-/** Throws DS_ARGUMENT for checkpoints and reports that exclude each other. */
-function requireSaved({ save, report }: RunSettings): void {
+/** Throws DS_ARGUMENT if options of checkpoints and reports contradict each other. */
+function requireSaveOptions({ save, report }: RunSettings): void {
   const file = report.find((report) => typeof report === 'string');
   if (file && !save) {
     const expected = 'the option save.dir for the files of the monitor, or your own monitors';

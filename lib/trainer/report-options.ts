@@ -1,4 +1,4 @@
-// Options of a Trainer about logs, checkpoints and reports.
+// Declares the options of a Trainer for logs, checkpoints and reports.
 import type { WatchOptions } from '../engine/watch/run-watch.js';
 import type { Monitor } from '../monitor/index.js';
 import { valueError } from '../runtime/input-errors.js';
@@ -24,17 +24,22 @@ import {
 } from './events.js';
 import { type Interval, requireEvery } from './interval.js';
 
-/** Callbacks by type of event; returned promises are awaited. */
+/**
+ * Functions that are called for events, by type of event. If one returns a promise, it is awaited.
+ */
 export type TrainerCallbacks = {
   readonly [Type in TrainerEventType]?: (event: TrainerEventOf<Type>) => unknown;
 } & { readonly any?: (event: TrainerEvent) => unknown };
 
-/** Destination of logs: folders of a monitor in `save.dir`/runs, or your own monitor. */
+/**
+ * Where logs are reported: in files of a monitor under `save.dir`/runs, or to a monitor of the
+ * program.
+ */
 export type Report = 'tensorboard' | 'csv' | Monitor;
 
 /** The declared options of logs. */
 export const LOGGING = {
-  /** When to log: a number of updates, a share of them, or "epoch". Default: 10. */
+  /** When to log: after a number of updates, a fraction of all, or "epoch". Default: 10. */
   every: declareOption(
     requireEvery,
     'when to log: a number of updates, a share of them below 1, or `"epoch"`',
@@ -43,9 +48,11 @@ export const LOGGING = {
       elsewhere: '`logging_strategy`, `logging_steps`',
     },
   ),
-  /** Logs the first update as well. Default: false. */
+  /** Whether the first update is logged too. Default: false. */
   first: boolean('log the first update too', { default: false, flag: 'logging_first_step' }),
-  /** Excludes losses that are not finite from means. Default: false, so a mean can be NaN. */
+  /**
+   * Whether losses that are not finite are left out of means. Default: false, so a mean can be NaN.
+   */
   nanFilter: boolean('leave NaN and infinite losses out of means; true in transformers', {
     default: false,
     flag: 'logging_nan_inf_filter',
@@ -57,36 +64,38 @@ export interface LogOptions extends Options<typeof LOGGING> {}
 
 /** The declared options of the best evaluation. */
 export const BEST = {
-  /** Metric: "loss", "accuracy" (with `eval.accuracy`), or a name of `eval.metrics`. */
+  /** Metric: "loss", "accuracy" (with `eval.accuracy`), or a metric of `eval.metrics`. */
   metric: string('metric of the best evaluation', {
     required: true,
     elsewhere: '`metric_for_best_model`',
   }),
-  /** Whether larger values are better. Default: false if the metric ends in "loss", else true. */
+  /**
+   * Whether larger values are better. Default: false for a metric that ends in "loss", else true.
+   */
   greaterIsBetter: boolean('larger values of the metric are better', {
     shown: 'unless it ends in `loss`',
     flag: 'greater_is_better',
   }),
-  /** Ends train() with the best checkpoint's weights. Default: true. */
+  /** Whether the model has the weights of the best checkpoint after train(). Default: true. */
   load: boolean('end with the best checkpoint', {
     default: true,
     elsewhere: '`load_best_model_at_end`',
   }),
 };
 
-/** Choice of the best evaluation. */
+/** How the best evaluation is found. */
 export interface BestOptions extends Options<typeof BEST> {}
 
 /** The declared options of checkpoints. */
 export const SAVING = {
-  /** The folder of the checkpoint-<step> folders. */
+  /** Folder for the checkpoint-<step> folders. */
   dir: string('folder of the `checkpoint-<step>` folders', {
     required: true,
     elsewhere: '`output_dir`',
   }),
   /**
-   * When to save: a number of updates, a share of them, "epoch", or "best" at each new best
-   * evaluation. The last update saves too. Default: 500.
+   * When to save: after a number of updates, a fraction of all, "epoch", or "best" after each new
+   * best evaluation. The last update is always saved, except with "best". Default: 500.
    */
   every: declareOption(
     (op, value: Interval | 'best') =>
@@ -94,14 +103,14 @@ export const SAVING = {
     'when to save; `"best"`: only at a new best evaluation',
     { default: 500, elsewhere: '`save_strategy`, `save_steps`' },
   ),
-  /** Number of newest checkpoints to keep, the best one included. Default: all. */
+  /** Number of newest checkpoints to keep, including the best one. Default: all. */
   keep: integer('[checkpoints to keep](#keep-only-the-best), the best included', {
     min: 1,
     default: null,
     shown: 'all',
     flag: 'save_total_limit',
   }),
-  /** Keeps the best checkpoint: a metric of the evaluation, or an object with more options. */
+  /** Keeps the best checkpoint, by this metric of evaluations; or an object with more options. */
   best: declareOption(
     readBest,
     'metric that finds the best checkpoint, or `{ metric, greaterIsBetter, load }`',
@@ -112,32 +121,35 @@ export const SAVING = {
     },
   ),
   /**
-   * Writes whole weights and the tokenizer into each checkpoint, for transformers; for a model with
-   * adapters only the adapters, for PEFT. Default: true.
+   * Whether each checkpoint also contains whole weights and the tokenizer, as transformers reads
+   * them; for a model with adapters, only the adapters, as PEFT reads them. Default: true.
    */
   weights: boolean('also write the weights, as transformers reads them', { default: true }),
-  /** Writes only weights or adapters; such checkpoints cannot be resumed. Default: false. */
+  /**
+   * Whether a checkpoint contains only weights or adapters. A run cannot resume from it.
+   * Default: false.
+   */
   weightsOnly: boolean('write only the weights; such checkpoints cannot resume', {
     default: false,
     flag: 'save_only_model',
   }),
 };
 
-/** Folder and times of checkpoints. */
+/** Options of checkpoints. */
 export interface CheckpointOptions extends Options<typeof SAVING> {}
 
-/** CheckpointOptions with defaults; `keep` null keeps all. */
+/** CheckpointOptions with default values. `keep` is null if all checkpoints are kept. */
 export type SaveSettings = Settings<typeof SAVING>;
 
 /** The declared options of early stopping. */
 export const STOPPING = {
-  /** Training ends after this number of consecutive evaluations without improvement. */
+  /** Number of consecutive evaluations without improvement after which training ends. */
   patience: integer('end after this number of evaluations without improvement', {
     min: 1,
     required: true,
     flag: 'early_stopping_patience',
   }),
-  /** Smallest change of the metric that counts as an improvement. Default: 0. */
+  /** Smallest change of the metric that is an improvement. Default: 0. */
   threshold: number('smallest change of the metric that counts as an improvement', {
     min: 0,
     default: 0,
@@ -145,32 +157,32 @@ export const STOPPING = {
   }),
 };
 
-/** Options of early stopping; `save.best` sets the metric. */
+/** Options of early stopping. `save.best` names the metric. */
 export interface EarlyStopOptions extends Options<typeof STOPPING> {}
 
-/** Logs, checkpoints and reports. */
+/** The declared options of logs, checkpoints and reports. */
 export const REPORTING = {
-  /** When and what to log. */
+  /** Options of logs. */
   log: object<LogOptions>()(LOGGING),
-  /** Folder and times of checkpoints. Default: no checkpoints. */
+  /** Options of checkpoints, or their folder. Default: no checkpoints. */
   save: declareOption(readSave, 'checkpoints', {
     default: null,
     fields: SAVING,
   }),
-  /** Ends training if evaluations no longer improve. Default: disabled. */
+  /** Ends training if evaluations no longer improve. Default: off. */
   earlyStop: declareOption(
     (op, given: EarlyStopOptions) => readDeclared(op, given, STOPPING, '.'),
     'ends training if evaluations no longer improve',
     { default: null, fields: STOPPING, elsewhere: '`EarlyStoppingCallback`' },
   ),
-  /** Destinations of logs in addition to events. Default: none. */
+  /** Where logs are reported, in addition to events. Default: nowhere. */
   report: declareOption(
     requireReports,
     '`"tensorboard"`, `"csv"` or a monitor; files in `save.dir`/runs',
     { default: [], shown: 'none', elsewhere: '`report_to`' },
   ),
   /**
-   * Records the run and serves a local web page of it: see engine.watch(). The default folder is
+   * Records the run and serves a local web page of it; see engine.watch(). The default folder is
    * `save.dir`. Default: false.
    */
   watch: declareOption(
@@ -181,22 +193,22 @@ export const REPORTING = {
     },
   ),
   /**
-   * File for the device time of updates 4 to 6: a table by role if its name ends in ".txt", else a
-   * trace. See engine.trace(). Default: none.
+   * File for the device time of updates 4 to 6; see engine.trace(). A name that ends in ".txt" gets
+   * a table by role, other names a trace. Default: none.
    */
   profile: string('file for [device time by role](profiling.md#device-time-by-role), `*.txt`', {
     default: null,
     shown: 'none',
     flag: 'profile',
   }),
-  /** Draws a progress bar on rank 0. Default: true. */
+  /** Whether rank 0 draws a progress bar. Default: true. */
   progress: boolean('show a progress bar on rank 0', {
     default: true,
     elsewhere: '`disable_tqdm`',
   }),
   /** Name of the run in reports. Default: "trainer". */
   runName: string('name of the run in reports', { default: 'trainer', flag: 'run_name' }),
-  /** Called for each event, before the iteration of train() receives it. */
+  /** Functions for events. They are called before the iteration over train() gets the event. */
   callbacks: declareOption(requireCallbacks, 'listeners of [events](#events)', {
     default: [],
     shown: 'none',
@@ -232,7 +244,7 @@ function requireCallbacks(
   return given;
 }
 
-/** Returns `given`: engine.watch() checks its own options. */
+/** Returns `given`. engine.watch() checks its options. */
 function requireWatch(op: string, given: boolean | WatchOptions): boolean | WatchOptions {
   if (typeof given === 'boolean' || isObject(given)) return given;
   throw valueError(op, 'true, false or options of engine.watch()', given);

@@ -1,4 +1,4 @@
-// A run from begin to end: the checkpoint that it resumes, the loop, and the final weights.
+// One run of a Trainer: loads a checkpoint if it resumes, runs the loop, and ends.
 
 import { onAllRanks } from '../checkpoint/index.js';
 import { requireWritable } from '../checkpoint/make-folder.js';
@@ -15,23 +15,23 @@ import type { EndEvent, EndReason, TrainerEvent } from './events.js';
 import { runTrainingLoop } from './loop.js';
 import type { Session } from './session.js';
 
-/** Start of a run. */
-export interface Beginning {
+/** How a run starts. */
+export interface RunStart {
   resume: boolean | string;
-  /** Whether the data continue at their position. */
+  /** Whether the data also continue at the position of the checkpoint. */
   resumeData: boolean;
 }
 
-/** Events of a run; returns the last one, or null if the caller left the iteration. */
-export async function* runOf<Batch>(
+/** Yields the events of a run. Returns the last event, or null if the caller left the iteration. */
+export async function* runSession<Batch>(
   session: Session<Batch>,
   data: BatchSource<Batch>,
-  beginning: Beginning,
+  start: RunStart,
   isLeft: () => boolean,
 ): AsyncGenerator<TrainerEvent, EndEvent | null> {
   const { engine, state, book, length } = session;
-  const resumedFrom = await resumeSession(session, beginning);
-  await saveFolder(session);
+  const resumedFrom = await resumeSession(session, start);
+  await requireSaveFolder(session);
   engine.train();
   book.begin(resumedFrom !== null);
   const { maxSteps } = length;
@@ -45,7 +45,7 @@ export async function* runOf<Batch>(
 
 async function resumeSession<Batch>(
   session: Session<Batch>,
-  { resume, resumeData }: Beginning,
+  { resume, resumeData }: RunStart,
 ): Promise<string | null> {
   const { engine, world, settings, state, book, counts } = session;
   const { save } = settings;
@@ -54,20 +54,23 @@ async function resumeSession<Batch>(
     if (save) await requireNoLaterCheckpoints(world, save.dir, state.step);
     return null;
   }
-  book.countTokens(counts.tokens()); // Counts of an abandoned run come before the checkpoint's.
+  // Tokens of a previous run on this Trainer are counted now: later they would add to the
+  // checkpoint's.
+  book.countTokens(counts.tokens());
   state.loadJson(await readCheckpoint(engine, path, resumeData), path);
   state.checkpoint = path;
   const { best } = state;
   if (best?.checkpoint) best.checkpoint = await findBest(world, path, best.checkpoint);
-  realign(session);
+  correctLength(session);
   return path;
 }
 
 /**
- * Updates before the checkpoint may have been of another size: by ranks, batches or accumulation.
- * The run ends after its epochs all the same, and the learning rate is that of its place in them.
+ * Corrects the length of a resumed run. Updates before the checkpoint may have had another size,
+ * because of other ranks, batches or accumulation. The run still ends after its epochs, and the
+ * learning rate is the one that belongs to the current epoch.
  */
-function realign<Batch>({ engine, settings, state, length }: Session<Batch>): void {
+function correctLength<Batch>({ engine, settings, state, length }: Session<Batch>): void {
   const { updatesPerEpoch, epochUpdates } = length;
   const isByEpochs = updatesPerEpoch !== null && epochUpdates !== null;
   const here = isByEpochs ? Math.floor(state.epoch * updatesPerEpoch + 1e-6) : state.step;
@@ -78,8 +81,11 @@ function realign<Batch>({ engine, settings, state, length }: Session<Batch>): vo
   progress.scheduleStart = Math.min(before, progress.appliedSteps);
 }
 
-/** Rejects on all ranks with DS_IO where no checkpoint could be written. */
-async function saveFolder<Batch>({ world, settings: { save } }: Session<Batch>): Promise<void> {
+/** Rejects on all ranks with DS_IO if a checkpoint could not be written to `save.dir`. */
+async function requireSaveFolder<Batch>({
+  world,
+  settings: { save },
+}: Session<Batch>): Promise<void> {
   if (!save) return;
   await onAllRanks(world, 'opening save.dir', async () => {
     if (world.rank === 0) await requireWritable(save.dir);
@@ -88,8 +94,8 @@ async function saveFolder<Batch>({ world, settings: { save } }: Session<Batch>):
 }
 
 /**
- * Returns the end event. A complete run first loads the weights of its best checkpoint, with
- * `save.best.load`. A stopped run keeps its last weights.
+ * Returns the end event. With `save.best.load`, loads the weights of the best checkpoint first,
+ * unless a signal stopped the run.
  */
 async function endRun<Batch>(
   { engine, settings, state }: Session<Batch>,

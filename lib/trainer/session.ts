@@ -1,4 +1,5 @@
-// Opens and closes the parts of a Trainer: engine, data, reports and state.
+// Session: the parts of a Trainer (engine, data, reports, state), and how they are opened and
+// closed.
 
 import { type CheckpointWorld, onAllRanks } from '../checkpoint/index.js';
 import type { Distributed } from '../comm/index.js';
@@ -41,11 +42,11 @@ import { type TargetCounts, targetCounts } from './target-counts.js';
 import { openTrainData } from './train-data.js';
 import { TrainerState } from './trainer-state.js';
 
-/** Hint of the error if a rank does not make a call. */
-const TOGETHER =
+/** Hint of the error that a rank did not take part in an exchange. */
+const RANKS_HINT =
   'Create a Trainer with the same options on every rank, and call the same methods on all ranks.';
 
-/** The parts of a run; every rank has its own, and calls them in the same order. */
+/** The parts of a Trainer on one rank. All ranks call them in the same order. */
 export interface Session<Batch> {
   settings: TrainerSettings<never, Batch>;
   engine: Engine;
@@ -56,29 +57,30 @@ export interface Session<Batch> {
   data: BatchSource<Batch> | null;
   /** The data of a method that makes batches with the model; null for other data. */
   source: MethodSource | null;
-  /** Micro-batches of a whole update. */
+  /** Number of micro-batches of a complete update. */
   accumulation: number;
-  /** Opens evaluation data, once. */
+  /** Opens evaluation data; returns the same object for the same data. */
   evalData(options: {
     data: TrainerData<never, Batch>;
     batchSize: number;
   }): Promise<EvalData<Batch>>;
-  /** Evaluation data opened so far. */
-  judgedOn(): Promise<EvalData<Batch>>[];
+  /** Returns all evaluation data that were opened. */
+  openedEvalData(): Promise<EvalData<Batch>>[];
   length: RunLength;
   state: TrainerState;
   decisions: Decisions;
   counts: TargetCounts;
   book: Logbook;
-  /** The recording of the run; null without one. */
+  /** The recording of the run; null if the run is not recorded. */
   watch: RunWatch | null;
-  /** Ends the noise on embeddings; null without any. */
+  /** Ends the noise on embeddings; null without noise. */
   endNoise: (() => void) | null;
 }
 
 /**
- * Joins the job, opens the data, and builds the engine. The length of the data sets the length of
- * the run. Throws the errors of initialize(), and DS_ARGUMENT if the run has no length.
+ * Joins the job, opens the data, and builds the engine. The length of the data determines the
+ * length of the run. Throws the errors of initialize(), and DS_ARGUMENT if neither the data nor
+ * `maxSteps` give a length.
  */
 export async function openSession<Sample, Batch>(
   given: TrainerSettings<Sample, Batch>,
@@ -91,7 +93,7 @@ export async function openSession<Sample, Batch>(
   requireOneStage(settings.deepspeed);
   const job = await jobOf({ ...settings, config: settings.deepspeed });
   const file = resolveBeforeLength(settings, job.mesh.size(...DATA));
-  const place = dataPlaceIn(job, settings, file.train_micro_batch_size_per_gpu);
+  const place = createDataPlace(job, settings, file.train_micro_batch_size_per_gpu);
   const source = await settings.method?.openSource({
     data: settings.train as never,
     settings,
@@ -101,39 +103,42 @@ export async function openSession<Sample, Batch>(
   const data =
     (settings.train && (source as BatchSource<Batch> | null | undefined)) ??
     (settings.train && (await openTrainData(settings.train, settings, place, file)));
-  const ends: End[] = [() => (data ?? source)?.close?.()];
+  const cleanUps: CleanUp[] = [() => (data ?? source)?.close?.()];
   try {
-    return await sessionOver({ settings, objective, job, file, place, data, source }, ends);
+    return await createSession({ settings, objective, job, file, place, data, source }, cleanUps);
   } catch (error) {
-    await endAll(ends).catch(() => {}); // The error of opening explains more.
+    await runCleanUps(cleanUps).catch(() => {}); // The error that occurred first is more useful.
     throw error;
   }
 }
 
-/** Parts that a session is built from. */
-interface Grounds<Batch> extends Pick<Session<Batch>, 'settings' | 'objective' | 'data'> {
+/** The inputs of createSession(). */
+interface SessionInputs<Batch> extends Pick<Session<Batch>, 'settings' | 'objective' | 'data'> {
   job: Distributed;
-  /** The configuration before the run's length is known. */
+  /** The configuration, resolved before the length of the run is known. */
   file: ReturnType<typeof resolveBeforeLength>;
   place: DataPlace;
   source: MethodSource | null | undefined;
 }
 
 /**
- * Updates that `profile` traces. It skips the first ones, which allocate memory and select matrix
- * algorithms.
+ * Updates that the option `profile` traces. The first updates are skipped, because they allocate
+ * memory and select matrix algorithms.
  */
 const PROFILED = { after: 3, steps: 3 } as const;
 
-/** Adds the clean-up of each part to `ends`, for a session that fails to open. */
-async function sessionOver<Batch>(
-  { settings, objective, job, file, place, data, source = null }: Grounds<Batch>,
-  ends: End[],
+/**
+ * Builds the engine and creates the session. Adds the clean-up of each part to `cleanUps`: the
+ * caller runs it if this fails.
+ */
+async function createSession<Batch>(
+  { settings, objective, job, file, place, data, source = null }: SessionInputs<Batch>,
+  cleanUps: CleanUp[],
 ): Promise<Session<Batch>> {
   const { model, neftuneNoiseAlpha: noise } = settings;
   const cost = createCostFunction(model);
   const batches = data?.length ?? null;
-  if (data && batches === null && settings.maxSteps === null) throw endless();
+  if (data && batches === null && settings.maxSteps === null) throw noLengthError();
   const length = computeRunLength(settings, batches, file.gradient_accumulation_steps);
   seed(settings.seed);
   const engine = await buildEngine(settings, job, length, {
@@ -141,17 +146,17 @@ async function sessionOver<Batch>(
     scheduler: file.scheduler?.type ?? null,
     bf16States: file.bf16.bf16_optimizer_states,
   });
-  ends.push(() => engine.destroy());
+  cleanUps.push(() => engine.destroy());
   if (settings.profile !== null) engine.trace(settings.profile, PROFILED);
   await requireSameDraws(job, engine, data);
   if (data?.stateDict && data.loadStateDict) engine.companions.set('trainData', data as never);
   const state = new TrainerState();
   const isMeasured = isExperiment(engine.config);
   const reported = isMeasured ? { ...settings, report: [] } : settings;
-  const world = checkpointWorld(job, TOGETHER);
-  const watch = isMeasured ? null : await opensWatch(settings, engine, world);
+  const world = checkpointWorld(job, RANKS_HINT);
+  const watch = isMeasured ? null : await openWatch(settings, engine, world);
   const { dataGroup } = engine.parts.ranks;
-  ends.push(() => objective.close?.());
+  cleanUps.push(() => objective.close?.());
   await objective.open?.({ engine, job, dataGroup });
   const metrics = objective.hasStepMetrics
     ? new StepMetrics(dataGroup, objective.deriveMetrics?.bind(objective))
@@ -169,7 +174,9 @@ async function sessionOver<Batch>(
     watch,
     mover: new BatchMover(engine.device),
     accumulation: engine.gradientAccumulationSteps(),
-    ...openedOnce((judged, size) => openEvalData(judged, settings, { ...place, batchSize: size })),
+    ...openEvalDataOnce((evalData, size) =>
+      openEvalData(evalData, settings, { ...place, batchSize: size }),
+    ),
     decisions: new Decisions(settings, length, isMeasured),
     counts: targetCounts(dataGroup),
     book: new Logbook({ engine, settings: reported, state, length, costOf: cost, watch, metrics }),
@@ -177,8 +184,8 @@ async function sessionOver<Batch>(
   };
 }
 
-/** Returns the metrics of `data`, by the method's own evaluation if it has one. */
-export async function judge<Batch>(
+/** Returns the metrics of `data`. A method that has its own evaluation computes them. */
+export async function evaluateSession<Batch>(
   session: Session<Batch>,
   data: TrainerData<never, Batch>,
   plan: { batchSize: number; maxBatches?: number } & Parameters<typeof evaluate<Batch>>[2],
@@ -191,16 +198,18 @@ export async function judge<Batch>(
 }
 
 /**
- * Closes all parts of the session; the model keeps its weights, as after engine.destroy(). Closes
- * the other parts if one fails, then throws the first error.
+ * Closes all parts of the session, even if one fails; then throws the first error. The model keeps
+ * its weights, as after engine.destroy().
  */
 export async function closeSession<Batch>(session: Session<Batch>): Promise<void> {
   const { engine, data, source, mover, counts, book } = session;
-  const opened = await Promise.allSettled(session.judgedOn());
-  const judged = opened.flatMap((result) => (result.status === 'fulfilled' ? [result.value] : []));
-  await endAll([
+  const opened = await Promise.allSettled(session.openedEvalData());
+  const evalData = opened.flatMap((result) =>
+    result.status === 'fulfilled' ? [result.value] : [],
+  );
+  await runCleanUps([
     () => (data ?? source)?.close?.(),
-    ...judged.map((data) => () => data.close()),
+    ...evalData.map((data) => () => data.close()),
     () => book.close(),
     () => counts.dispose(),
     () => mover.dispose(),
@@ -211,10 +220,10 @@ export async function closeSession<Batch>(session: Session<Batch>): Promise<void
 }
 
 /**
- * Opens the recording of the run; null without one. If rank 0 cannot record or serve, all ranks
- * reject.
+ * Opens the recording of the run; returns null without the option `watch`. Rejects on all ranks if
+ * rank 0 cannot record or serve the page.
  */
-async function opensWatch(
+async function openWatch(
   { watch, runName }: RunSettings,
   engine: Engine,
   world: CheckpointWorld,
@@ -228,15 +237,15 @@ async function opensWatch(
   return opened[0] ?? null;
 }
 
-/** The clean-up of one part; may return a promise. */
-type End = () => unknown;
+/** Cleans up one part; may return a promise. */
+type CleanUp = () => unknown;
 
-/** Awaits each clean-up in turn, also after an error. Then rejects with the first error. */
-async function endAll(ends: readonly End[]): Promise<void> {
+/** Runs all clean-ups in turn, even if one fails. Then rejects with the first error. */
+async function runCleanUps(cleanUps: readonly CleanUp[]): Promise<void> {
   const failures: unknown[] = [];
-  for (const end of ends) {
+  for (const cleanUp of cleanUps) {
     try {
-      await end();
+      await cleanUp();
     } catch (error) {
       failures.push(error);
     }
@@ -244,8 +253,15 @@ async function endAll(ends: readonly End[]): Promise<void> {
   if (failures.length > 0) throw failures[0];
 }
 
-/** Places batches on the host, because the Trainer counts their targets there. */
-function dataPlaceIn({ mesh }: Distributed, { data }: RunSettings, batchSize: number): DataPlace {
+/**
+ * Returns rank, batch size and device of the data. The device is the host, because the Trainer
+ * counts targets there.
+ */
+function createDataPlace(
+  { mesh }: Distributed,
+  { data }: RunSettings,
+  batchSize: number,
+): DataPlace {
   const [rank, worldSize] = [mesh.place(...DATA), mesh.size(...DATA)];
   const tokenRanks = mesh.size(AXIS.sequence);
   return { rank, worldSize, batchSize, device: cpu(), seed: data.seed, tokenRanks };
@@ -263,16 +279,17 @@ async function buildEngine(
   const own = { name: given as OwnOptimizerName, fp32OptimizerStates: !has.bf16States };
   const byName = has.optimizer ? undefined : () => createOptimizer(model, settings, own);
   const optimizer = typeof given === 'function' ? given : byName;
-  const { lrScheduler = has.scheduler ? undefined : scheduleOver(settings, length) } = settings;
-  const notice = job.rank === 0 && !settings.lrScheduler && ineffective(settings, has.scheduler);
+  const { lrScheduler = has.scheduler ? undefined : createSchedules(settings, length) } = settings;
+  const notice =
+    job.rank === 0 && !settings.lrScheduler && warnIfIneffective(settings, has.scheduler);
   if (notice) process.emitWarning(notice, { type: 'DsNotice', code: 'DS_NOTICE' });
   const clients = { optimizer, lrScheduler, stopSignals, distributed: job };
   const { engine } = await initializeServed({ model, config, auto, strict, ...clients });
   return engine;
 }
 
-/** A warning about learning-rate options without effect, or null. */
-function ineffective(
+/** Returns a warning if an option of the learning rate has no effect; else null. */
+function warnIfIneffective(
   { schedule, warmup, given }: RunSettings,
   scheduler: string | null,
 ): string | null {
@@ -280,16 +297,19 @@ function ineffective(
   return given.has('schedule') ? warnIfOverruled(schedule, scheduler) : null;
 }
 
-/** Returns a schedule for each group, from the rate of the group. */
-function scheduleOver({ schedule }: RunSettings, { maxSteps, warmupSteps }: RunLength) {
+/** Returns a function that creates a schedule for each parameter group, from the group's rate. */
+function createSchedules({ schedule }: RunSettings, { maxSteps, warmupSteps }: RunLength) {
   return ({ groups }: Optimizer) =>
     groups.map(({ lr }) => new OwnSchedule(schedule, { lr, warmupSteps, totalSteps: maxSteps }));
 }
 
-/** Opens evaluation data at the first evaluation, and again after a failure. */
-function openedOnce<Batch>(
+/**
+ * Returns the functions that open evaluation data. Data are opened at their first evaluation; after
+ * a failure, they are opened again.
+ */
+function openEvalDataOnce<Batch>(
   open: (data: TrainerData<never, Batch>, batchSize: number) => Promise<EvalData<Batch>>,
-): Pick<Session<Batch>, 'evalData' | 'judgedOn'> {
+): Pick<Session<Batch>, 'evalData' | 'openedEvalData'> {
   const opened = new Map<unknown, Promise<EvalData<Batch>>>();
   return {
     evalData: ({ data, batchSize }) => {
@@ -300,11 +320,11 @@ function openedOnce<Batch>(
       made.catch(() => opened.delete(data));
       return made;
     },
-    judgedOn: () => [...opened.values()],
+    openedEvalData: () => [...opened.values()],
   };
 }
 
-function endless(): DsError {
+function noLengthError(): DsError {
   return new DsError({
     code: 'DS_ARGUMENT',
     op: 'Trainer maxSteps',

@@ -1,31 +1,32 @@
-// Metrics of training steps: sums of micro-batches, kept on the device until a log.
+// StepMetrics: sums of a method's metrics over micro-batches. They stay on the device until a log
+// event.
 import type { ProcessGroup } from '../comm/index.js';
 import { NumberReadback } from '../runtime/number-readback.js';
 import { required } from '../runtime/required.js';
 import { concat, maximum, noGrad, scope, Tensor } from '../tensor/index.js';
 import type { MetricSums } from './evaluation-options.js';
 
-/** A sum and its count: scalars f32 on the device, or numbers. */
+/** A sum and a count: scalars f32 on the device, or numbers. */
 export interface DeviceSum {
-  /** The sum of the values; with `extreme`, the largest or smallest value. */
+  /** The sum of the values. With `extreme`: the largest or smallest value. */
   readonly sum: Tensor | number;
-  /** The number of values. */
+  /** Number of values. */
   readonly count: Tensor | number;
-  /** Set for a metric that is the largest or smallest value over micro-batches and ranks. */
+  /** If the metric is the largest or the smallest value over micro-batches and ranks. */
   readonly extreme?: 'max' | 'min';
 }
 
-/** A value of a metric that is an extreme: a scalar on the device. */
+/** Returns a metric that is an extreme. `value`: a scalar on the device. */
 export const extremeOf = (value: Tensor, extreme: 'max' | 'min'): DeviceSum => ({
   sum: value,
   count: 1,
   extreme,
 });
 
-/** Sums of a micro-batch by the names of metrics. */
+/** Sums of a micro-batch, by the names of metrics. */
 export type DeviceSums = Readonly<Record<string, DeviceSum>>;
 
-/** The mean of `values` [n] as a sum and its count. */
+/** Returns the mean of `values` [n], as a sum and a count. */
 export const meanOf = (values: Tensor): DeviceSum => ({ sum: values.sum(), count: values.numel });
 
 const same = <Value>(value: Value): Value => value;
@@ -33,7 +34,10 @@ const same = <Value>(value: Value): Value => value;
 const numberOf = (value: Tensor | number): number =>
   value instanceof Tensor ? value.item() : value;
 
-/** Reads sums from the device, for evaluations, which have no extremes. */
+/**
+ * Reads sums from the device for an evaluation. Extremes are left out, because evaluations add
+ * sums.
+ */
 export function readSums(sums: DeviceSums): MetricSums {
   const means = Object.entries(sums).filter(([, { extreme }]) => !extreme);
   const read = means.map(([name, { sum, count }]) => [
@@ -44,31 +48,31 @@ export function readSums(sums: DeviceSums): MetricSums {
 }
 
 /**
- * Sums over micro-batches and the ranks of `group` since the last fetch(). An objective gives the
- * same names in the same order in each micro-batch, on every rank.
+ * Sums over micro-batches since the last fetch(). fetch() adds the sums of all ranks of `group`. On
+ * every rank, an objective must give the same names in the same order for each micro-batch.
  */
 export class StepMetrics {
-  /** Extremes come last. */
+  /** Names of the metrics. The names of extremes come last. */
   private names: readonly string[] = [];
-  /** The kind of each of the last names. */
+  /** The kind of each extreme. */
   private kinds: readonly ('max' | 'min')[] = [];
-  /** Largest values of extremes on the device, [E] f32; smallest ones are negated. */
+  /** The largest values of extremes on the device, [E] f32. Smallest values are stored negated. */
   private extremes: Tensor | null = null;
-  /** Places of the device's sums among all sums and counts. */
+  /** Indices of the sums and counts that are on the device. */
   private places: readonly number[] = [];
-  /** Sums on the device, [K] f32; null without any. */
+  /** The sums and counts on the device, [K] f32, or null. */
   private onDevice: Tensor | null = null;
-  /** Sums and counts by name; 0 for values on the device. */
+  /** The sums and counts of all metrics; 0 for values on the device. */
   private onHost = new Float64Array(0);
   private coming: NumberReadback | null = null;
 
-  /** `derived` adds metrics that follow from the means of others. */
+  /** `derived` returns the means with additional metrics that are computed from them. */
   constructor(
     private readonly group: ProcessGroup,
     private readonly derived: (means: Record<string, number>) => Record<string, number> = same,
   ) {}
 
-  /** Adds the sums of a micro-batch, without waiting for the device. */
+  /** Adds the sums of a micro-batch. Does not wait for the device. */
   add(sums: DeviceSums): void {
     const isFirst = this.names.length === 0;
     if (isFirst) this.nameAll(sums);
@@ -107,7 +111,7 @@ export class StepMetrics {
     this.kinds = last.map((name) => required(kindOf(name)));
   }
 
-  /** The names of means. */
+  /** Names of the metrics that are means. */
   private get summed(): readonly string[] {
     return this.names.slice(0, this.names.length - this.kinds.length);
   }
@@ -130,7 +134,10 @@ export class StepMetrics {
     before?.dispose();
   }
 
-  /** Enqueues the sums over all ranks, and begins new ones. Every rank calls. */
+  /**
+   * Enqueues the sum over all ranks and its copy to the host, and starts new sums. All ranks must
+   * call it.
+   */
   fetch(): void {
     if (this.names.length === 0) return;
     const count = 2 * this.summed.length + this.kinds.length;
@@ -157,7 +164,7 @@ export class StepMetrics {
     this.reset();
   }
 
-  /** A copy of the extremes; -Infinity for a rank without micro-batches. */
+  /** Returns a copy of the extremes; -Infinity if this rank had no micro-batch. */
   private fetchedExtremes(): Tensor {
     if (this.extremes) return this.extremes.clone();
     const none = new Float32Array(this.kinds.length).fill(Number.NEGATIVE_INFINITY);
@@ -165,8 +172,8 @@ export class StepMetrics {
   }
 
   /**
-   * Returns the means of the last fetch() by name, without metrics that have no value; {} without a
-   * new fetch(). Waits for the device.
+   * Returns the metrics of the last fetch(), by name. Metrics without a value are left out. Returns
+   * {} if there was no fetch() since the last read(). Waits for the device.
    */
   read(): Readonly<Record<string, number>> {
     const values = this.coming?.take();
@@ -190,7 +197,7 @@ export class StepMetrics {
     return this.derived(all);
   }
 
-  /** Forgets the sums since the last fetch(). */
+  /** Drops the sums since the last fetch(). */
   reset(): void {
     this.onDevice?.dispose();
     this.onDevice = null;

@@ -1,45 +1,45 @@
-// Counts the targets of an update over all ranks, before its first backward. Losses are divided by
-// this count.
+// Counts the targets of an update over all ranks before its first backward, because losses are
+// divided by this count.
 import type { ProcessGroup } from '../comm/index.js';
 import { NumberReadback } from '../runtime/number-readback.js';
 import { noGrad, scope, Tensor } from '../tensor/index.js';
 import type { Divisor, MicroBatch } from './micro-batch.js';
 
-/** Averaging of the engine, which the Trainer's sums must undo. */
+/** How the engine averages losses and gradients. Divisors compensate for it. */
 interface Averaging {
-  /** Ranks in the mean of gradients. */
+  /** Number of ranks over which the engine averages gradients. */
   ranks: number;
   /** The engine's divisor of each loss. */
   parts: number;
 }
 
-/** Divisors of both losses of a micro-batch. */
+/** The divisors of both losses of a micro-batch. */
 interface Divisors {
   /** Divisor of the loss of counted targets. */
   readonly counted: Divisor;
-  /** Divisor of the second loss, by tokens: see MicroBatch.further. */
+  /** Divisor of the second loss; see MicroBatch.further. */
   readonly further: Divisor;
 }
 
-/** Counts over the ranks that share a batch, without the host waiting for any of them. */
+/** Counts over the ranks that have different samples. The host does not wait for them. */
 export interface TargetCounts {
   /**
-   * Divisors of the loss sums of an update's micro-batches. After the engine's averaging, each
-   * target of all ranks has the same weight. The caller owns returned tensors.
+   * Returns the divisors for the sums of losses of an update's micro-batches. After the engine has
+   * averaged, each target of all ranks has the same weight. The caller owns returned tensors.
    */
   divisors(micros: readonly MicroBatch<unknown>[], averaging: Averaging): Divisors;
-  /** Tokens of all ranks in the updates counted by divisors(). */
+  /** Returns the number of tokens of all ranks in the updates that divisors() has counted. */
   tokens(): number;
-  /** Frees its tensors. */
+  /** Frees the tensors of this object. */
   dispose(): void;
 }
 
-/** Counts over the ranks of `group`. */
+/** Returns the counts over the ranks of `group`. */
 export function targetCounts(group: ProcessGroup): TargetCounts {
   return group.size === 1 ? new OwnCounts() : new SharedCounts(group);
 }
 
-/** The counts, in the order of the ranks' sums. */
+/** Names of the counts, in the order of the ranks' sums. */
 const COUNTS = ['counted', 'further', 'tokens'] as const;
 type Count = (typeof COUNTS)[number];
 
@@ -62,10 +62,10 @@ class OwnCounts implements TargetCounts {
   dispose(): void {}
 }
 
-/** Reads sums one update later, when they have arrived. */
+/** Sums counts over ranks. The host reads a sum during the next update, when it has arrived. */
 class SharedCounts implements TargetCounts {
   private read = 0;
-  /** Tokens of the last update. */
+  /** Number of tokens of the last update, on its way to the host. */
   private readonly coming: NumberReadback;
 
   constructor(private readonly group: ProcessGroup) {

@@ -1,4 +1,4 @@
-// The objective of a TaskModel: its training loss, and the metrics of its evaluations.
+// TaskObjective: the training loss of a TaskModel, and the metrics of its evaluations.
 import type { TaskLossOptions } from '../models/tasks/losses.js';
 import { taskMetrics, taskSums } from '../models/tasks/metrics.js';
 import { countTargets } from '../models/tasks/targets.js';
@@ -21,7 +21,7 @@ interface TaskBatch {
   ends: Tensor | undefined;
 }
 
-/** The objective of a TaskModel. */
+/** Computes losses, outputs and metrics of a TaskModel. */
 export class TaskObjective<Batch> implements Objective<Batch> {
   private readonly weights: Float32Array | null;
 
@@ -64,7 +64,7 @@ export class TaskObjective<Batch> implements Objective<Batch> {
     return this.loss(forward, micro, { divisor });
   }
 
-  /** Returns the outputs for each sample. */
+  /** Returns the model's outputs for the samples of a batch. */
   computeOutputs(forward: Forward, { batch }: MicroBatch<Batch>): Tensor {
     const { ids, mask, types } = this.batchOf(batch);
     return forward(ids, this.inputsOf({ mask, types }));
@@ -85,7 +85,7 @@ export class TaskObjective<Batch> implements Objective<Batch> {
     });
   }
 
-  /** Returns the metrics from the sums over all batches and ranks. */
+  /** Returns the metrics for the sums over all batches and ranks. */
   computeMetrics(sums: MetricSums): Record<string, number> {
     return taskMetrics(sums, this.model.labels.length);
   }

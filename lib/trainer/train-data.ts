@@ -1,4 +1,4 @@
-// Opens the training data of a Trainer, and groups this rank's micro-batches by update.
+// Opens the training data of a Trainer, and groups the micro-batches of this rank by update.
 import type { ResolvedConfig } from '../../types/config.js';
 import {
   DataLoader,
@@ -34,7 +34,9 @@ import type { TrainerSettings } from './read-options.js';
 type DataSettings<Sample, Batch> = Pick<TrainerSettings<Sample, Batch>, 'data' | 'tokenizer'> &
   Partial<Pick<TrainerSettings<Sample, Batch>, 'model'>>;
 
-/** Opens training data: a source of batches, or a loader of this rank over a dataset. */
+/**
+ * Opens training data: a source of batches, or a loader of this rank for a dataset.
+ */
 export async function openTrainData<Sample, Batch>(
   data: TrainerData<Sample, Batch>,
   settings: DataSettings<Sample, Batch>,
@@ -73,8 +75,8 @@ export async function openTrainData<Sample, Batch>(
 }
 
 /**
- * Adds a mismatched row to each row of an UnpairedDataset; see withOthers(). `size`: rows of an
- * update.
+ * Returns the rows of an UnpairedDataset, each with a mismatched row for kto(); see withOthers().
+ * `size`: number of rows of an update.
  */
 function othersIn<Sample>(rows: Dataset<Sample>, size: number): Dataset<Sample> {
   if (rows.length < 2) return rows;
@@ -82,8 +84,8 @@ function othersIn<Sample>(rows: Dataset<Sample>, size: number): Dataset<Sample> 
 }
 
 /**
- * Throws DS_ARGUMENT if the option needs a dataset with random access. `obeyed`: values that do
- * not.
+ * Throws DS_ARGUMENT if the option has a value that requires a dataset with random access.
+ * `obeyed`: the values that do not.
  */
 function requireDataset<Sample, Batch>(
   option: 'sampling' | 'workers',
@@ -97,7 +99,7 @@ function requireDataset<Sample, Batch>(
   throw argumentError(`Trainer data.${option} ${formatValue(data[option])}`, expected, got, hint);
 }
 
-/** Returns the number of loader threads: from the options, else from the configuration. */
+/** Returns the number of threads of the loader, from the options or else from the configuration. */
 function workersOf<Sample, Batch>(
   { data }: DataSettings<Sample, Batch>,
   config: ResolvedConfig,
@@ -106,7 +108,9 @@ function workersOf<Sample, Batch>(
   return data.workers === 0 && isSampled(config) ? workers : data.workers;
 }
 
-/** Throws DS_ARGUMENT if `sampling` is set while data_efficiency.data_sampling sets the order. */
+/**
+ * Throws DS_ARGUMENT if `sampling` is given although data_efficiency.data_sampling sets the order.
+ */
 function requireNoOrder<Sample, Batch>({ data }: DataSettings<Sample, Batch>): void {
   if (data.sampling === 'random') return;
   throw new DsError({
@@ -129,14 +133,14 @@ async function ownSampler<Sample, Batch>(
   if (sampling !== 'group_by_length') {
     return new DistributedSampler(dataset.length, { ...share, shuffle: sampling === 'random' });
   }
-  // The batch of one rank, as in transformers' Trainer, so the order does not depend on the number
+  // The batch of one rank, as in transformers' Trainer: so the order does not depend on the number
   // of ranks.
   const batchSize = micro * accumulation;
   const known = lengths ? requireLengths(lengths, dataset) : await lengthsOf(dataset);
   return new LengthGroupedSampler(known, { ...share, batchSize });
 }
 
-/** Returns collateOf() for the first sample of `dataset`. */
+/** Returns the collate function for `dataset`; see collateOf(). */
 export async function collateFor<Sample, Batch>(
   dataset: Dataset<Sample>,
   settings: DataSettings<Sample, Batch>,
@@ -149,8 +153,9 @@ export async function collateFor<Sample, Batch>(
 type Collate<Sample, Batch> = (samples: Sample[], device: Device) => Batch;
 
 /**
- * Returns the caller's collate function, or for rows of text a function that pads them. Returns
- * undefined for other samples: the loader stacks them. `first`: a sample, or null without one.
+ * Returns the caller's collate function, or else a function that pads rows of text. Returns
+ * undefined for other samples, which the loader stacks. `first`: a sample, or null for an empty
+ * dataset.
  */
 function collateOf<Sample, Batch>(
   first: unknown,
@@ -177,12 +182,15 @@ function collateOf<Sample, Batch>(
   return collate as Collate<Sample, Batch>;
 }
 
-/** Returns the token that pads rows. Any token would do, because losses do not count padding. */
+/**
+ * Returns the token that fills shorter rows. Any token is possible, because losses do not count
+ * padding.
+ */
 const padOf = (tokenizer: Tokenizer | null): number => tokenizer?.padId ?? tokenizer?.eosId ?? 0;
 
 /**
- * Yields the rest of the epoch in groups of `size` micro-batches; the last group may be smaller.
- * `seqlen` returns the number of tokens per sample of the next update; null means all.
+ * Yields the rest of the epoch in groups of `size` micro-batches. The last group may be smaller.
+ * `seqlen` returns the number of tokens per sample of the next update; null: all.
  */
 export async function* groupsOf<Batch>(
   source: BatchSource<Batch>,
@@ -204,7 +212,7 @@ export function isDataset<Sample>(value: unknown): value is Dataset<Sample> {
   return typeof (value as { get?: unknown } | null)?.get === 'function';
 }
 
-/** Throws DS_ARGUMENT if `source` is not an async iterable. */
+/** Returns `source`. Throws DS_ARGUMENT unless it is an async iterable. */
 export function requireSource<Batch>(source: unknown): BatchSource<Batch> {
   const isIterable =
     typeof source === 'object' && source !== null && Symbol.asyncIterator in source;
@@ -222,7 +230,7 @@ function isTextSample(sample: unknown): sample is TextSample {
   return [ids, labels, documents].every((part) => part instanceof Int32Array);
 }
 
-/** Returns the lengths. Throws DS_ARGUMENT unless there is a finite length for each sample. */
+/** Returns `lengths`. Throws DS_ARGUMENT unless they are one finite number for each sample. */
 function requireLengths(
   lengths: ArrayLike<number>,
   { length }: { length: number },
@@ -235,7 +243,7 @@ function requireLengths(
   return lengths;
 }
 
-/** Returns the number of tokens of each sample. Throws DS_ARGUMENT for samples without tokens. */
+/** Returns the number of tokens of each sample. Throws DS_ARGUMENT if a sample has no tokens. */
 async function lengthsOf<Sample>(dataset: Dataset<Sample>): Promise<Float64Array> {
   const lengths = new Float64Array(dataset.length);
   for (let i = 0; i < dataset.length; ++i) {

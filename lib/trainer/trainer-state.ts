@@ -1,54 +1,56 @@
-// Progress of a Trainer, stored in the fields of transformers' trainer_state.json.
+// TrainerState: the progress of a Trainer, in the fields of transformers' trainer_state.json.
 import type { JsonObject, JsonValue } from '../../types/json.js';
 import { DsError } from '../errors.js';
 import type { EvaluateEvent, LogEvent } from './events.js';
 import type { RunSettings } from './read-options.js';
 
 /**
- * Marks our trainer_state.json. It is stored in the only field where transformers accepts unknown
- * names.
+ * Marks a trainer_state.json that a Trainer here wrote. It is a key of stateful_callbacks, because
+ * transformers accepts unknown names only there.
  */
 const OURS = '@ds/native';
 
-/** Returns whether the text of a trainer_state.json is a Trainer's here. */
+/** Returns whether a Trainer here wrote a trainer_state.json with this text. */
 export function isMadeByTrainer(text: string): boolean {
   try {
     return OURS in (JSON.parse(text) as { stateful_callbacks: object }).stateful_callbacks;
   } catch {
-    return false; // Neither JSON nor such an object.
+    return false; // The text is no JSON, or has no such field.
   }
 }
 
-/** The evaluation that was better than all others. */
+/** The best evaluation so far. */
 export interface BestEvaluation {
-  /** The metric that `save.best` names. */
+  /** Value of the metric that `save.best` names. */
   metric: number;
-  /** Updates before it. */
+  /** Number of updates before it. */
   step: number;
-  /** Folder of the best checkpoint; null until it is saved. */
+  /** Folder of its checkpoint; null until the checkpoint is written. */
   checkpoint: string | null;
 }
 
-/** Progress of a Trainer, the same on every rank. */
+/** The progress of a Trainer. It is the same on every rank. */
 export class TrainerState {
-  /** Updates so far. */
+  /** Number of updates so far. */
   step = 0;
-  /** Passes over the data so far, parts included. */
+  /** Number of passes over the data so far, with a fraction. */
   epoch = 0;
-  /** Tokens (or samples) that all ranks have read, without padding. */
+  /**
+   * Number of tokens that all ranks have read, without padding; of samples for data without tokens.
+   */
   tokens = 0;
-  /** FLOPs of these tokens by the model's formula; 0 without a formula. */
+  /** FLOPs for these tokens; 0 if no formula is known for the model. */
   flops = 0;
-  /** Null before the first evaluation, and without `save.best`. */
+  /** The best evaluation; null before the first evaluation, and without `save.best`. */
   best: BestEvaluation | null = null;
-  /** Consecutive evaluations without improvement. */
+  /** Number of consecutive evaluations without improvement. */
   unimproved = 0;
-  /** The last folder that this run has written or resumed from; null before. */
+  /** The last checkpoint that this run has written or loaded; null before. */
   checkpoint: string | null = null;
-  /** Logs and evaluations as transformers writes them. */
+  /** Log events and evaluations, in the format of transformers. */
   readonly history: JsonObject[] = [];
 
-  /** @internal Adds a log to the history. */
+  /** @internal Adds a log event to the history. */
   addLog({ step, epoch, loss, gradNorm, lr, tokens, metrics }: LogEvent): void {
     const common = { loss, grad_norm: gradNorm, learning_rate: lr, num_tokens: tokens };
     const numbers = { ...common, ...metrics };
@@ -61,14 +63,17 @@ export class TrainerState {
     this.history.push({ ...finite(Object.fromEntries(named)), epoch, step });
   }
 
-  /** @internal Whether the history has an evaluation of the present step. */
+  /** @internal Whether the history contains an evaluation of the current step. */
   get isEvaluated(): boolean {
     const isJudged = (entry: JsonObject): boolean =>
       Object.keys(entry).some((name) => name.startsWith('eval_'));
     return this.history.some((entry) => entry.step === this.step && isJudged(entry));
   }
 
-  /** @internal Contents of trainer_state.json. Source: transformers' TrainerState. */
+  /**
+   * @internal Returns the content of trainer_state.json, in the format of transformers'
+   * TrainerState.
+   */
   toJson(settings: RunSettings, run: { maxSteps: number; batchSize: number }): JsonObject {
     const { best } = this;
     const { earlyStop } = settings;
@@ -107,7 +112,10 @@ export class TrainerState {
     };
   }
 
-  /** @internal Loads a result of toJson(). Throws DS_CHECKPOINT for other values. */
+  /**
+   * @internal Restores the progress from a result of toJson(). Throws DS_CHECKPOINT for other
+   * values.
+   */
   loadJson(saved: JsonObject, location: string): void {
     const number = (name: string): number => {
       const value = saved[name];
@@ -135,7 +143,7 @@ export class TrainerState {
   }
 }
 
-/** Replaces NaN and infinities by null, because JSON has none. */
+/** Replaces NaN and infinity by null, because JSON has neither. */
 function finite(numbers: Record<string, number>): JsonObject {
   const entries = Object.entries(numbers);
   return Object.fromEntries(

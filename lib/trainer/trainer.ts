@@ -1,5 +1,4 @@
-// Trainer: a model, its data and a configuration become a run that can be watched, stopped and
-// resumed.
+// Trainer: trains a model on data by a configuration. A run can be watched, stopped and resumed.
 
 import type { JsonObject } from '../../types/json.js';
 import type { Batched } from '../data/index.js';
@@ -26,30 +25,32 @@ import {
 import { createStateJson } from './loop.js';
 import type { TrainerOptions } from './options.js';
 import { readTrainerOptions, type TrainerSettings } from './read-options.js';
-import { type Beginning, runOf } from './run.js';
-import { closeSession, judge, openSession, type Session } from './session.js';
+import { type RunStart, runSession } from './run.js';
+import { closeSession, evaluateSession, openSession, type Session } from './session.js';
 import type { TrainerState } from './trainer-state.js';
 import { TrainingRun } from './training-run.js';
 import { writeWeightFolder } from './weight-folder.js';
 
-/** How a call of train() begins and ends; the same on every rank but for the signal. */
+/** Options of train(). Except for `signal`, they must be the same on every rank. */
 export interface TrainOptions {
   /**
-   * If it is aborted on any rank, training ends on all ranks after an update, with a checkpoint.
+   * If it is aborted on any rank, training ends on all ranks after the current update, with a
+   * checkpoint.
    */
   signal?: AbortSignal;
   /**
-   * true: resume from the newest checkpoint of `save.dir`, if there is one. Or the folder of a
-   * checkpoint. Default: false.
+   * The folder of the checkpoint to load. true: the newest checkpoint in `save.dir`, if there is
+   * one. Default: false.
    */
   resume?: boolean | string;
-  /** Also resume the position in the data. Default: true. */
+  /** Whether the data continue at the position of the checkpoint. Default: true. */
   resumeData?: boolean;
 }
 
 /**
- * Trains a model on data with its own engine. On several ranks each has a Trainer of the same
- * options, and all call the same methods. Source: Hugging Face's Trainer.
+ * Trains a model on data with an engine that it builds. If there are several ranks, each creates a
+ * Trainer with the same options, and all ranks call the same methods. Source: Hugging Face's
+ * Trainer.
  */
 export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
   private readonly settings: TrainerSettings<Sample, Batch>;
@@ -58,7 +59,10 @@ export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
   private isTraining = false;
   private destroyed = false;
 
-  /** Builds nothing yet. Throws DS_ARGUMENT, naming the option that is unknown or wrong. */
+  /**
+   * Only checks the options; the engine is built later. Throws DS_ARGUMENT with the name of an
+   * unknown or invalid option.
+   */
   constructor(options: TrainerOptions<Sample, Batch>) {
     this.settings = readTrainerOptions(options);
     for (const callbacks of this.settings.callbacks) {
@@ -69,8 +73,8 @@ export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
   }
 
   /**
-   * Calls `listener` for each event of a type, or of "any", before train() yields it; a returned
-   * promise is awaited. Throws DS_ARGUMENT for an unknown type.
+   * Adds a listener for a type of event, or for "any". It is called before train() yields the
+   * event. If it returns a promise, the Trainer awaits it. Throws DS_ARGUMENT for an unknown type.
    */
   on<Type extends EventName>(type: Type, listener: Listener<Type>): this {
     requireEvent('Trainer on', type);
@@ -79,24 +83,23 @@ export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
     return this;
   }
 
-  /** Ends on(). */
+  /** Removes a listener that on() has added. Throws DS_ARGUMENT for an unknown type. */
   off<Type extends EventName>(type: Type, listener: Listener<Type>): this {
     requireEvent('Trainer off', type);
     this.listeners.remove(type, listener);
     return this;
   }
 
-  /**
-   * Returns the engine. The first call builds it, unless train(), evaluate() or predict() did.
-   */
+  /** Resolves with the engine. Builds it if no earlier call of a method has. */
   async engine(): Promise<Engine> {
     return (await this.session()).engine;
   }
 
   /**
-   * Trains from the state of this Trainer, or from a checkpoint, to the end of the run. Training
-   * begins when the result is iterated (`for await`: all events) or awaited (the last event).
-   * Rejects with errors of the engine, the data, a listener or a save.
+   * Trains from the current state of this Trainer, or from a checkpoint, to the end of the run.
+   * Training starts when the caller iterates the result (`for await` yields all events) or awaits
+   * it (`await` resolves with the last event). Rejects with the errors of the engine, the data, a
+   * listener or a checkpoint.
    */
   train(given?: TrainOptions): TrainingRun;
   train(given: TrainOptions = {}, ...surplus: readonly unknown[]): TrainingRun {
@@ -111,8 +114,9 @@ export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
   }
 
   /**
-   * Returns the mean loss of `data` (default: `eval`) per counted target, over all ranks, and the
-   * metrics of `eval.accuracy` and `eval.metrics`. Throws DS_ARGUMENT without data.
+   * Resolves with the mean loss of `data` per counted target over all ranks, and with the metrics
+   * of `eval.accuracy` and `eval.metrics`. Default of `data`: the data of the option `eval`. Throws
+   * DS_ARGUMENT without data.
    */
   evaluate(data?: TrainerData<Sample, Batch>): Promise<Metrics>;
   async evaluate(
@@ -121,17 +125,20 @@ export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
   ): Promise<Metrics> {
     requireNoSurplus('Trainer evaluate', surplus);
     const { eval: own, batchSize } = this.settings;
-    const judged = data ?? own?.data;
-    if (!judged) throw argumentError('Trainer evaluate', 'data, or the option `eval`', 'neither');
+    const evalData = data ?? own?.data;
+    if (!evalData) throw argumentError('Trainer evaluate', 'data, or the option `eval`', 'neither');
     const session = await this.session();
     const how = data ? { accuracy: own?.accuracy, metrics: own?.metrics } : (own ?? {});
-    return judge(session, judged as never, { ...how, batchSize: own?.batchSize ?? batchSize });
+    return evaluateSession(session, evalData as never, {
+      ...how,
+      batchSize: own?.batchSize ?? batchSize,
+    });
   }
 
   /**
-   * Returns the rows of `output` for all samples of `data`, in order, on every rank. `output`
-   * returns a tensor with one row per sample of a batch. Default for a CausalLM: the most probable
-   * next token at each position.
+   * Resolves with the outputs for all samples of `data`, in order, on every rank. `output` returns
+   * a tensor with one row per sample of a batch. Default for a CausalLM: the most probable next
+   * token at each position.
    */
   async predict(
     data: TrainerData<Sample, Batch>,
@@ -148,10 +155,10 @@ export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
   }
 
   /**
-   * Writes whole weights, config.json and the tokenizer into `dir`, for transformers and
-   * nn.models.fromPretrained(). For a model with adapters it writes only the adapters, for PEFT and
-   * peft.loadAdapter(). Rejects on all ranks with DS_IO, and with DS_CHECKPOINT if `dir` holds
-   * other files.
+   * Writes whole weights, config.json and the tokenizer to `dir`, for transformers and
+   * nn.models.fromPretrained(). For a model with adapters, writes only the adapters, for PEFT and
+   * peft.loadAdapter(). Rejects on all ranks with DS_IO, and with DS_CHECKPOINT if `dir` contains
+   * other files that would be overwritten.
    */
   save(dir: string): Promise<void>;
   async save(dir: string, ...surplus: readonly unknown[]): Promise<void> {
@@ -161,29 +168,30 @@ export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
     await writeWeightFolder({ engine, world, tokenizer: this.settings.tokenizer }, dir, null);
   }
 
-  /** Returns how far training is; null before the engine is built. */
+  /** Resolves with the progress of the training. Builds the engine if no earlier call has. */
   async state(): Promise<Readonly<TrainerState>> {
     return (await this.session()).state;
   }
 
-  /** @internal Contents of trainer_state.json. */
+  /** @internal Resolves with the content of trainer_state.json. */
   async stateJson(): Promise<JsonObject> {
     return createStateJson(await this.session());
   }
 
   /**
-   * Returns the recording of the option `watch`, with the address of the page; null without one.
+   * Resolves with the recording of the option `watch`, which has the address of its page; null
+   * without the option.
    */
   async watched(): Promise<RunWatch | null> {
     return (await this.session()).watch;
   }
 
-  /** Ends training on all ranks after an update, with a checkpoint, as a signal does. */
+  /** Ends training on all ranks after the current update, with a checkpoint, as a signal does. */
   async requestStop(): Promise<void> {
     (await this.session()).engine.requestStop();
   }
 
-  /** Frees everything but the weights: see engine.destroy(). */
+  /** Frees everything except the weights; see engine.destroy(). */
   async destroy(): Promise<void> {
     this.destroyed = true;
     const opened = await this.opened?.catch(() => null);
@@ -232,17 +240,18 @@ export class Trainer<Sample = unknown, Batch = Batched<Sample>> {
   }
 
   /**
-   * Events of a run, for listeners, reports and the caller. If the caller leaves the loop, the
-   * current update ends, and only listeners and reports receive its last events.
+   * Yields the events of a run after the listeners and the reports have received them. If the
+   * caller leaves the iteration, the current update is completed, and only listeners and reports
+   * receive its events.
    */
   private async *reportEvents(
     session: Session<Batch>,
-    beginning: Beginning,
+    start: RunStart,
   ): AsyncGenerator<TrainerEvent, EndEvent> {
     const { book, data } = session;
     if (!data) throw argumentError('Trainer train', '`train` data', 'none');
     let isLeft = false;
-    const events = runOf(session, data, beginning, () => isLeft);
+    const events = runSession(session, data, start, () => isLeft);
     const next = async (): Promise<IteratorResult<TrainerEvent, EndEvent | null>> => {
       const result = await events.next();
       if (result.done) return result;

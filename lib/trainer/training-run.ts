@@ -1,10 +1,10 @@
-// One call of train(): its events are iterated, or the whole run is awaited.
+// TrainingRun: the result of train(). A program iterates its events, or awaits its end.
 import { DsError } from '../errors.js';
 import type { EndEvent, TrainerEvent } from './events.js';
 
 /**
- * A run that Trainer.train() returned. It begins when the caller iterates or awaits it, and only
- * once. `for await` yields the events, `await` the last one. If the caller leaves the iteration,
+ * A run of Trainer.train(). It starts when the caller iterates or awaits it, and only once. `for
+ * await` yields the events; `await` resolves with the last one. If the caller leaves the iteration,
  * training stops after the current update and its evaluation and checkpoint. The next train()
  * continues there.
  */
@@ -15,7 +15,7 @@ export class TrainingRun implements AsyncIterable<TrainerEvent>, PromiseLike<End
   /** @internal */
   constructor(private readonly events: () => AsyncGenerator<TrainerEvent, EndEvent>) {}
 
-  /** Throws DS_ARGUMENT if the run has already begun. */
+  /** Starts the run. Throws DS_ARGUMENT if it has already started. */
   [Symbol.asyncIterator](): AsyncGenerator<TrainerEvent, EndEvent> {
     if (this.begun) {
       throw new DsError({
@@ -30,8 +30,8 @@ export class TrainingRun implements AsyncIterable<TrainerEvent>, PromiseLike<End
     return this.events();
   }
 
-  /** Trains to the end; resolves with the end event. */
-  // biome-ignore lint/suspicious/noThenProperty: to await a run is to wait for its end
+  /** Trains to the end. Resolves with the end event. */
+  // biome-ignore lint/suspicious/noThenProperty: awaiting a run means waiting for its end
   then<Value = EndEvent, Failure = never>(
     resolved?: ((event: EndEvent) => Value | PromiseLike<Value>) | null,
     rejected?: ((reason: unknown) => Failure | PromiseLike<Failure>) | null,

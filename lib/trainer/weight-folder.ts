@@ -1,5 +1,5 @@
-// Writes a model in training as a folder for transformers (whole weights) or PEFT (adapters), with
-// the tokenizer.
+// Writes the model of an engine as a folder for transformers (whole weights) or for PEFT
+// (adapters), with the tokenizer.
 import { readFileSync } from 'node:fs';
 import { readdir, readFile, realpath } from 'node:fs/promises';
 import { basename, join } from 'node:path';
@@ -38,17 +38,20 @@ const GENERATION = 'generation_config.json';
 const WEIGHTS = 'model.safetensors';
 /** Files of an adapter. */
 const ADAPTER_FILES: readonly string[] = ['adapter_config.json', 'adapter_model.safetensors'];
-/** File that all ranks write before rank 0 converts it; named like weights of a checkpoint. */
+/**
+ * The file that all ranks write and that rank 0 then converts. Its name is that of a checkpoint's
+ * weights.
+ */
 const OWN_LAYOUT = modelFile(0);
 
-/** Returns whether a save writes a file of this name. */
+/** Returns whether writeWeightFolder() may write a file of this name. */
 export function isSavedFile(name: string): boolean {
   const isPart = /^model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?$/.test(name);
   const known = [CONFIG, GENERATION, ...TOKENIZER_FILES, ...ADAPTER_FILES];
   return isPart || known.includes(name) || isUnfinishedFile(name);
 }
 
-/** Sources of a folder. Functions with this argument are collective: every rank calls them. */
+/** The sources of a folder. All ranks must call the functions with this argument. */
 interface WeightSource {
   engine: Engine;
   tokenizer: Tokenizer | null;
@@ -56,11 +59,15 @@ interface WeightSource {
 }
 
 /**
- * Writes model and tokenizer into `dir` and replaces its files. A model with adapters is written as
- * adapters in PEFT's files, other models as config.json and whole weights in the training dtype.
- * Some models have files with another layout than their parameters; they are converted from the
- * engine's `checkpoint` in `dir` if it exists. Rejects on all ranks with DS_IO and DS_CHECKPOINT.
- * It writes nothing if config.json is not a model's.
+ * Writes the model and the tokenizer to `dir` and replaces its files.
+ *
+ * - A model with adapters: the adapters, in PEFT's files.
+ * - Other models: config.json and whole weights in the training dtype. Some models have files with
+ *   another layout than their parameters. Rank 0 converts their weights from the engine's
+ *   `checkpoint` in `dir`. If it is null, all ranks save the weights to a draft first.
+ *
+ * Rejects on all ranks with DS_IO and DS_CHECKPOINT. Writes nothing if `dir` has a config.json that
+ * is no model's.
  */
 export async function writeWeightFolder(
   source: WeightSource,
@@ -91,11 +98,13 @@ export async function writeWeightFolder(
   });
 }
 
-/** Merged adapters are part of the weights. */
+/**
+ * Returns whether the model has adapters that are not merged: merged ones are part of the weights.
+ */
 const hasAdaptersBeside = (module: Module): boolean =>
   lorasOf(module).size > 0 && mergedNames(module).size === 0;
 
-/** The base has not changed and is not written; no rank gathers it. */
+/** Writes only the adapters. The base model has not changed, so no rank gathers it. */
 async function writeAdapterFolder(source: WeightSource, dir: string): Promise<void> {
   const { engine, world } = source;
   await onAllRanks(world, 'making the folder of the adapter', async () => {
@@ -114,7 +123,9 @@ async function writeAdapterFolder(source: WeightSource, dir: string): Promise<vo
   });
 }
 
-/** Throws DS_CHECKPOINT where `dir` would load as the model in it, without the adapter. */
+/**
+ * Throws DS_CHECKPOINT if `dir` contains a model: `dir` would then be loaded without the adapter.
+ */
 export function requireNoModel(dir: string): void {
   const files = modelFilesIn(dir);
   if (files.length === 0) return;
@@ -127,7 +138,7 @@ export function requireNoModel(dir: string): void {
   });
 }
 
-/** Models that were reported for a missing base name. */
+/** Models that have had the warning about a missing base model. */
 const unnamed = new WeakSet<Module>();
 
 function warnOfNoBase(module: Module, dir: string): void {
@@ -137,7 +148,7 @@ function warnOfNoBase(module: Module, dir: string): void {
   process.emitWarning(text, { type: 'DsWarning', code: 'DS_CHECKPOINT' });
 }
 
-/** Throws DS_CHECKPOINT where `dir` has a config.json that is no model's, as a run's may be. */
+/** Throws DS_CHECKPOINT if `dir` has a config.json that is no model's, such as that of a run. */
 export function requireModelConfig(dir: string): void {
   const path = join(dir, CONFIG);
   let text: string;
@@ -157,7 +168,7 @@ export function requireModelConfig(dir: string): void {
   });
 }
 
-/** Keys of a JSON object; an empty list for other values. */
+/** Returns the keys of a JSON object; an empty list for any other text. */
 function keysOf(text: string): string[] {
   try {
     const value: unknown = parseJson(text);
@@ -167,14 +178,15 @@ function keysOf(text: string): string[] {
   }
 }
 
-/** `file` of `dir`, at once. */
+/** Writes `value` to `file` in `dir` atomically. */
 export function writeJson(dir: string, file: string, value: JsonObject): Promise<void> {
   return replaceFile(join(dir, file), `${JSON.stringify(value, null, 2)}\n`);
 }
 
 /**
- * Rank 0 reads the weights that all ranks have saved (the engine's `checkpoint`, or a draft in our
- * layout) and writes them in the layout of the model's files.
+ * Writes the weights that all ranks have saved, in the layout of the model's files. Rank 0 reads
+ * them from the engine's `checkpoint` or, if it is null, from a draft in the layout of the
+ * parameters.
  */
 async function consolidateWeights(
   { engine, world }: WeightSource,
@@ -205,13 +217,13 @@ async function consolidateWeights(
   }
 }
 
-/** Null if the model's tensors differ from its description: adapters, or layers in 4 bits. */
+/** Returns the model's description; null if its tensors differ from it (adapters, 4-bit layers). */
 const describedTensors = ({ module }: Engine): JsonObject | null =>
   isPlain(module) ? module.describe() : null;
 
 /**
- * Existing files stay, for example if a model is saved to its own folder. A chat template that the
- * program has chosen replaces that of the folder.
+ * Copies the files of the tokenizer to `dir`, unless `dir` is the tokenizer's own folder. A chat
+ * template that the program has set replaces that of the folder.
  */
 async function copyTokenizer(tokenizer: Tokenizer, dir: string): Promise<void> {
   await orDsError(dir, async () => {

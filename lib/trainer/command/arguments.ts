@@ -1,5 +1,5 @@
-// Declares the arguments of `ds train`, with the names of transformers, TRL and PEFT. Options of
-// the Trainer declare their own arguments.
+// Declares the arguments of `ds train`, by the names of transformers, TRL and PEFT. Options of the
+// Trainer and of methods declare their own arguments (`flag`).
 import { GENERATION_CONFIG } from '../../inference/sampling-options.js';
 import {
   type Arguments,
@@ -25,7 +25,7 @@ import { REWARD } from '../methods/reward.js';
 import { MODEL, OPTIMIZATION } from '../options.js';
 import { BEST, LOGGING, REPORTING, SAVING, STOPPING } from '../report-options.js';
 
-/** Default and aliases of an argument. */
+/** Default and other names of an argument, for the help. */
 interface ArgumentTexts {
   shown?: string;
   also?: readonly string[];
@@ -37,19 +37,21 @@ const declareTextOrSwitch = (help: string, about: ArgumentTexts = {}) =>
 const declareRecord = (help: string) =>
   declareOption(acceptAny<object>, help, { syntax: 'record' });
 
-/** Model, data and output. */
+/** Arguments for model, data and output. */
 const FILES = {
-  /** Folder of the model (config.json, weights, tokenizer), or its name in the hub. */
+  /** Folder of the model (config.json, weights, tokenizer), or its name on the hub. */
   model_name_or_path: string('folder of the model, or its name such as Qwen/Qwen3-0.6B', {
     also: ['model'],
   }),
-  /** Branch, tag or commit of a model of the hub. A folder ignores it, as in transformers. */
+  /**
+   * Branch, tag or commit of a model on the hub. It has no effect on a folder, as in transformers.
+   */
   model_revision: string('branch, tag or commit, if the model is a name on the hub', {
     shown: '"main"',
   }),
-  /** Folder or file of a configuration: a model with new weights. */
+  /** Folder or file of the configuration of a model with new weights. */
   config_name: string('config.json of a new model with random weights, in place of --model'),
-  /** The head of the model. Default: that of a causal language model. */
+  /** The task, which selects the head of the model. Default: causal language model. */
   task: string('head to train, such as "sequence-classification" (docs/classification.md)', {
     shown: '"causal-lm"',
   }),
@@ -58,16 +60,16 @@ const FILES = {
     shown: "the model's",
     also: ['tokenizer'],
   }),
-  /** A chat template: its file, its Jinja text, or the folder or name of a tokenizer. */
+  /** A chat template: a file, the Jinja text itself, or the folder or name of a tokenizer. */
   chat_template_path: string('Jinja file or tokenizer with the chat template to train with', {
     shown: "the tokenizer's",
     also: ['chat_template'],
   }),
-  /** Training rows: files, folders and patterns. */
+  /** Rows for training: files, folders and patterns. */
   train_file: texts('rows to train on: files, folders or patterns such as data/*.jsonl', {
     also: ['data', 'train_files', 'data_path'],
   }),
-  /** Evaluation rows: files, folders and patterns. */
+  /** Rows for evaluation: files, folders and patterns. */
   validation_file: texts('rows to evaluate on, which training does not use', {
     also: ['eval_data', 'validation_files', 'eval_data_path'],
   }),
@@ -76,24 +78,24 @@ const FILES = {
   }),
 };
 
-/** Start and end of a run. */
+/** Arguments for the start and the end of a run. */
 const RUN = {
   resume_from_checkpoint: declareTextOrSwitch(
     'continue from the newest checkpoint, or from this folder',
   ),
-  /** Resume with the data from their beginning. */
+  /** Resumes with the first row of the data instead of the next one. */
   ignore_data_skip: boolean('resume at the first row of the data', { shown: 'false' }),
-  /** Device; the launcher chooses the GPUs. */
+  /** Kind of device. The launcher chooses the GPU of each rank. */
   device: string('"cpu", "cuda" or "auto"', { shown: '"auto"' }),
   use_cpu: boolean('same as --device cpu', { shown: 'false', also: ['no_cuda'] }),
-  /** Prompt of the sample after training; --no_sample prints no sample. */
+  /** Prompt of the sample that is printed after training. --no_sample prints no sample. */
   sample: declareTextOrSwitch('prompt to continue after training; --no_sample turns it off', {
     shown: 'the first row with one',
   }),
   sample_tokens: integer('number of tokens to generate after this prompt', { min: 1, shown: '48' }),
 };
 
-/** Arguments about rows and samples. */
+/** Arguments for rows and samples. */
 const ROWS = {
   max_length: integer('longest sample, in tokens; lower it if memory is short', {
     shown: "1024, or the model's maximum",
@@ -121,7 +123,7 @@ const ROWS = {
     { syntax: 'pair list', shown: 'none' },
   ),
   dataset_text_field: string('key of a row that contains its text', { shown: '"text"' }),
-  /** For rows with labels: the key of the text, or of both texts. */
+  /** For rows with labels: the keys of one or two texts. */
   text_column_names: texts('keys of one or both texts in a row with a label', {
     shown: 'those of known sets',
   }),
@@ -141,9 +143,9 @@ const ROWS = {
   }),
 };
 
-/** Arguments that determine several options of the Trainer. */
+/** Arguments that determine an option of the Trainer together. */
 const LEARNING = {
-  /** -1 means no limit, as in transformers. */
+  /** -1: no limit, as in transformers. */
   max_steps: integer('number of updates, in place of epochs'),
   lr_scheduler_type: string('how the learning rate changes, such as linear, cosine or constant', {
     shown: '"linear"',
@@ -176,7 +178,7 @@ const LEARNING = {
   gradient_checkpointing: boolean('recompute activations during backward: less memory, more time', {
     shown: 'false',
   }),
-  /** For a model with experts: enables the loss of its routers, with this weight. */
+  /** For a model with experts: adds the load-balancing loss of its routers, with this weight. */
   router_aux_loss_coef: number('weight of the loss that keeps experts equally busy'),
 };
 
@@ -185,7 +187,7 @@ const LOGS = {
   logging_steps: number('updates between logs; below 1, a share of all', { shown: '10' }),
   report_to: texts('"tensorboard", "csv", "all" or "none"', { shown: 'none' }),
   disable_tqdm: boolean('print lines in place of a progress bar', { shown: 'false' }),
-  /** Port of the page; true: the default port; false: no recording. */
+  /** Port of the page. true: the default port; false: the run is not recorded. */
   watch: declareOption(
     acceptAny<number | boolean>,
     'serve a local page of the run at this port; 0: a free one',
@@ -211,7 +213,7 @@ const SAVES = {
   metric_for_best_model: string('"loss"', { shown: '"loss"' }),
 };
 
-/** The method, and arguments that several methods share. The methods check their values. */
+/** The method, and arguments of several methods. Each method checks their values. */
 const METHOD = {
   method: string('"dpo", "kto", "orpo", "cpo", "reward", "gkd", "grpo" or "rloo"', {
     shown: '"sft"',
@@ -221,7 +223,7 @@ const METHOD = {
   }),
   loss_type: texts('losses of the method, such as sigmoid or ipo', { shown: 'its first one' }),
   loss_weights: texts('weights of several losses of dpo', { shown: '1 each' }),
-  /** Older argument for the weight of a loss "sft". */
+  /** An older argument: the weight of dpo's additional loss "sft". */
   rpo_alpha: number("weight of dpo's further loss sft", { shown: 'none' }),
   ref_model_name_or_path: string('reference model', {
     shown: 'the model without adapters, or the model as it was',
@@ -247,13 +249,13 @@ const METHOD = {
   }),
 };
 
-/** Sampling options of rollouts. */
+/** Options for sampling completions. */
 export const SAMPLING_OF_ROLLOUTS = {
   ...GENERATION_CONFIG,
   temperature: { ...GENERATION_CONFIG.temperature, help: 'divides the scores; above 0' },
 };
 
-/** Rewards of completions. */
+/** Arguments for rewards of completions. */
 const REWARDS = {
   reward_funcs: texts('rewards: built-in names, or exports such as ./file.mjs#name'),
   reward_weights: declareOption(acceptAny<number[]>, 'weights of the rewards', {
@@ -270,7 +272,7 @@ const ADAPTERS = {
   }),
 };
 
-/** Options of addLora() by PEFT's names. */
+/** Options of addLora(), by their names in PEFT. */
 export const LORA = {
   r: integer('rank of the adapters; higher: more parameters to learn with', {
     shown: '8',
@@ -311,7 +313,7 @@ export const LORA = {
   layers_pattern: texts('name of the list of layers'),
 };
 
-/** Options of 4-bit weights below the adapters. */
+/** Options for 4-bit base weights. */
 export const QLORA = {
   load_in_4bit: boolean('store the linear layers in 4 bits (QLoRA): a quarter of the memory', {
     shown: 'false',
@@ -325,7 +327,7 @@ export const QLORA = {
   }),
 };
 
-/** All arguments of the command line and its --config file. */
+/** All arguments of the command line and of a --config file. */
 export interface TrainArguments
   extends Options<typeof FILES>,
     Arguments<typeof MODEL>,
@@ -358,16 +360,16 @@ export interface TrainArguments
     Options<typeof LORA>,
     Options<typeof QLORA> {}
 
-/** Returns the options of `declared` that have an argument, by its name. */
+/** Returns the options of `declared` that have an argument, by the name of the argument. */
 function selectFlags(declared: Declared): Declared {
   const named = Object.values(declared).filter(({ flag }) => flag !== undefined);
   return Object.fromEntries(named.map((option) => [option.flag, option]));
 }
 
-/** Options of grpo() and rloo(), without `beta`, which other methods share. */
+/** Options of grpo() and rloo(). `beta` is left out, because METHOD declares it for all methods. */
 const { beta: _, ...rewardMethodOptions } = { ...RLOO, ...GRPO };
 
-/** All arguments by heading of the help. */
+/** All arguments, by their heading in the help. */
 export const GROUPS: Readonly<Record<string, Declared>> = {
   'Model, data and output': { ...FILES, ...selectFlags(MODEL), ...RUN, ...selectFlags(REPORTING) },
   'Rows and samples': { ...ROWS, ...selectFlags(LOADING) },
@@ -402,19 +404,23 @@ export const GROUPS: Readonly<Record<string, Declared>> = {
 /** All arguments by name. */
 export const ARGUMENTS: Declared = Object.assign({}, ...Object.values(GROUPS));
 
-/** Short names, names of other versions, and names of TRL, FastChat and Qwen's scripts. */
+/**
+ * Arguments by their other names: short names, and names in other versions, TRL, FastChat and
+ * Qwen's scripts.
+ */
 export const ALIASES: Readonly<Record<string, string>> = Object.fromEntries(
   Object.entries(ARGUMENTS).flatMap(([name, { also = [] }]) => also.map((text) => [text, name])),
 );
 
-/** Notes for aliases with another meaning than the argument. */
+/** Notices for other names that differ in meaning from their argument. */
 export const ALIAS_NOTES: Readonly<Record<string, string>> = {
   block_size:
     'is --max_length: each row is cut at it, for itself. --packing --packing_strategy bfd_split fills samples and splits long rows',
 };
 
 /**
- * Returns the values that `args` sets for the options of `declared`. Missing arguments are absent.
+ * Returns the values that `args` contains for the options of `declared`. Options without a value
+ * are absent.
  */
 export function readOptionsOf<D extends Declared>(
   declared: D,

@@ -12,16 +12,17 @@ import { isSavedFile, requireModelConfig, requireNoModel } from '../weight-folde
 import { LORA, QLORA, type TrainArguments } from './arguments.js';
 import { readTrainerPart } from './trainer-options.js';
 
-/** Checked arguments, with the required ones present. */
+/** Checked arguments. The required ones are present. */
 export type CheckedArguments = TrainArguments &
   Required<Pick<TrainArguments, 'train_file' | 'output_dir'>>;
 
-/** Arguments that need --use_peft. */
+/** Arguments that are valid only with --use_peft. */
 const LORA_ARGUMENTS = keysOf({ ...LORA, ...QLORA });
 
 /**
- * Returns `args`. Throws DS_ARGUMENT for a missing argument, for arguments that conflict, and for
- * an invalid value. Throws DS_CHECKPOINT if config.json of the output does not belong to a model.
+ * Returns `args`. Throws DS_ARGUMENT if an argument is missing or invalid, or if arguments
+ * contradict each other. Throws DS_CHECKPOINT if the output folder has a config.json that is no
+ * model's.
  */
 export function checkArguments(args: TrainArguments): CheckedArguments {
   const { model_name_or_path: dir, config_name: config, train_file: files, output_dir: out } = args;
@@ -58,8 +59,8 @@ export function requireModel(dir: string): void {
 }
 
 /**
- * Throws DS_ARGUMENT or DS_CHECKPOINT if the trained model would overwrite its own input or another
- * model.
+ * Throws DS_ARGUMENT or DS_CHECKPOINT if saving the trained model would overwrite a file that this
+ * run reads, or another model.
  */
 function requireSeparateOutput(args: TrainArguments, out: string): void {
   const { deepspeed, config_name: config, use_peft: isAdapter } = args;
@@ -81,7 +82,7 @@ function requireSeparateOutput(args: TrainArguments, out: string): void {
   requireModelConfig(out);
 }
 
-/** Returns the real path; the absolute path if it does not exist yet. */
+/** Returns the real path, or the absolute path if it does not exist yet. */
 function resolvePath(path: string): string {
   try {
     return realpathSync(path);

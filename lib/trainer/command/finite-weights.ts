@@ -1,4 +1,4 @@
-// Checks that the saved weights are finite.
+// Checks that the weights that `ds train` has saved are finite.
 import { join } from 'node:path';
 
 import { type CheckpointWorld, onAllRanks, WeightFiles } from '../../checkpoint/index.js';
@@ -6,20 +6,20 @@ import { DsError } from '../../errors.js';
 import { isFloating } from '../../runtime/dtype.js';
 import { isfinite, scope, type Tensor } from '../../tensor/index.js';
 
-/** Number of elements that are tested at a time. */
+/** Number of elements that are checked at a time. */
 const CHUNK = 2 ** 22;
 
-/** A saved model and its number of updates. */
+/** A saved model, and the number of its updates. */
 interface SavedWeights {
   dir: string;
-  /** Whether `dir` holds an adapter instead of a model. */
+  /** Whether `dir` contains an adapter instead of a model. */
   isAdapter: boolean;
   step: number;
 }
 
 /**
- * Throws DS_NONFINITE on all ranks if a saved weight is infinite or NaN, for example because of the
- * update after the last loss. Rank 0 reads the files.
+ * Throws DS_NONFINITE on all ranks if a saved weight is infinite or NaN. The last update may cause
+ * it, because no loss is computed after it. Rank 0 reads the files.
  */
 export async function requireFiniteWeights(
   { dir, isAdapter, step }: SavedWeights,
@@ -39,7 +39,7 @@ export async function requireFiniteWeights(
   });
 }
 
-/** Returns the name of the first tensor with a non-finite number, or null. */
+/** Returns the name of the first tensor with an infinite or NaN element, or null. */
 async function findNonFinite(path: string): Promise<string | null> {
   const files = await WeightFiles.open(path);
   try {

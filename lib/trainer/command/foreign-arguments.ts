@@ -1,6 +1,6 @@
-// Lists arguments of transformers and TRL that have no effect here, or that are not supported.
+// Lists arguments of transformers and TRL that have no effect in `ds train`, or that it refuses.
 
-/** Reasons why accepted arguments have no effect, by name. */
+/** Accepted arguments without effect, by name, with the reason. */
 export const NO_EFFECT: Readonly<Record<string, string>> = {
   ...withReason('this is a training command', ['do_train', 'do_eval']),
   ...withReason('folders of earlier runs are never emptied', ['overwrite_output_dir']),
@@ -112,18 +112,18 @@ export const NO_EFFECT: Readonly<Record<string, string>> = {
   ...withReason('--ref_model_name_or_path selects a second model', ['force_use_ref_model']),
 };
 
-/** An unsupported argument; the values in `off` are accepted. */
+/** A refused argument. With a value in `off` it is accepted, because it then requests nothing. */
 interface Refusal {
-  /** Reason, and the replacement. */
+  /** The reason, or the replacement. */
   reason: string;
-  /** Values in lower case that disable the argument. */
+  /** Values, in lower case, that request nothing. */
   off: readonly string[];
 }
 
-/** Values that disable an argument. */
+/** Values that turn an argument off. */
 const OFF = ['false', 'no', 'off', '0', 'none', 'null', ''];
 
-/** Unsupported arguments that would affect the training, by name. */
+/** Refused arguments, by name. They would change the training. */
 export const REFUSED: Readonly<Record<string, Refusal>> = {
   ...withRefusal('save the data set to a file and pass --data FILE.jsonl', [
     'dataset_name',

@@ -1,4 +1,4 @@
-// Formats the help of `ds train`, with every argument by group.
+// Formats the help of `ds train`, with all arguments by group.
 import { Command, Option } from 'commander';
 import {
   type Option as Declaration,
@@ -8,7 +8,7 @@ import {
 } from '../../runtime/option.js';
 import { GROUPS } from './arguments.js';
 
-/** Placeholders of values by syntax. */
+/** Placeholders for the values of arguments in the help, by syntax. */
 const PLACEHOLDERS: Readonly<Record<Syntax, string>> = {
   text: '<text>',
   integer: '<n>',
@@ -28,7 +28,7 @@ const PLACEHOLDERS: Readonly<Record<Syntax, string>> = {
   'pair list': '<name=value,...>',
 };
 
-/** Returns the help: each argument with its description, default and other names. */
+/** Returns the help. Each argument has a description, its default and its other names. */
 export function formatHelp(): string {
   const command = createHelpCommand();
   let text = '';
@@ -36,7 +36,7 @@ export function formatHelp(): string {
   return text.trimEnd();
 }
 
-/** Creates a command that only prints help, with an option for each argument. */
+/** Creates a command that only prints help. It has one option for each argument. */
 export function createHelpCommand(): Command {
   const command = new Command('ds train')
     .usage('--model DIR --data FILE.jsonl --output DIR [arguments]')

@@ -1,4 +1,5 @@
-// Finds models, tokenizers and configurations of `ds train` that are names on the hub.
+// Finds the folders of models, tokenizers and configurations that `ds train` names by folder or by
+// name on the hub.
 
 import { basename } from 'node:path';
 import { findOrPullFolder } from '../../hub/local-folder.js';
@@ -8,15 +9,15 @@ import { required } from '../../runtime/required.js';
 import type { TrainArguments } from './arguments.js';
 import { requireModel } from './check-arguments.js';
 
-/** Returns the revision for a name on the hub; undefined for a path. */
+/** Returns the revision if `place` is a name on the hub, undefined if it is a path. */
 export const findRevision = (
   place: string,
   { model_revision: revision }: TrainArguments,
 ): string | undefined => (isRemote(place) ? revision : undefined);
 
 /**
- * Resolves with the folder of the tokenizer. Rejects with DS_HUB, and with DS_ARGUMENT for a file
- * of --config_name without --tokenizer_name.
+ * Resolves with the folder of the tokenizer. Rejects with DS_HUB if a download fails, and with
+ * DS_ARGUMENT if --config_name is a file and --tokenizer_name is missing.
  */
 export async function findTokenizerFolder(args: TrainArguments): Promise<string> {
   const { tokenizer_name: tokenizerName, model_name_or_path: dir, config_name: config } = args;
@@ -39,7 +40,10 @@ export async function findConfig(args: TrainArguments): Promise<string> {
   });
 }
 
-/** Resolves with the folder of the model, or of the configuration of a new one. */
+/**
+ * Resolves with the folder of the model, or of the configuration of a new model. Rejects with
+ * DS_HUB.
+ */
 export async function findModel(args: TrainArguments): Promise<string> {
   const { model_name_or_path: dir } = args;
   if (dir === undefined) return findConfig(args);
@@ -47,9 +51,9 @@ export async function findModel(args: TrainArguments): Promise<string> {
 }
 
 /**
- * Downloads the model before the ranks start, once for this machine. Returns arguments for the
- * ranks that fix the commit, because a branch may change between the starts of two ranks. Rejects
- * with DS_HUB, DS_ARGUMENT for an adapter.
+ * Downloads the model before the ranks start, once for this machine. Resolves with arguments for
+ * the ranks that name the commit: a branch may change while the ranks start. Rejects with DS_HUB,
+ * or with DS_ARGUMENT if the model is an adapter.
  */
 export async function pullModel(args: TrainArguments): Promise<string[]> {
   const { model_name_or_path: name } = args;

@@ -1,5 +1,5 @@
-// The program that the ranks of `ds train` run: reads arguments from the command line and sets the
-// exit code.
+// The program that each rank of `ds train` runs. It reads the arguments, trains, and sets the exit
+// code.
 import { DsError } from '../../errors.js';
 import { checkArguments } from './check-arguments.js';
 import { readArguments } from './read-arguments.js';
@@ -12,7 +12,7 @@ async function main(words: readonly string[]): Promise<void> {
 }
 
 main(process.argv.slice(2)).catch((error) => {
-  // Print a DsError as one line; other errors keep their stack.
+  // A DsError is printed without its stack, because the user can correct it.
   console.error(error instanceof DsError ? `ds train: ${error.message}` : error);
-  process.exit(1); // The job may still be open: see train().
+  process.exit(1); // The job may still be open; see train().
 });

@@ -1,4 +1,4 @@
-// The methods of `ds train --method`: their options, arguments and metrics.
+// The methods of `ds train --method`: their arguments and metrics.
 import { argumentError } from '../../runtime/input-errors.js';
 import { requireOneOf } from '../../runtime/require-type.js';
 import { CPO } from '../methods/cpo.js';
@@ -11,11 +11,11 @@ import { PAIR_METRICS } from '../methods/pair-metrics.js';
 import { REWARD } from '../methods/reward.js';
 import { SAMPLING_OF_ROLLOUTS, type TrainArguments } from './arguments.js';
 
-/** What the command needs to know about a method. */
+/** The arguments and the metrics of a method. */
 interface CommandMethod {
-  /** Names of arguments that only some methods accept. */
+  /** Arguments that this method accepts and that not all methods accept. */
   readonly argumentNames: readonly string[];
-  /** Names of its evaluation metrics. */
+  /** Names of the method's evaluation metrics, without "loss". */
   readonly metrics: readonly string[];
 }
 
@@ -67,7 +67,7 @@ export const METHODS: Readonly<Record<string, CommandMethod>> = {
   },
 };
 
-/** Arguments that apply only to rows of text. */
+/** Arguments for rows of text, which methods with other rows do not accept. */
 const TEXT_ARGUMENTS = [
   'packing',
   'eval_packing',
@@ -86,14 +86,14 @@ const GKD_TEXT_ARGUMENTS: readonly string[] = [
   'dataset_text_field',
 ];
 
-/** TRL's names of the next-token loss in SFT. */
+/** Names in TRL of the loss that "sft" uses. */
 const NEXT_TOKENS = ['nll', 'chunked_nll'];
 
 const isGiven = (value: unknown): boolean => value !== undefined && value !== false;
 
 /**
- * Returns the name of the method; null for next-token training. Throws DS_ARGUMENT for an unknown
- * method, and for arguments of other methods.
+ * Returns the name of the method; null for "sft". Throws DS_ARGUMENT if the method is unknown, or
+ * does not accept a given argument.
  */
 export function readMethod(args: TrainArguments): string | null {
   const { method = 'sft' } = args;
@@ -120,7 +120,7 @@ export function readMethod(args: TrainArguments): string | null {
 const hasNextTokenLosses = ({ loss_type: losses = [] }: TrainArguments): boolean =>
   losses.every((name) => NEXT_TOKENS.includes(name));
 
-/** Returns the name of the only loss. Throws DS_ARGUMENT for several losses. */
+/** Returns the name of the loss, if any. Throws DS_ARGUMENT if there are several. */
 export function requireOneLoss({ method, loss_type: losses }: TrainArguments): string | undefined {
   if (losses === undefined || losses.length === 1) return losses?.[0];
   throw argumentError('--loss_type', `one loss for --method ${method}`, losses.join(' '));

@@ -19,13 +19,13 @@ import type { PreferenceMaterial } from './preference-rows.js';
 import { openModel } from './trained-model.js';
 import type { Evaluation } from './trainer-options.js';
 
-/** Fraction of the token limit before the limit in which get_soft_overlong_punishment falls. */
+/** Fraction of the limit of tokens over which the reward get_soft_overlong_punishment falls. */
 const OVERLONG_CACHE = 0.2;
-/** Default of --max_completion_length, unless half of the model's tokens are fewer. */
+/** Default of --max_completion_length. Half of the model's maximum is used if it is smaller. */
 const MAX_TOKENS = 512;
 
 /**
- * Built-in rewards by the names of TRL and open-r1. `max`: maximum number of tokens of a
+ * Built-in rewards, by their names in TRL and open-r1. `max`: maximum number of tokens of a
  * completion.
  */
 const BUILT_IN: Readonly<Record<string, (max: number) => Reward>> = {
@@ -36,7 +36,7 @@ const BUILT_IN: Readonly<Record<string, (max: number) => Reward>> = {
   get_repetition_penalty_reward: () => rewards.repetition(),
 };
 
-/** Returns whether the method learns from rewards. */
+/** Returns whether the method learns from rewards of completions. */
 export const isPolicy = (method: string): boolean => method === 'grpo' || method === 'rloo';
 
 /** Opens prompts, rewards and models. Throws DS_DATA, DS_CHECKPOINT, DS_IO, DS_ARGUMENT. */
@@ -85,8 +85,8 @@ async function createMethod(
 }
 
 /**
- * Opens the reference for a beta above 0; returns null if the model without adapters is the
- * reference.
+ * Opens the reference model if beta is above 0. Returns null if the method needs no reference, or
+ * if the model without adapters is the reference.
  */
 async function openReference(args: CheckedArguments) {
   const { method, beta = method === 'rloo' ? RLOO.beta.default : 0 } = args;
@@ -120,7 +120,7 @@ async function openRewards(args: CheckedArguments, max: number): Promise<Weighte
   return opened.map((reward, i) => ({ ...reward, weight: weights[i] ?? 1 }));
 }
 
-/** Opens a built-in reward, or an export of the user's file. */
+/** Opens a built-in reward, or one that a file of the user exports. */
 async function openReward(name: string, max: number): Promise<WeightedReward> {
   const createReward = ownValue(BUILT_IN, name);
   if (createReward) return { of: createReward(max), name };

@@ -1,4 +1,5 @@
-// Opens the rows, the models and the method of `ds train --method`.
+// Opens the rows, the models and the method of `ds train --method` for preferences and
+// distillation.
 import { join } from 'node:path';
 import { type CausalLM, fromPretrained, type TaskModel } from '../../models/index.js';
 import type { Device } from '../../runtime/device.js';
@@ -22,20 +23,20 @@ import { openRows } from './rows.js';
 import { openModel, openTaskModel } from './trained-model.js';
 import type { Evaluation } from './trainer-options.js';
 
-/** Default of --max_length, unless the model's limit is lower. */
+/** Default of --max_length. The model's maximum is used if it is smaller. */
 const MAX_LENGTH = 1024;
 
-/** Model and data of a method. */
+/** Model, method and data of a run. */
 export interface PreferenceMaterial {
   model: CausalLM | TaskModel;
   method: TrainingMethod;
   train: unknown;
   eval?: EvalOptions<unknown, unknown>;
-  /** One line about each dataset. */
+  /** One line about each dataset, to print. */
   lines: string[];
 }
 
-/** Tokenizer and device of the rows, and the evaluation options of the Trainer. */
+/** Inputs for opening rows: tokenizer, device, and the evaluation options of the Trainer. */
 interface RowContext {
   tokenizer: Tokenizer;
   /** Device of this rank. */
@@ -43,7 +44,9 @@ interface RowContext {
   evaluation: Evaluation | null;
 }
 
-/** Opens the rows and the models. Throws DS_DATA, DS_CHECKPOINT, DS_IO, DS_ARGUMENT. */
+/**
+ * Opens rows and models for the method `name`. Throws DS_DATA, DS_CHECKPOINT, DS_IO, DS_ARGUMENT.
+ */
 export async function openPreferences(
   args: CheckedArguments,
   name: string,
@@ -89,9 +92,9 @@ export async function openPreferences(
 }
 
 /**
- * Computes log-probabilities of the reference for all rows. Before training, a model with new
- * adapters is its own reference, because new adapters change nothing. Each rank uses its own
- * device.
+ * Computes the reference's log-probabilities of all rows. A model with new adapters can be its own
+ * reference before training, because new adapters do not change its outputs. Each rank computes on
+ * its own device.
  */
 function precomputeSets(
   args: CheckedArguments,
@@ -114,7 +117,9 @@ function precomputeSets(
   return precomputed;
 }
 
-/** Returns the losses of dpo() and their weights. --rpo_alpha adds the loss of chosen answers. */
+/**
+ * Returns the losses of dpo() and their weights. --rpo_alpha adds the loss "sft" of chosen answers.
+ */
 function readLosses({ loss_type, loss_weights, rpo_alpha: alpha }: CheckedArguments): {
   loss?: readonly PairLossName[];
   weights?: readonly number[];
@@ -135,7 +140,7 @@ type OpenedSets<Set> = Pick<PreferenceMaterial, 'train' | 'eval' | 'lines'> & {
   sets: readonly Set[];
 };
 
-/** Opens the rows for training and for evaluation. */
+/** Opens the rows for training and, if they are given, for evaluation. */
 async function openSets<Set>(
   args: CheckedArguments,
   { tokenizer, evaluation, maxSeq }: RowContext & { maxSeq: number },
@@ -172,9 +177,9 @@ function readLength({ max_length: given }: CheckedArguments, maxSeq: number): nu
 }
 
 /**
- * Opens the model of --ref_model_name_or_path, otherwise a second copy of the model. Returns null
- * if the model without adapters is the reference, or if the rows have its log-probabilities. Throws
- * DS_ARGUMENT for a new model without any of these.
+ * Opens the model of --ref_model_name_or_path or, by default, a second copy of the model. Returns
+ * null if the model without adapters is the reference, or if the rows contain the
+ * log-probabilities. Throws DS_ARGUMENT if the model is new and there is no other reference.
  */
 async function openReference(
   args: CheckedArguments,
@@ -189,7 +194,7 @@ async function openReference(
   throw argumentError('--config_name', expected, 'new weights', hint);
 }
 
-/** Opens a classifier with one label, and pairs as whole texts. */
+/** Opens a classifier with one label, and pairs of whole texts. */
 async function openReward(
   args: CheckedArguments,
   context: RowContext,
@@ -203,7 +208,7 @@ async function openReward(
   return { ...data, model, method: reward(readOptionsOf(REWARD, args)) };
 }
 
-/** Opens rows of text, and a teacher. */
+/** Opens rows of text, and the teacher. */
 async function openDistillation(
   args: CheckedArguments,
   model: CausalLM,

@@ -14,18 +14,23 @@ import { NO_EFFECT, REFUSED } from './foreign-arguments.js';
 import { readRunFile } from './run-file.js';
 import { type CommandArgument, splitWords } from './split-arguments.js';
 
-/** The arguments, and one notice for each argument without effect. */
+/** The arguments, and a notice about each argument that has no effect or another meaning. */
 interface ReadArguments {
   readonly args: TrainArguments;
   readonly notices: readonly string[];
 }
 
 /**
- * Reads `words` like transformers' HfArgumentParser: --snake_case or --kebab-case, --flag with or
- * without true or false, --no_flag, lists separated by spaces, records as JSON. The last value of
- * an argument overrides. --config FILE has the same names in YAML or JSON; the command line
- * overrides it. Throws DS_ARGUMENT with all unknown, unreadable and unsupported arguments, and
- * DS_IO for an unreadable file.
+ * Reads the command line `words`, like HfArgumentParser of transformers:
+ *
+ * - Names are --snake_case or --kebab-case.
+ * - A switch is --flag, --flag true, --flag false or --no_flag.
+ * - Values of a list are separated by spaces; a record is JSON.
+ * - If an argument is repeated, the last value counts.
+ * - --config FILE contains arguments in YAML or JSON; the command line overrides them.
+ *
+ * Throws DS_ARGUMENT that names all unknown, invalid and refused arguments. Throws DS_IO if a file
+ * cannot be read.
  */
 export async function readArguments(words: readonly string[]): Promise<ReadArguments> {
   const lineArguments = splitWords(words);
@@ -76,7 +81,7 @@ export async function readArguments(words: readonly string[]): Promise<ReadArgum
   return { args: args as TrainArguments, notices };
 }
 
-/** Returns the DsError that `body` throws, or an empty list. */
+/** Runs `body`. Returns a list of the DsError that it throws, or an empty list. */
 function catchErrors(body: () => void): DsError[] {
   try {
     body();
@@ -87,7 +92,9 @@ function catchErrors(body: () => void): DsError[] {
   }
 }
 
-/** Returns the only error, or one error with each of them on its own line. */
+/**
+ * Returns the error itself if there is one; else an error that contains each on a line of its own.
+ */
 function combineErrors(errors: readonly [DsError, ...DsError[]]): DsError {
   const [first] = errors;
   if (errors.length === 1) return first;
@@ -105,8 +112,8 @@ interface KnownArgument {
 }
 
 /**
- * Returns the argument with this name or alias; `isNegated` if `name` is "no_" and the name of a
- * switch.
+ * Returns the argument with this name or other name, or null. `isNegated`: whether `name` is "no_"
+ * and the name of a switch.
  */
 function findArgument(name: string): KnownArgument | null {
   for (const negated of [false, true]) {
@@ -157,8 +164,8 @@ function readValue(given: CommandArgument, syntax: Syntax = 'text'): unknown {
 }
 
 /**
- * Returns the single value of an argument. Throws DS_ARGUMENT for no value, several values and
- * lists.
+ * Returns the single value of an argument. Throws DS_ARGUMENT if there is no value, several values,
+ * or a list.
  */
 function requireSingle({ location, values }: CommandArgument, expected: string): unknown {
   const [value] = values;
@@ -195,7 +202,7 @@ function readSwitch(given: CommandArgument): boolean {
 }
 
 const AUTO = 'Leave it out: the DeepSpeed configuration decides.';
-/** Returns whether the value is a word for true or false; 0 and 1 are numbers here. */
+/** Returns whether the value is a word for true or false. 0 and 1 count as numbers. */
 const isSwitchWord = (value: unknown): boolean =>
   parseSwitch(value) !== null && !/^[01]$/.test(formatArgument(value));
 
@@ -208,7 +215,7 @@ function readList(given: CommandArgument): readonly unknown[] {
   throw argumentError(given.location, 'one word or several', formatValues(given.values));
 }
 
-/** Returns whether the value is an object, or a text that begins like one. */
+/** Returns whether the value is an object, or a text that starts like a JSON object. */
 function isJson({ values }: CommandArgument): boolean {
   const [value] = values;
   return typeof value === 'object' || (typeof value === 'string' && value.trim().startsWith('{'));
@@ -220,12 +227,12 @@ function readRecord(given: CommandArgument): object {
     const record: unknown = typeof value === 'string' ? parseJson(value) : value;
     if (isObject(record)) return record;
   } catch {
-    // Invalid JSON gets the error below.
+    // The error below reports invalid JSON.
   }
   throw argumentError(given.location, 'an object as JSON', formatValues([value]));
 }
 
-/** Reads NAME=VALUE, joined by commas or as several words. */
+/** Reads NAME=VALUE pairs that are separated by commas or by spaces. */
 function readPairs(given: CommandArgument): object {
   const values = readNameValues(readList(given).join(','));
   if (values) return values;
@@ -237,7 +244,7 @@ function formatArgument(value: unknown): string {
   return value === null || typeof value !== 'object' ? String(value).toLowerCase() : '{}';
 }
 
-/** Maximum number of characters of values in a message. */
+/** Maximum number of characters of values in an error. */
 const MAX_SHOWN = 400;
 
 function formatValues(values: readonly unknown[]): string {

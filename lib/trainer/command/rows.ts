@@ -1,4 +1,4 @@
-// Opens the files of `ds train` as a Trainer's data and counts their rows.
+// Opens the files of `ds train` as the data of a Trainer.
 import type { CausalLM } from '../../models/index.js';
 import { argumentError } from '../../runtime/input-errors.js';
 import {
@@ -17,7 +17,7 @@ import type { Evaluation } from './trainer-options.js';
 
 type Report = NonNullable<TextDataset['report']>;
 
-/** Training and evaluation data of a Trainer. */
+/** Data for training and evaluation. */
 export interface RowData {
   train: TrainerData<TextSample, TextBatch>;
   eval?: EvalOptions<TextSample, TextBatch>;
@@ -26,8 +26,8 @@ export interface RowData {
 }
 
 /**
- * Opens the rows of `args`: all rows, or with --streaming on demand. Throws DS_DATA for files and
- * rows that cannot be read, DS_ARGUMENT.
+ * Opens the rows of `args`. With --streaming, rows are read during training, otherwise now. Throws
+ * DS_DATA if files or rows cannot be read, DS_ARGUMENT for invalid arguments.
  */
 export async function openRows(
   args: TrainArguments,
@@ -57,8 +57,8 @@ export async function openRows(
 }
 
 /**
- * Throws DS_ARGUMENT for a token that the model's embedding lacks. On a GPU, its embedding would be
- * NaN, and the loss would not name the cause.
+ * Throws DS_ARGUMENT if the rows contain a token that the model's embedding lacks. On a GPU, the
+ * loss would become NaN without a hint at the cause.
  */
 function requireModelTokens(
   { largestId }: TextDataset,
@@ -78,7 +78,7 @@ function requireModelTokens(
   );
 }
 
-/** Returns a function that opens a stream of rows; the Trainer calls it with its rank. */
+/** Returns a function that opens a stream of rows. The Trainer calls it for its rank. */
 function createStream(how: TextOptions & { shuffle: boolean }): TrainerData<TextSample, TextBatch> {
   return async ({ tokenRanks, ...place }) =>
     await TextStream.open({ ...how, ...place, padToMultipleOf: tokenRanks });

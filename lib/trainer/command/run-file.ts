@@ -1,4 +1,4 @@
-// Reads the file of --config: arguments of `ds train` in YAML or JSON.
+// Reads the file of --config, which contains arguments of `ds train` in YAML or JSON.
 
 import { readFileSync } from 'node:fs';
 import type { Document, LineCounter, Pair, Scalar } from 'yaml';
@@ -10,13 +10,13 @@ import { errorMessage } from '../../runtime/system-error.js';
 import { type CommandArgument, toUnderscores } from './split-arguments.js';
 
 /**
- * Returns the arguments in `file` with their locations; skips null values. Throws DS_IO for an
- * unreadable file. Throws DS_ARGUMENT for invalid YAML, for YAML without a map of names and values,
- * and for a null that differs from the default.
+ * Returns the arguments in `file` with their locations. Arguments with the value null are left out.
+ * Throws DS_IO if the file cannot be read. Throws DS_ARGUMENT if it is not YAML, is not a map of
+ * names and values, or sets max_length to null.
  */
 export async function readRunFile(file: string): Promise<CommandArgument[]> {
   const text = readText(file);
-  // Loaded on demand, because most calls have no such file.
+  // Loaded only here, because most runs have no such file.
   const yaml = await import('yaml');
   const lines = new yaml.LineCounter();
   const document = parseValue(file, () => {
@@ -38,8 +38,8 @@ export async function readRunFile(file: string): Promise<CommandArgument[]> {
 }
 
 /**
- * Returns whether the argument has a value. Throws DS_ARGUMENT for max_length: null, which in TRL
- * cuts no row. Null is the default of the older names of max_length.
+ * Returns whether the argument has a value. Throws DS_ARGUMENT for max_length: null. In TRL it
+ * means no limit, which is not supported. For the older names of max_length, null is the default.
  */
 function isGiven({ location, name, values }: CommandArgument): boolean {
   if (values[0] !== null) return true;
@@ -49,12 +49,12 @@ function isGiven({ location, name, values }: CommandArgument): boolean {
   throw argumentError(location, 'a number of tokens, at which rows are cut', 'null', hint);
 }
 
-/** Maximum depth of lists and maps in a file. */
+/** Maximum nesting of lists and maps in a file. */
 const MAX_DEPTH = 100;
 
 /**
- * Throws an Error for deeper nesting. The composer is recursive, and a regular expression that V8
- * compiles near the end of the stack aborts the process.
+ * Throws an Error if values are nested deeper. The composer of YAML is recursive. Near the end of
+ * the stack, V8 aborts the process when it compiles a regular expression.
  */
 function requireFlatTokens({ Lexer, Parser }: typeof import('yaml'), text: string): void {
   const parser = new Parser();
@@ -90,8 +90,8 @@ function readArgument(
 }
 
 /**
- * Calls `body` and converts errors that the parser throws: unresolved or too many aliases, deep
- * nesting.
+ * Calls `body`, and converts its errors to DS_ARGUMENT: YAML throws for unknown or too many
+ * aliases, and for deep nesting.
  */
 function parseValue<T>(location: string, body: () => T): T {
   try {

@@ -1,4 +1,4 @@
-// Prints and records the progress of `ds train`: lines, the address of the page, samples.
+// RunReport: prints and records the progress of `ds train`, that is, lines and samples.
 
 import type { Engine } from '../../engine/engine.js';
 import { MODEL } from '../../engine/ranks.js';
@@ -9,7 +9,7 @@ import type { Tokenizer } from '../../text/index.js';
 import type { TrainerEvent } from '../events.js';
 import { continueText, type Prompt } from './sample.js';
 
-/** Model, tokenizer and prompt of the samples of a run. */
+/** The model, the tokenizer and the prompt for the samples of a run. */
 export interface SampleSource {
   model: CausalLM;
   tokenizer: Tokenizer;
@@ -17,7 +17,7 @@ export interface SampleSource {
   tokens: number;
 }
 
-/** Prints on the first rank. begin() records earlier lines. */
+/** Prints lines on rank 0. Lines before begin() are recorded at begin(). */
 export class RunReport {
   private earlyLines: string[] | null = [];
   private watch: RunWatch | null = null;
@@ -25,7 +25,7 @@ export class RunReport {
 
   constructor(private readonly isFirst: boolean) {}
 
-  /** Prints and records a line. */
+  /** Prints a line and records it. */
   readonly print = (line: string): void => {
     if (!this.isFirst) return;
     console.log(line);
@@ -38,7 +38,9 @@ export class RunReport {
     else this.watch?.log(line);
   }
 
-  /** Begins the recording. Prints the address, which contains a token, only to the terminal. */
+  /**
+   * Starts recording. Prints the page's address only on the terminal, because it contains a token.
+   */
   begin(watch: RunWatch | null): void {
     this.watch = watch;
     if (watch?.url) console.log(`watch this run at ${watch.url}`);
@@ -47,8 +49,8 @@ export class RunReport {
   }
 
   /**
-   * Records a sample after an evaluation, a checkpoint and the last update. Records none without a
-   * page, or for a model that is divided among ranks. A failure becomes a notice.
+   * Records a sample after an evaluation, after a checkpoint and at the end. Records nothing
+   * without a page, or if ranks divide the model. If sampling fails, records a notice.
    */
   sample(event: TrainerEvent, engine: Engine, source: SampleSource | null): void {
     const isDue = event.type === 'evaluate' || event.type === 'save' || event.type === 'end';
@@ -66,7 +68,7 @@ export class RunReport {
   }
 }
 
-/** Returns whether this rank can run the model without the others. */
+/** Returns whether this rank can run the model without other ranks. */
 function hasWholeModel({ mesh, config }: Engine): boolean {
   return mesh.size(...MODEL) === 1 && config.zero_optimization.stage < 3;
 }

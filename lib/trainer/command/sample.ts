@@ -1,4 +1,4 @@
-// Generates the sample that `ds train` prints after training.
+// Generates the samples that `ds train` prints and records.
 import type { CausalLM } from '../../models/index.js';
 import { formatValue } from '../../runtime/format-value.js';
 import { argumentError, valueError } from '../../runtime/input-errors.js';
@@ -17,17 +17,18 @@ import { type LocatedRow, readRows } from '../../text/row-reader.js';
 
 /** The prompt of a sample. */
 export interface Prompt {
-  /** Text for the terminal. */
+  /** The prompt as the terminal shows it. */
   text: string;
   ids: readonly number[];
 }
 
-/** Number of words of a text row in the prompt. */
+/** Number of words that a prompt takes from a row of text. */
 const WORDS = 6;
 
 /**
- * Creates a prompt from a user's text: a user message if the tokenizer has a chat template. Throws
- * DS_ARGUMENT for a text without tokens, and for a token beyond the model's `vocabSize`.
+ * Creates a prompt from a text of the user. If the tokenizer has a chat template, the text is a
+ * user message. Throws DS_ARGUMENT if the text has no tokens, or a token that is not below
+ * `vocabSize`.
  */
 export function createPrompt(tokenizer: Tokenizer, text: string, vocabSize = Infinity): Prompt {
   const isChat = tokenizer.chatTemplates.length > 0;
@@ -44,9 +45,9 @@ export function createPrompt(tokenizer: Tokenizer, text: string, vocabSize = Inf
 }
 
 /**
- * Returns the prompt from the first row of `files`: its prompt, the messages before the
- * assistant's, or its first words. Returns null if the row contains tokens or no row exists. Throws
- * DS_DATA if the row cannot be read.
+ * Returns a prompt from the first row of `files` that has one: its prompt, the messages before the
+ * first answer, or its first words. Returns null if the row has no text or there are no rows.
+ * Throws DS_DATA if a row cannot be read.
  */
 export async function readFirstPrompt(
   tokenizer: Tokenizer,
@@ -105,16 +106,16 @@ function encodeChat(
   return [...ids];
 }
 
-/** Encodes a text with the tokenizer's prefix, without its end token. */
+/** Encodes a text with the tokenizer's start token, but without its end token. */
 function encodePlain(tokenizer: Tokenizer, text: string): number[] {
   const ids = [...tokenizer.encode(text)];
   return ids.at(-1) === tokenizer.eosId ? ids.slice(0, -1) : ids;
 }
 
 /**
- * Generates greedily after `prompt`: at most `tokens` tokens, up to an end token. If the prompt
- * leaves no space in the context, its beginning is cut. Skips ids above the tokenizer's range,
- * which padded heads can produce.
+ * Returns a greedy completion of `prompt`, of at most `tokens` tokens and up to an end token. If
+ * the prompt fills the context, its start is dropped. Tokens that the tokenizer lacks are left out:
+ * the head of a padded vocabulary can produce them.
  */
 export function continueText(
   model: CausalLM,

@@ -1,19 +1,19 @@
-// Splits a command line into arguments with their values.
+// Splits a command line into arguments and their values.
 import { DsError } from '../../errors.js';
 
-/** An argument of the command line or of a file. */
+/** An argument of the command line or of a --config file. */
 export interface CommandArgument {
-  /** The argument as written: "--learning-rate", or "run.yaml:3:1: learning_rate". */
+  /** Where and how it was written: "--learning-rate", or "run.yaml:3:1: learning_rate". */
   readonly location: string;
-  /** Name in snake_case, without dashes. */
+  /** Its name in snake_case, without dashes. */
   readonly name: string;
-  /** Words, or one value of a file. */
+  /** Words of the command line, or the one value of a file. */
   readonly values: readonly unknown[];
 }
 
 /**
- * Splits "--a 1 2 --b" into a with two values and b without values. A number may begin with a dash.
- * Throws DS_ARGUMENT for a value before the first argument.
+ * Splits words such as "--a 1 2 --b" into a with two values and b without values. A value may be a
+ * negative number. Throws DS_ARGUMENT if a value comes before the first argument.
  */
 export function splitWords(words: readonly string[]): CommandArgument[] {
   const split: { location: string; name: string; values: unknown[] }[] = [];
@@ -39,5 +39,5 @@ export function splitWords(words: readonly string[]): CommandArgument[] {
   return split;
 }
 
-/** Converts a name such as "learning-rate" to transformers' spelling. */
+/** Converts a name such as "learning-rate" to snake_case, as transformers writes it. */
 export const toUnderscores = (name: string): string => name.replaceAll('-', '_');

@@ -1,4 +1,4 @@
-// Opens the rows of `ds train --task`, and the model with a head for their labels.
+// Opens the rows of `ds train --task`, and a model with a head for their labels.
 import { fromConfig, type HeadTask, type ProblemType, type TaskModel } from '../../models/index.js';
 import { PROBLEMS, requireTask } from '../../models/tasks/task.js';
 import { argumentError } from '../../runtime/input-errors.js';
@@ -17,10 +17,10 @@ import { findModel } from './hub-model.js';
 import { openTaskModel } from './trained-model.js';
 import type { Evaluation } from './trainer-options.js';
 
-/** Default of --max_length, unless the model's limit is lower. */
+/** Default of --max_length. The model's maximum is used if it is smaller. */
 const MAX_LENGTH = 512;
 
-/** Arguments that apply only to rows of text without labels. */
+/** Arguments for rows of text without labels. */
 const TEXT_ARGUMENTS = [
   'packing',
   'eval_packing',
@@ -37,18 +37,18 @@ const KINDS: Readonly<Record<ProblemType, LabelKind>> = {
   multi_label_classification: 'classes',
 };
 
-/** Model and data of a task. */
+/** Model and data of a run. */
 interface TaskMaterial {
   model: TaskModel;
   train: LabelledDataset;
   eval?: EvalOptions<TextSample, TextBatch>;
-  /** One line about each dataset. */
+  /** One line about each dataset, to print. */
   lines: string[];
 }
 
 /**
- * Returns the task of the arguments; null for a causal language model. Throws DS_ARGUMENT for an
- * unknown task, or for arguments of text without labels.
+ * Returns the task of the arguments; null for a causal language model. Throws DS_ARGUMENT if the
+ * task is unknown, or if an argument needs rows without labels.
  */
 export function readTask(args: CheckedArguments): LabelledTask | null {
   const { task: taskName } = args;
@@ -71,8 +71,8 @@ export function readTask(args: CheckedArguments): LabelledTask | null {
 }
 
 /**
- * Opens the rows, then the model with a head for their labels. Throws DS_DATA, DS_CHECKPOINT,
- * DS_IO, DS_ARGUMENT.
+ * Opens the rows, then a model with a head for their labels. Throws DS_DATA, DS_CHECKPOINT, DS_IO,
+ * DS_ARGUMENT.
  */
 export async function openTask(
   args: CheckedArguments,
@@ -126,7 +126,7 @@ export async function openTask(
 }
 
 /**
- * Returns the labels of a trained head if it has all labels of the rows, otherwise the labels of
+ * Returns the labels of the model's head if they include all labels of the rows, else the labels of
  * the rows.
  */
 function chooseLabels({ labels }: LabelledDataset, shape: TaskModel): readonly string[] | null {

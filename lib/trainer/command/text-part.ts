@@ -4,25 +4,25 @@ import { argumentError } from '../../runtime/input-errors.js';
 import type { TextOptions } from '../../text/index.js';
 import type { TrainArguments } from './arguments.js';
 
-/** Options for making samples from the rows of a file. */
+/** Options for making samples from rows. */
 type TextPart = Pick<
   TextOptions,
   'columns' | 'length' | 'packing' | 'overlong' | 'loss' | 'textKey' | 'threads' | 'cache'
 >;
 
-/** TRL's default, unless the model's limit is lower. */
+/** Default of --max_length in TRL. The model's maximum is used if it is smaller. */
 const MAX_LENGTH = 1024;
 
-/** TRL's packing strategies, and how they treat rows that are too long. */
+/** TRL's packing strategies, and their treatment of rows that are too long. */
 const OVERLONG: Readonly<Record<string, TextOptions['overlong']>> = {
   bfd: 'cut',
   bfd_split: 'split',
 };
 
 /**
- * Returns the options for making samples of at most `maxSeq` tokens from training or evaluation
- * rows. Throws DS_ARGUMENT for lengths that the model does not support, and for a packing strategy
- * that would mix documents.
+ * Returns the options for making samples from training or evaluation rows. `maxSeq`: the model's
+ * maximum number of tokens. Throws DS_ARGUMENT if --max_length exceeds it, or if the packing
+ * strategy would mix documents.
  */
 export function readTextOptions(
   args: TrainArguments,

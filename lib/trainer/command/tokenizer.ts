@@ -1,4 +1,4 @@
-// Opens the tokenizer of `ds train`, with the chat template of --chat_template_path.
+// Opens the tokenizer of `ds train`, with the chat template of --chat_template_path if it is given.
 
 import { readFileSync, statSync } from 'node:fs';
 import { findOrPullFolder } from '../../hub/local-folder.js';
@@ -11,8 +11,8 @@ import type { TrainArguments } from './arguments.js';
 import { findTokenizerFolder } from './hub-model.js';
 
 /**
- * Opens the tokenizer. Rejects with DS_ARGUMENT for wrong arguments, DS_DATA for a damaged file,
- * and DS_HUB if a download fails.
+ * Opens the tokenizer. Rejects with DS_ARGUMENT for invalid arguments, DS_DATA if a file is
+ * damaged, DS_HUB if a download fails.
  */
 export async function openTokenizer(args: TrainArguments): Promise<Tokenizer> {
   const folder = await findTokenizerFolder(args);
@@ -22,7 +22,8 @@ export async function openTokenizer(args: TrainArguments): Promise<Tokenizer> {
 }
 
 /**
- * Returns the text of a template. `source`: a file, a tokenizer, or the text itself, as in recipes.
+ * Returns the text of a chat template. `source`: a file, a tokenizer, or the text itself, as
+ * recipes have it.
  */
 async function readTemplate(source: string): Promise<string> {
   const op = '--chat_template_path';

@@ -1,4 +1,4 @@
-// Runs one rank of `ds train`: reads model and rows, trains, saves, and prints a sample.
+// Runs one rank of `ds train`: opens model and rows, trains, saves, and prints a sample.
 
 import { setTimeout as pause } from 'node:timers/promises';
 import { type CheckpointWorld, onAllRanks } from '../../checkpoint/index.js';
@@ -35,36 +35,36 @@ import { openTokenizer } from './tokenizer.js';
 import { getModelSource, loadSavedModel, openModel } from './trained-model.js';
 import { type Evaluation, readTrainerPart } from './trainer-options.js';
 
-/** Prints a line on the first rank. */
+/** Prints a line on rank 0. */
 type PrintLine = (line: string) => void;
 
-/** Communication of a rank with other ranks and the user. */
+/** How a rank communicates with other ranks and with the user. */
 interface RankContext {
   world: CheckpointWorld;
   print: PrintLine;
 }
 
-/** Output and records of a run. */
+/** Where a run reports its progress. */
 interface Reporting {
   world: CheckpointWorld;
   report: RunReport;
-  /** Source of samples; null without a prompt, and on other ranks. */
+  /** Model and prompt of samples; null if there is no prompt, and on ranks other than 0. */
   source: SampleSource | null;
 }
 
-/** Hint of the error if a rank does not make a collective call. */
+/** Hint of the error that a rank did not take part in an exchange. */
 const RANKS_HINT =
   'All ranks of ds train need the same arguments and files. Look at the output of that rank. DEEPSPEED_TIMEOUT has the minutes.';
 
-/** Milliseconds for which a rank with an error waits for the others. */
+/** Milliseconds that a rank with an error waits for the other ranks. */
 const LEAVE_MS = 5000;
 
 /** Default number of tokens of a sample. */
 const SAMPLE_TOKENS = 48;
 
 /**
- * Runs this rank of the training. Throws DS_ARGUMENT, DS_DATA, DS_CHECKPOINT, DS_IO, and the errors
- * of a Trainer.
+ * Runs this rank of the training to its end. Throws DS_ARGUMENT, DS_DATA, DS_CHECKPOINT, DS_IO, and
+ * the errors of a Trainer.
  */
 export async function train(args: CheckedArguments): Promise<void> {
   const { options } = readTrainerPart(args, args.output_dir);
@@ -98,27 +98,28 @@ export async function train(args: CheckedArguments): Promise<void> {
 }
 
 /**
- * Leaves the job after an error. Ranks without an error may wait for this one, so this rank waits
- * only until ranks with the same error have reported theirs.
+ * Leaves the job after an error. It waits for a short time, so that other ranks with the same error
+ * can report theirs. It does not wait longer, because ranks without an error may wait for this
+ * rank.
  */
 async function leaveFailed(job: Distributed): Promise<void> {
   await Promise.race([job.destroy().catch(() => {}), pause(LEAVE_MS)]);
 }
 
-/** Model and data of a rank. */
+/** Model, tokenizer and data of a rank. */
 interface Material {
   model: CausalLM | TaskModel;
   tokenizer: Tokenizer;
   rows: Pick<RowData, 'train' | 'eval'>;
-  /** The training method, unless it is next tokens or labels. */
+  /** The training method. Absent: the model learns next tokens, or labels. */
   method?: TrainingMethod;
-  /** Prompt of the sample, on the first rank. */
+  /** Prompt of the sample; null without a sample, and on ranks other than 0. */
   prompt: Prompt | null;
 }
 
 /**
- * Reads the files of the arguments on all ranks. If one rank fails, for example because the output
- * is not writable, all ranks fail.
+ * Opens model, tokenizer and rows on all ranks. If a rank fails, for example because the output is
+ * not writable, all ranks fail.
  */
 async function readOnAllRanks(
   args: CheckedArguments,
@@ -170,8 +171,8 @@ async function readOnAllRanks(
 }
 
 /**
- * Throws the errors of a Trainer with these options before rows are read, which can take a long
- * time.
+ * Throws the errors that a Trainer would throw for these options. It runs before rows are read,
+ * because that can take long.
  */
 function requireTrainerOptions(
   options: Omit<TrainerOptions<unknown, unknown>, 'train'>,
@@ -188,8 +189,9 @@ type RowTrainer = Trainer<TextSample, TextBatch>;
 type RowTrainerOptions = TrainerOptions<TextSample, TextBatch> & { model: CausalLM | TaskModel };
 
 /**
- * Trains and saves. Returns false if a signal stopped the run, which then saved a checkpoint, and
- * for an autotuning experiment. Throws DS_NONFINITE if the saved weights are not finite.
+ * Trains and saves. Returns false if no model was saved: a signal stopped the run, which then saved
+ * a checkpoint, or the run is an autotuning experiment. Throws DS_NONFINITE if a saved weight is
+ * not finite.
  */
 async function trainModel(
   options: RowTrainerOptions,
@@ -237,8 +239,8 @@ function describeRun(
 }
 
 /**
- * Trains to the end. Prints a line for each evaluation and save, and for each log without a
- * progress bar.
+ * Trains to the end and returns the last event. Prints a line for each evaluation and checkpoint,
+ * and for each log if there is no progress bar.
  */
 async function runTraining(
   trainer: RowTrainer,
@@ -310,7 +312,7 @@ function formatStopped({
     : 'stopped; no checkpoint to continue from';
 }
 
-/** Returns the prompt of the sample; null with --no_sample, or if the rows contain no prompt. */
+/** Returns the prompt of the sample; null with --no_sample, or if no row contains a prompt. */
 async function choosePrompt(
   args: CheckedArguments,
   tokenizer: Tokenizer,
@@ -321,7 +323,7 @@ async function choosePrompt(
   return sample ? readFirstPrompt(tokenizer, files, key, columns) : null;
 }
 
-/** Loads the saved model like a user and prints a sample. */
+/** Opens the saved model as a user would, and prints a sample. */
 async function showSample(
   args: CheckedArguments,
   { tokenizer, prompt, device }: { tokenizer: Tokenizer; prompt: Prompt; device: Device },

@@ -1,4 +1,4 @@
-// Creates, loads and saves the model of `ds train`, with adapters if --use_peft is given.
+// Creates, opens and saves the model of `ds train`, with adapters if --use_peft is given.
 
 import { DsError } from '../../errors.js';
 import {
@@ -27,7 +27,10 @@ export function getModelSource({
   return required(dir ?? config);
 }
 
-/** Opens the model to train. Throws DS_CHECKPOINT, DS_IO, and DS_ARGUMENT for LoRA's options. */
+/**
+ * Opens the model to train. Throws DS_CHECKPOINT, DS_IO, and DS_ARGUMENT for invalid options of
+ * LoRA.
+ */
 export async function openModel(args: TrainArguments): Promise<CausalLM> {
   seed(args.seed ?? 42);
   const base = await openBase(args);
@@ -35,7 +38,8 @@ export async function openModel(args: TrainArguments): Promise<CausalLM> {
 }
 
 /**
- * Opens the model of a task. With adapters, its head is trained whole. Throws as openModel() does.
+ * Opens a model with a head for a task. If the model gets adapters, the whole head is trained.
+ * Throws as openModel() does.
  */
 export async function openTaskModel(
   args: TrainArguments,
@@ -77,7 +81,9 @@ async function openBase(args: TrainArguments): Promise<CausalLM> {
   return isQuantized ? quantize(model, { doubleQuant, experts }) : model;
 }
 
-/** Returns whether a model without experts rejected the option of routers. */
+/**
+ * Returns whether the error is that of a model without experts, which rejects routerAuxLossCoef.
+ */
 const isRouterError = (error: unknown): boolean =>
   error instanceof DsError && error.got === '"routerAuxLossCoef"';
 
@@ -87,7 +93,7 @@ function noExpertsError(args: TrainArguments): DsError {
   return argumentError('--router_aux_loss_coef', expected, getModelSource(args), hint);
 }
 
-/** Converts PEFT's names to camelCase; addLora() checks the values. */
+/** Returns the options of addLora(), which checks their values. PEFT's names become camelCase. */
 function readLoraOptions(args: TrainArguments): LoraOptions {
   const names = keysOf(LORA);
   return {
@@ -99,8 +105,9 @@ function readLoraOptions(args: TrainArguments): LoraOptions {
 }
 
 /**
- * Returns a single value as a text: "all-linear" or a regular expression, as in TRL. A value of
- * word characters is a list with one name: as an expression it would match no module.
+ * Returns a single name as a text, because addLora() reads a text as "all-linear" or as a regular
+ * expression, as TRL does. A single plain name is returned as a list: as an expression it would
+ * have to match a module's whole path.
  */
 function singleOrList(
   names: readonly string[] | undefined,
@@ -110,7 +117,7 @@ function singleOrList(
   return /^[\w.]+$/.test(name) ? names : name;
 }
 
-/** Loads the model from the output folder like a user. */
+/** Opens the saved model as a user would. */
 export async function loadSavedModel(args: TrainArguments): Promise<CausalLM> {
   const dir = required(args.output_dir);
   return args.use_peft ? loadAdapter(await openBase(args), dir) : fromPretrained(dir);

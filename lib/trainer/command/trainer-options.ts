@@ -20,19 +20,20 @@ import {
 import { readOptionsOf, type TrainArguments } from './arguments.js';
 import { METHODS } from './methods.js';
 
-/** Evaluation options of a Trainer, without data. */
+/** The evaluation options of a Trainer, without data. */
 export type Evaluation = Omit<EvalOptions<unknown, unknown>, 'data'>;
 
-/** Options of a Trainer, without its model and data. */
+/** Options of a Trainer, without model and data. */
 interface TrainerPart {
   options: Omit<TrainerOptions, 'model' | 'tokenizer' | 'train' | 'eval'>;
-  /** Null without evaluation data, or if no argument requests evaluations. */
+  /** Null if there are no evaluation data, or no argument requests evaluations. */
   evaluation: Evaluation | null;
 }
 
 /**
- * Converts `args` to options. Missing arguments stay undefined, so the Trainer's defaults apply.
- * Throws DS_ARGUMENT for invalid values and for arguments that conflict.
+ * Converts `args` to options. `dir`: the output folder. Options without an argument are undefined,
+ * so the Trainer uses its defaults. Throws DS_ARGUMENT if a value is invalid or arguments
+ * contradict each other.
  */
 export function readTrainerPart(args: TrainArguments, dir: string): TrainerPart {
   const { adam_beta1: beta1, adam_beta2: beta2, max_steps: steps = -1 } = args;
@@ -62,13 +63,13 @@ export function readTrainerPart(args: TrainArguments, dir: string): TrainerPart 
   };
 }
 
-/** An interval longer than any run. */
+/** An interval that is longer than any run. */
 const NEVER = Number.MAX_SAFE_INTEGER;
 
 /**
- * Returns the precision. With a ds_config, --fp16_full_eval means fp16 training, by the table of
- * "auto" values. Without a ds_config it throws DS_ARGUMENT, because evaluations use the dtype of
- * training.
+ * Returns the precision. With a DeepSpeed configuration, --fp16_full_eval means training in fp16,
+ * as in transformers' table of "auto" values. Without a configuration, it throws DS_ARGUMENT unless
+ * training uses the same dtype, because evaluations always do.
  */
 function readPrecision(args: TrainArguments): Precision | undefined {
   const { fp16, bf16, fp16_full_eval: fp16Eval, bf16_full_eval: bf16Eval, deepspeed } = args;
@@ -88,8 +89,8 @@ function readPrecision(args: TrainArguments): Precision | undefined {
 }
 
 /**
- * Names in transformers of AdamW with moments in f32; the configuration selects other optimizers.
- * For paged variants, use `offload_optimizer` to keep the moments on the host.
+ * Names in transformers of AdamW with moments in f32. A DeepSpeed configuration may select other
+ * optimizers. The paged ones run as AdamW too: `offload_optimizer` keeps moments on the host.
  */
 const ADAMW = [
   'adamw',
@@ -106,7 +107,10 @@ const ADAMW = [
 /** Names in transformers of AdamW with moments in 8 bits. */
 const ADAMW_8BIT = ['adamw_8bit', 'adamw_bnb_8bit', 'paged_adamw_8bit'];
 
-/** Returns the optimizer; undefined for AdamW, because the configuration may select another one. */
+/**
+ * Returns the optimizer. Returns undefined for AdamW, because the configuration may select another
+ * one.
+ */
 function readOptimizer(optim: string | undefined): 'AdamW8bit' | undefined {
   if (optim === undefined || ADAMW.includes(optim)) return undefined;
   if (ADAMW_8BIT.includes(optim)) return 'AdamW8bit';
@@ -115,8 +119,8 @@ function readOptimizer(optim: string | undefined): 'AdamW8bit' | undefined {
 }
 
 /**
- * Returns the number of warm-up steps, otherwise their fraction. A ratio of 1 would mean one step
- * in a Trainer.
+ * Returns the number of warm-up updates or, if it is not given or 0, their fraction of all updates.
+ * Throws DS_ARGUMENT for a ratio of 1 or more, which a Trainer would read as a number of updates.
  */
 function readWarmup({ warmup_steps: steps, warmup_ratio: ratio }: TrainArguments) {
   if (ratio !== undefined && !(ratio >= 0 && ratio < 1)) {
@@ -126,7 +130,7 @@ function readWarmup({ warmup_steps: steps, warmup_ratio: ratio }: TrainArguments
   return steps || ratio;
 }
 
-/** Our option names by names in lr_scheduler_kwargs. */
+/** Names of schedule options here, by their names in lr_scheduler_kwargs. */
 const SCHEDULE_NAMES: Readonly<Record<string, keyof typeof SCHEDULE>> = Object.fromEntries(
   keysOf(SCHEDULE).flatMap((name) =>
     (SCHEDULE[name].elsewhere?.match(/\w+/g) ?? []).map((other) => [other, name]),
@@ -151,8 +155,8 @@ function readSchedule(args: TrainArguments): Schedule | undefined {
 }
 
 /**
- * Returns the loading options. Throws DS_ARGUMENT for options that streams do not support;
- * openRows() sets a stream's order.
+ * Returns the loading options. Throws DS_ARGUMENT for options that a stream does not support.
+ * openRows() sets the order of a stream.
  */
 function readLoading(args: TrainArguments): TrainerOptions['data'] {
   const loading = readOptionsOf(LOADING, args);
@@ -174,7 +178,7 @@ function readLoading(args: TrainArguments): TrainerOptions['data'] {
   return { sampling: sampling === 'sequential' ? undefined : sampling };
 }
 
-/** Returns the interval of a strategy and its steps: undefined for the default, null for never. */
+/** Returns the interval of a strategy: undefined for the Trainer's default, null for never. */
 function readInterval(
   what: string,
   strategy: string | undefined,
@@ -194,13 +198,14 @@ function readSave(args: TrainArguments, dir: string): CheckpointOptions | undefi
   return { ...readOptionsOf(SAVING, args), dir, every, best };
 }
 
-/** Returns the options of the best checkpoint if an argument needs them. */
+/** Returns the options of `save.best` if an argument needs the best checkpoint, else undefined. */
 function readBest(args: TrainArguments): CheckpointOptions['best'] {
   const { load_best_model_at_end: load = false, metric_for_best_model: metric = 'loss' } = args;
   const argument = findBestArgument(args);
   if (argument === null) return undefined;
   const { save_strategy: saves, eval_strategy: evaluates, validation_file: files } = args;
-  if (saves === 'no' && argument === METRIC) return undefined; // Only marks a checkpoint.
+  // The argument would only mark a checkpoint, and the run writes no checkpoints.
+  if (saves === 'no' && argument === METRIC) return undefined;
   if (files === undefined)
     throw argumentError(argument, '--eval_data FILE together with it', 'no --eval_data');
   if (evaluates === 'no')
@@ -226,7 +231,7 @@ function readBest(args: TrainArguments): CheckpointOptions['best'] {
 
 const METRIC = '--metric_for_best_model';
 
-/** Returns the argument that needs the best evaluation, or null. */
+/** Returns the given argument that needs the best evaluation, or null. */
 function findBestArgument(args: TrainArguments): string | null {
   if (args.load_best_model_at_end) return '--load_best_model_at_end';
   if (args.save_strategy === 'best') return '--save_strategy best';
@@ -253,8 +258,8 @@ function readReport({ report_to: reportTo, save_strategy: strategy }: TrainArgum
 }
 
 /**
- * Returns the watch options. Every run is recorded in its output folder, so that `ds watch` can
- * show it later.
+ * Returns the option `watch`. Every run is recorded in its output folder, unless it is off, so that
+ * `ds watch` can show the run later.
  */
 function readWatch({ watch }: TrainArguments, dir: string) {
   if (watch === false) return false;
@@ -264,7 +269,9 @@ function readWatch({ watch }: TrainArguments, dir: string) {
   return { dir, port: watch === undefined ? null : watch === true ? undefined : watch };
 }
 
-/** Returns the argument that implies evaluations without a strategy, or null. */
+/**
+ * Returns the given argument that requests evaluations without --eval_strategy, or null.
+ */
 function findEvaluationArgument(args: TrainArguments): string | null {
   if (args.eval_on_start) return '--eval_on_start';
   return args.eval_steps === undefined ? null : '--eval_steps';

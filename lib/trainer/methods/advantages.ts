@@ -1,42 +1,42 @@
-// Combines the rewards of completions, and computes their advantages over the other completions of
-// the same prompt.
+// Combines the rewards of completions, and computes advantages over the other completions of the
+// same prompt.
 
-/** A reward; null if the function cannot judge the completion. */
+/** A reward; null if the reward function cannot judge the completion. */
 export type Score = number | null;
 
-/** Divisors of advantages. */
+/** Divisors of advantages: the standard deviation of the group, of the whole batch, or 1. */
 export const SCALES = ['group', 'batch', 'none'] as const;
 
-/** Divisor of advantages: the deviation of the group, of the whole batch, or none. */
+/** Divisor of advantages; see SCALES. */
 export type ScaleRewards = (typeof SCALES)[number];
 
-/** Orders of the sum over reward functions and the division. */
+/** Whether rewards are summed over the functions before or after they are normalized. */
 export const AGGREGATIONS = ['sum_then_normalize', 'normalize_then_sum'] as const;
 
 /** Options of computeAdvantages(). */
 export interface AdvantageOptions {
-  /** Number of completions per prompt; they are adjacent. */
+  /** Number of completions of each prompt. They are adjacent. */
   readonly generations: number;
   readonly scale: ScaleRewards;
   /** Weight of each reward function. */
   readonly weights: readonly number[];
-  /** Whether to sum rewards first, or to normalize the rewards of each function first. */
+  /** Whether rewards are summed over the functions before or after they are normalized. */
   readonly aggregation: (typeof AGGREGATIONS)[number];
 }
 
 /** Rewards and advantages of completions. */
 interface Advantages {
-  /** Weighted sum of the rewards of each completion; null without any reward. */
+  /** Weighted sum of the rewards of each completion; null if all rewards are null. */
   readonly totals: readonly Score[];
   readonly advantages: readonly number[];
-  /** Mean and deviation of each group. */
+  /** Mean and standard deviation of the sums in each group. */
   readonly means: readonly number[];
   readonly deviations: readonly number[];
 }
 
 const EPSILON = 1e-4;
 
-/** Returns mean and sample deviation of numbers; the deviation of a single number is 0. */
+/** Returns mean and sample standard deviation. The deviation of a single number is 0. */
 export function computeMoments(values: readonly number[]): { mean: number; deviation: number } {
   const { length } = values;
   if (length === 0) return { mean: 0, deviation: 0 };
@@ -53,7 +53,9 @@ function splitGroups<Value>(values: readonly Value[], size: number): Value[][] {
   return Array.from({ length: groups }, (_, i) => values.slice(i * size, (i + 1) * size));
 }
 
-/** Returns the weighted sum of the rewards that are not null; null without any. */
+/**
+ * Returns the weighted sum of each completion's rewards that are not null; null if all are null.
+ */
 export function sumRewards(
   rewards: readonly (readonly Score[])[],
   weights: readonly number[],
@@ -64,7 +66,10 @@ export function sumRewards(
   });
 }
 
-/** Returns (reward - mean of its group) / (deviation of its group + 1e-4); null stays null. */
+/**
+ * Returns the rewards minus the mean of their group; with `scales`, divided by its standard
+ * deviation plus 1e-4. null stays null.
+ */
 function normalize(values: readonly Score[], size: number, scales: boolean): Score[] {
   return splitGroups(values, size).flatMap((group) => {
     const { mean, deviation } = computeMoments(selectKnown(group));
@@ -74,9 +79,9 @@ function normalize(values: readonly Score[], size: number, scales: boolean): Sco
 }
 
 /**
- * Returns the advantages of completions from their `rewards` [completion][function]. A completion
- * without rewards does not count and has the advantage 0. `deviationOf` computes the deviation over
- * all ranks for "batch"; default: this rank has all completions.
+ * Returns the advantages of completions. `rewards`: by completion and reward function. A completion
+ * without a reward does not count, and has the advantage 0. `deviationOf` computes the standard
+ * deviation over all ranks for the scale "batch"; default: this rank has all completions.
  */
 export function computeAdvantages(
   rewards: readonly (readonly Score[])[],
@@ -114,7 +119,7 @@ export function computeAdvantages(
   return { ...parts, advantages: centred.map((score) => (score ?? 0) / divisor) };
 }
 
-/** Returns RLOO's advantages: the reward minus the mean of the other completions of the prompt. */
+/** Returns the advantages of RLOO: the reward minus the mean of the prompt's other completions. */
 export function computeLeaveOneOut(totals: readonly Score[], generations: number): number[] {
   return splitGroups(totals, generations).flatMap((group) => {
     const rewards = selectKnown(group);

@@ -1,5 +1,5 @@
-// AnswerObjective, the base of methods that compare answers: losses, metrics and outputs of
-// micro-batches.
+// AnswerObjective: the base class of the objectives that compare answers. It computes losses,
+// metrics and outputs of micro-batches.
 import { argumentError } from '../../runtime/input-errors.js';
 import { noGrad, scope, Tensor } from '../../tensor/index.js';
 import type { PairBatch } from '../../text/index.js';
@@ -8,17 +8,17 @@ import type { Divisor, Forward, MicroBatch, Objective, SessionParts } from '../m
 import { type DeviceSums, readSums, type StepMetrics } from '../step-metrics.js';
 import { withoutDropout } from './no-dropout.js';
 
-/** Numbers of items and tokens in a batch. */
+/** Numbers of answers and tokens in a batch. */
 export interface AnswerCounts {
-  /** Number of pairs or rows for the mean loss. */
+  /** Number of pairs or rows over which the loss is averaged. */
   readonly counted: number;
   /** Number of tokens of the answers. */
   readonly tokens: number;
-  /** Number of tokens of the second loss. Default: 0. */
+  /** Number of tokens over which the second loss is averaged. Default: 0. */
   readonly further?: number;
 }
 
-/** An objective over `Items`, a batch of pairs or answers, measured as `Sums`. */
+/** An objective. `Items`: a batch of pairs or answers. `Sums`: the results of the models for it. */
 export abstract class AnswerObjective<Batch, Items, Sums> implements Objective<Batch> {
   readonly hasStepMetrics = true;
 
@@ -38,32 +38,35 @@ export abstract class AnswerObjective<Batch, Items, Sums> implements Objective<B
     this.restore = null;
   }
 
-  /** Returns the batch. Throws DS_ARGUMENT for a batch of other data. */
+  /** Returns the batch. Throws DS_ARGUMENT if it comes from data for another method. */
   protected abstract requireBatch(batch: unknown): Items;
 
-  /** Counts a batch on the host. */
+  /** Counts the answers and tokens of a batch, on the host. */
   protected abstract count(items: Items): AnswerCounts;
 
-  /** Adds tensors that are computed from a batch on the host. The Trainer frees them. */
+  /** Adds tensors to a batch that the host computes from it. The Trainer frees them. */
   protected prepare(items: Items): Items {
     return items;
   }
 
-  /** Runs the models. `measures`: whether metrics are computed next. */
+  /** Runs the models on a batch. `measures`: whether metrics will be computed from the result. */
   protected abstract computeSums(forward: Forward, items: Items, measures: boolean): Sums;
 
-  /** Returns the loss of each counted pair, row or token, [..] f32; 0 for others. */
+  /** Returns the loss of each pair, row or token, [..] f32. Items that do not count have 0. */
   protected abstract computeLoss(sums: Sums): Tensor;
 
-  /** Returns a second loss, summed over tokens, a scalar f32; null if there is none. */
+  /**
+   * Returns a second loss, summed over tokens, a scalar f32; null for a method without a second
+   * loss.
+   */
   protected computeTokenLoss(_sums: Sums): Tensor | null {
     return null;
   }
 
-  /** Returns the sums of the metrics, without gradients. */
+  /** Returns sums and counts of the metrics, without gradients. */
   protected abstract computeDeviceSums(sums: Sums): DeviceSums;
 
-  /** Returns the rewards, one row per pair or row. */
+  /** Returns the rewards as predictions, one row per pair or answer. */
   protected abstract computeOutputRows(sums: Sums): Tensor;
 
   shorten(): Batch {
@@ -120,11 +123,11 @@ export abstract class AnswerObjective<Batch, Items, Sums> implements Objective<B
   }
 }
 
-/** Sums the numbers of a tensor on the host. */
+/** Returns the sum of a tensor's elements, computed on the host. */
 export const sumOnHost = (tensor: Tensor): number =>
   tensor.toArray().reduce((sum: number, value) => sum + Number(value), 0);
 
-/** Returns a batch of a PairDataset. Throws DS_ARGUMENT for other batches. */
+/** Returns the batch of a PairDataset. Throws DS_ARGUMENT for any other batch. */
 export function requirePairBatch(method: string, batch: unknown): PairBatch {
   const { ids, targets, answered } = (batch ?? {}) as Partial<PairBatch>;
   const isPairs = [ids, targets, answered].every((item) => item instanceof Tensor);

@@ -1,10 +1,10 @@
-// Collects entropy, mean logits and accuracy of answers from the token losses.
+// AnswerReports: collects entropy, mean logits and accuracy of answers while the loss is computed.
 import type { Device } from '../../runtime/device.js';
 import type { Tensor } from '../../tensor/index.js';
 import { TokenReport } from '../../tensor/ops/loss-report.js';
 import type { DeviceSums } from '../step-metrics.js';
 
-/** Copies the numbers of a report, [1] f32 each, and frees the report. */
+/** Copies the sums of a report, [1] f32 each, and frees the report. */
 function takeReport(
   report: TokenReport,
 ): Record<'tokens' | 'correct' | 'entropy' | 'logits', Tensor> {
@@ -19,7 +19,7 @@ function takeReport(
   return values;
 }
 
-/** Reports of two groups of rows: chosen (or desirable) answers, and others. */
+/** Reports of two groups of rows: chosen or desirable answers, and all others. */
 export class AnswerReports {
   private readonly chosen: TokenReport;
   private readonly rejected: TokenReport;
@@ -29,12 +29,12 @@ export class AnswerReports {
     this.rejected = new TokenReport(device);
   }
 
-  /** Returns the report of each row. */
+  /** Returns the report that each row adds to. */
   selectReports(isChosen: readonly boolean[]): TokenReport[] {
     return isChosen.map((item) => (item ? this.chosen : this.rejected));
   }
 
-  /** Returns the sums by TRL's names, as tensors of this scope. Frees the reports. */
+  /** Returns the sums by TRL's names, as tensors of the current scope. Frees the reports. */
   takeSums(): DeviceSums {
     const [w, l] = [takeReport(this.chosen), takeReport(this.rejected)];
     return {

@@ -1,5 +1,6 @@
-// Contrastive preference optimization, and SimPO: preferences without a reference. Sources: Xu et
-// al. 2024, Meng et al. 2024, Gupta et al. 2025 (AlphaPO), TRL's CPOTrainer.
+// cpo(): contrastive preference optimization, and SimPO. They learn preferences without a
+// reference. Sources: Xu et al. 2024, Meng et al. 2024, Gupta et al. 2025 (AlphaPO), TRL's
+// CPOTrainer.
 import type { Module } from '../../nn/index.js';
 import { valueError } from '../../runtime/input-errors.js';
 import { number, type Options, oneOf, readDeclared, type Settings } from '../../runtime/option.js';
@@ -25,42 +26,42 @@ export type CpoLossName = (typeof LOSSES)[number];
 
 /** The declared options of cpo(). */
 export const CPO = {
-  /** Factor of the difference of both answers. Default: 0.1. */
+  /** Factor of the difference between both answers. Default: 0.1. */
   beta: number('factor of the difference between both answers', {
     above: 0,
     default: 0.1,
     flag: 'beta',
   }),
-  /** Name of the loss in TRL; "simpo" and "ipo" compare means per token. Default: "sigmoid". */
+  /** Name of the loss in TRL. "simpo" and "ipo" compare means per token. Default: "sigmoid". */
   loss: oneOf(LOSSES)('[loss](#losses-of-cpo)', {
     default: 'sigmoid',
     elsewhere: '`loss_type`',
   }),
-  /** Probability that chosen and rejected are swapped, below 0.5. Default: 0. */
+  /** Probability that the answers of a pair are swapped, less than 0.5. Default: 0. */
   labelSmoothing: number('chance that a pair has the wrong order; above 0 for noisy data', {
     min: 0,
     below: 0.5,
     default: 0,
     flag: 'label_smoothing',
   }),
-  /** Weight of the next-token loss of chosen answers. Default: 1; SimPO's paper has 0. */
+  /** Weight of the next-token loss of chosen answers. Default: 1. SimPO's paper uses 0. */
   cpoAlpha: number('weight of the next-token loss of chosen answers', {
     min: 0,
     default: 1,
     flag: 'cpo_alpha',
   }),
-  /** Margin between both answers in the loss "simpo". Default: 0.5. */
+  /** By how much the chosen answer must be better, in the loss "simpo". Default: 0.5. */
   simpoGamma: number('for the loss `simpo`: how much better the chosen answer must be', {
     min: 0,
     default: 0.5,
     flag: 'simpo_gamma',
   }),
-  /** Alpha of AlphaPO's rewards (1 - p^-alpha) / alpha; 0: log p. Default: 0. */
+  /** Alpha of AlphaPO. Its rewards are (1 - p^-alpha) / alpha. 0 means log p. Default: 0. */
   alpha: number('shape of the rewards (AlphaPO); 0: log-probabilities', {
     default: 0,
     flag: 'alpha',
   }),
-  /** Train without dropout. Default: true. */
+  /** Whether training runs without dropout. Default: true. */
   disableDropout: DROPOUT,
 };
 
@@ -68,8 +69,8 @@ export const CPO = {
 export interface CpoOptions extends Options<typeof CPO> {}
 
 /**
- * Returns the `method` of a Trainer that learns from pairs of a text.PairDataset, without a
- * reference. Throws DS_ARGUMENT for wrong options.
+ * Returns the `method` of a Trainer that learns from the pairs of a text.PairDataset, without a
+ * reference. Throws DS_ARGUMENT for invalid options.
  */
 export function cpo(given: CpoOptions = {}): TrainingMethod {
   const settings = readDeclared('cpo', given, CPO);
@@ -98,17 +99,17 @@ class Cpo extends TrainingMethod {
 
 /** Log-probabilities of P pairs, [P] f32 each. */
 interface CpoSums {
-  /** Sums, or means per token, that the loss compares. */
+  /** Values that the loss compares: sums, or means per token. */
   readonly chosen: Tensor;
   readonly rejected: Tensor;
-  /** Sums of chosen answers, and their numbers of tokens. */
+  /** Sums of the chosen answers, and their numbers of tokens. */
   readonly chosenSum: Tensor;
   readonly chosenTokens: Tensor;
 }
 
 const logSigmoid = (x: Tensor): Tensor => softplus(x.neg()).neg();
 
-/** Returns the rewards of log-probabilities, before the factor beta. */
+/** Returns the rewards for log-probabilities, without the factor beta. */
 function computeReward(logps: Tensor, alpha: number): Tensor {
   if (alpha === 0) return logps;
   return exp(logps.mul(-alpha)).neg().add(1).div(alpha);

@@ -1,5 +1,5 @@
-// Direct preference optimization: the model learns to prefer chosen answers over rejected ones. A
-// reference model limits how far it moves. Source: Rafailov et al. 2023, TRL's DPOTrainer.
+// dpo(): direct preference optimization. The model learns to prefer chosen answers over rejected
+// ones; a reference model limits how far it moves. Sources: Rafailov et al. 2023, TRL's DPOTrainer.
 import type { CausalLM } from '../../models/causal-lm.js';
 import type { Module } from '../../nn/index.js';
 import { argumentError, valueError } from '../../runtime/input-errors.js';
@@ -52,7 +52,9 @@ export const DPO = {
     default: 0.1,
     flag: 'beta',
   }),
-  /** Name of a loss in TRL, or a list of names; the losses are added. Default: "sigmoid". */
+  /**
+   * Name of a loss in TRL, or a list of names. The losses of a list are added. Default: "sigmoid".
+   */
   loss: declareOption(readLosses, '[loss](#losses), or a list of them', {
     default: ['sigmoid'],
     elsewhere: '`loss_type`',
@@ -63,14 +65,14 @@ export const DPO = {
     shown: '1 each',
     elsewhere: '`loss_weights`',
   }),
-  /** Probability that chosen and rejected are swapped, below 0.5. Default: 0. */
+  /** Probability that the answers of a pair are swapped, less than 0.5. Default: 0. */
   labelSmoothing: number('chance that a pair has the wrong order; above 0 for noisy data', {
     min: 0,
     below: 0.5,
     default: 0,
     flag: 'label_smoothing',
   }),
-  /** The f-divergence between model and reference. Default: "reverse_kl". */
+  /** The f-divergence between the model and the reference. Default: "reverse_kl". */
   divergence: oneOf<Divergence>(keysOf(DIVERGENCES))(
     '`"reverse_kl"`, `"forward_kl"`, `"js_divergence"` or `"alpha_divergence"`',
     {
@@ -78,7 +80,7 @@ export const DPO = {
       flag: 'f_divergence_type',
     },
   ),
-  /** Alpha of the divergence "alpha_divergence", not 1. Default: 0.5. */
+  /** Alpha of the divergence "alpha_divergence"; not 1. Default: 0.5. */
   fAlphaDivergenceCoef: number('alpha of `alpha_divergence`, other than 1', {
     default: 0.5,
     flag: 'f_alpha_divergence_coef',
@@ -90,7 +92,7 @@ export const DPO = {
     flag: 'discopop_tau',
   }),
   /**
-   * Factor of the tokens of the longer answer beyond the length of the shorter one (LD-DPO, Liu et
+   * Factor of the longer answer's tokens beyond the length of the shorter answer (LD-DPO, Liu et
    * al. 2024). Default: 1.
    */
   ldAlpha: number(
@@ -103,14 +105,14 @@ export const DPO = {
     },
   ),
   /**
-   * Weights pairs by the probability of their answers (WPO, Zhou et al. 2024). It costs another
-   * forward. Default: false.
+   * Whether pairs are weighted by the probability of their answers (WPO, Zhou et al. 2024). It
+   * needs one more forward. Default: false.
    */
   useWeighting: boolean('weight pairs by their probability (WPO); one more forward', {
     default: false,
     flag: 'use_weighting',
   }),
-  /** Moves the reference towards the model at intervals (TR-DPO). Default: false. */
+  /** Whether the reference moves towards the model at intervals (TR-DPO). Default: false. */
   syncRefModel: boolean('move the reference towards the model at intervals (TR-DPO)', {
     default: false,
     flag: 'sync_ref_model',
@@ -121,18 +123,18 @@ export const DPO = {
     default: 512,
     flag: 'ref_model_sync_steps',
   }),
-  /** Fraction of the model in the weights of the moved reference. Default: 0.6. */
+  /** Weight of the model in the moved reference. Default: 0.6. */
   refModelMixupAlpha: number('how far the reference moves: 1 makes it the model', {
     min: 0,
     max: 1,
     default: 0.6,
     flag: 'ref_model_mixup_alpha',
   }),
-  /** Train without dropout. Default: true. */
+  /** Whether training runs without dropout. Default: true. */
   disableDropout: DROPOUT,
   /**
-   * The reference model. Default: the model without its adapters. Rows with ref_chosen_logps and
-   * ref_rejected_logps need no reference.
+   * The reference model. Default: the model without its adapters. Rows that have ref_chosen_logps
+   * and ref_rejected_logps need no reference.
    */
   reference: REFERENCE,
 };
@@ -141,8 +143,8 @@ export const DPO = {
 export interface DpoOptions extends Options<typeof DPO> {}
 
 /**
- * Returns the `method` of a Trainer that learns from pairs of a text.PairDataset. Throws
- * DS_ARGUMENT for wrong options.
+ * Returns the `method` of a Trainer that learns from the pairs of a text.PairDataset. Throws
+ * DS_ARGUMENT for invalid options.
  */
 export function dpo(given: DpoOptions = {}): TrainingMethod {
   const settings = readDeclared('dpo', given, DPO);
@@ -196,29 +198,29 @@ class Dpo extends TrainingMethod {
   }
 }
 
-/** A batch of pairs, and the targets for `ldAlpha`. */
+/** A batch of pairs, with targets for `ldAlpha`. */
 interface SplitPairs extends PairBatch {
   /**
-   * With `ldAlpha`: targets of the first tokens of the answers, as many as the shorter one has, and
-   * then targets of the rest, [4P, T] i32.
+   * With `ldAlpha`, [4P, T] i32: the targets of each answer's first tokens, as many as the shorter
+   * answer has; then the targets of its other tokens.
    */
   readonly split?: Tensor;
 }
 
-/** Sums of pairs with their weights. */
+/** Log-probabilities of the answers, and weights of the pairs. */
 interface DpoSums extends PairSums {
-  /** Weights of the pairs, [P] f32; null: 1. */
+  /** Weights of the pairs, [P] f32; null: all 1. */
   readonly weights: Tensor | null;
-  /** Null if no metrics are computed. */
+  /** Null if no metrics will be computed. */
   readonly reports: AnswerReports | null;
 }
 
-/** Losses and rewards of micro-batches of pairs. */
+/** Computes losses and rewards of micro-batches of pairs. */
 class DpoObjective<Batch> extends AnswerObjective<Batch, SplitPairs, DpoSums> {
   private readonly reference: Reference;
-  /** Names and weights of the losses. */
+  /** Names and weights of the losses, without "sft". */
   private readonly losses: readonly (readonly [PairLossName, number])[];
-  /** Weight of the loss "sft", a mean over tokens. */
+  /** Weight of the loss "sft", which is averaged over tokens; 0 without it. */
   private readonly sft: number;
 
   constructor(
@@ -306,8 +308,8 @@ class DpoObjective<Batch> extends AnswerObjective<Batch, SplitPairs, DpoSums> {
   }
 
   /**
-   * Returns the product over both answers of exp(mean(log p - log sum p^2)), [P]. Runs row by row,
-   * to bound the memory of logits.
+   * Returns the product of exp(mean(log p - log sum p^2)) of both answers, [P]. It runs row by row,
+   * to limit the memory of the logits.
    */
   private computeWeights(forward: Forward, { ids, targets, answered }: PairBatch): Tensor {
     return noGrad(() => {
@@ -352,7 +354,7 @@ class DpoObjective<Batch> extends AnswerObjective<Batch, SplitPairs, DpoSums> {
     return stackPairOutputs(this.rewards(sums));
   }
 
-  /** Returns the rewards beta * (log p - log p_reference) of both answers, [P] each. */
+  /** Returns the rewards of both answers, beta * (log p - log p_reference), [P] each. */
   private rewards({ chosen, rejected, ...sums }: PairSums): [w: Tensor, l: Tensor] {
     const { beta } = this.settings;
     return [
@@ -362,7 +364,9 @@ class DpoObjective<Batch> extends AnswerObjective<Batch, SplitPairs, DpoSums> {
   }
 }
 
-/** Returns the sum over targets of log p - log sum p^2, [1], from log-probabilities [1, T, V]. */
+/**
+ * Returns the sum over targets of log p - log sum p^2, [1]. `logs`: log-probabilities [1, T, V].
+ */
 function sumTokenWeights(logs: Tensor, targets: Tensor): Tensor {
   const counts = targets.ne(IGNORED);
   const indices = targets.mul(counts.to('i32')).to('i64').unsqueeze(2);
@@ -373,7 +377,7 @@ function sumTokenWeights(logs: Tensor, targets: Tensor): Tensor {
 
 const IGNORED = -100;
 
-/** Splits targets on the host: the first tokens of both answers, then the rest; see SplitPairs. */
+/** Computes `split` of SplitPairs, on the host. */
 function splitTargets({ targets, answered }: PairBatch): Tensor {
   const [R, T] = targets.shape as [number, number];
   const allTargets = Int32Array.from(targets.toRaw(), Number);

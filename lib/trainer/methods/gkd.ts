@@ -1,5 +1,5 @@
-// Generalized knowledge distillation: a student learns the distributions of a teacher. Sources:
-// Agarwal et al. 2024, TRL's GKDTrainer.
+// gkd(): generalized knowledge distillation. A student model learns the distributions of a teacher.
+// Sources: Agarwal et al. 2024, TRL's GKDTrainer.
 import { CausalLM } from '../../models/causal-lm.js';
 import type { Module } from '../../nn/index.js';
 import { argumentError, valueError } from '../../runtime/input-errors.js';
@@ -24,13 +24,14 @@ import { Reference } from './reference.js';
 
 /** The declared options of gkd(). */
 export const GKD = {
-  /** The teacher: a model with the same vocabulary. */
+  /** The teacher: a language model with the same vocabulary. */
   teacher: declareOption(readTeacher, 'model to learn from', {
     required: true,
     elsewhere: '`teacher_model_name_or_path`',
   }),
   /**
-   * 0: KL(teacher || student), 1: KL(student || teacher), between: Jensen-Shannon. Default: 0.5.
+   * The divergence. 0: KL(teacher || student); 1: KL(student || teacher); between: Jensen-Shannon.
+   * Default: 0.5.
    */
   beta: number(
     'divergence from the teacher. 0: forward KL, 1: reverse KL, between: Jensen-Shannon',
@@ -47,8 +48,8 @@ export const GKD = {
     default: 1,
   }),
   /**
-   * Probability that an update learns from completions sampled by the student (on-policy). Default:
-   * 0.5.
+   * Probability that an update learns from completions that the student samples (on-policy).
+   * Default: 0.5.
    */
   lmbda: number('share of the updates with completions that the student samples', {
     min: 0,
@@ -67,13 +68,13 @@ export const GKD = {
     default: 128,
     flag: 'max_new_tokens',
   }),
-  /** Temperature of sampling. Default: 0.9. */
+  /** Temperature of the sampling. Default: 0.9. */
   temperature: number('temperature of sampling', {
     above: 0,
     default: 0.9,
     elsewhere: '`temperature`',
   }),
-  /** Train without dropout. Default: true. */
+  /** Whether training runs without dropout. Default: true. */
   disableDropout: DROPOUT,
 };
 
@@ -81,9 +82,9 @@ export const GKD = {
 export interface GkdOptions extends Options<typeof GKD> {}
 
 /**
- * Returns the `method` of a Trainer that learns the distributions of a teacher on the labels of
- * text rows, or on completions that the student or the teacher samples. Throws DS_ARGUMENT for
- * wrong options.
+ * Returns the `method` of a Trainer that learns the distributions of a teacher. It learns on the
+ * labels of text rows, or on completions that the student or the teacher samples. Throws
+ * DS_ARGUMENT for invalid options.
  */
 export function gkd(given: GkdOptions): TrainingMethod {
   return new Gkd(readDeclared('gkd', given, GKD));
@@ -110,18 +111,18 @@ class Gkd extends TrainingMethod {
     throw argumentError('gkd teacher', expected, String(teacher.vocabSize));
   }
 
-  override openSource(grounds: SourceRequest): Promise<MethodSource | null> {
-    return openDistilled(this.settings, grounds);
+  override openSource(request: SourceRequest): Promise<MethodSource | null> {
+    return openDistilled(this.settings, request);
   }
 }
 
 /** Returns log(exp(a) + exp(b)). */
 const logAddExp = (a: Tensor, b: Tensor): Tensor => a.add(softplus(b.sub(a)));
 
-/** Returns KL(p || q) of log-probabilities, [..]. */
+/** Returns KL(p || q), [..], for log-probabilities p and q [.., V]. */
 const klDivergence = (p: Tensor, q: Tensor): Tensor => exp(p).mul(p.sub(q)).sum(-1);
 
-/** Returns the divergence of each token, [..] f32, from logits [.., V]. */
+/** Returns the divergence of each token, [..] f32, for logits [.., V]. */
 export function gkdLoss(
   student: Tensor,
   teacher: Tensor,
@@ -139,7 +140,7 @@ export function gkdLoss(
     .add(klDivergence(s, m).mul(1 - beta));
 }
 
-/** A batch of text rows with the targets of each position. */
+/** A batch of text rows, with the target of each position. */
 interface DistilledBatch {
   readonly ids: Tensor;
   readonly targets: Tensor;
@@ -189,7 +190,7 @@ class GkdObjective<Batch> extends AnswerObjective<Batch, DistilledBatch, Tensor>
     return { counted, tokens: counted };
   }
 
-  /** Returns the divergences of counted tokens, 0 for others, [B, T]. */
+  /** Returns the divergence of each counted token, [B, T]; 0 for other tokens. */
   protected computeSums(forward: Forward, batch: DistilledBatch): Tensor {
     const { ids, targets, documents = null, positions = null } = batch;
     const places = { documents, positions };

@@ -1,5 +1,5 @@
-// Group relative policy optimization: the model samples completions of prompts and learns from
-// their rewards. Sources: Shao et al. 2024, Ahmadian et al. 2024 (RLOO), TRL's trainers.
+// grpo() and rloo(): the model samples completions of prompts and learns from their rewards.
+// Sources: Shao et al. 2024 (GRPO), Ahmadian et al. 2024 (RLOO), TRL's trainers.
 import type { GenerateRequest } from '../../inference/index.js';
 import { GENERATION_CONFIG } from '../../inference/sampling-options.js';
 import { CausalLM } from '../../models/causal-lm.js';
@@ -33,7 +33,7 @@ import { type MethodSource, type SourceRequest, TrainingMethod } from './method.
 import { CORRECTIONS, LEVELS, POLICY_LOSSES } from './policy-losses.js';
 import { PolicyObjective, type PolicySettings } from './policy-objective.js';
 
-/** Sampling options of rollouts, as in InferenceEngine.generate(). */
+/** Options for sampling completions, as in InferenceEngine.generate(). */
 export interface RolloutSampling
   extends Options<typeof GENERATION_CONFIG>,
     Pick<GenerateRequest, 'maxNewTokens' | 'minTokens' | 'stop' | 'stopTokens'> {}
@@ -46,25 +46,25 @@ const SAMPLING_NAMES: Record<keyof RolloutSampling, true | OtherNames> = {
   stopTokens: true,
 };
 const MAX_TOKENS = 512;
-/** Maximum number of samples of a prompt with different seeds. */
+/** Maximum number of completions of a prompt: each needs its own seed. */
 const MAX_GENERATIONS = 1024;
 
-/** Options of grpo() and rloo(). */
+/** The declared options that grpo() and rloo() share. */
 const SHARED = {
-  /** A reward function, { of, weight, name, timeout }, or a list of them. */
+  /** A reward function, an object { of, weight, name, timeout }, or a list of them. */
   rewards: declareOption(
     (op, given: Reward | WeightedReward | readonly (Reward | WeightedReward)[]) =>
       readRewards(op, given),
     '[reward functions](#rewards)',
     { required: true, elsewhere: '`reward_funcs`, `reward_weights`' },
   ),
-  /** Sampling of completions. Default: 512 new tokens at temperature 1. */
+  /** How completions are sampled. Default: 512 new tokens at temperature 1. */
   sampling: declareOption(readSampling, '[sampling](sampling.md) of completions', {
     default: { maxNewTokens: MAX_TOKENS, temperature: 1 },
     shown: '`maxNewTokens` 512, `temperature` 1',
     elsewhere: '`max_completion_length`, `temperature`, `top_p`, `top_k`, `min_p`',
   }),
-  /** Number of micro-batches per generation. Default: the micro-batches of an update. */
+  /** Number of micro-batches of one generation. Default: the micro-batches of an update. */
   stepsPerGeneration: integer('micro-batches that train on one generation', {
     min: 1,
     default: null,
@@ -78,8 +78,8 @@ const SHARED = {
     flag: 'num_iterations',
   }),
   /**
-   * Maximum number of updates between the sampling of a generation and its first update. Default:
-   * 0.
+   * Maximum number of updates between the sampling of a generation and the first update on it.
+   * Default: 0.
    */
   maxStaleness: integer('updates that [sampling may run ahead](#sampling-ahead) of training', {
     min: 0,
@@ -87,7 +87,7 @@ const SHARED = {
     flag: 'max_staleness',
   }),
   /**
-   * Maximum number of completions that a rank samples at once. Default: 32 on the CPU, 128 to 512
+   * Maximum number of completions that a rank samples at a time. Default: 32 on the CPU, 128 to 512
    * on a GPU.
    */
   maxSequences: integer(
@@ -98,11 +98,13 @@ const SHARED = {
       shown: '32 on the CPU, 128 to 512 on a GPU',
     },
   ),
-  /** Ranks that have sampled their prompts sample prompts of slower ranks. Default: false. */
+  /**
+   * Whether ranks that have sampled their own prompts take prompts of slower ranks. Default: false.
+   */
   workStealing: boolean('ranks [take prompts](#several-ranks) of slower ranks', {
     default: false,
   }),
-  /** Completions of each prompt in evaluations. Default: `generations`. */
+  /** Number of completions of each prompt in evaluations. Default: `generations`. */
   evalGenerations: integer('completions of each prompt in evaluations', {
     min: 1,
     max: MAX_GENERATIONS,
@@ -110,12 +112,15 @@ const SHARED = {
     shown: '`generations`',
     flag: 'num_generations_eval',
   }),
-  /** Excludes completions without an end token from the loss. Default: false. */
+  /** Whether completions without an end token are left out of the loss. Default: false. */
   maskTruncated: boolean('leave completions without an end token out of the loss', {
     default: false,
     flag: 'mask_truncated_completions',
   }),
-  /** Answers a completion with a text, after which the model continues. Default: none. */
+  /**
+   * A function that answers a completion with a text, after which the model continues. Default:
+   * none.
+   */
   tool: declareOption(
     (op, given: RolloutTool | TimedTool) => readTool(op, given),
     '[function](#tools) after which a completion continues',
@@ -125,26 +130,29 @@ const SHARED = {
       elsewhere: '`tools`',
     },
   ),
-  /** Maximum number of calls of the tool for a completion. Default: 8. */
+  /** Maximum number of tool calls for a completion. Default: 8. */
   toolTurns: integer('maximum number of calls of the tool for a completion', {
     min: 1,
     default: 8,
     elsewhere: '`max_tool_calling_iterations`',
   }),
-  /** Moves optimizer state and gradients to host memory while it generates. Default: false. */
+  /**
+   * Whether optimizer state and gradients move to host memory while completions are sampled.
+   * Default: false.
+   */
   offloadStates: boolean(
     'move [optimizer state and gradients](offload.md#between-phases) off the GPU to generate',
     { default: false },
   ),
   /**
-   * Generates and trains with batch-invariant kernels: log-probabilities of the sampler are those
-   * of training, bit for bit. Default: false.
+   * Whether sampling and training use batch-invariant kernels: the sampler's log-probabilities then
+   * equal the log-probabilities of training, bit for bit. Default: false.
    */
   exactRollouts: boolean('[exact log-probabilities](#exact-rollouts) of the sampler', {
     default: false,
     flag: 'exact_rollouts',
   }),
-  /** The reference model, for a beta above 0. Default: the model without its adapters. */
+  /** The reference model for a beta above 0. Default: the model without its adapters. */
   reference: declareOption(readReference, 'reference model, for `beta` above 0', {
     default: null,
     shown: 'the model without its [adapters](lora.md)',
@@ -154,7 +162,7 @@ const SHARED = {
 /** The declared options of grpo(). */
 export const GRPO = {
   ...SHARED,
-  /** Completions of each prompt. Default: 8. */
+  /** Number of completions of each prompt. Default: 8. */
   generations: integer(
     'completions of each prompt, which are compared; more is slower and steadier',
     {
@@ -169,41 +177,47 @@ export const GRPO = {
     default: 'dapo',
     elsewhere: '`loss_type`',
   }),
-  /** Ratios are clipped below 1 - epsilon. Default: 0.2. */
+  /** Ratios are clipped to at least 1 - epsilon. Default: 0.2. */
   epsilon: number(
     'how far an update may move probabilities down: ratios are clipped at 1 - epsilon',
     { min: 0, default: 0.2, flag: 'epsilon' },
   ),
-  /** Ratios are clipped above 1 + this number. Default: epsilon; 5 for "cispo". */
+  /** Ratios are clipped to at most 1 + this number. Default: epsilon; 5 for "cispo". */
   epsilonHigh: number('the same upwards: ratios are clipped at 1 + this number', {
     min: 0,
     default: null,
     shown: '`epsilon`; 5 for `cispo`',
     flag: 'epsilon_high',
   }),
-  /** Upper limit of ratios that the loss does not clip. Default: none. */
+  /** Upper limit of ratios where the loss does not clip them. Default: none. */
   delta: number('upper limit of ratios that are not clipped', {
     above: 1,
     default: null,
     flag: 'delta',
   }),
-  /** Ratios of tokens, or of whole completions (GSPO). Default: "token". */
+  /** Whether each token or each whole completion (GSPO) has a ratio. Default: "token". */
   level: oneOf(LEVELS)('ratios of tokens, or of whole completions (GSPO)', {
     default: 'token',
     flag: 'importance_sampling_level',
   }),
-  /** Weight of the KL divergence from the reference. Default: 0, without a reference. */
+  /** Weight of the KL divergence from the reference. Default: 0, which needs no reference. */
   beta: number('weight of the KL divergence from the reference; raise it to stay near that model', {
     min: 0,
     default: 0,
     flag: 'beta',
   }),
-  /** Standard deviation that divides advantages. "none" divides by 1. Default: "group". */
+  /**
+   * The values that give the standard deviation, which divides advantages. "none" divides by 1.
+   * Default: "group".
+   */
   scaleRewards: oneOf(SCALES)('group whose standard deviation divides advantages', {
     default: 'group',
     flag: 'scale_rewards',
   }),
-  /** Sums rewards first, or normalizes those of each function first. */
+  /**
+   * Whether rewards are summed over the functions before or after they are normalized. Default:
+   * before.
+   */
   aggregation: oneOf(AGGREGATIONS)(
     'sum rewards first, or normalize the rewards of each function first',
     {
@@ -223,7 +237,7 @@ export const GRPO = {
     default: 1.05,
     flag: 'sapo_temperature_neg',
   }),
-  /** Weight exp(old - sampler) that corrects rounding errors of the sampler. Default: none. */
+  /** Weight exp(old - sampler) of tokens, against rounding errors of the sampler. Default: none. */
   correction: oneOf(CORRECTIONS)('weight of tokens against rounding errors of the sampler', {
     default: null,
     shown: 'none',
@@ -235,7 +249,7 @@ export const GRPO = {
 /** The declared options of rloo(). */
 export const RLOO = {
   ...SHARED,
-  /** Completions of each prompt. Default: 2. */
+  /** Number of completions of each prompt. Default: 2. */
   generations: integer(
     'completions of each prompt, which are compared; more is slower and steadier',
     {
@@ -250,7 +264,7 @@ export const RLOO = {
     'how far an update may move probabilities: ratios are clipped at 1 - epsilon and 1 + epsilon',
     { min: 0, default: 0.2, flag: 'epsilon' },
   ),
-  /** Weight of the KL divergence in rewards. Default: 0.05. */
+  /** Weight of the KL divergence, which is subtracted from rewards. Default: 0.05. */
   beta: number('weight of the KL divergence in rewards; raise it to stay near the reference', {
     min: 0,
     default: 0.05,
@@ -264,9 +278,9 @@ export interface GrpoOptions extends Options<typeof GRPO> {}
 export interface RlooOptions extends Options<typeof RLOO> {}
 
 /**
- * Returns the `method` of a Trainer that samples completions of a text.PromptDataset and learns
- * from their rewards, compared with other completions of the prompt. Throws DS_ARGUMENT for wrong
- * options.
+ * Returns the `method` of a Trainer that samples completions of the prompts of a
+ * text.PromptDataset. It compares each reward with the rewards of the prompt's other completions,
+ * and learns from the difference. Throws DS_ARGUMENT for invalid options.
  */
 export function grpo(given: GrpoOptions): TrainingMethod {
   const settings = readDeclared('grpo', given, GRPO);
@@ -304,8 +318,8 @@ export function grpo(given: GrpoOptions): TrainingMethod {
 }
 
 /**
- * Returns the `method` of a Trainer like grpo(). The baseline of a completion is the mean reward of
- * the other completions of its prompt (RLOO). Throws DS_ARGUMENT for wrong options.
+ * Returns the `method` of a Trainer that works like grpo(), but compares the reward of a completion
+ * with the mean of the prompt's other completions (RLOO). Throws DS_ARGUMENT for invalid options.
  */
 export function rloo(given: RlooOptions): TrainingMethod {
   const settings = readDeclared('rloo', given, RLOO);
@@ -353,7 +367,7 @@ export function rloo(given: RlooOptions): TrainingMethod {
   });
 }
 
-/** Settings of a policy method. */
+/** The settings of grpo() or rloo(), in the form that Policy needs. */
 interface PolicyParts {
   name: string;
   objective: Omit<PolicySettings, 'method' | 'temperature' | 'max'>;
@@ -375,8 +389,8 @@ class Policy extends TrainingMethod {
     return new PolicyObjective(model, { ...objective, method: this.name, temperature, max: max });
   }
 
-  override openSource(grounds: SourceRequest): Promise<MethodSource> {
-    return openRollouts({ ...this.parts.plan, method: this.name }, grounds);
+  override openSource(request: SourceRequest): Promise<MethodSource> {
+    return openRollouts({ ...this.parts.plan, method: this.name }, request);
   }
 }
 

@@ -1,5 +1,6 @@
-// Kahneman-Tversky optimization: learns from single answers that are desirable or not. Sources:
-// Ethayarajh et al. 2024, D'Oosterlinck et al. 2024 (apo_zero_unpaired), TRL's KTOTrainer.
+// kto(): Kahneman-Tversky optimization. The model learns from single answers that are desirable or
+// not. Sources: Ethayarajh et al. 2024, D'Oosterlinck et al. 2024 (apo_zero_unpaired), TRL's
+// KTOTrainer.
 import type { ProcessGroup } from '../../comm/index.js';
 import type { Engine } from '../../engine/engine.js';
 import type { CausalLM } from '../../models/causal-lm.js';
@@ -47,7 +48,7 @@ export const KTO = {
     default: 1,
     flag: 'undesirable_weight',
   }),
-  /** Train without dropout. Default: true. */
+  /** Whether training runs without dropout. Default: true. */
   disableDropout: DROPOUT,
   /** The reference model. Default: the model without its adapters. */
   reference: REFERENCE,
@@ -57,8 +58,8 @@ export const KTO = {
 export interface KtoOptions extends Options<typeof KTO> {}
 
 /**
- * Returns the `method` of a Trainer that learns from answers of a text.UnpairedDataset. Throws
- * DS_ARGUMENT for wrong options.
+ * Returns the `method` of a Trainer that learns from the answers of a text.UnpairedDataset. Throws
+ * DS_ARGUMENT for invalid options.
  */
 export function kto(given: KtoOptions = {}): TrainingMethod {
   return new Kto(readDeclared('kto', given, KTO));
@@ -90,11 +91,11 @@ class Kto extends TrainingMethod {
 
 /** Values of B answers. */
 interface KtoSums {
-  /** Log-probability minus that by the reference, [B] f32. */
+  /** Log-probability of the model minus that of the reference, [B] f32. */
   readonly x: Tensor;
   /** 1 for desirable answers, 0 for others, [B] f32. */
   readonly desirable: Tensor;
-  /** The estimate of the divergence from the reference, a scalar f32 without gradient. */
+  /** The estimated divergence from the reference, a scalar f32 without a gradient. */
   readonly z: Tensor;
 }
 
@@ -113,14 +114,14 @@ export function ktoLoss(
   return good.mul(desirable).add(bad.mul(desirable.neg().add(1)));
 }
 
-/** Values for the metrics. */
+/** Inputs of the metrics. */
 interface KtoMetrics extends KtoSums {
   readonly logps: Tensor;
-  /** Null if no metrics are computed. */
+  /** Null if no metrics will be computed. */
   readonly reports: AnswerReports | null;
 }
 
-/** A batch with its labels on the host. */
+/** A batch, with its labels on the host. */
 interface LabelledBatch extends UnpairedBatch {
   readonly isDesirable?: readonly boolean[];
 }
@@ -129,7 +130,7 @@ class KtoObjective<Batch> extends AnswerObjective<Batch, LabelledBatch, KtoMetri
   private readonly reference: Reference;
   private group: ProcessGroup | null = null;
   private engine: Engine | null = null;
-  /** The baseline z of the current update; null between updates. */
+  /** The divergence z of the current update; null between updates. */
   private baseline: Tensor | null = null;
 
   constructor(
@@ -190,8 +191,8 @@ class KtoObjective<Batch> extends AnswerObjective<Batch, LabelledBatch, KtoMetri
   }
 
   /**
-   * Estimates the divergence: the mean of x over the batches of all ranks, for prompts with the
-   * answers of other rows; at least 0.
+   * Estimates the divergence z from the reference: the mean of x over the batches of all ranks, but
+   * at least 0. Its rows combine each prompt with the answer of another row.
    */
   private estimateDivergence(forward: Forward, batches: readonly UnpairedBatch[]): Tensor {
     const device = this.engine?.device ?? required(batches[0]).ids.device;
@@ -223,7 +224,7 @@ class KtoObjective<Batch> extends AnswerObjective<Batch, LabelledBatch, KtoMetri
   }
 
   protected computeDeviceSums({ x, desirable, z, logps, reports }: KtoMetrics): DeviceSums {
-    // TRL reports the accuracy of tokens for pairs only.
+    // TRL reports the accuracy of tokens only for pairs.
     const { mean_token_accuracy: _, ...tokenMetrics } = reports?.takeSums() ?? {};
     const rewards = x.mul(this.settings.beta);
     const others = desirable.neg().add(1);

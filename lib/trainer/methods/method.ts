@@ -1,4 +1,4 @@
-// TrainingMethod: replaces the next-token objective of a Trainer, for example by preferences.
+// TrainingMethod: an objective of a Trainer other than next tokens, for example preferences.
 import type { ResolvedConfig } from '../../../types/config.js';
 import type { JsonObject } from '../../../types/json.js';
 import type { CheckpointWorld } from '../../checkpoint/index.js';
@@ -13,32 +13,34 @@ import type { BatchSource, DataPlace, TrainerData } from '../data-source.js';
 import type { Metrics, RolloutEvent } from '../events.js';
 import type { Objective } from '../micro-batch.js';
 
-/** An objective other than next tokens. dpo() and grpo() create one. */
+/** A training method. dpo(), grpo() and the other functions create one for the option `method`. */
 export abstract class TrainingMethod {
   /** Name of the method in `ds train --method`. */
   abstract readonly name: string;
 
-  /** Default learning rate, as in TRL; null for the Trainer's. */
+  /** Default learning rate, as in TRL; null: that of the Trainer. */
   readonly lr: number | null = null;
 
   /** Names of the metrics in logs and evaluations. */
   abstract readonly metrics: readonly string[];
 
-  /** @internal Returns the objective for `model`. Throws DS_ARGUMENT for an unsuitable model. */
+  /**
+   * @internal Returns the objective for `model`. Throws DS_ARGUMENT if the model does not suit it.
+   */
   abstract objectiveOf<Batch>(model: Module): Objective<Batch>;
 
   /**
-   * @internal Opens the training data if the method generates its batches with the model. Returns
-   * null if the Trainer reads the batches from rows.
+   * @internal Opens the source of batches, if the model itself makes them (rollouts). Returns null
+   * if the Trainer reads batches from rows.
    */
-  openSource(_grounds: SourceRequest): Promise<MethodSource | null> {
+  openSource(_request: SourceRequest): Promise<MethodSource | null> {
     return Promise.resolve(null);
   }
 }
 
-/** Inputs of a source before the engine exists. */
+/** The argument of openSource(). The engine does not exist yet. */
 export interface SourceRequest {
-  /** Null for a Trainer that only evaluates. */
+  /** The training data; null for a Trainer that only evaluates. */
   data: TrainerData<unknown, unknown> | null;
   settings: {
     seed: number;
@@ -49,12 +51,12 @@ export interface SourceRequest {
   config: ResolvedConfig;
 }
 
-/** Parts of a session that a source uses when the engine exists. */
+/** Parts of a session that a source uses after the engine exists. */
 export interface SourceParts {
   engine: Engine;
   job: Distributed;
   world: CheckpointWorld;
-  /** Numbers of updates and epochs so far. */
+  /** Number of updates and epochs so far. */
   progress: { readonly step: number; readonly epoch: number };
   /** Number of updates of the whole run. */
   maxSteps: number;
@@ -63,24 +65,24 @@ export interface SourceParts {
 /** A source of batches that a method makes with the model. */
 export abstract class MethodSource implements BatchSource<never> {
   abstract readonly length: number;
-  /** Called once, before the first iteration. */
+  /** Is called once, before the first iteration. */
   abstract begin(parts: SourceParts): void;
   abstract [Symbol.asyncIterator](): AsyncIterator<never>;
   abstract stateDict(): JsonObject;
   abstract loadStateDict(state: JsonObject): void;
   abstract close(): Promise<void>;
-  /** Returns the events since the last call. */
+  /** Returns the events since the previous call. */
   abstract events(): RolloutEvent[];
   /**
-   * Called between two micro-batches. Resolves after the event loop has run, if the source has work
-   * that waits for it; else returns null.
+   * Is called between two micro-batches. If work of the source waits for the event loop, resolves
+   * after the loop has run; else returns null.
    */
   yieldToSampling(): Promise<void> | null {
     return null;
   }
   /**
    * Returns the metrics of at most `maxBatches` batches of `data`. All ranks must call it. If it is
-   * absent, the objective evaluates.
+   * absent, the Trainer evaluates with the objective.
    */
   evaluate?(
     data: TrainerData<unknown, unknown>,

@@ -1,18 +1,22 @@
-// Disables dropout in training, because methods compare log-probabilities, which dropout makes
+// Disables dropout during training: the methods compare log-probabilities, which dropout would make
 // random.
 import { Embedding, type Module } from '../../nn/index.js';
 import { boolean } from '../../runtime/option.js';
 
-/** Declares the option `disableDropout`. */
+/** Declares the option `disableDropout` of the methods. */
 export const DROPOUT = boolean('train without dropout, also of adapters', {
   default: true,
   flag: 'disable_dropout',
 });
 
 /**
- * Sets all layers of `model` to evaluation mode during each forward. The model itself stays in
- * training mode outside its forward, because engines read it. Embeddings keep their mode, which
- * NEFTune's noise follows. Returns a function that restores the modes.
+ * Puts all layers of `model` in evaluation mode during each forward.
+ *
+ * - Outside of its forward, the model itself stays in training mode, because engines read that
+ *   mode.
+ * - Embeddings keep their mode, because the noise of NEFTune depends on it.
+ *
+ * Returns a function that restores the modes.
  */
 export function withoutDropout(model: Module): () => void {
   let wasTraining = model.training;

@@ -1,5 +1,5 @@
-// Odds-ratio preference optimization: the next-token loss of chosen rows, and the odds ratio of
-// both answers. Sources: Hong et al. 2024, TRL's ORPOTrainer.
+// orpo(): odds-ratio preference optimization. The loss combines the next-token loss of chosen rows
+// with the odds ratio of both answers. Sources: Hong et al. 2024, TRL's ORPOTrainer.
 
 import type { Module } from '../../nn/index.js';
 import { number, type Options, readDeclared, type Settings } from '../../runtime/option.js';
@@ -23,13 +23,13 @@ const IGNORED = -100;
 
 /** The declared options of orpo(). */
 export const ORPO = {
-  /** Weight of the odds ratio (lambda in the paper). Default: 0.1. */
+  /** Weight of the odds ratio, lambda in the paper. Default: 0.1. */
   beta: number('weight of the odds ratio beside the next-token loss', {
     above: 0,
     default: 0.1,
     flag: 'beta',
   }),
-  /** Train without dropout. Default: true. */
+  /** Whether training runs without dropout. Default: true. */
   disableDropout: DROPOUT,
 };
 
@@ -37,8 +37,8 @@ export const ORPO = {
 export interface OrpoOptions extends Options<typeof ORPO> {}
 
 /**
- * Returns the `method` of a Trainer that learns from pairs of a text.PairDataset, without a
- * reference. Throws DS_ARGUMENT for wrong options.
+ * Returns the `method` of a Trainer that learns from the pairs of a text.PairDataset, without a
+ * reference. Throws DS_ARGUMENT for invalid options.
  */
 export function orpo(given: OrpoOptions = {}): TrainingMethod {
   return new Orpo(readDeclared('orpo', given, ORPO));
@@ -59,31 +59,31 @@ class Orpo extends TrainingMethod {
   }
 }
 
-/** A batch with the targets of chosen prompts. */
+/** A batch of pairs, with targets for the prompts of chosen rows. */
 interface WholePairs extends PairBatch {
-  /** Targets: chosen answers, rejected answers, prompts of chosen rows. [3P, T] i32. */
+  /** Targets [3P, T] i32: chosen answers, rejected answers, then prompts of chosen rows. */
   readonly scored: Tensor;
-  /** Number of tokens of chosen rows, prompts included, after the first token, [P] f32. */
+  /** Number of predicted tokens of each chosen row, prompt and answer, [P] f32. */
   readonly whole: Tensor;
 }
 
 /** Log-probabilities of P pairs, [P] f32 each. */
 interface OrpoSums {
-  /** Means per token of the answers. */
+  /** Means per token of chosen and rejected answers. */
   readonly chosen: Tensor;
   readonly rejected: Tensor;
-  /** Sums of chosen rows with their prompts, and their tokens. */
+  /** Sums of chosen rows with their prompts, and their numbers of tokens. */
   readonly wholeSum: Tensor;
   readonly whole: Tensor;
 }
 
-/** Upper bound of means: log(1 - exp(x)) is undefined at 0, the mean of an empty answer. */
+/** Upper limit of means. The mean of an empty answer is 0, where log(1 - exp(x)) is undefined. */
 const MAX_MEAN = -1e-6;
 
-/** Returns log(p / (1 - p)) from log p. */
+/** Returns log(p / (1 - p)) for log p. */
 const logOdds = (x: Tensor): Tensor => x.sub(log(expm1(x).neg()));
 
-/** Returns the logarithm of the odds ratio of each pair, [P], from means per token. */
+/** Returns the logarithm of the odds ratio of each pair, [P], for means per token. */
 export function logOddsRatio(chosen: Tensor, rejected: Tensor): Tensor {
   const [w, l] = [chosen, rejected].map((x) => x.clamp(Number.NEGATIVE_INFINITY, MAX_MEAN));
   return logOdds(required(w)).sub(logOdds(required(l)));

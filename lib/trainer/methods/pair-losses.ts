@@ -1,8 +1,11 @@
-// Losses of preference pairs, by TRL's names. Each returns a loss per pair, [P] f32. Sources: the
-// papers in the comments; beta, e (label smoothing) and the letters follow them.
+// The losses of preference pairs, by TRL's names. Each returns a loss per pair, [P] f32. The
+// comments name the papers; letters follow them: beta, and e for label smoothing.
 import { exp, sigmoid, softplus, sort, type Tensor } from '../../tensor/index.js';
 
-/** Sums over the answers of P pairs, [P] f32 each. */
+/**
+ * Sums over the answers of P pairs, [P] f32 each. "Trained" is the model, "reference" the
+ * reference.
+ */
 export interface PairSums {
   /** Log-probabilities of chosen answers by the trained model. */
   readonly chosen: Tensor;
@@ -18,13 +21,13 @@ export interface PairSums {
   readonly rejectedTokens: Tensor;
 }
 
-/** Options of the losses; see DPO. */
+/** Options of the losses; see DPO in dpo.ts. */
 interface PairLossOptions {
   /** Penalty for moving away from the reference. */
   readonly beta: number;
-  /** Probability that chosen and rejected are swapped. */
+  /** Probability that the answers of a pair are swapped. */
   readonly labelSmoothing: number;
-  /** The f-divergence between model and reference. */
+  /** The f-divergence between the model and the reference. */
   readonly divergence: Divergence;
   /** Alpha of "alpha_divergence". */
   readonly fAlphaDivergenceCoef: number;
@@ -32,7 +35,9 @@ interface PairLossOptions {
   readonly discopopTau: number;
 }
 
-/** f-divergences of Wang et al. 2023. `alpha` applies to "alpha_divergence". */
+/**
+ * Functions f of the f-divergences of Wang et al. 2023. `alpha` is used by "alpha_divergence" only.
+ */
 export const DIVERGENCES = {
   reverse_kl: (x: Tensor): Tensor => x,
   forward_kl: (x: Tensor): Tensor => exp(x.neg()).neg(),
@@ -46,7 +51,8 @@ export type Divergence = keyof typeof DIVERGENCES;
 const logSigmoid = (x: Tensor): Tensor => softplus(x.neg()).neg();
 
 /**
- * Returns x (log-probability minus the reference's) of both answers, and the difference d of f(x).
+ * Returns w, l and d. w: the log-probability of the chosen answer, minus its log-probability by the
+ * reference. l: the same of the rejected answer. d: the difference f(w) - f(l).
  */
 function computeRatios(
   sums: PairSums,
@@ -70,7 +76,7 @@ const smoothedLoss = (x: Tensor, e: number): Tensor =>
 
 const sortTensor = (x: Tensor): Tensor => sort(x, 0).values;
 
-/** Returns the difference of x per token between both answers. */
+/** Returns the difference between the chosen and the rejected answer of x per token. */
 const computeMeanDifference = (sums: PairSums, options: PairLossOptions): Tensor => {
   const { w, l } = computeRatios(sums, options);
   return w.div(sums.chosenTokens.clamp(1)).sub(l.div(sums.rejectedTokens.clamp(1)));
@@ -115,7 +121,7 @@ export const PAIR_LOSSES = {
     const both = logSigmoid(a.neg()).add(logSigmoid(b.neg())).mul(0.5);
     return logSigmoid(a).add(both).neg();
   },
-  /** Jung et al. 2024, without the running mean. */
+  /** Jung et al. 2024, but without their running mean. */
   bco_pair: (sums, options) => {
     const { w, l } = computeRatios(sums, options);
     return logSigmoid(w.mul(options.beta))
@@ -128,13 +134,13 @@ export const PAIR_LOSSES = {
     const half = 0.5 / options.beta;
     return w.sub(half).square().add(l.add(half).square());
   },
-  /** Melnyk et al. 2024, of the pairs of a micro-batch. */
+  /** Melnyk et al. 2024. It sorts the pairs of a micro-batch. */
   aot: (sums, options) => {
     const policy = sortTensor(sums.chosen.sub(sums.rejected));
     const reference = sortTensor(sums.chosenReference.sub(sums.rejectedReference));
     return smoothedLoss(policy.sub(reference).mul(options.beta), options.labelSmoothing);
   },
-  /** Melnyk et al. 2024, with chosen and rejected answers sorted separately. */
+  /** Melnyk et al. 2024. It sorts chosen and rejected answers separately. */
   aot_unpaired: (sums, options) => {
     const { w, l } = computeRatios(sums, options);
     return smoothedLoss(sortTensor(w).sub(sortTensor(l)).mul(options.beta), options.labelSmoothing);
@@ -146,7 +152,7 @@ export const PAIR_LOSSES = {
       .sub(sigmoid(w.mul(options.beta)))
       .add(1);
   },
-  /** D'Oosterlinck et al. 2024, for chosen answers that are worse than the model's. */
+  /** D'Oosterlinck et al. 2024, for chosen answers that are worse than the model's own answers. */
   apo_down: (sums, options) => {
     const { w, d } = computeRatios(sums, options);
     return sigmoid(w.mul(options.beta))
@@ -161,7 +167,7 @@ export const PAIR_LOSSES = {
       .mul(k)
       .sub(logSigmoid(g).mul(k.neg().add(1)));
   },
-  /** The mean loss of the micro-batch's chosen tokens. */
+  /** The next-token loss of chosen answers: the mean over their tokens in the micro-batch. */
   sft: ({ chosen, chosenTokens }) =>
     chosen.mul(chosen.numel).div(chosenTokens.sum().clamp(1)).neg(),
 } satisfies Readonly<Record<string, PairLoss>>;
@@ -169,7 +175,7 @@ export const PAIR_LOSSES = {
 /** Name of a loss of pairs, as in TRL. */
 export type PairLossName = keyof typeof PAIR_LOSSES;
 
-/** Limits of label smoothing [low, high) by loss. Other losses accept only 0. */
+/** Allowed label smoothing of a loss: at least low, less than high. Other losses require 0. */
 export const SMOOTHING_LIMITS: Readonly<
   Partial<Record<PairLossName, readonly [low: number, high: number]>>
 > = {

@@ -1,8 +1,8 @@
-// Computes the metrics of pairs, by TRL's names.
+// Computes the metrics of preference pairs, by TRL's names.
 import { stack, type Tensor } from '../../tensor/index.js';
 import { type DeviceSums, meanOf } from '../step-metrics.js';
 
-/** Metrics of logs and evaluations, by TRL's names. */
+/** Names of the metrics in logs and evaluations, as in TRL. */
 export const PAIR_METRICS = [
   'rewards/chosen',
   'rewards/rejected',
@@ -12,7 +12,7 @@ export const PAIR_METRICS = [
   'logps/rejected',
 ];
 
-/** Metrics of the tokens of answers; see AnswerReports. */
+/** Names of the metrics of the answers' tokens; see AnswerReports. */
 export const TOKEN_METRICS = ['entropy', 'logits/chosen', 'logits/rejected', 'mean_token_accuracy'];
 
 /** Rewards and log-probabilities of P pairs, [P] f32 each. */
@@ -23,7 +23,7 @@ interface PairValues {
   readonly logps: readonly [chosen: Tensor, rejected: Tensor];
 }
 
-/** Returns the sums of PAIR_METRICS. */
+/** Returns sums and counts of the PAIR_METRICS. */
 export function computePairMetrics({ rewards: [w, l], logps }: PairValues): DeviceSums {
   const margins = w.sub(l);
   return {
@@ -36,5 +36,5 @@ export function computePairMetrics({ rewards: [w, l], logps }: PairValues): Devi
   };
 }
 
-/** Stacks rewards as outputs of predict(), [P, 2]. */
+/** Stacks the rewards of pairs to the outputs of predict(), [P, 2]. */
 export const stackPairOutputs = (rewards: readonly [Tensor, Tensor]): Tensor => stack(rewards, 1);

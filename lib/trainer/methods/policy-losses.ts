@@ -1,24 +1,25 @@
-// Token losses of policies, by TRL's names. Sources: the papers in the comments. A is the advantage
-// of a sequence; r is the ratio of a token's probability to its probability at sampling.
+// The token losses of grpo() and rloo(), by TRL's names. The comments name the papers. A is the
+// advantage of a completion. r is the ratio of a token's probability to its probability at
+// sampling.
 import { exp, minimum, sigmoid, type Tensor } from '../../tensor/index.js';
 
-/** Values of the completions of B sequences. */
+/** Values of B completions. */
 export interface PolicyBatch {
-  /** Log-probabilities by the trained model, [B, T]. */
+  /** Log-probabilities of the trained model, [B, T]. */
   readonly logp: Tensor;
-  /** Log-probabilities at the time of sampling, [B, T]. */
+  /** Log-probabilities of the model at the time of sampling, [B, T]. */
   readonly old: Tensor;
-  /** 1 for tokens that count, else 0, [B, T]. */
+  /** 1 for tokens that count, 0 for others, [B, T]. */
   readonly mask: Tensor;
-  /** Advantages of the sequences, [B, 1]. */
+  /** Advantages of the completions, [B, 1]. */
   readonly advantages: Tensor;
-  /** Log-probabilities by the reference, [B, T]; null without a KL term. */
+  /** Log-probabilities of the reference, [B, T]; null without a KL term. */
   readonly reference: Tensor | null;
   /** Log-probabilities that the sampler recorded, [B, T]; null without a correction. */
   readonly sampler: Tensor | null;
 }
 
-/** The names of Correction. */
+/** Names of the corrections. */
 export const CORRECTIONS = [
   'token_truncate',
   'token_mask',
@@ -26,13 +27,13 @@ export const CORRECTIONS = [
   'sequence_mask',
 ] as const;
 
-/** Corrections for a sampler with other rounding errors than training. */
+/** How losses are corrected if the sampler has other rounding errors than training. */
 export type Correction = (typeof CORRECTIONS)[number];
 
-/** Units whose ratios of probabilities count. */
+/** Whether each token or each whole completion has a ratio. */
 export const LEVELS = ['token', 'sequence'] as const;
 
-/** Options of the losses; see GRPO. */
+/** Options of the losses; see GRPO in grpo.ts. */
 export interface PolicyLossOptions {
   readonly loss: PolicyLossName;
   readonly epsilon: number;
@@ -45,24 +46,27 @@ export interface PolicyLossOptions {
   readonly correctionRange: readonly [min: number, max: number];
 }
 
-/** Ratios of the tokens, [B, T]. At the level of sequences, they are equal within a row. */
+/**
+ * Ratios of the tokens, [B, T]. At the level of completions, all tokens of a row have the same
+ * ratio.
+ */
 export interface Ratios {
   readonly ratio: Tensor;
   readonly batch: PolicyBatch;
-  /** The ratios of sequences, [B, 1], at the level of sequences. */
+  /** Ratios of the completions, [B, 1]; absent at the level of tokens. */
   readonly bySequence?: Tensor;
 }
 
 type TokenLoss = (ratios: Ratios, options: PolicyLossOptions) => Tensor;
 
-/** Returns max(-r A, -clip(r) A); `delta` limits the first r. Schulman et al. 2017. */
+/** Returns max(-r A, -clip(r) A). `delta` limits the unclipped r. Source: Schulman et al. 2017. */
 const clip: TokenLoss = ({ ratio, batch: { advantages } }, { epsilon, epsilonHigh, delta }) => {
   const first = delta === null ? ratio : ratio.clamp(null, delta);
   const second = ratio.clamp(1 - epsilon, 1 + epsilonHigh);
   return minimum(first.mul(advantages), second.mul(advantages)).neg();
 };
 
-/** Returns `positive` where the advantage is above 0, otherwise `negative`. */
+/** Returns `positive` where the advantage is larger than 0, else `negative`. */
 const chooseBySign = (advantages: Tensor, positive: number, negative: number): Tensor =>
   advantages
     .gt(0)
@@ -70,24 +74,24 @@ const chooseBySign = (advantages: Tensor, positive: number, negative: number): T
     .mul(positive - negative)
     .add(negative);
 
-/** Returns the weights of whole sequences in "vespo", [B, 1], without gradients. */
+/** Returns the weights of whole completions in the loss "vespo", [B, 1], without a gradient. */
 export function computeVespoWeights({ advantages, logp, old, mask }: PolicyBatch): Tensor {
   const log = logp.detach().sub(old).mul(mask).sum({ dim: 1, keepDim: true });
   const [k, l] = [chooseBySign(advantages, 2, 3), chooseBySign(advantages, 3, 2)];
   return exp(log.mul(k).add(l).sub(exp(log).mul(l)));
 }
 
-/** The losses of tokens by TRL's names. */
+/** The token losses, by TRL's names. */
 export const POLICY_LOSSES = {
   /** Shao et al. 2024. */
   grpo: clip,
-  /** With a mean over the tokens of a micro-batch. */
+  /** The mean is taken over the tokens of a micro-batch. */
   bnpo: clip,
   /** Liu et al. 2025. */
   dr_grpo: clip,
   /** Yu et al. 2025. */
   dapo: clip,
-  /** Zheng et al. 2025 (GSPO) times the number of tokens. */
+  /** Zheng et al. 2025 (GSPO), multiplied by the number of tokens. */
   luspo: clip,
   /** MiniMax 2025. */
   cispo: ({ ratio, batch: { advantages, logp } }, { epsilonHigh }) =>
@@ -97,14 +101,14 @@ export const POLICY_LOSSES = {
     const t = chooseBySign(advantages, positive, negative);
     return sigmoid(ratio.sub(1).mul(t)).mul(-4).div(t).mul(advantages);
   },
-  /** VESPO 2026, with weights of whole sequences. */
+  /** VESPO 2026. It weights whole completions. */
   vespo: ({ batch }) => computeVespoWeights(batch).mul(batch.advantages).mul(batch.logp).neg(),
 } satisfies Readonly<Record<string, TokenLoss>>;
 
 /** Name of a loss of policies, as in TRL. */
 export type PolicyLossName = keyof typeof POLICY_LOSSES;
 
-/** Returns ratios of tokens, or of sequences: the exponential of the mean over the tokens. */
+/** Returns the ratios of tokens, or of completions: exp of the mean of log r over their tokens. */
 export function computeRatios(batch: PolicyBatch, level: PolicyLossOptions['level']): Ratios {
   const { logp, old, mask } = batch;
   const log = logp.sub(old).mul(mask);
@@ -114,7 +118,9 @@ export function computeRatios(batch: PolicyBatch, level: PolicyLossOptions['leve
   return { ratio: ratio.expand(logp.shape), batch, bySequence: ratio };
 }
 
-/** Returns the loss of each token, [B, T], with the KL term and without masked tokens. */
+/**
+ * Returns the loss of each token, [B, T], including the KL term. Tokens that do not count have 0.
+ */
 export function computeTokenLosses(ratios: Ratios, options: PolicyLossOptions): Tensor {
   const { logp, reference, mask } = ratios.batch;
   const uncorrected = POLICY_LOSSES[options.loss](ratios, options).mul(mask);
@@ -124,15 +130,17 @@ export function computeTokenLosses(ratios: Ratios, options: PolicyLossOptions): 
   return losses.add(estimateDivergence(logp, reference).mul(options.beta).mul(mask));
 }
 
-/** Returns the k3 estimate of the KL divergence from the reference, per token. Schulman 2020. */
+/**
+ * Returns the k3 estimate of each token's KL divergence from the reference. Source: Schulman 2020.
+ */
 export function estimateDivergence(logp: Tensor, reference: Tensor): Tensor {
   const x = reference.sub(logp);
   return exp(x).sub(x).sub(1);
 }
 
 /**
- * Returns exp(old - sampler) of tokens [B, T] or sequences [B, 1], truncated or masked; null
- * without a correction.
+ * Returns exp(old - sampler) of tokens [B, T] or completions [B, 1]. Values outside of the range
+ * are truncated to it, or become 0. Returns null without a correction.
  */
 export function computeCorrection(
   { old, sampler, mask }: PolicyBatch,
@@ -150,7 +158,7 @@ export function computeCorrection(
   return factor.mul(factor.ge(min).to(dtype)).mul(factor.le(max).to(dtype));
 }
 
-/** How the token losses are reduced to one number. */
+/** The unit of the mean of token losses. */
 type Reduction = 'sequences' | 'tokens' | 'micro-batch';
 
 const REDUCTIONS: Readonly<Record<PolicyLossName, Reduction>> = {
@@ -164,7 +172,10 @@ const REDUCTIONS: Readonly<Record<PolicyLossName, Reduction>> = {
   luspo: 'tokens',
 };
 
-/** Returns the sum of the losses of a micro-batch. The divisor is the sum of countOf() values. */
+/**
+ * Returns the sum of the losses of a micro-batch. It is divided by the sum of the countWeight() of
+ * all micro-batches.
+ */
 export function sumLosses(losses: Tensor, mask: Tensor, name: PolicyLossName): Tensor {
   const reduction = REDUCTIONS[name];
   if (reduction === 'tokens') return losses.sum();
@@ -172,7 +183,10 @@ export function sumLosses(losses: Tensor, mask: Tensor, name: PolicyLossName): T
   return losses.sum(1).div(mask.sum(1).clamp(1)).sum();
 }
 
-/** Returns the weight of a micro-batch of `sequences` with `tokens` counted tokens. */
+/**
+ * Returns the weight of a micro-batch with `sequences` completions and `tokens` counted tokens.
+ * `max`: maximum number of tokens of a completion.
+ */
 export function countWeight(
   name: PolicyLossName,
   { sequences, tokens, max }: { sequences: number; tokens: number; max: number },
@@ -182,12 +196,12 @@ export function countWeight(
   return name === 'dapo' || name === 'cispo' || name === 'vespo' ? tokens : sequences;
 }
 
-/** Returns RLOO's ratio of each sequence, the product over its tokens; [B, 1]. */
+/** Returns the ratio of each completion for RLOO, the product over its tokens, [B, 1]. */
 export function computeSequenceRatios({ logp, old, mask }: PolicyBatch): Tensor {
   return exp(logp.sub(old).mul(mask).sum({ dim: 1, keepDim: true }));
 }
 
-/** Returns RLOO's losses of sequences with clipped ratios; [B]. */
+/** Returns RLOO's losses of the completions, with clipped ratios, [B]. */
 export function computeSequenceLosses(
   { advantages }: PolicyBatch,
   ratio: Tensor,

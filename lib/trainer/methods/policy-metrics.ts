@@ -1,5 +1,5 @@
-// Computes the metrics of policies, by TRL's names: clipped ratios, and the distance from the
-// sampler.
+// Computes metrics of grpo() and rloo() by TRL's names: how many ratios are clipped, and how much
+// the sampler differs from training.
 import { exp, type Tensor, where } from '../../tensor/index.js';
 import { type DeviceSum, type DeviceSums, extremeOf, meanOf } from '../step-metrics.js';
 import {
@@ -10,12 +10,12 @@ import {
   type Ratios,
 } from './policy-losses.js';
 
-/** Losses that do not clip ratios at two limits. */
+/** Losses that do not clip ratios from both sides. */
 const UNCLIPPED = ['cispo', 'sapo', 'vespo'];
 
 /**
- * Returns the fractions of clipped ratios: over tokens, or over sequences at the sequence level.
- * `low_min` and `high_max` are extremes over sequences. `counted`: number of counted tokens.
+ * Returns the fractions of clipped ratios: of tokens, or of completions at that level. `low_min`
+ * and `high_max` are extremes over completions. `counted`: number of counted tokens.
  */
 export function computeClipMetrics(
   { ratio, bySequence, batch }: Ratios,
@@ -38,7 +38,7 @@ export function computeClipMetrics(
   const tokens = mask.sum({ dim: 1, keepDim: true });
   const shares = (tensor: Tensor): Tensor =>
     bySequence ? tensor : tensor.mul(mask).sum({ dim: 1, keepDim: true }).div(tokens.clamp(1));
-  // Sequences without tokens have no fraction.
+  // A completion without counted tokens has no fraction.
   const replaceEmpty = (share: Tensor, other: number): Tensor =>
     bySequence ? share : where(tokens.gt(0), share, other);
   return {
@@ -51,8 +51,8 @@ export function computeClipMetrics(
 }
 
 /**
- * Returns the distance between the log-probabilities of sampler and training, and exp(old -
- * sampler): the factor of the correction, or without a correction the ratio of each token.
+ * Returns the difference between the log-probabilities of the sampler and of training, and exp(old
+ * - sampler): the factor of the correction or, without a correction, the ratio of each token.
  */
 export function computeSamplerMetrics(
   batch: PolicyBatch,

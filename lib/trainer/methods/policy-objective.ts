@@ -1,4 +1,4 @@
-// The objective of policies: losses of sampled completions, and their metrics.
+// PolicyObjective: computes losses and metrics of sampled completions, for grpo() and rloo().
 import { CausalLM } from '../../models/causal-lm.js';
 import { formatValue } from '../../runtime/format-value.js';
 import { argumentError } from '../../runtime/input-errors.js';
@@ -21,29 +21,32 @@ import { computeClipMetrics, computeSamplerMetrics } from './policy-metrics.js';
 
 /** Options of the objective. */
 export interface PolicySettings extends PolicyLossOptions {
-  /** Name of the method, for errors. */
+  /** Name of the method in errors. */
   readonly method: string;
-  /** Whether to use leave-one-out losses, with one ratio per sequence. */
+  /** Whether the losses are RLOO's, with one ratio per completion. */
   readonly isLeaveOneOut: boolean;
-  /** Temperature of sampling, which divides the logits of training too. */
+  /** Temperature of the sampling. Training divides its logits by it too. */
   readonly temperature: number;
   /** Maximum number of tokens of a completion. */
   readonly max: number;
-  /** Computes the same bits as the sampler. */
+  /** Whether training computes log-probabilities with the same bits as the sampler. */
   readonly exactRollouts: boolean;
 }
 
-/** A batch of rollouts with the metrics of their generation. */
+/** A batch of rollouts, with the metrics of their generation. */
 export interface PolicyMicroBatch extends RolloutBatch {
-  /** The names are equal in all batches. Null if the values count in an earlier batch. */
+  /**
+   * Metrics of the generation. The names are the same in all batches. `values` is null if an
+   * earlier batch has reported them.
+   */
   metrics: { names: readonly string[]; values: readonly number[] | null };
 }
 
-/** Losses of micro-batches of rollouts. */
+/** Computes losses of micro-batches of rollouts. */
 export class PolicyObjective<Batch> implements Objective<Batch> {
   readonly hasStepMetrics = true;
 
-  /** Throws DS_ARGUMENT for a model that is not a CausalLM. */
+  /** Throws DS_ARGUMENT if the model is not a CausalLM. */
   constructor(
     model: unknown,
     private readonly settings: PolicySettings,

@@ -1,4 +1,4 @@
-// precomputeReference(): computes log-probabilities by the reference once, before training.
+// precomputeReference(): computes the reference's log-probabilities of all pairs before training.
 
 import { createHash } from 'node:crypto';
 import { readFileSync, statSync, writeSync } from 'node:fs';
@@ -19,21 +19,24 @@ import { collatePairs, PairDataset, type PairSample } from '../../text/index.js'
 export interface PrecomputeOptions {
   /** Number of pairs per forward pass. Default: 8. */
   batchSize?: number;
-  /** Token id for padding. Default: 0. */
+  /** Token that fills shorter rows. Default: 0. */
   pad?: number;
-  /** File that caches the numbers for the same pairs and weights. Default: none. */
+  /**
+   * File that stores the numbers for a later run with the same pairs and weights. Default: none.
+   */
   cache?: string;
 }
 
 type PairNumbers = [chosen: number, rejected: number][];
 
-/** First bytes of a cache file. Another file of this name is not overwritten. */
+/** First bytes of a cache file. A file without them is not overwritten. */
 const CACHE_HEADER = '{"about":"log-probabilities by a reference","key":';
 
 /**
- * Returns `pairs` with log-probabilities by `reference`, computed on its device. dpo() then needs
- * no reference. Throws DS_ARGUMENT, also for a cache path with another file; DS_IO for a cache
- * without a folder. If the cache cannot be written, prints a notice.
+ * Returns `pairs` with log-probabilities of `reference`, computed on its device. dpo() then needs
+ * no reference. Throws DS_ARGUMENT for invalid options, or if the cache path is another file.
+ * Throws DS_IO if the cache cannot be read or its folder cannot be created. If the cache cannot be
+ * written, prints a notice.
  */
 export function precomputeReference(
   pairs: PairDataset,
@@ -61,8 +64,8 @@ export function precomputeReference(
 }
 
 /**
- * Writes a cache. A failure, for example a full disk, becomes a notice, so the numbers are not
- * lost.
+ * Writes a cache file. If that fails, for example because the disk is full, prints a notice instead
+ * of throwing, because the numbers would be lost.
  */
 function writeCache(cache: string, text: string): void {
   try {
@@ -72,7 +75,7 @@ function writeCache(cache: string, text: string): void {
   }
 }
 
-/** Writes all bytes: a single write may be partial, for example on a disk that becomes full. */
+/** Writes all bytes. One call may write only some of them, for example if the disk becomes full. */
 function writeAll(file: number, bytes: Uint8Array): void {
   for (let at = 0; at < bytes.length; ) at += writeSync(file, bytes, at);
 }
@@ -115,7 +118,7 @@ function computeNumbers(
   return numbers;
 }
 
-/** Returns a hash of the pairs and the weights. */
+/** Returns a hash of the pairs and of the weights. */
 function computeKey(samples: readonly PairSample[], reference: CausalLM): string {
   const hash = createHash('sha256');
   for (const { chosen, rejected, prompt } of samples) {
@@ -129,7 +132,10 @@ function computeKey(samples: readonly PairSample[], reference: CausalLM): string
   return hash.digest('hex');
 }
 
-/** Returns the numbers of a cache with `key`; null without such a cache. Creates its folder. */
+/**
+ * Returns the numbers of the cache file; null if it is missing or has another key. Creates its
+ * folder.
+ */
 function readCache(cache: string, key: string): PairNumbers | null {
   const text = readCacheText(cache);
   if (text === null) return null;
@@ -140,11 +146,14 @@ function readCache(cache: string, key: string): PairNumbers | null {
     const cached = JSON.parse(text) as { key?: string; numbers?: PairNumbers };
     return cached.key === key ? (cached.numbers ?? null) : null;
   } catch {
-    return null; // The caller computes the numbers of a damaged cache again.
+    return null; // The file is damaged: the caller computes the numbers again.
   }
 }
 
-/** Returns the text of a regular file; null if the path is free. Throws DS_ARGUMENT, DS_IO. */
+/**
+ * Returns the text of the cache file; null if it does not exist. Throws DS_ARGUMENT if the path is
+ * not a file, DS_IO.
+ */
 function readCacheText(cache: string): string | null {
   try {
     const stats = statSync(cache, { throwIfNoEntry: false });

@@ -1,5 +1,5 @@
-// The reference of a method: another model, the model without its adapters, or log-probabilities in
-// the rows.
+// Reference: computes log-probabilities of a method's reference, which is another model, or the
+// trained model without its adapters.
 import type { Distributed } from '../../comm/index.js';
 import type { Engine } from '../../engine/engine.js';
 import { initializeServed } from '../../initialize.js';
@@ -11,7 +11,7 @@ import { required } from '../../runtime/required.js';
 import { noGrad, scope, type Tensor } from '../../tensor/index.js';
 import type { Forward } from '../micro-batch.js';
 
-/** Declares the option `reference`. */
+/** Declares the option `reference` of the methods. */
 export const REFERENCE = declareOption(readReference, 'reference model', {
   default: null,
   shown: 'the model without its [adapters](lora.md)',
@@ -23,22 +23,22 @@ function readReference(op: string, given: CausalLM): CausalLM {
   throw valueError(op, 'a language model of nn.models', given);
 }
 
-/** How a reference follows the trained model, as sync_ref_model of TRL. */
+/** How a reference follows the trained model, as sync_ref_model in TRL. */
 interface ReferenceSync {
-  /** Number of updates between two syncs. */
+  /** Number of updates between two moves. */
   readonly steps: number;
-  /** Fraction of the trained weights in the new weights of the reference. */
+  /** Weight of the trained model in the new weights of the reference. */
   readonly alpha: number;
 }
 
-/** Computes log-probabilities by the reference. */
+/** The reference of a method. */
 export class Reference {
-  /** Engine of the reference at ZeRO stage 3; null if the model is whole on each rank. */
+  /** Engine of the reference at ZeRO stage 3; null if each rank has the whole reference. */
   private engine: Engine | null = null;
   private isPlaced = false;
   private trained: Engine | null = null;
 
-  /** Throws DS_ARGUMENT if the reference is the trained model. */
+  /** Throws DS_ARGUMENT if the reference is the trained model itself. */
   constructor(
     private readonly method: string,
     private readonly model: CausalLM,
@@ -56,8 +56,8 @@ export class Reference {
   }
 
   /**
-   * Converts another model to the training dtype. At ZeRO stage 3, creates an engine without
-   * optimizer, which shards the frozen weights like the trained model's.
+   * Prepares another model. Converts it to the training dtype. At ZeRO stage 3, creates an engine
+   * without an optimizer, which divides the frozen weights among the ranks.
    */
   async open(trained: Engine, job: Distributed): Promise<void> {
     const { reference } = this;
@@ -87,22 +87,22 @@ export class Reference {
     engine.eval();
   }
 
-  /** Destroys the engine, which returns the weights to the reference. */
+  /** Destroys the engine. The weights return to the reference model. */
   async close(): Promise<void> {
     await this.engine?.destroy();
     this.engine = null;
   }
 
   /**
-   * Moves the weights of the reference towards the trained weights. Throws DS_ARGUMENT if either is
-   * sharded or in other layers.
+   * Moves the weights of the reference towards the weights of the trained model. Throws DS_ARGUMENT
+   * if weights are sharded, or if the two models have different layers.
    */
   follow({ alpha }: ReferenceSync): void {
     const { reference, model, engine } = this;
     const place = `${this.method} syncRefModel`;
     if (!reference) throw argumentError(place, 'a reference model', 'none');
     if (engine) throw argumentError(place, 'ZeRO stage 2 or lower', 'stage 3');
-    this.trained?.synchronize(); // The update of the weights may still run.
+    this.trained?.synchronize(); // An update of the weights may still run on the device.
     const trainedParameters = new Map(model.namedParameters());
     noGrad(() => {
       for (const [name, parameter] of reference.namedParameters()) {
@@ -116,8 +116,8 @@ export class Reference {
   }
 
   /**
-   * Throws DS_ARGUMENT if the rows have log-probabilities of the reference and a model is given
-   * too.
+   * Throws DS_ARGUMENT if the rows contain log-probabilities of the reference (`hasNumbers`) and a
+   * reference model is given too.
    */
   requireOneReference(hasNumbers: boolean): void {
     if (!hasNumbers || !this.reference) return;
@@ -127,8 +127,9 @@ export class Reference {
   }
 
   /**
-   * Returns the log-probabilities of targets by row, without gradients; see CausalLossOptions.rows.
-   * The result is a copy: forwards of an engine without gradients free earlier results.
+   * Returns the log-probabilities of targets, summed by row, without gradients. `rows`: see
+   * CausalLossOptions. The result is a copy, because a later forward of an engine without gradients
+   * frees the earlier result.
    */
   computeLogProbs(
     forward: Forward,
@@ -139,13 +140,14 @@ export class Reference {
     return noGrad(() => this.runReference(forward, ids, targets, { loss: { rows } }).clone());
   }
 
-  /** Returns the logits of another model [B, T, V], without gradients. */
+  /** Returns the logits [B, T, V] of another model, without gradients. */
   computeLogits(ids: Tensor, places: object): Tensor {
     return noGrad(() => required(this.getForward(ids))(ids, null, places).clone());
   }
 
   /**
-   * Returns the forward of another model on the device of the batch; null without another model.
+   * Returns the forward of another model, on the device of the batch. Returns null if the reference
+   * is the trained model without adapters.
    */
   private getForward({ device }: Tensor): Forward | null {
     const { reference, engine } = this;

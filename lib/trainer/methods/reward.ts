@@ -1,4 +1,4 @@
-// Reward modelling: trains a classifier with one label to score chosen answers higher. Sources:
+// reward(): trains a classifier with one label that gives chosen answers higher scores. Sources:
 // Bradley and Terry 1952, Touvron et al. 2023 (margin), Eisenstein et al. 2023 (centring), TRL's
 // RewardTrainer.
 import { TaskModel } from '../../models/tasks/task-model.js';
@@ -22,14 +22,14 @@ import { stackPairOutputs } from './pair-metrics.js';
 
 /** The declared options of reward(). */
 export const REWARD = {
-  /** Weight of the squared sum of both scores, which keeps their mean near 0. Default: none. */
+  /** Weight of the squared sum of both scores, which keeps the mean score near 0. Default: none. */
   centerRewardsCoefficient: number('weight of the squared sum of both scores', {
     min: 0,
     default: null,
     shown: 'none',
     flag: 'center_rewards_coefficient',
   }),
-  /** Train without dropout. Default: true. */
+  /** Whether training runs without dropout. Default: true. */
   disableDropout: DROPOUT,
 };
 
@@ -37,9 +37,9 @@ export const REWARD = {
 export interface RewardOptions extends Options<typeof REWARD> {}
 
 /**
- * Returns the `method` of a Trainer that trains a reward model: a model with the task
- * "sequence-classification" and one label. The data are pairs of a text.PairDataset, with their
- * margins. Throws DS_ARGUMENT for wrong options.
+ * Returns the `method` of a Trainer that trains a reward model: a model of the task
+ * "sequence-classification" with one label. The data are pairs of a text.PairDataset, with margins
+ * if the rows have them. Throws DS_ARGUMENT for invalid options.
  */
 export function reward(given: RewardOptions = {}): TrainingMethod {
   return new Reward(readDeclared('reward', given, REWARD));
@@ -73,7 +73,7 @@ interface Scores {
   readonly chosen: Tensor;
   /** Scores of rejected answers. */
   readonly rejected: Tensor;
-  /** Minimum differences; null for 0. */
+  /** By how much chosen answers should be better; null: 0. */
   readonly margins: Tensor | null;
 }
 
@@ -87,9 +87,9 @@ export function computeRewardLoss(
   return center === null ? loss : loss.add(chosen.add(rejected).square().mul(center));
 }
 
-/** A batch with its padding. */
+/** A batch of pairs, with a mask of its padding. */
 interface MaskedPairs extends PairBatch {
-  /** 1 for tokens and 0 for padding, [2P, T] i32. */
+  /** 1 for tokens, 0 for padding, [2P, T] i32. */
   readonly mask: Tensor;
 }
 

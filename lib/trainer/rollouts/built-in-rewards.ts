@@ -1,4 +1,4 @@
-// Reward functions for common tasks, and reward models as functions.
+// Reward functions for common tasks: accuracy, format, length, repetition, and reward models.
 import { DecoderTask } from '../../models/tasks/decoder-task.js';
 import { TaskModel } from '../../models/tasks/task-model.js';
 import { argumentError, dataError, valueError } from '../../runtime/input-errors.js';
@@ -13,9 +13,10 @@ import type { Reward, RewardInput } from './reward.js';
 export { type WorkerOptions, worker } from './worker-reward.js';
 
 /**
- * Returns 1 if the answer of a completion equals that of the column `solution`, or without it
- * `answer`, else 0; null if the solution has no answer. An answer is the last \boxed{...}, the text
- * after the last "####", or the last number. Numbers are compared by value.
+ * A reward function: 1 if the answer in a completion equals the answer in the column `solution`,
+ * else 0. Without this column, it reads the column `answer`. Returns null if the solution contains
+ * no answer. An answer is the last \boxed{...}, or else the text after the last "####", or else the
+ * last number. Numbers are compared by value.
  */
 export function accuracy(given: RewardInput): Score[] {
   const { completions, columns } = read('rewards.accuracy', given);
@@ -34,14 +35,17 @@ export function accuracy(given: RewardInput): Score[] {
   });
 }
 
-/** Refuses what is no input of a reward function: JavaScript may call one. */
+/**
+ * Returns `given`. Throws DS_ARGUMENT unless it is an input of a reward function, because a program
+ * may call a reward function itself.
+ */
 function read(op: string, given: RewardInput): RewardInput {
   const { completions, columns } = given ?? {};
   if (Array.isArray(completions) && isObject(columns)) return given;
   throw valueError(op, 'an object with `completions` and `columns`', given);
 }
 
-/** The answer in a text, or null. */
+/** Returns the answer in a text, or null. */
 function answerIn(text: string): string | null {
   const boxed = boxedIn(text);
   if (boxed !== null) return boxed;
@@ -50,7 +54,9 @@ function answerIn(text: string): string | null {
   return text.match(/-?\d[\d,]*(?:\.\d+)?(?:\/\d+)?/g)?.at(-1) ?? null;
 }
 
-/** The contents of the last \boxed{...}; its braces may be nested. */
+/**
+ * Returns the content of the last \boxed{...}, which may contain nested braces; null without one.
+ */
 function boxedIn(text: string): string | null {
   const start = text.lastIndexOf('\\boxed{');
   if (start < 0) return null;
@@ -71,7 +77,7 @@ function isSame(a: string, b: string): boolean {
   return plain(a) === plain(b);
 }
 
-/** The value of a number or fraction; null for other texts. */
+/** Returns the value of a number or a fraction; null for other texts. */
 function numberIn(text: string): number | null {
   const plain = text.replaceAll(/[\s,$%]/g, '').replace(/\.$/, '');
   const fraction = /^(-?\d+(?:\.\d+)?)\/(\d+(?:\.\d+)?)$/.exec(plain);
@@ -82,7 +88,8 @@ function numberIn(text: string): number | null {
 const THOUGHT = /^<think>(?!.*<think>)(.*?)<\/think>.*$/s;
 
 /**
- * Returns 1 if the completion is one <think>...</think> with an answer after it, else 0. As in TRL.
+ * A reward function, as in TRL: 1 if a completion is <think>...</think> with an answer after it,
+ * else 0.
  */
 export function format(given: RewardInput): Score[] {
   const { completions } = read('rewards.format', given);
@@ -91,15 +98,16 @@ export function format(given: RewardInput): Score[] {
 
 /** Options of overlong(). */
 export interface OverlongOptions {
-  /** Tokens of a completion without any reward left. */
+  /** Number of tokens of a completion with the reward -1. */
   limit: number;
-  /** Tokens before the limit over which the reward falls from 0 to -1. */
+  /** Number of tokens before the limit over which the reward falls from 0 to -1. */
   cache: number;
 }
 
 /**
- * Returns a reward from 0 to -1 that falls over the last `cache` tokens before `limit`. Throws
- * DS_ARGUMENT unless both options are integers from 1. Source: Yu et al. 2025 (DAPO).
+ * Returns a reward function that gives 0 to short completions. Over the last `cache` tokens before
+ * `limit` the reward falls to -1. Throws DS_ARGUMENT unless both are integers of at least 1.
+ * Source: Yu et al. 2025 (DAPO).
  */
 export function overlong(given: OverlongOptions): Reward {
   const { limit, cache } = readOptions('rewards.overlong', given, namesOf.OverlongOptions);
@@ -115,15 +123,16 @@ export function overlong(given: OverlongOptions): Reward {
 
 /** Options of repetition(). */
 export interface RepetitionOptions {
-  /** Words of the compared parts. Default: 3. */
+  /** Number of words of a part. Default: 3. */
   size?: number;
-  /** The reward of a text that repeats one part. Default: -1. */
+  /** Reward of a text that only repeats one part. Default: -1. */
   penalty?: number;
 }
 
 /**
- * Returns a penalty times the share of repeated parts of `size` words. Throws DS_ARGUMENT unless
- * `size` is an integer from 1 and `penalty` is at most 0. Source: Yeo et al. 2025.
+ * Returns a reward function: `penalty` times the fraction of parts of `size` words that are
+ * repetitions. Throws DS_ARGUMENT unless `size` is an integer of at least 1 and `penalty` is at
+ * most 0. Source: Yeo et al. 2025.
  */
 export function repetition(given: RepetitionOptions = {}): Reward {
   const { size = 3, penalty = -1 } = readOptions(
@@ -150,13 +159,13 @@ export interface RewardModelOptions {
   model: TaskModel;
   /** Tokenizer of the reward model. Its chat template formats messages. */
   tokenizer: Tokenizer;
-  /** Completions in a batch. Default: 8. */
+  /** Number of completions in a batch. Default: 8. */
   batchSize?: number;
 }
 
 /**
- * Returns the score of a reward model for prompt and completion. Throws DS_ARGUMENT for another
- * model than a classifier with one label.
+ * Returns a reward function that returns the score of a reward model for prompt and completion.
+ * Throws DS_ARGUMENT unless `model` is a classifier with one label.
  */
 export function model(given: RewardModelOptions): Reward {
   const op = 'rewards.model';
@@ -176,7 +185,7 @@ export function model(given: RewardModelOptions): Reward {
   }
   requireInteger(`${op} batchSize`, batchSize, 1);
   const pad = classifier.padTokenId ?? tokenizer.padId ?? tokenizer.eosId ?? 0;
-  // Rows of several lengths need a padding token.
+  // A batch of rows with different lengths needs a padding token.
   if (classifier instanceof DecoderTask) classifier.padTokenId ??= pad;
   return nameReward('reward_model', ({ prompts, completions }) => {
     const texts = prompts.map((prompt, i) =>

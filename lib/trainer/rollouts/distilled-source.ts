@@ -1,4 +1,5 @@
-// DistilledSource: rows of text whose completions the student or the teacher samples, for gkd().
+// DistilledSource: the data of gkd(). The student or the teacher samples completions for rows of
+// text.
 import type { JsonObject } from '../../../types/json.js';
 import { onAllRanks } from '../../checkpoint/index.js';
 import { DsError } from '../../errors.js';
@@ -16,18 +17,18 @@ import { openTrainData } from '../train-data.js';
 import { hashOf } from './generation.js';
 import { type Rollouts, rolloutsOf } from './rollouts.js';
 
-/** Rows with sampled completions, and the sampling settings. */
+/** How completions are sampled. */
 interface DistilledPlan {
   readonly teacher: CausalLM;
-  /** Chance that the student samples the completions of an update. */
+  /** Probability that the student samples the completions of an update. */
   readonly lmbda: number;
-  /** Whether the teacher samples those of the other updates. */
+  /** Whether the teacher samples the completions of the other updates. */
   readonly seqKd: boolean;
   readonly maxNewTokens: number;
   readonly temperature: number;
 }
 
-/** A batch of rows: labels, or the targets of each position. */
+/** A batch of rows, with labels or with the target of each position. */
 interface Rows {
   readonly ids: Tensor;
   readonly labels?: Tensor;
@@ -36,11 +37,14 @@ interface Rows {
 }
 
 const IGNORED = -100;
-/** The document of padding. */
+/** The value of padding in `documents`. */
 const PADDING = -1;
 const OP = 'gkd lmbda';
 
-/** Opens rows whose completions are sampled. Throws DS_ARGUMENT at stage 3 with `seqKd`. */
+/**
+ * Opens the data if completions are sampled; returns null if the rows are used as they are. Throws
+ * DS_ARGUMENT for `seqKd` at ZeRO stage 3.
+ */
 export async function openDistilled(
   plan: DistilledPlan,
   { data, settings, place, config }: SourceRequest,
@@ -69,7 +73,9 @@ class DistilledSource extends MethodSource {
     super();
   }
 
-  /** Undefined for rows without a length, which need `maxSteps`. */
+  /**
+   * Number of batches. Undefined if the rows have no length; the Trainer then requires `maxSteps`.
+   */
   get length(): number {
     return this.rows.length as number;
   }
@@ -84,12 +90,15 @@ class DistilledSource extends MethodSource {
     }
   }
 
-  /** Updates so far. They decide who samples, and the seeds. */
+  /** Number of updates so far. It determines the sampling model and the seeds. */
   private get step(): number {
     return required(this.parts).progress.step;
   }
 
-  /** Each rank makes the same choice, so all ranks sample together. */
+  /**
+   * Returns `batch` with sampled completions, if any. All ranks decide the same, because all of
+   * them take part in the sampling.
+   */
   private async replaceAnswers(batch: Rows): Promise<unknown> {
     const { lmbda, seqKd } = this.plan;
     const chance = hashOf(`${this.own.seed} gkd ${this.step}`) / 2 ** 52;
@@ -110,7 +119,8 @@ class DistilledSource extends MethodSource {
     const requests = prompts.map((prompt, row): GenerateRequest => {
       const room = max - prompt.length;
       if (room < 1) throw tooLong(prompt.length, max);
-      // By the tokens of the row, so that samples depend on no rank and no micro-batch.
+      // The seed depends on the row's tokens, not on its rank or micro-batch, so samples do not
+      // either.
       const ownHash = hashOf(`${seed} gkd ${this.step} ${whole[row]}`);
       const sampling = { temperature, seed: ownHash, maxNewTokens: Math.min(maxNewTokens, room) };
       return { prompt, ...sampling };
@@ -172,7 +182,10 @@ class DistilledSource extends MethodSource {
   }
 }
 
-/** Tokens of each row before the first one that counts. Throws DS_ARGUMENT for packed rows. */
+/**
+ * Returns the tokens of each row that precede the first counted token. Throws DS_ARGUMENT for
+ * packed rows.
+ */
 function promptsOf({ ids, labels, targets, documents }: Rows): number[][] {
   const wanted = labels ?? targets;
   if (!(ids instanceof Tensor && wanted instanceof Tensor)) {
@@ -191,7 +204,7 @@ function promptsOf({ ids, labels, targets, documents }: Rows): number[][] {
     const first = counted
       .slice(row * width, (row + 1) * width)
       .findIndex((value) => value !== IGNORED);
-    // A target belongs to the position before its token.
+    // A target is stored at the position before its token.
     const end = first + (labels ? 0 : 1);
     if (first >= 0 && end > 0) return tokens.slice(row * width, row * width + end);
     const hint = 'Rows need a prompt with a completion, or messages; or set `lmbda: 0`.';
@@ -199,7 +212,7 @@ function promptsOf({ ids, labels, targets, documents }: Rows): number[][] {
   });
 }
 
-/** The tokens of each row without padding, as text. */
+/** Returns the tokens of each row without padding, as a text for the seed. */
 function tokensOf({ ids, labels, targets, documents }: Rows): string[] {
   const [rows, width] = ids.shape as [number, number];
   const all = ids.toArray().map(Number);
@@ -214,7 +227,7 @@ function tokensOf({ ids, labels, targets, documents }: Rows): string[] {
   });
 }
 
-/** The batch of prompts with completions, padded at the right. */
+/** Returns the batch of prompts with completions, padded on the right. */
 function rowsOf(
   prompts: readonly number[][],
   completions: readonly (readonly number[])[],

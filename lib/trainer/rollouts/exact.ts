@@ -1,10 +1,10 @@
-// Checks that rollouts can be exact: training must compute the same forward as the sampler.
+// Checks the conditions of exact rollouts: training must compute the same forward as the sampler.
 import type { ResolvedConfig } from '../../config/index.js';
 import type { CausalLM } from '../../models/causal-lm.js';
 import { groupOf } from '../../parallel/index.js';
 import { argumentError } from '../../runtime/input-errors.js';
 
-/** Throws DS_ARGUMENT for a model whose layers are split over ranks. */
+/** Throws DS_ARGUMENT if layers of the model are split over ranks. */
 export function requireWholeLayers(op: string, model: CausalLM): void {
   if (groupOf(model) === null) return;
   throw argumentError(
@@ -14,7 +14,7 @@ export function requireWholeLayers(op: string, model: CausalLM): void {
   );
 }
 
-/** Throws DS_ARGUMENT for a section of the configuration that changes the forward of training. */
+/** Throws DS_ARGUMENT if a section of the configuration changes the forward of training. */
 export function requireExact(method: string, config: ResolvedConfig): void {
   const { fp8, progressive_layer_drop, compression_training, data_efficiency } = config;
   const { data_routing: routing } = data_efficiency;

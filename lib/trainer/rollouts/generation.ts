@@ -1,4 +1,4 @@
-// One generation: completions of prompts with their rewards, advantages and metrics.
+// Functions for one generation of rollouts: requests, inputs of reward functions, and metrics.
 import { createHash } from 'node:crypto';
 import type { GenerateRequest } from '../../inference/index.js';
 import type { PromptSample } from '../../text/index.js';
@@ -6,34 +6,34 @@ import type { Score } from '../methods/advantages.js';
 import { computeMoments } from '../methods/advantages.js';
 import type { Completion, CompletionsToScore } from './reward.js';
 
-/** A completion with the log-probabilities that the sampler recorded. */
+/** A completion with the sampler's records. */
 export interface Sampled extends Completion {
   readonly logprobs: readonly number[];
-  /** 1 for sampled tokens, 0 for results of tools; null without tools. */
+  /** 1 for sampled tokens, 0 for tokens of tool results; null without tools. */
   readonly mask: readonly number[] | null;
-  /** Calls of tools. */
+  /** Number of tool calls. */
   readonly calls: number;
 }
 
-/** 52 bits, as seeds may have. */
+/** Number of hexadecimal digits of a seed: 52 bits are exact in a number. */
 const DIGITS = 13;
 
 /**
- * The seed of the samples of a prompt, from the seed of the run, the prompt and the pass over the
- * data. It does not depend on ranks and batches.
+ * Returns the seed for the completions of a prompt. It depends on the seed of the run, the prompt
+ * and the pass over the data, but not on ranks and batches.
  */
 const seedOf = (run: number, prompt: number, pass: number): number =>
   hashOf(`${run} ${prompt} ${pass}`);
 
-/** A number below 2^52 by the hash of a text. */
+/** Returns a number less than 2^52 from the hash of a text. */
 export function hashOf(text: string): number {
   return Number.parseInt(createHash('sha256').update(text).digest('hex').slice(0, DIGITS), 16);
 }
 
-/** Sampling options of rollouts, as a request takes them. */
+/** Sampling options of a request that are the same for all prompts. */
 export type SamplingRequest = Omit<GenerateRequest, 'prompt' | 'n' | 'seed' | 'logprobs'>;
 
-/** The request for `count` completions of a prompt. */
+/** Returns the request for `count` completions of a prompt. */
 export function requestOf(
   { prompt, promptIds, index }: PromptSample,
   sampling: SamplingRequest,
@@ -44,7 +44,7 @@ export function requestOf(
   return { ...sampling, prompt: promptIds, n: count, seed, logprobs: 0, beginsText };
 }
 
-/** The arguments of reward functions; each prompt has `count` adjacent completions. */
+/** Returns the input of the reward functions. Each prompt has `count` adjacent completions. */
 export function judgedOf(
   samples: readonly PromptSample[],
   completions: readonly Completion[],
@@ -62,26 +62,26 @@ export function judgedOf(
   };
 }
 
-/** What a rank tells the others about its completions. */
+/** The report of a rank to the others about its completions. */
 export type Outcome = {
   rewards: Score[][];
   lengths: number[];
   truncated: boolean[];
-  /** Calls of tools by completion; empty without tools. */
+  /** Number of tool calls of each completion; empty without tools. */
   calls: number[];
-  /** Completions that other ranks sampled. */
+  /** Number of completions that other ranks sampled. */
   stolen: number;
 };
 
-/** Options that have metrics of their own. */
+/** Options of the sampling that have their own metrics. */
 interface MeasuredSampling {
   readonly workStealing?: boolean;
   readonly maxStaleness?: number;
-  /** Updates since sampling. */
+  /** Number of updates since the sampling. */
   readonly staleness?: number;
 }
 
-/** Means over completions of all ranks, by TRL's names. */
+/** Returns the metrics of a generation by TRL's names: means over the completions of all ranks. */
 export function metricsOf(
   outcomes: readonly Outcome[],
   names: readonly string[],
@@ -125,7 +125,7 @@ export function metricsOf(
   };
 }
 
-/** The names of metricsOf() if all functions judge something. */
+/** Returns the names of the metrics that metricsOf() returns if every function gives a reward. */
 export const metricNames = (
   functions: readonly string[],
   hasTools: boolean,

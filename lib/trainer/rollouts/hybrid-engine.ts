@@ -1,4 +1,5 @@
-// HybridEngine: an engine that trains, and generates with its weights. Source: DeepSpeed-Chat.
+// HybridEngine: an engine that trains, and generates text with the weights in training. Source:
+// DeepSpeed-Chat.
 import { Engine } from '../../engine/engine.js';
 import type { GenerateRequest, Generation } from '../../inference/index.js';
 import type { CausalLM } from '../../models/causal-lm.js';
@@ -7,17 +8,18 @@ import type { Tokenizer } from '../../text/index.js';
 import { type Rollouts, rolloutsOf } from './rollouts.js';
 
 /**
- * The engine of initialize() with `hybrid_engine.enabled`. It trains as Engine does; generate()
- * samples with the weights in training.
+ * The engine that initialize() returns for `hybrid_engine.enabled`. It trains as Engine does.
+ * generate() samples with the weights in training.
  */
 export class HybridEngine extends Engine {
-  /** Encodes text prompts and decodes completions. The first generate() reads it. */
+  /** Tokenizer for text prompts and completions. Set it before the first generate(). */
   tokenizer: Tokenizer | null = null;
   private rollouts: Rollouts | null = null;
 
   /**
-   * Resolves with the completions of each request. All ranks call it between updates, each with its
-   * own requests. The model keeps its mode. Rejects as InferenceEngine.generateBatch() does.
+   * Resolves with the completions of each request. All ranks must call it between updates, each
+   * with its own requests. The model keeps its mode. Rejects as InferenceEngine.generateBatch()
+   * does.
    */
   async generate(requests: readonly GenerateRequest[]): Promise<Generation[][]>;
   async generate(
@@ -43,7 +45,7 @@ export class HybridEngine extends Engine {
   }
 
   override destroy(): void {
-    // The sampler owns only its cache; the error of a running request is reported by generate().
+    // The error of a running request is reported by generate(), so it is ignored here.
     this.rollouts?.destroy().catch(() => {});
     super.destroy();
   }

@@ -1,4 +1,5 @@
-// Reward functions: their arguments, timeouts, and errors that name the row.
+// Reward functions: their types, and rewardsOf(), which calls them with timeouts and names failing
+// rows.
 import { setTimeout as pause } from 'node:timers/promises';
 import { DsError } from '../../errors.js';
 import { formatValue } from '../../runtime/format-value.js';
@@ -13,29 +14,29 @@ import type { Score } from '../methods/advantages.js';
 
 /** A completion of a prompt. */
 export interface Completion {
-  /** The text, without the prompt and the end token. */
+  /** The text, without the prompt and without the end token. */
   readonly content: string;
-  /** Sampled tokens, with the end token. */
+  /** The sampled tokens, including the end token. */
   readonly tokens: readonly number[];
-  /** Whether the limit of tokens ended it. */
+  /** Whether it ended because of the limit of tokens. */
   readonly isTruncated: boolean;
 }
 
-/** Arguments of a reward function; all lists have one element for each completion. */
+/** The input of a reward function. Each list has one element per completion. */
 export interface RewardInput {
   /** The prompt of each completion: a text, or messages. */
   readonly prompts: readonly (string | readonly ChatMessage[])[];
-  /** The completions to judge. */
+  /** The completions to rate. */
   readonly completions: readonly Completion[];
-  /** The other values of the rows of the prompts, by name. */
+  /** The other values of the prompts' rows, by name. */
   readonly columns: Readonly<Record<string, readonly unknown[]>>;
-  /** Updates so far. */
+  /** Number of updates so far. */
   readonly step: number;
-  /** Aborted if the function exceeds its timeout. */
+  /** Is aborted if the function exceeds its timeout. */
   readonly signal: AbortSignal;
 }
 
-/** Returns a reward for each completion; null for one that it cannot judge. */
+/** Returns a reward for each completion; null for a completion that it cannot rate. */
 export type Reward = (input: RewardInput) => readonly Score[] | Promise<readonly Score[]>;
 
 /** A reward function with options. */
@@ -46,18 +47,18 @@ export interface WeightedReward {
   weight?: number;
   /** Its name in metrics. Default: the name of the function. */
   name?: string;
-  /** Seconds that a call may take, if the function returns a promise. Default: 600. */
+  /** Maximum number of seconds of a call, if the function returns a promise. Default: 600. */
   timeout?: number;
 }
 
 const TIMEOUT = 600;
 
-/** WeightedReward with defaults. */
+/** WeightedReward with default values. */
 export type RewardSettings = Required<WeightedReward>;
 
 /**
- * Returns the functions of `given` with defaults. Throws DS_ARGUMENT for an empty list or an
- * invalid option.
+ * Returns the reward functions in `given`, with default values. Throws DS_ARGUMENT for an empty
+ * list or an invalid option.
  */
 export function readRewards(
   op: string,
@@ -86,14 +87,14 @@ export function readRewards(
   throw valueError(op, 'functions of different names: { of, name }', twice.name);
 }
 
-/** Completions to judge, with the locations of their rows. */
+/** Completions to rate, with the locations of their rows for errors. */
 export interface CompletionsToScore extends Omit<RewardInput, 'signal'> {
   readonly locations: readonly string[];
 }
 
 /**
- * Returns the rewards [completion][function]. All functions run at once. Rejects with DS_DATA, and
- * with the reason of `stop`, a DsError.
+ * Resolves with the rewards, by completion and function. All functions run concurrently. Rejects
+ * with DS_DATA if a function fails, and with the reason of `stop` if it is aborted.
  */
 export async function rewardsOf(
   functions: readonly RewardSettings[],
@@ -148,7 +149,10 @@ async function judge(
 const messageOf = (error: unknown): string =>
   error instanceof Error ? error.message : String(error);
 
-/** Calls the function; rejects with DS_DATA after the timeout, and with the reason of `ending`. */
+/**
+ * Calls a reward function. Rejects with DS_DATA after the timeout, and with the reason of `ending`
+ * if it is aborted.
+ */
 async function callReward(
   { of, name, timeout }: RewardSettings,
   judged: CompletionsToScore,
@@ -182,7 +186,10 @@ async function callReward(
   }
 }
 
-/** The first completion that the function refuses alone; null if it takes each of them. */
+/**
+ * Calls the function with one completion at a time. Returns the index of the first failing
+ * completion, or null. Errors can then name its row.
+ */
 async function failingRow(
   settings: RewardSettings,
   judged: CompletionsToScore,
@@ -205,7 +212,9 @@ async function failingRow(
   return null;
 }
 
-/** The error of a function for the completion `at`, or for all of them. */
+/**
+ * Returns the error of a reward function for the completion `at`; for null, for all completions.
+ */
 function failure(
   {
     name,

@@ -1,56 +1,65 @@
-// Batches of rollouts: completions with what the sampler recorded, padded at the right.
+// Batches of rollouts: completions with the sampler's records, padded on the right.
 
 import type { Device } from '../../runtime/device.js';
 import { required } from '../../runtime/required.js';
 import { Tensor } from '../../tensor/index.js';
 
-/** A sampled completion of a prompt, as a checkpoint stores it. */
+/** A sampled completion of a prompt. A checkpoint stores it as JSON. */
 export type Rollout = {
   /** Tokens of the prompt. */
   prompt: number[];
-  /** Sampled tokens. */
+  /** Tokens of the completion. */
   tokens: number[];
   /**
-   * 1 for sampled tokens, 0 for results of tools, which the loss leaves out; null without tools.
+   * 1 for sampled tokens, 0 for tokens of tool results, which do not count in the loss; null
+   * without tools.
    */
   mask: number[] | null;
-  /** Log-probabilities of the sampled tokens, as the sampler recorded them. */
+  /** Log-probabilities of the tokens, as the sampler recorded them. */
   sampler: number[];
-  /** Log-probabilities by training's forward at the time of sampling; null if not needed. */
+  /**
+   * Log-probabilities of the training forward at the time of sampling; null if they are not needed.
+   */
   old: number[] | null;
-  /** Log-probabilities by the reference; null without one. */
+  /** Log-probabilities of the reference; null without a reference. */
   reference: number[] | null;
   advantage: number;
-  /** False if the loss leaves the completion out. */
+  /** Whether the completion counts in the loss. */
   counts: boolean;
 };
 
-/** A batch of B rollouts. Position t of the lists [B, T] is about the token after position t. */
+/**
+ * A batch of B rollouts. Position t of a tensor [B, T] belongs to the token after position t of
+ * `ids`.
+ */
 export interface RolloutBatch {
   /** Tokens of prompts and completions, [B, T] i32. */
   ids: Tensor;
-  /** The next token inside a completion that counts, else -100, [B, T] i32. */
+  /** The next token if it counts, else -100, [B, T] i32. */
   targets: Tensor;
   /** 1 where `targets` has a token, else 0, [B, T] f32. */
   mask: Tensor;
-  /** [B, 1] f32. */
+  /** Advantages of the completions, [B, 1] f32. */
   advantages: Tensor;
-  /** [B, T] f32. */
+  /** Log-probabilities of the sampler, [B, T] f32. */
   sampler: Tensor;
-  /** [B, T] f32; null if the batch is used for the first update after sampling. */
+  /**
+   * Log-probabilities at the time of sampling, [B, T] f32. Null in the first update after the
+   * sampling, where the model has not changed.
+   */
   old: Tensor | null;
-  /** [B, T] f32; null without a reference. */
+  /** Log-probabilities of the reference, [B, T] f32; null without a reference. */
   reference: Tensor | null;
-  /** Tokens of prompts and completions. */
+  /** Number of tokens of prompts and completions. */
   length: number;
-  /** Tokens that count. */
+  /** Number of tokens that count. */
   counted: number;
 }
 
 /** Label of positions without a target. */
 const IGNORED = -100;
 
-/** Returns the batch of `rollouts`. `pad` fills the ids at the right. */
+/** Returns the batch of `rollouts`. The token `pad` fills shorter rows. */
 export function batchOf(rollouts: readonly Rollout[], pad: number, device: Device): RolloutBatch {
   const lengths = rollouts.map(({ prompt, tokens }) => prompt.length + tokens.length);
   const width = Math.max(...lengths);
@@ -92,7 +101,7 @@ export function batchOf(rollouts: readonly Rollout[], pad: number, device: Devic
   };
 }
 
-/** Splits values [B, T] of a batch into the values of each completion. */
+/** Splits values [B, T] of a batch into the values of each completion's tokens. */
 export function byRollout(values: readonly number[], rollouts: readonly Rollout[]): number[][] {
   const width = values.length / rollouts.length;
   return rollouts.map(({ prompt, tokens }, row) => {

@@ -1,4 +1,4 @@
-// Divides the prompts of a generation among ranks.
+// Divides the prompts of a generation among the ranks.
 import { DataLoader, type Dataset, DistributedSampler } from '../../data/index.js';
 import { formatValue } from '../../runtime/format-value.js';
 import { argumentError } from '../../runtime/input-errors.js';
@@ -8,7 +8,7 @@ import type { DataPlace, TrainerData } from '../data-source.js';
 import type { SourceRequest } from '../methods/method.js';
 import { isDataset } from '../train-data.js';
 
-/** The options that decide the sizes; see RolloutPlan. */
+/** The options that determine the sizes; see RolloutPlan. */
 interface SizePlan {
   readonly method: string;
   readonly stepsPerGeneration: number | null;
@@ -16,25 +16,28 @@ interface SizePlan {
   readonly mayBeSpread: boolean;
 }
 
-/** Sizes of generations on one rank. */
+/** Sizes of a generation on one rank. */
 export interface Sizes {
   batchSize: number;
   steps: number;
-  /** Prompts of the rank; with `isSpread`, of all ranks. */
+  /** Number of prompts of this rank; with `isSpread`, of all ranks. */
   prompts: number;
-  /** Whether the completions of a prompt may be on two ranks. */
+  /** Whether the completions of a prompt may be on several ranks. */
   isSpread: boolean;
 }
 
-/** Adjacent completions of a prompt on this rank. */
+/** Adjacent completions of a prompt that this rank samples. */
 export interface Piece {
   sample: PromptSample;
-  /** Index of the first one among all completions of the prompt. */
+  /** Index of the first of them among all completions of the prompt. */
   first: number;
   count: number;
 }
 
-/** Returns the sizes. Throws DS_ARGUMENT if `generations` divides no such number. */
+/**
+ * Returns the sizes of a generation. Throws DS_ARGUMENT if its completions are not a multiple of
+ * `generations`.
+ */
 export function sizesOf(
   { method, stepsPerGeneration, generations, mayBeSpread }: SizePlan,
   { batchSize, worldSize }: DataPlace,
@@ -54,7 +57,7 @@ export function sizesOf(
   throw argumentError(`${method} generations`, expected, `${generations}`, hint);
 }
 
-/** Returns the prompts of `data`. Throws DS_ARGUMENT for other data. */
+/** Opens the prompts of `data`. Throws DS_ARGUMENT unless `data` is a dataset of prompts. */
 export async function promptsOf(
   { method }: { readonly method: string },
   data: TrainerData<unknown, unknown>,
@@ -69,7 +72,7 @@ export async function promptsOf(
   return opened;
 }
 
-/** The prompt with the most tokens. */
+/** Returns the prompt with the most tokens. */
 export async function longestOf(prompts: Dataset<PromptSample>): Promise<PromptSample> {
   let longest = await prompts.get(0);
   for (let i = 1; i < prompts.length; ++i) {
@@ -79,21 +82,21 @@ export async function longestOf(prompts: Dataset<PromptSample>): Promise<PromptS
   return longest;
 }
 
-/** Returns the loader of this rank's prompts; with `isSpread`, of all prompts. */
+/** Returns a loader of this rank's prompts; with `isSpread`, of all prompts. */
 export function loaderOf(
   prompts: Dataset<PromptSample>,
   { settings, place, sizes }: Pick<SourceRequest, 'settings' | 'place'> & { sizes: Sizes },
 ): DataLoader<PromptSample, PromptSample[]> {
   const { seed } = place;
   const shuffle = settings.data.sampling === 'random';
-  // If completions of a prompt are on two ranks, all ranks read all prompts.
+  // If completions of a prompt may be on several ranks, every rank reads all prompts.
   const { rank, worldSize } = sizes.isSpread ? { rank: 0, worldSize: 1 } : place;
   const sampler = new DistributedSampler(prompts.length, { rank, worldSize, seed, shuffle });
   const collate = (samples: PromptSample[]): PromptSample[] => samples;
   return new DataLoader(prompts, { batchSize: sizes.prompts, sampler, dropLast: true, collate });
 }
 
-/** The completions of a rank, as adjacent ones of its prompts. */
+/** Returns this rank's completions of a generation, grouped by prompt. */
 export function piecesOf(
   samples: readonly PromptSample[],
   generations: number,

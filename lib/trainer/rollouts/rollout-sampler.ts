@@ -1,4 +1,4 @@
-// RolloutSampler: samples completions of prompts on all ranks, and has them judged.
+// RolloutSampler: samples completions on all ranks, and calls the reward functions for them.
 import { onAllRanks } from '../../checkpoint/index.js';
 import { DATA } from '../../engine/ranks.js';
 import { DsError } from '../../errors.js';
@@ -17,37 +17,37 @@ import { type RolloutOptions, type Rollouts, rolloutsOf } from './rollouts.js';
 import { type Phase, SharedPrompts } from './shared-prompts.js';
 import { sampleWithTool } from './tools.js';
 
-/** Completions that a GPU samples at once: more of them need much memory for their logits. */
+/** Maximum number of completions that a GPU samples at a time: their logits need much memory. */
 const MAX_SEQUENCES = 512;
-/** Completions that the CPU samples at once: 32 rows take about the time of fewer ones. */
+/** Number of completions that the CPU samples at a time. Fewer would take about the same time. */
 const CPU_SEQUENCES = 32;
 
-/** The states that generation does not read. */
-const NOT_GENERATING = ['optim_states', 'hp_params', 'lp_grads', 'contiguous_grad_buffer'] as const;
+/** States of the engine that sampling does not read. */
+const UNUSED_STATES = ['optim_states', 'hp_params', 'lp_grads', 'contiguous_grad_buffer'] as const;
 
-/** Completions of this rank's prompts. */
+/** The sampled completions of this rank's prompts. */
 export interface SampledPieces {
   readonly pieces: readonly Piece[];
-  /** The pass over the data, which decides seeds. */
+  /** Index of the pass over the data, which is part of the seeds. */
   readonly pass: number;
-  /** Updates at the time of sampling. */
+  /** Number of updates before the sampling. */
   readonly step: number;
   readonly sampled: readonly Sampled[];
-  /** Completions that other ranks sampled. */
+  /** Number of completions that other ranks sampled. */
   readonly stolen: number;
-  /** Seconds of sampling. */
+  /** Seconds that the sampling took. */
   readonly seconds: number;
 }
 
-/** Completions that reward functions judge now. */
+/** Completions that the reward functions are rating. */
 export interface PiecesToScore extends SampledPieces {
   /** The prompt of each completion. */
   readonly each: readonly PromptSample[];
   readonly rewards: Promise<Score[][]>;
 }
 
-/** Parts of the run that a sampler reads. */
-interface SamplerGrounds {
+/** Facts about the run for a sampler. */
+interface SamplerContext {
   readonly seed: number;
   readonly tokenizer: Tokenizer | null;
   readonly sizes: Sizes;
@@ -60,22 +60,22 @@ export class RolloutSampler {
   private readonly ending = new AbortController();
 
   /**
-   * Throws DS_ARGUMENT for options that the ranks of the engine do not support. Throws DS_LIMIT if
-   * the model has no room for the longest prompt and its completion.
+   * Throws DS_ARGUMENT if the engine's ranks do not support an option. Throws DS_LIMIT if the
+   * longest prompt and its completion exceed the model's maximum.
    */
   constructor(
     private readonly plan: RolloutPlan,
     private readonly parts: SourceParts,
-    private readonly grounds: SamplerGrounds,
+    private readonly context: SamplerContext,
   ) {
     const { engine, job, world } = parts;
     requireRanks(plan, world.size > engine.dpWorldSize);
-    const maxTokens = this.maxTokens(grounds.longest);
+    const maxTokens = this.maxTokens(context.longest);
     this.rollouts = rolloutsOf(engine, { ...this.rolloutOptions(), maxTokens });
     this.shared = plan.workStealing && job.store ? new SharedPrompts(job, world) : null;
   }
 
-  /** Samples completions and starts the reward functions. All ranks call it. */
+  /** Samples completions and starts the reward functions. All ranks must call it. */
   async sample(pieces: readonly Piece[], pass: number): Promise<PiecesToScore> {
     const begin = performance.now();
     const { step } = this.parts.progress;
@@ -84,16 +84,19 @@ export class RolloutSampler {
     return this.startRewards({ pieces, pass, step, sampled, stolen, seconds });
   }
 
-  /** Starts the reward functions. outcomesOf() waits for them. */
+  /** Starts the reward functions. outcomesOf() waits for their results. */
   startRewards(made: SampledPieces): PiecesToScore {
     const each = eachOf(made.pieces);
     const judged = judgedOf(each, made.sampled, { count: 1, step: made.step });
     const rewards = rewardsOf(this.plan.rewards, judged, this.ending.signal);
-    rewards.catch(() => {}); // outcomesOf() throws it on all ranks.
+    rewards.catch(() => {}); // outcomesOf() throws the error on all ranks.
     return { ...made, each, rewards };
   }
 
-  /** Resolves with the outcomes of all data ranks. A failure reaches all ranks, which call it. */
+  /**
+   * Waits for the rewards. Resolves with the outcomes of all data ranks. All ranks must call it; if
+   * a function fails on one rank, it rejects on all.
+   */
   async outcomesOf({ sampled, stolen, rewards }: PiecesToScore): Promise<Outcome[]> {
     const { engine, world } = this.parts;
     const reports = await onAllRanks(world, 'judging rollouts', async () => ({
@@ -103,13 +106,17 @@ export class RolloutSampler {
       calls: this.plan.tool ? sampled.map(({ calls }) => calls) : [],
       stolen,
     }));
-    // Ranks that share a model have sampled the same; the first of them counts.
-    const speakers = engine.mesh.shape.ranksAlong(0, ...DATA);
-    return speakers.map((rank) => required(reports[rank]) as Outcome);
+    // Ranks that divide a model among them have sampled the same completions; the first of them
+    // counts.
+    const firstRanks = engine.mesh.shape.ranksAlong(0, ...DATA);
+    return firstRanks.map((rank) => required(reports[rank]) as Outcome);
   }
 
-  /** Makes room for the longest prompt of an evaluation. Throws DS_LIMIT if the model has less. */
-  async makeRoom(longest: PromptSample): Promise<void> {
+  /**
+   * Enlarges the sampler for the longest prompt of an evaluation. Throws DS_LIMIT if it exceeds the
+   * model's maximum.
+   */
+  async reserve(longest: PromptSample): Promise<void> {
     const maxTokens = this.maxTokens(longest);
     if (maxTokens <= this.rollouts.maxTokens) return;
     await this.rollouts.destroy();
@@ -125,21 +132,24 @@ export class RolloutSampler {
   }
 
   private get maxSequences(): number {
-    const { plan, grounds } = this;
-    const { batchSize, steps } = grounds.sizes;
+    const { plan, context } = this;
+    const { batchSize, steps } = context.sizes;
     if (plan.maxSequences !== null) return plan.maxSequences;
     const isCpu = this.parts.engine.device.kind === 'cpu';
     return isCpu ? CPU_SEQUENCES : Math.max(128, Math.min(MAX_SEQUENCES, batchSize * steps));
   }
 
   private rolloutOptions(): RolloutOptions {
-    const { plan, grounds, maxSequences } = this;
-    const offload = plan.offloadStates ? NOT_GENERATING : [];
-    const { tokenizer } = grounds;
+    const { plan, context, maxSequences } = this;
+    const offload = plan.offloadStates ? UNUSED_STATES : [];
+    const { tokenizer } = context;
     return { tokenizer, offload, maxSequences, batchInvariant: plan.exactRollouts };
   }
 
-  /** Room for the longest prompt and its completion. Throws DS_LIMIT if the model has less. */
+  /**
+   * Returns the number of tokens of the longest prompt and its completion. Throws DS_LIMIT if it
+   * exceeds the model's maximum.
+   */
   private maxTokens(longest: PromptSample | null): number {
     const { sharedAnglesSeq } = this.parts.engine.module as CausalLM;
     const { maxNewTokens } = this.plan.sampling;
@@ -161,7 +171,7 @@ export class RolloutSampler {
     pass: number,
   ): Promise<{ completions: readonly Sampled[]; stolen: number }> {
     const { plan, shared, rollouts } = this;
-    const { seed: run, tokenizer } = this.grounds;
+    const { seed: run, tokenizer } = this.context;
     const { world } = this.parts;
     if (plan.tool) {
       if (!tokenizer)
@@ -209,15 +219,15 @@ const sampledOf = ({ text, tokens, logprobs, finishReason }: Generation): Sample
   calls: 0,
 });
 
-/** The prompt of each completion. */
+/** Returns the prompt of each completion. */
 const eachOf = (pieces: readonly Piece[]): PromptSample[] =>
   pieces.flatMap(({ sample, count }) => Array.from({ length: count }, () => sample));
 
-/** Throws DS_ARGUMENT for options that the ranks of the job do not support. */
+/** Throws DS_ARGUMENT for options that the job's ranks do not support. */
 function requireRanks({ method, tool, workStealing }: RolloutPlan, sharesModel: boolean): void {
   const got = 'ranks that share a model';
   if (tool && sharesModel) {
-    // Each of these ranks would call the function, and results may differ.
+    // Each of these ranks would call the function, and their results might differ.
     throw argumentError(`${method} tool`, 'no tensor parallelism', got);
   }
   if (!workStealing) return;

@@ -1,4 +1,5 @@
-// RolloutSource: batches of completions that the model samples between updates.
+// RolloutSource: the data of grpo() and rloo(). The model samples completions of prompts between
+// updates.
 import type { JsonObject } from '../../../types/json.js';
 import type { DataLoader } from '../../data/index.js';
 import type { CausalLM } from '../../models/causal-lm.js';
@@ -26,34 +27,36 @@ import {
 import { type PiecesToScore, RolloutSampler, type SampledPieces } from './rollout-sampler.js';
 import { referenceFor, score } from './scoring.js';
 
-/** The rollouts of a generation, and its micro-batches that wait for their updates. */
+/** The rollouts of a generation, and its micro-batches that were not yet used. */
 interface Pending {
   rollouts: Rollout[];
-  /** Micro-batches, as indices into `rollouts`. */
+  /** The micro-batches, as indices of `rollouts`. */
   order: number[][];
-  /** Metrics of the generation. The first micro-batch carries them; then null. */
+  /** Metrics of the generation. The first micro-batch reports them; afterwards null. */
   metrics: number[] | null;
 }
 
-/** A generation that was sampled before its first update. */
+/** A generation that was sampled before the updates on earlier generations were done. */
 interface Ahead extends PiecesToScore {
   /** Index of the generation in its epoch of prompts, from 0. */
   readonly number: number;
 }
 
-/** A generation of `ahead` in a checkpoint: indices of prompts, and completions. */
+/** An `Ahead` generation as a checkpoint stores it: with indices of prompts, without rewards. */
 type SavedAhead = Omit<SampledPieces, 'pieces' | 'sampled'> & {
   number: number;
   pieces: { prompt: number; first: number; count: number }[];
   sampled: Sampled[];
 };
 
-/** Epoch number in the seeds of evaluations, so that each evaluation draws the same noise. */
+/**
+ * The pass over the data in the seeds of evaluations: all evaluations sample with the same seeds.
+ */
 const EVALUATION = -1;
 
 const NOTHING: Pending = { rollouts: [], order: [], metrics: null };
 
-/** Opens `data`, a text.PromptDataset, for this rank. Throws DS_ARGUMENT, DS_DATA. */
+/** Opens `data`, a text.PromptDataset, for this rank. Throws DS_ARGUMENT or DS_DATA. */
 export async function openRollouts(
   plan: RolloutPlan,
   { data, settings, place, config }: SourceRequest,
@@ -75,9 +78,9 @@ class RolloutSource extends MethodSource {
   private pending: Pending = NOTHING;
   /** Generations that wait for their first update, in order. */
   private ahead: Ahead[] = [];
-  /** Generations of a loaded checkpoint; their rewards are not computed yet. */
+  /** Generations of a loaded checkpoint. Their rewards were not yet computed. */
   private saved: SavedAhead[] = [];
-  /** Generations of the current epoch whose updates have begun. */
+  /** Number of generations of the current epoch that have begun their first update. */
   private served = 0;
   private batches: AsyncGenerator<PromptSample[]> | null = null;
   private readonly queue: RolloutEvent[] = [];
@@ -88,7 +91,7 @@ class RolloutSource extends MethodSource {
   constructor(
     private readonly plan: RolloutPlan,
     private readonly prompts: DataLoader<PromptSample, PromptSample[]> | null,
-    private readonly grounds: Pick<SourceRequest, 'settings' | 'place'> & {
+    private readonly context: Pick<SourceRequest, 'settings' | 'place'> & {
       sizes: Sizes;
       accumulation: number;
       longest: PromptSample | null;
@@ -98,7 +101,7 @@ class RolloutSource extends MethodSource {
     super();
     const functions = plan.rewards.map(({ name }) => name);
     this.names = metricNames(functions, plan.tool !== null, plan);
-    const { seed, tokenizer } = grounds.settings;
+    const { seed, tokenizer } = context.settings;
     this.run = seed;
     this.pad = tokenizer?.padId ?? tokenizer?.eosId ?? 0;
   }
@@ -108,18 +111,18 @@ class RolloutSource extends MethodSource {
     return (this.prompts?.length ?? 0) * this.uses;
   }
 
-  /** Number of micro-batches that use one generation. */
+  /** Number of micro-batches that train on one generation. */
   private get uses(): number {
-    return this.grounds.sizes.steps * this.plan.iterations;
+    return this.context.sizes.steps * this.plan.iterations;
   }
 
   begin(parts: SourceParts): void {
     const { engine } = parts;
-    const { plan, grounds } = this;
+    const { plan, context } = this;
     this.parts = parts;
     const { method, reference, needsReference } = plan;
     this.reference = referenceFor(method, engine.module, reference, needsReference);
-    const { settings, sizes, longest } = grounds;
+    const { settings, sizes, longest } = context;
     const { seed, tokenizer } = settings;
     this.sampler = new RolloutSampler(plan, parts, { seed, tokenizer, sizes, longest });
   }
@@ -127,12 +130,12 @@ class RolloutSource extends MethodSource {
   async *[Symbol.asyncIterator](): AsyncGenerator<never> {
     const { prompts } = this;
     if (!prompts) return;
-    await this.revive();
+    await this.restartRewards();
     const isOver = (): boolean => this.served >= prompts.length;
     if (this.pending.order.length === 0 && isOver()) this.served = 0;
-    // Updates begin at every `accumulation`-th micro-batch of the epoch.
+    // Every `accumulation`-th micro-batch of the epoch starts an update.
     for (let count = 0; ; ++count) {
-      const isUpdate = count % this.grounds.accumulation === 0;
+      const isUpdate = count % this.context.accumulation === 0;
       if (this.pending.order.length === 0) {
         if (isOver()) return;
         const next = this.ahead.shift() ?? (await this.sampleNext());
@@ -150,7 +153,8 @@ class RolloutSource extends MethodSource {
   }
 
   /**
-   * Samples generations until the next one is first used more than `maxStaleness` updates from now.
+   * Samples generations in advance. It stops if the first update on the next generation is more
+   * than `maxStaleness` updates away.
    */
   private async sampleAhead(): Promise<void> {
     const { maxSteps, progress } = required(this.parts);
@@ -164,13 +168,16 @@ class RolloutSource extends MethodSource {
     }
   }
 
-  /** Returns how many updates precede the update of the micro-batch `count` places ahead. */
+  /**
+   * Returns the number of updates before the update that uses the micro-batch `count` positions
+   * ahead.
+   */
   private updatesBefore(count: number): number {
-    const { accumulation } = this.grounds;
+    const { accumulation } = this.context;
     const epoch = this.length;
     let rest = this.pending.order.length + epoch - this.served * this.uses;
     let updates = 0;
-    // The last update of an epoch may have fewer micro-batches.
+    // The last update of an epoch may have fewer micro-batches than the others.
     for (; count >= rest; rest = epoch) {
       updates += Math.ceil(rest / accumulation);
       count -= rest;
@@ -178,10 +185,13 @@ class RolloutSource extends MethodSource {
     return updates + Math.floor(count / accumulation);
   }
 
-  /** Samples completions for the next prompts; null without prompts. All ranks call it. */
+  /**
+   * Samples completions of the next prompts. Returns null if there are no prompts. All ranks must
+   * call it.
+   */
   private async sampleNext(): Promise<Ahead | null> {
     const prompts = required(this.prompts);
-    const { sizes } = this.grounds;
+    const { sizes } = this.context;
     for (let tries = 0; tries < 2; ++tries) {
       this.batches ??= prompts[Symbol.asyncIterator]();
       const { done, value } = await this.batches.next();
@@ -198,12 +208,12 @@ class RolloutSource extends MethodSource {
     return null;
   }
 
-  /** Starts the rewards for the completions of a loaded checkpoint. */
-  private async revive(): Promise<void> {
-    const { sampler, grounds } = this;
+  /** Starts the reward functions for the completions of a loaded checkpoint. */
+  private async restartRewards(): Promise<void> {
+    const { sampler, context } = this;
     for (const { pieces, ...item } of this.saved.splice(0)) {
       const read = pieces.map(async ({ prompt, first, count }) => ({
-        sample: await grounds.get(prompt),
+        sample: await context.get(prompt),
         first,
         count,
       }));
@@ -212,7 +222,7 @@ class RolloutSource extends MethodSource {
     }
   }
 
-  /** Removes and returns the next micro-batch of the generation. */
+  /** Returns the next micro-batch of the generation, and removes it from the pending ones. */
   private next(): PolicyMicroBatch {
     const { rollouts, order, metrics } = this.pending;
     const ownRollouts = required(order[0]).map((place) => required(rollouts[place]));
@@ -223,7 +233,10 @@ class RolloutSource extends MethodSource {
     };
   }
 
-  /** Waits for the rewards of a generation, and scores its completions. All ranks call it. */
+  /**
+   * Waits for the rewards of a generation, computes log-probabilities and advantages, and adds an
+   * event. All ranks must call it.
+   */
   private async scoreCompletions(made: Ahead): Promise<Pending> {
     const { progress } = required(this.parts);
     const { plan } = this;
@@ -231,14 +244,14 @@ class RolloutSource extends MethodSource {
     const begin = performance.now();
     const outcomes = await required(this.sampler).outcomesOf(made);
     const judgedAt = performance.now();
-    const isAnchored = plan.exactRollouts || (plan.maxStaleness > 0 && !plan.corrects);
+    const usesSampler = plan.exactRollouts || (plan.maxStaleness > 0 && !plan.corrects);
     const rollouts = sampled.map(({ tokens, logprobs, mask, isTruncated }, i): Rollout => {
       const { promptIds } = required(each[i]);
       return {
         prompt: [...promptIds],
         tokens: [...tokens],
         sampler: [...logprobs],
-        old: isAnchored ? [...logprobs] : null,
+        old: usesSampler ? [...logprobs] : null,
         reference: null,
         advantage: 0,
         counts: !(plan.maskTruncated && isTruncated),
@@ -249,7 +262,7 @@ class RolloutSource extends MethodSource {
     for (const places of order) {
       this.score(
         places.map((place) => required(rollouts[place])),
-        isAnchored,
+        usesSampler,
       );
     }
     const scoredAt = performance.now();
@@ -285,28 +298,28 @@ class RolloutSource extends MethodSource {
   }
 
   private get place(): DataPlace {
-    return this.grounds.place;
+    return this.context.place;
   }
 
   private get weights(): number[] {
     return this.plan.rewards.map(({ weight }) => weight);
   }
 
-  private score(rollouts: Rollout[], isAnchored: boolean): void {
+  private score(rollouts: Rollout[], usesSampler: boolean): void {
     const { engine } = required(this.parts);
-    const { plan, pad, reference, grounds } = this;
+    const { plan, pad, reference, context } = this;
     const { temperature } = plan.sampling;
-    const isStale = plan.needsOld || grounds.accumulation % this.uses !== 0;
-    const old = isStale && !isAnchored;
+    const isStale = plan.needsOld || context.accumulation % this.uses !== 0;
+    const old = isStale && !usesSampler;
     score(rollouts, { engine, pad, temperature, old, reference });
   }
 
   /**
-   * Returns the micro-batches as indices of completions. Shuffles them if the generation spans
-   * several updates.
+   * Returns the micro-batches of a generation as indices of completions. If the generation is used
+   * for several updates, the completions are shuffled.
    */
   private orderOf(count: number, { pass, number }: Ahead): number[][] {
-    const { sizes, accumulation, place } = this.grounds;
+    const { sizes, accumulation, place } = this.context;
     const places = Array.from({ length: count }, (_, i) => i);
     if (sizes.steps > accumulation) shuffle(places, `${this.run} ${pass} ${number} ${place.rank}`);
     return Array.from({ length: sizes.steps }, (_, i) =>
@@ -333,11 +346,11 @@ class RolloutSource extends MethodSource {
   }
 
   /**
-   * Restores the position. If the number of ranks has changed, drops rollouts that wait for
-   * updates.
+   * Continues at a position. If the number of ranks has changed, rollouts that wait for updates are
+   * dropped, because they belong to other ranks.
    */
   loadStateDict(state: JsonObject): void {
-    const { prompts, place, grounds } = this;
+    const { prompts, place, context } = this;
     prompts?.loadStateDict(state.prompts as JsonObject);
     const isSame = state.ranks === place.worldSize;
     this.pending = isSame ? (state.pending as unknown as Pending) : NOTHING;
@@ -348,7 +361,7 @@ class RolloutSource extends MethodSource {
       return;
     }
     const position = (prompts?.stateDict().served ?? 0) as number;
-    const { prompts: size, isSpread } = grounds.sizes;
+    const { prompts: size, isSpread } = context.sizes;
     this.served = Math.floor(position / (size * (isSpread ? 1 : place.worldSize)));
   }
 
@@ -363,7 +376,7 @@ class RolloutSource extends MethodSource {
     const { plan, place } = this;
     const sampler = required(this.sampler);
     const prompts = await promptsOf(plan, data, place);
-    await sampler.makeRoom(await longestOf(prompts));
+    await sampler.reserve(await longestOf(prompts));
     const count = Math.min(prompts.length, maxBatches * batchSize * place.worldSize);
     const ownSamples: PromptSample[] = [];
     for (let i = place.rank; i < count; i += place.worldSize) ownSamples.push(await prompts.get(i));
@@ -391,7 +404,8 @@ function groupMoments(totals: readonly Score[], size: number) {
 }
 
 /**
- * Fisher-Yates shuffle. Random numbers are hashes of `key`, so a resumed run has the same order.
+ * Shuffles `places` in place (Fisher-Yates). Random numbers are hashes of `key`, so a resumed run
+ * gets the same order.
  */
 function shuffle(places: number[], key: string): void {
   for (let i = places.length - 1; i > 0; --i) {

@@ -1,4 +1,4 @@
-// Rollouts: text that a training engine generates with its own weights, between updates.
+// rolloutsOf(): a training engine generates text with its own weights, between updates.
 
 import { OFFLOAD_STATES, type OffloadState } from '../../engine/calls.js';
 import { Engine } from '../../engine/engine.js';
@@ -17,36 +17,36 @@ import { requireWholeLayers } from './exact.js';
 
 /** Options of rolloutsOf(). */
 export interface RolloutOptions {
-  /** Encodes text prompts and decodes completions. Default: prompts are tokens. */
+  /** Tokenizer for text prompts and completions. Default: no tokenizer; prompts are tokens. */
   tokenizer?: Tokenizer | null;
   /**
-   * Maximum number of tokens of a prompt and its completion. Default: 1024, or the limit of the
-   * model.
+   * Maximum number of tokens of a prompt and its completion. Default: 1024, or the model's maximum
+   * if it is smaller.
    */
   maxTokens?: number;
   /**
-   * Maximum number of completions that are sampled at once. Default: 128 on a GPU, 32 on the CPU.
+   * Maximum number of completions that are sampled at a time. Default: 128 on a GPU, 32 on the CPU.
    */
   maxSequences?: number;
-  /** Frees the key-value cache after each call. Default: true. */
+  /** Whether the key-value cache is freed after each call. Default: true. */
   releaseCache?: boolean;
-  /** States that are in host memory while it generates: see offloadStates(). Default: none. */
+  /** States that are in host memory during the generation; see offloadStates(). Default: none. */
   offload?: readonly Exclude<OffloadState, 'lp_params'>[];
   /**
-   * Gives log-probabilities the bits of a forward with `loss: { tokens: { batchInvariant: true }
-   * }`. Slower. Default: false.
+   * Whether log-probabilities have the bits of a forward with `loss: { tokens: { batchInvariant:
+   * true } }`. It is slower. Default: false.
    */
   batchInvariant?: boolean;
   /**
-   * Records decode steps as GPU graphs. Not at ZeRO stage 3, with tensor parallelism or
-   * `batchInvariant`, nor if the cache stays. Default: true on a GPU.
+   * Whether decode steps are recorded as GPU graphs. Ignored at ZeRO stage 3, with tensor
+   * parallelism, with `batchInvariant`, and if the cache is not freed. Default: true on a GPU.
    */
   enableCudaGraph?: boolean;
 }
 
 /**
- * Returns a generator of text with the weights of `engine`, without a copy of them. Adapters act
- * beside the weights. Throws DS_ARGUMENT if the model of the engine is not a CausalLM.
+ * Returns a generator of text that uses the weights of `engine` without copying them. Adapters are
+ * applied next to the weights. Throws DS_ARGUMENT if the engine's model is not a CausalLM.
  */
 export function rolloutsOf(engine: Engine, given?: RolloutOptions): Rollouts;
 export function rolloutsOf(
@@ -81,22 +81,20 @@ export function rolloutsOf(
   }
   requireMovable(engine, offload);
   if (batchInvariant) requireWholeLayers('rolloutsOf batchInvariant', module);
-  // A recorded step holds the addresses of weights. sleep() forgets the steps after each phase.
+  // A recorded step contains addresses of weights. sleep() drops recorded steps after each phase.
   const records = enableCudaGraph && releaseCache && !batchInvariant && staysInPlace(engine);
   const how = { tokenizer, maxSequences, releaseCache, offload, batchInvariant, records };
   return new Rollouts(engine, module, how, max);
 }
 
-/**
- * Returns whether decode steps of this rank need no other rank, and read weights that stay in
- * place.
- */
+/** Returns whether decode steps need no other rank, and the weights keep their addresses. */
 function staysInPlace({ config, module }: Engine): boolean {
   return config.zero_optimization.stage < 3 && groupOf(module) === null;
 }
 
 /**
- * Throws DS_ARGUMENT for weights, which generation reads, and DS_CONFIG as offloadStates() does.
+ * Throws DS_ARGUMENT if `offload` names the weights, because generation reads them, or an unknown
+ * state. Throws DS_CONFIG as offloadStates() does.
  */
 function requireMovable(engine: Engine, offload: readonly OffloadState[]): void {
   const op = 'rolloutsOf offload';
@@ -107,17 +105,17 @@ function requireMovable(engine: Engine, offload: readonly OffloadState[]): void 
 }
 
 /**
- * Generates samples with the weights of a training engine, in phases. A phase waits for the last
- * update, gathers sharded weights once, and samples in evaluation mode. It frees the key-value
- * cache at the end, unless `releaseCache` is false. All ranks of the engine call generate(); each
- * has its own requests.
+ * Generates text with the weights of a training engine, in phases. A phase waits for the last
+ * update, gathers sharded weights once, and samples in evaluation mode. At its end it frees the
+ * key-value cache, unless `releaseCache` is false. All ranks of the engine must call generate(),
+ * each with its own requests.
  */
 export class Rollouts {
   private sampler: InferenceEngine | null = null;
   private isBusy = false;
   private isDestroyed = false;
 
-  /** @internal rolloutsOf() creates it. */
+  /** @internal Use rolloutsOf(). */
   constructor(
     private readonly engine: Engine,
     private readonly model: CausalLM,
@@ -134,15 +132,17 @@ export class Rollouts {
   ) {}
 
   /**
-   * Resolves with the completions of each request. Requested logprobs are at the sampling
-   * temperature. Rejects with DS_ARGUMENT during another call, and as
+   * Resolves with the completions of each request. Requested log-probabilities are computed at the
+   * sampling temperature. Rejects with DS_ARGUMENT if another call runs, and as
    * InferenceEngine.generateBatch() does.
    */
   generate(requests: readonly GenerateRequest[]): Promise<Generation[][]> {
     return this.phase((generate) => generate(requests));
   }
 
-  /** @internal Runs `body` in one phase. It may call its argument several times at once. */
+  /**
+   * @internal Runs `body` in one phase. `body` may call its argument several times concurrently.
+   */
   async phase<Result>(
     body: (
       generate: (requests: readonly GenerateRequest[]) => Promise<Generation[][]>,

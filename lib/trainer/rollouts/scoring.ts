@@ -1,4 +1,5 @@
-// Log-probabilities of completions by training's forward and by a reference, without gradients.
+// Computes log-probabilities of completions with the training forward and with a reference, without
+// gradients.
 
 import type { Engine } from '../../engine/engine.js';
 import { CausalLM } from '../../models/causal-lm.js';
@@ -14,15 +15,16 @@ interface Scoring {
   engine: Engine;
   pad: number;
   temperature: number;
-  /** Whether `old` is needed: the model changes before the last use of the rollouts. */
+  /** Whether `old` is needed, because the model changes before the last use of the rollouts. */
   old: boolean;
-  /** "adapters": the model without its adapters; null: no reference. */
+  /** The reference. "adapters": the trained model without its adapters; null: no reference. */
   reference: CausalLM | 'adapters' | null;
 }
 
 /**
- * Returns the reference for `model`: null if `isNeeded` is false. Throws DS_ARGUMENT for a model
- * without adapters and without a reference, and for a reference that is the model.
+ * Returns the reference of a method; null if `isNeeded` is false. Throws DS_ARGUMENT if the
+ * reference is the trained model itself. Also throws it for a missing reference and a model without
+ * adapters.
  */
 export function referenceFor(
   method: string,
@@ -49,8 +51,8 @@ export function referenceFor(
 }
 
 /**
- * Adds `old` and `reference` to the rollouts of a micro-batch. The forward has the shapes of the
- * later training step, so its bits are equal. All ranks call it.
+ * Sets `old` and `reference` of the rollouts of a micro-batch. The forward has the shapes of the
+ * later update, so log-probabilities have the same bits. All ranks must call it.
  */
 export function score(rollouts: readonly Rollout[], how: Scoring): void {
   const { engine, reference } = how;
@@ -74,7 +76,7 @@ export function score(rollouts: readonly Rollout[], how: Scoring): void {
   }
 }
 
-/** References on the device of their engine. */
+/** References that were moved to the device of their engine. */
 const placed = new WeakSet<CausalLM>();
 
 type Forward = (...inputs: unknown[]) => Tensor;

@@ -1,40 +1,40 @@
-// Work stealing: a rank without own prompts left takes prompts of slower ranks.
+// SharedPrompts: work stealing. A rank that has no prompts left samples prompts of slower ranks.
 import { type CheckpointWorld, onAllRanks } from '../../checkpoint/index.js';
 import type { Distributed } from '../../comm/index.js';
 import type { GenerateRequest } from '../../inference/index.js';
 import { required } from '../../runtime/required.js';
 import type { Sampled } from './generation.js';
 
-/** A request without the options that all ranks share, as ranks exchange it. */
+/** A request as ranks exchange it, without the options that are the same for all requests. */
 type SharedRequest = Pick<GenerateRequest, 'n' | 'seed' | 'beginsText'> & { prompt: number[] };
 
-/** Completions of the request `index` of the rank `owner`. */
+/** Completions of the request `index` of rank `owner`. */
 type Delivery = { owner: number; index: number; completions: Sampled[] };
 
-/** Samples the completions of one request. */
+/** Samples the completions of a request. */
 type SampleRequest = (request: GenerateRequest) => Promise<Sampled[]>;
 
-/** Runs `body` in a phase of generation. */
+/** Runs `body` in one phase of the generation. */
 export type Phase = <Result>(body: (sample: SampleRequest) => Promise<Result>) => Promise<Result>;
 
-/** How a rank samples its own prompts and those of others. */
+/** How a rank samples its own prompts and other ranks' prompts. */
 interface SharedSampling {
   readonly phase: Phase;
-  /** Requests at once. */
+  /** Number of requests that run at a time. */
   readonly lanes: number;
-  /** Options of all requests. */
+  /** Options that are the same for all requests. */
   readonly sampling: Omit<GenerateRequest, keyof SharedRequest>;
 }
 
 /**
- * The prompts of all ranks. Each rank claims its own prompts, then those of the following ranks.
- * Counters in the store of the job decide claims, so each prompt is sampled once.
+ * The prompts of all ranks. Each rank claims its own prompts first, then prompts of the ranks after
+ * it. A claim increments a counter in the job's store, so each prompt is sampled once.
  */
 export class SharedPrompts {
   private readonly name: string;
   private phase = 0;
 
-  /** All ranks create it in the same order. */
+  /** All ranks must create their instances in the same order. */
   constructor(
     private readonly job: Distributed,
     private readonly world: CheckpointWorld,
@@ -43,9 +43,8 @@ export class SharedPrompts {
   }
 
   /**
-   * Resolves with the completions of this rank's `requests`, and the number of completions that
-   * other ranks sampled. `lanes` requests run at once. All ranks call it; a failure reaches all of
-   * them.
+   * Resolves with the completions of this rank's `requests`, and with how many of them other ranks
+   * sampled. All ranks must call it. If a rank fails, it rejects on all.
    */
   async sample(
     requests: readonly GenerateRequest[],
@@ -89,7 +88,10 @@ export class SharedPrompts {
     return { completions: made.flat(), stolen };
   }
 
-  /** The next prompt of this rank, else of the ranks after it; null if none is left. */
+  /**
+   * Claims and returns the next prompt, of this rank or else of the ranks after it; null after the
+   * last prompt.
+   */
   private async claim(
     all: readonly (readonly SharedRequest[])[],
     phase: number,

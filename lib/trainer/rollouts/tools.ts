@@ -1,4 +1,5 @@
-// Tools in rollouts: the caller's function answers a completion, and the model continues after it.
+// Tools in rollouts: a function of the caller answers a completion, and the model continues after
+// it.
 import { type CheckpointWorld, onAllRanks } from '../../checkpoint/index.js';
 import { DsError } from '../../errors.js';
 import type { GenerateRequest } from '../../inference/index.js';
@@ -14,19 +15,19 @@ import type { ChatMessage, PromptSample, Tokenizer } from '../../text/index.js';
 import { hashOf, type Sampled } from './generation.js';
 import type { Rollouts } from './rollouts.js';
 
-/** Arguments of a tool function: one completion at the end of a turn. */
+/** The input of a tool function: a completion at the end of a turn. */
 export interface ToolInput {
   /** The prompt: a text, or messages. */
   readonly prompt: string | readonly ChatMessage[];
   /** The other values of the prompt's row, by name. */
   readonly columns: Readonly<Record<string, unknown>>;
-  /** The text that the model has sampled in this turn. */
+  /** The text that the model sampled in this turn. */
   readonly content: string;
-  /** The text of all turns so far, with results of tools. */
+  /** The text of all turns so far, including results of the tool. */
   readonly whole: string;
-  /** Turns before this one. */
+  /** Number of turns before this one. */
   readonly turn: number;
-  /** Aborted if the function exceeds its timeout. */
+  /** Is aborted if the function exceeds its timeout. */
   readonly signal: AbortSignal;
 }
 
@@ -37,13 +38,13 @@ export type RolloutTool = (input: ToolInput) => string | null | Promise<string |
 export interface TimedTool {
   /** The function. */
   of: RolloutTool;
-  /** Seconds that a call may take. Default: 600. */
+  /** Maximum number of seconds of a call. Default: 600. */
   timeout?: number;
 }
 
 const TIMEOUT = 600;
 
-/** Returns the function with its timeout. Throws DS_ARGUMENT for an invalid function or timeout. */
+/** Returns the function with its timeout. Throws DS_ARGUMENT if either is invalid. */
 export function readTool(op: string, given: RolloutTool | TimedTool): Required<TimedTool> {
   if (typeof given === 'function') return { of: given, timeout: TIMEOUT };
   if (!isObject(given)) throw valueError(op, 'a function, or { of, timeout }', given);
@@ -59,11 +60,11 @@ interface ToolTurns {
   /** Maximum number of calls of the tool for a completion. */
   turns: number;
   tokenizer: Tokenizer;
-  /** Maximum number of tokens of a completion, results of tools included. */
+  /** Maximum number of tokens of a completion, including results of the tool. */
   max: number;
 }
 
-/** A completion in progress. */
+/** A completion that is being sampled. */
 interface Open {
   sample: PromptSample;
   request: GenerateRequest;
@@ -77,9 +78,9 @@ interface Open {
 }
 
 /**
- * Samples the completions of `requests`, one for each, with results of the tool between turns. All
- * ranks call it; each takes part in every turn of any rank. Rejects with DS_DATA for a tool that
- * throws, exceeds its timeout or returns another value, on all ranks.
+ * Samples one completion for each of `given`, with results of the tool between turns. All ranks
+ * must call it: each rank takes part in every turn, even without open completions. Rejects on all
+ * ranks with DS_DATA if the tool throws, exceeds its timeout, or returns neither a string nor null.
  */
 export async function sampleWithTool(
   rollouts: Rollouts,
@@ -130,7 +131,7 @@ export async function sampleWithTool(
   }));
 }
 
-/** The request of the next turn. Its seed differs from those of earlier turns. */
+/** Returns the request for the next turn. Its seed differs from the seeds of earlier turns. */
 function requestOf({ sample, request, tokens }: Open, { max }: ToolTurns, turn: number) {
   if (turn === 0) return request;
   const prompt = [...sample.promptIds, ...tokens];
@@ -138,7 +139,9 @@ function requestOf({ sample, request, tokens }: Open, { max }: ToolTurns, turn: 
   return { ...request, prompt, seed, maxNewTokens: max - tokens.length };
 }
 
-/** Appends the result of the tool. A result without room is dropped and ends the completion. */
+/**
+ * Calls the tool and appends its result. If the result is null or too long, the completion ends.
+ */
 async function answer(item: Open, content: string, turn: number, how: ToolTurns): Promise<void> {
   const result = await callTool(item, content, turn, how.tool);
   if (result === null) {

@@ -1,4 +1,4 @@
-// The entry of a thread that calls a reward function of the user's module.
+// Entry of a worker thread that calls a reward function of a module of the user.
 import { workerData } from 'node:worker_threads';
 import { argumentError, dataError } from '../../runtime/input-errors.js';
 import { answerQuestions } from '../../runtime/thread-pool.js';

@@ -1,5 +1,5 @@
-// Reward functions of modules, called on worker threads: training waits, but a timeout can end
-// them.
+// rewards.worker(): calls a reward function of a module on worker threads, so that a timeout can
+// end a call that never awaits.
 import { resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { DsError } from '../../errors.js';
@@ -13,30 +13,29 @@ import type { Reward, RewardInput } from './reward.js';
 
 /** Options of worker(). */
 export interface WorkerOptions {
-  /** The exported function. Default: the part of the name after "#", or "default". */
+  /** Name of the exported function. Default: the part of `file` after "#", or "default". */
   exported?: string;
-  /** Threads that divide the completions. Default: 1. */
+  /** Number of threads that divide the completions. Default: 1. */
   threads?: number;
-  /** Seconds that a thread may take for its completions. Then it ends. Default: 600. */
+  /** Maximum number of seconds of a call on a thread. Then the thread is ended. Default: 600. */
   timeout?: number;
 }
 
-/** Start data of a thread. */
+/** Data that a thread receives at its start. */
 export interface WorkerSetup {
   /** URL of the module. */
   url: string;
   exported: string;
 }
 
-/** The input of a reward function without its signal, which cannot be copied. */
+/** The input of a reward function without its signal, which cannot be sent to a thread. */
 export type WorkerQuestion = Omit<RewardInput, 'signal'>;
 const TIMEOUT = 600;
 
 /**
  * Returns a reward function that calls an export of the module `file` on worker threads, with
- * copies of its input. A thread that exceeds `timeout` ends, also in a loop without await. Throws
- * DS_ARGUMENT if a name is no text, or a number is out of its range. The first call imports the
- * module.
+ * copies of its input. The first call imports the module. A thread that exceeds `timeout` is ended,
+ * even in a loop that never awaits. Throws DS_ARGUMENT if an option is invalid.
  */
 export function worker(file: string, given: WorkerOptions = {}): Reward {
   const op = 'rewards.worker';
@@ -56,7 +55,7 @@ export function worker(file: string, given: WorkerOptions = {}): Reward {
       return await pool.ask(part, lostError, signal);
     } catch (error) {
       signal.throwIfAborted();
-      // Of another error, the caller finds the row.
+      // For other errors, the caller finds the row that causes them.
       if (!(error instanceof DsError) || error.code === 'DS_ARGUMENT') throw error;
       throw new Error(error.got, { cause: error });
     }
@@ -70,7 +69,7 @@ export function worker(file: string, given: WorkerOptions = {}): Reward {
   return of;
 }
 
-/** Adjacent completions in at most `count` parts of about equal size. */
+/** Divides the completions into at most `count` parts of about equal size, in order. */
 function partsOf(input: WorkerQuestion, count: number): WorkerQuestion[] {
   const { length } = input.completions;
   const size = Math.ceil(length / count);
